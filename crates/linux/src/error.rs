@@ -1,0 +1,147 @@
+//! What can go wrong at a kernel interface, by what the caller can do about it.
+
+use std::fmt;
+
+use rustix::io::Errno;
+
+/// Where it happened: the operation, the object and the kernel's answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct At {
+    /// What was tried, as a verb: `read`, `write "1" to`, `promote`.
+    pub operation: String,
+    /// The path, or the window of the process.
+    pub object: String,
+    /// The kernel's answer.
+    pub errno: Errno,
+}
+
+/// One failure at a kernel interface.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The process, or the object in it, ended meanwhile: normal; count it and go on.
+    #[error("cannot {0}")]
+    Gone(At),
+    /// The caller lacks a privilege.
+    #[error("cannot {0}")]
+    Denied(At),
+    /// This kernel does not have the interface, or refuses this use of it always.
+    #[error("cannot {0}")]
+    Unsupported(At),
+    /// The kernel said something that this version of masu does not understand.
+    #[error("cannot understand {object}: {found}")]
+    Malformed {
+        /// The path, with the line if there is one.
+        object: String,
+        /// What stood there, and what was expected.
+        found: String,
+    },
+    /// Anything else, mostly passing conditions such as EAGAIN and ENOMEM.
+    #[error("cannot {0}")]
+    Other(At),
+}
+
+impl fmt::Display for At {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}: {}", self.operation, self.object, describe(self.errno))
+    }
+}
+
+impl Error {
+    /// Sorts the kernel's answer to a call about the host: a missing file is a missing feature.
+    pub fn of_host(operation: impl Into<String>, object: impl fmt::Display, errno: Errno) -> Error {
+        let at = At { operation: operation.into(), object: object.to_string(), errno };
+        match errno {
+            Errno::ACCESS | Errno::PERM => Error::Denied(at),
+            Errno::NOENT | Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOTTY | Errno::NODEV => Error::Unsupported(at),
+            _ => Error::Other(at),
+        }
+    }
+
+    /// Sorts the kernel's answer to a call about a process: a missing file is a process that ended.
+    pub fn of_process(operation: impl Into<String>, object: impl fmt::Display, errno: Errno) -> Error {
+        let at = At { operation: operation.into(), object: object.to_string(), errno };
+        match errno {
+            Errno::ACCESS | Errno::PERM => Error::Denied(at),
+            Errno::NOENT | Errno::SRCH => Error::Gone(at),
+            Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOTTY => Error::Unsupported(at),
+            _ => Error::Other(at),
+        }
+    }
+
+    /// Text that does not read as it should.
+    pub fn malformed(object: impl fmt::Display, found: impl fmt::Display) -> Error {
+        Error::Malformed { object: object.to_string(), found: found.to_string() }
+    }
+
+    /// The kernel's answer, when it gave one.
+    pub fn errno(&self) -> Option<Errno> {
+        match self {
+            Error::Gone(at) | Error::Denied(at) | Error::Unsupported(at) | Error::Other(at) => Some(at.errno),
+            Error::Malformed { .. } => None,
+        }
+    }
+
+    /// True when the process ended meanwhile.
+    pub fn is_gone(&self) -> bool {
+        matches!(self, Error::Gone(_))
+    }
+}
+
+/// `permission denied (EACCES)`: the sentence and the symbol under which documents explain it.
+pub fn describe(errno: Errno) -> String {
+    let system = std::io::Error::from(errno).to_string();
+    let sentence = system.split(" (os error").next().unwrap_or(&system).to_lowercase();
+    format!("{sentence} ({})", symbol(errno))
+}
+
+/// The errno's name in the kernel's documents: `EACCES`.
+pub fn symbol(errno: Errno) -> String {
+    let known = match errno {
+        Errno::PERM => "EPERM",
+        Errno::NOENT => "ENOENT",
+        Errno::SRCH => "ESRCH",
+        Errno::INTR => "EINTR",
+        Errno::IO => "EIO",
+        Errno::TOOBIG => "E2BIG",
+        Errno::BADF => "EBADF",
+        Errno::AGAIN => "EAGAIN",
+        Errno::NOMEM => "ENOMEM",
+        Errno::ACCESS => "EACCES",
+        Errno::FAULT => "EFAULT",
+        Errno::BUSY => "EBUSY",
+        Errno::EXIST => "EEXIST",
+        Errno::NODEV => "ENODEV",
+        Errno::INVAL => "EINVAL",
+        Errno::NOTTY => "ENOTTY",
+        Errno::NOSPC => "ENOSPC",
+        Errno::ROFS => "EROFS",
+        Errno::NOSYS => "ENOSYS",
+        Errno::OPNOTSUPP => "EOPNOTSUPP",
+        other => return format!("errno {}", other.raw_os_error()),
+    };
+    known.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_line_names_operation_object_and_answer() {
+        let error = Error::of_process("read", "/proc/4121/pagemap", Errno::ACCESS);
+        assert_eq!(error.to_string(), "cannot read /proc/4121/pagemap: permission denied (EACCES)");
+        assert!(matches!(error, Error::Denied(_)));
+    }
+
+    #[test]
+    fn a_missing_file_means_gone_for_a_process_and_unsupported_for_the_host() {
+        assert!(Error::of_process("read", "/proc/1/maps", Errno::NOENT).is_gone());
+        let host = Error::of_host("read", "/sys/kernel/mm/damon", Errno::NOENT);
+        assert!(matches!(host, Error::Unsupported(_)));
+    }
+
+    #[test]
+    fn an_errno_without_a_name_still_prints() {
+        assert_eq!(symbol(Errno::XDEV), "errno 18");
+    }
+}

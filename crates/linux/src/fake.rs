@@ -1,0 +1,88 @@
+//! A kernel made of files: the same code as on a host, over a temporary tree, with a record of every write.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::Mutex;
+
+use rustix::io::Errno;
+
+use crate::{KernelFiles, Rooted};
+
+/// A fake tree. Files that were not given are missing, which is how a feature is absent.
+#[derive(Debug)]
+pub struct FakeKernel {
+    tree: tempfile::TempDir,
+    refusals: BTreeMap<String, Errno>,
+    writes: Mutex<Vec<String>>,
+}
+
+impl Default for FakeKernel {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl FakeKernel {
+    /// An empty tree.
+    ///
+    /// # Panics
+    /// When no temporary directory can be made.
+    #[expect(clippy::missing_panics_doc, clippy::unwrap_used, reason = "test support")]
+    pub fn new() -> FakeKernel {
+        FakeKernel {
+            tree: tempfile::tempdir().unwrap(),
+            refusals: BTreeMap::new(),
+            writes: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// Adds the file `path` (relative to the root) with this content.
+    #[must_use]
+    #[expect(clippy::unwrap_used, reason = "test support")]
+    pub fn file(self, path: &str, content: &str) -> FakeKernel {
+        let full = self.tree.path().join(path);
+        fs::create_dir_all(full.parent().unwrap()).unwrap();
+        fs::write(full, content).unwrap();
+        self
+    }
+
+    /// Makes every read, write and listing of `path` answer with this errno.
+    #[must_use]
+    pub fn refusing(mut self, path: &str, errno: Errno) -> FakeKernel {
+        self.refusals.insert(path.to_owned(), errno);
+        self
+    }
+
+    /// All writes so far, as `path <- value`, in order.
+    #[expect(clippy::unwrap_used, reason = "test support")]
+    pub fn writes(&self) -> Vec<String> {
+        self.writes.lock().unwrap().clone()
+    }
+
+    fn rooted(&self, path: &str) -> Result<Rooted, Errno> {
+        match self.refusals.get(path) {
+            Some(errno) => Err(*errno),
+            None => Ok(Rooted::at(self.tree.path())),
+        }
+    }
+}
+
+impl KernelFiles for FakeKernel {
+    fn read(&self, path: &str) -> Result<String, Errno> {
+        self.rooted(path)?.read(path)
+    }
+
+    #[expect(clippy::unwrap_used, reason = "test support")]
+    fn write(&self, path: &str, value: &str) -> Result<(), Errno> {
+        let rooted = self.rooted(path)?;
+        fs::metadata(self.tree.path().join(path)).map_err(crate::files::errno)?;
+        self.writes.lock().unwrap().push(format!("{path} <- {value}"));
+        // A kernel file takes the value as a whole; a plain file would keep the tail of a longer one.
+        fs::write(self.tree.path().join(path), "").map_err(crate::files::errno)?;
+        rooted.write(path, value)
+    }
+
+    fn list(&self, path: &str) -> Result<Vec<String>, Errno> {
+        self.rooted(path)?.list(path)
+    }
+}

@@ -1,0 +1,84 @@
+//! The kernel's text files, over a root directory, so that tests can put a tree of their own under the same code.
+//!
+//! Paths are relative to the root and have no leading slash: `proc/42/maps`, `sys/kernel/mm/damon/admin`.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+
+/// Reading, writing and listing: all that text interfaces need.
+pub trait KernelFiles {
+    /// The whole file as text. Bytes that are not UTF-8 (a file name in `maps`) are replaced.
+    ///
+    /// # Errors
+    /// The kernel's answer, for the caller to sort by [`crate::Error::of_host`] or [`crate::Error::of_process`].
+    fn read(&self, path: &str) -> Result<String, Errno>;
+
+    /// Writes `value` with one `write(2)`. The file is never created: a missing file is a missing feature.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    fn write(&self, path: &str, value: &str) -> Result<(), Errno>;
+
+    /// The names in a directory, sorted.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    fn list(&self, path: &str) -> Result<Vec<String>, Errno>;
+}
+
+/// The files of a host, or of a tree that looks like one.
+#[derive(Clone, Debug)]
+pub struct Rooted {
+    root: PathBuf,
+}
+
+impl Rooted {
+    /// The running kernel.
+    pub fn host() -> Rooted {
+        Rooted { root: PathBuf::from("/") }
+    }
+
+    /// The tree under `root`.
+    pub fn at(root: impl Into<PathBuf>) -> Rooted {
+        Rooted { root: root.into() }
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        debug_assert!(!Path::new(path).is_absolute(), "{path}: paths are relative to the root");
+        self.root.join(path)
+    }
+}
+
+impl KernelFiles for Rooted {
+    fn read(&self, path: &str) -> Result<String, Errno> {
+        let mut bytes = Vec::new();
+        let mut file = fs::File::open(self.path(path)).map_err(errno)?;
+        file.read_to_end(&mut bytes).map_err(errno)?;
+        Ok(String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned()))
+    }
+
+    fn write(&self, path: &str, value: &str) -> Result<(), Errno> {
+        let mut file = fs::OpenOptions::new().write(true).open(self.path(path)).map_err(errno)?;
+        match file.write(value.as_bytes()).map_err(errno)? {
+            written if written == value.len() => Ok(()),
+            _ => Err(Errno::IO),
+        }
+    }
+
+    fn list(&self, path: &str) -> Result<Vec<String>, Errno> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(self.path(path)).map_err(errno)? {
+            names.push(entry.map_err(errno)?.file_name().to_string_lossy().into_owned());
+        }
+        names.sort();
+        Ok(names)
+    }
+}
+
+/// Every failure of `std::fs` on these files carries a number of the kernel's; what has none counts as EIO.
+pub(crate) fn errno(error: std::io::Error) -> Errno {
+    Errno::from_io_error(&error).unwrap_or(Errno::IO)
+}

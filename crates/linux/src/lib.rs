@@ -1,0 +1,19 @@
+//! What the kernel serves, typed: one file per interface. Mechanism only, never a decision.
+//!
+//! Every file here says in its head what the interface is, what it costs, since when it exists and where the truth
+//! about it stands. Text interfaces are read through [`KernelFiles`], so that the same code runs over a fake tree in
+//! tests; binary ones split into a pure `decode` and a system call of ten lines. `facts` asks by trying, never by the
+//! kernel's version number.
+//!
+//! `quantities` is the only crate of the house that this one may use.
+
+mod error;
+mod files;
+mod pid;
+
+#[cfg(any(test, feature = "fake"))]
+pub mod fake;
+
+pub use error::{At, Error};
+pub use files::{KernelFiles, Rooted};
+pub use pid::Pid;
