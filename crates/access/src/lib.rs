@@ -1,1 +1,24 @@
-//! x
+//! Which pages a program touches, and how often.
+//!
+//! A [`Source`] observes one process: `begin` forgets what was touched, each `look` sees what was touched since, and the
+//! [`AccessMap`] says how often every page was. Three rungs stand behind that interface, best first: the page-table
+//! walk (`walk`), DAMON (`damon`), and residency alone (`residency`). [`choose_rung`] picks from the host's facts; nothing
+//! falls back silently.
+//!
+//! The idea is HPS's (clear the accessed bits, read them back); the cost is not. Reading is some forty times cheaper than
+//! clearing, so one clear is followed by many reads at growing delays, and the delay after which a page is first seen
+//! tells its rate (`estimate`).
+
+#![deny(unsafe_code)]
+
+pub mod damon;
+pub mod estimate;
+pub mod map;
+pub mod residency;
+pub mod rung;
+pub mod source;
+pub mod walk;
+
+pub use map::{AccessMap, Class, PageSet, WindowHeat};
+pub use rung::{Rung, Rungs, choose_rung};
+pub use source::{Cost, Source};

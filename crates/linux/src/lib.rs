@@ -7,13 +7,33 @@
 //!
 //! `quantities` is the only crate of the house that this one may use.
 
+pub mod capabilities;
+pub mod cgroup;
+pub mod clear_refs;
+pub mod damon;
+pub mod knobs;
+pub mod kpageflags;
+pub mod maps;
+pub mod meminfo;
+pub mod pagemap;
+pub mod process_madvise;
+pub mod smaps;
+pub mod stat;
+pub mod status;
+pub mod thp;
+pub mod vmstat;
+
+mod choice;
 mod error;
 mod files;
+mod key_lines;
 mod pid;
+#[cfg(test)]
+mod quiet_process;
 
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;
 
-pub use error::{At, Error};
+pub use error::{At, Error, describe, symbol};
 pub use files::{KernelFiles, Rooted};
 pub use pid::Pid;

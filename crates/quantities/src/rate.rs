@@ -15,6 +15,9 @@ impl Rate {
     /// Not seen to happen at all.
     pub const ZERO: Rate = Rate(0.0);
 
+    /// Once in ten seconds.
+    pub const TENTH: Rate = Rate(0.1);
+
     /// `value` events per second; what is negative or undefined counts as never.
     pub fn per_second(value: f64) -> Rate {
         Rate(if value > 0.0 { value } else { 0.0 })

@@ -1,0 +1,235 @@
+//! Programs that a benchmark starts: each ended by its own number when the benchmark ends, whichever way it ends.
+
+use std::io::{self, BufRead, BufReader, Read};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+
+use crate::place::{Place, Processors};
+use crate::stop::Stop;
+
+/// How long a program that was asked to end may take before it is killed.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// A program of ours. Dropped, it is asked to end (SIGTERM), then killed, and waited for.
+#[derive(Debug)]
+pub struct OwnChild {
+    name: String,
+    child: Child,
+    lines: Receiver<String>,
+    errors: Receiver<String>,
+}
+
+impl OwnChild {
+    /// Starts `command` on `place`. Its standard input is a pipe, its output is read line by line. Should we die without a
+    /// chance to clean up, the kernel sends it SIGTERM.
+    ///
+    /// It leads a process group of its own, so that a Ctrl-C on the terminal reaches us first and we end it in order.
+    /// Call this from the main thread: the kernel's signal comes when the thread that started the program ends.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start(mut command: Command, processors: &Processors, place: Place) -> Result<OwnChild> {
+        let name = command.get_program().to_string_lossy().into_owned();
+        let set = processors.set(place);
+        let ready = move || {
+            rustix::thread::sched_setaffinity(None, &set)?;
+            set_parent_process_death_signal(Some(Signal::TERM))?;
+            Ok(())
+        };
+        // SAFETY: between fork and exec the closure makes two system calls and nothing else; it allocates nothing, takes no
+        // lock, and `set` is a copy of its own.
+        unsafe { command.pre_exec(ready) };
+        command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().with_context(|| format!("cannot start {name}"))?;
+        let lines = lines_of(child.stdout.take());
+        let errors = lines_of(child.stderr.take());
+        Ok(OwnChild { name, child, lines, errors })
+    }
+
+    /// Its number.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends it a signal. A program that has ended already is no error.
+    pub fn signal(&mut self, signal: Signal) {
+        // Until we waited for it, the number cannot mean another process.
+        if self.is_running() {
+            let _ = kill_process(Pid::from_child(&self.child), signal);
+        }
+    }
+
+    /// True until it has ended.
+    pub fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Writes one line to its standard input.
+    ///
+    /// # Errors
+    /// When it has ended or closed its input.
+    pub fn tell(&mut self, line: &str) -> io::Result<()> {
+        use io::Write as _;
+        match &mut self.child.stdin {
+            Some(input) => writeln!(input, "{line}").and_then(|()| input.flush()),
+            None => Err(io::ErrorKind::BrokenPipe.into()),
+        }
+    }
+
+    /// The next line that it prints.
+    ///
+    /// # Errors
+    /// When it ends, says nothing for `limit`, or we are interrupted.
+    pub fn line(&mut self, limit: Duration, stop: &Stop) -> Result<String> {
+        let end = Instant::now() + limit;
+        loop {
+            stop.check()?;
+            match self.lines.recv_timeout(Duration::from_millis(50)) {
+                Ok(line) => return Ok(line),
+                Err(RecvTimeoutError::Timeout) if Instant::now() < end => {}
+                Err(RecvTimeoutError::Timeout) => bail!("{} said nothing for {} s", self.name, limit.as_secs()),
+                Err(RecvTimeoutError::Disconnected) => bail!("{} {}", self.name, self.last_words()),
+            }
+        }
+    }
+
+    /// Waits until it ends by itself, up to `limit`; then asks it to (SIGINT), then kills it. All that it printed and that
+    /// was not read before comes back with its status.
+    ///
+    /// # Errors
+    /// When we are interrupted, or it had to be killed.
+    pub fn finish(mut self, limit: Duration, stop: &Stop) -> Result<Ended> {
+        let mut ends = Instant::now() + limit;
+        let mut asked = false;
+        let status = loop {
+            stop.check()?;
+            if let Some(status) = self.child.try_wait()? {
+                break status;
+            }
+            if Instant::now() >= ends {
+                if asked {
+                    bail!("{} did not end within {} s of SIGINT and was killed", self.name, GRACE.as_secs());
+                }
+                self.signal(Signal::INT);
+                (asked, ends) = (true, Instant::now() + GRACE);
+            }
+            thread::sleep(Duration::from_millis(5));
+        };
+        Ok(Ended { status, lines: rest(&self.lines), errors: rest(&self.errors) })
+    }
+
+    /// How it ended, and the last thing it complained of.
+    fn last_words(&mut self) -> String {
+        let status = self.child.wait().map_or_else(|error| error.to_string(), describe);
+        match rest(&self.errors).into_iter().rfind(|line| !line.trim().is_empty()) {
+            Some(complaint) => format!("{status}: {complaint}"),
+            None => status,
+        }
+    }
+}
+
+impl Drop for OwnChild {
+    fn drop(&mut self) {
+        self.signal(Signal::TERM);
+        let end = Instant::now() + GRACE;
+        while self.is_running() && Instant::now() < end {
+            thread::sleep(Duration::from_millis(2));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// How a program ended, and what it said before.
+#[derive(Debug)]
+pub struct Ended {
+    /// Its status.
+    pub status: ExitStatus,
+    /// Lines of its standard output.
+    pub lines: Vec<String>,
+    /// Lines of its standard error.
+    pub errors: Vec<String>,
+}
+
+/// "ended with status 2", "was ended by signal 9".
+pub fn describe(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("ended with status {code}"),
+        (None, Some(signal)) => format!("was ended by signal {signal}"),
+        (None, None) => "ended".into(),
+    }
+}
+
+/// What is left in the pipe of a program that has ended.
+fn rest(lines: &Receiver<String>) -> Vec<String> {
+    // The reader hangs up at the end of the pipe; a grandchild that keeps it open does not keep us waiting.
+    let mut all = Vec::new();
+    while let Ok(line) = lines.recv_timeout(Duration::from_millis(500)) {
+        all.push(line);
+    }
+    all
+}
+
+fn lines_of(pipe: Option<impl Read + Send + 'static>) -> Receiver<String> {
+    let (to, from) = channel();
+    if let Some(pipe) = pipe {
+        thread::spawn(move || {
+            for line in BufReader::new(pipe).split(b'\n').map_while(Result::ok) {
+                if to.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
+                    break;
+                }
+            }
+        });
+    }
+    from
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> OwnChild {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        OwnChild::start(command, &Processors::ours().unwrap(), Place::Only(0)).unwrap()
+    }
+
+    fn exists(pid: u32) -> bool {
+        std::path::Path::new(&format!("/proc/{pid}")).exists()
+    }
+
+    const SOON: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn a_dropped_program_is_gone() {
+        let mut child = shell("echo up; exec sleep 1000");
+        assert_eq!(child.line(SOON, &Stop::default()).unwrap(), "up");
+        let pid = child.pid();
+        assert!(exists(pid));
+        drop(child);
+        assert!(!exists(pid));
+    }
+
+    #[test]
+    fn a_program_answers_and_its_last_words_are_heard() {
+        let mut child = shell("read line; echo got $line; echo oh no >&2; exit 3");
+        child.tell("this").unwrap();
+        assert_eq!(child.line(SOON, &Stop::default()).unwrap(), "got this");
+        let said = child.line(SOON, &Stop::default()).unwrap_err().to_string();
+        assert_eq!(said, "sh ended with status 3: oh no");
+    }
+
+    #[test]
+    fn a_program_that_runs_too_long_is_asked_to_end() {
+        let child = shell("trap 'echo asked; exit 1' INT; while :; do sleep 0.01; done");
+        // Long enough for the shell to set its trap.
+        let ended = child.finish(Duration::from_millis(500), &Stop::default()).unwrap();
+        assert_eq!((ended.status.code(), ended.lines), (Some(1), vec!["asked".to_owned()]));
+    }
+}

@@ -1,0 +1,104 @@
+//! What the figures were measured on, in one line.
+
+use std::fmt;
+use std::fs;
+
+use quantities::Bytes;
+use serde::Serialize;
+
+use crate::thp;
+
+/// The host, as far as it bears on figures about memory.
+#[derive(Clone, Debug, Serialize)]
+pub struct Host {
+    /// Processors that may be used.
+    pub cores: usize,
+    /// Their name.
+    pub processor: String,
+    /// The kernel's release.
+    pub kernel: String,
+    /// Setting of `transparent_hugepage/enabled`.
+    pub thp_enabled: String,
+    /// Setting of `transparent_hugepage/defrag`.
+    pub thp_defrag: String,
+    /// Installed memory.
+    pub memory_bytes: Bytes,
+    /// Swap space.
+    pub swap_bytes: Bytes,
+    /// Programs that wanted to run in the last minute, on average, before the benchmark began.
+    pub load: f64,
+}
+
+impl Host {
+    /// Looks at this host. What cannot be read is shown as "unknown" or 0: it only labels the figures.
+    pub fn here() -> Host {
+        let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        let setting = |name| thp::setting(name).unwrap_or_else(|_| "unknown".into());
+        let cpu = text("/proc/cpuinfo");
+        let processor = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+        let memory = text("/proc/meminfo");
+        Host {
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            processor: processor.map_or_else(|| "unknown processor".into(), |(_, name)| name.trim().into()),
+            kernel: text("/proc/sys/kernel/osrelease").trim().into(),
+            thp_enabled: setting("enabled"),
+            thp_defrag: setting("defrag"),
+            memory_bytes: amount(&memory, "MemTotal"),
+            swap_bytes: amount(&memory, "SwapTotal"),
+            load: text("/proc/loadavg").split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or(0.0),
+        }
+    }
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plural = if self.cores == 1 { "" } else { "s" };
+        write!(f, "{} core{plural} ({}), Linux {}, ", self.cores, self.processor, self.kernel)?;
+        write!(f, "THP {} (defrag {}), {} memory, ", self.thp_enabled, self.thp_defrag, self.memory_bytes)?;
+        match self.swap_bytes {
+            Bytes(0) => write!(f, "no swap")?,
+            swap => write!(f, "swap {swap}")?,
+        }
+        write!(f, ", load {:.1}", self.load)
+    }
+}
+
+/// Memory that programs could take now without pushing anything out; 0 when it cannot be read.
+pub fn available() -> Bytes {
+    amount(&fs::read_to_string("/proc/meminfo").unwrap_or_default(), "MemAvailable")
+}
+
+/// The amount that a line such as `MemTotal:  24573144 kB` names; 0 when there is none.
+pub fn amount(text: &str, name: &str) -> Bytes {
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
+    Bytes::kib(kib.unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_are_found_by_their_whole_name() {
+        let text = "MemTotalX:  1 kB\nMemTotal:    24573144 kB\nSwapTotal: 0 kB\n";
+        assert_eq!(amount(text, "MemTotal"), Bytes::kib(24_573_144));
+        assert_eq!(amount(text, "MemFree"), Bytes(0));
+    }
+
+    #[test]
+    fn the_line_names_everything_that_bears_on_the_figures() {
+        let host = Host {
+            cores: 2,
+            processor: "EPYC".into(),
+            kernel: "6.12.1".into(),
+            thp_enabled: "madvise".into(),
+            thp_defrag: "defer".into(),
+            memory_bytes: Bytes::gib(24),
+            swap_bytes: Bytes(0),
+            load: 0.04,
+        };
+        let wanted = "2 cores (EPYC), Linux 6.12.1, THP madvise (defrag defer), 24.00 GiB memory, no swap, load 0.0";
+        assert_eq!(host.to_string(), wanted);
+    }
+}

@@ -1,0 +1,35 @@
+//! Every published claim as a command, side by side with its baseline.
+//!
+//! `masu-bench NAME` starts a program, measures it under each condition in interleaved pairs, and prints the ratio, its
+//! interval and what it cost. The programs are in `workloads/`; `redis-server` is the real one. What the benchmarks share:
+//!
+//! - `pairs`, `table`, `plot`, `report`: from samples to a verdict, without I/O until the last step;
+//! - `host`, `warm_up`, `thp`, `place`, `stop`: the machine, and leaving it as it was;
+//! - `children`, `workload`, `masu`, `process`: the programs that are run and watched.
+
+pub mod children;
+pub mod demo;
+pub mod hammer;
+pub mod host;
+pub mod hot_pages;
+pub mod idle_cost;
+pub mod known_hot_set;
+pub mod mapping;
+pub mod masu;
+pub mod pairs;
+pub mod paper;
+pub mod place;
+pub mod plot;
+pub mod process;
+pub mod random;
+pub mod redis;
+pub mod report;
+pub mod scan;
+pub mod session;
+pub mod sparse;
+pub mod stop;
+pub mod table;
+pub mod thp;
+pub mod torture;
+pub mod warm_up;
+pub mod workload;

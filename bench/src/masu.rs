@@ -1,0 +1,270 @@
+//! The command under test, run as a user runs it, and what it reports with `--json`.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::Signal;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::children::{OwnChild, describe};
+use crate::place::{Place, Processors};
+use crate::stop::Stop;
+
+/// A built `masu`.
+#[derive(Clone, Debug)]
+pub struct Masu {
+    path: PathBuf,
+}
+
+/// What `masu attach --json` says at its end.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct AttachReport {
+    /// The process.
+    pub pid: u32,
+    /// The mechanism that watched it.
+    #[serde(default)]
+    pub rung: String,
+    /// Whether it settled before it ended.
+    pub settled: bool,
+    /// Time from attach to settled.
+    #[serde(default)]
+    pub settled_s: Option<f64>,
+    /// Windows of 2 MiB seen.
+    #[serde(default)]
+    pub windows_seen: u64,
+    /// Of these, hot ones.
+    #[serde(default)]
+    pub windows_hot: u64,
+    /// Windows put on huge pages.
+    #[serde(default)]
+    pub windows_promoted: u64,
+    /// Windows given back.
+    #[serde(default)]
+    pub windows_demoted: u64,
+    /// Windows that the kernel or the policy refused, by reason.
+    #[serde(default)]
+    pub windows_refused: BTreeMap<String, u64>,
+    /// Resident memory before.
+    #[serde(default)]
+    pub rss_before_bytes: u64,
+    /// Resident memory after.
+    #[serde(default)]
+    pub rss_after_bytes: u64,
+    /// Growth of resident memory.
+    #[serde(default)]
+    pub extra_rss_fraction: f64,
+    /// Cost of reading all accessed bits.
+    #[serde(default)]
+    pub scan_us_per_gib: Option<f64>,
+    /// Cost of clearing all accessed bits.
+    #[serde(default)]
+    pub clear_us_per_gib: Option<f64>,
+    /// Processor time that masu used.
+    #[serde(default)]
+    pub cpu_s: f64,
+    /// What other settings would do.
+    #[serde(default)]
+    pub what_if: Vec<serde_json::Value>,
+}
+
+/// What `masu pages --json` says.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PagesReport {
+    /// The process.
+    pub pid: u32,
+    /// The mechanism that watched it.
+    #[serde(default)]
+    pub rung: String,
+    /// For how long.
+    pub observed_s: f64,
+    /// Its mappings.
+    pub mappings: Vec<PagesMapping>,
+}
+
+/// One mapping of a [`PagesReport`].
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PagesMapping {
+    /// First address, `0x…`.
+    pub start: String,
+    /// First address after it, `0x…`.
+    pub end: String,
+    /// Runs of pages that were alike.
+    pub runs: Vec<PagesRun>,
+}
+
+/// Pages next to each other that were accessed alike.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PagesRun {
+    /// First address, `0x…`.
+    pub start: String,
+    /// Number of 4 KiB pages.
+    pub pages: u64,
+    /// In how many readings they were found accessed.
+    pub accessed_reads: u64,
+    /// Estimated accesses per second of one page.
+    #[serde(default)]
+    pub rate_per_s: f64,
+}
+
+impl Masu {
+    /// The `masu` at `given`, or else the one that lies beside this program.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn locate(given: Option<&Path>) -> Result<Masu> {
+        let path = match given {
+            Some(path) => path.to_owned(),
+            None => std::env::current_exe()?.with_file_name("masu"),
+        };
+        ensure!(
+            path.is_file(),
+            "{}: no such file. Build masu first with `cargo build --release`, or name it with --masu PATH.",
+            path.display()
+        );
+        Ok(Masu { path })
+    }
+
+    /// Starts `masu attach PID --json` with further `arguments`.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn attach(&self, pid: u32, arguments: &[&str], processors: &Processors) -> Result<Attached> {
+        let mut command = Command::new(&self.path);
+        command.arg("attach").arg(pid.to_string()).args(arguments).arg("--json");
+        let child = OwnChild::start(command, processors, Place::Anywhere)?;
+        Ok(Attached { target: pid, begun: Instant::now(), child })
+    }
+
+    /// Runs `masu pages PID --for TIME --json`.
+    ///
+    /// # Errors
+    /// When it fails or prints no report.
+    pub fn pages(&self, pid: u32, time: Duration, processors: &Processors, stop: &Stop) -> Result<PagesReport> {
+        let mut command = Command::new(&self.path);
+        let time_text = format!("{}s", time.as_secs_f64());
+        command.args(["pages", &pid.to_string(), "--for", &time_text, "--json"]);
+        let child = OwnChild::start(command, processors, Place::Anywhere)?;
+        report_of(child, "masu pages", pid, time + Duration::from_secs(60), stop)
+    }
+}
+
+/// A `masu attach` at work.
+#[derive(Debug)]
+pub struct Attached {
+    target: u32,
+    begun: Instant,
+    child: OwnChild,
+}
+
+impl Attached {
+    /// Its own number.
+    pub fn pid(&self) -> u32 {
+        self.child.pid()
+    }
+
+    /// True until it ends by itself.
+    pub fn is_running(&mut self) -> bool {
+        self.child.is_running()
+    }
+
+    /// How long it has been at work.
+    pub fn age(&self) -> Duration {
+        self.begun.elapsed()
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&mut self, signal: Signal) {
+        self.child.signal(signal);
+    }
+
+    /// Waits up to `limit` for it to end by itself, then asks it to, and returns what it reports.
+    ///
+    /// # Errors
+    /// When it failed, printed no report, or we are interrupted.
+    pub fn finish(self, limit: Duration, stop: &Stop) -> Result<AttachReport> {
+        report_of(self.child, "masu attach", self.target, limit, stop)
+    }
+
+    /// Asks it to end now and returns what it reports.
+    ///
+    /// # Errors
+    /// As [`Attached::finish`].
+    pub fn interrupt(mut self, stop: &Stop) -> Result<AttachReport> {
+        self.child.signal(Signal::INT);
+        self.finish(Duration::from_secs(60), stop)
+    }
+}
+
+/// Waits for `child` and reads the last line of its output that is a report.
+fn report_of<T: DeserializeOwned>(child: OwnChild, what: &str, pid: u32, limit: Duration, stop: &Stop) -> Result<T> {
+    let ended = child.finish(limit, stop)?;
+    // Status 1 is "done in part": some windows were refused, and the report counts them.
+    if !matches!(ended.status.code(), Some(0 | 1)) {
+        let complaint = ended.errors.iter().find(|line| !line.trim().is_empty());
+        bail!("{what} {pid} {}: {}", describe(ended.status), complaint.map_or("no message", |line| line.trim()));
+    }
+    let text = ended.lines.join("\n");
+    last_object(&text).with_context(|| format!("{what} {pid} printed no report"))
+}
+
+/// The last JSON object in `text`, whether it takes one line or many.
+fn last_object<T: DeserializeOwned>(text: &str) -> Result<T> {
+    let values = serde_json::Deserializer::from_str(text).into_iter::<serde_json::Value>();
+    let last = values.collect::<Result<Vec<_>, _>>()?.pop().context("its output is empty")?;
+    Ok(serde_json::from_value(last)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_report_counts_and_unknown_fields_are_passed_over() {
+        let text = "{\"pid\":1,\"settled\":false}\n{\n \"pid\": 2, \"settled\": true, \"settled_s\": 3.5,\n \"new\": [1]}\n";
+        let report: AttachReport = last_object(text).unwrap();
+        assert_eq!((report.pid, report.settled, report.settled_s), (2, true, Some(3.5)));
+        assert_eq!(last_object::<AttachReport>("").unwrap_err().to_string(), "its output is empty");
+        assert!(last_object::<AttachReport>("oops").is_err());
+    }
+
+    #[test]
+    fn a_missing_masu_is_named_with_the_remedy() {
+        let said = Masu::locate(Some(Path::new("/nowhere/masu"))).unwrap_err().to_string();
+        assert_eq!(
+            said,
+            "/nowhere/masu: no such file. Build masu first with `cargo build --release`, or name it with --masu PATH."
+        );
+    }
+
+    fn stand_in(script: &str) -> (tempfile::TempDir, Masu) {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("masu");
+        std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        (folder, Masu { path })
+    }
+
+    #[test]
+    fn a_failed_attach_passes_on_the_reason() {
+        let (_folder, masu) = stand_in("echo 'masu: no such process: 7' >&2; exit 2");
+        let attached = masu.attach(7, &[], &Processors::ours().unwrap()).unwrap();
+        let said = attached.finish(Duration::from_secs(20), &Stop::default()).unwrap_err().to_string();
+        assert_eq!(said, "masu attach 7 ended with status 2: masu: no such process: 7");
+    }
+
+    #[test]
+    fn an_interrupted_attach_reports() {
+        let script = "trap 'echo {\\\"pid\\\":$2,\\\"settled\\\":false}; exit 0' INT; echo >&2; while :; do sleep 0.01; done";
+        let (_folder, masu) = stand_in(script);
+        let mut attached = masu.attach(7, &[], &Processors::ours().unwrap()).unwrap();
+        std::thread::sleep(Duration::from_millis(500)); // the shell sets its trap
+        assert!(attached.is_running());
+        let report = attached.interrupt(&Stop::default()).unwrap();
+        assert_eq!((report.pid, report.settled), (7, false));
+    }
+}

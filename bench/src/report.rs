@@ -1,0 +1,371 @@
+//! What a benchmark found: printed side by side with its baseline and its target, and saved with the raw samples.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use crate::host::Host;
+use crate::pairs::{Better, Comparison};
+use crate::random::XorShift;
+use crate::table::Table;
+
+/// The unit of a figure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unit {
+    /// Events per second.
+    PerSecond,
+    /// MiB per second.
+    MibPerSecond,
+    /// Bytes.
+    Bytes,
+    /// Seconds.
+    Seconds,
+    /// Milliseconds.
+    Milliseconds,
+    /// Microseconds.
+    Microseconds,
+    /// A part of a whole.
+    Fraction,
+    /// How many.
+    Count,
+}
+
+impl Unit {
+    /// `value` as people read it.
+    pub fn print(self, value: f64) -> String {
+        match self {
+            Unit::PerSecond if value >= 1e6 => format!("{:.3} M/s", value / 1e6),
+            Unit::PerSecond if value >= 1e3 => format!("{:.1} k/s", value / 1e3),
+            Unit::PerSecond => format!("{value:.1} /s"),
+            Unit::MibPerSecond => format!("{value:.0} MiB/s"),
+            // Always in MiB: one column shows a difference of one percent.
+            Unit::Bytes => format!("{:.1} MiB", value / f64::from(1 << 20)),
+            Unit::Seconds => format!("{value:.2} s"),
+            Unit::Milliseconds => format!("{value:.3} ms"),
+            Unit::Microseconds => format!("{value:.1} us"),
+            Unit::Fraction => format!("{:.3} %", value * 100.0),
+            Unit::Count => format!("{value:.0}"),
+        }
+    }
+}
+
+/// What a figure should reach. Printed beside it; a benchmark never fails by it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Target {
+    /// This much or more.
+    AtLeast(f64),
+    /// This much or less.
+    AtMost(f64),
+}
+
+impl Target {
+    const fn is_met(self, value: f64) -> bool {
+        match self {
+            Target::AtLeast(bound) => value >= bound,
+            Target::AtMost(bound) => value <= bound,
+        }
+    }
+
+    fn print(self, value: f64, unit: impl Fn(f64) -> String) -> String {
+        let (sign, bound) = match self {
+            Target::AtLeast(bound) => ('≥', bound),
+            Target::AtMost(bound) => ('≤', bound),
+        };
+        format!("target {sign} {}: {}", unit(bound), if self.is_met(value) { "met" } else { "missed" })
+    }
+}
+
+/// Two conditions, by name: what stands in the first column of figures and what in the second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Versus {
+    /// The baseline.
+    pub baseline: &'static str,
+    /// What is held against it.
+    pub this: &'static str,
+}
+
+#[derive(Debug, Serialize)]
+struct Compared {
+    what: String,
+    versus: Versus,
+    unit: Unit,
+    better: Better,
+    target_ratio: Option<Target>,
+    comparison: Option<Comparison>,
+    baseline_samples: Vec<f64>,
+    this_samples: Vec<f64>,
+}
+
+#[derive(Debug, Serialize)]
+struct Figure {
+    what: String,
+    unit: Unit,
+    value: Option<f64>,
+    target: Option<Target>,
+}
+
+/// All that one benchmark found.
+#[derive(Debug)]
+pub struct Report {
+    name: &'static str,
+    title: String,
+    host: Host,
+    compared: Vec<Compared>,
+    figures: Vec<Figure>,
+    tables: Vec<(String, Table)>,
+    notes: Vec<String>,
+    samples: Map<String, Value>,
+    files: Vec<(String, String)>,
+}
+
+impl Report {
+    /// An empty report of the benchmark `name`, headed by `title`.
+    pub fn new(name: &'static str, title: impl Into<String>, host: &Host) -> Report {
+        Report {
+            name,
+            title: title.into(),
+            host: host.clone(),
+            compared: Vec::new(),
+            figures: Vec::new(),
+            tables: Vec::new(),
+            notes: Vec::new(),
+            samples: Map::new(),
+            files: Vec::new(),
+        }
+    }
+
+    /// Adds a comparison of paired samples, baseline first.
+    pub fn compare(&mut self, what: &str, unit: Unit, better: Better, versus: Versus, samples: (&[f64], &[f64])) -> &mut Self {
+        // A fixed seed: the same samples give the same interval, today and from the saved file.
+        let comparison = Comparison::of(samples.0, samples.1, &mut XorShift::seeded(1));
+        let (baseline_samples, this_samples) = (samples.0.to_vec(), samples.1.to_vec());
+        let what = what.to_owned();
+        self.compared.push(Compared { what, versus, unit, better, target_ratio: None, comparison, baseline_samples, this_samples });
+        self
+    }
+
+    /// Gives the comparison added last a target for its ratio.
+    pub fn target(&mut self, target: Target) {
+        if let Some(last) = self.compared.last_mut() {
+            last.target_ratio = Some(target);
+        }
+    }
+
+    /// Adds a single figure; `None` where it could not be had.
+    pub fn figure(&mut self, what: &str, unit: Unit, value: Option<f64>, target: Option<Target>) {
+        self.figures.push(Figure { what: what.to_owned(), unit, value, target });
+    }
+
+    /// Adds a table of its own under a heading.
+    pub fn table(&mut self, heading: &str, table: Table) {
+        self.tables.push((heading.to_owned(), table));
+    }
+
+    /// Adds a sentence that a reader needs to understand the figures.
+    pub fn note(&mut self, note: impl Into<String>) {
+        self.notes.push(note.into());
+    }
+
+    /// Keeps raw values for the saved file.
+    pub fn sample(&mut self, name: &str, value: impl Serialize) {
+        self.samples.insert(name.to_owned(), serde_json::to_value(value).unwrap_or(Value::Null));
+    }
+
+    /// Adds a file, such as a plot, to be saved beside the samples.
+    pub fn file(&mut self, name: &str, content: String) {
+        self.files.push((name.to_owned(), content));
+    }
+
+    /// Prints it, and saves it to `docs/results/NAME/` when asked to.
+    ///
+    /// # Errors
+    /// When it cannot be saved.
+    pub fn finish(&self, save: bool) -> Result<()> {
+        print!("{self}");
+        if save {
+            let folder = repository()?.join("docs/results").join(self.name);
+            self.save_to(&folder)?;
+            println!("saved to {}", folder.display());
+            return Ok(());
+        }
+        for (name, content) in &self.files {
+            let path = std::env::current_exe()?.with_file_name(name);
+            fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))?;
+            println!("drawn: {}", path.display());
+        }
+        Ok(())
+    }
+
+    fn save_to(&self, folder: &Path) -> Result<()> {
+        fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        let mut text = serde_json::to_string_pretty(&self.to_json())?;
+        text.push('\n');
+        let all = [("samples.json", text.as_str()), ("table.txt", &self.to_string())];
+        let files = self.files.iter().map(|(name, content)| (name.as_str(), content.as_str()));
+        for (name, content) in all.into_iter().chain(files) {
+            let path = folder.join(name);
+            fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        Ok(())
+    }
+
+    fn to_json(&self) -> Value {
+        let command: Vec<String> = std::env::args().skip(1).collect();
+        json!({
+            "benchmark": self.name,
+            "command": format!("masu-bench {}", command.join(" ")),
+            "commit": commit(),
+            "unix_time_s": SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
+            "host": self.host,
+            "comparisons": self.compared,
+            "figures": self.figures,
+            "notes": self.notes,
+            "samples": self.samples,
+        })
+    }
+
+    fn print_compared(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for group in self.compared.chunk_by(|a, b| a.versus == b.versus) {
+            let Versus { baseline, this } = group[0].versus;
+            let mut table = Table::new(["", baseline, this, "ratio", "95 % interval", "", ""]);
+            for line in group {
+                table.row(line.cells());
+            }
+            writeln!(f, "\n{table}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Compared {
+    fn cells(&self) -> [String; 7] {
+        let Some(found) = &self.comparison else {
+            let none = || "–".to_owned();
+            return [self.what.clone(), none(), none(), none(), none(), "not measured".into(), String::new()];
+        };
+        let wanted = if self.better == Better::More { "more is better" } else { "less is better" };
+        [
+            self.what.clone(),
+            self.unit.print(found.baseline),
+            self.unit.print(found.this),
+            format!("{:.3}", found.ratio),
+            format!("{:.3} … {:.3}", found.ratio_low, found.ratio_high),
+            format!("{wanted}: {}", found.verdict(self.better).words()),
+            self.target_ratio.map_or_else(String::new, |target| target.print(found.ratio, |ratio| format!("{ratio}"))),
+        ]
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pairs = self.compared.iter().filter_map(|line| line.comparison.map(|found| found.pairs)).max();
+        writeln!(f, "{}", self.title)?;
+        write!(f, "host: {}", self.host)?;
+        match pairs {
+            Some(pairs) => writeln!(f, "      {pairs} pairs, order ABBA")?,
+            None => writeln!(f)?,
+        }
+        self.print_compared(f)?;
+        for (heading, table) in &self.tables {
+            writeln!(f, "{heading}\n{table}")?;
+        }
+        if !self.figures.is_empty() {
+            let mut table = Table::new(["", "", ""]);
+            for figure in &self.figures {
+                let value = figure.value.map_or_else(|| "not measured".to_owned(), |value| figure.unit.print(value));
+                let target = figure.target.zip(figure.value).map(|(t, value)| t.print(value, |bound| figure.unit.print(bound)));
+                table.row([figure.what.clone(), value, target.unwrap_or_default()]);
+            }
+            writeln!(f, "{}", table.to_string().trim_start_matches('\n'))?;
+        }
+        for note in &self.notes {
+            writeln!(f, "{note}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The folder of the repository that this program was built in.
+fn repository() -> Result<PathBuf> {
+    let exe = std::env::current_exe()?;
+    let here = std::env::current_dir()?;
+    let holds_us = |folder: &&Path| folder.join("bench/Cargo.toml").exists();
+    let found = here.ancestors().chain(exe.ancestors()).find(holds_us);
+    found.map(Path::to_owned).context("cannot save: run this inside the repository, whose docs/results/ keeps the samples")
+}
+
+/// The commit measured, with `-modified` when the files differ from it.
+fn commit() -> String {
+    let git = |arguments: &[&str]| {
+        let output = Command::new("git").current_dir(repository().ok()?).args(arguments).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let modified = git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|list| !list.is_empty());
+    git(&["rev-parse", "HEAD"])
+        .map_or_else(|| "unknown".into(), |commit| if modified { commit + "-modified" } else { commit })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> Report {
+        let host = Host {
+            cores: 2,
+            processor: "EPYC".into(),
+            kernel: "6.12".into(),
+            thp_enabled: "madvise".into(),
+            thp_defrag: "madvise".into(),
+            memory_bytes: quantities::Bytes::gib(24),
+            swap_bytes: quantities::Bytes(0),
+            load: 0.0,
+        };
+        let versus = Versus { baseline: "4 KiB", this: "masu" };
+        let mut report = Report::new("toy", "toy: nothing at all", &host);
+        report.compare("GET", Unit::PerSecond, Better::More, versus, (&[4e5; 6], &[5e5; 6])).target(Target::AtLeast(0.99));
+        report.compare("memory", Unit::Bytes, Better::Less, versus, (&[1048576.0; 6], &[1059061.0; 6]));
+        report.figure("settled", Unit::Seconds, Some(12.0), Some(Target::AtMost(10.0)));
+        report.figure("stall", Unit::Milliseconds, None, Some(Target::AtMost(1.0)));
+        report
+    }
+
+    #[test]
+    fn a_benefit_stands_beside_its_cost_and_its_target() {
+        let wanted = "\
+toy: nothing at all
+host: 2 cores (EPYC), Linux 6.12, THP madvise (defrag madvise), 24.00 GiB memory, no swap, load 0.0      6 pairs, order ABBA
+
+             4 KiB        masu   ratio   95 % interval
+GET      400.0 k/s   500.0 k/s   1.250   1.250 … 1.250   more is better: better   target ≥ 0.99: met
+memory     1.0 MiB     1.0 MiB   1.010   1.010 … 1.010   less is better: worse
+
+settled        12.00 s   target ≤ 10.00 s: missed
+stall     not measured
+\n";
+        assert_eq!(report().to_string(), wanted);
+    }
+
+    #[test]
+    fn samples_host_and_commit_are_saved() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut report = report();
+        report.sample("raw", [1, 2]);
+        report.file("plot.svg", "<svg/>".into());
+        report.save_to(&folder.path().join("toy")).unwrap();
+        let text = fs::read_to_string(folder.path().join("toy/samples.json")).unwrap();
+        let saved: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(saved["samples"]["raw"], json!([1, 2]));
+        assert_eq!(saved["comparisons"][0]["this_samples"].as_array().unwrap().len(), 6);
+        assert_eq!(saved["host"]["cores"], 2);
+        assert!(saved["commit"].is_string());
+        assert!(folder.path().join("toy/plot.svg").exists() && folder.path().join("toy/table.txt").exists());
+    }
+}

@@ -1,0 +1,74 @@
+//! What every benchmark has at hand: the host, the command under test, and a way to end early.
+
+use std::io::IsTerminal as _;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+
+use crate::host::Host;
+use crate::masu::Masu;
+use crate::place::Processors;
+use crate::stop::Stop;
+use crate::warm_up;
+
+/// One call of `masu-bench`.
+#[derive(Debug)]
+pub struct Session {
+    /// Raised by Ctrl-C and SIGTERM.
+    pub stop: Stop,
+    /// What the figures are measured on.
+    pub host: Host,
+    /// The processors that are ours.
+    pub processors: Processors,
+    /// Whether samples are saved to `docs/results/`.
+    pub save: bool,
+    masu: Option<PathBuf>,
+    warm_up: bool,
+}
+
+impl Session {
+    /// Looks at the host and takes over the signals.
+    ///
+    /// # Errors
+    /// When the kernel refuses a signal handler or does not name our processors.
+    pub fn begin(masu: Option<PathBuf>, save: bool, warm_up: bool) -> Result<Session> {
+        Ok(Session {
+            stop: Stop::on_signals().context("cannot catch signals")?,
+            host: Host::here(),
+            processors: Processors::ours().context("cannot ask for our processors")?,
+            save,
+            masu,
+            warm_up,
+        })
+    }
+
+    /// The command under test.
+    ///
+    /// # Errors
+    /// When it is not built.
+    pub fn masu(&self) -> Result<Masu> {
+        Masu::locate(self.masu.as_deref())
+    }
+
+    /// Touches most free memory once, unless told not to (`warm_up.rs`).
+    ///
+    /// # Errors
+    /// When interrupted.
+    pub fn warm_up(&self) -> Result<()> {
+        if self.warm_up {
+            self.progress("warming up: touching most free memory once");
+            let done = warm_up::run(&self.stop)?;
+            let (huge, small) = (done.huge.as_secs_f64(), done.small.as_secs_f64());
+            self.progress(&format!("warmed up: {}, huge pages {huge:.1} s, 4 KiB pages {small:.1} s", done.bytes));
+        }
+        Ok(())
+    }
+
+    /// Says what goes on, on a terminal and nowhere else.
+    #[expect(clippy::unused_self, reason = "progress belongs to a session; one that runs in a test has none to show")]
+    pub fn progress(&self, text: &str) {
+        if std::io::stderr().is_terminal() {
+            eprintln!("  {text}");
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! What an observation found: for each window its pages, present or not, and how often each was touched.
+
+use std::time::Duration;
+
+use quantities::{Bytes, PAGES_PER_WINDOW, PageSize, Pages, Rate, Window};
+
+use crate::Rung;
+
+/// A set of the pages of one window, page `n` by bit `n % 64` of word `n / 64`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PageSet(pub [u64; 8]);
+
+impl PageSet {
+    /// None of the pages.
+    pub const EMPTY: PageSet = PageSet([0; 8]);
+
+    /// All 512 pages.
+    pub const FULL: PageSet = PageSet([u64::MAX; 8]);
+
+    /// How many pages are in it.
+    pub fn count(&self) -> u32 {
+        self.0.iter().map(|word| word.count_ones()).sum()
+    }
+
+    /// Is page `index` (below 512) in it?
+    pub fn contains(&self, index: usize) -> bool {
+        self.0[index / 64] >> (index % 64) & 1 == 1
+    }
+
+    /// Adds page `index` (below 512).
+    pub fn insert(&mut self, index: usize) {
+        self.0[index / 64] |= 1 << (index % 64);
+    }
+
+    /// The pages in it, in order.
+    pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
+        self.0.iter().enumerate().flat_map(|(word, bits)| {
+            let mut left = *bits;
+            std::iter::from_fn(move || {
+                let bit = left.trailing_zeros() as usize;
+                left &= left.wrapping_sub(1);
+                (bit < 64).then_some(word * 64 + bit)
+            })
+        })
+    }
+
+    /// What is in it and not in `other`.
+    #[must_use]
+    pub fn without(&self, other: &PageSet) -> PageSet {
+        PageSet(std::array::from_fn(|word| self.0[word] & !other.0[word]))
+    }
+
+    /// What is in it or in `other`.
+    #[must_use]
+    pub fn union(&self, other: &PageSet) -> PageSet {
+        PageSet(std::array::from_fn(|word| self.0[word] | other.0[word]))
+    }
+}
+
+/// How often the pages of one class were touched.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Class {
+    /// The paper's `acscount`: looks that saw the page young.
+    pub accessed_reads: u32,
+    /// Accesses that cost a page walk, per second.
+    pub rate: Rate,
+}
+
+/// One window of 2 MiB and the class of each of its pages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WindowHeat {
+    /// Which one.
+    pub window: Window,
+    /// Mapped by one entry: the whole window has one accessed bit, so its pages are all in one class.
+    pub huge: bool,
+    /// Pages in memory. The zero page counts: whoever needs the program's own memory looks at `residency`.
+    pub present: PageSet,
+    /// Pages seen touched: those whose class is not 0.
+    pub touched: PageSet,
+    /// By page, an index into [`AccessMap::classes`]. Class 0 is "not seen touched".
+    pub class_of: Box<[u8; PAGES_PER_WINDOW]>,
+}
+
+/// What an observation found. Windows are in order of address; a window of which nothing is in memory is left out.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AccessMap {
+    /// How it was found, and so how exact it is.
+    pub rung: Rung,
+    /// For how long the program was watched.
+    pub observed: Duration,
+    /// Class 0 is "not seen touched"; a higher class number is not a higher rate.
+    pub classes: Vec<Class>,
+    /// The windows.
+    pub windows: Vec<WindowHeat>,
+}
+
+impl AccessMap {
+    /// Nothing seen yet.
+    pub fn empty(rung: Rung) -> AccessMap {
+        AccessMap { rung, observed: Duration::ZERO, classes: vec![Class::default()], windows: Vec::new() }
+    }
+
+    /// The class of one page.
+    pub fn class(&self, heat: &WindowHeat, page: usize) -> Class {
+        self.classes[usize::from(heat.class_of[page])]
+    }
+
+    /// The memory of the windows in it that is present.
+    pub fn present(&self) -> Bytes {
+        self.windows.iter().map(WindowHeat::present_bytes).sum()
+    }
+
+    /// How many pages of a window are touched at `threshold` or above, and at what rate all its pages together.
+    pub fn heat(&self, heat: &WindowHeat, threshold: Rate) -> (Pages, Rate) {
+        if heat.huge {
+            let class = self.class(heat, 0);
+            let hot = if class.rate >= threshold && class.accessed_reads > 0 { PAGES_PER_WINDOW as u64 } else { 0 };
+            return (Pages(hot), class.rate);
+        }
+        let mut in_class = [0u32; 256];
+        for class in heat.class_of.iter() {
+            in_class[usize::from(*class)] += 1;
+        }
+        let seen = self.classes.iter().zip(in_class).skip(1).filter(|(_, pages)| *pages > 0);
+        seen.fold((Pages(0), Rate::ZERO), |(hot, rate), (class, pages)| {
+            let is_hot = class.rate >= threshold && class.accessed_reads > 0;
+            let hot = if is_hot { Pages(hot.0 + u64::from(pages)) } else { hot };
+            (hot, Rate::per_second(rate.get() + class.rate.get() * f64::from(pages)))
+        })
+    }
+}
+
+impl WindowHeat {
+    /// A window of which nothing was seen touched.
+    pub fn untouched(window: Window) -> WindowHeat {
+        WindowHeat {
+            window,
+            huge: false,
+            present: PageSet::EMPTY,
+            touched: PageSet::EMPTY,
+            class_of: Box::new([0; PAGES_PER_WINDOW]),
+        }
+    }
+
+    /// Puts `pages` in `class`, which is not 0, unless they are in one already.
+    pub fn classify(&mut self, pages: &PageSet, class: u8) {
+        debug_assert!(class != 0, "class 0 is for pages not seen touched");
+        let fresh = pages.without(&self.touched);
+        for (word, bits) in fresh.0.iter().enumerate().filter(|(_, bits)| **bits != 0) {
+            let classes = &mut self.class_of[word * 64..][..64];
+            if *bits == u64::MAX {
+                classes.fill(class);
+                continue;
+            }
+            for (bit, old) in classes.iter_mut().enumerate() {
+                // Without a branch: half the bits of a warm window are set, in no order that a processor could learn.
+                let is_fresh = (bits >> bit & 1) as u8;
+                *old = *old * (1 - is_fresh) + class * is_fresh;
+            }
+        }
+        self.touched = self.touched.union(&fresh);
+    }
+
+    /// Nothing seen touched any more.
+    pub fn forget(&mut self) {
+        if self.touched != PageSet::EMPTY {
+            self.touched = PageSet::EMPTY;
+            self.class_of.fill(0);
+        }
+    }
+
+    /// Its memory that is present.
+    pub fn present_bytes(&self) -> Bytes {
+        if self.huge { PageSize::Huge.bytes() } else { Pages(u64::from(self.present.count())).bytes() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn hot_pages_are_those_at_the_threshold_or_above() {
+        let mut heat = WindowHeat::untouched(Window(1));
+        heat.class_of[..100].fill(1);
+        heat.class_of[100..130].fill(2);
+        let map = AccessMap {
+            classes: vec![
+                Class::default(),
+                Class { accessed_reads: 3, rate: Rate::per_second(10.0) },
+                Class { accessed_reads: 1, rate: Rate::per_second(1.0) },
+            ],
+            ..AccessMap::empty(Rung::BpfWalk)
+        };
+        let (hot, rate) = map.heat(&heat, Rate::per_second(5.0));
+        assert_eq!(hot, Pages(100));
+        assert!((rate.get() - 1030.0).abs() < 1e-9);
+    }
+
+    proptest! {
+        #[test]
+        fn a_page_set_holds_what_was_inserted(pages in prop::collection::btree_set(0usize..512, 0..512)) {
+            let mut set = PageSet::EMPTY;
+            pages.iter().for_each(|page| set.insert(*page));
+            prop_assert_eq!(set.iter().collect::<std::collections::BTreeSet<_>>(), pages.clone());
+            prop_assert_eq!(set.count() as usize, pages.len());
+            prop_assert!(pages.iter().all(|page| set.contains(*page)));
+            prop_assert_eq!(set.without(&set), PageSet::EMPTY);
+            prop_assert_eq!(set.union(&PageSet::EMPTY), set);
+        }
+    }
+}

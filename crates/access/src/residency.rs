@@ -1,0 +1,272 @@
+//! What is in memory: the lowest rung, and the second look that everybody takes before and after acting.
+//!
+//! Says nothing about use. Exact at the moment of the call, under the kernel's lock; two sources stand behind it, the
+//! `PAGEMAP_SCAN` ioctl (Linux 6.7) and, before it, frame numbers with `/proc/kpageflags`.
+
+use std::time::{Duration, Instant};
+
+use linux::kpageflags::FrameTable;
+use linux::maps::Mapping;
+use linux::pagemap::{PageEntry, Pagemap};
+use linux::{Error, KernelFiles, Pid};
+use quantities::{AddressRange, PAGES_PER_WINDOW, Pages, Window};
+
+use crate::map::{AccessMap, Class, PageSet, WindowHeat};
+use crate::rung::Rung;
+use crate::source::{Cost, Source};
+
+/// What one window holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WindowState {
+    /// Pages of the program's own in memory. The zero page is nobody's own.
+    pub resident: Pages,
+    /// Pages that map the zero page.
+    pub zero: Pages,
+    /// Pages in swap.
+    pub swapped: Pages,
+    /// Resident pages that another process maps too, after a fork or merged by KSM.
+    pub shared: Pages,
+    /// Guard pages. Kernels before 6.15 do not tell; their collapse refuses by itself.
+    pub guards: Pages,
+    /// Mapped by one entry.
+    pub huge: bool,
+}
+
+/// Looks at the windows of one process.
+#[derive(Debug)]
+pub struct Viewer {
+    pagemap: Pagemap,
+    /// Where there is no scan.
+    frames: Option<FrameTable>,
+}
+
+impl Viewer {
+    /// Opens what is needed to look at `pid`.
+    ///
+    /// # Errors
+    /// `Gone`, or `Denied` without ptrace access; before Linux 6.7 also without CAP_SYS_ADMIN.
+    pub fn open(pid: Pid) -> Result<Viewer, Error> {
+        let pagemap = Pagemap::open(pid)?;
+        let frames = match pagemap.scan(Window(0).range()) {
+            Err(Error::Unsupported(_)) => Some(FrameTable::open()?),
+            _ => None,
+        };
+        Ok(Viewer { pagemap, frames })
+    }
+
+    /// What `window` holds now.
+    ///
+    /// # Errors
+    /// `Gone` when the address space ended.
+    pub fn window(&self, window: Window) -> Result<WindowState, Error> {
+        let entries = self.pagemap.entries(window.range())?;
+        match &self.frames {
+            None => {
+                let mut zero = PageSet::EMPTY;
+                let mut huge_pages = 0;
+                for run in self.pagemap.scan(window.range())? {
+                    let pages = run.range.pages().0;
+                    huge_pages += if run.huge { pages } else { 0 };
+                    if run.zero {
+                        let first = run.range.start().page_in_window();
+                        (0..pages).for_each(|n| zero.insert(first + usize::try_from(n).unwrap_or(0)));
+                    }
+                }
+                Ok(tally(&entries, &zero, huge_pages == PAGES_PER_WINDOW as u64))
+            }
+            Some(frames) => {
+                let zero = zero_pages(&entries, frames);
+                Ok(tally(&entries, &zero, huge_by_frames(&entries, frames)))
+            }
+        }
+    }
+}
+
+/// Counts the entries of one window by kind.
+fn tally(entries: &[PageEntry], zero: &PageSet, huge: bool) -> WindowState {
+    let mut state = WindowState { huge, ..WindowState::default() };
+    for (number, entry) in entries.iter().enumerate().take(PAGES_PER_WINDOW) {
+        let is_zero = zero.contains(number);
+        let resident = entry.is_present() && !is_zero;
+        state.zero.0 += u64::from(is_zero);
+        state.resident.0 += u64::from(resident);
+        state.shared.0 += u64::from(resident && !entry.is_exclusive());
+        state.swapped.0 += u64::from(entry.is_swapped() && !entry.is_guard());
+        state.guards.0 += u64::from(entry.is_guard());
+    }
+    state
+}
+
+/// Pages that map the zero page, told by their frames. All of a window's are the same frame, so few are asked for.
+fn zero_pages(entries: &[PageEntry], frames: &FrameTable) -> PageSet {
+    let mut known: Option<(u64, bool)> = None;
+    let mut zero = PageSet::EMPTY;
+    for (number, entry) in entries.iter().enumerate().take(PAGES_PER_WINDOW) {
+        let Some(frame) = entry.frame().filter(|_| !entry.is_exclusive()) else { continue };
+        let is_zero = match known {
+            Some((before, answer)) if before == frame => answer,
+            _ => frames.flags(frame).is_ok_and(linux::kpageflags::FrameFlags::is_zero_page),
+        };
+        known = Some((frame, is_zero));
+        if is_zero {
+            zero.insert(number);
+        }
+    }
+    zero
+}
+
+/// 512 frames in a row, the first a multiple of 512 and part of a transparent huge page. A huge page that is mapped page
+/// by page would pass too; nothing that masu does leaves one behind.
+fn huge_by_frames(entries: &[PageEntry], frames: &FrameTable) -> bool {
+    let Some(first) = entries.first().and_then(|entry| entry.frame()) else { return false };
+    let in_a_row = entries.iter().zip(first..).all(|(entry, expected)| entry.frame() == Some(expected));
+    entries.len() == PAGES_PER_WINDOW
+        && first % PAGES_PER_WINDOW as u64 == 0
+        && in_a_row
+        && frames.flags(first).is_ok_and(linux::kpageflags::FrameFlags::is_transparent_huge)
+}
+
+/// Residency as a [`Source`]: every page in memory is in class 1, which knows no count and no rate.
+#[derive(Debug)]
+pub struct ResidencySource<F> {
+    files: F,
+    pid: Pid,
+    pagemap: Pagemap,
+    began: Instant,
+    map: AccessMap,
+    cost: Cost,
+}
+
+impl<F: KernelFiles> ResidencySource<F> {
+    /// Watches `pid`.
+    ///
+    /// # Errors
+    /// `Gone`, or `Denied` without ptrace access.
+    pub fn new(files: F, pid: Pid) -> Result<ResidencySource<F>, Error> {
+        let pagemap = Pagemap::open(pid)?;
+        let map = AccessMap { classes: vec![Class::default(); 2], ..AccessMap::empty(Rung::Residency) };
+        Ok(ResidencySource { files, pid, pagemap, began: Instant::now(), map, cost: Cost::default() })
+    }
+
+    fn read(&self, range: AddressRange, windows: &mut Vec<WindowHeat>) -> Result<(), Error> {
+        match self.pagemap.scan(range) {
+            Ok(runs) => {
+                for run in runs.iter().filter(|run| run.present) {
+                    add_run(windows, run.range, run.huge);
+                }
+                Ok(())
+            }
+            Err(Error::Unsupported(_)) => {
+                for window in range.touched_windows() {
+                    let Some(part) = range.intersection(window.range()) else { continue };
+                    for (number, entry) in (0u64..).zip(self.pagemap.entries(part)?) {
+                        let start = part.start().0 + number * 4096;
+                        if let (true, Ok(page)) = (entry.is_present(), AddressRange::new(start, start + 4096)) {
+                            add_run(windows, page, false);
+                        }
+                    }
+                }
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Adds a run of present pages behind the windows so far. Runs come in order of address.
+fn add_run(windows: &mut Vec<WindowHeat>, run: AddressRange, huge: bool) {
+    for window in run.touched_windows() {
+        let Some(part) = run.intersection(window.range()) else { continue };
+        if windows.last().is_none_or(|last| last.window != window) {
+            windows.push(WindowHeat::untouched(window));
+        }
+        let Some(heat) = windows.last_mut() else { continue };
+        let first = part.start().page_in_window();
+        let pages = usize::try_from(part.pages().0).unwrap_or(0);
+        (first..first + pages).for_each(|page| heat.present.insert(page));
+        heat.huge |= huge && pages == PAGES_PER_WINDOW;
+        let present = heat.present;
+        heat.classify(&present, 1);
+    }
+}
+
+impl<F: KernelFiles> Source for ResidencySource<F> {
+    fn rung(&self) -> Rung {
+        Rung::Residency
+    }
+
+    fn begin(&mut self) -> Result<(), Error> {
+        self.began = Instant::now();
+        Ok(())
+    }
+
+    fn look(&mut self) -> Result<(), Error> {
+        let start = Instant::now();
+        let mappings: Vec<Mapping> = linux::maps::maps(&self.files, self.pid)?;
+        let mut windows = Vec::new();
+        for mapping in mappings.iter().filter(|mapping| mapping.permissions.read && mapping.path != "[vsyscall]") {
+            self.read(mapping.range, &mut windows)?;
+        }
+        self.map.windows = windows;
+        self.map.observed = self.began.elapsed();
+        self.cost.scan.add(start.elapsed(), self.map.present());
+        Ok(())
+    }
+
+    fn age(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    fn map(&self) -> &AccessMap {
+        &self.map
+    }
+
+    fn cost(&self) -> Cost {
+        self.cost
+    }
+
+    fn address_space_changed(&self) -> bool {
+        false // the open file keeps meaning the old address space; reading it then fails with "gone"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PRESENT: u64 = 1 << 63;
+    const EXCLUSIVE: u64 = 1 << 56;
+
+    #[test]
+    fn a_window_is_counted_by_kind() {
+        let mut entries = vec![PageEntry(0); PAGES_PER_WINDOW];
+        entries[0] = PageEntry(PRESENT | EXCLUSIVE);
+        entries[1] = PageEntry(PRESENT);
+        entries[2] = PageEntry(PRESENT); // the zero page
+        entries[3] = PageEntry(1 << 62);
+        entries[4] = PageEntry(1 << 58);
+        let mut zero = PageSet::EMPTY;
+        zero.insert(2);
+        let state = tally(&entries, &zero, false);
+        let expected = WindowState {
+            resident: Pages(2),
+            zero: Pages(1),
+            swapped: Pages(1),
+            shared: Pages(1),
+            guards: Pages(1),
+            huge: false,
+        };
+        assert_eq!(state, expected);
+    }
+
+    #[test]
+    fn runs_across_windows_and_mappings_join_in_their_windows() {
+        let mut windows = Vec::new();
+        let page = |n: u64| n * 4096;
+        add_run(&mut windows, AddressRange::new(page(510), page(514)).unwrap(), false);
+        add_run(&mut windows, AddressRange::new(page(600), page(601)).unwrap(), false);
+        add_run(&mut windows, AddressRange::new(page(1024), page(2048)).unwrap(), true);
+        let found: Vec<_> = windows.iter().map(|heat| (heat.window.0, heat.present.count(), heat.huge)).collect();
+        assert_eq!(found, [(0, 2, false), (1, 3, false), (2, 512, true), (3, 512, true)]);
+    }
+}

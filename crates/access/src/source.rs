@@ -1,0 +1,71 @@
+//! The interface that every rung serves.
+
+use std::time::Duration;
+
+use linux::Error;
+use quantities::Bytes;
+
+use crate::{AccessMap, Rung};
+
+/// What observing has cost so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Cost {
+    /// Time spent in looks, and the memory that they covered, each look anew.
+    pub scan: Spent,
+    /// The same of clears.
+    pub clear: Spent,
+}
+
+/// Time over memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Spent {
+    /// Time.
+    pub time: Duration,
+    /// Memory covered.
+    pub covered: Bytes,
+}
+
+impl Spent {
+    /// Adds one pass.
+    pub fn add(&mut self, time: Duration, covered: Bytes) {
+        self.time += time;
+        self.covered += covered;
+    }
+
+    /// Microseconds per GiB; `None` when nothing was covered.
+    pub fn us_per_gib(&self) -> Option<f64> {
+        (self.covered.0 > 0).then(|| self.time.as_secs_f64() * 1e6 / self.covered.as_gib())
+    }
+}
+
+/// An observer of one process.
+///
+/// `begin`, then `look` any number of times at growing ages, then read the `map`; `begin` starts over.
+pub trait Source {
+    /// Which rung this is.
+    fn rung(&self) -> Rung;
+
+    /// Forgets what was touched and starts a new observation.
+    ///
+    /// # Errors
+    /// `Gone` when the process ended.
+    fn begin(&mut self) -> Result<(), Error>;
+
+    /// Sees what was touched since `begin` and adds it to the map.
+    ///
+    /// # Errors
+    /// `Gone` when the process ended.
+    fn look(&mut self) -> Result<(), Error>;
+
+    /// How long ago this observation began.
+    fn age(&self) -> Duration;
+
+    /// What was seen since `begin`.
+    fn map(&self) -> &AccessMap;
+
+    /// What observing has cost since the source was made.
+    fn cost(&self) -> Cost;
+
+    /// True when, since `begin`, the process replaced its address space (exec): the map is void then.
+    fn address_space_changed(&self) -> bool;
+}

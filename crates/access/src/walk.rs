@@ -1,0 +1,334 @@
+//! The page-table walk: every accessed bit of a process, read by BPF, exact, at [m] a third of a millisecond a GiB.
+//!
+//! `program` loads and runs the BPF program and is the one place here with unsafe code; `record` is what the two sides
+//! say to each other; this file makes a [`Source`] of it. The clear is `/proc/PID/clear_refs`, which flushes no TLB: a
+//! page whose translation stays in the TLB is not seen again, which is what we want to know, for a page that costs no
+//! page walk gains nothing from a huge page.
+//!
+//! A reading takes no lock and is a hint: whoever acts on it looks again through an interface that locks.
+
+mod program;
+mod record;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use linux::clear_refs::{self, Forget};
+use linux::{Error, KernelFiles, Pid};
+use quantities::{Address, Bytes};
+use rustix::io::Errno;
+
+use crate::estimate;
+use crate::map::{AccessMap, Class, PageSet, WindowHeat};
+use crate::rung::{Rung, Unavailable};
+use crate::source::{Cost, Source};
+use program::{Link, Program};
+use record::{WINDOW_HUGE, WINDOW_UNREADABLE, WindowRecord};
+
+/// The loaded and calibrated walk. Loading costs about 0.1 s (the kernel's type information), so it is done once and
+/// shared by all processes that are watched.
+#[derive(Clone, Debug)]
+pub struct Walker(Rc<RefCell<Program>>);
+
+impl Walker {
+    /// Loads the program and finds the base of the kernel's direct map.
+    ///
+    /// # Errors
+    /// Why this host does not allow it, and what would.
+    pub fn load() -> Result<Walker, Unavailable> {
+        let mut program = Program::load()?;
+        program.calibrate()?;
+        Ok(Walker(Rc::new(RefCell::new(program))))
+    }
+
+    /// How many levels the page tables have, 4 or 5: as found by walking, not as the processor could.
+    pub fn page_table_levels(&self) -> u32 {
+        self.0.borrow().levels()
+    }
+}
+
+/// A process watched by the walk.
+#[derive(Debug)]
+pub struct WalkSource<F> {
+    walker: Walker,
+    files: F,
+    pid: Pid,
+    link: Link,
+    address_space: Option<u64>,
+    replaced: bool,
+    began: Instant,
+    ages: Vec<Duration>,
+    map: AccessMap,
+    cost: Cost,
+}
+
+impl<F: KernelFiles> WalkSource<F> {
+    /// Watches `pid`. Nothing is cleared before `begin`.
+    ///
+    /// # Errors
+    /// `Gone` when there is no such process, or it has no memory (a kernel thread, a zombie).
+    pub fn new(walker: Walker, files: F, pid: Pid) -> Result<WalkSource<F>, Error> {
+        let link = walker.0.borrow_mut().link(pid.0)?;
+        let mut source = WalkSource {
+            walker,
+            files,
+            pid,
+            link,
+            address_space: None,
+            replaced: false,
+            began: Instant::now(),
+            ages: Vec::new(),
+            map: AccessMap::empty(Rung::BpfWalk),
+            cost: Cost::default(),
+        };
+        source.read(&mut |_| ())?; // also finds a thread that still has the memory
+        Ok(source)
+    }
+
+    /// One reading of the whole address space.
+    fn read(&mut self, see: &mut dyn FnMut(&WindowRecord)) -> Result<(), Error> {
+        let mut space = self.walker.0.borrow_mut().read(&self.link, see)?;
+        if space == 0 {
+            // The first thread may end before the others; the memory is then theirs.
+            space = self.relink(see)?;
+        }
+        if self.address_space.is_some_and(|before| before != space) {
+            self.replaced = true;
+        }
+        self.address_space = Some(space);
+        Ok(())
+    }
+
+    fn relink(&mut self, see: &mut dyn FnMut(&WindowRecord)) -> Result<u64, Error> {
+        let gone = || Error::of_process("walk", format!("process {}", self.pid), Errno::SRCH);
+        let threads = self.files.list(&self.pid.file("task")).map_err(|_| gone())?;
+        for thread in threads.iter().filter_map(|name| name.parse::<i32>().ok()) {
+            let mut program = self.walker.0.borrow_mut();
+            let Ok(link) = program.link(thread) else { continue };
+            match program.read(&link, see) {
+                Ok(space) if space != 0 => {
+                    self.link = link;
+                    return Ok(space);
+                }
+                _ => {}
+            }
+        }
+        Err(gone())
+    }
+
+    /// The classes as they stand after the last look.
+    fn classes(&self) -> Vec<Class> {
+        let looks = self.ages.len();
+        let mut classes = vec![Class::default()];
+        let mut before = Duration::ZERO;
+        for (number, age) in self.ages.iter().enumerate() {
+            classes.push(Class {
+                accessed_reads: u32::try_from(looks - number).unwrap_or(u32::MAX),
+                rate: estimate::rate_between(before, *age),
+            });
+            before = *age;
+        }
+        classes
+    }
+}
+
+impl<F: KernelFiles> Source for WalkSource<F> {
+    fn rung(&self) -> Rung {
+        Rung::BpfWalk
+    }
+
+    fn begin(&mut self) -> Result<(), Error> {
+        let present = self.map.present();
+        let start = Instant::now();
+        clear_refs::clear(&self.files, self.pid, Forget::AllPages)?;
+        self.began = Instant::now();
+        // What the clear covered is known from the look before it; the first one is counted at the first look.
+        self.cost.clear.add(self.began - start, present);
+        self.ages.clear();
+        self.replaced = false;
+        self.map.windows.iter_mut().for_each(WindowHeat::forget);
+        self.map.classes = self.classes();
+        self.map.observed = Duration::ZERO;
+        if present == Bytes(0) {
+            let mut windows = Vec::new();
+            self.read(&mut |record| absorb(&mut windows, record, 0))?;
+            self.map.windows = windows;
+            self.cost.clear.covered += self.map.present();
+            self.replaced = false;
+        }
+        Ok(())
+    }
+
+    fn look(&mut self) -> Result<(), Error> {
+        if self.ages.len() >= estimate::LOOKS_MAX {
+            self.ages.pop(); // a later look replaces the last one: counts stop growing, nothing is lost
+        }
+        let start = Instant::now();
+        let number = u8::try_from(self.ages.len() + 1).unwrap_or(u8::MAX);
+        let mut windows = std::mem::take(&mut self.map.windows);
+        let mut merge = Merge::into(&mut windows);
+        let outcome = self.read(&mut |record| merge.see(record, number));
+        merge.finish();
+        self.map.windows = windows;
+        outcome?;
+        self.ages.push(start - self.began);
+        self.map.classes = self.classes();
+        self.map.observed = start - self.began;
+        self.cost.scan.add(start.elapsed(), self.map.present());
+        Ok(())
+    }
+
+    fn age(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    fn map(&self) -> &AccessMap {
+        &self.map
+    }
+
+    fn cost(&self) -> Cost {
+        self.cost
+    }
+
+    fn address_space_changed(&self) -> bool {
+        self.replaced
+    }
+}
+
+/// Adds one record to a list of windows that it comes after.
+fn absorb(windows: &mut Vec<WindowHeat>, record: &WindowRecord, class: u8) {
+    let mut heat = WindowHeat::untouched(Address(record.start).window());
+    update(&mut heat, record, class);
+    if heat.huge || heat.present != PageSet::EMPTY {
+        windows.push(heat);
+    }
+}
+
+/// What one look says about a window, on top of what earlier ones said.
+fn update(heat: &mut WindowHeat, record: &WindowRecord, class: u8) {
+    if record.flags & WINDOW_UNREADABLE != 0 {
+        return;
+    }
+    let huge = record.flags & WINDOW_HUGE != 0;
+    if huge != heat.huge {
+        // Promoted or split since the last look: its pages no longer have the bits that were read then.
+        heat.forget();
+        heat.huge = huge;
+    }
+    heat.present = PageSet(record.present);
+    if class != 0 {
+        heat.classify(&PageSet(record.accessed), class);
+    }
+}
+
+/// Merges one look, whose records come in order of address, into the windows known so far. Windows that the look does
+/// not show have gone. Between two looks next to nothing changes, so known windows are updated where they stand.
+struct Merge<'a> {
+    windows: &'a mut Vec<WindowHeat>,
+    next: usize,
+    gone: Vec<usize>,
+    new: Vec<WindowHeat>,
+}
+
+impl<'a> Merge<'a> {
+    fn into(windows: &'a mut Vec<WindowHeat>) -> Merge<'a> {
+        Merge { windows, next: 0, gone: Vec::new(), new: Vec::new() }
+    }
+
+    fn see(&mut self, record: &WindowRecord, class: u8) {
+        let window = Address(record.start).window();
+        while self.windows.get(self.next).is_some_and(|heat| heat.window < window) {
+            self.gone.push(self.next);
+            self.next += 1;
+        }
+        match self.windows.get_mut(self.next).filter(|heat| heat.window == window) {
+            Some(heat) => {
+                update(heat, record, class);
+                if !heat.huge && heat.present == PageSet::EMPTY {
+                    self.gone.push(self.next);
+                }
+                self.next += 1;
+            }
+            None => absorb(&mut self.new, record, class),
+        }
+    }
+
+    fn finish(mut self) {
+        self.gone.extend(self.next..self.windows.len());
+        if !self.gone.is_empty() {
+            let mut gone = self.gone.into_iter().peekable();
+            let mut index = 0;
+            self.windows.retain(|_| {
+                let keep = gone.next_if_eq(&index).is_none();
+                index += 1;
+                keep
+            });
+        }
+        if !self.new.is_empty() {
+            self.windows.append(&mut self.new);
+            self.windows.sort_unstable_by_key(|heat| heat.window);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(window: u64, accessed: u64, present: u64) -> WindowRecord {
+        let mut record = WindowRecord { start: window << 21, ..WindowRecord::default() };
+        record.accessed[0] = accessed;
+        record.present[0] = present;
+        record
+    }
+
+    fn looks(windows: &mut Vec<WindowHeat>, records: &[WindowRecord], class: u8) {
+        let mut merge = Merge::into(windows);
+        records.iter().for_each(|record| merge.see(record, class));
+        merge.finish();
+    }
+
+    #[test]
+    fn a_page_stays_in_the_class_of_the_look_that_saw_it_first() {
+        let mut windows = Vec::new();
+        looks(&mut windows, &[record(7, 0b001, 0b111)], 1);
+        looks(&mut windows, &[record(7, 0b011, 0b111)], 2);
+        assert_eq!(windows.len(), 1);
+        assert_eq!(windows[0].class_of[..3], [1, 2, 0]);
+        assert_eq!(windows[0].touched.count(), 2);
+    }
+
+    #[test]
+    fn windows_come_and_go_between_looks_and_stay_in_order() {
+        let mut windows = Vec::new();
+        looks(&mut windows, &[record(5, 1, 1), record(9, 1, 1)], 1);
+        looks(&mut windows, &[record(3, 0, 1), record(9, 1, 1), record(12, 1, 1)], 2);
+        let numbers: Vec<u64> = windows.iter().map(|heat| heat.window.0).collect();
+        assert_eq!(numbers, [3, 9, 12]);
+        assert_eq!(windows[1].class_of[0], 1);
+        assert_eq!(windows[2].class_of[0], 2);
+    }
+
+    #[test]
+    fn a_window_that_was_promoted_meanwhile_forgets_its_pages() {
+        let mut windows = Vec::new();
+        looks(&mut windows, &[record(5, 0b1, 0b11)], 1);
+        let huge = WindowRecord { flags: WINDOW_HUGE, accessed: [0; 8], present: [u64::MAX; 8], ..record(5, 0, 0) };
+        looks(&mut windows, &[huge], 2);
+        assert!(windows[0].huge);
+        assert_eq!(windows[0].touched, PageSet::EMPTY);
+        assert_eq!(windows[0].class_of[0], 0);
+    }
+
+    #[test]
+    fn an_empty_page_table_is_no_window_and_an_unreadable_one_changes_nothing() {
+        let mut windows = Vec::new();
+        looks(&mut windows, &[record(4, 0, 0), record(5, 1, 1)], 1);
+        assert_eq!(windows.len(), 1);
+        let unreadable = WindowRecord { flags: WINDOW_UNREADABLE, ..record(5, 0, 0) };
+        looks(&mut windows, &[unreadable], 2);
+        assert_eq!(windows[0].class_of[0], 1);
+        assert_eq!(windows[0].present.count(), 1);
+    }
+}

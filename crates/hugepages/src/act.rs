@@ -1,0 +1,149 @@
+//! Promoting, probing and demoting one window: look, advise, look again.
+//!
+//! The kernel often answers success and does nothing, so what is reported is what the second look found. The first one
+//! re-validates what the observation, which takes no lock, only hinted at.
+
+use access::residency::WindowState;
+use linux::process_madvise::Advice;
+use linux::Error;
+use quantities::{AddressRange, Bytes, PAGES_PER_WINDOW, PageSize, Pages, Window};
+use rustix::io::Errno;
+
+use crate::Refusal;
+use crate::policy::cost;
+use crate::program::Program;
+
+/// What came of a promotion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Promoted {
+    /// Huge now; so many pages were resident before.
+    Yes {
+        /// Resident pages just before the call.
+        resident_before: Pages,
+    },
+    /// Huge already: the kernel's own daemon, or the program, was faster.
+    Already,
+    /// Not huge, and why.
+    No(Refusal),
+}
+
+/// Makes `window` huge if that adds at most `budget_left`.
+///
+/// # Errors
+/// `Gone` when the process ended; every other obstacle is a counted refusal.
+pub fn promote(program: &dyn Program, window: Window, budget_left: Bytes) -> Result<Promoted, Error> {
+    let before = program.state(window)?;
+    if before.huge {
+        return Ok(Promoted::Already);
+    }
+    if let Some(why) = obstacle(before, budget_left, program.cgroup_room()) {
+        return Ok(Promoted::No(why));
+    }
+    match program.advise(window.range(), Advice::Collapse) {
+        Ok(()) => {}
+        Err(Errno::SRCH) => return Err(gone(window)),
+        Err(errno) => return Ok(Promoted::No(Refusal::of_collapse(errno))),
+    }
+    let after = program.state(window)?;
+    Ok(if after.huge {
+        Promoted::Yes { resident_before: before.resident }
+    } else {
+        Promoted::No(Refusal::NotHugeAfterwards)
+    })
+}
+
+/// What stands against promoting a window in this state.
+fn obstacle(state: WindowState, budget_left: Bytes, cgroup_room: Option<Bytes>) -> Option<Refusal> {
+    if state.resident == Pages(0) {
+        return Some(Refusal::NotResident);
+    }
+    if state.guards > Pages(0) {
+        return Some(Refusal::GuardPages);
+    }
+    if state.shared > Pages(0) {
+        return Some(Refusal::Shared);
+    }
+    if state.swapped > Pages(0) {
+        return Some(Refusal::Swapped);
+    }
+    if cost(state.resident) > budget_left {
+        return Some(Refusal::OverBudget);
+    }
+    // For a moment the old pages and the huge one are both charged.
+    cgroup_room.filter(|room| *room < PageSize::Huge.bytes()).map(|_| Refusal::CgroupLimit)
+}
+
+/// Clears the accessed bit of a huge window with a flush of the TLB, so that the next access is sure to set it.
+///
+/// # Errors
+/// `Gone` when the process ended; any other refusal leaves the window as it was, and unprobed.
+pub fn probe(program: &dyn Program, window: Window) -> Result<bool, Error> {
+    match program.advise(window.range(), Advice::Cold) {
+        Ok(()) => Ok(true),
+        Err(Errno::SRCH) => Err(gone(window)),
+        Err(_) => Ok(false),
+    }
+}
+
+/// Splits a huge window by naming one of its pages cold; the kernel returns those that hold only zeros. Returns what came
+/// back, or `None` when the window is still huge.
+///
+/// # Errors
+/// `Gone` when the process ended.
+pub fn demote(program: &dyn Program, window: Window) -> Result<Option<Bytes>, Error> {
+    let page = PageSize::Small.bytes().0;
+    let first = AddressRange::new(window.start().0, window.start().0 + page);
+    let first = first.map_err(|bad| Error::malformed(window, bad))?;
+    match program.advise(first, Advice::Cold) {
+        Ok(()) => {}
+        Err(Errno::SRCH) => return Err(gone(window)),
+        Err(_) => return Ok(None),
+    }
+    let after = program.state(window)?;
+    let returned = Pages((PAGES_PER_WINDOW as u64).saturating_sub(after.resident.0)).bytes();
+    Ok((!after.huge).then_some(returned))
+}
+
+fn gone(window: Window) -> Error {
+    Error::of_process("advise on", format!("window {window}"), Errno::SRCH)
+}
+
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DENSE: WindowState = WindowState {
+        resident: Pages(512),
+        zero: Pages(0),
+        swapped: Pages(0),
+        shared: Pages(0),
+        guards: Pages(0),
+        huge: false,
+    };
+
+    #[test]
+    fn each_obstacle_is_named() {
+        let all = Bytes::mib(2);
+        let check = |state| obstacle(state, all, None);
+        assert_eq!(check(DENSE), None);
+        assert_eq!(check(WindowState { resident: Pages(0), ..DENSE }), Some(Refusal::NotResident));
+        assert_eq!(check(WindowState { guards: Pages(1), ..DENSE }), Some(Refusal::GuardPages));
+        assert_eq!(check(WindowState { shared: Pages(1), ..DENSE }), Some(Refusal::Shared));
+        assert_eq!(check(WindowState { swapped: Pages(1), ..DENSE }), Some(Refusal::Swapped));
+    }
+
+    #[test]
+    fn the_budget_is_checked_against_what_is_resident_now() {
+        let sparse = WindowState { resident: Pages(500), ..DENSE };
+        assert_eq!(obstacle(sparse, Bytes::kib(48), None), None);
+        assert_eq!(obstacle(sparse, Bytes::kib(44), None), Some(Refusal::OverBudget));
+        assert_eq!(obstacle(DENSE, Bytes(0), None), None, "a full window is free");
+    }
+
+    #[test]
+    fn a_cgroup_must_have_room_for_the_copy() {
+        assert_eq!(obstacle(DENSE, Bytes(0), Some(Bytes::mib(1))), Some(Refusal::CgroupLimit));
+        assert_eq!(obstacle(DENSE, Bytes(0), Some(Bytes::mib(2))), None);
+    }
+}

@@ -1,0 +1,174 @@
+//! Joins what is touched with what is mapped: the windows that the policy judges.
+
+use std::collections::BTreeMap;
+
+use access::{AccessMap, Rung, WindowHeat};
+use linux::maps::Mapping;
+use quantities::{Pages, Rate, Window};
+
+use crate::Refusal;
+use crate::policy::{HugeView, Settings, WindowView, hot_pages_needed};
+
+/// What is known of a window from earlier rounds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Known {
+    /// How it stood when masu promoted it; `None` for a window that was huge already.
+    pub before: Option<Before>,
+    /// Rounds in which nothing touched it since it is huge.
+    pub idle_rounds: u32,
+    /// Its accessed bit was cleared with a flush at the end of the last round.
+    pub probed: bool,
+}
+
+/// A window as it stood before its promotion.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Before {
+    /// Pages that were hot.
+    pub hot: Pages,
+    /// Pages that were resident.
+    pub resident: Pages,
+    /// Page walks per second.
+    pub walks: Rate,
+}
+
+/// The windows of one look.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Observed {
+    /// Windows that could be huge, or are.
+    pub windows: Vec<WindowView>,
+    /// Hot windows that can never be, and why.
+    pub ineligible: BTreeMap<Window, Refusal>,
+}
+
+/// Joins an access map with the mappings of the same moment. Windows of which nothing is mapped any more are left out.
+pub fn observe(map: &AccessMap, mappings: &[Mapping], known: &BTreeMap<Window, Known>, s: Settings) -> Observed {
+    let mut observed = Observed::default();
+    let mut ahead = mappings;
+    for heat in &map.windows {
+        let range = heat.window.range();
+        while ahead.first().is_some_and(|mapping| mapping.range.end() <= range.start()) {
+            ahead = &ahead[1..];
+        }
+        let Some(mapping) = ahead.first().filter(|mapping| mapping.range.intersection(range).is_some()) else {
+            continue;
+        };
+        let view = view(map, heat, known.get(&heat.window), s);
+        match eligible(mapping, heat) {
+            Ok(()) => observed.windows.push(view),
+            Err(why) if view.hot >= hot_pages_needed(s.hot_fraction) => {
+                observed.ineligible.insert(heat.window, why);
+            }
+            Err(_) => {}
+        }
+    }
+    observed
+}
+
+/// Can this window be one huge page of anonymous memory?
+fn eligible(mapping: &Mapping, heat: &WindowHeat) -> Result<(), Refusal> {
+    if !mapping.is_anonymous() || !mapping.permissions.read {
+        return Err(Refusal::NotAnonymous);
+    }
+    if !mapping.range.covers(heat.window.range()) {
+        return Err(Refusal::CrossesMappings);
+    }
+    Ok(())
+}
+
+fn view(map: &AccessMap, heat: &WindowHeat, known: Option<&Known>, s: Settings) -> WindowView {
+    let present = Pages(u64::from(heat.present.count()));
+    // Residency knows nothing of use: what is there counts as used.
+    let (hot, walks) = match map.rung {
+        Rung::Residency => (present, Rate::per_second(f64::from(heat.present.count()))),
+        _ => map.heat(heat, s.hot_rate),
+    };
+    let huge = heat.huge.then(|| {
+        let known = known.copied().unwrap_or_default();
+        HugeView {
+            resident_before: known.before.map(|before| before.resident),
+            idle_rounds: known.idle_rounds,
+            probed: known.probed,
+        }
+    });
+    WindowView { window: heat.window, hot, resident: present, walks, huge }
+}
+
+/// The windows as they were before masu promoted any: what the what-if table is made from.
+pub fn before_promotion(windows: &[WindowView], known: &BTreeMap<Window, Known>) -> Vec<WindowView> {
+    windows
+        .iter()
+        .map(|view| match known.get(&view.window).and_then(|known| known.before) {
+            Some(before) if view.huge.is_some() => WindowView {
+                hot: before.hot,
+                resident: before.resident,
+                walks: before.walks,
+                huge: None,
+                ..*view
+            },
+            _ => *view,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use access::{Class, PageSet};
+
+    use super::*;
+    use crate::policy::PAPER;
+
+    fn mappings(text: &str) -> Vec<Mapping> {
+        linux::maps::parse(text, "maps").unwrap()
+    }
+
+    /// Windows 1 to 8, all pages present and hot.
+    fn all_hot() -> AccessMap {
+        let windows = (1..=8).map(|number| {
+            let mut heat = WindowHeat::untouched(Window(number));
+            heat.present = PageSet::FULL;
+            heat.classify(&PageSet::FULL, 1);
+            heat
+        });
+        let hot = Class { accessed_reads: 1, rate: Rate::per_second(5.0) };
+        AccessMap { classes: vec![Class::default(), hot], windows: windows.collect(), ..AccessMap::empty(Rung::BpfWalk) }
+    }
+
+    #[test]
+    fn only_whole_windows_of_anonymous_memory_can_be_huge() {
+        // Windows 1 and 2 whole; 3 cut by a change of protection; 5 a file; 6 shared memory; the rest unmapped.
+        let maps = mappings(
+            "200000-700000 rw-p 00000000 00:00 0 \n\
+             700000-800000 r--p 00000000 00:00 0 \n\
+             a00000-c00000 r--p 00000000 08:01 77 /usr/lib/locale/locale-archive\n\
+             c00000-e00000 rw-s 00000000 00:01 88 /dev/zero (deleted)\n",
+        );
+        let observed = observe(&all_hot(), &maps, &BTreeMap::new(), PAPER);
+        assert_eq!(observed.windows.iter().map(|v| v.window.0).collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(observed.windows[0].hot, Pages(512));
+        assert_eq!(observed.ineligible[&Window(3)], Refusal::CrossesMappings);
+        assert_eq!(observed.ineligible[&Window(5)], Refusal::NotAnonymous);
+        assert_eq!(observed.ineligible[&Window(6)], Refusal::NotAnonymous);
+        assert_eq!(observed.ineligible.len(), 3);
+    }
+
+    #[test]
+    fn cold_windows_that_cannot_be_huge_are_nobodys_business() {
+        let mut map = all_hot();
+        map.windows.iter_mut().for_each(WindowHeat::forget);
+        let maps = mappings("a00000-c00000 r--p 00000000 08:01 77 /usr/lib/locale/locale-archive\n");
+        assert_eq!(observe(&map, &maps, &BTreeMap::new(), PAPER), Observed::default());
+    }
+
+    #[test]
+    fn the_what_if_table_sees_promoted_windows_as_they_were() {
+        let before = Before { hot: Pages(130), resident: Pages(200), walks: Rate::per_second(9.0) };
+        let known = BTreeMap::from([(Window(1), Known { before: Some(before), ..Known::default() })]);
+        let mut map = all_hot();
+        map.windows.truncate(1);
+        map.windows[0].huge = true;
+        let observed = observe(&map, &mappings("200000-400000 rw-p 00000000 00:00 0 \n"), &known, PAPER);
+        assert_eq!(observed.windows[0].huge.unwrap().resident_before, Some(Pages(200)));
+        let views = before_promotion(&observed.windows, &known);
+        assert_eq!((views[0].hot, views[0].resident, views[0].huge), (Pages(130), Pages(200), None));
+    }
+}

@@ -1,0 +1,314 @@
+//! HPS's rule: which 2 MiB windows get a huge page, which give theirs back, and when to stop looking.
+//!
+//! Shimizu and Yamada, "アプリケーションレベルのメモリ管理を考慮した HugePage 割り当て機構", sections 3.2 and 5.2.2:
+//! for each 2 MiB window (512 pages), when at least a quarter of its pages are accessed frequently, make the window
+//! huge; when fewer are, but some, ask the program to compact them onto a huge page elsewhere; when none, leave it.
+//!
+//! | paper                       | here              | unit                          | paper's value  |
+//! | アクティブページ数           | `hot`             | pages of a window, 0..=512    |                |
+//! | 4 分の 1 (3.2, the example) | `hot_fraction`    | fraction of 512, above 0      | 1/4            |
+//! | 閾値 of `acscount` (5.1.2)  | `hot_rate`        | page walks per second         | not given      |
+//! | 自身を監視対象から外す (4.1) | [`Settling`]      | rounds without a change       | by the program |
+//! | 公平な割り当て (3.2)         | [`share_turns`]   | saved walks per second a byte | left open      |
+//!
+//! We differ:
+//! - **A budget.** A promotion costs `(512 − resident) · 4 KiB`; windows are taken by saved walks per byte until
+//!   `max_extra_rss` of the resident memory is spent. Windows that are fully resident cost nothing and go first.
+//! - **Demotion.** A huge window that nothing touched for `idle_rounds` is given back if that returns memory, sooner
+//!   (`idle_rounds_thin`) when most of it was never touched before its promotion. Its translation may just have stayed
+//!   in the TLB, so it is first *probed*: its accessed bit is cleared with a flush, and one more round must pass idle.
+//! - The program is not asked to compact here; the windows for which it would be are counted (`Verdict::Compact`).
+//!
+//! No I/O, no clock, no randomness.
+
+use quantities::{Bytes, Fraction, NonZeroFraction, PAGES_PER_WINDOW, PageSize, Pages, Rate, Window};
+
+/// What decides. No defaults: the paper's values are [`PAPER`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Settings {
+    /// The part of a window's 512 pages that must be hot.
+    pub hot_fraction: NonZeroFraction,
+    /// A page is hot when it is walked to at least so often.
+    pub hot_rate: Rate,
+    /// Memory that promotion may add, as a part of what was resident without it.
+    pub max_extra_rss: Fraction,
+    /// Rounds without an access before a huge window is probed, then given back.
+    pub idle_rounds: u32,
+    /// The same for a window of which less than half was resident before it was promoted.
+    pub idle_rounds_thin: u32,
+    /// Rounds without a change after which a program has settled.
+    pub settle_rounds: u32,
+    /// Changes of so small a part of the windows are noise: a page at the threshold falls on either side of it.
+    pub settle_noise: Fraction,
+}
+
+/// The paper's quarter, and our values where it gives none.
+pub const PAPER: Settings = Settings {
+    hot_fraction: NonZeroFraction::ratio(1, 4),
+    hot_rate: HOT_RATE,
+    max_extra_rss: Fraction::ZERO,
+    idle_rounds: 3,
+    idle_rounds_thin: 1,
+    settle_rounds: 2,
+    settle_noise: Fraction::ZERO,
+};
+
+/// Touched at least about every ten seconds: what the longest observation can tell from never.
+pub const HOT_RATE: Rate = Rate::TENTH;
+
+/// One window as it stands.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct WindowView {
+    /// Which one.
+    pub window: Window,
+    /// Pages walked to at `hot_rate` or more.
+    pub hot: Pages,
+    /// Pages in memory.
+    pub resident: Pages,
+    /// Page walks per second of all its pages: what a huge page would save.
+    pub walks: Rate,
+    /// Mapped by one entry already, and what is known about that.
+    pub huge: Option<HugeView>,
+}
+
+/// A window that is huge.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HugeView {
+    /// Its pages that were resident before masu promoted it; `None` when it was huge already.
+    pub resident_before: Option<Pages>,
+    /// Rounds, up to this one, in which nothing touched it.
+    pub idle_rounds: u32,
+    /// Its accessed bit was cleared with a flush at the end of the last round.
+    pub probed: bool,
+}
+
+/// What is to become of a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verdict {
+    /// Make it huge.
+    Promote,
+    /// It deserves a huge page, but the budget is spent.
+    OverBudget,
+    /// Some pages are hot, too few: the program could compact them.
+    Compact,
+    /// Nothing hot in it.
+    Leave,
+    /// Huge, and it stays so.
+    Keep,
+    /// Huge and idle: clear its accessed bit with a flush, to be sure.
+    Probe,
+    /// Give it back.
+    Demote,
+}
+
+/// A window to be promoted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Promotion {
+    /// Which one.
+    pub window: Window,
+    /// What it is expected to add to the resident memory.
+    pub cost: Bytes,
+    /// What it is expected to save: page walks per second.
+    pub walks: Rate,
+    /// Pages that were hot.
+    pub hot: Pages,
+    /// Pages that were resident.
+    pub resident: Pages,
+}
+
+/// What to do in this round.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plan {
+    /// To promote, the most worthwhile first.
+    pub promote: Vec<Promotion>,
+    /// To probe.
+    pub probe: Vec<Window>,
+    /// To demote.
+    pub demote: Vec<Window>,
+    /// How many windows got each verdict.
+    pub verdicts: Tally,
+}
+
+/// Windows by verdict.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Everything looked at.
+    pub seen: u64,
+    /// With at least `hot_fraction` of their pages hot, huge ones in use included.
+    pub hot: u64,
+    /// [`Verdict::OverBudget`].
+    pub over_budget: u64,
+    /// [`Verdict::Compact`].
+    pub compact: u64,
+}
+
+/// The memory that promotion may still add.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Budget {
+    /// Resident memory of the program, without what promotion added.
+    pub base: Bytes,
+    /// What promotion has added so far.
+    pub spent: Bytes,
+}
+
+impl Budget {
+    /// What is left of `max_extra_rss` of the base.
+    pub fn left(&self, max_extra_rss: Fraction) -> Bytes {
+        self.base.scaled(max_extra_rss.get()).saturating_sub(self.spent)
+    }
+}
+
+/// Pages of a window that must be hot: `hot_fraction · 512`, rounded up, at least one.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a product of (0, 1] and 512")]
+pub fn hot_pages_needed(hot_fraction: NonZeroFraction) -> Pages {
+    Pages(((hot_fraction.get() * PAGES_PER_WINDOW as f64).ceil() as u64).clamp(1, PAGES_PER_WINDOW as u64))
+}
+
+/// What promoting a window with so many resident pages adds: `(512 − resident) · 4 KiB`.
+pub fn cost(resident: Pages) -> Bytes {
+    PageSize::Huge.bytes().saturating_sub(resident.bytes())
+}
+
+/// The plan for one program in this round. `windows` in any order; the same input always gives the same plan.
+pub fn decide(windows: &[WindowView], budget: Budget, s: Settings) -> Plan {
+    let mut plan = Plan::default();
+    plan.verdicts.seen = windows.len() as u64;
+    let mut deserving: Vec<Promotion> = Vec::new();
+    for view in windows {
+        let verdict = judge(view, s);
+        let in_use = view.huge.is_some_and(|huge| huge.idle_rounds == 0);
+        plan.verdicts.hot += u64::from(verdict == Verdict::Promote || in_use);
+        match verdict {
+            Verdict::Promote => deserving.push(Promotion {
+                window: view.window,
+                cost: cost(view.resident),
+                walks: view.walks,
+                hot: view.hot,
+                resident: view.resident,
+            }),
+            Verdict::Compact => plan.verdicts.compact += 1,
+            Verdict::Probe => plan.probe.push(view.window),
+            Verdict::Demote => plan.demote.push(view.window),
+            Verdict::OverBudget | Verdict::Leave | Verdict::Keep => {}
+        }
+    }
+    deserving.sort_by(by_saved_walks_per_byte);
+    let mut left = budget.left(s.max_extra_rss);
+    for promotion in deserving {
+        if promotion.cost <= left {
+            left = left - promotion.cost;
+            plan.promote.push(promotion);
+        } else {
+            plan.verdicts.over_budget += 1;
+        }
+    }
+    plan
+}
+
+/// The rule for one window, before the budget.
+pub fn judge(view: &WindowView, s: Settings) -> Verdict {
+    match view.huge {
+        Some(huge) => judge_huge(huge, s),
+        None if view.resident == Pages(0) => Verdict::Leave,
+        None if view.hot >= hot_pages_needed(s.hot_fraction) => Verdict::Promote,
+        None if view.hot > Pages(0) => Verdict::Compact,
+        None => Verdict::Leave,
+    }
+}
+
+fn judge_huge(huge: HugeView, s: Settings) -> Verdict {
+    let full = huge.resident_before == Some(Pages(PAGES_PER_WINDOW as u64));
+    if full {
+        return Verdict::Keep; // splitting it would return nothing
+    }
+    let thin = huge.resident_before.is_some_and(|before| before.0 < PAGES_PER_WINDOW as u64 / 2);
+    let patience = if thin { s.idle_rounds_thin } else { s.idle_rounds };
+    match huge {
+        HugeView { idle_rounds: 0, .. } => Verdict::Keep,
+        HugeView { probed: true, .. } => Verdict::Demote,
+        HugeView { idle_rounds, .. } if idle_rounds >= patience => Verdict::Probe,
+        _ => Verdict::Keep,
+    }
+}
+
+/// The most saved walks per byte first; what costs nothing before everything else, by walks; equal ones by address.
+fn by_saved_walks_per_byte(a: &Promotion, b: &Promotion) -> std::cmp::Ordering {
+    let free_first = (b.cost == Bytes(0)).cmp(&(a.cost == Bytes(0)));
+    free_first
+        .then_with(|| worth(b).total_cmp(&worth(a)))
+        .then_with(|| a.window.cmp(&b.window))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a ratio to sort by")]
+fn worth(promotion: &Promotion) -> f64 {
+    promotion.walks.get() / promotion.cost.0.max(1) as f64
+}
+
+/// Whose turn it is: the plans of several programs as one list, each entry with its program's index in `plans`.
+///
+/// Fairness as the paper asks for it (3.2), and as Ingens does not give it: not who came first, nor as many to each, but
+/// where a byte saves most walks.
+pub fn share_turns(plans: &[Plan]) -> Vec<(usize, Promotion)> {
+    let mut all: Vec<(usize, Promotion)> = plans
+        .iter()
+        .enumerate()
+        .flat_map(|(program, plan)| plan.promote.iter().map(move |promotion| (program, *promotion)))
+        .collect();
+    all.sort_by(|a, b| by_saved_walks_per_byte(&a.1, &b.1).then(a.0.cmp(&b.0)));
+    all
+}
+
+/// What another hot fraction would have done.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct WhatIf {
+    /// The hot fraction.
+    pub hot_fraction: NonZeroFraction,
+    /// Huge windows that it would give.
+    pub windows: u64,
+    /// Memory that they would add, without a budget.
+    pub extra_rss: Bytes,
+}
+
+/// The fractions that every report compares.
+pub const WHAT_IF: [NonZeroFraction; 4] = [
+    NonZeroFraction::ratio(1, 8),
+    NonZeroFraction::ratio(1, 4),
+    NonZeroFraction::ratio(1, 2),
+    NonZeroFraction::ratio(1, 1),
+];
+
+/// For each of [`WHAT_IF`], the huge windows and the added memory, from the same observation. `windows` are given as
+/// they were before promotion; one that was huge before masu came stays so and adds nothing.
+pub fn what_if(windows: &[WindowView]) -> [WhatIf; 4] {
+    WHAT_IF.map(|hot_fraction| {
+        let needed = hot_pages_needed(hot_fraction);
+        let huge_already = |view: &&WindowView| view.huge.is_some_and(|huge| huge.resident_before.is_none());
+        let would = |view: &&WindowView| view.resident > Pages(0) && view.hot >= needed;
+        let chosen = windows.iter().filter(|view| huge_already(view) || would(view));
+        let mut answer = WhatIf { hot_fraction, windows: 0, extra_rss: Bytes(0) };
+        for view in chosen {
+            answer.windows += 1;
+            answer.extra_rss += if huge_already(&view) { Bytes(0) } else { cost(view.resident) };
+        }
+        answer
+    })
+}
+
+/// Counts rounds without a change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Settling {
+    quiet_rounds: u32,
+}
+
+impl Settling {
+    /// One more round, in which `changed` of `seen` windows changed; true when the program has settled.
+    pub fn after_round(&mut self, changed: u64, seen: u64, s: Settings) -> bool {
+        #[expect(clippy::cast_precision_loss, reason = "a ratio")]
+        let noise = changed as f64 <= seen as f64 * s.settle_noise.get();
+        self.quiet_rounds = if noise { self.quiet_rounds.saturating_add(1) } else { 0 };
+        self.quiet_rounds >= s.settle_rounds
+    }
+}
+
+#[cfg(test)]
+mod tests;

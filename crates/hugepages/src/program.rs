@@ -1,0 +1,130 @@
+//! One running program as the loop sees it: its mappings, its windows, and the advice that can be given about them.
+//!
+//! A trait, so that the loop runs in tests over a model whose advice fails, whose windows split by themselves and whose
+//! process ends half-way.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use access::residency::{Viewer, WindowState};
+use linux::maps::Mapping;
+use linux::process_madvise::{Advice, advise};
+use linux::smaps::VmFlag;
+use linux::{Error, KernelFiles, Pid, cgroup, maps, smaps, status};
+use quantities::{AddressRange, Bytes, Window};
+use rustix::io::Errno;
+
+/// What the loop needs from a program.
+pub trait Program {
+    /// Its mappings, in order of address.
+    ///
+    /// # Errors
+    /// `Gone` when it ended.
+    fn mappings(&self) -> Result<Vec<Mapping>, Error>;
+
+    /// What one of its windows holds now, as the kernel tells under its lock.
+    ///
+    /// # Errors
+    /// `Gone` when it ended.
+    fn state(&self, window: Window) -> Result<WindowState, Error>;
+
+    /// Gives advice about a part of its memory.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    fn advise(&self, range: AddressRange, advice: Advice) -> Result<(), Errno>;
+
+    /// Its resident memory, quickly; the kernel's counters may lag by a few pages a processor.
+    ///
+    /// # Errors
+    /// `Gone` when it ended.
+    fn resident(&self) -> Result<Bytes, Error>;
+
+    /// Its resident memory, counted page by page.
+    ///
+    /// # Errors
+    /// `Gone` when it ended.
+    fn resident_exact(&self) -> Result<Bytes, Error>;
+
+    /// What its memory cgroup still has room for; `None` without a limit.
+    fn cgroup_room(&self) -> Option<Bytes>;
+
+    /// Did the program say MADV_NOHUGEPAGE about the mapping around this window? Asked only after a refusal.
+    fn forbids(&self, window: Window) -> bool;
+}
+
+/// A process of this host.
+#[derive(Debug)]
+pub struct RunningProgram<F> {
+    pid: Pid,
+    files: F,
+    pidfd: OwnedFd,
+    viewer: RefCell<Viewer>,
+}
+
+impl<F: KernelFiles> RunningProgram<F> {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// `Gone`, or `Denied` without ptrace access.
+    pub fn open(files: F, pid: Pid) -> Result<RunningProgram<F>, Error> {
+        Ok(RunningProgram { pid, files, pidfd: pid.open()?, viewer: RefCell::new(Viewer::open(pid)?) })
+    }
+
+    /// Becomes readable when the process ends.
+    pub fn pidfd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+}
+
+impl<F: KernelFiles> Program for RunningProgram<F> {
+    fn mappings(&self) -> Result<Vec<Mapping>, Error> {
+        maps::maps(&self.files, self.pid)
+    }
+
+    fn state(&self, window: Window) -> Result<WindowState, Error> {
+        let first = self.viewer.borrow().window(window);
+        if !matches!(&first, Err(error) if error.is_gone()) {
+            return first;
+        }
+        // The open file means the address space it was opened on; after exec there is a new one.
+        *self.viewer.borrow_mut() = Viewer::open(self.pid)?;
+        self.viewer.borrow().window(window)
+    }
+
+    fn advise(&self, range: AddressRange, advice: Advice) -> Result<(), Errno> {
+        let accepted = advise(self.pidfd.as_fd(), &[range], advice)?;
+        if accepted == range.bytes() { Ok(()) } else { Err(Errno::AGAIN) }
+    }
+
+    fn resident(&self) -> Result<Bytes, Error> {
+        Ok(status::status(&self.files, self.pid)?.rss)
+    }
+
+    fn resident_exact(&self) -> Result<Bytes, Error> {
+        Ok(smaps::rollup(&self.files, self.pid)?.rss)
+    }
+
+    fn cgroup_room(&self) -> Option<Bytes> {
+        // A cgroup that cannot be read limits nothing that we could respect; the kernel still does.
+        cgroup::memory(&self.files, self.pid).ok().flatten().and_then(|memory| memory.room())
+    }
+
+    fn forbids(&self, window: Window) -> bool {
+        let details = smaps::details(&self.files, self.pid).unwrap_or_default();
+        let around = |detail: &&smaps::Detail| detail.mapping.range.covers(window.range());
+        details.iter().find(around).is_some_and(|detail| detail.flags.contains(VmFlag::NoHugePage))
+    }
+}
+
+/// Windows that a program forbade, remembered so that smaps, which is slow, is read once for many refusals.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Forbidden(BTreeSet<Window>);
+
+impl Forbidden {
+    /// Asks the program once per window.
+    pub fn asks(&mut self, program: &dyn Program, window: Window) -> bool {
+        self.0.contains(&window) || (program.forbids(window) && self.0.insert(window))
+    }
+}

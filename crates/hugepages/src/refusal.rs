@@ -1,0 +1,128 @@
+//! Why a window that deserves a huge page does not get one.
+
+use linux::symbol;
+use rustix::io::Errno;
+use serde::{Serialize, Serializer};
+
+/// The reasons, as they are counted and printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Refusal {
+    /// A file's pages or shared memory.
+    NotAnonymous,
+    /// The window reaches over the edge of its mapping, or into another with other permissions.
+    CrossesMappings,
+    /// The program said MADV_NOHUGEPAGE there, or the kernel can never make this mapping huge.
+    Forbidden,
+    /// A fork, or KSM, shares pages of it: a huge page would be a copy of its own.
+    Shared,
+    /// Part of it is in swap.
+    Swapped,
+    /// It has guard pages.
+    GuardPages,
+    /// Nothing of it is in memory any more.
+    NotResident,
+    /// The budget is spent.
+    OverBudget,
+    /// Its memory cgroup has no room for a huge page.
+    CgroupLimit,
+    /// ENOMEM: the kernel found no huge page.
+    NoHugePage,
+    /// EAGAIN: something held a page for a moment.
+    TryAgain,
+    /// EBUSY: a page is pinned or locked.
+    Busy,
+    /// EINVAL.
+    Invalid,
+    /// The kernel said yes, and the window is not huge.
+    NotHugeAfterwards,
+    /// Any other answer.
+    Other,
+}
+
+impl Refusal {
+    /// The kernel's answer to a collapse as a reason.
+    pub fn of_collapse(errno: Errno) -> Refusal {
+        match errno {
+            Errno::AGAIN => Refusal::TryAgain,
+            Errno::BUSY => Refusal::Busy,
+            Errno::NOMEM => Refusal::NoHugePage,
+            Errno::INVAL => Refusal::Invalid,
+            _ => Refusal::Other,
+        }
+    }
+
+    /// Its name in output.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Refusal::NotAnonymous => "not-anonymous",
+            Refusal::CrossesMappings => "crosses-mappings",
+            Refusal::Forbidden => "forbidden",
+            Refusal::Shared => "shared",
+            Refusal::Swapped => "swapped",
+            Refusal::GuardPages => "guard-pages",
+            Refusal::NotResident => "not-resident",
+            Refusal::OverBudget => "over-budget",
+            Refusal::CgroupLimit => "cgroup-limit",
+            Refusal::NoHugePage => "no-huge-page",
+            Refusal::TryAgain => "try-again",
+            Refusal::Busy => "busy",
+            Refusal::Invalid => "invalid",
+            Refusal::NotHugeAfterwards => "not-huge-afterwards",
+            Refusal::Other => "other",
+        }
+    }
+
+    /// One sentence for people.
+    pub fn explanation(self) -> String {
+        match self {
+            Refusal::NotAnonymous => "file pages or shared memory, which masu leaves alone".to_owned(),
+            Refusal::CrossesMappings => "the mapping does not cover the whole 2 MiB window".to_owned(),
+            Refusal::Forbidden => "the program said MADV_NOHUGEPAGE there".to_owned(),
+            Refusal::Shared => "a forked child, or KSM, shares pages of it".to_owned(),
+            Refusal::Swapped => "part of it is in swap".to_owned(),
+            Refusal::GuardPages => "it has guard pages".to_owned(),
+            Refusal::NotResident => "nothing of it is in memory any more".to_owned(),
+            Refusal::OverBudget => "--max-extra-rss is spent".to_owned(),
+            Refusal::CgroupLimit => "no room in the program's memory cgroup".to_owned(),
+            Refusal::NoHugePage => format!("the kernel found no free huge page ({})", symbol(Errno::NOMEM)),
+            Refusal::TryAgain => format!("a page was in use for a moment ({})", symbol(Errno::AGAIN)),
+            Refusal::Busy => format!("a page is pinned or locked ({})", symbol(Errno::BUSY)),
+            Refusal::Invalid => format!("the kernel does not allow it there ({})", symbol(Errno::INVAL)),
+            Refusal::NotHugeAfterwards => "the kernel said yes, and the window is not huge".to_owned(),
+            Refusal::Other => "another answer of the kernel".to_owned(),
+        }
+    }
+
+    /// Rounds to wait before the window is tried again, given how often it was refused; `None` for what will not pass.
+    pub fn retry_after_rounds(self, refusals: u32) -> Option<u32> {
+        match self {
+            Refusal::NotAnonymous | Refusal::CrossesMappings | Refusal::OverBudget => Some(0), // decided anew each round
+            Refusal::Forbidden | Refusal::Invalid | Refusal::GuardPages => None,
+            _ => Some(1 << refusals.min(6)),
+        }
+    }
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl Serialize for Refusal {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_passing_refusal_is_tried_again_ever_later_and_a_lasting_one_never() {
+        assert_eq!([1, 2, 3].map(|n| Refusal::TryAgain.retry_after_rounds(n)), [Some(2), Some(4), Some(8)]);
+        assert_eq!(Refusal::TryAgain.retry_after_rounds(1000), Some(64));
+        assert_eq!(Refusal::Forbidden.retry_after_rounds(1), None);
+    }
+}

@@ -1,0 +1,316 @@
+//! One program under attach: what observes it, what acts on it, and what is known of its windows.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use access::{Rung, Source};
+use linux::{Error, Pid};
+use quantities::{Bytes, PAGES_PER_WINDOW, Window};
+
+use crate::Refusal;
+use crate::act::{self, Promoted};
+use crate::observe::{self, Before, Known, Observed};
+use crate::policy::{self, Budget, Plan, Promotion, Settings, Settling, WhatIf, WindowView};
+use crate::program::{Forbidden, Program};
+
+/// Whether the program is still being worked on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Rounds follow each other.
+    Watching,
+    /// Nothing changed for some rounds; it is looked at from time to time.
+    Settled,
+    /// The process ended.
+    Ended,
+}
+
+/// A refused window and when to try it again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Refused {
+    why: Refusal,
+    times: u32,
+    again_in_round: Option<u32>,
+}
+
+/// One program.
+pub struct Target {
+    /// Its process id.
+    pub pid: Pid,
+    /// Its name, as the kernel keeps it.
+    pub name: String,
+    /// How it stands.
+    pub phase: Phase,
+    /// Resident memory when masu came.
+    pub rss_before: Bytes,
+    /// Windows that masu made huge, counted once per promotion.
+    pub promoted: u64,
+    /// Windows that masu split.
+    pub demoted: u64,
+    /// Memory that demotion returned.
+    pub returned: Bytes,
+    /// When it settled, after the start.
+    pub settled_at: Option<Duration>,
+    /// How often it replaced its address space (exec) meanwhile.
+    pub execs: u32,
+    /// The plan of the last look.
+    pub plan: Plan,
+    program: Box<dyn Program>,
+    source: Box<dyn Source>,
+    known: BTreeMap<Window, Known>,
+    refused: BTreeMap<Window, Refused>,
+    forbidden: Forbidden,
+    observed: Observed,
+    settling: Settling,
+    round: u32,
+    changed_in_round: u64,
+}
+
+impl Target {
+    /// A program to work on.
+    ///
+    /// # Errors
+    /// `Gone` when it has ended already.
+    pub fn new(pid: Pid, name: String, program: Box<dyn Program>, source: Box<dyn Source>) -> Result<Target, Error> {
+        let rss_before = program.resident_exact()?;
+        Ok(Target {
+            pid,
+            name,
+            phase: Phase::Watching,
+            rss_before,
+            promoted: 0,
+            demoted: 0,
+            returned: Bytes(0),
+            settled_at: None,
+            execs: 0,
+            plan: Plan::default(),
+            program,
+            source,
+            known: BTreeMap::new(),
+            refused: BTreeMap::new(),
+            forbidden: Forbidden::default(),
+            observed: Observed::default(),
+            settling: Settling::default(),
+            round: 0,
+            changed_in_round: 0,
+        })
+    }
+
+    /// Its observer.
+    pub fn source(&self) -> &dyn Source {
+        self.source.as_ref()
+    }
+
+    /// Which rung it is observed from.
+    pub fn rung(&self) -> Rung {
+        self.source.rung()
+    }
+
+    /// Its resident memory now, exactly; `None` once it ended.
+    pub fn rss_now(&self) -> Option<Bytes> {
+        self.program.resident_exact().ok()
+    }
+
+    /// Memory that the windows masu promoted hold beyond what was resident in them before.
+    pub fn extra_rss(&self) -> Bytes {
+        self.known.values().filter_map(|known| known.before).map(|before| policy::cost(before.resident)).sum()
+    }
+
+    /// Windows that masu promoted and that are huge still.
+    pub fn promoted_now(&self) -> u64 {
+        self.known.values().filter(|known| known.before.is_some()).count() as u64
+    }
+
+    /// Hot windows without a huge page, by reason, as things stand.
+    pub fn refused(&self) -> BTreeMap<Refusal, u64> {
+        let mut by_reason = BTreeMap::new();
+        let acted = self.refused.values().map(|refused| refused.why);
+        for why in acted.chain(self.observed.ineligible.values().copied()) {
+            *by_reason.entry(why).or_insert(0) += 1;
+        }
+        if self.plan.verdicts.over_budget > 0 {
+            *by_reason.entry(Refusal::OverBudget).or_insert(0) += self.plan.verdicts.over_budget;
+        }
+        by_reason
+    }
+
+    /// What other hot fractions would have done, from the last observation.
+    pub fn what_if(&self) -> [WhatIf; 4] {
+        policy::what_if(&observe::before_promotion(&self.observed.windows, &self.known))
+    }
+
+    /// Starts a round: forgets what was touched.
+    ///
+    /// # Errors
+    /// `Gone` when the process ended.
+    pub fn begin_round(&mut self) -> Result<(), Error> {
+        self.round += 1;
+        self.changed_in_round = 0;
+        self.source.begin()
+    }
+
+    /// Looks, and plans from all that was seen in this round.
+    ///
+    /// # Errors
+    /// `Gone` when the process ended.
+    pub fn look(&mut self, s: Settings) -> Result<(), Error> {
+        self.source.look()?;
+        if self.source.address_space_changed() {
+            self.forget_address_space();
+            self.source.begin()?;
+            return Ok(());
+        }
+        let mappings = self.program.mappings()?;
+        self.observed = observe::observe(self.source.map(), &mappings, &self.known, s);
+        self.keep_known_of_huge_windows();
+        let budget = self.budget()?;
+        let candidates: Vec<WindowView> =
+            self.observed.windows.iter().filter(|view| self.may_try(view.window)).copied().collect();
+        self.plan = policy::decide(&candidates, budget, s);
+        self.plan.verdicts.seen = self.observed.windows.len() as u64;
+        Ok(())
+    }
+
+    fn budget(&self) -> Result<Budget, Error> {
+        let spent = self.extra_rss();
+        Ok(Budget { base: self.program.resident()?.saturating_sub(spent), spent })
+    }
+
+    /// After exec nothing that was known holds.
+    fn forget_address_space(&mut self) {
+        self.execs += 1;
+        self.known.clear();
+        self.refused.clear();
+        self.forbidden = Forbidden::default();
+        self.observed = Observed::default();
+        self.plan = Plan::default();
+        self.settling = Settling::default();
+    }
+
+    /// Windows that are huge stay known, others (split by the program, unmapped) are forgotten.
+    fn keep_known_of_huge_windows(&mut self) {
+        let mut known = std::mem::take(&mut self.known);
+        for view in self.observed.windows.iter().filter(|view| view.huge.is_some()) {
+            self.known.insert(view.window, known.remove(&view.window).unwrap_or_default());
+        }
+        let still_there = |window: &Window| self.observed.windows.binary_search_by_key(window, |v| v.window).is_ok();
+        self.refused.retain(|window, _| still_there(window));
+    }
+
+    fn may_try(&self, window: Window) -> bool {
+        self.refused.get(&window).is_none_or(|refused| refused.again_in_round.is_some_and(|round| round <= self.round))
+    }
+
+    /// Carries out one promotion, and counts what came of it.
+    ///
+    /// # Errors
+    /// `Gone` when the process ended.
+    pub fn promote(&mut self, promotion: &Promotion, s: Settings) -> Result<(), Error> {
+        let window = promotion.window;
+        // The budget of the plan was estimated without a lock; the one that counts is what is left now.
+        let left = self.budget()?.left(s.max_extra_rss);
+        let outcome = act::promote(self.program.as_ref(), window, left)?;
+        match outcome {
+            Promoted::Yes { resident_before } => {
+                let before = Before { hot: promotion.hot, resident: resident_before, walks: promotion.walks };
+                self.known.insert(window, Known { before: Some(before), ..Known::default() });
+                self.refused.remove(&window);
+                self.promoted += 1;
+                self.changed_in_round += 1;
+            }
+            Promoted::Already => {
+                self.refused.remove(&window);
+            }
+            Promoted::No(why) => self.refuse(window, why),
+        }
+        Ok(())
+    }
+
+    fn refuse(&mut self, window: Window, why: Refusal) {
+        let forbidden = why == Refusal::Invalid && self.forbidden.asks(self.program.as_ref(), window);
+        let why = if forbidden { Refusal::Forbidden } else { why };
+        let times = self.refused.get(&window).map_or(0, |refused| refused.times) + 1;
+        let again_in_round = why.retry_after_rounds(times).map(|rounds| self.round.saturating_add(rounds));
+        self.refused.insert(window, Refused { why, times, again_in_round });
+    }
+
+    /// Ends a round: counts idle ones among the huge windows, probes and demotes. True when the program has settled.
+    ///
+    /// # Errors
+    /// `Gone` when the process ended.
+    pub fn end_round(&mut self, s: Settings, act: bool) -> Result<bool, Error> {
+        self.count_idle_rounds(s);
+        if act {
+            let views: Vec<WindowView> = self.huge_views();
+            let plan = policy::decide(&views, self.budget()?, s);
+            for window in plan.demote {
+                self.demote(window)?;
+            }
+            for window in plan.probe {
+                let probed = act::probe(self.program.as_ref(), window)?;
+                if let Some(known) = self.known.get_mut(&window) {
+                    known.probed = probed;
+                }
+            }
+        }
+        let seen = self.observed.windows.len() as u64;
+        Ok(self.settling.after_round(self.changed_in_round, seen, s))
+    }
+
+    fn count_idle_rounds(&mut self, s: Settings) {
+        for view in self.observed.windows.iter().filter(|view| view.huge.is_some()) {
+            let Some(known) = self.known.get_mut(&view.window) else { continue };
+            if view.walks >= s.hot_rate {
+                *known = Known { before: known.before, ..Known::default() };
+            } else {
+                known.idle_rounds = known.idle_rounds.saturating_add(1);
+            }
+        }
+    }
+
+    fn huge_views(&self) -> Vec<WindowView> {
+        let with_known = |view: &WindowView| {
+            let known = self.known.get(&view.window)?;
+            let huge = policy::HugeView {
+                resident_before: known.before.map(|before| before.resident),
+                idle_rounds: known.idle_rounds,
+                probed: known.probed,
+            };
+            Some(WindowView { huge: view.huge.map(|_| huge), ..*view })
+        };
+        self.observed.windows.iter().filter(|view| view.huge.is_some()).filter_map(with_known).collect()
+    }
+
+    fn demote(&mut self, window: Window) -> Result<(), Error> {
+        let before = self.known.get(&window).and_then(|known| known.before);
+        match act::demote(self.program.as_ref(), window)? {
+            Some(returned) => {
+                self.known.remove(&window);
+                self.demoted += 1;
+                self.returned += returned;
+                self.changed_in_round += 1;
+            }
+            // Still huge: do not ask again, as if all of it had been resident.
+            None => {
+                let full = Before { resident: quantities::Pages(PAGES_PER_WINDOW as u64), ..before.unwrap_or(NOTHING) };
+                self.known.insert(window, Known { before: Some(full), ..Known::default() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Splits every window that masu promoted (`--undo`).
+    ///
+    /// # Errors
+    /// `Gone` when the process ended.
+    pub fn undo(&mut self) -> Result<(), Error> {
+        let ours: Vec<Window> =
+            self.known.iter().filter(|(_, known)| known.before.is_some()).map(|(window, _)| *window).collect();
+        for window in ours {
+            self.demote(window)?;
+        }
+        Ok(())
+    }
+}
+
+const NOTHING: Before =
+    Before { hot: quantities::Pages(0), resident: quantities::Pages(0), walks: quantities::Rate::ZERO };

@@ -1,0 +1,47 @@
+//! Files that list the words one may write and bracket the one that holds: `always [madvise] never`.
+
+use crate::Error;
+
+/// The bracketed word of such a list; `None` for text of another form.
+pub(crate) fn chosen(text: &str) -> Option<&str> {
+    let mut bracketed = text.split_ascii_whitespace().filter_map(|word| word.strip_prefix('[')?.strip_suffix(']'));
+    let only = bracketed.next()?;
+    bracketed.next().is_none().then_some(only)
+}
+
+/// The bracketed word as one of ours.
+///
+/// # Errors
+/// `Malformed`, naming `object`, when no word is bracketed, or one that this version of masu does not know.
+pub(crate) fn parse<T: Copy>(object: &str, text: &str, known: &[(&str, T)]) -> Result<T, Error> {
+    let word = chosen(text);
+    known.iter().find(|(name, _)| Some(*name) == word).map(|(_, value)| *value).ok_or_else(|| {
+        let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
+        Error::malformed(object, format_args!("{:?}, expected one in brackets of {}", text.trim(), names.join(", ")))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_word_in_brackets_is_chosen() {
+        assert_eq!(chosen("always [madvise] never\n"), Some("madvise"));
+        assert_eq!(chosen("[none] integrity confidentiality\n"), Some("none"));
+    }
+
+    #[test]
+    fn without_exactly_one_word_in_brackets_nothing_is() {
+        for text in ["", "1\n", "always madvise", "[a] [b]", "[a", "[a b]"] {
+            assert_eq!(chosen(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_word_is_named_with_those_expected() {
+        let error = parse("/x", "[often] never\n", &[("always", 1), ("never", 0)]).unwrap_err();
+        let expected = "cannot understand /x: \"[often] never\", expected one in brackets of always, never";
+        assert_eq!(error.to_string(), expected);
+    }
+}

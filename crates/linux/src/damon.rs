@@ -1,0 +1,322 @@
+//! `/sys/kernel/mm/damon/admin`: DAMON, the kernel's own monitor of accesses, watching one process.
+//!
+//! DAMON divides the address space into regions that are used alike, looks at one page of each every sampling interval,
+//! and counts over an aggregation interval in how many looks it was touched. Exact readings of every page are `access`.
+//!
+//! A run goes through three types: [`Draft`] (nothing written yet), [`Committed`] (the tree is filled in) and
+//! [`Running`]. Dropping the last two stops the kernel's thread and takes the tree down. A crash leaves both behind:
+//! promise [`UNDO`] to a journal of `knobs.rs` before starting, and its replay clears up.
+//!
+//! Results come by way of one scheme that does nothing (`stat`) with all regions, which [`Running::regions`] has the
+//! kernel list. There is one tree for the whole host, and a write to `nr_kdamonds` throws away all that stood in it: so
+//! we refuse when anybody else has set up a kdamond.
+//!
+//! Cost: one look per region and sampling interval, done by a kernel thread. Reading back waits for the end of an
+//! aggregation interval and opens four files per region.
+//! Side effect: looking clears accessed bits, which reclaim and our own tracking read too.
+//!
+//! Since: sysfs Linux 5.18, `avail_operations` 5.19, `tried_regions` 6.2; needs CONFIG_DAMON_SYSFS, and
+//! CONFIG_DAMON_VADDR to watch processes. Root only.
+//!
+//! Truth: Documentation/admin-guide/mm/damon/usage.rst and Documentation/mm/damon/design.rst.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use quantities::AddressRange;
+use rustix::io::Errno;
+
+use crate::{At, Error, KernelFiles, Pid};
+
+const KDAMONDS: &str = "sys/kernel/mm/damon/admin/kdamonds";
+const CONTEXT: &str = "0/contexts/0";
+const SCHEME: &str = "0/contexts/0/schemes/0";
+
+/// What takes down a tree that a crash left behind, as (path, value): the journal of `knobs.rs` restores the last entry
+/// first, so promise them in this order.
+pub const UNDO: [(&str, &str); 2] =
+    [("sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds", "0"), ("sys/kernel/mm/damon/admin/kdamonds/0/state", "off")];
+
+/// What to watch, and how closely.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Monitor {
+    /// The process.
+    pub pid: Pid,
+    /// Time between two looks at a region.
+    pub sample_interval: Duration,
+    /// Time over which looks are counted; at least as long.
+    pub aggregation_interval: Duration,
+    /// Fewest regions; the kernel demands three.
+    pub min_regions: u32,
+    /// Most regions: bounds the cost.
+    pub max_regions: u32,
+}
+
+/// One region whose pages DAMON takes to be used alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// Its addresses.
+    pub range: AddressRange,
+    /// In how many looks of the last aggregation interval it had been touched, up to [`Running::max_nr_accesses`].
+    pub nr_accesses: u32,
+    /// For how many aggregation intervals it has been about like this.
+    pub age: u32,
+}
+
+/// The names of what DAMON can watch here: `vaddr` processes, `fvaddr` fixed ranges of them, `paddr` physical memory.
+///
+/// The list is a file of a context, so one is set up for a moment where there is none; somebody else's is read as it is.
+///
+/// # Errors
+/// `Unsupported` without DAMON, `Denied` without root, `Other` with EBUSY when somebody else is just setting it up.
+pub fn available_operations(files: &impl KernelFiles) -> Result<Vec<String>, Error> {
+    let list = format!("{CONTEXT}/avail_operations");
+    let text = if read_number(files, "nr_kdamonds")? == 0 {
+        let tree = Tree::grow(files)?;
+        let text = read(files, &list)?;
+        tree.fell()?;
+        text
+    } else {
+        read(files, &list).map_err(|error| if error.errno() == Some(Errno::NOENT) { taken() } else { error })?
+    };
+    Ok(text.split_ascii_whitespace().map(str::to_owned).collect())
+}
+
+/// A monitor of which nothing is written yet.
+#[derive(Debug)]
+pub struct Draft<'f, F: KernelFiles> {
+    files: &'f F,
+    monitor: Monitor,
+}
+
+impl<'f, F: KernelFiles> Draft<'f, F> {
+    /// Checks that the wish makes sense and that nobody else uses DAMON through sysfs.
+    ///
+    /// # Errors
+    /// `Unsupported` without DAMON, `Denied` without root; `Other` with EBUSY when there are kdamonds already, with
+    /// EINVAL for intervals or regions that the kernel would refuse.
+    pub fn new(files: &'f F, monitor: Monitor) -> Result<Draft<'f, F>, Error> {
+        let Monitor { sample_interval: sample, aggregation_interval: aggregation, min_regions, max_regions, .. } = monitor;
+        let sensible = sample.as_micros() > 0 && sample <= aggregation && (3..=max_regions).contains(&min_regions);
+        if !sensible {
+            let object = format!("with DAMON every {sample:?} over {aggregation:?} in {min_regions} to {max_regions} regions");
+            return Err(Error::Other(At { operation: "monitor".to_owned(), object, errno: Errno::INVAL }));
+        }
+        if read_number(files, "nr_kdamonds")? != 0 {
+            return Err(taken());
+        }
+        Ok(Draft { files, monitor })
+    }
+
+    /// Fills in the kernel's tree.
+    ///
+    /// # Errors
+    /// `Unsupported` where DAMON cannot watch processes. What was written is taken back.
+    pub fn commit(self) -> Result<Committed<'f, F>, Error> {
+        /// How often DAMON looks for new mappings.
+        const UPDATE_INTERVAL: Duration = Duration::from_secs(1);
+        let Draft { files, monitor } = self;
+        let tree = Tree::grow(files)?;
+        let operations = read(files, &format!("{CONTEXT}/avail_operations"))?;
+        if !operations.split_ascii_whitespace().any(|name| name == "vaddr") {
+            let object = format!("processes with DAMON, which offers here only {:?}", operations.trim());
+            return Err(Error::Unsupported(At { operation: "monitor".to_owned(), object, errno: Errno::OPNOTSUPP }));
+        }
+        let update = UPDATE_INTERVAL.max(monitor.aggregation_interval);
+        let attributes = format!("{CONTEXT}/monitoring_attrs");
+        let pattern = format!("{SCHEME}/access_pattern");
+        let values = [
+            (format!("{CONTEXT}/operations"), "vaddr".to_owned()),
+            (format!("{attributes}/intervals/sample_us"), monitor.sample_interval.as_micros().to_string()),
+            (format!("{attributes}/intervals/aggr_us"), monitor.aggregation_interval.as_micros().to_string()),
+            (format!("{attributes}/intervals/update_us"), update.as_micros().to_string()),
+            (format!("{attributes}/nr_regions/min"), monitor.min_regions.to_string()),
+            (format!("{attributes}/nr_regions/max"), monitor.max_regions.to_string()),
+            (format!("{CONTEXT}/targets/nr_targets"), "1".to_owned()),
+            (format!("{CONTEXT}/targets/0/pid_target"), monitor.pid.to_string()),
+            (format!("{CONTEXT}/schemes/nr_schemes"), "1".to_owned()),
+            (format!("{SCHEME}/action"), "stat".to_owned()),
+            (format!("{pattern}/sz/min"), "0".to_owned()),
+            (format!("{pattern}/sz/max"), u64::MAX.to_string()),
+            (format!("{pattern}/nr_accesses/min"), "0".to_owned()),
+            (format!("{pattern}/nr_accesses/max"), u32::MAX.to_string()),
+            (format!("{pattern}/age/min"), "0".to_owned()),
+            (format!("{pattern}/age/max"), u32::MAX.to_string()),
+        ];
+        for (name, value) in &values {
+            write(files, name, value).map_err(|errno| failed_write(name, value, errno))?;
+        }
+        Ok(Committed { tree, monitor })
+    }
+}
+
+/// A monitor that is filled in and does not run yet.
+#[derive(Debug)]
+pub struct Committed<'f, F: KernelFiles> {
+    tree: Tree<'f, F>,
+    monitor: Monitor,
+}
+
+impl<'f, F: KernelFiles> Committed<'f, F> {
+    /// Starts the kernel's thread.
+    ///
+    /// # Errors
+    /// `Gone` if the process ended; `Other` with EBUSY when a kernel module holds DAMON for itself. What was written is
+    /// taken back.
+    pub fn start(mut self) -> Result<Running<'f, F>, Error> {
+        let pid = self.monitor.pid;
+        let started = write(self.tree.files, "0/state", "on");
+        match started {
+            Ok(()) => self.tree.running = true,
+            // How the kernel says that there is no such process, once the numbers are known to be good.
+            Err(Errno::INVAL) if self.tree.files.list(&pid.file("")).is_err() => {
+                return Err(Error::of_process("monitor", format_args!("process {pid} with DAMON"), Errno::SRCH));
+            }
+            Err(errno) => return Err(failed_write("0/state", "on", errno)),
+        }
+        Ok(Running { tree: self.tree, monitor: self.monitor })
+    }
+}
+
+/// A monitor at work.
+#[derive(Debug)]
+pub struct Running<'f, F: KernelFiles> {
+    tree: Tree<'f, F>,
+    monitor: Monitor,
+}
+
+impl<F: KernelFiles> Running<'_, F> {
+    /// All regions by rising address, as they were at the end of the current aggregation interval, for which it waits.
+    ///
+    /// # Errors
+    /// `Gone` if the process ended, which stops the monitor.
+    pub fn regions(&self) -> Result<Vec<Region>, Error> {
+        const COMMAND: &str = "update_schemes_tried_regions";
+        let files = self.tree.files;
+        if let Err(errno) = write(files, "0/state", COMMAND) {
+            return Err(self.stopped().unwrap_or_else(|| failed_write("0/state", COMMAND, errno)));
+        }
+        let directory = format!("{SCHEME}/tried_regions");
+        let names = files.list(&format!("{KDAMONDS}/{directory}")).map_err(|errno| {
+            Error::of_host("list", format_args!("/{KDAMONDS}/{directory}"), errno)
+        })?;
+        let mut regions = Vec::with_capacity(names.len());
+        for name in names.iter().filter(|name| name.bytes().all(|byte| byte.is_ascii_digit())) {
+            regions.push(read_region(files, &format!("{directory}/{name}"))?);
+        }
+        regions.sort_by_key(|region| region.range);
+        if regions.is_empty() && let Some(gone) = self.stopped() {
+            return Err(gone);
+        }
+        Ok(regions)
+    }
+
+    /// The most that [`Region::nr_accesses`] can be: looks in one aggregation interval.
+    pub fn max_nr_accesses(&self) -> u32 {
+        let looks = self.monitor.aggregation_interval.as_micros() / self.monitor.sample_interval.as_micros().max(1);
+        u32::try_from(looks).unwrap_or(u32::MAX).max(1)
+    }
+
+    /// Stops the kernel's thread and takes the tree down; dropping does the same, without a word if it fails.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub fn stop(self) -> Result<(), Error> {
+        self.tree.fell()
+    }
+
+    /// The error for a monitor that stopped by itself, which it does when its process ends.
+    fn stopped(&self) -> Option<Error> {
+        let state = read(self.tree.files, "0/state").ok()?;
+        let object = format!("process {} with DAMON", self.monitor.pid);
+        (state.trim() == "off").then(|| Error::of_process("monitor", object, Errno::SRCH))
+    }
+}
+
+/// Our part of the kernel's tree: one kdamond with one context. Dropping takes it down.
+#[derive(Debug)]
+struct Tree<'f, F: KernelFiles> {
+    files: &'f F,
+    running: bool,
+    standing: bool,
+}
+
+impl<'f, F: KernelFiles> Tree<'f, F> {
+    fn grow(files: &'f F) -> Result<Tree<'f, F>, Error> {
+        write(files, "nr_kdamonds", "1").map_err(|errno| failed_write("nr_kdamonds", "1", errno))?;
+        let tree = Tree { files, running: false, standing: true };
+        write(files, "0/contexts/nr_contexts", "1").map_err(|errno| failed_write("0/contexts/nr_contexts", "1", errno))?;
+        Ok(tree)
+    }
+
+    fn fell(mut self) -> Result<(), Error> {
+        self.take_down()
+    }
+
+    fn take_down(&mut self) -> Result<(), Error> {
+        if !std::mem::take(&mut self.standing) {
+            return Ok(());
+        }
+        if std::mem::take(&mut self.running) {
+            // It may have stopped by itself; if it has not, the next write says so.
+            let _ = write(self.files, "0/state", "off");
+        }
+        write(self.files, "nr_kdamonds", "0").map_err(|errno| failed_write("nr_kdamonds", "0", errno))
+    }
+}
+
+impl<F: KernelFiles> Drop for Tree<'_, F> {
+    fn drop(&mut self) {
+        // Nobody is left to tell; a journal would restore it at the next start.
+        let _ = self.take_down();
+    }
+}
+
+/// Writes one file below `kdamonds`. The kernel's threads and every reader share one lock, and a write that meets it
+/// taken is refused with EBUSY at once: so try again for a while.
+fn write(files: &impl KernelFiles, name: &str, value: &str) -> Result<(), Errno> {
+    const TRIES: u32 = 50;
+    const PAUSE: Duration = Duration::from_millis(2);
+    let path = format!("{KDAMONDS}/{name}");
+    for _ in 1..TRIES {
+        match files.write(&path, value) {
+            Err(Errno::BUSY) => sleep(PAUSE),
+            answer => return answer,
+        }
+    }
+    files.write(&path, value)
+}
+
+fn failed_write(name: &str, value: &str, errno: Errno) -> Error {
+    Error::of_host(format!("write {value:?} to"), format_args!("/{KDAMONDS}/{name}"), errno)
+}
+
+fn read(files: &impl KernelFiles, name: &str) -> Result<String, Error> {
+    let path = format!("{KDAMONDS}/{name}");
+    files.read(&path).map_err(|errno| Error::of_host("read", format_args!("/{path}"), errno))
+}
+
+fn read_number(files: &impl KernelFiles, name: &str) -> Result<u64, Error> {
+    let text = read(files, name)?;
+    let malformed = |_| Error::malformed(format_args!("/{KDAMONDS}/{name}"), format_args!("{:?}, expected a number", text.trim()));
+    text.trim().parse().map_err(malformed)
+}
+
+fn read_region(files: &impl KernelFiles, name: &str) -> Result<Region, Error> {
+    let number = |field: &str| read_number(files, &format!("{name}/{field}"));
+    let small = |field: &str| {
+        let too_large = |_| Error::malformed(format_args!("/{KDAMONDS}/{name}/{field}"), "a number beyond 32 bits");
+        u32::try_from(number(field)?).map_err(too_large)
+    };
+    let range = AddressRange::new(number("start")?, number("end")?)
+        .map_err(|bad| Error::malformed(format_args!("/{KDAMONDS}/{name}"), bad))?;
+    Ok(Region { range, nr_accesses: small("nr_accesses")?, age: small("age")? })
+}
+
+fn taken() -> Error {
+    let object = "DAMON, in which someone else has set up kdamonds".to_owned();
+    Error::Other(At { operation: "use".to_owned(), object, errno: Errno::BUSY })
+}
+
+#[cfg(test)]
+mod tests;

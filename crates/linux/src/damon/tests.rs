@@ -1,0 +1,228 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::Rooted;
+use crate::fake::FakeKernel;
+
+const MONITOR: Monitor = Monitor {
+    pid: Pid(42),
+    sample_interval: Duration::from_millis(5),
+    aggregation_interval: Duration::from_millis(100),
+    min_regions: 10,
+    max_regions: 1000,
+};
+
+/// The files that the kernel would make on the way, all there from the start.
+fn kernel_with(operations: &str, regions: &[[&str; 4]]) -> FakeKernel {
+    let kernel = [
+        ("nr_kdamonds", "0\n"),
+        ("0/state", "off\n"),
+        ("0/contexts/nr_contexts", "0\n"),
+        ("0/contexts/0/avail_operations", operations),
+        ("0/contexts/0/operations", "vaddr\n"),
+        ("0/contexts/0/monitoring_attrs/intervals/sample_us", "5000\n"),
+        ("0/contexts/0/monitoring_attrs/intervals/aggr_us", "100000\n"),
+        ("0/contexts/0/monitoring_attrs/intervals/update_us", "60000000\n"),
+        ("0/contexts/0/monitoring_attrs/nr_regions/min", "10\n"),
+        ("0/contexts/0/monitoring_attrs/nr_regions/max", "1000\n"),
+        ("0/contexts/0/targets/nr_targets", "0\n"),
+        ("0/contexts/0/targets/0/pid_target", "0\n"),
+        ("0/contexts/0/schemes/nr_schemes", "0\n"),
+        ("0/contexts/0/schemes/0/action", "stat\n"),
+        ("0/contexts/0/schemes/0/access_pattern/sz/min", "0\n"),
+        ("0/contexts/0/schemes/0/access_pattern/sz/max", "0\n"),
+        ("0/contexts/0/schemes/0/access_pattern/nr_accesses/min", "0\n"),
+        ("0/contexts/0/schemes/0/access_pattern/nr_accesses/max", "0\n"),
+        ("0/contexts/0/schemes/0/access_pattern/age/min", "0\n"),
+        ("0/contexts/0/schemes/0/access_pattern/age/max", "0\n"),
+        ("0/contexts/0/schemes/0/tried_regions/total_bytes", "0\n"),
+    ]
+    .iter()
+    .fold(FakeKernel::new(), |kernel, (name, text)| kernel.file(&format!("{KDAMONDS}/{name}"), text));
+    regions.iter().enumerate().fold(kernel, |kernel, (index, region)| {
+        ["start", "end", "nr_accesses", "age"].iter().zip(region).fold(kernel, |kernel, (name, text)| {
+            kernel.file(&format!("{KDAMONDS}/{SCHEME}/tried_regions/{index}/{name}"), &format!("{text}\n"))
+        })
+    })
+}
+
+fn kernel() -> FakeKernel {
+    kernel_with("vaddr\nfvaddr\npaddr\n", &[])
+}
+
+/// The writes so far, relative to the directory of kdamonds.
+fn writes(kernel: &FakeKernel) -> Vec<String> {
+    kernel.writes().iter().map(|write| write.replace(&format!("{KDAMONDS}/"), "")).collect()
+}
+
+#[test]
+fn a_run_writes_the_whole_tree_in_order_starts_and_takes_it_down() {
+    let kernel = kernel();
+    let running = Draft::new(&kernel, MONITOR).unwrap().commit().unwrap().start().unwrap();
+    assert_eq!(running.max_nr_accesses(), 20);
+    drop(running);
+    let expected = [
+        "nr_kdamonds <- 1",
+        "0/contexts/nr_contexts <- 1",
+        "0/contexts/0/operations <- vaddr",
+        "0/contexts/0/monitoring_attrs/intervals/sample_us <- 5000",
+        "0/contexts/0/monitoring_attrs/intervals/aggr_us <- 100000",
+        "0/contexts/0/monitoring_attrs/intervals/update_us <- 1000000",
+        "0/contexts/0/monitoring_attrs/nr_regions/min <- 10",
+        "0/contexts/0/monitoring_attrs/nr_regions/max <- 1000",
+        "0/contexts/0/targets/nr_targets <- 1",
+        "0/contexts/0/targets/0/pid_target <- 42",
+        "0/contexts/0/schemes/nr_schemes <- 1",
+        "0/contexts/0/schemes/0/action <- stat",
+        "0/contexts/0/schemes/0/access_pattern/sz/min <- 0",
+        "0/contexts/0/schemes/0/access_pattern/sz/max <- 18446744073709551615",
+        "0/contexts/0/schemes/0/access_pattern/nr_accesses/min <- 0",
+        "0/contexts/0/schemes/0/access_pattern/nr_accesses/max <- 4294967295",
+        "0/contexts/0/schemes/0/access_pattern/age/min <- 0",
+        "0/contexts/0/schemes/0/access_pattern/age/max <- 4294967295",
+        "0/state <- on",
+        "0/state <- off",
+        "nr_kdamonds <- 0",
+    ];
+    assert_eq!(writes(&kernel), expected);
+}
+
+#[test]
+fn a_draft_writes_nothing_and_a_committed_one_is_taken_down_without_stopping() {
+    let kernel = kernel();
+    let draft = Draft::new(&kernel, MONITOR).unwrap();
+    assert_eq!(writes(&kernel), [""; 0]);
+    drop(draft.commit().unwrap());
+    let writes = writes(&kernel);
+    assert_eq!(writes.last().unwrap(), "nr_kdamonds <- 0");
+    assert!(!writes.iter().any(|write| write.starts_with("0/state")));
+}
+
+#[test]
+fn regions_are_asked_for_and_read_by_rising_address() {
+    let kernel = kernel_with("vaddr\n", &[["8192", "16384", "3", "7"], ["4096", "8192", "20", "0"]]);
+    let running = Draft::new(&kernel, MONITOR).unwrap().commit().unwrap().start().unwrap();
+    let range = |start, end| AddressRange::new(start, end).unwrap();
+    let expected = [
+        Region { range: range(4096, 8192), nr_accesses: 20, age: 0 },
+        Region { range: range(8192, 16384), nr_accesses: 3, age: 7 },
+    ];
+    assert_eq!(running.regions().unwrap(), expected);
+    assert_eq!(writes(&kernel).last().unwrap(), "0/state <- update_schemes_tried_regions");
+    running.stop().unwrap();
+    assert_eq!(writes(&kernel).last().unwrap(), "nr_kdamonds <- 0");
+}
+
+#[test]
+fn what_a_newer_kernel_puts_beside_the_regions_is_left_out() {
+    let kernel = kernel_with("vaddr\n", &[["4096", "8192", "1", "1"]])
+        .file(&format!("{KDAMONDS}/{SCHEME}/tried_regions/0/sz_filter_passed"), "0\n")
+        .file(&format!("{KDAMONDS}/{SCHEME}/tried_regions/summary/new"), "0\n");
+    let running = Draft::new(&kernel, MONITOR).unwrap().commit().unwrap().start().unwrap();
+    assert_eq!(running.regions().unwrap().len(), 1);
+}
+
+#[test]
+fn a_malformed_region_is_named() {
+    for region in [["4097", "8192", "1", "1"], ["8192", "4096", "1", "1"], ["x", "8192", "1", "1"], ["0", "4096", "4294967296", "1"]] {
+        let kernel = kernel_with("vaddr\n", &[region]);
+        let running = Draft::new(&kernel, MONITOR).unwrap().commit().unwrap().start().unwrap();
+        let error = running.regions().unwrap_err();
+        assert!(error.to_string().contains("tried_regions/0"), "{error}");
+    }
+}
+
+#[test]
+fn kdamonds_of_someone_else_are_left_alone() {
+    let kernel = kernel().file(&format!("{KDAMONDS}/nr_kdamonds"), "2\n");
+    let error = Draft::new(&kernel, MONITOR).unwrap_err();
+    let expected = "cannot use DAMON, in which someone else has set up kdamonds: device or resource busy (EBUSY)";
+    assert_eq!(error.to_string(), expected);
+    assert_eq!(available_operations(&kernel).unwrap(), ["vaddr", "fvaddr", "paddr"]);
+    assert_eq!(writes(&kernel), [""; 0]);
+}
+
+#[test]
+fn a_kernel_that_cannot_watch_processes_says_so_and_is_left_as_it_was() {
+    let kernel = kernel_with("paddr\n", &[]);
+    let error = Draft::new(&kernel, MONITOR).unwrap().commit().unwrap_err();
+    let expected = "cannot monitor processes with DAMON, which offers here only \"paddr\": operation not supported (EOPNOTSUPP)";
+    assert_eq!(error.to_string(), expected);
+    assert_eq!(writes(&kernel), ["nr_kdamonds <- 1", "0/contexts/nr_contexts <- 1", "nr_kdamonds <- 0"]);
+}
+
+#[test]
+fn a_refused_write_takes_everything_back() {
+    let kernel = kernel().refusing(&format!("{KDAMONDS}/0/contexts/0/targets/0/pid_target"), Errno::INVAL);
+    let error = Draft::new(&kernel, MONITOR).unwrap().commit().unwrap_err();
+    assert!(error.to_string().contains("cannot write \"42\" to /sys/kernel/mm/damon/admin/kdamonds/0/contexts/0/targets"));
+    assert_eq!(writes(&kernel).last().unwrap(), "nr_kdamonds <- 0");
+}
+
+#[test]
+fn a_process_that_ended_before_the_start_is_gone() {
+    let kernel = kernel().refusing(&format!("{KDAMONDS}/0/state"), Errno::INVAL);
+    let error = Draft::new(&kernel, MONITOR).unwrap().commit().unwrap().start().unwrap_err();
+    assert!(error.is_gone(), "{error}");
+    assert_eq!(writes(&kernel).last().unwrap(), "nr_kdamonds <- 0");
+}
+
+#[test]
+fn without_regions_in_a_stopped_monitor_the_process_is_gone() {
+    // The fake state keeps the last word written to it; "off" is what a kernel answers whose thread ended by itself.
+    let kernel = kernel();
+    let running = Draft::new(&kernel, MONITOR).unwrap().commit().unwrap().start().unwrap();
+    assert_eq!(running.regions(), Ok(vec![]));
+    kernel.write(&format!("{KDAMONDS}/0/state"), "off").unwrap();
+    assert!(running.stopped().unwrap().is_gone());
+}
+
+#[test]
+fn asking_what_is_available_leaves_the_tree_as_it_was() {
+    let kernel = kernel();
+    assert_eq!(available_operations(&kernel).unwrap(), ["vaddr", "fvaddr", "paddr"]);
+    assert_eq!(writes(&kernel), ["nr_kdamonds <- 1", "0/contexts/nr_contexts <- 1", "nr_kdamonds <- 0"]);
+}
+
+#[test]
+fn a_kernel_without_damon_is_unsupported() {
+    let kernel = FakeKernel::new();
+    assert!(matches!(available_operations(&kernel), Err(Error::Unsupported(_))));
+    assert!(matches!(Draft::new(&kernel, MONITOR), Err(Error::Unsupported(_))));
+}
+
+#[test]
+fn senseless_wishes_are_refused_before_anything_is_written() {
+    let kernel = kernel();
+    let none = Duration::ZERO;
+    let longer = Duration::from_millis(101);
+    for monitor in [
+        Monitor { sample_interval: none, ..MONITOR },
+        Monitor { sample_interval: longer, ..MONITOR },
+        Monitor { min_regions: 2, ..MONITOR },
+        Monitor { max_regions: 9, ..MONITOR },
+    ] {
+        assert_eq!(Draft::new(&kernel, monitor).unwrap_err().errno(), Some(Errno::INVAL), "{monitor:?}");
+    }
+    assert_eq!(writes(&kernel), [""; 0]);
+}
+
+#[test]
+fn this_host_is_left_as_it_was() {
+    let host = Rooted::host();
+    let number = || read_number(&host, "nr_kdamonds");
+    let before = number();
+    match available_operations(&host) {
+        Ok(operations) => assert!(!operations.is_empty()),
+        Err(error) => assert!(!matches!(error, Error::Malformed { .. }), "{error}"),
+    }
+    assert_eq!(number(), before);
+}
+
+proptest! {
+    #[test]
+    fn any_text_in_a_region_is_read_or_refused_without_a_panic(start in ".{0,10}", end: u64) {
+        let kernel = kernel_with("vaddr\n", &[[&start, &end.to_string(), "1", "1"]]);
+        let _ = read_region(&kernel, &format!("{SCHEME}/tried_regions/0"));
+    }
+}

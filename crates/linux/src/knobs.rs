@@ -1,0 +1,401 @@
+//! Knobs of the host: every one that masu turns is put back when masu ends, also after SIGTERM and after a crash.
+//!
+//! Before a knob is turned, its value goes to a journal of this process, `/run/masu/<pid>-<start>.journal`, and to disk.
+//! A normal end puts the knobs back in reverse order and removes the journal; after any other end the next start finds
+//! the journal of a dead process and does it then ([`replay`]). Which end it is, SIGTERM included, is the caller's
+//! business: dropping [`Knobs`] is the normal one.
+//!
+//! Two processes may turn the same knob. The second takes over the first value from the first's journal instead of
+//! reading the knob, and whoever ends last puts it back. One lock file in the directory orders all this.
+//!
+//! A journal is a list of lines in JSON. A line without its end was being written when the process died, before the knob
+//! was turned, and is left out. A journal of an earlier boot, if the directory outlived it, is only removed.
+//!
+//! Cost: a turn reads the other journals and waits for the disk once; `/run` is in memory. Side effects: that a knob is
+//! put back even if somebody else turned it meanwhile.
+//!
+//! Truth: this file; the knobs themselves are described where they are read.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use crate::files::errno;
+use crate::{At, Error, KernelFiles, Pid, choice, stat};
+
+/// The knobs that this process has turned. Dropping puts them back.
+#[derive(Debug)]
+pub struct Knobs<'f, F: KernelFiles> {
+    files: &'f F,
+    directory: PathBuf,
+    writer: Writer,
+    journal: Option<File>,
+    /// In the order of the first turn.
+    held: Vec<Held>,
+}
+
+/// What [`replay`] did with one knob that a dead process had left turned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Restored {
+    /// The knob: `sys/kernel/mm/…`.
+    pub path: String,
+    /// The value that it had, and has again.
+    pub value: String,
+    /// The process that had turned it.
+    pub writer: Pid,
+    /// Why it could not be put back; `None` if it was. The journal stays for another attempt.
+    pub failure: Option<Error>,
+}
+
+/// A knob that is turned, and the value to put back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Held {
+    path: String,
+    old: String,
+}
+
+/// One line of a journal.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Line {
+    /// The boot in which the rest was written.
+    Boot(String),
+    /// This knob is about to be turned.
+    Turned(Held),
+    /// This knob has its value back.
+    Kept(String),
+}
+
+/// A process, told apart from a later one with the same number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Writer {
+    pid: Pid,
+    start_ticks: u64,
+}
+
+impl Writer {
+    fn file_name(self) -> String {
+        format!("{}-{}.journal", self.pid, self.start_ticks)
+    }
+
+    fn of_file_name(name: &str) -> Option<Writer> {
+        let (pid, start_ticks) = name.strip_suffix(".journal")?.split_once('-')?;
+        Some(Writer { pid: pid.parse().ok()?, start_ticks: start_ticks.parse().ok()? })
+    }
+
+    /// A process of which nothing can be read, for want of a privilege, counts as alive.
+    fn is_alive(self, files: &impl KernelFiles) -> bool {
+        match stat::stat(files, self.pid) {
+            Ok(stat) => stat.start_ticks == self.start_ticks && !matches!(stat.state, 'Z' | 'X'),
+            Err(error) => !error.is_gone(),
+        }
+    }
+}
+
+impl<'f, F: KernelFiles> Knobs<'f, F> {
+    /// Knobs with their journal in `directory`, `/run/masu` by custom. Nothing is written before the first turn.
+    ///
+    /// # Errors
+    /// When the start of this process cannot be read.
+    pub fn open(files: &'f F, directory: &Path) -> Result<Knobs<'f, F>, Error> {
+        let pid = Pid::own();
+        let writer = Writer { pid, start_ticks: stat::stat(files, pid)?.start_ticks };
+        Ok(Knobs::of_writer(files, directory, writer))
+    }
+
+    fn of_writer(files: &'f F, directory: &Path, writer: Writer) -> Knobs<'f, F> {
+        Knobs { files, directory: directory.to_owned(), writer, journal: None, held: Vec::new() }
+    }
+
+    /// Turns the knob `path` (relative to the root) to `value`, after its present value is safe in the journal.
+    ///
+    /// # Errors
+    /// `Unsupported` for a knob that this kernel does not have, `Denied` without the privilege to turn it or to write
+    /// the journal. The knob is as it was.
+    pub fn turn(&mut self, path: &str, value: &str) -> Result<(), Error> {
+        let _lock = self.lock()?;
+        let first_time = !self.holds(path);
+        if first_time {
+            let inherited = self.others().into_iter().find_map(|other| other.value_of(path));
+            let old = match inherited {
+                Some(old) => old,
+                None => read_knob(self.files, path)?,
+            };
+            self.hold(path, &old)?;
+        }
+        let turned = write_knob(self.files, path, value);
+        if turned.is_err() && first_time {
+            self.let_go(path)?;
+        }
+        turned
+    }
+
+    /// Notes that `value` is to be written to `path` in the end, without reading or writing it now: for what is about
+    /// to be made, and must be undone. A file that is not there in the end is passed over.
+    ///
+    /// # Errors
+    /// When the journal cannot be written.
+    pub fn promise(&mut self, path: &str, value: &str) -> Result<(), Error> {
+        let _lock = self.lock()?;
+        if self.holds(path) { Ok(()) } else { self.hold(path, value) }
+    }
+
+    /// Forgets a promise that the caller has kept by itself, or a knob that is to stay turned.
+    ///
+    /// # Errors
+    /// When the journal cannot be written.
+    pub fn release(&mut self, path: &str) -> Result<(), Error> {
+        if !self.holds(path) {
+            return Ok(());
+        }
+        let _lock = self.lock()?;
+        self.let_go(path)?;
+        self.remove_if_done()
+    }
+
+    /// Puts all knobs back, the last one turned first, and removes the journal. One that another living process has
+    /// turned as well is left to that one.
+    ///
+    /// # Errors
+    /// The first failure; the other knobs are put back all the same, and those that failed stay in the journal.
+    pub fn put_back(&mut self) -> Result<(), Error> {
+        if self.held.is_empty() {
+            return Ok(());
+        }
+        // Without the directory there is no other process to mind, and the knobs are still to be put back.
+        let lock = self.lock();
+        let others = self.others();
+        let living: Vec<&Journal> = others.iter().filter(|other| other.is_alive(self.files)).collect();
+        let mut first_failure = lock.as_ref().err().cloned();
+        for held in self.held.clone().into_iter().rev() {
+            let left_to_another = living.iter().any(|other| other.value_of(&held.path).is_some());
+            let done = if left_to_another { Ok(()) } else { restore(self.files, &held) };
+            if let Err(error) = done.and_then(|()| self.let_go(&held.path)) {
+                first_failure.get_or_insert(error);
+            }
+        }
+        let removed = self.remove_if_done();
+        first_failure.map_or(removed, Err)
+    }
+
+    fn holds(&self, path: &str) -> bool {
+        self.held.iter().any(|held| held.path == path)
+    }
+
+    fn hold(&mut self, path: &str, old: &str) -> Result<(), Error> {
+        assert!(is_knob(path), "{path}: not a file of the kernel, relative to the root");
+        let held = Held { path: path.to_owned(), old: old.to_owned() };
+        self.append(&Line::Turned(held.clone()))?;
+        self.held.push(held);
+        Ok(())
+    }
+
+    fn let_go(&mut self, path: &str) -> Result<(), Error> {
+        self.held.retain(|held| held.path != path);
+        self.append(&Line::Kept(path.to_owned()))
+    }
+
+    fn journal_path(&self) -> PathBuf {
+        self.directory.join(self.writer.file_name())
+    }
+
+    fn append(&mut self, line: &Line) -> Result<(), Error> {
+        let path = self.journal_path();
+        let failed = |error| Error::of_host("write", path.display(), errno(error));
+        if self.journal.is_none() {
+            let mut file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&path).map_err(failed)?;
+            append_line(&mut file, &Line::Boot(boot(self.files))).map_err(failed)?;
+            self.journal = Some(file);
+        }
+        let Some(journal) = &mut self.journal else { return Ok(()) };
+        append_line(journal, line).map_err(failed)
+    }
+
+    fn remove_if_done(&mut self) -> Result<(), Error> {
+        if self.held.is_empty() && self.journal.take().is_some() {
+            remove(&self.journal_path())?;
+        }
+        Ok(())
+    }
+
+    /// The journals of all other processes, living and dead.
+    fn others(&self) -> Vec<Journal> {
+        let mut journals = journals_in(&self.directory).unwrap_or_default();
+        journals.retain(|journal| journal.writer != self.writer && journal.is_of_boot(&boot(self.files)));
+        journals
+    }
+
+    fn lock(&self) -> Result<File, Error> {
+        make_directory(&self.directory)?;
+        lock(&self.directory)
+    }
+}
+
+impl<F: KernelFiles> Drop for Knobs<'_, F> {
+    fn drop(&mut self) {
+        // What could not be put back is in the journal, for the next start.
+        let _ = self.put_back();
+    }
+}
+
+/// Puts back what processes that are dead have left turned, and removes their journals. Journals of living processes
+/// are not touched, nor are knobs that one of them has turned as well.
+///
+/// # Errors
+/// `Denied` when the directory is not ours alone. A directory that is not there holds nothing to do.
+pub fn replay(files: &impl KernelFiles, directory: &Path) -> Result<Vec<Restored>, Error> {
+    if !directory.exists() {
+        return Ok(Vec::new());
+    }
+    check_directory(directory)?;
+    let _lock = lock(directory)?;
+    let (living, dead): (Vec<_>, Vec<_>) =
+        journals_in(directory)?.into_iter().partition(|journal| journal.is_alive(files));
+    let this_boot = boot(files);
+    let mut restored: Vec<Restored> = Vec::new();
+    for journal in dead {
+        let mut complete = true;
+        for held in journal.held.iter().rev().filter(|_| journal.is_of_boot(&this_boot)) {
+            if living.iter().any(|other| other.value_of(&held.path).is_some()) {
+                continue;
+            }
+            let failure = restore(files, held).err();
+            complete &= failure.is_none();
+            let Held { path, old: value } = held.clone();
+            restored.push(Restored { path, value, writer: journal.writer.pid, failure });
+        }
+        if complete {
+            remove(&directory.join(journal.writer.file_name()))?;
+        }
+    }
+    Ok(restored)
+}
+
+/// What stands in one journal.
+#[derive(Debug)]
+struct Journal {
+    writer: Writer,
+    boot: Option<String>,
+    held: Vec<Held>,
+}
+
+impl Journal {
+    fn parse(writer: Writer, text: &str) -> Journal {
+        let mut journal = Journal { writer, boot: None, held: Vec::new() };
+        for line in text.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
+            match serde_json::from_str(line) {
+                Ok(Line::Boot(id)) => journal.boot = Some(id),
+                Ok(Line::Turned(held)) if is_knob(&held.path) => journal.held.push(held),
+                Ok(Line::Kept(path)) => journal.held.retain(|held| held.path != path),
+                Ok(Line::Turned(_)) | Err(_) => {} // not written by us
+            }
+        }
+        journal
+    }
+
+    fn value_of(&self, path: &str) -> Option<String> {
+        self.held.iter().find(|held| held.path == path).map(|held| held.old.clone())
+    }
+
+    fn is_alive(&self, files: &impl KernelFiles) -> bool {
+        self.is_of_boot(&boot(files)) && self.writer.is_alive(files)
+    }
+
+    fn is_of_boot(&self, boot: &str) -> bool {
+        self.boot.as_deref().is_none_or(|of| of == boot)
+    }
+}
+
+fn journals_in(directory: &Path) -> Result<Vec<Journal>, Error> {
+    let failed = |path: &Path, error| Error::of_host("read", path.display(), errno(error));
+    let mut journals = Vec::new();
+    for entry in fs::read_dir(directory).map_err(|error| failed(directory, error))? {
+        let entry = entry.map_err(|error| failed(directory, error))?;
+        let Some(writer) = entry.file_name().to_str().and_then(Writer::of_file_name) else { continue };
+        let mut bytes = Vec::new();
+        let mut file = File::open(entry.path()).map_err(|error| failed(&entry.path(), error))?;
+        file.read_to_end(&mut bytes).map_err(|error| failed(&entry.path(), error))?;
+        journals.push(Journal::parse(writer, &String::from_utf8_lossy(&bytes)));
+    }
+    journals.sort_by_key(|journal| journal.writer.start_ticks);
+    Ok(journals)
+}
+
+/// The names that a journal may hold: files of the kernel, so that replaying one never writes anything else.
+fn is_knob(path: &str) -> bool {
+    let of_kernel = path.starts_with("sys/") || path.starts_with("proc/");
+    of_kernel && path.split('/').all(|part| !matches!(part, "" | "." | ".."))
+}
+
+/// The value as it would be written: the bracketed word of a list of words, or the text without the line's end.
+fn read_knob(files: &impl KernelFiles, path: &str) -> Result<String, Error> {
+    let text = files.read(path).map_err(|errno| Error::of_host("read", format_args!("/{path}"), errno))?;
+    Ok(choice::chosen(&text).unwrap_or(text.trim()).to_owned())
+}
+
+fn write_knob(files: &impl KernelFiles, path: &str, value: &str) -> Result<(), Error> {
+    let operation = format!("write {value:?} to");
+    files.write(path, value).map_err(|errno| Error::of_host(operation, format_args!("/{path}"), errno))
+}
+
+/// Writes the old value. A knob that is gone (of a process, a control group, a monitor) needs no putting back.
+fn restore(files: &impl KernelFiles, held: &Held) -> Result<(), Error> {
+    match write_knob(files, &held.path, &held.old) {
+        Err(error) if matches!(error.errno(), Some(Errno::NOENT | Errno::SRCH | Errno::NODEV)) => Ok(()),
+        answer => answer,
+    }
+}
+
+/// Appends one whole line and waits until it is on disk; on failure the journal is as it was.
+fn append_line(journal: &mut File, line: &Line) -> Result<(), std::io::Error> {
+    let mut text = serde_json::to_string(line)?;
+    text.push('\n');
+    let length = journal.metadata()?.len();
+    let written = journal.write_all(text.as_bytes()).and_then(|()| journal.sync_data());
+    if written.is_err() {
+        let _ = journal.set_len(length); // the first error is the one to tell
+    }
+    written
+}
+
+fn boot(files: &impl KernelFiles) -> String {
+    files.read("proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+}
+
+fn make_directory(directory: &Path) -> Result<(), Error> {
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
+    made.map_err(|error| Error::of_host("create", directory.display(), errno(error)))?;
+    check_directory(directory)
+}
+
+/// Whoever can write a journal can have us turn knobs: the directory must be ours, and ours alone.
+fn check_directory(directory: &Path) -> Result<(), Error> {
+    let failed = |errno| Error::of_host("trust", directory.display(), errno);
+    let metadata = fs::symlink_metadata(directory).map_err(|error| failed(errno(error)))?;
+    let ours = metadata.is_dir() && metadata.uid() == rustix::process::geteuid().as_raw() && metadata.mode() & 0o022 == 0;
+    if ours { Ok(()) } else { Err(failed(Errno::PERM)) }
+}
+
+fn lock(directory: &Path) -> Result<File, Error> {
+    let path = directory.join("lock");
+    let opened = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
+    let failed = |errno| Error::Other(At { operation: "lock".to_owned(), object: path.display().to_string(), errno });
+    let file = opened.map_err(|error| Error::of_host("open", path.display(), errno(error)))?;
+    flock(&file, FlockOperation::LockExclusive).map_err(failed)?;
+    Ok(file)
+}
+
+fn remove(path: &Path) -> Result<(), Error> {
+    match fs::remove_file(path).map_err(errno) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(errno) => Err(Error::of_host("remove", path.display(), errno)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,144 @@
+//! `/proc/PID/maps`: what is mapped where in a process.
+//!
+//! How much of it is resident and how it is used is `smaps.rs`; which pages, `pagemap.rs`.
+//!
+//! Cost: takes the mmap lock for reading (per mapping since 6.18, in pieces before); about 1 µs per mapping. The list is
+//! not a snapshot: a mapping that changes while it is read may turn up old, new or not at all.
+//! Side effects: none.
+//!
+//! Since: always. Needs ptrace access to the process; of another user's process it reads as empty or is denied.
+//!
+//! Truth: proc_pid_maps(5); `show_map_vma` in fs/proc/task_mmu.c.
+
+use std::fmt;
+
+use quantities::AddressRange;
+
+use crate::{Error, KernelFiles, Pid};
+
+/// One mapping.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// Its addresses.
+    pub range: AddressRange,
+    /// What may be done with it.
+    pub permissions: Permissions,
+    /// Where in the file it starts.
+    pub offset: u64,
+    /// Device of the file: major and minor number. Zeros for memory without a file.
+    pub device: (u32, u32),
+    /// Inode of the file; zero for memory without one.
+    pub inode: u64,
+    /// As the kernel prints it: empty for plain anonymous memory, `[heap]`, `[stack]`, `[anon:name]`, or a file name,
+    /// in which a newline stands as `\012` and which ends in ` (deleted)` when the file is gone.
+    pub path: String,
+}
+
+impl Mapping {
+    /// True for private memory of the process without a file behind it: heap, stacks, anonymous mappings. False for
+    /// what the kernel maps for its own ends, such as `[vdso]`, `[vvar]`, `[vsyscall]` and `[uprobes]`.
+    pub fn is_anonymous(&self) -> bool {
+        let path = self.path.as_str();
+        let named_like_memory =
+            path.is_empty() || path == "[heap]" || path.starts_with("[stack") || path.starts_with("[anon:");
+        !self.permissions.shared && self.inode == 0 && named_like_memory
+    }
+}
+
+/// What may be done with a mapping. Prints as the kernel writes it: `rw-p`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Permissions {
+    /// It may be read.
+    pub read: bool,
+    /// It may be written.
+    pub write: bool,
+    /// It may be run.
+    pub execute: bool,
+    /// Writes reach the file or the other processes that map it; otherwise they are private.
+    pub shared: bool,
+}
+
+impl fmt::Display for Permissions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let letter = |is: bool, yes: char, no: char| if is { yes } else { no };
+        let text: String = [
+            letter(self.read, 'r', '-'),
+            letter(self.write, 'w', '-'),
+            letter(self.execute, 'x', '-'),
+            letter(self.shared, 's', 'p'),
+        ]
+        .into_iter()
+        .collect();
+        f.pad(&text)
+    }
+}
+
+/// All mappings of `pid`, by rising address. Empty for a process without memory: a kernel thread, a zombie, or one
+/// that is just exiting.
+///
+/// # Errors
+/// `Gone` if the process ended, `Denied` if it belongs to someone else.
+pub fn maps(files: &impl KernelFiles, pid: Pid) -> Result<Vec<Mapping>, Error> {
+    let path = pid.file("maps");
+    let object = format!("/{path}");
+    let text = files.read(&path).map_err(|errno| Error::of_process("read", &object, errno))?;
+    parse(&text, &object)
+}
+
+/// The mappings in the text of a `maps` file; `object` is the path for messages.
+///
+/// # Errors
+/// `Malformed`, naming the line.
+pub fn parse(text: &str, object: &str) -> Result<Vec<Mapping>, Error> {
+    // A line without a path is about 50 bytes long, with one about 100.
+    let mut mappings = Vec::with_capacity(text.len() / 64);
+    for (index, line) in text.lines().enumerate() {
+        mappings.push(parse_line(line).ok_or_else(|| not_a_mapping(object, index, line))?);
+    }
+    Ok(mappings)
+}
+
+/// The error for line `index` (from 0) of `object`.
+pub(crate) fn not_a_mapping(object: &str, index: usize, line: &str) -> Error {
+    Error::malformed(
+        format_args!("{object} line {}", index + 1),
+        format_args!("{line:?}, expected a mapping: start-end permissions offset device inode path"),
+    )
+}
+
+/// `55bb75674000-55bb7567a000 r-xp 00002000 fe:00 247278   /usr/bin/head`. `None` when it is something else.
+pub(crate) fn parse_line(line: &str) -> Option<Mapping> {
+    let (range, rest) = line.split_once(' ')?;
+    let (permissions, rest) = rest.split_once(' ')?;
+    let (offset, rest) = rest.split_once(' ')?;
+    let (device, rest) = rest.split_once(' ')?;
+    let (inode, path) = rest.split_once(' ').unwrap_or((rest, ""));
+    let (start, end) = range.split_once('-')?;
+    let (major, minor) = device.split_once(':')?;
+    Some(Mapping {
+        range: AddressRange::new(hex(start)?, hex(end)?).ok()?,
+        permissions: parse_permissions(permissions)?,
+        offset: hex(offset)?,
+        device: (u32::try_from(hex(major)?).ok()?, u32::try_from(hex(minor)?).ok()?),
+        inode: inode.parse().ok()?,
+        path: path.trim_start_matches(' ').to_owned(),
+    })
+}
+
+fn hex(digits: &str) -> Option<u64> {
+    u64::from_str_radix(digits, 16).ok()
+}
+
+fn parse_permissions(text: &str) -> Option<Permissions> {
+    let [r, w, x, s] = *text.as_bytes() else { return None };
+    let flag = |byte: u8, yes: u8, no: u8| (byte == yes || byte == no).then_some(byte == yes);
+    Some(Permissions {
+        read: flag(r, b'r', b'-')?,
+        write: flag(w, b'w', b'-')?,
+        execute: flag(x, b'x', b'-')?,
+        shared: flag(s, b's', b'p')?,
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,235 @@
+//! `/proc/PID/pagemap`: where each page of a process is, entry by entry or by the `PAGEMAP_SCAN` ioctl.
+//!
+//! The entries say which pages are present, swapped, shared with another process or merged (`exclusive` is off); the
+//! scan says which are mapped by huge pages and which are the zero page. Neither says whether a page is used: `access`.
+//!
+//! Cost: [m] 2 µs a window for the entries, less for the scan, under the mmap lock held for reading.
+//! Side effect: none.
+//!
+//! Since: entries Linux 2.6.25, `exclusive` 4.2, guard pages 6.15; `PAGEMAP_SCAN` 6.7. Needs ptrace access to the process
+//! (PTRACE_MODE_READ); frame numbers need CAP_SYS_ADMIN and read as zero without it.
+//!
+//! Truth: Documentation/admin-guide/mm/pagemap.rst; fs/proc/task_mmu.c.
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+
+use linux_raw_sys::general::{
+    PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PAGE_IS_SWAPPED, page_region, pm_scan_arg,
+};
+use quantities::{AddressRange, Pages};
+use rustix::io::Errno;
+use rustix::ioctl::{Opcode, opcode};
+
+use crate::{Error, Pid, files};
+
+/// One entry of the file: the state of one small page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageEntry(pub u64);
+
+impl PageEntry {
+    /// In memory.
+    pub const fn is_present(self) -> bool {
+        self.0 & (1 << 63) != 0
+    }
+
+    /// In swap.
+    pub const fn is_swapped(self) -> bool {
+        self.0 & (1 << 62) != 0
+    }
+
+    /// A file's page, or shared anonymous memory.
+    pub const fn is_file(self) -> bool {
+        self.0 & (1 << 61) != 0
+    }
+
+    /// A guard page (MADV_GUARD_INSTALL): touching it kills the program. Reported since Linux 6.15.
+    pub const fn is_guard(self) -> bool {
+        self.0 & (1 << 58) != 0
+    }
+
+    /// Mapped by this process alone. Off for the zero page, for what a fork shares and for what KSM merged.
+    pub const fn is_exclusive(self) -> bool {
+        self.0 & (1 << 56) != 0
+    }
+
+    /// The frame's number; `None` for a page that is not present or a reader without CAP_SYS_ADMIN.
+    pub const fn frame(self) -> Option<u64> {
+        let number = self.0 & ((1 << 55) - 1);
+        if self.is_present() && number != 0 { Some(number) } else { None }
+    }
+}
+
+/// Neighbouring pages in the same state, as the scan reports them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// The pages.
+    pub range: AddressRange,
+    /// In memory.
+    pub present: bool,
+    /// In swap.
+    pub swapped: bool,
+    /// The zero page: present, but no memory of the program's own.
+    pub zero: bool,
+    /// Mapped by an entry of 2 MiB (or more).
+    pub huge: bool,
+}
+
+/// The open file of one process. It keeps meaning the address space that it was opened on.
+#[derive(Debug)]
+pub struct Pagemap {
+    file: File,
+    pid: Pid,
+}
+
+const REPORTED: u64 = (PAGE_IS_PRESENT | PAGE_IS_SWAPPED | PAGE_IS_PFNZERO | PAGE_IS_HUGE) as u64;
+const SCAN: Opcode = opcode::read_write::<pm_scan_arg>(b'f', 16);
+const RUNS_PER_CALL: usize = 1024;
+
+impl Pagemap {
+    /// Opens it for `pid`.
+    ///
+    /// # Errors
+    /// `Gone`, or `Denied` without ptrace access.
+    pub fn open(pid: Pid) -> Result<Pagemap, Error> {
+        let path = format!("/{}", pid.file("pagemap"));
+        match File::open(&path) {
+            Ok(file) => Ok(Pagemap { file, pid }),
+            Err(e) => Err(Error::of_process("open", path, files::errno(e))),
+        }
+    }
+
+    /// The entries of all pages in `range`, in order. Pages that are not mapped read as empty entries.
+    ///
+    /// # Errors
+    /// `Gone` when the address space ended.
+    pub fn entries(&self, range: AddressRange) -> Result<Vec<PageEntry>, Error> {
+        let Pages(first) = AddressRange::new(0, range.start().0).map_or(Pages(0), AddressRange::pages);
+        let count = usize::try_from(range.pages().0).unwrap_or(usize::MAX);
+        let mut bytes = vec![0; count * 8];
+        let filled = self.file.read_at(&mut bytes, first * 8).map_err(|e| self.failed("read", files::errno(e)))?;
+        if filled == 0 && count > 0 {
+            return Err(self.failed("read", Errno::SRCH)); // how the kernel says that the memory is gone
+        }
+        bytes.truncate(filled / 8 * 8);
+        Ok(decode(&bytes))
+    }
+
+    /// The runs of present or swapped pages in `range`.
+    ///
+    /// # Errors
+    /// `Unsupported` before Linux 6.7; `Gone` when the address space ended.
+    pub fn scan(&self, range: AddressRange) -> Result<Vec<Run>, Error> {
+        let mut found = Vec::new();
+        let mut buffer = vec![page_region { start: 0, end: 0, categories: 0 }; RUNS_PER_CALL];
+        let mut from = range.start().0;
+        while from < range.end().0 {
+            let mut request = pm_scan_arg {
+                size: size_of::<pm_scan_arg>() as u64,
+                flags: 0,
+                start: from,
+                end: range.end().0,
+                walk_end: 0,
+                vec: buffer.as_mut_ptr().expose_provenance() as u64,
+                vec_len: buffer.len() as u64,
+                max_pages: 0,
+                category_inverted: 0,
+                category_mask: 0,
+                category_anyof_mask: u64::from(PAGE_IS_PRESENT | PAGE_IS_SWAPPED),
+                return_mask: REPORTED,
+            };
+            // SAFETY: `request` and the `vec_len` records of `buffer` that it points to outlive the call; the kernel
+            // writes at most `vec_len` of them and the fields of `request`; the file is open while `self` is borrowed.
+            let filled = unsafe { libc::ioctl(self.file.as_raw_fd(), libc::Ioctl::from(SCAN), &raw mut request) };
+            let Ok(filled) = usize::try_from(filled) else {
+                let errno = Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO);
+                return Err(self.failed("scan", errno));
+            };
+            for region in &buffer[..filled.min(buffer.len())] {
+                found.push(decode_run(*region).map_err(|bad| Error::malformed(self.path(), bad))?);
+            }
+            if request.walk_end <= from {
+                break; // no progress: nothing left that the kernel would report
+            }
+            from = request.walk_end;
+        }
+        Ok(found)
+    }
+
+    fn path(&self) -> String {
+        format!("/{}", self.pid.file("pagemap"))
+    }
+
+    fn failed(&self, operation: &str, errno: Errno) -> Error {
+        Error::of_process(operation, self.path(), errno)
+    }
+}
+
+/// Native-endian 64-bit words, as the file serves them; a torn last word is left out.
+fn decode(bytes: &[u8]) -> Vec<PageEntry> {
+    let words = bytes.as_chunks::<8>().0;
+    words.iter().map(|word| PageEntry(u64::from_ne_bytes(*word))).collect()
+}
+
+fn decode_run(region: page_region) -> Result<Run, quantities::BadRange> {
+    let has = |flag: u32| region.categories & u64::from(flag) != 0;
+    Ok(Run {
+        range: AddressRange::new(region.start, region.end)?,
+        present: has(PAGE_IS_PRESENT),
+        swapped: has(PAGE_IS_SWAPPED),
+        zero: has(PAGE_IS_PFNZERO),
+        huge: has(PAGE_IS_HUGE),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn an_entry_is_read_by_its_documented_bits() {
+        let entry = PageEntry(1 << 63 | 1 << 56 | 0x1234);
+        assert!(entry.is_present() && entry.is_exclusive());
+        assert!(!entry.is_swapped() && !entry.is_file() && !entry.is_guard());
+        assert_eq!(entry.frame(), Some(0x1234));
+        assert_eq!(PageEntry(1 << 63).frame(), None);
+        assert_eq!(PageEntry(1 << 62 | 7).frame(), None);
+    }
+
+    #[test]
+    fn a_run_with_a_torn_address_is_refused() {
+        assert!(decode_run(page_region { start: 1, end: 4096, categories: 0 }).is_err());
+        let run = decode_run(page_region { start: 0, end: 4096, categories: u64::from(PAGE_IS_PFNZERO) }).unwrap();
+        assert!(run.zero && !run.present);
+    }
+
+    #[test]
+    fn own_touched_pages_are_present_and_untouched_ones_are_not() {
+        use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+        const LENGTH: usize = 8 * 4096;
+        // SAFETY: a fresh anonymous mapping that nothing else refers to.
+        let memory = unsafe {
+            mmap_anonymous(std::ptr::null_mut(), LENGTH, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE).unwrap()
+        };
+        // SAFETY: page 3 of the eight pages mapped above.
+        unsafe { memory.cast::<u8>().add(3 * 4096).write_volatile(1) };
+        let start = memory.expose_provenance() as u64;
+        let range = AddressRange::new(start, start + LENGTH as u64).unwrap();
+        let entries = Pagemap::open(Pid::own()).unwrap().entries(range).unwrap();
+        // SAFETY: the mapping made above; no reference into it exists.
+        unsafe { munmap(memory, LENGTH).unwrap() };
+        let present: Vec<usize> = (0..8).filter(|i| entries[*i].is_present()).collect();
+        assert_eq!(present, [3]);
+        assert!(entries[3].is_exclusive());
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_decode_to_one_entry_per_whole_word(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+            prop_assert_eq!(decode(&bytes).len(), bytes.len() / 8);
+        }
+    }
+}

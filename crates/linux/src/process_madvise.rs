@@ -1,0 +1,92 @@
+//! `process_madvise(2)`: advice about another process's memory, given from outside.
+//!
+//! What each piece of advice does is the kernel's business and not always what it answers: collapse may meet a page that
+//! cannot move, cold skips pages mapped twice, both without a word. Measure again afterwards (`pagemap.rs`).
+//!
+//! Cost: one system call for up to 1024 ranges; `Collapse` copies 2 MiB a window under the program's mmap lock and may
+//! enter compaction; every call with `Collapse` first drains the per-CPU page lists (`lru_add_drain_all`).
+//! Side effect: `Cold` also moves pages to the inactive list. On *part* of a huge page it splits the huge page.
+//!
+//! Since: Linux 5.10, `Collapse` 6.1. Needs PTRACE_MODE_READ on the process and CAP_SYS_NICE.
+//!
+//! Truth: process_madvise(2), madvise(2); `process_madvise_remote_valid` and `madvise_collapse` in mm/.
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use quantities::{AddressRange, Bytes};
+use rustix::io::Errno;
+
+/// The advice that the kernel takes for another process. The discriminant is the kernel's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advice {
+    /// `MADV_COLD`: not used soon; clears accessed bits; splits a huge page of which only a part is named.
+    Cold = 20,
+    /// `MADV_PAGEOUT`: give the memory back now, to swap or file.
+    PageOut = 21,
+    /// `MADV_COLLAPSE`: make whole windows huge now, whatever the system-wide THP mode says.
+    Collapse = 25,
+}
+
+/// The most ranges in one call (`UIO_MAXIOV`).
+pub const RANGES_MAX: usize = 1024;
+
+/// Gives `advice` on `ranges` of the process behind `pidfd`, in order, and says how many bytes the kernel accepted.
+///
+/// Fewer bytes than asked for means that the range after them was refused; to learn why, ask for that one alone.
+///
+/// # Errors
+/// The kernel's answer for the first range. `ESRCH` when the process ended.
+pub fn advise(pidfd: BorrowedFd<'_>, ranges: &[AddressRange], advice: Advice) -> Result<Bytes, Errno> {
+    debug_assert!(ranges.len() <= RANGES_MAX, "at most {RANGES_MAX} ranges a call");
+    let vectors: Vec<libc::iovec> = ranges
+        .iter()
+        .map(|range| libc::iovec {
+            iov_base: std::ptr::without_provenance_mut(usize_of(range.start().0)),
+            iov_len: usize_of(range.bytes().0),
+        })
+        .collect();
+    // SAFETY: `vectors` outlives the call and holds `len` initialised records; the addresses in them belong to another
+    // process, are only looked at by the kernel there, and are never turned into a reference here.
+    let answer = unsafe {
+        libc::syscall(
+            libc::SYS_process_madvise,
+            pidfd.as_raw_fd(),
+            vectors.as_ptr(),
+            vectors.len(),
+            advice as libc::c_int,
+            0u32,
+        )
+    };
+    match u64::try_from(answer) {
+        Ok(bytes) => Ok(Bytes(bytes)),
+        Err(_) => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "addresses are 64 bits wide on every machine masu runs on")]
+const fn usize_of(number: u64) -> usize {
+    const { assert!(usize::BITS == 64) };
+    number as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+    use crate::Pid;
+
+    #[test]
+    fn the_numbers_are_those_of_the_headers() {
+        assert_eq!(Advice::Cold as i32, libc::MADV_COLD);
+        assert_eq!(Advice::PageOut as i32, libc::MADV_PAGEOUT);
+        assert_eq!(Advice::Collapse as u32, linux_raw_sys::general::MADV_COLLAPSE);
+    }
+
+    #[test]
+    fn advice_on_memory_that_is_not_there_is_refused_with_enomem() {
+        let own = Pid::own().open().unwrap();
+        let nowhere = AddressRange::new(4096, 8192).unwrap();
+        assert_eq!(advise(own.as_fd(), &[nowhere], Advice::Cold), Err(Errno::NOMEM));
+    }
+}

@@ -1,0 +1,35 @@
+//! A child process that does nothing at all, so that two readings of it say the same.
+
+use std::io::{Read, Write};
+use std::process::{Child, Command, Stdio};
+
+use crate::Pid;
+
+/// A `cat` that waits for input. It is killed when dropped.
+pub(crate) struct QuietProcess(Child);
+
+impl QuietProcess {
+    /// Starts it and waits until it has done all that it will do.
+    pub(crate) fn start() -> QuietProcess {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        child.stdin.as_mut().unwrap().write_all(b"x").unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        let quiet = QuietProcess(child);
+        // The echo comes shortly before it goes back to sleep.
+        while crate::stat::stat(&crate::Rooted::host(), quiet.pid()).unwrap().state != 'S' {
+            std::thread::yield_now();
+        }
+        quiet
+    }
+
+    pub(crate) fn pid(&self) -> Pid {
+        Pid(i32::try_from(self.0.id()).unwrap())
+    }
+}
+
+impl Drop for QuietProcess {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}

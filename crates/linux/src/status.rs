@@ -1,0 +1,149 @@
+//! `/proc/PID/status`: who a process is, how much memory it has, what it may do.
+//!
+//! CPU time and start time are in `stat.rs`; exact resident memory is in `smaps.rs`.
+//!
+//! Cost: a few microseconds. Side effects: none. The memory figures are kept per CPU and may lag behind by some
+//! dozens of pages per CPU (before 6.2: per thread).
+//!
+//! Since: always; `THP_enabled` Linux 5.0, `Kthread` Linux 6.8. Anyone may read it, unless /proc is mounted with hidepid.
+//!
+//! Truth: proc_pid_status(5); `proc_pid_status` in fs/proc/array.c, `task_mem` in fs/proc/task_mmu.c.
+
+use quantities::Bytes;
+
+use crate::key_lines::{amount, number, required, split};
+use crate::{Error, KernelFiles, Pid};
+
+/// What `status` says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// Command name, at most 15 bytes for a user process; a newline or backslash in it stands escaped.
+    pub name: String,
+    /// The process that this thread belongs to; its own id for the first thread.
+    pub thread_group: Pid,
+    /// Effective user.
+    pub uid: u32,
+    /// Number of threads.
+    pub threads: u32,
+    /// A thread of the kernel: no memory of its own, nothing to do here. Where the kernel does not say (before 6.8),
+    /// what lives and has no memory counts as one, so for a moment may a process that is exiting.
+    pub kernel_thread: bool,
+    /// It ended, and its parent has not asked for the result yet.
+    pub zombie: bool,
+    /// Whether it may have huge pages.
+    pub huge_pages: HugePages,
+    /// Resident memory. Zero when it has none.
+    pub rss: Bytes,
+    /// Most resident memory so far.
+    pub rss_peak: Bytes,
+    /// Memory locked by mlock.
+    pub locked: Bytes,
+    /// Effective capabilities, one bit each; `capabilities.rs` names them.
+    pub effective_capabilities: u64,
+}
+
+/// Whether a process may have huge pages (`prctl(PR_SET_THP_DISABLE)`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HugePages {
+    /// It did not forbid them.
+    Allowed,
+    /// It forbade them for itself, and `MADV_COLLAPSE` will be refused.
+    Forbidden,
+    /// The kernel does not say: before 5.0, or a process without memory.
+    NotReported,
+}
+
+/// Reads the status of `pid`.
+///
+/// # Errors
+/// `Gone` if the process ended.
+pub fn status(files: &impl KernelFiles, pid: Pid) -> Result<Status, Error> {
+    let path = pid.file("status");
+    let object = format!("/{path}");
+    let text = files.read(&path).map_err(|errno| Error::of_process("read", &object, errno))?;
+    parse(&text, &object)
+}
+
+/// The lines that we look at, as they were found.
+#[derive(Default)]
+struct Lines<'a> {
+    name: Option<&'a str>,
+    state: Option<&'a str>,
+    tgid: Option<&'a str>,
+    uid: Option<&'a str>,
+    kthread: Option<&'a str>,
+    vm_size: Option<&'a str>,
+    vm_hwm: Option<&'a str>,
+    vm_rss: Option<&'a str>,
+    vm_lck: Option<&'a str>,
+    thp_enabled: Option<&'a str>,
+    threads: Option<&'a str>,
+    cap_eff: Option<&'a str>,
+}
+
+impl<'a> Lines<'a> {
+    fn of(text: &'a str) -> Lines<'a> {
+        let mut lines = Lines::default();
+        for (key, value) in text.lines().filter_map(split) {
+            let slot = match key {
+                "Name" => &mut lines.name,
+                "State" => &mut lines.state,
+                "Tgid" => &mut lines.tgid,
+                "Uid" => &mut lines.uid,
+                "Kthread" => &mut lines.kthread,
+                "VmSize" => &mut lines.vm_size,
+                "VmHWM" => &mut lines.vm_hwm,
+                "VmRSS" => &mut lines.vm_rss,
+                "VmLck" => &mut lines.vm_lck,
+                "THP_enabled" => &mut lines.thp_enabled,
+                "Threads" => &mut lines.threads,
+                "CapEff" => &mut lines.cap_eff,
+                _ => continue,
+            };
+            *slot = Some(value);
+        }
+        lines
+    }
+}
+
+/// The text of a `status` file; `object` is the path for messages.
+pub(crate) fn parse(text: &str, object: &str) -> Result<Status, Error> {
+    let lines = Lines::of(text);
+    let state = required(object, "State", lines.state)?;
+    let zombie = state.starts_with(['Z', 'X']);
+    let kernel_thread = match lines.kthread {
+        Some(value) => number::<u8>(object, "Kthread", value)? == 1,
+        None => lines.vm_size.is_none() && !zombie,
+    };
+    let huge_pages = match lines.thp_enabled {
+        Some("1") => HugePages::Allowed,
+        Some("0") => HugePages::Forbidden,
+        Some(other) => return Err(bad(object, "THP_enabled", other, "0 or 1")),
+        None => HugePages::NotReported,
+    };
+    let uids = required(object, "Uid", lines.uid)?;
+    let effective = uids.split_whitespace().nth(1).unwrap_or_default();
+    let capabilities = required(object, "CapEff", lines.cap_eff)?;
+    let memory = |key: &str, value: Option<&str>| value.map_or(Ok(Bytes(0)), |value| amount(object, key, value));
+    Ok(Status {
+        name: required(object, "Name", lines.name)?.to_owned(),
+        thread_group: Pid(number(object, "Tgid", required(object, "Tgid", lines.tgid)?)?),
+        uid: effective.parse().map_err(|_| bad(object, "Uid", uids, "four user ids"))?,
+        threads: number(object, "Threads", required(object, "Threads", lines.threads)?)?,
+        kernel_thread,
+        zombie,
+        huge_pages,
+        rss: memory("VmRSS", lines.vm_rss)?,
+        rss_peak: memory("VmHWM", lines.vm_hwm)?,
+        locked: memory("VmLck", lines.vm_lck)?,
+        effective_capabilities: u64::from_str_radix(capabilities, 16)
+            .map_err(|_| bad(object, "CapEff", capabilities, "a hexadecimal number"))?,
+    })
+}
+
+fn bad(object: &str, key: &str, found: &str, expected: &str) -> Error {
+    Error::malformed(format_args!("{object}, {key}"), format_args!("{found:?}, expected {expected}"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,264 @@
+//! `/sys/kernel/mm/transparent_hugepage`: when the kernel gives huge pages by itself.
+//!
+//! Giving them by order is `process_madvise.rs`; what came of it is counted in `vmstat.rs`. To change a setting so that
+//! it is put back afterwards, `turn` its path to the setting's word with `knobs.rs`.
+//!
+//! Cost: none. Side effect of a write: memory that is touched later is affected, at once and on the whole host.
+//!
+//! Since: Linux 2.6.38, the sizes below 2 MiB (`hugepages-*kB`) 6.8; needs CONFIG_TRANSPARENT_HUGEPAGE. khugepaged
+//! runs only while `enabled` (or that of a size) is not `never`; its directory is there all the same.
+//!
+//! Truth: Documentation/admin-guide/mm/transhuge.rst; mm/huge_memory.c, mm/khugepaged.c.
+
+use std::time::Duration;
+
+use quantities::Bytes;
+use serde::Serialize;
+
+use crate::choice;
+use crate::{Error, KernelFiles};
+
+/// The directory of all these files.
+pub const ROOT: &str = "sys/kernel/mm/transparent_hugepage";
+
+/// The file of [`Enabled`].
+pub const ENABLED: &str = "sys/kernel/mm/transparent_hugepage/enabled";
+
+/// Who gets huge pages at the first touch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Enabled {
+    /// Every mapping that is large enough.
+    Always,
+    /// Those that asked with `MADV_HUGEPAGE`.
+    Madvise,
+    /// None.
+    Never,
+}
+
+impl Enabled {
+    /// As the kernel writes it, and takes it.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Enabled::Always => "always",
+            Enabled::Madvise => "madvise",
+            Enabled::Never => "never",
+        }
+    }
+}
+
+/// How hard a page fault tries to find a huge page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Defrag {
+    /// It compacts memory and waits.
+    Always,
+    /// It asks the kernel's threads to compact memory, and takes small pages meanwhile.
+    Defer,
+    /// It waits where `MADV_HUGEPAGE` was given and defers elsewhere.
+    #[serde(rename = "defer+madvise")]
+    DeferMadvise,
+    /// It waits where `MADV_HUGEPAGE` was given and does nothing elsewhere.
+    Madvise,
+    /// It takes what is there.
+    Never,
+}
+
+/// Which shared memory (tmpfs, memfd, shared anonymous) gets huge pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ShmemEnabled {
+    /// All of it.
+    Always,
+    /// What lies within the file's size.
+    WithinSize,
+    /// What asked with `MADV_HUGEPAGE`.
+    Advise,
+    /// None.
+    Never,
+    /// None, mount options notwithstanding.
+    Deny,
+    /// All of it, mount options notwithstanding: for tests of the kernel.
+    Force,
+}
+
+/// When pages of one size are given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SizeEnabled {
+    /// To every mapping that is large enough.
+    Always,
+    /// As [`Enabled`] says.
+    Inherit,
+    /// To those that asked with `MADV_HUGEPAGE`.
+    Madvise,
+    /// Never.
+    Never,
+}
+
+/// One directory `hugepages-64kB`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Size {
+    /// The size of the pages.
+    pub bytes: Bytes,
+    /// When anonymous memory gets them; `None` for a size that only shared memory can have.
+    pub enabled: Option<SizeEnabled>,
+}
+
+/// What the host is set to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Settings {
+    /// Who gets huge pages at the first touch.
+    pub enabled: Enabled,
+    /// How hard a page fault tries.
+    pub defrag: Defrag,
+    /// The same for shared memory; `None` for a kernel without it (CONFIG_SHMEM off, or before 4.8).
+    pub shmem_enabled: Option<ShmemEnabled>,
+    /// Reading untouched memory maps a huge page of zeros.
+    pub use_zero_page: bool,
+    /// The size of a huge page: 2 MiB on x86-64.
+    pub pmd_bytes: Bytes,
+    /// All sizes that the host offers, smallest first; empty before Linux 6.8.
+    pub sizes: Vec<Size>,
+}
+
+/// What `khugepaged`, the kernel's own collapsing thread, is set to and has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Khugepaged {
+    /// Whether it may compact memory.
+    pub defrag: bool,
+    /// Pages to look at in one go.
+    pub pages_to_scan: u64,
+    /// Pause between two goes.
+    pub scan_sleep: Duration,
+    /// Pause after it found no huge page.
+    pub alloc_sleep: Duration,
+    /// Pages of a window that may be empty: 511 collapses a window with one page in it, which is how memory bloats.
+    pub max_ptes_none: u64,
+    /// Pages of a window that may be swapped out.
+    pub max_ptes_swap: u64,
+    /// Pages of a window that may be shared after a fork; `None` before Linux 5.8.
+    pub max_ptes_shared: Option<u64>,
+    /// Windows that it made huge since boot.
+    pub pages_collapsed: u64,
+    /// Times that it went round all memory since boot.
+    pub full_scans: u64,
+}
+
+/// Who gets huge pages at the first touch.
+///
+/// # Errors
+/// `Unsupported` for a kernel without huge pages.
+pub fn enabled(files: &impl KernelFiles) -> Result<Enabled, Error> {
+    choice_of(files, "enabled", &[Enabled::Always, Enabled::Madvise, Enabled::Never].map(|e| (e.word(), e)))
+}
+
+/// Sets who gets huge pages at the first touch, for good: nothing puts it back. See `knobs.rs` for that.
+///
+/// # Errors
+/// `Unsupported` for a kernel without huge pages, `Denied` without root.
+pub fn set_enabled(files: &impl KernelFiles, to: Enabled) -> Result<(), Error> {
+    let operation = format!("write {:?} to", to.word());
+    files.write(ENABLED, to.word()).map_err(|errno| Error::of_host(operation, format_args!("/{ENABLED}"), errno))
+}
+
+/// All settings.
+///
+/// # Errors
+/// `Unsupported` for a kernel without huge pages.
+pub fn settings(files: &impl KernelFiles) -> Result<Settings, Error> {
+    const DEFRAG: [(&str, Defrag); 5] = [
+        ("always", Defrag::Always),
+        ("defer", Defrag::Defer),
+        ("defer+madvise", Defrag::DeferMadvise),
+        ("madvise", Defrag::Madvise),
+        ("never", Defrag::Never),
+    ];
+    const SHMEM: [(&str, ShmemEnabled); 6] = [
+        ("always", ShmemEnabled::Always),
+        ("within_size", ShmemEnabled::WithinSize),
+        ("advise", ShmemEnabled::Advise),
+        ("never", ShmemEnabled::Never),
+        ("deny", ShmemEnabled::Deny),
+        ("force", ShmemEnabled::Force),
+    ];
+    Ok(Settings {
+        enabled: enabled(files)?,
+        defrag: choice_of(files, "defrag", &DEFRAG)?,
+        shmem_enabled: if_there(choice_of(files, "shmem_enabled", &SHMEM))?,
+        use_zero_page: number(files, "use_zero_page")? != 0,
+        pmd_bytes: Bytes(number(files, "hpage_pmd_size")?),
+        sizes: sizes(files)?,
+    })
+}
+
+/// The sizes that the host offers, smallest first. Empty before Linux 6.8.
+///
+/// # Errors
+/// `Unsupported` for a kernel without huge pages.
+pub fn sizes(files: &impl KernelFiles) -> Result<Vec<Size>, Error> {
+    const WORDS: [(&str, SizeEnabled); 4] = [
+        ("always", SizeEnabled::Always),
+        ("inherit", SizeEnabled::Inherit),
+        ("madvise", SizeEnabled::Madvise),
+        ("never", SizeEnabled::Never),
+    ];
+    let names = files.list(ROOT).map_err(|errno| Error::of_host("list", format_args!("/{ROOT}"), errno))?;
+    let mut sizes = Vec::new();
+    for name in names {
+        let kib = name.strip_prefix("hugepages-").and_then(|rest| rest.strip_suffix("kB")?.parse::<u32>().ok());
+        let Some(kib) = kib else { continue };
+        let enabled = if_there(choice_of(files, &format!("{name}/enabled"), &WORDS))?;
+        sizes.push(Size { bytes: Bytes::kib(u64::from(kib)), enabled });
+    }
+    sizes.sort_by_key(|size| size.bytes);
+    Ok(sizes)
+}
+
+/// What khugepaged is set to.
+///
+/// # Errors
+/// `Unsupported` for a kernel without it.
+pub fn khugepaged(files: &impl KernelFiles) -> Result<Khugepaged, Error> {
+    let number = |name: &str| number(files, &format!("khugepaged/{name}"));
+    Ok(Khugepaged {
+        defrag: number("defrag")? != 0,
+        pages_to_scan: number("pages_to_scan")?,
+        scan_sleep: Duration::from_millis(number("scan_sleep_millisecs")?),
+        alloc_sleep: Duration::from_millis(number("alloc_sleep_millisecs")?),
+        max_ptes_none: number("max_ptes_none")?,
+        max_ptes_swap: number("max_ptes_swap")?,
+        max_ptes_shared: if_there(number("max_ptes_shared"))?,
+        pages_collapsed: number("pages_collapsed")?,
+        full_scans: number("full_scans")?,
+    })
+}
+
+fn read(files: &impl KernelFiles, name: &str) -> Result<(String, String), Error> {
+    let path = format!("{ROOT}/{name}");
+    let object = format!("/{path}");
+    let text = files.read(&path).map_err(|errno| Error::of_host("read", &object, errno))?;
+    Ok((object, text))
+}
+
+fn choice_of<T: Copy>(files: &impl KernelFiles, name: &str, known: &[(&str, T)]) -> Result<T, Error> {
+    let (object, text) = read(files, name)?;
+    choice::parse(&object, &text, known)
+}
+
+fn number(files: &impl KernelFiles, name: &str) -> Result<u64, Error> {
+    let (object, text) = read(files, name)?;
+    text.trim().parse().map_err(|_| Error::malformed(&object, format_args!("{:?}, expected a number", text.trim())))
+}
+
+/// A file that older kernels lack.
+fn if_there<T>(read: Result<T, Error>) -> Result<Option<T>, Error> {
+    match read {
+        Ok(value) => Ok(Some(value)),
+        Err(Error::Unsupported(_)) => Ok(None),
+        Err(other) => Err(other),
+    }
+}
+
+#[cfg(test)]
+mod tests;

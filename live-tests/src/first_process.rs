@@ -1,0 +1,58 @@
+//! Being the first process of a virtual machine: mount what tests look at, run them, report, switch the machine off.
+//!
+//! The machine is one that `cargo xtask boot-test` starts: a kernel, this program as the whole initial file system, and
+//! a serial line on which everything is printed. Arguments after `--` on the kernel's command line arrive as ours, and
+//! `NAME=value` as environment.
+
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+
+use rustix::mount::{MountFlags, mount};
+
+use crate::live;
+use crate::rungs;
+
+/// The last line: xtask reads it. What follows is JSON.
+pub const RESULT: &str = "LIVE-RESULT ";
+
+/// True in a machine that has just started: the first process, and not even /proc is there. A container has it.
+pub fn is_this() -> bool {
+    rustix::process::getpid().is_init() && !Path::new("/proc/self").exists()
+}
+
+/// Runs all tests and ends the machine. Comes back only when the machine cannot be switched off.
+pub fn run() -> ExitCode {
+    mount_everything();
+    println!("{}{}", rungs::LINE, rungs::of_this_host());
+    let conclusion = live::run(libtest_mimic::Arguments::from_args());
+    println!(
+        "{RESULT}{{\"passed\":{},\"failed\":{},\"skipped\":{}}}",
+        conclusion.num_passed, conclusion.num_failed, conclusion.num_ignored
+    );
+    rustix::fs::sync();
+    if let Err(errno) = rustix::system::reboot(rustix::system::RebootCommand::PowerOff) {
+        println!("cannot switch off: {}", linux::describe(errno));
+    }
+    ExitCode::FAILURE
+}
+
+fn mount_everything() {
+    const FILE_SYSTEMS: [(&str, &str); 8] = [
+        ("proc", "/proc"),
+        ("sysfs", "/sys"),
+        ("devtmpfs", "/dev"),
+        ("tmpfs", "/run"),
+        ("tmpfs", "/tmp"),
+        ("cgroup2", "/sys/fs/cgroup"),
+        ("debugfs", "/sys/kernel/debug"),
+        ("bpf", "/sys/fs/bpf"),
+    ];
+    for (kind, place) in FILE_SYSTEMS {
+        // Those under /sys exist when the kernel offers them; creating fails there, and then so does mounting.
+        let _ = fs::create_dir_all(place);
+        if let Err(errno) = mount(kind, place, kind, MountFlags::empty(), None) {
+            println!("cannot mount {kind} on {place}: {}", linux::describe(errno));
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! Tests that need a running kernel, and most of them root.
+//!
+//! A test is a function in `cases/`, listed in [`table`] with what it needs of the kernel. What a kernel lacks is a
+//! named skip, decided by trying ([`need`]); with `LIVE_REQUIRE=all` a test may be skipped only for what *this kernel*
+//! cannot offer, and anything else that is missing (a privilege, a program) is a failure. Tests never look at their own
+//! memory: each starts a [`toy`], a process of its own whose every page it commands. Knobs of the host are turned
+//! through [`knob`], which turns them back, also when the tests are killed.
+//!
+//! The same code is `cargo test -p live-tests`, the program `live-tests`, and, linked statically, the first process of
+//! a virtual machine ([`first_process`]): `cargo xtask boot-test`.
+
+pub mod cases;
+pub mod first_process;
+pub mod knob;
+pub mod live;
+pub mod need;
+mod probe;
+pub mod rungs;
+pub mod table;
+pub mod toy;
+
+use std::process::ExitCode;
+
+/// What one program does in its four parts; which one is said by its first argument, or by being the first process.
+pub fn main() -> ExitCode {
+    match std::env::args().nth(1).as_deref() {
+        Some(toy::FLAG) => toy::served::run(),
+        Some(knob::FLAG) => knob::keep(),
+        _ if first_process::is_this() => first_process::run(),
+        _ => live::run(libtest_mimic::Arguments::from_args()).exit_code(),
+    }
+}

@@ -1,0 +1,141 @@
+//! What a test needs, whether it is there, and what to do when it is not.
+
+use std::collections::BTreeMap;
+
+/// Something that not every kernel, user or machine has. Found out by trying, never by a version number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Need {
+    /// User 0.
+    Root,
+    /// `process_madvise` takes `MADV_COLD` for another process.
+    RemoteAdvice,
+    /// `process_madvise` takes `MADV_COLLAPSE` for another process.
+    RemoteCollapse,
+    /// The `PAGEMAP_SCAN` ioctl.
+    PagemapScan,
+    /// Soft-dirty bits that come and go.
+    SoftDirty,
+    /// Page frame numbers in `pagemap`.
+    PageFrames,
+    /// The system-wide switch of transparent huge pages.
+    HugePageModes,
+}
+
+impl Need {
+    /// All of them, in the order in which tables print them.
+    pub const ALL: [Need; 7] = [
+        Need::Root,
+        Need::RemoteAdvice,
+        Need::RemoteCollapse,
+        Need::PagemapScan,
+        Need::SoftDirty,
+        Need::PageFrames,
+        Need::HugePageModes,
+    ];
+
+    /// Its name in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Need::Root => "root",
+            Need::RemoteAdvice => "process_madvise",
+            Need::RemoteCollapse => "remote collapse",
+            Need::PagemapScan => "PAGEMAP_SCAN",
+            Need::SoftDirty => "soft-dirty",
+            Need::PageFrames => "page frame numbers",
+            Need::HugePageModes => "transparent huge pages",
+        }
+    }
+}
+
+/// Whether a need is met.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Offer {
+    /// Yes.
+    Yes,
+    /// This kernel was built without it, or is too old: no user and no setting of this machine changes that.
+    NotInThisKernel(String),
+    /// This kernel may well have it, but something else is in the way: a privilege, a setting, a missing program.
+    Withheld(String),
+}
+
+/// What to do with a test.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// All it needs is there.
+    Run,
+    /// It is left out, by name, for this reason.
+    Skip(String),
+    /// It cannot run, and should have.
+    Fail(String),
+}
+
+/// The rule. A kernel that lacks something is a skip; anything else that is missing is a skip too, except when every
+/// test that this kernel could run is required (`LIVE_REQUIRE=all`).
+pub fn verdict(needs: &[Need], offers: &BTreeMap<Need, Offer>, all_required: bool) -> Verdict {
+    let mut withheld = None;
+    for need in needs {
+        match offers.get(need) {
+            Some(Offer::Yes) => (),
+            Some(Offer::NotInThisKernel(why)) => {
+                return Verdict::Skip(format!("this kernel does not offer {}: {why}", need.name()));
+            }
+            Some(Offer::Withheld(why)) => {
+                withheld.get_or_insert_with(|| format!("{}: {why}", need.name()));
+            }
+            None => {
+                withheld.get_or_insert_with(|| format!("{}: was not probed", need.name()));
+            }
+        }
+    }
+    match withheld {
+        None => Verdict::Run,
+        Some(why) if all_required => Verdict::Fail(format!("LIVE_REQUIRE=all, but {why}")),
+        Some(why) => Verdict::Skip(why),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offers() -> BTreeMap<Need, Offer> {
+        BTreeMap::from([
+            (Need::Root, Offer::Withheld("user 1000".to_owned())),
+            (Need::RemoteAdvice, Offer::Yes),
+            (Need::PagemapScan, Offer::NotInThisKernel("ENOTTY".to_owned())),
+        ])
+    }
+
+    #[test]
+    fn a_test_runs_when_all_it_needs_is_there() {
+        assert_eq!(verdict(&[Need::RemoteAdvice], &offers(), true), Verdict::Run);
+        assert_eq!(verdict(&[], &offers(), true), Verdict::Run);
+    }
+
+    #[test]
+    fn what_the_kernel_lacks_is_a_skip_even_when_all_is_required() {
+        let skip = Verdict::Skip("this kernel does not offer PAGEMAP_SCAN: ENOTTY".to_owned());
+        assert_eq!(verdict(&[Need::PagemapScan], &offers(), true), skip);
+        assert_eq!(verdict(&[Need::Root, Need::PagemapScan], &offers(), true), skip);
+    }
+
+    #[test]
+    fn a_missing_privilege_is_a_skip_and_a_failure_when_all_is_required() {
+        assert_eq!(verdict(&[Need::Root], &offers(), false), Verdict::Skip("root: user 1000".to_owned()));
+        assert_eq!(
+            verdict(&[Need::RemoteAdvice, Need::Root], &offers(), true),
+            Verdict::Fail("LIVE_REQUIRE=all, but root: user 1000".to_owned())
+        );
+    }
+
+    #[test]
+    fn what_was_never_probed_does_not_pass_unseen() {
+        assert!(matches!(verdict(&[Need::SoftDirty], &offers(), true), Verdict::Fail(_)));
+    }
+
+    #[test]
+    fn every_need_has_a_name_of_its_own() {
+        let names: std::collections::BTreeSet<_> = Need::ALL.iter().map(|need| need.name()).collect();
+        assert_eq!(names.len(), Need::ALL.len());
+    }
+}

@@ -1,0 +1,127 @@
+//! Finding out by trying which needs are met. Every probe does the thing itself, on a toy, and looks at the outcome.
+//!
+//! These are a second opinion on `linux::facts`, not a use of it: a mistake there must not turn into a skipped test.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::fd::AsFd;
+
+use linux::clear_refs::{self, Forget};
+use linux::pagemap::{PageEntry, Pagemap};
+use linux::process_madvise::{Advice, advise};
+use linux::{Rooted, describe};
+use rustix::io::Errno;
+
+use crate::need::{Need, Offer};
+use crate::toy::{Backing, Mapping, Part, ToyProcess};
+
+/// What a probe that could not even be carried out says.
+type Unprobed = Box<dyn std::error::Error>;
+
+/// All needs, each probed once.
+pub(crate) fn all() -> BTreeMap<Need, Offer> {
+    Need::ALL.into_iter().map(|need| (need, offer(need))).collect()
+}
+
+fn offer(need: Need) -> Offer {
+    let probed = match need {
+        Need::Root => Ok(root()),
+        Need::RemoteAdvice => remote_advice(Advice::Cold),
+        Need::RemoteCollapse => remote_advice(Advice::Collapse),
+        Need::PagemapScan => pagemap_scan(),
+        Need::SoftDirty => soft_dirty(),
+        Need::PageFrames => page_frames(),
+        Need::HugePageModes => Ok(file("/sys/kernel/mm/transparent_hugepage/enabled")),
+    };
+    probed.unwrap_or_else(|error| Offer::Withheld(format!("could not be tried: {error}")))
+}
+
+fn root() -> Offer {
+    let user = rustix::process::geteuid();
+    if user.is_root() { Offer::Yes } else { Offer::Withheld(format!("this is user {}", user.as_raw())) }
+}
+
+fn remote_advice(advice: Advice) -> Result<Offer, Unprobed> {
+    let (toy, heap) = toy_with_touched(1)?;
+    let pidfd = toy.pid().open()?;
+    Ok(match advise(pidfd.as_fd(), &[heap.window(0).range()], advice) {
+        Ok(_) => Offer::Yes,
+        Err(errno) => refused(errno),
+    })
+}
+
+fn pagemap_scan() -> Result<Offer, Unprobed> {
+    let (toy, heap) = toy_with_touched(1)?;
+    Ok(match Pagemap::open(toy.pid())?.scan(heap.range()) {
+        Ok(_) => Offer::Yes,
+        Err(error) => error.errno().map_or_else(|| Offer::Withheld(error.to_string()), refused),
+    })
+}
+
+/// Without CONFIG_MEM_SOFT_DIRTY the clear is answered with success, and the bit reads as zero for ever.
+fn soft_dirty() -> Result<Offer, Unprobed> {
+    let (mut toy, heap) = toy_with_touched(1)?;
+    clear_refs::clear(&Rooted::host(), toy.pid(), Forget::SoftDirty)?;
+    let after_clear = is_soft_dirty(&toy, heap.page(0))?;
+    toy.write(heap.page(0), 2)?;
+    let after_write = is_soft_dirty(&toy, heap.page(0))?;
+    Ok(match (after_clear, after_write) {
+        (false, true) => Offer::Yes,
+        (false, false) => Offer::NotInThisKernel("the mark does not come with a write".to_owned()),
+        (true, _) => Offer::NotInThisKernel("the mark does not go with a clear".to_owned()),
+    })
+}
+
+fn is_soft_dirty(toy: &ToyProcess, part: Part) -> Result<bool, Unprobed> {
+    let entries = Pagemap::open(toy.pid())?.entries(part.range())?;
+    Ok(entries.first().is_some_and(|&PageEntry(bits)| bits & (1 << 55) != 0))
+}
+
+fn page_frames() -> Result<Offer, Unprobed> {
+    let (toy, heap) = toy_with_touched(1)?;
+    let entries = Pagemap::open(toy.pid())?.entries(heap.page(0).range())?;
+    Ok(match entries.first().and_then(|entry| entry.frame()) {
+        Some(_) => Offer::Yes,
+        None => Offer::Withheld("they read as zero, which means no CAP_SYS_ADMIN".to_owned()),
+    })
+}
+
+fn file(path: &str) -> Offer {
+    match fs::metadata(path) {
+        Ok(_) => Offer::Yes,
+        Err(error) => refused(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
+    }
+}
+
+fn toy_with_touched(windows: u64) -> Result<(ToyProcess, Mapping), Unprobed> {
+    let mut toy = ToyProcess::start()?;
+    let heap = toy.map(Backing::Anonymous, windows)?;
+    toy.write(heap.page(0), 1)?;
+    Ok((toy, heap))
+}
+
+/// An interface that does not exist, or does not know the request, is not in this kernel; any other refusal is not the
+/// kernel's last word.
+fn refused(errno: Errno) -> Offer {
+    match errno {
+        Errno::NOSYS | Errno::NOENT | Errno::NOTTY | Errno::INVAL | Errno::OPNOTSUPP => {
+            Offer::NotInThisKernel(describe(errno))
+        }
+        _ => Offer::Withheld(describe(errno)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_request_is_the_kernels_lack_and_a_denied_one_is_not() {
+        for errno in [Errno::NOSYS, Errno::NOENT, Errno::NOTTY, Errno::INVAL, Errno::OPNOTSUPP] {
+            assert!(matches!(refused(errno), Offer::NotInThisKernel(_)), "{errno:?}");
+        }
+        for errno in [Errno::PERM, Errno::ACCESS, Errno::NOMEM, Errno::AGAIN, Errno::BUSY] {
+            assert!(matches!(refused(errno), Offer::Withheld(_)), "{errno:?}");
+        }
+    }
+}

@@ -1,0 +1,510 @@
+//! A process whose every page the test commands.
+//!
+//! The test program starts itself again as `--toy` and gives it orders over a pipe, one at a time, each answered before
+//! the next. Its mappings are aligned to windows of 2 MiB and merge with no neighbour; nothing but orders touches them.
+//! The toy ends with the test: when its [`ToyProcess`] is dropped, and also when the test itself is killed.
+//!
+//! ```ignore
+//! let mut toy = ToyProcess::start()?;
+//! let heap = toy.map(Backing::Anonymous, 4)?;       // 4 windows
+//! toy.write(heap.window(0), 7)?;                    // fills 512 pages with the pattern of seed 7
+//! toy.read(heap.window(1).every(8))?;               // touches every eighth page of the second window
+//! toy.check(heap.window(0), 7)?;                    // Err(Differs) names the first wrong word
+//! ```
+
+mod memory;
+mod orders;
+pub(crate) mod served;
+
+use std::io::{Read, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use linux::Pid;
+use quantities::{AddressRange, PAGES_PER_WINDOW, Window};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::Signal;
+
+use orders::{Answer, Order};
+pub use orders::{Backing, Part, Protection};
+
+/// The argument that makes the test program a toy.
+pub(crate) const FLAG: &str = "--toy";
+
+const PAGE: u64 = 4096;
+
+/// An order is answered within this time, or the toy hangs. Emulated machines are slow, so it is long.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Why an order was not carried out.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ToyError {
+    /// The kernel refused it.
+    #[error("toy {pid}: {order}: {}", linux::describe(*errno))]
+    Refused {
+        /// The toy.
+        pid: Pid,
+        /// What was ordered.
+        order: String,
+        /// The kernel's answer.
+        errno: Errno,
+    },
+    /// A page does not hold what was written to it.
+    #[error("toy {pid}: memory changed: {address:#x} holds {found:#018x} instead of {expected:#018x}")]
+    Differs {
+        /// The toy.
+        pid: Pid,
+        /// The first wrong word.
+        address: u64,
+        /// What it holds.
+        found: u64,
+        /// What was written.
+        expected: u64,
+    },
+    /// It ended instead of answering.
+    #[error("toy {pid}: {order}: it ended instead ({status})")]
+    Ended {
+        /// The toy.
+        pid: Pid,
+        /// What was ordered.
+        order: String,
+        /// How it ended, in words.
+        status: String,
+    },
+    /// It did not answer in time, or not in words we know.
+    #[error("toy {pid}: {order}: {problem}")]
+    Unanswered {
+        /// The toy.
+        pid: Pid,
+        /// What was ordered.
+        order: String,
+        /// What came instead.
+        problem: String,
+    },
+}
+
+impl ToyError {
+    /// The kernel's answer, when it refused an order.
+    pub fn errno(&self) -> Option<Errno> {
+        match self {
+            ToyError::Refused { errno, .. } => Some(*errno),
+            _ => None,
+        }
+    }
+}
+
+/// One mapping of a toy's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    start: u64,
+    end: u64,
+}
+
+impl Mapping {
+    /// All its pages.
+    pub fn all(self) -> Part {
+        Part { origin: self.start, start: self.start, end: self.end, step: PAGE }
+    }
+
+    /// The pages from the `first`th up to, not including, the `end`th.
+    ///
+    /// # Panics
+    /// When that is not within the mapping.
+    pub fn pages(self, first: u64, end: u64) -> Part {
+        assert!(first <= end && self.start + end * PAGE <= self.end, "pages {first}..{end} are outside of the mapping");
+        Part { start: self.start + first * PAGE, end: self.start + end * PAGE, ..self.all() }
+    }
+
+    /// One page.
+    pub fn page(self, index: u64) -> Part {
+        self.pages(index, index + 1)
+    }
+
+    /// The pages of the `index`th window.
+    pub fn window(self, index: u64) -> Part {
+        let pages = PAGES_PER_WINDOW as u64;
+        self.pages(index * pages, (index + 1) * pages)
+    }
+
+    /// Its windows, as the rest of masu names them.
+    pub fn windows(self) -> Vec<Window> {
+        self.range().whole_windows().collect()
+    }
+
+    /// Where it lies.
+    ///
+    /// # Panics
+    /// Never: the kernel maps whole pages.
+    pub fn range(self) -> AddressRange {
+        self.all().range()
+    }
+}
+
+impl Part {
+    /// Of these pages the first and every `nth` after it.
+    pub fn every(self, nth: u64) -> Part {
+        Part { step: self.step * nth.max(1), ..self }
+    }
+
+    /// The first `pages` of these.
+    pub fn first(self, pages: u64) -> Part {
+        Part { end: self.end.min(self.start + pages * self.step), ..self }
+    }
+}
+
+/// A forked copy of a toy, by number. It shares the toy's pages until one of them writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Forked {
+    index: usize,
+    pid: Pid,
+}
+
+impl Forked {
+    /// Its process id.
+    pub fn pid(self) -> Pid {
+        self.pid
+    }
+}
+
+/// A running toy. Dropping it ends it and its forks.
+#[derive(Debug)]
+pub struct ToyProcess {
+    child: Child,
+    orders: ChildStdin,
+    answers: ChildStdout,
+    unread: Vec<u8>,
+    forks: usize,
+}
+
+impl ToyProcess {
+    /// Starts one, with no mappings of its own yet.
+    ///
+    /// # Errors
+    /// When the program cannot be started again, or does not say that it is ready.
+    pub fn start() -> Result<ToyProcess, ToyError> {
+        ToyProcess::start_by(Command::new("/proc/self/exe"))
+    }
+
+    /// Starts one through `command`, which must end in running this program with what arguments it is given.
+    ///
+    /// # Errors
+    /// As `start`.
+    pub fn start_by(mut command: Command) -> Result<ToyProcess, ToyError> {
+        let unstarted = |problem: String| ToyError::Unanswered { pid: Pid(0), order: "start".to_owned(), problem };
+        command.arg(FLAG).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().map_err(|error| unstarted(error.to_string()))?;
+        let (Some(orders), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(unstarted("its pipes are missing".to_owned()));
+        };
+        let mut toy = ToyProcess { child, orders, answers, unread: Vec::new(), forks: 0 };
+        toy.answer("start").map(|_| toy)
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> Pid {
+        Pid(self.child.id().cast_signed())
+    }
+
+    /// Maps `windows` windows, aligned, not touched yet.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn map(&mut self, backing: Backing, windows: u64) -> Result<Mapping, ToyError> {
+        self.mapping_of(Order::Map { backing, windows })
+    }
+
+    /// Fills each of the pages with a pattern of its own, that `check` knows.
+    ///
+    /// # Errors
+    /// When the toy ended, as it does by writing where it must not.
+    pub fn write(&mut self, part: Part, seed: u64) -> Result<(), ToyError> {
+        self.done(Order::Write { part, seed })
+    }
+
+    /// Reads one word of each of the pages.
+    ///
+    /// # Errors
+    /// When the toy ended.
+    pub fn read(&mut self, part: Part) -> Result<(), ToyError> {
+        self.done(Order::Read { part })
+    }
+
+    /// Looks whether each of the pages still holds, in every word, what `write` with this seed wrote.
+    ///
+    /// # Errors
+    /// `Differs` for the first wrong word.
+    pub fn check(&mut self, part: Part, seed: u64) -> Result<(), ToyError> {
+        self.done(Order::Check { part, seed })
+    }
+
+    /// `mprotect` of the part's range.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn protect(&mut self, part: Part, protection: Protection) -> Result<(), ToyError> {
+        self.done(Order::Protect { part, protection })
+    }
+
+    /// `munmap` of the part's range.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn unmap(&mut self, part: Part) -> Result<(), ToyError> {
+        self.done(Order::Unmap { part })
+    }
+
+    /// `mremap` of the part's range to another place, aligned to a window, where its pages check as before when it was
+    /// a whole mapping.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn move_away(&mut self, part: Part) -> Result<Mapping, ToyError> {
+        self.mapping_of(Order::Move { part })
+    }
+
+    /// `madvise` of the part's range with one of the kernel's numbers, such as `libc::MADV_HUGEPAGE`.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn advise(&mut self, part: Part, advice: i32) -> Result<(), ToyError> {
+        self.done(Order::Advise { part, advice })
+    }
+
+    /// `mlock` of the part's range.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn lock(&mut self, part: Part) -> Result<(), ToyError> {
+        self.done(Order::Lock { part })
+    }
+
+    /// `munlock` of the part's range.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn unlock(&mut self, part: Part) -> Result<(), ToyError> {
+        self.done(Order::Unlock { part })
+    }
+
+    /// Empties what the processor remembers of this process's page tables: after clearing accessed bits, the next
+    /// access to any page sets its bit again.
+    ///
+    /// # Errors
+    /// When the toy ended.
+    pub fn forget_translations(&mut self) -> Result<(), ToyError> {
+        self.done(Order::ForgetTranslations)
+    }
+
+    /// `prctl(PR_SET_THP_DISABLE)`: no huge pages for this process, by its own wish.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn forbid_huge_pages(&mut self) -> Result<(), ToyError> {
+        self.done(Order::ForbidHugePages)
+    }
+
+    /// Starts `threads` threads that go over the pages, again and again, until [`ToyProcess::rest`]. Writing ones write
+    /// what already stands there, so the pages still check.
+    ///
+    /// # Errors
+    /// When the toy ended.
+    pub fn spin(&mut self, part: Part, threads: usize, writing: bool) -> Result<(), ToyError> {
+        self.done(Order::Spin { part, threads, writing })
+    }
+
+    /// Ends the spinning threads.
+    ///
+    /// # Errors
+    /// When the toy ended.
+    pub fn rest(&mut self) -> Result<(), ToyError> {
+        self.done(Order::Rest)
+    }
+
+    /// Forks, and keeps the copy until [`ToyProcess::end_fork`].
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn fork(&mut self) -> Result<Forked, ToyError> {
+        let order = Order::Fork;
+        match self.obey(&order)? {
+            Answer::Process { pid } => {
+                self.forks += 1;
+                Ok(Forked { index: self.forks - 1, pid: Pid(pid) })
+            }
+            other => Err(self.confused(&order, &other)),
+        }
+    }
+
+    /// Has the forked copy write, as [`ToyProcess::write`].
+    ///
+    /// # Errors
+    /// When the copy ended.
+    pub fn write_in_fork(&mut self, fork: Forked, part: Part, seed: u64) -> Result<(), ToyError> {
+        self.done(Order::Forked { index: fork.index, order: Box::new(Order::Write { part, seed }) })
+    }
+
+    /// Has the forked copy read, as [`ToyProcess::read`].
+    ///
+    /// # Errors
+    /// When the copy ended.
+    pub fn read_in_fork(&mut self, fork: Forked, part: Part) -> Result<(), ToyError> {
+        self.done(Order::Forked { index: fork.index, order: Box::new(Order::Read { part }) })
+    }
+
+    /// Has the forked copy compare, as [`ToyProcess::check`].
+    ///
+    /// # Errors
+    /// `Differs` for the first wrong word.
+    pub fn check_in_fork(&mut self, fork: Forked, part: Part, seed: u64) -> Result<(), ToyError> {
+        self.done(Order::Forked { index: fork.index, order: Box::new(Order::Check { part, seed }) })
+    }
+
+    /// Ends a forked copy, and waits until it is gone.
+    ///
+    /// # Errors
+    /// When it is gone already.
+    pub fn end_fork(&mut self, fork: Forked) -> Result<(), ToyError> {
+        self.done(Order::EndFork { index: fork.index })
+    }
+
+    /// Becomes a fresh toy under the same process id. Its mappings and forks are gone.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn exec(&mut self) -> Result<(), ToyError> {
+        let order = Order::Exec;
+        match self.obey(&order)? {
+            Answer::Process { .. } => {
+                self.forks = 0;
+                Ok(())
+            }
+            other => Err(self.confused(&order, &other)),
+        }
+    }
+
+    /// Has it exit by itself, and waits for that.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub fn exit(mut self, status: i32) -> Result<ExitStatus, ToyError> {
+        self.send(&Order::Exit { status })?;
+        self.child.wait().map_err(|error| self.unanswered("exit", error.to_string()))
+    }
+
+    /// Stops it in its tracks (SIGSTOP), as a debugger does.
+    ///
+    /// # Errors
+    /// When it is gone.
+    pub fn freeze(&self) -> Result<(), ToyError> {
+        self.signal(Signal::STOP)
+    }
+
+    /// Lets it go on (SIGCONT).
+    ///
+    /// # Errors
+    /// When it is gone.
+    pub fn thaw(&self) -> Result<(), ToyError> {
+        self.signal(Signal::CONT)
+    }
+
+    /// Ends it (SIGKILL), and waits until nothing but the answer to `wait` is left.
+    pub fn kill(&mut self) {
+        // Both fail only when it has ended and was waited for, which is what was wanted.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    fn signal(&self, signal: Signal) -> Result<(), ToyError> {
+        let order = || "signal".to_owned();
+        rustix::process::Pid::from_raw(self.pid().0)
+            .ok_or(Errno::SRCH)
+            .and_then(|pid| rustix::process::kill_process(pid, signal))
+            .map_err(|errno| ToyError::Refused { pid: self.pid(), order: order(), errno })
+    }
+
+    fn done(&mut self, order: Order) -> Result<(), ToyError> {
+        match self.obey(&order)? {
+            Answer::Done => Ok(()),
+            other => Err(self.confused(&order, &other)),
+        }
+    }
+
+    fn mapping_of(&mut self, order: Order) -> Result<Mapping, ToyError> {
+        match self.obey(&order)? {
+            Answer::At { start, end } => Ok(Mapping { start, end }),
+            other => Err(self.confused(&order, &other)),
+        }
+    }
+
+    fn obey(&mut self, order: &Order) -> Result<Answer, ToyError> {
+        self.send(order)?;
+        let name = name_of(order);
+        match self.answer(&name)? {
+            Answer::Refused { errno } => {
+                let errno = Errno::from_raw_os_error(errno);
+                Err(ToyError::Refused { pid: self.pid(), order: name, errno })
+            }
+            Answer::Differs { address, found, expected } => {
+                Err(ToyError::Differs { pid: self.pid(), address, found, expected })
+            }
+            answer => Ok(answer),
+        }
+    }
+
+    fn send(&mut self, order: &Order) -> Result<(), ToyError> {
+        let name = name_of(order);
+        let line = serde_json::to_string(order).map_err(|error| self.unanswered(&name, error.to_string()))?;
+        writeln!(self.orders, "{line}").map_err(|_| self.ended(&name))
+    }
+
+    /// One line from the toy, within our patience.
+    fn answer(&mut self, order: &str) -> Result<Answer, ToyError> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(end) = self.unread.iter().position(|&byte| byte == b'\n') {
+                let line: Vec<u8> = self.unread.drain(..=end).collect();
+                return serde_json::from_slice(&line).map_err(|error| self.unanswered(order, error.to_string()));
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            let timeout = Timespec::try_from(left).map_err(|error| self.unanswered(order, error.to_string()))?;
+            let ready = poll(&mut [PollFd::new(&self.answers, PollFlags::IN)], Some(&timeout));
+            match ready {
+                Ok(0) => return Err(self.unanswered(order, format!("no answer within {} s", PATIENCE.as_secs()))),
+                Ok(_) => (),
+                Err(Errno::INTR) => continue,
+                Err(errno) => return Err(self.unanswered(order, linux::describe(errno))),
+            }
+            let mut bytes = [0; 4096];
+            match self.answers.read(&mut bytes) {
+                Ok(0) => return Err(self.ended(order)),
+                Ok(count) => self.unread.extend_from_slice(&bytes[..count]),
+                Err(error) => return Err(self.unanswered(order, error.to_string())),
+            }
+        }
+    }
+
+    fn ended(&mut self, order: &str) -> ToyError {
+        let status = self.child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
+        ToyError::Ended { pid: self.pid(), order: order.to_owned(), status }
+    }
+
+    fn unanswered(&self, order: &str, problem: String) -> ToyError {
+        ToyError::Unanswered { pid: self.pid(), order: order.to_owned(), problem }
+    }
+
+    fn confused(&self, order: &Order, answer: &Answer) -> ToyError {
+        self.unanswered(&name_of(order), format!("an answer to something else: {answer:?}"))
+    }
+}
+
+impl Drop for ToyProcess {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// An order as a failure shows it; addresses are hexadecimal.
+fn name_of(order: &Order) -> String {
+    format!("{order:x?}")
+}

@@ -1,0 +1,191 @@
+//! The toy's memory: mapping it, touching exactly the pages that an order names, and looking whether it is as it was.
+//!
+//! No Rust reference ever points into a mapping, because other processes, forks and the kernel change what lies there:
+//! every access is volatile, through an address. An order for memory that is not mapped ends the toy with a fault, which
+//! is what such an access does to any program.
+
+use std::ffi::c_void;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags, ftruncate, open};
+use rustix::io::Errno;
+use rustix::mm::{self, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
+
+use super::orders::{Answer, Backing, Part, Protection, pattern};
+
+const WINDOW: u64 = 2 << 20;
+const WORDS_PER_PAGE: u64 = 4096 / 8;
+
+/// Maps `windows` whole windows, with an inaccessible window on both sides so that the kernel merges them with no
+/// neighbour. Start and end.
+pub(super) fn map(backing: Backing, windows: u64) -> Result<(u64, u64), Errno> {
+    let bytes = windows.checked_mul(WINDOW).filter(|&bytes| bytes > 0).ok_or(Errno::INVAL)?;
+    let place = reserve(bytes)?;
+    let read_write = ProtFlags::READ | ProtFlags::WRITE;
+    let sharing = match backing {
+        Backing::Anonymous | Backing::PrivateFile => MapFlags::PRIVATE,
+        Backing::SharedAnonymous | Backing::SharedFile => MapFlags::SHARED,
+    };
+    let flags = sharing | MapFlags::FIXED;
+    match backing {
+        Backing::Anonymous | Backing::SharedAnonymous => {
+            // SAFETY: the place was reserved by `reserve` for this mapping alone, so nothing of ours is replaced.
+            unsafe { mm::mmap_anonymous(pointer(place), length(bytes), read_write, flags)? };
+        }
+        Backing::PrivateFile | Backing::SharedFile => {
+            let file = nameless_file(bytes)?;
+            // SAFETY: as above; the file keeps its length for as long as it is mapped, because it has no name.
+            unsafe { mm::mmap(pointer(place), length(bytes), read_write, flags, file.as_fd(), 0)? };
+        }
+    }
+    Ok((place, place + bytes))
+}
+
+/// Moves a mapping, or a part of one, to another place with its pages. Start and end there.
+pub(super) fn move_away(part: Part) -> Result<(u64, u64), Errno> {
+    let bytes = part.end - part.start;
+    let place = reserve(bytes)?;
+    let flags = MremapFlags::MAYMOVE;
+    // SAFETY: the old place is a mapping of the toy's that nothing here refers to; the new one was reserved just now.
+    unsafe { mm::mremap_fixed(pointer(part.start), length(bytes), length(bytes), flags, pointer(place))? };
+    Ok((place, place + bytes))
+}
+
+/// Addresses for `bytes`, aligned to a window, with an inaccessible window before and after.
+fn reserve(bytes: u64) -> Result<u64, Errno> {
+    let whole = bytes.next_multiple_of(WINDOW) + 3 * WINDOW;
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    // SAFETY: the kernel chooses the place, so nothing of ours is replaced.
+    let start = unsafe { mm::mmap_anonymous(std::ptr::null_mut(), length(whole), ProtFlags::empty(), flags)? };
+    Ok((start.addr() as u64 + WINDOW).next_multiple_of(WINDOW))
+}
+
+/// Fills each page of the part with its pattern.
+pub(super) fn write(part: Part, seed: u64) {
+    for word in part.pages().flat_map(words) {
+        // SAFETY: the test maps what it orders to be written; otherwise this faults like any wild write, in the toy.
+        unsafe { word_at(word).write_volatile(pattern(part, seed, word)) };
+    }
+}
+
+/// Reads one word of each page.
+pub(super) fn read(part: Part) {
+    for page in part.pages() {
+        // SAFETY: the test maps what it orders to be read; otherwise this faults like any wild read, in the toy.
+        unsafe { word_at(page).read_volatile() };
+    }
+}
+
+/// Writes to each page what stands there, so that it is dirtied and still checks.
+pub(super) fn rewrite(part: Part) {
+    for page in part.pages() {
+        // SAFETY: as in `read` and `write`. Two spinners that do this at once store the same value.
+        unsafe { word_at(page).write_volatile(word_at(page).read_volatile()) };
+    }
+}
+
+/// Compares every word of the part with the pattern, and reports the first that differs.
+pub(super) fn check(part: Part, seed: u64) -> Answer {
+    for address in part.pages().flat_map(words) {
+        // SAFETY: as in `read`.
+        let found = unsafe { word_at(address).read_volatile() };
+        let expected = pattern(part, seed, address);
+        if found != expected {
+            return Answer::Differs { address, found, expected };
+        }
+    }
+    Answer::Done
+}
+
+pub(super) fn protect(part: Part, protection: Protection) -> Result<(), Errno> {
+    let flags = match protection {
+        Protection::None => MprotectFlags::empty(),
+        Protection::Read => MprotectFlags::READ,
+        Protection::ReadWrite => MprotectFlags::READ | MprotectFlags::WRITE,
+    };
+    // SAFETY: the part is one of the toy's own mappings, to which no reference exists.
+    unsafe { mm::mprotect(pointer(part.start), whole(part), flags) }
+}
+
+pub(super) fn unmap(part: Part) -> Result<(), Errno> {
+    // SAFETY: as in `protect`.
+    unsafe { mm::munmap(pointer(part.start), whole(part)) }
+}
+
+/// `madvise` with the kernel's number, so that newer advice can be given too.
+pub(super) fn advise(part: Part, advice: i32) -> Result<(), Errno> {
+    // SAFETY: as in `protect`; advice that drops content drops only the content of that mapping.
+    answered(unsafe { libc::madvise(pointer(part.start), whole(part), advice) })
+}
+
+pub(super) fn lock(part: Part) -> Result<(), Errno> {
+    // SAFETY: locking changes no content.
+    unsafe { mm::mlock(pointer(part.start), whole(part)) }
+}
+
+pub(super) fn unlock(part: Part) -> Result<(), Errno> {
+    // SAFETY: unlocking changes no content.
+    unsafe { mm::munlock(pointer(part.start), whole(part)) }
+}
+
+/// Makes the processor forget the translations that it holds for this process, so that the next access to each page
+/// walks the page table and sets its accessed bit.
+///
+/// Unmapping more pages than `tlb_single_page_flush_ceiling` (33) flushes all of the address space at once.
+pub(super) fn forget_translations() -> Result<(), Errno> {
+    let bytes = 64 * 4096;
+    let read_write = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: the kernel chooses the place, so nothing of ours is replaced.
+    let start = unsafe { mm::mmap_anonymous(std::ptr::null_mut(), bytes, read_write, MapFlags::PRIVATE)? };
+    for page in 0..64 {
+        // SAFETY: within the mapping made above.
+        unsafe { start.cast::<u8>().add(page * 4096).write_volatile(1) };
+    }
+    // SAFETY: the mapping made above, which nothing refers to any more.
+    unsafe { mm::munmap(start, bytes) }
+}
+
+/// As a program does that wants no huge pages, whatever the system-wide mode.
+pub(super) fn forbid_huge_pages() -> Result<(), Errno> {
+    // SAFETY: PR_SET_THP_DISABLE takes one number and three zeros, and touches no memory of ours.
+    answered(unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) })
+}
+
+/// A temporary file of `bytes` without a name.
+fn nameless_file(bytes: u64) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let file = open(std::env::temp_dir(), flags, Mode::RUSR | Mode::WUSR)?;
+    ftruncate(&file, bytes)?;
+    Ok(file)
+}
+
+/// The kernel's last answer to this thread.
+pub(super) fn last_errno() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+fn answered(result: libc::c_int) -> Result<(), Errno> {
+    if result == 0 { Ok(()) } else { Err(last_errno()) }
+}
+
+fn words(page: u64) -> impl Iterator<Item = u64> + Clone {
+    (0..WORDS_PER_PAGE).map(move |word| page + word * 8)
+}
+
+fn word_at(address: u64) -> *mut u64 {
+    pointer(address).cast()
+}
+
+fn whole(part: Part) -> usize {
+    length(part.end - part.start)
+}
+
+fn pointer(address: u64) -> *mut c_void {
+    std::ptr::with_exposed_provenance_mut(length(address))
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "masu runs on 64-bit machines only, as the line above checks")]
+const fn length(bytes: u64) -> usize {
+    const { assert!(usize::BITS == 64) };
+    bytes as usize
+}

@@ -1,0 +1,7 @@
+//! The live tests under `cargo test`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    live_tests::main()
+}
