@@ -94,7 +94,10 @@ impl OwnChild {
                 Ok(line) => return Ok(line),
                 Err(RecvTimeoutError::Timeout) if Instant::now() < end => {}
                 Err(RecvTimeoutError::Timeout) => bail!("{} said nothing for {} s", self.name, limit.as_secs()),
-                Err(RecvTimeoutError::Disconnected) => bail!("{} {}", self.name, self.last_words()),
+                Err(RecvTimeoutError::Disconnected) => {
+                    let words = self.last_words();
+                    bail!("{} {words}", self.name)
+                }
             }
         }
     }
@@ -137,6 +140,7 @@ impl OwnChild {
 impl Drop for OwnChild {
     fn drop(&mut self) {
         self.signal(Signal::TERM);
+        self.signal(Signal::CONT); // one that was stopped hears nothing before this
         let end = Instant::now() + GRACE;
         while self.is_running() && Instant::now() < end {
             thread::sleep(Duration::from_millis(2));

@@ -35,7 +35,8 @@ impl Mapping {
         let bytes = bytes.next_multiple_of(PAGE_BYTES).max(PAGE_BYTES);
         let whole_bytes = bytes + 3 * WINDOW_BYTES;
         // SAFETY: no address is asked for, so the kernel picks one that nothing else uses.
-        let whole = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), whole_bytes, ProtFlags::empty(), MapFlags::PRIVATE) }?;
+        let whole =
+            unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), whole_bytes, ProtFlags::empty(), MapFlags::PRIVATE) }?;
         let before = whole.addr().next_multiple_of(WINDOW_BYTES) + WINDOW_BYTES - whole.addr();
         let start = whole.wrapping_byte_add(before);
         let mapping = Mapping { whole, whole_bytes, start, bytes };

@@ -224,7 +224,8 @@ mod tests {
 
     #[test]
     fn the_last_report_counts_and_unknown_fields_are_passed_over() {
-        let text = "{\"pid\":1,\"settled\":false}\n{\n \"pid\": 2, \"settled\": true, \"settled_s\": 3.5,\n \"new\": [1]}\n";
+        let text =
+            "{\"pid\":1,\"settled\":false}\n{\n \"pid\": 2, \"settled\": true, \"settled_s\": 3.5,\n \"new\": [1]}\n";
         let report: AttachReport = last_object(text).unwrap();
         assert_eq!((report.pid, report.settled, report.settled_s), (2, true, Some(3.5)));
         assert_eq!(last_object::<AttachReport>("").unwrap_err().to_string(), "its output is empty");
@@ -259,7 +260,8 @@ mod tests {
 
     #[test]
     fn an_interrupted_attach_reports() {
-        let script = "trap 'echo {\\\"pid\\\":$2,\\\"settled\\\":false}; exit 0' INT; echo >&2; while :; do sleep 0.01; done";
+        let script =
+            "trap 'echo {\\\"pid\\\":$2,\\\"settled\\\":false}; exit 0' INT; echo >&2; while :; do sleep 0.01; done";
         let (_folder, masu) = stand_in(script);
         let mut attached = masu.attach(7, &[], &Processors::ours().unwrap()).unwrap();
         std::thread::sleep(Duration::from_millis(500)); // the shell sets its trap

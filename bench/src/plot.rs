@@ -77,7 +77,11 @@ fn one(chart: &Chart) -> String {
 
 fn frame(svg: &mut String, chart: &Chart, x_axis: &Axis, y_axis: &Axis) {
     let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
-    let _ = writeln!(svg, "<text x=\"{LEFT}\" y=\"20\" font-size=\"13\" font-weight=\"bold\">{}</text>", escaped(&chart.title));
+    let _ = writeln!(
+        svg,
+        "<text x=\"{LEFT}\" y=\"20\" font-size=\"13\" font-weight=\"bold\">{}</text>",
+        escaped(&chart.title)
+    );
     for tick in y_axis.ticks() {
         let y = y_axis.place(tick, bottom, TOP);
         let _ = writeln!(svg, "<line x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{right}\" y2=\"{y:.1}\" stroke=\"#e4e4e4\"/>");

@@ -56,7 +56,8 @@ fn ticks_of(stat: &str) -> Option<u64> {
 
 /// The process called `name`, when there is one; of kernel threads such as khugepaged there is one at most.
 pub fn by_name(name: &str) -> Option<u32> {
-    let is_named = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim_end() == name);
+    let is_named =
+        |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim_end() == name);
     fs::read_dir("/proc").ok()?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).find(is_named)
 }
 

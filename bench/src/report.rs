@@ -143,12 +143,28 @@ impl Report {
     }
 
     /// Adds a comparison of paired samples, baseline first.
-    pub fn compare(&mut self, what: &str, unit: Unit, better: Better, versus: Versus, samples: (&[f64], &[f64])) -> &mut Self {
+    pub fn compare(
+        &mut self,
+        what: &str,
+        unit: Unit,
+        better: Better,
+        versus: Versus,
+        samples: (&[f64], &[f64]),
+    ) -> &mut Self {
         // A fixed seed: the same samples give the same interval, today and from the saved file.
         let comparison = Comparison::of(samples.0, samples.1, &mut XorShift::seeded(1));
         let (baseline_samples, this_samples) = (samples.0.to_vec(), samples.1.to_vec());
         let what = what.to_owned();
-        self.compared.push(Compared { what, versus, unit, better, target_ratio: None, comparison, baseline_samples, this_samples });
+        self.compared.push(Compared {
+            what,
+            versus,
+            unit,
+            better,
+            target_ratio: None,
+            comparison,
+            baseline_samples,
+            this_samples,
+        });
         self
     }
 
@@ -281,7 +297,8 @@ impl fmt::Display for Report {
             let mut table = Table::new(["", "", ""]);
             for figure in &self.figures {
                 let value = figure.value.map_or_else(|| "not measured".to_owned(), |value| figure.unit.print(value));
-                let target = figure.target.zip(figure.value).map(|(t, value)| t.print(value, |bound| figure.unit.print(bound)));
+                let target =
+                    figure.target.zip(figure.value).map(|(t, value)| t.print(value, |bound| figure.unit.print(bound)));
                 table.row([figure.what.clone(), value, target.unwrap_or_default()]);
             }
             writeln!(f, "{}", table.to_string().trim_start_matches('\n'))?;
@@ -299,7 +316,9 @@ fn repository() -> Result<PathBuf> {
     let here = std::env::current_dir()?;
     let holds_us = |folder: &&Path| folder.join("bench/Cargo.toml").exists();
     let found = here.ancestors().chain(exe.ancestors()).find(holds_us);
-    found.map(Path::to_owned).context("cannot save: run this inside the repository, whose docs/results/ keeps the samples")
+    found
+        .map(Path::to_owned)
+        .context("cannot save: run this inside the repository, whose docs/results/ keeps the samples")
 }
 
 /// The commit measured, with `-modified` when the files differ from it.
@@ -330,7 +349,9 @@ mod tests {
         };
         let versus = Versus { baseline: "4 KiB", this: "masu" };
         let mut report = Report::new("toy", "toy: nothing at all", &host);
-        report.compare("GET", Unit::PerSecond, Better::More, versus, (&[4e5; 6], &[5e5; 6])).target(Target::AtLeast(0.99));
+        report
+            .compare("GET", Unit::PerSecond, Better::More, versus, (&[4e5; 6], &[5e5; 6]))
+            .target(Target::AtLeast(0.99));
         report.compare("memory", Unit::Bytes, Better::Less, versus, (&[1048576.0; 6], &[1059061.0; 6]));
         report.figure("settled", Unit::Seconds, Some(12.0), Some(Target::AtMost(10.0)));
         report.figure("stall", Unit::Milliseconds, None, Some(Target::AtMost(1.0)));
@@ -347,7 +368,7 @@ host: 2 cores (EPYC), Linux 6.12, THP madvise (defrag madvise), 24.00 GiB memory
 GET      400.0 k/s   500.0 k/s   1.250   1.250 … 1.250   more is better: better   target ≥ 0.99: met
 memory     1.0 MiB     1.0 MiB   1.010   1.010 … 1.010   less is better: worse
 
-settled        12.00 s   target ≤ 10.00 s: missed
+settled   12.00 s        target ≤ 10.00 s: missed
 stall     not measured
 \n";
         assert_eq!(report().to_string(), wanted);

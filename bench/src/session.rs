@@ -65,7 +65,6 @@ impl Session {
     }
 
     /// Says what goes on, on a terminal and nowhere else.
-    #[expect(clippy::unused_self, reason = "progress belongs to a session; one that runs in a test has none to show")]
     pub fn progress(&self, text: &str) {
         if std::io::stderr().is_terminal() {
             eprintln!("  {text}");

@@ -28,7 +28,13 @@ impl Workload {
     ///
     /// # Errors
     /// When it is not built, refuses its arguments, or we are interrupted.
-    pub fn start(name: &str, arguments: &[String], processors: &Processors, place: Place, stop: &Stop) -> Result<Workload> {
+    pub fn start(
+        name: &str,
+        arguments: &[String],
+        processors: &Processors,
+        place: Place,
+        stop: &Stop,
+    ) -> Result<Workload> {
         let path = std::env::current_exe()?.with_file_name(name);
         ensure!(path.exists(), "{} is not built. Run `cargo build --release -p bench` first.", path.display());
         let mut command = Command::new(path);

@@ -2,7 +2,6 @@
 //! resident. The command `move` goes on to another set and answers once no page of the old one is visited any more.
 
 use std::process::ExitCode;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -51,9 +50,9 @@ fn run(arguments: &Arguments) -> Result<()> {
     mapping.words().iter_mut().step_by(WORDS_PER_PAGE).for_each(|word| *word = 1);
     let ready = format!("start={:#x} bytes={}", mapping.address(), mapping.bytes());
     let visits = Visits::default();
-    let mapping = Mutex::new(mapping);
+    let words: &[u64] = mapping.words();
     thread::scope(|scope| {
-        scope.spawn(|| visit(arguments, &mapping, &visits));
+        scope.spawn(|| visit(arguments, words, &visits));
         let served = workload::serve(&ready, |command| answer(command, &visits));
         visits.end.store(true, Ordering::Release);
         served
@@ -84,9 +83,7 @@ fn wait_for(visits: &Visits, epoch: u64) {
 }
 
 /// Reads one word of every hot page, in a random order, again and again.
-fn visit(arguments: &Arguments, mapping: &Mutex<Mapping>, visits: &Visits) {
-    let mut mapping = mapping.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let words = mapping.words();
+fn visit(arguments: &Arguments, words: &[u64], visits: &Visits) {
     let mut random = XorShift::seeded(!arguments.seed);
     while !visits.end.load(Ordering::Acquire) {
         let epoch = visits.wanted.load(Ordering::Acquire);

@@ -19,9 +19,9 @@ fn no_automatic_huge_pages() -> std::io::Result<Knob> {
 }
 
 /// Which pages of the mapping are in memory, by number.
-fn present_pages(toy: &ToyProcess, mapping: Mapping) -> Result<Vec<usize>, linux::Error> {
+fn present_pages(toy: &ToyProcess, mapping: Mapping) -> Result<Vec<u64>, linux::Error> {
     let entries = Pagemap::open(toy.pid())?.entries(mapping.range())?;
-    Ok(entries.iter().enumerate().filter(|(_, entry)| entry.is_present()).map(|(page, _)| page).collect())
+    Ok((0..).zip(&entries).filter(|(_, entry)| entry.is_present()).map(|(page, _)| page).collect())
 }
 
 /// The anonymous memory of the mapping that is on huge pages, in bytes.

@@ -129,12 +129,7 @@ mod tests {
 
     #[test]
     fn what_was_not_turned_back_is_left_with_the_latest_first() {
-        let notes = [
-            turned("/a", "1"),
-            turned("/b", "2"),
-            turned("/a", "3"),
-            Note::TurnedBack { path: "/b".into() },
-        ];
+        let notes = [turned("/a", "1"), turned("/b", "2"), turned("/a", "3"), Note::TurnedBack { path: "/b".into() }];
         let left = still_turned(notes.into_iter());
         assert_eq!(left, [("/a".into(), "3".to_owned()), ("/a".into(), "1".to_owned())]);
     }

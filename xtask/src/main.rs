@@ -1,2 +1,58 @@
-//! x
-fn main() {}
+//! Chores of the project: `cargo xtask --help` lists them.
+
+#![forbid(unsafe_code)]
+
+mod boot;
+mod bpf;
+mod check;
+mod command;
+mod header_check;
+mod live;
+mod tally;
+mod test;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Chores of the project", version)]
+struct Arguments {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Subcommand)]
+enum Chore {
+    /// Everything that needs no root: format, lints, tests, documents, the house's rules, generated files
+    Check,
+    /// Live tests on the running kernel
+    Live(live::Options),
+    /// Live tests on Debian's kernels in virtual machines, and the table of rungs per kernel
+    BootTest(boot::Options),
+    /// All tests there are: check, live, boot-test; the last line counts them
+    Test,
+    /// Compiles the BPF programs, whose objects are committed
+    Bpf(bpf::Options),
+    /// Compares our kernel structures and numbers with the C headers
+    HeaderCheck(header_check::Options),
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().chore {
+        Chore::Check => check::run().map(|_| ()),
+        Chore::Live(options) => live::run(&options).map(|_| ()),
+        Chore::BootTest(options) => boot::run(&options).map(|_| ()),
+        Chore::Test => test::run(),
+        Chore::Bpf(options) => bpf::run(&options),
+        Chore::HeaderCheck(options) => header_check::run(&options),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

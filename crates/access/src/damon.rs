@@ -1,1 +1,161 @@
-//! x
+//! DAMON as a [`Source`]: the kernel's own monitor, for hosts that do not allow the page-table walk.
+//!
+//! DAMON samples one page of each region and believes the others to be used alike, so every present page of a region gets
+//! the region's rate. What is present, and what is huge, is added from `residency`. One process at a time: sysfs has room
+//! for one monitor that is not in anybody's way.
+//!
+//! A crash leaves the kernel's tree filled in; who starts this promises [`linux::damon::UNDO`] to a journal first.
+
+use std::time::{Duration, Instant};
+
+use linux::damon::{Draft, Monitor, Region, Running};
+use linux::{Error, KernelFiles, Pid};
+
+use crate::estimate;
+use crate::map::{AccessMap, Class, PageSet, WindowHeat};
+use crate::residency::ResidencySource;
+use crate::rung::Rung;
+use crate::source::{Cost, Source};
+
+/// How closely DAMON looks: the kernel's own defaults for the intervals, and regions small enough for windows.
+pub const SAMPLE_INTERVAL: Duration = Duration::from_millis(5);
+/// Looks are counted over this time.
+pub const AGGREGATION_INTERVAL: Duration = Duration::from_millis(100);
+/// Bounds the cost: one look per region and sampling interval.
+pub const REGIONS: (u32, u32) = (100, 5000);
+
+/// A process watched by DAMON.
+#[derive(Debug)]
+pub struct DamonSource<'f, F: KernelFiles> {
+    running: Running<'f, F>,
+    present: ResidencySource<&'f F>,
+    map: AccessMap,
+    cost: Cost,
+}
+
+impl<'f, F: KernelFiles> DamonSource<'f, F> {
+    /// Sets up and starts DAMON on `pid`; dropping takes it down.
+    ///
+    /// # Errors
+    /// `Gone`, `Denied` without root, `Unsupported` where DAMON cannot watch processes, `Other` with EBUSY when somebody
+    /// else uses it.
+    pub fn start(files: &'f F, pid: Pid) -> Result<DamonSource<'f, F>, Error> {
+        let present = ResidencySource::new(files, pid)?;
+        let monitor = Monitor {
+            pid,
+            sample_interval: SAMPLE_INTERVAL,
+            aggregation_interval: AGGREGATION_INTERVAL,
+            min_regions: REGIONS.0,
+            max_regions: REGIONS.1,
+        };
+        let running = Draft::new(files, monitor)?.commit()?.start()?;
+        let mut map = AccessMap::empty(Rung::DamonVaddr);
+        map.classes = classes(running.max_nr_accesses());
+        Ok(DamonSource { running, present, map, cost: Cost::default() })
+    }
+}
+
+/// Class n: touched in n of the looks of one aggregation interval.
+fn classes(looks: u32) -> Vec<Class> {
+    let looks = looks.min(255);
+    (0..=looks)
+        .map(|hits| Class { accessed_reads: hits, rate: estimate::rate_of_hits(hits, looks, SAMPLE_INTERVAL) })
+        .collect()
+}
+
+/// Gives every present page of a touched region the region's class, unless an earlier look gave it one.
+fn overlay(windows: &mut [WindowHeat], regions: &[Region], classes: usize) {
+    for region in regions.iter().filter(|region| region.nr_accesses > 0) {
+        let class = usize::try_from(region.nr_accesses).unwrap_or(usize::MAX).min(classes - 1);
+        let Ok(class) = u8::try_from(class) else { continue };
+        let first = windows.partition_point(|heat| heat.window < region.range.start().window());
+        let inside = windows[first..].iter_mut().take_while(|heat| heat.window.start() < region.range.end());
+        for heat in inside {
+            let Some(part) = region.range.intersection(heat.window.range()) else { continue };
+            let mut pages = PageSet::EMPTY;
+            let from = part.start().page_in_window();
+            let count = usize::try_from(part.pages().0).unwrap_or(0);
+            (from..from + count).filter(|page| heat.present.contains(*page)).for_each(|page| pages.insert(page));
+            // A huge page has one accessed bit, so what is true of a part of it is true of all.
+            let pages = if heat.huge && pages != PageSet::EMPTY { PageSet::FULL } else { pages };
+            heat.classify(&pages, class);
+        }
+    }
+}
+
+impl<F: KernelFiles> Source for DamonSource<'_, F> {
+    fn rung(&self) -> Rung {
+        Rung::DamonVaddr
+    }
+
+    fn begin(&mut self) -> Result<(), Error> {
+        self.map.windows.clear();
+        self.map.observed = Duration::ZERO;
+        self.present.begin()
+    }
+
+    fn look(&mut self) -> Result<(), Error> {
+        let start = Instant::now();
+        let regions = self.running.regions()?;
+        self.present.look()?;
+        let mut windows = self.present.map().windows.clone();
+        for heat in &mut windows {
+            heat.forget();
+            // What earlier looks saw of a window that is still the same stays.
+            let before = self.map.windows.binary_search_by_key(&heat.window, |before| before.window);
+            if let Some(before) = before.ok().map(|at| &self.map.windows[at]).filter(|before| before.huge == heat.huge) {
+                heat.touched = before.touched;
+                heat.class_of = before.class_of.clone();
+            }
+        }
+        overlay(&mut windows, &regions, self.map.classes.len());
+        self.map.windows = windows;
+        self.map.observed = self.present.age();
+        self.cost.scan.add(start.elapsed(), self.map.present());
+        Ok(())
+    }
+
+    fn age(&self) -> Duration {
+        self.present.age()
+    }
+
+    fn map(&self) -> &AccessMap {
+        &self.map
+    }
+
+    fn cost(&self) -> Cost {
+        self.cost
+    }
+
+    fn address_space_changed(&self) -> bool {
+        false // DAMON stops watching when the process execs; its regions then end, and so does this source
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use quantities::{AddressRange, Window};
+
+    use super::*;
+
+    #[test]
+    fn present_pages_of_a_touched_region_get_its_class() {
+        let mut heat = WindowHeat::untouched(Window(1));
+        (0..100).for_each(|page| heat.present.insert(page));
+        let mut windows = vec![heat];
+        let start = Window(1).page(50).0;
+        let region = Region { range: AddressRange::new(start, start + 200 * 4096).unwrap(), nr_accesses: 7, age: 0 };
+        let cold = Region { range: AddressRange::new(0, start).unwrap(), nr_accesses: 0, age: 3 };
+        overlay(&mut windows, &[cold, region], 21);
+        assert_eq!(windows[0].touched.count(), 50);
+        assert_eq!((windows[0].class_of[49], windows[0].class_of[50], windows[0].class_of[100]), (0, 7, 0));
+    }
+
+    #[test]
+    fn more_hits_are_a_higher_class_and_rate() {
+        let classes = classes(20);
+        assert_eq!(classes.len(), 21);
+        assert!(classes.windows(2).all(|pair| pair[0].rate < pair[1].rate));
+        assert_eq!(classes[20].accessed_reads, 20);
+    }
+}

@@ -15,6 +15,7 @@ pub mod damon;
 pub mod estimate;
 pub mod map;
 pub mod residency;
+pub mod probe;
 pub mod rung;
 pub mod source;
 pub mod walk;

@@ -1,8 +1,9 @@
 //! How fast to act and how seldom to look, so that the program does not feel it.
 //!
 //! A promotion holds the program's mmap lock and makes whoever touches that window wait; the kernel may first have to
-//! compact memory. So each call is followed by a pause that keeps the calls to a part of the time, and a slow call, the
-//! sign of compaction, by pauses that double until calls are quick again.
+//! compact memory. So each call is followed by a pause that keeps the calls to a part of the time: a third while they are
+//! quick, a quarter once they are slow (memory that the host has to find first), and when a call takes so long that it
+//! must be compaction, pauses double until calls are quick again.
 //!
 //! No I/O, no clock, no randomness.
 
@@ -13,10 +14,14 @@ use quantities::NonZeroFraction;
 /// What decides.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
-    /// The most of the time that may pass inside promoting calls.
+    /// The most of the time that may pass inside promoting calls while they are quick.
     pub busy_fraction: NonZeroFraction,
-    /// A call that took longer than this, per window, is slow.
+    /// The same while they are slow.
+    pub busy_fraction_slow: NonZeroFraction,
+    /// A window that took longer than this is slow.
     pub slow_window: Duration,
+    /// One that took longer than this waited for compaction.
+    pub compacting_window: Duration,
     /// The longest pause.
     pub pause_max: Duration,
     /// The most of one processor that watching a settled program may cost.
@@ -28,8 +33,10 @@ pub struct Settings {
 /// What the figures under `bench/` were measured with.
 pub const MEASURED: Settings = Settings {
     busy_fraction: NonZeroFraction::ratio(1, 3),
-    slow_window: Duration::from_millis(4),
-    pause_max: Duration::from_millis(500),
+    busy_fraction_slow: NonZeroFraction::ratio(1, 4),
+    slow_window: Duration::from_millis(2),
+    compacting_window: Duration::from_millis(20),
+    pause_max: Duration::from_secs(2),
     watch_fraction: NonZeroFraction::ratio(1, 200),
     watch_every: (Duration::from_secs(10), Duration::from_secs(600)),
 };
@@ -37,21 +44,21 @@ pub const MEASURED: Settings = Settings {
 /// The pace of one run of calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pace {
-    slow_in_a_row: u32,
+    compacting_in_a_row: u32,
 }
 
 impl Pace {
-    /// How long to leave the program alone after a call that took `took`.
+    /// How long to leave the program alone after a window that took `took`.
     pub fn pause_after(&mut self, took: Duration, s: Settings) -> Duration {
-        let idle_part = 1.0 / s.busy_fraction.get() - 1.0;
-        let even = took.mul_f64(idle_part);
-        if took <= s.slow_window {
-            self.slow_in_a_row = 0;
+        let busy = if took <= s.slow_window { s.busy_fraction } else { s.busy_fraction_slow };
+        let even = took.mul_f64(1.0 / busy.get() - 1.0);
+        if took <= s.compacting_window {
+            self.compacting_in_a_row = 0;
             return even.min(s.pause_max);
         }
-        let backed_off = s.slow_window.saturating_mul(1 << self.slow_in_a_row.min(10));
-        self.slow_in_a_row = self.slow_in_a_row.saturating_add(1);
-        even.max(backed_off).min(s.pause_max)
+        let backed_off = even.saturating_mul(1 << self.compacting_in_a_row.min(10));
+        self.compacting_in_a_row = self.compacting_in_a_row.saturating_add(1);
+        backed_off.min(s.pause_max)
     }
 }
 
@@ -78,11 +85,17 @@ mod tests {
     }
 
     #[test]
-    fn slow_calls_in_a_row_double_the_pause_and_a_quick_one_forgets_them() {
+    fn a_slow_call_is_one_part_of_four() {
+        let pause = Pace::default().pause_after(ms(5), MEASURED);
+        assert!(pause.abs_diff(ms(15)) < Duration::from_micros(1), "{pause:?}");
+    }
+
+    #[test]
+    fn compaction_in_a_row_doubles_the_pause_and_a_quick_call_forgets_it() {
         let mut pace = Pace::default();
-        let s = Settings { busy_fraction: NonZeroFraction::ONE, ..MEASURED };
-        let pauses = [5, 5, 5, 1, 5].map(|took| pace.pause_after(ms(took), s));
-        assert_eq!(pauses, [ms(4), ms(8), ms(16), ms(0), ms(4)]);
+        let s = Settings { busy_fraction_slow: NonZeroFraction::ratio(1, 2), pause_max: ms(10_000), ..MEASURED };
+        let pauses = [30, 30, 30, 10, 30].map(|took| pace.pause_after(ms(took), s));
+        assert_eq!(pauses, [ms(30), ms(60), ms(120), ms(10), ms(30)]);
     }
 
     #[test]

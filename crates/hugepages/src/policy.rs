@@ -172,13 +172,11 @@ pub fn cost(resident: Pages) -> Bytes {
 /// The plan for one program in this round. `windows` in any order; the same input always gives the same plan.
 pub fn decide(windows: &[WindowView], budget: Budget, s: Settings) -> Plan {
     let mut plan = Plan::default();
-    plan.verdicts.seen = windows.len() as u64;
     let mut deserving: Vec<Promotion> = Vec::new();
     for view in windows {
-        let verdict = judge(view, s);
-        let in_use = view.huge.is_some_and(|huge| huge.idle_rounds == 0);
-        plan.verdicts.hot += u64::from(verdict == Verdict::Promote || in_use);
-        match verdict {
+        plan.verdicts.seen += 1;
+        plan.verdicts.hot += u64::from(is_hot(view, s));
+        match judge(view, s) {
             Verdict::Promote => deserving.push(Promotion {
                 window: view.window,
                 cost: cost(view.resident),
@@ -205,13 +203,20 @@ pub fn decide(windows: &[WindowView], budget: Budget, s: Settings) -> Plan {
     plan
 }
 
+/// Enough of its pages are hot; of a huge window, which has one accessed bit, that it is in use.
+pub fn is_hot(view: &WindowView, s: Settings) -> bool {
+    match view.huge {
+        Some(_) => view.walks >= s.hot_rate,
+        None => view.resident > Pages(0) && view.hot >= hot_pages_needed(s.hot_fraction),
+    }
+}
+
 /// The rule for one window, before the budget.
 pub fn judge(view: &WindowView, s: Settings) -> Verdict {
     match view.huge {
         Some(huge) => judge_huge(huge, s),
-        None if view.resident == Pages(0) => Verdict::Leave,
-        None if view.hot >= hot_pages_needed(s.hot_fraction) => Verdict::Promote,
-        None if view.hot > Pages(0) => Verdict::Compact,
+        None if is_hot(view, s) => Verdict::Promote,
+        None if view.resident > Pages(0) && view.hot > Pages(0) => Verdict::Compact,
         None => Verdict::Leave,
     }
 }

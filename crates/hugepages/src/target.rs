@@ -166,7 +166,9 @@ impl Target {
         let candidates: Vec<WindowView> =
             self.observed.windows.iter().filter(|view| self.may_try(view.window)).copied().collect();
         self.plan = policy::decide(&candidates, budget, s);
+        // Windows that are not to be tried again yet are seen and hot all the same.
         self.plan.verdicts.seen = self.observed.windows.len() as u64;
+        self.plan.verdicts.hot = self.observed.windows.iter().filter(|view| policy::is_hot(view, s)).count() as u64;
         Ok(())
     }
 

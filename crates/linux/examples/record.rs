@@ -22,7 +22,11 @@ fn main() -> Result<(), Error> {
     let mut room = vec![1; MIB]; // touched now, so that the process does not grow between one file and the next
     let mut used = 0;
     let mut files = Vec::with_capacity(FROM_SELF.len() + FROM_HOST.len());
-    for path in FROM_SELF.map(|name| format!("/proc/self/{name}")).into_iter().chain(FROM_HOST.map(|name| format!("/proc/{name}"))) {
+    for path in FROM_SELF
+        .map(|name| format!("/proc/self/{name}"))
+        .into_iter()
+        .chain(FROM_HOST.map(|name| format!("/proc/{name}")))
+    {
         let from = used;
         let mut file = fs::File::open(&path)?;
         loop {

@@ -37,6 +37,7 @@ pub struct Memory {
     /// Its limit.
     pub limit: Limit,
     /// The memory that all of its processes have now, page cache included.
+    #[serde(rename = "usage_bytes")]
     pub usage: Bytes,
     /// Its directory: `/sys/fs/cgroup/web.slice`.
     pub path: String,
@@ -75,9 +76,8 @@ pub fn memory(files: &impl KernelFiles, pid: Pid) -> Result<Option<Memory>, Erro
         other => other?,
     };
     let Some((version, group)) = own_group(&text) else { return Ok(None) };
-    let mounts = files
-        .read("proc/self/mountinfo")
-        .map_err(|errno| Error::of_host("read", "/proc/self/mountinfo", errno))?;
+    let mounts =
+        files.read("proc/self/mountinfo").map_err(|errno| Error::of_host("read", "/proc/self/mountinfo", errno))?;
     let mounts: Vec<Mount> = mounts.lines().filter_map(|line| Mount::of(line, version)).collect();
     if mounts.is_empty() {
         return Ok(None);

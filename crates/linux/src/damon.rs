@@ -96,10 +96,12 @@ impl<'f, F: KernelFiles> Draft<'f, F> {
     /// `Unsupported` without DAMON, `Denied` without root; `Other` with EBUSY when there are kdamonds already, with
     /// EINVAL for intervals or regions that the kernel would refuse.
     pub fn new(files: &'f F, monitor: Monitor) -> Result<Draft<'f, F>, Error> {
-        let Monitor { sample_interval: sample, aggregation_interval: aggregation, min_regions, max_regions, .. } = monitor;
+        let Monitor { sample_interval: sample, aggregation_interval: aggregation, min_regions, max_regions, .. } =
+            monitor;
         let sensible = sample.as_micros() > 0 && sample <= aggregation && (3..=max_regions).contains(&min_regions);
         if !sensible {
-            let object = format!("with DAMON every {sample:?} over {aggregation:?} in {min_regions} to {max_regions} regions");
+            let object =
+                format!("with DAMON every {sample:?} over {aggregation:?} in {min_regions} to {max_regions} regions");
             return Err(Error::Other(At { operation: "monitor".to_owned(), object, errno: Errno::INVAL }));
         }
         if read_number(files, "nr_kdamonds")? != 0 {
@@ -197,15 +199,17 @@ impl<F: KernelFiles> Running<'_, F> {
             return Err(self.stopped().unwrap_or_else(|| failed_write("0/state", COMMAND, errno)));
         }
         let directory = format!("{SCHEME}/tried_regions");
-        let names = files.list(&format!("{KDAMONDS}/{directory}")).map_err(|errno| {
-            Error::of_host("list", format_args!("/{KDAMONDS}/{directory}"), errno)
-        })?;
+        let names = files
+            .list(&format!("{KDAMONDS}/{directory}"))
+            .map_err(|errno| Error::of_host("list", format_args!("/{KDAMONDS}/{directory}"), errno))?;
         let mut regions = Vec::with_capacity(names.len());
         for name in names.iter().filter(|name| name.bytes().all(|byte| byte.is_ascii_digit())) {
             regions.push(read_region(files, &format!("{directory}/{name}"))?);
         }
         regions.sort_by_key(|region| region.range);
-        if regions.is_empty() && let Some(gone) = self.stopped() {
+        if regions.is_empty()
+            && let Some(gone) = self.stopped()
+        {
             return Err(gone);
         }
         Ok(regions)
@@ -245,7 +249,8 @@ impl<'f, F: KernelFiles> Tree<'f, F> {
     fn grow(files: &'f F) -> Result<Tree<'f, F>, Error> {
         write(files, "nr_kdamonds", "1").map_err(|errno| failed_write("nr_kdamonds", "1", errno))?;
         let tree = Tree { files, running: false, standing: true };
-        write(files, "0/contexts/nr_contexts", "1").map_err(|errno| failed_write("0/contexts/nr_contexts", "1", errno))?;
+        write(files, "0/contexts/nr_contexts", "1")
+            .map_err(|errno| failed_write("0/contexts/nr_contexts", "1", errno))?;
         Ok(tree)
     }
 
@@ -298,7 +303,8 @@ fn read(files: &impl KernelFiles, name: &str) -> Result<String, Error> {
 
 fn read_number(files: &impl KernelFiles, name: &str) -> Result<u64, Error> {
     let text = read(files, name)?;
-    let malformed = |_| Error::malformed(format_args!("/{KDAMONDS}/{name}"), format_args!("{:?}, expected a number", text.trim()));
+    let malformed =
+        |_| Error::malformed(format_args!("/{KDAMONDS}/{name}"), format_args!("{:?}, expected a number", text.trim()));
     text.trim().parse().map_err(malformed)
 }
 
@@ -319,4 +325,4 @@ fn taken() -> Error {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

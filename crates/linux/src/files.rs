@@ -29,6 +29,20 @@ pub trait KernelFiles {
     fn list(&self, path: &str) -> Result<Vec<String>, Errno>;
 }
 
+impl<F: KernelFiles + ?Sized> KernelFiles for &F {
+    fn read(&self, path: &str) -> Result<String, Errno> {
+        (**self).read(path)
+    }
+
+    fn write(&self, path: &str, value: &str) -> Result<(), Errno> {
+        (**self).write(path, value)
+    }
+
+    fn list(&self, path: &str) -> Result<Vec<String>, Errno> {
+        (**self).list(path)
+    }
+}
+
 /// The files of a host, or of a tree that looks like one.
 #[derive(Clone, Debug)]
 pub struct Rooted {

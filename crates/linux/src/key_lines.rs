@@ -19,9 +19,9 @@ pub(crate) fn split(line: &str) -> Option<(&str, &str)> {
 /// `Malformed`, naming `object` and the key.
 pub(crate) fn amount(object: &str, key: &str, value: &str) -> Result<Bytes, Error> {
     let kib = value.strip_suffix("kB").map(str::trim_end).and_then(|n| n.parse::<u64>().ok());
-    kib.and_then(|kib| kib.checked_mul(1 << 10))
-        .map(Bytes)
-        .ok_or_else(|| Error::malformed(format_args!("{object}, {key}"), format_args!("{value:?}, expected a number of kB")))
+    kib.and_then(|kib| kib.checked_mul(1 << 10)).map(Bytes).ok_or_else(|| {
+        Error::malformed(format_args!("{object}, {key}"), format_args!("{value:?}, expected a number of kB"))
+    })
 }
 
 /// A plain decimal number.

@@ -377,7 +377,8 @@ fn make_directory(directory: &Path) -> Result<(), Error> {
 fn check_directory(directory: &Path) -> Result<(), Error> {
     let failed = |errno| Error::of_host("trust", directory.display(), errno);
     let metadata = fs::symlink_metadata(directory).map_err(|error| failed(errno(error)))?;
-    let ours = metadata.is_dir() && metadata.uid() == rustix::process::geteuid().as_raw() && metadata.mode() & 0o022 == 0;
+    let ours =
+        metadata.is_dir() && metadata.uid() == rustix::process::geteuid().as_raw() && metadata.mode() & 0o022 == 0;
     if ours { Ok(()) } else { Err(failed(Errno::PERM)) }
 }
 

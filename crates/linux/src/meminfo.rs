@@ -75,6 +75,14 @@ mod tests {
     }
 
     #[test]
+    fn older_kernels_are_understood() {
+        for recorded in [include_str!("../tests/recorded/6.1/meminfo"), include_str!("../tests/recorded/6.12/meminfo")]
+        {
+            assert!(of(recorded).unwrap().anon_huge_pages >= Some(Bytes::mib(2)));
+        }
+    }
+
+    #[test]
     fn a_kernel_without_huge_pages_does_not_say() {
         let info = of("MemTotal: 3 kB\nMemFree: 1 kB\nMemAvailable: 2 kB\n").unwrap();
         let (total, free, available) = (Bytes::kib(3), Bytes::kib(1), Bytes::kib(2));

@@ -6,8 +6,8 @@
 //! Cost: both walk the page tables of the whole process under the mmap lock for reading, about 10 ms per GiB of small
 //! pages; the rollup lets go of the lock now and then when a writer waits. Side effects: none.
 //!
-//! Since: smaps Linux 2.6.14, smaps_rollup Linux 4.14; needs CONFIG_PROC_PAGE_MONITOR and ptrace access. `KSM:` Linux
-//! 6.8, `THPeligible:` Linux 5.0, `VmFlags:` Linux 3.8. A process without memory answers ESRCH to the rollup.
+//! Since: smaps Linux 2.6.14, smaps_rollup Linux 4.14; needs CONFIG_PROC_PAGE_MONITOR and ptrace access. `KSM:` is
+//! missing in Linux 6.1 and there in 6.12; `THPeligible:` Linux 5.0, `VmFlags:` Linux 3.8. A process without memory answers ESRCH to the rollup.
 //!
 //! Truth: proc_pid_smaps(5); `show_smap` and `show_smaps_rollup` in fs/proc/task_mmu.c.
 
@@ -34,7 +34,7 @@ pub struct Rollup {
     pub locked: Bytes,
     /// Swapped out.
     pub swap: Bytes,
-    /// Merged by KSM, the zero page included; `None` where the kernel does not say (before 6.8).
+    /// Merged by KSM, the zero page included; `None` where the kernel does not say (as 6.1).
     pub ksm: Option<Bytes>,
 }
 
@@ -53,7 +53,7 @@ pub struct Detail {
     pub swap: Bytes,
     /// Locked by mlock, shared out among those who map it.
     pub locked: Bytes,
-    /// Merged by KSM; `None` where the kernel does not say (before 6.8).
+    /// Merged by KSM; `None` where the kernel does not say (as 6.1).
     pub ksm: Option<Bytes>,
     /// Whether the kernel would give it huge pages by itself; `None` where it does not say (before 5.0).
     pub thp_eligible: Option<bool>,

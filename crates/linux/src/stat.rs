@@ -37,8 +37,9 @@ pub fn stat(files: &impl KernelFiles, pid: Pid) -> Result<Stat, Error> {
     let path = pid.file("stat");
     let object = format!("/{path}");
     let text = files.read(&path).map_err(|errno| Error::of_process("read", &object, errno))?;
-    parse(&text, rustix::param::clock_ticks_per_second())
-        .ok_or_else(|| Error::malformed(&object, format_args!("{text:?}, expected pid (name) state and 19 numbers or more")))
+    parse(&text, rustix::param::clock_ticks_per_second()).ok_or_else(|| {
+        Error::malformed(&object, format_args!("{text:?}, expected pid (name) state and 19 numbers or more"))
+    })
 }
 
 /// The numbers after the name. The name may hold spaces and parentheses: it ends at the last one.

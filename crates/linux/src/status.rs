@@ -5,7 +5,8 @@
 //! Cost: a few microseconds. Side effects: none. The memory figures are kept per CPU and may lag behind by some
 //! dozens of pages per CPU (before 6.2: per thread).
 //!
-//! Since: always; `THP_enabled` Linux 5.0, `Kthread` Linux 6.8. Anyone may read it, unless /proc is mounted with hidepid.
+//! Since: always; `THP_enabled` Linux 5.0, `Kthread` is missing in Linux 6.1 and there in 6.12. Anyone may read it,
+//! unless /proc is mounted with hidepid.
 //!
 //! Truth: proc_pid_status(5); `proc_pid_status` in fs/proc/array.c, `task_mem` in fs/proc/task_mmu.c.
 
@@ -25,7 +26,7 @@ pub struct Status {
     pub uid: u32,
     /// Number of threads.
     pub threads: u32,
-    /// A thread of the kernel: no memory of its own, nothing to do here. Where the kernel does not say (before 6.8),
+    /// A thread of the kernel: no memory of its own, nothing to do here. Where the kernel does not say (as 6.1),
     /// what lives and has no memory counts as one, so for a moment may a process that is exiting.
     pub kernel_thread: bool,
     /// It ended, and its parent has not asked for the result yet.

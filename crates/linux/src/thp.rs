@@ -123,7 +123,7 @@ pub struct Settings {
 }
 
 /// What `khugepaged`, the kernel's own collapsing thread, is set to and has done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Khugepaged {
     /// Whether it may compact memory.
     pub defrag: bool,

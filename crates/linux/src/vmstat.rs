@@ -117,6 +117,14 @@ mod tests {
     }
 
     #[test]
+    fn older_kernels_keep_fewer_counters() {
+        let older = parse(include_str!("../tests/recorded/6.1/vmstat")).unwrap();
+        assert!(older.thp_split_page.is_some() && older.thp_underused_split_page.is_none());
+        let newer = parse(include_str!("../tests/recorded/6.12/vmstat")).unwrap();
+        assert!(newer.thp_split_page.is_some() && newer.thp_underused_split_page.is_some());
+    }
+
+    #[test]
     fn a_counter_that_is_not_kept_is_none_and_not_zero() {
         let stat = parse("pgfault 12\nthp_split_pmd 0\n").unwrap();
         assert_eq!((stat.thp_split_pmd, stat.thp_fault_alloc, stat.get("thp_new")), (Some(0), None, None));

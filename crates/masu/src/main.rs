@@ -1,2 +1,7 @@
-//! x
-fn main() {}
+//! The command `masu`. Everything is in the library, so that tests and the man pages can reach it.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    masu::main()
+}

@@ -21,10 +21,10 @@ pub fn scan_and_table_name_the_same_pages(_: &Live) -> Outcome {
     for run in Pagemap::open(toy.pid())?.scan(heap.range())? {
         assert!(run.present && !run.swapped, "{run:?}");
         let first = (run.range.start().0 - heap.range().start().0) / 4096;
-        scanned.extend((first..first + run.range.pages().0).map(|page| page as usize));
+        scanned.extend(first..first + run.range.pages().0);
     }
 
-    let expected: Vec<usize> = (3..40).chain((512..1024).step_by(5)).collect();
+    let expected: Vec<u64> = (3..40).chain((512..1024).step_by(5)).collect();
     assert_eq!(scanned, expected);
     assert_eq!(present_pages(&toy, heap)?, expected);
     Ok(())

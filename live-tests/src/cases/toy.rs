@@ -114,7 +114,7 @@ pub fn the_process_id_stays_over_exec_and_the_memory_does_not(live: &Live) -> Ou
     toy.write(heap.all(), 1)?;
     toy.exec()?;
     assert_eq!(toy.pid(), pid);
-    let mapped = linux::maps::read(live.files(), pid)?;
+    let mapped = linux::maps::maps(live.files(), pid)?;
     assert!(!mapped.iter().any(|mapping| mapping.range.intersection(heap.range()).is_some()));
     let fresh = toy.map(Backing::Anonymous, 1)?;
     toy.write(fresh.page(0), 2)?;

@@ -83,11 +83,22 @@ pub(crate) enum Order {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Answer {
     Done,
-    At { start: u64, end: u64 },
-    Process { pid: i32 },
+    At {
+        start: u64,
+        end: u64,
+    },
+    Process {
+        pid: i32,
+    },
     /// A page that does not hold what was written: the first wrong word, what it holds and what it should.
-    Differs { address: u64, found: u64, expected: u64 },
-    Refused { errno: i32 },
+    Differs {
+        address: u64,
+        found: u64,
+        expected: u64,
+    },
+    Refused {
+        errno: i32,
+    },
 }
 
 /// What the word at `address` holds after `Write`. Neighbouring words, pages and seeds give unrelated values.

@@ -59,6 +59,7 @@ macro_rules! to_bytes {
                 bytes
             }
 
+            #[allow(dead_code, reason = "a request is only sent")]
             /// The reverse; `None` when the length is not exactly that of the record.
             pub fn from_bytes(bytes: &[u8]) -> Option<$record> {
                 let mut record = $record::default();

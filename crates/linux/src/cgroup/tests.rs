@@ -10,7 +10,8 @@ const OTHERS: &str = "24 31 0:22 / /proc rw,relatime - proc proc rw\n\
     32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu\n";
 
 fn tree(cgroup: &str, mounts: &str, groups: &[(&str, &str)]) -> FakeKernel {
-    let kernel = FakeKernel::new().file("proc/42/cgroup", cgroup).file("proc/self/mountinfo", &format!("{OTHERS}{mounts}"));
+    let kernel =
+        FakeKernel::new().file("proc/42/cgroup", cgroup).file("proc/self/mountinfo", &format!("{OTHERS}{mounts}"));
     groups.iter().fold(kernel, |kernel, (name, text)| kernel.file(&format!("sys/fs/cgroup/{name}"), text))
 }
 
@@ -20,15 +21,24 @@ fn found(kernel: &FakeKernel) -> Memory {
 
 #[test]
 fn the_limit_of_version_2_is_found_with_its_usage() {
-    let kernel = tree("0::/web\n", V2_MOUNT, &[("web/memory.max", "1048576\n"), ("web/memory.high", "max\n"), ("web/memory.current", "4096\n")]);
-    let expected = Memory { limit: Limit::Bytes(Bytes::mib(1)), usage: Bytes(4096), path: "/sys/fs/cgroup/web".to_owned() };
+    let kernel = tree(
+        "0::/web\n",
+        V2_MOUNT,
+        &[("web/memory.max", "1048576\n"), ("web/memory.high", "max\n"), ("web/memory.current", "4096\n")],
+    );
+    let expected =
+        Memory { limit: Limit::Bytes(Bytes::mib(1)), usage: Bytes(4096), path: "/sys/fs/cgroup/web".to_owned() };
     assert_eq!(found(&kernel), expected);
     assert_eq!(expected.room(), Some(Bytes::kib(1020)));
 }
 
 #[test]
 fn the_high_mark_counts_when_it_is_lower() {
-    let kernel = tree("0::/web\n", V2_MOUNT, &[("web/memory.max", "max\n"), ("web/memory.high", "8192\n"), ("web/memory.current", "9000\n")]);
+    let kernel = tree(
+        "0::/web\n",
+        V2_MOUNT,
+        &[("web/memory.max", "max\n"), ("web/memory.high", "8192\n"), ("web/memory.current", "9000\n")],
+    );
     assert_eq!(found(&kernel).limit, Limit::Bytes(Bytes(8192)));
     assert_eq!(found(&kernel).room(), Some(Bytes(0)));
 }

@@ -1,8 +1,12 @@
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use proptest::prelude::*;
 
 use super::*;
 use crate::Rooted;
 use crate::fake::FakeKernel;
+use crate::quiet_process::QuietProcess;
 
 const MONITOR: Monitor = Monitor {
     pid: Pid(42),
@@ -124,7 +128,12 @@ fn what_a_newer_kernel_puts_beside_the_regions_is_left_out() {
 
 #[test]
 fn a_malformed_region_is_named() {
-    for region in [["4097", "8192", "1", "1"], ["8192", "4096", "1", "1"], ["x", "8192", "1", "1"], ["0", "4096", "4294967296", "1"]] {
+    for region in [
+        ["4097", "8192", "1", "1"],
+        ["8192", "4096", "1", "1"],
+        ["x", "8192", "1", "1"],
+        ["0", "4096", "4294967296", "1"],
+    ] {
         let kernel = kernel_with("vaddr\n", &[region]);
         let running = Draft::new(&kernel, MONITOR).unwrap().commit().unwrap().start().unwrap();
         let error = running.regions().unwrap_err();
@@ -146,7 +155,8 @@ fn kdamonds_of_someone_else_are_left_alone() {
 fn a_kernel_that_cannot_watch_processes_says_so_and_is_left_as_it_was() {
     let kernel = kernel_with("paddr\n", &[]);
     let error = Draft::new(&kernel, MONITOR).unwrap().commit().unwrap_err();
-    let expected = "cannot monitor processes with DAMON, which offers here only \"paddr\": operation not supported (EOPNOTSUPP)";
+    let expected =
+        "cannot monitor processes with DAMON, which offers here only \"paddr\": operation not supported (EOPNOTSUPP)";
     assert_eq!(error.to_string(), expected);
     assert_eq!(writes(&kernel), ["nr_kdamonds <- 1", "0/contexts/nr_contexts <- 1", "nr_kdamonds <- 0"]);
 }
@@ -155,7 +165,9 @@ fn a_kernel_that_cannot_watch_processes_says_so_and_is_left_as_it_was() {
 fn a_refused_write_takes_everything_back() {
     let kernel = kernel().refusing(&format!("{KDAMONDS}/0/contexts/0/targets/0/pid_target"), Errno::INVAL);
     let error = Draft::new(&kernel, MONITOR).unwrap().commit().unwrap_err();
-    assert!(error.to_string().contains("cannot write \"42\" to /sys/kernel/mm/damon/admin/kdamonds/0/contexts/0/targets"));
+    assert!(
+        error.to_string().contains("cannot write \"42\" to /sys/kernel/mm/damon/admin/kdamonds/0/contexts/0/targets")
+    );
     assert_eq!(writes(&kernel).last().unwrap(), "nr_kdamonds <- 0");
 }
 
@@ -207,8 +219,113 @@ fn senseless_wishes_are_refused_before_anything_is_written() {
     assert_eq!(writes(&kernel), [""; 0]);
 }
 
+/// One test at a time: the tree is the host's.
+pub(crate) fn host_tree() -> MutexGuard<'static, ()> {
+    static TREE: Mutex<()> = Mutex::new(());
+    TREE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The host, if its DAMON can watch processes and nobody uses it.
+fn host_with_vaddr() -> Option<Rooted> {
+    let host = Rooted::host();
+    let free = read_number(&host, "nr_kdamonds") == Ok(0);
+    let able = free && available_operations(&host).is_ok_and(|names| names.iter().any(|name| name == "vaddr"));
+    if !able {
+        println!("SKIP: no DAMON here that can watch processes and is free");
+    }
+    able.then_some(host)
+}
+
+#[test]
+fn live_the_memory_that_a_program_uses_is_told_from_the_memory_that_it_does_not() {
+    const MIB: usize = 1 << 20;
+    let _tree = host_tree();
+    let Some(host) = host_with_vaddr() else { return };
+    let mut idle = vec![1u8; 64 * MIB];
+    let mut busy = vec![1u8; 64 * MIB];
+    idle.fill(2);
+    let addresses = |memory: &[u8]| {
+        let start = memory.as_ptr().addr() as u64;
+        AddressRange::new(start.next_multiple_of(4096), (start + memory.len() as u64) / 4096 * 4096).unwrap()
+    };
+    let (idle_range, busy_range) = (addresses(&idle), addresses(&busy));
+    let stop = AtomicBool::new(false);
+    let (regions, most) = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                busy.iter_mut().step_by(4096).for_each(|byte| *byte = byte.wrapping_add(1));
+            }
+        });
+        let running =
+            Draft::new(&host, Monitor { pid: Pid::own(), ..MONITOR }).unwrap().commit().unwrap().start().unwrap();
+        sleep(Duration::from_secs(3));
+        let regions = running.regions().unwrap();
+        let most = running.max_nr_accesses();
+        running.stop().unwrap();
+        stop.store(true, Ordering::Relaxed);
+        (regions, most)
+    });
+    assert_eq!(read_number(&host, "nr_kdamonds"), Ok(0));
+    // Looks that found the memory touched, out of all looks, each page counted as its region.
+    let share = |of: AddressRange| {
+        let parts = regions.iter().filter_map(|r| Some((of.intersection(r.range)?.bytes().0, r.nr_accesses)));
+        let touched: u64 = parts.clone().map(|(bytes, accesses)| bytes * u64::from(accesses)).sum();
+        let covered: u64 = parts.map(|(bytes, _)| bytes).sum();
+        assert_eq!(covered, of.bytes().0, "{regions:?}");
+        touched as f64 / (covered * u64::from(most)) as f64
+    };
+    let (busy_share, idle_share) = (share(busy_range), share(idle_range));
+    println!("{} regions, busy {busy_share:.2}, idle {idle_share:.2}", regions.len());
+    assert!(regions.iter().all(|region| region.nr_accesses <= most), "{regions:?}");
+    assert!(busy_share > 4.0 * idle_share, "busy {busy_share}, idle {idle_share}: {regions:?}");
+    assert_eq!(idle.len(), 64 * MIB);
+}
+
+#[test]
+fn live_a_monitor_notices_that_its_process_ended() {
+    let _tree = host_tree();
+    let Some(host) = host_with_vaddr() else { return };
+    let quiet = QuietProcess::start();
+    let monitor = Monitor { pid: quiet.pid(), ..MONITOR };
+    let running = Draft::new(&host, monitor).unwrap().commit().unwrap().start().unwrap();
+    assert!(!running.regions().unwrap().is_empty());
+    drop(quiet);
+    sleep(Duration::from_millis(1500)); // until it next looks for new mappings
+    let error = running.regions().unwrap_err();
+    assert!(error.is_gone(), "{error}");
+    drop(running);
+    assert_eq!(read_number(&host, "nr_kdamonds"), Ok(0));
+}
+
+#[test]
+fn live_a_process_that_is_not_there_cannot_be_watched() {
+    let _tree = host_tree();
+    let Some(host) = host_with_vaddr() else { return };
+    let nobody = Monitor { pid: Pid(i32::MAX), ..MONITOR };
+    let error = Draft::new(&host, nobody).unwrap().commit().unwrap().start().unwrap_err();
+    assert!(error.is_gone(), "{error}");
+    assert_eq!(read_number(&host, "nr_kdamonds"), Ok(0));
+}
+
+#[test]
+fn live_what_a_crash_left_behind_is_undone_by_the_journal() {
+    let _tree = host_tree();
+    let Some(host) = host_with_vaddr() else { return };
+    let run = tempfile::tempdir().unwrap();
+    let mut knobs = crate::knobs::Knobs::open(&host, &run.path().join("masu")).unwrap();
+    for (path, value) in UNDO {
+        knobs.promise(path, value).unwrap();
+    }
+    let monitor = Monitor { pid: Pid::own(), ..MONITOR };
+    std::mem::forget(Draft::new(&host, monitor).unwrap().commit().unwrap().start().unwrap());
+    assert_eq!(read_number(&host, "nr_kdamonds"), Ok(1));
+    knobs.put_back().unwrap();
+    assert_eq!(read_number(&host, "nr_kdamonds"), Ok(0));
+}
+
 #[test]
 fn this_host_is_left_as_it_was() {
+    let _tree = host_tree();
     let host = Rooted::host();
     let number = || read_number(&host, "nr_kdamonds");
     let before = number();
@@ -220,6 +337,8 @@ fn this_host_is_left_as_it_was() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
     #[test]
     fn any_text_in_a_region_is_read_or_refused_without_a_panic(start in ".{0,10}", end: u64) {
         let kernel = kernel_with("vaddr\n", &[[&start, &end.to_string(), "1", "1"]]);

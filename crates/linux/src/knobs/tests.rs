@@ -1,3 +1,5 @@
+use std::collections::{BTreeMap, BTreeSet};
+
 use proptest::prelude::*;
 use tempfile::TempDir;
 
@@ -9,9 +11,9 @@ use crate::quiet_process::QuietProcess;
 const THP: &str = "sys/kernel/mm/transparent_hugepage/enabled";
 const SCAN: &str = "sys/kernel/mm/ksm/pages_to_scan";
 
-/// A directory with room for journals, made by the code under test.
+/// A directory with room for journals, made by the code under test; in memory where that can be, as `/run` is.
 fn run() -> (TempDir, PathBuf) {
-    let run = tempfile::tempdir().unwrap();
+    let run = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
     let directory = run.path().join("masu");
     (run, directory)
 }
@@ -315,7 +317,30 @@ fn crash(kernel: &FakeKernel, mut knobs: Knobs<'_, FakeKernel>, how: Crash) {
     dies(kernel, writer);
 }
 
+/// What the knobs should show meanwhile: who has turned each, and to what.
+#[derive(Default)]
+struct Model {
+    turned: BTreeMap<&'static str, (BTreeSet<usize>, String)>,
+}
+
+impl Model {
+    fn turn(&mut self, process: usize, path: &'static str, value: &str) {
+        let entry = self.turned.entry(path).or_default();
+        entry.0.insert(process);
+        value.clone_into(&mut entry.1);
+    }
+
+    fn end(&mut self, process: usize) {
+        for (processes, _) in self.turned.values_mut() {
+            processes.remove(&process);
+        }
+        self.turned.retain(|_, (processes, _)| !processes.is_empty());
+    }
+}
+
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
     #[test]
     fn after_any_turns_and_crashes_the_next_start_finds_the_knobs_as_they_were(events in prop::collection::vec(event(), 0..30)) {
         let (_run, directory) = run();
@@ -326,6 +351,7 @@ proptest! {
         let mut next_pid = 4;
         let mut processes: Vec<Option<Knobs<'_, FakeKernel>>> =
             (1..=3).map(|pid| Some(Knobs::of_writer(&kernel, &directory, writer(pid)))).collect();
+        let mut model = Model::default();
         for event in events {
             let process = match event {
                 Event::Turn { process, .. } | Event::PutBack { process } | Event::End { process } | Event::Crash { process, .. } => process,
@@ -336,7 +362,7 @@ proptest! {
                 Event::Turn { knob, value, .. } => {
                     let path = KNOBS[knob].0;
                     knobs.turn(path, &format!("turned {value}")).unwrap();
-                    prop_assert_eq!(kernel.read(path).unwrap(), format!("turned {value}"));
+                    model.turn(process, path, &format!("turned {value}"));
                 }
                 Event::PutBack { .. } => knobs.put_back().unwrap(),
                 Event::End { .. } => drop(processes[process].take()),
@@ -345,6 +371,12 @@ proptest! {
                     let restored = replay(&kernel, &directory).unwrap();
                     prop_assert!(restored.iter().all(|one| one.failure.is_none()));
                 }
+            }
+            if matches!(event, Event::PutBack { .. } | Event::End { .. } | Event::Crash { .. }) {
+                model.end(process);
+            }
+            for (path, (_, value)) in &model.turned {
+                prop_assert_eq!(&kernel.read(path).unwrap(), value);
             }
             processes[process].get_or_insert_with(|| {
                 next_pid += 1;

@@ -8,24 +8,32 @@ use crate::Rooted;
 use crate::fake::FakeKernel;
 use crate::quiet_process::QuietProcess;
 
-const RECORDED: &str = include_str!("../../tests/recorded/6.18/maps");
+const RECORDED: [&str; 3] = [
+    include_str!("../../tests/recorded/6.1/maps"),
+    include_str!("../../tests/recorded/6.12/maps"),
+    include_str!("../../tests/recorded/6.18/maps"),
+];
 
 fn one(line: &str) -> Mapping {
     parse_line(line).unwrap()
 }
 
 #[test]
-fn the_recorded_process_has_all_its_mappings() {
-    let kernel = FakeKernel::new().file("proc/42/maps", RECORDED);
-    let all = maps(&kernel, Pid(42)).unwrap();
-    assert_eq!(all.len(), RECORDED.lines().count());
-    assert!(all.is_sorted_by_key(|mapping| mapping.range));
-    let anonymous: Vec<_> = all.iter().filter(|mapping| mapping.is_anonymous()).map(|m| m.path.as_str()).collect();
-    assert!(anonymous.contains(&"[heap]") && anonymous.contains(&"[stack]") && anonymous.contains(&""));
-    assert!(anonymous.iter().all(|path| !path.starts_with("[v") && !path.starts_with('/')));
-    let big: Vec<_> = all.iter().filter(|mapping| mapping.range.bytes() == Bytes::mib(8)).collect();
-    assert_eq!(big.len(), 1);
-    assert_eq!(big[0].permissions.to_string(), "rw-p");
+fn the_recorded_processes_have_all_their_mappings() {
+    for recorded in RECORDED {
+        let kernel = FakeKernel::new().file("proc/42/maps", recorded);
+        let all = maps(&kernel, Pid(42)).unwrap();
+        assert_eq!(all.len(), recorded.lines().count());
+        assert!(all.is_sorted_by_key(|mapping| mapping.range));
+        let anonymous: Vec<_> = all.iter().filter(|mapping| mapping.is_anonymous()).map(|m| m.path.as_str()).collect();
+        assert!(anonymous.contains(&"[heap]") && anonymous.contains(&"[stack]") && anonymous.contains(&""));
+        assert!(anonymous.iter().all(|path| !path.starts_with("[v") && !path.starts_with('/')));
+        let big: Vec<_> = all.iter().filter(|mapping| mapping.range.bytes() == Bytes::mib(8)).collect();
+        assert_eq!((big.len(), big[0].permissions.to_string().as_str()), (1, "rw-p"));
+        let deleted: Vec<_> = all.iter().filter(|mapping| mapping.path.contains(r"spaces\012and")).collect();
+        assert_eq!(deleted.len(), 1);
+        assert!(deleted[0].path.ends_with("a newline (deleted)") && !deleted[0].is_anonymous());
+    }
 }
 
 #[test]
@@ -72,12 +80,21 @@ fn a_process_that_ended_is_gone_and_a_foreign_one_denied() {
 
 #[test]
 fn a_malformed_line_is_named() {
-    for bad in ["", "hello", "2000-1000 rw-p 0 0:0 0", "1001-2000 rw-p 0 0:0 0", "1000-2000 rw-q 0 0:0 0", "1000-2000 rw-p 0 0:0"]
-    {
+    for bad in [
+        "",
+        "hello",
+        "2000-1000 rw-p 0 0:0 0",
+        "1001-2000 rw-p 0 0:0 0",
+        "1000-2000 rw-q 0 0:0 0",
+        "1000-2000 rw-p 0 0:0",
+    ] {
         assert_eq!(parse_line(bad), None, "{bad}");
     }
     let error = parse("1000-2000 rw-p 00000000 00:00 0 \nhello", "/proc/42/maps").unwrap_err();
-    assert!(error.to_string().starts_with("cannot understand /proc/42/maps line 2: \"hello\", expected a mapping"), "{error}");
+    assert!(
+        error.to_string().starts_with("cannot understand /proc/42/maps line 2: \"hello\", expected a mapping"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -8,8 +8,22 @@ use crate::fake::FakeKernel;
 use crate::quiet_process::QuietProcess;
 
 const RECORDED: &str = include_str!("../../tests/recorded/6.18/smaps");
-const RECORDED_MAPS: &str = include_str!("../../tests/recorded/6.18/maps");
 const RECORDED_ROLLUP: &str = include_str!("../../tests/recorded/6.18/smaps_rollup");
+
+/// Each kernel's `smaps`, `maps` and `smaps_rollup` of one process.
+const KERNELS: [[&str; 3]; 3] = [
+    [
+        include_str!("../../tests/recorded/6.1/smaps"),
+        include_str!("../../tests/recorded/6.1/maps"),
+        include_str!("../../tests/recorded/6.1/smaps_rollup"),
+    ],
+    [
+        include_str!("../../tests/recorded/6.12/smaps"),
+        include_str!("../../tests/recorded/6.12/maps"),
+        include_str!("../../tests/recorded/6.12/smaps_rollup"),
+    ],
+    [RECORDED, include_str!("../../tests/recorded/6.18/maps"), RECORDED_ROLLUP],
+];
 
 /// One mapping with the lines that every kernel prints.
 const ONE: &str = "1000-2000 rw-p 00000000 00:00 0 \nSize: 4 kB\nRss: 4 kB\nAnonymous: 4 kB\nAnonHugePages: 0 kB\n\
@@ -21,22 +35,34 @@ fn recorded() -> Vec<Detail> {
 
 #[test]
 fn the_recorded_mappings_are_those_of_maps() {
-    let kernel = FakeKernel::new().file("proc/42/smaps", RECORDED).file("proc/42/maps", RECORDED_MAPS);
-    let details: Vec<_> = details(&kernel, Pid(42)).unwrap().into_iter().map(|detail| detail.mapping).collect();
-    assert_eq!(details, crate::maps::maps(&kernel, Pid(42)).unwrap());
+    for [smaps, maps, _] in KERNELS {
+        let kernel = FakeKernel::new().file("proc/42/smaps", smaps).file("proc/42/maps", maps);
+        let details: Vec<_> = details(&kernel, Pid(42)).unwrap().into_iter().map(|detail| detail.mapping).collect();
+        assert_eq!(details, crate::maps::maps(&kernel, Pid(42)).unwrap());
+    }
 }
 
 #[test]
 fn the_recorded_sums_are_the_sums_of_the_recorded_mappings() {
-    let rollup = parse_rollup(RECORDED_ROLLUP, "x").unwrap();
-    let sum = |of: fn(&Detail) -> Bytes| recorded().iter().map(of).sum::<Bytes>();
-    assert_eq!(rollup.anonymous, sum(|detail| detail.anonymous));
-    assert_eq!(rollup.anon_huge_pages, sum(|detail| detail.anon_huge_pages));
-    assert_eq!(rollup.anon_huge_pages, Bytes::mib(8));
-    assert_eq!(rollup.swap, sum(|detail| detail.swap));
-    assert_eq!((rollup.locked, rollup.locked), (sum(|detail| detail.locked), Bytes::kib(4)));
-    assert_eq!(rollup.ksm, Some(Bytes(0)));
-    assert!(rollup.pss <= rollup.rss && rollup.referenced <= rollup.rss);
+    for [smaps, _, rollup] in KERNELS {
+        let details = parse_details(smaps, "x").unwrap();
+        let rollup = parse_rollup(rollup, "x").unwrap();
+        let sum = |of: fn(&Detail) -> Bytes| details.iter().map(of).sum::<Bytes>();
+        assert_eq!(rollup.anonymous, sum(|detail| detail.anonymous));
+        assert_eq!(rollup.anon_huge_pages, sum(|detail| detail.anon_huge_pages));
+        assert!(rollup.anon_huge_pages >= Bytes::mib(2));
+        assert_eq!(rollup.swap, sum(|detail| detail.swap));
+        assert_eq!((rollup.locked, rollup.locked), (sum(|detail| detail.locked), Bytes::kib(4)));
+        assert_eq!(rollup.ksm, smaps.contains("\nKSM:").then_some(Bytes(0)));
+        assert!(rollup.pss <= rollup.rss && rollup.referenced <= rollup.rss);
+    }
+}
+
+#[test]
+fn soft_dirty_marks_are_read_where_the_kernel_keeps_them() {
+    let marked =
+        |smaps| parse_details(smaps, "x").unwrap().iter().any(|detail| detail.flags.contains(VmFlag::SoftDirty));
+    assert_eq!(KERNELS.map(|[smaps, _, _]| marked(smaps)), [true, true, false]);
 }
 
 #[test]
@@ -44,10 +70,14 @@ fn the_recorded_marks_are_those_that_the_recorder_set() {
     let with = |flag| recorded().into_iter().filter(|d| d.flags.contains(flag)).collect::<Vec<_>>();
     let huge = with(VmFlag::HugePage);
     assert_eq!(huge.len(), 1);
-    assert_eq!((huge[0].rss, huge[0].anon_huge_pages, huge[0].thp_eligible), (Bytes::mib(8), Bytes::mib(8), Some(true)));
+    assert_eq!(
+        (huge[0].rss, huge[0].anon_huge_pages, huge[0].thp_eligible),
+        (Bytes::mib(8), Bytes::mib(8), Some(true))
+    );
     let locked = with(VmFlag::Locked);
     assert_eq!((locked.len(), locked[0].mapping.range.bytes()), (1, Bytes::kib(4)));
-    let plain = with(VmFlag::NoHugePage).into_iter().find(|detail| detail.mapping.range.bytes() == Bytes::mib(1)).unwrap();
+    let plain =
+        with(VmFlag::NoHugePage).into_iter().find(|detail| detail.mapping.range.bytes() == Bytes::mib(1)).unwrap();
     assert!(plain.flags.contains(VmFlag::DontDump));
     assert_eq!((plain.rss, plain.thp_eligible), (Bytes::kib(4), Some(false)));
     assert_eq!(with(VmFlag::GrowsDown)[0].mapping.path, "[stack]");
@@ -95,7 +125,9 @@ fn a_malformed_line_is_named() {
     let error = parse_details(&ONE.replace("Swap: 8 kB", "Swap: 8 MB"), "/proc/42/smaps").unwrap_err();
     assert_eq!(error.to_string(), "cannot understand /proc/42/smaps, Swap: \"8 MB\", expected a number of kB");
     let error = parse_details("Rss: 4 kB", "/proc/42/smaps").unwrap_err();
-    assert!(error.to_string().starts_with("cannot understand /proc/42/smaps line 1: \"Rss: 4 kB\", expected a mapping"));
+    assert!(
+        error.to_string().starts_with("cannot understand /proc/42/smaps line 1: \"Rss: 4 kB\", expected a mapping")
+    );
     let error = parse_details(&format!("{ONE}{}", ONE.replace("Rss", "Rxx")), "/proc/42/smaps").unwrap_err();
     assert_eq!(error.to_string(), "cannot understand /proc/42/smaps: no line \"Rss\"");
     assert!(parse_details(&format!("{ONE}what is this"), "x").is_err());
@@ -104,7 +136,8 @@ fn a_malformed_line_is_named() {
 
 #[test]
 fn lines_and_marks_of_a_newer_kernel_are_left_out() {
-    let newer = RECORDED.replace("Swap: ", "NewLine:  12 pages\nNew words:  1\nSwap: ").replace("VmFlags: ", "VmFlags: zz ");
+    let newer =
+        RECORDED.replace("Swap: ", "NewLine:  12 pages\nNew words:  1\nSwap: ").replace("VmFlags: ", "VmFlags: zz ");
     assert_eq!(parse_details(&newer, "x"), Ok(recorded()));
     let newer = RECORDED_ROLLUP.replace("Swap: ", "NewLine:  12 pages\nSwap: ");
     assert_eq!(parse_rollup(&newer, "x"), parse_rollup(RECORDED_ROLLUP, "x"));
@@ -132,7 +165,10 @@ fn procfs_sees_the_same_sums() {
     let theirs = Process::new(quiet.pid().0).unwrap().smaps_rollup().unwrap();
     let amount = |key: &str| Bytes(theirs.memory_map_rollup.0[0].extension.map[key]);
     assert_eq!((ours.rss, ours.anonymous), (amount("Rss"), amount("Anonymous")));
-    assert_eq!((ours.anon_huge_pages, ours.swap, ours.locked), (amount("AnonHugePages"), amount("Swap"), amount("Locked")));
+    assert_eq!(
+        (ours.anon_huge_pages, ours.swap, ours.locked),
+        (amount("AnonHugePages"), amount("Swap"), amount("Locked"))
+    );
 }
 
 proptest! {

@@ -40,6 +40,17 @@ fn the_recorded_process_is_read_line_by_line() {
 }
 
 #[test]
+fn older_kernels_are_understood() {
+    for recorded in [include_str!("../../tests/recorded/6.1/status"), include_str!("../../tests/recorded/6.12/status")]
+    {
+        let status = parse(recorded, "x").unwrap();
+        assert_eq!(status.name, "rec) (ord S 1 2");
+        assert!(!status.kernel_thread && !status.zombie && status.rss > Bytes::mib(8));
+        assert_eq!((status.huge_pages, status.locked), (HugePages::Allowed, Bytes::kib(4)));
+    }
+}
+
+#[test]
 fn the_user_is_the_effective_one() {
     let text = with_line("Uid", Some("Uid:\t1\t2\t3\t4"));
     assert_eq!(parse(&text, "x").unwrap().uid, 2);

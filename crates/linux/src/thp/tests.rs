@@ -83,7 +83,8 @@ fn an_older_kernel_lacks_the_sizes_and_the_shared_limit() {
         ("use_zero_page", "0\n"),
         ("hpage_pmd_size", "2097152\n"),
     ];
-    let kernel = files.iter().fold(FakeKernel::new(), |kernel, (name, text)| kernel.file(&format!("{ROOT}/{name}"), text));
+    let kernel =
+        files.iter().fold(FakeKernel::new(), |kernel, (name, text)| kernel.file(&format!("{ROOT}/{name}"), text));
     let settings = settings(&kernel).unwrap();
     assert_eq!((settings.enabled, settings.shmem_enabled, settings.sizes), (Enabled::Always, None, vec![]));
 }

@@ -1,0 +1,249 @@
+//! `masu-bench known-hot-set`: does `masu pages` find exactly the pages that a program visits, and how soon?
+//!
+//! The program visits a random set of pages known to both sides (`hot_pages.rs`). A page counts as found when masu saw it
+//! accessed in at least one reading. Precision is the part of the found pages that are hot, recall the part of the hot pages
+//! that were found. Beside it stands what residency alone would say: every page in memory is hot.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde::Serialize;
+
+use crate::hot_pages::{PAGES_PER_WINDOW, hot_pages};
+use crate::masu::{Masu, PagesReport};
+use crate::pairs::median;
+use crate::place::Place;
+use crate::report::{Report, Target, Unit};
+use crate::session::Session;
+use crate::table::Table;
+use crate::thp::{Guard, Mode};
+use crate::workload::Workload;
+
+/// Arguments of `masu-bench known-hot-set`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// Memory of the program, in MiB, all of it resident on 4 KiB pages
+    #[arg(long, default_value_t = 1024)]
+    pub mib: u32,
+    /// For how long masu watches, in milliseconds
+    #[arg(long, default_value_t = 3000)]
+    pub watch_ms: u64,
+    /// Sets of each size, each at another place
+    #[arg(long, default_value_t = 3)]
+    pub sets: u64,
+}
+
+/// Hot pages in each window of 512: 1/16, 1/8, 1/4, 1/2 and all.
+const SIZES: [u32; 5] = [32, 64, 128, 256, 512];
+
+/// How good a reading must be to count as a detection.
+const GOOD: f64 = 0.99;
+
+/// How long masu watches when the question is how soon it finds a moved set.
+const GLANCE: Duration = Duration::from_millis(250);
+
+/// A detection that takes longer than this is given up.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// How what masu found compares with the truth.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+struct Score {
+    hot: usize,
+    found: usize,
+    right: usize,
+}
+
+impl Score {
+    fn precision(self) -> f64 {
+        if self.found == 0 { 1.0 } else { self.right as f64 / self.found as f64 }
+    }
+
+    fn recall(self) -> f64 {
+        if self.hot == 0 { 1.0 } else { self.right as f64 / self.hot as f64 }
+    }
+
+    fn is_good(self) -> bool {
+        self.precision() >= GOOD && self.recall() >= GOOD
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Sample {
+    hot_per_window: u32,
+    epoch: u64,
+    score: Score,
+    observed_s: f64,
+    /// Time from the moment that only this set was visited to the end of the first short reading that found it.
+    detection_s: Option<f64>,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// When masu is missing or fails, or we are interrupted.
+pub fn run(session: &Session, options: &Options) -> Result<()> {
+    ensure!(options.mib >= 2 && options.sets > 0, "expected --mib 2 or more and --sets 1 or more");
+    let masu = session.masu()?;
+    session.warm_up()?;
+    let _guard = Guard::turn(Mode::Madvise)?;
+    let (mut samples, mut rung) = (Vec::new(), String::new());
+    for hot_per_window in SIZES {
+        session.progress(&format!("{hot_per_window} of {PAGES_PER_WINDOW} pages hot"));
+        rung = one_size(session, &masu, options, hot_per_window, &mut samples)?;
+    }
+    let title = format!("known-hot-set: pages found by `masu pages` in {} MiB; rung: {rung}", options.mib);
+    let mut report = Report::new("known-hot-set", title, &session.host);
+    report.table("Medians over the sets:", table(&samples));
+    let worst = |part: fn(Score) -> f64| samples.iter().map(|sample| part(sample.score)).reduce(f64::min);
+    report.figure("precision, worst set", Unit::Fraction, worst(Score::precision), Some(Target::AtLeast(GOOD)));
+    report.figure("recall, worst set", Unit::Fraction, worst(Score::recall), Some(Target::AtLeast(GOOD)));
+    let slowest: Option<Vec<f64>> = samples.iter().map(|sample| sample.detection_s).collect();
+    let slowest = slowest.and_then(|times| times.into_iter().reduce(f64::max));
+    report.figure("a moved set found after, slowest", Unit::Seconds, slowest, None);
+    report.note(format!(
+        "A moved set counts as found at the end of the first run of `masu pages --for {} s` with precision and recall of \
+         {GOOD} or more; the delay includes starting masu.",
+        GLANCE.as_secs_f64()
+    ));
+    report.sample("sets", &samples);
+    report.finish(session.save)
+}
+
+/// All sets of one size; the name of masu's rung.
+fn one_size(
+    session: &Session,
+    masu: &Masu,
+    options: &Options,
+    hot_per_window: u32,
+    samples: &mut Vec<Sample>,
+) -> Result<String> {
+    let (windows, seed) = (options.mib / 2, u64::from(hot_per_window));
+    let arguments = [("--windows", windows), ("--hot-per-window", hot_per_window), ("--seed", hot_per_window)];
+    let arguments: Vec<String> =
+        arguments.iter().flat_map(|(name, value)| [(*name).to_owned(), value.to_string()]).collect();
+    let mut program =
+        Workload::start("workload-hot-set", &arguments, &session.processors, Place::Only(0), &session.stop)?;
+    let start = program.ready().whole("start")?;
+    let (pid, pages) = (program.pid(), windows * PAGES_PER_WINDOW);
+    let look = |time: Duration, truth: &[u32]| -> Result<(Score, PagesReport)> {
+        let seen = masu.pages(pid, time, &session.processors, &session.stop)?;
+        Ok((score(&found_pages(&seen, start, pages)?, truth), seen))
+    };
+    program_once(&mut program, "where", session)?;
+    let mut rung = String::new();
+    for epoch in 0..options.sets {
+        let truth = hot_pages(seed, epoch, windows, hot_per_window);
+        let mut detection_s = None;
+        // The first set has been there since the start, so there is no moment of moving to count from.
+        let moved = Instant::now();
+        while epoch > 0 && detection_s.is_none() && moved.elapsed() < PATIENCE {
+            detection_s = look(GLANCE, &truth)?.0.is_good().then(|| moved.elapsed().as_secs_f64());
+        }
+        let (score, seen) = look(Duration::from_millis(options.watch_ms), &truth)?;
+        samples.push(Sample { hot_per_window, epoch, score, observed_s: seen.observed_s, detection_s });
+        rung = seen.rung;
+        if epoch + 1 < options.sets {
+            program_once(&mut program, "move", session)?;
+        }
+    }
+    Ok(rung)
+}
+
+fn program_once(program: &mut Workload, command: &str, session: &Session) -> Result<()> {
+    program.ask(command, Duration::from_secs(60), &session.stop).map(drop)
+}
+
+/// The pages, counted from address `start`, that masu saw accessed, in ascending order; those beyond `pages` are left out.
+fn found_pages(seen: &PagesReport, start: u64, pages: u32) -> Result<Vec<u32>> {
+    let end = start + u64::from(pages) * 4096;
+    let mut found = Vec::new();
+    for run in seen.mappings.iter().flat_map(|mapping| &mapping.runs).filter(|run| run.accessed_reads > 0) {
+        let first = run.start.strip_prefix("0x").and_then(|hex| u64::from_str_radix(hex, 16).ok());
+        let first = first.with_context(|| format!("masu pages: `{}` is not an address", run.start))?;
+        let past = first.saturating_add(run.pages.saturating_mul(4096));
+        let (first, past) = (first.max(start), past.min(end));
+        found.extend((first..past).step_by(4096).filter_map(|address| u32::try_from((address - start) / 4096).ok()));
+    }
+    found.sort_unstable();
+    found.dedup();
+    Ok(found)
+}
+
+/// Both lists ascending.
+fn score(found: &[u32], truth: &[u32]) -> Score {
+    let right = found.iter().filter(|page| truth.binary_search(page).is_ok()).count();
+    Score { hot: truth.len(), found: found.len(), right }
+}
+
+fn table(samples: &[Sample]) -> Table {
+    let head = ["hot in each window", "precision", "recall", "detection after a move", "precision by residency alone"];
+    let mut table = Table::new(head);
+    for hot in SIZES {
+        let here: Vec<&Sample> = samples.iter().filter(|sample| sample.hot_per_window == hot).collect();
+        let middle =
+            |part: &dyn Fn(&Sample) -> Option<f64>| median(&here.iter().filter_map(|s| part(s)).collect::<Vec<_>>());
+        let percent = |value: Option<f64>| value.map_or_else(|| "–".into(), |value| Unit::Fraction.print(value));
+        table.row([
+            format!("{hot} of {PAGES_PER_WINDOW} pages"),
+            percent(middle(&|s| Some(s.score.precision()))),
+            percent(middle(&|s| Some(s.score.recall()))),
+            middle(&|s| s.detection_s).map_or_else(|| "–".into(), |delay| Unit::Seconds.print(delay)),
+            percent(Some(f64::from(hot) / f64::from(PAGES_PER_WINDOW))),
+        ]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::masu::{PagesMapping, PagesRun};
+
+    const START: u64 = 0x7f00_0000_0000;
+
+    fn seen(runs: &[(u64, u64, u64)]) -> PagesReport {
+        let run = |&(start, pages, accessed_reads): &(u64, u64, u64)| PagesRun {
+            start: format!("{start:#x}"),
+            pages,
+            accessed_reads,
+            rate_per_s: 0.0,
+        };
+        let mapping = PagesMapping { start: String::new(), end: String::new(), runs: runs.iter().map(run).collect() };
+        PagesReport { pid: 1, rung: String::new(), observed_s: 1.0, mappings: vec![mapping] }
+    }
+
+    #[test]
+    fn runs_are_clipped_to_the_program_s_memory_and_untouched_ones_left_out() {
+        let report = seen(&[(START - 4096, 3, 1), (START + 4 * 4096, 1, 0), (START + 6 * 4096, 9, 2)]);
+        assert_eq!(found_pages(&report, START, 8).unwrap(), [0, 1, 6, 7]);
+        let bad = PagesReport {
+            mappings: vec![PagesMapping {
+                runs: seen(&[(0, 1, 1)]).mappings.remove(0).runs,
+                ..seen(&[]).mappings.remove(0)
+            }],
+            ..seen(&[])
+        };
+        assert!(found_pages(&bad, START, 8).unwrap().is_empty());
+    }
+
+    #[test]
+    fn precision_and_recall_are_told_apart() {
+        let half_found = score(&[1, 2], &[1, 2, 3, 4]);
+        assert!((half_found.precision() - 1.0).abs() < 1e-12 && (half_found.recall() - 0.5).abs() < 1e-12);
+        let too_much = score(&[1, 2, 3, 4], &[1]);
+        assert!((too_much.precision() - 0.25).abs() < 1e-12 && (too_much.recall() - 1.0).abs() < 1e-12);
+        assert!(!half_found.is_good() && !too_much.is_good() && score(&[5], &[5]).is_good());
+    }
+
+    proptest! {
+        #[test]
+        fn a_reading_that_is_the_truth_scores_one(pages in prop::collection::btree_set(0u32..4096, 1..200)) {
+            let truth: Vec<u32> = pages.into_iter().collect();
+            let runs: Vec<(u64, u64, u64)> = truth.iter().map(|page| (START + u64::from(*page) * 4096, 1, 1)).collect();
+            let found = found_pages(&seen(&runs), START, 4096).unwrap();
+            prop_assert_eq!(score(&found, &truth), Score { hot: truth.len(), found: truth.len(), right: truth.len() });
+        }
+    }
+}

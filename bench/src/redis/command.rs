@@ -1,0 +1,354 @@
+//! `masu-bench redis`: GET throughput and memory of one server on 4 KiB pages, one with THP=always, and one that masu was
+//! attached to; and what the attaching cost.
+//!
+//! All three servers live at the same time and are measured in turns. Each reload starts them anew, because where in physical
+//! memory a server happens to lie shows in its speed: the row "before masu" says by how much, for two servers alike.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde::Serialize;
+
+use crate::masu::{AttachReport, Masu};
+use crate::pairs::{Better, median, order_of_round};
+use crate::place::Place;
+use crate::process::{processor_time, resident};
+use crate::random::XorShift;
+use crate::redis::client::{Client, Look};
+use crate::redis::keys::{Distribution, Keys};
+use crate::redis::latency::{self, Latency};
+use crate::redis::server::Server;
+use crate::report::{Report, Target, Unit, Versus};
+use crate::session::Session;
+use crate::table::Table;
+use crate::thp::{Guard, Mode};
+
+/// Arguments of `masu-bench redis`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// Data in each server, in GiB
+    #[arg(long, default_value_t = 2.0)]
+    pub gib: f64,
+    /// Keys in each server, instead of --gib
+    #[arg(long)]
+    pub keys: Option<u32>,
+    /// Bytes of each value
+    #[arg(long, default_value_t = 512)]
+    pub value_bytes: usize,
+    /// How often each key is asked for
+    #[arg(long, value_enum, default_value_t = Distribution::Zipfian)]
+    pub dist: Distribution,
+    /// Measurements of each server, per reload
+    #[arg(long, default_value_t = 5)]
+    pub pairs: usize,
+    /// How often the servers are started anew; every second time masu attaches under full load
+    #[arg(long, default_value_t = 4)]
+    pub reloads: usize,
+    /// Length of one measurement, in milliseconds
+    #[arg(long, default_value_t = 2000)]
+    pub segment_ms: u64,
+    /// When masu has not settled by then, it is asked to end (in seconds)
+    #[arg(long, default_value_t = 60)]
+    pub settle_limit: u64,
+}
+
+const PLAIN: &str = "4 KiB pages";
+const ALWAYS: &str = "THP=always";
+const MASU: &str = "masu";
+
+/// Processor of the servers, and of the client.
+const SERVER: Place = Place::Only(0);
+const CLIENT: Place = Place::Only(1);
+
+/// A loaded server and its connection.
+struct Loaded {
+    server: Server,
+    client: Client,
+}
+
+/// One measurement of one server.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Segment {
+    gets_per_s: f64,
+    rss_bytes: f64,
+    huge_bytes: f64,
+    server_busy_fraction: f64,
+}
+
+/// How masu was attached in one reload, and what happened to requests meanwhile.
+#[derive(Debug, Serialize)]
+struct Attach {
+    traffic: &'static str,
+    quiet: Option<Latency>,
+    during: Option<Latency>,
+    after: Option<Latency>,
+    rss_before_bytes: f64,
+    rss_after_bytes: f64,
+    report: AttachReport,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Samples {
+    keys: u32,
+    /// The two servers on 4 KiB pages before masu touches one of them.
+    before: [Vec<Segment>; 2],
+    /// 4 KiB pages, THP=always, masu.
+    measured: [Vec<Segment>; 3],
+    attached: Vec<Attach>,
+}
+
+/// What stays the same in all reloads.
+struct Bench<'a> {
+    session: &'a Session,
+    options: &'a Options,
+    masu: Masu,
+    keys: Keys,
+    random: XorShift,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// When Redis or masu is missing, a wrong value comes back, or we are interrupted.
+pub fn run(session: &Session, options: &Options) -> Result<()> {
+    ensure!(options.gib > 0.0 && options.gib < 1024.0, "--gib {}: expected more than 0 and below 1024", options.gib);
+    ensure!((8..1 << 20).contains(&options.value_bytes), "--value-bytes: expected 8 to 1048575");
+    ensure!(options.pairs > 0 && options.reloads > 0, "--pairs and --reloads: expected at least 1");
+    let masu = session.masu()?;
+    session.warm_up()?;
+    session.processors.bind_this_thread(CLIENT)?;
+    let mut bench = Bench { session, options, masu, keys: Keys::over(1, options.dist), random: XorShift::seeded(42) };
+    let mut samples = Samples { keys: options.keys.unwrap_or(0), ..Samples::default() };
+    for reload in 0..options.reloads {
+        bench.one_reload(reload, &mut samples).with_context(|| format!("reload {reload}"))?;
+    }
+    report(session, options, &samples).finish(session.save)
+}
+
+impl Bench<'_> {
+    fn one_reload(&mut self, reload: usize, samples: &mut Samples) -> Result<()> {
+        self.session.progress(&format!("reload {} of {}: loading three servers", reload + 1, self.options.reloads));
+        // Under THP=always first, and alone: the others must never see that setting.
+        let always = {
+            let _guard = Guard::turn(Mode::Always)?;
+            self.load(samples)?
+        };
+        let _guard = Guard::turn(Mode::Madvise)?;
+        if reload == 0 {
+            self.keys = Keys::over(usize::try_from(samples.keys)?, self.options.dist);
+        }
+        let mut servers = [self.load(samples)?, always, self.load(samples)?];
+        self.session.progress("measuring two servers on 4 KiB pages");
+        for round in 0..self.options.pairs {
+            for nth in order_of_round(round, 2) {
+                let segment = self.segment(&mut servers[[0, 2][nth]])?;
+                samples.before[nth].push(segment);
+            }
+        }
+        self.session.progress("attaching masu");
+        let attached = self.attach(reload, &mut servers[2])?;
+        samples.attached.push(attached);
+        let all: Vec<u32> = (0..samples.keys).collect();
+        servers[2].client.get_pipelined(&all, self.options.value_bytes, Look::Whole).context("after masu")?;
+        for round in 0..self.options.pairs {
+            self.session.progress(&format!("measuring, round {} of {}", round + 1, self.options.pairs));
+            for nth in order_of_round(round, 3) {
+                samples.measured[nth].push(self.segment(&mut servers[nth])?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts a server and loads it; the first one decides how many keys that takes.
+    fn load(&self, samples: &mut Samples) -> Result<Loaded> {
+        let stop = &self.session.stop;
+        let server = Server::start(&self.session.processors, SERVER, stop)?;
+        let mut client = server.client()?;
+        samples.keys = load_keys(&mut client, samples.keys, self.options, stop)?;
+        let all: Vec<u32> = (0..samples.keys).collect();
+        // Ends the growing of Redis's table as well, which every request moves on by a step.
+        client.get_pipelined(&all, self.options.value_bytes, Look::Whole)?;
+        Ok(Loaded { server, client })
+    }
+
+    fn segment(&mut self, loaded: &mut Loaded) -> Result<Segment> {
+        let time = Duration::from_millis(self.options.segment_ms);
+        let pid = loaded.server.pid();
+        let busy = processor_time(pid)?;
+        let (gets_per_s, taken) = self.gets(&mut loaded.client, |since| since < time)?;
+        let busy = processor_time(pid)?.saturating_sub(busy).as_secs_f64();
+        let memory = resident(pid)?;
+        Ok(Segment {
+            gets_per_s,
+            rss_bytes: memory.rss_bytes.0 as f64,
+            huge_bytes: memory.anon_huge_bytes.0 as f64,
+            server_busy_fraction: busy / taken.as_secs_f64(),
+        })
+    }
+
+    /// Asks for keys at full speed while `go_on` says so; GETs per second, and the time taken.
+    fn gets(&mut self, client: &mut Client, mut go_on: impl FnMut(Duration) -> bool) -> Result<(f64, Duration)> {
+        // Drawn beforehand: choosing keys is not what is measured.
+        let pool = self.keys.draw(1 << 18, &mut self.random);
+        let (mut done, begun) = (0usize, Instant::now());
+        for batch in pool.chunks(1 << 13).cycle() {
+            self.session.stop.check()?;
+            if !go_on(begun.elapsed()) {
+                break;
+            }
+            client.get_pipelined(batch, self.options.value_bytes, Look::Quick)?;
+            done += batch.len();
+        }
+        Ok((done as f64 / begun.elapsed().as_secs_f64(), begun.elapsed()))
+    }
+
+    fn attach(&mut self, reload: usize, loaded: &mut Loaded) -> Result<Attach> {
+        let pid = loaded.server.pid();
+        let rss_before = resident(pid)?.rss_bytes;
+        let quiet_time = Duration::from_secs(5);
+        let mut usual = Duration::ZERO;
+        let single = reload.is_multiple_of(2);
+        let mut quiet = None;
+        if single {
+            usual = Duration::from_secs_f64(self.latency(loaded, usual, quiet_time / 4)?.p50_ms / 1e3);
+            quiet = Some(self.latency(loaded, usual, quiet_time)?);
+        }
+        let mut attached = self.masu.attach(pid, &["--until-settled"], &self.session.processors)?;
+        let limit = Duration::from_secs(self.options.settle_limit);
+        let during = if single {
+            let (keys, bytes) = (self.keys.clone(), self.options.value_bytes);
+            let go_on = || attached.is_running() && attached.age() < limit;
+            Some(latency::measure(&mut loaded.client, &keys, bytes, usual, &self.session.stop, go_on)?)
+        } else {
+            self.gets(&mut loaded.client, |since| attached.is_running() && since < limit)?;
+            None
+        };
+        let report = attached.finish(Duration::ZERO, &self.session.stop)?;
+        let after = if single { Some(self.latency(loaded, usual, quiet_time)?) } else { None };
+        Ok(Attach {
+            traffic: if single { "single requests" } else { "full load" },
+            quiet,
+            during,
+            after,
+            rss_before_bytes: rss_before.0 as f64,
+            rss_after_bytes: resident(pid)?.rss_bytes.0 as f64,
+            report,
+        })
+    }
+
+    fn latency(&self, loaded: &mut Loaded, usual: Duration, time: Duration) -> Result<Latency> {
+        let begun = Instant::now();
+        let go_on = || begun.elapsed() < time;
+        latency::measure(&mut loaded.client, &self.keys, self.options.value_bytes, usual, &self.session.stop, go_on)
+    }
+}
+
+/// Sets `wanted` keys, or as many as fill the memory asked for when it is 0. How many it was.
+fn load_keys(client: &mut Client, wanted: u32, options: &Options, stop: &crate::stop::Stop) -> Result<u32> {
+    const STEP: u32 = 20_000;
+    if wanted > 0 {
+        client.load(0, wanted, options.value_bytes, stop)?;
+        return Ok(wanted);
+    }
+    let mut loaded = 0;
+    while used_memory(client)? < options.gib * f64::from(1 << 30) {
+        client.load(loaded, loaded + STEP, options.value_bytes, stop)?;
+        loaded += STEP;
+    }
+    Ok(loaded)
+}
+
+/// What the server says its data takes.
+fn used_memory(client: &mut Client) -> Result<f64> {
+    let info = client.command(&["INFO", "memory"])?;
+    let line = info.lines().find_map(|line| line.strip_prefix("used_memory:"));
+    line.and_then(|number| number.trim().parse().ok()).context("redis does not say how much memory it uses")
+}
+
+fn report(session: &Session, options: &Options, samples: &Samples) -> Report {
+    let title = format!(
+        "redis: GET of {} keys, values of {} bytes, {} keys drawn; {} reloads",
+        samples.keys,
+        options.value_bytes,
+        options.dist.name(),
+        options.reloads
+    );
+    let mut report = Report::new("redis", title, &session.host);
+    let [plain, always, masu] = &samples.measured;
+    let speed = |segments: &[Segment]| segments.iter().map(|s| s.gets_per_s).collect::<Vec<_>>();
+    let memory = |segments: &[Segment]| segments.iter().map(|s| s.rss_bytes).collect::<Vec<_>>();
+    let mut versus =
+        |names: (&'static str, &'static str), base: &[Segment], this: &[Segment], targets: [Option<f64>; 2]| {
+            let versus = Versus { baseline: names.0, this: names.1 };
+            report.compare("GET", Unit::PerSecond, Better::More, versus, (&speed(base), &speed(this)));
+            targets[0].into_iter().for_each(|ratio| report.target(Target::AtLeast(ratio)));
+            report.compare("resident memory", Unit::Bytes, Better::Less, versus, (&memory(base), &memory(this)));
+            targets[1].into_iter().for_each(|ratio| report.target(Target::AtMost(ratio)));
+        };
+    versus((ALWAYS, MASU), always, masu, [Some(0.99), None]);
+    versus((PLAIN, MASU), plain, masu, [None, Some(1.01)]);
+    versus((PLAIN, ALWAYS), plain, always, [None, None]);
+    versus((PLAIN, "another, before masu"), &samples.before[0], &samples.before[1], [None, None]);
+    report.table("Servers, medians:", servers(&samples.measured));
+    report.table("Attaching:", attaching(&samples.attached));
+    figures(&mut report, samples);
+    report.sample("redis", samples);
+    report
+}
+
+fn servers(measured: &[Vec<Segment>; 3]) -> Table {
+    let mut table = Table::new(["", "on huge pages", "server's processor busy"]);
+    for (name, segments) in [PLAIN, ALWAYS, MASU].iter().zip(measured) {
+        let middle = |part: fn(&Segment) -> f64| median(&segments.iter().map(part).collect::<Vec<_>>()).unwrap_or(0.0);
+        let huge = Unit::Fraction.print(middle(|s| s.huge_bytes / s.rss_bytes));
+        table.row([(*name).to_owned(), huge, Unit::Fraction.print(middle(|s| s.server_busy_fraction))]);
+    }
+    table
+}
+
+fn attaching(all: &[Attach]) -> Table {
+    let head = [
+        "traffic",
+        "settled",
+        "promoted",
+        "extra memory",
+        "masu's cpu",
+        "p99.9 quiet",
+        "during",
+        "after",
+        "longest during",
+    ];
+    let mut table = Table::new(head);
+    for attach in all {
+        let millis = |latency: Option<Latency>, part: fn(&Latency) -> f64| {
+            latency.map_or_else(|| "–".into(), |latency| Unit::Milliseconds.print(part(&latency)))
+        };
+        let report = &attach.report;
+        table.row([
+            attach.traffic.to_owned(),
+            if report.settled { Unit::Seconds.print(report.settled_s.unwrap_or(0.0)) } else { "not settled".into() },
+            report.windows_promoted.to_string(),
+            Unit::Fraction.print(attach.rss_after_bytes / attach.rss_before_bytes - 1.0),
+            Unit::Seconds.print(report.cpu_s),
+            millis(attach.quiet, |l| l.p999_ms),
+            millis(attach.during, |l| l.p999_ms),
+            millis(attach.after, |l| l.p999_ms),
+            millis(attach.during, |l| l.max_ms),
+        ]);
+    }
+    table
+}
+
+fn figures(report: &mut Report, samples: &Samples) {
+    let all = &samples.attached;
+    let longest = all.iter().map(|a| a.report.settled_s.filter(|_| a.report.settled)).collect::<Option<Vec<f64>>>();
+    let longest = longest.and_then(|times| times.into_iter().reduce(f64::max));
+    report.figure("settled after attach, slowest reload", Unit::Seconds, longest, Some(Target::AtMost(10.0)));
+    let added: Vec<f64> = all.iter().filter_map(|a| Some(a.during?.p999_ms - a.quiet?.p999_ms)).collect();
+    let what = "p99.9 of a request while masu promotes, above the quiet one";
+    report.figure(what, Unit::Milliseconds, median(&added), Some(Target::AtMost(1.0)));
+    let extra: Vec<f64> = all.iter().map(|a| a.rss_after_bytes / a.rss_before_bytes - 1.0).collect();
+    let what = "extra resident memory, same server before and after";
+    report.figure(what, Unit::Fraction, median(&extra), Some(Target::AtMost(0.01)));
+    report.note("Every value was read back whole after masu had promoted its pages; none differed.");
+}

@@ -1,0 +1,91 @@
+//! A `redis-server` of our own: on a Unix socket in a folder of its own, without persistence, gone when dropped.
+
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use tempfile::TempDir;
+
+use crate::children::OwnChild;
+use crate::place::{Place, Processors};
+use crate::redis::client::Client;
+use crate::stop::Stop;
+
+/// A running server.
+#[derive(Debug)]
+pub struct Server {
+    // Dropped in this order: the program ends before its folder goes.
+    child: OwnChild,
+    folder: TempDir,
+}
+
+impl Server {
+    /// Starts a server on `place` and waits until it answers.
+    ///
+    /// # Errors
+    /// When Redis is not installed, or does not come up.
+    pub fn start(processors: &Processors, place: Place, stop: &Stop) -> Result<Server> {
+        let folder = TempDir::with_prefix("masu-bench-redis-").context("cannot create a folder for the server")?;
+        let mut command = Command::new(program(folder.path())?);
+        command.current_dir(folder.path()).args([
+            "--port",
+            "0",
+            "--unixsocket",
+            "socket",
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+        ]);
+        // With THP=always Redis would forbid itself huge pages by prctl, and nobody could give it any.
+        command.args(["--disable-thp", "no", "--daemonize", "no", "--loglevel", "warning"]);
+        command.args(["--activedefrag", "no", "--maxmemory", "0", "--databases", "1"]);
+        let child = OwnChild::start(command, processors, place)?;
+        let mut server = Server { child, folder };
+        for _ in 0..400 {
+            stop.sleep(Duration::from_millis(25))?;
+            if server.client().and_then(|mut client| client.command(&["PING"])).is_ok_and(|pong| pong == "PONG") {
+                return Ok(server);
+            }
+            if !server.child.is_running() {
+                // Its last words say why.
+                server.child.line(Duration::from_secs(5), stop)?;
+            }
+        }
+        bail!("redis-server does not answer")
+    }
+
+    /// Its number.
+    pub fn pid(&self) -> u32 {
+        self.child.pid()
+    }
+
+    /// A new connection.
+    ///
+    /// # Errors
+    /// When the server is gone.
+    pub fn client(&self) -> Result<Client> {
+        Client::connect(&self.folder.path().join("socket"))
+    }
+}
+
+/// The `redis-server` of the search path. Debian's redis-tools has the same program under another name, which is told by the
+/// name it is called by what to be.
+fn program(folder: &Path) -> Result<PathBuf> {
+    if let Some(server) = on_path("redis-server") {
+        return Ok(server);
+    }
+    let Some(twin) = on_path("redis-check-rdb") else {
+        bail!("redis-server is not installed. On Debian: apt-get install redis-server (redis-tools is enough).");
+    };
+    let link = folder.join("redis-server");
+    symlink(&twin, &link).with_context(|| format!("cannot link {} to {}", link.display(), twin.display()))?;
+    Ok(link)
+}
+
+fn on_path(name: &str) -> Option<PathBuf> {
+    let folders = std::env::var_os("PATH")?;
+    std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| path.is_file())
+}

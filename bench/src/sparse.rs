@@ -1,0 +1,112 @@
+//! `masu-bench sparse`: a heap most of whose windows are almost empty and cold, where huge pages everywhere waste memory and
+//! huge pages on the rest give all of the speed.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use crate::masu::AttachReport;
+use crate::pairs::{Better, order_of_round};
+use crate::place::Place;
+use crate::process::resident;
+use crate::report::{Report, Target, Unit, Versus};
+use crate::session::Session;
+use crate::thp::{Guard, Mode};
+use crate::workload::Workload;
+
+/// Arguments of `masu-bench sparse`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// Windows of 2 MiB
+    #[arg(long, default_value_t = 1024)]
+    pub windows: u32,
+    /// Measurements of each condition
+    #[arg(long, default_value_t = 20)]
+    pub pairs: usize,
+    /// Length of one measurement, in milliseconds
+    #[arg(long, default_value_t = 1000)]
+    pub segment_ms: u64,
+    /// When masu has not settled by then, it is asked to end (in seconds)
+    #[arg(long, default_value_t = 60)]
+    pub settle_limit: u64,
+}
+
+/// Samples of 4 KiB pages, THP=always and masu.
+type Conditions = [Vec<f64>; 3];
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Runs it.
+///
+/// # Errors
+/// When masu is missing or fails, or we are interrupted.
+pub fn run(session: &Session, options: &Options) -> Result<()> {
+    ensure!(options.windows >= 5 && options.pairs > 0, "expected --windows 5 or more and --pairs 1 or more");
+    let masu = session.masu()?;
+    session.warm_up()?;
+    session.progress("starting three sparse heaps");
+    let start = || {
+        let arguments = ["--windows".to_owned(), options.windows.to_string()];
+        Workload::start("workload-sparse", &arguments, &session.processors, Place::Only(0), &session.stop)
+    };
+    let always = {
+        let _guard = Guard::turn(Mode::Always)?;
+        start()?
+    };
+    let _guard = Guard::turn(Mode::Madvise)?;
+    let mut heaps = [start()?, always, start()?];
+    let stop = &session.stop;
+    session.progress("attaching masu");
+    let limit = Duration::from_secs(options.settle_limit);
+    let mut attached = masu.attach(heaps[2].pid(), &["--until-settled"], &session.processors)?;
+    while attached.is_running() && attached.age() < limit {
+        heaps[2].ask("run 200", LIMIT, stop)?;
+    }
+    let attach = attached.finish(Duration::ZERO, stop)?;
+    let command = format!("run {}", options.segment_ms);
+    let [mut speed, mut memory]: [Conditions; 2] = Default::default();
+    for round in 0..options.pairs {
+        session.progress(&format!("measuring, round {} of {}", round + 1, options.pairs));
+        for nth in order_of_round(round, 3) {
+            speed[nth].push(heaps[nth].ask(&command, LIMIT, stop)?.number("rate")?);
+            memory[nth].push(resident(heaps[nth].pid())?.rss_bytes.0 as f64);
+        }
+    }
+    let dense = heaps[2].ready().whole("dense_windows")?;
+    report(session, options, dense, &speed, &memory, &attach).finish(session.save)
+}
+
+fn report(
+    session: &Session,
+    options: &Options,
+    dense: u64,
+    speed: &Conditions,
+    memory: &Conditions,
+    attach: &AttachReport,
+) -> Report {
+    let windows = options.windows;
+    let sparse = u64::from(windows) - dense;
+    let title =
+        format!("sparse: {windows} windows, {sparse} touched on 64 of 512 pages and cold, {dense} dense and hot");
+    let mut report = Report::new("sparse", title, &session.host);
+    for (baseline, this, base, at) in
+        [("THP=always", "masu", 1, 2), ("4 KiB pages", "masu", 0, 2), ("4 KiB pages", "THP=always", 0, 1)]
+    {
+        let versus = Versus { baseline, this };
+        report.compare("random access", Unit::PerSecond, Better::More, versus, (&speed[base], &speed[at]));
+        if (base, at) == (1, 2) {
+            report.target(Target::AtLeast(0.99));
+        }
+        report.compare("resident memory", Unit::Bytes, Better::Less, versus, (&memory[base], &memory[at]));
+        if (base, at) == (0, 2) {
+            report.target(Target::AtMost(1.02));
+        }
+    }
+    let settled = attach.settled_s.filter(|_| attach.settled);
+    report.figure("settled after attach", Unit::Seconds, settled, Some(Target::AtMost(10.0)));
+    report.figure("windows promoted", Unit::Count, Some(attach.windows_promoted as f64), None);
+    report.figure("windows dense and hot", Unit::Count, Some(dense as f64), None);
+    report.figure("masu's processor time until settled", Unit::Seconds, Some(attach.cpu_s), None);
+    report.sample("attach", attach);
+    report
+}

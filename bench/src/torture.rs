@@ -1,0 +1,199 @@
+//! `masu-bench torture`: a program that checks its own memory (`workloads/self_check.rs`) runs while its windows are promoted
+//! and demoted as fast as can be, and must find no difference.
+//!
+//! Three parts: our own hammer alone, which strikes far more often than masu ever would; `masu attach --undo` again and again,
+//! told to promote almost everything; and both at once. Any difference is an error.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::hammer::{Blows, hammer};
+use crate::masu::Masu;
+use crate::place::Place;
+use crate::report::Report;
+use crate::session::Session;
+use crate::table::Table;
+use crate::workload::{Reply, Workload};
+
+/// Arguments of `masu-bench torture`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// Time in all, such as 120s
+    #[arg(long = "for", default_value = "120s", value_parser = seconds)]
+    pub time: Duration,
+    /// Memory that the program's threads share, in MiB
+    #[arg(long, default_value_t = 256)]
+    pub mib: u64,
+    /// Threads of the program
+    #[arg(long, default_value_t = 3)]
+    pub threads: u64,
+    /// Seed of all that is random
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Only our own hammer, without masu
+    #[arg(long)]
+    pub direct_only: bool,
+}
+
+/// `120s` or `120`.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let number: f64 =
+        text.strip_suffix('s').unwrap_or(text).parse().map_err(|_| "expected a time, such as 120s".to_owned())?;
+    Duration::try_from_secs_f64(number).map_err(|_| "expected a time of 0 s or more, such as 120s".to_owned())
+}
+
+/// What acts on the program in one part.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    name: &'static str,
+    hammer: bool,
+    masu: bool,
+}
+
+const PARTS: [Part; 3] = [
+    Part { name: "hammer", hammer: true, masu: false },
+    Part { name: "masu attach", hammer: false, masu: true },
+    Part { name: "both", hammer: true, masu: true },
+];
+
+/// What masu's runs of one part did.
+#[derive(Debug, Default, serde::Serialize)]
+struct Runs {
+    runs: u64,
+    promoted: u64,
+    demoted: u64,
+    refused: u64,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// When the program finds a difference, masu is missing or fails, or we are interrupted.
+pub fn run(session: &Session, options: &Options) -> Result<()> {
+    let masu = if options.direct_only { None } else { Some(session.masu()?) };
+    let arguments = [("--mib", options.mib), ("--threads", options.threads), ("--seed", options.seed)];
+    let arguments: Vec<String> =
+        arguments.iter().flat_map(|(name, value)| [(*name).to_owned(), value.to_string()]).collect();
+    let mut program =
+        Workload::start("workload-self-check", &arguments, &session.processors, Place::Anywhere, &session.stop)?;
+    let parts: Vec<Part> = PARTS.into_iter().filter(|part| masu.is_some() || !part.masu).collect();
+    let each = options.time / u32::try_from(parts.len()).unwrap_or(1);
+    let mut table = Table::new([
+        "what acts on the program",
+        "promoted",
+        "split or demoted",
+        "refused",
+        "operations",
+        "checks",
+        "forks",
+        "differences",
+    ]);
+    let mut before = status(&mut program, session)?;
+    for (nth, part) in parts.iter().enumerate() {
+        session.progress(&format!("{} for {} s", part.name, each.as_secs()));
+        let seed = options.seed.wrapping_add(nth as u64);
+        let (blows, runs) = one_part(&mut program, *part, masu.as_ref().filter(|_| part.masu), each, seed, session)?;
+        let now = status(&mut program, session)?;
+        let since = |name: &str| Ok::<_, anyhow::Error>((now.whole(name)? - before.whole(name)?).to_string());
+        table.row([
+            part.name.to_owned(),
+            (blows.promoted + runs.promoted).to_string(),
+            (blows.split + runs.demoted).to_string(),
+            (blows.refused.values().sum::<u64>() + runs.refused).to_string(),
+            since("operations")?,
+            since("checks")?,
+            since("forks")?,
+            since("differences")?,
+        ]);
+        before = now;
+    }
+    let end = program.ask("stop", Duration::from_secs(120), &session.stop).context("the last check of every page")?;
+    let title = format!(
+        "torture: {} threads check {} MiB that they share, and as much of their own",
+        options.threads, options.mib
+    );
+    let mut report = Report::new("torture", title, &session.host);
+    report.table("", table);
+    report.note(format!(
+        "After the last check of every page: {} checks, {} differences.",
+        end.whole("checks")?,
+        end.whole("differences")?
+    ));
+    report.sample("checks", end.whole("checks")?);
+    report.sample("differences", end.whole("differences")?);
+    report.finish(session.save)?;
+    no_difference(&end)
+}
+
+fn status(program: &mut Workload, session: &Session) -> Result<Reply> {
+    let status = program.ask("status", Duration::from_secs(60), &session.stop)?;
+    no_difference(&status)?;
+    Ok(status)
+}
+
+fn no_difference(status: &Reply) -> Result<()> {
+    let differences = status.whole("differences")?;
+    ensure!(differences == 0, "the program found its memory changed: {differences} differences");
+    Ok(())
+}
+
+fn one_part(
+    program: &mut Workload,
+    part: Part,
+    masu: Option<&Masu>,
+    time: Duration,
+    seed: u64,
+    session: &Session,
+) -> Result<(Blows, Runs)> {
+    let end = Arc::new(AtomicBool::new(false));
+    let (pid, hammer_end) = (program.pid(), Arc::clone(&end));
+    let hammering = part.hammer.then(|| thread::spawn(move || hammer(pid, seed, &hammer_end)));
+    let acted = act(program, masu, time, session);
+    end.store(true, Ordering::Release);
+    let blows = match hammering.map(thread::JoinHandle::join) {
+        None => Blows::default(),
+        Some(Ok(blows)) => blows?,
+        Some(Err(_)) => bail!("the hammer panicked"),
+    };
+    Ok((blows, acted?))
+}
+
+/// Runs masu again and again, or just waits, and asks the program every second.
+fn act(program: &mut Workload, masu: Option<&Masu>, time: Duration, session: &Session) -> Result<Runs> {
+    let (begun, mut runs) = (Instant::now(), Runs::default());
+    while begun.elapsed() < time {
+        let left = time.saturating_sub(begun.elapsed());
+        let Some(masu) = masu else {
+            session.stop.sleep(left.min(Duration::from_secs(1)))?;
+            status(program, session)?;
+            continue;
+        };
+        // Promote what was touched at all, whatever it costs in memory, and give all of it back at the end.
+        let watch = format!("{}s", left.as_secs().clamp(1, 4));
+        let eager = ["--for", &watch, "--hot-fraction", "0.002", "--max-extra-rss", "100%", "--undo"];
+        let attached = masu.attach(program.pid(), &eager, &session.processors)?;
+        let report = attached.finish(Duration::from_secs(60), &session.stop)?;
+        runs.runs += 1;
+        runs.promoted += report.windows_promoted;
+        runs.demoted += report.windows_demoted;
+        runs.refused += report.windows_refused.values().sum::<u64>();
+        status(program, session)?;
+    }
+    Ok(runs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_seconds_with_or_without_their_unit() {
+        assert_eq!(seconds("120s"), Ok(Duration::from_secs(120)));
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        assert!(seconds("-1").is_err() && seconds("soon").is_err() && seconds("inf").is_err());
+    }
+}

@@ -1,0 +1,83 @@
+//! Which rungs hold on this host, found by standing on each.
+
+use linux::{Error, KernelFiles, Pid, damon};
+
+use crate::residency::Viewer;
+use crate::rung::{Rungs, Unavailable};
+use crate::walk::Walker;
+
+/// What standing on each rung brought: the walk comes loaded, since loading it is the proof.
+#[derive(Debug)]
+pub struct Probed {
+    /// Which rungs hold.
+    pub rungs: Rungs,
+    /// The walk, if it does.
+    pub walker: Option<Walker>,
+}
+
+/// Tries every rung on ourselves. Costs about 0.1 s, most of it for loading the walk.
+pub fn probe(files: &impl KernelFiles) -> Probed {
+    let walk = Walker::load().and_then(|walker| can_clear(files).map(|()| walker));
+    let (bpf_walk, walker) = match walk {
+        Ok(walker) => (Ok(()), Some(walker)),
+        Err(why) => (Err(why), None),
+    };
+    Probed { rungs: Rungs { bpf_walk, damon_vaddr: damon_vaddr(files), residency: residency() }, walker }
+}
+
+/// The walk reads; without the clear it would see what was touched since ever. The peak of our own RSS is the one mark
+/// whose clearing changes nothing that anybody reads.
+fn can_clear(files: &impl KernelFiles) -> Result<(), Unavailable> {
+    use linux::clear_refs::{Forget, clear};
+    clear(files, Pid::own(), Forget::PeakRss).map_err(|error| Unavailable {
+        reason: error.to_string(),
+        remedy: "Use a kernel built with CONFIG_PROC_PAGE_MONITOR=y.".to_owned(),
+    })
+}
+
+fn damon_vaddr(files: &impl KernelFiles) -> Result<(), Unavailable> {
+    match damon::available_operations(files) {
+        Ok(operations) if operations.iter().any(|name| name == "vaddr") => Ok(()),
+        Ok(operations) => Err(Unavailable {
+            reason: format!("DAMON cannot watch processes here, only {}", operations.join(", ")),
+            remedy: "Use a kernel built with CONFIG_DAMON_VADDR=y.".to_owned(),
+        }),
+        Err(error @ Error::Denied(_)) => {
+            Err(Unavailable { reason: error.to_string(), remedy: "Run as root.".to_owned() })
+        }
+        Err(error @ Error::Unsupported(_)) => Err(Unavailable {
+            reason: error.to_string(),
+            remedy: "Use a kernel built with CONFIG_DAMON_SYSFS=y and CONFIG_DAMON_VADDR=y.".to_owned(),
+        }),
+        Err(error) => Err(Unavailable {
+            reason: error.to_string(),
+            remedy: "Stop whoever else is using DAMON.".to_owned(),
+        }),
+    }
+}
+
+fn residency() -> Result<(), Unavailable> {
+    Viewer::open(Pid::own()).map(|_| ()).map_err(|error| Unavailable {
+        reason: error.to_string(),
+        remedy: "Run with CAP_SYS_PTRACE; before Linux 6.7 also with CAP_SYS_ADMIN.".to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use linux::fake::FakeKernel;
+
+    use super::*;
+
+    #[test]
+    fn a_host_without_damon_says_which_option_it_lacks() {
+        let why = damon_vaddr(&FakeKernel::new()).unwrap_err();
+        assert!(why.reason.contains("/sys/kernel/mm/damon"), "{}", why.reason);
+        assert!(why.remedy.contains("CONFIG_DAMON_SYSFS"), "{}", why.remedy);
+    }
+
+    #[test]
+    fn a_host_without_clear_refs_cannot_stand_on_the_walk() {
+        assert!(can_clear(&FakeKernel::new()).unwrap_err().remedy.contains("CONFIG_PROC_PAGE_MONITOR"));
+    }
+}

@@ -1,0 +1,358 @@
+//! What this host offers, found out by trying on memory of our own, never by the kernel's version.
+//!
+//! A plain struct comes out; the rules that use it are pure functions in the crates above, so every kind of host can be
+//! tested on one laptop. What could not be found out says why: "no" and "could not be asked" are different answers.
+//!
+//! Cost: some milliseconds; the collapse may wait for memory to be compacted. Side effects: forgets which pages of this
+//! process were touched (`clear_refs`), and for a moment sets up an idle DAMON thread's files if nobody has any. All
+//! memory is given back.
+//!
+//! Truth: the probes below.
+
+mod scratch;
+
+use std::fmt;
+use std::os::fd::AsFd;
+
+use quantities::{AddressRange, Bytes, PageSize};
+use rustix::io::Errno;
+use serde::ser::{Serialize, SerializeMap, Serializer};
+
+use crate::capabilities::Capabilities;
+use crate::clear_refs::{Forget, clear};
+use crate::pagemap::Pagemap;
+use crate::process_madvise::{Advice, advise};
+use crate::{Error, KernelFiles, Pid, capabilities, cgroup, choice, damon, meminfo, smaps, thp};
+use scratch::Scratch;
+
+/// A value, or why it could not be read. Serialises as the value, or as `{"unknown": "why"}`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Known<T> {
+    /// This is so.
+    Value(T),
+    /// It could not be found out, for this reason.
+    Unknown(String),
+}
+
+impl<T> Known<T> {
+    /// The value, if it is known.
+    pub fn value(&self) -> Option<&T> {
+        match self {
+            Known::Value(value) => Some(value),
+            Known::Unknown(_) => None,
+        }
+    }
+
+    /// Why it is not known, if it is not.
+    pub fn why_unknown(&self) -> Option<&str> {
+        match self {
+            Known::Value(_) => None,
+            Known::Unknown(why) => Some(why),
+        }
+    }
+}
+
+impl Known<bool> {
+    /// True only when it is known, and so.
+    pub fn is_yes(&self) -> bool {
+        matches!(self, Known::Value(true))
+    }
+}
+
+impl<T, E: fmt::Display> From<Result<T, E>> for Known<T> {
+    fn from(result: Result<T, E>) -> Known<T> {
+        match result {
+            Ok(value) => Known::Value(value),
+            Err(error) => Known::Unknown(error.to_string()),
+        }
+    }
+}
+
+impl<T: Serialize> Serialize for Known<T> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Known::Value(value) => value.serialize(to),
+            Known::Unknown(why) => {
+                let mut map = to.serialize_map(Some(1))?;
+                map.serialize_entry("unknown", why)?;
+                map.end()
+            }
+        }
+    }
+}
+
+/// How far the kernel defends itself against root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Lockdown {
+    /// Not at all.
+    None,
+    /// It cannot be changed.
+    Integrity,
+    /// Nor can its memory be read, which rules out the walk of the page tables.
+    Confidentiality,
+}
+
+/// What this host offers.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct HostFacts {
+    /// The kernel's release, for display; nothing may be decided by it.
+    pub kernel_release: Known<String>,
+    /// Processors that this process may use.
+    pub cores: Known<usize>,
+    /// Memory of the host.
+    pub memory_bytes: Known<Bytes>,
+    /// Levels of the page tables, 4 or 5.
+    pub page_table_levels: Known<u8>,
+    /// The kernel describes its types, which BPF programs need (`/sys/kernel/btf/vmlinux`).
+    pub btf: Known<bool>,
+    /// How far the kernel defends itself against root.
+    pub lockdown: Known<Lockdown>,
+    /// What we are allowed to.
+    pub capabilities: Known<Capabilities>,
+    /// Clearing the accessed bits works: fewer pages count as referenced afterwards.
+    pub clear_refs: Known<bool>,
+    /// Written pages can be told from others since a clear (CONFIG_MEM_SOFT_DIRTY).
+    pub soft_dirty: Known<bool>,
+    /// The scan of page states works (`PAGEMAP_SCAN`).
+    pub pagemap_scan: Known<bool>,
+    /// A window of small pages can be made huge on demand, as it is for another process.
+    pub collapse: Known<bool>,
+    /// Advising `MADV_COLD` on one page of a huge page splits it.
+    pub cold_splits: Known<bool>,
+    /// After such a split the pages that hold only zeros are free memory again.
+    pub split_frees_zero_pages: Known<bool>,
+    /// What DAMON can watch: `vaddr`, `fvaddr`, `paddr`; nothing without DAMON.
+    pub damon_operations: Known<Vec<String>>,
+    /// Who gets huge pages at the first touch; `None` for a kernel without huge pages.
+    pub thp_enabled: Known<Option<thp::Enabled>>,
+    /// The kernel's own collapsing thread can be had.
+    pub khugepaged: Known<bool>,
+    /// The group that limits this process's memory most; none where memory is not accounted by groups.
+    pub cgroup_memory: Known<Option<cgroup::Memory>>,
+}
+
+impl HostFacts {
+    /// Finds out all of it. `files` are the host's; with others, the probes that need both answer that they do not know.
+    pub fn gather(files: &impl KernelFiles) -> HostFacts {
+        let huge = probe_huge_window(files);
+        let release = files.read("proc/sys/kernel/osrelease").map(|text| text.trim().to_owned());
+        HostFacts {
+            kernel_release: release.map_err(|errno| Error::of_host("read", "/proc/sys/kernel/osrelease", errno)).into(),
+            cores: std::thread::available_parallelism().map(std::num::NonZero::get).into(),
+            memory_bytes: meminfo::meminfo(files).map(|info| info.total).into(),
+            page_table_levels: page_table_levels(),
+            btf: is_listed(files, "sys/kernel/btf", "vmlinux"),
+            lockdown: lockdown(files),
+            capabilities: capabilities::own(files).into(),
+            clear_refs: clear_refs_works(files).into(),
+            soft_dirty: soft_dirty_works(files).into(),
+            pagemap_scan: pagemap_scan_works(),
+            collapse: huge.collapse,
+            cold_splits: huge.cold_splits,
+            split_frees_zero_pages: huge.split_frees_zero_pages,
+            damon_operations: none_where_missing(damon::available_operations(files)),
+            thp_enabled: none_where_missing(thp::enabled(files).map(Some)),
+            khugepaged: supported(thp::khugepaged(files)),
+            cgroup_memory: cgroup::memory(files, Pid::own()).into(),
+        }
+    }
+}
+
+/// Missing on the host is a "no".
+fn supported<T>(answer: Result<T, Error>) -> Known<bool> {
+    match answer {
+        Ok(_) => Known::Value(true),
+        Err(Error::Unsupported(_)) => Known::Value(false),
+        Err(error) => Known::Unknown(error.to_string()),
+    }
+}
+
+/// Missing on the host is "nothing".
+fn none_where_missing<T: Default>(answer: Result<T, Error>) -> Known<T> {
+    match answer {
+        Err(Error::Unsupported(_)) => Known::Value(T::default()),
+        other => other.into(),
+    }
+}
+
+fn is_listed(files: &impl KernelFiles, directory: &str, name: &str) -> Known<bool> {
+    match files.list(directory) {
+        Ok(names) => Known::Value(names.iter().any(|other| other == name)),
+        Err(Errno::NOENT) => Known::Value(false),
+        Err(errno) => Known::Unknown(Error::of_host("list", format_args!("/{directory}"), errno).to_string()),
+    }
+}
+
+/// With five levels there is memory above 128 TiB for those who ask for it.
+fn page_table_levels() -> Known<u8> {
+    if !cfg!(target_arch = "x86_64") {
+        return Known::Unknown("only known how to find out on x86-64".to_owned());
+    }
+    match Scratch::at(1 << 50) {
+        Ok(_) => Known::Value(5),
+        Err(Errno::NOMEM) => Known::Value(4),
+        Err(errno) => Known::Unknown(Error::of_host("map", "memory above 128 TiB", errno).to_string()),
+    }
+}
+
+fn lockdown(files: &impl KernelFiles) -> Known<Lockdown> {
+    const DIRECTORY: &str = "sys/kernel/security";
+    const WORDS: [(&str, Lockdown); 3] =
+        [("none", Lockdown::None), ("integrity", Lockdown::Integrity), ("confidentiality", Lockdown::Confidentiality)];
+    match files.read(&format!("{DIRECTORY}/lockdown")) {
+        Ok(text) => choice::parse(&format!("/{DIRECTORY}/lockdown"), &text, &WORDS).into(),
+        // An empty directory is where securityfs would be mounted; the kernel may be locked down all the same.
+        Err(Errno::NOENT) if files.list(DIRECTORY).is_ok_and(|names| names.is_empty()) => {
+            Known::Unknown(format!("securityfs is not mounted on /{DIRECTORY}"))
+        }
+        Err(Errno::NOENT) => Known::Value(Lockdown::None),
+        Err(errno) => Known::Unknown(Error::of_host("read", format_args!("/{DIRECTORY}/lockdown"), errno).to_string()),
+    }
+}
+
+/// Touches a MiB, forgets, and looks whether at least half of it is forgotten: other threads may touch other memory.
+fn clear_refs_works(files: &impl KernelFiles) -> Result<bool, Error> {
+    let mut scratch = scratch(Bytes::mib(1))?;
+    scratch.touch_all();
+    let referenced = || smaps::rollup(files, Pid::own()).map(|rollup| rollup.referenced);
+    let before = referenced()?;
+    match clear(files, Pid::own(), Forget::AllPages) {
+        Ok(()) => {}
+        Err(Error::Gone(_)) => return Ok(false), // our own file is missing: CONFIG_PROC_PAGE_MONITOR is off
+        Err(error) => return Err(error),
+    }
+    Ok(referenced()? + Bytes::kib(512) <= before)
+}
+
+/// Follows one page: marked when written, unmarked by the clear, marked when written again.
+fn soft_dirty_works(files: &impl KernelFiles) -> Result<bool, Error> {
+    const SOFT_DIRTY: u64 = 1 << 55;
+    let mut scratch = scratch(PageSize::Small.bytes())?;
+    let range = scratch.range();
+    let pagemap = Pagemap::open(Pid::own())?;
+    let marked = || pagemap.entries(range).map(|entries| entries.first().is_some_and(|page| page.0 & SOFT_DIRTY != 0));
+    scratch.touch_all();
+    if !marked()? {
+        return Ok(false);
+    }
+    clear(files, Pid::own(), Forget::SoftDirty)?;
+    if marked()? {
+        return Ok(false);
+    }
+    scratch.touch_all();
+    marked()
+}
+
+fn pagemap_scan_works() -> Known<bool> {
+    let found = || {
+        let mut scratch = scratch(PageSize::Small.bytes())?;
+        scratch.touch_all();
+        let runs = Pagemap::open(Pid::own())?.scan(scratch.range())?;
+        Ok(runs.iter().any(|run| run.present && run.range == scratch.range()))
+    };
+    match found() {
+        Ok(found) => Known::Value(found),
+        Err(Error::Unsupported(_)) => Known::Value(false),
+        Err(error) => Known::Unknown(error.to_string()),
+    }
+}
+
+/// What a window of our own taught.
+struct HugeWindow {
+    collapse: Known<bool>,
+    cold_splits: Known<bool>,
+    split_frees_zero_pages: Known<bool>,
+}
+
+/// Makes a window with one touched page huge, and splits it again.
+fn probe_huge_window(files: &impl KernelFiles) -> HugeWindow {
+    let unknown = |why: &str| Known::Unknown(why.to_owned());
+    let stopped = |collapse: Known<bool>, why: &str| HugeWindow {
+        collapse,
+        cold_splits: unknown(why),
+        split_frees_zero_pages: unknown(why),
+    };
+    const NO_HUGE_PAGE: &str = "no huge page to split";
+    let (scratch, collapsed) = match collapse_a_window(files) {
+        Ok(Ok(done)) => done,
+        Ok(Err(refused)) => return stopped(Known::Value(false), &refused),
+        Err(why) => return stopped(Known::Unknown(why), NO_HUGE_PAGE),
+    };
+    if collapsed.anon_huge_pages != PageSize::Huge.bytes() {
+        return stopped(Known::Value(false), NO_HUGE_PAGE);
+    }
+    let page = first_page(scratch.range());
+    let after = own_pidfd()
+        .and_then(|pidfd| advise(pidfd.as_fd(), &[page], Advice::Cold).map_err(|errno| failed("split a window", errno)))
+        .and_then(|_| residency(files, scratch.range()));
+    match after {
+        Ok(after) => {
+            let split = after.anon_huge_pages == Bytes(0);
+            // All but one of its 512 pages hold only zeros.
+            let freed = if split { Known::Value(after.rss <= Bytes::mib(1)) } else { unknown("it did not split") };
+            HugeWindow { collapse: Known::Value(true), cold_splits: Known::Value(split), split_frees_zero_pages: freed }
+        }
+        Err(error) => stopped(Known::Value(true), &error.to_string()),
+    }
+}
+
+/// What is in one mapping of our own.
+struct Residency {
+    rss: Bytes,
+    anon_huge_pages: Bytes,
+}
+
+/// A window on which collapse was tried and accepted. The inner error says that this kernel refuses it always, the
+/// outer one why it could not be tried.
+fn collapse_a_window(files: &impl KernelFiles) -> Result<Result<(Scratch, Residency), String>, String> {
+    let refused = |errno| failed("collapse a window", errno).to_string();
+    let scratch = Scratch::window_with_one_touched_page().map_err(|errno| failed("map", errno).to_string())?;
+    let pidfd = own_pidfd().map_err(|error| error.to_string())?;
+    match advise(pidfd.as_fd(), &[scratch.range()], Advice::Collapse) {
+        Ok(_) => {}
+        Err(Errno::INVAL) => {
+            // So the kernel answers when it does not know the advice, and when we may not have huge pages.
+            let status = crate::status::status(files, Pid::own()).map_err(|error| error.to_string())?;
+            let forbidden = status.huge_pages == crate::status::HugePages::Forbidden;
+            return if forbidden {
+                Err("huge pages are forbidden to this process".to_owned())
+            } else {
+                Ok(Err(refused(Errno::INVAL)))
+            };
+        }
+        Err(errno @ (Errno::NOSYS | Errno::OPNOTSUPP)) => return Ok(Err(refused(errno))),
+        Err(errno) => return Err(refused(errno)),
+    }
+    let residency = residency(files, scratch.range()).map_err(|error| error.to_string())?;
+    Ok(Ok((scratch, residency)))
+}
+
+fn residency(files: &impl KernelFiles, range: AddressRange) -> Result<Residency, Error> {
+    let details = smaps::details(files, Pid::own())?;
+    let ours = details.into_iter().filter(|detail| detail.mapping.range.intersection(range).is_some());
+    Ok(ours.fold(Residency { rss: Bytes(0), anon_huge_pages: Bytes(0) }, |sum, detail| Residency {
+        rss: sum.rss + detail.rss,
+        anon_huge_pages: sum.anon_huge_pages + detail.anon_huge_pages,
+    }))
+}
+
+fn first_page(range: AddressRange) -> AddressRange {
+    let start = range.start().0;
+    AddressRange::new(start, start + PageSize::Small.bytes().0).unwrap_or(range)
+}
+
+fn scratch(size: Bytes) -> Result<Scratch, Error> {
+    Scratch::of(size).map_err(|errno| failed("map", errno))
+}
+
+fn own_pidfd() -> Result<std::os::fd::OwnedFd, Error> {
+    Pid::own().open()
+}
+
+fn failed(operation: &str, errno: Errno) -> Error {
+    Error::of_host(operation, "of our own memory", errno)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,109 @@
+//! Memory of our own to try things on. Nothing else refers to it, and it is given back when dropped.
+
+use std::ffi::c_void;
+use std::ptr::{null_mut, without_provenance_mut};
+
+use quantities::{Address, AddressRange, Bytes, PageSize};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
+
+/// A private anonymous mapping, and the part of it that may be touched.
+///
+/// # Safety
+/// `mapped` and `length` describe one whole mapping, made here and owned by this value alone; no reference into it is
+/// ever made; `range` lies inside it and is readable and writable.
+#[derive(Debug)]
+pub(super) struct Scratch {
+    mapped: *mut c_void,
+    length: usize,
+    range: AddressRange,
+}
+
+impl Scratch {
+    /// So much untouched memory, anywhere.
+    pub(super) fn of(size: Bytes) -> Result<Scratch, Errno> {
+        map(null_mut(), size, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
+    }
+
+    /// One page at this address.
+    pub(super) fn at(address: u64) -> Result<Scratch, Errno> {
+        let hint = without_provenance_mut(usize::try_from(address).map_err(|_| Errno::NOMEM)?);
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
+        map(hint, PageSize::Small.bytes(), ProtFlags::READ | ProtFlags::WRITE, flags)
+    }
+
+    /// One whole window of which only the first page was touched, and small at that, even where the first touch of a
+    /// window gets a huge page: no more than that page may be touched when it is.
+    pub(super) fn window_with_one_touched_page() -> Result<Scratch, Errno> {
+        let twice = Bytes(2 * PageSize::Huge.bytes().0);
+        let mut scratch = map(null_mut(), twice, ProtFlags::empty(), MapFlags::PRIVATE)?;
+        let Some(window) = scratch.range.whole_windows().next().map(|window| window.range()) else {
+            return Err(Errno::NOMEM);
+        };
+        let page = AddressRange::new(window.start().0, window.start().0 + PageSize::Small.bytes().0);
+        scratch.range = page.map_err(|_| Errno::NOMEM)?;
+        scratch.allow_touching()?;
+        scratch.touch_all();
+        scratch.range = window;
+        scratch.allow_touching()?;
+        Ok(scratch)
+    }
+
+    /// The part that may be touched.
+    pub(super) fn range(&self) -> AddressRange {
+        self.range
+    }
+
+    /// Writes to every page of it.
+    pub(super) fn touch_all(&mut self) {
+        let step = PageSize::Small.bytes().0;
+        for address in (self.range.start().0..self.range.end().0).step_by(usize_of(step)) {
+            let pointer = self.pointer_to(Address(address)).cast::<u8>();
+            // SAFETY: the first byte of a page of `range`, which is writable and inside the mapping; no reference to
+            // it exists.
+            unsafe { pointer.write_volatile(1) };
+        }
+    }
+
+    fn allow_touching(&mut self) -> Result<(), Errno> {
+        let pointer = self.pointer_to(self.range.start());
+        let length = usize_of(self.range.bytes().0);
+        // SAFETY: whole pages inside the mapping; only the right to read and write is added.
+        unsafe { mprotect(pointer, length, MprotectFlags::READ | MprotectFlags::WRITE) }
+    }
+
+    /// A pointer into the mapping; `address` lies in it.
+    fn pointer_to(&self, address: Address) -> *mut c_void {
+        self.mapped.wrapping_byte_add(usize_of(address.0) - self.mapped.addr())
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // SAFETY: the whole mapping, made in `map` and owned by `self`; no reference into it exists.
+        let unmapped = unsafe { munmap(self.mapped, self.length) };
+        debug_assert!(unmapped.is_ok(), "{unmapped:?}");
+    }
+}
+
+fn map(hint: *mut c_void, size: Bytes, rights: ProtFlags, flags: MapFlags) -> Result<Scratch, Errno> {
+    let length = usize_of(size.0);
+    // SAFETY: a fresh anonymous mapping. With a hint it carries FIXED_NOREPLACE, so nothing that exists is replaced.
+    let mapped = unsafe { mmap_anonymous(hint, length, rights, flags)? };
+    let start = mapped.addr() as u64;
+    match AddressRange::new(start, start + size.0) {
+        Ok(range) if hint.is_null() || hint == mapped => Ok(Scratch { mapped, length, range }),
+        // Before Linux 4.17 the flag was unknown and the hint a mere hint.
+        _ => {
+            // SAFETY: the mapping made above, to which nothing refers.
+            unsafe { munmap(mapped, length)? };
+            Err(Errno::NOMEM)
+        }
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "addresses are 64 bits wide on every machine masu runs on")]
+const fn usize_of(number: u64) -> usize {
+    const { assert!(usize::BITS == 64) };
+    number as usize
+}

@@ -1,0 +1,150 @@
+//! `masu attach`.
+
+use std::io::{IsTerminal, Write, stdout};
+
+use hugepages::attach::{Control, ROUND_MIN, Settings, Until, attach};
+use hugepages::program::RunningProgram;
+use hugepages::report::Report;
+use hugepages::target::Target;
+use hugepages::{pace, policy};
+use linux::Pid;
+use quantities::{Fraction, NonZeroFraction};
+
+use crate::args::AttachTask;
+use crate::control::{Stop, Terminal, own_cpu_time};
+use crate::failure::Failure;
+use crate::open::{Observers, Purpose, admit};
+use crate::print::{Table, percent};
+use crate::{Done, HOST};
+
+/// Added to our niceness: goes before ordinary programs, uses next to no processor time.
+const HASTE: i32 = -10;
+
+pub fn run(task: &AttachTask) -> Result<Done, Failure> {
+    let stop = Stop::on_signals()?;
+    let mut pids = task.pids.clone();
+    pids.sort_unstable();
+    pids.dedup();
+    // Everything that can be said against a process is said before anything is loaded.
+    let (admitted, mut done) = each(&pids, |pid| admit(pid, Purpose::Attach).map(|status| (pid, status.name)))?;
+    let observers = Observers::find(task.rung)?;
+    let (opened, in_part) = each(&admitted, |(pid, name)| open(&observers, pid, name))?;
+    done = done.max(in_part);
+    let (mut targets, programs): (Vec<Target>, Vec<_>) = opened.into_iter().unzip();
+
+    // While a window is being promoted the program may wait for us, so we must not wait for others. Without the
+    // privilege it goes on as it is.
+    let _ = rustix::process::nice(HASTE);
+    let mut terminal = Terminal::new(stop, programs);
+    let settings = settings(task);
+    let outcome = attach(&mut targets, settings, &mut terminal);
+    terminal.finish();
+    if task.undo {
+        for target in &mut targets {
+            // A program that ended has nothing left to undo.
+            let _ = target.undo();
+        }
+    }
+    let reports: Vec<Report> = targets.iter().map(|target| Report::of(target, own_cpu_time(), task.dry_run)).collect();
+    for report in &reports {
+        if task.json { print_json(report)? } else { print_table(report, terminal.now().as_secs_f64())? }
+        if report.ended {
+            eprintln!("masu: process {} ({}) ended meanwhile", report.pid, report.name);
+            done = done.max(Done::InPart);
+        }
+    }
+    outcome.map_err(|error| Failure::at_process(&error))?;
+    Ok(done)
+}
+
+/// Does something for each; a failure of some is printed, of all is returned.
+fn each<T: Clone, U>(all: &[T], mut work: impl FnMut(T) -> Result<U, Failure>) -> Result<(Vec<U>, Done), Failure> {
+    let mut good = Vec::new();
+    let mut failures = Vec::new();
+    for one in all {
+        match work(one.clone()) {
+            Ok(result) => good.push(result),
+            Err(failure) => failures.push(failure),
+        }
+    }
+    let last = if good.is_empty() { failures.pop() } else { None };
+    let done = if failures.is_empty() { Done::Whole } else { Done::InPart };
+    failures.iter().for_each(|failure| eprintln!("{failure}"));
+    match last {
+        Some(failure) => Err(failure),
+        None => Ok((good, done)),
+    }
+}
+
+fn open(observers: &Observers, pid: Pid, name: String) -> Result<(Target, std::os::fd::OwnedFd), Failure> {
+    let at_process = |error: linux::Error| Failure::at_process(&error);
+    let program = RunningProgram::open(&*HOST, pid).map_err(at_process)?;
+    let ends = pid.open().map_err(at_process)?;
+    let source = observers.open(pid)?;
+    let target = Target::new(pid, name, Box::new(program), source).map_err(at_process)?;
+    Ok((target, ends))
+}
+
+fn settings(task: &AttachTask) -> Settings {
+    let until = match task.time {
+        Some(time) => Until::For(time),
+        None if task.until_settled => Until::Settled,
+        None => Until::Stopped,
+    };
+    let policy = policy::Settings {
+        hot_fraction: task.hot_fraction,
+        max_extra_rss: task.max_extra_rss,
+        idle_rounds: task.demote_after,
+        settle_noise: Fraction::clamped(0.005),
+        ..policy::PAPER
+    };
+    Settings { policy, pace: pace::MEASURED, until, dry_run: task.dry_run, round_min: ROUND_MIN }
+}
+
+fn print_json(report: &Report) -> Result<(), Failure> {
+    let mut out = stdout().lock();
+    serde_json::to_writer(&mut out, report)?;
+    writeln!(out)?;
+    Ok(())
+}
+
+fn print_table(report: &Report, ran_s: f64) -> Result<(), Failure> {
+    let mut out = stdout().lock();
+    let planned = if report.dry_run { "   dry run: nothing was promoted or demoted" } else { "" };
+    writeln!(out, "process {} ({})   observed by {}{planned}", report.pid, report.name, report.rung)?;
+    writeln!(out)?;
+    let mut windows = Table::new(&["windows", "of 2 MiB"]);
+    let mut row = |what: &str, count: u64| windows.row([what.to_owned(), count.to_string()]);
+    row("seen", report.windows_seen);
+    row("hot", report.windows_hot);
+    row(if report.dry_run { "would promote" } else { "promoted" }, report.windows_promoted);
+    row("demoted", report.windows_demoted);
+    row("some pages hot, too few", report.windows_compactable);
+    for (reason, count) in &report.windows_refused {
+        row(&format!("refused: {}", reason.explanation()), *count);
+    }
+    windows.write(&mut out, "  ")?;
+    writeln!(out)?;
+    let mut figures = Table::new(&["figure", "value"]);
+    let mut row = |what: &str, value: String| figures.row([what.to_owned(), value]);
+    row("resident memory before", report.rss_before_bytes.to_string());
+    row("resident memory after", report.rss_after_bytes.map_or("ended".to_owned(), |rss| rss.to_string()));
+    row("of that by promotion", format!("{} ({})", report.extra_rss_bytes, percent(report.extra_rss_fraction)));
+    row("returned by demotion", report.returned_bytes.to_string());
+    row("settled", report.settled_s.map_or(format!("not in {ran_s:.1} s"), |s| format!("after {s:.1} s")));
+    row("one look", report.scan_us_per_gib.map_or("none".to_owned(), |us| format!("{:.2} ms/GiB", us / 1e3)));
+    row("one clear", report.clear_us_per_gib.map_or("none".to_owned(), |us| format!("{:.2} ms/GiB", us / 1e3)));
+    row("processor time of masu", format!("{:.2} s of {ran_s:.1} s", report.cpu_s));
+    figures.write(&mut out, "  ")?;
+    writeln!(out)?;
+    let mut what_if = Table::new(&["hot fraction", "huge windows", "extra memory, without a budget"]);
+    for line in &report.what_if {
+        let fraction = NonZeroFraction::new(line.hot_fraction).map_or_else(|_| String::new(), |f| f.to_string());
+        what_if.row([fraction, line.windows.to_string(), line.extra_rss_bytes.to_string()]);
+    }
+    what_if.write(&mut out, "  ")?;
+    if out.is_terminal() {
+        writeln!(out)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,82 @@
+//! What is said when something cannot be done: one line with operation, object and the kernel's answer; a second with
+//! the way out, if we know one.
+
+use std::fmt;
+
+/// A task that was not done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    line: String,
+    remedy: Option<String>,
+    broken_pipe: bool,
+}
+
+impl Failure {
+    pub fn new(line: impl fmt::Display) -> Failure {
+        Failure { line: line.to_string(), remedy: None, broken_pipe: false }
+    }
+
+    #[must_use]
+    pub fn remedy(self, remedy: impl fmt::Display) -> Failure {
+        Failure { remedy: Some(remedy.to_string()), ..self }
+    }
+
+    /// True when whoever read our output has gone, which is a normal end.
+    pub fn is_broken_pipe(&self) -> bool {
+        self.broken_pipe
+    }
+
+    /// A failure at a process, with the remedies that fit most of them.
+    pub fn at_process(error: &linux::Error) -> Failure {
+        let failure = Failure::new(error);
+        match error {
+            linux::Error::Gone(_) => failure.remedy("The process has ended; `pgrep -a NAME` finds a running one."),
+            linux::Error::Denied(_) => {
+                failure.remedy("Run as root, or with CAP_SYS_PTRACE, CAP_SYS_NICE, CAP_BPF and CAP_PERFMON.")
+            }
+            linux::Error::Unsupported(_) => failure.remedy("`masu facts` lists what this host offers and what is missing."),
+            linux::Error::Malformed { .. } | linux::Error::Other(_) => failure,
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "masu: {}", self.line)?;
+        match &self.remedy {
+            Some(remedy) => write!(f, "\n    {remedy}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Failure {
+        let broken_pipe = error.kind() == std::io::ErrorKind::BrokenPipe;
+        Failure { broken_pipe, ..Failure::new(format!("cannot write the output: {error}")) }
+    }
+}
+
+impl From<serde_json::Error> for Failure {
+    fn from(error: serde_json::Error) -> Failure {
+        std::io::Error::from(error).into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_line_and_the_way_out() {
+        let failure = Failure::new("cannot attach to process 2: it is a kernel thread").remedy("Name a program.");
+        assert_eq!(failure.to_string(), "masu: cannot attach to process 2: it is a kernel thread\n    Name a program.");
+    }
+
+    #[test]
+    fn a_reader_who_left_is_a_normal_end() {
+        let gone = std::io::Error::from(std::io::ErrorKind::BrokenPipe);
+        assert!(Failure::from(gone).is_broken_pipe());
+        assert!(!Failure::from(std::io::Error::from(std::io::ErrorKind::StorageFull)).is_broken_pipe());
+    }
+}

@@ -1,0 +1,93 @@
+//! The command: arguments, wiring, printing. What masu decides and does is in the crates below.
+
+#![forbid(unsafe_code)]
+
+mod args;
+mod attach;
+mod control;
+mod facts;
+mod failure;
+mod open;
+mod pages;
+mod print;
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::LazyLock;
+
+use clap::{CommandFactory, Parser};
+use linux::Rooted;
+use linux::knobs;
+
+use args::{Args, Task};
+use failure::Failure;
+
+/// The running kernel's files, for the life of the command.
+pub(crate) static HOST: LazyLock<Rooted> = LazyLock::new(Rooted::host);
+
+/// Where journals of turned knobs are kept until they are put back.
+pub(crate) const JOURNALS: &str = "/run/masu";
+
+/// How a task ended, as an exit status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Done {
+    /// 0.
+    Whole,
+    /// 1: each failure was printed.
+    InPart,
+}
+
+/// The command's definition, for man pages and completions.
+pub fn command() -> clap::Command {
+    Args::command()
+}
+
+/// Runs the command with the arguments of this process.
+pub fn main() -> ExitCode {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => return usage(&error),
+    };
+    put_back_what_a_crash_left();
+    let outcome = match &args.task {
+        Task::Facts(task) => facts::run(task),
+        Task::Pages(task) => pages::run(task),
+        Task::Attach(task) => attach::run(task),
+    };
+    match outcome {
+        Ok(Done::Whole) => ExitCode::SUCCESS,
+        Ok(Done::InPart) => ExitCode::from(1),
+        Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("{failure}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// A usage error on one line, with the way to more; help and version as clap prints them.
+fn usage(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        // Nobody listens any more: a normal end.
+        let _ = error.print();
+        return ExitCode::SUCCESS;
+    }
+    let text = error.to_string();
+    let said = text.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
+    let line: Vec<&str> = said.filter(|line| !line.is_empty() && !line.starts_with("For more")).collect();
+    let line = line.join(" ");
+    let line = line.strip_prefix("error: ").unwrap_or(&line);
+    eprintln!("{}", Failure::new(line).remedy("`masu --help` and `masu COMMAND --help` explain every option."));
+    ExitCode::from(2)
+}
+
+/// Knobs that an earlier masu turned and could not put back, because it was killed.
+fn put_back_what_a_crash_left() {
+    let restored = knobs::replay(&*HOST, Path::new(JOURNALS)).unwrap_or_default();
+    for knob in restored {
+        match knob.failure {
+            None => eprintln!("masu: put back /{} = {} (left by process {})", knob.path, knob.value, knob.writer),
+            Some(error) => eprintln!("masu: could not put back what process {} had turned: {error}", knob.writer),
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! From a process id on the command line to something that can be observed: every reason against it has its own line.
+
+use access::damon::DamonSource;
+use access::probe::{Probed, probe};
+use access::residency::ResidencySource;
+use access::walk::WalkSource;
+use access::{Rung, Source, choose_rung};
+use linux::exe::{WordSize, word_size};
+use linux::status::{self, HugePages, Status};
+use linux::{Error, KernelFiles, Pid, capabilities, damon, knobs::Knobs};
+
+use crate::failure::Failure;
+use crate::{HOST, JOURNALS};
+
+/// The ways of observing on this host, and the one chosen.
+pub struct Observers {
+    probed: Probed,
+    pub rung: Rung,
+    /// Keeps the promise to take DAMON down, should we be killed.
+    _knobs: Option<Knobs<'static, linux::Rooted>>,
+}
+
+impl Observers {
+    /// Finds the best rung, or checks the one that was asked for.
+    pub fn find(wanted: Option<Rung>) -> Result<Observers, Failure> {
+        let probed = probe(&*HOST);
+        let rung = choose_rung(&probed.rungs, wanted).map_err(|missing| {
+            let reasons: Vec<String> = missing.iter().map(|(rung, why)| format!("{rung}: {}", why.reason)).collect();
+            let remedies: Vec<&str> = missing.iter().map(|(_, why)| why.remedy.as_str()).collect();
+            Failure::new(format!("cannot observe any process: {}", reasons.join("; "))).remedy(remedies.join(" "))
+        })?;
+        if wanted.is_none() && rung != Rung::BpfWalk {
+            for (better, why) in probed.rungs.best().1 {
+                eprintln!("masu: observing by {rung} ({}), not by {better}: {}", rung.exactness(), why.reason);
+            }
+        }
+        let knobs = if rung == Rung::DamonVaddr { Some(promise_to_take_damon_down()?) } else { None };
+        Ok(Observers { probed, rung, _knobs: knobs })
+    }
+
+    /// An observer of `pid`.
+    pub fn open(&self, pid: Pid) -> Result<Box<dyn Source>, Failure> {
+        let files: &'static linux::Rooted = &HOST;
+        let source: Result<Box<dyn Source>, Error> = match (self.rung, &self.probed.walker) {
+            (Rung::BpfWalk, Some(walker)) => {
+                WalkSource::new(walker.clone(), files, pid).map(|source| Box::new(source) as Box<dyn Source>)
+            }
+            (Rung::DamonVaddr, _) => DamonSource::start(files, pid).map(|source| Box::new(source) as Box<dyn Source>),
+            (Rung::BpfWalk | Rung::Residency, _) => {
+                ResidencySource::new(files, pid).map(|source| Box::new(source) as Box<dyn Source>)
+            }
+        };
+        source.map_err(|error| Failure::at_process(&error))
+    }
+}
+
+fn promise_to_take_damon_down() -> Result<Knobs<'static, linux::Rooted>, Failure> {
+    let failed = |error: Error| Failure::new(format!("cannot keep a journal for DAMON: {error}"));
+    let mut knobs = Knobs::open(&*HOST, std::path::Path::new(JOURNALS)).map_err(failed)?;
+    for (path, value) in damon::UNDO {
+        knobs.promise(path, value).map_err(failed)?;
+    }
+    Ok(knobs)
+}
+
+/// What is to be done with a process: attaching asks more of it than looking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Read only.
+    Look,
+    /// Promote and demote.
+    Attach,
+}
+
+impl Purpose {
+    fn verb(self) -> &'static str {
+        match self {
+            Purpose::Look => "look at",
+            Purpose::Attach => "attach to",
+        }
+    }
+}
+
+/// Checks that `pid` is something masu can work on, and returns its status.
+pub fn admit(pid: Pid, purpose: Purpose) -> Result<Status, Failure> {
+    let status = status::status(&*HOST, pid).map_err(|error| {
+        let failure = match &error {
+            Error::Gone(_) => Failure::new(format!("cannot {} process {pid}: no such process (ESRCH)", purpose.verb())),
+            other => Failure::new(other),
+        };
+        failure.remedy("`pgrep -a NAME` finds a running one.")
+    })?;
+    judge(pid, &status, purpose)?;
+    match word_size(pid) {
+        Ok(WordSize::Bits32) => {
+            return Err(refuse(pid, purpose, "it is a 32-bit program", "Only 64-bit programs have room for huge pages to pay."));
+        }
+        Err(Error::Denied(_)) => {
+            let why = "it belongs to somebody else: permission denied (EACCES)";
+            return Err(refuse(pid, purpose, why, "Run as root, or with CAP_SYS_PTRACE."));
+        }
+        Ok(WordSize::Bits64) | Err(_) => {}
+    }
+    if purpose == Purpose::Attach {
+        may_advise(pid, &*HOST)?;
+    }
+    Ok(status)
+}
+
+/// What the status alone says against it.
+fn judge(pid: Pid, status: &Status, purpose: Purpose) -> Result<(), Failure> {
+    let no = |why: &str, remedy: &str| Err(refuse(pid, purpose, why, remedy));
+    if status.thread_group != pid {
+        let leader = status.thread_group;
+        return no(&format!("it is a thread of process {leader}"), &format!("Name the process: {leader}."));
+    }
+    if status.kernel_thread {
+        return no("it is a kernel thread", "Kernel threads have no memory of their own; name a program.");
+    }
+    if status.zombie {
+        return no("it has ended and waits for its parent (zombie)", "Name a running program.");
+    }
+    if purpose == Purpose::Attach && status.huge_pages == HugePages::Forbidden {
+        let why = format!("{} forbids huge pages for itself (prctl PR_SET_THP_DISABLE; THP_enabled: 0)", status.name);
+        return no(&why, "Redis: start it with `disable-thp no`, or with THP set to madvise.");
+    }
+    Ok(())
+}
+
+fn may_advise(pid: Pid, files: &impl KernelFiles) -> Result<(), Failure> {
+    let own = capabilities::own(files).map_err(|error| Failure::at_process(&error))?;
+    if own.contains(capabilities::Capability::SysNice) {
+        return Ok(());
+    }
+    let why = "advice to another process needs CAP_SYS_NICE: operation not permitted (EPERM)";
+    Err(refuse(pid, Purpose::Attach, why, "Run as root, or with CAP_SYS_NICE and CAP_SYS_PTRACE."))
+}
+
+fn refuse(pid: Pid, purpose: Purpose, why: &str, remedy: &str) -> Failure {
+    Failure::new(format!("cannot {} process {pid}: {why}", purpose.verb())).remedy(remedy)
+}
+
+#[cfg(test)]
+mod tests {
+    use quantities::Bytes;
+
+    use super::*;
+
+    fn program() -> Status {
+        Status {
+            name: "redis-server".to_owned(),
+            thread_group: Pid(42),
+            uid: 0,
+            threads: 4,
+            kernel_thread: false,
+            zombie: false,
+            huge_pages: HugePages::Allowed,
+            rss: Bytes::gib(1),
+            rss_peak: Bytes::gib(1),
+            locked: Bytes(0),
+            effective_capabilities: 0,
+        }
+    }
+
+    fn said(status: &Status, purpose: Purpose) -> String {
+        judge(Pid(42), status, purpose).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn an_ordinary_program_is_admitted() {
+        assert_eq!(judge(Pid(42), &program(), Purpose::Attach), Ok(()));
+    }
+
+    #[test]
+    fn each_reason_against_a_process_has_its_own_line() {
+        let thread = Status { thread_group: Pid(40), ..program() };
+        assert_eq!(
+            said(&thread, Purpose::Attach),
+            "masu: cannot attach to process 42: it is a thread of process 40\n    Name the process: 40."
+        );
+        let kernel = Status { kernel_thread: true, ..program() };
+        assert!(said(&kernel, Purpose::Look).starts_with("masu: cannot look at process 42: it is a kernel thread\n"));
+        let zombie = Status { zombie: true, ..program() };
+        assert!(said(&zombie, Purpose::Look).contains("zombie"));
+    }
+
+    #[test]
+    fn a_program_that_forbids_huge_pages_can_be_looked_at_but_not_attached_to() {
+        let forbidding = Status { huge_pages: HugePages::Forbidden, ..program() };
+        assert_eq!(judge(Pid(42), &forbidding, Purpose::Look), Ok(()));
+        let said = said(&forbidding, Purpose::Attach);
+        assert!(said.contains("redis-server forbids huge pages for itself"), "{said}");
+        assert!(said.contains("disable-thp no"), "{said}");
+    }
+}

@@ -1,0 +1,155 @@
+//! Live tests on Debian's own kernels, in virtual machines: QEMU's software emulation, no disk, no network, no modules.
+//!
+//! The statically linked live-tests program is the whole initial file system. It mounts what it needs, runs every test,
+//! prints what the kernel offers and the result on the serial line, and switches the machine off. Page tables of four
+//! and of five levels are tried, because masu walks them. What the kernels offer is collected into `docs/rungs.md`.
+
+mod console;
+mod initramfs;
+mod kernels;
+mod machine;
+mod rungs;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::ValueEnum;
+
+use crate::command::{cargo, require, run as run_program};
+use crate::tally::Tally;
+use crate::workspace;
+
+use kernels::Kernel;
+use machine::Machine;
+
+/// What to boot.
+#[derive(clap::Args)]
+pub struct Options {
+    /// Only this kernel (default: all)
+    #[arg(long, value_parser = kernels::names())]
+    kernel: Option<String>,
+    /// Page tables of five levels (on), of four (off) or both in turn
+    #[arg(long, value_enum, default_value_t = La57::Both)]
+    la57: La57,
+    /// Write docs/rungs.md instead of comparing with it
+    #[arg(long)]
+    write: bool,
+    /// Ask the mirror with a package index of our own, also when the host's knows a kernel
+    #[arg(long)]
+    fresh_index: bool,
+    /// A machine that takes longer than this many seconds has failed
+    #[arg(long, default_value_t = 300)]
+    limit_s: u64,
+    /// Only tests whose name contains this (docs/rungs.md is compared all the same)
+    #[arg(long)]
+    filter: Option<String>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        let (kernel, filter) = (None, None);
+        Options { kernel, la57: La57::Both, write: false, fresh_index: false, limit_s: 300, filter }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum La57 {
+    On,
+    Off,
+    Both,
+}
+
+impl La57 {
+    /// The numbers of levels to boot with.
+    fn levels(self) -> &'static [u8] {
+        match self {
+            La57::On => &[5],
+            La57::Off => &[4],
+            La57::Both => &[4, 5],
+        }
+    }
+}
+
+/// Boots them one after the other, and counts their tests.
+pub fn run(options: &Options) -> Result<Tally> {
+    let qemu = require("qemu-system-x86_64", "qemu-system-x86")?;
+    let kernels: Vec<&Kernel> =
+        kernels::ALL.iter().filter(|kernel| options.kernel.as_deref().is_none_or(|name| name == kernel.series)).collect();
+    let mut images = Vec::new();
+    for kernel in kernels {
+        images.push((kernel, kernels::obtain(kernel, options.fresh_index)?));
+    }
+    let initial_files = build_initial_files()?;
+
+    let mut tally = Tally::default();
+    let mut columns = Vec::new();
+    for (kernel, image) in images {
+        for &levels in options.la57.levels() {
+            let machine = Machine {
+                qemu: qemu.clone(),
+                kernel: image.clone(),
+                initial_files: initial_files.clone(),
+                levels,
+                filter: options.filter.clone(),
+                limit: Duration::from_secs(options.limit_s),
+            };
+            let title = format!("Debian {}, {levels}-level page tables", kernel.series);
+            println!("\n== {title}: {}", workspace::shown(&image));
+            let console = machine.boot()?;
+            let report = console.verdict(levels).with_context(|| title.clone());
+            match report {
+                Ok(report) => {
+                    println!("== {title}: {}, {:.0} s from start to power-off", report.tally, report.took.as_secs_f64());
+                    tally += report.tally;
+                    columns.push(rungs::Column { kernel: kernel.series.to_owned(), levels, facts: report.rungs });
+                }
+                Err(error) => {
+                    println!("== FAILED: {error:#}");
+                    tally += Tally::one_failure();
+                }
+            }
+        }
+    }
+    if tally.failed == 0 {
+        rungs::write_or_compare(&columns, options.write)?;
+    }
+    Ok(tally)
+}
+
+/// The chore.
+pub fn run_chore(options: &Options) -> Result<()> {
+    let tally = run(options)?;
+    ensure!(tally.failed == 0, "live tests in virtual machines: {tally}");
+    Ok(())
+}
+
+/// Links the live tests statically, and packs them.
+fn build_initial_files() -> Result<PathBuf> {
+    const TARGET: &str = "x86_64-unknown-linux-gnu";
+    let target = workspace::target().join("static");
+    let library_path = static_libraries()?;
+    // A target folder and a --target of their own: otherwise the flags would reach build scripts, and every ordinary
+    // build after this one would start from nothing.
+    let mut build = cargo();
+    build.args(["build", "--quiet", "--package", "live-tests", "--bin", "live-tests", "--target", TARGET]);
+    build.arg("--target-dir").arg(&target);
+    build.env("RUSTFLAGS", "-C target-feature=+crt-static -C strip=debuginfo");
+    build.env("LIBBPF_SYS_LIBRARY_PATH", library_path);
+    run_program(&mut build)?;
+
+    let init = std::fs::read(target.join(TARGET).join("debug/live-tests")).context("cannot read the built program")?;
+    let archive = target.join("initramfs.cpio");
+    std::fs::write(&archive, initramfs::archive(&init)?).context("cannot write the initial file system")?;
+    Ok(archive)
+}
+
+/// The folder of the C libraries that the program is linked with.
+fn static_libraries() -> Result<PathBuf> {
+    let folders = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib"].map(PathBuf::from);
+    let found = folders.into_iter().find(|folder| folder.join("libelf.a").exists() && folder.join("libz.a").exists());
+    match found {
+        Some(folder) => Ok(folder),
+        None => bail!("libelf.a or libz.a is missing; on Debian: apt-get install libelf-dev zlib1g-dev (make deps does it)"),
+    }
+}
