@@ -17,6 +17,7 @@ pub mod policy;
 pub mod program;
 pub mod refusal;
 pub mod report;
+pub mod standing;
 pub mod target;
 
 pub use refusal::Refusal;

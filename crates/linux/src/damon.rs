@@ -4,8 +4,9 @@
 //! and counts over an aggregation interval in how many looks it was touched. Exact readings of every page are `access`.
 //!
 //! A run goes through three types: [`Draft`] (nothing written yet), [`Committed`] (the tree is filled in) and
-//! [`Running`]. Dropping the last two stops the kernel's thread and takes the tree down. A crash leaves both behind:
-//! promise [`UNDO`] to a journal of `knobs.rs` before starting, and its replay clears up.
+//! [`Running`]. Dropping the last two stops the kernel's thread and takes the tree down. A crash leaves both behind: so
+//! [`promise_undo`] to a journal before committing, whose replay clears up. Our tree is told from another's by its update
+//! interval, to which our process id is added in microseconds.
 //!
 //! Results come by way of one scheme that does nothing (`stat`) with all regions, which [`Running::regions`] has the
 //! kernel list. There is one tree for the whole host, and a write to `nr_kdamonds` throws away all that stood in it: so
@@ -26,14 +27,34 @@ use std::time::Duration;
 use quantities::AddressRange;
 use rustix::io::Errno;
 
+use crate::knobs::{Knobs, Mark};
 use crate::{At, Error, KernelFiles, Pid};
 
 const KDAMONDS: &str = "sys/kernel/mm/damon/admin/kdamonds";
 const CONTEXT: &str = "0/contexts/0";
 const SCHEME: &str = "0/contexts/0/schemes/0";
 
-/// What takes down a tree that a crash left behind, as (path, value): the journal of `knobs.rs` restores the last entry
-/// first, so promise them in this order.
+const UPDATE_INTERVAL: &str = "0/contexts/0/monitoring_attrs/intervals/update_us";
+
+/// Has the journal take down a tree of ours that a crash leaves behind. Whatever does not carry our mark is left alone:
+/// nothing of ours stands yet, or not any more.
+///
+/// # Errors
+/// When the journal cannot be written.
+pub fn promise_undo<F: KernelFiles>(knobs: &mut Knobs<'_, F>) -> Result<(), Error> {
+    let mark = || Mark { path: format!("{KDAMONDS}/{UPDATE_INTERVAL}"), value: marked_update_us().to_string() };
+    // The journal undoes the last promise first: the thread is stopped before its files go.
+    knobs.promise_if_marked(&format!("{KDAMONDS}/nr_kdamonds"), "0", mark())?;
+    knobs.promise_if_marked(&format!("{KDAMONDS}/0/state"), "off", mark())
+}
+
+/// How often DAMON looks for new mappings: about once a second, and by the number of microseconds beyond, ours.
+fn marked_update_us() -> u64 {
+    1_000_000 + u64::from(Pid::own().0.unsigned_abs())
+}
+
+/// What takes down a tree, whoever made it: promised without a mark, it hits monitors of others too.
+#[deprecated(note = "`damon::promise_undo(&mut knobs)` leaves the monitors of others alone")]
 pub const UNDO: [(&str, &str); 2] =
     [("sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds", "0"), ("sys/kernel/mm/damon/admin/kdamonds/0/state", "off")];
 
@@ -115,8 +136,6 @@ impl<'f, F: KernelFiles> Draft<'f, F> {
     /// # Errors
     /// `Unsupported` where DAMON cannot watch processes. What was written is taken back.
     pub fn commit(self) -> Result<Committed<'f, F>, Error> {
-        /// How often DAMON looks for new mappings.
-        const UPDATE_INTERVAL: Duration = Duration::from_secs(1);
         let Draft { files, monitor } = self;
         let tree = Tree::grow(files)?;
         let operations = read(files, &format!("{CONTEXT}/avail_operations"))?;
@@ -124,14 +143,13 @@ impl<'f, F: KernelFiles> Draft<'f, F> {
             let object = format!("processes with DAMON, which offers here only {:?}", operations.trim());
             return Err(Error::Unsupported(At { operation: "monitor".to_owned(), object, errno: Errno::OPNOTSUPP }));
         }
-        let update = UPDATE_INTERVAL.max(monitor.aggregation_interval);
         let attributes = format!("{CONTEXT}/monitoring_attrs");
         let pattern = format!("{SCHEME}/access_pattern");
         let values = [
+            (UPDATE_INTERVAL.to_owned(), marked_update_us().to_string()),
             (format!("{CONTEXT}/operations"), "vaddr".to_owned()),
             (format!("{attributes}/intervals/sample_us"), monitor.sample_interval.as_micros().to_string()),
             (format!("{attributes}/intervals/aggr_us"), monitor.aggregation_interval.as_micros().to_string()),
-            (format!("{attributes}/intervals/update_us"), update.as_micros().to_string()),
             (format!("{attributes}/nr_regions/min"), monitor.min_regions.to_string()),
             (format!("{attributes}/nr_regions/max"), monitor.max_regions.to_string()),
             (format!("{CONTEXT}/targets/nr_targets"), "1".to_owned()),

@@ -52,11 +52,22 @@ pub struct Restored {
     pub failure: Option<Error>,
 }
 
+/// How to tell, when it comes to undoing, that something is still ours: this file reads so.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mark {
+    /// The file, relative to the root.
+    pub path: String,
+    /// What stands in it, without the line's end.
+    pub value: String,
+}
+
 /// A knob that is turned, and the value to put back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Held {
     path: String,
     old: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    only_if: Option<Mark>,
 }
 
 /// One line of a journal.
@@ -126,7 +137,7 @@ impl<'f, F: KernelFiles> Knobs<'f, F> {
                 Some(old) => old,
                 None => read_knob(self.files, path)?,
             };
-            self.hold(path, &old)?;
+            self.hold(Held { path: path.to_owned(), old, only_if: None })?;
         }
         let turned = write_knob(self.files, path, value);
         if turned.is_err() && first_time {
@@ -141,8 +152,21 @@ impl<'f, F: KernelFiles> Knobs<'f, F> {
     /// # Errors
     /// When the journal cannot be written.
     pub fn promise(&mut self, path: &str, value: &str) -> Result<(), Error> {
+        self.promise_held(Held { path: path.to_owned(), old: value.to_owned(), only_if: None })
+    }
+
+    /// The same, but in the end it is passed over unless it carries our `mark`: for what others may make in the same
+    /// place.
+    ///
+    /// # Errors
+    /// When the journal cannot be written.
+    pub fn promise_if_marked(&mut self, path: &str, value: &str, mark: Mark) -> Result<(), Error> {
+        self.promise_held(Held { path: path.to_owned(), old: value.to_owned(), only_if: Some(mark) })
+    }
+
+    fn promise_held(&mut self, held: Held) -> Result<(), Error> {
         let _lock = self.lock()?;
-        if self.holds(path) { Ok(()) } else { self.hold(path, value) }
+        if self.holds(&held.path) { Ok(()) } else { self.hold(held) }
     }
 
     /// Forgets a promise that the caller has kept by itself, or a knob that is to stay turned.
@@ -187,9 +211,8 @@ impl<'f, F: KernelFiles> Knobs<'f, F> {
         self.held.iter().any(|held| held.path == path)
     }
 
-    fn hold(&mut self, path: &str, old: &str) -> Result<(), Error> {
-        assert!(is_knob(path), "{path}: not a file of the kernel, relative to the root");
-        let held = Held { path: path.to_owned(), old: old.to_owned() };
+    fn hold(&mut self, held: Held) -> Result<(), Error> {
+        assert!(is_knob(&held.path), "{}: not a file of the kernel, relative to the root", held.path);
         self.append(&Line::Turned(held.clone()))?;
         self.held.push(held);
         Ok(())
@@ -266,7 +289,7 @@ pub fn replay(files: &impl KernelFiles, directory: &Path) -> Result<Vec<Restored
             }
             let failure = restore(files, held).err();
             complete &= failure.is_none();
-            let Held { path, old: value } = held.clone();
+            let Held { path, old: value, .. } = held.clone();
             restored.push(Restored { path, value, writer: journal.writer.pid, failure });
         }
         if complete {
@@ -343,8 +366,13 @@ fn write_knob(files: &impl KernelFiles, path: &str, value: &str) -> Result<(), E
     files.write(path, value).map_err(|errno| Error::of_host(operation, format_args!("/{path}"), errno))
 }
 
-/// Writes the old value. A knob that is gone (of a process, a control group, a monitor) needs no putting back.
+/// Writes the old value. A knob that is gone (of a process, a control group, a monitor) needs no putting back, nor does
+/// one that is somebody else's by now.
 fn restore(files: &impl KernelFiles, held: &Held) -> Result<(), Error> {
+    let carries = |mark: &Mark| files.read(&mark.path).is_ok_and(|text| text.trim() == mark.value);
+    if !held.only_if.as_ref().is_none_or(carries) {
+        return Ok(());
+    }
     match write_knob(files, &held.path, &held.old) {
         Err(error) if matches!(error.errno(), Some(Errno::NOENT | Errno::SRCH | Errno::NODEV)) => Ok(()),
         answer => answer,

@@ -1,6 +1,7 @@
 //! `masu attach`.
 
 use std::io::{IsTerminal, Write, stdout};
+use std::sync::Arc;
 
 use hugepages::attach::{Control, ROUND_MIN, Settings, Until, attach};
 use hugepages::program::RunningProgram;
@@ -13,7 +14,7 @@ use quantities::{Fraction, NonZeroFraction};
 use crate::args::AttachTask;
 use crate::control::{Stop, Terminal, own_cpu_time};
 use crate::failure::Failure;
-use crate::open::{Observers, Purpose, admit};
+use crate::open::{Observers, Purpose, admit, hold};
 use crate::print::{Table, percent};
 use crate::{Done, HOST};
 
@@ -26,9 +27,12 @@ pub fn run(task: &AttachTask) -> Result<Done, Failure> {
     pids.sort_unstable();
     pids.dedup();
     // Everything that can be said against a process is said before anything is loaded.
-    let (admitted, mut done) = each(&pids, |pid| admit(pid, Purpose::Attach).map(|status| (pid, status.name)))?;
+    let (admitted, mut done) = each(&pids, |pid| {
+        let status = admit(pid, Purpose::Attach)?;
+        Ok((pid, status.name, Arc::new(hold(pid)?)))
+    })?;
     let observers = Observers::find(task.rung)?;
-    let (opened, in_part) = each(&admitted, |(pid, name)| open(&observers, pid, name))?;
+    let (opened, in_part) = each(&admitted, |(pid, name, _held)| open(&observers, pid, name))?;
     done = done.max(in_part);
     let (mut targets, programs): (Vec<Target>, Vec<_>) = opened.into_iter().unzip();
 

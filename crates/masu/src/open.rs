@@ -1,5 +1,8 @@
 //! From a process id on the command line to something that can be observed: every reason against it has its own line.
 
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+
 use access::damon::DamonSource;
 use access::probe::{Probed, probe};
 use access::residency::ResidencySource;
@@ -57,10 +60,21 @@ impl Observers {
 fn promise_to_take_damon_down() -> Result<Knobs<'static, linux::Rooted>, Failure> {
     let failed = |error: Error| Failure::new(format!("cannot keep a journal for DAMON: {error}"));
     let mut knobs = Knobs::open(&*HOST, std::path::Path::new(JOURNALS)).map_err(failed)?;
-    for (path, value) in damon::UNDO {
-        knobs.promise(path, value).map_err(failed)?;
-    }
+    damon::promise_undo(&mut knobs).map_err(failed)?;
     Ok(knobs)
+}
+
+/// Holds a process for one masu at a time: two would clear each other's bits and undo each other's work. The lock is an
+/// abstract socket name, which the kernel releases however masu ends, and which leaves no file behind.
+pub fn hold(pid: Pid) -> Result<UnixListener, Failure> {
+    let name = SocketAddr::from_abstract_name(format!("masu-attach-{pid}"));
+    name.and_then(|name| UnixListener::bind_addr(&name)).map_err(|error| match error.kind() {
+        std::io::ErrorKind::AddrInUse => {
+            let remedy = "Wait for it, or end it with Ctrl-C; several processes can be given to one masu.";
+            refuse(pid, Purpose::Attach, "another masu is attached to it", remedy)
+        }
+        _ => refuse(pid, Purpose::Attach, &error.to_string(), "Free a file descriptor or a socket."),
+    })
 }
 
 /// What is to be done with a process: attaching asks more of it than looking.

@@ -68,10 +68,10 @@ fn a_run_writes_the_whole_tree_in_order_starts_and_takes_it_down() {
     let expected = [
         "nr_kdamonds <- 1",
         "0/contexts/nr_contexts <- 1",
+        &format!("0/contexts/0/monitoring_attrs/intervals/update_us <- {}", 1_000_000 + Pid::own().0),
         "0/contexts/0/operations <- vaddr",
         "0/contexts/0/monitoring_attrs/intervals/sample_us <- 5000",
         "0/contexts/0/monitoring_attrs/intervals/aggr_us <- 100000",
-        "0/contexts/0/monitoring_attrs/intervals/update_us <- 1000000",
         "0/contexts/0/monitoring_attrs/nr_regions/min <- 10",
         "0/contexts/0/monitoring_attrs/nr_regions/max <- 1000",
         "0/contexts/0/targets/nr_targets <- 1",
@@ -187,6 +187,32 @@ fn without_regions_in_a_stopped_monitor_the_process_is_gone() {
     assert_eq!(running.regions(), Ok(vec![]));
     kernel.write(&format!("{KDAMONDS}/0/state"), "off").unwrap();
     assert!(running.stopped().unwrap().is_gone());
+}
+
+/// As [`kernel`], with what a journal needs.
+fn kernel_with_journal() -> (tempfile::TempDir, FakeKernel) {
+    let stat = format!("{} (masu) S{}", Pid::own(), " 1".repeat(30));
+    (tempfile::tempdir().unwrap(), kernel().file(&Pid::own().file("stat"), &stat))
+}
+
+#[test]
+fn a_tree_left_by_a_crash_is_undone_by_the_journal_thread_first() {
+    let (run, kernel) = kernel_with_journal();
+    let mut knobs = Knobs::open(&kernel, &run.path().join("masu")).unwrap();
+    promise_undo(&mut knobs).unwrap();
+    std::mem::forget(Draft::new(&kernel, MONITOR).unwrap().commit().unwrap().start().unwrap());
+    knobs.put_back().unwrap();
+    let writes = writes(&kernel);
+    assert_eq!(writes[writes.len() - 3..], ["0/state <- on", "0/state <- off", "nr_kdamonds <- 0"]);
+}
+
+#[test]
+fn a_promise_to_undo_never_touches_a_tree_of_someone_else() {
+    let (run, kernel) = kernel_with_journal();
+    let mut knobs = Knobs::open(&kernel, &run.path().join("masu")).unwrap();
+    promise_undo(&mut knobs).unwrap();
+    knobs.put_back().unwrap();
+    assert_eq!(writes(&kernel), [""; 0]);
 }
 
 #[test]
@@ -313,9 +339,7 @@ fn live_what_a_crash_left_behind_is_undone_by_the_journal() {
     let Some(host) = host_with_vaddr() else { return };
     let run = tempfile::tempdir().unwrap();
     let mut knobs = crate::knobs::Knobs::open(&host, &run.path().join("masu")).unwrap();
-    for (path, value) in UNDO {
-        knobs.promise(path, value).unwrap();
-    }
+    promise_undo(&mut knobs).unwrap();
     let monitor = Monitor { pid: Pid::own(), ..MONITOR };
     std::mem::forget(Draft::new(&host, monitor).unwrap().commit().unwrap().start().unwrap());
     assert_eq!(read_number(&host, "nr_kdamonds"), Ok(1));

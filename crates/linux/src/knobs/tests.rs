@@ -44,6 +44,10 @@ fn kernel() -> FakeKernel {
     born(born(kernel, writer(7)), writer(8))
 }
 
+fn held(path: &str, old: &str) -> Held {
+    Held { path: path.to_owned(), old: old.to_owned(), only_if: None }
+}
+
 fn knob_writes(kernel: &FakeKernel) -> Vec<String> {
     kernel.writes().into_iter().filter(|write| write.starts_with("sys/")).collect()
 }
@@ -138,7 +142,7 @@ fn a_line_torn_by_the_crash_is_left_out() {
     let torn = "{\"turned\":{\"path\":\"sys/b\",\"old\":\"2\"}}";
     for length in 0..=torn.len() {
         let journal = Journal::parse(writer(7), &format!("{whole}{}", &torn[..length]));
-        assert_eq!(journal.held, [Held { path: "sys/a".to_owned(), old: "1".to_owned() }]);
+        assert_eq!(journal.held, [held("sys/a", "1")]);
     }
 }
 
@@ -146,7 +150,7 @@ fn a_line_torn_by_the_crash_is_left_out() {
 fn a_journal_never_names_anything_but_a_file_of_the_kernel() {
     for path in ["etc/passwd", "/sys/a", "sys/../etc/passwd", "proc//x", "", "sys/./a"] {
         assert!(!is_knob(path), "{path}");
-        let line = serde_json::to_string(&Line::Turned(Held { path: path.to_owned(), old: String::new() })).unwrap();
+        let line = serde_json::to_string(&Line::Turned(held(path, ""))).unwrap();
         assert_eq!(Journal::parse(writer(7), &format!("{line}\n")).held, []);
     }
 }
@@ -203,6 +207,21 @@ fn a_promise_is_kept_in_the_end_unless_it_was_released() {
     knobs.release("sys/b").unwrap();
     assert_eq!(knob_writes(&kernel), [""; 0]);
     knobs.put_back().unwrap();
+    assert_eq!(knob_writes(&kernel), ["sys/a <- 0"]);
+}
+
+#[test]
+fn a_promise_with_a_mark_is_kept_only_where_the_mark_is() {
+    let (_run, directory) = run();
+    let kernel = kernel().file("sys/a", "1\n").file("sys/b", "1\n").file("sys/mark", "ours\n");
+    let mark = |path: &str, value: &str| Mark { path: path.to_owned(), value: value.to_owned() };
+    let mut knobs = Knobs::of_writer(&kernel, &directory, writer(7));
+    knobs.promise_if_marked("sys/a", "0", mark("sys/mark", "ours")).unwrap();
+    knobs.promise_if_marked("sys/b", "0", mark("sys/mark", "theirs")).unwrap();
+    knobs.promise_if_marked("sys/c", "0", mark("sys/no/mark", "ours")).unwrap();
+    std::mem::forget(knobs);
+    dies(&kernel, writer(7));
+    replay(&kernel, &directory).unwrap();
     assert_eq!(knob_writes(&kernel), ["sys/a <- 0"]);
 }
 
@@ -295,7 +314,7 @@ fn crash(kernel: &FakeKernel, mut knobs: Knobs<'_, FakeKernel>, how: Crash) {
             let _lock = knobs.lock().unwrap();
             let inherited = knobs.others().into_iter().find_map(|other| other.value_of(KNOBS[knob].0));
             let old = inherited.unwrap_or_else(|| read_knob(kernel, KNOBS[knob].0).unwrap());
-            knobs.hold(KNOBS[knob].0, &old).unwrap();
+            knobs.hold(held(KNOBS[knob].0, &old)).unwrap();
         }
         Crash::InTheLine(_, bytes) if knobs.journal.is_some() => {
             let line = "{\"turned\":{\"path\":\"sys/a\",\"old\":\"never to be written\"}}";

@@ -1,0 +1,179 @@
+//! On which rung each part of the feature stands on this host, and why not on a better one.
+//!
+//! Pure: the host's facts come in, what `masu facts` prints goes out.
+
+use access::rung::Unavailable;
+use access::{Rung, Rungs};
+use linux::capabilities::Capability;
+use linux::facts::{HostFacts, Known};
+use serde::Serialize;
+
+/// One part of the feature.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Standing {
+    /// `observing`, `promoting`, `demoting` or `measuring again`.
+    pub part: &'static str,
+    /// The rung that it stands on; `None` when no rung holds.
+    pub rung: Option<&'static str>,
+    /// What that means for the user.
+    pub meaning: &'static str,
+    /// The better rungs that do not hold, best first.
+    pub missing: Vec<Missing>,
+}
+
+/// A rung that does not hold.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Missing {
+    /// Its name.
+    pub rung: &'static str,
+    /// Why not.
+    pub reason: String,
+    /// What would make it hold.
+    pub remedy: String,
+}
+
+/// All parts, in the order of the flow.
+pub fn standings(facts: &HostFacts, rungs: &Rungs) -> Vec<Standing> {
+    vec![observing(rungs), promoting(facts), demoting(facts), measuring(facts)]
+}
+
+fn observing(rungs: &Rungs) -> Standing {
+    let (best, missing) = rungs.best();
+    Standing {
+        part: "observing",
+        rung: best.map(Rung::name),
+        meaning: best.map_or("no process can be observed", Rung::exactness),
+        missing: missing.into_iter().map(|(rung, why)| Missing::of(rung.name(), why.clone())).collect(),
+    }
+}
+
+const COLLAPSE: &str = "collapse";
+
+fn promoting(facts: &HostFacts) -> Standing {
+    let missing = lack(&facts.collapse, "MADV_COLLAPSE of one window did nothing", NEEDS_COLLAPSE);
+    let missing = missing.or_else(|| not_allowed(facts));
+    let (rung, meaning) = match missing {
+        None => (Some(COLLAPSE), "one window at a time, at once, whatever the THP mode says"),
+        Some(_) => (None, "no window can be promoted"),
+    };
+    Standing { part: "promoting", rung, meaning, missing: missing.map(|why| Missing::of(COLLAPSE, why)).into_iter().collect() }
+}
+
+/// Advice to another process needs a privilege that advice to ourselves, by which the rest was found out, does not.
+fn not_allowed(facts: &HostFacts) -> Option<Unavailable> {
+    let allowed = facts.capabilities.value().is_none_or(|own| own.contains(Capability::SysNice));
+    (!allowed).then(|| Unavailable {
+        reason: "advice to another process needs CAP_SYS_NICE".to_owned(),
+        remedy: "Run as root, or with CAP_SYS_NICE and CAP_SYS_PTRACE.".to_owned(),
+    })
+}
+
+const NEEDS_COLLAPSE: &str = "Use Linux 6.1 or newer with CONFIG_TRANSPARENT_HUGEPAGE=y, and CAP_SYS_NICE.";
+const RETURN: &str = "split-and-return";
+const SPLIT: &str = "split";
+
+fn demoting(facts: &HostFacts) -> Standing {
+    let no_return = lack(
+        &facts.split_frees_zero_pages,
+        "a split leaves the pages that hold only zeros in memory",
+        "Use Linux 6.12 or newer, whose splits give them back.",
+    );
+    let no_split = lack(&facts.cold_splits, "MADV_COLD on one page does not split its huge page", NEEDS_COLLAPSE);
+    let no_split = no_split.or_else(|| not_allowed(facts));
+    let mut missing: Vec<Missing> = no_return.into_iter().map(|why| Missing::of(RETURN, why)).collect();
+    let splits = no_split.is_none();
+    missing.extend(no_split.map(|why| Missing::of(SPLIT, why)));
+    let (rung, meaning) = match (splits, missing.is_empty()) {
+        (true, true) => (Some(RETURN), "a huge page is split and its untouched memory comes back"),
+        (true, false) => (Some(SPLIT), "a huge page is split; its memory comes back when the kernel needs it"),
+        (false, _) => (None, "no window can be demoted"),
+    };
+    Standing { part: "demoting", rung, meaning, missing }
+}
+
+const SCAN: &str = "pagemap-scan";
+const FRAMES: &str = "frame-flags";
+
+fn measuring(facts: &HostFacts) -> Standing {
+    let missing = lack(&facts.pagemap_scan, "the kernel has no PAGEMAP_SCAN", "Use Linux 6.7 or newer.");
+    let (rung, meaning) = match missing {
+        None => (Some(SCAN), "what each window holds, from the kernel under its lock"),
+        Some(_) => (Some(FRAMES), "what each window holds, from frame numbers; needs CAP_SYS_ADMIN"),
+    };
+    Standing { part: "measuring again", rung, meaning, missing: missing.map(|why| Missing::of(SCAN, why)).into_iter().collect() }
+}
+
+/// `None` when the fact holds.
+fn lack(fact: &Known<bool>, no: &str, remedy: &str) -> Option<Unavailable> {
+    let reason = match fact {
+        Known::Value(true) => return None,
+        Known::Value(false) => no.to_owned(),
+        Known::Unknown(why) => why.clone(),
+    };
+    Some(Unavailable { reason, remedy: remedy.to_owned() })
+}
+
+impl Missing {
+    fn of(rung: &'static str, why: Unavailable) -> Missing {
+        Missing { rung, reason: why.reason, remedy: why.remedy }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use linux::capabilities::Capabilities;
+    use linux::fake::FakeKernel;
+
+    use super::*;
+
+    fn all() -> Rungs {
+        Rungs { bpf_walk: Ok(()), damon_vaddr: Ok(()), residency: Ok(()) }
+    }
+
+    fn facts() -> HostFacts {
+        let yes = Known::Value(true);
+        let nothing = HostFacts::gather(&FakeKernel::new());
+        HostFacts {
+            collapse: yes.clone(),
+            cold_splits: yes.clone(),
+            split_frees_zero_pages: yes.clone(),
+            pagemap_scan: yes,
+            ..nothing
+        }
+    }
+
+    #[test]
+    fn without_the_privilege_for_advice_nothing_is_promoted_or_demoted() {
+        let nobody = HostFacts { capabilities: Known::Value(Capabilities(0)), ..facts() };
+        assert_eq!(rungs_of(&nobody)[1..3], [None, None]);
+        assert!(standings(&nobody, &all())[1].missing[0].reason.contains("CAP_SYS_NICE"));
+    }
+
+    fn rungs_of(facts: &HostFacts) -> Vec<Option<&'static str>> {
+        standings(facts, &all()).iter().map(|standing| standing.rung).collect()
+    }
+
+    #[test]
+    fn on_a_host_with_everything_each_part_stands_on_its_best_rung() {
+        assert_eq!(rungs_of(&facts()), [Some("bpf-walk"), Some("collapse"), Some("split-and-return"), Some("pagemap-scan")]);
+        assert!(standings(&facts(), &all()).iter().all(|standing| standing.missing.is_empty()));
+    }
+
+    #[test]
+    fn an_older_kernel_splits_without_return_and_measures_by_frames() {
+        let no = Known::Value(false);
+        let older = HostFacts { split_frees_zero_pages: no.clone(), pagemap_scan: no, ..facts() };
+        assert_eq!(rungs_of(&older), [Some("bpf-walk"), Some("collapse"), Some("split"), Some("frame-flags")]);
+        let demoting = &standings(&older, &all())[2];
+        assert_eq!(demoting.missing[0].rung, "split-and-return");
+        assert!(demoting.missing[0].remedy.contains("6.12"));
+    }
+
+    #[test]
+    fn what_could_not_be_asked_is_not_taken_for_a_yes() {
+        let unasked = HostFacts { collapse: Known::Unknown("permission denied (EPERM)".to_owned()), ..facts() };
+        let promoting = &standings(&unasked, &all())[1];
+        assert_eq!(promoting.rung, None);
+        assert_eq!(promoting.missing[0].reason, "permission denied (EPERM)");
+    }
+}
