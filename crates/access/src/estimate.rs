@@ -29,9 +29,6 @@ pub const FIRST_LOOK: Duration = Duration::from_millis(10);
 /// The longest observation after one clear. A page touched less often than about every ten seconds is not hot.
 pub const LAST_LOOK: Duration = Duration::from_millis(10_240);
 
-/// The most looks after one clear, so that a look's number fits a byte.
-pub const LOOKS_MAX: usize = 250;
-
 /// When to look next: at twice the age of the last look, 10 ms after a clear.
 pub fn next_look(last: Option<Duration>) -> Duration {
     last.map_or(FIRST_LOOK, |age| age.saturating_mul(2))

@@ -82,39 +82,21 @@ impl<F: KernelFiles> WalkSource<F> {
             map: AccessMap::empty(Rung::BpfWalk),
             cost: Cost::default(),
         };
-        source.read(&mut |_| ())?; // also finds a thread that still has the memory
+        source.read(&mut |_| ())?;
         Ok(source)
     }
 
     /// One reading of the whole address space.
     fn read(&mut self, see: &mut dyn FnMut(&WindowRecord)) -> Result<(), Error> {
-        let mut space = self.walker.0.borrow_mut().read(&self.link, see)?;
+        let space = self.walker.0.borrow_mut().read(&self.link, see)?;
         if space == 0 {
-            // The first thread may end before the others; the memory is then theirs.
-            space = self.relink(see)?;
+            return Err(Error::of_process("walk", format!("process {}", self.pid), Errno::SRCH));
         }
         if self.address_space.is_some_and(|before| before != space) {
             self.replaced = true;
         }
         self.address_space = Some(space);
         Ok(())
-    }
-
-    fn relink(&mut self, see: &mut dyn FnMut(&WindowRecord)) -> Result<u64, Error> {
-        let gone = || Error::of_process("walk", format!("process {}", self.pid), Errno::SRCH);
-        let threads = self.files.list(&self.pid.file("task")).map_err(|_| gone())?;
-        for thread in threads.iter().filter_map(|name| name.parse::<i32>().ok()) {
-            let mut program = self.walker.0.borrow_mut();
-            let Ok(link) = program.link(thread) else { continue };
-            match program.read(&link, see) {
-                Ok(space) if space != 0 => {
-                    self.link = link;
-                    return Ok(space);
-                }
-                _ => {}
-            }
-        }
-        Err(gone())
     }
 
     /// The classes as they stand after the last look.
@@ -161,10 +143,8 @@ impl<F: KernelFiles> Source for WalkSource<F> {
     }
 
     fn look(&mut self) -> Result<(), Error> {
-        if self.ages.len() >= estimate::LOOKS_MAX {
-            self.ages.pop(); // a later look replaces the last one: counts stop growing, nothing is lost
-        }
         let start = Instant::now();
+        // Ages double, so the 255th look is out of reach; should it come, later ones share its class.
         let number = u8::try_from(self.ages.len() + 1).unwrap_or(u8::MAX);
         let mut windows = std::mem::take(&mut self.map.windows);
         let mut merge = Merge::into(&mut windows);

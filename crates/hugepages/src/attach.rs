@@ -144,14 +144,14 @@ fn round(targets: &mut [Target], s: Settings, control: &mut dyn Control) -> Resu
     }
     if !s.dry_run {
         promote(targets, s, control)?;
+        give_back(targets, s, control)?;
     }
     let now = control.now();
     for_live(targets, |target| {
-        if target.end_round(s.policy, !s.dry_run)? {
-            target.phase = Phase::Settled;
+        let settled = target.settle(s.policy);
+        target.phase = if settled { Phase::Settled } else { Phase::Watching };
+        if settled {
             target.settled_at.get_or_insert(now);
-        } else {
-            target.phase = Phase::Watching;
         }
         Ok(())
     })
@@ -201,6 +201,30 @@ fn promote(targets: &mut [Target], s: Settings, control: &mut dyn Control) -> Re
         let took = control.now().saturating_sub(start);
         control.progress(Doing::Promoting { done, planned }, targets);
         pause(pace.pause_after(took, s.pace), s, control);
+    }
+    Ok(())
+}
+
+/// Demotes what was found idle twice, and probes what was found idle. Nobody waits for such windows, so their pace is the
+/// plain one.
+fn give_back(targets: &mut [Target], s: Settings, control: &mut dyn Control) -> Result<(), Error> {
+    let mut pace = Pace::default();
+    for index in 0..targets.len() {
+        let mut plan = policy::Plan::default();
+        for_live(&mut targets[index..=index], |target| {
+            plan = target.plan_giving_back(s.policy)?;
+            Ok(())
+        })?;
+        let demote = plan.demote.iter().map(|window| (true, *window));
+        for (is_demotion, window) in demote.chain(plan.probe.iter().map(|window| (false, *window))) {
+            if over_looking(targets, s, control) {
+                return Ok(());
+            }
+            let start = control.now();
+            let work = |target: &mut Target| if is_demotion { target.demote(window) } else { target.probe(window) };
+            for_live(&mut targets[index..=index], work)?;
+            pause(pace.pause_after(control.now().saturating_sub(start), s.pace), s, control);
+        }
     }
     Ok(())
 }

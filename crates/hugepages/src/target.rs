@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use access::{Rung, Source};
 use linux::{Error, Pid};
-use quantities::{Bytes, PAGES_PER_WINDOW, Window};
+use quantities::{Bytes, Window};
 
 use crate::Refusal;
 use crate::act::{self, Promoted};
@@ -57,6 +57,8 @@ pub struct Target {
     program: Box<dyn Program>,
     source: Box<dyn Source>,
     known: BTreeMap<Window, Known>,
+    /// The sum over `known`, kept along, for a program may have a million windows.
+    extra_rss: Bytes,
     refused: BTreeMap<Window, Refused>,
     forbidden: Forbidden,
     observed: Observed,
@@ -86,6 +88,7 @@ impl Target {
             program,
             source,
             known: BTreeMap::new(),
+            extra_rss: Bytes(0),
             refused: BTreeMap::new(),
             forbidden: Forbidden::default(),
             observed: Observed::default(),
@@ -112,7 +115,12 @@ impl Target {
 
     /// Memory that the windows masu promoted hold beyond what was resident in them before.
     pub fn extra_rss(&self) -> Bytes {
-        self.known.values().filter_map(|known| known.before).map(|before| policy::cost(before.resident)).sum()
+        self.extra_rss
+    }
+
+    fn sum_extra_rss(&mut self) {
+        let before = self.known.values().filter_map(|known| known.before);
+        self.extra_rss = before.map(|before| policy::cost(before.resident)).sum();
     }
 
     /// Windows that masu promoted and that are huge still.
@@ -181,6 +189,7 @@ impl Target {
     fn forget_address_space(&mut self) {
         self.execs += 1;
         self.known.clear();
+        self.extra_rss = Bytes(0);
         self.refused.clear();
         self.forbidden = Forbidden::default();
         self.observed = Observed::default();
@@ -194,6 +203,7 @@ impl Target {
         for view in self.observed.windows.iter().filter(|view| view.huge.is_some()) {
             self.known.insert(view.window, known.remove(&view.window).unwrap_or_default());
         }
+        self.sum_extra_rss();
         let still_there = |window: &Window| self.observed.windows.binary_search_by_key(window, |v| v.window).is_ok();
         self.refused.retain(|window, _| still_there(window));
     }
@@ -215,6 +225,7 @@ impl Target {
             Promoted::Yes { resident_before } => {
                 let before = Before { hot: promotion.hot, resident: resident_before, walks: promotion.walks };
                 self.known.insert(window, Known { before: Some(before), ..Known::default() });
+                self.extra_rss += policy::cost(resident_before);
                 self.refused.remove(&window);
                 self.promoted += 1;
                 self.changed_in_round += 1;
@@ -235,27 +246,18 @@ impl Target {
         self.refused.insert(window, Refused { why, times, again_in_round });
     }
 
-    /// Ends a round: counts idle ones among the huge windows, probes and demotes. True when the program has settled.
+    /// Ends the looking of a round: counts idle rounds of the huge windows, and plans which to probe and which to demote.
     ///
     /// # Errors
     /// `Gone` when the process ended.
-    pub fn end_round(&mut self, s: Settings, act: bool) -> Result<bool, Error> {
+    pub fn plan_giving_back(&mut self, s: Settings) -> Result<Plan, Error> {
         self.count_idle_rounds(s);
-        if act {
-            let views: Vec<WindowView> = self.huge_views();
-            let plan = policy::decide(&views, self.budget()?, s);
-            for window in plan.demote {
-                self.demote(window)?;
-            }
-            for window in plan.probe {
-                let probed = act::probe(self.program.as_ref(), window)?;
-                if let Some(known) = self.known.get_mut(&window) {
-                    known.probed = probed;
-                }
-            }
-        }
-        let seen = self.observed.windows.len() as u64;
-        Ok(self.settling.after_round(self.changed_in_round, seen, s))
+        Ok(policy::decide(&self.huge_views(), self.budget()?, s))
+    }
+
+    /// Ends the round. True when the program has settled.
+    pub fn settle(&mut self, s: Settings) -> bool {
+        self.settling.after_round(self.changed_in_round, self.observed.windows.len() as u64, s)
     }
 
     fn count_idle_rounds(&mut self, s: Settings) {
@@ -282,19 +284,35 @@ impl Target {
         self.observed.windows.iter().filter(|view| view.huge.is_some()).filter_map(with_known).collect()
     }
 
-    fn demote(&mut self, window: Window) -> Result<(), Error> {
-        let before = self.known.get(&window).and_then(|known| known.before);
+    /// Clears the accessed bit of a huge window with a flush; the next round tells whether it is in use.
+    ///
+    /// # Errors
+    /// `Gone` when the process ended.
+    pub fn probe(&mut self, window: Window) -> Result<(), Error> {
+        let probed = act::probe(self.program.as_ref(), window)?;
+        if let Some(known) = self.known.get_mut(&window) {
+            known.probed = probed;
+        }
+        Ok(())
+    }
+
+    /// Splits a huge window, and counts what came back.
+    ///
+    /// # Errors
+    /// `Gone` when the process ended.
+    pub fn demote(&mut self, window: Window) -> Result<(), Error> {
+        let known = self.known.remove(&window).unwrap_or_default();
         match act::demote(self.program.as_ref(), window)? {
             Some(returned) => {
-                self.known.remove(&window);
+                let added = known.before.map_or(Bytes(0), |before| policy::cost(before.resident));
+                self.extra_rss = self.extra_rss.saturating_sub(added);
                 self.demoted += 1;
                 self.returned += returned;
                 self.changed_in_round += 1;
             }
-            // Still huge: do not ask again, as if all of it had been resident.
+            // Still huge: it must be found idle all over again before it is tried again.
             None => {
-                let full = Before { resident: quantities::Pages(PAGES_PER_WINDOW as u64), ..before.unwrap_or(NOTHING) };
-                self.known.insert(window, Known { before: Some(full), ..Known::default() });
+                self.known.insert(window, Known { before: known.before, ..Known::default() });
             }
         }
         Ok(())
@@ -313,6 +331,3 @@ impl Target {
         Ok(())
     }
 }
-
-const NOTHING: Before =
-    Before { hot: quantities::Pages(0), resident: quantities::Pages(0), walks: quantities::Rate::ZERO };

@@ -116,7 +116,8 @@ pub struct HostFacts {
     pub soft_dirty: Known<bool>,
     /// The scan of page states works (`PAGEMAP_SCAN`).
     pub pagemap_scan: Known<bool>,
-    /// A window of small pages can be made huge on demand, as it is for another process.
+    /// A window of small pages can be made huge on demand, by the call that does it for another process (for which it
+    /// also takes CAP_SYS_NICE).
     pub collapse: Known<bool>,
     /// Advising `MADV_COLD` on one page of a huge page splits it.
     pub cold_splits: Known<bool>,

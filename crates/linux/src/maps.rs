@@ -2,11 +2,11 @@
 //!
 //! How much of it is resident and how it is used is `smaps.rs`; which pages, `pagemap.rs`.
 //!
-//! Cost: takes the mmap lock for reading (per mapping since 6.18, in pieces before); about 1 µs per mapping. The list is
-//! not a snapshot: a mapping that changes while it is read may turn up old, new or not at all.
+//! Cost: 0.3 µs per mapping in the kernel and as much here, measured once on Linux 6.18; under the mmap lock for reading.
+//! The list is not a snapshot: a mapping that changes while it is read may turn up old, new or not at all.
 //! Side effects: none.
 //!
-//! Since: always. Needs ptrace access to the process; of another user's process it reads as empty or is denied.
+//! Since: always. Needs ptrace access to the process (PTRACE_MODE_READ).
 //!
 //! Truth: proc_pid_maps(5); `show_map_vma` in fs/proc/task_mmu.c.
 

@@ -2,7 +2,7 @@
 //!
 //! What a memory cgroup allows may be less: `cgroup.rs`. Counters of what was done are in `vmstat.rs`.
 //!
-//! Cost: sums per-CPU counters, some 20 µs. Side effects: none. A gauge: the next reading may say otherwise.
+//! Cost: sums per-CPU counters, some 15 µs. Side effects: none. A gauge: the next reading may say otherwise.
 //!
 //! Since: always; `MemAvailable` Linux 3.14, `AnonHugePages` 2.6.38 with CONFIG_TRANSPARENT_HUGEPAGE.
 //!

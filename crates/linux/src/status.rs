@@ -2,7 +2,7 @@
 //!
 //! CPU time and start time are in `stat.rs`; exact resident memory is in `smaps.rs`.
 //!
-//! Cost: a few microseconds. Side effects: none. The memory figures are kept per CPU and may lag behind by some
+//! Cost: some 15 µs. Side effects: none. The memory figures are kept per CPU and may lag behind by some
 //! dozens of pages per CPU (before 6.2: per thread).
 //!
 //! Since: always; `THP_enabled` Linux 5.0, `Kthread` is missing in Linux 6.1 and there in 6.12. Anyone may read it,

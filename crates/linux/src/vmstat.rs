@@ -2,7 +2,7 @@
 //!
 //! Amounts of memory as they are now are in `meminfo.rs`.
 //!
-//! Cost: sums per-CPU counters, some 20 µs. Side effects: none. Counters only rise; take the difference of two readings.
+//! Cost: sums per-CPU counters, some 30 µs. Side effects: none. Counters only rise; take the difference of two readings.
 //!
 //! Since: Linux 2.6; the lines differ by version and configuration, so each may be missing.
 //!

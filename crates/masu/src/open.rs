@@ -131,6 +131,9 @@ fn judge(pid: Pid, status: &Status, purpose: Purpose) -> Result<(), Failure> {
     if status.kernel_thread {
         return no("it is a kernel thread", "Kernel threads have no memory of their own; name a program.");
     }
+    if status.zombie && status.threads > 1 {
+        return no("its first thread has ended and left the memory to others", "masu follows the first thread only.");
+    }
     if status.zombie {
         return no("it has ended and waits for its parent (zombie)", "Name a running program.");
     }
@@ -194,7 +197,7 @@ mod tests {
         );
         let kernel = Status { kernel_thread: true, ..program() };
         assert!(said(&kernel, Purpose::Look).starts_with("masu: cannot look at process 42: it is a kernel thread\n"));
-        let zombie = Status { zombie: true, ..program() };
+        let zombie = Status { zombie: true, threads: 1, ..program() };
         assert!(said(&zombie, Purpose::Look).contains("zombie"));
     }
 

@@ -1,4 +1,4 @@
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::*;
 use crate::Rooted;
@@ -77,11 +77,10 @@ fn gathering_gives_all_memory_back() {
 
 #[test]
 #[ignore = "a measurement; run it alone: cargo test -p linux facts -- --ignored --nocapture"]
-fn gathering_is_quick() {
+fn how_long_gathering_takes() {
     let _tree = crate::damon::tests::host_tree();
     let start = Instant::now();
     let facts = HostFacts::gather(&Rooted::host());
     let took = start.elapsed();
     println!("{}\n{took:?}", serde_json::to_string_pretty(&facts).unwrap());
-    assert!(took < Duration::from_millis(100), "{took:?}");
 }
