@@ -1,11 +1,13 @@
-//! `masu-bench demo`: what masu does for a real Redis, in two minutes and one table. One run, for the eye; the figures with
-//! intervals come from `masu-bench redis`.
+//! `masu-bench demo`: what masu does for a real Redis, in two minutes and one table: three servers alike, on 4 KiB pages, with
+//! THP=always, and with masu attached. The figures with intervals come from `masu-bench redis`.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
+use quantities::Bytes;
 
 use crate::masu::AttachReport;
+use crate::pairs::{median, order_of_round};
 use crate::place::Place;
 use crate::process::{Resident, resident};
 use crate::random::XorShift;
@@ -20,21 +22,26 @@ use crate::thp::{Guard, Mode};
 /// Arguments of `masu-bench demo`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Keys in the server; a million and a half take about 1 GiB
+    /// Keys in each server; a million and a half take about 1 GiB
     #[arg(long, default_value_t = 1_500_000)]
     pub keys: u32,
-    /// Length of each measurement, in seconds
-    #[arg(long, default_value_t = 8)]
-    pub seconds: u64,
+    /// Rounds in which the servers are measured in turns
+    #[arg(long, default_value_t = 6)]
+    pub rounds: usize,
+    /// Length of each measurement, in milliseconds
+    #[arg(long, default_value_t = 2000)]
+    pub segment_ms: u64,
 }
 
 const VALUE_BYTES: usize = 512;
+const SETTLE_LIMIT: Duration = Duration::from_secs(30);
 
-/// One line of the table.
-struct Line {
+/// A server under one condition.
+struct Condition {
     name: &'static str,
-    gets_per_s: f64,
-    memory: Resident,
+    server: Server,
+    client: Client,
+    gets_per_s: Vec<f64>,
 }
 
 /// Runs it.
@@ -42,104 +49,82 @@ struct Line {
 /// # Errors
 /// When Redis or masu is missing, a wrong value comes back, or we are interrupted.
 pub fn run(session: &Session, options: &Options) -> Result<()> {
+    ensure!(options.keys > 0 && options.rounds > 0, "--keys and --rounds: expected at least 1");
     let masu = session.masu()?;
     println!("host: {}", session.host);
     println!(
-        "A real redis-server is loaded with {} keys of {VALUE_BYTES} bytes and asked for random ones.",
+        "Three redis-servers are loaded with {} values of {VALUE_BYTES} bytes and asked for random ones.",
         options.keys
     );
-    session.warm_up()?;
+    session.warm_up_to(Bytes::gib(6))?;
     session.processors.bind_this_thread(Place::Only(1))?;
-    let mut lines = Vec::new();
-    let report = {
-        let _guard = Guard::turn(Mode::Madvise)?;
-        let (server, mut client) = loaded(session, options)?;
-        lines.push(measured("4 KiB pages", session, options, &server, &mut client)?);
-        session.progress("attaching masu");
-        let mut attached = masu.attach(server.pid(), &["--until-settled"], &session.processors)?;
-        let limit = Duration::from_secs(30);
-        let so_long = |attached: &mut crate::masu::Attached| attached.is_running() && attached.age() < limit;
-        gets(&mut client, session, options, || so_long(&mut attached))?;
-        let report = attached.finish(Duration::ZERO, &session.stop)?;
-        lines.push(measured("4 KiB pages, then masu attach", session, options, &server, &mut client)?);
-        let all: Vec<u32> = (0..options.keys).collect();
-        client.get_pipelined(&all, VALUE_BYTES, Look::Whole).context("after masu")?;
-        report
-    };
-    {
+    let always = {
         let _guard = Guard::turn(Mode::Always)?;
-        let (server, mut client) = loaded(session, options)?;
-        lines.push(measured("THP=always from the start", session, options, &server, &mut client)?);
+        loaded("THP=always", session, options)?
+    };
+    let _guard = Guard::turn(Mode::Madvise)?;
+    let plain = loaded("4 KiB pages", session, options)?;
+    let mut servers = [plain, loaded("4 KiB pages, then masu attach", session, options)?, always];
+    let pool =
+        Keys::over(usize::try_from(options.keys)?, Distribution::Uniform).draw(1 << 18, &mut XorShift::seeded(42));
+
+    session.progress("attaching masu");
+    let mut attached = masu.attach(servers[1].server.pid(), &["--until-settled"], &session.processors)?;
+    let go_on = |since| attached.is_running() && since < SETTLE_LIMIT;
+    servers[1].client.get_while(&pool, VALUE_BYTES, &session.stop, go_on)?;
+    let report = attached.finish(Duration::ZERO, &session.stop)?;
+    let all: Vec<u32> = (0..options.keys).collect();
+    servers[1].client.get_pipelined(&all, VALUE_BYTES, Look::Whole).context("after masu")?;
+
+    let time = Duration::from_millis(options.segment_ms);
+    for round in 0..options.rounds {
+        session.progress(&format!("measuring, round {} of {}", round + 1, options.rounds));
+        for nth in order_of_round(round, servers.len()) {
+            let Condition { client, gets_per_s, .. } = &mut servers[nth];
+            gets_per_s.push(client.get_while(&pool, VALUE_BYTES, &session.stop, |since| since < time)?.0);
+        }
     }
-    println!("\n{}\n{}", table(&lines), explained(&report));
+    println!("\n{}\n{}", table(&servers)?, explained(&report));
     Ok(())
 }
 
-fn loaded(session: &Session, options: &Options) -> Result<(Server, Client)> {
-    session.progress("starting and loading a redis-server");
+fn loaded(name: &'static str, session: &Session, options: &Options) -> Result<Condition> {
+    session.progress(&format!("loading a redis-server: {name}"));
     let server = Server::start(&session.processors, Place::Only(0), &session.stop)?;
     let mut client = server.client()?;
     client.load(0, options.keys, VALUE_BYTES, &session.stop)?;
     let all: Vec<u32> = (0..options.keys).collect();
     client.get_pipelined(&all, VALUE_BYTES, Look::Whole)?;
-    Ok((server, client))
+    Ok(Condition { name, server, client, gets_per_s: Vec::new() })
 }
 
-fn measured(
-    name: &'static str,
-    session: &Session,
-    options: &Options,
-    server: &Server,
-    client: &mut Client,
-) -> Result<Line> {
-    session.progress(&format!("measuring: {name}"));
-    let begun = Instant::now();
-    let gets_per_s = gets(client, session, options, || begun.elapsed() < Duration::from_secs(options.seconds))?;
-    Ok(Line { name, gets_per_s, memory: resident(server.pid())? })
-}
-
-/// Asks for random keys at full speed while `go_on` says so; GETs per second.
-fn gets(client: &mut Client, session: &Session, options: &Options, mut go_on: impl FnMut() -> bool) -> Result<f64> {
-    let keys = Keys::over(usize::try_from(options.keys)?, Distribution::Uniform);
-    let pool = keys.draw(1 << 18, &mut XorShift::seeded(42));
-    let (mut done, begun) = (0usize, Instant::now());
-    for batch in pool.chunks(1 << 13).cycle() {
-        session.stop.check()?;
-        if !go_on() {
-            break;
-        }
-        client.get_pipelined(batch, VALUE_BYTES, Look::Quick)?;
-        done += batch.len();
-    }
-    Ok(done as f64 / begun.elapsed().as_secs_f64())
-}
-
-fn table(lines: &[Line]) -> Table {
+fn table(servers: &[Condition]) -> Result<Table> {
     let mut table = Table::new(["redis-server", "GET", "", "resident memory", "", "on huge pages"]);
-    for line in lines {
-        let (first, rss) = (&lines[0], line.memory.rss_bytes);
-        let signed = |fraction: f64| format!("{:+.1} %", fraction * 100.0);
-        let against = |growth: f64| if std::ptr::eq(first, line) { String::new() } else { signed(growth) };
+    let mut first: Option<(f64, Resident)> = None;
+    for Condition { name, server, gets_per_s, .. } in servers {
+        let (speed, memory) = (median(gets_per_s).unwrap_or(0.0), resident(server.pid())?);
+        let signed = |growth: f64| format!("{:+.1} %", growth * 100.0);
         table.row([
-            line.name.to_owned(),
-            Unit::PerSecond.print(line.gets_per_s),
-            against(line.gets_per_s / first.gets_per_s - 1.0),
-            Unit::Bytes.print(rss.0 as f64),
-            against(rss.growth_over(first.memory.rss_bytes)),
-            Unit::Fraction.print(line.memory.anon_huge_bytes.0 as f64 / rss.0.max(1) as f64),
+            (*name).to_owned(),
+            Unit::PerSecond.print(speed),
+            first.map_or_else(String::new, |(base, _)| signed(speed / base - 1.0)),
+            Unit::Bytes.print(memory.rss_bytes.0 as f64),
+            first.map_or_else(String::new, |(_, base)| signed(memory.rss_bytes.growth_over(base.rss_bytes))),
+            Unit::Fraction.print(memory.anon_huge_bytes.0 as f64 / memory.rss_bytes.0.max(1) as f64),
         ]);
+        first.get_or_insert((speed, memory));
     }
-    table
+    Ok(table)
 }
 
 fn explained(report: &AttachReport) -> String {
     let settled = match report.settled_s.filter(|_| report.settled) {
         Some(time) => format!("settled after {}", Unit::Seconds.print(time)),
-        None => "did not settle within 30 s".to_owned(),
+        None => format!("did not settle within {} s", SETTLE_LIMIT.as_secs()),
     };
     format!(
         "masu {settled}, put {} of {} windows of 2 MiB on huge pages and used {} of processor time.\n\
-         Every value was read back and compared afterwards. One run: for intervals, see `masu-bench redis`.",
+         Every value was read back and compared afterwards. Medians; for intervals, see `masu-bench redis`.",
         report.windows_promoted,
         report.windows_seen,
         Unit::Seconds.print(report.cpu_s)

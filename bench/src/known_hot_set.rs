@@ -97,7 +97,7 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
     let worst = |part: fn(Score) -> f64| samples.iter().map(|sample| part(sample.score)).reduce(f64::min);
     report.figure("precision, worst set", Unit::Fraction, worst(Score::precision), Some(Target::AtLeast(GOOD)));
     report.figure("recall, worst set", Unit::Fraction, worst(Score::recall), Some(Target::AtLeast(GOOD)));
-    let slowest: Option<Vec<f64>> = samples.iter().map(|sample| sample.detection_s).collect();
+    let slowest: Option<Vec<f64>> = samples.iter().filter(|s| s.epoch > 0).map(|sample| sample.detection_s).collect();
     let slowest = slowest.and_then(|times| times.into_iter().reduce(f64::max));
     report.figure("a moved set found after, slowest", Unit::Seconds, slowest, None);
     report.note(format!(

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use bench::session::Session;
 use bench::{demo, idle_cost, known_hot_set, paper, redis, scan, sparse, torture};
 use clap::{Parser, Subcommand};
@@ -45,10 +45,36 @@ enum Bench {
     Torture(torture::Options),
     /// Two minutes with Redis, in one table
     Demo(demo::Options),
+    /// All of them but the demo, one after the other, as they are published
+    All,
 }
 
+/// What `all` runs: hours on a small machine, most of them the paper's 400 rounds.
+const ALL: [&[&str]; 10] = [
+    &["scan"],
+    &["known-hot-set"],
+    &["sparse"],
+    &["redis", "--dist", "zipfian"],
+    &["redis", "--dist", "uniform"],
+    &["redis", "--dist", "uniform", "--gib", "4"],
+    &["idle-cost"],
+    &["torture"],
+    &["paper", "--rounds", "80"],
+    &["paper", "--rounds", "400"],
+];
+
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) if !error.use_stderr() => error.exit(),
+        Err(error) => {
+            let text = error.to_string();
+            let line = text.lines().next().unwrap_or_default();
+            eprintln!("masu-bench: {}", line.strip_prefix("error: ").unwrap_or(line));
+            eprintln!("    `masu-bench --help` and `masu-bench NAME --help` explain every option.");
+            return ExitCode::from(2);
+        }
+    };
     match run(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -60,14 +86,53 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> Result<()> {
     let session = Session::begin(arguments.masu.clone(), arguments.save, !arguments.no_warm_up)?;
-    match &arguments.bench {
-        Bench::Redis(options) => redis::run(&session, options),
-        Bench::Paper(options) => paper::run(&session, options),
-        Bench::Sparse(options) => sparse::run(&session, options),
-        Bench::KnownHotSet(options) => known_hot_set::run(&session, options),
-        Bench::Scan(options) => scan::run(&session, options),
-        Bench::IdleCost(options) => idle_cost::run(&session, options),
-        Bench::Torture(options) => torture::run(&session, options),
-        Bench::Demo(options) => demo::run(&session, options),
+    one(&session, &arguments.bench)
+}
+
+fn one(session: &Session, bench: &Bench) -> Result<()> {
+    match bench {
+        Bench::Redis(options) => redis::run(session, options),
+        Bench::Paper(options) => paper::run(session, options),
+        Bench::Sparse(options) => sparse::run(session, options),
+        Bench::KnownHotSet(options) => known_hot_set::run(session, options),
+        Bench::Scan(options) => scan::run(session, options),
+        Bench::IdleCost(options) => idle_cost::run(session, options),
+        Bench::Torture(options) => torture::run(session, options),
+        Bench::Demo(options) => demo::run(session, options),
+        Bench::All => all(session),
+    }
+}
+
+/// Runs all, also when one fails, and says at the end which did.
+fn all(session: &Session) -> Result<()> {
+    session.masu()?;
+    let mut failed = Vec::new();
+    for words in ALL {
+        session.stop.check()?;
+        println!("$ masu-bench {}", words.join(" "));
+        let bench = Arguments::try_parse_from(["masu-bench"].iter().chain(words))?.bench;
+        if let Err(error) = one(session, &bench) {
+            eprintln!("masu-bench {}: {error:#}", words.join(" "));
+            failed.push(words.join(" "));
+        }
+        println!();
+    }
+    session.stop.check()?;
+    ensure!(failed.is_empty(), "failed: {}", failed.join(", "));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_is_sound_and_every_published_run_is_understood() {
+        Arguments::command().debug_assert();
+        for words in ALL {
+            assert!(Arguments::try_parse_from(["masu-bench"].iter().chain(words)).is_ok(), "{words:?}");
+        }
     }
 }

@@ -143,7 +143,7 @@ fn report(session: &Session, options: &Options, all: &[Measured]) -> Report {
         "paper: the HPS micro-benchmark, {} MiB, {} sets a round, {} rounds",
         options.mib, options.sets, options.rounds
     );
-    let mut report = Report::new("paper", title, &session.host);
+    let mut report = Report::new(format!("paper-{}", options.rounds), title, &session.host);
     for (baseline, this) in [(1, MASU), (0, MASU), (0, 1)] {
         let versus = Versus { baseline: NAMES[baseline], this: NAMES[this] };
         for measured in all {
@@ -156,7 +156,7 @@ fn report(session: &Session, options: &Options, all: &[Measured]) -> Report {
         over_rounds(all),
     );
     report.table("masu, attached from the first touch to the last round:", attached(all));
-    report.file("paper.svg", draw(options, all));
+    report.file(&format!("paper-{}.svg", options.rounds), draw(options, all));
     report.note("The paper: HPS reaches THP's throughput after about 80 rounds (skew) and 300 (others), at +0.002 % memory; +0.031 % under skew, THP +147 %.");
     report.sample("patterns", all);
     report

@@ -32,9 +32,12 @@ const TOP: f64 = 58.0;
 const BOTTOM: f64 = 52.0;
 const HEAD: f64 = 44.0;
 
+/// Widths of the first, the second, and all other lines.
+const WIDTHS: [f64; 3] = [4.0, 2.6, 1.8];
+
 /// Colours that people with any colour vision can tell apart (M. Okabe, K. Ito, 2008), each with its own dashes.
 const STYLES: [(&str, &str); 6] = [
-    ("#555555", ""),
+    ("#9a9a9a", ""),
     ("#d55e00", "7 3"),
     ("#0072b2", ""),
     ("#009e73", "2 3"),
@@ -68,8 +71,11 @@ fn one(chart: &Chart) -> String {
     let y_axis = Axis::over(all().map(|point| point.1), true);
     let mut svg = String::new();
     frame(&mut svg, chart, &x_axis, &y_axis);
-    for (series, (colour, dashes)) in chart.series.iter().zip(STYLES.iter().cycle()) {
-        line(&mut svg, series, colour, dashes, &x_axis, &y_axis);
+    for (nth, (series, (colour, dashes))) in chart.series.iter().zip(STYLES.iter().cycle()).enumerate() {
+        // The first is the widest, so that it shows below those that run along it.
+        let style =
+            format!("stroke=\"{colour}\" stroke-width=\"{}\" stroke-dasharray=\"{dashes}\"", WIDTHS[nth.min(2)]);
+        line(&mut svg, series, &style, &x_axis, &y_axis);
     }
     legend(&mut svg, &chart.series);
     svg
@@ -112,7 +118,7 @@ fn frame(svg: &mut String, chart: &Chart, x_axis: &Axis, y_axis: &Axis) {
     );
 }
 
-fn line(svg: &mut String, series: &Series, colour: &str, dashes: &str, x_axis: &Axis, y_axis: &Axis) {
+fn line(svg: &mut String, series: &Series, style: &str, x_axis: &Axis, y_axis: &Axis) {
     let mut path = String::new();
     let mut pen_down = false;
     for &(x, y) in &series.points {
@@ -125,12 +131,7 @@ fn line(svg: &mut String, series: &Series, colour: &str, dashes: &str, x_axis: &
         let _ = write!(path, "{step}{x:.1} {y:.1} ");
         pen_down = true;
     }
-    let _ = writeln!(
-        svg,
-        "<path d=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.8\" stroke-linejoin=\"round\" \
-         stroke-linecap=\"round\" stroke-dasharray=\"{dashes}\"/>",
-        path.trim_end()
-    );
+    let _ = writeln!(svg, "<path d=\"{}\" fill=\"none\" {style} stroke-linejoin=\"round\"/>", path.trim_end());
 }
 
 /// Names beside a piece of their line, in one row below the title.

@@ -115,7 +115,7 @@ struct Figure {
 /// All that one benchmark found.
 #[derive(Debug)]
 pub struct Report {
-    name: &'static str,
+    name: String,
     title: String,
     host: Host,
     compared: Vec<Compared>,
@@ -128,9 +128,9 @@ pub struct Report {
 
 impl Report {
     /// An empty report of the benchmark `name`, headed by `title`.
-    pub fn new(name: &'static str, title: impl Into<String>, host: &Host) -> Report {
+    pub fn new(name: impl Into<String>, title: impl Into<String>, host: &Host) -> Report {
         Report {
-            name,
+            name: name.into(),
             title: title.into(),
             host: host.clone(),
             compared: Vec::new(),
@@ -207,7 +207,7 @@ impl Report {
     pub fn finish(&self, save: bool) -> Result<()> {
         print!("{self}");
         if save {
-            let folder = repository()?.join("docs/results").join(self.name);
+            let folder = repository()?.join("docs/results").join(&self.name);
             self.save_to(&folder)?;
             println!("saved to {}", folder.display());
             return Ok(());
@@ -234,7 +234,7 @@ impl Report {
     }
 
     fn to_json(&self) -> Value {
-        let command: Vec<String> = std::env::args().skip(1).collect();
+        let command: Vec<String> = std::env::args().skip(1).collect(); // "all" when it ran all of them
         json!({
             "benchmark": self.name,
             "command": format!("masu-bench {}", command.join(" ")),
@@ -255,10 +255,15 @@ impl Report {
             for line in group {
                 table.row(line.cells());
             }
-            writeln!(f, "\n{table}")?;
+            write!(f, "\n{table}")?;
         }
         Ok(())
     }
+}
+
+/// Three digits, and more where these would all be 1.000.
+fn ratio(value: f64) -> String {
+    if (value - 1.0).abs() < 0.0095 && value != 1.0 { format!("{value:.5}") } else { format!("{value:.3}") }
 }
 
 impl Compared {
@@ -272,10 +277,10 @@ impl Compared {
             self.what.clone(),
             self.unit.print(found.baseline),
             self.unit.print(found.this),
-            format!("{:.3}", found.ratio),
-            format!("{:.3} … {:.3}", found.ratio_low, found.ratio_high),
+            ratio(found.ratio),
+            format!("{} … {}", ratio(found.ratio_low), ratio(found.ratio_high)),
             format!("{wanted}: {}", found.verdict(self.better).words()),
-            self.target_ratio.map_or_else(String::new, |target| target.print(found.ratio, |ratio| format!("{ratio}"))),
+            self.target_ratio.map_or_else(String::new, |target| target.print(found.ratio, |bound| bound.to_string())),
         ]
     }
 }
@@ -291,7 +296,7 @@ impl fmt::Display for Report {
         }
         self.print_compared(f)?;
         for (heading, table) in &self.tables {
-            writeln!(f, "{heading}\n{table}")?;
+            write!(f, "\n{heading}\n{table}")?;
         }
         if !self.figures.is_empty() {
             let mut table = Table::new(["", "", ""]);
@@ -301,7 +306,10 @@ impl fmt::Display for Report {
                     figure.target.zip(figure.value).map(|(t, value)| t.print(value, |bound| figure.unit.print(bound)));
                 table.row([figure.what.clone(), value, target.unwrap_or_default()]);
             }
-            writeln!(f, "{}", table.to_string().trim_start_matches('\n'))?;
+            write!(f, "{table}")?; // its head is empty: the line between it and what stands above
+        }
+        if !self.notes.is_empty() {
+            writeln!(f)?;
         }
         for note in &self.notes {
             writeln!(f, "{note}")?;
@@ -370,7 +378,7 @@ memory     1.0 MiB     1.0 MiB   1.010   1.010 … 1.010   less is better: worse
 
 settled   12.00 s        target ≤ 10.00 s: missed
 stall     not measured
-\n";
+";
         assert_eq!(report().to_string(), wanted);
     }
 

@@ -4,6 +4,7 @@ use std::io::IsTerminal as _;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use quantities::Bytes;
 
 use crate::host::Host;
 use crate::masu::Masu;
@@ -55,9 +56,17 @@ impl Session {
     /// # Errors
     /// When interrupted.
     pub fn warm_up(&self) -> Result<()> {
+        self.warm_up_to(Bytes(u64::MAX))
+    }
+
+    /// As [`Session::warm_up`], but touches no more than `limit`.
+    ///
+    /// # Errors
+    /// When interrupted.
+    pub fn warm_up_to(&self, limit: Bytes) -> Result<()> {
         if self.warm_up {
-            self.progress("warming up: touching most free memory once");
-            let done = warm_up::run(&self.stop)?;
+            self.progress("warming up: touching free memory once");
+            let done = warm_up::run(limit, &self.stop)?;
             let (huge, small) = (done.huge.as_secs_f64(), done.small.as_secs_f64());
             self.progress(&format!("warmed up: {}, huge pages {huge:.1} s, 4 KiB pages {small:.1} s", done.bytes));
         }

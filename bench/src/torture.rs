@@ -173,8 +173,9 @@ fn act(program: &mut Workload, masu: Option<&Masu>, time: Duration, session: &Se
             continue;
         };
         // Promote what was touched at all, whatever it costs in memory, and give all of it back at the end.
-        let watch = format!("{}s", left.as_secs().clamp(1, 4));
-        let eager = ["--for", &watch, "--hot-fraction", "0.002", "--max-extra-rss", "100%", "--undo"];
+        let watch = format!("{}s", left.as_secs().clamp(1, 15));
+        let eager =
+            ["--for", &watch, "--hot-fraction", "0.002", "--max-extra-rss", "100%", "--demote-after", "1", "--undo"];
         let attached = masu.attach(program.pid(), &eager, &session.processors)?;
         let report = attached.finish(Duration::from_secs(60), &session.stop)?;
         runs.runs += 1;

@@ -27,12 +27,12 @@ pub struct WarmUp {
     pub small: Duration,
 }
 
-/// Touches all memory but 2 GiB, with huge pages and then with 4 KiB pages.
+/// Touches memory with huge pages and then with 4 KiB pages: all but 2 GiB of what is free, or `limit` where that is less.
 ///
 /// # Errors
 /// When interrupted, or when memory cannot be mapped.
-pub fn run(stop: &Stop) -> Result<WarmUp> {
-    let bytes = host::available().saturating_sub(LEAVE);
+pub fn run(limit: Bytes, stop: &Stop) -> Result<WarmUp> {
+    let bytes = host::available().saturating_sub(LEAVE).min(limit);
     let huge = touch(bytes, true, stop).context("cannot warm up memory with huge pages")?;
     let small = touch(bytes, false, stop).context("cannot warm up memory with 4 KiB pages")?;
     Ok(WarmUp { bytes, huge, small })
@@ -67,6 +67,11 @@ mod tests {
     #[test]
     fn nothing_to_touch_is_no_error() {
         assert_eq!(touch(Bytes(0), true, &Stop::default()).unwrap(), Duration::ZERO);
+    }
+
+    #[test]
+    fn no_more_is_touched_than_asked_for() {
+        assert!(run(Bytes::mib(8), &Stop::default()).unwrap().bytes <= Bytes::mib(8));
     }
 
     #[test]

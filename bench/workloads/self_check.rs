@@ -112,6 +112,8 @@ struct Worker<'a> {
 /// Longest run of own pages that one operation takes: more than a window, so that some hold a whole one.
 const RUN_MAX: usize = 1200;
 
+const PAGES_PER_WINDOW: usize = 512;
+
 impl<'a> Worker<'a> {
     fn new(id: usize, arguments: &Arguments, shared: &'a Region, counts: &'a Counts) -> Result<Worker<'a>> {
         let own = Region::of(arguments.mib * 64).context("cannot map memory")?;
@@ -179,8 +181,12 @@ impl<'a> Worker<'a> {
 
     fn own_operation(&mut self) -> std::io::Result<()> {
         let pages = self.own_model.len();
-        let count = 1 + self.random.below(RUN_MAX.min(pages / 2));
-        let page = self.random.below(pages - count + 1);
+        if self.random.below(4000) == 0 {
+            // Moving leaves a patchwork of mappings, in which no window is whole any more; begin again in one piece.
+            self.own.renew(0, pages)?;
+            self.own_model.fill(Content::Zero);
+        }
+        let (page, to, count) = self.run_of(pages);
         match self.random.below(100) {
             0..40 => {
                 for page in page..(page + count).min(page + 64) {
@@ -193,7 +199,6 @@ impl<'a> Worker<'a> {
                 self.own_model[page..page + count].fill(Content::Zero);
             }
             86..92 => {
-                let to = self.random.below(pages - count + 1);
                 if page.abs_diff(to) >= count {
                     self.own.relocate(page, to, count)?;
                     self.own_model.copy_within(page..page + count, to);
@@ -213,10 +218,22 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Advice on a run of everybody's pages: it may change how they are backed, not what they contain.
+    /// Two places for a run of pages, and its length, in memory of `pages`; half of the time whole windows.
+    fn run_of(&mut self, pages: usize) -> (usize, usize, usize) {
+        let unit = if self.random.below(2) == 0 { 1 } else { PAGES_PER_WINDOW };
+        let (units, longest) = (pages / unit, (RUN_MAX.min(pages / 2) / unit).max(1));
+        let count = 1 + self.random.below(longest);
+        let mut place = || self.random.below(units - count + 1) * unit;
+        (place(), place(), count * unit)
+    }
+
+    /// Advice on whole windows of everybody's pages: it may change how they are backed, not what they contain. Only whole
+    /// ones, because some advice cuts the mapping in two, and a window with a cut in it can no longer be promoted.
     fn advise_run(&mut self, advice: Advice) -> std::io::Result<()> {
-        let page = self.random.below(self.shared.pages());
-        let count = 1 + self.random.below(RUN_MAX.min(self.shared.pages() - page));
+        let windows = self.shared.pages() / PAGES_PER_WINDOW;
+        let window = self.random.below(windows);
+        let count = PAGES_PER_WINDOW * (1 + self.random.below(3.min(windows - window)));
+        let page = window * PAGES_PER_WINDOW;
         self.shared.advise(page, count, advice)
     }
 

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -125,6 +125,30 @@ impl Client {
     pub fn get(&mut self, key: u32, value_bytes: usize) -> Result<()> {
         self.ask(&[key])?;
         self.hear(&[key], value_bytes, Look::Quick)
+    }
+
+    /// Gets the keys of `pool`, from the beginning again when it is through, while `go_on`, told the time since it began, says
+    /// so. GETs per second, and the time taken.
+    ///
+    /// # Errors
+    /// As [`Client::get_pipelined`], or when we are interrupted.
+    pub fn get_while(
+        &mut self,
+        pool: &[u32],
+        value_bytes: usize,
+        stop: &Stop,
+        mut go_on: impl FnMut(Duration) -> bool,
+    ) -> Result<(f64, Duration)> {
+        let (mut done, begun) = (0usize, Instant::now());
+        for batch in pool.chunks(DEPTH * 128).cycle() {
+            stop.check()?;
+            if !go_on(begun.elapsed()) {
+                break;
+            }
+            self.get_pipelined(batch, value_bytes, Look::Quick)?;
+            done += batch.len();
+        }
+        Ok((done as f64 / begun.elapsed().as_secs_f64(), begun.elapsed()))
     }
 
     fn ask(&mut self, keys: &[u32]) -> Result<()> {

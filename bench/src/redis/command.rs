@@ -16,7 +16,7 @@ use crate::process::{processor_time, resident};
 use crate::random::XorShift;
 use crate::redis::client::{Client, Look};
 use crate::redis::keys::{Distribution, Keys};
-use crate::redis::latency::{self, Latency};
+use crate::redis::latency::{Asker, Latency};
 use crate::redis::server::Server;
 use crate::report::{Report, Target, Unit, Versus};
 use crate::session::Session;
@@ -41,7 +41,7 @@ pub struct Options {
     /// Measurements of each server, per reload
     #[arg(long, default_value_t = 5)]
     pub pairs: usize,
-    /// How often the servers are started anew; every second time masu attaches under full load
+    /// How often the servers are started anew
     #[arg(long, default_value_t = 4)]
     pub reloads: usize,
     /// Length of one measurement, in milliseconds
@@ -60,6 +60,9 @@ const MASU: &str = "masu";
 const SERVER: Place = Place::Only(0);
 const CLIENT: Place = Place::Only(1);
 
+/// How long latency is measured before masu comes, and after it is gone.
+const QUIET: Duration = Duration::from_secs(5);
+
 /// A loaded server and its connection.
 struct Loaded {
     server: Server,
@@ -75,13 +78,12 @@ struct Segment {
     server_busy_fraction: f64,
 }
 
-/// How masu was attached in one reload, and what happened to requests meanwhile.
+/// How masu was attached in one reload, and what happened to requests before, meanwhile and after.
 #[derive(Debug, Serialize)]
 struct Attach {
-    traffic: &'static str,
-    quiet: Option<Latency>,
-    during: Option<Latency>,
-    after: Option<Latency>,
+    quiet: Latency,
+    during: Latency,
+    after: Latency,
     rss_before_bytes: f64,
     rss_after_bytes: f64,
     report: AttachReport,
@@ -146,7 +148,7 @@ impl Bench<'_> {
             }
         }
         self.session.progress("attaching masu");
-        let attached = self.attach(reload, &mut servers[2])?;
+        let attached = self.attach(&mut servers[2])?;
         samples.attached.push(attached);
         let all: Vec<u32> = (0..samples.keys).collect();
         servers[2].client.get_pipelined(&all, self.options.value_bytes, Look::Whole).context("after masu")?;
@@ -175,7 +177,10 @@ impl Bench<'_> {
         let time = Duration::from_millis(self.options.segment_ms);
         let pid = loaded.server.pid();
         let busy = processor_time(pid)?;
-        let (gets_per_s, taken) = self.gets(&mut loaded.client, |since| since < time)?;
+        // Drawn beforehand: choosing keys is not what is measured.
+        let pool = self.keys.draw(1 << 18, &mut self.random);
+        let (bytes, stop) = (self.options.value_bytes, &self.session.stop);
+        let (gets_per_s, taken) = loaded.client.get_while(&pool, bytes, stop, |since| since < time)?;
         let busy = processor_time(pid)?.saturating_sub(busy).as_secs_f64();
         let memory = resident(pid)?;
         Ok(Segment {
@@ -186,61 +191,28 @@ impl Bench<'_> {
         })
     }
 
-    /// Asks for keys at full speed while `go_on` says so; GETs per second, and the time taken.
-    fn gets(&mut self, client: &mut Client, mut go_on: impl FnMut(Duration) -> bool) -> Result<(f64, Duration)> {
-        // Drawn beforehand: choosing keys is not what is measured.
-        let pool = self.keys.draw(1 << 18, &mut self.random);
-        let (mut done, begun) = (0usize, Instant::now());
-        for batch in pool.chunks(1 << 13).cycle() {
-            self.session.stop.check()?;
-            if !go_on(begun.elapsed()) {
-                break;
-            }
-            client.get_pipelined(batch, self.options.value_bytes, Look::Quick)?;
-            done += batch.len();
-        }
-        Ok((done as f64 / begun.elapsed().as_secs_f64(), begun.elapsed()))
-    }
-
-    fn attach(&mut self, reload: usize, loaded: &mut Loaded) -> Result<Attach> {
+    fn attach(&self, loaded: &mut Loaded) -> Result<Attach> {
         let pid = loaded.server.pid();
         let rss_before = resident(pid)?.rss_bytes;
-        let quiet_time = Duration::from_secs(5);
-        let mut usual = Duration::ZERO;
-        let single = reload.is_multiple_of(2);
-        let mut quiet = None;
-        if single {
-            usual = Duration::from_secs_f64(self.latency(loaded, usual, quiet_time / 4)?.p50_ms / 1e3);
-            quiet = Some(self.latency(loaded, usual, quiet_time)?);
-        }
+        let (keys, value_bytes, stop) = (&self.keys, self.options.value_bytes, &self.session.stop);
+        let mut asker = Asker { client: &mut loaded.client, keys, value_bytes, stop };
+        let pace = asker.pace(QUIET / 4)?;
+        let quiet = asker.measure(pace, until(QUIET))?;
         let mut attached = self.masu.attach(pid, &["--until-settled"], &self.session.processors)?;
         let limit = Duration::from_secs(self.options.settle_limit);
-        let during = if single {
-            let (keys, bytes) = (self.keys.clone(), self.options.value_bytes);
-            let go_on = || attached.is_running() && attached.age() < limit;
-            Some(latency::measure(&mut loaded.client, &keys, bytes, usual, &self.session.stop, go_on)?)
-        } else {
-            self.gets(&mut loaded.client, |since| attached.is_running() && since < limit)?;
-            None
-        };
-        let report = attached.finish(Duration::ZERO, &self.session.stop)?;
-        let after = if single { Some(self.latency(loaded, usual, quiet_time)?) } else { None };
-        Ok(Attach {
-            traffic: if single { "single requests" } else { "full load" },
-            quiet,
-            during,
-            after,
-            rss_before_bytes: rss_before.0 as f64,
-            rss_after_bytes: resident(pid)?.rss_bytes.0 as f64,
-            report,
-        })
+        let during = asker.measure(pace, || attached.is_running() && attached.age() < limit)?;
+        let report = attached.finish(Duration::ZERO, stop)?;
+        let after = asker.measure(pace, until(QUIET))?;
+        let rss_after = resident(pid)?.rss_bytes;
+        let (rss_before_bytes, rss_after_bytes) = (rss_before.0 as f64, rss_after.0 as f64);
+        Ok(Attach { quiet, during, after, rss_before_bytes, rss_after_bytes, report })
     }
+}
 
-    fn latency(&self, loaded: &mut Loaded, usual: Duration, time: Duration) -> Result<Latency> {
-        let begun = Instant::now();
-        let go_on = || begun.elapsed() < time;
-        latency::measure(&mut loaded.client, &self.keys, self.options.value_bytes, usual, &self.session.stop, go_on)
-    }
+/// True for `time` from now on.
+fn until(time: Duration) -> impl FnMut() -> bool {
+    let begun = Instant::now();
+    move || begun.elapsed() < time
 }
 
 /// Sets `wanted` keys, or as many as fill the memory asked for when it is 0. How many it was.
@@ -273,7 +245,7 @@ fn report(session: &Session, options: &Options, samples: &Samples) -> Report {
         options.dist.name(),
         options.reloads
     );
-    let mut report = Report::new("redis", title, &session.host);
+    let mut report = Report::new(name(options), title, &session.host);
     let [plain, always, masu] = &samples.measured;
     let speed = |segments: &[Segment]| segments.iter().map(|s| s.gets_per_s).collect::<Vec<_>>();
     let memory = |segments: &[Segment]| segments.iter().map(|s| s.rss_bytes).collect::<Vec<_>>();
@@ -296,6 +268,12 @@ fn report(session: &Session, options: &Options, samples: &Samples) -> Report {
     report
 }
 
+/// A folder of results for each kind of run.
+fn name(options: &Options) -> String {
+    let amount = options.keys.map_or_else(|| format!("{}gib", options.gib), |keys| format!("{keys}keys"));
+    format!("redis-{}-{amount}", options.dist.name())
+}
+
 fn servers(measured: &[Vec<Segment>; 3]) -> Table {
     let mut table = Table::new(["", "on huge pages", "server's processor busy"]);
     for (name, segments) in [PLAIN, ALWAYS, MASU].iter().zip(measured) {
@@ -307,33 +285,22 @@ fn servers(measured: &[Vec<Segment>; 3]) -> Table {
 }
 
 fn attaching(all: &[Attach]) -> Table {
-    let head = [
-        "traffic",
-        "settled",
-        "promoted",
-        "extra memory",
-        "masu's cpu",
-        "p99.9 quiet",
-        "during",
-        "after",
-        "longest during",
-    ];
+    let head =
+        ["reload", "settled", "promoted", "extra memory", "masu's cpu", "p99.9 quiet", "during", "after", "longest"];
     let mut table = Table::new(head);
-    for attach in all {
-        let millis = |latency: Option<Latency>, part: fn(&Latency) -> f64| {
-            latency.map_or_else(|| "–".into(), |latency| Unit::Milliseconds.print(part(&latency)))
-        };
-        let report = &attach.report;
+    for (reload, Attach { quiet, during, after, report, .. }) in all.iter().enumerate() {
+        let growth = all[reload].rss_after_bytes / all[reload].rss_before_bytes - 1.0;
+        let settled = report.settled_s.filter(|_| report.settled);
         table.row([
-            attach.traffic.to_owned(),
-            if report.settled { Unit::Seconds.print(report.settled_s.unwrap_or(0.0)) } else { "not settled".into() },
+            (reload + 1).to_string(),
+            settled.map_or_else(|| "not settled".into(), |time| Unit::Seconds.print(time)),
             report.windows_promoted.to_string(),
-            Unit::Fraction.print(attach.rss_after_bytes / attach.rss_before_bytes - 1.0),
+            Unit::Fraction.print(growth),
             Unit::Seconds.print(report.cpu_s),
-            millis(attach.quiet, |l| l.p999_ms),
-            millis(attach.during, |l| l.p999_ms),
-            millis(attach.after, |l| l.p999_ms),
-            millis(attach.during, |l| l.max_ms),
+            Unit::Milliseconds.print(quiet.p999_ms),
+            Unit::Milliseconds.print(during.p999_ms),
+            Unit::Milliseconds.print(after.p999_ms),
+            Unit::Milliseconds.print(during.max_ms),
         ]);
     }
     table
@@ -344,11 +311,15 @@ fn figures(report: &mut Report, samples: &Samples) {
     let longest = all.iter().map(|a| a.report.settled_s.filter(|_| a.report.settled)).collect::<Option<Vec<f64>>>();
     let longest = longest.and_then(|times| times.into_iter().reduce(f64::max));
     report.figure("settled after attach, slowest reload", Unit::Seconds, longest, Some(Target::AtMost(10.0)));
-    let added: Vec<f64> = all.iter().filter_map(|a| Some(a.during?.p999_ms - a.quiet?.p999_ms)).collect();
+    let added: Vec<f64> = all.iter().map(|a| a.during.p999_ms - a.quiet.p999_ms).collect();
     let what = "p99.9 of a request while masu promotes, above the quiet one";
     report.figure(what, Unit::Milliseconds, median(&added), Some(Target::AtMost(1.0)));
     let extra: Vec<f64> = all.iter().map(|a| a.rss_after_bytes / a.rss_before_bytes - 1.0).collect();
     let what = "extra resident memory, same server before and after";
     report.figure(what, Unit::Fraction, median(&extra), Some(Target::AtMost(0.01)));
+    report.note(
+        "While attaching, the server answers batches of 64 GETs, with a single one, which is timed, between any two. What a \
+         stall kept waiting is counted with it.",
+    );
     report.note("Every value was read back whole after masu had promoted its pages; none differed.");
 }

@@ -4,7 +4,8 @@
 //! the region's rate. What is present, and what is huge, is added from `residency`. One process at a time: sysfs has room
 //! for one monitor that is not in anybody's way.
 //!
-//! A crash leaves the kernel's tree filled in; who starts this promises [`linux::damon::UNDO`] to a journal first.
+//! A crash leaves the kernel's tree filled in; who starts this calls
+//! [`linux::damon::promise_undo`] first.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! The page-table walk: every accessed bit of a process, read by BPF, exact, at [m] a third of a millisecond a GiB.
+//! The page-table walk: every accessed bit of a process, read by BPF, exact, at about a third of a millisecond a GiB.
 //!
 //! `program` loads and runs the BPF program and is the one place here with unsafe code; `record` is what the two sides
 //! say to each other; this file makes a [`Source`] of it. The clear is `/proc/PID/clear_refs`, which flushes no TLB: a

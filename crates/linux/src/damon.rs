@@ -53,11 +53,6 @@ fn marked_update_us() -> u64 {
     1_000_000 + u64::from(Pid::own().0.unsigned_abs())
 }
 
-/// What takes down a tree, whoever made it: promised without a mark, it hits monitors of others too.
-#[deprecated(note = "`damon::promise_undo(&mut knobs)` leaves the monitors of others alone")]
-pub const UNDO: [(&str, &str); 2] =
-    [("sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds", "0"), ("sys/kernel/mm/damon/admin/kdamonds/0/state", "off")];
-
 /// What to watch, and how closely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Monitor {

@@ -27,7 +27,7 @@ impl FakeKernel {
     ///
     /// # Panics
     /// When no temporary directory can be made.
-    #[expect(clippy::missing_panics_doc, clippy::unwrap_used, reason = "test support")]
+    #[expect(clippy::unwrap_used, reason = "test support")]
     pub fn new() -> FakeKernel {
         FakeKernel {
             tree: tempfile::tempdir().unwrap(),

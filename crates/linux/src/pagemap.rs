@@ -3,7 +3,7 @@
 //! The entries say which pages are present, swapped, shared with another process or merged (`exclusive` is off); the
 //! scan says which are mapped by huge pages and which are the zero page. Neither says whether a page is used: `access`.
 //!
-//! Cost: [m] 2 µs a window for the entries, less for the scan, under the mmap lock held for reading.
+//! Cost: about 2 µs a window for the entries, less for the scan, under the mmap lock held for reading.
 //! Side effect: none.
 //!
 //! Since: entries Linux 2.6.25, `exclusive` 4.2, guard pages 6.15; `PAGEMAP_SCAN` 6.7. Needs ptrace access to the process
