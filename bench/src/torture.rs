@@ -4,6 +4,7 @@
 //! Three parts: our own hammer alone, which strikes far more often than masu ever would; `masu attach --undo` again and again,
 //! told to promote almost everything; and both at once. Any difference is an error.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -66,7 +67,7 @@ struct Runs {
     runs: u64,
     promoted: u64,
     demoted: u64,
-    refused: u64,
+    refused: BTreeMap<String, u64>,
 }
 
 /// Runs it.
@@ -92,6 +93,7 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
         "forks",
         "differences",
     ]);
+    let mut refused = BTreeMap::new();
     let mut before = status(&mut program, session)?;
     for (nth, part) in parts.iter().enumerate() {
         session.progress(&format!("{} for {} s", part.name, each.as_secs()));
@@ -103,12 +105,14 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
             part.name.to_owned(),
             (blows.promoted + runs.promoted).to_string(),
             (blows.split + runs.demoted).to_string(),
-            (blows.refused.values().sum::<u64>() + runs.refused).to_string(),
+            (blows.refused.values().sum::<u64>() + runs.refused.values().sum::<u64>()).to_string(),
             since("operations")?,
             since("checks")?,
             since("forks")?,
             since("differences")?,
         ]);
+        add(&mut refused, &blows.refused);
+        add(&mut refused, &runs.refused);
         before = now;
     }
     let end = program.ask("stop", Duration::from_secs(120), &session.stop).context("the last check of every page")?;
@@ -117,16 +121,25 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
         options.threads, options.mib
     );
     let mut report = Report::new("torture", title, &session.host);
-    report.table("", table);
+    report.table("In each part:", table);
     report.note(format!(
         "After the last check of every page: {} checks, {} differences.",
         end.whole("checks")?,
         end.whole("differences")?
     ));
+    let reasons: Vec<String> = refused.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
+    report.note(format!("Refused: {}.", reasons.join(", ")));
+    report.sample("refused", &refused);
     report.sample("checks", end.whole("checks")?);
     report.sample("differences", end.whole("differences")?);
     report.finish(session.save)?;
     no_difference(&end)
+}
+
+fn add(all: &mut BTreeMap<String, u64>, more: &BTreeMap<String, u64>) {
+    for (reason, count) in more {
+        *all.entry(reason.clone()).or_default() += count;
+    }
 }
 
 fn status(program: &mut Workload, session: &Session) -> Result<Reply> {
@@ -173,7 +186,8 @@ fn act(program: &mut Workload, masu: Option<&Masu>, time: Duration, session: &Se
             continue;
         };
         // Promote what was touched at all, whatever it costs in memory, and give all of it back at the end.
-        let watch = format!("{}s", left.as_secs().clamp(1, 15));
+        // Twice in each part: masu promotes what it has watched for a while, so that many short runs would do nothing.
+        let watch = format!("{}s", left.as_secs().min(time.as_secs() / 2).max(1));
         let eager =
             ["--for", &watch, "--hot-fraction", "0.002", "--max-extra-rss", "100%", "--demote-after", "1", "--undo"];
         let attached = masu.attach(program.pid(), &eager, &session.processors)?;
@@ -181,7 +195,7 @@ fn act(program: &mut Workload, masu: Option<&Masu>, time: Duration, session: &Se
         runs.runs += 1;
         runs.promoted += report.windows_promoted;
         runs.demoted += report.windows_demoted;
-        runs.refused += report.windows_refused.values().sum::<u64>();
+        add(&mut runs.refused, &report.windows_refused);
         status(program, session)?;
     }
     Ok(runs)

@@ -166,15 +166,18 @@ impl<'a> Worker<'a> {
                 let found = self.shared.check_while_read_only(page, self.shared_model[nth])?;
                 self.note(found, "shared, read-only", self.shared_model[nth]);
             }
-            90..93 => self.advise_run(Advice::LinuxCold)?,
-            93..94 => self.advise_run(Advice::LinuxHugepage)?,
-            94..95 => self.advise_run(Advice::LinuxNoHugepage)?,
+            90..92 => self.advise_run(Advice::LinuxCold)?,
+            92..94 => self.advise_run(Advice::LinuxHugepage)?,
+            // Rarer than its opposite: where it was given last, nobody may promote.
+            94..95 if self.random.below(4) == 0 => self.advise_run(Advice::LinuxNoHugepage)?,
             // A run of neighbours, so that whole windows fill up.
             95..99 => {
                 let end = (nth + 200).min(self.shared_model.len());
                 (nth..end).for_each(|nth| self.fill_shared(nth));
             }
-            _ => self.fork()?,
+            // Rare as well: pages shared with a child are promoted only when they are private again.
+            99 if self.random.below(10) == 0 => self.fork()?,
+            _ => self.check_shared(nth),
         }
         Ok(())
     }
@@ -299,7 +302,7 @@ mod tests {
     fn every_operation_keeps_memory_and_model_the_same() {
         let (shared, counts) = (Region::of(8 * 256).unwrap(), Counts::default());
         let mut worker = Worker::new(1, &arguments(), &shared, &counts).unwrap();
-        for _ in 0..400 {
+        for _ in 0..4000 {
             worker.shared_operation().unwrap();
             worker.own_operation().unwrap();
         }

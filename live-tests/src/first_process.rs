@@ -38,7 +38,7 @@ pub fn run() -> ExitCode {
 }
 
 fn mount_everything() {
-    const FILE_SYSTEMS: [(&str, &str); 8] = [
+    const FILE_SYSTEMS: [(&str, &str); 9] = [
         ("proc", "/proc"),
         ("sysfs", "/sys"),
         ("devtmpfs", "/dev"),
@@ -46,6 +46,7 @@ fn mount_everything() {
         ("tmpfs", "/tmp"),
         ("cgroup2", "/sys/fs/cgroup"),
         ("debugfs", "/sys/kernel/debug"),
+        ("securityfs", "/sys/kernel/security"),
         ("bpf", "/sys/fs/bpf"),
     ];
     for (kind, place) in FILE_SYSTEMS {

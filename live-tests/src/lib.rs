@@ -21,11 +21,15 @@ pub mod toy;
 
 use std::process::ExitCode;
 
-/// What one program does in its four parts; which one is said by its first argument, or by being the first process.
+/// What one program does in its five parts; which one is said by its first argument, or by being the first process.
 pub fn main() -> ExitCode {
     match std::env::args().nth(1).as_deref() {
         Some(toy::FLAG) => toy::served::run(),
         Some(knob::FLAG) => knob::keep(),
+        Some(rungs::FLAG) => {
+            println!("{}{}", rungs::LINE, rungs::of_this_host());
+            ExitCode::SUCCESS
+        }
         _ if first_process::is_this() => first_process::run(),
         _ => live::run(libtest_mimic::Arguments::from_args()).exit_code(),
     }

@@ -41,9 +41,9 @@ enum Chore {
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().chore {
-        Chore::Check => check::run().map(|_| ()),
-        Chore::Live(options) => live::run(&options).map(|_| ()),
-        Chore::BootTest(options) => boot::run(&options).map(|_| ()),
+        Chore::Check => check::run_chore(),
+        Chore::Live(options) => live::run_chore(&options),
+        Chore::BootTest(options) => boot::run_chore(&options),
         Chore::Test => test::run(),
         Chore::Bpf(options) => bpf::run(&options),
         Chore::HeaderCheck(options) => header_check::run(&options),

@@ -7,7 +7,7 @@
 //! A crash leaves the kernel's tree filled in; who starts this calls
 //! [`linux::damon::promise_undo`] first.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use linux::damon::{Draft, Monitor, Region, Running};
 use linux::{Error, KernelFiles, Pid};
@@ -16,7 +16,7 @@ use crate::estimate;
 use crate::map::{AccessMap, Class, PageSet, WindowHeat};
 use crate::residency::ResidencySource;
 use crate::rung::Rung;
-use crate::source::{Cost, Source};
+use crate::source::{Cost, Source, Stopwatch};
 
 /// How closely DAMON looks: the kernel's own defaults for the intervals, and regions small enough for windows.
 pub const SAMPLE_INTERVAL: Duration = Duration::from_millis(5);
@@ -96,7 +96,7 @@ impl<F: KernelFiles> Source for DamonSource<'_, F> {
     }
 
     fn look(&mut self) -> Result<(), Error> {
-        let start = Instant::now();
+        let stopwatch = Stopwatch::start();
         let regions = self.running.regions()?;
         self.present.look()?;
         let mut windows = self.present.map().windows.clone();
@@ -112,7 +112,7 @@ impl<F: KernelFiles> Source for DamonSource<'_, F> {
         overlay(&mut windows, &regions, self.map.classes.len());
         self.map.windows = windows;
         self.map.observed = self.present.age();
-        self.cost.scan.add(start.elapsed(), self.map.present());
+        self.cost.scan.add(stopwatch.elapsed(), self.map.present());
         Ok(())
     }
 

@@ -13,7 +13,7 @@ use quantities::{AddressRange, PAGES_PER_WINDOW, Pages, Window};
 
 use crate::map::{AccessMap, Class, PageSet, WindowHeat};
 use crate::rung::Rung;
-use crate::source::{Cost, Source};
+use crate::source::{Cost, Source, Stopwatch};
 
 /// What one window holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -201,7 +201,7 @@ impl<F: KernelFiles> Source for ResidencySource<F> {
     }
 
     fn look(&mut self) -> Result<(), Error> {
-        let start = Instant::now();
+        let stopwatch = Stopwatch::start();
         let mappings: Vec<Mapping> = linux::maps::maps(&self.files, self.pid)?;
         let mut windows = Vec::new();
         for mapping in mappings.iter().filter(|mapping| mapping.permissions.read && mapping.path != "[vsyscall]") {
@@ -209,7 +209,7 @@ impl<F: KernelFiles> Source for ResidencySource<F> {
         }
         self.map.windows = windows;
         self.map.observed = self.began.elapsed();
-        self.cost.scan.add(start.elapsed(), self.map.present());
+        self.cost.scan.add(stopwatch.elapsed(), self.map.present());
         Ok(())
     }
 

@@ -22,7 +22,7 @@ use rustix::io::Errno;
 use crate::estimate;
 use crate::map::{AccessMap, Class, PageSet, WindowHeat};
 use crate::rung::{Rung, Unavailable};
-use crate::source::{Cost, Source};
+use crate::source::{Cost, Source, Stopwatch};
 use program::{Link, Program};
 use record::{WINDOW_HUGE, WINDOW_UNREADABLE, WindowRecord};
 
@@ -122,11 +122,11 @@ impl<F: KernelFiles> Source for WalkSource<F> {
 
     fn begin(&mut self) -> Result<(), Error> {
         let present = self.map.present();
-        let start = Instant::now();
+        let stopwatch = Stopwatch::start();
         clear_refs::clear(&self.files, self.pid, Forget::AllPages)?;
         self.began = Instant::now();
         // What the clear covered is known from the look before it; the first one is counted at the first look.
-        self.cost.clear.add(self.began - start, present);
+        self.cost.clear.add(stopwatch.elapsed(), present);
         self.ages.clear();
         self.replaced = false;
         self.map.windows.iter_mut().for_each(WindowHeat::forget);
@@ -143,7 +143,7 @@ impl<F: KernelFiles> Source for WalkSource<F> {
     }
 
     fn look(&mut self) -> Result<(), Error> {
-        let start = Instant::now();
+        let (start, stopwatch) = (Instant::now(), Stopwatch::start());
         // Ages double, so the 255th look is out of reach; should it come, later ones share its class.
         let number = u8::try_from(self.ages.len() + 1).unwrap_or(u8::MAX);
         let mut windows = std::mem::take(&mut self.map.windows);
@@ -155,7 +155,7 @@ impl<F: KernelFiles> Source for WalkSource<F> {
         self.ages.push(start - self.began);
         self.map.classes = self.classes();
         self.map.observed = start - self.began;
-        self.cost.scan.add(start.elapsed(), self.map.present());
+        self.cost.scan.add(stopwatch.elapsed(), self.map.present());
         Ok(())
     }
 

@@ -62,7 +62,7 @@ impl Console {
         let tally = Tally { passed: count("passed")?, failed: count("failed")?, skipped: count("skipped")? };
         ensure!(tally.passed + tally.failed > 0, "no test ran");
         let rungs = self.tagged(RUNGS)?;
-        let found = rungs["page_table_levels"].as_u64();
+        let found = rungs["facts"]["page_table_levels"].as_u64();
         ensure!(found == Some(u64::from(levels)), "asked for {levels}-level page tables, got {found:?}");
         Ok(Report { tally, rungs, took: self.took })
     }
@@ -88,7 +88,7 @@ mod tests {
 
     const GOOD: &[&str] = &[
         "[    0.000000] Linux version 6.1.0",
-        r#"RUNGS {"page_table_levels":4}"#,
+        r#"RUNGS {"facts":{"page_table_levels":4}}"#,
         "test a ... ok",
         r#"LIVE-RESULT {"passed":3,"failed":0,"skipped":1}"#,
         "[    3.100000] reboot: Power down",
@@ -110,7 +110,7 @@ mod tests {
     fn a_machine_that_ran_its_tests_and_switched_itself_off_passes() {
         let report = console(GOOD).verdict(4).unwrap();
         assert_eq!(report.tally, Tally { passed: 3, failed: 0, skipped: 1 });
-        assert_eq!(report.rungs["page_table_levels"], 4);
+        assert_eq!(report.rungs["facts"]["page_table_levels"], 4);
     }
 
     #[test]

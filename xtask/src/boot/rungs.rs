@@ -1,0 +1,205 @@
+//! `docs/rungs.md`: what each kernel offers, generated from what the machines said.
+
+use std::fmt::Write;
+use std::path::Path;
+use std::{fs, io};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use super::kernels;
+use crate::workspace;
+
+/// One machine's answers.
+pub struct Column {
+    /// `6.12`, or the whole release of the host's kernel.
+    pub kernel: String,
+    /// Levels of its page tables.
+    pub levels: u8,
+    /// What it printed after `RUNGS`.
+    pub facts: Value,
+}
+
+/// What `HostFacts` calls it, and what a person would.
+const FACTS: &[(&str, &str)] = &[
+    ("btf", "kernel type information (BTF)"),
+    ("lockdown", "lockdown"),
+    ("clear_refs", "accessed bits can be cleared"),
+    ("soft_dirty", "soft-dirty bits"),
+    ("pagemap_scan", "`PAGEMAP_SCAN`"),
+    ("collapse", "`MADV_COLLAPSE` promotes"),
+    ("cold_splits", "`MADV_COLD` on a part splits"),
+    ("split_frees_zero_pages", "a split gives zero pages back"),
+    ("damon_operations", "DAMON watches"),
+    ("thp_enabled", "huge pages at the first touch, as booted"),
+    ("khugepaged", "khugepaged"),
+];
+
+const HOST_TITLE: &str = "## The machine that this page was written on";
+
+/// Writes the page, or compares its part about Debian's kernels with what is there. `host` gives the column of the
+/// running kernel when it is needed.
+pub fn write_or_compare(columns: &[Column], write: bool, host: impl FnOnce() -> Result<Column>) -> Result<()> {
+    let path = workspace::root().join("docs/rungs.md");
+    if columns.len() < kernels::ALL.len() * 2 {
+        println!("docs/rungs.md is about all kernels, and not all were started: left alone");
+        return Ok(());
+    }
+    let page = debian_part(columns);
+    if write {
+        let page = format!("{page}\n{}", host_part(&host()?));
+        return fs::write(&path, page).with_context(|| format!("cannot write {}", path.display()));
+    }
+    compare(&page, &path)
+}
+
+fn compare(page: &str, path: &Path) -> Result<()> {
+    let shown = workspace::shown(path);
+    let there = match fs::read_to_string(path) {
+        Ok(there) => there,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            bail!("{shown} is missing; `cargo xtask boot-test --write` writes it")
+        }
+        Err(error) => return Err(error).with_context(|| format!("cannot read {shown}")),
+    };
+    let compared = there.split(HOST_TITLE).next().unwrap_or_default();
+    if compared.trim() == page.trim() {
+        return Ok(());
+    }
+    let difference = compared.lines().zip(page.lines()).find(|(old, new)| old != new);
+    let (old, new) = difference.unwrap_or(("(its end)", "(more, or fewer, lines)"));
+    bail!(
+        "{shown} is not what these kernels said:\n  there: {old}\n  now:   {new}\n\
+         `cargo xtask boot-test --write` writes it anew"
+    )
+}
+
+fn debian_part(columns: &[Column]) -> String {
+    let mut page = String::from(
+        "# Which rung on which kernel\n\n\
+         Written by `cargo xtask boot-test --write` from what the kernels said; `cargo xtask boot-test` compares. Debian's\n\
+         kernels run in virtual machines (QEMU, software emulation) as root, with page tables of 4 and of 5 levels. On a\n\
+         machine of yours `masu facts` says the same, and why.\n\n",
+    );
+    tables(&mut page, columns);
+    page
+}
+
+fn host_part(host: &Column) -> String {
+    let mut page = format!("{HOST_TITLE}\n\nNot compared: yours will differ.\n\n");
+    tables(&mut page, std::slice::from_ref(host));
+    page
+}
+
+fn tables(page: &mut String, columns: &[Column]) {
+    let title = |column: &Column| format!("{}, {} levels", column.kernel, column.levels);
+    let mut table = |head: &str, rows: Vec<(String, Vec<String>)>| {
+        // Writing to a string does not fail.
+        let _ = writeln!(page, "| {head} | {} |", columns.iter().map(title).collect::<Vec<_>>().join(" | "));
+        let _ = writeln!(page, "|---|{}", "---|".repeat(columns.len()));
+        for (name, cells) in rows {
+            let _ = writeln!(page, "| {name} | {} |", cells.join(" | "));
+        }
+        page.push('\n');
+    };
+    let Some(first) = columns.first() else { return };
+    let parts = |column: &Column| column.facts["hugepages"].as_array().cloned().unwrap_or_default();
+    let rungs = parts(first).into_iter().enumerate().map(|(number, part)| {
+        let cells = columns.iter().map(|column| words(&parts(column).get(number).map_or(Value::Null, |p| p["rung"].clone())));
+        (words(&part["part"]), cells.collect())
+    });
+    table("huge pages: rung", rungs.collect());
+    let facts = FACTS.iter().map(|(key, name)| {
+        ((*name).to_owned(), columns.iter().map(|column| words(&column.facts["facts"][key])).collect())
+    });
+    table("fact", facts.collect());
+    let needs = first.facts["needs"].as_object().into_iter().flatten().filter(|(_, offer)| !offer.is_null());
+    let needs = needs.map(|(need, _)| {
+        (need.clone(), columns.iter().map(|column| words(&column.facts["needs"][need])).collect())
+    });
+    table("what live tests need", needs.collect());
+    why_not(page, columns);
+}
+
+/// The reasons, each once, with the kernels that gave it.
+fn why_not(page: &mut String, columns: &[Column]) {
+    let mut reasons: Vec<(String, Vec<String>)> = Vec::new();
+    for column in columns {
+        for part in column.facts["hugepages"].as_array().into_iter().flatten() {
+            for missing in part["missing"].as_array().into_iter().flatten() {
+                let [rung, reason, remedy] = ["rung", "reason", "remedy"].map(|key| words(&missing[key]));
+                let line = format!("{}: not {rung}, because {reason}. {remedy}", words(&part["part"]));
+                match reasons.iter_mut().find(|(known, _)| *known == line) {
+                    Some((_, kernels)) if kernels.contains(&column.kernel) => (),
+                    Some((_, kernels)) => kernels.push(column.kernel.clone()),
+                    None => reasons.push((line, vec![column.kernel.clone()])),
+                }
+            }
+        }
+    }
+    for (reason, kernels) in reasons {
+        let _ = writeln!(page, "- {}: {reason}", kernels.join(", "));
+    }
+}
+
+/// A fact as a cell of a table.
+fn words(fact: &Value) -> String {
+    match fact {
+        Value::Null => "none".to_owned(),
+        Value::Bool(yes) => if *yes { "yes" } else { "no" }.to_owned(),
+        Value::String(text) => text.replace('|', "\\|"),
+        Value::Array(list) if list.is_empty() => "nothing".to_owned(),
+        Value::Array(list) => list.iter().map(words).collect::<Vec<_>>().join(" "),
+        Value::Object(map) => match map.get("unknown") {
+            Some(why) => format!("unknown: {}", words(why)),
+            None => fact.to_string(),
+        },
+        Value::Number(number) => number.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn column(kernel: &str, pagemap_scan: bool) -> Column {
+        let missing = if pagemap_scan {
+            json!([])
+        } else {
+            json!([{ "rung": "pagemap-scan", "reason": "the scan is not there", "remedy": "Use Linux 6.7." }])
+        };
+        let facts = json!({
+            "facts": { "pagemap_scan": pagemap_scan, "damon_operations": [], "lockdown": { "unknown": "why" } },
+            "hugepages": [{ "part": "measuring again", "rung": if pagemap_scan { "pagemap-scan" } else { "smaps" }, "missing": missing }],
+            "needs": { "root": null, "PAGEMAP_SCAN": if pagemap_scan { "yes" } else { "no: ENOTTY" } },
+        });
+        Column { kernel: kernel.to_owned(), levels: 4, facts }
+    }
+
+    #[test]
+    fn the_page_has_a_column_for_each_machine_and_a_reason_for_each_lack() {
+        let page = debian_part(&[column("6.1", false), column("6.12", true)]);
+        assert!(page.contains("| huge pages: rung | 6.1, 4 levels | 6.12, 4 levels |\n|---|---|---|\n"));
+        assert!(page.contains("| measuring again | smaps | pagemap-scan |"));
+        assert!(page.contains("| `PAGEMAP_SCAN` | no | yes |"));
+        assert!(page.contains("| PAGEMAP_SCAN | no: ENOTTY | yes |"));
+        assert!(page.contains("| lockdown | unknown: why | unknown: why |"));
+        assert!(!page.contains("| root |"));
+        assert!(page.ends_with("- 6.1: measuring again: not pagemap-scan, because the scan is not there. Use Linux 6.7.\n"));
+    }
+
+    #[test]
+    fn a_page_that_differs_is_told_by_its_first_line_and_the_hosts_part_is_not_compared() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rungs.md");
+        let page = debian_part(&[column("6.1", false)]);
+        fs::write(&path, format!("{page}\n{}", host_part(&column("6.99", true)))).unwrap();
+        compare(&page, &path).unwrap();
+        let other = debian_part(&[column("6.1", true)]);
+        let error = compare(&other, &path).unwrap_err().to_string();
+        assert!(error.contains("there: | measuring again | smaps |"), "{error}");
+        assert!(compare(&page, &folder.path().join("missing.md")).unwrap_err().to_string().contains("--write"));
+    }
+}
