@@ -104,7 +104,8 @@ impl<F: KernelFiles> Source for DamonSource<'_, F> {
             heat.forget();
             // What earlier looks saw of a window that is still the same stays.
             let before = self.map.windows.binary_search_by_key(&heat.window, |before| before.window);
-            if let Some(before) = before.ok().map(|at| &self.map.windows[at]).filter(|before| before.huge == heat.huge) {
+            if let Some(before) = before.ok().map(|at| &self.map.windows[at]).filter(|before| before.huge == heat.huge)
+            {
                 heat.touched = before.touched;
                 heat.class_of = before.class_of.clone();
             }

@@ -14,8 +14,8 @@
 pub mod damon;
 pub mod estimate;
 pub mod map;
-pub mod residency;
 pub mod probe;
+pub mod residency;
 pub mod rung;
 pub mod source;
 pub mod walk;

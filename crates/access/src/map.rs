@@ -88,9 +88,9 @@ fn classify_chosen(classes: &mut [u8; 64], bits: u64, class: u8) {
     for (eight, chosen) in classes.as_chunks_mut::<8>().0.iter_mut().zip(bits.to_le_bytes()) {
         // Bit n of `chosen` alone in byte n, then carried into that byte's top bit, then spread over the byte.
         let alone = (u64::from(chosen) * ONE_EACH) & 0x8040_2010_0804_0201;
-        let mask = (((alone + 0x7f * ONE_EACH) | alone) >> 7 & ONE_EACH) * 0xff;
+        let mask = ((((alone + 0x7f * ONE_EACH) | alone) >> 7) & ONE_EACH) * 0xff;
         let old = u64::from_le_bytes(*eight);
-        *eight = ((old & !mask) | (u64::from(class) * ONE_EACH & mask)).to_le_bytes();
+        *eight = ((old & !mask) | ((u64::from(class) * ONE_EACH) & mask)).to_le_bytes();
     }
 }
 

@@ -49,10 +49,9 @@ fn damon_vaddr(files: &impl KernelFiles) -> Result<(), Unavailable> {
             reason: error.to_string(),
             remedy: "Use a kernel built with CONFIG_DAMON_SYSFS=y and CONFIG_DAMON_VADDR=y.".to_owned(),
         }),
-        Err(error) => Err(Unavailable {
-            reason: error.to_string(),
-            remedy: "Stop whoever else is using DAMON.".to_owned(),
-        }),
+        Err(error) => {
+            Err(Unavailable { reason: error.to_string(), remedy: "Stop whoever else is using DAMON.".to_owned() })
+        }
     }
 }
 

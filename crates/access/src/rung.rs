@@ -94,7 +94,7 @@ impl Rungs {
             Rung::DamonVaddr => &self.damon_vaddr,
             Rung::Residency => &self.residency,
         };
-        state.as_ref().map(|()| ())
+        state.as_ref().copied()
     }
 
     /// The best rung that holds, and why each better one does not.

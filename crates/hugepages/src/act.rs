@@ -4,8 +4,8 @@
 //! re-validates what the observation, which takes no lock, only hinted at.
 
 use access::residency::WindowState;
-use linux::process_madvise::Advice;
 use linux::Error;
+use linux::process_madvise::Advice;
 use quantities::{AddressRange, Bytes, PAGES_PER_WINDOW, PageSize, Pages, Window};
 use rustix::io::Errno;
 
@@ -107,7 +107,6 @@ pub fn demote(program: &dyn Program, window: Window) -> Result<Option<Bytes>, Er
 fn gone(window: Window) -> Error {
     Error::of_process("advise on", format!("window {window}"), Errno::SRCH)
 }
-
 
 #[cfg(test)]
 mod tests {

@@ -27,6 +27,9 @@ pub trait Control {
     /// Processor time of this process so far.
     fn cpu_time(&self) -> Duration;
 
+    /// Told before the first and after the last of a row of calls for which the program may have to wait.
+    fn in_haste(&mut self, haste: bool);
+
     /// Called after every look and, while acting, after every window.
     fn progress(&mut self, doing: Doing, targets: &[Target]);
 }
@@ -84,21 +87,16 @@ pub const ROUND_MIN: (Duration, Duration) = (Duration::from_millis(1280), Durati
 /// # Errors
 /// What is not a program's end: a privilege lost, a file that makes no sense.
 pub fn attach(targets: &mut [Target], s: Settings, control: &mut dyn Control) -> Result<(), Error> {
+    let mut watch = Duration::ZERO;
     loop {
         let cpu_before = control.cpu_time();
-        round(targets, s, control)?;
+        round(targets, s, control, watch)?;
         if over(targets, s, control) || (s.dry_run && !matches!(s.until, Until::For(_))) {
             return Ok(());
         }
         let settled = targets.iter().all(|target| target.phase != Phase::Watching);
-        if settled {
-            let spent = control.cpu_time().saturating_sub(cpu_before);
-            control.progress(Doing::Watching, targets);
-            pause(pace::watch_again_after(spent, s.pace), s, control);
-            if over(targets, s, control) {
-                return Ok(());
-            }
-        }
+        let spent = control.cpu_time().saturating_sub(cpu_before);
+        watch = if settled { pace::watch_again_after(spent, s.pace) } else { Duration::ZERO };
     }
 }
 
@@ -120,18 +118,18 @@ fn pause(time: Duration, s: Settings, control: &mut dyn Control) {
     control.wait(time.min(left));
 }
 
-fn round(targets: &mut [Target], s: Settings, control: &mut dyn Control) -> Result<(), Error> {
+/// One round. A settled program is watched for the whole time to the next one, `watch`, so that what is used now and then
+/// is not taken for idle.
+fn round(targets: &mut [Target], s: Settings, control: &mut dyn Control, watch: Duration) -> Result<(), Error> {
     for_live(targets, Target::begin_round)?;
-    let first = targets.iter().any(|target| target.promoted == 0);
-    let shortest = if first { s.round_min.0 } else { s.round_min.1 };
+    let open = targets.iter().any(|target| target.promoted == 0 || target.under_suspicion() > 0);
+    let shortest = if open { s.round_min.0 } else { s.round_min.1 };
     let mut due = None;
     let mut wanted_before = None;
     loop {
         let next = next_due(due, targets);
-        let age = oldest(targets);
-        pause(next.saturating_sub(age), s, control);
-        for_live(targets, |target| target.look(s.policy))?;
-        control.progress(Doing::Looking { age: oldest(targets) }, targets);
+        pause(next.saturating_sub(oldest(targets)), s, control);
+        look(targets, s, control)?;
         let wanted: u64 = targets.iter().map(wanted).sum();
         let steady = wanted_before == Some(wanted);
         if (next >= shortest && steady) || next >= estimate::LAST_LOOK || over_looking(targets, s, control) {
@@ -139,12 +137,20 @@ fn round(targets: &mut [Target], s: Settings, control: &mut dyn Control) -> Resu
         }
         (due, wanted_before) = (Some(next), Some(wanted));
     }
+    let left = watch.saturating_sub(oldest(targets));
+    if !left.is_zero() && !over_looking(targets, s, control) {
+        control.progress(Doing::Watching, targets);
+        pause(left, s, control);
+        look(targets, s, control)?;
+    }
     if control.stop() {
         return Ok(());
     }
     if !s.dry_run {
-        promote(targets, s, control)?;
-        give_back(targets, s, control)?;
+        control.in_haste(true);
+        let acted = promote(targets, s, control).and_then(|()| give_back(targets, s, control));
+        control.in_haste(false);
+        acted?;
     }
     let now = control.now();
     for_live(targets, |target| {
@@ -155,6 +161,12 @@ fn round(targets: &mut [Target], s: Settings, control: &mut dyn Control) -> Resu
         }
         Ok(())
     })
+}
+
+fn look(targets: &mut [Target], s: Settings, control: &mut dyn Control) -> Result<(), Error> {
+    for_live(targets, |target| target.look(s.policy))?;
+    control.progress(Doing::Looking { age: oldest(targets) }, targets);
+    Ok(())
 }
 
 /// Looking is cut short by a stop or the end of the run, not by having settled.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use access::{AccessMap, Rung, WindowHeat};
 use linux::maps::Mapping;
-use quantities::{Pages, Rate, Window};
+use quantities::{PAGES_PER_WINDOW, Pages, Rate, Window};
 
 use crate::Refusal;
 use crate::policy::{HugeView, Settings, WindowView, hot_pages_needed};
@@ -18,6 +18,16 @@ pub struct Known {
     pub idle_rounds: u32,
     /// Its accessed bit was cleared with a flush at the end of the last round.
     pub probed: bool,
+    /// It was asked to split and did not (locked memory), or was given back before and somebody else made it huge again:
+    /// it is left as it is.
+    pub left_alone: bool,
+}
+
+impl Known {
+    /// All of it was resident before masu promoted it: splitting it would return nothing.
+    pub fn is_full(&self) -> bool {
+        self.before.is_some_and(|before| before.resident == Pages(PAGES_PER_WINDOW as u64))
+    }
 }
 
 /// A window as it stood before its promotion.
@@ -98,13 +108,9 @@ pub fn before_promotion(windows: &[WindowView], known: &BTreeMap<Window, Known>)
     windows
         .iter()
         .map(|view| match known.get(&view.window).and_then(|known| known.before) {
-            Some(before) if view.huge.is_some() => WindowView {
-                hot: before.hot,
-                resident: before.resident,
-                walks: before.walks,
-                huge: None,
-                ..*view
-            },
+            Some(before) if view.huge.is_some() => {
+                WindowView { hot: before.hot, resident: before.resident, walks: before.walks, huge: None, ..*view }
+            }
             _ => *view,
         })
         .collect()
@@ -130,7 +136,11 @@ mod tests {
             heat
         });
         let hot = Class { accessed_reads: 1, rate: Rate::per_second(5.0) };
-        AccessMap { classes: vec![Class::default(), hot], windows: windows.collect(), ..AccessMap::empty(Rung::BpfWalk) }
+        AccessMap {
+            classes: vec![Class::default(), hot],
+            windows: windows.collect(),
+            ..AccessMap::empty(Rung::BpfWalk)
+        }
     }
 
     #[test]

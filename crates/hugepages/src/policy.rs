@@ -206,7 +206,7 @@ pub fn decide(windows: &[WindowView], budget: Budget, s: Settings) -> Plan {
 /// Enough of its pages are hot; of a huge window, which has one accessed bit, that it is in use.
 pub fn is_hot(view: &WindowView, s: Settings) -> bool {
     match view.huge {
-        Some(_) => view.walks >= s.hot_rate,
+        Some(_) => view.walks > Rate::ZERO,
         None => view.resident > Pages(0) && view.hot >= hot_pages_needed(s.hot_fraction),
     }
 }
@@ -239,9 +239,7 @@ fn judge_huge(huge: HugeView, s: Settings) -> Verdict {
 /// The most saved walks per byte first; what costs nothing before everything else, by walks; equal ones by address.
 fn by_saved_walks_per_byte(a: &Promotion, b: &Promotion) -> std::cmp::Ordering {
     let free_first = (b.cost == Bytes(0)).cmp(&(a.cost == Bytes(0)));
-    free_first
-        .then_with(|| worth(b).total_cmp(&worth(a)))
-        .then_with(|| a.window.cmp(&b.window))
+    free_first.then_with(|| worth(b).total_cmp(&worth(a))).then_with(|| a.window.cmp(&b.window))
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a ratio to sort by")]

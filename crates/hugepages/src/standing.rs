@@ -56,7 +56,12 @@ fn promoting(facts: &HostFacts) -> Standing {
         None => (Some(COLLAPSE), "one window at a time, at once, whatever the THP mode says"),
         Some(_) => (None, "no window can be promoted"),
     };
-    Standing { part: "promoting", rung, meaning, missing: missing.map(|why| Missing::of(COLLAPSE, why)).into_iter().collect() }
+    Standing {
+        part: "promoting",
+        rung,
+        meaning,
+        missing: missing.map(|why| Missing::of(COLLAPSE, why)).into_iter().collect(),
+    }
 }
 
 /// Advice to another process needs a privilege that advice to ourselves, by which the rest was found out, does not.
@@ -100,7 +105,12 @@ fn measuring(facts: &HostFacts) -> Standing {
         None => (Some(SCAN), "what each window holds, from the kernel under its lock"),
         Some(_) => (Some(FRAMES), "what each window holds, from frame numbers; needs CAP_SYS_ADMIN"),
     };
-    Standing { part: "measuring again", rung, meaning, missing: missing.map(|why| Missing::of(SCAN, why)).into_iter().collect() }
+    Standing {
+        part: "measuring again",
+        rung,
+        meaning,
+        missing: missing.map(|why| Missing::of(SCAN, why)).into_iter().collect(),
+    }
 }
 
 /// `None` when the fact holds.
@@ -155,7 +165,10 @@ mod tests {
 
     #[test]
     fn on_a_host_with_everything_each_part_stands_on_its_best_rung() {
-        assert_eq!(rungs_of(&facts()), [Some("bpf-walk"), Some("collapse"), Some("split-and-return"), Some("pagemap-scan")]);
+        assert_eq!(
+            rungs_of(&facts()),
+            [Some("bpf-walk"), Some("collapse"), Some("split-and-return"), Some("pagemap-scan")]
+        );
         assert!(standings(&facts(), &all()).iter().all(|standing| standing.missing.is_empty()));
     }
 

@@ -1,11 +1,11 @@
 //! One program under attach: what observes it, what acts on it, and what is known of its windows.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use access::{Rung, Source};
 use linux::{Error, Pid};
-use quantities::{Bytes, Window};
+use quantities::{Bytes, Rate, Window};
 
 use crate::Refusal;
 use crate::act::{self, Promoted};
@@ -60,6 +60,7 @@ pub struct Target {
     /// The sum over `known`, kept along, for a program may have a million windows.
     extra_rss: Bytes,
     refused: BTreeMap<Window, Refused>,
+    given_back: BTreeSet<Window>,
     forbidden: Forbidden,
     observed: Observed,
     settling: Settling,
@@ -90,6 +91,7 @@ impl Target {
             known: BTreeMap::new(),
             extra_rss: Bytes(0),
             refused: BTreeMap::new(),
+            given_back: BTreeSet::new(),
             forbidden: Forbidden::default(),
             observed: Observed::default(),
             settling: Settling::default(),
@@ -191,6 +193,7 @@ impl Target {
         self.known.clear();
         self.extra_rss = Bytes(0);
         self.refused.clear();
+        self.given_back.clear();
         self.forbidden = Forbidden::default();
         self.observed = Observed::default();
         self.plan = Plan::default();
@@ -201,7 +204,9 @@ impl Target {
     fn keep_known_of_huge_windows(&mut self) {
         let mut known = std::mem::take(&mut self.known);
         for view in self.observed.windows.iter().filter(|view| view.huge.is_some()) {
-            self.known.insert(view.window, known.remove(&view.window).unwrap_or_default());
+            // One that masu gave back and that is huge again was wanted by khugepaged or the program: no tug of war.
+            let new = Known { left_alone: self.given_back.contains(&view.window), ..Known::default() };
+            self.known.insert(view.window, known.remove(&view.window).unwrap_or(new));
         }
         self.sum_extra_rss();
         let still_there = |window: &Window| self.observed.windows.binary_search_by_key(window, |v| v.window).is_ok();
@@ -251,20 +256,28 @@ impl Target {
     /// # Errors
     /// `Gone` when the process ended.
     pub fn plan_giving_back(&mut self, s: Settings) -> Result<Plan, Error> {
-        self.count_idle_rounds(s);
+        self.count_idle_rounds();
         Ok(policy::decide(&self.huge_views(), self.budget()?, s))
     }
 
-    /// Ends the round. True when the program has settled.
+    /// Ends the round. True when the program has settled: nothing changed, and no huge window is on its way to be given
+    /// back.
     pub fn settle(&mut self, s: Settings) -> bool {
-        self.settling.after_round(self.changed_in_round, self.observed.windows.len() as u64, s)
+        let unsettled = self.changed_in_round + self.under_suspicion();
+        self.settling.after_round(unsettled, self.observed.windows.len() as u64, s)
     }
 
-    fn count_idle_rounds(&mut self, s: Settings) {
+    /// Huge windows that were idle in this round and would return memory: their verdict is still open.
+    pub fn under_suspicion(&self) -> u64 {
+        let is_open = |known: &&Known| !known.left_alone && known.idle_rounds > 0 && !known.is_full();
+        self.known.values().filter(is_open).count() as u64
+    }
+
+    fn count_idle_rounds(&mut self) {
         for view in self.observed.windows.iter().filter(|view| view.huge.is_some()) {
             let Some(known) = self.known.get_mut(&view.window) else { continue };
-            if view.walks >= s.hot_rate {
-                *known = Known { before: known.before, ..Known::default() };
+            if view.walks > Rate::ZERO {
+                (known.idle_rounds, known.probed) = (0, false);
             } else {
                 known.idle_rounds = known.idle_rounds.saturating_add(1);
             }
@@ -273,7 +286,7 @@ impl Target {
 
     fn huge_views(&self) -> Vec<WindowView> {
         let with_known = |view: &WindowView| {
-            let known = self.known.get(&view.window)?;
+            let known = self.known.get(&view.window).filter(|known| !known.left_alone)?;
             let huge = policy::HugeView {
                 resident_before: known.before.map(|before| before.resident),
                 idle_rounds: known.idle_rounds,
@@ -306,13 +319,13 @@ impl Target {
             Some(returned) => {
                 let added = known.before.map_or(Bytes(0), |before| policy::cost(before.resident));
                 self.extra_rss = self.extra_rss.saturating_sub(added);
+                self.given_back.insert(window);
                 self.demoted += 1;
                 self.returned += returned;
                 self.changed_in_round += 1;
             }
-            // Still huge: it must be found idle all over again before it is tried again.
             None => {
-                self.known.insert(window, Known { before: known.before, ..Known::default() });
+                self.known.insert(window, Known { left_alone: true, ..known });
             }
         }
         Ok(())

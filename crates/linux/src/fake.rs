@@ -29,11 +29,7 @@ impl FakeKernel {
     /// When no temporary directory can be made.
     #[expect(clippy::unwrap_used, reason = "test support")]
     pub fn new() -> FakeKernel {
-        FakeKernel {
-            tree: tempfile::tempdir().unwrap(),
-            refusals: BTreeMap::new(),
-            writes: Mutex::new(Vec::new()),
-        }
+        FakeKernel { tree: tempfile::tempdir().unwrap(), refusals: BTreeMap::new(), writes: Mutex::new(Vec::new()) }
     }
 
     /// Adds the file `path` (relative to the root) with this content.

@@ -18,9 +18,6 @@ use crate::open::{Observers, Purpose, admit, hold};
 use crate::print::{Table, percent};
 use crate::{Done, HOST};
 
-/// Added to our niceness: goes before ordinary programs, uses next to no processor time.
-const HASTE: i32 = -10;
-
 pub fn run(task: &AttachTask) -> Result<Done, Failure> {
     let stop = Stop::on_signals()?;
     let mut pids = task.pids.clone();
@@ -36,9 +33,6 @@ pub fn run(task: &AttachTask) -> Result<Done, Failure> {
     done = done.max(in_part);
     let (mut targets, programs): (Vec<Target>, Vec<_>) = opened.into_iter().unzip();
 
-    // While a window is being promoted the program may wait for us, so we must not wait for others. Without the
-    // privilege it goes on as it is.
-    let _ = rustix::process::nice(HASTE);
     let mut terminal = Terminal::new(stop, programs);
     let settings = settings(task);
     let outcome = attach(&mut targets, settings, &mut terminal);
@@ -51,7 +45,11 @@ pub fn run(task: &AttachTask) -> Result<Done, Failure> {
     }
     let reports: Vec<Report> = targets.iter().map(|target| Report::of(target, own_cpu_time(), task.dry_run)).collect();
     for report in &reports {
-        if task.json { print_json(report)? } else { print_table(report, terminal.now().as_secs_f64())? }
+        if task.json {
+            print_json(report)?
+        } else {
+            print_table(report, terminal.now().as_secs_f64())?
+        }
         if report.ended {
             eprintln!("masu: process {} ({}) ended meanwhile", report.pid, report.name);
             done = done.max(Done::InPart);

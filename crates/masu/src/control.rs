@@ -36,6 +36,7 @@ pub struct Terminal {
     stop: Stop,
     programs: Vec<OwnedFd>,
     bar: ProgressBar,
+    in_haste: bool,
 }
 
 /// The longest time without a look at the stop flag: a signal that comes between the look and the wait is seen then.
@@ -48,7 +49,7 @@ impl Terminal {
         if let Ok(style) = ProgressStyle::with_template("{spinner} {elapsed_precise}  {msg}") {
             bar.set_style(style);
         }
-        Terminal { start: Instant::now(), stop, programs, bar }
+        Terminal { start: Instant::now(), stop, programs, bar, in_haste: false }
     }
 
     /// Removes the progress line.
@@ -72,7 +73,9 @@ impl Control for Terminal {
             }
             let timeout = Timespec::try_from(left).ok();
             // An interrupted wait is looked into above; any other failure leaves a shorter wait, no harm.
-            if let Ok(ended) = poll(&mut running, timeout.as_ref()) && ended > 0 {
+            if let Ok(ended) = poll(&mut running, timeout.as_ref())
+                && ended > 0
+            {
                 running.retain(|program| program.revents().is_empty());
                 return;
             }
@@ -85,6 +88,18 @@ impl Control for Terminal {
 
     fn cpu_time(&self) -> Duration {
         own_cpu_time()
+    }
+
+    /// While a window is being promoted the program may wait for us, so we must not wait for others: those calls are
+    /// short, and more than half of the time is pause. Looks and clears are longer and wait their turn.
+    fn in_haste(&mut self, haste: bool) {
+        const STEP: i32 = 10;
+        // Without the privilege it goes on as it is.
+        if haste && !self.in_haste {
+            self.in_haste = rustix::process::nice(-STEP).is_ok();
+        } else if !haste && self.in_haste {
+            self.in_haste = rustix::process::nice(STEP).is_err();
+        }
     }
 
     fn progress(&mut self, doing: Doing, targets: &[Target]) {

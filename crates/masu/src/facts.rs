@@ -50,21 +50,33 @@ fn print(out: &mut impl Write, report: &Report) -> Result<(), Failure> {
     row("processors", said(&host.cores, usize::to_string));
     row("memory", said(&host.memory_bytes, ToString::to_string));
     row("page tables", said(&host.page_table_levels, |levels| format!("{levels} levels")));
-    row("huge pages at the first touch", said(&host.thp_enabled, |mode| mode.map_or("none in this kernel", |m| m.word()).to_owned()));
+    row(
+        "huge pages at the first touch",
+        said(&host.thp_enabled, |mode| mode.map_or("none in this kernel", |m| m.word()).to_owned()),
+    );
     row("kernel type information", yes_no(&host.btf));
     row("lockdown", said(&host.lockdown, |mode| format!("{mode:?}").to_lowercase()));
-    row("privileges", said(&host.capabilities, |own| {
-        let names: Vec<&str> = own.known().map(linux::capabilities::Capability::name).collect();
-        if names.is_empty() { "none of those that matter here".to_owned() } else { names.join(" ") }
-    }));
+    row(
+        "privileges",
+        said(&host.capabilities, |own| {
+            let names: Vec<&str> = own.known().map(linux::capabilities::Capability::name).collect();
+            if names.is_empty() { "none of those that matter here".to_owned() } else { names.join(" ") }
+        }),
+    );
     row("clear accessed bits", yes_no(&host.clear_refs));
     row("soft-dirty bits", yes_no(&host.soft_dirty));
     row("scan of page states", yes_no(&host.pagemap_scan));
-    row("DAMON watches", said(&host.damon_operations, |names| if names.is_empty() { "nothing".to_owned() } else { names.join(" ") }));
-    row("memory limit of this group", said(&host.cgroup_memory, |memory| match memory.as_ref().and_then(linux::cgroup::Memory::room) {
-        Some(room) => format!("{room} left"),
-        None => "none".to_owned(),
-    }));
+    row(
+        "DAMON watches",
+        said(&host.damon_operations, |names| if names.is_empty() { "nothing".to_owned() } else { names.join(" ") }),
+    );
+    row(
+        "memory limit of this group",
+        said(&host.cgroup_memory, |memory| match memory.as_ref().and_then(linux::cgroup::Memory::room) {
+            Some(room) => format!("{room} left"),
+            None => "none".to_owned(),
+        }),
+    );
     facts.write(out, "")?;
     for feature in &report.features {
         writeln!(out)?;

@@ -34,7 +34,9 @@ impl Failure {
             linux::Error::Denied(_) => {
                 failure.remedy("Run as root, or with CAP_SYS_PTRACE, CAP_SYS_NICE, CAP_BPF and CAP_PERFMON.")
             }
-            linux::Error::Unsupported(_) => failure.remedy("`masu facts` lists what this host offers and what is missing."),
+            linux::Error::Unsupported(_) => {
+                failure.remedy("`masu facts` lists what this host offers and what is missing.")
+            }
             linux::Error::Malformed { .. } | linux::Error::Other(_) => failure,
         }
     }

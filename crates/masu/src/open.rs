@@ -107,7 +107,12 @@ pub fn admit(pid: Pid, purpose: Purpose) -> Result<Status, Failure> {
     judge(pid, &status, purpose)?;
     match word_size(pid) {
         Ok(WordSize::Bits32) => {
-            return Err(refuse(pid, purpose, "it is a 32-bit program", "Only 64-bit programs have room for huge pages to pay."));
+            return Err(refuse(
+                pid,
+                purpose,
+                "it is a 32-bit program",
+                "Only 64-bit programs have room for huge pages to pay.",
+            ));
         }
         Err(Error::Denied(_)) => {
             let why = "it belongs to somebody else: permission denied (EACCES)";

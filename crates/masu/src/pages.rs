@@ -6,8 +6,8 @@ use std::io::{IsTerminal, Write, stdout};
 use std::time::Duration;
 
 use access::{AccessMap, Class, Rung, Source, WindowHeat, estimate};
-use linux::maps::{self, Mapping};
 use linux::Pid;
+use linux::maps::{self, Mapping};
 use quantities::{Address, Pages, Rate};
 use serde::Serialize;
 
@@ -146,7 +146,9 @@ impl MappingHeat {
     #[expect(clippy::cast_precision_loss, reason = "a sum for people")]
     fn walks(&self) -> Rate {
         // A huge page is one translation, however many small ones it stands for.
-        let of = |run: &Run| Rate::per_second(run.rate_per_s.get() * if run.huge { run.pages as f64 / 512.0 } else { run.pages as f64 });
+        let of = |run: &Run| {
+            Rate::per_second(run.rate_per_s.get() * if run.huge { run.pages as f64 / 512.0 } else { run.pages as f64 })
+        };
         self.runs.iter().map(of).sum()
     }
 }
@@ -179,12 +181,19 @@ fn print(out: &mut impl Write, report: &Report, runs: bool) -> Result<(), Failur
         if runs {
             for run in &heat.runs {
                 let huge = if run.huge { " huge" } else { "" };
-                writeln!(out, "  {:x} {:>6} pages  {:>3} reads  {}{huge}", run.start.0, run.pages, run.accessed_reads, run.rate_per_s)?;
+                writeln!(
+                    out,
+                    "  {:x} {:>6} pages  {:>3} reads  {}{huge}",
+                    run.start.0, run.pages, run.accessed_reads, run.rate_per_s
+                )?;
             }
         }
     }
     if stdout().is_terminal() {
-        writeln!(out, "\nstrip: blank not in memory, · idle, ▁▂▃▄▅▆▇█ part of the pages that was touched; one cell is an equal part of the mapping")?;
+        writeln!(
+            out,
+            "\nstrip: blank not in memory, · idle, ▁▂▃▄▅▆▇█ part of the pages that was touched; one cell is an equal part of the mapping"
+        )?;
     }
     Ok(())
 }
@@ -207,7 +216,11 @@ mod tests {
         second.present.insert(9);
         second.classify(&PageSet(std::array::from_fn(|word| u64::from(word == 0))), 1);
         let hot = Class { accessed_reads: 4, rate: Rate::per_second(2.0) };
-        AccessMap { classes: vec![Class::default(), hot], windows: vec![first, second], ..AccessMap::empty(Rung::BpfWalk) }
+        AccessMap {
+            classes: vec![Class::default(), hot],
+            windows: vec![first, second],
+            ..AccessMap::empty(Rung::BpfWalk)
+        }
     }
 
     #[test]

@@ -39,6 +39,7 @@ impl Address {
     }
 
     /// Which of the window's 512 pages it lies in.
+    #[expect(clippy::cast_possible_truncation, reason = "below 512")]
     pub const fn page_in_window(self) -> usize {
         ((self.0 / PageSize::Small.bytes().0) % PAGES_PER_WINDOW as u64) as usize
     }

@@ -45,7 +45,7 @@ impl Sum for Rate {
 impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&match self.0 {
-            r if r == 0.0 => "0 /s".to_owned(),
+            0.0 => "0 /s".to_owned(),
             r if r < 10.0 => format!("{r:.2} /s"),
             r => format!("{r:.0} /s"),
         })

@@ -114,9 +114,8 @@ impl Program {
         };
         // SAFETY: the program belongs to `self.object`, which is loaded and outlives the call; `options` and the `info`
         // that it points to outlive the call; libbpf copies both.
-        let link = unsafe {
-            libbpf_sys::bpf_program__attach_iter(program.as_libbpf_object().as_ptr(), &raw const options)
-        };
+        let link =
+            unsafe { libbpf_sys::bpf_program__attach_iter(program.as_libbpf_object().as_ptr(), &raw const options) };
         let link = NonNull::new(link).ok_or_else(|| failed(last_errno()))?;
         Ok(Link { link, tid })
     }
@@ -271,9 +270,6 @@ fn refused(what: &str, error: &libbpf_rs::Error) -> Unavailable {
     };
     Unavailable { reason, remedy: remedy.to_owned() }
 }
-
-
-
 
 #[cfg(test)]
 mod tests {

@@ -87,7 +87,8 @@ mod tests {
 
     #[test]
     fn records_survive_the_way_through_bytes() {
-        let request = WalkRequest { start: 1, end: 2, direct_map: 3, magic: 4, candidates: 5, levels: 6, mode: 7, unused: 8 };
+        let request =
+            WalkRequest { start: 1, end: 2, direct_map: 3, magic: 4, candidates: 5, levels: 6, mode: 7, unused: 8 };
         assert_eq!(WalkRequest::from_bytes(&request.to_bytes()), Some(request));
         assert_eq!(request.to_bytes().len(), size_of::<WalkRequest>());
         assert_eq!(WalkAnswer::from_bytes(&[0; 3]), None);

@@ -1,0 +1,257 @@
+//! One window of a model program, and what the kernel does to it when advised.
+
+use std::time::Duration;
+
+use access::PageSet;
+use access::residency::WindowState;
+use quantities::{PAGES_PER_WINDOW, Pages};
+use rustix::io::Errno;
+
+/// Pages of a window.
+pub const PAGES: u64 = PAGES_PER_WINDOW as u64;
+
+/// A program that touches its pages so often is seen at any look that is not cut short, and counts as using them.
+pub const OFTEN: Duration = Duration::from_millis(100);
+
+/// What is mapped over one window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mapped {
+    /// Private memory that may be read and written.
+    Anonymous,
+    /// The same, made read-only.
+    ReadOnly,
+    /// The same, made inaccessible for now; what is in it stays.
+    NoAccess,
+    /// A private mapping of a file.
+    File,
+    /// Shared memory.
+    SharedMemory,
+    /// Anonymous memory whose second half has other permissions.
+    CutInTwo,
+    /// Nothing.
+    Nothing,
+}
+
+/// How the kernel answers a collapse that it does not carry out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It says so.
+    Refused(Errno),
+    /// It says yes.
+    YesAndNothing,
+}
+
+/// One window. Pages are counted, not named: the program's own come first, then zero pages, then what is in swap.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cell {
+    /// What is mapped there.
+    pub mapped: Mapped,
+    /// Pages in memory that the program has touched.
+    pub used: u64,
+    /// Pages in memory that nobody has touched: what a collapse filled in.
+    pub filled: u64,
+    /// Of those, what masu's collapses filled in.
+    pub added: u64,
+    /// Pages that map the zero page.
+    pub zero: u64,
+    /// Pages in swap.
+    pub swapped: u64,
+    /// Pages that a forked child shares.
+    pub shared: u64,
+    /// Guard pages.
+    pub guards: u64,
+    /// Pages that the program touches again and again.
+    pub hot: u64,
+    /// How often it does.
+    pub period: Duration,
+    /// Since when.
+    pub hot_since: Duration,
+    /// Mapped by one entry.
+    pub huge: bool,
+    /// Made huge by masu: its pages in memory before. Kept after a split until masu had a chance to see the split.
+    pub ours: Option<u64>,
+    /// The program said MADV_NOHUGEPAGE.
+    pub forbidden: bool,
+    /// The next collapses fail like this.
+    pub failing: Option<(Answer, u32)>,
+    /// So many splits do nothing, because somebody holds the huge page.
+    pub pinned: u32,
+    /// So many looks do not see it.
+    pub hidden: u32,
+    /// The whole window was named cold since it is huge.
+    pub probed: bool,
+    /// A collapse succeeded, and masu has not measured again yet.
+    pub collapsed: bool,
+    /// A split succeeded, and masu has not measured again yet; how many pages came back.
+    pub split: Option<u64>,
+    /// Grows with every event, so that a race between a look and an act can be told from a mistake.
+    pub version: u64,
+    /// Its version when `state` was asked for.
+    pub version_measured: Option<u64>,
+    /// Its version when the source looked.
+    pub version_looked: Option<u64>,
+}
+
+impl Cell {
+    /// Anonymous memory of which `used` pages are in memory and none is touched any more.
+    pub fn used(used: u64) -> Cell {
+        Cell {
+            mapped: Mapped::Anonymous,
+            used: used.min(PAGES),
+            filled: 0,
+            added: 0,
+            zero: 0,
+            swapped: 0,
+            shared: 0,
+            guards: 0,
+            hot: 0,
+            period: OFTEN,
+            hot_since: Duration::ZERO,
+            huge: false,
+            ours: None,
+            forbidden: false,
+            failing: None,
+            pinned: 0,
+            hidden: 0,
+            probed: false,
+            collapsed: false,
+            split: None,
+            version: 0,
+            version_measured: None,
+            version_looked: None,
+        }
+    }
+
+    /// The same, of which the first `hot` pages are touched every `period`.
+    pub fn hot(used: u64, hot: u64, period: Duration) -> Cell {
+        Cell { hot: hot.min(used), period, ..Cell::used(used) }
+    }
+
+    /// The same, huge already when masu comes.
+    pub fn huge(self) -> Cell {
+        Cell { filled: PAGES - self.used, zero: 0, swapped: 0, shared: 0, guards: 0, huge: true, ..self }
+    }
+
+    /// Pages in memory.
+    pub fn resident(&self) -> u64 {
+        self.used + self.filled
+    }
+
+    /// As the kernel tells under its lock.
+    pub fn state(&self) -> WindowState {
+        WindowState {
+            resident: Pages(self.resident()),
+            zero: Pages(self.zero),
+            swapped: Pages(self.swapped),
+            shared: Pages(self.shared),
+            guards: Pages(self.guards),
+            huge: self.huge,
+        }
+    }
+
+    /// Pages that the page tables show: the zero page counts.
+    pub fn present(&self) -> PageSet {
+        first_pages(self.resident() + self.zero)
+    }
+
+    /// Was it touched after `since`, up to `now`?
+    pub fn touched(&self, since: Duration, now: Duration) -> bool {
+        let turn = |at: Duration| at.as_nanos() / self.period.as_nanos().max(1);
+        self.hot > 0 && turn(now) > turn(since.max(self.hot_since))
+    }
+
+    /// Is it in use, and was so all the time since `began`?
+    pub fn in_use_since(&self, began: Duration) -> bool {
+        self.hot > 0 && self.period <= OFTEN && self.hot_since <= began
+    }
+
+    /// The program touches so many pages for the first time.
+    pub fn touch(&mut self, used: u64) {
+        let more = used.min(PAGES).saturating_sub(self.used);
+        let refilled = more.min(self.filled);
+        self.used += more;
+        self.filled -= refilled;
+        self.added = self.added.min(self.filled);
+        self.fit();
+    }
+
+    /// Whatever is not in memory gives way to what is.
+    pub fn fit(&mut self) {
+        let mut room = PAGES - self.resident();
+        for kind in [&mut self.guards, &mut self.swapped, &mut self.zero] {
+            *kind = (*kind).min(room);
+            room -= *kind;
+        }
+        self.shared = self.shared.min(self.used);
+        self.hot = self.hot.min(self.used);
+    }
+
+    /// The memory goes back to the kernel: MADV_DONTNEED, munmap.
+    pub fn empty(&mut self) {
+        let (mapped, forbidden) = (self.mapped, self.forbidden);
+        let (collapsed, version, version_looked) = (false, self.version, self.version_looked);
+        *self = Cell { mapped, forbidden, collapsed, version, version_looked, ..Cell::used(0) };
+    }
+
+    /// Somebody splits it without giving anything back: a change of protection on one page, reclaim, the program itself.
+    pub fn split_by_others(&mut self) {
+        (self.huge, self.probed) = (false, false);
+    }
+
+    /// MADV_COLLAPSE on the whole window, or khugepaged.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub fn collapse(&mut self, by_masu: bool) -> Result<(), Errno> {
+        match self.mapped {
+            Mapped::Nothing => return Err(Errno::NOMEM),
+            Mapped::Anonymous | Mapped::ReadOnly if !self.forbidden => {}
+            _ => return Err(Errno::INVAL),
+        }
+        if self.huge {
+            return Ok(());
+        }
+        if let Some((answer, times)) = self.failing.filter(|(_, times)| by_masu && *times > 0) {
+            self.failing = Some((answer, times - 1));
+            return match answer {
+                Answer::Refused(errno) => Err(errno),
+                Answer::YesAndNothing => Ok(()),
+            };
+        }
+        if self.guards > 0 || self.resident() + self.zero + self.swapped == 0 {
+            return Err(Errno::INVAL);
+        }
+        let before = self.resident();
+        if by_masu {
+            (self.ours, self.collapsed) = (Some(before), true);
+            self.added += PAGES - before;
+        }
+        self.filled += PAGES - before;
+        (self.zero, self.swapped, self.shared, self.huge, self.probed) = (0, 0, 0, true, false);
+        Ok(())
+    }
+
+    /// MADV_COLD on one page of it.
+    pub fn cold_page(&mut self, returns_zero_pages: bool) {
+        if !self.huge {
+            return;
+        }
+        if self.pinned > 0 {
+            self.pinned -= 1;
+            return;
+        }
+        let back = if returns_zero_pages { self.filled } else { 0 };
+        if returns_zero_pages {
+            (self.filled, self.added) = (0, 0);
+        }
+        self.split_by_others();
+        self.split = Some(back);
+    }
+}
+
+/// The first `count` pages of a window.
+pub fn first_pages(count: u64) -> PageSet {
+    let mut pages = PageSet::EMPTY;
+    (0..PAGES_PER_WINDOW).zip(0..count).for_each(|(page, _)| pages.insert(page));
+    pages
+}

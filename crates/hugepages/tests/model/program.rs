@@ -1,0 +1,213 @@
+//! A model program as the loop touches it. Every call is checked against what masu could have known.
+
+use access::residency::WindowState;
+use hugepages::program::Program;
+use linux::Error;
+use linux::maps::Mapping;
+use linux::process_madvise::Advice;
+use quantities::{AddressRange, Bytes, PageSize, Window};
+use rustix::io::Errno;
+
+use super::cell::{Cell, Mapped, PAGES};
+use super::source::gone;
+use super::space::cost;
+use super::world::{COLLAPSE, Shared, World};
+
+/// One program.
+pub struct ModelProgram {
+    world: Shared,
+    index: usize,
+}
+
+impl ModelProgram {
+    /// The program with this index.
+    pub fn new(world: &Shared, index: usize) -> ModelProgram {
+        ModelProgram { world: world.clone(), index }
+    }
+
+    /// Begins a call and does something with the program, if it is still there.
+    fn ask<T>(&self, operation: &str, answer: impl FnOnce(&mut World) -> T) -> Result<T, Error> {
+        let mut world = self.world.borrow_mut();
+        world.call();
+        if world.spaces[self.index].ended { Err(gone(operation)) } else { Ok(answer(&mut world)) }
+    }
+
+    /// masu asks for a huge page.
+    fn collapse(&self, world: &mut World, window: Window) -> Result<(), Errno> {
+        let Some(index) = world.spaces[self.index].index(window) else {
+            world.blame(|| format!("collapse of window {window}, where the program never had anything"));
+            return Err(Errno::NOMEM);
+        };
+        let wrong = self.wrong_with_collapse(world, index);
+        wrong.into_iter().for_each(|what| world.blame(|| format!("collapse of window {index}, {what}")));
+        let space = &mut world.spaces[self.index];
+        space.collapses.push((space.rounds, index));
+        let small = !space.cells[index].huge;
+        if small && space.room.is_some_and(|room| room < PageSize::Huge.bytes()) {
+            return Err(Errno::BUSY); // the charge to the cgroup fails
+        }
+        let answer = space.cells[index].collapse(true);
+        if space.cells[index].collapsed {
+            world.turns.push((self.index, index));
+        }
+        world.pass(COLLAPSE);
+        answer
+    }
+
+    /// What masu knew, or could have known, against this collapse.
+    fn wrong_with_collapse(&self, world: &World, index: usize) -> Vec<String> {
+        let space = &world.spaces[self.index];
+        let cell = &space.cells[index];
+        let mut wrong = Vec::new();
+        if cell.version_looked == Some(cell.version) && !matches!(cell.mapped, Mapped::Anonymous | Mapped::ReadOnly) {
+            wrong.push(format!("where the last look found {:?}", cell.mapped));
+        }
+        if cell.version_measured != Some(cell.version) {
+            return wrong; // it changed between the measuring and the call
+        }
+        let state = cell.state();
+        let unfit = cell.shared + cell.swapped + cell.guards > 0 || cell.resident() == 0 || cell.huge;
+        if unfit {
+            wrong.push(format!("which was measured and is unfit: {state:?}"));
+        }
+        if space.version_counted == Some(space.version) {
+            let (added, allowed) = (space.added() + cost(cell.resident()), world.allowance(self.index));
+            if cost(cell.resident()) > Bytes(0) && added > allowed {
+                wrong.push(format!("which brings what masu adds to {added}, beyond {allowed}"));
+            }
+            if space.room.is_some_and(|room| room < PageSize::Huge.bytes()) {
+                wrong.push("for which the cgroup has no room".to_owned());
+            }
+        }
+        wrong
+    }
+
+    /// masu names memory cold: a whole window to probe it, one page to split it.
+    fn cold(&self, world: &mut World, range: AddressRange) -> Result<(), Errno> {
+        let window = range.start().window();
+        let Some(index) = world.spaces[self.index].index(window) else {
+            world.blame(|| format!("advice on {range}, where the program never had anything"));
+            return Err(Errno::NOMEM);
+        };
+        let whole = range == window.range();
+        let undoing = world.undoing;
+        let began = world.spaces[self.index].began;
+        let cell = &world.spaces[self.index].cells[index];
+        let wrong = if whole { wrong_with_probe(cell) } else { wrong_with_split(cell, began, undoing) };
+        wrong.into_iter().for_each(|what| world.blame(|| format!("window {index} named cold, {what}")));
+        let returns = world.returns_zero_pages;
+        let cell = &mut world.spaces[self.index].cells[index];
+        match cell.mapped {
+            Mapped::Nothing => return Err(Errno::NOMEM),
+            Mapped::SharedMemory | Mapped::File => return Ok(()),
+            _ if whole => cell.probed |= cell.huge,
+            _ => cell.cold_page(returns),
+        }
+        Ok(())
+    }
+}
+
+fn wrong_with_probe(cell: &Cell) -> Option<String> {
+    let known_small = !cell.huge && cell.version_looked == Some(cell.version);
+    known_small.then(|| "which the last look found small".to_owned())
+}
+
+/// `began` is when the marks were cleared.
+fn wrong_with_split(cell: &Cell, began: std::time::Duration, undoing: bool) -> Vec<String> {
+    let mut wrong = Vec::new();
+    if cell.version_measured != Some(cell.version) {
+        if cell.version_measured.is_none() {
+            wrong.push("without having been measured".to_owned());
+        }
+        return wrong;
+    }
+    if !cell.huge {
+        wrong.push("which was measured and is small".to_owned());
+        return wrong;
+    }
+    if undoing {
+        if cell.ours.is_none() {
+            wrong.push("to undo what masu did not do".to_owned());
+        }
+        return wrong;
+    }
+    if cell.in_use_since(began) {
+        wrong.push("which is in use".to_owned());
+    }
+    if !cell.probed {
+        wrong.push("without having been probed".to_owned());
+    }
+    if cell.ours == Some(PAGES) {
+        wrong.push("of which every page was resident before".to_owned());
+    }
+    wrong
+}
+
+impl Program for ModelProgram {
+    fn mappings(&self) -> Result<Vec<Mapping>, Error> {
+        self.ask("read the mappings of", |world| world.spaces[self.index].mappings())
+    }
+
+    fn state(&self, window: Window) -> Result<WindowState, Error> {
+        self.ask("measure", |world| {
+            let space = &mut world.spaces[self.index];
+            let Some(index) = space.index(window) else { return WindowState::default() };
+            let cell = &mut space.cells[index];
+            cell.version_measured = Some(cell.version);
+            space.promoted += u64::from(std::mem::take(&mut cell.collapsed) && cell.huge);
+            if let Some(back) = cell.split.take().filter(|_| !cell.huge) {
+                space.demoted += 1;
+                space.returned += back;
+            }
+            cell.state()
+        })
+    }
+
+    fn advise(&self, range: AddressRange, advice: Advice) -> Result<(), Errno> {
+        let mut world = self.world.borrow_mut();
+        world.call();
+        if world.dry_run {
+            world.blame(|| "advice in a dry run".to_owned());
+        }
+        if let Some(stop) = world.stop.as_mut().filter(|_| !world.undoing) {
+            stop.advice += 1;
+        }
+        if world.spaces[self.index].ended {
+            return Err(Errno::SRCH);
+        }
+        match advice {
+            Advice::Collapse if range == range.start().window().range() => {
+                self.collapse(&mut world, range.start().window())
+            }
+            Advice::Cold => self.cold(&mut world, range),
+            Advice::Collapse | Advice::PageOut => {
+                world.blame(|| format!("{advice:?} on {range}"));
+                Err(Errno::INVAL)
+            }
+        }
+    }
+
+    fn resident(&self) -> Result<Bytes, Error> {
+        self.ask("read the size of", |world| {
+            let space = &mut world.spaces[self.index];
+            space.version_counted = Some(space.version);
+            space.resident()
+        })
+    }
+
+    fn resident_exact(&self) -> Result<Bytes, Error> {
+        self.resident()
+    }
+
+    fn cgroup_room(&self) -> Option<Bytes> {
+        self.ask("read the limit of", |world| world.spaces[self.index].room).ok().flatten()
+    }
+
+    fn forbids(&self, window: Window) -> bool {
+        let forbids = |world: &mut World| {
+            let space = &world.spaces[self.index];
+            space.index(window).is_some_and(|index| space.cells[index].forbidden)
+        };
+        self.ask("ask", forbids).unwrap_or(false)
+    }
+}

@@ -1,0 +1,143 @@
+//! One model program: its windows, and what of masu's dealings with it is worth remembering.
+
+use std::time::Duration;
+
+use linux::maps::{Mapping, Permissions};
+use quantities::{AddressRange, Bytes, PageSize, Pages, Window};
+
+use super::cell::{Cell, Mapped, PAGES};
+
+/// The first window of every program.
+pub const FIRST: u64 = 0x1000;
+
+/// One program.
+#[derive(Clone, Debug)]
+pub struct Space {
+    /// Its windows, one behind the other.
+    pub cells: Vec<Cell>,
+    /// Pages in memory elsewhere: code, libraries, stacks.
+    pub other_rss: u64,
+    /// What its memory cgroup has room for.
+    pub room: Option<Bytes>,
+    /// It ended.
+    pub ended: bool,
+    /// Which of its successive address spaces this is.
+    pub generation: u64,
+    /// Grows with every event.
+    pub version: u64,
+    /// Its version when the resident memory was asked for.
+    pub version_counted: Option<u64>,
+    /// When masu last cleared the marks.
+    pub began: Duration,
+    /// How often it did: the rounds.
+    pub rounds: u32,
+    /// Collapses that masu measured again and found huge.
+    pub promoted: u64,
+    /// Splits by masu that it measured again and found small.
+    pub demoted: u64,
+    /// Pages that came back by those.
+    pub returned: u64,
+    /// Every collapse that masu asked for: the round, the window's index.
+    pub collapses: Vec<(u32, usize)>,
+}
+
+impl Space {
+    /// A program with these windows.
+    pub fn of(cells: Vec<Cell>) -> Space {
+        Space {
+            cells,
+            other_rss: 0,
+            room: None,
+            ended: false,
+            generation: 0,
+            version: 0,
+            version_counted: None,
+            began: Duration::ZERO,
+            rounds: 0,
+            promoted: 0,
+            demoted: 0,
+            returned: 0,
+            collapses: Vec::new(),
+        }
+    }
+
+    /// The index of a window, if it is one of ours.
+    pub fn index(&self, window: Window) -> Option<usize> {
+        let index = usize::try_from(window.0.checked_sub(FIRST)?).ok()?;
+        (index < self.cells.len()).then_some(index)
+    }
+
+    /// Resident memory.
+    pub fn resident(&self) -> Bytes {
+        let cells: u64 = self.cells.iter().map(Cell::resident).sum();
+        Pages(cells + self.other_rss).bytes()
+    }
+
+    /// Memory that is there only because masu collapsed.
+    pub fn added(&self) -> Bytes {
+        Pages(self.cells.iter().map(|cell| cell.added).sum()).bytes()
+    }
+
+    /// Its mappings as the kernel lists them: neighbours that are alike are one.
+    pub fn mappings(&self) -> Vec<Mapping> {
+        let half = PageSize::Huge.bytes().0 / 2;
+        let mut all: Vec<Mapping> = Vec::new();
+        for (number, cell) in (FIRST..).zip(&self.cells) {
+            let start = Window(number).start().0;
+            let pieces: &[(u64, u64, &str)] = match cell.mapped {
+                Mapped::Nothing => &[],
+                Mapped::Anonymous => &[(0, 2, "rw-p")],
+                Mapped::ReadOnly => &[(0, 2, "r--p")],
+                Mapped::NoAccess => &[(0, 2, "---p")],
+                Mapped::File => &[(0, 2, "rw-f")],
+                Mapped::SharedMemory => &[(0, 2, "rw-s")],
+                Mapped::CutInTwo => &[(0, 1, "rw-p"), (1, 2, "r--p")],
+            };
+            for (from, to, kind) in pieces {
+                if let Ok(range) = AddressRange::new(start + from * half, start + to * half) {
+                    append(&mut all, mapping(range, kind));
+                }
+            }
+        }
+        all
+    }
+}
+
+fn mapping(range: AddressRange, kind: &str) -> Mapping {
+    let file = kind.ends_with('f');
+    Mapping {
+        range,
+        permissions: Permissions {
+            read: kind.starts_with('r'),
+            write: kind[1..].starts_with('w'),
+            execute: false,
+            shared: kind.ends_with('s'),
+        },
+        offset: 0,
+        device: (0, 0),
+        inode: u64::from(file),
+        path: if file { "/srv/data".to_owned() } else { String::new() },
+    }
+}
+
+fn append(all: &mut Vec<Mapping>, next: Mapping) {
+    if let Some(last) = all.last_mut()
+        && last.range.end() == next.range.start()
+        && (last.permissions, last.inode) == (next.permissions, next.inode)
+        && let Ok(joined) = AddressRange::new(last.range.start().0, next.range.end().0)
+    {
+        last.range = joined;
+        return;
+    }
+    all.push(next);
+}
+
+/// The window with this index.
+pub fn window(index: usize) -> Window {
+    Window(FIRST + index as u64)
+}
+
+/// What promoting a window with so many pages in memory adds.
+pub fn cost(resident: u64) -> Bytes {
+    Pages(PAGES - resident.min(PAGES)).bytes()
+}

@@ -1,0 +1,156 @@
+//! The clock, the events, and the record of every word that masu broke.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use quantities::{Bytes, Fraction};
+
+use super::script::{Event, Happening, When};
+use super::space::Space;
+
+/// Model programs, the observers and the clock share one world.
+pub type Shared = Rc<RefCell<World>>;
+
+/// What a call into the kernel takes.
+pub const CALL: Duration = Duration::from_micros(20);
+
+/// What a collapse takes.
+pub const COLLAPSE: Duration = Duration::from_micros(500);
+
+/// A run that makes more calls than this does not end.
+const CALLS_MAX: u64 = 3_000_000;
+
+/// Everything.
+#[derive(Debug)]
+pub struct World {
+    /// Time since masu came.
+    pub now: Duration,
+    /// The programs.
+    pub spaces: Vec<Space>,
+    /// What will happen.
+    pub events: Vec<Event>,
+    /// Ctrl-C was pressed: when, and how many calls for advice came after.
+    pub stop: Option<Stop>,
+    /// Ctrl-C is pressed at this time at the latest.
+    pub horizon: Duration,
+    /// Splits return the pages that hold only zeros (Linux 6.12).
+    pub returns_zero_pages: bool,
+    /// What masu promised not to exceed.
+    pub max_extra_rss: Fraction,
+    /// No advice is to be given.
+    pub dry_run: bool,
+    /// masu is undoing its work.
+    pub undoing: bool,
+    /// Calls so far.
+    pub calls: u64,
+    /// A program ended, and whoever waits has not been woken yet.
+    pub to_wake: bool,
+    /// Every promotion in order: the program's index and the window's.
+    pub turns: Vec<(usize, usize)>,
+    /// What masu did and should not have done.
+    pub broken: Vec<String>,
+}
+
+/// What came after Ctrl-C.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stop {
+    /// When it was pressed.
+    pub at: Duration,
+    /// Calls for advice that came later.
+    pub advice: u32,
+}
+
+impl World {
+    /// A call begins: time passes, and with it whatever is due.
+    pub fn call(&mut self) {
+        self.calls += 1;
+        assert!(self.calls < CALLS_MAX, "the loop does not end");
+        self.pass(CALL);
+    }
+
+    /// Time passes inside a call.
+    pub fn pass(&mut self, time: Duration) {
+        self.now += time;
+        self.fire();
+    }
+
+    /// Waits until `time` has passed, a program ends or Ctrl-C is pressed.
+    pub fn wait(&mut self, time: Duration) {
+        let end = self.now + time;
+        while !std::mem::take(&mut self.to_wake) && self.stop.is_none() {
+            let due = self.events.iter().filter_map(|event| match event.when {
+                When::Time(at) if at <= end => Some(at),
+                _ => None,
+            });
+            let next = due.chain([self.horizon]).min().filter(|at| *at <= end);
+            self.now = self.now.max(next.unwrap_or(end));
+            self.fire();
+            if next.is_none() {
+                return;
+            }
+        }
+    }
+
+    fn fire(&mut self) {
+        let (now, calls) = (self.now, self.calls);
+        while let Some(index) = self.events.iter().position(|event| event.when.is_due(now, calls)) {
+            let event = self.events.remove(index);
+            self.happen(event);
+        }
+        if self.now >= self.horizon {
+            self.press_ctrl_c();
+        }
+    }
+
+    fn press_ctrl_c(&mut self) {
+        self.stop.get_or_insert(Stop { at: self.now, advice: 0 });
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event.what {
+            Happening::CtrlC => return self.press_ctrl_c(),
+            Happening::Sleep(time) => {
+                self.now += time;
+                return;
+            }
+            _ => {}
+        }
+        let now = self.now;
+        let programs = self.spaces.len().max(1);
+        let Some(space) = self.spaces.get_mut(event.program % programs).filter(|space| !space.ended) else { return };
+        space.version += 1;
+        match event.what {
+            Happening::Exit => {
+                space.ended = true;
+                self.to_wake = true;
+            }
+            Happening::Exec => {
+                space.generation += 1;
+                space.cells.iter_mut().for_each(super::cell::Cell::empty);
+            }
+            Happening::Room(room) => space.room = room,
+            _ => {
+                let cells = space.cells.len().max(1);
+                if let Some(cell) = space.cells.get_mut(event.window % cells) {
+                    cell.version += 1;
+                    event.what.change(cell, now);
+                }
+            }
+        }
+    }
+
+    /// Notes what masu should not have done.
+    pub fn blame(&mut self, what: impl FnOnce() -> String) {
+        if self.broken.len() < 20 {
+            let at = format!("at {:?}, call {}: {}", self.now, self.calls, what());
+            self.broken.push(at);
+        }
+    }
+
+    /// The memory that masu may have added to a program, as it stands.
+    pub fn allowance(&self, program: usize) -> Bytes {
+        let space = &self.spaces[program];
+        space.resident().saturating_sub(space.added()).scaled(self.max_extra_rss.get())
+    }
+}
