@@ -87,6 +87,7 @@ struct {
 #define ENTRY_ACCESSED 0x020ull
 #define ENTRY_LARGE 0x080ull
 #define ENTRY_PROTNONE 0x100ull /* present for the kernel though not for the processor (NUMA hinting, PROT_NONE) */
+#define ENTRY_SPECIAL 0x200ull  /* in memory, but nobody's own: the zero page, pages of a device */
 #define ENTRY_TABLE 0x000ffffffffff000ull
 
 #define MIDDLE_SHIFT 21 /* 2 MiB */
@@ -146,14 +147,22 @@ static __always_inline __u64 middle_table(__u64 top, __u64 address, __u64 direct
 	return table_under(entry, direct_map);
 }
 
-/* Entries that are present for the kernel alone (PROT_NONE, NUMA hinting): rare, so they are looked for one by one. */
-static __always_inline __u64 present_for_kernel(const __u64 *entries)
+/*
+ * One by one, for the rare entries that are present for the kernel alone (PROT_NONE, NUMA hinting) and for those of the
+ * zero page. The latter are left out: clear_refs passes over them, so they would look touched for ever, and a split huge
+ * page leaves many behind.
+ */
+static __always_inline __u64 present_one_by_one(const __u64 *entries)
 {
 	__u64 there = 0;
 
 #pragma unroll
-	for (int bit = 0; bit < 8; bit++)
-		there |= ((entries[bit] | (entries[bit] >> 8)) & ENTRY_PRESENT) << bit;
+	for (int bit = 0; bit < 8; bit++) {
+		__u64 entry = entries[bit];
+		__u64 present = (entry | (entry >> 8)) & 1, special = (entry >> 9) & 1;
+
+		there |= (present & ~special) << bit;
+	}
 	return there;
 }
 
@@ -181,8 +190,8 @@ static __always_inline void pack(struct window_record *record, const struct tabl
 		}
 		there = (low & 15) | (high & 15) << 4;
 		young = (low >> 5 & 15) | (high >> 5 & 15) << 4;
-		if (any & ENTRY_PROTNONE)
-			there = present_for_kernel(entries);
+		if (any & (ENTRY_PROTNONE | ENTRY_SPECIAL))
+			there = present_one_by_one(entries);
 		accessed[byte] = young & there;
 		present[byte] = there;
 	}

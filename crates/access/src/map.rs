@@ -73,7 +73,7 @@ pub struct WindowHeat {
     pub window: Window,
     /// Mapped by one entry: the whole window has one accessed bit, so its pages are all in one class.
     pub huge: bool,
-    /// Pages in memory. The zero page counts: whoever needs the program's own memory looks at `residency`.
+    /// Pages of the program's own in memory. The zero page is nobody's own.
     pub present: PageSet,
     /// Pages seen touched: those whose class is not 0.
     pub touched: PageSet,

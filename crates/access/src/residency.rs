@@ -151,7 +151,7 @@ impl<F: KernelFiles> ResidencySource<F> {
     fn read(&self, range: AddressRange, windows: &mut Vec<WindowHeat>) -> Result<(), Error> {
         match self.pagemap.scan(range) {
             Ok(runs) => {
-                for run in runs.iter().filter(|run| run.present) {
+                for run in runs.iter().filter(|run| run.present && !run.zero) {
                     add_run(windows, run.range, run.huge);
                 }
                 Ok(())

@@ -1,5 +1,6 @@
 //! One window of a model program, and what the kernel does to it when advised.
 
+use std::fmt;
 use std::time::Duration;
 
 use access::PageSet;
@@ -42,7 +43,7 @@ pub enum Answer {
 }
 
 /// One window. Pages are counted, not named: the program's own come first, then zero pages, then what is in swap.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Cell {
     /// What is mapped there.
     pub mapped: Mapped,
@@ -70,6 +71,8 @@ pub struct Cell {
     pub huge: bool,
     /// Made huge by masu: its pages in memory before. Kept after a split until masu had a chance to see the split.
     pub ours: Option<u64>,
+    /// How often masu made it huge since it was last empty.
+    pub promotions: u32,
     /// The program said MADV_NOHUGEPAGE.
     pub forbidden: bool,
     /// The next collapses fail like this.
@@ -92,6 +95,32 @@ pub struct Cell {
     pub version_looked: Option<u64>,
 }
 
+/// On one line, and only what is not zero: a failing script is read by people.
+impl fmt::Debug for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let huge = if self.huge { " huge" } else { "" };
+        let ours = self.ours.map_or(String::new(), |before| format!(" (ours, {before} before)"));
+        write!(f, "{:?}{huge}{ours}", self.mapped)?;
+        let kinds = [
+            (self.used, "used"),
+            (self.filled, "filled"),
+            (self.added, "added"),
+            (self.zero, "zero"),
+            (self.swapped, "swapped"),
+            (self.shared, "shared"),
+            (self.guards, "guards"),
+            (self.hot, "hot"),
+        ];
+        kinds.iter().filter(|(pages, _)| *pages > 0).try_for_each(|(pages, kind)| write!(f, ", {pages} {kind}"))?;
+        if self.hot > 0 {
+            write!(f, " every {:?}", self.period)?;
+        }
+        let forbidden = if self.forbidden { ", forbidden" } else { "" };
+        let failing = self.failing.map_or(String::new(), |failing| format!(", failing {failing:?}"));
+        write!(f, "{forbidden}{failing}")
+    }
+}
+
 impl Cell {
     /// Anonymous memory of which `used` pages are in memory and none is touched any more.
     pub fn used(used: u64) -> Cell {
@@ -109,6 +138,7 @@ impl Cell {
             hot_since: Duration::ZERO,
             huge: false,
             ours: None,
+            promotions: 0,
             forbidden: false,
             failing: None,
             pinned: 0,
@@ -188,9 +218,8 @@ impl Cell {
 
     /// The memory goes back to the kernel: MADV_DONTNEED, munmap.
     pub fn empty(&mut self) {
-        let (mapped, forbidden) = (self.mapped, self.forbidden);
-        let (collapsed, version, version_looked) = (false, self.version, self.version_looked);
-        *self = Cell { mapped, forbidden, collapsed, version, version_looked, ..Cell::used(0) };
+        let Cell { mapped, forbidden, ours, version, version_looked, version_measured, .. } = *self;
+        *self = Cell { mapped, forbidden, ours, version, version_looked, version_measured, ..Cell::used(0) };
     }
 
     /// Somebody splits it without giving anything back: a change of protection on one page, reclaim, the program itself.
@@ -225,10 +254,16 @@ impl Cell {
         if by_masu {
             (self.ours, self.collapsed) = (Some(before), true);
             self.added += PAGES - before;
+            self.promotions += 1;
         }
         self.filled += PAGES - before;
         (self.zero, self.swapped, self.shared, self.huge, self.probed) = (0, 0, 0, true, false);
         Ok(())
+    }
+
+    /// Where MADV_COLD is refused, or does nothing.
+    pub fn refuses_cold(&self) -> bool {
+        matches!(self.mapped, Mapped::Nothing | Mapped::File | Mapped::SharedMemory)
     }
 
     /// MADV_COLD on one page of it.

@@ -28,6 +28,14 @@ impl Control for ModelControl {
         Duration::from_micros(5).saturating_mul(calls)
     }
 
+    fn in_haste(&mut self, haste: bool) {
+        let mut world = self.0.borrow_mut();
+        if world.haste == haste {
+            world.blame(|| format!("haste {haste} twice"));
+        }
+        world.haste = haste;
+    }
+
     fn progress(&mut self, _: Doing, targets: &[Target]) {
         // What is asked for at any moment must make sense at any moment.
         for target in targets {

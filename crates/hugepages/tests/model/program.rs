@@ -107,9 +107,9 @@ impl ModelProgram {
     }
 }
 
-fn wrong_with_probe(cell: &Cell) -> Option<String> {
+fn wrong_with_probe(cell: &Cell) -> Vec<String> {
     let known_small = !cell.huge && cell.version_looked == Some(cell.version);
-    known_small.then(|| "which the last look found small".to_owned())
+    if known_small { vec!["which the last look found small".to_owned()] } else { Vec::new() }
 }
 
 /// `began` is when the marks were cleared.
@@ -137,7 +137,7 @@ fn wrong_with_split(cell: &Cell, began: std::time::Duration, undoing: bool) -> V
     if !cell.probed {
         wrong.push("without having been probed".to_owned());
     }
-    if cell.ours == Some(PAGES) {
+    if cell.ours == Some(PAGES) && cell.promotions == 1 {
         wrong.push("of which every page was resident before".to_owned());
     }
     wrong
@@ -169,9 +169,7 @@ impl Program for ModelProgram {
         if world.dry_run {
             world.blame(|| "advice in a dry run".to_owned());
         }
-        if let Some(stop) = world.stop.as_mut().filter(|_| !world.undoing) {
-            stop.advice += 1;
-        }
+        world.count_advice_after_stop();
         if world.spaces[self.index].ended {
             return Err(Errno::SRCH);
         }

@@ -112,9 +112,6 @@ impl Source for ModelSource {
         let generation = self.world.borrow().spaces[self.program].generation;
         self.replaced |= generation != self.generation;
         self.generation = generation;
-        if self.ages.len() >= estimate::LOOKS_MAX {
-            self.ages.pop();
-        }
         let class = u8::try_from(self.ages.len() + 1).unwrap_or(u8::MAX);
         let age = self.age();
         let mut before: BTreeMap<Window, WindowHeat> =

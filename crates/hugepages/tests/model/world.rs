@@ -40,6 +40,8 @@ pub struct World {
     pub max_extra_rss: Fraction,
     /// No advice is to be given.
     pub dry_run: bool,
+    /// masu said that the program may have to wait for it.
+    pub haste: bool,
     /// masu is undoing its work.
     pub undoing: bool,
     /// Calls so far.
@@ -137,6 +139,14 @@ impl World {
                     event.what.change(cell, now);
                 }
             }
+        }
+    }
+
+    /// A call for advice, which should not come after Ctrl-C.
+    pub fn count_advice_after_stop(&mut self) {
+        let undoing = self.undoing;
+        if let Some(stop) = self.stop.as_mut().filter(|_| !undoing) {
+            stop.advice += 1;
         }
     }
 

@@ -1,0 +1,228 @@
+//! One run from a script, and whether what masu reports is what the world knows.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use hugepages::attach::{self, Until};
+use hugepages::report::Report;
+use hugepages::target::{Phase, Target};
+use linux::{Error, Pid};
+use quantities::{Bytes, Pages};
+
+use super::control::ModelControl;
+use super::program::ModelProgram;
+use super::script::Script;
+use super::source::ModelSource;
+use super::space::cost;
+use super::world::{COLLAPSE, Shared, World};
+
+/// A finished run.
+pub struct Run {
+    /// What was asked for.
+    pub script: Script,
+    /// What became of the programs.
+    pub world: Shared,
+    /// What masu knows.
+    pub targets: Vec<Target>,
+    /// How the loop ended.
+    pub outcome: Result<(), Error>,
+}
+
+/// Carries out a script: attaches to all its programs and runs the loop to its end.
+pub fn run(script: Script) -> Run {
+    let world = World {
+        now: Duration::ZERO,
+        spaces: script.spaces.clone(),
+        events: script.events.clone(),
+        stop: None,
+        horizon: script.horizon,
+        returns_zero_pages: script.returns_zero_pages,
+        max_extra_rss: script.settings.policy.max_extra_rss,
+        dry_run: script.settings.dry_run,
+        haste: false,
+        undoing: false,
+        calls: 0,
+        to_wake: false,
+        turns: Vec::new(),
+        broken: Vec::new(),
+    };
+    let world: Shared = Rc::new(RefCell::new(world));
+    let mut targets = Vec::new();
+    for index in 0..script.spaces.len() {
+        let pid = Pid(i32::try_from(index).unwrap_or(0) + 1);
+        let (program, source) = (ModelProgram::new(&world, index), ModelSource::new(&world, index));
+        // A program that ended before masu came is not attached to.
+        targets.extend(Target::new(pid, "model".to_owned(), Box::new(program), Box::new(source)));
+    }
+    let outcome = attach::attach(&mut targets, script.settings, &mut ModelControl(world.clone()));
+    Run { script, world, targets, outcome }
+}
+
+impl Run {
+    /// What does not hold and must, after any script.
+    pub fn broken(&mut self) -> Vec<String> {
+        if let Err(error) = &self.outcome {
+            self.blame(format!("the loop gave up: {error}"));
+        }
+        self.check_end();
+        self.check_stop();
+        self.world.borrow_mut().events.clear();
+        for index in 0..self.targets.len() {
+            self.check_counts(index);
+            self.look_once_more(index);
+            self.check_what_is_huge(index);
+        }
+        if !self.script.settings.dry_run {
+            self.undo();
+        }
+        std::mem::take(&mut self.world.borrow_mut().broken)
+    }
+
+    fn blame(&self, what: String) {
+        self.world.borrow_mut().blame(|| what);
+    }
+
+    /// The program behind a target: those that ended before masu came have none.
+    fn program(&self, index: usize) -> usize {
+        usize::try_from(self.targets[index].pid.0 - 1).unwrap_or(0)
+    }
+
+    fn check_end(&self) {
+        let world = self.world.borrow();
+        let stopped = world.stop.is_some();
+        let ended = self.targets.iter().all(|target| target.phase == Phase::Ended);
+        let as_asked = match self.script.settings.until {
+            Until::Settled => self.targets.iter().all(|target| target.phase != Phase::Watching),
+            // One call may be under way when the time is over, and the host may sleep in it.
+            Until::For(time) => world.now >= time,
+            Until::Stopped => false,
+        };
+        let dry = self.script.settings.dry_run && !matches!(self.script.settings.until, Until::For(_));
+        let haste = world.haste;
+        drop(world);
+        if haste {
+            self.blame("the loop ended in haste".to_owned());
+        }
+        if !(stopped || ended || as_asked || dry || self.outcome.is_err()) {
+            self.blame("the loop ended without a reason".to_owned());
+        }
+    }
+
+    /// After Ctrl-C what is under way is finished, no more.
+    fn check_stop(&self) {
+        let Some(stop) = self.world.borrow().stop else { return };
+        if stop.advice > 1 {
+            self.blame(format!("{} calls for advice after Ctrl-C", stop.advice));
+        }
+        let slept: Duration = self.world.borrow().now.saturating_sub(stop.at);
+        // Nobody waits any more: what passes is the time of the calls under way, unless the host sleeps.
+        let sleeps = self.script.events.iter().any(|event| matches!(event.what, super::script::Happening::Sleep(_)));
+        if slept > COLLAPSE * 10 && !sleeps {
+            self.blame(format!("the loop went on for {slept:?} after Ctrl-C"));
+        }
+    }
+
+    fn check_counts(&self, index: usize) {
+        let target = &self.targets[index];
+        let (promoted, demoted, returned, ended) = {
+            let world = self.world.borrow();
+            let space = &world.spaces[self.program(index)];
+            (space.promoted, space.demoted, Pages(space.returned).bytes(), space.ended)
+        };
+        if target.promoted != promoted {
+            self.blame(format!("{} windows reported as promoted, {promoted} were", target.promoted));
+        }
+        if target.demoted != demoted {
+            self.blame(format!("{} windows reported as demoted, {demoted} were", target.demoted));
+        }
+        // Between a split and the measuring after it the program may touch what came back, or lose more.
+        let quiet = self.script.events.is_empty();
+        if quiet && target.returned != returned {
+            self.blame(format!("{} reported as returned, {returned} was", target.returned));
+        }
+        if !ended && target.phase == Phase::Ended {
+            self.blame("a program reported as ended that lives".to_owned());
+        }
+        let report = Report::of(target, Duration::ZERO, self.script.settings.dry_run);
+        if !report.extra_rss_fraction.is_finite() {
+            self.blame(format!("an extra fraction of {}", report.extra_rss_fraction));
+        }
+    }
+
+    /// A look at a world in which nothing happens, so that what masu knows can be compared with what is.
+    fn look_once_more(&mut self, index: usize) {
+        let program = self.program(index);
+        self.world.borrow_mut().spaces[program].cells.iter_mut().for_each(|cell| cell.hidden = 0);
+        let target = &mut self.targets[index];
+        if target.phase == Phase::Ended {
+            return;
+        }
+        let looks = 1 + u32::from(target.begin_round().and_then(|()| target.look(self.script.settings.policy)).is_ok());
+        // The first look after an exec only finds out that there was one.
+        let again = if looks == 2 { target.look(self.script.settings.policy) } else { Ok(()) };
+        let gone = looks == 1 || again.is_err_and(|error| error.is_gone());
+        let ended = self.world.borrow().spaces[program].ended;
+        if gone != ended {
+            self.blame(format!("a program that has ended ({ended}) looked at as gone ({gone})"));
+        }
+        if gone {
+            self.targets[index].phase = Phase::Ended;
+        }
+    }
+
+    fn check_what_is_huge(&self, index: usize) {
+        let target = &self.targets[index];
+        if target.phase == Phase::Ended {
+            return;
+        }
+        let program = self.program(index);
+        let (ours, added, small, least) = {
+            let world = self.world.borrow();
+            let cells = &world.spaces[program].cells;
+            let ours = cells.iter().filter(|cell| cell.huge && cell.ours.is_some()).count() as u64;
+            let small = cells.iter().filter(|cell| !cell.huge).count() as u64;
+            let least: Bytes = cells.iter().filter(|c| c.huge).filter_map(|c| c.ours).map(cost).sum();
+            (ours, world.spaces[program].added(), small, least)
+        };
+        if target.promoted_now() != ours {
+            self.blame(format!("{} windows reported as huge by masu, {ours} are", target.promoted_now()));
+        }
+        if target.extra_rss() < added {
+            self.blame(format!("{} reported as added, {added} was", target.extra_rss()));
+        }
+        if self.script.events.is_empty() && self.script.returns_zero_pages && target.extra_rss() != least {
+            self.blame(format!("{} reported as added, {least} by what was measured", target.extra_rss()));
+        }
+        let refused: u64 = target.refused().values().sum();
+        if refused > small {
+            self.blame(format!("{refused} windows without a huge page by reason, only {small} are small"));
+        }
+    }
+
+    /// `--undo`: what masu made huge is small again, unless somebody holds it; nothing else is touched.
+    fn undo(&mut self) {
+        self.world.borrow_mut().undoing = true;
+        for index in 0..self.targets.len() {
+            if self.targets[index].phase == Phase::Ended {
+                continue;
+            }
+            let program = self.program(index);
+            let held = |world: &World| {
+                let cells = &world.spaces[program].cells;
+                let ours = cells.iter().filter(|cell| cell.huge && cell.ours.is_some());
+                let (held, free): (Vec<_>, Vec<_>) = ours.partition(|cell| cell.pinned > 0 || cell.refuses_cold());
+                (held.len() as u64, free.len() as u64)
+            };
+            let (held, free) = held(&self.world.borrow());
+            let demoted = self.targets[index].demoted;
+            if let Err(error) = self.targets[index].undo() {
+                self.blame(format!("undoing gave up: {error}"));
+            }
+            let (split, left) = (self.targets[index].demoted - demoted, self.targets[index].promoted_now());
+            if (split, left) != (free, held) {
+                self.blame(format!("undoing split {split} of {free} and left {left} of {held}"));
+            }
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! What happens in a run: the programs as masu finds them, what they do and suffer, and what masu was asked for.
+//!
+//! A script is made from bytes, so that a fuzzer's bytes and the lists of a property test mean the same.
+
+use std::fmt;
+use std::time::Duration;
+
+use hugepages::attach::{ROUND_MIN, Settings, Until};
+use hugepages::{pace, policy};
+use quantities::{Bytes, Fraction, NonZeroFraction};
+use rustix::io::Errno;
+
+use super::cell::{Answer, Cell, Mapped, OFTEN, PAGES};
+use super::space::Space;
+
+/// When an event happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// After so long.
+    Time(Duration),
+    /// At the start of this call: between a look and an act, if it so falls.
+    Call(u64),
+}
+
+impl When {
+    /// Has it come?
+    pub fn is_due(self, now: Duration, calls: u64) -> bool {
+        match self {
+            When::Time(at) => at <= now,
+            When::Call(number) => number <= calls,
+        }
+    }
+}
+
+/// One thing that happens.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Event {
+    /// When.
+    pub when: When,
+    /// To which program, counted round.
+    pub program: usize,
+    /// To which of its windows, counted round.
+    pub window: usize,
+    /// What.
+    pub what: Happening,
+}
+
+/// What can happen.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Happening {
+    /// The program touches this many of a window's pages for the first time.
+    Touch(u64),
+    /// It begins to touch so many again and again, or stops with zero.
+    Heat(u64, Duration),
+    /// It only reads so many pages: they map the zero page.
+    Zero(u64),
+    /// So many pages go to swap.
+    Swap(u64),
+    /// A forked child shares so many pages from now on; with zero, no longer.
+    Share(u64),
+    /// So many guard pages.
+    Guard(u64),
+    /// Another mapping over the window; its memory goes, unless only the permissions change.
+    Map(Mapped),
+    /// MADV_DONTNEED.
+    Free,
+    /// MADV_NOHUGEPAGE.
+    Forbid,
+    /// Somebody else splits it.
+    Split,
+    /// khugepaged makes it huge.
+    Khugepaged,
+    /// The next collapses by masu fail.
+    Fail(Answer, u32),
+    /// The next splits do nothing.
+    Pin(u32),
+    /// The next looks do not see it: it is being migrated.
+    Hide(u32),
+    /// The limit of the memory cgroup comes so close.
+    Room(Option<Bytes>),
+    /// The program replaces its address space.
+    Exec,
+    /// The program ends.
+    Exit,
+    /// The host sleeps: the clock jumps.
+    Sleep(Duration),
+    /// Ctrl-C.
+    CtrlC,
+}
+
+impl Happening {
+    /// What of it concerns one window.
+    pub fn change(self, cell: &mut Cell, now: Duration) {
+        let small = !cell.huge;
+        match self {
+            Happening::Touch(pages) if cell.mapped == Mapped::Anonymous => cell.touch(pages),
+            Happening::Heat(pages, period) if cell.mapped == Mapped::Anonymous => {
+                cell.touch(pages);
+                (cell.hot, cell.period, cell.hot_since) = (pages.min(PAGES), period, now);
+            }
+            Happening::Zero(pages) if small => cell.zero = pages,
+            Happening::Swap(pages) if small => {
+                let out = pages.min(cell.used);
+                (cell.used, cell.swapped) = (cell.used - out, cell.swapped + out);
+            }
+            Happening::Share(pages) if small => cell.shared = pages,
+            Happening::Guard(pages) if small => cell.guards = pages,
+            Happening::Map(mapped) => {
+                let stays = |mapped| matches!(mapped, Mapped::Anonymous | Mapped::ReadOnly | Mapped::NoAccess);
+                if !(stays(mapped) && stays(cell.mapped)) {
+                    cell.empty();
+                }
+                cell.mapped = mapped;
+            }
+            Happening::Free => cell.empty(),
+            Happening::Forbid => cell.forbidden = true,
+            Happening::Split => cell.split_by_others(),
+            Happening::Khugepaged => {
+                // What it refuses stays small, which is the script's business and nobody's error.
+                let _ = cell.collapse(false);
+            }
+            Happening::Fail(answer, times) => cell.failing = Some((answer, times)),
+            Happening::Pin(times) => cell.pinned = times,
+            Happening::Hide(looks) => cell.hidden = looks,
+            _ => {}
+        }
+        cell.fit();
+    }
+}
+
+/// One run.
+#[derive(Clone)]
+pub struct Script {
+    /// The programs as masu finds them.
+    pub spaces: Vec<Space>,
+    /// What happens.
+    pub events: Vec<Event>,
+    /// What masu was asked for.
+    pub settings: Settings,
+    /// Splits return the pages that hold only zeros.
+    pub returns_zero_pages: bool,
+    /// Ctrl-C at the latest.
+    pub horizon: Duration,
+}
+
+/// A few lines for people, who read it when it fails.
+impl fmt::Debug for Script {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Settings { policy, until, dry_run, .. } = self.settings;
+        writeln!(f, "{until:?}, dry run {dry_run}, splits return {}, {policy:?}", self.returns_zero_pages)?;
+        for (number, space) in self.spaces.iter().enumerate() {
+            writeln!(f, "program {number}: {} pages elsewhere, room {:?}", space.other_rss, space.room)?;
+            for (number, cell) in space.cells.iter().enumerate() {
+                writeln!(f, "    window {number}: {cell:?}")?;
+            }
+        }
+        for Event { when, program, window, what } in &self.events {
+            let (program, window) = (program % self.spaces.len().max(1), *window);
+            let windows = self.spaces.get(program).map_or(1, |space| space.cells.len().max(1));
+            writeln!(f, "at {when:?}, program {program}, window {}: {what:?}", window % windows)?;
+        }
+        Ok(())
+    }
+}
+
+/// The bytes in front of the windows.
+pub const HEADER: usize = 8;
+/// Bytes of one window.
+pub const WINDOW: usize = 5;
+/// Bytes of one event.
+pub const EVENT: usize = 6;
+
+/// What the tests settle on where they do not care.
+pub const SETTINGS: Settings = Settings {
+    policy: policy::PAPER,
+    pace: pace::MEASURED,
+    until: Until::Settled,
+    dry_run: false,
+    round_min: ROUND_MIN,
+};
+
+impl Script {
+    /// Programs to which nothing happens.
+    pub fn of(spaces: Vec<Space>) -> Script {
+        Script {
+            spaces,
+            events: Vec::new(),
+            settings: SETTINGS,
+            returns_zero_pages: true,
+            horizon: Duration::from_secs(1000),
+        }
+    }
+
+    /// The script that these bytes mean; any bytes mean one.
+    pub fn from_bytes(bytes: &[u8]) -> Script {
+        let (header, rest) = bytes.split_at(HEADER.min(bytes.len()));
+        let mut full = [0; HEADER];
+        full[..header.len()].copy_from_slice(header);
+        let windows = usize::from(full[7] % 24) * WINDOW;
+        let (windows, events) = rest.split_at(windows.min(rest.len()));
+        Script::from_parts(full, windows.as_chunks().0, events.as_chunks().0)
+    }
+
+    /// The same from its parts.
+    pub fn from_parts(header: [u8; HEADER], windows: &[[u8; WINDOW]], events: &[[u8; EVENT]]) -> Script {
+        let [programs, until, hot, extra, patience, other, flags, _] = header;
+        let mut spaces = vec![Space::of(Vec::new()); 1 + usize::from(programs % 3)];
+        let count = spaces.len();
+        for bytes in windows {
+            spaces[usize::from(bytes[0]) % count].cells.push(cell(*bytes));
+        }
+        for space in &mut spaces {
+            space.other_rss = u64::from(other) * 64;
+        }
+        let policy = policy::Settings {
+            hot_fraction: NonZeroFraction::ratio(1, [4, 1, 2, 8][usize::from(hot % 4)]),
+            max_extra_rss: Fraction::clamped([0.01, 0.0, 0.1, 1.0][usize::from(extra % 4)]),
+            idle_rounds: 1 + u32::from(patience % 4),
+            settle_noise: Fraction::clamped([0.0, 0.1][usize::from(patience / 4 % 2)]),
+            ..policy::PAPER
+        };
+        let until = match until % 4 {
+            0 | 1 => Until::Settled,
+            2 => Until::For(Duration::from_millis(u64::from(until) * 100)),
+            _ => Until::Stopped,
+        };
+        Script {
+            events: events.iter().map(|bytes| event(*bytes)).collect(),
+            settings: Settings { policy, until, dry_run: flags % 8 == 7, ..SETTINGS },
+            returns_zero_pages: flags / 8 % 4 != 3,
+            horizon: Duration::from_secs(120),
+            ..Script::of(spaces)
+        }
+    }
+}
+
+/// A number of pages: the bounds often, and everything between.
+fn pages(byte: u8) -> u64 {
+    if byte == u8::MAX { PAGES } else { u64::from(byte) * 2 }
+}
+
+fn period(byte: u8) -> Duration {
+    let often = OFTEN.as_millis();
+    let choices = [often, often / 10, 700, 5_000, 30_000];
+    Duration::from_millis(u64::try_from(choices[usize::from(byte) % choices.len()]).unwrap_or(1))
+}
+
+fn mapped(byte: u8) -> Mapped {
+    use Mapped::{Anonymous, CutInTwo, File, NoAccess, Nothing, ReadOnly, SharedMemory};
+    [Anonymous, ReadOnly, NoAccess, File, SharedMemory, CutInTwo, Nothing][usize::from(byte) % 7]
+}
+
+fn cell([_, used, hot, how, what]: [u8; WINDOW]) -> Cell {
+    let mut cell = Cell::hot(pages(used), pages(hot).min(pages(used)), period(how));
+    match what {
+        200.. => cell = cell.huge(),
+        100..200 => cell.mapped = mapped(what),
+        90..100 => cell.shared = 3,
+        80..90 => cell.guards = 1,
+        70..80 => cell.swapped = 7,
+        60..70 => cell.zero = 512,
+        50..60 => cell.forbidden = true,
+        40..50 => cell.failing = Some((answer(what), u32::MAX)),
+        _ => {}
+    }
+    if cell.mapped != Mapped::Anonymous {
+        cell.hot = 0;
+    }
+    if cell.mapped == Mapped::Nothing {
+        cell.empty();
+    }
+    cell.fit();
+    cell
+}
+
+fn answer(byte: u8) -> Answer {
+    const ERRORS: [Errno; 6] = [Errno::AGAIN, Errno::NOMEM, Errno::BUSY, Errno::INVAL, Errno::PERM, Errno::INTR];
+    match ERRORS.get(usize::from(byte) % (ERRORS.len() + 1)) {
+        Some(errno) => Answer::Refused(*errno),
+        None => Answer::YesAndNothing,
+    }
+}
+
+fn event([when, later, program, window, what, amount]: [u8; EVENT]) -> Event {
+    let when = match when % 2 {
+        0 => When::Time(Duration::from_millis(u64::from(when) * u64::from(later) * 2)),
+        _ => When::Call(u64::from(when) * u64::from(later) / 8),
+    };
+    let times = u32::from(amount / 8);
+    let what = match what % 24 {
+        0 | 1 => Happening::Heat(pages(amount), period(amount)),
+        2 | 3 => Happening::Heat(0, OFTEN),
+        4 => Happening::Touch(pages(amount)),
+        5 => Happening::Zero(pages(amount)),
+        6 => Happening::Swap(pages(amount)),
+        7 => Happening::Share(pages(amount)),
+        8 => Happening::Share(0),
+        9 => Happening::Guard(pages(amount)),
+        10 | 11 => Happening::Map(mapped(amount)),
+        12 => Happening::Free,
+        13 => Happening::Forbid,
+        14 => Happening::Split,
+        15 | 16 => Happening::Khugepaged,
+        17 => Happening::Fail(answer(amount), times),
+        18 => Happening::Pin(times),
+        19 => Happening::Hide(times),
+        20 => Happening::Room((amount % 3 > 0).then_some(Bytes::mib(u64::from(amount)))),
+        21 => if amount < 200 { Happening::Sleep(Duration::from_millis(u64::from(amount) * 100)) } else { Happening::CtrlC },
+        22 => Happening::Exec,
+        _ => Happening::Exit,
+    };
+    Event { when, program: usize::from(program), window: usize::from(window), what }
+}
