@@ -25,6 +25,10 @@ pub struct Mapping {
     bytes: usize,
 }
 
+// SAFETY: the memory belongs to this value alone, which hands out references only through itself, and any thread may
+// unmap it.
+unsafe impl Send for Mapping {}
+
 impl Mapping {
     /// Maps `bytes` (rounded up to whole pages), starting at a multiple of 2 MiB, with at least 2 MiB of forbidden
     /// addresses before and after it.

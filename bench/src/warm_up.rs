@@ -4,6 +4,7 @@
 //! of times an ordinary page fault. Whichever condition happened to run first would pay for all others.
 
 use std::io;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -58,6 +59,50 @@ fn touch(bytes: Bytes, with_huge_pages: bool, stop: &Stop) -> Result<Duration> {
         }
     }
     Ok(begun.elapsed())
+}
+
+/// Warm memory held back, to be freed while something else needs it.
+///
+/// A host that backs memory lazily also takes back what the machine reports free, within seconds: memory warmed up before a
+/// measurement is cold again in the middle of it. What was freed last is allocated first, so memory freed bit by bit
+/// during a measurement keeps it on warm memory throughout, as on a machine with memory of its own.
+#[derive(Debug)]
+pub struct Reservoir {
+    pieces: Vec<Mapping>,
+}
+
+const PIECE: Bytes = Bytes::mib(32);
+
+impl Reservoir {
+    /// Takes `bytes` on huge pages, or less where 2 GiB would not be left free.
+    ///
+    /// # Errors
+    /// When interrupted, or when memory cannot be mapped.
+    pub fn fill(bytes: Bytes, stop: &Stop) -> Result<Reservoir> {
+        let mut pieces = Vec::new();
+        for _ in 0..bytes.0.div_ceil(PIECE.0) {
+            stop.check()?;
+            if host::available() < LEAVE {
+                break;
+            }
+            let mut piece = Mapping::anonymous(usize::try_from(PIECE.0).unwrap_or(0))?;
+            piece.want_huge_pages(true)?;
+            piece.words().iter_mut().step_by(PAGE_BYTES / 8).for_each(|word| *word = 1);
+            pieces.push(piece);
+        }
+        Ok(Reservoir { pieces })
+    }
+
+    /// Frees it bit by bit over `time`, from another thread.
+    pub fn free_over(self, time: Duration) {
+        let pause = time.div_f64(self.pieces.len().max(1) as f64);
+        thread::spawn(move || {
+            for piece in self.pieces {
+                drop(piece);
+                thread::sleep(pause);
+            }
+        });
+    }
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ use crate::report::{Report, Target, Unit, Versus};
 use crate::session::Session;
 use crate::table::Table;
 use crate::thp::{Guard, Mode};
+use crate::warm_up::Reservoir;
 
 /// Arguments of `masu-bench redis`.
 #[derive(Clone, Debug, clap::Args)]
@@ -77,6 +78,9 @@ struct Segment {
     huge_bytes: f64,
     server_busy_fraction: f64,
 }
+
+/// Over this time after attaching the warm memory is freed that promotion takes.
+const PROMOTING: Duration = Duration::from_secs(8);
 
 /// How masu was attached in one reload, and what happened to requests before, meanwhile and after.
 #[derive(Debug, Serialize)]
@@ -195,10 +199,12 @@ impl Bench<'_> {
         let pid = loaded.server.pid();
         let rss_before = resident(pid)?.rss_bytes;
         let (keys, value_bytes, stop) = (&self.keys, self.options.value_bytes, &self.session.stop);
+        let reservoir = Reservoir::fill(rss_before.scaled(1.5), stop)?;
         let mut asker = Asker { client: &mut loaded.client, keys, value_bytes, stop };
         let pace = asker.pace(QUIET / 4)?;
         let quiet = asker.measure(pace, until(QUIET))?;
         let mut attached = self.masu.attach(pid, &["--until-settled"], &self.session.processors)?;
+        reservoir.free_over(PROMOTING);
         let limit = Duration::from_secs(self.options.settle_limit);
         let during = asker.measure(pace, || attached.is_running() && attached.age() < limit)?;
         let report = attached.finish(Duration::ZERO, stop)?;
