@@ -54,6 +54,14 @@ impl Viewer {
         Ok(Viewer { pagemap, frames })
     }
 
+    /// The same by frame numbers alone, as on a kernel without the scan.
+    ///
+    /// # Errors
+    /// `Gone`, or `Denied` without CAP_SYS_ADMIN.
+    pub fn by_frames(pid: Pid) -> Result<Viewer, Error> {
+        Ok(Viewer { pagemap: Pagemap::open(pid)?, frames: Some(FrameTable::open()?) })
+    }
+
     /// What `window` holds now.
     ///
     /// # Errors

@@ -6,7 +6,7 @@
 use access::residency::WindowState;
 use linux::Error;
 use linux::process_madvise::Advice;
-use quantities::{AddressRange, Bytes, PAGES_PER_WINDOW, PageSize, Pages, Window};
+use quantities::{AddressRange, Bytes, PageSize, Pages, Window};
 use rustix::io::Errno;
 
 use crate::Refusal;
@@ -85,23 +85,48 @@ pub fn probe(program: &dyn Program, window: Window) -> Result<bool, Error> {
     }
 }
 
-/// Splits a huge window by naming one of its pages cold; the kernel returns those that hold only zeros. Returns what came
-/// back, or `None` when the window is still huge.
+/// What came of a demotion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Demoted {
+    /// Split now.
+    Yes {
+        /// What was resident just before the call and is not any more.
+        returned: Bytes,
+        /// What still is.
+        resident: Pages,
+    },
+    /// Small already: the kernel, or the program, was faster.
+    Already {
+        /// What is resident.
+        resident: Pages,
+    },
+    /// Still huge.
+    No,
+}
+
+/// Splits a huge window by naming one of its pages cold; the kernel returns those that hold only zeros.
 ///
 /// # Errors
 /// `Gone` when the process ended.
-pub fn demote(program: &dyn Program, window: Window) -> Result<Option<Bytes>, Error> {
+pub fn demote(program: &dyn Program, window: Window) -> Result<Demoted, Error> {
+    let before = program.state(window)?;
+    if !before.huge {
+        return Ok(Demoted::Already { resident: before.resident });
+    }
     let page = PageSize::Small.bytes().0;
     let first = AddressRange::new(window.start().0, window.start().0 + page);
     let first = first.map_err(|bad| Error::malformed(window, bad))?;
     match program.advise(first, Advice::Cold) {
         Ok(()) => {}
         Err(Errno::SRCH) => return Err(gone(window)),
-        Err(_) => return Ok(None),
+        Err(_) => return Ok(Demoted::No),
     }
     let after = program.state(window)?;
-    let returned = Pages((PAGES_PER_WINDOW as u64).saturating_sub(after.resident.0)).bytes();
-    Ok((!after.huge).then_some(returned))
+    if after.huge {
+        return Ok(Demoted::No);
+    }
+    let returned = before.resident.bytes().saturating_sub(after.resident.bytes());
+    Ok(Demoted::Yes { returned, resident: after.resident })
 }
 
 fn gone(window: Window) -> Error {

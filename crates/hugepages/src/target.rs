@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use access::{Rung, Source};
 use linux::{Error, Pid};
-use quantities::{Bytes, Rate, Window};
+use quantities::{Bytes, Pages, Rate, Window};
 
 use crate::Refusal;
-use crate::act::{self, Promoted};
+use crate::act::{self, Demoted, Promoted};
 use crate::observe::{self, Before, Known, Observed};
 use crate::policy::{self, Budget, Plan, Promotion, Settings, Settling, WhatIf, WindowView};
 use crate::program::{Forbidden, Program};
@@ -30,6 +30,21 @@ struct Refused {
     why: Refusal,
     times: u32,
     again_in_round: Option<u32>,
+    /// It still deserved a huge page at the last look.
+    hot: bool,
+}
+
+impl Refused {
+    fn may_try_in(&self, round: u32) -> bool {
+        self.again_in_round.is_some_and(|again| again <= round)
+    }
+}
+
+/// A window that was split, by masu or by others, and keeps pages that were not resident before its promotion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct LeftBehind {
+    before: Pages,
+    now: Pages,
 }
 
 /// One program.
@@ -57,7 +72,9 @@ pub struct Target {
     program: Box<dyn Program>,
     source: Box<dyn Source>,
     known: BTreeMap<Window, Known>,
-    /// The sum over `known`, kept along, for a program may have a million windows.
+    /// What is left in memory of masu's promotions in windows that are small again.
+    left_behind: BTreeMap<Window, LeftBehind>,
+    /// The sum over `known` and `left_behind`, kept along, for a program may have a million windows.
     extra_rss: Bytes,
     refused: BTreeMap<Window, Refused>,
     given_back: BTreeSet<Window>,
@@ -89,6 +106,7 @@ impl Target {
             program,
             source,
             known: BTreeMap::new(),
+            left_behind: BTreeMap::new(),
             extra_rss: Bytes(0),
             refused: BTreeMap::new(),
             given_back: BTreeSet::new(),
@@ -115,14 +133,16 @@ impl Target {
         self.program.resident_exact().ok()
     }
 
-    /// Memory that the windows masu promoted hold beyond what was resident in them before.
+    /// Memory that the windows masu promoted hold beyond what was resident in them before. A split gives it back only if
+    /// the kernel does so; until then it counts.
     pub fn extra_rss(&self) -> Bytes {
         self.extra_rss
     }
 
     fn sum_extra_rss(&mut self) {
-        let before = self.known.values().filter_map(|known| known.before);
-        self.extra_rss = before.map(|before| policy::cost(before.resident)).sum();
+        let huge = self.known.values().filter_map(|known| known.before).map(|before| policy::cost(before.resident));
+        let small = self.left_behind.values().map(|left| left.now.bytes().saturating_sub(left.before.bytes()));
+        self.extra_rss = huge.chain(small).sum();
     }
 
     /// Windows that masu promoted and that are huge still.
@@ -133,7 +153,9 @@ impl Target {
     /// Hot windows without a huge page, by reason, as things stand.
     pub fn refused(&self) -> BTreeMap<Refusal, u64> {
         let mut by_reason = BTreeMap::new();
-        let acted = self.refused.values().map(|refused| refused.why);
+        // One that may be tried again was judged anew: then the plan counts it.
+        let acted = self.refused.values().filter(|refused| refused.hot && !refused.may_try_in(self.round));
+        let acted = acted.map(|refused| refused.why);
         for why in acted.chain(self.observed.ineligible.values().copied()) {
             *by_reason.entry(why).or_insert(0) += 1;
         }
@@ -155,6 +177,10 @@ impl Target {
     pub fn begin_round(&mut self) -> Result<(), Error> {
         self.round += 1;
         self.changed_in_round = 0;
+        for window in self.left_behind.keys().copied().collect::<Vec<_>>() {
+            self.measure_left_behind(window)?;
+        }
+        self.sum_extra_rss();
         self.source.begin()
     }
 
@@ -171,7 +197,8 @@ impl Target {
         }
         let mappings = self.program.mappings()?;
         self.observed = observe::observe(self.source.map(), &mappings, &self.known, s);
-        self.keep_known_of_huge_windows();
+        self.keep_known_of_huge_windows()?;
+        self.keep_refused(s);
         let budget = self.budget()?;
         let candidates: Vec<WindowView> =
             self.observed.windows.iter().filter(|view| self.may_try(view.window)).copied().collect();
@@ -191,6 +218,7 @@ impl Target {
     fn forget_address_space(&mut self) {
         self.execs += 1;
         self.known.clear();
+        self.left_behind.clear();
         self.extra_rss = Bytes(0);
         self.refused.clear();
         self.given_back.clear();
@@ -200,21 +228,55 @@ impl Target {
         self.settling = Settling::default();
     }
 
-    /// Windows that are huge stay known, others (split by the program, unmapped) are forgotten.
-    fn keep_known_of_huge_windows(&mut self) {
+    /// Windows that are huge stay known. Those of masu's that this look does not show so are measured, for a look is a
+    /// hint: a window may be inaccessible for the moment, or on its way to another place in memory.
+    fn keep_known_of_huge_windows(&mut self) -> Result<(), Error> {
         let mut known = std::mem::take(&mut self.known);
         for view in self.observed.windows.iter().filter(|view| view.huge.is_some()) {
             // One that masu gave back and that is huge again was wanted by khugepaged or the program: no tug of war.
             let new = Known { left_alone: self.given_back.contains(&view.window), ..Known::default() };
             self.known.insert(view.window, known.remove(&view.window).unwrap_or(new));
+            self.left_behind.remove(&view.window);
+        }
+        for (window, known) in known {
+            let Some(before) = known.before else { continue };
+            let state = self.program.state(window)?;
+            if state.huge {
+                self.known.insert(window, known);
+            } else {
+                self.note_left_behind(window, before.resident, state.resident);
+            }
         }
         self.sum_extra_rss();
-        let still_there = |window: &Window| self.observed.windows.binary_search_by_key(window, |v| v.window).is_ok();
-        self.refused.retain(|window, _| still_there(window));
+        Ok(())
+    }
+
+    /// Refusals of windows that are there still and not huge meanwhile.
+    fn keep_refused(&mut self, s: Settings) {
+        let views = &self.observed.windows;
+        self.refused.retain(|window, refused| {
+            let Ok(at) = views.binary_search_by_key(window, |view| view.window) else { return false };
+            refused.hot = policy::is_hot(&views[at], s);
+            views[at].huge.is_none()
+        });
+    }
+
+    fn measure_left_behind(&mut self, window: Window) -> Result<(), Error> {
+        if let Some(left) = self.left_behind.remove(&window) {
+            let now = self.program.state(window)?.resident;
+            self.note_left_behind(window, left.before, now);
+        }
+        Ok(())
+    }
+
+    fn note_left_behind(&mut self, window: Window, before: Pages, now: Pages) {
+        if now > before {
+            self.left_behind.insert(window, LeftBehind { before, now });
+        }
     }
 
     fn may_try(&self, window: Window) -> bool {
-        self.refused.get(&window).is_none_or(|refused| refused.again_in_round.is_some_and(|round| round <= self.round))
+        self.refused.get(&window).is_none_or(|refused| refused.may_try_in(self.round))
     }
 
     /// Carries out one promotion, and counts what came of it.
@@ -228,7 +290,9 @@ impl Target {
         let outcome = act::promote(self.program.as_ref(), window, left)?;
         match outcome {
             Promoted::Yes { resident_before } => {
-                let before = Before { hot: promotion.hot, resident: resident_before, walks: promotion.walks };
+                // What an earlier promotion left there is no memory of the program's own.
+                let resident = self.left_behind.remove(&window).map_or(resident_before, |left| left.before);
+                let before = Before { hot: promotion.hot, resident, walks: promotion.walks };
                 self.known.insert(window, Known { before: Some(before), ..Known::default() });
                 self.extra_rss += policy::cost(resident_before);
                 self.refused.remove(&window);
@@ -244,11 +308,15 @@ impl Target {
     }
 
     fn refuse(&mut self, window: Window, why: Refusal) {
+        if why == Refusal::OverBudget {
+            self.plan.verdicts.over_budget += 1; // as if the plan had known, and judged anew at the next look
+            return;
+        }
         let forbidden = why == Refusal::Invalid && self.forbidden.asks(self.program.as_ref(), window);
         let why = if forbidden { Refusal::Forbidden } else { why };
         let times = self.refused.get(&window).map_or(0, |refused| refused.times) + 1;
         let again_in_round = why.retry_after_rounds(times).map(|rounds| self.round.saturating_add(rounds));
-        self.refused.insert(window, Refused { why, times, again_in_round });
+        self.refused.insert(window, Refused { why, times, again_in_round, hot: true });
     }
 
     /// Ends the looking of a round: counts idle rounds of the huge windows, and plans which to probe and which to demote.
@@ -315,18 +383,24 @@ impl Target {
     /// `Gone` when the process ended.
     pub fn demote(&mut self, window: Window) -> Result<(), Error> {
         let known = self.known.remove(&window).unwrap_or_default();
-        match act::demote(self.program.as_ref(), window)? {
-            Some(returned) => {
-                let added = known.before.map_or(Bytes(0), |before| policy::cost(before.resident));
-                self.extra_rss = self.extra_rss.saturating_sub(added);
+        let resident = match act::demote(self.program.as_ref(), window)? {
+            Demoted::No => {
+                self.known.insert(window, Known { left_alone: true, ..known });
+                return Ok(());
+            }
+            Demoted::Already { resident } => resident,
+            Demoted::Yes { returned, resident } => {
                 self.given_back.insert(window);
                 self.demoted += 1;
                 self.returned += returned;
                 self.changed_in_round += 1;
+                resident
             }
-            None => {
-                self.known.insert(window, Known { left_alone: true, ..known });
-            }
+        };
+        if let Some(before) = known.before {
+            self.note_left_behind(window, before.resident, resident);
+            let left = resident.bytes().saturating_sub(before.resident.bytes());
+            self.extra_rss = (self.extra_rss + left).saturating_sub(policy::cost(before.resident));
         }
         Ok(())
     }

@@ -18,7 +18,7 @@ fn scripts() -> impl Strategy<Value = Script> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn whatever_programs_do_masu_keeps_its_word(script in scripts()) {

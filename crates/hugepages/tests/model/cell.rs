@@ -83,14 +83,16 @@ pub struct Cell {
     pub hidden: u32,
     /// The whole window was named cold since it is huge.
     pub probed: bool,
-    /// A collapse succeeded, and masu has not measured again yet.
+    /// A collapse was answered with yes, and masu has not measured again yet.
     pub collapsed: bool,
-    /// A split succeeded, and masu has not measured again yet; how many pages came back.
+    /// A split was answered with yes, and masu has not measured again yet; how many pages came back.
     pub split: Option<u64>,
     /// Grows with every event, so that a race between a look and an act can be told from a mistake.
     pub version: u64,
     /// Its version when `state` was asked for.
     pub version_measured: Option<u64>,
+    /// It was small then.
+    pub measured_small: bool,
     /// Its version when the source looked.
     pub version_looked: Option<u64>,
 }
@@ -148,6 +150,7 @@ impl Cell {
             split: None,
             version: 0,
             version_measured: None,
+            measured_small: false,
             version_looked: None,
         }
     }
@@ -177,6 +180,19 @@ impl Cell {
             guards: Pages(self.guards),
             huge: self.huge,
         }
+    }
+
+    /// masu measures it. True when it may count a promotion: small before, yes to a collapse, huge after.
+    pub fn measure(&mut self) -> bool {
+        (self.version_measured, self.measured_small) = (Some(self.version), !self.huge);
+        if !self.huge {
+            self.ours = None; // masu can tell from now on
+        }
+        let promoted = std::mem::take(&mut self.collapsed) && self.huge;
+        if promoted && self.ours.is_none() {
+            (self.ours, self.promotions) = (Some(self.used), self.promotions + 1); // by somebody else, just then
+        }
+        promoted
     }
 
     /// Pages that the page tables show: the zero page counts.
@@ -218,8 +234,8 @@ impl Cell {
 
     /// The memory goes back to the kernel: MADV_DONTNEED, munmap.
     pub fn empty(&mut self) {
-        let Cell { mapped, forbidden, ours, version, version_looked, version_measured, .. } = *self;
-        *self = Cell { mapped, forbidden, ours, version, version_looked, version_measured, ..Cell::used(0) };
+        let Cell { mapped, forbidden, ours, split, version, version_looked, version_measured, .. } = *self;
+        *self = Cell { mapped, forbidden, ours, split, version, version_looked, version_measured, ..Cell::used(0) };
     }
 
     /// Somebody splits it without giving anything back: a change of protection on one page, reclaim, the program itself.
@@ -238,13 +254,17 @@ impl Cell {
             _ => return Err(Errno::INVAL),
         }
         if self.huge {
+            self.collapsed |= by_masu && self.measured_small; // whoever was faster
             return Ok(());
         }
         if let Some((answer, times)) = self.failing.filter(|(_, times)| by_masu && *times > 0) {
             self.failing = Some((answer, times - 1));
             return match answer {
                 Answer::Refused(errno) => Err(errno),
-                Answer::YesAndNothing => Ok(()),
+                Answer::YesAndNothing => {
+                    self.collapsed = true;
+                    Ok(())
+                }
             };
         }
         if self.guards > 0 || self.resident() + self.zero + self.swapped == 0 {
@@ -255,6 +275,8 @@ impl Cell {
             (self.ours, self.collapsed) = (Some(before), true);
             self.added += PAGES - before;
             self.promotions += 1;
+        } else {
+            self.added = 0; // from now on those pages are khugepaged's wish
         }
         self.filled += PAGES - before;
         (self.zero, self.swapped, self.shared, self.huge, self.probed) = (0, 0, 0, true, false);
@@ -268,6 +290,7 @@ impl Cell {
 
     /// MADV_COLD on one page of it.
     pub fn cold_page(&mut self, returns_zero_pages: bool) {
+        self.split = Some(0);
         if !self.huge {
             return;
         }

@@ -46,6 +46,9 @@ impl ModelProgram {
         if small && space.room.is_some_and(|room| room < PageSize::Huge.bytes()) {
             return Err(Errno::BUSY); // the charge to the cgroup fails
         }
+        let cell = &space.cells[index];
+        // What masu measured is not what it gets: its sum is off by the difference from now on.
+        space.raced |= small && cell.version_measured != Some(cell.version);
         let answer = space.cells[index].collapse(true);
         if space.cells[index].collapsed {
             world.turns.push((self.index, index));
@@ -70,7 +73,7 @@ impl ModelProgram {
         if unfit {
             wrong.push(format!("which was measured and is unfit: {state:?}"));
         }
-        if space.version_counted == Some(space.version) {
+        if space.version_counted == Some(space.version) && !space.raced {
             let (added, allowed) = (space.added() + cost(cell.resident()), world.allowance(self.index));
             if cost(cell.resident()) > Bytes(0) && added > allowed {
                 wrong.push(format!("which brings what masu adds to {added}, beyond {allowed}"));
@@ -99,7 +102,8 @@ impl ModelProgram {
         let cell = &mut world.spaces[self.index].cells[index];
         match cell.mapped {
             Mapped::Nothing => return Err(Errno::NOMEM),
-            Mapped::SharedMemory | Mapped::File => return Ok(()),
+            Mapped::SharedMemory | Mapped::File if whole => {}
+            Mapped::SharedMemory | Mapped::File => cell.split = Some(0),
             _ if whole => cell.probed |= cell.huge,
             _ => cell.cold_page(returns),
         }
@@ -153,8 +157,7 @@ impl Program for ModelProgram {
             let space = &mut world.spaces[self.index];
             let Some(index) = space.index(window) else { return WindowState::default() };
             let cell = &mut space.cells[index];
-            cell.version_measured = Some(cell.version);
-            space.promoted += u64::from(std::mem::take(&mut cell.collapsed) && cell.huge);
+            space.promoted += u64::from(cell.measure());
             if let Some(back) = cell.split.take().filter(|_| !cell.huge) {
                 space.demoted += 1;
                 space.returned += back;

@@ -27,6 +27,8 @@ pub struct Space {
     pub version: u64,
     /// Its version when the resident memory was asked for.
     pub version_counted: Option<u64>,
+    /// A window changed between masu's measuring and its collapse.
+    pub raced: bool,
     /// When masu last cleared the marks.
     pub began: Duration,
     /// How often it did: the rounds.
@@ -52,6 +54,7 @@ impl Space {
             generation: 0,
             version: 0,
             version_counted: None,
+            raced: false,
             began: Duration::ZERO,
             rounds: 0,
             promoted: 0,

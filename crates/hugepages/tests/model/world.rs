@@ -129,7 +129,11 @@ impl World {
             }
             Happening::Exec => {
                 space.generation += 1;
-                space.cells.iter_mut().for_each(super::cell::Cell::empty);
+                for cell in &mut space.cells {
+                    cell.empty();
+                    cell.ours = None; // the loop is told
+                    cell.version += 1;
+                }
             }
             Happening::Room(room) => space.room = room,
             _ => {
