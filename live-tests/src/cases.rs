@@ -1,11 +1,33 @@
 //! The tests themselves, a file per subject. Each is listed in `table.rs`.
 
+pub mod act;
+pub mod act_hard;
+pub mod act_shared;
+pub mod attach;
+pub mod attach_changes;
 pub mod collapse;
+pub mod command;
+pub mod command_redis;
+pub mod command_refusals;
+pub mod damon;
+pub(crate) mod elf32;
+pub(crate) mod group;
 pub mod knob;
 pub mod pagemap;
+pub(crate) mod programs;
+pub mod residency;
+pub(crate) mod stage;
+pub(crate) mod swap;
 pub mod toy;
+pub mod walk;
+pub mod walk_changes;
 
+use std::cell::OnceCell;
+
+use access::AccessMap;
+use access::walk::Walker;
 use linux::pagemap::Pagemap;
+use quantities::PAGES_PER_WINDOW;
 
 use crate::knob::Knob;
 use crate::toy::{Mapping, ToyProcess};
@@ -29,4 +51,52 @@ fn huge_bytes(live: &crate::live::Live, toy: &ToyProcess, mapping: Mapping) -> R
     let details = linux::smaps::details(live.files(), toy.pid())?;
     let range = mapping.range();
     Ok(details.iter().filter(|d| range.covers(d.mapping.range)).map(|d| d.anon_huge_pages.0).sum())
+}
+
+thread_local! {
+    static WALKER: OnceCell<Walker> = const { OnceCell::new() };
+}
+
+/// The walk, loaded once for all tests.
+fn walker() -> Result<Walker, libtest_mimic::Failed> {
+    WALKER.with(|walker| match walker.get() {
+        Some(walker) => Ok(walker.clone()),
+        None => {
+            let loaded = Walker::load().map_err(|why| format!("{} {}", why.reason, why.remedy))?;
+            Ok(walker.get_or_init(|| loaded).clone())
+        }
+    })
+}
+
+/// Pages of the mapping that the map says were touched, by number.
+fn touched(map: &AccessMap, mapping: Mapping) -> Vec<u64> {
+    pages_in(map, mapping, |heat, page| heat.touched.contains(page))
+}
+
+/// Pages of the mapping that the map says are in memory, by number.
+fn seen_present(map: &AccessMap, mapping: Mapping) -> Vec<u64> {
+    pages_in(map, mapping, |heat, page| heat.present.contains(page))
+}
+
+fn pages_in(map: &AccessMap, mapping: Mapping, is: impl Fn(&access::WindowHeat, usize) -> bool) -> Vec<u64> {
+    let inside = map.windows.iter().filter(|heat| mapping.range().covers(heat.window.range()));
+    let pages = inside.flat_map(|heat| {
+        let first = (heat.window.start().0 - mapping.range().start().0) / 4096;
+        (0..PAGES_PER_WINDOW).filter(|page| is(heat, *page)).map(move |page| first + page as u64).collect::<Vec<_>>()
+    });
+    pages.collect()
+}
+
+/// The numbers from 0 to `of`, as many as asked for, chosen at random and in order. The same seed chooses the same.
+fn at_random(seed: u64, count: u64, of: u64) -> Vec<u64> {
+    let mut all: Vec<u64> = (0..of).collect();
+    let mut state = seed;
+    for last in (1..all.len()).rev() {
+        // The generator of Knuth's MMIX; its upper bits are the good ones.
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        all.swap(last, usize::try_from((state >> 33) % (last as u64 + 1)).unwrap_or(0));
+    }
+    all.truncate(usize::try_from(count).unwrap_or(usize::MAX));
+    all.sort_unstable();
+    all
 }

@@ -1,7 +1,10 @@
 //! Running the table of tests: probing once, skipping by name, and libtest's words for the rest.
 
 use std::collections::BTreeMap;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::sync::Arc;
+use std::time::Duration;
 
 use libtest_mimic::{Arguments, Completion, Conclusion, Trial};
 use linux::Rooted;
@@ -41,10 +44,16 @@ impl Live {
     }
 }
 
-/// Runs the tests that the arguments choose, one after the other.
+/// Runs the tests that the arguments choose, one after the other. With `LIVE_TESTS=off` there are none: for a
+/// `cargo test` of everything else.
 pub fn run(mut args: Arguments) -> Conclusion {
-    // One at a time: they turn knobs of the whole machine and measure its memory.
+    if std::env::var("LIVE_TESTS").is_ok_and(|value| value == "off") {
+        println!("LIVE_TESTS=off: no live tests");
+        return libtest_mimic::run(&args, Vec::new());
+    }
+    // One at a time: they turn knobs of the whole machine and measure its memory. Of two runs as well.
     args.test_threads = Some(1);
+    let _turn = (!args.list).then(turn);
     let live = Arc::new(Live::on_this_host());
     let trials: Vec<Trial> = table::ALL.iter().map(|test| trial(test, &live)).collect();
     if !args.list {
@@ -57,6 +66,25 @@ pub fn run(mut args: Arguments) -> Conclusion {
         }
     }
     libtest_mimic::run(&args, trials)
+}
+
+/// Waits until no other run of these tests is going on: each would turn back the other's knobs, or keep them turned. The
+/// lock is a socket's name that the kernel takes back however the run ends.
+fn turn() -> Option<UnixListener> {
+    let name = SocketAddr::from_abstract_name("masu-live-tests").ok()?;
+    let mut told = false;
+    loop {
+        match UnixListener::bind_addr(&name) {
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
+                if !std::mem::replace(&mut told, true) {
+                    println!("waiting for another run of the live tests to end");
+                }
+                std::thread::sleep(Duration::from_millis(200));
+            }
+            // Without it the tests still run, as one who runs them alone wants.
+            turn => return turn.ok(),
+        }
+    }
 }
 
 impl Live {

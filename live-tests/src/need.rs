@@ -19,11 +19,33 @@ pub enum Need {
     PageFrames,
     /// The system-wide switch of transparent huge pages.
     HugePageModes,
+    /// The BPF walk of page tables loads and calibrates.
+    PageTableWalk,
+    /// Page tables of five levels: addresses above 128 TiB.
+    FiveLevels,
+    /// `MADV_GUARD_INSTALL`.
+    GuardPages,
+    /// The pool of reserved huge pages (hugetlb).
+    ReservedHuge,
+    /// Merging of pages with the same content.
+    Ksm,
+    /// Control groups that limit memory, and the right to make one.
+    MemoryGroups,
+    /// A swap device of compressed memory of our own.
+    Swap,
+    /// DAMON watching processes, with nobody else using it.
+    DamonVaddr,
+    /// 32-bit programs run.
+    Programs32,
+    /// The built command.
+    MasuCommand,
+    /// Redis.
+    RedisServer,
 }
 
 impl Need {
     /// All of them, in the order in which tables print them.
-    pub const ALL: [Need; 7] = [
+    pub const ALL: [Need; 18] = [
         Need::Root,
         Need::RemoteAdvice,
         Need::RemoteCollapse,
@@ -31,6 +53,17 @@ impl Need {
         Need::SoftDirty,
         Need::PageFrames,
         Need::HugePageModes,
+        Need::PageTableWalk,
+        Need::FiveLevels,
+        Need::GuardPages,
+        Need::ReservedHuge,
+        Need::Ksm,
+        Need::MemoryGroups,
+        Need::Swap,
+        Need::DamonVaddr,
+        Need::Programs32,
+        Need::MasuCommand,
+        Need::RedisServer,
     ];
 
     /// Its name in tables.
@@ -43,7 +76,23 @@ impl Need {
             Need::SoftDirty => "soft-dirty",
             Need::PageFrames => "page frame numbers",
             Need::HugePageModes => "transparent huge pages",
+            Need::PageTableWalk => "page-table walk",
+            Need::FiveLevels => "five-level page tables",
+            Need::GuardPages => "guard pages",
+            Need::ReservedHuge => "hugetlb pages",
+            Need::Ksm => "KSM",
+            Need::MemoryGroups => "memory control groups",
+            Need::Swap => "swap on zram",
+            Need::DamonVaddr => "DAMON vaddr",
+            Need::Programs32 => "32-bit programs",
+            Need::MasuCommand => "masu command",
+            Need::RedisServer => "redis-server",
         }
+    }
+
+    /// False for what says something about who runs the tests and what is installed, and nothing about the kernel.
+    pub fn is_of_the_kernel(self) -> bool {
+        !matches!(self, Need::Root | Need::MasuCommand | Need::RedisServer)
     }
 }
 
@@ -54,6 +103,8 @@ pub enum Offer {
     Yes,
     /// This kernel was built without it, or is too old: no user and no setting of this machine changes that.
     NotInThisKernel(String),
+    /// A virtual machine that holds nothing but the tests has no programs to run.
+    NotOnThisMachine(String),
     /// This kernel may well have it, but something else is in the way: a privilege, a setting, a missing program.
     Withheld(String),
 }
@@ -79,6 +130,7 @@ pub fn verdict(needs: &[Need], offers: &BTreeMap<Need, Offer>, all_required: boo
             Some(Offer::NotInThisKernel(why)) => {
                 return Verdict::Skip(format!("this kernel does not offer {}: {why}", need.name()));
             }
+            Some(Offer::NotOnThisMachine(why)) => return Verdict::Skip(format!("{}: {why}", need.name())),
             Some(Offer::Withheld(why)) => {
                 withheld.get_or_insert_with(|| format!("{}: {why}", need.name()));
             }
@@ -117,6 +169,12 @@ mod tests {
         let skip = Verdict::Skip("this kernel does not offer PAGEMAP_SCAN: ENOTTY".to_owned());
         assert_eq!(verdict(&[Need::PagemapScan], &offers(), true), skip);
         assert_eq!(verdict(&[Need::Root, Need::PagemapScan], &offers(), true), skip);
+    }
+
+    #[test]
+    fn a_program_in_a_machine_without_any_is_a_skip_even_when_all_is_required() {
+        let offers = BTreeMap::from([(Need::RedisServer, Offer::NotOnThisMachine("no programs".to_owned()))]);
+        assert_eq!(verdict(&[Need::RedisServer], &offers, true), Verdict::Skip("redis-server: no programs".to_owned()));
     }
 
     #[test]

@@ -12,6 +12,11 @@ use linux::process_madvise::{Advice, advise};
 use linux::{Rooted, describe};
 use rustix::io::Errno;
 
+use crate::cases::act::MADV_GUARD_INSTALL;
+use crate::cases::group::Group;
+use crate::cases::swap::Swap;
+use crate::cases::walk::ABOVE_47_BITS;
+use crate::cases::{elf32, programs};
 use crate::need::{Need, Offer};
 use crate::toy::{Backing, Mapping, Part, ToyProcess};
 
@@ -32,6 +37,17 @@ fn offer(need: Need) -> Offer {
         Need::SoftDirty => soft_dirty(),
         Need::PageFrames => page_frames(),
         Need::HugePageModes => Ok(file("/sys/kernel/mm/transparent_hugepage/enabled")),
+        Need::PageTableWalk => Ok(page_table_walk()),
+        Need::FiveLevels => five_levels(),
+        Need::GuardPages => guard_pages(),
+        Need::ReservedHuge => Ok(file("/proc/sys/vm/nr_hugepages")),
+        Need::Ksm => Ok(file("/sys/kernel/mm/ksm/run")),
+        Need::MemoryGroups => Ok(made(Group::make("probe"))),
+        Need::Swap => Ok(made(Swap::on(8 << 20))),
+        Need::DamonVaddr => Ok(damon_vaddr()),
+        Need::Programs32 => Ok(made(elf32::run(elf32::EXIT_0).and_then(|mut child| child.wait()))),
+        Need::MasuCommand => Ok(program("masu command", programs::masu())),
+        Need::RedisServer => Ok(program("redis-server", programs::redis_server())),
     };
     probed.unwrap_or_else(|error| Offer::Withheld(format!("could not be tried: {error}")))
 }
@@ -93,6 +109,67 @@ fn file(path: &str) -> Offer {
     }
 }
 
+/// The walk itself; there is no other way to know.
+fn page_table_walk() -> Offer {
+    match access::walk::Walker::load() {
+        Ok(_) => Offer::Yes,
+        Err(why) => Offer::Withheld(format!("{} {}", why.reason, why.remedy)),
+    }
+}
+
+fn five_levels() -> Result<Offer, Unprobed> {
+    match ToyProcess::start()?.map_at(ABOVE_47_BITS, 1) {
+        Ok(_) => Ok(Offer::Yes),
+        Err(refusal) if refusal.errno() == Some(Errno::NOMEM) => {
+            Ok(Offer::NotInThisKernel("no addresses above 128 TiB".to_owned()))
+        }
+        Err(other) => Err(other.into()),
+    }
+}
+
+fn guard_pages() -> Result<Offer, Unprobed> {
+    let (mut toy, heap) = toy_with_touched(1)?;
+    match toy.advise(heap.page(1), MADV_GUARD_INSTALL) {
+        Ok(()) => Ok(Offer::Yes),
+        Err(refusal) => refusal.errno().map(refused).ok_or(refusal.into()),
+    }
+}
+
+/// Somebody's monitor is looked at and left alone. Whether ours would start is for the test.
+fn damon_vaddr() -> Offer {
+    const KDAMONDS: &str = "/sys/kernel/mm/damon/admin/kdamonds";
+    let theirs = fs::read_to_string(format!("{KDAMONDS}/nr_kdamonds")).is_ok_and(|number| number.trim() != "0");
+    match linux::damon::available_operations(&Rooted::host()) {
+        Ok(names) if !names.iter().any(|name| name == "vaddr") => {
+            Offer::NotInThisKernel(format!("DAMON watches only {}", names.join(" ")))
+        }
+        Ok(_) if theirs => Offer::Withheld("somebody else uses DAMON".to_owned()),
+        Ok(_) => Offer::Yes,
+        Err(error) => error.errno().map_or_else(|| Offer::Withheld(error.to_string()), refused),
+    }
+}
+
+/// What could be made, and is gone again.
+fn made<T>(thing: std::io::Result<T>) -> Offer {
+    match thing {
+        Ok(_) => Offer::Yes,
+        Err(error) => match Errno::from_io_error(&error) {
+            Some(errno) => refused(errno),
+            None => Offer::Withheld(error.to_string()),
+        },
+    }
+}
+
+fn program(name: &str, path: Option<std::path::PathBuf>) -> Offer {
+    match path {
+        Some(_) => Offer::Yes,
+        None if rustix::process::getpid().is_init() => {
+            Offer::NotOnThisMachine("this machine has no programs but the tests".to_owned())
+        }
+        None => Offer::Withheld(format!("no {name} found; {}", programs::HOW_TO_GET)),
+    }
+}
+
 fn toy_with_touched(windows: u64) -> Result<(ToyProcess, Mapping), Unprobed> {
     let mut toy = ToyProcess::start()?;
     let heap = toy.map(Backing::Anonymous, windows)?;
@@ -104,7 +181,7 @@ fn toy_with_touched(windows: u64) -> Result<(ToyProcess, Mapping), Unprobed> {
 /// kernel's last word.
 fn refused(errno: Errno) -> Offer {
     match errno {
-        Errno::NOSYS | Errno::NOENT | Errno::NOTTY | Errno::INVAL | Errno::OPNOTSUPP => {
+        Errno::NOSYS | Errno::NOENT | Errno::NOTTY | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOEXEC => {
             Offer::NotInThisKernel(describe(errno))
         }
         _ => Offer::Withheld(describe(errno)),

@@ -28,10 +28,10 @@ pub fn of_this_host() -> Value {
 
 fn in_words(need: Need, offer: &Offer) -> Value {
     match offer {
-        // Who runs the tests is no property of the kernel.
-        _ if need == Need::Root => Value::Null,
+        // Who runs the tests, and what is installed, is no property of the kernel.
+        _ if !need.is_of_the_kernel() => Value::Null,
         Offer::Yes => "yes".into(),
-        Offer::NotInThisKernel(why) => format!("no: {why}").into(),
+        Offer::NotInThisKernel(why) | Offer::NotOnThisMachine(why) => format!("no: {why}").into(),
         Offer::Withheld(why) => format!("withheld: {why}").into(),
     }
 }

@@ -214,6 +214,15 @@ impl ToyProcess {
         self.mapping_of(Order::Map { backing, windows })
     }
 
+    /// Maps `windows` windows of private memory at `start`: for places that the kernel would not choose, and for more
+    /// memory than there is.
+    ///
+    /// # Errors
+    /// The kernel's refusal; `ENOMEM` for a place beyond what its page tables reach.
+    pub fn map_at(&mut self, start: u64, windows: u64) -> Result<Mapping, ToyError> {
+        self.mapping_of(Order::MapAt { start, windows })
+    }
+
     /// Fills each of the pages with a pattern of its own, that `check` knows.
     ///
     /// # Errors
@@ -228,6 +237,15 @@ impl ToyProcess {
     /// When the toy ended.
     pub fn read(&mut self, part: Part) -> Result<(), ToyError> {
         self.done(Order::Read { part })
+    }
+
+    /// Has `threads` threads read the pages of these numbers, each thread its share.
+    ///
+    /// # Errors
+    /// When the toy ended.
+    pub fn read_pages(&mut self, mapping: Mapping, pages: &[u64], threads: usize) -> Result<(), ToyError> {
+        let pages = pages.iter().map(|page| mapping.start + page * PAGE).collect();
+        self.done(Order::ReadPages { pages, threads })
     }
 
     /// Looks whether each of the pages still holds, in every word, what `write` with this seed wrote.
@@ -366,6 +384,21 @@ impl ToyProcess {
     /// When it is gone already.
     pub fn end_fork(&mut self, fork: Forked) -> Result<(), ToyError> {
         self.done(Order::EndFork { index: fork.index })
+    }
+
+    /// Does touching these pages end a program? Tried by a copy, which ends for it.
+    ///
+    /// # Errors
+    /// When no copy can be made.
+    pub fn faults(&mut self, part: Part) -> Result<bool, ToyError> {
+        let fork = self.fork()?;
+        let faulted = match self.read_in_fork(fork, part) {
+            Ok(()) => false,
+            Err(refusal) if refusal.errno() == Some(Errno::SRCH) => true,
+            Err(other) => return Err(other),
+        };
+        self.end_fork(fork)?;
+        Ok(faulted)
     }
 
     /// Becomes a fresh toy under the same process id. Its mappings and forks are gone.

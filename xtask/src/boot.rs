@@ -1,6 +1,6 @@
 //! Live tests on Debian's own kernels, in virtual machines: QEMU's software emulation, no disk, no network, no modules.
 //!
-//! The statically linked live-tests program is the whole initial file system. It mounts what it needs, runs every test,
+//! The statically linked live-tests program and command are the whole initial file system. The former mounts what it needs, runs every test,
 //! prints what the kernel offers and the result on the serial line, and switches the machine off. Page tables of four
 //! and of five levels are tried, because masu walks them. What the kernels offer is collected into `docs/rungs.md`.
 
@@ -74,8 +74,10 @@ impl La57 {
 /// Boots them one after the other, and counts their tests.
 pub fn run(options: &Options) -> Result<Tally> {
     let qemu = require("qemu-system-x86_64", "qemu-system-x86")?;
-    let kernels: Vec<&Kernel> =
-        kernels::ALL.iter().filter(|kernel| options.kernel.as_deref().is_none_or(|name| name == kernel.series)).collect();
+    let kernels: Vec<&Kernel> = kernels::ALL
+        .iter()
+        .filter(|kernel| options.kernel.as_deref().is_none_or(|name| name == kernel.series))
+        .collect();
     let mut images = Vec::new();
     for kernel in kernels {
         images.push((kernel, kernels::obtain(kernel, options.fresh_index)?));
@@ -100,7 +102,11 @@ pub fn run(options: &Options) -> Result<Tally> {
             let report = console.verdict(levels).with_context(|| title.clone());
             match report {
                 Ok(report) => {
-                    println!("== {title}: {}, {:.0} s from start to power-off", report.tally, report.took.as_secs_f64());
+                    println!(
+                        "== {title}: {}, {:.0} s from start to power-off",
+                        report.tally,
+                        report.took.as_secs_f64()
+                    );
                     tally += report.tally;
                     columns.push(rungs::Column { kernel: kernel.series.to_owned(), levels, facts: report.rungs });
                 }
@@ -130,7 +136,8 @@ fn host_column(program_file: &Path) -> Result<rungs::Column> {
     let said = output(program(program_file).arg("--rungs"))?;
     let json = said.lines().find_map(|line| line.strip_prefix("RUNGS ")).context("the program said no RUNGS")?;
     let facts: serde_json::Value = serde_json::from_str(json).context("cannot understand RUNGS")?;
-    let kernel = facts["facts"]["kernel_release"].as_str().unwrap_or("unknown").to_owned();
+    let release = facts["facts"]["kernel_release"].as_str().unwrap_or("unknown");
+    let kernel = release.splitn(3, '.').take(2).collect::<Vec<_>>().join(".");
     let levels = facts["facts"]["page_table_levels"].as_u64().and_then(|levels| u8::try_from(levels).ok());
     Ok(rungs::Column { kernel, levels: levels.context("no page_table_levels in RUNGS")?, facts })
 }
@@ -142,22 +149,23 @@ fn program_file() -> PathBuf {
     workspace::target().join("static").join(TARGET).join("debug/live-tests")
 }
 
-/// Links the live tests statically, and packs them.
+/// Links the live tests, and the command that some of them run, statically, and packs them.
 fn build_initial_files() -> Result<PathBuf> {
     let target = workspace::target().join("static");
     let library_path = static_libraries()?;
     // A target folder and a --target of their own: otherwise the flags would reach build scripts, and every ordinary
     // build after this one would start from nothing.
     let mut build = cargo();
-    build.args(["build", "--quiet", "--package", "live-tests", "--bin", "live-tests", "--target", TARGET]);
+    build.args(["build", "--quiet", "--workspace", "--bin", "live-tests", "--bin", "masu", "--target", TARGET]);
     build.arg("--target-dir").arg(&target);
     build.env("RUSTFLAGS", "-C target-feature=+crt-static -C strip=debuginfo");
     build.env("LIBBPF_SYS_LIBRARY_PATH", library_path);
     run_program(&mut build)?;
 
-    let init = std::fs::read(program_file()).context("cannot read the built program")?;
+    let init = std::fs::read(program_file()).context("cannot read the built tests")?;
+    let masu = std::fs::read(program_file().with_file_name("masu")).context("cannot read the built command")?;
     let archive = target.join("initramfs.cpio");
-    std::fs::write(&archive, initramfs::archive(&init)?).context("cannot write the initial file system")?;
+    std::fs::write(&archive, initramfs::archive(&init, &masu)?).context("cannot write the initial file system")?;
     Ok(archive)
 }
 
@@ -167,6 +175,8 @@ fn static_libraries() -> Result<PathBuf> {
     let found = folders.into_iter().find(|folder| folder.join("libelf.a").exists() && folder.join("libz.a").exists());
     match found {
         Some(folder) => Ok(folder),
-        None => bail!("libelf.a or libz.a is missing; on Debian: apt-get install libelf-dev zlib1g-dev (make deps does it)"),
+        None => {
+            bail!("libelf.a or libz.a is missing; on Debian: apt-get install libelf-dev zlib1g-dev (make deps does it)")
+        }
     }
 }

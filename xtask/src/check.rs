@@ -1,1 +1,141 @@
-pub fn run_chore()->anyhow::Result<()> {Ok(())}
+//! Everything that continuous integration runs without root.
+
+mod arrows;
+mod file_length;
+mod purity;
+mod room_names;
+mod source;
+mod unsafe_code;
+
+use std::fmt;
+
+use anyhow::{Result, ensure};
+
+use crate::command::{cargo, run, watch};
+use crate::tally::Tally;
+use crate::{bpf, header_check, man};
+use source::Source;
+
+/// A rule of the house that a line breaks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Violation {
+    path: String,
+    /// From 1; `None` when it is about the file as a whole.
+    line: Option<usize>,
+    /// What was found, and the rule.
+    message: String,
+}
+
+impl Violation {
+    fn at(source: &Source, line: usize, message: String) -> Violation {
+        Violation { path: source.path.clone(), line: Some(line), message }
+    }
+
+    fn of_file(path: &str, message: String) -> Violation {
+        Violation { path: path.to_owned(), line: None, message }
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            Some(line) => write!(f, "{}:{line}: {}", self.path, self.message),
+            None => write!(f, "{}: {}", self.path, self.message),
+        }
+    }
+}
+
+/// The rules of the house, over all sources.
+pub fn rules() -> Result<()> {
+    let sources = source::all()?;
+    let mut found = arrows::in_manifests(&arrows::packages()?);
+    found.extend(sources.iter().flat_map(arrows::in_source));
+    found.extend(sources.iter().flat_map(purity::in_source));
+    found.extend(sources.iter().flat_map(room_names::in_source));
+    found.extend(sources.iter().flat_map(file_length::in_source));
+    found.extend(sources.iter().flat_map(unsafe_code::in_source));
+    found.extend(unsafe_code::missing_bans(&sources));
+    for violation in &found {
+        println!("{violation}");
+    }
+    ensure!(found.is_empty(), "{} violations of the house's rules", found.len());
+    println!("{} files keep the house's rules", sources.len());
+    Ok(())
+}
+
+fn format() -> Result<()> {
+    run(cargo().args(["fmt", "--all", "--check"]))
+}
+
+fn lints() -> Result<()> {
+    run(cargo().args(["clippy", "--quiet", "--workspace", "--all-targets", "--", "--deny", "warnings"]))
+}
+
+fn documents() -> Result<()> {
+    run(cargo().args(["doc", "--quiet", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "--deny warnings"))
+}
+
+/// All tests but the live ones, which have a chore of their own.
+fn tests(tally: &mut Tally) -> Result<()> {
+    let mut command = cargo();
+    command.args(["test", "--quiet", "--workspace", "--no-fail-fast"]).env("LIVE_TESTS", "off");
+    let mut failed = false;
+    let succeeded = watch(&mut command, |line| {
+        if let Some(more) = Tally::of_line(line) {
+            *tally += more;
+            failed |= more.failed > 0;
+        }
+    })?;
+    // A failed test is counted already; a build that failed is not.
+    ensure!(succeeded || failed, "the tests did not come to their end");
+    Ok(())
+}
+
+/// Runs every step, also after one failed, and counts the tests; a step that failed counts as one failure.
+pub fn run_all() -> Result<Tally> {
+    let mut tally = Tally::default();
+    let steps: [(&str, &mut dyn FnMut() -> Result<()>); 8] = [
+        ("rules", &mut rules),
+        ("format", &mut format),
+        ("lints", &mut lints),
+        ("tests", &mut || tests(&mut tally)),
+        ("documents", &mut documents),
+        ("BPF object", &mut || bpf::check()),
+        ("kernel headers", &mut || header_check::compare()),
+        ("man pages", &mut || man::check()),
+    ];
+    let mut failed = Vec::new();
+    for (name, step) in steps {
+        println!("\n== {name}");
+        if let Err(error) = step() {
+            println!("== {name}: FAILED: {error:#}");
+            failed.push(name);
+        }
+    }
+    for _ in &failed {
+        tally += Tally::one_failure();
+    }
+    let verdict =
+        if failed.is_empty() { "all steps passed".to_owned() } else { format!("FAILED: {}", failed.join(", ")) };
+    println!("\n== check: {verdict}; {tally}");
+    Ok(tally)
+}
+
+/// The chore.
+pub fn run_chore() -> Result<()> {
+    let tally = run_all()?;
+    ensure!(tally.failed == 0, "check: {tally}");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_violation_says_where() {
+        let source = Source::new("crates/linux/src/a.rs", "");
+        assert_eq!(Violation::at(&source, 7, "no".to_owned()).to_string(), "crates/linux/src/a.rs:7: no");
+        assert_eq!(Violation::of_file("a.rs", "no".to_owned()).to_string(), "a.rs: no");
+    }
+}

@@ -42,7 +42,8 @@ pub fn output(command: &mut Command) -> Result<String> {
 
 /// Runs it with its output shown and handed, line by line, to `look`. Says whether it succeeded.
 pub fn watch(command: &mut Command, mut look: impl FnMut(&str)) -> Result<bool> {
-    let mut child = command.stdout(Stdio::piped()).spawn().with_context(|| format!("cannot start {}", shown(command)))?;
+    let mut child =
+        command.stdout(Stdio::piped()).spawn().with_context(|| format!("cannot start {}", shown(command)))?;
     if let Some(stdout) = child.stdout.take() {
         let mut lines = BufReader::new(stdout);
         let mut bytes = Vec::new();

@@ -1,1 +1,140 @@
-#[derive(clap::Args)] pub struct Options{} pub fn run(_:&Options)->anyhow::Result<()> {Ok(())}
+//! Our kernel structures and numbers against the C headers, by a C program that prints what the headers say.
+//!
+//! The headers are the distribution's, or any that `--headers` names; what they are too old for is a named skip. The
+//! Rust side is what `crates/linux` uses: `linux-raw-sys`, and the ioctl number that rustix computes from its struct.
+
+use std::collections::BTreeMap;
+use std::mem::offset_of;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, ensure};
+use linux_raw_sys::general::{self as raw, page_region, pm_scan_arg};
+
+use crate::command::{create_folder, output, program, run as run_program};
+use crate::workspace;
+
+/// What to compare with.
+#[derive(clap::Args)]
+pub struct Options {
+    /// A folder of kernel headers (usr/include of an unpacked linux-libc-dev), instead of the distribution's
+    #[arg(long)]
+    headers: Option<PathBuf>,
+}
+
+/// The chore.
+pub fn run(options: &Options) -> Result<()> {
+    compare_with(options.headers.as_deref())
+}
+
+/// Compares with the distribution's headers.
+pub fn compare() -> Result<()> {
+    compare_with(None)
+}
+
+fn compare_with(headers: Option<&Path>) -> Result<()> {
+    let folder = workspace::target().join("header-check");
+    create_folder(&folder)?;
+    let binary = folder.join("print-headers");
+    let mut compiler = program("cc");
+    if let Some(headers) = headers {
+        compiler.arg("-I").arg(headers).arg("-I").arg(headers.join("x86_64-linux-gnu"));
+    }
+    run_program(compiler.args(["-Wall", "-Werror", "xtask/src/header_check.c", "-o"]).arg(&binary))?;
+    let said = output(&mut program(&binary))?;
+    let report = compare_lines(&said, &ours());
+    for line in &report.skipped {
+        println!("SKIP {line}");
+    }
+    ensure!(report.wrong.is_empty(), "not what the headers say:\n  {}", report.wrong.join("\n  "));
+    println!("{} sizes, offsets and numbers are those of the headers", report.same);
+    Ok(())
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Report {
+    same: usize,
+    skipped: Vec<String>,
+    wrong: Vec<String>,
+}
+
+fn compare_lines(said: &str, ours: &BTreeMap<String, u64>) -> Report {
+    let mut report = Report::default();
+    for line in said.lines() {
+        if let Some(skip) = line.strip_prefix("skip ") {
+            report.skipped.push(skip.to_owned());
+            continue;
+        }
+        let theirs = line.rsplit_once(' ').map(|(name, number)| (name, number.parse().ok()));
+        match theirs {
+            Some((name, Some(number))) if ours.get(name) == Some(&number) => report.same += 1,
+            Some((name, _)) => report.wrong.push(format!("{line}, but ours is {:?}", ours.get(name))),
+            None => report.wrong.push(format!("{line}: not understood")),
+        }
+    }
+    if report.same == 0 {
+        report.wrong.push("nothing was compared".to_owned());
+    }
+    report
+}
+
+/// Names as the C program prints them, with what Rust says.
+fn ours() -> BTreeMap<String, u64> {
+    let scan = rustix::ioctl::opcode::read_write::<pm_scan_arg>(b'f', 16);
+    let mut numbers = vec![
+        ("MADV_COLD", u64::from(raw::MADV_COLD)),
+        ("MADV_PAGEOUT", u64::from(raw::MADV_PAGEOUT)),
+        ("MADV_COLLAPSE", u64::from(raw::MADV_COLLAPSE)),
+        ("SYS_process_madvise", u64::from(raw::__NR_process_madvise)),
+        ("SYS_pidfd_open", u64::from(raw::__NR_pidfd_open)),
+        ("PAGEMAP_SCAN", u64::from(scan)),
+        ("PAGE_IS_WPALLOWED", u64::from(raw::PAGE_IS_WPALLOWED)),
+        ("PAGE_IS_WRITTEN", u64::from(raw::PAGE_IS_WRITTEN)),
+        ("PAGE_IS_FILE", u64::from(raw::PAGE_IS_FILE)),
+        ("PAGE_IS_PRESENT", u64::from(raw::PAGE_IS_PRESENT)),
+        ("PAGE_IS_SWAPPED", u64::from(raw::PAGE_IS_SWAPPED)),
+        ("PAGE_IS_PFNZERO", u64::from(raw::PAGE_IS_PFNZERO)),
+        ("PAGE_IS_HUGE", u64::from(raw::PAGE_IS_HUGE)),
+    ];
+    numbers.extend(
+        [
+            ("sizeof(page_region)", size_of::<page_region>()),
+            ("page_region.start", offset_of!(page_region, start)),
+            ("page_region.end", offset_of!(page_region, end)),
+            ("page_region.categories", offset_of!(page_region, categories)),
+            ("sizeof(pm_scan_arg)", size_of::<pm_scan_arg>()),
+            ("pm_scan_arg.size", offset_of!(pm_scan_arg, size)),
+            ("pm_scan_arg.flags", offset_of!(pm_scan_arg, flags)),
+            ("pm_scan_arg.start", offset_of!(pm_scan_arg, start)),
+            ("pm_scan_arg.end", offset_of!(pm_scan_arg, end)),
+            ("pm_scan_arg.walk_end", offset_of!(pm_scan_arg, walk_end)),
+            ("pm_scan_arg.vec", offset_of!(pm_scan_arg, vec)),
+            ("pm_scan_arg.vec_len", offset_of!(pm_scan_arg, vec_len)),
+            ("pm_scan_arg.max_pages", offset_of!(pm_scan_arg, max_pages)),
+            ("pm_scan_arg.category_inverted", offset_of!(pm_scan_arg, category_inverted)),
+            ("pm_scan_arg.category_mask", offset_of!(pm_scan_arg, category_mask)),
+            ("pm_scan_arg.category_anyof_mask", offset_of!(pm_scan_arg, category_anyof_mask)),
+            ("pm_scan_arg.return_mask", offset_of!(pm_scan_arg, return_mask)),
+        ]
+        .map(|(name, number)| (name, number as u64)),
+    );
+    numbers.into_iter().map(|(name, number)| (name.to_owned(), number)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_that_differs_or_is_missing_is_wrong_and_an_old_header_is_a_skip() {
+        let ours = BTreeMap::from([("MADV_COLD".to_owned(), 20), ("sizeof(x)".to_owned(), 8)]);
+        let report = compare_lines("MADV_COLD 20\nsizeof(x) 16\nother 1\nskip Y too old\n", &ours);
+        assert_eq!(report.same, 1);
+        assert_eq!(report.skipped, ["Y too old"]);
+        assert_eq!(report.wrong, ["sizeof(x) 16, but ours is Some(8)", "other 1, but ours is None"]);
+    }
+
+    #[test]
+    fn comparing_nothing_is_no_pass() {
+        assert_eq!(compare_lines("", &BTreeMap::new()).wrong, ["nothing was compared"]);
+    }
+}

@@ -15,7 +15,8 @@ pub struct Options {
 
 /// Builds and runs them, and counts. Without root, and without a `sudo` that asks nothing, most tests are skipped.
 pub fn run_tests(filter: Option<&str>) -> Result<Tally> {
-    run(cargo().args(["build", "--quiet", "--package", "live-tests", "--bin", "live-tests"]))?;
+    // The command is tested too. The whole workspace is chosen so that the libraries are built as for everything else.
+    run(cargo().args(["build", "--quiet", "--workspace", "--bin", "live-tests", "--bin", "masu"]))?;
     let binary = workspace::target().join("debug/live-tests");
     let mut command = if is_root() {
         program(binary)
@@ -52,5 +53,6 @@ fn is_root() -> bool {
 }
 
 fn sudo_works() -> bool {
-    find("sudo").is_some() && program("sudo").args(["--non-interactive", "true"]).output().is_ok_and(|o| o.status.success())
+    find("sudo").is_some()
+        && program("sudo").args(["--non-interactive", "true"]).output().is_ok_and(|o| o.status.success())
 }

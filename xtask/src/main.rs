@@ -8,6 +8,7 @@ mod check;
 mod command;
 mod header_check;
 mod live;
+mod man;
 mod tally;
 mod test;
 mod workspace;
@@ -35,6 +36,8 @@ enum Chore {
     Test,
     /// Compiles the BPF programs, whose objects are committed
     Bpf(bpf::Options),
+    /// Writes the man pages
+    Man(man::Options),
     /// Compares our kernel structures and numbers with the C headers
     HeaderCheck(header_check::Options),
 }
@@ -46,6 +49,7 @@ fn main() -> ExitCode {
         Chore::BootTest(options) => boot::run_chore(&options),
         Chore::Test => test::run(),
         Chore::Bpf(options) => bpf::run(&options),
+        Chore::Man(options) => man::run(&options),
         Chore::HeaderCheck(options) => header_check::run(&options),
     };
     match result {

@@ -1,1 +1,31 @@
-pub fn run()->anyhow::Result<()> {Ok(())}
+//! All tests there are, and the line that counts them.
+
+use std::fs;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::tally::Tally;
+use crate::{boot, check, live, workspace};
+
+/// Runs everything, also after a failure. The last line is `N passed, N failed, N skipped`, and stands alone; a step that
+/// did not come to its end counts as one failure.
+pub fn run() -> Result<()> {
+    let mut tally = Tally::default();
+    let mut step = |name: &str, run: &dyn Fn() -> Result<Tally>| {
+        println!("\n==== {name}");
+        tally += run().unwrap_or_else(|error| {
+            println!("==== {name}: FAILED: {error:#}");
+            Tally::one_failure()
+        });
+    };
+    step("check", &check::run_all);
+    step("live tests on this kernel", &|| live::run_tests(None));
+    step("live tests on Debian's kernels", &|| boot::run(&boot::Options::default()));
+    let line = tally.to_string();
+    // For .ci/run, whose last line it is too, also when make adds a complaint of its own.
+    let summary = workspace::target().join("test-summary");
+    fs::write(&summary, format!("{line}\n")).with_context(|| format!("cannot write {}", summary.display()))?;
+    println!("\n{line}");
+    ensure!(tally.failed == 0 && tally.passed > 0, "not all tests passed");
+    Ok(())
+}

@@ -11,7 +11,7 @@ use crate::live::Live;
 use crate::toy::{Backing, Mapping, ToyProcess};
 
 /// A window whose every `nth` page holds a pattern, on small pages.
-fn sparse_window(nth: u64) -> Result<(ToyProcess, Mapping), crate::toy::ToyError> {
+pub(super) fn sparse_window(nth: u64) -> Result<(ToyProcess, Mapping), crate::toy::ToyError> {
     let mut toy = ToyProcess::start()?;
     let heap = toy.map(Backing::Anonymous, 1)?;
     toy.write(heap.all().every(nth), 7)?;
@@ -19,7 +19,7 @@ fn sparse_window(nth: u64) -> Result<(ToyProcess, Mapping), crate::toy::ToyError
 }
 
 /// Passing refusals (a page in another processor's batch, no free huge page yet) are tried again a few times.
-fn collapse(toy: &ToyProcess, heap: Mapping) -> Result<(), libtest_mimic::Failed> {
+pub(super) fn collapse(toy: &ToyProcess, heap: Mapping) -> Result<(), libtest_mimic::Failed> {
     let pidfd = toy.pid().open()?;
     let mut answer = Err(Errno::AGAIN);
     for _ in 0..20 {

@@ -24,11 +24,12 @@ pub(super) fn map(backing: Backing, windows: u64) -> Result<(u64, u64), Errno> {
     let read_write = ProtFlags::READ | ProtFlags::WRITE;
     let sharing = match backing {
         Backing::Anonymous | Backing::PrivateFile => MapFlags::PRIVATE,
+        Backing::ReservedHuge => MapFlags::PRIVATE | MapFlags::HUGETLB,
         Backing::SharedAnonymous | Backing::SharedFile => MapFlags::SHARED,
     };
     let flags = sharing | MapFlags::FIXED;
     match backing {
-        Backing::Anonymous | Backing::SharedAnonymous => {
+        Backing::Anonymous | Backing::SharedAnonymous | Backing::ReservedHuge => {
             // SAFETY: the place was reserved by `reserve` for this mapping alone, so nothing of ours is replaced.
             unsafe { mm::mmap_anonymous(pointer(place), length(bytes), read_write, flags)? };
         }
@@ -39,6 +40,17 @@ pub(super) fn map(backing: Backing, windows: u64) -> Result<(u64, u64), Errno> {
         }
     }
     Ok((place, place + bytes))
+}
+
+/// Maps `windows` windows of private memory at `start`, where nothing may be yet, without a promise of memory for all of
+/// them. Start and end.
+pub(super) fn map_at(start: u64, windows: u64) -> Result<(u64, u64), Errno> {
+    let bytes = windows.checked_mul(WINDOW).filter(|&bytes| bytes > 0).ok_or(Errno::INVAL)?;
+    let read_write = ProtFlags::READ | ProtFlags::WRITE;
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
+    // SAFETY: with this flag the kernel replaces nothing that is mapped already.
+    unsafe { mm::mmap_anonymous(pointer(start), length(bytes), read_write, flags)? };
+    Ok((start, start + bytes))
 }
 
 /// Moves a mapping, or a part of one, to another place with its pages. Start and end there.
@@ -70,10 +82,13 @@ pub(super) fn write(part: Part, seed: u64) {
 
 /// Reads one word of each page.
 pub(super) fn read(part: Part) {
-    for page in part.pages() {
-        // SAFETY: the test maps what it orders to be read; otherwise this faults like any wild read, in the toy.
-        unsafe { word_at(page).read_volatile() };
-    }
+    part.pages().for_each(read_page);
+}
+
+/// Reads one word of one page.
+pub(super) fn read_page(page: u64) {
+    // SAFETY: the test maps what it orders to be read; otherwise this faults like any wild read, in the toy.
+    unsafe { word_at(page).read_volatile() };
 }
 
 /// Writes to each page what stands there, so that it is dirtied and still checks.

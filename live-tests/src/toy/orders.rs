@@ -14,6 +14,8 @@ pub enum Backing {
     PrivateFile,
     /// A shared mapping of a temporary file.
     SharedFile,
+    /// Private memory from the pool of reserved huge pages (hugetlb).
+    ReservedHuge,
 }
 
 /// What the toy may do with a part of its memory.
@@ -59,8 +61,10 @@ impl Part {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Order {
     Map { backing: Backing, windows: u64 },
+    MapAt { start: u64, windows: u64 },
     Write { part: Part, seed: u64 },
     Read { part: Part },
+    ReadPages { pages: Vec<u64>, threads: usize },
     Check { part: Part, seed: u64 },
     Protect { part: Part, protection: Protection },
     Unmap { part: Part },

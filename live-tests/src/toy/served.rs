@@ -62,10 +62,12 @@ impl Served {
     fn carry_out(&mut self, order: Order) -> Result<Answer, Errno> {
         match order {
             Order::Map { backing, windows } => return memory::map(backing, windows).map(at),
+            Order::MapAt { start, windows } => return memory::map_at(start, windows).map(at),
             Order::Move { part } => return memory::move_away(part).map(at),
             Order::Check { part, seed } => return Ok(memory::check(part, seed)),
             Order::Write { part, seed } => memory::write(part, seed),
             Order::Read { part } => memory::read(part),
+            Order::ReadPages { pages, threads } => read_by_threads(&pages, threads),
             Order::Protect { part, protection } => memory::protect(part, protection)?,
             Order::Unmap { part } => memory::unmap(part)?,
             Order::Advise { part, advice } => memory::advise(part, advice)?,
@@ -101,6 +103,10 @@ impl Served {
         for spinner in self.spinners.drain(..) {
             // A spinner has no way to fail but a fault, which ends the whole toy.
             let _ = spinner.join();
+        }
+        // The kernel lets a join return a moment before the thread is gone.
+        while std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() > 1) {
+            std::thread::yield_now();
         }
         self.rest.store(false, Ordering::Relaxed);
     }
@@ -154,6 +160,16 @@ impl Served {
         let error = Command::new("/proc/self/exe").arg(super::FLAG).exec();
         Errno::from_io_error(&error).unwrap_or(Errno::IO)
     }
+}
+
+/// Each thread reads its share of the pages.
+fn read_by_threads(pages: &[u64], threads: usize) {
+    let share = pages.len().div_ceil(threads.max(1)).max(1);
+    std::thread::scope(|scope| {
+        for pages in pages.chunks(share) {
+            scope.spawn(|| pages.iter().for_each(|&page| memory::read_page(page)));
+        }
+    });
 }
 
 fn at((start, end): (u64, u64)) -> Answer {

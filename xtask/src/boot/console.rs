@@ -14,8 +14,15 @@ const RUNGS: &str = "RUNGS ";
 const RESULT: &str = "LIVE-RESULT ";
 
 /// Words in a kernel message that mean that something broke in it, whatever the tests say.
-const KERNEL_TROUBLE: &[&str] =
-    &["BUG:", "Oops", "Kernel panic", "general protection fault", "WARNING: CPU", "blocked for more than", "stall on CPU"];
+const KERNEL_TROUBLE: &[&str] = &[
+    "BUG:",
+    "Oops",
+    "Kernel panic",
+    "general protection fault",
+    "WARNING: CPU",
+    "blocked for more than",
+    "stall on CPU",
+];
 
 /// A machine's serial line, from start to end.
 #[derive(Debug, Default)]

@@ -17,8 +17,9 @@ struct Entry<'a> {
     content: &'a [u8],
 }
 
-/// An archive with `init` as the first program, a console for it to speak on, and the folders that it mounts things on.
-pub fn archive(init: &[u8]) -> Result<Vec<u8>> {
+/// An archive with `init` as the first program, `masu` beside it, where tests look for the command, a console to speak
+/// on, and the folders that things are mounted on.
+pub fn archive(init: &[u8], masu: &[u8]) -> Result<Vec<u8>> {
     let folder = |name| Entry { name, mode: DIRECTORY, device: (0, 0), content: &[] };
     let entries = [
         folder("dev"),
@@ -27,6 +28,7 @@ pub fn archive(init: &[u8]) -> Result<Vec<u8>> {
         folder("sys"),
         folder("tmp"),
         Entry { name: "dev/console", mode: CHARACTER_DEVICE, device: (5, 1), content: &[] },
+        Entry { name: "masu", mode: PROGRAM, device: (0, 0), content: masu },
         Entry { name: "init", mode: PROGRAM, device: (0, 0), content: init },
     ];
     let mut bytes = Vec::new();
@@ -87,9 +89,9 @@ mod tests {
 
     #[test]
     fn what_was_packed_can_be_unpacked() {
-        let entries = unpack(&archive(b"\x7fELF!").unwrap());
+        let entries = unpack(&archive(b"\x7fELF!", b"masu").unwrap());
         let names: Vec<&str> = entries.iter().map(|(name, ..)| name.as_str()).collect();
-        assert_eq!(names, ["dev", "proc", "run", "sys", "tmp", "dev/console", "init"]);
+        assert_eq!(names, ["dev", "proc", "run", "sys", "tmp", "dev/console", "masu", "init"]);
         let (_, mode, content) = entries.last().unwrap();
         assert_eq!((*mode, content.as_slice()), (0o100_755, b"\x7fELF!".as_slice()));
     }

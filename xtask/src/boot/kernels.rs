@@ -47,9 +47,9 @@ pub fn obtain(kernel: &Kernel, fresh_index: bool) -> Result<PathBuf> {
     let downloaded = if fresh_index { Err(anyhow::anyhow!("not asked")) } else { host.download(kernel, &folder) };
     let package = match downloaded {
         Ok(package) => package,
-        Err(first) => private_index()?
-            .download(kernel, &folder)
-            .with_context(|| format!("cannot get Debian's kernel {} (with the host's index: {first:#})", kernel.series))?,
+        Err(first) => private_index()?.download(kernel, &folder).with_context(|| {
+            format!("cannot get Debian's kernel {} (with the host's index: {first:#})", kernel.series)
+        })?,
     };
     output(program("dpkg").arg("-x").arg(&package).arg(&folder))?;
     // Tens of megabytes, of no use after unpacking.

@@ -12,7 +12,7 @@ use crate::workspace;
 
 /// One machine's answers.
 pub struct Column {
-    /// `6.12`, or the whole release of the host's kernel.
+    /// `6.12`: the series, since the page should not change with every update.
     pub kernel: String,
     /// Levels of its page tables.
     pub levels: u8,
@@ -105,7 +105,8 @@ fn tables(page: &mut String, columns: &[Column]) {
     let Some(first) = columns.first() else { return };
     let parts = |column: &Column| column.facts["hugepages"].as_array().cloned().unwrap_or_default();
     let rungs = parts(first).into_iter().enumerate().map(|(number, part)| {
-        let cells = columns.iter().map(|column| words(&parts(column).get(number).map_or(Value::Null, |p| p["rung"].clone())));
+        let cells =
+            columns.iter().map(|column| words(&parts(column).get(number).map_or(Value::Null, |p| p["rung"].clone())));
         (words(&part["part"]), cells.collect())
     });
     table("huge pages: rung", rungs.collect());
@@ -114,9 +115,8 @@ fn tables(page: &mut String, columns: &[Column]) {
     });
     table("fact", facts.collect());
     let needs = first.facts["needs"].as_object().into_iter().flatten().filter(|(_, offer)| !offer.is_null());
-    let needs = needs.map(|(need, _)| {
-        (need.clone(), columns.iter().map(|column| words(&column.facts["needs"][need])).collect())
-    });
+    let needs = needs
+        .map(|(need, _)| (need.clone(), columns.iter().map(|column| words(&column.facts["needs"][need])).collect()));
     table("what live tests need", needs.collect());
     why_not(page, columns);
 }
@@ -187,7 +187,9 @@ mod tests {
         assert!(page.contains("| PAGEMAP_SCAN | no: ENOTTY | yes |"));
         assert!(page.contains("| lockdown | unknown: why | unknown: why |"));
         assert!(!page.contains("| root |"));
-        assert!(page.ends_with("- 6.1: measuring again: not pagemap-scan, because the scan is not there. Use Linux 6.7.\n"));
+        assert!(
+            page.ends_with("- 6.1: measuring again: not pagemap-scan, because the scan is not there. Use Linux 6.7.\n")
+        );
     }
 
     #[test]

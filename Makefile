@@ -1,0 +1,78 @@
+# What a user of masu needs. `make` alone lists it; `cargo xtask --help` lists the chores of those who work on it.
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+CARGO ?= cargo
+
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+RUST_VERSION := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+
+# Debian's names. What of these is installed already is not asked for again.
+BUILD_PACKAGES := gcc libc6-dev pkg-config libelf-dev zlib1g-dev
+DEMO_PACKAGES := redis-tools
+TEST_PACKAGES := redis-tools clang clang-format llvm qemu-system-x86
+
+.PHONY: help rust deps deps-demo deps-test build demo test bench install
+
+help:
+	@echo 'make demo      two minutes with a real Redis: what masu does for it, in one table (root)'
+	@echo 'make test      all tests: checks, live tests here (root) and on two kernels of Debian under QEMU'
+	@echo 'make bench     every published claim, measured beside its baseline (root; takes long)'
+	@echo 'make build     builds $(TARGET)/release/masu'
+	@echo 'make install   installs masu and its man pages below PREFIX ($(PREFIX)); knows DESTDIR'
+	@echo 'make deps      installs what a build needs: $(BUILD_PACKAGES)'
+	@echo 'The targets above install by themselves what they need and find missing (Debian).'
+
+# Installs those of $(1) that are missing; says nothing when none is.
+define install_missing
+	@missing=; \
+	for package in $(1); do \
+	    dpkg-query --show --showformat '$${db:Status-Status}' $$package 2>/dev/null | grep -qx installed \
+	        || missing="$$missing $$package"; \
+	done; \
+	if [ -n "$$missing" ] && ! command -v apt-get >/dev/null; then \
+	    echo "This is not Debian; please see to it that these are installed:$$missing" >&2; \
+	elif [ -n "$$missing" ]; then \
+	    echo "installing$$missing"; \
+	    $(SUDO) apt-get update -qq || true; \
+	    $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $$missing >/dev/null; \
+	fi
+endef
+
+rust:
+	@have=$$($(CARGO) --version 2>/dev/null | sed 's/^cargo \([0-9.]*\).*/\1/'); \
+	if [ "$$(printf '%s\n' '$(RUST_VERSION)' "$$have" | sort -V | head -n 1)" != '$(RUST_VERSION)' ]; then \
+	    echo "masu needs Rust $(RUST_VERSION) or newer and finds $${have:-no cargo}: install it with rustup (https://rustup.rs)" >&2; \
+	    exit 1; \
+	fi
+
+deps: rust
+	$(call install_missing,$(BUILD_PACKAGES))
+
+deps-demo: deps
+	$(call install_missing,$(DEMO_PACKAGES))
+
+deps-test: deps
+	$(call install_missing,$(TEST_PACKAGES))
+
+build: deps
+	@$(CARGO) build --release
+
+demo: deps-demo
+	@$(CARGO) build --release
+	@$(SUDO) $(TARGET)/release/masu-bench demo
+
+test: deps-test
+	@$(CARGO) xtask test
+
+bench: deps-demo
+	@$(CARGO) build --release
+	@$(SUDO) $(TARGET)/release/masu-bench all
+
+# Not built anew when it is there: `make build && sudo make install` builds as the user.
+install:
+	@[ -x $(TARGET)/release/masu ] || $(MAKE) --no-print-directory build
+	install -D -m 755 $(TARGET)/release/masu $(DESTDIR)$(PREFIX)/bin/masu
+	install -d $(DESTDIR)$(PREFIX)/share/man/man1
+	install -m 644 man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1

@@ -1,0 +1,199 @@
+//! The hard cases: windows that cannot or must not be huge. The policy refuses them; asked all the same, the kernel does,
+//! and in every case the program keeps its memory as it was.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use access::Source;
+use access::walk::WalkSource;
+use hugepages::Refusal;
+use hugepages::act::{self, Demoted, Promoted};
+use hugepages::observe::{Observed, observe};
+use hugepages::policy::PAPER;
+use hugepages::program::{Program, RunningProgram};
+use linux::status::{self, HugePages};
+use quantities::{Bytes, Pages};
+
+use super::act::{ANY_PRICE, MADV_GUARD_INSTALL, dense, promote};
+use super::group::Group;
+use super::{Outcome, huge_bytes, no_automatic_huge_pages, present_pages, walker};
+use crate::knob::Knob;
+use crate::live::Live;
+use crate::toy::{Backing, Mapping, Part, Protection, ToyProcess};
+
+/// What the policy is given of a program that touched all of these pages just now.
+fn observed(live: &Live, toy: &mut ToyProcess, touch: &[Part]) -> Result<Observed, libtest_mimic::Failed> {
+    let mut source = WalkSource::new(walker()?, live.files(), toy.pid())?;
+    source.begin()?;
+    toy.forget_translations()?;
+    for part in touch {
+        toy.read(*part)?;
+    }
+    source.look()?;
+    let mappings = RunningProgram::open(live.files(), toy.pid())?.mappings()?;
+    Ok(observe(source.map(), &mappings, &BTreeMap::new(), PAPER))
+}
+
+/// The policy sees no candidate in the window, and says why.
+fn ineligible(live: &Live, toy: &mut ToyProcess, heap: Mapping, touch: &[Part], why: Refusal) -> Outcome {
+    let observed = observed(live, toy, touch)?;
+    let window = heap.windows()[0];
+    assert_eq!(observed.ineligible.get(&window), Some(&why));
+    assert!(observed.windows.iter().all(|view| view.window != window), "a candidate all the same");
+    Ok(())
+}
+
+/// A hole of a few pages.
+pub fn a_partly_unmapped_window_is_refused_and_unharmed(live: &Live) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let (mut toy, heap, program) = dense(live, 1)?;
+    let hole = heap.pages(200, 204);
+    toy.unmap(hole)?;
+    let rest = [heap.pages(0, 200), heap.pages(204, 512)];
+    ineligible(live, &mut toy, heap, &rest, Refusal::CrossesMappings)?;
+
+    let outcome = promote(&program, heap.windows()[0], ANY_PRICE)?;
+    assert!(matches!(outcome, Promoted::No(_)), "{outcome:?}");
+    assert_eq!(huge_bytes(live, &toy, heap)?, 0);
+    assert_eq!(present_pages(&toy, heap)?.len(), 508);
+    for part in rest {
+        toy.check(part, 7)?;
+    }
+    assert!(toy.faults(hole.first(1))?, "the hole was filled");
+    Ok(())
+}
+
+/// Read-only in the middle, as a program does that seals a table.
+pub fn a_window_with_mixed_protections_is_refused_and_unharmed(live: &Live) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let (mut toy, heap, program) = dense(live, 1)?;
+    toy.protect(heap.pages(100, 110), Protection::Read)?;
+    ineligible(live, &mut toy, heap, &[heap.all()], Refusal::CrossesMappings)?;
+
+    let outcome = promote(&program, heap.windows()[0], ANY_PRICE)?;
+    assert!(matches!(outcome, Promoted::No(_)), "{outcome:?}");
+    assert_eq!(huge_bytes(live, &toy, heap)?, 0);
+    toy.check(heap.all(), 7)?;
+    let permissions: Vec<String> = program
+        .mappings()?
+        .iter()
+        .filter(|mapping| heap.range().covers(mapping.range))
+        .map(|mapping| mapping.permissions.to_string())
+        .collect();
+    assert_eq!(permissions, ["rw-p", "r--p", "rw-p"]);
+    Ok(())
+}
+
+/// Locking promises that a page stays in memory, not how large it is.
+pub fn a_locked_window_is_promoted_and_its_demotion_refused_without_harm(live: &Live) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let (mut toy, heap, program) = dense(live, 1)?;
+    let window = heap.windows()[0];
+    toy.lock(heap.all())?;
+    assert_eq!(promote(&program, window, Bytes(0))?, Promoted::Yes { resident_before: Pages(512) });
+    toy.check(heap.all(), 7)?;
+    assert_eq!(act::demote(&program, window)?, Demoted::No);
+    assert!(!act::probe(&program, window)?);
+    let state = program.state(window)?;
+    assert!(state.huge && state.resident == Pages(512), "{state:?}");
+    assert_eq!(status::status(live.files(), toy.pid())?.locked, Bytes::mib(2));
+    toy.check(heap.all(), 7)?;
+    toy.unlock(heap.all())?;
+    assert_eq!(act::demote(&program, window)?, Demoted::Yes { returned: Bytes(0), resident: Pages(512) });
+    toy.check(heap.all(), 7)?;
+    Ok(())
+}
+
+/// Another part of the kernel keeps those, and the program asked for them by name.
+pub fn reserved_huge_pages_are_left_alone(live: &Live) -> Outcome {
+    const POOL: &str = "/proc/sys/vm/nr_hugepages";
+    let _quiet = no_automatic_huge_pages()?;
+    let before: u64 = fs::read_to_string(POOL)?.trim().parse()?;
+    let _pool = Knob::turn(POOL, &(before + 1).to_string())?;
+    let mut toy = ToyProcess::start()?;
+    let heap = toy.map(Backing::ReservedHuge, 1)?;
+    toy.write(heap.all(), 7)?;
+    ineligible(live, &mut toy, heap, &[heap.all()], Refusal::NotAnonymous)?;
+
+    let program = RunningProgram::open(live.files(), toy.pid())?;
+    let window = heap.windows()[0];
+    let outcome = act::promote(&program, window, ANY_PRICE)?;
+    assert!(matches!(outcome, Promoted::Already | Promoted::No(_)), "{outcome:?}");
+    assert!(!matches!(act::demote(&program, window)?, Demoted::Yes { .. }));
+    assert!(!act::probe(&program, window)?);
+    assert_eq!(present_pages(&toy, heap)?.len(), 512);
+    toy.check(heap.all(), 7)?;
+    Ok(())
+}
+
+/// What faults must go on faulting: an allocator's last line against a buffer that overflows.
+pub fn guard_pages_go_on_guarding(live: &Live) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let (mut toy, heap, program) = dense(live, 1)?;
+    let guard = heap.page(300);
+    toy.advise(guard, MADV_GUARD_INSTALL)?;
+    assert!(toy.faults(guard)?);
+    let outcome = promote(&program, heap.windows()[0], ANY_PRICE)?;
+    let told = program.state(heap.windows()[0])?.guards == Pages(1);
+    let refused = if told { outcome == Promoted::No(Refusal::GuardPages) } else { matches!(outcome, Promoted::No(_)) };
+    assert!(refused, "{outcome:?}");
+    // Whoever asks the kernel without looking first must fail as well.
+    assert!(program.advise(heap.windows()[0].range(), linux::process_madvise::Advice::Collapse).is_err());
+    assert_eq!(huge_bytes(live, &toy, heap)?, 0);
+    assert!(toy.faults(guard)?, "the guard page lets accesses pass");
+    assert!(!toy.faults(heap.page(299))?);
+    toy.check(heap.pages(0, 300), 7)?;
+    toy.check(heap.pages(301, 512), 7)?;
+    Ok(())
+}
+
+/// `MADV_NOHUGEPAGE`: the kernel answers as to any nonsense, so the mapping's marks are asked.
+pub fn a_window_for_which_the_program_wants_no_huge_page_is_forbidden(live: &Live) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let (mut toy, heap, program) = dense(live, 2)?;
+    toy.advise(heap.window(0), libc::MADV_NOHUGEPAGE)?;
+    let windows = heap.windows();
+    assert_eq!(promote(&program, windows[0], ANY_PRICE)?, Promoted::No(Refusal::Invalid));
+    assert!(program.forbids(windows[0]));
+    assert!(!program.forbids(windows[1]));
+    assert_eq!(promote(&program, windows[1], ANY_PRICE)?, Promoted::Yes { resident_before: Pages(512) });
+    assert_eq!(huge_bytes(live, &toy, heap)?, 2 << 20);
+    toy.check(heap.all(), 7)?;
+    Ok(())
+}
+
+/// `PR_SET_THP_DISABLE`, as Redis does when huge pages are on for all.
+pub fn a_program_that_forbids_huge_pages_gets_none(live: &Live) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let (mut toy, heap, program) = dense(live, 1)?;
+    toy.forbid_huge_pages()?;
+    assert_eq!(status::status(live.files(), toy.pid())?.huge_pages, HugePages::Forbidden);
+    assert_eq!(promote(&program, heap.windows()[0], ANY_PRICE)?, Promoted::No(Refusal::Invalid));
+    assert!(!program.forbids(heap.windows()[0]), "the mapping itself has no such mark");
+    assert_eq!(huge_bytes(live, &toy, heap)?, 0);
+    toy.check(heap.all(), 7)?;
+    Ok(())
+}
+
+/// For a moment old pages and new are both charged. Without room for that, the kernel would have to push out other pages
+/// of the group, or kill.
+pub fn a_group_without_room_gets_no_huge_page(live: &Live) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let group = Group::make("room")?;
+    let mut toy = ToyProcess::start()?;
+    group.take_in(toy.pid())?;
+    let heap = toy.map(Backing::Anonymous, 7)?;
+    toy.write(heap.all(), 7)?;
+    group.limit(16 << 20)?;
+    let program = RunningProgram::open(live.files(), toy.pid())?;
+    let room = program.cgroup_room().ok_or("the limit is not seen")?;
+    assert!(room < Bytes::mib(2), "14 MiB and page tables leave {room} of 16 MiB");
+    let window = heap.windows()[0];
+    assert_eq!(act::promote(&program, window, ANY_PRICE)?, Promoted::No(Refusal::CgroupLimit));
+    assert_eq!(huge_bytes(live, &toy, heap)?, 0);
+
+    group.limit(64 << 20)?;
+    assert_eq!(promote(&program, window, ANY_PRICE)?, Promoted::Yes { resident_before: Pages(512) });
+    toy.check(heap.all(), 7)?;
+    Ok(())
+}

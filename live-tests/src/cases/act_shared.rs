@@ -1,0 +1,100 @@
+//! Pages that are not the program's alone, or not in memory: a huge page would be a copy that costs memory, so they wait.
+
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use hugepages::Refusal;
+use hugepages::act::{self, Promoted};
+use hugepages::program::{Program, RunningProgram};
+use linux::process_madvise::{Advice, advise};
+use quantities::Pages;
+
+use super::act::{ANY_PRICE, dense, promote};
+use super::swap::Swap;
+use super::{Outcome, huge_bytes, no_automatic_huge_pages};
+use crate::knob::Knob;
+use crate::live::Live;
+use crate::toy::{Backing, Part, ToyProcess};
+
+/// A snapshot child, as a database forks to save.
+pub fn what_a_forked_child_shares_is_promoted_only_after_it_ended(live: &Live) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let (mut toy, heap, program) = dense(live, 2)?;
+    let windows = heap.windows();
+    assert!(matches!(promote(&program, windows[1], ANY_PRICE)?, Promoted::Yes { .. }));
+    let fork = toy.fork()?;
+    assert_eq!(act::promote(&program, windows[0], ANY_PRICE)?, Promoted::No(Refusal::Shared));
+    // Most of it copied is not all of it.
+    toy.write(heap.pages(0, 511), 8)?;
+    assert_eq!(act::promote(&program, windows[0], ANY_PRICE)?, Promoted::No(Refusal::Shared));
+    assert!(!program.state(windows[0])?.huge);
+    // Demoting what is shared does what the kernel lets it do; either way both keep what they had.
+    act::demote(&program, windows[1])?;
+    toy.check_in_fork(fork, heap.all(), 7)?;
+    toy.check(heap.window(1), 7)?;
+
+    toy.end_fork(fork)?;
+    assert_eq!(promote(&program, windows[0], ANY_PRICE)?, Promoted::Yes { resident_before: Pages(512) });
+    toy.check(heap.pages(0, 511), 8)?;
+    toy.check(heap.pages(511, 1024), 7)?;
+    Ok(())
+}
+
+/// One of many pages with the same content.
+fn the_same(page: Part) -> Part {
+    Part { origin: page.start, ..page }
+}
+
+/// Copies that the kernel found by itself (KSM).
+pub fn what_the_kernel_merged_is_promoted_only_after_it_was_parted(live: &Live) -> Outcome {
+    const ALIKE: u64 = 16;
+    let _quiet = no_automatic_huge_pages()?;
+    let (mut toy, heap, program) = dense(live, 1)?;
+    let window = heap.windows()[0];
+    for page in 0..ALIKE {
+        toy.write(the_same(heap.page(page)), 1)?;
+    }
+    let _hurry = Knob::turn("/sys/kernel/mm/ksm/sleep_millisecs", "5")?;
+    let _much = Knob::turn("/sys/kernel/mm/ksm/pages_to_scan", "2000")?;
+    let _run = Knob::turn("/sys/kernel/mm/ksm/run", "1")?;
+    toy.advise(heap.pages(0, ALIKE), libc::MADV_MERGEABLE)?;
+    // The advice cut the mapping in two; nothing but a whole mapping can hold a huge page, so all of it is advised.
+    toy.advise(heap.all(), libc::MADV_MERGEABLE)?;
+    let deadline = Instant::now() + Duration::from_secs(90);
+    while program.state(window)?.shared != Pages(ALIKE) {
+        assert!(Instant::now() < deadline, "not merged: {:?}", program.state(window)?);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(act::promote(&program, window, ANY_PRICE)?, Promoted::No(Refusal::Shared));
+    assert_eq!(huge_bytes(live, &toy, heap)?, 0);
+
+    toy.advise(heap.all(), libc::MADV_UNMERGEABLE)?;
+    assert_eq!(promote(&program, window, ANY_PRICE)?, Promoted::Yes { resident_before: Pages(512) });
+    for page in 0..ALIKE {
+        toy.check(the_same(heap.page(page)), 1)?;
+    }
+    toy.check(heap.pages(ALIKE, 512), 7)?;
+    Ok(())
+}
+
+/// The kernel would read all of it back in; what was sent out is not hot.
+pub fn what_is_in_swap_stays_there_until_the_program_wants_it(live: &Live) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let _swap = Swap::on(16 << 20)?;
+    let mut toy = ToyProcess::start()?;
+    let heap = toy.map(Backing::Anonymous, 1)?;
+    toy.write(heap.all(), 7)?;
+    let window = heap.windows()[0];
+    let pidfd = toy.pid().open()?;
+    advise(pidfd.as_fd(), &[heap.pages(100, 110).range()], Advice::PageOut)?;
+    let program = RunningProgram::open(live.files(), toy.pid())?;
+    let state = program.state(window)?;
+    assert_eq!((state.swapped, state.resident), (Pages(10), Pages(502)), "{state:?}");
+    assert_eq!(act::promote(&program, window, ANY_PRICE)?, Promoted::No(Refusal::Swapped));
+    assert_eq!(program.state(window)?, state);
+
+    toy.check(heap.all(), 7)?;
+    assert_eq!(promote(&program, window, ANY_PRICE)?, Promoted::Yes { resident_before: Pages(512) });
+    toy.check(heap.all(), 7)?;
+    Ok(())
+}

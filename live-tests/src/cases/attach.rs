@@ -1,0 +1,230 @@
+//! The whole loop on a running program: observe, decide, act, measure again, report.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use hugepages::Refusal;
+use hugepages::attach::Until;
+use hugepages::report::Report;
+use hugepages::target::{Phase, Target};
+use linux::facts::HostFacts;
+use linux::pagemap::{PageEntry, Pagemap};
+use quantities::{Bytes, Pages};
+
+use super::stage::{Stage, generous, settings, target, use_parts};
+use super::{Outcome, huge_bytes, no_automatic_huge_pages, present_pages};
+use crate::live::Live;
+use crate::toy::{Backing, Mapping, Part, ToyProcess};
+
+const HUGE: u64 = 2 << 20;
+
+/// Eight windows: two dense and hot, two dense and cold, two of which 64 pages are there and hot, two of which 200 are.
+struct Heap {
+    all: Mapping,
+}
+
+impl Heap {
+    fn of(toy: &mut ToyProcess) -> Result<Heap, crate::toy::ToyError> {
+        let heap = Heap { all: toy.map(Backing::Anonymous, 8)? };
+        for part in heap.written() {
+            toy.write(part, 7)?;
+        }
+        Ok(heap)
+    }
+
+    fn dense_hot(&self) -> Part {
+        self.all.pages(0, 1024)
+    }
+
+    fn thin_hot(&self) -> [Part; 2] {
+        [self.all.window(4).first(64), self.all.window(5).first(64)]
+    }
+
+    fn middling_hot(&self) -> [Part; 2] {
+        [self.all.window(6).first(200), self.all.window(7).first(200)]
+    }
+
+    fn hot(&self) -> Vec<Part> {
+        [&[self.dense_hot()], &self.thin_hot()[..], &self.middling_hot()].concat()
+    }
+
+    fn written(&self) -> Vec<Part> {
+        [&[self.all.pages(0, 2048)], &self.thin_hot()[..], &self.middling_hot()].concat()
+    }
+
+    fn check(&self, toy: &mut ToyProcess) -> Outcome {
+        for part in self.written() {
+            toy.check(part, 7)?;
+        }
+        Ok(())
+    }
+}
+
+/// Which windows of the mapping are huge.
+fn huge_windows(toy: &ToyProcess, heap: Mapping) -> Result<Vec<usize>, libtest_mimic::Failed> {
+    let viewer = access::residency::Viewer::open(toy.pid())?;
+    let mut huge = Vec::new();
+    for (number, window) in heap.windows().into_iter().enumerate() {
+        if viewer.window(window)?.huge {
+            huge.push(number);
+        }
+    }
+    Ok(huge)
+}
+
+/// What masu is for: the paper's rule, without a byte more memory.
+pub fn hot_dense_windows_become_huge_and_cold_and_sparse_ones_do_not(live: &Live) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let mut toy = ToyProcess::start()?;
+    let heap = Heap::of(&mut toy)?;
+    let before = present_pages(&toy, heap.all)?;
+    let mut targets = [target(live, &toy)?];
+    let stage = Stage::new(|_| use_parts(&mut toy, &heap.hot()), |_| false);
+    stage.attach(&mut targets, settings(Until::Settled))?;
+
+    assert_eq!(huge_windows(&toy, heap.all)?, [0, 1]);
+    assert_eq!(huge_bytes(live, &toy, heap.all)?, 2 * HUGE);
+    assert_eq!(present_pages(&toy, heap.all)?, before, "memory was added or taken");
+    let report = Report::of(&targets[0], Duration::ZERO, false);
+    assert!(report.settled && !report.ended);
+    assert_eq!((report.windows_promoted, report.windows_demoted), (2, 0));
+    assert_eq!(report.windows_refused.get(&Refusal::OverBudget), Some(&2), "200 hot pages deserve a huge page");
+    assert!(report.windows_compactable >= 2, "64 hot pages do not: {report:?}");
+    assert_eq!(report.extra_rss_bytes, Bytes(0));
+    assert_eq!(report.what_if.len(), 4);
+    heap.check(&mut toy)
+}
+
+/// Promoted while it was hot, idle later: probed, split, and its untouched memory is back where the kernel does that.
+pub fn idle_huge_windows_are_given_back(live: &Live) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let returns = HostFacts::gather(live.files()).split_frees_zero_pages.is_yes();
+    let mut toy = ToyProcess::start()?;
+    let heap = Heap::of(&mut toy)?;
+    let mut targets = [target(live, &toy)?];
+    // Once all that deserve it are huge, those of 200 pages are not used any more.
+    let idle = Cell::new(false);
+    let hot = heap.hot();
+    let still_hot = [&[heap.dense_hot()], &heap.thin_hot()[..]].concat();
+    let stage = Stage::new(
+        |_| use_parts(&mut toy, if idle.get() { &still_hot } else { &hot }),
+        |targets: &[Target]| {
+            idle.set(idle.get() || targets[0].promoted == 4);
+            targets[0].demoted == 2
+        },
+    );
+    stage.attach(&mut targets, generous(Until::Stopped))?;
+
+    assert_eq!(huge_windows(&toy, heap.all)?, [0, 1], "the windows in use keep their huge pages");
+    let added = Pages(2 * (512 - 200)).bytes();
+    // What does not come back is owed.
+    let (returned, owed, left) = if returns { (added, Bytes(0), 400) } else { (Bytes(0), added, 1024) };
+    let report = Report::of(&targets[0], Duration::ZERO, false);
+    assert_eq!((report.windows_promoted, report.windows_demoted), (4, 2));
+    assert_eq!((report.returned_bytes, report.extra_rss_bytes), (returned, owed));
+    let present = present_pages(&toy, heap.all)?;
+    let zero = zero_pages(&toy, heap.all.pages(3072, 4096))?;
+    assert_eq!(present.iter().filter(|page| **page >= 3072).count() - zero, left);
+    heap.check(&mut toy)
+}
+
+/// Pages that map the zero page: a split leaves it where it took pages away.
+fn zero_pages(toy: &ToyProcess, part: Part) -> Result<usize, libtest_mimic::Failed> {
+    let viewer = access::residency::Viewer::open(toy.pid())?;
+    let mut zero = 0;
+    for window in part.range().whole_windows() {
+        zero += usize::try_from(viewer.window(window)?.zero.0)?;
+    }
+    Ok(zero)
+}
+
+/// As if masu had never been there.
+pub fn undo_splits_what_this_run_promoted(live: &Live) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let mut toy = ToyProcess::start()?;
+    let heap = Heap::of(&mut toy)?;
+    let mut targets = [target(live, &toy)?];
+    let stage = Stage::new(|_| use_parts(&mut toy, &heap.hot()), |_| false);
+    stage.attach(&mut targets, generous(Until::Settled))?;
+    assert_eq!(huge_windows(&toy, heap.all)?, [0, 1, 6, 7]);
+    assert_eq!(targets[0].extra_rss(), Pages(2 * (512 - 200)).bytes());
+
+    targets[0].undo()?;
+
+    assert_eq!(huge_bytes(live, &toy, heap.all)?, 0);
+    assert_eq!((targets[0].promoted, targets[0].demoted), (4, 4));
+    let returns = HostFacts::gather(live.files()).split_frees_zero_pages.is_yes();
+    let owed = if returns { Bytes(0) } else { Pages(2 * (512 - 200)).bytes() };
+    assert_eq!(targets[0].extra_rss(), owed);
+    heap.check(&mut toy)
+}
+
+/// One loop, one list of turns, both served.
+pub fn two_programs_share_one_masu(live: &Live) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let mut toys = [ToyProcess::start()?, ToyProcess::start()?];
+    let [first, second] = &mut toys;
+    let heaps = [Heap::of(first)?, Heap::of(second)?];
+    let mut targets = [target(live, first)?, target(live, second)?];
+    let play = |_| {
+        use_parts(first, &heaps[0].hot())?;
+        use_parts(second, &heaps[1].thin_hot())
+    };
+    Stage::new(play, |_| false).attach(&mut targets, settings(Until::Settled))?;
+
+    assert!(targets.iter().all(|target| target.phase == Phase::Settled));
+    assert_eq!(huge_windows(&toys[0], heaps[0].all)?, [0, 1]);
+    assert_eq!(huge_windows(&toys[1], heaps[1].all)?, [0; 0], "what is hot in one is not hot in the other");
+    assert_eq!((targets[0].promoted, targets[1].promoted), (2, 0));
+    for (toy, heap) in toys.iter_mut().zip(&heaps) {
+        heap.check(toy)?;
+    }
+    Ok(())
+}
+
+/// Down to the frame numbers: the pages that were there are there, and no other.
+pub fn a_dry_run_plans_the_same_and_changes_nothing(live: &Live) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let mut toy = ToyProcess::start()?;
+    let heap = Heap::of(&mut toy)?;
+    let entries = |toy: &ToyProcess| -> Result<Vec<PageEntry>, linux::Error> {
+        Pagemap::open(toy.pid())?.entries(heap.all.range())
+    };
+    let before = entries(&toy)?;
+    let mut targets = [target(live, &toy)?];
+    let stage = Stage::new(|_| use_parts(&mut toy, &heap.hot()), |_| false);
+    let dry = hugepages::attach::Settings { dry_run: true, ..generous(Until::Settled) };
+    stage.attach(&mut targets, dry)?;
+
+    assert_eq!(entries(&toy)?, before);
+    assert_eq!(huge_bytes(live, &toy, heap.all)?, 0);
+    let report = Report::of(&targets[0], Duration::ZERO, true);
+    assert_eq!((report.windows_promoted, report.windows_demoted), (4, 0));
+    assert_eq!(report.extra_rss_bytes, Pages(2 * (512 - 200)).bytes());
+    assert_eq!((targets[0].promoted, targets[0].extra_rss()), (0, Bytes(0)));
+    heap.check(&mut toy)
+}
+
+/// A huge page there would be one for everybody who maps the file.
+pub fn shared_memory_and_files_are_left_alone_however_hot(live: &Live) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let mut toy = ToyProcess::start()?;
+    let mut heaps = Vec::new();
+    for backing in [Backing::SharedAnonymous, Backing::SharedFile, Backing::PrivateFile, Backing::Anonymous] {
+        let heap = toy.map(backing, 2)?;
+        toy.write(heap.all(), 7)?;
+        heaps.push(heap);
+    }
+    let mut targets = [target(live, &toy)?];
+    let all: Vec<Part> = heaps.iter().map(|heap| heap.all()).collect();
+    Stage::new(|_| use_parts(&mut toy, &all), |_| false).attach(&mut targets, generous(Until::Settled))?;
+
+    for (heap, huge) in heaps.iter().zip([0, 0, 0, 2]) {
+        assert_eq!(huge_windows(&toy, *heap)?.len(), huge, "{}", heap.range());
+        toy.check(heap.all(), 7)?;
+    }
+    assert_eq!(targets[0].promoted, 2);
+    let refused = targets[0].refused();
+    assert!(refused.get(&Refusal::NotAnonymous).is_some_and(|windows| *windows >= 6), "{refused:?}");
+    Ok(())
+}

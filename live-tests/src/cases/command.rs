@@ -1,0 +1,241 @@
+//! The command as users run it: what it does, what it prints, and how it ends.
+
+use std::io;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use super::programs::{self, PATIENCE, Running, Said};
+use super::stage::use_parts;
+use super::{Outcome, huge_bytes, no_automatic_huge_pages, present_pages};
+use crate::live::Live;
+use crate::toy::{Backing, Mapping, Part, ToyProcess};
+
+const HUGE: u64 = 2 << 20;
+
+/// The built command.
+pub(super) fn masu() -> Result<Command, libtest_mimic::Failed> {
+    let path: PathBuf = programs::masu().ok_or("the command is not built")?;
+    Ok(Command::new(path))
+}
+
+/// Starts the command with these arguments.
+pub(super) fn start(arguments: &[&str]) -> Result<Running, libtest_mimic::Failed> {
+    Ok(Running::start(masu()?.args(arguments))?)
+}
+
+/// Runs the command while the toy uses these parts of its memory.
+fn run_on(toy: &mut ToyProcess, hot: &[Part], arguments: &[&str]) -> Result<Said, libtest_mimic::Failed> {
+    Ok(start(arguments)?.said_while(|| use_parts(toy, hot).map_err(io::Error::other))?)
+}
+
+/// Two dense windows, hot; two dense ones, cold; two with 64 pages, hot.
+fn toy_with_heap() -> Result<(ToyProcess, Mapping, Vec<Part>), libtest_mimic::Failed> {
+    let mut toy = ToyProcess::start()?;
+    let heap = toy.map(Backing::Anonymous, 6)?;
+    let thin = [heap.window(4).first(64), heap.window(5).first(64)];
+    for part in [heap.pages(0, 2048), thin[0], thin[1]] {
+        toy.write(part, 7)?;
+    }
+    Ok((toy, heap, vec![heap.pages(0, 1024), thin[0], thin[1]]))
+}
+
+fn check(toy: &mut ToyProcess, heap: Mapping) -> Outcome {
+    for part in [heap.pages(0, 2048), heap.window(4).first(64), heap.window(5).first(64)] {
+        toy.check(part, 7)?;
+    }
+    Ok(())
+}
+
+fn has_fields(object: &Value, names: &[&str]) -> Outcome {
+    let object = object.as_object().ok_or("not an object")?;
+    let missing: Vec<_> = names.iter().filter(|name| !object.contains_key(**name)).collect();
+    assert!(missing.is_empty(), "missing: {missing:?}");
+    Ok(())
+}
+
+/// The fields that users were promised; more may come.
+const ATTACH_FIELDS: [&str; 16] = [
+    "pid",
+    "rung",
+    "settled",
+    "settled_s",
+    "windows_seen",
+    "windows_hot",
+    "windows_promoted",
+    "windows_demoted",
+    "windows_refused",
+    "rss_before_bytes",
+    "rss_after_bytes",
+    "extra_rss_fraction",
+    "scan_us_per_gib",
+    "clear_us_per_gib",
+    "cpu_s",
+    "what_if",
+];
+
+/// From the command line to huge pages in a running program.
+pub fn attach_promotes_and_reports_in_the_promised_words(live: &Live) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let (mut toy, heap, hot) = toy_with_heap()?;
+    let pid = toy.pid().to_string();
+    let said = run_on(&mut toy, &hot, &["attach", &pid, "--until-settled", "--json"])?;
+    assert_eq!((said.code(), said.err.as_str()), (0, ""));
+    assert_eq!(said.out.lines().count(), 1, "one object: {}", said.out);
+    let report: Value = serde_json::from_str(&said.out)?;
+    has_fields(&report, &ATTACH_FIELDS)?;
+    assert_eq!(report["pid"], toy.pid().0);
+    assert_eq!(report["rung"], "bpf-walk");
+    assert_eq!(report["settled"], true);
+    assert!(report["settled_s"].as_f64().is_some_and(|s| s > 0.0));
+    assert_eq!(report["windows_promoted"], 2, "{report}");
+    assert_eq!(report["windows_demoted"], 0);
+    assert_eq!(report["extra_rss_fraction"], 0.0);
+    assert!(report["windows_refused"].is_object());
+    let fractions: Vec<f64> = report["what_if"]
+        .as_array()
+        .ok_or("no table")?
+        .iter()
+        .filter_map(|line| line["hot_fraction"].as_f64())
+        .collect();
+    assert_eq!(fractions, [0.125, 0.25, 0.5, 1.0]);
+    has_fields(&report["what_if"][0], &["hot_fraction", "windows", "extra_rss_bytes"])?;
+    assert_eq!(huge_bytes(live, &toy, heap)?, 2 * HUGE, "huge pages stay when masu leaves");
+    assert_eq!(present_pages(&toy, heap)?.len(), 2048 + 128);
+    check(&mut toy, heap)
+}
+
+/// Tried, and taken back.
+pub fn undo_leaves_no_huge_window(live: &Live) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let (mut toy, heap, hot) = toy_with_heap()?;
+    let pid = toy.pid().to_string();
+    let said = run_on(&mut toy, &hot, &["attach", &pid, "--until-settled", "--undo", "--json"])?;
+    assert_eq!((said.code(), said.err.as_str()), (0, ""));
+    let report: Value = serde_json::from_str(&said.out)?;
+    assert_eq!((&report["windows_promoted"], &report["windows_demoted"]), (&2.into(), &2.into()));
+    assert_eq!(huge_bytes(live, &toy, heap)?, 0);
+    check(&mut toy, heap)
+}
+
+/// The plan, and nothing else.
+pub fn a_dry_run_touches_nothing(live: &Live) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let (mut toy, heap, hot) = toy_with_heap()?;
+    let pid = toy.pid().to_string();
+    let before = present_pages(&toy, heap)?;
+    let said = run_on(&mut toy, &hot, &["attach", &pid, "--dry-run"])?;
+    assert_eq!((said.code(), said.err.as_str()), (0, ""));
+    assert!(said.out.contains("dry run: nothing was promoted or demoted"), "{}", said.out);
+    let planned = said.out.lines().find(|line| line.contains("would promote")).ok_or("no plan")?;
+    assert_eq!(planned.split_whitespace().last(), Some("2"));
+    assert_eq!(huge_bytes(live, &toy, heap)?, 0);
+    assert_eq!(present_pages(&toy, heap)?, before);
+    check(&mut toy, heap)
+}
+
+/// What the papers' /proc/PID/page_acs prints, page by page.
+pub fn pages_reports_in_the_promised_words(_: &Live) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let (mut toy, heap, hot) = toy_with_heap()?;
+    let pid = toy.pid().to_string();
+    let said = run_on(&mut toy, &hot, &["pages", &pid, "--for", "700ms", "--json"])?;
+    assert_eq!((said.code(), said.err.as_str()), (0, ""));
+    let report: Value = serde_json::from_str(&said.out)?;
+    has_fields(&report, &["pid", "rung", "observed_s", "mappings"])?;
+    assert!(report["observed_s"].as_f64().is_some_and(|s| s >= 0.7));
+    let start = format!("{:#x}", heap.range().start().0);
+    let mappings = report["mappings"].as_array().ok_or("no mappings")?;
+    let ours = mappings.iter().find(|mapping| mapping["start"] == start.as_str()).ok_or("the heap is missing")?;
+    has_fields(ours, &["start", "end", "perms", "path", "runs"])?;
+    assert_eq!(ours["end"], format!("{:#x}", heap.range().end().0));
+    assert_eq!((&ours["perms"], &ours["path"]), (&"rw-p".into(), &"".into()));
+    let mut touched = Vec::new();
+    let mut seen = 0;
+    for run in ours["runs"].as_array().ok_or("no runs")? {
+        has_fields(run, &["start", "pages", "accessed_reads", "rate_per_s"])?;
+        let at = run["start"].as_str().and_then(|text| text.strip_prefix("0x")).ok_or("not a hex string")?;
+        let first = (u64::from_str_radix(at, 16)? - heap.range().start().0) / 4096;
+        let pages = run["pages"].as_u64().ok_or("no count")?;
+        seen += pages;
+        let hot = run["accessed_reads"].as_u64().is_some_and(|reads| reads > 0);
+        assert_eq!(run["rate_per_s"].as_f64().is_some_and(|rate| rate > 0.0), hot, "{run}");
+        touched.extend((first..first + pages).filter(|_| hot));
+    }
+    assert_eq!(seen, 2048 + 128);
+    let expected: Vec<u64> = (0..1024).chain(2048..2112).chain(2560..2624).collect();
+    assert_eq!(touched, expected);
+    Ok(())
+}
+
+/// Waits until the command has done something, by which time it listens to signals.
+fn until_promoted(live: &Live, toy: &mut ToyProcess, heap: Mapping, hot: &[Part]) -> Outcome {
+    let deadline = Instant::now() + PATIENCE;
+    while huge_bytes(live, toy, heap)? == 0 {
+        assert!(Instant::now() < deadline, "nothing was promoted");
+        use_parts(toy, hot)?;
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}
+
+/// Stopping it is a normal end: the report comes, the status is 0.
+pub fn ctrl_c_and_sigterm_end_with_the_report(live: &Live) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    for signal in [Signal::INT, Signal::TERM] {
+        let (mut toy, heap, hot) = toy_with_heap()?;
+        let running = start(&["attach", &toy.pid().to_string(), "--json"])?;
+        until_promoted(live, &mut toy, heap, &hot)?;
+        running.signal(signal)?;
+        let said = running.said()?;
+        assert_eq!((said.code(), said.err.as_str()), (0, ""), "{signal:?}");
+        let report: Value = serde_json::from_str(&said.out)?;
+        assert!(report["windows_promoted"].as_u64().is_some_and(|windows| windows > 0), "{report}");
+        assert_eq!(report["ended"], false);
+        check(&mut toy, heap)?;
+    }
+    Ok(())
+}
+
+/// `masu pages PID | head -1`.
+pub fn a_broken_pipe_is_a_normal_end(_: &Live) -> Outcome {
+    let mut toy = ToyProcess::start()?;
+    let heap = toy.map(Backing::Anonymous, 4)?;
+    toy.write(heap.all().every(2), 7)?;
+    let pid = toy.pid().to_string();
+    let tasks: [&[&str]; 5] = [
+        &["pages", &pid, "--for", "50ms", "--runs"],
+        &["pages", &pid, "--for", "50ms", "--json"],
+        &["attach", &pid, "--dry-run"],
+        &["facts"],
+        &["--help"],
+    ];
+    for task in tasks {
+        let mut running = start(task)?;
+        drop(running.0.stdout.take());
+        let said = running.said()?;
+        assert_eq!((said.code(), said.err.as_str()), (0, ""), "{task:?}");
+    }
+    Ok(())
+}
+
+/// Done in part, and what was done is reported.
+pub fn a_program_that_ends_half_way_is_reported_with_status_1(live: &Live) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let (mut toy, heap, hot) = toy_with_heap()?;
+    let pid = toy.pid();
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm"))?;
+    let running = start(&["attach", &pid.to_string(), "--json"])?;
+    until_promoted(live, &mut toy, heap, &hot)?;
+    toy.kill();
+    let said = running.said()?;
+    assert_eq!(said.code(), 1, "{}", said.err);
+    assert_eq!(said.first_line(), format!("masu: process {pid} ({}) ended meanwhile", name.trim()));
+    let report: Value = serde_json::from_str(&said.out)?;
+    assert_eq!(report["ended"], true);
+    assert_eq!(report["rss_after_bytes"], Value::Null);
+    Ok(())
+}

@@ -1,0 +1,180 @@
+//! Bad input: each kind has its own line and exit status.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::command::{masu, start};
+use super::programs::{PATIENCE, Running};
+use super::{Outcome, elf32};
+use crate::live::Live;
+use crate::toy::{Backing, ToyProcess};
+
+/// Larger than any process id can be.
+const NOBODY: i32 = 4_194_304;
+
+/// The user who owns nothing.
+const NOBODY_UID: u32 = 65534;
+
+/// The command is refused with this line, and says nothing else but the way out.
+fn refused(arguments: &[&str], line: &str) -> Outcome {
+    refused_by(masu()?.args(arguments), line)
+}
+
+fn refused_by(command: &mut Command, line: &str) -> Outcome {
+    let said = Running::start(command)?.said()?;
+    assert_eq!((said.first_line(), said.code()), (line, 2), "{said:?}");
+    assert_eq!(said.out, "");
+    let rest: Vec<&str> = said.err.lines().skip(1).collect();
+    assert!(rest.len() <= 1 && rest.iter().all(|line| line.starts_with("    ")), "{}", said.err);
+    Ok(())
+}
+
+/// Both commands on a process that neither takes.
+fn refused_by_both(pid: i32, why: &str) -> Outcome {
+    let number = pid.to_string();
+    refused(&["attach", &number], &format!("masu: cannot attach to process {pid}: {why}"))?;
+    refused(&["pages", &number], &format!("masu: cannot look at process {pid}: {why}"))
+}
+
+/// Never was, and gone: the same.
+pub fn a_process_that_does_not_exist(_: &Live) -> Outcome {
+    refused_by_both(NOBODY, "no such process (ESRCH)")
+}
+
+/// Process 2 starts all the others, where the kernel's threads can be seen.
+pub fn a_thread_of_the_kernel(_: &Live) -> Outcome {
+    match fs::read_to_string("/proc/2/comm") {
+        Ok(name) if name.trim() == "kthreadd" => refused_by_both(2, "it is a kernel thread"),
+        _ => {
+            println!("no thread of the kernel is to be seen from here");
+            Ok(())
+        }
+    }
+}
+
+/// The number that `top -H` shows.
+pub fn a_thread_of_a_program(_: &Live) -> Outcome {
+    let mut toy = ToyProcess::start()?;
+    let heap = toy.map(Backing::Anonymous, 1)?;
+    toy.spin(heap.page(0), 1, true)?;
+    let leader = toy.pid().0;
+    let threads = fs::read_dir(format!("/proc/{leader}/task"))?;
+    let threads: Vec<i32> = threads.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
+    let thread = threads.into_iter().find(|thread| *thread != leader).ok_or("no second thread")?;
+    refused_by_both(thread, &format!("it is a thread of process {leader}"))?;
+    toy.rest()?;
+    Ok(())
+}
+
+/// Its parent, here the test, has not asked how it ended.
+pub fn a_program_that_has_ended_but_was_not_waited_for(_: &Live) -> Outcome {
+    let mut child = Command::new("/proc/self/exe");
+    child.arg(crate::toy::FLAG).stdin(Stdio::null()).stdout(Stdio::null());
+    let child = Running(child.spawn()?);
+    let deadline = Instant::now() + PATIENCE;
+    while !fs::read_to_string(format!("/proc/{}/stat", child.pid()))?.contains(") Z ") {
+        assert!(Instant::now() < deadline, "it does not end");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    refused_by_both(child.pid(), "it has ended and waits for its parent (zombie)")
+}
+
+fn as_nobody(mut command: Command) -> Command {
+    command.uid(NOBODY_UID).gid(NOBODY_UID);
+    command
+}
+
+/// Another user's program, and one's own without the privilege that advice takes.
+pub fn somebody_elses_program_and_no_privilege(_: &Live) -> Outcome {
+    let toy = ToyProcess::start()?;
+    let pid = toy.pid().to_string();
+    let why = "it belongs to somebody else: permission denied (EACCES)";
+    refused_by(as_nobody(masu()?).args(["attach", &pid]), &format!("masu: cannot attach to process {pid}: {why}"))?;
+    refused_by(as_nobody(masu()?).args(["pages", &pid]), &format!("masu: cannot look at process {pid}: {why}"))?;
+
+    let own = ToyProcess::start_by(as_nobody(Command::new("/proc/self/exe")))?;
+    let pid = own.pid().to_string();
+    let why = "advice to another process needs CAP_SYS_NICE: operation not permitted (EPERM)";
+    refused_by(as_nobody(masu()?).args(["attach", &pid]), &format!("masu: cannot attach to process {pid}: {why}"))?;
+    // Looking at one's own program takes none, but not every page is seen then, and that is said.
+    let said = Running::start(as_nobody(masu()?).args(["pages", &pid, "--for", "20ms"]))?.said()?;
+    assert_eq!(said.code(), 0, "{}", said.err);
+    assert!(said.first_line().starts_with("masu: observing by residency"), "{}", said.err);
+    // A rung that was asked for is not replaced.
+    let asked = Running::start(as_nobody(masu()?).args(["pages", &pid, "--rung", "bpf-walk"]))?.said()?;
+    assert_eq!(asked.code(), 2);
+    assert!(asked.first_line().starts_with("masu: cannot observe any process: bpf-walk: "), "{}", asked.err);
+    assert!(asked.first_line().ends_with("operation not permitted (EPERM)"), "{}", asked.err);
+    Ok(())
+}
+
+/// Two calls long, without a library.
+pub fn a_32_bit_program(_: &Live) -> Outcome {
+    let child = Running(elf32::run(elf32::PAUSE)?);
+    refused_by_both(child.pid(), "it is a 32-bit program")
+}
+
+/// By its own wish; looking is allowed.
+pub fn a_program_that_forbids_huge_pages(_: &Live) -> Outcome {
+    let mut toy = ToyProcess::start()?;
+    toy.forbid_huge_pages()?;
+    let pid = toy.pid().to_string();
+    let name = fs::read_to_string(format!("/proc/{pid}/comm"))?;
+    let why = format!("{} forbids huge pages for itself (prctl PR_SET_THP_DISABLE; THP_enabled: 0)", name.trim());
+    refused(&["attach", &pid], &format!("masu: cannot attach to process {pid}: {why}"))?;
+    let looked = start(&["pages", &pid, "--for", "20ms"])?.said()?;
+    assert_eq!(looked.code(), 0, "{}", looked.err);
+    Ok(())
+}
+
+/// Two would clear each other's marks.
+pub fn a_program_that_another_masu_is_attached_to(_: &Live) -> Outcome {
+    let toy = ToyProcess::start()?;
+    let pid = toy.pid().to_string();
+    let first = start(&["attach", &pid])?;
+    let line = format!("masu: cannot attach to process {pid}: another masu is attached to it");
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        // Until the first has got hold of it, a second one may be the first.
+        let said = start(&["attach", &pid, "--dry-run"])?.said()?;
+        if said.first_line() == line {
+            assert_eq!(said.code(), 2);
+            break;
+        }
+        assert!(Instant::now() < deadline, "{said:?}");
+    }
+    drop(first);
+    let said = start(&["attach", &pid, "--dry-run"])?.said()?;
+    assert_eq!((said.code(), said.err.as_str()), (0, ""), "a killed masu holds nothing");
+    Ok(())
+}
+
+/// Not fractions, fractions of nothing, times of nothing.
+pub fn fractions_out_of_range(_: &Live) -> Outcome {
+    let above_zero = "expected a fraction above 0 and up to 1, such as 0.25, 25% or 1/4";
+    for bad in ["0", "2", "x"] {
+        let line = format!("masu: invalid value '{bad}' for '--hot-fraction <F>': {bad}: {above_zero}");
+        refused(&["attach", "1", "--hot-fraction", bad], &line)?;
+    }
+    let any = "expected a fraction from 0 to 1, such as 0.01, 1% or 1/4";
+    let line = format!("masu: invalid value '101%' for '--max-extra-rss <P>': 101%: {any}");
+    refused(&["attach", "1", "--max-extra-rss", "101%"], &line)?;
+    let line = "masu: invalid value '0s' for '--for <TIME>': 0s: expected a time above zero, such as 500ms, 5s or 1m";
+    refused(&["attach", "1", "--for", "0s"], line)?;
+    let line = "masu: invalid value 'x' for '<PID>...': x: expected a process id, a whole number above 0";
+    refused(&["attach", "x"], line)
+}
+
+/// The good one is served, the bad one named, and the status says that not all was done.
+pub fn one_bad_process_of_two_is_done_in_part(_: &Live) -> Outcome {
+    let toy = ToyProcess::start()?;
+    let (good, bad) = (toy.pid().to_string(), NOBODY.to_string());
+    let said = start(&["attach", &bad, &good, "--dry-run", "--json"])?.said()?;
+    assert_eq!(said.code(), 1);
+    assert_eq!(said.first_line(), format!("masu: cannot attach to process {bad}: no such process (ESRCH)"));
+    let report: serde_json::Value = serde_json::from_str(&said.out)?;
+    assert_eq!(report["pid"], toy.pid().0);
+    Ok(())
+}

@@ -1,0 +1,121 @@
+//! Programs that some tests need: where they are, running them, and their ends.
+
+use std::io::{self, Read};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// What to do about a missing one.
+pub(crate) const HOW_TO_GET: &str =
+    "build it (cargo build -p masu) or install it (Debian: redis-server), or name it in MASU or REDIS_SERVER";
+
+/// A program gets so long to do what it should.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The command: as `MASU` says, or from the same build as these tests.
+pub(crate) fn masu() -> Option<PathBuf> {
+    let named = std::env::var_os("MASU").map(PathBuf::from);
+    let own = std::env::current_exe().ok()?;
+    let built = own.ancestors().skip(1).take(2).map(|folder| folder.join("masu"));
+    named.into_iter().chain(built).find(|path| is_program(path))
+}
+
+/// Redis: as `REDIS_SERVER` says, or as Debian installs it. Its checking tools are the same program under other names.
+pub(crate) fn redis_server() -> Option<PathBuf> {
+    let named = std::env::var_os("REDIS_SERVER").map(PathBuf::from);
+    let installed =
+        ["/usr/bin/redis-server", "/usr/local/bin/redis-server", "/usr/bin/redis-check-rdb"].map(PathBuf::from);
+    named.into_iter().chain(installed).find(|path| is_program(path))
+}
+
+fn is_program(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::metadata(path).is_ok_and(|about| about.is_file() && about.permissions().mode() & 0o111 != 0)
+}
+
+/// How a command ended and what it said.
+#[derive(Debug)]
+pub(crate) struct Said {
+    pub(crate) status: ExitStatus,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Said {
+    /// What it complained of, without the remedy.
+    pub(crate) fn first_line(&self) -> &str {
+        self.err.lines().next().unwrap_or_default()
+    }
+
+    /// Its exit status; a signal counts as 128 and its number, as shells say it.
+    pub(crate) fn code(&self) -> i32 {
+        self.status.code().unwrap_or_else(|| 128 + self.status.signal().unwrap_or(0))
+    }
+}
+
+/// A child that is ended, and waited for, however the test ends.
+#[derive(Debug)]
+pub(crate) struct Running(pub(crate) Child);
+
+impl Running {
+    /// Starts a command whose output is kept.
+    pub(crate) fn start(command: &mut Command) -> io::Result<Running> {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map(Running)
+    }
+
+    /// Its process id.
+    pub(crate) fn pid(&self) -> i32 {
+        self.0.id().cast_signed()
+    }
+
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, signal: rustix::process::Signal) -> io::Result<()> {
+        let pid = rustix::process::Pid::from_raw(self.pid()).ok_or(io::ErrorKind::NotFound)?;
+        Ok(rustix::process::kill_process(pid, signal)?)
+    }
+
+    /// Waits for its end, and takes what it said, however long it is.
+    pub(crate) fn said(self) -> io::Result<Said> {
+        self.said_while(|| {
+            std::thread::sleep(Duration::from_millis(5));
+            Ok(())
+        })
+    }
+
+    /// The same, with something to do as long as it runs.
+    pub(crate) fn said_while(mut self, mut work: impl FnMut() -> io::Result<()>) -> io::Result<Said> {
+        let (out, err) = (all_of(self.0.stdout.take()), all_of(self.0.stderr.take()));
+        let deadline = Instant::now() + PATIENCE;
+        let status = loop {
+            if let Some(status) = self.0.try_wait()? {
+                break status;
+            }
+            if Instant::now() > deadline {
+                return Err(io::Error::other(format!("process {} did not end within {PATIENCE:?}", self.pid())));
+            }
+            work()?;
+        };
+        let text = |reader: JoinHandle<String>| reader.join().unwrap_or_default();
+        Ok(Said { status, out: text(out), err: text(err) })
+    }
+}
+
+/// Reads a pipe to its end, beside whatever else is done.
+fn all_of(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // What was read before a failure is told all the same.
+        let _ = pipe.map(|mut pipe| pipe.read_to_end(&mut bytes));
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Both fail only when it has ended and was waited for.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

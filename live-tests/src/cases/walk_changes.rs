@@ -1,0 +1,179 @@
+//! The page-table walk on a program that changes under it: nothing goes wrong, and nothing is kept that no longer holds.
+
+use std::os::fd::AsFd;
+
+use access::residency::Viewer;
+use access::walk::WalkSource;
+use access::{AccessMap, Source, WindowHeat};
+use linux::Pid;
+use linux::process_madvise::{Advice, advise};
+use quantities::Window;
+
+use super::collapse::collapse;
+use super::{Outcome, no_automatic_huge_pages, present_pages, seen_present, touched, walker};
+use crate::live::Live;
+use crate::toy::{Backing, Mapping, ToyError, ToyProcess};
+
+fn heat_of(map: &AccessMap, window: Window) -> Option<&WindowHeat> {
+    map.windows.iter().find(|heat| heat.window == window)
+}
+
+/// What was seen of small pages says nothing about the huge page that replaced them, and the other way round.
+pub fn a_window_that_was_promoted_or_split_between_two_looks_starts_anew(live: &Live) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let mut toy = ToyProcess::start()?;
+    let heap = toy.map(Backing::Anonymous, 1)?;
+    let window = heap.windows()[0];
+    toy.write(heap.all().every(8), 1)?;
+    let mut source = WalkSource::new(walker()?, live.files(), toy.pid())?;
+    source.begin()?;
+    toy.forget_translations()?;
+    toy.read(heap.all().every(16))?;
+    source.look()?;
+    let heat = heat_of(source.map(), window).ok_or("not seen")?;
+    assert!(!heat.huge);
+    assert_eq!((heat.present.count(), heat.touched.count()), (64, 32));
+
+    collapse(&toy, heap)?;
+    source.look()?;
+    let heat = heat_of(source.map(), window).ok_or("not seen when huge")?;
+    assert!(heat.huge);
+    // The kernel makes a huge page look touched or not; what must be gone is the first look's class.
+    assert!(!heat.class_of.contains(&1), "the first look is not forgotten");
+    assert!([0, 512].contains(&heat.touched.count()), "a huge window has one bit");
+
+    let pidfd = toy.pid().open()?;
+    advise(pidfd.as_fd(), &[heap.page(0).range()], Advice::Cold)?;
+    source.look()?;
+    let heat = heat_of(source.map(), window).ok_or("not seen when split")?;
+    assert!(!heat.huge);
+    assert!(heat.class_of.iter().all(|class| [0, 3].contains(class)), "earlier looks are not forgotten");
+    // Where the split took pages away it left the zero page, which is nobody's memory.
+    let resident = Viewer::open(toy.pid())?.window(window)?.resident;
+    let seen = seen_present(source.map(), heap);
+    assert_eq!(seen.len() as u64, resident.0);
+    assert!((0..64).all(|n| seen.contains(&(n * 8))), "a written page is missing: {seen:?}");
+    toy.check(heap.all().every(8), 1)?;
+    Ok(())
+}
+
+/// Map, move, unmap in part, unmap: each look shows what there is.
+pub fn windows_come_and_go_with_their_mappings(live: &Live) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let mut toy = ToyProcess::start()?;
+    let first = toy.map(Backing::Anonymous, 2)?;
+    toy.write(first.all(), 1)?;
+    let mut source = WalkSource::new(walker()?, live.files(), toy.pid())?;
+    source.begin()?;
+    let mut expect = |expected: &[(Mapping, usize)]| -> Outcome {
+        source.look()?;
+        for (mapping, pages) in expected {
+            assert_eq!(seen_present(source.map(), *mapping).len(), *pages, "{}", mapping.range());
+        }
+        Ok(())
+    };
+    expect(&[(first, 1024)])?;
+    let second = toy.map(Backing::Anonymous, 1)?;
+    toy.write(second.pages(10, 20), 2)?;
+    expect(&[(first, 1024), (second, 10)])?;
+    toy.unmap(first.pages(500, 600))?;
+    expect(&[(first, 924), (second, 10)])?;
+    toy.unmap(first.pages(600, 1024))?;
+    expect(&[(first, 500), (second, 10)])?;
+    let moved = toy.move_away(second.all())?;
+    expect(&[(first, 500), (second, 0), (moved, 10)])?;
+    toy.check(moved.pages(10, 20), 2)?;
+    toy.unmap(first.pages(0, 500))?;
+    toy.unmap(moved.all())?;
+    expect(&[(first, 0), (second, 0), (moved, 0)])?;
+    Ok(())
+}
+
+/// Page tables come and go while they are read without a lock. Garbage may be seen for a moment; errors may not, and what
+/// stands still is seen as it is.
+pub fn mapping_moving_and_unmapping_during_looks_does_no_harm(live: &Live) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let mut toy = ToyProcess::start()?;
+    let steady = toy.map(Backing::Anonymous, 1)?;
+    toy.write(steady.all().every(3), 1)?;
+    let expected = present_pages(&toy, steady)?;
+    let mut source = WalkSource::new(walker()?, live.files(), toy.pid())?;
+    let churned = std::thread::scope(|scope| -> Result<Vec<Mapping>, libtest_mimic::Failed> {
+        let churning = scope.spawn(|| (0..120).map(|seed| churn(&mut toy, seed)).collect::<Result<Vec<_>, ToyError>>());
+        let mut looks = 0;
+        while !churning.is_finished() || looks < 20 {
+            if looks % 8 == 0 {
+                source.begin()?;
+            }
+            source.look()?;
+            assert!(!source.address_space_changed());
+            assert_eq!(seen_present(source.map(), steady), expected);
+            looks += 1;
+        }
+        let churned = churning.join().map_err(|_| "the churning thread panicked")??;
+        Ok(churned.into_iter().flatten().collect())
+    })?;
+    source.look()?;
+    for gone in churned {
+        assert_eq!(seen_present(source.map(), gone), [0; 0], "{} is not mapped any more", gone.range());
+    }
+    toy.check(steady.all().every(3), 1)?;
+    Ok(())
+}
+
+/// One life of a mapping, from its first place to its last.
+fn churn(toy: &mut ToyProcess, seed: u64) -> Result<[Mapping; 2], ToyError> {
+    let first = toy.map(Backing::Anonymous, 2)?;
+    toy.write(first.all().every(1 + seed % 64), seed)?;
+    let moved = toy.move_away(first.all())?;
+    toy.check(moved.all().every(1 + seed % 64), seed)?;
+    toy.unmap(moved.pages(seed, 1024 - seed))?;
+    toy.unmap(moved.all())?;
+    Ok([first, moved])
+}
+
+/// Nothing that was seen of one program is true of the one that replaced it.
+pub fn after_exec_the_map_is_void(live: &Live) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let mut toy = ToyProcess::start()?;
+    let heap = toy.map(Backing::Anonymous, 1)?;
+    toy.write(heap.all(), 1)?;
+    let mut source = WalkSource::new(walker()?, live.files(), toy.pid())?;
+    source.begin()?;
+    source.look()?;
+    assert!(!source.address_space_changed());
+
+    toy.exec()?;
+    source.look()?;
+    assert!(source.address_space_changed());
+
+    let heap = toy.map(Backing::Anonymous, 1)?;
+    toy.write(heap.all(), 2)?;
+    source.begin()?;
+    toy.forget_translations()?;
+    toy.read(heap.pages(7, 9))?;
+    source.look()?;
+    assert!(!source.address_space_changed(), "a new observation is of the new address space");
+    assert_eq!(touched(source.map(), heap), [7, 8]);
+    Ok(())
+}
+
+/// Ended, or without memory from the start: the same answer, which callers take as the end of the program.
+pub fn a_program_that_ended_is_gone_and_so_is_one_without_memory(live: &Live) -> Outcome {
+    let mut toy = ToyProcess::start()?;
+    let pid = toy.pid();
+    let mut source = WalkSource::new(walker()?, live.files(), pid)?;
+    source.begin()?;
+    source.look()?;
+    toy.kill();
+    let look = source.look().expect_err("looking at a program that ended");
+    assert!(look.is_gone(), "{look}");
+    let begin = source.begin().expect_err("clearing a program that ended");
+    assert!(begin.is_gone(), "{begin}");
+    // Process 2 starts all threads of the kernel, where it can be seen.
+    for nobody in [pid, Pid(2)] {
+        let error = WalkSource::new(walker()?, live.files(), nobody).expect_err("a process without memory");
+        assert!(error.is_gone(), "{error}");
+    }
+    Ok(())
+}

@@ -1,0 +1,103 @@
+//! Deciding code has no I/O, no clock, no randomness and no unsafe: time, chance and history come in as arguments, what
+//! to do goes out as data.
+
+use super::Violation;
+use super::source::{Source, words};
+
+/// Paths that only code with effects needs.
+const PATHS: &[&str] = &[
+    "std::fs",
+    "std::io",
+    "std::net",
+    "std::os",
+    "std::env",
+    "std::process",
+    "std::thread",
+    "std::sync",
+    "std::time::Instant",
+    "std::time::SystemTime",
+];
+
+/// Words that say the same, however they were imported.
+const WORDS: &[&str] = &[
+    "Instant",
+    "SystemTime",
+    "rand",
+    "unsafe",
+    "libc",
+    "rustix",
+    "println",
+    "eprintln",
+    "print",
+    "eprint",
+    "dbg",
+    "static",
+];
+
+/// The part of the file that decides, with effects in it.
+pub fn in_source(source: &Source) -> Vec<Violation> {
+    if !is_policy(source) {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    for (number, line) in source.lines_without_tests() {
+        let paths = PATHS.iter().filter(|path| words(line, path).next().is_some());
+        let kernel = words(line, "linux").filter(|&at| line[at..].starts_with("linux::")).map(|_| &"linux::");
+        // `'static` is a lifetime and no variable.
+        let is_lifetime = |at: usize| line[..at].ends_with('\'');
+        let plain = WORDS.iter().filter(|word| words(line, word).any(|at| !is_lifetime(at)));
+        if let Some(what) = paths.chain(kernel).chain(plain).next() {
+            let message = format!("{what} in deciding code: a policy has no I/O, clock, randomness, state or unsafe");
+            found.push(Violation::at(source, number, message));
+        }
+    }
+    found
+}
+
+fn is_policy(source: &Source) -> bool {
+    let (_, below) = source.room();
+    below == "src/policy.rs" || below.starts_with("src/policy/") || below.ends_with("/policy.rs")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines_found(path: &str, text: &str) -> Vec<usize> {
+        in_source(&Source::new(path, text)).iter().filter_map(|violation| violation.line).collect()
+    }
+
+    #[test]
+    fn every_kind_of_effect_is_found() {
+        for effect in [
+            "use std::fs;",
+            "let f = std::fs::read(p);",
+            "use std::time::{Duration, Instant};",
+            "let now = SystemTime::now();",
+            "use std::net::TcpStream;",
+            "let x = rand::random();",
+            "unsafe { f() }",
+            "linux::vmstat::read()",
+            "use linux::Pid;",
+            "println!(\"{x}\");",
+            "static COUNT: u8 = 0;",
+        ] {
+            assert_eq!(
+                lines_found("crates/hugepages/src/policy.rs", &format!("fn a() {{}}\n{effect}")),
+                [2],
+                "{effect}"
+            );
+            assert_eq!(lines_found("crates/remote/src/policy/size.rs", effect), [1], "{effect}");
+        }
+    }
+
+    #[test]
+    fn pure_code_its_tests_and_other_files_pass() {
+        let pure = "use std::time::Duration;\nuse quantities::Bytes;\n/// Instant\nfn a(x: &'static str) {}\n";
+        assert_eq!(lines_found("crates/hugepages/src/policy.rs", pure), [0; 0]);
+        let tested = "#[cfg(test)]\nmod tests {\n    use std::fs;\n}\n";
+        assert_eq!(lines_found("crates/hugepages/src/policy.rs", tested), [0; 0]);
+        assert_eq!(lines_found("crates/hugepages/src/policy/tests.rs", "use std::fs;"), [0; 0]);
+        assert_eq!(lines_found("crates/hugepages/src/act.rs", "use std::fs;"), [0; 0]);
+    }
+}

@@ -1,0 +1,55 @@
+/* Prints what the kernel's headers say, for `cargo xtask header-check`: one `name number` a line, or `skip name reason`. */
+#include <linux/fs.h>
+#include <linux/ioctl.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <asm-generic/mman-common.h>
+#include <sys/syscall.h>
+
+#define CONSTANT(name) printf(#name " %lld\n", (long long)(name))
+#define SIZE(type) printf("sizeof(" #type ") %zu\n", sizeof(struct type))
+#define FIELD(type, field) printf(#type "." #field " %zu\n", offsetof(struct type, field))
+
+int main(void)
+{
+	CONSTANT(MADV_COLD);
+	CONSTANT(MADV_PAGEOUT);
+#ifdef MADV_COLLAPSE
+	CONSTANT(MADV_COLLAPSE);
+#else
+	puts("skip MADV_COLLAPSE these headers are older than Linux 6.1");
+#endif
+	CONSTANT(SYS_process_madvise);
+	CONSTANT(SYS_pidfd_open);
+#ifdef PAGEMAP_SCAN
+	CONSTANT(PAGEMAP_SCAN);
+	CONSTANT(PAGE_IS_WPALLOWED);
+	CONSTANT(PAGE_IS_WRITTEN);
+	CONSTANT(PAGE_IS_FILE);
+	CONSTANT(PAGE_IS_PRESENT);
+	CONSTANT(PAGE_IS_SWAPPED);
+	CONSTANT(PAGE_IS_PFNZERO);
+	CONSTANT(PAGE_IS_HUGE);
+	SIZE(page_region);
+	FIELD(page_region, start);
+	FIELD(page_region, end);
+	FIELD(page_region, categories);
+	SIZE(pm_scan_arg);
+	FIELD(pm_scan_arg, size);
+	FIELD(pm_scan_arg, flags);
+	FIELD(pm_scan_arg, start);
+	FIELD(pm_scan_arg, end);
+	FIELD(pm_scan_arg, walk_end);
+	FIELD(pm_scan_arg, vec);
+	FIELD(pm_scan_arg, vec_len);
+	FIELD(pm_scan_arg, max_pages);
+	FIELD(pm_scan_arg, category_inverted);
+	FIELD(pm_scan_arg, category_mask);
+	FIELD(pm_scan_arg, category_anyof_mask);
+	FIELD(pm_scan_arg, return_mask);
+#else
+	puts("skip PAGEMAP_SCAN these headers are older than Linux 6.7");
+#endif
+	return 0;
+}
