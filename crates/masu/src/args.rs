@@ -77,7 +77,11 @@ pub struct PagesTask {
     #[arg(long)]
     pub runs: bool,
 
-    /// Print one JSON object
+    /// Show small mappings of which nothing was touched, too
+    #[arg(long)]
+    pub all: bool,
+
+    /// Print one JSON object, complete
     #[arg(long)]
     pub json: bool,
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use access::{AccessMap, Class, Rung, Source, WindowHeat, estimate};
 use linux::Pid;
 use linux::maps::{self, Mapping};
-use quantities::{Address, Pages, Rate};
+use quantities::{Address, Bytes, Pages, Rate};
 use serde::Serialize;
 
 use crate::args::PagesTask;
@@ -70,7 +70,7 @@ pub fn run(task: &PagesTask) -> Result<Done, Failure> {
         serde_json::to_writer(&mut out, &report)?;
         writeln!(out)?;
     } else {
-        print(&mut out, &report, task.runs)?;
+        print(&mut out, &report, task)?;
     }
     Ok(Done::Whole)
 }
@@ -139,6 +139,11 @@ impl MappingHeat {
         Pages(self.runs.iter().map(|run| run.pages).sum())
     }
 
+    /// Something of it was touched, or there is enough of it to matter.
+    fn is_of_interest(&self) -> bool {
+        self.touched() > Pages(0) || self.resident() >= WORTH_A_STRIP
+    }
+
     fn touched(&self) -> Pages {
         Pages(self.runs.iter().filter(|run| run.accessed_reads > 0).map(|run| run.pages).sum())
     }
@@ -153,10 +158,39 @@ impl MappingHeat {
     }
 }
 
-fn print(out: &mut impl Write, report: &Report, runs: bool) -> Result<(), Failure> {
+fn print(out: &mut impl Write, report: &Report, task: &PagesTask) -> Result<(), Failure> {
     let Report { pid, name, rung, observed_s, mappings } = report;
     writeln!(out, "process {pid} ({name})   observed by {rung} for {observed_s:.1} s: {}", rung.exactness())?;
     writeln!(out)?;
+    let (shown, quiet): (Vec<&MappingHeat>, Vec<&MappingHeat>) =
+        mappings.iter().partition(|heat| task.all || heat.is_of_interest());
+    let lines = table(&shown)?;
+    let mut lines = lines.lines();
+    writeln!(out, "{}", lines.next().unwrap_or_default())?;
+    for (line, heat) in lines.zip(&shown) {
+        writeln!(out, "{line}")?;
+        if heat.resident() >= WORTH_A_STRIP {
+            writeln!(out, "  {}", strip::strip(heat))?;
+        }
+        if task.runs {
+            print_runs(out, heat)?;
+        }
+    }
+    if !quiet.is_empty() {
+        let resident: Bytes = quiet.iter().map(|heat| heat.resident().bytes()).sum();
+        writeln!(out, "\n{} more mappings, small and untouched, hold {resident}: --all shows them", quiet.len())?;
+    }
+    if stdout().is_terminal() {
+        writeln!(out, "\nA strip runs from the mapping's first to its last page in memory, in equal parts:")?;
+        writeln!(out, "blank: not in memory   ·: idle   ▁▂▃▄▅▆▇█: the part of its pages that was touched")?;
+    }
+    Ok(())
+}
+
+/// One huge page's worth: below that a strip shows nothing that the columns do not.
+const WORTH_A_STRIP: Pages = Pages(512);
+
+fn table(mappings: &[&MappingHeat]) -> Result<String, Failure> {
     let mut table = Table::new(&["address", "perms", "resident", "touched", "walks/s", "path"]);
     for heat in mappings {
         table.row([
@@ -170,30 +204,15 @@ fn print(out: &mut impl Write, report: &Report, runs: bool) -> Result<(), Failur
     }
     let mut text = Vec::new();
     table.write(&mut text, "")?;
-    let text = String::from_utf8_lossy(&text).into_owned();
-    let mut lines = text.lines();
-    writeln!(out, "{}", lines.next().unwrap_or_default())?;
-    for (line, heat) in lines.zip(mappings) {
-        writeln!(out, "{line}")?;
-        if heat.resident() >= Pages(512) {
-            writeln!(out, "  {}", strip::strip(heat))?;
-        }
-        if runs {
-            for run in &heat.runs {
-                let huge = if run.huge { " huge" } else { "" };
-                writeln!(
-                    out,
-                    "  {:x} {:>6} pages  {:>3} reads  {}{huge}",
-                    run.start.0, run.pages, run.accessed_reads, run.rate_per_s
-                )?;
-            }
-        }
-    }
-    if stdout().is_terminal() {
-        writeln!(
-            out,
-            "\nstrip: blank not in memory, · idle, ▁▂▃▄▅▆▇█ part of the pages that was touched; one cell is an equal part of the mapping"
-        )?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+/// As the paper's `/proc/PID/page_acs`: each run's address and count, and what the paper has not, its rate.
+fn print_runs(out: &mut impl Write, heat: &MappingHeat) -> std::io::Result<()> {
+    for run in &heat.runs {
+        let huge = if run.huge { "   huge" } else { "" };
+        let Run { start, pages, accessed_reads, rate_per_s, .. } = run;
+        writeln!(out, "  {:x} {pages:>8} pages {accessed_reads:>4} reads   {rate_per_s}{huge}", start.0)?;
     }
     Ok(())
 }
