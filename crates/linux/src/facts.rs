@@ -205,7 +205,7 @@ fn lockdown(files: &impl KernelFiles) -> Known<Lockdown> {
         Ok(text) => choice::parse(&format!("/{DIRECTORY}/lockdown"), &text, &WORDS).into(),
         // An empty directory is where securityfs would be mounted; the kernel may be locked down all the same.
         Err(Errno::NOENT) if files.list(DIRECTORY).is_ok_and(|names| names.is_empty()) => {
-            Known::Unknown(format!("securityfs is not mounted on /{DIRECTORY}"))
+            Known::Unknown(format!("`mount -t securityfs none /{DIRECTORY}` would show it"))
         }
         Err(Errno::NOENT) => Known::Value(Lockdown::None),
         Err(errno) => Known::Unknown(Error::of_host("read", format_args!("/{DIRECTORY}/lockdown"), errno).to_string()),
@@ -257,6 +257,11 @@ fn pagemap_scan_works() -> Known<bool> {
         Err(Error::Unsupported(_)) => Known::Value(false),
         Err(error) => Known::Unknown(error.to_string()),
     }
+}
+
+/// Whether this kernel makes a window huge on demand: the one fact without which there is nothing to do.
+pub fn collapse(files: &impl KernelFiles) -> Known<bool> {
+    probe_huge_window(files).collapse
 }
 
 /// What a window of our own taught.

@@ -16,7 +16,7 @@ use quantities::{Fraction, NonZeroFraction};
 #[command(after_help = "\
 Examples:
   masu facts                            what this machine offers, and how to get what it does not
-  masu pages $(pidof redis-server)      which pages are touched, and how often
+  masu pages $(pidof -s redis-server)   which pages are touched, and how often
   masu attach PID --dry-run             what masu would do, and what it would cost in memory
   masu attach PID --until-settled       do it, report, and leave
 
@@ -28,15 +28,12 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 pub enum Task {
-    /// What this machine offers, and the rung of each feature
     Facts(FactsTask),
-    /// How often each page of a program is touched
     Pages(PagesTask),
-    /// Put a running program's hot windows on huge pages
     Attach(AttachTask),
 }
 
-/// What this machine offers, and the rung of each feature.
+/// What this machine offers, and the rung of each feature
 ///
 /// Every line was found by trying it on memory of our own, never from the kernel's version. A feature that does not stand
 /// on its best rung says why, and what would change that: a config option, a capability, a sysctl.
@@ -47,23 +44,25 @@ pub struct FactsTask {
     pub json: bool,
 }
 
-/// How often each page of a program is touched: per mapping a strip of heat, and on request every run of pages.
+/// How often each page of a program is touched
+///
+/// Prints for each mapping a strip of heat, and on request every run of pages.
 ///
 /// The accessed bits of the program are cleared once and read at growing delays (10 ms, 20 ms, 40 ms …). A page is counted
 /// when its translation had to be walked for, that is when it cost a TLB miss: pages that stay in the TLB look idle.
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
 Columns:
-  address     where the mapping lies               resident    how much of it is in memory
-  touched     how much of that was touched         walks/s     page walks per second, all pages together
-The strip shows the mapping from its first to its last resident window: a blank is not in memory, a dot
-in memory and idle, and blocks from low to high the part of the pages that was touched.
+  address    where the mapping lies           resident   how much of it is in memory
+  touched    how much of that was touched     walks/s    page walks a second, all pages together
+The strip shows the mapping from its first to its last page in memory: a blank is not in memory, a
+dot in memory and idle, and blocks from low to high the part of the pages that was touched.
 
 Examples:
   masu pages 4121
   masu pages 4121 --for 30s             a longer look finds colder pages
-  masu pages 4121 --runs                each run of pages with its count and rate, as /proc/PID/page_acs
-  masu pages 4121 --json | jq '.mappings[] | {start, path, runs: (.runs | length)}'")]
+  masu pages 4121 --runs                each run of pages, its count and its rate
+  masu pages 4121 --json | jq '.mappings[] | {start, path}'")]
 pub struct PagesTask {
     /// The process to look at
     #[arg(value_name = "PID")]
@@ -90,7 +89,7 @@ pub struct PagesTask {
     pub rung: Option<Rung>,
 }
 
-/// Put a running program's hot windows on huge pages.
+/// Put a running program's hot windows on huge pages
 ///
 /// Rounds of looking follow each other until nothing changes. A window of 2 MiB whose pages are hot in at least
 /// --hot-fraction of 512 is made huge, the most worthwhile first, while memory grows by no more than --max-extra-rss;
@@ -106,9 +105,10 @@ Examples:
   masu attach 4121 4122 --for 1m        two programs share the work by what a byte saves
   masu attach 4121 --undo --for 1m      try it for a minute and take it back
 
-What this does to your machine: it clears the accessed bits of the program's pages (the kernel sees it as
-idler than it is until they are set again), holds the program's mmap lock for some 10 ms a GiB at each
-clear and under a millisecond for each promoted window, and uses no sysctl and no kernel setting.")]
+What this does to your machine: it clears the accessed bits of the program's pages (the kernel
+sees it as idler than it is until they are set again), holds the program's mmap lock for some 10 ms
+a GiB at each clear, and for each promoted window for under a millisecond, or some milliseconds when
+the kernel has to find the memory first. It changes no sysctl and no kernel setting.")]
 pub struct AttachTask {
     /// The processes to work on
     #[arg(value_name = "PID", required = true)]

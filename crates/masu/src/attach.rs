@@ -9,12 +9,12 @@ use hugepages::report::Report;
 use hugepages::target::Target;
 use hugepages::{pace, policy};
 use linux::Pid;
-use quantities::{Fraction, NonZeroFraction};
+use quantities::Fraction;
 
 use crate::args::AttachTask;
 use crate::control::{Stop, Terminal, own_cpu_time};
 use crate::failure::Failure;
-use crate::open::{Observers, Purpose, admit, hold};
+use crate::open::{Observers, Purpose, admit, can_promote, hold};
 use crate::print::{Table, percent};
 use crate::{Done, HOST};
 
@@ -28,6 +28,7 @@ pub fn run(task: &AttachTask) -> Result<Done, Failure> {
         let status = admit(pid, Purpose::Attach)?;
         Ok((pid, status.name, Arc::new(hold(pid)?)))
     })?;
+    can_promote(&linux::facts::collapse(&*HOST))?;
     let observers = Observers::find(task.rung)?;
     let (opened, in_part) = each(&admitted, |(pid, name, _held)| open(&observers, pid, name))?;
     done = done.max(in_part);
@@ -113,35 +114,14 @@ fn print_json(report: &Report) -> Result<(), Failure> {
 fn print_table(report: &Report, ran_s: f64) -> Result<(), Failure> {
     let mut out = stdout().lock();
     let planned = if report.dry_run { "   dry run: nothing was promoted or demoted" } else { "" };
-    writeln!(out, "process {} ({})   observed by {}{planned}", report.pid, report.name, report.rung)?;
+    writeln!(out, "process {} ({})   observed by {}{planned}\n", report.pid, report.name, report.rung)?;
+    windows(report).write(&mut out, "  ")?;
     writeln!(out)?;
-    let mut windows = Table::new(&["windows", "of 2 MiB"]);
-    let mut row = |what: &str, count: u64| windows.row([what.to_owned(), count.to_string()]);
-    row("seen", report.windows_seen);
-    row("hot", report.windows_hot);
-    row(if report.dry_run { "would promote" } else { "promoted" }, report.windows_promoted);
-    row("demoted", report.windows_demoted);
-    row("some pages hot, too few", report.windows_compactable);
-    for (reason, count) in &report.windows_refused {
-        row(&format!("refused: {}", reason.explanation()), *count);
-    }
-    windows.write(&mut out, "  ")?;
-    writeln!(out)?;
-    let mut figures = Table::new(&["figure", "value"]);
-    let mut row = |what: &str, value: String| figures.row([what.to_owned(), value]);
-    row("resident memory before", report.rss_before_bytes.to_string());
-    row("resident memory after", report.rss_after_bytes.map_or("ended".to_owned(), |rss| rss.to_string()));
-    row("of that by promotion", format!("{} ({})", report.extra_rss_bytes, percent(report.extra_rss_fraction)));
-    row("returned by demotion", report.returned_bytes.to_string());
-    row("settled", report.settled_s.map_or(format!("not in {ran_s:.1} s"), |s| format!("after {s:.1} s")));
-    row("one look", report.scan_us_per_gib.map_or("none".to_owned(), |us| format!("{:.2} ms/GiB", us / 1e3)));
-    row("one clear", report.clear_us_per_gib.map_or("none".to_owned(), |us| format!("{:.2} ms/GiB", us / 1e3)));
-    row("processor time of masu", format!("{:.2} s of {ran_s:.1} s", report.cpu_s));
-    figures.write(&mut out, "  ")?;
+    figures(report, ran_s).write(&mut out, "  ")?;
     writeln!(out)?;
     let mut what_if = Table::new(&["hot fraction", "huge windows", "extra memory, without a budget"]);
     for line in &report.what_if {
-        let fraction = NonZeroFraction::new(line.hot_fraction).map_or_else(|_| String::new(), |f| f.to_string());
+        let fraction = format!("1/{:.0}", 1.0 / line.hot_fraction);
         what_if.row([fraction, line.windows.to_string(), line.extra_rss_bytes.to_string()]);
     }
     what_if.write(&mut out, "  ")?;
@@ -149,4 +129,43 @@ fn print_table(report: &Report, ran_s: f64) -> Result<(), Failure> {
         writeln!(out)?;
     }
     Ok(())
+}
+
+fn windows(report: &Report) -> Table {
+    let mut table = Table::new(&["windows of 2 MiB", "number"]);
+    let mut row = |what: &str, count: u64| table.row([what.to_owned(), count.to_string()]);
+    row("seen", report.windows_seen);
+    row("hot", report.windows_hot);
+    if report.dry_run {
+        row("would be promoted", report.windows_promoted);
+    } else {
+        row("promoted", report.windows_promoted);
+        row("demoted", report.windows_demoted);
+    }
+    row("some pages hot, too few", report.windows_compactable);
+    for (reason, count) in &report.windows_refused {
+        row(&format!("refused: {}", reason.explanation()), *count);
+    }
+    table
+}
+
+fn figures(report: &Report, ran_s: f64) -> Table {
+    let per_gib = |us: Option<f64>| us.map_or("none".to_owned(), |us| format!("{:.2} ms/GiB", us / 1e3));
+    let mut table = Table::new(&["figure", "value"]);
+    let mut row = |what: &str, value: String| table.row([what.to_owned(), value]);
+    let extra = format!("{} ({})", report.extra_rss_bytes, percent(report.extra_rss_fraction));
+    if report.dry_run {
+        row("resident memory", report.rss_before_bytes.to_string());
+        row("promotion would add", extra);
+    } else {
+        row("resident memory before", report.rss_before_bytes.to_string());
+        row("resident memory after", report.rss_after_bytes.map_or("ended".to_owned(), |rss| rss.to_string()));
+        row("of that by promotion", extra);
+        row("returned by demotion", report.returned_bytes.to_string());
+        row("settled", report.settled_s.map_or(format!("not in {ran_s:.1} s"), |s| format!("after {s:.1} s")));
+    }
+    row("one look", per_gib(report.scan_us_per_gib));
+    row("one clear", per_gib(report.clear_us_per_gib));
+    row("processor time of masu", format!("{:.2} s of {ran_s:.1} s", report.cpu_s));
+    table
 }

@@ -58,6 +58,20 @@ impl Terminal {
     }
 }
 
+impl Terminal {
+    /// Waits up to `time` for a program to end, and waits for those that did no more.
+    fn some_ended(&mut self, time: Duration) -> bool {
+        let mut running: Vec<PollFd<'_>> = self.programs.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+        // A wait that a signal interrupts is looked into by the caller; any other failure is a shorter wait, no harm.
+        if !poll(&mut running, Timespec::try_from(time).ok().as_ref()).is_ok_and(|ended| ended > 0) {
+            return false;
+        }
+        let mut ended = running.iter().map(|program| !program.revents().is_empty()).collect::<Vec<_>>().into_iter();
+        self.programs.retain(|_| !ended.next().unwrap_or(false));
+        true
+    }
+}
+
 impl Control for Terminal {
     fn now(&self) -> Duration {
         self.start.elapsed()
@@ -65,18 +79,9 @@ impl Control for Terminal {
 
     fn wait(&mut self, time: Duration) {
         let end = Instant::now() + time;
-        let mut running: Vec<PollFd<'_>> = self.programs.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
         loop {
             let left = end.saturating_duration_since(Instant::now()).min(SLICE);
-            if left.is_zero() || self.stop.is_set() {
-                return;
-            }
-            let timeout = Timespec::try_from(left).ok();
-            // An interrupted wait is looked into above; any other failure leaves a shorter wait, no harm.
-            if let Ok(ended) = poll(&mut running, timeout.as_ref())
-                && ended > 0
-            {
-                running.retain(|program| program.revents().is_empty());
+            if left.is_zero() || self.stop.is_set() || self.some_ended(left) {
                 return;
             }
         }
@@ -127,4 +132,26 @@ impl Control for Terminal {
 pub fn own_cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::try_from(time).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_ended_ends_one_wait_and_no_other() {
+        let mut short = std::process::Command::new("true").spawn().unwrap();
+        let mut long = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let pidfd = |child: &std::process::Child| linux::Pid(i32::try_from(child.id()).unwrap()).open().unwrap();
+        let stop = Stop(Arc::new(AtomicBool::new(false)));
+        let mut terminal = Terminal::new(stop, vec![pidfd(&short), pidfd(&long)]);
+        terminal.wait(Duration::from_secs(60));
+        assert_eq!(terminal.programs.len(), 1, "the wait ended because the short program did");
+        let begun = Instant::now();
+        terminal.wait(Duration::from_millis(300));
+        assert!(begun.elapsed() >= Duration::from_millis(300), "the next wait is a whole one");
+        long.kill().unwrap();
+        long.wait().unwrap();
+        short.wait().unwrap();
+    }
 }

@@ -71,7 +71,7 @@ fn print(out: &mut impl Write, report: &Report) -> Result<(), Failure> {
         said(&host.damon_operations, |names| if names.is_empty() { "nothing".to_owned() } else { names.join(" ") }),
     );
     row(
-        "memory limit of this group",
+        "memory limit of our own group",
         said(&host.cgroup_memory, |memory| match memory.as_ref().and_then(linux::cgroup::Memory::room) {
             Some(room) => format!("{room} left"),
             None => "none".to_owned(),

@@ -72,6 +72,11 @@ fn usage(error: &clap::Error) -> ExitCode {
         let _ = error.print();
         return ExitCode::SUCCESS;
     }
+    if error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        // The help is the answer; nobody listening is the reader's affair.
+        let _ = error.print();
+        return ExitCode::from(2);
+    }
     let text = error.to_string();
     let said = text.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
     let line: Vec<&str> = said.filter(|line| !line.is_empty() && !line.starts_with("For more")).collect();

@@ -9,6 +9,7 @@ use access::residency::ResidencySource;
 use access::walk::WalkSource;
 use access::{Rung, Source, choose_rung};
 use linux::exe::{WordSize, word_size};
+use linux::facts::Known;
 use linux::status::{self, HugePages, Status};
 use linux::{Error, KernelFiles, Pid, capabilities, damon, knobs::Knobs};
 
@@ -30,7 +31,8 @@ impl Observers {
         let rung = choose_rung(&probed.rungs, wanted).map_err(|missing| {
             let reasons: Vec<String> = missing.iter().map(|(rung, why)| format!("{rung}: {}", why.reason)).collect();
             let remedies: Vec<&str> = missing.iter().map(|(_, why)| why.remedy.as_str()).collect();
-            Failure::new(format!("cannot observe any process: {}", reasons.join("; "))).remedy(remedies.join(" "))
+            let what = if wanted.is_some() { "cannot observe by" } else { "cannot observe any process:" };
+            Failure::new(format!("{what} {}", reasons.join("; "))).remedy(remedies.join(" "))
         })?;
         if wanted.is_none() && rung != Rung::BpfWalk {
             for (better, why) in probed.rungs.best().1 {
@@ -111,7 +113,7 @@ pub fn admit(pid: Pid, purpose: Purpose) -> Result<Status, Failure> {
                 pid,
                 purpose,
                 "it is a 32-bit program",
-                "Only 64-bit programs have room for huge pages to pay.",
+                "masu works on 64-bit programs.",
             ));
         }
         Err(Error::Denied(_)) => {
@@ -144,7 +146,7 @@ fn judge(pid: Pid, status: &Status, purpose: Purpose) -> Result<(), Failure> {
     }
     if purpose == Purpose::Attach && status.huge_pages == HugePages::Forbidden {
         let why = format!("{} forbids huge pages for itself (prctl PR_SET_THP_DISABLE; THP_enabled: 0)", status.name);
-        return no(&why, "Redis: start it with `disable-thp no`, or with THP set to madvise.");
+        return no(&why, "Only the program can allow them again, so restart it; Redis with `disable-thp no`, or with THP set to madvise.");
     }
     Ok(())
 }
@@ -156,6 +158,18 @@ fn may_advise(pid: Pid, files: &impl KernelFiles) -> Result<(), Failure> {
     }
     let why = "advice to another process needs CAP_SYS_NICE: operation not permitted (EPERM)";
     Err(refuse(pid, Purpose::Attach, why, "Run as root, or with CAP_SYS_NICE and CAP_SYS_PTRACE."))
+}
+
+/// Says at once what every window would otherwise be refused for, one by one: a kernel that is too old, or has no huge
+/// pages. What could not be found out is left to the first window.
+pub fn can_promote(collapse: &Known<bool>) -> Result<(), Failure> {
+    match collapse {
+        Known::Value(true) | Known::Unknown(_) => Ok(()),
+        Known::Value(false) => {
+            let why = "cannot attach to any process: this kernel makes no window huge on demand (MADV_COLLAPSE)";
+            Err(Failure::new(why).remedy("Use Linux 6.1 or newer with CONFIG_TRANSPARENT_HUGEPAGE=y."))
+        }
+    }
 }
 
 fn refuse(pid: Pid, purpose: Purpose, why: &str, remedy: &str) -> Failure {
@@ -191,6 +205,17 @@ mod tests {
     #[test]
     fn an_ordinary_program_is_admitted() {
         assert_eq!(judge(Pid(42), &program(), Purpose::Attach), Ok(()));
+    }
+
+    #[test]
+    fn an_old_kernel_is_refused_in_one_line_and_an_unknown_one_is_tried() {
+        assert_eq!(
+            can_promote(&Known::Value(false)).unwrap_err().to_string(),
+            "masu: cannot attach to any process: this kernel makes no window huge on demand (MADV_COLLAPSE)\n    \
+             Use Linux 6.1 or newer with CONFIG_TRANSPARENT_HUGEPAGE=y."
+        );
+        assert_eq!(can_promote(&Known::Value(true)), Ok(()));
+        assert_eq!(can_promote(&Known::Unknown("cannot allocate memory (ENOMEM)".to_owned())), Ok(()));
     }
 
     #[test]

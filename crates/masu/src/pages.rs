@@ -207,12 +207,14 @@ fn table(mappings: &[&MappingHeat]) -> Result<String, Failure> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// As the paper's `/proc/PID/page_acs`: each run's address and count, and what the paper has not, its rate.
+/// As the paper's `/proc/PID/page_acs`: each run's address and count (the looks that saw it touched), and what the paper
+/// has not, its rate.
 fn print_runs(out: &mut impl Write, heat: &MappingHeat) -> std::io::Result<()> {
+    writeln!(out, "  {:<12} {:>8} {:>5}   walks/s a page", "run", "pages", "looks")?;
     for run in &heat.runs {
         let huge = if run.huge { "   huge" } else { "" };
         let Run { start, pages, accessed_reads, rate_per_s, .. } = run;
-        writeln!(out, "  {:x} {pages:>8} pages {accessed_reads:>4} reads   {rate_per_s}{huge}", start.0)?;
+        writeln!(out, "  {:<12x} {pages:>8} {accessed_reads:>5}   {:.2}{huge}", start.0, rate_per_s.get())?;
     }
     Ok(())
 }
