@@ -113,6 +113,7 @@ pub const ALL: &[LiveTest] = tests! {
     command_refusals::a_program_that_forbids_huge_pages needs [Root, MasuCommand];
     command_refusals::a_program_that_another_masu_is_attached_to needs [Root, MasuCommand, PageTableWalk];
     command_refusals::fractions_out_of_range needs [MasuCommand];
+    command_refusals::the_name_alone_shows_the_help needs [MasuCommand];
     command_refusals::one_bad_process_of_two_is_done_in_part needs [Root, MasuCommand, PageTableWalk];
     command_redis::redis_gets_huge_pages_within_the_budget_and_keeps_its_data needs [Root, MasuCommand, RedisServer, PageTableWalk, RemoteCollapse, HugePageModes];
 };

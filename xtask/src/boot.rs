@@ -6,7 +6,7 @@
 
 mod console;
 mod initramfs;
-mod kernels;
+pub mod kernels;
 mod machine;
 mod rungs;
 

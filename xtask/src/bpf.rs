@@ -35,6 +35,8 @@ const FLAGS: &[&str] = &[
     "-Wall",
     "-Wextra",
     "-Werror",
+    // A callback has the parameters that the kernel gives it.
+    "-Wno-unused-parameter",
     // Otherwise the type information would name the folder of whoever compiled it.
     "-fdebug-compilation-dir=.",
 ];

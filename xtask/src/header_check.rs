@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, ensure};
 use linux_raw_sys::general::{self as raw, page_region, pm_scan_arg};
 
+use crate::boot::kernels;
 use crate::command::{create_folder, output, program, run as run_program};
 use crate::workspace;
 
@@ -19,16 +20,24 @@ pub struct Options {
     /// A folder of kernel headers (usr/include of an unpacked linux-libc-dev), instead of the distribution's
     #[arg(long)]
     headers: Option<PathBuf>,
+    /// Debian's newest headers, which are downloaded
+    #[arg(long, conflicts_with = "headers")]
+    newest: bool,
 }
 
 /// The chore.
 pub fn run(options: &Options) -> Result<()> {
-    compare_with(options.headers.as_deref())
+    if options.newest { compare_with_newest() } else { compare_with(options.headers.as_deref()) }
 }
 
 /// Compares with the distribution's headers.
 pub fn compare() -> Result<()> {
     compare_with(None)
+}
+
+/// Compares with Debian's newest headers, which know what the host's may be too old for.
+pub fn compare_with_newest() -> Result<()> {
+    compare_with(Some(&kernels::newest_headers()?))
 }
 
 fn compare_with(headers: Option<&Path>) -> Result<()> {

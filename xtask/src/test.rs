@@ -5,7 +5,7 @@ use std::fs;
 use anyhow::{Context, Result, ensure};
 
 use crate::tally::Tally;
-use crate::{boot, check, live, workspace};
+use crate::{boot, check, header_check, live, workspace};
 
 /// Runs everything, also after a failure. The last line is `N passed, N failed, N skipped`, and stands alone; a step that
 /// did not come to its end counts as one failure.
@@ -19,6 +19,7 @@ pub fn run() -> Result<()> {
         });
     };
     step("check", &check::run_all);
+    step("Debian's newest kernel headers", &|| header_check::compare_with_newest().map(|()| Tally::default()));
     step("live tests on this kernel", &|| live::run_tests(None));
     step("live tests on Debian's kernels", &|| boot::run(&boot::Options::default()));
     let line = tally.to_string();

@@ -97,8 +97,8 @@ struct walker {
 	struct walk_request *request;
 	struct walk_answer *answer;
 	struct tables *tables;
-	__u64 top; /* virtual address of the topmost table */
-	__u64 at;  /* user address being looked at */
+	__u64 top;       /* virtual address of the topmost table */
+	__u64 at;        /* user address being looked at */
 	__u64 middle_of; /* which GiB `tables->middle` holds, plus one; 0: none */
 };
 
@@ -243,7 +243,7 @@ static long step(__u32 unused, struct walker *walker)
 	}
 	record->flags = 0;
 	if (bpf_probe_read_kernel(&walker->tables->last, sizeof(struct table),
-				  (void *)table_under(entry, req->direct_map))) {
+	                          (void *)table_under(entry, req->direct_map))) {
 		record->flags = WINDOW_UNREADABLE;
 		fill(record, 0);
 		for (int word = 0; word < 8; word++)
@@ -320,7 +320,11 @@ int walk(struct bpf_iter__task *ctx)
 	}
 
 	struct walker walker = {
-		.request = req, .answer = ans, .tables = tables, .top = top, .at = req->start,
+		.request = req,
+		.answer = ans,
+		.tables = tables,
+		.top = top,
+		.at = req->start,
 	};
 
 	bpf_loop(1 << 22, step, &walker, 0);

@@ -14,31 +14,31 @@ enum walk_mode {
 };
 
 struct walk_request {
-	__u64 start;           /* first user address to look at, a multiple of 2 MiB (in WALK_CALIBRATE: of 4 KiB) */
-	__u64 end;             /* first address after it */
-	__u64 direct_map;      /* where the kernel maps physical address 0 */
-	__u64 magic;           /* WALK_CALIBRATE: the word that stands at `start` */
-	__u32 candidates;      /* WALK_CALIBRATE: how many GiB to try below the page table's own address */
-	__u32 levels;          /* 4 or 5 */
-	__u32 mode;            /* enum walk_mode */
+	__u64 start;      /* first user address to look at, a multiple of 2 MiB (in WALK_CALIBRATE: of 4 KiB) */
+	__u64 end;        /* first address after it */
+	__u64 direct_map; /* where the kernel maps physical address 0 */
+	__u64 magic;      /* WALK_CALIBRATE: the word that stands at `start` */
+	__u32 candidates; /* WALK_CALIBRATE: how many GiB to try below the page table's own address */
+	__u32 levels;     /* 4 or 5 */
+	__u32 mode;       /* enum walk_mode */
 	__u32 unused;
 };
 
 struct walk_answer {
-	__u64 address_space;   /* tells one address space of the process from the next (exec); 0: it has none */
-	__u64 next;            /* where to go on; equals `end` when all was seen */
-	__u64 direct_map;      /* WALK_CALIBRATE: the base under which the magic word was found, or 0 */
-	__u32 records;         /* how many records were filled */
-	__u32 tasks;           /* 0: the process was gone */
+	__u64 address_space; /* tells one address space of the process from the next (exec); 0: it has none */
+	__u64 next;          /* where to go on; equals `end` when all was seen */
+	__u64 direct_map;    /* WALK_CALIBRATE: the base under which the magic word was found, or 0 */
+	__u32 records;       /* how many records were filled */
+	__u32 tasks;         /* 0: the process was gone */
 };
 
-#define WINDOW_HUGE 1u          /* mapped by one entry: one accessed bit for 2 MiB, present is full */
-#define WINDOW_UNREADABLE 2u    /* its page table went away while it was read */
+#define WINDOW_HUGE 1u       /* mapped by one entry: one accessed bit for 2 MiB, present is full */
+#define WINDOW_UNREADABLE 2u /* its page table went away while it was read */
 
 struct window_record {
-	__u64 start;           /* user address, a multiple of 2 MiB */
+	__u64 start; /* user address, a multiple of 2 MiB */
 	__u64 flags;
-	__u64 accessed[8];     /* bit n of word m: page 64m+n was walked to since the last clear */
+	__u64 accessed[8]; /* bit n of word m: page 64m+n was walked to since the last clear */
 	__u64 present[8];
 };
 

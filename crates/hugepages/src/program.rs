@@ -6,6 +6,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use access::residency::{Viewer, WindowState};
 use linux::maps::Mapping;
@@ -61,7 +62,12 @@ pub struct RunningProgram<F> {
     files: F,
     pidfd: OwnedFd,
     viewer: RefCell<Viewer>,
+    /// Where the program wants no huge pages, and when that was read.
+    unwanted: RefCell<Option<(Instant, Vec<AddressRange>)>>,
 }
+
+/// Reading smaps walks all page tables, and refusals come by the thousand: one reading answers for so long.
+const UNWANTED_FOR: Duration = Duration::from_secs(1);
 
 impl<F: KernelFiles> RunningProgram<F> {
     /// Opens it.
@@ -69,7 +75,14 @@ impl<F: KernelFiles> RunningProgram<F> {
     /// # Errors
     /// `Gone`, or `Denied` without ptrace access.
     pub fn open(files: F, pid: Pid) -> Result<RunningProgram<F>, Error> {
-        Ok(RunningProgram { pid, files, pidfd: pid.open()?, viewer: RefCell::new(Viewer::open(pid)?) })
+        let viewer = RefCell::new(Viewer::open(pid)?);
+        Ok(RunningProgram { pid, files, pidfd: pid.open()?, viewer, unwanted: RefCell::default() })
+    }
+
+    fn read_unwanted(&self) -> Vec<AddressRange> {
+        let details = smaps::details(&self.files, self.pid).unwrap_or_default();
+        let marked = details.into_iter().filter(|detail| detail.flags.contains(VmFlag::NoHugePage));
+        marked.map(|detail| detail.mapping.range).collect()
     }
 
     /// Becomes readable when the process ends.
@@ -112,9 +125,11 @@ impl<F: KernelFiles> Program for RunningProgram<F> {
     }
 
     fn forbids(&self, window: Window) -> bool {
-        let details = smaps::details(&self.files, self.pid).unwrap_or_default();
-        let around = |detail: &&smaps::Detail| detail.mapping.range.covers(window.range());
-        details.iter().find(around).is_some_and(|detail| detail.flags.contains(VmFlag::NoHugePage))
+        let mut read = self.unwanted.borrow_mut();
+        if read.as_ref().is_none_or(|(when, _)| when.elapsed() > UNWANTED_FOR) {
+            *read = Some((Instant::now(), self.read_unwanted()));
+        }
+        read.as_ref().is_some_and(|(_, ranges)| ranges.iter().any(|range| range.covers(window.range())))
     }
 }
 

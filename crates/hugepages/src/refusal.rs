@@ -97,7 +97,9 @@ impl Refusal {
     pub fn retry_after_rounds(self, refusals: u32) -> Option<u32> {
         match self {
             Refusal::NotAnonymous | Refusal::CrossesMappings | Refusal::OverBudget => Some(0), // decided anew each round
-            Refusal::Forbidden | Refusal::Invalid | Refusal::GuardPages => None,
+            Refusal::Forbidden | Refusal::GuardPages => None,
+            // EINVAL passes too: on some kernels (6.12) it also means that no page of the window is writable, as after a
+            // fork that has ended, until the program writes to one of them.
             _ => Some(1 << refusals.min(6)),
         }
     }
@@ -124,5 +126,10 @@ mod tests {
         assert_eq!([1, 2, 3].map(|n| Refusal::TryAgain.retry_after_rounds(n)), [Some(2), Some(4), Some(8)]);
         assert_eq!(Refusal::TryAgain.retry_after_rounds(1000), Some(64));
         assert_eq!(Refusal::Forbidden.retry_after_rounds(1), None);
+    }
+
+    #[test]
+    fn what_the_kernel_calls_invalid_may_be_a_window_that_a_fork_left_read_only() {
+        assert_eq!(Refusal::Invalid.retry_after_rounds(1), Some(2));
     }
 }

@@ -167,6 +167,14 @@ pub fn fractions_out_of_range(_: &Live) -> Outcome {
     refused(&["attach", "x"], line)
 }
 
+/// Whoever types only the name wants to know what there is.
+pub fn the_name_alone_shows_the_help(_: &Live) -> Outcome {
+    let said = start(&[])?.said()?;
+    assert_eq!((said.code(), said.out.as_str()), (2, ""));
+    assert!(said.err.contains("Usage: masu <COMMAND>") && said.err.contains("attach"), "{}", said.err);
+    Ok(())
+}
+
 /// The good one is served, the bad one named, and the status says that not all was done.
 pub fn one_bad_process_of_two_is_done_in_part(_: &Live) -> Outcome {
     let toy = ToyProcess::start()?;

@@ -51,10 +51,28 @@ pub fn obtain(kernel: &Kernel, fresh_index: bool) -> Result<PathBuf> {
             format!("cannot get Debian's kernel {} (with the host's index: {first:#})", kernel.series)
         })?,
     };
-    output(program("dpkg").arg("-x").arg(&package).arg(&folder))?;
-    // Tens of megabytes, of no use after unpacking.
-    fs::remove_file(&package).with_context(|| format!("cannot remove {}", package.display()))?;
+    unpack(&package, &folder)?;
     boot_image(&folder).with_context(|| format!("no boot image in the package of kernel {}", kernel.series))
+}
+
+/// The folder of the kernel headers that Debian's newest of these releases compiles with: newer than the host's, mostly.
+pub fn newest_headers() -> Result<PathBuf> {
+    let folder = workspace::target().join("kernels/headers");
+    let headers = folder.join("usr/include");
+    if !headers.is_dir() {
+        require("dpkg", "dpkg")?;
+        create_folder(&folder)?;
+        let index = private_index()?;
+        output(index.apt("apt-get").args(["download", "linux-libc-dev"]).current_dir(&folder))?;
+        unpack(&downloaded_file(&folder, "linux-libc-dev")?, &folder)?;
+    }
+    Ok(headers)
+}
+
+fn unpack(package: &Path, folder: &Path) -> Result<()> {
+    output(program("dpkg").arg("-x").arg(package).arg(folder))?;
+    // Megabytes, of no use after unpacking.
+    fs::remove_file(package).with_context(|| format!("cannot remove {}", package.display()))
 }
 
 fn boot_image(folder: &Path) -> Option<PathBuf> {

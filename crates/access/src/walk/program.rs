@@ -277,6 +277,23 @@ mod tests {
 
     use super::*;
 
+    fn refusal(errno: Errno) -> Unavailable {
+        refused("be loaded", &std::io::Error::from_raw_os_error(errno.raw_os_error()).into())
+    }
+
+    #[test]
+    fn a_locked_down_kernel_is_named_beside_the_missing_privilege() {
+        let Unavailable { reason, remedy } = refusal(Errno::PERM);
+        assert_eq!(reason, "the walk's program may not be loaded: operation not permitted (EPERM)");
+        assert!(remedy.contains("CAP_BPF") && remedy.contains("lockdown (confidentiality)"), "{remedy}");
+    }
+
+    #[test]
+    fn a_kernel_without_type_information_or_too_old_is_told_which_option_or_version_it_takes() {
+        assert!(refusal(Errno::NOENT).remedy.contains("CONFIG_DEBUG_INFO_BTF"));
+        assert!(refusal(Errno::INVAL).remedy.contains("Linux 6.1"));
+    }
+
     #[test]
     fn the_records_are_laid_out_as_in_the_compiled_program() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/bpf/walk.bpf.o");

@@ -11,8 +11,11 @@ use rustix::io::Errno;
 /// Pages of a window.
 pub const PAGES: u64 = PAGES_PER_WINDOW as u64;
 
-/// A program that touches its pages so often is seen at any look that is not cut short, and counts as using them.
+/// How often a program touches what it uses, where a test does not care.
 pub const OFTEN: Duration = Duration::from_millis(100);
+
+/// A program that touches its pages so often is seen in any round that decides, and counts as using them.
+pub const IN_USE: Duration = Duration::from_millis(1200);
 
 /// What is mapped over one window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -182,11 +185,19 @@ impl Cell {
         }
     }
 
+    /// masu looks at it, and can tell from now on whether it was split meanwhile.
+    pub fn show(&mut self) {
+        self.version_looked = Some(self.version);
+        if !self.huge {
+            (self.ours, self.probed) = (None, false);
+        }
+    }
+
     /// masu measures it. True when it may count a promotion: small before, yes to a collapse, huge after.
     pub fn measure(&mut self) -> bool {
         (self.version_measured, self.measured_small) = (Some(self.version), !self.huge);
         if !self.huge {
-            self.ours = None; // masu can tell from now on
+            self.ours = None;
         }
         let promoted = std::mem::take(&mut self.collapsed) && self.huge;
         if promoted && self.ours.is_none() {
@@ -208,7 +219,7 @@ impl Cell {
 
     /// Is it in use, and was so all the time since `began`?
     pub fn in_use_since(&self, began: Duration) -> bool {
-        self.hot > 0 && self.period <= OFTEN && self.hot_since <= began
+        self.hot > 0 && self.period <= IN_USE && self.hot_since <= began
     }
 
     /// The program touches so many pages for the first time.
@@ -234,13 +245,14 @@ impl Cell {
 
     /// The memory goes back to the kernel: MADV_DONTNEED, munmap.
     pub fn empty(&mut self) {
-        let Cell { mapped, forbidden, ours, split, version, version_looked, version_measured, .. } = *self;
-        *self = Cell { mapped, forbidden, ours, split, version, version_looked, version_measured, ..Cell::used(0) };
+        let new = Cell::used(0);
+        let Cell { mapped, forbidden, ours, probed, split, version, version_looked, version_measured, .. } = *self;
+        *self = Cell { mapped, forbidden, ours, probed, split, version, version_looked, version_measured, ..new };
     }
 
     /// Somebody splits it without giving anything back: a change of protection on one page, reclaim, the program itself.
     pub fn split_by_others(&mut self) {
-        (self.huge, self.probed) = (false, false);
+        self.huge = false;
     }
 
     /// MADV_COLLAPSE on the whole window, or khugepaged.
@@ -275,11 +287,12 @@ impl Cell {
             (self.ours, self.collapsed) = (Some(before), true);
             self.added += PAGES - before;
             self.promotions += 1;
+            self.probed = false;
         } else {
             self.added = 0; // from now on those pages are khugepaged's wish
         }
         self.filled += PAGES - before;
-        (self.zero, self.swapped, self.shared, self.huge, self.probed) = (0, 0, 0, true, false);
+        (self.zero, self.swapped, self.shared, self.huge) = (0, 0, 0, true);
         Ok(())
     }
 

@@ -183,10 +183,8 @@ impl Run {
             let ours = cells.iter().filter(|cell| cell.huge && cell.ours.is_some()).count() as u64;
             let small = cells.iter().filter(|cell| !cell.huge).count() as u64;
             let least: Bytes = cells.iter().filter(|c| c.huge).filter_map(|c| c.ours).map(cost).sum();
-            // Where a page of the program's own goes to swap, one that masu added beside it looks like it.
-            let hidden: u64 = cells.iter().map(|cell| cell.swapped).sum();
             let space = &world.spaces[program];
-            let added = if space.raced { Bytes(0) } else { space.added().saturating_sub(Pages(hidden).bytes()) };
+            let added = if space.raced { Bytes(0) } else { space.added() };
             (ours, added, small, least)
         };
         if target.promoted_now() != ours {

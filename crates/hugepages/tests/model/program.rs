@@ -157,6 +157,7 @@ impl Program for ModelProgram {
             let space = &mut world.spaces[self.index];
             let Some(index) = space.index(window) else { return WindowState::default() };
             let cell = &mut space.cells[index];
+            space.raced |= cell.collapsed && !cell.huge && cell.added > 0;
             space.promoted += u64::from(cell.measure());
             if let Some(back) = cell.split.take().filter(|_| !cell.huge) {
                 space.demoted += 1;

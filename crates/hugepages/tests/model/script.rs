@@ -241,7 +241,7 @@ fn pages(byte: u8) -> u64 {
 
 fn period(byte: u8) -> Duration {
     let often = OFTEN.as_millis();
-    let choices = [often, often / 10, 700, 5_000, 30_000];
+    let choices = [often, often / 10, 1_100, 5_000, 30_000];
     Duration::from_millis(u64::try_from(choices[usize::from(byte) % choices.len()]).unwrap_or(1))
 }
 

@@ -54,10 +54,7 @@ impl ModelSource {
                 cell.hidden -= 1;
                 continue;
             }
-            cell.version_looked = Some(cell.version);
-            if !cell.huge {
-                cell.ours = None; // whoever looks can tell from now on
-            }
+            cell.show();
             let present = cell.present();
             if cell.mapped == Mapped::Nothing || present == PageSet::EMPTY {
                 continue;

@@ -27,7 +27,8 @@ pub struct Space {
     pub version: u64,
     /// Its version when the resident memory was asked for.
     pub version_counted: Option<u64>,
-    /// A window changed between masu's measuring and its collapse.
+    /// Something happened that hides from masu what it added: a window changed between the measuring and the collapse, or
+    /// pages of the program's own went to swap beside those.
     pub raced: bool,
     /// When masu last cleared the marks.
     pub began: Duration,

@@ -140,6 +140,7 @@ impl World {
                 let cells = space.cells.len().max(1);
                 if let Some(cell) = space.cells.get_mut(event.window % cells) {
                     cell.version += 1;
+                    space.raced |= matches!(event.what, Happening::Swap(_)) && cell.added > 0;
                     event.what.change(cell, now);
                 }
             }
