@@ -1,11 +1,10 @@
 /* Prints what the kernel's headers say, for `cargo xtask header-check`: one `name number` a line, or `skip name reason`. */
+#include <asm/unistd.h>
 #include <linux/fs.h>
 #include <linux/ioctl.h>
+#include <linux/mman.h>
 #include <stddef.h>
 #include <stdio.h>
-#include <sys/mman.h>
-#include <asm-generic/mman-common.h>
-#include <sys/syscall.h>
 
 #define CONSTANT(name) printf(#name " %lld\n", (long long)(name))
 #define SIZE(type) printf("sizeof(" #type ") %zu\n", sizeof(struct type))
@@ -20,8 +19,8 @@ int main(void)
 #else
 	puts("skip MADV_COLLAPSE these headers are older than Linux 6.1");
 #endif
-	CONSTANT(SYS_process_madvise);
-	CONSTANT(SYS_pidfd_open);
+	CONSTANT(__NR_process_madvise);
+	CONSTANT(__NR_pidfd_open);
 #ifdef PAGEMAP_SCAN
 	CONSTANT(PAGEMAP_SCAN);
 	CONSTANT(PAGE_IS_WPALLOWED);

@@ -194,7 +194,20 @@ fn wanted(target: &Target) -> u64 {
     target.promoted_now() + target.plan.promote.len() as u64 + target.plan.verdicts.over_budget
 }
 
+/// Carries out the plans; what was refused leaves its part of the budget to the next in line.
 fn promote(targets: &mut [Target], s: Settings, control: &mut dyn Control) -> Result<(), Error> {
+    let refusals = |targets: &[Target]| targets.iter().map(|target| target.refusals).sum::<u64>();
+    loop {
+        let before = refusals(targets);
+        promote_planned(targets, s, control)?;
+        if refusals(targets) == before || over_looking(targets, s, control) {
+            return Ok(());
+        }
+        for_live(targets, |target| target.plan_again(s.policy))?;
+    }
+}
+
+fn promote_planned(targets: &mut [Target], s: Settings, control: &mut dyn Control) -> Result<(), Error> {
     let live = |target: &Target| target.phase != Phase::Ended;
     let plans: Vec<policy::Plan> =
         targets.iter().map(|target| if live(target) { target.plan.clone() } else { policy::Plan::default() }).collect();

@@ -63,6 +63,8 @@ pub struct Target {
     pub demoted: u64,
     /// Memory that demotion returned.
     pub returned: Bytes,
+    /// Promotions that were tried and refused.
+    pub refusals: u64,
     /// When it settled, after the start.
     pub settled_at: Option<Duration>,
     /// How often it replaced its address space (exec) meanwhile.
@@ -100,6 +102,7 @@ impl Target {
             promoted: 0,
             demoted: 0,
             returned: Bytes(0),
+            refusals: 0,
             settled_at: None,
             execs: 0,
             plan: Plan::default(),
@@ -199,9 +202,18 @@ impl Target {
         self.observed = observe::observe(self.source.map(), &mappings, &self.known, s);
         self.keep_known_of_huge_windows()?;
         self.keep_refused(s);
+        self.plan_again(s)
+    }
+
+    /// Plans from what the last look saw. Anew after a refusal: what the window would have cost is the next one's.
+    ///
+    /// # Errors
+    /// `Gone` when the process ended.
+    pub fn plan_again(&mut self, s: Settings) -> Result<(), Error> {
         let budget = self.budget()?;
-        let candidates: Vec<WindowView> =
-            self.observed.windows.iter().filter(|view| self.may_try(view.window)).copied().collect();
+        let promoted_since = |view: &WindowView| view.huge.is_none() && self.known.contains_key(&view.window);
+        let to_judge = |view: &&WindowView| self.may_try(view.window) && !promoted_since(view);
+        let candidates: Vec<WindowView> = self.observed.windows.iter().filter(to_judge).copied().collect();
         self.plan = policy::decide(&candidates, budget, s);
         // Windows that are not to be tried again yet are seen and hot all the same.
         self.plan.verdicts.seen = self.observed.windows.len() as u64;
@@ -312,6 +324,7 @@ impl Target {
             self.plan.verdicts.over_budget += 1; // as if the plan had known, and judged anew at the next look
             return;
         }
+        self.refusals += 1;
         let forbidden = why == Refusal::Invalid && self.forbidden.asks(self.program.as_ref(), window);
         let why = if forbidden { Refusal::Forbidden } else { why };
         let times = self.refused.get(&window).map_or(0, |refused| refused.times) + 1;

@@ -130,7 +130,7 @@ pub fn a_dry_run_touches_nothing(live: &Live) -> Outcome {
     let said = run_on(&mut toy, &hot, &["attach", &pid, "--dry-run"])?;
     assert_eq!((said.code(), said.err.as_str()), (0, ""));
     assert!(said.out.contains("dry run: nothing was promoted or demoted"), "{}", said.out);
-    let planned = said.out.lines().find(|line| line.contains("would promote")).ok_or("no plan")?;
+    let planned = said.out.lines().find(|line| line.contains("would be promoted")).ok_or("no plan")?;
     assert_eq!(planned.split_whitespace().last(), Some("2"));
     assert_eq!(huge_bytes(live, &toy, heap)?, 0);
     assert_eq!(present_pages(&toy, heap)?, before);
