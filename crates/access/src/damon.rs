@@ -130,7 +130,7 @@ impl<F: KernelFiles> Source for DamonSource<'_, F> {
     }
 
     fn address_space_changed(&self) -> bool {
-        false // DAMON stops watching when the process execs; its regions then end, and so does this source
+        false // DAMON follows the process; regions of the old address space age out within a second
     }
 }
 

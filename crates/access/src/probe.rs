@@ -3,7 +3,7 @@
 use linux::{Error, KernelFiles, Pid, damon};
 
 use crate::residency::Viewer;
-use crate::rung::{Rungs, Unavailable};
+use crate::rung::{Rung, Rungs, Unavailable};
 use crate::walk::Walker;
 
 /// What standing on each rung brought: the walk comes loaded, since loading it is the proof.
@@ -15,14 +15,39 @@ pub struct Probed {
     pub walker: Option<Walker>,
 }
 
-/// Tries every rung on ourselves. Costs about 0.1 s, most of it for loading the walk.
+/// Tries every rung on ourselves. Costs about 0.1 s, most of it for loading the walk. Asking what DAMON can watch sets up
+/// an idle monitor for a moment where there is none.
 pub fn probe(files: &impl KernelFiles) -> Probed {
-    let walk = Walker::load().and_then(|walker| can_clear(files).map(|()| walker));
-    let (bpf_walk, walker) = match walk {
+    let (bpf_walk, walker) = walk(files);
+    Probed { rungs: Rungs { bpf_walk, damon_vaddr: damon_vaddr(files), residency: residency() }, walker }
+}
+
+/// Tries the rung that is wanted, or else the rungs from the best one on up to the first that holds, so that nothing of
+/// the host is touched for a rung that nobody stands on.
+pub fn probe_for(files: &impl KernelFiles, wanted: Option<Rung>) -> Probed {
+    let not_asked = || Err(Unavailable { reason: "it was not asked for".to_owned(), remedy: String::new() });
+    let mut probed = Probed {
+        rungs: Rungs { bpf_walk: not_asked(), damon_vaddr: not_asked(), residency: not_asked() },
+        walker: None,
+    };
+    for rung in Rung::ALL.into_iter().filter(|rung| wanted.is_none_or(|wanted| wanted == *rung)) {
+        match rung {
+            Rung::BpfWalk => (probed.rungs.bpf_walk, probed.walker) = walk(files),
+            Rung::DamonVaddr => probed.rungs.damon_vaddr = damon_vaddr(files),
+            Rung::Residency => probed.rungs.residency = residency(),
+        }
+        if probed.rungs.get(rung).is_ok() {
+            break;
+        }
+    }
+    probed
+}
+
+fn walk(files: &impl KernelFiles) -> (Result<(), Unavailable>, Option<Walker>) {
+    match Walker::load().and_then(|walker| can_clear(files).map(|()| walker)) {
         Ok(walker) => (Ok(()), Some(walker)),
         Err(why) => (Err(why), None),
-    };
-    Probed { rungs: Rungs { bpf_walk, damon_vaddr: damon_vaddr(files), residency: residency() }, walker }
+    }
 }
 
 /// The walk reads; without the clear it would see what was touched since ever. The peak of our own RSS is the one mark

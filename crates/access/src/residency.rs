@@ -28,6 +28,8 @@ pub struct WindowState {
     pub shared: Pages,
     /// Guard pages. Kernels before 6.15 do not tell; their collapse refuses by itself.
     pub guards: Pages,
+    /// Pages of a file or of shared memory.
+    pub file: Pages,
     /// Mapped by one entry.
     pub huge: bool,
 }
@@ -100,6 +102,7 @@ fn tally(entries: &[PageEntry], zero: &PageSet, huge: bool) -> WindowState {
         state.resident.0 += u64::from(resident);
         state.shared.0 += u64::from(resident && !entry.is_exclusive());
         state.swapped.0 += u64::from(entry.is_swapped() && !entry.is_guard());
+        state.file.0 += u64::from(resident && entry.is_file());
         state.guards.0 += u64::from(entry.is_guard());
     }
     state
@@ -210,6 +213,8 @@ impl<F: KernelFiles> Source for ResidencySource<F> {
 
     fn look(&mut self) -> Result<(), Error> {
         let stopwatch = Stopwatch::start();
+        // The open file means the address space it was opened on; after exec there is a new one.
+        self.pagemap = Pagemap::open(self.pid)?;
         let mappings: Vec<Mapping> = linux::maps::maps(&self.files, self.pid)?;
         let mut windows = Vec::new();
         for mapping in mappings.iter().filter(|mapping| mapping.permissions.read && mapping.path != "[vsyscall]") {
@@ -234,7 +239,7 @@ impl<F: KernelFiles> Source for ResidencySource<F> {
     }
 
     fn address_space_changed(&self) -> bool {
-        false // the open file keeps meaning the old address space; reading it then fails with "gone"
+        false // each look is of the address space of its moment, and nothing is kept from one to the next
     }
 }
 
@@ -253,11 +258,13 @@ mod tests {
         entries[2] = PageEntry(PRESENT); // the zero page
         entries[3] = PageEntry(1 << 62);
         entries[4] = PageEntry(1 << 58);
+        entries[5] = PageEntry(PRESENT | EXCLUSIVE | 1 << 61);
         let mut zero = PageSet::EMPTY;
         zero.insert(2);
         let state = tally(&entries, &zero, false);
         let expected = WindowState {
-            resident: Pages(2),
+            resident: Pages(3),
+            file: Pages(1),
             zero: Pages(1),
             swapped: Pages(1),
             shared: Pages(1),

@@ -57,6 +57,10 @@ fn obstacle(state: WindowState, budget_left: Bytes, cgroup_room: Option<Bytes>) 
     if state.resident == Pages(0) {
         return Some(Refusal::NotResident);
     }
+    if state.file > Pages(0) {
+        // Mapped there since the look: what was planned for the heap is not done to a file or to shared memory.
+        return Some(Refusal::NotAnonymous);
+    }
     if state.guards > Pages(0) {
         return Some(Refusal::GuardPages);
     }
@@ -143,6 +147,7 @@ mod tests {
         swapped: Pages(0),
         shared: Pages(0),
         guards: Pages(0),
+        file: Pages(0),
         huge: false,
     };
 
@@ -154,6 +159,7 @@ mod tests {
         assert_eq!(check(WindowState { resident: Pages(0), ..DENSE }), Some(Refusal::NotResident));
         assert_eq!(check(WindowState { guards: Pages(1), ..DENSE }), Some(Refusal::GuardPages));
         assert_eq!(check(WindowState { shared: Pages(1), ..DENSE }), Some(Refusal::Shared));
+        assert_eq!(check(WindowState { file: Pages(1), ..DENSE }), Some(Refusal::NotAnonymous));
         assert_eq!(check(WindowState { swapped: Pages(1), ..DENSE }), Some(Refusal::Swapped));
     }
 

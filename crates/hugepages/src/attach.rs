@@ -10,7 +10,7 @@ use access::estimate;
 use linux::Error;
 
 use crate::pace::{self, Pace};
-use crate::policy;
+use crate::policy::{self, Growth};
 use crate::target::{Phase, Target};
 
 /// What the loop needs from whoever runs it.
@@ -82,17 +82,15 @@ pub struct Settings {
 /// What the figures under `bench/` were measured with.
 pub const ROUND_MIN: (Duration, Duration) = (Duration::from_millis(1280), Duration::from_millis(640));
 
-/// Works on `targets` until the end that `s` names. A program that ends on the way is left out from then on.
-///
-/// # Errors
-/// What is not a program's end: a privilege lost, a file that makes no sense.
-pub fn attach(targets: &mut [Target], s: Settings, control: &mut dyn Control) -> Result<(), Error> {
+/// Works on `targets` until the end that `s` names. A program that ends on the way, or that cannot be worked on any more
+/// ([`Target::failure`]), is left out from then on.
+pub fn attach(targets: &mut [Target], s: Settings, control: &mut dyn Control) {
     let mut watch = Duration::ZERO;
     loop {
         let cpu_before = control.cpu_time();
-        round(targets, s, control, watch)?;
+        round(targets, s, control, watch);
         if over(targets, s, control) || (s.dry_run && !matches!(s.until, Until::For(_))) {
-            return Ok(());
+            return;
         }
         let settled = targets.iter().all(|target| target.phase != Phase::Watching);
         let spent = control.cpu_time().saturating_sub(cpu_before);
@@ -120,37 +118,42 @@ fn pause(time: Duration, s: Settings, control: &mut dyn Control) {
 
 /// One round. A settled program is watched for the whole time to the next one, `watch`, so that what is used now and then
 /// is not taken for idle.
-fn round(targets: &mut [Target], s: Settings, control: &mut dyn Control, watch: Duration) -> Result<(), Error> {
-    for_live(targets, Target::begin_round)?;
-    let open = targets.iter().any(|target| target.promoted == 0 || target.under_suspicion() > 0);
+fn round(targets: &mut [Target], s: Settings, control: &mut dyn Control, watch: Duration) {
+    for_live(targets, Target::begin_round);
+    let open = targets.iter().any(|target| target.promoted == 0 || target.under_suspicion(s.policy) > 0);
     let shortest = if open { s.round_min.0 } else { s.round_min.1 };
+    let new = targets.iter().any(Target::is_new);
     let mut due = None;
-    let mut wanted_before = None;
+    let mut before = None;
     loop {
         let next = next_due(due, targets);
-        pause(next.saturating_sub(oldest(targets)), s, control);
-        look(targets, s, control)?;
-        let wanted: u64 = targets.iter().map(wanted).sum();
-        let steady = wanted_before == Some(wanted);
+        look_at(next, targets, s, control);
+        let now = growth(targets);
+        let steady = before.is_some_and(
+            |before: Growth| {
+                if new { policy::is_steady(before, now) } else { before.wanted == now.wanted }
+            },
+        );
         if (next >= shortest && steady) || next >= estimate::LAST_LOOK || over_looking(targets, s, control) {
             break;
         }
-        (due, wanted_before) = (Some(next), Some(wanted));
+        (due, before) = (Some(next), Some(now));
     }
-    let left = watch.saturating_sub(oldest(targets));
-    if !left.is_zero() && !over_looking(targets, s, control) {
+    if oldest(targets) < watch && !over_looking(targets, s, control) {
         control.progress(Doing::Watching, targets);
-        pause(left, s, control);
-        look(targets, s, control)?;
+        look_at(watch, targets, s, control);
     }
     if control.stop() {
-        return Ok(());
+        return;
     }
     if !s.dry_run {
         control.in_haste(true);
-        let acted = promote(targets, s, control).and_then(|()| give_back(targets, s, control));
+        promote(targets, s, control);
+        give_back(targets, s, control);
         control.in_haste(false);
-        acted?;
+    }
+    if over_looking(targets, s, control) {
+        return; // a round that was cut short says nothing about settling
     }
     let now = control.now();
     for_live(targets, |target| {
@@ -160,13 +163,22 @@ fn round(targets: &mut [Target], s: Settings, control: &mut dyn Control, watch: 
             target.settled_at.get_or_insert(now);
         }
         Ok(())
-    })
+    });
 }
 
-fn look(targets: &mut [Target], s: Settings, control: &mut dyn Control) -> Result<(), Error> {
-    for_live(targets, |target| target.look(s.policy))?;
-    control.progress(Doing::Looking { age: oldest(targets) }, targets);
-    Ok(())
+/// Looks when the observation has reached `age`. The end of a program cuts the waiting short, and so not what is seen of
+/// the others: once it is known, the rest is waited for.
+fn look_at(age: Duration, targets: &mut [Target], s: Settings, control: &mut dyn Control) {
+    let ended = |targets: &[Target]| targets.iter().filter(|target| target.phase == Phase::Ended).count();
+    loop {
+        let ended_before = ended(targets);
+        pause(age.saturating_sub(oldest(targets)), s, control);
+        for_live(targets, |target| target.look(s.policy));
+        control.progress(Doing::Looking { age: oldest(targets) }, targets);
+        if ended(targets) == ended_before || oldest(targets) >= age || over_looking(targets, s, control) {
+            return;
+        }
+    }
 }
 
 /// Looking is cut short by a stop or the end of the run, not by having settled.
@@ -189,25 +201,30 @@ fn oldest(targets: &[Target]) -> Duration {
     live.map(|target| target.source().age()).max().unwrap_or_default()
 }
 
-/// Windows that are huge by us or deserve to be: when this stands still, twice the time has shown nothing new.
-fn wanted(target: &Target) -> u64 {
-    target.promoted_now() + target.plan.promote.len() as u64 + target.plan.verdicts.over_budget
-}
-
-/// Carries out the plans; what was refused leaves its part of the budget to the next in line.
-fn promote(targets: &mut [Target], s: Settings, control: &mut dyn Control) -> Result<(), Error> {
-    let refusals = |targets: &[Target]| targets.iter().map(|target| target.refusals).sum::<u64>();
-    loop {
-        let before = refusals(targets);
-        promote_planned(targets, s, control)?;
-        if refusals(targets) == before || over_looking(targets, s, control) {
-            return Ok(());
-        }
-        for_live(targets, |target| target.plan_again(s.policy))?;
+/// What tells whether longer looking could change a verdict.
+fn growth(targets: &[Target]) -> Growth {
+    let wanted =
+        |target: &Target| target.promoted_now() + target.plan.promote.len() as u64 + target.plan.verdicts.over_budget;
+    Growth {
+        wanted: targets.iter().map(wanted).sum(),
+        compact_pages: targets.iter().map(|target| target.plan.verdicts.compact_pages).sum(),
     }
 }
 
-fn promote_planned(targets: &mut [Target], s: Settings, control: &mut dyn Control) -> Result<(), Error> {
+/// Carries out the plans; what was refused leaves its part of the budget to the next in line.
+fn promote(targets: &mut [Target], s: Settings, control: &mut dyn Control) {
+    let refusals = |targets: &[Target]| targets.iter().map(|target| target.refusals).sum::<u64>();
+    loop {
+        let before = refusals(targets);
+        promote_planned(targets, s, control);
+        if refusals(targets) == before || over_looking(targets, s, control) {
+            return;
+        }
+        for_live(targets, |target| target.plan_again(s.policy));
+    }
+}
+
+fn promote_planned(targets: &mut [Target], s: Settings, control: &mut dyn Control) {
     let live = |target: &Target| target.phase != Phase::Ended;
     let plans: Vec<policy::Plan> =
         targets.iter().map(|target| if live(target) { target.plan.clone() } else { policy::Plan::default() }).collect();
@@ -221,53 +238,48 @@ fn promote_planned(targets: &mut [Target], s: Settings, control: &mut dyn Contro
         let start = control.now();
         let target = &mut targets[index];
         if live(target) {
-            one(target, |target| target.promote(&promotion, s.policy))?;
+            one(target, |target| target.promote(&promotion, s.policy));
         }
         let took = control.now().saturating_sub(start);
         control.progress(Doing::Promoting { done, planned }, targets);
         pause(pace.pause_after(took, s.pace), s, control);
     }
-    Ok(())
 }
 
 /// Demotes what was found idle twice, and probes what was found idle. Nobody waits for such windows, so their pace is the
 /// plain one.
-fn give_back(targets: &mut [Target], s: Settings, control: &mut dyn Control) -> Result<(), Error> {
+fn give_back(targets: &mut [Target], s: Settings, control: &mut dyn Control) {
     let mut pace = Pace::default();
     for index in 0..targets.len() {
         let mut plan = policy::Plan::default();
         for_live(&mut targets[index..=index], |target| {
             plan = target.plan_giving_back(s.policy)?;
             Ok(())
-        })?;
+        });
         let demote = plan.demote.iter().map(|window| (true, *window));
         for (is_demotion, window) in demote.chain(plan.probe.iter().map(|window| (false, *window))) {
             if over_looking(targets, s, control) {
-                return Ok(());
+                return;
             }
             let start = control.now();
             let work = |target: &mut Target| if is_demotion { target.demote(window) } else { target.probe(window) };
-            for_live(&mut targets[index..=index], work)?;
+            for_live(&mut targets[index..=index], work);
             pause(pace.pause_after(control.now().saturating_sub(start), s.pace), s, control);
         }
     }
-    Ok(())
 }
 
-/// Does something with every program that has not ended; a program that ends meanwhile is marked, not an error.
-fn for_live(targets: &mut [Target], mut work: impl FnMut(&mut Target) -> Result<(), Error>) -> Result<(), Error> {
+/// Does something with every program that has not ended. One that ends meanwhile, or that cannot be worked on any more
+/// (a privilege lost at exec), is left out from then on; the others go on.
+fn for_live(targets: &mut [Target], mut work: impl FnMut(&mut Target) -> Result<(), Error>) {
     for target in targets.iter_mut().filter(|target| target.phase != Phase::Ended) {
-        one(target, &mut work)?;
+        one(target, &mut work);
     }
-    Ok(())
 }
 
-fn one(target: &mut Target, work: impl FnOnce(&mut Target) -> Result<(), Error>) -> Result<(), Error> {
-    match work(target) {
-        Err(error) if error.is_gone() => {
-            target.phase = Phase::Ended;
-            Ok(())
-        }
-        other => other,
+fn one(target: &mut Target, work: impl FnOnce(&mut Target) -> Result<(), Error>) {
+    if let Err(error) = work(target) {
+        target.phase = Phase::Ended;
+        target.failure = Some(error).filter(|error| !error.is_gone());
     }
 }

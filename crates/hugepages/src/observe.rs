@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use access::{AccessMap, Rung, WindowHeat};
 use linux::maps::Mapping;
-use quantities::{PAGES_PER_WINDOW, Pages, Rate, Window};
+use quantities::{Pages, Rate, Window};
 
 use crate::Refusal;
 use crate::policy::{HugeView, Settings, WindowView, hot_pages_needed};
@@ -21,12 +21,19 @@ pub struct Known {
     /// It was asked to split and did not (locked memory), or was given back before and somebody else made it huge again:
     /// it is left as it is.
     pub left_alone: bool,
+    /// Times that masu gave it back before it promoted it again.
+    pub given_back: u32,
 }
 
 impl Known {
-    /// All of it was resident before masu promoted it: splitting it would return nothing.
-    pub fn is_full(&self) -> bool {
-        self.before.is_some_and(|before| before.resident == Pages(PAGES_PER_WINDOW as u64))
+    /// As the policy judges it.
+    pub fn view(&self) -> HugeView {
+        HugeView {
+            resident_before: self.before.map(|before| before.resident),
+            idle_rounds: self.idle_rounds,
+            probed: self.probed,
+            given_back: self.given_back,
+        }
     }
 }
 
@@ -92,14 +99,7 @@ fn view(map: &AccessMap, heat: &WindowHeat, known: Option<&Known>, s: Settings) 
         Rung::Residency => (present, Rate::per_second(f64::from(heat.present.count()))),
         _ => map.heat(heat, s.hot_rate),
     };
-    let huge = heat.huge.then(|| {
-        let known = known.copied().unwrap_or_default();
-        HugeView {
-            resident_before: known.before.map(|before| before.resident),
-            idle_rounds: known.idle_rounds,
-            probed: known.probed,
-        }
-    });
+    let huge = heat.huge.then(|| known.copied().unwrap_or_default().view());
     WindowView { window: heat.window, hot, resident: present, walks, huge }
 }
 

@@ -15,7 +15,8 @@
 //! - **A budget.** A promotion costs `(512 − resident) · 4 KiB`; windows are taken by saved walks per byte until
 //!   `max_extra_rss` of the resident memory is spent. Windows that are fully resident cost nothing and go first.
 //! - **Demotion.** A huge window that nothing touched for `idle_rounds` is given back if that returns memory, sooner
-//!   (`idle_rounds_thin`) when most of it was never touched before its promotion. Its translation may just have stayed
+//!   (`idle_rounds_thin`) when most of it was never touched before its promotion, later when it was given back before
+//!   and deserved a huge page again: the patience with it doubles each time. Its translation may just have stayed
 //!   in the TLB, so it is first *probed*: its accessed bit is cleared with a flush, and one more round must pass idle.
 //! - The program is not asked to compact here; the windows for which it would be are counted (`Verdict::Compact`).
 //!
@@ -80,6 +81,8 @@ pub struct HugeView {
     pub idle_rounds: u32,
     /// Its accessed bit was cleared with a flush at the end of the last round.
     pub probed: bool,
+    /// Times that masu gave it back, and it deserved a huge page again.
+    pub given_back: u32,
 }
 
 /// What is to become of a window.
@@ -140,6 +143,8 @@ pub struct Tally {
     pub over_budget: u64,
     /// [`Verdict::Compact`].
     pub compact: u64,
+    /// The hot pages of those: while they grow, longer looking may yet find enough.
+    pub compact_pages: u64,
 }
 
 /// The memory that promotion may still add.
@@ -184,7 +189,10 @@ pub fn decide(windows: &[WindowView], budget: Budget, s: Settings) -> Plan {
                 hot: view.hot,
                 resident: view.resident,
             }),
-            Verdict::Compact => plan.verdicts.compact += 1,
+            Verdict::Compact => {
+                plan.verdicts.compact += 1;
+                plan.verdicts.compact_pages += view.hot.0;
+            }
             Verdict::Probe => plan.probe.push(view.window),
             Verdict::Demote => plan.demote.push(view.window),
             Verdict::OverBudget | Verdict::Leave | Verdict::Keep => {}
@@ -222,18 +230,35 @@ pub fn judge(view: &WindowView, s: Settings) -> Verdict {
 }
 
 fn judge_huge(huge: HugeView, s: Settings) -> Verdict {
-    let full = huge.resident_before == Some(Pages(PAGES_PER_WINDOW as u64));
-    if full {
+    if is_full(huge) {
         return Verdict::Keep; // splitting it would return nothing
     }
-    let thin = huge.resident_before.is_some_and(|before| before.0 < PAGES_PER_WINDOW as u64 / 2);
-    let patience = if thin { s.idle_rounds_thin } else { s.idle_rounds };
     match huge {
         HugeView { idle_rounds: 0, .. } => Verdict::Keep,
         HugeView { probed: true, .. } => Verdict::Demote,
-        HugeView { idle_rounds, .. } if idle_rounds >= patience => Verdict::Probe,
+        HugeView { idle_rounds, .. } if idle_rounds >= patience(huge, s) => Verdict::Probe,
         _ => Verdict::Keep,
     }
+}
+
+fn is_full(huge: HugeView) -> bool {
+    huge.resident_before == Some(Pages(PAGES_PER_WINDOW as u64))
+}
+
+/// Idle rounds before a window is probed. A window that is swept every few seconds is idle in most rounds, and would be
+/// promoted and given back without end: so each time was too early, and the next one comes twice as late.
+fn patience(huge: HugeView, s: Settings) -> u32 {
+    let thin = huge.resident_before.is_some_and(|before| before.0 < PAGES_PER_WINDOW as u64 / 2);
+    let first = if thin { s.idle_rounds_thin } else { s.idle_rounds };
+    first.saturating_mul(1 << huge.given_back.min(6))
+}
+
+/// Is a huge window on its way to be given back? From the second idle round on, later when it was given back too early
+/// before: what is swept every few seconds is idle now and then and must not keep the program from settling.
+pub fn is_suspect(huge: HugeView, s: Settings) -> bool {
+    let half = patience(huge, s).div_ceil(2);
+    let from = if huge.given_back == 0 { half.min(2) } else { half + 1 };
+    !is_full(huge) && (huge.probed || huge.idle_rounds >= from.max(1))
 }
 
 /// The most saved walks per byte first; what costs nothing before everything else, by walks; equal ones by address.
@@ -259,6 +284,22 @@ pub fn share_turns(plans: &[Plan]) -> Vec<(usize, Promotion)> {
         .collect();
     all.sort_by(|a, b| by_saved_walks_per_byte(&a.1, &b.1).then(a.0.cmp(&b.0)));
     all
+}
+
+/// Twice the time has shown nothing that could change a verdict: no other windows deserve a huge page, and those with too
+/// few hot pages did not gain a tenth. Where pages are touched at random, all of them come in sight in time, a few at
+/// each look: then a verdict on the first of them would be one on the length of the look.
+pub fn is_steady(before: Growth, now: Growth) -> bool {
+    before.wanted == now.wanted && now.compact_pages * 10 <= before.compact_pages * 11
+}
+
+/// What is compared between one look and the next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Growth {
+    /// Windows that are huge by masu or deserve to be.
+    pub wanted: u64,
+    /// Hot pages of windows that have some, too few.
+    pub compact_pages: u64,
 }
 
 /// What another hot fraction would have done.

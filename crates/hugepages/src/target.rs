@@ -1,6 +1,6 @@
 //! One program under attach: what observes it, what acts on it, and what is known of its windows.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use access::{Rung, Source};
@@ -69,6 +69,8 @@ pub struct Target {
     pub settled_at: Option<Duration>,
     /// How often it replaced its address space (exec) meanwhile.
     pub execs: u32,
+    /// Why it cannot be worked on any more, when it has not simply ended.
+    pub failure: Option<Error>,
     /// The plan of the last look.
     pub plan: Plan,
     program: Box<dyn Program>,
@@ -79,7 +81,8 @@ pub struct Target {
     /// The sum over `known` and `left_behind`, kept along, for a program may have a million windows.
     extra_rss: Bytes,
     refused: BTreeMap<Window, Refused>,
-    given_back: BTreeSet<Window>,
+    /// Windows that masu split, and how often.
+    given_back: BTreeMap<Window, u32>,
     forbidden: Forbidden,
     observed: Observed,
     settling: Settling,
@@ -105,6 +108,7 @@ impl Target {
             refusals: 0,
             settled_at: None,
             execs: 0,
+            failure: None,
             plan: Plan::default(),
             program,
             source,
@@ -112,13 +116,18 @@ impl Target {
             left_behind: BTreeMap::new(),
             extra_rss: Bytes(0),
             refused: BTreeMap::new(),
-            given_back: BTreeSet::new(),
+            given_back: BTreeMap::new(),
             forbidden: Forbidden::default(),
             observed: Observed::default(),
             settling: Settling::default(),
             round: 0,
             changed_in_round: 0,
         })
+    }
+
+    /// In its first round.
+    pub fn is_new(&self) -> bool {
+        self.round <= 1
     }
 
     /// Its observer.
@@ -238,6 +247,7 @@ impl Target {
         self.observed = Observed::default();
         self.plan = Plan::default();
         self.settling = Settling::default();
+        (self.phase, self.settled_at) = (Phase::Watching, None);
     }
 
     /// Windows that are huge stay known. Those of masu's that this look does not show so are measured, for a look is a
@@ -246,7 +256,7 @@ impl Target {
         let mut known = std::mem::take(&mut self.known);
         for view in self.observed.windows.iter().filter(|view| view.huge.is_some()) {
             // One that masu gave back and that is huge again was wanted by khugepaged or the program: no tug of war.
-            let new = Known { left_alone: self.given_back.contains(&view.window), ..Known::default() };
+            let new = Known { left_alone: self.given_back.contains_key(&view.window), ..Known::default() };
             self.known.insert(view.window, known.remove(&view.window).unwrap_or(new));
             self.left_behind.remove(&view.window);
         }
@@ -305,7 +315,8 @@ impl Target {
                 // What an earlier promotion left there is no memory of the program's own.
                 let resident = self.left_behind.remove(&window).map_or(resident_before, |left| left.before);
                 let before = Before { hot: promotion.hot, resident, walks: promotion.walks };
-                self.known.insert(window, Known { before: Some(before), ..Known::default() });
+                let given_back = self.given_back.get(&window).copied().unwrap_or(0);
+                self.known.insert(window, Known { before: Some(before), given_back, ..Known::default() });
                 self.extra_rss += policy::cost(resident_before);
                 self.refused.remove(&window);
                 self.promoted += 1;
@@ -344,13 +355,13 @@ impl Target {
     /// Ends the round. True when the program has settled: nothing changed, and no huge window is on its way to be given
     /// back.
     pub fn settle(&mut self, s: Settings) -> bool {
-        let unsettled = self.changed_in_round + self.under_suspicion();
+        let unsettled = self.changed_in_round + self.under_suspicion(s);
         self.settling.after_round(unsettled, self.observed.windows.len() as u64, s)
     }
 
-    /// Huge windows that were idle in this round and would return memory: their verdict is still open.
-    pub fn under_suspicion(&self) -> u64 {
-        let is_open = |known: &&Known| !known.left_alone && known.idle_rounds > 0 && !known.is_full();
+    /// Huge windows whose verdict is open: idle, and on their way to be given back.
+    pub fn under_suspicion(&self, s: Settings) -> u64 {
+        let is_open = |known: &&Known| !known.left_alone && policy::is_suspect(known.view(), s);
         self.known.values().filter(is_open).count() as u64
     }
 
@@ -368,11 +379,7 @@ impl Target {
     fn huge_views(&self) -> Vec<WindowView> {
         let with_known = |view: &WindowView| {
             let known = self.known.get(&view.window).filter(|known| !known.left_alone)?;
-            let huge = policy::HugeView {
-                resident_before: known.before.map(|before| before.resident),
-                idle_rounds: known.idle_rounds,
-                probed: known.probed,
-            };
+            let huge = known.view();
             Some(WindowView { huge: view.huge.map(|_| huge), ..*view })
         };
         self.observed.windows.iter().filter(|view| view.huge.is_some()).filter_map(with_known).collect()
@@ -395,15 +402,17 @@ impl Target {
     /// # Errors
     /// `Gone` when the process ended.
     pub fn demote(&mut self, window: Window) -> Result<(), Error> {
-        let known = self.known.remove(&window).unwrap_or_default();
-        let resident = match act::demote(self.program.as_ref(), window)? {
+        let known = self.known.get(&window).copied().unwrap_or_default();
+        let outcome = act::demote(self.program.as_ref(), window)?;
+        self.known.remove(&window);
+        let resident = match outcome {
             Demoted::No => {
                 self.known.insert(window, Known { left_alone: true, ..known });
                 return Ok(());
             }
             Demoted::Already { resident } => resident,
             Demoted::Yes { returned, resident } => {
-                self.given_back.insert(window);
+                *self.given_back.entry(window).or_insert(0) += 1;
                 self.demoted += 1;
                 self.returned += returned;
                 self.changed_in_round += 1;
@@ -418,16 +427,18 @@ impl Target {
         Ok(())
     }
 
-    /// Splits every window that masu promoted (`--undo`).
-    ///
-    /// # Errors
-    /// `Gone` when the process ended.
-    pub fn undo(&mut self) -> Result<(), Error> {
+    /// Splits every window that masu promoted (`--undo`) and returns how many stayed huge all the same. A program that has
+    /// ended has nothing to undo.
+    pub fn undo(&mut self) -> u64 {
         let ours: Vec<Window> =
             self.known.iter().filter(|(_, known)| known.before.is_some()).map(|(window, _)| *window).collect();
         for window in ours {
-            self.demote(window)?;
+            match self.demote(window) {
+                Err(error) if error.is_gone() => return 0,
+                // What was not split is still known, and counted below.
+                Ok(()) | Err(_) => {}
+            }
         }
-        Ok(())
+        self.promoted_now()
     }
 }

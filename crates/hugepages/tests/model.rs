@@ -78,6 +78,19 @@ proptest! {
     }
 
     #[test]
+    fn no_window_goes_back_and_forth_for_ever(script in stationary_scripts(), period_ms in 100u64..60_000) {
+        let mut script = script;
+        (script.settings.until, script.settings.dry_run) = (Until::Stopped, false);
+        script.horizon = Duration::from_secs(1000);
+        let cells = script.spaces.iter_mut().flat_map(|space| &mut space.cells);
+        cells.for_each(|cell| cell.period = Duration::from_millis(period_ms));
+        let run = run(script);
+        let world = run.world.borrow();
+        let often = world.spaces.iter().flat_map(|space| &space.cells).map(|cell| cell.promotions).max();
+        prop_assert!(often <= Some(8), "one window was promoted {often:?} times");
+    }
+
+    #[test]
     fn a_dry_run_looks_for_one_round_and_gives_no_advice(script in scripts()) {
         let mut script = script;
         (script.settings.dry_run, script.settings.until) = (true, Until::Settled);

@@ -3,10 +3,11 @@
 use std::io::{IsTerminal, Write, stdout};
 use std::sync::Arc;
 
+use access::Rung;
 use hugepages::attach::{Control, ROUND_MIN, Settings, Until, attach};
 use hugepages::program::RunningProgram;
 use hugepages::report::Report;
-use hugepages::target::Target;
+use hugepages::target::{Phase, Target};
 use hugepages::{pace, policy};
 use linux::Pid;
 use quantities::Fraction;
@@ -26,37 +27,44 @@ pub fn run(task: &AttachTask) -> Result<Done, Failure> {
     // Everything that can be said against a process is said before anything is loaded.
     let (admitted, mut done) = each(&pids, |pid| {
         let status = admit(pid, Purpose::Attach)?;
-        Ok((pid, status.name, Arc::new(hold(pid)?)))
+        Ok((pid, status.name, Arc::new(hold(pid, Purpose::Attach)?)))
     })?;
     can_promote(&linux::facts::collapse(&*HOST))?;
     let observers = Observers::find(task.rung)?;
+    if observers.rung == Rung::DamonVaddr && admitted.len() > 1 {
+        let line = "cannot attach to several processes by damon-vaddr: the kernel's interface watches one at a time";
+        return Err(
+            Failure::new(line).remedy("Attach to one process; `masu facts` says why the walk does not hold here.")
+        );
+    }
     let (opened, in_part) = each(&admitted, |(pid, name, _held)| open(&observers, pid, name))?;
     done = done.max(in_part);
     let (mut targets, programs): (Vec<Target>, Vec<_>) = opened.into_iter().unzip();
 
     let mut terminal = Terminal::new(stop, programs);
     let settings = settings(task);
-    let outcome = attach(&mut targets, settings, &mut terminal);
+    attach(&mut targets, settings, &mut terminal);
     terminal.finish();
     if task.undo {
         for target in &mut targets {
-            // A program that ended has nothing left to undo.
-            let _ = target.undo();
+            let left = target.undo();
+            if left > 0 {
+                eprintln!("masu: {left} windows of process {} stayed huge: locked, or shared after a fork", target.pid);
+                done = done.max(Done::InPart);
+            }
         }
     }
     let reports: Vec<Report> = targets.iter().map(|target| Report::of(target, own_cpu_time(), task.dry_run)).collect();
     for report in &reports {
-        if task.json {
-            print_json(report)?
-        } else {
-            print_table(report, terminal.now().as_secs_f64())?
-        }
-        if report.ended {
-            eprintln!("masu: process {} ({}) ended meanwhile", report.pid, report.name);
-            done = done.max(Done::InPart);
-        }
+        if task.json { print_json(report)? } else { print_table(report, terminal.now().as_secs_f64())? }
     }
-    outcome.map_err(|error| Failure::at_process(&error))?;
+    for target in targets.iter().filter(|target| target.phase == Phase::Ended) {
+        match &target.failure {
+            Some(error) => eprintln!("{}", Failure::at_process(error)),
+            None => eprintln!("masu: process {} ({}) ended meanwhile", target.pid, target.name),
+        }
+        done = done.max(Done::InPart);
+    }
     Ok(done)
 }
 

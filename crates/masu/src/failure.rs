@@ -31,9 +31,9 @@ impl Failure {
         let failure = Failure::new(error);
         match error {
             linux::Error::Gone(_) => failure.remedy("The process has ended; `pgrep -a NAME` finds a running one."),
-            linux::Error::Denied(_) => {
-                failure.remedy("Run as root, or with CAP_SYS_PTRACE, CAP_SYS_NICE, CAP_BPF, CAP_PERFMON and CAP_DAC_OVERRIDE.")
-            }
+            linux::Error::Denied(_) => failure.remedy(
+                "Run as root, or with CAP_SYS_PTRACE, CAP_SYS_NICE, CAP_BPF, CAP_PERFMON and CAP_DAC_OVERRIDE.",
+            ),
             linux::Error::Unsupported(_) => {
                 failure.remedy("`masu facts` lists what this host offers and what is missing.")
             }

@@ -4,7 +4,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 
 use access::damon::DamonSource;
-use access::probe::{Probed, probe};
+use access::probe::{Probed, probe_for};
 use access::residency::ResidencySource;
 use access::walk::WalkSource;
 use access::{Rung, Source, choose_rung};
@@ -27,7 +27,7 @@ pub struct Observers {
 impl Observers {
     /// Finds the best rung, or checks the one that was asked for.
     pub fn find(wanted: Option<Rung>) -> Result<Observers, Failure> {
-        let probed = probe(&*HOST);
+        let probed = probe_for(&*HOST, wanted);
         let rung = choose_rung(&probed.rungs, wanted).map_err(|missing| {
             let reasons: Vec<String> = missing.iter().map(|(rung, why)| format!("{rung}: {}", why.reason)).collect();
             let remedies: Vec<&str> = missing.iter().map(|(_, why)| why.remedy.as_str()).collect();
@@ -68,14 +68,14 @@ fn promise_to_take_damon_down() -> Result<Knobs<'static, linux::Rooted>, Failure
 
 /// Holds a process for one masu at a time: two would clear each other's bits and undo each other's work. The lock is an
 /// abstract socket name, which the kernel releases however masu ends, and which leaves no file behind.
-pub fn hold(pid: Pid) -> Result<UnixListener, Failure> {
+pub fn hold(pid: Pid, purpose: Purpose) -> Result<UnixListener, Failure> {
     let name = SocketAddr::from_abstract_name(format!("masu-attach-{pid}"));
     name.and_then(|name| UnixListener::bind_addr(&name)).map_err(|error| match error.kind() {
         std::io::ErrorKind::AddrInUse => {
             let remedy = "Wait for it, or end it with Ctrl-C; several processes can be given to one masu.";
-            refuse(pid, Purpose::Attach, "another masu is attached to it", remedy)
+            refuse(pid, purpose, "another masu is at work on it", remedy)
         }
-        _ => refuse(pid, Purpose::Attach, &error.to_string(), "Free a file descriptor or a socket."),
+        _ => refuse(pid, purpose, &error.to_string(), "Free a file descriptor or a socket."),
     })
 }
 
@@ -109,12 +109,7 @@ pub fn admit(pid: Pid, purpose: Purpose) -> Result<Status, Failure> {
     judge(pid, &status, purpose)?;
     match word_size(pid) {
         Ok(WordSize::Bits32) => {
-            return Err(refuse(
-                pid,
-                purpose,
-                "it is a 32-bit program",
-                "masu works on 64-bit programs.",
-            ));
+            return Err(refuse(pid, purpose, "it is a 32-bit program", "masu works on 64-bit programs."));
         }
         Err(Error::Denied(_)) => {
             let why = "it belongs to somebody else: permission denied (EACCES)";
@@ -146,7 +141,10 @@ fn judge(pid: Pid, status: &Status, purpose: Purpose) -> Result<(), Failure> {
     }
     if purpose == Purpose::Attach && status.huge_pages == HugePages::Forbidden {
         let why = format!("{} forbids huge pages for itself (prctl PR_SET_THP_DISABLE; THP_enabled: 0)", status.name);
-        return no(&why, "Only the program can allow them again, so restart it; Redis with `disable-thp no`, or with THP set to madvise.");
+        return no(
+            &why,
+            "Only the program can allow them again, so restart it; Redis with `disable-thp no`, or with THP set to madvise.",
+        );
     }
     Ok(())
 }

@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::args::PagesTask;
 use crate::control::Stop;
 use crate::failure::Failure;
-use crate::open::{Observers, Purpose, admit};
+use crate::open::{Observers, Purpose, admit, hold};
 use crate::print::Table;
 use crate::{Done, HOST};
 
@@ -52,9 +52,15 @@ pub fn run(task: &PagesTask) -> Result<Done, Failure> {
     let stop = Stop::on_signals()?;
     let status = admit(task.pid, Purpose::Look)?;
     let observers = Observers::find(task.rung)?;
+    // Clearing under an attached masu would make what it watches look idle.
+    let _held = if observers.rung == Rung::Residency { None } else { Some(hold(task.pid, Purpose::Look)?) };
     let mut source = observers.open(task.pid)?;
     let failed = |error: linux::Error| Failure::at_process(&error);
     watch(source.as_mut(), task.time, &stop).map_err(failed)?;
+    if source.address_space_changed() {
+        let line = format!("cannot look at process {}: it started another program meanwhile (exec)", task.pid);
+        return Err(Failure::new(line).remedy("Look again."));
+    }
     let mappings = maps::maps(&*HOST, task.pid).map_err(failed)?;
     let map = source.map();
     let heats: Vec<MappingHeat> = mappings.iter().filter_map(|mapping| heat_of(mapping, map)).collect();

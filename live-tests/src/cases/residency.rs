@@ -20,6 +20,7 @@ const NOTHING: WindowState = WindowState {
     swapped: Pages(0),
     shared: Pages(0),
     guards: Pages(0),
+    file: Pages(0),
     huge: false,
 };
 

@@ -17,7 +17,7 @@ fn small(number: u64, hot: u64, resident: u64) -> WindowView {
 }
 
 fn huge(number: u64, resident_before: Option<u64>, idle_rounds: u32, probed: bool) -> WindowView {
-    let huge = HugeView { resident_before: resident_before.map(Pages), idle_rounds, probed };
+    let huge = HugeView { resident_before: resident_before.map(Pages), idle_rounds, probed, given_back: 0 };
     WindowView { huge: Some(huge), ..small(number, 0, 512) }
 }
 
@@ -46,7 +46,7 @@ fn full_windows_are_free_and_go_first_even_without_a_budget() {
     let windows = [small(1, 512, 500), small(2, 128, 512)];
     let plan = decide(&windows, ROOMY, PAPER);
     assert_eq!(plan.promote.iter().map(|p| p.window.0).collect::<Vec<_>>(), [2]);
-    assert_eq!(plan.verdicts, Tally { seen: 2, hot: 2, over_budget: 1, compact: 0 });
+    assert_eq!(plan.verdicts, Tally { seen: 2, hot: 2, over_budget: 1, ..Tally::default() });
 }
 
 #[test]
@@ -78,6 +78,30 @@ fn a_thin_window_gets_less_patience_and_a_full_one_is_never_split() {
 }
 
 #[test]
+fn a_window_that_was_given_back_too_early_gets_twice_the_patience_each_time() {
+    let s = settings(); // 3 rounds
+    let verdict = |idle_rounds, given_back| {
+        let view = huge(1, None, idle_rounds, false);
+        judge(&WindowView { huge: view.huge.map(|huge| HugeView { given_back, ..huge }), ..view }, s)
+    };
+    assert_eq!([verdict(3, 0), verdict(3, 1), verdict(6, 1)], [Verdict::Probe, Verdict::Keep, Verdict::Probe]);
+    assert_eq!([verdict(191, 6), verdict(192, 6), verdict(192, 1000)], [Verdict::Keep, Verdict::Probe, Verdict::Probe]);
+}
+
+#[test]
+fn a_huge_window_is_suspect_from_the_second_idle_round_on() {
+    let patient = Settings { idle_rounds: 10, ..settings() };
+    for s in [settings(), patient] {
+        assert_eq!([1, 2].map(|idle| is_suspect(huge(1, None, idle, false).huge.unwrap(), s)), [false, true]);
+    }
+    let suspect = |window: WindowView| is_suspect(window.huge.unwrap(), settings());
+    assert!(suspect(huge(1, Some(100), 1, false)), "a thin one at once");
+    assert!(!suspect(huge(1, None, 0, false)) && !suspect(huge(1, Some(512), 9, true)));
+    let before = |idle| HugeView { given_back: 2, ..huge(1, None, idle, false).huge.unwrap() };
+    assert_eq!([6, 7].map(|idle| is_suspect(before(idle), settings())), [false, true], "beyond half of 12");
+}
+
+#[test]
 fn two_programs_share_by_what_a_byte_saves_not_by_who_came_first() {
     let first = decide(&[small(1, 130, 400)], ROOMY, settings());
     let second = decide(&[small(9, 400, 400), small(8, 10, 400)], ROOMY, settings());
@@ -100,6 +124,16 @@ fn a_few_windows_at_the_threshold_do_not_keep_a_large_program_from_settling() {
 }
 
 #[test]
+fn looking_goes_on_while_the_pages_of_undecided_windows_come_in_sight() {
+    let look = |wanted, compact_pages| Growth { wanted, compact_pages };
+    assert!(is_steady(look(0, 0), look(0, 0)), "an idle program");
+    assert!(is_steady(look(7, 100), look(7, 110)));
+    assert!(!is_steady(look(7, 100), look(7, 111)), "a random access over a large heap, a fifth of it seen so far");
+    assert!(!is_steady(look(0, 0), look(0, 1)));
+    assert!(!is_steady(look(7, 100), look(8, 100)));
+}
+
+#[test]
 fn what_if_counts_windows_and_memory_for_each_fraction() {
     let windows = [small(1, 64, 64), small(2, 128, 512), small(3, 512, 512), huge(4, None, 0, false)];
     let answers = what_if(&windows);
@@ -114,6 +148,7 @@ fn any_view() -> impl Strategy<Value = WindowView> {
             resident_before: before.map(Pages),
             idle_rounds,
             probed,
+            given_back: 0,
         }),
         ..small(number, hot.min(resident), resident)
     })

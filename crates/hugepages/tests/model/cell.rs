@@ -181,6 +181,7 @@ impl Cell {
             swapped: Pages(self.swapped),
             shared: Pages(self.shared),
             guards: Pages(self.guards),
+            file: Pages(0),
             huge: self.huge,
         }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use hugepages::attach::{self, Until};
 use hugepages::report::Report;
 use hugepages::target::{Phase, Target};
-use linux::{Error, Pid};
+use linux::Pid;
 use quantities::{Bytes, Pages};
 
 use super::control::ModelControl;
@@ -25,8 +25,6 @@ pub struct Run {
     pub world: Shared,
     /// What masu knows.
     pub targets: Vec<Target>,
-    /// How the loop ended.
-    pub outcome: Result<(), Error>,
 }
 
 /// Carries out a script: attaches to all its programs and runs the loop to its end.
@@ -55,15 +53,17 @@ pub fn run(script: Script) -> Run {
         // A program that ended before masu came is not attached to.
         targets.extend(Target::new(pid, "model".to_owned(), Box::new(program), Box::new(source)));
     }
-    let outcome = attach::attach(&mut targets, script.settings, &mut ModelControl(world.clone()));
-    Run { script, world, targets, outcome }
+    attach::attach(&mut targets, script.settings, &mut ModelControl(world.clone()));
+    Run { script, world, targets }
 }
 
 impl Run {
     /// What does not hold and must, after any script.
     pub fn broken(&mut self) -> Vec<String> {
-        if let Err(error) = &self.outcome {
-            self.blame(format!("the loop gave up: {error}"));
+        let failures: Vec<String> =
+            self.targets.iter().filter_map(|t| t.failure.as_ref()).map(ToString::to_string).collect();
+        for failure in failures {
+            self.blame(format!("the loop gave up on a program: {failure}"));
         }
         self.check_end();
         self.check_stop();
@@ -104,7 +104,7 @@ impl Run {
         if haste {
             self.blame("the loop ended in haste".to_owned());
         }
-        if !(stopped || ended || as_asked || dry || self.outcome.is_err()) {
+        if !(stopped || ended || as_asked || dry) {
             self.blame("the loop ended without a reason".to_owned());
         }
     }
@@ -218,8 +218,9 @@ impl Run {
             };
             let (held, free) = held(&self.world.borrow());
             let demoted = self.targets[index].demoted;
-            if let Err(error) = self.targets[index].undo() {
-                self.blame(format!("undoing gave up: {error}"));
+            let stayed = self.targets[index].undo();
+            if stayed != held {
+                self.blame(format!("undoing says {stayed} windows stayed huge, and {held} did"));
             }
             let (split, left) = (self.targets[index].demoted - demoted, self.targets[index].promoted_now());
             if (split, left) != (free, held) {

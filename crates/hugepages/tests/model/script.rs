@@ -305,7 +305,13 @@ fn event([when, later, program, window, what, amount]: [u8; EVENT]) -> Event {
         18 => Happening::Pin(times),
         19 => Happening::Hide(times),
         20 => Happening::Room((amount % 3 > 0).then_some(Bytes::mib(u64::from(amount)))),
-        21 => if amount < 200 { Happening::Sleep(Duration::from_millis(u64::from(amount) * 100)) } else { Happening::CtrlC },
+        21 => {
+            if amount < 200 {
+                Happening::Sleep(Duration::from_millis(u64::from(amount) * 100))
+            } else {
+                Happening::CtrlC
+            }
+        }
         22 => Happening::Exec,
         _ => Happening::Exit,
     };

@@ -1,0 +1,341 @@
+//! Whole runs of the loop over model programs, worked out by hand.
+
+use std::time::Duration;
+
+use hugepages::Refusal;
+use hugepages::attach::Until;
+use hugepages::policy::Settings;
+use hugepages::target::{Phase, Target};
+use quantities::{Bytes, Fraction, Pages};
+use rustix::io::Errno;
+
+#[path = "model/mod.rs"]
+mod model;
+
+use model::cell::{Answer, Cell, Mapped, OFTEN, PAGES};
+use model::check::{Run, run};
+use model::script::{Event, Happening, Script, When};
+use model::space::{Space, cost};
+
+const ALL: u64 = PAGES;
+
+fn dense() -> Cell {
+    Cell::hot(ALL, ALL, OFTEN)
+}
+
+/// A hundred pages short of full: cheap, not free.
+fn sparse() -> Cell {
+    Cell::hot(ALL - 100, 200, OFTEN)
+}
+
+/// One program with these windows and a GiB elsewhere, so that a percent of it is five windows.
+fn program(cells: Vec<Cell>) -> Space {
+    Space { other_rss: Bytes::gib(1).pages().0, ..Space::of(cells) }
+}
+
+fn script(cells: Vec<Cell>) -> Script {
+    let mut script = Script::of(vec![program(cells)]);
+    script.settings.policy = Settings { max_extra_rss: Fraction::clamped(0.01), ..script.settings.policy };
+    script
+}
+
+/// Watched for so long, then Ctrl-C.
+fn watched(cells: Vec<Cell>, seconds: u64) -> Script {
+    let mut script = script(cells);
+    script.settings.until = Until::Stopped;
+    script.horizon = Duration::from_secs(seconds);
+    script
+}
+
+fn after(milliseconds: u64, window: usize, what: Happening) -> Event {
+    Event { when: When::Time(Duration::from_millis(milliseconds)), program: 0, window, what }
+}
+
+/// Carries it out; whatever else is asked of the result, masu must have kept its word.
+fn carry_out(script: Script) -> Run {
+    let mut sound = run(script.clone());
+    let broken = sound.broken();
+    assert!(broken.is_empty(), "{broken:#?}\n{script:?}");
+    run(script)
+}
+
+fn counts(target: &Target) -> (u64, u64, u64) {
+    (target.promoted, target.promoted_now(), target.demoted)
+}
+
+fn refused(target: &Target) -> Vec<(Refusal, u64)> {
+    target.refused().into_iter().collect()
+}
+
+/// The rounds in which masu asked for a window.
+fn asked(run: &Run, window: usize) -> Vec<u32> {
+    let world = run.world.borrow();
+    world.spaces[0].collapses.iter().filter(|(_, index)| *index == window).map(|(round, _)| *round).collect()
+}
+
+#[test]
+fn a_program_settles_after_one_round_of_promotions_and_two_quiet_ones() {
+    let run = carry_out(script(vec![dense(), dense(), Cell::used(ALL)]));
+    assert_eq!(counts(&run.targets[0]), (2, 2, 0));
+    assert_eq!(run.targets[0].phase, Phase::Settled);
+    assert_eq!(run.world.borrow().spaces[0].rounds, 3);
+}
+
+#[test]
+fn what_is_full_is_free_and_what_is_not_is_paid_from_the_budget() {
+    // 1 % of a GiB and four windows is 2,638 pages: room for three times a hundred.
+    let run = carry_out(script(vec![dense(), sparse(), sparse(), sparse()]));
+    assert_eq!(counts(&run.targets[0]), (4, 4, 0));
+    assert_eq!(run.targets[0].extra_rss(), Pages(300).bytes());
+}
+
+#[test]
+fn beyond_the_budget_the_windows_that_save_most_walks_per_byte_are_promoted() {
+    let mut tight = script(vec![Cell::hot(400, 150, OFTEN), Cell::hot(400, 300, OFTEN), dense()]);
+    // 10 % of 1,312 pages is 131: room for one window of 112.
+    tight.spaces[0].other_rss = 0;
+    tight.settings.policy.max_extra_rss = Fraction::clamped(0.1);
+    let run = carry_out(tight);
+    assert_eq!(run.world.borrow().turns, [(0, 2), (0, 1)]);
+    assert_eq!(refused(&run.targets[0]), [(Refusal::OverBudget, 1)]);
+}
+
+#[test]
+fn two_programs_take_turns_by_what_a_byte_saves() {
+    let first = program(vec![Cell::hot(400, 150, OFTEN), dense()]);
+    let second = program(vec![Cell::hot(400, 300, OFTEN), Cell::hot(400, 200, OFTEN)]);
+    let mut both = Script::of(vec![first, second]);
+    both.settings.policy.max_extra_rss = Fraction::clamped(0.01);
+    let run = carry_out(both);
+    assert_eq!(run.world.borrow().turns, [(0, 1), (1, 0), (1, 1), (0, 0)]);
+}
+
+#[test]
+fn a_refused_window_leaves_its_part_of_the_budget_to_the_next() {
+    let mut tight = script(vec![
+        Cell { forbidden: true, ..Cell::hot(400, 300, OFTEN) },
+        Cell { swapped: 1, ..Cell::hot(400, 200, OFTEN) },
+        Cell::hot(400, 150, OFTEN),
+    ]);
+    tight.spaces[0].other_rss = 0;
+    tight.settings.policy.max_extra_rss = Fraction::clamped(0.1); // room for one of them
+    let run = carry_out(tight);
+    assert_eq!(run.world.borrow().turns, [(0, 2)]);
+    assert_eq!(refused(&run.targets[0]), [(Refusal::Forbidden, 1), (Refusal::OverBudget, 1)]);
+    assert_eq!(asked(&run, 0), [1], "and the window in swap was never asked for");
+}
+
+#[test]
+fn a_window_that_changes_every_second_is_noise_among_twenty_and_not_among_five() {
+    let settles = |windows: usize| {
+        let mut noisy = script(vec![dense(); windows]);
+        noisy.settings.policy.settle_noise = Fraction::clamped(0.1);
+        noisy.horizon = Duration::from_secs(60);
+        // Something splits it every 600 ms, so that there is one to promote in every round.
+        noisy.events = (0..100).map(|n| after(n * 600, 0, Happening::Split)).collect();
+        let run = carry_out(noisy);
+        run.targets[0].phase == Phase::Settled
+    };
+    assert!(settles(20));
+    assert!(!settles(5));
+}
+
+#[test]
+fn a_window_refused_for_a_moment_is_tried_again_at_growing_distances() {
+    let busy = Cell { failing: Some((Answer::Refused(Errno::AGAIN), u32::MAX)), ..dense() };
+    let run = carry_out(watched(vec![busy], 1000));
+    assert_eq!(asked(&run, 0)[..6], [1, 3, 7, 15, 31, 63]);
+    assert_eq!(refused(&run.targets[0]), [(Refusal::TryAgain, 1)]);
+}
+
+#[test]
+fn a_window_is_promoted_when_what_stood_against_it_has_passed() {
+    let mut twice = watched(vec![Cell { failing: Some((Answer::Refused(Errno::NOMEM), 2)), ..dense() }], 1000);
+    let run = carry_out(twice.clone());
+    assert_eq!((asked(&run, 0), counts(&run.targets[0])), (vec![1, 3, 7], (1, 1, 0)));
+    // A fork shares pages for 20 seconds: masu sees that by itself and does not ask the kernel.
+    twice.spaces[0].cells[0] = Cell { shared: 3, ..dense() };
+    twice.events = vec![after(20_000, 0, Happening::Share(0))];
+    let run = carry_out(twice);
+    assert_eq!(asked(&run, 0).len(), 1);
+    assert_eq!(counts(&run.targets[0]), (1, 1, 0));
+}
+
+#[test]
+fn a_window_that_the_program_forbids_is_asked_for_once() {
+    let run = carry_out(watched(vec![Cell { forbidden: true, ..dense() }], 300));
+    assert_eq!(asked(&run, 0), [1]);
+    assert_eq!(refused(&run.targets[0]), [(Refusal::Forbidden, 1)]);
+}
+
+#[test]
+fn a_yes_after_which_the_window_is_not_huge_is_no_promotion() {
+    let run = carry_out(script(vec![Cell { failing: Some((Answer::YesAndNothing, u32::MAX)), ..dense() }]));
+    assert_eq!(counts(&run.targets[0]), (0, 0, 0));
+    assert_eq!(refused(&run.targets[0]), [(Refusal::NotHugeAfterwards, 1)]);
+}
+
+#[test]
+fn what_must_not_be_collapsed_is_not_asked_for() {
+    let cells = vec![
+        Cell { shared: 1, ..dense() },
+        Cell { swapped: 12, ..sparse() },
+        Cell { guards: 1, ..sparse() },
+        Cell { mapped: Mapped::File, ..dense() },
+        Cell { mapped: Mapped::SharedMemory, ..dense() },
+        Cell { mapped: Mapped::CutInTwo, ..dense() },
+    ];
+    let run = carry_out(script(cells));
+    assert_eq!(run.world.borrow().spaces[0].collapses, []);
+    let reasons =
+        [Refusal::NotAnonymous, Refusal::CrossesMappings, Refusal::Shared, Refusal::Swapped, Refusal::GuardPages];
+    assert_eq!(run.targets[0].refused().keys().copied().collect::<Vec<_>>(), reasons);
+}
+
+#[test]
+fn a_cgroup_without_room_for_the_copy_is_respected_until_it_has_room() {
+    let mut full = watched(vec![dense()], 300);
+    full.spaces[0].room = Some(Bytes::mib(1));
+    full.events = vec![after(30_000, 0, Happening::Room(Some(Bytes::mib(3))))];
+    let run = carry_out(full);
+    assert_eq!((asked(&run, 0).len(), counts(&run.targets[0])), (1, (1, 1, 0)));
+}
+
+#[test]
+fn an_idle_huge_window_is_probed_and_given_back_and_one_in_use_is_kept() {
+    let idle = Cell::used(100).huge();
+    let in_use = Cell::hot(100, 1, Duration::from_secs(1)).huge();
+    let run = carry_out(script(vec![idle, in_use]));
+    assert_eq!(counts(&run.targets[0]), (0, 0, 1));
+    assert_eq!(run.targets[0].returned, cost(100));
+    assert!(run.world.borrow().spaces[0].cells[1].huge);
+}
+
+#[test]
+fn windows_that_are_swept_every_few_seconds_are_given_back_twice_at_most() {
+    for period in [2, 3, 5, 8, 12, 20].map(Duration::from_secs) {
+        let mut swept = watched(vec![Cell::hot(200, 200, period); 4], 1000);
+        swept.settings.policy.max_extra_rss = Fraction::clamped(0.1);
+        let run = carry_out(swept);
+        assert!(run.targets[0].demoted <= 2 * 4, "{period:?}: {:?}", counts(&run.targets[0]));
+        assert!(run.targets[0].settled_at.is_some(), "{period:?}");
+    }
+}
+
+#[test]
+fn a_window_that_went_cold_returns_what_its_promotion_added_and_a_full_one_stays() {
+    let mut cooling = watched(vec![sparse(), dense()], 200);
+    cooling.events = vec![after(20_000, 0, Happening::Heat(0, OFTEN)), after(20_000, 1, Happening::Heat(0, OFTEN))];
+    let run = carry_out(cooling);
+    assert_eq!(counts(&run.targets[0]), (2, 1, 1));
+    assert_eq!(run.targets[0].returned, Pages(100).bytes());
+    assert_eq!(run.targets[0].extra_rss(), Bytes(0));
+}
+
+#[test]
+fn a_window_that_somebody_holds_is_not_asked_to_split_again_and_still_counts() {
+    let mut held = watched(vec![Cell { pinned: u32::MAX, ..sparse() }], 300);
+    held.events = vec![after(20_000, 0, Happening::Heat(0, OFTEN))];
+    let run = carry_out(held);
+    assert_eq!(counts(&run.targets[0]), (1, 1, 0));
+    assert_eq!(run.targets[0].extra_rss(), Pages(100).bytes());
+    assert_eq!(run.world.borrow().spaces[0].cells[0].pinned, u32::MAX - 1);
+}
+
+#[test]
+fn memory_that_a_split_does_not_return_stays_paid_for() {
+    let mut older = watched(vec![Cell::hot(200, 150, OFTEN), Cell::hot(200, 150, OFTEN)], 300);
+    // Room for one of them; when the first one cools down, its memory stays where it is.
+    older.spaces[0].other_rss = 4000;
+    older.settings.policy.max_extra_rss = Fraction::clamped(0.1);
+    older.returns_zero_pages = false;
+    older.events = vec![after(20_000, 0, Happening::Heat(0, OFTEN))];
+    let run = carry_out(older.clone());
+    assert_eq!(counts(&run.targets[0]), (1, 0, 1));
+    assert_eq!(run.targets[0].extra_rss(), cost(200));
+    assert_eq!(refused(&run.targets[0]), [(Refusal::OverBudget, 1)]);
+    // Where the kernel returns it, the second one takes its place.
+    older.returns_zero_pages = true;
+    assert_eq!(counts(&carry_out(older).targets[0]), (2, 1, 1));
+}
+
+#[test]
+fn a_window_that_is_out_of_sight_for_a_moment_is_still_masus() {
+    let mut moments = watched(vec![sparse(), sparse()], 100);
+    moments.events = vec![
+        after(15_000, 0, Happening::Hide(5)),
+        after(15_000, 1, Happening::Map(Mapped::NoAccess)),
+        after(40_000, 1, Happening::Map(Mapped::Anonymous)),
+    ];
+    let run = carry_out(moments);
+    assert_eq!(counts(&run.targets[0]), (2, 2, 0));
+    assert_eq!(run.targets[0].extra_rss(), Pages(200).bytes());
+}
+
+#[test]
+fn a_program_that_ends_is_left_out_and_the_others_go_on() {
+    for call in [0, 3, 10, 20, 30, 31, 32, 33, 34, 35, 40, 50] {
+        let mut two = Script::of(vec![program(vec![dense(); 3]), program(vec![dense(); 3])]);
+        two.events = vec![Event { when: When::Call(call), program: 0, window: 0, what: Happening::Exit }];
+        let run = carry_out(two);
+        let (ended, lives) = match &run.targets[..] {
+            [ended, lives] => (Some(ended), lives),
+            // It was gone before masu could attach to it.
+            [lives] => (None, lives),
+            _ => panic!("two programs at most"),
+        };
+        assert!(ended.is_none_or(|target| target.phase == Phase::Ended), "call {call}");
+        assert_eq!((lives.phase, counts(lives)), (Phase::Settled, (3, 3, 0)), "call {call}");
+    }
+}
+
+#[test]
+fn programs_that_end_one_after_the_other_do_not_cut_short_what_is_seen_of_the_rest() {
+    // Each end wakes the loop, and a window that is used every second is not used between two of them.
+    let lasting = program(vec![Cell::hot(100, 50, Duration::from_secs(1)).huge()]);
+    let mut ending = Script::of(vec![program(vec![dense()]); 60]);
+    ending.spaces.insert(0, lasting);
+    ending.settings.policy.idle_rounds = 1;
+    ending.settings.until = Until::For(Duration::from_secs(20));
+    let end = |number: usize| Event { program: number, ..after(3000 + 15 * number as u64, 0, Happening::Exit) };
+    ending.events = (1..=60).map(end).collect();
+    let run = carry_out(ending);
+    assert_eq!(counts(&run.targets[0]), (0, 0, 0));
+}
+
+#[test]
+fn after_exec_everything_starts_anew() {
+    let mut changing = watched(vec![sparse(), Cell::used(0)], 200);
+    changing.events = vec![after(20_000, 0, Happening::Exec), after(40_000, 1, Happening::Heat(ALL, OFTEN))];
+    let run = carry_out(changing);
+    assert_eq!(run.targets[0].execs, 1);
+    assert_eq!(counts(&run.targets[0]), (2, 1, 0));
+    assert_eq!(run.targets[0].extra_rss(), Bytes(0));
+}
+
+#[test]
+fn undoing_splits_what_masu_promoted_and_leaves_what_was_huge_before() {
+    let mut run = run(script(vec![sparse(), dense(), Cell::hot(100, 50, OFTEN).huge()]));
+    run.world.borrow_mut().undoing = true;
+    assert_eq!(run.targets[0].undo(), 0);
+    assert_eq!(counts(&run.targets[0]), (2, 0, 2));
+    assert_eq!((run.targets[0].returned, run.targets[0].extra_rss()), (Pages(100).bytes(), Bytes(0)));
+    let world = run.world.borrow();
+    assert_eq!(world.spaces[0].cells.iter().map(|cell| cell.huge).collect::<Vec<_>>(), [false, false, true]);
+    assert_eq!(world.broken, Vec::<String>::new());
+}
+
+#[test]
+fn a_clock_that_jumps_by_an_hour_harms_nothing() {
+    let mut sleeping = watched(vec![sparse(), Cell::hot(100, 50, OFTEN).huge()], 200_000);
+    sleeping.events = (0..40)
+        .map(|n| Event {
+            when: When::Call(n * 7),
+            program: 0,
+            window: 0,
+            what: Happening::Sleep(Duration::from_secs(3600)),
+        })
+        .collect();
+    let run = carry_out(sleeping);
+    assert_eq!(run.targets[0].demoted, 0);
+}

@@ -1,0 +1,30 @@
+//! What people write on the command line: amounts, fractions, rungs, process ids. Read or refused, and never out of range.
+#![no_main]
+
+use std::str::FromStr;
+
+use access::Rung;
+use libfuzzer_sys::fuzz_target;
+use linux::Pid;
+use quantities::{Bytes, Fraction, NonZeroFraction};
+
+fuzz_target!(|bytes: &[u8]| {
+    let text = String::from_utf8_lossy(bytes);
+    if let Ok(amount) = Bytes::from_str(&text) {
+        assert_eq!(Bytes::from_str(&amount.0.to_string()), Ok(amount));
+        let _ = (amount.to_string(), amount.pages(), amount.as_gib());
+    }
+    if let Ok(part) = Fraction::from_str(&text) {
+        assert!((0.0..=1.0).contains(&part.get()));
+    }
+    if let Ok(part) = NonZeroFraction::from_str(&text) {
+        assert!(part.get() > 0.0 && part.get() <= 1.0);
+        assert_eq!(Fraction::from_str(&text).ok(), Some(part.into()));
+    }
+    if let Ok(rung) = Rung::from_str(&text) {
+        assert_eq!(rung.name(), text);
+    }
+    if let Ok(pid) = Pid::from_str(&text) {
+        assert!(pid.0 > 0);
+    }
+});
