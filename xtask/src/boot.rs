@@ -39,7 +39,7 @@ pub struct Options {
     #[arg(long)]
     fresh_index: bool,
     /// A machine that takes longer than this many seconds has failed
-    #[arg(long, default_value_t = 300)]
+    #[arg(long, default_value_t = 600)]
     limit_s: u64,
     /// Only tests whose name contains this (docs/rungs.md is compared all the same)
     #[arg(long)]
@@ -49,7 +49,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Options {
         let (kernel, filter) = (None, None);
-        Options { kernel, la57: La57::Both, write: false, fresh_index: false, limit_s: 300, filter }
+        Options { kernel, la57: La57::Both, write: false, fresh_index: false, limit_s: 600, filter }
     }
 }
 

@@ -81,7 +81,7 @@ impl Machine {
     fn command(&self) -> std::process::Command {
         let processor = if self.levels == 5 { "max,la57=on" } else { "max,la57=off" };
         // A panic reboots, and with -no-reboot that ends the emulator; messages from warnings on are shown.
-        let mut append = "console=ttyS0 panic=-1 loglevel=5 LIVE_REQUIRE=all RUST_BACKTRACE=1 NO_COLOR=1".to_owned();
+        let mut append = "console=ttyS0 panic=-1 loglevel=5 LIVE_REQUIRE=all NO_COLOR=1".to_owned();
         if let Some(filter) = &self.filter {
             append.push_str(" -- ");
             append.push_str(filter);
