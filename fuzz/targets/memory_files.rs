@@ -1,5 +1,7 @@
 //! Files of a kernel that are only in memory: what the fuzzer writes is what the parsers read.
 
+#![allow(dead_code, reason = "each target uses a part of it")]
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 

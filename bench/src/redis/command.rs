@@ -268,6 +268,10 @@ fn report(session: &Session, options: &Options, samples: &Samples) -> Report {
     versus((PLAIN, ALWAYS), plain, always, [None, None]);
     versus((PLAIN, "another, before masu"), &samples.before[0], &samples.before[1], [None, None]);
     report.table("Servers, medians:", servers(&samples.measured));
+    report.note(
+        "While masu promotes, memory that was warmed up before is freed bit by bit, over 8 s: a virtual machine whose host backs \
+         its memory lazily would otherwise pay for that in each new huge page, some 5 ms here.",
+    );
     report.table("Attaching:", attaching(&samples.attached));
     figures(&mut report, samples);
     report.sample("redis", samples);

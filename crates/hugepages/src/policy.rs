@@ -90,8 +90,6 @@ pub struct HugeView {
 pub enum Verdict {
     /// Make it huge.
     Promote,
-    /// It deserves a huge page, but the budget is spent.
-    OverBudget,
     /// Some pages are hot, too few: the program could compact them.
     Compact,
     /// Nothing hot in it.
@@ -139,7 +137,7 @@ pub struct Tally {
     pub seen: u64,
     /// With at least `hot_fraction` of their pages hot, huge ones in use included.
     pub hot: u64,
-    /// [`Verdict::OverBudget`].
+    /// That deserve a huge page for which the budget is spent.
     pub over_budget: u64,
     /// [`Verdict::Compact`].
     pub compact: u64,
@@ -195,7 +193,7 @@ pub fn decide(windows: &[WindowView], budget: Budget, s: Settings) -> Plan {
             }
             Verdict::Probe => plan.probe.push(view.window),
             Verdict::Demote => plan.demote.push(view.window),
-            Verdict::OverBudget | Verdict::Leave | Verdict::Keep => {}
+            Verdict::Leave | Verdict::Keep => {}
         }
     }
     deserving.sort_by(by_saved_walks_per_byte);

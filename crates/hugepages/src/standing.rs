@@ -16,7 +16,7 @@ pub struct Standing {
     /// The rung that it stands on; `None` when no rung holds.
     pub rung: Option<&'static str>,
     /// What that means for the user.
-    pub meaning: &'static str,
+    pub meaning: String,
     /// The better rungs that do not hold, best first.
     pub missing: Vec<Missing>,
 }
@@ -42,7 +42,9 @@ fn observing(rungs: &Rungs) -> Standing {
     Standing {
         part: "observing",
         rung: best.map(Rung::name),
-        meaning: best.map_or("no process can be observed", Rung::exactness),
+        meaning: best.map_or("no process can be observed".to_owned(), |rung| {
+            format!("{}; needs {}", rung.exactness(), rung.privilege())
+        }),
         missing: missing.into_iter().map(|(rung, why)| Missing::of(rung.name(), why.clone())).collect(),
     }
 }
@@ -59,7 +61,7 @@ fn promoting(facts: &HostFacts) -> Standing {
     Standing {
         part: "promoting",
         rung,
-        meaning,
+        meaning: meaning.to_owned(),
         missing: missing.map(|why| Missing::of(COLLAPSE, why)).into_iter().collect(),
     }
 }
@@ -93,7 +95,7 @@ fn demoting(facts: &HostFacts) -> Standing {
         (true, false) => (Some(SPLIT), "a huge page is split; its memory comes back when the kernel needs it"),
         (false, _) => (None, "no window can be demoted"),
     };
-    Standing { part: "demoting", rung, meaning, missing }
+    Standing { part: "demoting", rung, meaning: meaning.to_owned(), missing }
 }
 
 const SCAN: &str = "pagemap-scan";
@@ -108,7 +110,7 @@ fn measuring(facts: &HostFacts) -> Standing {
     Standing {
         part: "measuring again",
         rung,
-        meaning,
+        meaning: meaning.to_owned(),
         missing: missing.map(|why| Missing::of(SCAN, why)).into_iter().collect(),
     }
 }

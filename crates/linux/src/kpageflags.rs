@@ -26,11 +26,6 @@ impl FrameFlags {
     pub const fn is_zero_page(self) -> bool {
         self.0 & (1 << 24) != 0
     }
-
-    /// Merged by KSM (KPF_KSM).
-    pub const fn is_merged(self) -> bool {
-        self.0 & (1 << 21) != 0
-    }
 }
 
 /// The open file.
@@ -69,7 +64,6 @@ mod tests {
     fn flags_are_told_apart_by_their_documented_bits() {
         assert!(FrameFlags(1 << 22).is_transparent_huge());
         assert!(FrameFlags(1 << 24).is_zero_page());
-        assert!(FrameFlags(1 << 21).is_merged());
         assert!(!FrameFlags(!(1 << 22)).is_transparent_huge());
     }
 }

@@ -82,7 +82,7 @@ fn print(out: &mut impl Write, report: &Report) -> Result<(), Failure> {
         writeln!(out)?;
         let mut parts = Table::new(&[feature.feature, "stands on", "which means"]);
         for part in &feature.parts {
-            parts.row([part.part.to_owned(), part.rung.unwrap_or("nothing").to_owned(), part.meaning.to_owned()]);
+            parts.row([part.part.to_owned(), part.rung.unwrap_or("nothing").to_owned(), part.meaning.clone()]);
         }
         parts.write(out, "")?;
         for part in &feature.parts {

@@ -86,13 +86,20 @@ fn usage(error: &clap::Error) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// Knobs that an earlier masu turned and could not put back, because it was killed.
+/// Knobs that an earlier masu turned and could not put back, because it was killed. One that is gone, or somebody else's
+/// by now, is left as it is.
 fn put_back_what_a_crash_left() {
-    let restored = knobs::replay(&*HOST, Path::new(JOURNALS)).unwrap_or_default();
+    let restored = match knobs::replay(&*HOST, Path::new(JOURNALS)) {
+        Ok(restored) => restored,
+        // Whoever may not read the journals may not put back knobs either; root's next start will.
+        Err(linux::Error::Denied(_)) => return,
+        Err(error) => return eprintln!("masu: cannot look for knobs that an earlier masu left turned: {error}"),
+    };
     for knob in restored {
+        let (path, value, writer) = (knob.path, knob.value, knob.writer);
         match knob.failure {
-            None => eprintln!("masu: put back /{} = {} (left by process {})", knob.path, knob.value, knob.writer),
-            Some(error) => eprintln!("masu: could not put back what process {} had turned: {error}", knob.writer),
+            None => eprintln!("masu: process {writer} was killed: /{path} is back at {value}, if it was still its own"),
+            Some(error) => eprintln!("masu: process {writer} was killed, and /{path} cannot be put back: {error}"),
         }
     }
 }
