@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io::Read as _;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
@@ -70,7 +70,7 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
     let middle = |values: &[f64]| crate::pairs::median(values).map(|us| us / 1e3);
     report.figure("masu, reading, per GiB", Unit::Milliseconds, middle(&ours.scan), Some(Target::AtMost(0.5)));
     report.figure("masu, clearing, per GiB", Unit::Milliseconds, middle(&ours.clear), Some(Target::AtMost(15.0)));
-    report.note("smaps tells how much of a mapping was accessed; masu's reading tells which pages.");
+    report.note("Processor time. smaps tells how much of a mapping was accessed; masu's reading tells which pages.");
     report.sample("smaps", &stock);
     report.sample("masu", &ours);
     report.finish(session.save)
@@ -78,13 +78,13 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
 
 fn by_smaps(pid: u32, gib: f64, costs: &mut Costs) -> Result<()> {
     let per_gib = |time: Duration| time.as_secs_f64() * 1e6 / gib;
-    let begun = Instant::now();
+    let begun = thread_time();
     fs::write(format!("/proc/{pid}/clear_refs"), "1").context("cannot clear the accessed bits (this needs root)")?;
-    costs.clear.push(per_gib(begun.elapsed()));
-    let begun = Instant::now();
+    costs.clear.push(per_gib(thread_time().saturating_sub(begun)));
+    let begun = thread_time();
     let mut text = String::new();
     fs::File::open(format!("/proc/{pid}/smaps"))?.read_to_string(&mut text)?;
-    costs.scan.push(per_gib(begun.elapsed()));
+    costs.scan.push(per_gib(thread_time().saturating_sub(begun)));
     ensure!(text.contains("Referenced:"), "/proc/{pid}/smaps has no line `Referenced:`");
     Ok(())
 }
@@ -97,3 +97,9 @@ fn by_masu(session: &Session, masu: &Masu, pid: u32, options: &Options, costs: &
     costs.clear.push(report.clear_us_per_gib.context("masu reports no clear_us_per_gib")?);
     Ok(report.rung)
 }
+/// Processor time of this thread, in which masu counts its costs too.
+fn thread_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::try_from(time).unwrap_or_default()
+}
+

@@ -29,11 +29,17 @@ fuzz_target!(|bytes: &[u8]| {
     let text = String::from_utf8_lossy(text);
     let files = MemoryFiles::default();
     FILES.split_whitespace().for_each(|name| files.put(&format!("{ADMIN}/{name}"), "0\n"));
-    files.put(&format!("{ADMIN}/0/contexts/0/avail_operations"), &text);
-    if first % 8 == 0 {
-        files.put(&format!("{ADMIN}/nr_kdamonds"), &text);
-        let _ = available_operations(&files);
-        return;
+    files.put(&format!("{ADMIN}/0/contexts/0/avail_operations"), "vaddr paddr\n");
+    match first % 8 {
+        0 => {
+            files.put(&format!("{ADMIN}/0/contexts/0/avail_operations"), &text);
+            return drop(available_operations(&files));
+        }
+        1 => {
+            files.put(&format!("{ADMIN}/nr_kdamonds"), &text);
+            return drop(available_operations(&files));
+        }
+        _ => {}
     }
     // One region a line, its four numbers apart; the directories that hold them are named like numbers, or not.
     for (number, line) in text.lines().enumerate().take(20) {

@@ -118,8 +118,11 @@ pub fn run(options: &Options) -> Result<Tally> {
         }
     }
     // After a failure the page would only be a second, less telling one.
-    if tally.failed == 0 {
-        rungs::write_or_compare(&columns, options.write, || host_column(&program_file()))?;
+    if tally.failed == 0
+        && let Err(error) = rungs::write_or_compare(&columns, options.write, || host_column(&program_file()))
+    {
+        println!("== FAILED: {error:#}");
+        tally += Tally::one_failure();
     }
     Ok(tally)
 }
