@@ -56,8 +56,7 @@ impl KernelFiles for MemoryFiles {
         let directory = format!("{path}/");
         let files = self.files.borrow();
         let below = files.keys().filter_map(|file| file.strip_prefix(&directory));
-        let mut names: Vec<String> =
-            below.map(|rest| rest.split('/').next().unwrap_or_default().to_owned()).collect();
+        let mut names: Vec<String> = below.map(|rest| rest.split('/').next().unwrap_or_default().to_owned()).collect();
         names.sort();
         names.dedup();
         if names.is_empty() { Err(Errno::NOENT) } else { Ok(names) }

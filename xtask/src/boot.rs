@@ -117,8 +117,8 @@ pub fn run(options: &Options) -> Result<Tally> {
             }
         }
     }
-    // After a failure the page would only be a second, less telling one.
-    if tally.failed == 0
+    // After a failed test the comparison would only be a second, less telling one.
+    if (options.write || tally.failed == 0)
         && let Err(error) = rungs::write_or_compare(&columns, options.write, || host_column(&program_file()))
     {
         println!("== FAILED: {error:#}");

@@ -53,7 +53,7 @@ pub fn each_kind_of_page_is_counted_as_what_it_is(live: &Live) -> Outcome {
     toy.check(heap.page(120), 1)?;
     let shared = toy.map(Backing::SharedAnonymous, 1)?;
     toy.write(shared.pages(0, 9), 1)?;
-    expect(live, &toy, shared.windows()[0], WindowState { resident: Pages(9), ..NOTHING })?;
+    expect(live, &toy, shared.windows()[0], WindowState { resident: Pages(9), file: Pages(9), ..NOTHING })?;
     Ok(())
 }
 
