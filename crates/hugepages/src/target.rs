@@ -339,7 +339,8 @@ impl Target {
         let forbidden = why == Refusal::Invalid && self.forbidden.asks(self.program.as_ref(), window);
         let why = if forbidden { Refusal::Forbidden } else { why };
         let times = self.refused.get(&window).map_or(0, |refused| refused.times) + 1;
-        let again_in_round = why.retry_after_rounds(times).map(|rounds| self.round.saturating_add(rounds));
+        // Not in this round, whatever the reason: what was refused is planned around.
+        let again_in_round = why.retry_after_rounds(times).map(|rounds| self.round.saturating_add(rounds.max(1)));
         self.refused.insert(window, Refused { why, times, again_in_round, hot: true });
     }
 

@@ -192,6 +192,43 @@ fn what_must_not_be_collapsed_is_not_asked_for() {
     assert_eq!(run.targets[0].refused().keys().copied().collect::<Vec<_>>(), reasons);
 }
 
+/// Runs with something happening to the last window at every call in turn, until the run is over by then.
+fn at_every_call(before: &Script, what: Happening, check: impl Fn(&Run)) {
+    let window = before.spaces[0].cells.len() - 1;
+    for call in 0.. {
+        let mut disturbed = before.clone();
+        disturbed.events = vec![Event { when: When::Call(call), program: 0, window, what }];
+        let run = carry_out(disturbed);
+        if !run.world.borrow().events.is_empty() {
+            assert!(call > 20, "the run is too short to say anything");
+            return;
+        }
+        check(&run);
+    }
+}
+
+#[test]
+fn a_file_that_is_mapped_at_any_moment_is_left_alone() {
+    for mapped in [Mapped::File, Mapped::SharedMemory] {
+        // That no collapse is asked for where a file was measured is seen to by the model.
+        at_every_call(&script(vec![dense(), dense(), dense()]), Happening::Map(mapped), |run| {
+            assert!(run.targets[0].promoted >= 2 && run.targets[0].phase == Phase::Settled);
+        });
+    }
+}
+
+#[test]
+fn what_others_do_to_a_window_at_any_moment_is_not_counted_as_masus_work() {
+    let idle = || Cell::used(100).huge();
+    for what in [Happening::Split, Happening::Free, Happening::Map(Mapped::Nothing), Happening::Touch(ALL)] {
+        // Whether masu demotes the last window depends on who is first; `carry_out` compares the counts.
+        at_every_call(&script(vec![idle(), idle()]), what, |run| assert!(run.targets[0].demoted >= 1));
+    }
+    for what in [Happening::Split, Happening::Khugepaged, Happening::Share(1), Happening::Swap(1), Happening::Forbid] {
+        at_every_call(&script(vec![sparse(), sparse()]), what, |run| assert!(run.targets[0].promoted >= 1));
+    }
+}
+
 #[test]
 fn a_cgroup_without_room_for_the_copy_is_respected_until_it_has_room() {
     let mut full = watched(vec![dense()], 300);

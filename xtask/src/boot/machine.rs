@@ -87,7 +87,7 @@ impl Machine {
             append.push_str(filter);
         }
         let mut qemu = program(&self.qemu);
-        qemu.args(["-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", processor, "-m", "1536", "-smp", "2"]);
+        qemu.args(["-machine", "q35", "-accel", "tcg,thread=single", "-cpu", processor, "-m", "1536", "-smp", "2"]);
         qemu.args(["-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio"]);
         qemu.arg("-kernel").arg(&self.kernel).arg("-initrd").arg(&self.initial_files).args(["-append", &append]);
         qemu.stdout(Stdio::piped());

@@ -181,7 +181,7 @@ impl Cell {
             swapped: Pages(self.swapped),
             shared: Pages(self.shared),
             guards: Pages(self.guards),
-            file: Pages(0),
+            file: Pages(if self.is_file() { self.resident() } else { 0 }),
             huge: self.huge,
         }
     }
@@ -297,9 +297,14 @@ impl Cell {
         Ok(())
     }
 
+    /// Its pages are a file's, or shared memory.
+    pub fn is_file(&self) -> bool {
+        matches!(self.mapped, Mapped::File | Mapped::SharedMemory)
+    }
+
     /// Where MADV_COLD is refused, or does nothing.
     pub fn refuses_cold(&self) -> bool {
-        matches!(self.mapped, Mapped::Nothing | Mapped::File | Mapped::SharedMemory)
+        self.is_file() || self.mapped == Mapped::Nothing
     }
 
     /// MADV_COLD on one page of it.

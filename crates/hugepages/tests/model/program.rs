@@ -69,7 +69,8 @@ impl ModelProgram {
             return wrong; // it changed between the measuring and the call
         }
         let state = cell.state();
-        let unfit = cell.shared + cell.swapped + cell.guards > 0 || cell.resident() == 0 || cell.huge;
+        let not_its_own = cell.shared + cell.swapped + cell.guards > 0 || cell.is_file();
+        let unfit = not_its_own || cell.resident() == 0 || cell.huge;
         if unfit {
             wrong.push(format!("which was measured and is unfit: {state:?}"));
         }

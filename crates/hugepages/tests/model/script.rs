@@ -111,6 +111,9 @@ impl Happening {
                     cell.empty();
                 }
                 cell.mapped = mapped;
+                if cell.is_file() {
+                    cell.used = PAGES / 2; // read in at once
+                }
             }
             Happening::Free => cell.empty(),
             Happening::Forbid => cell.forbidden = true,
