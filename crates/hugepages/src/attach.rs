@@ -214,9 +214,10 @@ fn growth(targets: &[Target]) -> Growth {
 /// Carries out the plans; what was refused leaves its part of the budget to the next in line.
 fn promote(targets: &mut [Target], s: Settings, control: &mut dyn Control) {
     let refusals = |targets: &[Target]| targets.iter().map(|target| target.refusals).sum::<u64>();
+    let mut pace = Pace::default();
     loop {
         let before = refusals(targets);
-        promote_planned(targets, s, control);
+        promote_planned(targets, s, &mut pace, control);
         if refusals(targets) == before || over_looking(targets, s, control) {
             return;
         }
@@ -224,13 +225,12 @@ fn promote(targets: &mut [Target], s: Settings, control: &mut dyn Control) {
     }
 }
 
-fn promote_planned(targets: &mut [Target], s: Settings, control: &mut dyn Control) {
+fn promote_planned(targets: &mut [Target], s: Settings, pace: &mut Pace, control: &mut dyn Control) {
     let live = |target: &Target| target.phase != Phase::Ended;
     let plans: Vec<policy::Plan> =
         targets.iter().map(|target| if live(target) { target.plan.clone() } else { policy::Plan::default() }).collect();
     let turns = policy::share_turns(&plans);
     let planned = turns.len() as u64;
-    let mut pace = Pace::default();
     for (done, (index, promotion)) in (1..).zip(turns) {
         if over_looking(targets, s, control) {
             break;

@@ -190,6 +190,7 @@ fn what_must_not_be_collapsed_is_not_asked_for() {
     let reasons =
         [Refusal::NotAnonymous, Refusal::CrossesMappings, Refusal::Shared, Refusal::Swapped, Refusal::GuardPages];
     assert_eq!(run.targets[0].refused().keys().copied().collect::<Vec<_>>(), reasons);
+    assert_eq!(run.targets[0].plan.verdicts.seen, 3, "the rest can never be huge");
 }
 
 /// Runs with something happening to the last window at every call in turn, until the run is over by then.
@@ -215,6 +216,14 @@ fn a_file_that_is_mapped_at_any_moment_is_left_alone() {
             assert!(run.targets[0].promoted >= 2 && run.targets[0].phase == Phase::Settled);
         });
     }
+}
+
+#[test]
+fn ctrl_c_at_any_moment_leaves_the_rest_of_the_plan_undone() {
+    // `carry_out` sees to it that no more than the call under way comes after.
+    let idle = || Cell::used(100).huge();
+    at_every_call(&script(vec![idle(); 10]), Happening::CtrlC, |run| assert!(run.targets[0].demoted <= 10));
+    at_every_call(&script(vec![dense(); 10]), Happening::CtrlC, |run| assert!(run.targets[0].promoted <= 10));
 }
 
 #[test]
@@ -348,6 +357,17 @@ fn after_exec_everything_starts_anew() {
     assert_eq!(run.targets[0].execs, 1);
     assert_eq!(counts(&run.targets[0]), (2, 1, 0));
     assert_eq!(run.targets[0].extra_rss(), Bytes(0));
+}
+
+#[test]
+fn what_a_program_forbade_is_not_held_against_the_one_that_follows_by_exec() {
+    let mut changing = watched(vec![Cell { forbidden: true, ..dense() }], 200);
+    changing.events = vec![after(20_000, 0, Happening::Exec), after(40_000, 0, Happening::Heat(ALL, OFTEN))];
+    // No look falls between the two: the window is there before and after.
+    changing.settings.pace.watch_every = (Duration::from_secs(30), Duration::from_secs(30));
+    let run = carry_out(changing);
+    assert_eq!(counts(&run.targets[0]), (1, 1, 0));
+    assert!(run.targets[0].settled_at > Some(Duration::from_secs(40)), "settled anew");
 }
 
 #[test]

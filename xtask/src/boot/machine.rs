@@ -87,6 +87,8 @@ impl Machine {
             append.push_str(filter);
         }
         let mut qemu = program(&self.qemu);
+        // One host thread for both processors: with one for each, a kernel that patches its own code now and then
+        // meets code that the emulator has half patched, and dies of it. It takes no longer, either.
         qemu.args(["-machine", "q35", "-accel", "tcg,thread=single", "-cpu", processor, "-m", "1536", "-smp", "2"]);
         qemu.args(["-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio"]);
         qemu.arg("-kernel").arg(&self.kernel).arg("-initrd").arg(&self.initial_files).args(["-append", &append]);

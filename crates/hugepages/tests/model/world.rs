@@ -131,7 +131,7 @@ impl World {
                 space.generation += 1;
                 for cell in &mut space.cells {
                     cell.empty();
-                    cell.ours = None; // the loop is told
+                    (cell.ours, cell.forbidden) = (None, false); // the loop is told
                     cell.version += 1;
                 }
             }
