@@ -89,7 +89,7 @@ fn watch(source: &mut dyn Source, time: Duration, stop: &Stop) -> Result<(), lin
     while !stop.is_set() {
         let next = estimate::next_look(due).max(due.unwrap_or_default()).min(time);
         while source.age() < next && !stop.is_set() {
-            std::thread::sleep((next - source.age()).min(Duration::from_millis(100)));
+            std::thread::sleep(next.saturating_sub(source.age()).min(Duration::from_millis(100)));
             bar.set_message(format!("looking for {:.0} s of {:.0} s", source.age().as_secs_f64(), time.as_secs_f64()));
             bar.tick();
         }
