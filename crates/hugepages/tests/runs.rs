@@ -162,6 +162,18 @@ fn a_window_is_promoted_when_what_stood_against_it_has_passed() {
 }
 
 #[test]
+fn a_window_that_became_huge_by_itself_is_no_longer_counted_as_refused() {
+    let mut busy = watched(vec![Cell { failing: Some((Answer::Refused(Errno::AGAIN), u32::MAX)), ..dense() }], 100);
+    assert_eq!(refused(&carry_out(busy.clone()).targets[0]), [(Refusal::TryAgain, 1)]);
+    busy.events = vec![after(50_000, 0, Happening::Khugepaged)];
+    let run = carry_out(busy.clone());
+    assert_eq!((refused(&run.targets[0]), counts(&run.targets[0])), (vec![], (0, 0, 0)));
+    // Nor is one that nobody touches any more.
+    busy.events = vec![after(50_000, 0, Happening::Heat(0, OFTEN))];
+    assert_eq!(refused(&carry_out(busy).targets[0]), []);
+}
+
+#[test]
 fn a_window_that_the_program_forbids_is_asked_for_once() {
     let run = carry_out(watched(vec![Cell { forbidden: true, ..dense() }], 300));
     assert_eq!(asked(&run, 0), [1]);
