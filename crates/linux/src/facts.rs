@@ -9,8 +9,6 @@
 //!
 //! Truth: the probes below.
 
-mod scratch;
-
 use std::fmt;
 use std::os::fd::AsFd;
 
@@ -22,8 +20,8 @@ use crate::capabilities::Capabilities;
 use crate::clear_refs::{Forget, clear};
 use crate::pagemap::Pagemap;
 use crate::process_madvise::{Advice, advise};
+use crate::scratch::Scratch;
 use crate::{Error, KernelFiles, Pid, capabilities, cgroup, choice, damon, meminfo, smaps, thp};
-use scratch::Scratch;
 
 /// A value, or why it could not be read. Serialises as the value, or as `{"unknown": "why"}`.
 #[derive(Clone, Debug, PartialEq, Eq)]

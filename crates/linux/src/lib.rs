@@ -20,6 +20,7 @@ pub mod meminfo;
 pub mod pagemap;
 pub mod process_madvise;
 pub mod smaps;
+pub mod spare;
 pub mod stat;
 pub mod status;
 pub mod thp;
@@ -32,6 +33,7 @@ mod key_lines;
 mod pid;
 #[cfg(test)]
 mod quiet_process;
+mod scratch;
 
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;

@@ -5,7 +5,7 @@ use std::ptr::{null_mut, without_provenance_mut};
 
 use quantities::{Address, AddressRange, Bytes, PageSize};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
 
 /// A private anonymous mapping, and the part of it that may be touched.
 ///
@@ -13,7 +13,7 @@ use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, m
 /// `mapped` and `length` describe one whole mapping, made here and owned by this value alone; no reference into it is
 /// ever made; `range` lies inside it and is readable and writable.
 #[derive(Debug)]
-pub(super) struct Scratch {
+pub(crate) struct Scratch {
     mapped: *mut c_void,
     length: usize,
     range: AddressRange,
@@ -21,12 +21,12 @@ pub(super) struct Scratch {
 
 impl Scratch {
     /// So much untouched memory, anywhere.
-    pub(super) fn of(size: Bytes) -> Result<Scratch, Errno> {
+    pub(crate) fn of(size: Bytes) -> Result<Scratch, Errno> {
         map(null_mut(), size, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
     }
 
     /// One page at this address.
-    pub(super) fn at(address: u64) -> Result<Scratch, Errno> {
+    pub(crate) fn at(address: u64) -> Result<Scratch, Errno> {
         let hint = without_provenance_mut(usize::try_from(address).map_err(|_| Errno::NOMEM)?);
         let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
         map(hint, PageSize::Small.bytes(), ProtFlags::READ | ProtFlags::WRITE, flags)
@@ -34,7 +34,7 @@ impl Scratch {
 
     /// One whole window of which only the first page was touched, and small at that, even where the first touch of a
     /// window gets a huge page: no more than that page may be touched when it is.
-    pub(super) fn window_with_one_touched_page() -> Result<Scratch, Errno> {
+    pub(crate) fn window_with_one_touched_page() -> Result<Scratch, Errno> {
         let twice = Bytes(2 * PageSize::Huge.bytes().0);
         let mut scratch = map(null_mut(), twice, ProtFlags::empty(), MapFlags::PRIVATE)?;
         let Some(window) = scratch.range.whole_windows().next().map(|window| window.range()) else {
@@ -49,13 +49,29 @@ impl Scratch {
         Ok(scratch)
     }
 
+    /// One whole window of which the first page was touched, and which the kernel was asked to make huge at that touch.
+    pub(crate) fn window_wanted_huge() -> Result<Scratch, Errno> {
+        let twice = Bytes(2 * PageSize::Huge.bytes().0);
+        let mut scratch = map(null_mut(), twice, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)?;
+        let Some(window) = scratch.range.whole_windows().next().map(|window| window.range()) else {
+            return Err(Errno::NOMEM);
+        };
+        scratch.range = window;
+        let start = scratch.pointer_to(window.start());
+        // SAFETY: whole pages inside the mapping; the advice changes how they are backed, not what is in them.
+        unsafe { madvise(start, usize_of(window.bytes().0), Advice::LinuxHugepage)? };
+        // SAFETY: the first byte of `range`, which is writable; no reference to it exists.
+        unsafe { start.cast::<u8>().write_volatile(1) };
+        Ok(scratch)
+    }
+
     /// The part that may be touched.
-    pub(super) fn range(&self) -> AddressRange {
+    pub(crate) fn range(&self) -> AddressRange {
         self.range
     }
 
     /// Writes to every page of it.
-    pub(super) fn touch_all(&mut self) {
+    pub(crate) fn touch_all(&mut self) {
         let step = PageSize::Small.bytes().0;
         for address in (self.range.start().0..self.range.end().0).step_by(usize_of(step)) {
             let pointer = self.pointer_to(Address(address)).cast::<u8>();

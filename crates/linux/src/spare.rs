@@ -1,0 +1,63 @@
+//! A huge page of our own, kept only to be freed at the right moment.
+//!
+//! `MADV_COLLAPSE` of another process allocates a huge page and fills it under that process's mmap lock. Where the page has
+//! to be found first, by compaction, or backed first, by the host of a virtual machine whose memory is lazy, that takes
+//! many times as long as the copying. What a processor freed last it allocates first (`free_unref_page` in
+//! mm/page_alloc.c keeps freed huge pages on a list per processor): so a page that we allocated and touched before, and
+//! free just before the call, is the one that the call gets.
+//!
+//! Cost: 2 MiB for as long as it is kept, and what the finding and backing take, here and under no lock of others
+//! (measured on a virtual machine whose host had taken the memory back: 4.4 ms here, and 0.6 instead of 5.0 ms there).
+//! Side effect: none when the freed page goes elsewhere, to another processor or a process of another memory node; the
+//! call then finds one by itself.
+//!
+//! Since: Linux 6.1, as collapse.
+
+use std::os::fd::AsFd;
+
+use rustix::io::Errno;
+
+use crate::Pid;
+use crate::process_madvise::{Advice, advise};
+use crate::scratch::Scratch;
+
+/// A huge page that is in memory. Dropped, it is free.
+#[derive(Debug)]
+pub struct SparePage {
+    _memory: Scratch,
+}
+
+impl SparePage {
+    /// Takes a huge page from the kernel; it may have to be compacted for. At the first touch, if the host's THP mode
+    /// allows that, for there the kernel makes way for others after each 4 KiB; else by collapse.
+    ///
+    /// # Errors
+    /// The kernel's answer: `NOMEM` when there is none to be had, `INVAL` without collapse.
+    pub fn take() -> Result<SparePage, Errno> {
+        let memory = Scratch::window_wanted_huge()?;
+        let own = Pid::own().open().map_err(|_| Errno::SRCH)?;
+        advise(own.as_fd(), &[memory.range()], Advice::Collapse)?;
+        Ok(SparePage { _memory: memory })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pagemap::Pagemap;
+
+    #[test]
+    fn it_is_a_huge_page_until_it_is_dropped() {
+        // A kernel without collapse has no use for one.
+        let spare = match SparePage::take() {
+            Err(Errno::INVAL | Errno::PERM) => return println!("SKIP: no collapse here"),
+            other => other.unwrap(),
+        };
+        let range = spare._memory.range();
+        let huge = |runs: Vec<crate::pagemap::Run>| runs.iter().any(|run| run.huge && run.range == range);
+        let pagemap = Pagemap::open(Pid::own()).unwrap();
+        assert!(huge(pagemap.scan(range).unwrap()));
+        drop(spare);
+        assert!(!huge(pagemap.scan(range).unwrap()));
+    }
+}
