@@ -9,7 +9,7 @@
 //! paths are opened by us; a process whose group lies outside of what we have mounted (another container's) cannot be
 //! looked at, and that is said.
 //!
-//! Cost: two files and then two or three per level. Side effects: none. Usage is kept per CPU and may lag by some MiB.
+//! Cost: two files and then two to four per level. Side effects: none. Usage is kept per CPU and may lag by some MiB.
 //!
 //! Since: version 1 Linux 2.6.25, version 2 Linux 4.5; needs CONFIG_MEMCG.
 //!
@@ -39,16 +39,19 @@ pub struct Memory {
     /// The memory that all of its processes have now, page cache included.
     #[serde(rename = "usage_bytes")]
     pub usage: Bytes,
+    /// The part of that which is page cache nobody used lately: the kernel takes it back before it refuses anything.
+    #[serde(rename = "idle_cache_bytes")]
+    pub idle_cache: Bytes,
     /// Its directory: `/sys/fs/cgroup/web.slice`.
     pub path: String,
 }
 
 impl Memory {
-    /// What is left up to the limit; `None` without one.
+    /// What is left up to the limit, idle page cache included; `None` without one.
     pub fn room(&self) -> Option<Bytes> {
         match self.limit {
             Limit::Unlimited => None,
-            Limit::Bytes(limit) => Some(limit.saturating_sub(self.usage)),
+            Limit::Bytes(limit) => Some(limit.saturating_sub(self.usage.saturating_sub(self.idle_cache))),
         }
     }
 }
@@ -173,9 +176,11 @@ fn unescape(path: &str) -> String {
 /// version 2.
 fn read_level(files: &impl KernelFiles, version: Version, directory: &str) -> Result<Option<Memory>, Error> {
     let number = |name: &str| read_number(files, &format!("{directory}/{name}"));
-    let (usage, limits) = match version {
-        Version::V1 => (number("memory.usage_in_bytes")?, [number("memory.limit_in_bytes")?, None]),
-        Version::V2 => (number("memory.current")?, [number("memory.max")?, number("memory.high")?]),
+    let (usage, limits, cache) = match version {
+        Version::V1 => {
+            (number("memory.usage_in_bytes")?, [number("memory.limit_in_bytes")?, None], "total_inactive_file")
+        }
+        Version::V2 => (number("memory.current")?, [number("memory.max")?, number("memory.high")?], "inactive_file"),
     };
     let Some(Limit::Bytes(usage)) = usage else { return Ok(None) };
     let lowest = limits.into_iter().flatten().filter_map(|limit| match limit {
@@ -183,7 +188,25 @@ fn read_level(files: &impl KernelFiles, version: Version, directory: &str) -> Re
         Limit::Bytes(bytes) => Some(bytes),
     });
     let limit = lowest.min().map_or(Limit::Unlimited, Limit::Bytes);
-    Ok(Some(Memory { limit, usage, path: format!("/{directory}") }))
+    let idle_cache = match limit {
+        Limit::Unlimited => Bytes(0), // asked for by nobody, and the kernel sums it up over all groups below
+        Limit::Bytes(_) => idle_cache(files, &format!("{directory}/memory.stat"), cache)?,
+    };
+    Ok(Some(Memory { limit, usage, idle_cache, path: format!("/{directory}") }))
+}
+
+/// The line `name number` of memory.stat; nothing when there is none.
+fn idle_cache(files: &impl KernelFiles, path: &str, name: &str) -> Result<Bytes, Error> {
+    let text = match files.read(path) {
+        Ok(text) => text,
+        Err(Errno::NOENT | Errno::NODEV) => return Ok(Bytes(0)),
+        Err(errno) => return Err(Error::of_host("read", format_args!("/{path}"), errno)),
+    };
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    value.map_or(Ok(Bytes(0)), |digits| {
+        let bad = || Error::malformed(format_args!("/{path}"), format_args!("{digits:?}, expected a number of bytes"));
+        digits.parse().map(Bytes).map_err(|_| bad())
+    })
 }
 
 /// A number of bytes, or the word or huge number that means no limit. `None` when there is no such file.

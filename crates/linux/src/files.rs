@@ -68,7 +68,8 @@ impl Rooted {
 
 impl KernelFiles for Rooted {
     fn read(&self, path: &str) -> Result<String, Errno> {
-        let mut bytes = Vec::new();
+        // The kernel's files tell no size: starting small would mean a system call for each doubling.
+        let mut bytes = Vec::with_capacity(16 << 10);
         let mut file = fs::File::open(self.path(path)).map_err(errno)?;
         file.read_to_end(&mut bytes).map_err(errno)?;
         Ok(String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned()))

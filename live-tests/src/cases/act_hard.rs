@@ -193,6 +193,7 @@ pub fn a_group_without_room_gets_no_huge_page(live: &Live) -> Outcome {
     assert_eq!(huge_bytes(live, &toy, heap)?, 0);
 
     group.limit(64 << 20)?;
+    let program = RunningProgram::open(live.files(), toy.pid())?; // the other one remembers for a second
     assert_eq!(promote(&program, window, ANY_PRICE)?, Promoted::Yes { resident_before: Pages(512) });
     toy.check(heap.all(), 7)?;
     Ok(())

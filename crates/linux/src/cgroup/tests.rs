@@ -26,10 +26,34 @@ fn the_limit_of_version_2_is_found_with_its_usage() {
         V2_MOUNT,
         &[("web/memory.max", "1048576\n"), ("web/memory.high", "max\n"), ("web/memory.current", "4096\n")],
     );
-    let expected =
-        Memory { limit: Limit::Bytes(Bytes::mib(1)), usage: Bytes(4096), path: "/sys/fs/cgroup/web".to_owned() };
+    let expected = Memory {
+        limit: Limit::Bytes(Bytes::mib(1)),
+        usage: Bytes(4096),
+        idle_cache: Bytes(0),
+        path: "/sys/fs/cgroup/web".to_owned(),
+    };
     assert_eq!(found(&kernel), expected);
     assert_eq!(expected.room(), Some(Bytes::kib(1020)));
+}
+
+#[test]
+fn idle_page_cache_is_room_in_both_versions() {
+    let limits = [("web/memory.max", "100000\n"), ("web/memory.high", "max\n"), ("web/memory.current", "99000\n")];
+    let stat = "anon 60000\nfile 39000\ninactive_file 30000\nactive_file 9000\n";
+    let kernel = tree("0::/web\n", V2_MOUNT, &limits).file("sys/fs/cgroup/web/memory.stat", stat);
+    assert_eq!(found(&kernel).room(), Some(Bytes(31_000)));
+    let limits = [("memory/web/memory.limit_in_bytes", "100000\n"), ("memory/web/memory.usage_in_bytes", "99000\n")];
+    let stat = "inactive_file 7\ntotal_inactive_file 30000\n";
+    let kernel = tree("4:memory:/web\n", V1_MOUNT, &limits).file("sys/fs/cgroup/memory/web/memory.stat", stat);
+    assert_eq!(found(&kernel).room(), Some(Bytes(31_000)));
+}
+
+#[test]
+fn a_malformed_count_of_cache_is_named() {
+    let limits = [("a/memory.max", "8192\n"), ("a/memory.current", "1\n"), ("a/memory.stat", "inactive_file few\n")];
+    let error = memory(&tree("0::/a\n", V2_MOUNT, &limits), Pid(42)).unwrap_err();
+    let expected = "cannot understand /sys/fs/cgroup/a/memory.stat: \"few\", expected a number of bytes";
+    assert_eq!(error.to_string(), expected);
 }
 
 #[test]
