@@ -21,6 +21,9 @@ static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!("../../bpf/walk.bpf.o")
 /// How far below the page table's own address the base of the direct map is looked for: 64 TiB, all that four levels map.
 const CANDIDATES_GIB: u32 = 64 << 10;
 
+/// A page of ours that the kernel moves while it is looked for is not found; the next one is.
+const ATTEMPTS: usize = 3;
+
 /// The loaded program.
 #[derive(Debug)]
 pub struct Program {
@@ -69,10 +72,21 @@ impl Program {
     pub fn calibrate(&mut self) -> Result<(), Unavailable> {
         let failed = |reason: String| Unavailable {
             reason,
-            remedy: "Kernel lockdown (confidentiality) forbids these reads; boot without it.".to_owned(),
+            remedy:
+                "If `masu facts` shows lockdown (confidentiality), boot without it; else please report this kernel."
+                    .to_owned(),
         };
         let link = self.link(linux::Pid::own().0).map_err(|e| failed(e.to_string()))?;
-        let mut page = MagicPage::new();
+        for _ in 0..ATTEMPTS {
+            if self.found_by_walking(&link, &mut MagicPage::new()).map_err(|e| failed(e.to_string()))? {
+                return Ok(());
+            }
+        }
+        Err(failed("the kernel's direct map was not found by walking to a page of our own".to_owned()))
+    }
+
+    /// One attempt: true when base and depth were found. The page may be moved meanwhile; then it is not found.
+    fn found_by_walking(&mut self, link: &Link, page: &mut MagicPage) -> Result<bool, Error> {
         for levels in [4, 5] {
             let mut found = None;
             for (round, candidates) in [CANDIDATES_GIB, CANDIDATES_GIB].into_iter().enumerate() {
@@ -85,7 +99,7 @@ impl Program {
                     mode: WALK_CALIBRATE,
                     ..WalkRequest::default()
                 };
-                let answer = self.run(&link, request).map_err(|e| failed(e.to_string()))?;
+                let answer = self.run(link, request)?;
                 let again = found.is_none_or(|before| before == answer.direct_map);
                 found = (answer.direct_map != 0 && again).then_some(answer.direct_map);
                 if found.is_none() {
@@ -94,10 +108,10 @@ impl Program {
             }
             if let Some(base) = found {
                 (self.direct_map, self.levels) = (base, levels);
-                return Ok(());
+                return Ok(true);
             }
         }
-        Err(failed("the kernel's direct map was not found by walking to a page of our own".to_owned()))
+        Ok(false)
     }
 
     /// Attaches to the task `tid` (a thread; the first one has the process's number).
