@@ -37,6 +37,8 @@ pub enum Need {
     DamonVaddr,
     /// 32-bit programs run.
     Programs32,
+    /// Threads of the kernel among the processes; a container hides them.
+    KernelThreads,
     /// The built command.
     MasuCommand,
     /// Redis.
@@ -45,7 +47,7 @@ pub enum Need {
 
 impl Need {
     /// All of them, in the order in which tables print them.
-    pub const ALL: [Need; 18] = [
+    pub const ALL: [Need; 19] = [
         Need::Root,
         Need::RemoteAdvice,
         Need::RemoteCollapse,
@@ -62,6 +64,7 @@ impl Need {
         Need::Swap,
         Need::DamonVaddr,
         Need::Programs32,
+        Need::KernelThreads,
         Need::MasuCommand,
         Need::RedisServer,
     ];
@@ -85,6 +88,7 @@ impl Need {
             Need::Swap => "swap on zram",
             Need::DamonVaddr => "DAMON vaddr",
             Need::Programs32 => "32-bit programs",
+            Need::KernelThreads => "kernel threads",
             Need::MasuCommand => "masu command",
             Need::RedisServer => "redis-server",
         }
@@ -92,7 +96,7 @@ impl Need {
 
     /// False for what says something about who runs the tests and what is installed, and nothing about the kernel.
     pub fn is_of_the_kernel(self) -> bool {
-        !matches!(self, Need::Root | Need::MasuCommand | Need::RedisServer)
+        !matches!(self, Need::Root | Need::KernelThreads | Need::MasuCommand | Need::RedisServer)
     }
 }
 

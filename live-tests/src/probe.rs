@@ -46,10 +46,19 @@ fn offer(need: Need) -> Offer {
         Need::Swap => Ok(made(Swap::on(8 << 20))),
         Need::DamonVaddr => Ok(damon_vaddr()),
         Need::Programs32 => Ok(made(elf32::run(elf32::EXIT_0).and_then(|mut child| child.wait()))),
+        Need::KernelThreads => Ok(kernel_threads()),
         Need::MasuCommand => Ok(program("masu command", programs::masu())),
         Need::RedisServer => Ok(program("redis-server", programs::redis_server())),
     };
     probed.unwrap_or_else(|error| Offer::Withheld(format!("could not be tried: {error}")))
+}
+
+/// Process 2 starts all the others.
+fn kernel_threads() -> Offer {
+    match std::fs::read_to_string("/proc/2/comm") {
+        Ok(name) if name.trim() == "kthreadd" => Offer::Yes,
+        _ => Offer::NotOnThisMachine("none is to be seen from here".to_owned()),
+    }
 }
 
 fn root() -> Offer {

@@ -105,7 +105,7 @@ pub const ALL: &[LiveTest] = tests! {
     command::a_broken_pipe_is_a_normal_end needs [Root, MasuCommand, PageTableWalk];
     command::a_program_that_ends_half_way_is_reported_with_status_1 needs [Root, MasuCommand, PageTableWalk];
     command_refusals::a_process_that_does_not_exist needs [MasuCommand];
-    command_refusals::a_thread_of_the_kernel needs [MasuCommand];
+    command_refusals::a_thread_of_the_kernel needs [MasuCommand, KernelThreads];
     command_refusals::a_thread_of_a_program needs [MasuCommand];
     command_refusals::a_program_that_has_ended_but_was_not_waited_for needs [MasuCommand];
     command_refusals::somebody_elses_program_and_no_privilege needs [Root, MasuCommand];
