@@ -52,6 +52,20 @@ pub fn promote(program: &dyn Program, window: Window, budget_left: Bytes) -> Res
     })
 }
 
+/// What would stand against promoting `window` as it is now. Nothing is changed; what the call itself would meet (no huge
+/// page to be had) is not foreseen.
+///
+/// # Errors
+/// `Gone` when the process ended.
+pub fn foresee(program: &dyn Program, window: Window) -> Result<Option<Refusal>, Error> {
+    let state = program.state(window)?;
+    if state.huge {
+        return Ok(None);
+    }
+    let obstacle = obstacle(state, PageSize::Huge.bytes(), program.cgroup_room());
+    Ok(obstacle.or_else(|| program.forbids(window).then_some(Refusal::Forbidden)))
+}
+
 /// What stands against promoting a window in this state.
 fn obstacle(state: WindowState, budget_left: Bytes, cgroup_room: Option<Bytes>) -> Option<Refusal> {
     if state.resident == Pages(0) {

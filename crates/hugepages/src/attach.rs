@@ -2,7 +2,8 @@
 //!
 //! A round is one clear and looks at doubling ages. It ends when twice the time has shown no new hot window, after 10 s at
 //! the latest; then the plans of all programs are carried out in the order of `policy::share_turns`, each call followed
-//! by the pause that `pace` asks for. Waiting, stopping and telling about progress are the caller's, through [`Control`].
+//! by the pause that `pace` asks for. Windows that no other could be preferred to do not wait for that: they are promoted
+//! in the time between two looks. Waiting, stopping and telling about progress are the caller's, through [`Control`].
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use access::estimate;
 use linux::Error;
 
 use crate::pace::{self, Pace};
-use crate::policy::{self, Growth};
+use crate::policy::{self, Growth, Plan};
 use crate::target::{Phase, Target};
 
 /// What the loop needs from whoever runs it.
@@ -27,7 +28,7 @@ pub trait Control {
     /// Processor time of this process so far.
     fn cpu_time(&self) -> Duration;
 
-    /// Told before the first and after the last of a row of calls for which the program may have to wait.
+    /// Told before and after a call for which the program may have to wait.
     fn in_haste(&mut self, haste: bool);
 
     /// Called after every look and, while acting, after every window.
@@ -73,7 +74,7 @@ pub struct Settings {
     pub pace: pace::Settings,
     /// When to end.
     pub until: Until,
-    /// Plan, and touch nothing.
+    /// Plan, look what would be refused, and touch nothing.
     pub dry_run: bool,
     /// The shortest observation of the first round, and of the rounds that confirm it.
     pub round_min: (Duration, Duration),
@@ -129,13 +130,16 @@ fn round(targets: &mut [Target], s: Settings, control: &mut dyn Control, watch: 
         let next = next_due(due, targets);
         look_at(next, targets, s, control);
         let now = growth(targets);
-        let steady = before.is_some_and(
-            |before: Growth| {
-                if new { policy::is_steady(before, now) } else { before.wanted == now.wanted }
-            },
-        );
+        let steady = if new {
+            policy::is_steady(before, now, s.policy)
+        } else {
+            before.is_some_and(|before| policy::are_as_many_wanted(before, now, s.policy))
+        };
         if (next >= shortest && steady) || next >= estimate::LAST_LOOK || over_looking(targets, s, control) {
             break;
+        }
+        if next >= shortest && !s.dry_run {
+            promote_at_once(targets, s, control, estimate::next_look(Some(next)));
         }
         (due, before) = (Some(next), Some(now));
     }
@@ -146,11 +150,11 @@ fn round(targets: &mut [Target], s: Settings, control: &mut dyn Control, watch: 
     if control.stop() {
         return;
     }
-    if !s.dry_run {
-        control.in_haste(true);
+    if s.dry_run {
+        for_live(targets, |target| target.foresee(s.policy));
+    } else {
         promote(targets, s, control);
         give_back(targets, s, control);
-        control.in_haste(false);
     }
     if over_looking(targets, s, control) {
         return; // a round that was cut short says nothing about settling
@@ -187,10 +191,11 @@ fn over_looking(targets: &[Target], s: Settings, control: &dyn Control) -> bool 
     timed || control.stop() || targets.iter().all(|target| target.phase == Phase::Ended)
 }
 
-/// Twice the last age, and once more for as long as looking itself has taken that long already.
+/// Twice the last age. Where looking or promoting took longer than that, the look is due at once, as the last one that
+/// was missed.
 fn next_due(last: Option<Duration>, targets: &[Target]) -> Duration {
     let mut due = estimate::next_look(last);
-    while due < oldest(targets) && due < estimate::LAST_LOOK {
+    while due < estimate::LAST_LOOK && estimate::next_look(Some(due)) <= oldest(targets) {
         due = estimate::next_look(Some(due));
     }
     due
@@ -203,12 +208,21 @@ fn oldest(targets: &[Target]) -> Duration {
 
 /// What tells whether longer looking could change a verdict.
 fn growth(targets: &[Target]) -> Growth {
-    let wanted =
-        |target: &Target| target.promoted_now() + target.plan.promote.len() as u64 + target.plan.verdicts.over_budget;
-    Growth {
-        wanted: targets.iter().map(wanted).sum(),
-        compact_pages: targets.iter().map(|target| target.plan.verdicts.compact_pages).sum(),
+    let mut growth = Growth::default();
+    for target in targets {
+        let verdicts = target.plan.verdicts;
+        growth.seen += verdicts.seen;
+        growth.wanted += target.promoted_now() + target.plan.promote.len() as u64 + verdicts.over_budget;
+        growth.undecided += verdicts.compact;
+        growth.undecided_pages += verdicts.compact_pages;
     }
+    growth
+}
+
+/// Carries out, until the observation has reached the age of `until`, what need not wait for the end of the round.
+fn promote_at_once(targets: &mut [Target], s: Settings, control: &mut dyn Control, until: Duration) {
+    let plans = live_plans(targets, |target| target.plan_at_once(s.policy));
+    promote_planned(targets, &plans, &mut Pace::default(), s, control, Some(until));
 }
 
 /// Carries out the plans; what was refused leaves its part of the budget to the next in line.
@@ -217,7 +231,8 @@ fn promote(targets: &mut [Target], s: Settings, control: &mut dyn Control) {
     let mut pace = Pace::default();
     loop {
         let before = refusals(targets);
-        promote_planned(targets, s, &mut pace, control);
+        let plans = live_plans(targets, |target| target.plan.clone());
+        promote_planned(targets, &plans, &mut pace, s, control, None);
         if refusals(targets) == before || over_looking(targets, s, control) {
             return;
         }
@@ -225,25 +240,44 @@ fn promote(targets: &mut [Target], s: Settings, control: &mut dyn Control) {
     }
 }
 
-fn promote_planned(targets: &mut [Target], s: Settings, pace: &mut Pace, control: &mut dyn Control) {
+fn live_plans(targets: &mut [Target], mut plan: impl FnMut(&mut Target) -> Plan) -> Vec<Plan> {
     let live = |target: &Target| target.phase != Phase::Ended;
-    let plans: Vec<policy::Plan> =
-        targets.iter().map(|target| if live(target) { target.plan.clone() } else { policy::Plan::default() }).collect();
-    let turns = policy::share_turns(&plans);
+    targets.iter_mut().map(|target| if live(target) { plan(target) } else { Plan::default() }).collect()
+}
+
+/// Promotes window after window, until all are done or the observation is as old as `until`, and it is time to look again.
+fn promote_planned(
+    targets: &mut [Target],
+    plans: &[Plan],
+    pace: &mut Pace,
+    s: Settings,
+    control: &mut dyn Control,
+    until: Option<Duration>,
+) {
+    let turns = policy::share_turns(plans);
     let planned = turns.len() as u64;
+    let mut rest = Duration::ZERO;
     for (done, (index, promotion)) in (1..).zip(turns) {
-        if over_looking(targets, s, control) {
-            break;
+        let begun = control.now();
+        if targets[index].phase != Phase::Ended {
+            targets[index].make_ready();
         }
-        let start = control.now();
+        pause(rest.saturating_sub(control.now().saturating_sub(begun)), s, control);
+        if over_looking(targets, s, control) || until.is_some_and(|age| oldest(targets) >= age) {
+            return;
+        }
         let target = &mut targets[index];
-        if live(target) {
-            one(target, |target| target.promote(&promotion, s.policy));
+        if target.phase == Phase::Ended {
+            continue;
         }
-        let took = control.now().saturating_sub(start);
+        let begun = control.now();
+        control.in_haste(true);
+        one(target, |target| target.promote(&promotion, until.is_some(), s.policy));
+        control.in_haste(false);
+        rest = pace.pause_after(control.now().saturating_sub(begun), s.pace);
         control.progress(Doing::Promoting { done, planned }, targets);
-        pause(pace.pause_after(took, s.pace), s, control);
     }
+    pause(rest, s, control);
 }
 
 /// Demotes what was found idle twice, and probes what was found idle. Nobody waits for such windows, so their pace is the
@@ -263,7 +297,9 @@ fn give_back(targets: &mut [Target], s: Settings, control: &mut dyn Control) {
             }
             let start = control.now();
             let work = |target: &mut Target| if is_demotion { target.demote(window) } else { target.probe(window) };
+            control.in_haste(true);
             for_live(&mut targets[index..=index], work);
+            control.in_haste(false);
             pause(pace.pause_after(control.now().saturating_sub(start), s.pace), s, control);
         }
     }

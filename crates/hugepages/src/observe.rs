@@ -7,7 +7,7 @@ use linux::maps::Mapping;
 use quantities::{Pages, Rate, Window};
 
 use crate::Refusal;
-use crate::policy::{HugeView, Settings, WindowView, hot_pages_needed};
+use crate::policy::{Evidence, HugeView, Seen, Settings, WindowView, hot_pages_needed};
 
 /// What is known of a window from earlier rounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -46,6 +46,8 @@ pub struct Before {
     pub resident: Pages,
     /// Page walks per second.
     pub walks: Rate,
+    /// How long it had been looked at.
+    pub seen: Seen,
 }
 
 /// The windows of one look.
@@ -104,14 +106,14 @@ fn view(map: &AccessMap, heat: &WindowHeat, known: Option<&Known>, s: Settings) 
 }
 
 /// The windows as they were before masu promoted any: what the what-if table is made from.
-pub fn before_promotion(windows: &[WindowView], known: &BTreeMap<Window, Known>) -> Vec<WindowView> {
+pub fn before_promotion(windows: &[WindowView], known: &BTreeMap<Window, Known>) -> Vec<Evidence> {
     windows
         .iter()
         .map(|view| match known.get(&view.window).and_then(|known| known.before) {
-            Some(before) if view.huge.is_some() => {
-                WindowView { hot: before.hot, resident: before.resident, walks: before.walks, huge: None, ..*view }
+            Some(Before { hot, resident, walks, seen }) if view.huge.is_some() => {
+                Evidence { view: WindowView { hot, resident, walks, huge: None, ..*view }, seen }
             }
-            _ => *view,
+            _ => Evidence { view: *view, seen: Seen::Whole },
         })
         .collect()
 }
@@ -171,14 +173,15 @@ mod tests {
 
     #[test]
     fn the_what_if_table_sees_promoted_windows_as_they_were() {
-        let before = Before { hot: Pages(130), resident: Pages(200), walks: Rate::per_second(9.0) };
+        let before =
+            Before { hot: Pages(130), resident: Pages(200), walks: Rate::per_second(9.0), seen: Seen::CutShort };
         let known = BTreeMap::from([(Window(1), Known { before: Some(before), ..Known::default() })]);
         let mut map = all_hot();
         map.windows.truncate(1);
         map.windows[0].huge = true;
         let observed = observe(&map, &mappings("200000-400000 rw-p 00000000 00:00 0 \n"), &known, PAPER);
         assert_eq!(observed.windows[0].huge.unwrap().resident_before, Some(Pages(200)));
-        let views = before_promotion(&observed.windows, &known);
-        assert_eq!((views[0].hot, views[0].resident, views[0].huge), (Pages(130), Pages(200), None));
+        let [Evidence { view, seen }] = before_promotion(&observed.windows, &known)[..] else { panic!("one window") };
+        assert_eq!((view.hot, view.resident, view.huge, seen), (Pages(130), Pages(200), None, Seen::CutShort));
     }
 }

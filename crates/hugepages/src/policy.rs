@@ -284,20 +284,49 @@ pub fn share_turns(plans: &[Plan]) -> Vec<(usize, Promotion)> {
     all
 }
 
-/// Twice the time has shown nothing that could change a verdict: no other windows deserve a huge page, and those with too
-/// few hot pages did not gain a tenth. Where pages are touched at random, all of them come in sight in time, a few at
-/// each look: then a verdict on the first of them would be one on the length of the look.
-pub fn is_steady(before: Growth, now: Growth) -> bool {
-    before.wanted == now.wanted && now.compact_pages * 10 <= before.compact_pages * 11
+/// A promotion that adds no more than `max_extra_rss` of what its own window holds. All of these together never ask for
+/// more than the whole budget, so there is no choice to make between them, and no reason to wait for the others.
+pub fn pays_for_itself(promotion: &Promotion, s: Settings) -> bool {
+    promotion.cost <= promotion.resident.bytes().scaled(s.max_extra_rss.get())
+}
+
+/// One window in sixteen, spread without a pattern: it is promoted only when its round ends, so that it tells by then how
+/// hot the others, which were promoted at once, would have turned out to be ([`what_if`]).
+pub fn is_control(window: Window) -> bool {
+    // The golden ratio's multiplier: consecutive windows fall evenly, and no stride of a program hits one rest only.
+    window.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60 == 0
+}
+
+/// For so many windows that deserve a huge page there may be one that is undecided still: a program has always some, where
+/// its mappings begin and end.
+const UNDECIDED_OF_WANTED: u64 = 32;
+
+/// Longer looking would not change a verdict: hardly a window is undecided, with some hot pages and too few; or twice the
+/// time has shown no other window that deserves a huge page, and the hot pages of the undecided did not grow by a tenth.
+/// Where pages are touched at random, all of them come in sight in time, a few at each look: then a verdict on the first
+/// of them would be one on the length of the look.
+pub fn is_steady(before: Option<Growth>, now: Growth, s: Settings) -> bool {
+    let decided = now.wanted > 0 && now.undecided <= now.wanted / UNDECIDED_OF_WANTED;
+    let same_pages = |before: Growth| now.undecided_pages * 10 <= before.undecided_pages * 11;
+    decided || before.is_some_and(|before| are_as_many_wanted(before, now, s) && same_pages(before))
+}
+
+/// But for noise, as many windows deserve a huge page as at the look before.
+pub fn are_as_many_wanted(before: Growth, now: Growth, s: Settings) -> bool {
+    is_noise(before.wanted.abs_diff(now.wanted), now.seen, s)
 }
 
 /// What is compared between one look and the next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Growth {
+    /// Windows looked at.
+    pub seen: u64,
     /// Windows that are huge by masu or deserve to be.
     pub wanted: u64,
-    /// Hot pages of windows that have some, too few.
-    pub compact_pages: u64,
+    /// Windows that have some hot pages, too few.
+    pub undecided: u64,
+    /// The hot pages of those.
+    pub undecided_pages: u64,
 }
 
 /// What another hot fraction would have done.
@@ -319,21 +348,67 @@ pub const WHAT_IF: [NonZeroFraction; 4] = [
     NonZeroFraction::ratio(1, 1),
 ];
 
-/// For each of [`WHAT_IF`], the huge windows and the added memory, from the same observation. `windows` are given as
-/// they were before promotion; one that was huge before masu came stays so and adds nothing.
-pub fn what_if(windows: &[WindowView]) -> [WhatIf; 4] {
+/// How long a window was looked at before it was promoted, if it was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Seen {
+    /// For the whole round.
+    #[default]
+    Whole,
+    /// Until it deserved a huge page; what it would have shown later is not known.
+    CutShort,
+    /// For the whole round, though it deserved a huge page before: [`is_control`].
+    Control,
+}
+
+/// A window as it was before promotion: what [`what_if`] is made from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Evidence {
+    /// The window.
+    pub view: WindowView,
+    /// How long it was looked at.
+    pub seen: Seen,
+}
+
+/// For each of [`WHAT_IF`], the huge windows and the added memory, from the same observation. One that was huge before masu
+/// came stays so and adds nothing. Windows whose look was cut short count as their controls turned out, and where there
+/// are none, as they were seen.
+pub fn what_if(evidence: &[Evidence]) -> [WhatIf; 4] {
+    let count = |seen| evidence.iter().filter(|one| one.seen == seen).count() as u64;
+    let (cut_short, controls) = (count(Seen::CutShort), count(Seen::Control));
+    let stand_in = |sum: u64| if controls == 0 { sum } else { rounded_ratio(sum, cut_short + controls, controls) };
     WHAT_IF.map(|hot_fraction| {
         let needed = hot_pages_needed(hot_fraction);
-        let huge_already = |view: &&WindowView| view.huge.is_some_and(|huge| huge.resident_before.is_none());
-        let would = |view: &&WindowView| view.resident > Pages(0) && view.hot >= needed;
-        let chosen = windows.iter().filter(|view| huge_already(view) || would(view));
+        let huge_already = |view: &WindowView| view.huge.is_some_and(|huge| huge.resident_before.is_none());
+        let would = |view: &WindowView| view.resident > Pages(0) && view.hot >= needed;
         let mut answer = WhatIf { hot_fraction, windows: 0, extra_rss: Bytes(0) };
-        for view in chosen {
-            answer.windows += 1;
-            answer.extra_rss += if huge_already(&view) { Bytes(0) } else { cost(view.resident) };
+        let mut others = answer;
+        for Evidence { view, seen } in evidence {
+            let (sum, added) = match seen {
+                _ if huge_already(view) => (&mut answer, Bytes(0)),
+                _ if !would(view) => continue,
+                Seen::CutShort if controls > 0 => continue,
+                Seen::CutShort | Seen::Control => (&mut others, cost(view.resident)),
+                Seen::Whole => (&mut answer, cost(view.resident)),
+            };
+            sum.windows += 1;
+            sum.extra_rss += added;
         }
+        answer.windows += stand_in(others.windows);
+        answer.extra_rss += Bytes(stand_in(others.extra_rss.0));
         answer
     })
+}
+
+/// `n · of / parts`, rounded.
+fn rounded_ratio(n: u64, of: u64, parts: u64) -> u64 {
+    let exact = (u128::from(n) * u128::from(of) + u128::from(parts / 2)) / u128::from(parts);
+    u64::try_from(exact).unwrap_or(u64::MAX)
+}
+
+/// So few of the windows that they do not count.
+#[expect(clippy::cast_precision_loss, reason = "a ratio")]
+fn is_noise(some: u64, seen: u64, s: Settings) -> bool {
+    some as f64 <= seen as f64 * s.settle_noise.get()
 }
 
 /// Counts rounds without a change.
@@ -345,9 +420,7 @@ pub struct Settling {
 impl Settling {
     /// One more round, in which `changed` of `seen` windows changed; true when the program has settled.
     pub fn after_round(&mut self, changed: u64, seen: u64, s: Settings) -> bool {
-        #[expect(clippy::cast_precision_loss, reason = "a ratio")]
-        let noise = changed as f64 <= seen as f64 * s.settle_noise.get();
-        self.quiet_rounds = if noise { self.quiet_rounds.saturating_add(1) } else { 0 };
+        self.quiet_rounds = if is_noise(changed, seen, s) { self.quiet_rounds.saturating_add(1) } else { 0 };
         self.quiet_rounds >= s.settle_rounds
     }
 }

@@ -3,7 +3,7 @@
 //! A trait, so that the loop runs in tests over a model whose advice fails, whose windows split by themselves and whose
 //! process ends half-way.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -12,6 +12,7 @@ use access::residency::{Viewer, WindowState};
 use linux::maps::Mapping;
 use linux::process_madvise::{Advice, advise};
 use linux::smaps::VmFlag;
+use linux::spare::SparePage;
 use linux::{Error, KernelFiles, Pid, cgroup, maps, smaps, status};
 use quantities::{AddressRange, Bytes, Window};
 use rustix::io::Errno;
@@ -29,6 +30,10 @@ pub trait Program {
     /// # Errors
     /// `Gone` when it ended.
     fn state(&self, window: Window) -> Result<WindowState, Error>;
+
+    /// Gets the next promotion's huge page ready: found, and backed by the host, so that the program need not wait for
+    /// that. May take its time; an attempt that fails leaves the finding to the promotion.
+    fn make_ready(&self);
 
     /// Gives advice about a part of its memory.
     ///
@@ -62,12 +67,17 @@ pub struct RunningProgram<F> {
     files: F,
     pidfd: OwnedFd,
     viewer: RefCell<Viewer>,
+    spare: RefCell<Option<SparePage>>,
     /// Where the program wants no huge pages, and when that was read.
     unwanted: RefCell<Option<(Instant, Vec<AddressRange>)>>,
+    /// What its memory cgroup had room for, and when that was read.
+    room: Cell<Option<(Instant, Option<Bytes>)>>,
 }
 
-/// Reading smaps walks all page tables, and refusals come by the thousand: one reading answers for so long.
-const UNWANTED_FOR: Duration = Duration::from_secs(1);
+/// Reading smaps walks all page tables, and a cgroup's room is a dozen files, while windows come by the thousand: one
+/// reading answers for so long. The kernel's own limits hold all the same: a huge page that a cgroup has no room for is
+/// refused, and kills nobody.
+const READ_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 impl<F: KernelFiles> RunningProgram<F> {
     /// Opens it.
@@ -76,7 +86,16 @@ impl<F: KernelFiles> RunningProgram<F> {
     /// `Gone`, or `Denied` without ptrace access.
     pub fn open(files: F, pid: Pid) -> Result<RunningProgram<F>, Error> {
         let viewer = RefCell::new(Viewer::open(pid)?);
-        Ok(RunningProgram { pid, files, pidfd: pid.open()?, viewer, unwanted: RefCell::default() })
+        let pidfd = pid.open()?;
+        Ok(RunningProgram {
+            pid,
+            files,
+            pidfd,
+            viewer,
+            spare: RefCell::default(),
+            unwanted: RefCell::default(),
+            room: Cell::default(),
+        })
     }
 
     fn read_unwanted(&self) -> Vec<AddressRange> {
@@ -106,7 +125,17 @@ impl<F: KernelFiles> Program for RunningProgram<F> {
         self.viewer.borrow().window(window)
     }
 
+    fn make_ready(&self) {
+        let mut spare = self.spare.borrow_mut();
+        if spare.is_none() {
+            *spare = SparePage::take().ok();
+        }
+    }
+
     fn advise(&self, range: AddressRange, advice: Advice) -> Result<(), Errno> {
+        if advice == Advice::Collapse {
+            self.spare.take(); // what is freed last is allocated first
+        }
         let accepted = advise(self.pidfd.as_fd(), &[range], advice)?;
         if accepted == range.bytes() { Ok(()) } else { Err(Errno::AGAIN) }
     }
@@ -120,13 +149,18 @@ impl<F: KernelFiles> Program for RunningProgram<F> {
     }
 
     fn cgroup_room(&self) -> Option<Bytes> {
+        if let Some((_, room)) = self.room.get().filter(|(when, _)| when.elapsed() < READ_AGAIN_AFTER) {
+            return room;
+        }
         // A cgroup that cannot be read limits nothing that we could respect; the kernel still does.
-        cgroup::memory(&self.files, self.pid).ok().flatten().and_then(|memory| memory.room())
+        let room = cgroup::memory(&self.files, self.pid).ok().flatten().and_then(|memory| memory.room());
+        self.room.set(Some((Instant::now(), room)));
+        room
     }
 
     fn forbids(&self, window: Window) -> bool {
         let mut read = self.unwanted.borrow_mut();
-        if read.as_ref().is_none_or(|(when, _)| when.elapsed() > UNWANTED_FOR) {
+        if read.as_ref().is_none_or(|(when, _)| when.elapsed() > READ_AGAIN_AFTER) {
             *read = Some((Instant::now(), self.read_unwanted()));
         }
         read.as_ref().is_some_and(|(_, ranges)| ranges.iter().any(|range| range.covers(window.range())))

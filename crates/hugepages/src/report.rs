@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use access::Rung;
 use linux::Pid;
-use quantities::Bytes;
+use quantities::{Address, Bytes, Pages, Window};
 use serde::Serialize;
 
 use crate::Refusal;
+use crate::policy::Promotion;
 use crate::target::{Phase, Target};
 
 /// The report on one program.
@@ -58,8 +59,47 @@ pub struct Report {
     pub cpu_s: f64,
     /// Times that the program replaced its address space meanwhile.
     pub execs: u32,
+    /// In a dry run, what it would promote, in order of address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub plan: Option<Vec<PlannedRun>>,
     /// What other hot fractions would have done.
     pub what_if: Vec<WhatIf>,
+}
+
+/// Neighbouring windows that would be promoted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct PlannedRun {
+    /// Where the first begins.
+    pub start: Address,
+    /// How many.
+    pub windows: u64,
+    /// Their hot pages.
+    pub hot_pages: Pages,
+    /// What promoting them would add.
+    pub extra_rss_bytes: Bytes,
+}
+
+/// The windows of a plan as runs, in order of address.
+fn runs(planned: &[Promotion]) -> Vec<PlannedRun> {
+    let mut planned = planned.to_vec();
+    planned.sort_by_key(|promotion| promotion.window);
+    let mut runs: Vec<(Window, PlannedRun)> = Vec::new();
+    for promotion in planned {
+        match runs.last_mut().filter(|(last, _)| last.0 + 1 == promotion.window.0) {
+            Some((last, run)) => {
+                *last = promotion.window;
+                run.windows += 1;
+                run.hot_pages.0 += promotion.hot.0;
+                run.extra_rss_bytes += promotion.cost;
+            }
+            None => {
+                let start = promotion.window.start();
+                let run = PlannedRun { start, windows: 1, hot_pages: promotion.hot, extra_rss_bytes: promotion.cost };
+                runs.push((promotion.window, run));
+            }
+        }
+    }
+    runs.into_iter().map(|(_, run)| run).collect()
 }
 
 /// One line of the what-if table.
@@ -107,7 +147,36 @@ impl Report {
             clear_us_per_gib: cost.clear.us_per_gib(),
             cpu_s: cpu.as_secs_f64(),
             execs: target.execs,
+            plan: dry_run.then(|| runs(planned)),
             what_if: what_if.to_vec(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use quantities::Rate;
+
+    use super::*;
+    use crate::policy::cost;
+
+    #[test]
+    fn neighbouring_windows_are_one_run_whatever_the_order_of_the_plan() {
+        let promotion = |number, hot, resident| Promotion {
+            window: Window(number),
+            cost: cost(Pages(resident)),
+            walks: Rate::ZERO,
+            hot: Pages(hot),
+            resident: Pages(resident),
+        };
+        let plan = [promotion(9, 300, 512), promotion(4, 130, 510), promotion(8, 200, 511)];
+        let run = |number, windows, hot, added| PlannedRun {
+            start: Window(number).start(),
+            windows,
+            hot_pages: Pages(hot),
+            extra_rss_bytes: Bytes::kib(added),
+        };
+        assert_eq!(runs(&plan), [run(4, 1, 130, 8), run(8, 2, 500, 4)]);
+        assert_eq!(runs(&[]), []);
     }
 }

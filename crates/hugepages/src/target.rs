@@ -1,6 +1,6 @@
 //! One program under attach: what observes it, what acts on it, and what is known of its windows.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use access::{Rung, Source};
@@ -10,7 +10,7 @@ use quantities::{Bytes, Pages, Rate, Window};
 use crate::Refusal;
 use crate::act::{self, Demoted, Promoted};
 use crate::observe::{self, Before, Known, Observed};
-use crate::policy::{self, Budget, Plan, Promotion, Settings, Settling, WhatIf, WindowView};
+use crate::policy::{self, Budget, Plan, Promotion, Seen, Settings, Settling, WhatIf, WindowView};
 use crate::program::{Forbidden, Program};
 
 /// Whether the program is still being worked on.
@@ -84,6 +84,8 @@ pub struct Target {
     /// Windows that masu split, and how often.
     given_back: BTreeMap<Window, u32>,
     forbidden: Forbidden,
+    /// Windows that could have been promoted while looking went on, and were kept back to be looked at.
+    controls: BTreeSet<Window>,
     observed: Observed,
     settling: Settling,
     round: u32,
@@ -118,6 +120,7 @@ impl Target {
             refused: BTreeMap::new(),
             given_back: BTreeMap::new(),
             forbidden: Forbidden::default(),
+            controls: BTreeSet::new(),
             observed: Observed::default(),
             settling: Settling::default(),
             round: 0,
@@ -189,6 +192,7 @@ impl Target {
     pub fn begin_round(&mut self) -> Result<(), Error> {
         self.round += 1;
         self.changed_in_round = 0;
+        self.controls.clear();
         for window in self.left_behind.keys().copied().collect::<Vec<_>>() {
             self.measure_left_behind(window)?;
         }
@@ -301,11 +305,25 @@ impl Target {
         self.refused.get(&window).is_none_or(|refused| refused.may_try_in(self.round))
     }
 
-    /// Carries out one promotion, and counts what came of it.
+    /// Those of the plan that need not wait until all has been seen. Their controls are kept back from now on.
+    pub fn plan_at_once(&mut self, s: Settings) -> Plan {
+        let at_once = self.plan.promote.iter().filter(|promotion| policy::pays_for_itself(promotion, s));
+        let (controls, others): (Vec<Promotion>, _) =
+            at_once.partition(|promotion| policy::is_control(promotion.window));
+        self.controls.extend(controls.iter().map(|promotion| promotion.window));
+        Plan { promote: others, ..Plan::default() }
+    }
+
+    /// Gets the next promotion's huge page ready ([`Program::make_ready`]).
+    pub fn make_ready(&self) {
+        self.program.make_ready();
+    }
+
+    /// Carries out one promotion, and counts what came of it. `cut_short` when looking goes on.
     ///
     /// # Errors
     /// `Gone` when the process ended.
-    pub fn promote(&mut self, promotion: &Promotion, s: Settings) -> Result<(), Error> {
+    pub fn promote(&mut self, promotion: &Promotion, cut_short: bool, s: Settings) -> Result<(), Error> {
         let window = promotion.window;
         // The budget of the plan was estimated without a lock; the one that counts is what is left now.
         let left = self.budget()?.left(s.max_extra_rss);
@@ -314,7 +332,12 @@ impl Target {
             Promoted::Yes { resident_before } => {
                 // What an earlier promotion left there is no memory of the program's own.
                 let resident = self.left_behind.remove(&window).map_or(resident_before, |left| left.before);
-                let before = Before { hot: promotion.hot, resident, walks: promotion.walks };
+                let seen = match self.controls.contains(&window) {
+                    true => Seen::Control,
+                    false if cut_short => Seen::CutShort,
+                    false => Seen::Whole,
+                };
+                let before = Before { hot: promotion.hot, resident, walks: promotion.walks, seen };
                 let given_back = self.given_back.get(&window).copied().unwrap_or(0);
                 self.known.insert(window, Known { before: Some(before), given_back, ..Known::default() });
                 self.extra_rss += policy::cost(resident_before);
@@ -328,6 +351,25 @@ impl Target {
             Promoted::No(why) => self.refuse(window, why),
         }
         Ok(())
+    }
+
+    /// For a dry run: takes out of the plan what would be refused, counts it, and plans anew with what that leaves.
+    ///
+    /// # Errors
+    /// `Gone` when the process ended.
+    pub fn foresee(&mut self, s: Settings) -> Result<(), Error> {
+        loop {
+            let before = self.refusals;
+            for promotion in self.plan.promote.clone() {
+                if let Some(why) = act::foresee(self.program.as_ref(), promotion.window)? {
+                    self.refuse(promotion.window, why);
+                }
+            }
+            if self.refusals == before {
+                return Ok(());
+            }
+            self.plan_again(s)?;
+        }
     }
 
     fn refuse(&mut self, window: Window, why: Refusal) {

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use access::Rung;
 use hugepages::attach::{Control, ROUND_MIN, Settings, Until, attach};
 use hugepages::program::RunningProgram;
-use hugepages::report::Report;
+use hugepages::report::{PlannedRun, Report};
 use hugepages::target::{Phase, Target};
 use hugepages::{pace, policy};
 use linux::Pid;
-use quantities::Fraction;
+use quantities::{Bytes, Fraction};
 
 use crate::args::AttachTask;
 use crate::control::{Stop, Terminal, own_cpu_time};
@@ -121,10 +121,14 @@ fn print_json(report: &Report) -> Result<(), Failure> {
 
 fn print_table(report: &Report, ran_s: f64) -> Result<(), Failure> {
     let mut out = stdout().lock();
-    let planned = if report.dry_run { "   dry run: nothing was promoted or demoted" } else { "" };
-    writeln!(out, "process {} ({})   observed by {}{planned}\n", report.pid, report.name, report.rung)?;
+    let dry = if report.dry_run { "   dry run: nothing was promoted or demoted" } else { "" };
+    writeln!(out, "process {} ({})   observed by {}{dry}\n", report.pid, report.name, report.rung)?;
     windows(report).write(&mut out, "  ")?;
     writeln!(out)?;
+    if let Some(plan) = report.plan.as_deref().filter(|plan| !plan.is_empty()) {
+        planned(plan).write(&mut out, "  ")?;
+        writeln!(out)?;
+    }
     figures(report, ran_s).write(&mut out, "  ")?;
     writeln!(out)?;
     let mut what_if = Table::new(&["hot fraction", "huge windows", "extra memory, without a budget"]);
@@ -153,6 +157,25 @@ fn windows(report: &Report) -> Table {
     row("some pages hot, too few", report.windows_compactable);
     for (reason, count) in &report.windows_refused {
         row(&format!("refused: {}", reason.explanation()), *count);
+    }
+    table
+}
+
+/// The plan of a dry run. A table is for reading: what is beyond its length is in the JSON.
+fn planned(plan: &[PlannedRun]) -> Table {
+    const SHOWN: usize = 16;
+    let mut table = Table::new(&["would be promoted, from", "windows", "hot pages", "extra memory"]);
+    for run in plan.iter().take(SHOWN) {
+        let hot = run.hot_pages.0.to_string();
+        table.row([format!("{:x}", run.start.0), run.windows.to_string(), hot, run.extra_rss_bytes.to_string()]);
+    }
+    let rest = plan.get(SHOWN..).unwrap_or_default();
+    if !rest.is_empty() {
+        let windows: u64 = rest.iter().map(|run| run.windows).sum();
+        let hot: u64 = rest.iter().map(|run| run.hot_pages.0).sum();
+        let extra: Bytes = rest.iter().map(|run| run.extra_rss_bytes).sum();
+        let places = format!("{} more places, see --json", rest.len());
+        table.row([places, windows.to_string(), hot.to_string(), extra.to_string()]);
     }
     table
 }

@@ -168,6 +168,14 @@ impl Program for ModelProgram {
         })
     }
 
+    fn make_ready(&self) {
+        let mut world = self.world.borrow_mut();
+        world.call();
+        if world.dry_run || world.haste {
+            world.blame(|| "memory was made ready in a dry run, or in haste".to_owned());
+        }
+    }
+
     fn advise(&self, range: AddressRange, advice: Advice) -> Result<(), Errno> {
         let mut world = self.world.borrow_mut();
         world.call();
