@@ -40,9 +40,10 @@ impl OwnChild {
         let ready = move || {
             rustix::thread::sched_setaffinity(None, &set)?;
             set_parent_process_death_signal(Some(Signal::TERM))?;
+            hear_interrupts();
             Ok(())
         };
-        // SAFETY: between fork and exec the closure makes two system calls and nothing else; it allocates nothing, takes no
+        // SAFETY: between fork and exec the closure makes three system calls and nothing else; it allocates nothing, takes no
         // lock, and `set` is a copy of its own.
         unsafe { command.pre_exec(ready) };
         command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -137,6 +138,13 @@ impl OwnChild {
     }
 }
 
+/// A shell's `&` starts a program with SIGINT ignored, and whatever that program starts inherits it: the child could not be
+/// asked to end.
+fn hear_interrupts() {
+    // SAFETY: the default action of a signal is no code of ours.
+    unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
+}
+
 impl Drop for OwnChild {
     fn drop(&mut self) {
         self.signal(Signal::TERM);
@@ -227,6 +235,18 @@ mod tests {
         assert_eq!(child.line(SOON, &Stop::default()).unwrap(), "got this");
         let said = child.line(SOON, &Stop::default()).unwrap_err().to_string();
         assert_eq!(said, "sh ended with status 3: oh no");
+    }
+
+    #[test]
+    fn what_a_benchmark_in_the_background_starts_hears_an_interrupt() {
+        // SAFETY: ignoring a signal is no code of ours.
+        let before = unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
+        let child = shell("grep SigIgn /proc/self/status");
+        // SAFETY: what was there before, which in a test is an action of the kernel's.
+        unsafe { libc::signal(libc::SIGINT, before) };
+        let ended = child.finish(SOON, &Stop::default()).unwrap();
+        let ignored = u64::from_str_radix(ended.lines[0].split_whitespace().last().unwrap(), 16).unwrap();
+        assert_eq!(ignored & 1 << (libc::SIGINT - 1), 0, "{ended:?}");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::fs;
 
+use anyhow::{Context, Result};
 use quantities::Bytes;
 use serde::Serialize;
 
@@ -66,6 +67,16 @@ impl fmt::Display for Host {
 /// Memory that programs could take now without pushing anything out; 0 when it cannot be read.
 pub fn available() -> Bytes {
     amount(&fs::read_to_string("/proc/meminfo").unwrap_or_default(), "MemAvailable")
+}
+
+/// Huge pages of private memory that all programs have now.
+///
+/// # Errors
+/// When the kernel does not count them.
+pub fn huge_pages_in_use() -> Result<u64> {
+    let text = fs::read_to_string("/proc/vmstat").context("cannot read /proc/vmstat")?;
+    let count = text.lines().find_map(|line| line.strip_prefix("nr_anon_transparent_hugepages ")?.trim().parse().ok());
+    count.context("/proc/vmstat: no nr_anon_transparent_hugepages")
 }
 
 /// The amount that a line such as `MemTotal:  24573144 kB` names; 0 when there is none.

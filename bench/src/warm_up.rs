@@ -4,11 +4,13 @@
 //! of times an ordinary page fault. Whichever condition happened to run first would pay for all others.
 
 use std::io;
-use std::thread;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use quantities::Bytes;
+use quantities::{Bytes, PageSize};
 
 use crate::host;
 use crate::mapping::{Mapping, PAGE_BYTES, WINDOW_BYTES};
@@ -61,17 +63,31 @@ fn touch(bytes: Bytes, with_huge_pages: bool, stop: &Stop) -> Result<Duration> {
     Ok(begun.elapsed())
 }
 
-/// Warm memory held back, to be freed while something else needs it.
+/// Warm memory held back, to be freed piece by piece as somebody else turns memory into huge pages.
 ///
 /// A host that backs memory lazily also takes back what the machine reports free, within seconds: memory warmed up before a
-/// measurement is cold again in the middle of it. What was freed last is allocated first, so memory freed bit by bit
-/// during a measurement keeps it on warm memory throughout, as on a machine with memory of its own.
+/// measurement is cold again in the middle of it, and giving it back costs processor time that the host does not charge
+/// evenly. What was freed last is allocated first, so memory freed at the pace at which it is taken keeps a measurement
+/// on warm memory throughout, as on a machine with memory of its own.
 #[derive(Debug)]
 pub struct Reservoir {
     pieces: Vec<Mapping>,
 }
 
-const PIECE: Bytes = Bytes::mib(32);
+/// Frees a [`Reservoir`] until it is dropped; what is left of it then is freed at once.
+#[derive(Debug)]
+pub struct Flow {
+    over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+const PIECE: Bytes = Bytes::mib(8);
+
+/// So many pieces are free before they are asked for.
+const AHEAD: u64 = 2;
+
+/// How often the kernel's count of huge pages is read.
+const EVERY: Duration = Duration::from_millis(5);
 
 impl Reservoir {
     /// Takes `bytes` on huge pages, or less where 2 GiB would not be left free.
@@ -93,15 +109,36 @@ impl Reservoir {
         Ok(Reservoir { pieces })
     }
 
-    /// Frees it bit by bit over `time`, from another thread.
-    pub fn free_over(self, time: Duration) {
-        let pause = time.div_f64(self.pieces.len().max(1) as f64);
-        thread::spawn(move || {
-            for piece in self.pieces {
-                drop(piece);
-                thread::sleep(pause);
+    /// Frees as much of it, from another thread, as huge pages come into being from now on.
+    ///
+    /// # Errors
+    /// When the kernel does not tell how many there are.
+    pub fn flow(mut self) -> Result<Flow> {
+        let windows_a_piece = PIECE.0 / PageSize::Huge.bytes().0;
+        // The pieces are huge pages themselves: what is freed of them is missing in the count, and added here.
+        let at_first = host::huge_pages_in_use()?;
+        let over = Arc::new(AtomicBool::new(false));
+        let ends = Arc::clone(&over);
+        let thread = thread::spawn(move || {
+            let mut freed = 0;
+            while !ends.load(Ordering::Relaxed) && !self.pieces.is_empty() {
+                let in_use = host::huge_pages_in_use().unwrap_or(at_first);
+                let taken = (in_use + freed * windows_a_piece).saturating_sub(at_first);
+                while freed < taken / windows_a_piece + AHEAD && self.pieces.pop().is_some() {
+                    freed += 1;
+                }
+                thread::sleep(EVERY);
             }
         });
+        Ok(Flow { over, thread: Some(thread) })
+    }
+}
+
+impl Drop for Flow {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        // A thread that panicked has freed its pieces too.
+        let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
@@ -117,6 +154,29 @@ mod tests {
     #[test]
     fn no_more_is_touched_than_asked_for() {
         assert!(run(Bytes::mib(8), &Stop::default()).unwrap().bytes <= Bytes::mib(8));
+    }
+
+    #[test]
+    fn a_reservoir_frees_as_much_as_is_taken() {
+        let stop = Stop::default();
+        let reservoir = Reservoir::fill(Bytes::mib(160), &stop).unwrap();
+        let flow = reservoir.flow().unwrap();
+        thread::sleep(Duration::from_millis(100));
+        let before = host::huge_pages_in_use().unwrap();
+        let mut taken = Mapping::anonymous(64 << 20).unwrap();
+        taken.want_huge_pages(true).unwrap();
+        taken.words().iter_mut().step_by(PAGE_BYTES / 8).for_each(|word| *word = 1);
+        let mut after = before;
+        for _ in 0..200 {
+            thread::sleep(Duration::from_millis(10));
+            after = host::huge_pages_in_use().unwrap();
+            // Other tests use huge pages meanwhile, but not so many.
+            if after <= before + 16 {
+                drop(flow);
+                return;
+            }
+        }
+        panic!("{before} huge pages before 32 more were taken, and {after} two seconds after");
     }
 
     #[test]

@@ -7,6 +7,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use quantities::Bytes;
 use serde::Serialize;
 
 use crate::masu::{AttachReport, Masu};
@@ -48,6 +49,12 @@ pub struct Options {
     /// Length of one measurement, in milliseconds
     #[arg(long, default_value_t = 2000)]
     pub segment_ms: u64,
+    /// How busy the server is kept while masu is attached, as a part of the most that it can do
+    #[arg(long, default_value_t = 0.25)]
+    pub load: f64,
+    /// Leave memory as the host of a virtual machine left it, instead of keeping it warm for masu
+    #[arg(long)]
+    pub cold: bool,
     /// When masu has not settled by then, it is asked to end (in seconds)
     #[arg(long, default_value_t = 60)]
     pub settle_limit: u64,
@@ -62,7 +69,10 @@ const SERVER: Place = Place::Only(0);
 const CLIENT: Place = Place::Only(1);
 
 /// How long latency is measured before masu comes, and after it is gone.
-const QUIET: Duration = Duration::from_secs(5);
+const QUIET: Duration = Duration::from_secs(10);
+
+/// Before that nothing is done for so long: the host of a virtual machine is busy for a while with memory that was freed.
+const CALM: Duration = Duration::from_secs(5);
 
 /// A loaded server and its connection.
 struct Loaded {
@@ -78,9 +88,6 @@ struct Segment {
     huge_bytes: f64,
     server_busy_fraction: f64,
 }
-
-/// Over this time after attaching the warm memory is freed that promotion takes.
-const PROMOTING: Duration = Duration::from_secs(8);
 
 /// How masu was attached in one reload, and what happened to requests before, meanwhile and after.
 #[derive(Debug, Serialize)]
@@ -120,6 +127,7 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
     ensure!(options.gib > 0.0 && options.gib < 1024.0, "--gib {}: expected more than 0 and below 1024", options.gib);
     ensure!((8..1 << 20).contains(&options.value_bytes), "--value-bytes: expected 8 to 1048575");
     ensure!(options.pairs > 0 && options.reloads > 0, "--pairs and --reloads: expected at least 1");
+    ensure!(options.load > 0.0 && options.load <= 1.0, "--load {}: expected above 0 and at most 1", options.load);
     let masu = session.masu()?;
     session.warm_up()?;
     session.processors.bind_this_thread(CLIENT)?;
@@ -199,17 +207,20 @@ impl Bench<'_> {
         let pid = loaded.server.pid();
         let rss_before = resident(pid)?.rss_bytes;
         let (keys, value_bytes, stop) = (&self.keys, self.options.value_bytes, &self.session.stop);
-        let reservoir = Reservoir::fill(rss_before.scaled(1.5), stop)?;
+        let warm = if self.options.cold { Bytes(0) } else { rss_before.scaled(1.1) };
+        let reservoir = Reservoir::fill(warm, stop)?;
+        stop.sleep(CALM)?;
         let mut asker = Asker { client: &mut loaded.client, keys, value_bytes, stop };
-        let pace = asker.pace(QUIET / 4)?;
-        let quiet = asker.measure(pace, until(QUIET))?;
+        let load = asker.load(self.options.load, QUIET / 8)?;
+        let quiet = asker.measure(load, until(QUIET))?;
+        let flow = reservoir.flow()?;
         let mut attached = self.masu.attach(pid, &["--until-settled"], &self.session.processors)?;
-        reservoir.free_over(PROMOTING);
         let limit = Duration::from_secs(self.options.settle_limit);
-        let during = asker.measure(pace, || attached.is_running() && attached.age() < limit)?;
+        let during = asker.measure(load, || attached.is_running() && attached.age() < limit)?;
         let report = attached.finish(Duration::ZERO, stop)?;
-        let after = asker.measure(pace, until(QUIET))?;
+        let after = asker.measure(load, until(QUIET))?;
         let rss_after = resident(pid)?.rss_bytes;
+        drop(flow);
         let (rss_before_bytes, rss_after_bytes) = (rss_before.0 as f64, rss_after.0 as f64);
         Ok(Attach { quiet, during, after, rss_before_bytes, rss_after_bytes, report })
     }
@@ -268,12 +279,14 @@ fn report(session: &Session, options: &Options, samples: &Samples) -> Report {
     versus((PLAIN, ALWAYS), plain, always, [None, None]);
     versus((PLAIN, "another, before masu"), &samples.before[0], &samples.before[1], [None, None]);
     report.table("Servers, medians:", servers(&samples.measured));
-    report.note(
-        "While masu promotes, memory that was warmed up before is freed bit by bit, over 8 s: a virtual machine whose host backs \
-         its memory lazily would otherwise pay for that in each new huge page, some 5 ms here.",
-    );
+    if !options.cold {
+        report.note(
+            "While masu promotes, memory that was warmed up before is freed as it is taken: a virtual machine whose host backs \
+             its memory lazily would otherwise pay for that in each new huge page, some 5 ms here. --cold measures that.",
+        );
+    }
     report.table("Attaching:", attaching(&samples.attached));
-    figures(&mut report, samples);
+    figures(&mut report, samples, options);
     report.sample("redis", samples);
     report
 }
@@ -281,7 +294,8 @@ fn report(session: &Session, options: &Options, samples: &Samples) -> Report {
 /// A folder of results for each kind of run.
 fn name(options: &Options) -> String {
     let amount = options.keys.map_or_else(|| format!("{}gib", options.gib), |keys| format!("{keys}keys"));
-    format!("redis-{}-{amount}", options.dist.name())
+    let cold = if options.cold { "-cold" } else { "" };
+    format!("redis-{}-{amount}{cold}", options.dist.name())
 }
 
 fn servers(measured: &[Vec<Segment>; 3]) -> Table {
@@ -316,7 +330,7 @@ fn attaching(all: &[Attach]) -> Table {
     table
 }
 
-fn figures(report: &mut Report, samples: &Samples) {
+fn figures(report: &mut Report, samples: &Samples, options: &Options) {
     let all = &samples.attached;
     let longest = all.iter().map(|a| a.report.settled_s.filter(|_| a.report.settled)).collect::<Option<Vec<f64>>>();
     let longest = longest.and_then(|times| times.into_iter().reduce(f64::max));
@@ -327,9 +341,10 @@ fn figures(report: &mut Report, samples: &Samples) {
     let extra: Vec<f64> = all.iter().map(|a| a.rss_after_bytes / a.rss_before_bytes - 1.0).collect();
     let what = "extra resident memory, same server before and after";
     report.figure(what, Unit::Fraction, median(&extra), Some(Target::AtMost(0.01)));
-    report.note(
-        "While attaching, the server answers batches of 64 GETs, with a single one, which is timed, between any two. What a \
-         stall kept waiting is counted with it.",
-    );
+    report.note(format!(
+        "While masu is attached, the server is kept {} busy with batches of 64 GETs, and a single one before each batch is \
+         timed, from when it was due.",
+        Unit::Fraction.print(options.load)
+    ));
     report.note("Every value was read back whole after masu had promoted its pages; none differed.");
 }
