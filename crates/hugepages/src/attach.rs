@@ -5,6 +5,7 @@
 //! by the pause that `pace` asks for. Windows that no other could be preferred to do not wait for that: they are promoted
 //! in the time between two looks. Waiting, stopping and telling about progress are the caller's, through [`Control`].
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use access::estimate;
@@ -124,10 +125,10 @@ fn round(targets: &mut [Target], s: Settings, control: &mut dyn Control, watch: 
     let open = targets.iter().any(|target| target.promoted == 0 || target.under_suspicion(s.policy) > 0);
     let shortest = if open { s.round_min.0 } else { s.round_min.1 };
     let new = targets.iter().any(Target::is_new);
-    let mut due = None;
+    let mut pace = Pace::default();
     let mut before = None;
+    let mut next = next_due(None, targets);
     loop {
-        let next = next_due(due, targets);
         look_at(next, targets, s, control);
         let now = growth(targets);
         let steady = if new {
@@ -138,10 +139,10 @@ fn round(targets: &mut [Target], s: Settings, control: &mut dyn Control, watch: 
         if (next >= shortest && steady) || next >= estimate::LAST_LOOK || over_looking(targets, s, control) {
             break;
         }
-        if next >= shortest && !s.dry_run {
-            promote_at_once(targets, s, control, estimate::next_look(Some(next)));
-        }
-        (due, before) = (Some(next), Some(now));
+        let promoted = next >= shortest && !s.dry_run && promote_at_once(targets, s, control, next, &mut pace);
+        next =
+            if promoted && policy::is_decided(now) { look_soon(next, targets) } else { next_due(Some(next), targets) };
+        before = Some(now);
     }
     if oldest(targets) < watch && !over_looking(targets, s, control) {
         control.progress(Doing::Watching, targets);
@@ -151,9 +152,9 @@ fn round(targets: &mut [Target], s: Settings, control: &mut dyn Control, watch: 
         return;
     }
     if s.dry_run {
-        for_live(targets, |target| target.foresee(s.policy));
+        foresee(targets, s, control);
     } else {
-        promote(targets, s, control);
+        promote(targets, s, control, &mut pace);
         give_back(targets, s, control);
     }
     if over_looking(targets, s, control) {
@@ -201,6 +202,12 @@ fn next_due(last: Option<Duration>, targets: &[Target]) -> Duration {
     due
 }
 
+/// After a row of promotions that took its time there is no need to wait for twice the age of the look before it, when all
+/// that remains is to see that no window was missed: a quarter more shows that a sweep goes on.
+fn look_soon(last: Duration, targets: &[Target]) -> Duration {
+    oldest(targets).max(last * 5 / 4)
+}
+
 fn oldest(targets: &[Target]) -> Duration {
     let live = targets.iter().filter(|target| target.phase != Phase::Ended);
     live.map(|target| target.source().age()).max().unwrap_or_default()
@@ -219,24 +226,52 @@ fn growth(targets: &[Target]) -> Growth {
     growth
 }
 
-/// Carries out, until the observation has reached the age of `until`, what need not wait for the end of the round.
-fn promote_at_once(targets: &mut [Target], s: Settings, control: &mut dyn Control, until: Duration) {
-    let plans = live_plans(targets, |target| target.plan_at_once(s.policy));
-    promote_planned(targets, &plans, &mut Pace::default(), s, control, Some(until));
+/// Carries out, until the look after the one at the age of `last` is due, what need not wait for the end of the round. True
+/// if there was something.
+fn promote_at_once(
+    targets: &mut [Target],
+    s: Settings,
+    control: &mut dyn Control,
+    last: Duration,
+    pace: &mut Pace,
+) -> bool {
+    let plans = live_plans(targets, Target::plan_at_once);
+    promote_planned(targets, &plans, pace, s, control, Some(estimate::next_look(Some(last))));
+    plans.iter().any(|plan| !plan.promote.is_empty())
 }
 
 /// Carries out the plans; what was refused leaves its part of the budget to the next in line.
-fn promote(targets: &mut [Target], s: Settings, control: &mut dyn Control) {
+fn promote(targets: &mut [Target], s: Settings, control: &mut dyn Control, pace: &mut Pace) {
     let refusals = |targets: &[Target]| targets.iter().map(|target| target.refusals).sum::<u64>();
-    let mut pace = Pace::default();
     loop {
         let before = refusals(targets);
         let plans = live_plans(targets, |target| target.plan.clone());
-        promote_planned(targets, &plans, &mut pace, s, control, None);
+        promote_planned(targets, &plans, pace, s, control, None);
         if refusals(targets) == before || over_looking(targets, s, control) {
             return;
         }
         for_live(targets, |target| target.plan_again(s.policy));
+    }
+}
+
+/// A dry run's last step: looks what of the plans would be refused, and plans anew with what that leaves.
+fn foresee(targets: &mut [Target], s: Settings, control: &mut dyn Control) {
+    for index in 0..targets.len() {
+        let mut foreseen = BTreeSet::new();
+        loop {
+            let plan = live_plans(targets, |target| target.plan.clone()).swap_remove(index);
+            let new: Vec<_> = plan.promote.iter().filter(|promotion| foreseen.insert(promotion.window)).collect();
+            if new.is_empty() {
+                break;
+            }
+            for promotion in new {
+                if over_looking(targets, s, control) {
+                    return;
+                }
+                for_live(&mut targets[index..=index], |target| target.foresee(promotion));
+            }
+            for_live(&mut targets[index..=index], |target| target.plan_again(s.policy));
+        }
     }
 }
 
@@ -258,25 +293,28 @@ fn promote_planned(
     let planned = turns.len() as u64;
     let mut rest = Duration::ZERO;
     for (done, (index, promotion)) in (1..).zip(turns) {
-        let begun = control.now();
-        if targets[index].phase != Phase::Ended {
-            targets[index].make_ready();
-        }
-        pause(rest.saturating_sub(control.now().saturating_sub(begun)), s, control);
-        if over_looking(targets, s, control) || until.is_some_and(|age| oldest(targets) >= age) {
-            return;
-        }
-        let target = &mut targets[index];
-        if target.phase == Phase::Ended {
+        if targets[index].phase == Phase::Ended {
             continue;
         }
         let begun = control.now();
+        targets[index].make_ready();
+        let ready = control.now().saturating_sub(begun);
+        pause(rest.saturating_sub(ready), s, control);
+        if over_looking(targets, s, control) || until.is_some_and(|age| oldest(targets) >= age) {
+            rest = Duration::ZERO;
+            break;
+        }
+        let begun = control.now();
         control.in_haste(true);
-        one(target, |target| target.promote(&promotion, until.is_some(), s.policy));
+        one(&mut targets[index], |target| target.promote(&promotion, until.is_some(), s.policy));
         control.in_haste(false);
-        rest = pace.pause_after(control.now().saturating_sub(begun), s.pace);
+        let took = control.now().saturating_sub(begun);
+        // Compaction is felt by all who have memory, whoever asks for it.
+        let felt = if ready > s.pace.compacting_window { ready.max(took) } else { took };
+        rest = pace.pause_after(felt, s.pace);
         control.progress(Doing::Promoting { done, planned }, targets);
     }
+    targets.iter().for_each(Target::rest);
     pause(rest, s, control);
 }
 

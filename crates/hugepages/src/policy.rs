@@ -284,11 +284,15 @@ pub fn share_turns(plans: &[Plan]) -> Vec<(usize, Promotion)> {
     all
 }
 
-/// A promotion that adds no more than `max_extra_rss` of what its own window holds. All of these together never ask for
-/// more than the whole budget, so there is no choice to make between them, and no reason to wait for the others.
-pub fn pays_for_itself(promotion: &Promotion, s: Settings) -> bool {
-    promotion.cost <= promotion.resident.bytes().scaled(s.max_extra_rss.get())
+/// What of a plan need not wait until all has been seen: windows that cost nothing, for there is no choice to make between
+/// them. Not for a plan so short that it is carried out in no time: then all windows are evidence for [`what_if`].
+pub fn at_once(plan: &Plan) -> Vec<Promotion> {
+    let free: Vec<Promotion> = plan.promote.iter().filter(|promotion| promotion.cost == Bytes(0)).copied().collect();
+    if free.len() < AT_ONCE_FROM { Vec::new() } else { free }
 }
+
+/// A tenth of a second's work, and four controls on average.
+const AT_ONCE_FROM: usize = 64;
 
 /// One window in sixteen, spread without a pattern: it is promoted only when its round ends, so that it tells by then how
 /// hot the others, which were promoted at once, would have turned out to be ([`what_if`]).
@@ -301,14 +305,17 @@ pub fn is_control(window: Window) -> bool {
 /// its mappings begin and end.
 const UNDECIDED_OF_WANTED: u64 = 32;
 
-/// Longer looking would not change a verdict: hardly a window is undecided, with some hot pages and too few; or twice the
-/// time has shown no other window that deserves a huge page, and the hot pages of the undecided did not grow by a tenth.
-/// Where pages are touched at random, all of them come in sight in time, a few at each look: then a verdict on the first
+/// Longer looking would not change a verdict: the last look has shown no other window that deserves a huge page, and hardly
+/// a window is undecided, or the hot pages of those did not grow by a tenth in twice the time. Where pages are touched at random, all of them come in sight in time, a few at each look: then a verdict on the first
 /// of them would be one on the length of the look.
 pub fn is_steady(before: Option<Growth>, now: Growth, s: Settings) -> bool {
-    let decided = now.wanted > 0 && now.undecided <= now.wanted / UNDECIDED_OF_WANTED;
     let same_pages = |before: Growth| now.undecided_pages * 10 <= before.undecided_pages * 11;
-    decided || before.is_some_and(|before| are_as_many_wanted(before, now, s) && same_pages(before))
+    before.is_some_and(|before| are_as_many_wanted(before, now, s) && (is_decided(now) || same_pages(before)))
+}
+
+/// Hardly a window has some hot pages and too few.
+pub fn is_decided(now: Growth) -> bool {
+    now.wanted > 0 && now.undecided <= now.wanted / UNDECIDED_OF_WANTED
 }
 
 /// But for noise, as many windows deserve a huge page as at the look before.
@@ -370,32 +377,29 @@ pub struct Evidence {
 }
 
 /// For each of [`WHAT_IF`], the huge windows and the added memory, from the same observation. One that was huge before masu
-/// came stays so and adds nothing. Windows whose look was cut short count as their controls turned out, and where there
-/// are none, as they were seen.
+/// came stays so and adds nothing. Of the windows whose look was cut short, such a part counts as of their controls; where
+/// there are none, they count as they were seen.
 pub fn what_if(evidence: &[Evidence]) -> [WhatIf; 4] {
-    let count = |seen| evidence.iter().filter(|one| one.seen == seen).count() as u64;
-    let (cut_short, controls) = (count(Seen::CutShort), count(Seen::Control));
-    let stand_in = |sum: u64| if controls == 0 { sum } else { rounded_ratio(sum, cut_short + controls, controls) };
+    let controls = evidence.iter().filter(|one| one.seen == Seen::Control).count() as u64;
     WHAT_IF.map(|hot_fraction| {
         let needed = hot_pages_needed(hot_fraction);
         let huge_already = |view: &WindowView| view.huge.is_some_and(|huge| huge.resident_before.is_none());
         let would = |view: &WindowView| view.resident > Pages(0) && view.hot >= needed;
-        let mut answer = WhatIf { hot_fraction, windows: 0, extra_rss: Bytes(0) };
-        let mut others = answer;
+        let (mut sure, mut cut_short) = ([0, 0], [0, 0]);
+        let mut controls_that_would = 0;
         for Evidence { view, seen } in evidence {
             let (sum, added) = match seen {
-                _ if huge_already(view) => (&mut answer, Bytes(0)),
+                _ if huge_already(view) => (&mut sure, Bytes(0)),
+                Seen::CutShort if controls > 0 => (&mut cut_short, cost(view.resident)),
                 _ if !would(view) => continue,
-                Seen::CutShort if controls > 0 => continue,
-                Seen::CutShort | Seen::Control => (&mut others, cost(view.resident)),
-                Seen::Whole => (&mut answer, cost(view.resident)),
+                _ => (&mut sure, cost(view.resident)),
             };
-            sum.windows += 1;
-            sum.extra_rss += added;
+            controls_that_would += u64::from(*seen == Seen::Control);
+            sum[0] += 1;
+            sum[1] += added.0;
         }
-        answer.windows += stand_in(others.windows);
-        answer.extra_rss += Bytes(stand_in(others.extra_rss.0));
-        answer
+        let [windows, extra] = cut_short.map(|sum| rounded_ratio(sum, controls_that_would, controls.max(1)));
+        WhatIf { hot_fraction, windows: sure[0] + windows, extra_rss: Bytes(sure[1] + extra) }
     })
 }
 

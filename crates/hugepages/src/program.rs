@@ -35,6 +35,9 @@ pub trait Program {
     /// that. May take its time; an attempt that fails leaves the finding to the promotion.
     fn make_ready(&self);
 
+    /// Gives back what was made ready and not used.
+    fn rest(&self);
+
     /// Gives advice about a part of its memory.
     ///
     /// # Errors
@@ -56,7 +59,7 @@ pub trait Program {
     /// What its memory cgroup still has room for; `None` without a limit.
     fn cgroup_room(&self) -> Option<Bytes>;
 
-    /// Did the program say MADV_NOHUGEPAGE about the mapping around this window? Asked only after a refusal.
+    /// Did the program say MADV_NOHUGEPAGE about the mapping around this window? Asked after a refusal, and in a dry run.
     fn forbids(&self, window: Window) -> bool;
 }
 
@@ -68,16 +71,18 @@ pub struct RunningProgram<F> {
     pidfd: OwnedFd,
     viewer: RefCell<Viewer>,
     spare: RefCell<Option<SparePage>>,
-    /// Where the program wants no huge pages, and when that was read.
+    /// Where the program wants no huge pages, and until when that is taken for true.
     unwanted: RefCell<Option<(Instant, Vec<AddressRange>)>>,
     /// What its memory cgroup had room for, and when that was read.
     room: Cell<Option<(Instant, Option<Bytes>)>>,
 }
 
-/// Reading smaps walks all page tables, and a cgroup's room is a dozen files, while windows come by the thousand: one
-/// reading answers for so long. The kernel's own limits hold all the same: a huge page that a cgroup has no room for is
-/// refused, and kills nobody.
+/// A cgroup's room is a dozen files, and windows come by the hundred in a second: one reading answers for so long, if it
+/// found more room than could be used up meanwhile.
 const READ_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// A thousand windows, of which masu promotes half in a second.
+const AMPLE: Bytes = Bytes::gib(2);
 
 impl<F: KernelFiles> RunningProgram<F> {
     /// Opens it.
@@ -132,6 +137,10 @@ impl<F: KernelFiles> Program for RunningProgram<F> {
         }
     }
 
+    fn rest(&self) {
+        self.spare.take();
+    }
+
     fn advise(&self, range: AddressRange, advice: Advice) -> Result<(), Errno> {
         if advice == Advice::Collapse {
             self.spare.take(); // what is freed last is allocated first
@@ -149,7 +158,9 @@ impl<F: KernelFiles> Program for RunningProgram<F> {
     }
 
     fn cgroup_room(&self) -> Option<Bytes> {
-        if let Some((_, room)) = self.room.get().filter(|(when, _)| when.elapsed() < READ_AGAIN_AFTER) {
+        let ample = |room: Option<Bytes>| room.is_none_or(|room| room >= AMPLE);
+        let last = self.room.get().filter(|(when, room)| when.elapsed() < READ_AGAIN_AFTER && ample(*room));
+        if let Some((_, room)) = last {
             return room;
         }
         // A cgroup that cannot be read limits nothing that we could respect; the kernel still does.
@@ -160,8 +171,11 @@ impl<F: KernelFiles> Program for RunningProgram<F> {
 
     fn forbids(&self, window: Window) -> bool {
         let mut read = self.unwanted.borrow_mut();
-        if read.as_ref().is_none_or(|(when, _)| when.elapsed() > READ_AGAIN_AFTER) {
-            *read = Some((Instant::now(), self.read_unwanted()));
+        if read.as_ref().is_none_or(|(until, _)| Instant::now() > *until) {
+            // Reading smaps walks all page tables under the program's lock: a tenth of the time at most.
+            let begun = Instant::now();
+            let unwanted = self.read_unwanted();
+            *read = Some((Instant::now() + READ_AGAIN_AFTER.max(begun.elapsed() * 10), unwanted));
         }
         read.as_ref().is_some_and(|(_, ranges)| ranges.iter().any(|range| range.covers(window.range())))
     }

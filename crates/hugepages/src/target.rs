@@ -306,8 +306,8 @@ impl Target {
     }
 
     /// Those of the plan that need not wait until all has been seen. Their controls are kept back from now on.
-    pub fn plan_at_once(&mut self, s: Settings) -> Plan {
-        let at_once = self.plan.promote.iter().filter(|promotion| policy::pays_for_itself(promotion, s));
+    pub fn plan_at_once(&mut self) -> Plan {
+        let at_once = policy::at_once(&self.plan).into_iter();
         let (controls, others): (Vec<Promotion>, _) =
             at_once.partition(|promotion| policy::is_control(promotion.window));
         self.controls.extend(controls.iter().map(|promotion| promotion.window));
@@ -317,6 +317,11 @@ impl Target {
     /// Gets the next promotion's huge page ready ([`Program::make_ready`]).
     pub fn make_ready(&self) {
         self.program.make_ready();
+    }
+
+    /// Gives back what was made ready, when no promotion follows.
+    pub fn rest(&self) {
+        self.program.rest();
     }
 
     /// Carries out one promotion, and counts what came of it. `cut_short` when looking goes on.
@@ -353,23 +358,15 @@ impl Target {
         Ok(())
     }
 
-    /// For a dry run: takes out of the plan what would be refused, counts it, and plans anew with what that leaves.
+    /// For a dry run: counts as refused what would be. Planning anew takes it out of the plan.
     ///
     /// # Errors
     /// `Gone` when the process ended.
-    pub fn foresee(&mut self, s: Settings) -> Result<(), Error> {
-        loop {
-            let before = self.refusals;
-            for promotion in self.plan.promote.clone() {
-                if let Some(why) = act::foresee(self.program.as_ref(), promotion.window)? {
-                    self.refuse(promotion.window, why);
-                }
-            }
-            if self.refusals == before {
-                return Ok(());
-            }
-            self.plan_again(s)?;
+    pub fn foresee(&mut self, promotion: &Promotion) -> Result<(), Error> {
+        if let Some(why) = act::foresee(self.program.as_ref(), promotion.window)? {
+            self.refuse(promotion.window, why);
         }
+        Ok(())
     }
 
     fn refuse(&mut self, window: Window, why: Refusal) {

@@ -111,6 +111,45 @@ fn two_programs_take_turns_by_what_a_byte_saves() {
 }
 
 #[test]
+fn full_windows_are_promoted_while_looking_goes_on_and_some_tell_what_the_others_would_have_shown() {
+    // The last forty come in sight between 0.64 and 1.28 s: the round goes on to 2.56 s.
+    let slow = Cell::hot(ALL, 300, Duration::from_millis(1100));
+    let run = carry_out(script([vec![dense(); 80], vec![slow; 40]].concat()));
+    assert_eq!(counts(&run.targets[0]), (120, 120, 0));
+    let ages = run.world.borrow().spaces[0].ages.clone();
+    let (at_once, at_the_end): (Vec<Duration>, Vec<Duration>) =
+        ages.into_iter().partition(|age| *age < Duration::from_millis(1600));
+    assert!((100..120).contains(&at_once.len()), "{}", at_once.len());
+    assert!(at_the_end.iter().all(|age| *age >= Duration::from_millis(1600)));
+    let windows = run.targets[0].what_if().map(|answer| answer.windows);
+    assert_eq!(windows[..3], [120, 120, 120]);
+    assert!((60..120).contains(&windows[3]), "eighty have all their pages hot: {windows:?}");
+}
+
+#[test]
+fn a_huge_page_that_has_to_be_compacted_for_is_asked_for_ever_more_seldom() {
+    let mut slow = script(vec![dense(); 5]);
+    slow.readying = Duration::from_millis(30);
+    let run = carry_out(slow);
+    let ages = run.world.borrow().spaces[0].ages.clone();
+    let distances: Vec<Duration> = ages.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert_eq!(distances.len(), 4);
+    assert!(distances.windows(2).all(|pair| pair[1] > pair[0] * 3 / 2), "{distances:?}");
+}
+
+#[test]
+fn a_dry_run_takes_out_of_the_plan_what_would_be_refused() {
+    let mut dry = script(vec![Cell { forbidden: true, ..Cell::hot(400, 300, OFTEN) }, Cell::hot(400, 200, OFTEN)]);
+    dry.spaces[0].other_rss = 0;
+    dry.settings.policy.max_extra_rss = Fraction::clamped(0.15); // room for one of them
+    dry.settings.dry_run = true;
+    let run = carry_out(dry);
+    let planned: Vec<u64> = run.targets[0].plan.promote.iter().map(|promotion| promotion.hot.0).collect();
+    assert_eq!(planned, [200]);
+    assert_eq!(refused(&run.targets[0]), [(Refusal::Forbidden, 1)]);
+}
+
+#[test]
 fn a_refused_window_leaves_its_part_of_the_budget_to_the_next() {
     let mut tight = script(vec![
         Cell { forbidden: true, ..Cell::hot(400, 300, OFTEN) },

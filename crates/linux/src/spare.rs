@@ -1,14 +1,15 @@
 //! A huge page of our own, kept only to be freed at the right moment.
 //!
-//! `MADV_COLLAPSE` of another process allocates a huge page and fills it under that process's mmap lock. Where the page has
-//! to be found first, by compaction, or backed first, by the host of a virtual machine whose memory is lazy, that takes
-//! many times as long as the copying. What a processor freed last it allocates first (`free_unref_page` in
+//! `MADV_COLLAPSE` of another process finds a huge page, by compaction if need be, and then fills it under that process's mmap
+//! lock. Where the host of a virtual machine backs memory only when it is touched, that filling takes many times as long as
+//! the copying, and whoever touches the window waits. What a processor freed last it allocates first (`free_unref_page` in
 //! mm/page_alloc.c keeps freed huge pages on a list per processor): so a page that we allocated and touched before, and
-//! free just before the call, is the one that the call gets.
+//! free just before the call, is the one that the call gets: found and backed.
 //!
 //! Cost: 2 MiB for as long as it is kept, and what the finding and backing take, here and under no lock of others
 //! (measured on a virtual machine whose host had taken the memory back: 4.4 ms here, and 0.6 instead of 5.0 ms there).
-//! Side effect: none when the freed page goes elsewhere, to another processor or a process of another memory node; the
+//! Here too collapse first drains the per-CPU page lists (`lru_add_drain_all`), where the first touch did not do. Side
+//! effect: none when the freed page goes elsewhere, to another processor or a process of another memory node; the
 //! call then finds one by itself.
 //!
 //! Since: Linux 6.1, as collapse.

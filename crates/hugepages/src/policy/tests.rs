@@ -138,9 +138,14 @@ fn looking_goes_on_while_the_pages_of_undecided_windows_come_in_sight() {
 #[test]
 fn looking_ends_when_hardly_a_window_is_undecided() {
     let look = |wanted, undecided| Growth { seen: 200, wanted, undecided, undecided_pages: 127 * undecided };
-    assert!(is_steady(None, look(160, 5), PAPER));
-    assert!(!is_steady(None, look(160, 6), PAPER));
-    assert!(!is_steady(None, look(0, 2), PAPER), "an idle program may wake up yet");
+    let fewer = |wanted| Some(Growth { undecided_pages: 10, ..look(wanted, 5) });
+    assert!(is_steady(fewer(160), look(160, 5), PAPER));
+    assert!(!is_steady(fewer(160), look(160, 6), PAPER));
+    assert!(
+        !is_steady(fewer(80), look(160, 5), PAPER),
+        "a sweep: the windows that it will reach are not undecided yet"
+    );
+    assert!(!is_steady(fewer(0), look(0, 2), PAPER), "an idle program may wake up yet");
 }
 
 #[test]
@@ -163,26 +168,17 @@ fn windows_whose_look_was_cut_short_count_as_their_controls_turned_out() {
     let never = Evidence { view: small(11, 64, 512), seen: Seen::Whole };
     let evidence: Vec<Evidence> = cut_short.chain(controls).chain([never]).collect();
     assert_eq!(what_if(&evidence).map(|a| a.windows), [11, 10, 5, 0]);
-    assert_eq!(what_if(&evidence)[1].extra_rss, Bytes(5 * cost(Pages(500)).0));
+    assert_eq!(what_if(&evidence)[1].extra_rss, cost(Pages(500)), "the eight are full, and that is known");
     let without = &evidence[..8];
     assert_eq!(what_if(without).map(|a| a.windows), [8, 8, 0, 0], "without a control they count as they were seen");
 }
 
 #[test]
-fn a_window_pays_for_itself_within_its_own_part_of_the_budget() {
-    let promotion = |resident| Promotion {
-        window: Window(1),
-        cost: cost(Pages(resident)),
-        walks: Rate::ZERO,
-        hot: Pages(200),
-        resident: Pages(resident),
-    };
-    let s = Settings { max_extra_rss: Fraction::clamped(0.01), ..PAPER };
-    // 1 % of 507 pages is 5.07, and 512 − 507 is 5.
-    assert!(pays_for_itself(&promotion(507), s));
-    assert!(!pays_for_itself(&promotion(506), s));
-    assert!(pays_for_itself(&promotion(512), PAPER), "what is full is free even without a budget");
-    assert!(!pays_for_itself(&promotion(511), PAPER));
+fn full_windows_need_not_wait_if_there_are_many() {
+    let windows: Vec<WindowView> = (1..=80).map(|n| small(n, 200, if n <= 64 { 512 } else { 511 })).collect();
+    let first = |n: usize| at_once(&decide(&windows[80 - n..], ROOMY, settings())).len();
+    assert_eq!((first(80), first(79)), (64, 0));
+    assert!(at_once(&decide(&windows, ROOMY, settings())).iter().all(|promotion| promotion.resident == Pages(512)));
 }
 
 #[test]
@@ -228,22 +224,16 @@ proptest! {
     }
 
     #[test]
-    fn what_pays_for_itself_never_asks_for_more_than_the_budget(views in views(), part in 0.0f64..1.0) {
-        let s = Settings { max_extra_rss: Fraction::clamped(part), ..PAPER };
-        let resident: Bytes = views.iter().map(|view| view.resident.bytes()).sum();
-        let plan = decide(&views, Budget { base: Bytes::gib(1 << 20), spent: Bytes(0) }, s);
-        let added: Bytes = plan.promote.iter().filter(|p| pays_for_itself(p, s)).map(|p| p.cost).sum();
-        prop_assert!(added <= resident.scaled(part));
-    }
-
-    #[test]
     fn a_higher_hot_fraction_never_promotes_more(views in views(), a in fraction(), b in fraction()) {
         let (low, high) = if a.get() <= b.get() { (a, b) } else { (b, a) };
         let unlimited = Settings { max_extra_rss: Fraction::clamped(1.0), ..PAPER };
         let budget = Budget { base: Bytes::gib(1 << 20), spent: Bytes(0) };
         let count = |hot_fraction| decide(&views, budget, Settings { hot_fraction, ..unlimited }).promote.len();
         prop_assert!(count(high) <= count(low));
-        let answers = what_if(&whole(&views));
+        let seen = |n: usize| [Seen::Whole, Seen::CutShort, Seen::Control][n % 3];
+        let evidence: Vec<Evidence> =
+            views.iter().enumerate().map(|(n, view)| Evidence { view: *view, seen: seen(n) }).collect();
+        let answers = what_if(&evidence);
         prop_assert!(answers.windows(2).all(|pair| pair[0].windows >= pair[1].windows));
         prop_assert!(answers.windows(2).all(|pair| pair[0].extra_rss >= pair[1].extra_rss));
     }

@@ -39,6 +39,7 @@ pub fn run(script: Script) -> Run {
         max_extra_rss: script.settings.policy.max_extra_rss,
         dry_run: script.settings.dry_run,
         haste: false,
+        readying: script.readying,
         undoing: false,
         calls: 0,
         to_wake: false,
@@ -101,6 +102,9 @@ impl Run {
         let dry = self.script.settings.dry_run && !matches!(self.script.settings.until, Until::For(_));
         let haste = world.haste;
         drop(world);
+        if self.world.borrow().spaces.iter().any(|space| space.ready) {
+            self.blame("a huge page was made ready and kept".to_owned());
+        }
         if haste {
             self.blame("the loop ended in haste".to_owned());
         }

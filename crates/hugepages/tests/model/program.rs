@@ -40,8 +40,11 @@ impl ModelProgram {
         };
         let wrong = self.wrong_with_collapse(world, index);
         wrong.into_iter().for_each(|what| world.blame(|| format!("collapse of window {index}, {what}")));
+        let now = world.now;
         let space = &mut world.spaces[self.index];
         space.collapses.push((space.rounds, index));
+        space.ages.push(now.saturating_sub(space.began));
+        space.ready = false;
         let small = !space.cells[index].huge;
         if small && space.room.is_some_and(|room| room < PageSize::Huge.bytes()) {
             return Err(Errno::BUSY); // the charge to the cgroup fails
@@ -174,6 +177,15 @@ impl Program for ModelProgram {
         if world.dry_run || world.haste {
             world.blame(|| "memory was made ready in a dry run, or in haste".to_owned());
         }
+        world.spaces[self.index].ready = true;
+        let takes = world.readying;
+        world.pass(takes);
+    }
+
+    fn rest(&self) {
+        let mut world = self.world.borrow_mut();
+        world.call();
+        world.spaces[self.index].ready = false;
     }
 
     fn advise(&self, range: AddressRange, advice: Advice) -> Result<(), Errno> {

@@ -144,6 +144,8 @@ pub struct Script {
     pub returns_zero_pages: bool,
     /// Ctrl-C at the latest.
     pub horizon: Duration,
+    /// What it takes to make a huge page ready.
+    pub readying: Duration,
 }
 
 /// A few lines for people, who read it when it fails.
@@ -191,6 +193,7 @@ impl Script {
             settings: SETTINGS,
             returns_zero_pages: true,
             horizon: Duration::from_secs(1000),
+            readying: Duration::ZERO,
         }
     }
 
@@ -232,6 +235,7 @@ impl Script {
             settings: Settings { policy, until, dry_run: flags % 8 == 7, ..SETTINGS },
             returns_zero_pages: flags / 8 % 4 != 3,
             horizon: Duration::from_secs(120),
+            readying: Duration::ZERO,
             ..Script::of(spaces)
         }
     }

@@ -42,6 +42,10 @@ pub struct Space {
     pub returned: u64,
     /// Every collapse that masu asked for: the round, the window's index.
     pub collapses: Vec<(u32, usize)>,
+    /// The age of the observation at each of these.
+    pub ages: Vec<Duration>,
+    /// A huge page was made ready for it, and is still.
+    pub ready: bool,
 }
 
 impl Space {
@@ -62,6 +66,8 @@ impl Space {
             demoted: 0,
             returned: 0,
             collapses: Vec::new(),
+            ages: Vec::new(),
+            ready: false,
         }
     }
 

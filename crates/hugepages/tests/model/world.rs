@@ -42,6 +42,8 @@ pub struct World {
     pub dry_run: bool,
     /// masu said that the program may have to wait for it.
     pub haste: bool,
+    /// What it takes to make a huge page ready.
+    pub readying: Duration,
     /// masu is undoing its work.
     pub undoing: bool,
     /// Calls so far.
