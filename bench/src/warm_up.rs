@@ -95,6 +95,18 @@ impl Reservoir {
     /// # Errors
     /// When interrupted, or when memory cannot be mapped.
     pub fn fill(bytes: Bytes, stop: &Stop) -> Result<Reservoir> {
+        Reservoir::of(bytes, true, stop)
+    }
+
+    /// The same on 4 KiB pages.
+    ///
+    /// # Errors
+    /// As [`Reservoir::fill`].
+    pub fn fill_small(bytes: Bytes, stop: &Stop) -> Result<Reservoir> {
+        Reservoir::of(bytes, false, stop)
+    }
+
+    fn of(bytes: Bytes, with_huge_pages: bool, stop: &Stop) -> Result<Reservoir> {
         let mut pieces = Vec::new();
         for _ in 0..bytes.0.div_ceil(PIECE.0) {
             stop.check()?;
@@ -102,11 +114,24 @@ impl Reservoir {
                 break;
             }
             let mut piece = Mapping::anonymous(usize::try_from(PIECE.0).unwrap_or(0))?;
-            piece.want_huge_pages(true)?;
+            piece.want_huge_pages(with_huge_pages)?;
             piece.words().iter_mut().step_by(PAGE_BYTES / 8).for_each(|word| *word = 1);
             pieces.push(piece);
         }
         Ok(Reservoir { pieces })
+    }
+
+    /// Frees it bit by bit over `time`, from another thread.
+    pub fn free_over(mut self, time: Duration) -> Flow {
+        let pause = time.div_f64(self.pieces.len().max(1) as f64);
+        let over = Arc::new(AtomicBool::new(false));
+        let ends = Arc::clone(&over);
+        let thread = thread::spawn(move || {
+            while !ends.load(Ordering::Relaxed) && self.pieces.pop().is_some() {
+                thread::sleep(pause);
+            }
+        });
+        Flow { over, thread: Some(thread) }
     }
 
     /// Frees as much of it, from another thread, as huge pages come into being from now on.

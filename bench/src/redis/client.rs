@@ -38,7 +38,12 @@ impl Client {
     pub fn connect(path: &Path) -> Result<Client> {
         let stream = UnixStream::connect(path).with_context(|| format!("cannot connect to {}", path.display()))?;
         stream.set_read_timeout(Some(Duration::from_secs(30)))?;
-        Ok(Client { stream, requests: Vec::new(), answers: Vec::new() })
+        Ok(Client::over(stream))
+    }
+
+    /// Over a stream that is connected.
+    pub fn over(stream: UnixStream) -> Client {
+        Client { stream, requests: Vec::new(), answers: Vec::new() }
     }
 
     /// Sends a command and returns the answer's text: a status, a number or a string.

@@ -112,3 +112,55 @@ impl Asker<'_> {
         self.client.get_pipelined(&keys, self.value_bytes, Look::Quick)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+
+    use super::*;
+    use crate::redis::keys::{Distribution, token};
+
+    const VALUE_BYTES: usize = 16;
+
+    /// Answers GETs, one after the other; the `stalled` one late by `stall`.
+    fn server(mut theirs: std::os::unix::net::UnixStream, stalled: usize, stall: Duration) {
+        let mut request = [0; b"*2\r\n$3\r\nGET\r\n$14\r\nkey:0000000000\r\n".len()];
+        for number in 0.. {
+            if theirs.read_exact(&mut request).is_err() {
+                return;
+            }
+            if number == stalled {
+                thread::sleep(stall);
+            }
+            let digits = std::str::from_utf8(&request[request.len() - 12..request.len() - 2]).unwrap();
+            let value: Vec<u8> = token(digits.parse().unwrap()).into_iter().cycle().take(VALUE_BYTES).collect();
+            let answer = [format!("${VALUE_BYTES}\r\n").as_bytes(), &value, b"\r\n"].concat();
+            if theirs.write_all(&answer).is_err() {
+                return;
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_stall_keeps_waiting_counts_from_when_it_was_due() {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let stall = Duration::from_millis(400);
+        // The batch of the tenth cycle stalls: no timed request does, and the cycles after it begin late.
+        let answering = thread::spawn(move || server(theirs, 10 * (DEPTH + 1) + 5, stall));
+        let mut client = Client::over(ours);
+        let keys = Keys::over(100, Distribution::Uniform);
+        let stop = Stop::default();
+        let mut asker = Asker { client: &mut client, keys: &keys, value_bytes: VALUE_BYTES, stop: &stop };
+        let mut cycles = 0;
+        let load = Load { interval: Duration::from_millis(20) };
+        let latency = asker.measure(load, || {
+            cycles += 1;
+            cycles <= 60
+        });
+        let latency = latency.unwrap();
+        drop(client);
+        answering.join().unwrap();
+        assert_eq!(latency.requests, 60);
+        assert!(latency.max_ms >= 350.0 && latency.p50_ms < latency.max_ms / 2.0, "{latency:?}");
+    }
+}
