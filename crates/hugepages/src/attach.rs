@@ -2,7 +2,7 @@
 //!
 //! A round is one clear and looks at doubling ages. It ends when twice the time has shown no new hot window, after 10 s at
 //! the latest; then the plans of all programs are carried out in the order of `policy::share_turns`, each call followed
-//! by the pause that `pace` asks for. Windows that no other could be preferred to do not wait for that: they are promoted
+//! by the pause that `pace` asks for. Windows that cost nothing do not wait for that, where there are many: they are promoted
 //! in the time between two looks. Waiting, stopping and telling about progress are the caller's, through [`Control`].
 
 use std::collections::BTreeSet;

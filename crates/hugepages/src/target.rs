@@ -247,6 +247,7 @@ impl Target {
         self.extra_rss = Bytes(0);
         self.refused.clear();
         self.given_back.clear();
+        self.controls.clear();
         self.forbidden = Forbidden::default();
         self.observed = Observed::default();
         self.plan = Plan::default();
