@@ -2,7 +2,10 @@
 #include <asm/unistd.h>
 #include <linux/fs.h>
 #include <linux/ioctl.h>
+#include <linux/kernel-page-flags.h>
 #include <linux/mman.h>
+#include <linux/prctl.h>
+#include <linux/ptrace.h>
 #include <stddef.h>
 #include <stdio.h>
 
@@ -21,6 +24,22 @@ int main(void)
 #endif
 	CONSTANT(__NR_process_madvise);
 	CONSTANT(__NR_pidfd_open);
+	CONSTANT(KPF_COMPOUND_HEAD);
+	CONSTANT(KPF_COMPOUND_TAIL);
+	CONSTANT(KPF_THP);
+	CONSTANT(KPF_ZERO_PAGE);
+	CONSTANT(PR_SET_THP_DISABLE);
+	CONSTANT(__NR_prctl);
+	CONSTANT(PTRACE_GETSIGMASK);
+	CONSTANT(PTRACE_SETSIGMASK);
+	CONSTANT(PTRACE_EVENT_STOP);
+#ifdef PTRACE_GET_RSEQ_CONFIGURATION
+	CONSTANT(PTRACE_GET_RSEQ_CONFIGURATION);
+	SIZE(ptrace_rseq_configuration);
+	FIELD(ptrace_rseq_configuration, rseq_abi_pointer);
+#else
+	puts("skip PTRACE_GET_RSEQ_CONFIGURATION these headers are older than Linux 5.13");
+#endif
 #ifdef PAGEMAP_SCAN
 	CONSTANT(PAGEMAP_SCAN);
 	CONSTANT(PAGE_IS_WPALLOWED);

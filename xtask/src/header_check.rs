@@ -96,6 +96,16 @@ fn ours() -> BTreeMap<String, u64> {
         ("__NR_process_madvise", u64::from(raw::__NR_process_madvise)),
         ("__NR_pidfd_open", u64::from(raw::__NR_pidfd_open)),
         ("PAGEMAP_SCAN", u64::from(scan)),
+        ("KPF_COMPOUND_HEAD", u64::from(linux::kpageflags::bits::COMPOUND_HEAD)),
+        ("KPF_COMPOUND_TAIL", u64::from(linux::kpageflags::bits::COMPOUND_TAIL)),
+        ("KPF_THP", u64::from(linux::kpageflags::bits::THP)),
+        ("KPF_ZERO_PAGE", u64::from(linux::kpageflags::bits::ZERO_PAGE)),
+        ("PR_SET_THP_DISABLE", linux::injection::numbers::PR_SET_THP_DISABLE),
+        ("__NR_prctl", u64::from(raw::__NR_prctl)),
+        ("PTRACE_GETSIGMASK", u64::from(linux::injection::numbers::PTRACE_GETSIGMASK)),
+        ("PTRACE_SETSIGMASK", u64::from(linux::injection::numbers::PTRACE_SETSIGMASK)),
+        ("PTRACE_GET_RSEQ_CONFIGURATION", u64::from(linux::injection::numbers::PTRACE_GET_RSEQ_CONFIGURATION)),
+        ("PTRACE_EVENT_STOP", u64::from(linux::injection::numbers::PTRACE_EVENT_STOP)),
         ("PAGE_IS_WPALLOWED", u64::from(raw::PAGE_IS_WPALLOWED)),
         ("PAGE_IS_WRITTEN", u64::from(raw::PAGE_IS_WRITTEN)),
         ("PAGE_IS_FILE", u64::from(raw::PAGE_IS_FILE)),
@@ -106,6 +116,8 @@ fn ours() -> BTreeMap<String, u64> {
     ];
     numbers.extend(
         [
+            ("sizeof(ptrace_rseq_configuration)", 24),
+            ("ptrace_rseq_configuration.rseq_abi_pointer", 0),
             ("sizeof(page_region)", size_of::<page_region>()),
             ("page_region.start", offset_of!(page_region, start)),
             ("page_region.end", offset_of!(page_region, end)),

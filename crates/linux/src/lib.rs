@@ -7,24 +7,35 @@
 //!
 //! `quantities` is the only crate of the house that this one may use.
 
+pub mod buddyinfo;
 pub mod capabilities;
 pub mod cgroup;
+pub mod children;
+pub mod children_usage;
 pub mod clear_refs;
 pub mod damon;
 pub mod exe;
 pub mod facts;
+pub mod injection;
 pub mod knobs;
 pub mod kpageflags;
 pub mod maps;
 pub mod meminfo;
+pub mod memory_file;
 pub mod pagemap;
 pub mod process_madvise;
+pub mod process_vm;
+pub mod program_file;
+pub mod shared_memory;
+pub mod signals;
 pub mod smaps;
 pub mod spare;
 pub mod stat;
 pub mod status;
 pub mod thp;
+pub mod thp_stats;
 pub mod vmstat;
+pub mod witness;
 
 mod choice;
 mod error;

@@ -86,6 +86,21 @@ pub struct Pagemap {
 const REPORTED: u64 = (PAGE_IS_PRESENT | PAGE_IS_SWAPPED | PAGE_IS_PFNZERO | PAGE_IS_HUGE) as u64;
 const SCAN: Opcode = opcode::read_write::<pm_scan_arg>(b'f', 16);
 const RUNS_PER_CALL: usize = 1024;
+/// Huge pages lie side by side, and a single window is asked for often.
+const HUGE_RUNS_PER_CALL: usize = 16;
+
+/// Which pages a scan reports.
+#[derive(Clone, Copy)]
+struct Category {
+    all_of: u64,
+    any_of: u64,
+}
+
+impl Default for Category {
+    fn default() -> Category {
+        Category { all_of: 0, any_of: u64::from(PAGE_IS_PRESENT | PAGE_IS_SWAPPED) }
+    }
+}
 
 impl Pagemap {
     /// Opens it for `pid`.
@@ -121,8 +136,21 @@ impl Pagemap {
     /// # Errors
     /// `Unsupported` before Linux 6.7; `Gone` when the address space ended.
     pub fn scan(&self, range: AddressRange) -> Result<Vec<Run>, Error> {
+        self.scan_for(range, Category::default(), RUNS_PER_CALL)
+    }
+
+    /// The runs of pages in `range` that are mapped by huge pages. Empty when the address space ended: `entries` tells.
+    ///
+    /// # Errors
+    /// `Unsupported` before Linux 6.7.
+    pub fn scan_huge(&self, range: AddressRange) -> Result<Vec<Run>, Error> {
+        let wanted = Category { all_of: u64::from(PAGE_IS_HUGE), ..Category::default() };
+        self.scan_for(range, wanted, HUGE_RUNS_PER_CALL)
+    }
+
+    fn scan_for(&self, range: AddressRange, wanted: Category, runs_per_call: usize) -> Result<Vec<Run>, Error> {
         let mut found = Vec::new();
-        let mut buffer = vec![page_region { start: 0, end: 0, categories: 0 }; RUNS_PER_CALL];
+        let mut buffer = vec![page_region { start: 0, end: 0, categories: 0 }; runs_per_call];
         let mut from = range.start().0;
         while from < range.end().0 {
             let mut request = pm_scan_arg {
@@ -135,8 +163,8 @@ impl Pagemap {
                 vec_len: buffer.len() as u64,
                 max_pages: 0,
                 category_inverted: 0,
-                category_mask: 0,
-                category_anyof_mask: u64::from(PAGE_IS_PRESENT | PAGE_IS_SWAPPED),
+                category_mask: wanted.all_of,
+                category_anyof_mask: wanted.any_of,
                 return_mask: REPORTED,
             };
             // SAFETY: `request` and the `vec_len` records of `buffer` that it points to outlive the call; the kernel

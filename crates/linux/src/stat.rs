@@ -1,4 +1,4 @@
-//! `/proc/PID/stat`: state, start, CPU time and page faults of a process, in one line.
+//! `/proc/PID/stat`: state, parent, start, CPU time and page faults of a process, in one line.
 //!
 //! Its name, owner and memory are in `status.rs`.
 //!
@@ -17,6 +17,9 @@ use crate::{Error, KernelFiles, Pid};
 pub struct Stat {
     /// `R` running, `S` sleeping, `D` waiting for a disk, `T` stopped, `Z` zombie, …
     pub state: char,
+    /// The process that started it, or whoever took it over when that one ended. 0 for the first process and for one whose
+    /// parent is outside of our process namespace.
+    pub parent: Pid,
     /// When it started, in clock ticks since boot: with the pid, names this process and no later one.
     pub start_ticks: u64,
     /// CPU time of all its threads in user mode.
@@ -51,6 +54,7 @@ fn parse(text: &str, ticks_per_second: u64) -> Option<Stat> {
     let time = |manual: usize| number(manual).and_then(|ticks| ticks_to_time(ticks, ticks_per_second));
     let mut state = fields.first()?.chars();
     Some(Stat {
+        parent: Pid(fields.get(4 - 3)?.parse().ok()?),
         state: state.next().filter(|_| state.next().is_none())?,
         start_ticks: number(22)?,
         user: time(14)?,

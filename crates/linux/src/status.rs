@@ -5,7 +5,7 @@
 //! Cost: some 15 µs. Side effects: none. The memory figures are kept per CPU and may lag behind by some
 //! dozens of pages per CPU (before 6.2: per thread).
 //!
-//! Since: always; `THP_enabled` Linux 5.0, `Kthread` is missing in Linux 6.1 and there in 6.12. Anyone may read it,
+//! Since: always; `THP_enabled` Linux 5.0, `Seccomp` 3.8, `Kthread` is missing in Linux 6.1 and there in 6.12. Anyone may read it,
 //! unless /proc is mounted with hidepid.
 //!
 //! Truth: proc_pid_status(5); `proc_pid_status` in fs/proc/array.c, `task_mem` in fs/proc/task_mmu.c.
@@ -33,6 +33,10 @@ pub struct Status {
     pub zombie: bool,
     /// Whether it may have huge pages.
     pub huge_pages: HugePages,
+    /// The process that traces it (a debugger, strace), if any.
+    pub tracer: Option<Pid>,
+    /// Whether its system calls are filtered.
+    pub seccomp: Seccomp,
     /// Resident memory. Zero when it has none.
     pub rss: Bytes,
     /// Most resident memory so far.
@@ -51,6 +55,21 @@ pub enum HugePages {
     /// It forbade them for itself, and `MADV_COLLAPSE` will be refused.
     Forbidden,
     /// The kernel does not say: before 5.0, or a process without memory.
+    NotReported,
+}
+
+/// Whether somebody looks over the system calls of a process (seccomp).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seccomp {
+    /// Nobody.
+    Off,
+    /// Only read, write and exit are allowed; any other call kills it.
+    Strict,
+    /// A filter decides, which may kill it for a call that it does not expect.
+    Filtered,
+    /// A mode that we do not know.
+    Unknown,
+    /// The kernel does not say: built without seccomp.
     NotReported,
 }
 
@@ -78,6 +97,8 @@ struct Lines<'a> {
     vm_rss: Option<&'a str>,
     vm_lck: Option<&'a str>,
     thp_enabled: Option<&'a str>,
+    tracer: Option<&'a str>,
+    seccomp: Option<&'a str>,
     threads: Option<&'a str>,
     cap_eff: Option<&'a str>,
 }
@@ -97,6 +118,8 @@ impl<'a> Lines<'a> {
                 "VmRSS" => &mut lines.vm_rss,
                 "VmLck" => &mut lines.vm_lck,
                 "THP_enabled" => &mut lines.thp_enabled,
+                "TracerPid" => &mut lines.tracer,
+                "Seccomp" => &mut lines.seccomp,
                 "Threads" => &mut lines.threads,
                 "CapEff" => &mut lines.cap_eff,
                 _ => continue,
@@ -122,6 +145,14 @@ pub(crate) fn parse(text: &str, object: &str) -> Result<Status, Error> {
         Some(other) => return Err(bad(object, "THP_enabled", other, "0 or 1")),
         None => HugePages::NotReported,
     };
+    let seccomp = match lines.seccomp {
+        Some("0") => Seccomp::Off,
+        Some("1") => Seccomp::Strict,
+        Some("2") => Seccomp::Filtered,
+        Some(_) => Seccomp::Unknown,
+        None => Seccomp::NotReported,
+    };
+    let tracer = lines.tracer.map(|value| number(object, "TracerPid", value)).transpose()?.unwrap_or(0);
     let uids = required(object, "Uid", lines.uid)?;
     let effective = uids.split_whitespace().nth(1).unwrap_or_default();
     let capabilities = required(object, "CapEff", lines.cap_eff)?;
@@ -134,6 +165,8 @@ pub(crate) fn parse(text: &str, object: &str) -> Result<Status, Error> {
         kernel_thread,
         zombie,
         huge_pages,
+        tracer: Some(Pid(tracer)).filter(|tracer| tracer.0 != 0),
+        seccomp,
         rss: memory("VmRSS", lines.vm_rss)?,
         rss_peak: memory("VmHWM", lines.vm_hwm)?,
         locked: memory("VmLck", lines.vm_lck)?,

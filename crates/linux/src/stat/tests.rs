@@ -22,6 +22,7 @@ fn counting(name: &str) -> String {
 fn each_figure_is_the_field_that_the_manual_says() {
     let expected = Stat {
         state: 'S',
+        parent: Pid(4),
         start_ticks: 22,
         user: Duration::from_millis(140),
         system: Duration::from_millis(150),
@@ -83,6 +84,8 @@ fn procfs_sees_the_same() {
     let ours = stat(&Rooted::host(), quiet.pid()).unwrap();
     let theirs = Process::new(quiet.pid().0).unwrap().stat().unwrap();
     assert_eq!(ours.state, theirs.state);
+    assert_eq!(ours.parent, Pid(theirs.ppid));
+    assert_eq!(ours.parent, Pid::own());
     assert_eq!(ours.start_ticks, theirs.starttime);
     assert_eq!((ours.minor_faults, ours.major_faults), (theirs.minflt, theirs.majflt));
     let time = |ticks| ticks_to_time(ticks, rustix::param::clock_ticks_per_second()).unwrap();

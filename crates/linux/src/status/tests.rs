@@ -31,6 +31,8 @@ fn the_recorded_process_is_read_line_by_line() {
         kernel_thread: false,
         zombie: false,
         huge_pages: HugePages::Allowed,
+        tracer: None,
+        seccomp: Seccomp::Off,
         rss: Bytes::kib(11348),
         rss_peak: Bytes::kib(11348),
         locked: Bytes::kib(4),
@@ -139,4 +141,24 @@ proptest! {
     ) {
         let _ = parse(&with_line(&key, Some(&format!("{key}:\t{value}"))), "x");
     }
+}
+
+#[test]
+fn a_traced_and_a_filtered_process_say_so() {
+    let recorded = include_str!("../../tests/recorded/6.18/status");
+    let with = |key: &str, value: &str| {
+        let lines = recorded.lines().map(|line| match line.split_once(':') {
+            Some((found, _)) if found == key => format!("{key}:\t{value}\n"),
+            _ => format!("{line}\n"),
+        });
+        parse(&lines.collect::<String>(), "status")
+    };
+    assert_eq!(with("TracerPid", "77").unwrap().tracer, Some(Pid(77)));
+    assert!(with("TracerPid", "x").is_err());
+    assert_eq!(with("Seccomp", "2").unwrap().seccomp, Seccomp::Filtered);
+    assert_eq!(with("Seccomp", "1").unwrap().seccomp, Seccomp::Strict);
+    assert_eq!(with("Seccomp", "3").unwrap().seccomp, Seccomp::Unknown);
+    let older: String =
+        recorded.lines().filter(|line| !line.starts_with("Seccomp:")).map(|l| format!("{l}\n")).collect();
+    assert_eq!(parse(&older, "status").unwrap().seccomp, Seccomp::NotReported);
 }

@@ -1,0 +1,131 @@
+//! `SigIgn:` and `ShdPnd:` of `/proc/PID/status`, sigaction(2): signals that are ignored, and that wait.
+//!
+//! Those that whoever started us had ignored stay ignored over exec, as with nohup(1) or a shell's `&`; to catch one would undo that for the programs that we
+//! start. SIGPIPE needs more: the Rust library ignores it in every program before main, and has it end those that are
+//! started from there. How it was is seen before that.
+//!
+//! Cost: one small file; one system call at the start of the program. Side effects: none, but those of `raise`. Since:
+//! always. Truth: proc_pid_status(5), signal(7), sigaction(2).
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use crate::key_lines::{required, split};
+use crate::{Error, KernelFiles, Pid};
+
+/// Signals, as a set of their numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Signals(u64);
+
+impl Signals {
+    /// True if the signal with this number is one of them.
+    pub fn contains(self, signal: i32) -> bool {
+        u32::try_from(signal - 1).is_ok_and(|bit| self.0.checked_shr(bit).is_some_and(|rest| rest & 1 != 0))
+    }
+}
+
+/// The signals that wait for a process to take them.
+///
+/// # Errors
+/// `Gone` if it ended, `Malformed`.
+pub fn pending(files: &impl KernelFiles, pid: Pid) -> Result<Signals, Error> {
+    let path = pid.file("status");
+    let object = format!("/{path}");
+    let text = files.read(&path).map_err(|errno| Error::of_process("read", &object, errno))?;
+    set_of(&text, "ShdPnd", &object)
+}
+
+fn set_of(text: &str, key: &str, object: &str) -> Result<Signals, Error> {
+    let value = text.lines().filter_map(split).find(|(found, _)| *found == key).map(|(_, value)| value);
+    let value = required(object, key, value)?;
+    let bits = u64::from_str_radix(value, 16);
+    bits.map(Signals).map_err(|_| Error::malformed(object, format_args!("{key}: {value}, expected a hexadecimal set")))
+}
+
+/// The signals that this process ignores.
+///
+/// # Errors
+/// `Malformed`, or the answer of a host without /proc.
+pub fn ignored(files: &impl KernelFiles) -> Result<Signals, Error> {
+    const PATH: &str = "proc/self/status";
+    let object = format!("/{PATH}");
+    let text = files.read(PATH).map_err(|errno| Error::of_host("read", &object, errno))?;
+    set_of(&text, "SigIgn", &object)
+}
+
+/// Whether SIGPIPE was ignored when this program started.
+static BROKEN_PIPE_IGNORED: AtomicBool = AtomicBool::new(false);
+
+/// Run by the C library's start code, before the Rust library's.
+#[used]
+// SAFETY: a function of the type that stands in this section; it needs nothing of the Rust library.
+#[unsafe(link_section = ".init_array")]
+static LOOK: extern "C" fn() = look;
+
+extern "C" fn look() {
+    let mut now = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: asks, and sets nothing; the variable is of the type that the call fills.
+    unsafe { libc::sigaction(libc::SIGPIPE, std::ptr::null(), now.as_mut_ptr()) };
+    // SAFETY: filled, or zeros, which are valid too.
+    let now = unsafe { now.assume_init() };
+    BROKEN_PIPE_IGNORED.store(now.sa_sigaction == libc::SIG_IGN, Relaxed);
+}
+
+/// Has `command` start with SIGPIPE as this program did, and with all other signals as they are now.
+pub fn pass_on_broken_pipe(command: &mut Command) {
+    let ignored = BROKEN_PIPE_IGNORED.load(Relaxed);
+    // Also when there is nothing to be done: without it posix_spawn is used, and glibc's leaves signals 32 and 33 ignored.
+    let work = move || {
+        if ignored {
+            // SAFETY: a signal that may be ignored; nothing of ours hears it.
+            unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec: one system call, no memory, no lock.
+    unsafe { command.pre_exec(work) };
+}
+
+/// Sends this thread a signal, which ends it if that is what the signal does by default. Any number; one that is no signal
+/// does nothing.
+pub fn raise(signal: i32) {
+    // SAFETY: a system call with a number.
+    unsafe { libc::raise(signal) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::FakeKernel;
+
+    #[test]
+    fn the_first_signal_is_the_lowest_bit() {
+        let kernel = FakeKernel::new().file("proc/self/status", "Name:\tx\nSigIgn:\t0000000000000003\nNew:\t1\n");
+        let ignored = ignored(&kernel).unwrap();
+        assert!(ignored.contains(1) && ignored.contains(2) && !ignored.contains(3));
+        assert!(!ignored.contains(0) && !ignored.contains(-1) && !ignored.contains(65));
+    }
+
+    #[test]
+    fn what_waits_for_a_process_is_told_from_what_waits_for_its_thread() {
+        let kernel = FakeKernel::new().file("proc/42/status", "SigPnd:\t0000000000000001\nShdPnd:\t0000000000004000\n");
+        let waiting = pending(&kernel, Pid(42)).unwrap();
+        assert!(waiting.contains(libc::SIGTERM) && !waiting.contains(libc::SIGHUP));
+        assert!(pending(&kernel, Pid(43)).unwrap_err().is_gone());
+    }
+
+    #[test]
+    fn what_is_missing_or_torn_is_said() {
+        let missing = FakeKernel::new().file("proc/self/status", "Name:\tx\n");
+        assert!(matches!(ignored(&missing), Err(Error::Malformed { .. })));
+        let torn = FakeKernel::new().file("proc/self/status", "SigIgn:\tzz\n");
+        assert!(matches!(ignored(&torn), Err(Error::Malformed { .. })));
+        assert!(ignored(&FakeKernel::new()).is_err());
+    }
+
+    #[test]
+    fn this_process_ignores_sigpipe_as_rust_programs_do() {
+        assert!(ignored(&crate::Rooted::host()).unwrap().contains(libc::SIGPIPE));
+    }
+}

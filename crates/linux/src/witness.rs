@@ -1,0 +1,125 @@
+//! A process that only tells which signals came to the whole process group.
+//!
+//! Who stands between a program and its parent must pass on the signals that came to it alone, and must not pass on those
+//! that came to the group, for the program has them already; a second Ctrl-C means something else to many programs. The
+//! kernel does not say which of the two a signal was. A member of the group that nobody signals by itself gets only the
+//! second kind. That is what this process is; it does nothing else, holds no file but a pipe, and dies with its parent. It lets the
+//! signals wait, where they are seen in its `status`, and takes one off when it is told to: so a signal that came three
+//! times before anybody looked is one, for it as for everybody else.
+//!
+//! Cost: one fork. Side effect: one more process in the group, called `masu-witness`.
+//!
+//! Since: always. Truth: kill(2), prctl(2) on PR_SET_PDEATHSIG, sigwaitinfo(2), signal-safety(7).
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+
+use crate::{Rooted, signals};
+
+/// The process, until it is dropped.
+#[derive(Debug)]
+pub struct Witness {
+    pid: Pid,
+    tell: OwnedFd,
+}
+
+/// Between two looks at what waits for it.
+const STEP: Duration = Duration::from_micros(200);
+
+impl Witness {
+    /// Begins to watch for `signals` (their numbers).
+    ///
+    /// # Errors
+    /// The kernel's answer when there can be no more processes or files.
+    ///
+    /// # Panics
+    /// If this process has other threads: only a process with one can be forked and go on in ordinary code.
+    pub fn call(signals: &[i32]) -> Result<Witness, Errno> {
+        let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
+        assert_eq!(threads, 1, "called before any thread is started");
+        let (orders, tell) = pipe_with(PipeFlags::CLOEXEC)?;
+        // Blocked before the fork, so that none ends the child before it has begun. The parent unblocks them again.
+        let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: a variable of ours, which this call fills.
+        unsafe { libc::sigemptyset(set.as_mut_ptr()) };
+        // SAFETY: filled by the call above.
+        let mut set = unsafe { set.assume_init() };
+        for signal in signals {
+            // SAFETY: a filled set; a number that is no signal is refused and changes nothing.
+            unsafe { libc::sigaddset(&raw mut set, *signal) };
+        }
+        let mut before = set;
+        // SAFETY: two filled sets of ours.
+        unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const set, &raw mut before) };
+        let parent = rustix::process::getpid();
+        // SAFETY: there is one thread; the child runs `watch`, which only makes system calls, and never returns.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            watch(orders.as_raw_fd(), parent);
+        }
+        let error = Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO);
+        // SAFETY: as above.
+        unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
+        let pid = Pid::from_raw(pid).filter(|_| pid > 0).ok_or(error)?;
+        Ok(Witness { pid, tell })
+    }
+
+    /// Did `signal` come to the whole group just now? Looks for so long; what it has not seen by then came to us alone.
+    pub fn saw(&self, signal: i32, at_most: Duration) -> bool {
+        if !self.until(signal, true, at_most) {
+            return false;
+        }
+        if let Ok(order) = u8::try_from(signal) {
+            // It cannot take the signal off only if it has ended, and then it will not be seen again.
+            let _ = rustix::io::write(&self.tell, &[order]);
+        }
+        self.until(signal, false, at_most);
+        true
+    }
+
+    /// Waits until the signal waits for it, or does not any more.
+    fn until(&self, signal: i32, waits: bool, at_most: Duration) -> bool {
+        let pid = crate::Pid(self.pid.as_raw_nonzero().get());
+        let end = Instant::now() + at_most;
+        loop {
+            match signals::pending(&Rooted::host(), pid) {
+                Ok(pending) if pending.contains(signal) == waits => return true,
+                Ok(_) if Instant::now() < end => std::thread::sleep(STEP),
+                Ok(_) | Err(_) => return false,
+            }
+        }
+    }
+}
+
+impl Drop for Witness {
+    fn drop(&mut self) {
+        // It is our child and has not been waited for, so that the number is still its own.
+        let _ = kill_process(self.pid, Signal::KILL);
+        let _ = waitpid(Some(self.pid), WaitOptions::empty());
+    }
+}
+
+/// The life of the child: system calls only, for ever.
+fn watch(orders: i32, parent: Pid) -> ! {
+    // SAFETY: system calls with numbers and with data that outlives them; `orders` is moved to 0 before all else is closed,
+    // and nothing else of this copy of the process is used any more.
+    unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        libc::prctl(libc::PR_SET_NAME, c"masu-witness".as_ptr());
+        libc::dup2(orders, 0);
+        libc::syscall(libc::SYS_close_range, 1, u32::MAX, 0);
+        let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut order = 0u8;
+        while libc::getppid() == parent.as_raw_nonzero().get() && libc::read(0, (&raw mut order).cast(), 1) == 1 {
+            let mut one = std::mem::zeroed();
+            libc::sigemptyset(&raw mut one);
+            libc::sigaddset(&raw mut one, i32::from(order));
+            libc::sigtimedwait(&raw const one, std::ptr::null_mut(), &raw const at_once);
+        }
+        libc::_exit(0)
+    }
+}
