@@ -90,6 +90,39 @@ impl Viewer {
             }
         }
     }
+
+    /// The whole windows in `range` that are mapped by huge pages of the program's own, in order. Empty when the address
+    /// space ended: [`Viewer::is_current`] tells.
+    ///
+    /// # Errors
+    /// `Gone` when the address space ended.
+    pub fn huge_windows(&self, range: AddressRange) -> Result<Vec<Window>, Error> {
+        if self.frames.is_none() {
+            let runs = self.pagemap.scan_huge(range)?;
+            let own = runs.into_iter().filter(|run| run.huge && !run.zero);
+            return Ok(own.flat_map(|run| run.range.whole_windows()).collect());
+        }
+        let mut huge = Vec::new();
+        for window in range.whole_windows() {
+            let state = self.window(window)?;
+            if state.huge && state.zero == Pages(0) {
+                huge.push(window);
+            }
+        }
+        Ok(huge)
+    }
+
+    /// Does the process still have the address space that this was opened on? Not after exec.
+    ///
+    /// # Errors
+    /// Any answer but that it is gone.
+    pub fn is_current(&self) -> Result<bool, Error> {
+        match self.window(Window(0)) {
+            Ok(_) => Ok(true),
+            Err(error) if error.is_gone() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
 }
 
 /// Counts the entries of one window by kind.

@@ -3,6 +3,8 @@
 //! The kernel often answers success and does nothing, so what is reported is what the second look found. The first one
 //! re-validates what the observation, which takes no lock, only hinted at.
 
+use std::time::{Duration, Instant};
+
 use access::residency::WindowState;
 use linux::Error;
 use linux::process_madvise::Advice;
@@ -145,6 +147,53 @@ pub fn demote(program: &dyn Program, window: Window) -> Result<Demoted, Error> {
     }
     let returned = before.resident.bytes().saturating_sub(after.resident.bytes());
     Ok(Demoted::Yes { returned, resident: after.resident })
+}
+
+/// What came of splitting many windows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Split {
+    /// Windows that were huge and are not any more.
+    pub windows: u64,
+    /// Windows that stayed huge: locked, or shared after a fork.
+    pub stayed: u64,
+    /// What was resident in them and is not any more.
+    pub returned: Bytes,
+}
+
+/// Splits all these windows, one after the other.
+///
+/// # Errors
+/// `Gone` when the process ended.
+pub fn demote_all(program: &dyn Program, windows: &[Window]) -> Result<Split, Error> {
+    let mut split = Split::default();
+    for window in windows {
+        match demote(program, *window)? {
+            Demoted::Yes { returned, .. } => {
+                split.windows += 1;
+                split.returned += returned;
+            }
+            Demoted::Already { .. } => {}
+            Demoted::No => split.stayed += 1,
+        }
+    }
+    Ok(split)
+}
+
+/// Makes those of `windows` huge that are resident in full, which adds no memory, and says how many it made so. After each
+/// call `rest` is told how long it took, and sees to the pause.
+///
+/// # Errors
+/// `Gone` when the process ended.
+pub fn promote_full(program: &dyn Program, windows: &[Window], rest: &mut dyn FnMut(Duration)) -> Result<u64, Error> {
+    let mut made = 0;
+    for window in windows {
+        program.make_ready();
+        let begun = Instant::now();
+        made += u64::from(matches!(promote(program, *window, Bytes(0))?, Promoted::Yes { .. }));
+        rest(begun.elapsed());
+    }
+    program.rest();
+    Ok(made)
 }
 
 fn gone(window: Window) -> Error {

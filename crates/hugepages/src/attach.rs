@@ -4,6 +4,10 @@
 //! the latest; then the plans of all programs are carried out in the order of `policy::share_turns`, each call followed
 //! by the pause that `pace` asks for. Windows that cost nothing do not wait for that, where there are many: they are promoted
 //! in the time between two looks. Waiting, stopping and telling about progress are the caller's, through [`Control`].
+//!
+//! Programs may come while the loop runs. A newcomer is taken in at the start of a round, for a round clears once and looks
+//! many times. So that it need not wait long, its coming ends the watching of settled programs, and a round that looks on
+//! for more evidence ends at its shortest length.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -20,8 +24,29 @@ pub trait Control {
     /// Time since the start.
     fn now(&self) -> Duration;
 
-    /// Waits so long; returns early when asked to stop or when a program ends.
+    /// Waits so long; returns early when asked to stop, and once for each program that ends or arrives.
     fn wait(&mut self, time: Duration);
+
+    /// The programs that came since the last call, to be taken in now.
+    fn arrivals(&mut self) -> Vec<Target> {
+        Vec::new()
+    }
+
+    /// Would [`Control::arrivals`] bring somebody?
+    fn has_arrivals(&self) -> bool {
+        false
+    }
+
+    /// May others still come? Then the loop goes on, and waits, when all programs have ended.
+    fn may_more_come(&self) -> bool {
+        false
+    }
+
+    /// What becomes of a program that ended, at the start of a round: it is handed back to stay among the targets, or kept,
+    /// where so many come and go that they must not pile up.
+    fn departed(&mut self, target: Target) -> Option<Target> {
+        Some(target)
+    }
 
     /// True once asked to stop (Ctrl-C, SIGTERM).
     fn stop(&self) -> bool;
@@ -62,7 +87,7 @@ pub enum Until {
     Settled,
     /// After so long.
     For(Duration),
-    /// When stopped, or when all programs ended.
+    /// When stopped, or when all programs ended and no other may come.
     Stopped,
 }
 
@@ -86,11 +111,18 @@ pub const ROUND_MIN: (Duration, Duration) = (Duration::from_millis(1280), Durati
 
 /// Works on `targets` until the end that `s` names. A program that ends on the way, or that cannot be worked on any more
 /// ([`Target::failure`]), is left out from then on.
-pub fn attach(targets: &mut [Target], s: Settings, control: &mut dyn Control) {
+pub fn attach(targets: &mut Vec<Target>, s: Settings, control: &mut dyn Control) {
     let mut watch = Duration::ZERO;
     loop {
+        if take_in(targets, control) > 0 {
+            watch = Duration::ZERO;
+        }
         let cpu_before = control.cpu_time();
-        round(targets, s, control, watch);
+        if is_live(targets) {
+            round(targets, s, control, watch);
+        } else if control.may_more_come() && !control.has_arrivals() {
+            pause(NOBODY_THERE, s, control);
+        }
         if over(targets, s, control) || (s.dry_run && !matches!(s.until, Until::For(_))) {
             return;
         }
@@ -100,13 +132,32 @@ pub fn attach(targets: &mut [Target], s: Settings, control: &mut dyn Control) {
     }
 }
 
+/// The longest wait for somebody to come when nobody is there.
+const NOBODY_THERE: Duration = Duration::from_secs(10);
+
+/// Lets go those who ended and takes in those who came. How many that are.
+fn take_in(targets: &mut Vec<Target>, control: &mut dyn Control) -> usize {
+    let stays = |target: Target| if target.phase == Phase::Ended { control.departed(target) } else { Some(target) };
+    *targets = std::mem::take(targets).into_iter().filter_map(stays).collect();
+    let arrived = control.arrivals();
+    let count = arrived.len();
+    targets.extend(arrived);
+    count
+}
+
+fn is_live(targets: &[Target]) -> bool {
+    targets.iter().any(|target| target.phase != Phase::Ended)
+}
+
 fn over(targets: &[Target], s: Settings, control: &dyn Control) -> bool {
+    let nobody = !is_live(targets);
+    let somebody_may_come = control.has_arrivals() || control.may_more_come();
     let done = match s.until {
-        Until::Settled => targets.iter().all(|target| target.phase != Phase::Watching),
+        Until::Settled => !nobody && targets.iter().all(|target| target.phase != Phase::Watching),
         Until::For(time) => control.now() >= time,
         Until::Stopped => false,
     };
-    done || control.stop() || targets.iter().all(|target| target.phase == Phase::Ended)
+    done || control.stop() || (nobody && !somebody_may_come)
 }
 
 /// Waits, but not beyond the end of the run.
@@ -128,8 +179,8 @@ fn round(targets: &mut [Target], s: Settings, control: &mut dyn Control, watch: 
     let mut pace = Pace::default();
     let mut before = None;
     let mut next = next_due(None, targets);
-    loop {
-        look_at(next, targets, s, control);
+    let is_conclusive = loop {
+        look_at(next, shortest, targets, s, control);
         let now = growth(targets);
         let steady = if new {
             policy::is_steady(before, now, s.policy)
@@ -137,16 +188,19 @@ fn round(targets: &mut [Target], s: Settings, control: &mut dyn Control, watch: 
             before.is_some_and(|before| policy::are_as_many_wanted(before, now, s.policy))
         };
         if (next >= shortest && steady) || next >= estimate::LAST_LOOK || over_looking(targets, s, control) {
-            break;
+            break true;
+        }
+        if next >= shortest && control.has_arrivals() {
+            break false;
         }
         let promoted = next >= shortest && !s.dry_run && promote_at_once(targets, s, control, next, &mut pace);
         next =
             if promoted && policy::is_decided(now) { look_soon(next, targets) } else { next_due(Some(next), targets) };
         before = Some(now);
-    }
-    if oldest(targets) < watch && !over_looking(targets, s, control) {
+    };
+    if oldest(targets) < watch && !over_looking(targets, s, control) && !control.has_arrivals() {
         control.progress(Doing::Watching, targets);
-        look_at(watch, targets, s, control);
+        look_at(watch, Duration::ZERO, targets, s, control);
     }
     if control.stop() {
         return;
@@ -157,7 +211,7 @@ fn round(targets: &mut [Target], s: Settings, control: &mut dyn Control, watch: 
         promote(targets, s, control, &mut pace);
         give_back(targets, s, control);
     }
-    if over_looking(targets, s, control) {
+    if over_looking(targets, s, control) || !is_conclusive {
         return; // a round that was cut short says nothing about settling
     }
     let now = control.now();
@@ -172,12 +226,19 @@ fn round(targets: &mut [Target], s: Settings, control: &mut dyn Control, watch: 
 }
 
 /// Looks when the observation has reached `age`. The end of a program cuts the waiting short, and so not what is seen of
-/// the others: once it is known, the rest is waited for.
-fn look_at(age: Duration, targets: &mut [Target], s: Settings, control: &mut dyn Control) {
+/// the others: once it is known, the rest is waited for. For somebody who comes, the others are looked at when `enough` of
+/// that time has passed.
+fn look_at(age: Duration, enough: Duration, targets: &mut [Target], s: Settings, control: &mut dyn Control) {
     let ended = |targets: &[Target]| targets.iter().filter(|target| target.phase == Phase::Ended).count();
     loop {
         let ended_before = ended(targets);
-        pause(age.saturating_sub(oldest(targets)), s, control);
+        loop {
+            pause(age.saturating_sub(oldest(targets)), s, control);
+            let is_too_soon = oldest(targets) < age.min(enough);
+            if !(control.has_arrivals() && is_too_soon) || over_looking(targets, s, control) {
+                break;
+            }
+        }
         for_live(targets, |target| target.look(s.policy));
         control.progress(Doing::Looking { age: oldest(targets) }, targets);
         if ended(targets) == ended_before || oldest(targets) >= age || over_looking(targets, s, control) {

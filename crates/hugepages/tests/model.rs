@@ -91,6 +91,22 @@ proptest! {
     }
 
     #[test]
+    fn whoever_comes_and_whenever_masu_keeps_its_word(
+        script in scripts(),
+        come_at_ms in vec(0u64..60_000, 0..4),
+    ) {
+        let mut script = script;
+        (script.settings.until, script.settings.dry_run) = (Until::Stopped, false);
+        script.come_at = come_at_ms.into_iter().map(Duration::from_millis).collect();
+        let mut run = run(script);
+        let broken = run.broken();
+        prop_assert!(broken.is_empty(), "{broken:#?}");
+        let world = run.world.borrow();
+        let over = world.stop.is_some() || world.to_come.is_empty();
+        prop_assert!(over, "the loop ended before all had come: {:?}", world.to_come);
+    }
+
+    #[test]
     fn a_dry_run_looks_for_one_round_and_gives_no_advice(script in scripts()) {
         let mut script = script;
         (script.settings.dry_run, script.settings.until) = (true, Until::Settled);

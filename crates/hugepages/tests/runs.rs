@@ -401,6 +401,85 @@ fn programs_that_end_one_after_the_other_do_not_cut_short_what_is_seen_of_the_re
     assert_eq!(counts(&run.targets[0]), (0, 0, 0));
 }
 
+/// When the first window of this program was promoted, after its coming: rounds, and time since the clear of that one.
+fn first_promotion_of(run: &Run, program: usize) -> Option<(u32, Duration)> {
+    let world = run.world.borrow();
+    let space = &world.spaces[program];
+    Some((space.collapses.first()?.0, *space.ages.first()?))
+}
+
+#[test]
+fn a_program_that_comes_while_the_others_are_watched_is_served_at_once() {
+    // Settled after a few seconds, and then watched in rounds of ten minutes.
+    let mut one = watched(vec![dense()], 0);
+    one.settings.pace.watch_every = (Duration::from_secs(600), Duration::from_secs(600));
+    one.spaces.insert(0, program(vec![dense(); 3]));
+    one.come_at = vec![Duration::from_secs(60)];
+    for (horizon, promoted) in [(60, 0), (62, 3)] {
+        one.horizon = Duration::from_secs(horizon);
+        let run = carry_out(one.clone());
+        let of_newcomer = run.targets.iter().find(|target| target.pid.0 == 1).map_or(0, |target| target.promoted);
+        assert_eq!(of_newcomer, promoted, "after {horizon} s");
+    }
+    one.horizon = Duration::from_secs(100);
+    let run = carry_out(one);
+    assert_eq!(run.targets[0].phase, Phase::Settled);
+    assert_eq!(first_promotion_of(&run, 0).map(|(round, _)| round), Some(1));
+}
+
+#[test]
+fn a_program_that_comes_while_a_round_waits_for_more_evidence_is_taken_in_soon() {
+    // New windows come in sight at every look: the round would go on to 10.24 s.
+    let slow = |ms| Cell::hot(ALL, 300, Duration::from_millis(ms));
+    let seen_late = vec![slow(900), slow(1_900), slow(3_900), slow(7_900), slow(9_900)];
+    let mut one = watched(seen_late, 4);
+    one.spaces.insert(0, program(vec![dense(); 3]));
+    one.come_at = vec![Duration::from_millis(1_500)];
+    let run = carry_out(one);
+    let newcomer = &run.targets[0];
+    assert_eq!((newcomer.pid.0, newcomer.promoted), (1, 3));
+}
+
+#[test]
+fn programs_that_come_all_the_time_do_not_keep_the_others_from_being_seen() {
+    // One every 120 ms; the window is used every 600 ms, and a round is never shorter than 640.
+    let lasting = program(vec![Cell::hot(100, 50, Duration::from_millis(600)).huge(), dense()]);
+    let mut coming = Script::of(vec![program(vec![dense()]); 40]);
+    coming.spaces.push(lasting);
+    coming.settings.policy.idle_rounds = 1;
+    coming.settings.until = Until::Stopped;
+    coming.horizon = Duration::from_secs(20);
+    coming.come_at = (1..=40).map(|n| Duration::from_millis(n * 120)).collect();
+    let run = carry_out(coming);
+    assert_eq!(run.targets.len(), 41);
+    assert!(run.targets.iter().all(|target| (target.promoted, target.demoted) == (1, 0)));
+}
+
+#[test]
+fn the_loop_outlives_its_programs_while_others_may_come() {
+    let mut gap = watched(vec![dense(); 2], 1000);
+    gap.spaces.push(program(vec![dense(); 3]));
+    gap.come_at = vec![Duration::from_secs(100)];
+    gap.events = vec![
+        Event { program: 1, ..after(5_000, 0, Happening::Exit) },
+        Event { program: 0, ..after(200_000, 0, Happening::Exit) },
+    ];
+    let run = carry_out(gap);
+    assert!(run.targets.iter().all(|target| target.phase == Phase::Ended));
+    assert_eq!(run.targets.iter().map(|target| target.promoted).collect::<Vec<_>>(), [2, 3]);
+    let (ended, waits) = (run.world.borrow().now, run.world.borrow().calls);
+    assert!(ended < Duration::from_secs(201), "the last one ended after 200 s: {ended:?}");
+    assert!(waits < 1000, "{waits} calls: nobody is there for 95 s");
+}
+
+#[test]
+fn nobody_is_there_at_first_and_the_loop_waits() {
+    let mut late = script(vec![dense(); 2]);
+    late.come_at = vec![Duration::from_secs(30)];
+    let run = carry_out(late);
+    assert_eq!((run.targets[0].phase, counts(&run.targets[0])), (Phase::Settled, (2, 2, 0)));
+}
+
 #[test]
 fn after_exec_everything_starts_anew() {
     let mut changing = watched(vec![sparse(), Cell::used(0)], 200);

@@ -15,7 +15,7 @@ use quantities::{Bytes, Fraction};
 use crate::args::AttachTask;
 use crate::control::{Stop, Terminal, own_cpu_time};
 use crate::failure::Failure;
-use crate::open::{Observers, Purpose, admit, can_promote, hold};
+use crate::open::{Observers, Purpose, admit, can_promote, each, hold};
 use crate::print::{Table, percent};
 use crate::{Done, HOST};
 
@@ -68,26 +68,7 @@ pub fn run(task: &AttachTask) -> Result<Done, Failure> {
     Ok(done)
 }
 
-/// Does something for each; a failure of some is printed, of all is returned.
-fn each<T: Clone, U>(all: &[T], mut work: impl FnMut(T) -> Result<U, Failure>) -> Result<(Vec<U>, Done), Failure> {
-    let mut good = Vec::new();
-    let mut failures = Vec::new();
-    for one in all {
-        match work(one.clone()) {
-            Ok(result) => good.push(result),
-            Err(failure) => failures.push(failure),
-        }
-    }
-    let last = if good.is_empty() { failures.pop() } else { None };
-    let done = if failures.is_empty() { Done::Whole } else { Done::InPart };
-    failures.iter().for_each(|failure| eprintln!("{failure}"));
-    match last {
-        Some(failure) => Err(failure),
-        None => Ok((good, done)),
-    }
-}
-
-fn open(observers: &Observers, pid: Pid, name: String) -> Result<(Target, std::os::fd::OwnedFd), Failure> {
+pub fn open(observers: &Observers, pid: Pid, name: String) -> Result<(Target, std::os::fd::OwnedFd), Failure> {
     let at_process = |error: linux::Error| Failure::at_process(&error);
     let program = RunningProgram::open(&*HOST, pid).map_err(at_process)?;
     let ends = pid.open().map_err(at_process)?;

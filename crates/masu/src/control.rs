@@ -95,16 +95,8 @@ impl Control for Terminal {
         own_cpu_time()
     }
 
-    /// While a window is being promoted the program may wait for us, so we must not wait for others: those calls are
-    /// short, and more than half of the time is pause. Looks and clears are longer and wait their turn.
     fn in_haste(&mut self, haste: bool) {
-        const STEP: i32 = 10;
-        // Without the privilege it goes on as it is.
-        if haste && !self.in_haste {
-            self.in_haste = rustix::process::nice(-STEP).is_ok();
-        } else if !haste && self.in_haste {
-            self.in_haste = rustix::process::nice(STEP).is_err();
-        }
+        change_haste(&mut self.in_haste, haste);
     }
 
     fn progress(&mut self, doing: Doing, targets: &[Target]) {
@@ -125,6 +117,18 @@ impl Control for Terminal {
             "{doing}   windows {seen}   hot {hot}   promoted {promoted}   demoted {demoted}   extra {extra}"
         ));
         self.bar.tick();
+    }
+}
+
+/// While a window is being promoted the program may wait for us, so we must not wait for others: those calls are short, and
+/// more than half of the time is pause. Looks and clears are longer and wait their turn. It is for this thread alone.
+pub fn change_haste(now: &mut bool, haste: bool) {
+    const STEP: i32 = 10;
+    // Without the privilege it goes on as it is.
+    if haste && !*now {
+        *now = rustix::process::nice(-STEP).is_ok();
+    } else if !haste && *now {
+        *now = rustix::process::nice(STEP).is_err();
     }
 }
 

@@ -15,7 +15,7 @@ use super::program::ModelProgram;
 use super::script::Script;
 use super::source::ModelSource;
 use super::space::cost;
-use super::world::{COLLAPSE, Shared, World};
+use super::world::{COLLAPSE, Coming, Shared, World};
 
 /// A finished run.
 pub struct Run {
@@ -43,19 +43,31 @@ pub fn run(script: Script) -> Run {
         undoing: false,
         calls: 0,
         to_wake: false,
+        to_come: script.come_at.iter().zip(0..script.spaces.len()).map(coming).collect(),
         turns: Vec::new(),
         broken: Vec::new(),
     };
     let world: Shared = Rc::new(RefCell::new(world));
     let mut targets = Vec::new();
-    for index in 0..script.spaces.len() {
-        let pid = Pid(i32::try_from(index).unwrap_or(0) + 1);
-        let (program, source) = (ModelProgram::new(&world, index), ModelSource::new(&world, index));
-        // A program that ended before masu came is not attached to.
-        targets.extend(Target::new(pid, "model".to_owned(), Box::new(program), Box::new(source)));
+    for index in script.come_at.len()..script.spaces.len() {
+        targets.extend(target(&world, index));
     }
-    attach::attach(&mut targets, script.settings, &mut ModelControl(world.clone()));
+    let mut control = ModelControl(world.clone(), Vec::new());
+    attach::attach(&mut targets, script.settings, &mut control);
+    targets.extend(control.1);
+    targets.sort_by_key(|target| target.pid);
     Run { script, world, targets }
+}
+
+/// The program with this index as the loop sees it; `None` when it ended before masu came.
+pub fn target(world: &Shared, index: usize) -> Option<Target> {
+    let pid = Pid(i32::try_from(index).unwrap_or(0) + 1);
+    let (program, source) = (ModelProgram::new(world, index), ModelSource::new(world, index));
+    Target::new(pid, "model".to_owned(), Box::new(program), Box::new(source)).ok()
+}
+
+fn coming((at, program): (&Duration, usize)) -> Coming {
+    Coming { at: *at, program, woken: false }
 }
 
 impl Run {

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use hugepages::attach::{Control, Doing};
-use hugepages::target::Target;
+use hugepages::target::{Phase, Target};
 
-use super::world::Shared;
+use super::check::target;
+use super::world::{Coming, Shared};
 
-/// The loop's surroundings in the model.
-pub struct ModelControl(pub Shared);
+/// The loop's surroundings in the model: the world, and the targets of programs that ended, where others come and go.
+pub struct ModelControl(pub Shared, pub Vec<Target>);
 
 impl Control for ModelControl {
     fn now(&self) -> Duration {
@@ -17,6 +18,32 @@ impl Control for ModelControl {
 
     fn wait(&mut self, time: Duration) {
         self.0.borrow_mut().wait(time);
+    }
+
+    fn arrivals(&mut self) -> Vec<Target> {
+        let now = self.now();
+        let mut world = self.0.borrow_mut();
+        let (come, to_come) = std::mem::take(&mut world.to_come).into_iter().partition(|coming| coming.at <= now);
+        world.to_come = to_come;
+        drop(world);
+        let come: Vec<Coming> = come;
+        come.into_iter().filter_map(|coming| target(&self.0, coming.program)).collect()
+    }
+
+    fn has_arrivals(&self) -> bool {
+        self.0.borrow().has_arrivals()
+    }
+
+    fn may_more_come(&self) -> bool {
+        !self.0.borrow().to_come.is_empty()
+    }
+
+    fn departed(&mut self, target: Target) -> Option<Target> {
+        if target.phase != Phase::Ended {
+            self.0.borrow_mut().blame(|| format!("program {} was let go alive", target.pid));
+        }
+        self.1.push(target);
+        None
     }
 
     fn stop(&self) -> bool {

@@ -146,6 +146,8 @@ pub struct Script {
     pub horizon: Duration,
     /// What it takes to make a huge page ready.
     pub readying: Duration,
+    /// When each program comes to masu's knowledge; those beyond the list are there from the start.
+    pub come_at: Vec<Duration>,
 }
 
 /// A few lines for people, who read it when it fails.
@@ -153,6 +155,7 @@ impl fmt::Debug for Script {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Settings { policy, until, dry_run, .. } = self.settings;
         writeln!(f, "{until:?}, dry run {dry_run}, splits return {}, {policy:?}", self.returns_zero_pages)?;
+        writeln!(f, "programs come at {:?}", self.come_at)?;
         for (number, space) in self.spaces.iter().enumerate() {
             writeln!(f, "program {number}: {} pages elsewhere, room {:?}", space.other_rss, space.room)?;
             for (number, cell) in space.cells.iter().enumerate() {
@@ -194,6 +197,7 @@ impl Script {
             returns_zero_pages: true,
             horizon: Duration::from_secs(1000),
             readying: Duration::ZERO,
+            come_at: Vec::new(),
         }
     }
 

@@ -50,6 +50,8 @@ pub struct World {
     pub calls: u64,
     /// A program ended, and whoever waits has not been woken yet.
     pub to_wake: bool,
+    /// Programs that have not been taken in yet.
+    pub to_come: Vec<Coming>,
     /// Every promotion in order: the program's index and the window's.
     pub turns: Vec<(usize, usize)>,
     /// What masu did and should not have done.
@@ -65,7 +67,30 @@ pub struct Stop {
     pub advice: u32,
 }
 
+/// A program that comes while masu runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Coming {
+    /// When.
+    pub at: Duration,
+    /// Its index.
+    pub program: usize,
+    /// Whoever waits was woken for it.
+    pub woken: bool,
+}
+
 impl World {
+    /// Somebody has come and was not taken in yet.
+    pub fn has_arrivals(&self) -> bool {
+        self.to_come.iter().any(|coming| coming.at <= self.now)
+    }
+
+    /// The first for whom whoever waits is to be woken.
+    fn wake_for_one_who_came(&mut self) -> bool {
+        let now = self.now;
+        let coming = self.to_come.iter_mut().find(|coming| coming.at <= now && !coming.woken);
+        coming.map(|coming| coming.woken = true).is_some()
+    }
+
     /// A call begins: time passes, and with it whatever is due.
     pub fn call(&mut self) {
         self.calls += 1;
@@ -79,15 +104,16 @@ impl World {
         self.fire();
     }
 
-    /// Waits until `time` has passed, a program ends or Ctrl-C is pressed.
+    /// Waits until `time` has passed, a program ends or comes, or Ctrl-C is pressed.
     pub fn wait(&mut self, time: Duration) {
         let end = self.now + time;
-        while !std::mem::take(&mut self.to_wake) && self.stop.is_none() {
+        while !std::mem::take(&mut self.to_wake) && !self.wake_for_one_who_came() && self.stop.is_none() {
             let due = self.events.iter().filter_map(|event| match event.when {
                 When::Time(at) if at <= end => Some(at),
                 _ => None,
             });
-            let next = due.chain([self.horizon]).min().filter(|at| *at <= end);
+            let coming = self.to_come.iter().filter(|coming| !coming.woken).map(|coming| coming.at);
+            let next = due.chain(coming).chain([self.horizon]).min().filter(|at| *at <= end);
             self.now = self.now.max(next.unwrap_or(end));
             self.fire();
             if next.is_none() {

@@ -1,0 +1,502 @@
+//! How many superpages a process has: reserved, allocated, failed and downgraded, by kind of memory and by size. Read from
+//! outside, for any process, without its help.
+//!
+//! What counts as what is said in `count/rule.rs`; which memory is of which kind in `count/kind.rs`. Both are pure. This
+//! file reads the kernel: the mappings, the advice on them, which pages are there (`PAGEMAP_SCAN`), and for windows that
+//! are touched and not huge the frames of their pages.
+//!
+//! Cost, measured once on Linux 6.18: `maps` and a scan, 1 ms for a process on huge pages and 4 ms per GiB of small pages
+//! beside that; 20 µs, once, for each window that is touched and not huge. And `smaps`, which alone knows the advice: 11 to
+//! 15 ms per GiB of small pages. [`count`] reads all of it each time. A [`Counter`] keeps what it found out about a window
+//! until the number of its pages changes, and reads `smaps` again when a mapping with room for a window has come or changed
+//! its rights, else every five seconds, and never for more than a hundredth of the time. Side effects: none. All readings
+//! hold the mmap lock for reading, for a moment each.
+//!
+//! Before Linux 6.7, without `PAGEMAP_SCAN`, windows of which a part was unmapped or protected are not all found.
+//!
+//! Not seen: shared memory, hugetlbfs, and what happened to memory that is not there any more. Frames need CAP_SYS_ADMIN;
+//! without it, failed and downgraded windows are not told apart, and that is said.
+
+mod kind;
+mod rule;
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use access::residency::Viewer;
+use linux::facts::Known;
+use linux::kpageflags::FrameTable;
+use linux::maps::{self, Mapping};
+use linux::pagemap::{PageEntry, Pagemap};
+use linux::smaps::{self, VmFlags};
+use linux::status::{self, HugePages};
+use linux::thp::{self, Enabled, SizeEnabled};
+use linux::{Error, KernelFiles, Pid};
+use quantities::{Bytes, PAGES_PER_WINDOW, PageSize, Pages, Window};
+use rustix::io::Errno;
+use serde::Serialize;
+
+pub use kind::{Kind, kinds};
+use rule::{Base, Fate, Frames, Giving, Held, Place, Tally};
+
+/// The windows of one kind of memory, or of all.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Superpages {
+    /// Windows that would get a huge page at the first touch, or have or had one. All that follow are among them.
+    pub reserved_windows: u64,
+    /// Huge now.
+    pub allocated_windows: u64,
+    /// Touched and never huge: no huge page was to be had, or the memory was touched before it was advised.
+    pub failed_windows: Known<u64>,
+    /// Huge once, small pages now.
+    pub downgraded_windows: Known<u64>,
+    /// Touched and not huge, for whichever of the two reasons, or for one that cannot be known.
+    pub not_huge_windows: u64,
+    /// All that was written to them is in swap.
+    pub swapped_windows: u64,
+    /// Nothing was written to them yet.
+    pub untouched_windows: u64,
+}
+
+impl Superpages {
+    fn of(tally: Tally, why_not_known: &str) -> Superpages {
+        let Tally { reserved, allocated, failed, downgraded, not_known, swapped_out } = tally;
+        let known = |windows| match not_known {
+            0 => Known::Value(windows),
+            _ => Known::Unknown(why_not_known.to_owned()),
+        };
+        let not_huge = failed + downgraded + not_known;
+        Superpages {
+            reserved_windows: reserved,
+            allocated_windows: allocated,
+            failed_windows: known(failed),
+            downgraded_windows: known(downgraded),
+            not_huge_windows: not_huge,
+            swapped_windows: swapped_out,
+            untouched_windows: reserved.saturating_sub(allocated + not_huge + swapped_out),
+        }
+    }
+
+    /// Memory on huge pages.
+    pub fn allocated(&self) -> Bytes {
+        Bytes(self.allocated_windows * PageSize::Huge.bytes().0)
+    }
+}
+
+/// One kind and its windows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct OfKind {
+    /// The kind.
+    pub kind: Kind,
+    /// Its windows.
+    #[serde(flatten)]
+    pub superpages: Superpages,
+}
+
+/// Blocks of one size below 2 MiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct OfSize {
+    /// The size of the blocks.
+    pub page_bytes: Bytes,
+    /// How many the process has.
+    pub allocated_pages: u64,
+    /// What of them is mapped.
+    pub resident_bytes: Bytes,
+}
+
+/// What was counted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Counted {
+    /// The process.
+    #[serde(skip)]
+    pub pid: Pid,
+    /// It forbade huge pages for itself (`prctl`), or somebody did in its name.
+    pub forbidden: bool,
+    /// All kinds, in the order of [`Kind::ALL`].
+    pub by_kind: Vec<OfKind>,
+    /// All kinds together.
+    pub total: Superpages,
+    /// Blocks of the sizes below 2 MiB, smallest first. `None` where the host gives none, and nobody looked.
+    pub small_sizes: Option<Known<Vec<OfSize>>>,
+}
+
+impl Counted {
+    /// The windows of one kind.
+    pub fn of(&self, kind: Kind) -> Option<&Superpages> {
+        self.by_kind.iter().find(|of| of.kind == kind).map(|of| &of.superpages)
+    }
+
+    /// Has it huge memory, or memory that would be?
+    pub fn is_of_interest(&self) -> bool {
+        self.total.reserved_windows > 0
+    }
+}
+
+/// Counts the superpages of `pid` once. To count again and again, keep a [`Counter`].
+///
+/// # Errors
+/// `Gone` if the process ended, `Denied` without ptrace access.
+pub fn count(files: &impl KernelFiles, pid: Pid) -> Result<Counted, Error> {
+    Counter::new(pid).count(files)
+}
+
+/// Windows of small pages that are looked into in one count: 32 GiB. What is beyond is touched and not huge, and why is not
+/// known.
+const LOOKED_INTO_MAX: u64 = 16 << 10;
+
+/// For so many times its cost `smaps` is not read again without need.
+const SMAPS_EVERY: u32 = 100;
+
+/// Nor in this time.
+const SMAPS_EVERY_MIN: Duration = Duration::from_secs(5);
+
+/// Counts the superpages of one process again and again, cheaply.
+#[derive(Debug)]
+pub struct Counter {
+    pid: Pid,
+    advice: Option<Advice>,
+    judged: Judged,
+}
+
+/// Windows of small pages, how many were resident, and whether they were huge once. As long as the number stays, so does
+/// the answer.
+type Judged = BTreeMap<Window, (u64, Option<bool>)>;
+
+/// The advice on each mapping, as it was read.
+#[derive(Debug)]
+struct Advice {
+    read_again: Instant,
+    not_before: Instant,
+    by_start: BTreeMap<u64, (Mapping, VmFlags)>,
+}
+
+impl Advice {
+    /// The flags of a mapping that is as it was, but for its length.
+    fn on(&self, mapping: &Mapping) -> Option<VmFlags> {
+        let same = |known: &Mapping| known.permissions == mapping.permissions && known.path == mapping.path;
+        self.by_start.get(&mapping.range.start().0).filter(|(known, _)| same(known)).map(|(_, flags)| *flags)
+    }
+
+    fn is_good_for(&self, mappings: &[Mapping]) -> bool {
+        let now = Instant::now();
+        let has_room = |mapping: &&Mapping| mapping.is_anonymous() && mapping.range.whole_windows().len() > 0;
+        now < self.not_before
+            || now < self.read_again && mappings.iter().filter(has_room).all(|mapping| self.on(mapping).is_some())
+    }
+}
+
+impl Counter {
+    /// A counter of `pid`, which has read nothing yet.
+    pub fn new(pid: Pid) -> Counter {
+        Counter { pid, advice: None, judged: Judged::new() }
+    }
+
+    /// Counts.
+    ///
+    /// # Errors
+    /// `Gone` if the process ended, `Denied` without ptrace access.
+    pub fn count(&mut self, files: &impl KernelFiles) -> Result<Counted, Error> {
+        let mappings = maps::maps(files, self.pid)?;
+        self.know_advice(files, &mappings)?;
+        let forbidden = status::status(files, self.pid)?.huge_pages == HugePages::Forbidden;
+        let giving = Giving { enabled: enabled_for_huge(files)?, forbidden };
+        let mut look = Look {
+            pagemap: Pagemap::open(self.pid)?,
+            pid: self.pid,
+            small_sizes: gives_small_sizes(files)?,
+            frames: None,
+            looked_into: 0,
+            why_not_known: String::new(),
+            tallies: BTreeMap::new(),
+            edges: BTreeMap::new(),
+            sizes: BTreeMap::new(),
+            before: std::mem::take(&mut self.judged),
+            judged: Judged::new(),
+        };
+        for (mapping, kind) in mappings.iter().zip(kinds(&mappings)) {
+            let Some(kind) = kind else { continue };
+            let flags = self.advice.as_ref().and_then(|advice| advice.on(mapping)).unwrap_or_default();
+            look.at(mapping, kind, flags, giving)?;
+        }
+        look.at_edges()?;
+        self.judged = std::mem::take(&mut look.judged);
+        self.has_memory(files)?;
+        Ok(look.counted(forbidden))
+    }
+
+    /// A process on its way out has no memory any more, and must not be taken for one that has nothing huge.
+    fn has_memory(&self, files: &impl KernelFiles) -> Result<(), Error> {
+        let has = status::status(files, self.pid).is_ok_and(|status| status.rss > Bytes(0) && !status.zombie);
+        if has { Ok(()) } else { Err(Error::of_process("count", format!("process {}", self.pid), Errno::SRCH)) }
+    }
+
+    fn know_advice(&mut self, files: &impl KernelFiles, mappings: &[Mapping]) -> Result<(), Error> {
+        if self.advice.as_ref().is_some_and(|advice| advice.is_good_for(mappings)) {
+            return Ok(());
+        }
+        let begun = Instant::now();
+        let details = smaps::details(files, self.pid)?;
+        let cost = begun.elapsed();
+        let by_start =
+            details.into_iter().map(|detail| (detail.mapping.range.start().0, (detail.mapping, detail.flags)));
+        let (now, by_start) = (Instant::now(), by_start.collect());
+        let rest = cost * SMAPS_EVERY;
+        self.advice = Some(Advice { read_again: now + rest.max(SMAPS_EVERY_MIN), not_before: now + rest, by_start });
+        Ok(())
+    }
+}
+
+/// The host's mode for pages of 2 MiB, which since Linux 6.8 may have one of their own. `Never` on a kernel without.
+fn enabled_for_huge(files: &impl KernelFiles) -> Result<Enabled, Error> {
+    let host = match thp::enabled(files) {
+        Err(Error::Unsupported(_)) => return Ok(Enabled::Never),
+        other => other?,
+    };
+    let sizes = thp::sizes(files)?;
+    let own = sizes.iter().find(|size| size.bytes == PageSize::Huge.bytes()).and_then(|size| size.enabled);
+    Ok(match own {
+        None | Some(SizeEnabled::Inherit) => host,
+        Some(SizeEnabled::Always) => Enabled::Always,
+        Some(SizeEnabled::Madvise) => Enabled::Madvise,
+        Some(SizeEnabled::Never) => Enabled::Never,
+    })
+}
+
+/// Does the host give anonymous memory pages of a size between 4 KiB and 2 MiB?
+fn gives_small_sizes(files: &impl KernelFiles) -> Result<bool, Error> {
+    let sizes = match thp::sizes(files) {
+        Err(Error::Unsupported(_)) => return Ok(false),
+        other => other?,
+    };
+    let inherits = thp::enabled(files)? != Enabled::Never;
+    let given = |size: &thp::Size| match size.enabled {
+        None | Some(SizeEnabled::Never) => false,
+        Some(SizeEnabled::Inherit) => inherits,
+        Some(SizeEnabled::Always | SizeEnabled::Madvise) => true,
+    };
+    Ok(sizes.iter().any(|size| size.bytes < PageSize::Huge.bytes() && given(size)))
+}
+
+/// The windows of private anonymous memory that are huge now.
+///
+/// # Errors
+/// `Gone` if the process ended, `Denied` without ptrace access.
+pub fn huge_windows(files: &impl KernelFiles, pid: Pid) -> Result<Vec<Window>, Error> {
+    let pagemap = Pagemap::open(pid)?;
+    let mut huge = Vec::new();
+    for mapping in maps::maps(files, pid)?.iter().filter(|mapping| mapping.is_anonymous()) {
+        let held = windows_of(&pagemap, pid, mapping)?;
+        huge.extend(held.into_iter().filter(|(_, held)| held.is_huge()).map(|(window, _)| window));
+    }
+    Ok(huge)
+}
+
+/// The windows of private anonymous memory that are resident in full and not huge, by rising address.
+///
+/// # Errors
+/// As [`huge_windows`].
+pub fn full_windows(files: &impl KernelFiles, pid: Pid) -> Result<Vec<Window>, Error> {
+    let pagemap = Pagemap::open(pid)?;
+    let mut full = Vec::new();
+    for mapping in maps::maps(files, pid)?.iter().filter(|mapping| mapping.is_anonymous()) {
+        let held = windows_of(&pagemap, pid, mapping)?.into_iter();
+        full.extend(held.filter(|(_, held)| held.is_full()).map(|(window, _)| window));
+    }
+    Ok(full)
+}
+
+/// What the windows of a mapping hold; those that hold nothing are left out.
+fn windows_of(pagemap: &Pagemap, pid: Pid, mapping: &Mapping) -> Result<BTreeMap<Window, Held>, Error> {
+    let mut windows = BTreeMap::new();
+    match pagemap.scan(mapping.range) {
+        Ok(runs) => rule::held(&mut windows, &runs),
+        Err(Error::Unsupported(_)) => {
+            // Before Linux 6.7.
+            let viewer = Viewer::by_frames(pid)?;
+            for window in mapping.range.touched_windows() {
+                let state = viewer.window(window)?;
+                let huge = if state.huge { PAGES_PER_WINDOW as u64 } else { 0 };
+                let held = Held { resident: state.resident.0, swapped: state.swapped.0, huge };
+                if held.is_touched() {
+                    windows.insert(window, held);
+                }
+            }
+        }
+        Err(error) => return Err(error),
+    }
+    Ok(windows)
+}
+
+/// One count.
+struct Look {
+    pid: Pid,
+    pagemap: Pagemap,
+    small_sizes: bool,
+    /// Opened when it is first needed.
+    frames: Option<Result<FrameTable, Error>>,
+    looked_into: u64,
+    why_not_known: String,
+    tallies: BTreeMap<Kind, Tally>,
+    /// Windows over the edge of mappings.
+    edges: BTreeMap<Window, Edge>,
+    /// Blocks and mapped pages by the number of pages in a block.
+    sizes: BTreeMap<usize, (u64, u64)>,
+    /// From the look before, and of this one.
+    before: Judged,
+    judged: Judged,
+}
+
+/// What the mappings that share a window have of it.
+#[derive(Clone, Copy, Debug)]
+struct Edge {
+    /// Of the first of them.
+    kind: Kind,
+    /// One of them would get huge pages, or may have had some.
+    wanted: bool,
+    resident: u64,
+}
+
+impl Look {
+    fn at(&mut self, mapping: &Mapping, kind: Kind, flags: VmFlags, giving: Giving) -> Result<(), Error> {
+        let would_get = rule::would_get(mapping, flags, giving);
+        let wanted = rule::may_have_been_huge(mapping, flags, giving);
+        let whole = mapping.range.whole_windows();
+        if kind == Kind::Code && whole.len() == 0 {
+            return Ok(());
+        }
+        let windows = windows_of(&self.pagemap, self.pid, mapping)?;
+        let tally = self.tallies.entry(kind).or_default();
+        if would_get {
+            // Those that hold nothing are not among the windows found.
+            let found = windows.keys().filter(|window| mapping.range.covers(window.range())).count() as u64;
+            tally.reserved += (whole.len() as u64).saturating_sub(found);
+        }
+        for (window, held) in windows {
+            if !mapping.range.covers(window.range()) {
+                let edge = self.edges.entry(window).or_insert(Edge { kind, wanted, resident: 0 });
+                edge.wanted |= wanted;
+                edge.resident += held.resident;
+                continue;
+            }
+            let look_closer = mapping.is_anonymous() && wanted;
+            let fate = self.fate(window, held, Place::Whole, look_closer)?;
+            self.tallies.entry(kind).or_default().add(would_get, fate);
+        }
+        Ok(())
+    }
+
+    /// Windows of which only a part is left, or has other rights than the rest.
+    fn at_edges(&mut self) -> Result<(), Error> {
+        for (window, Edge { kind, wanted, resident }) in std::mem::take(&mut self.edges) {
+            if kind != Kind::Code && resident > 0 {
+                let place = if wanted { Place::Edge } else { Place::Unwanted };
+                let fate = self.fate(window, Held { resident, ..Held::default() }, place, true)?;
+                // One that cannot be known is most likely what it looks like: memory at the edge of a mapping.
+                self.tallies.entry(kind).or_default().add(false, fate);
+            }
+        }
+        Ok(())
+    }
+
+    /// What became of a window; its frames are read where they could tell something.
+    fn fate(&mut self, window: Window, held: Held, place: Place, look_closer: bool) -> Result<Fate, Error> {
+        if held.is_huge() || held.resident == 0 || !(look_closer || self.small_sizes) {
+            return Ok(rule::fate(held, Some(false)));
+        }
+        if !self.small_sizes
+            && let Some((_, once_huge)) = self.before.get(&window).filter(|(resident, _)| *resident == held.resident)
+            && once_huge.is_some()
+        {
+            let once_huge = *once_huge;
+            self.judged.insert(window, (held.resident, once_huge));
+            return Ok(rule::fate(held, once_huge));
+        }
+        if self.looked_into >= LOOKED_INTO_MAX {
+            self.why_not_known = format!("only {LOOKED_INTO_MAX} windows of small pages were looked into");
+            return Ok(rule::fate(held, None));
+        }
+        self.looked_into += 1;
+        let entries = self.pagemap.entries(window.range())?;
+        let in_blocks = if self.small_sizes { self.blocks_of(&entries) } else { Vec::new() };
+        if !look_closer {
+            return Ok(rule::fate(held, Some(false)));
+        }
+        let frames = rule::frames(&entries, |page| in_blocks.get(page).copied().unwrap_or(false));
+        if frames == Frames::Hidden {
+            self.why_not_known = "frame numbers are shown only with CAP_SYS_ADMIN".to_owned();
+        }
+        let one_block_still = match (frames, place) {
+            (Frames::Base(base), Place::Edge) if base.fits < rule::FIT_AT_EDGE => self.is_one_block_still(base),
+            (Frames::Base(base), Place::Unwanted) => self.is_one_block_still(base),
+            _ => false,
+        };
+        let once_huge = rule::once_huge(frames, held.resident, place, one_block_still);
+        self.judged.insert(window, (held.resident, once_huge));
+        Ok(rule::fate(held, once_huge))
+    }
+
+    fn frame_table(&mut self) -> Result<&FrameTable, &Error> {
+        self.frames.get_or_insert_with(FrameTable::open).as_ref()
+    }
+
+    fn is_one_block_still(&mut self, base: Base) -> bool {
+        let Ok(table) = self.frame_table() else { return false };
+        table.flags(base.frame).is_ok_and(|flags| flags.is_head() && flags.is_transparent_huge())
+    }
+
+    /// Counts the blocks of the smaller sizes in a window, and says which pages lie in one.
+    fn blocks_of(&mut self, entries: &[PageEntry]) -> Vec<bool> {
+        let mut in_blocks = vec![false; PAGES_PER_WINDOW];
+        let mut found = Vec::new();
+        for run in rule::frame_runs(entries) {
+            let Ok(table) = self.frame_table() else { return in_blocks };
+            let Ok(mut flags) = table.flags_of(run.frame, run.pages) else { continue };
+            if flags.last().is_some_and(|last| last.is_head() || last.is_tail()) {
+                // The last block goes on in frames that are not mapped here.
+                let more = table.flags_of(run.frame + run.pages as u64, PAGES_PER_WINDOW);
+                flags.extend(more.unwrap_or_default());
+            }
+            for block in rule::blocks(run.pages, &flags) {
+                let mapped = block.pages.min(run.pages - block.first);
+                if block.pages < PAGES_PER_WINDOW {
+                    found.push((block.pages, mapped));
+                    let first = run.page + block.first;
+                    in_blocks[first..first + mapped].fill(true);
+                }
+            }
+        }
+        for (pages, mapped) in found {
+            let size = self.sizes.entry(pages).or_default();
+            size.0 += 1;
+            size.1 += mapped as u64;
+        }
+        in_blocks
+    }
+
+    fn counted(self, forbidden: bool) -> Counted {
+        let mut total = Tally::default();
+        let mut by_kind = Vec::new();
+        for kind in Kind::ALL {
+            let tally = self.tallies.get(&kind).copied().unwrap_or_default();
+            total = total.and(tally);
+            by_kind.push(OfKind { kind, superpages: Superpages::of(tally, &self.why_not_known) });
+        }
+        let of_size = |(pages, (blocks, mapped)): (usize, (u64, u64))| OfSize {
+            page_bytes: Pages(pages as u64).bytes(),
+            allocated_pages: blocks,
+            resident_bytes: Pages(mapped).bytes(),
+        };
+        let hidden = match self.frames {
+            Some(Err(error)) => Some(error.to_string()),
+            _ => (!self.why_not_known.is_empty()).then(|| self.why_not_known.clone()),
+        };
+        let small_sizes = self.small_sizes.then(|| match hidden {
+            Some(why) => Known::Unknown(why),
+            None => Known::Value(self.sizes.into_iter().map(of_size).collect()),
+        });
+        Counted { pid: self.pid, forbidden, by_kind, total: Superpages::of(total, &self.why_not_known), small_sizes }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,153 @@
+//! Which kind of memory a mapping is, told from the list of mappings alone.
+//!
+//! No I/O, no clock, no randomness.
+
+use linux::maps::Mapping;
+use serde::Serialize;
+
+/// What a program keeps in a mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// What `brk` made, where small allocations lie.
+    Heap,
+    /// All other private anonymous memory: large allocations, arenas, the stacks of threads.
+    Mmap,
+    /// Variables that start as zeros, of the program or of a library.
+    Bss,
+    /// The first thread's stack.
+    Stack,
+    /// What is run: the program, its libraries, code that it made itself.
+    Code,
+}
+
+impl Kind {
+    /// All of them, in the order in which tables print them.
+    pub const ALL: [Kind; 5] = [Kind::Heap, Kind::Mmap, Kind::Bss, Kind::Stack, Kind::Code];
+
+    /// Its name in tables and in JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Kind::Heap => "heap",
+            Kind::Mmap => "mmap",
+            Kind::Bss => "bss",
+            Kind::Stack => "stack",
+            Kind::Code => "code",
+        }
+    }
+}
+
+/// The kind of each mapping, in their order; `None` for what can never be on huge pages of this program's own: data of
+/// files, shared memory, and what the kernel maps for its own ends.
+pub fn kinds(mappings: &[Mapping]) -> Vec<Option<Kind>> {
+    let mut kinds: Vec<Option<Kind>> = Vec::with_capacity(mappings.len());
+    for (number, mapping) in mappings.iter().enumerate() {
+        let before = number.checked_sub(1).and_then(|before| Some((mappings.get(before)?, kinds.get(before)?)));
+        let kind = of(mapping, before.map(|(mapping, kind)| (mapping, *kind)));
+        kinds.push(kind);
+    }
+    kinds
+}
+
+fn of(mapping: &Mapping, before: Option<(&Mapping, Option<Kind>)>) -> Option<Kind> {
+    let rights = mapping.permissions;
+    let is_file = mapping.inode != 0;
+    if rights.execute && (is_file || mapping.is_anonymous() && !rights.write) {
+        return Some(Kind::Code);
+    }
+    if !mapping.is_anonymous() {
+        return None;
+    }
+    if mapping.path == "[heap]" {
+        return Some(Kind::Heap);
+    }
+    if mapping.path.starts_with("[stack") {
+        return Some(Kind::Stack);
+    }
+    // The zeros of a program follow its data without a gap. Advice on a part of them makes two mappings of one.
+    let follows_data = before.is_some_and(|(before, kind)| {
+        let is_data = before.inode != 0 && before.permissions.write && !before.permissions.shared;
+        before.range.end() == mapping.range.start() && (is_data || kind == Some(Kind::Bss)) && rights.write
+    });
+    Some(if follows_data { Kind::Bss } else { Kind::Mmap })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kinds_of(text: &str) -> Vec<Option<Kind>> {
+        kinds(&linux::maps::parse(text, "maps").unwrap())
+    }
+
+    #[test]
+    fn a_program_with_a_library_has_every_kind() {
+        let found = kinds_of(
+            "400000-600000 r-xp 00000000 08:01 11 /usr/bin/x\n\
+             600000-800000 r--p 00200000 08:01 11 /usr/bin/x\n\
+             800000-a00000 rw-p 00400000 08:01 11 /usr/bin/x\n\
+             a00000-e00000 rw-p 00000000 00:00 0 \n\
+             f00000-1000000 rw-p 00000000 00:00 0 [heap]\n\
+             7f0000000000-7f0000400000 rw-p 00000000 00:00 0 \n\
+             7f0000400000-7f0000600000 rw-s 00000000 00:01 5 /memfd:x (deleted)\n\
+             7f0000600000-7f0000800000 r-xp 00000000 08:01 12 /usr/lib/libc.so.6\n\
+             7f0000800000-7f0000801000 rw-p 00200000 08:01 12 /usr/lib/libc.so.6\n\
+             7f0000801000-7f000080e000 rw-p 00000000 00:00 0 \n\
+             7f0000900000-7f0000b00000 rw-p 00000000 00:00 0 [anon:arena]\n\
+             7ffd00000000-7ffd00400000 rw-p 00000000 00:00 0 [stack]\n\
+             7ffd00500000-7ffd00502000 r-xp 00000000 00:00 0 [vdso]\n",
+        );
+        use Kind::{Bss, Code, Heap, Mmap, Stack};
+        let expected = [
+            Some(Code),
+            None,
+            None,
+            Some(Bss),
+            Some(Heap),
+            Some(Mmap),
+            None,
+            Some(Code),
+            None,
+            Some(Bss),
+            Some(Mmap),
+            Some(Stack),
+            None,
+        ];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_part_of_the_zeros_that_was_advised_is_still_theirs() {
+        let found = kinds_of(
+            "800000-a00000 rw-p 00400000 08:01 11 /usr/bin/x\n\
+             a00000-b00000 rw-p 00000000 00:00 0 \n\
+             b00000-e00000 rw-p 00000000 00:00 0 \n\
+             e00000-e10000 ---p 00000000 00:00 0 \n\
+             e10000-f00000 rw-p 00000000 00:00 0 \n",
+        );
+        assert_eq!(found, [None, Some(Kind::Bss), Some(Kind::Bss), Some(Kind::Mmap), Some(Kind::Mmap)]);
+    }
+
+    #[test]
+    fn memory_behind_a_gap_or_behind_data_that_cannot_be_written_is_no_bss() {
+        let found = kinds_of(
+            "800000-a00000 rw-p 00400000 08:01 11 /usr/bin/x\n\
+             a01000-b00000 rw-p 00000000 00:00 0 \n\
+             c00000-d00000 r--p 00000000 08:01 12 /usr/share/x\n\
+             d00000-e00000 rw-p 00000000 00:00 0 \n\
+             e00000-f00000 rw-s 00000000 00:05 13 /dev/shm/x\n\
+             f00000-1000000 rw-p 00000000 00:00 0 \n",
+        );
+        assert_eq!(found, [None, Some(Kind::Mmap), None, Some(Kind::Mmap), None, Some(Kind::Mmap)]);
+    }
+
+    #[test]
+    fn code_that_a_program_made_itself_is_code_once_it_cannot_be_written_any_more() {
+        let found = kinds_of(
+            "200000-400000 r-xp 00000000 00:00 0 \n\
+             600000-800000 rwxp 00000000 00:00 0 \n",
+        );
+        assert_eq!(found, [Some(Kind::Code), Some(Kind::Mmap)]);
+        assert_eq!(kinds(&[]), []);
+    }
+}

@@ -1,0 +1,300 @@
+//! What a window counts as: reserved, allocated, failed, downgraded.
+//!
+//! Hayasaka and Shimizu, IA32 Super Page (section 6, figure 15): `/proc/super_page` of their kernel prints, by order,
+//! how many superpages were reserved, allocated and failed. That kernel counts when it does something; here it is read
+//! from what the memory looks like now, so it holds for a program that runs already.
+//!
+//! | paper      | here                                                                              |
+//! |------------|-----------------------------------------------------------------------------------|
+//! | `reserve`  | windows that would get a huge page at the first touch, or got one in another way    |
+//! | `allocate` | of these, windows that are huge now                                               |
+//! | `fail`     | touched, never huge: no huge page was to be had, or touched before it was advised  |
+//! | downgrade  | huge once, small pages now                                                        |
+//!
+//! We differ: the paper's counters only rise; ours tell how it stands, and fall when memory is unmapped. A window that is
+//! swapped out whole is neither failed nor downgraded: it has no frames that could tell.
+//!
+//! **Once huge.** The pages of a split huge page keep their frames: page i of the window lies in frame base + i, and base
+//! is a multiple of 512. A page that was given alone fits that by chance once in 512 times; so do pages that were given
+//! one after the other from one large block. In a window that lies whole in its mapping, half of the resident pages must
+//! fit one base. A window of which a part is unmapped, or got other rights, is found at the edge of a mapping: there 64 pages
+//! must fit, or the frames must still be one huge page to the kernel. Where nobody wanted huge pages only the latter counts:
+//! memory that is filled from its start, out of a large free block, lies like a split huge page by nature.
+//!
+//! No I/O, no clock, no randomness.
+
+use std::collections::BTreeMap;
+
+use linux::kpageflags::FrameFlags;
+use linux::maps::Mapping;
+use linux::pagemap::{PageEntry, Run};
+use linux::smaps::{VmFlag, VmFlags};
+use linux::thp::Enabled;
+use quantities::{PAGES_PER_WINDOW, Window};
+
+/// Pages that must fit one base at the edge of a mapping, of which a process has many.
+pub const FIT_AT_EDGE: u64 = 64;
+
+/// Who gets huge pages at the first touch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Giving {
+    /// What the host is set to, for pages of 2 MiB.
+    pub enabled: Enabled,
+    /// The process forbade them for itself.
+    pub forbidden: bool,
+}
+
+/// Would the kernel give this mapping huge pages at the first touch?
+pub fn would_get(mapping: &Mapping, flags: VmFlags, giving: Giving) -> bool {
+    let usable = mapping.permissions.read || mapping.permissions.write;
+    let wanted = match giving.enabled {
+        Enabled::Always => !flags.contains(VmFlag::NoHugePage),
+        Enabled::Madvise => flags.contains(VmFlag::HugePage),
+        Enabled::Never => false,
+    };
+    let never = [VmFlag::HugeTlb, VmFlag::Io, VmFlag::PfnMap].into_iter().any(|flag| flags.contains(flag));
+    mapping.is_anonymous() && usable && wanted && !giving.forbidden && !never
+}
+
+/// Is it worth while to look whether windows of this mapping were huge once?
+pub fn may_have_been_huge(mapping: &Mapping, flags: VmFlags, giving: Giving) -> bool {
+    would_get(mapping, flags, giving) || flags.contains(VmFlag::HugePage) || giving.forbidden
+}
+
+/// What is in a window, or in the part of it that a mapping has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Pages of the program's own in memory; the zero page is nobody's.
+    pub resident: u64,
+    /// Pages in swap.
+    pub swapped: u64,
+    /// Pages mapped by a huge entry.
+    pub huge: u64,
+}
+
+impl Held {
+    /// One huge page.
+    pub fn is_huge(self) -> bool {
+        self.huge == PAGES_PER_WINDOW as u64
+    }
+
+    /// All its pages are in memory, as small ones.
+    pub fn is_full(self) -> bool {
+        self.resident == PAGES_PER_WINDOW as u64 && self.huge == 0
+    }
+
+    /// Something was ever written to it.
+    pub fn is_touched(self) -> bool {
+        self.resident + self.swapped > 0
+    }
+}
+
+/// Adds the runs of one mapping to what its windows hold.
+pub fn held(windows: &mut BTreeMap<Window, Held>, runs: &[Run]) {
+    for run in runs.iter().filter(|run| !run.zero) {
+        for window in run.range.touched_windows() {
+            let Some(part) = run.range.intersection(window.range()) else { continue };
+            let pages = part.pages().0;
+            let held = windows.entry(window).or_default();
+            held.resident += if run.present { pages } else { 0 };
+            held.swapped += if run.swapped && !run.present { pages } else { 0 };
+            held.huge += if run.present && run.huge { pages } else { 0 };
+        }
+    }
+}
+
+/// Where a window lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Whole in one mapping.
+    Whole,
+    /// Over the edge of one that would get huge pages.
+    Edge,
+    /// Over the edge of one that would not.
+    Unwanted,
+}
+
+/// The frame in which the huge page would have begun, and how many pages fit it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Base {
+    /// A multiple of 512.
+    pub frame: u64,
+    /// Pages that lie where they would lie in it.
+    pub fits: u64,
+}
+
+/// What the frames of a window tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Frames {
+    /// They could not be seen.
+    Hidden,
+    /// No page lies as in a huge page.
+    NoBase,
+    /// Some do; the best base.
+    Base(Base),
+}
+
+/// The base that most pages fit. `entries` are those of a whole window; pages for which `left_out` says so do not count.
+pub fn frames(entries: &[PageEntry], left_out: impl Fn(usize) -> bool) -> Frames {
+    let mut bases: BTreeMap<u64, u64> = BTreeMap::new();
+    let mut hidden = false;
+    for (number, entry) in entries.iter().enumerate().take(PAGES_PER_WINDOW) {
+        if !entry.is_present() || entry.is_file() || left_out(number) {
+            continue;
+        }
+        match entry.frame() {
+            None => hidden = true,
+            Some(frame) if frame % PAGES_PER_WINDOW as u64 == number as u64 => {
+                *bases.entry(frame - number as u64).or_default() += 1;
+            }
+            Some(_) => {}
+        }
+    }
+    let best = bases.into_iter().max_by_key(|(_, fits)| *fits);
+    match best {
+        _ if hidden => Frames::Hidden,
+        None => Frames::NoBase,
+        Some((frame, fits)) => Frames::Base(Base { frame, fits }),
+    }
+}
+
+/// Was this window, which is not huge, huge once? `None` when that cannot be known.
+pub fn once_huge(frames: Frames, resident: u64, place: Place, one_block_still: bool) -> Option<bool> {
+    match (frames, place) {
+        (Frames::Hidden, _) => None,
+        (Frames::NoBase, _) => Some(false),
+        (Frames::Base(_), _) if one_block_still => Some(true),
+        (Frames::Base(base), Place::Whole) => Some(base.fits * 2 >= resident),
+        (Frames::Base(_), Place::Unwanted) => Some(false),
+        (Frames::Base(base), Place::Edge) => Some(base.fits >= FIT_AT_EDGE && base.fits * 2 >= resident),
+    }
+}
+
+/// What a window counts as, beside reserved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// Nothing was written to it yet.
+    Untouched,
+    /// Huge.
+    Allocated,
+    /// Small pages, and never huge.
+    Failed,
+    /// Small pages, and huge once.
+    Downgraded,
+    /// Small pages; whether it was huge once cannot be known.
+    NotHuge,
+    /// All that was written to it is in swap.
+    SwappedOut,
+}
+
+/// The fate of a window.
+pub fn fate(held: Held, once_huge: Option<bool>) -> Fate {
+    match once_huge {
+        _ if held.is_huge() => Fate::Allocated,
+        _ if !held.is_touched() => Fate::Untouched,
+        _ if held.resident == 0 => Fate::SwappedOut,
+        Some(true) => Fate::Downgraded,
+        Some(false) => Fate::Failed,
+        None => Fate::NotHuge,
+    }
+}
+
+/// Windows by fate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// All that follow, and the untouched ones.
+    pub reserved: u64,
+    /// Huge now.
+    pub allocated: u64,
+    /// Touched and never huge.
+    pub failed: u64,
+    /// Huge once.
+    pub downgraded: u64,
+    /// Failed or downgraded.
+    pub not_known: u64,
+    /// In swap.
+    pub swapped_out: u64,
+}
+
+impl Tally {
+    /// Counts one window. One that nobody would have made huge counts only if it is huge, or was.
+    pub fn add(&mut self, would_get: bool, fate: Fate) {
+        if !would_get && !matches!(fate, Fate::Allocated | Fate::Downgraded) {
+            return;
+        }
+        self.reserved += 1;
+        match fate {
+            Fate::Untouched => {}
+            Fate::Allocated => self.allocated += 1,
+            Fate::Failed => self.failed += 1,
+            Fate::Downgraded => self.downgraded += 1,
+            Fate::NotHuge => self.not_known += 1,
+            Fate::SwappedOut => self.swapped_out += 1,
+        }
+    }
+
+    /// Both together.
+    #[must_use]
+    pub fn and(self, other: Tally) -> Tally {
+        Tally {
+            reserved: self.reserved + other.reserved,
+            allocated: self.allocated + other.allocated,
+            failed: self.failed + other.failed,
+            downgraded: self.downgraded + other.downgraded,
+            not_known: self.not_known + other.not_known,
+            swapped_out: self.swapped_out + other.swapped_out,
+        }
+    }
+}
+
+/// Neighbouring pages in frames in a row: those in which a block of several pages can lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameRun {
+    /// The first page, by its number in the window.
+    pub page: usize,
+    /// Its frame.
+    pub frame: u64,
+    /// How many pages.
+    pub pages: usize,
+}
+
+/// The fewest pages in a row that are worth asking about: the smallest block for anonymous memory is 16 KiB.
+const PAGES_IN_SMALLEST_BLOCK: usize = 4;
+
+/// The runs of at least four pages.
+pub fn frame_runs(entries: &[PageEntry]) -> Vec<FrameRun> {
+    let mut runs: Vec<FrameRun> = Vec::new();
+    for (page, entry) in entries.iter().enumerate().take(PAGES_PER_WINDOW) {
+        let Some(frame) = entry.frame().filter(|_| !entry.is_file()) else { continue };
+        match runs.last_mut().filter(|run| run.page + run.pages == page && run.frame + run.pages as u64 == frame) {
+            Some(run) => run.pages += 1,
+            None => runs.push(FrameRun { page, frame, pages: 1 }),
+        }
+    }
+    runs.retain(|run| run.pages >= PAGES_IN_SMALLEST_BLOCK);
+    runs
+}
+
+/// One block that the kernel handles as a whole, of which a part lies in a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// Its first page in the run.
+    pub first: usize,
+    /// Its pages.
+    pub pages: usize,
+}
+
+/// The blocks that begin in a run, from the flags of its frames and of what follows them. Single pages are none.
+pub fn blocks(run: usize, flags: &[FrameFlags]) -> Vec<Block> {
+    let heads = flags.iter().enumerate().take(run).filter(|(_, flags)| flags.is_head());
+    heads
+        .map(|(first, _)| Block {
+            first,
+            pages: 1 + flags[first + 1..].iter().take_while(|flags| flags.is_tail()).count(),
+        })
+        .filter(|block| block.pages > 1)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,399 @@
+//! Which huge windows to split because they hold memory for nothing, and when to look again.
+//!
+//! A program that gets huge pages at the first touch pays for all 512 pages of a window when it touches one. What it never
+//! touched holds zeros. So
+//!
+//! ```text
+//! extra   = Σ zero pages of the huge windows
+//! allowed = max_extra_rss · (resident memory − extra)
+//! ```
+//!
+//! and while `extra` is more than `allowed`, windows are split, those with the most zero pages first.
+//!
+//! There is no paper behind this. The kernel's own shrinker (Linux 6.12, `max_ptes_none`) splits huge pages with many zero
+//! pages too, but only when memory runs short, and without a word from the program. What is ours:
+//! - **Patience.** A window that is just being filled is left alone. Samples must have shown the same for a look
+//!   ([`Known::is_still`]), then two exact counts `still_for` apart must be the same ([`Known::count`]).
+//! - **No tug of war.** A window that was given back and is huge again must keep still for 2, 4, 8, 16 looks. Not for longer:
+//!   khugepaged makes thin windows huge again where the program asked for huge pages, eight of them every ten seconds, and
+//!   for ever. So it is never more than some dozen windows ahead. One whose count fell after it was counted is being
+//!   filled, and must keep still for up to 64.
+//! - **Cost.** What stays the same is looked at ever more seldom; the pause after a look grows with what the look cost.
+//!
+//! No I/O, no clock, no randomness.
+
+use std::time::Duration;
+
+use quantities::{Bytes, Fraction, NonZeroFraction, PAGES_PER_WINDOW, Pages, Window};
+
+/// What decides.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Settings {
+    /// Memory that huge pages may hold for nothing, as a part of what would be resident without it.
+    pub max_extra_rss: Fraction,
+    /// So far apart two exact counts must be the same.
+    pub still_for: Duration,
+    /// The time between two looks: at first, and when nothing changes any more.
+    pub look_every: (Duration, Duration),
+    /// The most of one processor that looking may cost.
+    pub look_fraction: NonZeroFraction,
+    /// The longest time between two looks, whatever they cost.
+    pub look_every_max: Duration,
+    /// What stays the same is sampled at least once in so many looks.
+    pub sample_every_max: u64,
+    /// The most of the time that counting and splitting may take.
+    pub busy_fraction: NonZeroFraction,
+    /// Windows counted or split in one go.
+    pub windows_at_once: usize,
+}
+
+/// What was measured with; without an allowance, which is the user's.
+pub const MEASURED: Settings = Settings {
+    max_extra_rss: Fraction::ZERO,
+    still_for: Duration::from_secs(1),
+    look_every: (Duration::from_secs(1), Duration::from_secs(10)),
+    look_fraction: NonZeroFraction::ratio(1, 100),
+    look_every_max: Duration::from_secs(600),
+    sample_every_max: 16,
+    busy_fraction: NonZeroFraction::ratio(1, 4),
+    windows_at_once: 64,
+};
+
+/// Pages of a window of which a sample looks at one.
+pub const PAGES_PER_SAMPLE: usize = 8;
+
+/// Pages that one sample of a window looks at.
+pub const SAMPLES: usize = PAGES_PER_WINDOW / PAGES_PER_SAMPLE;
+
+/// Doublings of patience with a window that was given back.
+const GIVEN_BACK_MAX: u32 = 4;
+
+/// Doublings of patience with a window whose count fell.
+const DISTURBED_MAX: u32 = 6;
+
+/// What is known of one huge window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// Of the [`SAMPLES`] pages looked at, those that seemed to hold only zeros.
+    sampled: Pages,
+    /// The first of the looks, by number, that showed no change up to now.
+    still_since: u64,
+    /// The look in which it is to be sampled again.
+    due: u64,
+    /// The last exact count, if the samples did not change since.
+    counted: Option<Counted>,
+    /// Times that it was given back and became huge again.
+    given_back: u32,
+    /// Times that waiting was in vain: its count fell, or a fork came to share it.
+    disturbed: u32,
+}
+
+/// An exact count of zero pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Counted {
+    zero: Pages,
+    /// When this figure was first found.
+    since: Duration,
+}
+
+/// What an exact count says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finding {
+    /// The same as `still_for` ago: it may be split.
+    Ripe,
+    /// Not the same, or not known for long enough.
+    Unripe,
+    /// Nothing to be had.
+    Full,
+}
+
+impl Known {
+    /// A window first seen huge in `look`, that was given back so often before.
+    pub fn first(sampled: Pages, look: u64, given_back: u32) -> Known {
+        Known { sampled, still_since: look, due: look + 1, counted: None, given_back, disturbed: 0 }
+    }
+
+    /// Is it to be sampled in `look`?
+    pub fn is_due(&self, look: u64) -> bool {
+        look >= self.due
+    }
+
+    /// Takes in another sample. True when it differs from the last.
+    pub fn sample(&mut self, sampled: Pages, look: u64, s: Settings) -> bool {
+        let changed = sampled != self.sampled;
+        if changed {
+            (self.sampled, self.still_since, self.counted) = (sampled, look, None);
+        }
+        self.due = look_again_in(self.still_since, look, s);
+        changed
+    }
+
+    /// Takes in an exact count at the time `now`, in `look`.
+    pub fn count(&mut self, zero: Pages, now: Duration, look: u64, s: Settings) -> Finding {
+        match self.counted {
+            Some(counted) if counted.zero == zero => {
+                let is_ripe = zero > Pages(0) && now.saturating_sub(counted.since) >= s.still_for;
+                return if is_ripe { Finding::Ripe } else { Finding::of_unripe(zero) };
+            }
+            Some(_) => self.disturb(look),
+            None => {}
+        }
+        self.counted = Some(Counted { zero, since: now });
+        Finding::of_unripe(zero)
+    }
+
+    /// Somebody is at work on it: what was seen says nothing, and patience grows.
+    pub fn disturb(&mut self, look: u64) {
+        self.disturbed = self.disturbed.saturating_add(1);
+        (self.still_since, self.due) = (look, look + 1);
+    }
+
+    /// Its zero pages, as well as is known.
+    pub fn zero(&self) -> Pages {
+        self.counted.map_or(Pages(self.sampled.0 * PAGES_PER_SAMPLE as u64), |counted| counted.zero)
+    }
+
+    /// No change was seen for long enough to count it. Never in the look that saw it first.
+    pub fn is_still(&self, look: u64) -> bool {
+        let doublings = self.given_back.min(GIVEN_BACK_MAX).max(self.disturbed.min(DISTURBED_MAX));
+        look.saturating_sub(self.still_since) >= 1 << doublings
+    }
+}
+
+impl Finding {
+    fn of_unripe(zero: Pages) -> Finding {
+        if zero == Pages(0) { Finding::Full } else { Finding::Unripe }
+    }
+}
+
+/// The look in which to look again at what has not changed since the look `since`: after as many looks as it kept still.
+pub fn look_again_in(since: u64, look: u64, s: Settings) -> u64 {
+    look + look.saturating_sub(since).clamp(1, s.sample_every_max.max(1))
+}
+
+/// Which windows to split.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Choice {
+    /// What huge windows hold for nothing.
+    pub extra: Bytes,
+    /// What they may.
+    pub allowed: Bytes,
+    /// To be split, the thinnest first.
+    pub windows: Vec<Window>,
+}
+
+/// Chooses from the huge windows of a program with so much resident memory. The same input always gives the same choice.
+pub fn choose<'a>(
+    huge: impl IntoIterator<Item = (&'a Window, &'a Known)>,
+    resident: Bytes,
+    look: u64,
+    s: Settings,
+) -> Choice {
+    let mut extra = Bytes(0);
+    let mut still: Vec<(Pages, Window)> = Vec::new();
+    for (window, known) in huge {
+        let zero = known.zero();
+        extra += zero.bytes();
+        if zero > Pages(0) && known.is_still(look) {
+            still.push((zero, *window));
+        }
+    }
+    let allowed = resident.saturating_sub(extra).scaled(s.max_extra_rss.get());
+    let mut windows = Vec::new();
+    if extra > allowed {
+        still.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
+        // What is given back leaves `resident − extra` as it is, and so what is allowed.
+        let mut rest = extra;
+        for (zero, window) in still {
+            if rest <= allowed {
+                break;
+            }
+            rest = rest.saturating_sub(zero.bytes());
+            windows.push(window);
+        }
+    }
+    Choice { extra, allowed, windows }
+}
+
+/// What a round has cost, in processor time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spent {
+    /// Finding the huge windows and sampling them.
+    pub looking: Duration,
+    /// Counting, splitting, promoting again.
+    pub acting: Duration,
+}
+
+/// How long to wait after a look, when the `quiet` looks up to it showed no change. The wait doubles, from the shorter of
+/// `look_every` to the longer, and is never so short that looking costs more than its part of the processor.
+pub fn next_look(quiet: u32, spent: Spent, s: Settings) -> Duration {
+    let (first, last) = s.look_every;
+    let due = first.saturating_mul(1 << quiet.min(20)).min(last);
+    let affordable = spent.looking.div_f64(s.look_fraction.get()).min(s.look_every_max);
+    due.max(affordable).max(next_batch(spent, s))
+}
+
+/// How long to wait in the middle of a round's work, so that it takes no more than its part of the time.
+pub fn next_batch(spent: Spent, s: Settings) -> Duration {
+    spent.acting.mul_f64(1.0 / s.busy_fraction.get() - 1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const S: Settings = MEASURED;
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn tenth() -> Settings {
+        Settings { max_extra_rss: Fraction::clamped(0.1), ..S }
+    }
+
+    /// Windows that have kept still since look 1, by the samples that seemed zero.
+    fn windows(sampled: &[u64]) -> BTreeMap<Window, Known> {
+        (1..).map(Window).zip(sampled.iter().map(|n| Known::first(Pages(*n), 1, 0))).collect()
+    }
+
+    #[test]
+    fn the_thinnest_windows_go_first_and_only_until_the_rest_fits() {
+        // Four windows of 512 pages and 1,024 elsewhere. Zero: 64 + 448 + 128 + 448 = 1,088; allowed: a tenth of
+        // 3,072 − 1,088, that is 198 pages. Without the two of 448 the rest is 192.
+        let huge = windows(&[8, 56, 16, 56]);
+        let choice = choose(&huge, Pages(3072).bytes(), 2, tenth());
+        assert_eq!((choice.extra, choice.allowed.pages()), (Pages(1088).bytes(), Pages(198)));
+        assert_eq!(choice.windows, [Window(2), Window(4)]);
+    }
+
+    #[test]
+    fn what_fits_is_left_alone() {
+        // 200 of 2,200: exactly a tenth of the 2,000 others.
+        let huge = windows(&[25]);
+        assert_eq!(choose(&huge, Pages(2200).bytes(), 2, tenth()).windows, []);
+        assert_eq!(choose(&huge, Pages(2199).bytes(), 2, tenth()).windows, [Window(1)]);
+    }
+
+    #[test]
+    fn a_window_is_not_chosen_in_the_look_that_sees_it_first_nor_when_it_has_just_changed() {
+        let mut huge = windows(&[56]);
+        let chosen = |huge: &BTreeMap<Window, Known>, look| choose(huge, Pages(512).bytes(), look, S).windows.len();
+        assert_eq!([1, 2].map(|look| chosen(&huge, look)), [0, 1]);
+        for known in huge.values_mut() {
+            assert!(known.sample(Pages(55), 2, S));
+        }
+        assert_eq!([2, 3].map(|look| chosen(&huge, look)), [0, 1]);
+    }
+
+    #[test]
+    fn a_window_that_is_huge_again_must_keep_still_for_two_four_eight_looks() {
+        for (given_back, looks) in [(0, 1), (1, 2), (2, 4), (3, 8), (100, 16)] {
+            let known = Known::first(Pages(56), 10, given_back);
+            assert!(!known.is_still(10 + looks - 1) && known.is_still(10 + looks), "{given_back}");
+        }
+    }
+
+    #[test]
+    fn two_counts_a_second_apart_must_be_the_same() {
+        let mut known = Known::first(Pages(56), 1, 0);
+        assert_eq!(known.count(Pages(440), SECOND, 2, S), Finding::Unripe);
+        assert_eq!(known.count(Pages(440), SECOND * 3 / 2, 2, S), Finding::Unripe);
+        assert_eq!(known.count(Pages(440), SECOND * 2, 3, S), Finding::Ripe);
+        assert_eq!(known.zero(), Pages(440), "what was counted is better than what was sampled");
+    }
+
+    #[test]
+    fn a_count_that_fell_starts_the_waiting_anew_and_makes_it_longer() {
+        let mut known = Known::first(Pages(56), 1, 0);
+        known.count(Pages(440), SECOND, 2, S);
+        assert_eq!(known.count(Pages(439), SECOND * 2, 3, S), Finding::Unripe);
+        assert!(!known.is_still(4) && known.is_still(5));
+        assert_eq!(known.count(Pages(439), SECOND * 4, 5, S), Finding::Ripe);
+        for look in 0..100 {
+            known.disturb(look);
+        }
+        assert!(!known.is_still(99 + 63) && known.is_still(99 + 64));
+    }
+
+    #[test]
+    fn a_window_whose_zeros_were_only_in_the_samples_is_full_and_not_chosen_again() {
+        let mut huge = windows(&[64]);
+        for known in huge.values_mut() {
+            assert_eq!(known.count(Pages(0), SECOND, 2, S), Finding::Full);
+            assert_eq!(known.count(Pages(0), SECOND * 9, 3, S), Finding::Full);
+        }
+        assert_eq!(choose(&huge, Pages(512).bytes(), 9, S), Choice::default());
+    }
+
+    #[test]
+    fn what_keeps_still_is_sampled_ever_more_seldom() {
+        let mut known = Known::first(Pages(3), 0, 0);
+        let mut sampled = Vec::new();
+        for look in 1..70 {
+            if known.is_due(look) {
+                known.sample(Pages(3), look, S);
+                sampled.push(look);
+            }
+        }
+        assert_eq!(sampled, [1, 2, 4, 8, 16, 32, 48, 64]);
+    }
+
+    #[test]
+    fn the_pause_doubles_to_ten_seconds_while_nothing_changes() {
+        let seconds = |quiet| next_look(quiet, Spent::default(), S).as_secs();
+        assert_eq!([0, 1, 2, 3, 4, 100].map(seconds), [1, 2, 4, 8, 10, 10]);
+    }
+
+    #[test]
+    fn a_look_of_50_ms_is_followed_by_5_seconds_and_work_of_a_second_by_3() {
+        let looked = Spent { looking: Duration::from_millis(50), acting: Duration::ZERO };
+        let worked = Spent { looking: Duration::ZERO, acting: SECOND };
+        assert_eq!(next_look(0, looked, S), SECOND * 5);
+        assert_eq!(next_look(0, worked, S), SECOND * 3);
+        assert_eq!(next_look(0, Spent { looking: SECOND * 60, ..looked }, S), SECOND * 600);
+    }
+
+    proptest! {
+        #[test]
+        fn the_rest_fits_or_all_that_may_be_split_is_chosen(
+            sampled in prop::collection::vec(0u64..=64, 0..40),
+            elsewhere in 0u64..100_000,
+            allowance in 0.0f64..1.0,
+        ) {
+            let huge = windows(&sampled);
+            let resident = Pages(elsewhere + 512 * sampled.len() as u64).bytes();
+            let s = Settings { max_extra_rss: Fraction::clamped(allowance), ..S };
+            let choice = choose(&huge, resident, 2, s);
+            let zero = |window: &Window| huge[window].zero();
+            let back: Bytes = choice.windows.iter().map(|window| zero(window).bytes()).sum();
+            let left = choice.extra.saturating_sub(back);
+            prop_assert!(left <= choice.allowed, "{left} of {}", choice.allowed);
+            // And not one more than needed; none for nothing; none thicker than one that stays.
+            if let Some(last) = choice.windows.last() {
+                prop_assert!(left + zero(last).bytes() > choice.allowed && zero(last) > Pages(0));
+                let stays = huge.keys().filter(|window| !choice.windows.contains(window));
+                prop_assert!(stays.map(zero).max().unwrap_or_default() <= zero(last));
+            }
+        }
+
+        #[test]
+        fn a_window_that_changes_at_every_look_is_never_chosen(samples in prop::collection::vec(0u64..=64, 2..40)) {
+            let mut known = Known::first(Pages(64), 0, 0);
+            for (look, sampled) in (1..).zip(samples) {
+                if known.is_due(look) && known.sample(Pages(sampled), look, S) {
+                    prop_assert!(!known.is_still(look));
+                }
+            }
+        }
+
+        #[test]
+        fn looking_never_costs_more_than_its_part(looking_us in 0u64..5_000_000, quiet in 0u32..40) {
+            let looking = Duration::from_micros(looking_us);
+            let pause = next_look(quiet, Spent { looking, acting: Duration::ZERO }, S);
+            prop_assert!(looking.as_secs_f64() <= pause.as_secs_f64() * S.look_fraction.get() + 1e-9);
+            prop_assert!(pause >= S.look_every.0);
+        }
+    }
+}
