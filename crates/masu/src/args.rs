@@ -1,11 +1,15 @@
 //! Arguments and their help.
 
+use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use access::Rung;
-use clap::{Args as ClapArgs, Parser, Subcommand};
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use libmasu::policy::Size;
 use linux::Pid;
 use quantities::{Fraction, NonZeroFraction};
+use serde::Serialize;
 
 /// The right place for every page of a running program.
 ///
@@ -19,8 +23,12 @@ Examples:
   masu pages $(pidof -s redis-server)   which pages are touched, and how often
   masu attach PID --dry-run             what masu would do, and what it would cost in memory
   masu attach PID --until-settled       do it, report, and leave
+  masu run -- ./solver input            start a program on huge pages, from the first touch
+  masu stat PID                         its superpages: reserved, allocated, failed, downgraded
+  masu set PID huge=off                 no huge pages for it from now on, without a restart
 
-Exit status: 0 done, 1 done in part (each failure was printed), 2 not done.")]
+Exit status: 0 done, 1 done in part (each failure was printed), 2 not done; `masu run` passes on the
+program's own.")]
 pub struct Args {
     #[command(subcommand)]
     pub task: Task,
@@ -31,6 +39,92 @@ pub enum Task {
     Facts(FactsTask),
     Pages(PagesTask),
     Attach(AttachTask),
+    Run(RunTask),
+    Stat(StatTask),
+    Set(SetTask),
+}
+
+/// Start a program whose memory is on huge pages from the first touch
+///
+/// A library that is loaded into the program aligns its large mappings and asks for huge pages there; the kernel gives one
+/// at the first touch of each window. What is touched thinly does not stay huge: while the program runs, masu splits from
+/// outside what holds too much for nothing. The program sees nothing of it. Signals, terminal and exit status are its own.
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Examples:
+  masu run -- ./solver input              huge pages from the first touch
+  masu run --report - -- make -j4         with its children; the report even without a terminal
+  masu run --huge hot -- ./server         from outside, by what is hot: what `masu attach` does
+  masu run --code --stack -- ./interpreter script
+  masu run --report run.json --json -- ./solver input
+  masu run --huge off -- ./solver input   as it is, with the same report: the baseline
+
+What is on huge pages with --huge touch: mmap, brk, and what malloc makes of them (glibc by its own
+tunable, jemalloc, mimalloc, tcmalloc), .data and .bss of the program and its libraries. Not: shared
+memory, files, and with glibc the stacks of threads, which need --stack.
+
+A program that loads no library (static, Go, another C library) is served from outside, as by --huge
+hot, and masu says so; for that it needs the privileges of `masu attach`. In the environment,
+MASU_DISABLE=1 makes the library inert.
+
+Exit status: the program's, or 125 when masu could not start it, 126 when it is no program, 127 when
+there is none; a program that a signal ended ends masu by the same signal.")]
+pub struct RunTask {
+    /// From the first touch, by heat from outside, or not at all
+    #[arg(long, value_name = "HOW", default_value = "touch")]
+    pub huge: Huge,
+
+    /// Sizes of pages to use, such as 2M,64K [default: all that the host gives]
+    #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = crate::run::sizes::parse)]
+    pub sizes: Vec<Size>,
+
+    /// Put the program's text on huge pages, too
+    #[arg(long)]
+    pub code: bool,
+
+    /// Put stacks on huge pages, too
+    #[arg(long)]
+    pub stack: bool,
+
+    /// Leave mappings where the kernel puts them
+    #[arg(long)]
+    pub no_align: bool,
+
+    /// Serve the program alone and not what it starts
+    #[arg(long)]
+    pub no_children: bool,
+
+    /// Memory that huge pages may hold for nothing, as a part of the resident memory
+    #[arg(long, value_name = "P", default_value = "10%")]
+    pub max_extra_rss: Fraction,
+
+    /// Write the report there, `-` for standard error [default: standard error, if it is a terminal]
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+
+    /// The report as one JSON object
+    #[arg(long)]
+    pub json: bool,
+
+    /// No report, and no remarks
+    #[arg(long, short, conflicts_with = "report")]
+    pub quiet: bool,
+
+    /// The program and its arguments
+    #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true)]
+    pub command: Vec<OsString>,
+}
+
+/// When a program's memory is put on huge pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Huge {
+    /// At the first touch, by a library inside the program.
+    Touch,
+    /// When it turns out to be hot, from outside.
+    Hot,
+    /// Not at all: the program as it is.
+    Off,
 }
 
 /// What this machine offers, and the rung of each feature
@@ -151,6 +245,113 @@ pub struct AttachTask {
     pub rung: Option<Rung>,
 }
 
+/// How many superpages a program has: reserved, allocated, failed, downgraded
+///
+/// A superpage is a huge page of 2 MiB. They are counted from outside, for any process, by kind of memory and by size. Without
+/// a process: what the host gave since boot, how much of its free memory lies in large enough blocks, and which processes
+/// have huge pages or asked for them.
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Columns, in windows of 2 MiB:
+  reserved     would get a huge page at the first touch, or has one, or had one
+  allocated    huge now
+  failed       touched, never huge: none was to be had, or touched before it was advised
+  downgraded   huge once, small pages now: split, or partly unmapped or protected
+  swapped      all of it is in swap        untouched   nothing was written to it yet
+
+Examples:
+  masu stat                             the host, and who has huge pages
+  masu stat 4121                        one program, by kind of memory and by size
+  masu stat 4121 --watch                again every 2 s, until Ctrl-C or until it ends
+  masu stat --watch 10s
+  masu stat 4121 --json | jq .total")]
+pub struct StatTask {
+    /// The processes to count in [default: the host]
+    #[arg(value_name = "PID")]
+    pub pids: Vec<Pid>,
+
+    /// Print again and again, every 2 s or as often as said, until Ctrl-C or until the processes have ended
+    #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "2s", value_parser = watch)]
+    pub watch: Option<Watch>,
+
+    /// Print one JSON object for each process, or for the host; with --watch one a line
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What may stand behind `--watch`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Watch {
+    /// How often.
+    Every(Duration),
+    /// As in `--watch 4121`: no time but a process.
+    Process(Pid),
+}
+
+fn watch(text: &str) -> Result<Watch, String> {
+    match text.parse() {
+        Ok(pid) => Ok(Watch::Process(pid)),
+        Err(_) => duration(text).map(Watch::Every),
+    }
+}
+
+/// Switch huge pages off or on for a running program
+///
+/// Takes effect without a restart, for memory to come and for memory that is there. huge=off makes the program forbid huge
+/// pages for itself, splits those that it has, and gives the memory back that it never used; huge=on allows them again.
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Settings:
+  huge=off     no huge pages from now on; those that are there are split
+  huge=on      huge pages as the host and the program want them; nothing that is there changes
+  align=on|off large mappings start on a window, or anywhere; for programs started with masu run
+
+Examples:
+  masu set 4121 huge=off
+  masu set 4121 4122 huge=on
+  masu set 4121 huge=off --json | jq '{rss_before_bytes, rss_after_bytes}'
+
+What this does to your machine: one thread of the program is stopped for some 100 µs and made to call
+prctl(PR_SET_THP_DISABLE) itself, for nobody else may; a system call in which it waits goes on
+afterwards. Splitting takes below a millisecond a window. The program's children inherit the setting.")]
+pub struct SetTask {
+    /// Processes, and what to set: huge=off, huge=on, align=on, align=off
+    #[arg(value_name = "PID|SETTING", required = true)]
+    pub words: Vec<Word>,
+
+    /// Print one JSON object for each process
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// One word of `masu set`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Word {
+    /// A process.
+    Process(Pid),
+    /// `huge=on`.
+    Huge(bool),
+    /// `align=on`.
+    Align(bool),
+}
+
+impl std::str::FromStr for Word {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Word, String> {
+        match text {
+            "huge=on" => Ok(Word::Huge(true)),
+            "huge=off" => Ok(Word::Huge(false)),
+            "align=on" => Ok(Word::Align(true)),
+            "align=off" => Ok(Word::Align(false)),
+            other => other
+                .parse()
+                .map(Word::Process)
+                .map_err(|_| format!("{other}: expected a process id, huge=on, huge=off, align=on or align=off")),
+        }
+    }
+}
+
 fn duration(text: &str) -> Result<Duration, String> {
     match humantime::parse_duration(text) {
         Ok(time) if !time.is_zero() => Ok(time),
@@ -174,5 +375,35 @@ mod tests {
         assert_eq!(duration("1m 30s"), Ok(Duration::from_secs(90)));
         assert!(duration("0s").is_err());
         assert!(duration("5").unwrap_err().contains("500ms"));
+    }
+
+    fn stat(words: &[&str]) -> StatTask {
+        let words = ["masu", "stat"].iter().chain(words);
+        match Args::try_parse_from(words).unwrap().task {
+            Task::Stat(task) => task,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn watching_takes_a_time_or_none_or_goes_before_the_process() {
+        let two_seconds = Some(Watch::Every(Duration::from_secs(2)));
+        assert_eq!((stat(&["--watch"]).watch, stat(&["7"]).watch), (two_seconds, None));
+        assert_eq!(stat(&["7", "--watch"]).watch, two_seconds);
+        assert_eq!(stat(&["--watch", "500ms", "7"]).watch, Some(Watch::Every(Duration::from_millis(500))));
+        assert_eq!(stat(&["--watch", "7"]).watch, Some(Watch::Process(Pid(7))));
+        let bad = Args::try_parse_from(["masu", "stat", "--watch", "often"]).unwrap_err().to_string();
+        assert!(bad.contains("often: expected a time above zero"), "{bad}");
+    }
+
+    #[test]
+    fn a_word_is_a_process_or_a_setting() {
+        assert_eq!("7".parse(), Ok(Word::Process(Pid(7))));
+        assert_eq!("huge=off".parse(), Ok(Word::Huge(false)));
+        assert_eq!("align=on".parse(), Ok(Word::Align(true)));
+        for bad in ["huge", "huge=", "huge=maybe", "size=2M", "0", "-1", ""] {
+            let said = bad.parse::<Word>().unwrap_err();
+            assert_eq!(said, format!("{bad}: expected a process id, huge=on, huge=off, align=on or align=off"));
+        }
     }
 }

@@ -6,18 +6,56 @@ use std::io::{Write, stdout};
 use access::probe::probe;
 use hugepages::standing::{Standing, standings};
 use linux::facts::{HostFacts, Known};
+use linux::thp;
+use quantities::Bytes;
 use serde::Serialize;
 
 use crate::args::FactsTask;
 use crate::failure::Failure;
 use crate::print::Table;
+use crate::run::sizes::{self, Given};
 use crate::{Done, HOST};
 
 /// What is printed as JSON.
 #[derive(Debug, Serialize)]
 struct Report {
     host: HostFacts,
+    /// The sizes of pages that this kernel has, largest first; empty for one without huge pages.
+    page_sizes: Vec<PageSize>,
     features: Vec<Feature>,
+}
+
+/// One size of pages, and whether a program that asks gets it at the first touch.
+#[derive(Debug, Serialize)]
+struct PageSize {
+    page_bytes: Bytes,
+    #[serde(skip)]
+    shown: String,
+    given: bool,
+    /// What says no, and what to write there for a yes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    write: Option<&'static str>,
+}
+
+fn page_sizes() -> Vec<PageSize> {
+    // A kernel without huge pages has no sizes to tell of.
+    let Ok(settings) = thp::settings(&*HOST) else { return Vec::new() };
+    let size = |(size, given): (libmasu::policy::Size, Given)| {
+        let (file, write) = match &given {
+            Given::No { file, write, .. } => (Some(file.clone()), Some(*write)),
+            Given::Yes | Given::Unknown => (None, None),
+        };
+        PageSize {
+            page_bytes: Bytes(size.bytes() as u64),
+            shown: sizes::shown(size),
+            given: given == Given::Yes,
+            file,
+            write,
+        }
+    };
+    sizes::all(&settings).into_iter().map(size).collect()
 }
 
 /// One feature and its parts.
@@ -31,7 +69,7 @@ pub fn run(task: &FactsTask) -> Result<Done, Failure> {
     let host = HostFacts::gather(&*HOST);
     let probed = probe(&*HOST);
     let parts = standings(&host, &probed.rungs);
-    let report = Report { host, features: vec![Feature { feature: "hugepages", parts }] };
+    let report = Report { host, page_sizes: page_sizes(), features: vec![Feature { feature: "hugepages", parts }] };
     let mut out = stdout().lock();
     if task.json {
         serde_json::to_writer(&mut out, &report)?;
@@ -78,6 +116,16 @@ fn print(out: &mut impl Write, report: &Report) -> Result<(), Failure> {
         }),
     );
     facts.write(out, "")?;
+    if !report.page_sizes.is_empty() {
+        writeln!(out)?;
+        let mut sizes = Table::new(&["pages at the first touch", "for programs that ask", "to change that, as root"]);
+        for size in &report.page_sizes {
+            let change = size.file.as_ref().zip(size.write).map(|(file, word)| format!("echo {word} > {file}"));
+            let given = if size.given { "yes" } else { "no" };
+            sizes.row([size.shown.clone(), given.to_owned(), change.unwrap_or_default()]);
+        }
+        sizes.write(out, "")?;
+    }
     for feature in &report.features {
         writeln!(out)?;
         let mut parts = Table::new(&[feature.feature, "stands on", "which means"]);

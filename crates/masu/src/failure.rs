@@ -21,6 +21,11 @@ impl Failure {
         Failure { remedy: Some(remedy.to_string()), ..self }
     }
 
+    /// What happened, without the way out.
+    pub fn line(&self) -> &str {
+        &self.line
+    }
+
     /// True when whoever read our output has gone, which is a normal end.
     pub fn is_broken_pipe(&self) -> bool {
         self.broken_pipe

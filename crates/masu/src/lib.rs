@@ -10,6 +10,9 @@ mod failure;
 mod open;
 mod pages;
 mod print;
+mod run;
+mod set;
+mod stat;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -46,13 +49,16 @@ pub fn command() -> clap::Command {
 pub fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
-        Err(error) => return usage(&error),
+        Err(error) => return usage(&error, status_of_misuse()),
     };
     put_back_what_a_crash_left();
     let outcome = match &args.task {
+        Task::Run(task) => return run::run(task),
         Task::Facts(task) => facts::run(task),
         Task::Pages(task) => pages::run(task),
         Task::Attach(task) => attach::run(task),
+        Task::Stat(task) => stat::run(task),
+        Task::Set(task) => set::run(task),
     };
     match outcome {
         Ok(Done::Whole) => ExitCode::SUCCESS,
@@ -66,7 +72,7 @@ pub fn main() -> ExitCode {
 }
 
 /// A usage error on one line, with the way to more; help and version as clap prints them.
-fn usage(error: &clap::Error) -> ExitCode {
+fn usage(error: &clap::Error, misuse: ExitCode) -> ExitCode {
     if !error.use_stderr() {
         // Nobody listens any more: a normal end.
         let _ = error.print();
@@ -75,7 +81,7 @@ fn usage(error: &clap::Error) -> ExitCode {
     if error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         // The help is the answer; nobody listening is the reader's affair.
         let _ = error.print();
-        return ExitCode::from(2);
+        return misuse;
     }
     let text = error.to_string();
     let said = text.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
@@ -83,7 +89,13 @@ fn usage(error: &clap::Error) -> ExitCode {
     let line = line.join(" ");
     let line = line.strip_prefix("error: ").unwrap_or(&line);
     eprintln!("{}", Failure::new(line).remedy("`masu --help` and `masu COMMAND --help` explain every option."));
-    ExitCode::from(2)
+    misuse
+}
+
+/// 2, but for `masu run`, of which 2 may be the program's status.
+fn status_of_misuse() -> ExitCode {
+    let run = std::env::args_os().nth(1).is_some_and(|word| word == "run");
+    ExitCode::from(if run { run::MISUSED } else { 2 })
 }
 
 /// Knobs that an earlier masu turned and could not put back, because it was killed. One that is gone, or somebody else's

@@ -10,11 +10,11 @@ use access::walk::WalkSource;
 use access::{Rung, Source, choose_rung};
 use linux::exe::{WordSize, word_size};
 use linux::facts::Known;
-use linux::status::{self, HugePages, Status};
+use linux::status::{self, HugePages, Seccomp, Status};
 use linux::{Error, KernelFiles, Pid, capabilities, damon, knobs::Knobs};
 
 use crate::failure::Failure;
-use crate::{HOST, JOURNALS};
+use crate::{Done, HOST, JOURNALS};
 
 /// The ways of observing on this host, and the one chosen.
 pub struct Observers {
@@ -79,6 +79,25 @@ pub fn hold(pid: Pid, purpose: Purpose) -> Result<UnixListener, Failure> {
     })
 }
 
+/// Does something for each; a failure of some is printed, of all is returned.
+pub fn each<T: Clone, U>(all: &[T], mut work: impl FnMut(T) -> Result<U, Failure>) -> Result<(Vec<U>, Done), Failure> {
+    let mut good = Vec::new();
+    let mut failures = Vec::new();
+    for one in all {
+        match work(one.clone()) {
+            Ok(result) => good.push(result),
+            Err(failure) => failures.push(failure),
+        }
+    }
+    let last = if good.is_empty() { failures.pop() } else { None };
+    let done = if failures.is_empty() { Done::Whole } else { Done::InPart };
+    failures.iter().for_each(|failure| eprintln!("{failure}"));
+    match last {
+        Some(failure) => Err(failure),
+        None => Ok((good, done)),
+    }
+}
+
 /// What is to be done with a process: attaching asks more of it than looking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
@@ -86,6 +105,8 @@ pub enum Purpose {
     Look,
     /// Promote and demote.
     Attach,
+    /// Have it make a system call.
+    Change,
 }
 
 impl Purpose {
@@ -93,6 +114,7 @@ impl Purpose {
         match self {
             Purpose::Look => "look at",
             Purpose::Attach => "attach to",
+            Purpose::Change => "change",
         }
     }
 }
@@ -117,8 +139,8 @@ pub fn admit(pid: Pid, purpose: Purpose) -> Result<Status, Failure> {
         }
         Ok(WordSize::Bits64) | Err(_) => {}
     }
-    if purpose == Purpose::Attach {
-        may_advise(pid, &*HOST)?;
+    if purpose != Purpose::Look {
+        may_advise(pid, purpose, &*HOST)?;
     }
     Ok(status)
 }
@@ -141,21 +163,44 @@ fn judge(pid: Pid, status: &Status, purpose: Purpose) -> Result<(), Failure> {
     }
     if purpose == Purpose::Attach && status.huge_pages == HugePages::Forbidden {
         let why = format!("{} forbids huge pages for itself (prctl PR_SET_THP_DISABLE; THP_enabled: 0)", status.name);
-        return no(
-            &why,
-            "Only the program can allow them again, so restart it; Redis with `disable-thp no`, or with THP set to madvise.",
+        let remedy = format!(
+            "`masu set {pid} huge=on` allows them again; or restart it: Redis with `disable-thp no`, or with THP set to madvise."
         );
+        return no(&why, &remedy);
+    }
+    if purpose == Purpose::Change {
+        may_call(pid, status)?;
     }
     Ok(())
 }
 
-fn may_advise(pid: Pid, files: &impl KernelFiles) -> Result<(), Failure> {
+/// What stands against having it make a system call.
+fn may_call(pid: Pid, status: &Status) -> Result<(), Failure> {
+    let no = |why: &str, remedy: &str| Err(refuse(pid, Purpose::Change, why, remedy));
+    if let Some(tracer) = status.tracer {
+        let remedy = format!("One at a time can: end process {tracer} (a debugger, strace) or have it let go.");
+        return no(&format!("it is traced by process {tracer} already"), &remedy);
+    }
+    match status.seccomp {
+        Seccomp::Off | Seccomp::NotReported => Ok(()),
+        Seccomp::Strict | Seccomp::Filtered | Seccomp::Unknown => {
+            let why =
+                format!("a filter looks over its system calls (seccomp), and could kill {} for this one", status.name);
+            no(
+                &why,
+                "Restart it with huge pages as you want them; `masu attach` works on it, for it needs no call in it.",
+            )
+        }
+    }
+}
+
+fn may_advise(pid: Pid, purpose: Purpose, files: &impl KernelFiles) -> Result<(), Failure> {
     let own = capabilities::own(files).map_err(|error| Failure::at_process(&error))?;
     if own.contains(capabilities::Capability::SysNice) {
         return Ok(());
     }
     let why = "advice to another process needs CAP_SYS_NICE: operation not permitted (EPERM)";
-    Err(refuse(pid, Purpose::Attach, why, "Run as root, or with CAP_SYS_NICE and CAP_SYS_PTRACE."))
+    Err(refuse(pid, purpose, why, "Run as root, or with CAP_SYS_NICE and CAP_SYS_PTRACE."))
 }
 
 /// Says at once what every window would otherwise be refused for, one by one: a kernel that is too old, or has no huge
@@ -189,6 +234,8 @@ mod tests {
             kernel_thread: false,
             zombie: false,
             huge_pages: HugePages::Allowed,
+            tracer: None,
+            seccomp: Seccomp::Off,
             rss: Bytes::gib(1),
             rss_peak: Bytes::gib(1),
             locked: Bytes(0),
@@ -227,6 +274,24 @@ mod tests {
         assert!(said(&kernel, Purpose::Look).starts_with("masu: cannot look at process 42: it is a kernel thread\n"));
         let zombie = Status { zombie: true, threads: 1, ..program() };
         assert!(said(&zombie, Purpose::Look).contains("zombie"));
+    }
+
+    #[test]
+    fn a_traced_or_filtered_program_is_not_made_to_call_anything() {
+        let traced = Status { tracer: Some(Pid(9)), ..program() };
+        assert_eq!(
+            said(&traced, Purpose::Change),
+            "masu: cannot change process 42: it is traced by process 9 already\n    \
+             One at a time can: end process 9 (a debugger, strace) or have it let go."
+        );
+        for seccomp in [Seccomp::Strict, Seccomp::Filtered, Seccomp::Unknown] {
+            let filtered = Status { seccomp, ..program() };
+            assert!(said(&filtered, Purpose::Change).contains("could kill redis-server for this one"));
+            assert_eq!(judge(Pid(42), &filtered, Purpose::Attach), Ok(()));
+        }
+        assert_eq!(judge(Pid(42), &Status { seccomp: Seccomp::NotReported, ..program() }, Purpose::Change), Ok(()));
+        let forbidding = Status { huge_pages: HugePages::Forbidden, ..program() };
+        assert_eq!(judge(Pid(42), &forbidding, Purpose::Change), Ok(()));
     }
 
     #[test]

@@ -19,6 +19,11 @@ impl Table {
         self.rows.push(cells.into());
     }
 
+    /// Adds a row of as many cells as there are columns, however many that is.
+    pub fn cells(&mut self, cells: impl Iterator<Item = String>) {
+        self.rows.push(cells.collect());
+    }
+
     /// Writes it, each line behind `indent`.
     pub fn write(&self, to: &mut impl Write, indent: &str) -> std::io::Result<()> {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);

@@ -1,0 +1,156 @@
+//! What is put into the environment of a program that is started with the preload library.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use libmasu::settings::{PRELOAD, Settings, TUNABLE, TUNABLES, VARIABLE};
+
+use crate::failure::Failure;
+
+/// The library's file.
+const NAME: &str = "libmasu-preload.so";
+
+/// Finds the library: beside this program (as built), or where it is installed.
+pub fn library() -> Result<PathBuf, Failure> {
+    let missing = |why: String| {
+        Failure::new(format!("cannot find {NAME}: {why}"))
+            .remedy("`make install` puts it where masu looks; --huge hot does without it.")
+    };
+    let own = std::env::current_exe().map_err(|error| missing(error.to_string()))?;
+    let folder = own.parent().unwrap_or(Path::new("/"));
+    let places = [folder.join(NAME), folder.join("../lib/masu").join(NAME)];
+    let found = places.iter().find_map(|place| place.canonicalize().ok());
+    let found = found.ok_or_else(|| missing(format!("not in {} nor in ../lib/masu beside it", folder.display())))?;
+    // The loader takes both for separators, and knows no way to write them.
+    if found.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b':' | b' ')) {
+        return Err(missing(format!("the loader takes no path with a space or a colon: {}", found.display())));
+    }
+    Ok(found)
+}
+
+/// Did the user ask for the library to do nothing?
+pub fn is_disabled() -> bool {
+    std::env::var_os(libmasu::settings::DISABLE).is_some_and(|value| !matches!(value.as_bytes(), b"" | b"0"))
+}
+
+/// What becomes of a variable: a value, or nothing at all.
+pub type Change = (&'static str, Option<OsString>);
+
+/// The variables to set, given those that there are.
+pub fn variables(library: &Path, settings: &Settings<'_>, now: impl Fn(&str) -> Option<OsString>) -> Vec<Change> {
+    let rest = without_ours(&now);
+    let rest_of = |name| match rest.iter().find(|(changed, _)| *changed == name) {
+        Some((_, value)) => value.clone(),
+        None => now(name),
+    };
+    let with = |first: &OsStr, rest: Option<OsString>| {
+        let mut value = first.to_owned();
+        if let Some(rest) = rest.filter(|rest| !rest.is_empty()) {
+            value.push(":");
+            value.push(rest);
+        }
+        Some(value)
+    };
+    let mut variables =
+        vec![(PRELOAD, with(library.as_os_str(), rest_of(PRELOAD))), (VARIABLE, Some(settings.to_string().into()))];
+    let tunables = rest_of(TUNABLES);
+    let name = TUNABLE.split('=').next().unwrap_or(TUNABLE).as_bytes();
+    let chosen = |tunables: &OsString| parts(tunables).any(|tunable| tunable.starts_with(name));
+    // What the user chose stays.
+    if tunables.as_ref().is_some_and(chosen) {
+        variables.push((TUNABLES, tunables));
+    } else {
+        variables.push((TUNABLES, with(OsStr::new(TUNABLE), tunables)));
+    }
+    variables
+}
+
+/// What to change so that a program is not served by a masu further out, whose child we are; nothing, without one.
+pub fn without_ours(now: impl Fn(&str) -> Option<OsString>) -> Vec<Change> {
+    if now(VARIABLE).is_none() {
+        return Vec::new();
+    }
+    let without = |name, is_ours: &dyn Fn(&[u8]) -> bool| {
+        let rest: Vec<Vec<u8>> =
+            now(name).iter().flat_map(parts).filter(|part| !is_ours(part)).map(<[u8]>::to_vec).collect();
+        let rest = rest.join(&b':');
+        (name, (!rest.is_empty()).then(|| OsString::from_vec(rest)))
+    };
+    let is_library = |part: &[u8]| Path::new(OsStr::from_bytes(part)).file_name() == Some(OsStr::new(NAME));
+    let is_tunable = |part: &[u8]| part == TUNABLE.as_bytes();
+    vec![(VARIABLE, None), without(PRELOAD, &is_library), without(TUNABLES, &is_tunable)]
+}
+
+fn parts(value: &OsString) -> impl Iterator<Item = &[u8]> {
+    value.as_bytes().split(|byte| *byte == b':').filter(|part| !part.is_empty())
+}
+
+/// Libraries that the environment names and that are not there: the loader will say so in the program's name.
+pub fn missing_libraries(preload: Option<&OsStr>) -> Vec<String> {
+    let names = preload.map(OsStr::as_bytes).unwrap_or_default();
+    let names = names.split(|byte| matches!(byte, b':' | b' ')).filter(|name| name.contains(&b'/'));
+    let paths = names.map(|name| Path::new(OsStr::from_bytes(name)));
+    // `$LIB` and the like are the loader's to fill in.
+    let plain = paths.filter(|path| !path.as_os_str().as_bytes().contains(&b'$'));
+    plain.filter(|path| !path.exists()).map(|path| path.display().to_string()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use libmasu::policy::{Size, Sizes};
+
+    use super::*;
+
+    fn made(now: &[(&str, &str)]) -> Vec<(&'static str, String)> {
+        let settings = Settings { align: true, sizes: Sizes::NONE.with(Size::HUGE), ..Settings::default() };
+        let find = |name: &str| now.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into());
+        let made = variables(Path::new("/lib/masu.so"), &settings, find);
+        made.into_iter().map(|(name, value)| (name, value.unwrap().into_string().unwrap())).collect()
+    }
+
+    #[test]
+    fn a_plain_environment_gets_three_variables() {
+        let wanted = [
+            ("LD_PRELOAD", "/lib/masu.so"),
+            ("MASU_TOUCH", "align,sizes=2048"),
+            ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"),
+        ];
+        assert_eq!(made(&[]), wanted.map(|(name, value)| (name, value.to_owned())));
+        assert_eq!(made(&[("LD_PRELOAD", "")])[0].1, "/lib/masu.so");
+    }
+
+    #[test]
+    fn what_was_there_stays_behind_ours() {
+        let made = made(&[("LD_PRELOAD", "/a.so:/b.so"), ("GLIBC_TUNABLES", "glibc.malloc.check=1")]);
+        assert_eq!(made[0].1, "/lib/masu.so:/a.so:/b.so");
+        assert_eq!(made[2].1, "glibc.malloc.hugetlb=1:glibc.malloc.check=1");
+    }
+
+    #[test]
+    fn a_tunable_that_the_user_chose_is_kept() {
+        assert_eq!(made(&[("GLIBC_TUNABLES", "glibc.malloc.hugetlb=2")])[2].1, "glibc.malloc.hugetlb=2");
+    }
+
+    #[test]
+    fn within_a_run_what_the_outer_one_added_is_taken_away() {
+        let outer = [
+            ("LD_PRELOAD", "/usr/lib/masu/libmasu-preload.so:/a.so"),
+            ("MASU_TOUCH", "align,sizes=2048"),
+            ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"),
+        ];
+        let find = |name: &str| outer.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into());
+        let changes = [("MASU_TOUCH", None), ("LD_PRELOAD", Some("/a.so".into())), ("GLIBC_TUNABLES", None)];
+        assert_eq!(without_ours(find), changes);
+        assert_eq!(without_ours(|_| None), []);
+        assert_eq!(made(&outer)[0].1, "/lib/masu.so:/a.so");
+        assert_eq!(made(&outer)[2].1, "glibc.malloc.hugetlb=1");
+    }
+
+    #[test]
+    fn libraries_that_are_not_there_are_named() {
+        let missing = |preload: &str| missing_libraries(Some(OsStr::new(preload)));
+        assert_eq!(missing("/nowhere/a.so /proc/self/exe:libm.so.6:/$LIB/x.so"), ["/nowhere/a.so"]);
+        assert!(missing_libraries(None).is_empty());
+    }
+}
