@@ -9,16 +9,26 @@ pub mod collapse;
 pub mod command;
 pub mod command_redis;
 pub mod command_refusals;
+pub mod command_stat;
+pub mod count;
 pub mod damon;
 pub(crate) mod elf32;
 pub(crate) mod group;
+pub mod injection;
 pub mod knob;
 pub mod pagemap;
 pub(crate) mod programs;
 pub mod residency;
+pub mod run;
+pub mod run_behaviour;
+pub mod run_dangers;
+pub mod run_hard;
+pub mod run_library;
+pub mod run_programs;
 pub(crate) mod stage;
 pub(crate) mod swap;
 pub mod toy;
+pub mod trim;
 pub mod walk;
 pub mod walk_changes;
 
@@ -38,6 +48,12 @@ type Outcome = Result<(), libtest_mimic::Failed>;
 /// Huge pages come only by order (or by a program's own wish) until this is dropped.
 fn no_automatic_huge_pages() -> std::io::Result<Knob> {
     Knob::turn("/sys/kernel/mm/transparent_hugepage/enabled", "madvise")
+}
+
+/// khugepaged makes no window huge that has pages missing, until this is dropped. By default it fills up what was asked to be
+/// huge, some windows every ten seconds, and so undoes what is given back.
+fn khugepaged_fills_nothing_up() -> std::io::Result<Knob> {
+    Knob::turn("/sys/kernel/mm/transparent_hugepage/khugepaged/max_ptes_none", "0")
 }
 
 /// Which pages of the mapping are in memory, by number.

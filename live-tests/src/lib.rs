@@ -15,16 +15,19 @@ pub mod knob;
 pub mod live;
 pub mod need;
 mod probe;
+mod program;
 pub mod rungs;
 pub mod table;
 pub mod toy;
 
 use std::process::ExitCode;
 
-/// What one program does in its five parts; which one is said by its first argument, or by being the first process.
+/// What one program does in its six parts; which one is said by its first argument, or by being the first process.
 pub fn main() -> ExitCode {
     match std::env::args().nth(1).as_deref() {
         Some(toy::FLAG) => toy::served::run(),
+        Some(program::FLAG) => program::run(),
+        Some(toy::subject::FLAG) => toy::subject::run(),
         Some(knob::FLAG) => knob::keep(),
         Some(rungs::FLAG) => {
             println!("{}{}", rungs::LINE, rungs::of_this_host());

@@ -23,6 +23,8 @@ pub enum Need {
     PageTableWalk,
     /// Page tables of five levels: addresses above 128 TiB.
     FiveLevels,
+    /// A processor that is not emulated in software: a hundred times slower, some tests would take minutes.
+    RealProcessor,
     /// `MADV_GUARD_INSTALL`.
     GuardPages,
     /// The pool of reserved huge pages (hugetlb).
@@ -33,6 +35,8 @@ pub enum Need {
     MemoryGroups,
     /// A swap device of compressed memory of our own.
     Swap,
+    /// Pages between 4 KiB and 2 MiB for anonymous memory, with a switch for each size.
+    SmallHugePages,
     /// DAMON watching processes, with nobody else using it.
     DamonVaddr,
     /// 32-bit programs run.
@@ -43,11 +47,25 @@ pub enum Need {
     MasuCommand,
     /// Redis.
     RedisServer,
+    /// The library that `masu run` preloads, beside the command.
+    PreloadLibrary,
+    /// A C compiler.
+    CCompiler,
+    /// musl, another C library, with its compiler.
+    Musl,
+    /// Python, as Debian installs it.
+    Python,
+    /// stress-ng, which checks what it does.
+    StressNg,
+    /// The allocators that programs are linked to or preloaded with: jemalloc, mimalloc, tcmalloc.
+    Allocators,
+    /// script(1), for a terminal.
+    Script,
 }
 
 impl Need {
     /// All of them, in the order in which tables print them.
-    pub const ALL: [Need; 19] = [
+    pub const ALL: [Need; 28] = [
         Need::Root,
         Need::RemoteAdvice,
         Need::RemoteCollapse,
@@ -57,16 +75,25 @@ impl Need {
         Need::HugePageModes,
         Need::PageTableWalk,
         Need::FiveLevels,
+        Need::RealProcessor,
         Need::GuardPages,
         Need::ReservedHuge,
         Need::Ksm,
         Need::MemoryGroups,
         Need::Swap,
+        Need::SmallHugePages,
         Need::DamonVaddr,
         Need::Programs32,
         Need::KernelThreads,
         Need::MasuCommand,
         Need::RedisServer,
+        Need::PreloadLibrary,
+        Need::CCompiler,
+        Need::Musl,
+        Need::Python,
+        Need::StressNg,
+        Need::Allocators,
+        Need::Script,
     ];
 
     /// Its name in tables.
@@ -81,22 +108,42 @@ impl Need {
             Need::HugePageModes => "transparent huge pages",
             Need::PageTableWalk => "page-table walk",
             Need::FiveLevels => "five-level page tables",
+            Need::RealProcessor => "a processor that is not emulated",
             Need::GuardPages => "guard pages",
             Need::ReservedHuge => "hugetlb pages",
             Need::Ksm => "KSM",
             Need::MemoryGroups => "memory control groups",
             Need::Swap => "swap on zram",
+            Need::SmallHugePages => "huge pages of 64 KiB",
             Need::DamonVaddr => "DAMON vaddr",
             Need::Programs32 => "32-bit programs",
             Need::KernelThreads => "kernel threads",
             Need::MasuCommand => "masu command",
             Need::RedisServer => "redis-server",
+            Need::PreloadLibrary => "libmasu-preload.so",
+            Need::CCompiler => "C compiler",
+            Need::Musl => "musl",
+            Need::Python => "python3",
+            Need::StressNg => "stress-ng",
+            Need::Allocators => "other allocators",
+            Need::Script => "script",
         }
     }
 
     /// False for what says something about who runs the tests and what is installed, and nothing about the kernel.
     pub fn is_of_the_kernel(self) -> bool {
-        !matches!(self, Need::Root | Need::KernelThreads | Need::MasuCommand | Need::RedisServer)
+        let programs = [
+            Need::MasuCommand,
+            Need::RedisServer,
+            Need::PreloadLibrary,
+            Need::CCompiler,
+            Need::Musl,
+            Need::Python,
+            Need::StressNg,
+            Need::Allocators,
+            Need::Script,
+        ];
+        !matches!(self, Need::Root | Need::KernelThreads | Need::RealProcessor) && !programs.contains(&self)
     }
 }
 

@@ -39,16 +39,25 @@ fn offer(need: Need) -> Offer {
         Need::HugePageModes => Ok(file("/sys/kernel/mm/transparent_hugepage/enabled")),
         Need::PageTableWalk => Ok(page_table_walk()),
         Need::FiveLevels => five_levels(),
+        Need::RealProcessor => Ok(real_processor()),
         Need::GuardPages => guard_pages(),
         Need::ReservedHuge => Ok(file("/proc/sys/vm/nr_hugepages")),
         Need::Ksm => Ok(file("/sys/kernel/mm/ksm/run")),
         Need::MemoryGroups => Ok(made(Group::make("probe"))),
         Need::Swap => Ok(made(Swap::on(8 << 20))),
+        Need::SmallHugePages => Ok(file("/sys/kernel/mm/transparent_hugepage/hugepages-64kB/enabled")),
         Need::DamonVaddr => Ok(damon_vaddr()),
         Need::Programs32 => Ok(made(elf32::run(elf32::EXIT_0).and_then(|mut child| child.wait()))),
         Need::KernelThreads => Ok(kernel_threads()),
         Need::MasuCommand => Ok(program("masu command", programs::masu())),
         Need::RedisServer => Ok(program("redis-server", programs::redis_server())),
+        Need::PreloadLibrary => Ok(program("libmasu-preload.so", programs::preload_library())),
+        Need::CCompiler => Ok(program("cc", programs::installed("cc"))),
+        Need::Musl => Ok(program("musl-gcc", programs::installed("musl-gcc"))),
+        Need::Python => Ok(program("python3", programs::python())),
+        Need::StressNg => Ok(program("stress-ng", programs::installed("stress-ng"))),
+        Need::Allocators => Ok(program("allocators", programs::allocators().into_iter().next())),
+        Need::Script => Ok(program("script", programs::installed("script"))),
     };
     probed.unwrap_or_else(|error| Offer::Withheld(format!("could not be tried: {error}")))
 }
@@ -134,6 +143,12 @@ fn five_levels() -> Result<Offer, Unprobed> {
         }
         Err(other) => Err(other.into()),
     }
+}
+
+fn real_processor() -> Offer {
+    // QEMU's software emulation names itself; where nothing is said, the tests are worth their time.
+    let named = fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| text.contains("QEMU TCG"));
+    if named { Offer::NotOnThisMachine("the processor is emulated (QEMU TCG)".to_owned()) } else { Offer::Yes }
 }
 
 fn guard_pages() -> Result<Offer, Unprobed> {

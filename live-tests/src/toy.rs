@@ -15,6 +15,7 @@
 mod memory;
 mod orders;
 pub(crate) mod served;
+pub(crate) mod subject;
 
 use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
@@ -229,6 +230,14 @@ impl ToyProcess {
     /// When the toy ended, as it does by writing where it must not.
     pub fn write(&mut self, part: Part, seed: u64) -> Result<(), ToyError> {
         self.done(Order::Write { part, seed })
+    }
+
+    /// Sets one byte of each of the pages, `at` bytes from the page's start. It is not zero from then on.
+    ///
+    /// # Errors
+    /// When the toy ended.
+    pub fn write_byte(&mut self, part: Part, at: u64) -> Result<(), ToyError> {
+        self.done(Order::WriteByte { part, at })
     }
 
     /// Reads one word of each of the pages.

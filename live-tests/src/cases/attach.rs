@@ -78,7 +78,7 @@ pub fn hot_dense_windows_become_huge_and_cold_and_sparse_ones_do_not(live: &Live
     let mut toy = ToyProcess::start()?;
     let heap = Heap::of(&mut toy)?;
     let before = present_pages(&toy, heap.all)?;
-    let mut targets = [target(live, &toy)?];
+    let mut targets = vec![target(live, &toy)?];
     let stage = Stage::new(|_| use_parts(&mut toy, &heap.hot()), |_| false);
     stage.attach(&mut targets, settings(Until::Settled))?;
 
@@ -101,7 +101,7 @@ pub fn idle_huge_windows_are_given_back(live: &Live) -> Outcome {
     let returns = HostFacts::gather(live.files()).split_frees_zero_pages.is_yes();
     let mut toy = ToyProcess::start()?;
     let heap = Heap::of(&mut toy)?;
-    let mut targets = [target(live, &toy)?];
+    let mut targets = vec![target(live, &toy)?];
     // Once all that deserve it are huge, those of 200 pages are not used any more.
     let idle = Cell::new(false);
     let hot = heap.hot();
@@ -143,7 +143,7 @@ pub fn undo_splits_what_this_run_promoted(live: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let mut toy = ToyProcess::start()?;
     let heap = Heap::of(&mut toy)?;
-    let mut targets = [target(live, &toy)?];
+    let mut targets = vec![target(live, &toy)?];
     let stage = Stage::new(|_| use_parts(&mut toy, &heap.hot()), |_| false);
     stage.attach(&mut targets, generous(Until::Settled))?;
     assert_eq!(huge_windows(&toy, heap.all)?, [0, 1, 6, 7]);
@@ -165,7 +165,7 @@ pub fn two_programs_share_one_masu(live: &Live) -> Outcome {
     let mut toys = [ToyProcess::start()?, ToyProcess::start()?];
     let [first, second] = &mut toys;
     let heaps = [Heap::of(first)?, Heap::of(second)?];
-    let mut targets = [target(live, first)?, target(live, second)?];
+    let mut targets = vec![target(live, first)?, target(live, second)?];
     let play = |_| {
         use_parts(first, &heaps[0].hot())?;
         use_parts(second, &heaps[1].thin_hot())
@@ -191,7 +191,7 @@ pub fn a_dry_run_plans_the_same_and_changes_nothing(live: &Live) -> Outcome {
         Pagemap::open(toy.pid())?.entries(heap.all.range())
     };
     let before = entries(&toy)?;
-    let mut targets = [target(live, &toy)?];
+    let mut targets = vec![target(live, &toy)?];
     let stage = Stage::new(|_| use_parts(&mut toy, &heap.hot()), |_| false);
     let dry = hugepages::attach::Settings { dry_run: true, ..generous(Until::Settled) };
     stage.attach(&mut targets, dry)?;
@@ -215,7 +215,7 @@ pub fn shared_memory_and_files_are_left_alone_however_hot(live: &Live) -> Outcom
         toy.write(heap.all(), 7)?;
         heaps.push(heap);
     }
-    let mut targets = [target(live, &toy)?];
+    let mut targets = vec![target(live, &toy)?];
     let all: Vec<Part> = heaps.iter().map(|heap| heap.all()).collect();
     Stage::new(|_| use_parts(&mut toy, &all), |_| false).attach(&mut targets, generous(Until::Settled))?;
 

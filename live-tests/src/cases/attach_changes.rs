@@ -29,7 +29,7 @@ pub fn a_program_that_execs_starts_anew(live: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let mut toy = ToyProcess::start()?;
     let mut heap = hot_heap(&mut toy, 2)?;
-    let mut targets = [target(live, &toy)?];
+    let mut targets = vec![target(live, &toy)?];
     let exec_now = Cell::new(false);
     let play = |_| {
         if exec_now.take() {
@@ -61,7 +61,7 @@ pub fn a_program_that_exits_ends_the_run_and_is_reported(live: &Live) -> Outcome
     for exit_at in [1, 2, 4, 9] {
         let mut toy = ToyProcess::start()?;
         let heap = hot_heap(&mut toy, 3)?;
-        let mut targets = [target(live, &toy)?];
+        let mut targets = vec![target(live, &toy)?];
         let play = |waits| {
             if waits == exit_at {
                 toy.kill();
@@ -83,7 +83,7 @@ pub fn of_two_programs_the_one_that_stays_is_served(live: &Live) -> Outcome {
     let (mut leaving, mut staying) = (ToyProcess::start()?, ToyProcess::start()?);
     hot_heap(&mut leaving, 1)?;
     let heap = hot_heap(&mut staying, 2)?;
-    let mut targets = [target(live, &leaving)?, target(live, &staying)?];
+    let mut targets = vec![target(live, &leaving)?, target(live, &staying)?];
     let play = |waits| {
         if waits == 2 {
             leaving.kill();
@@ -104,7 +104,7 @@ pub fn windows_that_a_fork_shares_wait_until_it_ended(live: &Live) -> Outcome {
     let mut toy = ToyProcess::start()?;
     let heap = hot_heap(&mut toy, 2)?;
     let mut fork = Some(toy.fork()?);
-    let mut targets = [target(live, &toy)?];
+    let mut targets = vec![target(live, &toy)?];
     let (end_fork, write) = (Cell::new(false), Cell::new(false));
     let play = |_| {
         if end_fork.take()
@@ -143,7 +143,7 @@ pub fn a_refusal_that_lasts_is_reported_and_not_repeated(live: &Live) -> Outcome
     let [plain, unwanted, cut] = [hot_heap(&mut toy, 1)?, hot_heap(&mut toy, 2)?, hot_heap(&mut toy, 1)?];
     toy.advise(unwanted.all(), libc::MADV_NOHUGEPAGE)?;
     toy.protect(cut.pages(256, 512), Protection::Read)?;
-    let mut targets = [target(live, &toy)?];
+    let mut targets = vec![target(live, &toy)?];
     let hot = [plain.all(), unwanted.all(), cut.all()];
     Stage::new(|_| use_parts(&mut toy, &hot), |_| false).attach(&mut targets, settings(Until::Settled))?;
 
@@ -169,7 +169,7 @@ pub fn memory_that_changes_all_the_time_is_never_damaged(live: &Live) -> Outcome
     let mut toy = ToyProcess::start()?;
     let mut churn = Churn { heap: toy.map(Backing::Anonymous, 4)?, seed: 0 };
     churn.rewrite(&mut toy)?;
-    let mut targets = [target(live, &toy)?];
+    let mut targets = vec![target(live, &toy)?];
     let played = Cell::new(0);
     let play = |waits: u32| {
         played.set(waits);

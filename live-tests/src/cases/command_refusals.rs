@@ -32,21 +32,23 @@ fn refused_by(command: &mut Command, line: &str) -> Outcome {
     Ok(())
 }
 
-/// Both commands on a process that neither takes.
-fn refused_by_both(pid: i32, why: &str) -> Outcome {
+/// All commands on a process that none takes.
+fn refused_by_all(pid: i32, why: &str) -> Outcome {
     let number = pid.to_string();
     refused(&["attach", &number], &format!("masu: cannot attach to process {pid}: {why}"))?;
+    refused(&["set", &number, "huge=off"], &format!("masu: cannot change process {pid}: {why}"))?;
+    refused(&["stat", &number], &format!("masu: cannot look at process {pid}: {why}"))?;
     refused(&["pages", &number], &format!("masu: cannot look at process {pid}: {why}"))
 }
 
 /// Never was, and gone: the same.
 pub fn a_process_that_does_not_exist(_: &Live) -> Outcome {
-    refused_by_both(NOBODY, "no such process (ESRCH)")
+    refused_by_all(NOBODY, "no such process (ESRCH)")
 }
 
 /// Process 2 starts all the others.
 pub fn a_thread_of_the_kernel(_: &Live) -> Outcome {
-    refused_by_both(2, "it is a kernel thread")
+    refused_by_all(2, "it is a kernel thread")
 }
 
 /// The number that `top -H` shows.
@@ -58,7 +60,7 @@ pub fn a_thread_of_a_program(_: &Live) -> Outcome {
     let threads = fs::read_dir(format!("/proc/{leader}/task"))?;
     let threads: Vec<i32> = threads.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
     let thread = threads.into_iter().find(|thread| *thread != leader).ok_or("no second thread")?;
-    refused_by_both(thread, &format!("it is a thread of process {leader}"))?;
+    refused_by_all(thread, &format!("it is a thread of process {leader}"))?;
     toy.rest()?;
     Ok(())
 }
@@ -73,7 +75,7 @@ pub fn a_program_that_has_ended_but_was_not_waited_for(_: &Live) -> Outcome {
         assert!(Instant::now() < deadline, "it does not end");
         std::thread::sleep(Duration::from_millis(2));
     }
-    refused_by_both(child.pid(), "it has ended and waits for its parent (zombie)")
+    refused_by_all(child.pid(), "it has ended and waits for its parent (zombie)")
 }
 
 fn as_nobody(mut command: Command) -> Command {
@@ -112,7 +114,7 @@ pub fn somebody_elses_program_and_no_privilege(live: &Live) -> Outcome {
 /// Two calls long, without a library.
 pub fn a_32_bit_program(_: &Live) -> Outcome {
     let child = Running(elf32::run(elf32::PAUSE)?);
-    refused_by_both(child.pid(), "it is a 32-bit program")
+    refused_by_all(child.pid(), "it is a 32-bit program")
 }
 
 /// By its own wish; looking is allowed.

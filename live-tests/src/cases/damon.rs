@@ -67,7 +67,7 @@ pub fn attach_on_this_rung_promotes_the_hot_windows(live: &Live) -> Outcome {
     let (mut toy, heap) = half_hot()?;
     let program = RunningProgram::open(live.files().clone(), toy.pid())?;
     let source = DamonSource::start(&*FILES, toy.pid())?;
-    let mut targets = [Target::new(toy.pid(), "toy".to_owned(), Box::new(program), Box::new(source))?];
+    let mut targets = vec![Target::new(toy.pid(), "toy".to_owned(), Box::new(program), Box::new(source))?];
     let play = |_| {
         for _ in 0..10 {
             work_on(&mut toy)?;

@@ -38,9 +38,14 @@ impl Group {
         Ok(group)
     }
 
+    /// The file to which a process writes itself (as 0) to be in it.
+    pub(crate) fn procs(&self) -> PathBuf {
+        self.directory.join("cgroup.procs")
+    }
+
     /// Puts a process in it. What it has in memory already stays charged to where it was.
     pub(crate) fn take_in(&self, pid: Pid) -> io::Result<()> {
-        fs::write(self.directory.join("cgroup.procs"), pid.to_string())
+        fs::write(self.procs(), pid.to_string())
     }
 
     /// The most memory that it may have.

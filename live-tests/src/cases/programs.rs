@@ -8,8 +8,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// What to do about a missing one.
-pub(crate) const HOW_TO_GET: &str =
-    "build it (cargo build -p masu) or install it (Debian: redis-server), or name it in MASU or REDIS_SERVER";
+pub(crate) const HOW_TO_GET: &str = "build it (cargo build -p masu) or install it (`make deps-test` installs all that \
+                                     are needed), or name it in MASU or REDIS_SERVER";
 
 /// A program gets so long to do what it should.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
@@ -28,6 +28,34 @@ pub(crate) fn redis_server() -> Option<PathBuf> {
     let installed =
         ["/usr/bin/redis-server", "/usr/local/bin/redis-server", "/usr/bin/redis-check-rdb"].map(PathBuf::from);
     named.into_iter().chain(installed).find(|path| is_program(path))
+}
+
+/// The library that `masu run` preloads: where the command looks for it.
+pub(crate) fn preload_library() -> Option<PathBuf> {
+    let masu = masu()?;
+    let folder = masu.parent()?;
+    let places = ["libmasu-preload.so", "../lib/masu/libmasu-preload.so"].map(|name| folder.join(name));
+    // Programs without a loader, as in a virtual machine that holds nothing but the tests, load no library.
+    let loaded = !cfg!(target_feature = "crt-static");
+    places.into_iter().find(|place| loaded && place.is_file())?.canonicalize().ok()
+}
+
+/// A program in one of the folders that everybody has.
+pub(crate) fn installed(name: &str) -> Option<PathBuf> {
+    let folders = ["/usr/bin", "/usr/local/bin", "/bin"].map(Path::new);
+    folders.into_iter().map(|folder| folder.join(name)).find(|path| is_program(path))
+}
+
+/// Python itself, and no script that looks for one.
+pub(crate) fn python() -> Option<PathBuf> {
+    installed("python3")
+}
+
+/// Allocators, as Debian installs them.
+pub(crate) fn allocators() -> Vec<PathBuf> {
+    let folder = Path::new("/usr/lib").join(format!("{}-linux-gnu", std::env::consts::ARCH));
+    let names = ["libjemalloc.so.2", "libmimalloc.so.2.0", "libtcmalloc_minimal.so.4", "libtcmalloc.so.4"];
+    names.into_iter().map(|name| folder.join(name)).filter(|path| path.exists()).collect()
 }
 
 fn is_program(path: &Path) -> bool {

@@ -35,7 +35,7 @@ impl<P: FnMut(u32) -> Result<(), ToyError>, U: FnMut(&[Target]) -> bool> Stage<P
     }
 
     /// Runs the loop, and fails when the play failed or nothing came of it in time.
-    pub(super) fn attach(mut self, targets: &mut [Target], s: Settings) -> Result<(), libtest_mimic::Failed> {
+    pub(super) fn attach(mut self, targets: &mut Vec<Target>, s: Settings) -> Result<(), libtest_mimic::Failed> {
         hugepages::attach::attach(targets, s, &mut self);
         if let Some(failure) = self.failure {
             return Err(failure.into());

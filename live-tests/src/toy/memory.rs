@@ -14,7 +14,8 @@ use rustix::mm::{self, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
 use super::orders::{Answer, Backing, Part, Protection, pattern};
 
 const WINDOW: u64 = 2 << 20;
-const WORDS_PER_PAGE: u64 = 4096 / 8;
+const PAGE: u64 = 4096;
+const WORDS_PER_PAGE: u64 = PAGE / 8;
 
 /// Maps `windows` whole windows, with an inaccessible window on both sides so that the kernel merges them with no
 /// neighbour. Start and end.
@@ -77,6 +78,14 @@ pub(super) fn write(part: Part, seed: u64) {
     for word in part.pages().flat_map(words) {
         // SAFETY: the test maps what it orders to be written; otherwise this faults like any wild write, in the toy.
         unsafe { word_at(word).write_volatile(pattern(part, seed, word)) };
+    }
+}
+
+/// Sets one byte of each page, at this distance from the page's start, to something that is not zero.
+pub(super) fn write_byte(part: Part, at: u64) {
+    for page in part.pages() {
+        // SAFETY: as in `write`; `at` is less than a page.
+        unsafe { pointer(page + at % PAGE).cast::<u8>().write_volatile(0xa5) };
     }
 }
 

@@ -63,6 +63,7 @@ pub(crate) enum Order {
     Map { backing: Backing, windows: u64 },
     MapAt { start: u64, windows: u64 },
     Write { part: Part, seed: u64 },
+    WriteByte { part: Part, at: u64 },
     Read { part: Part },
     ReadPages { pages: Vec<u64>, threads: usize },
     Check { part: Part, seed: u64 },

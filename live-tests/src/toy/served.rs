@@ -66,6 +66,7 @@ impl Served {
             Order::Move { part } => return memory::move_away(part).map(at),
             Order::Check { part, seed } => return Ok(memory::check(part, seed)),
             Order::Write { part, seed } => memory::write(part, seed),
+            Order::WriteByte { part, at } => memory::write_byte(part, at),
             Order::Read { part } => memory::read(part),
             Order::ReadPages { pages, threads } => read_by_threads(&pages, threads),
             Order::Protect { part, protection } => memory::protect(part, protection)?,

@@ -1,0 +1,213 @@
+//! One system call in the name of another process: the flag is set, and the process does not notice.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use linux::injection::forbid_huge_pages;
+use linux::status::{HugePages, status};
+use linux::{Error, Pid, stat};
+use rustix::process::Signal;
+
+use super::Outcome;
+use super::programs::{PATIENCE, Running};
+use crate::live::Live;
+use crate::toy::subject::{FLAG, SLEEP_MS, queued_signal};
+
+/// A subject and what it says.
+struct Subject {
+    running: Running,
+    said: BufReader<ChildStdout>,
+}
+
+impl Subject {
+    fn start(what: &str) -> Result<Subject, libtest_mimic::Failed> {
+        let mut command = Command::new("/proc/self/exe");
+        let mut child =
+            command.args([FLAG, what]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+        let said = BufReader::new(child.stdout.take().ok_or("no pipe")?);
+        let mut subject = Subject { running: Running(child), said };
+        assert_eq!(subject.line()?, "ready");
+        Ok(subject)
+    }
+
+    fn pid(&self) -> Pid {
+        Pid(self.running.pid())
+    }
+
+    fn line(&mut self) -> std::io::Result<String> {
+        let mut line = String::new();
+        self.said.read_line(&mut line)?;
+        Ok(line.trim().to_owned())
+    }
+
+    /// What came out, and after how many milliseconds.
+    fn outcome(&mut self) -> Result<(String, u64), libtest_mimic::Failed> {
+        let line = self.line()?;
+        let (outcome, time) = line.rsplit_once(' ').ok_or_else(|| format!("{line:?} is no outcome"))?;
+        Ok((outcome.to_owned(), time.parse()?))
+    }
+
+    fn state(&self, live: &Live) -> Result<char, Error> {
+        stat::stat(live.files(), self.pid()).map(|stat| stat.state)
+    }
+
+    /// Until it is in this state.
+    fn until(&self, live: &Live, state: char) -> Outcome {
+        let deadline = Instant::now() + PATIENCE;
+        while self.state(live)? != state {
+            assert!(Instant::now() < deadline, "process {} does not come to state {state}", self.pid());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    /// Sets the flag and takes it away again, so many times in all, looking each time.
+    fn interfere(&self, live: &Live, times: usize) -> Outcome {
+        assert!(self.interfere_while_it_runs(live, times)?, "it ended");
+        Ok(())
+    }
+
+    /// The same with a process that may end meanwhile; false when it did.
+    fn interfere_while_it_runs(&self, live: &Live, times: usize) -> Result<bool, libtest_mimic::Failed> {
+        for time in 0..times {
+            let forbid = time % 2 == 0;
+            match forbid_huge_pages(live.files(), self.pid(), forbid) {
+                Err(error) if error.is_gone() => return Ok(false),
+                other => other?,
+            }
+            let found = status(live.files(), self.pid())?;
+            if found.huge_pages == HugePages::NotReported {
+                return Ok(false); // no memory any more
+            }
+            let expected = if forbid { HugePages::Forbidden } else { HugePages::Allowed };
+            if (found.huge_pages, found.tracer) != (expected, None) {
+                return Err(format!("expected {expected:?}, found {found:?}").into());
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Each sleeps for as long as it wanted, and is told of no interruption.
+pub fn a_sleeping_process_sleeps_on(live: &Live) -> Outcome {
+    for (call, expected) in [("nanosleep", "0"), ("poll", "0"), ("futex", "errno110")] {
+        let mut subject = Subject::start(call)?;
+        subject.until(live, 'S')?;
+        for _ in 0..40 {
+            subject.interfere(live, 2)?;
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let (outcome, time_ms) = subject.outcome()?;
+        assert_eq!(outcome, expected, "{call}");
+        // On a busy machine it may wake late, but never early.
+        assert!((SLEEP_MS..SLEEP_MS + 500).contains(&time_ms), "{call}: {time_ms} ms");
+    }
+    Ok(())
+}
+
+/// A call that answers EINTR after every stop is made again, and its time limit starts anew.
+pub fn a_call_that_is_never_restarted_is_made_again(live: &Live) -> Outcome {
+    let mut subject = Subject::start("epoll")?;
+    subject.until(live, 'S')?;
+    for _ in 0..10 {
+        subject.interfere(live, 2)?;
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let (outcome, time_ms) = subject.outcome()?;
+    assert_eq!(outcome, "0", "the time was up");
+    assert!((SLEEP_MS..2 * SLEEP_MS).contains(&time_ms), "{time_ms} ms");
+    Ok(())
+}
+
+/// It gets the byte that comes afterwards.
+pub fn a_process_that_waits_for_input_gets_it(live: &Live) -> Outcome {
+    let mut subject = Subject::start("read")?;
+    subject.until(live, 'S')?;
+    subject.interfere(live, 100)?;
+    subject.until(live, 'S')?;
+    subject.running.0.stdin.as_mut().ok_or("no pipe")?.write_all(&[42])?;
+    assert_eq!(subject.outcome()?.0, "1:42");
+    Ok(())
+}
+
+/// Every register is put back, those of the floating point unit among them.
+pub fn a_computation_comes_out_the_same(live: &Live) -> Outcome {
+    for what in ["compute", "threads"] {
+        let expected = Subject::start(what)?.outcome()?.0;
+        let mut subject = Subject::start(what)?;
+        let mut times = 0;
+        while subject.interfere_while_it_runs(live, 2)? {
+            times += 2;
+        }
+        assert!(times > 20, "{what}: only {times} times");
+        assert_eq!(subject.outcome()?.0, expected, "{what}, after {times} times");
+    }
+    Ok(())
+}
+
+/// Signals that come meanwhile are handled afterwards, each of them, and none twice.
+pub fn no_signal_is_lost(live: &Live) -> Outcome {
+    const SENT: u64 = 3000;
+    let mut subject = Subject::start("signals")?;
+    assert_eq!(subject.line()?, "handling");
+    let pid = subject.pid();
+    let sender = std::thread::spawn(move || {
+        for _ in 0..SENT {
+            // SAFETY: three numbers, to a child of ours that has not been waited for.
+            let sent = unsafe { libc::kill(pid.0, queued_signal()) };
+            assert_eq!(sent, 0);
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    });
+    while !sender.is_finished() {
+        subject.interfere(live, 2)?;
+    }
+    sender.join().map_err(|_| "the sender failed")?;
+    subject.interfere(live, 2)?;
+    std::thread::sleep(Duration::from_millis(20));
+    drop(subject.running.0.stdin.take());
+    let said = subject.line()?;
+    let numbers: Vec<u64> = said.split(' ').map(str::parse).collect::<Result<_, _>>()?;
+    let [queued, alarms, wrong] = numbers[..] else { return Err(format!("{said:?}").into()) };
+    assert_eq!((queued, wrong), (SENT, 0), "{said}");
+    // How many depends on how often the processor gets round to it; that of an emulated one, rarely.
+    assert!(alarms > 0, "{said}");
+    Ok(())
+}
+
+/// Stopped by job control before and after, and in between for all that its parent can see.
+pub fn a_stopped_process_stays_stopped(live: &Live) -> Outcome {
+    let expected = Subject::start("compute")?.outcome()?.0;
+    // Not SIGTSTP, too: the kernel drops it in a process group whose parents are of another session, as may be here.
+    let mut subject = Subject::start("compute")?;
+    subject.running.signal(Signal::STOP)?;
+    subject.until(live, 'T')?;
+    for _ in 0..20 {
+        subject.interfere(live, 2)?;
+        subject.until(live, 'T')?;
+    }
+    let used = |live: &Live, pid| stat::stat(live.files(), pid).map(|stat| stat.user);
+    let before = used(live, subject.pid())?;
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(subject.state(live)?, 'T');
+    assert_eq!(used(live, subject.pid())?, before, "it ran while it was stopped");
+    subject.running.signal(Signal::CONT)?;
+    assert_eq!(subject.outcome()?.0, expected);
+    Ok(())
+}
+
+/// Whenever that is: the answer is that it is gone, and nothing hangs.
+pub fn a_process_that_ends_meanwhile_is_gone(live: &Live) -> Outcome {
+    let (mut done, mut gone) = (0, 0);
+    for _ in 0..150 {
+        let subject = Subject::start("brief")?;
+        match forbid_huge_pages(live.files(), subject.pid(), true) {
+            Ok(()) => done += 1,
+            Err(error) if error.is_gone() => gone += 1,
+            Err(other) => return Err(other.into()),
+        }
+    }
+    assert_eq!(done + gone, 150);
+    Ok(())
+}

@@ -1,0 +1,60 @@
+//! The library that is in every program: what it needs of others, what it shows them, and how large it is.
+
+use object::elf::FileHeader64;
+use object::read::elf::{FileHeader, Sym};
+use object::{Endianness, elf};
+
+use super::Outcome;
+use super::programs;
+use super::run::Result;
+use crate::live::Live;
+
+/// System calls, errno, names of functions, a clock, a thread's address, and four pieces of moving memory: nothing that allocates, locks or prints.
+const IMPORTS: [&str; 10] = [
+    "__errno_location",
+    "bcmp",
+    "clock_gettime",
+    "dl_iterate_phdr",
+    "dlsym",
+    "memcmp",
+    "memcpy",
+    "memmove",
+    "memset",
+    "pthread_self",
+];
+
+/// What the compiler asks for in its own name, where it is not a part of it.
+const ALSO: [&str; 2] = ["strlen", "syscall"];
+
+const HOOKS: [&str; 7] = ["brk", "mmap", "mmap64", "mremap", "prctl", "pthread_create", "sbrk"];
+
+/// Names of symbols that it wants from others, and of those that it has for others.
+fn symbols() -> Result<(Vec<String>, Vec<String>)> {
+    let file = std::fs::read(programs::preload_library().ok_or("no library")?)?;
+    assert!(file.len() < 200 << 10, "{} bytes", file.len());
+    let header = FileHeader64::<Endianness>::parse(&*file)?;
+    let endian = header.endian()?;
+    let sections = header.sections(endian, &*file)?;
+    let table = sections.symbols(endian, &*file, elf::SHT_DYNSYM)?;
+    let (mut wanted, mut shown) = (Vec::new(), Vec::new());
+    for symbol in table.iter() {
+        let name = String::from_utf8(symbol.name(endian, table.strings())?.to_vec())?;
+        match symbol.is_undefined(endian) {
+            _ if name.is_empty() => {}
+            true => wanted.push(name),
+            false => shown.push(name),
+        }
+    }
+    shown.sort();
+    Ok((wanted, shown))
+}
+
+/// A longer list is a decision, and no accident.
+pub fn it_needs_little_and_shows_only_its_hooks(_: &Live) -> Outcome {
+    let (wanted, shown) = symbols()?;
+    let strange: Vec<_> =
+        wanted.iter().filter(|name| !IMPORTS.iter().chain(&ALSO).any(|known| known == name)).collect();
+    assert!(strange.is_empty(), "{strange:?}");
+    assert_eq!(shown, HOOKS);
+    Ok(())
+}

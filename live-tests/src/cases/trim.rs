@@ -1,0 +1,334 @@
+//! Giving back what huge pages hold for nothing: programs that got huge pages at the first touch, trimmed from outside.
+
+use std::time::{Duration, Instant};
+
+use hugepages::trim::observe::{Content, Reader};
+use hugepages::trim::policy::{MEASURED, SAMPLES, Settings};
+use hugepages::trim::{Round, Trimmer};
+use linux::facts::HostFacts;
+use quantities::{Fraction, NonZeroFraction, Pages};
+
+use super::collapse::collapse;
+use super::{Outcome, huge_bytes, khugepaged_fills_nothing_up, no_automatic_huge_pages, present_pages};
+use crate::live::Live;
+use crate::toy::{Backing, Mapping, ToyProcess};
+
+type Result<T> = std::result::Result<T, libtest_mimic::Failed>;
+
+/// As a run has it, with seconds shortened to a twentieth.
+fn settings() -> Settings {
+    let short = Duration::from_millis(50);
+    Settings {
+        max_extra_rss: Fraction::clamped(0.1),
+        still_for: short,
+        look_every: (short, 2 * short),
+        look_fraction: NonZeroFraction::ratio(1, 1),
+        ..MEASURED
+    }
+}
+
+/// Windows that are huge from the first touch on, as the preloaded library has them.
+fn advised(toy: &mut ToyProcess, windows: u64) -> Result<Mapping> {
+    let heap = toy.map(Backing::Anonymous, windows)?;
+    toy.advise(heap.all(), libc::MADV_HUGEPAGE)?;
+    Ok(heap)
+}
+
+/// Where the kernel had no huge page at the first touch, it is helped.
+fn all_huge(live: &Live, toy: &ToyProcess, heap: Mapping) -> Outcome {
+    if huge_bytes(live, toy, heap)? != heap.range().bytes().0 {
+        collapse(toy, heap)?;
+    }
+    assert_eq!(huge_bytes(live, toy, heap)?, heap.range().bytes().0);
+    Ok(())
+}
+
+fn trimmer(live: &Live, toy: &ToyProcess) -> Result<Trimmer> {
+    Ok(Trimmer::open(live.files().clone(), toy.pid())?)
+}
+
+/// So many rounds, each when the last one asked for it.
+fn rounds(trimmer: &mut Trimmer, count: usize) -> Result<Vec<Round>> {
+    let mut rounds = Vec::new();
+    for _ in 0..count {
+        let round = trimmer.round(settings(), clock(), &|| false)?;
+        std::thread::sleep(round.next_look.max(Duration::from_millis(1)));
+        rounds.push(round);
+    }
+    Ok(rounds)
+}
+
+/// One clock for all rounds of a trimmer.
+fn clock() -> Duration {
+    static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+    START.get_or_init(Instant::now).elapsed()
+}
+
+fn returns_memory(live: &Live) -> bool {
+    HostFacts::gather(live.files()).split_frees_zero_pages.is_yes()
+}
+
+/// Pages of the program's own: the zero page is nobody's.
+fn own_pages(toy: &ToyProcess, heap: Mapping) -> Result<u64> {
+    let viewer = access::residency::Viewer::open(toy.pid())?;
+    let mut pages = 0;
+    for window in heap.windows() {
+        pages += viewer.window(window)?.resident.0;
+    }
+    Ok(pages)
+}
+
+/// 64 of 512 pages of each window are written: the rest comes back, to a tenth of what small pages would take.
+pub fn thin_windows_shrink_to_what_was_touched_and_keep_their_content(live: &Live) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let _still = khugepaged_fills_nothing_up()?;
+    let mut toy = ToyProcess::start()?;
+    let heap = advised(&mut toy, 16)?;
+    toy.write(heap.all().every(8), 7)?;
+    all_huge(live, &toy, heap)?;
+    assert_eq!(own_pages(&toy, heap)?, 16 * 512);
+
+    let mut trimmer = trimmer(live, &toy)?;
+    let all = rounds(&mut trimmer, 12)?;
+
+    toy.check(heap.all().every(8), 7)?;
+    if !returns_memory(live) {
+        assert!(!trimmer.returns_memory() && trimmer.demoted <= 4, "{} splits for nothing", trimmer.demoted);
+        return Ok(());
+    }
+    let left = own_pages(&toy, heap)?;
+    assert!(left <= 16 * 64 * 11 / 10, "{left} pages: {all:?}");
+    assert_eq!(trimmer.returned, Pages(16 * 512 - left).bytes());
+    let last = all.last().ok_or("no round")?;
+    assert!(last.extra <= last.allowed, "{last:?}");
+    // The pages that came back are zero still, and there when they are wanted.
+    toy.write(heap.page(1), 9)?;
+    toy.check(heap.page(1), 9)?;
+    toy.check(heap.all().every(8), 7)?;
+    Ok(())
+}
+
+/// Beside thin ones, of which only as many are split as must be.
+pub fn dense_windows_are_left_as_they_are(live: &Live) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let _still = khugepaged_fills_nothing_up()?;
+    let mut toy = ToyProcess::start()?;
+    let dense = advised(&mut toy, 4)?;
+    let thin = advised(&mut toy, 4)?;
+    toy.write(dense.all(), 7)?;
+    toy.write(thin.all().every(8), 7)?;
+    all_huge(live, &toy, dense)?;
+    all_huge(live, &toy, thin)?;
+
+    let mut trimmer = trimmer(live, &toy)?;
+    rounds(&mut trimmer, 8)?;
+
+    assert_eq!(huge_bytes(live, &toy, dense)?, dense.range().bytes().0, "all of the dense ones are huge");
+    assert!(trimmer.demoted >= 4 || !returns_memory(live), "{} were split", trimmer.demoted);
+    assert_eq!(trimmer.counted, 2 * trimmer.demoted, "what was not split was not read as a whole");
+    toy.check(dense.all(), 7)?;
+    toy.check(thin.all().every(8), 7)?;
+    Ok(())
+}
+
+/// A page every few milliseconds, from the first to the last.
+pub fn a_window_is_not_split_while_it_is_being_filled(live: &Live) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let _still = khugepaged_fills_nothing_up()?;
+    let mut toy = ToyProcess::start()?;
+    let heap = advised(&mut toy, 1)?;
+    toy.write(heap.page(0), 7)?;
+    all_huge(live, &toy, heap)?;
+    let mut trimmer = trimmer(live, &toy)?;
+    let mut due = Instant::now();
+    let mut looked = 0;
+    for page in 1..512 {
+        toy.write(heap.page(page), 7)?;
+        std::thread::sleep(Duration::from_millis(2));
+        if Instant::now() >= due {
+            let round = trimmer.round(settings(), clock(), &|| false)?;
+            looked += 1;
+            due = Instant::now() + round.next_look;
+            assert_eq!(round.demoted, 0, "split in look {looked}, at page {page}");
+        }
+    }
+    assert!(looked >= 5, "{looked} looks are too few to say anything");
+    rounds(&mut trimmer, 6)?;
+    assert_eq!(trimmer.demoted, 0, "and it is full now");
+    toy.check(heap.all(), 7)?;
+    Ok(())
+}
+
+/// To the byte, wherever it is.
+pub fn a_single_byte_anywhere_makes_a_page_not_zero(live: &Live) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let _still = khugepaged_fills_nothing_up()?;
+    let mut toy = ToyProcess::start()?;
+    let heap = advised(&mut toy, 1)?;
+    let window = heap.windows()[0];
+    toy.write_byte(heap.page(0), 0)?;
+    all_huge(live, &toy, heap)?;
+    let reader = Reader::open(toy.pid())?;
+    assert_eq!(reader.count(window)?, Some(Pages(511)));
+    for (set, at) in (2..).zip([1, 63, 64, 2047, 2048, 4094, 4095]) {
+        toy.write_byte(heap.page(set * 50), at)?;
+        assert_eq!(reader.count(window)?, Some(Pages(512 - set)), "byte {at}");
+    }
+    toy.write_byte(heap.all(), 1234)?;
+    assert_eq!(reader.count(window)?, Some(Pages(0)));
+    // Whatever the samples say, it is not split: they never say less than there is.
+    let mut trimmer = trimmer(live, &toy)?;
+    rounds(&mut trimmer, 8)?;
+    assert_eq!(trimmer.demoted, 0);
+    assert!(huge_bytes(live, &toy, heap)? > 0);
+    Ok(())
+}
+
+/// What is not huge is not read, so that nothing comes into memory by looking.
+pub fn looking_brings_nothing_into_memory(live: &Live) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let _still = khugepaged_fills_nothing_up()?;
+    let mut toy = ToyProcess::start()?;
+    let heap = toy.map(Backing::Anonymous, 3)?;
+    toy.write(heap.page(5), 7)?;
+    toy.read(heap.pages(512, 520))?;
+    let before = present_pages(&toy, heap)?;
+    let reader = Reader::open(toy.pid())?;
+    for window in heap.windows() {
+        assert_eq!((reader.sample(window)?, reader.count(window)?), (None, None));
+    }
+    let mut trimmer = trimmer(live, &toy)?;
+    rounds(&mut trimmer, 3)?;
+    assert_eq!(present_pages(&toy, heap)?, before);
+    // Shared memory and files are nobody's business, huge or not.
+    let shared = toy.map(Backing::SharedAnonymous, 1)?;
+    toy.advise(shared.all(), libc::MADV_HUGEPAGE)?;
+    toy.write(shared.page(5), 7)?;
+    let round = rounds(&mut trimmer, 1)?[0];
+    assert_eq!(round.huge_windows, 0);
+    Ok(())
+}
+
+/// Splitting what a fork shares would copy nothing and return nothing; locked memory does not split.
+pub fn windows_that_a_fork_shares_and_locked_ones_are_left_alone(live: &Live) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let _still = khugepaged_fills_nothing_up()?;
+    let mut toy = ToyProcess::start()?;
+    let heap = advised(&mut toy, 2)?;
+    toy.write(heap.all().every(8), 7)?;
+    all_huge(live, &toy, heap)?;
+    let fork = toy.fork()?;
+    let mut shared = trimmer(live, &toy)?;
+    rounds(&mut shared, 8)?;
+    assert_eq!((shared.demoted, shared.counted), (0, 0));
+    let both = (huge_bytes(live, &toy, heap)?, own_pages(&toy, heap)?);
+    assert_eq!(both, (heap.range().bytes().0, 2 * 512), "reading what is shared would have split and copied it");
+    toy.check_in_fork(fork, heap.all().every(8), 7)?;
+    toy.end_fork(fork)?;
+    if returns_memory(live) {
+        rounds(&mut shared, 8)?;
+        assert_eq!(shared.demoted, 2);
+    }
+
+    let locked = advised(&mut toy, 1)?;
+    toy.write(locked.all().every(8), 7)?;
+    all_huge(live, &toy, locked)?;
+    toy.lock(locked.all())?;
+    let mut trimmer = trimmer(live, &toy)?;
+    rounds(&mut trimmer, 20)?;
+    assert_eq!(huge_bytes(live, &toy, locked)?, locked.range().bytes().0);
+    assert_eq!(own_pages(&toy, locked)?, 512);
+    toy.check(heap.all().every(8), 7)?;
+    toy.check(locked.all().every(8), 7)?;
+    Ok(())
+}
+
+/// With small pages it would not be huge again before khugepaged came by.
+pub fn a_window_that_fills_up_after_it_was_split_is_promoted_again(live: &Live) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let _still = khugepaged_fills_nothing_up()?;
+    if !returns_memory(live) {
+        return Ok(());
+    }
+    let mut toy = ToyProcess::start()?;
+    let heap = advised(&mut toy, 2)?;
+    toy.write(heap.all().every(8), 7)?;
+    all_huge(live, &toy, heap)?;
+    let mut trimmer = trimmer(live, &toy)?;
+    rounds(&mut trimmer, 6)?;
+    assert_eq!((trimmer.demoted, huge_bytes(live, &toy, heap)?), (2, 0));
+    toy.write(heap.window(0), 7)?;
+    rounds(&mut trimmer, 30)?;
+    assert_eq!(trimmer.promoted_again, 1);
+    assert_eq!(huge_bytes(live, &toy, heap)?, 2 << 20);
+    toy.check(heap.window(0), 7)?;
+    toy.check(heap.all().every(8), 7)?;
+    Ok(())
+}
+
+/// The process stays, its memory does not; then neither.
+pub fn a_program_that_execs_is_trimmed_anew_and_one_that_ends_is_gone(live: &Live) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let _still = khugepaged_fills_nothing_up()?;
+    let mut toy = ToyProcess::start()?;
+    let heap = advised(&mut toy, 2)?;
+    toy.write(heap.all().every(8), 7)?;
+    let mut trimmer = trimmer(live, &toy)?;
+    rounds(&mut trimmer, 2)?;
+    toy.exec()?;
+    let fresh = advised(&mut toy, 3)?;
+    toy.write(fresh.all().every(8), 3)?;
+    all_huge(live, &toy, fresh)?;
+    let first = rounds(&mut trimmer, 1)?[0];
+    assert_eq!((first.huge_windows, first.demoted), (3, 0));
+    rounds(&mut trimmer, 6)?;
+    assert!(trimmer.demoted == 3 || !returns_memory(live));
+    toy.check(fresh.all().every(8), 3)?;
+    toy.kill();
+    let gone = trimmer.round(settings(), clock(), &|| false).expect_err("it has ended");
+    assert!(gone.is_gone(), "{gone}");
+    let never = Reader::open(toy.pid()).map(drop).expect_err("it has ended");
+    assert!(never.is_gone(), "{never}");
+    Ok(())
+}
+
+/// No bound on the machine: a bound on the ratio. A sample must be worth taking.
+pub fn what_a_look_and_a_count_cost(live: &Live) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let _still = khugepaged_fills_nothing_up()?;
+    let mut toy = ToyProcess::start()?;
+    let heap = advised(&mut toy, 64)?;
+    toy.write(heap.all().every(8), 7)?;
+    all_huge(live, &toy, heap)?;
+    let reader = Reader::open(toy.pid())?;
+    let windows = heap.windows();
+    let cost = |work: &dyn Fn() -> Outcome| -> Result<Duration> {
+        let mut best = Duration::MAX;
+        for _ in 0..3 {
+            let begun = reader.cpu_time();
+            work()?;
+            best = best.min(reader.cpu_time().saturating_sub(begun) / 64);
+        }
+        Ok(best)
+    };
+    let find = cost(&|| {
+        assert_eq!(reader.huge_windows(heap.range())?, windows);
+        Ok(())
+    })?;
+    let sample = cost(&|| {
+        for window in &windows {
+            let zero = reader.sample(*window)?.ok_or("not huge")?;
+            assert!(zero.0 > SAMPLES as u64 / 2, "{zero:?} of the sampled pages are zero");
+        }
+        Ok(())
+    })?;
+    let count = cost(&|| {
+        for window in &windows {
+            assert_eq!(reader.count(*window)?, Some(Pages(448)));
+        }
+        Ok(())
+    })?;
+    println!("per window: found in {find:?}, sampled in {sample:?}, counted in {count:?}");
+    assert!(sample < count, "a sample takes {sample:?}, all of it {count:?}");
+    Ok(())
+}

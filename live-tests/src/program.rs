@@ -1,0 +1,49 @@
+//! Programs that do one thing and say what came of it: what `masu run` starts in the tests.
+//!
+//! `live-tests --program NAME ARGUMENTS…` prints lines `key=value`, and ends with status 0 if all it checked was right, 1 if
+//! something was not. They ask the C library for memory, as programs do, so that the preloaded library hears of it.
+
+mod dangers;
+mod ends;
+mod kinds;
+mod memory;
+mod threads;
+
+use std::process::ExitCode;
+
+/// The argument that makes the test program one of these.
+pub(crate) const FLAG: &str = "--program";
+
+/// Something that was not as it should be.
+type Wrong = Box<dyn std::error::Error>;
+
+/// Runs the program that the second argument names.
+pub(crate) fn run() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(2).collect();
+    let name = arguments.first().map_or("", String::as_str);
+    let number = |index: usize| arguments.get(index).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
+    let done = match name {
+        "kinds" => kinds::all(),
+        "allocation" => kinds::allocation(number(1)),
+        "stack" => kinds::stacks(),
+        "limited" => kinds::limited(),
+        "half" => kinds::half_a_window(),
+        "thin" => kinds::thin(number(1)),
+        "churn" => threads::churn(number(1), number(2)),
+        "many" => threads::many_children(number(1)),
+        "refused-growth" => dangers::refused_growth(),
+        "small-grows" => dangers::small_grows(),
+        "detached" => dangers::detached(),
+        "boxed" => dangers::boxed(),
+        "signals" => ends::signals(),
+        "ends" => ends::by(arguments.get(1).map_or("", String::as_str)),
+        _ => Err(format!("no program {name:?}").into()),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(wrong) => {
+            println!("wrong={wrong}");
+            ExitCode::FAILURE
+        }
+    }
+}
