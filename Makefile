@@ -11,16 +11,21 @@ RUST_VERSION := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 # Debian's names. What of these is installed already is not asked for again.
 BUILD_PACKAGES := gcc libc6-dev pkg-config libelf-dev zlib1g-dev
 DEMO_PACKAGES := redis-tools
-TEST_PACKAGES := redis-tools clang clang-format llvm qemu-system-x86
+# A Java compiler and a Go compiler are needed too, whoever made them.
+BENCH_PACKAGES = $(DEMO_PACKAGES) libjemalloc2 sqlite3 python3-numpy \
+    $(shell command -v javac >/dev/null || echo default-jdk-headless) \
+    $(shell command -v go >/dev/null || [ -x /usr/local/go/bin/go ] || echo golang-go)
+TEST_PACKAGES := redis-tools clang clang-format llvm qemu-system-x86 bsdutils musl-tools python3 stress-ng \
+    libjemalloc2 libmimalloc2.0 libgoogle-perftools4
 
-.PHONY: help rust deps deps-demo deps-test build demo test bench install
+.PHONY: help rust deps deps-demo deps-bench deps-test build demo test bench install
 
 help:
 	@echo 'make demo      two minutes with a real Redis: what masu does for it, in one table (root)'
 	@echo 'make test      all tests: checks, live tests here (root) and on two kernels of Debian under QEMU'
 	@echo 'make bench     every published claim, measured beside its baseline (root; takes long)'
 	@echo 'make build     builds $(TARGET)/release/masu'
-	@echo 'make install   installs masu and its man pages below PREFIX ($(PREFIX)); knows DESTDIR'
+	@echo 'make install   installs masu, its library and its man pages below PREFIX ($(PREFIX)); knows DESTDIR'
 	@echo 'make deps      installs what a build needs: $(BUILD_PACKAGES)'
 	@echo 'The targets above install by themselves what they need and find missing (Debian).'
 
@@ -53,6 +58,9 @@ deps: rust
 deps-demo: deps
 	$(call install_missing,$(DEMO_PACKAGES))
 
+deps-bench: deps
+	$(call install_missing,$(BENCH_PACKAGES))
+
 deps-test: deps
 	$(call install_missing,$(TEST_PACKAGES))
 
@@ -66,7 +74,7 @@ demo: deps-demo
 test: deps-test
 	@$(CARGO) xtask test
 
-bench: deps-demo
+bench: deps-bench
 	@$(CARGO) build --release
 	@$(SUDO) $(TARGET)/release/masu-bench all
 
@@ -74,5 +82,6 @@ bench: deps-demo
 install:
 	@[ -x $(TARGET)/release/masu ] || $(MAKE) --no-print-directory build
 	install -D -m 755 $(TARGET)/release/masu $(DESTDIR)$(PREFIX)/bin/masu
+	install -D -m 644 $(TARGET)/release/libmasu-preload.so $(DESTDIR)$(PREFIX)/lib/masu/libmasu-preload.so
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1
 	install -m 644 man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1

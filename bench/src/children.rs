@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group, set_parent_process_death_signal};
 
 use crate::place::{Place, Processors};
 use crate::stop::Stop;
@@ -21,6 +21,7 @@ const GRACE: Duration = Duration::from_secs(10);
 pub struct OwnChild {
     name: String,
     child: Child,
+    usage: Option<Usage>,
     lines: Receiver<String>,
     errors: Receiver<String>,
 }
@@ -50,7 +51,7 @@ impl OwnChild {
         let mut child = command.spawn().with_context(|| format!("cannot start {name}"))?;
         let lines = lines_of(child.stdout.take());
         let errors = lines_of(child.stderr.take());
-        Ok(OwnChild { name, child, lines, errors })
+        Ok(OwnChild { name, child, usage: None, lines, errors })
     }
 
     /// Its number.
@@ -68,7 +69,19 @@ impl OwnChild {
 
     /// True until it has ended.
     pub fn is_running(&mut self) -> bool {
-        matches!(self.child.try_wait(), Ok(None))
+        matches!(self.ended(), Ok(None))
+    }
+
+    /// Its status once it has ended, noting what it used before the kernel forgets it.
+    fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
+        if self.usage.is_none() {
+            match usage_at_end(self.child.id()) {
+                Ok(None) => return Ok(None),
+                Ok(usage) => self.usage = usage,
+                Err(_) => {} // it was waited for already
+            }
+        }
+        self.child.try_wait()
     }
 
     /// Writes one line to its standard input.
@@ -81,6 +94,11 @@ impl OwnChild {
             Some(input) => writeln!(input, "{line}").and_then(|()| input.flush()),
             None => Err(io::ErrorKind::BrokenPipe.into()),
         }
+    }
+
+    /// Closes its standard input, at which a workload ends by itself.
+    pub fn close_input(&mut self) {
+        self.child.stdin = None;
     }
 
     /// The next line that it prints.
@@ -113,7 +131,7 @@ impl OwnChild {
         let mut asked = false;
         let status = loop {
             stop.check()?;
-            if let Some(status) = self.child.try_wait()? {
+            if let Some(status) = self.ended()? {
                 break status;
             }
             if Instant::now() >= ends {
@@ -125,7 +143,7 @@ impl OwnChild {
             }
             thread::sleep(Duration::from_millis(5));
         };
-        Ok(Ended { status, lines: rest(&self.lines), errors: rest(&self.errors) })
+        Ok(Ended { status, usage: self.usage, lines: rest(&self.lines), errors: rest(&self.errors) })
     }
 
     /// How it ended, and the last thing it complained of.
@@ -145,15 +163,25 @@ fn hear_interrupts() {
     unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
 }
 
+impl OwnChild {
+    /// Sends a signal to it and to all that it started, as long as it has not been waited for: until then, the number of its
+    /// group cannot mean another one.
+    fn signal_all(&mut self, signal: Signal) {
+        if self.is_running() {
+            let _ = kill_process_group(Pid::from_child(&self.child), signal);
+        }
+    }
+}
+
 impl Drop for OwnChild {
     fn drop(&mut self) {
-        self.signal(Signal::TERM);
-        self.signal(Signal::CONT); // one that was stopped hears nothing before this
+        self.signal_all(Signal::TERM);
+        self.signal_all(Signal::CONT); // one that was stopped hears nothing before this
         let end = Instant::now() + GRACE;
         while self.is_running() && Instant::now() < end {
             thread::sleep(Duration::from_millis(2));
         }
-        let _ = self.child.kill();
+        self.signal_all(Signal::KILL);
         let _ = self.child.wait();
     }
 }
@@ -163,10 +191,64 @@ impl Drop for OwnChild {
 pub struct Ended {
     /// Its status.
     pub status: ExitStatus,
+    /// What it used; `None` when the kernel did not say.
+    pub usage: Option<Usage>,
     /// Lines of its standard output.
     pub lines: Vec<String>,
     /// Lines of its standard error.
     pub errors: Vec<String>,
+}
+
+/// What a program and the programs that it waited for have used, all together; the memory is that of the largest.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+pub struct Usage {
+    /// Processor time in the program.
+    pub user_s: f64,
+    /// Processor time in the kernel.
+    pub system_s: f64,
+    /// The most memory that was resident.
+    pub rss_peak_bytes: u64,
+    /// Page faults served from memory.
+    pub minor_faults: u64,
+    /// Page faults that waited for a disk.
+    pub major_faults: u64,
+}
+
+/// What our child `pid` used; `None` while it runs.
+///
+/// # Errors
+/// When somebody has waited for it already.
+fn usage_at_end(pid: u32) -> io::Result<Option<Usage>> {
+    // SAFETY: both structs are plain numbers, for which zero bytes are a value.
+    let (mut info, mut usage): (libc::siginfo_t, libc::rusage) = unsafe { std::mem::zeroed() };
+    // The wrapper of the C library has no place for the usage; the system call has. WNOWAIT leaves the child to be waited for.
+    // SAFETY: the two pointers are valid for writing and outlive the call, which writes one `siginfo_t` and one `rusage`.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_waitid,
+            libc::P_PID,
+            pid,
+            &raw mut info,
+            libc::WEXITED | libc::WNOHANG | libc::WNOWAIT,
+            &raw mut usage,
+        )
+    };
+    if done != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call has succeeded, so the record describes a child that ended, or is as zero as it was.
+    if unsafe { info.si_pid() } == 0 {
+        return Ok(None);
+    }
+    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+    let count = |number: libc::c_long| u64::try_from(number).unwrap_or(0);
+    Ok(Some(Usage {
+        user_s: seconds(usage.ru_utime),
+        system_s: seconds(usage.ru_stime),
+        rss_peak_bytes: count(usage.ru_maxrss) << 10,
+        minor_faults: count(usage.ru_minflt),
+        major_faults: count(usage.ru_majflt),
+    }))
 }
 
 /// "ended with status 2", "was ended by signal 9".
@@ -229,6 +311,22 @@ mod tests {
     }
 
     #[test]
+    fn what_a_dropped_program_started_is_gone_too() {
+        let mut child = shell("sleep 1000 & echo $!; wait");
+        let grandchild: u32 = child.line(SOON, &Stop::default()).unwrap().parse().unwrap();
+        assert!(exists(grandchild));
+        drop(child);
+        // Whoever adopts it waits for it when it comes to it.
+        let state = || std::fs::read_to_string(format!("/proc/{grandchild}/stat")).unwrap_or_default();
+        let is_gone = || state().is_empty() || state().contains(") Z ");
+        let end = Instant::now() + SOON;
+        while !is_gone() {
+            assert!(Instant::now() < end, "{}", state());
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    #[test]
     fn a_program_answers_and_its_last_words_are_heard() {
         let mut child = shell("read line; echo got $line; echo oh no >&2; exit 3");
         child.tell("this").unwrap();
@@ -247,6 +345,16 @@ mod tests {
         let ended = child.finish(SOON, &Stop::default()).unwrap();
         let ignored = u64::from_str_radix(ended.lines[0].split_whitespace().last().unwrap(), 16).unwrap();
         assert_eq!(ignored & 1 << (libc::SIGINT - 1), 0, "{ended:?}");
+    }
+
+    #[test]
+    fn what_a_program_and_its_children_used_is_known_after_its_end() {
+        let child = shell("head -c 64M /dev/zero | tail -c 64M >/dev/null; echo done");
+        let ended = child.finish(SOON, &Stop::default()).unwrap();
+        let usage = ended.usage.unwrap();
+        // tail holds 64 MiB, and each of its pages was touched first.
+        assert!(usage.rss_peak_bytes > 64 << 20 && usage.minor_faults > 100, "{usage:?}");
+        assert!(usage.user_s + usage.system_s > 0.0 && usage.user_s + usage.system_s < 20.0, "{usage:?}");
     }
 
     #[test]

@@ -79,6 +79,42 @@ pub fn huge_pages_in_use() -> Result<u64> {
     count.context("/proc/vmstat: no nr_anon_transparent_hugepages")
 }
 
+/// What the kernel has counted about huge pages of private memory since it started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VmCounters {
+    /// Page faults that got a huge page.
+    pub huge_faults: u64,
+    /// Page faults that wanted one and got a small page.
+    pub huge_faults_refused: u64,
+}
+
+impl VmCounters {
+    /// Its counts now.
+    ///
+    /// # Errors
+    /// When the kernel does not count.
+    pub fn now() -> Result<VmCounters> {
+        Ok(VmCounters::in_text(&fs::read_to_string("/proc/vmstat").context("cannot read /proc/vmstat")?))
+    }
+
+    /// What was counted since `before`.
+    pub const fn since(self, before: VmCounters) -> VmCounters {
+        VmCounters {
+            huge_faults: self.huge_faults.saturating_sub(before.huge_faults),
+            huge_faults_refused: self.huge_faults_refused.saturating_sub(before.huge_faults_refused),
+        }
+    }
+
+    /// A kernel without transparent huge pages has neither line.
+    fn in_text(text: &str) -> VmCounters {
+        let count = |name: &str| {
+            let mut lines = text.lines().filter_map(|line| line.split_once(' '));
+            lines.find(|(key, _)| *key == name).and_then(|(_, number)| number.trim().parse().ok()).unwrap_or(0)
+        };
+        VmCounters { huge_faults: count("thp_fault_alloc"), huge_faults_refused: count("thp_fault_fallback") }
+    }
+}
+
 /// The amount that a line such as `MemTotal:  24573144 kB` names; 0 when there is none.
 pub fn amount(text: &str, name: &str) -> Bytes {
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
@@ -95,6 +131,14 @@ mod tests {
         let text = "MemTotalX:  1 kB\nMemTotal:    24573144 kB\nSwapTotal: 0 kB\n";
         assert_eq!(amount(text, "MemTotal"), Bytes::kib(24_573_144));
         assert_eq!(amount(text, "MemFree"), Bytes(0));
+    }
+
+    #[test]
+    fn refused_huge_pages_are_not_mistaken_for_refused_charges() {
+        let before = VmCounters::in_text("thp_fault_alloc 5\nthp_fault_fallback_charge 9\nthp_fault_fallback 2\n");
+        assert_eq!(before, VmCounters { huge_faults: 5, huge_faults_refused: 2 });
+        let after = VmCounters { huge_faults: 8, huge_faults_refused: 2 };
+        assert_eq!(after.since(before), VmCounters { huge_faults: 3, huge_faults_refused: 0 });
     }
 
     #[test]

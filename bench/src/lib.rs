@@ -5,7 +5,8 @@
 //!
 //! - `pairs`, `table`, `plot`, `report`: from samples to a verdict, without I/O until the last step;
 //! - `host`, `warm_up`, `thp`, `place`, `stop`: the machine, and leaving it as it was;
-//! - `children`, `workload`, `masu`, `process`: the programs that are run and watched.
+//! - `children`, `workload`, `masu`, `process`: the programs that are run and watched;
+//! - `launch`, `side_by_side`: one program with its huge pages got in several ways.
 
 pub mod children;
 pub mod demo;
@@ -14,6 +15,7 @@ pub mod host;
 pub mod hot_pages;
 pub mod idle_cost;
 pub mod known_hot_set;
+pub mod launch;
 pub mod mapping;
 pub mod masu;
 pub mod pairs;
@@ -26,10 +28,15 @@ pub mod redis;
 pub mod report;
 pub mod scan;
 pub mod session;
+pub mod side_by_side;
 pub mod sparse;
+pub mod stacks;
+pub mod startup;
 pub mod stop;
+pub mod superpages;
 pub mod table;
 pub mod thp;
 pub mod torture;
+pub mod transpose;
 pub mod warm_up;
 pub mod workload;

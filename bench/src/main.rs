@@ -5,7 +5,9 @@ use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
 use bench::session::Session;
-use bench::{demo, idle_cost, known_hot_set, paper, redis, scan, sparse, torture};
+use bench::{
+    demo, idle_cost, known_hot_set, paper, redis, scan, sparse, stacks, startup, superpages, torture, transpose,
+};
 use clap::{Parser, Subcommand};
 
 /// Every published claim as a command, side by side with its baseline.
@@ -43,6 +45,14 @@ enum Bench {
     IdleCost(idle_cost::Options),
     /// A program that checks its own memory meanwhile
     Torture(torture::Options),
+    /// The Super Page paper's matrix transposition, over dimensions
+    Transpose(transpose::Options),
+    /// Programs with much memory, with huge pages got in several ways
+    Superpages(superpages::Options),
+    /// What `masu run` adds to a start and to a call
+    Startup(startup::Options),
+    /// Memory of a program with many threads
+    Stacks(stacks::Options),
     /// Two minutes with Redis, in one table
     Demo(demo::Options),
     /// All of them but the demo, one after the other, as they are published
@@ -50,7 +60,7 @@ enum Bench {
 }
 
 /// What `all` runs: hours on a small machine, most of them the paper's 400 rounds.
-const ALL: [&[&str]; 10] = [
+const ALL: [&[&str]; 14] = [
     &["scan"],
     &["known-hot-set"],
     &["sparse"],
@@ -59,6 +69,10 @@ const ALL: [&[&str]; 10] = [
     &["redis", "--dist", "uniform", "--gib", "4"],
     &["idle-cost"],
     &["torture"],
+    &["startup"],
+    &["stacks"],
+    &["transpose"],
+    &["superpages"],
     &["paper", "--rounds", "80"],
     &["paper", "--rounds", "400"],
 ];
@@ -98,6 +112,10 @@ fn one(session: &Session, bench: &Bench) -> Result<()> {
         Bench::Scan(options) => scan::run(session, options),
         Bench::IdleCost(options) => idle_cost::run(session, options),
         Bench::Torture(options) => torture::run(session, options),
+        Bench::Transpose(options) => transpose::run(session, options),
+        Bench::Superpages(options) => superpages::run(session, options),
+        Bench::Startup(options) => startup::run(session, options),
+        Bench::Stacks(options) => stacks::run(session, options),
         Bench::Demo(options) => demo::run(session, options),
         Bench::All => all(session),
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -71,6 +71,46 @@ pub struct AttachReport {
     pub what_if: Vec<serde_json::Value>,
 }
 
+/// What `masu run --report FILE --json` writes when the program has ended.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct RunReport {
+    /// How huge pages were asked for.
+    #[serde(default)]
+    pub huge: String,
+    /// How they were served in fact.
+    #[serde(default)]
+    pub served: String,
+    /// Huge pages by the kind of memory: heap, mmap, bss, stack, code.
+    #[serde(default)]
+    pub superpages: BTreeMap<String, Superpages>,
+    /// Huge pages split again because they were not used.
+    #[serde(default)]
+    pub demoted_windows: u64,
+    /// Memory that this returned.
+    #[serde(default)]
+    pub returned_bytes: u64,
+    /// What a reader should know.
+    #[serde(default)]
+    pub notes: Vec<String>,
+    /// All else that it says.
+    #[serde(flatten)]
+    pub rest: BTreeMap<String, serde_json::Value>,
+}
+
+/// What became of the windows of one kind of memory.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Superpages {
+    /// Windows for which a huge page was wanted.
+    pub reserved_windows: u64,
+    /// Of these, with a huge page.
+    pub allocated_windows: u64,
+    /// Of these, refused by the kernel.
+    pub failed_windows: u64,
+    /// Of these, once huge and split since.
+    pub downgraded_windows: u64,
+}
+
 /// What `masu pages --json` says.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PagesReport {
@@ -126,6 +166,28 @@ impl Masu {
             path.display()
         );
         Ok(Masu { path })
+    }
+
+    /// Whether this masu knows the command `run`.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn knows_run(&self) -> Result<bool> {
+        let mut command = Command::new(&self.path);
+        let output = command.args(["run", "--help"]).stdin(Stdio::null()).output();
+        Ok(output.with_context(|| format!("cannot start {}", self.path.display()))?.status.success())
+    }
+
+    /// `masu run` with further `arguments`, to which the program and what it is told are to be added. Where there is a
+    /// `report`, masu writes there what it did.
+    pub fn run(&self, arguments: &[&str], report: Option<&Path>) -> Command {
+        let mut command = Command::new(&self.path);
+        command.arg("run").args(arguments);
+        if let Some(report) = report {
+            command.arg("--report").arg(report).arg("--json");
+        }
+        command.arg("--");
+        command
     }
 
     /// Starts `masu attach PID --json` with further `arguments`.
@@ -218,9 +280,37 @@ fn last_object<T: DeserializeOwned>(text: &str) -> Result<T> {
     Ok(serde_json::from_value(last)?)
 }
 
+/// Reads the report that a `masu run` has left at `path`.
+///
+/// # Errors
+/// When there is none.
+pub fn run_report(path: &Path) -> Result<RunReport> {
+    let text = std::fs::read_to_string(path).context("masu run left no report")?;
+    let mut report: RunReport = last_object(&text).context("masu run left no report")?;
+    // Where the program lay is this machine's affair; what it was, the benchmark says itself.
+    report.rest.remove("command");
+    Ok(report)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_report_of_a_run_keeps_what_it_does_not_know() {
+        let text = r#"{"command":["true"],"huge":"touch","served":"hot","exit_status":0,"run_s":0.5,
+            "superpages":{"heap":{"reserved_windows":3,"allocated_windows":2,"failed_windows":1,"downgraded_windows":0}},
+            "notes":["static"]}"#;
+        let report: RunReport = last_object(text).unwrap();
+        assert_eq!((report.served.as_str(), report.superpages["heap"].failed_windows), ("hot", 1));
+        assert_eq!(report.rest["run_s"], 0.5);
+    }
+
+    #[test]
+    fn a_masu_without_the_command_run_is_told_from_one_with_it() {
+        assert!(!stand_in("exit 2").1.knows_run().unwrap());
+        assert!(stand_in("exit 0").1.knows_run().unwrap());
+    }
 
     #[test]
     fn the_last_report_counts_and_unknown_fields_are_passed_over() {

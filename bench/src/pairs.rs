@@ -100,6 +100,45 @@ impl Comparison {
     }
 }
 
+/// How far two conditions lie apart, where a ratio would say nothing: 5 ms are much beside `true` and little beside a compiler.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Difference {
+    /// Number of pairs.
+    pub pairs: usize,
+    /// Median of the baseline's samples.
+    pub baseline: f64,
+    /// Median of the other condition's samples.
+    pub this: f64,
+    /// Median of the paired differences, this − baseline.
+    pub difference: f64,
+    /// Lower end of the 95 % interval of `difference`.
+    pub difference_low: f64,
+    /// Upper end of the 95 % interval of `difference`.
+    pub difference_high: f64,
+}
+
+impl Difference {
+    /// Compares two equally long lists of samples, as [`Comparison::of`] does.
+    ///
+    /// `None` when the lists are empty, differ in length, or hold what is not a number.
+    pub fn of(baseline: &[f64], this: &[f64], random: &mut XorShift) -> Option<Difference> {
+        if baseline.len() != this.len() {
+            return None;
+        }
+        let differences: Vec<f64> = baseline.iter().zip(this).map(|(base, this)| this - base).collect();
+        let difference = median(&differences)?;
+        let (difference_low, difference_high) = bootstrap_interval(&differences, random)?;
+        Some(Difference {
+            pairs: differences.len(),
+            baseline: median(baseline)?,
+            this: median(this)?,
+            difference,
+            difference_low,
+            difference_high,
+        })
+    }
+}
+
 /// The middle value, or the mean of the two middle ones; `None` for nothing, or when one is not a number.
 pub fn median(values: &[f64]) -> Option<f64> {
     if values.is_empty() || values.iter().any(|value| value.is_nan()) {
@@ -121,11 +160,11 @@ fn paired_ratios(baseline: &[f64], this: &[f64]) -> Option<Vec<f64>> {
 }
 
 /// The middle 95 % of the medians of pairs drawn again.
-fn bootstrap_interval(ratios: &[f64], random: &mut XorShift) -> Option<(f64, f64)> {
-    let mut drawn = vec![0.0; ratios.len()];
+fn bootstrap_interval(values: &[f64], random: &mut XorShift) -> Option<(f64, f64)> {
+    let mut drawn = vec![0.0; values.len()];
     let mut medians = Vec::with_capacity(RESAMPLES);
     for _ in 0..RESAMPLES {
-        drawn.fill_with(|| ratios[random.below(ratios.len())]);
+        drawn.fill_with(|| values[random.below(values.len())]);
         medians.push(median(&drawn)?);
     }
     medians.sort_unstable_by(f64::total_cmp);
@@ -188,6 +227,16 @@ mod tests {
         assert_eq!(compare(&[1.0], &[1.0, 2.0]), None);
         assert_eq!(compare(&[0.0, 1.0], &[1.0, 1.0]), None);
         assert_eq!(compare(&[1.0, 1.0], &[f64::NAN, 1.0]), None);
+    }
+
+    #[test]
+    fn a_difference_is_that_of_pairs_and_not_of_medians() {
+        let found = Difference::of(&[1.0, 5.0, 9.0], &[2.0, 6.0, 20.0], &mut XorShift::seeded(1)).unwrap();
+        assert_eq!((found.difference, found.baseline, found.this), (1.0, 5.0, 6.0));
+        assert!(found.difference_low >= 1.0 && found.difference_high <= 11.0);
+        assert_eq!(Difference::of(&[], &[], &mut XorShift::seeded(1)), None);
+        assert_eq!(Difference::of(&[1.0], &[1.0, 2.0], &mut XorShift::seeded(1)), None);
+        assert_eq!(Difference::of(&[1.0], &[f64::NAN], &mut XorShift::seeded(1)), None);
     }
 
     #[test]

@@ -1,6 +1,10 @@
-//! Line charts as SVG: axes, ticks, a legend, and nothing that needs a library or a font file.
+//! Line charts as SVG: axes, ticks, a legend, and nothing that needs a library or a font file. Heat maps are beside it.
 
 use std::fmt::Write as _;
+
+mod heat_map;
+
+pub use heat_map::{HeatMap, heat_map};
 
 /// One line of a chart.
 #[derive(Clone, Debug)]

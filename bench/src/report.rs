@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::host::Host;
-use crate::pairs::{Better, Comparison};
+use crate::pairs::{Better, Comparison, Difference, Verdict};
 use crate::random::XorShift;
 use crate::table::Table;
 
@@ -64,6 +64,8 @@ pub enum Target {
     AtLeast(f64),
     /// This much or less.
     AtMost(f64),
+    /// Of a comparison: its interval touches 1, or lies on the good side of it.
+    NotWorse,
 }
 
 impl Target {
@@ -71,6 +73,7 @@ impl Target {
         match self {
             Target::AtLeast(bound) => value >= bound,
             Target::AtMost(bound) => value <= bound,
+            Target::NotWorse => false, // one value has no interval
         }
     }
 
@@ -78,8 +81,19 @@ impl Target {
         let (sign, bound) = match self {
             Target::AtLeast(bound) => ('≥', bound),
             Target::AtMost(bound) => ('≤', bound),
+            Target::NotWorse => return "target: not worse".into(),
         };
         format!("target {sign} {}: {}", unit(bound), if self.is_met(value) { "met" } else { "missed" })
+    }
+
+    /// As [`Target::print`], for the ratio of a comparison whose verdict is known.
+    fn print_ratio(self, found: &Comparison, verdict: Verdict) -> String {
+        match (self, verdict) {
+            (Target::NotWorse, Verdict::TooFewPairs) => "target: not worse".into(),
+            (Target::NotWorse, Verdict::Worse) => "target: not worse: missed".into(),
+            (Target::NotWorse, Verdict::Better | Verdict::NoDifference) => "target: not worse: met".into(),
+            _ => self.print(found.ratio, |bound| bound.to_string()),
+        }
     }
 }
 
@@ -105,6 +119,17 @@ struct Compared {
 }
 
 #[derive(Debug, Serialize)]
+struct Apart {
+    what: String,
+    versus: Versus,
+    unit: Unit,
+    target: Option<Target>,
+    difference: Option<Difference>,
+    baseline_samples: Vec<f64>,
+    this_samples: Vec<f64>,
+}
+
+#[derive(Debug, Serialize)]
 struct Figure {
     what: String,
     unit: Unit,
@@ -119,6 +144,7 @@ pub struct Report {
     title: String,
     host: Host,
     compared: Vec<Compared>,
+    apart: Vec<Apart>,
     figures: Vec<Figure>,
     tables: Vec<(String, Table)>,
     notes: Vec<String>,
@@ -134,6 +160,7 @@ impl Report {
             title: title.into(),
             host: host.clone(),
             compared: Vec::new(),
+            apart: Vec::new(),
             figures: Vec::new(),
             tables: Vec::new(),
             notes: Vec::new(),
@@ -173,6 +200,28 @@ impl Report {
         if let Some(last) = self.compared.last_mut() {
             last.target_ratio = Some(target);
         }
+    }
+
+    /// Adds a difference of paired samples, baseline first; the target is one for the difference.
+    pub fn differ(
+        &mut self,
+        what: &str,
+        unit: Unit,
+        versus: Versus,
+        samples: (&[f64], &[f64]),
+        target: Option<Target>,
+    ) {
+        let difference = Difference::of(samples.0, samples.1, &mut XorShift::seeded(1));
+        let (baseline_samples, this_samples) = (samples.0.to_vec(), samples.1.to_vec());
+        self.apart.push(Apart {
+            what: what.to_owned(),
+            versus,
+            unit,
+            target,
+            difference,
+            baseline_samples,
+            this_samples,
+        });
     }
 
     /// Adds a single figure; `None` where it could not be had.
@@ -242,6 +291,7 @@ impl Report {
             "unix_time_s": SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
             "host": self.host,
             "comparisons": self.compared,
+            "differences": self.apart,
             "figures": self.figures,
             "notes": self.notes,
             "samples": self.samples,
@@ -257,7 +307,33 @@ impl Report {
             }
             write!(f, "\n{table}")?;
         }
+        for group in self.apart.chunk_by(|a, b| a.versus == b.versus) {
+            let Versus { baseline, this } = group[0].versus;
+            let mut table = Table::new(["", baseline, this, "difference", "95 % interval", ""]);
+            for line in group {
+                table.row(line.cells());
+            }
+            write!(f, "\n{table}")?;
+        }
         Ok(())
+    }
+}
+
+impl Apart {
+    fn cells(&self) -> [String; 6] {
+        let Some(found) = &self.difference else {
+            let none = || "–".to_owned();
+            return [self.what.clone(), none(), none(), none(), none(), "not measured".into()];
+        };
+        let print = |value| self.unit.print(value);
+        [
+            self.what.clone(),
+            print(found.baseline),
+            print(found.this),
+            print(found.difference),
+            format!("{} … {}", print(found.difference_low), print(found.difference_high)),
+            self.target.map_or_else(String::new, |target| target.print(found.difference, print)),
+        ]
     }
 }
 
@@ -272,6 +348,7 @@ impl Compared {
             let none = || "–".to_owned();
             return [self.what.clone(), none(), none(), none(), none(), "not measured".into(), String::new()];
         };
+        let verdict = found.verdict(self.better);
         let wanted = if self.better == Better::More { "more is better" } else { "less is better" };
         [
             self.what.clone(),
@@ -279,15 +356,17 @@ impl Compared {
             self.unit.print(found.this),
             ratio(found.ratio),
             format!("{} … {}", ratio(found.ratio_low), ratio(found.ratio_high)),
-            format!("{wanted}: {}", found.verdict(self.better).words()),
-            self.target_ratio.map_or_else(String::new, |target| target.print(found.ratio, |bound| bound.to_string())),
+            format!("{wanted}: {}", verdict.words()),
+            self.target_ratio.map_or_else(String::new, |target| target.print_ratio(found, verdict)),
         ]
     }
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let pairs = self.compared.iter().filter_map(|line| line.comparison.map(|found| found.pairs)).max();
+        let compared = self.compared.iter().filter_map(|line| line.comparison.map(|found| found.pairs));
+        let apart = self.apart.iter().filter_map(|line| line.difference.map(|found| found.pairs));
+        let pairs = compared.chain(apart).max();
         writeln!(f, "{}", self.title)?;
         write!(f, "host: {}", self.host)?;
         match pairs {
@@ -380,6 +459,37 @@ settled   12.00 s        target ≤ 10.00 s: missed
 stall     not measured
 ";
         assert_eq!(report().to_string(), wanted);
+    }
+
+    #[test]
+    fn a_difference_has_its_unit_everywhere() {
+        let mut report = Report { compared: Vec::new(), figures: Vec::new(), ..report() };
+        let versus = Versus { baseline: "true", this: "masu run" };
+        let target = Some(Target::AtMost(5.0));
+        report.differ("start and end", Unit::Milliseconds, versus, (&[1.0; 6], &[4.0; 6]), target);
+        let wanted = "\
+                    true   masu run   difference         95 % interval
+start and end   1.000 ms   4.000 ms     3.000 ms   3.000 ms … 3.000 ms   target ≤ 5.000 ms: met
+";
+        let text = report.to_string();
+        assert!(text.contains("6 pairs, order ABBA") && text.ends_with(wanted), "{text}");
+    }
+
+    #[test]
+    fn what_must_not_be_worse_is_judged_by_its_interval() {
+        let cases: [(&[f64], &str); 4] = [
+            (&[0.9; 6], "not worse: missed"),
+            (&[0.9, 1.1, 0.9, 1.1, 0.9, 1.0], "not worse: met"),
+            (&[2.0; 6], "not worse: met"),
+            (&[2.0; 2], "target: not worse"),
+        ];
+        for (this, wanted) in cases {
+            let mut report = Report { compared: Vec::new(), ..report() };
+            let versus = Versus { baseline: "always", this: "touch" };
+            let baseline = vec![1.0; this.len()];
+            report.compare("x", Unit::PerSecond, Better::More, versus, (&baseline, this)).target(Target::NotWorse);
+            assert!(report.compared[0].cells()[6].ends_with(wanted), "{:?}", report.compared[0].cells());
+        }
     }
 
     #[test]

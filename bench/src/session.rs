@@ -73,6 +73,18 @@ impl Session {
         Ok(())
     }
 
+    /// Touches `bytes` of free memory once more, right before something that needs them: a host that backs memory lazily
+    /// also takes back what is free. Does nothing when we were told not to warm up.
+    ///
+    /// # Errors
+    /// When interrupted.
+    pub fn keep_warm(&self, bytes: Bytes) -> Result<()> {
+        if self.warm_up {
+            warm_up::run(bytes, &self.stop)?;
+        }
+        Ok(())
+    }
+
     /// Says what goes on, on a terminal and nowhere else.
     pub fn progress(&self, text: &str) {
         if std::io::stderr().is_terminal() {

@@ -14,6 +14,8 @@ pub const FOLDER: &str = "/sys/kernel/mm/transparent_hugepage";
 /// A setting of `enabled`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
+    /// No huge pages, whoever asks.
+    Never,
     /// Huge pages for every mapping.
     Always,
     /// Huge pages only where a program asks for them.
@@ -23,6 +25,7 @@ pub enum Mode {
 impl Mode {
     const fn word(self) -> &'static str {
         match self {
+            Mode::Never => "never",
             Mode::Always => "always",
             Mode::Madvise => "madvise",
         }

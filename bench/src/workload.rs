@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::children::OwnChild;
+use crate::children::{OwnChild, describe};
 use crate::place::{Place, Processors};
 use crate::stop::Stop;
 
@@ -39,7 +39,14 @@ impl Workload {
         ensure!(path.exists(), "{} is not built. Run `cargo build --release -p bench` first.", path.display());
         let mut command = Command::new(path);
         command.args(arguments);
-        let mut child = OwnChild::start(command, processors, place)?;
+        Workload::greet(OwnChild::start(command, processors, place)?, name, stop)
+    }
+
+    /// Waits until `child`, which runs the workload program `name`, is ready.
+    ///
+    /// # Errors
+    /// When it ends or says something else, or we are interrupted.
+    pub fn greet(mut child: OwnChild, name: &str, stop: &Stop) -> Result<Workload> {
         let line = child.line(READY_LIMIT, stop)?;
         let Some(rest) = line.strip_prefix("ready") else { bail!("{name} said `{line}` instead of `ready`") };
         Ok(Workload { ready: Reply(rest.to_owned()), child })
@@ -77,6 +84,18 @@ impl Workload {
         Ok(())
     }
 
+    /// Closes its input, at which it ends by itself, and waits for that.
+    ///
+    /// # Errors
+    /// When it does not end within `limit`, or badly, or we are interrupted.
+    pub fn end(mut self, limit: Duration, stop: &Stop) -> Result<()> {
+        self.child.close_input();
+        let ended = self.child.finish(limit, stop)?;
+        let complaint = ended.errors.last().map_or("no message", String::as_str);
+        ensure!(ended.status.success(), "a workload {}: {complaint}", describe(ended.status));
+        Ok(())
+    }
+
     /// Waits for the answer to a command sent before.
     ///
     /// # Errors
@@ -91,12 +110,17 @@ impl Workload {
 pub struct Reply(String);
 
 impl Reply {
+    /// A line that a workload printed.
+    pub fn of(line: &str) -> Reply {
+        Reply(line.to_owned())
+    }
+
     /// The number called `name`. Addresses are written as `0x…`.
     ///
     /// # Errors
     /// When there is none.
     pub fn number(&self, name: &str) -> Result<f64> {
-        self.word(name)?.parse().with_context(|| format!("`{}`: {name} is not a number", self.0))
+        self.text(name)?.parse().with_context(|| format!("`{}`: {name} is not a number", self.0))
     }
 
     /// The whole number or address called `name`.
@@ -104,12 +128,16 @@ impl Reply {
     /// # Errors
     /// When there is none.
     pub fn whole(&self, name: &str) -> Result<u64> {
-        let word = self.word(name)?;
+        let word = self.text(name)?;
         let parsed = word.strip_prefix("0x").map_or_else(|| word.parse(), |hex| u64::from_str_radix(hex, 16));
         parsed.with_context(|| format!("`{}`: {name} is not a whole number", self.0))
     }
 
-    fn word(&self, name: &str) -> Result<&str> {
+    /// The word called `name`, as it was printed.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn text(&self, name: &str) -> Result<&str> {
         let value = |word| str::split_once(word, '=').filter(|(key, _)| *key == name).map(|(_, value)| value);
         self.0.split_whitespace().find_map(value).with_context(|| format!("`{}` has no {name}", self.0))
     }
@@ -144,6 +172,12 @@ pub fn run(name: &str, body: impl FnOnce() -> Result<()>) -> std::process::ExitC
             std::process::ExitCode::from(2)
         }
     }
+}
+
+/// A position in memory, from a number that is kept in 64 bits everywhere.
+#[expect(clippy::cast_possible_truncation, reason = "masu runs on 64-bit machines only")]
+pub const fn place(at: u64) -> usize {
+    at as usize
 }
 
 /// The time that a command such as `run 2000` names, in milliseconds.

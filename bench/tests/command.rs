@@ -16,7 +16,9 @@ fn refusal(arguments: &[&str]) -> String {
 fn a_missing_masu_is_one_line_for_every_benchmark_that_needs_it() {
     let wanted = "masu-bench: /nowhere/masu: no such file. Build masu first with `cargo build --release`, or name it with \
                   --masu PATH.\n";
-    for name in ["redis", "paper", "sparse", "known-hot-set", "scan", "idle-cost", "torture", "demo", "all"] {
+    let attach = ["redis", "paper", "sparse", "known-hot-set", "scan", "idle-cost", "torture", "demo", "all"];
+    let run = ["transpose", "superpages", "startup", "stacks"];
+    for name in attach.into_iter().chain(run) {
         assert_eq!(refusal(&["--masu", "/nowhere/masu", name]), wanted, "{name}");
     }
 }
@@ -30,6 +32,10 @@ fn each_bad_value_has_its_own_line() {
             "masu-bench: --patterns zigzag: expected seq, rand, skew or skew-spread\n",
         ),
         (&["sparse", "--windows", "4"], "masu-bench: expected --windows 5 or more and --pairs 1 or more\n"),
+        (&["transpose", "--from", "9", "--to", "8"], "masu-bench: --from 9 --to 8: expected 2 or more, up to 32768\n"),
+        (&["superpages", "--size", "1MiB"], "masu-bench: --size 1.0 MiB: expected 8MiB or more\n"),
+        (&["startup", "--starts", "0"], "masu-bench: expected --starts and --pairs of 1 or more\n"),
+        (&["stacks", "--threads", "0"], "masu-bench: expected --threads and --pairs of 1 or more\n"),
         (&["idle-cost", "--mib", "0"], "masu-bench: --mib and --watch: expected at least 1\n"),
     ] {
         assert_eq!(refusal(arguments), wanted);
@@ -48,6 +54,36 @@ fn a_workload_refuses_what_it_cannot_do_and_ends_when_nobody_asks_any_more() {
     let output = workload("workload-sparse", &["--windows", "0"]);
     assert_eq!(String::from_utf8(output.stderr).unwrap(), "workload-sparse: --windows 0: expected at least 1\n");
     assert_eq!(output.status.code(), Some(2));
+    let output = workload("workload-chase", &["--size", "64"]);
+    let wanted = "workload-chase: --size 64 B: expected 4 KiB or more\n";
+    assert_eq!((String::from_utf8(output.stderr).unwrap().as_str(), output.status.code()), (wanted, Some(2)));
     let output = workload("workload-dense", &["--mib", "2"]);
     assert!(output.status.success() && output.stdout.starts_with(b"ready start=0x"));
+}
+
+#[test]
+fn the_same_work_gives_the_same_checksum_each_time() {
+    let lines = |name: &str, arguments: &[&str]| -> Vec<String> {
+        let output = Command::cargo_bin(name).unwrap().args(arguments).output().unwrap();
+        assert!(output.status.success(), "{name}: {output:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        let checksum = |line: &str| line.split(' ').find(|word| word.starts_with("checksum=")).unwrap().to_owned();
+        text.lines().map(checksum).collect()
+    };
+    let size = ["--size", "1MiB"];
+    for name in ["workload-gups", "workload-chase", "workload-join", "workload-graph"] {
+        let (once, again) = (lines(name, &size), lines(name, &size));
+        assert_eq!((once.len(), &once), (1, &again), "{name}");
+        assert_ne!(once, lines(name, &["--size", "2MiB"]), "{name}");
+    }
+    let dims = ["--dims", "8,9", "--cell-ms", "1"];
+    let once = lines("workload-transpose", &dims);
+    assert_eq!((once.len(), &once), (2, &lines("workload-transpose", &dims)));
+}
+
+#[test]
+fn threads_sleep_until_nobody_asks_any_more() {
+    let output = Command::cargo_bin("workload-stacks").unwrap().args(["--threads", "100"]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && text.starts_with("ready threads=100 pid="), "{text}");
 }

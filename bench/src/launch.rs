@@ -1,0 +1,341 @@
+//! Starting a program so that it gets its memory on huge pages in one of several ways, and seeing what came of it.
+//!
+//! | way | host's switch (THP) | how the program asks |
+//! |---|---|---|
+//! | `4k` | never | it cannot |
+//! | `always` | always | it need not |
+//! | `glibc` | madvise | `GLIBC_TUNABLES=glibc.malloc.hugetlb=1` |
+//! | `jemalloc` | madvise | another allocator is preloaded, with `thp:always` |
+//! | `touch` | madvise | `masu run --huge touch` |
+//! | `touch-stack` | madvise | `masu run --huge touch --stack` |
+//!
+//! The switch is turned for one run and put back after it. How many huge pages there were is counted on the whole host,
+//! since to ask for those of one process walks its page tables, which costs more the smaller its pages are.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::Serialize;
+
+use crate::children::{Ended, OwnChild, Usage, describe};
+use crate::host::{VmCounters, huge_pages_in_use};
+use crate::masu::{Masu, RunReport, run_report};
+use crate::place::Place;
+use crate::session::Session;
+use crate::thp::{Guard, Mode};
+
+/// A way in which a program gets huge pages, or gets none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Policy {
+    /// No huge pages at all.
+    #[value(name = "4k")]
+    #[serde(rename = "4k")]
+    Small,
+    /// The kernel gives them to everybody.
+    Always,
+    /// glibc's malloc asks for them.
+    Glibc,
+    /// jemalloc asks for them.
+    Jemalloc,
+    /// masu asks for them, at the first touch.
+    Touch,
+    /// The same, for stacks too.
+    TouchStack,
+}
+
+impl Policy {
+    /// Its name on the command line and in tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Policy::Small => "4k",
+            Policy::Always => "always",
+            Policy::Glibc => "glibc",
+            Policy::Jemalloc => "jemalloc",
+            Policy::Touch => "touch",
+            Policy::TouchStack => "touch-stack",
+        }
+    }
+
+    /// The host's switch while such a program runs.
+    const fn mode(self) -> Mode {
+        match self {
+            Policy::Small => Mode::Never,
+            Policy::Always => Mode::Always,
+            Policy::Glibc | Policy::Jemalloc | Policy::Touch | Policy::TouchStack => Mode::Madvise,
+        }
+    }
+
+    /// What `masu run` is told, when it is masu that starts the program.
+    pub const fn of_masu(self) -> Option<&'static [&'static str]> {
+        match self {
+            Policy::Touch => Some(&["--huge", "touch"]),
+            Policy::TouchStack => Some(&["--huge", "touch", "--stack"]),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A program and what it is told.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// Where it is, or its name on the PATH.
+    pub path: PathBuf,
+    /// What it is told.
+    pub arguments: Vec<OsString>,
+}
+
+impl Program {
+    /// The workload `name`, which lies beside this program.
+    ///
+    /// # Errors
+    /// When it is not built.
+    pub fn workload(name: &str, arguments: impl IntoIterator<Item = impl Into<OsString>>) -> Result<Program> {
+        let path = std::env::current_exe()?.with_file_name(name);
+        ensure!(path.exists(), "{} is not built. Run `cargo build --release -p bench` first.", path.display());
+        Ok(Program::at(path, arguments))
+    }
+
+    /// The program at `path`.
+    pub fn at(path: impl Into<PathBuf>, arguments: impl IntoIterator<Item = impl Into<OsString>>) -> Program {
+        Program { path: path.into(), arguments: arguments.into_iter().map(Into::into).collect() }
+    }
+
+    /// It, started by itself.
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(&self.path);
+        command.args(&self.arguments);
+        command
+    }
+
+    /// It, started by `masu run`.
+    pub fn under(&self, masu: &Masu, arguments: &[&str], report: Option<&Path>) -> Command {
+        let mut command = masu.run(arguments, report);
+        command.arg(&self.path).args(&self.arguments);
+        command
+    }
+}
+
+/// The ways that this host offers.
+#[derive(Debug)]
+pub struct Launcher {
+    masu: Option<Masu>,
+    jemalloc: Option<PathBuf>,
+    offered: Vec<Policy>,
+    skipped: Vec<String>,
+}
+
+/// A program that was started in one of the ways. Dropped, it is ended first, and then the host's switch is put back.
+#[derive(Debug)]
+pub struct Launched {
+    /// The program, or the `masu run` that watches over it.
+    pub child: OwnChild,
+    report: Option<tempfile::NamedTempFile>,
+    guard: Guard,
+}
+
+/// The host's switch, turned, and the file for masu's report. Dropped, the one is put back and the other removed.
+#[derive(Debug)]
+pub struct Held {
+    _report: Option<tempfile::NamedTempFile>,
+    _guard: Guard,
+}
+
+/// What one run of a program took.
+#[derive(Clone, Debug, Serialize)]
+pub struct Run {
+    /// From its start to its end.
+    pub run_s: f64,
+    /// What it used.
+    pub usage: Usage,
+    /// The most huge pages that the host had meanwhile, beyond those that it had before.
+    pub huge_pages_peak: u64,
+    /// Page faults that got a huge page, on the whole host.
+    pub huge_faults: u64,
+    /// Page faults that wanted a huge page and got a small one, on the whole host.
+    pub huge_faults_refused: u64,
+    /// What masu says about it.
+    pub report: Option<RunReport>,
+    /// What it printed.
+    #[serde(skip)]
+    pub lines: Vec<String>,
+}
+
+/// Where Debian's libjemalloc2 and others put it.
+const JEMALLOC: [&str; 3] =
+    ["/usr/lib/x86_64-linux-gnu/libjemalloc.so.2", "/usr/lib64/libjemalloc.so.2", "/usr/lib/libjemalloc.so.2"];
+
+/// How often huge pages are counted while a program runs.
+const EVERY: Duration = Duration::from_millis(20);
+
+impl Launcher {
+    /// Finds out which of the `wanted` ways this host offers.
+    ///
+    /// # Errors
+    /// When masu is wanted and is not built, or nothing is left.
+    pub fn offering(session: &Session, wanted: &[Policy]) -> Result<Launcher> {
+        let needs_masu = wanted.iter().any(|policy| policy.of_masu().is_some());
+        let masu = if needs_masu { Some(session.masu()?) } else { None };
+        let knows_run = masu.as_ref().map_or(Ok(false), Masu::knows_run)?;
+        let jemalloc = JEMALLOC.iter().map(PathBuf::from).find(|path| path.exists());
+        let (mut offered, mut skipped) = (Vec::new(), Vec::new());
+        for &policy in wanted {
+            let obstacle = match policy {
+                _ if offered.contains(&policy) => continue,
+                Policy::Jemalloc if jemalloc.is_none() => {
+                    Some("libjemalloc.so.2 is not installed (Debian: libjemalloc2)")
+                }
+                Policy::Touch | Policy::TouchStack if !knows_run => Some("this masu does not know the command `run`"),
+                _ => None,
+            };
+            match obstacle {
+                Some(reason) => skipped.push(format!("skipped: {policy}: {reason}")),
+                None => offered.push(policy),
+            }
+        }
+        ensure!(!offered.is_empty(), "nothing to measure\n    {}", skipped.join("\n    "));
+        Ok(Launcher { masu, jemalloc, offered, skipped })
+    }
+
+    /// What is offered, in the order in which it was wanted.
+    pub fn offered(&self) -> &[Policy] {
+        &self.offered
+    }
+
+    /// What is not, with the reason.
+    pub fn skipped(&self) -> &[String] {
+        &self.skipped
+    }
+
+    /// Starts `program` in the way `policy`.
+    ///
+    /// # Errors
+    /// When it cannot be started, or the host's switch cannot be turned.
+    pub fn start(&self, session: &Session, policy: Policy, program: &Program) -> Result<Launched> {
+        let guard = Guard::turn(policy.mode())?;
+        let mut report = None;
+        let mut command = match (policy.of_masu(), &self.masu) {
+            (Some(arguments), Some(masu)) => {
+                let file = tempfile::NamedTempFile::new().context("cannot make a file for masu's report")?;
+                let command = program.under(masu, arguments, Some(file.path()));
+                report = Some(file);
+                command
+            }
+            (Some(_), None) => bail!("{policy} is not offered here"),
+            (None, _) => program.command(),
+        };
+        // What the caller's environment says about any of this would make two ways alike.
+        for name in ["GLIBC_TUNABLES", "LD_PRELOAD", "MALLOC_CONF"] {
+            command.env_remove(name);
+        }
+        match (policy, &self.jemalloc) {
+            (Policy::Glibc, _) => _ = command.env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"),
+            (Policy::Jemalloc, Some(library)) => {
+                command.env("LD_PRELOAD", library).env("MALLOC_CONF", "thp:always");
+            }
+            _ => {}
+        }
+        let child = OwnChild::start(command, &session.processors, Place::Anywhere)?;
+        Ok(Launched { child, report, guard })
+    }
+
+    /// Runs `program` in the way `policy` to its end.
+    ///
+    /// # Errors
+    /// When it cannot be started, fails, does not end within `limit`, or we are interrupted.
+    pub fn run(&self, session: &Session, policy: Policy, program: &Program, limit: Duration) -> Result<Run> {
+        let name = program.path.display();
+        let (huge_before, before) = (huge_pages_in_use()?, VmCounters::now()?);
+        let begun = Instant::now();
+        let mut launched = self.start(session, policy, program)?;
+        let (mut huge_peak, mut next) = (0, begun);
+        while launched.child.is_running() {
+            session.stop.check()?;
+            ensure!(begun.elapsed() < limit, "{name} ({policy}) did not end within {} s", limit.as_secs());
+            if Instant::now() >= next {
+                huge_peak = huge_peak.max(huge_pages_in_use()?);
+                next = Instant::now() + EVERY;
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        let run_s = begun.elapsed().as_secs_f64();
+        let counted = VmCounters::now()?.since(before);
+        let (Ended { status, usage, lines, errors }, report) = launched.end(session)?;
+        if !status.success() {
+            let said = errors.into_iter().rfind(|line| !line.trim().is_empty()).unwrap_or_else(|| "no message".into());
+            bail!("{name} ({policy}) {}: {said}", describe(status));
+        }
+        Ok(Run {
+            run_s,
+            usage: usage.with_context(|| format!("the kernel does not say what {name} used"))?,
+            huge_pages_peak: huge_peak.saturating_sub(huge_before),
+            huge_faults: counted.huge_faults,
+            huge_faults_refused: counted.huge_faults_refused,
+            report,
+            lines,
+        })
+    }
+}
+
+impl Launched {
+    /// The program, and what must be held until it has ended.
+    pub fn split(self) -> (OwnChild, Held) {
+        (self.child, Held { _report: self.report, _guard: self.guard })
+    }
+
+    /// Takes what is left of a program that has ended: its status and output, and what masu says about it.
+    ///
+    /// # Errors
+    /// When we are interrupted, or masu left no report although the program went well.
+    fn end(self, session: &Session) -> Result<(Ended, Option<RunReport>)> {
+        let Launched { child, report, guard: _guard } = self;
+        let ended = child.finish(Duration::ZERO, &session.stop)?;
+        let report = match report {
+            Some(file) if ended.status.success() => Some(run_report(file.path())?),
+            _ => None,
+        };
+        Ok((ended, report))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::ValueEnum as _;
+
+    use super::*;
+
+    #[test]
+    fn a_way_is_named_alike_on_the_command_line_in_tables_and_in_saved_samples() {
+        for policy in Policy::value_variants() {
+            assert_eq!(Policy::from_str(policy.name(), false), Ok(*policy));
+            assert_eq!(serde_json::to_value(policy).unwrap(), policy.name());
+        }
+    }
+
+    #[test]
+    fn only_masu_is_told_anything_before_the_program() {
+        let program = Program::at("/bin/true", ["-x"]);
+        let words = |command: &Command| -> Vec<String> {
+            command.get_args().map(|word| word.to_string_lossy().into_owned()).collect()
+        };
+        assert_eq!(words(&program.command()), ["-x"]);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("masu");
+        std::fs::write(&path, "").unwrap();
+        let masu = Masu::locate(Some(&path)).unwrap();
+        let command = program.under(&masu, Policy::TouchStack.of_masu().unwrap(), Some(Path::new("r")));
+        let wanted = ["run", "--huge", "touch", "--stack", "--report", "r", "--json", "--", "/bin/true", "-x"];
+        assert_eq!(words(&command), wanted);
+    }
+}

@@ -1,0 +1,176 @@
+//! The programs that `masu-bench superpages` runs, and what each of them needs.
+
+use std::fmt;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use quantities::Bytes;
+use serde::Serialize;
+
+use super::tools::{self, Missing};
+use crate::launch::Program;
+
+/// One of the programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Job {
+    /// Random updates of one table.
+    Gups,
+    /// A pointer chase.
+    Chase,
+    /// A hash join.
+    Join,
+    /// Breadth-first search and PageRank.
+    Graph,
+    /// SQLite, with a database in memory.
+    Sqlite,
+    /// NumPy, with large arrays.
+    Numpy,
+    /// A Java program.
+    Jvm,
+    /// A Go program.
+    Go,
+}
+
+/// A program that can be run.
+#[derive(Debug)]
+pub struct Ready {
+    /// It.
+    pub program: Program,
+    /// About how much memory it takes.
+    pub memory: Bytes,
+}
+
+const SQL: &str = include_str!("../../workloads/sqlite/keys.sql");
+const NUMPY: &str = include_str!("../../workloads/numpy/arrays.py");
+const GO: [(&str, &str); 2] =
+    [("main.go", include_str!("../../workloads/go/main.go")), ("go.mod", include_str!("../../workloads/go/go.mod"))];
+const JAVA: &str = include_str!("../../workloads/jvm/RandomAccess.java");
+
+/// Memory of one row of the SQL, with what the page around it takes.
+const ROW_BYTES: u64 = 256;
+
+impl Job {
+    /// What it does.
+    pub const fn what(self) -> &'static str {
+        match self {
+            Job::Gups => "random updates all over one table",
+            Job::Chase => "a pointer chase through cache lines",
+            Job::Join => "a hash join, build and probe",
+            Job::Graph => "breadth-first search and PageRank on a skewed graph",
+            Job::Sqlite => "SQLite in memory, inserts and selects in random order",
+            Job::Numpy => "NumPy: gather, sort, count and transpose",
+            Job::Jvm => "a Java program: random updates of arrays, look-ups in a map",
+            Job::Go => "a Go program, static: random updates of a slice, look-ups in a map",
+        }
+    }
+
+    /// Builds what must be built, in `folder`, for a program of about `size`.
+    ///
+    /// # Errors
+    /// When something that is installed does not work. What is not installed is no error.
+    pub fn prepare(self, size: Bytes, folder: &Path) -> Result<Result<Ready, Missing>> {
+        let ours = |name: &str, memory: Bytes| -> Result<Result<Ready, Missing>> {
+            let program = Program::workload(name, ["--size".to_owned(), size.0.to_string()])?;
+            Ok(Ok(Ready { program, memory }))
+        };
+        match self {
+            Job::Gups => ours("workload-gups", size),
+            Job::Chase => ours("workload-chase", size),
+            Job::Join => ours("workload-join", size),
+            Job::Graph => ours("workload-graph", size),
+            Job::Sqlite => Ok(sqlite(size.scaled(0.125), folder)?),
+            Job::Numpy => Ok(numpy(size, folder)?),
+            Job::Jvm => Ok(jvm(size, folder)?),
+            Job::Go => Ok(go(size.scaled(0.5), folder)?),
+        }
+    }
+}
+
+impl fmt::Display for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Job::Gups => "gups",
+            Job::Chase => "chase",
+            Job::Join => "join",
+            Job::Graph => "graph",
+            Job::Sqlite => "sqlite",
+            Job::Numpy => "numpy",
+            Job::Jvm => "jvm",
+            Job::Go => "go",
+        })
+    }
+}
+
+fn sqlite(memory: Bytes, folder: &Path) -> Result<Result<Ready, Missing>> {
+    let Some(path) = tools::on_path("sqlite3") else {
+        return Ok(Err(Missing("sqlite3 is not installed (Debian: sqlite3)")));
+    };
+    let rows = 1u64 << (memory.0 / ROW_BYTES).max(1).ilog2();
+    let script = folder.join("keys.sql");
+    fs::write(&script, SQL.replace("ROWS", &rows.to_string())).context("cannot write the SQL")?;
+    let program = Program::at(path, ["-batch", "-bail", "-init", "/dev/null", ":memory:"]);
+    let read = format!(".read {}", script.display());
+    let arguments = program.arguments.into_iter().chain([read.into()]);
+    Ok(Ok(Ready { program: Program::at(program.path, arguments), memory }))
+}
+
+fn numpy(memory: Bytes, folder: &Path) -> Result<Result<Ready, Missing>> {
+    // Debian's own Python, which finds Debian's NumPy; one that stands before it on the PATH may not.
+    let candidates = [Some(Path::new("/usr/bin/python3").to_owned()), tools::on_path("python3")];
+    let has_numpy = |path: &std::path::PathBuf| tools::succeeds(path, &["-c", "import numpy"]);
+    let Some(python) = candidates.into_iter().flatten().find(has_numpy) else {
+        return Ok(Err(Missing("no python3 with NumPy is installed (Debian: python3-numpy)")));
+    };
+    let script = folder.join("arrays.py");
+    fs::write(&script, NUMPY).context("cannot write the Python program")?;
+    let program = Program::at(python, [script.into_os_string(), memory.0.to_string().into()]);
+    Ok(Ok(Ready { program, memory }))
+}
+
+fn jvm(memory: Bytes, folder: &Path) -> Result<Result<Ready, Missing>> {
+    let java = match tools::compile_java(folder, "RandomAccess", JAVA)? {
+        Ok(java) => java,
+        Err(missing) => return Ok(Err(missing)),
+    };
+    // The heap has twice what the program fills, as is usual; so it is filled to half of `memory`.
+    let heap = format!("-Xmx{}m", (memory.0 >> 20).max(512));
+    let arguments = [heap, "-cp".into(), folder.display().to_string(), "RandomAccess".into()];
+    let filled = memory.scaled(0.5).0.to_string();
+    Ok(Ok(Ready { program: Program::at(java, arguments.into_iter().chain([filled])), memory }))
+}
+
+fn go(memory: Bytes, folder: &Path) -> Result<Result<Ready, Missing>> {
+    let program = match tools::build_go(folder, "random-access", &GO)? {
+        Ok(path) => path,
+        Err(missing) => return Ok(Err(missing)),
+    };
+    Ok(Ok(Ready { program: Program::at(program, [memory.0.to_string()]), memory }))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::ValueEnum as _;
+
+    use super::*;
+
+    #[test]
+    fn a_program_is_named_alike_everywhere() {
+        for job in Job::value_variants() {
+            assert_eq!(Job::from_str(&job.to_string(), false), Ok(*job));
+            assert_eq!(serde_json::to_value(job).unwrap(), job.to_string());
+        }
+    }
+
+    #[test]
+    fn no_place_for_the_rows_is_left_over_in_the_sql() {
+        // The factors are odd, and so map a power of two onto itself.
+        for factor in [2_654_435_761u64, 40_503, 2_246_822_519] {
+            assert!(SQL.contains(&factor.to_string()) && factor % 2 == 1);
+        }
+        let code: String = SQL.lines().filter(|line| !line.starts_with("--")).collect();
+        assert_eq!(code.matches("ROWS").count(), 6);
+        assert!(!code.replace("ROWS", "8").contains("ROWS"));
+    }
+}

@@ -1,0 +1,3 @@
+module masu/random-access
+
+go 1.19
