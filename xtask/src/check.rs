@@ -13,7 +13,7 @@ use anyhow::{Result, ensure};
 
 use crate::command::{cargo, run, watch};
 use crate::tally::Tally;
-use crate::{bpf, header_check, man};
+use crate::{bpf, header_check, man, workspace};
 use source::Source;
 
 /// A rule of the house that a line breaks.
@@ -63,12 +63,20 @@ pub fn rules() -> Result<()> {
     Ok(())
 }
 
+/// The library that is loaded into programs: a workspace of its own.
+const PRELOAD: &str = "crates/libmasu/preload/Cargo.toml";
+
 fn format() -> Result<()> {
-    run(cargo().args(["fmt", "--all", "--check"]))
+    run(cargo().args(["fmt", "--all", "--check"]))?;
+    run(cargo().args(["fmt", "--check", "--manifest-path", PRELOAD]))
 }
 
 fn lints() -> Result<()> {
-    run(cargo().args(["clippy", "--quiet", "--workspace", "--all-targets", "--", "--deny", "warnings"]))
+    run(cargo().args(["clippy", "--quiet", "--workspace", "--all-targets", "--", "--deny", "warnings"]))?;
+    let target = workspace::target().join("preload-lints");
+    let mut command = cargo();
+    command.args(["clippy", "--quiet", "--release", "--manifest-path", PRELOAD, "--target-dir"]);
+    run(command.arg(target).args(["--", "--deny", "warnings"]))
 }
 
 fn documents() -> Result<()> {

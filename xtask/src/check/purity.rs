@@ -68,10 +68,14 @@ const PURE: &[(&str, &str)] = &[
     ("crates/access", "src/estimate.rs"),
     ("crates/access", "src/map.rs"),
     ("crates/access", "src/rung.rs"),
+    ("crates/hugepages", "src/count/kind.rs"),
+    ("crates/hugepages", "src/count/rule.rs"),
     ("crates/hugepages", "src/observe.rs"),
     ("crates/hugepages", "src/pace.rs"),
     ("crates/hugepages", "src/refusal.rs"),
     ("crates/hugepages", "src/standing.rs"),
+    ("crates/libmasu", "src/settings.rs"),
+    ("crates/masu", "src/run/sizes.rs"),
 ];
 
 fn is_pure(source: &Source) -> bool {
