@@ -45,15 +45,12 @@ use crate::toy::{Mapping, ToyProcess};
 /// What goes wrong in a test; any error with words turns into it.
 type Outcome = Result<(), libtest_mimic::Failed>;
 
-/// Huge pages come only by order (or by a program's own wish) until this is dropped.
-fn no_automatic_huge_pages() -> std::io::Result<Knob> {
-    Knob::turn("/sys/kernel/mm/transparent_hugepage/enabled", "madvise")
-}
-
-/// khugepaged makes no window huge that has pages missing, until this is dropped. By default it fills up what was asked to be
-/// huge, some windows every ten seconds, and so undoes what is given back.
-fn khugepaged_fills_nothing_up() -> std::io::Result<Knob> {
-    Knob::turn("/sys/kernel/mm/transparent_hugepage/khugepaged/max_ptes_none", "0")
+/// Huge pages come only by order (or by a program's own wish) until this is dropped: nobody is given any, and khugepaged
+/// makes no window huge that has pages missing. By default it fills up what was asked to be huge, some windows every ten
+/// seconds, and so undoes what is given back.
+fn no_automatic_huge_pages() -> std::io::Result<[Knob; 2]> {
+    let huge_pages = |file| format!("/sys/kernel/mm/transparent_hugepage/{file}");
+    Ok([Knob::turn(huge_pages("enabled"), "madvise")?, Knob::turn(huge_pages("khugepaged/max_ptes_none"), "0")?])
 }
 
 /// Which pages of the mapping are in memory, by number.

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::command::masu;
 use super::programs::{Running, Said};
-use super::{Outcome, khugepaged_fills_nothing_up, no_automatic_huge_pages};
+use super::{Outcome, no_automatic_huge_pages};
 use crate::knob::Knob;
 use crate::live::Live;
 use crate::program;
@@ -291,7 +291,6 @@ pub fn half_of_a_window_can_go_and_the_rest_stays(_: &Live) -> Outcome {
 /// A quarter of 512 MiB is touched, thinly: within seconds it takes hardly more than with small pages.
 pub fn what_is_touched_thinly_comes_back_within_seconds(live: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
-    let _still = khugepaged_fills_nothing_up()?;
     let report = Report::new("thin");
     let counted = lines(&said(&mut run_program(&["--report", report.path(), "--json"], &["thin", "256"])?)?)?;
     let number = |name: &str| counted.get(name).and_then(|text| text.parse::<f64>().ok()).unwrap_or(f64::NAN);

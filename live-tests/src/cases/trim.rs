@@ -9,7 +9,7 @@ use linux::facts::HostFacts;
 use quantities::{Fraction, NonZeroFraction, Pages};
 
 use super::collapse::collapse;
-use super::{Outcome, huge_bytes, khugepaged_fills_nothing_up, no_automatic_huge_pages, present_pages};
+use super::{Outcome, huge_bytes, no_automatic_huge_pages, present_pages};
 use crate::live::Live;
 use crate::toy::{Backing, Mapping, ToyProcess};
 
@@ -81,7 +81,6 @@ fn own_pages(toy: &ToyProcess, heap: Mapping) -> Result<u64> {
 /// 64 of 512 pages of each window are written: the rest comes back, to a tenth of what small pages would take.
 pub fn thin_windows_shrink_to_what_was_touched_and_keep_their_content(live: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
-    let _still = khugepaged_fills_nothing_up()?;
     let mut toy = ToyProcess::start()?;
     let heap = advised(&mut toy, 16)?;
     toy.write(heap.all().every(8), 7)?;
@@ -111,7 +110,6 @@ pub fn thin_windows_shrink_to_what_was_touched_and_keep_their_content(live: &Liv
 /// Beside thin ones, of which only as many are split as must be.
 pub fn dense_windows_are_left_as_they_are(live: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
-    let _still = khugepaged_fills_nothing_up()?;
     let mut toy = ToyProcess::start()?;
     let dense = advised(&mut toy, 4)?;
     let thin = advised(&mut toy, 4)?;
@@ -134,7 +132,6 @@ pub fn dense_windows_are_left_as_they_are(live: &Live) -> Outcome {
 /// A page every few milliseconds, from the first to the last.
 pub fn a_window_is_not_split_while_it_is_being_filled(live: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
-    let _still = khugepaged_fills_nothing_up()?;
     let mut toy = ToyProcess::start()?;
     let heap = advised(&mut toy, 1)?;
     toy.write(heap.page(0), 7)?;
@@ -162,7 +159,6 @@ pub fn a_window_is_not_split_while_it_is_being_filled(live: &Live) -> Outcome {
 /// To the byte, wherever it is.
 pub fn a_single_byte_anywhere_makes_a_page_not_zero(live: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
-    let _still = khugepaged_fills_nothing_up()?;
     let mut toy = ToyProcess::start()?;
     let heap = advised(&mut toy, 1)?;
     let window = heap.windows()[0];
@@ -187,7 +183,6 @@ pub fn a_single_byte_anywhere_makes_a_page_not_zero(live: &Live) -> Outcome {
 /// What is not huge is not read, so that nothing comes into memory by looking.
 pub fn looking_brings_nothing_into_memory(live: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
-    let _still = khugepaged_fills_nothing_up()?;
     let mut toy = ToyProcess::start()?;
     let heap = toy.map(Backing::Anonymous, 3)?;
     toy.write(heap.page(5), 7)?;
@@ -212,7 +207,6 @@ pub fn looking_brings_nothing_into_memory(live: &Live) -> Outcome {
 /// Splitting what a fork shares would copy nothing and return nothing; locked memory does not split.
 pub fn windows_that_a_fork_shares_and_locked_ones_are_left_alone(live: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
-    let _still = khugepaged_fills_nothing_up()?;
     let mut toy = ToyProcess::start()?;
     let heap = advised(&mut toy, 2)?;
     toy.write(heap.all().every(8), 7)?;
@@ -246,7 +240,6 @@ pub fn windows_that_a_fork_shares_and_locked_ones_are_left_alone(live: &Live) ->
 /// With small pages it would not be huge again before khugepaged came by.
 pub fn a_window_that_fills_up_after_it_was_split_is_promoted_again(live: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
-    let _still = khugepaged_fills_nothing_up()?;
     if !returns_memory(live) {
         return Ok(());
     }
@@ -269,7 +262,6 @@ pub fn a_window_that_fills_up_after_it_was_split_is_promoted_again(live: &Live) 
 /// The process stays, its memory does not; then neither.
 pub fn a_program_that_execs_is_trimmed_anew_and_one_that_ends_is_gone(live: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
-    let _still = khugepaged_fills_nothing_up()?;
     let mut toy = ToyProcess::start()?;
     let heap = advised(&mut toy, 2)?;
     toy.write(heap.all().every(8), 7)?;
@@ -295,7 +287,6 @@ pub fn a_program_that_execs_is_trimmed_anew_and_one_that_ends_is_gone(live: &Liv
 /// No bound on the machine: a bound on the ratio. A sample must be worth taking.
 pub fn what_a_look_and_a_count_cost(live: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
-    let _still = khugepaged_fills_nothing_up()?;
     let mut toy = ToyProcess::start()?;
     let heap = advised(&mut toy, 64)?;
     toy.write(heap.all().every(8), 7)?;
