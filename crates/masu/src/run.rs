@@ -200,6 +200,7 @@ fn fill(report: &mut Report, seen: Seen, notes: Vec<String>, outcome: Result<Opt
     report.aligned_mappings = seen.aligned;
     report.demoted_windows = seen.demoted;
     report.returned_bytes = seen.returned;
+    report.promoted_windows = seen.promoted_again;
     report.reserved_ever_windows = seen.reserved_ever;
     report.rss_peak_bytes = report.rss_peak_bytes.max(seen.rss_peak);
     report.notes = notes;
@@ -209,7 +210,7 @@ fn fill(report: &mut Report, seen: Seen, notes: Vec<String>, outcome: Result<Opt
     match outcome {
         Ok(None) => {}
         Ok(Some(outcome)) => {
-            report.promoted_windows = outcome.promoted;
+            report.promoted_windows += outcome.promoted;
             report.demoted_windows += outcome.demoted;
             report.returned_bytes += outcome.returned;
             if outcome.not_served > 0 {

@@ -92,9 +92,9 @@ pub(super) fn detached() -> Result<(), Wrong> {
     Ok(())
 }
 
-/// Shuts itself in with the few calls that it makes itself, and ends.
+/// Shuts itself in with the few calls that it makes itself, forks, and ends.
 pub(super) fn boxed() -> Result<(), Wrong> {
-    const ALLOWED: [i64; 7] = [
+    const ALLOWED: [i64; 11] = [
         libc::SYS_read,
         libc::SYS_write,
         libc::SYS_brk,
@@ -102,6 +102,10 @@ pub(super) fn boxed() -> Result<(), Wrong> {
         libc::SYS_munmap,
         libc::SYS_sigaltstack,
         libc::SYS_exit_group,
+        libc::SYS_clone,
+        libc::SYS_set_robust_list,
+        libc::SYS_rt_sigprocmask,
+        libc::SYS_wait4,
     ];
     let statement = |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter {
         code: u16::try_from(code).unwrap_or_default(),
@@ -127,6 +131,19 @@ pub(super) fn boxed() -> Result<(), Wrong> {
     let memory = Memory::map(4 * MIB, READ_WRITE, PRIVATE)?;
     memory.fill(1, 64);
     memory.unmap()?;
+    // SAFETY: the child of a process with one thread, which ends at once; the parent waits for it.
+    let status = unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            libc::_exit(0);
+        }
+        let mut status = -1;
+        libc::waitpid(child, &raw mut status, 0);
+        status
+    };
+    if status != 0 {
+        return Err(format!("the child ended with {status}").into());
+    }
     println!("boxed=1");
     // SAFETY: ends the program by the C library's exit, with all that was registered for it.
     unsafe { libc::exit(0) }

@@ -14,6 +14,12 @@ unsafe extern "C" {
     fn __errno_location() -> *mut c_int;
 }
 
+/// A number of a program's as wide as a register: the upper half of what a caller passed as an int may hold anything, and
+/// the kernel reads all of it.
+fn wide(number: c_int) -> c_long {
+    c_long::from(number)
+}
+
 /// Keeps errno as it is over calls whose failure is nobody's business.
 pub fn keeping_errno<T>(work: impl FnOnce() -> T) -> T {
     // SAFETY: the address of this thread's errno, valid as long as the thread.
@@ -38,7 +44,7 @@ pub fn errno() -> c_int {
 /// As mmap(2): with MAP_FIXED, what lies there is gone.
 pub unsafe fn mmap(start: usize, bytes: usize, protection: c_int, flags: c_int, fd: c_int, offset: i64) -> c_long {
     // SAFETY: the caller's.
-    unsafe { libc::syscall(libc::SYS_mmap, start, bytes, protection, flags, fd, offset) }
+    unsafe { libc::syscall(libc::SYS_mmap, start, bytes, wide(protection), wide(flags), wide(fd), offset) }
 }
 
 /// munmap(2).
@@ -56,7 +62,7 @@ pub unsafe fn munmap(start: usize, bytes: usize) {
 /// As mremap(2).
 pub unsafe fn mremap(old: usize, old_bytes: usize, bytes: usize, flags: c_int, place: usize) -> c_long {
     // SAFETY: the caller's.
-    unsafe { libc::syscall(libc::SYS_mremap, old, old_bytes, bytes, flags, place) }
+    unsafe { libc::syscall(libc::SYS_mremap, old, old_bytes, bytes, wide(flags), place) }
 }
 
 /// mprotect(2). True if it was done.
@@ -65,14 +71,14 @@ pub unsafe fn mremap(old: usize, old_bytes: usize, bytes: usize, flags: c_int, p
 /// Nothing is using that memory in a way that is forbidden from then on.
 pub unsafe fn mprotect(start: usize, bytes: usize, protection: c_int) -> bool {
     // SAFETY: the caller's.
-    unsafe { libc::syscall(libc::SYS_mprotect, start, bytes, protection) == 0 }
+    unsafe { libc::syscall(libc::SYS_mprotect, start, bytes, wide(protection)) == 0 }
 }
 
 /// Advice that changes no content: MADV_HUGEPAGE, MADV_COLLAPSE, MADV_POPULATE_*. True if it was taken.
 pub fn advise(start: usize, bytes: usize, advice: c_int) -> bool {
     debug_assert!(!matches!(advice, libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_REMOVE));
     // SAFETY: such advice changes how memory is backed and never what it holds, wherever it is.
-    unsafe { libc::syscall(libc::SYS_madvise, start, bytes, advice) == 0 }
+    unsafe { libc::syscall(libc::SYS_madvise, start, bytes, wide(advice)) == 0 }
 }
 
 /// This process.

@@ -50,6 +50,11 @@ impl State {
         self.seat.store(NO_SEAT, Relaxed);
     }
 
+    /// True from the beginning to the end: not before the start, and not in a program that has shut itself in.
+    pub fn is_acting(&self) -> bool {
+        self.kib.load(Acquire) != 0
+    }
+
     /// The sizes that may be had; none before the start, or when nothing is asked.
     pub fn sizes(&self) -> Sizes {
         let mut left = self.kib.load(Acquire);

@@ -145,8 +145,9 @@ impl Child {
     pub fn wait(&mut self) -> Result<Ended, Failure> {
         let status =
             self.process.wait().map_err(|error| Failure::new(format!("cannot wait for the program: {error}")))?;
-        self.signals.close();
+        // Before the witness is waited for, which is a child, too.
         let usage = children_usage::of_children();
+        self.signals.close();
         // The kernel counts the memory from which a program was started as the program's.
         let rss_peak = Some(usage.rss_peak).filter(|peak| *peak > self.own_peak);
         Ok(Ended { status, run: self.begun.elapsed(), usage, rss_peak })

@@ -49,7 +49,7 @@ impl Outcome {
     fn add(&mut self, report: &Report) {
         self.promoted += report.windows_promoted;
         self.demoted += report.windows_demoted;
-        self.returned = Bytes(self.returned.0 + report.returned_bytes.0);
+        self.returned += report.returned_bytes;
     }
 }
 

@@ -313,7 +313,7 @@ fn settle_up(watched: Watched, seen: &mut Seen) {
 fn settle_up_trimmer(trimmer: Option<Trimmer>, seen: &mut Seen) {
     if let Some(trimmer) = trimmer {
         seen.demoted += trimmer.demoted;
-        seen.returned = Bytes(seen.returned.0 + trimmer.returned.0);
+        seen.returned += trimmer.returned;
         seen.promoted_again += trimmer.promoted_again;
     }
 }
