@@ -6,6 +6,7 @@
 #include <linux/mman.h>
 #include <linux/prctl.h>
 #include <linux/ptrace.h>
+#include <linux/userfaultfd.h>
 #include <stddef.h>
 #include <stdio.h>
 
@@ -30,6 +31,28 @@ int main(void)
 	CONSTANT(KPF_ZERO_PAGE);
 	CONSTANT(PR_SET_THP_DISABLE);
 	CONSTANT(__NR_prctl);
+	CONSTANT(PR_SET_SYSCALL_USER_DISPATCH);
+	CONSTANT(PR_SYS_DISPATCH_OFF);
+	CONSTANT(PR_SYS_DISPATCH_ON);
+	CONSTANT(__NR_userfaultfd);
+	CONSTANT(UFFD_API);
+	CONSTANT(UFFDIO_API);
+	CONSTANT(UFFD_USER_MODE_ONLY);
+	CONSTANT(UFFD_FEATURE_SIGBUS);
+#ifdef UFFD_FEATURE_WP_ASYNC
+	CONSTANT(UFFD_FEATURE_WP_ASYNC);
+#else
+	puts("skip UFFD_FEATURE_WP_ASYNC these headers are older than Linux 6.7");
+#endif
+#ifdef UFFD_FEATURE_MOVE
+	CONSTANT(UFFD_FEATURE_MOVE);
+#else
+	puts("skip UFFD_FEATURE_MOVE these headers are older than Linux 6.8");
+#endif
+	SIZE(uffdio_api);
+	FIELD(uffdio_api, api);
+	FIELD(uffdio_api, features);
+	FIELD(uffdio_api, ioctls);
 	CONSTANT(PTRACE_GETSIGMASK);
 	CONSTANT(PTRACE_SETSIGMASK);
 	CONSTANT(PTRACE_EVENT_STOP);

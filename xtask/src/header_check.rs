@@ -8,7 +8,8 @@ use std::mem::offset_of;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
-use linux_raw_sys::general::{self as raw, page_region, pm_scan_arg};
+use linux::syscall_dispatch::numbers as dispatch;
+use linux_raw_sys::general::{self as raw, page_region, pm_scan_arg, uffdio_api};
 
 use crate::boot::kernels;
 use crate::command::{create_folder, output, program, run as run_program};
@@ -102,6 +103,16 @@ fn ours() -> BTreeMap<String, u64> {
         ("KPF_ZERO_PAGE", u64::from(linux::kpageflags::bits::ZERO_PAGE)),
         ("PR_SET_THP_DISABLE", linux::injection::numbers::PR_SET_THP_DISABLE),
         ("__NR_prctl", u64::from(raw::__NR_prctl)),
+        ("PR_SET_SYSCALL_USER_DISPATCH", dispatch::PR_SET_SYSCALL_USER_DISPATCH.unsigned_abs().into()),
+        ("PR_SYS_DISPATCH_OFF", dispatch::PR_SYS_DISPATCH_OFF),
+        ("PR_SYS_DISPATCH_ON", dispatch::PR_SYS_DISPATCH_ON),
+        ("__NR_userfaultfd", u64::from(raw::__NR_userfaultfd)),
+        ("UFFD_API", u64::from(raw::UFFD_API)),
+        ("UFFDIO_API", u64::from(linux::userfaultfd::HANDSHAKE)),
+        ("UFFD_USER_MODE_ONLY", u64::from(raw::UFFD_USER_MODE_ONLY)),
+        ("UFFD_FEATURE_SIGBUS", u64::from(raw::UFFD_FEATURE_SIGBUS)),
+        ("UFFD_FEATURE_WP_ASYNC", u64::from(raw::UFFD_FEATURE_WP_ASYNC)),
+        ("UFFD_FEATURE_MOVE", u64::from(raw::UFFD_FEATURE_MOVE)),
         ("PTRACE_GETSIGMASK", u64::from(linux::injection::numbers::PTRACE_GETSIGMASK)),
         ("PTRACE_SETSIGMASK", u64::from(linux::injection::numbers::PTRACE_SETSIGMASK)),
         ("PTRACE_GET_RSEQ_CONFIGURATION", u64::from(linux::injection::numbers::PTRACE_GET_RSEQ_CONFIGURATION)),
@@ -118,6 +129,10 @@ fn ours() -> BTreeMap<String, u64> {
         [
             ("sizeof(ptrace_rseq_configuration)", 24),
             ("ptrace_rseq_configuration.rseq_abi_pointer", 0),
+            ("sizeof(uffdio_api)", size_of::<uffdio_api>()),
+            ("uffdio_api.api", offset_of!(uffdio_api, api)),
+            ("uffdio_api.features", offset_of!(uffdio_api, features)),
+            ("uffdio_api.ioctls", offset_of!(uffdio_api, ioctls)),
             ("sizeof(page_region)", size_of::<page_region>()),
             ("page_region.start", offset_of!(page_region, start)),
             ("page_region.end", offset_of!(page_region, end)),

@@ -21,7 +21,9 @@ use crate::clear_refs::{Forget, clear};
 use crate::pagemap::Pagemap;
 use crate::process_madvise::{Advice, advise};
 use crate::scratch::Scratch;
-use crate::{Error, KernelFiles, Pid, capabilities, cgroup, choice, damon, meminfo, smaps, thp};
+use crate::{
+    Error, KernelFiles, Pid, capabilities, cgroup, choice, damon, meminfo, smaps, syscall_dispatch, thp, userfaultfd,
+};
 
 /// A value, or why it could not be read. Serialises as the value, or as `{"unknown": "why"}`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -127,6 +129,10 @@ pub struct HostFacts {
     pub thp_enabled: Known<Option<thp::Enabled>>,
     /// The kernel's own collapsing thread can be had.
     pub khugepaged: Known<bool>,
+    /// What a program without privileges can do about its own page faults (userfaultfd); `None` for a kernel without.
+    pub user_faults: Known<Option<userfaultfd::Features>>,
+    /// A thread's system calls can be shown to it (Syscall User Dispatch).
+    pub syscall_dispatch: Known<bool>,
     /// The group that limits this process's memory most; none where memory is not accounted by groups.
     pub cgroup_memory: Known<Option<cgroup::Memory>>,
 }
@@ -153,6 +159,8 @@ impl HostFacts {
             damon_operations: none_where_missing(damon::available_operations(files)),
             thp_enabled: none_where_missing(thp::enabled(files).map(Some)),
             khugepaged: supported(thp::khugepaged(files)),
+            user_faults: none_where_missing(userfaultfd::features().map(Some)),
+            syscall_dispatch: syscall_dispatch::is_there().into(),
             cgroup_memory: cgroup::memory(files, Pid::own()).into(),
         }
     }

@@ -16,6 +16,7 @@ pub mod clear_refs;
 pub mod damon;
 pub mod exe;
 pub mod facts;
+pub mod handover;
 pub mod injection;
 pub mod knobs;
 pub mod kpageflags;
@@ -32,8 +33,10 @@ pub mod smaps;
 pub mod spare;
 pub mod stat;
 pub mod status;
+pub mod syscall_dispatch;
 pub mod thp;
 pub mod thp_stats;
+pub mod userfaultfd;
 pub mod vmstat;
 pub mod witness;
 

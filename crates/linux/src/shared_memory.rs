@@ -11,11 +11,11 @@
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
 use quantities::Bytes;
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::thread::futex;
@@ -49,12 +49,34 @@ impl SharedMemory {
         let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&file, size.0)?;
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        Self::map(file, size)
+    }
+
+    /// What another process made and sealed against being made shorter. `None` when it is not sealed, or not so large.
+    ///
+    /// # Errors
+    /// The kernel's answer when it cannot be mapped.
+    pub fn of(file: OwnedFd, size: Bytes) -> Result<Option<SharedMemory>, Errno> {
+        let sealed = fcntl_get_seals(&file)?.contains(SealFlags::SHRINK);
+        if !sealed || fstat(&file)?.st_size.cast_unsigned() < size.0 {
+            return Ok(None);
+        }
+        Self::map(file, size).map(Some)
+    }
+
+    fn map(file: OwnedFd, size: Bytes) -> Result<SharedMemory, Errno> {
         let bytes = usize::try_from(size.0).map_err(|_| Errno::NOMEM)?;
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at a place that the kernel chooses.
-        let start = unsafe { mmap(null_mut(), bytes, access, MapFlags::SHARED, &file, 0)? };
+        let start = unsafe { mmap(null_mut(), bytes, access, MapFlags::SHARED | MapFlags::NORESERVE, &file, 0)? };
         let start = NonNull::new(start.cast()).ok_or(Errno::NOMEM)?;
         Ok(SharedMemory { start, length: bytes / size_of::<AtomicU32>(), file })
+    }
+
+    /// Its words of 64 bits.
+    pub fn words_64(&self) -> &[AtomicU64] {
+        // SAFETY: as for `words`; two words of 32 bits make one, and pages are aligned for both.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast(), self.length / 2) }
     }
 
     /// Its words.
@@ -109,6 +131,18 @@ mod tests {
         file.rewind().unwrap();
         file.write_all(&9u32.to_ne_bytes()).unwrap();
         assert_eq!(memory.words()[0].load(Relaxed), 9);
+    }
+
+    #[test]
+    fn what_another_made_is_mapped_if_it_cannot_be_cut_off() {
+        let memory = SharedMemory::create("masu-test", Bytes::kib(8)).unwrap();
+        memory.words()[2].store(5, Relaxed);
+        let again = SharedMemory::of(memory.file.try_clone().unwrap(), Bytes::kib(8)).unwrap().unwrap();
+        assert_eq!(again.words_64()[1].load(Relaxed), 5);
+        assert!(SharedMemory::of(memory.file.try_clone().unwrap(), Bytes::kib(12)).unwrap().is_none(), "too short");
+        let open = memfd_create("masu-test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&open, 8192).unwrap();
+        assert!(SharedMemory::of(open, Bytes::kib(8)).unwrap().is_none(), "not sealed");
     }
 
     #[test]
