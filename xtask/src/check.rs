@@ -63,20 +63,21 @@ pub fn rules() -> Result<()> {
     Ok(())
 }
 
-/// The library that is loaded into programs: a workspace of its own.
-const PRELOAD: &str = "crates/libmasu/preload/Cargo.toml";
+/// The libraries that are loaded into programs: workspaces of their own.
+const LIBRARIES: [&str; 2] = ["crates/libmasu/preload/Cargo.toml", "crates/libmasu/pager/Cargo.toml"];
 
 fn format() -> Result<()> {
     run(cargo().args(["fmt", "--all", "--check"]))?;
-    run(cargo().args(["fmt", "--check", "--manifest-path", PRELOAD]))
+    LIBRARIES.iter().try_for_each(|library| run(cargo().args(["fmt", "--check", "--manifest-path", library])))
 }
 
 fn lints() -> Result<()> {
     run(cargo().args(["clippy", "--quiet", "--workspace", "--all-targets", "--", "--deny", "warnings"]))?;
-    let target = workspace::target().join("preload-lints");
-    let mut command = cargo();
-    command.args(["clippy", "--quiet", "--release", "--manifest-path", PRELOAD, "--target-dir"]);
-    run(command.arg(target).args(["--", "--deny", "warnings"]))
+    LIBRARIES.iter().try_for_each(|library| {
+        let mut command = cargo();
+        command.args(["clippy", "--quiet", "--release", "--manifest-path", library, "--target-dir"]);
+        run(command.arg(workspace::target().join("library-lints")).args(["--", "--deny", "warnings"]))
+    })
 }
 
 fn documents() -> Result<()> {

@@ -1,5 +1,5 @@
-//! Who may use whom: `quantities` ← `linux` ← `access` ← the features ← `masu`; no feature uses another. `libmasu`, which
-//! is loaded into programs, uses nothing, and only `masu` uses it.
+//! Who may use whom: `quantities` ← `linux` ← `access` ← the features ← `masu`; no feature uses another. `libmasu` and
+//! `paging`, which are loaded into programs, use nothing; only `masu` uses the first, and `remote` and `masu` the second.
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -9,8 +9,7 @@ use super::source::{Source, words};
 use crate::command::{cargo, output};
 
 const FEATURES: &[&str] = &["hugepages", "remote", "aging", "llc"];
-const RULE: &str =
-    "quantities <- linux <- access <- features (hugepages, remote, aging, llc; never each other) <- masu -> libmasu";
+const RULE: &str = "quantities <- linux <- access <- features (hugepages, remote, aging, llc; never each other) <- masu -> libmasu; remote and libmasu -> paging";
 
 /// The crates of the house that `name` may use; `None` for the rooms that may use anything.
 fn allowed(name: &str) -> Option<Vec<&'static str>> {
@@ -19,8 +18,10 @@ fn allowed(name: &str) -> Option<Vec<&'static str>> {
         "quantities" => Some(Vec::new()),
         "linux" => Some(vec!["quantities"]),
         "access" => Some(vec!["quantities", "linux"]),
-        "libmasu" => Some(Vec::new()),
-        "masu" => Some([below_features, FEATURES.to_vec(), vec!["libmasu"]].concat()),
+        "paging" => Some(Vec::new()),
+        "libmasu" => Some(vec!["paging"]),
+        "remote" => Some([below_features, vec!["paging"]].concat()),
+        "masu" => Some([below_features, FEATURES.to_vec(), vec!["libmasu", "paging"]].concat()),
         "bench" | "live-tests" | "xtask" | "fuzz" => None,
         // Features, and any crate that is new: it stands with them until a rule says otherwise.
         _ => Some(below_features),
@@ -28,7 +29,7 @@ fn allowed(name: &str) -> Option<Vec<&'static str>> {
 }
 
 fn is_of_the_house(name: &str) -> bool {
-    ["quantities", "linux", "access", "masu", "libmasu", "bench", "live_tests", "xtask"].contains(&name)
+    ["quantities", "linux", "access", "masu", "libmasu", "paging", "bench", "live_tests", "xtask"].contains(&name)
         || FEATURES.contains(&name)
 }
 

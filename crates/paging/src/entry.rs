@@ -1,0 +1,168 @@
+//! What is known of one page: a word of 64 bits.
+//!
+//! | bits | |
+//! |---|---|
+//! | 0–1 | where the page is ([`Place`]) |
+//! | 2 | the store holds it as it was when it came from there; its sum is known |
+//! | 3 | it came in advance and was not asked for yet |
+//! | 8–15 | how often it is pinned: it stays where it is |
+//! | 16–31 | the policy's own |
+//! | 32–63 | the slot of the staging that holds it |
+//!
+//! A word of zeros is a page that nobody touched.
+
+use core::fmt;
+
+/// Where a page is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Nowhere: nobody has touched it, it reads as zeros.
+    Untouched = 0,
+    /// In the program.
+    Resident = 1,
+    /// In a slot of the staging, out of the program's reach.
+    Staged = 2,
+    /// In the store alone.
+    Home = 3,
+}
+
+const PLACE: u64 = 3;
+const KEPT: u64 = 1 << 2;
+const EARLY: u64 = 1 << 3;
+const PINS_SHIFT: u32 = 8;
+const PINS: u64 = 0xff << PINS_SHIFT;
+const MARK_SHIFT: u32 = 16;
+const MARK: u64 = 0xffff << MARK_SHIFT;
+const SLOT_SHIFT: u32 = 32;
+
+/// One page's word.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub struct Entry(pub u64);
+
+impl Entry {
+    /// Where it is.
+    pub const fn place(self) -> Place {
+        match self.0 & PLACE {
+            0 => Place::Untouched,
+            1 => Place::Resident,
+            2 => Place::Staged,
+            _ => Place::Home,
+        }
+    }
+
+    /// The same page elsewhere; it is in no slot.
+    #[must_use]
+    pub const fn at(self, place: Place) -> Entry {
+        Entry((self.0 & !PLACE & 0xffff_ffff) | place as u64)
+    }
+
+    /// The same page in a slot.
+    #[must_use]
+    pub const fn staged(self, slot: u32) -> Entry {
+        let moved = self.at(Place::Staged);
+        Entry(moved.0 | ((slot as u64) << SLOT_SHIFT))
+    }
+
+    /// The slot that holds it, if one does.
+    pub const fn slot(self) -> u32 {
+        (self.0 >> SLOT_SHIFT) as u32
+    }
+
+    /// Whether the store holds it as it was when it came from there.
+    pub const fn is_kept(self) -> bool {
+        self.0 & KEPT != 0
+    }
+
+    /// Says that the store holds it, or does not.
+    #[must_use]
+    pub const fn kept(self, kept: bool) -> Entry {
+        Entry(if kept { self.0 | KEPT } else { self.0 & !KEPT })
+    }
+
+    /// Whether it came in advance and was not asked for yet.
+    pub const fn is_early(self) -> bool {
+        self.0 & EARLY != 0
+    }
+
+    /// Says that it came in advance, or that it was asked for.
+    #[must_use]
+    pub const fn early(self, early: bool) -> Entry {
+        Entry(if early { self.0 | EARLY } else { self.0 & !EARLY })
+    }
+
+    /// How often it is pinned.
+    pub const fn pins(self) -> u8 {
+        ((self.0 & PINS) >> PINS_SHIFT) as u8
+    }
+
+    /// One pin more. `None` when there are 255.
+    pub const fn pinned(self) -> Option<Entry> {
+        if self.pins() == u8::MAX { None } else { Some(Entry(self.0 + (1 << PINS_SHIFT))) }
+    }
+
+    /// One pin less; without a pin, as it is.
+    #[must_use]
+    pub const fn unpinned(self) -> Entry {
+        if self.pins() == 0 { self } else { Entry(self.0 - (1 << PINS_SHIFT)) }
+    }
+
+    /// Nothing but its pins: of a page that is forgotten while a call is under way.
+    #[must_use]
+    pub const fn only_pins(self) -> Entry {
+        Entry(self.0 & PINS)
+    }
+
+    /// What the policy keeps of it.
+    pub const fn mark(self) -> u16 {
+        ((self.0 & MARK) >> MARK_SHIFT) as u16
+    }
+
+    /// Another mark of the policy's.
+    #[must_use]
+    pub const fn marked(self, mark: u16) -> Entry {
+        Entry((self.0 & !MARK) | ((mark as u64) << MARK_SHIFT))
+    }
+}
+
+impl fmt::Debug for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.place())?;
+        if self.place() == Place::Staged {
+            write!(f, " in {}", self.slot())?;
+        }
+        write!(f, " kept={} early={} pins={}", self.is_kept(), self.is_early(), self.pins())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn zeros_are_a_page_that_nobody_touched() {
+        let entry = Entry::default();
+        assert_eq!((entry.place(), entry.is_kept(), entry.pins(), entry.mark()), (Place::Untouched, false, 0, 0));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_said_of_one_thing_changes_no_other(word: u64, slot: u32, mark: u16, kept: bool, early: bool) {
+            let entry = Entry(word);
+            let said = entry.staged(slot).marked(mark).kept(kept).early(early);
+            prop_assert_eq!(said.place(), Place::Staged);
+            prop_assert_eq!((said.slot(), said.mark(), said.is_kept(), said.is_early()), (slot, mark, kept, early));
+            prop_assert_eq!(said.pins(), entry.pins());
+            prop_assert_eq!(said.at(Place::Home).slot(), 0);
+        }
+
+        #[test]
+        fn pins_are_counted_and_never_spill_over(word: u64) {
+            let entry = Entry(word);
+            match entry.pinned() {
+                Some(pinned) => prop_assert_eq!(pinned.unpinned(), entry),
+                None => prop_assert_eq!(entry.pins(), 255),
+            }
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! What the library in a program and masu say to each other at the program's start, over a socket.
+//!
+//! The socket has a name in the abstract namespace, which stands in the environment. The library says who it is; masu
+//! answers with what it may have, and the store's file; the library says whether it is ready, and hands over the field and
+//! its userfaultfd. The connection stays open as long as both live: its end tells masu of the program's, and the other way round.
+
+/// The environment variable with the socket's name, without the zero before it.
+pub const VARIABLE: &str = "MASU_PAGER";
+
+/// Of which make the words are.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"masu-p01");
+
+/// Words of a message.
+pub const WORDS: usize = 8;
+
+/// A message.
+pub type Message = [u64; WORDS];
+
+/// The library: who it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// As the program itself sees it.
+    pub process: u32,
+}
+
+/// masu: what the program may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// Local memory.
+    pub budget_frames: u32,
+    /// Of its paged memory the part that is local, in parts of 65,536, if the budget is to follow it; else 0.
+    pub budget_share: u32,
+    /// The most pages that can be paged.
+    pub most_pages: u32,
+    /// A unit, in pages; 0 when the policy decides.
+    pub unit_pages: u32,
+    /// The smallest unit.
+    pub base_pages: u32,
+    /// Mappings smaller than this are not paged.
+    pub least_bytes: u64,
+    /// Which sections.
+    pub sections: Sections,
+}
+
+/// How sections of the program are told apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sections {
+    /// By the instruction that touches memory.
+    Auto = 0,
+    /// By the program's own marks.
+    Marked = 1,
+    /// Not at all.
+    Off = 2,
+}
+
+/// The library: whether it is ready, and if not, which step failed with which errno.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ready {
+    /// The step that failed; `None` when all is well.
+    pub failed: Option<(Step, u32)>,
+    /// Whether the kernel moves frames, or they are copied.
+    pub moves: bool,
+}
+
+/// What the library does at the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// userfaultfd(2).
+    Userfaultfd = 1,
+    /// The memory for its tables.
+    Memory = 2,
+    /// Signal handlers and their stack.
+    Signals = 3,
+    /// Catching calls: prctl(2), Syscall User Dispatch.
+    Dispatch = 4,
+    /// Moving frames between addresses: UFFDIO_MOVE.
+    Move = 5,
+}
+
+impl Step {
+    const ALL: [Step; 5] = [Step::Userfaultfd, Step::Memory, Step::Signals, Step::Dispatch, Step::Move];
+}
+
+impl Hello {
+    /// As it is sent.
+    pub const fn message(self) -> Message {
+        [MAGIC, self.process as u64, 0, 0, 0, 0, 0, 0]
+    }
+
+    /// As it came; `None` if it is none.
+    pub fn of(message: &Message) -> Option<Hello> {
+        let process = u32::try_from(message[1]).ok()?;
+        (message[0] == MAGIC).then_some(Hello { process })
+    }
+}
+
+impl Terms {
+    /// As they are sent.
+    pub const fn message(self) -> Message {
+        let budget = self.budget_frames as u64 | (self.budget_share as u64) << 32;
+        let units = self.unit_pages as u64 | (self.base_pages as u64) << 32;
+        [MAGIC, budget, self.most_pages as u64, units, self.least_bytes, self.sections as u64, 0, 0]
+    }
+
+    /// As they came; `None` if they are none.
+    pub fn of(message: &Message) -> Option<Terms> {
+        let [magic, budget, most_pages, units, least_bytes, sections, ..] = *message;
+        let halves = |word: u64| ((word & 0xffff_ffff) as u32, (word >> 32) as u32);
+        let sections =
+            [Sections::Auto, Sections::Marked, Sections::Off].into_iter().find(|of| *of as u64 == sections)?;
+        let ((budget_frames, budget_share), (unit_pages, base_pages)) = (halves(budget), halves(units));
+        let most_pages = u32::try_from(most_pages).ok()?;
+        (magic == MAGIC).then_some(Terms {
+            budget_frames,
+            budget_share,
+            most_pages,
+            unit_pages,
+            base_pages,
+            least_bytes,
+            sections,
+        })
+    }
+}
+
+impl Ready {
+    /// As it is sent.
+    pub fn message(self) -> Message {
+        let (step, errno) = self.failed.map_or((0, 0), |(step, errno)| (step as u64, errno.into()));
+        [MAGIC, step, errno, u64::from(self.moves), 0, 0, 0, 0]
+    }
+
+    /// As it came; `None` if it is none.
+    pub fn of(message: &Message) -> Option<Ready> {
+        let [magic, step, errno, moves, ..] = *message;
+        let failed = match step {
+            0 => None,
+            step => Some((Step::ALL.into_iter().find(|of| *of as u64 == step)?, u32::try_from(errno).ok()?)),
+        };
+        (magic == MAGIC).then_some(Ready { failed, moves: moves != 0 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_is_said_is_understood(words: [u32; 5], least_bytes: u64, sections in 0_usize..3) {
+            let sections = [Sections::Auto, Sections::Marked, Sections::Off][sections];
+            let [budget_frames, budget_share, most_pages, unit_pages, base_pages] = words;
+            let terms = Terms { budget_frames, budget_share, most_pages, unit_pages, base_pages, least_bytes, sections };
+            prop_assert_eq!(Terms::of(&terms.message()), Some(terms));
+            let hello = Hello { process: words[0] };
+            prop_assert_eq!(Hello::of(&hello.message()), Some(hello));
+            for step in Step::ALL {
+                let ready = Ready { failed: Some((step, words[1])), moves: words[2].is_multiple_of(2) };
+                prop_assert_eq!(Ready::of(&ready.message()), Some(ready));
+            }
+        }
+
+        #[test]
+        fn anything_may_come(message: Message) {
+            let _ = (Hello::of(&message), Terms::of(&message), Ready::of(&message));
+            let mut marked = message;
+            marked[0] = MAGIC;
+            let _ = (Hello::of(&marked), Terms::of(&marked), Ready::of(&marked));
+        }
+    }
+}

@@ -1,0 +1,475 @@
+//! Where every page is, and moving them: the pager as a state machine over a [`Machine`] that does what it says.
+//!
+//! ```text
+//!              first touch                     make_room                    frames
+//!  Untouched ─────────────► Resident ───────────────────► Staged ─────────────────────► Home
+//!                              ▲ ▲                          │   (written home if changed)  │
+//!                              │ └──────────────────────────┘ touched again                │
+//!                              └────────────────────────────────────────────── touched ────┘
+//! ```
+//!
+//! The budget is a number of frames. Every frame is in the program or in the staging, a ring of slots: what leaves the
+//! program goes to its head, what the ring holds longest goes home, and the frame that is free then is filled with what is
+//! fetched. So frames travel in a circle, and none is given to the kernel or asked of it once the budget is used up.
+//!
+//! Whether a page was changed is found out by its sum when it goes home: the sum is needed anyway, to check what the
+//! store answers, and it costs less than to have the kernel note writes (ARCHITECTURE.md, "The circle of frames").
+//!
+//! One at a time: whoever calls holds the pager's lock. The atomics are there because masu reads along from outside.
+
+mod leave;
+mod ring;
+
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::entry::{Entry, Place};
+use crate::field::{Counter, Counters};
+use crate::policy::replace::Arrival;
+use crate::policy::site::{Kind, Order};
+use crate::policy::{self, NO_PAGE};
+use crate::space::{CHUNK_PAGES, Page, Space};
+use crate::units::{Asked, Units};
+use crate::{MAX_UNIT_PAGES, PAGE_BYTES};
+
+pub use ring::{Ring, Run, Slot};
+
+/// What moves pages. All runs are contiguous on both sides, within what exists, and at most [`MAX_UNIT_PAGES`] long.
+pub trait Machine {
+    /// The store failed for good: the program cannot go on.
+    type Fatal;
+
+    /// Frames of slots go to the program's addresses. Says how many went, from the first on; fewer when the program has no
+    /// memory there, or another page is there already.
+    fn move_in(&mut self, slot: u32, address: u64, pages: u32) -> u32;
+
+    /// Frames go from the program's addresses to empty slots. From then on the program cannot change them. Says how many went,
+    /// from the first on; fewer when the kernel holds one fast, or it is not there.
+    fn move_out(&mut self, address: u64, slot: u32, pages: u32) -> u32;
+
+    /// New frames with zeros at the program's addresses. Says how many were given, as [`Machine::move_in`].
+    fn give_zeros(&mut self, address: u64, pages: u32) -> u32;
+
+    /// Fills slots with zeros. Empty slots get frames.
+    fn clear(&mut self, slot: u32, pages: u32);
+
+    /// The sum of what a slot holds.
+    fn sum(&mut self, slot: u32) -> Sum;
+
+    /// Fills slots with what the store holds of these pages. Empty slots get frames.
+    ///
+    /// # Errors
+    /// When the store has failed for good.
+    fn read_home(&mut self, page: Page, slot: u32, pages: u32) -> Result<(), Self::Fatal>;
+
+    /// Writes slots home.
+    ///
+    /// # Errors
+    /// When the store has failed for good.
+    fn write_home(&mut self, page: Page, slot: u32, pages: u32) -> Result<(), Self::Fatal>;
+
+    /// The store's page is not what was written there.
+    fn corrupt(&mut self, page: Page) -> Self::Fatal;
+}
+
+/// The sum of a page: 128 bits, so that a change that leaves it the same does not happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sum(pub [u64; 2]);
+
+/// As what pages come, and what is kept with them.
+#[derive(Clone, Copy, Debug)]
+struct Come {
+    mark: u16,
+    arrival: Arrival,
+}
+
+/// Pages that follow each other: the first, and how many.
+type Unit = (Page, u32);
+
+/// A touch that found no page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Touch {
+    /// The address, anywhere in the page.
+    pub address: u64,
+    /// Whether it was a write.
+    pub write: bool,
+    /// The instruction that did it.
+    pub site: u64,
+}
+
+/// What became of a touch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Served {
+    /// It is there now.
+    Yes,
+    /// It was there already.
+    Already,
+    /// This memory is none of ours.
+    NotPaged,
+}
+
+/// How many frames there are and how they are shared out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Budget {
+    /// All frames.
+    pub frames: u32,
+    /// Of these, how many are for the staging once all are in use.
+    pub staging: u32,
+}
+
+impl Budget {
+    /// The least that works: a call may have pages pinned while others come.
+    pub const LEAST_FRAMES: u32 = 256;
+
+    /// An eighth for the staging. What is too little is the least instead.
+    pub fn new(frames: u32) -> Budget {
+        let frames = frames.max(Self::LEAST_FRAMES);
+        Budget { frames, staging: (frames / 8).max(64) }
+    }
+
+    /// The largest unit that makes sense: a unit passes through the staging, and several should fit into the program.
+    pub fn largest_unit_pages(&self) -> u32 {
+        let most = (self.staging / 2).min(MAX_UNIT_PAGES);
+        1 << most.max(1).ilog2()
+    }
+}
+
+/// The pager's tables, in memory that masu sees, too.
+#[derive(Clone, Copy, Debug)]
+pub struct Pager<'a> {
+    /// Addresses and pages.
+    pub space: Space<'a>,
+    /// A word for each page ([`Entry`]).
+    pub entries: &'a [AtomicU64],
+    /// Two words for each page: the sum of what the store holds of it.
+    pub sums: &'a [AtomicU64],
+    /// The staging.
+    pub ring: Ring<'a>,
+    /// The units in the program, in the order of their coming: those that stay, and those that pass.
+    pub queues: [&'a [AtomicU64]; 2],
+    /// What is counted.
+    pub counters: Counters<'a>,
+}
+
+impl Pager<'_> {
+    /// The word of a page.
+    pub fn entry(&self, page: Page) -> Entry {
+        self.entries.get(page.0 as usize).map_or(Entry::default(), |entry| Entry(entry.load(Relaxed)))
+    }
+
+    fn set(&self, page: Page, entry: Entry) {
+        let Some(word) = self.entries.get(page.0 as usize) else { return };
+        let before = Entry(word.swap(entry.0, Relaxed)).place();
+        match (before == Place::Home, entry.place() == Place::Home) {
+            (false, true) => self.counters.add(Counter::HomePages, 1),
+            (true, false) => self.counters.sub(Counter::HomePages, 1),
+            _ => {}
+        }
+        match (before == Place::Untouched, entry.place() == Place::Untouched) {
+            (true, false) => {
+                self.counters.add(Counter::TouchedPages, 1);
+                self.counters.raise(Counter::TouchedPagesPeak, self.counters.get(Counter::TouchedPages));
+            }
+            (false, true) => self.counters.sub(Counter::TouchedPages, 1),
+            _ => {}
+        }
+    }
+
+    /// What of it is shared out: changes at any time, as masu says.
+    pub fn budget(&self) -> Budget {
+        let frames = self.counters.get(Counter::BudgetFrames);
+        let frames = match self.counters.get(Counter::BudgetShare) {
+            0 => frames,
+            share => frames.min((self.counters.get(Counter::TouchedPages) * share).div_ceil(1 << 16)),
+        };
+        Budget::new(u32::try_from(frames).unwrap_or(u32::MAX))
+    }
+
+    /// Serves a touch of a page that was not there.
+    ///
+    /// # Errors
+    /// When the store has failed for good.
+    pub fn touch<M: Machine>(&self, machine: &mut M, units: &mut Units<'_>, touch: Touch) -> Result<Served, M::Fatal> {
+        let Some(page) = self.space.page_at_last(touch.address) else { return Ok(Served::NotPaged) };
+        if self.entries.len() <= page.0 as usize {
+            return Ok(Served::NotPaged);
+        }
+        let served = self.serve(machine, units, touch, page)?;
+        let budget = self.budget();
+        while let Some(lost) = units.next_lost(budget) {
+            if lost != touch.address / PAGE_BYTES {
+                self.hold_back(machine, units, lost)?;
+            }
+        }
+        Ok(served)
+    }
+
+    fn serve<M: Machine>(
+        &self,
+        machine: &mut M,
+        units: &mut Units<'_>,
+        touch: Touch,
+        page: Page,
+    ) -> Result<Served, M::Fatal> {
+        let entry = self.entry(page);
+        let kind = match entry.place() {
+            Place::Resident => return Ok(Served::Already),
+            Place::Staged if entry.is_early() => Kind::Held,
+            Place::Staged => Kind::Staged,
+            Place::Home => Kind::Home,
+            Place::Untouched => Kind::FirstTouch,
+        };
+        let (order, arrival) = self.order(units, touch, page, entry, kind);
+        let come = Come { mark: order.mark, arrival };
+        let unit = (self.of_number(page, touch.address, order.fetch.first_page), order.fetch.pages);
+        let served = match kind {
+            Kind::Held | Kind::Staged | Kind::Arriving => {
+                self.counters.add(Counter::FaultsStaged, 1);
+                self.take_back(machine, units, page, unit)?;
+                Served::Yes
+            }
+            Kind::Home => {
+                self.counters.add(Counter::FaultsHome, 1);
+                self.fetch(machine, units, page, unit, come)?;
+                Served::Yes
+            }
+            Kind::FirstTouch => self.first_touch(machine, units, page, unit)?,
+        };
+        for held in order.held.into_iter().filter(|held| ![NO_PAGE, touch.address / PAGE_BYTES].contains(held)) {
+            self.hold_back(machine, units, held)?;
+        }
+        Ok(served)
+    }
+
+    /// Asks what is to be brought: nothing leaves the chunk.
+    fn order(&self, units: &mut Units<'_>, touch: Touch, page: Page, entry: Entry, kind: Kind) -> (Order, Arrival) {
+        let number = touch.address / PAGE_BYTES;
+        let area = policy::Run { first_page: number & !(CHUNK_PAGES - 1), pages: 1 << CHUNK_PAGES.ilog2() };
+        let asked = Asked { site: touch.site, page: number, area, kind, mark: entry.mark() };
+        let here = |other: u64| {
+            let place = self.entry(self.of_number(page, touch.address, other)).place();
+            matches!(place, Place::Resident | Place::Staged)
+        };
+        let (order, arrival) = units.order(asked, self.budget(), here);
+        let fits = order.fetch.contains(number) && order.fetch.within(area) == order.fetch;
+        debug_assert!(fits, "{order:?}");
+        let fetch = if fits { order.fetch } else { policy::Run { first_page: number, pages: 1 } };
+        (Order { fetch, ..order }, arrival)
+    }
+
+    /// The page with another address in the same chunk.
+    fn of_number(&self, page: Page, address: u64, number: u64) -> Page {
+        let ahead = number.wrapping_sub(address / PAGE_BYTES) & u64::from(u32::MAX);
+        Page(page.0.wrapping_add(u32::try_from(ahead).unwrap_or(0)))
+    }
+
+    /// A page stays in memory and leaves the program's reach, so that its next touch is seen.
+    fn hold_back<M: Machine>(&self, machine: &mut M, units: &mut Units<'_>, number: u64) -> Result<(), M::Fatal> {
+        let Some(page) = self.space.page(number.wrapping_mul(PAGE_BYTES)) else { return Ok(()) };
+        let entry = self.entry(page);
+        if entry.place() == Place::Resident && entry.pins() == 0 && self.stage(machine, units, page, 1)? == 1 {
+            self.set(page, self.entry(page).early(true));
+        }
+        Ok(())
+    }
+
+    /// The longest run of pages around `page` within its unit of which `belongs` holds.
+    fn run_around(page: Page, (first, pages): Unit, belongs: impl Fn(Page) -> bool) -> Unit {
+        let (mut start, mut end) = (page.0, page.0 + 1);
+        while start > first.0 && belongs(Page(start - 1)) {
+            start -= 1;
+        }
+        while end < first.0 + pages && belongs(Page(end)) {
+            end += 1;
+        }
+        (Page(start), end - start)
+    }
+
+    /// Memory that nobody has touched: zeros.
+    fn first_touch<M: Machine>(
+        &self,
+        machine: &mut M,
+        units: &mut Units<'_>,
+        page: Page,
+        unit: Unit,
+    ) -> Result<Served, M::Fatal> {
+        let (first, pages) = Self::run_around(page, unit, |page| self.entry(page).place() == Place::Untouched);
+        self.make_room(machine, units, pages)?;
+        let before = page.0 - first.0;
+        // What lies before or behind may be no memory at all: then this page alone, which is.
+        let mut given = self.zeros(machine, units, first, pages)?;
+        if given <= before {
+            given += self.zeros(machine, units, page, first.0 + pages - page.0)?;
+        }
+        if self.entry(page).place() == Place::Resident {
+            self.counters.add(Counter::FaultsFirst, 1);
+            return Ok(Served::Yes);
+        }
+        debug_assert!(given == 0 || self.entry(page).place() == Place::Untouched);
+        Ok(Served::NotPaged)
+    }
+
+    fn zeros<M: Machine>(
+        &self,
+        machine: &mut M,
+        units: &mut Units<'_>,
+        first: Page,
+        pages: u32,
+    ) -> Result<u32, M::Fatal> {
+        let address = self.space.address(first);
+        let mut given = 0;
+        if self.frames_in_use() + pages <= self.budget().frames {
+            given = machine.give_zeros(address, pages);
+        } else {
+            let frames = self.frames(machine, units, pages)?;
+            for run in frames.runs() {
+                machine.clear(run.slot, run.pages);
+                let moved = machine.move_in(run.slot, address + u64::from(given) * PAGE_BYTES, run.pages);
+                self.ring.emptied(run.slot, moved);
+                given += moved;
+                if moved < run.pages {
+                    break;
+                }
+            }
+            self.give_back(&frames);
+        }
+        for page in (0..given).map(|more| first.plus(more)) {
+            self.set(page, self.entry(page).at(Place::Resident).kept(false));
+        }
+        self.arrived(units, first, given, Arrival::New);
+        Ok(given)
+    }
+
+    /// A unit of the store. Of its pages those come that are nowhere else.
+    fn fetch<M: Machine>(
+        &self,
+        machine: &mut M,
+        units: &mut Units<'_>,
+        page: Page,
+        (first, pages): Unit,
+        come: Come,
+    ) -> Result<(), M::Fatal> {
+        let home = |page: Page| self.entry(page).place() == Place::Home;
+        let wanted = (0..pages).map(|more| u32::from(home(first.plus(more)))).sum();
+        self.make_room(machine, units, wanted)?;
+        let mut next = first.0;
+        let end = first.0 + pages;
+        while next < end {
+            // Making room may have sent more of this unit home; no page of it came.
+            if !home(Page(next)) {
+                next += 1;
+                continue;
+            }
+            let mut pages = 1;
+            while next + pages < end && home(Page(next + pages)) {
+                pages += 1;
+            }
+            self.fetch_run(machine, units, Page(next), pages, come)?;
+            next += pages;
+        }
+        if home(page) {
+            // The free frames lie in too many pieces: this page at least.
+            self.fetch_run(machine, units, page, 1, come)?;
+        }
+        Ok(())
+    }
+
+    /// Pages that are home and follow each other.
+    fn fetch_run<M: Machine>(
+        &self,
+        machine: &mut M,
+        units: &mut Units<'_>,
+        first: Page,
+        pages: u32,
+        come: Come,
+    ) -> Result<(), M::Fatal> {
+        let frames = self.frames(machine, units, pages)?;
+        let mut next = first;
+        for run in frames.runs() {
+            machine.read_home(next, run.slot, run.pages)?;
+            for more in 0..run.pages {
+                if machine.sum(run.slot + more) != self.sum(next.plus(more)) {
+                    return Err(machine.corrupt(next.plus(more)));
+                }
+            }
+            self.counters.add(Counter::PagesIn, run.pages.into());
+            let moved = machine.move_in(run.slot, self.space.address(next), run.pages);
+            self.ring.emptied(run.slot, moved);
+            for page in (0..moved).map(|more| next.plus(more)) {
+                self.set(page, self.entry(page).at(Place::Resident).kept(true).marked(come.mark));
+            }
+            self.arrived(units, next, moved, come.arrival);
+            let first_page = self.space.address(next) / PAGE_BYTES;
+            units.brought(policy::Run { first_page, pages: moved }, self.budget());
+            next = next.plus(run.pages);
+        }
+        self.give_back(&frames);
+        Ok(())
+    }
+
+    /// A page of the staging and those of its unit that follow it there.
+    fn take_back<M: Machine>(
+        &self,
+        machine: &mut M,
+        units: &mut Units<'_>,
+        page: Page,
+        unit: Unit,
+    ) -> Result<(), M::Fatal> {
+        let together = |of: Entry, with: Page, slot: u32| {
+            let other = self.entry(with);
+            of.place() == Place::Staged && other.place() == Place::Staged && other.slot() == slot
+        };
+        let run = || {
+            let entry = self.entry(page);
+            let slot = |other: Page| entry.slot().wrapping_add(other.0.wrapping_sub(page.0));
+            Self::run_around(page, unit, |other| together(entry, other, slot(other)))
+        };
+        self.make_room(machine, units, run().1)?;
+        let entry = self.entry(page);
+        if entry.place() != Place::Staged {
+            // Making room sent it home.
+            return self.fetch(machine, units, page, unit, Come { mark: entry.mark(), arrival: Arrival::Reused });
+        }
+        let (first, pages) = run();
+        let slot = entry.slot() - (page.0 - first.0);
+        let moved = machine.move_in(slot, self.space.address(first), pages);
+        self.ring.emptied(slot, moved);
+        for page in (0..moved).map(|more| first.plus(more)) {
+            self.set(page, self.entry(page).at(Place::Resident).early(false));
+        }
+        self.arrived(units, first, moved, Arrival::Reused);
+        Ok(())
+    }
+
+    /// Pages are in the program from now on.
+    fn arrived(&self, units: &mut Units<'_>, first: Page, pages: u32, arrival: Arrival) {
+        if pages > 0 {
+            self.counters.add(Counter::ResidentPages, pages.into());
+            self.line_up(units, first, pages, arrival);
+            self.counters.raise(Counter::PeakFrames, self.frames_in_use().into());
+        }
+    }
+
+    /// Frames in the program and in the staging.
+    pub fn frames_in_use(&self) -> u32 {
+        self.resident_pages().saturating_add(self.ring.frames())
+    }
+
+    fn resident_pages(&self) -> u32 {
+        u32::try_from(self.counters.get(Counter::ResidentPages)).unwrap_or(u32::MAX)
+    }
+
+    fn sum(&self, page: Page) -> Sum {
+        let word = |number: usize| self.sums.get(page.0 as usize * 2 + number).map_or(0, |word| word.load(Relaxed));
+        Sum([word(0), word(1)])
+    }
+
+    fn set_sum(&self, page: Page, sum: Sum) {
+        for (number, word) in sum.0.into_iter().enumerate() {
+            if let Some(place) = self.sums.get(page.0 as usize * 2 + number) {
+                place.store(word, Relaxed);
+            }
+        }
+    }
+}
+
+const _: () = assert!(CHUNK_PAGES.is_multiple_of(MAX_UNIT_PAGES as u64), "a unit never leaves its chunk");

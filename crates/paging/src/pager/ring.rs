@@ -1,0 +1,309 @@
+//! The staging: a ring of slots, each of which may have a frame.
+//!
+//! Between the tail and the head lie the slots in use, in the order in which they were filled. A slot holds a page, a frame
+//! that is free to be filled, or nothing: what it held was taken back. Slots outside hold nothing. Since there are more
+//! slots than frames may be in use, the head never meets the tail.
+
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use super::{Machine, Pager};
+use crate::PAGE_BYTES;
+use crate::entry::Place;
+use crate::field::Counter;
+use crate::space::Page;
+use crate::units::Units;
+
+/// Slots that follow each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Run {
+    /// The first of them.
+    pub slot: u32,
+    /// How many.
+    pub pages: u32,
+}
+
+/// So many pieces of free frames are looked for at a time.
+const MOST_RUNS: usize = 64;
+
+/// Frames to be filled.
+pub(super) struct Frames {
+    runs: [Run; MOST_RUNS],
+    found: usize,
+    /// Where the tail was.
+    tail: u64,
+}
+
+impl Frames {
+    pub(super) fn runs(&self) -> impl Iterator<Item = Run> {
+        self.runs.into_iter().take(self.found)
+    }
+}
+
+/// What a slot has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Slot {
+    /// No frame.
+    Empty,
+    /// A frame with nothing that anybody needs.
+    Spare,
+    /// A page.
+    Holds(Page),
+}
+
+impl Slot {
+    const fn of(word: u64) -> Slot {
+        match word & 3 {
+            0 => Slot::Empty,
+            1 => Slot::Spare,
+            _ => Slot::Holds(Page((word >> 32) as u32)),
+        }
+    }
+
+    const fn word(self) -> u64 {
+        match self {
+            Slot::Empty => 0,
+            Slot::Spare => 1,
+            Slot::Holds(page) => 2 | ((page.0 as u64) << 32),
+        }
+    }
+}
+
+/// The ring.
+#[derive(Clone, Copy, Debug)]
+pub struct Ring<'a> {
+    /// A word for each slot.
+    slots: &'a [AtomicU64],
+    /// Tail, head (both only grow; a slot is its remainder), and the frames.
+    ends: &'a [AtomicU64; 3],
+}
+
+impl<'a> Ring<'a> {
+    /// Over words that both sides see.
+    pub const fn new(slots: &'a [AtomicU64], ends: &'a [AtomicU64; 3]) -> Ring<'a> {
+        Ring { slots, ends }
+    }
+
+    /// How many slots it has.
+    pub fn slots(&self) -> u32 {
+        u32::try_from(self.slots.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Frames in slots.
+    pub fn frames(&self) -> u32 {
+        u32::try_from(self.ends[2].load(Relaxed)).unwrap_or(u32::MAX)
+    }
+
+    fn tail(&self) -> u64 {
+        self.ends[0].load(Relaxed)
+    }
+
+    fn head(&self) -> u64 {
+        self.ends[1].load(Relaxed)
+    }
+
+    fn index(&self, at: u64) -> u32 {
+        u32::try_from(at % self.slots.len().max(1) as u64).unwrap_or(0)
+    }
+
+    /// Whether a slot holds a page.
+    pub fn holds_pages(&self) -> bool {
+        (0..self.slots()).any(|slot| matches!(self.slot(slot), Slot::Holds(_)))
+    }
+
+    /// What a slot has.
+    pub fn slot(&self, slot: u32) -> Slot {
+        self.slots.get(slot as usize).map_or(Slot::Empty, |word| Slot::of(word.load(Relaxed)))
+    }
+
+    fn put(&self, slot: u32, holds: Slot) {
+        let Some(word) = self.slots.get(slot as usize) else { return };
+        let before = Slot::of(word.swap(holds.word(), Relaxed));
+        match (before == Slot::Empty, holds == Slot::Empty) {
+            (true, false) => self.ends[2].store(self.ends[2].load(Relaxed) + 1, Relaxed),
+            (false, true) => self.ends[2].store(self.ends[2].load(Relaxed) - 1, Relaxed),
+            _ => {}
+        }
+    }
+
+    /// Frames left these slots.
+    pub(super) fn emptied(&self, slot: u32, pages: u32) {
+        (slot..slot + pages).for_each(|slot| self.put(slot, Slot::Empty));
+    }
+
+    /// What this slot held is of no use any more.
+    pub(super) fn spare(&self, slot: u32) {
+        if self.slot(slot) != Slot::Empty {
+            self.put(slot, Slot::Spare);
+        }
+    }
+
+    /// Empty slots at the head that follow each other: at most `pages`, fewer at the end of the row.
+    fn vacant(&self, pages: u32) -> Run {
+        let slot = self.index(self.head());
+        Run { slot, pages: pages.min(self.slots() - slot) }
+    }
+
+    /// How many more can come to the head.
+    fn room(&self) -> u32 {
+        let used = self.head() - self.tail();
+        u32::try_from((self.slots.len() as u64).saturating_sub(used)).unwrap_or(0)
+    }
+
+    fn advance_head(&self, pages: u32) {
+        self.ends[1].store(self.head() + u64::from(pages), Relaxed);
+    }
+
+    fn advance_tail(&self, slots: u32) {
+        self.ends[0].store(self.tail() + u64::from(slots), Relaxed);
+    }
+}
+
+impl Pager<'_> {
+    /// Frames to be filled, in at most [`MOST_RUNS`] runs: new ones while there is budget, then the oldest of the staging,
+    /// whose pages go home. Whoever gets them says [`Ring::emptied`] of those that it sent away, and
+    /// [`Pager::give_back`] of all in the end, before anything else.
+    ///
+    /// # Errors
+    /// When the store has failed for good.
+    pub(super) fn frames<M: Machine>(
+        &self,
+        machine: &mut M,
+        units: &mut Units<'_>,
+        pages: u32,
+    ) -> Result<Frames, M::Fatal> {
+        let (mut runs, mut found) = ([Run::default(); MOST_RUNS], 0);
+        let mut left = pages;
+        // New ones: slots at the head, which get their frame from the kernel when they are filled.
+        let new = self.budget().frames.saturating_sub(self.frames_in_use()).min(left);
+        while left > pages - new && found < MOST_RUNS {
+            let run = self.claim_vacant(machine, units, left - (pages - new))?;
+            (run.slot..run.slot + run.pages).for_each(|slot| self.ring.put(slot, Slot::Spare));
+            runs[found] = run;
+            (found, left) = (found + 1, left - run.pages);
+        }
+        let tail = self.ring.tail();
+        while left > 0 && self.ring.tail() < self.ring.head() {
+            let slot = self.ring.index(self.ring.tail());
+            match self.ring.slot(slot) {
+                Slot::Empty => self.ring.advance_tail(1),
+                Slot::Holds(_) => self.send_home(machine, units, left)?,
+                Slot::Spare => {
+                    let last = found.checked_sub(1).map(|last| &mut runs[last]);
+                    match last.filter(|run| run.slot + run.pages == slot) {
+                        Some(run) => run.pages += 1,
+                        None if found == MOST_RUNS => break,
+                        None => {
+                            runs[found] = Run { slot, pages: 1 };
+                            found += 1;
+                        }
+                    }
+                    self.ring.advance_tail(1);
+                    left -= 1;
+                }
+            }
+        }
+        if found == 0 {
+            // All is pinned, or held by the kernel: better a page too much for a while than a program that stands still.
+            self.counters.add(Counter::FramesBeyond, 1);
+            let run = self.claim_vacant(machine, units, 1)?;
+            (run.slot..run.slot + run.pages).for_each(|slot| self.ring.put(slot, Slot::Spare));
+            (runs[0], found) = (run, 1);
+        }
+        Ok(Frames { runs, found, tail })
+    }
+
+    /// Empty slots at the head, after making sure that there are some.
+    fn claim_vacant<M: Machine>(&self, machine: &mut M, units: &mut Units<'_>, pages: u32) -> Result<Run, M::Fatal> {
+        while self.ring.room() < pages {
+            let slot = self.ring.index(self.ring.tail());
+            match self.ring.slot(slot) {
+                Slot::Empty => self.ring.advance_tail(1),
+                Slot::Holds(_) => self.send_home(machine, units, 1)?,
+                // A free frame goes to the head with the rest: too few slots for the frames, which no budget allows.
+                Slot::Spare => break,
+            }
+        }
+        let run = self.ring.vacant(pages.min(self.ring.room()));
+        self.ring.advance_head(run.pages);
+        Ok(run)
+    }
+
+    /// Frames that were not sent away after all: they are free still, and lie at the tail again, with holes between them.
+    pub(super) fn give_back(&self, frames: &Frames) {
+        let mut slots = frames.runs().flat_map(|run| run.slot..run.slot + run.pages);
+        if slots.any(|slot| self.ring.slot(slot) != Slot::Empty) {
+            self.ring.ends[0].store(frames.tail, Relaxed);
+        }
+    }
+
+    /// The pages at the tail, at most so many and only such as follow each other, are home after this, and their frames spare.
+    fn send_home<M: Machine>(&self, machine: &mut M, units: &mut Units<'_>, most: u32) -> Result<(), M::Fatal> {
+        let slot = self.ring.index(self.ring.tail());
+        let Slot::Holds(first) = self.ring.slot(slot) else { return Ok(()) };
+        let end = self.ring.slots().min(slot.saturating_add(most).saturating_add(15));
+        let mut pages = 1;
+        while slot + pages < end && self.ring.slot(slot + pages) == Slot::Holds(first.plus(pages)) {
+            pages += 1;
+        }
+        // Those that changed, in runs.
+        let mut from = 0;
+        for more in 0..=pages {
+            let changed = more < pages && {
+                let (page, sum) = (first.plus(more), machine.sum(slot + more));
+                let same = self.entry(page).is_kept() && self.sum(page) == sum;
+                if !same {
+                    self.set_sum(page, sum);
+                }
+                !same
+            };
+            if !changed {
+                if from < more {
+                    machine.write_home(first.plus(from), slot + from, more - from)?;
+                    self.counters.add(Counter::PagesOut, (more - from).into());
+                }
+                from = more + 1;
+            }
+        }
+        for more in 0..pages {
+            let page = first.plus(more);
+            debug_assert_eq!(self.entry(page).place(), Place::Staged);
+            self.set(page, self.entry(page).at(Place::Home).kept(true).early(false));
+            units.left(self.space.address(page) / PAGE_BYTES);
+            self.ring.put(slot + more, Slot::Spare);
+        }
+        Ok(())
+    }
+
+    /// Pages of the program go to the head of the staging. Says how many went, from the first on.
+    ///
+    /// # Errors
+    /// When the store has failed for good: slots may have to be freed first.
+    pub(super) fn stage<M: Machine>(
+        &self,
+        machine: &mut M,
+        units: &mut Units<'_>,
+        first: Page,
+        pages: u32,
+    ) -> Result<u32, M::Fatal> {
+        let mut gone = 0;
+        while gone < pages {
+            let run = self.claim_vacant(machine, units, pages - gone)?;
+            if run.pages == 0 {
+                break;
+            }
+            let from = first.plus(gone);
+            let moved = machine.move_out(self.space.address(from), run.slot, run.pages);
+            for more in 0..moved {
+                let page = from.plus(more);
+                self.set(page, self.entry(page).staged(run.slot + more));
+                self.ring.put(run.slot + more, Slot::Holds(page));
+            }
+            gone += moved;
+            if moved < run.pages {
+                break;
+            }
+        }
+        self.counters.sub(Counter::ResidentPages, gone.into());
+        Ok(gone)
+    }
+}

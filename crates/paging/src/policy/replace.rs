@@ -1,0 +1,287 @@
+//! What leaves: units in the order in which they came, through staging, with a second round for those that came back.
+//!
+//! Three rings over memory that the caller gives:
+//!
+//! ```text
+//!   arrived ──► passing ──┐                      came back: `arrived` again, as re-used
+//!          └──► kept ─────┴──► staging ──► out
+//!                 ▲  │
+//!                 └──┘ re-used units go round once more, mapped all the time
+//! ```
+//!
+//! - `kept`: first in, first out. A unit that was re-used gets another round for each time it came back, at most three.
+//! - `passing`: units of streams, which nobody needs for long ([`Order::passing`](super::site::Order)). They leave first,
+//!   once there are more of them than their share. So a scan over everything does not push out what is used again; and
+//!   in a loop over more than memory holds, a part stays and is hit, where a single queue would miss everything.
+//!   One passing unit in 32 goes to `kept`, so that what lies there for nothing leaves in the end.
+//! - `staging`: unmapped and still in memory. A fault there costs no transfer, and says that the unit is re-used.
+//!
+//! Published relatives: Yang et al., "FIFO queues are all you need for cache eviction" (S3-FIFO), SOSP 2023, a small queue
+//! before a large one; Zhang et al., "SIEVE is simpler than LRU", NSDI 2024; Qureshi et al., "Adaptive insertion policies for high
+//! performance caching", ISCA 2007, the one in 32. We differ: hits are not seen. Only a fault in staging shows one, and who
+//! brought a unit says whether it is passing.
+//!
+//! An entry is a hint, the page's own state decides: pages of a unit that came back or were unmapped stay in its entry,
+//! and the caller passes over those that are not where the ring says. So no entry is ever searched for.
+
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use super::Run;
+
+/// A place of a ring: a run of at most 512 pages. Zero is as good as anything, rings count their entries.
+const PAGE_BITS: u32 = 45;
+const PAGES_BITS: u32 = 9;
+
+/// The longest run that one entry holds; longer ones take several.
+pub const ENTRY_PAGES: u32 = 1 << PAGES_BITS;
+
+/// Rounds that a re-used unit gets on top of its first.
+const MOST_ROUNDS: u8 = 3;
+
+/// One passing unit in so many is kept.
+const KEEP_ONE_IN: u32 = 32;
+
+/// The memory of the rings: words that both sides may see, though only the holder of the lock changes them. Each may have as many entries as the budget has pages, then no push can fail in practice.
+#[derive(Clone, Copy, Debug)]
+pub struct Memory<'a> {
+    /// Units of streams.
+    pub passing: &'a [AtomicU64],
+    /// All other mapped units.
+    pub kept: &'a [AtomicU64],
+    /// Unmapped units.
+    pub staging: &'a [AtomicU64],
+}
+
+/// Positions in one ring.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct Ring {
+    head: u32,
+    len: u32,
+    /// Pages of all entries, those included that are not there any more.
+    pages: u64,
+}
+
+impl Ring {
+    fn push(&mut self, slots: &[AtomicU64], run: Run, rounds: u8) -> bool {
+        let capacity = u32::try_from(slots.len()).unwrap_or(u32::MAX);
+        if self.len >= capacity || run.pages == 0 || run.pages > ENTRY_PAGES || run.first_page >> PAGE_BITS != 0 {
+            return false;
+        }
+        let at = (u64::from(self.head) + u64::from(self.len)) % u64::from(capacity);
+        let Some(slot) = usize::try_from(at).ok().and_then(|at| slots.get(at)) else { return false };
+        let rounds = u64::from(rounds.min(MOST_ROUNDS));
+        let entry = run.first_page | u64::from(run.pages - 1) << PAGE_BITS | rounds << (PAGE_BITS + PAGES_BITS);
+        slot.store(entry, Relaxed);
+        self.len += 1;
+        self.pages += u64::from(run.pages);
+        true
+    }
+
+    fn pop(&mut self, slots: &[AtomicU64]) -> Option<(Run, u8)> {
+        let capacity = u32::try_from(slots.len()).unwrap_or(u32::MAX);
+        if self.len == 0 || capacity == 0 {
+            return None;
+        }
+        let entry = slots.get(usize::try_from(self.head % capacity).ok()?)?.load(Relaxed);
+        self.head = (self.head + 1) % capacity;
+        self.len -= 1;
+        let pages = u32::try_from((entry >> PAGE_BITS) % u64::from(ENTRY_PAGES)).unwrap_or(0) + 1;
+        self.pages = self.pages.saturating_sub(u64::from(pages));
+        let rounds = u8::try_from((entry >> (PAGE_BITS + PAGES_BITS)) & 3).unwrap_or(0);
+        Some((Run { first_page: entry & ((1 << PAGE_BITS) - 1), pages }, rounds))
+    }
+}
+
+/// What a unit is when it arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// Brought from home, or touched for the first time.
+    New,
+    /// Brought for a stream.
+    Passing,
+    /// Back from staging; or soon back from home.
+    Reused,
+}
+
+/// The three queues. All zeros: empty.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Replacement {
+    passing: Ring,
+    kept: Ring,
+    staging: Ring,
+    /// Passing units so far.
+    passed: u32,
+    unused: u32,
+}
+
+/// Pages that staging should have. Room for it is made before anything is brought.
+pub fn staging_pages(budget_pages: u32) -> u32 {
+    budget_pages / 8
+}
+
+/// Pages of streams that may be mapped before they are the first to leave.
+pub fn passing_pages(budget_pages: u32) -> u32 {
+    budget_pages / 8
+}
+
+impl Replacement {
+    /// A run was mapped, or is held back, or is on its way. False: the ring is full, and something must leave first.
+    /// A run longer than [`ENTRY_PAGES`] is refused.
+    pub fn arrived(&mut self, memory: Memory<'_>, run: Run, arrival: Arrival) -> bool {
+        match arrival {
+            Arrival::New => self.kept.push(memory.kept, run, 0),
+            Arrival::Reused => self.kept.push(memory.kept, run, 1),
+            Arrival::Passing => {
+                self.passed = self.passed.wrapping_add(1);
+                if self.passed.is_multiple_of(KEEP_ONE_IN) {
+                    self.kept.push(memory.kept, run, 0)
+                } else {
+                    self.passing.push(memory.passing, run, 0)
+                }
+            }
+        }
+    }
+
+    /// The next run to be unmapped. The caller unmaps those of its pages that are mapped, and calls [`Self::staged`].
+    pub fn next_to_stage(&mut self, memory: Memory<'_>, budget_pages: u32) -> Option<Run> {
+        if self.passing.pages > u64::from(passing_pages(budget_pages))
+            && let Some((run, _)) = self.passing.pop(memory.passing)
+        {
+            return Some(run);
+        }
+        // Each entry goes round three times at most, so this ends.
+        while let Some((run, rounds)) = self.kept.pop(memory.kept) {
+            if rounds == 0 || !self.kept.push(memory.kept, run, rounds - 1) {
+                return Some(run);
+            }
+        }
+        self.passing.pop(memory.passing).map(|(run, _)| run)
+    }
+
+    /// A run was unmapped. False: the ring is full, and [`Self::next_out`] must come first.
+    pub fn staged(&mut self, memory: Memory<'_>, run: Run) -> bool {
+        self.staging.push(memory.staging, run, 0)
+    }
+
+    /// The next run to leave memory. The caller writes back those of its pages that are staged and changed, and frees
+    /// those that are staged.
+    pub fn next_out(&mut self, memory: Memory<'_>) -> Option<Run> {
+        self.staging.pop(memory.staging).map(|(run, _)| run)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn with_rings<R>(capacity: usize, test: impl FnOnce(&mut Replacement, Memory<'_>) -> R) -> R {
+        let ring = || (0..capacity).map(|_| AtomicU64::new(0)).collect::<Vec<_>>();
+        let (a, b, c) = (ring(), ring(), ring());
+        test(&mut Replacement::default(), Memory { passing: &a, kept: &b, staging: &c })
+    }
+
+    fn run(first_page: u64, pages: u32) -> Run {
+        Run { first_page, pages }
+    }
+
+    #[test]
+    fn units_leave_in_the_order_in_which_they_came() {
+        with_rings(8, |queue, memory| {
+            for n in 0..3 {
+                assert!(queue.arrived(memory, run(n * 16, 16), Arrival::New));
+            }
+            for n in 0..3 {
+                assert_eq!(queue.next_to_stage(memory, 64), Some(run(n * 16, 16)));
+            }
+            assert_eq!(queue.next_to_stage(memory, 64), None);
+        });
+    }
+
+    #[test]
+    fn a_reused_unit_gets_a_second_round() {
+        with_rings(8, |queue, memory| {
+            queue.arrived(memory, run(0, 1), Arrival::Reused);
+            queue.arrived(memory, run(1, 1), Arrival::New);
+            let order: Vec<_> = (0..2).map(|_| queue.next_to_stage(memory, 64).unwrap().first_page).collect();
+            assert_eq!(order, [1, 0]);
+        });
+    }
+
+    #[test]
+    fn a_scan_leaves_before_what_was_there() {
+        with_rings(64, |queue, memory| {
+            queue.arrived(memory, run(1000, 16), Arrival::New);
+            for n in 0..20 {
+                queue.arrived(memory, run(n, 1), Arrival::Passing);
+            }
+            // Of 64 pages an eighth may be passing: 20 are, so twelve leave first, then the kept one.
+            let left: Vec<_> = (0..13).map(|_| queue.next_to_stage(memory, 64).unwrap().first_page).collect();
+            assert_eq!(left[..12], (0..12).collect::<Vec<_>>());
+            assert_eq!(left[12], 1000);
+        });
+    }
+
+    #[test]
+    fn what_is_kept_for_nothing_leaves_in_the_end_even_if_nothing_but_streams_come() {
+        with_rings(512, |queue, memory| {
+            for n in 0..48 {
+                queue.arrived(memory, run(10_000 + n, 1), Arrival::New);
+            }
+            let mut left = Vec::new();
+            for n in 0..4000 {
+                queue.arrived(memory, run(n, 1), Arrival::Passing);
+                if n >= 16 {
+                    left.extend(queue.next_to_stage(memory, 64).map(|r| r.first_page).filter(|page| *page >= 10_000));
+                }
+            }
+            assert_eq!(left.len(), 48);
+        });
+    }
+
+    #[test]
+    fn a_full_ring_refuses_instead_of_losing_something() {
+        with_rings(2, |queue, memory| {
+            assert!(queue.arrived(memory, run(0, 1), Arrival::New));
+            assert!(queue.arrived(memory, run(1, 1), Arrival::New));
+            assert!(!queue.arrived(memory, run(2, 1), Arrival::New));
+            assert_eq!(queue.next_to_stage(memory, 8), Some(run(0, 1)));
+            assert!(queue.arrived(memory, run(2, 1), Arrival::New));
+        });
+        with_rings(0, |queue, memory| {
+            assert!(!queue.arrived(memory, run(0, 1), Arrival::New));
+            assert_eq!(queue.next_to_stage(memory, 8), None);
+        });
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_lost_and_nothing_comes_out_twice(
+            arrivals in prop::collection::vec((0u8..3, 1u32..=ENTRY_PAGES), 0..200), budget in any::<u32>(),
+        ) {
+            with_rings(256, |queue, memory| {
+                let mut next = 0;
+                let mut came = Vec::new();
+                for (kind, pages) in arrivals {
+                    let kind = [Arrival::New, Arrival::Passing, Arrival::Reused][usize::from(kind)];
+                    if queue.arrived(memory, run(next, pages), kind) {
+                        came.push(run(next, pages));
+                    }
+                    next += u64::from(pages);
+                }
+                let mut out = Vec::new();
+                while let Some(run) = queue.next_to_stage(memory, budget) {
+                    prop_assert!(queue.staged(memory, run));
+                }
+                while let Some(run) = queue.next_out(memory) {
+                    out.push(run);
+                }
+                out.sort_by_key(|run| run.first_page);
+                prop_assert_eq!(out, came);
+                Ok(())
+            })?;
+        }
+    }
+}

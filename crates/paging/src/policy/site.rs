@@ -1,0 +1,345 @@
+//! Units and prefetch by code site: sections that nobody has to mark.
+//!
+//! A site is the instruction that faulted. Nearly all faults of a program come from few sites, and each of them has its
+//! own way through memory: a sweep along the rows wants large units, the same sweep across them single pages. So each
+//! site has
+//!
+//! - a **unit**, from what is learned about the use of its neighbouring pages (`density.rs`);
+//! - **streams**, and what is fetched ahead of them (`stream.rs`).
+//!
+//! A fault on a page whose unit is large brings the sixteen pages around it at once, and lets the rest of its unit come in
+//! the background, if there is one. A stream that goes on in order has a window ahead of it, which doubles while it is
+//! hit; its first page is held back (brought, but not mapped), so that the program says when it gets there: then the next
+//! window is ordered, and has the time of a whole window to arrive. A stream that goes in steps has a series of units
+//! ahead, with the same trick.
+//!
+//! What the caller does:
+//! 1. at each fault, calls [`Sites::on_fault`] with what it knows of the page;
+//! 2. brings `fetch` at once (what of it is missing; a page that is on its way is waited for), maps the faulting page and
+//!    the others, except the pages in `held`: they stay in memory unmapped;
+//! 3. has `ahead` brought in the background, in order, with the same exception, and maps what arrived;
+//! 4. keeps `mark` with the pages brought, also when they leave, and shows it at their next fault.
+//!
+//! A held page that leaves memory before it is touched is nobody's business: no call says so, and its fault is then one
+//! from home. It may wait wherever the caller likes, the longer the better. Of a mark only its owner is read: how often pages
+//! that a site brought came back within a life time decides whether its streams are passing (`replace.rs`).
+//!
+//! Time is counted in pages brought: a page's life in memory is as many as the budget has. Nothing is a float.
+//!
+//! Tried and dropped, in the simulator: a share for passing units that grows when they come back (it takes from `kept`, and
+//! both are too small then); more patience with sites whose pages come back (the same); a gap of any pages as still in order
+//! (random faults among few pages look like streams).
+
+mod ahead;
+mod order;
+#[cfg(test)]
+mod tests;
+
+use super::density::{Density, ONE, Outcome, Price, Watches};
+use super::stream::{self, Streams};
+use super::{MAX_UNIT_LOG2, Run, spread, unit_around};
+use ahead::{Asked, FIRST_PIECE_LOG2, MAX_WINDOW_LOG2};
+
+pub use order::{Fault, HELD, Kind, Order, Room, SERIES, Series};
+
+/// Sites that are known at a time.
+pub const SITES: usize = 1024;
+
+/// Ways of the table: a site has so many places.
+const WAYS: usize = 4;
+
+/// Faults of a site after which its unit is looked at again.
+const UNIT_EVERY: u32 = 8;
+
+/// One site. All zeros: none.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct Site {
+    /// 0: free.
+    address: u64,
+    streams: Streams,
+    density: Density,
+    faults: u32,
+    /// Pages brought by all sites, at its last fault.
+    touched: u32,
+    /// Orders, and faults on pages of its own that would not have happened had they stayed for a life time: both halved
+    /// from time to time.
+    orders: u16,
+    returned: u16,
+    /// 1 + log2 of its unit; 0: not chosen yet.
+    unit: u8,
+    unused: [u8; 7],
+}
+
+impl Site {
+    const NONE: Site = Site {
+        address: 0,
+        streams: Streams::UNKNOWN,
+        density: Density::UNKNOWN,
+        faults: 0,
+        touched: 0,
+        orders: 0,
+        returned: 0,
+        unit: 0,
+        unused: [0; 7],
+    };
+}
+
+/// What is known of one site, for a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SiteView {
+    /// Address of the instruction.
+    pub site: u64,
+    /// Its faults since it is known.
+    pub faults: u32,
+    /// Its unit, in pages.
+    pub unit_pages: u32,
+    /// Its step from fault to fault in pages; 0: none that is trusted.
+    pub stride_pages: i64,
+}
+
+/// All sites of a program. All zeros: nothing known. A megabyte.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Sites {
+    sites: [Site; SITES],
+    watches: Watches,
+    /// Pages brought so far.
+    clock: u32,
+    random: u32,
+    /// Faults on pages that had left shortly before, and pages brought in that time: both halved from time to time.
+    soon: u32,
+    brought: u32,
+    /// Streams that ordered something ahead, in this epoch and in the one before.
+    active_now: u32,
+    active_before: u32,
+    epoch_began: u32,
+    epoch: u32,
+}
+
+impl Default for Sites {
+    fn default() -> Sites {
+        Sites::UNKNOWN
+    }
+}
+
+impl Sites {
+    /// Nothing known.
+    pub const UNKNOWN: Sites = Sites {
+        sites: [Site::NONE; SITES],
+        watches: Watches::NONE,
+        clock: 0,
+        random: 0,
+        soon: 0,
+        brought: 0,
+        active_now: 0,
+        active_before: 0,
+        epoch_began: 0,
+        epoch: 0,
+    };
+
+    /// Decides what a fault brings. `here` says of a page whether it is mapped, held or on its way; it is asked about a few
+    /// pages, and may be wrong.
+    pub fn on_fault(&mut self, fault: &Fault, room: &Room, here: impl Fn(u64) -> bool) -> Order {
+        let page = fault.page;
+        let area = if fault.area.contains(page) { fault.area } else { Run { first_page: page, pages: 1 } };
+        let life = room.budget_pages.max(1);
+        self.end_watches(fault, life);
+        let at = self.site_at(fault.site);
+        self.count(fault, at, life);
+        let unit = self.unit_log2(at, room);
+        let here = |other: u64| other == page || here(other);
+        let asked = Asked { fault, room, area, unit, at, here: &here };
+        let mut order = Order::only(page);
+        order.mark = u16::try_from(at + 1).unwrap_or(0);
+        let waiting = self.sites[at].streams.waiting_for(page).is_some();
+        if matches!(fault.kind, Kind::Home | Kind::Staged) && !waiting {
+            let limit = self.window_limit(room).max(1).ilog2();
+            self.sites[at].streams.missed(page, u8::try_from(limit).unwrap_or(MAX_WINDOW_LOG2));
+        }
+        match fault.kind {
+            Kind::Home => {
+                order.fetch = unit_around(page, unit).within(area);
+                self.go_on(&asked, &mut order);
+                ahead::split(&asked, &mut order);
+                self.watch(&asked);
+            }
+            Kind::FirstTouch => self.go_on(&asked, &mut order),
+            Kind::Held | Kind::Arriving | Kind::Staged if waiting => self.go_on(&asked, &mut order),
+            // A watched page, or one that another site ordered.
+            Kind::Held | Kind::Arriving => return order,
+            Kind::Staged => {
+                order.fetch = unit_around(page, unit).within(area);
+                return order;
+            }
+        }
+        self.hold_watched(&mut order, page, area);
+        self.clock = self.clock.wrapping_add(order.fetch.pages).wrapping_add(order.pages_ahead());
+        self.brought = self.brought.saturating_add(order.fetch.pages).saturating_add(order.pages_ahead());
+        order
+    }
+
+    /// The known sites, in no order.
+    pub fn known(&self) -> impl Iterator<Item = SiteView> + '_ {
+        self.sites.iter().filter(|site| site.address != 0).map(|site| SiteView {
+            site: site.address,
+            faults: site.faults,
+            unit_pages: 1 << site.unit.saturating_sub(1).min(MAX_UNIT_LOG2),
+            stride_pages: if site.streams.trust >= stream::TRUSTED { site.streams.stride } else { 0 },
+        })
+    }
+
+    /// Where the site is in the table; a new one takes the place of the one that faulted longest ago.
+    fn site_at(&mut self, address: u64) -> usize {
+        let address = address.max(1);
+        let set = usize::try_from(spread(address) % ((SITES / WAYS) as u64)).unwrap_or(0) * WAYS;
+        let mut coldest = (0, set);
+        for at in set..set + WAYS {
+            let site = &self.sites[at];
+            if site.address == address {
+                return at;
+            }
+            let age = if site.address == 0 { u32::MAX } else { self.clock.wrapping_sub(site.touched) };
+            if age >= coldest.0 {
+                coldest = (age, at);
+            }
+        }
+        let at = coldest.1;
+        self.sites[at] = Site { address, ..Site::NONE };
+        at
+    }
+
+    /// Ends the watch on the faulting page, and those whose time is up.
+    fn end_watches(&mut self, fault: &Fault, life: u32) {
+        if let Some(outcome) = self.watches.used(fault.page) {
+            self.learn(outcome);
+        }
+        for _ in 0..8 {
+            if let Some(outcome) = self.watches.next_expired(self.clock, life) {
+                self.learn(outcome);
+            }
+        }
+    }
+
+    fn learn(&mut self, outcome: Outcome) {
+        if let Some(site) = self.sites.get_mut(usize::from(outcome.site)) {
+            site.density.learn(outcome.level, outcome.was_used);
+        }
+    }
+
+    /// Counts what the fault says about memory: was it short, and did a stream's page come back?
+    fn count(&mut self, fault: &Fault, at: usize, life: u32) {
+        let site = &mut self.sites[at];
+        site.faults = site.faults.saturating_add(1);
+        site.touched = self.clock;
+        site.orders = site.orders.saturating_add(1);
+        if site.orders >= 256 {
+            site.orders /= 2;
+            site.returned /= 2;
+        }
+        let soon = fault.distance > 0 && fault.distance < life / 4;
+        if fault.kind == Kind::Home && soon {
+            self.soon += 1;
+        }
+        if self.brought >= life.saturating_mul(2) {
+            self.brought /= 2;
+            self.soon /= 2;
+        }
+        let came_back = fault.kind == Kind::Staged
+            || (fault.kind == Kind::Home && fault.distance > 0 && fault.distance < life - life / 8);
+        if came_back && let Some(owner) = usize::from(fault.mark).checked_sub(1).and_then(|at| self.sites.get_mut(at)) {
+            owner.returned = owner.returned.saturating_add(1);
+        }
+    }
+
+    /// Pages that this site brings are seldom needed again within a life time.
+    fn passing(&self, at: usize) -> bool {
+        let site = &self.sites[at];
+        site.orders >= 16 && u32::from(site.returned) * 32 < u32::from(site.orders)
+    }
+
+    /// What a page costs: its transfer, and the faults that follow because it pushes out another one.
+    fn price(&self, room: &Room) -> Price {
+        // Of the pages that left, so many were needed again within a quarter of a life time. Had there been one page more
+        // of memory, four times that share of a fault would have been saved, per page of room and life time.
+        let one = u64::from(ONE);
+        let lost = (u64::from(self.soon) * 4 * one / u64::from(self.brought.max(256))).min(one * 15 / 16);
+        // Such a fault pushes out something in its turn: V = F + c + lost * V.
+        let (fault_ns, page_ns) = (u64::from(room.fault_ns), u64::from(room.page_ns));
+        let whole_fault_ns = (fault_ns + page_ns) * one / (one - lost);
+        Price { fault_ns, page_ns: page_ns + whole_fault_ns * lost / one }
+    }
+
+    /// The unit of a site, chosen anew from time to time.
+    fn unit_log2(&mut self, at: usize, room: &Room) -> u8 {
+        let price = self.price(room);
+        // A unit never takes more than a sixteenth of memory.
+        let fits = u8::try_from((room.budget_pages / 16).max(1).ilog2()).unwrap_or(MAX_UNIT_LOG2);
+        let largest = room.max_unit_log2.min(MAX_UNIT_LOG2).min(fits);
+        let smallest = room.base_log2.min(largest);
+        let site = &mut self.sites[at];
+        let now = site.unit.wrapping_sub(1);
+        if site.unit == 0 || site.faults.is_multiple_of(UNIT_EVERY) || now > largest || now < smallest {
+            site.unit = site.density.best_unit(price, smallest, largest, now) + 1;
+        }
+        site.unit - 1
+    }
+
+    /// Pages that one stream may have ahead of it: all active ones together at most a quarter of memory.
+    fn window_limit(&self, room: &Room) -> u32 {
+        let streams = self.active_now.max(self.active_before).max(1);
+        (room.budget_pages / 4 / streams).min(1 << MAX_WINDOW_LOG2)
+    }
+
+    /// Chooses a page of the neighbourhood to be watched, now and then.
+    fn watch(&mut self, asked: &Asked<'_, impl Fn(u64) -> bool>) {
+        let (fault, unit, room) = (asked.fault.page, asked.unit, asked.room);
+        self.random = u32::try_from(spread(u64::from(self.random) ^ (fault << 32)) >> 32).unwrap_or(1);
+        let random = self.random;
+        let levels = u32::from(room.max_unit_log2.clamp(1, MAX_UNIT_LOG2));
+        // Mostly the levels around the unit, for they decide.
+        let level = match random % 4 {
+            0 => u32::from(unit) + 1,
+            1 => u32::from(unit).max(1),
+            _ => 1 + (random >> 8) % levels,
+        }
+        .min(levels);
+        let level = u8::try_from(level).unwrap_or(1);
+        // A page within the unit that is held back costs a fault if it is used: seldom, where units are cheap.
+        if level <= unit && unit < FIRST_PIECE_LOG2 && !(random >> 16).is_multiple_of(4) {
+            return;
+        }
+        let half = 1u64 << (level - 1);
+        let buddy = (fault ^ half) & !(half - 1);
+        let page = buddy + u64::from(random >> 4) % half;
+        if !asked.area.contains(page) || (asked.here)(page) {
+            return;
+        }
+        let site = u16::try_from(asked.at).unwrap_or(0);
+        self.watches.begin(page, site, level, self.clock);
+    }
+
+    /// Watched pages that are brought with others stay unmapped; where that is not possible they are not watched any more.
+    fn hold_watched(&mut self, order: &mut Order, page: u64, area: Run) {
+        self.hold_watched_in(order.fetch, order, page);
+        for series in order.ahead {
+            for n in 0..series.runs {
+                self.hold_watched_in(series.run(n, area), order, page);
+            }
+        }
+    }
+
+    fn hold_watched_in(&mut self, run: Run, order: &mut Order, page: u64) {
+        let mut group = run.first_page;
+        while group < run.end_page() {
+            let watched = self.watches.in_group(group).filter(|watched| *watched != page && run.contains(*watched));
+            if let Some(watched) = watched
+                && !order.holds(watched)
+                && !order.hold(watched)
+            {
+                self.watches.forget(watched);
+            }
+            group = (group | 15).saturating_add(1);
+        }
+    }
+}

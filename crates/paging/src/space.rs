@@ -1,0 +1,177 @@
+//! From addresses to pages: the address space in chunks of 32 MiB.
+//!
+//! A program's paged memory lies anywhere in 47 bits of addresses. What is kept for each page must be dense, because it has
+//! a place in the store by that number, too. So a directory says for every chunk of addresses whether it is paged, and
+//! which pages are its own: the chunks get their pages in the order in which somebody touches them.
+//!
+//! A chunk keeps its pages for ever. A program that maps and unmaps ever new addresses uses up numbers, not memory; when
+//! there are none left, memory is not paged any more, which is said.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use crate::PAGE_BYTES;
+
+/// Pages of a chunk.
+pub const CHUNK_PAGES: u64 = 1 << 13;
+
+const CHUNK_SHIFT: u32 = 25;
+
+/// Words of the directory: one for every chunk of a 47-bit address space.
+pub const DIRECTORY_WORDS: usize = 1 << (47 - CHUNK_SHIFT);
+
+/// The chunk may be paged and has no pages yet.
+const MARKED: u32 = 1;
+/// Words from here on are a chunk's number and this.
+const FIRST: u32 = 2;
+
+/// The number of a paged page: where it stands in all tables, and in the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Page(pub u32);
+
+impl Page {
+    /// The page so many further on, in the same chunk or the next number.
+    #[must_use]
+    pub const fn plus(self, pages: u32) -> Page {
+        Page(self.0.wrapping_add(pages))
+    }
+}
+
+/// The directory, and the way back.
+#[derive(Clone, Copy, Debug)]
+pub struct Space<'a> {
+    directory: &'a [AtomicU32],
+    /// The address of each numbered chunk; the first word counts them.
+    bases: &'a [AtomicU64],
+}
+
+impl<'a> Space<'a> {
+    /// Over words that both sides see. There may be as many chunks as there are bases, but for the first word.
+    pub const fn new(directory: &'a [AtomicU32], bases: &'a [AtomicU64]) -> Space<'a> {
+        Space { directory, bases }
+    }
+
+    fn word(&self, address: u64) -> Option<&'a AtomicU32> {
+        self.directory.get(usize::try_from(address >> CHUNK_SHIFT).ok()?)
+    }
+
+    /// Whether something near this address is paged.
+    pub fn may_be_paged(&self, address: u64) -> bool {
+        self.word(address).is_some_and(|word| word.load(Relaxed) != 0)
+    }
+
+    /// Whether addresses up to here can be paged.
+    pub const fn reaches(&self, end: u64) -> bool {
+        end <= 1 << 47
+    }
+
+    /// Says that memory here is paged from now on.
+    pub fn mark(&self, start: u64, bytes: u64) {
+        let mut address = start;
+        let end = start.saturating_add(bytes);
+        while address < end {
+            let Some(word) = self.word(address) else { return };
+            let _ = word.compare_exchange(0, MARKED, Relaxed, Relaxed);
+            address = (address | ((1 << CHUNK_SHIFT) - 1)).saturating_add(1);
+        }
+    }
+
+    /// The page at this address, if its chunk has pages.
+    pub fn page(&self, address: u64) -> Option<Page> {
+        let number = self.word(address)?.load(Relaxed).checked_sub(FIRST)?;
+        Some(page_of(number, address))
+    }
+
+    /// The page at this address; its chunk gets pages if it has none. `None` when it is not paged, or nothing is left.
+    ///
+    /// Only one at a time may call this.
+    pub fn page_at_last(&self, address: u64) -> Option<Page> {
+        let word = self.word(address)?;
+        match word.load(Relaxed) {
+            0 => None,
+            MARKED => {
+                let count = self.bases.first()?.load(Relaxed);
+                let number = u32::try_from(count).ok()?;
+                let base = self.bases.get(usize::try_from(count).ok()? + 1)?;
+                base.store(address >> CHUNK_SHIFT << CHUNK_SHIFT, Relaxed);
+                self.bases.first()?.store(count + 1, Relaxed);
+                word.store(number + FIRST, Relaxed);
+                Some(page_of(number, address))
+            }
+            number => Some(page_of(number - FIRST, address)),
+        }
+    }
+
+    /// The address of a page.
+    pub fn address(&self, page: Page) -> u64 {
+        let (chunk, index) = (u64::from(page.0) / CHUNK_PAGES, u64::from(page.0) % CHUNK_PAGES);
+        let base = usize::try_from(chunk).ok().and_then(|chunk| self.bases.get(chunk + 1));
+        base.map_or(0, |base| base.load(Relaxed)) + index * PAGE_BYTES
+    }
+
+    /// How many pages have a number.
+    pub fn pages(&self) -> u64 {
+        self.bases.first().map_or(0, |count| count.load(Relaxed)) * CHUNK_PAGES
+    }
+
+    /// Goes through a range of addresses, chunk by chunk: the first page and how many, for chunks that have pages.
+    pub fn each_run(&self, start: u64, bytes: u64, mut run: impl FnMut(Page, u32)) {
+        let end = start.saturating_add(bytes);
+        let mut address = start;
+        while address < end {
+            let next = (address | ((1 << CHUNK_SHIFT) - 1)).saturating_add(1).min(end);
+            if let Some(page) = self.page(address) {
+                let pages = (next - address).div_ceil(PAGE_BYTES);
+                run(page, u32::try_from(pages).unwrap_or(0));
+            }
+            address = next;
+        }
+    }
+}
+
+fn page_of(number: u32, address: u64) -> Page {
+    let index = (address / PAGE_BYTES) % CHUNK_PAGES;
+    Page(number.wrapping_shl(13) | index as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words() -> (Vec<AtomicU32>, Vec<AtomicU64>) {
+        let directory = (0..DIRECTORY_WORDS).map(|_| AtomicU32::new(0)).collect();
+        (directory, (0..4).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    #[test]
+    fn chunks_get_pages_in_the_order_of_their_first_touch_and_lead_back_to_their_address() {
+        let (directory, bases) = words();
+        let space = Space::new(&directory, &bases);
+        let (far, near) = (0x7f12_3456_7000, 0x5555_0000_1000);
+        assert_eq!(space.page_at_last(far), None, "nobody said that it is paged");
+        space.mark(far, 1);
+        space.mark(near, 64 << 20);
+        assert_eq!(space.page(far), None, "and nobody has touched it");
+        let page = space.page_at_last(far).unwrap();
+        assert_eq!(u64::from(page.0), far / PAGE_BYTES % CHUNK_PAGES);
+        assert_eq!(space.address(page), far);
+        let other = space.page_at_last(near).unwrap();
+        assert_eq!(u64::from(other.0), CHUNK_PAGES + near / PAGE_BYTES % CHUNK_PAGES);
+        assert_eq!((space.address(other), space.pages()), (near, 2 * CHUNK_PAGES));
+        assert_eq!(space.page_at_last(far + 4096), Some(page.plus(1)));
+        let third = space.page_at_last(near + (40 << 20));
+        assert!(third.is_some() && space.page_at_last(near + (64 << 20)).is_none(), "numbers run out");
+    }
+
+    #[test]
+    fn a_range_is_gone_through_by_chunks_and_what_has_no_pages_is_left_out() {
+        let (directory, bases) = words();
+        let space = Space::new(&directory, &bases);
+        let start = 0x1000_0000 - 8192;
+        space.mark(start, 96 << 20);
+        space.page_at_last(start).unwrap();
+        space.page_at_last(start + (40 << 20)).unwrap();
+        let mut runs = Vec::new();
+        space.each_run(start, 96 << 20, |page, pages| runs.push((space.address(page), pages)));
+        assert_eq!(runs, [(start, 2), (0x1000_0000 + (32 << 20), 8192)]);
+    }
+}

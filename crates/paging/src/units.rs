@@ -1,0 +1,153 @@
+//! What a touch brings: the policies behind one door, in memory that both sides see.
+//!
+//! A page is known here by its address divided by 4096; the pager has numbers of its own for pages, and keeps 16 bits with
+//! each for whoever decides.
+
+use crate::greeting::Sections;
+use crate::pager::Budget;
+use crate::policy::marked::{self, Marked};
+use crate::policy::replace::{Arrival, Replacement};
+use crate::policy::site::{Fault, HELD, Kind, Order, Room, SERIES, Series, Sites};
+use crate::policy::what_if::{Clock, Ghosts, WhatIf};
+use crate::policy::{NO_PAGE, Run, unit_around};
+
+/// All that is learned of a program. Memory full of zeros is a valid start of it.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct Learned {
+    /// By code site.
+    pub sites: Sites,
+    /// By the program's own marks.
+    pub marked: Marked,
+    /// Who leaves next.
+    pub replacement: Replacement,
+    /// With half and with double the memory.
+    pub what_if: WhatIf,
+    /// Pages that went home.
+    pub clock: Clock,
+}
+
+/// What things cost, in nanoseconds; the transfer of a page includes its check and its way in and out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Costs {
+    /// A fault that brings one page from home, without the page's transfer.
+    pub fault_ns: u32,
+    /// The transfer of each page.
+    pub page_ns: u32,
+}
+
+impl Costs {
+    /// With the store's file in the page cache (ARCHITECTURE.md, "The circle of frames").
+    pub const FILE: Costs = Costs { fault_ns: 5_500, page_ns: 850 };
+    /// With a server on this machine or near it, asked through masu.
+    pub const SERVER: Costs = Costs { fault_ns: 35_000, page_ns: 3_000 };
+}
+
+/// Decides what a touch brings.
+#[derive(Debug)]
+pub struct Units<'a> {
+    /// What was learned.
+    pub learned: &'a mut Learned,
+    /// Pages that went home, and when.
+    pub ghosts: Ghosts<'a>,
+    /// How parts of the program are told apart.
+    pub sections: Sections,
+    /// The unit when they are not.
+    pub fixed_log2: u8,
+    /// The smallest unit.
+    pub base_log2: u8,
+    /// What things cost.
+    pub costs: Costs,
+}
+
+/// A touch, as the pager sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    /// The instruction.
+    pub site: u64,
+    /// The page.
+    pub page: u64,
+    /// Where orders may lie.
+    pub area: Run,
+    /// How it was found.
+    pub kind: Kind,
+    /// What was kept with it.
+    pub mark: u16,
+}
+
+impl Units<'_> {
+    /// What is brought, and as what it comes. `here` says of a page near by whether it is in memory.
+    pub fn order(&mut self, asked: Asked, budget: Budget, here: impl Fn(u64) -> bool) -> (Order, Arrival) {
+        let max_unit_log2 = u8::try_from(budget.largest_unit_pages().ilog2()).unwrap_or(0);
+        let brings = asked.kind == Kind::Home;
+        let distance = if brings { self.ghosts.back(asked.page, &self.learned.clock) } else { 0 };
+        self.learned.what_if.fault(asked.page, brings, distance, budget.frames);
+        let unit = |log2: u8| unit_around(asked.page, log2.min(max_unit_log2)).within(asked.area);
+        let order = match self.sections {
+            Sections::Auto => {
+                let room = Room {
+                    budget_pages: budget.frames,
+                    fault_ns: self.costs.fault_ns,
+                    page_ns: self.costs.page_ns,
+                    ahead_page_ns: 0,
+                    base_log2: self.base_log2.min(max_unit_log2),
+                    max_unit_log2,
+                };
+                let Asked { site, page, area, kind, mark } = asked;
+                self.learned.sites.on_fault(&Fault { site, page, area, distance, mark, kind }, &room, here)
+            }
+            Sections::Marked => {
+                let settings = self.settings(budget);
+                let mut order = plain(unit(self.learned.marked.unit_log2(settings)));
+                order.mark = if brings { self.learned.marked.swapped_in(asked.mark) } else { asked.mark };
+                order
+            }
+            Sections::Off => plain(unit(self.fixed_log2)),
+        };
+        // It would not have left, had there been a little more memory.
+        let soon = distance > 0 && u64::from(distance) < u64::from(budget.frames) * 7 / 8;
+        let arrival = match asked.kind {
+            Kind::Staged => Arrival::Reused,
+            _ if soon => Arrival::Reused,
+            _ if order.passing => Arrival::Passing,
+            _ => Arrival::New,
+        };
+        (order, arrival)
+    }
+
+    fn settings(&self, budget: Budget) -> marked::Settings {
+        let base_log2 = self.base_log2;
+        marked::Settings { base_log2, max_set_log2: 8_u8.saturating_sub(base_log2), local_pages: budget.frames.into() }
+    }
+
+    /// A section of the program begins, as it says itself.
+    pub fn section_begins(&mut self, section: u32) {
+        self.learned.marked.count_start(section);
+    }
+
+    /// A section of the program ends, as it says itself.
+    pub fn section_ends(&mut self, section: u32, budget: Budget) {
+        let settings = self.settings(budget);
+        self.learned.marked.refresh(section, settings);
+    }
+
+    /// Pages came from home.
+    pub fn brought(&mut self, run: Run, budget: Budget) {
+        self.learned.what_if.brought(run, budget.frames);
+    }
+
+    /// A page went home, and is in memory no more.
+    pub fn left(&mut self, page: u64) {
+        self.ghosts.left(page, &mut self.learned.clock);
+    }
+
+    /// A page that is to be held back, to see whether it would be missed with half the memory. To be asked until there is none.
+    pub fn next_lost(&mut self, budget: Budget) -> Option<u64> {
+        self.learned.what_if.next_lost(budget.frames)
+    }
+}
+
+/// A run, and nothing else.
+fn plain(fetch: Run) -> Order {
+    Order { fetch, ahead: [Series::NOTHING; SERIES], held: [NO_PAGE; HELD], mark: 0, passing: false }
+}

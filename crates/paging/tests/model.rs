@@ -1,0 +1,329 @@
+//! The pager against a model of memory: whatever happens, the program reads what it wrote, and the budget holds.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use paging::PAGE_BYTES;
+use paging::entry::Place;
+use paging::field::{COUNTER_WORDS, Counter, Counters, Layout};
+use paging::greeting::Sections;
+use paging::pager::{Machine, Pager, Ring, Served, Sum, Touch};
+use paging::policy::what_if::Ghosts;
+use paging::space::{CHUNK_PAGES, DIRECTORY_WORDS, Page, Space};
+use paging::units::{Costs, Learned, Units};
+use proptest::prelude::*;
+
+const BASE: u64 = 0x7000_0000_0000;
+
+/// A machine of numbers: a page holds one.
+#[derive(Default)]
+struct Model {
+    /// What the program has in memory.
+    program: BTreeMap<u64, u64>,
+    /// Where the program has memory at all.
+    mapped: BTreeSet<u64>,
+    slots: BTreeMap<u32, u64>,
+    store: BTreeMap<u32, u64>,
+    /// Pages that the kernel holds fast.
+    held: BTreeSet<u64>,
+    most_frames: usize,
+}
+
+impl Model {
+    fn count(&mut self) {
+        self.most_frames = self.most_frames.max(self.program.len() + self.slots.len());
+    }
+}
+
+impl Machine for Model {
+    type Fatal = String;
+
+    fn move_in(&mut self, slot: u32, address: u64, pages: u32) -> u32 {
+        for more in 0..pages {
+            let at = address + u64::from(more) * PAGE_BYTES;
+            if !self.mapped.contains(&at) || self.program.contains_key(&at) {
+                return more;
+            }
+            let content = self.slots.remove(&(slot + more)).expect("there is a frame");
+            self.program.insert(at, content);
+        }
+        pages
+    }
+
+    fn move_out(&mut self, address: u64, slot: u32, pages: u32) -> u32 {
+        for more in 0..pages {
+            let at = address + u64::from(more) * PAGE_BYTES;
+            if self.held.contains(&at) {
+                return more;
+            }
+            let content = self.program.remove(&at).expect("only what is in the program is moved out");
+            assert_eq!(self.slots.insert(slot + more, content), None, "a slot in use was taken");
+        }
+        pages
+    }
+
+    fn give_zeros(&mut self, address: u64, pages: u32) -> u32 {
+        for more in 0..pages {
+            let at = address + u64::from(more) * PAGE_BYTES;
+            if !self.mapped.contains(&at) || self.program.contains_key(&at) {
+                return more;
+            }
+            self.program.insert(at, 0);
+            self.count();
+        }
+        pages
+    }
+
+    fn clear(&mut self, slot: u32, pages: u32) {
+        self.slots.extend((slot..slot + pages).map(|slot| (slot, 0)));
+        self.count();
+    }
+
+    fn sum(&mut self, slot: u32) -> Sum {
+        Sum([self.slots[&slot], !self.slots[&slot]])
+    }
+
+    fn read_home(&mut self, page: Page, slot: u32, pages: u32) -> Result<(), String> {
+        for more in 0..pages {
+            let content = self.store.get(&(page.0 + more)).ok_or("a page that never went home was fetched")?;
+            self.slots.insert(slot + more, *content);
+        }
+        self.count();
+        Ok(())
+    }
+
+    fn write_home(&mut self, page: Page, slot: u32, pages: u32) -> Result<(), String> {
+        for more in 0..pages {
+            self.store.insert(page.0 + more, self.slots[&(slot + more)]);
+        }
+        Ok(())
+    }
+
+    fn corrupt(&mut self, page: Page) -> String {
+        format!("corrupt: {page:?}")
+    }
+}
+
+struct Memory {
+    directory: Vec<AtomicU32>,
+    words: Vec<AtomicU64>,
+    layout: Layout,
+    counters: [AtomicU64; COUNTER_WORDS],
+    ends: [AtomicU64; 3],
+}
+
+impl Memory {
+    fn new(pages: usize, frames: usize) -> Memory {
+        let layout = Layout::new(pages, frames);
+        Memory {
+            directory: (0..DIRECTORY_WORDS).map(|_| AtomicU32::new(0)).collect(),
+            words: (0..(layout.bytes - layout.bases) / 8).map(|_| AtomicU64::new(0)).collect(),
+            layout,
+            counters: [const { AtomicU64::new(0) }; COUNTER_WORDS],
+            ends: [const { AtomicU64::new(0) }; 3],
+        }
+    }
+
+    fn words(&self, from: usize, count: usize) -> &[AtomicU64] {
+        &self.words[(from - self.layout.bases) / 8..][..count]
+    }
+
+    fn pager(&self) -> Pager<'_> {
+        let layout = &self.layout;
+        Pager {
+            space: Space::new(&self.directory, self.words(layout.bases, 1 + layout.pages / CHUNK)),
+            entries: self.words(layout.entries, layout.pages),
+            sums: self.words(layout.sums, layout.pages * 2),
+            ring: Ring::new(self.words(layout.ring, layout.slots), &self.ends),
+            queues: layout.queues.map(|queue| self.words(queue, layout.units)),
+            counters: Counters(&self.counters),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Touch { page: u64, write: Option<u64>, site: u64 },
+    Sweep { page: u64, pages: u64, stride: u64 },
+    Forget { page: u64, pages: u64 },
+    Unmap { page: u64, pages: u64 },
+    Map { page: u64, pages: u64 },
+    Pin { page: u64 },
+    Unpin,
+    Hold { page: u64 },
+    LetGo,
+    AllHome { page: u64, pages: u64 },
+    Unit { log2: u8 },
+    Sections { sections: Sections },
+    Section { begins: bool, section: u32 },
+    Frames { frames: u64 },
+}
+
+const PAGES: u64 = 3000;
+
+/// Pages of a chunk, as a size.
+const CHUNK: usize = 1 << 13;
+const _: () = assert!(CHUNK as u64 == CHUNK_PAGES);
+
+const WAYS: [Sections; 3] = [Sections::Off, Sections::Auto, Sections::Marked];
+
+fn step() -> impl Strategy<Value = Step> {
+    let page = || 0..PAGES;
+    let pages = || 1..600_u64;
+    prop_oneof![
+        12 => (page(), proptest::option::of(1..u64::MAX), 1..5_u64).prop_map(|(page, write, site)| Step::Touch { page, write, site }),
+        8 => (page(), pages(), 1..9_u64).prop_map(|(page, pages, stride)| Step::Sweep { page, pages, stride }),
+        2 => (page(), pages()).prop_map(|(page, pages)| Step::Forget { page, pages }),
+        1 => (page(), pages()).prop_map(|(page, pages)| Step::Unmap { page, pages }),
+        1 => (page(), pages()).prop_map(|(page, pages)| Step::Map { page, pages }),
+        2 => page().prop_map(|page| Step::Pin { page }),
+        1 => Just(Step::Unpin),
+        1 => page().prop_map(|page| Step::Hold { page }),
+        1 => Just(Step::LetGo),
+        1 => (page(), pages()).prop_map(|(page, pages)| Step::AllHome { page, pages }),
+        2 => (0..9_u8).prop_map(|log2| Step::Unit { log2 }),
+        1 => (0..3_usize).prop_map(|number| Step::Sections { sections: WAYS[number] }),
+        1 => (any::<bool>(), 0..4_u32).prop_map(|(begins, section)| Step::Section { begins, section }),
+        1 => (256..1500_u64).prop_map(|frames| Step::Frames { frames }),
+    ]
+}
+
+fn address(page: u64) -> u64 {
+    // Over the border of two chunks.
+    BASE + (32 << 20) - (PAGES / 2) * PAGE_BYTES + page * PAGE_BYTES
+}
+
+struct World<'a> {
+    pager: Pager<'a>,
+    units: Units<'a>,
+    model: Model,
+    expected: BTreeMap<u64, u64>,
+    pinned: Vec<u64>,
+}
+
+impl World<'_> {
+    /// What a load or a store of the program does.
+    fn access(&mut self, page: u64, write: Option<u64>, site: u64) -> Result<(), TestCaseError> {
+        let at = address(page);
+        if !self.model.mapped.contains(&at) {
+            return Ok(());
+        }
+        if !self.model.program.contains_key(&at) {
+            let touch = Touch { address: at, write: write.is_some(), site };
+            let served = self.pager.touch(&mut self.model, &mut self.units, touch).map_err(TestCaseError::fail)?;
+            prop_assert_eq!(served, Served::Yes);
+        }
+        let Some(content) = self.model.program.get_mut(&at) else {
+            return Err(TestCaseError::fail(format!("page {page} is not there")));
+        };
+        prop_assert_eq!(*content, self.expected.get(&page).copied().unwrap_or(0), "page {}", page);
+        if let Some(new) = write {
+            *content = new;
+            self.expected.insert(page, new);
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self, page: u64, pages: u64) {
+        self.pager.forget(address(page), pages * PAGE_BYTES);
+        for page in page..page + pages {
+            self.model.program.remove(&address(page));
+            self.expected.remove(&page);
+        }
+        self.pinned.retain(|pinned| !(page..page + pages).contains(pinned));
+    }
+
+    fn consistent(&self, shrunk_from: u64) -> Result<(), TestCaseError> {
+        let (pager, model) = (&self.pager, &self.model);
+        prop_assert_eq!(pager.counters.get(Counter::ResidentPages), model.program.len() as u64);
+        prop_assert_eq!(u64::from(pager.frames_in_use()), (model.program.len() + model.slots.len()) as u64);
+        prop_assert!(model.most_frames as u64 <= shrunk_from, "{} frames were in use", model.most_frames);
+        for page in 0..PAGES {
+            let Some(number) = pager.space.page(address(page)) else { continue };
+            let place = pager.entry(number).place();
+            prop_assert_eq!(place == Place::Resident, model.program.contains_key(&address(page)), "page {}", page);
+        }
+        Ok(())
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_program_reads_what_it_wrote_and_the_budget_holds(steps in proptest::collection::vec(step(), 1..120)) {
+        let memory = Memory::new(2 * CHUNK, 1500);
+        let pager = memory.pager();
+        pager.counters.set(Counter::BudgetFrames, 400);
+        pager.space.mark(address(0), PAGES * PAGE_BYTES);
+        let (mut learned, mut ghosts) = (Box::new(Learned::default()), vec![0; 800]);
+        let units = Units {
+            learned: &mut learned,
+            ghosts: Ghosts::over(&mut ghosts),
+            sections: Sections::Off,
+            fixed_log2: 2,
+            base_log2: 0,
+            costs: Costs::FILE,
+        };
+        let mut world = World { pager, units, model: Model::default(), expected: BTreeMap::new(), pinned: Vec::new() };
+        world.model.mapped = (0..PAGES).map(address).collect();
+        let mut most_frames = 400;
+        for step in steps {
+            match step {
+                Step::Touch { page, write, site } => world.access(page, write, site)?,
+                Step::Sweep { page, pages, stride } => {
+                    for step in 0..pages {
+                        let page = (page + step * stride) % PAGES;
+                        world.access(page, (step % 3 == 0).then_some(page * 1000 + step), stride)?;
+                    }
+                }
+                Step::Forget { page, pages } => world.forget(page, pages.min(PAGES - page)),
+                Step::Unmap { page, pages } => {
+                    let pages = pages.min(PAGES - page);
+                    world.forget(page, pages);
+                    let gone: BTreeSet<u64> = (page..page + pages).map(address).collect();
+                    world.model.mapped.retain(|page| !gone.contains(page));
+                }
+                Step::Map { page, pages } => {
+                    world.model.mapped.extend((page..page + pages.min(PAGES - page)).map(address));
+                }
+                Step::Pin { page } => {
+                    // As many as a call has at most.
+                    if world.pinned.len() < 32 {
+                        world.access(page, None, 9)?;
+                        if world.pager.pin(address(page)) {
+                            world.pinned.push(page);
+                        }
+                    }
+                }
+                Step::Unpin => {
+                    if let Some(page) = world.pinned.pop() {
+                        world.pager.unpin(address(page));
+                    }
+                }
+                Step::Hold { page } => {
+                    if world.model.held.len() < 16 {
+                        world.model.held.insert(address(page));
+                    }
+                }
+                Step::LetGo => world.model.held.clear(),
+                Step::AllHome { page, pages } => {
+                    let range = (address(page), pages.min(PAGES - page) * PAGE_BYTES);
+                    world.pager.all_home(&mut world.model, &mut world.units, range.0, range.1).map_err(TestCaseError::fail)?;
+                }
+                Step::Unit { log2 } => world.units.fixed_log2 = log2,
+                Step::Sections { sections } => world.units.sections = sections,
+                Step::Section { begins: true, section } => world.units.section_begins(section),
+                Step::Section { begins: false, section } => world.units.section_ends(section, world.pager.budget()),
+                Step::Frames { frames } => {
+                    world.pager.counters.set(Counter::BudgetFrames, frames);
+                    most_frames = most_frames.max(frames);
+                }
+            }
+            for page in &world.pinned {
+                prop_assert!(world.model.program.contains_key(&address(*page)), "page {} was pinned and left", page);
+            }
+            world.consistent(most_frames)?;
+        }
+    }
+}
