@@ -15,7 +15,7 @@ DEMO_PACKAGES := redis-tools
 BENCH_PACKAGES = $(DEMO_PACKAGES) libjemalloc2 sqlite3 python3-numpy \
     $(shell command -v javac >/dev/null || echo default-jdk-headless) \
     $(shell command -v go >/dev/null || [ -x /usr/local/go/bin/go ] || echo golang-go)
-TEST_PACKAGES := redis-tools clang clang-format llvm qemu-system-x86 bsdutils musl-tools python3 stress-ng \
+TEST_PACKAGES := redis-tools openssl clang clang-format llvm qemu-system-x86 bsdutils musl-tools python3 stress-ng \
     libjemalloc2 libmimalloc2.0 libgoogle-perftools4
 
 .PHONY: help rust deps deps-demo deps-bench deps-test build demo test bench install
@@ -25,7 +25,7 @@ help:
 	@echo 'make test      all tests: checks, live tests here (root) and on two kernels of Debian under QEMU'
 	@echo 'make bench     every published claim, measured beside its baseline (root; takes long)'
 	@echo 'make build     builds $(TARGET)/release/masu'
-	@echo 'make install   installs masu, its library and its man pages below PREFIX ($(PREFIX)); knows DESTDIR'
+	@echo 'make install   installs masu, its libraries, masu.h and its man pages below PREFIX ($(PREFIX)); knows DESTDIR'
 	@echo 'make deps      installs what a build needs: $(BUILD_PACKAGES)'
 	@echo 'The targets above install by themselves what they need and find missing (Debian).'
 

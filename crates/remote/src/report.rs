@@ -1,0 +1,191 @@
+//! What paged programs counted, and what it says.
+
+use linux::maps::Mapping;
+use paging::PAGE_BYTES;
+use paging::field::{Counter, Counters};
+use paging::units::Learned;
+use quantities::Bytes;
+use serde::Serialize;
+
+use crate::sites::{self, Site};
+
+/// One program's counters.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Counted {
+    /// Its process, as it sees itself.
+    pub process: u32,
+    /// Time that threads waited for pages.
+    pub stall_s: f64,
+    /// What it was given.
+    pub local: Bytes,
+    /// The most paged memory that it had.
+    pub paged: Bytes,
+    /// The most of it that was in memory at a time, staging included.
+    pub peak_resident: Bytes,
+    /// Touches of memory that nobody had touched.
+    pub faults_first: u64,
+    /// Touches of what was in the staging.
+    pub faults_staged: u64,
+    /// Touches of what was in the store alone.
+    pub faults_home: u64,
+    /// What came from the store.
+    pub bytes_in: Bytes,
+    /// What went there.
+    pub bytes_out: Bytes,
+    /// forks that did not fit into memory.
+    pub forks_refused: u64,
+    /// Calls that cannot be made in a paged program.
+    pub calls_refused: u64,
+    /// The instructions that faulted most.
+    pub sites: Vec<Site>,
+    /// Touches of what was in the store alone, as they would be with half of the memory, and with double.
+    pub faults_at_half: u64,
+    /// See `faults_at_half`.
+    pub faults_at_double: u64,
+}
+
+impl Counted {
+    /// What stands in a program's counters.
+    pub fn of(process: u32, counters: &Counters<'_>, learned: &Learned, mappings: &[Mapping]) -> Counted {
+        let get = |counter| counters.get(counter);
+        let pages = |counter| Bytes(get(counter) * PAGE_BYTES);
+        let touched = pages(Counter::TouchedPagesPeak);
+        let share = match get(Counter::BudgetShare) {
+            0 => pages(Counter::BudgetFrames),
+            // As the pager does it.
+            share => {
+                let frames = (get(Counter::TouchedPagesPeak) * share).div_ceil(1 << 16);
+                Bytes(frames.max(paging::pager::Budget::LEAST_FRAMES.into()) * PAGE_BYTES)
+            }
+        };
+        Counted {
+            process,
+            stall_s: get(Counter::StallTicks) as f64 * seconds_of_a_tick(counters),
+            local: share,
+            paged: touched,
+            peak_resident: pages(Counter::PeakFrames),
+            faults_first: get(Counter::FaultsFirst),
+            faults_staged: get(Counter::FaultsStaged),
+            faults_home: get(Counter::FaultsHome),
+            bytes_in: pages(Counter::PagesIn),
+            bytes_out: pages(Counter::PagesOut),
+            forks_refused: get(Counter::ForksRefused),
+            calls_refused: get(Counter::CallsRefused),
+            sites: sites::of(learned, mappings),
+            faults_at_half: learned.what_if.at_half(),
+            faults_at_double: learned.what_if.at_double(),
+        }
+    }
+}
+
+/// From two moments at which both clocks were read.
+fn seconds_of_a_tick(counters: &Counters<'_>) -> f64 {
+    let between = |early, late| counters.get(late).saturating_sub(counters.get(early)) as f64;
+    let ticks = between(Counter::EarlyTicks, Counter::LateTicks);
+    let ns = between(Counter::EarlyNs, Counter::LateNs);
+    if ticks > 0.0 { ns / ticks / 1e9 } else { 0.0 }
+}
+
+/// A run of a paged program, with all that it started.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// From the start to the end.
+    pub elapsed_s: f64,
+    /// Time that threads waited for pages, of all threads together.
+    pub stall_s: f64,
+    /// Local memory, of the program that had most.
+    pub local_bytes: Bytes,
+    /// Paged memory, each program at its most.
+    pub paged_bytes: Bytes,
+    /// Of it in memory at a time.
+    pub peak_resident_bytes: Bytes,
+    /// Touches that brought a page, or many.
+    pub faults: u64,
+    /// Of these, such as found it in the staging.
+    pub faults_staged: u64,
+    /// Of these, such as touched memory that nobody had touched.
+    pub faults_first: u64,
+    /// From the store.
+    pub bytes_in: Bytes,
+    /// To the store.
+    pub bytes_out: Bytes,
+    /// What one fault of the known sites fetches: half of their faults fetch no more. `None` without known sites.
+    pub unit_bytes_median: Option<Bytes>,
+    /// The code sites that faulted most.
+    pub sites: Vec<Site>,
+    /// Faults from the store, as they would be with other local memory. With half of it that is a rough estimate.
+    pub what_if: Vec<WhatIf>,
+    /// The programs with the library in them.
+    pub processes: u64,
+    /// What should be known besides.
+    pub notes: Vec<String>,
+}
+
+/// How many faults there would be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct WhatIf {
+    /// With so much local memory.
+    pub local_bytes: Bytes,
+    /// So many from the store.
+    pub faults: u64,
+}
+
+impl Report {
+    /// Of all programs of a run.
+    pub fn of(elapsed_s: f64, programs: &[Counted]) -> Report {
+        let sum = |of: fn(&Counted) -> Bytes| Bytes(programs.iter().map(|program| of(program).0).sum());
+        let most = |of: fn(&Counted) -> Bytes| programs.iter().map(of).max_by_key(|bytes| bytes.0).unwrap_or(Bytes(0));
+        let count = |of: fn(&Counted) -> u64| programs.iter().map(of).sum::<u64>();
+        let faults_staged = count(|program| program.faults_staged);
+        let faults_first = count(|program| program.faults_first);
+        let mut notes = Vec::new();
+        let mut sites: Vec<Site> = programs.iter().flat_map(|program| program.sites.iter().cloned()).collect();
+        sites.sort_by_key(|site| std::cmp::Reverse(site.faults));
+        sites.truncate(sites::MOST);
+        let local = most(|program| program.local);
+        let refused = count(|program| program.forks_refused);
+        if refused > 0 {
+            notes.push(format!(
+                "{refused} forks were refused (ENOMEM): not all of the program fitted into local memory"
+            ));
+        }
+        let refused = count(|program| program.calls_refused);
+        if refused > 0 {
+            notes.push(format!(
+                "{refused} system calls were refused that cannot work on paged memory, such as io_uring"
+            ));
+        }
+        Report {
+            elapsed_s,
+            stall_s: programs.iter().map(|program| program.stall_s).sum(),
+            local_bytes: local,
+            paged_bytes: sum(|program| program.paged),
+            peak_resident_bytes: most(|program| program.peak_resident),
+            faults: count(|program| program.faults_home) + faults_staged + faults_first,
+            faults_staged,
+            faults_first,
+            bytes_in: sum(|program| program.bytes_in),
+            bytes_out: sum(|program| program.bytes_out),
+            unit_bytes_median: median_unit(&sites),
+            sites,
+            what_if: vec![
+                WhatIf { local_bytes: Bytes(local.0 / 2), faults: count(|program| program.faults_at_half) },
+                WhatIf { local_bytes: Bytes(local.0 * 2), faults: count(|program| program.faults_at_double) },
+            ],
+            processes: programs.len() as u64,
+            notes,
+        }
+    }
+}
+
+/// The unit that half of the faults have at most.
+fn median_unit(sites: &[Site]) -> Option<Bytes> {
+    let mut by_unit: Vec<(Bytes, u64)> = sites.iter().map(|site| (site.unit_bytes, site.faults)).collect();
+    by_unit.sort_unstable_by_key(|(unit, _)| unit.0);
+    let half = by_unit.iter().map(|(_, faults)| faults).sum::<u64>().div_ceil(2);
+    let mut so_far = 0;
+    by_unit.into_iter().find_map(|(unit, faults)| {
+        so_far += faults;
+        (so_far >= half).then_some(unit)
+    })
+}

@@ -1,0 +1,331 @@
+//! masu's side of paged programs: greeting them, and doing for them what they cannot do in the store by themselves.
+//!
+//! Each program that loads the library says hello here, also those that the first one starts. It gets its terms, hands over
+//! the memory with its tables, and from then on a thread waits for what it asks. What it counted is there until the end.
+
+use std::cell::RefCell;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use linux::Rooted;
+use linux::describe;
+use linux::handover::{Connection, Listener};
+use linux::maps::{Mapping, maps};
+use linux::shared_memory::{self, SharedMemory};
+use paging::field::{ANSWERED, ASKED, Ask, COUNTER_WORDS, Counters, ERRAND, Errand, Layout};
+use paging::greeting::{Hello, Message, Ready, Step, Terms};
+use paging::space::Page;
+use paging::units::Learned;
+use quantities::Bytes;
+use rustix::io::Errno;
+
+use crate::report::Counted;
+use crate::store::{GetRun, Home, PAGE_BYTES, PutRun, Store};
+
+/// A program says what it has to say within this time, or it does not say it.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// So often it is looked whether all is over.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What is mapped where is asked again after this time: libraries may be loaded later.
+const MAPPINGS_EVERY: Duration = Duration::from_secs(1);
+
+/// Why a program could not begin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotBegun {
+    /// The step that failed.
+    pub step: Step,
+    /// The kernel's answer.
+    pub errno: Errno,
+}
+
+impl NotBegun {
+    /// What failed, in words, and the way out.
+    pub fn words(&self) -> (String, &'static str) {
+        let why = describe(self.errno);
+        match self.step {
+            Step::Userfaultfd => (
+                format!("the kernel gives it no userfaultfd: {why}"),
+                "It takes Linux 5.11 with CONFIG_USERFAULTFD, and no seccomp filter that forbids it; `masu facts` says more.",
+            ),
+            Step::Memory => (
+                format!("there is no memory for its tables: {why}"),
+                "They take three words a page; see `ulimit -v` and vm.overcommit_memory.",
+            ),
+            Step::Signals => {
+                (format!("its signals cannot be taken: {why}"), "This should not happen; please report it.")
+            }
+            Step::Move => (
+                "this kernel moves no frames between addresses (UFFDIO_MOVE)".to_owned(),
+                "It takes Linux 6.8 or newer; `masu facts` says what this host has.",
+            ),
+            Step::Dispatch => (
+                format!("its system calls cannot be seen: {why}"),
+                "It takes Syscall User Dispatch: Linux 5.11 on x86-64.",
+            ),
+        }
+    }
+}
+
+/// What all programs have together.
+struct Common {
+    terms: Terms,
+    store: Arc<dyn Store>,
+    over: AtomicBool,
+    served: Mutex<Served>,
+    /// Layers of the store: one for each program.
+    layers: AtomicU32,
+}
+
+/// What came of the programs.
+#[derive(Default)]
+struct Served {
+    counted: Vec<Counted>,
+    not_begun: Vec<NotBegun>,
+    trouble: Vec<String>,
+}
+
+/// Serves programs until it is ended.
+pub struct Server {
+    common: Arc<Common>,
+    name: String,
+    thread: JoinHandle<()>,
+}
+
+/// All that was seen of all programs.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    /// One for each program.
+    pub counted: Vec<Counted>,
+    /// Programs that could not begin.
+    pub not_begun: Vec<NotBegun>,
+    /// What went wrong with the store, or was said that makes no sense.
+    pub trouble: Vec<String>,
+}
+
+impl Server {
+    /// Waits for programs from now on.
+    ///
+    /// # Errors
+    /// The kernel's answer when there is no socket, or no thread.
+    pub fn begin(terms: Terms, store: Arc<dyn Store>) -> std::io::Result<Server> {
+        let listener = Listener::open()?;
+        let name = listener.name().to_owned();
+        let common = Arc::new(Common {
+            terms,
+            store,
+            over: AtomicBool::new(false),
+            served: Mutex::default(),
+            layers: AtomicU32::new(0),
+        });
+        let same = Arc::clone(&common);
+        let thread =
+            std::thread::Builder::new().name("masu-greet".to_owned()).spawn(move || greet(&listener, &same))?;
+        Ok(Server { common, name, thread })
+    }
+
+    /// What stands in the environment of programs that are to find it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Ends it, once the programs have ended: those that still run get nothing any more that needs masu.
+    pub fn end(self) -> Seen {
+        self.common.over.store(true, Relaxed);
+        // A thread that panicked has said so.
+        let _ = self.thread.join();
+        let served = std::mem::take(&mut *self.common.served.lock().unwrap_or_else(PoisonError::into_inner));
+        Seen { counted: served.counted, not_begun: served.not_begun, trouble: served.trouble }
+    }
+}
+
+impl Common {
+    fn note(&self, note: impl FnOnce(&mut Served)) {
+        note(&mut self.served.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn is_over(&self) -> bool {
+        self.over.load(Relaxed)
+    }
+}
+
+fn greet(listener: &Listener, common: &Arc<Common>) {
+    let mut threads = Vec::new();
+    while !common.is_over() {
+        match listener.accept(LOOK) {
+            Ok(Some(connection)) => {
+                let common = Arc::clone(common);
+                let thread = std::thread::Builder::new().name("masu-serve".to_owned());
+                threads.extend(thread.spawn(move || serve(&connection, &common)).ok());
+            }
+            Ok(None) => {}
+            Err(errno) => {
+                common.note(|served| served.trouble.push(format!("cannot greet programs: {}", describe(errno))));
+                break;
+            }
+        }
+    }
+    for thread in threads {
+        // As above.
+        let _ = thread.join();
+    }
+}
+
+/// One program, from its hello to its end.
+fn serve(connection: &Connection, common: &Common) {
+    match begin(connection, common) {
+        Ok(Some(program)) => {
+            program.work(connection, common);
+            common.note(|served| served.counted.push(program.counted()));
+        }
+        Ok(None) => {}
+        Err(trouble) => common.note(|served| served.trouble.push(trouble)),
+    }
+}
+
+fn bytes_of(message: &Message) -> Vec<u8> {
+    message.iter().flat_map(|word| word.to_ne_bytes()).collect()
+}
+
+fn message_of(bytes: &[u8]) -> Message {
+    let mut message = Message::default();
+    for (word, bytes) in message.iter_mut().zip(bytes.as_chunks::<8>().0) {
+        *word = u64::from_ne_bytes(*bytes);
+    }
+    message
+}
+
+/// A program with whom all is agreed.
+struct Program {
+    process: u32,
+    layer: u32,
+    field: SharedMemory,
+    layout: Layout,
+    mappings: RefCell<Vec<Mapping>>,
+}
+
+fn begin(connection: &Connection, common: &Common) -> Result<Option<Program>, String> {
+    let mut bytes = [0; size_of::<Message>()];
+    let failed = |errno: Errno| format!("a program could not be greeted: {}", describe(errno));
+    let Some((_, _)) = connection.receive(&mut bytes, PATIENCE).map_err(failed)? else { return Ok(None) };
+    let Some(hello) = Hello::of(&message_of(&bytes)) else { return Ok(None) };
+    let layer = common.layers.fetch_add(1, Relaxed);
+    let direct = common.store.direct(layer).map_err(|error| error.to_string())?;
+    let fds: Vec<_> = direct.iter().map(|fd| fd.as_fd()).collect();
+    connection.send(&bytes_of(&common.terms.message()), &fds).map_err(failed)?;
+    let Some((_, mut fds)) = connection.receive(&mut bytes, PATIENCE).map_err(failed)? else { return Ok(None) };
+    let nonsense = || format!("process {} said nothing sensible at its start", hello.process);
+    let ready = Ready::of(&message_of(&bytes)).ok_or_else(nonsense)?;
+    if let Some((step, errno)) = ready.failed {
+        let errno = Errno::from_raw_os_error(errno.cast_signed());
+        common.note(|served| served.not_begun.push(NotBegun { step, errno }));
+        return Ok(None);
+    }
+    if fds.is_empty() {
+        return Err(nonsense());
+    }
+    let layout = Layout::new(common.terms.most_pages as usize, common.terms.budget_frames as usize);
+    let field =
+        SharedMemory::of(fds.swap_remove(0), Bytes(layout.bytes as u64)).map_err(failed)?.ok_or_else(nonsense)?;
+    Ok(Some(Program { process: hello.process, layer, field, layout, mappings: RefCell::default() }))
+}
+
+impl Program {
+    fn counters(&self) -> Option<Counters<'_>> {
+        self.field.words_64().first_chunk::<COUNTER_WORDS>().map(Counters)
+    }
+
+    fn counted(&self) -> Counted {
+        let Some(counters) = self.counters() else { return Counted::default() };
+        let learned = self.learned();
+        Counted::of(self.process, &counters, &learned, &self.mappings.borrow())
+    }
+
+    /// A copy of what was learned: the program may be writing to it still.
+    fn learned(&self) -> Box<Learned> {
+        let mut learned = Box::<Learned>::default();
+        let words = self.field.words_64()[self.layout.learned / size_of::<u64>()..].iter();
+        let place = (&raw mut *learned).cast::<u64>();
+        for (index, word) in words.take(size_of::<Learned>() / size_of::<u64>()).enumerate() {
+            // SAFETY: within the box; it is made of numbers alone, of which any value is one, and is aligned as they are.
+            unsafe { place.add(index).write(word.load(Relaxed)) };
+        }
+        learned
+    }
+
+    /// What is mapped where, for the names of code sites: it cannot be asked any more when the program has ended.
+    fn look_at_mappings(&self) {
+        let pid = linux::Pid(self.process.cast_signed());
+        if let Ok(mappings) = maps(&Rooted::host(), pid) {
+            self.mappings.replace(mappings);
+        }
+    }
+
+    /// Does what it asks until it ends.
+    fn work(&self, connection: &Connection, common: &Common) {
+        let Some(errand) = self.field.words()[ERRAND..].first_chunk().map(Errand) else { return };
+        let mut data = vec![0; paging::MAX_UNIT_PAGES as usize * 4096];
+        let mut looked = Instant::now();
+        self.look_at_mappings();
+        while !connection.is_over() && !common.is_over() {
+            let Some((ask, page, pages)) = errand.asked() else {
+                if looked.elapsed() > MAPPINGS_EVERY {
+                    self.look_at_mappings();
+                    looked = Instant::now();
+                }
+                for now in [0, ANSWERED] {
+                    if errand.state().load(Relaxed) == now {
+                        shared_memory::wait(errand.state(), now, LOOK);
+                    }
+                }
+                if errand.state().load(Relaxed) == ASKED && errand.asked().is_none() {
+                    // Nothing sensible: no answer would be.
+                    return;
+                }
+                continue;
+            };
+            let done = self.run(ask, page, pages, &mut data, common);
+            errand.answer(done);
+            shared_memory::wake(errand.state());
+        }
+    }
+
+    fn home(&self, page: Page) -> Home {
+        Home { layer: self.layer, page: page.0.into() }
+    }
+
+    fn run(&self, ask: Ask, page: Page, pages: u32, data: &mut [u8], common: &Common) -> bool {
+        let words = &self.field.words_64()[self.layout.data / 8..];
+        let bytes = pages as usize * PAGE_BYTES;
+        let store = &common.store;
+        let done = match ask {
+            Ask::Read => store.get(&mut [GetRun { home: self.home(page), bytes: &mut data[..bytes] }]).map(|()| {
+                for (word, bytes) in words.iter().zip(data[..bytes].as_chunks::<8>().0) {
+                    word.store(u64::from_ne_bytes(*bytes), Relaxed);
+                }
+            }),
+            Ask::Write => {
+                for (word, bytes) in words.iter().zip(data[..bytes].as_chunks_mut::<8>().0) {
+                    *bytes = word.load(Relaxed).to_ne_bytes();
+                }
+                store.put(&[PutRun { home: self.home(page), bytes: &data[..bytes] }])
+            }
+            Ask::Copy => {
+                let one = &mut data[..PAGE_BYTES];
+                store
+                    .get(&mut [GetRun { home: self.home(page), bytes: one }])
+                    .and_then(|()| store.put(&[PutRun { home: self.home(Page(pages)), bytes: one }]))
+            }
+        };
+        if let Err(error) = &done {
+            eprintln!("masu: {error}\n    {}", error.remedy());
+            common.note(|served| served.trouble.push(error.to_string()));
+        }
+        done.is_ok()
+    }
+}

@@ -1,0 +1,143 @@
+//! Which line of the program faults: code sites by name.
+//!
+//! A site is the address of an instruction. Its name stands in the program's file, as far as that has symbols and debug
+//! information; what is mapped where was looked up while the program ran.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use addr2line::Loader;
+use linux::maps::Mapping;
+use object::read::elf::ElfFile64;
+use object::{Endianness, Object, ObjectKind, ObjectSymbol, SymbolKind};
+use paging::PAGE_BYTES;
+use paging::units::Learned;
+use quantities::Bytes;
+use serde::Serialize;
+
+/// The most sites in a report: those with the most faults.
+pub const MOST: usize = 20;
+
+/// Pages that a system call needs are asked for without an instruction of the program.
+const OF_THE_KERNEL: u64 = 1;
+
+/// A code site.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Site {
+    /// The function, or `file+offset` where the program's file has no symbols.
+    pub function: String,
+    /// The source file, if the program was built with debug information.
+    pub file: Option<String>,
+    /// The line in it.
+    pub line: Option<u32>,
+    /// Its faults, since it is known.
+    pub faults: u64,
+    /// What one of its faults fetches at last.
+    pub unit_bytes: Bytes,
+}
+
+/// The sites of a program, with the most faults first.
+pub fn of(learned: &Learned, mappings: &[Mapping]) -> Vec<Site> {
+    let mut known: Vec<_> = learned.sites.known().collect();
+    known.sort_by_key(|site| std::cmp::Reverse(site.faults));
+    known.truncate(MOST);
+    let mut files = BTreeMap::new();
+    known
+        .into_iter()
+        .map(|site| {
+            let (function, file, line) = name(site.site, mappings, &mut files);
+            let unit_bytes = Bytes(u64::from(site.unit_pages) * PAGE_BYTES);
+            Site { function, file, line, faults: site.faults.into(), unit_bytes }
+        })
+        .collect()
+}
+
+type Files = BTreeMap<String, Names>;
+
+/// What a program's file says of its instructions.
+struct Names {
+    lines: Option<Loader>,
+    /// Functions: start, end and name.
+    functions: Vec<(u64, u64, String)>,
+    /// Whether it lies where the linker put it, and not where the loader found room.
+    fixed: bool,
+}
+
+impl Names {
+    fn of(path: &str) -> Names {
+        let mut names = Names { lines: Loader::new(path).ok(), functions: Vec::new(), fixed: false };
+        let Ok(bytes) = std::fs::read(path) else { return names };
+        let Ok(file) = ElfFile64::<Endianness>::parse(&*bytes) else { return names };
+        names.fixed = file.kind() == ObjectKind::Executable;
+        let functions = file.symbols().chain(file.dynamic_symbols());
+        let functions = functions.filter(|symbol| symbol.kind() == SymbolKind::Text && symbol.size() > 0);
+        names.functions = functions
+            .filter_map(|symbol| {
+                Some((symbol.address(), symbol.address() + symbol.size(), symbol.name().ok()?.to_owned()))
+            })
+            .collect();
+        names
+    }
+
+    /// The function with an instruction. A file without symbols names a few only, and what lies between them is none of these.
+    fn function(&self, at: u64) -> Option<String> {
+        let found = self.functions.iter().find(|(start, end, _)| (*start..*end).contains(&at))?;
+        Some(addr2line::demangle_auto(found.2.as_str().into(), None).into_owned())
+    }
+
+    fn line(&self, at: u64) -> Option<(String, Option<u32>)> {
+        let location = self.lines.as_ref()?.find_location(at).ok().flatten()?;
+        Some((location.file?.to_owned(), location.line))
+    }
+}
+
+fn name(address: u64, mappings: &[Mapping], files: &mut Files) -> (String, Option<String>, Option<u32>) {
+    if address <= OF_THE_KERNEL {
+        return ("system calls".to_owned(), None, None);
+    }
+    let inside = |mapping: &&Mapping| mapping.range.start().0 <= address && address < mapping.range.end().0;
+    let Some(mapping) = mappings.iter().find(inside).filter(|mapping| mapping.path.starts_with('/')) else {
+        return (format!("{address:#x}"), None, None);
+    };
+    let path = mapping.path.as_str();
+    let short = Path::new(path).file_name().map_or(path, |name| name.to_str().unwrap_or(path));
+    let names = files.entry(path.to_owned()).or_insert_with(|| Names::of(path));
+    // Where the file's first byte lies: what is loaded anywhere counts from there.
+    let base = mappings.iter().find(|first| first.path == path).map_or(0, |first| first.range.start().0 - first.offset);
+    let at = if names.fixed { address } else { address - base };
+    let plain = || format!("{short}+{:#x}", address - mapping.range.start().0 + mapping.offset);
+    let function = names.function(at).unwrap_or_else(plain);
+    let (file, line) = names.line(at).map_or((None, None), |(file, line)| (Some(file), line));
+    (function, file, line)
+}
+
+#[cfg(test)]
+mod tests {
+    use linux::Pid;
+    use linux::Rooted;
+    use linux::maps::maps;
+
+    use super::*;
+
+    #[inline(never)]
+    fn a_function_of_this_test() -> u64 {
+        std::hint::black_box(7)
+    }
+
+    #[test]
+    fn an_instruction_of_this_program_has_a_name() {
+        assert_eq!(a_function_of_this_test(), 7);
+        let mappings = maps(&Rooted::host(), Pid::own()).unwrap();
+        let address = (a_function_of_this_test as *const ()).addr() as u64;
+        let (function, file, line) = name(address, &mappings, &mut Files::new());
+        assert!(function.contains("a_function_of_this_test"), "{function}");
+        // With debug information; `panic` is not always built with all of it.
+        assert_eq!(file.is_some(), line.is_some());
+    }
+
+    #[test]
+    fn what_lies_in_no_file_is_its_address() {
+        assert_eq!(name(0x1234, &[], &mut Files::new()).0, "0x1234");
+        assert_eq!(name(0, &[], &mut Files::new()).0, "system calls");
+    }
+}

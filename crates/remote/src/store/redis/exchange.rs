@@ -1,0 +1,442 @@
+//! Work on its way: sorted by node, sent to all of them, answered, and once more where that was not enough.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use super::answers::{self, Info, Verdict};
+use super::blocks;
+use super::connection::{Access, Connection, Failure};
+use super::node::Node;
+use super::resp::{Reply, Requests};
+use super::topology::Topology;
+use super::work::{Asking, Work};
+use crate::store::Say;
+use crate::store::url::{Host, RedisUrl};
+
+/// Bytes under way at once. More would only wait in buffers, ours and the server's.
+const BATCH_BYTES: usize = 4 << 20;
+/// How often a server without replicas is asked whether it has one now.
+const REPLICAS_AGAIN: Duration = Duration::from_secs(1);
+/// At most so often is a Cluster asked for its slots.
+const REFRESH_MIN: Duration = Duration::from_millis(20);
+
+/// The way to the servers.
+pub struct Exchange {
+    name: String,
+    run: u64,
+    access: Access,
+    replicas: Option<u32>,
+    say: Say,
+    cluster: bool,
+    /// Every server ever heard of: fences must outlive a change of the map.
+    nodes: Mutex<BTreeMap<Host, Arc<Node>>>,
+    topology: RwLock<Arc<Topology>>,
+    refreshed: Mutex<Refreshed>,
+    unfenced_said: AtomicBool,
+}
+
+/// When the map of a Cluster was last drawn, and from what.
+#[derive(Default)]
+struct Refreshed {
+    at: Option<Instant>,
+    /// The newest epoch that any node has told. A master that slept while another took its place wakes up with the old
+    /// map, and would for a moment still give out its old pages: nobody is sent there.
+    epoch: u64,
+}
+
+/// A failure, and whose it was.
+pub struct Failed {
+    /// What happened.
+    pub failure: Failure,
+    /// The server.
+    pub host: Option<Host>,
+}
+
+/// What one node is asked at once.
+struct Group {
+    node: Arc<Node>,
+    /// The blocks, by their place in the work.
+    indices: Vec<usize>,
+    /// The pages are on their way to this node: it must be told that we know.
+    asking: Asking,
+}
+
+/// A block that was not done.
+struct Left {
+    index: usize,
+    ask: Option<Host>,
+}
+
+impl Exchange {
+    /// For the servers of a URL, of which `host` has answered.
+    pub fn new(
+        name: String,
+        run: u64,
+        access: Access,
+        url: &RedisUrl,
+        say: Say,
+        cluster: bool,
+        host: &Host,
+    ) -> Exchange {
+        let node = Arc::new(Node::new(host.clone()));
+        let mut nodes: BTreeMap<_, _> =
+            url.hosts.iter().map(|host| (host.clone(), Arc::new(Node::new(host.clone())))).collect();
+        nodes.insert(host.clone(), Arc::clone(&node));
+        Exchange {
+            name,
+            run,
+            access,
+            replicas: url.replicas,
+            say,
+            cluster,
+            nodes: Mutex::new(nodes),
+            topology: RwLock::new(Arc::new(Topology::single(node))),
+            refreshed: Mutex::default(),
+            unfenced_said: AtomicBool::new(false),
+        }
+    }
+
+    /// More than one server.
+    pub fn is_cluster(&self) -> bool {
+        self.cluster
+    }
+
+    /// A connection that was opened elsewhere.
+    pub fn give_back(&self, host: &Host, connection: Connection) {
+        self.node(host).give_back(connection);
+    }
+
+    /// Who has what, as far as is known.
+    pub fn topology(&self) -> Arc<Topology> {
+        Arc::clone(&self.topology.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn node(&self, host: &Host) -> Arc<Node> {
+        let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(nodes.entry(host.clone()).or_insert_with(|| Arc::new(Node::new(host.clone()))))
+    }
+
+    /// `INFO` of a server, which also tells how many replicas acknowledge its writes.
+    ///
+    /// # Errors
+    /// As [`Connection::ask`].
+    pub fn info_of(&self, node: &Node) -> Result<Info, Failure> {
+        let mut connection = node.connection(&self.access)?;
+        let info = connection.info(None)?;
+        node.give_back(connection);
+        self.note_replicas(node, info.replicas > 0);
+        Ok(info)
+    }
+
+    fn note_replicas(&self, node: &Node, has_any: bool) {
+        let mut known = node.replicas();
+        known.wanted = Some(self.replicas.unwrap_or(u32::from(has_any)));
+        known.checked = Instant::now();
+        if !has_any && self.replicas.is_none() && !known.said {
+            known.said = true;
+            let which = if self.cluster { format!("{}, in {}", node.host, self.name) } else { self.name.clone() };
+            (self.say)(&format!("one server without replica: what it loses is lost ({which})"));
+        }
+    }
+
+    /// Does the work: all of it, or says why not.
+    ///
+    /// # Errors
+    /// The first failure that does not pass; else the last one of the second attempt.
+    pub fn carry_out(&self, work: &mut dyn Work) -> Result<(), Failed> {
+        let mut left: Vec<Left> = (0..work.len()).map(|index| Left { index, ask: None }).collect();
+        let mut last = None;
+        for attempt in 0..2 {
+            if attempt > 0 {
+                // The answer counts, not the way to it: if this fails, so will the second attempt.
+                let _ = self.refresh();
+            }
+            let mut again = Vec::new();
+            while !left.is_empty() {
+                let batch = left.drain(..batch_length(work, &left)).collect();
+                if let Some(failed) = self.attempt(work, batch, &mut again)? {
+                    last = Some(failed);
+                    // What is left would most likely wait just as long.
+                    again.append(&mut left);
+                }
+            }
+            if again.is_empty() {
+                return Ok(());
+            }
+            left = again;
+        }
+        Err(last.unwrap_or(Failed { failure: Failure::NoMaster(0), host: None }))
+    }
+
+    /// One attempt at one batch: what is to be done again goes to `again`, with the last reason returned.
+    fn attempt(&self, work: &mut dyn Work, batch: Vec<Left>, again: &mut Vec<Left>) -> Result<Option<Failed>, Failed> {
+        let mut last = None;
+        let groups = self.by_node(work, batch, again, &mut last);
+        let sent: Vec<_> = groups.iter().map(|group| self.send(work, group)).collect();
+        let mut fatal = None;
+        for (group, sent) in groups.iter().zip(sent) {
+            let failed = match sent {
+                Ok((connection, wanted)) => self.receive(work, group, connection, wanted, again),
+                Err(failure) => {
+                    again.extend(group.indices.iter().map(|&index| Left { index, ask: None }));
+                    Some(failure)
+                }
+            };
+            let Some(failure) = failed else { continue };
+            let passes = match &failure {
+                Failure::Said(line) => {
+                    matches!(answers::verdict(line), Verdict::Moved | Verdict::Ask(_) | Verdict::Later)
+                }
+                _ => true,
+            };
+            let failed = Failed { failure, host: Some(group.node.host.clone()) };
+            // All replies are read first: the connections are of use to others.
+            if passes { last = Some(failed) } else { fatal = fatal.or(Some(failed)) }
+        }
+        fatal.map_or(Ok(last), Err)
+    }
+
+    fn by_node(
+        &self,
+        work: &dyn Work,
+        batch: Vec<Left>,
+        again: &mut Vec<Left>,
+        last: &mut Option<Failed>,
+    ) -> Vec<Group> {
+        let topology = self.topology();
+        let mut groups: Vec<Group> = Vec::new();
+        for Left { index, ask } in batch {
+            let (node, asking) = match ask {
+                Some(host) => (self.node(&host), Asking::Yes),
+                None => {
+                    let slot = blocks::slot(&work.block(index).key(self.run));
+                    let Some(master) = topology.of_slot(slot) else {
+                        *last = Some(Failed { failure: Failure::NoMaster(slot), host: None });
+                        again.push(Left { index, ask: None });
+                        continue;
+                    };
+                    (Arc::clone(master), Asking::No)
+                }
+            };
+            match groups.iter_mut().find(|group| Arc::ptr_eq(&group.node, &node) && group.asking == asking) {
+                Some(group) => group.indices.push(index),
+                None => groups.push(Group { node, indices: vec![index], asking }),
+            }
+        }
+        groups
+    }
+
+    /// Sends a node its part. Returns the connection, on which the replies will come, and how many replicas must acknowledge.
+    fn send(&self, work: &dyn Work, group: &Group) -> Result<(Connection, u32), Failure> {
+        let mut connection = group.node.connection(&self.access)?;
+        let mut wanted = 0;
+        if work.writes() {
+            let prepared = self.prepare_write(&group.node, &mut connection);
+            match prepared {
+                Ok(replicas) => wanted = replicas,
+                Err(failure) => {
+                    group.node.discard(connection, false);
+                    return Err(failure);
+                }
+            }
+        }
+        let mut out = Requests::default();
+        for &index in &group.indices {
+            work.request(index, &work.block(index).key(self.run), group.asking, &mut out);
+        }
+        if wanted > 0 {
+            let patience = (self.access.timeout / 2).as_millis().max(1).to_string();
+            out.request(&[b"WAIT", wanted.to_string().as_bytes(), patience.as_bytes()]);
+        }
+        match connection.send(&out) {
+            Ok(()) => Ok((connection, wanted)),
+            Err(error) => {
+                self.discard(&group.node, connection, work.writes());
+                Err(error.into())
+            }
+        }
+    }
+
+    fn prepare_write(&self, node: &Node, connection: &mut Connection) -> Result<u32, Failure> {
+        if let Some(line) = node.put_up_fences(connection)? {
+            self.say_unfenced(&format!("it says {line}"));
+        }
+        let known = *node.replicas();
+        match known.wanted {
+            Some(wanted) if wanted > 0 || self.replicas.is_some() || known.checked.elapsed() < REPLICAS_AGAIN => {
+                Ok(wanted)
+            }
+            Some(_) => {
+                let info = connection.info(Some("replication"))?;
+                self.note_replicas(node, info.replicas_online > 0);
+                Ok(node.replicas().wanted.unwrap_or(0))
+            }
+            None => {
+                let info = connection.info(Some("replication"))?;
+                self.note_replicas(node, info.replicas > 0);
+                Ok(node.replicas().wanted.unwrap_or(0))
+            }
+        }
+    }
+
+    /// Reads a node's replies.
+    fn receive(
+        &self,
+        work: &mut dyn Work,
+        group: &Group,
+        mut connection: Connection,
+        wanted: u32,
+        again: &mut Vec<Left>,
+    ) -> Option<Failure> {
+        let mut last = None;
+        for (place, &index) in group.indices.iter().enumerate() {
+            match work.reply(index, connection.input()) {
+                Ok(Ok(())) => (),
+                Ok(Err(line)) => {
+                    let ask = match answers::verdict(&line) {
+                        Verdict::Ask(host) => Some(host),
+                        _ => None,
+                    };
+                    again.push(Left { index, ask });
+                    last = Some(Failure::Said(line));
+                }
+                Err(error) => {
+                    self.discard(&group.node, connection, work.writes());
+                    again.extend(group.indices[place..].iter().map(|&index| Left { index, ask: None }));
+                    return Some(error.into());
+                }
+            }
+        }
+        if wanted > 0
+            && let Err(failure) = self.acknowledged(&group.node, &mut connection, wanted)
+        {
+            if matches!(failure, Failure::Io(_)) {
+                self.discard(&group.node, connection, true);
+            } else {
+                group.node.give_back(connection);
+            }
+            again.extend(group.indices.iter().map(|&index| Left { index, ask: None }));
+            again.sort_by_key(|left| left.index);
+            again.dedup_by_key(|left| left.index);
+            return Some(last.unwrap_or(failure));
+        }
+        group.node.give_back(connection);
+        last
+    }
+
+    /// Reads the reply to `WAIT`. Too few, where the rule is "one, if there is any", may mean that there is none left.
+    fn acknowledged(&self, node: &Node, connection: &mut Connection, wanted: u32) -> Result<(), Failure> {
+        let acknowledged = match connection.reply()? {
+            Reply::Integer(acknowledged) => acknowledged,
+            Reply::Error(line) => return Err(Failure::Said(line)),
+            _ => return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, "no number in reply to WAIT").into()),
+        };
+        if acknowledged >= i64::from(wanted) {
+            return Ok(());
+        }
+        let short = Failure::Unacknowledged { acknowledged, wanted };
+        if self.replicas.is_some() {
+            return Err(short);
+        }
+        let info = connection.info(Some("replication"))?;
+        if info.replica_of.is_some() || info.replicas > 0 {
+            return Err(short);
+        }
+        // Cut off from its replicas, a master of a Cluster looks like one without. The Cluster decides which it is.
+        if self.cluster {
+            let reply = connection.ask(&[b"CLUSTER", b"SLOTS"])?;
+            let ranges = answers::slots(&reply, &node.host).unwrap_or_default();
+            if ranges.iter().any(|range| range.master == node.host && range.replicas > 0) {
+                return Err(short);
+            }
+        }
+        self.note_replicas(node, false);
+        Ok(())
+    }
+
+    fn discard(&self, node: &Node, connection: Connection, wrote: bool) {
+        if !node.discard(connection, wrote) {
+            self.say_unfenced("it does not know CLIENT INFO");
+        }
+    }
+
+    fn say_unfenced(&self, why: &str) {
+        if !self.unfenced_said.swap(true, Ordering::Relaxed) {
+            (self.say)(&format!(
+                "{} cannot be kept from carrying out late what was asked on a lost connection ({why}); \
+                 a page that is overwritten so is found by its checksum",
+                self.name
+            ));
+        }
+    }
+
+    /// Asks a Cluster who has what. One server is what it is.
+    ///
+    /// # Errors
+    /// Nobody answered; the last one's failure.
+    pub fn refresh(&self) -> Result<(), Failure> {
+        if !self.cluster {
+            return Ok(());
+        }
+        let mut refreshed = self.refreshed.lock().unwrap_or_else(PoisonError::into_inner);
+        if refreshed.at.is_some_and(|at| at.elapsed() < REFRESH_MIN) {
+            return Ok(());
+        }
+        // The masters first, then everybody ever heard of.
+        let masters = self.topology().masters().to_vec();
+        let all: Vec<_> = self.nodes.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+        let mut asked = BTreeSet::new();
+        let mut last = Failure::NoMaster(0);
+        for node in masters.into_iter().chain(all).filter(|node| asked.insert(node.host.clone())) {
+            match self.slots_by(&node, &mut refreshed.epoch) {
+                Ok(topology) => {
+                    *self.topology.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(topology);
+                    refreshed.at = Some(Instant::now());
+                    return Ok(());
+                }
+                Err(failure) => last = failure,
+            }
+        }
+        Err(last)
+    }
+
+    fn slots_by(&self, node: &Node, newest: &mut u64) -> Result<Topology, Failure> {
+        let mut connection = node.connection(&self.access)?;
+        let asked = connection.ask(&[b"CLUSTER", b"INFO"]).and_then(|info| {
+            let slots = connection.ask(&[b"CLUSTER", b"SLOTS"])?;
+            Ok((info, slots))
+        });
+        let (info, reply) = match asked {
+            Ok(replies) => replies,
+            Err(failure) => {
+                node.discard(connection, false);
+                return Err(failure);
+            }
+        };
+        let epoch = match &info {
+            Reply::Bulk(text) => answers::epoch(&String::from_utf8_lossy(text)).unwrap_or(0),
+            _ => 0,
+        };
+        if epoch < *newest {
+            node.give_back(connection);
+            return Err(Failure::OutOfDate { epoch, newest: *newest });
+        }
+        *newest = epoch;
+        node.give_back(connection);
+        let ranges = answers::slots(&reply, &node.host).filter(|ranges| !ranges.is_empty());
+        let ranges = ranges.ok_or(Failure::NoMaster(0))?;
+        Ok(Topology::cluster(&ranges, |host| self.node(host)))
+    }
+}
+
+/// As many blocks as go at once: at least one.
+fn batch_length(work: &dyn Work, left: &[Left]) -> usize {
+    let mut bytes = 0;
+    let fits = |left: &&Left| {
+        bytes += work.bytes(left.index);
+        bytes <= BATCH_BYTES
+    };
+    left.iter().take_while(fits).count().max(1)
+}

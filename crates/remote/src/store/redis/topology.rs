@@ -1,0 +1,85 @@
+//! Which node has which slots: one server has them all, a Cluster says so by `CLUSTER SLOTS`.
+
+use std::sync::Arc;
+
+use super::answers::Range;
+use super::node::Node;
+use crate::store::url::Host;
+
+/// Slots of a Cluster.
+pub const SLOTS: u16 = 16384;
+
+/// The masters, and their slots.
+pub struct Topology {
+    masters: Vec<Arc<Node>>,
+    /// The index of the master of each slot; beyond the end for a slot that nobody has.
+    of_slot: Vec<usize>,
+}
+
+impl Topology {
+    /// One server.
+    pub fn single(node: Arc<Node>) -> Topology {
+        Topology { masters: vec![node], of_slot: vec![0; usize::from(SLOTS)] }
+    }
+
+    /// A Cluster; `node` gives the node of a host.
+    pub fn cluster(ranges: &[Range], mut node: impl FnMut(&Host) -> Arc<Node>) -> Topology {
+        let mut topology = Topology { masters: Vec::new(), of_slot: vec![usize::MAX; usize::from(SLOTS)] };
+        for range in ranges {
+            let known = topology.masters.iter().position(|master| master.host == range.master);
+            let index = known.unwrap_or_else(|| {
+                topology.masters.push(node(&range.master));
+                topology.masters.len() - 1
+            });
+            for slot in range.first..=range.last {
+                topology.of_slot[usize::from(slot)] = index;
+            }
+        }
+        topology
+    }
+
+    /// The masters.
+    pub fn masters(&self) -> &[Arc<Node>] {
+        &self.masters
+    }
+
+    /// Who has a slot; `None` if nobody does.
+    pub fn of_slot(&self, slot: u16) -> Option<&Arc<Node>> {
+        self.masters.get(*self.of_slot.get(usize::from(slot))?)
+    }
+
+    /// The first slot that nobody has.
+    pub fn uncovered(&self) -> Option<u16> {
+        (0..SLOTS).find(|&slot| self.of_slot(slot).is_none())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(port: u16) -> Host {
+        Host { name: "h".to_owned(), port }
+    }
+
+    fn range(first: u16, last: u16, port: u16) -> Range {
+        Range { first, last, master: host(port), replicas: 1 }
+    }
+
+    #[test]
+    fn every_slot_has_its_master_and_a_gap_is_found() {
+        let node = |host: &Host| Arc::new(Node::new(host.clone()));
+        let topology = Topology::cluster(&[range(0, 99, 1), range(100, 199, 2), range(200, 16382, 1)], node);
+        assert_eq!(topology.masters().len(), 2);
+        assert_eq!(topology.of_slot(150).unwrap().host, host(2));
+        assert_eq!(topology.of_slot(201).unwrap().host, host(1));
+        assert_eq!(topology.uncovered(), Some(16383));
+        assert!(topology.of_slot(16383).is_none());
+    }
+
+    #[test]
+    fn one_server_has_all_slots() {
+        let topology = Topology::single(Arc::new(Node::new(host(1))));
+        assert_eq!(topology.uncovered(), None);
+    }
+}

@@ -1,0 +1,286 @@
+//! What is asked of Redis, block by block: the requests of each kind, and how their replies are read.
+
+use std::io::{self, BufReader};
+
+use super::blocks::{self, Block, FIELDS, Part};
+use super::connection::Stream;
+use super::resp::{self, Field, Reply, Requests};
+use crate::store::{GetRun, Home, PAGE_BYTES, PutRun, Span};
+
+/// A list of blocks, and what to do with each. Doing it twice does what doing it once does.
+pub trait Work {
+    /// How many blocks.
+    fn len(&self) -> usize;
+    /// One of them.
+    fn block(&self, index: usize) -> Block;
+    /// How many bytes go there or come back.
+    fn bytes(&self, index: usize) -> usize;
+    /// Whether it changes anything: then replicas acknowledge it, and it must not be carried out late.
+    fn writes(&self) -> bool;
+    /// Appends the requests, each after what `asking` says.
+    fn request<'s>(&'s self, index: usize, key: &[u8], asking: Asking, out: &mut Requests<'s>);
+    /// Reads the replies to them, all, also after an error line; that is returned as `Ok(Err(line))`.
+    fn reply(&mut self, index: usize, input: &mut BufReader<Stream>) -> io::Result<Result<(), String>>;
+}
+
+/// Whether the pages are just on their way to this node. It must then be told, before every request, that we know; its
+/// `+OK` to that is skipped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asking {
+    /// They are.
+    Yes,
+    /// They are not.
+    No,
+}
+
+impl Asking {
+    fn say(self, out: &mut Requests<'_>) {
+        if self == Asking::Yes {
+            out.request(&[b"ASKING"]);
+        }
+    }
+}
+
+/// Pages of a block, by field: what to write, or where to read to.
+type Pages<P> = (Block, Vec<(usize, P)>);
+
+/// Writes pages, and gives their block a new lease.
+pub struct Puts<'a> {
+    blocks: Vec<Pages<&'a [u8]>>,
+    ttl_seconds: String,
+}
+
+impl<'a> Puts<'a> {
+    /// The runs, cut into blocks.
+    pub fn new(runs: &[PutRun<'a>], ttl_seconds: String) -> Puts<'a> {
+        let mut puts = Puts { blocks: Vec::new(), ttl_seconds };
+        for run in runs {
+            let mut pages = run.bytes.chunks_exact(PAGE_BYTES);
+            for part in blocks::cut(run.span()) {
+                let fields = part.fields.zip(&mut pages);
+                match puts.blocks.last_mut() {
+                    Some((block, known)) if *block == part.block => known.extend(fields),
+                    _ => puts.blocks.push((part.block, fields.collect())),
+                }
+            }
+        }
+        puts
+    }
+
+    /// The blocks that get pages.
+    pub fn blocks(&self) -> impl Iterator<Item = Block> {
+        self.blocks.iter().map(|(block, _)| *block)
+    }
+}
+
+impl Work for Puts<'_> {
+    fn len(&self) -> usize {
+        self.blocks.len()
+    }
+
+    fn block(&self, index: usize) -> Block {
+        self.blocks[index].0
+    }
+
+    fn bytes(&self, index: usize) -> usize {
+        self.blocks[index].1.len() * PAGE_BYTES
+    }
+
+    fn writes(&self) -> bool {
+        true
+    }
+
+    fn request<'s>(&'s self, index: usize, key: &[u8], asking: Asking, out: &mut Requests<'s>) {
+        asking.say(out);
+        let pages = &self.blocks[index].1;
+        out.head(2 + 2 * pages.len());
+        out.string(b"HSET");
+        out.string(key);
+        for (field, page) in pages {
+            out.string(FIELDS[*field]);
+            out.page(page);
+        }
+        asking.say(out);
+        out.request(&[b"EXPIRE", key, self.ttl_seconds.as_bytes()]);
+    }
+
+    fn reply(&mut self, _: usize, input: &mut BufReader<Stream>) -> io::Result<Result<(), String>> {
+        integers(input, 2)
+    }
+}
+
+/// Reads pages into their places.
+pub struct Gets<'a> {
+    blocks: Vec<Pages<&'a mut [u8]>>,
+    /// The first page that was not there, or not whole.
+    pub lost: Option<(Home, Field)>,
+}
+
+impl<'a> Gets<'a> {
+    /// The runs, cut into blocks.
+    pub fn new(runs: &'a mut [GetRun<'_>]) -> Gets<'a> {
+        let mut gets = Gets { blocks: Vec::new(), lost: None };
+        for run in runs {
+            let span = run.span();
+            let mut places = run.bytes.chunks_exact_mut(PAGE_BYTES);
+            for part in blocks::cut(span) {
+                let fields = part.fields.zip(&mut places);
+                match gets.blocks.last_mut() {
+                    Some((block, known)) if *block == part.block => known.extend(fields),
+                    _ => gets.blocks.push((part.block, fields.collect())),
+                }
+            }
+        }
+        gets
+    }
+}
+
+impl Work for Gets<'_> {
+    fn len(&self) -> usize {
+        self.blocks.len()
+    }
+
+    fn block(&self, index: usize) -> Block {
+        self.blocks[index].0
+    }
+
+    fn bytes(&self, index: usize) -> usize {
+        self.blocks[index].1.len() * PAGE_BYTES
+    }
+
+    fn writes(&self) -> bool {
+        false
+    }
+
+    fn request<'s>(&'s self, index: usize, key: &[u8], asking: Asking, out: &mut Requests<'s>) {
+        asking.say(out);
+        let places = &self.blocks[index].1;
+        out.head(2 + places.len());
+        out.string(b"HMGET");
+        out.string(key);
+        for (field, _) in places {
+            out.string(FIELDS[*field]);
+        }
+    }
+
+    fn reply(&mut self, index: usize, input: &mut BufReader<Stream>) -> io::Result<Result<(), String>> {
+        let (block, places) = &mut self.blocks[index];
+        let fields: Vec<usize> = places.iter().map(|(field, _)| *field).collect();
+        let lost = &mut self.lost;
+        resp::pages(input, places.iter_mut().map(|(_, place)| &mut **place), |at, field| {
+            if field != Field::Whole {
+                lost.get_or_insert((block.home(fields[at]), field));
+            }
+        })
+    }
+}
+
+/// Deletes pages, or whole blocks.
+pub struct Forgets {
+    parts: Vec<Part>,
+}
+
+impl Forgets {
+    /// The spans, cut into blocks.
+    pub fn new(spans: &[Span]) -> Forgets {
+        Forgets { parts: spans.iter().flat_map(|span| blocks::cut(*span)).collect() }
+    }
+
+    /// Blocks as a whole.
+    pub fn whole(blocks: &[Block]) -> Forgets {
+        Forgets { parts: blocks.iter().map(|&block| Part { block, fields: 0..FIELDS.len() }).collect() }
+    }
+
+    /// The blocks of which nothing is left.
+    pub fn whole_blocks(&self) -> impl Iterator<Item = Block> {
+        self.parts.iter().filter(|part| part.is_whole()).map(|part| part.block)
+    }
+}
+
+impl Work for Forgets {
+    fn len(&self) -> usize {
+        self.parts.len()
+    }
+
+    fn block(&self, index: usize) -> Block {
+        self.parts[index].block
+    }
+
+    fn bytes(&self, _: usize) -> usize {
+        // Little is sent, but the server has much to do: as many at once as pages would be.
+        PAGE_BYTES
+    }
+
+    fn writes(&self) -> bool {
+        true
+    }
+
+    fn request<'s>(&'s self, index: usize, key: &[u8], asking: Asking, out: &mut Requests<'s>) {
+        asking.say(out);
+        let part = &self.parts[index];
+        if part.is_whole() {
+            return out.request(&[b"UNLINK", key]);
+        }
+        out.head(2 + part.fields.len());
+        out.string(b"HDEL");
+        out.string(key);
+        for field in &FIELDS[part.fields.clone()] {
+            out.string(field);
+        }
+    }
+
+    fn reply(&mut self, _: usize, input: &mut BufReader<Stream>) -> io::Result<Result<(), String>> {
+        integers(input, 1)
+    }
+}
+
+/// Gives blocks a new lease.
+pub struct Leases<'a> {
+    /// The blocks.
+    pub blocks: &'a [Block],
+    /// How long they live from now on.
+    pub ttl_seconds: String,
+}
+
+impl Work for Leases<'_> {
+    fn len(&self) -> usize {
+        self.blocks.len()
+    }
+
+    fn block(&self, index: usize) -> Block {
+        self.blocks[index]
+    }
+
+    fn bytes(&self, _: usize) -> usize {
+        PAGE_BYTES
+    }
+
+    fn writes(&self) -> bool {
+        // Carried out late, it does no harm, and nobody waits for it.
+        false
+    }
+
+    fn request<'s>(&'s self, _: usize, key: &[u8], asking: Asking, out: &mut Requests<'s>) {
+        asking.say(out);
+        out.request(&[b"EXPIRE", key, self.ttl_seconds.as_bytes()]);
+    }
+
+    fn reply(&mut self, _: usize, input: &mut BufReader<Stream>) -> io::Result<Result<(), String>> {
+        integers(input, 1)
+    }
+}
+
+/// Reads so many replies, which are numbers; the first error line among them.
+fn integers(input: &mut BufReader<Stream>, count: usize) -> io::Result<Result<(), String>> {
+    let (mut said, mut read) = (Ok(()), 0);
+    while read < count {
+        read += 1;
+        match resp::reply(input)? {
+            Reply::Integer(_) => (),
+            Reply::Simple(_) => read -= 1,
+            Reply::Error(line) => said = said.and(Err(line)),
+            _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "the answer is not understood: no number")),
+        }
+    }
+    Ok(said)
+}
