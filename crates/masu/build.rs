@@ -1,21 +1,24 @@
-//! Builds `libmasu-preload.so` and lays it beside the programs that cargo builds, where `masu` looks for it.
+//! Builds the libraries that programs load, and lays them beside the programs that cargo builds, where `masu` looks for them.
 //!
-//! The library is a workspace of its own (`crates/libmasu/preload`), so a second cargo builds it. It is built as for release
-//! in every profile: what tests run is what users run.
+//! Each is a workspace of its own (`crates/libmasu/preload`, `crates/libmasu/pager`), so a second cargo builds it. They are
+//! built as for release in every profile: what tests run is what users run.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The library's name, where it is found and installed.
-const NAME: &str = "libmasu-preload.so";
-
 fn main() {
-    let library = Path::new("../libmasu/preload");
-    for name in ["src", "build.rs", "exports.map", "Cargo.toml", "Cargo.lock", "../src"] {
-        println!("cargo:rerun-if-changed={}", library.join(name).display());
+    build("preload", &["../src"]);
+    build("pager", &["../../paging/src", "../../paging/Cargo.toml"]);
+}
+
+/// Builds the library of a folder, which is made of what lies there and in `also`.
+fn build(name: &str, also: &[&str]) {
+    let library = Path::new("../libmasu").join(name);
+    for source in ["src", "build.rs", "exports.map", "Cargo.toml", "Cargo.lock"].iter().chain(also) {
+        println!("cargo:rerun-if-changed={}", library.join(source).display());
     }
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo says where"));
-    let target = out.join("preload");
+    let target = out.join(name);
     let cargo = std::env::var_os("CARGO").expect("cargo says which");
     let mut build = Command::new(cargo);
     build.args(["build", "--release", "--quiet", "--locked", "--manifest-path"]);
@@ -26,9 +29,9 @@ fn main() {
         build.env_remove(name);
     }
     let status = build.status().expect("cargo runs");
-    assert!(status.success(), "building {NAME} failed");
-    let built = target.join("release/libmasu_preload.so");
-    let place = beside_the_programs(&out).join(NAME);
+    assert!(status.success(), "building libmasu-{name}.so failed");
+    let built = target.join(format!("release/libmasu_{name}.so"));
+    let place = beside_the_programs(&out).join(format!("libmasu-{name}.so"));
     // Not written over: it may be mapped by a program that runs.
     let new = place.with_extension("so.new");
     std::fs::copy(&built, &new).and_then(|_| std::fs::rename(&new, &place)).expect("the target directory is writable");

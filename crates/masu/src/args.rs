@@ -49,6 +49,9 @@ pub enum Task {
 /// A library that is loaded into the program aligns its large mappings and asks for huge pages there; the kernel gives one
 /// at the first touch of each window. What is touched thinly does not stay huge: while the program runs, masu splits from
 /// outside what holds too much for nothing. The program sees nothing of it. Signals, terminal and exit status are its own.
+///
+/// With --local, a program larger than its machine: so much of its memory is local, and the rest is home in a store, a file
+/// or Redis, and comes when it is touched. That needs no privilege and no change to the program.
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
 Examples:
@@ -58,6 +61,9 @@ Examples:
   masu run --code --stack -- ./interpreter script
   masu run --report run.json --json -- ./solver input
   masu run --huge off -- ./solver input   as it is, with the same report: the baseline
+  masu run --local 4GiB -- ./solver input 4 GiB in memory, the rest in a file in /var/tmp
+  masu run --local 10% --store redis://node1:6379 -- ./solver input
+  masu run --local 4GiB --unit 64KiB --report - -- ./solver input
 
 What is on huge pages with --huge touch: mmap, brk, and what malloc makes of them (glibc by its own
 tunable, jemalloc, mimalloc, tcmalloc), .data and .bss of the program and its libraries. Not: shared
@@ -67,8 +73,15 @@ A program that loads no library (static, Go, another C library) is served from o
 hot, and masu says so; for that it needs the privileges of `masu attach`. In the environment,
 MASU_DISABLE=1 makes the library inert.
 
+With --local: heap, anonymous mappings and .bss from 64 KiB on are paged; text, files, shared memory
+and the first stack are not, and come on top. Threads and programs that it starts work; a fork that
+copies a program which is not all in memory fails with ENOMEM. What a store loses or changes is found
+by a checksum and ends the program. A password for Redis: MASU_STORE_PASSWORD in the environment.
+Refused: programs without the system's C library, and set-uid ones.
+
 Exit status: the program's, or 125 when masu could not start it, 126 when it is no program, 127 when
-there is none; a program that a signal ended ends masu by the same signal.")]
+there is none; a program that a signal ended ends masu by the same signal. 2 when a store failed under
+a program that was running.")]
 pub struct RunTask {
     /// From the first touch, by heat from outside, or not at all
     #[arg(long, value_name = "HOW", default_value = "touch")]
@@ -98,6 +111,30 @@ pub struct RunTask {
     #[arg(long, value_name = "P", default_value = "10%")]
     pub max_extra_rss: Fraction,
 
+    /// Local memory for the program's data, such as 4GiB or 10% of what it touches; the rest is in the store
+    #[arg(long, value_name = "SIZE|N%", conflicts_with_all = ["huge", "sizes", "code", "stack", "no_align", "no_children"])]
+    pub local: Option<crate::run::local::Local>,
+
+    /// Where the rest is: file:DIR, redis://HOST:PORT[,HOST:PORT…] or rediss://… [default: file:/var/tmp]
+    #[arg(long, value_name = "URL", requires = "local")]
+    pub store: Option<String>,
+
+    /// What one fault fetches: auto, or 4KiB to 1MiB for all; larger where memory is gone through in order
+    #[arg(long, value_name = "SIZE", requires = "local", default_value = "auto")]
+    pub unit: crate::run::local::Unit,
+
+    /// The least that one fault fetches: 4KiB or 16KiB
+    #[arg(long, value_name = "SIZE", requires = "local", default_value = "4KiB")]
+    pub base: crate::run::local::Base,
+
+    /// How parts of the program get units of their own
+    #[arg(long, value_name = "HOW", requires = "local", default_value = "auto")]
+    pub sections: Sections,
+
+    /// How long a store may be silent before the program is ended, such as 30s [default: the program waits]
+    #[arg(long, value_name = "TIME", requires = "local", value_parser = duration)]
+    pub store_timeout: Option<Duration>,
+
     /// Write the report there, `-` for standard error [default: standard error, if it is a terminal]
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
@@ -124,6 +161,18 @@ pub enum Huge {
     /// When it turns out to be hot, from outside.
     Hot,
     /// Not at all: the program as it is.
+    Off,
+}
+
+/// How a paged program's parts are told apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Sections {
+    /// By the instruction that touches memory.
+    Auto,
+    /// By swpin_countstart and swpin_refresh in the program.
+    Marked,
+    /// Not at all: one unit for all.
     Off,
 }
 

@@ -1,5 +1,7 @@
 //! `masu facts`.
 
+mod paging;
+
 use std::fmt::Display;
 use std::io::{Write, stdout};
 
@@ -69,7 +71,9 @@ pub fn run(task: &FactsTask) -> Result<Done, Failure> {
     let host = HostFacts::gather(&*HOST);
     let probed = probe(&*HOST);
     let parts = standings(&host, &probed.rungs);
-    let report = Report { host, page_sizes: page_sizes(), features: vec![Feature { feature: "hugepages", parts }] };
+    let paging = Feature { feature: "larger than memory", parts: paging::standings(&host) };
+    let features = vec![Feature { feature: "hugepages", parts }, paging];
+    let report = Report { host, page_sizes: page_sizes(), features };
     let mut out = stdout().lock();
     if task.json {
         serde_json::to_writer(&mut out, &report)?;
@@ -108,6 +112,19 @@ fn print(out: &mut impl Write, report: &Report) -> Result<(), Failure> {
         "DAMON watches",
         said(&host.damon_operations, |names| if names.is_empty() { "nothing".to_owned() } else { names.join(" ") }),
     );
+    row(
+        "user faults",
+        said(&host.user_faults, |features| match features {
+            None => "no".to_owned(),
+            Some(features) => {
+                let words =
+                    [(features.sigbus, "SIGBUS"), (features.moves, "MOVE"), (features.write_protect_async, "WP_ASYNC")];
+                let there: Vec<&str> = words.into_iter().filter(|(there, _)| *there).map(|(_, word)| word).collect();
+                there.join(" ")
+            }
+        }),
+    );
+    row("syscall user dispatch", yes_no(&host.syscall_dispatch));
     row(
         "memory limit of our own group",
         said(&host.cgroup_memory, |memory| match memory.as_ref().and_then(linux::cgroup::Memory::room) {

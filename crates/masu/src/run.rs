@@ -4,6 +4,7 @@ mod child;
 mod command;
 mod environment;
 mod hot;
+pub mod local;
 mod report;
 pub mod sizes;
 mod watch;
@@ -57,6 +58,9 @@ enum Place {
 }
 
 fn started(task: &RunTask) -> Result<ExitCode, NotStarted> {
+    if let Some(local) = task.local {
+        return local::started(task, local);
+    }
     let name = task.command.first().map(std::ffi::OsString::as_os_str).unwrap_or_default();
     let file = find(name, std::env::var_os("PATH"))?;
     let host = thp::settings(&*HOST).ok();
@@ -79,7 +83,8 @@ fn started(task: &RunTask) -> Result<ExitCode, NotStarted> {
             sizes,
             board: Some(&board),
         };
-        changes = environment::variables(&environment::library()?, &settings, |name| std::env::var_os(name));
+        changes =
+            environment::variables(&environment::library(environment::NAME)?, &settings, |name| std::env::var_os(name));
         if environment::is_disabled() {
             changes = environment::without_ours(|name| std::env::var_os(name));
             served.how = Huge::Off;
@@ -246,10 +251,15 @@ fn write(report: &Report, place: Place, json: bool) -> Result<(), Failure> {
     } else {
         report.print(&mut text)?;
     }
+    put(&text, place)
+}
+
+/// Writes a report where it goes.
+fn put(text: &[u8], place: Place) -> Result<(), Failure> {
     match place {
         Place::Nowhere => {}
-        Place::Terminal => stderr().lock().write_all(&text)?,
-        Place::File(mut file) => file.write_all(&text)?,
+        Place::Terminal => stderr().lock().write_all(text)?,
+        Place::File(mut file) => file.write_all(text)?,
     }
     Ok(())
 }

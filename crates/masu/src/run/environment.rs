@@ -8,18 +8,24 @@ use libmasu::settings::{PRELOAD, Settings, TUNABLE, TUNABLES, VARIABLE};
 
 use crate::failure::Failure;
 
-/// The library's file.
-const NAME: &str = "libmasu-preload.so";
+/// The library for huge pages.
+pub const NAME: &str = "libmasu-preload.so";
 
-/// Finds the library: beside this program (as built), or where it is installed.
-pub fn library() -> Result<PathBuf, Failure> {
+/// The library for programs larger than their machine.
+pub const PAGER: &str = "libmasu-pager.so";
+
+/// Finds a library: beside this program (as built), or where it is installed.
+pub fn library(name: &str) -> Result<PathBuf, Failure> {
     let missing = |why: String| {
-        Failure::new(format!("cannot find {NAME}: {why}"))
-            .remedy("`make install` puts it where masu looks; --huge hot does without it.")
+        let failure = Failure::new(format!("cannot find {name}: {why}"));
+        failure.remedy(match name {
+            NAME => "`make install` puts it where masu looks; --huge hot does without it.",
+            _ => "`make install` puts it where masu looks.",
+        })
     };
     let own = std::env::current_exe().map_err(|error| missing(error.to_string()))?;
     let folder = own.parent().unwrap_or(Path::new("/"));
-    let places = [folder.join(NAME), folder.join("../lib/masu").join(NAME)];
+    let places = [folder.join(name), folder.join("../lib/masu").join(name)];
     let found = places.iter().find_map(|place| place.canonicalize().ok());
     let found = found.ok_or_else(|| missing(format!("not in {} nor in ../lib/masu beside it", folder.display())))?;
     // The loader takes both for separators, and knows no way to write them.
@@ -64,6 +70,23 @@ pub fn variables(library: &Path, settings: &Settings<'_>, now: impl Fn(&str) -> 
         variables.push((TUNABLES, with(OsStr::new(TUNABLE), tunables)));
     }
     variables
+}
+
+/// The variables to set for a program that is paged.
+pub fn paged(library: &Path, socket: &str, now: impl Fn(&str) -> Option<OsString>) -> Vec<Change> {
+    let mut changes = without_ours(&now);
+    let preload = match changes.iter().position(|(changed, _)| *changed == PRELOAD) {
+        Some(index) => changes.swap_remove(index).1,
+        None => now(PRELOAD),
+    };
+    let mut value = library.as_os_str().to_owned();
+    if let Some(rest) = preload.filter(|rest| !rest.is_empty()) {
+        value.push(":");
+        value.push(rest);
+    }
+    changes.push((PRELOAD, Some(value)));
+    changes.push((paging::greeting::VARIABLE, Some(socket.into())));
+    changes
 }
 
 /// What to change so that a program is not served by a masu further out, whose child we are; nothing, without one.

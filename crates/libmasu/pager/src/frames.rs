@@ -1,0 +1,288 @@
+//! The pager's machine on Linux: frames are moved by userfaultfd, and the store is a file.
+
+use core::convert::Infallible;
+
+use paging::PAGE_BYTES;
+use paging::pager::{Machine, Sum};
+use paging::space::Page;
+use xxhash_rust::xxh3::xxh3_128;
+
+use paging::field::Ask;
+
+use crate::errand;
+use crate::kernel::{self, Decimal, call};
+use crate::program::{ODDLY_WRITABLE, Program};
+use core::sync::atomic::Ordering::Relaxed;
+
+/// The machine for one call of the pager, whose lock is held.
+pub struct Frames {
+    program: &'static Program,
+    /// Memory that the pager thought untouched was there.
+    pub was_there: bool,
+}
+
+const POPULATE_WRITE: i32 = 23;
+const EBUSY: i64 = -(libc::EBUSY as i64);
+const EEXIST: i64 = -(libc::EEXIST as i64);
+const EINVAL: i64 = -(libc::EINVAL as i64);
+const ENOENT: i64 = -(libc::ENOENT as i64);
+
+impl Frames {
+    pub const fn new(program: &'static Program) -> Frames {
+        Frames { program, was_there: false }
+    }
+
+    fn slot(&self, slot: u32) -> u64 {
+        self.program.staging + u64::from(slot) * PAGE_BYTES
+    }
+
+    /// A copy out of memory that the program cannot write. False when it cannot be read either.
+    fn copy_out(&self, address: u64, slot: u64, bytes: u64) -> bool {
+        if ODDLY_WRITABLE.load(Relaxed) {
+            return false;
+        }
+        let local =
+            libc::iovec { iov_base: core::ptr::with_exposed_provenance_mut(slot as usize), iov_len: bytes as usize };
+        let remote =
+            libc::iovec { iov_base: core::ptr::with_exposed_provenance_mut(address as usize), iov_len: bytes as usize };
+        let process = self.program.process.load(Relaxed);
+        let (local, remote) = ((&raw const local).addr(), (&raw const remote).addr());
+        // SAFETY: the slot is ours; reading the program's memory changes nothing. Then its frames are dropped, whose content the
+        // slot has: nobody can write there, since the lock is held by which protections change.
+        unsafe {
+            call!(libc::SYS_process_vm_readv, process, local, 1, remote, 1, 0) == bytes as i64
+                && call!(libc::SYS_madvise, address, bytes, libc::MADV_DONTNEED) == 0
+        }
+    }
+
+    fn fail(&self, doing: &str, page: Page, answer: i64) -> ! {
+        let errno = answer.unsigned_abs();
+        let (page, number) = (Decimal::of(page.0.into()), Decimal::of(errno));
+        let mut name = [0_u8; 256];
+        let (before, why) = match words(errno) {
+            Some(why) => ("", why),
+            None => ("errno ", number.text()),
+        };
+        kernel::give_up(&[
+            "cannot ",
+            doing,
+            " page ",
+            page.text(),
+            " of the store ",
+            self.store_name(&mut name),
+            ": ",
+            before,
+            why,
+            ". The program is ended, since it cannot go on without its own data.",
+        ])
+    }
+
+    /// The file's path, as the kernel knows it: a file without a name is called by a number in its folder.
+    fn store_name<'a>(&self, name: &'a mut [u8]) -> &'a str {
+        const FOLDER: &[u8] = b"/proc/self/fd/";
+        let mut link = [0_u8; FOLDER.len() + 21];
+        let number = Decimal::of(u64::try_from(self.program.store).unwrap_or(0));
+        for (place, byte) in link.iter_mut().zip(FOLDER.iter().chain(number.text().as_bytes())) {
+            *place = *byte;
+        }
+        let (link, room) = (link.as_ptr().expose_provenance(), name.len());
+        // SAFETY: reads our own text, which ends with a zero, and writes our own bytes.
+        let bytes = unsafe { call!(libc::SYS_readlink, link, name.as_mut_ptr().expose_provenance(), room) };
+        let found = usize::try_from(bytes).ok().and_then(|bytes| name.get(..bytes));
+        found.and_then(|name| core::str::from_utf8(name).ok()).unwrap_or_default()
+    }
+}
+
+/// What a file says when it fails, as people know it.
+fn words(errno: u64) -> Option<&'static str> {
+    Some(match i32::try_from(errno).ok()? {
+        libc::ENOSPC => "no space left on device (ENOSPC)",
+        libc::EDQUOT => "disk quota exceeded (EDQUOT)",
+        libc::EFBIG => "file too large (EFBIG)",
+        libc::EIO => "input/output error (EIO)",
+        // No answer of the kernel: see `read_home`.
+        libc::ENODATA => "it is beyond the end of its file, which something cut short",
+        _ => return None,
+    })
+}
+
+/// The kernel transfers within one mapping only, and says no to a piece that crosses its border: then smaller pieces, down
+/// to a page. `piece` gets how many bytes are done and how many are to be, and says how many were, and why no more. So does
+/// this.
+fn in_pieces(count: u32, mut piece: impl FnMut(u64, u64) -> (u64, i64)) -> (u64, i64) {
+    let all = u64::from(count) * PAGE_BYTES;
+    let (mut done, mut size) = (0, all);
+    while done < all {
+        let bytes = size.min(all - done);
+        let (now, why) = piece(done, bytes);
+        done += now;
+        if now == bytes {
+            continue;
+        }
+        if now == 0 && (bytes == PAGE_BYTES || !matches!(why, EINVAL | ENOENT)) {
+            return (done, why);
+        }
+        if now == 0 {
+            size = (bytes / 2).next_multiple_of(PAGE_BYTES);
+        }
+    }
+    (done, 0)
+}
+
+/// Pages of our own memory.
+fn copy(from: u64, to: u64, count: u32) {
+    let from = core::ptr::with_exposed_provenance::<u8>(from as usize);
+    let to = core::ptr::with_exposed_provenance_mut::<u8>(to as usize);
+    // SAFETY: slots and the field's data are ours and apart, and the data has room for a unit.
+    unsafe { core::ptr::copy_nonoverlapping(from, to, count as usize * PAGE_BYTES as usize) };
+}
+
+const fn pages(bytes: u64) -> u32 {
+    (bytes / PAGE_BYTES) as u32
+}
+
+impl Machine for Frames {
+    type Fatal = Infallible;
+
+    fn move_in(&mut self, slot: u32, address: u64, count: u32) -> u32 {
+        let from = self.slot(slot);
+        let (done, why) = in_pieces(count, |done, bytes| {
+            // SAFETY: the slots are ours, and are said to be empty after this; frames that were copied are given back.
+            unsafe {
+                let (moved, why) = match self.program.moves {
+                    true => self.program.uffd.move_frames(address + done, from + done, bytes),
+                    false => (0, EINVAL),
+                };
+                if moved > 0 || why != EINVAL || (self.program.moves && bytes > PAGE_BYTES) {
+                    return (moved, why);
+                }
+                // Memory that the program may only read.
+                let (copied, why) = self.program.uffd.copy(address + done, from + done, bytes);
+                if copied > 0 {
+                    call!(libc::SYS_madvise, from + done, copied, libc::MADV_DONTNEED);
+                }
+                (copied, why)
+            }
+        });
+        self.was_there |= why == EEXIST;
+        pages(done)
+    }
+
+    fn move_out(&mut self, address: u64, slot: u32, count: u32) -> u32 {
+        let to = self.slot(slot);
+        let (done, _) = in_pieces(count, |done, bytes| {
+            // SAFETY: what the program touches there faults, and waits for the lock that is held.
+            let out = || unsafe { self.program.uffd.move_frames(to + done, address + done, bytes) };
+            let (mut moved, mut why) = if self.program.moves { out() } else { (0, EINVAL) };
+            if moved == 0 && why == EBUSY {
+                // A fork has shared it, and the kernel moves only what is one program's own: as it is after a write.
+                // SAFETY: changes no content.
+                unsafe { call!(libc::SYS_madvise, address + done, bytes, POPULATE_WRITE) };
+                (moved, why) = out();
+            }
+            if moved > 0 || why != EINVAL || bytes > PAGE_BYTES {
+                return (moved, why);
+            }
+            if self.copy_out(address + done, to + done, bytes) { (bytes, 0) } else { (0, why) }
+        });
+        pages(done)
+    }
+
+    fn give_zeros(&mut self, address: u64, count: u32) -> u32 {
+        // SAFETY: a unit is no larger than the zeros.
+        let give = |done, bytes| unsafe { self.program.uffd.copy(address + done, self.program.zeros, bytes) };
+        let (done, why) = in_pieces(count, give);
+        self.was_there |= why == EEXIST;
+        pages(done)
+    }
+
+    fn clear(&mut self, slot: u32, count: u32) {
+        let start = core::ptr::with_exposed_provenance_mut::<u8>(self.slot(slot) as usize);
+        // SAFETY: the slots are ours.
+        unsafe { start.write_bytes(0, count as usize * PAGE_BYTES as usize) };
+    }
+
+    fn sum(&mut self, slot: u32) -> Sum {
+        let start = core::ptr::with_exposed_provenance::<u8>(self.slot(slot) as usize);
+        // SAFETY: the slot is ours and has a frame.
+        let sum = xxh3_128(unsafe { core::slice::from_raw_parts(start, PAGE_BYTES as usize) });
+        Sum([sum as u64, (sum >> 64) as u64])
+    }
+
+    fn read_home(&mut self, page: Page, slot: u32, count: u32) -> Result<(), Infallible> {
+        if self.program.store < 0 {
+            errand::ask(self.program, Ask::Read, page, count);
+            copy(self.program.data, self.slot(slot), count);
+            return Ok(());
+        }
+        let (mut done, bytes) = (0, u64::from(count) * PAGE_BYTES);
+        while done < bytes {
+            let at = u64::from(page.0) * PAGE_BYTES + done;
+            // SAFETY: the slots are ours.
+            let answer =
+                unsafe { call!(libc::SYS_pread64, self.program.store, self.slot(slot) + done, bytes - done, at) };
+            match answer {
+                1.. => done += answer as u64,
+                0 => self.fail("read", page, libc::ENODATA.into()),
+                _ if answer == -i64::from(libc::EINTR) => {}
+                _ => self.fail("read", page, answer),
+            }
+        }
+        Ok(())
+    }
+
+    fn write_home(&mut self, page: Page, slot: u32, count: u32) -> Result<(), Infallible> {
+        if self.program.store < 0 {
+            copy(self.slot(slot), self.program.data, count);
+            errand::ask(self.program, Ask::Write, page, count);
+            return Ok(());
+        }
+        let (mut done, bytes) = (0, u64::from(count) * PAGE_BYTES);
+        while done < bytes {
+            let at = u64::from(page.0) * PAGE_BYTES + done;
+            // SAFETY: the slots are ours.
+            let answer =
+                unsafe { call!(libc::SYS_pwrite64, self.program.store, self.slot(slot) + done, bytes - done, at) };
+            match answer {
+                1.. => done += answer as u64,
+                _ if answer == -i64::from(libc::EINTR) => {}
+                _ => self.fail("write", page, answer),
+            }
+        }
+        Ok(())
+    }
+
+    fn corrupt(&mut self, page: Page) -> Infallible {
+        let page = Decimal::of(page.0.into());
+        kernel::give_up(&[
+            "page ",
+            page.text(),
+            " of the store is not what was written there: the store lost or changed it. ",
+            "The program is ended before it sees wrong data.",
+        ])
+    }
+}
+
+impl Frames {
+    /// A page's home is copied to another's.
+    pub fn copy_home(&mut self, from: Page, to: Page) {
+        if self.program.store < 0 {
+            return errand::ask(self.program, Ask::Copy, from, to.0);
+        }
+        let mut buffer = [0_u8; PAGE_BYTES as usize];
+        let address = buffer.as_mut_ptr().expose_provenance();
+        // SAFETY: the buffer is ours.
+        unsafe {
+            let read =
+                call!(libc::SYS_pread64, self.program.store, address, PAGE_BYTES, u64::from(from.0) * PAGE_BYTES);
+            if read != PAGE_BYTES as i64 {
+                self.fail("read", from, read);
+            }
+            let written =
+                call!(libc::SYS_pwrite64, self.program.store, address, PAGE_BYTES, u64::from(to.0) * PAGE_BYTES);
+            if written != PAGE_BYTES as i64 {
+                self.fail("write", to, written);
+            }
+        }
+    }
+}

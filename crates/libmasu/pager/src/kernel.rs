@@ -1,0 +1,111 @@
+//! System calls, made by instructions of our own: those in this library's text are not caught (`calls.rs`), all others are.
+//!
+//! Answers are the kernel's: a negative errno in the place of a failure. The C library's errno is never touched.
+
+use core::arch::asm;
+
+/// A call's arguments.
+pub type Arguments = [u64; 6];
+
+/// Makes a call as it stands.
+///
+/// # Safety
+/// That of the call: whoever makes it answers for the memory that it reads, writes, maps or unmaps.
+#[inline(always)]
+pub unsafe fn make(number: i64, [a, b, c, d, e, f]: Arguments) -> i64 {
+    let answer: i64;
+    // SAFETY: the caller's; the kernel changes these three registers and, as the caller allows, memory.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") number => answer,
+            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
+            lateout("rcx") _, lateout("r11") _,
+            options(nostack),
+        );
+    }
+    answer
+}
+
+/// A call's arguments, of which the last are zeros.
+pub const fn arguments<const N: usize>(given: [u64; N]) -> Arguments {
+    let mut all = [0; 6];
+    let mut number = 0;
+    while number < N {
+        all[number] = given[number];
+        number += 1;
+    }
+    all
+}
+
+macro_rules! call {
+    ($number:expr $(, $argument:expr)* $(,)?) => {
+        $crate::kernel::make($number as i64, $crate::kernel::arguments([$($argument as u64),*]))
+    };
+}
+pub(crate) use call;
+
+/// Writes to standard error what a person should read. What cannot be written is lost.
+pub fn say(parts: &[&str]) {
+    let mut line = [0_u8; 512];
+    let mut length = 0;
+    for byte in parts.iter().flat_map(|part| part.bytes()) {
+        if length < line.len() {
+            line[length] = byte;
+            length += 1;
+        }
+    }
+    // SAFETY: reads our own line.
+    unsafe { call!(libc::SYS_write, 2, line.as_ptr().addr(), length) };
+}
+
+/// Ends the program with masu's own status, after saying why.
+pub fn give_up(parts: &[&str]) -> ! {
+    say(&["masu: "]);
+    say(parts);
+    say(&["\n"]);
+    end(2)
+}
+
+/// Ends the program.
+pub fn end(status: i32) -> ! {
+    loop {
+        // SAFETY: ends the process.
+        unsafe { call!(libc::SYS_exit_group, status) };
+    }
+}
+
+/// A number in decimal, for messages.
+pub struct Decimal([u8; 20], usize);
+
+impl Decimal {
+    pub fn of(mut number: u64) -> Decimal {
+        let (mut digits, mut start) = ([b'0'; 20], 20);
+        loop {
+            start -= 1;
+            digits[start] = b'0' + (number % 10) as u8;
+            number /= 10;
+            if number == 0 || start == 0 {
+                return Decimal(digits, start);
+            }
+        }
+    }
+
+    pub fn text(&self) -> &str {
+        core::str::from_utf8(&self.0[self.1..]).unwrap_or("?")
+    }
+}
+
+/// Time stamp counter.
+pub fn ticks() -> u64 {
+    // SAFETY: reads a counter.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+/// The kernel's clock that only goes forward.
+pub fn clock_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes our own memory.
+    unsafe { call!(libc::SYS_clock_gettime, libc::CLOCK_MONOTONIC, (&raw mut time).expose_provenance()) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}

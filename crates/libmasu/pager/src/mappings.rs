@@ -1,0 +1,85 @@
+//! What is mapped when the library begins, from /proc/self/maps.
+
+use crate::kernel::call;
+
+/// A mapping.
+#[derive(Clone, Copy)]
+pub struct Mapping {
+    pub start: u64,
+    pub end: u64,
+    pub readable: bool,
+    pub writable: bool,
+    pub executable: bool,
+    pub private: bool,
+    /// It has a file.
+    pub file: bool,
+    /// `[heap]`.
+    pub heap: bool,
+    /// Any other name in brackets.
+    pub special: bool,
+}
+
+/// Calls `each` for every mapping, in the order of their addresses. False when they cannot be read.
+pub fn each(mut each: impl FnMut(Mapping)) -> bool {
+    // SAFETY: opens a file to be read.
+    let fd = unsafe {
+        call!(libc::SYS_open, c"/proc/self/maps".as_ptr().expose_provenance(), libc::O_RDONLY | libc::O_CLOEXEC, 0)
+    };
+    if fd < 0 {
+        return false;
+    }
+    let (mut text, mut length) = ([0_u8; 8192], 0);
+    let all = loop {
+        let room = text.len() - length;
+        // SAFETY: writes our own buffer.
+        let got = unsafe { call!(libc::SYS_read, fd, text.as_mut_ptr().expose_provenance() + length, room) };
+        if got <= 0 {
+            break got == 0;
+        }
+        length += got as usize;
+        let mut from = 0;
+        while let Some(end) = text[from..length].iter().position(|byte| *byte == b'\n') {
+            if let Some(mapping) = parse(&text[from..from + end]) {
+                each(mapping);
+            }
+            from += end + 1;
+        }
+        text.copy_within(from..length, 0);
+        length -= from;
+        if length == text.len() {
+            // A line that does not fit: its end does not matter.
+            length = 0;
+        }
+    };
+    // SAFETY: our own.
+    unsafe { call!(libc::SYS_close, fd) };
+    all
+}
+
+/// `start-end rwxp offset device inode   name`.
+fn parse(line: &[u8]) -> Option<Mapping> {
+    let mut words = line.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
+    let range = words.next()?;
+    let dash = range.iter().position(|byte| *byte == b'-')?;
+    let (start, end) = (hexadecimal(&range[..dash])?, hexadecimal(&range[dash + 1..])?);
+    let &[r, w, x, p, ..] = words.next()? else { return None };
+    let (_offset, _device, inode) = (words.next()?, words.next()?, words.next()?);
+    let name = words.next().unwrap_or_default();
+    Some(Mapping {
+        start,
+        end,
+        readable: r == b'r',
+        writable: w == b'w',
+        executable: x == b'x',
+        private: p == b'p',
+        file: inode != b"0",
+        heap: name == b"[heap]",
+        special: name.starts_with(b"[") && name != b"[heap]",
+    })
+}
+
+fn hexadecimal(digits: &[u8]) -> Option<u64> {
+    digits
+        .iter()
+        .try_fold(0_u64, |number, digit| Some(number.checked_mul(16)? + u64::from(char::from(*digit).to_digit(16)?)))
+}

@@ -1,0 +1,30 @@
+//! Sections that the program marks itself. Called as any function, so signals are blocked while the lock is held.
+
+use core::ffi::c_int;
+
+use crate::kernel::call;
+use crate::lock::Held;
+use crate::program::{LOCK, Program, is_paged, program};
+use crate::signals::{SET_BYTES, without_ours};
+
+/// A section begins.
+pub fn begins(section: c_int) {
+    with(|program, held| program.units(held).section_begins(section.cast_unsigned()));
+}
+
+/// A section ends.
+pub fn ends(section: c_int) {
+    with(|program, held| program.units(held).section_ends(section.cast_unsigned(), program.pager.budget()));
+}
+
+fn with(work: impl FnOnce(&'static Program, &Held<'_>)) {
+    let Some(program) = program().filter(|_| is_paged()) else { return };
+    let (all, mut before) = (without_ours(u64::MAX), 0_u64);
+    let set = |set: *const u64, old: *mut u64| {
+        // SAFETY: reads and writes our own words.
+        unsafe { call!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, set.addr(), old.addr(), SET_BYTES) }
+    };
+    set(&raw const all, &raw mut before);
+    work(program, &LOCK.hold());
+    set(&raw const before, core::ptr::null_mut());
+}

@@ -1,0 +1,369 @@
+//! The beginning of a program, as the library sees it.
+//!
+//! The loader runs `begin` before the code of the program and of all its libraries (`-z initfirst`). Without masu's variable in
+//! the environment nothing is done.
+
+use core::ffi::{CStr, c_char, c_int};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use paging::PAGE_BYTES;
+use paging::field::{COUNTER_WORDS, Counter, Counters, ENDS, ERRAND, Errand, Layout};
+use paging::greeting::{self, Hello, Message, Ready, Step, Terms};
+use paging::pager::{Pager, Ring};
+use paging::space::{CHUNK_PAGES, DIRECTORY_WORDS, Space};
+
+use crate::kernel::{self, call};
+use crate::lock::Held;
+use crate::mappings::{self, Mapping};
+use crate::program::{self, HEAP_END, LOCK, Program};
+use crate::thread::{self, map_memory};
+use crate::uffd::Uffd;
+use crate::{DISPATCH, caught, descriptors, fault, memory, signals};
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static BEGIN: unsafe extern "C" fn(c_int, *const *mut c_char, *const *mut c_char) = begin;
+
+/// # Safety
+/// Called by the loader, with the program's arguments and its environment.
+unsafe extern "C" fn begin(_: c_int, _: *const *mut c_char, environment: *const *mut c_char) {
+    // SAFETY: the loader's.
+    let Some(name) = (unsafe { variable(environment, greeting::VARIABLE.as_bytes()) }) else { return };
+    let socket = connect(name);
+    if socket < 0 {
+        kernel::say(&["masu: the masu that limits this program's memory does not answer: it runs without a limit\n"]);
+        return;
+    }
+    // SAFETY: asks.
+    let process = unsafe { call!(libc::SYS_getpid) } as u32;
+    send(socket, &Hello { process }.message(), &[]);
+    let mut store = -1;
+    let Some(terms) = receive(socket, &mut store).and_then(|message| Terms::of(&message)) else {
+        kernel::say(&[
+            "masu: the masu that limits this program's memory said nothing sensible: it runs without a limit\n",
+        ]);
+        return;
+    };
+    let socket = descriptors::out_of_the_way(socket);
+    let store = if store < 0 { store } else { descriptors::out_of_the_way(store) };
+    match prepare(terms, process, store, socket) {
+        Ok((field, moves)) => {
+            let program = program::program();
+            let uffd = program.map_or(-1, |program| program.uffd.0);
+            send(socket, &Ready { failed: None, moves }.message(), &[field, uffd]);
+            // SAFETY: our own; the memory stays mapped.
+            unsafe { call!(libc::SYS_close, field) };
+            if let Some(program) = program {
+                take_memory(program);
+                let answer = caught::begin((program.text.0, program.text.1));
+                if answer < 0 {
+                    // masu would have refused before it started anything, so the kernel changed its mind.
+                    kernel::give_up(&["Syscall User Dispatch was refused; the program cannot be paged"]);
+                }
+            }
+        }
+        Err((step, errno)) => {
+            send(socket, &Ready { failed: Some((step, errno)), moves: false }.message(), &[]);
+            // masu says why.
+            // SAFETY: ends the process, in which nothing has begun.
+            unsafe { call!(libc::SYS_exit_group, 125) };
+        }
+    }
+}
+
+/// # Safety
+/// `environment` is an array of strings that ends with a null pointer.
+unsafe fn variable(environment: *const *mut c_char, name: &[u8]) -> Option<&'static [u8]> {
+    let mut entry = environment;
+    // SAFETY: the caller's.
+    while !entry.is_null() && unsafe { !(*entry).is_null() } {
+        // SAFETY: as above; the strings stay where they are.
+        let text = unsafe { CStr::from_ptr(*entry) }.to_bytes();
+        if let Some(value) = text.strip_prefix(name).and_then(|rest| rest.strip_prefix(b"=")) {
+            return Some(value);
+        }
+        // SAFETY: before the null pointer there is always a next.
+        entry = unsafe { entry.add(1) };
+    }
+    None
+}
+
+/// A connection to the socket with this name in the abstract namespace.
+fn connect(name: &[u8]) -> i32 {
+    let mut address = libc::sockaddr_un { sun_family: libc::AF_UNIX as u16, sun_path: [0; 108] };
+    if name.len() + 1 > address.sun_path.len() {
+        return -1;
+    }
+    for (place, byte) in address.sun_path[1..].iter_mut().zip(name) {
+        *place = *byte as c_char;
+    }
+    let bytes = core::mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len();
+    // SAFETY: makes a socket, and reads our own address.
+    unsafe {
+        let fd = call!(libc::SYS_socket, libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0);
+        if fd >= 0 && call!(libc::SYS_connect, fd, (&raw const address).expose_provenance(), bytes) < 0 {
+            call!(libc::SYS_close, fd);
+            return -1;
+        }
+        fd as i32
+    }
+}
+
+/// A control message with descriptors.
+#[repr(C, align(8))]
+struct Control {
+    head: libc::cmsghdr,
+    fds: [i32; 2],
+}
+
+fn message_of(vector: &mut libc::iovec, control: &mut Control, fds: usize) -> libc::msghdr {
+    let bytes = size_of::<libc::cmsghdr>() + fds * size_of::<i32>();
+    control.head = libc::cmsghdr { cmsg_len: bytes, cmsg_level: libc::SOL_SOCKET, cmsg_type: libc::SCM_RIGHTS };
+    // SAFETY: all zeros are a value of it.
+    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    message.msg_iov = vector;
+    message.msg_iovlen = 1;
+    if fds > 0 {
+        message.msg_control = core::ptr::from_mut(control).cast();
+        message.msg_controllen = bytes.next_multiple_of(8);
+    }
+    message
+}
+
+fn send(socket: i32, message: &Message, fds: &[i32]) {
+    let mut vector = libc::iovec { iov_base: message.as_ptr().cast_mut().cast(), iov_len: size_of::<Message>() };
+    // SAFETY: all zeros are a value of it.
+    let mut control: Control = unsafe { core::mem::zeroed() };
+    for (place, fd) in control.fds.iter_mut().zip(fds) {
+        *place = *fd;
+    }
+    let head = message_of(&mut vector, &mut control, fds.len());
+    // SAFETY: reads our own memory.
+    unsafe { call!(libc::SYS_sendmsg, socket, (&raw const head).expose_provenance(), libc::MSG_NOSIGNAL) };
+}
+
+/// A message, and the descriptor that came with it.
+fn receive(socket: i32, fd: &mut i32) -> Option<Message> {
+    let mut message: Message = [0; greeting::WORDS];
+    let mut vector = libc::iovec { iov_base: message.as_mut_ptr().cast(), iov_len: size_of::<Message>() };
+    // SAFETY: all zeros are a value of it.
+    let mut control: Control = unsafe { core::mem::zeroed() };
+    let mut head = message_of(&mut vector, &mut control, 1);
+    control.head.cmsg_len = 0;
+    let got = loop {
+        // SAFETY: writes our own memory.
+        let got =
+            unsafe { call!(libc::SYS_recvmsg, socket, (&raw mut head).expose_provenance(), libc::MSG_CMSG_CLOEXEC) };
+        if got != -i64::from(libc::EINTR) {
+            break got;
+        }
+    };
+    if control.head.cmsg_len >= size_of::<libc::cmsghdr>() + size_of::<i32>() {
+        *fd = control.fds[0];
+    }
+    (got == size_of::<Message>() as i64).then_some(message)
+}
+
+/// Makes all that the pager needs, in the program. The field's descriptor, and whether frames can be moved.
+fn prepare(terms: Terms, process: u32, store: i32, socket: i32) -> Result<(i32, bool), (Step, u32)> {
+    let errno = |answer: i64| u32::try_from(answer.unsigned_abs()).unwrap_or(0);
+    let failed = |step: Step| move |answer: i64| (step, errno(answer));
+    let (uffd, moves) = Uffd::make().map_err(failed(Step::Userfaultfd))?;
+    if !moves {
+        // Copying instead would lose what another thread writes meanwhile.
+        return Err((Step::Move, libc::EOPNOTSUPP as u32));
+    }
+    let uffd = Uffd(descriptors::out_of_the_way(uffd.0));
+    let layout = Layout::new(terms.most_pages as usize, terms.budget_frames as usize);
+    let (field, start) = make_field(layout.bytes).map_err(failed(Step::Memory))?;
+    let memory = |bytes: usize| map_memory(bytes).ok_or((Step::Memory, libc::ENOMEM as u32));
+    let slots_bytes = layout.slots * PAGE_BYTES as usize;
+    let staging = memory(slots_bytes)? as u64;
+    let zeros = memory(paging::MAX_UNIT_PAGES as usize * PAGE_BYTES as usize)? as u64;
+    // SAFETY: advice on our own memory that changes no content.
+    unsafe {
+        call!(libc::SYS_madvise, staging, slots_bytes, libc::MADV_NOHUGEPAGE);
+        call!(libc::SYS_madvise, staging, slots_bytes, libc::MADV_DONTFORK);
+    }
+    if !uffd.register_staging(staging, slots_bytes as u64) && moves {
+        return Err((Step::Userfaultfd, libc::EINVAL as u32));
+    }
+    // SAFETY: mapped just now, shared and writable, never unmapped, all zeros; every type in it is atomic and aligned.
+    let pager = unsafe { over(start, &layout) };
+    pager.counters.set(Counter::BudgetFrames, terms.budget_frames.into());
+    pager.counters.set(Counter::BudgetShare, terms.budget_share.into());
+    pager.counters.set(Counter::EarlyTicks, kernel::ticks());
+    pager.counters.set(Counter::EarlyNs, kernel::clock_ns());
+    // SAFETY: as above; nothing else is laid there.
+    let errand = Errand(unsafe { &*core::ptr::with_exposed_provenance(start + ERRAND * size_of::<u32>()) });
+    let text = own_text().ok_or((Step::Dispatch, libc::ENOENT as u32))?;
+    DISPATCH[0].store(text.0, Relaxed);
+    DISPATCH[1].store(text.1, Relaxed);
+    program::begin(Program {
+        pager,
+        uffd,
+        moves,
+        staging,
+        zeros,
+        store,
+        socket,
+        errand,
+        data: (start + layout.data) as u64,
+        learned: core::ptr::with_exposed_provenance_mut(start + layout.learned),
+        ghosts: (core::ptr::with_exposed_provenance_mut(start + layout.ghosts), layout.ghost_words),
+        sections: terms.sections,
+        fixed_log2: log2(terms.unit_pages),
+        base_log2: log2(terms.base_pages),
+        least_bytes: terms.least_bytes,
+        text,
+        process: AtomicU32::new(process),
+    });
+    take_signals().map_err(failed(Step::Signals))?;
+    Ok((field, moves))
+}
+
+fn log2(pages: u32) -> u8 {
+    pages.max(1).ilog2() as u8
+}
+
+/// The memory that masu sees, too.
+fn make_field(bytes: usize) -> Result<(i32, usize), i64> {
+    // SAFETY: makes a file and maps it.
+    unsafe {
+        let fd = call!(
+            libc::SYS_memfd_create,
+            c"masu-field".as_ptr().expose_provenance(),
+            libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING
+        );
+        if fd < 0 {
+            return Err(fd);
+        }
+        let cut = call!(libc::SYS_ftruncate, fd, bytes);
+        // masu maps it, too, and must not find it shorter one day.
+        call!(libc::SYS_fcntl, fd, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL);
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_NORESERVE);
+        let start = if cut < 0 { cut } else { call!(libc::SYS_mmap, 0, bytes, protection, flags, fd, 0) };
+        usize::try_from(start).map(|start| (fd as i32, start)).map_err(|_| start)
+    }
+}
+
+/// # Safety
+/// At `start` lie as many bytes as the layout says, zeros at first, shared and writable, for as long as the process lives.
+unsafe fn over(start: usize, layout: &Layout) -> Pager<'static> {
+    // SAFETY: the caller's; the layout's parts do not overlap.
+    unsafe {
+        let words = |offset: usize, count: usize| {
+            core::slice::from_raw_parts(core::ptr::with_exposed_provenance::<AtomicU64>(start + offset), count)
+        };
+        let directory = core::ptr::with_exposed_provenance::<AtomicU32>(start + layout.directory);
+        let counters = &*core::ptr::with_exposed_provenance::<[AtomicU64; COUNTER_WORDS]>(start);
+        let ends = &*core::ptr::with_exposed_provenance::<[AtomicU64; 3]>(start + ENDS);
+        Pager {
+            space: Space::new(
+                core::slice::from_raw_parts(directory, DIRECTORY_WORDS),
+                words(layout.bases, 1 + layout.pages / CHUNK_PAGES as usize),
+            ),
+            entries: words(layout.entries, layout.pages),
+            sums: words(layout.sums, layout.pages * 2),
+            ring: Ring::new(words(layout.ring, layout.slots), ends),
+            queues: layout.queues.map(|queue| words(queue, layout.units)),
+            counters: Counters(counters),
+        }
+    }
+}
+
+/// The mapping with this library's instructions: start and bytes.
+fn own_text() -> Option<(u64, u64)> {
+    let inside = (own_text as *const ()).expose_provenance() as u64;
+    let mut found = None;
+    mappings::each(|mapping| {
+        if (mapping.start..mapping.end).contains(&inside) {
+            found = Some((mapping.start, mapping.end - mapping.start));
+        }
+    });
+    found
+}
+
+fn take_signals() -> Result<(), i64> {
+    let record = thread::make().ok_or(-i64::from(libc::ENOMEM))?;
+    // SAFETY: our own record; its stack is nobody else's.
+    let answer = unsafe {
+        (*record).number.store(call!(libc::SYS_gettid) as u32, Relaxed);
+        call!(libc::SYS_sigaltstack, (&raw const (*record).stack).expose_provenance(), 0)
+    };
+    if answer < 0 {
+        return Err(answer);
+    }
+    let taken = signals::take(libc::SIGBUS, fault::on_bus) && signals::take(libc::SIGSYS, caught::on_call);
+    let mask = signals::bit(libc::SIGBUS) | signals::bit(libc::SIGSYS);
+    // SAFETY: reads our own set. What masu was started with may have them blocked.
+    unsafe {
+        call!(libc::SYS_rt_sigprocmask, libc::SIG_UNBLOCK, (&raw const mask).expose_provenance(), 0, signals::SET_BYTES)
+    };
+    if taken { Ok(()) } else { Err(-i64::from(libc::EINVAL)) }
+}
+
+/// Memory that is there already and is paged from now on: the heap, and what programs and libraries have beyond their
+/// initialised data, which the kernel maps behind it without a file.
+fn take_memory(program: &'static Program) {
+    // SAFETY: asks.
+    HEAP_END.store(unsafe { call!(libc::SYS_brk, 0) } as u64, Relaxed);
+    let mut before: Option<Mapping> = None;
+    let mut found = [(0_u64, 0_u64); 128];
+    let mut count = 0;
+    mappings::each(|mapping| {
+        let behind_data = before.is_some_and(|before| before.end == mapping.start && before.file && before.writable);
+        let plain = mapping.private && mapping.readable && mapping.writable && !mapping.executable && !mapping.file;
+        let large = mapping.end - mapping.start >= program.least_bytes;
+        if plain && !mapping.special && (mapping.heap || behind_data && large) && count < found.len() {
+            found[count] = (mapping.start, mapping.end);
+            count += 1;
+        }
+        before = Some(mapping);
+    });
+    let held = LOCK.hold();
+    // SAFETY: opens a file to be read.
+    let pagemap = unsafe {
+        call!(libc::SYS_open, c"/proc/self/pagemap".as_ptr().expose_provenance(), libc::O_RDONLY | libc::O_CLOEXEC, 0)
+    };
+    for (start, end) in found.into_iter().take(count) {
+        memory::page(program, start, end - start);
+        adopt(program, &held, pagemap as i32, start, end);
+    }
+    if pagemap >= 0 {
+        // SAFETY: our own.
+        unsafe { call!(libc::SYS_close, pagemap) };
+    }
+    pin_thread_area(program);
+}
+
+/// Pages that are in memory already are known to be.
+fn adopt(program: &Program, held: &Held<'_>, pagemap: i32, start: u64, end: u64) {
+    const PRESENT: u64 = 1 << 63;
+    let mut words = [0_u64; 512];
+    let mut address = start;
+    while address < end {
+        let pages = ((end - address) / PAGE_BYTES).min(words.len() as u64);
+        let at = address / PAGE_BYTES * 8;
+        // SAFETY: writes our own memory.
+        let got = unsafe { call!(libc::SYS_pread64, pagemap, words.as_mut_ptr().expose_provenance(), pages * 8, at) };
+        let known = u64::try_from(got).unwrap_or(0) / 8;
+        for (page, word) in (0..pages).zip(words) {
+            // What cannot be asked is found out when it is touched.
+            if page < known && word & PRESENT != 0 {
+                program.pager.adopt(&mut program.units(held), address + page * PAGE_BYTES);
+            }
+        }
+        address += pages * PAGE_BYTES;
+    }
+}
+
+/// The kernel writes to the thread's own area whenever it likes (rseq(2)): should it be paged, it stays.
+fn pin_thread_area(program: &Program) {
+    let area: u64;
+    // SAFETY: reads the word at the beginning of the thread's area, which points to itself.
+    unsafe { core::arch::asm!("mov {}, fs:0", out(reg) area, options(readonly, nostack, preserves_flags)) };
+    for page in 0..2 {
+        program.pager.pin(area + page * PAGE_BYTES);
+    }
+}

@@ -1,0 +1,163 @@
+//! Calls that move data, maybe more than may be local at a time.
+
+use paging::PAGE_BYTES;
+use paging::calls::{Call, number};
+use paging::field::Counter;
+
+use crate::caught::Context;
+use crate::kernel::{self, call};
+use crate::program::Program;
+use crate::thread::Thread;
+use crate::{memory, process};
+
+/// Where such a call's arguments stand.
+pub struct Shape {
+    pub address: usize,
+    pub length: usize,
+    pub vectors: bool,
+    pub offset: Option<usize>,
+}
+
+/// Makes the call: whole if its memory fits, in parts if it is a regular file, and the first part of it otherwise.
+pub fn make(program: &'static Program, thread: &mut Thread, context: &mut Context, made: Call, shape: &Shape) {
+    // The call may have other memory besides.
+    let most = memory::most_pinned(program) - 8;
+    match size_of(made, shape).filter(|(_, pages)| *pages > most) {
+        Some((all, _)) if is_regular(made.arguments[0]) && made.number != number::GETRANDOM => {
+            context.answer(in_parts(program, thread, made, shape, most, all));
+        }
+        Some(_) if is_message(made.arguments[0]) => {
+            // A part of a message would be another message.
+            program.pager.counters.add(Counter::CallsRefused, 1);
+            context.answer(-i64::from(libc::EMSGSIZE));
+        }
+        Some(_) => {
+            let Some(part) = part(thread, made, shape, 0, most) else {
+                return context.answer(-i64::from(libc::EFAULT));
+            };
+            memory::bring_up_to(program, thread, part, most + 8);
+            for argument in [shape.address, shape.length] {
+                context.set_argument(argument, part.arguments[argument]);
+            }
+            process::pass(thread, context);
+        }
+        None => {
+            memory::bring(program, thread, made);
+            process::pass(thread, context);
+        }
+    }
+}
+
+/// How much is asked for, and in how many pages that lies; `None` when it cannot be seen, and the kernel will say why.
+fn size_of(made: Call, shape: &Shape) -> Option<(u64, u64)> {
+    let count = made.arguments[shape.length];
+    if !shape.vectors {
+        return Some((count, pages_of(made.arguments[shape.address], count)));
+    }
+    if count > 1024 {
+        return None;
+    }
+    let mut last = u64::MAX;
+    (0..count).try_fold((0_u64, 0_u64), |(bytes, pages), number| {
+        let (start, more) = vector(made, shape, number)?;
+        // Pieces of one page follow each other in most programs.
+        let again = u64::from(more > 0 && start / PAGE_BYTES == last);
+        if more > 0 {
+            last = start.saturating_add(more - 1) / PAGE_BYTES;
+        }
+        Some((
+            bytes.saturating_add(more),
+            pages.saturating_add(pages_of(start, more) - again.min(pages_of(start, more))),
+        ))
+    })
+}
+
+fn pages_of(start: u64, bytes: u64) -> u64 {
+    (start % PAGE_BYTES).saturating_add(bytes).div_ceil(PAGE_BYTES)
+}
+
+/// Whether a descriptor takes and gives messages, each whole: a socket that is no stream.
+fn is_message(fd: u64) -> bool {
+    let (mut kind, mut bytes) = (0_i32, 4_u32);
+    let (kind_at, bytes_at) = ((&raw mut kind).expose_provenance(), (&raw mut bytes).expose_provenance());
+    // SAFETY: writes our own words.
+    let answer = unsafe { call!(libc::SYS_getsockopt, fd, libc::SOL_SOCKET, libc::SO_TYPE, kind_at, bytes_at) };
+    answer == 0 && kind != libc::SOCK_STREAM
+}
+
+/// A vector's start and length.
+fn vector(made: Call, shape: &Shape, number: u64) -> Option<(u64, u64)> {
+    let at = made.arguments[shape.address].checked_add(number * 16)?;
+    memory::read_word(at).zip(memory::read_word(at + 8))
+}
+
+/// The call from so far on, for what lies in at most so many pages. Vectors are those of the thread's record then.
+fn part(thread: &mut Thread, made: Call, shape: &Shape, from: u64, most: u64) -> Option<Call> {
+    let mut part = made;
+    if let Some(offset) = shape.offset {
+        part.arguments[offset] = made.arguments[offset].wrapping_add(from);
+    }
+    if !shape.vectors {
+        part.arguments[shape.address] += from;
+        let bytes = made.arguments[shape.length] - from;
+        part.arguments[shape.length] = bytes.min(room(part.arguments[shape.address], most));
+        return Some(part);
+    }
+    let (mut skip, mut left, mut used) = (from, most, 0);
+    for number in 0..made.arguments[shape.length] {
+        let (start, bytes) = vector(made, shape, number)?;
+        if skip >= bytes {
+            skip -= bytes;
+            continue;
+        }
+        let Some(place) = thread.made().vectors.get_mut(used) else { break };
+        let (start, rest) = (start.wrapping_add(skip), bytes - skip);
+        let bytes = rest.min(room(start, left));
+        *place = [start, bytes];
+        left -= (start % PAGE_BYTES + bytes).div_ceil(PAGE_BYTES).min(left);
+        (skip, used) = (0, used + 1);
+        if left == 0 || bytes < rest {
+            break;
+        }
+    }
+    part.arguments[shape.address] = (&raw const thread.made().vectors).expose_provenance() as u64;
+    part.arguments[shape.length] = used as u64;
+    Some(part)
+}
+
+/// How many bytes from an address on lie in so many pages.
+const fn room(start: u64, pages: u64) -> u64 {
+    (pages * PAGE_BYTES).saturating_sub(start % PAGE_BYTES)
+}
+
+/// Whether a descriptor is a file in which one reads on where one stopped.
+fn is_regular(fd: u64) -> bool {
+    // SAFETY: all zeros are a value of it.
+    let mut status: libc::stat = unsafe { core::mem::zeroed() };
+    // SAFETY: writes our own memory.
+    let answer = unsafe { call!(libc::SYS_fstat, fd, (&raw mut status).expose_provenance()) };
+    answer == 0 && status.st_mode & libc::S_IFMT == libc::S_IFREG
+}
+
+/// A regular file is read and written part by part, as one call: it waits for nobody, so no signal need come between.
+fn in_parts(program: &'static Program, thread: &mut Thread, made: Call, shape: &Shape, most: u64, all: u64) -> i64 {
+    let mut done = 0;
+    while done < all {
+        let Some(now) = part(thread, made, shape, done, most) else {
+            return if done == 0 { -i64::from(libc::EFAULT) } else { done as i64 };
+        };
+        let pins = thread.pins();
+        memory::bring_up_to(program, thread, now, most + 8);
+        // SAFETY: the program's own call, a part of it.
+        let answer = unsafe { kernel::make(now.number.into(), now.arguments) };
+        memory::take_off_last(thread, pins);
+        if answer < 0 {
+            return if done == 0 { answer } else { done as i64 };
+        }
+        if answer == 0 {
+            break;
+        }
+        done += answer as u64;
+    }
+    done as i64
+}

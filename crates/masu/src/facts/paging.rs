@@ -1,0 +1,83 @@
+//! On which rung `masu run --local` stands on this host, and why not on a better one. Pure.
+
+use hugepages::standing::{Missing, Standing};
+use linux::facts::{HostFacts, Known};
+
+const MOVE: &str = "move";
+
+const FORBIDDEN: &str =
+    "Linux 6.1 or newer has it for everybody; a container's seccomp filter may forbid it: allow it there.";
+
+/// The parts, in the order in which a program needs them.
+pub fn standings(facts: &HostFacts) -> Vec<Standing> {
+    vec![faults(facts), calls(facts)]
+}
+
+/// How pages come and go.
+fn faults(facts: &HostFacts) -> Standing {
+    let missing = |rung, reason: String, remedy: &str| Missing { rung, reason, remedy: remedy.to_owned() };
+    let (rung, meaning, missing) = match &facts.user_faults {
+        Known::Value(Some(features)) if features.sigbus && features.moves => {
+            (Some(MOVE), "a program serves its own faults; frames are moved", Vec::new())
+        }
+        Known::Value(Some(features)) if features.sigbus => {
+            let why = "this kernel moves no frames (UFFDIO_MOVE)".to_owned();
+            (None, "no program can be paged", vec![missing(MOVE, why, "Linux 6.8 or newer has it.")])
+        }
+        Known::Value(Some(_)) => {
+            let why = "its userfaultfd raises no SIGBUS".to_owned();
+            (None, "no program can be paged", vec![missing(MOVE, why, FORBIDDEN)])
+        }
+        Known::Value(None) => {
+            let why = "this kernel gives no userfaultfd for user faults".to_owned();
+            (None, "no program can be paged", vec![missing(MOVE, why, FORBIDDEN)])
+        }
+        Known::Unknown(why) => (None, "no program can be paged", vec![missing(MOVE, why.clone(), FORBIDDEN)]),
+    };
+    Standing { part: "faults", rung, meaning: meaning.to_owned(), missing }
+}
+
+/// How system calls with paged memory are seen.
+fn calls(facts: &HostFacts) -> Standing {
+    const RUNG: &str = "user-dispatch";
+    let missing = match &facts.syscall_dispatch {
+        Known::Value(true) => None,
+        Known::Value(false) => Some("this kernel has no Syscall User Dispatch".to_owned()),
+        Known::Unknown(why) => Some(why.clone()),
+    };
+    let (rung, meaning) = match missing {
+        None => (Some(RUNG), "each call is shown to the program's pager first; no symbol is interposed"),
+        Some(_) => (None, "no program can be paged"),
+    };
+    let missing = missing.map(|reason| Missing { rung: RUNG, reason, remedy: FORBIDDEN.to_owned() });
+    Standing { part: "system calls", rung, meaning: meaning.to_owned(), missing: missing.into_iter().collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linux::Rooted;
+    use linux::userfaultfd::Features;
+
+    fn facts(user_faults: Known<Option<Features>>, dispatch: Known<bool>) -> HostFacts {
+        let nowhere = Rooted::at("/no/such/root");
+        HostFacts { user_faults, syscall_dispatch: dispatch, ..HostFacts::gather(&nowhere) }
+    }
+
+    #[test]
+    fn each_rung_is_found_and_the_better_one_explained() {
+        let all = Features { sigbus: true, moves: true, write_protect_async: true };
+        for (features, rung, missing) in [
+            (Known::Value(Some(all)), Some("move"), 0),
+            (Known::Value(Some(Features { moves: false, ..all })), None, 1),
+            (Known::Value(Some(Features { sigbus: false, ..all })), None, 1),
+            (Known::Value(None), None, 1),
+            (Known::Unknown("operation not permitted (EPERM)".to_owned()), None, 1),
+        ] {
+            let standing = &standings(&facts(features.clone(), Known::Value(true)))[0];
+            assert_eq!((standing.rung, standing.missing.len()), (rung, missing), "{features:?}");
+        }
+        let without = &standings(&facts(Known::Value(Some(all)), Known::Value(false)))[1];
+        assert_eq!((without.rung, without.missing.len()), (None, 1));
+    }
+}

@@ -1,0 +1,305 @@
+//! `masu run --local`: a program larger than its machine, or than what it may have of it.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use linux::meminfo::meminfo;
+use paging::greeting::{self, Terms};
+use paging::{MAX_UNIT_PAGES, PAGE_BYTES};
+use quantities::Bytes;
+use remote::report::Report;
+use remote::serve::{Seen, Server};
+use remote::store::retry::{Patience, Patient};
+use remote::store::url::StoreUrl;
+use remote::store::{self, Opening, Say};
+
+use crate::HOST;
+use crate::args::{RunTask, Sections};
+use crate::failure::Failure;
+use crate::print::Table;
+use crate::run::child::{Child, Relay, end_as};
+use crate::run::command::{Loads, NotStarted, find, loads, refuse_privileged};
+use crate::run::{Place, environment, place, put};
+
+/// Where pages are home unless it is said otherwise: on disk, and not in memory as /tmp may be.
+const DEFAULT_STORE: &str = "file:/var/tmp";
+
+/// Mappings smaller than this stay as they are.
+const LEAST_MAPPING: Bytes = Bytes::kib(64);
+
+/// The least that a paged program can run in: a call may have some of its memory pinned while other pages come.
+const LEAST_LOCAL: Bytes = Bytes(paging::pager::Budget::LEAST_FRAMES as u64 * PAGE_BYTES);
+
+/// So many code sites are shown to people; the JSON has more.
+const SHOWN: usize = 8;
+
+/// How much of a program's paged memory is local.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Local {
+    /// So much.
+    Size(Bytes),
+    /// A part of what it has, whatever that grows to.
+    Share(f64),
+}
+
+impl FromStr for Local {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Local, String> {
+        let example = "say a size such as 4GiB, or a part such as 10%";
+        if let Some(number) = text.strip_suffix('%') {
+            let percent: f64 = number.trim().parse().map_err(|_| format!("{text} is no part: {example}"))?;
+            if !(percent > 0.0 && percent <= 100.0) {
+                return Err(format!("{text} is not above 0% and at most 100%: {example}"));
+            }
+            return Ok(Local::Share(percent / 100.0));
+        }
+        let bytes: Bytes = text.parse().map_err(|_| format!("{text} is no size: {example}"))?;
+        if bytes < LEAST_LOCAL {
+            return Err(format!("{text} is less than {LEAST_LOCAL}, the least that works: {example}"));
+        }
+        Ok(Local::Size(bytes))
+    }
+}
+
+/// What one fault fetches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// As the policy learns.
+    Auto,
+    /// So many pages.
+    Pages(u32),
+}
+
+impl std::fmt::Display for Unit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Unit::Auto => f.write_str("auto"),
+            Unit::Pages(pages) => Bytes(u64::from(*pages) * PAGE_BYTES).fmt(f),
+        }
+    }
+}
+
+impl FromStr for Unit {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Unit, String> {
+        if text == "auto" {
+            return Ok(Unit::Auto);
+        }
+        let wrong = || format!("{text} is no unit: say auto, or a power of two from 4KiB to 1MiB");
+        let bytes: Bytes = text.parse().map_err(|_| wrong())?;
+        let pages = u32::try_from(bytes.0 / PAGE_BYTES).map_err(|_| wrong())?;
+        let fits = bytes.0.is_multiple_of(PAGE_BYTES) && pages.is_power_of_two() && pages <= MAX_UNIT_PAGES;
+        if fits { Ok(Unit::Pages(pages)) } else { Err(wrong()) }
+    }
+}
+
+/// The smallest unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Base(u32);
+
+impl std::fmt::Display for Base {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        Bytes(u64::from(self.0) * PAGE_BYTES).fmt(f)
+    }
+}
+
+impl FromStr for Base {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Base, String> {
+        match text.parse() {
+            Ok(Bytes(4096)) => Ok(Base(1)),
+            Ok(Bytes(16384)) => Ok(Base(4)),
+            _ => Err(format!("{text} is no smallest unit: say 4KiB or 16KiB")),
+        }
+    }
+}
+
+pub fn started(task: &RunTask, local: Local) -> Result<ExitCode, NotStarted> {
+    let name = task.command.first().map(std::ffi::OsString::as_os_str).unwrap_or_default();
+    let file = find(name, std::env::var_os("PATH"))?;
+    can_be_paged(&file, name)?;
+    let terms = terms(task, local)?;
+    // Before the store, which may need threads.
+    let relay = Relay::ready()?;
+    let store = open_store(task)?;
+    let place = place(task)?;
+    let server = Server::begin(terms, Arc::<Patient>::clone(&store) as _)
+        .map_err(|error| Failure::new(format!("cannot wait for the program's library: {error}")))?;
+    let changes =
+        environment::paged(&environment::library(environment::PAGER)?, server.name(), |name| std::env::var_os(name));
+    let mut child = Child::start(&file, &task.command, &changes, relay)?;
+    let ended = child.wait();
+    store.give_up();
+    let seen = server.end();
+    if let Err(error) = remote::store::Store::close(&*store) {
+        eprintln!("masu: {error}\n    {}", error.remedy());
+    }
+    let ended = ended?;
+    if let Some(not_begun) = seen.not_begun.first() {
+        let (why, remedy) = not_begun.words();
+        return Err(Failure::new(format!("cannot run {} with --local: {why}", name.display())).remedy(remedy).into());
+    }
+    if !matches!(place, Place::Nowhere) {
+        let report = report(&seen, ended.run);
+        if let Err(error) = write(&report, place, task.json) {
+            eprintln!("masu: cannot write the report: {error}");
+        }
+    }
+    Ok(end_as(ended.status))
+}
+
+/// Refuses what the library cannot serve.
+fn can_be_paged(file: &Path, name: &std::ffi::OsStr) -> Result<(), NotStarted> {
+    refuse_privileged(file, name)?;
+    match loads(file) {
+        Loads::Library => Ok(()),
+        Loads::Nothing(why) | Loads::NotServed(why) => {
+            let line = format!("cannot run {} with --local: {why}, so that no library can page it", name.display());
+            let remedy = "Link it dynamically with the system's C library; or give it a memory control group and swap.";
+            Err(Failure::new(line).remedy(remedy).into())
+        }
+    }
+}
+
+fn terms(task: &RunTask, local: Local) -> Result<Terms, Failure> {
+    let memory =
+        meminfo(&*HOST).map_err(|error| Failure::new(format!("cannot see how much memory there is: {error}")))?;
+    // A machine's memory sixty-four times over, and at least 64 GiB: what it costs is a number for each page that is touched.
+    let most_pages = (memory.total.0 / PAGE_BYTES * 64).clamp(1 << 24, 1 << 30);
+    let frames = |bytes: Bytes| u32::try_from(bytes.0 / PAGE_BYTES).unwrap_or(u32::MAX);
+    let (budget_frames, budget_share) = match local {
+        Local::Size(bytes) if bytes > memory.total => {
+            let line = format!("cannot give the program {bytes} of local memory: this machine has {}", memory.total);
+            return Err(Failure::new(line).remedy("Say less, and leave some of it to the rest of the system."));
+        }
+        Local::Size(bytes) => (frames(bytes), 0),
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "above 0 and at most 65536")]
+        Local::Share(share) => (frames(memory.total), ((share * 65536.0).round() as u32).max(1)),
+    };
+    let (unit_pages, sections) = match (task.unit, task.sections) {
+        (Unit::Pages(pages), _) => (pages.max(task.base.0), greeting::Sections::Off),
+        (Unit::Auto, Sections::Auto) => (0, greeting::Sections::Auto),
+        (Unit::Auto, Sections::Marked) => (0, greeting::Sections::Marked),
+        (Unit::Auto, Sections::Off) => (16, greeting::Sections::Off),
+    };
+    Ok(Terms {
+        budget_frames,
+        budget_share,
+        most_pages: u32::try_from(most_pages).unwrap_or(u32::MAX),
+        unit_pages,
+        base_pages: task.base.0,
+        least_bytes: LEAST_MAPPING.0,
+        sections,
+    })
+}
+
+fn open_store(task: &RunTask) -> Result<Arc<Patient>, Failure> {
+    let text = task.store.as_deref().unwrap_or(DEFAULT_STORE);
+    let url: StoreUrl = text.parse().map_err(|error| Failure::new(format!("cannot use the store: {error}")))?;
+    let quiet = task.quiet;
+    let say: Say = Arc::new(move |line| {
+        if !quiet {
+            eprintln!("masu: {line}");
+        }
+    });
+    let opening = Opening { expected: None, password: store::password_from_environment(), say: Arc::clone(&say) };
+    let store = store::open(&url, &opening).map_err(|error| Failure::new(&error).remedy(error.remedy()))?;
+    Ok(Arc::new(Patient::new(store, Patience { limit: task.store_timeout, ..Patience::USUAL }, say)))
+}
+
+fn report(seen: &Seen, run: Duration) -> Report {
+    let mut report = Report::of(run.as_secs_f64(), &seen.counted);
+    report.notes.extend(seen.trouble.iter().cloned());
+    if seen.counted.is_empty() {
+        report.notes.push(
+            "the library was not loaded, for a reason that the program's file does not tell: nothing was paged"
+                .to_owned(),
+        );
+    }
+    report
+}
+
+fn write(report: &Report, place: Place, json: bool) -> Result<(), Failure> {
+    let mut text = Vec::new();
+    if json {
+        serde_json::to_writer(&mut text, report)?;
+        writeln!(text)?;
+    } else {
+        print(report, &mut text)?;
+    }
+    put(&text, place)
+}
+
+fn print(report: &Report, to: &mut impl Write) -> std::io::Result<()> {
+    let others = report.processes.saturating_sub(1);
+    let others = if others > 0 { format!(", {} programs", report.processes) } else { String::new() };
+    writeln!(
+        to,
+        "masu: {:.3} s, of which {:.3} s waiting for pages; {} of {} local, at most {} in memory{others}",
+        report.elapsed_s, report.stall_s, report.local_bytes, report.paged_bytes, report.peak_resident_bytes
+    )?;
+    writeln!(
+        to,
+        "  faults {}: {} from the store, {} from the staging, {} first touches; {} in, {} out",
+        report.faults,
+        report.faults - report.faults_staged - report.faults_first,
+        report.faults_staged,
+        report.faults_first,
+        report.bytes_in,
+        report.bytes_out
+    )?;
+    if let [half, double] = report.what_if[..] {
+        writeln!(
+            to,
+            "  with {} local: about {} faults from the store; with {}: {}",
+            half.local_bytes, half.faults, double.local_bytes, double.faults
+        )?;
+    }
+    let mut table = Table::new(&["faults", "unit", "where"]);
+    for site in report.sites.iter().take(SHOWN) {
+        let line = match (&site.file, site.line) {
+            (Some(file), Some(line)) => format!("{} ({file}:{line})", site.function),
+            _ => site.function.clone(),
+        };
+        table.row([site.faults.to_string(), site.unit_bytes.to_string(), line]);
+    }
+    if !report.sites.is_empty() {
+        table.write(to, "  ")?;
+    }
+    report.notes.iter().try_for_each(|note| writeln!(to, "  {note}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn local_memory_is_a_size_or_a_part() {
+        assert_eq!("4GiB".parse(), Ok(Local::Size(Bytes::gib(4))));
+        assert_eq!("10%".parse(), Ok(Local::Share(0.1)));
+        assert_eq!("100%".parse(), Ok(Local::Share(1.0)));
+        for bad in ["0", "0%", "-1%", "101%", "nan%", "ten", "", "%", "12KiB"] {
+            let error = bad.parse::<Local>().unwrap_err();
+            assert!(error.contains("4GiB") && error.contains("10%"), "{bad}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_unit_is_a_power_of_two_of_pages() {
+        assert_eq!("auto".parse(), Ok(Unit::Auto));
+        assert_eq!("64KiB".parse(), Ok(Unit::Pages(16)));
+        assert_eq!("1MiB".parse(), Ok(Unit::Pages(256)));
+        for bad in ["0", "2KiB", "12KiB", "2MiB", "many"] {
+            assert!(bad.parse::<Unit>().unwrap_err().contains("power of two"), "{bad}");
+        }
+        assert_eq!(("16KiB".parse(), "4KiB".parse()), (Ok(Base(4)), Ok(Base(1))));
+        assert!("8KiB".parse::<Base>().is_err());
+    }
+}
