@@ -41,6 +41,8 @@ pub enum Need {
     DamonVaddr,
     /// 32-bit programs run.
     Programs32,
+    /// A userfaultfd for faults of the program itself, with SIGBUS instead of a second thread, which needs no privilege.
+    UserFaults,
     /// Threads of the kernel among the processes; a container hides them.
     KernelThreads,
     /// The built command.
@@ -49,12 +51,16 @@ pub enum Need {
     RedisServer,
     /// The library that `masu run` preloads, beside the command.
     PreloadLibrary,
+    /// The library by which `masu run --local` pages a program, beside the command.
+    PagerLibrary,
     /// A C compiler.
     CCompiler,
     /// musl, another C library, with its compiler.
     Musl,
     /// Python, as Debian installs it.
     Python,
+    /// The shell of SQLite.
+    Sqlite,
     /// stress-ng, which checks what it does.
     StressNg,
     /// The allocators that programs are linked to or preloaded with: jemalloc, mimalloc, tcmalloc.
@@ -65,7 +71,7 @@ pub enum Need {
 
 impl Need {
     /// All of them, in the order in which tables print them.
-    pub const ALL: [Need; 28] = [
+    pub const ALL: [Need; 31] = [
         Need::Root,
         Need::RemoteAdvice,
         Need::RemoteCollapse,
@@ -84,13 +90,16 @@ impl Need {
         Need::SmallHugePages,
         Need::DamonVaddr,
         Need::Programs32,
+        Need::UserFaults,
         Need::KernelThreads,
         Need::MasuCommand,
         Need::RedisServer,
         Need::PreloadLibrary,
+        Need::PagerLibrary,
         Need::CCompiler,
         Need::Musl,
         Need::Python,
+        Need::Sqlite,
         Need::StressNg,
         Need::Allocators,
         Need::Script,
@@ -117,13 +126,16 @@ impl Need {
             Need::SmallHugePages => "huge pages of 64 KiB",
             Need::DamonVaddr => "DAMON vaddr",
             Need::Programs32 => "32-bit programs",
+            Need::UserFaults => "userfaultfd for user faults",
             Need::KernelThreads => "kernel threads",
             Need::MasuCommand => "masu command",
             Need::RedisServer => "redis-server",
             Need::PreloadLibrary => "libmasu-preload.so",
+            Need::PagerLibrary => "libmasu-pager.so",
             Need::CCompiler => "C compiler",
             Need::Musl => "musl",
             Need::Python => "python3",
+            Need::Sqlite => "sqlite3",
             Need::StressNg => "stress-ng",
             Need::Allocators => "other allocators",
             Need::Script => "script",
@@ -136,9 +148,11 @@ impl Need {
             Need::MasuCommand,
             Need::RedisServer,
             Need::PreloadLibrary,
+            Need::PagerLibrary,
             Need::CCompiler,
             Need::Musl,
             Need::Python,
+            Need::Sqlite,
             Need::StressNg,
             Need::Allocators,
             Need::Script,

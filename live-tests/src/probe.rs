@@ -48,18 +48,44 @@ fn offer(need: Need) -> Offer {
         Need::SmallHugePages => Ok(file("/sys/kernel/mm/transparent_hugepage/hugepages-64kB/enabled")),
         Need::DamonVaddr => Ok(damon_vaddr()),
         Need::Programs32 => Ok(made(elf32::run(elf32::EXIT_0).and_then(|mut child| child.wait()))),
+        Need::UserFaults => Ok(user_faults()),
         Need::KernelThreads => Ok(kernel_threads()),
         Need::MasuCommand => Ok(program("masu command", programs::masu())),
         Need::RedisServer => Ok(program("redis-server", programs::redis_server())),
         Need::PreloadLibrary => Ok(program("libmasu-preload.so", programs::preload_library())),
+        Need::PagerLibrary => Ok(program("libmasu-pager.so", programs::pager_library())),
         Need::CCompiler => Ok(program("cc", programs::installed("cc"))),
         Need::Musl => Ok(program("musl-gcc", programs::installed("musl-gcc"))),
         Need::Python => Ok(program("python3", programs::python())),
+        Need::Sqlite => Ok(program("sqlite3", programs::installed("sqlite3"))),
         Need::StressNg => Ok(program("stress-ng", programs::installed("stress-ng"))),
         Need::Allocators => Ok(program("allocators", programs::allocators().into_iter().next())),
         Need::Script => Ok(program("script", programs::installed("script"))),
     };
     probed.unwrap_or_else(|error| Offer::Withheld(format!("could not be tried: {error}")))
+}
+
+/// By the call, and the handshake that says what it can do.
+fn user_faults() -> Offer {
+    const USER_MODE_ONLY: libc::c_long = 1;
+    // `_IOWR(0xaa, 0x3f, struct uffdio_api)`.
+    const UFFDIO_API: libc::c_ulong = 0xc018_aa3f;
+    const FEATURE_SIGBUS: u64 = 1 << 7;
+    let mut api = [0xaa_u64, FEATURE_SIGBUS, 0];
+    // SAFETY: a system call with numbers; the second reads and writes our own 24 bytes; the third closes what the first made.
+    let answer = unsafe {
+        let fd = libc::syscall(libc::SYS_userfaultfd, USER_MODE_ONLY | libc::c_long::from(libc::O_CLOEXEC));
+        let Ok(fd @ 0..) = libc::c_int::try_from(fd) else { return refused(last_errno()) };
+        let answer = libc::ioctl(fd, UFFDIO_API, api.as_mut_ptr());
+        let errno = last_errno();
+        libc::close(fd);
+        if answer < 0 { Err(errno) } else { Ok(()) }
+    };
+    answer.map_or_else(refused, |()| Offer::Yes)
+}
+
+fn last_errno() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
 /// Process 2 starts all the others.

@@ -38,10 +38,21 @@ impl Drop for Folder {
 
 /// A server of our own on a socket in the folder, writing nothing to disk.
 fn start_redis(folder: &Path) -> Result<Running, libtest_mimic::Failed> {
+    start_redis_by(None, folder)
+}
+
+/// The same, started by another program, whose last argument it becomes.
+pub(super) fn start_redis_by(starter: Option<Command>, folder: &Path) -> Result<Running, libtest_mimic::Failed> {
     // Redis looks at the name under which it was called.
     let called = folder.join("redis-server");
     std::os::unix::fs::symlink(programs::redis_server().ok_or("no redis-server")?, &called)?;
-    let mut command = Command::new(called);
+    let mut command = match starter {
+        None => Command::new(called),
+        Some(mut starter) => {
+            starter.arg(called);
+            starter
+        }
+    };
     command.arg("--port").arg("0").arg("--unixsocket").arg(folder.join("socket")).arg("--dir").arg(folder);
     command.args(["--save", "", "--appendonly", "no", "--daemonize", "no", "--loglevel", "warning"]);
     command.args(["--disable-thp", "no"]);
@@ -49,10 +60,10 @@ fn start_redis(folder: &Path) -> Result<Running, libtest_mimic::Failed> {
 }
 
 /// A client that sends many commands and then reads their answers.
-struct Client(BufReader<UnixStream>);
+pub(super) struct Client(BufReader<UnixStream>);
 
 impl Client {
-    fn connect(socket: &Path) -> io::Result<Client> {
+    pub(super) fn connect(socket: &Path) -> io::Result<Client> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             match UnixStream::connect(socket) {
@@ -93,7 +104,7 @@ impl Client {
         }
     }
 
-    fn set(&mut self, keys: impl Iterator<Item = u32>) -> io::Result<()> {
+    pub(super) fn set(&mut self, keys: impl Iterator<Item = u32>) -> io::Result<()> {
         let commands: Vec<_> = keys.map(|key| vec![b"SET".to_vec(), name(key), value(key)]).collect();
         self.send(&commands)?;
         for _ in commands {
@@ -103,7 +114,7 @@ impl Client {
         Ok(())
     }
 
-    fn check(&mut self, keys: impl Iterator<Item = u32>) -> io::Result<()> {
+    pub(super) fn check(&mut self, keys: impl Iterator<Item = u32>) -> io::Result<()> {
         let keys: Vec<u32> = keys.collect();
         let commands: Vec<_> = keys.iter().map(|key| vec![b"GET".to_vec(), name(*key)]).collect();
         self.send(&commands)?;

@@ -32,9 +32,18 @@ pub(crate) fn redis_server() -> Option<PathBuf> {
 
 /// The library that `masu run` preloads: where the command looks for it.
 pub(crate) fn preload_library() -> Option<PathBuf> {
+    library("libmasu-preload.so")
+}
+
+/// The library by which `masu run --local` pages a program.
+pub(crate) fn pager_library() -> Option<PathBuf> {
+    library("libmasu-pager.so")
+}
+
+fn library(name: &str) -> Option<PathBuf> {
     let masu = masu()?;
     let folder = masu.parent()?;
-    let places = ["libmasu-preload.so", "../lib/masu/libmasu-preload.so"].map(|name| folder.join(name));
+    let places = ["", "../lib/masu"].map(|place| folder.join(place).join(name));
     // Programs without a loader, as in a virtual machine that holds nothing but the tests, load no library.
     let loaded = !cfg!(target_feature = "crt-static");
     places.into_iter().find(|place| loaded && place.is_file())?.canonicalize().ok()

@@ -14,7 +14,7 @@ use crate::knob::Knob;
 use crate::live::Live;
 
 /// Compiles a piece of C; says where it is.
-fn compile(folder: &Folder, compiler: &str, name: &str, source: &str, arguments: &[&str]) -> Result<String> {
+pub(super) fn compile(folder: &Folder, compiler: &str, name: &str, source: &str, arguments: &[&str]) -> Result<String> {
     let (file, made) = (folder.0.join(format!("{name}.c")), folder.0.join(name));
     std::fs::write(&file, source)?;
     let said = said(Command::new(compiler).arg("-O1").arg("-o").arg(&made).arg(&file).args(arguments))?;

@@ -1,0 +1,390 @@
+//! `masu run --local`: a program with less memory than it uses finds what it put there, and nobody sees the difference.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::Outcome;
+use super::command::masu;
+use super::programs::Said;
+use super::run::{Folder, Report, Result, run, said};
+use super::run_hard::compile;
+use crate::live::Live;
+
+/// `masu run --local …`, not started yet.
+pub(super) fn paged(options: &[&str], command: &[&str]) -> Result<Command> {
+    let mut run = run(options, command)?;
+    run.env_remove("MASU_PAGER").env_remove("MASU_STORE_PASSWORD");
+    Ok(run)
+}
+
+/// A program that fills memory, waits to be told to go on, looks whether all is as it left it, and changes it meanwhile.
+///
+/// `weigh MIB SECONDS`: each wait is for a line, or for the end of the input. `rest` is said before memory is touched.
+const WEIGH: &str = r#"
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+enum { THREADS = 2, WORDS = 512 };
+static unsigned long (*memory)[WORDS];
+static unsigned long each;
+static double seconds;
+static void stop(const char *said) { char line[64]; printf("%s %d\n", said, getpid()); fflush(stdout); if (!fgets(line, sizeof line, stdin)) return; }
+static void check(unsigned long page) {
+    unsigned long version = memory[page][0];
+    for (unsigned long word = 1; word < WORDS; word++)
+        if (memory[page][word] != (page * 31 + version * 7 + word)) { printf("wrong page %lu\n", page); fflush(stdout); _exit(3); }
+}
+static void put(unsigned long page, unsigned long version) {
+    memory[page][0] = version;
+    for (unsigned long word = 1; word < WORDS; word++) memory[page][word] = page * 31 + version * 7 + word;
+}
+static double now(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec + t.tv_nsec / 1e9; }
+static void *work(void *first) {
+    unsigned long start = (unsigned long)first * each, random = start + 1;
+    double end = now() + seconds;
+    while (now() < end) {
+        random = random * 6364136223846793005 + 1442695040888963407;
+        unsigned long page = start + (random >> 33) % each;
+        check(page);
+        if (random >> 40 & 1) put(page, random >> 20);
+    }
+    return NULL;
+}
+int main(int count, char **list) {
+    unsigned long pages = strtoul(list[1], NULL, 10) * 256;
+    seconds = atof(list[2]);
+    each = pages / THREADS;
+    memory = mmap(NULL, pages * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    stop("rest");
+    for (unsigned long page = 0; page < pages; page++) put(page, page + 1);
+    stop("full");
+    pthread_t thread[THREADS];
+    for (unsigned long i = 0; i < THREADS; i++) pthread_create(&thread[i], NULL, work, (void *)i);
+    for (int i = 0; i < THREADS; i++) pthread_join(thread[i], NULL);
+    for (unsigned long page = 0; page < pages; page++) check(page);
+    printf("right\n");
+    return 0;
+}
+"#;
+
+/// Builds it.
+pub(super) fn weigh(folder: &Folder) -> Result<String> {
+    compile(folder, "cc", "weigh", WEIGH, &["-pthread"])
+}
+
+/// A paged program that one talks to, in a process group with its masu.
+pub(super) struct Talking {
+    pub(super) masu: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+    /// The program itself, once it has said so.
+    pub(super) program: i32,
+}
+
+impl Talking {
+    pub(super) fn start(mut command: Command) -> Result<Talking> {
+        command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut masu = command.spawn()?;
+        let input = masu.stdin.take();
+        let output = BufReader::new(masu.stdout.take().ok_or("no pipe")?);
+        Ok(Talking { masu, input, output, program: 0 })
+    }
+
+    /// Waits until it says this.
+    pub(super) fn hears(&mut self, word: &str) -> Outcome {
+        let mut line = String::new();
+        self.output.read_line(&mut line)?;
+        let number = line.trim().strip_prefix(word).ok_or_else(|| format!("not {word}: {line:?}"))?;
+        self.program = number.trim().parse()?;
+        Ok(())
+    }
+
+    /// Lets it go on.
+    pub(super) fn says(&mut self) -> Outcome {
+        Ok(self.input.as_mut().ok_or("no pipe")?.write_all(b"\n")?)
+    }
+
+    /// To the end of what it writes, which is later than masu's own end if that was killed.
+    pub(super) fn ends(mut self) -> Result<Said> {
+        drop(self.input.take());
+        let (mut out, mut err) = (String::new(), String::new());
+        self.output.read_to_string(&mut out)?;
+        self.masu.stderr.take().ok_or("no pipe")?.read_to_string(&mut err)?;
+        let status = self.masu.wait()?;
+        Ok(Said { status, out, err })
+    }
+
+    pub(super) fn masu(&self) -> i32 {
+        self.masu.id().cast_signed()
+    }
+}
+
+impl Drop for Talking {
+    fn drop(&mut self) {
+        drop(self.input.take());
+        // All fail only when there is nothing left to end.
+        let _ = signal(-self.masu(), libc::SIGKILL);
+        let _ = self.masu.wait();
+    }
+}
+
+pub(super) fn signal(to: i32, signal: i32) -> Outcome {
+    // SAFETY: a system call with numbers, of a process or group that this test started.
+    match unsafe { libc::kill(to, signal) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error().into()),
+    }
+}
+
+/// The program that uses memory in every way and checks each byte.
+pub(super) fn stress(folder: &Folder) -> Result<String> {
+    let source = include_str!("../../../bench/workloads/remote/stress.c");
+    compile(folder, "cc", "stress", source, &["-pthread"])
+}
+
+/// Not among what is asked of a paged program: its handlers do not run on the signal stack that it chose.
+const WITHOUT: [&str; 2] = ["--without", "altstack"];
+
+/// Other seeds and other units.
+pub fn a_program_that_checks_each_byte_finds_none_wrong(_: &Live) -> Outcome {
+    let folder = Folder::make("local-stress")?;
+    let stress = stress(&folder)?;
+    let at = folder.0.to_str().ok_or("a path that is no text")?;
+    for (seed, unit) in [("1", "4KiB"), ("2", "16KiB"), ("3", "64KiB"), ("4", "auto")] {
+        let report = Report::new("local-stress");
+        let options = ["--local", "5%", "--unit", unit, "--report", report.path(), "--json"];
+        let arguments = ["--seconds", "1", "--threads", "4", "--mib", "64", "--seed", seed, "--folder", at];
+        let mut command = paged(&options, &[&[stress.as_str()], &arguments[..], &WITHOUT].concat())?;
+        let said = said(&mut command)?;
+        assert_eq!(said.code(), 0, "seed {seed}, unit {unit}: {said:?}");
+        assert!(said.out.ends_with(" wrong=0\n") && !said.out.starts_with("checks=0 "), "{said:?}");
+        let report = report.read()?;
+        let number = |name: &str| report[name].as_u64().ok_or_else(|| format!("no {name}: {report}"));
+        assert!(number("bytes_in")? > 0 && number("bytes_out")? > 0, "nothing was paged: {report}");
+        let local = number("local_bytes")?.next_multiple_of(4096).max(1 << 20);
+        assert!(number("peak_resident_bytes")? <= local, "{report}");
+    }
+    Ok(())
+}
+
+/// Else its silence would prove nothing.
+pub fn a_program_that_checks_each_byte_finds_a_wrong_one(_: &Live) -> Outcome {
+    let folder = Folder::make("local-corrupt")?;
+    let stress = stress(&folder)?;
+    let at = folder.0.to_str().ok_or("a path that is no text")?;
+    let arguments = [stress.as_str(), "--seconds", "5", "--mib", "32", "--folder", at, "--corrupt"];
+    let said = said(&mut paged(&["--local", "5%"], &[&arguments[..], &WITHOUT].concat())?)?;
+    assert_eq!((said.code(), said.err.starts_with("wrong: thread ")), (3, true), "{said:?}");
+    Ok(())
+}
+
+/// Anonymous memory of a process that is in memory, in bytes: its paged memory and the staging are part of it.
+fn anonymous_bytes(process: i32) -> Result<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{process}/status"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("RssAnon:")).ok_or("no RssAnon")?;
+    let kib: u64 = line.trim().trim_end_matches(" kB").parse()?;
+    Ok(kib << 10)
+}
+
+/// Sampled from outside; what the program has besides paged memory is known from before it had touched any. The kernel counts
+/// in parts for each processor, up to 64 pages that are not in the sum, and the stacks' and tables' pages come on the way.
+const BESIDES_BYTES: u64 = 512 << 10;
+
+/// 64 MiB in 4 MiB, with threads that change it all the time.
+pub fn local_memory_is_never_more_than_was_given(_: &Live) -> Outcome {
+    let folder = Folder::make("local-budget")?;
+    let weigh = weigh(&folder)?;
+    for unit in ["4KiB", "64KiB", "auto"] {
+        let report = Report::new("local-budget");
+        let options = ["--local", "4MiB", "--unit", unit, "--report", report.path(), "--json"];
+        let mut talking = Talking::start(paged(&options, &[&weigh, "64", "1"])?)?;
+        talking.hears("rest")?;
+        let at_rest = anonymous_bytes(talking.program)?;
+        talking.says()?;
+        talking.says()?;
+        let (mut samples, mut most) = (0, 0);
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_millis(1200) {
+            match anonymous_bytes(talking.program) {
+                Ok(bytes) => (samples, most) = (samples + 1, most.max(bytes)),
+                // It has ended.
+                Err(_) => break,
+            }
+            std::thread::sleep(Duration::from_micros(500));
+        }
+        let said = talking.ends()?;
+        assert_eq!((said.code(), said.out.ends_with("right\n")), (0, true), "{unit}: {said:?}");
+        let more = most.saturating_sub(at_rest);
+        assert!(samples > 100 && more > 2 << 20, "{unit}: {samples} samples, at most {more} bytes: too few");
+        assert!(more <= (4 << 20) + BESIDES_BYTES, "{unit}: {more} bytes more than at rest");
+        let report = report.read()?;
+        assert_eq!(report["local_bytes"], 4 << 20, "{report}");
+        assert!(report["peak_resident_bytes"].as_u64().is_some_and(|peak| peak <= 4 << 20), "{report}");
+        assert!(report["paged_bytes"].as_u64().is_some_and(|bytes| bytes >= 64 << 20), "{report}");
+    }
+    Ok(())
+}
+
+/// The fields that users were promised; more may come.
+const FIELDS: [&str; 9] = [
+    "elapsed_s",
+    "stall_s",
+    "local_bytes",
+    "paged_bytes",
+    "peak_resident_bytes",
+    "faults",
+    "faults_staged",
+    "bytes_in",
+    "bytes_out",
+];
+
+/// For people and for programs.
+pub fn the_report_has_the_promised_words(_: &Live) -> Outcome {
+    let folder = Folder::make("local-report")?;
+    let weigh = weigh(&folder)?;
+    let json = said(&mut paged(&["--local", "2MiB", "--report", "-", "--json"], &[&weigh, "8", "0.1"])?)?;
+    let report: serde_json::Value = serde_json::from_str(&json.err)?;
+    for name in FIELDS {
+        assert!(report[name].is_number(), "{name}: {report}");
+    }
+    let text = said(&mut paged(&["--local", "2MiB", "--report", "-"], &[&weigh, "8", "0.1"])?)?;
+    assert!(text.err.contains(" local, at most ") && text.err.contains("first touches"), "{}", text.err);
+    let quiet = said(&mut paged(&["--local", "2MiB"], &[&weigh, "8", "0.1"])?)?;
+    assert_eq!(quiet.err, "", "no report was asked for, and there is no terminal");
+    Ok(())
+}
+
+/// Status, signals, input and output are the program's own.
+pub fn a_paged_program_ends_and_talks_as_without_masu(_: &Live) -> Outcome {
+    for (script, code) in [("exit 0", 0), ("exit 7", 7), ("kill -TERM $$", 143), ("kill -KILL $$", 137)] {
+        let said = said(&mut paged(&["--local", "2MiB"], &["/bin/sh", "-c", script])?)?;
+        assert_eq!((said.code(), said.out.as_str(), said.err.as_str()), (code, "", ""), "{script}");
+    }
+    let script = "read line; echo \"$line\"; echo other >&2; sh -c 'exit 5'; echo $?; echo piped | cat";
+    let mut talking = Talking::start(paged(&["--local", "2MiB"], &["/bin/sh", "-c", script])?)?;
+    talking.says()?;
+    let said = talking.ends()?;
+    assert_eq!((said.code(), said.out.as_str(), said.err.as_str()), (0, "\n5\npiped\n", "other\n"));
+    Ok(())
+}
+
+/// With a process that is a copy, plain fork: it works as long as all is in memory, and is refused in words when not.
+pub fn a_fork_works_while_all_fits_and_is_refused_and_reported_when_not(_: &Live) -> Outcome {
+    const FORKS: &str = r#"
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+int main(int count, char **list) {
+    size_t bytes = strtoul(list[1], NULL, 10) << 20;
+    char *memory = malloc(bytes);
+    for (size_t i = 0; i < bytes; i += 4096) memory[i] = (char)(i >> 12);
+    pid_t child = fork();
+    if (child == 0) {
+        for (size_t i = 0; i < bytes; i += 4096) if (memory[i] != (char)(i >> 12)) _exit(3);
+        _exit(9);
+    }
+    int status = 0;
+    if (child < 0) printf("%s\n", strerror(errno)); else { waitpid(child, &status, 0); printf("%d\n", WEXITSTATUS(status)); }
+    for (size_t i = 0; i < bytes; i += 4096) if (memory[i] != (char)(i >> 12)) return 3;
+    return 0;
+}
+"#;
+    let folder = Folder::make("local-fork")?;
+    let forks = compile(&folder, "cc", "forks", FORKS, &[])?;
+    for (local, answer, notes) in [("64MiB", "9\n", 0), ("4MiB", "Cannot allocate memory\n", 1)] {
+        let report = Report::new("local-fork");
+        let said = said(&mut paged(&["--local", local, "--report", report.path(), "--json"], &[&forks, "16"])?)?;
+        assert_eq!((said.code(), said.out.as_str()), (0, answer), "{local}: {said:?}");
+        let report = report.read()?;
+        assert_eq!(report["notes"].as_array().map(Vec::len), Some(notes), "{report}");
+        assert!(notes == 0 || report["notes"][0].as_str().is_some_and(|note| note.contains("ENOMEM")), "{report}");
+    }
+    Ok(())
+}
+
+/// As if the kernel had neither.
+pub fn userfaultfd_and_io_uring_are_not_there_for_the_program(_: &Live) -> Outcome {
+    const ASKS: &str = r#"
+#include <errno.h>
+#include <stdio.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int main(void) {
+    char ring[120] = {0};
+    printf("%d", syscall(SYS_userfaultfd, 1) < 0 ? errno : 0);
+    printf(" %d\n", syscall(SYS_io_uring_setup, 4, ring) < 0 ? errno : 0);
+    return 0;
+}
+"#;
+    let folder = Folder::make("local-asks")?;
+    let asks = compile(&folder, "cc", "asks", ASKS, &[])?;
+    let said = said(&mut paged(&["--local", "2MiB", "--report", "-"], &[&asks])?)?;
+    assert_eq!((said.code(), said.out.as_str()), (0, "38 38\n"), "ENOSYS: {said:?}");
+    assert!(said.err.contains("2 system calls were refused"), "{}", said.err);
+    Ok(())
+}
+
+/// A file that is cut short under a mapping; the pager's faults are of the same signal.
+pub fn a_programs_own_bus_errors_reach_its_own_handler(_: &Live) -> Outcome {
+    const BUS: &str = r#"
+#define _GNU_SOURCE
+#include <setjmp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+static sigjmp_buf back;
+static volatile int times;
+static void *volatile where;
+static void handler(int number, siginfo_t *info, void *context) { times++; where = info->si_addr; siglongjmp(back, 1); }
+int main(void) {
+    struct sigaction own = {.sa_sigaction = handler, .sa_flags = SA_SIGINFO}, usual = {.sa_handler = SIG_DFL};
+    sigaction(SIGBUS, &own, NULL);
+    size_t bytes = 16 << 20;
+    unsigned char *memory = malloc(bytes);
+    for (size_t i = 0; i < bytes; i += 4096) memory[i] = i >> 12;
+    int fd = memfd_create("short", 0);
+    if (ftruncate(fd, 8192)) return 4;
+    volatile char *file = mmap(NULL, 8192, PROT_READ, MAP_SHARED, fd, 0);
+    (void)file[4096];
+    if (ftruncate(fd, 4096)) return 4;
+    if (!sigsetjmp(back, 1)) { (void)file[4096]; return 5; }
+    if (times != 1 || where != (void *)(file + 4096)) return 6;
+    for (size_t i = 0; i < bytes; i += 4096) if (memory[i] != (unsigned char)(i >> 12)) return 3;
+    puts("handled");
+    fflush(stdout);
+    sigaction(SIGBUS, &usual, NULL);
+    (void)file[4096];
+    return 7;
+}
+"#;
+    let folder = Folder::make("local-bus")?;
+    let bus = compile(&folder, "cc", "bus", BUS, &[])?;
+    let said = said(&mut paged(&["--local", "2MiB"], &[&bus])?)?;
+    assert_eq!((said.code(), said.out.as_str()), (128 + libc::SIGBUS, "handled\n"), "{said:?}");
+    Ok(())
+}
+
+/// What this test program could find out, `masu facts` found out, too.
+pub fn facts_tells_that_programs_can_be_paged(_: &Live) -> Outcome {
+    let said = said(masu()?.args(["facts", "--json"]))?;
+    let report: serde_json::Value = serde_json::from_str(&said.out)?;
+    assert_eq!(report["host"]["user_faults"]["sigbus"], true, "{report}");
+    assert_eq!(report["host"]["syscall_dispatch"], true);
+    let features = report["features"].as_array().ok_or("no features")?;
+    let paging = features.iter().find(|feature| feature["feature"] == "larger than memory").ok_or("no paging")?;
+    let rungs: Vec<_> = paging["parts"].as_array().ok_or("no parts")?.iter().map(|part| &part["rung"]).collect();
+    let moves = report["host"]["user_faults"]["moves"] == true;
+    let faults = if moves { serde_json::json!("move") } else { serde_json::Value::Null };
+    assert_eq!(rungs, [&faults, &serde_json::json!("user-dispatch")]);
+    Ok(())
+}

@@ -1,0 +1,121 @@
+//! `masu run --local` with programs as they are installed: they give the answer that they give without it.
+
+use std::process::Command;
+
+use super::Outcome;
+use super::command_redis::{Client, start_redis_by};
+use super::programs::{self, Running};
+use super::run::{Folder, Report, said};
+use super::run_local::paged;
+use crate::live::Live;
+
+/// The output without masu, and with it; the report must say that pages went out and came in.
+fn same(options: &[&str], command: &[&str]) -> Outcome {
+    let (first, rest) = command.split_first().ok_or("no command")?;
+    let plain = said(Command::new(first).args(rest))?;
+    assert_eq!(plain.code(), 0, "{plain:?}");
+    let report = Report::new("local-programs");
+    let options = [options, &["--report", report.path(), "--json"]].concat();
+    let with = said(&mut paged(&options, command)?)?;
+    assert_eq!((with.code(), with.err.as_str()), (0, plain.err.as_str()), "{with:?}");
+    assert!(with.out == plain.out, "{command:?}: {} and {} bytes differ", plain.out.len(), with.out.len());
+    let report = report.read()?;
+    for name in ["bytes_in", "bytes_out"] {
+        assert!(report[name].as_u64().is_some_and(|bytes| bytes > 1 << 20), "{name}: {report}");
+    }
+    Ok(())
+}
+
+const PYTHON: &str = "
+import hashlib, subprocess, threading
+words = {number: str(number) * 3 for number in range(200_000)}
+parts = [0] * 4
+def add(part):
+    parts[part] = sum(len(words[number]) for number in range(part, 200_000, 4))
+threads = [threading.Thread(target=add, args=(part,)) for part in range(4)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+child = subprocess.run(['/bin/echo', 'child'], capture_output=True)
+data = bytearray(8 << 20)
+data[::4096] = bytes(range(256)) * 8
+lists = sorted([[number % 7, number] for number in range(100_000)])
+print(parts, child.stdout, hashlib.sha256(data).hexdigest(), lists[1234], all(words[n] == str(n) * 3 for n in words))
+";
+
+/// Dictionaries, lists, threads, a child.
+pub fn python_counts_the_same(_: &Live) -> Outcome {
+    let python = programs::python().ok_or("no python3")?;
+    same(&["--local", "8MiB"], &[python.to_str().ok_or("a path that is no text")?, "-c", PYTHON])
+}
+
+/// Numbers in no order, in two threads of sort(1).
+pub fn sort_sorts_the_same(_: &Live) -> Outcome {
+    let folder = Folder::make("local-sort")?;
+    let file = folder.0.join("lines");
+    let lines: String =
+        (0..150_000_u64).map(|n| format!("{:016x} {n}\n", n.wrapping_mul(0x9e37_79b9_7f4a_7c15))).collect();
+    std::fs::write(&file, lines)?;
+    let file = file.to_str().ok_or("a path that is no text")?;
+    same(&["--local", "3MiB"], &["/usr/bin/sort", "--parallel=2", "-S", "64M", file])
+}
+
+const SQL: &str = "
+create table word(number integer primary key, text text, other integer);
+with recursive n(i) as (select 1 union all select i + 1 from n where i < 60000)
+insert into word select i, hex(i * 7919 % 65537) || '-' || i, i * 31 % 1009 from n;
+create index by_other on word(other, text);
+select count(*), sum(length(text)), max(text) from word;
+select other, count(*), min(text) from word group by other order by 2 desc, 1 limit 20;
+select sum(a.number) from word a join word b on a.other = b.other and b.number % 97 = 0;
+";
+
+/// A database in memory.
+pub fn sqlite_answers_the_same(_: &Live) -> Outcome {
+    let sqlite = programs::installed("sqlite3").ok_or("no sqlite3")?;
+    same(&["--local", "3MiB"], &[sqlite.to_str().ok_or("a path that is no text")?, ":memory:", SQL])
+}
+
+/// The compiler is a program that starts others. What it makes does not depend on where its memory is.
+pub fn the_c_compiler_makes_the_same_file(_: &Live) -> Outcome {
+    let folder = Folder::make("local-cc")?;
+    let path = |name: &str| folder.0.join(name).to_str().map(str::to_owned).ok_or("a path that is no text");
+    let functions: String = (0..350)
+        .map(|n| format!("int f{n}(int a, int b) {{ int c[4] = {{a, b, {n}, a ^ b}}; for (int i = 0; i < b; i++) c[i & 3] += c[(i + 1) & 3] * {n}; return c[0] + c[3]; }}\n"))
+        .collect();
+    std::fs::write(path("source.c")?, functions)?;
+    let (source, plain, with) = (path("source.c")?, path("plain.o")?, path("paged.o")?);
+    let compiler = |to: &str| ["/usr/bin/cc", "-O1", "-c", "-o", to, source.as_str()].map(str::to_owned);
+    let [first, rest @ ..] = compiler(&plain);
+    assert_eq!(said(Command::new(first).args(rest))?.code(), 0);
+    let report = Report::new("local-cc");
+    let arguments = compiler(&with);
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let said = said(&mut paged(&["--local", "4MiB", "--report", report.path(), "--json"], &arguments)?)?;
+    assert_eq!((said.code(), said.err.as_str()), (0, ""), "{said:?}");
+    assert!(std::fs::read(plain)? == std::fs::read(with)?, "the object files differ");
+    let report = report.read()?;
+    assert!(report["bytes_in"].as_u64().is_some_and(|bytes| bytes > 1 << 20), "{report}");
+    assert!(report["processes"].as_u64().is_some_and(|count| count >= 3), "cc, cc1 and as: {report}");
+    Ok(())
+}
+
+const KEYS: u32 = 24_000;
+
+/// Five times as much as is local: every key is read back as it was written, also in another order.
+pub fn a_redis_larger_than_local_memory_keeps_every_key(_: &Live) -> Outcome {
+    let folder = Folder::make("local-redis-paged")?;
+    let masu = paged(&["--local", "6MiB"], &[])?;
+    let redis: Running = start_redis_by(Some(masu), &folder.0)?;
+    let mut client = Client::connect(&folder.0.join("socket"))?;
+    for first in (0..KEYS).step_by(200) {
+        client.set(first..first + 200)?;
+    }
+    for first in (0..KEYS).step_by(200) {
+        client.check(first..first + 200)?;
+    }
+    client.check((0..5000).map(|n: u32| n.wrapping_mul(97_003) % KEYS))?;
+    redis.signal(rustix::process::Signal::TERM)?;
+    let said = redis.said()?;
+    assert_eq!(said.code(), 0, "{said:?}");
+    Ok(())
+}

@@ -1,0 +1,82 @@
+//! `masu run --local` where it cannot be: said before anything is started, with what to do.
+
+use super::Outcome;
+use super::run::{Folder, said};
+use super::run_hard::compile;
+use super::run_local::paged;
+use crate::live::Live;
+
+/// Refused with status 125, these words in the first line, and a second line.
+fn refused(options: &[&str], command: &[&str], words: &[&str]) -> Outcome {
+    let said = said(&mut paged(options, command)?)?;
+    assert_eq!((said.code(), said.out.as_str()), (125, ""), "{options:?}: {said:?}");
+    for word in words {
+        assert!(said.first_line().contains(word), "{options:?}: no {word:?}: {said:?}");
+    }
+    Ok(())
+}
+
+const NEVER: [&str; 2] = ["/bin/echo", "started"];
+
+/// Sizes that are none, or not possible.
+pub fn local_memory_that_cannot_be_given_is_refused(_: &Live) -> Outcome {
+    for (size, word) in [
+        ("0", "the least that works"),
+        ("0%", "above 0%"),
+        ("101%", "at most 100%"),
+        ("64KiB", "the least that works"),
+        ("much", "is no size"),
+    ] {
+        refused(&["--local", size], &NEVER, &[size, word])?;
+    }
+    refused(&["--local", "4096TiB"], &NEVER, &["of local memory: this machine has"])?;
+    refused(&["--local", "4MiB", "--unit", "12KiB"], &NEVER, &["power of two"])?;
+    refused(&["--local", "4MiB", "--unit", "2MiB"], &NEVER, &["power of two"])?;
+    refused(&["--local", "4MiB", "--base", "8KiB"], &NEVER, &["4KiB or 16KiB"])?;
+    refused(&["--local", "4MiB", "--huge", "touch"], &NEVER, &["--huge"])?;
+    refused(&["--store", "file:/tmp"], &NEVER, &["--local"])
+}
+
+/// Stores that are none, or are not there.
+pub fn stores_that_cannot_be_used_are_refused_with_their_name(_: &Live) -> Outcome {
+    for (store, words) in [
+        ("file:/no/such/folder", ["file:/no/such/folder", "no such file or directory"]),
+        ("file:/etc/passwd", ["file:/etc/passwd", "not a directory"]),
+        ("redis://127.0.0.1:1", ["redis://127.0.0.1:1", "connection refused"]),
+        ("redis://127.0.0.1:1/name", ["database", "expected a number"]),
+        ("ftp://127.0.0.1", ["ftp", "expected file:, redis:// or rediss://"]),
+        ("/var/tmp", ["store URL", "expected file:"]),
+    ] {
+        refused(&["--local", "4MiB", "--store", store], &NEVER, &words)?;
+    }
+    Ok(())
+}
+
+/// No library can be loaded into these, or not masu's.
+pub fn programs_that_cannot_be_paged_are_refused_with_the_reason(_: &Live) -> Outcome {
+    const SOURCE: &str = "int main(void) { return 3; }\n";
+    let folder = Folder::make("local-refused")?;
+    let fixed = compile(&folder, "cc", "fixed", SOURCE, &["-static"])?;
+    refused(&["--local", "4MiB"], &[&fixed], &["--local", "it is linked statically"])?;
+    let privileged = compile(&folder, "cc", "privileged", SOURCE, &[])?;
+    // Of somebody else: to be made what one is already is no privilege.
+    std::os::unix::fs::chown(&privileged, Some(65534), Some(65534))?;
+    std::fs::set_permissions(&privileged, std::os::unix::fs::PermissionsExt::from_mode(0o4755))?;
+    refused(&["--local", "4MiB"], &[&privileged], &["set-uid"])
+}
+
+/// By its loader.
+pub fn a_program_of_another_c_library_is_refused(_: &Live) -> Outcome {
+    let folder = Folder::make("local-musl")?;
+    let other = compile(&folder, "musl-gcc", "other", "int main(void) { return 3; }\n", &[])?;
+    refused(&["--local", "4MiB"], &[&other], &["--local", "so that no library can page it"])
+}
+
+/// As the shell does.
+pub fn a_program_that_is_not_there_has_its_usual_status(_: &Live) -> Outcome {
+    let missing = said(&mut paged(&["--local", "4MiB"], &["/no/such/program"])?)?;
+    assert_eq!(missing.code(), 127, "{missing:?}");
+    let folder = said(&mut paged(&["--local", "4MiB"], &["/etc"])?)?;
+    assert_eq!(folder.code(), 126, "{folder:?}");
+    Ok(())
+}

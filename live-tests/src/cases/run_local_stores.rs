@@ -1,0 +1,286 @@
+//! `masu run --local` when the store, or masu itself, fails: the program waits or ends with a reason, and never sees wrong data.
+
+use std::fs::OpenOptions;
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use rustix::mount::{MountFlags, UnmountFlags};
+
+use super::Outcome;
+use super::programs::{self, PATIENCE, Running, Said};
+use super::run::{Folder, Result, said};
+use super::run_local::{Talking, paged, signal, stress, weigh};
+use crate::live::Live;
+
+/// A server of our own on loopback, which writes nothing to disk.
+struct Redis {
+    folder: Folder,
+    port: u16,
+    running: Running,
+}
+
+impl Redis {
+    fn start(name: &str) -> Result<Redis> {
+        let folder = Folder::make(name)?;
+        // Redis looks at the name under which it was called.
+        std::os::unix::fs::symlink(programs::redis_server().ok_or("no redis-server")?, folder.0.join("redis-server"))?;
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let running = Redis::run(&folder.0, port)?;
+        Ok(Redis { folder, port, running })
+    }
+
+    fn run(folder: &Path, port: u16) -> Result<Running> {
+        let mut command = Command::new(folder.join("redis-server"));
+        command.args(["--port", &port.to_string(), "--bind", "127.0.0.1"]).arg("--dir").arg(folder);
+        command.args(["--save", "", "--appendonly", "no", "--daemonize", "no", "--loglevel", "warning"]);
+        let running = Running::start(&mut command)?;
+        let deadline = Instant::now() + PATIENCE;
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            assert!(Instant::now() < deadline, "Redis does not answer");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(running)
+    }
+
+    /// Killed, and started again: it has forgotten everything.
+    fn begin_anew(&mut self) -> Outcome {
+        self.running.0.kill()?;
+        self.running.0.wait()?;
+        std::thread::sleep(Duration::from_millis(500));
+        self.running = Redis::run(&self.folder.0, self.port)?;
+        Ok(())
+    }
+
+    fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}?timeout=200ms", self.port)
+    }
+
+    /// The first line of the answer.
+    fn ask(&self, words: &[&str]) -> io::Result<String> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
+        write!(stream, "*{}\r\n", words.len())?;
+        for word in words {
+            write!(stream, "${}\r\n{word}\r\n", word.len())?;
+        }
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line)?;
+        Ok(line.trim_end().to_owned())
+    }
+}
+
+/// As a paged program with little local memory at this store.
+fn at(store: &str, command: &[&str]) -> Result<Command> {
+    paged(&["--local", "2MiB", "--store", store], command)
+}
+
+/// A program whose pages are nearly all home, and which waits.
+fn full(store: &str, weigh: &str) -> Result<Talking> {
+    let mut talking = Talking::start(at(store, &[weigh, "24", "0.5"])?)?;
+    talking.hears("rest")?;
+    talking.says()?;
+    talking.hears("full")?;
+    Ok(talking)
+}
+
+/// It ended because of its store, said so in these words, and never found anything wrong.
+fn ended_by_its_store(said: &Said, words: &[&str]) {
+    assert_eq!((said.code(), said.out.contains("wrong")), (2, false), "{said:?}");
+    assert!(!said.out.contains("right"), "{said:?}");
+    for word in words {
+        assert!(said.err.contains(word), "no {word:?}: {said:?}");
+    }
+}
+
+/// The same stress, with all pages going through masu.
+pub fn a_redis_keeps_the_pages_and_is_left_empty(_: &Live) -> Outcome {
+    let redis = Redis::start("local-redis")?;
+    let folder = Folder::make("local-redis-stress")?;
+    let stress = stress(&folder)?;
+    let at_folder = folder.0.to_str().ok_or("a path that is no text")?;
+    let arguments = ["--seconds", "2", "--threads", "3", "--mib", "32", "--seed", "11", "--without", "altstack"];
+    let command = [&[stress.as_str(), "--folder", at_folder], &arguments[..]].concat();
+    let said = said(&mut at(&redis.url(), &command)?)?;
+    assert!(said.code() == 0 && said.out.ends_with(" wrong=0\n"), "{said:?}");
+    assert_eq!(redis.ask(&["DBSIZE"])?, ":0");
+    Ok(())
+}
+
+/// The file, which has no name, reached through the program's descriptors.
+fn store_file(process: i32, folder: &Path) -> Result<PathBuf> {
+    for entry in std::fs::read_dir(format!("/proc/{process}/fd"))? {
+        let path = entry?.path();
+        // A descriptor may be closed meanwhile.
+        let Ok(target) = std::fs::read_link(&path) else { continue };
+        if target.starts_with(folder) {
+            return Ok(path);
+        }
+    }
+    Err("the program has no file of the store".into())
+}
+
+/// Every page of the file is overwritten behind the program's back.
+pub fn pages_that_were_changed_in_the_file_are_found(_: &Live) -> Outcome {
+    let (folder, built) = (Folder::make("local-changed")?, Folder::make("local-changed-program")?);
+    let mut talking = full(&format!("file:{}", folder.0.display()), &weigh(&built)?)?;
+    let file = OpenOptions::new().write(true).open(store_file(talking.program, &folder.0)?)?;
+    let bytes = file.metadata()?.len();
+    assert!(bytes > 16 << 20, "{bytes} bytes are home");
+    for at in (0..bytes).step_by(4096) {
+        file.write_all_at(&[0x5a], at + 123)?;
+    }
+    talking.says()?;
+    ended_by_its_store(&talking.ends()?, &["masu: page ", "is not what was written there"]);
+    Ok(())
+}
+
+/// A file that became shorter.
+pub fn pages_that_are_gone_from_the_file_are_found(_: &Live) -> Outcome {
+    let (folder, built) = (Folder::make("local-cut")?, Folder::make("local-cut-program")?);
+    let mut talking = full(&format!("file:{}", folder.0.display()), &weigh(&built)?)?;
+    OpenOptions::new().write(true).open(store_file(talking.program, &folder.0)?)?.set_len(4096)?;
+    talking.says()?;
+    ended_by_its_store(&talking.ends()?, &["masu: "]);
+    Ok(())
+}
+
+/// Somebody else writes to the server.
+pub fn pages_that_were_changed_in_redis_are_found(_: &Live) -> Outcome {
+    const SPOIL: &str = "local n = 0 for _, k in ipairs(redis.call('KEYS', 'masu:*')) do \
+                         for _, f in ipairs(redis.call('HKEYS', k)) do \
+                         redis.call('HSET', k, f, string.rep('x', 4096)) n = n + 1 end end return n";
+    let redis = Redis::start("local-redis-changed")?;
+    let built = Folder::make("local-redis-changed-program")?;
+    let mut talking = full(&redis.url(), &weigh(&built)?)?;
+    let changed = redis.ask(&["EVAL", SPOIL, "0"])?;
+    assert!(changed.strip_prefix(':').is_some_and(|count| count.parse::<u32>().is_ok_and(|n| n > 4000)), "{changed}");
+    talking.says()?;
+    ended_by_its_store(&talking.ends()?, &["masu: page ", "is not what was written there"]);
+    Ok(())
+}
+
+/// Killed, and started again without what it had.
+pub fn pages_that_a_redis_forgot_are_found(_: &Live) -> Outcome {
+    let mut redis = Redis::start("local-redis-anew")?;
+    let built = Folder::make("local-redis-anew-program")?;
+    let mut talking = full(&redis.url(), &weigh(&built)?)?;
+    redis.begin_anew()?;
+    talking.says()?;
+    ended_by_its_store(&talking.ends()?, &["masu: cannot ", &format!("redis://127.0.0.1:{}", redis.port)]);
+    Ok(())
+}
+
+/// It does not answer for three seconds, and then goes on.
+pub fn a_redis_that_is_silent_for_a_while_is_waited_for(_: &Live) -> Outcome {
+    let redis = Redis::start("local-redis-silent")?;
+    let built = Folder::make("local-redis-silent-program")?;
+    let mut talking = full(&redis.url(), &weigh(&built)?)?;
+    signal(redis.running.pid(), libc::SIGSTOP)?;
+    talking.says()?;
+    std::thread::sleep(Duration::from_secs(3));
+    signal(redis.running.pid(), libc::SIGCONT)?;
+    let said = talking.ends()?;
+    assert_eq!((said.code(), said.out.ends_with("right\n")), (0, true), "{said:?}");
+    assert!(said.err.contains("does not answer since") && said.err.contains("is back after"), "{said:?}");
+    Ok(())
+}
+
+/// With a limit on the patience.
+pub fn a_redis_that_stays_silent_ends_the_program_after_the_time_that_was_said(_: &Live) -> Outcome {
+    let redis = Redis::start("local-redis-timeout")?;
+    let built = Folder::make("local-redis-timeout-program")?;
+    let weigh = weigh(&built)?;
+    let options = ["--local", "2MiB", "--store-timeout", "1s", "--store", &redis.url()];
+    let mut talking = Talking::start(paged(&options, &[&weigh, "24", "0.5"])?)?;
+    talking.hears("rest")?;
+    talking.says()?;
+    talking.hears("full")?;
+    signal(redis.running.pid(), libc::SIGSTOP)?;
+    talking.says()?;
+    let said = talking.ends();
+    signal(redis.running.pid(), libc::SIGCONT)?;
+    ended_by_its_store(&said?, &["--store-timeout", &format!("redis://127.0.0.1:{}", redis.port)]);
+    Ok(())
+}
+
+/// A small file system of our own, taken down when dropped.
+struct Small(Folder);
+
+impl Small {
+    fn mount(name: &str) -> Result<Small> {
+        let folder = Folder::make(name)?;
+        rustix::mount::mount("masu-live", &folder.0, "tmpfs", MountFlags::empty(), Some(c"size=4m"))?;
+        Ok(Small(folder))
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        if let Err(errno) = rustix::mount::unmount(&self.0.0, UnmountFlags::DETACH) {
+            eprintln!("cannot unmount {}: {errno}", self.0.0.display());
+        }
+    }
+}
+
+/// 24 MiB do not fit into 4 MiB of a store and 2 MiB of memory.
+pub fn a_store_that_is_full_ends_the_program_with_its_name(_: &Live) -> Outcome {
+    let (small, built) = (Small::mount("local-full")?, Folder::make("local-full-program")?);
+    let place = small.0.0.display();
+    let said = said(&mut at(&format!("file:{place}"), &[&weigh(&built)?, "24", "0.2"])?)?;
+    ended_by_its_store(&said, &["masu: cannot write page ", "no space left on device", &place.to_string()]);
+    Ok(())
+}
+
+/// A program in the file's hands needs masu for nothing more.
+pub fn with_a_file_the_program_outlives_masu(_: &Live) -> Outcome {
+    let (folder, built) = (Folder::make("local-orphan")?, Folder::make("local-orphan-program")?);
+    let mut talking = full(&format!("file:{}", folder.0.display()), &weigh(&built)?)?;
+    signal(talking.masu(), libc::SIGKILL)?;
+    talking.masu.wait()?;
+    talking.says()?;
+    let said = talking.ends()?;
+    assert_eq!((said.out.as_str(), said.err.as_str()), ("right\n", ""), "{said:?}");
+    Ok(())
+}
+
+/// A shell, which has nothing in the store, tells how the program that it started ended.
+pub fn with_redis_the_program_ends_when_masu_is_killed(_: &Live) -> Outcome {
+    let redis = Redis::start("local-redis-orphan")?;
+    let built = Folder::make("local-redis-orphan-program")?;
+    let script = format!("{} 24 0.5; echo status=$?", weigh(&built)?);
+    let mut talking = Talking::start(at(&redis.url(), &["/bin/sh", "-c", &script])?)?;
+    talking.hears("rest")?;
+    talking.says()?;
+    talking.hears("full")?;
+    signal(talking.masu(), libc::SIGKILL)?;
+    talking.masu.wait()?;
+    talking.says()?;
+    let said = talking.ends()?;
+    assert_eq!(said.out, "status=2\n", "{said:?}");
+    assert!(said.err.contains("masu is gone"), "{said:?}");
+    Ok(())
+}
+
+/// Ctrl-C goes to the whole group.
+pub fn ctrl_c_ends_it_and_leaves_nothing_in_the_store(_: &Live) -> Outcome {
+    let (folder, built) = (Folder::make("local-interrupt")?, Folder::make("local-interrupt-program")?);
+    let weigh = weigh(&built)?;
+    let redis = Redis::start("local-redis-interrupt")?;
+    for store in [format!("file:{}", folder.0.display()), redis.url()] {
+        let talking = full(&store, &weigh)?;
+        let (program, is_redis) = (talking.program, store.starts_with("redis"));
+        assert_eq!(std::fs::read_dir(&folder.0)?.count(), 0, "the store's files have no names");
+        assert_eq!(redis.ask(&["DBSIZE"])? != ":0", is_redis);
+        signal(-talking.masu(), libc::SIGINT)?;
+        let said = talking.ends()?;
+        let spoke = said.err.lines().any(|line| !line.contains("one server without replica"));
+        assert_eq!((said.code(), spoke), (128 + libc::SIGINT, false), "{store}: {said:?}");
+        assert!(!Path::new(&format!("/proc/{program}")).exists(), "the program lives on");
+        assert_eq!(redis.ask(&["DBSIZE"])?, ":0", "{store}");
+        assert_eq!(std::fs::read_dir(&folder.0)?.count(), 0);
+    }
+    Ok(())
+}

@@ -1,0 +1,39 @@
+//! The table of system calls against the running kernel.
+//!
+//! Each call is made with all its buffers on missing pages, and must fail. Then `buffers` is asked, exactly the pages that
+//! it names are brought, and the call must succeed. Then it is made again and again, with one of the pages left out, and
+//! must fail each time: so the trial notices a page that is not named. Every buffer lies so that its last byte is alone on
+//! a page: so it notices a struct that is thought too short. And what the kernel changed must lie in a buffer of which the
+//! table says that it is written.
+//!
+//! Needs userfaultfd for user mode, which takes no privilege. Calls that this kernel or this user does not have are
+//! printed.
+
+#![allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // Arguments of system calls are registers.
+#![allow(clippy::unwrap_used)] // What is not a test function here is called by one.
+
+mod arena;
+mod files;
+mod numbers;
+mod people;
+mod streams;
+mod time;
+
+use arena::Trial;
+
+#[test]
+fn the_kernel_finds_all_pages_that_the_table_names_and_needs_no_other() {
+    let Some(mut trial) = Trial::start() else {
+        assert_ne!(std::env::var("LIVE_REQUIRE").as_deref(), Ok("all"), "no userfaultfd for user mode");
+        println!("SKIP no userfaultfd for user mode");
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    files::trial(&mut trial, folder.path().to_str().unwrap());
+    streams::trial(&mut trial, folder.path().to_str().unwrap());
+    time::trial(&mut trial);
+    people::trial(&mut trial, folder.path().to_str().unwrap());
+    println!("{}", trial.report());
+    assert!(trial.wrong.is_empty(), "{:#?}", trial.wrong);
+    assert!(trial.held >= 150, "only {} calls could be tried", trial.held);
+}
