@@ -25,6 +25,7 @@ pub mod plot;
 pub mod process;
 pub mod random;
 pub mod redis;
+pub mod remote;
 pub mod report;
 pub mod scan;
 pub mod session;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Result, ensure};
 use bench::session::Session;
 use bench::{
-    demo, idle_cost, known_hot_set, paper, redis, scan, sparse, stacks, startup, superpages, torture, transpose,
+    demo, idle_cost, known_hot_set, paper, redis, remote, scan, sparse, stacks, startup, superpages, torture, transpose,
 };
 use clap::{Parser, Subcommand};
 
@@ -53,6 +53,8 @@ enum Bench {
     Startup(startup::Options),
     /// Memory of a program with many threads
     Stacks(stacks::Options),
+    /// Programs with less memory than they have data
+    Remote(remote::Options),
     /// Two minutes with Redis, in one table
     Demo(demo::Options),
     /// All of them but the demo, one after the other, as they are published
@@ -60,7 +62,7 @@ enum Bench {
 }
 
 /// What `all` runs: hours on a small machine, most of them the paper's 400 rounds.
-const ALL: [&[&str]; 14] = [
+const ALL: [&[&str]; 15] = [
     &["scan"],
     &["known-hot-set"],
     &["sparse"],
@@ -73,6 +75,7 @@ const ALL: [&[&str]; 14] = [
     &["stacks"],
     &["transpose"],
     &["superpages"],
+    &["remote"],
     &["paper", "--rounds", "80"],
     &["paper", "--rounds", "400"],
 ];
@@ -116,6 +119,7 @@ fn one(session: &Session, bench: &Bench) -> Result<()> {
         Bench::Superpages(options) => superpages::run(session, options),
         Bench::Startup(options) => startup::run(session, options),
         Bench::Stacks(options) => stacks::run(session, options),
+        Bench::Remote(options) => remote::run(session, options),
         Bench::Demo(options) => demo::run(session, options),
         Bench::All => all(session),
     }

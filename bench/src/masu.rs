@@ -111,6 +111,35 @@ pub struct Superpages {
     pub downgraded_windows: u64,
 }
 
+/// What `masu run --local --report FILE --json` writes when the program has ended.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LocalReport {
+    /// From the program's start to its end.
+    pub elapsed_s: f64,
+    /// Of this, time in which its threads waited for memory.
+    pub stall_s: f64,
+    /// What paged memory it might have at a time.
+    pub local_bytes: u64,
+    /// What paged memory it had altogether.
+    pub paged_bytes: u64,
+    /// The most that was in memory, staging included.
+    pub peak_resident_bytes: u64,
+    /// Page faults that fetched something.
+    pub faults: u64,
+    /// Page faults whose page was still in memory.
+    pub faults_staged: u64,
+    /// Fetched.
+    pub bytes_in: u64,
+    /// Written back.
+    pub bytes_out: u64,
+    /// What half of the faults fetched, or more.
+    pub unit_bytes_median: u64,
+    /// All else that it says: sites, what other budgets would do, notes.
+    #[serde(flatten)]
+    pub rest: BTreeMap<String, serde_json::Value>,
+}
+
 /// What `masu pages --json` says.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PagesReport {
@@ -176,6 +205,17 @@ impl Masu {
         let mut command = Command::new(&self.path);
         let output = command.args(["run", "--help"]).stdin(Stdio::null()).output();
         Ok(output.with_context(|| format!("cannot start {}", self.path.display()))?.status.success())
+    }
+
+    /// Whether its `run` knows `--local`.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn knows_local(&self) -> Result<bool> {
+        let mut command = Command::new(&self.path);
+        let output = command.args(["run", "--help"]).stdin(Stdio::null()).output();
+        let output = output.with_context(|| format!("cannot start {}", self.path.display()))?;
+        Ok(output.status.success() && String::from_utf8_lossy(&output.stdout).contains("--local"))
     }
 
     /// `masu run` with further `arguments`, to which the program and what it is told are to be added. Where there is a
@@ -292,9 +332,36 @@ pub fn run_report(path: &Path) -> Result<RunReport> {
     Ok(report)
 }
 
+/// Reads the report that a `masu run --local` has left at `path`.
+///
+/// # Errors
+/// When there is none.
+pub fn local_report(path: &Path) -> Result<LocalReport> {
+    let text = std::fs::read_to_string(path).context("masu run left no report")?;
+    let mut report: LocalReport = last_object(&text).context("masu run left no report")?;
+    report.rest.remove("command");
+    Ok(report)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_report_of_paging_is_read_as_far_as_it_goes() {
+        let text =
+            r#"{"elapsed_s":2.5,"local_bytes":4096,"faults":7,"bytes_in":8192,"command":["x"],"sites":[{"faults":7}]}"#;
+        let report: LocalReport = last_object(text).unwrap();
+        assert_eq!((report.faults, report.bytes_in, report.bytes_out), (7, 8192, 0));
+        assert_eq!(report.rest["sites"][0]["faults"], 7);
+    }
+
+    #[test]
+    fn a_masu_that_cannot_page_is_told_from_one_that_can() {
+        assert!(!stand_in("echo '--huge'").1.knows_local().unwrap());
+        assert!(!stand_in("echo '--local'; exit 2").1.knows_local().unwrap());
+        assert!(stand_in("echo '  --local <SIZE>'").1.knows_local().unwrap());
+    }
 
     #[test]
     fn a_report_of_a_run_keeps_what_it_does_not_know() {

@@ -1,10 +1,13 @@
-//! Line charts as SVG: axes, ticks, a legend, and nothing that needs a library or a font file. Heat maps are beside it.
+//! Line charts as SVG: axes, ticks, a legend, and nothing that needs a library or a font file. Heat maps and charts of ratios are
+//! beside it.
 
 use std::fmt::Write as _;
 
 mod heat_map;
+mod ratios;
 
 pub use heat_map::{HeatMap, heat_map};
+pub use ratios::{Point, Ratios, Shape, ratios};
 
 /// One line of a chart.
 #[derive(Clone, Debug)]
@@ -40,20 +43,30 @@ const HEAD: f64 = 44.0;
 const WIDTHS: [f64; 3] = [4.0, 2.6, 1.8];
 
 /// Colours that people with any colour vision can tell apart (M. Okabe, K. Ito, 2008), each with its own dashes.
-const STYLES: [(&str, &str); 6] = [
+const STYLES: [(&str, &str); 10] = [
     ("#9a9a9a", ""),
     ("#d55e00", "7 3"),
     ("#0072b2", ""),
     ("#009e73", "2 3"),
     ("#cc79a7", "9 3 2 3"),
     ("#e69f00", "4 2"),
+    ("#000000", ""),
+    ("#56b4e9", "7 3"),
+    ("#882255", "2 3"),
+    ("#44aa99", "9 3 2 3"),
 ];
 
 /// All `charts` under one title, `columns` of them in a row.
 pub fn grid(title: &str, charts: &[Chart], columns: usize) -> String {
-    let columns = columns.clamp(1, charts.len().max(1));
-    let rows = charts.len().div_ceil(columns);
-    let (width, height) = (WIDTH * columns as f64, HEAD + HEIGHT * rows as f64);
+    let parts: Vec<String> = charts.iter().map(one).collect();
+    sheet(title, &parts, columns, HEIGHT)
+}
+
+/// `parts`, each [`WIDTH`] wide and `part_height` high, under one title.
+fn sheet(title: &str, parts: &[String], columns: usize, part_height: f64) -> String {
+    let columns = columns.clamp(1, parts.len().max(1));
+    let rows = parts.len().div_ceil(columns);
+    let (width, height) = (WIDTH * columns as f64, HEAD + part_height * rows as f64);
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\" \
          font-family=\"system-ui, 'DejaVu Sans', Helvetica, Arial, sans-serif\" font-size=\"12\" fill=\"#222222\">\n\
@@ -61,9 +74,9 @@ pub fn grid(title: &str, charts: &[Chart], columns: usize) -> String {
          <text x=\"{LEFT}\" y=\"28\" font-size=\"16\" font-weight=\"bold\">{}</text>\n",
         escaped(title)
     );
-    for (place, chart) in charts.iter().enumerate() {
-        let (x, y) = ((place % columns) as f64 * WIDTH, HEAD + (place / columns) as f64 * HEIGHT);
-        let _ = write!(svg, "<g transform=\"translate({x} {y})\">\n{}</g>\n", one(chart));
+    for (place, part) in parts.iter().enumerate() {
+        let (x, y) = ((place % columns) as f64 * WIDTH, HEAD + (place / columns) as f64 * part_height);
+        let _ = write!(svg, "<g transform=\"translate({x} {y})\">\n{part}</g>\n");
     }
     svg + "</svg>\n"
 }

@@ -35,6 +35,8 @@ pub enum Unit {
     Fraction,
     /// How many.
     Count,
+    /// How many times as much.
+    Times,
 }
 
 impl Unit {
@@ -52,6 +54,7 @@ impl Unit {
             Unit::Microseconds => format!("{value:.1} us"),
             Unit::Fraction => format!("{:.3} %", value * 100.0),
             Unit::Count => format!("{value:.0}"),
+            Unit::Times => format!("{value:.2}x"),
         }
     }
 }

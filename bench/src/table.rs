@@ -33,7 +33,7 @@ impl Table {
 
     fn is_numeric(&self, column: usize) -> bool {
         let number = |cell: &str| {
-            let unsigned = cell.trim_start_matches(['-', '+', '−']);
+            let unsigned = cell.trim_start_matches(['-', '+', '−', '>']);
             cell.is_empty() || cell == "–" || unsigned.starts_with(|first: char| first.is_ascii_digit())
         };
         column > 0 && self.cells(column).skip(1).all(number) && self.cells(column).skip(1).any(|cell| !cell.is_empty())

@@ -1,0 +1,178 @@
+//! Tables of slowdowns, with the floor, the faults and the traffic behind each; and the targets.
+
+use quantities::Bytes;
+
+use super::measured::{Cell, Measured, Row, best_fixed, times};
+use super::task::Task;
+use super::way::Way;
+use crate::report::{Report, Target, Unit};
+use crate::table::Table;
+
+/// One line for each program and budget, one column for each way.
+pub fn slowdowns(all: &[Measured], ways: &[Way], copy_bytes_per_s: f64) -> Table {
+    let head = ["", "local"].map(str::to_owned).into_iter().chain(ways.iter().map(Way::to_string));
+    let mut table = Table::new(head);
+    for measured in all {
+        for row in &measured.rows {
+            let name = [measured.task.to_string(), percent(row.percent)];
+            let cells = ways.iter().map(|way| row.cell(*way, copy_bytes_per_s).short());
+            table.row(name.into_iter().chain(cells));
+        }
+    }
+    table
+}
+
+/// All that is known of one program's cells.
+pub fn details(measured: &Measured, copy_bytes_per_s: f64) -> Table {
+    let head = [
+        "local",
+        "",
+        "slowdown",
+        "range",
+        "whole run",
+        "floor",
+        "faults",
+        "in",
+        "out",
+        "peak memory",
+        "what went wrong",
+    ];
+    let mut table = Table::new(head);
+    for row in &measured.rows {
+        for (way, _) in &row.ways {
+            let first = [format!("{} ({})", percent(row.percent), row.budget), way.to_string()];
+            let cell = row.cell(*way, copy_bytes_per_s);
+            let rest = match &cell {
+                Cell::Missing => continue,
+                Cell::Beyond(_) => vec![cell.short()],
+                Cell::Wrong(complaint) => {
+                    [vec![cell.short()], vec![String::new(); 7], vec![complaint.clone()]].concat()
+                }
+                Cell::Slowdown(found) => vec![
+                    cell.short(),
+                    format!("{} … {}", times(found.main.ratio_low), times(found.main.ratio_high)),
+                    times(found.whole.ratio),
+                    found.floor.map_or_else(|| "–".into(), times),
+                    Unit::Count.print(found.faults),
+                    Unit::Bytes.print(found.bytes_in),
+                    Unit::Bytes.print(found.bytes_out),
+                    Unit::Bytes.print(found.peak_bytes),
+                ],
+            };
+            table.row(first.into_iter().chain(rest));
+        }
+    }
+    table
+}
+
+/// What each program is and needs.
+pub fn programs(all: &[Measured]) -> Table {
+    let mut table = Table::new(["", "all-local", "whole run", "paged memory", "other memory", "what it does"]);
+    for Measured { task, need, rows } in all {
+        let runs = || rows.iter().flat_map(|row| &row.all_local);
+        let middle = |of: fn(&super::cell::Run) -> f64| {
+            let samples: Vec<f64> = runs().map(of).collect();
+            crate::pairs::median(&samples).map_or_else(|| "–".into(), |value| Unit::Seconds.print(value))
+        };
+        table.row([
+            task.to_string(),
+            middle(|run| run.main_s),
+            middle(|run| run.run_s),
+            mib(need.paged_bytes),
+            mib(need.rest_bytes),
+            task.what().to_owned(),
+        ]);
+    }
+    table
+}
+
+/// What `masu run --local` should reach, wherever it was measured.
+pub fn targets(report: &mut Report, all: &[Measured], copy_bytes_per_s: f64) {
+    for measured in all {
+        for row in &measured.rows {
+            let cell = |way| row.cell(way, copy_bytes_per_s);
+            let Some(auto) = cell(Way::Auto).at_least() else { continue };
+            let at = format!("{}, {} local", measured.task, percent(row.percent));
+            if let Some(bound) = bound(measured.task, row) {
+                report.figure(&format!("{at}: auto"), Unit::Times, Some(auto), Some(Target::AtMost(bound)));
+            }
+            if let Some((way, best)) = best_fixed(row, copy_bytes_per_s) {
+                let what = format!("{at}: auto against the best fixed unit ({way})");
+                report.figure(&what, Unit::Times, Some(auto / best), Some(Target::AtMost(1.0)));
+            }
+            if let Some(zram) = cell(Way::Zram).at_least().filter(|_| row.percent <= 10.0) {
+                let what = format!("{at}: zram against auto");
+                report.figure(&what, Unit::Times, Some(zram / auto), Some(Target::AtLeast(2.0)));
+            }
+        }
+    }
+}
+
+/// The slowdown that a program should not exceed with a budget.
+fn bound(task: Task, row: &Row) -> Option<f64> {
+    let is = |percent: f64| (row.percent - percent).abs() < 1e-9;
+    match task {
+        Task::Adi if is(5.0) => Some(5.0),
+        Task::Adi if is(10.0) => Some(3.0),
+        Task::Himeno if is(10.0) => Some(2.5),
+        _ if is(100.0) => Some(1.01),
+        _ => None,
+    }
+}
+
+/// `5 %`.
+pub fn percent(value: f64) -> String {
+    format!("{value} %")
+}
+
+fn mib(bytes: Bytes) -> String {
+    Unit::Bytes.print(bytes.0 as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::cell::End;
+    use super::super::measured::tests::{row, run};
+    use super::super::need::Need;
+    use super::*;
+
+    fn measured() -> Measured {
+        let need = Need { paged_bytes: Bytes::mib(160), rest_bytes: Bytes::mib(2), checksum: "a".into(), run_s: 2.0 };
+        let ways = vec![
+            (Way::Fixed(4), vec![End::Well(Box::new(run(4.0, 1 << 20)))]),
+            (Way::Auto, vec![End::Well(Box::new(run(3.0, 2 << 20)))]),
+            (Way::Zram, vec![End::TooLong(60.0)]),
+            (Way::SwapFile, vec![End::Badly("it was ended by signal 9: no message".into())]),
+        ];
+        Measured { task: Task::Adi, need, rows: vec![row(ways)] }
+    }
+
+    #[test]
+    fn slowdowns_stand_side_by_side() {
+        let ways = [Way::Fixed(4), Way::Marked, Way::Auto, Way::Zram, Way::SwapFile];
+        let wanted = "      local     4K   marked   auto   zram   swap-file\n\
+                      adi     5 %   4.00        –   3.00    >60   failed\n";
+        assert_eq!(slowdowns(&[measured()], &ways, 1e9).to_string(), wanted);
+    }
+
+    #[test]
+    fn each_cell_shows_its_floor_its_traffic_and_what_went_wrong() {
+        let text = details(&measured(), 1e9).to_string();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 5, "{text}");
+        assert!(
+            lines[1].contains("4.00 … 4.00") && lines[1].contains("2.50") && lines[1].contains("1.0 MiB"),
+            "{text}"
+        );
+        assert!(lines[4].ends_with("it was ended by signal 9: no message"), "{text}");
+    }
+
+    #[test]
+    fn a_target_belongs_to_a_program_and_a_budget() {
+        let measured = measured();
+        assert_eq!(bound(Task::Adi, &measured.rows[0]), Some(5.0));
+        assert_eq!(bound(Task::Gups, &measured.rows[0]), None);
+        let all = Row { percent: 100.0, ..row(Vec::new()) };
+        assert_eq!(bound(Task::Gups, &all), Some(1.01));
+    }
+}
