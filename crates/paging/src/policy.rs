@@ -7,7 +7,8 @@
 //! | `density`, `stream` | what a site knows: how many of its neighbours a page takes with it, and where it goes next |
 //! | [`replace`] | which units leave, and in which order |
 //! | [`what_if`] | how many faults there would be with half and with double the budget |
-//! | `simulator` | all of it on synthetic programs, with a cost model (tests only) |
+//!
+//! `examples/simulate` runs all of it on synthetic programs, with a cost model.
 //!
 //! A user-space pager sees faults and never hits. So everything here lives on faults, and on pages that were brought but
 //! deliberately left unmapped ("held"): a fault on such a page costs little and says that the page is used.
@@ -21,9 +22,6 @@ pub mod what_if;
 
 mod density;
 mod stream;
-
-#[cfg(test)]
-mod simulator;
 
 /// The largest unit, as a power of two of pages: 256 pages, 1 MiB.
 pub const MAX_UNIT_LOG2: u8 = 8;

@@ -151,22 +151,6 @@ fn what_is_known_of_all_sites_takes_a_megabyte() {
     assert!((900 << 10..=1040 << 10).contains(&bytes), "{bytes} bytes");
 }
 
-#[test]
-#[ignore = "measures time"]
-fn what_a_fault_costs() {
-    for (name, step) in [("in order", 1u64), ("in steps", 1000), ("all over", 0)] {
-        let mut sites = Box::new(Sites::UNKNOWN);
-        let began = std::time::Instant::now();
-        let faults = 1_000_000u64;
-        for n in 0..faults {
-            let page = AREA.first_page + if step == 0 { spread(n) } else { n * step } % u64::from(AREA.pages);
-            let fault = Fault { site: n % 3, page, area: AREA, distance: 0, mark: 0, kind: Kind::Home };
-            std::hint::black_box(sites.on_fault(&fault, &ROOM, |_| false));
-        }
-        println!("{name}: {} ns a fault", began.elapsed().as_nanos() / u128::from(faults));
-    }
-}
-
 fn kind() -> impl Strategy<Value = Kind> {
     prop_oneof![
         Just(Kind::FirstTouch),

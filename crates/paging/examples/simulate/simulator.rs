@@ -1,24 +1,18 @@
-//! The policy on synthetic programs, page by page, with a cost model: what it is tuned and tested by.
+//! The policy on a synthetic program, page by page, with a cost model.
 //!
 //! It does what the pager does: a budget, the three rings of `replace.rs`, staging, held pages, one background that
 //! brings what was ordered ahead, one piece after the other. What it leaves out: several threads, the write-back that
 //! overlaps with computation (here a page that leaves changed costs the one who needs its room), the cost of unmapping.
-//!
-//! `cargo test --release -p paging -- --ignored --nocapture slowdown` prints the table: run time over computing time.
-
-#![expect(clippy::cast_possible_truncation, reason = "figures of small programs, in tests only")]
-
-mod programs;
-mod table;
 
 use core::sync::atomic::AtomicU64;
 
-use super::marked::{self, Marked};
-use super::replace::{self, Arrival, Memory, Replacement};
-use super::site::{Fault, Kind, Order, Room, Sites};
-use super::what_if::{Clock, WhatIf};
-use super::{MAX_UNIT_LOG2, Run, unit_around};
-use programs::{Program, Step};
+use paging::policy::marked::{self, Marked};
+use paging::policy::replace::{self, Arrival, Memory, Replacement};
+use paging::policy::site::{Fault, HELD, Kind, Order, Room, Sites};
+use paging::policy::what_if::{Clock, WhatIf};
+use paging::policy::{MAX_UNIT_LOG2, NO_PAGE, Run, unit_around};
+
+use crate::programs::{Program, Step};
 
 /// Page 0 of every program lies here.
 const BASE: u64 = 0x5_5555_5000;
@@ -37,7 +31,7 @@ const FRESH_FAULT_NS: u64 = 3000;
 
 /// How units are chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Units {
+pub(super) enum Units {
     Fixed(u8),
     Marked,
     Auto,
@@ -70,11 +64,11 @@ const FRESH: Page =
 
 /// What happened.
 #[derive(Clone, Copy, Debug, Default)]
-struct Outcome {
+pub(super) struct Outcome {
     compute_ns: u64,
     elapsed_ns: u64,
     waited_ns: u64,
-    faults_home: u64,
+    pub(super) faults_home: u64,
     faults_fresh: u64,
     faults_staged: u64,
     faults_held: u64,
@@ -83,12 +77,13 @@ struct Outcome {
     pages_ahead: u64,
     pages_unused: u64,
     pages_out: u64,
-    faults_at_half: u64,
-    faults_at_double: u64,
+    pub(super) faults_at_half: u64,
+    pub(super) faults_at_double: u64,
 }
 
 impl Outcome {
-    fn slowdown(&self) -> f64 {
+    /// Run time over computing time.
+    pub(super) fn slowdown(&self) -> f64 {
         self.elapsed_ns as f64 / self.compute_ns as f64
     }
 }
@@ -112,7 +107,7 @@ struct Simulator {
 }
 
 /// Runs a program with a budget.
-fn run(program: &Program, budget_pages: u32, units: Units) -> Outcome {
+pub(super) fn run(program: &Program, budget_pages: u32, units: Units) -> Outcome {
     Simulator::run(program, budget_pages, units).seen
 }
 
@@ -249,7 +244,7 @@ impl Simulator {
 
     fn order(&mut self, fault: &Fault) -> Order {
         let room = self.room();
-        let largest = u8::try_from((self.budget / 2).max(1).ilog2()).unwrap();
+        let largest = (self.budget / 2).max(1).ilog2() as u8;
         let fixed = match self.units {
             Units::Auto | Units::AutoAlone => {
                 let pages = &self.pages;
@@ -267,7 +262,7 @@ impl Simulator {
             let entry = &mut self.pages[(fetch.first_page - BASE) as usize];
             entry.section_run = self.marked.swapped_in(entry.section_run);
         }
-        Order { fetch, ahead: Default::default(), held: [super::NO_PAGE; super::site::HELD], mark: 0, passing: false }
+        Order { fetch, ahead: Default::default(), held: [NO_PAGE; HELD], mark: 0, passing: false }
     }
 
     /// Maps those pages of `run` that are in state `from`.

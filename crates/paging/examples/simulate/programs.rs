@@ -1,7 +1,5 @@
 //! Programs, as the pages they touch. Arrays are scaled down, their proportions are not.
 
-use crate::policy::spread;
-
 /// What a program does next.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Step {
@@ -40,13 +38,22 @@ pub(super) fn all() -> Vec<Program> {
     ]
 }
 
-/// A sequence of numbers that look random.
-struct Random(u64);
+/// Those whose name contains `part`, in capitals or not.
+pub(super) fn named(part: &str) -> Vec<Program> {
+    let part = part.to_lowercase();
+    all().into_iter().filter(|program| program.name.to_lowercase().contains(&part)).collect()
+}
+
+/// A sequence of numbers that look random: 1, 2, 3, …, each with its bits spread as in splitmix64.
+pub(super) struct Random(pub(super) u64);
 
 impl Random {
-    fn below(&mut self, n: u32) -> u32 {
+    pub(super) fn below(&mut self, n: u32) -> u32 {
         self.0 = self.0.wrapping_add(1);
-        ((u128::from(spread(self.0)) * u128::from(n)) >> 64) as u32
+        let z = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((u128::from(z ^ (z >> 31)) * u128::from(n)) >> 64) as u32
     }
 }
 

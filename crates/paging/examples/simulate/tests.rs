@@ -1,0 +1,95 @@
+//! What the policy does on these programs, and how the command is read.
+
+use crate::simulator::{Units, run};
+use crate::{Wanted, programs};
+
+#[test]
+fn what_if_is_right_within_a_sixth_for_random_updates_and_for_sweeps_with_a_fixed_unit() {
+    for name in ["GUPS", "merge sort"] {
+        let programs = programs::all();
+        let program = programs.iter().find(|program| program.name == name).unwrap();
+        let budget = program.pages / 4;
+        let [half, now, double] = [budget / 2, budget, budget * 2].map(|budget| run(program, budget, Units::Fixed(2)));
+        let near = |said: u64, counted: u64| said.abs_diff(counted) <= counted / 6;
+        assert!(near(now.faults_at_half, half.faults_home), "{name}: {} and {half:?}", now.faults_at_half);
+        assert!(near(now.faults_at_double, double.faults_home), "{name}: {} and {double:?}", now.faults_at_double);
+    }
+}
+
+#[test]
+fn no_budget_makes_single_pages_better_than_what_sites_learn() {
+    for name in ["ADI, one site a sweep", "FFT 3-D", "sparse matrix"] {
+        let programs = programs::all();
+        let program = programs.iter().find(|program| program.name == name).unwrap();
+        for percent in [5, 25] {
+            let budget = program.pages * percent / 100;
+            let [auto, single] = [Units::Auto, Units::Fixed(0)].map(|units| run(program, budget, units).slowdown());
+            assert!(auto < single, "{name} at {percent} %: {auto} and {single}");
+        }
+    }
+}
+
+fn read(words: &[&str]) -> Result<Wanted, String> {
+    Wanted::read(words.iter().map(ToString::to_string).collect())
+}
+
+fn printed(wanted: &Wanted) -> String {
+    let mut out = Vec::new();
+    wanted.print(&mut out).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+#[test]
+fn without_arguments_all_programs_are_in_the_table_of_slowdowns() {
+    assert_eq!(read(&[]), Ok(Wanted::Slowdowns(String::new())));
+    assert_eq!(programs::named("").len(), programs::all().len());
+}
+
+#[test]
+fn a_part_of_its_name_is_enough_for_a_program() {
+    assert_eq!(read(&["himeno"]), Ok(Wanted::Slowdowns("himeno".into())));
+    assert_eq!(read(&["--foretell", "Himeno, one"]), Ok(Wanted::Foretold("Himeno, one".into())));
+    assert_eq!(programs::named("himeno").len(), 2);
+    assert_eq!(programs::named("Himeno, one").len(), 1);
+}
+
+#[test]
+fn an_option_stands_alone_or_on_either_side_of_the_program() {
+    assert_eq!(read(&["--foretell"]), Ok(Wanted::Foretold(String::new())));
+    assert_eq!(read(&["--foretell", "GUPS"]), read(&["GUPS", "--foretell"]));
+    assert_eq!(read(&["--time"]), Ok(Wanted::Time));
+}
+
+#[test]
+fn who_asks_for_help_gets_it_whatever_else_was_said() {
+    for words in [&["--help"][..], &["-h"], &["--time", "--help"], &["no such program", "-h"]] {
+        assert_eq!(read(words), Ok(Wanted::Help), "{words:?}");
+    }
+}
+
+#[test]
+fn what_the_command_does_not_know_it_refuses() {
+    for wrong in
+        [&["--unknown"][..], &["no such program"], &["GUPS", "FFT"], &["--time", "GUPS"], &["--time", "--foretell"]]
+    {
+        assert!(read(wrong).is_err(), "{wrong:?}");
+    }
+}
+
+#[test]
+fn help_names_every_program() {
+    let help = printed(&Wanted::Help);
+    for program in programs::all() {
+        assert!(help.contains(&format!("\n  {}\n", program.name)), "{}", program.name);
+    }
+}
+
+#[test]
+fn a_table_has_a_head_and_a_line_for_each_budget_as_wide_as_it() {
+    for (wanted, lines) in [(Wanted::Slowdowns("merge sort".into()), 4), (Wanted::Foretold("merge sort".into()), 4)] {
+        let table = printed(&wanted);
+        let mut widths = table.lines().map(|line| line.trim_end_matches("  <").len());
+        let head = widths.next().unwrap();
+        assert_eq!(widths.collect::<Vec<_>>(), vec![head; lines], "{table}");
+    }
+}
