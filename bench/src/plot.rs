@@ -122,17 +122,7 @@ fn frame(svg: &mut String, chart: &Chart, x_axis: &Axis, y_axis: &Axis) {
             x_axis.label(tick)
         );
     }
-    let _ = writeln!(
-        svg,
-        "<path d=\"M{LEFT} {TOP} V{bottom} H{right}\" fill=\"none\" stroke=\"#888888\"/>\n\
-         <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\" fill=\"#444444\">{}</text>\n\
-         <text transform=\"translate(16 {:.1}) rotate(-90)\" text-anchor=\"middle\" fill=\"#444444\">{}</text>",
-        f64::midpoint(LEFT, right),
-        HEIGHT - 12.0,
-        escaped(&chart.x_label),
-        f64::midpoint(TOP, bottom),
-        escaped(&chart.y_label)
-    );
+    axes(svg, [LEFT, TOP, right, bottom], HEIGHT, [&chart.x_label, &chart.y_label]);
 }
 
 fn line(svg: &mut String, series: &Series, style: &str, x_axis: &Axis, y_axis: &Axis) {
@@ -168,6 +158,21 @@ fn legend(svg: &mut String, series: &[Series]) {
         // Letters of this size are about 7 wide; what is a little off only moves the next name.
         x += 30.0 + 7.0 * series.name.chars().count() as f64 + 22.0;
     }
+}
+
+/// The two axes and what they are called.
+fn axes(svg: &mut String, [left, top, right, bottom]: [f64; 4], height: f64, [x_label, y_label]: [&str; 2]) {
+    let _ = writeln!(
+        svg,
+        "<path d=\"M{left} {top} V{bottom} H{right}\" fill=\"none\" stroke=\"#888888\"/>\n\
+         <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\" fill=\"#444444\">{}</text>\n\
+         <text transform=\"translate(16 {:.1}) rotate(-90)\" text-anchor=\"middle\" fill=\"#444444\">{}</text>",
+        f64::midpoint(left, right),
+        height - 12.0,
+        escaped(x_label),
+        f64::midpoint(top, bottom),
+        escaped(y_label)
+    );
 }
 
 fn escaped(text: &str) -> String {

@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 
-use super::{STYLES, WIDTH, WIDTHS, escaped, sheet};
+use super::{STYLES, WIDTH, WIDTHS, axes, escaped, sheet};
 
 /// One value.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -99,17 +99,7 @@ fn frame(svg: &mut String, chart: &Ratios, axis: &Axis) {
         let (x, y) = (column(chart, place).0, bottom + 18.0);
         let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y}\" text-anchor=\"middle\">{}</text>", escaped(name));
     }
-    let _ = writeln!(
-        svg,
-        "<path d=\"M{LEFT} {TOP} V{bottom} H{right}\" fill=\"none\" stroke=\"#888888\"/>\n\
-         <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\" fill=\"#444444\">{}</text>\n\
-         <text transform=\"translate(16 {:.1}) rotate(-90)\" text-anchor=\"middle\" fill=\"#444444\">{}</text>",
-        f64::midpoint(LEFT, right),
-        HEIGHT - 12.0,
-        escaped(&chart.x_label),
-        f64::midpoint(TOP, bottom),
-        escaped(&chart.y_label)
-    );
+    axes(svg, [LEFT, TOP, right, bottom], HEIGHT, [&chart.x_label, &chart.y_label]);
 }
 
 fn line(svg: &mut String, chart: &Ratios, points: &[Option<Point>], nth: usize, axis: &Axis) {

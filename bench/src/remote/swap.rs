@@ -9,10 +9,12 @@
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use quantities::Bytes;
+
+use crate::superpages::tools;
 
 /// Above any other swap area of the host: as long as ours is on, programs are swapped to it.
 const PRIORITY: &str = "32767";
@@ -46,8 +48,8 @@ impl Area {
     /// # Errors
     /// When this kernel has no zram, or we may not make one.
     pub fn zram(bytes: Bytes) -> Result<Area> {
-        let loaded =
-            !Path::new(ZRAM).exists() && succeed(Command::new("modprobe").args(["zram", "num_devices=0"])).is_ok();
+        let loaded = !Path::new(ZRAM).exists()
+            && tools::finished(Command::new("modprobe").args(["zram", "num_devices=0"])).is_ok();
         let add = format!("{ZRAM}/hot_add");
         let text = fs::read_to_string(&add).with_context(|| format!("cannot read {add}"))?;
         let number = text.trim().parse().with_context(|| format!("{add}: `{}` is not a number", text.trim()))?;
@@ -75,7 +77,7 @@ impl Area {
     }
 
     fn format(&self) -> Result<()> {
-        succeed(Command::new("mkswap").arg(&self.path))
+        tools::finished(Command::new("mkswap").arg(&self.path))
     }
 
     /// Turns it on.
@@ -83,7 +85,7 @@ impl Area {
     /// # Errors
     /// When the kernel refuses.
     pub fn on(&self) -> Result<On<'_>> {
-        succeed(Command::new("swapon").args(["--priority", PRIORITY]).arg(&self.path))?;
+        tools::finished(Command::new("swapon").args(["--priority", PRIORITY]).arg(&self.path))?;
         Ok(On(self))
     }
 
@@ -101,7 +103,7 @@ impl Area {
                 fs::write(&reset, "1").with_context(|| format!("cannot write 1 to {reset}"))?;
                 let remove = format!("{ZRAM}/hot_remove");
                 fs::write(&remove, number.to_string()).with_context(|| format!("cannot write {number} to {remove}"))?;
-                if loaded { succeed(Command::new("modprobe").args(["--remove", "zram"])) } else { Ok(()) }
+                if loaded { tools::finished(Command::new("modprobe").args(["--remove", "zram"])) } else { Ok(()) }
             }
         }
     }
@@ -118,7 +120,7 @@ impl Drop for Area {
 impl Drop for On<'_> {
     fn drop(&mut self) {
         let path = &self.0.path;
-        if let Err(error) = succeed(Command::new("swapoff").arg(path)) {
+        if let Err(error) = tools::finished(Command::new("swapoff").arg(path)) {
             eprintln!("masu-bench: {} is still on: {error:#}\n    swapoff {}", path.display(), path.display());
         }
     }
@@ -165,13 +167,6 @@ impl Swapped {
 /// By the text of `mm_stat`: the fifth number.
 fn memory_peak(mm_stat: &str) -> Option<Bytes> {
     mm_stat.split_whitespace().nth(4)?.parse().ok().map(Bytes)
-}
-
-fn succeed(command: &mut Command) -> Result<()> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start {name}"))?;
-    ensure!(output.status.success(), "{name} failed: {}", String::from_utf8_lossy(&output.stderr).trim());
-    Ok(())
 }
 
 #[cfg(test)]

@@ -70,7 +70,11 @@ pub fn build_go(folder: &Path, name: &str, files: &[(&str, &str)]) -> Result<Res
     Ok(Ok(program))
 }
 
-fn finished(command: &mut Command) -> Result<()> {
+/// Runs a command to its end.
+///
+/// # Errors
+/// When it cannot be started, or fails; with what it said.
+pub fn finished(command: &mut Command) -> Result<()> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start {name}"))?;
     ensure!(output.status.success(), "{name} failed: {}", String::from_utf8_lossy(&output.stderr).trim());
