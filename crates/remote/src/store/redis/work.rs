@@ -44,6 +44,17 @@ impl Asking {
 /// Pages of a block, by field: what to write, or where to read to.
 type Pages<P> = (Block, Vec<(usize, P)>);
 
+/// Pages of a run go to their blocks; a block that follows itself is one.
+fn sort_in<P>(blocks: &mut Vec<Pages<P>>, span: Span, mut pages: impl Iterator<Item = P>) {
+    for part in blocks::cut(span) {
+        let fields = part.fields.zip(&mut pages);
+        match blocks.last_mut() {
+            Some((block, known)) if *block == part.block => known.extend(fields),
+            _ => blocks.push((part.block, fields.collect())),
+        }
+    }
+}
+
 /// Writes pages, and gives their block a new lease.
 pub struct Puts<'a> {
     blocks: Vec<Pages<&'a [u8]>>,
@@ -55,14 +66,7 @@ impl<'a> Puts<'a> {
     pub fn new(runs: &[PutRun<'a>], ttl_seconds: String) -> Puts<'a> {
         let mut puts = Puts { blocks: Vec::new(), ttl_seconds };
         for run in runs {
-            let mut pages = run.bytes.chunks_exact(PAGE_BYTES);
-            for part in blocks::cut(run.span()) {
-                let fields = part.fields.zip(&mut pages);
-                match puts.blocks.last_mut() {
-                    Some((block, known)) if *block == part.block => known.extend(fields),
-                    _ => puts.blocks.push((part.block, fields.collect())),
-                }
-            }
+            sort_in(&mut puts.blocks, run.span(), run.bytes.chunks_exact(PAGE_BYTES));
         }
         puts
     }
@@ -122,14 +126,7 @@ impl<'a> Gets<'a> {
         let mut gets = Gets { blocks: Vec::new(), lost: None };
         for run in runs {
             let span = run.span();
-            let mut places = run.bytes.chunks_exact_mut(PAGE_BYTES);
-            for part in blocks::cut(span) {
-                let fields = part.fields.zip(&mut places);
-                match gets.blocks.last_mut() {
-                    Some((block, known)) if *block == part.block => known.extend(fields),
-                    _ => gets.blocks.push((part.block, fields.collect())),
-                }
-            }
+            sort_in(&mut gets.blocks, span, run.bytes.chunks_exact_mut(PAGE_BYTES));
         }
         gets
     }
