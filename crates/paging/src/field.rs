@@ -16,55 +16,47 @@ pub enum Counter {
     /// masu says: frames that this program may have.
     BudgetFrames = 0,
     /// masu says: the part of its memory that a program may have, in parts of 65,536; zero when the budget is a number.
-    BudgetShare = 2,
+    BudgetShare = 1,
     /// Pages in the program.
-    ResidentPages = 3,
+    ResidentPages = 2,
     /// The most frames that were in use at a time.
-    PeakFrames = 4,
+    PeakFrames = 3,
     /// Touches of pages that nobody had touched.
-    FaultsFirst = 5,
+    FaultsFirst = 4,
     /// Touches of pages that were in the staging.
-    FaultsStaged = 6,
+    FaultsStaged = 5,
     /// Touches of pages that were home.
-    FaultsHome = 7,
+    FaultsHome = 6,
     /// Pages that came from the store.
-    PagesIn = 8,
+    PagesIn = 7,
     /// Pages that went to the store.
-    PagesOut = 9,
+    PagesOut = 8,
     /// Where units are looked for that no queue knows.
-    Hand = 10,
+    Hand = 9,
     /// Time that threads waited for pages, in ticks of the time stamp counter.
-    StallTicks = 13,
-    /// System calls that were looked at.
-    Calls = 14,
-    /// Of these, such as touched paged memory.
-    CallsPaged = 15,
+    StallTicks = 10,
     /// Pages that are in the store alone.
-    HomePages = 18,
+    HomePages = 11,
     /// forks that were refused, because not all was in memory.
-    ForksRefused = 19,
+    ForksRefused = 12,
     /// Calls that were refused.
-    CallsRefused = 20,
+    CallsRefused = 13,
     /// Mappings that the kernel did not let be paged.
-    NotRegistered = 21,
+    NotRegistered = 14,
     /// Pages that were touched and are somewhere.
-    TouchedPages = 22,
+    TouchedPages = 15,
     /// The most that there were.
-    TouchedPagesPeak = 23,
+    TouchedPagesPeak = 16,
     /// Ticks and nanoseconds at the same moment, early and late: what a tick is.
-    EarlyTicks = 24,
+    EarlyTicks = 17,
     /// See [`Counter::EarlyTicks`].
-    EarlyNs = 25,
+    EarlyNs = 18,
     /// See [`Counter::EarlyTicks`].
-    LateTicks = 26,
+    LateTicks = 19,
     /// See [`Counter::EarlyTicks`].
-    LateNs = 27,
+    LateNs = 20,
     /// Frames that were taken beyond the budget, because all others were pinned.
-    FramesBeyond = 28,
-    /// Bytes of memory that are paged now.
-    PagedBytes = 16,
-    /// The most that there were.
-    PagedBytesPeak = 17,
+    FramesBeyond = 21,
 }
 
 /// Pages of a chunk, bytes of a page and of the largest unit, as sizes of memory.

@@ -58,8 +58,6 @@ pub enum Sections {
 pub struct Ready {
     /// The step that failed; `None` when all is well.
     pub failed: Option<(Step, u32)>,
-    /// Whether the kernel moves frames, or they are copied.
-    pub moves: bool,
 }
 
 /// What the library does at the start.
@@ -126,17 +124,17 @@ impl Ready {
     /// As it is sent.
     pub fn message(self) -> Message {
         let (step, errno) = self.failed.map_or((0, 0), |(step, errno)| (step as u64, errno.into()));
-        [MAGIC, step, errno, u64::from(self.moves), 0, 0, 0, 0]
+        [MAGIC, step, errno, 0, 0, 0, 0, 0]
     }
 
     /// As it came; `None` if it is none.
     pub fn of(message: &Message) -> Option<Ready> {
-        let [magic, step, errno, moves, ..] = *message;
+        let [magic, step, errno, ..] = *message;
         let failed = match step {
             0 => None,
             step => Some((Step::ALL.into_iter().find(|of| *of as u64 == step)?, u32::try_from(errno).ok()?)),
         };
-        (magic == MAGIC).then_some(Ready { failed, moves: moves != 0 })
+        (magic == MAGIC).then_some(Ready { failed })
     }
 }
 
@@ -155,7 +153,7 @@ mod tests {
             let hello = Hello { process: words[0] };
             prop_assert_eq!(Hello::of(&hello.message()), Some(hello));
             for step in Step::ALL {
-                let ready = Ready { failed: Some((step, words[1])), moves: words[2].is_multiple_of(2) };
+                let ready = Ready { failed: Some((step, words[1])) };
                 prop_assert_eq!(Ready::of(&ready.message()), Some(ready));
             }
         }

@@ -158,7 +158,9 @@ impl Pager<'_> {
 
     fn set(&self, page: Page, entry: Entry) {
         let Some(word) = self.entries.get(page.0 as usize) else { return };
-        let before = Entry(word.swap(entry.0, Relaxed)).place();
+        // Whoever sets it holds the lock, so that nothing comes between.
+        let before = Entry(word.load(Relaxed)).place();
+        word.store(entry.0, Relaxed);
         match (before == Place::Home, entry.place() == Place::Home) {
             (false, true) => self.counters.add(Counter::HomePages, 1),
             (true, false) => self.counters.sub(Counter::HomePages, 1),

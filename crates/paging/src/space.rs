@@ -59,6 +59,14 @@ impl<'a> Space<'a> {
         self.word(address).is_some_and(|word| word.load(Relaxed) != 0)
     }
 
+    /// Whether something in a range is paged. It may reach beyond all memory.
+    pub fn some_may_be_paged(&self, start: u64, bytes: u64) -> bool {
+        let chunk = |address: u64| usize::try_from(address >> CHUNK_SHIFT).unwrap_or(usize::MAX).min(DIRECTORY_WORDS);
+        let end = chunk(start.saturating_add(bytes.saturating_sub(1))).saturating_add(1).min(self.directory.len());
+        let words = self.directory.get(chunk(start)..end).unwrap_or_default();
+        bytes > 0 && words.iter().any(|word| word.load(Relaxed) != 0)
+    }
+
     /// Whether addresses up to here can be paged.
     pub const fn reaches(&self, end: u64) -> bool {
         end <= 1 << 47
@@ -160,6 +168,17 @@ mod tests {
         assert_eq!(space.page_at_last(far + 4096), Some(page.plus(1)));
         let third = space.page_at_last(near + (40 << 20));
         assert!(third.is_some() && space.page_at_last(near + (64 << 20)).is_none(), "numbers run out");
+    }
+
+    #[test]
+    fn a_range_is_paged_if_one_of_its_chunks_is_however_far_it_reaches() {
+        let (directory, bases) = words();
+        let space = Space::new(&directory, &bases);
+        space.mark(64 << 20, 4096);
+        assert!(space.some_may_be_paged(0x1000, 64 << 20) && !space.some_may_be_paged(0x1000, (64 << 20) - 0x1000));
+        assert!(space.some_may_be_paged(95 << 20, 1) && !space.some_may_be_paged(96 << 20, u64::MAX));
+        assert!(space.some_may_be_paged(0x1000, u64::MAX) && !space.some_may_be_paged(64 << 20, 0));
+        assert!(!space.some_may_be_paged(u64::MAX - 1, u64::MAX));
     }
 
     #[test]

@@ -153,6 +153,8 @@ enum Step {
     Hold { page: u64 },
     LetGo,
     AllHome { page: u64, pages: u64 },
+    Move { from: u64, to: u64, pages: u64 },
+    Unstage,
     Unit { log2: u8 },
     Sections { sections: Sections },
     Section { begins: bool, section: u32 },
@@ -181,6 +183,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => page().prop_map(|page| Step::Hold { page }),
         1 => Just(Step::LetGo),
         1 => (page(), pages()).prop_map(|(page, pages)| Step::AllHome { page, pages }),
+        2 => (page(), page(), pages()).prop_map(|(from, to, pages)| Step::Move { from, to, pages }),
+        1 => Just(Step::Unstage),
         2 => (0..9_u8).prop_map(|log2| Step::Unit { log2 }),
         1 => (0..3_usize).prop_map(|number| Step::Sections { sections: WAYS[number] }),
         1 => (any::<bool>(), 0..4_u32).prop_map(|(begins, section)| Step::Section { begins, section }),
@@ -231,6 +235,42 @@ impl World<'_> {
             self.expected.remove(&page);
         }
         self.pinned.retain(|pinned| !(page..page + pages).contains(pinned));
+    }
+
+    /// mremap(2) to a place of its own, as the library does it.
+    fn move_to(&mut self, from: u64, to: u64, pages: u64) -> Result<(), TestCaseError> {
+        let pages = pages.min(PAGES - from).min(PAGES - to);
+        let apart = from + pages <= to || to + pages <= from;
+        let touched = |page: &u64| (from..from + pages).contains(page) || (to..to + pages).contains(page);
+        if !apart || self.pinned.iter().any(touched) {
+            return Ok(());
+        }
+        self.forget(to, pages);
+        let (start, bytes) = (address(from), pages * PAGE_BYTES);
+        self.pager.staged_home(&mut self.model, &mut self.units, start, bytes).map_err(TestCaseError::fail)?;
+        for page in 0..pages {
+            let (old, new) = (address(from + page), address(to + page));
+            if let Some(content) = self.model.program.remove(&old) {
+                self.model.program.insert(new, content);
+            }
+            self.model.mapped.remove(&new);
+            if self.model.mapped.remove(&old) {
+                self.model.mapped.insert(new);
+            }
+            self.model.held.remove(&old);
+            if let Some(content) = self.expected.remove(&(from + page)) {
+                self.expected.insert(to + page, content);
+            }
+        }
+        let store = &mut self.model.store;
+        let copy = |old: Page, new: Page| {
+            if let Some(content) = store.get(&old.0).copied() {
+                store.insert(new.0, content);
+            }
+        };
+        prop_assert!(self.pager.relocate(&mut self.units, start, address(to), bytes, copy));
+        self.pager.forget(start, bytes);
+        Ok(())
     }
 
     fn consistent(&self, shrunk_from: u64) -> Result<(), TestCaseError> {
@@ -310,6 +350,11 @@ proptest! {
                 Step::AllHome { page, pages } => {
                     let range = (address(page), pages.min(PAGES - page) * PAGE_BYTES);
                     world.pager.all_home(&mut world.model, &mut world.units, range.0, range.1).map_err(TestCaseError::fail)?;
+                }
+                Step::Move { from, to, pages } => world.move_to(from, to, pages)?,
+                Step::Unstage => {
+                    world.pager.unstage_all(&mut world.model, &mut world.units);
+                    prop_assert!(!world.pager.ring.holds_pages(), "what a fork needs is not all there");
                 }
                 Step::Unit { log2 } => world.units.fixed_log2 = log2,
                 Step::Sections { sections } => world.units.sections = sections,

@@ -36,6 +36,10 @@ pub struct Counted {
     pub forks_refused: u64,
     /// Calls that cannot be made in a paged program.
     pub calls_refused: u64,
+    /// Mappings that the kernel did not let be paged.
+    pub not_paged: u64,
+    /// Frames beyond the budget, since all others were held fast.
+    pub frames_beyond: u64,
     /// The instructions that faulted most.
     pub sites: Vec<Site>,
     /// Touches of what was in the store alone, as they would be with half of the memory, and with double.
@@ -71,6 +75,8 @@ impl Counted {
             bytes_out: pages(Counter::PagesOut),
             forks_refused: get(Counter::ForksRefused),
             calls_refused: get(Counter::CallsRefused),
+            not_paged: get(Counter::NotRegistered),
+            frames_beyond: get(Counter::FramesBeyond),
             sites: sites::of(learned, mappings),
             faults_at_half: learned.what_if.at_half(),
             faults_at_double: learned.what_if.at_double(),
@@ -139,6 +145,16 @@ impl Report {
         let faults_staged = count(|program| program.faults_staged);
         let faults_first = count(|program| program.faults_first);
         let mut notes = Vec::new();
+        let not_paged = count(|program| program.not_paged);
+        if not_paged > 0 {
+            notes.push(format!(
+                "{not_paged} mappings are not paged, for the kernel did not register them: they come on top"
+            ));
+        }
+        let beyond = count(|program| program.frames_beyond);
+        if beyond > 0 {
+            notes.push(format!("{beyond} times a page came beyond local memory, since system calls held all of it"));
+        }
         let mut sites: Vec<Site> = programs.iter().flat_map(|program| program.sites.iter().cloned()).collect();
         sites.sort_by_key(|site| std::cmp::Reverse(site.faults));
         sites.truncate(sites::MOST);

@@ -102,10 +102,12 @@ pub unsafe extern "C" fn on_call(signal: c_int, info: *mut libc::siginfo_t, cont
     let mut context = Context(context.cast());
     // SAFETY: this is a handler of the library's, and it is not interrupted by itself: its own calls are not caught.
     let thread = unsafe { Thread::here() };
-    program.pager.counters.add(Counter::Calls, 1);
     memory::unpin(thread);
     if i64::from(context.get(libc::REG_RAX) as u32) == libc::SYS_set_robust_list {
         thread.robust = context.get(libc::REG_RDI);
+    }
+    if !matches!(i64::from(context.get(libc::REG_RAX) as u32), libc::SYS_execve | libc::SYS_execveat) {
+        thread.exec_tries = 0;
     }
     thread.begin();
     dispatch(program, thread, &mut context);
@@ -149,7 +151,7 @@ fn dispatch(program: &'static Program, thread: &mut Thread, context: &mut Contex
                 unsafe { crate::kernel::make(libc::SYS_exit, made.arguments) };
             }
             libc::SYS_exit_group => process::pass(thread, context),
-            libc::SYS_execve | libc::SYS_execveat => plain(program, thread, context, made),
+            libc::SYS_execve | libc::SYS_execveat => process::execute(program, thread, context, made),
             _ => process::make(program, thread, context, made),
         },
     }

@@ -9,7 +9,7 @@ use crate::frames::Frames;
 use crate::kernel;
 use crate::program::{LOCK, Program, is_paged, program};
 use crate::signals;
-use crate::thread::Thread;
+use crate::thread::Repeated;
 
 /// The bit of a page fault's error code that says that it was a write.
 const WRITE: i64 = 2;
@@ -33,16 +33,11 @@ pub unsafe extern "C" fn on_bus(signal: c_int, info: *mut libc::siginfo_t, conte
             write: registers[libc::REG_ERR as usize] & WRITE != 0,
             site: registers[libc::REG_RIP as usize] as u64,
         };
-        // SAFETY: this is a handler of the library's.
-        let thread = unsafe { Thread::here() };
         let served = serve(program, touch);
-        if served == Some(Served::Already) && thread.stuck.0 == address {
-            thread.stuck.1 += 1;
-            if thread.stuck.1 > PATIENCE {
-                kernel::give_up(&["a page that should be there is not; the program is ended before it goes wrong"]);
-            }
-        } else {
-            thread.stuck = (address, 0);
+        // SAFETY: this is a handler of the library's.
+        let times = unsafe { Repeated::here() }.again(address, served == Some(Served::Already));
+        if times > PATIENCE {
+            kernel::give_up(&["a page that should be there is not; the program is ended before it goes wrong"]);
         }
         if served.is_some() {
             let now = kernel::ticks();

@@ -149,11 +149,8 @@ impl Machine for Frames {
         let (done, why) = in_pieces(count, |done, bytes| {
             // SAFETY: the slots are ours, and are said to be empty after this; frames that were copied are given back.
             unsafe {
-                let (moved, why) = match self.program.moves {
-                    true => self.program.uffd.move_frames(address + done, from + done, bytes),
-                    false => (0, EINVAL),
-                };
-                if moved > 0 || why != EINVAL || (self.program.moves && bytes > PAGE_BYTES) {
+                let (moved, why) = self.program.uffd.move_frames(address + done, from + done, bytes);
+                if moved > 0 || why != EINVAL || bytes > PAGE_BYTES {
                     return (moved, why);
                 }
                 // Memory that the program may only read.
@@ -173,7 +170,7 @@ impl Machine for Frames {
         let (done, _) = in_pieces(count, |done, bytes| {
             // SAFETY: what the program touches there faults, and waits for the lock that is held.
             let out = || unsafe { self.program.uffd.move_frames(to + done, address + done, bytes) };
-            let (mut moved, mut why) = if self.program.moves { out() } else { (0, EINVAL) };
+            let (mut moved, mut why) = out();
             if moved == 0 && why == EBUSY {
                 // A fork has shared it, and the kernel moves only what is one program's own: as it is after a write.
                 // SAFETY: changes no content.

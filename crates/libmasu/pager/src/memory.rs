@@ -1,5 +1,6 @@
 //! The program's memory: bringing what a call touches, and calls that change what is mapped.
 
+use core::cell::Cell;
 use core::sync::atomic::Ordering::Relaxed;
 
 use paging::PAGE_BYTES;
@@ -28,16 +29,7 @@ pub fn most_pinned(program: &Program) -> u64 {
 
 /// Whether some of this memory may be paged.
 pub fn touches(program: &Program, start: u64, bytes: u64) -> bool {
-    // A chunk is 32 MiB.
-    let end = start.saturating_add(bytes);
-    let mut address = start;
-    while address < end {
-        if program.pager.space.may_be_paged(address) {
-            return true;
-        }
-        address = address.saturating_add(32 << 20);
-    }
-    program.pager.space.may_be_paged(end.saturating_sub(1))
+    program.pager.space.some_may_be_paged(start, bytes)
 }
 
 /// Brings and pins what the call touches.
@@ -48,15 +40,13 @@ pub fn bring(program: &'static Program, thread: &mut Thread, made: Call) {
 /// The same, but at most so many pages.
 pub fn bring_up_to(program: &'static Program, thread: &mut Thread, made: Call, most: u64) {
     let mut left = most;
-    let mut paged = false;
-    calls::buffers(made, &Own(program), &mut |buffer: Buffer| {
+    calls::buffers(made, &Own::new(program), &mut |buffer: Buffer| {
         if touches(program, buffer.start, buffer.bytes) {
-            paged = true;
             pin(program, buffer, left, |start, pages| {
                 if buffer.until == Until::Replaced {
                     thread.keep(start, pages);
-                } else if thread.remember(start, pages) {
-                    left -= pages.min(left);
+                } else if let Some(more) = thread.remember(start, pages, |page| program.pager.unpin(page)) {
+                    left -= more.min(left);
                 } else {
                     // More pieces than there is place for: they are there, only not pinned.
                     take_off(program, start, pages);
@@ -64,9 +54,22 @@ pub fn bring_up_to(program: &'static Program, thread: &mut Thread, made: Call, m
             });
         }
     });
-    if paged {
-        program.pager.counters.add(Counter::CallsPaged, 1);
-    }
+}
+
+/// Brings all that exec is given, and pins what it can of it.
+pub fn bring_arguments(program: &'static Program, thread: &mut Thread, made: Call) {
+    let mut left = 4 * most_pinned(program);
+    calls::buffers(made, &Own::new(program), &mut |buffer: Buffer| {
+        if touches(program, buffer.start, buffer.bytes) {
+            pin(program, buffer, u64::MAX, |start, pages| {
+                let more = (pages <= left).then(|| thread.remember(start, pages, |page| program.pager.unpin(page)));
+                match more.flatten() {
+                    Some(more) => left -= more,
+                    None => take_off(program, start, pages),
+                }
+            });
+        }
+    });
 }
 
 /// Brings and pins the mutexes that the kernel marks when the thread ends.
@@ -75,10 +78,10 @@ pub fn bring_robust(program: &'static Program, thread: &mut Thread) {
         return;
     }
     let (most, head) = (most_pinned(program), thread.robust);
-    calls::robust_list(head, &Own(program), &mut |buffer: Buffer| {
+    calls::robust_list(head, &Own::new(program), &mut |buffer: Buffer| {
         if touches(program, buffer.start, buffer.bytes) {
             pin(program, buffer, most, |start, pages| {
-                if !thread.remember(start, pages) {
+                if thread.remember(start, pages, |page| program.pager.unpin(page)).is_none() {
                     take_off(program, start, pages);
                 }
             });
@@ -86,12 +89,17 @@ pub fn bring_robust(program: &'static Program, thread: &mut Thread) {
     });
 }
 
+/// So many pages of a buffer in a row that are none of ours.
+const IN_VAIN: u32 = 1024;
+
 /// Brings a buffer's pages and pins at most so many. Calls `run` with those that were pinned, in runs, with the lock held.
 fn pin(program: &'static Program, buffer: Buffer, most: u64, mut run: impl FnMut(u64, u64)) {
     let (start, end) = (page_down(buffer.start), page_up(buffer.start.saturating_add(buffer.bytes)));
     let held = LOCK.hold();
     let (mut address, mut pinned, mut from) = (start, 0, start);
-    while address < end && pinned < most {
+    // Programs may name more than they have ("as much as comes"): what lies behind their memory is not looked for for long.
+    let mut in_vain = 0;
+    while address < end && pinned < most && in_vain < IN_VAIN {
         let mut done = program.pager.pin(address);
         if !done && program.pager.space.may_be_paged(address) {
             let mut frames = Frames::new(program);
@@ -102,8 +110,9 @@ fn pin(program: &'static Program, buffer: Buffer, most: u64, mut run: impl FnMut
             }
         }
         if done {
-            pinned += 1;
+            (pinned, in_vain) = (pinned + 1, 0);
         } else {
+            in_vain += 1;
             if from < address {
                 run(from, (address - from) / PAGE_BYTES);
             }
@@ -144,16 +153,41 @@ fn take_off(program: &Program, start: u64, pages: u64) {
     (0..pages).for_each(|page| program.pager.unpin(start + page * PAGE_BYTES));
 }
 
-/// The program's memory as `calls` reads it.
-struct Own(&'static Program);
+/// So much of the program's memory is read at a time: strings are looked through for their end.
+const BLOCK_BYTES: u64 = 256;
+
+/// The program's memory as `calls` reads it, for one call.
+struct Own {
+    program: &'static Program,
+    /// Where the block lies that was read last, and what it holds.
+    block: Cell<(u64, [u64; BLOCK_BYTES as usize / 8])>,
+}
+
+impl Own {
+    const fn new(program: &'static Program) -> Own {
+        Own { program, block: Cell::new((u64::MAX, [0; BLOCK_BYTES as usize / 8])) }
+    }
+}
 
 impl calls::Memory for Own {
     fn word(&self, address: u64) -> Option<u64> {
-        read_word(address)
+        let (start, at) = (address & !(BLOCK_BYTES - 1), (address % BLOCK_BYTES) as usize);
+        if !at.is_multiple_of(8) {
+            return read_word(address);
+        }
+        let (known, mut words) = self.block.get();
+        if known != start {
+            let ours = words.as_mut_ptr().expose_provenance() as u64;
+            if !through_the_kernel(libc::SYS_process_vm_readv, ours, start, BLOCK_BYTES) {
+                return None;
+            }
+            self.block.set((start, words));
+        }
+        words.get(at / 8).copied()
     }
 
     fn is_own_process(&self, pid: u32) -> bool {
-        pid == 0 || pid == self.0.process.load(Relaxed)
+        pid == 0 || pid == self.program.process.load(Relaxed)
     }
 }
 
@@ -208,16 +242,18 @@ pub fn page(program: &Program, start: u64, bytes: u64) {
         program.pager.counters.add(Counter::NotRegistered, 1);
         return;
     }
+    // Should something have vanished here unseen, it is not to come back.
+    program.pager.forget(start, bytes);
+    register(program, start, bytes);
+}
+
+/// What lies here is paged from now on, and stays one mapping.
+fn register(program: &Program, start: u64, bytes: u64) {
     // The kernel gives huge pages of its own accord where nothing is registered yet.
     // SAFETY: advice that changes no content.
     unsafe { call!(libc::SYS_madvise, start, bytes, libc::MADV_NOHUGEPAGE) };
-    // Should something have vanished here unseen, it is not to come back.
-    program.pager.forget(start, bytes);
     if program.uffd.register(start, bytes) {
         program.pager.space.mark(start, bytes);
-        program.pager.counters.add(Counter::PagedBytes, bytes);
-        let now = program.pager.counters.get(Counter::PagedBytes);
-        program.pager.counters.raise(Counter::PagedBytesPeak, now);
     } else {
         program.pager.counters.add(Counter::NotRegistered, 1);
     }
@@ -237,7 +273,7 @@ pub fn make(program: &'static Program, made: Call) -> Option<i64> {
             let _held = LOCK.hold();
             let answer = as_it_stands(made);
             if !failed(answer) {
-                forget(program, first, page_up(second));
+                program.pager.forget(first, page_up(second));
             }
             Some(answer)
         }
@@ -270,13 +306,6 @@ fn as_it_stands(made: Call) -> i64 {
     unsafe { kernel::make(made.number.into(), made.arguments) }
 }
 
-/// The pager forgets what it knows of memory that is gone, and what is gone is not paged.
-fn forget(program: &Program, start: u64, bytes: u64) {
-    program.pager.forget(start, bytes);
-    let paged = program.pager.counters.get(Counter::PagedBytes);
-    program.pager.counters.set(Counter::PagedBytes, paged.saturating_sub(bytes));
-}
-
 fn map(program: &'static Program, made: Call) -> Option<i64> {
     let [start, bytes, protection, flags, ..] = made.arguments;
     let (protection, flags) = (protection as i32, flags as i32);
@@ -299,7 +328,7 @@ fn map(program: &'static Program, made: Call) -> Option<i64> {
     if !failed(answer) {
         let (start, bytes) = (answer as u64, page_up(bytes));
         if replaces {
-            forget(program, start, bytes);
+            program.pager.forget(start, bytes);
         }
         if paged {
             page(program, start, bytes);
@@ -343,7 +372,11 @@ fn advise(program: &'static Program, made: Call, start: u64, bytes: u64, advice:
         _ if empties(advice) => {
             let mut made = made;
             if advice == libc::MADV_FREE {
-                // The kernel may keep what it was told to free, or not; here it never does.
+                // The kernel may keep what it was told to free, or not; here it never does. It says which memory it takes.
+                let answer = as_it_stands(made);
+                if failed(answer) {
+                    return answer;
+                }
                 made.arguments[2] = libc::MADV_DONTNEED as u64;
             }
             let answer = as_it_stands(made);
@@ -373,8 +406,9 @@ fn advise(program: &'static Program, made: Call, start: u64, bytes: u64, advice:
         | libc::MADV_SEQUENTIAL
         | libc::MADV_WILLNEED
         | libc::MADV_COLD
-        | libc::MADV_PAGEOUT => 0,
-        POPULATE_READ | POPULATE_WRITE => 0,
+        | libc::MADV_PAGEOUT
+        | POPULATE_READ
+        | POPULATE_WRITE => 0,
         libc::MADV_COLLAPSE => -i64::from(libc::EINVAL),
         _ => as_it_stands(made),
     }
@@ -392,7 +426,7 @@ fn move_heap_end(program: &'static Program, asked: u64) -> i64 {
     if before != 0 && end > old_end {
         page(program, old_end, end - old_end);
     } else if end < old_end {
-        forget(program, end, old_end - end);
+        program.pager.forget(end, old_end - end);
     }
     answer
 }
@@ -414,11 +448,11 @@ fn remap(program: &'static Program, made: Call) -> i64 {
         let here = unsafe { call!(libc::SYS_mremap, old, old_bytes, new_bytes, 0) };
         if !failed(here) {
             if new_bytes < old_bytes {
-                forget(program, old + new_bytes, old_bytes - new_bytes);
+                program.pager.forget(old + new_bytes, old_bytes - new_bytes);
             } else if new_bytes > old_bytes && program.pager.space.may_be_paged(old) {
-                page(program, old + old_bytes, new_bytes - old_bytes);
+                program.pager.forget(old + old_bytes, new_bytes - old_bytes);
                 // What was too small to be paged is so from now on, or the kernel would see two mappings.
-                let _ = program.uffd.register(old, new_bytes);
+                register(program, old, new_bytes);
             }
             return here;
         }
@@ -434,23 +468,40 @@ fn remap(program: &'static Program, made: Call) -> i64 {
     }
     let mut made = made;
     made.arguments[4] = place;
+    // The kernel takes what it moves out of the userfaultfd, and with it whatever it joins it to at its new place: memory of
+    // others, whose missing pages would read as zeros from then on. So until it is registered again it must look unlike all
+    // that is paged. How memory will be read is advice that the kernel never hears of paged memory, and does not heed.
+    let is_paged = touches(program, old, old_bytes);
+    // SAFETY: advice that changes no content.
+    let advised = |start: u64, bytes: u64, advice: i32| unsafe { call!(libc::SYS_madvise, start, bytes, advice) };
+    let apart = if is_paged { advised(old, old_bytes, libc::MADV_RANDOM) } else { 0 };
+    if failed(apart) {
+        advised(old, old_bytes, libc::MADV_NORMAL);
+        // SAFETY: changes nothing, and says whether there is a hole.
+        let has_hole = failed(unsafe { call!(libc::SYS_msync, old, old_bytes, libc::MS_ASYNC) });
+        return if has_hole { -i64::from(libc::EFAULT) } else { apart };
+    }
     let answer = as_it_stands(made);
     if failed(answer) {
+        if is_paged {
+            advised(old, old_bytes, libc::MADV_NORMAL);
+        }
         return answer;
     }
     let new = answer as u64;
     if fixed {
-        forget(program, new, new_bytes);
+        program.pager.forget(new, new_bytes);
     }
-    if touches(program, old, old_bytes) {
+    if is_paged {
         page(program, new, new_bytes);
+        advised(new, new_bytes, libc::MADV_NORMAL);
         let copy = |from, to| frames.copy_home(from, to);
         if !program.pager.relocate(&mut program.units(&held), old, new, kept, copy) {
             kernel::give_up(&[
                 "the program has used up all numbers for pages; it is ended, since its memory cannot be kept",
             ]);
         }
-        forget(program, old, old_bytes);
+        program.pager.forget(old, old_bytes);
     }
     answer
 }

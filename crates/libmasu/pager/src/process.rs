@@ -10,13 +10,13 @@
 use core::arch::global_asm;
 use core::sync::atomic::Ordering::Relaxed;
 
-use paging::calls::Call;
+use paging::calls::{Call, number};
 use paging::field::Counter;
 
 use crate::caught::{Context, SELECTOR};
 use crate::frames::Frames;
 use crate::kernel::call;
-use crate::program::{LOCK, PAGED, Program};
+use crate::program::{LOCK, PAGED, Program, program};
 use crate::thread::{self, Thread};
 use crate::{DISPATCH, kernel, memory};
 
@@ -36,6 +36,27 @@ global_asm!(
     "mov qword ptr [rsp + 8], 0",
     "ret 136",
     ".cfi_endproc",
+    // exec: when the kernel says EFAULT (14), the program makes its call anew. See `execute`.
+    ".macro masu_exec name, number",
+    ".globl \\name",
+    ".hidden \\name",
+    ".p2align 4",
+    "\\name:",
+    ".cfi_startproc",
+    ".cfi_def_cfa rsp, 144",
+    ".cfi_offset rip, -144",
+    "syscall",
+    "cmp rax, -14",
+    "mov qword ptr [rsp + 8], 0",
+    "jne 5f",
+    "sub qword ptr [rsp], 2",
+    "mov eax, \\number",
+    "5:",
+    "ret 136",
+    ".cfi_endproc",
+    ".endm",
+    "masu_exec masu_execve, 59",
+    "masu_exec masu_execveat, 322",
     // With another first argument than the program's, which it gets back.
     ".globl masu_clone",
     ".hidden masu_clone",
@@ -135,6 +156,8 @@ global_asm!(
 
 unsafe extern "C" {
     fn masu_pass();
+    fn masu_execve();
+    fn masu_execveat();
     fn masu_clone();
     fn masu_vfork(context: *mut libc::ucontext_t, stack: u64, number: u64, first: u64) -> i64;
 }
@@ -146,6 +169,22 @@ const BELOW: u64 = 144;
 pub fn pass(thread: &mut Thread, context: &mut Context) {
     let stamp = thread.passed_on(context.get(libc::REG_RSP) - BELOW + 8);
     leave_by(context, masu_pass as *const (), stamp);
+}
+
+/// So often is an exec made anew whose arguments went away again before the kernel had them all.
+const EXEC_TRIES: u32 = 200;
+
+/// execve and execveat. There may be more arguments than can be pinned, and another thread may push them out between their
+/// coming and the call. The kernel says so before anything has happened: then they are brought again.
+pub fn execute(program: &'static Program, thread: &mut Thread, context: &mut Context, made: Call) {
+    memory::bring_arguments(program, thread, made);
+    thread.exec_tries += 1;
+    if thread.exec_tries > EXEC_TRIES {
+        return pass(thread, context);
+    }
+    let stub = if made.number == number::EXECVE { masu_execve } else { masu_execveat };
+    let stamp = thread.passed_on(context.get(libc::REG_RSP) - BELOW + 8);
+    leave_by(context, stub as *const (), stamp);
 }
 
 fn leave_by(context: &mut Context, stub: *const (), word: u64) {
@@ -275,6 +314,18 @@ fn vfork(context: &mut Context) {
     };
     memory::unpin(pins);
     context.answer(answer);
+}
+
+/// Whether this is the child of a vfork, which has its parent's memory, and the parent is no more.
+pub fn is_left_behind() -> bool {
+    let Some(program) = program() else { return false };
+    let process = program.process.load(Relaxed);
+    // SAFETY: these ask.
+    unsafe {
+        call!(libc::SYS_getpid) != i64::from(process)
+            && call!(libc::SYS_getppid) != i64::from(process)
+            && call!(libc::SYS_kill, process, 0) == -i64::from(libc::ESRCH)
+    }
 }
 
 /// A child with memory of its own, a copy of this one. Pages that are not there could not come there: the kernel gives the

@@ -19,8 +19,6 @@ pub struct Program {
     pub pager: Pager<'static>,
     /// Which memory is paged.
     pub uffd: Uffd,
-    /// Whether frames can be moved; otherwise they are copied.
-    pub moves: bool,
     /// Where the staging's slots lie.
     pub staging: u64,
     /// A megabyte of zeros.

@@ -47,10 +47,10 @@ unsafe extern "C" fn begin(_: c_int, _: *const *mut c_char, environment: *const 
     let socket = descriptors::out_of_the_way(socket);
     let store = if store < 0 { store } else { descriptors::out_of_the_way(store) };
     match prepare(terms, process, store, socket) {
-        Ok((field, moves)) => {
+        Ok(field) => {
             let program = program::program();
             let uffd = program.map_or(-1, |program| program.uffd.0);
-            send(socket, &Ready { failed: None, moves }.message(), &[field, uffd]);
+            send(socket, &Ready { failed: None }.message(), &[field, uffd]);
             // SAFETY: our own; the memory stays mapped.
             unsafe { call!(libc::SYS_close, field) };
             if let Some(program) = program {
@@ -63,7 +63,7 @@ unsafe extern "C" fn begin(_: c_int, _: *const *mut c_char, environment: *const 
             }
         }
         Err((step, errno)) => {
-            send(socket, &Ready { failed: Some((step, errno)), moves: false }.message(), &[]);
+            send(socket, &Ready { failed: Some((step, errno)) }.message(), &[]);
             // masu says why.
             // SAFETY: ends the process, in which nothing has begun.
             unsafe { call!(libc::SYS_exit_group, 125) };
@@ -164,15 +164,11 @@ fn receive(socket: i32, fd: &mut i32) -> Option<Message> {
     (got == size_of::<Message>() as i64).then_some(message)
 }
 
-/// Makes all that the pager needs, in the program. The field's descriptor, and whether frames can be moved.
-fn prepare(terms: Terms, process: u32, store: i32, socket: i32) -> Result<(i32, bool), (Step, u32)> {
+/// Makes all that the pager needs, in the program. The field's descriptor.
+fn prepare(terms: Terms, process: u32, store: i32, socket: i32) -> Result<i32, (Step, u32)> {
     let errno = |answer: i64| u32::try_from(answer.unsigned_abs()).unwrap_or(0);
     let failed = |step: Step| move |answer: i64| (step, errno(answer));
-    let (uffd, moves) = Uffd::make().map_err(failed(Step::Userfaultfd))?;
-    if !moves {
-        // Copying instead would lose what another thread writes meanwhile.
-        return Err((Step::Move, libc::EOPNOTSUPP as u32));
-    }
+    let uffd = Uffd::make().map_err(|(step, answer)| (step, errno(answer)))?;
     let uffd = Uffd(descriptors::out_of_the_way(uffd.0));
     let layout = Layout::new(terms.most_pages as usize, terms.budget_frames as usize);
     let (field, start) = make_field(layout.bytes).map_err(failed(Step::Memory))?;
@@ -185,7 +181,7 @@ fn prepare(terms: Terms, process: u32, store: i32, socket: i32) -> Result<(i32, 
         call!(libc::SYS_madvise, staging, slots_bytes, libc::MADV_NOHUGEPAGE);
         call!(libc::SYS_madvise, staging, slots_bytes, libc::MADV_DONTFORK);
     }
-    if !uffd.register_staging(staging, slots_bytes as u64) && moves {
+    if !uffd.register_staging(staging, slots_bytes as u64) {
         return Err((Step::Userfaultfd, libc::EINVAL as u32));
     }
     // SAFETY: mapped just now, shared and writable, never unmapped, all zeros; every type in it is atomic and aligned.
@@ -202,7 +198,6 @@ fn prepare(terms: Terms, process: u32, store: i32, socket: i32) -> Result<(i32, 
     program::begin(Program {
         pager,
         uffd,
-        moves,
         staging,
         zeros,
         store,
@@ -219,7 +214,7 @@ fn prepare(terms: Terms, process: u32, store: i32, socket: i32) -> Result<(i32, 
         process: AtomicU32::new(process),
     });
     take_signals().map_err(failed(Step::Signals))?;
-    Ok((field, moves))
+    Ok(field)
 }
 
 fn log2(pages: u32) -> u8 {

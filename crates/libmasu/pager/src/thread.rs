@@ -4,7 +4,7 @@
 //! record lies at the stack's upper end, so a handler finds it from its stack pointer; nothing here uses thread-local
 //! storage, which is the C library's.
 
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use paging::PAGE_BYTES;
 
@@ -53,16 +53,18 @@ pub struct Thread {
     pub number: AtomicU32,
     /// What sigaltstack(2) was told by the program.
     pub programs_stack: libc::stack_t,
-    /// The address of its last fault, and how often in a row the page was said to be there.
-    pub stuck: (u64, u32),
     /// Where its list of robust mutexes begins, which the kernel goes through when it ends.
     pub robust: u64,
     /// Which of our signals the program believes to have blocked.
     pub blocked: u64,
+    /// How often in a row it has tried to become another program.
+    pub exec_tries: u32,
     /// The arguments of clone3.
     pub clone_arguments: [u64; 16],
     pins: [[u64; 2]; MOST_PINS],
     pinned: usize,
+    /// The number of the first that the call in hand has.
+    first_pin: usize,
     calls: [Made; MOST_CALLS],
     calls_now: usize,
     stamps: u64,
@@ -70,7 +72,41 @@ pub struct Thread {
     kept_now: usize,
 }
 
-const _: () = assert!(size_of::<Thread>() <= RECORD_BYTES);
+const _: () = assert!(size_of::<Thread>() + size_of::<Repeated>() <= RECORD_BYTES);
+
+/// A thread's last fault, behind its record: a fault may come while a call of the same thread holds the record.
+#[repr(C)]
+pub struct Repeated {
+    address: AtomicU64,
+    times: AtomicU32,
+}
+
+impl Repeated {
+    /// That of the thread on whose handlers' stack this runs.
+    ///
+    /// # Safety
+    /// Called by one of the library's handlers.
+    pub unsafe fn here() -> &'static Repeated {
+        let end = start_of_stack() + BYTES;
+        // SAFETY: the kernel runs handlers on no other stack than one that `map` made, whose last bytes nobody else uses; zeros
+        // are a value of it, and it is only ever seen as atomics.
+        unsafe { &*core::ptr::with_exposed_provenance::<Repeated>(end - size_of::<Repeated>()) }
+    }
+
+    /// How often in a row a fault at this address was none, since the page was there.
+    pub fn again(&self, address: u64, was_there: bool) -> u32 {
+        let same = self.address.swap(address, Relaxed) == address;
+        let times = if same && was_there { self.times.load(Relaxed) + 1 } else { 0 };
+        self.times.store(times, Relaxed);
+        times
+    }
+}
+
+/// Where the signal stack begins on which this runs.
+fn start_of_stack() -> usize {
+    let on_the_stack = 0_u8;
+    (&raw const on_the_stack).expose_provenance() & !(BYTES - 1)
+}
 
 impl Thread {
     /// The thread on whose handlers' stack this runs.
@@ -78,18 +114,30 @@ impl Thread {
     /// # Safety
     /// Called by one of the library's handlers, at most once at a time: there is one reference to a record.
     pub unsafe fn here() -> &'static mut Thread {
-        let on_the_stack = 0_u8;
-        let start = (&raw const on_the_stack).expose_provenance() & !(BYTES - 1);
-        // SAFETY: the kernel runs handlers on no other stack than the one that `make` laid beside a record.
-        unsafe { &mut *core::ptr::with_exposed_provenance_mut::<Thread>(start + BYTES - RECORD_BYTES) }
+        let record = start_of_stack() + BYTES - RECORD_BYTES;
+        // SAFETY: the kernel runs handlers on no other stack than one that `map` made, with a record beside it; and the caller's.
+        unsafe { &mut *core::ptr::with_exposed_provenance_mut::<Thread>(record) }
     }
 
-    /// Remembers pages that stay until the thread's next call. False when there is no place left.
-    pub fn remember(&mut self, start: u64, pages: u64) -> bool {
-        let Some(pin) = self.pins.get_mut(self.pinned) else { return false };
-        *pin = [start, pages];
+    /// Remembers pages that stay until the thread's next call. What follows the call's last ones, or begins on the same page,
+    /// takes no place of its own. Says how many more pages these are; `None` when there is no place left.
+    pub fn remember(&mut self, start: u64, pages: u64, unpin: impl FnOnce(u64)) -> Option<u64> {
+        let of_this_call = self.pinned.checked_sub(1).filter(|last| *last >= self.first_pin);
+        if let Some([from, length]) = of_this_call.and_then(|last| self.pins.get_mut(last)) {
+            let end = *from + *length * PAGE_BYTES;
+            if start == end {
+                *length += pages;
+                return Some(pages);
+            }
+            if start + PAGE_BYTES == end {
+                unpin(start);
+                *length += pages - 1;
+                return Some(pages - 1);
+            }
+        }
+        *self.pins.get_mut(self.pinned)? = [start, pages];
         self.pinned += 1;
-        true
+        Some(pages)
     }
 
     /// Remembers pages that stay as long as the thread: the kernel writes there when it ends, or whenever it likes. What
@@ -120,8 +168,9 @@ impl Thread {
         self.pins.iter().take(until).skip(from).map(|pin| (pin[0], pin[1]))
     }
 
-    /// How many runs are remembered.
-    pub const fn pins(&self) -> usize {
+    /// The call in hand goes on with another part, whose pins are apart from those that it has. Says how many runs these are.
+    pub const fn part(&mut self) -> usize {
+        self.first_pin = self.pinned;
         self.pinned
     }
 
@@ -149,7 +198,7 @@ impl Thread {
     /// A call is about to be made.
     pub fn begin(&mut self) -> &mut Made {
         let at = self.calls_now.min(MOST_CALLS - 1);
-        self.calls_now = at + 1;
+        (self.calls_now, self.first_pin) = (at + 1, self.pinned);
         let made = &mut self.calls[at];
         (made.word, made.stamp, made.is_used) = (0, 0, false);
         made

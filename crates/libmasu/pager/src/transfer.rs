@@ -22,7 +22,7 @@ pub struct Shape {
 pub fn make(program: &'static Program, thread: &mut Thread, context: &mut Context, made: Call, shape: &Shape) {
     // The call may have other memory besides.
     let most = memory::most_pinned(program) - 8;
-    match size_of(made, shape).filter(|(_, pages)| *pages > most) {
+    match size_of(program, made, shape).filter(|(_, pages)| *pages > most) {
         Some((all, _)) if is_regular(made.arguments[0]) && made.number != number::GETRANDOM => {
             context.answer(in_parts(program, thread, made, shape, most, all));
         }
@@ -48,8 +48,13 @@ pub fn make(program: &'static Program, thread: &mut Thread, context: &mut Contex
     }
 }
 
-/// How much is asked for, and in how many pages that lies; `None` when it cannot be seen, and the kernel will say why.
-fn size_of(made: Call, shape: &Shape) -> Option<(u64, u64)> {
+/// How much is asked for, and in how many pages of paged memory that lies; `None` when it cannot be seen, and the kernel
+/// will say why.
+fn size_of(program: &Program, made: Call, shape: &Shape) -> Option<(u64, u64)> {
+    let pages_of = |start: u64, bytes: u64| match memory::touches(program, start, bytes) {
+        true => (start % PAGE_BYTES).saturating_add(bytes).div_ceil(PAGE_BYTES),
+        false => 0,
+    };
     let count = made.arguments[shape.length];
     if !shape.vectors {
         return Some((count, pages_of(made.arguments[shape.address], count)));
@@ -61,19 +66,12 @@ fn size_of(made: Call, shape: &Shape) -> Option<(u64, u64)> {
     (0..count).try_fold((0_u64, 0_u64), |(bytes, pages), number| {
         let (start, more) = vector(made, shape, number)?;
         // Pieces of one page follow each other in most programs.
-        let again = u64::from(more > 0 && start / PAGE_BYTES == last);
+        let (these, again) = (pages_of(start, more), u64::from(more > 0 && start / PAGE_BYTES == last));
         if more > 0 {
             last = start.saturating_add(more - 1) / PAGE_BYTES;
         }
-        Some((
-            bytes.saturating_add(more),
-            pages.saturating_add(pages_of(start, more) - again.min(pages_of(start, more))),
-        ))
+        Some((bytes.saturating_add(more), pages.saturating_add(these - again.min(these))))
     })
-}
-
-fn pages_of(start: u64, bytes: u64) -> u64 {
-    (start % PAGE_BYTES).saturating_add(bytes).div_ceil(PAGE_BYTES)
 }
 
 /// Whether a descriptor takes and gives messages, each whole: a socket that is no stream.
@@ -146,7 +144,7 @@ fn in_parts(program: &'static Program, thread: &mut Thread, made: Call, shape: &
         let Some(now) = part(thread, made, shape, done, most) else {
             return if done == 0 { -i64::from(libc::EFAULT) } else { done as i64 };
         };
-        let pins = thread.pins();
+        let pins = thread.part();
         memory::bring_up_to(program, thread, now, most + 8);
         // SAFETY: the program's own call, a part of it.
         let answer = unsafe { kernel::make(now.number.into(), now.arguments) };

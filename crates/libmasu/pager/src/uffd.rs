@@ -3,6 +3,8 @@
 //! The file is made for faults of the program alone (USER_MODE_ONLY), which takes no privilege, and in SIGBUS mode: the
 //! thread that faults gets the signal and serves itself. UFFDIO_MOVE is Linux 6.8.
 
+use paging::greeting::Step;
+
 use crate::kernel::call;
 
 const API: u64 = 0xaa;
@@ -49,24 +51,19 @@ struct Copy {
 pub struct Uffd(pub i32);
 
 impl Uffd {
-    /// Makes one. Says whether frames can be moved.
-    pub fn make() -> Result<(Uffd, bool), i64> {
-        for features in [FEATURE_SIGBUS | FEATURE_MOVE, FEATURE_SIGBUS] {
-            // SAFETY: makes a file.
-            let fd = unsafe { call!(libc::SYS_userfaultfd, libc::O_CLOEXEC | USER_MODE_ONLY) };
-            if fd < 0 {
-                return Err(fd);
-            }
-            let mut api = Api { api: API, features, ioctls: 0 };
-            // SAFETY: reads and writes `api`.
-            let answer = unsafe { ioctl(fd as i32, number(READ_WRITE, size_of::<Api>(), 0x3f), &raw mut api) };
-            if answer == 0 {
-                return Ok((Uffd(fd as i32), features & FEATURE_MOVE != 0));
-            }
-            // SAFETY: our own file, which nobody else knows yet.
-            unsafe { call!(libc::SYS_close, fd) };
+    /// Makes one, or says which step failed and why.
+    pub fn make() -> Result<Uffd, (Step, i64)> {
+        // SAFETY: makes a file.
+        let fd = unsafe { call!(libc::SYS_userfaultfd, libc::O_CLOEXEC | USER_MODE_ONLY) };
+        if fd < 0 {
+            return Err((Step::Userfaultfd, fd));
         }
-        Err(-i64::from(libc::EINVAL))
+        let mut api = Api { api: API, features: FEATURE_SIGBUS | FEATURE_MOVE, ioctls: 0 };
+        // SAFETY: reads and writes `api`.
+        let answer = unsafe { ioctl(fd as i32, number(READ_WRITE, size_of::<Api>(), 0x3f), &raw mut api) };
+        // SIGBUS is older than faults of the program alone: what is missing is the moving. Copying instead would lose what
+        // another thread writes meanwhile.
+        if answer == 0 { Ok(Uffd(fd as i32)) } else { Err((Step::Move, answer)) }
     }
 
     /// Memory is paged from now on.

@@ -117,7 +117,8 @@ impl<'a> Ring<'a> {
 
     fn put(&self, slot: u32, holds: Slot) {
         let Some(word) = self.slots.get(slot as usize) else { return };
-        let before = Slot::of(word.swap(holds.word(), Relaxed));
+        let before = Slot::of(word.load(Relaxed));
+        word.store(holds.word(), Relaxed);
         match (before == Slot::Empty, holds == Slot::Empty) {
             (true, false) => self.ends[2].store(self.ends[2].load(Relaxed) + 1, Relaxed),
             (false, true) => self.ends[2].store(self.ends[2].load(Relaxed) - 1, Relaxed),
