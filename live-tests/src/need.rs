@@ -41,7 +41,8 @@ pub enum Need {
     DamonVaddr,
     /// 32-bit programs run.
     Programs32,
-    /// A userfaultfd for faults of the program itself, with SIGBUS instead of a second thread, which needs no privilege.
+    /// A userfaultfd for faults of the program itself, with SIGBUS instead of a second thread, which needs no privilege, and
+    /// which moves frames (Linux 6.8).
     UserFaults,
     /// Threads of the kernel among the processes; a container hides them.
     KernelThreads,

@@ -71,7 +71,8 @@ fn user_faults() -> Offer {
     // `_IOWR(0xaa, 0x3f, struct uffdio_api)`.
     const UFFDIO_API: libc::c_ulong = 0xc018_aa3f;
     const FEATURE_SIGBUS: u64 = 1 << 7;
-    let mut api = [0xaa_u64, FEATURE_SIGBUS, 0];
+    const FEATURE_MOVE: u64 = 1 << 16;
+    let mut api = [0xaa_u64, FEATURE_SIGBUS | FEATURE_MOVE, 0];
     // SAFETY: a system call with numbers; the second reads and writes our own 24 bytes; the third closes what the first made.
     let answer = unsafe {
         let fd = libc::syscall(libc::SYS_userfaultfd, USER_MODE_ONLY | libc::c_long::from(libc::O_CLOEXEC));

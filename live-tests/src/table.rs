@@ -203,6 +203,14 @@ pub const ALL: &[LiveTest] = tests! {
     run_local::userfaultfd_and_io_uring_are_not_there_for_the_program needs [MasuCommand, PagerLibrary, UserFaults, CCompiler];
     run_local::a_programs_own_bus_errors_reach_its_own_handler needs [MasuCommand, PagerLibrary, UserFaults, CCompiler];
     run_local::facts_tells_that_programs_can_be_paged needs [MasuCommand, UserFaults];
+    run_local_hard::memory_that_is_given_up_over_a_hole_reads_as_zeros needs [MasuCommand, PagerLibrary, UserFaults, CCompiler];
+    run_local_hard::a_call_that_handlers_interrupt_is_made_all_the_same needs [MasuCommand, PagerLibrary, UserFaults, CCompiler];
+    run_local_hard::a_message_is_sent_whole_or_refused needs [MasuCommand, PagerLibrary, UserFaults, CCompiler];
+    run_local_hard::a_copy_with_a_stack_of_its_own_runs_on_it needs [MasuCommand, PagerLibrary, UserFaults, CCompiler];
+    run_local_hard::lengths_beyond_all_memory_do_no_harm needs [MasuCommand, PagerLibrary, UserFaults, CCompiler];
+    run_local_hard::what_lies_beside_moved_memory_stays_what_it_was needs [MasuCommand, PagerLibrary, UserFaults, CCompiler];
+    run_local_hard::small_memory_that_grows_is_paged_as_a_whole needs [MasuCommand, PagerLibrary, UserFaults, CCompiler];
+    run_local_hard::exec_takes_more_arguments_than_can_be_pinned needs [MasuCommand, PagerLibrary, UserFaults, CCompiler];
     run_local_refusals::local_memory_that_cannot_be_given_is_refused needs [MasuCommand, PagerLibrary];
     run_local_refusals::stores_that_cannot_be_used_are_refused_with_their_name needs [MasuCommand, PagerLibrary];
     run_local_refusals::programs_that_cannot_be_paged_are_refused_with_the_reason needs [Root, MasuCommand, PagerLibrary, CCompiler];

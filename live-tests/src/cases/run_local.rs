@@ -150,16 +150,21 @@ pub(super) fn stress(folder: &Folder) -> Result<String> {
 /// Not among what is asked of a paged program: its handlers do not run on the signal stack that it chose.
 const WITHOUT: [&str; 2] = ["--without", "altstack"];
 
+/// Memory that moves, grows and is given up, and little else: such is rare in a mixture of all.
+const MOVING: [&str; 2] = ["--only", "mremap,realloc,dontneed,touch"];
+
 /// Other seeds and other units.
 pub fn a_program_that_checks_each_byte_finds_none_wrong(_: &Live) -> Outcome {
     let folder = Folder::make("local-stress")?;
     let stress = stress(&folder)?;
     let at = folder.0.to_str().ok_or("a path that is no text")?;
-    for (seed, unit) in [("1", "4KiB"), ("2", "16KiB"), ("3", "64KiB"), ("4", "auto")] {
+    let all = [("1", "4KiB"), ("2", "16KiB"), ("3", "64KiB"), ("4", "auto")].map(|(seed, unit)| (seed, unit, WITHOUT));
+    let moving = [("5", "16KiB"), ("6", "auto")].map(|(seed, unit)| (seed, unit, MOVING));
+    for (seed, unit, kinds) in all.into_iter().chain(moving) {
         let report = Report::new("local-stress");
         let options = ["--local", "5%", "--unit", unit, "--report", report.path(), "--json"];
         let arguments = ["--seconds", "1", "--threads", "4", "--mib", "64", "--seed", seed, "--folder", at];
-        let mut command = paged(&options, &[&[stress.as_str()], &arguments[..], &WITHOUT].concat())?;
+        let mut command = paged(&options, &[&[stress.as_str()], &arguments[..], &kinds].concat())?;
         let said = said(&mut command)?;
         assert_eq!(said.code(), 0, "seed {seed}, unit {unit}: {said:?}");
         assert!(said.out.ends_with(" wrong=0\n") && !said.out.starts_with("checks=0 "), "{said:?}");
