@@ -12,6 +12,7 @@ const HARD: &str = r#"
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -157,6 +158,31 @@ static void grows(void) {
     for (size_t i = 0; i < PART; i++) if (memory[i] != 5) WRONG("before: byte %zu is %d", i, memory[i]);
 }
 
+/* Beside memory that is paged, but was there before, lies a file that has no such page: a touch is the program's own affair. */
+static sigjmp_buf out;
+static void *volatile touched;
+static void on_bus(int signal, siginfo_t *info, void *context) {
+    (void)signal, (void)context;
+    touched = info->si_addr;
+    siglongjmp(out, 1);
+}
+static void beside(void) {
+    struct sigaction action = {.sa_sigaction = on_bus, .sa_flags = SA_SIGINFO};
+    char *memory = mmap(NULL, 2 * PART, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *small = (char *)(((size_t)memory + PART - 1) / PART * PART), *file = small + PART / 2;
+    munmap(memory, 2 * PART);
+    small = mmap(small, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    memset(small, 7, PAGE);
+    if (mremap(small, PAGE, PART / 2, 0) != small) WRONG("in place: %s", strerror(errno));
+    if (mmap(file, PART / 2, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fileno(tmpfile()), 0) != file) WRONG("mmap");
+    sigaction(SIGBUS, &action, NULL);
+    for (int i = 0; i < 3; i++) {
+        if (!sigsetjmp(out, 1)) { file[i * PAGE] = 1; WRONG("the file has a page %d", i); }
+        if (touched != file + i * PAGE) WRONG("it was at %p, not at %p", touched, (void *)(file + i * PAGE));
+    }
+    for (size_t i = 0; i < PART / 2; i++) if (small[i] != (i < PAGE ? 7 : 0)) WRONG("byte %zu is %d", i, small[i]);
+}
+
 /* More arguments than can be held fast at a time, while other threads push them out. */
 static void *push(void *nothing) {
     for (;;) all();
@@ -189,6 +215,7 @@ int main(int count, char **list) {
     if (!strcmp(part, "lengths")) lengths();
     if (!strcmp(part, "neighbours")) neighbours();
     if (!strcmp(part, "grows")) grows();
+    if (!strcmp(part, "beside")) beside();
     if (!strcmp(part, "arguments")) arguments();
     printf("right\n");
     return 0;
@@ -197,12 +224,17 @@ int main(int count, char **list) {
 
 /// With so much local memory, and without masu, where it must be right, too.
 fn right(part: &str, local: &str) -> Result<(String, serde_json::Value)> {
+    right_in(part, local, "auto")
+}
+
+/// The same, with so large units.
+fn right_in(part: &str, local: &str, unit: &str) -> Result<(String, serde_json::Value)> {
     let folder = Folder::make("local-hard")?;
     let hard = compile(&folder, "cc", "hard", HARD, &["-pthread"])?;
     let plain = said(std::process::Command::new(&hard).arg(part))?;
     assert!(plain.code() == 0 && plain.out.ends_with("right\n"), "without masu: {plain:?}");
     let report = Report::new("local-hard");
-    let options = ["--local", local, "--report", report.path(), "--json"];
+    let options = ["--local", local, "--unit", unit, "--report", report.path(), "--json"];
     let said = said(&mut paged(&options, &[&hard, part])?)?;
     assert!(said.code() == 0 && said.out.ends_with("right\n"), "{part} at {local}: {said:?}");
     Ok((said.out, report.read()?))
@@ -252,6 +284,12 @@ pub fn what_lies_beside_moved_memory_stays_what_it_was(_: &Live) -> Outcome {
 /// One mapping to the program is one to the kernel.
 pub fn small_memory_that_grows_is_paged_as_a_whole(_: &Live) -> Outcome {
     right("grows", "2MiB")?;
+    Ok(())
+}
+
+/// What is known of a page's neighbour is not taken for its own.
+pub fn bus_errors_beside_paged_memory_are_the_programs_own(_: &Live) -> Outcome {
+    right_in("beside", "2MiB", "64KiB")?;
     Ok(())
 }
 

@@ -2,6 +2,7 @@
 
 use core::ffi::{c_int, c_void};
 
+use paging::PAGE_BYTES;
 use paging::field::Counter;
 use paging::pager::{Served, Touch};
 
@@ -68,7 +69,8 @@ pub fn serve(program: &'static Program, touch: Touch) -> Option<Served> {
     let mut frames = Frames::new(program);
     match program.pager.touch(&mut frames, &mut program.units(&held), touch) {
         Ok(served @ (Served::Yes | Served::Already)) => Some(served),
-        Ok(Served::NotPaged) if frames.was_there => {
+        // A page beside it says nothing of this one, which may be no memory of ours.
+        Ok(Served::NotPaged) if frames.was_there == Some(touch.address & !(PAGE_BYTES - 1)) => {
             program.pager.adopt(&mut program.units(&held), touch.address);
             Some(Served::Already)
         }

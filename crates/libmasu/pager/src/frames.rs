@@ -17,8 +17,8 @@ use core::sync::atomic::Ordering::Relaxed;
 /// The machine for one call of the pager, whose lock is held.
 pub struct Frames {
     program: &'static Program,
-    /// Memory that the pager thought untouched was there.
-    pub was_there: bool,
+    /// A page that the pager thought untouched, and that was there: its address.
+    pub was_there: Option<u64>,
 }
 
 const POPULATE_WRITE: i32 = 23;
@@ -29,11 +29,18 @@ const ENOENT: i64 = -(libc::ENOENT as i64);
 
 impl Frames {
     pub const fn new(program: &'static Program) -> Frames {
-        Frames { program, was_there: false }
+        Frames { program, was_there: None }
     }
 
     fn slot(&self, slot: u32) -> u64 {
         self.program.staging + u64::from(slot) * PAGE_BYTES
+    }
+
+    /// Nothing came to this address, and why.
+    fn note(&mut self, address: u64, why: i64) {
+        if why == EEXIST {
+            self.was_there = Some(address);
+        }
     }
 
     /// A copy out of memory that the program cannot write. False when it cannot be read either.
@@ -161,7 +168,7 @@ impl Machine for Frames {
                 (copied, why)
             }
         });
-        self.was_there |= why == EEXIST;
+        self.note(address + done, why);
         pages(done)
     }
 
@@ -189,7 +196,7 @@ impl Machine for Frames {
         // SAFETY: a unit is no larger than the zeros.
         let give = |done, bytes| unsafe { self.program.uffd.copy(address + done, self.program.zeros, bytes) };
         let (done, why) = in_pieces(count, give);
-        self.was_there |= why == EEXIST;
+        self.note(address + done, why);
         pages(done)
     }
 
