@@ -7,6 +7,7 @@ use paging::units::Learned;
 use quantities::Bytes;
 use serde::Serialize;
 
+use crate::history::History;
 use crate::sites::{self, Site};
 
 /// One program's counters.
@@ -50,7 +51,13 @@ pub struct Counted {
 
 impl Counted {
     /// What stands in a program's counters.
-    pub fn of(process: u32, counters: &Counters<'_>, learned: &Learned, mappings: &[Mapping]) -> Counted {
+    pub fn of(
+        process: u32,
+        counters: &Counters<'_>,
+        learned: &Learned,
+        mappings: &[Mapping],
+        history: &History,
+    ) -> Counted {
         let get = |counter| counters.get(counter);
         let pages = |counter| Bytes(get(counter) * PAGE_BYTES);
         let touched = pages(Counter::TouchedPagesPeak);
@@ -77,7 +84,7 @@ impl Counted {
             calls_refused: get(Counter::CallsRefused),
             not_paged: get(Counter::NotRegistered),
             frames_beyond: get(Counter::FramesBeyond),
-            sites: sites::of(learned, mappings),
+            sites: sites::of(learned, mappings, history),
             faults_at_half: learned.what_if.at_half(),
             faults_at_double: learned.what_if.at_double(),
         }
@@ -111,6 +118,8 @@ pub struct Report {
     pub faults_staged: u64,
     /// Of these, such as touched memory that nobody had touched.
     pub faults_first: u64,
+    /// The part of touches of what had left the program that found it in the staging still. `None` when nothing had left.
+    pub staging_hit_rate: Option<f64>,
     /// From the store.
     pub bytes_in: Bytes,
     /// To the store.
@@ -144,6 +153,8 @@ impl Report {
         let count = |of: fn(&Counted) -> u64| programs.iter().map(of).sum::<u64>();
         let faults_staged = count(|program| program.faults_staged);
         let faults_first = count(|program| program.faults_first);
+        let faults_home = count(|program| program.faults_home);
+        let left = faults_staged + faults_home;
         let mut notes = Vec::new();
         let not_paged = count(|program| program.not_paged);
         if not_paged > 0 {
@@ -177,9 +188,10 @@ impl Report {
             local_bytes: local,
             paged_bytes: sum(|program| program.paged),
             peak_resident_bytes: most(|program| program.peak_resident),
-            faults: count(|program| program.faults_home) + faults_staged + faults_first,
+            faults: left + faults_first,
             faults_staged,
             faults_first,
+            staging_hit_rate: (left > 0).then(|| faults_staged as f64 / left as f64),
             bytes_in: sum(|program| program.bytes_in),
             bytes_out: sum(|program| program.bytes_out),
             unit_bytes_median: median_unit(&sites),

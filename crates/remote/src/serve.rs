@@ -23,6 +23,7 @@ use paging::units::Learned;
 use quantities::Bytes;
 use rustix::io::Errno;
 
+use crate::history::History;
 use crate::report::Counted;
 use crate::store::{GetRun, Home, PAGE_BYTES, PutRun, Store};
 
@@ -207,6 +208,7 @@ struct Program {
     field: SharedMemory,
     layout: Layout,
     mappings: RefCell<Vec<Mapping>>,
+    history: RefCell<History>,
 }
 
 fn begin(connection: &Connection, common: &Common) -> Result<Option<Program>, String> {
@@ -232,7 +234,14 @@ fn begin(connection: &Connection, common: &Common) -> Result<Option<Program>, St
     let layout = Layout::new(common.terms.most_pages as usize, common.terms.budget_frames as usize);
     let field =
         SharedMemory::of(fds.swap_remove(0), Bytes(layout.bytes as u64)).map_err(failed)?.ok_or_else(nonsense)?;
-    Ok(Some(Program { process: hello.process, layer, field, layout, mappings: RefCell::default() }))
+    Ok(Some(Program {
+        process: hello.process,
+        layer,
+        field,
+        layout,
+        mappings: RefCell::default(),
+        history: RefCell::default(),
+    }))
 }
 
 impl Program {
@@ -243,7 +252,7 @@ impl Program {
     fn counted(&self) -> Counted {
         let Some(counters) = self.counters() else { return Counted::default() };
         let learned = self.learned();
-        Counted::of(self.process, &counters, &learned, &self.mappings.borrow())
+        Counted::of(self.process, &counters, &learned, &self.mappings.borrow(), &self.history.borrow())
     }
 
     /// A copy of what was learned: the program may be writing to it still.
@@ -270,9 +279,15 @@ impl Program {
     fn work(&self, connection: &Connection, common: &Common) {
         let Some(errand) = self.field.words()[ERRAND..].first_chunk().map(Errand) else { return };
         let mut data = vec![0; paging::MAX_UNIT_PAGES as usize * 4096];
-        let mut looked = Instant::now();
+        let begun = Instant::now();
+        let mut looked = begun;
         self.look_at_mappings();
         while !connection.is_over() && !common.is_over() {
+            let mut history = self.history.borrow_mut();
+            if history.is_due(begun.elapsed()) {
+                history.read(begun.elapsed(), self.learned().sites.known());
+            }
+            drop(history);
             let Some((ask, page, pages)) = errand.asked() else {
                 if looked.elapsed() > MAPPINGS_EVERY {
                     self.look_at_mappings();

@@ -15,6 +15,8 @@ use paging::units::Learned;
 use quantities::Bytes;
 use serde::Serialize;
 
+use crate::history::{History, Since};
+
 /// The most sites in a report: those with the most faults.
 pub const MOST: usize = 20;
 
@@ -22,7 +24,7 @@ pub const MOST: usize = 20;
 const OF_THE_KERNEL: u64 = 1;
 
 /// A code site.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Site {
     /// The function, or `file+offset` where the program's file has no symbols.
     pub function: String,
@@ -34,10 +36,12 @@ pub struct Site {
     pub faults: u64,
     /// What one of its faults fetches at last.
     pub unit_bytes: Bytes,
+    /// What it fetched before, and since when.
+    pub units: Vec<Since>,
 }
 
 /// The sites of a program, with the most faults first.
-pub fn of(learned: &Learned, mappings: &[Mapping]) -> Vec<Site> {
+pub fn of(learned: &Learned, mappings: &[Mapping], history: &History) -> Vec<Site> {
     let mut known: Vec<_> = learned.sites.known().collect();
     known.sort_by_key(|site| std::cmp::Reverse(site.faults));
     known.truncate(MOST);
@@ -47,7 +51,7 @@ pub fn of(learned: &Learned, mappings: &[Mapping]) -> Vec<Site> {
         .map(|site| {
             let (function, file, line) = name(site.site, mappings, &mut files);
             let unit_bytes = Bytes(u64::from(site.unit_pages) * PAGE_BYTES);
-            Site { function, file, line, faults: site.faults.into(), unit_bytes }
+            Site { function, file, line, faults: site.faults.into(), unit_bytes, units: history.of(site.site) }
         })
         .collect()
 }

@@ -257,6 +257,13 @@ pub fn the_report_has_the_promised_words(_: &Live) -> Outcome {
     for name in FIELDS {
         assert!(report[name].is_number(), "{name}: {report}");
     }
+    let rate = report["staging_hit_rate"].as_f64();
+    assert!(rate.is_some_and(|rate| (0.0..=1.0).contains(&rate)), "it was pushed out and came back: {report}");
+    let units = report["sites"][0]["units"].as_array().ok_or("no units of the first site")?;
+    assert!(
+        units.iter().all(|unit| unit["unit_bytes"].as_u64() >= Some(4096) && unit["since_s"].is_number()),
+        "{report}"
+    );
     let text = said(&mut paged(&["--local", "2MiB", "--report", "-"], &[&weigh, "8", "0.1"])?)?;
     assert!(text.err.contains(" local, at most ") && text.err.contains("first touches"), "{}", text.err);
     let quiet = said(&mut paged(&["--local", "2MiB"], &[&weigh, "8", "0.1"])?)?;
