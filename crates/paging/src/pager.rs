@@ -101,7 +101,7 @@ pub struct Touch {
 pub enum Served {
     /// It is there now.
     Yes,
-    /// It was there already.
+    /// Nothing came: it was there already, or the program has no memory there that takes it.
     Already,
     /// This memory is none of ours.
     NotPaged,
@@ -223,16 +223,20 @@ impl Pager<'_> {
         let (order, arrival) = self.order(units, touch, page, entry, kind);
         let come = Come { mark: order.mark, arrival };
         let unit = (self.of_number(page, touch.address, order.fetch.first_page), order.fetch.pages);
+        let came = |page: Page| match self.entry(page).place() {
+            Place::Resident => Served::Yes,
+            _ => Served::Already,
+        };
         let served = match kind {
             Kind::Held | Kind::Staged | Kind::Arriving => {
                 self.counters.add(Counter::FaultsStaged, 1);
                 self.take_back(machine, units, page, unit)?;
-                Served::Yes
+                came(page)
             }
             Kind::Home => {
                 self.counters.add(Counter::FaultsHome, 1);
                 self.fetch(machine, units, page, unit, come)?;
-                Served::Yes
+                came(page)
             }
             Kind::FirstTouch => self.first_touch(machine, units, page, unit)?,
         };
