@@ -228,6 +228,9 @@ pub const ALL: &[LiveTest] = tests! {
     run_local_stores::with_a_file_the_program_outlives_masu needs [MasuCommand, PagerLibrary, UserFaults, CCompiler];
     run_local_stores::with_redis_the_program_ends_when_masu_is_killed needs [MasuCommand, PagerLibrary, UserFaults, CCompiler, RedisServer];
     run_local_stores::ctrl_c_ends_it_and_leaves_nothing_in_the_store needs [MasuCommand, PagerLibrary, UserFaults, CCompiler, RedisServer];
+    run_local_outages::a_cluster_whose_master_is_killed_is_waited_for needs [MasuCommand, PagerLibrary, UserFaults, CCompiler, RedisServer];
+    run_local_outages::a_cluster_that_sleeps_and_wakes_with_another_master_is_waited_for needs [MasuCommand, PagerLibrary, UserFaults, CCompiler, RedisServer];
+    run_local_outages::a_redis_that_was_killed_and_comes_back_with_its_data_is_waited_for needs [MasuCommand, PagerLibrary, UserFaults, CCompiler, RedisServer];
     run_local_programs::python_counts_the_same needs [MasuCommand, PagerLibrary, UserFaults, Python];
     run_local_programs::sort_sorts_the_same needs [MasuCommand, PagerLibrary, UserFaults];
     run_local_programs::sqlite_answers_the_same needs [MasuCommand, PagerLibrary, UserFaults, Sqlite];

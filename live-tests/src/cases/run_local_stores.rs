@@ -1,76 +1,19 @@
 //! `masu run --local` when the store, or masu itself, fails: the program waits or ends with a reason, and never sees wrong data.
 
 use std::fs::OpenOptions;
-use std::io::{self, BufRead, BufReader, Write};
-use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use super::Outcome;
-use super::programs::{self, PATIENCE, Running, Said};
+use super::programs::Said;
+use super::redis::Redis;
 use super::run::{Folder, Result, said};
 use super::run_local::{Talking, paged, signal, stress, weigh};
 use crate::live::Live;
-
-/// A server of our own on loopback, which writes nothing to disk.
-struct Redis {
-    folder: Folder,
-    port: u16,
-    running: Running,
-}
-
-impl Redis {
-    fn start(name: &str) -> Result<Redis> {
-        let folder = Folder::make(name)?;
-        // Redis looks at the name under which it was called.
-        std::os::unix::fs::symlink(programs::redis_server().ok_or("no redis-server")?, folder.0.join("redis-server"))?;
-        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let running = Redis::run(&folder.0, port)?;
-        Ok(Redis { folder, port, running })
-    }
-
-    fn run(folder: &Path, port: u16) -> Result<Running> {
-        let mut command = Command::new(folder.join("redis-server"));
-        command.args(["--port", &port.to_string(), "--bind", "127.0.0.1"]).arg("--dir").arg(folder);
-        command.args(["--save", "", "--appendonly", "no", "--daemonize", "no", "--loglevel", "warning"]);
-        let running = Running::start(&mut command)?;
-        let deadline = Instant::now() + PATIENCE;
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            assert!(Instant::now() < deadline, "Redis does not answer");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        Ok(running)
-    }
-
-    /// Killed, and started again: it has forgotten everything.
-    fn begin_anew(&mut self) -> Outcome {
-        self.running.0.kill()?;
-        self.running.0.wait()?;
-        std::thread::sleep(Duration::from_millis(500));
-        self.running = Redis::run(&self.folder.0, self.port)?;
-        Ok(())
-    }
-
-    fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}?timeout=200ms", self.port)
-    }
-
-    /// The first line of the answer.
-    fn ask(&self, words: &[&str]) -> io::Result<String> {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
-        write!(stream, "*{}\r\n", words.len())?;
-        for word in words {
-            write!(stream, "${}\r\n{word}\r\n", word.len())?;
-        }
-        let mut line = String::new();
-        BufReader::new(stream).read_line(&mut line)?;
-        Ok(line.trim_end().to_owned())
-    }
-}
 
 /// As a paged program with little local memory at this store.
 fn at(store: &str, command: &[&str]) -> Result<Command> {
@@ -167,7 +110,9 @@ pub fn pages_that_a_redis_forgot_are_found(_: &Live) -> Outcome {
     let mut redis = Redis::start("local-redis-anew")?;
     let built = Folder::make("local-redis-anew-program")?;
     let mut talking = full(&redis.url(), &weigh(&built)?)?;
-    redis.begin_anew()?;
+    redis.kill()?;
+    std::thread::sleep(Duration::from_millis(500));
+    redis.run_again()?;
     talking.says()?;
     ended_by_its_store(&talking.ends()?, &["masu: cannot ", &format!("redis://127.0.0.1:{}", redis.port)]);
     Ok(())
@@ -178,10 +123,10 @@ pub fn a_redis_that_is_silent_for_a_while_is_waited_for(_: &Live) -> Outcome {
     let redis = Redis::start("local-redis-silent")?;
     let built = Folder::make("local-redis-silent-program")?;
     let mut talking = full(&redis.url(), &weigh(&built)?)?;
-    signal(redis.running.pid(), libc::SIGSTOP)?;
+    redis.sleep()?;
     talking.says()?;
     std::thread::sleep(Duration::from_secs(3));
-    signal(redis.running.pid(), libc::SIGCONT)?;
+    redis.wake()?;
     let said = talking.ends()?;
     assert_eq!((said.code(), said.out.ends_with("right\n")), (0, true), "{said:?}");
     assert!(said.err.contains("does not answer since") && said.err.contains("is back after"), "{said:?}");
@@ -198,10 +143,10 @@ pub fn a_redis_that_stays_silent_ends_the_program_after_the_time_that_was_said(_
     talking.hears("rest")?;
     talking.says()?;
     talking.hears("full")?;
-    signal(redis.running.pid(), libc::SIGSTOP)?;
+    redis.sleep()?;
     talking.says()?;
     let said = talking.ends();
-    signal(redis.running.pid(), libc::SIGCONT)?;
+    redis.wake()?;
     ended_by_its_store(&said?, &["--store-timeout", &format!("redis://127.0.0.1:{}", redis.port)]);
     Ok(())
 }
