@@ -34,6 +34,9 @@ const LEAST_MAPPING: Bytes = Bytes::kib(64);
 /// The least that a paged program can run in: a call may have some of its memory pinned while other pages come.
 const LEAST_LOCAL: Bytes = Bytes(paging::pager::Budget::LEAST_FRAMES as u64 * PAGE_BYTES);
 
+/// A server is given so much time to answer, however short the limit.
+const LEAST_TIMEOUT: Duration = Duration::from_millis(50);
+
 /// So many code sites are shown to people; the JSON has more.
 const SHOWN: usize = 8;
 
@@ -202,7 +205,11 @@ fn terms(task: &RunTask, local: Local) -> Result<Terms, Failure> {
 
 fn open_store(task: &RunTask) -> Result<Arc<Patient>, Failure> {
     let text = task.store.as_deref().unwrap_or(DEFAULT_STORE);
-    let url: StoreUrl = text.parse().map_err(|error| Failure::new(format!("cannot use the store: {error}")))?;
+    let mut url: StoreUrl = text.parse().map_err(|error| Failure::new(format!("cannot use the store: {error}")))?;
+    if let (StoreUrl::Redis(url), Some(limit)) = (&mut url, task.store_timeout) {
+        // The clock is looked at between attempts, and one attempt takes up to two of these.
+        url.timeout = url.timeout.min(limit / 4).max(LEAST_TIMEOUT);
+    }
     let quiet = task.quiet;
     let say: Say = Arc::new(move |line| {
         if !quiet {
