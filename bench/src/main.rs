@@ -55,6 +55,8 @@ enum Bench {
     Stacks(stacks::Options),
     /// Programs with less memory than they have data
     Remote(remote::Options),
+    /// What one page fault costs a program with less memory than it has data
+    RemoteFault(remote::fault::Options),
     /// Two minutes with Redis, in one table
     Demo(demo::Options),
     /// All of them but the demo, one after the other, as they are published
@@ -62,7 +64,7 @@ enum Bench {
 }
 
 /// What `all` runs: hours on a small machine, most of them the paper's 400 rounds.
-const ALL: [&[&str]; 15] = [
+const ALL: [&[&str]; 16] = [
     &["scan"],
     &["known-hot-set"],
     &["sparse"],
@@ -75,6 +77,7 @@ const ALL: [&[&str]; 15] = [
     &["stacks"],
     &["transpose"],
     &["superpages"],
+    &["remote-fault"],
     &["remote"],
     &["paper", "--rounds", "80"],
     &["paper", "--rounds", "400"],
@@ -120,6 +123,7 @@ fn one(session: &Session, bench: &Bench) -> Result<()> {
         Bench::Startup(options) => startup::run(session, options),
         Bench::Stacks(options) => stacks::run(session, options),
         Bench::Remote(options) => remote::run(session, options),
+        Bench::RemoteFault(options) => remote::fault::run(session, options),
         Bench::Demo(options) => demo::run(session, options),
         Bench::All => all(session),
     }

@@ -129,12 +129,14 @@ pub struct LocalReport {
     pub faults: u64,
     /// Page faults whose page was still in memory.
     pub faults_staged: u64,
+    /// Page faults of memory that nobody had touched.
+    pub faults_first: u64,
     /// Fetched.
     pub bytes_in: u64,
     /// Written back.
     pub bytes_out: u64,
-    /// What half of the faults fetched, or more.
-    pub unit_bytes_median: u64,
+    /// What half of the faults fetched, or more; `None` without known sites.
+    pub unit_bytes_median: Option<u64>,
     /// All else that it says: sites, what other budgets would do, notes.
     #[serde(flatten)]
     pub rest: BTreeMap<String, serde_json::Value>,
@@ -349,8 +351,8 @@ mod tests {
 
     #[test]
     fn a_report_of_paging_is_read_as_far_as_it_goes() {
-        let text =
-            r#"{"elapsed_s":2.5,"local_bytes":4096,"faults":7,"bytes_in":8192,"command":["x"],"sites":[{"faults":7}]}"#;
+        let text = r#"{"elapsed_s":2.5,"local_bytes":4096,"faults":7,"bytes_in":8192,"unit_bytes_median":null,
+            "command":["x"],"sites":[{"faults":7}]}"#;
         let report: LocalReport = last_object(text).unwrap();
         assert_eq!((report.faults, report.bytes_in, report.bytes_out), (7, 8192, 0));
         assert_eq!(report.rest["sites"][0]["faults"], 7);

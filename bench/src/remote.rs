@@ -19,6 +19,7 @@ use crate::session::Session;
 
 mod cell;
 mod cgroup;
+pub mod fault;
 mod figures;
 mod floor;
 mod measured;

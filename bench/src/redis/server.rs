@@ -1,5 +1,7 @@
-//! A `redis-server` of our own: on a Unix socket in a folder of its own, without persistence, gone when dropped.
+//! A `redis-server` of our own: on a Unix socket in a folder of its own, and on a port of the loopback where that is wanted;
+//! without persistence, gone when dropped.
 
+use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,6 +21,7 @@ pub struct Server {
     // Dropped in this order: the program ends before its folder goes.
     child: OwnChild,
     folder: TempDir,
+    port: u16,
 }
 
 impl Server {
@@ -27,11 +30,32 @@ impl Server {
     /// # Errors
     /// When Redis is not installed, or does not come up.
     pub fn start(processors: &Processors, place: Place, stop: &Stop) -> Result<Server> {
+        Server::start_on(0, processors, place, stop)
+    }
+
+    /// As [`Server::start`], and it listens on a port of the loopback, too.
+    ///
+    /// # Errors
+    /// As [`Server::start`], or when there is no free port.
+    pub fn start_on_loopback(processors: &Processors, place: Place, stop: &Stop) -> Result<Server> {
+        // Free now, and nobody else is given it soon: the kernel hands them out in turns.
+        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
+        Server::start_on(free.context("no port of the loopback is free")?.port(), processors, place, stop)
+    }
+
+    /// The port of the loopback on which it listens; 0 for none.
+    pub const fn port(&self) -> u16 {
+        self.port
+    }
+
+    fn start_on(port: u16, processors: &Processors, place: Place, stop: &Stop) -> Result<Server> {
         let folder = TempDir::with_prefix("masu-bench-redis-").context("cannot create a folder for the server")?;
         let mut command = Command::new(program(folder.path())?);
         command.current_dir(folder.path()).args([
+            "--bind",
+            "127.0.0.1",
             "--port",
-            "0",
+            &port.to_string(),
             "--unixsocket",
             "socket",
             "--save",
@@ -43,7 +67,7 @@ impl Server {
         command.args(["--disable-thp", "no", "--daemonize", "no", "--loglevel", "warning"]);
         command.args(["--activedefrag", "no", "--maxmemory", "0", "--databases", "1"]);
         let child = OwnChild::start(command, processors, place)?;
-        let mut server = Server { child, folder };
+        let mut server = Server { child, folder, port };
         for _ in 0..400 {
             stop.sleep(Duration::from_millis(25))?;
             if server.client().and_then(|mut client| client.command(&["PING"])).is_ok_and(|pong| pong == "PONG") {

@@ -96,6 +96,7 @@ const FFT3D: Source = Source { name: "fft3d", text: include_str!("../../workload
 const SORT: Source = Source { name: "sort", text: include_str!("../../workloads/remote/sort.c"), has_marks: false };
 const GUPS: Source = Source { name: "gups", text: include_str!("../../workloads/remote/gups.c"), has_marks: false };
 const SPMV: Source = Source { name: "spmv", text: include_str!("../../workloads/remote/spmv.c"), has_marks: false };
+const TOUCH: Source = Source { name: "touch", text: include_str!("../../workloads/remote/touch.c"), has_marks: false };
 
 /// A random update costs some 16 ns with all memory and a page fault without, which no pager can hide: to see it measured at
 /// all, this program may take longer than the others.
@@ -160,6 +161,15 @@ impl fmt::Display for Task {
             Task::Gcc => "gcc",
         })
     }
+}
+
+/// The program that times single touches, built in `folder`.
+///
+/// # Errors
+/// As [`Task::prepare`].
+pub fn touch(folder: &Path) -> Result<Result<Program, Missing>> {
+    fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    Ok(compile(&TOUCH, "PAGE=4096", folder, 1.0)?.map(|ready| ready.program))
 }
 
 const NO_GCC: Missing = Missing("gcc is not installed (Debian: gcc libc6-dev)");

@@ -1,0 +1,305 @@
+//! The kinds of faults that are measured, and whether the faults of a run were of the kind that it was to measure.
+//!
+//! The program (`workloads/remote/touch.c`) does not know where its pages are. How many it has, beside how many it may have in
+//! memory, settles that: what is a little more than the program's share fits with the staging, so pages go there and no
+//! further; of four times as much each page has long been home when its turn comes. The counters of masu and of the kernel
+//! must say the same.
+
+use std::fmt;
+
+use clap::ValueEnum;
+use quantities::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::masu::LocalReport;
+
+/// Where the page is that is touched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// Nowhere: nobody has touched it. Without masu.
+    Kernel,
+    /// Nowhere: nobody has touched it.
+    First,
+    /// In the staging.
+    Staged,
+    /// In a file.
+    File,
+    /// In a file, and the page that makes room was changed.
+    FileChanged,
+    /// In Redis on this machine.
+    Redis,
+    /// In Redis on this machine, and the page that makes room was changed.
+    RedisChanged,
+    /// In zram, the kernel's own swapping.
+    Zram,
+}
+
+/// How many pages are touched, and how often.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Pages of the program.
+    pub pages: u64,
+    /// Passes over them that are timed.
+    pub passes: u64,
+    /// Pages that it may have in memory.
+    pub local_pages: u64,
+}
+
+/// What the program says.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Touches {
+    /// Timed touches.
+    pub touches: u64,
+    /// Of these, such as found their page there: they are not in the figures.
+    pub there: u64,
+    /// Half of the faults took no longer.
+    pub p50_ns: f64,
+    /// 99 of 100 faults took no longer.
+    pub p99_ns: f64,
+    /// On the average, whatever else ran meanwhile included.
+    pub mean_ns: f64,
+    /// Page faults that the kernel served from memory, in the timed passes.
+    pub minor_faults: u64,
+    /// Page faults that it had to fetch something for.
+    pub major_faults: u64,
+}
+
+/// One fault in so many may be of another kind: the 99th of 100 is still one of those meant.
+const ONE_IN: u64 = 200;
+
+/// The kernel chooses whom to swap by itself, and a page that is swapped in may bring another.
+const ONE_IN_OF_KERNEL: u64 = 20;
+
+/// Every page is passed over once before the timed passes, and once after them.
+const UNTIMED_PASSES: u64 = 2;
+
+impl Kind {
+    /// What it is called in tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Kind::Kernel => "first touch, no masu",
+            Kind::First => "first touch",
+            Kind::Staged => "from the staging",
+            Kind::File => "from a file",
+            Kind::FileChanged => "from a file, changed",
+            Kind::Redis => "from Redis",
+            Kind::RedisChanged => "from Redis, changed",
+            Kind::Zram => "from zram, no masu",
+        }
+    }
+
+    /// Whether masu serves it.
+    pub const fn is_of_masu(self) -> bool {
+        !matches!(self, Kind::Kernel | Kind::Zram)
+    }
+
+    /// Whether Redis keeps its pages.
+    pub const fn is_of_redis(self) -> bool {
+        matches!(self, Kind::Redis | Kind::RedisChanged)
+    }
+
+    /// Whether every touch changes its page.
+    const fn changes(self) -> bool {
+        matches!(self, Kind::FileChanged | Kind::RedisChanged)
+    }
+
+    /// Of which size, for some `touches` timed touches of pages out of reach; the others need `pages`.
+    pub fn plan(self, pages: u64, passes: u64) -> Plan {
+        let touches = pages * passes;
+        let local_pages = pages / 4;
+        match self {
+            // Twice of what is touched: nothing has to leave.
+            Kind::Kernel | Kind::First => Plan { pages: touches, passes: 1, local_pages: touches * 2 },
+            // The program's share is seven eighths. Half of the eighth for the staging is used.
+            Kind::Staged => {
+                let pages = local_pages - local_pages / 16;
+                Plan { pages, passes: touches.div_ceil(pages), local_pages }
+            }
+            _ => Plan { pages, passes, local_pages },
+        }
+    }
+
+    /// What the program is told.
+    pub fn words(self, plan: Plan) -> Vec<String> {
+        match self {
+            Kind::Kernel | Kind::First => vec!["first".into(), plan.pages.to_string()],
+            _ => {
+                let how = if self.changes() { "store" } else { "load" };
+                vec![how.into(), plan.pages.to_string(), plan.passes.to_string()]
+            }
+        }
+    }
+
+    /// Whether a run's faults were of this kind; `report` is masu's, where it was masu that ran it.
+    ///
+    /// # Errors
+    /// What the counters say instead.
+    pub fn verify(self, plan: Plan, told: &Touches, report: Option<&LocalReport>) -> Result<(), String> {
+        let timed = plan.pages * plan.passes;
+        if told.touches != timed {
+            return Err(format!("{} timed touches instead of {timed}", told.touches));
+        }
+        let faults = told.touches.saturating_sub(told.there);
+        let Some(report) = report else {
+            if self == Kind::Kernel {
+                about("the kernel's faults from memory", told.minor_faults, timed, ONE_IN)?;
+                return about("its other faults", told.major_faults, 0, ONE_IN);
+            }
+            about("the kernel's faults from swap", told.major_faults, faults, ONE_IN_OF_KERNEL)?;
+            return at_least("faults", faults, timed / 2);
+        };
+        let others = |what, count, wanted| {
+            let bound = wanted + timed / ONE_IN;
+            if count > bound { Err(format!("{count} faults {what}, {wanted} expected")) } else { Ok(()) }
+        };
+        let home = report.faults.saturating_sub(report.faults_staged).saturating_sub(report.faults_first);
+        let all = plan.pages * (plan.passes + UNTIMED_PASSES);
+        about("touches that found no page", faults, timed, ONE_IN)?;
+        match self {
+            Kind::First => {
+                about("first touches", report.faults_first, timed, ONE_IN)?;
+                others("from the staging", report.faults_staged, 0)?;
+                others("from the store", home, 0)
+            }
+            Kind::Staged => {
+                about("faults from the staging", report.faults_staged, all, ONE_IN)?;
+                others("of first touches", report.faults_first, plan.pages)?;
+                others("from the store", home, 0)
+            }
+            _ => {
+                about("faults from the store", home, all, ONE_IN)?;
+                others("of first touches", report.faults_first, plan.pages)?;
+                others("from the staging", report.faults_staged, 0)?;
+                let written = Bytes(report.bytes_out).pages().0;
+                // The last pass changes nothing any more; what it finds changed goes home while it fetches.
+                let changed = if self.changes() { plan.pages * (plan.passes + UNTIMED_PASSES) } else { plan.pages };
+                about("pages written home", written, changed, ONE_IN)
+            }
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+fn about(what: &str, count: u64, wanted: u64, one_in: u64) -> Result<(), String> {
+    // A program has a few pages of its own.
+    let slack = wanted / one_in + 16;
+    if count.abs_diff(wanted) > slack { Err(format!("{what}: {count}, {wanted} expected")) } else { Ok(()) }
+}
+
+fn at_least(what: &str, count: u64, wanted: u64) -> Result<(), String> {
+    if count < wanted { Err(format!("{what}: {count}, {wanted} or more expected")) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [Kind; 8] = [
+        Kind::Kernel,
+        Kind::First,
+        Kind::Staged,
+        Kind::File,
+        Kind::FileChanged,
+        Kind::Redis,
+        Kind::RedisChanged,
+        Kind::Zram,
+    ];
+
+    fn touches(plan: Plan) -> Touches {
+        let touches = plan.pages * plan.passes;
+        Touches { touches, there: 0, p50_ns: 1.0, p99_ns: 2.0, mean_ns: 1.0, minor_faults: 0, major_faults: 0 }
+    }
+
+    fn counted(home: u64, staged: u64, first: u64, pages_out: u64) -> LocalReport {
+        LocalReport {
+            faults: home + staged + first,
+            faults_staged: staged,
+            faults_first: first,
+            bytes_out: pages_out * 4096,
+            ..LocalReport::default()
+        }
+    }
+
+    #[test]
+    fn what_is_staged_fits_into_local_memory_and_not_into_the_programs_share_of_it() {
+        let plan = Kind::Staged.plan(8192, 2);
+        assert_eq!(plan, Plan { pages: 1920, passes: 9, local_pages: 2048 });
+        assert!(plan.pages < plan.local_pages && plan.pages > plan.local_pages / 8 * 7);
+        assert_eq!(Kind::File.plan(8192, 2), Plan { pages: 8192, passes: 2, local_pages: 2048 });
+        assert_eq!(Kind::First.plan(8192, 2), Plan { pages: 16384, passes: 1, local_pages: 32768 });
+    }
+
+    #[test]
+    fn about_as_many_touches_are_timed_of_each_kind() {
+        for kind in ALL {
+            let plan = kind.plan(8192, 2);
+            assert!((16384..=18304).contains(&(plan.pages * plan.passes)), "{kind}: {plan:?}");
+        }
+    }
+
+    #[test]
+    fn the_program_writes_where_pages_are_to_be_changed_and_reads_elsewhere() {
+        let words = |kind: Kind| kind.words(kind.plan(8192, 2)).join(" ");
+        assert_eq!(words(Kind::Kernel), "first 16384");
+        assert_eq!(words(Kind::Staged), "load 1920 9");
+        assert_eq!(words(Kind::Redis), "load 8192 2");
+        assert_eq!(words(Kind::FileChanged), "store 8192 2");
+    }
+
+    #[test]
+    fn counters_of_the_kind_claimed_are_accepted() {
+        // As real runs counted, with the program's own two pages.
+        for (kind, report) in [
+            (Kind::First, counted(0, 0, 16386, 0)),
+            (Kind::Staged, counted(0, 1920 * 11, 1922, 0)),
+            (Kind::File, counted(32768, 0, 8194, 8192)),
+            (Kind::RedisChanged, counted(32768, 0, 8194, 32768)),
+        ] {
+            let plan = kind.plan(8192, 2);
+            assert_eq!(kind.verify(plan, &touches(plan), Some(&report)), Ok(()), "{kind}");
+        }
+    }
+
+    #[test]
+    fn counters_of_another_kind_are_told() {
+        let plan = Kind::File.plan(8192, 2);
+        let said = |report: LocalReport| Kind::File.verify(plan, &touches(plan), Some(&report)).unwrap_err();
+        assert_eq!(said(counted(30000, 2768, 8194, 8192)), "faults from the store: 30000, 32768 expected");
+        assert_eq!(said(counted(32700, 500, 8194, 8192)), "500 faults from the staging, 0 expected");
+        assert_eq!(said(counted(32768, 0, 8194, 32768)), "pages written home: 32768, 8192 expected");
+        let staged = Kind::Staged.plan(8192, 2);
+        let said = Kind::Staged.verify(staged, &touches(staged), Some(&counted(900, 20220, 1922, 0)));
+        assert_eq!(said.unwrap_err(), "faults from the staging: 20220, 21120 expected");
+    }
+
+    #[test]
+    fn touches_that_found_their_page_are_no_faults() {
+        let plan = Kind::File.plan(8192, 2);
+        let some = Touches { there: 4000, ..touches(plan) };
+        let said = Kind::File.verify(plan, &some, Some(&counted(32768, 0, 8194, 8192))).unwrap_err();
+        assert_eq!(said, "touches that found no page: 12384, 16384 expected");
+        let less = Touches { touches: 7, ..some };
+        assert_eq!(Kind::File.verify(plan, &less, None).unwrap_err(), "7 timed touches instead of 16384");
+    }
+
+    #[test]
+    fn the_kernels_faults_are_held_against_its_own_counters() {
+        let kernel = Kind::Kernel.plan(8192, 2);
+        let told = Touches { minor_faults: 16390, ..touches(kernel) };
+        assert_eq!(Kind::Kernel.verify(kernel, &told, None), Ok(()));
+        let huge = Touches { minor_faults: 32, ..told };
+        let said = Kind::Kernel.verify(kernel, &huge, None).unwrap_err();
+        assert_eq!(said, "the kernel's faults from memory: 32, 16384 expected");
+        let zram = Kind::Zram.plan(8192, 2);
+        let told = Touches { there: 384, major_faults: 16100, ..touches(zram) };
+        assert_eq!(Kind::Zram.verify(zram, &told, None), Ok(()));
+        assert!(Kind::Zram.verify(zram, &Touches { major_faults: 9000, ..told }, None).is_err());
+        assert!(Kind::Zram.verify(zram, &Touches { there: 10000, major_faults: 6384, ..told }, None).is_err());
+    }
+}
