@@ -210,6 +210,8 @@ pub const ALL: &[LiveTest] = tests! {
     run_local_hard::lengths_beyond_all_memory_do_no_harm needs [MasuCommand, PagerLibrary, UserFaults, CCompiler];
     run_local_hard::what_lies_beside_moved_memory_stays_what_it_was needs [MasuCommand, PagerLibrary, UserFaults, CCompiler];
     run_local_hard::small_memory_that_grows_is_paged_as_a_whole needs [MasuCommand, PagerLibrary, UserFaults, CCompiler];
+    run_local_hard::a_move_that_fails_leaves_nothing_behind needs [MasuCommand, PagerLibrary, UserFaults, CCompiler];
+    run_local_hard::memory_that_is_freed_in_part_reads_as_it_was_or_as_zeros needs [MasuCommand, PagerLibrary, UserFaults, CCompiler];
     run_local_hard::bus_errors_beside_paged_memory_are_the_programs_own needs [MasuCommand, PagerLibrary, UserFaults, CCompiler];
     run_local_hard::exec_takes_more_arguments_than_can_be_pinned needs [MasuCommand, PagerLibrary, UserFaults, CCompiler];
     run_local_refusals::local_memory_that_cannot_be_given_is_refused needs [MasuCommand, PagerLibrary];

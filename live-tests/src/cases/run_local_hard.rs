@@ -140,6 +140,35 @@ static void neighbours(void) {
     }
 }
 
+/* What the kernel unmaps before it says no is gone, and what comes there later is new. */
+static void gone(void) {
+    char *memory = mmap(NULL, 2 * PART, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *place = mmap(NULL, PART, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memset(memory, 5, 2 * PART);
+    memset(place, 6, PART);
+    if (mprotect(memory + PART, PART, PROT_READ)) WRONG("mprotect");
+    if (mremap(memory, 2 * PART, 2 * PART + PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, place - 2 * PART) != MAP_FAILED) WRONG("it moved");
+    if (errno != EFAULT) WRONG("mremap: %s", strerror(errno));
+    char *new = mmap(place, PART, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK | MAP_FIXED, -1, 0);
+    memset(new, 7, PART);
+    for (int i = 0; i < 3; i++) all();
+    for (size_t i = 0; i < PART; i++) if (new[i] != 7) WRONG("byte %zu is %d", i, new[i]);
+    for (size_t i = 0; i < 2 * PART; i++) if (memory[i] != 5) WRONG("byte %zu of what did not move is %d", i, memory[i]);
+}
+
+/* Freed as far as it is anonymous; what follows is a file. The kernel says no, and takes what it has seen. */
+static void freed(void) {
+    char *memory = mmap(NULL, 2 * PART, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    int file = fileno(tmpfile());
+    if (ftruncate(file, PART) || mmap(memory + PART, PART, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED) WRONG("mmap");
+    for (int turn = 0; turn < 3; turn++) {
+        memset(memory, 5, 2 * PART);
+        if (madvise(memory, 2 * PART, MADV_FREE) != -1 || errno != EINVAL) WRONG("it was freed");
+        all();
+        for (size_t i = 0; i < 2 * PART; i++) if (memory[i] != 5 && (memory[i] || i >= PART)) WRONG("byte %zu is %d", i, memory[i]);
+    }
+}
+
 /* What is too small to be paged grows where it is, is all there, and is one mapping to the kernel, which moves it. */
 static void grows(void) {
     char *memory = mmap(NULL, 3 * PART, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -214,6 +243,8 @@ int main(int count, char **list) {
     if (!strcmp(part, "stack")) stack();
     if (!strcmp(part, "lengths")) lengths();
     if (!strcmp(part, "neighbours")) neighbours();
+    if (!strcmp(part, "gone")) gone();
+    if (!strcmp(part, "freed")) freed();
     if (!strcmp(part, "grows")) grows();
     if (!strcmp(part, "beside")) beside();
     if (!strcmp(part, "arguments")) arguments();
@@ -278,6 +309,18 @@ pub fn lengths_beyond_all_memory_do_no_harm(_: &Live) -> Outcome {
 /// The kernel takes what it joins to a moved mapping out of the userfaultfd, unless it is kept from joining it.
 pub fn what_lies_beside_moved_memory_stays_what_it_was(_: &Live) -> Outcome {
     right("neighbours", "2MiB")?;
+    Ok(())
+}
+
+/// Neither of a mapping that was to be moved, nor of what lay where it was to go.
+pub fn a_move_that_fails_leaves_nothing_behind(_: &Live) -> Outcome {
+    right("gone", "2MiB")?;
+    Ok(())
+}
+
+/// As far as the kernel takes it.
+pub fn memory_that_is_freed_in_part_reads_as_it_was_or_as_zeros(_: &Live) -> Outcome {
+    right("freed", "2MiB")?;
     Ok(())
 }
 

@@ -36,8 +36,10 @@ impl Lock {
     fn hold_in_turn(&self) {
         let starving = self.starving.load(Relaxed);
         if starving != 0 {
-            // Once, and not for long: who starves is let in, but nobody depends on it.
-            wait(&self.starving, starving, 1_000_000);
+            // Once, and not for long: who starves is let in, but nobody depends on it. Whoever says so for longer is no more.
+            if wait(&self.starving, starving, 1_000_000) {
+                let _ = self.starving.compare_exchange(starving, 0, Relaxed, Relaxed);
+            }
         }
         let mut woken = 0;
         while self.state.swap(2, Acquire) != 0 {
@@ -48,7 +50,7 @@ impl Lock {
             }
         }
         if woken >= PATIENCE {
-            self.starving.fetch_sub(1, Relaxed);
+            let _ = self.starving.fetch_update(Relaxed, Relaxed, |starving| starving.checked_sub(1));
             wake(&self.starving, i32::MAX);
         }
     }
@@ -62,18 +64,20 @@ impl Drop for Held<'_> {
     }
 }
 
-/// Waits while the word has this value, or until so much time has passed.
-fn wait(word: &AtomicU32, value: u32, most_ns: i64) {
+/// Waits while the word has this value, or until so much time has passed: says whether it has.
+fn wait(word: &AtomicU32, value: u32, most_ns: i64) -> bool {
     let most = libc::timespec { tv_sec: most_ns / 1_000_000_000, tv_nsec: most_ns % 1_000_000_000 };
     let most = (&raw const most).expose_provenance();
     // SAFETY: waits on our own word, and reads our own memory.
     let answer = unsafe {
         call!(libc::SYS_futex, word.as_ptr().addr(), libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG, value, most)
     };
-    if answer == -i64::from(libc::ETIMEDOUT) && process::is_left_behind() {
+    let in_vain = answer == -i64::from(libc::ETIMEDOUT);
+    if in_vain && process::is_left_behind() {
         // The child of a vfork, whose parent was killed, maybe with the lock: nobody will give it back.
         kernel::end(128 + libc::SIGKILL);
     }
+    in_vain
 }
 
 fn wake(word: &AtomicU32, most: i32) {

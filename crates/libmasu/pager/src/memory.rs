@@ -295,6 +295,10 @@ pub fn make(program: &'static Program, made: Call) -> Option<i64> {
         }
         // On oneself it would empty memory unseen. Kernels before 6.13 say the same.
         number::PROCESS_MADVISE if empties(fourth as i32) => Some(-i64::from(libc::EINVAL)),
+        // By these `remap` tells memory apart.
+        number::PROCESS_MADVISE if matches!(fourth as i32, libc::MADV_NORMAL..=libc::MADV_SEQUENTIAL) => {
+            Some(-i64::from(libc::EINVAL))
+        }
         // SHM_REMAP takes the place of what is mapped.
         number::SHMAT if third & 0o40_000 != 0 => Some(-i64::from(libc::EINVAL)),
         _ => None,
@@ -325,6 +329,9 @@ fn map(program: &'static Program, made: Call) -> Option<i64> {
     }
     let _held = LOCK.hold();
     let answer = as_it_stands(made);
+    if failed(answer) && replaces {
+        forget_what_is_gone(program, start, page_up(bytes));
+    }
     if !failed(answer) {
         let (start, bytes) = (answer as u64, page_up(bytes));
         if replaces {
@@ -335,6 +342,19 @@ fn map(program: &'static Program, made: Call) -> Option<i64> {
         }
     }
     Some(answer)
+}
+
+/// A call that failed may have unmapped something before.
+fn forget_what_is_gone(program: &Program, start: u64, bytes: u64) {
+    // SAFETY: changes nothing, and says whether there is a hole.
+    let has_hole = |start, bytes| failed(unsafe { call!(libc::SYS_msync, start, bytes, libc::MS_ASYNC) });
+    if has_hole(start, bytes) {
+        program.pager.space.each_run(start, bytes, |first, pages| {
+            let first = program.pager.space.address(first);
+            let pages = (0..pages).map(|page| first + u64::from(page) * PAGE_BYTES);
+            pages.filter(|page| has_hole(*page, PAGE_BYTES)).for_each(|page| program.pager.forget(page, PAGE_BYTES));
+        });
+    }
 }
 
 fn protect(program: &'static Program, made: Call, start: u64, bytes: u64, protection: u64) -> i64 {
@@ -370,16 +390,14 @@ fn advise(program: &'static Program, made: Call, start: u64, bytes: u64, advice:
     let _held = LOCK.hold();
     match advice {
         _ if empties(advice) => {
+            // The kernel may keep what it was told to free, or not; here it never does. It says which memory it takes.
+            let free = advice == libc::MADV_FREE;
             let mut made = made;
-            if advice == libc::MADV_FREE {
-                // The kernel may keep what it was told to free, or not; here it never does. It says which memory it takes.
-                let answer = as_it_stands(made);
-                if failed(answer) {
-                    return answer;
-                }
+            let mut answer = as_it_stands(made);
+            if free && !failed(answer) {
                 made.arguments[2] = libc::MADV_DONTNEED as u64;
+                answer = as_it_stands(made);
             }
-            let answer = as_it_stands(made);
             if !failed(answer) {
                 program.pager.forget(start, bytes);
             } else if start.is_multiple_of(PAGE_BYTES) {
@@ -388,7 +406,11 @@ fn advise(program: &'static Program, made: Call, start: u64, bytes: u64, advice:
                     let first = program.pager.space.address(first);
                     for address in (0..pages).map(|page| first + u64::from(page) * PAGE_BYTES) {
                         // SAFETY: the program's own advice, page by page.
-                        let one = unsafe { call!(libc::SYS_madvise, address, PAGE_BYTES, made.arguments[2]) };
+                        let advised = |advice: u64| unsafe { call!(libc::SYS_madvise, address, PAGE_BYTES, advice) };
+                        let one = advised(made.arguments[2]);
+                        if free && one == 0 {
+                            advised(libc::MADV_DONTNEED as u64);
+                        }
                         if one == 0 || one == -i64::from(libc::ENOMEM) {
                             program.pager.forget(address, PAGE_BYTES);
                         }
@@ -431,6 +453,18 @@ fn move_heap_end(program: &'static Program, asked: u64) -> i64 {
     answer
 }
 
+/// Whether this is one mapping to the kernel, or a part of one. It says so of what is to grow.
+fn is_one_mapping(start: u64, bytes: u64) -> bool {
+    // SAFETY: grows by a page, if there is room behind it, which is taken away again and nobody knew of.
+    unsafe {
+        let grown = call!(libc::SYS_mremap, start, bytes, bytes.saturating_add(PAGE_BYTES), 0);
+        if !failed(grown) {
+            call!(libc::SYS_munmap, start + bytes, PAGE_BYTES);
+        }
+        grown != -i64::from(libc::EFAULT)
+    }
+}
+
 /// mremap(2). Pages in the program go along; those in the staging go home first, and homes are copied.
 fn remap(program: &'static Program, made: Call) -> i64 {
     let [old, old_bytes, new_bytes, flags, place, _] = made.arguments;
@@ -459,6 +493,9 @@ fn remap(program: &'static Program, made: Call) -> i64 {
         if here != -i64::from(libc::ENOMEM) || flags & libc::MREMAP_MAYMOVE == 0 {
             return here;
         }
+    } else if touches(program, old, old_bytes) && !is_one_mapping(old, old_bytes) {
+        // Refused before anything happens: the kernel would unmap what lies at the new place first, or move a part (6.17).
+        return -i64::from(libc::EFAULT);
     }
     let kept = old_bytes.min(new_bytes);
     let mut frames = Frames::new(program);
@@ -485,6 +522,10 @@ fn remap(program: &'static Program, made: Call) -> i64 {
     if failed(answer) {
         if is_paged {
             advised(old, old_bytes, libc::MADV_NORMAL);
+        }
+        forget_what_is_gone(program, old, old_bytes);
+        if fixed {
+            forget_what_is_gone(program, place, new_bytes);
         }
         return answer;
     }

@@ -312,7 +312,8 @@ fn vfork(context: &mut Context) {
         (*record).number.store(u32::MAX, Relaxed);
         &mut *record
     };
-    memory::unpin(pins);
+    memory::take_off_last(pins, 0);
+    pins.forget_calls();
     context.answer(answer);
 }
 
@@ -322,8 +323,10 @@ pub fn is_left_behind() -> bool {
     let process = program.process.load(Relaxed);
     // SAFETY: these ask.
     unsafe {
+        // In a PID namespace of its own it sees no parent: then nothing can be said.
+        let parent = call!(libc::SYS_getppid);
         call!(libc::SYS_getpid) != i64::from(process)
-            && call!(libc::SYS_getppid) != i64::from(process)
+            && ![0, i64::from(process)].contains(&parent)
             && call!(libc::SYS_kill, process, 0) == -i64::from(libc::ESRCH)
     }
 }

@@ -213,6 +213,11 @@ impl Thread {
         }
     }
 
+    /// No call is under way.
+    pub const fn forget_calls(&mut self) {
+        (self.calls_now, self.exec_tries) = (0, 0);
+    }
+
     /// The call that was begun last.
     pub fn made(&mut self) -> &mut Made {
         let at = self.calls_now.clamp(1, MOST_CALLS) - 1;
@@ -270,7 +275,8 @@ pub fn make() -> Option<*mut Thread> {
                     };
                     dead.take_pins(0).for_each(unpin);
                     dead.take_kept(0).for_each(unpin);
-                    (dead.robust, dead.blocked, dead.calls_now) = (0, 0, 0);
+                    (dead.robust, dead.blocked) = (0, 0);
+                    dead.forget_calls();
                     dead.programs_stack = NO_STACK;
                 }
                 return Some(record);
