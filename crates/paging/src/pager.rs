@@ -178,10 +178,17 @@ impl Pager<'_> {
 
     /// What of it is shared out: changes at any time, as masu says.
     pub fn budget(&self) -> Budget {
+        self.budget_with(0)
+    }
+
+    /// What it is once so many more pages are touched: a share of the program's memory grows with it.
+    fn budget_with(&self, fresh: u32) -> Budget {
         let frames = self.counters.get(Counter::BudgetFrames);
         let frames = match self.counters.get(Counter::BudgetShare) {
             0 => frames,
-            share => frames.min((self.counters.get(Counter::TouchedPages) * share).div_ceil(1 << 16)),
+            share => {
+                frames.min(((self.counters.get(Counter::TouchedPages) + u64::from(fresh)) * share).div_ceil(1 << 16))
+            }
         };
         Budget::new(u32::try_from(frames).unwrap_or(u32::MAX))
     }
@@ -299,7 +306,7 @@ impl Pager<'_> {
         unit: Unit,
     ) -> Result<Served, M::Fatal> {
         let (first, pages) = Self::run_around(page, unit, |page| self.entry(page).place() == Place::Untouched);
-        self.make_room(machine, units, pages)?;
+        self.make_room(machine, units, pages, pages)?;
         let before = page.0 - first.0;
         // What lies before or behind may be no memory at all: then this page alone, which is.
         let mut given = self.zeros(machine, units, first, pages)?;
@@ -323,7 +330,7 @@ impl Pager<'_> {
     ) -> Result<u32, M::Fatal> {
         let address = self.space.address(first);
         let mut given = 0;
-        if self.frames_in_use() + pages <= self.budget().frames {
+        if self.frames_in_use() + pages <= self.budget_with(pages).frames {
             given = machine.give_zeros(address, pages);
         } else {
             let frames = self.frames(machine, units, pages)?;
@@ -356,7 +363,7 @@ impl Pager<'_> {
     ) -> Result<(), M::Fatal> {
         let home = |page: Page| self.entry(page).place() == Place::Home;
         let wanted = (0..pages).map(|more| u32::from(home(first.plus(more)))).sum();
-        self.make_room(machine, units, wanted)?;
+        self.make_room(machine, units, wanted, 0)?;
         let mut next = first.0;
         let end = first.0 + pages;
         while next < end {
@@ -429,7 +436,7 @@ impl Pager<'_> {
             let slot = |other: Page| entry.slot().wrapping_add(other.0.wrapping_sub(page.0));
             Self::run_around(page, unit, |other| together(entry, other, slot(other)))
         };
-        self.make_room(machine, units, run().1)?;
+        self.make_room(machine, units, run().1, 0)?;
         let entry = self.entry(page);
         if entry.place() != Place::Staged {
             // Making room sent it home.

@@ -205,7 +205,23 @@ struct World<'a> {
     pinned: Vec<u64>,
 }
 
-impl World<'_> {
+impl<'a> World<'a> {
+    fn new(memory: &'a Memory, learned: &'a mut Learned, ghosts: &'a mut [u64], frames: u64) -> World<'a> {
+        let pager = memory.pager();
+        pager.counters.set(Counter::BudgetFrames, frames);
+        pager.space.mark(address(0), PAGES * PAGE_BYTES);
+        let units = Units {
+            learned,
+            ghosts: Ghosts::over(ghosts),
+            sections: Sections::Off,
+            fixed_log2: 2,
+            base_log2: 0,
+            costs: Costs::FILE,
+        };
+        let model = Model { mapped: (0..PAGES).map(address).collect(), ..Model::default() };
+        World { pager, units, model, expected: BTreeMap::new(), pinned: Vec::new() }
+    }
+
     /// What a load or a store of the program does.
     fn access(&mut self, page: u64, write: Option<u64>, site: u64) -> Result<(), TestCaseError> {
         let at = address(page);
@@ -293,20 +309,8 @@ proptest! {
     #[test]
     fn the_program_reads_what_it_wrote_and_the_budget_holds(steps in proptest::collection::vec(step(), 1..120)) {
         let memory = Memory::new(2 * CHUNK, 1500);
-        let pager = memory.pager();
-        pager.counters.set(Counter::BudgetFrames, 400);
-        pager.space.mark(address(0), PAGES * PAGE_BYTES);
         let (mut learned, mut ghosts) = (Box::new(Learned::default()), vec![0; 800]);
-        let units = Units {
-            learned: &mut learned,
-            ghosts: Ghosts::over(&mut ghosts),
-            sections: Sections::Off,
-            fixed_log2: 2,
-            base_log2: 0,
-            costs: Costs::FILE,
-        };
-        let mut world = World { pager, units, model: Model::default(), expected: BTreeMap::new(), pinned: Vec::new() };
-        world.model.mapped = (0..PAGES).map(address).collect();
+        let mut world = World::new(&memory, &mut learned, &mut ghosts, 400);
         let mut most_frames = 400;
         for step in steps {
             match step {
@@ -370,5 +374,38 @@ proptest! {
             }
             world.consistent(most_frames)?;
         }
+    }
+}
+
+/// Touches all pages in order, again and again. Says what was counted.
+fn sweeps(frames: u64, share: u64) -> [u64; 4] {
+    let memory = Memory::new(2 * CHUNK, PAGES as usize + 1);
+    let (mut learned, mut ghosts) = (Box::new(Learned::default()), vec![0; 800]);
+    let mut world = World::new(&memory, &mut learned, &mut ghosts, frames);
+    world.pager.counters.set(Counter::BudgetShare, share);
+    for round in 0..3 {
+        for page in 0..PAGES {
+            world.access(page, Some(page + round), 7).unwrap();
+        }
+    }
+    world.consistent(frames).unwrap();
+    [Counter::FaultsFirst, Counter::FaultsStaged, Counter::FaultsHome, Counter::PagesOut]
+        .map(|counter| world.pager.counters.get(counter))
+}
+
+#[test]
+fn what_fits_leaves_never_whether_the_budget_is_a_number_or_a_share() {
+    for (frames, share) in [(PAGES, 0), (PAGES, 1 << 16)] {
+        let [first, staged, home, out] = sweeps(frames, share);
+        assert!(first > 0);
+        assert_eq!([staged, home, out], [0, 0, 0], "{frames} frames, a share of {share}");
+    }
+}
+
+#[test]
+fn what_does_not_fit_goes_round() {
+    for (frames, share) in [(PAGES - 64, 0), (PAGES, (1 << 16) - 1024)] {
+        let [_, _, home, out] = sweeps(frames, share);
+        assert!(home > 0 && out > 0, "{frames} frames, a share of {share}: {home} {out}");
     }
 }

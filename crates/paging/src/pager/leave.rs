@@ -16,6 +16,9 @@ use crate::units::Units;
 /// Units enter the queues in pieces of so many pages, so that a large one does not leave as a whole for a small one.
 const PIECE_PAGES: u32 = 16;
 
+/// So many pages are staged at least, when some are.
+const LEAST_STAGED: u32 = 64;
+
 /// So many pages the hand looks at for one that is in the program.
 const LOOKS: u64 = 1 << 20;
 
@@ -40,7 +43,11 @@ impl Pager<'_> {
         }
     }
 
-    /// Sends units to the staging until so many more pages fit into the program.
+    /// Sends units to the staging until so many more pages fit into the program, of which `fresh` are touched for the first
+    /// time.
+    ///
+    /// Nobody leaves while there are frames that nobody has, and then the staging grows by and by to its share: a program
+    /// whose memory fits never meets it.
     ///
     /// # Errors
     /// When the store has failed for good.
@@ -49,9 +56,14 @@ impl Pager<'_> {
         machine: &mut M,
         units: &mut Units<'_>,
         pages: u32,
+        fresh: u32,
     ) -> Result<(), M::Fatal> {
-        let budget = self.budget();
-        let most = budget.frames - budget.staging;
+        let budget = self.budget_with(fresh);
+        if self.frames_in_use().saturating_add(pages) <= budget.frames {
+            return Ok(());
+        }
+        let step = pages.saturating_mul(2).max(LEAST_STAGED);
+        let most = (budget.frames - budget.staging).max(self.resident_pages().saturating_sub(step));
         // Those that are pinned, or held by the kernel, stay, and come up again.
         let mut looks = self.resident_pages().saturating_mul(2).saturating_add(64);
         while self.resident_pages() > 0 && self.resident_pages().saturating_add(pages) > most && looks > 0 {
