@@ -220,6 +220,7 @@ pub const ALL: &[LiveTest] = tests! {
     run_local_refusals::a_program_of_another_c_library_is_refused needs [MasuCommand, PagerLibrary, Musl];
     run_local_refusals::a_program_that_is_not_there_has_its_usual_status needs [MasuCommand, PagerLibrary];
     run_local_stores::a_redis_keeps_the_pages_and_is_left_empty needs [MasuCommand, PagerLibrary, UserFaults, CCompiler, RedisServer];
+    run_local_stores::a_redis_is_read_ahead_and_written_behind needs [MasuCommand, PagerLibrary, UserFaults, CCompiler, RedisServer];
     run_local_stores::pages_that_were_changed_in_the_file_are_found needs [MasuCommand, PagerLibrary, UserFaults, CCompiler];
     run_local_stores::pages_that_are_gone_from_the_file_are_found needs [MasuCommand, PagerLibrary, UserFaults, CCompiler];
     run_local_stores::pages_that_were_changed_in_redis_are_found needs [MasuCommand, PagerLibrary, UserFaults, CCompiler, RedisServer];

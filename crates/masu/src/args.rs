@@ -131,6 +131,10 @@ pub struct RunTask {
     #[arg(long, value_name = "HOW", requires = "local", default_value = "auto")]
     pub sections: Sections,
 
+    /// Let a fault do all by itself: no thread in the program that fetches ahead and writes home
+    #[arg(long, requires = "local")]
+    pub no_background: bool,
+
     /// How long a store may be silent before the program is ended, such as 30s [default: the program waits]
     #[arg(long, value_name = "TIME", requires = "local", value_parser = duration)]
     pub store_timeout: Option<Duration>,

@@ -4,7 +4,8 @@
 //! |---|---|
 //! | 0–1 | where the page is ([`Place`]) |
 //! | 2 | the store holds it as it was when it came from there; its sum is known |
-//! | 3 | it came in advance and was not asked for yet |
+//! | 3 | it came in advance and was not asked for yet; at home: it is to stay out of the program's reach when it comes |
+//! | 4 | it is ordered, and comes in the background; in the staging: it came so |
 //! | 8–15 | how often it is pinned: it stays where it is |
 //! | 16–31 | the policy's own |
 //! | 32–63 | the slot of the staging that holds it |
@@ -29,6 +30,7 @@ pub enum Place {
 const PLACE: u64 = 3;
 const KEPT: u64 = 1 << 2;
 const EARLY: u64 = 1 << 3;
+const ORDERED: u64 = 1 << 4;
 const PINS_SHIFT: u32 = 8;
 const PINS: u64 = 0xff << PINS_SHIFT;
 const MARK_SHIFT: u32 = 16;
@@ -90,6 +92,17 @@ impl Entry {
         Entry(if early { self.0 | EARLY } else { self.0 & !EARLY })
     }
 
+    /// Whether it is ordered, or came so and was not asked for yet.
+    pub const fn is_ordered(self) -> bool {
+        self.0 & ORDERED != 0
+    }
+
+    /// Says that it is ordered, or that it is not any more.
+    #[must_use]
+    pub const fn ordered(self, ordered: bool) -> Entry {
+        Entry(if ordered { self.0 | ORDERED } else { self.0 & !ORDERED })
+    }
+
     /// How often it is pinned.
     pub const fn pins(self) -> u8 {
         ((self.0 & PINS) >> PINS_SHIFT) as u8
@@ -147,11 +160,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_said_of_one_thing_changes_no_other(word: u64, slot: u32, mark: u16, kept: bool, early: bool) {
+        fn what_is_said_of_one_thing_changes_no_other(word: u64, slot: u32, mark: u16, kept: bool, early: bool, ordered: bool) {
             let entry = Entry(word);
-            let said = entry.staged(slot).marked(mark).kept(kept).early(early);
+            let said = entry.staged(slot).marked(mark).kept(kept).early(early).ordered(ordered);
             prop_assert_eq!(said.place(), Place::Staged);
             prop_assert_eq!((said.slot(), said.mark(), said.is_kept(), said.is_early()), (slot, mark, kept, early));
+            prop_assert_eq!(said.is_ordered(), ordered);
             prop_assert_eq!(said.pins(), entry.pins());
             prop_assert_eq!(said.at(Place::Home).slot(), 0);
         }

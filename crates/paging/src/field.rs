@@ -5,8 +5,8 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-use crate::pager::Budget;
-use crate::space::{CHUNK_PAGES, DIRECTORY_WORDS, Page};
+use crate::pager::{Budget, FLIGHT_WORDS, FLIGHTS_PAGES, Flights, Pager, Ring};
+use crate::space::{CHUNK_PAGES, DIRECTORY_WORDS, Page, Space};
 use crate::units::Learned;
 use crate::{MAX_UNIT_PAGES, PAGE_BYTES};
 
@@ -57,6 +57,16 @@ pub enum Counter {
     LateNs = 20,
     /// Frames that were taken beyond the budget, because all others were pinned.
     FramesBeyond = 21,
+    /// Touches of pages that were on their way in the background.
+    FaultsArriving = 22,
+    /// Touches of pages that had come in advance and were held back.
+    FaultsHeld = 23,
+    /// Pages that came in the background.
+    PagesAhead = 24,
+    /// Pages that were held back after they had come in advance, and left without being touched.
+    HeldInVain = 25,
+    /// Pages that were written home in the background.
+    PagesBehind = 26,
 }
 
 /// Pages of a chunk, bytes of a page and of the largest unit, as sizes of memory.
@@ -123,6 +133,10 @@ pub struct Layout {
     pub units: usize,
     /// Pages on their way between the program and masu.
     pub data: usize,
+    /// The flights, and what is ordered.
+    pub flights: usize,
+    /// The pages of flights.
+    pub flown: usize,
     /// What is learned of the program ([`Learned`]).
     pub learned: usize,
     /// Pages that went home, and when.
@@ -151,7 +165,9 @@ impl Layout {
         let queue = page_up(ring + slots * WORD);
         let queues = [queue, queue + units * WORD];
         let data = page_up(queue + 2 * units * WORD);
-        let learned = data + UNIT_BYTES;
+        let flown = data + UNIT_BYTES;
+        let flights = flown + FLIGHTS_PAGES as usize * PAGE;
+        let learned = page_up(flights + FLIGHT_WORDS * WORD);
         let ghosts = page_up(learned + size_of::<Learned>());
         let ghost_words = frames * 2;
         let bytes = page_up(ghosts + ghost_words * WORD);
@@ -166,6 +182,8 @@ impl Layout {
             queues,
             units,
             data,
+            flights,
+            flown,
             learned,
             ghosts,
             ghost_words,
@@ -184,7 +202,54 @@ pub const ENDS: usize = COUNTER_WORDS * size_of::<u64>();
 /// Where what is asked of masu stands, in words of 32 bits.
 pub const ERRAND: usize = 1024 / size_of::<u32>();
 
-/// What the library asks of masu, one at a time: pages that it cannot read or write in the store itself.
+/// Where the words stand by which the program and masu wake each other for flights, in words of 32 bits.
+pub const BELL: usize = 1152 / size_of::<u32>();
+
+/// The words by which the program and masu wake each other for flights.
+#[derive(Clone, Copy, Debug)]
+pub struct Bell<'a>(pub &'a [AtomicU32; 4]);
+
+impl<'a> Bell<'a> {
+    /// Changes when a flight takes off while masu sleeps.
+    pub fn departures(&self) -> &'a AtomicU32 {
+        &self.0[0]
+    }
+
+    /// Not zero while masu sleeps on it.
+    pub fn masu_sleeps(&self) -> &'a AtomicU32 {
+        &self.0[1]
+    }
+
+    /// Changes when a flight arrives.
+    pub fn arrivals(&self) -> &'a AtomicU32 {
+        &self.0[2]
+    }
+
+    /// Not zero while a thread of the program sleeps on it.
+    pub fn program_sleeps(&self) -> &'a AtomicU32 {
+        &self.0[3]
+    }
+}
+
+/// The pager's tables in the field, which both sides see as words. `None` when it is too small for its layout.
+pub fn pager<'a>(words: &'a [AtomicU64], halves: &'a [AtomicU32], layout: &Layout) -> Option<Pager<'a>> {
+    const WORD: usize = size_of::<u64>();
+    let part = |offset: usize, count: usize| words.get(offset / WORD..offset / WORD + count);
+    Some(Pager {
+        space: Space::new(
+            halves.get(layout.directory / 4..)?.get(..DIRECTORY_WORDS)?,
+            part(layout.bases, 1 + layout.pages / CHUNK)?,
+        ),
+        entries: part(layout.entries, layout.pages)?,
+        sums: part(layout.sums, layout.pages * 2)?,
+        ring: Ring::new(part(layout.ring, layout.slots)?, part(ENDS, 3)?.first_chunk()?),
+        queues: [part(layout.queues[0], layout.units)?, part(layout.queues[1], layout.units)?],
+        flights: Flights(part(layout.flights, FLIGHT_WORDS)?.first_chunk()?),
+        counters: Counters(part(0, COUNTER_WORDS)?.first_chunk()?),
+    })
+}
+
+/// What the library asks of masu, one thing at a time: pages that it cannot read or write in the store itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Errand<'a>(pub &'a [AtomicU32; 5]);
 

@@ -40,6 +40,8 @@ pub struct Terms {
     pub least_bytes: u64,
     /// Which sections.
     pub sections: Sections,
+    /// Whether a thread of the program's may fetch and write in the background.
+    pub background: bool,
 }
 
 /// How sections of the program are told apart.
@@ -97,12 +99,21 @@ impl Terms {
     pub const fn message(self) -> Message {
         let budget = self.budget_frames as u64 | (self.budget_share as u64) << 32;
         let units = self.unit_pages as u64 | (self.base_pages as u64) << 32;
-        [MAGIC, budget, self.most_pages as u64, units, self.least_bytes, self.sections as u64, 0, 0]
+        [
+            MAGIC,
+            budget,
+            self.most_pages as u64,
+            units,
+            self.least_bytes,
+            self.sections as u64,
+            self.background as u64,
+            0,
+        ]
     }
 
     /// As they came; `None` if they are none.
     pub fn of(message: &Message) -> Option<Terms> {
-        let [magic, budget, most_pages, units, least_bytes, sections, ..] = *message;
+        let [magic, budget, most_pages, units, least_bytes, sections, background, _] = *message;
         let halves = |word: u64| ((word & 0xffff_ffff) as u32, (word >> 32) as u32);
         let sections =
             [Sections::Auto, Sections::Marked, Sections::Off].into_iter().find(|of| *of as u64 == sections)?;
@@ -116,6 +127,7 @@ impl Terms {
             base_pages,
             least_bytes,
             sections,
+            background: background != 0,
         })
     }
 }
@@ -145,10 +157,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_said_is_understood(words: [u32; 5], least_bytes: u64, sections in 0_usize..3) {
+        fn what_is_said_is_understood(words: [u32; 5], least_bytes: u64, sections in 0_usize..3, background: bool) {
             let sections = [Sections::Auto, Sections::Marked, Sections::Off][sections];
             let [budget_frames, budget_share, most_pages, unit_pages, base_pages] = words;
-            let terms = Terms { budget_frames, budget_share, most_pages, unit_pages, base_pages, least_bytes, sections };
+            let terms = Terms {
+                budget_frames, budget_share, most_pages, unit_pages, base_pages, least_bytes, sections, background,
+            };
             prop_assert_eq!(Terms::of(&terms.message()), Some(terms));
             let hello = Hello { process: words[0] };
             prop_assert_eq!(Hello::of(&hello.message()), Some(hello));

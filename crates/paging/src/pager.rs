@@ -15,8 +15,11 @@
 //! Whether a page was changed is found out by its sum when it goes home: the sum is needed anyway, to check what the
 //! store answers, and it costs less than to have the kernel note writes (ARCHITECTURE.md, "The circle of frames").
 //!
+//! A thread in the background may fetch and write meanwhile (`flight.rs`).
+//!
 //! One at a time: whoever calls holds the pager's lock. The atomics are there because masu reads along from outside.
 
+mod flight;
 mod leave;
 mod ring;
 
@@ -31,6 +34,7 @@ use crate::space::{CHUNK_PAGES, Page, Space};
 use crate::units::{Asked, Units};
 use crate::{MAX_UNIT_PAGES, PAGE_BYTES};
 
+pub use flight::{Crew, FLIGHT_PAGES, FLIGHT_WORDS, FLIGHTS_PAGES, Flights};
 pub use ring::{Ring, Run, Slot};
 
 /// What moves pages. All runs are contiguous on both sides, within what exists, and at most [`MAX_UNIT_PAGES`] long.
@@ -67,19 +71,47 @@ pub trait Machine {
     /// When the store has failed for good.
     fn write_home(&mut self, page: Page, slot: u32, pages: u32) -> Result<(), Self::Fatal>;
 
+    /// Fills slots with what flights have in their memory from this page on. Empty slots get frames.
+    fn unload(&mut self, room: u32, slot: u32, pages: u32);
+
+    /// Copies what slots hold to the flights' memory, from this page on.
+    fn load(&mut self, slot: u32, room: u32, pages: u32);
+
+    /// Waits until the oldest flight has arrived.
+    fn wait_for_arrival(&mut self, pager: &Pager<'_>);
+
+    /// A flight could not do what it was to do; masu has said why.
+    fn flight_failed(&mut self) -> Self::Fatal;
+
     /// The store's page is not what was written there.
     fn corrupt(&mut self, page: Page) -> Self::Fatal;
 }
 
 /// The sum of a page: 128 bits, so that a change that leaves it the same does not happen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum(pub [u64; 2]);
+
+impl From<u128> for Sum {
+    fn from(sum: u128) -> Sum {
+        let low = u128::from(u64::MAX);
+        Sum([sum & low, sum >> 64].map(|half| u64::try_from(half).unwrap_or(0)))
+    }
+}
 
 /// As what pages come, and what is kept with them.
 #[derive(Clone, Copy, Debug)]
 struct Come {
     mark: u16,
     arrival: Arrival,
+}
+
+/// Where pages are read.
+#[derive(Clone, Copy, Debug)]
+enum Source {
+    /// In the store, and they are checked.
+    Store,
+    /// In the flights' memory from this page on; they were checked.
+    Flight(u32),
 }
 
 /// Pages that follow each other: the first, and how many.
@@ -146,6 +178,8 @@ pub struct Pager<'a> {
     pub ring: Ring<'a>,
     /// The units in the program, in the order of their coming: those that stay, and those that pass.
     pub queues: [&'a [AtomicU64]; 2],
+    /// What is done in the background.
+    pub flights: Flights<'a>,
     /// What is counted.
     pub counters: Counters<'a>,
 }
@@ -202,12 +236,16 @@ impl Pager<'_> {
         if self.entries.len() <= page.0 as usize {
             return Ok(Served::NotPaged);
         }
+        self.land(machine, units)?;
         let served = self.serve(machine, units, touch, page)?;
         let budget = self.budget();
         while let Some(lost) = units.next_lost(budget) {
             if lost != touch.address / PAGE_BYTES {
                 self.hold_back(machine, units, lost)?;
             }
+        }
+        if units.costs.ahead_page_ns > 0 {
+            self.launch();
         }
         Ok(served)
     }
@@ -224,20 +262,39 @@ impl Pager<'_> {
             Place::Resident => return Ok(Served::Already),
             Place::Staged if entry.is_early() => Kind::Held,
             Place::Staged => Kind::Staged,
+            Place::Home if self.is_coming(page) => Kind::Arriving,
             Place::Home => Kind::Home,
             Place::Untouched => Kind::FirstTouch,
         };
         let (order, arrival) = self.order(units, touch, page, entry, kind);
+        if kind == Kind::Arriving {
+            self.set(page, self.entry(page).early(false));
+            self.settle_while(machine, units, || self.is_coming(page))?;
+        } else if kind == Kind::Home {
+            // It may be on its way there.
+            self.settle_while(machine, units, || self.is_under_way(page))?;
+        }
         let come = Come { mark: order.mark, arrival };
-        let unit = (self.of_number(page, touch.address, order.fetch.first_page), order.fetch.pages);
+        let unit = (self.of_number(page, touch.address / PAGE_BYTES, order.fetch.first_page), order.fetch.pages);
         let came = |page: Page| match self.entry(page).place() {
             Place::Resident => Served::Yes,
             _ => Served::Already,
         };
         let served = match kind {
-            Kind::Held | Kind::Staged | Kind::Arriving => {
+            Kind::Held | Kind::Staged => {
                 self.counters.add(Counter::FaultsStaged, 1);
+                self.counters.add(Counter::FaultsHeld, u64::from(entry.is_early() && entry.is_ordered()));
                 self.take_back(machine, units, page, unit)?;
+                came(page)
+            }
+            Kind::Arriving => {
+                self.counters.add(Counter::FaultsArriving, 1);
+                match self.entry(page).place() {
+                    Place::Staged => self.take_back(machine, units, page, unit)?,
+                    // Its memory did not take it: what is wrong there shows now.
+                    Place::Home => self.fetch(machine, units, page, unit, come)?,
+                    Place::Resident | Place::Untouched => {}
+                }
                 came(page)
             }
             Kind::Home => {
@@ -250,34 +307,50 @@ impl Pager<'_> {
         for held in order.held.into_iter().filter(|held| ![NO_PAGE, touch.address / PAGE_BYTES].contains(held)) {
             self.hold_back(machine, units, held)?;
         }
+        if order.pages_ahead() > 0 {
+            let number = touch.address / PAGE_BYTES;
+            self.order_ahead(&order, page, number, Self::area(number));
+        }
         Ok(served)
+    }
+
+    /// Orders stay in a page's chunk, whose pages' numbers follow each other.
+    fn area(number: u64) -> policy::Run {
+        policy::Run { first_page: number & !(CHUNK_PAGES - 1), pages: 1 << CHUNK_PAGES.ilog2() }
     }
 
     /// Asks what is to be brought: nothing leaves the chunk.
     fn order(&self, units: &mut Units<'_>, touch: Touch, page: Page, entry: Entry, kind: Kind) -> (Order, Arrival) {
         let number = touch.address / PAGE_BYTES;
-        let area = policy::Run { first_page: number & !(CHUNK_PAGES - 1), pages: 1 << CHUNK_PAGES.ilog2() };
+        let area = Self::area(number);
         let asked = Asked { site: touch.site, page: number, area, kind, mark: entry.mark() };
         let here = |other: u64| {
-            let place = self.entry(self.of_number(page, touch.address, other)).place();
-            matches!(place, Place::Resident | Place::Staged)
+            let other = self.of_number(page, number, other);
+            let entry = self.entry(other);
+            matches!(entry.place(), Place::Resident | Place::Staged) || entry.is_ordered() || self.is_coming(other)
         };
-        let (order, arrival) = units.order(asked, self.budget(), here);
+        let (order, arrival) = units.order(asked, self.budget(), self.flights.is_busy(), here);
         let fits = order.fetch.contains(number) && order.fetch.within(area) == order.fetch;
         debug_assert!(fits, "{order:?}");
         let fetch = if fits { order.fetch } else { policy::Run { first_page: number, pages: 1 } };
         (Order { fetch, ..order }, arrival)
     }
 
-    /// The page with another address in the same chunk.
-    fn of_number(&self, page: Page, address: u64, number: u64) -> Page {
-        let ahead = number.wrapping_sub(address / PAGE_BYTES) & u64::from(u32::MAX);
+    /// The page with another number in the same chunk as `page`, whose number is `own`.
+    fn of_number(&self, page: Page, own: u64, number: u64) -> Page {
+        let ahead = number.wrapping_sub(own) & u64::from(u32::MAX);
         Page(page.0.wrapping_add(u32::try_from(ahead).unwrap_or(0)))
     }
 
     /// A page stays in memory and leaves the program's reach, so that its next touch is seen.
     fn hold_back<M: Machine>(&self, machine: &mut M, units: &mut Units<'_>, number: u64) -> Result<(), M::Fatal> {
-        let Some(page) = self.space.page(number.wrapping_mul(PAGE_BYTES)) else { return Ok(()) };
+        match self.space.page(number.wrapping_mul(PAGE_BYTES)) {
+            Some(page) => self.hold_page_back(machine, units, page),
+            None => Ok(()),
+        }
+    }
+
+    fn hold_page_back<M: Machine>(&self, machine: &mut M, units: &mut Units<'_>, page: Page) -> Result<(), M::Fatal> {
         let entry = self.entry(page);
         if entry.place() == Place::Resident && entry.pins() == 0 && self.stage(machine, units, page, 1)? == 1 {
             self.set(page, self.entry(page).early(true));
@@ -361,7 +434,7 @@ impl Pager<'_> {
         (first, pages): Unit,
         come: Come,
     ) -> Result<(), M::Fatal> {
-        let home = |page: Page| self.entry(page).place() == Place::Home;
+        let home = |page: Page| self.is_at_home(page);
         let wanted = (0..pages).map(|more| u32::from(home(first.plus(more)))).sum();
         self.make_room(machine, units, wanted, 0)?;
         let mut next = first.0;
@@ -376,39 +449,45 @@ impl Pager<'_> {
             while next + pages < end && home(Page(next + pages)) {
                 pages += 1;
             }
-            self.fetch_run(machine, units, Page(next), pages, come)?;
+            self.fetch_run(machine, units, (Page(next), pages), come, Source::Store)?;
             next += pages;
         }
         if home(page) {
             // The free frames lie in too many pieces: this page at least.
-            self.fetch_run(machine, units, page, 1, come)?;
+            self.fetch_run(machine, units, (page, 1), come, Source::Store)?;
         }
         Ok(())
     }
 
-    /// Pages that are home and follow each other.
+    /// Pages that are home and follow each other. Says for how many there were frames.
     fn fetch_run<M: Machine>(
         &self,
         machine: &mut M,
         units: &mut Units<'_>,
-        first: Page,
-        pages: u32,
+        (first, pages): Unit,
         come: Come,
-    ) -> Result<(), M::Fatal> {
+        source: Source,
+    ) -> Result<u32, M::Fatal> {
         let frames = self.frames(machine, units, pages)?;
         let mut next = first;
         for run in frames.runs() {
-            machine.read_home(next, run.slot, run.pages)?;
-            for more in 0..run.pages {
-                if machine.sum(run.slot + more) != self.sum(next.plus(more)) {
-                    return Err(machine.corrupt(next.plus(more)));
+            match source {
+                Source::Flight(room) => machine.unload(room + (next.0 - first.0), run.slot, run.pages),
+                Source::Store => {
+                    machine.read_home(next, run.slot, run.pages)?;
+                    for more in 0..run.pages {
+                        if machine.sum(run.slot + more) != self.sum(next.plus(more)) {
+                            return Err(machine.corrupt(next.plus(more)));
+                        }
+                    }
                 }
             }
             self.counters.add(Counter::PagesIn, run.pages.into());
             let moved = machine.move_in(run.slot, self.space.address(next), run.pages);
             self.ring.emptied(run.slot, moved);
             for page in (0..moved).map(|more| next.plus(more)) {
-                self.set(page, self.entry(page).at(Place::Resident).kept(true).marked(come.mark));
+                let entry = self.entry(page).at(Place::Resident).kept(true).marked(come.mark);
+                self.set(page, entry.ordered(false).early(false));
             }
             self.arrived(units, next, moved, come.arrival);
             let first_page = self.space.address(next) / PAGE_BYTES;
@@ -416,7 +495,7 @@ impl Pager<'_> {
             next = next.plus(run.pages);
         }
         self.give_back(&frames);
-        Ok(())
+        Ok(next.0 - first.0)
     }
 
     /// A page of the staging and those of its unit that follow it there.
@@ -439,7 +518,8 @@ impl Pager<'_> {
         self.make_room(machine, units, run().1, 0)?;
         let entry = self.entry(page);
         if entry.place() != Place::Staged {
-            // Making room sent it home.
+            // Making room sent it home, and it may be on its way there.
+            self.settle_while(machine, units, || self.is_under_way(page))?;
             return self.fetch(machine, units, page, unit, Come { mark: entry.mark(), arrival: Arrival::Reused });
         }
         let (first, pages) = run();
@@ -447,7 +527,7 @@ impl Pager<'_> {
         let moved = machine.move_in(slot, self.space.address(first), pages);
         self.ring.emptied(slot, moved);
         for page in (0..moved).map(|more| first.plus(more)) {
-            self.set(page, self.entry(page).at(Place::Resident).early(false));
+            self.set(page, self.entry(page).at(Place::Resident).early(false).ordered(false));
         }
         self.arrived(units, first, moved, Arrival::Reused);
         Ok(())

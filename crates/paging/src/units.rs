@@ -34,13 +34,22 @@ pub struct Costs {
     pub fault_ns: u32,
     /// The transfer of each page.
     pub page_ns: u32,
+    /// The transfer of each page in the background; 0: there is none.
+    pub ahead_page_ns: u32,
 }
 
 impl Costs {
-    /// With the store's file in the page cache (ARCHITECTURE.md, "The circle of frames").
-    pub const FILE: Costs = Costs { fault_ns: 5_500, page_ns: 850 };
+    /// With a file (ARCHITECTURE.md, "The circle of frames"). The kernel reads ahead in it and writes it behind; to do so
+    /// once more gains nothing.
+    pub const FILE: Costs = Costs { fault_ns: 5_500, page_ns: 850, ahead_page_ns: 0 };
     /// With a server on this machine or near it, asked through masu.
-    pub const SERVER: Costs = Costs { fault_ns: 35_000, page_ns: 3_000 };
+    pub const SERVER: Costs = Costs { fault_ns: 35_000, page_ns: 3_000, ahead_page_ns: 2_000 };
+
+    /// The same, where nothing comes in the background.
+    #[must_use]
+    pub const fn alone(self) -> Costs {
+        Costs { ahead_page_ns: 0, ..self }
+    }
 }
 
 /// Decides what a touch brings.
@@ -76,8 +85,15 @@ pub struct Asked {
 }
 
 impl Units<'_> {
-    /// What is brought, and as what it comes. `here` says of a page near by whether it is in memory.
-    pub fn order(&mut self, asked: Asked, budget: Budget, here: impl Fn(u64) -> bool) -> (Order, Arrival) {
+    /// What is brought, and as what it comes. Nothing is ordered ahead when the background `is_busy`. `here` says of a page
+    /// near by whether it is in memory, or on its way.
+    pub fn order(
+        &mut self,
+        asked: Asked,
+        budget: Budget,
+        is_busy: bool,
+        here: impl Fn(u64) -> bool,
+    ) -> (Order, Arrival) {
         let max_unit_log2 = u8::try_from(budget.largest_unit_pages().ilog2()).unwrap_or(0);
         let brings = asked.kind == Kind::Home;
         let distance = if brings { self.ghosts.back(asked.page, &self.learned.clock) } else { 0 };
@@ -89,7 +105,7 @@ impl Units<'_> {
                     budget_pages: budget.frames,
                     fault_ns: self.costs.fault_ns,
                     page_ns: self.costs.page_ns,
-                    ahead_page_ns: 0,
+                    ahead_page_ns: if is_busy { 0 } else { self.costs.ahead_page_ns },
                     base_log2: self.base_log2.min(max_unit_log2),
                     max_unit_log2,
                 };

@@ -7,7 +7,7 @@ use paging::PAGE_BYTES;
 use paging::entry::Place;
 use paging::field::{COUNTER_WORDS, Counter, Counters, Layout};
 use paging::greeting::Sections;
-use paging::pager::{Machine, Pager, Ring, Served, Sum, Touch};
+use paging::pager::{Crew, FLIGHT_WORDS, Flights, Machine, Pager, Ring, Served, Sum, Touch};
 use paging::policy::what_if::Ghosts;
 use paging::space::{CHUNK_PAGES, DIRECTORY_WORDS, Page, Space};
 use paging::units::{Costs, Learned, Units};
@@ -24,6 +24,9 @@ struct Model {
     mapped: BTreeSet<u64>,
     slots: BTreeMap<u32, u64>,
     store: BTreeMap<u32, u64>,
+    /// The flights' memory, and how many have flown.
+    flown: BTreeMap<u32, u64>,
+    flights: u64,
     /// Pages that the kernel holds fast.
     held: BTreeSet<u64>,
     most_frames: usize,
@@ -99,8 +102,53 @@ impl Machine for Model {
         Ok(())
     }
 
+    fn unload(&mut self, room: u32, slot: u32, pages: u32) {
+        self.slots.extend((0..pages).map(|more| (slot + more, self.flown[&(room + more)])));
+        self.count();
+    }
+
+    fn load(&mut self, slot: u32, room: u32, pages: u32) {
+        self.flown.extend((0..pages).map(|more| (room + more, self.slots[&(slot + more)])));
+    }
+
+    fn wait_for_arrival(&mut self, pager: &Pager<'_>) {
+        assert!(self.fly(pager), "somebody waits for what is not in the air");
+    }
+
+    fn flight_failed(&mut self) -> String {
+        "a flight failed".to_owned()
+    }
+
     fn corrupt(&mut self, page: Page) -> String {
         format!("corrupt: {page:?}")
+    }
+}
+
+/// The model is its own crew.
+impl Crew for Model {
+    type Trouble = String;
+
+    fn fetch(&mut self, page: Page, room: u32, sums: &mut [Sum]) -> Result<(), String> {
+        for (more, sum) in (0..).zip(sums) {
+            let content = self.store.get(&(page.0 + more)).ok_or("a page that never went home was fetched")?;
+            self.flown.insert(room + more, *content);
+            *sum = Sum([*content, !content]);
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, page: Page, room: u32, pages: u32) -> Result<(), String> {
+        self.store.extend((0..pages).map(|more| (page.0 + more, self.flown[&(room + more)])));
+        Ok(())
+    }
+}
+
+impl Model {
+    /// What masu does.
+    fn fly(&mut self, pager: &Pager<'_>) -> bool {
+        let some = pager.flights.fly(self, self.flights).expect("a flight arrives");
+        self.flights += u64::from(some);
+        some
     }
 }
 
@@ -109,6 +157,7 @@ struct Memory {
     words: Vec<AtomicU64>,
     layout: Layout,
     counters: [AtomicU64; COUNTER_WORDS],
+    flights: Box<[AtomicU64; FLIGHT_WORDS]>,
     ends: [AtomicU64; 3],
 }
 
@@ -120,6 +169,7 @@ impl Memory {
             words: (0..(layout.bytes - layout.bases) / 8).map(|_| AtomicU64::new(0)).collect(),
             layout,
             counters: [const { AtomicU64::new(0) }; COUNTER_WORDS],
+            flights: Box::new([const { AtomicU64::new(0) }; FLIGHT_WORDS]),
             ends: [const { AtomicU64::new(0) }; 3],
         }
     }
@@ -137,28 +187,74 @@ impl Memory {
             ring: Ring::new(self.words(layout.ring, layout.slots), &self.ends),
             queues: layout.queues.map(|queue| self.words(queue, layout.units)),
             counters: Counters(&self.counters),
+            flights: Flights(&self.flights),
         }
     }
 }
 
 #[derive(Clone, Debug)]
 enum Step {
-    Touch { page: u64, write: Option<u64>, site: u64 },
-    Sweep { page: u64, pages: u64, stride: u64 },
-    Forget { page: u64, pages: u64 },
-    Unmap { page: u64, pages: u64 },
-    Map { page: u64, pages: u64 },
-    Pin { page: u64 },
+    Touch {
+        page: u64,
+        write: Option<u64>,
+        site: u64,
+    },
+    /// With a step of the background thread's before each page, in this order, over and over.
+    Sweep {
+        page: u64,
+        pages: u64,
+        stride: u64,
+        background: Vec<u8>,
+    },
+    Forget {
+        page: u64,
+        pages: u64,
+    },
+    Unmap {
+        page: u64,
+        pages: u64,
+    },
+    Map {
+        page: u64,
+        pages: u64,
+    },
+    Pin {
+        page: u64,
+    },
     Unpin,
-    Hold { page: u64 },
+    Hold {
+        page: u64,
+    },
     LetGo,
-    AllHome { page: u64, pages: u64 },
-    Move { from: u64, to: u64, pages: u64 },
+    AllHome {
+        page: u64,
+        pages: u64,
+    },
+    Move {
+        from: u64,
+        to: u64,
+        pages: u64,
+    },
     Unstage,
-    Unit { log2: u8 },
-    Sections { sections: Sections },
-    Section { begins: bool, section: u32 },
-    Frames { frames: u64 },
+    Launch,
+    Fly,
+    Land,
+    Alone {
+        alone: bool,
+    },
+    Unit {
+        log2: u8,
+    },
+    Sections {
+        sections: Sections,
+    },
+    Section {
+        begins: bool,
+        section: u32,
+    },
+    Frames {
+        frames: u64,
+    },
 }
 
 const PAGES: u64 = 3000;
@@ -174,7 +270,8 @@ fn step() -> impl Strategy<Value = Step> {
     let pages = || 1..600_u64;
     prop_oneof![
         12 => (page(), proptest::option::of(1..u64::MAX), 1..5_u64).prop_map(|(page, write, site)| Step::Touch { page, write, site }),
-        8 => (page(), pages(), 1..9_u64).prop_map(|(page, pages, stride)| Step::Sweep { page, pages, stride }),
+        8 => (page(), pages(), 1..9_u64, proptest::collection::vec(0..8_u8, 0..9))
+            .prop_map(|(page, pages, stride, background)| Step::Sweep { page, pages, stride, background }),
         2 => (page(), pages()).prop_map(|(page, pages)| Step::Forget { page, pages }),
         1 => (page(), pages()).prop_map(|(page, pages)| Step::Unmap { page, pages }),
         1 => (page(), pages()).prop_map(|(page, pages)| Step::Map { page, pages }),
@@ -185,6 +282,10 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (page(), pages()).prop_map(|(page, pages)| Step::AllHome { page, pages }),
         2 => (page(), page(), pages()).prop_map(|(from, to, pages)| Step::Move { from, to, pages }),
         1 => Just(Step::Unstage),
+        5 => Just(Step::Launch),
+        3 => Just(Step::Fly),
+        3 => Just(Step::Land),
+        1 => any::<bool>().prop_map(|alone| Step::Alone { alone }),
         2 => (0..9_u8).prop_map(|log2| Step::Unit { log2 }),
         1 => (0..3_usize).prop_map(|number| Step::Sections { sections: WAYS[number] }),
         1 => (any::<bool>(), 0..4_u32).prop_map(|(begins, section)| Step::Section { begins, section }),
@@ -216,7 +317,7 @@ impl<'a> World<'a> {
             sections: Sections::Off,
             fixed_log2: 2,
             base_log2: 0,
-            costs: Costs::FILE,
+            costs: Costs::SERVER,
         };
         let model = Model { mapped: (0..PAGES).map(address).collect(), ..Model::default() };
         World { pager, units, model, expected: BTreeMap::new(), pinned: Vec::new() }
@@ -231,7 +332,8 @@ impl<'a> World<'a> {
         if !self.model.program.contains_key(&at) {
             let touch = Touch { address: at, write: write.is_some(), site };
             let served = self.pager.touch(&mut self.model, &mut self.units, touch).map_err(TestCaseError::fail)?;
-            prop_assert_eq!(served, Served::Yes);
+            // What had arrived may have brought it.
+            prop_assert!(served == Served::Yes || served == Served::Already && self.model.program.contains_key(&at));
         }
         let Some(content) = self.model.program.get_mut(&at) else {
             return Err(TestCaseError::fail(format!("page {page} is not there")));
@@ -244,7 +346,29 @@ impl<'a> World<'a> {
         Ok(())
     }
 
+    fn settle(&mut self) {
+        self.pager.settle(&mut self.model, &mut self.units).expect("nothing fails");
+    }
+
+    /// What happens without a fault.
+    fn launch(&mut self) {
+        self.pager.launch();
+    }
+
+    fn fly(&mut self) {
+        self.model.fly(&self.pager);
+    }
+
+    fn fly_all(&mut self) {
+        while self.model.fly(&self.pager) {}
+    }
+
+    fn land(&mut self) {
+        self.pager.land(&mut self.model, &mut self.units).expect("nothing fails");
+    }
+
     fn forget(&mut self, page: u64, pages: u64) {
+        self.settle();
         self.pager.forget(address(page), pages * PAGE_BYTES);
         for page in page..page + pages {
             self.model.program.remove(&address(page));
@@ -315,8 +439,14 @@ proptest! {
         for step in steps {
             match step {
                 Step::Touch { page, write, site } => world.access(page, write, site)?,
-                Step::Sweep { page, pages, stride } => {
+                Step::Sweep { page, pages, stride, background } => {
                     for step in 0..pages {
+                        match background.get(usize::try_from(step).unwrap_or(0) % background.len().max(1)) {
+                            Some(0) => world.launch(),
+                            Some(1) => world.fly(),
+                            Some(2) => world.land(),
+                            _ => {}
+                        }
                         let page = (page + step * stride) % PAGES;
                         world.access(page, (step % 3 == 0).then_some(page * 1000 + step), stride)?;
                     }
@@ -357,9 +487,14 @@ proptest! {
                 }
                 Step::Move { from, to, pages } => world.move_to(from, to, pages)?,
                 Step::Unstage => {
-                    world.pager.unstage_all(&mut world.model, &mut world.units);
+                    world.pager.unstage_all(&mut world.model, &mut world.units).map_err(TestCaseError::fail)?;
                     prop_assert!(!world.pager.ring.holds_pages(), "what a fork needs is not all there");
                 }
+                Step::Launch => world.launch(),
+                Step::Fly => world.fly(),
+                Step::Land => world.land(),
+                Step::Alone { alone: true } => world.units.costs = Costs::SERVER.alone(),
+                Step::Alone { alone: false } => world.units.costs = Costs::SERVER,
                 Step::Unit { log2 } => world.units.fixed_log2 = log2,
                 Step::Sections { sections } => world.units.sections = sections,
                 Step::Section { begins: true, section } => world.units.section_begins(section),
@@ -379,18 +514,51 @@ proptest! {
 
 /// Touches all pages in order, again and again. Says what was counted.
 fn sweeps(frames: u64, share: u64) -> [u64; 4] {
-    let memory = Memory::new(2 * CHUNK, PAGES as usize + 1);
+    let counted = counted_of_sweeps(frames, share, Sections::Off, Costs::SERVER, |_| {});
+    [Counter::FaultsFirst, Counter::FaultsStaged, Counter::FaultsHome, Counter::PagesOut].map(counted)
+}
+
+/// The same, with `background` before each touch.
+fn counted_of_sweeps(
+    frames: u64,
+    share: u64,
+    sections: Sections,
+    costs: Costs,
+    mut background: impl FnMut(&mut World<'_>),
+) -> impl Fn(Counter) -> u64 {
+    let memory = Memory::new(2 * CHUNK, 3001);
     let (mut learned, mut ghosts) = (Box::new(Learned::default()), vec![0; 800]);
     let mut world = World::new(&memory, &mut learned, &mut ghosts, frames);
     world.pager.counters.set(Counter::BudgetShare, share);
+    (world.units.sections, world.units.costs) = (sections, costs);
     for round in 0..3 {
         for page in 0..PAGES {
-            world.access(page, Some(page + round), 7).unwrap();
+            background(&mut world);
+            world.access(page, Some(page + round), 7).expect("what was written is read");
         }
     }
-    world.consistent(frames).unwrap();
-    [Counter::FaultsFirst, Counter::FaultsStaged, Counter::FaultsHome, Counter::PagesOut]
-        .map(|counter| world.pager.counters.get(counter))
+    world.consistent(frames).expect("the counts hold");
+    let words = world.pager.counters.0.each_ref().map(|word| word.load(std::sync::atomic::Ordering::Relaxed));
+    move |counter| words[counter as usize]
+}
+
+#[test]
+fn a_sweep_is_fetched_ahead_and_written_behind() {
+    let alone = counted_of_sweeps(600, 0, Sections::Auto, Costs::SERVER.alone(), |_| {});
+    let both = counted_of_sweeps(600, 0, Sections::Auto, Costs::SERVER, |world| world.fly_all());
+    let [waited, ahead, behind] = [Counter::FaultsHome, Counter::PagesAhead, Counter::PagesBehind].map(&both);
+    assert_eq!(alone(Counter::PagesAhead) + alone(Counter::PagesBehind), 0);
+    assert!(waited * 6 < alone(Counter::FaultsHome), "{waited} of {}", alone(Counter::FaultsHome));
+    assert!(ahead * 10 > both(Counter::PagesIn) * 9, "{ahead} of {}", both(Counter::PagesIn));
+    assert!(behind * 10 > both(Counter::PagesOut) * 9, "{behind} of {}", both(Counter::PagesOut));
+    assert!(both(Counter::FaultsHeld) > 0);
+}
+
+#[test]
+fn what_is_on_its_way_is_waited_for_and_arrives_then() {
+    // What is in the air stays there until somebody needs it.
+    let both = counted_of_sweeps(600, 0, Sections::Auto, Costs::SERVER, |_| {});
+    assert!(both(Counter::FaultsArriving) > 0);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //!
 //! The library inside the program is `crates/libmasu/pager`; what both decide by is `crates/paging`.
 
+mod background;
 pub mod history;
 pub mod report;
 pub mod serve;

@@ -29,10 +29,20 @@ pub struct Counted {
     pub faults_staged: u64,
     /// Touches of what was in the store alone.
     pub faults_home: u64,
+    /// Touches of what was on its way in the background.
+    pub faults_arriving: u64,
+    /// Touches of pages that came in the background and were held back, to see how much of it is used.
+    pub held_reached: u64,
+    /// Such pages that left without being touched.
+    pub held_in_vain: u64,
     /// What came from the store.
     pub bytes_in: Bytes,
+    /// What of it came in the background.
+    pub bytes_ahead: Bytes,
     /// What went there.
     pub bytes_out: Bytes,
+    /// What of it went in the background.
+    pub bytes_behind: Bytes,
     /// forks that did not fit into memory.
     pub forks_refused: u64,
     /// Calls that cannot be made in a paged program.
@@ -78,8 +88,13 @@ impl Counted {
             faults_first: get(Counter::FaultsFirst),
             faults_staged: get(Counter::FaultsStaged),
             faults_home: get(Counter::FaultsHome),
+            faults_arriving: get(Counter::FaultsArriving),
+            held_reached: get(Counter::FaultsHeld),
+            held_in_vain: get(Counter::HeldInVain),
             bytes_in: pages(Counter::PagesIn),
+            bytes_ahead: pages(Counter::PagesAhead),
             bytes_out: pages(Counter::PagesOut),
+            bytes_behind: pages(Counter::PagesBehind),
             forks_refused: get(Counter::ForksRefused),
             calls_refused: get(Counter::CallsRefused),
             not_paged: get(Counter::NotRegistered),
@@ -120,10 +135,19 @@ pub struct Report {
     pub faults_first: u64,
     /// The part of touches of what had left the program that found it in the staging still. `None` when nothing had left.
     pub staging_hit_rate: Option<f64>,
+    /// Of these, such as touched what was on its way in the background, and waited for the rest of the way.
+    pub faults_arriving: u64,
+    /// The part of what came in the background that was touched before it left, by a sample: of each piece one page is held
+    /// back. `None` without a sample.
+    pub prefetch_hit_rate: Option<f64>,
     /// From the store.
     pub bytes_in: Bytes,
+    /// What of it came in the background, before it was touched.
+    pub bytes_in_ahead: Bytes,
     /// To the store.
     pub bytes_out: Bytes,
+    /// What of it went in the background.
+    pub bytes_out_behind: Bytes,
     /// What one fault of the known sites fetches: half of their faults fetch no more. `None` without known sites.
     pub unit_bytes_median: Option<Bytes>,
     /// The code sites that faulted most.
@@ -154,7 +178,10 @@ impl Report {
         let faults_staged = count(|program| program.faults_staged);
         let faults_first = count(|program| program.faults_first);
         let faults_home = count(|program| program.faults_home);
-        let left = faults_staged + faults_home;
+        let faults_arriving = count(|program| program.faults_arriving);
+        let left = faults_staged + faults_home + faults_arriving;
+        let reached = count(|program| program.held_reached);
+        let sampled = reached + count(|program| program.held_in_vain);
         let mut notes = Vec::new();
         let not_paged = count(|program| program.not_paged);
         if not_paged > 0 {
@@ -192,8 +219,12 @@ impl Report {
             faults_staged,
             faults_first,
             staging_hit_rate: (left > 0).then(|| faults_staged as f64 / left as f64),
+            faults_arriving,
+            prefetch_hit_rate: (sampled > 0).then(|| reached as f64 / sampled as f64),
             bytes_in: sum(|program| program.bytes_in),
+            bytes_in_ahead: sum(|program| program.bytes_ahead),
             bytes_out: sum(|program| program.bytes_out),
+            bytes_out_behind: sum(|program| program.bytes_behind),
             unit_bytes_median: median_unit(&sites),
             sites,
             what_if: vec![

@@ -3,11 +3,10 @@
 //! Each program that loads the library says hello here, also those that the first one starts. It gets its terms, hands over
 //! the memory with its tables, and from then on a thread waits for what it asks. What it counted is there until the end.
 
-use std::cell::RefCell;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -16,13 +15,14 @@ use linux::describe;
 use linux::handover::{Connection, Listener};
 use linux::maps::{Mapping, maps};
 use linux::shared_memory::{self, SharedMemory};
-use paging::field::{ANSWERED, ASKED, Ask, COUNTER_WORDS, Counters, ERRAND, Errand, Layout};
+use paging::field::{self, ANSWERED, ASKED, Ask, BELL, Bell, COUNTER_WORDS, Counters, ERRAND, Errand, Layout};
 use paging::greeting::{Hello, Message, Ready, Step, Terms};
 use paging::space::Page;
 use paging::units::Learned;
 use quantities::Bytes;
 use rustix::io::Errno;
 
+use crate::background::{CREWS, Hands};
 use crate::history::History;
 use crate::report::Counted;
 use crate::store::{GetRun, Home, PAGE_BYTES, PutRun, Store};
@@ -150,6 +150,12 @@ impl Common {
         note(&mut self.served.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
+    /// The store failed, and with it a program.
+    fn say_of_store(&self, error: &crate::store::Error) {
+        eprintln!("masu: {error}\n    {}", error.remedy());
+        self.note(|served| served.trouble.push(error.to_string()));
+    }
+
     fn is_over(&self) -> bool {
         self.over.load(Relaxed)
     }
@@ -181,12 +187,34 @@ fn greet(listener: &Listener, common: &Arc<Common>) {
 fn serve(connection: &Connection, common: &Common) {
     match begin(connection, common) {
         Ok(Some(program)) => {
-            program.work(connection, common);
+            let over = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                // With a file the program asks nothing.
+                let has_file = common.store.direct(program.layer).is_ok_and(|file| file.is_some());
+                let crews = if common.terms.background && !has_file { CREWS } else { 0 };
+                let (program, over) = (&program, &over);
+                let crews: Vec<_> =
+                    (0..crews).map(|which| scope.spawn(move || program.fly(which, common, over))).collect();
+                program.work(connection, common);
+                over.store(true, Relaxed);
+                while let Some(bell) = program.bell()
+                    && crews.iter().any(|crew| !crew.is_finished())
+                {
+                    bell.departures().fetch_add(1, Relaxed);
+                    shared_memory::wake(bell.departures());
+                    std::thread::sleep(Duration::from_micros(200));
+                }
+            });
             common.note(|served| served.counted.push(program.counted()));
         }
         Ok(None) => {}
         Err(trouble) => common.note(|served| served.trouble.push(trouble)),
     }
+}
+
+/// What a lock guards, also after a panic beside it: it is only reported.
+fn held<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
+    lock.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn bytes_of(message: &Message) -> Vec<u8> {
@@ -207,8 +235,8 @@ struct Program {
     layer: u32,
     field: SharedMemory,
     layout: Layout,
-    mappings: RefCell<Vec<Mapping>>,
-    history: RefCell<History>,
+    mappings: Mutex<Vec<Mapping>>,
+    history: Mutex<History>,
 }
 
 fn begin(connection: &Connection, common: &Common) -> Result<Option<Program>, String> {
@@ -239,12 +267,27 @@ fn begin(connection: &Connection, common: &Common) -> Result<Option<Program>, St
         layer,
         field,
         layout,
-        mappings: RefCell::default(),
-        history: RefCell::default(),
+        mappings: Mutex::default(),
+        history: Mutex::default(),
     }))
 }
 
 impl Program {
+    fn bell(&self) -> Option<Bell<'_>> {
+        self.field.words().get(BELL..)?.first_chunk().map(Bell)
+    }
+
+    /// Flies what takes off, until it is over.
+    fn fly(&self, which: u64, common: &Common, over: &AtomicBool) {
+        let words = self.field.words_64();
+        let pager = field::pager(words, self.field.words(), &self.layout);
+        let Some((pager, bell)) = pager.zip(self.bell()) else { return };
+        let mut hands = Hands::new(&*common.store, self.layer, &words[self.layout.flown / size_of::<u64>()..]);
+        if let Err(error) = hands.work(which, &pager.flights, &bell, || over.load(Relaxed)) {
+            common.say_of_store(&error);
+        }
+    }
+
     fn counters(&self) -> Option<Counters<'_>> {
         self.field.words_64().first_chunk::<COUNTER_WORDS>().map(Counters)
     }
@@ -252,7 +295,7 @@ impl Program {
     fn counted(&self) -> Counted {
         let Some(counters) = self.counters() else { return Counted::default() };
         let learned = self.learned();
-        Counted::of(self.process, &counters, &learned, &self.mappings.borrow(), &self.history.borrow())
+        Counted::of(self.process, &counters, &learned, &held(&self.mappings), &held(&self.history))
     }
 
     /// A copy of what was learned: the program may be writing to it still.
@@ -271,7 +314,7 @@ impl Program {
     fn look_at_mappings(&self) {
         let pid = linux::Pid(self.process.cast_signed());
         if let Ok(mappings) = maps(&Rooted::host(), pid) {
-            self.mappings.replace(mappings);
+            *held(&self.mappings) = mappings;
         }
     }
 
@@ -283,7 +326,7 @@ impl Program {
         let mut looked = begun;
         self.look_at_mappings();
         while !connection.is_over() && !common.is_over() {
-            let mut history = self.history.borrow_mut();
+            let mut history = held(&self.history);
             if history.is_due(begun.elapsed()) {
                 history.read(begun.elapsed(), self.learned().sites.known());
             }
@@ -338,8 +381,7 @@ impl Program {
             }
         };
         if let Err(error) = &done {
-            eprintln!("masu: {error}\n    {}", error.remedy());
-            common.note(|served| served.trouble.push(error.to_string()));
+            common.say_of_store(error);
         }
         done.is_ok()
     }

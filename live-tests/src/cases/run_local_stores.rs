@@ -11,7 +11,8 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use super::Outcome;
 use super::programs::Said;
 use super::redis::Redis;
-use super::run::{Folder, Result, said};
+use super::run::{Folder, Report, Result, said};
+use super::run_hard::compile;
 use super::run_local::{Talking, paged, signal, stress, weigh};
 use crate::live::Live;
 
@@ -48,6 +49,45 @@ pub fn a_redis_keeps_the_pages_and_is_left_empty(_: &Live) -> Outcome {
     let command = [&[stress.as_str(), "--folder", at_folder], &arguments[..]].concat();
     let said = said(&mut at(&redis.url(), &command)?)?;
     assert!(said.code() == 0 && said.out.ends_with(" wrong=0\n"), "{said:?}");
+    assert_eq!(redis.ask(&["DBSIZE"])?, ":0");
+    Ok(())
+}
+
+/// What goes in order comes from a server before it is touched, and what leaves is written behind, unless one says not to.
+pub fn a_redis_is_read_ahead_and_written_behind(_: &Live) -> Outcome {
+    const SWEEPS: &str = r#"
+#include <stdio.h>
+static long numbers[2 << 20];
+int main(void) {
+    for (long round = 0; round < 4; round++)
+        for (long i = 0; i < 2 << 20; i++) {
+            if (numbers[i] != round * i) return 3;
+            numbers[i] += i;
+        }
+    puts("right");
+    return 0;
+}
+"#;
+    let redis = Redis::start("local-redis-ahead")?;
+    let folder = Folder::make("local-redis-ahead-program")?;
+    let sweeps = compile(&folder, "cc", "sweeps", SWEEPS, &[])?;
+    for (background, options) in [(true, &[][..]), (false, &["--no-background"][..])] {
+        let report = Report::new("local-redis-ahead");
+        let with = ["--local", "2MiB", "--store", &redis.url(), "--report", report.path(), "--json"];
+        let said = said(&mut paged(&[&with[..], options].concat(), &[&sweeps])?)?;
+        assert_eq!((said.code(), said.out.as_str()), (0, "right\n"), "{said:?}");
+        let report = report.read()?;
+        let bytes = |name: &str| report[name].as_u64().unwrap_or(0);
+        let (read, ahead) = (bytes("bytes_in"), bytes("bytes_in_ahead"));
+        let (written, behind) = (bytes("bytes_out"), bytes("bytes_out_behind"));
+        if background {
+            assert!(ahead * 4 > read && behind * 4 > written, "{report}");
+            let rate = report["prefetch_hit_rate"].as_f64();
+            assert!(rate.is_some_and(|rate| (0.0..=1.0).contains(&rate)), "{report}");
+        } else {
+            assert_eq!((ahead, behind, &report["faults_arriving"]), (0, 0, &serde_json::json!(0)), "{report}");
+        }
+    }
     assert_eq!(redis.ask(&["DBSIZE"])?, ":0");
     Ok(())
 }

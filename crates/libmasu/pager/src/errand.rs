@@ -32,13 +32,18 @@ pub fn ask(program: &Program, ask: Ask, page: Page, pages: u32) {
                 let answer = unsafe {
                     call!(libc::SYS_futex, state, libc::FUTEX_WAIT, ASKED, (&raw const second).expose_provenance())
                 };
-                if answer == -i64::from(libc::ETIMEDOUT) && is_gone(program) {
-                    kernel::give_up(&[
-                        "masu is gone, and with it what it kept of this program's memory; the program is ended",
-                    ]);
+                if answer == -i64::from(libc::ETIMEDOUT) {
+                    is_masu_there(program);
                 }
             }
         }
+    }
+}
+
+/// Ends the program if masu is no more.
+pub fn is_masu_there(program: &Program) {
+    if is_gone(program) {
+        kernel::give_up(&["masu is gone, and with it what it kept of this program's memory; the program is ended"]);
     }
 }
 

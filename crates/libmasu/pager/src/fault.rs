@@ -6,6 +6,7 @@ use paging::PAGE_BYTES;
 use paging::field::Counter;
 use paging::pager::{Served, Touch};
 
+use crate::bell;
 use crate::frames::Frames;
 use crate::kernel;
 use crate::program::{LOCK, Program, is_paged, program};
@@ -65,6 +66,12 @@ const PATIENCE: u32 = 100_000;
 
 /// Brings a page. `None` when it is none of ours.
 pub fn serve(program: &'static Program, touch: Touch) -> Option<Served> {
+    let served = serve_it(program, touch);
+    bell::ring(program);
+    served
+}
+
+fn serve_it(program: &'static Program, touch: Touch) -> Option<Served> {
     let held = LOCK.hold();
     let mut frames = Frames::new(program);
     match program.pager.touch(&mut frames, &mut program.units(&held), touch) {

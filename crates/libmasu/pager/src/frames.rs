@@ -3,12 +3,13 @@
 use core::convert::Infallible;
 
 use paging::PAGE_BYTES;
-use paging::pager::{Machine, Sum};
+use paging::pager::{Machine, Pager, Sum};
 use paging::space::Page;
 use xxhash_rust::xxh3::xxh3_128;
 
 use paging::field::Ask;
 
+use crate::bell;
 use crate::errand;
 use crate::kernel::{self, Decimal, call};
 use crate::program::{ODDLY_WRITABLE, Program};
@@ -144,6 +145,14 @@ fn copy(from: u64, to: u64, count: u32) {
     unsafe { core::ptr::copy_nonoverlapping(from, to, count as usize * PAGE_BYTES as usize) };
 }
 
+/// The sum of a page of our own memory.
+fn sum_of(address: u64) -> Sum {
+    let start = core::ptr::with_exposed_provenance::<u8>(address as usize);
+    // SAFETY: a slot with a frame: ours, and nobody writes there now.
+    let sum = xxh3_128(unsafe { core::slice::from_raw_parts(start, PAGE_BYTES as usize) });
+    Sum::from(sum)
+}
+
 const fn pages(bytes: u64) -> u32 {
     (bytes / PAGE_BYTES) as u32
 }
@@ -207,10 +216,7 @@ impl Machine for Frames {
     }
 
     fn sum(&mut self, slot: u32) -> Sum {
-        let start = core::ptr::with_exposed_provenance::<u8>(self.slot(slot) as usize);
-        // SAFETY: the slot is ours and has a frame.
-        let sum = xxh3_128(unsafe { core::slice::from_raw_parts(start, PAGE_BYTES as usize) });
-        Sum([sum as u64, (sum >> 64) as u64])
+        sum_of(self.slot(slot))
     }
 
     fn read_home(&mut self, page: Page, slot: u32, count: u32) -> Result<(), Infallible> {
@@ -233,6 +239,23 @@ impl Machine for Frames {
             }
         }
         Ok(())
+    }
+
+    fn unload(&mut self, room: u32, slot: u32, count: u32) {
+        copy(self.program.flown + u64::from(room) * PAGE_BYTES, self.slot(slot), count);
+    }
+
+    fn load(&mut self, slot: u32, room: u32, count: u32) {
+        copy(self.slot(slot), self.program.flown + u64::from(room) * PAGE_BYTES, count);
+    }
+
+    fn wait_for_arrival(&mut self, pager: &Pager<'_>) {
+        bell::wait_for_arrival(self.program, pager);
+    }
+
+    fn flight_failed(&mut self) -> Infallible {
+        // masu has said why.
+        kernel::end(2)
     }
 
     fn write_home(&mut self, page: Page, slot: u32, count: u32) -> Result<(), Infallible> {

@@ -13,6 +13,7 @@
 
 #![no_std]
 
+mod bell;
 mod caught;
 mod descriptors;
 mod errand;

@@ -8,9 +8,11 @@ use paging::calls::{self, Buffer, Call, Until, number};
 use paging::field::Counter;
 use paging::pager::Touch;
 
+use crate::bell;
 use crate::fault;
 use crate::frames::Frames;
 use crate::kernel::{self, call};
+use crate::lock::Held;
 use crate::program::{HEAP_END, LOCK, ODDLY_WRITABLE, Program, program};
 use crate::thread::Thread;
 
@@ -30,6 +32,15 @@ pub fn most_pinned(program: &Program) -> u64 {
 /// Whether some of this memory may be paged.
 pub fn touches(program: &Program, start: u64, bytes: u64) -> bool {
     program.pager.space.some_may_be_paged(start, bytes)
+}
+
+/// The lock, with nothing in the air: for whoever changes what is mapped, or takes memory away.
+fn hold_alone(program: &'static Program) -> Held<'static> {
+    let held = LOCK.hold();
+    match program.pager.settle(&mut Frames::new(program), &mut program.units(&held)) {
+        Ok(()) => held,
+        Err(never) => match never {},
+    }
 }
 
 /// Brings and pins what the call touches.
@@ -124,6 +135,7 @@ fn pin(program: &'static Program, buffer: Buffer, most: u64, mut run: impl FnMut
         run(from, (address - from) / PAGE_BYTES);
     }
     drop(held);
+    bell::ring(program);
 }
 
 /// What calls of the thread that have returned had pinned may go.
@@ -270,7 +282,7 @@ pub fn make(program: &'static Program, made: Call) -> Option<i64> {
     match made.number {
         number::MMAP => map(program, made),
         number::MUNMAP if paged(first, second) => {
-            let _held = LOCK.hold();
+            let _held = hold_alone(program);
             let answer = as_it_stands(made);
             if !failed(answer) {
                 program.pager.forget(first, page_up(second));
@@ -327,7 +339,7 @@ fn map(program: &'static Program, made: Call) -> Option<i64> {
         // Pages come at their first touch, and there may be more of them than the machine has memory.
         made.arguments[3] = (flags & !libc::MAP_POPULATE | libc::MAP_NORESERVE) as u64;
     }
-    let _held = LOCK.hold();
+    let _held = hold_alone(program);
     let answer = as_it_stands(made);
     if failed(answer) && replaces {
         forget_what_is_gone(program, start, page_up(bytes));
@@ -360,7 +372,7 @@ fn forget_what_is_gone(program: &Program, start: u64, bytes: u64) {
 fn protect(program: &'static Program, made: Call, start: u64, bytes: u64, protection: u64) -> i64 {
     let protection = protection as i32;
     let has = |flag: i32| protection & flag != 0;
-    let held = LOCK.hold();
+    let held = hold_alone(program);
     let plain = libc::PROT_READ | libc::PROT_WRITE;
     let odd = has(libc::PROT_WRITE) && protection & (plain | libc::PROT_EXEC) != plain;
     if odd || made.number == number::PKEY_MPROTECT {
@@ -387,7 +399,7 @@ const fn empties(advice: i32) -> bool {
 fn advise(program: &'static Program, made: Call, start: u64, bytes: u64, advice: i32) -> i64 {
     const POPULATE_READ: i32 = 22;
     const POPULATE_WRITE: i32 = 23;
-    let _held = LOCK.hold();
+    let _held = hold_alone(program);
     match advice {
         _ if empties(advice) => {
             // The kernel may keep what it was told to free, or not; here it never does. It says which memory it takes.
@@ -438,7 +450,7 @@ fn advise(program: &'static Program, made: Call, start: u64, bytes: u64, advice:
 
 /// brk(2), which answers with where the heap ends.
 fn move_heap_end(program: &'static Program, asked: u64) -> i64 {
-    let _held = LOCK.hold();
+    let _held = hold_alone(program);
     let before = HEAP_END.load(Relaxed);
     // SAFETY: the program's own call.
     let answer = unsafe { call!(libc::SYS_brk, asked) };
@@ -474,7 +486,7 @@ fn remap(program: &'static Program, made: Call) -> i64 {
         // Of no use to anybody but who serves faults himself, as the pager does; and of shared memory, which is not paged.
         return if touches(program, old, old_bytes.max(1)) { -i64::from(libc::EINVAL) } else { as_it_stands(made) };
     }
-    let held = LOCK.hold();
+    let held = hold_alone(program);
     let fixed = flags & libc::MREMAP_FIXED != 0;
     if !fixed {
         // Where it is, if that can be.

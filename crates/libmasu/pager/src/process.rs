@@ -337,7 +337,10 @@ pub fn is_left_behind() -> bool {
 fn fork(program: &'static Program, thread: &mut Thread, context: &mut Context, stack: u64) {
     let held = LOCK.hold();
     let mut frames = Frames::new(program);
-    program.pager.unstage_all(&mut frames, &mut program.units(&held));
+    match program.pager.unstage_all(&mut frames, &mut program.units(&held)) {
+        Ok(()) => {}
+        Err(never) => match never {},
+    }
     if program.pager.counters.get(Counter::HomePages) > 0 || program.pager.ring.holds_pages() {
         program.pager.counters.add(Counter::ForksRefused, 1);
         drop(held);

@@ -4,7 +4,7 @@ use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-use paging::field::Errand;
+use paging::field::{Bell, Errand};
 use paging::greeting::Sections;
 use paging::pager::Pager;
 use paging::policy::what_if::Ghosts;
@@ -31,6 +31,12 @@ pub struct Program {
     pub errand: Errand<'static>,
     /// Pages on their way to and from masu.
     pub data: u64,
+    /// The memory of flights.
+    pub flown: u64,
+    /// By what masu is woken for flights, and wakes.
+    pub bell: Bell<'static>,
+    /// Whether masu fetches ahead and writes home in the background.
+    pub background: bool,
     /// What is learned of the program, and pages that went home: for whoever holds the lock.
     pub learned: *mut Learned,
     pub ghosts: (*mut u64, usize),
@@ -55,19 +61,31 @@ static PLACE: Place = Place(UnsafeCell::new(MaybeUninit::uninit()));
 static READY: AtomicBool = AtomicBool::new(false);
 
 impl Program {
+    /// What things cost.
+    const fn costs(&self) -> Costs {
+        match (self.store < 0, self.background) {
+            (true, true) => Costs::SERVER,
+            (true, false) => Costs::SERVER.alone(),
+            (false, _) => Costs::FILE,
+        }
+    }
+
     /// The policies. There is one lock, and what stands under it is lent to who holds it.
     pub fn units<'a>(&self, _held: &'a Held<'_>) -> Units<'a> {
         // SAFETY: both lie in the field, apart from all else, for as long as the program runs; whoever holds the lock has them
         // alone, since the answer does not outlive it.
         let (learned, ghosts) =
             unsafe { (&mut *self.learned, core::slice::from_raw_parts_mut(self.ghosts.0, self.ghosts.1)) };
+        // There is room for those of the whole machine, should the program grow to that. Fewer lie closer together.
+        let frames = self.pager.budget().frames as usize;
+        let used = ghosts.len().min(2 * frames.next_power_of_two());
         Units {
             learned,
-            ghosts: Ghosts::over(ghosts),
+            ghosts: Ghosts::over(&mut ghosts[..used]),
             sections: self.sections,
             fixed_log2: self.fixed_log2,
             base_log2: self.base_log2,
-            costs: if self.store < 0 { Costs::SERVER } else { Costs::FILE },
+            costs: self.costs(),
         }
     }
 }

@@ -7,10 +7,9 @@ use core::ffi::{CStr, c_char, c_int};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use paging::PAGE_BYTES;
-use paging::field::{COUNTER_WORDS, Counter, Counters, ENDS, ERRAND, Errand, Layout};
+use paging::field::{self, BELL, Bell, Counter, ERRAND, Errand, Layout};
 use paging::greeting::{self, Hello, Message, Ready, Step, Terms};
-use paging::pager::{Pager, Ring};
-use paging::space::{CHUNK_PAGES, DIRECTORY_WORDS, Space};
+use paging::pager::Pager;
 
 use crate::kernel::{self, call};
 use crate::lock::Held;
@@ -185,13 +184,15 @@ fn prepare(terms: Terms, process: u32, store: i32, socket: i32) -> Result<i32, (
         return Err((Step::Userfaultfd, libc::EINVAL as u32));
     }
     // SAFETY: mapped just now, shared and writable, never unmapped, all zeros; every type in it is atomic and aligned.
-    let pager = unsafe { over(start, &layout) };
+    let pager = unsafe { over(start, &layout) }.ok_or((Step::Memory, libc::EINVAL as u32))?;
     pager.counters.set(Counter::BudgetFrames, terms.budget_frames.into());
     pager.counters.set(Counter::BudgetShare, terms.budget_share.into());
     pager.counters.set(Counter::EarlyTicks, kernel::ticks());
     pager.counters.set(Counter::EarlyNs, kernel::clock_ns());
     // SAFETY: as above; nothing else is laid there.
     let errand = Errand(unsafe { &*core::ptr::with_exposed_provenance(start + ERRAND * size_of::<u32>()) });
+    // SAFETY: as above.
+    let bell = Bell(unsafe { &*core::ptr::with_exposed_provenance(start + BELL * size_of::<u32>()) });
     let text = own_text().ok_or((Step::Dispatch, libc::ENOENT as u32))?;
     DISPATCH[0].store(text.0, Relaxed);
     DISPATCH[1].store(text.1, Relaxed);
@@ -204,6 +205,9 @@ fn prepare(terms: Terms, process: u32, store: i32, socket: i32) -> Result<i32, (
         socket,
         errand,
         data: (start + layout.data) as u64,
+        flown: (start + layout.flown) as u64,
+        bell,
+        background: terms.background,
         learned: core::ptr::with_exposed_provenance_mut(start + layout.learned),
         ghosts: (core::ptr::with_exposed_provenance_mut(start + layout.ghosts), layout.ghost_words),
         sections: terms.sections,
@@ -244,26 +248,16 @@ fn make_field(bytes: usize) -> Result<(i32, usize), i64> {
 
 /// # Safety
 /// At `start` lie as many bytes as the layout says, zeros at first, shared and writable, for as long as the process lives.
-unsafe fn over(start: usize, layout: &Layout) -> Pager<'static> {
-    // SAFETY: the caller's; the layout's parts do not overlap.
+unsafe fn over(start: usize, layout: &Layout) -> Option<Pager<'static>> {
+    // SAFETY: the caller's; both are only ever seen as atomics.
     unsafe {
-        let words = |offset: usize, count: usize| {
-            core::slice::from_raw_parts(core::ptr::with_exposed_provenance::<AtomicU64>(start + offset), count)
-        };
-        let directory = core::ptr::with_exposed_provenance::<AtomicU32>(start + layout.directory);
-        let counters = &*core::ptr::with_exposed_provenance::<[AtomicU64; COUNTER_WORDS]>(start);
-        let ends = &*core::ptr::with_exposed_provenance::<[AtomicU64; 3]>(start + ENDS);
-        Pager {
-            space: Space::new(
-                core::slice::from_raw_parts(directory, DIRECTORY_WORDS),
-                words(layout.bases, 1 + layout.pages / CHUNK_PAGES as usize),
-            ),
-            entries: words(layout.entries, layout.pages),
-            sums: words(layout.sums, layout.pages * 2),
-            ring: Ring::new(words(layout.ring, layout.slots), ends),
-            queues: layout.queues.map(|queue| words(queue, layout.units)),
-            counters: Counters(counters),
-        }
+        let words = core::ptr::with_exposed_provenance::<AtomicU64>(start);
+        let halves = core::ptr::with_exposed_provenance::<AtomicU32>(start);
+        field::pager(
+            core::slice::from_raw_parts(words, layout.bytes / size_of::<u64>()),
+            core::slice::from_raw_parts(halves, layout.bytes / size_of::<u32>()),
+            layout,
+        )
     }
 }
 

@@ -200,6 +200,7 @@ fn terms(task: &RunTask, local: Local) -> Result<Terms, Failure> {
         base_pages: task.base.0,
         least_bytes: LEAST_MAPPING.0,
         sections,
+        background: !task.no_background,
     })
 }
 
@@ -254,13 +255,21 @@ fn print(report: &Report, to: &mut impl Write) -> std::io::Result<()> {
     )?;
     writeln!(
         to,
-        "  faults {}: {} from the store, {} from the staging, {} first touches; {} in, {} out",
+        "  faults {}: {} from the store, {} from the staging, {} of what was coming, {} first touches",
         report.faults,
-        report.faults - report.faults_staged - report.faults_first,
+        report.faults - report.faults_staged - report.faults_arriving - report.faults_first,
         report.faults_staged,
+        report.faults_arriving,
         report.faults_first,
+    )?;
+    writeln!(
+        to,
+        "  {} in, {} of it ahead{}; {} out, {} of it in the background",
         report.bytes_in,
-        report.bytes_out
+        report.bytes_in_ahead,
+        report.prefetch_hit_rate.map(|rate| format!(" ({:.0} % used)", rate * 100.0)).unwrap_or_default(),
+        report.bytes_out,
+        report.bytes_out_behind
     )?;
     if let [half, double] = report.what_if[..] {
         writeln!(

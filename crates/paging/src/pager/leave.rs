@@ -124,6 +124,8 @@ impl Pager<'_> {
     }
 
     /// The program gave this memory up: what it held is of no use. The frames in the program are the kernel's to take.
+    ///
+    /// What is in the air has been waited for before they were ([`Pager::settle`]).
     pub fn forget(&self, start: u64, bytes: u64) {
         self.space.each_run(start, bytes, |first, pages| {
             for page in (0..pages).map(|more| first.plus(more)) {
@@ -182,6 +184,7 @@ impl Pager<'_> {
         start: u64,
         bytes: u64,
     ) -> Result<u32, M::Fatal> {
+        self.settle(machine, units)?;
         let (mut stay, mut failed) = (0, None);
         self.space.each_run(start, bytes, |first, pages| {
             for page in (0..pages).map(|more| first.plus(more)) {
@@ -212,7 +215,7 @@ impl Pager<'_> {
                 self.counters.add(Counter::PagesOut, 1);
             }
             self.ring.spare(entry.slot());
-            self.set(page, entry.at(Place::Home).kept(true).early(false));
+            self.set(page, entry.at(Place::Home).kept(true).early(false).ordered(false));
             units.left(self.space.address(page) / PAGE_BYTES);
         }
         Ok(true)
@@ -229,6 +232,7 @@ impl Pager<'_> {
         start: u64,
         bytes: u64,
     ) -> Result<(), M::Fatal> {
+        self.settle(machine, units)?;
         let mut failed = None;
         self.space.each_run(start, bytes, |first, pages| {
             for page in (0..pages).map(|more| first.plus(more)) {
@@ -243,6 +247,8 @@ impl Pager<'_> {
     /// Memory moved to other addresses, as by mremap(2): what was in the program went along, and what was home gets a home
     /// of its own there, to which `copy` copies it. Nothing of it is staged. False when there are no numbers left for its
     /// pages there: then not all of it is known any more.
+    ///
+    /// What is in the air has been waited for ([`Pager::settle`]).
     pub fn relocate(
         &self,
         units: &mut Units<'_>,
@@ -278,14 +284,19 @@ impl Pager<'_> {
     }
 
     /// All that is staged goes back into the program, as far as it lets: then the staging holds no page.
-    pub fn unstage_all<M: Machine>(&self, machine: &mut M, units: &mut Units<'_>) {
+    ///
+    /// # Errors
+    /// When the store has failed for good.
+    pub fn unstage_all<M: Machine>(&self, machine: &mut M, units: &mut Units<'_>) -> Result<(), M::Fatal> {
+        self.settle(machine, units)?;
         for slot in 0..self.ring.slots() {
             let Slot::Holds(page) = self.ring.slot(slot) else { continue };
             if machine.move_in(slot, self.space.address(page), 1) == 1 {
                 self.ring.emptied(slot, 1);
-                self.set(page, self.entry(page).at(Place::Resident).early(false));
+                self.set(page, self.entry(page).at(Place::Resident).early(false).ordered(false));
                 self.arrived(units, page, 1, Arrival::New);
             }
         }
+        Ok(())
     }
 }

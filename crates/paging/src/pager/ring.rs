@@ -246,7 +246,7 @@ impl Pager<'_> {
         while slot + pages < end && self.ring.slot(slot + pages) == Slot::Holds(first.plus(pages)) {
             pages += 1;
         }
-        // Those that changed, in runs.
+        // Those that changed, in runs: handed over to be written, as far as there is somebody.
         let mut from = 0;
         for more in 0..=pages {
             let changed = more < pages && {
@@ -259,8 +259,13 @@ impl Pager<'_> {
             };
             if !changed {
                 if from < more {
-                    machine.write_home(first.plus(from), slot + from, more - from)?;
-                    self.counters.add(Counter::PagesOut, (more - from).into());
+                    let background = units.costs.ahead_page_ns > 0;
+                    let run = (first.plus(from), more - from);
+                    let taken = if background { self.hand_over(machine, run, slot + from) } else { 0 };
+                    if taken < run.1 {
+                        machine.write_home(run.0.plus(taken), slot + from + taken, run.1 - taken)?;
+                    }
+                    self.counters.add(Counter::PagesOut, run.1.into());
                 }
                 from = more + 1;
             }
@@ -268,7 +273,10 @@ impl Pager<'_> {
         for more in 0..pages {
             let page = first.plus(more);
             debug_assert_eq!(self.entry(page).place(), Place::Staged);
-            self.set(page, self.entry(page).at(Place::Home).kept(true).early(false));
+            let entry = self.entry(page);
+            self.counters.add(Counter::HeldInVain, u64::from(entry.is_early() && entry.is_ordered()));
+            let is_handed_over = units.costs.ahead_page_ns > 0 && self.flights.have(page);
+            self.set(page, entry.at(Place::Home).kept(true).early(false).ordered(is_handed_over));
             units.left(self.space.address(page) / PAGE_BYTES);
             self.ring.put(slot + more, Slot::Spare);
         }

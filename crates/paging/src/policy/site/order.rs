@@ -105,7 +105,8 @@ impl Order {
         }
     }
 
-    pub(super) fn pages_ahead(&self) -> u32 {
+    /// Pages that are to come in the background.
+    pub fn pages_ahead(&self) -> u32 {
         self.ahead.iter().fold(0, |sum: u32, s| sum.saturating_add(s.pages()))
     }
 }

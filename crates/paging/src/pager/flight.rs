@@ -1,0 +1,468 @@
+//! What is done in the background: pages are fetched before they are touched, and written home after their frames were given
+//! to others.
+//!
+//! masu does it, in its own process, beside the thread that faults, for stores that take long to answer. What there is to do is cut into *flights*, each with room
+//! for some pages in memory that both sides see. They take off with the pager's lock held ([`Pager::launch`]); masu flies them,
+//! several at a time, and needs no lock ([`Flights::fly`]); and they land, in the same order, with the lock held, at the next
+//! fault after their arrival, or when somebody needs one of their pages and waits ([`Pager::settle`]). So what is in the air is
+//! nobody else's. All pages of a flight are home, as far as their words say.
+//!
+//! Tried and dropped, with a file as the store: all of it, for it gains nothing over the kernel's own reading ahead and writing
+//! behind, and takes copies; a thread of the program's own, which shares its address space, so that each move of frames
+//! interrupts the other processor; and masu reaching into the program's frames, which takes longer than a copy by the program.
+
+use core::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+
+use super::{Come, Machine, Pager, Source, Sum, Unit};
+use crate::entry::Place;
+use crate::field::Counter;
+use crate::policy::replace::Arrival;
+use crate::policy::site::Order;
+use crate::policy::{self, NO_PAGE};
+use crate::space::Page;
+use crate::units::Units;
+
+/// The most pages of a flight.
+pub const FLIGHT_PAGES: u32 = 32;
+
+/// Flights that are under way at a time.
+const FLIGHTS: u32 = 8;
+
+/// Orders that wait at a time.
+const MOST_ORDERS: u32 = 256;
+
+/// With so many pages ordered nothing more is: who faults fetches by himself then, and both work.
+const MOST_PAGES_ORDERED: u64 = 128;
+
+// Words for all of them.
+const LAUNCHED: usize = 0;
+const LANDED: usize = 1;
+const ORDERS_DONE: usize = 2;
+const ORDERS_MADE: usize = 3;
+const PAGES_ORDERED: usize = 4;
+const ORDERS: usize = 5;
+const FIRST_FLIGHT: usize = ORDERS + 2 * MOST_ORDERS as usize;
+
+// Words of each.
+const STATE: usize = 0;
+const KIND: usize = 1;
+const FIRST: usize = 2;
+const COUNT: usize = 3;
+const COME: usize = 4;
+const SUMS: usize = 5;
+const WORDS_OF_A_FLIGHT: usize = SUMS + 2 * FLIGHT_PAGES as usize;
+
+/// Words that it all takes.
+pub const FLIGHT_WORDS: usize = FIRST_FLIGHT + FLIGHTS as usize * WORDS_OF_A_FLIGHT;
+
+/// Pages that there is room for.
+pub const FLIGHTS_PAGES: u32 = FLIGHTS * FLIGHT_PAGES;
+
+// Values of the state.
+const ON_THE_GROUND: u64 = 0;
+const IN_THE_AIR: u64 = 1;
+const ARRIVED: u64 = 2;
+const FAILED: u64 = 3;
+
+const FETCH: u64 = 0;
+const WRITE: u64 = 1;
+
+/// What is under way, and what is ordered. All zeros: nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct Flights<'a>(pub &'a [AtomicU64; FLIGHT_WORDS]);
+
+/// Who flies: `room` is the number of the first page in the flights' memory.
+pub trait Crew {
+    /// Why it cannot be done.
+    type Trouble;
+
+    /// Fills the room with what the store holds of these pages, and says their sums.
+    ///
+    /// # Errors
+    /// When the store has failed for good.
+    fn fetch(&mut self, page: Page, room: u32, sums: &mut [Sum]) -> Result<(), Self::Trouble>;
+
+    /// Writes what is in the room home.
+    ///
+    /// # Errors
+    /// When the store has failed for good.
+    fn write(&mut self, page: Page, room: u32, pages: u32) -> Result<(), Self::Trouble>;
+}
+
+/// One flight's words.
+#[derive(Clone, Copy)]
+struct Flight<'a>(&'a [AtomicU64]);
+
+/// The lower half of a word.
+const fn low(word: u64) -> u32 {
+    (word & 0xffff_ffff) as u32
+}
+
+impl Flight<'_> {
+    fn get(self, word: usize) -> u64 {
+        self.0[word].load(Relaxed)
+    }
+
+    fn put(self, word: usize, value: u64) {
+        self.0[word].store(value, Relaxed);
+    }
+
+    fn state(self) -> u64 {
+        self.0[STATE].load(Acquire)
+    }
+
+    fn ends_as(self, state: u64) {
+        self.0[STATE].store(state, Release);
+    }
+
+    fn count(self) -> u32 {
+        low(self.get(COUNT)).min(FLIGHT_PAGES)
+    }
+
+    fn is_fetch(self) -> bool {
+        self.get(KIND) == FETCH
+    }
+
+    fn first(self) -> Page {
+        Page(low(self.get(FIRST)))
+    }
+
+    fn has(self, page: Page) -> bool {
+        page.0.wrapping_sub(self.first().0) < self.count()
+    }
+
+    fn sum(self, number: u32) -> Sum {
+        let at = SUMS + 2 * (number % FLIGHT_PAGES) as usize;
+        Sum([self.get(at), self.get(at + 1)])
+    }
+
+    fn set_sum(self, number: u32, sum: Sum) {
+        let at = SUMS + 2 * (number % FLIGHT_PAGES) as usize;
+        self.put(at, sum.0[0]);
+        self.put(at + 1, sum.0[1]);
+    }
+}
+
+/// Where the pages lie of the flight with this number.
+const fn room_of(number: u64) -> u32 {
+    low(number % FLIGHTS as u64) * FLIGHT_PAGES
+}
+
+impl<'a> Flights<'a> {
+    /// How many took off so far.
+    pub fn launched(&self) -> u64 {
+        self.0[LAUNCHED].load(Acquire)
+    }
+
+    /// Whether the oldest flight has not arrived yet.
+    pub fn is_waited_for(&self) -> bool {
+        self.flight(self.get(LANDED)).state() == IN_THE_AIR
+    }
+
+    fn flight(&self, number: u64) -> Flight<'a> {
+        let at = FIRST_FLIGHT + low(number % u64::from(FLIGHTS)) as usize * WORDS_OF_A_FLIGHT;
+        let words: &'a [AtomicU64] = self.0;
+        Flight(&words[at..at + WORDS_OF_A_FLIGHT])
+    }
+
+    /// Those that have not landed, the oldest first.
+    fn under_way(&self) -> impl Iterator<Item = Flight<'a>> + use<'a> {
+        let (landed, flights) = (self.get(LANDED), *self);
+        let count = self.get(LAUNCHED).wrapping_sub(landed).min(FLIGHTS.into());
+        (0..count).map(move |more| flights.flight(landed.wrapping_add(more)))
+    }
+
+    /// Whether the flight with this number has taken off, and has not landed long ago.
+    pub fn has_taken_off(&self, number: u64) -> bool {
+        (1..=u64::from(FLIGHTS)).contains(&self.launched().wrapping_sub(number))
+    }
+
+    /// Flies the flight with this number, if it has taken off. Says whether it did. By masu alone, and each number once.
+    ///
+    /// # Errors
+    /// When it cannot be done: then the program is told so when it lands.
+    pub fn fly<C: Crew>(&self, crew: &mut C, number: u64) -> Result<bool, C::Trouble> {
+        let flight = self.flight(number);
+        if !self.has_taken_off(number) || flight.state() != IN_THE_AIR {
+            return Ok(false);
+        }
+        let (first, pages, room) = (flight.first(), flight.count(), room_of(number));
+        let done = if flight.is_fetch() {
+            let mut sums = [Sum::default(); FLIGHT_PAGES as usize];
+            crew.fetch(first, room, &mut sums[..pages as usize]).map(|()| {
+                (0..pages).zip(sums).for_each(|(number, sum)| flight.set_sum(number, sum));
+            })
+        } else {
+            crew.write(first, room, pages)
+        };
+        flight.ends_as(if done.is_ok() { ARRIVED } else { FAILED });
+        done.map(|()| true)
+    }
+
+    /// Whether one of them has this page.
+    pub(super) fn have(&self, page: Page) -> bool {
+        self.under_way().any(|flight| flight.has(page))
+    }
+
+    fn get(&self, word: usize) -> u64 {
+        self.0[word].load(Relaxed)
+    }
+
+    fn put(&self, word: usize, value: u64) {
+        self.0[word].store(value, Relaxed);
+    }
+
+    /// A flight to be filled in, if there is one that is not under way.
+    fn free(&self) -> Option<Flight<'a>> {
+        let launched = self.get(LAUNCHED);
+        let is_free = launched.wrapping_sub(self.get(LANDED)) < u64::from(FLIGHTS);
+        is_free.then(|| self.flight(launched)).filter(|flight| flight.state() == ON_THE_GROUND)
+    }
+
+    fn takes_off(&self, flight: Flight<'_>, kind: u64, (first, pages): Unit, come: u64) {
+        for (word, value) in [(KIND, kind), (FIRST, first.0.into()), (COUNT, pages.into()), (COME, come)] {
+            flight.put(word, value);
+        }
+        flight.ends_as(IN_THE_AIR);
+        self.0[LAUNCHED].store(self.get(LAUNCHED).wrapping_add(1), Release);
+    }
+
+    /// Whether there is so much to do that more would come too late.
+    pub(super) fn is_busy(&self) -> bool {
+        self.get(PAGES_ORDERED) > MOST_PAGES_ORDERED
+    }
+
+    fn has_orders(&self) -> bool {
+        self.get(ORDERS_DONE) != self.get(ORDERS_MADE)
+    }
+
+    /// False: there are too many.
+    fn order(&self, (first, pages): Unit, come: u64) -> bool {
+        let made = self.get(ORDERS_MADE);
+        if made.wrapping_sub(self.get(ORDERS_DONE)) >= u64::from(MOST_ORDERS) {
+            return false;
+        }
+        let at = ORDERS + 2 * low(made % u64::from(MOST_ORDERS)) as usize;
+        self.put(at, u64::from(first.0) | u64::from(pages) << 32);
+        self.put(at + 1, come);
+        self.put(ORDERS_MADE, made.wrapping_add(1));
+        self.put(PAGES_ORDERED, self.get(PAGES_ORDERED) + u64::from(pages));
+        true
+    }
+
+    /// The oldest order, and as what it comes.
+    fn first_order(&self) -> Option<(Unit, u64)> {
+        let at = ORDERS + 2 * low(self.get(ORDERS_DONE) % u64::from(MOST_ORDERS)) as usize;
+        let word = self.get(at);
+        self.has_orders().then_some(((Page(low(word)), low(word >> 32)), self.get(at + 1)))
+    }
+
+    /// So many pages of the oldest order are dealt with.
+    fn dealt_with(&self, (first, pages): Unit, done: u32) {
+        let number = self.get(ORDERS_DONE);
+        self.put(PAGES_ORDERED, self.get(PAGES_ORDERED).saturating_sub(done.min(pages).into()));
+        if done >= pages {
+            self.put(ORDERS_DONE, number.wrapping_add(1));
+        } else {
+            let at = ORDERS + 2 * low(number % u64::from(MOST_ORDERS)) as usize;
+            self.put(at, u64::from(first.0 + done) | u64::from(pages - done) << 32);
+        }
+    }
+}
+
+impl Come {
+    fn word(self) -> u64 {
+        u64::from(self.mark) | u64::from(matches!(self.arrival, Arrival::Passing)) << 16
+    }
+
+    fn of(word: u64) -> Come {
+        let arrival = if word >> 16 & 1 == 1 { Arrival::Passing } else { Arrival::New };
+        Come { mark: (word & 0xffff) as u16, arrival }
+    }
+}
+
+impl Pager<'_> {
+    /// At home, and neither on its way from there nor to there.
+    pub(super) fn is_at_home(&self, page: Page) -> bool {
+        self.entry(page).place() == Place::Home && !self.is_under_way(page)
+    }
+
+    /// Whether a flight has this page.
+    pub(super) fn is_under_way(&self, page: Page) -> bool {
+        self.entry(page).is_ordered() && self.flights.have(page)
+    }
+
+    /// Whether a flight brings this page.
+    pub(super) fn is_coming(&self, page: Page) -> bool {
+        let brings = |flight: Flight<'_>| flight.is_fetch() && flight.has(page);
+        self.entry(page).is_ordered() && self.flights.under_way().any(brings)
+    }
+
+    /// Notes what is to come in the background. `page` is the one of `number`; what is ordered lies in its chunk.
+    pub(super) fn order_ahead(&self, order: &Order, page: Page, number: u64, area: policy::Run) {
+        let arrival = if order.passing { Arrival::Passing } else { Arrival::New };
+        let come = Come { mark: order.mark, arrival }.word();
+        let at = |number_of_other: u64| self.of_number(page, number, number_of_other);
+        for series in order.ahead {
+            for run in (0..series.runs).map(|run| series.run(run, area)).filter(|run| run.pages > 0) {
+                let first = at(run.first_page);
+                let all = (0..run.pages).map(|more| first.plus(more));
+                if !all.clone().any(|page| self.is_at_home(page)) || !self.flights.order((first, run.pages), come) {
+                    continue;
+                }
+                for page in all.filter(|page| self.is_at_home(*page)) {
+                    self.set(page, self.entry(page).ordered(true).early(false));
+                }
+                for held in order.held.into_iter().filter(|held| *held != NO_PAGE && run.contains(*held)) {
+                    let held = at(held);
+                    if self.is_at_home(held) {
+                        self.set(held, self.entry(held).early(true));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Begins flights for what is ordered. With the lock.
+    pub fn launch(&self) {
+        while let Some(flight) = self.flights.free()
+            && let Some((unit, come)) = self.flights.first_order()
+        {
+            let (first, pages) = unit;
+            let comes = |more: &u32| self.is_at_home(first.plus(*more)) && self.entry(first.plus(*more)).is_ordered();
+            let skipped = (0..pages).find(comes).unwrap_or(pages);
+            let most = pages.min(skipped + FLIGHT_PAGES);
+            let end = (skipped..most).find(|more| !comes(more)).unwrap_or(most);
+            if skipped < end {
+                self.flights.takes_off(flight, FETCH, (first.plus(skipped), end - skipped), come);
+            }
+            self.flights.dealt_with(unit, end);
+        }
+    }
+
+    /// Hands pages over that are to be written home: their slots may be used by others after this, and whoever calls says that
+    /// they are home, and ordered. Says how many it took, from
+    /// the first on; fewer when others are to be written by whoever asks.
+    pub(super) fn hand_over<M: Machine>(&self, machine: &mut M, (first, pages): Unit, slot: u32) -> u32 {
+        let mut taken = 0;
+        while taken < pages
+            && let Some(flight) = self.flights.free()
+        {
+            let now = (pages - taken).min(FLIGHT_PAGES);
+            machine.load(slot + taken, room_of(self.flights.launched()), now);
+            self.flights.takes_off(flight, WRITE, (first.plus(taken), now), 0);
+            taken += now;
+        }
+        self.counters.add(Counter::PagesBehind, taken.into());
+        taken
+    }
+
+    /// Lands what has arrived. With the lock.
+    ///
+    /// # Errors
+    /// When the store has failed for good.
+    pub fn land<M: Machine>(&self, machine: &mut M, units: &mut Units<'_>) -> Result<(), M::Fatal> {
+        while let Some(flight) = self.flights.under_way().next()
+            && flight.state() != IN_THE_AIR
+        {
+            self.land_oldest(machine, units, flight)?;
+        }
+        Ok(())
+    }
+
+    fn land_oldest<M: Machine>(
+        &self,
+        machine: &mut M,
+        units: &mut Units<'_>,
+        flight: Flight<'_>,
+    ) -> Result<(), M::Fatal> {
+        if flight.state() == FAILED {
+            return Err(machine.flight_failed());
+        }
+        let number = self.flights.get(LANDED);
+        let (first, pages) = (flight.first(), flight.count());
+        if flight.is_fetch() {
+            // Before anything happens that may look at them: all that is not right ends the program.
+            for more in 0..pages {
+                if flight.sum(more) != self.sum(first.plus(more)) {
+                    return Err(machine.corrupt(first.plus(more)));
+                }
+            }
+        }
+        // It is under way no more, and its pages are this thread's; its room is not used anew as long as it says so.
+        self.flights.put(LANDED, number.wrapping_add(1));
+        if flight.is_fetch() {
+            let come = Come::of(flight.get(COME));
+            self.land_fetch(machine, units, (first, pages), come, room_of(number))?;
+        }
+        for page in (0..pages).map(|more| first.plus(more)) {
+            let entry = self.entry(page);
+            if entry.place() == Place::Home {
+                self.set(page, entry.ordered(false));
+            }
+        }
+        flight.ends_as(ON_THE_GROUND);
+        Ok(())
+    }
+
+    fn land_fetch<M: Machine>(
+        &self,
+        machine: &mut M,
+        units: &mut Units<'_>,
+        (first, pages): Unit,
+        come: Come,
+        room: u32,
+    ) -> Result<(), M::Fatal> {
+        // One that is fetched otherwise forgets that it was to be held back.
+        let mut held = 0_u64;
+        for more in 0..pages {
+            held |= u64::from(self.entry(first.plus(more)).is_early()) << more;
+        }
+        let mut next = 0;
+        while next < pages {
+            let home = |more: &u32| self.entry(first.plus(*more)).place() == Place::Home;
+            let Some(from) = (next..pages).find(home) else { break };
+            let end = (from..pages).find(|more| !home(more)).unwrap_or(pages);
+            self.make_room(machine, units, end - from, 0)?;
+            let source = Source::Flight(room + from);
+            let came = self.fetch_run(machine, units, (first.plus(from), end - from), come, source)?;
+            self.counters.add(Counter::PagesAhead, came.into());
+            if came == 0 {
+                break;
+            }
+            next = from + came;
+        }
+        for page in (0..pages).filter(|more| held >> more & 1 == 1).map(|more| first.plus(more)) {
+            self.hold_page_back(machine, units, page)?;
+            let entry = self.entry(page);
+            self.set(page, entry.ordered(entry.place() == Place::Staged));
+        }
+        Ok(())
+    }
+
+    /// After this nothing is in the air: whoever holds the lock waits for what is, and lands it.
+    ///
+    /// # Errors
+    /// When the store has failed for good.
+    pub fn settle<M: Machine>(&self, machine: &mut M, units: &mut Units<'_>) -> Result<(), M::Fatal> {
+        self.settle_while(machine, units, || true)
+    }
+
+    /// Waits for the oldest flights, and lands them, as long as this holds.
+    pub(super) fn settle_while<M: Machine>(
+        &self,
+        machine: &mut M,
+        units: &mut Units<'_>,
+        is_needed: impl Fn() -> bool,
+    ) -> Result<(), M::Fatal> {
+        while is_needed()
+            && let Some(flight) = self.flights.under_way().next()
+        {
+            if flight.state() == IN_THE_AIR {
+                machine.wait_for_arrival(self);
+            }
+            self.land_oldest(machine, units, flight)?;
+        }
+        Ok(())
+    }
+}
