@@ -5,15 +5,16 @@
 //!
 //! Cost: three system calls, about 5 µs. Side effect: none.
 //!
-//! Since: Linux 4.3, needs CONFIG_USERFAULTFD; faults of user mode only, without privilege, 5.11; SIGBUS 4.14; write
-//! protection that the kernel resolves by itself (`WP_ASYNC`) 6.7; moving frames 6.8. A seccomp filter may forbid it (EPERM).
+//! Since: Linux 4.3, needs CONFIG_USERFAULTFD; faults of user mode only, without privilege, 5.11; SIGBUS 4.14;
+//! protection against writes 5.7, that the kernel lifts by itself (`WP_ASYNC`) 6.7; moving frames 6.8. A seccomp filter may forbid it (EPERM).
 //!
 //! Truth: userfaultfd(2), ioctl_userfaultfd(2); fs/userfaultfd.c.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use linux_raw_sys::general::{
-    UFFD_API, UFFD_FEATURE_MOVE, UFFD_FEATURE_SIGBUS, UFFD_FEATURE_WP_ASYNC, UFFD_USER_MODE_ONLY, uffdio_api,
+    UFFD_API, UFFD_FEATURE_MOVE, UFFD_FEATURE_PAGEFAULT_FLAG_WP, UFFD_FEATURE_SIGBUS, UFFD_FEATURE_WP_ASYNC,
+    UFFD_USER_MODE_ONLY, uffdio_api,
 };
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, opcode};
@@ -30,6 +31,8 @@ pub struct Features {
     pub sigbus: bool,
     /// Frames are moved within the address space, not copied.
     pub moves: bool,
+    /// Pages are protected against writes, and a write to one is a fault.
+    pub write_protect: bool,
     /// Writes to protected pages are noted without a message.
     pub write_protect_async: bool,
 }
@@ -39,6 +42,7 @@ pub const fn decode(word: u64) -> Features {
     Features {
         sigbus: word & UFFD_FEATURE_SIGBUS as u64 != 0,
         moves: word & UFFD_FEATURE_MOVE as u64 != 0,
+        write_protect: word & UFFD_FEATURE_PAGEFAULT_FLAG_WP as u64 != 0,
         write_protect_async: word & UFFD_FEATURE_WP_ASYNC as u64 != 0,
     }
 }
@@ -77,9 +81,10 @@ mod tests {
 
     #[test]
     fn a_word_of_features_is_understood_also_with_newer_bits() {
-        let none = Features { sigbus: false, moves: false, write_protect_async: false };
+        let none = Features { sigbus: false, moves: false, write_protect: false, write_protect_async: false };
         assert_eq!(decode(0), none);
         assert_eq!(decode(128), Features { sigbus: true, ..none });
+        assert_eq!(decode(1), Features { write_protect: true, ..none });
         assert_eq!(decode(1 << 40 | 65536 | 32768), Features { moves: true, write_protect_async: true, ..none });
     }
 

@@ -131,9 +131,13 @@ pub struct RunTask {
     #[arg(long, value_name = "HOW", requires = "local", default_value = "auto")]
     pub sections: Sections,
 
-    /// Let a fault do all by itself: no thread in the program that fetches ahead and writes home
+    /// Let a fault do all by itself: masu fetches nothing ahead, and writes nothing behind (with a server)
     #[arg(long, requires = "local")]
     pub no_background: bool,
+
+    /// Bring pages in this way instead of the best one: move or copy
+    #[arg(long, value_name = "RUNG", requires = "local")]
+    pub rung: Option<crate::run::local::Exchange>,
 
     /// How long a store may be silent before the program is ended, such as 30s [default: the program waits]
     #[arg(long, value_name = "TIME", requires = "local", value_parser = duration)]

@@ -67,6 +67,9 @@ pub enum Counter {
     HeldInVain = 25,
     /// Pages that were written home in the background.
     PagesBehind = 26,
+    /// Frames that pages take besides while they are in two places: nobody else gets them
+    /// ([`crate::rung::Rung::doubled_pages`]).
+    FramesAside = 27,
 }
 
 /// Pages of a chunk, bytes of a page and of the largest unit, as sizes of memory.

@@ -4,6 +4,8 @@
 //! answers with what it may have, and the store's file; the library says whether it is ready, and hands over the field and
 //! its userfaultfd. The connection stays open as long as both live: its end tells masu of the program's, and the other way round.
 
+use crate::rung::Rung;
+
 /// The environment variable with the socket's name, without the zero before it.
 pub const VARIABLE: &str = "MASU_PAGER";
 
@@ -40,8 +42,10 @@ pub struct Terms {
     pub least_bytes: u64,
     /// Which sections.
     pub sections: Sections,
-    /// Whether a thread of the program's may fetch and write in the background.
+    /// Whether masu may fetch and write in the background.
     pub background: bool,
+    /// The rung that is wanted; `None` for the best that the kernel has.
+    pub rung: Option<Rung>,
 }
 
 /// How sections of the program are told apart.
@@ -55,11 +59,11 @@ pub enum Sections {
     Off = 2,
 }
 
-/// The library: whether it is ready, and if not, which step failed with which errno.
+/// The library: whether it is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ready {
-    /// The step that failed; `None` when all is well.
-    pub failed: Option<(Step, u32)>,
+    /// The rung on which it stands; or which step failed, with which errno.
+    pub begun: Result<Rung, (Step, u32)>,
 }
 
 /// What the library does at the start.
@@ -73,12 +77,12 @@ pub enum Step {
     Signals = 3,
     /// Catching calls: prctl(2), Syscall User Dispatch.
     Dispatch = 4,
-    /// Moving frames between addresses: UFFDIO_MOVE.
-    Move = 5,
+    /// Finding the rung that is wanted, or any.
+    Rung = 5,
 }
 
 impl Step {
-    const ALL: [Step; 5] = [Step::Userfaultfd, Step::Memory, Step::Signals, Step::Dispatch, Step::Move];
+    const ALL: [Step; 5] = [Step::Userfaultfd, Step::Memory, Step::Signals, Step::Dispatch, Step::Rung];
 }
 
 impl Hello {
@@ -99,26 +103,26 @@ impl Terms {
     pub const fn message(self) -> Message {
         let budget = self.budget_frames as u64 | (self.budget_share as u64) << 32;
         let units = self.unit_pages as u64 | (self.base_pages as u64) << 32;
-        [
-            MAGIC,
-            budget,
-            self.most_pages as u64,
-            units,
-            self.least_bytes,
-            self.sections as u64,
-            self.background as u64,
-            0,
-        ]
+        let rung = match self.rung {
+            Some(rung) => rung as u64,
+            None => 0,
+        };
+        let way = self.sections as u64 | (self.background as u64) << 32;
+        [MAGIC, budget, self.most_pages as u64, units, self.least_bytes, way, rung, 0]
     }
 
     /// As they came; `None` if they are none.
     pub fn of(message: &Message) -> Option<Terms> {
-        let [magic, budget, most_pages, units, least_bytes, sections, background, _] = *message;
+        let [magic, budget, most_pages, units, least_bytes, way, rung, _] = *message;
         let halves = |word: u64| ((word & 0xffff_ffff) as u32, (word >> 32) as u32);
         let sections =
-            [Sections::Auto, Sections::Marked, Sections::Off].into_iter().find(|of| *of as u64 == sections)?;
+            [Sections::Auto, Sections::Marked, Sections::Off].into_iter().find(|of| *of as u64 == way & 0xffff_ffff)?;
         let ((budget_frames, budget_share), (unit_pages, base_pages)) = (halves(budget), halves(units));
         let most_pages = u32::try_from(most_pages).ok()?;
+        let rung = match rung {
+            0 => None,
+            word => Some(Rung::of_word(word)?),
+        };
         (magic == MAGIC).then_some(Terms {
             budget_frames,
             budget_share,
@@ -127,7 +131,8 @@ impl Terms {
             base_pages,
             least_bytes,
             sections,
-            background: background != 0,
+            background: way >> 32 != 0,
+            rung,
         })
     }
 }
@@ -135,18 +140,21 @@ impl Terms {
 impl Ready {
     /// As it is sent.
     pub fn message(self) -> Message {
-        let (step, errno) = self.failed.map_or((0, 0), |(step, errno)| (step as u64, errno.into()));
-        [MAGIC, step, errno, 0, 0, 0, 0, 0]
+        let (step, errno, rung) = match self.begun {
+            Ok(rung) => (0, 0, rung as u64),
+            Err((step, errno)) => (step as u64, errno.into(), 0),
+        };
+        [MAGIC, step, errno, rung, 0, 0, 0, 0]
     }
 
     /// As it came; `None` if it is none.
     pub fn of(message: &Message) -> Option<Ready> {
-        let [magic, step, errno, ..] = *message;
-        let failed = match step {
-            0 => None,
-            step => Some((Step::ALL.into_iter().find(|of| *of as u64 == step)?, u32::try_from(errno).ok()?)),
+        let [magic, step, errno, rung, ..] = *message;
+        let begun = match step {
+            0 => Ok(Rung::of_word(rung)?),
+            step => Err((Step::ALL.into_iter().find(|of| *of as u64 == step)?, u32::try_from(errno).ok()?)),
         };
-        (magic == MAGIC).then_some(Ready { failed })
+        (magic == MAGIC).then_some(Ready { begun })
     }
 }
 
@@ -157,17 +165,21 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_said_is_understood(words: [u32; 5], least_bytes: u64, sections in 0_usize..3, background: bool) {
+        fn what_is_said_is_understood(
+            words: [u32; 5], least_bytes: u64, sections in 0_usize..3, rung in 0_usize..3, background: bool,
+        ) {
             let sections = [Sections::Auto, Sections::Marked, Sections::Off][sections];
             let [budget_frames, budget_share, most_pages, unit_pages, base_pages] = words;
+            let rung = [None, Some(Rung::Move), Some(Rung::Copy)][rung];
             let terms = Terms {
-                budget_frames, budget_share, most_pages, unit_pages, base_pages, least_bytes, sections, background,
+                budget_frames, budget_share, most_pages, unit_pages, base_pages, least_bytes, sections, background, rung,
             };
             prop_assert_eq!(Terms::of(&terms.message()), Some(terms));
             let hello = Hello { process: words[0] };
             prop_assert_eq!(Hello::of(&hello.message()), Some(hello));
-            for step in Step::ALL {
-                let ready = Ready { failed: Some((step, words[1])) };
+            let failed = Step::ALL.map(|step| Err((step, words[1])));
+            for begun in Rung::ALL.map(Ok).into_iter().chain(failed) {
+                let ready = Ready { begun };
                 prop_assert_eq!(Ready::of(&ready.message()), Some(ready));
             }
         }

@@ -16,6 +16,7 @@ pub mod field;
 pub mod greeting;
 pub mod pager;
 pub mod policy;
+pub mod rung;
 pub mod space;
 pub mod units;
 

@@ -542,9 +542,10 @@ impl Pager<'_> {
         }
     }
 
-    /// Frames in the program and in the staging.
+    /// Frames in the program and in the staging, and those that are kept for pages on their way.
     pub fn frames_in_use(&self) -> u32 {
-        self.resident_pages().saturating_add(self.ring.frames())
+        let aside = u32::try_from(self.counters.get(Counter::FramesAside)).unwrap_or(u32::MAX);
+        self.resident_pages().saturating_add(self.ring.frames()).saturating_add(aside)
     }
 
     fn resident_pages(&self) -> u32 {

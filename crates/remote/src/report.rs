@@ -3,6 +3,7 @@
 use linux::maps::Mapping;
 use paging::PAGE_BYTES;
 use paging::field::{Counter, Counters};
+use paging::rung::Rung;
 use paging::units::Learned;
 use quantities::Bytes;
 use serde::Serialize;
@@ -15,6 +16,8 @@ use crate::sites::{self, Site};
 pub struct Counted {
     /// Its process, as it sees itself.
     pub process: u32,
+    /// In which way its pages left and came; `None` where nobody has said it.
+    pub rung: Option<Rung>,
     /// Time that threads waited for pages.
     pub stall_s: f64,
     /// What it was given.
@@ -81,6 +84,7 @@ impl Counted {
         };
         Counted {
             process,
+            rung: None,
             stall_s: get(Counter::StallTicks) as f64 * seconds_of_a_tick(counters),
             local: share,
             paged: touched,
@@ -121,6 +125,8 @@ pub struct Report {
     pub elapsed_s: f64,
     /// Time that threads waited for pages, of all threads together.
     pub stall_s: f64,
+    /// In which way pages left and came, a word of `masu facts`. `None` when nothing was paged.
+    pub rung: Option<&'static str>,
     /// Local memory, of the program that had most.
     pub local_bytes: Bytes,
     /// Paged memory, each program at its most.
@@ -212,6 +218,8 @@ impl Report {
         Report {
             elapsed_s,
             stall_s: programs.iter().map(|program| program.stall_s).sum(),
+            // Of one kernel, the same for all.
+            rung: programs.iter().find_map(|program| program.rung).map(Rung::name),
             local_bytes: local,
             paged_bytes: sum(|program| program.paged),
             peak_resident_bytes: most(|program| program.peak_resident),

@@ -17,6 +17,7 @@ use linux::maps::{Mapping, maps};
 use linux::shared_memory::{self, SharedMemory};
 use paging::field::{self, ANSWERED, ASKED, Ask, BELL, Bell, COUNTER_WORDS, Counters, ERRAND, Errand, Layout};
 use paging::greeting::{Hello, Message, Ready, Step, Terms};
+use paging::rung::Rung;
 use paging::space::Page;
 use paging::units::Learned;
 use quantities::Bytes;
@@ -61,9 +62,9 @@ impl NotBegun {
             Step::Signals => {
                 (format!("its signals cannot be taken: {why}"), "This should not happen; please report it.")
             }
-            Step::Move => (
-                "this kernel moves no frames between addresses (UFFDIO_MOVE)".to_owned(),
-                "It takes Linux 6.8 or newer; `masu facts` says what this host has.",
+            Step::Rung => (
+                "this kernel does not let pages leave it and come back in the way that is wanted, or in any".to_owned(),
+                "`masu facts` says what this host has; without --rung the best of it is taken.",
             ),
             Step::Dispatch => (
                 format!("its system calls cannot be seen: {why}"),
@@ -232,6 +233,7 @@ fn message_of(bytes: &[u8]) -> Message {
 /// A program with whom all is agreed.
 struct Program {
     process: u32,
+    rung: Rung,
     layer: u32,
     field: SharedMemory,
     layout: Layout,
@@ -251,11 +253,14 @@ fn begin(connection: &Connection, common: &Common) -> Result<Option<Program>, St
     let Some((_, mut fds)) = connection.receive(&mut bytes, PATIENCE).map_err(failed)? else { return Ok(None) };
     let nonsense = || format!("process {} said nothing sensible at its start", hello.process);
     let ready = Ready::of(&message_of(&bytes)).ok_or_else(nonsense)?;
-    if let Some((step, errno)) = ready.failed {
-        let errno = Errno::from_raw_os_error(errno.cast_signed());
-        common.note(|served| served.not_begun.push(NotBegun { step, errno }));
-        return Ok(None);
-    }
+    let rung = match ready.begun {
+        Ok(rung) => rung,
+        Err((step, errno)) => {
+            let errno = Errno::from_raw_os_error(errno.cast_signed());
+            common.note(|served| served.not_begun.push(NotBegun { step, errno }));
+            return Ok(None);
+        }
+    };
     if fds.is_empty() {
         return Err(nonsense());
     }
@@ -264,6 +269,7 @@ fn begin(connection: &Connection, common: &Common) -> Result<Option<Program>, St
         SharedMemory::of(fds.swap_remove(0), Bytes(layout.bytes as u64)).map_err(failed)?.ok_or_else(nonsense)?;
     Ok(Some(Program {
         process: hello.process,
+        rung,
         layer,
         field,
         layout,
@@ -295,7 +301,8 @@ impl Program {
     fn counted(&self) -> Counted {
         let Some(counters) = self.counters() else { return Counted::default() };
         let learned = self.learned();
-        Counted::of(self.process, &counters, &learned, &held(&self.mappings), &held(&self.history))
+        let counted = Counted::of(self.process, &counters, &learned, &held(&self.mappings), &held(&self.history));
+        Counted { rung: Some(self.rung), ..counted }
     }
 
     /// A copy of what was learned: the program may be writing to it still.

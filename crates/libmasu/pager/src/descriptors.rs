@@ -7,7 +7,7 @@ use crate::program::Program;
 
 /// The answer to a call that means one of them; `None` when it is the kernel's affair.
 pub fn make(program: &Program, made: Call) -> Option<i64> {
-    let ours = |fd: u64| [program.uffd.0, program.store, program.socket].contains(&(fd as i32));
+    let ours = |fd: u64| [program.uffd.fd, program.store, program.socket].contains(&(fd as i32));
     let [first, second, third, ..] = made.arguments;
     const EBADF: i64 = -(libc::EBADF as i64);
     match made.number {
@@ -15,7 +15,7 @@ pub fn make(program: &Program, made: Call) -> Option<i64> {
         number::DUP2 | number::DUP3 => ours(second).then_some(EBADF),
         number::CLOSE_RANGE => {
             let (mut from, last) = (first as u32, second as u32);
-            let mut kept = [program.uffd.0, program.store.max(program.uffd.0), program.socket].map(|fd| fd as u32);
+            let mut kept = [program.uffd.fd, program.store.max(program.uffd.fd), program.socket].map(|fd| fd as u32);
             kept.sort_unstable();
             if from > last || !kept.iter().any(|fd| (from..=last).contains(fd)) {
                 return None;

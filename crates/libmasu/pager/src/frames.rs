@@ -1,9 +1,10 @@
-//! The pager's machine on Linux: frames are moved by userfaultfd, and the store is a file.
+//! The pager's machine on Linux: pages change sides by `exchange.rs`, and the store is a file, or masu's affair.
 
 use core::convert::Infallible;
 
 use paging::PAGE_BYTES;
 use paging::pager::{Machine, Pager, Sum};
+use paging::rung::Rung;
 use paging::space::Page;
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -11,6 +12,7 @@ use paging::field::Ask;
 
 use crate::bell;
 use crate::errand;
+use crate::exchange;
 use crate::kernel::{self, Decimal, call};
 use crate::program::{ODDLY_WRITABLE, Program};
 use core::sync::atomic::Ordering::Relaxed;
@@ -22,8 +24,6 @@ pub struct Frames {
     pub was_there: Option<u64>,
 }
 
-const POPULATE_WRITE: i32 = 23;
-const EBUSY: i64 = -(libc::EBUSY as i64);
 const EEXIST: i64 = -(libc::EEXIST as i64);
 const EINVAL: i64 = -(libc::EINVAL as i64);
 const ENOENT: i64 = -(libc::ENOENT as i64);
@@ -46,7 +46,8 @@ impl Frames {
 
     /// A copy out of memory that the program cannot write. False when it cannot be read either.
     fn copy_out(&self, address: u64, slot: u64, bytes: u64) -> bool {
-        if ODDLY_WRITABLE.load(Relaxed) {
+        // What is copied anyway was refused for another reason.
+        if self.program.uffd.rung == Rung::Copy || ODDLY_WRITABLE.load(Relaxed) {
             return false;
         }
         let local =
@@ -163,19 +164,8 @@ impl Machine for Frames {
     fn move_in(&mut self, slot: u32, address: u64, count: u32) -> u32 {
         let from = self.slot(slot);
         let (done, why) = in_pieces(count, |done, bytes| {
-            // SAFETY: the slots are ours, and are said to be empty after this; frames that were copied are given back.
-            unsafe {
-                let (moved, why) = self.program.uffd.move_frames(address + done, from + done, bytes);
-                if moved > 0 || why != EINVAL || bytes > PAGE_BYTES {
-                    return (moved, why);
-                }
-                // Memory that the program may only read.
-                let (copied, why) = self.program.uffd.copy(address + done, from + done, bytes);
-                if copied > 0 {
-                    call!(libc::SYS_madvise, from + done, copied, libc::MADV_DONTNEED);
-                }
-                (copied, why)
-            }
+            // SAFETY: the slots are ours, and are said to be empty after this.
+            unsafe { exchange::come(self.program.uffd, from + done, address + done, bytes) }
         });
         self.note(address + done, why);
         pages(done)
@@ -184,17 +174,10 @@ impl Machine for Frames {
     fn move_out(&mut self, address: u64, slot: u32, count: u32) -> u32 {
         let to = self.slot(slot);
         let (done, _) = in_pieces(count, |done, bytes| {
-            // SAFETY: what the program touches there faults, and waits for the lock that is held.
-            let out = || unsafe { self.program.uffd.move_frames(to + done, address + done, bytes) };
-            let (mut moved, mut why) = out();
-            if moved == 0 && why == EBUSY {
-                // A fork has shared it, and the kernel moves only what is one program's own: as it is after a write.
-                // SAFETY: changes no content.
-                unsafe { call!(libc::SYS_madvise, address + done, bytes, POPULATE_WRITE) };
-                (moved, why) = out();
-            }
-            if moved > 0 || why != EINVAL || bytes > PAGE_BYTES {
-                return (moved, why);
+            // SAFETY: the slots are ours; what the program touches there faults, and waits for the lock that is held.
+            let (gone, why) = unsafe { exchange::leave(self.program.uffd, address + done, to + done, bytes) };
+            if gone > 0 || why != EINVAL || bytes > PAGE_BYTES {
+                return (gone, why);
             }
             if self.copy_out(address + done, to + done, bytes) { (bytes, 0) } else { (0, why) }
         });

@@ -17,6 +17,7 @@ mod bell;
 mod caught;
 mod descriptors;
 mod errand;
+mod exchange;
 mod fault;
 mod frames;
 mod kernel;

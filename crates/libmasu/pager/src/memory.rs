@@ -224,17 +224,20 @@ fn through_the_kernel(direction: i64, ours: u64, theirs: u64, bytes: u64) -> boo
         iov_len: bytes as usize,
     };
     let (local, remote) = (vector(ours), vector(theirs));
+    let write = direction == libc::SYS_process_vm_writev;
     // Between bringing a page and the copy another thread may send it away again.
     for _ in 0..16 {
         let process = program.process.load(Relaxed);
+        // The kernel looks for the page first and writes to its frame then: meanwhile it must not leave.
+        let held = write.then(|| LOCK.hold());
         // SAFETY: our own memory on one side; on the other the program's, as the call in hand asks for.
         let answer =
             unsafe { call!(direction, process, (&raw const local).addr(), 1, (&raw const remote).addr(), 1, 0) };
+        drop(held);
         if answer == bytes as i64 {
             return true;
         }
         let last = theirs.saturating_add(bytes - 1);
-        let write = direction == libc::SYS_process_vm_writev;
         let mut came = false;
         for address in [theirs, last] {
             if program.pager.space.may_be_paged(address) {

@@ -10,6 +10,7 @@ use paging::PAGE_BYTES;
 use paging::field::{self, BELL, Bell, Counter, ERRAND, Errand, Layout};
 use paging::greeting::{self, Hello, Message, Ready, Step, Terms};
 use paging::pager::Pager;
+use paging::rung::Rung;
 
 use crate::kernel::{self, call};
 use crate::lock::Held;
@@ -46,10 +47,10 @@ unsafe extern "C" fn begin(_: c_int, _: *const *mut c_char, environment: *const 
     let socket = descriptors::out_of_the_way(socket);
     let store = if store < 0 { store } else { descriptors::out_of_the_way(store) };
     match prepare(terms, process, store, socket) {
-        Ok(field) => {
+        Ok((field, rung)) => {
             let program = program::program();
-            let uffd = program.map_or(-1, |program| program.uffd.0);
-            send(socket, &Ready { failed: None }.message(), &[field, uffd]);
+            let uffd = program.map_or(-1, |program| program.uffd.fd);
+            send(socket, &Ready { begun: Ok(rung) }.message(), &[field, uffd]);
             // SAFETY: our own; the memory stays mapped.
             unsafe { call!(libc::SYS_close, field) };
             if let Some(program) = program {
@@ -62,7 +63,7 @@ unsafe extern "C" fn begin(_: c_int, _: *const *mut c_char, environment: *const 
             }
         }
         Err((step, errno)) => {
-            send(socket, &Ready { failed: Some((step, errno)) }.message(), &[]);
+            send(socket, &Ready { begun: Err((step, errno)) }.message(), &[]);
             // masu says why.
             // SAFETY: ends the process, in which nothing has begun.
             unsafe { call!(libc::SYS_exit_group, 125) };
@@ -163,12 +164,12 @@ fn receive(socket: i32, fd: &mut i32) -> Option<Message> {
     (got == size_of::<Message>() as i64).then_some(message)
 }
 
-/// Makes all that the pager needs, in the program. The field's descriptor.
-fn prepare(terms: Terms, process: u32, store: i32, socket: i32) -> Result<i32, (Step, u32)> {
+/// Makes all that the pager needs, in the program. The field's descriptor, and the rung.
+fn prepare(terms: Terms, process: u32, store: i32, socket: i32) -> Result<(i32, Rung), (Step, u32)> {
     let errno = |answer: i64| u32::try_from(answer.unsigned_abs()).unwrap_or(0);
     let failed = |step: Step| move |answer: i64| (step, errno(answer));
-    let uffd = Uffd::make().map_err(|(step, answer)| (step, errno(answer)))?;
-    let uffd = Uffd(descriptors::out_of_the_way(uffd.0));
+    let uffd = Uffd::make(terms.rung).map_err(|(step, answer)| (step, errno(answer)))?;
+    let uffd = Uffd { fd: descriptors::out_of_the_way(uffd.fd), ..uffd };
     let layout = Layout::new(terms.most_pages as usize, terms.budget_frames as usize);
     let (field, start) = make_field(layout.bytes).map_err(failed(Step::Memory))?;
     let memory = |bytes: usize| map_memory(bytes).ok_or((Step::Memory, libc::ENOMEM as u32));
@@ -187,6 +188,9 @@ fn prepare(terms: Terms, process: u32, store: i32, socket: i32) -> Result<i32, (
     let pager = unsafe { over(start, &layout) }.ok_or((Step::Memory, libc::EINVAL as u32))?;
     pager.counters.set(Counter::BudgetFrames, terms.budget_frames.into());
     pager.counters.set(Counter::BudgetShare, terms.budget_share.into());
+    // Where all may be local, nobody has to leave to make room.
+    let aside = if terms.budget_share >= ALL { 0 } else { uffd.rung.doubled_pages() };
+    pager.counters.set(Counter::FramesAside, aside.into());
     pager.counters.set(Counter::EarlyTicks, kernel::ticks());
     pager.counters.set(Counter::EarlyNs, kernel::clock_ns());
     // SAFETY: as above; nothing else is laid there.
@@ -218,8 +222,11 @@ fn prepare(terms: Terms, process: u32, store: i32, socket: i32) -> Result<i32, (
         process: AtomicU32::new(process),
     });
     take_signals().map_err(failed(Step::Signals))?;
-    Ok(field)
+    Ok((field, uffd.rung))
 }
+
+/// A program's whole memory, as a share of it.
+const ALL: u32 = 1 << 16;
 
 fn log2(pages: u32) -> u8 {
     pages.max(1).ilog2() as u8

@@ -2,8 +2,8 @@
 
 use hugepages::standing::{Missing, Standing};
 use linux::facts::{HostFacts, Known};
-
-const MOVE: &str = "move";
+use linux::userfaultfd;
+use paging::rung::{Features, Rung};
 
 const FORBIDDEN: &str =
     "Linux 6.1 or newer has it for everybody; a container's seccomp filter may forbid it: allow it there.";
@@ -15,26 +15,49 @@ pub fn standings(facts: &HostFacts) -> Vec<Standing> {
 
 /// How pages come and go.
 fn faults(facts: &HostFacts) -> Standing {
-    let missing = |rung, reason: String, remedy: &str| Missing { rung, reason, remedy: remedy.to_owned() };
-    let (rung, meaning, missing) = match &facts.user_faults {
-        Known::Value(Some(features)) if features.sigbus && features.moves => {
-            (Some(MOVE), "a program serves its own faults; frames are moved", Vec::new())
-        }
+    let missing =
+        |rung: Rung, reason: String, remedy: &str| Missing { rung: rung.name(), reason, remedy: remedy.to_owned() };
+    let (rung, missing) = match &facts.user_faults {
         Known::Value(Some(features)) if features.sigbus => {
-            let why = "this kernel moves no frames (UFFDIO_MOVE)".to_owned();
-            (None, "no program can be paged", vec![missing(MOVE, why, "Linux 6.8 or newer has it.")])
+            let chosen = Rung::choose(word_of(features), None);
+            let better = Rung::ALL.into_iter().take_while(|rung| Some(*rung) != chosen);
+            let missing = better.map(|rung| match rung {
+                Rung::Move => {
+                    missing(rung, "this kernel moves no frames (UFFDIO_MOVE)".to_owned(), "Linux 6.8 or newer has it.")
+                }
+                Rung::Copy => {
+                    let why = "this kernel protects no pages against writes (UFFDIO_WRITEPROTECT)".to_owned();
+                    missing(rung, why, "Linux 5.7 or newer has it.")
+                }
+            });
+            (chosen, missing.collect())
         }
         Known::Value(Some(_)) => {
             let why = "its userfaultfd raises no SIGBUS".to_owned();
-            (None, "no program can be paged", vec![missing(MOVE, why, FORBIDDEN)])
+            (None, vec![missing(Rung::Move, why, FORBIDDEN)])
         }
         Known::Value(None) => {
             let why = "this kernel gives no userfaultfd for user faults".to_owned();
-            (None, "no program can be paged", vec![missing(MOVE, why, FORBIDDEN)])
+            (None, vec![missing(Rung::Move, why, FORBIDDEN)])
         }
-        Known::Unknown(why) => (None, "no program can be paged", vec![missing(MOVE, why.clone(), FORBIDDEN)]),
+        Known::Unknown(why) => (None, vec![missing(Rung::Move, why.clone(), FORBIDDEN)]),
     };
-    Standing { part: "faults", rung, meaning: meaning.to_owned(), missing }
+    let meaning = match rung {
+        Some(Rung::Move) => "a program serves its own faults; frames are moved",
+        Some(Rung::Copy) => "a program serves its own faults; pages are copied, protected against writes meanwhile",
+        None => "no program can be paged",
+    };
+    Standing { part: "faults", rung: rung.map(Rung::name), meaning: meaning.to_owned(), missing }
+}
+
+/// As the kernel says it.
+fn word_of(features: &userfaultfd::Features) -> Features {
+    let words = [
+        (features.sigbus, Features::SIGBUS),
+        (features.moves, Features::MOVE),
+        (features.write_protect, Features::WRITE_PROTECT),
+    ];
+    words.into_iter().filter(|(has, _)| *has).fold(Features(0), |all, (_, one)| all.and(one))
 }
 
 /// How system calls with paged memory are seen.
@@ -66,10 +89,13 @@ mod tests {
 
     #[test]
     fn each_rung_is_found_and_the_better_one_explained() {
-        let all = Features { sigbus: true, moves: true, write_protect_async: true };
+        let all = Features { sigbus: true, moves: true, write_protect: true, write_protect_async: true };
+        let old = Features { moves: false, ..all };
         for (features, rung, missing) in [
             (Known::Value(Some(all)), Some("move"), 0),
-            (Known::Value(Some(Features { moves: false, ..all })), None, 1),
+            (Known::Value(Some(old)), Some("copy"), 1),
+            (Known::Value(Some(Features { write_protect: false, ..all })), Some("move"), 0),
+            (Known::Value(Some(Features { write_protect: false, ..old })), None, 2),
             (Known::Value(Some(Features { sigbus: false, ..all })), None, 1),
             (Known::Value(None), None, 1),
             (Known::Unknown("operation not permitted (EPERM)".to_owned()), None, 1),
@@ -77,6 +103,9 @@ mod tests {
             let standing = &standings(&facts(features.clone(), Known::Value(true)))[0];
             assert_eq!((standing.rung, standing.missing.len()), (rung, missing), "{features:?}");
         }
+        let old = &standings(&facts(Known::Value(Some(old)), Known::Value(true)))[0];
+        assert!(old.meaning.contains("copied") && old.missing[0].rung == "move", "{old:?}");
+        assert!(old.missing[0].remedy.contains("6.8"), "{old:?}");
         let without = &standings(&facts(Known::Value(Some(all)), Known::Value(false)))[1];
         assert_eq!((without.rung, without.missing.len()), (None, 1));
     }

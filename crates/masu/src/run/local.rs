@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use linux::meminfo::meminfo;
 use paging::greeting::{self, Terms};
+use paging::rung::Rung;
 use paging::{MAX_UNIT_PAGES, PAGE_BYTES};
 use quantities::Bytes;
 use remote::report::Report;
@@ -124,6 +125,19 @@ impl FromStr for Base {
     }
 }
 
+/// In which way pages leave the program and come back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exchange(Rung);
+
+impl FromStr for Exchange {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Exchange, String> {
+        let found = Rung::ALL.into_iter().find(|rung| rung.name() == text);
+        found.map(Exchange).ok_or_else(|| format!("{text} is no rung: say move or copy"))
+    }
+}
+
 pub fn started(task: &RunTask, local: Local) -> Result<ExitCode, NotStarted> {
     let name = task.command.first().map(std::ffi::OsString::as_os_str).unwrap_or_default();
     let file = find(name, std::env::var_os("PATH"))?;
@@ -201,6 +215,7 @@ fn terms(task: &RunTask, local: Local) -> Result<Terms, Failure> {
         least_bytes: LEAST_MAPPING.0,
         sections,
         background: !task.no_background,
+        rung: task.rung.map(|Exchange(rung)| rung),
     })
 }
 
@@ -271,6 +286,9 @@ fn print(report: &Report, to: &mut impl Write) -> std::io::Result<()> {
         report.bytes_out,
         report.bytes_out_behind
     )?;
+    if report.rung == Some(Rung::Copy.name()) {
+        writeln!(to, "  pages were copied, not moved (rung copy); `masu facts` says on which rung this host stands")?;
+    }
     if let [half, double] = report.what_if[..] {
         writeln!(
             to,
@@ -317,5 +335,7 @@ mod tests {
         }
         assert_eq!(("16KiB".parse(), "4KiB".parse()), (Ok(Base(4)), Ok(Base(1))));
         assert!("8KiB".parse::<Base>().is_err());
+        assert_eq!(("move".parse(), "copy".parse()), (Ok(Exchange(Rung::Move)), Ok(Exchange(Rung::Copy))));
+        assert!("bpf-walk".parse::<Exchange>().unwrap_err().contains("move or copy"));
     }
 }

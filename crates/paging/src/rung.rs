@@ -1,0 +1,118 @@
+//! In which way pages leave a program and come back: which rung a kernel has. Pure.
+//!
+//! | rung | how a page leaves | since |
+//! |---|---|---|
+//! | move | its frame is moved (`UFFDIO_MOVE`) | Linux 6.8 |
+//! | copy | protected against writes (`UFFDIO_WRITEPROTECT`), copied, its frame given to the kernel | Linux 5.7 |
+//!
+//! On both the thread that faults serves itself (`UFFD_FEATURE_SIGBUS`).
+
+/// What the kernel says of its userfaultfd: a word of bits (linux/userfaultfd.h).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Features(pub u64);
+
+impl Features {
+    /// A write to a page that is protected against writes is a fault (`UFFD_FEATURE_PAGEFAULT_FLAG_WP`).
+    pub const WRITE_PROTECT: Features = Features(1 << 0);
+    /// A fault is a signal in the thread that had it (`UFFD_FEATURE_SIGBUS`).
+    pub const SIGBUS: Features = Features(1 << 7);
+    /// Frames are moved (`UFFD_FEATURE_MOVE`).
+    pub const MOVE: Features = Features(1 << 16);
+
+    /// Both.
+    pub const fn and(self, other: Features) -> Features {
+        Features(self.0 | other.0)
+    }
+
+    /// Whether all of these are there.
+    pub const fn has(self, all: Features) -> bool {
+        self.0 & all.0 == all.0
+    }
+}
+
+/// A way for pages to leave and to come back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rung {
+    /// Frames are moved, without a copy.
+    Move = 1,
+    /// Pages are copied, between frames of the kernel's.
+    Copy = 2,
+}
+
+impl Rung {
+    /// All of them, best first.
+    pub const ALL: [Rung; 2] = [Rung::Move, Rung::Copy];
+
+    /// Its name in output and on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Rung::Move => "move",
+            Rung::Copy => "copy",
+        }
+    }
+
+    /// What it takes.
+    pub const fn needs(self) -> Features {
+        match self {
+            Rung::Move => Features::SIGBUS.and(Features::MOVE),
+            Rung::Copy => Features::SIGBUS.and(Features::WRITE_PROTECT),
+        }
+    }
+
+    /// So many pages at most are in two places at a time, and take a frame in each.
+    pub const fn doubled_pages(self) -> u32 {
+        match self {
+            Rung::Move => 0,
+            Rung::Copy => 16,
+        }
+    }
+
+    /// The best that a kernel has, or the one that is wanted, if it has that.
+    pub fn choose(offered: Features, wanted: Option<Rung>) -> Option<Rung> {
+        let fits = |rung: &Rung| offered.has(rung.needs()) && wanted.is_none_or(|wanted| wanted == *rung);
+        Rung::ALL.into_iter().find(fits)
+    }
+
+    pub(crate) fn of_word(word: u64) -> Option<Rung> {
+        Rung::ALL.into_iter().find(|rung| *rung as u64 == word)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What Debian's 6.1 says, and this 6.18: every bit up to `UFFD_FEATURE_WP_HUGETLBFS_SHMEM`, and to `UFFD_FEATURE_MOVE`.
+    const OLD: Features = Features(0x1fff);
+    const NEW: Features = Features(0x1_ffff);
+
+    #[test]
+    fn the_best_rung_that_a_kernel_has_is_taken() {
+        assert_eq!(Rung::choose(NEW, None), Some(Rung::Move));
+        assert_eq!(Rung::choose(OLD, None), Some(Rung::Copy));
+        assert_eq!(Rung::choose(Features(NEW.0 | 1 << 40), None), Some(Rung::Move), "newer bits are nothing to us");
+    }
+
+    #[test]
+    fn the_wanted_rung_is_taken_or_none() {
+        assert_eq!(Rung::choose(NEW, Some(Rung::Copy)), Some(Rung::Copy));
+        assert_eq!(Rung::choose(NEW, Some(Rung::Move)), Some(Rung::Move));
+        assert_eq!(Rung::choose(OLD, Some(Rung::Copy)), Some(Rung::Copy));
+        assert_eq!(Rung::choose(OLD, Some(Rung::Move)), None);
+    }
+
+    #[test]
+    fn there_is_no_rung_without_the_signal_or_without_either_way() {
+        assert_eq!(Rung::choose(Features(NEW.0 & !Features::SIGBUS.0), None), None);
+        assert_eq!(Rung::choose(Features::SIGBUS, None), None);
+        assert_eq!(Rung::choose(Features(0), None), None);
+        let unprotected = Features(NEW.0 & !Features::WRITE_PROTECT.0);
+        assert_eq!(Rung::choose(unprotected, None), Some(Rung::Move));
+        assert_eq!(Rung::choose(unprotected, Some(Rung::Copy)), None);
+    }
+
+    #[test]
+    fn only_a_copy_takes_frames_besides() {
+        assert_eq!(Rung::ALL.map(Rung::doubled_pages), [0, 16]);
+    }
+}
