@@ -38,12 +38,13 @@ pub fn run() -> ExitCode {
 }
 
 fn mount_everything() {
-    const FILE_SYSTEMS: [(&str, &str); 9] = [
+    const FILE_SYSTEMS: [(&str, &str); 10] = [
         ("proc", "/proc"),
         ("sysfs", "/sys"),
         ("devtmpfs", "/dev"),
         ("tmpfs", "/run"),
         ("tmpfs", "/tmp"),
+        ("tmpfs", "/var/tmp"),
         ("cgroup2", "/sys/fs/cgroup"),
         ("debugfs", "/sys/kernel/debug"),
         ("securityfs", "/sys/kernel/security"),

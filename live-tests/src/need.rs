@@ -42,7 +42,7 @@ pub enum Need {
     /// 32-bit programs run.
     Programs32,
     /// A userfaultfd for faults of the program itself, with SIGBUS instead of a second thread, which needs no privilege, and
-    /// which moves frames (Linux 6.8).
+    /// which moves frames (Linux 6.8), or protects them against writes.
     UserFaults,
     /// Threads of the kernel among the processes; a container hides them.
     KernelThreads,
@@ -56,6 +56,10 @@ pub enum Need {
     PagerLibrary,
     /// A C compiler.
     CCompiler,
+    /// The programs of `live-tests/programs`: there already, as in a virtual machine, or a compiler for them.
+    CPrograms,
+    /// A shell, and with it the programs that every system has.
+    Shell,
     /// musl, another C library, with its compiler.
     Musl,
     /// Python, as Debian installs it.
@@ -72,7 +76,7 @@ pub enum Need {
 
 impl Need {
     /// All of them, in the order in which tables print them.
-    pub const ALL: [Need; 31] = [
+    pub const ALL: [Need; 33] = [
         Need::Root,
         Need::RemoteAdvice,
         Need::RemoteCollapse,
@@ -98,6 +102,8 @@ impl Need {
         Need::PreloadLibrary,
         Need::PagerLibrary,
         Need::CCompiler,
+        Need::CPrograms,
+        Need::Shell,
         Need::Musl,
         Need::Python,
         Need::Sqlite,
@@ -134,6 +140,8 @@ impl Need {
             Need::PreloadLibrary => "libmasu-preload.so",
             Need::PagerLibrary => "libmasu-pager.so",
             Need::CCompiler => "C compiler",
+            Need::CPrograms => "programs in C",
+            Need::Shell => "shell",
             Need::Musl => "musl",
             Need::Python => "python3",
             Need::Sqlite => "sqlite3",
@@ -151,6 +159,8 @@ impl Need {
             Need::PreloadLibrary,
             Need::PagerLibrary,
             Need::CCompiler,
+            Need::CPrograms,
+            Need::Shell,
             Need::Musl,
             Need::Python,
             Need::Sqlite,

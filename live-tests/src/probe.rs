@@ -55,6 +55,10 @@ fn offer(need: Need) -> Offer {
         Need::PreloadLibrary => Ok(program("libmasu-preload.so", programs::preload_library())),
         Need::PagerLibrary => Ok(program("libmasu-pager.so", programs::pager_library())),
         Need::CCompiler => Ok(program("cc", programs::installed("cc"))),
+        Need::CPrograms => {
+            Ok(program("programs in C", programs::c_program("stress").or_else(|| programs::installed("cc"))))
+        }
+        Need::Shell => Ok(program("sh", programs::installed("sh"))),
         Need::Musl => Ok(program("musl-gcc", programs::installed("musl-gcc"))),
         Need::Python => Ok(program("python3", programs::python())),
         Need::Sqlite => Ok(program("sqlite3", programs::installed("sqlite3"))),
@@ -65,24 +69,41 @@ fn offer(need: Need) -> Offer {
     probed.unwrap_or_else(|error| Offer::Withheld(format!("could not be tried: {error}")))
 }
 
-/// By the call, and the handshake that says what it can do.
+/// By what the handshake says.
 fn user_faults() -> Offer {
+    match user_fault_features() {
+        Ok(_) if !paging_rungs().is_empty() => Offer::Yes,
+        Ok(features) => Offer::NotInThisKernel(format!("neither by moves nor by copies: features {features:#x}")),
+        Err(errno) => refused(errno),
+    }
+}
+
+/// In which ways `masu run --local` can bring pages here, best first.
+pub(crate) fn paging_rungs() -> Vec<&'static str> {
+    const WRITE_PROTECT: u64 = 1 << 0;
+    const SIGBUS: u64 = 1 << 7;
+    const MOVE: u64 = 1 << 16;
+    let features = user_fault_features().unwrap_or(0);
+    let rungs = [("move", SIGBUS | MOVE), ("copy", SIGBUS | WRITE_PROTECT)];
+    rungs.into_iter().filter(|(_, needs)| features & needs == *needs).map(|(name, _)| name).collect()
+}
+
+/// By the call, and the handshake that says what it can do.
+fn user_fault_features() -> Result<u64, Errno> {
     const USER_MODE_ONLY: libc::c_long = 1;
     // `_IOWR(0xaa, 0x3f, struct uffdio_api)`.
     const UFFDIO_API: libc::c_ulong = 0xc018_aa3f;
-    const FEATURE_SIGBUS: u64 = 1 << 7;
-    const FEATURE_MOVE: u64 = 1 << 16;
-    let mut api = [0xaa_u64, FEATURE_SIGBUS | FEATURE_MOVE, 0];
+    let mut api = [0xaa_u64, 0, 0];
     // SAFETY: a system call with numbers; the second reads and writes our own 24 bytes; the third closes what the first made.
     let answer = unsafe {
         let fd = libc::syscall(libc::SYS_userfaultfd, USER_MODE_ONLY | libc::c_long::from(libc::O_CLOEXEC));
-        let Ok(fd @ 0..) = libc::c_int::try_from(fd) else { return refused(last_errno()) };
+        let Ok(fd @ 0..) = libc::c_int::try_from(fd) else { return Err(last_errno()) };
         let answer = libc::ioctl(fd, UFFDIO_API, api.as_mut_ptr());
         let errno = last_errno();
         libc::close(fd);
         if answer < 0 { Err(errno) } else { Ok(()) }
     };
-    answer.map_or_else(refused, |()| Offer::Yes)
+    answer.map(|()| api[1])
 }
 
 fn last_errno() -> Errno {

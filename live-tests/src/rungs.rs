@@ -23,7 +23,8 @@ pub fn of_this_host() -> Value {
     let rungs = probe(&files).rungs;
     let needs: Map<String, Value> =
         needs::all().iter().map(|(need, offer)| (need.name().to_owned(), in_words(*need, offer))).collect();
-    json!({ "facts": facts, "hugepages": standings(&facts, &rungs), "needs": needs })
+    let paging = json!([{ "part": "faults", "rung": needs::paging_rungs().first() }]);
+    json!({ "facts": facts, "hugepages": standings(&facts, &rungs), "larger": paging, "needs": needs })
 }
 
 fn in_words(need: Need, offer: &Offer) -> Value {

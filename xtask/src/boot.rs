@@ -1,8 +1,9 @@
 //! Live tests on Debian's own kernels, in virtual machines: QEMU's software emulation, no disk, no network, no modules.
 //!
-//! The statically linked live-tests program and command are the whole initial file system. The former mounts what it needs, runs every test,
-//! prints what the kernel offers and the result on the serial line, and switches the machine off. Page tables of four
-//! and of five levels are tried, because masu walks them. What the kernels offer is collected into `docs/rungs.md`.
+//! The statically linked live-tests program and command are the initial file system, and a few programs in C with the system's
+//! C library, for what is loaded into programs. The former mounts what it needs, runs every test, prints what the kernel
+//! offers and the result on the serial line, and switches the machine off. Page tables of four and of five levels are tried,
+//! because masu walks them. What the kernels offer is collected into `docs/rungs.md`.
 
 mod console;
 mod initramfs;
@@ -165,11 +166,46 @@ fn build_initial_files() -> Result<PathBuf> {
     build.env("LIBBPF_SYS_LIBRARY_PATH", library_path);
     run_program(&mut build)?;
 
-    let init = std::fs::read(program_file()).context("cannot read the built tests")?;
-    let masu = std::fs::read(program_file().with_file_name("masu")).context("cannot read the built command")?;
+    let read = |path: &Path| std::fs::read(path).with_context(|| format!("cannot read {}", path.display()));
+    let beside = |name: &str| read(&program_file().with_file_name(name));
+    let mut programs = vec![
+        ("init", read(&program_file())?),
+        ("masu", beside("masu")?),
+        ("libmasu-pager.so", beside("libmasu-pager.so")?),
+        (LOADER, read(&Path::new("/").join(LOADER))?),
+    ];
+    for (path, name) in C_LIBRARIES {
+        programs.push((path, read(&c_library(name)?)?));
+    }
+    for (path, source) in C_PROGRAMS {
+        let built = target.join(Path::new(path).file_name().unwrap_or_default());
+        run_program(program("cc").args(["-O1", "-w", "-pthread", "-o"]).arg(&built).arg(source))?;
+        programs.push((path, read(&built)?));
+    }
     let archive = target.join("initramfs.cpio");
-    std::fs::write(&archive, initramfs::archive(&init, &masu)?).context("cannot write the initial file system")?;
+    std::fs::write(&archive, initramfs::archive(&programs)?).context("cannot write the initial file system")?;
     Ok(archive)
+}
+
+/// Where programs with the system's C library look for what loads them.
+const LOADER: &str = "lib64/ld-linux-x86-64.so.2";
+
+/// Programs that tests start, where they look for them, and their sources.
+const C_PROGRAMS: [(&str, &str); 3] = [
+    ("programs/stress", "bench/workloads/remote/stress.c"),
+    ("programs/weigh", "live-tests/programs/weigh.c"),
+    ("programs/hard", "live-tests/programs/hard.c"),
+];
+
+/// Libraries of the system's that they are linked with, or load when a thread is cancelled.
+const C_LIBRARIES: [(&str, &str); 2] = [("lib/libc.so.6", "libc.so.6"), ("lib/libgcc_s.so.1", "libgcc_s.so.1")];
+
+/// Where the C compiler's programs find a library on this system.
+fn c_library(name: &str) -> Result<PathBuf> {
+    let said = output(program("cc").arg(format!("-print-file-name={name}")))?;
+    let path = PathBuf::from(said.trim());
+    ensure!(path.is_absolute(), "the C compiler does not say where {name} is");
+    Ok(path)
 }
 
 /// The folder of the C libraries that the program is linked with.

@@ -32,7 +32,8 @@ pub(crate) fn redis_server() -> Option<PathBuf> {
 
 /// The library that `masu run` preloads: where the command looks for it.
 pub(crate) fn preload_library() -> Option<PathBuf> {
-    library("libmasu-preload.so")
+    // It is loaded into these tests themselves, too, which have no loader in a virtual machine that holds nothing else.
+    library("libmasu-preload.so").filter(|_| !cfg!(target_feature = "crt-static"))
 }
 
 /// The library by which `masu run --local` pages a program.
@@ -44,9 +45,13 @@ fn library(name: &str) -> Option<PathBuf> {
     let masu = masu()?;
     let folder = masu.parent()?;
     let places = ["", "../lib/masu"].map(|place| folder.join(place).join(name));
-    // Programs without a loader, as in a virtual machine that holds nothing but the tests, load no library.
-    let loaded = !cfg!(target_feature = "crt-static");
-    places.into_iter().find(|place| loaded && place.is_file())?.canonicalize().ok()
+    places.into_iter().find(|place| place.is_file())?.canonicalize().ok()
+}
+
+/// One of the tests' own programs in C, which a virtual machine has built already.
+pub(crate) fn c_program(name: &str) -> Option<PathBuf> {
+    let own = std::env::current_exe().ok()?;
+    Some(own.parent()?.join("programs").join(name)).filter(|path| is_program(path))
 }
 
 /// A program in one of the folders that everybody has.

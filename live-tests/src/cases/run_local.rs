@@ -7,74 +7,40 @@ use std::time::{Duration, Instant};
 
 use super::Outcome;
 use super::command::masu;
-use super::programs::Said;
+use super::programs::{self, Said};
 use super::run::{Folder, Report, Result, run, said};
 use super::run_hard::compile;
 use crate::live::Live;
+use crate::need::Need;
+use crate::probe::paging_rungs;
 
 /// `masu run --local …`, not started yet.
 pub(super) fn paged(options: &[&str], command: &[&str]) -> Result<Command> {
-    let mut run = run(options, command)?;
+    // For all tests on another rung than the best: `LIVE_RUNG=copy`.
+    let rung = std::env::var("LIVE_RUNG").ok().filter(|_| !options.contains(&"--rung"));
+    let forced = rung.iter().flat_map(|rung| ["--rung", rung]);
+    let mut run = run(&options.iter().copied().chain(forced).collect::<Vec<_>>(), command)?;
     run.env_remove("MASU_PAGER").env_remove("MASU_STORE_PASSWORD");
     Ok(run)
 }
 
-/// A program that fills memory, waits to be told to go on, looks whether all is as it left it, and changes it meanwhile.
-///
-/// `weigh MIB SECONDS`: each wait is for a line, or for the end of the input. `rest` is said before memory is touched.
-const WEIGH: &str = r#"
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/mman.h>
-#include <time.h>
-#include <unistd.h>
-enum { THREADS = 2, WORDS = 512 };
-static unsigned long (*memory)[WORDS];
-static unsigned long each;
-static double seconds;
-static void stop(const char *said) { char line[64]; printf("%s %d\n", said, getpid()); fflush(stdout); if (!fgets(line, sizeof line, stdin)) return; }
-static void check(unsigned long page) {
-    unsigned long version = memory[page][0];
-    for (unsigned long word = 1; word < WORDS; word++)
-        if (memory[page][word] != (page * 31 + version * 7 + word)) { printf("wrong page %lu\n", page); fflush(stdout); _exit(3); }
+/// The rungs to try: all that the kernel has. Where the processor is emulated, and slow, the best one.
+pub(super) fn rungs(live: &Live) -> Vec<&'static str> {
+    let all = if live.has(Need::RealProcessor) { usize::MAX } else { 1 };
+    paging_rungs().into_iter().take(all).collect()
 }
-static void put(unsigned long page, unsigned long version) {
-    memory[page][0] = version;
-    for (unsigned long word = 1; word < WORDS; word++) memory[page][word] = page * 31 + version * 7 + word;
-}
-static double now(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec + t.tv_nsec / 1e9; }
-static void *work(void *first) {
-    unsigned long start = (unsigned long)first * each, random = start + 1;
-    double end = now() + seconds;
-    while (now() < end) {
-        random = random * 6364136223846793005 + 1442695040888963407;
-        unsigned long page = start + (random >> 33) % each;
-        check(page);
-        if (random >> 40 & 1) put(page, random >> 20);
-    }
-    return NULL;
-}
-int main(int count, char **list) {
-    unsigned long pages = strtoul(list[1], NULL, 10) * 256;
-    seconds = atof(list[2]);
-    each = pages / THREADS;
-    memory = mmap(NULL, pages * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    stop("rest");
-    for (unsigned long page = 0; page < pages; page++) put(page, page + 1);
-    stop("full");
-    pthread_t thread[THREADS];
-    for (unsigned long i = 0; i < THREADS; i++) pthread_create(&thread[i], NULL, work, (void *)i);
-    for (int i = 0; i < THREADS; i++) pthread_join(thread[i], NULL);
-    for (unsigned long page = 0; page < pages; page++) check(page);
-    printf("right\n");
-    return 0;
-}
-"#;
 
-/// Builds it.
+/// One of the programs that virtual machines have, too; elsewhere it is built.
+pub(super) fn built(folder: &Folder, name: &str, source: &str) -> Result<String> {
+    match programs::c_program(name) {
+        Some(there) => Ok(there.to_str().ok_or("a path that is no text")?.to_owned()),
+        None => compile(folder, "cc", name, source, &["-pthread"]),
+    }
+}
+
+/// A program that fills memory, waits to be told to go on, looks whether all is as it left it, and changes it meanwhile.
 pub(super) fn weigh(folder: &Folder) -> Result<String> {
-    compile(folder, "cc", "weigh", WEIGH, &["-pthread"])
+    built(folder, "weigh", include_str!("../../programs/weigh.c"))
 }
 
 /// A paged program that one talks to, in a process group with its masu.
@@ -143,8 +109,7 @@ pub(super) fn signal(to: i32, signal: i32) -> Outcome {
 
 /// The program that uses memory in every way and checks each byte.
 pub(super) fn stress(folder: &Folder) -> Result<String> {
-    let source = include_str!("../../../bench/workloads/remote/stress.c");
-    compile(folder, "cc", "stress", source, &["-pthread"])
+    built(folder, "stress", include_str!("../../../bench/workloads/remote/stress.c"))
 }
 
 /// Not among what is asked of a paged program: its handlers do not run on the signal stack that it chose.
@@ -154,21 +119,26 @@ const WITHOUT: [&str; 2] = ["--without", "altstack"];
 const MOVING: [&str; 2] = ["--only", "mremap,realloc,dontneed,touch"];
 
 /// Other seeds and other units.
-pub fn a_program_that_checks_each_byte_finds_none_wrong(_: &Live) -> Outcome {
+pub fn a_program_that_checks_each_byte_finds_none_wrong(live: &Live) -> Outcome {
     let folder = Folder::make("local-stress")?;
     let stress = stress(&folder)?;
     let at = folder.0.to_str().ok_or("a path that is no text")?;
     let all = [("1", "4KiB"), ("2", "16KiB"), ("3", "64KiB"), ("4", "auto")].map(|(seed, unit)| (seed, unit, WITHOUT));
     let moving = [("5", "16KiB"), ("6", "auto")].map(|(seed, unit)| (seed, unit, MOVING));
-    for (seed, unit, kinds) in all.into_iter().chain(moving) {
+    // Where the processor is emulated, one, in which most happens, with less memory.
+    let (but, mib) = if live.has(Need::RealProcessor) { (0, "64") } else { (5, "16") };
+    let kinds = || all.into_iter().chain(moving).skip(but);
+    let rungs = rungs(live);
+    for (rung, (seed, unit, kinds)) in rungs.iter().flat_map(|rung| kinds().map(move |kinds| (*rung, kinds))) {
         let report = Report::new("local-stress");
-        let options = ["--local", "5%", "--unit", unit, "--report", report.path(), "--json"];
-        let arguments = ["--seconds", "1", "--threads", "4", "--mib", "64", "--seed", seed, "--folder", at];
+        let options = ["--rung", rung, "--local", "5%", "--unit", unit, "--report", report.path(), "--json"];
+        let arguments = ["--seconds", "1", "--threads", "4", "--mib", mib, "--seed", seed, "--folder", at];
         let mut command = paged(&options, &[&[stress.as_str()], &arguments[..], &kinds].concat())?;
         let said = said(&mut command)?;
-        assert_eq!(said.code(), 0, "seed {seed}, unit {unit}: {said:?}");
+        assert_eq!(said.code(), 0, "rung {rung}, seed {seed}, unit {unit}: {said:?}");
         assert!(said.out.ends_with(" wrong=0\n") && !said.out.starts_with("checks=0 "), "{said:?}");
         let report = report.read()?;
+        assert_eq!(report["rung"], rung, "{report}");
         let number = |name: &str| report[name].as_u64().ok_or_else(|| format!("no {name}: {report}"));
         assert!(number("bytes_in")? > 0 && number("bytes_out")? > 0, "nothing was paged: {report}");
         let local = number("local_bytes")?.next_multiple_of(4096).max(1 << 20);
@@ -200,21 +170,25 @@ fn anonymous_bytes(process: i32) -> Result<u64> {
 /// in parts for each processor, up to 64 pages that are not in the sum, and the stacks' and tables' pages come on the way.
 const BESIDES_BYTES: u64 = 512 << 10;
 
-/// 64 MiB in 4 MiB, with threads that change it all the time.
-pub fn local_memory_is_never_more_than_was_given(_: &Live) -> Outcome {
+/// 64 MiB in 4 MiB, with threads that change it all the time; where the processor is emulated, 16 MiB, and for longer.
+pub fn local_memory_is_never_more_than_was_given(live: &Live) -> Outcome {
     let folder = Folder::make("local-budget")?;
     let weigh = weigh(&folder)?;
-    for unit in ["4KiB", "64KiB", "auto"] {
+    let units = if live.has(Need::RealProcessor) { &["4KiB", "64KiB", "auto"][..] } else { &["auto"] };
+    let (mib, seconds, enough) = if live.has(Need::RealProcessor) { (64, 1, 100) } else { (16, 3, 10) };
+    let arguments = [mib, seconds].map(|number: u64| number.to_string());
+    let rungs = rungs(live);
+    for (rung, unit) in rungs.iter().flat_map(|rung| units.iter().map(move |unit| (*rung, *unit))) {
         let report = Report::new("local-budget");
-        let options = ["--local", "4MiB", "--unit", unit, "--report", report.path(), "--json"];
-        let mut talking = Talking::start(paged(&options, &[&weigh, "64", "1"])?)?;
+        let options = ["--rung", rung, "--local", "4MiB", "--unit", unit, "--report", report.path(), "--json"];
+        let mut talking = Talking::start(paged(&options, &[&weigh, &arguments[0], &arguments[1]])?)?;
         talking.hears("rest")?;
         let at_rest = anonymous_bytes(talking.program)?;
         talking.says()?;
         talking.says()?;
         let (mut samples, mut most) = (0, 0);
         let begun = Instant::now();
-        while begun.elapsed() < Duration::from_millis(1200) {
+        while begun.elapsed() < Duration::from_millis(seconds * 1200) {
             match anonymous_bytes(talking.program) {
                 Ok(bytes) => (samples, most) = (samples + 1, most.max(bytes)),
                 // It has ended.
@@ -223,14 +197,14 @@ pub fn local_memory_is_never_more_than_was_given(_: &Live) -> Outcome {
             std::thread::sleep(Duration::from_micros(500));
         }
         let said = talking.ends()?;
-        assert_eq!((said.code(), said.out.ends_with("right\n")), (0, true), "{unit}: {said:?}");
+        assert_eq!((said.code(), said.out.ends_with("right\n")), (0, true), "{rung}, {unit}: {said:?}");
         let more = most.saturating_sub(at_rest);
-        assert!(samples > 100 && more > 2 << 20, "{unit}: {samples} samples, at most {more} bytes: too few");
-        assert!(more <= (4 << 20) + BESIDES_BYTES, "{unit}: {more} bytes more than at rest");
+        assert!(samples > enough && more > 2 << 20, "{rung}, {unit}: {samples} samples, at most {more} bytes: too few");
+        assert!(more <= (4 << 20) + BESIDES_BYTES, "{rung}, {unit}: {more} bytes more than at rest");
         let report = report.read()?;
         assert_eq!(report["local_bytes"], 4 << 20, "{report}");
         assert!(report["peak_resident_bytes"].as_u64().is_some_and(|peak| peak <= 4 << 20), "{report}");
-        assert!(report["paged_bytes"].as_u64().is_some_and(|bytes| bytes >= 64 << 20), "{report}");
+        assert!(report["paged_bytes"].as_u64().is_some_and(|bytes| bytes >= mib << 20), "{report}");
     }
     Ok(())
 }
@@ -395,8 +369,9 @@ pub fn facts_tells_that_programs_can_be_paged(_: &Live) -> Outcome {
     let features = report["features"].as_array().ok_or("no features")?;
     let paging = features.iter().find(|feature| feature["feature"] == "larger than memory").ok_or("no paging")?;
     let rungs: Vec<_> = paging["parts"].as_array().ok_or("no parts")?.iter().map(|part| &part["rung"]).collect();
-    let moves = report["host"]["user_faults"]["moves"] == true;
-    let faults = if moves { serde_json::json!("move") } else { serde_json::Value::Null };
-    assert_eq!(rungs, [&faults, &serde_json::json!("user-dispatch")]);
+    let best = paging_rungs().first().copied();
+    assert_eq!(rungs, [&serde_json::json!(best), &serde_json::json!("user-dispatch")]);
+    let missing = paging["parts"][0]["missing"].as_array().map(Vec::len);
+    assert_eq!(missing, Some(usize::from(best != Some("move"))), "why not the better one: {report}");
     Ok(())
 }

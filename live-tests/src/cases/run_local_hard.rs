@@ -2,342 +2,98 @@
 
 use super::Outcome;
 use super::run::{Folder, Report, Result, said};
-use super::run_hard::compile;
-use super::run_local::paged;
+use super::run_local::{built, paged, rungs};
 use crate::live::Live;
 
-/// Each part is asked for by its name, checks itself, and says "right" or what is wrong.
-const HARD: &str = r#"
-#define _GNU_SOURCE
-#include <errno.h>
-#include <pthread.h>
-#include <sched.h>
-#include <setjmp.h>
-#include <signal.h>
-#include <spawn.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/time.h>
-#include <sys/uio.h>
-#include <sys/wait.h>
-#include <unistd.h>
-#define WRONG(...) do { printf(__VA_ARGS__); printf("\n"); exit(3); } while (0)
-enum { PAGE = 4096, BIG = 8 << 20, PART = 16 * PAGE };
-static volatile char *big;
-static void all(void) { for (size_t i = 0; i < BIG; i += PAGE) big[i]++; }
-
-/* The kernel empties what is mapped, and says ENOMEM for what is not; old bytes must not come back, nor a fault for ever. */
-static void hole(void) {
-    char *memory = mmap(NULL, 3 * PART, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    memset(memory, 5, 3 * PART);
-    all();
-    for (size_t i = 2 * PART; i < 3 * PART; i += PAGE) memory[i]++;
-    munmap(memory + PART, PART);
-    if (madvise(memory, 3 * PART, MADV_DONTNEED) != -1 || errno != ENOMEM) WRONG("no hole");
-    for (size_t i = 0; i < 3 * PART; i++) if ((i < PART || i >= 2 * PART) && memory[i]) WRONG("byte %zu is %d", i, memory[i]);
-}
-
-/* A read sleeps; handlers come again and again, push all of its memory out and make calls of the same kind. */
-static int data[2], other[2];
-static volatile int came;
-static void on_alarm(int signal) {
-    char buffer[20];
-    struct iovec pieces[2] = {{buffer, 10}, {buffer + 10, 10}};
-    came++;
-    all();
-    if (write(other[1], "0123456789abcdefghij", 20) != 20 || readv(other[0], pieces, 2) != 20 || memcmp(buffer, "0123456789abcdefghij", 20))
-        WRONG("the handler's own read %d", signal);
-}
-static void *later(void *letter) {
-    char message[128];
-    usleep(60000);
-    memset(message, *(char *)letter, sizeof message);
-    if (write(data[1], message, sizeof message) != sizeof message) WRONG("write");
-    return NULL;
-}
-static void interrupted(void) {
-    struct sigaction action = {.sa_handler = on_alarm, .sa_flags = SA_RESTART};
-    struct itimerval every = {{0, 10000}, {0, 10000}}, never = {{0, 0}, {0, 0}};
-    char *first = malloc(300000), *second = malloc(300000);
-    sigset_t alarms;
-    sigemptyset(&alarms), sigaddset(&alarms, SIGALRM);
-    if (pipe(data) || pipe(other)) WRONG("pipe");
-    sigaction(SIGALRM, &action, NULL);
-    setitimer(ITIMER_REAL, &every, NULL);
-    for (int i = 0; i < 8; i++) {
-        char letter = (char)('A' + i);
-        char *here = first + i * 30000, *there = second + i * 30000;
-        struct iovec pieces[2] = {{here, 64}, {there, 64}};
-        pthread_t thread;
-        pthread_sigmask(SIG_BLOCK, &alarms, NULL);
-        pthread_create(&thread, NULL, later, &letter);
-        pthread_sigmask(SIG_UNBLOCK, &alarms, NULL);
-        ssize_t got = readv(data[0], pieces, 2);
-        if (got != 128) WRONG("read %zd %s", got, strerror(errno));
-        for (int j = 0; j < 64; j++) if (here[j] != letter || there[j] != letter) WRONG("byte %d of read %d", j, i);
-        pthread_join(thread, NULL);
-    }
-    setitimer(ITIMER_REAL, &never, NULL);
-    if (came < 8) WRONG("only %d alarms", came);
-}
-
-/* Whole, or not at all. What lies in memory that is not paged has no limit. */
-static void message(void) {
-    int pair[2];
-    static char small[1000];
-    char *sent = malloc(120000), *got = malloc(120000), stack[120000];
-    socketpair(AF_UNIX, SOCK_DGRAM, 0, pair);
-    memset(sent, 'x', 120000), memset(stack, 'y', sizeof stack);
-    ssize_t said = send(pair[0], sent, 120000, 0);
-    if (said == -1 && errno != EMSGSIZE) WRONG("send: %s", strerror(errno));
-    if (said != -1 && said != 120000) WRONG("a part of a message was sent: %zd", said);
-    if (said == 120000 && (recv(pair[1], got, 120000, 0) != 120000 || memcmp(sent, got, 120000))) WRONG("another message came");
-    if (send(pair[0], stack, sizeof stack, 0) != sizeof stack) WRONG("send from the stack: %s", strerror(errno));
-    memset(stack, 0, sizeof stack);
-    if (recv(pair[1], stack, sizeof stack, 0) != sizeof stack || stack[119999] != 'y') WRONG("receive to the stack");
-    struct iovec tiny[300];
-    for (int i = 0; i < 300; i++) tiny[i] = (struct iovec){small + i, 1};
-    if (writev(pair[0], tiny, 300) != 300) WRONG("300 tiny pieces are one message");
-    printf("%s ", said == -1 ? "refused" : "sent");
-}
-
-/* As a container's first process is made: a copy, but on a stack of its own. */
-static int child(void *argument) { _exit(big[PAGE] == *(char *)argument ? 42 : 1); }
-static void stack(void) {
-    char *memory = malloc(1 << 16), expected = big[PAGE];
-    int status = 0, pid = clone(child, memory + (1 << 16), SIGCHLD, &expected);
-    if (pid < 0) WRONG("clone: %s", strerror(errno));
-    waitpid(pid, &status, 0);
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != 42) WRONG("the child ended with %x", status);
-}
-
-/* "As much as you like": the length is nonsense, and the kernel does not mind. */
-static void lengths(void) {
-    char *name = malloc(4096);
-    int ends[2];
-    if (pipe(ends) || write(ends[1], "all", 3) != 3) WRONG("pipe");
-    if (read(ends[0], name, 0x7ffff000) != 3 || memcmp(name, "all", 3)) WRONG("read: %s", strerror(errno));
-    if (readlink("/proc/self/exe", name, 0x7fffffff) <= 0) WRONG("readlink: %s", strerror(errno));
-}
-
-/* The kernel joins what it moves to what lies around it, most of all what nobody has touched. All of that must be what it
-   was, though much of it is elsewhere. */
-static void neighbours(void) {
-    for (int turn = 0; turn < 4; turn++) {
-        char *memory = mmap(NULL, 3 * PART, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        char *guest = mmap(NULL, PART, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        memset(memory, 5, 3 * PART);
-        char inside = turn & 1 ? 6 : 0;
-        if (inside) memset(guest, inside, PART);
-        all();
-        munmap(memory + PART, PART);
-        if (mremap(guest, PART, PART, MREMAP_MAYMOVE | MREMAP_FIXED, memory + PART) != memory + PART) WRONG("mremap: %s", strerror(errno));
-        if (turn & 2) all();
-        for (size_t i = 0; i < 3 * PART; i++) if (memory[i] != (i / PART == 1 ? inside : 5)) WRONG("byte %zu is %d", i, memory[i]);
-    }
-}
-
-/* What the kernel unmaps before it says no is gone, and what comes there later is new. */
-static void gone(void) {
-    char *memory = mmap(NULL, 2 * PART, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    char *place = mmap(NULL, PART, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    memset(memory, 5, 2 * PART);
-    memset(place, 6, PART);
-    if (mprotect(memory + PART, PART, PROT_READ)) WRONG("mprotect");
-    if (mremap(memory, 2 * PART, 2 * PART + PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, place - 2 * PART) != MAP_FAILED) WRONG("it moved");
-    if (errno != EFAULT) WRONG("mremap: %s", strerror(errno));
-    char *new = mmap(place, PART, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK | MAP_FIXED, -1, 0);
-    memset(new, 7, PART);
-    for (int i = 0; i < 3; i++) all();
-    for (size_t i = 0; i < PART; i++) if (new[i] != 7) WRONG("byte %zu is %d", i, new[i]);
-    for (size_t i = 0; i < 2 * PART; i++) if (memory[i] != 5) WRONG("byte %zu of what did not move is %d", i, memory[i]);
-}
-
-/* Freed as far as it is anonymous; what follows is a file. The kernel says no, and takes what it has seen. */
-static void freed(void) {
-    char *memory = mmap(NULL, 2 * PART, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    int file = fileno(tmpfile());
-    if (ftruncate(file, PART) || mmap(memory + PART, PART, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED) WRONG("mmap");
-    for (int turn = 0; turn < 3; turn++) {
-        memset(memory, 5, 2 * PART);
-        if (madvise(memory, 2 * PART, MADV_FREE) != -1 || errno != EINVAL) WRONG("it was freed");
-        all();
-        for (size_t i = 0; i < 2 * PART; i++) if (memory[i] != 5 && (memory[i] || i >= PART)) WRONG("byte %zu is %d", i, memory[i]);
-    }
-}
-
-/* What is too small to be paged grows where it is, is all there, and is one mapping to the kernel, which moves it. */
-static void grows(void) {
-    char *memory = mmap(NULL, 3 * PART, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    memset(memory, 5, PART);
-    munmap(memory + PART, 2 * PART);
-    char *small = mmap(memory + PART, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-    memset(small, 7, PAGE);
-    if (mremap(small, PAGE, PART, 0) != small) WRONG("in place: %s", strerror(errno));
-    memset(small + PAGE, 8, PART - PAGE);
-    all();
-    small = mremap(small, PART, 64 * PART, MREMAP_MAYMOVE);
-    if (small == MAP_FAILED) WRONG("mremap: %s", strerror(errno));
-    memset(small + PART, 9, 63 * PART);
-    all();
-    for (size_t i = 0; i < 64 * PART; i++) if (small[i] != (i < PAGE ? 7 : i < PART ? 8 : 9)) WRONG("byte %zu is %d", i, small[i]);
-    for (size_t i = 0; i < PART; i++) if (memory[i] != 5) WRONG("before: byte %zu is %d", i, memory[i]);
-}
-
-/* Beside memory that is paged, but was there before, lies a file that has no such page: a touch is the program's own affair. */
-static sigjmp_buf out;
-static void *volatile touched;
-static void on_bus(int signal, siginfo_t *info, void *context) {
-    (void)signal, (void)context;
-    touched = info->si_addr;
-    siglongjmp(out, 1);
-}
-static void beside(void) {
-    struct sigaction action = {.sa_sigaction = on_bus, .sa_flags = SA_SIGINFO};
-    char *memory = mmap(NULL, 2 * PART, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    char *small = (char *)(((size_t)memory + PART - 1) / PART * PART), *file = small + PART / 2;
-    munmap(memory, 2 * PART);
-    small = mmap(small, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-    memset(small, 7, PAGE);
-    if (mremap(small, PAGE, PART / 2, 0) != small) WRONG("in place: %s", strerror(errno));
-    if (mmap(file, PART / 2, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fileno(tmpfile()), 0) != file) WRONG("mmap");
-    sigaction(SIGBUS, &action, NULL);
-    for (int i = 0; i < 3; i++) {
-        if (!sigsetjmp(out, 1)) { file[i * PAGE] = 1; WRONG("the file has a page %d", i); }
-        if (touched != file + i * PAGE) WRONG("it was at %p, not at %p", touched, (void *)(file + i * PAGE));
-    }
-    for (size_t i = 0; i < PART / 2; i++) if (small[i] != (i < PAGE ? 7 : 0)) WRONG("byte %zu is %d", i, small[i]);
-}
-
-/* More arguments than can be held fast at a time, while other threads push them out. */
-static void *push(void *nothing) {
-    for (;;) all();
-    return nothing;
-}
-static void arguments(void) {
-    enum { MANY = 400 };
-    char *list[MANY + 4] = {"/bin/sh", "-c", "test $# = 399 && test ${#1} = 3000 && test ${#399} = 3000"};
-    for (int i = 3; i < MANY + 3; i++) list[i] = memset(calloc(3001, 1), 'x', 3000);
-    pthread_t threads[2];
-    for (int i = 0; i < 2; i++) pthread_create(&threads[i], NULL, push, NULL);
-    for (int i = 0; i < 10; i++) {
-        pid_t child;
-        int status, error = posix_spawn(&child, list[0], NULL, NULL, list, environ);
-        if (error) WRONG("posix_spawn: %s", strerror(error));
-        if (waitpid(child, &status, 0) != child || status) WRONG("the child ended with %x", status);
-    }
-    char *none[] = {"/bin/true", (char *)8, NULL};
-    if (execv(none[0], none) != -1 || errno != EFAULT) WRONG("no such argument: %s", strerror(errno));
-}
-
-int main(int count, char **list) {
-    big = malloc(BIG);
-    memset((char *)big, 7, BIG);
-    const char *part = count > 1 ? list[1] : "";
-    if (!strcmp(part, "hole")) hole();
-    if (!strcmp(part, "interrupted")) interrupted();
-    if (!strcmp(part, "message")) message();
-    if (!strcmp(part, "stack")) stack();
-    if (!strcmp(part, "lengths")) lengths();
-    if (!strcmp(part, "neighbours")) neighbours();
-    if (!strcmp(part, "gone")) gone();
-    if (!strcmp(part, "freed")) freed();
-    if (!strcmp(part, "grows")) grows();
-    if (!strcmp(part, "beside")) beside();
-    if (!strcmp(part, "arguments")) arguments();
-    printf("right\n");
-    return 0;
-}
-"#;
-
 /// With so much local memory, and without masu, where it must be right, too.
-fn right(part: &str, local: &str) -> Result<(String, serde_json::Value)> {
-    right_in(part, local, "auto")
+fn right(live: &Live, part: &str, local: &str) -> Result<(String, serde_json::Value)> {
+    right_in(live, part, local, "auto")
 }
 
-/// The same, with so large units.
-fn right_in(part: &str, local: &str, unit: &str) -> Result<(String, serde_json::Value)> {
+/// The same, with so large units, on each rung that this kernel has. What is said, and reported, is that of the best.
+fn right_in(live: &Live, part: &str, local: &str, unit: &str) -> Result<(String, serde_json::Value)> {
     let folder = Folder::make("local-hard")?;
-    let hard = compile(&folder, "cc", "hard", HARD, &["-pthread"])?;
+    let hard = built(&folder, "hard", include_str!("../../programs/hard.c"))?;
     let plain = said(std::process::Command::new(&hard).arg(part))?;
     assert!(plain.code() == 0 && plain.out.ends_with("right\n"), "without masu: {plain:?}");
-    let report = Report::new("local-hard");
-    let options = ["--local", local, "--unit", unit, "--report", report.path(), "--json"];
-    let said = said(&mut paged(&options, &[&hard, part])?)?;
-    assert!(said.code() == 0 && said.out.ends_with("right\n"), "{part} at {local}: {said:?}");
-    Ok((said.out, report.read()?))
+    let mut best = None;
+    for rung in rungs(live) {
+        let report = Report::new("local-hard");
+        let options = ["--rung", rung, "--local", local, "--unit", unit, "--report", report.path(), "--json"];
+        let said = said(&mut paged(&options, &[&hard, part])?)?;
+        assert!(said.code() == 0 && said.out.ends_with("right\n"), "{part} at {local}, rung {rung}: {said:?}");
+        best.get_or_insert((said.out, report.read()?));
+    }
+    best.ok_or_else(|| "this kernel has no rung".into())
 }
 
 /// Neither the store's old bytes nor a fault without end.
-pub fn memory_that_is_given_up_over_a_hole_reads_as_zeros(_: &Live) -> Outcome {
-    let (_, report) = right("hole", "2MiB")?;
+pub fn memory_that_is_given_up_over_a_hole_reads_as_zeros(live: &Live) -> Outcome {
+    let (_, report) = right(live, "hole", "2MiB")?;
     assert!(report["bytes_out"].as_u64().is_some_and(|bytes| bytes > 4 << 20), "it was in the store: {report}");
     Ok(())
 }
 
 /// Their memory stays, and their vectors are their own.
-pub fn a_call_that_handlers_interrupt_is_made_all_the_same(_: &Live) -> Outcome {
-    right("interrupted", "2MiB")?;
+pub fn a_call_that_handlers_interrupt_is_made_all_the_same(live: &Live) -> Outcome {
+    right(live, "interrupted", "2MiB")?;
     Ok(())
 }
 
 /// A part of a message would be another message.
-pub fn a_message_is_sent_whole_or_refused(_: &Live) -> Outcome {
-    let (refused, report) = right("message", "1MiB")?;
+pub fn a_message_is_sent_whole_or_refused(live: &Live) -> Outcome {
+    let (refused, report) = right(live, "message", "1MiB")?;
     assert_eq!(refused, "refused right\n");
     assert!(report["notes"][0].as_str().is_some_and(|note| note.contains("refused")), "{report}");
-    let (sent, _) = right("message", "4MiB")?;
+    let (sent, _) = right(live, "message", "4MiB")?;
     assert_eq!(sent, "sent right\n");
     Ok(())
 }
 
 /// The kernel puts it there, and our own frame must not be looked for there.
-pub fn a_copy_with_a_stack_of_its_own_runs_on_it(_: &Live) -> Outcome {
-    right("stack", "64MiB")?;
+pub fn a_copy_with_a_stack_of_its_own_runs_on_it(live: &Live) -> Outcome {
+    right(live, "stack", "64MiB")?;
     Ok(())
 }
 
 /// They are neither gone through nor taken for what there is.
-pub fn lengths_beyond_all_memory_do_no_harm(_: &Live) -> Outcome {
-    right("lengths", "2MiB")?;
+pub fn lengths_beyond_all_memory_do_no_harm(live: &Live) -> Outcome {
+    right(live, "lengths", "2MiB")?;
     Ok(())
 }
 
 /// The kernel takes what it joins to a moved mapping out of the userfaultfd, unless it is kept from joining it.
-pub fn what_lies_beside_moved_memory_stays_what_it_was(_: &Live) -> Outcome {
-    right("neighbours", "2MiB")?;
+pub fn what_lies_beside_moved_memory_stays_what_it_was(live: &Live) -> Outcome {
+    right(live, "neighbours", "2MiB")?;
     Ok(())
 }
 
 /// Neither of a mapping that was to be moved, nor of what lay where it was to go.
-pub fn a_move_that_fails_leaves_nothing_behind(_: &Live) -> Outcome {
-    right("gone", "2MiB")?;
+pub fn a_move_that_fails_leaves_nothing_behind(live: &Live) -> Outcome {
+    right(live, "gone", "2MiB")?;
     Ok(())
 }
 
 /// As far as the kernel takes it.
-pub fn memory_that_is_freed_in_part_reads_as_it_was_or_as_zeros(_: &Live) -> Outcome {
-    right("freed", "2MiB")?;
+pub fn memory_that_is_freed_in_part_reads_as_it_was_or_as_zeros(live: &Live) -> Outcome {
+    right(live, "freed", "2MiB")?;
     Ok(())
 }
 
 /// One mapping to the program is one to the kernel.
-pub fn small_memory_that_grows_is_paged_as_a_whole(_: &Live) -> Outcome {
-    right("grows", "2MiB")?;
+pub fn small_memory_that_grows_is_paged_as_a_whole(live: &Live) -> Outcome {
+    right(live, "grows", "2MiB")?;
     Ok(())
 }
 
 /// What is known of a page's neighbour is not taken for its own.
-pub fn bus_errors_beside_paged_memory_are_the_programs_own(_: &Live) -> Outcome {
-    right_in("beside", "2MiB", "64KiB")?;
+pub fn bus_errors_beside_paged_memory_are_the_programs_own(live: &Live) -> Outcome {
+    right_in(live, "beside", "2MiB", "64KiB")?;
     Ok(())
 }
 
 /// The kernel says EFAULT of arguments that went away again, before anything has happened.
-pub fn exec_takes_more_arguments_than_can_be_pinned(_: &Live) -> Outcome {
-    right("arguments", "4MiB")?;
+pub fn exec_takes_more_arguments_than_can_be_pinned(live: &Live) -> Outcome {
+    right(live, "arguments", "4MiB")?;
     Ok(())
 }

@@ -17,20 +17,23 @@ struct Entry<'a> {
     content: &'a [u8],
 }
 
-/// An archive with `init` as the first program, `masu` beside it, where tests look for the command, a console to speak
-/// on, and the folders that things are mounted on.
-pub fn archive(init: &[u8], masu: &[u8]) -> Result<Vec<u8>> {
+/// An archive with these programs and libraries by their paths, of which `init` is started, a console to speak on, and the
+/// folders that things are mounted on.
+pub fn archive(programs: &[(&str, Vec<u8>)]) -> Result<Vec<u8>> {
+    let mut folders = vec!["dev", "proc", "run", "sys", "tmp"];
+    for (path, _) in programs {
+        let ends = path.match_indices('/').map(|(end, _)| &path[..end]);
+        for folder in ends {
+            if !folders.contains(&folder) {
+                folders.push(folder);
+            }
+        }
+    }
     let folder = |name| Entry { name, mode: DIRECTORY, device: (0, 0), content: &[] };
-    let entries = [
-        folder("dev"),
-        folder("proc"),
-        folder("run"),
-        folder("sys"),
-        folder("tmp"),
-        Entry { name: "dev/console", mode: CHARACTER_DEVICE, device: (5, 1), content: &[] },
-        Entry { name: "masu", mode: PROGRAM, device: (0, 0), content: masu },
-        Entry { name: "init", mode: PROGRAM, device: (0, 0), content: init },
-    ];
+    let mut entries: Vec<Entry<'_>> = folders.into_iter().map(folder).collect();
+    entries.push(Entry { name: "dev/console", mode: CHARACTER_DEVICE, device: (5, 1), content: &[] });
+    let program = |(name, content)| Entry { name, mode: PROGRAM, device: (0, 0), content };
+    entries.extend(programs.iter().map(|(name, content)| program((*name, content.as_slice()))));
     let mut bytes = Vec::new();
     for (number, entry) in (1..).zip(&entries) {
         append(&mut bytes, number, entry)?;
@@ -89,9 +92,11 @@ mod tests {
 
     #[test]
     fn what_was_packed_can_be_unpacked() {
-        let entries = unpack(&archive(b"\x7fELF!", b"masu").unwrap());
+        let programs = [("lib/one/c.so", b"c".to_vec()), ("lib/d.so", b"d".to_vec()), ("init", b"\x7fELF!".to_vec())];
+        let entries = unpack(&archive(&programs).unwrap());
         let names: Vec<&str> = entries.iter().map(|(name, ..)| name.as_str()).collect();
-        assert_eq!(names, ["dev", "proc", "run", "sys", "tmp", "dev/console", "masu", "init"]);
+        let folders = ["dev", "proc", "run", "sys", "tmp", "lib", "lib/one"];
+        assert_eq!(names, [&folders[..], &["dev/console", "lib/one/c.so", "lib/d.so", "init"]].concat());
         let (_, mode, content) = entries.last().unwrap();
         assert_eq!((*mode, content.as_slice()), (0o100_755, b"\x7fELF!".as_slice()));
     }

@@ -103,13 +103,14 @@ fn tables(page: &mut String, columns: &[Column]) {
         page.push('\n');
     };
     let Some(first) = columns.first() else { return };
-    let parts = |column: &Column| column.facts["hugepages"].as_array().cloned().unwrap_or_default();
-    let rungs = parts(first).into_iter().enumerate().map(|(number, part)| {
-        let cells =
-            columns.iter().map(|column| words(&parts(column).get(number).map_or(Value::Null, |p| p["rung"].clone())));
-        (words(&part["part"]), cells.collect())
-    });
-    table("huge pages: rung", rungs.collect());
+    for (feature, head) in [("hugepages", "huge pages: rung"), ("larger", "larger than memory: rung")] {
+        let parts = |column: &Column| column.facts[feature].as_array().cloned().unwrap_or_default();
+        let rungs = parts(first).into_iter().enumerate().map(|(number, part)| {
+            let rung = |column| parts(column).get(number).map_or(Value::Null, |part| part["rung"].clone());
+            (words(&part["part"]), columns.iter().map(|column| words(&rung(column))).collect())
+        });
+        table(head, rungs.collect());
+    }
     let facts = FACTS.iter().map(|(key, name)| {
         ((*name).to_owned(), columns.iter().map(|column| words(&column.facts["facts"][key])).collect())
     });
@@ -173,6 +174,7 @@ mod tests {
         let facts = json!({
             "facts": { "pagemap_scan": pagemap_scan, "damon_operations": [], "lockdown": { "unknown": "why" } },
             "hugepages": [{ "part": "measuring again", "rung": if pagemap_scan { "pagemap-scan" } else { "smaps" }, "missing": missing }],
+            "larger": [{ "part": "faults", "rung": if pagemap_scan { "move" } else { "copy" } }],
             "needs": { "root": null, "PAGEMAP_SCAN": if pagemap_scan { "yes" } else { "no: ENOTTY" } },
         });
         Column { kernel: kernel.to_owned(), levels: 4, facts }
@@ -183,6 +185,8 @@ mod tests {
         let page = debian_part(&[column("6.1", false), column("6.12", true)]);
         assert!(page.contains("| huge pages: rung | 6.1, 4 levels | 6.12, 4 levels |\n|---|---|---|\n"));
         assert!(page.contains("| measuring again | smaps | pagemap-scan |"));
+        assert!(page.contains("| larger than memory: rung | 6.1, 4 levels | 6.12, 4 levels |\n|---|---|---|\n"));
+        assert!(page.contains("| faults | copy | move |"));
         assert!(page.contains("| `PAGEMAP_SCAN` | no | yes |"));
         assert!(page.contains("| PAGEMAP_SCAN | no: ENOTTY | yes |"));
         assert!(page.contains("| lockdown | unknown: why | unknown: why |"));
