@@ -4,6 +4,7 @@
 
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
@@ -227,6 +228,28 @@ static void arguments(void) {
     if (execv(none[0], none) != -1 || errno != EFAULT) WRONG("no such argument: %s", strerror(errno));
 }
 
+/* A device writes to memory (O_DIRECT), in more pieces than one would remember, while all of it is pushed out again and again. */
+static void direct(void) {
+    enum { PIECES = 200 };
+    char *memory = mmap(NULL, 2 * PIECES * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), name[] = "/var/tmp/masu-directXXXXXX";
+    struct iovec pieces[PIECES];
+    for (int i = 0; i < PIECES; i++) pieces[i] = (struct iovec){memory + 2 * i * PAGE, PAGE}, memset(pieces[i].iov_base, i + 1, PAGE);
+    int fd = mkostemp(name, O_DIRECT);
+    unlink(name);
+    /* Not every file system reads past its cache. */
+    if (fd < 0 && errno == EINVAL) return;
+    if (fd < 0) WRONG("mkostemp: %s", strerror(errno));
+    if (pwritev(fd, pieces, PIECES, 0) != PIECES * PAGE) WRONG("pwritev: %s", strerror(errno));
+    pthread_t threads[2];
+    for (int i = 0; i < 2; i++) pthread_create(&threads[i], NULL, push, NULL);
+    for (int turn = 0; turn < 60; turn++) {
+        for (int i = 0; i < PIECES; i++) memset(pieces[i].iov_base, 0, PAGE);
+        if (preadv(fd, pieces, PIECES, 0) != PIECES * PAGE) WRONG("preadv: %s", strerror(errno));
+        for (int i = 0; i < PIECES; i++) for (int at = 0; at < PAGE; at += 64)
+            if (memory[2 * i * PAGE + at] != (char)(i + 1)) WRONG("turn %d: byte %d of piece %d is %d", turn, at, i, memory[2 * i * PAGE + at]);
+    }
+}
+
 int main(int count, char **list) {
     big = malloc(BIG);
     memset((char *)big, 7, BIG);
@@ -242,6 +265,7 @@ int main(int count, char **list) {
     if (!strcmp(part, "grows")) grows();
     if (!strcmp(part, "beside")) beside();
     if (!strcmp(part, "arguments")) arguments();
+    if (!strcmp(part, "direct")) direct();
     printf("right\n");
     return 0;
 }

@@ -213,6 +213,7 @@ pub const ALL: &[LiveTest] = tests! {
     run_local_hard::a_move_that_fails_leaves_nothing_behind needs [MasuCommand, PagerLibrary, UserFaults, CPrograms];
     run_local_hard::memory_that_is_freed_in_part_reads_as_it_was_or_as_zeros needs [MasuCommand, PagerLibrary, UserFaults, CPrograms, RealProcessor];
     run_local_hard::bus_errors_beside_paged_memory_are_the_programs_own needs [MasuCommand, PagerLibrary, UserFaults, CPrograms, RealProcessor];
+    run_local_hard::a_direct_read_into_many_pieces_is_whole needs [MasuCommand, PagerLibrary, UserFaults, CPrograms, RealProcessor];
     run_local_hard::exec_takes_more_arguments_than_can_be_pinned needs [MasuCommand, PagerLibrary, UserFaults, CPrograms, Shell];
     run_local_refusals::local_memory_that_cannot_be_given_is_refused needs [MasuCommand, PagerLibrary, Shell];
     run_local_refusals::stores_that_cannot_be_used_are_refused_with_their_name needs [MasuCommand, PagerLibrary, Shell];

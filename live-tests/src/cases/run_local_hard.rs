@@ -92,6 +92,12 @@ pub fn bus_errors_beside_paged_memory_are_the_programs_own(live: &Live) -> Outco
     Ok(())
 }
 
+/// The kernel looks for all of it first, and the device writes later: also to what has left meanwhile.
+pub fn a_direct_read_into_many_pieces_is_whole(live: &Live) -> Outcome {
+    right(live, "direct", "7MiB")?;
+    Ok(())
+}
+
 /// The kernel says EFAULT of arguments that went away again, before anything has happened.
 pub fn exec_takes_more_arguments_than_can_be_pinned(live: &Live) -> Outcome {
     right(live, "arguments", "4MiB")?;

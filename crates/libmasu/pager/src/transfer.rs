@@ -22,8 +22,9 @@ pub struct Shape {
 pub fn make(program: &'static Program, thread: &mut Thread, context: &mut Context, made: Call, shape: &Shape) {
     // The call may have other memory besides.
     let most = memory::most_pinned(program) - 8;
-    match size_of(program, made, shape).filter(|(_, pages)| *pages > most) {
-        Some((all, _)) if is_regular(made.arguments[0]) && made.number != number::GETRANDOM => {
+    let size = size_of(program, made, shape);
+    match size.filter(|(_, pages)| *pages > most || is_past_all_pins(made, shape)) {
+        Some((all, _)) if made.number != number::GETRANDOM && is_regular(made.arguments[0]) => {
             context.answer(in_parts(program, thread, made, shape, most, all));
         }
         Some(_) if is_message(made.arguments[0]) => {
@@ -72,6 +73,18 @@ fn size_of(program: &Program, made: Call, shape: &Shape) -> Option<(u64, u64)> {
         }
         Some((bytes.saturating_add(more), pages.saturating_add(these - again.min(these))))
     })
+}
+
+/// More pieces than these may find no place among the thread's pins: they are brought, and may leave before the call is done.
+const PINNED_PIECES: u64 = 64;
+
+/// Whether a device may be given pages that are not pinned (O_DIRECT). The kernel says EFAULT if one has left before; one that
+/// it holds it does not move, but a copy of it would not have what the device writes later.
+fn is_past_all_pins(made: Call, shape: &Shape) -> bool {
+    let many = shape.vectors && made.arguments[shape.length] > PINNED_PIECES;
+    // SAFETY: asks.
+    let flags = || unsafe { call!(libc::SYS_fcntl, made.arguments[0], libc::F_GETFL) };
+    many && is_regular(made.arguments[0]) && flags() & i64::from(libc::O_DIRECT) != 0
 }
 
 /// Whether a descriptor takes and gives messages, each whole: a socket that is no stream.
@@ -128,13 +141,13 @@ const fn room(start: u64, pages: u64) -> u64 {
     (pages * PAGE_BYTES).saturating_sub(start % PAGE_BYTES)
 }
 
-/// Whether a descriptor is a file in which one reads on where one stopped.
+/// Whether a descriptor is a file, or a disk, in which one reads on where one stopped.
 fn is_regular(fd: u64) -> bool {
     // SAFETY: all zeros are a value of it.
     let mut status: libc::stat = unsafe { core::mem::zeroed() };
     // SAFETY: writes our own memory.
     let answer = unsafe { call!(libc::SYS_fstat, fd, (&raw mut status).expose_provenance()) };
-    answer == 0 && status.st_mode & libc::S_IFMT == libc::S_IFREG
+    answer == 0 && matches!(status.st_mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFBLK)
 }
 
 /// A regular file is read and written part by part, as one call: it waits for nobody, so no signal need come between.
