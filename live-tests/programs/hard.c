@@ -116,6 +116,19 @@ static void lengths(void) {
     if (pipe(ends) || write(ends[1], "all", 3) != 3) WRONG("pipe");
     if (read(ends[0], name, 0x7ffff000) != 3 || memcmp(name, "all", 3)) WRONG("read: %s", strerror(errno));
     if (readlink("/proc/self/exe", name, 0x7fffffff) <= 0) WRONG("readlink: %s", strerror(errno));
+    /* Or it does mind, before anything has happened. */
+    struct iovec vectors[2] = {{name, 4096}, {name, -1}};
+    int file = open("/proc/self/exe", O_RDONLY);
+    if (read(file, (char *)big, -1) != -1 || errno != EFAULT) WRONG("read of all there is: %s", strerror(errno));
+    if (pread(file, (char *)big, (size_t)1 << 63, 0) != -1) WRONG("pread of half of it");
+    if (readv(file, vectors, 2) != -1 || errno != EINVAL) WRONG("readv: %s", strerror(errno));
+    /* Nothing lies at the beginning, so the kernel changes nothing; and nobody goes through all that would follow. */
+    char *low = (char *)(2 * PAGE), there = big[PAGE];
+    if (!mprotect(low, 1ul << 62, PROT_NONE) || errno != ENOMEM) WRONG("mprotect: %s", strerror(errno));
+    for (int part = 0; part < 4; part++)
+        if (!madvise(part & 1 ? NULL : low, part & 1 ? -1 : -PAGE, part & 2 ? MADV_FREE : MADV_DONTNEED) || errno != EINVAL)
+            WRONG("madvise %d: %s", part, strerror(errno));
+    if (!there || big[PAGE] != there) WRONG("what was there is %d", big[PAGE]);
 }
 
 /* The kernel joins what it moves to what lies around it, most of all what nobody has touched. All of that must be what it

@@ -121,9 +121,10 @@ impl<'a> Space<'a> {
         self.bases.first().map_or(0, |count| count.load(Relaxed)) * CHUNK_PAGES
     }
 
-    /// Goes through a range of addresses, chunk by chunk: the first page and how many, for chunks that have pages.
+    /// Goes through a range of addresses, chunk by chunk: the first page and how many, for chunks that have pages. It may
+    /// reach beyond all memory.
     pub fn each_run(&self, start: u64, bytes: u64, mut run: impl FnMut(Page, u32)) {
-        let end = start.saturating_add(bytes);
+        let end = start.saturating_add(bytes).min((self.directory.len() as u64) << CHUNK_SHIFT);
         let mut address = start;
         while address < end {
             let next = (address | ((1 << CHUNK_SHIFT) - 1)).saturating_add(1).min(end);
@@ -192,5 +193,19 @@ mod tests {
         let mut runs = Vec::new();
         space.each_run(start, 96 << 20, |page, pages| runs.push((space.address(page), pages)));
         assert_eq!(runs, [(start, 2), (0x1000_0000 + (32 << 20), 8192)]);
+    }
+
+    #[test]
+    fn a_range_beyond_all_memory_is_gone_through_as_far_as_memory_reaches() {
+        let (directory, bases) = words();
+        let space = Space::new(&directory, &bases);
+        let last = (1 << 47) - 8192;
+        space.mark(last, 8192);
+        space.page_at_last(last).unwrap();
+        let mut runs = Vec::new();
+        // madvise(2) and mprotect(2) take any length; a loop over 2^39 chunks would hold the pager's lock for minutes.
+        space.each_run(0x1000, u64::MAX, |page, pages| runs.push((space.address(page), pages)));
+        assert_eq!(runs, [(last & !0x1ff_ffff, 8192)]);
+        space.each_run(u64::MAX - 4096, u64::MAX, |_, _| panic!("no memory lies there"));
     }
 }

@@ -402,7 +402,7 @@ const fn empties(advice: i32) -> bool {
 fn advise(program: &'static Program, made: Call, start: u64, bytes: u64, advice: i32) -> i64 {
     const POPULATE_READ: i32 = 22;
     const POPULATE_WRITE: i32 = 23;
-    let _held = hold_alone(program);
+    let (_held, asked) = (hold_alone(program), made.arguments[1]);
     match advice {
         _ if empties(advice) => {
             // The kernel may keep what it was told to free, or not; here it never does. It says which memory it takes.
@@ -415,8 +415,9 @@ fn advise(program: &'static Program, made: Call, start: u64, bytes: u64, advice:
             }
             if !failed(answer) {
                 program.pager.forget(start, bytes);
-            } else if start.is_multiple_of(PAGE_BYTES) {
-                // It may have emptied a part before it failed: then the rest is emptied as far as it can be.
+            } else if start.is_multiple_of(PAGE_BYTES) && start.checked_add(bytes).is_some() && asked <= bytes {
+                // It may have emptied a part before it failed: then the rest is emptied as far as it can be. A range that no
+                // memory can have, it refuses before that.
                 program.pager.space.each_run(start, bytes, |first, pages| {
                     let first = program.pager.space.address(first);
                     for address in (0..pages).map(|page| first + u64::from(page) * PAGE_BYTES) {

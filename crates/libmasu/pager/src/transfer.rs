@@ -25,7 +25,7 @@ pub fn make(program: &'static Program, thread: &mut Thread, context: &mut Contex
     let size = size_of(program, made, shape);
     match size.filter(|(_, pages)| *pages > most || is_past_all_pins(made, shape)) {
         Some((all, _)) if made.number != number::GETRANDOM && is_regular(made.arguments[0]) => {
-            context.answer(in_parts(program, thread, made, shape, most, all));
+            context.answer(in_parts(program, thread, made, shape, most, all.min(MOST_BYTES)));
         }
         Some(_) if is_message(made.arguments[0]) => {
             // A part of a message would be another message.
@@ -49,15 +49,20 @@ pub fn make(program: &'static Program, thread: &mut Thread, context: &mut Contex
     }
 }
 
-/// How much is asked for, and in how many pages of paged memory that lies; `None` when it cannot be seen, and the kernel
-/// will say why.
+/// The kernel moves at most this much in one call.
+const MOST_BYTES: u64 = 0x7fff_f000;
+
+/// How much is asked for, and in how many pages of paged memory that lies; `None` when it cannot be seen, or reaches beyond
+/// all memory: the kernel will say why, and does nothing.
 fn size_of(program: &Program, made: Call, shape: &Shape) -> Option<(u64, u64)> {
+    let reaches = |start: u64, bytes: u64| start.checked_add(bytes).filter(|end| *end <= i64::MAX as u64);
     let pages_of = |start: u64, bytes: u64| match memory::touches(program, start, bytes) {
         true => (start % PAGE_BYTES).saturating_add(bytes).div_ceil(PAGE_BYTES),
         false => 0,
     };
     let count = made.arguments[shape.length];
     if !shape.vectors {
+        reaches(made.arguments[shape.address], count)?;
         return Some((count, pages_of(made.arguments[shape.address], count)));
     }
     if count > 1024 {
@@ -66,6 +71,7 @@ fn size_of(program: &Program, made: Call, shape: &Shape) -> Option<(u64, u64)> {
     let mut last = u64::MAX;
     (0..count).try_fold((0_u64, 0_u64), |(bytes, pages), number| {
         let (start, more) = vector(made, shape, number)?;
+        reaches(start, more)?;
         // Pieces of one page follow each other in most programs.
         let (these, again) = (pages_of(start, more), u64::from(more > 0 && start / PAGE_BYTES == last));
         if more > 0 {
