@@ -74,7 +74,7 @@ impl Ring {
         let entry = run.first_page | u64::from(run.pages - 1) << PAGE_BITS | rounds << (PAGE_BITS + PAGES_BITS);
         slot.store(entry, Relaxed);
         self.len += 1;
-        self.pages += u64::from(run.pages);
+        self.pages = self.pages.saturating_add(u64::from(run.pages));
         true
     }
 
@@ -84,7 +84,7 @@ impl Ring {
             return None;
         }
         let entry = slots.get(usize::try_from(self.head % capacity).ok()?)?.load(Relaxed);
-        self.head = (self.head + 1) % capacity;
+        self.head = (self.head % capacity + 1) % capacity;
         self.len -= 1;
         let pages = u32::try_from((entry >> PAGE_BITS) % u64::from(ENTRY_PAGES)).unwrap_or(0) + 1;
         self.pages = self.pages.saturating_sub(u64::from(pages));
@@ -253,6 +253,19 @@ mod tests {
         with_rings(0, |queue, memory| {
             assert!(!queue.arrived(memory, run(0, 1), Arrival::New));
             assert_eq!(queue.next_to_stage(memory, 8), None);
+        });
+    }
+
+    /// Found by fuzzing.
+    #[test]
+    fn positions_that_the_program_wrote_over_lead_to_some_unit_and_not_beyond_the_ring() {
+        with_rings(4, |queue, memory| {
+            for head in [4, u32::MAX] {
+                queue.kept = Ring { head, len: u32::MAX, pages: u64::MAX };
+                assert!(queue.next_to_stage(memory, 64).is_some());
+                queue.kept = Ring { head, len: 3, pages: u64::MAX };
+                assert!(queue.arrived(memory, run(1, 1), Arrival::Reused));
+            }
         });
     }
 

@@ -239,7 +239,7 @@ impl Sites {
         }
         let soon = fault.distance > 0 && fault.distance < life / 4;
         if fault.kind == Kind::Home && soon {
-            self.soon += 1;
+            self.soon = self.soon.saturating_add(1);
         }
         if self.brought >= life.saturating_mul(2) {
             self.brought /= 2;

@@ -179,7 +179,7 @@ impl Streams {
             None => (oldest.1, Step::New),
         };
         match step {
-            Step::Stride => self.trust = (self.trust + 1).min(MOST_TRUST),
+            Step::Stride => self.trust = self.trust.saturating_add(1).min(MOST_TRUST),
             Step::Near => {
                 let stream = &self.stream[at];
                 self.vote(difference(page, stream.last));
@@ -191,7 +191,7 @@ impl Streams {
 
     /// What was ordered ahead was reached, or not.
     pub(super) fn judge(&mut self, reached: bool) {
-        self.doubt = if reached { self.doubt.saturating_sub(4) } else { (self.doubt + 1).min(MOST_DOUBT) };
+        self.doubt = if reached { self.doubt.saturating_sub(4) } else { self.doubt.saturating_add(1).min(MOST_DOUBT) };
         self.reached = self.reached.saturating_add(u8::from(reached));
         if self.reached >= REACHED_BEFORE_GROWTH {
             self.reached = 0;
@@ -244,7 +244,7 @@ impl Streams {
     fn vote(&mut self, pages: i64) {
         if pages == 0 {
         } else if pages == self.stride {
-            self.trust = (self.trust + 1).min(MOST_TRUST);
+            self.trust = self.trust.saturating_add(1).min(MOST_TRUST);
         } else if self.trust == 0 {
             self.stride = pages;
             self.trust = 1;

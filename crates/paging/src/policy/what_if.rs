@@ -202,6 +202,8 @@ impl WhatIf {
     pub fn next_lost(&mut self, budget_pages: u32) -> Option<u64> {
         self.free_one(budget_pages);
         let room = room_of_half(budget_pages);
+        // Whatever a program that writes where it should not has left here: the queue has no more places.
+        (self.head, self.len) = (self.head % SAMPLES, self.len.min(SAMPLES));
         while self.len > room {
             let page = self.queue[(self.head % SAMPLES) as usize];
             self.head = (self.head + 1) % SAMPLES;
@@ -254,7 +256,7 @@ impl WhatIf {
 
     fn enqueue(&mut self, page: u64) {
         if self.len < SAMPLES {
-            self.queue[((self.head + self.len) % SAMPLES) as usize] = page;
+            self.queue[(self.head.wrapping_add(self.len) % SAMPLES) as usize] = page;
             self.len += 1;
         } else if let Some(sample) = self.find(page) {
             *sample = FREE;
@@ -324,6 +326,15 @@ mod tests {
         }
         assert_eq!(ghosts.back(0, &clock), 0);
         assert_eq!(ghosts.back(1, &clock), 4);
+    }
+
+    /// Found by fuzzing: a queue that was said to hold four billion pages was gone through, with the pager's lock held.
+    #[test]
+    fn a_queue_of_any_length_is_gone_through_as_far_as_it_has_places() {
+        let mut scribbled = WhatIf { head: u32::MAX, len: u32::MAX, queue: [7; SAMPLES as usize], ..WhatIf::UNKNOWN };
+        scribbled.enqueue(9);
+        assert_eq!(scribbled.next_lost(4096), None);
+        assert!(scribbled.len <= SAMPLES && scribbled.head < SAMPLES);
     }
 
     #[test]

@@ -173,6 +173,29 @@ fn page() -> impl Strategy<Value = u64> {
     ]
 }
 
+/// Found by fuzzing: what is learned lies where the program can write.
+#[test]
+fn counters_that_the_program_wrote_over_stay_where_they_are() {
+    let mut sites = Box::new(Sites { soon: u32::MAX, ..Sites::UNKNOWN });
+    let most = Streams { stride: 1, trust: u8::MAX, doubt: u8::MAX, ..Streams::UNKNOWN };
+    let at = sites.site_at(7);
+    sites.sites[at].streams = most;
+    for page in [5, 6, 4000, 4001, 5, 9000] {
+        let fault = Fault {
+            site: 7,
+            page,
+            area: Run { first_page: 0, pages: 1 << 20 },
+            distance: 1,
+            mark: 0,
+            kind: Kind::Home,
+        };
+        assert!(sites.on_fault(&fault, &ROOM, |_| false).fetch.contains(page));
+    }
+    sites.sites[at].streams = most;
+    sites.sites[at].streams.judge(false);
+    assert!(sites.sites[at].streams.doubt < u8::MAX);
+}
+
 proptest! {
     #[test]
     fn an_order_brings_its_page_stays_in_its_mapping_and_never_overflows(
