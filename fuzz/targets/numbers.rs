@@ -1,0 +1,205 @@
+//! A machine of numbers for the pager: a page holds one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use paging::PAGE_BYTES;
+use paging::pager::{Machine, Sum};
+use paging::space::Page;
+
+/// Pages of the program.
+pub const PAGES: u64 = 1024;
+
+/// Over the border of two chunks.
+const START: u64 = 0x7000_0000_0000 + (32 << 20) - PAGES / 2 * PAGE_BYTES;
+
+/// Where a page lies.
+pub const fn address(page: u64) -> u64 {
+    START + page * PAGE_BYTES
+}
+
+fn index(address: u64) -> usize {
+    assert!(address.is_multiple_of(PAGE_BYTES) && address >= START, "{address:#x}");
+    ((address - START) / PAGE_BYTES) as usize
+}
+
+/// Why the program has to end.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// The store is gone.
+    Store,
+    /// It holds something else than was written.
+    Corrupt(Page),
+}
+
+pub struct Numbers {
+    pub program: Vec<Option<u64>>,
+    pub mapped: Vec<bool>,
+    /// Pages that the kernel holds fast.
+    pub held: BTreeSet<u64>,
+    /// So many pages more go to and from the store before it fails.
+    pub fails_after: Option<u64>,
+    /// Pages of which the store holds something else.
+    pub lies: BTreeSet<Page>,
+    /// The most frames since somebody set it to 0.
+    pub most: u64,
+    slots: Vec<Option<u64>>,
+    /// In the program and in slots.
+    frames: u64,
+    store: BTreeMap<Page, u64>,
+}
+
+impl Numbers {
+    pub fn new(slots: usize) -> Numbers {
+        let pages = PAGES as usize;
+        Numbers {
+            program: vec![None; pages],
+            mapped: vec![true; pages],
+            held: BTreeSet::new(),
+            fails_after: None,
+            lies: BTreeSet::new(),
+            most: 0,
+            slots: vec![None; slots],
+            frames: 0,
+            store: BTreeMap::new(),
+        }
+    }
+
+    pub fn resident(&self) -> u64 {
+        self.program.iter().flatten().count() as u64
+    }
+
+    pub fn frames(&self) -> u64 {
+        self.frames
+    }
+
+    /// The program has this from now on, or nothing.
+    pub fn hold(&mut self, page: usize, content: Option<u64>) {
+        let before = std::mem::replace(&mut self.program[page], content);
+        self.frames = self.frames + u64::from(content.is_some()) - u64::from(before.is_some());
+        self.most = self.most.max(self.frames);
+    }
+
+    /// The store holds something else from now on, if it holds the page at all.
+    pub fn lie(&mut self, page: u64) {
+        let number = Page(page as u32);
+        // Numbers are given chunk by chunk; any page of the store will do.
+        let found = self.store.range_mut(number..).next();
+        if let Some((page, content)) = found {
+            *content = content.wrapping_add(1);
+            self.lies.insert(*page);
+        }
+    }
+
+    pub fn copy_home(&mut self, from: Page, to: Page) {
+        let Some(content) = self.store.get(&from).copied() else { panic!("{from:?} is home and not in the store") };
+        self.put(to, content);
+        if self.lies.contains(&from) {
+            self.lies.insert(to);
+        }
+    }
+
+    fn put(&mut self, page: Page, content: u64) {
+        self.store.insert(page, content);
+        self.lies.remove(&page);
+    }
+
+    fn carried(&mut self, pages: u32) -> Result<(), Failure> {
+        match &mut self.fails_after {
+            Some(left) if *left < u64::from(pages) => Err(Failure::Store),
+            Some(left) => {
+                *left -= u64::from(pages);
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn fill(&mut self, slot: u32, content: u64) {
+        self.frames += u64::from(self.slots[slot as usize].replace(content).is_none());
+        self.most = self.most.max(self.frames);
+    }
+
+    fn vacant(&self, at: usize) -> bool {
+        self.mapped.get(at) == Some(&true) && self.program[at].is_none()
+    }
+}
+
+impl Machine for Numbers {
+    type Fatal = Failure;
+
+    fn move_in(&mut self, slot: u32, address: u64, pages: u32) -> u32 {
+        let first = index(address);
+        for more in 0..pages {
+            let at = first + more as usize;
+            if !self.vacant(at) {
+                return more;
+            }
+            let content = self.slots[(slot + more) as usize].take();
+            assert!(content.is_some(), "slot {} has no frame", slot + more);
+            self.program[at] = content;
+        }
+        pages
+    }
+
+    fn move_out(&mut self, address: u64, slot: u32, pages: u32) -> u32 {
+        let first = index(address);
+        for more in 0..pages {
+            let at = first + more as usize;
+            if self.held.contains(&(at as u64)) {
+                return more;
+            }
+            let content = self.program[at].take();
+            assert!(content.is_some(), "page {at} is not in the program");
+            let before = std::mem::replace(&mut self.slots[(slot + more) as usize], content);
+            assert_eq!(before, None, "slot {} is in use", slot + more);
+        }
+        pages
+    }
+
+    fn give_zeros(&mut self, address: u64, pages: u32) -> u32 {
+        let first = index(address);
+        let given = (0..pages).take_while(|more| {
+            let at = first + *more as usize;
+            let vacant = self.vacant(at);
+            if vacant {
+                self.hold(at, Some(0));
+            }
+            vacant
+        });
+        given.count() as u32
+    }
+
+    fn clear(&mut self, slot: u32, pages: u32) {
+        (slot..slot + pages).for_each(|slot| self.fill(slot, 0));
+    }
+
+    fn sum(&mut self, slot: u32) -> Sum {
+        let Some(content) = self.slots[slot as usize] else { panic!("the sum of slot {slot}, which has no frame") };
+        Sum([content, !content])
+    }
+
+    fn read_home(&mut self, page: Page, slot: u32, pages: u32) -> Result<(), Failure> {
+        self.carried(pages)?;
+        for more in 0..pages {
+            let page = page.plus(more);
+            let Some(content) = self.store.get(&page).copied() else { panic!("{page:?} never went home") };
+            self.fill(slot + more, content);
+        }
+        Ok(())
+    }
+
+    fn write_home(&mut self, page: Page, slot: u32, pages: u32) -> Result<(), Failure> {
+        self.carried(pages)?;
+        for more in 0..pages {
+            let Some(content) = self.slots[(slot + more) as usize] else {
+                panic!("slot {} went home empty", slot + more)
+            };
+            self.put(page.plus(more), content);
+        }
+        Ok(())
+    }
+
+    fn corrupt(&mut self, page: Page) -> Failure {
+        Failure::Corrupt(page)
+    }
+}
