@@ -14,6 +14,7 @@ pub mod calls;
 pub mod entry;
 pub mod field;
 pub mod greeting;
+pub mod lock;
 pub mod pager;
 pub mod policy;
 pub mod rung;

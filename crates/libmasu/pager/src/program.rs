@@ -10,7 +10,7 @@ use paging::pager::Pager;
 use paging::policy::what_if::Ghosts;
 use paging::units::{Costs, Learned, Units};
 
-use crate::lock::{Held, Lock};
+use crate::lock::{self, Held, Lock};
 use crate::uffd::Uffd;
 
 /// The pager and what it works with.
@@ -91,7 +91,7 @@ impl Program {
 }
 
 /// The pager's lock.
-pub static LOCK: Lock = Lock::new();
+pub static LOCK: Lock = lock::new();
 
 /// Set once memory was seen that can be written and from which the kernel moves nothing (it can be run, too, or has a
 /// protection key): then what cannot be moved cannot be copied safely either, for somebody may be writing to it.
