@@ -2,7 +2,7 @@
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use linux::status::{HugePages, status};
 use serde_json::Value;
@@ -99,9 +99,13 @@ pub fn watching_ends_with_the_process(_: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let (mut toy, _heap) = toy()?;
     let pid = toy.pid().to_string();
+    let begun = Instant::now();
+    said(&["stat", &pid])?;
+    // Both have to start before they look for the first time, which takes long on a slow machine.
+    let to_start = 4 * begun.elapsed();
     let json = start(&["stat", &pid, "--watch", "50ms", "--json"])?;
     let text = start(&["stat", "--watch", "50ms", &pid])?;
-    std::thread::sleep(Duration::from_millis(600));
+    std::thread::sleep(to_start + Duration::from_millis(600));
     toy.kill();
     let (json, text) = (json.said()?, text.said()?);
     assert_eq!((json.code(), json.err.as_str()), (0, ""));
