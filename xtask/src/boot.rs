@@ -11,7 +11,11 @@ pub mod kernels;
 mod machine;
 mod rungs;
 
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -21,6 +25,7 @@ use crate::command::{cargo, output, program, require, run as run_program};
 use crate::tally::Tally;
 use crate::workspace;
 
+use console::Report;
 use kernels::Kernel;
 use machine::Machine;
 
@@ -39,6 +44,9 @@ pub struct Options {
     /// Ask the mirror with a package index of our own, also when the host's knows a kernel
     #[arg(long)]
     fresh_index: bool,
+    /// So many machines at a time (default: as many as there are processors, since each keeps one busy, but at most 4)
+    #[arg(long)]
+    at_once: Option<usize>,
     /// A machine that takes longer than this many seconds has failed
     #[arg(long, default_value_t = 600)]
     limit_s: u64,
@@ -49,8 +57,8 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        let (kernel, filter) = (None, None);
-        Options { kernel, la57: La57::Both, write: false, fresh_index: false, limit_s: 600, filter }
+        let (kernel, filter, at_once) = (None, None, None);
+        Options { kernel, la57: La57::Both, write: false, fresh_index: false, at_once, limit_s: 600, filter }
     }
 }
 
@@ -72,7 +80,7 @@ impl La57 {
     }
 }
 
-/// Boots them one after the other, and counts their tests.
+/// Boots them, and counts their tests.
 pub fn run(options: &Options) -> Result<Tally> {
     let qemu = require("qemu-system-x86_64", "qemu-system-x86")?;
     let kernels: Vec<&Kernel> = kernels::ALL
@@ -85,36 +93,36 @@ pub fn run(options: &Options) -> Result<Tally> {
     }
     let initial_files = build_initial_files()?;
 
+    let machines = images.iter().flat_map(|(kernel, image)| {
+        options.la57.levels().iter().map(|&levels| Machine {
+            qemu: qemu.clone(),
+            kernel: image.clone(),
+            initial_files: initial_files.clone(),
+            levels,
+            filter: options.filter.clone(),
+            limit: Duration::from_secs(options.limit_s),
+            name: format!("{}/{levels}", kernel.series),
+        })
+    });
+    let machines: Vec<Machine> = machines.collect();
+    let processors = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get).min(4);
+    let reports = all_of(&machines, options.at_once.unwrap_or_else(processors));
+
     let mut tally = Tally::default();
     let mut columns = Vec::new();
-    for (kernel, image) in images {
-        for &levels in options.la57.levels() {
-            let machine = Machine {
-                qemu: qemu.clone(),
-                kernel: image.clone(),
-                initial_files: initial_files.clone(),
-                levels,
-                filter: options.filter.clone(),
-                limit: Duration::from_secs(options.limit_s),
-            };
-            let title = format!("Debian {}, {levels}-level page tables", kernel.series);
-            println!("\n== {title}: {}", workspace::shown(&image));
-            let console = machine.boot()?;
-            let report = console.verdict(levels).with_context(|| title.clone());
-            match report {
-                Ok(report) => {
-                    println!(
-                        "== {title}: {}, {:.0} s from start to power-off",
-                        report.tally,
-                        report.took.as_secs_f64()
-                    );
-                    tally += report.tally;
-                    columns.push(rungs::Column { kernel: kernel.series.to_owned(), levels, facts: report.rungs });
-                }
-                Err(error) => {
-                    println!("== FAILED: {error:#}");
-                    tally += Tally::one_failure();
-                }
+    println!();
+    for (machine, report) in machines.iter().zip(reports) {
+        let (series, levels) = (machine.name.split('/').next().unwrap_or_default(), machine.levels);
+        let title = format!("Debian {series}, {levels}-level page tables");
+        match report {
+            Ok(report) => {
+                println!("== {title}: {}, {:.0} s from start to power-off", report.tally, report.took.as_secs_f64());
+                tally += report.tally;
+                columns.push(rungs::Column { kernel: series.to_owned(), levels, facts: report.rungs });
+            }
+            Err(error) => {
+                println!("== {title}: FAILED: {error:#}");
+                tally += Tally::one_failure();
             }
         }
     }
@@ -126,6 +134,20 @@ pub fn run(options: &Options) -> Result<Tally> {
         tally += Tally::one_failure();
     }
     Ok(tally)
+}
+
+/// Boots all of them, so many at a time, and says in their order what became of each.
+fn all_of(machines: &[Machine], at_once: usize) -> Vec<Result<Report>> {
+    let (next, reports) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
+    let work = || {
+        while let Some((number, machine)) = machines.iter().enumerate().nth(next.fetch_add(1, Relaxed)) {
+            println!("\n== {}: {}", machine.name, workspace::shown(&machine.kernel));
+            let report = machine.boot().and_then(|console| console.verdict(machine.levels));
+            reports.lock().unwrap_or_else(PoisonError::into_inner).insert(number, report);
+        }
+    };
+    std::thread::scope(|scope| (0..at_once.max(1)).for_each(|_| drop(scope.spawn(work))));
+    reports.into_inner().unwrap_or_else(PoisonError::into_inner).into_values().collect()
 }
 
 /// The chore.
@@ -164,6 +186,7 @@ fn build_initial_files() -> Result<PathBuf> {
     build.arg("--target-dir").arg(&target);
     build.env("RUSTFLAGS", "-C target-feature=+crt-static -C strip=debuginfo");
     build.env("LIBBPF_SYS_LIBRARY_PATH", library_path);
+    build.env("MASU_LIBRARIES", "none"); // nothing there could load them
     run_program(&mut build)?;
 
     let read = |path: &Path| std::fs::read(path).with_context(|| format!("cannot read {}", path.display()));

@@ -15,8 +15,8 @@ pub struct Options {
 
 /// Builds and runs them, and counts. Without root, and without a `sudo` that asks nothing, most tests are skipped.
 pub fn run_tests(filter: Option<&str>) -> Result<Tally> {
-    // The command is tested too. The whole workspace is chosen so that the libraries are built as for everything else.
-    run(cargo().args(["build", "--quiet", "--workspace", "--bin", "live-tests", "--bin", "masu"]))?;
+    // The command is tested too.
+    run(cargo().args(["build", "--quiet", "--bin", "live-tests", "--bin", "masu"]).args(workspace::AS_FOR_TESTS))?;
     let binary = workspace::target().join("debug/live-tests");
     let mut command = if is_root() {
         program(binary)

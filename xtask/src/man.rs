@@ -53,8 +53,9 @@ fn folder() -> PathBuf {
 
 /// Runs the generator, a program of its own so that every other chore works while masu does not compile.
 fn generate() -> Result<PathBuf> {
-    // With the whole workspace chosen, the libraries are built as for everything else, not once more.
-    run_program(cargo().args(["build", "--quiet", "--workspace", "--features", "xtask/man", "--bin", "man-pages"]))?;
+    let mut build = cargo();
+    build.args(["build", "--quiet", "--features", "xtask/man", "--bin", "man-pages"]).args(workspace::AS_FOR_TESTS);
+    run_program(&mut build)?;
     let folder = workspace::target().join("man");
     if folder.exists() {
         fs::remove_dir_all(&folder).with_context(|| format!("cannot empty {}", folder.display()))?;

@@ -17,3 +17,7 @@ pub fn target() -> PathBuf {
 pub fn shown(path: &Path) -> String {
     path.strip_prefix(root()).unwrap_or(path).display().to_string()
 }
+
+/// Makes cargo build with the features with which `cargo test --workspace` builds: of all packages, and of what only tests
+/// depend on, since an example may use that, too. With other features rustls and all above it would be built once more.
+pub const AS_FOR_TESTS: [&str; 3] = ["--workspace", "--example", "simulate"];

@@ -25,6 +25,8 @@ pub struct Machine {
     pub filter: Option<String>,
     /// How long it may take.
     pub limit: Duration,
+    /// What its lines begin with: of several machines at a time each says which it is.
+    pub name: String,
 }
 
 /// Ends the emulator when the time is over, or this program is.
@@ -61,7 +63,7 @@ impl Machine {
         loop {
             match lines.recv_timeout(self.limit.saturating_sub(started.elapsed())) {
                 Ok(line) => {
-                    println!("  {line}");
+                    println!("  {}: {line}", self.name);
                     console.add(line);
                 }
                 Err(mpsc::RecvTimeoutError::Timeout) => {
