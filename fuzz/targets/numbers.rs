@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use paging::PAGE_BYTES;
-use paging::pager::{Machine, Sum};
+use paging::pager::{Crew, Machine, Pager, Sum};
 use paging::space::Page;
 
 /// Pages of the program.
@@ -46,6 +46,9 @@ pub struct Numbers {
     /// In the program and in slots.
     frames: u64,
     store: BTreeMap<Page, u64>,
+    /// The flights' memory, and how many have flown.
+    flown: BTreeMap<u32, u64>,
+    flights: u64,
 }
 
 impl Numbers {
@@ -61,6 +64,8 @@ impl Numbers {
             slots: vec![None; slots],
             frames: 0,
             store: BTreeMap::new(),
+            flown: BTreeMap::new(),
+            flights: 0,
         }
     }
 
@@ -105,7 +110,10 @@ impl Numbers {
 
     fn carried(&mut self, pages: u32) -> Result<(), Failure> {
         match &mut self.fails_after {
-            Some(left) if *left < u64::from(pages) => Err(Failure::Store),
+            Some(left) if *left < u64::from(pages) => {
+                *left = 0;
+                Err(Failure::Store)
+            }
             Some(left) => {
                 *left -= u64::from(pages);
                 Ok(())
@@ -199,7 +207,66 @@ impl Machine for Numbers {
         Ok(())
     }
 
+    fn unload(&mut self, room: u32, slot: u32, pages: u32) {
+        for more in 0..pages {
+            let content = self.flown[&(room + more)];
+            self.fill(slot + more, content);
+        }
+    }
+
+    fn load(&mut self, slot: u32, room: u32, pages: u32) {
+        for more in 0..pages {
+            let Some(content) = self.slots[(slot + more) as usize] else { panic!("slot {} leaves empty", slot + more) };
+            self.flown.insert(room + more, content);
+        }
+    }
+
+    fn wait_for_arrival(&mut self, pager: &Pager<'_>) {
+        while pager.flights.is_waited_for() {
+            assert!(self.fly(pager), "somebody waits for what is not in the air");
+        }
+    }
+
+    fn flight_failed(&mut self) -> Failure {
+        assert_eq!(self.fails_after, Some(0), "a flight failed, and the store did not");
+        Failure::Store
+    }
+
     fn corrupt(&mut self, page: Page) -> Failure {
         Failure::Corrupt(page)
+    }
+}
+
+impl Numbers {
+    /// What masu does in the background.
+    pub fn fly(&mut self, pager: &Pager<'_>) -> bool {
+        let number = self.flights;
+        let did = pager.flights.fly(self, number).unwrap_or(true);
+        self.flights += u64::from(did);
+        did
+    }
+}
+
+impl Crew for Numbers {
+    type Trouble = Failure;
+
+    fn fetch(&mut self, page: Page, room: u32, sums: &mut [Sum]) -> Result<(), Failure> {
+        self.carried(sums.len() as u32)?;
+        for (more, sum) in (0..).zip(sums) {
+            let page = page.plus(more);
+            let Some(content) = self.store.get(&page).copied() else { panic!("{page:?} never went home") };
+            self.flown.insert(room + more, content);
+            *sum = Sum([content, !content]);
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, page: Page, room: u32, pages: u32) -> Result<(), Failure> {
+        self.carried(pages)?;
+        for more in 0..pages {
+            let content = self.flown[&(room + more)];
+            self.put(page.plus(more), content);
+        }
+        Ok(())
     }
 }

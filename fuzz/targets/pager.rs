@@ -16,7 +16,7 @@ use paging::PAGE_BYTES;
 use paging::entry::Place;
 use paging::field::{COUNTER_WORDS, Counter, Counters};
 use paging::greeting::Sections;
-use paging::pager::{Pager, Ring, Served, Touch};
+use paging::pager::{FLIGHT_WORDS, Flights, Pager, Ring, Served, Touch};
 use paging::policy::what_if::Ghosts;
 use paging::space::{CHUNK_PAGES, DIRECTORY_WORDS, Page, Space};
 use paging::units::{Costs, Learned, Units};
@@ -36,6 +36,7 @@ struct Tables {
     slots: Vec<AtomicU64>,
     queues: [Vec<AtomicU64>; 2],
     counters: [AtomicU64; COUNTER_WORDS],
+    flights: Box<[AtomicU64; FLIGHT_WORDS]>,
     ends: [AtomicU64; 3],
     learned: Box<Learned>,
     ghosts: Vec<u64>,
@@ -52,6 +53,7 @@ impl Tables {
             slots: words(SLOTS),
             queues: [words(1024), words(1024)],
             counters: [const { AtomicU64::new(0) }; COUNTER_WORDS],
+            flights: Box::new([const { AtomicU64::new(0) }; FLIGHT_WORDS]),
             ends: [const { AtomicU64::new(0) }; 3],
             learned: Box::default(),
             ghosts: vec![0; 1280],
@@ -62,7 +64,7 @@ impl Tables {
     fn clear(&mut self) {
         let zeros = |words: &[AtomicU64]| words.iter().for_each(|word| word.store(0, Relaxed));
         [&self.bases, &self.slots, &self.queues[0], &self.queues[1]].into_iter().for_each(|words| zeros(words));
-        [&self.counters[..], &self.ends[..]].into_iter().for_each(zeros);
+        [&self.counters[..], &self.flights[..], &self.ends[..]].into_iter().for_each(zeros);
         // The program lies at the end of one chunk and at the beginning of the next, whichever comes first.
         let (half, chunk) = (PAGES as usize / 2, CHUNK_PAGES as usize);
         for pages in [0..half, chunk - half..chunk + half, 2 * chunk - half..2 * chunk] {
@@ -94,13 +96,15 @@ fuzz_target!(|bytes: &[u8]| {
     TABLES.with_borrow_mut(|tables| {
         tables.clear();
         let mut input = Input(bytes);
-        let Tables { directory, bases, entries, sums, slots, queues, counters, ends, learned, ghosts } = tables;
+        let Tables { directory, bases, entries, sums, slots, queues, counters, flights, ends, learned, ghosts } =
+            tables;
         let pager = Pager {
             space: Space::new(directory, bases),
             entries,
             sums,
             ring: Ring::new(slots, ends),
             queues: [&queues[0], &queues[1]],
+            flights: Flights(flights),
             counters: Counters(counters),
         };
         let units = Units {
@@ -109,7 +113,7 @@ fuzz_target!(|bytes: &[u8]| {
             sections: WAYS[usize::from(input.byte() % 3)],
             fixed_log2: input.byte() % 9,
             base_log2: input.byte() % 4,
-            costs: Costs::FILE,
+            costs: if input.byte() % 4 == 0 { Costs::SERVER.alone() } else { Costs::SERVER },
         };
         pager.counters.set(Counter::BudgetFrames, 256 + u64::from(input.byte()));
         let expected = vec![0; PAGES as usize];
@@ -160,13 +164,16 @@ impl World<'_> {
             6..13 => {
                 let stride = 1 + u64::from(what >> 5);
                 for step in 0..pages * 2 {
+                    if what & 16 != 0 && step % stride == 0 {
+                        self.machine.fly(&self.pager);
+                    }
                     let write = ((step + pages) % 3 == 0).then_some(page << 16 | step << 1 | 1);
                     self.access((page + step * stride) % PAGES, write, stride)?;
                 }
             }
-            13 => self.forget(page, pages),
+            13 => self.forget(page, pages)?,
             14 => {
-                self.forget(page, pages);
+                self.forget(page, pages)?;
                 (page..page + pages).for_each(|page| self.machine.mapped[page as usize] = false);
             }
             15 => (page..page + pages).for_each(|page| self.machine.mapped[page as usize] = true),
@@ -194,7 +201,7 @@ impl World<'_> {
             }
             22 | 23 => self.move_to(page, u64::from(input.half()) % PAGES, pages)?,
             24 => {
-                self.pager.unstage_all(&mut self.machine, &mut self.units);
+                self.pager.unstage_all(&mut self.machine, &mut self.units)?;
                 assert!(!self.pager.ring.holds_pages(), "what a fork needs is not all there");
             }
             25 => self.units.fixed_log2 = (pages % 9) as u8,
@@ -205,6 +212,9 @@ impl World<'_> {
             29 => self.pager.counters.set(Counter::BudgetShare, if pages > 128 { 0 } else { pages << 9 }),
             30 if what >= 128 => self.machine.fails_after = Some(pages),
             30 => self.machine.lie(page),
+            _ if what >= 128 => {
+                self.machine.fly(&self.pager);
+            }
             _ => self.touch_nothing(page)?,
         }
         Ok(())
@@ -220,7 +230,9 @@ impl World<'_> {
             let before = (self.frames(), self.budget(), self.pager.counters.get(Counter::FramesBeyond));
             self.machine.most = 0;
             let touch = Touch { address: address(page) + page % PAGE_BYTES, write: write.is_some(), site };
-            assert_eq!(self.pager.touch(&mut self.machine, &mut self.units, touch)?, Served::Yes);
+            let served = self.pager.touch(&mut self.machine, &mut self.units, touch)?;
+            // What had arrived may have brought it.
+            assert!(served == Served::Yes || served == Served::Already, "{served:?}");
             // Frames that were taken while the budget was larger stay.
             let beyond = self.pager.counters.get(Counter::FramesBeyond) - before.2;
             let may = before.0.max(before.1).max(self.budget()) + beyond;
@@ -253,7 +265,8 @@ impl World<'_> {
         Ok(())
     }
 
-    fn forget(&mut self, page: u64, pages: u64) {
+    fn forget(&mut self, page: u64, pages: u64) -> Result<(), Failure> {
+        self.pager.settle(&mut self.machine, &mut self.units)?;
         self.pager.forget(address(page), pages * PAGE_BYTES);
         for page in page..page + pages {
             self.machine.hold(page as usize, None);
@@ -261,6 +274,7 @@ impl World<'_> {
         }
         let gone = page..page + pages;
         self.pins.iter_mut().filter(|pin| gone.contains(&pin.0)).for_each(|pin| pin.1 = false);
+        Ok(())
     }
 
     /// mremap(2) to a place of its own, as the library does it.
@@ -269,7 +283,7 @@ impl World<'_> {
         if from < to + pages && to < from + pages {
             return Ok(());
         }
-        self.forget(to, pages);
+        self.forget(to, pages)?;
         let (start, bytes) = (address(from), pages * PAGE_BYTES);
         self.pager.staged_home(&mut self.machine, &mut self.units, start, bytes)?;
         for page in 0..pages {
@@ -282,8 +296,7 @@ impl World<'_> {
         let machine = &mut self.machine;
         let copy = |old: Page, new: Page| machine.copy_home(old, new);
         assert!(self.pager.relocate(&mut self.units, start, address(to), bytes, copy), "there are numbers for all");
-        self.forget(from, pages);
-        Ok(())
+        self.forget(from, pages)
     }
 
     fn consistent(&self) {

@@ -80,7 +80,11 @@ fn run(learned: &mut Learned, mut input: Input<'_>) {
         sections: WAYS[usize::from(input.byte() % 3)],
         fixed_log2: input.byte(),
         base_log2: input.byte() % 12,
-        costs: if input.byte().is_multiple_of(2) { Costs::FILE } else { Costs { fault_ns: input.int(), page_ns: input.int() } },
+        costs: if input.byte().is_multiple_of(2) {
+            Costs::FILE
+        } else {
+            Costs { fault_ns: input.int(), page_ns: input.int(), ahead_page_ns: input.int() }
+        },
     };
     // Addresses have 47 bits at the most, so pages have 35.
     let start = u64::from(input.int()) % (1 << 22) * u64::from(AREA_PAGES);
@@ -112,7 +116,7 @@ fn step(units: &mut Units<'_>, input: &mut Input<'_>, memory: Memory<'_>, area: 
             let kind = KINDS[usize::from(what >> 4) % KINDS.len()];
             let here = input.word();
             let here = |other: u64| here >> (other % 64) & 1 != 0;
-            let (order, _) = units.order(Asked { site, page, area, kind, mark }, budget, here);
+            let (order, _) = units.order(Asked { site, page, area, kind, mark }, budget, what & 32 != 0, here);
             keeps(&order, page, area);
             let mut lost = 0;
             while units.next_lost(budget).is_some() {
