@@ -1,18 +1,12 @@
 //! Builds the libraries that programs load, and lays them beside the programs that cargo builds, where `masu` looks for them.
 //!
 //! Each is a workspace of its own (`crates/libmasu/preload`, `crates/libmasu/pager`), so a second cargo builds it. They are
-//! built as for release in every profile: what tests run is what users run. `MASU_LIBRARIES=none` leaves them out, for a
-//! command that goes where they do not: into the virtual machines of `cargo xtask boot-test`.
+//! built as for release in every profile: what tests run is what users run.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 fn main() {
-    println!("cargo:rerun-if-env-changed=MASU_LIBRARIES");
-    if std::env::var("MASU_LIBRARIES").is_ok_and(|libraries| libraries == "none") {
-        println!("cargo:rerun-if-changed=build.rs");
-        return;
-    }
     build("preload", &["../src"]);
     build("pager", &["../../paging/src", "../../paging/Cargo.toml"]);
 }

@@ -186,7 +186,6 @@ fn build_initial_files() -> Result<PathBuf> {
     build.arg("--target-dir").arg(&target);
     build.env("RUSTFLAGS", "-C target-feature=+crt-static -C strip=debuginfo");
     build.env("LIBBPF_SYS_LIBRARY_PATH", library_path);
-    build.env("MASU_LIBRARIES", "none"); // nothing there could load them
     run_program(&mut build)?;
 
     let read = |path: &Path| std::fs::read(path).with_context(|| format!("cannot read {}", path.display()));
