@@ -143,7 +143,8 @@ impl fmt::Debug for Entry {
         if self.place() == Place::Staged {
             write!(f, " in {}", self.slot())?;
         }
-        write!(f, " kept={} early={} pins={}", self.is_kept(), self.is_early(), self.pins())
+        let (kept, early, ordered) = (self.is_kept(), self.is_early(), self.is_ordered());
+        write!(f, " kept={kept} early={early} ordered={ordered} pins={}", self.pins())
     }
 }
 

@@ -15,7 +15,7 @@
 //! Whether a page was changed is found out by its sum when it goes home: the sum is needed anyway, to check what the
 //! store answers, and it costs less than to have the kernel note writes (ARCHITECTURE.md, "The circle of frames").
 //!
-//! A thread in the background may fetch and write meanwhile (`flight.rs`).
+//! masu may fetch and write in the background meanwhile (`flight.rs`).
 //!
 //! One at a time: whoever calls holds the pager's lock. The atomics are there because masu reads along from outside.
 
@@ -291,8 +291,11 @@ impl Pager<'_> {
                 self.counters.add(Counter::FaultsArriving, 1);
                 match self.entry(page).place() {
                     Place::Staged => self.take_back(machine, units, page, unit)?,
-                    // Its memory did not take it: what is wrong there shows now.
-                    Place::Home => self.fetch(machine, units, page, unit, come)?,
+                    // Its memory did not take it: what is wrong there shows now. Or there was no frame for it.
+                    Place::Home => {
+                        self.settle_while(machine, units, || self.is_under_way(page))?;
+                        self.fetch(machine, units, page, unit, come)?;
+                    }
                     Place::Resident | Place::Untouched => {}
                 }
                 came(page)

@@ -25,6 +25,9 @@ struct Model {
     mapped: BTreeSet<u64>,
     slots: BTreeMap<u32, u64>,
     store: BTreeMap<u32, u64>,
+    /// Another thread of the program writes to each page as soon as it is there: what it wrote, since somebody asked.
+    restless: bool,
+    written: BTreeMap<u64, u64>,
     /// The flights' memory, and how many have flown.
     flown: BTreeMap<u32, u64>,
     flights: u64,
@@ -48,7 +51,11 @@ impl Machine for Model {
             if !self.mapped.contains(&at) || self.program.contains_key(&at) {
                 return more;
             }
-            let content = self.slots.remove(&(slot + more)).expect("there is a frame");
+            let mut content = self.slots.remove(&(slot + more)).expect("there is a frame");
+            if self.restless {
+                content = content.wrapping_mul(5).wrapping_add(1);
+                self.written.insert(at, content);
+            }
             self.program.insert(at, content);
         }
         pages
@@ -243,6 +250,9 @@ enum Step {
     Alone {
         alone: bool,
     },
+    Restless {
+        restless: bool,
+    },
     Unit {
         log2: u8,
     },
@@ -287,6 +297,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => Just(Step::Fly),
         3 => Just(Step::Land),
         1 => any::<bool>().prop_map(|alone| Step::Alone { alone }),
+        1 => any::<bool>().prop_map(|restless| Step::Restless { restless }),
         2 => (0..9_u8).prop_map(|log2| Step::Unit { log2 }),
         1 => (0..3_usize).prop_map(|number| Step::Sections { sections: WAYS[number] }),
         1 => (any::<bool>(), 0..4_u32).prop_map(|(begins, section)| Step::Section { begins, section }),
@@ -336,6 +347,7 @@ impl<'a> World<'a> {
             // What had arrived may have brought it.
             prop_assert!(served == Served::Yes || served == Served::Already && self.model.program.contains_key(&at));
         }
+        self.hear();
         let Some(content) = self.model.program.get_mut(&at) else {
             return Err(TestCaseError::fail(format!("page {page} is not there")));
         };
@@ -347,8 +359,16 @@ impl<'a> World<'a> {
         Ok(())
     }
 
+    /// What other threads wrote is what must be read.
+    fn hear(&mut self) {
+        for (at, content) in std::mem::take(&mut self.model.written) {
+            self.expected.insert((at - address(0)) / PAGE_BYTES, content);
+        }
+    }
+
     fn settle(&mut self) {
         self.pager.settle(&mut self.model, &mut self.units).expect("nothing fails");
+        self.hear();
     }
 
     /// What happens without a fault.
@@ -389,6 +409,7 @@ impl<'a> World<'a> {
         self.forget(to, pages);
         let (start, bytes) = (address(from), pages * PAGE_BYTES);
         self.pager.staged_home(&mut self.model, &mut self.units, start, bytes).map_err(TestCaseError::fail)?;
+        self.hear();
         for page in 0..pages {
             let (old, new) = (address(from + page), address(to + page));
             if let Some(content) = self.model.program.remove(&old) {
@@ -501,6 +522,7 @@ proptest! {
                 Step::Launch => world.launch(),
                 Step::Fly => world.fly(),
                 Step::Land => world.land(),
+                Step::Restless { restless } => world.model.restless = restless,
                 Step::Alone { alone: true } => world.units.costs = Costs::SERVER.alone(),
                 Step::Alone { alone: false } => world.units.costs = Costs::SERVER,
                 Step::Unit { log2 } => world.units.fixed_log2 = log2,
@@ -512,6 +534,7 @@ proptest! {
                     most_frames = most_frames.max(frames);
                 }
             }
+            world.hear();
             for page in &world.pinned {
                 prop_assert!(world.model.program.contains_key(&address(*page)), "page {} was pinned and left", page);
             }
@@ -583,5 +606,29 @@ fn what_does_not_fit_goes_round() {
     for (frames, share) in [(PAGES - 64, 0), (PAGES, (1 << 16) - 1024)] {
         let [_, _, home, out] = sweeps(frames, share);
         assert!(home > 0 && out > 0, "{frames} frames, a share of {share}: {home} {out}");
+    }
+}
+
+#[test]
+fn a_page_that_comes_changes_and_leaves_while_it_lands_is_what_was_written() {
+    let memory = Memory::new(2 * CHUNK, 3001);
+    let (mut learned, mut ghosts) = (Box::new(Learned::default()), vec![0; 800]);
+    let mut world = World::new(&memory, &mut learned, &mut ghosts, 256);
+    world.units.sections = Sections::Auto;
+    world.model.restless = true;
+    let reads = |world: &mut World<'_>, pages: std::ops::Range<u64>| {
+        for page in pages {
+            world.access(page, None, 7).expect("what was written is read");
+            world.fly();
+        }
+    };
+    reads(&mut world, 0..PAGES);
+    // Calls of many threads have nearly all frames.
+    for page in 2000..2248 {
+        world.access(page, None, 9).expect("what was written is read");
+        assert!(world.pager.pin(address(page)));
+    }
+    for _ in 0..3 {
+        reads(&mut world, 0..1500);
     }
 }

@@ -153,8 +153,13 @@ impl Common {
 
     /// The store failed, and with it a program.
     fn say_of_store(&self, error: &crate::store::Error) {
-        eprintln!("masu: {error}\n    {}", error.remedy());
-        self.note(|served| served.trouble.push(error.to_string()));
+        let said = error.to_string();
+        let mut served = held(&self.served);
+        // Several threads may meet the same trouble.
+        if !served.trouble.contains(&said) {
+            eprintln!("masu: {said}\n    {}", error.remedy());
+            served.trouble.push(said);
+        }
     }
 
     fn is_over(&self) -> bool {
@@ -184,6 +189,15 @@ fn greet(listener: &Listener, common: &Arc<Common>) {
     }
 }
 
+/// Says that it is over, at the latest when it is dropped.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
 /// One program, from its hello to its end.
 fn serve(connection: &Connection, common: &Common) {
     match begin(connection, common) {
@@ -194,10 +208,26 @@ fn serve(connection: &Connection, common: &Common) {
                 let has_file = common.store.direct(program.layer).is_ok_and(|file| file.is_some());
                 let crews = if common.terms.background && !has_file { CREWS } else { 0 };
                 let (program, over) = (&program, &over);
-                let crews: Vec<_> =
-                    (0..crews).map(|which| scope.spawn(move || program.fly(which, common, over))).collect();
+                // Whatever happens here, they end.
+                let ends = Ends(over);
+                let mut begun = Vec::new();
+                for which in 0..crews {
+                    let crew = std::thread::Builder::new().name("masu-background".to_owned());
+                    match crew.spawn_scoped(scope, move || program.fly(which, connection, common, over)) {
+                        Ok(crew) => begun.push(crew),
+                        Err(error) => {
+                            // What takes off would never arrive: the program is told by the end of the connection.
+                            let said = format!("cannot serve a program in the background: {error}");
+                            eprintln!(
+                                "masu: {said}\n    Allow more threads (`ulimit -u`, pids.max), or say --no-background."
+                            );
+                            return common.note(|served| served.trouble.push(said));
+                        }
+                    }
+                }
+                let crews = begun;
                 program.work(connection, common);
-                over.store(true, Relaxed);
+                drop(ends);
                 while let Some(bell) = program.bell()
                     && crews.iter().any(|crew| !crew.is_finished())
                 {
@@ -284,13 +314,16 @@ impl Program {
     }
 
     /// Flies what takes off, until it is over.
-    fn fly(&self, which: u64, common: &Common, over: &AtomicBool) {
+    fn fly(&self, which: u64, connection: &Connection, common: &Common, over: &AtomicBool) {
         let words = self.field.words_64();
         let pager = field::pager(words, self.field.words(), &self.layout);
         let Some((pager, bell)) = pager.zip(self.bell()) else { return };
         let mut hands = Hands::new(&*common.store, self.layer, &words[self.layout.flown / size_of::<u64>()..]);
         if let Err(error) = hands.work(which, &pager.flights, &bell, || over.load(Relaxed)) {
-            common.say_of_store(&error);
+            // A program that has ended needs nothing any more of what was on its way.
+            if !connection.is_over() {
+                common.say_of_store(&error);
+            }
         }
     }
 

@@ -398,7 +398,8 @@ impl Pager<'_> {
         for page in (0..pages).map(|more| first.plus(more)) {
             let entry = self.entry(page);
             if entry.place() == Place::Home {
-                self.set(page, entry.ordered(false));
+                // It may have come, changed, and left again meanwhile.
+                self.set(page, entry.ordered(self.flights.have(page)));
             }
         }
         flight.ends_as(ON_THE_GROUND);
@@ -424,6 +425,10 @@ impl Pager<'_> {
             let Some(from) = (next..pages).find(home) else { break };
             let end = (from..pages).find(|more| !home(more)).unwrap_or(pages);
             self.make_room(machine, units, end - from, 0)?;
+            if self.frames_in_use() >= self.budget().frames && self.ring.frames() == 0 {
+                // All is pinned. Nobody waits for these pages.
+                break;
+            }
             let source = Source::Flight(room + from);
             let came = self.fetch_run(machine, units, (first.plus(from), end - from), come, source)?;
             self.counters.add(Counter::PagesAhead, came.into());
@@ -435,7 +440,7 @@ impl Pager<'_> {
         for page in (0..pages).filter(|more| held >> more & 1 == 1).map(|more| first.plus(more)) {
             self.hold_page_back(machine, units, page)?;
             let entry = self.entry(page);
-            self.set(page, entry.ordered(entry.place() == Place::Staged));
+            self.set(page, entry.ordered(entry.place() == Place::Staged || self.flights.have(page)));
         }
         Ok(())
     }

@@ -215,6 +215,7 @@ impl Pager<'_> {
                 self.counters.add(Counter::PagesOut, 1);
             }
             self.ring.spare(entry.slot());
+            self.counters.add(Counter::HeldInVain, u64::from(entry.is_early() && entry.is_ordered()));
             self.set(page, entry.at(Place::Home).kept(true).early(false).ordered(false));
             units.left(self.space.address(page) / PAGE_BYTES);
         }
