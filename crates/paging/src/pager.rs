@@ -328,9 +328,8 @@ impl Pager<'_> {
         let area = Self::area(number);
         let asked = Asked { site: touch.site, page: number, area, kind, mark: entry.mark() };
         let here = |other: u64| {
-            let other = self.of_number(page, number, other);
-            let entry = self.entry(other);
-            matches!(entry.place(), Place::Resident | Place::Staged) || entry.is_ordered() || self.is_coming(other)
+            let entry = self.entry(self.of_number(page, number, other));
+            matches!(entry.place(), Place::Resident | Place::Staged) || entry.is_ordered()
         };
         let (order, arrival) = units.order(asked, self.budget(), self.flights.is_busy(), here);
         let fits = order.fetch.contains(number) && order.fetch.within(area) == order.fetch;

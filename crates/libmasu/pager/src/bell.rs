@@ -16,7 +16,7 @@ const SHORTLY_TICKS: u64 = 50_000;
 /// How many had taken off when masu was woken last.
 static RUNG: AtomicU64 = AtomicU64::new(0);
 
-/// Something may have taken off: wakes masu if it sleeps. The lock is not held.
+/// Something may have taken off: wakes masu if it sleeps. Best without the lock, which others wait for meanwhile.
 pub fn ring(program: &Program) {
     let launched = program.pager.flights.launched();
     if RUNG.load(Relaxed) == launched {

@@ -268,24 +268,21 @@ fn print(report: &Report, to: &mut impl Write) -> std::io::Result<()> {
         "masu: {:.3} s, of which {:.3} s waiting for pages; {} of {} local, at most {} in memory{others}",
         report.elapsed_s, report.stall_s, report.local_bytes, report.paged_bytes, report.peak_resident_bytes
     )?;
+    // What never happens with this store is not worth a word.
+    let some = |count: u64, said: String| if count > 0 { said } else { String::new() };
+    let coming = some(report.faults_arriving, format!(" {} of what was coming,", report.faults_arriving));
     writeln!(
         to,
-        "  faults {}: {} from the store, {} from the staging, {} of what was coming, {} first touches",
+        "  faults {}: {} from the store, {} from the staging,{coming} {} first touches",
         report.faults,
         report.faults - report.faults_staged - report.faults_arriving - report.faults_first,
         report.faults_staged,
-        report.faults_arriving,
         report.faults_first,
     )?;
-    writeln!(
-        to,
-        "  {} in, {} of it ahead{}; {} out, {} of it in the background",
-        report.bytes_in,
-        report.bytes_in_ahead,
-        report.prefetch_hit_rate.map(|rate| format!(" ({:.0} % used)", rate * 100.0)).unwrap_or_default(),
-        report.bytes_out,
-        report.bytes_out_behind
-    )?;
+    let used = report.prefetch_hit_rate.map(|rate| format!(", {:.0} % used", rate * 100.0)).unwrap_or_default();
+    let ahead = some(report.bytes_in_ahead.0, format!(" ({} of it ahead{used})", report.bytes_in_ahead));
+    let behind = some(report.bytes_out_behind.0, format!(" ({} of it in the background)", report.bytes_out_behind));
+    writeln!(to, "  {} in{ahead}, {} out{behind}", report.bytes_in, report.bytes_out)?;
     if report.rung == Some(Rung::Copy.name()) {
         writeln!(to, "  pages were copied, not moved (rung copy); `masu facts` says on which rung this host stands")?;
     }

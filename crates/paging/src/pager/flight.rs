@@ -1,11 +1,12 @@
 //! What is done in the background: pages are fetched before they are touched, and written home after their frames were given
 //! to others.
 //!
-//! masu does it, in its own process, beside the thread that faults, for stores that take long to answer. What there is to do is cut into *flights*, each with room
-//! for some pages in memory that both sides see. They take off with the pager's lock held ([`Pager::launch`]); masu flies them,
-//! several at a time, and needs no lock ([`Flights::fly`]); and they land, in the same order, with the lock held, at the next
-//! fault after their arrival, or when somebody needs one of their pages and waits ([`Pager::settle`]). So what is in the air is
-//! nobody else's. All pages of a flight are home, as far as their words say.
+//! masu does it, in its own process, beside the thread that faults, for stores that take long to answer. What there is to do is
+//! cut into *flights*, each with room for some pages in memory that both sides see. They take off with the pager's lock held
+//! ([`Pager::launch`]); masu flies them, several at a time, and needs no lock ([`Flights::fly`]); and they land, in the same
+//! order, with the lock held, at the next fault after their arrival, or when somebody needs one of their pages and waits
+//! ([`Pager::settle`]). So what is in the air is nobody else's. All pages of a flight are home, and ordered, as far as their
+//! words say.
 //!
 //! Tried and dropped, with a file as the store: all of it, for it gains nothing over the kernel's own reading ahead and writing
 //! behind, and takes copies; a thread of the program's own, which shares its address space, so that each move of frames
@@ -341,8 +342,7 @@ impl Pager<'_> {
     }
 
     /// Hands pages over that are to be written home: their slots may be used by others after this, and whoever calls says that
-    /// they are home, and ordered. Says how many it took, from
-    /// the first on; fewer when others are to be written by whoever asks.
+    /// they are home, and ordered. Says how many it took, from the first on; fewer when the others are whoever asks's to write.
     pub(super) fn hand_over<M: Machine>(&self, machine: &mut M, (first, pages): Unit, slot: u32) -> u32 {
         let mut taken = 0;
         while taken < pages
