@@ -28,6 +28,7 @@ pub mod run_library;
 pub mod run_local;
 pub mod run_local_hard;
 pub mod run_local_outages;
+pub mod run_local_profile;
 pub mod run_local_programs;
 pub mod run_local_refusals;
 pub mod run_local_stores;

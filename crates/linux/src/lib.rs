@@ -8,6 +8,7 @@
 //! `quantities` is the only crate of the house that this one may use.
 
 pub mod buddyinfo;
+pub mod build_id;
 pub mod capabilities;
 pub mod cgroup;
 pub mod children;

@@ -139,6 +139,10 @@ pub struct RunTask {
     #[arg(long, value_name = "RUNG", requires = "local")]
     pub rung: Option<crate::run::local::Exchange>,
 
+    /// Neither use nor keep what the program's instructions have learned in earlier runs
+    #[arg(long, requires = "local")]
+    pub no_profile: bool,
+
     /// How long a store may be silent before the program is ended, such as 30s [default: the program waits]
     #[arg(long, value_name = "TIME", requires = "local", value_parser = duration)]
     pub store_timeout: Option<Duration>,

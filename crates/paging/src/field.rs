@@ -6,6 +6,7 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 use crate::pager::{Budget, FLIGHT_WORDS, FLIGHTS_PAGES, Flights, Pager, Ring};
+use crate::policy::site::{SEED_WORDS, SITES};
 use crate::space::{CHUNK_PAGES, DIRECTORY_WORDS, Page, Space};
 use crate::units::Learned;
 use crate::{MAX_UNIT_PAGES, PAGE_BYTES};
@@ -77,6 +78,8 @@ const CHUNK: usize = 1 << 13;
 const PAGE: usize = 4096;
 const UNIT_BYTES: usize = 256 * PAGE;
 const _: () = assert!(CHUNK as u64 == CHUNK_PAGES && PAGE as u64 == PAGE_BYTES);
+// Known sites are said there, too.
+const _: () = assert!(SITES * SEED_WORDS * size_of::<u64>() <= UNIT_BYTES);
 const _: () = assert!(UNIT_BYTES as u64 == MAX_UNIT_PAGES as u64 * PAGE_BYTES);
 
 /// The words for counters.
@@ -134,7 +137,7 @@ pub struct Layout {
     pub queues: [usize; 2],
     /// How many units each holds.
     pub units: usize,
-    /// Pages on their way between the program and masu.
+    /// Pages on their way between the program and masu; before the first of them, sites that are known.
     pub data: usize,
     /// The flights, and what is ordered.
     pub flights: usize,

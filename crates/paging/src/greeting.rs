@@ -2,7 +2,7 @@
 //!
 //! The socket has a name in the abstract namespace, which stands in the environment. The library says who it is; masu
 //! answers with what it may have, and the store's file; the library says whether it is ready, and hands over the field and
-//! its userfaultfd. The connection stays open as long as both live: its end tells masu of the program's, and the other way round.
+//! its userfaultfd. masu lays what is known of the program into the field, and lets it begin. The connection stays open as long as both live: its end tells masu of the program's, and the other way round.
 
 use crate::rung::Rung;
 
@@ -10,7 +10,7 @@ use crate::rung::Rung;
 pub const VARIABLE: &str = "MASU_PAGER";
 
 /// Of which make the words are.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"masu-p01");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"masu-p02");
 
 /// Words of a message.
 pub const WORDS: usize = 8;
@@ -64,6 +64,13 @@ pub enum Sections {
 pub struct Ready {
     /// The rung on which it stands; or which step failed, with which errno.
     pub begun: Result<Rung, (Step, u32)>,
+}
+
+/// masu: the program may begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Go {
+    /// So many sites that are known from an earlier run stand in the field, where pages are on their way else.
+    pub seeds: u32,
 }
 
 /// What the library does at the start.
@@ -158,6 +165,19 @@ impl Ready {
     }
 }
 
+impl Go {
+    /// As it is sent.
+    pub const fn message(self) -> Message {
+        [MAGIC, self.seeds as u64, 0, 0, 0, 0, 0, 0]
+    }
+
+    /// As it came; `None` if it is none.
+    pub fn of(message: &Message) -> Option<Go> {
+        let seeds = u32::try_from(message[1]).ok()?;
+        (message[0] == MAGIC).then_some(Go { seeds })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -177,6 +197,8 @@ mod tests {
             prop_assert_eq!(Terms::of(&terms.message()), Some(terms));
             let hello = Hello { process: words[0] };
             prop_assert_eq!(Hello::of(&hello.message()), Some(hello));
+            let go = Go { seeds: words[0] };
+            prop_assert_eq!(Go::of(&go.message()), Some(go));
             let failed = Step::ALL.map(|step| Err((step, words[1])));
             for begun in Rung::ALL.map(Ok).into_iter().chain(failed) {
                 let ready = Ready { begun };
@@ -186,10 +208,10 @@ mod tests {
 
         #[test]
         fn anything_may_come(message: Message) {
-            let _ = (Hello::of(&message), Terms::of(&message), Ready::of(&message));
+            let _ = (Hello::of(&message), Terms::of(&message), Ready::of(&message), Go::of(&message));
             let mut marked = message;
             marked[0] = MAGIC;
-            let _ = (Hello::of(&marked), Terms::of(&marked), Ready::of(&marked));
+            let _ = (Hello::of(&marked), Terms::of(&marked), Ready::of(&marked), Go::of(&marked));
         }
     }
 }

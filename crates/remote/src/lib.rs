@@ -4,6 +4,7 @@
 
 mod background;
 pub mod history;
+pub mod profile;
 pub mod report;
 pub mod serve;
 pub mod sites;

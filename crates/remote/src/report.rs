@@ -9,6 +9,7 @@ use quantities::Bytes;
 use serde::Serialize;
 
 use crate::history::History;
+use crate::profile::Profiled;
 use crate::sites::{self, Site};
 
 /// One program's counters.
@@ -60,6 +61,8 @@ pub struct Counted {
     pub faults_at_half: u64,
     /// See `faults_at_half`.
     pub faults_at_double: u64,
+    /// What was known from earlier runs, and is kept for later ones.
+    pub profile: Option<Profiled>,
 }
 
 impl Counted {
@@ -106,6 +109,7 @@ impl Counted {
             sites: sites::of(learned, mappings, history),
             faults_at_half: learned.what_if.at_half(),
             faults_at_double: learned.what_if.at_double(),
+            profile: None,
         }
     }
 }
@@ -160,6 +164,9 @@ pub struct Report {
     pub sites: Vec<Site>,
     /// Faults from the store, as they would be with other local memory. With half of it that is a rough estimate.
     pub what_if: Vec<WhatIf>,
+    /// What was known from earlier runs and is kept for later ones, of the program with the most faults from the store. `None`
+    /// where nothing is kept: by choice, without a build-id, without `--sections auto`.
+    pub profile: Option<Profiled>,
     /// The programs with the library in them.
     pub processes: u64,
     /// What should be known besides.
@@ -239,6 +246,11 @@ impl Report {
                 WhatIf { local_bytes: Bytes(local.0 / 2), faults: count(|program| program.faults_at_half) },
                 WhatIf { local_bytes: Bytes(local.0 * 2), faults: count(|program| program.faults_at_double) },
             ],
+            profile: programs
+                .iter()
+                .filter(|program| program.profile.is_some())
+                .max_by_key(|program| program.faults_home)
+                .and_then(|program| program.profile.clone()),
             processes: programs.len() as u64,
             notes,
         }

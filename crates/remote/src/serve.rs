@@ -16,7 +16,8 @@ use linux::handover::{Connection, Listener};
 use linux::maps::{Mapping, maps};
 use linux::shared_memory::{self, SharedMemory};
 use paging::field::{self, ANSWERED, ASKED, Ask, BELL, Bell, COUNTER_WORDS, Counters, ERRAND, Errand, Layout};
-use paging::greeting::{Hello, Message, Ready, Step, Terms};
+use paging::greeting::{Go, Hello, Message, Ready, Sections, Step, Terms};
+use paging::policy::site::{SEED_WORDS, Seed};
 use paging::rung::Rung;
 use paging::space::Page;
 use paging::units::Learned;
@@ -25,6 +26,7 @@ use rustix::io::Errno;
 
 use crate::background::{CREWS, Hands};
 use crate::history::History;
+use crate::profile::{Folder, Profile};
 use crate::report::Counted;
 use crate::store::{GetRun, Home, PAGE_BYTES, PutRun, Store};
 
@@ -78,6 +80,8 @@ impl NotBegun {
 struct Common {
     terms: Terms,
     store: Arc<dyn Store>,
+    /// Where profiles are; `None` for none.
+    profiles: Option<Folder>,
     over: AtomicBool,
     served: Mutex<Served>,
     /// Layers of the store: one for each program.
@@ -111,16 +115,18 @@ pub struct Seen {
 }
 
 impl Server {
-    /// Waits for programs from now on.
+    /// Waits for programs from now on. What their code sites learn is kept in `profiles`, if they are to learn.
     ///
     /// # Errors
     /// The kernel's answer when there is no socket, or no thread.
-    pub fn begin(terms: Terms, store: Arc<dyn Store>) -> std::io::Result<Server> {
+    pub fn begin(terms: Terms, store: Arc<dyn Store>, profiles: Option<Folder>) -> std::io::Result<Server> {
+        let profiles = profiles.filter(|_| terms.sections == Sections::Auto);
         let listener = Listener::open()?;
         let name = listener.name().to_owned();
         let common = Arc::new(Common {
             terms,
             store,
+            profiles,
             over: AtomicBool::new(false),
             served: Mutex::default(),
             layers: AtomicU32::new(0),
@@ -160,6 +166,10 @@ impl Common {
             eprintln!("masu: {said}\n    {}", error.remedy());
             served.trouble.push(said);
         }
+    }
+
+    fn say(&self, trouble: String) {
+        self.note(|served| served.trouble.push(trouble));
     }
 
     fn is_over(&self) -> bool {
@@ -236,7 +246,8 @@ fn serve(connection: &Connection, common: &Common) {
                     std::thread::sleep(Duration::from_micros(200));
                 }
             });
-            common.note(|served| served.counted.push(program.counted()));
+            let counted = program.counted(common);
+            common.note(|served| served.counted.push(counted));
         }
         Ok(None) => {}
         Err(trouble) => common.note(|served| served.trouble.push(trouble)),
@@ -269,6 +280,7 @@ struct Program {
     layout: Layout,
     mappings: Mutex<Vec<Mapping>>,
     history: Mutex<History>,
+    profile: Option<Profile>,
 }
 
 fn begin(connection: &Connection, common: &Common) -> Result<Option<Program>, String> {
@@ -297,7 +309,7 @@ fn begin(connection: &Connection, common: &Common) -> Result<Option<Program>, St
     let layout = Layout::new(common.terms.most_pages as usize, common.terms.budget_frames as usize);
     let field =
         SharedMemory::of(fds.swap_remove(0), Bytes(layout.bytes as u64)).map_err(failed)?.ok_or_else(nonsense)?;
-    Ok(Some(Program {
+    let mut program = Program {
         process: hello.process,
         rung,
         layer,
@@ -305,7 +317,12 @@ fn begin(connection: &Connection, common: &Common) -> Result<Option<Program>, St
         layout,
         mappings: Mutex::default(),
         history: Mutex::default(),
-    }))
+        profile: None,
+    };
+    program.look_at_mappings();
+    let seeds = program.known_sites(common);
+    connection.send(&bytes_of(&Go { seeds }.message()), &[]).map_err(failed)?;
+    Ok(Some(program))
 }
 
 impl Program {
@@ -331,11 +348,29 @@ impl Program {
         self.field.words_64().first_chunk::<COUNTER_WORDS>().map(Counters)
     }
 
-    fn counted(&self) -> Counted {
+    fn counted(&self, common: &Common) -> Counted {
         let Some(counters) = self.counters() else { return Counted::default() };
         let learned = self.learned();
-        let counted = Counted::of(self.process, &counters, &learned, &held(&self.mappings), &held(&self.history));
-        Counted { rung: Some(self.rung), ..counted }
+        let mut counted = Counted::of(self.process, &counters, &learned, &held(&self.mappings), &held(&self.history));
+        counted.rung = Some(self.rung);
+        if let (Some(folder), Some(profile)) = (&common.profiles, &self.profile) {
+            counted.profile = Some(profile.end(folder, &learned, |why| common.say(why)));
+        }
+        counted
+    }
+
+    /// Lays the sites that are known from an earlier run into the field: how many. The program waits meanwhile.
+    fn known_sites(&mut self, common: &Common) -> u32 {
+        let Some(folder) = &common.profiles else { return 0 };
+        let exe = format!("/{}", linux::Pid(self.process.cast_signed()).file("exe"));
+        let begun = Profile::begin(folder, exe.as_ref(), &held(&self.mappings), |why| common.say(why));
+        let Some((profile, seeds)) = begun else { return 0 };
+        self.profile = Some(profile);
+        let places = self.field.words_64()[self.layout.data / size_of::<u64>()..].chunks(SEED_WORDS);
+        for (place, seed) in places.zip(&seeds) {
+            place.iter().zip(Seed::words(seed)).for_each(|(place, word)| place.store(word, Relaxed));
+        }
+        u32::try_from(seeds.len()).unwrap_or(0)
     }
 
     /// A copy of what was learned: the program may be writing to it still.
@@ -364,7 +399,6 @@ impl Program {
         let mut data = vec![0; paging::MAX_UNIT_PAGES as usize * 4096];
         let begun = Instant::now();
         let mut looked = begun;
-        self.look_at_mappings();
         while !connection.is_over() && !common.is_over() {
             let mut history = held(&self.history);
             if history.is_due(begun.elapsed()) {

@@ -14,8 +14,13 @@ use crate::live::Live;
 use crate::need::Need;
 use crate::probe::paging_rungs;
 
-/// `masu run --local …`, not started yet.
+/// `masu run --local …`, not started yet; alone with itself, without what earlier runs have learned.
 pub(super) fn paged(options: &[&str], command: &[&str]) -> Result<Command> {
+    paged_with_profile(&[&["--no-profile"], options].concat(), command)
+}
+
+/// The same, with it.
+pub(super) fn paged_with_profile(options: &[&str], command: &[&str]) -> Result<Command> {
     // For all tests on another rung than the best: `LIVE_RUNG=copy`.
     let rung = std::env::var("LIVE_RUNG").ok().filter(|_| !options.contains(&"--rung"));
     let forced = rung.iter().flat_map(|rung| ["--rung", rung]);

@@ -8,8 +8,9 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use paging::PAGE_BYTES;
 use paging::field::{self, BELL, Bell, Counter, ERRAND, Errand, Layout};
-use paging::greeting::{self, Hello, Message, Ready, Step, Terms};
+use paging::greeting::{self, Go, Hello, Message, Ready, Step, Terms};
 use paging::pager::Pager;
+use paging::policy::site::{SEED_WORDS, SITES, Seed};
 use paging::rung::Rung;
 
 use crate::kernel::{self, call};
@@ -53,7 +54,10 @@ unsafe extern "C" fn begin(_: c_int, _: *const *mut c_char, environment: *const 
             send(socket, &Ready { begun: Ok(rung) }.message(), &[field, uffd]);
             // SAFETY: our own; the memory stays mapped.
             unsafe { call!(libc::SYS_close, field) };
+            // Without an answer masu is no more: then nothing is known of it either.
+            let go = receive(socket, &mut -1).and_then(|message| Go::of(&message));
             if let Some(program) = program {
+                seed(program, go.map_or(0, |go| go.seeds));
                 take_memory(program);
                 let answer = caught::begin((program.text.0, program.text.1));
                 if answer < 0 {
@@ -230,6 +234,24 @@ const ALL: u32 = 1 << 16;
 
 fn log2(pages: u32) -> u8 {
     pages.max(1).ilog2() as u8
+}
+
+/// Sites that masu knows from an earlier run begin with what they did then.
+fn seed(program: &Program, seeds: u32) {
+    let held = LOCK.hold();
+    let units = program.units(&held);
+    let mut place = core::ptr::with_exposed_provenance::<AtomicU64>(program.data as usize);
+    for _ in 0..(seeds as usize).min(SITES) {
+        let mut words = [0; SEED_WORDS];
+        for word in &mut words {
+            // SAFETY: in the field's data, which is larger than all that is read here (asserted in `field.rs`), and aligned.
+            unsafe {
+                *word = (*place).load(Relaxed);
+                place = place.add(1);
+            }
+        }
+        units.learned.sites.seed(Seed::of(words));
+    }
 }
 
 /// The memory that masu sees, too.

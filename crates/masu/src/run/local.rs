@@ -12,6 +12,7 @@ use paging::greeting::{self, Terms};
 use paging::rung::Rung;
 use paging::{MAX_UNIT_PAGES, PAGE_BYTES};
 use quantities::Bytes;
+use remote::profile::Folder;
 use remote::report::Report;
 use remote::serve::{Seen, Server};
 use remote::store::retry::{Patience, Patient};
@@ -147,7 +148,8 @@ pub fn started(task: &RunTask, local: Local) -> Result<ExitCode, NotStarted> {
     let relay = Relay::ready()?;
     let store = open_store(task)?;
     let place = place(task)?;
-    let server = Server::begin(terms, Arc::<Patient>::clone(&store) as _)
+    let profiles = if task.no_profile { None } else { Folder::of_user(|name| std::env::var_os(name)) };
+    let server = Server::begin(terms, Arc::<Patient>::clone(&store) as _, profiles)
         .map_err(|error| Failure::new(format!("cannot wait for the program's library: {error}")))?;
     let changes =
         environment::paged(&environment::library(environment::PAGER)?, server.name(), |name| std::env::var_os(name));
@@ -303,6 +305,10 @@ fn print(report: &Report, to: &mut impl Write) -> std::io::Result<()> {
     }
     if !report.sites.is_empty() {
         table.write(to, "  ")?;
+    }
+    if let Some(profile) = &report.profile {
+        let (loaded, saved, path) = (profile.sites_loaded, profile.sites_saved, profile.path.display());
+        writeln!(to, "  profile: {loaded} sites known from earlier runs, {saved} kept in {path}")?;
     }
     report.notes.iter().try_for_each(|note| writeln!(to, "  {note}"))
 }

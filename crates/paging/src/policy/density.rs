@@ -28,6 +28,9 @@ const GUESS_KEEPS: (u32, u32) = (7, 8);
 /// Samples after which the mean moves by a fixed share.
 const LONGEST_MEMORY: u32 = 20;
 
+/// What is kept for the next run is counted in parts of so many [`ONE`]ths.
+const KEPT_PART: u16 = 16;
+
 /// What a site knows of its neighbourhood. All zeros: nothing.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -39,6 +42,25 @@ pub(super) struct Density {
 impl Density {
     /// Nothing known.
     pub(super) const UNKNOWN: Density = Density { used: [0; LEVELS], samples: [0; LEVELS] };
+
+    /// What was learned in an earlier run weighs no more than so many samples of this one.
+    pub(super) const MOST_KEPT: u8 = 10;
+
+    /// For levels 1 to 8 the used share in parts of 256, and how well it is known.
+    pub(super) fn kept(&self) -> ([u8; LEVELS - 1], [u8; LEVELS - 1]) {
+        let of = |n: usize| u8::try_from(self.used[n + 1] / KEPT_PART).unwrap_or(u8::MAX);
+        (core::array::from_fn(of), core::array::from_fn(|n| self.samples[n + 1].min(Density::MOST_KEPT)))
+    }
+
+    /// As it was kept.
+    pub(super) fn of_kept(used: [u8; LEVELS - 1], samples: [u8; LEVELS - 1]) -> Density {
+        let mut density = Density::UNKNOWN;
+        for (n, (used, samples)) in used.into_iter().zip(samples).enumerate() {
+            density.used[n + 1] = u16::from(used) * KEPT_PART;
+            density.samples[n + 1] = samples.min(Density::MOST_KEPT);
+        }
+        density
+    }
 
     /// A watched page of `level` was used in its time, or not.
     pub(super) fn learn(&mut self, level: u8, was_used: bool) {

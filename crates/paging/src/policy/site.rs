@@ -24,6 +24,8 @@
 //! from home. It may wait wherever the caller likes, the longer the better. Of a mark only its owner is read: how often pages
 //! that a site brought came back within a life time decides whether its streams are passing (`replace.rs`).
 //!
+//! What a site has learned can be kept for the program's next run (`habit.rs`).
+//!
 //! Time is counted in pages brought: a page's life in memory is as many as the budget has. Nothing is a float.
 //!
 //! Tried and dropped, in the simulator (`examples/simulate`): a share for passing units that grows when they come back (it
@@ -31,6 +33,7 @@
 //! any pages as still in order (random faults among few pages look like streams).
 
 mod ahead;
+mod habit;
 mod order;
 #[cfg(test)]
 mod tests;
@@ -40,6 +43,7 @@ use super::stream::{self, Streams};
 use super::{MAX_UNIT_LOG2, Run, spread, unit_around};
 use ahead::{Asked, FIRST_PIECE_LOG2, MAX_WINDOW_LOG2};
 
+pub use habit::{HABIT_BYTES, Habit, SEED_WORDS, Seed};
 pub use order::{Fault, HELD, Kind, Order, Room, SERIES, Series};
 
 /// Sites that are known at a time.
@@ -192,7 +196,7 @@ impl Sites {
     /// Where the site is in the table; a new one takes the place of the one that faulted longest ago.
     fn site_at(&mut self, address: u64) -> usize {
         let address = address.max(1);
-        let set = usize::try_from(spread(address) % ((SITES / WAYS) as u64)).unwrap_or(0) * WAYS;
+        let set = Sites::set_of(address);
         let mut coldest = (0, set);
         for at in set..set + WAYS {
             let site = &self.sites[at];
@@ -255,7 +259,7 @@ impl Sites {
     /// Pages that this site brings are seldom needed again within a life time.
     fn passing(&self, at: usize) -> bool {
         let site = &self.sites[at];
-        site.orders >= 16 && u32::from(site.returned) * 32 < u32::from(site.orders)
+        site.orders >= habit::JUDGED_ORDERS && u32::from(site.returned) * 32 < u32::from(site.orders)
     }
 
     /// What a page costs: its transfer, and the faults that follow because it pushes out another one.

@@ -14,7 +14,7 @@
 pub(super) const STREAMS: usize = 16;
 
 /// Faults farther apart than this many pages never belong together, unless they are one step apart.
-const NEAR_PAGES: u64 = 4096;
+pub(super) const NEAR_PAGES: u64 = 4096;
 
 /// Pages that were there already may lie between a stream's end and its next fault: fewer than so many.
 const MOST_GAP: u64 = 64;

@@ -15,7 +15,7 @@ pub(super) const MAX_WINDOW_LOG2: u8 = 10;
 const FIRST_WINDOW_LOG2: u8 = 3;
 
 /// The longest series of steps: 2^n.
-const MAX_STEPS_LOG2: u8 = 5;
+pub(super) const MAX_STEPS_LOG2: u8 = 5;
 
 /// The largest unit for pages never touched before: 2^n pages (64 KiB).
 const MAX_FRESH_LOG2: u8 = 4;

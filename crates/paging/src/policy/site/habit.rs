@@ -1,0 +1,232 @@
+//! What of a site is kept for the program's next run, and how a site begins with it.
+//!
+//! Kept is what is the site's own: its unit and what it stands on, its step, the length of its lines, and whether its pages
+//! pass. Not kept is what depends on the run: where its streams are, how long their windows may be, how short memory is.
+//!
+//! It is a hint. Any 24 bytes are a habit, wrong ones cost time alone, and what was learned before never weighs more than
+//! half of what can be learned, so that a site that has changed learns anew in a few dozen faults.
+
+use super::super::density::Density;
+use super::super::stream::{self, Streams};
+use super::super::{MAX_UNIT_LOG2, spread};
+use super::ahead::MAX_STEPS_LOG2;
+use super::{SITES, Site, Sites, WAYS};
+
+/// A habit's bytes.
+pub const HABIT_BYTES: usize = 24;
+
+/// Words of a site with its habit.
+pub const SEED_WORDS: usize = 1 + HABIT_BYTES / 8;
+
+/// Orders of a site from which on it is judged whether its pages pass.
+pub(super) const JUDGED_ORDERS: u16 = 16;
+
+/// What is kept of a site.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Habit {
+    /// As in [`Site`]: 1 + log2 of its unit; 0: none.
+    unit: u8,
+    /// The used share of each level, in parts of 256, and how well it is known.
+    used: [u8; 8],
+    samples: [u8; 8],
+    /// Pages; 0: none that is trusted.
+    stride: i16,
+    depth: u8,
+    line: u16,
+    passing: bool,
+}
+
+/// A site of this run that is known from an earlier one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seed {
+    /// The instruction.
+    pub site: u64,
+    /// What it does.
+    pub habit: Habit,
+}
+
+impl Habit {
+    /// Any bytes are one: what is out of bounds is taken back to them.
+    pub fn of(bytes: &[u8; HABIT_BYTES]) -> Habit {
+        let [unit, rest @ ..] = *bytes;
+        let (used, rest) = rest.split_first_chunk::<8>().unwrap_or((&[0; 8], &[]));
+        let (samples, rest) = rest.split_first_chunk::<8>().unwrap_or((&[0; 8], &[]));
+        let [stride_low, stride_high, depth, line_low, line_high, passing, _] = *rest else { return Habit::NONE };
+        let far = i16::try_from(stream::NEAR_PAGES).unwrap_or(i16::MAX);
+        Habit {
+            unit: unit.min(MAX_UNIT_LOG2 + 1),
+            used: *used,
+            samples: samples.map(|samples| samples.min(Density::MOST_KEPT)),
+            stride: i16::from_le_bytes([stride_low, stride_high]).clamp(-far, far),
+            depth: depth.min(MAX_STEPS_LOG2),
+            line: u16::from_le_bytes([line_low, line_high]),
+            passing: passing == 1,
+        }
+    }
+
+    const NONE: Habit = Habit { unit: 0, used: [0; 8], samples: [0; 8], stride: 0, depth: 0, line: 0, passing: false };
+
+    /// As it is kept.
+    pub fn bytes(&self) -> [u8; HABIT_BYTES] {
+        let mut bytes = [0; HABIT_BYTES];
+        let parts: [&[u8]; 7] = [
+            &[self.unit],
+            &self.used,
+            &self.samples,
+            &self.stride.to_le_bytes(),
+            &[self.depth],
+            &self.line.to_le_bytes(),
+            &[u8::from(self.passing)],
+        ];
+        for (place, byte) in bytes.iter_mut().zip(parts.into_iter().flatten()) {
+            *place = *byte;
+        }
+        bytes
+    }
+
+    /// What is worth to be kept of a site; `None` when it has learned nothing.
+    fn of_site(site: &Site, passing: bool) -> Option<Habit> {
+        let (used, samples) = site.density.kept();
+        let trusted = site.streams.trust >= stream::TRUSTED;
+        let learned = samples.iter().any(|samples| *samples > 0) || trusted;
+        learned.then_some(Habit {
+            unit: site.unit.min(MAX_UNIT_LOG2 + 1),
+            used,
+            samples,
+            stride: if trusted { i16::try_from(site.streams.stride).unwrap_or(0) } else { 0 },
+            depth: if trusted { site.streams.depth.min(MAX_STEPS_LOG2) } else { 0 },
+            line: if trusted { site.streams.line } else { 0 },
+            passing,
+        })
+    }
+
+    fn site(&self, address: u64) -> Site {
+        let trust = if self.stride == 0 { 0 } else { stream::TRUSTED };
+        let streams =
+            Streams { stride: self.stride.into(), trust, depth: self.depth, line: self.line, ..Streams::UNKNOWN };
+        Site {
+            address,
+            streams,
+            density: Density::of_kept(self.used, self.samples),
+            orders: if self.passing { JUDGED_ORDERS } else { 0 },
+            unit: self.unit,
+            ..Site::NONE
+        }
+    }
+}
+
+impl Seed {
+    /// As masu says it to the library.
+    pub fn words(&self) -> [u64; SEED_WORDS] {
+        let mut words = [self.site; SEED_WORDS];
+        let bytes = self.habit.bytes();
+        for (word, bytes) in words[1..].iter_mut().zip(bytes.as_chunks::<8>().0) {
+            *word = u64::from_le_bytes(*bytes);
+        }
+        words
+    }
+
+    /// As the library understands it.
+    pub fn of(words: [u64; SEED_WORDS]) -> Seed {
+        let mut bytes = [0; HABIT_BYTES];
+        for (bytes, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(&words[1..]) {
+            *bytes = word.to_le_bytes();
+        }
+        Seed { site: words[0], habit: Habit::of(&bytes) }
+    }
+}
+
+impl Sites {
+    /// What is worth to be kept, with each site's faults; in no order.
+    pub fn habits(&self) -> impl Iterator<Item = (u32, Seed)> + '_ {
+        self.sites.iter().enumerate().filter(|(_, site)| site.address != 0).filter_map(|(at, site)| {
+            let habit = Habit::of_site(site, self.passing(at))?;
+            Some((site.faults, Seed { site: site.address, habit }))
+        })
+    }
+
+    /// A site begins with its habit. Not when it is known already, or has no place: the first ones have it.
+    pub fn seed(&mut self, seed: Seed) -> bool {
+        let address = seed.site;
+        let first = Sites::set_of(address);
+        let ways = first..(first + WAYS).min(SITES);
+        if address == 0 || self.sites[ways.clone()].iter().any(|site| site.address == address) {
+            return false;
+        }
+        let Some(place) = self.sites[ways].iter_mut().find(|site| site.address == 0) else { return false };
+        *place = seed.habit.site(address);
+        true
+    }
+
+    /// Where the ways of a site begin in the table.
+    pub(super) fn set_of(address: u64) -> usize {
+        usize::try_from(spread(address) % ((SITES / WAYS) as u64)).unwrap_or(0) * WAYS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Fault, Kind, Room};
+    use super::*;
+    use crate::policy::Run;
+    use proptest::prelude::*;
+
+    const AREA: Run = Run { first_page: 1 << 20, pages: 1 << 20 };
+    const ROOM: Room =
+        Room { budget_pages: 4096, fault_ns: 5000, page_ns: 700, ahead_page_ns: 0, base_log2: 0, max_unit_log2: 8 };
+
+    fn fault(sites: &mut Sites, site: u64, page: u64) -> u32 {
+        let page = AREA.first_page + page;
+        let fault = Fault { site, page, area: AREA, distance: 0, mark: 0, kind: Kind::Home };
+        sites.on_fault(&fault, &ROOM, |_| false).fetch.pages
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_habit_and_a_habit_is_kept_as_it_is(bytes: [u8; HABIT_BYTES], site: u64) {
+            let habit = Habit::of(&bytes);
+            prop_assert_eq!(Habit::of(&habit.bytes()), habit);
+            prop_assert_eq!(Seed::of(Seed { site, habit }.words()), Seed { site, habit });
+        }
+
+        #[test]
+        fn any_habit_makes_a_site_that_keeps_its_bounds(
+            bytes: [u8; HABIT_BYTES],
+            pages in proptest::collection::vec(0_u64..1 << 20, 1..80),
+        ) {
+            let mut sites = Box::new(Sites::UNKNOWN);
+            let seeded = sites.seed(Seed { site: 9, habit: Habit::of(&bytes) });
+            prop_assert!(seeded);
+            for page in pages {
+                let fetched = fault(&mut sites, 9, page);
+                prop_assert!((1..=256).contains(&fetched));
+            }
+            for (_, seed) in sites.habits() {
+                prop_assert_eq!(Habit::of(&seed.habit.bytes()), seed.habit);
+            }
+        }
+    }
+
+    #[test]
+    fn a_site_begins_with_the_unit_that_it_ended_with() {
+        let mut sites = Box::new(Sites::UNKNOWN);
+        // Pages far from each other: no neighbour is ever used.
+        (0..4000).for_each(|n| {
+            fault(&mut sites, 7, n * 7919 % (1 << 20));
+        });
+        let (_, seed) = sites.habits().next().unwrap();
+        let mut again = Box::new(Sites::UNKNOWN);
+        assert!(again.seed(seed));
+        assert!(!again.seed(seed), "it is there already");
+        assert_eq!(fault(&mut again, 7, 500), 1);
+        assert!(fault(&mut again, 8, 900) > 1, "a site that was not known begins with a moderate unit");
+    }
+
+    #[test]
+    fn no_more_sites_are_known_than_there_is_place_for() {
+        let mut sites = Box::new(Sites::UNKNOWN);
+        let taken = (1..10_000).filter(|site| sites.seed(Seed { site: *site, habit: Habit::of(&[3; 24]) })).count();
+        assert_eq!(taken, SITES);
+        assert!(!sites.seed(Seed { site: 0, habit: Habit::NONE }));
+    }
+}

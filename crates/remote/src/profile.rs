@@ -1,0 +1,174 @@
+//! What a program's code sites have learned, kept for its next run.
+//!
+//! A program is known by its build-id, and so is a site: by the build-id of the file that its instruction stands in, and its
+//! place in that file, since addresses are others in each run. `file.rs` is a profile as bytes, `folder.rs` where profiles are.
+//!
+//! When a program has said hello and waits, all that its loader maps is mapped: then the sites' addresses are found, and
+//! the library is told them before the program's first instruction. A fault knows nothing of it.
+
+mod file;
+mod folder;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use linux::build_id::{BuildId, build_id};
+use linux::maps::Mapping;
+use paging::policy::site::{SITES, Seed};
+use paging::units::Learned;
+use serde::Serialize;
+
+pub use file::{Broken, Kept, MOST_BYTES, bytes, parse};
+pub use folder::Folder;
+
+/// What came of a program's profile.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Profiled {
+    /// The file.
+    pub path: PathBuf,
+    /// Sites that began with what was learned in an earlier run.
+    pub sites_loaded: u64,
+    /// Sites that the next run can begin with.
+    pub sites_saved: u64,
+}
+
+/// A program that runs, and its profile.
+pub struct Profile {
+    path: PathBuf,
+    loaded: u64,
+    /// What was mapped from files at the start, and can be run.
+    code: Vec<Mapping>,
+}
+
+impl Profile {
+    /// The profile of the program in the file `exe`, and the sites that are known. `None` when it has no build-id. What is
+    /// wrong with a profile that is there is said.
+    pub fn begin(
+        folder: &Folder,
+        exe: &Path,
+        mappings: &[Mapping],
+        say: impl FnOnce(String),
+    ) -> Option<(Profile, Vec<Seed>)> {
+        let path = folder.path_of(build_id(exe)?);
+        let is_code = |mapping: &&Mapping| mapping.permissions.execute && mapping.path.starts_with('/');
+        let code: Vec<Mapping> = mappings.iter().filter(is_code).cloned().collect();
+        let kept = folder.load(&path).unwrap_or_else(|why| {
+            say(format!("the profile {} is not used: {why}", path.display()));
+            Vec::new()
+        });
+        let seeds = if kept.is_empty() { Vec::new() } else { seeds(&kept, &code, &ids(&code)) };
+        let loaded = seeds.len() as u64;
+        Some((Profile { path, loaded, code }, seeds))
+    }
+
+    /// Keeps what was learned. The file stays as it was where that is nothing.
+    pub fn end(&self, folder: &Folder, learned: &Learned, say: impl FnOnce(String)) -> Profiled {
+        let kept = kept(learned, &self.code, &ids(&self.code));
+        let mut saved = kept.len() as u64;
+        if saved > 0
+            && let Err(error) = folder.save(&self.path, &bytes(&kept))
+        {
+            saved = 0;
+            say(format!("the profile {} cannot be written: {error}", self.path.display()));
+        }
+        Profiled { path: self.path.clone(), sites_loaded: self.loaded, sites_saved: saved }
+    }
+}
+
+type Ids = BTreeMap<String, BuildId>;
+
+/// Which builds are mapped.
+fn ids(code: &[Mapping]) -> Ids {
+    let mut ids = Ids::new();
+    for mapping in code {
+        if !ids.contains_key(&mapping.path)
+            && let Some(id) = build_id(Path::new(&mapping.path))
+        {
+            ids.insert(mapping.path.clone(), id);
+        }
+    }
+    ids
+}
+
+/// Where the sites that are kept lie now.
+fn seeds(kept: &[Kept], code: &[Mapping], ids: &Ids) -> Vec<Seed> {
+    let address = |site: &Kept| {
+        code.iter().filter(|mapping| ids.get(&mapping.path) == Some(&site.object)).find_map(|mapping| {
+            let bytes = mapping.range.end().0 - mapping.range.start().0;
+            let inside = site.offset.checked_sub(mapping.offset).filter(|inside| *inside < bytes)?;
+            Some(mapping.range.start().0 + inside)
+        })
+    };
+    kept.iter().take(SITES).filter_map(|site| Some(Seed { site: address(site)?, habit: site.habit })).collect()
+}
+
+/// The sites that have learned something, by what does not change from run to run; those with the most faults first.
+fn kept(learned: &Learned, code: &[Mapping], ids: &Ids) -> Vec<Kept> {
+    let mut habits: Vec<(u32, Seed)> = learned.sites.habits().collect();
+    habits.sort_by_key(|(faults, _)| std::cmp::Reverse(*faults));
+    let place = |address: u64| {
+        let mapping = code.iter().find(|m| (m.range.start().0..m.range.end().0).contains(&address))?;
+        Some((*ids.get(&mapping.path)?, address - mapping.range.start().0 + mapping.offset))
+    };
+    let kept = habits.into_iter().filter_map(|(_, seed)| {
+        let (object, offset) = place(seed.site)?;
+        Some(Kept { object, offset, habit: seed.habit })
+    });
+    kept.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use linux::maps;
+    use paging::policy::site::Habit;
+
+    use super::*;
+
+    const FIRST: &str = "\
+55aa00000000-55aa00001000 r--p 00000000 fe:00 1 /bin/solver
+55aa00001000-55aa00009000 r-xp 00001000 fe:00 1 /bin/solver
+7f0000010000-7f0000050000 r-xp 00010000 fe:00 2 /lib/libm.so
+7f0000060000-7f0000070000 r-xp 00000000 fe:00 3 /lib/no-build-id.so
+";
+    const SECOND: &str = "\
+561100001000-561100009000 r-xp 00001000 fe:00 1 /home/me/solver
+7f9999910000-7f9999950000 r-xp 00010000 fe:00 2 /lib/libm.so
+";
+
+    fn code(text: &str) -> (Vec<Mapping>, Ids) {
+        let code = maps::parse(text, "maps").unwrap();
+        let id = |path: &str| if path.ends_with("solver") { BuildId([1; 20]) } else { BuildId([2; 20]) };
+        let known = code.iter().filter(|mapping| !mapping.path.contains("no-build-id"));
+        let ids = known.map(|mapping| (mapping.path.clone(), id(&mapping.path))).collect();
+        (code, ids)
+    }
+
+    #[test]
+    fn a_site_is_found_again_wherever_its_file_is_loaded() {
+        let mut learned = Box::<Learned>::default();
+        let habit = Habit::of(&[5; 24]);
+        // In the program, in a library, in one without a build-id, in no file, of the kernel.
+        let sites = [0x55aa_0000_1234, 0x7f00_0001_0010, 0x7f00_0006_0000, 0x1000, 1];
+        for site in sites {
+            assert!(learned.sites.seed(Seed { site, habit }));
+        }
+        let (first, ids) = code(FIRST);
+        let mut kept = kept(&learned, &first, &ids);
+        kept.sort_by_key(|site| site.offset);
+        let places: Vec<_> = kept.iter().map(|site| (site.object.0[0], site.offset)).collect();
+        assert_eq!(places, [(1, 0x1234), (2, 0x10010)]);
+        let (second, ids) = code(SECOND);
+        let mut found: Vec<_> = seeds(&kept, &second, &ids).iter().map(|seed| seed.site).collect();
+        found.sort_unstable();
+        assert_eq!(found, [0x5611_0000_1234, 0x7f99_9991_0010]);
+    }
+
+    #[test]
+    fn a_site_outside_of_all_that_is_mapped_is_left_out() {
+        let (code, ids) = code(SECOND);
+        let habit = Habit::of(&[5; 24]);
+        let site = |id: u8, offset| Kept { object: BuildId([id; 20]), offset, habit };
+        let wild = [site(1, 0), site(1, 0x9000), site(1, u64::MAX), site(3, 0x1234)];
+        assert_eq!(seeds(&wild, &code, &ids), []);
+    }
+}
