@@ -82,6 +82,7 @@ bench: deps-bench
 install:
 	@[ -x $(TARGET)/release/masu ] || $(MAKE) --no-print-directory build
 	install -D -m 755 $(TARGET)/release/masu $(DESTDIR)$(PREFIX)/bin/masu
-	install -D -m 644 $(TARGET)/release/libmasu-preload.so $(DESTDIR)$(PREFIX)/lib/masu/libmasu-preload.so
-	install -d $(DESTDIR)$(PREFIX)/share/man/man1
+	install -d $(DESTDIR)$(PREFIX)/lib/masu $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/share/man/man1
+	install -m 644 $(TARGET)/release/libmasu-*.so $(DESTDIR)$(PREFIX)/lib/masu
+	install -m 644 crates/libmasu/include/masu.h $(DESTDIR)$(PREFIX)/include
 	install -m 644 man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1

@@ -99,6 +99,50 @@ pub fn the_c_compiler_makes_the_same_file(_: &Live) -> Outcome {
     Ok(())
 }
 
+const MARKED: &str = "
+#include <masu.h>
+#include <stdio.h>
+#include <stdlib.h>
+int main(void)
+{
+    long count = 2 << 20, sum = 0;
+    long *numbers = malloc(count * sizeof(long));
+    for (int part = 0; part < 3; part++) {
+        swpin_countstart(part);
+        for (long at = 0; at < count; at++)
+            sum += numbers[at] = at ^ part;
+        swpin_refresh(part);
+    }
+    printf(\"%ld\\n\", sum);
+    return 0;
+}
+";
+
+/// All that `make install` lays down is enough: the command finds its libraries there, and a program its header.
+pub fn what_make_install_lays_down_is_enough(_: &Live) -> Outcome {
+    let folder = Folder::make("local-install")?;
+    let path = |name: &str| folder.0.join(name).to_str().map(str::to_owned).ok_or("a path that is no text");
+    let masu = programs::masu().ok_or("no masu")?;
+    std::fs::create_dir(folder.0.join("target"))?;
+    std::os::unix::fs::symlink(masu.parent().ok_or("no folder")?, folder.0.join("target/release"))?;
+    let mut make = Command::new("make");
+    make.args(["--no-print-directory", "-C", concat!(env!("CARGO_MANIFEST_DIR"), "/.."), "install", "PREFIX=/usr"]);
+    make.arg(format!("CARGO_TARGET_DIR={}", path("target")?)).arg(format!("DESTDIR={}", path("root")?));
+    let made = said(&mut make)?;
+    assert_eq!(made.code(), 0, "{made:?}");
+    let (source, program, include) = (path("marked.c")?, path("marked")?, path("root/usr/include")?);
+    std::fs::write(&source, MARKED)?;
+    let built = said(Command::new("cc").args(["-O1", "-Wall", "-Werror", "-I", &include, "-o", &program, &source]))?;
+    assert_eq!((built.code(), built.err.as_str()), (0, ""), "{built:?}");
+    let plain = said(&mut Command::new(&program))?;
+    for options in [&["--local", "4MiB", "--sections", "marked"][..], &["--huge", "hot"]] {
+        let mut run = Command::new(path("root/usr/bin/masu")?);
+        let with = said(run.arg("run").args(options).arg("--").arg(&program))?;
+        assert_eq!((with.code(), with.out.as_str()), (0, plain.out.as_str()), "{options:?}: {with:?}");
+    }
+    Ok(())
+}
+
 const KEYS: u32 = 24_000;
 
 /// Five times as much as is local: every key is read back as it was written, also in another order.
