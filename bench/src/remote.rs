@@ -44,7 +44,7 @@ pub struct Options {
     /// Budgets, in percent of the memory that can be paged [default: 5,10,25,50,100]
     #[arg(long, value_delimiter = ',', value_name = "PERCENT")]
     pub local: Vec<f64>,
-    /// Ways to live with them: 4K … 1M, marked, auto, zram, swap-file [default: all, with the units 4K,16K,64K,256K,1M]
+    /// Ways to live with them: 4K … 1M, marked, auto, known, zram, swap-file [default: all, with the units 4K,16K,64K,256K,1M]
     #[arg(long, value_delimiter = ',')]
     pub ways: Vec<Way>,
     /// Every power of two from 4 KiB to 1 MiB as a fixed unit
@@ -62,6 +62,9 @@ pub struct Options {
     /// Where masu keeps pages [default: its own default]
     #[arg(long, value_name = "URL")]
     pub store: Option<String>,
+    /// masu moves no page in the background, which it does with a server as its store
+    #[arg(long)]
+    pub no_background: bool,
     /// Where the swap file lies while the benchmark runs
     #[arg(long, default_value = "/var/tmp", value_name = "DIR")]
     pub swap_folder: PathBuf,
@@ -132,10 +135,13 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
             Ok(ready) => {
                 let need = need::measure(session, &ready, ALL_LOCAL_LIMIT).with_context(|| task.to_string())?;
                 let area = need.paged_bytes.scaled(2.0) + need.rest_bytes + Bytes::mib(64);
+                let profiles = tempfile::tempdir().context("cannot make a folder for profiles")?;
                 let bench = Bench {
                     session,
                     masu: masu.as_ref(),
                     store: options.store.as_deref(),
+                    background: !options.no_background,
+                    profiles: profiles.path(),
                     ready: &ready,
                     need: &need,
                     zram: ways.contains(&Way::Zram).then(|| Area::zram(area)).transpose()?,
@@ -233,12 +239,14 @@ fn report(
         copy_bytes_per_s / 1e9
     ));
     report.sample("copy_bytes_per_s", copy_bytes_per_s);
+    report.sample("background", !options.no_background);
     report.sample("store", options.store.as_deref().unwrap_or("masu's default"));
     report.sample("programs", all);
     report
 }
 
-const NOTES: [&str; 5] = [
+const NOTES: [&str; 6] = [
+    "auto: masu has never seen the program; known: it has run it before, with this budget and with those above it in the table.",
     "Slowdown: the part of the run after the data was made; sqlite, coreutils-sort and gcc do not tell it apart.",
     "Under zram and swap-file a memory cgroup is limited to the budget and the other memory that the program needs; \
      compressed pages are not counted in it, and swapped pages go past the page cache.",
@@ -267,13 +275,13 @@ mod tests {
     #[test]
     fn quick_is_small_unless_told_otherwise() {
         let usual = options(&[]);
-        assert_eq!((usual.budgets().len(), usual.rounds(), usual.wanted().len()), (5, 3, 9));
+        assert_eq!((usual.budgets().len(), usual.rounds(), usual.wanted().len()), (5, 3, 10));
         let quick = options(&["--quick"]);
-        assert_eq!((quick.budgets(), quick.rounds(), quick.wanted().len()), (vec![10.0, 50.0], 1, 7));
+        assert_eq!((quick.budgets(), quick.rounds(), quick.wanted().len()), (vec![10.0, 50.0], 1, 8));
         let both = options(&["--quick", "--local", "5,2.5", "--pairs", "2", "--ways", "auto,zram"]);
         assert_eq!((both.budgets(), both.rounds()), (vec![5.0, 2.5], 2));
         assert_eq!(both.wanted(), [Way::Auto, Way::Zram]);
-        assert_eq!(options(&["--all-units"]).wanted().len(), 13);
+        assert_eq!(options(&["--all-units"]).wanted().len(), 14);
     }
 
     #[test]

@@ -15,6 +15,7 @@ use super::swap::{Area, Swapped};
 use super::task::{Ready, Told};
 use super::way::Way;
 use crate::children::{Ended, OwnChild, describe};
+use crate::launch::Program;
 use crate::masu::{LocalReport, Masu, local_report};
 use crate::place::Place;
 use crate::session::Session;
@@ -73,6 +74,10 @@ pub struct Bench<'a> {
     pub masu: Option<&'a Masu>,
     /// Where it keeps pages; its own default where there is none.
     pub store: Option<&'a str>,
+    /// Whether it may move pages in the background.
+    pub background: bool,
+    /// Where it keeps what it has learned of this program, for the way that knows it.
+    pub profiles: &'a Path,
     /// The program.
     pub ready: &'a Ready,
     /// What it needs.
@@ -109,22 +114,36 @@ impl Bench<'_> {
     }
 
     fn under_masu(&self, way: Way, words: &[String], budget: Bytes, limit: Duration) -> Result<End> {
-        let masu = self.masu.context("this masu does not know `run --local`")?;
         let program = match way {
             Way::Marked => self.ready.marked.as_ref().context("this program has no marks")?,
             _ => &self.ready.program,
         };
+        if way != Way::Known {
+            // What an earlier run has learned is not known to this one.
+            let none = tempfile::tempdir().context("cannot make a folder")?;
+            return self.paged(program, words, budget, limit, none.path());
+        }
+        let is_new = self.profiles.read_dir().context("cannot read a folder of ours")?.next().is_none();
+        if is_new {
+            self.paged(program, words, budget, limit, self.profiles)?;
+        }
+        self.paged(program, words, budget, limit, self.profiles)
+    }
+
+    fn paged(&self, program: &Program, words: &[String], budget: Bytes, limit: Duration, cache: &Path) -> Result<End> {
+        let masu = self.masu.context("this masu does not know `run --local`")?;
         let file = tempfile::NamedTempFile::new().context("cannot make a file for masu's report")?;
-        // What an earlier run has learned is not known to this one.
-        let cache = tempfile::tempdir().context("cannot make a folder")?;
         let local = budget.0.to_string();
         let mut arguments = vec!["--local", &local];
         arguments.extend(words.iter().map(String::as_str));
         if let Some(store) = self.store {
             arguments.extend(["--store", store]);
         }
+        if !self.background {
+            arguments.push("--no-background");
+        }
         let command = program.under(masu, &arguments, Some(file.path()));
-        let Some(ran) = self.run(command, Some(cache.path()), None, limit)? else {
+        let Some(ran) = self.run(command, Some(cache), None, limit)? else {
             return Ok(End::TooLong(self.ready.times_at_most));
         };
         let mut run = match self.judged(&ran) {

@@ -13,8 +13,10 @@ pub enum Way {
     Fixed(u32),
     /// `masu run --local`, units by the paper's rule in sections that the program marks.
     Marked,
-    /// `masu run --local`, as it is by default.
+    /// `masu run --local`, as it is by default, with a program that it has never seen.
     Auto,
+    /// The same with what it has learned of the program in an earlier run.
+    Known,
     /// The kernel swaps to compressed memory.
     Zram,
     /// The kernel swaps to a file.
@@ -49,7 +51,7 @@ impl Way {
             Units::Usual => &USUAL_KIB,
             Units::All => &UNITS_KIB,
         };
-        let others = [Way::Marked, Way::Auto, Way::Zram, Way::SwapFile];
+        let others = [Way::Marked, Way::Auto, Way::Known, Way::Zram, Way::SwapFile];
         fixed.iter().map(|kib| Way::Fixed(*kib)).chain(others).collect()
     }
 
@@ -61,7 +63,7 @@ impl Way {
             Way::Fixed(kib) if kib >= 1024 => words(&format!("{}MiB", kib >> 10), "off"),
             Way::Fixed(kib) => words(&format!("{kib}KiB"), "off"),
             Way::Marked => words("auto", "marked"),
-            Way::Auto => words("auto", "auto"),
+            Way::Auto | Way::Known => words("auto", "auto"),
             Way::Zram | Way::SwapFile => None,
         }
     }
@@ -82,6 +84,7 @@ impl fmt::Display for Way {
             Way::Fixed(kib) => write!(f, "{kib}K"),
             Way::Marked => f.write_str("marked"),
             Way::Auto => f.write_str("auto"),
+            Way::Known => f.write_str("known"),
             Way::Zram => f.write_str("zram"),
             Way::SwapFile => f.write_str("swap-file"),
         }
@@ -93,7 +96,7 @@ impl FromStr for Way {
 
     fn from_str(text: &str) -> Result<Way, String> {
         let found = Way::all(Units::All).into_iter().find(|way| way.to_string() == text);
-        found.ok_or_else(|| "expected 4K, 8K … 1M, marked, auto, zram or swap-file".into())
+        found.ok_or_else(|| "expected 4K, 8K … 1M, marked, auto, known, zram or swap-file".into())
     }
 }
 
