@@ -22,6 +22,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
 
 use crate::command::{cargo, output, program, require, run as run_program};
+use crate::failures;
 use crate::tally::Tally;
 use crate::workspace;
 
@@ -122,6 +123,7 @@ pub fn run(options: &Options) -> Result<Tally> {
             }
             Err(error) => {
                 println!("== {title}: FAILED: {error:#}");
+                failures::note(format!("{title}: {error:#}"));
                 tally += Tally::one_failure();
             }
         }
@@ -131,6 +133,7 @@ pub fn run(options: &Options) -> Result<Tally> {
         && let Err(error) = rungs::write_or_compare(&columns, options.write, || host_column(&program_file()))
     {
         println!("== FAILED: {error:#}");
+        failures::note(format!("{error:#}"));
         tally += Tally::one_failure();
     }
     Ok(tally)

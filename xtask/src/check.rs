@@ -13,7 +13,7 @@ use anyhow::{Result, ensure};
 
 use crate::command::{cargo, run, watch};
 use crate::tally::Tally;
-use crate::{bpf, header_check, man, workspace};
+use crate::{bpf, failures, header_check, man, workspace};
 use source::Source;
 
 /// A rule of the house that a line breaks.
@@ -118,6 +118,7 @@ pub fn run_all() -> Result<Tally> {
         println!("\n== {name}");
         if let Err(error) = step() {
             println!("== {name}: FAILED: {error:#}");
+            failures::note(format!("check, {name}: {error:#}"));
             failed.push(name);
         }
     }

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-use crate::workspace;
+use crate::{failures, workspace};
 
 /// A program to be run from the root of the workspace.
 pub fn program(name: impl AsRef<OsStr>) -> Command {
@@ -50,6 +50,7 @@ pub fn watch(command: &mut Command, mut look: impl FnMut(&str)) -> Result<bool> 
         while lines.read_until(b'\n', &mut bytes).context("cannot read its output")? > 0 {
             let line = String::from_utf8_lossy(&bytes).trim_end().to_owned();
             println!("{line}");
+            failures::look("", &line);
             look(&line);
             bytes.clear();
         }

@@ -6,6 +6,7 @@ mod boot;
 mod bpf;
 mod check;
 mod command;
+mod failures;
 mod header_check;
 mod live;
 mod man;

@@ -1,11 +1,11 @@
-//! All tests there are, and the line that counts them.
+//! All tests there are, the names of those that failed, and the line that counts them.
 
 use std::fs;
 
 use anyhow::{Context, Result, ensure};
 
 use crate::tally::Tally;
-use crate::{boot, check, header_check, live, workspace};
+use crate::{boot, check, failures, header_check, live, workspace};
 
 /// Runs everything, also after a failure. The last line is `N passed, N failed, N skipped`, and stands alone; a step that
 /// did not come to its end counts as one failure.
@@ -15,6 +15,7 @@ pub fn run() -> Result<()> {
         println!("\n==== {name}");
         tally += run().unwrap_or_else(|error| {
             println!("==== {name}: FAILED: {error:#}");
+            failures::note(format!("{name}: {error:#}"));
             Tally::one_failure()
         });
     };
@@ -22,7 +23,7 @@ pub fn run() -> Result<()> {
     step("Debian's newest kernel headers", &|| header_check::compare_with_newest().map(|()| Tally::default()));
     step("live tests on this kernel", &|| live::run_tests(None));
     step("live tests on Debian's kernels", &|| boot::run(&boot::Options::default()));
-    let line = tally.to_string();
+    let line = format!("{}{tally}", failures::text());
     // For .ci/run, whose last line it is too, also when make adds a complaint of its own.
     let summary = workspace::target().join("test-summary");
     fs::write(&summary, format!("{line}\n")).with_context(|| format!("cannot write {}", summary.display()))?;

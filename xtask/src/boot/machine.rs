@@ -64,6 +64,7 @@ impl Machine {
             match lines.recv_timeout(self.limit.saturating_sub(started.elapsed())) {
                 Ok(line) => {
                     println!("  {}: {line}", self.name);
+                    crate::failures::look(&self.name, &line);
                     console.add(line);
                 }
                 Err(mpsc::RecvTimeoutError::Timeout) => {
