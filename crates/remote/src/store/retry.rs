@@ -1,7 +1,7 @@
 //! Patience: a store that does not answer is asked again, and the program waits for it.
 //!
 //! One outage is one thing, however many threads meet it: it is said once that the store does not answer, and once that it
-//! is back. After the time limit every call gives up with the last reason; a store that was given up once stays so, since
+//! is back, when nobody waits for it any more. After the time limit every call gives up with the last reason; a store that was given up once stays so, since
 //! a program cannot go on without a page.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -43,8 +43,12 @@ pub struct Patient {
 
 #[derive(Default)]
 struct Outage {
-    /// Set while the store does not answer.
+    /// Set while a call waits: since when the first of them fails.
     since: Option<Instant>,
+    /// So many calls wait.
+    waiting: u32,
+    /// So many waited and had an answer: then whoever waits still tries at once.
+    answered: u64,
     /// Whether that was said.
     said: bool,
     /// Why nobody waits any more.
@@ -80,40 +84,56 @@ impl Patient {
     }
 
     fn patiently<T>(&self, mut attempt: impl FnMut(&dyn Store) -> Result<T, Error>) -> Result<T, Error> {
-        let mut pause = self.patience.pause_min;
-        loop {
+        let (mut pause, mut waits) = (self.patience.pause_min, None);
+        let result = loop {
             let begun = Instant::now();
-            match attempt(&*self.store) {
-                Err(error) if error.is_passing() => self.wait(error, begun, pause)?,
-                result => {
-                    // Any other answer is an answer.
-                    self.answered();
-                    return result;
-                }
+            let error = match attempt(&*self.store) {
+                Err(error) if error.is_passing() => error,
+                // Any other answer is an answer.
+                result => break result,
+            };
+            let since = *waits.get_or_insert_with(|| self.begins_to_wait(begun));
+            if let Err(given_up) = self.wait(error, since, pause) {
+                break Err(given_up);
             }
             pause = (pause * 2).min(self.patience.pause_max);
+        };
+        if waits.is_some() {
+            self.waits_no_more();
         }
+        result
     }
 
-    fn answered(&self) {
+    /// A call's first attempt failed, which began then.
+    fn begins_to_wait(&self, begun: Instant) -> Instant {
         let mut outage = self.outage();
-        let Some(since) = outage.since.take() else { return };
-        if std::mem::take(&mut outage.said) {
+        outage.waiting += 1;
+        outage.since.get_or_insert(begun);
+        begun
+    }
+
+    /// The call was answered, or given up. The outage is over when none waits.
+    fn waits_no_more(&self) {
+        let mut outage = self.outage();
+        outage.waiting -= 1;
+        outage.answered += 1;
+        self.changed.notify_all();
+        let over = if outage.waiting == 0 { outage.since.take() } else { None };
+        let Some(since) = over else { return };
+        if std::mem::take(&mut outage.said) && outage.given_up.is_none() {
             let silent = since.elapsed().as_secs_f64();
             drop(outage);
             (self.say)(&format!("store {} is back after {silent:.1}s; the program goes on", self.store.name()));
         }
-        self.changed.notify_all();
     }
 
-    /// Until the next attempt is due, or somebody else had an answer. The outage began, at the latest, when the attempt
-    /// did that failed.
-    fn wait(&self, error: Error, begun: Instant, pause: Duration) -> Result<(), Error> {
+    /// Until the next attempt is due, or another call that waited had an answer. This one fails since then: others may be
+    /// answered all the while, by a Cluster of which a part is lost.
+    fn wait(&self, error: Error, since: Instant, pause: Duration) -> Result<(), Error> {
         let mut outage = self.outage();
         if let Some(reason) = &outage.given_up {
             return Err(reason.clone());
         }
-        let since = *outage.since.get_or_insert(begun);
         let silent = since.elapsed();
         if self.patience.limit.is_some_and(|limit| silent >= limit) {
             let reason = gave_up(error, silent);
@@ -133,7 +153,8 @@ impl Patient {
         // Not beyond the limit: an attempt then is the last one.
         let left =
             self.patience.limit.map_or(pause, |limit| limit.saturating_sub(silent).max(Duration::from_millis(1)));
-        let waits = |outage: &mut Outage| outage.given_up.is_none() && outage.since == Some(since);
+        let answered = outage.answered;
+        let waits = |outage: &mut Outage| outage.given_up.is_none() && outage.answered == answered;
         let waited = self.changed.wait_timeout_while(outage, pause.min(left), waits);
         let outage = waited.unwrap_or_else(PoisonError::into_inner).0;
         outage.given_up.clone().map_or(Ok(()), Err)
@@ -276,6 +297,26 @@ mod tests {
         let begun = Instant::now();
         assert_eq!(put(&store).unwrap_err(), error);
         assert!(begun.elapsed() < Duration::from_millis(50));
+    }
+
+    #[test]
+    fn a_part_that_is_lost_is_given_up_though_the_rest_answers() {
+        let (store, said) = patient(u32::MAX, Error::Unreachable, HASTY);
+        let done = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while done.load(Ordering::SeqCst) == 0 {
+                    store.get(&mut []).unwrap();
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            });
+            let error = put(&store).unwrap_err();
+            done.store(1, Ordering::SeqCst);
+            assert!(error.to_string().contains("no answer for 0.1s"), "{error}");
+        });
+        let said = said.lock().unwrap();
+        assert_eq!(said.iter().filter(|line| line.contains("does not answer")).count(), 1, "{said:?}");
+        assert_eq!(said.len(), 1, "it never came back: {said:?}");
     }
 
     #[test]
