@@ -127,7 +127,7 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
     let folder = std::env::current_exe()?.with_file_name("remote-workloads");
     session.warm_up_to(Bytes::gib(4))?;
     let copy_bytes_per_s = floor::copy_bandwidth();
-    let mut all = Vec::new();
+    let (mut all, mut went) = (Vec::new(), Ok(()));
     for &task in &options.workloads {
         session.progress(&format!("{task}: making ready"));
         match task.prepare(&folder, options.times_at_most, options.quick)? {
@@ -147,13 +147,24 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
                     zram: ways.contains(&Way::Zram).then(|| Area::zram(area)).transpose()?,
                     swap_file: ways.contains(&Way::SwapFile).then(|| file(&options.swap_folder, area)).transpose()?,
                 };
-                let rows = rows(&bench, options, task, &ways_of(&ready, &ways)).with_context(|| task.to_string())?;
+                let mut rows = Vec::new();
+                went = measure(&bench, options, task, &ways_of(&ready, &ways), &mut rows);
                 drop(bench);
                 all.push(Measured { task, need, rows });
+                if went.is_err() {
+                    break;
+                }
             }
         }
     }
-    report(session, options, &all, &ways, copy_bytes_per_s, skipped).finish(session.save)?;
+    all.retain(|measured| !measured.rows.is_empty());
+    if went.is_err() && !all.is_empty() {
+        skipped.push("ended early: what was measured until then is shown, and not saved".to_owned());
+    }
+    if went.is_ok() || !all.is_empty() {
+        report(session, options, &all, &ways, copy_bytes_per_s, skipped).finish(session.save && went.is_ok())?;
+    }
+    went?;
     let wrong = all.iter().flat_map(|measured| measured.rows.iter().map(move |row| (measured, row)));
     let wrong = wrong.flat_map(|(measured, row)| {
         row.ways
@@ -175,8 +186,8 @@ fn ways_of(ready: &Ready, ways: &[Way]) -> Vec<Way> {
     ways.iter().copied().filter(|way| *way != Way::Marked || ready.marked.is_some()).collect()
 }
 
-fn rows(bench: &Bench, options: &Options, task: Task, ways: &[Way]) -> Result<Vec<Row>> {
-    let mut rows = Vec::new();
+/// Runs one program with each budget. What `rows` has got is whole, also after an error.
+fn measure(bench: &Bench, options: &Options, task: Task, ways: &[Way], rows: &mut Vec<Row>) -> Result<()> {
     for percent in options.budgets() {
         let budget = bench.need.paged_bytes.scaled(percent / 100.0).pages().bytes();
         let mut all_local: Vec<Run> = Vec::new();
@@ -189,19 +200,19 @@ fn rows(bench: &Bench, options: &Options, task: Task, ways: &[Way]) -> Result<Ve
                     .session
                     .progress(&format!("{task}: {} local, round {at} of {of}: {name}", tables::percent(percent)));
                 if nth == 0 {
-                    all_local.push(bench.all_local(ALL_LOCAL_LIMIT)?);
+                    all_local.push(bench.all_local(ALL_LOCAL_LIMIT).with_context(|| task.to_string())?);
                     continue;
                 }
                 let (way, ends) = &mut ends[nth - 1];
                 if ends.iter().all(|end| matches!(end, End::Well(_))) {
                     let known = all_local.last().map_or(bench.need.run_s, |run| run.run_s);
-                    ends.push(bench.run_with(*way, budget, known)?);
+                    ends.push(bench.run_with(*way, budget, known).with_context(|| format!("{task} under {way}"))?);
                 }
             }
         }
         rows.push(Row { percent, budget, all_local, ways: ends });
     }
-    Ok(rows)
+    Ok(())
 }
 
 fn report(
