@@ -19,7 +19,7 @@ const HELP: &str = "\
 The pager's policy on synthetic programs, with a cost model. Nothing is paged; all figures but those of --time are
 the same on every machine.
 
-usage: simulate [--foretell] [PROGRAM]
+usage: simulate [--foretell|--traffic] [PROGRAM]
        simulate --time
 
   PROGRAM      only programs whose name contains this, in capitals or not; without it all, which takes a while
@@ -33,6 +33,7 @@ It prints run time over computing time, for each program and for local memory of
   ratio              auto over the best fixed unit; '<' where that is better
 
   --foretell   instead: faults now, and those foretold for half and for double the memory beside those counted there
+  --traffic    instead: pages brought from home, beside the fewest possible, which takes knowing the future
   --time       instead: what one decision costs on this machine, in nanoseconds
   --help       this
 
@@ -46,6 +47,7 @@ enum Wanted {
     /// Of programs whose name contains this.
     Slowdowns(String),
     Foretold(String),
+    Traffic(String),
     Time,
 }
 
@@ -68,6 +70,7 @@ impl Wanted {
         match options[..] {
             [] => Ok(Wanted::Slowdowns(name)),
             ["--foretell"] => Ok(Wanted::Foretold(name)),
+            ["--traffic"] => Ok(Wanted::Traffic(name)),
             ["--time"] if names.is_empty() => Ok(Wanted::Time),
             ["--time"] => Err("--time knows no programs".into()),
             _ => Err(format!("cannot make sense of {}", options.join(" "))),
@@ -82,6 +85,7 @@ impl Wanted {
             }
             Wanted::Slowdowns(name) => table::slowdowns(&programs::named(name), out),
             Wanted::Foretold(name) => table::foretold(&programs::named(name), out),
+            Wanted::Traffic(name) => table::traffic(&programs::named(name), out),
             Wanted::Time => time::decisions(out),
         }
     }

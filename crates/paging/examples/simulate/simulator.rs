@@ -5,6 +5,7 @@
 //! overlaps with computation (here a page that leaves changed costs the one who needs its room), the cost of unmapping.
 
 use core::sync::atomic::AtomicU64;
+use std::collections::BinaryHeap;
 
 use paging::policy::marked::{self, Marked};
 use paging::policy::replace::{self, Arrival, Memory, Replacement};
@@ -73,7 +74,7 @@ pub(super) struct Outcome {
     faults_staged: u64,
     faults_held: u64,
     faults_arriving: u64,
-    pages_in: u64,
+    pub(super) pages_in: u64,
     pages_ahead: u64,
     pages_unused: u64,
     pages_out: u64,
@@ -109,6 +110,46 @@ struct Simulator {
 /// Runs a program with a budget.
 pub(super) fn run(program: &Program, budget_pages: u32, units: Units) -> Outcome {
     Simulator::run(program, budget_pages, units).seen
+}
+
+/// The pages that somebody brings who knows all that the program will touch, one at a time: nobody brings fewer
+/// (L. A. Belady, "A study of replacement algorithms for a virtual-storage computer", 1966).
+pub(super) fn fewest_pages_in(program: &Program, budget_pages: u32) -> u64 {
+    let mut touched = Vec::new();
+    (program.steps)(&mut |step| {
+        if let Step::Touch { page, .. } = step
+            && touched.last() != Some(&page)
+        {
+            touched.push(page);
+        }
+    });
+    const NEVER: usize = usize::MAX;
+    let mut next = vec![NEVER; touched.len()];
+    let mut coming = vec![NEVER; program.pages as usize];
+    for (at, page) in touched.iter().enumerate().rev() {
+        next[at] = std::mem::replace(&mut coming[*page as usize], at);
+    }
+    // Pages in memory by when they are needed again, the latest first; what is no longer true of a page is passed over.
+    let mut latest = BinaryHeap::new();
+    let (mut needed, mut seen) = (vec![None; program.pages as usize], vec![false; program.pages as usize]);
+    let (mut here, mut brought) = (0, 0);
+    for (at, page) in touched.iter().map(|page| *page as usize).enumerate() {
+        if needed[page].is_none() {
+            brought += u64::from(std::mem::replace(&mut seen[page], true));
+            while here >= budget_pages
+                && let Some((when, other)) = latest.pop()
+            {
+                if needed[other] == Some(when) {
+                    needed[other] = None;
+                    here -= 1;
+                }
+            }
+            here += 1;
+        }
+        needed[page] = Some(next[at]);
+        latest.push((next[at], page));
+    }
+    brought
 }
 
 impl Simulator {

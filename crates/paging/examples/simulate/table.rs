@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use crate::programs::Program;
-use crate::simulator::{Units, run};
+use crate::simulator::{Units, fewest_pages_in, run};
 
 const BUDGETS_PERCENT: [u32; 4] = [5, 10, 25, 50];
 
@@ -51,6 +51,28 @@ pub(super) fn foretold(programs: &[Program], out: &mut impl Write) -> io::Result
                 write!(out, "{:>10}{:>10}", now.faults_at_half, half.faults_home)?;
                 writeln!(out, "{:>10}{:>10}", now.faults_at_double, double.faults_home)?;
             }
+        }
+    }
+    Ok(())
+}
+
+/// Pages brought from home, and how many that is for each that somebody brings who knows the future.
+pub(super) fn traffic(programs: &[Program], out: &mut impl Write) -> io::Result<()> {
+    writeln!(
+        out,
+        "{:<26}{:>6}{:>10}{:>10}{:>8}{:>10}{:>8}{:>10}{:>8}",
+        "pages brought", "local", "fewest", "16 KiB", "ratio", "alone", "ratio", "auto", "ratio"
+    )?;
+    for program in programs {
+        for percent in [5, 10, 25, 50, 75, 90] {
+            let budget = program.pages * percent / 100;
+            let fewest = fewest_pages_in(program, budget);
+            write!(out, "{:<26}{:>5}%{:>10}", program.name, percent, fewest)?;
+            for units in [Units::Fixed(2), Units::AutoAlone, Units::Auto] {
+                let brought = run(program, budget, units).pages_in;
+                write!(out, "{brought:>10}{:>8.2}", brought as f64 / fewest as f64)?;
+            }
+            writeln!(out)?;
         }
     }
     Ok(())

@@ -29,6 +29,22 @@ fn no_budget_makes_single_pages_better_than_what_sites_learn() {
     }
 }
 
+#[test]
+fn who_knows_the_future_keeps_a_part_of_a_loop() {
+    use crate::programs::{Program, Step};
+    use crate::simulator::fewest_pages_in;
+    let sweeps = |sink: &mut dyn FnMut(Step)| {
+        for _ in 0..5 {
+            (0..100).for_each(|page| sink(Step::Touch { site: 1, page, write: false, ns: 1 }));
+        }
+    };
+    let program = Program { name: "sweeps", pages: 100, steps: Box::new(sweeps) };
+    // Of 100 pages 49 stay, and one is of those that pass.
+    assert_eq!(fewest_pages_in(&program, 50), 4 * 50 + 3);
+    assert_eq!(fewest_pages_in(&program, 100), 0);
+    assert_eq!(fewest_pages_in(&program, 1), 4 * 100);
+}
+
 fn read(words: &[&str]) -> Result<Wanted, String> {
     Wanted::read(words.iter().map(ToString::to_string).collect())
 }
@@ -86,7 +102,11 @@ fn help_names_every_program() {
 
 #[test]
 fn a_table_has_a_head_and_a_line_for_each_budget_as_wide_as_it() {
-    for (wanted, lines) in [(Wanted::Slowdowns("merge sort".into()), 4), (Wanted::Foretold("merge sort".into()), 4)] {
+    for (wanted, lines) in [
+        (Wanted::Slowdowns("merge sort".into()), 4),
+        (Wanted::Foretold("merge sort".into()), 4),
+        (Wanted::Traffic("merge sort".into()), 6),
+    ] {
         let table = printed(&wanted);
         let mut widths = table.lines().map(|line| line.trim_end_matches("  <").len());
         let head = widths.next().unwrap();
