@@ -26,6 +26,7 @@ pub mod run_dangers;
 pub mod run_hard;
 pub mod run_library;
 pub mod run_local;
+pub mod run_local_children;
 pub mod run_local_hard;
 pub mod run_local_outages;
 pub mod run_local_profile;

@@ -203,6 +203,8 @@ pub const ALL: &[LiveTest] = tests! {
     run_local::userfaultfd_and_io_uring_are_not_there_for_the_program needs [MasuCommand, PagerLibrary, UserFaults, CCompiler];
     run_local::a_programs_own_bus_errors_reach_its_own_handler needs [MasuCommand, PagerLibrary, UserFaults, CCompiler];
     run_local::facts_tells_that_programs_can_be_paged needs [MasuCommand, UserFaults];
+    run_local_children::hundreds_of_children_are_paged_with_few_open_files needs [MasuCommand, PagerLibrary, UserFaults, Shell];
+    run_local_children::without_terms_a_program_ends_unless_masu_is_gone needs [MasuCommand, PagerLibrary, Shell];
     run_local_hard::memory_that_is_given_up_over_a_hole_reads_as_zeros needs [MasuCommand, PagerLibrary, UserFaults, CPrograms];
     run_local_hard::a_call_that_handlers_interrupt_is_made_all_the_same needs [MasuCommand, PagerLibrary, UserFaults, CPrograms, RealProcessor];
     run_local_hard::a_message_is_sent_whole_or_refused needs [MasuCommand, PagerLibrary, UserFaults, CPrograms, RealProcessor];

@@ -19,7 +19,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, recvmsg, sendmsg, socket_with,
+    SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, recvmsg, sendmsg,
+    socket_with,
 };
 
 /// At most so many descriptors come with a message.
@@ -81,6 +82,16 @@ impl Listener {
 pub struct Connection(OwnedFd);
 
 impl Connection {
+    /// To the listener with this name, as a program connects.
+    ///
+    /// # Errors
+    /// The kernel's answer: ECONNREFUSED when nobody listens.
+    pub fn to(name: &str) -> Result<Connection, Errno> {
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        connect(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
+        Ok(Connection(socket))
+    }
+
     /// Sends a message and descriptors.
     ///
     /// # Errors
@@ -116,9 +127,14 @@ impl Connection {
 
     /// Whether the other side is no more.
     pub fn is_over(&self) -> bool {
+        self.is_over_within(Duration::ZERO)
+    }
+
+    /// The same; it is waited for, for so long.
+    pub fn is_over_within(&self, within: Duration) -> bool {
         let mut fds = [PollFd::new(&self.0, PollFlags::empty())];
-        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        poll(&mut fds, Some(&at_once)).is_ok() && fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
+        let timeout = Timespec::try_from(within).ok();
+        poll(&mut fds, timeout.as_ref()).is_ok() && fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
     }
 }
 
@@ -135,8 +151,6 @@ fn readable(fd: BorrowedFd<'_>, within: Duration) -> Result<bool, Errno> {
 mod tests {
     use std::io::{Read, Seek, Write};
 
-    use rustix::net::connect;
-
     use super::*;
 
     const SOON: Duration = Duration::from_secs(5);
@@ -145,9 +159,8 @@ mod tests {
     fn messages_and_descriptors_come_as_they_were_sent_and_an_end_is_seen() {
         let listener = Listener::open().unwrap();
         assert!(Listener::open().unwrap().name() != listener.name());
-        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-        connect(&socket, &SocketAddrUnix::new_abstract_name(listener.name().as_bytes()).unwrap()).unwrap();
-        let (theirs, ours) = (Connection(socket), listener.accept(SOON).unwrap().unwrap());
+        let theirs = Connection::to(listener.name()).unwrap();
+        let ours = listener.accept(SOON).unwrap().unwrap();
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(b"home").unwrap();
         ours.send(b"two words", &[file.as_fd(), file.as_fd()]).unwrap();

@@ -1,7 +1,8 @@
 //! masu's side of paged programs: greeting them, and doing for them what they cannot do in the store by themselves.
 //!
 //! Each program that loads the library says hello here, also those that the first one starts. It gets its terms, hands over
-//! the memory with its tables, and from then on a thread waits for what it asks. What it counted is there until the end.
+//! the memory with its tables, and from then on a thread waits for what it asks. What it counted is there until the end; its
+//! layer of the store is given back when it ends.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::Relaxed;
@@ -35,6 +36,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// So often it is looked whether all is over.
 const LOOK: Duration = Duration::from_millis(100);
+
+/// Programs that cannot be greeted for so long are worth a word.
+const QUIET: Duration = Duration::from_secs(2);
 
 /// What is mapped where is asked again after this time: libraries may be loaded later.
 const MAPPINGS_EVERY: Duration = Duration::from_secs(1);
@@ -159,11 +163,15 @@ impl Common {
 
     /// The store failed, and with it a program.
     fn say_of_store(&self, error: &crate::store::Error) {
-        let said = error.to_string();
+        self.say_at_once(error.to_string(), error.remedy());
+    }
+
+    /// For the person who waits, and for the report.
+    fn say_at_once(&self, said: String, remedy: &str) {
         let mut served = held(&self.served);
         // Several threads may meet the same trouble.
         if !served.trouble.contains(&said) {
-            eprintln!("masu: {said}\n    {}", error.remedy());
+            eprintln!("masu: {said}\n    {remedy}");
             served.trouble.push(said);
         }
     }
@@ -175,21 +183,43 @@ impl Common {
     fn is_over(&self) -> bool {
         self.over.load(Relaxed)
     }
+
+    /// Nobody asks for the layer's pages any more. What a store does not give back now, it gives back when it is closed.
+    fn give_back(&self, layer: u32) {
+        if !self.is_over() {
+            let _ = self.store.forget_layer(layer);
+        }
+    }
 }
 
 fn greet(listener: &Listener, common: &Arc<Common>) {
-    let mut threads = Vec::new();
+    let mut threads: Vec<JoinHandle<()>> = Vec::new();
+    let mut failing: Option<Instant> = None;
     while !common.is_over() {
+        // One that has ended keeps its stack until then.
+        threads.retain(|thread| !thread.is_finished());
         match listener.accept(LOOK) {
             Ok(Some(connection)) => {
-                let common = Arc::clone(common);
+                failing = None;
+                let same = Arc::clone(common);
                 let thread = std::thread::Builder::new().name("masu-serve".to_owned());
-                threads.extend(thread.spawn(move || serve(&connection, &common)).ok());
+                match thread.spawn(move || serve(&connection, &same)) {
+                    Ok(thread) => threads.push(thread),
+                    // Without terms it ends.
+                    Err(error) => common.say_at_once(
+                        format!("cannot serve a program: {error}"),
+                        "Allow more threads (`ulimit -u`, pids.max).",
+                    ),
+                }
             }
             Ok(None) => {}
+            // Programs wait until others have ended and left room.
             Err(errno) => {
-                common.note(|served| served.trouble.push(format!("cannot greet programs: {}", describe(errno))));
-                break;
+                if failing.get_or_insert_with(Instant::now).elapsed() > QUIET {
+                    let said = format!("cannot greet programs, which wait: {}", describe(errno));
+                    common.say_at_once(said, "Raise the limit of open files (`ulimit -n`).");
+                }
+                std::thread::sleep(LOOK);
             }
         }
     }
@@ -210,13 +240,12 @@ impl Drop for Ends<'_> {
 
 /// One program, from its hello to its end.
 fn serve(connection: &Connection, common: &Common) {
-    match begin(connection, common) {
+    let layer = common.layers.fetch_add(1, Relaxed);
+    match begin(connection, common, layer) {
         Ok(Some(program)) => {
             let over = AtomicBool::new(false);
             std::thread::scope(|scope| {
-                // With a file the program asks nothing.
-                let has_file = common.store.direct(program.layer).is_ok_and(|file| file.is_some());
-                let crews = if common.terms.background && !has_file { CREWS } else { 0 };
+                let crews = if common.terms.background && !program.has_file { CREWS } else { 0 };
                 let (program, over) = (&program, &over);
                 // Whatever happens here, they end.
                 let ends = Ends(over);
@@ -248,9 +277,17 @@ fn serve(connection: &Connection, common: &Common) {
             });
             let counted = program.counted(common);
             common.note(|served| served.counted.push(counted));
+            // All processes that could read there have ended, or are other programs now: each of them held the connection.
+            if connection.is_over() {
+                common.give_back(layer);
+            }
         }
-        Ok(None) => {}
-        Err(trouble) => common.note(|served| served.trouble.push(trouble)),
+        // A program that was not told to begin has put nothing there.
+        Ok(None) => common.give_back(layer),
+        Err(trouble) => {
+            common.note(|served| served.trouble.push(trouble));
+            common.give_back(layer);
+        }
     }
 }
 
@@ -276,6 +313,8 @@ struct Program {
     process: u32,
     rung: Rung,
     layer: u32,
+    /// It reads and writes its pages by itself, and asks nothing.
+    has_file: bool,
     field: SharedMemory,
     layout: Layout,
     mappings: Mutex<Vec<Mapping>>,
@@ -283,12 +322,11 @@ struct Program {
     profile: Option<Profile>,
 }
 
-fn begin(connection: &Connection, common: &Common) -> Result<Option<Program>, String> {
+fn begin(connection: &Connection, common: &Common, layer: u32) -> Result<Option<Program>, String> {
     let mut bytes = [0; size_of::<Message>()];
     let failed = |errno: Errno| format!("a program could not be greeted: {}", describe(errno));
     let Some((_, _)) = connection.receive(&mut bytes, PATIENCE).map_err(failed)? else { return Ok(None) };
     let Some(hello) = Hello::of(&message_of(&bytes)) else { return Ok(None) };
-    let layer = common.layers.fetch_add(1, Relaxed);
     let direct = common.store.direct(layer).map_err(|error| error.to_string())?;
     let fds: Vec<_> = direct.iter().map(|fd| fd.as_fd()).collect();
     connection.send(&bytes_of(&common.terms.message()), &fds).map_err(failed)?;
@@ -313,6 +351,7 @@ fn begin(connection: &Connection, common: &Common) -> Result<Option<Program>, St
         process: hello.process,
         rung,
         layer,
+        has_file: direct.is_some(),
         field,
         layout,
         mappings: Mutex::default(),
@@ -410,6 +449,11 @@ impl Program {
                     self.look_at_mappings();
                     looked = Instant::now();
                 }
+                if self.has_file {
+                    // Its end, and the descriptors that it takes here, are not waited for longer than need be.
+                    connection.is_over_within(LOOK);
+                    continue;
+                }
                 for now in [0, ANSWERED] {
                     if errand.state().load(Relaxed) == now {
                         shared_memory::wait(errand.state(), now, LOOK);
@@ -460,3 +504,6 @@ impl Program {
         done.is_ok()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -32,18 +32,17 @@ unsafe extern "C" fn begin(_: c_int, _: *const *mut c_char, environment: *const 
     let Some(name) = (unsafe { variable(environment, greeting::VARIABLE.as_bytes()) }) else { return };
     let socket = connect(name);
     if socket < 0 {
-        kernel::say(&["masu: the masu that limits this program's memory does not answer: it runs without a limit\n"]);
-        return;
+        return without_terms(socket);
     }
     // SAFETY: asks.
     let process = unsafe { call!(libc::SYS_getpid) } as u32;
     send(socket, &Hello { process }.message(), &[]);
     let mut store = -1;
     let Some(terms) = receive(socket, &mut store).and_then(|message| Terms::of(&message)) else {
-        kernel::say(&[
-            "masu: the masu that limits this program's memory said nothing sensible: it runs without a limit\n",
-        ]);
-        return;
+        // SAFETY: our own.
+        unsafe { call!(libc::SYS_close, socket) };
+        // It may have ended just now: then nobody answers any more.
+        return without_terms(connect(name));
     };
     let socket = descriptors::out_of_the_way(socket);
     let store = if store < 0 { store } else { descriptors::out_of_the_way(store) };
@@ -69,10 +68,25 @@ unsafe extern "C" fn begin(_: c_int, _: *const *mut c_char, environment: *const 
         Err((step, errno)) => {
             send(socket, &Ready { begun: Err((step, errno)) }.message(), &[]);
             // masu says why.
-            // SAFETY: ends the process, in which nothing has begun.
-            unsafe { call!(libc::SYS_exit_group, 125) };
+            kernel::end(NOT_BEGUN);
         }
     }
+}
+
+/// The status of a program that was not let begin, as of `masu run` itself.
+const NOT_BEGUN: i32 = 125;
+
+/// Nobody says what this program may have; this is what the socket answered last. A program that outlives masu starts others
+/// as it would without. Where masu is, none runs without a limit.
+fn without_terms(answer: i32) {
+    if answer == -libc::ECONNREFUSED {
+        return kernel::say(&["masu: the masu that limits this program's memory is gone: it runs without a limit\n"]);
+    }
+    kernel::say(&[
+        "masu: cannot begin this program: the masu that limits its memory gives it no terms\n",
+        "    masu says why; what runs out is open files or threads: see `ulimit -n` and `ulimit -u`.\n",
+    ]);
+    kernel::end(NOT_BEGUN)
 }
 
 /// # Safety
@@ -92,11 +106,11 @@ unsafe fn variable(environment: *const *mut c_char, name: &[u8]) -> Option<&'sta
     None
 }
 
-/// A connection to the socket with this name in the abstract namespace.
+/// A connection to the socket with this name in the abstract namespace; a negative errno without one.
 fn connect(name: &[u8]) -> i32 {
     let mut address = libc::sockaddr_un { sun_family: libc::AF_UNIX as u16, sun_path: [0; 108] };
     if name.len() + 1 > address.sun_path.len() {
-        return -1;
+        return -libc::EINVAL;
     }
     for (place, byte) in address.sun_path[1..].iter_mut().zip(name) {
         *place = *byte as c_char;
@@ -105,9 +119,13 @@ fn connect(name: &[u8]) -> i32 {
     // SAFETY: makes a socket, and reads our own address.
     unsafe {
         let fd = call!(libc::SYS_socket, libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0);
-        if fd >= 0 && call!(libc::SYS_connect, fd, (&raw const address).expose_provenance(), bytes) < 0 {
+        if fd < 0 {
+            return fd as i32;
+        }
+        let answer = call!(libc::SYS_connect, fd, (&raw const address).expose_provenance(), bytes);
+        if answer < 0 {
             call!(libc::SYS_close, fd);
-            return -1;
+            return answer as i32;
         }
         fd as i32
     }

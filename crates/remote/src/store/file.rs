@@ -268,7 +268,8 @@ fn of_directory(name: &str, errno: Errno) -> Error {
             Error::Refused(trouble("Name a directory that you may write to: --store file:DIR."))
         }
         Errno::NOSPC | Errno::DQUOT => Error::Full(trouble("Make room there, or name another directory.")),
-        Errno::MFILE | Errno::NFILE => Error::Unfit(trouble("Raise the limit of open files (ulimit -n).")),
+        // Other programs may end, and leave room.
+        Errno::MFILE | Errno::NFILE => Error::Unreachable(trouble("Raise the limit of open files (`ulimit -n`).")),
         _ => Error::Unfit(trouble("Name a directory that exists: --store file:DIR.")),
     }
 }

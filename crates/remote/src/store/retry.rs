@@ -190,7 +190,7 @@ impl Store for Patient {
     }
 
     fn direct(&self, layer: u32) -> Result<Option<Arc<std::os::fd::OwnedFd>>, Error> {
-        self.store.direct(layer)
+        self.patiently(|store| store.direct(layer))
     }
 
     fn close(&self) -> Result<(), Error> {
@@ -239,6 +239,10 @@ mod tests {
             Ok(())
         }
 
+        fn direct(&self, _: u32) -> Result<Option<Arc<std::os::fd::OwnedFd>>, Error> {
+            self.put(&[]).map(|()| None)
+        }
+
         fn close(&self) -> Result<(), Error> {
             Ok(())
         }
@@ -276,6 +280,12 @@ mod tests {
         assert_eq!(said.len(), 2, "{said:?}");
         assert!(said[0].starts_with("store redis://flaky does not answer since 0.0s: connection refused; the program"));
         assert!(said[1].starts_with("store redis://flaky is back after 0."), "{said:?}");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_opened_for_a_while_is_waited_for() {
+        let (store, _) = patient(3, Error::Unreachable, HASTY);
+        assert!(store.direct(0).unwrap().is_none());
     }
 
     #[test]

@@ -1,0 +1,121 @@
+//! Programs of a few words: what they say is the greeting, and then they end.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+
+use super::*;
+use crate::store::{Error, Span};
+
+/// Keeps nothing, and remembers which layers were given back.
+#[derive(Default)]
+struct Noting(Mutex<Vec<u32>>);
+
+impl Store for Noting {
+    fn name(&self) -> &'static str {
+        "noting"
+    }
+
+    fn put(&self, _: &[PutRun<'_>]) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn get(&self, _: &mut [GetRun<'_>]) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn forget(&self, _: &[Span]) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn forget_layer(&self, layer: u32) -> Result<(), Error> {
+        held(&self.0).push(layer);
+        Ok(())
+    }
+
+    fn close(&self) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+impl Noting {
+    fn comes_to(&self, layers: &[u32]) -> bool {
+        let begun = Instant::now();
+        while begun.elapsed() < PATIENCE {
+            if *held(&self.0) == layers {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        false
+    }
+}
+
+const TERMS: Terms = Terms {
+    budget_frames: 256,
+    budget_share: 0,
+    most_pages: 1 << 12,
+    unit_pages: 0,
+    base_pages: 1,
+    least_bytes: 1 << 16,
+    sections: Sections::Auto,
+    background: true,
+    rung: None,
+};
+
+fn server() -> (Server, Arc<Noting>) {
+    let store = Arc::new(Noting::default());
+    (Server::begin(TERMS, Arc::<Noting>::clone(&store), None).unwrap(), store)
+}
+
+/// Says hello and hears its terms.
+fn greeted(server: &Server) -> Connection {
+    let connection = Connection::to(server.name()).unwrap();
+    connection.send(&bytes_of(&Hello { process: std::process::id() }.message()), &[]).unwrap();
+    assert_eq!(Terms::of(&heard(&connection)), Some(TERMS));
+    connection
+}
+
+fn heard(connection: &Connection) -> Message {
+    let mut bytes = [0; size_of::<Message>()];
+    connection.receive(&mut bytes, PATIENCE).unwrap().unwrap();
+    message_of(&bytes)
+}
+
+/// The same, and hands over its tables and begins.
+fn begun(server: &Server) -> Connection {
+    let connection = greeted(server);
+    let layout = Layout::new(TERMS.most_pages as usize, TERMS.budget_frames as usize);
+    let field = SharedMemory::create("masu-test", Bytes(layout.bytes as u64)).unwrap();
+    let file: OwnedFd = File::options().read(true).write(true).open(field.path()).unwrap().into();
+    connection.send(&bytes_of(&Ready { begun: Ok(Rung::Copy) }.message()), &[file.as_fd()]).unwrap();
+    assert!(Go::of(&heard(&connection)).is_some());
+    connection
+}
+
+#[test]
+fn a_layer_is_given_back_when_its_program_has_ended_and_not_before() {
+    let (server, store) = server();
+    let first = begun(&server);
+    let second = begun(&server);
+    drop(second);
+    assert!(store.comes_to(&[1]), "{:?}", store.0);
+    drop(begun(&server));
+    assert!(store.comes_to(&[1, 2]), "{:?}", store.0);
+    // One that outlives masu may go on with its file.
+    let seen = server.end();
+    drop(first);
+    assert_eq!((seen.counted.len(), seen.trouble), (3, Vec::new()));
+    assert_eq!(*held(&store.0), [1, 2]);
+}
+
+#[test]
+fn a_program_that_cannot_begin_leaves_no_layer_and_its_reason() {
+    let (server, store) = server();
+    let connection = greeted(&server);
+    let errno = Errno::NOMEM.raw_os_error().unsigned_abs();
+    connection.send(&bytes_of(&Ready { begun: Err((Step::Memory, errno)) }.message()), &[]).unwrap();
+    assert!(store.comes_to(&[0]), "{:?}", store.0);
+    let (words, remedy) = server.end().not_begun[0].words();
+    assert_eq!(words, "there is no memory for its tables: cannot allocate memory (ENOMEM)");
+    assert!(remedy.contains("ulimit -v"), "{remedy}");
+}

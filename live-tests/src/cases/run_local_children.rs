@@ -1,0 +1,57 @@
+//! `masu run --local` for programs that start others: each is paged, and what it took is given back when it ends.
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use linux::handover::Listener;
+
+use super::Outcome;
+use super::programs::{self, Running};
+use super::run::{Report, said};
+use super::run_local::paged;
+use crate::live::Live;
+
+/// The same under a shell that lowers a limit for it and all that it starts.
+fn limited(limit: &str, run: &Command) -> Command {
+    let mut shell = Command::new("/bin/sh");
+    shell.args(["-c", &format!("ulimit {limit}; exec \"$0\" \"$@\"")]).arg(run.get_program()).args(run.get_args());
+    for (name, value) in run.get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    shell
+}
+
+/// More of them than masu may have files open, and all within their limit.
+pub fn hundreds_of_children_are_paged_with_few_open_files(_: &Live) -> Outcome {
+    const CHILDREN: &str = "n=0; while [ $n -lt 300 ]; do /bin/true || exit 1; n=$((n+1)); done; echo $n";
+    let report = Report::new("local-children");
+    let run = paged(&["--local", "4MiB", "--report", report.path(), "--json"], &["/bin/sh", "-c", CHILDREN])?;
+    let said = said(&mut limited("-n 64", &run))?;
+    assert_eq!((said.code(), said.out.as_str(), said.err.as_str()), (0, "300\n", ""), "{said:?}");
+    let report = report.read()?;
+    // The shell is one, and those between fork and exec are none.
+    assert_eq!((report["processes"].as_u64(), &report["notes"]), (Some(301), &serde_json::json!([])), "{report}");
+    Ok(())
+}
+
+/// One that says nothing is played here. Of one that is gone nothing is expected.
+pub fn without_terms_a_program_ends_unless_masu_is_gone(_: &Live) -> Outcome {
+    let library = programs::masu().ok_or("no masu")?.with_file_name("libmasu-pager.so");
+    let listener = Listener::open()?;
+    let mut program = Command::new("/bin/echo");
+    program.arg("begun").env("LD_PRELOAD", library).env("MASU_PAGER", listener.name()).stdin(Stdio::null());
+    let running = Running::start(&mut program)?;
+    drop(listener.accept(Duration::from_secs(10))?.ok_or("nobody connected")?);
+    let refused = running.said()?;
+    assert_eq!((refused.code(), refused.out.as_str()), (125, ""), "{refused:?}");
+    assert!(refused.first_line().ends_with("gives it no terms"), "{refused:?}");
+    assert!(refused.err.contains("\n    masu says why") && refused.err.contains("ulimit -n"), "{refused:?}");
+    drop(listener);
+    let alone = said(&mut program)?;
+    assert_eq!((alone.code(), alone.out.as_str()), (0, "begun\n"), "{alone:?}");
+    assert!(alone.first_line().contains("is gone: it runs without a limit"), "{alone:?}");
+    Ok(())
+}
