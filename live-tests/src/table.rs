@@ -205,6 +205,8 @@ pub const ALL: &[LiveTest] = tests! {
     run_local::facts_tells_that_programs_can_be_paged needs [MasuCommand, UserFaults];
     run_local_children::hundreds_of_children_are_paged_with_few_open_files needs [MasuCommand, PagerLibrary, UserFaults, Shell];
     run_local_children::without_terms_a_program_ends_unless_masu_is_gone needs [MasuCommand, PagerLibrary, Shell];
+    run_local_children::a_child_that_cannot_begin_does_not_end_the_run needs [MasuCommand, PagerLibrary, UserFaults, Shell];
+    run_local_children::a_first_program_that_cannot_begin_is_named needs [MasuCommand, PagerLibrary, UserFaults, Shell];
     run_local_hard::memory_that_is_given_up_over_a_hole_reads_as_zeros needs [MasuCommand, PagerLibrary, UserFaults, CPrograms];
     run_local_hard::a_call_that_handlers_interrupt_is_made_all_the_same needs [MasuCommand, PagerLibrary, UserFaults, CPrograms, RealProcessor];
     run_local_hard::a_message_is_sent_whole_or_refused needs [MasuCommand, PagerLibrary, UserFaults, CPrograms, RealProcessor];

@@ -46,6 +46,8 @@ const MAPPINGS_EVERY: Duration = Duration::from_secs(1);
 /// Why a program could not begin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotBegun {
+    /// Its process, as it sees itself.
+    pub process: u32,
     /// The step that failed.
     pub step: Step,
     /// The kernel's answer.
@@ -116,6 +118,15 @@ pub struct Seen {
     pub not_begun: Vec<NotBegun>,
     /// What went wrong with the store, or was said that makes no sense.
     pub trouble: Vec<String>,
+}
+
+impl Seen {
+    /// Why nothing came of the program that masu started: it could not begin itself, which is not to say that it became
+    /// another one by exec, or started one, that could not.
+    pub fn not_begun_as_started(&self, process: u32) -> Option<&NotBegun> {
+        let begun = self.counted.iter().any(|counted| counted.process == process);
+        self.not_begun.iter().find(|not_begun| not_begun.process == process && !begun)
+    }
 }
 
 impl Server {
@@ -337,7 +348,7 @@ fn begin(connection: &Connection, common: &Common, layer: u32) -> Result<Option<
         Ok(rung) => rung,
         Err((step, errno)) => {
             let errno = Errno::from_raw_os_error(errno.cast_signed());
-            common.note(|served| served.not_begun.push(NotBegun { step, errno }));
+            common.note(|served| served.not_begun.push(NotBegun { process: hello.process, step, errno }));
             return Ok(None);
         }
     };

@@ -55,3 +55,31 @@ pub fn without_terms_a_program_ends_unless_masu_is_gone(_: &Live) -> Outcome {
     assert!(alone.first_line().contains("is gone: it runs without a limit"), "{alone:?}");
     Ok(())
 }
+
+/// Its own affair: the others go on, and the report says why.
+pub fn a_child_that_cannot_begin_does_not_end_the_run(_: &Live) -> Outcome {
+    const CHILD: &str = "(ulimit -v 200000; exec /bin/true); echo $?; exit 7";
+    for with_report in [true, false] {
+        let report = Report::new("local-child");
+        let options = ["--local", "4MiB", "--report", report.path(), "--json"];
+        let options = if with_report { &options[..] } else { &options[..2] };
+        let said = said(&mut paged(options, &["/bin/sh", "-c", CHILD])?)?;
+        assert_eq!((said.code(), said.out.as_str()), (7, "125\n"), "{said:?}");
+        let words =
+            if with_report { report.read()?["notes"][0].as_str().unwrap_or_default().to_owned() } else { said.err };
+        for word in ["a program that was started", "there is no memory for its tables", "ulimit -v"] {
+            assert!(words.contains(word), "no {word:?}: {words:?}");
+        }
+    }
+    Ok(())
+}
+
+/// Nothing is hidden behind the status of the shell.
+pub fn a_first_program_that_cannot_begin_is_named(_: &Live) -> Outcome {
+    let run = paged(&["--local", "4MiB"], &["/usr/bin/env", "true"])?;
+    let said = said(&mut limited("-v 400000", &run))?;
+    assert_eq!((said.code(), said.out.as_str()), (125, ""), "{said:?}");
+    assert!(said.first_line().contains("cannot run /usr/bin/env with --local"), "{said:?}");
+    assert!(said.err.contains("\n    ") && said.err.contains("ulimit -v"), "{said:?}");
+    Ok(())
+}

@@ -14,7 +14,7 @@ use paging::{MAX_UNIT_PAGES, PAGE_BYTES};
 use quantities::Bytes;
 use remote::profile::Folder;
 use remote::report::Report;
-use remote::serve::{Seen, Server};
+use remote::serve::{NotBegun, Seen, Server};
 use remote::store::retry::{Patience, Patient};
 use remote::store::url::StoreUrl;
 use remote::store::{self, Opening, Say};
@@ -24,7 +24,7 @@ use crate::args::{RunTask, Sections};
 use crate::failure::Failure;
 use crate::print::Table;
 use crate::run::child::{Child, Relay, end_as};
-use crate::run::command::{Loads, NotStarted, find, loads, refuse_privileged};
+use crate::run::command::{Loads, NOT_STARTED, NotStarted, find, loads, refuse_privileged};
 use crate::run::{Place, environment, place, put};
 
 /// Where pages are home unless it is said otherwise: on disk, and not in memory as /tmp may be.
@@ -161,11 +161,14 @@ pub fn started(task: &RunTask, local: Local) -> Result<ExitCode, NotStarted> {
         eprintln!("masu: {error}\n    {}", error.remedy());
     }
     let ended = ended?;
-    if let Some(not_begun) = seen.not_begun.first() {
+    if let Some(not_begun) = seen.not_begun_as_started(child.pid.0.cast_unsigned()) {
         let (why, remedy) = not_begun.words();
         return Err(Failure::new(format!("cannot run {} with --local: {why}", name.display())).remedy(remedy).into());
     }
-    if !matches!(place, Place::Nowhere) {
+    if matches!(place, Place::Nowhere) {
+        // There is no report to say it, and the program that started it heard no more than a status.
+        seen.not_begun.iter().for_each(|not_begun| eprintln!("masu: {}", of_child(not_begun)));
+    } else {
         let report = report(&seen, ended.run);
         if let Err(error) = write(&report, place, task.json) {
             eprintln!("masu: cannot write the report: {error}");
@@ -239,8 +242,18 @@ fn open_store(task: &RunTask) -> Result<Arc<Patient>, Failure> {
     Ok(Arc::new(Patient::new(store, Patience { limit: task.store_timeout, ..Patience::USUAL }, say)))
 }
 
+/// A program could not begin that the first one started.
+fn of_child(not_begun: &NotBegun) -> String {
+    let (why, remedy) = not_begun.words();
+    let process = not_begun.process;
+    format!(
+        "a program that was started (process {process}) could not begin, and ended with {NOT_STARTED}: {why}\n    {remedy}"
+    )
+}
+
 fn report(seen: &Seen, run: Duration) -> Report {
     let mut report = Report::of(run.as_secs_f64(), &seen.counted);
+    report.notes.extend(seen.not_begun.iter().map(of_child));
     report.notes.extend(seen.trouble.iter().cloned());
     if seen.counted.is_empty() {
         report.notes.push(

@@ -115,7 +115,12 @@ fn a_program_that_cannot_begin_leaves_no_layer_and_its_reason() {
     let errno = Errno::NOMEM.raw_os_error().unsigned_abs();
     connection.send(&bytes_of(&Ready { begun: Err((Step::Memory, errno)) }.message()), &[]).unwrap();
     assert!(store.comes_to(&[0]), "{:?}", store.0);
-    let (words, remedy) = server.end().not_begun[0].words();
+    let mut seen = server.end();
+    assert_eq!(seen.not_begun_as_started(std::process::id() + 1), None);
+    let not_begun = seen.not_begun_as_started(std::process::id()).unwrap();
+    let (words, remedy) = not_begun.words();
     assert_eq!(words, "there is no memory for its tables: cannot allocate memory (ENOMEM)");
     assert!(remedy.contains("ulimit -v"), "{remedy}");
+    seen.counted.push(Counted { process: std::process::id(), ..Counted::default() });
+    assert_eq!(seen.not_begun_as_started(std::process::id()), None, "it had begun, and became another program");
 }
