@@ -150,7 +150,9 @@ fn serve_how(task: &RunTask, file: &Path, host: Option<&thp::Settings>) -> Resul
         Huge::Off => {}
         Huge::Hot => hot::check()?,
         Huge::Touch => {
-            refuse_privileged(file, task.command.first().map(std::ffi::OsString::as_os_str).unwrap_or_default())?;
+            let name = task.command.first().map(std::ffi::OsString::as_os_str).unwrap_or_default();
+            let remedy = "Run it with --huge off, or as root start it and `masu attach` to it.";
+            refuse_privileged(file, name, "huge pages", remedy)?;
             let (why, from_outside) = match (loads(file), host) {
                 (Loads::NotServed(why), _) => (why.to_owned(), false),
                 (_, None) => ("this kernel has no huge pages".to_owned(), false),

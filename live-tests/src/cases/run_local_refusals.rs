@@ -6,12 +6,21 @@ use super::run_hard::compile;
 use super::run_local::paged;
 use crate::live::Live;
 
-/// Refused with status 125, these words in the first line, and a second line.
+/// Refused with status 125, and these words in the first line.
 fn refused(options: &[&str], command: &[&str], words: &[&str]) -> Outcome {
+    refused_with(options, command, words, "")
+}
+
+/// The same, and this way out in the second line.
+fn refused_with(options: &[&str], command: &[&str], words: &[&str], way_out: &str) -> Outcome {
     let said = said(&mut paged(options, command)?)?;
     assert_eq!((said.code(), said.out.as_str()), (125, ""), "{options:?}: {said:?}");
     for word in words {
         assert!(said.first_line().contains(word), "{options:?}: no {word:?}: {said:?}");
+    }
+    if !way_out.is_empty() {
+        let second = said.err.lines().nth(1).unwrap_or_default();
+        assert!(second.starts_with("    ") && second.contains(way_out), "{options:?}: no {way_out:?}: {said:?}");
     }
     Ok(())
 }
@@ -57,12 +66,13 @@ pub fn programs_that_cannot_be_paged_are_refused_with_the_reason(_: &Live) -> Ou
     const SOURCE: &str = "int main(void) { return 3; }\n";
     let folder = Folder::make("local-refused")?;
     let fixed = compile(&folder, "cc", "fixed", SOURCE, &["-static"])?;
-    refused(&["--local", "4MiB"], &[&fixed], &["--local", "it is linked statically"])?;
+    refused_with(&["--local", "4MiB"], &[&fixed], &["--local", "it is linked statically"], "Link it dynamically")?;
     let privileged = compile(&folder, "cc", "privileged", SOURCE, &[])?;
     // Of somebody else: to be made what one is already is no privilege.
     std::os::unix::fs::chown(&privileged, Some(65534), Some(65534))?;
     std::fs::set_permissions(&privileged, std::os::unix::fs::PermissionsExt::from_mode(0o4755))?;
-    refused(&["--local", "4MiB"], &[&privileged], &["set-uid"])
+    let words = ["--local", "it is set-uid or set-gid"];
+    refused_with(&["--local", "4MiB"], &[&privileged], &words, "Run it as the user that it becomes")
 }
 
 /// By its loader.

@@ -97,18 +97,19 @@ fn errno_of(error: &std::io::Error) -> rustix::io::Errno {
     rustix::io::Errno::from_io_error(error).unwrap_or(rustix::io::Errno::IO)
 }
 
-/// Refuses a program that would be started with other privileges than ours.
-pub fn refuse_privileged(file: &Path, name: &OsStr) -> Result<(), Failure> {
+/// Refuses a program that would be started with other privileges than ours. `purpose` is what it cannot be run with, and
+/// `remedy` the way out.
+pub fn refuse_privileged(file: &Path, name: &OsStr, purpose: &str, remedy: &str) -> Result<(), Failure> {
     let what = match program_file::privileged(file) {
         Ok(None) | Err(_) => return Ok(()),
         Ok(Some(program_file::Privileged::SetId)) => "it is set-uid or set-gid",
         Ok(Some(program_file::Privileged::Capabilities)) => "it has file capabilities",
     };
     let line = format!(
-        "cannot run {} with huge pages: {what}, so that the loader takes no library from the environment",
+        "cannot run {} with {purpose}: {what}, so that the loader takes no library from the environment",
         name.display()
     );
-    Err(Failure::new(line).remedy("Run it with --huge off, or as root start it and `masu attach` to it."))
+    Err(Failure::new(line).remedy(remedy))
 }
 
 /// How a program's file says it can be served.

@@ -179,7 +179,8 @@ pub fn started(task: &RunTask, local: Local) -> Result<ExitCode, NotStarted> {
 
 /// Refuses what the library cannot serve.
 fn can_be_paged(file: &Path, name: &std::ffi::OsStr) -> Result<(), NotStarted> {
-    refuse_privileged(file, name)?;
+    let remedy = "Run it as the user that it becomes, or a copy of it, which has no privileges.";
+    refuse_privileged(file, name, "--local", remedy)?;
     match loads(file) {
         Loads::Library => Ok(()),
         Loads::Nothing(why) | Loads::NotServed(why) => {
