@@ -37,6 +37,7 @@ fn ended_by_its_store(said: &Said, words: &[&str]) {
     for word in words {
         assert!(said.err.contains(word), "no {word:?}: {said:?}");
     }
+    assert!(said.err.lines().any(|line| line.starts_with("    ")), "no way out: {said:?}");
 }
 
 /// The same stress, with all pages going through masu.
@@ -116,7 +117,10 @@ pub fn pages_that_were_changed_in_the_file_are_found(_: &Live) -> Outcome {
         file.write_all_at(&[0x5a], at + 123)?;
     }
     talking.says()?;
-    ended_by_its_store(&talking.ends()?, &["masu: page ", "is not what was written there"]);
+    ended_by_its_store(
+        &talking.ends()?,
+        &["masu: page ", "is not what was written there", "\n    Find out what else writes"],
+    );
     Ok(())
 }
 
@@ -126,7 +130,8 @@ pub fn pages_that_are_gone_from_the_file_are_found(_: &Live) -> Outcome {
     let mut talking = full(&format!("file:{}", folder.0.display()), &weigh(&built)?)?;
     OpenOptions::new().write(true).open(store_file(talking.program, &folder.0)?)?.set_len(4096)?;
     talking.says()?;
-    ended_by_its_store(&talking.ends()?, &["masu: "]);
+    // Beyond the end, or in a hole that what was written since has left.
+    ended_by_its_store(&talking.ends()?, &["masu: ", "\n    Find out what "]);
     Ok(())
 }
 
@@ -141,7 +146,10 @@ pub fn pages_that_were_changed_in_redis_are_found(_: &Live) -> Outcome {
     let changed = redis.ask(&["EVAL", SPOIL, "0"])?;
     assert!(changed.strip_prefix(':').is_some_and(|count| count.parse::<u32>().is_ok_and(|n| n > 4000)), "{changed}");
     talking.says()?;
-    ended_by_its_store(&talking.ends()?, &["masu: page ", "is not what was written there"]);
+    ended_by_its_store(
+        &talking.ends()?,
+        &["masu: page ", "is not what was written there", "\n    Find out what else writes"],
+    );
     Ok(())
 }
 
@@ -215,7 +223,8 @@ pub fn a_store_that_is_full_ends_the_program_with_its_name(_: &Live) -> Outcome 
     let (small, built) = (Small::mount("local-full")?, Folder::make("local-full-program")?);
     let place = small.0.0.display();
     let said = said(&mut at(&format!("file:{place}"), &[&weigh(&built)?, "24", "0.2"])?)?;
-    ended_by_its_store(&said, &["masu: cannot write page ", "no space left on device", &place.to_string()]);
+    let words = ["masu: cannot write page ", "no space left on device", &place.to_string(), "\n    Make room there"];
+    ended_by_its_store(&said, &words);
     Ok(())
 }
 
@@ -245,7 +254,7 @@ pub fn with_redis_the_program_ends_when_masu_is_killed(_: &Live) -> Outcome {
     talking.says()?;
     let said = talking.ends()?;
     assert_eq!(said.out, "status=2\n", "{said:?}");
-    assert!(said.err.contains("masu is gone"), "{said:?}");
+    assert!(said.err.contains("masu is gone") && said.err.contains("\n    Find out what ended masu"), "{said:?}");
     Ok(())
 }
 

@@ -97,7 +97,10 @@ pub unsafe extern "C" fn on_call(signal: c_int, info: *mut libc::siginfo_t, cont
     // SAFETY: within the kernel's own record of 128 bytes.
     let architecture = unsafe { info.cast::<u32>().add(7).read() };
     if architecture != X86_64 {
-        crate::kernel::give_up(&["the program makes 32-bit system calls, which the pager does not know; it is ended"]);
+        crate::kernel::give_up(&[
+            "the program makes 32-bit system calls, which the pager does not know; it is ended\n    ",
+            "Run it without --local, or give it a build that makes none.",
+        ]);
     }
     let mut context = Context(context.cast());
     // SAFETY: this is a handler of the library's, and it is not interrupted by itself: its own calls are not caught.

@@ -43,7 +43,10 @@ pub fn ask(program: &Program, ask: Ask, page: Page, pages: u32) {
 /// Ends the program if masu is no more.
 pub fn is_masu_there(program: &Program) {
     if is_gone(program) {
-        kernel::give_up(&["masu is gone, and with it what it kept of this program's memory; the program is ended"]);
+        kernel::give_up(&[
+            "masu is gone, and with it what it kept of this program's memory; the program is ended\n    ",
+            "Find out what ended masu (dmesg tells of a lack of memory); with --store file:DIR programs go on without it.",
+        ]);
     }
 }
 

@@ -9,6 +9,7 @@ use paging::pager::{Served, Touch};
 use crate::bell;
 use crate::frames::Frames;
 use crate::kernel;
+use crate::memory;
 use crate::program::{LOCK, Program, is_paged, program};
 use crate::signals;
 use crate::thread::Repeated;
@@ -39,7 +40,10 @@ pub unsafe extern "C" fn on_bus(signal: c_int, info: *mut libc::siginfo_t, conte
         // SAFETY: this is a handler of the library's.
         let times = unsafe { Repeated::here() }.again(address, served == Some(Served::Already));
         if times > PATIENCE {
-            kernel::give_up(&["a page that should be there is not; the program is ended before it goes wrong"]);
+            kernel::give_up(&[
+                "a page that should be there is not; the program is ended before it goes wrong\n    ",
+                "This should not happen; please report it.",
+            ]);
         }
         if served.is_some() {
             let now = kernel::ticks();
@@ -52,9 +56,7 @@ pub unsafe extern "C" fn on_bus(signal: c_int, info: *mut libc::siginfo_t, conte
             return;
         }
         if program.pager.space.page(address).is_none() {
-            kernel::give_up(&[
-                "the program has used up all numbers for pages; it is ended, since its memory cannot be kept",
-            ]);
+            memory::no_number();
         }
     }
     // SAFETY: the kernel's own arguments.

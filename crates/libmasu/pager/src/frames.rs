@@ -68,9 +68,9 @@ impl Frames {
         let errno = answer.unsigned_abs();
         let (page, number) = (Decimal::of(page.0.into()), Decimal::of(errno));
         let mut name = [0_u8; 256];
-        let (before, why) = match words(errno) {
-            Some(why) => ("", why),
-            None => ("errno ", number.text()),
+        let (before, (why, remedy)) = match words(errno) {
+            Some(known) => ("", known),
+            None => ("errno ", (number.text(), OF_DEVICE)),
         };
         kernel::give_up(&[
             "cannot ",
@@ -82,8 +82,25 @@ impl Frames {
             ": ",
             before,
             why,
-            ". The program is ended, since it cannot go on without its own data.",
+            ". The program is ended, since it cannot go on without its own data.\n    ",
+            remedy,
         ])
+    }
+
+    /// Reads or writes so many pages of the file, from or to memory of ours: all of them, in as many calls as it takes.
+    fn in_file(&self, (number, doing): (i64, &str), page: Page, address: u64, count: u32) {
+        let (mut done, bytes) = (0, u64::from(count) * PAGE_BYTES);
+        while done < bytes {
+            let at = u64::from(page.0) * PAGE_BYTES + done;
+            // SAFETY: the caller's memory, which is ours.
+            let answer = unsafe { call!(number, self.program.store, address + done, bytes - done, at) };
+            match answer {
+                1.. => done += answer as u64,
+                0 => self.fail(doing, page, libc::ENODATA.into()),
+                _ if answer == -i64::from(libc::EINTR) => {}
+                _ => self.fail(doing, page, answer),
+            }
+        }
     }
 
     /// The file's path, as the kernel knows it: a file without a name is called by a number in its folder.
@@ -102,15 +119,28 @@ impl Frames {
     }
 }
 
-/// What a file says when it fails, as people know it.
-fn words(errno: u64) -> Option<&'static str> {
+const READ: (i64, &str) = (libc::SYS_pread64, "read");
+const WRITE: (i64, &str) = (libc::SYS_pwrite64, "write");
+
+const OF_ROOM: &str = "Make room there, or name a directory on a larger device with --store file:DIR.";
+const OF_DEVICE: &str =
+    "Look at what the kernel says of the device (dmesg); name another directory with --store file:DIR.";
+
+/// What a file says when it fails, as people know it, and the way out.
+fn words(errno: u64) -> Option<(&'static str, &'static str)> {
     Some(match i32::try_from(errno).ok()? {
-        libc::ENOSPC => "no space left on device (ENOSPC)",
-        libc::EDQUOT => "disk quota exceeded (EDQUOT)",
-        libc::EFBIG => "file too large (EFBIG)",
-        libc::EIO => "input/output error (EIO)",
-        // No answer of the kernel: see `read_home`.
-        libc::ENODATA => "it is beyond the end of its file, which something cut short",
+        libc::ENOSPC => ("no space left on device (ENOSPC)", OF_ROOM),
+        libc::EDQUOT => ("disk quota exceeded (EDQUOT)", OF_ROOM),
+        libc::EFBIG => (
+            "file too large (EFBIG)",
+            "Raise the limit of file sizes (`ulimit -f`), or use Redis: --store redis://HOST:PORT.",
+        ),
+        libc::EIO => ("input/output error (EIO)", OF_DEVICE),
+        // No answer of the kernel: see `in_file`.
+        libc::ENODATA => (
+            "it is beyond the end of its file, which something cut short",
+            "Find out what changes files there, or name another directory with --store file:DIR.",
+        ),
         _ => return None,
     })
 }
@@ -208,19 +238,7 @@ impl Machine for Frames {
             copy(self.program.data, self.slot(slot), count);
             return Ok(());
         }
-        let (mut done, bytes) = (0, u64::from(count) * PAGE_BYTES);
-        while done < bytes {
-            let at = u64::from(page.0) * PAGE_BYTES + done;
-            // SAFETY: the slots are ours.
-            let answer =
-                unsafe { call!(libc::SYS_pread64, self.program.store, self.slot(slot) + done, bytes - done, at) };
-            match answer {
-                1.. => done += answer as u64,
-                0 => self.fail("read", page, libc::ENODATA.into()),
-                _ if answer == -i64::from(libc::EINTR) => {}
-                _ => self.fail("read", page, answer),
-            }
-        }
+        self.in_file(READ, page, self.slot(slot), count);
         Ok(())
     }
 
@@ -247,18 +265,7 @@ impl Machine for Frames {
             errand::ask(self.program, Ask::Write, page, count);
             return Ok(());
         }
-        let (mut done, bytes) = (0, u64::from(count) * PAGE_BYTES);
-        while done < bytes {
-            let at = u64::from(page.0) * PAGE_BYTES + done;
-            // SAFETY: the slots are ours.
-            let answer =
-                unsafe { call!(libc::SYS_pwrite64, self.program.store, self.slot(slot) + done, bytes - done, at) };
-            match answer {
-                1.. => done += answer as u64,
-                _ if answer == -i64::from(libc::EINTR) => {}
-                _ => self.fail("write", page, answer),
-            }
-        }
+        self.in_file(WRITE, page, self.slot(slot), count);
         Ok(())
     }
 
@@ -268,7 +275,8 @@ impl Machine for Frames {
             "page ",
             page.text(),
             " of the store is not what was written there: the store lost or changed it. ",
-            "The program is ended before it sees wrong data.",
+            "The program is ended before it sees wrong data.\n    ",
+            "Find out what else writes to the store, and what the kernel says of its device (dmesg); name another with --store.",
         ])
     }
 }
@@ -280,19 +288,8 @@ impl Frames {
             return errand::ask(self.program, Ask::Copy, from, to.0);
         }
         let mut buffer = [0_u8; PAGE_BYTES as usize];
-        let address = buffer.as_mut_ptr().expose_provenance();
-        // SAFETY: the buffer is ours.
-        unsafe {
-            let read =
-                call!(libc::SYS_pread64, self.program.store, address, PAGE_BYTES, u64::from(from.0) * PAGE_BYTES);
-            if read != PAGE_BYTES as i64 {
-                self.fail("read", from, read);
-            }
-            let written =
-                call!(libc::SYS_pwrite64, self.program.store, address, PAGE_BYTES, u64::from(to.0) * PAGE_BYTES);
-            if written != PAGE_BYTES as i64 {
-                self.fail("write", to, written);
-            }
-        }
+        let address = buffer.as_mut_ptr().expose_provenance() as u64;
+        self.in_file(READ, from, address, 1);
+        self.in_file(WRITE, to, address, 1);
     }
 }

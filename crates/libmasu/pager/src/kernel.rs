@@ -47,7 +47,7 @@ pub(crate) use call;
 
 /// Writes to standard error what a person should read. What cannot be written is lost.
 pub fn say(parts: &[&str]) {
-    let mut line = [0_u8; 512];
+    let mut line = [0_u8; 768];
     let mut length = 0;
     for byte in parts.iter().flat_map(|part| part.bytes()) {
         if length < line.len() {
@@ -59,7 +59,7 @@ pub fn say(parts: &[&str]) {
     unsafe { call!(libc::SYS_write, 2, line.as_ptr().addr(), length) };
 }
 
-/// Ends the program with masu's own status, after saying why.
+/// Ends the program with masu's own status, after saying why, and in a second line what to do.
 pub fn give_up(parts: &[&str]) -> ! {
     say(&["masu: "]);
     say(parts);

@@ -554,11 +554,17 @@ fn remap(program: &'static Program, made: Call) -> i64 {
         advised(new, new_bytes, libc::MADV_NORMAL);
         let copy = |from, to| frames.copy_home(from, to);
         if !program.pager.relocate(&mut program.units(&held), old, new, kept, copy) {
-            kernel::give_up(&[
-                "the program has used up all numbers for pages; it is ended, since its memory cannot be kept",
-            ]);
+            no_number();
         }
         program.pager.forget(old, old_bytes);
     }
     answer
+}
+
+/// There is one for each page that masu expects of a program at most: see the terms.
+pub fn no_number() -> ! {
+    kernel::give_up(&[
+        "the program has used up all numbers for pages; it is ended, since its memory cannot be kept\n    ",
+        "There are 64 times as many as this machine has pages: run it with less data, or on a machine with more memory.",
+    ])
 }

@@ -61,7 +61,10 @@ unsafe extern "C" fn begin(_: c_int, _: *const *mut c_char, environment: *const 
                 let answer = caught::begin((program.text.0, program.text.1));
                 if answer < 0 {
                     // masu would have refused before it started anything, so the kernel changed its mind.
-                    kernel::give_up(&["Syscall User Dispatch was refused; the program cannot be paged"]);
+                    kernel::give_up(&[
+                        "Syscall User Dispatch was refused; the program cannot be paged\n    ",
+                        "`masu facts` says what this host has; run it without --local.",
+                    ]);
                 }
             }
         }
