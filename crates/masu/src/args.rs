@@ -127,9 +127,9 @@ pub struct RunTask {
     #[arg(long, value_name = "SIZE", requires = "local", default_value = "4KiB")]
     pub base: crate::run::local::Base,
 
-    /// How parts of the program get units of their own
-    #[arg(long, value_name = "HOW", requires = "local", default_value = "auto")]
-    pub sections: Sections,
+    /// How parts of the program get units of their own; with off all have 64KiB, or --unit [default: auto, or off with --unit]
+    #[arg(long, value_name = "HOW", requires = "local")]
+    pub sections: Option<Sections>,
 
     /// Let a fault do all by itself: masu fetches nothing ahead, and writes nothing behind (with a server)
     #[arg(long, requires = "local")]
@@ -143,7 +143,7 @@ pub struct RunTask {
     #[arg(long, requires = "local")]
     pub no_profile: bool,
 
-    /// How long a store may be silent before the program is ended, such as 30s [default: the program waits]
+    /// How long a server may be silent before the program is ended, such as 30s [default: the program waits]
     #[arg(long, value_name = "TIME", requires = "local", value_parser = duration)]
     pub store_timeout: Option<Duration>,
 
@@ -184,7 +184,7 @@ pub enum Sections {
     Auto,
     /// By swpin_countstart and swpin_refresh in the program.
     Marked,
-    /// Not at all: one unit for all.
+    /// Not at all: one unit for all, 64 KiB without --unit.
     Off,
 }
 

@@ -43,6 +43,10 @@ pub fn local_memory_that_cannot_be_given_is_refused(_: &Live) -> Outcome {
     refused(&["--local", "4MiB", "--unit", "2MiB"], &NEVER, &["power of two"])?;
     refused(&["--local", "4MiB", "--base", "8KiB"], &NEVER, &["4KiB or 16KiB"])?;
     refused(&["--local", "4MiB", "--huge", "touch"], &NEVER, &["--huge"])?;
+    let marked = ["--local", "4MiB", "--unit", "64KiB", "--sections", "marked"];
+    refused_with(&marked, &NEVER, &["cannot use --unit", "with --sections marked"], "Leave one of them out")?;
+    let timeout = ["--local", "4MiB", "--store-timeout", "30s"];
+    refused_with(&timeout, &NEVER, &["--store-timeout with file:/var/tmp"], "Leave it out")?;
     refused(&["--store", "file:/tmp"], &NEVER, &["--local"])
 }
 
@@ -56,7 +60,7 @@ pub fn stores_that_cannot_be_used_are_refused_with_their_name(_: &Live) -> Outco
         ("ftp://127.0.0.1", ["ftp", "expected file:, redis:// or rediss://"]),
         ("/var/tmp", ["store URL", "expected file:"]),
     ] {
-        refused(&["--local", "4MiB", "--store", store], &NEVER, &words)?;
+        refused_with(&["--local", "4MiB", "--store", store], &NEVER, &words, " ")?;
     }
     Ok(())
 }

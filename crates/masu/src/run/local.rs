@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use linux::meminfo::meminfo;
 use paging::greeting::{self, Terms};
+use paging::pager::Budget;
 use paging::rung::Rung;
 use paging::{MAX_UNIT_PAGES, PAGE_BYTES};
 use quantities::Bytes;
@@ -34,7 +35,7 @@ const DEFAULT_STORE: &str = "file:/var/tmp";
 const LEAST_MAPPING: Bytes = Bytes::kib(64);
 
 /// The least that a paged program can run in: a call may have some of its memory pinned while other pages come.
-const LEAST_LOCAL: Bytes = Bytes(paging::pager::Budget::LEAST_FRAMES as u64 * PAGE_BYTES);
+const LEAST_LOCAL: Bytes = Bytes(Budget::LEAST_FRAMES as u64 * PAGE_BYTES);
 
 /// A server is given so much time to answer, however short the limit.
 const LEAST_TIMEOUT: Duration = Duration::from_millis(50);
@@ -143,10 +144,12 @@ pub fn started(task: &RunTask, local: Local) -> Result<ExitCode, NotStarted> {
     let name = task.command.first().map(std::ffi::OsString::as_os_str).unwrap_or_default();
     let file = find(name, std::env::var_os("PATH"))?;
     can_be_paged(&file, name)?;
+    let url = store_url(task)?;
+    refuse_conflicts(task, &url)?;
     let terms = terms(task, local)?;
     // Before the store, which may need threads.
     let relay = Relay::ready()?;
-    let store = open_store(task)?;
+    let store = open_store(task, url)?;
     let place = place(task)?;
     let profiles = if task.no_profile { None } else { Folder::of_user(|name| std::env::var_os(name)) };
     let server = Server::begin(terms, Arc::<Patient>::clone(&store) as _, profiles)
@@ -169,7 +172,7 @@ pub fn started(task: &RunTask, local: Local) -> Result<ExitCode, NotStarted> {
         // There is no report to say it, and the program that started it heard no more than a status.
         seen.not_begun.iter().for_each(|not_begun| eprintln!("masu: {}", of_child(not_begun)));
     } else {
-        let report = report(&seen, ended.run);
+        let report = report(&seen, &terms, ended.run);
         if let Err(error) = write(&report, place, task.json) {
             eprintln!("masu: cannot write the report: {error}");
         }
@@ -191,6 +194,33 @@ fn can_be_paged(file: &Path, name: &std::ffi::OsStr) -> Result<(), NotStarted> {
     }
 }
 
+/// Refuses options of which one would silently undo the other.
+fn refuse_conflicts(task: &RunTask, url: &StoreUrl) -> Result<(), Failure> {
+    let named = match task.sections {
+        Some(Sections::Auto) => Some("auto"),
+        Some(Sections::Marked) => Some("marked"),
+        Some(Sections::Off) | None => None,
+    };
+    let (line, remedy) = match (task.unit, named) {
+        (unit @ Unit::Pages(_), Some(sections)) => (
+            format!(
+                "cannot use --unit {unit} with --sections {sections}: a unit that is fixed is the same for all parts"
+            ),
+            "Leave one of them out.",
+        ),
+        (unit @ Unit::Pages(pages), None) if pages < task.base.0 => (
+            format!("cannot use --unit {unit} with --base {}: no fault fetches less than that", task.base),
+            "Say a larger --unit, or a smaller --base.",
+        ),
+        _ if task.store_timeout.is_some() && matches!(url, StoreUrl::File(_)) => (
+            format!("cannot use --store-timeout with {url}: only a server may be silent"),
+            "Leave it out, or name a server: --store redis://HOST:PORT.",
+        ),
+        _ => return Ok(()),
+    };
+    Err(Failure::new(line).remedy(remedy))
+}
+
 fn terms(task: &RunTask, local: Local) -> Result<Terms, Failure> {
     let memory =
         meminfo(&*HOST).map_err(|error| Failure::new(format!("cannot see how much memory there is: {error}")))?;
@@ -207,10 +237,10 @@ fn terms(task: &RunTask, local: Local) -> Result<Terms, Failure> {
         Local::Share(share) => (frames(memory.total), ((share * 65536.0).round() as u32).max(1)),
     };
     let (unit_pages, sections) = match (task.unit, task.sections) {
-        (Unit::Pages(pages), _) => (pages.max(task.base.0), greeting::Sections::Off),
-        (Unit::Auto, Sections::Auto) => (0, greeting::Sections::Auto),
-        (Unit::Auto, Sections::Marked) => (0, greeting::Sections::Marked),
-        (Unit::Auto, Sections::Off) => (16, greeting::Sections::Off),
+        (Unit::Pages(pages), _) => (pages, greeting::Sections::Off),
+        (Unit::Auto, None | Some(Sections::Auto)) => (0, greeting::Sections::Auto),
+        (Unit::Auto, Some(Sections::Marked)) => (0, greeting::Sections::Marked),
+        (Unit::Auto, Some(Sections::Off)) => (16, greeting::Sections::Off),
     };
     Ok(Terms {
         budget_frames,
@@ -225,9 +255,17 @@ fn terms(task: &RunTask, local: Local) -> Result<Terms, Failure> {
     })
 }
 
-fn open_store(task: &RunTask) -> Result<Arc<Patient>, Failure> {
+fn store_url(task: &RunTask) -> Result<StoreUrl, Failure> {
     let text = task.store.as_deref().unwrap_or(DEFAULT_STORE);
-    let mut url: StoreUrl = text.parse().map_err(|error| Failure::new(format!("cannot use the store: {error}")))?;
+    text.parse().map_err(|error| {
+        let remedy = format!(
+            "Say --store file:DIR, redis://HOST:PORT or rediss://HOST:PORT; without it, it is {DEFAULT_STORE}."
+        );
+        Failure::new(format!("cannot use the store: {error}")).remedy(remedy)
+    })
+}
+
+fn open_store(task: &RunTask, mut url: StoreUrl) -> Result<Arc<Patient>, Failure> {
     if let (StoreUrl::Redis(url), Some(limit)) = (&mut url, task.store_timeout) {
         // The clock is looked at between attempts, and one attempt takes up to two of these.
         url.timeout = url.timeout.min(limit / 4).max(LEAST_TIMEOUT);
@@ -252,8 +290,22 @@ fn of_child(not_begun: &NotBegun) -> String {
     )
 }
 
-fn report(seen: &Seen, run: Duration) -> Report {
+/// A unit that was asked for passes through the staging, and is cut to what fits there.
+fn cut_unit(terms: &Terms) -> Option<String> {
+    let frames = if terms.budget_share > 0 { Budget::LEAST_FRAMES } else { terms.budget_frames };
+    let largest = Budget::new(frames).largest_unit_pages();
+    let [asked, largest] = [terms.unit_pages, largest].map(|pages| Bytes(u64::from(pages) * PAGE_BYTES));
+    let when = if terms.budget_share > 0 { ", while little was touched," } else { "" };
+    (largest < asked).then(|| {
+        format!(
+            "--unit {asked}{when} was {largest}: a unit takes at most half of the staging, an eighth of local memory"
+        )
+    })
+}
+
+fn report(seen: &Seen, terms: &Terms, run: Duration) -> Report {
     let mut report = Report::of(run.as_secs_f64(), &seen.counted);
+    report.notes.extend(cut_unit(terms).filter(|_| !seen.counted.is_empty()));
     report.notes.extend(seen.not_begun.iter().map(of_child));
     report.notes.extend(seen.trouble.iter().cloned());
     if seen.counted.is_empty() {
@@ -329,7 +381,10 @@ fn print(report: &Report, to: &mut impl Write) -> std::io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+    use crate::args::{Args, Task};
 
     #[test]
     fn local_memory_is_a_size_or_a_part() {
@@ -339,6 +394,50 @@ mod tests {
         for bad in ["0", "0%", "-1%", "101%", "nan%", "ten", "", "%", "12KiB"] {
             let error = bad.parse::<Local>().unwrap_err();
             assert!(error.contains("4GiB") && error.contains("10%"), "{bad}: {error}");
+        }
+    }
+
+    #[test]
+    fn options_that_undo_each_other_are_refused_with_both_names() {
+        let checked = |options: &[&str]| {
+            let words = ["masu", "run", "--local", "4MiB"].iter().chain(options).chain(&["true"]);
+            let Task::Run(task) = Args::try_parse_from(words).unwrap().task else { panic!("no run") };
+            refuse_conflicts(&task, &store_url(&task).unwrap()).map_err(|failure| failure.to_string())
+        };
+        for (options, said) in [
+            (&["--unit", "64KiB", "--sections", "marked"][..], "--unit 64.0 KiB with --sections marked: "),
+            (&["--sections", "auto", "--unit", "64KiB"], "--unit 64.0 KiB with --sections auto: "),
+            (&["--unit", "4KiB", "--base", "16KiB"], "--unit 4.0 KiB with --base 16.0 KiB: "),
+            (&["--store-timeout", "30s"], "--store-timeout with file:/var/tmp: "),
+            (&["--store-timeout", "30s", "--store", "file:/tmp"], "--store-timeout with file:/tmp: "),
+        ] {
+            let failure = checked(options).unwrap_err();
+            assert!(failure.starts_with(&format!("masu: cannot use {said}")), "{failure}");
+            assert!(failure.contains("\n    "), "{failure}");
+        }
+        for options in [
+            &["--unit", "64KiB", "--sections", "off"][..],
+            &["--unit", "auto", "--sections", "marked", "--base", "16KiB"],
+            &["--unit", "16KiB", "--base", "16KiB"],
+            &["--store-timeout", "30s", "--store", "redis://node1"],
+        ] {
+            assert_eq!(checked(options), Ok(()));
+        }
+    }
+
+    #[test]
+    fn a_unit_that_was_cut_is_said() {
+        let said = |local: &str, unit: &str| {
+            let words = ["masu", "run", "--local", local, "--unit", unit, "true"];
+            let Task::Run(task) = Args::try_parse_from(words).unwrap().task else { panic!("no run") };
+            cut_unit(&terms(&task, local.parse().unwrap()).unwrap())
+        };
+        let cut = said("4MiB", "1MiB").unwrap();
+        assert!(cut.starts_with("--unit 1.0 MiB was 256.0 KiB: "), "{cut}");
+        let cut = said("50%", "1MiB").unwrap();
+        assert!(cut.starts_with("--unit 1.0 MiB, while little was touched, was 128.0 KiB: "), "{cut}");
+        for (local, unit) in [("16MiB", "1MiB"), ("4MiB", "256KiB"), ("50%", "64KiB"), ("4MiB", "auto")] {
+            assert_eq!(said(local, unit), None, "{local} {unit}");
         }
     }
 
