@@ -49,7 +49,7 @@ impl Profile {
         mappings: &[Mapping],
         say: impl FnOnce(String),
     ) -> Option<(Profile, Vec<Seed>)> {
-        let path = folder.path_of(build_id(exe)?);
+        let path = folder.path_of(build_id(exe, None)?);
         let is_code = |mapping: &&Mapping| mapping.permissions.execute && mapping.path.starts_with('/');
         let code: Vec<Mapping> = mappings.iter().filter(is_code).cloned().collect();
         let kept = folder.load(&path).unwrap_or_else(|why| {
@@ -82,7 +82,7 @@ fn ids(code: &[Mapping]) -> Ids {
     let mut ids = Ids::new();
     for mapping in code {
         if !ids.contains_key(&mapping.path)
-            && let Some(id) = build_id(Path::new(&mapping.path))
+            && let Some(id) = build_id(Path::new(&mapping.path), None)
         {
             ids.insert(mapping.path.clone(), id);
         }
