@@ -10,6 +10,7 @@ mod file;
 mod folder;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use linux::build_id::{BuildId, build_id};
@@ -36,8 +37,16 @@ pub struct Profiled {
 pub struct Profile {
     path: PathBuf,
     loaded: u64,
-    /// What was mapped from files at the start, and can be run.
-    code: Vec<Mapping>,
+    code: Vec<Code>,
+}
+
+/// What was mapped from a file at the start, and can be run. Which build it is was asked then: when the program ends there may
+/// be another one in its place.
+struct Code {
+    addresses: Range<u64>,
+    /// Where in the file it starts.
+    offset: u64,
+    build: BuildId,
 }
 
 impl Profile {
@@ -50,20 +59,19 @@ impl Profile {
         say: impl FnOnce(String),
     ) -> Option<(Profile, Vec<Seed>)> {
         let path = folder.path_of(build_id(exe, None)?);
-        let is_code = |mapping: &&Mapping| mapping.permissions.execute && mapping.path.starts_with('/');
-        let code: Vec<Mapping> = mappings.iter().filter(is_code).cloned().collect();
         let kept = folder.load(&path).unwrap_or_else(|why| {
             say(format!("the profile {} is not used: {why}", path.display()));
             Vec::new()
         });
-        let seeds = if kept.is_empty() { Vec::new() } else { seeds(&kept, &code, &ids(&code)) };
+        let code = code(mappings, |mapping| build_id(Path::new(&mapping.path), Some(mapping.inode)));
+        let seeds = seeds(&kept, &code);
         let loaded = seeds.len() as u64;
         Some((Profile { path, loaded, code }, seeds))
     }
 
     /// Keeps what was learned. The file stays as it was where that is nothing.
     pub fn end(&self, folder: &Folder, learned: &Learned, say: impl FnOnce(String)) -> Profiled {
-        let kept = kept(learned, &self.code, &ids(&self.code));
+        let kept = kept(learned, &self.code);
         let mut saved = kept.len() as u64;
         if saved > 0
             && let Err(error) = folder.save(&self.path, &bytes(&kept))
@@ -75,50 +83,45 @@ impl Profile {
     }
 }
 
-type Ids = BTreeMap<String, BuildId>;
-
-/// Which builds are mapped.
-fn ids(code: &[Mapping]) -> Ids {
-    let mut ids = Ids::new();
-    for mapping in code {
-        if !ids.contains_key(&mapping.path)
-            && let Some(id) = build_id(Path::new(&mapping.path), None)
-        {
-            ids.insert(mapping.path.clone(), id);
-        }
-    }
-    ids
+/// Which builds are mapped where. Each file is asked once.
+fn code(mappings: &[Mapping], build: impl Fn(&Mapping) -> Option<BuildId>) -> Vec<Code> {
+    let mut builds = BTreeMap::new();
+    let is_code = |mapping: &&Mapping| mapping.permissions.execute && mapping.path.starts_with('/');
+    let code = mappings.iter().filter(is_code).filter_map(|mapping| {
+        let build = (*builds.entry((&mapping.path, mapping.inode)).or_insert_with(|| build(mapping)))?;
+        let addresses = mapping.range.start().0..mapping.range.end().0;
+        Some(Code { addresses, offset: mapping.offset, build })
+    });
+    code.collect()
 }
 
 /// Where the sites that are kept lie now.
-fn seeds(kept: &[Kept], code: &[Mapping], ids: &Ids) -> Vec<Seed> {
+fn seeds(kept: &[Kept], code: &[Code]) -> Vec<Seed> {
     let address = |site: &Kept| {
-        code.iter().filter(|mapping| ids.get(&mapping.path) == Some(&site.object)).find_map(|mapping| {
-            let bytes = mapping.range.end().0 - mapping.range.start().0;
-            let inside = site.offset.checked_sub(mapping.offset).filter(|inside| *inside < bytes)?;
-            Some(mapping.range.start().0 + inside)
+        code.iter().filter(|code| code.build == site.object).find_map(|code| {
+            let address = code.addresses.start.checked_add(site.offset.checked_sub(code.offset)?)?;
+            code.addresses.contains(&address).then_some(address)
         })
     };
     kept.iter().take(SITES).filter_map(|site| Some(Seed { site: address(site)?, habit: site.habit })).collect()
 }
 
 /// The sites that have learned something, by what does not change from run to run; those with the most faults first.
-fn kept(learned: &Learned, code: &[Mapping], ids: &Ids) -> Vec<Kept> {
+fn kept(learned: &Learned, code: &[Code]) -> Vec<Kept> {
     let mut habits: Vec<(u32, Seed)> = learned.sites.habits().collect();
     habits.sort_by_key(|(faults, _)| std::cmp::Reverse(*faults));
-    let place = |address: u64| {
-        let mapping = code.iter().find(|m| (m.range.start().0..m.range.end().0).contains(&address))?;
-        Some((*ids.get(&mapping.path)?, address - mapping.range.start().0 + mapping.offset))
-    };
     let kept = habits.into_iter().filter_map(|(_, seed)| {
-        let (object, offset) = place(seed.site)?;
-        Some(Kept { object, offset, habit: seed.habit })
+        let code = code.iter().find(|code| code.addresses.contains(&seed.site))?;
+        let offset = seed.site - code.addresses.start + code.offset;
+        Some(Kept { object: code.build, offset, habit: seed.habit })
     });
     kept.collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt;
+
     use linux::maps;
     use paging::policy::site::Habit;
 
@@ -135,12 +138,11 @@ mod tests {
 7f9999910000-7f9999950000 r-xp 00010000 fe:00 2 /lib/libm.so
 ";
 
-    fn code(text: &str) -> (Vec<Mapping>, Ids) {
-        let code = maps::parse(text, "maps").unwrap();
-        let id = |path: &str| if path.ends_with("solver") { BuildId([1; 20]) } else { BuildId([2; 20]) };
-        let known = code.iter().filter(|mapping| !mapping.path.contains("no-build-id"));
-        let ids = known.map(|mapping| (mapping.path.clone(), id(&mapping.path))).collect();
-        (code, ids)
+    fn code_of(text: &str) -> Vec<Code> {
+        code(&maps::parse(text, "maps").unwrap(), |mapping| match mapping.path.as_str() {
+            "/lib/no-build-id.so" => None,
+            path => Some(BuildId([if path.ends_with("solver") { 1 } else { 2 }; 20])),
+        })
     }
 
     #[test]
@@ -152,23 +154,51 @@ mod tests {
         for site in sites {
             assert!(learned.sites.seed(Seed { site, habit }));
         }
-        let (first, ids) = code(FIRST);
-        let mut kept = kept(&learned, &first, &ids);
+        let mut kept = kept(&learned, &code_of(FIRST));
         kept.sort_by_key(|site| site.offset);
         let places: Vec<_> = kept.iter().map(|site| (site.object.0[0], site.offset)).collect();
         assert_eq!(places, [(1, 0x1234), (2, 0x10010)]);
-        let (second, ids) = code(SECOND);
-        let mut found: Vec<_> = seeds(&kept, &second, &ids).iter().map(|seed| seed.site).collect();
+        let mut found: Vec<_> = seeds(&kept, &code_of(SECOND)).iter().map(|seed| seed.site).collect();
         found.sort_unstable();
         assert_eq!(found, [0x5611_0000_1234, 0x7f99_9991_0010]);
     }
 
     #[test]
     fn a_site_outside_of_all_that_is_mapped_is_left_out() {
-        let (code, ids) = code(SECOND);
         let habit = Habit::of(&[5; 24]);
         let site = |id: u8, offset| Kept { object: BuildId([id; 20]), offset, habit };
         let wild = [site(1, 0), site(1, 0x9000), site(1, u64::MAX), site(3, 0x1234)];
-        assert_eq!(seeds(&wild, &code, &ids), []);
+        assert_eq!(seeds(&wild, &code_of(SECOND)), []);
+    }
+
+    /// A program that is mapped, and where.
+    fn mapped(program: &Path) -> Vec<Mapping> {
+        let inode = std::fs::metadata(program).unwrap().ino();
+        maps::parse(&format!("1000-9000 r-xp 00001000 fe:00 {inode} {}\n", program.display()), "maps").unwrap()
+    }
+
+    fn learned_at(site: u64) -> Box<Learned> {
+        let mut learned = Box::<Learned>::default();
+        assert!(learned.sites.seed(Seed { site, habit: Habit::of(&[5; 24]) }));
+        learned
+    }
+
+    #[test]
+    fn a_program_that_is_built_anew_while_it_runs_learns_for_the_build_that_runs() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = Folder::at(home.path().join("profiles"));
+        let program = home.path().join("program");
+        std::fs::copy("/bin/sh", &program).unwrap();
+        let (mappings, build) = (mapped(&program), build_id(&program, None).unwrap());
+        let (profile, _) = Profile::begin(&folder, &program, &mappings, |why| panic!("{why}")).unwrap();
+        let newer = home.path().join("newer");
+        std::fs::copy("/bin/cat", &newer).unwrap();
+        std::fs::rename(&newer, &program).unwrap();
+        assert_eq!(profile.end(&folder, &learned_at(0x1234), |why| panic!("{why}")).sites_saved, 1);
+        let kept = folder.load(&folder.path_of(build)).unwrap();
+        assert_eq!((kept[0].object, kept[0].offset), (build, 0x1234));
+        // Where another file lies already, nobody knows what runs.
+        let (late, _) = Profile::begin(&folder, &program, &mappings, |why| panic!("{why}")).unwrap();
+        assert!(late.code.is_empty());
     }
 }

@@ -34,6 +34,11 @@ impl Folder {
         Some(Folder(cache.join("masu/profiles")))
     }
 
+    #[cfg(test)]
+    pub(super) fn at(path: PathBuf) -> Folder {
+        Folder(path)
+    }
+
     /// The file of a program.
     pub fn path_of(&self, program: BuildId) -> PathBuf {
         self.0.join(program.to_string())
