@@ -220,6 +220,7 @@ pub const ALL: &[LiveTest] = tests! {
     run_local_hard::a_direct_read_into_many_pieces_is_whole needs [MasuCommand, PagerLibrary, UserFaults, CPrograms, RealProcessor];
     run_local_hard::exec_takes_more_arguments_than_can_be_pinned needs [MasuCommand, PagerLibrary, UserFaults, CPrograms, Shell];
     run_local_profile::a_second_run_begins_with_what_the_first_one_learned needs [MasuCommand, PagerLibrary, UserFaults, CCompiler];
+    run_local_profile::a_program_in_a_pid_namespace_is_known_as_itself needs [Root, MasuCommand, PagerLibrary, UserFaults, CCompiler];
     run_local_profile::no_profile_is_kept_where_none_is_wanted needs [MasuCommand, PagerLibrary, UserFaults, CCompiler];
     run_local_profile::a_broken_profile_is_ignored_and_replaced needs [Root, MasuCommand, PagerLibrary, UserFaults, CCompiler];
     run_local_refusals::local_memory_that_cannot_be_given_is_refused needs [MasuCommand, PagerLibrary, Shell];

@@ -12,7 +12,7 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -22,6 +22,8 @@ use rustix::net::{
     SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, recvmsg, sendmsg,
     socket_with,
 };
+
+use crate::Pid;
 
 /// At most so many descriptors come with a message.
 const MOST_FDS: usize = 4;
@@ -40,7 +42,7 @@ impl Listener {
     /// The kernel's answer when there is no descriptor left.
     pub fn open() -> Result<Listener, Errno> {
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        let own = crate::Pid::own();
+        let own = Pid::own();
         let mut number = 0;
         loop {
             let name = format!("masu-{own}-{number}");
@@ -75,6 +77,15 @@ impl Listener {
             Err(errno) => Err(errno),
         }
     }
+}
+
+/// Who is at the other side: as it was when it connected, and as the kernel says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its process; `None` when it is in a PID namespace that cannot be seen from here.
+    pub pid: Option<Pid>,
+    /// Its effective user.
+    pub user: u32,
 }
 
 /// One program.
@@ -125,6 +136,26 @@ impl Connection {
         Ok((got.bytes > 0).then_some((got.bytes, fds)))
     }
 
+    /// Who is at the other side.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub fn peer(&self) -> Result<Peer, Errno> {
+        // Not through rustix, whose pid cannot be zero.
+        let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+        let mut bytes = libc::socklen_t::try_from(size_of::<libc::ucred>()).map_err(|_| Errno::INVAL)?;
+        let fd = self.0.as_raw_fd();
+        // SAFETY: the descriptor is open for as long as `self` is borrowed; the kernel writes at most `bytes` bytes to
+        // `peer`, which has as many and is made of numbers alone.
+        let done = unsafe {
+            libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut peer).cast(), &raw mut bytes)
+        };
+        if done < 0 {
+            return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));
+        }
+        Ok(Peer { pid: (peer.pid > 0).then_some(Pid(peer.pid)), user: peer.uid })
+    }
+
     /// Whether the other side is no more.
     pub fn is_over(&self) -> bool {
         self.is_over_within(Duration::ZERO)
@@ -172,6 +203,8 @@ mod tests {
         same.rewind().unwrap();
         same.read_to_string(&mut text).unwrap();
         assert_eq!(text, "home");
+        let user = rustix::process::geteuid().as_raw();
+        assert_eq!(ours.peer(), Ok(Peer { pid: Some(Pid::own()), user }));
         assert!(!ours.is_over());
         drop(theirs);
         assert!(ours.is_over());

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use linux::Rooted;
 use linux::describe;
-use linux::handover::{Connection, Listener};
+use linux::handover::{Connection, Listener, Peer};
 use linux::maps::{Mapping, maps};
 use linux::shared_memory::{self, SharedMemory};
 use paging::field::{self, ANSWERED, ASKED, Ask, BELL, Bell, COUNTER_WORDS, Counters, ERRAND, Errand, Layout};
@@ -24,6 +24,7 @@ use paging::space::Page;
 use paging::units::Learned;
 use quantities::Bytes;
 use rustix::io::Errno;
+use rustix::process::geteuid;
 
 use crate::background::{CREWS, Hands};
 use crate::history::History;
@@ -321,7 +322,10 @@ fn message_of(bytes: &[u8]) -> Message {
 
 /// A program with whom all is agreed.
 struct Program {
+    /// As it sees itself.
     process: u32,
+    /// As masu sees it, if it does.
+    peer: Peer,
     rung: Rung,
     layer: u32,
     /// It reads and writes its pages by itself, and asks nothing.
@@ -333,9 +337,19 @@ struct Program {
     profile: Option<Profile>,
 }
 
+/// Everybody finds the socket. A program that masu started is another user's only if it was root's: what an ordinary user's
+/// program could become another user's by runs without the library.
+fn is_served(peer: u32, own: u32) -> bool {
+    peer == own || own == 0
+}
+
 fn begin(connection: &Connection, common: &Common, layer: u32) -> Result<Option<Program>, String> {
     let mut bytes = [0; size_of::<Message>()];
     let failed = |errno: Errno| format!("a program could not be greeted: {}", describe(errno));
+    let peer = connection.peer().map_err(failed)?;
+    if !is_served(peer.user, geteuid().as_raw()) {
+        return Ok(None);
+    }
     let Some((_, _)) = connection.receive(&mut bytes, PATIENCE).map_err(failed)? else { return Ok(None) };
     let Some(hello) = Hello::of(&message_of(&bytes)) else { return Ok(None) };
     let direct = common.store.direct(layer).map_err(|error| error.to_string())?;
@@ -360,6 +374,7 @@ fn begin(connection: &Connection, common: &Common, layer: u32) -> Result<Option<
         SharedMemory::of(fds.swap_remove(0), Bytes(layout.bytes as u64)).map_err(failed)?.ok_or_else(nonsense)?;
     let mut program = Program {
         process: hello.process,
+        peer,
         rung,
         layer,
         has_file: direct.is_some(),
@@ -411,8 +426,11 @@ impl Program {
 
     /// Lays the sites that are known from an earlier run into the field: how many. The program waits meanwhile.
     fn known_sites(&mut self, common: &Common) -> u32 {
-        let Some(folder) = &common.profiles else { return 0 };
-        let exe = format!("/{}", linux::Pid(self.process.cast_signed()).file("exe"));
+        let (Some(folder), Some(pid)) = (&common.profiles, self.peer.pid) else { return 0 };
+        if self.peer.user != geteuid().as_raw() {
+            return 0;
+        }
+        let exe = format!("/{}", pid.file("exe"));
         let begun = Profile::begin(folder, exe.as_ref(), &held(&self.mappings), |why| common.say(why));
         let Some((profile, seeds)) = begun else { return 0 };
         self.profile = Some(profile);
@@ -437,8 +455,9 @@ impl Program {
 
     /// What is mapped where, for the names of code sites: it cannot be asked any more when the program has ended.
     fn look_at_mappings(&self) {
-        let pid = linux::Pid(self.process.cast_signed());
-        if let Ok(mappings) = maps(&Rooted::host(), pid) {
+        if let Some(pid) = self.peer.pid
+            && let Ok(mappings) = maps(&Rooted::host(), pid)
+        {
             *held(&self.mappings) = mappings;
         }
     }

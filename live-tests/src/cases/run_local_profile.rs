@@ -60,6 +60,24 @@ pub fn a_second_run_begins_with_what_the_first_one_learned(_: &Live) -> Outcome 
     Ok(())
 }
 
+/// There the program is process 1 to itself, and somebody else to masu.
+pub fn a_program_in_a_pid_namespace_is_known_as_itself(_: &Live) -> Outcome {
+    let folder = Folder::make("local-profile-namespace")?;
+    let jumps = compile(&folder, "cc", "jumps", JUMPS, &["-Wl,--build-id"])?;
+    let cache = folder.0.join("cache");
+    let report = Report::new("local-profile-namespace");
+    let options = ["--local", "2MiB", "--report", report.path(), "--json"];
+    let namespace = ["/usr/bin/unshare", "--pid", "--fork", jumps.as_str()];
+    let said = said(paged_with_profile(&options, &namespace)?.env("XDG_CACHE_HOME", &cache))?;
+    assert_eq!((said.code(), said.err.as_str()), (0, ""), "{said:?}");
+    let report = report.read()?;
+    let mut sites = report["sites"].as_array().into_iter().flatten();
+    assert!(sites.any(|site| site["function"] == "main"), "{report}");
+    let (second, _) = ran(&jumps, &cache, &[])?;
+    assert!(second["profile"]["sites_loaded"].as_u64() > Some(0), "{second}");
+    Ok(())
+}
+
 /// Not to be read, and not to be written; and only where instructions have units of their own.
 pub fn no_profile_is_kept_where_none_is_wanted(_: &Live) -> Outcome {
     let folder = Folder::make("local-no-profile")?;

@@ -124,3 +124,9 @@ fn a_program_that_cannot_begin_leaves_no_layer_and_its_reason() {
     seen.counted.push(Counted { process: std::process::id(), ..Counted::default() });
     assert_eq!(seen.not_begun_as_started(std::process::id()), None, "it had begun, and became another program");
 }
+
+#[test]
+fn only_root_serves_other_users() {
+    assert!(is_served(1000, 1000) && is_served(0, 0) && is_served(1000, 0));
+    assert!(!is_served(1001, 1000) && !is_served(0, 1000));
+}
