@@ -3,14 +3,16 @@
 //! Read and written is only what belongs to the effective user. Under sudo the environment may still name the folders of
 //! whoever called it: then root's own are taken.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::SystemTime;
 
-use linux::build_id::BuildId;
+use linux::build_id::{BUILD_ID_BYTES, BuildId};
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
 
@@ -18,6 +20,9 @@ use super::file::{Kept, MOST_BYTES, parse};
 
 /// More files than this are not kept: those that were written longest ago go.
 const MOST_FILES: usize = 256;
+
+/// How names of files begin that are being written.
+const NEW: &str = ".new-";
 
 /// The folder with the profiles.
 #[derive(Clone, Debug)]
@@ -27,10 +32,11 @@ impl Folder {
     /// The effective user's. `None` when there is none to be found.
     pub fn of_user(variable: impl Fn(&str) -> Option<OsString>) -> Option<Folder> {
         let user = geteuid().as_raw();
-        let named =
-            |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute() && is_of(path, user));
-        let home = || named("HOME").or_else(|| home_of(user, &fs::read_to_string("/etc/passwd").ok()?));
-        let cache = named("XDG_CACHE_HOME").or_else(|| Some(home()?.join(".cache")))?;
+        let named = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let passwd = || home_of(user, &fs::read_to_string("/etc/passwd").ok()?);
+        let home = || [named("HOME"), passwd()].into_iter().flatten().find(|home| is_of(home, user));
+        let new = named("XDG_CACHE_HOME").filter(|path| would_be_of(path, user));
+        let cache = new.or_else(|| Some(home()?.join(".cache")))?;
         Some(Folder(cache.join("masu/profiles")))
     }
 
@@ -69,23 +75,16 @@ impl Folder {
     /// # Errors
     /// The kernel's answer.
     pub fn save(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
         DirBuilder::new().recursive(true).mode(0o700).create(&self.0)?;
-        if fs::metadata(&self.0)?.uid() != geteuid().as_raw() {
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "its folder is another user's"));
+        let about = fs::symlink_metadata(&self.0)?;
+        if !about.is_dir() || about.uid() != geteuid().as_raw() {
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "its folder is a link, or another user's"));
         }
-        let new = self.0.join(format!(".new-{}-{}", std::process::id(), NUMBER.fetch_add(1, Relaxed)));
-        // One that was killed may have left it.
-        let _ = fs::remove_file(&new);
-        let written = File::options()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&new)
-            .and_then(|mut file| file.write_all(bytes))
-            .and_then(|()| fs::rename(&new, path));
+        let new = self.0.join(new_name());
+        let mut file = File::options().write(true).create_new(true).mode(0o600).open(&new)?;
+        let written = file.write_all(bytes).and_then(|()| fs::rename(&new, path));
         if written.is_err() {
-            // It is not there, or cannot be removed either.
+            // It cannot be removed either, then.
             let _ = fs::remove_file(&new);
         } else {
             self.tidy();
@@ -93,10 +92,11 @@ impl Folder {
         written
     }
 
-    /// Removes the oldest files where there are too many. What cannot be seen or removed stays.
+    /// Removes the oldest files where there are too many. What cannot be seen or removed stays, and what has no name of ours.
     fn tidy(&self) {
         let Ok(entries) = fs::read_dir(&self.0) else { return };
-        let paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+        let names = entries.filter_map(|entry| Some(entry.ok()?.file_name()));
+        let paths: Vec<PathBuf> = names.filter(|name| is_ours(name)).map(|name| self.0.join(name)).collect();
         let Some(too_many) = paths.len().checked_sub(MOST_FILES).filter(|n| *n > 0) else { return };
         let age = |path: PathBuf| Some((fs::symlink_metadata(&path).ok()?.modified().ok()?, path));
         let mut by_age: Vec<_> = paths.into_iter().filter_map(age).collect();
@@ -111,11 +111,26 @@ fn flags(more: OFlags) -> i32 {
     i32::try_from((OFlags::NOFOLLOW | OFlags::NOCTTY | more).bits()).unwrap_or(0)
 }
 
-/// Whether a folder is the user's, or would be: what is not there yet is made in a folder of the user's or of the system's.
+/// What a file is called until it is whole: as no other of this process, nor one with its number in another PID namespace.
+fn new_name() -> String {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let now_ns = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_nanos());
+    format!("{NEW}{}-{}-{now_ns}", std::process::id(), NUMBER.fetch_add(1, Relaxed))
+}
+
+/// A build-id, or a file that whoever wrote it did not live to rename.
+fn is_ours(name: &OsStr) -> bool {
+    let name = name.as_bytes();
+    name.starts_with(NEW.as_bytes()) || name.len() == 2 * BUILD_ID_BYTES && name.iter().all(u8::is_ascii_hexdigit)
+}
+
 fn is_of(path: &Path, user: u32) -> bool {
-    let exists = fs::metadata(path).is_ok();
-    let nearest = path.ancestors().find_map(|path| fs::metadata(path).ok());
-    nearest.is_some_and(|about| about.uid() == user || !exists && about.uid() == 0)
+    fs::metadata(path).is_ok_and(|about| about.uid() == user)
+}
+
+/// Whether a folder is the user's, or would be: what is not there yet is made in a folder of the user's.
+fn would_be_of(path: &Path, user: u32) -> bool {
+    path.ancestors().find(|path| path.exists()).is_some_and(|nearest| is_of(nearest, user))
 }
 
 /// The home folder of a user, by the text of /etc/passwd.
@@ -184,11 +199,35 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let folder = Folder(home.path().to_owned());
         for n in 0..MOST_FILES + 3 {
-            fs::write(home.path().join(n.to_string()), "").unwrap();
+            fs::write(home.path().join(format!("{n:040x}")), "").unwrap();
         }
         folder.save(&folder.path_of(ID), b"").unwrap();
         assert_eq!(fs::read_dir(home.path()).unwrap().count(), MOST_FILES);
         assert!(folder.path_of(ID).exists());
+    }
+
+    #[test]
+    fn what_is_not_ours_stays() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = Folder(home.path().to_owned());
+        let names = || (0..MOST_FILES + 3).map(|n| home.path().join(format!("letter-{n}")));
+        names().for_each(|name| fs::write(name, "").unwrap());
+        // Another process with our number, in another PID namespace, writes there too.
+        let new = |n| home.path().join(format!(".new-{}-{n}", std::process::id()));
+        (0..100).for_each(|n| fs::write(new(n), "").unwrap());
+        folder.save(&folder.path_of(ID), b"").unwrap();
+        assert!(names().chain((0..100).map(new)).all(|name| name.exists()));
+    }
+
+    #[test]
+    fn nothing_is_written_through_a_link() {
+        let home = tempfile::tempdir().unwrap();
+        let (elsewhere, link) = (home.path().join("elsewhere"), home.path().join("link"));
+        fs::create_dir(&elsewhere).unwrap();
+        symlink(&elsewhere, &link).unwrap();
+        let folder = Folder(link);
+        assert!(folder.save(&folder.path_of(ID), b"").is_err());
+        assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 0);
     }
 
     #[test]
@@ -201,9 +240,12 @@ mod tests {
         assert_eq!(of("XDG_CACHE_HOME", home.path()), Some(home.path().join("masu/profiles")));
         assert_eq!(of("HOME", home.path()), Some(home.path().join(".cache/masu/profiles")));
         assert_ne!(of("XDG_CACHE_HOME", Path::new("cache")), Some(PathBuf::from("cache/masu/profiles")));
-        assert!(is_of(&home.path().join("not/yet"), geteuid().as_raw()));
-        assert!(!is_of(home.path(), geteuid().as_raw() + 1));
-        assert!(!is_of(&home.path().join("not/yet"), geteuid().as_raw() + 1) || geteuid().is_root());
+        let (me, other, new) = (geteuid().as_raw(), geteuid().as_raw() + 1, home.path().join("not/yet"));
+        assert!(is_of(home.path(), me) && !is_of(home.path(), other) && !is_of(&new, me));
+        assert!(would_be_of(home.path(), me) && would_be_of(&new, me) && !would_be_of(&new, other));
+        assert!(!would_be_of(Path::new("/no/such/folder"), 1), "the system's");
+        assert_eq!(of("XDG_CACHE_HOME", &new), Some(new.join("masu/profiles")));
+        assert_ne!(of("HOME", &new), Some(new.join(".cache/masu/profiles")), "only a cache may be new");
         let passwd = "root:x:0:0:root:/root:/bin/bash\nme:x:1000:1000::/home/me:/bin/sh\nodd:x\n";
         assert_eq!(home_of(1000, passwd), Some(PathBuf::from("/home/me")));
         assert_eq!(home_of(7, passwd), None);
