@@ -9,9 +9,10 @@
 mod file;
 mod folder;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use linux::build_id::{BuildId, build_id};
 use linux::maps::Mapping;
@@ -69,9 +70,20 @@ impl Profile {
         Some((Profile { path, loaded, code }, seeds))
     }
 
-    /// Keeps what was learned. The file stays as it was where that is nothing.
+    /// Keeps what was learned, and of what was known before what is of other sites: other processes of the program end too,
+    /// and have run other parts of it. The file stays as it was where nothing was learned.
     pub fn end(&self, folder: &Folder, learned: &Learned, say: impl FnOnce(String)) -> Profiled {
-        let kept = kept(learned, &self.code);
+        // One process at a time: each adds to what the one before has written.
+        static ENDS: Mutex<()> = Mutex::new(());
+        let _one = ENDS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = kept(learned, &self.code);
+        if !kept.is_empty() {
+            // What is wrong with it was said at the start.
+            let before = folder.load(&self.path).unwrap_or_default();
+            let mut known: BTreeSet<_> = kept.iter().map(|site| (site.object, site.offset)).collect();
+            kept.extend(before.into_iter().filter(|site| known.insert((site.object, site.offset))));
+            kept.truncate(SITES);
+        }
         let mut saved = kept.len() as u64;
         if saved > 0
             && let Err(error) = folder.save(&self.path, &bytes(&kept))
@@ -200,5 +212,18 @@ mod tests {
         // Where another file lies already, nobody knows what runs.
         let (late, _) = Profile::begin(&folder, &program, &mappings, |why| panic!("{why}")).unwrap();
         assert!(late.code.is_empty());
+    }
+
+    #[test]
+    fn what_each_process_of_a_program_learned_is_kept() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = Folder::at(home.path().join("profiles"));
+        let program = Path::new("/bin/sh");
+        let begin = || Profile::begin(&folder, program, &mapped(program), |why| panic!("{why}")).unwrap();
+        let ((first, _), (second, _)) = (begin(), begin());
+        let saved = [(&first, 0x1111), (&second, 0x2222), (&first, 0x1111)]
+            .map(|(profile, site)| profile.end(&folder, &learned_at(site), |why| panic!("{why}")).sites_saved);
+        assert_eq!(saved, [1, 2, 2]);
+        assert_eq!(begin().1.iter().map(|seed| seed.site).collect::<Vec<_>>(), [0x1111, 0x2222]);
     }
 }
