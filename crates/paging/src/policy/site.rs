@@ -183,9 +183,9 @@ impl Sites {
         order
     }
 
-    /// The known sites, in no order.
+    /// The sites that have faulted, in no order: not those that are known from an earlier run alone.
     pub fn known(&self) -> impl Iterator<Item = SiteView> + '_ {
-        self.sites.iter().filter(|site| site.address != 0).map(|site| SiteView {
+        self.sites.iter().filter(|site| site.address != 0 && site.faults > 0).map(|site| SiteView {
             site: site.address,
             faults: site.faults,
             unit_pages: 1 << site.unit.saturating_sub(1).min(MAX_UNIT_LOG2),

@@ -218,7 +218,9 @@ mod tests {
         let mut again = Box::new(Sites::UNKNOWN);
         assert!(again.seed(seed));
         assert!(!again.seed(seed), "it is there already");
+        assert_eq!(again.known().count(), 0, "it has not faulted yet");
         assert_eq!(fault(&mut again, 7, 500), 1);
+        assert_eq!(again.known().map(|site| (site.site, site.faults)).collect::<Vec<_>>(), [(7, 1)]);
         assert!(fault(&mut again, 8, 900) > 1, "a site that was not known begins with a moderate unit");
     }
 
