@@ -18,7 +18,7 @@ use linux::build_id::{BuildId, build_id};
 use linux::maps::Mapping;
 use paging::policy::site::{SITES, Seed};
 use paging::units::Learned;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 pub use file::{Broken, Kept, MOST_BYTES, bytes, parse};
 pub use folder::Folder;
@@ -26,12 +26,17 @@ pub use folder::Folder;
 /// What came of a program's profile.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Profiled {
-    /// The file.
+    /// The file. In JSON, where a name can only be text, with marks for what is none.
+    #[serde(serialize_with = "text")]
     pub path: PathBuf,
     /// Sites that began with what was learned in an earlier run.
     pub sites_loaded: u64,
     /// Sites that the next run can begin with.
     pub sites_saved: u64,
+}
+
+fn text<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(&path.to_string_lossy())
 }
 
 /// A program that runs, and its profile.

@@ -1,5 +1,7 @@
 //! `masu run --local`: what a program's code sites have learned is known to its next run, and never more than a hint.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -53,6 +55,11 @@ pub fn a_second_run_begins_with_what_the_first_one_learned(_: &Live) -> Outcome 
     let files = profiles(&cache);
     assert_eq!(files.len(), 1, "{files:?}");
     assert_eq!(first["profile"]["path"].as_str(), files[0].to_str());
+    // A folder whose name is no text costs no report.
+    let odd = folder.0.join(OsStr::from_bytes(b"cache-\xff"));
+    let (report, _) = ran(&jumps, &odd, &[])?;
+    assert!(report["profile"]["path"].as_str().is_some_and(|path| path.contains("cache-\u{fffd}")), "{report}");
+    assert_eq!(profiles(&odd).len(), 1);
     let (second, same) = ran(&jumps, &cache, &[])?;
     assert_eq!((second["profile"]["sites_loaded"].as_u64(), &same), (Some(saved), &out), "{second}");
     let brought = |report: &Value| report["bytes_in"].as_u64().unwrap_or(0);
