@@ -103,6 +103,17 @@ struct Served {
     trouble: Vec<String>,
 }
 
+impl Served {
+    /// Says it once, however many programs and threads meet the same trouble: whether it is new.
+    fn say(&mut self, trouble: String) -> bool {
+        let new = !self.trouble.contains(&trouble);
+        if new {
+            self.trouble.push(trouble);
+        }
+        new
+    }
+}
+
 /// Serves programs until it is ended.
 pub struct Server {
     common: Arc<Common>,
@@ -180,16 +191,14 @@ impl Common {
 
     /// For the person who waits, and for the report.
     fn say_at_once(&self, said: String, remedy: &str) {
-        let mut served = held(&self.served);
         // Several threads may meet the same trouble.
-        if !served.trouble.contains(&said) {
+        if held(&self.served).say(said.clone()) {
             eprintln!("masu: {said}\n    {remedy}");
-            served.trouble.push(said);
         }
     }
 
     fn say(&self, trouble: String) {
-        self.note(|served| served.trouble.push(trouble));
+        held(&self.served).say(trouble);
     }
 
     fn is_over(&self) -> bool {
@@ -297,7 +306,7 @@ fn serve(connection: &Connection, common: &Common) {
         // A program that was not told to begin has put nothing there.
         Ok(None) => common.give_back(layer),
         Err(trouble) => {
-            common.note(|served| served.trouble.push(trouble));
+            common.say(trouble);
             common.give_back(layer);
         }
     }

@@ -130,3 +130,10 @@ fn only_root_serves_other_users() {
     assert!(is_served(1000, 1000) && is_served(0, 0) && is_served(1000, 0));
     assert!(!is_served(1001, 1000) && !is_served(0, 1000));
 }
+
+#[test]
+fn the_same_trouble_of_many_programs_is_said_once() {
+    let mut served = Served::default();
+    let said = ["full", "lost", "full"].map(|trouble| served.say(trouble.to_owned()));
+    assert_eq!((said, served.trouble), ([true, true, false], vec!["full".to_owned(), "lost".to_owned()]));
+}
