@@ -16,7 +16,7 @@ use std::sync::{Mutex, PoisonError};
 
 use linux::build_id::{BuildId, build_id};
 use linux::maps::Mapping;
-use paging::policy::site::{SITES, Seed};
+use paging::policy::site::{SITES, Seed, Sites};
 use paging::units::Learned;
 use serde::{Serialize, Serializer};
 
@@ -112,7 +112,7 @@ fn code(mappings: &[Mapping], build: impl Fn(&Mapping) -> Option<BuildId>) -> Ve
     code.collect()
 }
 
-/// Where the sites that are kept lie now.
+/// Where the sites that are kept lie now: those that the program will begin with.
 fn seeds(kept: &[Kept], code: &[Code]) -> Vec<Seed> {
     let address = |site: &Kept| {
         code.iter().filter(|code| code.build == site.object).find_map(|code| {
@@ -120,7 +120,10 @@ fn seeds(kept: &[Kept], code: &[Code]) -> Vec<Seed> {
             code.addresses.contains(&address).then_some(address)
         })
     };
-    kept.iter().take(SITES).filter_map(|site| Some(Seed { site: address(site)?, habit: site.habit })).collect()
+    let seeds = kept.iter().take(SITES).filter_map(|site| Some(Seed { site: address(site)?, habit: site.habit }));
+    // The program's table has no place for some: here as there.
+    let mut table = Box::<Sites>::default();
+    seeds.filter(|seed| table.seed(*seed)).collect()
 }
 
 /// The sites that have learned something, by what does not change from run to run; those with the most faults first.
@@ -186,6 +189,17 @@ mod tests {
         let site = |id: u8, offset| Kept { object: BuildId([id; 20]), offset, habit };
         let wild = [site(1, 0), site(1, 0x9000), site(1, u64::MAX), site(3, 0x1234)];
         assert_eq!(seeds(&wild, &code_of(SECOND)), []);
+    }
+
+    #[test]
+    fn a_site_that_finds_no_place_is_not_counted() {
+        let site = |offset| Kept { object: BuildId([1; 20]), offset, habit: Habit::of(&[5; 24]) };
+        assert_eq!(seeds(&[site(0x1234); 3], &code_of(SECOND)).len(), 1);
+        let many: Vec<Kept> = (0x1000..0x1000 + SITES as u64).map(site).collect();
+        let found = seeds(&many, &code_of(SECOND));
+        assert!(found.len() < SITES, "some sets of the table are full");
+        let mut table = Box::<Sites>::default();
+        assert!(found.iter().all(|seed| table.seed(*seed)));
     }
 
     /// A program that is mapped, and where.
