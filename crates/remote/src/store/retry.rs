@@ -1,8 +1,8 @@
 //! Patience: a store that does not answer is asked again, and the program waits for it.
 //!
-//! One outage is one thing, however many threads meet it: it is said once that the store does not answer, and once that it
-//! is back, when nobody waits for it any more. After the time limit every call gives up with the last reason; a store that was given up once stays so, since
-//! a program cannot go on without a page.
+//! One outage is one thing, however many threads meet it: it is said once that the store does not answer, by the call that
+//! has waited too long, and once that it is back, when that call is answered. After the time limit every call gives up with
+//! the last reason; a store that was given up once stays so, since a program cannot go on without a page.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,7 +12,8 @@ use super::{Error, GetRun, PutRun, Say, Span, Store, Trouble};
 /// How patient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// How long an outage may last; `None` is for ever.
+    /// How long a call may wait for its pages, each by itself: that others are answered meanwhile, by the rest of a Cluster, does
+    /// not help it. `None` is for ever.
     pub limit: Option<Duration>,
     /// An outage is mentioned when it has lasted so long: one that nobody felt needs no words.
     pub quiet: Duration,
@@ -49,10 +50,18 @@ struct Outage {
     waiting: u32,
     /// So many waited and had an answer: then whoever waits still tries at once.
     answered: u64,
-    /// Whether that was said.
-    said: bool,
+    /// Since when the call fails of which it was said.
+    said: Option<Instant>,
     /// Why nobody waits any more.
     given_up: Option<Error>,
+}
+
+/// A call that waits.
+struct Wait {
+    /// Since when it fails: others may be answered all the while, by a Cluster of which a part is lost.
+    since: Instant,
+    /// Answers of which it has heard.
+    answered: u64,
 }
 
 impl Patient {
@@ -92,57 +101,58 @@ impl Patient {
                 // Any other answer is an answer.
                 result => break result,
             };
-            let since = *waits.get_or_insert_with(|| self.begins_to_wait(begun));
-            if let Err(given_up) = self.wait(error, since, pause) {
+            let wait = waits.get_or_insert_with(|| self.begins_to_wait(begun));
+            if let Err(given_up) = self.wait(error, wait, pause) {
                 break Err(given_up);
             }
             pause = (pause * 2).min(self.patience.pause_max);
         };
-        if waits.is_some() {
-            self.waits_no_more();
+        if let Some(wait) = waits {
+            self.waits_no_more(&wait);
         }
         result
     }
 
     /// A call's first attempt failed, which began then.
-    fn begins_to_wait(&self, begun: Instant) -> Instant {
+    fn begins_to_wait(&self, since: Instant) -> Wait {
         let mut outage = self.outage();
         outage.waiting += 1;
-        outage.since.get_or_insert(begun);
-        begun
+        outage.since.get_or_insert(since);
+        Wait { since, answered: outage.answered }
     }
 
-    /// The call was answered, or given up. The outage is over when none waits.
-    fn waits_no_more(&self) {
+    /// The call was answered, or given up.
+    fn waits_no_more(&self, wait: &Wait) {
         let mut outage = self.outage();
         outage.waiting -= 1;
         outage.answered += 1;
         self.changed.notify_all();
-        let over = if outage.waiting == 0 { outage.since.take() } else { None };
-        let Some(since) = over else { return };
-        if std::mem::take(&mut outage.said) && outage.given_up.is_none() {
-            let silent = since.elapsed().as_secs_f64();
-            drop(outage);
+        if outage.waiting == 0 {
+            outage.since = None;
+        }
+        let is_back = outage.said.take_if(|since| *since == wait.since).is_some() && outage.given_up.is_none();
+        drop(outage);
+        if is_back {
+            let silent = wait.since.elapsed().as_secs_f64();
             (self.say)(&format!("store {} is back after {silent:.1}s; the program goes on", self.store.name()));
         }
     }
 
-    /// Until the next attempt is due, or another call that waited had an answer. This one fails since then: others may be
-    /// answered all the while, by a Cluster of which a part is lost.
-    fn wait(&self, error: Error, since: Instant, pause: Duration) -> Result<(), Error> {
+    /// Until the next attempt is due, or another call that waited had an answer, be it while this one's last attempt failed.
+    fn wait(&self, error: Error, wait: &mut Wait, pause: Duration) -> Result<(), Error> {
         let mut outage = self.outage();
         if let Some(reason) = &outage.given_up {
             return Err(reason.clone());
         }
-        let silent = since.elapsed();
+        let silent = wait.since.elapsed();
         if self.patience.limit.is_some_and(|limit| silent >= limit) {
             let reason = gave_up(error, silent);
             outage.given_up = Some(reason.clone());
             self.changed.notify_all();
             return Err(reason);
         }
-        if silent >= self.patience.quiet && !outage.said {
-            outage.said = true;
+        if silent >= self.patience.quiet && outage.said.is_none() {
+            outage.said = Some(wait.since);
             (self.say)(&format!(
                 "store {} does not answer since {:.1}s: {}; the program waits",
                 self.store.name(),
@@ -153,10 +163,10 @@ impl Patient {
         // Not beyond the limit: an attempt then is the last one.
         let left =
             self.patience.limit.map_or(pause, |limit| limit.saturating_sub(silent).max(Duration::from_millis(1)));
-        let answered = outage.answered;
-        let waits = |outage: &mut Outage| outage.given_up.is_none() && outage.answered == answered;
+        let waits = |outage: &mut Outage| outage.given_up.is_none() && outage.answered == wait.answered;
         let waited = self.changed.wait_timeout_while(outage, pause.min(left), waits);
         let outage = waited.unwrap_or_else(PoisonError::into_inner).0;
+        wait.answered = outage.answered;
         outage.given_up.clone().map_or(Ok(()), Err)
     }
 }
@@ -200,10 +210,50 @@ impl Store for Patient {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use super::*;
     use crate::store::Home;
+
+    /// What it says is decided for each page and attempt.
+    struct Scripted<F>(F, Mutex<BTreeMap<u64, u32>>);
+
+    impl<F: Fn(u64, u32) -> bool + Send + Sync> Store for Scripted<F> {
+        fn name(&self) -> &str {
+            "redis://scripted"
+        }
+
+        fn put(&self, runs: &[PutRun<'_>]) -> Result<(), Error> {
+            let page = runs[0].home.page;
+            let attempt = {
+                let mut attempts = self.1.lock().unwrap();
+                let attempt = attempts.entry(page).or_default();
+                *attempt += 1;
+                *attempt
+            };
+            let (operation, store) = ("put 1 page into".to_owned(), self.name().to_owned());
+            let trouble =
+                || Trouble { operation, store, cause: "connection refused".to_owned(), remedy: String::new() };
+            if (self.0)(page, attempt) { Ok(()) } else { Err(Error::Unreachable(trouble())) }
+        }
+
+        fn get(&self, _: &mut [GetRun<'_>]) -> Result<(), Error> {
+            Ok(())
+        }
+
+        fn forget(&self, _: &[Span]) -> Result<(), Error> {
+            Ok(())
+        }
+
+        fn forget_layer(&self, _: u32) -> Result<(), Error> {
+            Ok(())
+        }
+
+        fn close(&self) -> Result<(), Error> {
+            Ok(())
+        }
+    }
 
     /// Fails so many times, then answers.
     struct Flaky {
@@ -255,20 +305,121 @@ mod tests {
         pause_max: Duration::from_millis(5),
     };
 
-    fn patient(
-        failures: u32,
-        error: fn(Trouble) -> Error,
+    type Lines = Arc<Mutex<Vec<String>>>;
+
+    fn patient(failures: u32, error: fn(Trouble) -> Error, patience: Patience) -> (Arc<Patient>, Lines) {
+        around(Arc::new(Flaky { failures: AtomicU32::new(failures), error }), patience)
+    }
+
+    fn scripted(
+        script: impl Fn(u64, u32) -> bool + Send + Sync + 'static,
         patience: Patience,
-    ) -> (Arc<Patient>, Arc<Mutex<Vec<String>>>) {
+    ) -> (Arc<Patient>, Lines) {
+        around(Arc::new(Scripted(script, Mutex::default())), patience)
+    }
+
+    fn around(store: Arc<dyn Store>, patience: Patience) -> (Arc<Patient>, Lines) {
         let said = Arc::new(Mutex::new(Vec::new()));
         let sink = Arc::clone(&said);
-        let store = Arc::new(Flaky { failures: AtomicU32::new(failures), error });
         let say: Say = Arc::new(move |line: &str| sink.lock().unwrap().push(line.to_owned()));
         (Arc::new(Patient::new(store, patience, say)), said)
     }
 
     fn put(store: &Patient) -> Result<(), Error> {
-        store.put(&[PutRun { home: Home { layer: 0, page: 0 }, bytes: &[] }])
+        put_page(store, 0)
+    }
+
+    fn put_page(store: &Patient, page: u64) -> Result<(), Error> {
+        store.put(&[PutRun { home: Home { layer: 0, page }, bytes: &[] }])
+    }
+
+    /// A moment that a thread waits for.
+    #[derive(Clone, Default)]
+    struct Moment(Arc<AtomicU32>);
+
+    impl Moment {
+        fn comes(&self) {
+            self.0.store(1, Ordering::SeqCst);
+        }
+
+        fn wait(&self) {
+            while self.0.load(Ordering::SeqCst) == 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+
+    #[test]
+    fn the_end_of_the_trouble_that_was_said_is_said_whatever_else_waits() {
+        let (failed, over) = (Moment::default(), Moment::default());
+        let script = {
+            let (failed, over) = (failed.clone(), over.clone());
+            move |page, attempt| match (page, attempt) {
+                // Fails at first, and then takes long.
+                (0, 1) => false,
+                (0, _) => {
+                    failed.comes();
+                    over.wait();
+                    true
+                }
+                // Fails after a while, and then answers.
+                (_, 1) => {
+                    std::thread::sleep(Duration::from_millis(600));
+                    false
+                }
+                _ => true,
+            }
+        };
+        let (store, said) = scripted(script, Patience { limit: None, quiet: Duration::from_millis(500), ..HASTY });
+        std::thread::scope(|scope| {
+            scope.spawn(|| put_page(&store, 0).unwrap());
+            failed.wait();
+            std::thread::sleep(Duration::from_millis(500));
+            let begun = Instant::now();
+            put_page(&store, 1).unwrap();
+            let lasted = begun.elapsed().as_secs_f64();
+            let lines = said.lock().unwrap().clone();
+            over.comes();
+            assert_eq!(lines.len(), 2, "{lines:?}");
+            let words = lines[1].strip_prefix("store redis://scripted is back after ").unwrap();
+            let silent: f64 = words.split_once('s').unwrap().0.parse().unwrap();
+            assert!((0.6..lasted + 0.06).contains(&silent), "{lines:?}, of {lasted}s");
+        });
+        assert_eq!(said.lock().unwrap().len(), 2);
+    }
+
+    #[test]
+    fn an_answer_during_an_attempt_that_fails_is_heard_of() {
+        let (tries, answered) = (Moment::default(), Moment::default());
+        let failed_at = Arc::new(Mutex::new(None));
+        let script = {
+            let (tries, answered, failed_at) = (tries.clone(), answered.clone(), Arc::clone(&failed_at));
+            move |page, attempt| match (page, attempt) {
+                (_, 1) => false,
+                (0, 2) => {
+                    tries.comes();
+                    answered.wait();
+                    *failed_at.lock().unwrap() = Some(Instant::now());
+                    false
+                }
+                (1, 2) => {
+                    tries.wait();
+                    true
+                }
+                _ => true,
+            }
+        };
+        let pause = Duration::from_millis(400);
+        let (store, _) = scripted(script, Patience { limit: None, pause_min: pause, pause_max: pause * 2, ..HASTY });
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                put_page(&store, 1).unwrap();
+                answered.comes();
+            });
+            put_page(&store, 0).unwrap();
+        });
+        let waited = failed_at.lock().unwrap().unwrap().elapsed();
+        assert!(waited < pause, "{waited:?}");
     }
 
     #[test]
