@@ -56,6 +56,8 @@ pub enum Need {
     PagerLibrary,
     /// A C compiler.
     CCompiler,
+    /// make.
+    Make,
     /// The programs of `live-tests/programs`: there already, as in a virtual machine, or a compiler for them.
     CPrograms,
     /// A shell, and with it the programs that every system has.
@@ -76,7 +78,7 @@ pub enum Need {
 
 impl Need {
     /// All of them, in the order in which tables print them.
-    pub const ALL: [Need; 33] = [
+    pub const ALL: [Need; 34] = [
         Need::Root,
         Need::RemoteAdvice,
         Need::RemoteCollapse,
@@ -102,6 +104,7 @@ impl Need {
         Need::PreloadLibrary,
         Need::PagerLibrary,
         Need::CCompiler,
+        Need::Make,
         Need::CPrograms,
         Need::Shell,
         Need::Musl,
@@ -140,6 +143,7 @@ impl Need {
             Need::PreloadLibrary => "libmasu-preload.so",
             Need::PagerLibrary => "libmasu-pager.so",
             Need::CCompiler => "C compiler",
+            Need::Make => "make",
             Need::CPrograms => "programs in C",
             Need::Shell => "shell",
             Need::Musl => "musl",
@@ -159,6 +163,7 @@ impl Need {
             Need::PreloadLibrary,
             Need::PagerLibrary,
             Need::CCompiler,
+            Need::Make,
             Need::CPrograms,
             Need::Shell,
             Need::Musl,

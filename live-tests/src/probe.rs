@@ -55,6 +55,7 @@ fn offer(need: Need) -> Offer {
         Need::PreloadLibrary => Ok(program("libmasu-preload.so", programs::preload_library())),
         Need::PagerLibrary => Ok(program("libmasu-pager.so", programs::pager_library())),
         Need::CCompiler => Ok(program("cc", programs::installed("cc"))),
+        Need::Make => Ok(program("make", programs::installed("make"))),
         Need::CPrograms => {
             Ok(program("programs in C", programs::c_program("stress").or_else(|| programs::installed("cc"))))
         }

@@ -247,7 +247,7 @@ pub const ALL: &[LiveTest] = tests! {
     run_local_programs::sort_sorts_the_same needs [MasuCommand, PagerLibrary, UserFaults, Shell];
     run_local_programs::sqlite_answers_the_same needs [MasuCommand, PagerLibrary, UserFaults, Sqlite];
     run_local_programs::the_c_compiler_makes_the_same_file needs [MasuCommand, PagerLibrary, UserFaults, CCompiler];
-    run_local_programs::what_make_install_lays_down_is_enough needs [MasuCommand, PagerLibrary, PreloadLibrary, UserFaults, CCompiler];
+    run_local_programs::what_make_install_lays_down_is_enough needs [MasuCommand, PagerLibrary, PreloadLibrary, UserFaults, CCompiler, Make];
     run_local_programs::a_redis_larger_than_local_memory_keeps_every_key needs [MasuCommand, PagerLibrary, UserFaults, RedisServer];
     run_library::it_needs_little_and_shows_only_its_hooks needs [PreloadLibrary];
 };

@@ -123,8 +123,13 @@ pub fn what_make_install_lays_down_is_enough(_: &Live) -> Outcome {
     let folder = Folder::make("local-install")?;
     let path = |name: &str| folder.0.join(name).to_str().map(str::to_owned).ok_or("a path that is no text");
     let masu = programs::masu().ok_or("no masu")?;
-    std::fs::create_dir(folder.0.join("target"))?;
-    std::os::unix::fs::symlink(masu.parent().ok_or("no folder")?, folder.0.join("target/release"))?;
+    // As a build leaves them, wherever they are.
+    let release = folder.0.join("target/release");
+    std::fs::create_dir_all(&release)?;
+    for built in [Some(masu), programs::preload_library(), programs::pager_library()].into_iter().flatten() {
+        let name = built.file_name().ok_or("no name")?;
+        std::os::unix::fs::symlink(built.canonicalize()?, release.join(name))?;
+    }
     let mut make = Command::new("make");
     make.args(["--no-print-directory", "-C", concat!(env!("CARGO_MANIFEST_DIR"), "/.."), "install", "PREFIX=/usr"]);
     make.arg(format!("CARGO_TARGET_DIR={}", path("target")?)).arg(format!("DESTDIR={}", path("root")?));
