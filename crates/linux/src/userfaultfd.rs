@@ -27,6 +27,8 @@ pub const HANDSHAKE: Opcode = opcode::read_write::<uffdio_api>(0xaa, 0x3f);
 /// What it can do for a program's own faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Features {
+    /// It is given to everybody, for faults of user mode alone. Nothing else is asked for here, so this is so.
+    pub user_mode_only: bool,
     /// A fault is a signal in the thread that had it, and no second thread is needed.
     pub sigbus: bool,
     /// Frames are moved within the address space, not copied.
@@ -37,9 +39,24 @@ pub struct Features {
     pub write_protect_async: bool,
 }
 
+impl Features {
+    /// What there is, in the kernel's words without their `UFFD_` and `FEATURE_`.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        let words = [
+            (self.user_mode_only, "USER_MODE_ONLY"),
+            (self.sigbus, "SIGBUS"),
+            (self.write_protect, "PAGEFAULT_FLAG_WP"),
+            (self.write_protect_async, "WP_ASYNC"),
+            (self.moves, "MOVE"),
+        ];
+        words.into_iter().filter(|(there, _)| *there).map(|(_, word)| word)
+    }
+}
+
 /// What a word of features says; bits that are not known here are nothing to us.
 pub const fn decode(word: u64) -> Features {
     Features {
+        user_mode_only: true,
         sigbus: word & UFFD_FEATURE_SIGBUS as u64 != 0,
         moves: word & UFFD_FEATURE_MOVE as u64 != 0,
         write_protect: word & UFFD_FEATURE_PAGEFAULT_FLAG_WP as u64 != 0,
@@ -81,11 +98,25 @@ mod tests {
 
     #[test]
     fn a_word_of_features_is_understood_also_with_newer_bits() {
-        let none = Features { sigbus: false, moves: false, write_protect: false, write_protect_async: false };
+        let none = Features {
+            user_mode_only: true,
+            sigbus: false,
+            moves: false,
+            write_protect: false,
+            write_protect_async: false,
+        };
         assert_eq!(decode(0), none);
         assert_eq!(decode(128), Features { sigbus: true, ..none });
         assert_eq!(decode(1), Features { write_protect: true, ..none });
         assert_eq!(decode(1 << 40 | 65536 | 32768), Features { moves: true, write_protect_async: true, ..none });
+    }
+
+    #[test]
+    fn what_there_is_has_the_kernels_names() {
+        let names = |word| decode(word).names().collect::<Vec<_>>().join(" ");
+        assert_eq!(names(0x1_ffff), "USER_MODE_ONLY SIGBUS PAGEFAULT_FLAG_WP WP_ASYNC MOVE");
+        assert_eq!(names(0x1fff), "USER_MODE_ONLY SIGBUS PAGEFAULT_FLAG_WP");
+        assert_eq!(names(0), "USER_MODE_ONLY");
     }
 
     #[test]

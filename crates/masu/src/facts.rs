@@ -115,13 +115,8 @@ fn print(out: &mut impl Write, report: &Report) -> Result<(), Failure> {
     row(
         "user faults",
         said(&host.user_faults, |features| match features {
-            None => "no".to_owned(),
-            Some(features) => {
-                let words =
-                    [(features.sigbus, "SIGBUS"), (features.moves, "MOVE"), (features.write_protect_async, "WP_ASYNC")];
-                let there: Vec<&str> = words.into_iter().filter(|(there, _)| *there).map(|(_, word)| word).collect();
-                there.join(" ")
-            }
+            None => "none without privilege (UFFD_USER_MODE_ONLY)".to_owned(),
+            Some(features) => features.names().collect::<Vec<_>>().join(" "),
         }),
     );
     row("syscall user dispatch", yes_no(&host.syscall_dispatch));

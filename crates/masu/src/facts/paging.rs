@@ -5,8 +5,7 @@ use linux::facts::{HostFacts, Known};
 use linux::userfaultfd;
 use paging::rung::{Features, Rung};
 
-const FORBIDDEN: &str =
-    "Linux 6.1 or newer has it for everybody; a container's seccomp filter may forbid it: allow it there.";
+const FORBIDDEN: &str = "Linux 5.11 or newer has it for everybody, tested on 6.1; a container's seccomp filter may forbid it: allow it there.";
 
 /// The parts, in the order in which a program needs them.
 pub fn standings(facts: &HostFacts) -> Vec<Standing> {
@@ -89,7 +88,7 @@ mod tests {
 
     #[test]
     fn each_rung_is_found_and_the_better_one_explained() {
-        let all = Features { sigbus: true, moves: true, write_protect: true, write_protect_async: true };
+        let all = linux::userfaultfd::decode(u64::MAX);
         let old = Features { moves: false, ..all };
         for (features, rung, missing) in [
             (Known::Value(Some(all)), Some("move"), 0),
@@ -108,5 +107,6 @@ mod tests {
         assert!(old.missing[0].remedy.contains("6.8"), "{old:?}");
         let without = &standings(&facts(Known::Value(Some(all)), Known::Value(false)))[1];
         assert_eq!((without.rung, without.missing.len()), (None, 1));
+        assert!(without.missing[0].remedy.contains("5.11") && without.missing[0].remedy.contains("tested on 6.1"));
     }
 }
