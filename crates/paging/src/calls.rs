@@ -31,7 +31,7 @@ mod table;
 mod tests;
 mod walk;
 
-pub use kind::{Kind, Signal, kind};
+pub use kind::{Kind, Refusal, Signal, kind};
 
 /// Below this nothing is mapped: the first page catches null pointers (`vm.mmap_min_addr`).
 const USER_START: u64 = 4096;

@@ -5,6 +5,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
+use crate::calls::Refusal;
 use crate::pager::{Budget, FLIGHT_WORDS, FLIGHTS_PAGES, Flights, Pager, Ring};
 use crate::policy::site::{SEED_WORDS, SITES};
 use crate::space::{CHUNK_PAGES, DIRECTORY_WORDS, Page, Space};
@@ -40,8 +41,6 @@ pub enum Counter {
     HomePages = 11,
     /// forks that were refused, because not all was in memory.
     ForksRefused = 12,
-    /// Calls that were refused.
-    CallsRefused = 13,
     /// Mappings that the kernel did not let be paged.
     NotRegistered = 14,
     /// Pages that were touched and are somewhere.
@@ -82,8 +81,10 @@ const _: () = assert!(CHUNK as u64 == CHUNK_PAGES && PAGE as u64 == PAGE_BYTES);
 const _: () = assert!(SITES * SEED_WORDS * size_of::<u64>() <= UNIT_BYTES);
 const _: () = assert!(UNIT_BYTES as u64 == MAX_UNIT_PAGES as u64 * PAGE_BYTES);
 
-/// The words for counters.
+/// The words for counters. The last of them count what was refused.
 pub const COUNTER_WORDS: usize = 64;
+const REFUSALS: usize = COUNTER_WORDS - Refusal::ALL.len();
+const _: () = assert!((Counter::FramesAside as usize) < REFUSALS);
 
 /// The counters.
 #[derive(Clone, Copy, Debug)]
@@ -108,6 +109,16 @@ impl Counters<'_> {
     /// Counts back.
     pub fn sub(&self, counter: Counter, less: u64) {
         self.0[counter as usize].fetch_sub(less, Relaxed);
+    }
+
+    /// How often it was refused.
+    pub fn refusals(&self, refusal: Refusal) -> u64 {
+        self.0[REFUSALS + refusal as usize].load(Relaxed)
+    }
+
+    /// It is refused once more.
+    pub fn refuse(&self, refusal: Refusal) {
+        self.0[REFUSALS + refusal as usize].fetch_add(1, Relaxed);
     }
 
     /// The larger of what it says and this.

@@ -2,6 +2,7 @@
 
 use linux::maps::Mapping;
 use paging::PAGE_BYTES;
+use paging::calls::Refusal;
 use paging::field::{Counter, Counters};
 use paging::rung::Rung;
 use paging::units::Learned;
@@ -49,8 +50,8 @@ pub struct Counted {
     pub bytes_behind: Bytes,
     /// forks that did not fit into memory.
     pub forks_refused: u64,
-    /// Calls that cannot be made in a paged program.
-    pub calls_refused: u64,
+    /// Calls that cannot be made in a paged program, by the numbers of [`Refusal::ALL`].
+    pub calls_refused: [u64; Refusal::ALL.len()],
     /// Mappings that the kernel did not let be paged.
     pub not_paged: u64,
     /// Frames beyond the budget, since all others were held fast.
@@ -103,7 +104,7 @@ impl Counted {
             bytes_out: pages(Counter::PagesOut),
             bytes_behind: pages(Counter::PagesBehind),
             forks_refused: get(Counter::ForksRefused),
-            calls_refused: get(Counter::CallsRefused),
+            calls_refused: Refusal::ALL.map(|refusal| counters.refusals(refusal)),
             not_paged: get(Counter::NotRegistered),
             frames_beyond: get(Counter::FramesBeyond),
             sites: sites::of(learned, mappings, history),
@@ -216,11 +217,12 @@ impl Report {
                 "{refused} forks were refused (ENOMEM): not all of the program fitted into local memory"
             ));
         }
-        let refused = count(|program| program.calls_refused);
-        if refused > 0 {
-            notes.push(format!(
-                "{refused} system calls were refused that cannot work on paged memory, such as io_uring"
-            ));
+        for refusal in Refusal::ALL {
+            let times = programs.iter().map(|program| program.calls_refused[refusal as usize]).sum::<u64>();
+            if times > 0 {
+                let times = if times == 1 { "once".to_owned() } else { format!("{times} times") };
+                notes.push(format!("{} was refused {times}: {}", refusal.name(), refusal.reason()));
+            }
         }
         Report {
             elapsed_s,
@@ -267,4 +269,46 @@ fn median_unit(sites: &[Site]) -> Option<Bytes> {
         so_far += faults;
         (so_far >= half).then_some(unit)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::array;
+    use std::sync::atomic::AtomicU64;
+
+    use paging::field::COUNTER_WORDS;
+
+    use super::*;
+
+    fn counted(refused: &[Refusal]) -> Counted {
+        let words: [AtomicU64; COUNTER_WORDS] = array::from_fn(|_| AtomicU64::new(0));
+        let counters = Counters(&words);
+        refused.iter().for_each(|refusal| counters.refuse(*refusal));
+        Counted::of(1, &counters, &Learned::default(), &[], &History::default())
+    }
+
+    #[test]
+    fn what_was_refused_is_named_with_the_times_in_all_programs_and_the_reason() {
+        use Refusal::{IoUring, LargeMessage, Seccomp};
+        assert_eq!(Report::of(1.0, &[counted(&[])]).notes, Vec::<String>::new());
+        let report = Report::of(1.0, &[counted(&[IoUring, Seccomp]), counted(&[IoUring, LargeMessage])]);
+        assert_eq!(
+            report.notes,
+            [
+                "io_uring was refused 2 times: it uses memory after its call; most programs have another way and take it",
+                "a seccomp filter was refused once: it would stop the pager's own calls; switch the program's sandbox off",
+                "a message larger than an eighth of local memory was refused once: it must be in memory as a whole; a \
+                 larger --local lets it through",
+            ]
+        );
+    }
+
+    #[test]
+    fn each_refusal_is_counted_for_itself() {
+        for (number, refusal) in Refusal::ALL.into_iter().enumerate() {
+            let mut wanted = [0; Refusal::ALL.len()];
+            wanted[number] = 2;
+            assert_eq!(counted(&[refusal, refusal]).calls_refused, wanted, "{refusal:?}");
+        }
+    }
 }

@@ -8,7 +8,6 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 use paging::calls::{self, Call, Kind, Signal};
-use paging::field::Counter;
 
 use crate::kernel::{Arguments, call};
 use crate::program::{ODDLY_WRITABLE, Program, is_paged, program};
@@ -138,8 +137,8 @@ fn dispatch(program: &'static Program, thread: &mut Thread, context: &mut Contex
             Some(answer) => context.answer(answer),
             None => process::pass(thread, context),
         },
-        Kind::Refused { errno, .. } => {
-            program.pager.counters.add(Counter::CallsRefused, 1);
+        Kind::Refused { errno, refusal } => {
+            program.pager.counters.refuse(refusal);
             context.answer(-i64::from(errno));
         }
         Kind::Signal(signal) => match of_signals(thread, context, made, signal) {

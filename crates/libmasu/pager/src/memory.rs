@@ -4,7 +4,7 @@ use core::cell::Cell;
 use core::sync::atomic::Ordering::Relaxed;
 
 use paging::PAGE_BYTES;
-use paging::calls::{self, Buffer, Call, Until, number};
+use paging::calls::{self, Buffer, Call, Refusal, Until, number};
 use paging::field::Counter;
 use paging::pager::Touch;
 
@@ -305,7 +305,7 @@ pub fn make(program: &'static Program, made: Call) -> Option<i64> {
         number::MLOCKALL => Some(-i64::from(libc::EPERM)),
         number::MUNLOCK if paged(first, second) => Some(0),
         number::USERFAULTFD => {
-            program.pager.counters.add(Counter::CallsRefused, 1);
+            program.pager.counters.refuse(Refusal::Userfaultfd);
             Some(-i64::from(libc::ENOSYS))
         }
         // On oneself it would empty memory unseen. Kernels before 6.13 say the same.

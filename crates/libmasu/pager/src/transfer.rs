@@ -1,8 +1,7 @@
 //! Calls that move data, maybe more than may be local at a time.
 
 use paging::PAGE_BYTES;
-use paging::calls::{Call, number};
-use paging::field::Counter;
+use paging::calls::{Call, Refusal, number};
 
 use crate::caught::Context;
 use crate::kernel::{self, call};
@@ -29,7 +28,7 @@ pub fn make(program: &'static Program, thread: &mut Thread, context: &mut Contex
         }
         Some(_) if is_message(made.arguments[0]) => {
             // A part of a message would be another message.
-            program.pager.counters.add(Counter::CallsRefused, 1);
+            program.pager.counters.refuse(Refusal::LargeMessage);
             context.answer(-i64::from(libc::EMSGSIZE));
         }
         Some(_) => {

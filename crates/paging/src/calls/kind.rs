@@ -42,9 +42,85 @@ pub enum Kind {
     Refused {
         /// What the program gets.
         errno: i32,
-        /// Why, for the message.
-        reason: &'static str,
+        /// What it is that cannot work, and why.
+        refusal: Refusal,
     },
+}
+
+/// What a paged program cannot have. Each is counted for itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The kernel's threads use the memory at any later time, and no call says when they are done.
+    IoUring,
+    /// The same.
+    KernelAio,
+    /// The pipe keeps the page itself; when it is moved out, the reader would see whatever comes into its frame.
+    Vmsplice,
+    /// A filter made for the program does not know the pager's calls and would kill it.
+    Seccomp,
+    /// There is one for each thread, and it is the pager's.
+    UserDispatch,
+    /// It would be a second pager of the same pages.
+    Userfaultfd,
+    /// Then pointers have bits that are not address, in all that is compared here.
+    TaggedAddresses,
+    /// Pages are sent after the call.
+    ZeroCopy,
+    /// Memory that a network card shares for good.
+    NetworkCard,
+    /// It must be in memory as a whole, and a part of it would be another message.
+    LargeMessage,
+}
+
+impl Refusal {
+    /// All of them, by their numbers.
+    pub const ALL: [Refusal; 10] = [
+        Refusal::IoUring,
+        Refusal::KernelAio,
+        Refusal::Vmsplice,
+        Refusal::Seccomp,
+        Refusal::UserDispatch,
+        Refusal::Userfaultfd,
+        Refusal::TaggedAddresses,
+        Refusal::ZeroCopy,
+        Refusal::NetworkCard,
+        Refusal::LargeMessage,
+    ];
+
+    /// What it is called.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Refusal::IoUring => "io_uring",
+            Refusal::KernelAio => "asynchronous I/O by the kernel (io_setup)",
+            Refusal::Vmsplice => "vmsplice",
+            Refusal::Seccomp => "a seccomp filter",
+            Refusal::UserDispatch => "Syscall User Dispatch",
+            Refusal::Userfaultfd => "userfaultfd",
+            Refusal::TaggedAddresses => "tagged addresses",
+            Refusal::ZeroCopy => "sending without a copy (SO_ZEROCOPY)",
+            Refusal::NetworkCard => "memory shared with a network card (XDP_UMEM_REG)",
+            Refusal::LargeMessage => "a message larger than an eighth of local memory",
+        }
+    }
+
+    /// Why, and the way out where there is one.
+    #[must_use]
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Refusal::IoUring | Refusal::KernelAio => {
+                "it uses memory after its call; most programs have another way and take it"
+            }
+            Refusal::Vmsplice => "it leaves the program's pages in a pipe",
+            Refusal::Seccomp => "it would stop the pager's own calls; switch the program's sandbox off",
+            Refusal::UserDispatch => "the pager uses it",
+            Refusal::Userfaultfd => "the pager serves the program's faults; most programs have another way and take it",
+            Refusal::TaggedAddresses => "the pager does not understand them",
+            Refusal::ZeroCopy => "it uses memory after its call; programs copy instead",
+            Refusal::NetworkCard => "it cannot be paged",
+            Refusal::LargeMessage => "it must be in memory as a whole; a larger --local lets it through",
+        }
+    }
 }
 
 /// Calls with signal sets. The pager needs its own signals, SIGBUS and SIGSYS, whatever the program blocks or handles.
@@ -141,43 +217,35 @@ pub fn kind(call: Call) -> Kind {
 /// What cannot work. Anything else that `kind` does not name is plain, among it calls that nobody knows yet.
 fn refused(call: Call) -> Kind {
     use number as n;
-    let (errno, reason) = match call.number {
-        // The kernel's threads use the memory at any later time, and no call says when they are done. Programs have
-        // another way for kernels without it.
-        n::IO_URING_SETUP | n::IO_URING_ENTER | n::IO_URING_REGISTER => (ENOSYS, "io_uring uses memory after its call"),
+    let (errno, refusal) = match call.number {
+        // Programs have another way for kernels without it.
+        n::IO_URING_SETUP | n::IO_URING_ENTER | n::IO_URING_REGISTER => (ENOSYS, Refusal::IoUring),
         n::IO_SETUP | n::IO_DESTROY | n::IO_SUBMIT | n::IO_CANCEL | n::IO_GETEVENTS | n::IO_PGETEVENTS => {
-            (ENOSYS, "the kernel's asynchronous I/O uses memory after its call")
+            (ENOSYS, Refusal::KernelAio)
         }
-        // The pipe keeps the page itself; when it is moved out, the reader would see whatever comes into its frame.
         // EINVAL is what descriptors that cannot do it give.
-        n::VMSPLICE => (EINVAL, "vmsplice leaves the program's pages in a pipe"),
-        // A filter made for the program does not know the pager's calls and would kill it. As without CONFIG_SECCOMP.
-        // Questions (operations 2 and 3) are answered.
-        n::SECCOMP if call.int(0) <= 1 => (ENOSYS, "a seccomp filter would stop the pager's own calls"),
+        n::VMSPLICE => (EINVAL, Refusal::Vmsplice),
+        // As without CONFIG_SECCOMP. Questions (operations 2 and 3) are answered.
+        n::SECCOMP if call.int(0) <= 1 => (ENOSYS, Refusal::Seccomp),
         n::PRCTL => match call.int(0) {
-            22 => (EINVAL, "a seccomp filter would stop the pager's own calls"),
-            // There is one for each thread, and it is the pager's.
-            59 => (EINVAL, "Syscall User Dispatch is used by the pager"),
+            22 => (EINVAL, Refusal::Seccomp),
+            59 => (EINVAL, Refusal::UserDispatch),
             // PR_SET_MM moves the borders of the heap under the pager's feet; the kernel needs CAP_SYS_RESOURCE for it.
             35 => return Kind::Memory,
             _ => return Kind::Plain,
         },
-        // ARCH_ENABLE_TAGGED_ADDR: then pointers have bits that are not address, in all that is compared here.
-        n::ARCH_PRCTL if call.int(0) == 0x4002 => (EINVAL, "tagged addresses are not understood"),
-        // SO_ZEROCOPY: pages are sent after the call. Without it MSG_ZEROCOPY copies, or says no.
-        n::SETSOCKOPT if call.int(1) == 1 && call.int(2) == 60 => {
-            (EOPNOTSUPP, "sending without a copy uses memory after its call")
-        }
-        // XDP_UMEM_REG: memory that a network card shares for good.
-        n::SETSOCKOPT if call.int(1) == 283 && call.int(2) == 4 => {
-            (EOPNOTSUPP, "memory shared with a network card cannot be paged")
-        }
+        // ARCH_ENABLE_TAGGED_ADDR.
+        n::ARCH_PRCTL if call.int(0) == 0x4002 => (EINVAL, Refusal::TaggedAddresses),
+        // SO_ZEROCOPY: without it MSG_ZEROCOPY copies, or says no.
+        n::SETSOCKOPT if call.int(1) == 1 && call.int(2) == 60 => (EOPNOTSUPP, Refusal::ZeroCopy),
+        // XDP_UMEM_REG.
+        n::SETSOCKOPT if call.int(1) == 283 && call.int(2) == 4 => (EOPNOTSUPP, Refusal::NetworkCard),
         // Plain on purpose, though they look as if they were not. personality: flags for later mmaps and execs, which
         // are seen themselves. restart_syscall: the kernel repeats what was allowed before. process_vm_*, ptrace:
         // buffers as any. setuid and its like: may stop masu from looking in, not the program from running.
         _ => return Kind::Plain,
     };
-    Kind::Refused { errno, reason }
+    Kind::Refused { errno, refusal }
 }
 
 const fn transfer(address: usize, length: usize, access: Access) -> Kind {
