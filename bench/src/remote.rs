@@ -169,7 +169,7 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
     let wrong = wrong.flat_map(|(measured, row)| {
         row.ways
             .iter()
-            .filter(|(way, _)| matches!(row.cell(*way, 1.0), Cell::Wrong(_)))
+            .filter(|(way, _)| matches!(row.cell(*way), Cell::Wrong(_)))
             .map(move |(way, _)| format!("{} at {} under {way}", measured.task, tables::percent(row.percent)))
     });
     let wrong: Vec<String> = wrong.collect();
@@ -230,13 +230,13 @@ fn report(
     );
     let mut report = Report::new("remote", title, &session.host);
     report.table("Programs, with all memory:", tables::programs(all));
-    report.table("Slowdown against all-local:", tables::slowdowns(all, ways, copy_bytes_per_s));
+    report.table("Slowdown against all-local:", tables::slowdowns(all, ways));
     for measured in all {
         let heading = format!("{}: {}", measured.task, measured.task.what());
         report.table(&heading, tables::details(measured, copy_bytes_per_s));
     }
-    tables::targets(&mut report, all, copy_bytes_per_s);
-    for (name, content) in figures::figures(all, ways, copy_bytes_per_s) {
+    tables::targets(&mut report, all);
+    for (name, content) in figures::figures(all, ways) {
         report.file(name, content);
     }
     for note in skipped {
@@ -246,7 +246,8 @@ fn report(
         report.note(note);
     }
     report.note(format!(
-        "Floor: the whole all-local run, and the bytes in and out at {:.1} GB/s, at which this machine copies memory.",
+        "Floor of the whole run, one for all ways: the all-local run, and the bytes in and out of the way that moved least at {:.1} \
+         GB/s, at which this machine copies memory.",
         copy_bytes_per_s / 1e9
     ));
     report.sample("copy_bytes_per_s", copy_bytes_per_s);

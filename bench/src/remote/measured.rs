@@ -55,21 +55,21 @@ pub struct Found {
     pub main: Comparison,
     /// Whole run, the same.
     pub whole: Comparison,
-    /// The bandwidth-bound floor of the whole run.
-    pub floor: Option<f64>,
     /// Faults.
     pub faults: f64,
     /// Fetched.
     pub bytes_in: f64,
     /// Written back.
     pub bytes_out: f64,
+    /// Both.
+    pub bytes_moved: f64,
     /// Peak memory.
     pub peak_bytes: f64,
 }
 
 impl Row {
     /// What the runs in `way` come to.
-    pub fn cell(&self, way: Way, copy_bytes_per_s: f64) -> Cell {
+    pub fn cell(&self, way: Way) -> Cell {
         let Some((_, ends)) = self.ways.iter().find(|(other, _)| *other == way) else { return Cell::Missing };
         let mut runs = Vec::new();
         for end in ends {
@@ -79,27 +79,34 @@ impl Row {
                 End::Badly(complaint) => return Cell::Wrong(complaint.clone()),
             }
         }
-        found(&self.all_local, &runs, copy_bytes_per_s).map_or(Cell::Missing, |found| Cell::Slowdown(Box::new(found)))
+        found(&self.all_local, &runs).map_or(Cell::Missing, |found| Cell::Slowdown(Box::new(found)))
+    }
+
+    /// The floor of the whole run, for all ways.
+    pub fn floor(&self, copy_bytes_per_s: f64) -> Option<f64> {
+        let moved = |(way, _): &(Way, _)| {
+            if let Cell::Slowdown(found) = self.cell(*way) { Some(found.bytes_moved) } else { None }
+        };
+        let fewest = self.ways.iter().filter_map(moved).min_by(f64::total_cmp)?;
+        let all_local: Vec<f64> = self.all_local.iter().map(|run| run.run_s).collect();
+        floor(fewest, copy_bytes_per_s, median(&all_local)?)
     }
 }
 
-fn found(all_local: &[Run], runs: &[&Run], copy_bytes_per_s: f64) -> Option<Found> {
+fn found(all_local: &[Run], runs: &[&Run]) -> Option<Found> {
     let base = &all_local[..runs.len().min(all_local.len())];
     let compared = |of: fn(&Run) -> f64| {
         let samples = [base.iter().map(of).collect::<Vec<_>>(), runs.iter().map(|run| of(run)).collect()];
         compare(&samples[0], &samples[1])
     };
     let middle = |of: &dyn Fn(&Run) -> f64| median(&runs.iter().map(|run| of(run)).collect::<Vec<_>>());
-    let all_local_s = median(&base.iter().map(|run| run.run_s).collect::<Vec<_>>())?;
-    let floors: Vec<f64> =
-        runs.iter().filter_map(|run| floor(run.bytes_in + run.bytes_out, copy_bytes_per_s, all_local_s)).collect();
     Some(Found {
         main: compared(|run| run.main_s)?,
         whole: compared(|run| run.run_s)?,
-        floor: median(&floors),
         faults: middle(&|run| run.faults as f64)?,
         bytes_in: middle(&|run| run.bytes_in as f64)?,
         bytes_out: middle(&|run| run.bytes_out as f64)?,
+        bytes_moved: middle(&|run| (run.bytes_in + run.bytes_out) as f64)?,
         peak_bytes: middle(&|run| run.peak_bytes as f64)?,
     })
 }
@@ -137,9 +144,9 @@ pub fn times(ratio: f64) -> String {
 }
 
 /// The best of the fixed units in a row.
-pub fn best_fixed(row: &Row, copy_bytes_per_s: f64) -> Option<(Way, f64)> {
+pub fn best_fixed(row: &Row) -> Option<(Way, f64)> {
     let fixed = row.ways.iter().map(|(way, _)| *way).filter(|way| way.unit().is_some());
-    let known = fixed.filter_map(|way| Some((way, row.cell(way, copy_bytes_per_s).slowdown()?)));
+    let known = fixed.filter_map(|way| Some((way, row.cell(way).slowdown()?)));
     known.min_by(|a, b| a.1.total_cmp(&b.1))
 }
 
@@ -175,10 +182,19 @@ pub mod tests {
     fn a_slowdown_is_paired_with_the_runs_of_its_own_rounds() {
         let mut row = row(vec![(Way::Auto, vec![well(3.0), well(8.0)])]);
         row.all_local[1] = run(2.0, 0);
-        let Cell::Slowdown(found) = row.cell(Way::Auto, 1e9) else { panic!() };
+        let Cell::Slowdown(found) = row.cell(Way::Auto) else { panic!() };
         assert_eq!((found.main.ratio, found.faults, found.bytes_in), (3.5, 3.0, 2e9));
-        // 2.5 s all-local in the median, and 2 s for the bytes.
-        assert!((found.floor.unwrap() - 4.5 / 2.5).abs() < 1e-12);
+    }
+
+    #[test]
+    fn all_ways_have_the_floor_of_the_one_that_moved_least() {
+        let moved = |bytes| vec![End::Well(Box::new(run(3.0, bytes)))];
+        let wasteful = (Way::Fixed(1024), moved(9_000_000_000));
+        let failed = (Way::Zram, vec![End::Badly("wrong result: 1 instead of 2".into())]);
+        let row = row(vec![wasteful, (Way::Auto, moved(3_000_000_000)), failed]);
+        // The whole run takes 2 s with all memory, and 3 s go to the bytes.
+        assert_eq!(row.floor(1e9), Some(2.5));
+        assert_eq!(Row { ways: Vec::new(), ..row }.floor(1e9), None);
     }
 
     #[test]
@@ -188,10 +204,10 @@ pub mod tests {
             (Way::Zram, vec![End::TooLong(60.0)]),
             (Way::Fixed(4), Vec::new()),
         ]);
-        let shorts = [Way::Auto, Way::Zram, Way::Fixed(4), Way::Marked].map(|way| row.cell(way, 1e9).short());
+        let shorts = [Way::Auto, Way::Zram, Way::Fixed(4), Way::Marked].map(|way| row.cell(way).short());
         assert_eq!(shorts, ["failed", ">60", "–", "–"]);
-        assert_eq!(row.cell(Way::Zram, 1e9).at_least(), Some(60.0));
-        assert_eq!(row.cell(Way::Zram, 1e9).slowdown(), None);
+        assert_eq!(row.cell(Way::Zram).at_least(), Some(60.0));
+        assert_eq!(row.cell(Way::Zram).slowdown(), None);
     }
 
     #[test]
@@ -202,7 +218,7 @@ pub mod tests {
             (Way::Fixed(1024), vec![End::TooLong(60.0)]),
             (Way::Auto, vec![well(2.0)]),
         ]);
-        assert_eq!(best_fixed(&row, 1e9), Some((Way::Fixed(64), 4.0)));
+        assert_eq!(best_fixed(&row), Some((Way::Fixed(64), 4.0)));
     }
 
     #[test]

@@ -9,13 +9,13 @@ use crate::report::{Report, Target, Unit};
 use crate::table::Table;
 
 /// One line for each program and budget, one column for each way.
-pub fn slowdowns(all: &[Measured], ways: &[Way], copy_bytes_per_s: f64) -> Table {
+pub fn slowdowns(all: &[Measured], ways: &[Way]) -> Table {
     let head = ["", "local"].map(str::to_owned).into_iter().chain(ways.iter().map(Way::to_string));
     let mut table = Table::new(head);
     for measured in all {
         for row in &measured.rows {
             let name = [measured.task.to_string(), percent(row.percent)];
-            let cells = ways.iter().map(|way| row.cell(*way, copy_bytes_per_s).short());
+            let cells = ways.iter().map(|way| row.cell(*way).short());
             table.row(name.into_iter().chain(cells));
         }
     }
@@ -30,7 +30,7 @@ pub fn details(measured: &Measured, copy_bytes_per_s: f64) -> Table {
         "slowdown",
         "range",
         "whole run",
-        "floor",
+        "its floor",
         "faults",
         "in",
         "out",
@@ -39,9 +39,10 @@ pub fn details(measured: &Measured, copy_bytes_per_s: f64) -> Table {
     ];
     let mut table = Table::new(head);
     for row in &measured.rows {
+        let floor = row.floor(copy_bytes_per_s).map_or_else(|| "–".into(), times);
         for (way, _) in &row.ways {
             let first = [format!("{} ({})", percent(row.percent), row.budget), way.to_string()];
-            let cell = row.cell(*way, copy_bytes_per_s);
+            let cell = row.cell(*way);
             let rest = match &cell {
                 Cell::Missing => continue,
                 Cell::Beyond(_) => vec![cell.short()],
@@ -52,7 +53,7 @@ pub fn details(measured: &Measured, copy_bytes_per_s: f64) -> Table {
                     cell.short(),
                     format!("{} … {}", times(found.main.ratio_low), times(found.main.ratio_high)),
                     times(found.whole.ratio),
-                    found.floor.map_or_else(|| "–".into(), times),
+                    floor.clone(),
                     Unit::Count.print(found.faults),
                     Unit::Bytes.print(found.bytes_in),
                     Unit::Bytes.print(found.bytes_out),
@@ -87,20 +88,19 @@ pub fn programs(all: &[Measured]) -> Table {
 }
 
 /// What `masu run --local` should reach, wherever it was measured.
-pub fn targets(report: &mut Report, all: &[Measured], copy_bytes_per_s: f64) {
+pub fn targets(report: &mut Report, all: &[Measured]) {
     for measured in all {
         for row in &measured.rows {
-            let cell = |way| row.cell(way, copy_bytes_per_s);
-            let Some(auto) = cell(Way::Auto).at_least() else { continue };
+            let Some(auto) = row.cell(Way::Auto).at_least() else { continue };
             let at = format!("{}, {} local", measured.task, percent(row.percent));
             if let Some(bound) = bound(measured.task, row) {
                 report.figure(&format!("{at}: auto"), Unit::Times, Some(auto), Some(Target::AtMost(bound)));
             }
-            if let Some((way, best)) = best_fixed(row, copy_bytes_per_s) {
+            if let Some((way, best)) = rival(row) {
                 let what = format!("{at}: auto against the best fixed unit ({way})");
                 report.figure(&what, Unit::Times, Some(auto / best), Some(Target::AtMost(1.0)));
             }
-            if let Some(zram) = cell(Way::Zram).at_least().filter(|_| row.percent <= 10.0) {
+            if let Some(zram) = row.cell(Way::Zram).at_least().filter(|_| row.percent <= 10.0) {
                 let what = format!("{at}: zram against auto");
                 report.figure(&what, Unit::Times, Some(zram / auto), Some(Target::AtLeast(2.0)));
             }
@@ -118,6 +118,11 @@ fn bound(task: Task, row: &Row) -> Option<f64> {
         _ if is(100.0) => Some(1.01),
         _ => None,
     }
+}
+
+/// The best fixed unit. With all memory none is better than another, and the best of many would be the luckiest.
+fn rival(row: &Row) -> Option<(Way, f64)> {
+    best_fixed(row).filter(|_| row.percent < 100.0)
 }
 
 /// `5 %`.
@@ -152,19 +157,28 @@ mod tests {
         let ways = [Way::Fixed(4), Way::Marked, Way::Auto, Way::Zram, Way::SwapFile];
         let wanted = "      local     4K   marked   auto   zram   swap-file\n\
                       adi     5 %   4.00        –   3.00    >60   failed\n";
-        assert_eq!(slowdowns(&[measured()], &ways, 1e9).to_string(), wanted);
+        assert_eq!(slowdowns(&[measured()], &ways).to_string(), wanted);
     }
 
     #[test]
     fn each_cell_shows_its_floor_its_traffic_and_what_went_wrong() {
-        let text = details(&measured(), 1e9).to_string();
+        let text = details(&measured(), 1e6).to_string();
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 5, "{text}");
         assert!(
             lines[1].contains("4.00 … 4.00") && lines[1].contains("2.50") && lines[1].contains("1.0 MiB"),
             "{text}"
         );
+        // 2 s, and 1 MiB at 1 MB/s, for the way that moved 2 MiB as well.
+        assert!(lines[1..3].iter().all(|line| line.split_whitespace().any(|word| word == "1.52")), "{text}");
         assert!(lines[4].ends_with("it was ended by signal 9: no message"), "{text}");
+    }
+
+    #[test]
+    fn auto_has_a_rival_where_memory_is_short() {
+        let ways = || vec![(Way::Fixed(4), vec![End::Well(Box::new(run(4.0, 0)))])];
+        assert_eq!(rival(&row(ways())), Some((Way::Fixed(4), 4.0)));
+        assert_eq!(rival(&Row { percent: 100.0, ..row(ways()) }), None);
     }
 
     #[test]
