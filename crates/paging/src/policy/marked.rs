@@ -108,11 +108,6 @@ impl Marked {
         self.unit.saturating_sub(1).clamp(settings.smallest(), settings.largest())
     }
 
-    /// Starts the program with a unit. Without it, the base page.
-    pub fn start_with(&mut self, unit_log2: u8) {
-        self.unit = unit_log2.min(MAX_UNIT_LOG2) + 1;
-    }
-
     /// A section begins: its unit is in force, if one is known, and counting starts.
     pub fn count_start(&mut self, section: u32) {
         if let Some(known) = self.slot(section).filter(|slot| **slot != 0) {
@@ -195,8 +190,7 @@ mod tests {
 
     #[test]
     fn the_first_pass_of_a_section_changes_no_unit_and_the_second_starts_with_what_it_found() {
-        let mut marked = Marked::default();
-        marked.start_with(6);
+        let mut marked = Marked { unit: 1 + 6, ..Marked::default() };
         marked.count_start(0);
         assert_eq!(marked.unit_log2(LOCAL), 6);
         let mut marks = [0u16; 128];
@@ -228,8 +222,7 @@ mod tests {
 
     #[test]
     fn a_section_that_was_not_counted_changes_nothing() {
-        let mut marked = Marked::default();
-        marked.start_with(4);
+        let mut marked = Marked { unit: 1 + 4, ..Marked::default() };
         marked.refresh(3, LOCAL);
         assert_eq!(marked.unit_log2(LOCAL), 4);
         marked.count_start(1);
