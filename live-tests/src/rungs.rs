@@ -1,12 +1,15 @@
 //! What a kernel offers and which rungs masu stands on there, as one line of JSON, which `cargo xtask boot-test`
 //! collects into `docs/rungs.md`.
 
+use std::process::Command;
+
 use access::probe::probe;
 use hugepages::standing::standings;
 use linux::Rooted;
 use linux::facts::HostFacts;
 use serde_json::{Map, Value, json};
 
+use crate::cases::programs;
 use crate::need::{Need, Offer};
 use crate::probe as needs;
 
@@ -23,8 +26,15 @@ pub fn of_this_host() -> Value {
     let rungs = probe(&files).rungs;
     let needs: Map<String, Value> =
         needs::all().iter().map(|(need, offer)| (need.name().to_owned(), in_words(*need, offer))).collect();
-    let paging = json!([{ "part": "faults", "rung": needs::paging_rungs().first() }]);
-    json!({ "facts": facts, "hugepages": standings(&facts, &rungs), "larger": paging, "needs": needs })
+    json!({ "facts": facts, "hugepages": standings(&facts, &rungs), "larger": larger_than_memory(), "needs": needs })
+}
+
+/// By the command itself, whose rule it is. Nothing where it is not built.
+fn larger_than_memory() -> Value {
+    let said = programs::masu().and_then(|masu| Command::new(masu).args(["facts", "--json"]).output().ok());
+    let report: Value = said.and_then(|said| serde_json::from_slice(&said.stdout).ok()).unwrap_or_default();
+    let mut features = report["features"].as_array().into_iter().flatten();
+    features.find(|feature| feature["feature"] == "larger than memory").map_or(Value::Null, |it| it["parts"].clone())
 }
 
 fn in_words(need: Need, offer: &Offer) -> Value {

@@ -33,7 +33,12 @@ const FACTS: &[(&str, &str)] = &[
     ("damon_operations", "DAMON watches"),
     ("thp_enabled", "huge pages at the first touch, as booted"),
     ("khugepaged", "khugepaged"),
+    ("user_faults", "user faults, without privilege"),
+    ("syscall_dispatch", "Syscall User Dispatch"),
 ];
+
+/// What masu stands on, part by part.
+const FEATURES: [(&str, &str); 2] = [("hugepages", "huge pages: rung"), ("larger", "larger than memory: rung")];
 
 const HOST_TITLE: &str = "## The machine that this page was written on";
 
@@ -103,7 +108,7 @@ fn tables(page: &mut String, columns: &[Column]) {
         page.push('\n');
     };
     let Some(first) = columns.first() else { return };
-    for (feature, head) in [("hugepages", "huge pages: rung"), ("larger", "larger than memory: rung")] {
+    for (feature, head) in FEATURES {
         let parts = |column: &Column| column.facts[feature].as_array().cloned().unwrap_or_default();
         let rungs = parts(first).into_iter().enumerate().map(|(number, part)| {
             let rung = |column| parts(column).get(number).map_or(Value::Null, |part| part["rung"].clone());
@@ -126,7 +131,7 @@ fn tables(page: &mut String, columns: &[Column]) {
 fn why_not(page: &mut String, columns: &[Column]) {
     let mut reasons: Vec<(String, Vec<String>)> = Vec::new();
     for column in columns {
-        for part in column.facts["hugepages"].as_array().into_iter().flatten() {
+        for part in FEATURES.iter().filter_map(|(feature, _)| column.facts[feature].as_array()).flatten() {
             for missing in part["missing"].as_array().into_iter().flatten() {
                 let [rung, reason, remedy] = ["rung", "reason", "remedy"].map(|key| words(&missing[key]));
                 let line = format!("{}: not {rung}, because {reason}. {remedy}", words(&part["part"]));
@@ -153,7 +158,11 @@ fn words(fact: &Value) -> String {
         Value::Array(list) => list.iter().map(words).collect::<Vec<_>>().join(" "),
         Value::Object(map) => match map.get("unknown") {
             Some(why) => format!("unknown: {}", words(why)),
-            None => fact.to_string(),
+            // What of it there is.
+            None => {
+                let there = map.iter().filter(|(_, there)| **there == true);
+                there.map(|(name, _)| name.replace('_', " ")).collect::<Vec<_>>().join(", ")
+            }
         },
         Value::Number(number) => number.to_string(),
     }
@@ -171,10 +180,21 @@ mod tests {
         } else {
             json!([{ "rung": "pagemap-scan", "reason": "the scan is not there", "remedy": "Use Linux 6.7." }])
         };
+        let moves = if pagemap_scan {
+            json!([])
+        } else {
+            json!([{ "rung": "move", "reason": "it moves no frames", "remedy": "Linux 6.8 has it." }])
+        };
         let facts = json!({
-            "facts": { "pagemap_scan": pagemap_scan, "damon_operations": [], "lockdown": { "unknown": "why" } },
+            "facts": {
+                "pagemap_scan": pagemap_scan,
+                "damon_operations": [],
+                "lockdown": { "unknown": "why" },
+                "user_faults": { "user_mode_only": true, "sigbus": true, "moves": pagemap_scan },
+                "syscall_dispatch": true,
+            },
             "hugepages": [{ "part": "measuring again", "rung": if pagemap_scan { "pagemap-scan" } else { "smaps" }, "missing": missing }],
-            "larger": [{ "part": "faults", "rung": if pagemap_scan { "move" } else { "copy" } }],
+            "larger": [{ "part": "faults", "rung": if pagemap_scan { "move" } else { "copy" }, "missing": moves }],
             "needs": { "root": null, "PAGEMAP_SCAN": if pagemap_scan { "yes" } else { "no: ENOTTY" } },
         });
         Column { kernel: kernel.to_owned(), levels: 4, facts }
@@ -192,8 +212,15 @@ mod tests {
         assert!(page.contains("| lockdown | unknown: why | unknown: why |"));
         assert!(!page.contains("| root |"));
         assert!(
-            page.ends_with("- 6.1: measuring again: not pagemap-scan, because the scan is not there. Use Linux 6.7.\n")
+            page.contains(
+                "| user faults, without privilege | sigbus, user mode only | moves, sigbus, user mode only |"
+            )
         );
+        assert!(page.contains("| Syscall User Dispatch | yes | yes |"));
+        assert!(page.ends_with(
+            "- 6.1: measuring again: not pagemap-scan, because the scan is not there. Use Linux 6.7.\n\
+             - 6.1: faults: not move, because it moves no frames. Linux 6.8 has it.\n"
+        ));
     }
 
     #[test]
