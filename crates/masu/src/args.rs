@@ -123,9 +123,9 @@ pub struct RunTask {
     #[arg(long, value_name = "SIZE", requires = "local", default_value = "auto")]
     pub unit: crate::run::local::Unit,
 
-    /// The least that one fault fetches: 4KiB or 16KiB
-    #[arg(long, value_name = "SIZE", requires = "local", default_value = "4KiB")]
-    pub base: crate::run::local::Base,
+    /// The least that one fault fetches: 4KiB or 16KiB [default: 4KiB; 16KiB with --sections marked]
+    #[arg(long, value_name = "SIZE", requires = "local")]
+    pub base: Option<crate::run::local::Base>,
 
     /// How parts of the program get units of their own; with off all have 64KiB, or --unit [default: auto, or off with --unit]
     #[arg(long, value_name = "HOW", requires = "local")]

@@ -109,6 +109,13 @@ impl FromStr for Unit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Base(u32);
 
+impl Base {
+    /// Unless it is said otherwise: a page, or what the paper's rule begins with.
+    fn usual(sections: Option<Sections>) -> Base {
+        Base(if sections == Some(Sections::Marked) { 4 } else { 1 })
+    }
+}
+
 impl std::fmt::Display for Base {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         Bytes(u64::from(self.0) * PAGE_BYTES).fmt(f)
@@ -201,6 +208,7 @@ fn refuse_conflicts(task: &RunTask, url: &StoreUrl) -> Result<(), Failure> {
         Some(Sections::Marked) => Some("marked"),
         Some(Sections::Off) | None => None,
     };
+    let least = task.base.unwrap_or(Base(1));
     let (line, remedy) = match (task.unit, named) {
         (unit @ Unit::Pages(_), Some(sections)) => (
             format!(
@@ -208,8 +216,8 @@ fn refuse_conflicts(task: &RunTask, url: &StoreUrl) -> Result<(), Failure> {
             ),
             "Leave one of them out.",
         ),
-        (unit @ Unit::Pages(pages), None) if pages < task.base.0 => (
-            format!("cannot use --unit {unit} with --base {}: no fault fetches less than that", task.base),
+        (unit @ Unit::Pages(pages), None) if pages < least.0 => (
+            format!("cannot use --unit {unit} with --base {least}: no fault fetches less than that"),
             "Say a larger --unit, or a smaller --base.",
         ),
         _ if task.store_timeout.is_some() && matches!(url, StoreUrl::File(_)) => (
@@ -236,6 +244,7 @@ fn terms(task: &RunTask, local: Local) -> Result<Terms, Failure> {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "above 0 and at most 65536")]
         Local::Share(share) => (frames(memory.total), ((share * 65536.0).round() as u32).max(1)),
     };
+    let Base(base_pages) = task.base.unwrap_or(Base::usual(task.sections));
     let (unit_pages, sections) = match (task.unit, task.sections) {
         (Unit::Pages(pages), _) => (pages, greeting::Sections::Off),
         (Unit::Auto, None | Some(Sections::Auto)) => (0, greeting::Sections::Auto),
@@ -247,7 +256,7 @@ fn terms(task: &RunTask, local: Local) -> Result<Terms, Failure> {
         budget_share,
         most_pages: u32::try_from(most_pages).unwrap_or(u32::MAX),
         unit_pages,
-        base_pages: task.base.0,
+        base_pages,
         least_bytes: LEAST_MAPPING.0,
         sections,
         background: !task.no_background,
