@@ -106,6 +106,15 @@ impl Hello {
 }
 
 impl Terms {
+    /// What a fault fetches where no part of the program has a unit of its own: with sections by instruction they all have.
+    pub fn plain_unit_pages(&self) -> Option<u32> {
+        match self.sections {
+            Sections::Auto => None,
+            Sections::Marked => Some(self.base_pages),
+            Sections::Off => Some(self.unit_pages),
+        }
+    }
+
     /// As they are sent.
     pub const fn message(self) -> Message {
         let budget = self.budget_frames as u64 | (self.budget_share as u64) << 32;

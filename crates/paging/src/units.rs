@@ -94,7 +94,7 @@ impl Units<'_> {
         is_busy: bool,
         here: impl Fn(u64) -> bool,
     ) -> (Order, Arrival) {
-        let max_unit_log2 = u8::try_from(budget.largest_unit_pages().ilog2()).unwrap_or(0);
+        let max_unit_log2 = max_unit_log2(budget);
         let brings = asked.kind == Kind::Home;
         let distance = if brings { self.ghosts.back(asked.page, &self.learned.clock) } else { 0 };
         self.learned.what_if.fault(asked.page, brings, distance, budget.frames);
@@ -114,6 +114,7 @@ impl Units<'_> {
             }
             Sections::Marked => {
                 let settings = self.settings(budget);
+                self.learned.marked.faulted();
                 let mut order = plain(unit(self.learned.marked.unit_log2(settings)));
                 order.mark = if brings { self.learned.marked.swapped_in(asked.mark) } else { asked.mark };
                 order
@@ -132,19 +133,23 @@ impl Units<'_> {
     }
 
     fn settings(&self, budget: Budget) -> marked::Settings {
-        let base_log2 = self.base_log2;
-        marked::Settings { base_log2, max_set_log2: 8_u8.saturating_sub(base_log2), local_pages: budget.frames.into() }
+        let max_set_log2 = max_unit_log2(budget).saturating_sub(self.base_log2);
+        marked::Settings { base_log2: self.base_log2, max_set_log2, local_pages: budget.frames.into() }
     }
 
     /// A section of the program begins, as it says itself.
     pub fn section_begins(&mut self, section: u32) {
-        self.learned.marked.count_start(section);
+        if self.sections == Sections::Marked {
+            self.learned.marked.count_start(section);
+        }
     }
 
     /// A section of the program ends, as it says itself.
     pub fn section_ends(&mut self, section: u32, budget: Budget) {
-        let settings = self.settings(budget);
-        self.learned.marked.refresh(section, settings);
+        if self.sections == Sections::Marked {
+            let settings = self.settings(budget);
+            self.learned.marked.refresh(section, settings);
+        }
     }
 
     /// Pages came from home.
@@ -161,6 +166,11 @@ impl Units<'_> {
     pub fn next_lost(&mut self, budget: Budget) -> Option<u64> {
         self.learned.what_if.next_lost(budget.frames)
     }
+}
+
+/// The largest unit is 2^n pages.
+fn max_unit_log2(budget: Budget) -> u8 {
+    u8::try_from(budget.largest_unit_pages().ilog2()).unwrap_or(0)
 }
 
 /// A run, and nothing else.

@@ -1,23 +1,48 @@
-//! How the units of code sites changed while a program ran.
+//! How the units of code sites, or of marked sections, changed while a program ran.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use paging::PAGE_BYTES;
-use paging::policy::site::SiteView;
+use paging::units::Learned;
 use quantities::Bytes;
 use serde::Serialize;
 
 /// So many readings are kept. When there are more, every second one is dropped, and readings come half as often.
 const MOST_READINGS: usize = 256;
 
-/// So many sites are kept of each reading: those with the most faults.
-const MOST_SITES: usize = 64;
+/// So many parts are kept of each reading: those with the most faults.
+const MOST_PARTS: usize = 64;
 
 /// The first readings come so soon after each other.
 const EVERY: Duration = Duration::from_millis(100);
 
-/// A site's unit, from a moment on.
+/// A part of a program that has a unit of its own. Either it has code sites or marked sections, so the names are of one kind.
+#[derive(Clone, Copy, Debug)]
+pub struct Part {
+    /// A site's address, or a section's number.
+    pub name: u64,
+    /// Its faults so far.
+    pub faults: u32,
+    /// Its unit.
+    pub unit_pages: u32,
+}
+
+impl Part {
+    /// The parts that are known, in no order.
+    pub fn of(learned: &Learned) -> impl Iterator<Item = Part> + '_ {
+        let sites = learned.sites.known();
+        let sites = sites.map(|site| Part { name: site.site, faults: site.faults, unit_pages: site.unit_pages });
+        let sections = learned.marked.known().map(|section| Part {
+            name: section.section.into(),
+            faults: section.faults,
+            unit_pages: section.unit_pages,
+        });
+        sites.chain(sections)
+    }
+}
+
+/// The unit of a part, from a moment on.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Since {
     /// Seconds after the program's start.
@@ -26,11 +51,11 @@ pub struct Since {
     pub unit_bytes: Bytes,
 }
 
-/// Readings of all sites, at moments after the program's start.
+/// Readings of all parts, at moments after the program's start.
 #[derive(Clone, Debug)]
 pub struct History {
     every: Duration,
-    /// Pages of a unit, by the address of its site.
+    /// Pages of a unit, by the name of its part.
     readings: Vec<(Duration, BTreeMap<u64, u32>)>,
 }
 
@@ -47,10 +72,10 @@ impl History {
     }
 
     /// Takes a reading.
-    pub fn read(&mut self, now: Duration, sites: impl Iterator<Item = SiteView>) {
-        let mut sites: Vec<SiteView> = sites.collect();
-        sites.sort_by_key(|site| std::cmp::Reverse(site.faults));
-        let units = sites.iter().take(MOST_SITES).map(|site| (site.site, site.unit_pages)).collect();
+    pub fn read(&mut self, now: Duration, parts: impl Iterator<Item = Part>) {
+        let mut parts: Vec<Part> = parts.collect();
+        parts.sort_by_key(|part| std::cmp::Reverse(part.faults));
+        let units = parts.iter().take(MOST_PARTS).map(|part| (part.name, part.unit_pages)).collect();
         self.readings.push((now, units));
         if self.readings.len() > MOST_READINGS {
             let mut number = 0;
@@ -62,9 +87,9 @@ impl History {
         }
     }
 
-    /// When a site got which unit. Changes between two readings are not seen.
-    pub fn of(&self, site: u64) -> Vec<Since> {
-        let known = self.readings.iter().filter_map(|(at, units)| Some((at, *units.get(&site)?)));
+    /// When a part got which unit. Changes between two readings are not seen.
+    pub fn of(&self, name: u64) -> Vec<Since> {
+        let known = self.readings.iter().filter_map(|(at, units)| Some((at, *units.get(&name)?)));
         let mut since: Vec<Since> = Vec::new();
         for (at, pages) in known {
             let unit_bytes = Bytes(u64::from(pages) * PAGE_BYTES);
@@ -80,15 +105,15 @@ impl History {
 mod tests {
     use super::*;
 
-    fn site(site: u64, faults: u32, unit_pages: u32) -> SiteView {
-        SiteView { site, faults, unit_pages, stride_pages: 0 }
+    fn part(name: u64, faults: u32, unit_pages: u32) -> Part {
+        Part { name, faults, unit_pages }
     }
 
     #[test]
-    fn a_sites_units_are_told_when_they_change() {
+    fn units_are_told_when_they_change() {
         let mut history = History::default();
         for (second, pages) in [(0, 1), (1, 1), (2, 16), (3, 16), (4, 4)] {
-            history.read(Duration::from_secs(second), [site(7, 10, pages), site(8, 5, 1)].into_iter());
+            history.read(Duration::from_secs(second), [part(7, 10, pages), part(8, 5, 1)].into_iter());
         }
         let told = |since_s, kib| Since { since_s, unit_bytes: Bytes::kib(kib) };
         assert_eq!(history.of(7), [told(0.0, 4), told(2.0, 64), told(4.0, 16)]);
@@ -102,7 +127,7 @@ mod tests {
         let (mut now, mut readings) = (Duration::ZERO, 0);
         while now < Duration::from_secs(24 * 3600) {
             if history.is_due(now) {
-                history.read(now, [site(7, 1, 1)].into_iter());
+                history.read(now, [part(7, 1, 1)].into_iter());
                 readings += 1;
             }
             now += Duration::from_millis(50);
@@ -113,9 +138,9 @@ mod tests {
     }
 
     #[test]
-    fn of_many_sites_those_with_the_most_faults_are_kept() {
+    fn of_many_parts_those_with_the_most_faults_are_kept() {
         let mut history = History::default();
-        history.read(Duration::ZERO, (0..1000).map(|number| site(number, u32::try_from(number).unwrap(), 1)));
+        history.read(Duration::ZERO, (0..1000).map(|number| part(number, u32::try_from(number).unwrap(), 1)));
         assert!(history.of(10).is_empty() && !history.of(999).is_empty());
     }
 }

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::history::History;
 use crate::profile::Profiled;
-use crate::sites::{self, Site};
+use crate::sites::{self, Section, Site};
 
 /// One program's counters.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -56,8 +56,12 @@ pub struct Counted {
     pub not_paged: u64,
     /// Frames beyond the budget, since all others were held fast.
     pub frames_beyond: u64,
+    /// What one fault fetches where no part of the program has a unit of its own.
+    pub unit: Option<Bytes>,
     /// The instructions that faulted most.
     pub sites: Vec<Site>,
+    /// The sections that it marks.
+    pub sections: Vec<Section>,
     /// Touches of what was in the store alone, as they would be with half of the memory, and with double.
     pub faults_at_half: u64,
     /// See `faults_at_half`.
@@ -107,7 +111,9 @@ impl Counted {
             calls_refused: Refusal::ALL.map(|refusal| counters.refusals(refusal)),
             not_paged: get(Counter::NotRegistered),
             frames_beyond: get(Counter::FramesBeyond),
+            unit: None,
             sites: sites::of(learned, mappings, history),
+            sections: sites::sections(learned, history),
             faults_at_half: learned.what_if.at_half(),
             faults_at_double: learned.what_if.at_double(),
             profile: None,
@@ -159,10 +165,13 @@ pub struct Report {
     pub bytes_out: Bytes,
     /// What of it went in the background.
     pub bytes_out_behind: Bytes,
-    /// What one fault of the known sites fetches: half of their faults fetch no more. `None` without known sites.
+    /// What one fault fetches: half of the faults of the known sites or sections fetch no more. Where there is one unit for all,
+    /// that. `None` when nothing was paged.
     pub unit_bytes_median: Option<Bytes>,
     /// The code sites that faulted most.
     pub sites: Vec<Site>,
+    /// The sections that the program marks, with the most faults first.
+    pub sections: Vec<Section>,
     /// Faults from the store, as they would be with other local memory. With half of it that is a rough estimate.
     pub what_if: Vec<WhatIf>,
     /// What was known from earlier runs and is kept for later ones, of the program with the most faults from the store. `None`
@@ -210,6 +219,11 @@ impl Report {
         let mut sites: Vec<Site> = programs.iter().flat_map(|program| program.sites.iter().cloned()).collect();
         sites.sort_by_key(|site| std::cmp::Reverse(site.faults));
         sites.truncate(sites::MOST);
+        let mut sections: Vec<Section> = programs.iter().flat_map(|program| program.sections.iter().cloned()).collect();
+        sections.sort_by_key(|section| std::cmp::Reverse(section.faults));
+        let of_sites = sites.iter().map(|site| (site.unit_bytes, site.faults));
+        let of_sections = sections.iter().map(|section| (section.unit_bytes, section.faults));
+        let unit_bytes_median = median_unit(of_sites.chain(of_sections).collect());
         let local = most(|program| program.local);
         let refused = count(|program| program.forks_refused);
         if refused > 0 {
@@ -242,8 +256,9 @@ impl Report {
             bytes_in_ahead: sum(|program| program.bytes_ahead),
             bytes_out: sum(|program| program.bytes_out),
             bytes_out_behind: sum(|program| program.bytes_behind),
-            unit_bytes_median: median_unit(&sites),
+            unit_bytes_median: unit_bytes_median.or_else(|| programs.iter().find_map(|program| program.unit)),
             sites,
+            sections,
             what_if: vec![
                 WhatIf { local_bytes: Bytes(local.0 / 2), faults: count(|program| program.faults_at_half) },
                 WhatIf { local_bytes: Bytes(local.0 * 2), faults: count(|program| program.faults_at_double) },
@@ -260,8 +275,7 @@ impl Report {
 }
 
 /// The unit that half of the faults have at most.
-fn median_unit(sites: &[Site]) -> Option<Bytes> {
-    let mut by_unit: Vec<(Bytes, u64)> = sites.iter().map(|site| (site.unit_bytes, site.faults)).collect();
+fn median_unit(mut by_unit: Vec<(Bytes, u64)>) -> Option<Bytes> {
     by_unit.sort_unstable_by_key(|(unit, _)| unit.0);
     let half = by_unit.iter().map(|(_, faults)| faults).sum::<u64>().div_ceil(2);
     let mut so_far = 0;

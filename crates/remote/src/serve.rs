@@ -18,6 +18,7 @@ use linux::maps::{Mapping, maps};
 use linux::shared_memory::{self, SharedMemory};
 use paging::field::{self, ANSWERED, ASKED, Ask, BELL, Bell, COUNTER_WORDS, Counters, ERRAND, Errand, Layout};
 use paging::greeting::{Go, Hello, Message, Ready, Sections, Step, Terms};
+use paging::pager::Budget;
 use paging::policy::site::{SEED_WORDS, Seed};
 use paging::rung::Rung;
 use paging::space::Page;
@@ -27,7 +28,7 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 
 use crate::background::{CREWS, Hands};
-use crate::history::History;
+use crate::history::{History, Part};
 use crate::profile::{Folder, Profile};
 use crate::report::Counted;
 use crate::store::{GetRun, Home, PAGE_BYTES, PutRun, Store};
@@ -428,6 +429,10 @@ impl Program {
         let learned = self.learned();
         let mut counted = Counted::of(self.process, &counters, &learned, &held(&self.mappings), &held(&self.history));
         counted.rung = Some(self.rung);
+        let frames = u32::try_from(counted.local.pages().0).unwrap_or(u32::MAX);
+        let most = Budget::new(frames).largest_unit_pages();
+        let unit = common.terms.plain_unit_pages().map(|pages| pages.min(most) as usize * PAGE_BYTES);
+        counted.unit = unit.map(|bytes| Bytes(bytes as u64));
         if let (Some(folder), Some(profile)) = (&common.profiles, &self.profile) {
             counted.profile = Some(profile.end(folder, &learned, |why| common.say(why)));
         }
@@ -481,7 +486,7 @@ impl Program {
         while !connection.is_over() && !common.is_over() {
             let mut history = held(&self.history);
             if history.is_due(begun.elapsed()) {
-                history.read(begun.elapsed(), self.learned().sites.known());
+                history.read(begun.elapsed(), Part::of(&self.learned()));
             }
             drop(history);
             let Some((ask, page, pages)) = errand.asked() else {
@@ -509,6 +514,7 @@ impl Program {
             errand.answer(done);
             shared_memory::wake(errand.state());
         }
+        held(&self.history).read(begun.elapsed(), Part::of(&self.learned()));
     }
 
     fn home(&self, page: Page) -> Home {

@@ -1,4 +1,4 @@
-//! Which line of the program faults: code sites by name.
+//! Which line of the program faults: code sites by name. Programs that mark their sections have these instead.
 //!
 //! A site is the address of an instruction. Its name stands in the program's file, as far as that has symbols and debug
 //! information; what is mapped where was looked up while the program ran.
@@ -54,6 +54,32 @@ pub fn of(learned: &Learned, mappings: &[Mapping], history: &History) -> Vec<Sit
             Site { function, file, line, faults: site.faults.into(), unit_bytes, units: history.of(site.site) }
         })
         .collect()
+}
+
+/// A section that the program marks.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Section {
+    /// Its number.
+    pub section: u32,
+    /// Its faults.
+    pub faults: u64,
+    /// What one of its faults fetches at last.
+    pub unit_bytes: Bytes,
+    /// What it fetched before, and since when.
+    pub units: Vec<Since>,
+}
+
+/// The sections of a program that have ended, with the most faults first.
+pub fn sections(learned: &Learned, history: &History) -> Vec<Section> {
+    let known = learned.marked.known().map(|section| Section {
+        section: section.section,
+        faults: section.faults.into(),
+        unit_bytes: Bytes(u64::from(section.unit_pages) * PAGE_BYTES),
+        units: history.of(section.section.into()),
+    });
+    let mut known: Vec<_> = known.collect();
+    known.sort_by_key(|section| std::cmp::Reverse(section.faults));
+    known
 }
 
 type Files = BTreeMap<String, Names>;
@@ -137,6 +163,24 @@ mod tests {
         assert!(function.contains("a_function_of_this_test"), "{function}");
         // With debug information; `panic` is not always built with all of it.
         assert_eq!(file.is_some(), line.is_some());
+    }
+
+    #[test]
+    fn sections_that_have_ended_are_listed_by_their_faults() {
+        let mut learned = Learned::default();
+        for (section, faults) in [(7, 2), (3, 5)] {
+            learned.marked.count_start(section);
+            (0..faults).for_each(|_| learned.marked.faulted());
+            learned.marked.refresh(section, paging::policy::marked::Settings::paper(4096));
+        }
+        learned.marked.count_start(9);
+        let mut history = History::default();
+        history.read(std::time::Duration::ZERO, crate::history::Part::of(&learned));
+        let listed: Vec<_> = sections(&learned, &history);
+        // Each was small, so its unit was doubled when it ended: of the second from what the first left it.
+        let said: Vec<_> = listed.iter().map(|of| (of.section, of.faults, of.unit_bytes)).collect();
+        assert_eq!(said, [(3, 5, Bytes::kib(64)), (7, 2, Bytes::kib(32))]);
+        assert!(listed.iter().all(|of| of.units.last().is_some_and(|last| last.unit_bytes == of.unit_bytes)));
     }
 
     #[test]

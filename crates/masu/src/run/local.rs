@@ -378,7 +378,11 @@ fn print(report: &Report, to: &mut impl Write) -> std::io::Result<()> {
         };
         table.row([site.faults.to_string(), site.unit_bytes.to_string(), line]);
     }
-    if !report.sites.is_empty() {
+    for section in &report.sections {
+        let line = format!("section {}", section.section);
+        table.row([section.faults.to_string(), section.unit_bytes.to_string(), line]);
+    }
+    if !report.sites.is_empty() || !report.sections.is_empty() {
         table.write(to, "  ")?;
     }
     if let Some(profile) = &report.profile {

@@ -89,11 +89,32 @@ pub struct Marked {
     section: u32,
     /// Units swapped in at least once in this run.
     distinct_units: u64,
+    /// By section: its faults.
+    faults: [u32; SECTIONS],
+}
+
+/// What is known of one section, for a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SectionView {
+    /// Its number.
+    pub section: u32,
+    /// Its faults so far.
+    pub faults: u32,
+    /// Its unit, in pages.
+    pub unit_pages: u32,
 }
 
 impl Default for Marked {
     fn default() -> Marked {
-        Marked { remembered: [0; SECTIONS], unit: 0, counting: 0, run: 0, section: 0, distinct_units: 0 }
+        Marked {
+            remembered: [0; SECTIONS],
+            unit: 0,
+            counting: 0,
+            run: 0,
+            section: 0,
+            distinct_units: 0,
+            faults: [0; SECTIONS],
+        }
     }
 }
 
@@ -117,6 +138,25 @@ impl Marked {
         self.counting = 1;
         self.distinct_units = 0;
         self.run = if self.run == u16::MAX { 1 } else { self.run + 1 };
+    }
+
+    /// A page was touched that was not there.
+    pub fn faulted(&mut self) {
+        let section = usize::try_from(self.section).unwrap_or(SECTIONS);
+        if let Some(faults) = self.faults.get_mut(section).filter(|_| self.counting != 0) {
+            *faults = faults.saturating_add(1);
+        }
+    }
+
+    /// The sections that have ended at least once, in the order of their numbers.
+    pub fn known(&self) -> impl Iterator<Item = SectionView> + '_ {
+        (0..).zip(self.remembered.iter().zip(&self.faults)).filter(|(_, (unit, _))| **unit != 0).map(
+            |(section, (unit, faults))| SectionView {
+                section,
+                faults: *faults,
+                unit_pages: 1 << (unit - 1).min(MAX_UNIT_LOG2),
+            },
+        )
     }
 
     /// A unit was swapped in. `mark` is what the caller keeps with the **first page of the unit**, zero at first; the
@@ -228,6 +268,22 @@ mod tests {
         marked.count_start(1);
         marked.refresh(2, LOCAL);
         assert_eq!(marked.unit_log2(LOCAL), 4);
+    }
+
+    #[test]
+    fn a_section_is_known_with_its_faults_once_it_has_ended() {
+        let mut marked = Marked::default();
+        marked.faulted();
+        marked.count_start(3);
+        (0..5).for_each(|_| marked.faulted());
+        assert_eq!(marked.known().count(), 0);
+        marked.refresh(3, LOCAL);
+        marked.faulted();
+        marked.count_start(256);
+        marked.faulted();
+        marked.refresh(256, LOCAL);
+        let known: Vec<_> = marked.known().collect();
+        assert_eq!(known, [SectionView { section: 3, faults: 5, unit_pages: 8 }]);
     }
 
     proptest! {
