@@ -349,17 +349,21 @@ fn take_memory(program: &'static Program) {
     HEAP_END.store(unsafe { call!(libc::SYS_brk, 0) } as u64, Relaxed);
     let mut before: Option<Mapping> = None;
     let mut found = [(0_u64, 0_u64); 128];
-    let mut count = 0;
+    let mut count = 0_usize;
     mappings::each(|mapping| {
         let behind_data = before.is_some_and(|before| before.end == mapping.start && before.file && before.writable);
         let plain = mapping.private && mapping.readable && mapping.writable && !mapping.executable && !mapping.file;
         let large = mapping.end - mapping.start >= program.least_bytes;
-        if plain && !mapping.special && (mapping.heap || behind_data && large) && count < found.len() {
-            found[count] = (mapping.start, mapping.end);
+        if plain && !mapping.special && (mapping.heap || behind_data && large) {
+            if let Some(place) = found.get_mut(count) {
+                *place = (mapping.start, mapping.end);
+            }
             count += 1;
         }
         before = Some(mapping);
     });
+    // There is no room to note more of them, so they stay as they are.
+    program.pager.counters.add(Counter::NotRegistered, count.saturating_sub(found.len()) as u64);
     let held = LOCK.hold();
     // SAFETY: opens a file to be read.
     let pagemap = unsafe {
