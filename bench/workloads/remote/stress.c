@@ -1455,6 +1455,11 @@ static void step_fork(void) {
     volatile uint64_t *common =
         memory(mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0), "mmap");
     pid_t child = fork();
+    if (child < 0 && errno == ENOMEM) {
+        // A copy does not fit.
+        must(munmap((void *)common, PAGE), "munmap");
+        return;
+    }
     if (child == 0) {
         // All that was there at the fork, then a copy that is changed; the parent goes on meanwhile.
         uint64_t before = self->checks;
