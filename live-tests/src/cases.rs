@@ -32,6 +32,7 @@ pub mod run_local_outages;
 pub mod run_local_profile;
 pub mod run_local_programs;
 pub mod run_local_refusals;
+pub mod run_local_report;
 pub mod run_local_stores;
 pub mod run_programs;
 pub(crate) mod stage;

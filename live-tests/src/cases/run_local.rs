@@ -112,9 +112,16 @@ pub(super) fn signal(to: i32, signal: i32) -> Outcome {
     }
 }
 
+const STRESS: &str = include_str!("../../../bench/workloads/remote/stress.c");
+
 /// The program that uses memory in every way and checks each byte.
 pub(super) fn stress(folder: &Folder) -> Result<String> {
-    built(folder, "stress", include_str!("../../../bench/workloads/remote/stress.c"))
+    built(folder, "stress", STRESS)
+}
+
+/// The same with a name that profiles know it by.
+pub(super) fn stress_with_build_id(folder: &Folder) -> Result<String> {
+    compile(folder, "cc", "stress", STRESS, &["-pthread", "-Wl,--build-id"])
 }
 
 /// Not among what is asked of a paged program: its handlers do not run on the signal stack that it chose.
@@ -123,7 +130,7 @@ const WITHOUT: [&str; 2] = ["--without", "altstack"];
 /// Memory that moves, grows and is given up, and little else: such is rare in a mixture of all.
 const MOVING: [&str; 2] = ["--only", "mremap,realloc,dontneed,touch"];
 
-/// Other seeds and other units.
+/// Other seeds and other units. Copies of it (fork) do not fit, and it goes on without them.
 pub fn a_program_that_checks_each_byte_finds_none_wrong(live: &Live) -> Outcome {
     let folder = Folder::make("local-stress")?;
     let stress = stress(&folder)?;
@@ -137,7 +144,7 @@ pub fn a_program_that_checks_each_byte_finds_none_wrong(live: &Live) -> Outcome 
     for (rung, (seed, unit, kinds)) in rungs.iter().flat_map(|rung| kinds().map(move |kinds| (*rung, kinds))) {
         let report = Report::new("local-stress");
         let options = ["--rung", rung, "--local", "5%", "--unit", unit, "--report", report.path(), "--json"];
-        let arguments = ["--seconds", "1", "--threads", "4", "--mib", mib, "--seed", seed, "--folder", at];
+        let arguments = ["--seconds", "1", "--threads", "4", "--mib", mib, "--seed", seed, "--folder", at, "--fork"];
         let mut command = paged(&options, &[&[stress.as_str()], &arguments[..], &kinds].concat())?;
         let said = said(&mut command)?;
         assert_eq!(said.code(), 0, "rung {rung}, seed {seed}, unit {unit}: {said:?}");
@@ -214,42 +221,6 @@ pub fn local_memory_is_never_more_than_was_given(live: &Live) -> Outcome {
     Ok(())
 }
 
-/// The fields that users were promised; more may come.
-const FIELDS: [&str; 9] = [
-    "elapsed_s",
-    "stall_s",
-    "local_bytes",
-    "paged_bytes",
-    "peak_resident_bytes",
-    "faults",
-    "faults_staged",
-    "bytes_in",
-    "bytes_out",
-];
-
-/// For people and for programs.
-pub fn the_report_has_the_promised_words(_: &Live) -> Outcome {
-    let folder = Folder::make("local-report")?;
-    let weigh = weigh(&folder)?;
-    let json = said(&mut paged(&["--local", "2MiB", "--report", "-", "--json"], &[&weigh, "8", "0.1"])?)?;
-    let report: serde_json::Value = serde_json::from_str(&json.err)?;
-    for name in FIELDS {
-        assert!(report[name].is_number(), "{name}: {report}");
-    }
-    let rate = report["staging_hit_rate"].as_f64();
-    assert!(rate.is_some_and(|rate| (0.0..=1.0).contains(&rate)), "it was pushed out and came back: {report}");
-    let units = report["sites"][0]["units"].as_array().ok_or("no units of the first site")?;
-    assert!(
-        units.iter().all(|unit| unit["unit_bytes"].as_u64() >= Some(4096) && unit["since_s"].is_number()),
-        "{report}"
-    );
-    let text = said(&mut paged(&["--local", "2MiB", "--report", "-"], &[&weigh, "8", "0.1"])?)?;
-    assert!(text.err.contains(" local, at most ") && text.err.contains("first touches"), "{}", text.err);
-    let quiet = said(&mut paged(&["--local", "2MiB"], &[&weigh, "8", "0.1"])?)?;
-    assert_eq!(quiet.err, "", "no report was asked for, and there is no terminal");
-    Ok(())
-}
-
 /// Status, signals, input and output are the program's own.
 pub fn a_paged_program_ends_and_talks_as_without_masu(_: &Live) -> Outcome {
     for (script, code) in [("exit 0", 0), ("exit 7", 7), ("kill -TERM $$", 143), ("kill -KILL $$", 137)] {
@@ -301,25 +272,65 @@ int main(int count, char **list) {
     Ok(())
 }
 
-/// As if the kernel had neither.
-pub fn userfaultfd_and_io_uring_are_not_there_for_the_program(_: &Live) -> Outcome {
+/// It and its copies, which change what is theirs, check each byte.
+pub fn copies_of_a_program_find_none_wrong(live: &Live) -> Outcome {
+    let folder = Folder::make("local-copies")?;
+    let stress = stress(&folder)?;
+    let at = folder.0.to_str().ok_or("a path that is no text")?;
+    for rung in rungs(live) {
+        let report = Report::new("local-copies");
+        let options = ["--rung", rung, "--local", "64MiB", "--report", report.path(), "--json"];
+        let arguments = ["--seconds", "1", "--threads", "2", "--mib", "16", "--seed", "7", "--folder", at, "--fork"];
+        let mut command = paged(&options, &[&[stress.as_str()], &arguments[..], &WITHOUT].concat())?;
+        let said = said(&mut command)?;
+        assert!(said.code() == 0 && said.out.ends_with(" wrong=0\n"), "rung {rung}: {said:?}");
+        assert_eq!(report.read()?["notes"], serde_json::json!([]), "no fork was refused");
+    }
+    Ok(())
+}
+
+/// As if the kernel had none of them: io_uring, kernel AIO, vmsplice and filters for system calls.
+pub fn what_cannot_work_on_paged_memory_is_not_there_for_the_program(_: &Live) -> Outcome {
     const ASKS: &str = r#"
 #include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <stdio.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
+static void ask(long answer) { printf("%d ", answer < 0 ? errno : 0); }
 int main(void) {
-    char ring[120] = {0};
-    printf("%d", syscall(SYS_userfaultfd, 1) < 0 ? errno : 0);
-    printf(" %d\n", syscall(SYS_io_uring_setup, 4, ring) < 0 ? errno : 0);
+    char ring[120] = {0}, data[16] = {0};
+    unsigned long events = 0;
+    int ends[2];
+    struct iovec vector = {data, sizeof data};
+    struct sock_filter allow = {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW};
+    struct sock_fprog filter = {1, &allow};
+    if (pipe(ends) || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) return 4;
+    ask(syscall(SYS_userfaultfd, 1));
+    ask(syscall(SYS_io_uring_setup, 4, ring));
+    ask(syscall(SYS_io_setup, 1, &events));
+    ask(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &filter));
+    ask(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter, 0, 0));
+    ask(syscall(SYS_vmsplice, ends[1], &vector, 1, 0));
+    puts("");
     return 0;
 }
 "#;
     let folder = Folder::make("local-asks")?;
     let asks = compile(&folder, "cc", "asks", ASKS, &[])?;
     let said = said(&mut paged(&["--local", "2MiB", "--report", "-"], &[&asks])?)?;
-    assert_eq!((said.code(), said.out.as_str()), (0, "38 38\n"), "ENOSYS: {said:?}");
-    for refused in ["userfaultfd was refused once", "io_uring was refused once"] {
+    assert_eq!((said.code(), said.out.as_str()), (0, "38 38 38 38 22 22 \n"), "ENOSYS and EINVAL: {said:?}");
+    let refused = [
+        "userfaultfd was refused once",
+        "io_uring was refused once",
+        "the kernel's asynchronous I/O was refused once",
+        "a seccomp filter was refused 2 times",
+        "vmsplice was refused once",
+    ];
+    for refused in refused {
         assert!(said.err.contains(refused), "{refused}: {}", said.err);
     }
     Ok(())

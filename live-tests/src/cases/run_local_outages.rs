@@ -10,7 +10,7 @@ use super::run::{Folder, Report, Result};
 use super::run_local::{Talking, paged, stress, weigh};
 use crate::live::Live;
 
-/// So long a server is gone.
+/// So long a server is gone, or all of them.
 const GONE: Duration = Duration::from_secs(10);
 
 /// A program with 2 MiB of local memory, whose 16 MiB are nearly all home, and which waits; then it works for so long.
@@ -70,21 +70,20 @@ pub fn a_cluster_whose_master_is_killed_is_waited_for(_: &Live) -> Outcome {
 
 /// One of its masters sleeps longer than the others, which vote for its replica; then it wakes, with old pages and old orders.
 pub fn a_cluster_that_sleeps_and_wakes_with_another_master_is_waited_for(_: &Live) -> Outcome {
-    const ASLEEP: Duration = Duration::from_secs(6);
     let cluster = Cluster::start("local-cluster-asleep")?;
     let (folder, report) = (Folder::make("local-cluster-asleep-program")?, Report::new("local-cluster-asleep"));
     let mut talking = full(&cluster.url(), &report, &folder, "12")?;
     talking.says()?;
     std::thread::sleep(Duration::from_millis(500));
     cluster.servers.iter().try_for_each(Redis::sleep)?;
-    std::thread::sleep(ASLEEP);
+    std::thread::sleep(GONE);
     let (sleeper, replica) = (&cluster.servers[0], &cluster.servers[3]);
     cluster.servers[1..].iter().try_for_each(Redis::wake)?;
     wait_until("a replica is master", || replica.is_master())?;
     std::thread::sleep(Duration::from_millis(300));
     sleeper.wake()?;
     survived(&talking.ends()?);
-    waited_at_least(&report, ASLEEP)?;
+    waited_at_least(&report, GONE)?;
     wait_until("the sleeper is a replica", || !sleeper.is_master())?;
     nothing_is_left(&cluster)
 }

@@ -2,6 +2,8 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -9,7 +11,7 @@ use serde_json::Value;
 use super::Outcome;
 use super::run::{Folder, Report, Result, said};
 use super::run_hard::compile;
-use super::run_local::paged_with_profile;
+use super::run_local::{paged_with_profile, stress_with_build_id};
 use crate::live::Live;
 
 /// Fills 32 MiB in order and then reads words of it in no order, from one instruction: no neighbour is worth to be fetched, which
@@ -106,6 +108,34 @@ pub fn no_profile_is_kept_where_none_is_wanted(_: &Live) -> Outcome {
     ran(&jumps, &cache, &[])?;
     let (report, _) = ran(&jumps, &cache, &["--no-profile"])?;
     assert!(report["profile"].is_null(), "{report}");
+    Ok(())
+}
+
+/// Each byte is right, and what is kept is theirs.
+pub fn who_has_no_privilege_is_paged_and_has_a_profile(_: &Live) -> Outcome {
+    const NOBODY: u32 = 65534;
+    let folder = Folder::make("local-nobody")?;
+    let stress = stress_with_build_id(&folder)?;
+    let theirs = folder.0.join("theirs");
+    std::fs::create_dir(&theirs)?;
+    std::os::unix::fs::chown(&theirs, Some(NOBODY), Some(NOBODY))?;
+    let at = theirs.to_str().ok_or("a path that is no text")?;
+    let arguments = ["--seconds", "0.7", "--threads", "3", "--mib", "32", "--folder", at, "--without", "altstack"];
+    let command = [&[stress.as_str()], &arguments[..]].concat();
+    for known in [false, true] {
+        let report = Report::new("local-nobody");
+        let mut run = paged_with_profile(&["--local", "5%", "--report", report.path(), "--json"], &command)?;
+        let said = said(run.env("XDG_CACHE_HOME", theirs.join("cache")).uid(NOBODY).gid(NOBODY))?;
+        assert!(said.code() == 0 && said.out.ends_with(" wrong=0\n"), "{said:?}");
+        let report = report.read()?;
+        assert!(report["bytes_in"].as_u64() > Some(0) && report["rung"].is_string(), "{report}");
+        assert_eq!(report["profile"]["sites_loaded"].as_u64().map(|sites| sites > 0), Some(known), "{report}");
+    }
+    let files = profiles(&theirs.join("cache"));
+    assert!(!files.is_empty(), "no profile was kept");
+    for file in files {
+        assert_eq!(file.metadata()?.uid(), NOBODY, "{}", file.display());
+    }
     Ok(())
 }
 

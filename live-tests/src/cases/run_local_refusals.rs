@@ -1,6 +1,7 @@
 //! `masu run --local` where it cannot be: said before anything is started, with what to do.
 
 use super::Outcome;
+use super::redis::Redis;
 use super::run::{Folder, said};
 use super::run_hard::compile;
 use super::run_local::paged;
@@ -62,6 +63,27 @@ pub fn stores_that_cannot_be_used_are_refused_with_their_name(_: &Live) -> Outco
     ] {
         refused_with(&["--local", "4MiB", "--store", store], &NEVER, &words, " ")?;
     }
+    Ok(())
+}
+
+/// Without a password, and with a wrong one, which is not repeated. The right one does.
+pub fn a_redis_that_does_not_let_masu_in_is_refused_with_the_way_out(_: &Live) -> Outcome {
+    let redis = Redis::start_with("local-redis-password", &["--requirepass", "right"])?;
+    let url = redis.url();
+    let name = format!("redis://127.0.0.1:{}", redis.port);
+    let with = |password: &str| {
+        let mut run = paged(&["--local", "4MiB", "--store", &url], &NEVER)?;
+        said(run.env("MASU_STORE_PASSWORD", password))
+    };
+    for (password, words) in [("", "NOAUTH"), ("wrong-one", "WRONGPASS")] {
+        let said = with(password)?;
+        assert_eq!((said.code(), said.out.as_str()), (125, ""), "{said:?}");
+        assert!(said.first_line().contains(&name) && said.first_line().contains(words), "{said:?}");
+        let remedy = said.err.lines().nth(1).unwrap_or_default();
+        assert!(remedy.contains("MASU_STORE_PASSWORD") && !said.err.contains("wrong-one"), "{said:?}");
+    }
+    let said = with("right")?;
+    assert_eq!((said.code(), said.out.as_str()), (0, "started\n"), "{said:?}");
     Ok(())
 }
 

@@ -228,6 +228,16 @@ pub fn a_store_that_is_full_ends_the_program_with_its_name(_: &Live) -> Outcome 
     Ok(())
 }
 
+/// Nor do they fit into 8 MiB of a server, which drops nothing of what it has.
+pub fn a_redis_that_is_full_ends_the_program_with_its_name(_: &Live) -> Outcome {
+    let redis = Redis::start_with("local-redis-full", &["--maxmemory", "8mb"])?;
+    let built = Folder::make("local-redis-full-program")?;
+    let said = said(&mut at(&redis.url(), &[&weigh(&built)?, "24", "0.2"])?)?;
+    let name = format!("redis://127.0.0.1:{}", redis.port);
+    ended_by_its_store(&said, &["masu: cannot ", &name, "OOM", "\n    Raise maxmemory there"]);
+    Ok(())
+}
+
 /// A program in the file's hands needs masu for nothing more.
 pub fn with_a_file_the_program_outlives_masu(_: &Live) -> Outcome {
     let (folder, built) = (Folder::make("local-orphan")?, Folder::make("local-orphan-program")?);

@@ -1,0 +1,195 @@
+//! `masu run --local`: what its report says, to people and to programs.
+
+use serde_json::Value;
+
+use super::Outcome;
+use super::run::{Folder, Report, Result, said};
+use super::run_hard::compile;
+use super::run_local::{paged, weigh};
+use crate::live::Live;
+
+/// The fields that users were promised; more may come.
+const FIELDS: [&str; 10] = [
+    "elapsed_s",
+    "stall_s",
+    "local_bytes",
+    "paged_bytes",
+    "peak_resident_bytes",
+    "faults",
+    "faults_staged",
+    "bytes_in",
+    "bytes_out",
+    "unit_bytes_median",
+];
+
+/// What the report of a program says that ends well, and what the program says.
+fn reported(options: &[&str], command: &[&str]) -> Result<(Value, String)> {
+    let report = Report::new("local-report");
+    let said = said(&mut paged(&[options, &["--report", report.path(), "--json"]].concat(), command)?)?;
+    assert_eq!((said.code(), said.err.as_str()), (0, ""), "{options:?}: {said:?}");
+    Ok((report.read()?, said.out))
+}
+
+fn number(of: &Value) -> Result<u64> {
+    of.as_u64().ok_or_else(|| format!("no number: {of}").into())
+}
+
+/// Its unit was changed at these times to these sizes; the last is the one in force.
+fn has_its_history(of: &Value) -> bool {
+    let units = of["units"].as_array().map_or(&[][..], Vec::as_slice);
+    let last = units.last().is_some_and(|last| last["unit_bytes"] == of["unit_bytes"]);
+    last && units.iter().all(|unit| unit["unit_bytes"].as_u64() >= Some(4096) && unit["since_s"].is_number())
+}
+
+/// For people and for programs.
+pub fn the_report_has_the_promised_words(_: &Live) -> Outcome {
+    let folder = Folder::make("local-report")?;
+    let weigh = weigh(&folder)?;
+    let json = said(&mut paged(&["--local", "2MiB", "--report", "-", "--json"], &[&weigh, "8", "0.1"])?)?;
+    let report: Value = serde_json::from_str(&json.err)?;
+    for name in FIELDS {
+        assert!(report[name].is_number(), "{name}: {report}");
+    }
+    let rate = report["staging_hit_rate"].as_f64();
+    assert!(rate.is_some_and(|rate| (0.0..=1.0).contains(&rate)), "it was pushed out and came back: {report}");
+    let sites = report["sites"].as_array().ok_or("no sites")?;
+    assert!(!sites.is_empty() && sites.iter().all(has_its_history), "{report}");
+    let what_if = report["what_if"].as_array().ok_or("no what_if")?;
+    let local: Vec<_> = what_if.iter().map(|other| other["local_bytes"].as_u64()).collect();
+    assert_eq!(local, [Some(1 << 20), Some(4 << 20)], "half and double: {report}");
+    let [half, double] = [number(&what_if[0]["faults"])?, number(&what_if[1]["faults"])?];
+    assert!(half >= double, "{report}");
+    let text = said(&mut paged(&["--local", "2MiB", "--report", "-"], &[&weigh, "8", "0.1"])?)?;
+    assert!(text.err.contains(" local, at most ") && text.err.contains("first touches"), "{}", text.err);
+    let quiet = said(&mut paged(&["--local", "2MiB"], &[&weigh, "8", "0.1"])?)?;
+    assert_eq!(quiet.err, "", "no report was asked for, and there is no terminal");
+    Ok(())
+}
+
+/// Two ways through 32 MiB, in functions of their own, which are marked as sections.
+const PARTS: &str = "
+#include <masu.h>
+#include <stdio.h>
+#include <stdlib.h>
+enum { PAGES = 8192, WORDS = PAGES * 512 };
+static unsigned long sum, seed = 1;
+__attribute__((noinline)) static void goes_in_order(unsigned long *memory)
+{
+    swpin_countstart(1);
+    for (unsigned long word = 0; word < WORDS / 16; word += 64)
+        sum += memory[word]++; // in order
+    swpin_refresh(1);
+}
+__attribute__((noinline)) static void jumps_about(unsigned long *memory)
+{
+    swpin_countstart(2);
+    for (int n = 0; n < 500; n++) {
+        seed = seed * 6364136223846793005 + 1442695040888963407;
+        sum += memory[(seed >> 33) % PAGES * 512]; // anywhere
+    }
+    swpin_refresh(2);
+}
+int main(void)
+{
+    unsigned long *memory = malloc(WORDS * sizeof *memory);
+    for (unsigned long word = 0; word < WORDS; word += 64) memory[word] = word;
+    for (int round = 0; round < 8; round++) {
+        goes_in_order(memory);
+        jumps_about(memory);
+    }
+    printf(\"%lu\\n\", sum);
+    return 0;
+}
+";
+
+const HEADERS: &str = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../crates/libmasu/include");
+
+/// What goes in order is worth large units, and what jumps about is not; without sections there is one unit for both.
+pub fn sections_that_are_marked_get_units_of_their_own(_: &Live) -> Outcome {
+    let folder = Folder::make("local-sections")?;
+    let parts = compile(&folder, "cc", "parts", PARTS, &[HEADERS])?;
+    let (marked, answer) = reported(&["--local", "4MiB", "--sections", "marked"], &[&parts])?;
+    let sections = marked["sections"].as_array().ok_or("no sections")?;
+    let unit = |number: u64| {
+        let section = sections.iter().find(|section| section["section"] == number);
+        section.filter(|section| has_its_history(section)).and_then(|section| section["unit_bytes"].as_u64())
+    };
+    assert_eq!((sections.len(), &marked["sites"]), (2, &serde_json::json!([])), "{marked}");
+    assert!(sections.iter().all(|section| section["faults"].as_u64() > Some(0)), "{marked}");
+    assert_eq!(unit(2), Some(16 << 10), "the paper's least: {marked}");
+    assert!(unit(1) > Some(64 << 10), "{marked}");
+    assert_eq!(marked["unit_bytes_median"], 16 << 10, "most faults are where it jumps about: {marked}");
+    for (unit, bytes) in [("4KiB", 4 << 10), ("16KiB", 16 << 10)] {
+        let options = ["--local", "4MiB", "--sections", "off", "--unit", unit];
+        let (fixed, same) = reported(&options, &[&parts])?;
+        assert_eq!(
+            (&fixed["unit_bytes_median"], &fixed["sections"]),
+            (&bytes.into(), &serde_json::json!([])),
+            "{fixed}"
+        );
+        assert_eq!(same, answer);
+        assert!(number(&fixed["faults"])? > number(&marked["faults"])?, "{fixed}\n{marked}");
+    }
+    // Only if it is asked for.
+    let (single, same) = reported(&["--local", "4MiB", "--sections", "marked", "--base", "4KiB"], &[&parts])?;
+    let single = single["sections"].as_array().ok_or("no sections")?;
+    assert!(single.iter().any(|section| section["unit_bytes"].as_u64() < Some(16 << 10)), "{single:?}");
+    assert_eq!(same, answer);
+    let options = ["--local", "4MiB", "--sections", "marked", "--report", "-"];
+    let text = said(&mut paged(&options, &[&parts])?)?;
+    for section in ["section 1", "section 2"] {
+        assert!(text.err.lines().any(|line| line.ends_with(section)), "{}", text.err);
+    }
+    Ok(())
+}
+
+/// With debug information; and none of its units is smaller than was said.
+pub fn what_faults_is_named_by_function_file_and_line(_: &Live) -> Outcome {
+    let folder = Folder::make("local-sites")?;
+    let parts = compile(&folder, "cc", "parts", PARTS, &[HEADERS, "-g"])?;
+    let (report, _) = reported(&["--local", "4MiB", "--base", "16KiB"], &[&parts])?;
+    let sites = report["sites"].as_array().ok_or("no sites")?;
+    for (function, comment) in [("goes_in_order", "// in order"), ("jumps_about", "// anywhere")] {
+        let line = 1 + PARTS.lines().position(|line| line.ends_with(comment)).ok_or("no such line")?;
+        let is_there = sites.iter().any(|site| {
+            site["function"] == function
+                && site["file"].as_str().is_some_and(|file| file.ends_with("/parts.c"))
+                && site["line"] == line
+                && site["faults"].as_u64() > Some(0)
+        });
+        assert!(is_there, "{function}, line {line}: {report}");
+    }
+    assert!(sites.iter().all(|site| site["unit_bytes"].as_u64() >= Some(16 << 10)), "{report}");
+    let text = said(&mut paged(&["--local", "4MiB", "--report", "-"], &[&parts])?)?;
+    assert!(text.err.contains("jumps_about (") && text.err.contains("/parts.c:"), "{}", text.err);
+    Ok(())
+}
+
+/// 16 MiB of a library, which the loader maps and the program never asks for.
+pub fn what_a_library_has_beyond_its_data_is_paged(_: &Live) -> Outcome {
+    const LIBRARY: &str = "
+static unsigned char many[16 << 20];
+unsigned char *all_of_it(unsigned long *bytes) { *bytes = sizeof many; return many; }
+";
+    const PROGRAM: &str = "
+#include <stdio.h>
+unsigned char *all_of_it(unsigned long *bytes);
+int main(void)
+{
+    unsigned long bytes;
+    unsigned char *many = all_of_it(&bytes);
+    for (unsigned long i = 0; i < bytes; i += 512) many[i] = i >> 9;
+    for (unsigned long i = 0; i < bytes; i += 512) if (many[i] != (i >> 9 & 255)) return 3;
+    puts(\"right\");
+    return 0;
+}
+";
+    let folder = Folder::make("local-library")?;
+    let library = compile(&folder, "cc", "libmany.so", LIBRARY, &["-shared", "-fPIC"])?;
+    let program = compile(&folder, "cc", "program", PROGRAM, &[&library])?;
+    let (report, answer) = reported(&["--local", "2MiB"], &[&program])?;
+    assert_eq!((answer.as_str(), &report["notes"]), ("right\n", &serde_json::json!([])), "{report}");
+    assert!(number(&report["paged_bytes"])? >= 16 << 20 && number(&report["bytes_in"])? > 12 << 20, "{report}");
+    assert!(number(&report["peak_resident_bytes"])? <= 2 << 20, "{report}");
+    Ok(())
+}
