@@ -57,6 +57,8 @@ enum Bench {
     Remote(remote::Options),
     /// What one page fault costs a program with less memory than it has data
     RemoteFault(remote::fault::Options),
+    /// A program that checks each byte with a twentieth of its memory, with new seeds until the time is over
+    RemoteTorture(remote::torture::Options),
     /// Two minutes with Redis, in one table
     Demo(demo::Options),
     /// All of them but the demo, one after the other, as they are published
@@ -64,7 +66,7 @@ enum Bench {
 }
 
 /// What `all` runs: hours on a small machine, most of them the paper's 400 rounds.
-const ALL: [&[&str]; 16] = [
+const ALL: [&[&str]; 17] = [
     &["scan"],
     &["known-hot-set"],
     &["sparse"],
@@ -78,6 +80,7 @@ const ALL: [&[&str]; 16] = [
     &["transpose"],
     &["superpages"],
     &["remote-fault"],
+    &["remote-torture"],
     &["remote"],
     &["paper", "--rounds", "80"],
     &["paper", "--rounds", "400"],
@@ -124,6 +127,7 @@ fn one(session: &Session, bench: &Bench) -> Result<()> {
         Bench::Stacks(options) => stacks::run(session, options),
         Bench::Remote(options) => remote::run(session, options),
         Bench::RemoteFault(options) => remote::fault::run(session, options),
+        Bench::RemoteTorture(options) => remote::torture::run(session, options),
         Bench::Demo(options) => demo::run(session, options),
         Bench::All => all(session),
     }

@@ -27,6 +27,7 @@ mod need;
 mod swap;
 mod tables;
 mod task;
+pub mod torture;
 mod way;
 
 use cell::{Bench, End, Run};

@@ -23,8 +23,8 @@ use crate::workload::{Reply, Workload};
 /// Arguments of `masu-bench torture`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Time in all, such as 120s
-    #[arg(long = "for", default_value = "120s", value_parser = seconds)]
+    /// Time in all, such as 120s or 2m
+    #[arg(long = "for", default_value = "120s", value_parser = time)]
     pub time: Duration,
     /// Memory that the program's threads share, in MiB
     #[arg(long, default_value_t = 256)]
@@ -40,11 +40,15 @@ pub struct Options {
     pub direct_only: bool,
 }
 
-/// `120s` or `120`.
-fn seconds(text: &str) -> Result<Duration, String> {
-    let number: f64 =
-        text.strip_suffix('s').unwrap_or(text).parse().map_err(|_| "expected a time, such as 120s".to_owned())?;
-    Duration::try_from_secs_f64(number).map_err(|_| "expected a time of 0 s or more, such as 120s".to_owned())
+/// `120s`, `120` or `2m`.
+pub(crate) fn time(text: &str) -> Result<Duration, String> {
+    let (number, unit_s) = match text.strip_suffix('m') {
+        Some(minutes) => (minutes, 60.0),
+        None => (text.strip_suffix('s').unwrap_or(text), 1.0),
+    };
+    let number: f64 = number.parse().map_err(|_| "expected a time, such as 120s or 2m".to_owned())?;
+    Duration::try_from_secs_f64(number * unit_s)
+        .map_err(|_| "expected a time of 0 s or more, such as 120s or 2m".to_owned())
 }
 
 /// What acts on the program in one part.
@@ -206,9 +210,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_seconds_with_or_without_their_unit() {
-        assert_eq!(seconds("120s"), Ok(Duration::from_secs(120)));
-        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
-        assert!(seconds("-1").is_err() && seconds("soon").is_err() && seconds("inf").is_err());
+    fn times_are_seconds_with_or_without_their_unit_or_minutes() {
+        assert_eq!(time("120s"), Ok(Duration::from_secs(120)));
+        assert_eq!(time("0.5"), Ok(Duration::from_millis(500)));
+        assert_eq!(time("5m"), Ok(Duration::from_secs(300)));
+        assert!(time("-1").is_err() && time("soon").is_err() && time("inf").is_err() && time("m").is_err());
     }
 }

@@ -96,6 +96,8 @@ const FFT3D: Source = Source { name: "fft3d", text: include_str!("../../workload
 const SORT: Source = Source { name: "sort", text: include_str!("../../workloads/remote/sort.c"), has_marks: false };
 const GUPS: Source = Source { name: "gups", text: include_str!("../../workloads/remote/gups.c"), has_marks: false };
 const SPMV: Source = Source { name: "spmv", text: include_str!("../../workloads/remote/spmv.c"), has_marks: false };
+const STRESS: Source =
+    Source { name: "stress", text: include_str!("../../workloads/remote/stress.c"), has_marks: false };
 const TOUCH: Source = Source { name: "touch", text: include_str!("../../workloads/remote/touch.c"), has_marks: false };
 
 /// A random update costs some 16 ns with all memory and a page fault without, which no pager can hide: to see it measured at
@@ -172,6 +174,15 @@ pub fn touch(folder: &Path) -> Result<Result<Program, Missing>> {
     Ok(compile(&TOUCH, "PAGE=4096", folder, 1.0)?.map(|ready| ready.program))
 }
 
+/// The program that uses memory in every way and checks each byte, built in `folder`.
+///
+/// # Errors
+/// As [`Task::prepare`].
+pub fn stress(folder: &Path) -> Result<Result<Program, Missing>> {
+    fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    Ok(compile(&STRESS, "STRESS=1", folder, 1.0)?.map(|ready| ready.program))
+}
+
 const NO_GCC: Missing = Missing("gcc is not installed (Debian: gcc libc6-dev)");
 
 /// Compiles a program in C, and once more with its marks.
@@ -184,7 +195,7 @@ fn compile(source: &Source, size: &str, folder: &Path, times_at_most: f64) -> Re
         let program = folder.join(format!("{}-{}{ending}", source.name, size.to_lowercase().replace('=', "-")));
         let mut command = Command::new(&compiler);
         command.args(["-std=c11", "-O2", "-g1", "-D_GNU_SOURCE", "-Wall", "-Wextra"]).args(flags);
-        command.arg(format!("-D{size}")).arg("-o").arg(&program).arg(&file).arg("-lm");
+        command.arg(format!("-D{size}")).arg("-o").arg(&program).arg(&file).args(["-lm", "-pthread"]);
         let output = command.stdin(Stdio::null()).output().context("cannot start gcc")?;
         let said = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "gcc failed on {}: {}", file.display(), said.trim());
