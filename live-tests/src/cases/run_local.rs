@@ -326,7 +326,7 @@ int main(void) {
     let refused = [
         "userfaultfd was refused once",
         "io_uring was refused once",
-        "the kernel's asynchronous I/O was refused once",
+        "asynchronous I/O by the kernel (io_setup) was refused once",
         "a seccomp filter was refused 2 times",
         "vmsplice was refused once",
     ];
