@@ -44,7 +44,7 @@ fn each_bad_value_has_its_own_line() {
     }
     let said = refusal(&["torture", "--for", "soon"]);
     assert!(
-        said.starts_with("masu-bench: invalid value 'soon' for '--for <TIME>': expected a time, such as 120s\n"),
+        said.starts_with("masu-bench: invalid value 'soon' for '--for <TIME>': expected a time, such as 120s or 2m\n"),
         "{said}"
     );
     assert!(refusal(&["zigzag"]).starts_with("masu-bench: unrecognized subcommand 'zigzag'\n"));

@@ -209,7 +209,8 @@ impl Report {
         let not_paged = count(|program| program.not_paged);
         if not_paged > 0 {
             notes.push(format!(
-                "{not_paged} mappings are not paged, for the kernel did not register them: they come on top"
+                "{not_paged} mappings are not paged, since the kernel did not register them or the program began with too \
+                 many: they come on top"
             ));
         }
         let beyond = count(|program| program.frames_beyond);
@@ -276,6 +277,7 @@ impl Report {
 
 /// The unit that half of the faults have at most.
 fn median_unit(mut by_unit: Vec<(Bytes, u64)>) -> Option<Bytes> {
+    by_unit.retain(|(_, faults)| *faults > 0);
     by_unit.sort_unstable_by_key(|(unit, _)| unit.0);
     let half = by_unit.iter().map(|(_, faults)| faults).sum::<u64>().div_ceil(2);
     let mut so_far = 0;

@@ -4,7 +4,7 @@
 //! the memory with its tables, and from then on a thread waits for what it asks. What it counted is there until the end; its
 //! layer of the store is given back when it ends.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,8 +33,8 @@ use crate::profile::{Folder, Profile};
 use crate::report::Counted;
 use crate::store::{GetRun, Home, PAGE_BYTES, PutRun, Store};
 
-/// A program says what it has to say within this time, or it does not say it.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Once all is over a program says what it has to say within this time, or it does not say it.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// So often it is looked whether all is over.
 const LOOK: Duration = Duration::from_millis(100);
@@ -279,10 +279,8 @@ fn serve(connection: &Connection, common: &Common) {
                         Err(error) => {
                             // What takes off would never arrive: the program is told by the end of the connection.
                             let said = format!("cannot serve a program in the background: {error}");
-                            eprintln!(
-                                "masu: {said}\n    Allow more threads (`ulimit -u`, pids.max), or say --no-background."
-                            );
-                            return common.note(|served| served.trouble.push(said));
+                            let remedy = "Allow more threads (`ulimit -u`, pids.max), or say --no-background.";
+                            return common.say_at_once(said, remedy);
                         }
                     }
                 }
@@ -353,6 +351,22 @@ fn is_served(peer: u32, own: u32) -> bool {
     peer == own || own == 0
 }
 
+/// What a program says next; `None` when it is no more. It may be stopped meanwhile, for however long.
+fn hear(connection: &Connection, bytes: &mut [u8], common: &Common) -> Result<Option<(usize, Vec<OwnedFd>)>, Errno> {
+    let mut left = LAST_WORDS;
+    loop {
+        if let Some(said) = connection.receive(bytes, LOOK)? {
+            return Ok(Some(said));
+        }
+        if connection.is_over() || left.is_zero() {
+            return Ok(None);
+        }
+        if common.is_over() {
+            left = left.saturating_sub(LOOK);
+        }
+    }
+}
+
 fn begin(connection: &Connection, common: &Common, layer: u32) -> Result<Option<Program>, String> {
     let mut bytes = [0; size_of::<Message>()];
     let failed = |errno: Errno| format!("a program could not be greeted: {}", describe(errno));
@@ -360,12 +374,12 @@ fn begin(connection: &Connection, common: &Common, layer: u32) -> Result<Option<
     if !is_served(peer.user, geteuid().as_raw()) {
         return Ok(None);
     }
-    let Some((_, _)) = connection.receive(&mut bytes, PATIENCE).map_err(failed)? else { return Ok(None) };
+    let Some((_, _)) = hear(connection, &mut bytes, common).map_err(failed)? else { return Ok(None) };
     let Some(hello) = Hello::of(&message_of(&bytes)) else { return Ok(None) };
     let direct = common.store.direct(layer).map_err(|error| error.to_string())?;
     let fds: Vec<_> = direct.iter().map(|fd| fd.as_fd()).collect();
     connection.send(&bytes_of(&common.terms.message()), &fds).map_err(failed)?;
-    let Some((_, mut fds)) = connection.receive(&mut bytes, PATIENCE).map_err(failed)? else { return Ok(None) };
+    let Some((_, mut fds)) = hear(connection, &mut bytes, common).map_err(failed)? else { return Ok(None) };
     let nonsense = || format!("process {} said nothing sensible at its start", hello.process);
     let ready = Ready::of(&message_of(&bytes)).ok_or_else(nonsense)?;
     let rung = match ready.begun {

@@ -83,7 +83,10 @@ const NOT_BEGUN: i32 = 125;
 /// as it would without. Where masu is, none runs without a limit.
 fn without_terms(answer: i32) {
     if answer == -libc::ECONNREFUSED {
-        return kernel::say(&["masu: the masu that limits this program's memory is gone: it runs without a limit\n"]);
+        return kernel::say(&[
+            "masu: the masu that limits this program's memory is gone, or in another network namespace: it runs without \
+             a limit\n",
+        ]);
     }
     kernel::say(&[
         "masu: cannot begin this program: the masu that limits its memory gives it no terms\n",

@@ -378,7 +378,7 @@ fn print(report: &Report, to: &mut impl Write) -> std::io::Result<()> {
         };
         table.row([site.faults.to_string(), site.unit_bytes.to_string(), line]);
     }
-    for section in &report.sections {
+    for section in report.sections.iter().take(SHOWN) {
         let line = format!("section {}", section.section);
         table.row([section.faults.to_string(), section.unit_bytes.to_string(), line]);
     }

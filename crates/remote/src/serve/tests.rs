@@ -1,10 +1,12 @@
 //! Programs of a few words: what they say is the greeting, and then they end.
 
 use std::fs::File;
-use std::os::fd::OwnedFd;
 
 use super::*;
 use crate::store::{Error, Span};
+
+/// What is to happen happens within this time.
+const PROMPTLY: Duration = Duration::from_secs(10);
 
 /// Keeps nothing, and remembers which layers were given back.
 #[derive(Default)]
@@ -40,7 +42,7 @@ impl Store for Noting {
 impl Noting {
     fn comes_to(&self, layers: &[u32]) -> bool {
         let begun = Instant::now();
-        while begun.elapsed() < PATIENCE {
+        while begun.elapsed() < PROMPTLY {
             if *held(&self.0) == layers {
                 return true;
             }
@@ -77,7 +79,7 @@ fn greeted(server: &Server) -> Connection {
 
 fn heard(connection: &Connection) -> Message {
     let mut bytes = [0; size_of::<Message>()];
-    connection.receive(&mut bytes, PATIENCE).unwrap().unwrap();
+    connection.receive(&mut bytes, PROMPTLY).unwrap().unwrap();
     message_of(&bytes)
 }
 
@@ -136,4 +138,15 @@ fn the_same_trouble_of_many_programs_is_said_once() {
     let mut served = Served::default();
     let said = ["full", "lost", "full"].map(|trouble| served.say(trouble.to_owned()));
     assert_eq!((said, served.trouble), ([true, true, false], vec!["full".to_owned(), "lost".to_owned()]));
+}
+
+#[test]
+fn a_program_that_is_stopped_at_its_start_is_waited_for_and_does_not_hold_up_the_end() {
+    let server = Server::begin(TERMS, Arc::new(Noting::default()), None).unwrap();
+    let silent = Connection::to(server.name()).unwrap();
+    std::thread::sleep(LOOK * 3);
+    assert!(!silent.is_over(), "it may go on");
+    let begun = Instant::now();
+    server.end();
+    assert!(begun.elapsed() < PROMPTLY);
 }

@@ -108,7 +108,7 @@ impl Patient {
             pause = (pause * 2).min(self.patience.pause_max);
         };
         if let Some(wait) = waits {
-            self.waits_no_more(&wait);
+            self.waits_no_more(&wait, result.is_ok());
         }
         result
     }
@@ -121,8 +121,8 @@ impl Patient {
         Wait { since, answered: outage.answered }
     }
 
-    /// The call was answered, or given up.
-    fn waits_no_more(&self, wait: &Wait) {
+    /// The call was answered, `well` or not, or given up.
+    fn waits_no_more(&self, wait: &Wait, well: bool) {
         let mut outage = self.outage();
         outage.waiting -= 1;
         outage.answered += 1;
@@ -130,7 +130,7 @@ impl Patient {
         if outage.waiting == 0 {
             outage.since = None;
         }
-        let is_back = outage.said.take_if(|since| *since == wait.since).is_some() && outage.given_up.is_none();
+        let is_back = outage.said.take_if(|since| *since == wait.since).is_some() && well;
         drop(outage);
         if is_back {
             let silent = wait.since.elapsed().as_secs_f64();
