@@ -53,7 +53,7 @@ unsafe extern "C" fn begin(_: c_int, _: *const *mut c_char, environment: *const 
             send(socket, &Ready { begun: Ok(rung) }.message(), &[field, uffd]);
             // SAFETY: our own; the memory stays mapped.
             unsafe { call!(libc::SYS_close, field) };
-            // Without an answer masu is no more: then nothing is known of it either.
+            // Without an answer the program begins with nothing known: masu is no more, or could not take its tables.
             let go = receive(socket, &mut -1).and_then(|message| Go::of(&message));
             if let Some(program) = program {
                 seed(program, go.map_or(0, |go| go.seeds));
