@@ -229,7 +229,7 @@ fn report(
         options.rounds(),
         if options.quick { ", small programs" } else { "" }
     );
-    let mut report = Report::new("remote", title, &session.host);
+    let mut report = Report::new(name(options), title, &session.host);
     report.table("Programs, with all memory:", tables::programs(all));
     report.table("Slowdown against all-local:", tables::slowdowns(all, ways));
     for measured in all {
@@ -256,6 +256,22 @@ fn report(
     report.sample("store", options.store.as_deref().unwrap_or("masu's default"));
     report.sample("programs", all);
     report
+}
+
+/// The folder for the results, so that programs and stores can be measured one at a time: `remote`, `remote-adi-quick`,
+/// `remote-sort-gups-redis`.
+fn name(options: &Options) -> String {
+    let mut name = "remote".to_owned();
+    if options.workloads != task::USUAL {
+        for task in &options.workloads {
+            name += &format!("-{task}");
+        }
+    }
+    name += if options.quick { "-quick" } else { "" };
+    match options.store.as_deref().and_then(|url| url.split_once(':')) {
+        Some((scheme, _)) => name + "-" + scheme,
+        None => name,
+    }
 }
 
 const NOTES: [&str; 6] = [
@@ -295,6 +311,18 @@ mod tests {
         assert_eq!((both.budgets(), both.rounds()), (vec![5.0, 2.5], 2));
         assert_eq!(both.wanted(), [Way::Auto, Way::Zram]);
         assert_eq!(options(&["--all-units"]).wanted().len(), 14);
+    }
+
+    #[test]
+    fn results_of_one_program_or_store_have_a_folder_of_their_own() {
+        for (words, wanted) in [
+            (&[][..], "remote"),
+            (&["--quick", "--pairs", "2"], "remote-quick"),
+            (&["--workloads", "adi"], "remote-adi"),
+            (&["--workloads", "sort,himeno-s", "--store", "redis://127.0.0.1:1"], "remote-sort-himeno-s-redis"),
+        ] {
+            assert_eq!(name(&options(words)), wanted);
+        }
     }
 
     #[test]
