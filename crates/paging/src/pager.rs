@@ -241,7 +241,7 @@ impl Pager<'_> {
         let budget = self.budget();
         while let Some(lost) = units.next_lost(budget) {
             if lost != touch.address / PAGE_BYTES {
-                self.hold_back(machine, units, lost)?;
+                self.hold_back(machine, lost);
             }
         }
         if units.costs.ahead_page_ns > 0 {
@@ -284,13 +284,13 @@ impl Pager<'_> {
             Kind::Held | Kind::Staged => {
                 self.counters.add(Counter::FaultsStaged, 1);
                 self.counters.add(Counter::FaultsHeld, u64::from(entry.is_early() && entry.is_ordered()));
-                self.take_back(machine, units, page, unit)?;
+                self.take_back(machine, units, page, unit);
                 came(page)
             }
             Kind::Arriving => {
                 self.counters.add(Counter::FaultsArriving, 1);
                 match self.entry(page).place() {
-                    Place::Staged => self.take_back(machine, units, page, unit)?,
+                    Place::Staged => self.take_back(machine, units, page, unit),
                     // Its memory did not take it: what is wrong there shows now. Or there was no frame for it.
                     Place::Home => {
                         self.settle_while(machine, units, || self.is_under_way(page))?;
@@ -308,7 +308,7 @@ impl Pager<'_> {
             Kind::FirstTouch => self.first_touch(machine, units, page, unit)?,
         };
         for held in order.held.into_iter().filter(|held| ![NO_PAGE, touch.address / PAGE_BYTES].contains(held)) {
-            self.hold_back(machine, units, held)?;
+            self.hold_back(machine, held);
         }
         if order.pages_ahead() > 0 {
             let number = touch.address / PAGE_BYTES;
@@ -345,19 +345,17 @@ impl Pager<'_> {
     }
 
     /// A page stays in memory and leaves the program's reach, so that its next touch is seen.
-    fn hold_back<M: Machine>(&self, machine: &mut M, units: &mut Units<'_>, number: u64) -> Result<(), M::Fatal> {
-        match self.space.page(number.wrapping_mul(PAGE_BYTES)) {
-            Some(page) => self.hold_page_back(machine, units, page),
-            None => Ok(()),
+    fn hold_back<M: Machine>(&self, machine: &mut M, number: u64) {
+        if let Some(page) = self.space.page(number.wrapping_mul(PAGE_BYTES)) {
+            self.hold_page_back(machine, page);
         }
     }
 
-    fn hold_page_back<M: Machine>(&self, machine: &mut M, units: &mut Units<'_>, page: Page) -> Result<(), M::Fatal> {
+    fn hold_page_back<M: Machine>(&self, machine: &mut M, page: Page) {
         let entry = self.entry(page);
-        if entry.place() == Place::Resident && entry.pins() == 0 && self.stage(machine, units, page, 1)? == 1 {
+        if entry.place() == Place::Resident && entry.pins() == 0 && self.stage(machine, page, 1) == 1 {
             self.set(page, self.entry(page).early(true));
         }
-        Ok(())
     }
 
     /// The longest run of pages around `page` within its unit of which `belongs` holds.
@@ -381,7 +379,7 @@ impl Pager<'_> {
         unit: Unit,
     ) -> Result<Served, M::Fatal> {
         let (first, pages) = Self::run_around(page, unit, |page| self.entry(page).place() == Place::Untouched);
-        self.make_room(machine, units, pages, pages)?;
+        self.make_room(machine, units, pages, pages);
         let before = page.0 - first.0;
         // What lies before or behind may be no memory at all: then this page alone, which is.
         let mut given = self.zeros(machine, units, first, pages)?;
@@ -438,11 +436,10 @@ impl Pager<'_> {
     ) -> Result<(), M::Fatal> {
         let home = |page: Page| self.is_at_home(page);
         let wanted = (0..pages).map(|more| u32::from(home(first.plus(more)))).sum();
-        self.make_room(machine, units, wanted, 0)?;
+        self.make_room(machine, units, wanted, 0);
         let mut next = first.0;
         let end = first.0 + pages;
         while next < end {
-            // Making room may have sent more of this unit home; no page of it came.
             if !home(Page(next)) {
                 next += 1;
                 continue;
@@ -501,13 +498,7 @@ impl Pager<'_> {
     }
 
     /// A page of the staging and those of its unit that follow it there.
-    fn take_back<M: Machine>(
-        &self,
-        machine: &mut M,
-        units: &mut Units<'_>,
-        page: Page,
-        unit: Unit,
-    ) -> Result<(), M::Fatal> {
+    fn take_back<M: Machine>(&self, machine: &mut M, units: &mut Units<'_>, page: Page, unit: Unit) {
         let together = |of: Entry, with: Page, slot: u32| {
             let other = self.entry(with);
             of.place() == Place::Staged && other.place() == Place::Staged && other.slot() == slot
@@ -517,22 +508,15 @@ impl Pager<'_> {
             let slot = |other: Page| entry.slot().wrapping_add(other.0.wrapping_sub(page.0));
             Self::run_around(page, unit, |other| together(entry, other, slot(other)))
         };
-        self.make_room(machine, units, run().1, 0)?;
-        let entry = self.entry(page);
-        if entry.place() != Place::Staged {
-            // Making room sent it home, and it may be on its way there.
-            self.settle_while(machine, units, || self.is_under_way(page))?;
-            return self.fetch(machine, units, page, unit, Come { mark: entry.mark(), arrival: Arrival::Reused });
-        }
+        self.make_room(machine, units, run().1, 0);
         let (first, pages) = run();
-        let slot = entry.slot() - (page.0 - first.0);
+        let slot = self.entry(page).slot() - (page.0 - first.0);
         let moved = machine.move_in(slot, self.space.address(first), pages);
         self.ring.emptied(slot, moved);
         for page in (0..moved).map(|more| first.plus(more)) {
             self.set(page, self.entry(page).at(Place::Resident).early(false).ordered(false));
         }
         self.arrived(units, first, moved, Arrival::Reused);
-        Ok(())
     }
 
     /// Pages are in the program from now on.

@@ -469,6 +469,30 @@ fn what_does_not_fit_goes_round() {
     }
 }
 
+/// What comes back from the staging leaves a hole, and nothing is fetched that would use up what lies before the holes.
+#[test]
+fn holes_in_the_staging_leave_room_for_what_is_to_be_staged() {
+    let memory = Memory::new(2 * CHUNK, 1500);
+    let (mut learned, mut ghosts) = (Box::new(Learned::default()), vec![0; 800]);
+    let budget = PAGES - 20;
+    let mut world = World::new(&memory, &mut learned, &mut ghosts, budget);
+    let mut touch = |world: &mut World<'_>, page: u64, step| {
+        world.access(page, Some(step), 7).expect("what was written is read");
+    };
+    (0..PAGES).for_each(|page| touch(&mut world, page, 0));
+    for step in 0..200_000_u64 {
+        let page = (step.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % PAGES;
+        let place = world.pager.space.page(address(page)).map(|page| world.pager.entry(page).place());
+        if place != Some(Place::Home) {
+            touch(&mut world, page, step);
+        }
+    }
+    world.consistent(budget).expect("the counts hold");
+    let staged = world.pager.counters.get(Counter::FaultsStaged);
+    let slots = world.pager.ring.slots();
+    assert!(staged > 4 * u64::from(slots), "{staged}");
+}
+
 #[test]
 fn a_page_that_comes_changes_and_leaves_while_it_lands_is_what_was_written() {
     let memory = Memory::new(2 * CHUNK, 3001);

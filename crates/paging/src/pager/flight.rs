@@ -424,7 +424,7 @@ impl Pager<'_> {
             let home = |more: &u32| self.entry(first.plus(*more)).place() == Place::Home;
             let Some(from) = (next..pages).find(home) else { break };
             let end = (from..pages).find(|more| !home(more)).unwrap_or(pages);
-            self.make_room(machine, units, end - from, 0)?;
+            self.make_room(machine, units, end - from, 0);
             if self.frames_in_use() >= self.budget().frames && self.ring.frames() == 0 {
                 // All is pinned. Nobody waits for these pages.
                 break;
@@ -438,7 +438,7 @@ impl Pager<'_> {
             next = from + came;
         }
         for page in (0..pages).filter(|more| held >> more & 1 == 1).map(|more| first.plus(more)) {
-            self.hold_page_back(machine, units, page)?;
+            self.hold_page_back(machine, page);
             let entry = self.entry(page);
             self.set(page, entry.ordered(entry.place() == Place::Staged || self.flights.have(page)));
         }

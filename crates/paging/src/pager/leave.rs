@@ -48,19 +48,10 @@ impl Pager<'_> {
     ///
     /// Nobody leaves while there are frames that nobody has, and then the staging grows by and by to its share: a program
     /// whose memory fits never meets it.
-    ///
-    /// # Errors
-    /// When the store has failed for good.
-    pub(super) fn make_room<M: Machine>(
-        &self,
-        machine: &mut M,
-        units: &mut Units<'_>,
-        pages: u32,
-        fresh: u32,
-    ) -> Result<(), M::Fatal> {
+    pub(super) fn make_room<M: Machine>(&self, machine: &mut M, units: &mut Units<'_>, pages: u32, fresh: u32) {
         let budget = self.budget_with(fresh);
         if self.frames_in_use().saturating_add(pages) <= budget.frames {
-            return Ok(());
+            return;
         }
         let step = pages.saturating_mul(2).max(LEAST_STAGED);
         let most = (budget.frames - budget.staging).max(self.resident_pages().saturating_sub(step));
@@ -71,10 +62,9 @@ impl Pager<'_> {
             let next = units.learned.replacement.next_to_stage(self.queues(), budget.frames);
             let Some(run) = next.or_else(|| self.one_that_no_queue_knows()) else { break };
             if let Some(first) = self.space.page(run.first_page.wrapping_mul(PAGE_BYTES)) {
-                self.one_leaves(machine, units, first, run.pages)?;
+                self.one_leaves(machine, units, first, run.pages);
             }
         }
-        Ok(())
     }
 
     /// A page in the program, found by going on in the table from where it was looked last.
@@ -92,13 +82,7 @@ impl Pager<'_> {
     }
 
     /// A unit's pages go to the staging, and to the end of the queue if they cannot.
-    fn one_leaves<M: Machine>(
-        &self,
-        machine: &mut M,
-        units: &mut Units<'_>,
-        first: Page,
-        pages: u32,
-    ) -> Result<(), M::Fatal> {
+    fn one_leaves<M: Machine>(&self, machine: &mut M, units: &mut Units<'_>, first: Page, pages: u32) {
         let may_go = |page: Page| {
             let entry = self.entry(page);
             entry.place() == Place::Resident && entry.pins() == 0
@@ -110,7 +94,7 @@ impl Pager<'_> {
             while next + run < pages && may_go(first.plus(next + run)) {
                 run += 1;
             }
-            let gone = if run > 0 { self.stage(machine, units, page, run)? } else { 0 };
+            let gone = if run > 0 { self.stage(machine, page, run) } else { 0 };
             next += gone;
             if gone < run || run == 0 {
                 let stays = first.plus(next);
@@ -120,7 +104,6 @@ impl Pager<'_> {
                 next += 1;
             }
         }
-        Ok(())
     }
 
     /// The program gave this memory up: what it held is of no use. The frames in the program are the kernel's to take.
@@ -203,7 +186,7 @@ impl Pager<'_> {
 
     fn home_one<M: Machine>(&self, machine: &mut M, units: &mut Units<'_>, page: Page) -> Result<bool, M::Fatal> {
         let entry = self.entry(page);
-        if entry.place() == Place::Resident && (entry.pins() > 0 || self.stage(machine, units, page, 1)? == 0) {
+        if entry.place() == Place::Resident && (entry.pins() > 0 || self.stage(machine, page, 1) == 0) {
             return Ok(false);
         }
         let entry = self.entry(page);

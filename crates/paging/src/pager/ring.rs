@@ -1,8 +1,8 @@
 //! The staging: a ring of slots, each of which may have a frame.
 //!
 //! Between the tail and the head lie the slots in use, in the order in which they were filled. A slot holds a page, a frame
-//! that is free to be filled, or nothing: what it held was taken back. Slots outside hold nothing. Since there are more
-//! slots than frames may be in use, the head never meets the tail.
+//! that is free to be filled, or nothing: what it held was taken back. Slots outside hold nothing. There are more slots than
+//! frames may be in use, so where the head meets the tail some slots hold nothing.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -177,7 +177,7 @@ impl Pager<'_> {
         // New ones: slots at the head, which get their frame from the kernel when they are filled.
         let new = self.budget().frames.saturating_sub(self.frames_in_use()).min(left);
         while left > pages - new && found < MOST_RUNS {
-            let run = self.claim_vacant(machine, units, left - (pages - new))?;
+            let run = self.claim_vacant(left - (pages - new));
             (run.slot..run.slot + run.pages).for_each(|slot| self.ring.put(slot, Slot::Spare));
             runs[found] = run;
             (found, left) = (found + 1, left - run.pages);
@@ -206,27 +206,30 @@ impl Pager<'_> {
         if found == 0 {
             // All is pinned, or held by the kernel: better a page too much for a while than a program that stands still.
             self.counters.add(Counter::FramesBeyond, 1);
-            let run = self.claim_vacant(machine, units, 1)?;
+            let run = self.claim_vacant(1);
             (run.slot..run.slot + run.pages).for_each(|slot| self.ring.put(slot, Slot::Spare));
             (runs[0], found) = (run, 1);
         }
         Ok(Frames { runs, found, tail })
     }
 
-    /// Empty slots at the head, after making sure that there are some.
-    fn claim_vacant<M: Machine>(&self, machine: &mut M, units: &mut Units<'_>, pages: u32) -> Result<Run, M::Fatal> {
+    /// Empty slots at the head: at most so many, and one at least, if any is empty.
+    ///
+    /// What is taken back leaves holes. Where the ring is full of them, the slot at the tail is also the next at the head: what it
+    /// has stays there, as if it had come just now, until holes are at the tail.
+    fn claim_vacant(&self, pages: u32) -> Run {
         while self.ring.room() < pages {
-            let slot = self.ring.index(self.ring.tail());
-            match self.ring.slot(slot) {
-                Slot::Empty => self.ring.advance_tail(1),
-                Slot::Holds(_) => self.send_home(machine, units, 1)?,
-                // A free frame goes to the head with the rest: too few slots for the frames, which no budget allows.
-                Slot::Spare => break,
+            let is_hole = self.ring.slot(self.ring.index(self.ring.tail())) == Slot::Empty;
+            let is_passed_over = !is_hole && self.ring.room() == 0 && self.ring.frames() < self.ring.slots();
+            if !is_hole && !is_passed_over {
+                break;
             }
+            self.ring.advance_tail(1);
+            self.ring.advance_head(u32::from(is_passed_over));
         }
         let run = self.ring.vacant(pages.min(self.ring.room()));
         self.ring.advance_head(run.pages);
-        Ok(run)
+        run
     }
 
     /// Frames that were not sent away after all: they are free still, and lie at the tail again, with holes between them.
@@ -284,19 +287,10 @@ impl Pager<'_> {
     }
 
     /// Pages of the program go to the head of the staging. Says how many went, from the first on.
-    ///
-    /// # Errors
-    /// When the store has failed for good: slots may have to be freed first.
-    pub(super) fn stage<M: Machine>(
-        &self,
-        machine: &mut M,
-        units: &mut Units<'_>,
-        first: Page,
-        pages: u32,
-    ) -> Result<u32, M::Fatal> {
+    pub(super) fn stage<M: Machine>(&self, machine: &mut M, first: Page, pages: u32) -> u32 {
         let mut gone = 0;
         while gone < pages {
-            let run = self.claim_vacant(machine, units, pages - gone)?;
+            let run = self.claim_vacant(pages - gone);
             if run.pages == 0 {
                 break;
             }
@@ -313,6 +307,6 @@ impl Pager<'_> {
             }
         }
         self.counters.sub(Counter::ResidentPages, gone.into());
-        Ok(gone)
+        gone
     }
 }
