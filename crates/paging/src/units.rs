@@ -103,6 +103,7 @@ impl Units<'_> {
             Sections::Auto => {
                 let room = Room {
                     budget_pages: budget.frames,
+                    life_pages: self.learned.replacement.life_pages(budget.frames),
                     fault_ns: self.costs.fault_ns,
                     page_ns: self.costs.page_ns,
                     ahead_page_ns: if is_busy { 0 } else { self.costs.ahead_page_ns },
@@ -121,10 +122,16 @@ impl Units<'_> {
             }
             Sections::Off => plain(unit(self.fixed_log2)),
         };
+        let replacement = &mut self.learned.replacement;
+        if brings {
+            replacement.comes(order.fetch.pages, distance, budget.frames);
+        }
+        let goes_round = brings && replacement.goes_round();
         // It would not have left, had there been a little more memory.
         let soon = distance > 0 && u64::from(distance) < u64::from(budget.frames) * 7 / 8;
         let arrival = match asked.kind {
             Kind::Staged => Arrival::Reused,
+            _ if goes_round => self.learned.replacement.in_round(distance),
             _ if soon => Arrival::Reused,
             _ if order.passing => Arrival::Passing,
             _ => Arrival::New,

@@ -199,6 +199,7 @@ impl Simulator {
     fn room(&self) -> Room {
         Room {
             budget_pages: self.budget,
+            life_pages: self.queue.life_pages(self.budget),
             fault_ns: FAULT_NS,
             page_ns: PAGE_NS,
             ahead_page_ns: if self.units == Units::AutoAlone { 0 } else { AHEAD_PAGE_NS },
@@ -223,6 +224,11 @@ impl Simulator {
         let fault = Fault { site, page, area, distance, mark: entry.mark, kind };
         self.what_if.fault(page, kind == Kind::Home, distance, self.budget);
         let order = self.order(&fault);
+        if kind == Kind::Home {
+            // As the ghosts have it: they remember the last two budgets.
+            let known = if distance <= self.budget * 2 { distance } else { 0 };
+            self.queue.comes(order.fetch.pages, known, self.budget);
+        }
         assert!(order.fetch.contains(page), "{order:?} does not bring {page:#x}");
         assert_eq!(order.fetch, order.fetch.within(area), "an order stays in its mapping");
         assert!(!order.holds(page));
@@ -237,6 +243,7 @@ impl Simulator {
                 self.seen.faults_home += 1;
                 let soon = distance < self.budget - self.budget / 8;
                 let arrival = match (soon, order.passing) {
+                    _ if self.queue.goes_round() => self.queue.in_round(distance),
                     (true, _) => Arrival::Reused,
                     (false, true) => Arrival::Passing,
                     (false, false) => Arrival::New,
@@ -328,6 +335,8 @@ impl Simulator {
 
     fn map(&mut self, run: Run, order: &Order, from: State, arrival: Arrival, ready_at: impl Fn(u32) -> u64) {
         let mut done = 0;
+        // Small entries, so that a large unit leaves piece by piece.
+        let mut pieces: Vec<Run> = Vec::new();
         for page in run.first_page..run.end_page() {
             let entry = &mut self.pages[(page - BASE) as usize];
             if entry.state != from {
@@ -342,6 +351,10 @@ impl Simulator {
                 entry.mark = order.mark;
             }
             done += 1;
+            match pieces.last_mut() {
+                Some(last) if last.end_page() == page && last.pages < 16 => last.pages += 1,
+                _ => pieces.push(Run { first_page: page, pages: 1 }),
+            }
             entry.ready_at = ready_at(done);
             entry.state = if order.holds(page) && from == State::Home { State::Held } else { State::Mapped };
         }
@@ -352,15 +365,10 @@ impl Simulator {
             self.what_if.brought(run, self.budget);
             self.hold_lost();
         }
-        // Small entries, so that a large unit leaves piece by piece.
-        let mut first = run.first_page;
-        while first < run.end_page() {
-            let piece = unit_around(first, 4).within(run);
-            let piece = Run { first_page: first, pages: (piece.end_page() - first) as u32 };
+        for piece in pieces {
             let [a, b, c] = &self.rings;
             let memory = Memory { passing: a, kept: b, staging: c };
             assert!(self.queue.arrived(memory, piece, arrival), "the ring is full");
-            first = piece.end_page();
         }
     }
 
@@ -369,7 +377,7 @@ impl Simulator {
             return;
         }
         let count = self.count(run, State::Home);
-        self.map(run, order, State::Staged, Arrival::New, |_| began);
+        self.map(run, order, State::Staged, Arrival::Passing, |_| began);
         if count == 0 {
             return;
         }

@@ -11,8 +11,15 @@ use crate::programs::Random;
 
 const AREA: Run = Run { first_page: 1 << 20, pages: 1 << 20 };
 
-const ROOM: Room =
-    Room { budget_pages: 16_384, fault_ns: 5000, page_ns: 700, ahead_page_ns: 350, base_log2: 0, max_unit_log2: 8 };
+const ROOM: Room = Room {
+    budget_pages: 16_384,
+    life_pages: 16_384,
+    fault_ns: 5000,
+    page_ns: 700,
+    ahead_page_ns: 350,
+    base_log2: 0,
+    max_unit_log2: 8,
+};
 
 const FAULTS: u64 = 1_000_000;
 

@@ -14,6 +14,8 @@
 //!   once there are more of them than their share. So a scan over everything does not push out what is used again; and
 //!   in a loop over more than memory holds, a part stays and is hit, where a single queue would miss everything.
 //!   One passing unit in 32 goes to `kept`, so that what lies there for nothing leaves in the end.
+//!   While most of what comes from home has not been gone for long, the program **goes round** in more than memory holds:
+//!   then all of it passes, whoever brought it, and one in eight is kept.
 //! - `staging`: unmapped and still in memory. A fault there costs no transfer, and says that the unit is re-used.
 //!
 //! Published relatives: Yang et al., "FIFO queues are all you need for cache eviction" (S3-FIFO), SOSP 2023, a small queue
@@ -38,8 +40,9 @@ pub const ENTRY_PAGES: u32 = 1 << PAGES_BITS;
 /// Rounds that a re-used unit gets on top of its first.
 const MOST_ROUNDS: u8 = 3;
 
-/// One passing unit in so many is kept.
+/// One passing unit in so many is kept; and while the program goes round.
 const KEEP_ONE_IN: u32 = 32;
+const KEEP_ONE_IN_A_LOOP: u32 = 8;
 
 /// The memory of the rings: words that both sides may see, though only the holder of the lock changes them. Each may have as many entries as the budget has pages, then no push can fail in practice.
 #[derive(Clone, Copy, Debug)]
@@ -113,6 +116,10 @@ pub struct Replacement {
     staging: Ring,
     /// Passing units so far.
     passed: u32,
+    /// Which part of the pages that came from home lately had not been gone for long, in 65536ths.
+    known: u32,
+    /// How many pages left while those were gone.
+    usual: u32,
     unused: u32,
 }
 
@@ -127,6 +134,34 @@ pub fn passing_pages(budget_pages: u32) -> u32 {
 }
 
 impl Replacement {
+    /// So many pages come from home, and so many others left since one of them did; 0: not known, it was long ago.
+    pub fn comes(&mut self, pages: u32, distance: u32, budget_pages: u32) {
+        let budget = u64::from(budget_pages.max(1));
+        let these = u64::from(pages).min(budget);
+        let moved = |from: u32, to: u32| {
+            u32::try_from((u64::from(from) * (budget - these) + u64::from(to) * these) / budget).unwrap_or(0)
+        };
+        self.known = moved(self.known, if distance > 0 { 1 << 16 } else { 0 });
+        if distance > 0 {
+            self.usual = moved(self.usual, distance);
+        }
+    }
+
+    /// As what a page comes back whose distance is known while the program goes round: one that is missed much sooner than usual is kept.
+    pub fn in_round(&self, distance: u32) -> Arrival {
+        if distance > 0 && distance < self.usual / 2 { Arrival::Reused } else { Arrival::Passing }
+    }
+
+    /// Whether the program goes round in more than memory holds, but not in much more.
+    pub fn goes_round(&self) -> bool {
+        self.known > 1 << 15
+    }
+
+    /// Pages that come while one stays that is not kept.
+    pub fn life_pages(&self, budget_pages: u32) -> u32 {
+        if self.goes_round() { passing_pages(budget_pages) + staging_pages(budget_pages) } else { budget_pages }
+    }
+
     /// A run was mapped, or is held back, or is on its way. False: the ring is full, and something must leave first.
     /// A run longer than [`ENTRY_PAGES`] is refused.
     pub fn arrived(&mut self, memory: Memory<'_>, run: Run, arrival: Arrival) -> bool {
@@ -135,7 +170,8 @@ impl Replacement {
             Arrival::Reused => self.kept.push(memory.kept, run, 1),
             Arrival::Passing => {
                 self.passed = self.passed.wrapping_add(1);
-                if self.passed.is_multiple_of(KEEP_ONE_IN) {
+                let one_in = if self.goes_round() { KEEP_ONE_IN_A_LOOP } else { KEEP_ONE_IN };
+                if self.passed.is_multiple_of(one_in) {
                     self.kept.push(memory.kept, run, 0)
                 } else {
                     self.passing.push(memory.passing, run, 0)

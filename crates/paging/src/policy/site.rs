@@ -26,7 +26,7 @@
 //!
 //! What a site has learned can be kept for the program's next run (`habit.rs`).
 //!
-//! Time is counted in pages brought: a page's life in memory is as many as the budget has. Nothing is a float.
+//! Time is counted in pages brought: a page's life in memory is as many as come while it stays. Nothing is a float.
 //!
 //! Tried and dropped, in the simulator (`examples/simulate`): a share for passing units that grows when they come back (it
 //! takes from `kept`, and both are too small then); more patience with sites whose pages come back (the same); a gap of
@@ -147,7 +147,7 @@ impl Sites {
     pub fn on_fault(&mut self, fault: &Fault, room: &Room, here: impl Fn(u64) -> bool) -> Order {
         let page = fault.page;
         let area = if fault.area.contains(page) { fault.area } else { Run { first_page: page, pages: 1 } };
-        let life = room.budget_pages.max(1);
+        let life = room.life_pages.max(1);
         self.end_watches(fault, life);
         let at = self.site_at(fault.site);
         self.count(fault, at, life);

@@ -172,8 +172,15 @@ mod tests {
     use proptest::prelude::*;
 
     const AREA: Run = Run { first_page: 1 << 20, pages: 1 << 20 };
-    const ROOM: Room =
-        Room { budget_pages: 4096, fault_ns: 5000, page_ns: 700, ahead_page_ns: 0, base_log2: 0, max_unit_log2: 8 };
+    const ROOM: Room = Room {
+        budget_pages: 4096,
+        life_pages: 4096,
+        fault_ns: 5000,
+        page_ns: 700,
+        ahead_page_ns: 0,
+        base_log2: 0,
+        max_unit_log2: 8,
+    };
 
     fn fault(sites: &mut Sites, site: u64, page: u64) -> u32 {
         let page = AREA.first_page + page;

@@ -48,6 +48,8 @@ pub struct Fault {
 pub struct Room {
     /// Local memory, staging included.
     pub budget_pages: u32,
+    /// Pages that come while one stays ([`Replacement::life_pages`](crate::policy::replace::Replacement::life_pages)).
+    pub life_pages: u32,
     /// A fault that brings one page from home, without the page's transfer, in nanoseconds.
     pub fault_ns: u32,
     /// The transfer of each page, in nanoseconds.

@@ -5,8 +5,15 @@ use proptest::prelude::*;
 
 const AREA: Run = Run { first_page: 1 << 20, pages: 1 << 20 };
 
-const ROOM: Room =
-    Room { budget_pages: 16_384, fault_ns: 5000, page_ns: 700, ahead_page_ns: 350, base_log2: 0, max_unit_log2: 8 };
+const ROOM: Room = Room {
+    budget_pages: 16_384,
+    life_pages: 16_384,
+    fault_ns: 5000,
+    page_ns: 700,
+    ahead_page_ns: 350,
+    base_log2: 0,
+    max_unit_log2: 8,
+};
 
 /// A program of which every page that is brought stays, and the policy that serves it.
 struct Endless {
@@ -116,7 +123,7 @@ fn without_a_background_a_sweep_grows_what_it_brings_at_once() {
 
 #[test]
 fn a_site_whose_neighbours_are_never_used_ends_with_single_pages() {
-    let mut program = Endless::new(Room { budget_pages: 4096, ..ROOM });
+    let mut program = Endless::new(Room { budget_pages: 4096, life_pages: 4096, ..ROOM });
     for n in 0..2000u64 {
         // All over a large area, far from each other.
         program.touch(7, spread(n) % u64::from(AREA.pages));
@@ -126,7 +133,7 @@ fn a_site_whose_neighbours_are_never_used_ends_with_single_pages() {
 
 #[test]
 fn two_sites_have_two_units() {
-    let mut program = Endless::new(Room { budget_pages: 4096, ..ROOM });
+    let mut program = Endless::new(Room { budget_pages: 4096, life_pages: 4096, ..ROOM });
     for n in 0..4000u64 {
         program.touch(7, spread(n) % 500_000);
         program.touch(8, 500_000 + n * 8);
@@ -205,7 +212,7 @@ proptest! {
         base_log2 in any::<u8>(), max_unit_log2 in any::<u8>(), here in any::<u64>(),
     ) {
         let mut sites = Box::new(Sites::UNKNOWN);
-        let room = Room { budget_pages, fault_ns, page_ns, ahead_page_ns, base_log2, max_unit_log2 };
+        let room = Room { budget_pages, life_pages: budget_pages, fault_ns, page_ns, ahead_page_ns, base_log2, max_unit_log2 };
         for (site, page, kind, distance, mark) in faults {
             let area = Run { first_page, pages };
             let fault = Fault { site, page, area, distance, mark, kind };
