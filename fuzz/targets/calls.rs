@@ -167,7 +167,7 @@ fn agrees(call: Call, named: &Named) {
         Kind::Transfer { vectors: true, access: Access::Read, .. } => assert!(named.iter().all(|it| !it.2)),
         Kind::Signal(Signal::MaskDuring { set: at, .. } | Signal::Takes { set: at, .. })
         | Kind::Signal(Signal::MaskDuringBehind { pair: at }) => assert!(begins(call.arguments[at]), "{call:x?}"),
-        Kind::Refused { errno, reason } => assert!(errno > 0 && !reason.is_empty()),
+        Kind::Refused { errno, .. } => assert!(errno > 0),
         _ => {}
     }
 }

@@ -67,7 +67,7 @@ fn run(learned: &mut Learned, mut input: Input<'_>) {
         few @ 0..200 => Budget::LEAST_FRAMES + u32::from(few) * 16,
         _ => input.int(),
     };
-    let budget = Budget::new(frames);
+    let budget = Budget::new(frames, input.word());
     let (mut ghosts, ring) = (vec![u64::from(input.int()); 64], || (0..32).map(|_| AtomicU64::new(0)).collect());
     let queues: [Vec<AtomicU64>; 3] = std::array::from_fn(|_| ring());
     for word in queues.iter().flatten().take(usize::from(input.byte() % 96)) {
@@ -145,7 +145,7 @@ fn step(units: &mut Units<'_>, input: &mut Input<'_>, memory: Memory<'_>, area: 
         }
         _ => {
             for leaving in [
-                units.learned.replacement.next_to_stage(memory, budget.frames),
+                units.learned.replacement.next_to_stage(memory, budget.aside),
                 units.learned.replacement.next_out(memory),
             ] {
                 assert!(leaving.is_none_or(|run| (1..=ENTRY_PAGES).contains(&run.pages)));
@@ -159,6 +159,7 @@ fn step(units: &mut Units<'_>, input: &mut Input<'_>, memory: Memory<'_>, area: 
 fn directly(units: &mut Units<'_>, input: &mut Input<'_>, page: u64) {
     let room = Room {
         budget_pages: input.int(),
+        life_pages: input.int(),
         fault_ns: input.int(),
         page_ns: input.int(),
         ahead_page_ns: u32::from(input.byte()),

@@ -27,7 +27,7 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::entry::{Entry, Place};
 use crate::field::{Counter, Counters};
-use crate::policy::replace::Arrival;
+use crate::policy::replace::{Arrival, aside_pages, most_aside_pages};
 use crate::policy::site::{Kind, Order};
 use crate::policy::{self, NO_PAGE};
 use crate::space::{CHUNK_PAGES, Page, Space};
@@ -144,23 +144,26 @@ pub enum Served {
 pub struct Budget {
     /// All frames.
     pub frames: u32,
-    /// Of these, how many are for the staging once all are in use.
-    pub staging: u32,
+    /// Of these, how many are for the staging once all are in use, and as many for what passes.
+    pub aside: u32,
+    /// How many pages the program has beyond them.
+    pub beyond: u32,
 }
 
 impl Budget {
     /// The least that works: a call may have pages pinned while others come.
     pub const LEAST_FRAMES: u32 = 256;
 
-    /// An eighth for the staging. What is too little is the least instead.
-    pub fn new(frames: u32) -> Budget {
+    /// Of a program that has so many pages. What is too little is the least instead.
+    pub fn new(frames: u32, pages: u64) -> Budget {
         let frames = frames.max(Self::LEAST_FRAMES);
-        Budget { frames, staging: (frames / 8).max(64) }
+        let beyond = u32::try_from(pages.saturating_sub(frames.into())).unwrap_or(u32::MAX);
+        Budget { frames, aside: aside_pages(frames, beyond), beyond }
     }
 
     /// The largest unit that makes sense: a unit passes through the staging, and several should fit into the program.
     pub fn largest_unit_pages(&self) -> u32 {
-        let most = (self.staging / 2).min(MAX_UNIT_PAGES);
+        let most = (most_aside_pages(self.frames) / 2).min(MAX_UNIT_PAGES);
         1 << most.max(1).ilog2()
     }
 }
@@ -218,13 +221,12 @@ impl Pager<'_> {
     /// What it is once so many more pages are touched: a share of the program's memory grows with it.
     fn budget_with(&self, fresh: u32) -> Budget {
         let frames = self.counters.get(Counter::BudgetFrames);
+        let pages = self.counters.get(Counter::TouchedPages) + u64::from(fresh);
         let frames = match self.counters.get(Counter::BudgetShare) {
             0 => frames,
-            share => {
-                frames.min(((self.counters.get(Counter::TouchedPages) + u64::from(fresh)) * share).div_ceil(1 << 16))
-            }
+            share => frames.min((pages * share).div_ceil(1 << 16)),
         };
-        Budget::new(u32::try_from(frames).unwrap_or(u32::MAX))
+        Budget::new(u32::try_from(frames).unwrap_or(u32::MAX), pages)
     }
 
     /// Serves a touch of a page that was not there.

@@ -103,7 +103,7 @@ impl Units<'_> {
             Sections::Auto => {
                 let room = Room {
                     budget_pages: budget.frames,
-                    life_pages: self.learned.replacement.life_pages(budget.frames),
+                    life_pages: self.learned.replacement.life_pages(budget.frames, budget.aside),
                     fault_ns: self.costs.fault_ns,
                     page_ns: self.costs.page_ns,
                     ahead_page_ns: if is_busy { 0 } else { self.costs.ahead_page_ns },
@@ -124,7 +124,7 @@ impl Units<'_> {
         };
         let replacement = &mut self.learned.replacement;
         if brings {
-            replacement.comes(order.fetch.pages, distance, budget.frames);
+            replacement.comes(order.fetch.pages, distance, budget.frames, budget.beyond);
         }
         let goes_round = brings && replacement.goes_round();
         // It would not have left, had there been a little more memory.

@@ -476,14 +476,14 @@ fn holes_in_the_staging_leave_room_for_what_is_to_be_staged() {
     let (mut learned, mut ghosts) = (Box::new(Learned::default()), vec![0; 800]);
     let budget = PAGES - 20;
     let mut world = World::new(&memory, &mut learned, &mut ghosts, budget);
-    let mut touch = |world: &mut World<'_>, page: u64, step| {
+    let touch = |world: &mut World<'_>, page: u64, step| {
         world.access(page, Some(step), 7).expect("what was written is read");
     };
     (0..PAGES).for_each(|page| touch(&mut world, page, 0));
-    for step in 0..200_000_u64 {
+    for step in 0..2_000_000_u64 {
         let page = (step.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % PAGES;
         let place = world.pager.space.page(address(page)).map(|page| world.pager.entry(page).place());
-        if place != Some(Place::Home) {
+        if place == Some(Place::Staged) {
             touch(&mut world, page, step);
         }
     }

@@ -444,7 +444,7 @@ impl Program {
         let mut counted = Counted::of(self.process, &counters, &learned, &held(&self.mappings), &held(&self.history));
         counted.rung = Some(self.rung);
         let frames = u32::try_from(counted.local.pages().0).unwrap_or(u32::MAX);
-        let most = Budget::new(frames).largest_unit_pages();
+        let most = Budget::new(frames, 0).largest_unit_pages();
         let unit = common.terms.plain_unit_pages().map(|pages| pages.min(most) as usize * PAGE_BYTES);
         counted.unit = unit.map(|bytes| Bytes(bytes as u64));
         if let (Some(folder), Some(profile)) = (&common.profiles, &self.profile) {

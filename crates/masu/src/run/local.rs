@@ -302,7 +302,7 @@ fn of_child(not_begun: &NotBegun) -> String {
 /// A unit that was asked for passes through the staging, and is cut to what fits there.
 fn cut_unit(terms: &Terms) -> Option<String> {
     let frames = if terms.budget_share > 0 { Budget::LEAST_FRAMES } else { terms.budget_frames };
-    let largest = Budget::new(frames).largest_unit_pages();
+    let largest = Budget::new(frames, 0).largest_unit_pages();
     let [asked, largest] = [terms.unit_pages, largest].map(|pages| Bytes(u64::from(pages) * PAGE_BYTES));
     let when = if terms.budget_share > 0 { ", while little was touched," } else { "" };
     (largest < asked).then(|| {

@@ -99,6 +99,7 @@ struct Simulator {
     queue: Replacement,
     rings: [Vec<AtomicU64>; 3],
     in_memory: u32,
+    touched: u32,
     staged: u32,
     left: Clock,
     what_if: WhatIf,
@@ -165,6 +166,7 @@ impl Simulator {
             queue: Replacement::default(),
             rings: [(); 3].map(|()| (0..capacity).map(|_| AtomicU64::new(0)).collect()),
             in_memory: 0,
+            touched: 0,
             staged: 0,
             left: Clock::default(),
             what_if: WhatIf::UNKNOWN,
@@ -196,10 +198,18 @@ impl Simulator {
         entry.dirty |= write;
     }
 
+    fn beyond(&self) -> u32 {
+        self.touched.saturating_sub(self.budget)
+    }
+
+    fn aside(&self) -> u32 {
+        replace::aside_pages(self.budget, self.beyond())
+    }
+
     fn room(&self) -> Room {
         Room {
             budget_pages: self.budget,
-            life_pages: self.queue.life_pages(self.budget),
+            life_pages: self.queue.life_pages(self.budget, self.aside()),
             fault_ns: FAULT_NS,
             page_ns: PAGE_NS,
             ahead_page_ns: if self.units == Units::AutoAlone { 0 } else { AHEAD_PAGE_NS },
@@ -227,7 +237,7 @@ impl Simulator {
         if kind == Kind::Home {
             // As the ghosts have it: they remember the last two budgets.
             let known = if distance <= self.budget * 2 { distance } else { 0 };
-            self.queue.comes(order.fetch.pages, known, self.budget);
+            self.queue.comes(order.fetch.pages, known, self.budget, self.beyond());
         }
         assert!(order.fetch.contains(page), "{order:?} does not bring {page:#x}");
         assert_eq!(order.fetch, order.fetch.within(area), "an order stays in its mapping");
@@ -346,6 +356,7 @@ impl Simulator {
                 self.staged -= 1;
             } else {
                 self.in_memory += 1;
+                self.touched += u32::from(from == State::Untouched);
                 entry.dirty = from == State::Untouched;
                 entry.used = false;
                 entry.mark = order.mark;
@@ -406,11 +417,11 @@ impl Simulator {
         let mut cost = 0;
         let [a, b, c] = &self.rings;
         let memory = Memory { passing: a, kept: b, staging: c };
-        let mut idle = 0;
+        let (mut idle, aside) = (0, self.aside());
         while self.in_memory + pages > self.budget && idle < 2 {
             idle += 1;
-            while self.staged < replace::staging_pages(self.budget).max(1) {
-                let Some(run) = self.queue.next_to_stage(memory, self.budget) else { break };
+            while self.staged < aside {
+                let Some(run) = self.queue.next_to_stage(memory, aside) else { break };
                 let mut moved = 0;
                 for page in run.first_page..run.end_page() {
                     let entry = &mut self.pages[(page - BASE) as usize];
@@ -421,7 +432,10 @@ impl Simulator {
                 }
                 self.staged += moved;
                 if moved > 0 {
-                    assert!(self.queue.staged(memory, run), "the ring is full");
+                    if !self.queue.staged(memory, run) {
+                        forget_what_came_back(&mut self.queue, memory, &self.pages);
+                        assert!(self.queue.staged(memory, run), "the ring is full");
+                    }
                     idle = 0;
                 }
             }
@@ -446,5 +460,14 @@ impl Simulator {
             }
         }
         cost
+    }
+}
+
+/// Entries of units that came back from staging leave its ring.
+fn forget_what_came_back(queue: &mut Replacement, memory: Memory<'_>, pages: &[Page]) {
+    let entries: Vec<Run> = std::iter::from_fn(|| queue.next_out(memory)).collect();
+    let is_staged = |page: u64| pages[(page - BASE) as usize].state == State::Staged;
+    for run in entries.into_iter().filter(|run| (run.first_page..run.end_page()).any(is_staged)) {
+        assert!(queue.staged(memory, run), "there were as many before");
     }
 }

@@ -54,12 +54,12 @@ impl Pager<'_> {
             return;
         }
         let step = pages.saturating_mul(2).max(LEAST_STAGED);
-        let most = (budget.frames - budget.staging).max(self.resident_pages().saturating_sub(step));
+        let most = (budget.frames - budget.aside).max(self.resident_pages().saturating_sub(step));
         // Those that are pinned, or held by the kernel, stay, and come up again.
         let mut looks = self.resident_pages().saturating_mul(2).saturating_add(64);
         while self.resident_pages() > 0 && self.resident_pages().saturating_add(pages) > most && looks > 0 {
             looks -= 1;
-            let next = units.learned.replacement.next_to_stage(self.queues(), budget.frames);
+            let next = units.learned.replacement.next_to_stage(self.queues(), budget.aside);
             let Some(run) = next.or_else(|| self.one_that_no_queue_knows()) else { break };
             if let Some(first) = self.space.page(run.first_page.wrapping_mul(PAGE_BYTES)) {
                 self.one_leaves(machine, units, first, run.pages);

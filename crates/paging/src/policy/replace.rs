@@ -123,19 +123,31 @@ pub struct Replacement {
     unused: u32,
 }
 
-/// Pages that staging should have. Room for it is made before anything is brought.
-pub fn staging_pages(budget_pages: u32) -> u32 {
-    budget_pages / 8
+/// Pages that staging should have, for which room is made before anything is brought; and as many that pass may be mapped
+/// before they are the first to leave. An eighth of memory each. Of a program that has not so much `beyond` it, so much as it
+/// has: all of these pages go round, and what is theirs is taken from those that could stay.
+pub fn aside_pages(budget_pages: u32, beyond_pages: u32) -> u32 {
+    beyond_pages.clamp((budget_pages / 64).max(LEAST_ASIDE), most_aside_pages(budget_pages))
 }
 
-/// Pages of streams that may be mapped before they are the first to leave.
-pub fn passing_pages(budget_pages: u32) -> u32 {
-    budget_pages / 8
+/// As [`aside_pages`], of a program of any size.
+pub fn most_aside_pages(budget_pages: u32) -> u32 {
+    (budget_pages / 8).max(LEAST_ASIDE)
 }
+
+/// Some units.
+const LEAST_ASIDE: u32 = 64;
 
 impl Replacement {
     /// So many pages come from home, and so many others left since one of them did; 0: not known, it was long ago.
-    pub fn comes(&mut self, pages: u32, distance: u32, budget_pages: u32) {
+    ///
+    /// Of a program that has more than half as much again as its memory nothing is concluded: what it uses again and again would
+    /// pass as well.
+    pub fn comes(&mut self, pages: u32, distance: u32, budget_pages: u32, beyond_pages: u32) {
+        if beyond_pages > budget_pages / 2 {
+            self.known = 0;
+            return;
+        }
         let budget = u64::from(budget_pages.max(1));
         let these = u64::from(pages).min(budget);
         let moved = |from: u32, to: u32| {
@@ -158,8 +170,8 @@ impl Replacement {
     }
 
     /// Pages that come while one stays that is not kept.
-    pub fn life_pages(&self, budget_pages: u32) -> u32 {
-        if self.goes_round() { passing_pages(budget_pages) + staging_pages(budget_pages) } else { budget_pages }
+    pub fn life_pages(&self, budget_pages: u32, aside_pages: u32) -> u32 {
+        if self.goes_round() { aside_pages.saturating_mul(2) } else { budget_pages }
     }
 
     /// A run was mapped, or is held back, or is on its way. False: the ring is full, and something must leave first.
@@ -181,8 +193,8 @@ impl Replacement {
     }
 
     /// The next run to be unmapped. The caller unmaps those of its pages that are mapped, and calls [`Self::staged`].
-    pub fn next_to_stage(&mut self, memory: Memory<'_>, budget_pages: u32) -> Option<Run> {
-        if self.passing.pages > u64::from(passing_pages(budget_pages))
+    pub fn next_to_stage(&mut self, memory: Memory<'_>, aside_pages: u32) -> Option<Run> {
+        if self.passing.pages > u64::from(aside_pages)
             && let Some((run, _)) = self.passing.pop(memory.passing)
         {
             return Some(run);
@@ -230,9 +242,9 @@ mod tests {
                 assert!(queue.arrived(memory, run(n * 16, 16), Arrival::New));
             }
             for n in 0..3 {
-                assert_eq!(queue.next_to_stage(memory, 64), Some(run(n * 16, 16)));
+                assert_eq!(queue.next_to_stage(memory, 8), Some(run(n * 16, 16)));
             }
-            assert_eq!(queue.next_to_stage(memory, 64), None);
+            assert_eq!(queue.next_to_stage(memory, 8), None);
         });
     }
 
@@ -241,7 +253,7 @@ mod tests {
         with_rings(8, |queue, memory| {
             queue.arrived(memory, run(0, 1), Arrival::Reused);
             queue.arrived(memory, run(1, 1), Arrival::New);
-            let order: Vec<_> = (0..2).map(|_| queue.next_to_stage(memory, 64).unwrap().first_page).collect();
+            let order: Vec<_> = (0..2).map(|_| queue.next_to_stage(memory, 8).unwrap().first_page).collect();
             assert_eq!(order, [1, 0]);
         });
     }
@@ -253,8 +265,8 @@ mod tests {
             for n in 0..20 {
                 queue.arrived(memory, run(n, 1), Arrival::Passing);
             }
-            // Of 64 pages an eighth may be passing: 20 are, so twelve leave first, then the kept one.
-            let left: Vec<_> = (0..13).map(|_| queue.next_to_stage(memory, 64).unwrap().first_page).collect();
+            // Eight may be passing: 20 are, so twelve leave first, then the kept one.
+            let left: Vec<_> = (0..13).map(|_| queue.next_to_stage(memory, 8).unwrap().first_page).collect();
             assert_eq!(left[..12], (0..12).collect::<Vec<_>>());
             assert_eq!(left[12], 1000);
         });
@@ -270,11 +282,73 @@ mod tests {
             for n in 0..4000 {
                 queue.arrived(memory, run(n, 1), Arrival::Passing);
                 if n >= 16 {
-                    left.extend(queue.next_to_stage(memory, 64).map(|r| r.first_page).filter(|page| *page >= 10_000));
+                    left.extend(queue.next_to_stage(memory, 8).map(|r| r.first_page).filter(|page| *page >= 10_000));
                 }
             }
             assert_eq!(left.len(), 48);
         });
+    }
+
+    #[test]
+    fn what_is_aside_is_an_eighth_or_what_does_not_fit_but_some_units() {
+        let budgets = [(6400, 0, 100), (6400, 300, 300), (6400, 799, 799), (6400, 1_000_000, 800), (256, 0, 64)];
+        for (budget, beyond, aside) in budgets {
+            assert_eq!(aside_pages(budget, beyond), aside, "{beyond} beyond {budget}");
+        }
+    }
+
+    /// Rounds over 1200 pages with memory for 1000, in units of 8: how many come from home in the last of them.
+    fn comes_in_a_round(is_told: bool) -> u64 {
+        const BUDGET: u32 = 1000;
+        const UNIT: u32 = 8;
+        let aside = aside_pages(BUDGET, 200);
+        with_rings(2048, |queue, memory| {
+            let (mut mapped, mut came) = (std::collections::BTreeSet::new(), 0);
+            let most = (BUDGET / UNIT) as usize;
+            for round in 0..12 {
+                came = 0;
+                for page in (0..1200).step_by(UNIT as usize) {
+                    if mapped.contains(&page) {
+                        continue;
+                    }
+                    came += u64::from(UNIT);
+                    while mapped.len() >= most {
+                        let gone = queue.next_to_stage(memory, aside).unwrap();
+                        assert!(mapped.remove(&gone.first_page));
+                    }
+                    if is_told && round > 0 {
+                        queue.comes(UNIT, 200, BUDGET, 200);
+                    }
+                    let arrival = if queue.goes_round() { queue.in_round(200) } else { Arrival::New };
+                    assert!(queue.arrived(memory, run(page, UNIT), arrival));
+                    mapped.insert(page);
+                }
+            }
+            came
+        })
+    }
+
+    #[test]
+    fn who_goes_round_in_a_little_too_much_keeps_most_of_it() {
+        assert_eq!(comes_in_a_round(false), 1200, "first in, first out");
+        let told = comes_in_a_round(true);
+        // 200 cannot stay, and 125 more are aside; one in eight of them takes the place of one that stays.
+        assert!((200..500).contains(&told), "{told}");
+    }
+
+    #[test]
+    fn nothing_is_concluded_of_a_program_with_much_more_than_its_memory() {
+        let mut queue = Replacement::default();
+        (0..100).for_each(|_| queue.comes(64, 700, 1000, 500));
+        assert!(queue.goes_round());
+        assert_eq!((queue.life_pages(1000, 125), queue.in_round(700)), (250, Arrival::Passing));
+        assert_eq!(queue.in_round(100), Arrival::Reused, "missed much sooner than the rest");
+        queue.comes(64, 700, 1000, 501);
+        assert!(!queue.goes_round());
+        assert_eq!(queue.life_pages(1000, 125), 1000);
+        // What was away for long is no round either.
+        (0..100).for_each(|_| queue.comes(64, 0, 1000, 500));
+        assert!(!queue.goes_round());
     }
 
     #[test]
@@ -298,7 +372,7 @@ mod tests {
         with_rings(4, |queue, memory| {
             for head in [4, u32::MAX] {
                 queue.kept = Ring { head, len: u32::MAX, pages: u64::MAX };
-                assert!(queue.next_to_stage(memory, 64).is_some());
+                assert!(queue.next_to_stage(memory, 8).is_some());
                 queue.kept = Ring { head, len: 3, pages: u64::MAX };
                 assert!(queue.arrived(memory, run(1, 1), Arrival::Reused));
             }
@@ -308,7 +382,7 @@ mod tests {
     proptest! {
         #[test]
         fn nothing_is_lost_and_nothing_comes_out_twice(
-            arrivals in prop::collection::vec((0u8..3, 1u32..=ENTRY_PAGES), 0..200), budget in any::<u32>(),
+            arrivals in prop::collection::vec((0u8..3, 1u32..=ENTRY_PAGES), 0..200), aside in any::<u32>(),
         ) {
             with_rings(256, |queue, memory| {
                 let mut next = 0;
@@ -321,7 +395,7 @@ mod tests {
                     next += u64::from(pages);
                 }
                 let mut out = Vec::new();
-                while let Some(run) = queue.next_to_stage(memory, budget) {
+                while let Some(run) = queue.next_to_stage(memory, aside) {
                     prop_assert!(queue.staged(memory, run));
                 }
                 while let Some(run) = queue.next_out(memory) {
