@@ -5,12 +5,12 @@ use std::fs;
 
 use anyhow::{Context, Result};
 use quantities::Bytes;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::thp;
 
 /// The host, as far as it bears on figures about memory.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Host {
     /// Processors that may be used.
     pub cores: usize,
@@ -48,6 +48,15 @@ impl Host {
             swap_bytes: amount(&memory, "SwapTotal"),
             load: text("/proc/loadavg").split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or(0.0),
         }
+    }
+}
+
+impl Host {
+    /// Whether figures of both may stand in one table: the same machine under the same kernel, as far as we can tell.
+    pub fn is_same(&self, other: &Host) -> bool {
+        let gib = |bytes: Bytes| bytes.0 >> 30; // the kernel's own part differs from start to start
+        let machine = |host: &Host| (host.cores, host.processor.clone(), host.kernel.clone(), gib(host.memory_bytes));
+        machine(self) == machine(other)
     }
 }
 

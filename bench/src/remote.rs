@@ -22,6 +22,7 @@ mod cgroup;
 pub mod fault;
 mod figures;
 mod floor;
+mod joined;
 mod measured;
 mod need;
 mod swap;
@@ -66,6 +67,9 @@ pub struct Options {
     /// masu moves no page in the background, which it does with a server as its store
     #[arg(long)]
     pub no_background: bool,
+    /// Measure nothing: show in one table what --save has left in these folders
+    #[arg(long, value_name = "DIR", num_args = 1..)]
+    pub join: Vec<PathBuf>,
     /// Where the swap file lies while the benchmark runs
     #[arg(long, default_value = "/var/tmp", value_name = "DIR")]
     pub swap_folder: PathBuf,
@@ -113,6 +117,9 @@ impl Options {
 /// interrupted.
 pub fn run(session: &Session, options: &Options) -> Result<()> {
     options.check()?;
+    if !options.join.is_empty() {
+        return joined::run(session, &options.join);
+    }
     let mut skipped = Vec::new();
     let mut ways = options.wanted();
     let masu = if ways.iter().any(|way| way.of_masu().is_some()) { Some(session.masu()?) } else { None };

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use quantities::Bytes;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::cgroup::MemoryCgroup;
 use super::need::Need;
@@ -31,7 +31,7 @@ pub struct Printed {
 }
 
 /// A run that went well.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Run {
     /// Time of the main part; of the whole run, where the program does not tell it apart.
     pub main_s: f64,
@@ -54,7 +54,7 @@ pub struct Run {
 }
 
 /// How a run ended.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum End {
     /// Well.

@@ -1,7 +1,7 @@
 //! What was measured of one program, and what it comes to.
 
 use quantities::Bytes;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::cell::{End, Run};
 use super::floor::floor;
@@ -12,7 +12,7 @@ use crate::pairs::{Comparison, median};
 use crate::side_by_side::compare;
 
 /// All that was measured of one program.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Measured {
     /// The program.
     pub task: Task,
@@ -23,7 +23,7 @@ pub struct Measured {
 }
 
 /// One program with one budget.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Row {
     /// Of the memory that can be paged.
     pub percent: f64,

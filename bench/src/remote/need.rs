@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use quantities::Bytes;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::cell::{self, Printed};
 use super::cgroup::MemoryCgroup;
@@ -24,7 +24,7 @@ use crate::place::Place;
 use crate::session::Session;
 
 /// What one program needs, and what it computes.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Need {
     /// The most that it had of memory that can be paged.
     pub paged_bytes: Bytes,
