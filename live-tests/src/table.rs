@@ -204,6 +204,7 @@ pub const ALL: &[LiveTest] = tests! {
     run_local::a_programs_own_bus_errors_reach_its_own_handler needs [MasuCommand, PagerLibrary, UserFaults, CCompiler];
     run_local::facts_tells_that_programs_can_be_paged needs [MasuCommand, UserFaults];
     run_local_children::hundreds_of_children_are_paged_with_few_open_files needs [MasuCommand, PagerLibrary, UserFaults, Shell];
+    run_local_children::masu_alone_may_have_more_open_files needs [MasuCommand, PagerLibrary, UserFaults, Shell];
     run_local_children::without_terms_a_program_ends_unless_masu_is_gone needs [MasuCommand, PagerLibrary, Shell];
     run_local_children::a_child_that_cannot_begin_does_not_end_the_run needs [MasuCommand, PagerLibrary, UserFaults, Shell];
     run_local_children::a_first_program_that_cannot_begin_is_named needs [MasuCommand, PagerLibrary, UserFaults, Shell];

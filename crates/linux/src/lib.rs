@@ -24,6 +24,7 @@ pub mod kpageflags;
 pub mod maps;
 pub mod meminfo;
 pub mod memory_file;
+pub mod open_files;
 pub mod pagemap;
 pub mod process_madvise;
 pub mod process_vm;

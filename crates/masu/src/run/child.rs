@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use linux::children_usage::{self, Usage};
 use linux::witness::Witness;
-use linux::{Pid, describe, signals, status};
+use linux::{Pid, describe, open_files, signals, status};
 use quantities::Bytes;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, pidfd_send_signal};
@@ -99,6 +99,7 @@ impl Child {
                 };
             }
             signals::pass_on_broken_pipe(&mut program);
+            open_files::pass_on(&mut program);
             program.spawn()
         };
         let mut program = Command::new(file);

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use linux::meminfo::meminfo;
+use linux::open_files;
 use paging::greeting::{self, Terms};
 use paging::pager::Budget;
 use paging::rung::Rung;
@@ -159,6 +160,8 @@ pub fn started(task: &RunTask, local: Local) -> Result<ExitCode, NotStarted> {
     let store = open_store(task, url)?;
     let place = place(task)?;
     let profiles = if task.no_profile { None } else { Folder::of_user(|name| std::env::var_os(name)) };
+    // Each program takes some, as long as it runs.
+    open_files::raise();
     let server = Server::begin(terms, Arc::<Patient>::clone(&store) as _, profiles)
         .map_err(|error| Failure::new(format!("cannot wait for the program's library: {error}")))?;
     let changes =

@@ -1,0 +1,69 @@
+//! `RLIMIT_NOFILE`: how many files this process may have open at a time.
+//!
+//! The soft limit is low for programs that use select(2); the hard one is what the administrator allows. Who serves many
+//! programs takes the hard one for itself, and starts others with the one that it found.
+//!
+//! Cost: one system call each. Side effects: as said; they end with the process.
+//!
+//! Since: always.
+//!
+//! Truth: getrlimit(2).
+
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// The soft limit that was found, if it was raised.
+static FOUND: AtomicU64 = AtomicU64::new(NOT_RAISED);
+
+/// No limit is 0 when there are descriptors.
+const NOT_RAISED: u64 = 0;
+
+/// Raises the soft limit to the hard one. What cannot be had is done without.
+pub fn raise() {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let Some(found) = current.filter(|_| current != maximum) else { return };
+    if setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).is_ok() {
+        FOUND.store(found, Relaxed);
+    }
+}
+
+/// Has `command` start with the limit that we found.
+pub fn pass_on(command: &mut Command) {
+    let found = FOUND.load(Relaxed);
+    if found == NOT_RAISED {
+        return;
+    }
+    let work = move || {
+        let now = getrlimit(Resource::Nofile);
+        Ok(setrlimit(Resource::Nofile, Rlimit { current: Some(found), ..now })?)
+    };
+    // SAFETY: between fork and exec: two system calls, no memory, no lock.
+    unsafe { command.pre_exec(work) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn soft_limit_of_a_child() -> String {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", "ulimit -S -n"]);
+        pass_on(&mut command);
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
+    }
+
+    /// The limit is the process's: one test alone may turn it.
+    #[test]
+    fn a_raised_limit_is_ours_alone() {
+        let before = getrlimit(Resource::Nofile);
+        let low = Rlimit { current: Some(100), ..before };
+        setrlimit(Resource::Nofile, low).unwrap();
+        raise();
+        assert_eq!(getrlimit(Resource::Nofile).current, before.maximum);
+        assert_eq!(soft_limit_of_a_child(), "100\n");
+        setrlimit(Resource::Nofile, before).unwrap();
+    }
+}
