@@ -1,16 +1,19 @@
 //! What the library in a program and masu say to each other at the program's start, over a socket.
 //!
-//! The socket has a name in the abstract namespace, which stands in the environment. The library says who it is; masu
-//! answers with what it may have, and the store's file; the library says whether it is ready, and hands over the field and
+//! The socket has a name in the abstract namespace, which stands in the environment with a secret. Names are seen by everybody,
+//! and free for anybody once masu has ended; a process's environment is its user's. So each side says its half of the
+//! secret, and neither talks to a stranger. The library says who it is; masu answers with what it may have, and the store's file; the library says whether it is ready, and hands over the field and
 //! its userfaultfd. masu lays what is known of the program into the field, and lets it begin. The connection stays open as long as both live: its end tells masu of the program's, and the other way round.
+
+use core::fmt;
 
 use crate::rung::Rung;
 
-/// The environment variable with the socket's name, without the zero before it.
+/// The environment variable with the socket's name, without the zero before it, and the secret: see [`Secret::with_name`].
 pub const VARIABLE: &str = "MASU_PAGER";
 
 /// Of which make the words are.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"masu-p02");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"masu-p03");
 
 /// Words of a message.
 pub const WORDS: usize = 8;
@@ -18,11 +21,22 @@ pub const WORDS: usize = 8;
 /// A message.
 pub type Message = [u64; WORDS];
 
+/// What masu and the programs that it started know, and nobody else.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Secret {
+    /// The library's half.
+    pub hello: u64,
+    /// masu's half.
+    pub terms: u64,
+}
+
 /// The library: who it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// As the program itself sees it.
     pub process: u32,
+    /// Its half of the secret.
+    pub secret: u64,
 }
 
 /// masu: what the program may have.
@@ -92,16 +106,44 @@ impl Step {
     const ALL: [Step; 5] = [Step::Userfaultfd, Step::Memory, Step::Signals, Step::Dispatch, Step::Rung];
 }
 
+impl Secret {
+    /// Hexadecimal digits of it.
+    const DIGITS: usize = 32;
+
+    /// The name of a socket and the secret, from the environment. `None` for what masu has not written.
+    pub fn with_name(value: &[u8]) -> Option<(&[u8], Secret)> {
+        let (name, digits) = value.split_at_checked(value.len().checked_sub(Secret::DIGITS)?)?;
+        let name = name.strip_suffix(b"/")?;
+        let half = |digits: &[u8]| u64::from_str_radix(core::str::from_utf8(digits).ok()?, 16).ok();
+        let (hello, terms) = digits.split_at(Secret::DIGITS / 2);
+        Some((name, Secret { hello: half(hello)?, terms: half(terms)? }))
+    }
+}
+
+/// Its digits, for the environment.
+impl fmt::Display for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}{:016x}", self.hello, self.terms)
+    }
+}
+
+/// Not its digits.
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
 impl Hello {
     /// As it is sent.
     pub const fn message(self) -> Message {
-        [MAGIC, self.process as u64, 0, 0, 0, 0, 0, 0]
+        [MAGIC, self.process as u64, self.secret, 0, 0, 0, 0, 0]
     }
 
     /// As it came; `None` if it is none.
     pub fn of(message: &Message) -> Option<Hello> {
         let process = u32::try_from(message[1]).ok()?;
-        (message[0] == MAGIC).then_some(Hello { process })
+        (message[0] == MAGIC).then_some(Hello { process, secret: message[2] })
     }
 }
 
@@ -115,8 +157,8 @@ impl Terms {
         }
     }
 
-    /// As they are sent.
-    pub const fn message(self) -> Message {
+    /// As they are sent, with masu's half of the secret.
+    pub const fn message(self, secret: u64) -> Message {
         let budget = self.budget_frames as u64 | (self.budget_share as u64) << 32;
         let units = self.unit_pages as u64 | (self.base_pages as u64) << 32;
         let rung = match self.rung {
@@ -124,12 +166,12 @@ impl Terms {
             None => 0,
         };
         let way = self.sections as u64 | (self.background as u64) << 32;
-        [MAGIC, budget, self.most_pages as u64, units, self.least_bytes, way, rung, 0]
+        [MAGIC, budget, self.most_pages as u64, units, self.least_bytes, way, rung, secret]
     }
 
-    /// As they came; `None` if they are none.
-    pub fn of(message: &Message) -> Option<Terms> {
-        let [magic, budget, most_pages, units, least_bytes, way, rung, _] = *message;
+    /// As they came, and the secret with them; `None` if they are none.
+    pub fn of(message: &Message) -> Option<(Terms, u64)> {
+        let [magic, budget, most_pages, units, least_bytes, way, rung, secret] = *message;
         let halves = |word: u64| ((word & 0xffff_ffff) as u32, (word >> 32) as u32);
         let sections =
             [Sections::Auto, Sections::Marked, Sections::Off].into_iter().find(|of| *of as u64 == way & 0xffff_ffff)?;
@@ -139,7 +181,7 @@ impl Terms {
             0 => None,
             word => Some(Rung::of_word(word)?),
         };
-        (magic == MAGIC).then_some(Terms {
+        let terms = Terms {
             budget_frames,
             budget_share,
             most_pages,
@@ -149,7 +191,8 @@ impl Terms {
             sections,
             background: way >> 32 != 0,
             rung,
-        })
+        };
+        (magic == MAGIC).then_some((terms, secret))
     }
 }
 
@@ -192,10 +235,20 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    #[test]
+    fn a_value_without_a_whole_secret_is_none() {
+        let digits = "0123456789abcdef0123456789abcdef";
+        assert!(Secret::with_name(format!("masu-1-0/{digits}").as_bytes()).is_some());
+        for value in ["masu-1-0", "masu-1-0/", digits, "", "masu-1-0/0123", &format!("a/{}g", &digits[1..])] {
+            assert_eq!(Secret::with_name(value.as_bytes()), None, "{value}");
+        }
+    }
+
     proptest! {
         #[test]
         fn what_is_said_is_understood(
             words: [u32; 5], least_bytes: u64, sections in 0_usize..3, rung in 0_usize..3, background: bool,
+            secret: u64,
         ) {
             let sections = [Sections::Auto, Sections::Marked, Sections::Off][sections];
             let [budget_frames, budget_share, most_pages, unit_pages, base_pages] = words;
@@ -203,8 +256,8 @@ mod tests {
             let terms = Terms {
                 budget_frames, budget_share, most_pages, unit_pages, base_pages, least_bytes, sections, background, rung,
             };
-            prop_assert_eq!(Terms::of(&terms.message()), Some(terms));
-            let hello = Hello { process: words[0] };
+            prop_assert_eq!(Terms::of(&terms.message(secret)), Some((terms, secret)));
+            let hello = Hello { process: words[0], secret };
             prop_assert_eq!(Hello::of(&hello.message()), Some(hello));
             let go = Go { seeds: words[0] };
             prop_assert_eq!(Go::of(&go.message()), Some(go));
@@ -213,6 +266,19 @@ mod tests {
                 let ready = Ready { begun };
                 prop_assert_eq!(Ready::of(&ready.message()), Some(ready));
             }
+        }
+
+        #[test]
+        fn what_stands_in_the_environment_is_read_again(name in "[a-z/0-9-]{0,40}", hello: u64, terms: u64) {
+            let secret = Secret { hello, terms };
+            let value = format!("{name}/{secret}");
+            prop_assert_eq!(Secret::with_name(value.as_bytes()), Some((name.as_bytes(), secret)));
+            prop_assert!(!format!("{secret:?}").contains(&format!("{hello:016x}")));
+        }
+
+        #[test]
+        fn anything_may_stand_in_the_environment(value: Vec<u8>) {
+            let _ = Secret::with_name(&value);
         }
 
         #[test]

@@ -17,7 +17,7 @@ use linux::handover::{Connection, Listener, Peer};
 use linux::maps::{Mapping, maps};
 use linux::shared_memory::{self, SharedMemory};
 use paging::field::{self, ANSWERED, ASKED, Ask, BELL, Bell, COUNTER_WORDS, Counters, ERRAND, Errand, Layout};
-use paging::greeting::{Go, Hello, Message, Ready, Sections, Step, Terms};
+use paging::greeting::{Go, Hello, Message, Ready, Secret, Sections, Step, Terms};
 use paging::pager::Budget;
 use paging::policy::site::{SEED_WORDS, Seed};
 use paging::rung::Rung;
@@ -26,6 +26,7 @@ use paging::units::Learned;
 use quantities::Bytes;
 use rustix::io::Errno;
 use rustix::process::geteuid;
+use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::background::{CREWS, Hands};
 use crate::history::{History, Part};
@@ -87,6 +88,8 @@ impl NotBegun {
 /// What all programs have together.
 struct Common {
     terms: Terms,
+    /// What a program must say to be served, and hears.
+    secret: Secret,
     store: Arc<dyn Store>,
     /// Where profiles are; `None` for none.
     profiles: Option<Folder>,
@@ -143,7 +146,8 @@ impl Seen {
 }
 
 impl Server {
-    /// Waits for programs from now on. What their code sites learn is kept in `profiles`, if they are to learn.
+    /// Waits for programs from now on; they get `terms`. What their code sites learn is kept in `profiles`, if
+    /// they are to learn.
     ///
     /// # Errors
     /// The kernel's answer when there is no socket, or no thread.
@@ -153,6 +157,7 @@ impl Server {
         let name = listener.name().to_owned();
         let common = Arc::new(Common {
             terms,
+            secret: new_secret()?,
             store,
             profiles,
             over: AtomicBool::new(false),
@@ -165,9 +170,9 @@ impl Server {
         Ok(Server { common, name, thread })
     }
 
-    /// What stands in the environment of programs that are to find it.
-    pub fn name(&self) -> &str {
-        &self.name
+    /// What stands in the environment of programs that are to find it and be served.
+    pub fn address(&self) -> String {
+        format!("{}/{}", self.name, self.common.secret)
     }
 
     /// Ends it, once the programs have ended: those that still run get nothing any more that needs masu.
@@ -311,6 +316,14 @@ fn serve(connection: &Connection, common: &Common) {
     }
 }
 
+fn new_secret() -> Result<Secret, Errno> {
+    let mut bytes = [[0; 8]; 2];
+    // The kernel fills requests of up to 256 bytes whole.
+    getrandom(bytes.as_flattened_mut(), GetRandomFlags::empty())?;
+    let [hello, terms] = bytes.map(u64::from_ne_bytes);
+    Ok(Secret { hello, terms })
+}
+
 /// What a lock guards, also after a panic beside it: it is only reported.
 fn held<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
     lock.lock().unwrap_or_else(PoisonError::into_inner)
@@ -345,12 +358,6 @@ struct Program {
     profile: Option<Profile>,
 }
 
-/// Everybody finds the socket. A program that masu started is another user's only if it was root's: what an ordinary user's
-/// program could become another user's by runs without the library.
-fn is_served(peer: u32, own: u32) -> bool {
-    peer == own || own == 0
-}
-
 /// What a program says next; `None` when it is no more. It may be stopped meanwhile, for however long.
 fn hear(connection: &Connection, bytes: &mut [u8], common: &Common) -> Result<Option<(usize, Vec<OwnedFd>)>, Errno> {
     let mut left = LAST_WORDS;
@@ -371,14 +378,15 @@ fn begin(connection: &Connection, common: &Common, layer: u32) -> Result<Option<
     let mut bytes = [0; size_of::<Message>()];
     let failed = |errno: Errno| format!("a program could not be greeted: {}", describe(errno));
     let peer = connection.peer().map_err(failed)?;
-    if !is_served(peer.user, geteuid().as_raw()) {
-        return Ok(None);
-    }
     let Some((_, _)) = hear(connection, &mut bytes, common).map_err(failed)? else { return Ok(None) };
     let Some(hello) = Hello::of(&message_of(&bytes)) else { return Ok(None) };
+    if hello.secret != common.secret.hello {
+        // Everybody finds the socket.
+        return Ok(None);
+    }
     let direct = common.store.direct(layer).map_err(|error| error.to_string())?;
     let fds: Vec<_> = direct.iter().map(|fd| fd.as_fd()).collect();
-    connection.send(&bytes_of(&common.terms.message()), &fds).map_err(failed)?;
+    connection.send(&bytes_of(&common.terms.message(common.secret.terms)), &fds).map_err(failed)?;
     let Some((_, mut fds)) = hear(connection, &mut bytes, common).map_err(failed)? else { return Ok(None) };
     let nonsense = || format!("process {} said nothing sensible at its start", hello.process);
     let ready = Ready::of(&message_of(&bytes)).ok_or_else(nonsense)?;

@@ -4,6 +4,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use linux::handover::Listener;
+use paging::greeting::{Secret, Sections, Terms};
 
 use super::Outcome;
 use super::programs::{self, Running};
@@ -37,25 +38,54 @@ pub fn hundreds_of_children_are_paged_with_few_open_files(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// One that says nothing is played here. Of one that is gone nothing is expected.
+const TERMS: Terms = Terms {
+    budget_frames: 256,
+    budget_share: 0,
+    most_pages: 1 << 12,
+    unit_pages: 0,
+    base_pages: 1,
+    least_bytes: 1 << 16,
+    sections: Sections::Auto,
+    background: true,
+    rung: None,
+};
+
+/// So that programs that run at a time do not wait for each other: masu raises its own limit as far as it may, and nobody else's.
+pub fn masu_alone_may_have_more_open_files(_: &Live) -> Outcome {
+    const LIMITS: &str = "ulimit -S -n; while read -r max open files soft hard unit; do \
+                          [ \"$max $open\" = \"Max open\" ] && [ \"$soft\" = \"$hard\" ] && echo raised; \
+                          done < /proc/$PPID/limits; exit 0";
+    let run = paged(&["--local", "4MiB"], &["/bin/sh", "-c", LIMITS])?;
+    let said = said(&mut limited("-S -n 64", &run))?;
+    assert_eq!((said.code(), said.out.as_str()), (0, "64\nraised\n"), "{said:?}");
+    Ok(())
+}
+
+/// One that says nothing is played here, and one whose name somebody else has taken. Of one that is gone nothing is expected.
 pub fn without_terms_a_program_ends_unless_masu_is_gone(_: &Live) -> Outcome {
     let library = programs::masu().ok_or("no masu")?.with_file_name("libmasu-pager.so");
     let listener = Listener::open()?;
+    let secret = Secret { hello: 1, terms: 2 };
+    let address = format!("{}/{secret}", listener.name());
     let mut program = Command::new("/bin/echo");
-    program.arg("begun").env("LD_PRELOAD", library).env("MASU_PAGER", listener.name()).stdin(Stdio::null());
+    program.arg("begun").env("LD_PRELOAD", library).env("MASU_PAGER", address).stdin(Stdio::null());
     let running = Running::start(&mut program)?;
     drop(listener.accept(Duration::from_secs(10))?.ok_or("nobody connected")?);
     let refused = running.said()?;
     assert_eq!((refused.code(), refused.out.as_str()), (125, ""), "{refused:?}");
     assert!(refused.first_line().ends_with("gives it no terms"), "{refused:?}");
     assert!(refused.err.contains("\n    masu says why") && refused.err.contains("ulimit -n"), "{refused:?}");
+    let running = Running::start(&mut program)?;
+    let stranger = listener.accept(Duration::from_secs(10))?.ok_or("nobody connected")?;
+    let answer: Vec<u8> = TERMS.message(3).iter().flat_map(|word| word.to_ne_bytes()).collect();
+    stranger.send(&answer, &[])?;
+    let beside = running.said()?;
     drop(listener);
-    let alone = said(&mut program)?;
-    assert_eq!((alone.code(), alone.out.as_str()), (0, "begun\n"), "{alone:?}");
-    assert!(
-        alone.first_line().contains("is gone, or in another network namespace: it runs without a limit"),
-        "{alone:?}"
-    );
+    for said in [beside, said(&mut program)?] {
+        assert_eq!((said.code(), said.out.as_str()), (0, "begun\n"), "{said:?}");
+        let words = "is gone, or in another network namespace: it runs without a limit";
+        assert!(said.first_line().contains(words), "{said:?}");
+    }
     Ok(())
 }
 

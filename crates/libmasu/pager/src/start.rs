@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use paging::PAGE_BYTES;
 use paging::field::{self, BELL, Bell, Counter, ERRAND, Errand, Layout};
-use paging::greeting::{self, Go, Hello, Message, Ready, Step, Terms};
+use paging::greeting::{self, Go, Hello, Message, Ready, Secret, Step, Terms};
 use paging::pager::Pager;
 use paging::policy::site::{SEED_WORDS, SITES, Seed};
 use paging::rung::Rung;
@@ -29,21 +29,30 @@ static BEGIN: unsafe extern "C" fn(c_int, *const *mut c_char, *const *mut c_char
 /// Called by the loader, with the program's arguments and its environment.
 unsafe extern "C" fn begin(_: c_int, _: *const *mut c_char, environment: *const *mut c_char) {
     // SAFETY: the loader's.
-    let Some(name) = (unsafe { variable(environment, greeting::VARIABLE.as_bytes()) }) else { return };
+    let Some(value) = (unsafe { variable(environment, greeting::VARIABLE.as_bytes()) }) else { return };
+    let Some((name, secret)) = Secret::with_name(value) else { return without_terms(-libc::EINVAL) };
     let socket = connect(name);
     if socket < 0 {
         return without_terms(socket);
     }
     // SAFETY: asks.
     let process = unsafe { call!(libc::SYS_getpid) } as u32;
-    send(socket, &Hello { process }.message(), &[]);
+    send(socket, &Hello { process, secret: secret.hello }.message(), &[]);
     let mut store = -1;
-    let Some(terms) = receive(socket, &mut store).and_then(|message| Terms::of(&message)) else {
+    let Some((terms, theirs)) = receive(socket, &mut store).and_then(|message| Terms::of(&message)) else {
         // SAFETY: our own.
         unsafe { call!(libc::SYS_close, socket) };
         // It may have ended just now: then nobody answers any more.
         return without_terms(connect(name));
     };
+    if theirs != secret.terms {
+        // Somebody else has taken the name of a masu that has ended.
+        for fd in [socket, store] {
+            // SAFETY: our own, or none.
+            unsafe { call!(libc::SYS_close, fd) };
+        }
+        return without_terms(-libc::ECONNREFUSED);
+    }
     let socket = descriptors::out_of_the_way(socket);
     let store = if store < 0 { store } else { descriptors::out_of_the_way(store) };
     match prepare(terms, process, store, socket) {

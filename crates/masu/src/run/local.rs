@@ -165,7 +165,7 @@ pub fn started(task: &RunTask, local: Local) -> Result<ExitCode, NotStarted> {
     let server = Server::begin(terms, Arc::<Patient>::clone(&store) as _, profiles)
         .map_err(|error| Failure::new(format!("cannot wait for the program's library: {error}")))?;
     let changes =
-        environment::paged(&environment::library(environment::PAGER)?, server.name(), |name| std::env::var_os(name));
+        environment::paged(&environment::library(environment::PAGER)?, &server.address(), |name| std::env::var_os(name));
     let mut child = Child::start(&file, &task.command, &changes, relay)?;
     let ended = child.wait();
     store.give_up();

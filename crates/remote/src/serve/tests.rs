@@ -71,9 +71,10 @@ fn server() -> (Server, Arc<Noting>) {
 
 /// Says hello and hears its terms.
 fn greeted(server: &Server) -> Connection {
-    let connection = Connection::to(server.name()).unwrap();
-    connection.send(&bytes_of(&Hello { process: std::process::id() }.message()), &[]).unwrap();
-    assert_eq!(Terms::of(&heard(&connection)), Some(TERMS));
+    let connection = Connection::to(&server.name).unwrap();
+    let hello = Hello { process: std::process::id(), secret: server.common.secret.hello };
+    connection.send(&bytes_of(&hello.message()), &[]).unwrap();
+    assert_eq!(Terms::of(&heard(&connection)), Some((TERMS, server.common.secret.terms)));
     connection
 }
 
@@ -128,9 +129,16 @@ fn a_program_that_cannot_begin_leaves_no_layer_and_its_reason() {
 }
 
 #[test]
-fn only_root_serves_other_users() {
-    assert!(is_served(1000, 1000) && is_served(0, 0) && is_served(1000, 0));
-    assert!(!is_served(1001, 1000) && !is_served(0, 1000));
+fn who_does_not_know_the_secret_gets_nothing_and_strangers_cannot_give_it() {
+    let (server, store) = server();
+    let stranger = Connection::to(&server.name).unwrap();
+    let hello = Hello { process: 1, secret: server.common.secret.hello ^ 1 };
+    stranger.send(&bytes_of(&hello.message()), &[]).unwrap();
+    assert!(stranger.receive(&mut [0; size_of::<Message>()], PROMPTLY).unwrap().is_none());
+    assert!(store.comes_to(&[0]), "{:?}", store.0);
+    let (name, secret) = Secret::with_name(server.address().as_bytes()).map(|(name, secret)| (name.to_vec(), secret)).unwrap();
+    assert_eq!((name.as_slice(), secret), (server.name.as_bytes(), server.common.secret));
+    assert!(secret.hello != secret.terms && secret != new_secret().unwrap());
 }
 
 #[test]
@@ -143,7 +151,7 @@ fn the_same_trouble_of_many_programs_is_said_once() {
 #[test]
 fn a_program_that_is_stopped_at_its_start_is_waited_for_and_does_not_hold_up_the_end() {
     let server = Server::begin(TERMS, Arc::new(Noting::default()), None).unwrap();
-    let silent = Connection::to(server.name()).unwrap();
+    let silent = Connection::to(&server.name).unwrap();
     std::thread::sleep(LOOK * 3);
     assert!(!silent.is_over(), "it may go on");
     let begun = Instant::now();
