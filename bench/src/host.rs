@@ -52,11 +52,12 @@ impl Host {
 }
 
 impl Host {
-    /// Whether figures of both may stand in one table: the same machine under the same kernel, as far as we can tell.
+    /// Whether figures of both may stand in one table: the same machine under the same kernel and setting, as far as we can tell.
     pub fn is_same(&self, other: &Host) -> bool {
         let gib = |bytes: Bytes| bytes.0 >> 30; // the kernel's own part differs from start to start
         let machine = |host: &Host| (host.cores, host.processor.clone(), host.kernel.clone(), gib(host.memory_bytes));
-        machine(self) == machine(other)
+        let thp = |host: &Host| (host.thp_enabled.clone(), host.thp_defrag.clone());
+        (machine(self), thp(self)) == (machine(other), thp(other))
     }
 }
 

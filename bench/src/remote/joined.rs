@@ -75,15 +75,18 @@ fn report(saved: Vec<Saved>) -> Option<Report> {
     let rows = || all.iter().flat_map(|measured| &measured.rows);
     let has = |way: &Way| rows().any(|row| row.ways.iter().any(|(other, _)| other == way));
     let ways: Vec<Way> = Way::all(Units::All).into_iter().filter(has).collect();
-    let title = format!("remote: {} programs with a part of the memory that they need, measured one at a time", all.len());
-    let mut report = Report::new("remote", title, &host);
+    let title =
+        format!("remote: {} programs with a part of the memory that they need, measured one at a time", all.len());
+    let mut report = Report::new("remote-joined", title, &host);
     report.table("Programs, with all memory:", tables::programs(&all));
     report.table("Slowdown against all-local:", tables::slowdowns(&all, &ways));
     tables::targets(&mut report, &all);
     for (name, content) in figures::figures(&all, &ways) {
         report.file(name, content);
     }
-    report.note("Joined from what stands in these folders, whose tables have ranges, floors, faults and traffic as well:");
+    report.note(
+        "Joined from what stands in these folders, whose tables have ranges, floors, faults and traffic as well:",
+    );
     for source in &sources {
         report.note(source);
     }

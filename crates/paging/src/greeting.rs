@@ -1,6 +1,6 @@
 //! What the library in a program and masu say to each other at the program's start, over a socket.
 //!
-//! The socket has a name in the abstract namespace, which stands in the environment with a secret. Names are seen by everybody,
+//! The socket has a name in the abstract namespace, which stands in the environment, as does a secret. Names are seen by everybody,
 //! and free for anybody once masu has ended; a process's environment is its user's. So each side says its half of the
 //! secret, and neither talks to a stranger. The library says who it is; masu answers with what it may have, and the store's file; the library says whether it is ready, and hands over the field and
 //! its userfaultfd. masu lays what is known of the program into the field, and lets it begin. The connection stays open as long as both live: its end tells masu of the program's, and the other way round.
@@ -9,8 +9,11 @@ use core::fmt;
 
 use crate::rung::Rung;
 
-/// The environment variable with the socket's name, without the zero before it, and the secret: see [`Secret::with_name`].
+/// The environment variable with the socket's name, without the zero before it.
 pub const VARIABLE: &str = "MASU_PAGER";
+
+/// The one with the secret. Apart from the name, so that a library of another version finds masu, and is refused by it.
+pub const SECRET_VARIABLE: &str = "MASU_PAGER_SECRET";
 
 /// Of which make the words are.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"masu-p03");
@@ -29,6 +32,9 @@ pub struct Secret {
     /// masu's half.
     pub terms: u64,
 }
+
+/// masu, to a program that another masu of this name has started: that one has ended.
+pub const STRANGER: Message = [MAGIC, u64::MAX, u64::MAX, u64::MAX, u64::MAX, u64::MAX, u64::MAX, u64::MAX];
 
 /// The library: who it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,13 +116,14 @@ impl Secret {
     /// Hexadecimal digits of it.
     const DIGITS: usize = 32;
 
-    /// The name of a socket and the secret, from the environment. `None` for what masu has not written.
-    pub fn with_name(value: &[u8]) -> Option<(&[u8], Secret)> {
-        let (name, digits) = value.split_at_checked(value.len().checked_sub(Secret::DIGITS)?)?;
-        let name = name.strip_suffix(b"/")?;
+    /// From the environment. `None` for what masu has not written.
+    pub fn of(digits: &[u8]) -> Option<Secret> {
+        if digits.len() != Secret::DIGITS {
+            return None;
+        }
         let half = |digits: &[u8]| u64::from_str_radix(core::str::from_utf8(digits).ok()?, 16).ok();
         let (hello, terms) = digits.split_at(Secret::DIGITS / 2);
-        Some((name, Secret { hello: half(hello)?, terms: half(terms)? }))
+        Some(Secret { hello: half(hello)?, terms: half(terms)? })
     }
 }
 
@@ -236,12 +243,20 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_value_without_a_whole_secret_is_none() {
+    fn what_is_no_whole_secret_is_none() {
         let digits = "0123456789abcdef0123456789abcdef";
-        assert!(Secret::with_name(format!("masu-1-0/{digits}").as_bytes()).is_some());
-        for value in ["masu-1-0", "masu-1-0/", digits, "", "masu-1-0/0123", &format!("a/{}g", &digits[1..])] {
-            assert_eq!(Secret::with_name(value.as_bytes()), None, "{value}");
+        assert_eq!(Secret::of(digits.as_bytes()).map(|secret| secret.to_string()).as_deref(), Some(digits));
+        for value in ["", "0123", &digits[1..], &format!("{}g", &digits[1..]), &format!("{digits}0")] {
+            assert_eq!(Secret::of(value.as_bytes()), None, "{value}");
         }
+    }
+
+    #[test]
+    fn what_a_stranger_hears_is_nothing_else() {
+        assert_eq!(
+            (Hello::of(&STRANGER), Terms::of(&STRANGER), Ready::of(&STRANGER), Go::of(&STRANGER)),
+            (None, None, None, None)
+        );
     }
 
     proptest! {
@@ -269,16 +284,16 @@ mod tests {
         }
 
         #[test]
-        fn what_stands_in_the_environment_is_read_again(name in "[a-z/0-9-]{0,40}", hello: u64, terms: u64) {
+        fn a_secret_in_the_environment_is_read_again_and_nowhere_else(hello: u64, terms: u64) {
             let secret = Secret { hello, terms };
-            let value = format!("{name}/{secret}");
-            prop_assert_eq!(Secret::with_name(value.as_bytes()), Some((name.as_bytes(), secret)));
-            prop_assert!(!format!("{secret:?}").contains(&format!("{hello:016x}")));
+            prop_assert_eq!(Secret::of(secret.to_string().as_bytes()), Some(secret));
+            let (shown, half) = (format!("{secret:?}"), format!("{hello:016x}"));
+            prop_assert!(!shown.contains(&half));
         }
 
         #[test]
         fn anything_may_stand_in_the_environment(value: Vec<u8>) {
-            let _ = Secret::with_name(&value);
+            let _ = Secret::of(&value);
         }
 
         #[test]

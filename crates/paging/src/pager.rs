@@ -168,6 +168,26 @@ impl Budget {
     }
 }
 
+/// Some pages of a unit, by their place in it.
+#[derive(Clone, Copy, Debug, Default)]
+struct OfUnit([u64; MAX_UNIT_PAGES as usize / 64]);
+
+impl OfUnit {
+    fn insert(&mut self, place: u32) {
+        if let Some(word) = self.0.get_mut(place as usize / 64) {
+            *word |= 1 << (place % 64);
+        }
+    }
+
+    fn contains(&self, place: u32) -> bool {
+        self.0.get(place as usize / 64).is_some_and(|word| word >> (place % 64) & 1 == 1)
+    }
+
+    fn len(&self) -> u32 {
+        self.0.iter().map(|word| word.count_ones()).sum()
+    }
+}
+
 /// The pager's tables, in memory that masu sees, too.
 #[derive(Clone, Copy, Debug)]
 pub struct Pager<'a> {
@@ -221,10 +241,10 @@ impl Pager<'_> {
     /// What it is once so many more pages are touched: a share of the program's memory grows with it.
     fn budget_with(&self, fresh: u32) -> Budget {
         let frames = self.counters.get(Counter::BudgetFrames);
-        let pages = self.counters.get(Counter::TouchedPages) + u64::from(fresh);
+        let pages = self.counters.get(Counter::TouchedPages).saturating_add(fresh.into());
         let frames = match self.counters.get(Counter::BudgetShare) {
             0 => frames,
-            share => frames.min((pages * share).div_ceil(1 << 16)),
+            share => frames.min(pages.saturating_mul(share).div_ceil(1 << 16)),
         };
         Budget::new(u32::try_from(frames).unwrap_or(u32::MAX), pages)
     }
@@ -436,24 +456,19 @@ impl Pager<'_> {
         (first, pages): Unit,
         come: Come,
     ) -> Result<(), M::Fatal> {
-        let home = |page: Page| self.is_at_home(page);
-        let wanted = (0..pages).map(|more| u32::from(home(first.plus(more)))).sum();
-        self.make_room(machine, units, wanted, 0);
-        let mut next = first.0;
-        let end = first.0 + pages;
-        while next < end {
-            if !home(Page(next)) {
-                next += 1;
-                continue;
+        // Those that are home now: to get frames for them may send others of this unit home, for which there is no room.
+        let mut wanted = OfUnit::default();
+        (0..pages).filter(|more| self.is_at_home(first.plus(*more))).for_each(|more| wanted.insert(more));
+        self.make_room(machine, units, wanted.len(), 0);
+        let mut next = 0;
+        while next < pages {
+            let run = (next..pages).take_while(|more| wanted.contains(*more)).map(|_| 1).sum();
+            if run > 0 {
+                self.fetch_run(machine, units, (first.plus(next), run), come, Source::Store)?;
             }
-            let mut pages = 1;
-            while next + pages < end && home(Page(next + pages)) {
-                pages += 1;
-            }
-            self.fetch_run(machine, units, (Page(next), pages), come, Source::Store)?;
-            next += pages;
+            next += run + 1;
         }
-        if home(page) {
+        if self.is_at_home(page) {
             // The free frames lie in too many pieces: this page at least.
             self.fetch_run(machine, units, (page, 1), come, Source::Store)?;
         }

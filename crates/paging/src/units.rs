@@ -99,7 +99,7 @@ impl Units<'_> {
         let distance = if brings { self.ghosts.back(asked.page, &self.learned.clock) } else { 0 };
         self.learned.what_if.fault(asked.page, brings, distance, budget.frames);
         let unit = |log2: u8| unit_around(asked.page, log2.min(max_unit_log2)).within(asked.area);
-        let order = match self.sections {
+        let mut order = match self.sections {
             Sections::Auto => {
                 let room = Room {
                     budget_pages: budget.frames,
@@ -123,10 +123,13 @@ impl Units<'_> {
             Sections::Off => plain(unit(self.fixed_log2)),
         };
         let replacement = &mut self.learned.replacement;
+        // Of what was gone for longer nothing can be kept.
+        let distance = if u64::from(distance) <= 2 * u64::from(budget.frames) { distance } else { 0 };
         if brings {
             replacement.comes(order.fetch.pages, distance, budget.frames, budget.beyond);
         }
         let goes_round = brings && replacement.goes_round();
+        order.passing |= replacement.goes_round();
         // It would not have left, had there been a little more memory.
         let soon = distance > 0 && u64::from(distance) < u64::from(budget.frames) * 7 / 8;
         let arrival = match asked.kind {

@@ -493,6 +493,30 @@ fn holes_in_the_staging_leave_room_for_what_is_to_be_staged() {
     assert!(staged > 4 * u64::from(slots), "{staged}");
 }
 
+/// Getting frames for a unit sends others of the same unit home.
+#[test]
+fn a_unit_brings_no_more_than_was_to_come_when_room_was_made() {
+    let memory = Memory::new(2 * CHUNK, 3001);
+    let (mut learned, mut ghosts) = (Box::new(Learned::default()), vec![0; 800]);
+    let (frames, unit) = (600, 32);
+    let mut world = World::new(&memory, &mut learned, &mut ghosts, frames);
+    world.units.fixed_log2 = 5;
+    (0..PAGES).for_each(|page| world.access(page, Some(page), 7).expect("what was written is read"));
+    for step in 0..20_000_u64 {
+        let page = (step.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % PAGES;
+        let number = address(page) / PAGE_BYTES;
+        let of_unit = (0..PAGES).filter(|other| address(*other) / PAGE_BYTES / unit == number / unit);
+        let place = |page| world.pager.space.page(address(page)).map(|page| world.pager.entry(page).place());
+        let to_come = of_unit.filter(|other| place(*other) == Some(Place::Home)).count() as u64;
+        let before = world.pager.counters.get(Counter::PagesIn);
+        world.access(page, (step % 3 == 0).then_some(step), 7).expect("what was written is read");
+        let came = world.pager.counters.get(Counter::PagesIn) - before;
+        assert!(came <= to_come, "{came} of {to_come}");
+    }
+    world.consistent(frames).expect("the counts hold");
+    assert_eq!(world.pager.counters.get(Counter::FramesBeyond), 0);
+}
+
 #[test]
 fn a_page_that_comes_changes_and_leaves_while_it_lands_is_what_was_written() {
     let memory = Memory::new(2 * CHUNK, 3001);

@@ -17,7 +17,7 @@ use linux::handover::{Connection, Listener, Peer};
 use linux::maps::{Mapping, maps};
 use linux::shared_memory::{self, SharedMemory};
 use paging::field::{self, ANSWERED, ASKED, Ask, BELL, Bell, COUNTER_WORDS, Counters, ERRAND, Errand, Layout};
-use paging::greeting::{Go, Hello, Message, Ready, Secret, Sections, Step, Terms};
+use paging::greeting::{self, Go, Hello, Message, Ready, STRANGER, Secret, Sections, Terms};
 use paging::pager::Budget;
 use paging::policy::site::{SEED_WORDS, Seed};
 use paging::rung::Rung;
@@ -34,8 +34,15 @@ use crate::profile::{Folder, Profile};
 use crate::report::Counted;
 use crate::store::{GetRun, Home, PAGE_BYTES, PutRun, Store};
 
+mod not_begun;
+
+pub use not_begun::NotBegun;
+
 /// Once all is over a program says what it has to say within this time, or it does not say it.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// In this time another user's program says who it is.
+const STRANGERS_WORDS: Duration = Duration::from_secs(10);
 
 /// So often it is looked whether all is over.
 const LOOK: Duration = Duration::from_millis(100);
@@ -45,45 +52,6 @@ const QUIET: Duration = Duration::from_secs(2);
 
 /// What is mapped where is asked again after this time: libraries may be loaded later.
 const MAPPINGS_EVERY: Duration = Duration::from_secs(1);
-
-/// Why a program could not begin.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NotBegun {
-    /// Its process, as it sees itself.
-    pub process: u32,
-    /// The step that failed.
-    pub step: Step,
-    /// The kernel's answer.
-    pub errno: Errno,
-}
-
-impl NotBegun {
-    /// What failed, in words, and the way out.
-    pub fn words(&self) -> (String, &'static str) {
-        let why = describe(self.errno);
-        match self.step {
-            Step::Userfaultfd => (
-                format!("the kernel gives it no userfaultfd: {why}"),
-                "It takes Linux 5.11 with CONFIG_USERFAULTFD, and no seccomp filter that forbids it; `masu facts` says more.",
-            ),
-            Step::Memory => (
-                format!("there is no memory for its tables: {why}"),
-                "They take three words a page; see `ulimit -v` and vm.overcommit_memory.",
-            ),
-            Step::Signals => {
-                (format!("its signals cannot be taken: {why}"), "This should not happen; please report it.")
-            }
-            Step::Rung => (
-                "this kernel does not let pages leave it and come back in the way that is wanted, or in any".to_owned(),
-                "`masu facts` says what this host has; without --rung the best of it is taken.",
-            ),
-            Step::Dispatch => (
-                format!("its system calls cannot be seen: {why}"),
-                "It takes Syscall User Dispatch: Linux 5.11 on x86-64.",
-            ),
-        }
-    }
-}
 
 /// What all programs have together.
 struct Common {
@@ -170,9 +138,9 @@ impl Server {
         Ok(Server { common, name, thread })
     }
 
-    /// What stands in the environment of programs that are to find it and be served.
-    pub fn address(&self) -> String {
-        format!("{}/{}", self.name, self.common.secret)
+    /// What stands in the environment of programs that are to find it and be served: names and values.
+    pub fn variables(&self) -> [(&'static str, String); 2] {
+        [(greeting::VARIABLE, self.name.clone()), (greeting::SECRET_VARIABLE, self.common.secret.to_string())]
     }
 
     /// Ends it, once the programs have ended: those that still run get nothing any more that needs masu.
@@ -358,10 +326,25 @@ struct Program {
     profile: Option<Profile>,
 }
 
-/// What a program says next; `None` when it is no more. It may be stopped meanwhile, for however long.
-fn hear(connection: &Connection, bytes: &mut [u8], common: &Common) -> Result<Option<(usize, Vec<OwnedFd>)>, Errno> {
-    let mut left = LAST_WORDS;
+/// Everybody finds the socket. A program that masu started is another user's only if it was root's: what an ordinary user's
+/// program could become another user's by runs without the library.
+fn is_served(peer: u32, own: u32) -> bool {
+    peer == own || own == 0
+}
+
+/// What a program says next; `None` when it is no more. It may be stopped meanwhile, for however long; but of who is not known
+/// yet, and of another user, nothing is heard after `within`.
+fn hear(
+    connection: &Connection,
+    bytes: &mut [u8],
+    common: &Common,
+    within: Option<Duration>,
+) -> Result<Option<(usize, Vec<OwnedFd>)>, Errno> {
+    let (mut left, begun) = (LAST_WORDS, Instant::now());
     loop {
+        if within.is_some_and(|within| begun.elapsed() > within) {
+            return Ok(None);
+        }
         if let Some(said) = connection.receive(bytes, LOOK)? {
             return Ok(Some(said));
         }
@@ -378,16 +361,22 @@ fn begin(connection: &Connection, common: &Common, layer: u32) -> Result<Option<
     let mut bytes = [0; size_of::<Message>()];
     let failed = |errno: Errno| format!("a program could not be greeted: {}", describe(errno));
     let peer = connection.peer().map_err(failed)?;
-    let Some((_, _)) = hear(connection, &mut bytes, common).map_err(failed)? else { return Ok(None) };
+    let own = geteuid().as_raw();
+    if !is_served(peer.user, own) {
+        return Ok(None);
+    }
+    let within = (peer.user != own).then_some(STRANGERS_WORDS);
+    let Some((_, _)) = hear(connection, &mut bytes, common, within).map_err(failed)? else { return Ok(None) };
     let Some(hello) = Hello::of(&message_of(&bytes)) else { return Ok(None) };
     if hello.secret != common.secret.hello {
-        // Everybody finds the socket.
+        // A program that outlives a masu of this name; or somebody else.
+        let _ = connection.send(&bytes_of(&STRANGER), &[]);
         return Ok(None);
     }
     let direct = common.store.direct(layer).map_err(|error| error.to_string())?;
     let fds: Vec<_> = direct.iter().map(|fd| fd.as_fd()).collect();
     connection.send(&bytes_of(&common.terms.message(common.secret.terms)), &fds).map_err(failed)?;
-    let Some((_, mut fds)) = hear(connection, &mut bytes, common).map_err(failed)? else { return Ok(None) };
+    let Some((_, mut fds)) = hear(connection, &mut bytes, common, None).map_err(failed)? else { return Ok(None) };
     let nonsense = || format!("process {} said nothing sensible at its start", hello.process);
     let ready = Ready::of(&message_of(&bytes)).ok_or_else(nonsense)?;
     let rung = match ready.begun {

@@ -25,7 +25,7 @@ pub(super) fn paged_with_profile(options: &[&str], command: &[&str]) -> Result<C
     let rung = std::env::var("LIVE_RUNG").ok().filter(|_| !options.contains(&"--rung"));
     let forced = rung.iter().flat_map(|rung| ["--rung", rung]);
     let mut run = run(&options.iter().copied().chain(forced).collect::<Vec<_>>(), command)?;
-    run.env_remove("MASU_PAGER").env_remove("MASU_STORE_PASSWORD");
+    run.env_remove("MASU_PAGER").env_remove("MASU_PAGER_SECRET").env_remove("MASU_STORE_PASSWORD");
     Ok(run)
 }
 

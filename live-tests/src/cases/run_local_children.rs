@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use linux::handover::Listener;
-use paging::greeting::{Secret, Sections, Terms};
+use paging::greeting::{self, Secret, Sections, Terms};
 
 use super::Outcome;
 use super::programs::{self, Running};
@@ -66,26 +66,33 @@ pub fn without_terms_a_program_ends_unless_masu_is_gone(_: &Live) -> Outcome {
     let library = programs::masu().ok_or("no masu")?.with_file_name("libmasu-pager.so");
     let listener = Listener::open()?;
     let secret = Secret { hello: 1, terms: 2 };
-    let address = format!("{}/{secret}", listener.name());
     let mut program = Command::new("/bin/echo");
-    program.arg("begun").env("LD_PRELOAD", library).env("MASU_PAGER", address).stdin(Stdio::null());
+    program.arg("begun").env("LD_PRELOAD", library).env("MASU_PAGER", listener.name());
+    program.env("MASU_PAGER_SECRET", secret.to_string()).stdin(Stdio::null());
     let running = Running::start(&mut program)?;
     drop(listener.accept(Duration::from_secs(10))?.ok_or("nobody connected")?);
     let refused = running.said()?;
     assert_eq!((refused.code(), refused.out.as_str()), (125, ""), "{refused:?}");
     assert!(refused.first_line().ends_with("gives it no terms"), "{refused:?}");
     assert!(refused.err.contains("\n    masu says why") && refused.err.contains("ulimit -n"), "{refused:?}");
-    let running = Running::start(&mut program)?;
-    let stranger = listener.accept(Duration::from_secs(10))?.ok_or("nobody connected")?;
-    let answer: Vec<u8> = TERMS.message(3).iter().flat_map(|word| word.to_ne_bytes()).collect();
-    stranger.send(&answer, &[])?;
-    let beside = running.said()?;
+    let mut outlived = Vec::new();
+    for answer in [TERMS.message(3), greeting::STRANGER] {
+        let running = Running::start(&mut program)?;
+        let stranger = listener.accept(Duration::from_secs(10))?.ok_or("nobody connected")?;
+        let bytes: Vec<u8> = answer.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        stranger.send(&bytes, &[])?;
+        outlived.push(running.said()?);
+    }
     drop(listener);
-    for said in [beside, said(&mut program)?] {
+    outlived.push(said(&mut program)?);
+    for said in outlived {
         assert_eq!((said.code(), said.out.as_str()), (0, "begun\n"), "{said:?}");
         let words = "is gone, or in another network namespace: it runs without a limit";
         assert!(said.first_line().contains(words), "{said:?}");
     }
+    let other = said(program.env_remove("MASU_PAGER_SECRET"))?;
+    assert_eq!((other.code(), other.out.as_str()), (125, ""), "{other:?}");
+    assert!(other.first_line().contains("is of another version"), "{other:?}");
     Ok(())
 }
 

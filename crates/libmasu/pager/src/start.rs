@@ -29,8 +29,16 @@ static BEGIN: unsafe extern "C" fn(c_int, *const *mut c_char, *const *mut c_char
 /// Called by the loader, with the program's arguments and its environment.
 unsafe extern "C" fn begin(_: c_int, _: *const *mut c_char, environment: *const *mut c_char) {
     // SAFETY: the loader's.
-    let Some(value) = (unsafe { variable(environment, greeting::VARIABLE.as_bytes()) }) else { return };
-    let Some((name, secret)) = Secret::with_name(value) else { return without_terms(-libc::EINVAL) };
+    let Some(name) = (unsafe { variable(environment, greeting::VARIABLE.as_bytes()) }) else { return };
+    // SAFETY: as above.
+    let secret = unsafe { variable(environment, greeting::SECRET_VARIABLE.as_bytes()) };
+    let Some(secret) = secret.and_then(Secret::of) else {
+        kernel::say(&[
+            "masu: cannot begin this program: the masu that limits its memory is of another version than its library\n",
+            "    Start it again with the masu that is installed now.\n",
+        ]);
+        kernel::end(NOT_BEGUN)
+    };
     let socket = connect(name);
     if socket < 0 {
         return without_terms(socket);
@@ -39,20 +47,19 @@ unsafe extern "C" fn begin(_: c_int, _: *const *mut c_char, environment: *const 
     let process = unsafe { call!(libc::SYS_getpid) } as u32;
     send(socket, &Hello { process, secret: secret.hello }.message(), &[]);
     let mut store = -1;
-    let Some((terms, theirs)) = receive(socket, &mut store).and_then(|message| Terms::of(&message)) else {
-        // SAFETY: our own.
-        unsafe { call!(libc::SYS_close, socket) };
-        // It may have ended just now: then nobody answers any more.
-        return without_terms(connect(name));
-    };
-    if theirs != secret.terms {
-        // Somebody else has taken the name of a masu that has ended.
-        for fd in [socket, store] {
-            // SAFETY: our own, or none.
-            unsafe { call!(libc::SYS_close, fd) };
+    let answer = receive(socket, &mut store);
+    let terms = match answer.and_then(|answer| Terms::of(&answer)) {
+        Some((terms, theirs)) if theirs == secret.terms => terms,
+        none => {
+            for fd in [socket, store] {
+                // SAFETY: our own, or none.
+                unsafe { call!(libc::SYS_close, fd) };
+            }
+            // Somebody else has the name of a masu that has ended. Or it ends just now: then nobody answers any more.
+            let is_gone = none.is_some() || answer == Some(greeting::STRANGER);
+            return without_terms(if is_gone { -libc::ECONNREFUSED } else { connect(name) });
         }
-        return without_terms(-libc::ECONNREFUSED);
-    }
+    };
     let socket = descriptors::out_of_the_way(socket);
     let store = if store < 0 { store } else { descriptors::out_of_the_way(store) };
     match prepare(terms, process, store, socket) {
@@ -137,13 +144,31 @@ fn connect(name: &[u8]) -> i32 {
         if fd < 0 {
             return fd as i32;
         }
-        let answer = call!(libc::SYS_connect, fd, (&raw const address).expose_provenance(), bytes);
+        let answer = match call!(libc::SYS_connect, fd, (&raw const address).expose_provenance(), bytes) {
+            0 if !may_be_masu(fd) => -i64::from(libc::ECONNREFUSED),
+            answer => answer,
+        };
         if answer < 0 {
             call!(libc::SYS_close, fd);
             return answer as i32;
         }
         fd as i32
     }
+}
+
+/// Whether it is our own user who listens, or root, or one who has no name in our user namespace: from anybody else nothing is
+/// expected, not even an answer.
+fn may_be_masu(socket: i64) -> bool {
+    const NAMELESS: u32 = 65534;
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;
+    let (place, room) = ((&raw mut peer).expose_provenance(), (&raw mut bytes).expose_provenance());
+    // SAFETY: writes our own variables, at most as many bytes as there are; then asks.
+    let (answer, own) = unsafe {
+        let answer = call!(libc::SYS_getsockopt, socket, libc::SOL_SOCKET, libc::SO_PEERCRED, place, room);
+        (answer, call!(libc::SYS_geteuid) as u32)
+    };
+    answer < 0 || [own, 0, NAMELESS].contains(&peer.uid)
 }
 
 /// A control message with descriptors.

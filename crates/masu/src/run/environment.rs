@@ -73,7 +73,11 @@ pub fn variables(library: &Path, settings: &Settings<'_>, now: impl Fn(&str) -> 
 }
 
 /// The variables to set for a program that is paged.
-pub fn paged(library: &Path, socket: &str, now: impl Fn(&str) -> Option<OsString>) -> Vec<Change> {
+pub fn paged(
+    library: &Path,
+    of_masu: [(&'static str, String); 2],
+    now: impl Fn(&str) -> Option<OsString>,
+) -> Vec<Change> {
     let mut changes = without_ours(&now);
     let preload = match changes.iter().position(|(changed, _)| *changed == PRELOAD) {
         Some(index) => changes.swap_remove(index).1,
@@ -85,7 +89,7 @@ pub fn paged(library: &Path, socket: &str, now: impl Fn(&str) -> Option<OsString
         value.push(rest);
     }
     changes.push((PRELOAD, Some(value)));
-    changes.push((paging::greeting::VARIABLE, Some(socket.into())));
+    changes.extend(of_masu.map(|(name, value)| (name, Some(value.into()))));
     changes
 }
 

@@ -164,8 +164,9 @@ pub fn started(task: &RunTask, local: Local) -> Result<ExitCode, NotStarted> {
     open_files::raise();
     let server = Server::begin(terms, Arc::<Patient>::clone(&store) as _, profiles)
         .map_err(|error| Failure::new(format!("cannot wait for the program's library: {error}")))?;
-    let changes =
-        environment::paged(&environment::library(environment::PAGER)?, &server.address(), |name| std::env::var_os(name));
+    let changes = environment::paged(&environment::library(environment::PAGER)?, server.variables(), |name| {
+        std::env::var_os(name)
+    });
     let mut child = Child::start(&file, &task.command, &changes, relay)?;
     let ended = child.wait();
     store.give_up();
@@ -308,11 +309,8 @@ fn cut_unit(terms: &Terms) -> Option<String> {
     let largest = Budget::new(frames, 0).largest_unit_pages();
     let [asked, largest] = [terms.unit_pages, largest].map(|pages| Bytes(u64::from(pages) * PAGE_BYTES));
     let when = if terms.budget_share > 0 { ", while little was touched," } else { "" };
-    (largest < asked).then(|| {
-        format!(
-            "--unit {asked}{when} was {largest}: a unit takes at most half of the staging, an eighth of local memory"
-        )
-    })
+    (largest < asked)
+        .then(|| format!("--unit {asked}{when} was {largest}: a unit takes at most a sixteenth of local memory"))
 }
 
 fn report(seen: &Seen, terms: &Terms, run: Duration) -> Report {

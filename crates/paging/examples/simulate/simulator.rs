@@ -233,12 +233,13 @@ impl Simulator {
         let distance = if kind == Kind::Home { self.left.distance(entry.left_at) } else { 0 };
         let fault = Fault { site, page, area, distance, mark: entry.mark, kind };
         self.what_if.fault(page, kind == Kind::Home, distance, self.budget);
-        let order = self.order(&fault);
+        let mut order = self.order(&fault);
         if kind == Kind::Home {
             // As the ghosts have it: they remember the last two budgets.
             let known = if distance <= self.budget * 2 { distance } else { 0 };
             self.queue.comes(order.fetch.pages, known, self.budget, self.beyond());
         }
+        order.passing |= self.queue.goes_round();
         assert!(order.fetch.contains(page), "{order:?} does not bring {page:#x}");
         assert_eq!(order.fetch, order.fetch.within(area), "an order stays in its mapping");
         assert!(!order.holds(page));
@@ -253,7 +254,9 @@ impl Simulator {
                 self.seen.faults_home += 1;
                 let soon = distance < self.budget - self.budget / 8;
                 let arrival = match (soon, order.passing) {
-                    _ if self.queue.goes_round() => self.queue.in_round(distance),
+                    _ if self.queue.goes_round() => {
+                        self.queue.in_round(if distance <= self.budget * 2 { distance } else { 0 })
+                    }
                     (true, _) => Arrival::Reused,
                     (false, true) => Arrival::Passing,
                     (false, false) => Arrival::New,

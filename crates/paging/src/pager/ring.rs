@@ -178,6 +178,9 @@ impl Pager<'_> {
         let new = self.budget().frames.saturating_sub(self.frames_in_use()).min(left);
         while left > pages - new && found < MOST_RUNS {
             let run = self.claim_vacant(left - (pages - new));
+            if run.pages == 0 {
+                break;
+            }
             (run.slot..run.slot + run.pages).for_each(|slot| self.ring.put(slot, Slot::Spare));
             runs[found] = run;
             (found, left) = (found + 1, left - run.pages);
@@ -218,7 +221,11 @@ impl Pager<'_> {
     /// What is taken back leaves holes. Where the ring is full of them, the slot at the tail is also the next at the head: what it
     /// has stays there, as if it had come just now, until holes are at the tail.
     fn claim_vacant(&self, pages: u32) -> Run {
-        while self.ring.room() < pages {
+        // Twice round is more than it takes, whatever the program may have written here.
+        for _ in 0..2 * u64::from(self.ring.slots()) {
+            if self.ring.room() >= pages {
+                break;
+            }
             let is_hole = self.ring.slot(self.ring.index(self.ring.tail())) == Slot::Empty;
             let is_passed_over = !is_hole && self.ring.room() == 0 && self.ring.frames() < self.ring.slots();
             if !is_hole && !is_passed_over {

@@ -2,6 +2,8 @@
 
 use std::fs::File;
 
+use paging::greeting::Step;
+
 use super::*;
 use crate::store::{Error, Span};
 
@@ -134,11 +136,18 @@ fn who_does_not_know_the_secret_gets_nothing_and_strangers_cannot_give_it() {
     let stranger = Connection::to(&server.name).unwrap();
     let hello = Hello { process: 1, secret: server.common.secret.hello ^ 1 };
     stranger.send(&bytes_of(&hello.message()), &[]).unwrap();
-    assert!(stranger.receive(&mut [0; size_of::<Message>()], PROMPTLY).unwrap().is_none());
+    assert_eq!(heard(&stranger), STRANGER);
     assert!(store.comes_to(&[0]), "{:?}", store.0);
-    let (name, secret) = Secret::with_name(server.address().as_bytes()).map(|(name, secret)| (name.to_vec(), secret)).unwrap();
-    assert_eq!((name.as_slice(), secret), (server.name.as_bytes(), server.common.secret));
+    let [(_, name), (_, digits)] = server.variables();
+    let secret = Secret::of(digits.as_bytes()).unwrap();
+    assert_eq!((name, secret), (server.name.clone(), server.common.secret));
     assert!(secret.hello != secret.terms && secret != new_secret().unwrap());
+}
+
+#[test]
+fn only_root_serves_other_users() {
+    assert!(is_served(1000, 1000) && is_served(0, 0) && is_served(1000, 0));
+    assert!(!is_served(1001, 1000) && !is_served(0, 1000));
 }
 
 #[test]
