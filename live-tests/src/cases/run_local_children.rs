@@ -75,6 +75,8 @@ pub fn without_terms_a_program_ends_unless_masu_is_gone(_: &Live) -> Outcome {
     assert_eq!((refused.code(), refused.out.as_str()), (125, ""), "{refused:?}");
     assert!(refused.first_line().ends_with("gives it no terms"), "{refused:?}");
     assert!(refused.err.contains("\n    masu says why") && refused.err.contains("ulimit -n"), "{refused:?}");
+    // It asked once more whether anybody is there.
+    drop(listener.accept(Duration::from_secs(10))?.ok_or("nobody asked again")?);
     let mut outlived = Vec::new();
     for answer in [TERMS.message(3), greeting::STRANGER] {
         let running = Running::start(&mut program)?;
