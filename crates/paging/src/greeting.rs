@@ -1,9 +1,11 @@
 //! What the library in a program and masu say to each other at the program's start, over a socket.
 //!
-//! The socket has a name in the abstract namespace, which stands in the environment, as does a secret. Names are seen by everybody,
-//! and free for anybody once masu has ended; a process's environment is its user's. So each side says its half of the
-//! secret, and neither talks to a stranger. The library says who it is; masu answers with what it may have, and the store's file; the library says whether it is ready, and hands over the field and
-//! its userfaultfd. masu lays what is known of the program into the field, and lets it begin. The connection stays open as long as both live: its end tells masu of the program's, and the other way round.
+//! The socket has a name in the abstract namespace, which stands in the environment, as does a secret. Names are seen by
+//! everybody, and free for anybody once masu has ended; a process's environment is its user's. So each side says its half of
+//! the secret, and neither talks to a stranger. The library says who it is; masu answers with what it may have, and the
+//! store's file; the library says whether it is ready, and hands over the field and its userfaultfd. masu lays what is known
+//! of the program into the field, and lets it begin. The connection stays open as long as both live: its end tells masu of
+//! the program's, and the other way round.
 
 use core::fmt;
 

@@ -462,7 +462,8 @@ impl Pager<'_> {
         self.make_room(machine, units, wanted.len(), 0);
         let mut next = 0;
         while next < pages {
-            let run = (next..pages).take_while(|more| wanted.contains(*more)).map(|_| 1).sum();
+            let comes = |more: &u32| wanted.contains(*more) && self.is_at_home(first.plus(*more));
+            let run = (next..pages).take_while(comes).map(|_| 1).sum();
             if run > 0 {
                 self.fetch_run(machine, units, (first.plus(next), run), come, Source::Store)?;
             }
