@@ -18,6 +18,7 @@
 #include <sys/time.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 #define WRONG(...) do { printf(__VA_ARGS__); printf("\n"); exit(3); } while (0)
 enum { PAGE = 4096, BIG = 8 << 20, PART = 16 * PAGE };
@@ -266,6 +267,35 @@ static void direct(void) {
     }
 }
 
+static time_t end(const char *seconds) { return time(NULL) + atoi(seconds); }
+
+/* Memory with holes, which the kernel closes by moving the pages of all programs together. */
+static void holes(const char *seconds) {
+    enum { PAGES = 20000 };
+    int compact = open("/proc/sys/vm/compact_memory", O_WRONLY);
+    if (compact < 0) WRONG("compact_memory: %s", strerror(errno));
+    for (time_t until = end(seconds); time(NULL) < until;) {
+        char *memory = mmap(NULL, PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        madvise(memory, PAGES * PAGE, MADV_NOHUGEPAGE);
+        for (int i = 0; i < PAGES; i++) memory[i * PAGE] = 1;
+        for (int i = 0; i < PAGES; i++) if (i % 4) madvise(memory + i * PAGE, PAGE, MADV_DONTNEED);
+        if (write(compact, "1", 1) != 1) WRONG("compacting: %s", strerror(errno));
+        munmap(memory, PAGES * PAGE);
+    }
+}
+
+/* From one end to the other, again and again: pages come and leave as fast as they can. */
+static void streams(const char *seconds) {
+    enum { WORDS = PAGE / sizeof(long), PAGES = (64 << 20) / PAGE };
+    long *memory = mmap(NULL, PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), turn = 0;
+    for (time_t until = end(seconds); time(NULL) < until; turn++)
+        for (int i = 0; i < PAGES; i++) {
+            long *word = memory + i * WORDS + i % WORDS;
+            if (*word != (turn ? turn + i : 0)) WRONG("turn %ld: page %d has %ld", turn, i, *word);
+            *word = turn + 1 + i;
+        }
+}
+
 int main(int count, char **list) {
     big = malloc(BIG);
     memset((char *)big, 7, BIG);
@@ -282,6 +312,8 @@ int main(int count, char **list) {
     if (!strcmp(part, "beside")) beside();
     if (!strcmp(part, "arguments")) arguments();
     if (!strcmp(part, "direct")) direct();
+    if (!strcmp(part, "holes")) holes(list[2]);
+    if (!strcmp(part, "streams")) streams(list[2]);
     printf("right\n");
     return 0;
 }

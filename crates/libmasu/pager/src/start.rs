@@ -231,19 +231,21 @@ fn prepare(terms: Terms, process: u32, store: i32, socket: i32) -> Result<(i32, 
     let errno = |answer: i64| u32::try_from(answer.unsigned_abs()).unwrap_or(0);
     let failed = |step: Step| move |answer: i64| (step, errno(answer));
     let uffd = Uffd::make(terms.rung).map_err(|(step, answer)| (step, errno(answer)))?;
-    let uffd = Uffd { fd: descriptors::out_of_the_way(uffd.fd), ..uffd };
     let layout = Layout::new(terms.most_pages as usize, terms.budget_frames as usize);
     let (field, start) = make_field(layout.bytes).map_err(failed(Step::Memory))?;
     let memory = |bytes: usize| map_memory(bytes).ok_or((Step::Memory, libc::ENOMEM as u32));
+    // The slots, and a page more: `Uffd::aside`.
     let slots_bytes = layout.slots * PAGE_BYTES as usize;
-    let staging = memory(slots_bytes)? as u64;
+    let staging_bytes = slots_bytes + PAGE_BYTES as usize;
+    let staging = memory(staging_bytes)? as u64;
+    let uffd = Uffd { fd: descriptors::out_of_the_way(uffd.fd), aside: staging + slots_bytes as u64, ..uffd };
     let zeros = memory(paging::MAX_UNIT_PAGES as usize * PAGE_BYTES as usize)? as u64;
     // SAFETY: advice on our own memory that changes no content.
     unsafe {
-        call!(libc::SYS_madvise, staging, slots_bytes, libc::MADV_NOHUGEPAGE);
-        call!(libc::SYS_madvise, staging, slots_bytes, libc::MADV_DONTFORK);
+        call!(libc::SYS_madvise, staging, staging_bytes, libc::MADV_NOHUGEPAGE);
+        call!(libc::SYS_madvise, staging, staging_bytes, libc::MADV_DONTFORK);
     }
-    if !uffd.register_staging(staging, slots_bytes as u64) {
+    if !uffd.register_staging(staging, staging_bytes as u64) {
         return Err((Step::Userfaultfd, libc::EINVAL as u32));
     }
     // SAFETY: mapped just now, shared and writable, never unmapped, all zeros; every type in it is atomic and aligned.

@@ -4,13 +4,17 @@
 //! thread that faults gets the signal and serves itself. UFFDIO_MOVE is Linux 6.8; where it is missing, pages are copied
 //! while they are protected against writes (`exchange.rs`).
 
+use paging::PAGE_BYTES;
 use paging::greeting::Step;
 use paging::rung::{Features, Rung};
 
-use crate::kernel::call;
+use crate::kernel::{self, call};
 
 const API: u64 = 0xaa;
 const USER_MODE_ONLY: i32 = 1;
+
+/// So often a page is tried to be put back.
+const PATIENCE: u32 = 100_000;
 
 const MODE_MISSING: u64 = 1;
 const MODE_WP: u64 = 2;
@@ -58,7 +62,15 @@ struct WriteProtect {
 pub struct Uffd {
     pub fd: i32,
     pub rung: Rung,
+    /// Room for a page, registered as the staging is, in which none ever stays; 0: none yet.
+    pub aside: u64,
 }
+
+const COPY: u64 = number(READ_WRITE, size_of::<Copy>(), 3);
+const MOVE: u64 = number(READ_WRITE, size_of::<Copy>(), 5);
+
+const EEXIST: i64 = -(libc::EEXIST as i64);
+const ENOENT: i64 = -(libc::ENOENT as i64);
 
 impl Uffd {
     /// Makes one that stands on the wanted rung, or on the best; or says which step failed and why.
@@ -70,7 +82,7 @@ impl Uffd {
         unsafe { call!(libc::SYS_close, asked) };
         let rung = Rung::choose(offered, wanted).ok_or((Step::Rung, -i64::from(libc::EOPNOTSUPP)))?;
         let (fd, _) = open(rung.needs()).map_err(failed)?;
-        Ok(Uffd { fd, rung })
+        Ok(Uffd { fd, rung, aside: 0 })
     }
 
     /// Memory is paged from now on.
@@ -95,11 +107,52 @@ impl Uffd {
 
     /// Frames change their address, without a copy. Says how many bytes did, and why no more.
     ///
+    /// Linux 6.18, which moves pages in batches, may say EEXIST of pages that it has moved itself (seen on 6.18.44): those that
+    /// it had to try twice, because something else had their lock or changed their entry in the page table just then, as DAMON
+    /// and clear_refs do. The second try moves them, and is followed by a third. So whoever is told that a page is there
+    /// already looks whether it is still where it came from.
+    ///
     /// # Safety
-    /// Nobody reads what is left at `from`.
+    /// Nobody reads what is left at `from`, where all pages have frames.
     pub unsafe fn move_frames(self, to: u64, from: u64, bytes: u64) -> (u64, i64) {
+        let mut done = 0;
+        while done < bytes {
+            // SAFETY: the caller's.
+            let (moved, why) = unsafe { self.transfer(MOVE, to + done, from + done, bytes - done) };
+            done += moved;
+            // SAFETY: the caller's: who looks for the page meanwhile waits.
+            if done < bytes && (why != EEXIST || unsafe { self.is_there(from + done) }) {
+                return (done, why);
+            }
+            if done < bytes {
+                done += PAGE_BYTES;
+            }
+        }
+        (done, 0)
+    }
+
+    /// Whether an address has a page, wherever its frame is (in swap, too): it is moved aside, and back.
+    ///
+    /// # Safety
+    /// Nobody reads it meanwhile.
+    unsafe fn is_there(self, address: u64) -> bool {
+        // Where nothing was before, and who else would bring it: EEXIST says that it has moved.
+        let has_come = |(moved, why): (u64, i64)| moved > 0 || why == EEXIST;
         // SAFETY: the caller's.
-        unsafe { self.transfer(number(READ_WRITE, size_of::<Copy>(), 5), to, from, bytes) }
+        let aside = unsafe { self.transfer(MOVE, self.aside, address, PAGE_BYTES) };
+        if !has_come(aside) {
+            return aside.1 != ENOENT;
+        }
+        for _ in 0..PATIENCE {
+            // SAFETY: as above.
+            if has_come(unsafe { self.transfer(MOVE, address, self.aside, PAGE_BYTES) }) {
+                return true;
+            }
+        }
+        kernel::give_up(&[
+            "the kernel does not put a page back that it has moved; the program is ended, since it cannot go on without it\n    ",
+            "This should not happen; please report it.",
+        ])
     }
 
     /// New frames with a copy of what lies at `from`, where none are. Says how many bytes, and why no more.
@@ -108,7 +161,7 @@ impl Uffd {
     /// `from` can be read.
     pub unsafe fn copy(self, to: u64, from: u64, bytes: u64) -> (u64, i64) {
         // SAFETY: the caller's.
-        unsafe { self.transfer(number(READ_WRITE, size_of::<Copy>(), 3), to, from, bytes) }
+        unsafe { self.transfer(COPY, to, from, bytes) }
     }
 
     /// Writes to pages that are there raise SIGBUS from now on, or do no more. All threads know it when this returns.
