@@ -31,6 +31,8 @@ pub enum Need {
     ReservedHuge,
     /// Merging of pages with the same content.
     Ksm,
+    /// Closing the holes in memory by moving pages together, when asked.
+    Compaction,
     /// Control groups that limit memory, and the right to make one.
     MemoryGroups,
     /// A swap device of compressed memory of our own.
@@ -78,7 +80,7 @@ pub enum Need {
 
 impl Need {
     /// All of them, in the order in which tables print them.
-    pub const ALL: [Need; 34] = [
+    pub const ALL: [Need; 35] = [
         Need::Root,
         Need::RemoteAdvice,
         Need::RemoteCollapse,
@@ -92,6 +94,7 @@ impl Need {
         Need::GuardPages,
         Need::ReservedHuge,
         Need::Ksm,
+        Need::Compaction,
         Need::MemoryGroups,
         Need::Swap,
         Need::SmallHugePages,
@@ -131,6 +134,7 @@ impl Need {
             Need::GuardPages => "guard pages",
             Need::ReservedHuge => "hugetlb pages",
             Need::Ksm => "KSM",
+            Need::Compaction => "compaction",
             Need::MemoryGroups => "memory control groups",
             Need::Swap => "swap on zram",
             Need::SmallHugePages => "huge pages of 64 KiB",

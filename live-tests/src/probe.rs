@@ -43,6 +43,7 @@ fn offer(need: Need) -> Offer {
         Need::GuardPages => guard_pages(),
         Need::ReservedHuge => Ok(file("/proc/sys/vm/nr_hugepages")),
         Need::Ksm => Ok(file("/sys/kernel/mm/ksm/run")),
+        Need::Compaction => Ok(written("/proc/sys/vm/compact_memory")),
         Need::MemoryGroups => Ok(made(Group::make("probe"))),
         Need::Swap => Ok(made(Swap::on(8 << 20))),
         Need::SmallHugePages => Ok(file("/sys/kernel/mm/transparent_hugepage/hugepages-64kB/enabled")),
@@ -171,6 +172,14 @@ fn page_frames() -> Result<Offer, Unprobed> {
 
 fn file(path: &str) -> Offer {
     match fs::metadata(path) {
+        Ok(_) => Offer::Yes,
+        Err(error) => refused(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
+    }
+}
+
+/// Of a file that can only be written to, and does something then: it is opened.
+fn written(path: &str) -> Offer {
+    match fs::OpenOptions::new().write(true).open(path) {
         Ok(_) => Offer::Yes,
         Err(error) => refused(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
     }

@@ -219,7 +219,7 @@ pub const ALL: &[LiveTest] = tests! {
     run_local_hard::memory_that_is_freed_in_part_reads_as_it_was_or_as_zeros needs [MasuCommand, PagerLibrary, UserFaults, CPrograms, RealProcessor];
     run_local_hard::bus_errors_beside_paged_memory_are_the_programs_own needs [MasuCommand, PagerLibrary, UserFaults, CPrograms, RealProcessor];
     run_local_hard::a_direct_read_into_many_pieces_is_whole needs [MasuCommand, PagerLibrary, UserFaults, CPrograms, RealProcessor];
-    run_local_hard::pages_that_the_kernel_moves_about_are_not_lost needs [Root, MasuCommand, PagerLibrary, UserFaults, CPrograms, RealProcessor];
+    run_local_hard::pages_that_the_kernel_moves_about_are_not_lost needs [Root, Compaction, MasuCommand, PagerLibrary, UserFaults, CPrograms, RealProcessor];
     run_local_hard::exec_takes_more_arguments_than_can_be_pinned needs [MasuCommand, PagerLibrary, UserFaults, CPrograms, Shell];
     run_local_profile::a_second_run_begins_with_what_the_first_one_learned needs [MasuCommand, PagerLibrary, UserFaults, CCompiler];
     run_local_profile::a_program_in_a_pid_namespace_is_known_as_itself needs [Root, MasuCommand, PagerLibrary, UserFaults, CCompiler];

@@ -234,16 +234,22 @@ fn prepare(terms: Terms, process: u32, store: i32, socket: i32) -> Result<(i32, 
     let layout = Layout::new(terms.most_pages as usize, terms.budget_frames as usize);
     let (field, start) = make_field(layout.bytes).map_err(failed(Step::Memory))?;
     let memory = |bytes: usize| map_memory(bytes).ok_or((Step::Memory, libc::ENOMEM as u32));
-    // The slots, and a page more: `Uffd::aside`.
+    // The slots, and a page more: `Uffd::spare_page`.
     let slots_bytes = layout.slots * PAGE_BYTES as usize;
     let staging_bytes = slots_bytes + PAGE_BYTES as usize;
     let staging = memory(staging_bytes)? as u64;
-    let uffd = Uffd { fd: descriptors::out_of_the_way(uffd.fd), aside: staging + slots_bytes as u64, ..uffd };
+    let uffd = Uffd { fd: descriptors::out_of_the_way(uffd.fd), spare_page: staging + slots_bytes as u64, ..uffd };
     let zeros = memory(paging::MAX_UNIT_PAGES as usize * PAGE_BYTES as usize)? as u64;
     // SAFETY: advice on our own memory that changes no content.
     unsafe {
         call!(libc::SYS_madvise, staging, staging_bytes, libc::MADV_NOHUGEPAGE);
         call!(libc::SYS_madvise, staging, staging_bytes, libc::MADV_DONTFORK);
+    }
+    // The spare page gets its page table now: later there might be no memory for one.
+    // SAFETY: our own memory, in which nothing is yet.
+    unsafe {
+        core::ptr::with_exposed_provenance_mut::<u8>(uffd.spare_page as usize).write_volatile(1);
+        call!(libc::SYS_madvise, uffd.spare_page, PAGE_BYTES, libc::MADV_DONTNEED);
     }
     if !uffd.register_staging(staging, staging_bytes as u64) {
         return Err((Step::Userfaultfd, libc::EINVAL as u32));

@@ -62,8 +62,8 @@ struct WriteProtect {
 pub struct Uffd {
     pub fd: i32,
     pub rung: Rung,
-    /// Room for a page, registered as the staging is, in which none ever stays; 0: none yet.
-    pub aside: u64,
+    /// The address of a page behind the staging's slots in which none ever stays, and that has a page table; 0: none yet.
+    pub spare_page: u64,
 }
 
 const COPY: u64 = number(READ_WRITE, size_of::<Copy>(), 3);
@@ -82,7 +82,7 @@ impl Uffd {
         unsafe { call!(libc::SYS_close, asked) };
         let rung = Rung::choose(offered, wanted).ok_or((Step::Rung, -i64::from(libc::EOPNOTSUPP)))?;
         let (fd, _) = open(rung.needs()).map_err(failed)?;
-        Ok(Uffd { fd, rung, aside: 0 })
+        Ok(Uffd { fd, rung, spare_page: 0 })
     }
 
     /// Memory is paged from now on.
@@ -108,12 +108,12 @@ impl Uffd {
     /// Frames change their address, without a copy. Says how many bytes did, and why no more.
     ///
     /// Linux 6.18, which moves pages in batches, may say EEXIST of pages that it has moved itself (seen on 6.18.44): those that
-    /// it had to try twice, because something else had their lock or changed their entry in the page table just then, as DAMON
-    /// and clear_refs do. The second try moves them, and is followed by a third. So whoever is told that a page is there
-    /// already looks whether it is still where it came from.
+    /// it had to try twice, because their entry in the page table changed just then, as by compaction. The second try moves them,
+    /// and is followed by a third. So whoever is told that a page is there already looks whether it is still where it came from.
     ///
     /// # Safety
-    /// Nobody reads what is left at `from`, where all pages have frames.
+    /// Nobody reads what is left at `from`. Each page there has a frame, wherever `to` has one already: else what lies at `to`
+    /// would be taken for it.
     pub unsafe fn move_frames(self, to: u64, from: u64, bytes: u64) -> (u64, i64) {
         let mut done = 0;
         while done < bytes {
@@ -139,13 +139,13 @@ impl Uffd {
         // Where nothing was before, and who else would bring it: EEXIST says that it has moved.
         let has_come = |(moved, why): (u64, i64)| moved > 0 || why == EEXIST;
         // SAFETY: the caller's.
-        let aside = unsafe { self.transfer(MOVE, self.aside, address, PAGE_BYTES) };
+        let aside = unsafe { self.transfer(MOVE, self.spare_page, address, PAGE_BYTES) };
         if !has_come(aside) {
             return aside.1 != ENOENT;
         }
         for _ in 0..PATIENCE {
             // SAFETY: as above.
-            if has_come(unsafe { self.transfer(MOVE, address, self.aside, PAGE_BYTES) }) {
+            if has_come(unsafe { self.transfer(MOVE, address, self.spare_page, PAGE_BYTES) }) {
                 return true;
             }
         }
