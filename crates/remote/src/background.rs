@@ -32,12 +32,14 @@ pub struct Hands<'a> {
     /// The flights' memory.
     flown: &'a [AtomicU64],
     pages: Vec<u8>,
+    /// Told why a flight fails, before the program can know that it did: it ends then, and masu with it.
+    says: &'a dyn Fn(&Error),
 }
 
 impl<'a> Hands<'a> {
-    /// For the program whose pages are this layer of the store's.
-    pub fn new(store: &'a dyn Store, layer: u32, flown: &'a [AtomicU64]) -> Hands<'a> {
-        Hands { store, layer, flown, pages: vec![0; FLIGHT_PAGES as usize * PAGE_BYTES] }
+    /// For the program whose pages are this layer of the store's. `says` is told why a flight fails, before the program knows.
+    pub fn new(store: &'a dyn Store, layer: u32, flown: &'a [AtomicU64], says: &'a dyn Fn(&Error)) -> Hands<'a> {
+        Hands { store, layer, flown, pages: vec![0; FLIGHT_PAGES as usize * PAGE_BYTES], says }
     }
 
     /// Flies what takes off until it is over, or cannot be done: of [`CREWS`] the flights of this one.
@@ -110,7 +112,7 @@ impl Crew for Hands<'_> {
 
     fn fetch(&mut self, page: Page, room: u32, sums: &mut [Sum]) -> Result<(), Error> {
         let (home, length) = (self.home(page), sums.len() * PAGE_BYTES);
-        self.store.get(&mut [GetRun { home, bytes: &mut self.pages[..length] }])?;
+        self.store.get(&mut [GetRun { home, bytes: &mut self.pages[..length] }]).inspect_err(self.says)?;
         for (page, sum) in self.pages.chunks_exact(PAGE_BYTES).zip(sums) {
             *sum = Sum::from(xxh3_128(page));
         }
@@ -127,6 +129,64 @@ impl Crew for Hands<'_> {
         }
         let done = self.store.put(&[PutRun { home: self.home(page), bytes: &buffer[..bytes(pages)] }]);
         self.pages = buffer;
-        done
+        done.inspect_err(self.says)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::store::{Span, Trouble};
+
+    /// It has lost all.
+    struct Lost;
+
+    impl Store for Lost {
+        fn name(&self) -> &str {
+            "lost"
+        }
+
+        fn put(&self, _: &[PutRun<'_>]) -> Result<(), Error> {
+            Err(Error::Unreachable(Trouble {
+                operation: "put pages into".to_owned(),
+                store: "lost".to_owned(),
+                cause: "it is lost".to_owned(),
+                remedy: String::new(),
+            }))
+        }
+
+        fn get(&self, _: &mut [GetRun<'_>]) -> Result<(), Error> {
+            self.put(&[])
+        }
+
+        fn forget(&self, _: &[Span]) -> Result<(), Error> {
+            Ok(())
+        }
+
+        fn forget_layer(&self, _: u32) -> Result<(), Error> {
+            Ok(())
+        }
+
+        fn close(&self) -> Result<(), Error> {
+            Ok(())
+        }
+    }
+
+    /// The program is told by the flight, after the crew is done: it ends at once, and nobody would hear why.
+    #[test]
+    fn why_a_flight_fails_is_said_before_the_program_knows() {
+        let flown: Vec<AtomicU64> = (0..PAGE_BYTES / size_of::<u64>()).map(|_| AtomicU64::new(0)).collect();
+        let said = Cell::new(0);
+        let says = |error: &Error| {
+            assert!(error.to_string().contains("it is lost"), "{error}");
+            said.set(said.get() + 1);
+        };
+        let mut hands = Hands::new(&Lost, 0, &flown, &says);
+        assert!(hands.fetch(Page(0), 0, &mut [Sum::default()]).is_err());
+        assert_eq!(said.get(), 1);
+        assert!(hands.write(Page(0), 0, 1).is_err());
+        assert_eq!(said.get(), 2);
     }
 }

@@ -422,13 +422,16 @@ impl Program {
         let words = self.field.words_64();
         let pager = field::pager(words, self.field.words(), &self.layout);
         let Some((pager, bell)) = pager.zip(self.bell()) else { return };
-        let mut hands = Hands::new(&*common.store, self.layer, &words[self.layout.flown / size_of::<u64>()..]);
-        if let Err(error) = hands.work(which, &pager.flights, &bell, || over.load(Relaxed)) {
+        let says = |error: &crate::store::Error| {
             // A program that has ended needs nothing any more of what was on its way.
             if !connection.is_over() {
-                common.say_of_store(&error);
+                common.say_of_store(error);
             }
-        }
+        };
+        let flown = &words[self.layout.flown / size_of::<u64>()..];
+        // Why it failed has been said.
+        let _ = Hands::new(&*common.store, self.layer, flown, &says)
+            .work(which, &pager.flights, &bell, || over.load(Relaxed));
     }
 
     fn counters(&self) -> Option<Counters<'_>> {
