@@ -42,17 +42,8 @@ impl<'a> Hands<'a> {
         Hands { store, layer, flown, pages: vec![0; FLIGHT_PAGES as usize * PAGE_BYTES], says }
     }
 
-    /// Flies what takes off until it is over, or cannot be done: of [`CREWS`] the flights of this one.
-    ///
-    /// # Errors
-    /// When the store has failed for good.
-    pub fn work(
-        &mut self,
-        which: u64,
-        flights: &Flights<'_>,
-        bell: &Bell<'_>,
-        is_over: impl Fn() -> bool,
-    ) -> Result<(), Error> {
+    /// Flies what takes off until it is over, or the store has failed for good: of [`CREWS`] the flights of this one.
+    pub fn work(&mut self, which: u64, flights: &Flights<'_>, bell: &Bell<'_>, is_over: impl Fn() -> bool) {
         let mut number = which;
         let mut flown = Instant::now();
         while !is_over() {
@@ -74,13 +65,10 @@ impl<'a> Hands<'a> {
                     }
                     bell.masu_sleeps().fetch_sub(1, SeqCst);
                 }
-                Err(error) => {
-                    announce(bell);
-                    return Err(error);
-                }
+                // Why has been said.
+                Err(_) => return announce(bell),
             }
         }
-        Ok(())
     }
 
     fn home(&self, page: Page) -> Home {

@@ -429,9 +429,8 @@ impl Program {
             }
         };
         let flown = &words[self.layout.flown / size_of::<u64>()..];
-        // Why it failed has been said.
-        let _ = Hands::new(&*common.store, self.layer, flown, &says)
-            .work(which, &pager.flights, &bell, || over.load(Relaxed));
+        let mut hands = Hands::new(&*common.store, self.layer, flown, &says);
+        hands.work(which, &pager.flights, &bell, || over.load(Relaxed));
     }
 
     fn counters(&self) -> Option<Counters<'_>> {
