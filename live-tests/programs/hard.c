@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -296,6 +297,61 @@ static void streams(const char *seconds) {
         }
 }
 
+/* A call as others make it who know that it changes none of its arguments. */
+static long plain(long number, int fd, volatile void *place, size_t bytes, off_t offset) {
+    register long fourth __asm__("r10") = offset;
+    long first = fd, third = (long)bytes, answer = number;
+    volatile void *second = place;
+    __asm__ volatile("syscall" : "+a"(answer), "+D"(first), "+S"(second), "+d"(third), "+r"(fourth) : : "rcx", "r11", "memory");
+    if (first != fd || second != place || third != (long)bytes || fourth != offset) WRONG("call %ld changed an argument", number);
+    return answer;
+}
+enum { LONG = 64 << 20, SHORT = 100000 };
+static void reads(const char *what, long answer, long expected, const volatile char *memory, long from) {
+    if (answer != expected) WRONG("%s: %ld bytes instead of %ld", what, answer, expected);
+    for (long i = 0; i < answer; i++) if (memory[i] != (char)((from + i) % 251)) WRONG("%s: byte %ld is %d", what, i, memory[i]);
+}
+/* Files and pipes of which less comes than is asked for: the rest of the buffer is not to be brought for it. */
+static void buffers(void) {
+    char *memory = mmap(NULL, LONG, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), written[SHORT];
+    int file = memfd_create("short", 0), pipes[2];
+    for (int i = 0; i < SHORT; i++) written[i] = (char)(i % 251);
+    if (write(file, written, SHORT) != SHORT || pipe(pipes)) WRONG("cannot begin");
+    reads("pread", plain(SYS_pread64, file, memory + 100, LONG - 100, 0), SHORT, memory + 100, 0);
+    reads("pread from the middle", plain(SYS_pread64, file, memory, LONG, 251 * 100), SHORT - 251 * 100, memory, 0);
+    reads("pread of a part", plain(SYS_pread64, file, memory, 80000, 7), 80000, memory, 7);
+    reads("pread behind the end", plain(SYS_pread64, file, memory, LONG, SHORT), 0, memory, 0);
+    reads("pread far behind the end", plain(SYS_pread64, file, memory, LONG, 1L << 40), 0, memory, 0);
+    if (plain(SYS_read, pipes[1], memory, LONG, 0) != -EBADF) WRONG("read of the other end");
+    lseek(file, 0, SEEK_SET);
+    reads("read", plain(SYS_read, file, memory, LONG, 0), SHORT, memory, 0);
+    reads("read at the end", plain(SYS_read, file, memory, LONG, 0), 0, memory, 0);
+    if (pwrite(file, written + 100, 5000, SHORT) != 5000) WRONG("cannot go on");
+    reads("read of what came since", plain(SYS_read, file, memory, LONG, 0), 5000, memory, 100);
+    if (write(pipes[1], written, 10000) != 10000) WRONG("cannot write to a pipe");
+    reads("read of a pipe", plain(SYS_read, pipes[0], memory, LONG, 0), 10000, memory, 0);
+    if (plain(SYS_read, file, (void *)64, LONG, 0) != 0) WRONG("read of nothing to nowhere");
+    if (plain(SYS_pread64, file, (void *)64, LONG, 0) != -EFAULT) WRONG("read to nowhere");
+}
+/* Calls that are made in parts, and what is not known to be short. */
+static void parts(void) {
+    char *memory = mmap(NULL, LONG, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), text[10000];
+    int ends[2], maps = open("/proc/self/maps", O_RDONLY), file = memfd_create("long", 0);
+    for (int i = 0; i < 10000; i++) text[i] = (char)(i % 251);
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) || write(ends[1], text, sizeof text) != sizeof text) WRONG("cannot begin");
+    reads("read of a socket", plain(SYS_read, ends[0], memory, LONG, 0), sizeof text, memory, 0);
+    if (plain(SYS_pread64, file, memory, LONG, -5) != -EINVAL) WRONG("pread from before the beginning");
+    if (plain(SYS_read, 999, memory, LONG, 0) != -EBADF) WRONG("no such file");
+    long bytes = 0, more;
+    while ((more = plain(SYS_read, maps, memory + bytes, LONG - bytes, 0)) > 0) bytes += more;
+    if (more || bytes < 1000 || !memmem(memory, bytes, "/hard", 5) || !memmem(memory, bytes, "[stack]", 7)) WRONG("maps are %ld bytes", bytes);
+    for (long i = 0; i < LONG; i++) memory[i] = (char)(i % 251);
+    if (plain(SYS_pwrite64, file, memory, LONG, 0) != LONG) WRONG("a long write");
+    memset(memory, 0, LONG);
+    reads("a long read", plain(SYS_pread64, file, memory, LONG, 0), LONG, memory, 0);
+    reads("a long read of a little less", plain(SYS_pread64, file, memory, LONG, 251), LONG - 251, memory, 0);
+}
+
 int main(int count, char **list) {
     big = malloc(BIG);
     memset((char *)big, 7, BIG);
@@ -313,6 +369,8 @@ int main(int count, char **list) {
     else if (!strcmp(part, "arguments")) arguments();
     else if (!strcmp(part, "direct")) direct();
     else if (!strcmp(part, "holes")) holes(list[2]);
+    else if (!strcmp(part, "buffers")) buffers();
+    else if (!strcmp(part, "parts")) parts();
     else if (!strcmp(part, "streams")) streams(list[2]);
     else WRONG("no part is called \"%s\"", part);
     printf("right\n");

@@ -219,6 +219,8 @@ pub const ALL: &[LiveTest] = tests! {
     run_local_hard::memory_that_is_freed_in_part_reads_as_it_was_or_as_zeros needs [MasuCommand, PagerLibrary, UserFaults, CPrograms, RealProcessor];
     run_local_hard::bus_errors_beside_paged_memory_are_the_programs_own needs [MasuCommand, PagerLibrary, UserFaults, CPrograms, RealProcessor];
     run_local_hard::a_direct_read_into_many_pieces_is_whole needs [MasuCommand, PagerLibrary, UserFaults, CPrograms, RealProcessor];
+    run_local_hard::a_long_buffer_is_brought_as_far_as_it_is_filled needs [MasuCommand, PagerLibrary, UserFaults, CPrograms];
+    run_local_hard::a_call_that_is_made_in_parts_is_one_to_the_program needs [MasuCommand, PagerLibrary, UserFaults, CPrograms, RealProcessor];
     run_local_hard::pages_that_the_kernel_moves_about_are_not_lost needs [Root, Compaction, MasuCommand, PagerLibrary, UserFaults, CPrograms, RealProcessor];
     run_local_hard::exec_takes_more_arguments_than_can_be_pinned needs [MasuCommand, PagerLibrary, UserFaults, CPrograms, Shell];
     run_local_profile::a_second_run_begins_with_what_the_first_one_learned needs [MasuCommand, PagerLibrary, UserFaults, CCompiler];

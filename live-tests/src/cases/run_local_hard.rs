@@ -101,6 +101,21 @@ pub fn a_direct_read_into_many_pieces_is_whole(live: &Live) -> Outcome {
     Ok(())
 }
 
+/// Nor do calls change what the program knows of them.
+pub fn a_long_buffer_is_brought_as_far_as_it_is_filled(live: &Live) -> Outcome {
+    right(live, "buffers", "2MiB")?;
+    let (_, report) = right(live, "buffers", "128MiB")?;
+    // An eighth of local memory would be 16 MiB; 8 are the program's own.
+    assert!(report["paged_bytes"].as_u64().is_some_and(|bytes| bytes < 12 << 20), "{report}");
+    Ok(())
+}
+
+/// Those of streams, of files that do not say how long they are, and of more than may be local.
+pub fn a_call_that_is_made_in_parts_is_one_to_the_program(live: &Live) -> Outcome {
+    right(live, "parts", "2MiB")?;
+    Ok(())
+}
+
 /// The kernel says EFAULT of arguments that went away again, before anything has happened.
 pub fn exec_takes_more_arguments_than_can_be_pinned(live: &Live) -> Outcome {
     right(live, "arguments", "4MiB")?;

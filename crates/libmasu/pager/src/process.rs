@@ -21,8 +21,8 @@ use crate::thread::{self, Thread};
 use crate::{DISPATCH, kernel, memory};
 
 // A call is passed on by returning from the handler to one of these stubs instead of the program's own instruction. Below the
-// program's red zone lie the address to go on at and one more word; `ret 136` goes there and puts the stack pointer back, in
-// one instruction, so that no signal comes between. Registers are as the call leaves them.
+// program's red zone lie the address to go on at and some words; `ret 136` goes there and puts the stack pointer back, in one
+// instruction, so that no signal comes between. Registers are as the call leaves them.
 global_asm!(
     ".globl masu_pass",
     ".hidden masu_pass",
@@ -35,6 +35,21 @@ global_asm!(
     // It is done: see `Thread::over`.
     "mov qword ptr [rsp + 8], 0",
     "ret 136",
+    ".cfi_endproc",
+    // With other arguments than the program's, which it gets back: whoever makes a call may rely on them afterwards.
+    ".globl masu_pass_part",
+    ".hidden masu_pass_part",
+    ".p2align 4",
+    "masu_pass_part:",
+    ".cfi_startproc",
+    ".cfi_def_cfa rsp, 168",
+    ".cfi_offset rip, -168",
+    "syscall",
+    "mov rdi, [rsp + 16]",
+    "mov rsi, [rsp + 24]",
+    "mov rdx, [rsp + 32]",
+    "mov qword ptr [rsp + 8], 0",
+    "ret 160",
     ".cfi_endproc",
     // exec: when the kernel says EFAULT (14), the program makes its call anew. See `execute`.
     ".macro masu_exec name, number",
@@ -156,19 +171,36 @@ global_asm!(
 
 unsafe extern "C" {
     fn masu_pass();
+    fn masu_pass_part();
     fn masu_execve();
     fn masu_execveat();
     fn masu_clone();
     fn masu_vfork(context: *mut libc::ucontext_t, stack: u64, number: u64, first: u64) -> i64;
 }
 
-const BELOW: u64 = 144;
+/// How far below the program's stack pointer its stubs' words begin: its red zone, the address to go on at, and so many words.
+const fn below(words: usize) -> u64 {
+    128 + 8 * (1 + words as u64)
+}
+
+/// Where the first of these words lies: it tells when a call is done.
+fn stamp_at(context: &Context, words: usize) -> u64 {
+    context.get(libc::REG_RSP) - below(words) + 8
+}
 
 /// Returns from the handler so that the call is made, with its arguments as they stand in the context, and the program goes
 /// on behind it.
 pub fn pass(thread: &mut Thread, context: &mut Context) {
-    let stamp = thread.passed_on(context.get(libc::REG_RSP) - BELOW + 8);
-    leave_by(context, masu_pass as *const (), stamp);
+    let stamp = thread.passed_on(stamp_at(context, 1));
+    leave_by(context, masu_pass as *const (), [stamp]);
+}
+
+/// The same for a part of the call: the program's first three arguments are others while it is made.
+pub fn pass_part(thread: &mut Thread, context: &mut Context, part: Call) {
+    let [first, second, third, ..] = context.arguments();
+    (0..3).for_each(|number| context.set_argument(number, part.arguments[number]));
+    let stamp = thread.passed_on(stamp_at(context, 4));
+    leave_by(context, masu_pass_part as *const (), [stamp, first, second, third]);
 }
 
 /// So often is an exec made anew whose arguments went away again before the kernel had them all.
@@ -183,17 +215,21 @@ pub fn execute(program: &'static Program, thread: &mut Thread, context: &mut Con
         return pass(thread, context);
     }
     let stub = if made.number == number::EXECVE { masu_execve } else { masu_execveat };
-    let stamp = thread.passed_on(context.get(libc::REG_RSP) - BELOW + 8);
-    leave_by(context, stub as *const (), stamp);
+    let stamp = thread.passed_on(stamp_at(context, 1));
+    leave_by(context, stub as *const (), [stamp]);
 }
 
-fn leave_by(context: &mut Context, stub: *const (), word: u64) {
-    let (stack, next) = (context.get(libc::REG_RSP) - BELOW, context.get(libc::REG_RIP));
+/// Below the red zone lie the address to go on at and the words.
+fn leave_by<const WORDS: usize>(context: &mut Context, stub: *const (), words: [u64; WORDS]) {
+    let stack = context.get(libc::REG_RSP) - below(WORDS);
+    let next = context.get(libc::REG_RIP);
     let place = core::ptr::with_exposed_provenance_mut::<u64>(stack as usize);
     // SAFETY: below the program's red zone nothing of its stack is in use; a page that is missing there is brought.
     unsafe {
         place.write_volatile(next);
-        place.add(1).write_volatile(word);
+        for (number, word) in words.into_iter().enumerate() {
+            place.add(1 + number).write_volatile(word);
+        }
     }
     context.set(libc::REG_RSP, stack);
     context.set(libc::REG_RIP, stub.expose_provenance() as u64);
@@ -290,7 +326,7 @@ fn begin_thread(context: &mut Context, thread: &mut Thread, stack: u64, record: 
     } else {
         context.set(libc::REG_RSI, top);
     }
-    leave_by(context, masu_clone as *const (), first);
+    leave_by(context, masu_clone as *const (), [first]);
 }
 
 /// A child on the parent's stack, which waits meanwhile.

@@ -21,10 +21,11 @@ pub struct Shape {
 pub fn make(program: &'static Program, thread: &mut Thread, context: &mut Context, made: Call, shape: &Shape) {
     // The call may have other memory besides.
     let most = memory::most_pinned(program) - 8;
-    let size = size_of(program, made, shape);
+    let asked = to_ask(program, made, shape);
+    let size = size_of(program, asked, shape);
     match size.filter(|(_, pages)| *pages > most || is_past_all_pins(made, shape)) {
         Some((all, _)) if made.number != number::GETRANDOM && is_regular(made.arguments[0]) => {
-            context.answer(in_parts(program, thread, made, shape, most, all.min(MOST_BYTES)));
+            context.answer(in_parts(program, thread, asked, shape, most, all.min(MOST_BYTES)));
         }
         Some(_) if is_message(made.arguments[0]) => {
             // A part of a message would be another message.
@@ -32,20 +33,62 @@ pub fn make(program: &'static Program, thread: &mut Thread, context: &mut Contex
             context.answer(-i64::from(libc::EMSGSIZE));
         }
         Some(_) => {
-            let Some(part) = part(thread, made, shape, 0, most) else {
+            let Some(part) = part(thread, asked, shape, 0, most) else {
                 return context.answer(-i64::from(libc::EFAULT));
             };
             memory::bring_up_to(program, thread, part, most + 8);
-            for argument in [shape.address, shape.length] {
-                context.set_argument(argument, part.arguments[argument]);
-            }
-            process::pass(thread, context);
+            process::pass_part(thread, context, part);
         }
         None => {
-            memory::bring(program, thread, made);
-            process::pass(thread, context);
+            memory::bring(program, thread, asked);
+            if asked == made { process::pass(thread, context) } else { process::pass_part(thread, context, asked) }
         }
     }
+}
+
+/// Buffers of more pages are looked at more closely.
+const LONG: u64 = 16;
+
+/// A program has no memory from here on, and the kernel says EFAULT of what reaches so far.
+const ALL_MEMORY: u64 = 1 << 47;
+
+/// The call, or one that asks for less: no more than will come. A program may name a buffer of gigabytes for a short file, and
+/// all of it would be brought for what is read into its beginning.
+fn to_ask(program: &Program, made: Call, shape: &Shape) -> Call {
+    let mut asked = made;
+    if let Some(bytes) = bytes_to_come(program, made) {
+        asked.arguments[shape.length] = bytes;
+    }
+    asked
+}
+
+/// How many bytes will come of those that are asked for: what a file has from here on, and what a pipe holds at most, to the end
+/// of the buffer's last page. `None`: all, or it is not known, as of files that say they are empty (proc(5)).
+///
+/// Of a file that is longer than it says, less comes than could, as of one that grows meanwhile.
+fn bytes_to_come(program: &Program, made: Call) -> Option<u64> {
+    let [fd, start, asked, offset, ..] = made.arguments;
+    let reads = matches!(made.number, number::READ | number::PREAD64);
+    let is_long = asked > LONG * PAGE_BYTES && start.checked_add(asked).is_some_and(|end| end <= ALL_MEMORY);
+    if !reads || !is_long || !memory::touches(program, start, asked) {
+        return None;
+    }
+    let status = status(fd)?;
+    // SAFETY: these ask.
+    let (position, capacity) = unsafe {
+        (|| call!(libc::SYS_lseek, fd, 0, libc::SEEK_CUR), || call!(libc::SYS_fcntl, fd, libc::F_GETPIPE_SZ))
+    };
+    let most = match status.st_mode & libc::S_IFMT {
+        libc::S_IFREG if status.st_size > 0 => {
+            let at = if made.number == number::READ { position() } else { offset.cast_signed() };
+            if at < 0 { return None } else { (status.st_size - at).max(0) }
+        }
+        libc::S_IFIFO => capacity(),
+        _ => return None,
+    };
+    // A page at least: that nothing comes is the kernel's to say.
+    let end = start.checked_add(u64::try_from(most).ok()?.max(1))?.checked_next_multiple_of(PAGE_BYTES)?;
+    Some(end - start).filter(|bytes| *bytes < asked)
 }
 
 /// The kernel moves at most this much in one call.
@@ -146,13 +189,18 @@ const fn room(start: u64, pages: u64) -> u64 {
     (pages * PAGE_BYTES).saturating_sub(start % PAGE_BYTES)
 }
 
-/// Whether a descriptor is a file, or a disk, in which one reads on where one stopped.
-fn is_regular(fd: u64) -> bool {
+/// What the kernel says of a descriptor.
+fn status(fd: u64) -> Option<libc::stat> {
     // SAFETY: all zeros are a value of it.
     let mut status: libc::stat = unsafe { core::mem::zeroed() };
     // SAFETY: writes our own memory.
     let answer = unsafe { call!(libc::SYS_fstat, fd, (&raw mut status).expose_provenance()) };
-    answer == 0 && matches!(status.st_mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFBLK)
+    (answer == 0).then_some(status)
+}
+
+/// Whether a descriptor is a file, or a disk, in which one reads on where one stopped.
+fn is_regular(fd: u64) -> bool {
+    status(fd).is_some_and(|status| matches!(status.st_mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFBLK))
 }
 
 /// A regular file is read and written part by part, as one call: it waits for nobody, so no signal need come between.
@@ -170,10 +218,11 @@ fn in_parts(program: &'static Program, thread: &mut Thread, made: Call, shape: &
         if answer < 0 {
             return if done == 0 { answer } else { done as i64 };
         }
-        if answer == 0 {
+        done += answer as u64;
+        // As the call would have ended: at the end of the file, or on a full disk.
+        if answer == 0 || !shape.vectors && (answer as u64) < now.arguments[shape.length] {
             break;
         }
-        done += answer as u64;
     }
     done as i64
 }
