@@ -186,6 +186,21 @@ impl Machine for Numbers {
         Sum([content, !content])
     }
 
+    fn is_zeros(&mut self, slot: u32) -> bool {
+        self.slots[slot as usize] == Some(0)
+    }
+
+    fn seem_zeros(&mut self, addresses: &[u64]) -> u32 {
+        // As if only a part were looked at.
+        let seems = |address: &u64| self.program[index(*address)].expect("it is in the program") & 1 == 0;
+        addresses.iter().enumerate().map(|(number, address)| u32::from(seems(address)) << number).sum()
+    }
+
+    fn drop_frame(&mut self, slot: u32) {
+        assert!(self.slots[slot as usize].take().is_some(), "slot {slot} has no frame");
+        self.frames -= 1;
+    }
+
     fn read_home(&mut self, page: Page, slot: u32, pages: u32) -> Result<(), Failure> {
         self.carried(pages)?;
         for more in 0..pages {

@@ -201,8 +201,17 @@ impl World<'_> {
             }
             22 | 23 => self.move_to(page, u64::from(input.half()) % PAGES, pages)?,
             24 => {
-                self.pager.unstage_all(&mut self.machine, &mut self.units)?;
-                assert!(!self.pager.ring.holds_pages(), "what a fork needs is not all there");
+                let all_is_here = self.pager.all_here(&mut self.machine, &mut self.units)?;
+                let away = (0..PAGES).filter(|page| {
+                    let number = self.pager.space.page(address(*page));
+                    let place = number.map_or(Place::Untouched, |number| self.pager.entry(number).place());
+                    matches!(place, Place::Home | Place::Staged)
+                });
+                assert_eq!(all_is_here, away.count() == 0, "what a fork needs is not all there");
+                let [touched, zeros] =
+                    [Counter::TouchedPages, Counter::ZeroPages].map(|counter| self.pager.counters.get(counter));
+                let is_mapped = self.machine.mapped.iter().all(|mapped| *mapped);
+                assert!(all_is_here || !is_mapped || touched - zeros > self.budget(), "it fits, and does not come");
             }
             25 => self.units.fixed_log2 = (pages % 9) as u8,
             26 => self.units.sections = WAYS[(pages % 3) as usize],
@@ -303,21 +312,23 @@ impl World<'_> {
         let (pager, machine) = (&self.pager, &self.machine);
         assert_eq!(pager.counters.get(Counter::ResidentPages), machine.resident());
         assert_eq!(self.frames(), machine.frames());
-        let (mut home, mut touched) = (0, 0);
+        let (mut home, mut touched, mut zeros) = (0, 0, 0);
         for page in 0..PAGES {
             let Some(number) = pager.space.page(address(page)) else { continue };
             let place = pager.entry(number).place();
             assert_eq!(place == Place::Resident, machine.program[page as usize].is_some(), "page {page}");
             home += u64::from(place == Place::Home);
-            touched += u64::from(place != Place::Untouched);
+            touched += u64::from(pager.entry(number).is_touched());
+            zeros += u64::from(pager.entry(number).is_of_zeros());
+            assert!(!pager.entry(number).is_of_zeros() || self.expected[page as usize] == 0, "page {page}");
             if place == Place::Staged {
                 let slot = pager.entry(number).slot();
                 assert_eq!(pager.ring.slot(slot), paging::pager::Slot::Holds(number), "page {page} in slot {slot}");
             }
         }
         assert_eq!(
-            (pager.counters.get(Counter::HomePages), pager.counters.get(Counter::TouchedPages)),
-            (home, touched)
+            [Counter::HomePages, Counter::TouchedPages, Counter::ZeroPages].map(|counter| pager.counters.get(counter)),
+            [home, touched, zeros]
         );
         for (page, _) in self.pins.iter().filter(|pin| pin.1) {
             assert!(machine.program[*page as usize].is_some(), "page {page} was pinned and left");

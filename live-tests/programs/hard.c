@@ -352,6 +352,27 @@ static void parts(void) {
     reads("a long read of a little less", plain(SYS_pread64, file, memory, LONG, 251), LONG - 251, memory, 0);
 }
 
+/* Pages of zeros that left and came back, were written over and emptied again: what they held before must not come back. */
+static void zeros(void) {
+    enum { ALL = 32 << 20 };
+    volatile char *memory = mmap(NULL, ALL, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (size_t i = 0; i < ALL; i += PAGE) memory[i] = 0;
+    for (int round = 1; round < 4; round++) {
+        /* Every 64th page has a byte, at its end, in every other round. */
+        for (size_t i = PAGE - 1; i < ALL; i += 64 * PAGE) memory[i] = (char)(round % 2 * round);
+        for (size_t i = 0; i < ALL; i++) {
+            char expected = (char)(i % (64 * PAGE) == PAGE - 1 ? round % 2 * round : 0);
+            if (memory[i] != expected) WRONG("round %d: byte %zu is %d", round, i, memory[i]);
+        }
+    }
+    /* And moved to another address. */
+    memory = mremap((void *)memory, ALL, 2 * ALL, MREMAP_MAYMOVE);
+    for (size_t i = 0; i < 2 * ALL; i++) {
+        char expected = (char)(i < ALL && i % (64 * PAGE) == PAGE - 1 ? 3 : 0);
+        if (memory[i] != expected) WRONG("moved: byte %zu is %d", i, memory[i]);
+    }
+}
+
 int main(int count, char **list) {
     big = malloc(BIG);
     memset((char *)big, 7, BIG);
@@ -371,6 +392,7 @@ int main(int count, char **list) {
     else if (!strcmp(part, "holes")) holes(list[2]);
     else if (!strcmp(part, "buffers")) buffers();
     else if (!strcmp(part, "parts")) parts();
+    else if (!strcmp(part, "zeros")) zeros();
     else if (!strcmp(part, "streams")) streams(list[2]);
     else WRONG("no part is called \"%s\"", part);
     printf("right\n");

@@ -199,6 +199,7 @@ pub const ALL: &[LiveTest] = tests! {
     run_local::local_memory_is_never_more_than_was_given needs [MasuCommand, PagerLibrary, UserFaults, CPrograms];
     run_local::a_paged_program_ends_and_talks_as_without_masu needs [MasuCommand, PagerLibrary, UserFaults, Shell];
     run_local::a_fork_works_while_all_fits_and_is_refused_and_reported_when_not needs [MasuCommand, PagerLibrary, UserFaults, CCompiler];
+    run_local::a_fork_brings_back_what_fits needs [MasuCommand, PagerLibrary, UserFaults, CCompiler];
     run_local::copies_of_a_program_find_none_wrong needs [MasuCommand, PagerLibrary, UserFaults, CPrograms];
     run_local::what_cannot_work_on_paged_memory_is_not_there_for_the_program needs [MasuCommand, PagerLibrary, UserFaults, CCompiler];
     run_local::a_programs_own_bus_errors_reach_its_own_handler needs [MasuCommand, PagerLibrary, UserFaults, CCompiler];
@@ -221,6 +222,7 @@ pub const ALL: &[LiveTest] = tests! {
     run_local_hard::a_direct_read_into_many_pieces_is_whole needs [MasuCommand, PagerLibrary, UserFaults, CPrograms, RealProcessor];
     run_local_hard::a_long_buffer_is_brought_as_far_as_it_is_filled needs [MasuCommand, PagerLibrary, UserFaults, CPrograms];
     run_local_hard::a_call_that_is_made_in_parts_is_one_to_the_program needs [MasuCommand, PagerLibrary, UserFaults, CPrograms, RealProcessor];
+    run_local_hard::pages_of_zeros_are_kept_nowhere needs [MasuCommand, PagerLibrary, UserFaults, CPrograms, RealProcessor];
     run_local_hard::pages_that_the_kernel_moves_about_are_not_lost needs [Root, Compaction, MasuCommand, PagerLibrary, UserFaults, CPrograms, RealProcessor];
     run_local_hard::exec_takes_more_arguments_than_can_be_pinned needs [MasuCommand, PagerLibrary, UserFaults, CPrograms, Shell];
     run_local_profile::a_second_run_begins_with_what_the_first_one_learned needs [MasuCommand, PagerLibrary, UserFaults, CCompiler];

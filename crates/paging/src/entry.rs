@@ -3,7 +3,7 @@
 //! | bits | |
 //! |---|---|
 //! | 0–1 | where the page is ([`Place`]) |
-//! | 2 | the store holds it as it was when it came from there; its sum is known |
+//! | 2 | the store holds it as it was when it came from there; its sum is known. Untouched: it held zeros when it left |
 //! | 3 | it came in advance and was not asked for yet; at home: it is to stay out of the program's reach when it comes |
 //! | 4 | it is ordered, and comes in the background; in the staging: it came so |
 //! | 8–15 | how often it is pinned: it stays where it is |
@@ -17,7 +17,7 @@ use core::fmt;
 /// Where a page is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Nowhere: nobody has touched it, it reads as zeros.
+    /// Nowhere: nobody has touched it since it was given, or since it left with nothing but zeros. It reads as zeros.
     Untouched = 0,
     /// In the program.
     Resident = 1,
@@ -125,6 +125,22 @@ impl Entry {
         Entry(self.0 & PINS)
     }
 
+    /// Nothing but its pins: of a page that held zeros when it left. Nowhere is anything kept of it.
+    #[must_use]
+    pub const fn of_zeros(self) -> Entry {
+        Entry(self.0 & PINS | KEPT)
+    }
+
+    /// Whether it held zeros when it left, and was not touched since.
+    pub const fn is_of_zeros(self) -> bool {
+        matches!(self.place(), Place::Untouched) && self.is_kept()
+    }
+
+    /// Whether it was touched since it was given.
+    pub const fn is_touched(self) -> bool {
+        !matches!(self.place(), Place::Untouched) || self.is_kept()
+    }
+
     /// What the policy keeps of it.
     pub const fn mark(self) -> u16 {
         ((self.0 & MARK) >> MARK_SHIFT) as u16
@@ -169,6 +185,15 @@ mod tests {
             prop_assert_eq!(said.is_ordered(), ordered);
             prop_assert_eq!(said.pins(), entry.pins());
             prop_assert_eq!(said.at(Place::Home).slot(), 0);
+        }
+
+        #[test]
+        fn of_a_page_of_zeros_nothing_is_left_but_that_it_was_touched(word: u64) {
+            let zeros = Entry(word).of_zeros();
+            prop_assert_eq!((zeros.place(), zeros.pins(), zeros.mark()), (Place::Untouched, Entry(word).pins(), 0));
+            prop_assert!(zeros.is_of_zeros() && zeros.is_touched() && !zeros.is_early() && !zeros.is_ordered());
+            prop_assert!(!zeros.only_pins().is_of_zeros() && !zeros.only_pins().is_touched());
+            prop_assert_ne!(zeros, zeros.only_pins());
         }
 
         #[test]

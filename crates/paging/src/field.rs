@@ -43,7 +43,7 @@ pub enum Counter {
     ForksRefused = 12,
     /// Mappings that the kernel did not let be paged.
     NotRegistered = 14,
-    /// Pages that were touched and are somewhere.
+    /// Pages that were touched, and not given up since.
     TouchedPages = 15,
     /// The most that there were.
     TouchedPagesPeak = 16,
@@ -70,6 +70,12 @@ pub enum Counter {
     /// Frames that pages take besides while they are in two places: nobody else gets them
     /// ([`crate::rung::Rung::doubled_pages`]).
     FramesAside = 27,
+    /// Of the pages that were touched, those that held zeros when they left: nowhere is anything kept of them.
+    ZeroPages = 28,
+    /// Where pages of zeros are looked for next.
+    ZeroHand = 29,
+    /// How many pages were looked at for that.
+    ZeroLooks = 30,
 }
 
 /// Pages of a chunk, bytes of a page and of the largest unit, as sizes of memory.
@@ -84,7 +90,7 @@ const _: () = assert!(UNIT_BYTES as u64 == MAX_UNIT_PAGES as u64 * PAGE_BYTES);
 /// The words for counters. The last of them count what was refused.
 pub const COUNTER_WORDS: usize = 64;
 const REFUSALS: usize = COUNTER_WORDS - Refusal::ALL.len();
-const _: () = assert!((Counter::FramesAside as usize) < REFUSALS);
+const _: () = assert!((Counter::ZeroLooks as usize) < REFUSALS);
 
 /// The counters.
 #[derive(Clone, Copy, Debug)]

@@ -8,6 +8,8 @@
 //!                              └────────────────────────────────────────────── touched ────┘
 //! ```
 //!
+//! A page that holds nothing but zeros when it leaves the staging is untouched again: nothing is written, nothing read back.
+//!
 //! The budget is a number of frames. Every frame is in the program or in the staging, a ring of slots: what leaves the
 //! program goes to its head, what the ring holds longest goes home, and the frame that is free then is filled with what is
 //! fetched. So frames travel in a circle, and none is given to the kernel or asked of it once the budget is used up.
@@ -19,9 +21,11 @@
 //!
 //! One at a time: whoever calls holds the pager's lock. The atomics are there because masu reads along from outside.
 
+mod all_here;
 mod flight;
 mod leave;
 mod ring;
+mod zeros;
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -36,6 +40,7 @@ use crate::{MAX_UNIT_PAGES, PAGE_BYTES};
 
 pub use flight::{Crew, FLIGHT_PAGES, FLIGHT_WORDS, FLIGHTS_PAGES, Flights};
 pub use ring::{Ring, Run, Slot};
+pub use zeros::LOOKED_AT;
 
 /// What moves pages. All runs are contiguous on both sides, within what exists, and at most [`MAX_UNIT_PAGES`] long.
 pub trait Machine {
@@ -58,6 +63,16 @@ pub trait Machine {
 
     /// The sum of what a slot holds.
     fn sum(&mut self, slot: u32) -> Sum;
+
+    /// Whether a slot holds nothing but zeros: looked at byte by byte.
+    fn is_zeros(&mut self, slot: u32) -> bool;
+
+    /// Which of these pages of the program, at most [`LOOKED_AT`], may hold nothing but zeros: a bit for each. To be looked at
+    /// more closely.
+    fn seem_zeros(&mut self, addresses: &[u64]) -> u32;
+
+    /// A slot's frame goes to the kernel.
+    fn drop_frame(&mut self, slot: u32);
 
     /// Fills slots with what the store holds of these pages. Empty slots get frames.
     ///
@@ -216,20 +231,18 @@ impl Pager<'_> {
     fn set(&self, page: Page, entry: Entry) {
         let Some(word) = self.entries.get(page.0 as usize) else { return };
         // Whoever sets it holds the lock, so that nothing comes between.
-        let before = Entry(word.load(Relaxed)).place();
+        let before = Entry(word.load(Relaxed));
         word.store(entry.0, Relaxed);
-        match (before == Place::Home, entry.place() == Place::Home) {
-            (false, true) => self.counters.add(Counter::HomePages, 1),
-            (true, false) => self.counters.sub(Counter::HomePages, 1),
+        let goes = |counter, was: bool, is: bool| match (was, is) {
+            (false, true) => self.counters.add(counter, 1),
+            (true, false) => self.counters.sub(counter, 1),
             _ => {}
-        }
-        match (before == Place::Untouched, entry.place() == Place::Untouched) {
-            (true, false) => {
-                self.counters.add(Counter::TouchedPages, 1);
-                self.counters.raise(Counter::TouchedPagesPeak, self.counters.get(Counter::TouchedPages));
-            }
-            (false, true) => self.counters.sub(Counter::TouchedPages, 1),
-            _ => {}
+        };
+        goes(Counter::HomePages, before.place() == Place::Home, entry.place() == Place::Home);
+        goes(Counter::ZeroPages, before.is_of_zeros(), entry.is_of_zeros());
+        goes(Counter::TouchedPages, before.is_touched(), entry.is_touched());
+        if entry.is_touched() && !before.is_touched() {
+            self.counters.raise(Counter::TouchedPagesPeak, self.counters.get(Counter::TouchedPages));
         }
     }
 
@@ -238,7 +251,7 @@ impl Pager<'_> {
         self.budget_with(0)
     }
 
-    /// What it is once so many more pages are touched: a share of the program's memory grows with it.
+    /// What it is once so many more pages are touched that were not before: a share of the program's memory grows with it.
     fn budget_with(&self, fresh: u32) -> Budget {
         let frames = self.counters.get(Counter::BudgetFrames);
         let pages = self.counters.get(Counter::TouchedPages).saturating_add(fresh.into());
@@ -246,6 +259,8 @@ impl Pager<'_> {
             0 => frames,
             share => frames.min(pages.saturating_mul(share).div_ceil(1 << 16)),
         };
+        // What held nothing but zeros needs no frame.
+        let pages = pages.saturating_sub(self.counters.get(Counter::ZeroPages));
         Budget::new(u32::try_from(frames).unwrap_or(u32::MAX), pages)
     }
 
@@ -286,6 +301,8 @@ impl Pager<'_> {
             Place::Staged => Kind::Staged,
             Place::Home if self.is_coming(page) => Kind::Arriving,
             Place::Home => Kind::Home,
+            // It left, and comes back, at less cost.
+            Place::Untouched if entry.is_of_zeros() => Kind::Home,
             Place::Untouched => Kind::FirstTouch,
         };
         let (order, arrival) = self.order(units, touch, page, entry, kind);
@@ -401,12 +418,12 @@ impl Pager<'_> {
         unit: Unit,
     ) -> Result<Served, M::Fatal> {
         let (first, pages) = Self::run_around(page, unit, |page| self.entry(page).place() == Place::Untouched);
-        self.make_room(machine, units, pages, pages);
+        self.make_room(machine, units, pages, self.never_touched(first, pages));
         let before = page.0 - first.0;
         // What lies before or behind may be no memory at all: then this page alone, which is.
-        let mut given = self.zeros(machine, units, first, pages)?;
+        let mut given = self.zeros(machine, units, (first, pages), Arrival::New)?;
         if given <= before {
-            given += self.zeros(machine, units, page, first.0 + pages - page.0)?;
+            given += self.zeros(machine, units, (page, first.0 + pages - page.0), Arrival::New)?;
         }
         if self.entry(page).place() == Place::Resident {
             self.counters.add(Counter::FaultsFirst, 1);
@@ -420,12 +437,12 @@ impl Pager<'_> {
         &self,
         machine: &mut M,
         units: &mut Units<'_>,
-        first: Page,
-        pages: u32,
+        (first, pages): Unit,
+        arrival: Arrival,
     ) -> Result<u32, M::Fatal> {
         let address = self.space.address(first);
         let mut given = 0;
-        if self.frames_in_use() + pages <= self.budget_with(pages).frames {
+        if self.frames_in_use() + pages <= self.budget_with(self.never_touched(first, pages)).frames {
             given = machine.give_zeros(address, pages);
         } else {
             let frames = self.frames(machine, units, pages)?;
@@ -443,11 +460,12 @@ impl Pager<'_> {
         for page in (0..given).map(|more| first.plus(more)) {
             self.set(page, self.entry(page).at(Place::Resident).kept(false));
         }
-        self.arrived(units, first, given, Arrival::New);
+        self.arrived(units, first, given, arrival);
         Ok(given)
     }
 
-    /// A unit of the store. Of its pages those come that are nowhere else.
+    /// A unit of the store. Of its pages those come that are nowhere else. Those of zeros come when one of them is touched, and
+    /// alone: most of them nobody needs.
     fn fetch<M: Machine>(
         &self,
         machine: &mut M,
@@ -456,22 +474,24 @@ impl Pager<'_> {
         (first, pages): Unit,
         come: Come,
     ) -> Result<(), M::Fatal> {
+        let is_of_zeros = self.entry(page).is_of_zeros();
+        let comes = |page: Page| self.is_away(page) && self.entry(page).is_of_zeros() == is_of_zeros;
         // Those that are home now: to get frames for them may send others of this unit home, for which there is no room.
         let mut wanted = OfUnit::default();
-        (0..pages).filter(|more| self.is_at_home(first.plus(*more))).for_each(|more| wanted.insert(more));
+        (0..pages).filter(|more| comes(first.plus(*more))).for_each(|more| wanted.insert(more));
         self.make_room(machine, units, wanted.len(), 0);
         let mut next = 0;
         while next < pages {
-            let comes = |more: &u32| wanted.contains(*more) && self.is_at_home(first.plus(*more));
+            let comes = |more: &u32| wanted.contains(*more) && comes(first.plus(*more));
             let run = (next..pages).take_while(comes).map(|_| 1).sum();
             if run > 0 {
-                self.fetch_run(machine, units, (first.plus(next), run), come, Source::Store)?;
+                self.fetch_alike(machine, units, (first.plus(next), run), come)?;
             }
             next += run + 1;
         }
-        if self.is_at_home(page) {
+        if comes(page) {
             // The free frames lie in too many pieces: this page at least.
-            self.fetch_run(machine, units, (page, 1), come, Source::Store)?;
+            self.fetch_alike(machine, units, (page, 1), come)?;
         }
         Ok(())
     }
@@ -526,7 +546,10 @@ impl Pager<'_> {
             let slot = |other: Page| entry.slot().wrapping_add(other.0.wrapping_sub(page.0));
             Self::run_around(page, unit, |other| together(entry, other, slot(other)))
         };
-        self.make_room(machine, units, run().1, 0);
+        // It has its frame already; others leave so that the staging keeps its share, if anybody needs one.
+        if self.budget().beyond > 0 {
+            self.make_room(machine, units, run().1, 0);
+        }
         let (first, pages) = run();
         let slot = self.entry(page).slot() - (page.0 - first.0);
         let moved = machine.move_in(slot, self.space.address(first), pages);

@@ -103,7 +103,7 @@ enum Step {
         to: u64,
         pages: u64,
     },
-    Unstage,
+    AllHere,
     Launch,
     Fly,
     Land,
@@ -140,7 +140,7 @@ fn step() -> impl Strategy<Value = Step> {
     let page = || 0..PAGES;
     let pages = || 1..600_u64;
     prop_oneof![
-        12 => (page(), proptest::option::of(1..u64::MAX), 1..5_u64).prop_map(|(page, write, site)| Step::Touch { page, write, site }),
+        12 => (page(), proptest::option::of(prop_oneof![Just(0), 1..u64::MAX]), 1..5_u64).prop_map(|(page, write, site)| Step::Touch { page, write, site }),
         8 => (page(), pages(), 1..9_u64, proptest::collection::vec(0..8_u8, 0..9))
             .prop_map(|(page, pages, stride, background)| Step::Sweep { page, pages, stride, background }),
         2 => (page(), pages()).prop_map(|(page, pages)| Step::Forget { page, pages }),
@@ -152,7 +152,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::LetGo),
         1 => (page(), pages()).prop_map(|(page, pages)| Step::AllHome { page, pages }),
         2 => (page(), page(), pages()).prop_map(|(from, to, pages)| Step::Move { from, to, pages }),
-        1 => Just(Step::Unstage),
+        1 => Just(Step::AllHere),
         5 => Just(Step::Launch),
         3 => Just(Step::Fly),
         3 => Just(Step::Land),
@@ -303,11 +303,20 @@ impl<'a> World<'a> {
         let most = model.most_frames as u64 + aside;
         prop_assert!(most <= shrunk_from, "{most} frames were in use");
         prop_assert!(pager.counters.get(Counter::PeakFrames) <= most, "less was in use than is said");
+        let (mut touched, mut zeros) = (0, 0);
         for page in 0..PAGES {
             let Some(number) = pager.space.page(address(page)) else { continue };
-            let place = pager.entry(number).place();
-            prop_assert_eq!(place == Place::Resident, model.program.contains_key(&address(page)), "page {}", page);
+            let entry = pager.entry(number);
+            prop_assert_eq!(
+                entry.place() == Place::Resident,
+                model.program.contains_key(&address(page)),
+                "page {}",
+                page
+            );
+            (touched, zeros) = (touched + u64::from(entry.is_touched()), zeros + u64::from(entry.is_of_zeros()));
         }
+        prop_assert_eq!(pager.counters.get(Counter::TouchedPages), touched);
+        prop_assert_eq!(pager.counters.get(Counter::ZeroPages), zeros);
         Ok(())
     }
 }
@@ -375,9 +384,14 @@ proptest! {
                     world.pager.all_home(&mut world.model, &mut world.units, range.0, range.1).map_err(TestCaseError::fail)?;
                 }
                 Step::Move { from, to, pages } => world.move_to(from, to, pages)?,
-                Step::Unstage => {
-                    world.pager.unstage_all(&mut world.model, &mut world.units).map_err(TestCaseError::fail)?;
+                Step::AllHere => {
+                    let all = world.pager.all_here(&mut world.model, &mut world.units).map_err(TestCaseError::fail)?;
                     prop_assert!(!world.pager.ring.holds_pages(), "what a fork needs is not all there");
+                    let of = |counter| world.pager.counters.get(counter);
+                    prop_assert_eq!(all, of(Counter::HomePages) == 0);
+                    let needed = of(Counter::TouchedPages) - of(Counter::ZeroPages) + of(Counter::FramesAside);
+                    let is_mapped = world.model.mapped.len() as u64 == PAGES;
+                    prop_assert!(all || !is_mapped || needed > world.pager.budget().frames.into(), "it fits, and does not come");
                 }
                 Step::Launch => world.launch(),
                 Step::Fly => world.fly(),
@@ -469,6 +483,29 @@ fn what_does_not_fit_goes_round() {
     }
 }
 
+/// They are neither written nor kept, and the rest fits.
+#[test]
+fn pages_of_zeros_leave_room_for_the_others_and_count_as_touched() {
+    for share in [0, (2 << 16) / 3] {
+        let memory = Memory::new(2 * CHUNK, 3001);
+        let (mut learned, mut ghosts) = (Box::new(Learned::default()), vec![0; 800]);
+        let mut world = World::new(&memory, &mut learned, &mut ghosts, 2000);
+        world.pager.counters.set(Counter::BudgetShare, share);
+        let counted = |world: &World<'_>, counter| world.pager.counters.get(counter);
+        (0..PAGES).for_each(|page| world.access(page, Some(page % 2 * page), 7).expect("what was written is read"));
+        for _ in 0..8 {
+            (1..PAGES).step_by(2).for_each(|page| world.access(page, None, 7).expect("what was written is read"));
+        }
+        let moved =
+            [Counter::PagesIn, Counter::PagesOut, Counter::FaultsStaged].map(|counter| counted(&world, counter));
+        assert_eq!(moved, [0; 3], "a share of {share}");
+        assert!(counted(&world, Counter::ZeroPages) > PAGES / 4);
+        assert_eq!(counted(&world, Counter::TouchedPages), PAGES);
+        (0..PAGES).for_each(|page| world.access(page, None, 7).expect("what was written is read"));
+        world.consistent(2000).expect("the counts hold");
+    }
+}
+
 /// What comes back from the staging leaves a hole, and nothing is fetched that would use up what lies before the holes.
 #[test]
 fn holes_in_the_staging_leave_room_for_what_is_to_be_staged() {
@@ -479,8 +516,8 @@ fn holes_in_the_staging_leave_room_for_what_is_to_be_staged() {
     let touch = |world: &mut World<'_>, page: u64, step| {
         world.access(page, Some(step), 7).expect("what was written is read");
     };
-    (0..PAGES).for_each(|page| touch(&mut world, page, 0));
-    for step in 0..2_000_000_u64 {
+    (0..PAGES).for_each(|page| touch(&mut world, page, 1));
+    for step in 1..2_000_000_u64 {
         let page = (step.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % PAGES;
         let place = world.pager.space.page(address(page)).map(|page| world.pager.entry(page).place());
         if place == Some(Place::Staged) {

@@ -116,6 +116,15 @@ pub fn a_call_that_is_made_in_parts_is_one_to_the_program(live: &Live) -> Outcom
     Ok(())
 }
 
+/// Nothing of them is written, and nothing of what they held before comes back.
+pub fn pages_of_zeros_are_kept_nowhere(live: &Live) -> Outcome {
+    let (_, report) = right(live, "zeros", "2MiB")?;
+    // One page of 64 is not zeros in two of three rounds, and 8 MiB are the program's own.
+    assert!(report["paged_bytes"].as_u64().is_some_and(|bytes| bytes > 40 << 20), "{report}");
+    assert!(report["bytes_out"].as_u64().is_some_and(|bytes| bytes < 12 << 20), "{report}");
+    Ok(())
+}
+
 /// The kernel says EFAULT of arguments that went away again, before anything has happened.
 pub fn exec_takes_more_arguments_than_can_be_pinned(live: &Live) -> Outcome {
     right(live, "arguments", "4MiB")?;

@@ -3,7 +3,7 @@
 use core::convert::Infallible;
 
 use paging::PAGE_BYTES;
-use paging::pager::{Machine, Pager, Sum};
+use paging::pager::{LOOKED_AT, Machine, Pager, Sum};
 use paging::rung::Rung;
 use paging::space::Page;
 use xxhash_rust::xxh3::xxh3_128;
@@ -230,6 +230,44 @@ impl Machine for Frames {
 
     fn sum(&mut self, slot: u32) -> Sum {
         sum_of(self.slot(slot))
+    }
+
+    fn is_zeros(&mut self, slot: u32) -> bool {
+        let start = core::ptr::with_exposed_provenance::<u128>(self.slot(slot) as usize);
+        // SAFETY: as for its sum; a page is aligned.
+        let words = unsafe { core::slice::from_raw_parts(start, PAGE_BYTES as usize / size_of::<u128>()) };
+        words.iter().all(|word| *word == 0)
+    }
+
+    fn seem_zeros(&mut self, addresses: &[u64]) -> u32 {
+        // Of a page some bytes at its beginning and some from its middle. Through the kernel: a plain load might end the program.
+        const PLACES: [u64; 2] = [0, PAGE_BYTES / 2 + 64];
+        const BYTES: usize = 32;
+        let mut read = [[0_u64; BYTES / 8]; PLACES.len() * LOOKED_AT];
+        let vector = |start: u64, bytes: usize| libc::iovec {
+            iov_base: core::ptr::with_exposed_provenance_mut(start as usize),
+            iov_len: bytes,
+        };
+        let mut pieces = [vector(0, 0); PLACES.len() * LOOKED_AT];
+        let all = addresses.iter().flat_map(|address| PLACES.map(|place| address + place));
+        let mut count = 0;
+        for (piece, start) in pieces.iter_mut().zip(all) {
+            *piece = vector(start, BYTES);
+            count += 1;
+        }
+        let local = vector(read.as_mut_ptr().expose_provenance() as u64, count * BYTES);
+        let (process, pieces) = (self.program.process.load(Relaxed), pieces.as_ptr().expose_provenance());
+        // SAFETY: writes our own words; reading the program's memory changes nothing.
+        let answer =
+            unsafe { call!(libc::SYS_process_vm_readv, process, (&raw const local).addr(), 1, pieces, count, 0) };
+        let whole = usize::try_from(answer).unwrap_or(0) / (PLACES.len() * BYTES);
+        let pages = read.chunks_exact(PLACES.len()).take(whole).enumerate();
+        pages.map(|(number, words)| u32::from(words.as_flattened().iter().all(|word| *word == 0)) << number).sum()
+    }
+
+    fn drop_frame(&mut self, slot: u32) {
+        // SAFETY: the slot is ours, and nobody needs what it holds.
+        unsafe { call!(libc::SYS_madvise, self.slot(slot), PAGE_BYTES, libc::MADV_DONTNEED) };
     }
 
     fn read_home(&mut self, page: Page, slot: u32, count: u32) -> Result<(), Infallible> {

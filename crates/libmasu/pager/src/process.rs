@@ -373,11 +373,11 @@ pub fn is_left_behind() -> bool {
 fn fork(program: &'static Program, thread: &mut Thread, context: &mut Context, stack: u64) {
     let held = LOCK.hold();
     let mut frames = Frames::new(program);
-    match program.pager.unstage_all(&mut frames, &mut program.units(&held)) {
-        Ok(()) => {}
+    let all_is_here = match program.pager.all_here(&mut frames, &mut program.units(&held)) {
+        Ok(all_is_here) => all_is_here,
         Err(never) => match never {},
-    }
-    if program.pager.counters.get(Counter::HomePages) > 0 || program.pager.ring.holds_pages() {
+    };
+    if !all_is_here {
         program.pager.counters.add(Counter::ForksRefused, 1);
         drop(held);
         return context.answer(-i64::from(libc::ENOMEM));

@@ -50,7 +50,12 @@ impl Pager<'_> {
     /// whose memory fits never meets it.
     pub(super) fn make_room<M: Machine>(&self, machine: &mut M, units: &mut Units<'_>, pages: u32, fresh: u32) {
         let budget = self.budget_with(fresh);
-        if self.frames_in_use().saturating_add(pages) <= budget.frames {
+        let fits = || self.frames_in_use().saturating_add(pages) <= budget.frames;
+        if fits() {
+            return;
+        }
+        self.give_zeros_up(machine, units, pages, fresh);
+        if fits() {
             return;
         }
         let step = pages.saturating_mul(2).max(LEAST_STAGED);
@@ -156,7 +161,8 @@ impl Pager<'_> {
         }
     }
 
-    /// All pages of a range are home after this, but for those that are pinned or held by the kernel. Says how many of them stay.
+    /// All pages of a range are home after this, or nowhere if they hold zeros, but for those that are pinned or held by the kernel.
+    /// Says how many of them stay.
     ///
     /// # Errors
     /// When the store has failed for good.
@@ -190,7 +196,10 @@ impl Pager<'_> {
             return Ok(false);
         }
         let entry = self.entry(page);
-        if entry.place() == Place::Staged && self.ring.slot(entry.slot()) == Slot::Holds(page) {
+        if entry.place() == Place::Staged
+            && self.ring.slot(entry.slot()) == Slot::Holds(page)
+            && !self.ends_as_zeros(machine, units, page, entry.slot())
+        {
             let sum = machine.sum(entry.slot());
             if !(entry.is_kept() && self.sum(page) == sum) {
                 self.set_sum(page, sum);
@@ -205,7 +214,7 @@ impl Pager<'_> {
         Ok(true)
     }
 
-    /// The pages of a range that are in the staging are home after this.
+    /// The pages of a range that are in the staging are home after this, or nowhere.
     ///
     /// # Errors
     /// When the store has failed for good.
@@ -265,22 +274,5 @@ impl Pager<'_> {
             at += PAGE_BYTES;
         }
         true
-    }
-
-    /// All that is staged goes back into the program, as far as it lets: then the staging holds no page.
-    ///
-    /// # Errors
-    /// When the store has failed for good.
-    pub fn unstage_all<M: Machine>(&self, machine: &mut M, units: &mut Units<'_>) -> Result<(), M::Fatal> {
-        self.settle(machine, units)?;
-        for slot in 0..self.ring.slots() {
-            let Slot::Holds(page) = self.ring.slot(slot) else { continue };
-            if machine.move_in(slot, self.space.address(page), 1) == 1 {
-                self.ring.emptied(slot, 1);
-                self.set(page, self.entry(page).at(Place::Resident).early(false).ordered(false));
-                self.arrived(units, page, 1, Arrival::New);
-            }
-        }
-        Ok(())
     }
 }

@@ -115,7 +115,7 @@ impl<'a> Ring<'a> {
         self.slots.get(slot as usize).map_or(Slot::Empty, |word| Slot::of(word.load(Relaxed)))
     }
 
-    fn put(&self, slot: u32, holds: Slot) {
+    pub(super) fn put(&self, slot: u32, holds: Slot) {
         let Some(word) = self.slots.get(slot as usize) else { return };
         let before = Slot::of(word.load(Relaxed));
         word.store(holds.word(), Relaxed);
@@ -248,6 +248,7 @@ impl Pager<'_> {
     }
 
     /// The pages at the tail, at most so many and only such as follow each other, are home after this, and their frames spare.
+    /// Those of zeros are nowhere.
     fn send_home<M: Machine>(&self, machine: &mut M, units: &mut Units<'_>, most: u32) -> Result<(), M::Fatal> {
         let slot = self.ring.index(self.ring.tail());
         let Slot::Holds(first) = self.ring.slot(slot) else { return Ok(()) };
@@ -259,7 +260,7 @@ impl Pager<'_> {
         // Those that changed, in runs: handed over to be written, as far as there is somebody.
         let mut from = 0;
         for more in 0..=pages {
-            let changed = more < pages && {
+            let changed = more < pages && !self.ends_as_zeros(machine, units, first.plus(more), slot + more) && {
                 let (page, sum) = (first.plus(more), machine.sum(slot + more));
                 let same = self.entry(page).is_kept() && self.sum(page) == sum;
                 if !same {
@@ -282,8 +283,11 @@ impl Pager<'_> {
         }
         for more in 0..pages {
             let page = first.plus(more);
-            debug_assert_eq!(self.entry(page).place(), Place::Staged);
             let entry = self.entry(page);
+            if entry.is_of_zeros() {
+                continue;
+            }
+            debug_assert_eq!(entry.place(), Place::Staged);
             self.counters.add(Counter::HeldInVain, u64::from(entry.is_early() && entry.is_ordered()));
             let is_handed_over = units.costs.ahead_page_ns > 0 && self.flights.have(page);
             self.set(page, entry.at(Place::Home).kept(true).early(false).ordered(is_handed_over));

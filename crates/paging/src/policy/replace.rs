@@ -135,6 +135,17 @@ pub fn most_aside_pages(budget_pages: u32) -> u32 {
     (budget_pages / 8).max(LEAST_ASIDE)
 }
 
+/// How many pages are looked at now for such as hold nothing but zeros and need no memory, before others leave. Only where these
+/// may be what is too much; and for each page of the program two were looked at in the end.
+pub fn zeros_to_look_for(budget_pages: u32, beyond_pages: u32, looked: u64, touched_pages: u64) -> u32 {
+    let almost_fits = (1..=budget_pages / 2).contains(&beyond_pages);
+    let left = touched_pages.saturating_mul(2).saturating_sub(looked);
+    if almost_fits { u32::try_from(left).unwrap_or(u32::MAX).min(LOOKS) } else { 0 }
+}
+
+/// So many pages are looked at in a row, while a fault waits: half a millisecond.
+const LOOKS: u32 = 4096;
+
 /// Some units.
 const LEAST_ASIDE: u32 = 64;
 
@@ -294,6 +305,14 @@ mod tests {
         let budgets = [(6400, 0, 100), (6400, 300, 300), (6400, 799, 799), (6400, 1_000_000, 800), (256, 0, 64)];
         for (budget, beyond, aside) in budgets {
             assert_eq!(aside_pages(budget, beyond), aside, "{beyond} beyond {budget}");
+        }
+    }
+
+    #[test]
+    fn zeros_are_looked_for_where_little_is_too_much_and_twice_at_most() {
+        let cases = [(0, 0, 0), (1, 0, 4096), (500, 19_000, 1000), (500, 20_000, 0), (500, 30_000, 0), (501, 0, 0)];
+        for (beyond, looked, now) in cases {
+            assert_eq!(zeros_to_look_for(1000, beyond, looked, 10_000), now, "{beyond} beyond, {looked} looked at");
         }
     }
 

@@ -84,6 +84,20 @@ impl Machine for Model {
         Sum([self.slots[&slot], !self.slots[&slot]])
     }
 
+    fn is_zeros(&mut self, slot: u32) -> bool {
+        self.slots[&slot] == 0
+    }
+
+    fn seem_zeros(&mut self, addresses: &[u64]) -> u32 {
+        // As if only a part were looked at.
+        let seems = |address: &u64| self.program[address] & 0xff == 0;
+        addresses.iter().enumerate().map(|(number, address)| u32::from(seems(address)) << number).sum()
+    }
+
+    fn drop_frame(&mut self, slot: u32) {
+        self.slots.remove(&slot).expect("there is a frame");
+    }
+
     fn read_home(&mut self, page: Page, slot: u32, pages: u32) -> Result<(), String> {
         for more in 0..pages {
             let content = self.store.get(&(page.0 + more)).ok_or("a page that never went home was fetched")?;

@@ -1,0 +1,58 @@
+//! All that a program has is in the program: for a copy of it, which gets no pager and would read zeros elsewhere.
+
+use super::{Come, Machine, Pager, Slot, Source};
+use crate::MAX_UNIT_PAGES;
+use crate::entry::Place;
+use crate::field::Counter;
+use crate::policy::replace::Arrival;
+use crate::space::Page;
+use crate::units::Units;
+
+impl Pager<'_> {
+    /// All pages come into the program, if there are frames for them. Says whether none is elsewhere then.
+    ///
+    /// # Errors
+    /// When the store has failed for good.
+    pub fn all_here<M: Machine>(&self, machine: &mut M, units: &mut Units<'_>) -> Result<bool, M::Fatal> {
+        self.unstage_all(machine, units)?;
+        // Frames in the staging are free then.
+        let used = u64::from(self.frames_in_use().saturating_sub(self.ring.frames()));
+        if used.saturating_add(self.counters.get(Counter::HomePages)) <= self.budget().frames.into() {
+            self.fetch_all(machine, units)?;
+        }
+        Ok(self.counters.get(Counter::HomePages) == 0 && !self.ring.holds_pages())
+    }
+
+    fn fetch_all<M: Machine>(&self, machine: &mut M, units: &mut Units<'_>) -> Result<(), M::Fatal> {
+        let all = u32::try_from(self.space.pages()).unwrap_or(u32::MAX);
+        let is_home = |page: u32| self.entry(Page(page)).place() == Place::Home;
+        let mut next = 0;
+        while next < all && self.counters.get(Counter::HomePages) > 0 {
+            let alike = (next..all).take(MAX_UNIT_PAGES as usize).take_while(|page| is_home(*page) == is_home(next));
+            let mut run = u32::try_from(alike.count()).unwrap_or(1);
+            if is_home(next) {
+                let come = Come { mark: self.entry(Page(next)).mark(), arrival: Arrival::New };
+                run = self.fetch_run(machine, units, (Page(next), run), come, Source::Store)?;
+            }
+            next += run.max(1);
+        }
+        Ok(())
+    }
+
+    /// All that is staged goes back into the program, as far as it lets: then the staging holds no page.
+    ///
+    /// # Errors
+    /// When the store has failed for good.
+    fn unstage_all<M: Machine>(&self, machine: &mut M, units: &mut Units<'_>) -> Result<(), M::Fatal> {
+        self.settle(machine, units)?;
+        for slot in 0..self.ring.slots() {
+            let Slot::Holds(page) = self.ring.slot(slot) else { continue };
+            if machine.move_in(slot, self.space.address(page), 1) == 1 {
+                self.ring.emptied(slot, 1);
+                self.set(page, self.entry(page).at(Place::Resident).early(false).ordered(false));
+                self.arrived(units, page, 1, Arrival::New);
+            }
+        }
+        Ok(())
+    }
+}

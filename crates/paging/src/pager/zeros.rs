@@ -1,0 +1,103 @@
+//! Pages that hold nothing but zeros: of them nothing is kept but that they were touched.
+//!
+//! They are so when they leave; and where a program has little more than its memory they are looked for, since a program that
+//! goes round keeps most of what it has, and these with it. Such pages are many where more is given than is touched, as at the
+//! ends of arrays.
+
+use super::{Come, Machine, Pager, Source, Unit};
+use crate::PAGE_BYTES;
+use crate::entry::Place;
+use crate::field::Counter;
+use crate::policy::replace::zeros_to_look_for;
+use crate::space::Page;
+use crate::units::Units;
+
+/// So many pages of the program are looked at together.
+pub const LOOKED_AT: usize = 32;
+
+/// So many are passed over at most, in the table.
+const PASSED: u64 = 1 << 16;
+
+impl Pager<'_> {
+    /// Whether the page of a slot holds nothing but zeros: then nothing of it is kept, and its frame is spare.
+    pub(super) fn ends_as_zeros<M: Machine>(
+        &self,
+        machine: &mut M,
+        units: &mut Units<'_>,
+        page: Page,
+        slot: u32,
+    ) -> bool {
+        let zeros = machine.is_zeros(slot);
+        if zeros {
+            let entry = self.entry(page);
+            self.counters.add(Counter::HeldInVain, u64::from(entry.is_early() && entry.is_ordered()));
+            self.set(page, entry.of_zeros());
+            self.ring.spare(slot);
+            units.left(self.space.address(page) / PAGE_BYTES);
+        }
+        zeros
+    }
+
+    /// Gives the frames of pages of zeros back, until so many more pages fit, or enough was looked at for now.
+    pub(super) fn give_zeros_up<M: Machine>(&self, machine: &mut M, units: &mut Units<'_>, pages: u32, fresh: u32) {
+        let budget = self.budget_with(fresh);
+        let (looked, touched) = (self.counters.get(Counter::ZeroLooks), self.counters.get(Counter::TouchedPagesPeak));
+        let all = self.space.pages();
+        let mut left = zeros_to_look_for(budget.frames, budget.beyond, looked, touched) as usize;
+        let mut passed = 0;
+        while left > 0 && passed < all.min(PASSED) && self.frames_in_use().saturating_add(pages) > budget.frames {
+            let (mut these, mut addresses, mut found) = ([Page(0); LOOKED_AT], [0; LOOKED_AT], 0);
+            let hand = self.counters.get(Counter::ZeroHand);
+            let from = passed;
+            while found < left.min(LOOKED_AT) && passed < all.min(PASSED) {
+                let page = Page(u32::try_from((hand + passed - from) % all).unwrap_or(0));
+                let entry = self.entry(page);
+                if entry.place() == Place::Resident && entry.pins() == 0 {
+                    (these[found], addresses[found]) = (page, self.space.address(page));
+                    found += 1;
+                }
+                passed += 1;
+            }
+            left -= found;
+            self.counters.set(Counter::ZeroHand, (hand + passed - from) % all);
+            self.counters.add(Counter::ZeroLooks, found as u64);
+            let seem = machine.seem_zeros(&addresses[..found]);
+            for (number, page) in these.into_iter().take(found).enumerate() {
+                if seem >> number & 1 == 1 && self.stage(machine, page, 1) == 1 {
+                    let slot = self.entry(page).slot();
+                    // One that is not stays in the staging.
+                    if self.ends_as_zeros(machine, units, page, slot) {
+                        machine.drop_frame(slot);
+                        self.ring.emptied(slot, 1);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Of these pages, how many nobody has touched since they were given.
+    pub(super) fn never_touched(&self, first: Page, pages: u32) -> u32 {
+        (0..pages).map(|more| u32::from(!self.entry(first.plus(more)).is_touched())).sum()
+    }
+
+    /// At home, or of zeros.
+    pub(super) fn is_away(&self, page: Page) -> bool {
+        self.is_at_home(page) || self.entry(page).is_of_zeros()
+    }
+
+    /// Pages that follow each other and are all at home, or all of zeros.
+    pub(super) fn fetch_alike<M: Machine>(
+        &self,
+        machine: &mut M,
+        units: &mut Units<'_>,
+        unit: Unit,
+        come: Come,
+    ) -> Result<(), M::Fatal> {
+        if self.entry(unit.0).is_of_zeros() {
+            self.zeros(machine, units, unit, come.arrival)?;
+        } else {
+            self.fetch_run(machine, units, unit, come, Source::Store)?;
+        }
+        Ok(())
+    }
+}
