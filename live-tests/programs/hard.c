@@ -366,10 +366,30 @@ static void zeros(void) {
         }
     }
     /* And moved to another address. */
-    memory = mremap((void *)memory, ALL, 2 * ALL, MREMAP_MAYMOVE);
+    void *there = mmap(NULL, 2 * ALL, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    memory = mremap((void *)memory, ALL, 2 * ALL, MREMAP_MAYMOVE | MREMAP_FIXED, there);
+    if (memory != there) WRONG("mremap: %s", strerror(errno));
     for (size_t i = 0; i < 2 * ALL; i++) {
         char expected = (char)(i < ALL && i % (64 * PAGE) == PAGE - 1 ? 3 : 0);
         if (memory[i] != expected) WRONG("moved: byte %zu is %d", i, memory[i]);
+    }
+}
+
+/* As much as may be local, and beside it pages of zeros, and such as hold zeros nearly everywhere. */
+static void spare(void) {
+    enum { ALL = 24 << 20 };
+    volatile char *memory = mmap(NULL, ALL, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (size_t page = 0; page < ALL / PAGE; page++) {
+        if (page % 2) memory[page * PAGE] = 0;
+        else memory[page * PAGE + page % PAGE] = (char)(1 + page % 100);
+    }
+    for (int round = 0; round < 5; round++)
+        for (size_t page = 0; page < ALL / PAGE; page += 2)
+            if (memory[page * PAGE + page % PAGE] != (char)(1 + page % 100)) WRONG("round %d: page %zu", round, page);
+    for (size_t i = 0; i < ALL; i++) {
+        size_t page = i / PAGE;
+        char expected = (char)(page % 2 == 0 && i % PAGE == page % PAGE ? 1 + page % 100 : 0);
+        if (memory[i] != expected) WRONG("byte %zu is %d", i, memory[i]);
     }
 }
 
@@ -393,6 +413,7 @@ int main(int count, char **list) {
     else if (!strcmp(part, "buffers")) buffers();
     else if (!strcmp(part, "parts")) parts();
     else if (!strcmp(part, "zeros")) zeros();
+    else if (!strcmp(part, "spare")) spare();
     else if (!strcmp(part, "streams")) streams(list[2]);
     else WRONG("no part is called \"%s\"", part);
     printf("right\n");

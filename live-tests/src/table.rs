@@ -223,6 +223,7 @@ pub const ALL: &[LiveTest] = tests! {
     run_local_hard::a_long_buffer_is_brought_as_far_as_it_is_filled needs [MasuCommand, PagerLibrary, UserFaults, CPrograms];
     run_local_hard::a_call_that_is_made_in_parts_is_one_to_the_program needs [MasuCommand, PagerLibrary, UserFaults, CPrograms, RealProcessor];
     run_local_hard::pages_of_zeros_are_kept_nowhere needs [MasuCommand, PagerLibrary, UserFaults, CPrograms, RealProcessor];
+    run_local_hard::pages_of_zeros_leave_before_others needs [MasuCommand, PagerLibrary, UserFaults, CPrograms, RealProcessor];
     run_local_hard::pages_that_the_kernel_moves_about_are_not_lost needs [Root, Compaction, MasuCommand, PagerLibrary, UserFaults, CPrograms, RealProcessor];
     run_local_hard::exec_takes_more_arguments_than_can_be_pinned needs [MasuCommand, PagerLibrary, UserFaults, CPrograms, Shell];
     run_local_profile::a_second_run_begins_with_what_the_first_one_learned needs [MasuCommand, PagerLibrary, UserFaults, CCompiler];

@@ -27,7 +27,7 @@ pub enum Counter {
     FaultsFirst = 4,
     /// Touches of pages that were in the staging.
     FaultsStaged = 5,
-    /// Touches of pages that were home.
+    /// Touches of pages that were home, or held zeros when they left.
     FaultsHome = 6,
     /// Pages that came from the store.
     PagesIn = 7,

@@ -12,7 +12,8 @@
 //!
 //! The budget is a number of frames. Every frame is in the program or in the staging, a ring of slots: what leaves the
 //! program goes to its head, what the ring holds longest goes home, and the frame that is free then is filled with what is
-//! fetched. So frames travel in a circle, and none is given to the kernel or asked of it once the budget is used up.
+//! fetched. So frames travel in a circle, and none is given to the kernel or asked of it once the budget is used up, but for those of
+//! zeros that are looked for (`zeros.rs`).
 //!
 //! Whether a page was changed is found out by its sum when it goes home: the sum is needed anyway, to check what the
 //! store answers, and it costs less than to have the kernel note writes (ARCHITECTURE.md, "The circle of frames").
@@ -440,6 +441,7 @@ impl Pager<'_> {
         (first, pages): Unit,
         arrival: Arrival,
     ) -> Result<u32, M::Fatal> {
+        debug_assert!(first.is_in_a_row(pages), "{first:?} and {pages} pages");
         let address = self.space.address(first);
         let mut given = 0;
         if self.frames_in_use() + pages <= self.budget_with(self.never_touched(first, pages)).frames {
@@ -464,8 +466,8 @@ impl Pager<'_> {
         Ok(given)
     }
 
-    /// A unit of the store. Of its pages those come that are nowhere else. Those of zeros come when one of them is touched, and
-    /// alone: most of them nobody needs.
+    /// A unit of the store. Of its pages those come that are nowhere else. Those of zeros come if the one that was
+    /// touched is one of them, and then they alone: most of them nobody needs.
     fn fetch<M: Machine>(
         &self,
         machine: &mut M,
@@ -505,6 +507,7 @@ impl Pager<'_> {
         come: Come,
         source: Source,
     ) -> Result<u32, M::Fatal> {
+        debug_assert!(first.is_in_a_row(pages), "{first:?} and {pages} pages");
         let frames = self.frames(machine, units, pages)?;
         let mut next = first;
         for run in frames.runs() {

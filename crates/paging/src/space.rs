@@ -34,6 +34,12 @@ impl Page {
     pub const fn plus(self, pages: u32) -> Page {
         Page(self.0.wrapping_add(pages))
     }
+
+    /// Whether so many pages from this one on follow each other in memory as they do in numbers: those of different chunks need
+    /// not.
+    pub const fn is_in_a_row(self, pages: u32) -> bool {
+        self.0 as u64 % CHUNK_PAGES + pages as u64 <= CHUNK_PAGES
+    }
 }
 
 /// The directory, and the way back.

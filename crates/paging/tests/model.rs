@@ -2,6 +2,8 @@
 
 #[path = "model/machine.rs"]
 mod machine;
+#[path = "model/step.rs"]
+mod step;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -17,6 +19,7 @@ use paging::rung::Rung;
 use paging::space::{CHUNK_PAGES, DIRECTORY_WORDS, Page, Space};
 use paging::units::{Costs, Learned, Units};
 use proptest::prelude::*;
+use step::{Step, step};
 
 const BASE: u64 = 0x7000_0000_0000;
 
@@ -60,110 +63,11 @@ impl Memory {
     }
 }
 
-#[derive(Clone, Debug)]
-enum Step {
-    Touch {
-        page: u64,
-        write: Option<u64>,
-        site: u64,
-    },
-    /// With a step of the background thread's before each page, in this order, over and over.
-    Sweep {
-        page: u64,
-        pages: u64,
-        stride: u64,
-        background: Vec<u8>,
-    },
-    Forget {
-        page: u64,
-        pages: u64,
-    },
-    Unmap {
-        page: u64,
-        pages: u64,
-    },
-    Map {
-        page: u64,
-        pages: u64,
-    },
-    Pin {
-        page: u64,
-    },
-    Unpin,
-    Hold {
-        page: u64,
-    },
-    LetGo,
-    AllHome {
-        page: u64,
-        pages: u64,
-    },
-    Move {
-        from: u64,
-        to: u64,
-        pages: u64,
-    },
-    AllHere,
-    Launch,
-    Fly,
-    Land,
-    Alone {
-        alone: bool,
-    },
-    Restless {
-        restless: bool,
-    },
-    Unit {
-        log2: u8,
-    },
-    Sections {
-        sections: Sections,
-    },
-    Section {
-        begins: bool,
-        section: u32,
-    },
-    Frames {
-        frames: u64,
-    },
-}
-
 const PAGES: u64 = 3000;
 
 /// Pages of a chunk, as a size.
 const CHUNK: usize = 1 << 13;
 const _: () = assert!(CHUNK as u64 == CHUNK_PAGES);
-
-const WAYS: [Sections; 3] = [Sections::Off, Sections::Auto, Sections::Marked];
-
-fn step() -> impl Strategy<Value = Step> {
-    let page = || 0..PAGES;
-    let pages = || 1..600_u64;
-    prop_oneof![
-        12 => (page(), proptest::option::of(prop_oneof![Just(0), 1..u64::MAX]), 1..5_u64).prop_map(|(page, write, site)| Step::Touch { page, write, site }),
-        8 => (page(), pages(), 1..9_u64, proptest::collection::vec(0..8_u8, 0..9))
-            .prop_map(|(page, pages, stride, background)| Step::Sweep { page, pages, stride, background }),
-        2 => (page(), pages()).prop_map(|(page, pages)| Step::Forget { page, pages }),
-        1 => (page(), pages()).prop_map(|(page, pages)| Step::Unmap { page, pages }),
-        1 => (page(), pages()).prop_map(|(page, pages)| Step::Map { page, pages }),
-        2 => page().prop_map(|page| Step::Pin { page }),
-        1 => Just(Step::Unpin),
-        1 => page().prop_map(|page| Step::Hold { page }),
-        1 => Just(Step::LetGo),
-        1 => (page(), pages()).prop_map(|(page, pages)| Step::AllHome { page, pages }),
-        2 => (page(), page(), pages()).prop_map(|(from, to, pages)| Step::Move { from, to, pages }),
-        1 => Just(Step::AllHere),
-        5 => Just(Step::Launch),
-        3 => Just(Step::Fly),
-        3 => Just(Step::Land),
-        1 => any::<bool>().prop_map(|alone| Step::Alone { alone }),
-        1 => any::<bool>().prop_map(|restless| Step::Restless { restless }),
-        2 => (0..9_u8).prop_map(|log2| Step::Unit { log2 }),
-        1 => (0..3_usize).prop_map(|number| Step::Sections { sections: WAYS[number] }),
-        1 => (any::<bool>(), 0..4_u32).prop_map(|(begins, section)| Step::Section { begins, section }),
-        1 => (256..1500_u64).prop_map(|frames| Step::Frames { frames }),
-    ]
-}
 
 fn address(page: u64) -> u64 {
     // Over the border of two chunks.
@@ -504,6 +408,31 @@ fn pages_of_zeros_leave_room_for_the_others_and_count_as_touched() {
         (0..PAGES).for_each(|page| world.access(page, None, 7).expect("what was written is read"));
         world.consistent(2000).expect("the counts hold");
     }
+}
+
+/// Chunks have numbers in the order of their first touch: the last pages of one and the first of another may follow each other in
+/// numbers, and not in memory.
+#[test]
+fn what_comes_back_for_a_fork_comes_to_its_own_address() {
+    let memory = Memory::new(4 * CHUNK, 3001);
+    let (mut learned, mut ghosts) = (Box::new(Learned::default()), vec![0; 800]);
+    let mut world = World::new(&memory, &mut learned, &mut ghosts, 2000);
+    let border = |chunk: u64| PAGES / 2 + chunk * CHUNK_PAGES;
+    let parts = [border(1) - 20..border(1), border(2)..border(2) + 20, border(1)..border(1) + 20];
+    for part in parts.clone() {
+        world.pager.space.mark(address(part.start), 20 * PAGE_BYTES);
+        world.model.mapped.extend(part.clone().map(address));
+        part.for_each(|page| world.access(page, Some(page), 7).expect("what was written is read"));
+    }
+    let number = |page: u64| world.pager.space.page(address(page)).expect("it was touched").0;
+    assert_eq!(number(border(1) - 1) + 1, number(border(2)), "they follow each other");
+    for part in parts.clone() {
+        let home = world.pager.all_home(&mut world.model, &mut world.units, address(part.start), 20 * PAGE_BYTES);
+        assert_eq!(home, Ok(0));
+    }
+    assert_eq!(world.pager.counters.get(Counter::HomePages), 60);
+    assert_eq!(world.pager.all_here(&mut world.model, &mut world.units), Ok(true));
+    parts.into_iter().flatten().for_each(|page| world.access(page, None, 7).expect("what was written is read"));
 }
 
 /// What comes back from the staging leaves a hole, and nothing is fetched that would use up what lies before the holes.

@@ -280,44 +280,53 @@ pub fn a_fork_brings_back_what_fits(live: &Live) -> Outcome {
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <stdlib.h>
 enum { PAGE = 4096, SMALL = 2 << 20, LARGE = 32 << 20 };
 static char *small, *closed;
+static size_t shut;
 static void fill(char *memory, size_t bytes, int by) { for (size_t i = 0; i < bytes; i += PAGE) memory[i] = (char)(1 + by + (i >> 12) % 100); }
 static int wrong(char *memory, size_t bytes, int by) {
     for (size_t i = 0; i < bytes; i += PAGE) if (memory[i] != (char)(1 + by + (i >> 12) % 100)) return 1;
     return 0;
 }
 static int all_wrong(void) {
-    return mprotect(closed, SMALL, PROT_READ | PROT_WRITE) || wrong(small, SMALL, 0) || wrong(closed, SMALL, 7);
+    return mprotect(closed, shut, PROT_READ | PROT_WRITE) || wrong(small, SMALL, 0) || wrong(closed, shut, 7);
 }
 static char *some(size_t bytes) { return mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0); }
-int main(void) {
-    small = some(SMALL), closed = some(SMALL);
-    fill(small, SMALL, 0), fill(closed, SMALL, 7);
+int main(int count, char **list) {
+    shut = strtoul(list[count - 1], NULL, 10) << 10;
+    small = some(SMALL), closed = some(shut);
+    fill(small, SMALL, 0), fill(closed, shut, 7);
     char *large = some(LARGE);
     fill(large, LARGE, 3), fill(large, LARGE, 5);
     munmap(large, LARGE);
-    mprotect(closed, SMALL, PROT_NONE);
+    mprotect(closed, shut, PROT_NONE);
     int status = 0;
     pid_t child = fork();
     if (child == 0) _exit(all_wrong() ? 3 : 9);
-    if (child < 0) { perror("fork"); return 1; }
-    waitpid(child, &status, 0);
+    if (child < 0) perror("fork");
+    else waitpid(child, &status, 0);
     printf("%d %d\n", WEXITSTATUS(status), all_wrong());
     return 0;
 }
 "#;
     let folder = Folder::make("local-fork-small")?;
     let forks = compile(&folder, "cc", "forks", FORKS, &[])?;
-    for rung in rungs(live) {
+    let run = |rung, shut| -> Result<_> {
         let report = Report::new("local-fork-small");
         let options = ["--rung", rung, "--local", "8MiB", "--report", report.path(), "--json"];
-        let said = said(&mut paged(&options, &[&forks])?)?;
+        Ok((said(&mut paged(&options, &[&forks, shut])?)?, report.read()?))
+    };
+    for rung in rungs(live) {
+        let (said, report) = run(rung, "512")?;
         assert_eq!((said.code(), said.out.as_str()), (0, "9 0\n"), "rung {rung}: {said:?}");
-        let report = report.read()?;
         assert_eq!(report["notes"], serde_json::json!([]), "{report}");
         assert!(report["bytes_in"].as_u64().is_some_and(|bytes| bytes >= 2 << 20), "it was all there: {report}");
         assert!(report["peak_resident_bytes"].as_u64().is_some_and(|bytes| bytes <= 8 << 20), "{report}");
+        // More of what nobody may read would fill local memory, since it could not leave.
+        let (said, _) = run(rung, "2048")?;
+        assert_eq!((said.code(), said.out.as_str()), (0, "0 0\n"), "rung {rung}: {said:?}");
+        assert!(said.err.contains("Cannot allocate memory"), "rung {rung}: {said:?}");
     }
     Ok(())
 }

@@ -125,6 +125,16 @@ pub fn pages_of_zeros_are_kept_nowhere(live: &Live) -> Outcome {
     Ok(())
 }
 
+/// Where they are all that is too much, nothing else does.
+pub fn pages_of_zeros_leave_before_others(live: &Live) -> Outcome {
+    // 20 MiB that are not zeros, and 12 that are.
+    let (_, report) = right(live, "spare", "24MiB")?;
+    assert!(report["paged_bytes"].as_u64().is_some_and(|bytes| bytes > 30 << 20), "{report}");
+    // Only at the end all zeros are looked at, and some of the rest makes room for them.
+    assert!(report["bytes_out"].as_u64().is_some_and(|bytes| bytes < 1 << 20), "{report}");
+    Ok(())
+}
+
 /// The kernel says EFAULT of arguments that went away again, before anything has happened.
 pub fn exec_takes_more_arguments_than_can_be_pinned(live: &Live) -> Outcome {
     right(live, "arguments", "4MiB")?;

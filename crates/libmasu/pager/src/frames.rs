@@ -50,10 +50,7 @@ impl Frames {
         if self.program.uffd.rung == Rung::Copy || ODDLY_WRITABLE.load(Relaxed) {
             return false;
         }
-        let local =
-            libc::iovec { iov_base: core::ptr::with_exposed_provenance_mut(slot as usize), iov_len: bytes as usize };
-        let remote =
-            libc::iovec { iov_base: core::ptr::with_exposed_provenance_mut(address as usize), iov_len: bytes as usize };
+        let (local, remote) = (vector(slot, bytes as usize), vector(address, bytes as usize));
         let process = self.program.process.load(Relaxed);
         let (local, remote) = ((&raw const local).addr(), (&raw const remote).addr());
         // SAFETY: the slot is ours; reading the program's memory changes nothing. Then its frames are dropped, whose content the
@@ -62,6 +59,17 @@ impl Frames {
             call!(libc::SYS_process_vm_readv, process, local, 1, remote, 1, 0) == bytes as i64
                 && call!(libc::SYS_madvise, address, bytes, libc::MADV_DONTNEED) == 0
         }
+    }
+
+    /// Reads pieces of the program's memory, one behind the other, and says how many bytes could be read. Through the kernel: a plain
+    /// load might end the program.
+    fn read_program(&self, words: &mut [u64], pieces: &[libc::iovec]) -> usize {
+        let local = vector(words.as_mut_ptr().expose_provenance() as u64, size_of_val(words));
+        let (process, from) = (self.program.process.load(Relaxed), pieces.as_ptr().expose_provenance());
+        // SAFETY: writes our own words; reading the program's memory changes nothing.
+        let bytes =
+            unsafe { call!(libc::SYS_process_vm_readv, process, (&raw const local).addr(), 1, from, pieces.len(), 0) };
+        usize::try_from(bytes).unwrap_or(0)
     }
 
     fn fail(&self, doing: &str, page: Page, answer: i64) -> ! {
@@ -184,6 +192,10 @@ fn sum_of(address: u64) -> Sum {
     Sum::from(sum)
 }
 
+const fn vector(start: u64, bytes: usize) -> libc::iovec {
+    libc::iovec { iov_base: core::ptr::with_exposed_provenance_mut(start as usize), iov_len: bytes }
+}
+
 const fn pages(bytes: u64) -> u32 {
     (bytes / PAGE_BYTES) as u32
 }
@@ -240,29 +252,28 @@ impl Machine for Frames {
     }
 
     fn seem_zeros(&mut self, addresses: &[u64]) -> u32 {
-        // Of a page some bytes at its beginning and some from its middle. Through the kernel: a plain load might end the program.
+        // Of a page some bytes at its beginning and some from its middle, and all of it if these are zeros.
         const PLACES: [u64; 2] = [0, PAGE_BYTES / 2 + 64];
         const BYTES: usize = 32;
-        let mut read = [[0_u64; BYTES / 8]; PLACES.len() * LOOKED_AT];
-        let vector = |start: u64, bytes: usize| libc::iovec {
-            iov_base: core::ptr::with_exposed_provenance_mut(start as usize),
-            iov_len: bytes,
-        };
-        let mut pieces = [vector(0, 0); PLACES.len() * LOOKED_AT];
-        let all = addresses.iter().flat_map(|address| PLACES.map(|place| address + place));
-        let mut count = 0;
-        for (piece, start) in pieces.iter_mut().zip(all) {
-            *piece = vector(start, BYTES);
-            count += 1;
+        const ALL: usize = PLACES.len() * LOOKED_AT;
+        let mut read = [0_u64; ALL * BYTES / 8];
+        let mut pieces = [vector(0, 0); ALL];
+        let starts = addresses.iter().flat_map(|address| PLACES.map(|place| address + place));
+        pieces.iter_mut().zip(starts).for_each(|(piece, start)| *piece = vector(start, BYTES));
+        let count = ALL.min(addresses.len() * PLACES.len());
+        let bytes = self.read_program(&mut read[..count * BYTES / 8], &pieces[..count]);
+        let mut seem = 0;
+        for (number, words) in
+            read.chunks_exact(PLACES.len() * BYTES / 8).take(bytes / (PLACES.len() * BYTES)).enumerate()
+        {
+            let mut page = [0_u64; PAGE_BYTES as usize / 8];
+            let is_zeros = |words: &[u64]| words.iter().all(|word| *word == 0);
+            let whole = [vector(addresses[number], size_of_val(&page))];
+            if is_zeros(words) && self.read_program(&mut page, &whole) == size_of_val(&page) && is_zeros(&page) {
+                seem |= 1 << number;
+            }
         }
-        let local = vector(read.as_mut_ptr().expose_provenance() as u64, count * BYTES);
-        let (process, pieces) = (self.program.process.load(Relaxed), pieces.as_ptr().expose_provenance());
-        // SAFETY: writes our own words; reading the program's memory changes nothing.
-        let answer =
-            unsafe { call!(libc::SYS_process_vm_readv, process, (&raw const local).addr(), 1, pieces, count, 0) };
-        let whole = usize::try_from(answer).unwrap_or(0) / (PLACES.len() * BYTES);
-        let pages = read.chunks_exact(PLACES.len()).take(whole).enumerate();
-        pages.map(|(number, words)| u32::from(words.as_flattened().iter().all(|word| *word == 0)) << number).sum()
+        seem
     }
 
     fn drop_frame(&mut self, slot: u32) {

@@ -11,6 +11,7 @@ use core::arch::global_asm;
 use core::sync::atomic::Ordering::Relaxed;
 
 use paging::calls::{Call, number};
+use paging::entry::Place;
 use paging::field::Counter;
 
 use crate::caught::{Context, SELECTOR};
@@ -18,7 +19,7 @@ use crate::frames::Frames;
 use crate::kernel::call;
 use crate::program::{LOCK, PAGED, Program, program};
 use crate::thread::{self, Thread};
-use crate::{DISPATCH, kernel, memory};
+use crate::{DISPATCH, kernel, mappings, memory};
 
 // A call is passed on by returning from the handler to one of these stubs instead of the program's own instruction. Below the
 // program's red zone lie the address to go on at and some words; `ret 136` goes there and puts the stack pointer back, in one
@@ -367,17 +368,32 @@ pub fn is_left_behind() -> bool {
     }
 }
 
+/// Whether much of what is in the store is memory that nobody may read just now: brought back, it could not leave again.
+fn too_much_would_stay(program: &Program) -> bool {
+    let mut pages = 0;
+    if program.pager.counters.get(Counter::HomePages) > 0 {
+        mappings::each(|mapping| {
+            if !mapping.readable {
+                program.pager.space.each_run(mapping.start, mapping.end - mapping.start, |first, run| {
+                    let at_home = |more: &u32| program.pager.entry(first.plus(*more)).place() == Place::Home;
+                    pages += (0..run).filter(at_home).count();
+                });
+            }
+        });
+    }
+    pages as u64 > memory::most_pinned(program)
+}
+
 /// A child with memory of its own, a copy of this one. Pages that are not there could not come there: the kernel gives the
 /// child no userfaultfd, and it would read zeros. So all that the program has must be in memory; then the child has it
 /// all, and is not paged until it calls exec. If it does not fit, fork fails as it does without memory.
 fn fork(program: &'static Program, thread: &mut Thread, context: &mut Context, stack: u64) {
     let held = LOCK.hold();
-    let mut frames = Frames::new(program);
-    let all_is_here = match program.pager.all_here(&mut frames, &mut program.units(&held)) {
+    let all_is_here = || match program.pager.all_here(&mut Frames::new(program), &mut program.units(&held)) {
         Ok(all_is_here) => all_is_here,
         Err(never) => match never {},
     };
-    if !all_is_here {
+    if too_much_would_stay(program) || !all_is_here() {
         program.pager.counters.add(Counter::ForksRefused, 1);
         drop(held);
         return context.answer(-i64::from(libc::ENOMEM));

@@ -46,11 +46,12 @@ pub fn make(program: &'static Program, thread: &mut Thread, context: &mut Contex
     }
 }
 
-/// Buffers of more pages are looked at more closely.
-const LONG: u64 = 16;
+/// Longer buffers are looked at more closely, and made shorter by multiples of this alone: what a direct read of a file needs of its
+/// length holds of the rest then.
+const LONG: u64 = 64 << 10;
 
 /// A program has no memory from here on, and the kernel says EFAULT of what reaches so far.
-const ALL_MEMORY: u64 = 1 << 47;
+const ALL_MEMORY: u64 = (1 << 47) - PAGE_BYTES;
 
 /// The call, or one that asks for less: no more than will come. A program may name a buffer of gigabytes for a short file, and
 /// all of it would be brought for what is read into its beginning.
@@ -62,14 +63,14 @@ fn to_ask(program: &Program, made: Call, shape: &Shape) -> Call {
     asked
 }
 
-/// How many bytes will come of those that are asked for: what a file has from here on, and what a pipe holds at most, to the end
-/// of the buffer's last page. `None`: all, or it is not known, as of files that say they are empty (proc(5)).
+/// At most how many bytes will come of those that are asked for: what a file has from here on, and what a pipe holds. `None`: all,
+/// or it is not known, as of files that say they are empty (proc(5)).
 ///
-/// Of a file that is longer than it says, less comes than could, as of one that grows meanwhile.
+/// Of a file that is longer than it says, less may come than could, as of one that grows meanwhile.
 fn bytes_to_come(program: &Program, made: Call) -> Option<u64> {
     let [fd, start, asked, offset, ..] = made.arguments;
     let reads = matches!(made.number, number::READ | number::PREAD64);
-    let is_long = asked > LONG * PAGE_BYTES && start.checked_add(asked).is_some_and(|end| end <= ALL_MEMORY);
+    let is_long = asked > LONG && start.checked_add(asked).is_some_and(|end| end <= ALL_MEMORY);
     if !reads || !is_long || !memory::touches(program, start, asked) {
         return None;
     }
@@ -86,9 +87,8 @@ fn bytes_to_come(program: &Program, made: Call) -> Option<u64> {
         libc::S_IFIFO => capacity(),
         _ => return None,
     };
-    // A page at least: that nothing comes is the kernel's to say.
-    let end = start.checked_add(u64::try_from(most).ok()?.max(1))?.checked_next_multiple_of(PAGE_BYTES)?;
-    Some(end - start).filter(|bytes| *bytes < asked)
+    let beyond = asked.saturating_sub(u64::try_from(most).ok()?.max(LONG));
+    (beyond >= LONG).then_some(asked - beyond / LONG * LONG)
 }
 
 /// The kernel moves at most this much in one call.

@@ -15,12 +15,15 @@ impl Pager<'_> {
     /// When the store has failed for good.
     pub fn all_here<M: Machine>(&self, machine: &mut M, units: &mut Units<'_>) -> Result<bool, M::Fatal> {
         self.unstage_all(machine, units)?;
-        // Frames in the staging are free then.
+        if self.ring.holds_pages() {
+            return Ok(false);
+        }
+        // Frames in the staging are free now.
         let used = u64::from(self.frames_in_use().saturating_sub(self.ring.frames()));
         if used.saturating_add(self.counters.get(Counter::HomePages)) <= self.budget().frames.into() {
             self.fetch_all(machine, units)?;
         }
-        Ok(self.counters.get(Counter::HomePages) == 0 && !self.ring.holds_pages())
+        Ok(self.counters.get(Counter::HomePages) == 0)
     }
 
     fn fetch_all<M: Machine>(&self, machine: &mut M, units: &mut Units<'_>) -> Result<(), M::Fatal> {
@@ -28,7 +31,9 @@ impl Pager<'_> {
         let is_home = |page: u32| self.entry(Page(page)).place() == Place::Home;
         let mut next = 0;
         while next < all && self.counters.get(Counter::HomePages) > 0 {
-            let alike = (next..all).take(MAX_UNIT_PAGES as usize).take_while(|page| is_home(*page) == is_home(next));
+            // Pages of different chunks follow each other in numbers, not in memory.
+            let alike = |page: &u32| Page(next).is_in_a_row(*page - next + 1) && is_home(*page) == is_home(next);
+            let alike = (next..all.min(next.saturating_add(MAX_UNIT_PAGES))).take_while(alike);
             let mut run = u32::try_from(alike.count()).unwrap_or(1);
             if is_home(next) {
                 let come = Come { mark: self.entry(Page(next)).mark(), arrival: Arrival::New };

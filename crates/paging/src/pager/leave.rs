@@ -136,7 +136,7 @@ impl Pager<'_> {
         if let Some(page) = self.space.page_at_last(address)
             && self.entry(page).place() == Place::Untouched
         {
-            self.set(page, self.entry(page).at(Place::Resident));
+            self.set(page, self.entry(page).at(Place::Resident).kept(false));
             self.arrived(units, page, 1, Arrival::New);
         }
     }
@@ -253,7 +253,7 @@ impl Pager<'_> {
         let mut at = 0;
         while at < bytes {
             let here = self.space.page(from + at).map(|page| (page, self.entry(page)));
-            let page = here.filter(|(_, entry)| *entry != entry.only_pins());
+            let page = here.filter(|(_, entry)| entry.is_touched());
             if let Some((page, entry)) = page {
                 let there = self.space.page_at_last(to + at);
                 let Some(there) = there.filter(|there| (there.0 as usize) < self.entries.len()) else { return false };
@@ -267,7 +267,8 @@ impl Pager<'_> {
                         self.set_sum(there, self.sum(page));
                         self.set(there, self.entry(there).only_pins().at(Place::Home).kept(true));
                     }
-                    Place::Untouched | Place::Staged => {}
+                    Place::Untouched => self.set(there, self.entry(there).of_zeros()),
+                    Place::Staged => {}
                 }
                 self.set(page, entry.only_pins());
             }

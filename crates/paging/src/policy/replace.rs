@@ -143,7 +143,7 @@ pub fn zeros_to_look_for(budget_pages: u32, beyond_pages: u32, looked: u64, touc
     if almost_fits { u32::try_from(left).unwrap_or(u32::MAX).min(LOOKS) } else { 0 }
 }
 
-/// So many pages are looked at in a row, while a fault waits: half a millisecond.
+/// So many pages are looked at in a row, while a fault waits: half a millisecond if few of them are of zeros.
 const LOOKS: u32 = 4096;
 
 /// Some units.
