@@ -192,7 +192,7 @@ fn sum_of(address: u64) -> Sum {
     Sum::from(sum)
 }
 
-const fn vector(start: u64, bytes: usize) -> libc::iovec {
+fn vector(start: u64, bytes: usize) -> libc::iovec {
     libc::iovec { iov_base: core::ptr::with_exposed_provenance_mut(start as usize), iov_len: bytes }
 }
 
