@@ -26,8 +26,8 @@ fuzz_target!(|bytes: &[u8]| {
     if let Some(ready) = Ready::of(&message) {
         assert_eq!((Ready::of(&ready.message()), message[0]), (Some(ready), MAGIC));
     }
-    if let Some(terms) = Terms::of(&message) {
-        assert_eq!((Terms::of(&terms.message()), message[0]), (Some(terms), MAGIC));
+    if let Some((terms, secret)) = Terms::of(&message) {
+        assert_eq!((Terms::of(&terms.message(secret)), message[0]), (Some((terms, secret)), MAGIC));
         lies_in_order(&Layout::new(terms.most_pages as usize, terms.budget_frames as usize));
     }
     errand(&mut input);

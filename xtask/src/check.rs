@@ -80,6 +80,13 @@ fn lints() -> Result<()> {
     })
 }
 
+/// They are run elsewhere, with a nightly compiler; here it is only seen that they compile.
+fn fuzz_targets() -> Result<()> {
+    let mut command = cargo();
+    command.args(["check", "--quiet", "--manifest-path", "fuzz/Cargo.toml", "--target-dir"]);
+    run(command.arg(workspace::target().join("fuzz-lints")))
+}
+
 fn documents() -> Result<()> {
     run(cargo().args(["doc", "--quiet", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "--deny warnings"))
 }
@@ -103,10 +110,11 @@ fn tests(tally: &mut Tally) -> Result<()> {
 /// Runs every step, also after one failed, and counts the tests; a step that failed counts as one failure.
 pub fn run_all() -> Result<Tally> {
     let mut tally = Tally::default();
-    let steps: [(&str, &mut dyn FnMut() -> Result<()>); 8] = [
+    let steps: [(&str, &mut dyn FnMut() -> Result<()>); 9] = [
         ("rules", &mut rules),
         ("format", &mut format),
         ("lints", &mut lints),
+        ("fuzz targets", &mut fuzz_targets),
         ("tests", &mut || tests(&mut tally)),
         ("documents", &mut documents),
         ("BPF object", &mut || bpf::check()),
