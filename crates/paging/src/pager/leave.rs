@@ -54,7 +54,7 @@ impl Pager<'_> {
         if fits() {
             return;
         }
-        self.give_zeros_up(machine, units, pages, fresh);
+        self.give_zeros_up(machine, units, pages, budget);
         if fits() {
             return;
         }

@@ -115,7 +115,7 @@ impl<'a> Ring<'a> {
         self.slots.get(slot as usize).map_or(Slot::Empty, |word| Slot::of(word.load(Relaxed)))
     }
 
-    pub(super) fn put(&self, slot: u32, holds: Slot) {
+    fn put(&self, slot: u32, holds: Slot) {
         let Some(word) = self.slots.get(slot as usize) else { return };
         let before = Slot::of(word.load(Relaxed));
         word.store(holds.word(), Relaxed);

@@ -4,7 +4,7 @@
 //! goes round keeps most of what it has, and these with it. Such pages are many where more is given than is touched, as at the
 //! ends of arrays.
 
-use super::{Come, Machine, Pager, Source, Unit};
+use super::{Budget, Come, Machine, Pager, Source, Unit};
 use crate::PAGE_BYTES;
 use crate::entry::Place;
 use crate::field::Counter;
@@ -39,27 +39,26 @@ impl Pager<'_> {
     }
 
     /// Gives the frames of pages of zeros back, until so many more pages fit, or enough was looked at for now.
-    pub(super) fn give_zeros_up<M: Machine>(&self, machine: &mut M, units: &mut Units<'_>, pages: u32, fresh: u32) {
-        let budget = self.budget_with(fresh);
+    pub(super) fn give_zeros_up<M: Machine>(&self, machine: &mut M, units: &mut Units<'_>, pages: u32, budget: Budget) {
         let (looked, touched) = (self.counters.get(Counter::ZeroLooks), self.counters.get(Counter::TouchedPagesPeak));
-        let all = self.space.pages();
         let mut left = zeros_to_look_for(budget.frames, budget.beyond, looked, touched) as usize;
-        let mut passed = 0;
-        while left > 0 && passed < all.min(PASSED) && self.frames_in_use().saturating_add(pages) > budget.frames {
+        let all = self.space.pages();
+        let mut to_pass = all.min(PASSED);
+        while left > 0 && to_pass > 0 && self.frames_in_use().saturating_add(pages) > budget.frames {
             let (mut these, mut addresses, mut found) = ([Page(0); LOOKED_AT], [0; LOOKED_AT], 0);
-            let hand = self.counters.get(Counter::ZeroHand);
-            let from = passed;
-            while found < left.min(LOOKED_AT) && passed < all.min(PASSED) {
-                let page = Page(u32::try_from((hand + passed - from) % all).unwrap_or(0));
+            let mut hand = self.counters.get(Counter::ZeroHand) % all;
+            while found < left.min(LOOKED_AT) && to_pass > 0 {
+                let page = Page(u32::try_from(hand).unwrap_or(0));
                 let entry = self.entry(page);
                 if entry.place() == Place::Resident && entry.pins() == 0 {
                     (these[found], addresses[found]) = (page, self.space.address(page));
                     found += 1;
                 }
-                passed += 1;
+                hand = (hand + 1) % all;
+                to_pass -= 1;
             }
             left -= found;
-            self.counters.set(Counter::ZeroHand, (hand + passed - from) % all);
+            self.counters.set(Counter::ZeroHand, hand);
             self.counters.add(Counter::ZeroLooks, found as u64);
             let seem = machine.seem_zeros(&addresses[..found]);
             for (number, page) in these.into_iter().take(found).enumerate() {
