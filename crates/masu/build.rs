@@ -7,12 +7,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 fn main() {
-    build("preload", &["../src"]);
-    build("pager", &["../../paging/src", "../../paging/Cargo.toml"]);
+    build("preload", &["../src"], &[("libmasu_preload.so", "libmasu-preload.so")]);
+    build("pager", &["../../paging/src", "../../paging/Cargo.toml"], &[("libmasu_pager.so", "libmasu-pager.so")]);
+    build("api", &["../src"], &[("libmasu.so", "libmasu.so"), ("libmasu.a", "libmasu.a")]);
 }
 
-/// Builds the library of a folder, which is made of what lies there and in `also`.
-fn build(name: &str, also: &[&str]) {
+/// Builds the library of a folder, which is made of what lies there and in `also`; what comes of it gets the names that
+/// people know it by.
+fn build(name: &str, also: &[&str], made: &[(&str, &str)]) {
     let library = Path::new("../libmasu").join(name);
     for source in ["src", "build.rs", "exports.map", "Cargo.toml", "Cargo.lock"].iter().chain(also) {
         println!("cargo:rerun-if-changed={}", library.join(source).display());
@@ -29,12 +31,16 @@ fn build(name: &str, also: &[&str]) {
         build.env_remove(name);
     }
     let status = build.status().expect("cargo runs");
-    assert!(status.success(), "building libmasu-{name}.so failed");
-    let built = target.join(format!("release/libmasu_{name}.so"));
-    let place = beside_the_programs(&out).join(format!("libmasu-{name}.so"));
-    // Not written over: it may be mapped by a program that runs.
-    let new = place.with_extension("so.new");
-    std::fs::copy(&built, &new).and_then(|_| std::fs::rename(&new, &place)).expect("the target directory is writable");
+    assert!(status.success(), "building the library libmasu/{name} failed");
+    for (built, place) in made {
+        let built = target.join("release").join(built);
+        let place = beside_the_programs(&out).join(place);
+        // Not written over: it may be mapped by a program that runs.
+        let new = place.with_extension("new");
+        std::fs::copy(&built, &new)
+            .and_then(|_| std::fs::rename(&new, &place))
+            .expect("the target directory is writable");
+    }
 }
 
 /// `target/debug` of `target/debug/build/libmasu-1234/out`.

@@ -13,7 +13,7 @@ use anyhow::{Result, ensure};
 
 use crate::command::{cargo, run, watch};
 use crate::tally::Tally;
-use crate::{bpf, failures, header_check, man, workspace};
+use crate::{bpf, failures, header, header_check, man, workspace};
 use source::Source;
 
 /// A rule of the house that a line breaks.
@@ -63,8 +63,9 @@ pub fn rules() -> Result<()> {
     Ok(())
 }
 
-/// The libraries that are loaded into programs: workspaces of their own.
-const LIBRARIES: [&str; 2] = ["crates/libmasu/preload/Cargo.toml", "crates/libmasu/pager/Cargo.toml"];
+/// The libraries that are loaded into programs, or linked with them: workspaces of their own.
+const LIBRARIES: [&str; 3] =
+    ["crates/libmasu/preload/Cargo.toml", "crates/libmasu/pager/Cargo.toml", "crates/libmasu/api/Cargo.toml"];
 
 fn format() -> Result<()> {
     run(cargo().args(["fmt", "--all", "--check"]))?;
@@ -110,7 +111,7 @@ fn tests(tally: &mut Tally) -> Result<()> {
 /// Runs every step, also after one failed, and counts the tests; a step that failed counts as one failure.
 pub fn run_all() -> Result<Tally> {
     let mut tally = Tally::default();
-    let steps: [(&str, &mut dyn FnMut() -> Result<()>); 9] = [
+    let steps: [(&str, &mut dyn FnMut() -> Result<()>); 10] = [
         ("rules", &mut rules),
         ("format", &mut format),
         ("lints", &mut lints),
@@ -119,6 +120,7 @@ pub fn run_all() -> Result<Tally> {
         ("documents", &mut documents),
         ("BPF object", &mut || bpf::check()),
         ("kernel headers", &mut || header_check::compare()),
+        ("C header", &mut || header::check()),
         ("man pages", &mut || man::check()),
     ];
     let mut failed = Vec::new();

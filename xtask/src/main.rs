@@ -7,6 +7,7 @@ mod bpf;
 mod check;
 mod command;
 mod failures;
+mod header;
 mod header_check;
 mod live;
 mod man;
@@ -37,6 +38,8 @@ enum Chore {
     Test,
     /// Compiles the BPF programs, whose objects are committed
     Bpf(bpf::Options),
+    /// Writes masu.h
+    Header(header::Options),
     /// Writes the man pages
     Man(man::Options),
     /// Compares our kernel structures and numbers with the C headers
@@ -50,6 +53,7 @@ fn main() -> ExitCode {
         Chore::BootTest(options) => boot::run_chore(&options),
         Chore::Test => test::run(),
         Chore::Bpf(options) => bpf::run(&options),
+        Chore::Header(options) => header::run(&options),
         Chore::Man(options) => man::run(&options),
         Chore::HeaderCheck(options) => header_check::run(&options),
     };

@@ -21,6 +21,7 @@ pub mod refusal;
 pub mod report;
 pub mod standing;
 pub mod target;
+pub mod track;
 pub mod trim;
 
 pub use refusal::Refusal;

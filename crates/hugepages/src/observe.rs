@@ -102,7 +102,7 @@ fn view(map: &AccessMap, heat: &WindowHeat, known: Option<&Known>, s: Settings) 
         _ => map.heat(heat, s.hot_rate),
     };
     let huge = heat.huge.then(|| known.copied().unwrap_or_default().view());
-    WindowView { window: heat.window, hot, resident: present, walks, huge }
+    WindowView { window: heat.window, hot, resident: present, walks, huge, wish: None }
 }
 
 /// The windows as they were before masu promoted any: what the what-if table is made from.

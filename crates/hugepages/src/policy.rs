@@ -18,7 +18,8 @@
 //!   (`idle_rounds_thin`) when most of it was never touched before its promotion, later when it was given back before
 //!   and deserved a huge page again: the patience with it doubles each time. Its translation may just have stayed
 //!   in the TLB, so it is first *probed*: its accessed bit is cleared with a flush, and one more round must pass idle.
-//! - The program is not asked to compact here; the windows for which it would be are counted (`Verdict::Compact`).
+//! - The program is asked to compact if it said that it can (`track`); otherwise the windows for which it would be are
+//!   counted (`Verdict::Compact`).
 //!
 //! No I/O, no clock, no randomness.
 
@@ -70,6 +71,18 @@ pub struct WindowView {
     pub walks: Rate,
     /// Mapped by one entry already, and what is known about that.
     pub huge: Option<HugeView>,
+    /// What the program itself said is to become of it; `None` where the rule decides.
+    pub wish: Option<Wish>,
+}
+
+/// What a program with a say wants of a window (section 3.2: the kernel gives material for the decision, and takes no part
+/// in it).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// Make it huge, if there is memory and room for that.
+    Promote,
+    /// Leave it: it may move what is hot in it elsewhere.
+    Leave,
 }
 
 /// A window that is huge.
@@ -221,6 +234,8 @@ pub fn is_hot(view: &WindowView, s: Settings) -> bool {
 pub fn judge(view: &WindowView, s: Settings) -> Verdict {
     match view.huge {
         Some(huge) => judge_huge(huge, s),
+        None if view.resident > Pages(0) && view.wish == Some(Wish::Promote) => Verdict::Promote,
+        None if view.wish.is_some() => Verdict::Leave,
         None if is_hot(view, s) => Verdict::Promote,
         None if view.resident > Pages(0) && view.hot > Pages(0) => Verdict::Compact,
         None => Verdict::Leave,

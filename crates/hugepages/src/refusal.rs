@@ -23,6 +23,8 @@ pub enum Refusal {
     NotResident,
     /// The budget is spent.
     OverBudget,
+    /// The limit on huge pages of the program, its user or the host is reached by windows that save more.
+    OverLimit,
     /// Its memory cgroup has no room for a huge page.
     CgroupLimit,
     /// ENOMEM: the kernel found no huge page.
@@ -62,6 +64,7 @@ impl Refusal {
             Refusal::GuardPages => "guard-pages",
             Refusal::NotResident => "not-resident",
             Refusal::OverBudget => "over-budget",
+            Refusal::OverLimit => "over-limit",
             Refusal::CgroupLimit => "cgroup-limit",
             Refusal::NoHugePage => "no-huge-page",
             Refusal::TryAgain => "try-again",
@@ -83,6 +86,7 @@ impl Refusal {
             Refusal::GuardPages => "it has guard pages".to_owned(),
             Refusal::NotResident => "nothing of it is in memory any more".to_owned(),
             Refusal::OverBudget => "--max-extra-rss is spent".to_owned(),
+            Refusal::OverLimit => "a limit on huge pages is reached by windows that save more".to_owned(),
             Refusal::CgroupLimit => "no room in the program's memory cgroup".to_owned(),
             Refusal::NoHugePage => format!("the kernel found no free huge page ({})", symbol(Errno::NOMEM)),
             Refusal::TryAgain => format!("a page was in use for a moment ({})", symbol(Errno::AGAIN)),

@@ -10,7 +10,7 @@ use quantities::{Bytes, Pages, Rate, Window};
 use crate::Refusal;
 use crate::act::{self, Demoted, Promoted};
 use crate::observe::{self, Before, Known, Observed};
-use crate::policy::{self, Budget, Plan, Promotion, Seen, Settings, Settling, WhatIf, WindowView};
+use crate::policy::{self, Budget, Plan, Promotion, Seen, Settings, Settling, WhatIf, WindowView, Wish};
 use crate::program::{Forbidden, Program};
 
 /// Whether the program is still being worked on.
@@ -87,6 +87,8 @@ pub struct Target {
     /// Windows that could have been promoted while looking went on, and were kept back to be looked at.
     controls: BTreeSet<Window>,
     observed: Observed,
+    /// What the program said of its windows; `None` when it leaves that to the rule.
+    wishes: Option<BTreeMap<Window, Wish>>,
     settling: Settling,
     round: u32,
     changed_in_round: u64,
@@ -122,6 +124,7 @@ impl Target {
             forbidden: Forbidden::default(),
             controls: BTreeSet::new(),
             observed: Observed::default(),
+            wishes: None,
             settling: Settling::default(),
             round: 0,
             changed_in_round: 0,
@@ -226,12 +229,40 @@ impl Target {
         let budget = self.budget()?;
         let promoted_since = |view: &WindowView| view.huge.is_none() && self.known.contains_key(&view.window);
         let to_judge = |view: &&WindowView| self.may_try(view.window) && !promoted_since(view);
-        let candidates: Vec<WindowView> = self.observed.windows.iter().filter(to_judge).copied().collect();
+        let wished = |view: &WindowView| WindowView { wish: self.wish(view.window), ..*view };
+        let candidates: Vec<WindowView> = self.observed.windows.iter().filter(to_judge).map(wished).collect();
         self.plan = policy::decide(&candidates, budget, s);
         // Windows that are not to be tried again yet are seen and hot all the same.
         self.plan.verdicts.seen = self.observed.windows.len() as u64;
         self.plan.verdicts.hot = self.observed.windows.iter().filter(|view| policy::is_hot(view, s)).count() as u64;
         Ok(())
+    }
+
+    /// Has the program decide: what it did not speak of is left alone. `None` gives it back to the rule.
+    pub fn set_wishes(&mut self, wishes: Option<BTreeMap<Window, Wish>>) {
+        self.wishes = wishes;
+    }
+
+    fn wish(&self, window: Window) -> Option<Wish> {
+        let wishes = self.wishes.as_ref()?;
+        Some(wishes.get(&window).copied().unwrap_or(Wish::Leave))
+    }
+
+    /// The windows of the last look.
+    pub fn windows(&self) -> &[WindowView] {
+        &self.observed.windows
+    }
+
+    /// The windows that masu promoted and that are huge still: which, what each saves, and whether it was idle in the last
+    /// round.
+    pub fn held(&self) -> impl Iterator<Item = (Window, Rate, bool)> + '_ {
+        let ours = |(window, known): (&Window, &Known)| Some((*window, known.before?.walks, known.idle_rounds > 0));
+        self.known.iter().filter_map(ours)
+    }
+
+    /// Counts a window of the plan as refused for a limit that others keep.
+    pub fn refuse_over_limit(&mut self, window: Window) {
+        self.refuse(window, Refusal::OverLimit);
     }
 
     fn budget(&self) -> Result<Budget, Error> {

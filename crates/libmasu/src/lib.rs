@@ -6,6 +6,8 @@
 //! about it, `settings` is what masu asks of it, through one environment variable, and `board` the shared page on which
 //! it says what it did.
 //!
+//! `track` is what a program with a say, through the C library in `api/`, and `masu track` say to each other.
+//!
 //! Nothing here allocates, does I/O, or can fail in a way that a program would notice.
 
 #![cfg_attr(not(test), no_std)]
@@ -14,3 +16,4 @@
 pub mod board;
 pub mod policy;
 pub mod settings;
+pub mod track;

@@ -1,7 +1,8 @@
 //! `unix(7)`: messages of a few words with descriptors in them, between masu and a library inside a program.
 //!
-//! The listener has a name in the abstract namespace: no file is left behind, and a program that is chrooted finds it all the
-//! same (not so in another network namespace). Messages are whole (SOCK_SEQPACKET). The end of a connection says that the
+//! A listener for programs that masu starts has a name in the abstract namespace: no file is left behind, and a program that is
+//! chrooted finds it all the same (not so in another network namespace). One for programs that come by themselves is a file
+//! where they look for it; what an ended one has left is taken away. Messages are whole (SOCK_SEQPACKET). The end of a connection says that the
 //! other side is no more.
 //!
 //! Cost: a few system calls for each program. Side effects: none.
@@ -13,17 +14,20 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, chmod};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, recvmsg, sendmsg,
+    SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, recv, recvmsg, sendmsg,
     socket_with,
 };
 
-use crate::Pid;
+use crate::{Pid, files};
 
 /// At most so many descriptors come with a message.
 const MOST_FDS: usize = 4;
@@ -58,7 +62,27 @@ impl Listener {
         }
     }
 
-    /// The name in the abstract namespace, without the zero before it.
+    /// At a place where everybody looks for it, for all users. One that nobody listens at any more is replaced.
+    ///
+    /// # Errors
+    /// The kernel's answer: EADDRINUSE when somebody listens there, or what lies there is no socket; EINVAL for a path that is too
+    /// long.
+    pub fn at(path: &Path) -> Result<Listener, Errno> {
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let address = SocketAddrUnix::new(path)?;
+        match bind(&socket, &address) {
+            Err(Errno::ADDRINUSE) if is_left_behind(path, &address)? => {
+                std::fs::remove_file(path).map_err(files::errno)?;
+                bind(&socket, &address)?;
+            }
+            other => other?,
+        }
+        chmod(path, Mode::from_raw_mode(0o666))?;
+        listen(&socket, 1024)?;
+        Ok(Listener { socket, name: path.display().to_string() })
+    }
+
+    /// The name in the abstract namespace, without the zero before it; or the path.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -77,6 +101,19 @@ impl Listener {
             Err(errno) => Err(errno),
         }
     }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Is there a socket at which nobody listens?
+fn is_left_behind(path: &Path, address: &SocketAddrUnix) -> Result<bool, Errno> {
+    let is_socket = std::fs::symlink_metadata(path).map_err(files::errno)?.file_type().is_socket();
+    let probe = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    Ok(is_socket && connect(&probe, address) == Err(Errno::CONNREFUSED))
 }
 
 /// Who is at the other side: as it was when it connected, and as the kernel says it.
@@ -108,12 +145,39 @@ impl Connection {
     /// # Errors
     /// The kernel's answer: EPIPE when the other side is no more.
     pub fn send(&self, message: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+        self.send_with(message, fds, SendFlags::NOSIGNAL)
+    }
+
+    fn send_with(&self, message: &[u8], fds: &[BorrowedFd<'_>], flags: SendFlags) -> Result<(), Errno> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
             return Err(Errno::INVAL);
         }
-        sendmsg(&self.0, &[IoSlice::new(message)], &mut control, SendFlags::NOSIGNAL).map(|_| ())
+        sendmsg(&self.0, &[IoSlice::new(message)], &mut control, flags).map(|_| ())
+    }
+
+    /// Sends a message and descriptors without waiting for room.
+    ///
+    /// # Errors
+    /// The kernel's answer: EAGAIN when the other side has not read what it was sent, EPIPE when it is no more.
+    pub fn send_at_once(&self, message: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+        self.send_with(message, fds, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
+    }
+
+    /// The next message, if there is one.
+    ///
+    /// # Errors
+    /// The kernel's answer, ECONNRESET when the other side is no more. Descriptors in it are closed.
+    pub fn receive_at_once(&self, message: &mut [u8]) -> Result<Option<usize>, Errno> {
+        // Without room for them, descriptors that come with it are given back by the kernel.
+        match recv(&self.0, &mut *message, RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
+            Ok((_, 0)) => Err(Errno::CONNRESET),
+            Ok((_, bytes)) if bytes > message.len() => Err(Errno::MSGSIZE),
+            Ok((_, bytes)) => Ok(Some(bytes)),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+            Err(errno) => Err(errno),
+        }
     }
 
     /// The next message, within so long: its length and the descriptors in it. `None` when none came or the other side is no more.
@@ -169,6 +233,12 @@ impl Connection {
     }
 }
 
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
 fn readable(fd: BorrowedFd<'_>, within: Duration) -> Result<bool, Errno> {
     let timeout = Timespec::try_from(within).map_err(|_| Errno::INVAL)?;
     match poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&timeout)) {
@@ -209,6 +279,38 @@ mod tests {
         drop(theirs);
         assert!(ours.is_over());
         assert!(ours.receive(&mut message, SOON).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_listener_takes_the_place_of_one_that_ended_and_of_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("track.sock");
+        let listener = Listener::at(&path).unwrap();
+        assert_eq!(Listener::at(&path).unwrap_err(), Errno::ADDRINUSE);
+        drop(listener);
+        assert!(path.exists(), "as after a crash");
+        Listener::at(&path).unwrap();
+        let file = folder.path().join("file");
+        std::fs::write(&file, "mine").unwrap();
+        assert_eq!(Listener::at(&file).unwrap_err(), Errno::ADDRINUSE);
+        assert_eq!(std::fs::read(&file).unwrap(), b"mine");
+    }
+
+    #[test]
+    fn who_does_not_read_is_found_out_without_waiting_and_what_is_too_long_is_said() {
+        let listener = Listener::open().unwrap();
+        let theirs = Connection::to(listener.name()).unwrap();
+        let ours = listener.accept(SOON).unwrap().unwrap();
+        let mut message = [0; 16];
+        assert_eq!(ours.receive_at_once(&mut message), Ok(None));
+        theirs.send(b"seven", &[]).unwrap();
+        assert_eq!(ours.receive_at_once(&mut message), Ok(Some(5)));
+        theirs.send(&[1; 17], &[]).unwrap();
+        assert_eq!(ours.receive_at_once(&mut message), Err(Errno::MSGSIZE));
+        let full = (0..1_000_000).find_map(|_| ours.send_at_once(&[0; 1024], &[]).err());
+        assert_eq!(full, Some(Errno::AGAIN));
+        drop(theirs);
+        assert_eq!(ours.receive_at_once(&mut message), Err(Errno::CONNRESET));
     }
 
     #[test]

@@ -29,6 +29,8 @@ pub mod pagemap;
 pub mod process_madvise;
 pub mod process_vm;
 pub mod program_file;
+pub mod queued_signal;
+pub mod sealed_memory;
 pub mod shared_memory;
 pub mod signals;
 pub mod smaps;

@@ -1,4 +1,4 @@
-//! `SigIgn:` and `ShdPnd:` of `/proc/PID/status`, sigaction(2): signals that are ignored, and that wait.
+//! `SigIgn:`, `SigCgt:`, `SigBlk:` and `ShdPnd:` of `/proc/PID/status`, sigaction(2): signals that are ignored, and that wait.
 //!
 //! Those that whoever started us had ignored stay ignored over exec, as with nohup(1) or a shell's `&`; to catch one would undo that for the programs that we
 //! start. SIGPIPE needs more: the Rust library ignores it in every program before main, and has it end those that are
@@ -34,6 +34,19 @@ pub fn pending(files: &impl KernelFiles, pid: Pid) -> Result<Signals, Error> {
     let object = format!("/{path}");
     let text = files.read(&path).map_err(|errno| Error::of_process("read", &object, errno))?;
     set_of(&text, "ShdPnd", &object)
+}
+
+/// Would a signal do no harm: is it caught by a handler of the process, or ignored, or blocked in its first thread?
+///
+/// # Errors
+/// `Gone` if it ended, `Malformed`.
+pub fn is_expected(files: &impl KernelFiles, pid: Pid, signal: i32) -> Result<bool, Error> {
+    let path = pid.file("status");
+    let object = format!("/{path}");
+    let text = files.read(&path).map_err(|errno| Error::of_process("read", &object, errno))?;
+    ["SigCgt", "SigIgn", "SigBlk"]
+        .into_iter()
+        .try_fold(false, |expected, key| Ok(expected || set_of(&text, key, &object)?.contains(signal)))
 }
 
 fn set_of(text: &str, key: &str, object: &str) -> Result<Signals, Error> {
@@ -113,6 +126,15 @@ mod tests {
         let waiting = pending(&kernel, Pid(42)).unwrap();
         assert!(waiting.contains(libc::SIGTERM) && !waiting.contains(libc::SIGHUP));
         assert!(pending(&kernel, Pid(43)).unwrap_err().is_gone());
+    }
+
+    #[test]
+    fn a_signal_is_expected_by_whoever_catches_ignores_or_blocks_it() {
+        let status = "SigBlk:\t0000000000000001\nSigIgn:\t0000000000000002\nSigCgt:\t8000000000000000\n";
+        let kernel = FakeKernel::new().file("proc/42/status", status);
+        let expected = [1, 2, 64, 3].map(|signal| is_expected(&kernel, Pid(42), signal).unwrap());
+        assert_eq!(expected, [true, true, true, false]);
+        assert!(is_expected(&kernel, Pid(43), 1).unwrap_err().is_gone());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use access::Rung;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use libmasu::policy::Size;
 use linux::Pid;
-use quantities::{Fraction, NonZeroFraction};
+use quantities::{Bytes, Fraction, NonZeroFraction};
 use serde::Serialize;
 
 /// The right place for every page of a running program.
@@ -23,6 +23,7 @@ Examples:
   masu pages $(pidof -s redis-server)   which pages are touched, and how often
   masu attach PID --dry-run             what masu would do, and what it would cost in memory
   masu attach PID --until-settled       do it, report, and leave
+  masu track                            serve programs that decide for themselves (libmasu)
   masu run -- ./solver input            start a program on huge pages, from the first touch
   masu stat PID                         its superpages: reserved, allocated, failed, downgraded
   masu set PID huge=off                 no huge pages for it from now on, without a restart
@@ -39,6 +40,7 @@ pub enum Task {
     Facts(FactsTask),
     Pages(PagesTask),
     Attach(AttachTask),
+    Track(TrackTask),
     Run(RunTask),
     Stat(StatTask),
     Set(SetTask),
@@ -306,6 +308,59 @@ pub struct AttachTask {
     pub rung: Option<Rung>,
 }
 
+/// Serve programs that have a say about their pages
+///
+/// Programs that were built with libmasu (masu.h) register themselves. masu watches which of their pages are touched, tells
+/// them by a signal how many are active, and hands out the list; the program decides for each window of 2 MiB: leave it, have
+/// it made one huge page, or move what is hot in it onto huge pages of its own. Programs without an opinion are treated as by
+/// `masu attach`. It runs until Ctrl-C; programs go on without it, and their huge pages stay.
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Examples:
+  masu track                                    serve whoever comes
+  masu track --max-huge 4GiB --max-huge-per-user 1GiB
+  masu track --json >> /var/log/masu-track.json
+  masu track --socket /run/user/1000/track.sock & MASU_TRACK=/run/user/1000/track.sock ./cache
+
+Limits on huge pages are shared by benefit: at a limit a window takes the place of one that saves half as
+much or less. Arenas of programs count; they are not taken back.
+
+What this does to your machine: for each registered program what `masu attach` does to one, and a signal
+now and then. It changes no sysctl and no kernel setting. One file: the socket.")]
+pub struct TrackTask {
+    /// Where to listen
+    #[arg(long, value_name = "PATH", default_value = libmasu::track::SOCKET)]
+    pub socket: PathBuf,
+
+    /// Huge pages of all programs together, such as 4GiB [default: no limit]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub max_huge: Option<Bytes>,
+
+    /// Huge pages of one user's programs together [default: no limit]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub max_huge_per_user: Option<Bytes>,
+
+    /// Huge pages of one program [default: no limit]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub max_huge_per_program: Option<Bytes>,
+
+    /// Programs that one user may have registered at a time
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub max_programs: usize,
+
+    /// The most of one processor that watching one program may take
+    #[arg(long, value_name = "P", default_value = "10%")]
+    pub max_cpu: NonZeroFraction,
+
+    /// Print one JSON object per event
+    #[arg(long)]
+    pub json: bool,
+
+    /// Observe in this way instead of the best one: bpf-walk, damon-vaddr or residency
+    #[arg(long, value_name = "RUNG")]
+    pub rung: Option<Rung>,
+}
+
 /// How many superpages a program has: reserved, allocated, failed, downgraded
 ///
 /// A superpage is a huge page of 2 MiB. They are counted from outside, for any process, by kind of memory and by size. Without
@@ -418,6 +473,10 @@ fn duration(text: &str) -> Result<Duration, String> {
         Ok(time) if !time.is_zero() => Ok(time),
         _ => Err(format!("{text}: expected a time above zero, such as 500ms, 5s or 1m")),
     }
+}
+
+fn size(text: &str) -> Result<Bytes, String> {
+    text.parse().map_err(|_| format!("{text}: expected a size, such as 512MiB or 4GiB"))
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ mod print;
 mod run;
 mod set;
 mod stat;
+mod track;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -57,6 +58,7 @@ pub fn main() -> ExitCode {
         Task::Facts(task) => facts::run(task),
         Task::Pages(task) => pages::run(task),
         Task::Attach(task) => attach::run(task),
+        Task::Track(task) => track::run(task),
         Task::Stat(task) => stat::run(task),
         Task::Set(task) => set::run(task),
     };

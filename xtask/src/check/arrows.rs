@@ -1,5 +1,5 @@
 //! Who may use whom: `quantities` ← `linux` ← `access` ← the features ← `masu`; no feature uses another. `libmasu` and
-//! `paging`, which are loaded into programs, use nothing; only `masu` uses the first, and `remote` and `masu` the second.
+//! `paging`, which are loaded into programs, use nothing; only `masu` and `hugepages`, which serves programs with a say, use the first, and `remote` and `masu` the second.
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -9,7 +9,7 @@ use super::source::{Source, words};
 use crate::command::{cargo, output};
 
 const FEATURES: &[&str] = &["hugepages", "remote", "aging", "llc"];
-const RULE: &str = "quantities <- linux <- access <- features (hugepages, remote, aging, llc; never each other) <- masu -> libmasu; remote and libmasu -> paging";
+const RULE: &str = "quantities <- linux <- access <- features (hugepages, remote, aging, llc; never each other) <- masu -> libmasu; remote and libmasu -> paging; hugepages -> libmasu";
 
 /// The crates of the house that `name` may use; `None` for the rooms that may use anything.
 fn allowed(name: &str) -> Option<Vec<&'static str>> {
@@ -20,6 +20,7 @@ fn allowed(name: &str) -> Option<Vec<&'static str>> {
         "access" => Some(vec!["quantities", "linux"]),
         "paging" => Some(Vec::new()),
         "libmasu" => Some(vec!["paging"]),
+        "hugepages" => Some([below_features, vec!["libmasu"]].concat()),
         "remote" => Some([below_features, vec!["paging"]].concat()),
         "masu" => Some([below_features, FEATURES.to_vec(), vec!["libmasu", "paging"]].concat()),
         "bench" | "live-tests" | "xtask" | "fuzz" => None,

@@ -74,7 +74,15 @@ const PURE: &[(&str, &str)] = &[
     ("crates/hugepages", "src/pace.rs"),
     ("crates/hugepages", "src/refusal.rs"),
     ("crates/hugepages", "src/standing.rs"),
+    ("crates/hugepages", "src/track/list.rs"),
+    ("crates/hugepages", "src/track/notice.rs"),
+    ("crates/hugepages", "src/track/schedule.rs"),
+    ("crates/hugepages", "src/track/session.rs"),
+    ("crates/hugepages", "src/track/share.rs"),
     ("crates/libmasu", "src/settings.rs"),
+    ("crates/libmasu", "src/track/list.rs"),
+    ("crates/libmasu", "src/track/terms.rs"),
+    ("crates/libmasu", "src/track/wire.rs"),
     ("crates/masu", "src/run/sizes.rs"),
 ];
 

@@ -13,7 +13,7 @@ fn settings() -> Settings {
 
 fn small(number: u64, hot: u64, resident: u64) -> WindowView {
     let walks = Rate::per_second(f64::from(u32::try_from(hot).unwrap()));
-    WindowView { window: Window(number), hot: Pages(hot), resident: Pages(resident), walks, huge: None }
+    WindowView { window: Window(number), hot: Pages(hot), resident: Pages(resident), walks, huge: None, wish: None }
 }
 
 fn huge(number: u64, resident_before: Option<u64>, idle_rounds: u32, probed: bool) -> WindowView {

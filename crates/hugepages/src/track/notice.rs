@@ -1,0 +1,123 @@
+//! When a program is told of its active pages.
+//!
+//! It is told when there are as many as it named, and not again before it has fetched the list: signals that nobody attends
+//! to would pile up, and the list that it gets is the latest in any case. None is lost for good: one that could not be
+//! queued, or that nobody has attended to for long (a handler that came at a bad time, a program that was stopped), is sent
+//! again, ever later.
+//!
+//! No I/O, no clock, no randomness.
+
+use std::time::Duration;
+
+/// After so long without a fetch the program is told again; then after twice that, and so on.
+pub const AGAIN_AFTER: Duration = Duration::from_secs(2);
+
+/// It is told so seldom at last.
+pub const AGAIN_AT_MOST: Duration = Duration::from_secs(64);
+
+/// What is known of a program's notifications.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Notice {
+    /// When it was told of something that it has not fetched, and how often.
+    told: Option<(Duration, u32)>,
+    /// A list is there that was not fetched.
+    waiting: bool,
+}
+
+impl Notice {
+    /// A round has ended with so many active pages, of which the program wants to hear from `threshold` on. True when there is
+    /// a list to be laid ready. Fewer pages than that take back what was laid ready: it is out of date.
+    pub fn after_round(&mut self, active: u64, threshold: u64) -> bool {
+        self.waiting = active >= threshold;
+        if !self.waiting {
+            self.told = None;
+        }
+        self.waiting
+    }
+
+    /// Should it be told at `now`?
+    pub fn is_due(&self, now: Duration) -> bool {
+        let again =
+            |(at, times): (Duration, u32)| now >= at + (AGAIN_AFTER * (1 << (times - 1).min(8))).min(AGAIN_AT_MOST);
+        self.waiting && self.told.is_none_or(again)
+    }
+
+    /// It was told at `now`, or it was tried: the next try comes later.
+    pub fn told(&mut self, now: Duration) {
+        let times = self.told.map_or(0, |(_, times)| times);
+        self.told = Some((now, times.saturating_add(1)));
+    }
+
+    /// It has fetched the list: true if there was one.
+    pub fn fetched(&mut self) -> bool {
+        self.told = None;
+        std::mem::take(&mut self.waiting)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const fn s(n: u64) -> Duration {
+        Duration::from_secs(n)
+    }
+
+    #[test]
+    fn a_program_is_told_once_and_again_only_after_it_has_fetched() {
+        let mut notice = Notice::default();
+        assert!(!notice.after_round(9, 10) && !notice.is_due(s(0)));
+        assert!(notice.after_round(10, 10) && notice.is_due(s(1)));
+        notice.told(s(1));
+        assert!(notice.after_round(11, 10) && !notice.is_due(s(2)), "coalesced");
+        assert!(notice.fetched() && !notice.fetched());
+        assert!(!notice.is_due(s(2)), "there is nothing new");
+        assert!(notice.after_round(10, 10) && notice.is_due(s(2)));
+    }
+
+    #[test]
+    fn one_that_nobody_attends_to_is_sent_again_ever_later() {
+        let mut notice = Notice::default();
+        notice.after_round(1, 1);
+        let mut sent = Vec::new();
+        for second in 0..300 {
+            if notice.is_due(s(second)) {
+                notice.told(s(second));
+                sent.push(second);
+            }
+        }
+        assert_eq!(sent, [0, 2, 6, 14, 30, 62, 126, 190, 254]);
+    }
+
+    #[test]
+    fn what_is_out_of_date_is_not_told() {
+        let mut notice = Notice::default();
+        notice.after_round(10, 10);
+        notice.after_round(3, 10);
+        assert!(!notice.is_due(s(5)) && !notice.fetched());
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_happens_a_waiting_list_is_told_of_within_the_longest_time(
+            steps in prop::collection::vec((0u8..4, 1u64..30), 1..100)
+        ) {
+            let mut notice = Notice::default();
+            let (mut now, mut since) = (Duration::ZERO, None);
+            for (what, wait) in steps {
+                now += s(wait);
+                match what {
+                    0 => { notice.after_round(5, 5); since.get_or_insert(now); }
+                    1 => { notice.after_round(1, 5); since = None; }
+                    2 => { notice.fetched(); since = None; }
+                    _ => if notice.is_due(now) { notice.told(now); since = since.map(|_| now); }
+                }
+                if let Some(since) = since {
+                    prop_assert!(notice.is_due(since + AGAIN_AT_MOST));
+                }
+            }
+        }
+    }
+}

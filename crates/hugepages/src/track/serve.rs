@@ -1,0 +1,530 @@
+//! The tracker's loop: clients come and go, programs are looked at and acted on, one step at a time.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use libmasu::track::terms::Terms;
+use libmasu::track::wire::{Answer, MOST_BYTES, Refused, SHORT_BYTES, Totals};
+use linux::handover::{Connection, Listener, Peer};
+use linux::sealed_memory::sealed;
+use linux::{Error, Pid};
+use quantities::{Rate, Window};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use super::schedule;
+use super::session::{Session, Wanted, may_register};
+use super::share::{self, Held, Limits, Owner, UNLIMITED};
+use super::watched::{Act, Came, Watched, candidate};
+use crate::policy::Promotion;
+use crate::target::Target;
+
+/// What decides.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Settings {
+    /// When programs are looked at.
+    pub schedule: schedule::Settings,
+    /// Limits on huge pages.
+    pub limits: Limits,
+    /// Programs of one user that may be registered at a time.
+    pub most_programs: usize,
+}
+
+/// A program that is ready to be watched.
+pub struct Opened {
+    /// It, with what observes it and acts on it.
+    pub target: Target,
+    /// Becomes readable when it ends.
+    pub ends: OwnedFd,
+    /// Keeps other trackers away from it for as long as it is held.
+    pub hold: Box<dyn std::any::Any>,
+}
+
+/// What the loop needs from whoever runs it.
+pub trait Control {
+    /// Time since the start.
+    fn now(&self) -> Duration;
+    /// True once asked to stop.
+    fn stop(&self) -> bool;
+    /// Processor time of this process so far.
+    fn cpu_time(&self) -> Duration;
+    /// Told before and after a call for which a program may have to wait.
+    fn in_haste(&mut self, haste: bool);
+    /// Gets a process ready to be watched.
+    ///
+    /// # Errors
+    /// Why not, for the client; the whole reason is the caller's to print.
+    fn open(&mut self, pid: Pid) -> Result<Opened, Refused>;
+    /// Sends a signal with a value to a process, if it would be caught there.
+    ///
+    /// # Errors
+    /// Why it was not sent.
+    fn signal(&mut self, pid: Pid, pidfd: BorrowedFd<'_>, signal: i32, value: u64) -> Result<(), Unsent>;
+    /// Told what happens.
+    fn say(&mut self, what: &Happening<'_>);
+}
+
+/// Why a signal was not sent. It is tried again later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unsent {
+    /// The process has no handler for it any more: it would be ended by it.
+    Unexpected,
+    /// The kernel's answer.
+    Kernel(Errno),
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug)]
+pub enum Happening<'a> {
+    /// A program is watched from now on.
+    Registered(&'a Watched),
+    /// Its terms are others now.
+    Changed(&'a Watched),
+    /// Somebody was told no.
+    Refused(Peer, Refused),
+    /// Somebody sent what makes no sense, and was cut off.
+    Nonsense(Peer),
+    /// A program was told how many of its pages are active.
+    Notified(&'a Watched, u64),
+    /// It could not be told.
+    NotNotified(&'a Watched, Unsent),
+    /// A program fetched its list: windows and pages.
+    Fetched(&'a Watched, u64, u64),
+    /// A program decided on so many windows.
+    Decided(&'a Watched, u64),
+    /// A round ended, with what it changed.
+    Round(&'a Watched, Totals),
+    /// A program is not watched any more.
+    Forgotten(&'a Watched, Farewell),
+    /// There is no descriptor or no memory left for another client.
+    Full(Errno),
+}
+
+impl std::fmt::Debug for Watched {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Watched").field("pid", &self.target.pid).finish_non_exhaustive()
+    }
+}
+
+/// Why a program is not watched any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Farewell {
+    /// It asked for that.
+    Asked,
+    /// It closed its connection: it ended, or became another program.
+    Left,
+    /// It ended.
+    Ended,
+    /// It cannot be worked on any more.
+    Failed,
+    /// It was cut off.
+    CutOff,
+    /// The tracker ends.
+    Stopped,
+}
+
+/// Who has connected.
+struct Client {
+    connection: Connection,
+    peer: Peer,
+    since: Duration,
+    session: Session,
+    watched: Option<Watching>,
+}
+
+/// The program that a client has registered.
+struct Watching {
+    program: Watched,
+    /// Whom the signal goes to: the client, which is the program itself most of the time.
+    told: OwnedFd,
+    told_pid: Pid,
+    ends: OwnedFd,
+    _hold: Box<dyn std::any::Any>,
+    before: Totals,
+}
+
+/// Who has connected says what it wants within this time.
+const FIRST_WORDS: Duration = Duration::from_secs(10);
+
+/// More connections than that are not taken in.
+const MOST_CLIENTS: usize = 8192;
+
+/// The longest time without a look at the stop flag.
+const SLICE: Duration = Duration::from_millis(250);
+
+/// After a failure to take in a client nobody is taken in for so long.
+const FULL_FOR: Duration = Duration::from_secs(1);
+
+/// Serves programs until it is asked to stop.
+pub fn serve(listener: &Listener, s: Settings, control: &mut dyn Control) {
+    let mut tracker = Tracker { clients: BTreeMap::new(), next: 0, s, full_until: Duration::ZERO };
+    while !control.stop() {
+        let ready = tracker.wait(listener, control);
+        if ready.listener {
+            tracker.take_in(listener, control);
+        }
+        for key in ready.ended {
+            tracker.forget(key, Farewell::Ended, control);
+        }
+        for key in ready.clients {
+            tracker.attend(key, control);
+        }
+        tracker.step(control);
+        tracker.notify(control);
+    }
+    for key in tracker.clients.keys().copied().collect::<Vec<_>>() {
+        tracker.forget(key, Farewell::Stopped, control);
+    }
+}
+
+struct Tracker {
+    clients: BTreeMap<usize, Client>,
+    next: usize,
+    s: Settings,
+    full_until: Duration,
+}
+
+/// Who has something.
+#[derive(Default)]
+struct Ready {
+    listener: bool,
+    clients: Vec<usize>,
+    ended: Vec<usize>,
+}
+
+impl Tracker {
+    fn watching(&mut self, key: usize) -> Option<&mut Watching> {
+        self.clients.get_mut(&key)?.watched.as_mut()
+    }
+
+    /// The program whose step is due first.
+    fn first_due(&self) -> Option<(Duration, usize)> {
+        let due = |(key, client): (&usize, &Client)| Some((client.watched.as_ref()?.program.due, *key));
+        self.clients.iter().filter_map(due).min()
+    }
+
+    /// Waits until somebody says something, a program ends, or a step is due.
+    fn wait(&mut self, listener: &Listener, control: &dyn Control) -> Ready {
+        let now = control.now();
+        let silent = |client: &Client| client.watched.is_none() && now > client.since + FIRST_WORDS;
+        self.clients.retain(|_, client| !silent(client));
+        let due = self.first_due().map_or(SLICE, |(due, _)| due.saturating_sub(now).min(SLICE));
+        let is_full = now < self.full_until || self.clients.len() >= MOST_CLIENTS;
+        let wanted = |wanted: bool| if wanted { PollFlags::IN } else { PollFlags::empty() };
+        let mut fds = vec![PollFd::from_borrowed_fd(listener.as_fd(), wanted(!is_full))];
+        let mut keys = Vec::new();
+        for (key, client) in &self.clients {
+            fds.push(PollFd::new(&client.connection, PollFlags::IN));
+            keys.push((*key, false));
+            if let Some(watching) = &client.watched {
+                fds.push(PollFd::new(&watching.ends, PollFlags::IN));
+                keys.push((*key, true));
+            }
+        }
+        let timeout = Timespec::try_from(due).ok();
+        // A signal that interrupts it is looked into by the caller.
+        if poll(&mut fds, timeout.as_ref()).is_err() {
+            return Ready::default();
+        }
+        let mut ready = Ready { listener: fds[0].revents().contains(PollFlags::IN), ..Ready::default() };
+        for ((key, is_end), _) in keys.into_iter().zip(&fds[1..]).filter(|(_, fd)| !fd.revents().is_empty()) {
+            if is_end { ready.ended.push(key) } else { ready.clients.push(key) }
+        }
+        ready
+    }
+
+    fn take_in(&mut self, listener: &Listener, control: &mut dyn Control) {
+        match listener
+            .accept(Duration::ZERO)
+            .and_then(|came| came.map(|one| one.peer().map(|peer| (one, peer))).transpose())
+        {
+            Ok(Some((connection, peer))) => {
+                let since = control.now();
+                let client = Client { connection, peer, since, session: Session::default(), watched: None };
+                self.clients.insert(self.next, client);
+                self.next += 1;
+            }
+            Ok(None) => {}
+            Err(errno) => {
+                self.full_until = control.now() + FULL_FOR;
+                control.say(&Happening::Full(errno));
+            }
+        }
+    }
+
+    /// Hears one message of a client.
+    fn attend(&mut self, key: usize, control: &mut dyn Control) {
+        let Some(client) = self.clients.get_mut(&key) else { return };
+        let mut message = [0; MOST_BYTES];
+        let bytes = match client.connection.receive_at_once(&mut message) {
+            Ok(Some(bytes)) => bytes,
+            Ok(None) => return,
+            Err(Errno::MSGSIZE) => return self.cut_off(key, control),
+            Err(_) => return self.forget(key, Farewell::Left, control),
+        };
+        match client.session.understand(&message[..bytes]) {
+            Wanted::Register(terms) => self.register(key, terms, control),
+            Wanted::Unregister => {
+                self.answer(key, Answer::Bye, control);
+                self.stop_watching(key, Farewell::Asked, control);
+            }
+            Wanted::Fetch => self.fetch(key, control),
+            Wanted::Arena(windows) => {
+                let granted = self.grant(key, windows);
+                self.answer(key, Answer::Granted { windows: granted }, control);
+            }
+            Wanted::Progress => {
+                let totals = self.watching(key).map(|watching| watching.program.totals()).unwrap_or_default();
+                self.answer(key, Answer::Progress(totals), control);
+            }
+            Wanted::Decided(wishes) => {
+                if let Some(watching) = self.watching(key) {
+                    control.say(&Happening::Decided(&watching.program, wishes.len() as u64));
+                    watching.program.decided(wishes, control.now());
+                }
+            }
+            Wanted::More => {}
+            Wanted::No(why) => self.refuse(key, why, control),
+            Wanted::Nonsense => self.cut_off(key, control),
+        }
+    }
+
+    fn cut_off(&mut self, key: usize, control: &mut dyn Control) {
+        if let Some(client) = self.clients.get(&key) {
+            control.say(&Happening::Nonsense(client.peer));
+        }
+        self.forget(key, Farewell::CutOff, control);
+    }
+
+    fn refuse(&mut self, key: usize, why: Refused, control: &mut dyn Control) {
+        if let Some(client) = self.clients.get(&key) {
+            control.say(&Happening::Refused(client.peer, why));
+        }
+        self.answer(key, Answer::Refused(why), control);
+    }
+
+    /// Says something. Whoever does not read what it asked for is cut off.
+    fn answer(&mut self, key: usize, answer: Answer, control: &mut dyn Control) {
+        self.answer_with(key, answer, &[], control);
+    }
+
+    fn answer_with(&mut self, key: usize, answer: Answer, fds: &[BorrowedFd<'_>], control: &mut dyn Control) {
+        let Some(client) = self.clients.get(&key) else { return };
+        let mut message = [0; SHORT_BYTES];
+        let bytes = answer.write(&mut message);
+        match client.connection.send_at_once(&message[..bytes], fds) {
+            Ok(()) => {}
+            Err(Errno::AGAIN) => self.cut_off(key, control),
+            Err(_) => self.forget(key, Farewell::Left, control),
+        }
+    }
+
+    fn register(&mut self, key: usize, terms: Terms, control: &mut dyn Control) {
+        let Some(client) = self.clients.get(&key) else { return };
+        let peer = client.peer;
+        if let Some(watching) = self.watching(key) {
+            let pid = if terms.pid == 0 { peer.pid.unwrap_or(watching.program.target.pid) } else { Pid(terms.pid) };
+            if pid != watching.program.target.pid {
+                return self.refuse(key, Refused::Taken, control);
+            }
+            watching.program.change(terms, control.now());
+            control.say(&Happening::Changed(&watching.program));
+            return self.answer(key, Answer::Welcome, control);
+        }
+        let of_user = self.clients.values().filter(|one| one.watched.is_some() && one.peer.user == peer.user).count();
+        match self.open(peer, terms, of_user, control) {
+            Ok(watching) => {
+                control.say(&Happening::Registered(&watching.program));
+                if let Some(client) = self.clients.get_mut(&key) {
+                    client.session.set_registered(true);
+                    client.watched = Some(watching);
+                }
+                self.answer(key, Answer::Welcome, control);
+            }
+            Err(why) => self.refuse(key, why, control),
+        }
+    }
+
+    fn open(&self, peer: Peer, terms: Terms, of_user: usize, control: &mut dyn Control) -> Result<Watching, Refused> {
+        let pid = may_register(peer, terms, of_user, self.s.most_programs)?;
+        let told_pid = peer.pid.ok_or(Refused::NoProcess)?;
+        let taken = |client: &Client| client.watched.as_ref().is_some_and(|one| one.program.target.pid == pid);
+        if self.clients.values().any(taken) {
+            return Err(Refused::Taken);
+        }
+        let told = told_pid.open().map_err(|_| Refused::NoProcess)?;
+        let Opened { target, ends, hold } = control.open(pid)?;
+        let program = Watched::new(target, peer.user, terms, control.now());
+        Ok(Watching { program, told, told_pid, ends, _hold: hold, before: Totals::default() })
+    }
+
+    fn fetch(&mut self, key: usize, control: &mut dyn Control) {
+        let Some(client) = self.clients.get_mut(&key) else { return };
+        let Some(list) = client.watched.as_mut().and_then(|watching| watching.program.take_list()) else {
+            return self.answer(key, Answer::Nothing, control);
+        };
+        let generation = client.session.next_generation();
+        let memory = match sealed("masu-track-list", &list.bytes(generation)) {
+            Ok(memory) => memory,
+            Err(errno) => {
+                control.say(&Happening::Full(errno));
+                return self.answer(key, Answer::Nothing, control);
+            }
+        };
+        client.session.give(list.places());
+        let (windows, pages) = (list.windows.len() as u64, list.pages.len() as u64);
+        if let Some(watching) = &client.watched {
+            control.say(&Happening::Fetched(&watching.program, windows, pages));
+        }
+        self.answer_with(key, Answer::List { generation, windows, pages }, &[memory.as_fd()], control);
+    }
+
+    /// How many windows the arenas of a program may have.
+    fn grant(&mut self, key: usize, windows: u64) -> u64 {
+        let limits = self.s.limits;
+        let Some(watching) = self.watching(key) else { return 0 };
+        let (user, own) = (watching.program.user, watching.program.target.promoted_now());
+        let held = |one: &Watched| one.target.promoted_now() + one.arena;
+        let (mut of_user, mut of_all) = (own, own);
+        for (other, client) in &self.clients {
+            let Some(other) = client.watched.as_ref().filter(|_| *other != key).map(|one| &one.program) else {
+                continue;
+            };
+            of_all += held(other);
+            of_user += if other.user == user { held(other) } else { 0 };
+        }
+        let granted = share::arena(windows, own, of_user, of_all, limits);
+        if let Some(watching) = self.watching(key) {
+            watching.program.arena = granted;
+        }
+        granted
+    }
+
+    /// Does the step that is due first.
+    fn step(&mut self, control: &mut dyn Control) {
+        let now = control.now();
+        let Some((_, key)) = self.first_due().filter(|(due, _)| *due <= now) else { return };
+        let before = control.cpu_time();
+        let outcome = self.step_of(key, control);
+        let spent = control.cpu_time().saturating_sub(before);
+        if let Some(watching) = self.watching(key) {
+            watching.program.spent += spent;
+        }
+        match outcome {
+            Ok(()) => {}
+            Err(error) if error.is_gone() => self.forget(key, Farewell::Ended, control),
+            Err(error) => {
+                if let Some(watching) = self.watching(key) {
+                    watching.program.target.failure = Some(error);
+                }
+                self.forget(key, Farewell::Failed, control);
+            }
+        }
+    }
+
+    fn step_of(&mut self, key: usize, control: &mut dyn Control) -> Result<(), Error> {
+        let schedule = self.s.schedule;
+        let Some(watching) = self.watching(key) else { return Ok(()) };
+        match watching.program.step(control.now(), schedule)? {
+            Came::Nothing => {}
+            Came::ToShare(plan) => self.share(key, &plan, control)?,
+            Came::ToDo(act) => {
+                let begun = control.now();
+                control.in_haste(true);
+                let done = watching.program.carry_out(act);
+                control.in_haste(false);
+                done?;
+                let now = control.now();
+                watching.program.pause(now, now.saturating_sub(begun), schedule);
+                watching.program.make_ready();
+            }
+            Came::Rested => {
+                let totals = watching.program.totals();
+                let before = std::mem::replace(&mut watching.before, totals);
+                control.say(&Happening::Round(&watching.program, before));
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells those programs of their active pages for which it is time.
+    fn notify(&mut self, control: &mut dyn Control) {
+        let now = control.now();
+        for watching in self.clients.values_mut().filter_map(|client| client.watched.as_mut()) {
+            let program = &mut watching.program;
+            let signal = program.terms().signal;
+            if signal == 0 || !program.notice.is_due(now) {
+                continue;
+            }
+            program.notice.told(now);
+            let active = program.list().map_or(0, |list| list.pages.len() as u64);
+            match control.signal(watching.told_pid, watching.told.as_fd(), signal, active) {
+                Ok(()) => {
+                    program.signals += 1;
+                    control.say(&Happening::Notified(program, active));
+                }
+                Err(why) => control.say(&Happening::NotNotified(program, why)),
+            }
+        }
+    }
+
+    /// Shares out what limits leave, and has others give way.
+    fn share(&mut self, key: usize, plan: &[Promotion], control: &mut dyn Control) -> Result<(), Error> {
+        let limits = self.s.limits;
+        let held = if limits == UNLIMITED { Vec::new() } else { self.held() };
+        let Some(watching) = self.watching(key) else { return Ok(()) };
+        let owner = Owner { program: key, user: watching.program.user };
+        let candidates: Vec<_> = plan.iter().map(|promotion| candidate(promotion, owner)).collect();
+        let shares = share::share(&candidates, &held, limits);
+        for refused in &shares.refused {
+            watching.program.target.refuse_over_limit(refused.window);
+        }
+        let granted: std::collections::BTreeSet<Window> = shares.granted.iter().map(|(one, _)| one.window).collect();
+        watching.program.act_on(plan.iter().filter(|one| granted.contains(&one.window)).copied());
+        for (loser, window) in shares.granted.iter().filter_map(|(_, instead)| *instead) {
+            let Some(other) = self.watching(loser.program) else { continue };
+            control.in_haste(true);
+            let done = other.program.carry_out(Act::Demote(window));
+            control.in_haste(false);
+            match done {
+                Err(error) if loser.program == key => return Err(error),
+                // Its own next step says so.
+                Ok(()) | Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// All huge windows that count against limits.
+    fn held(&self) -> Vec<Held> {
+        let mut held = Vec::new();
+        for (key, program) in self.clients.iter().filter_map(|(key, one)| Some((*key, &one.watched.as_ref()?.program)))
+        {
+            let owner = Owner { program: key, user: program.user };
+            held.extend(program.target.held().map(|(window, walks, is_idle)| {
+                let walks = if is_idle { Rate::ZERO } else { walks };
+                Held { owner, window: Some(window), walks }
+            }));
+            held.extend((0..program.arena).map(|_| Held { owner, window: None, walks: Rate::ZERO }));
+        }
+        held
+    }
+
+    /// A program is not watched any more; its client stays.
+    fn stop_watching(&mut self, key: usize, why: Farewell, control: &mut dyn Control) {
+        let Some(client) = self.clients.get_mut(&key) else { return };
+        client.session.set_registered(false);
+        client.since = control.now();
+        if let Some(watching) = client.watched.take() {
+            watching.program.target.rest();
+            control.say(&Happening::Forgotten(&watching.program, why));
+        }
+    }
+
+    /// A client is no more.
+    fn forget(&mut self, key: usize, why: Farewell, control: &mut dyn Control) {
+        self.stop_watching(key, why, control);
+        self.clients.remove(&key);
+    }
+}

@@ -1,0 +1,243 @@
+//! What a client may say, and what it has said so far of the list that it was given.
+//!
+//! Whoever connects may be anybody: what is no request, and what cannot be meant (verdicts on a list that there never was),
+//! closes the connection. What merely comes late (verdicts on an older list) is passed over.
+//!
+//! Pure: messages come in, what is meant goes out.
+
+use std::collections::BTreeMap;
+
+use libmasu::track::terms::Terms;
+use libmasu::track::wire::{self, Refused, Request};
+use linux::Pid;
+use linux::handover::Peer;
+use quantities::Window;
+
+use crate::policy::Wish;
+
+/// What a client wants.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Wanted {
+    /// To be watched by these terms.
+    Register(Terms),
+    /// Not to be watched any more.
+    Unregister,
+    /// The latest list.
+    Fetch,
+    /// So many windows for an arena.
+    Arena(u64),
+    /// To know what came of it.
+    Progress,
+    /// That these are its wishes, complete.
+    Decided(BTreeMap<Window, Wish>),
+    /// Nothing yet.
+    More,
+    /// To be told no.
+    No(Refused),
+    /// What makes no sense: the connection is closed.
+    Nonsense,
+}
+
+/// A client and what it has said.
+#[derive(Clone, Debug, Default)]
+pub struct Session {
+    registered: bool,
+    given: Option<Given>,
+    generation: u64,
+}
+
+/// The list that it was given last, and what it said of it so far.
+#[derive(Clone, Debug)]
+struct Given {
+    generation: u64,
+    windows: Vec<Window>,
+    wishes: BTreeMap<Window, Wish>,
+}
+
+impl Session {
+    /// A message came.
+    pub fn understand(&mut self, message: &[u8]) -> Wanted {
+        let Ok(request) = Request::read(message) else {
+            let other = wire::wants_another_version(message);
+            return if other { Wanted::No(Refused::Version) } else { Wanted::Nonsense };
+        };
+        match request {
+            Request::Register(terms) if terms.are_sound() => Wanted::Register(terms),
+            Request::Register(_) => Wanted::No(Refused::Terms),
+            Request::Verdicts { .. } | Request::Decided { .. } if !self.registered => Wanted::Nonsense,
+            _ if !self.registered => Wanted::No(Refused::Unregistered),
+            Request::Unregister => Wanted::Unregister,
+            Request::Fetch => Wanted::Fetch,
+            Request::Arena { windows } => Wanted::Arena(windows),
+            Request::Progress => Wanted::Progress,
+            Request::Verdicts { generation, first, verdicts } => self.hear(generation, first, verdicts),
+            Request::Decided { generation } => self.decided(generation),
+        }
+    }
+
+    /// It is registered from now on, or not any more.
+    pub fn set_registered(&mut self, registered: bool) {
+        self.registered = registered;
+        self.given = None;
+    }
+
+    /// The number of the next list.
+    pub fn next_generation(&self) -> u64 {
+        self.generation + 1
+    }
+
+    /// It was given the next list, with these windows.
+    pub fn give(&mut self, windows: Vec<Window>) {
+        self.generation += 1;
+        self.given = Some(Given { generation: self.generation, windows, wishes: BTreeMap::new() });
+    }
+
+    fn hear(&mut self, generation: u64, first: u64, verdicts: &[u8]) -> Wanted {
+        use libmasu::track::list::Verdict;
+        if generation == 0 || generation > self.generation {
+            return Wanted::Nonsense;
+        }
+        let Some(given) = self.given.as_mut().filter(|given| given.generation == generation) else {
+            return Wanted::More;
+        };
+        let Some(windows) = usize::try_from(first).ok().and_then(|first| given.windows.get(first..)) else {
+            return Wanted::Nonsense;
+        };
+        if verdicts.len() > windows.len() {
+            return Wanted::Nonsense;
+        }
+        given.wishes.extend(windows.iter().zip(verdicts).map(|(window, verdict)| {
+            let wish = if Verdict::of(u32::from(*verdict)) == Verdict::Promote { Wish::Promote } else { Wish::Leave };
+            (*window, wish)
+        }));
+        Wanted::More
+    }
+
+    fn decided(&mut self, generation: u64) -> Wanted {
+        if generation == 0 || generation > self.generation {
+            return Wanted::Nonsense;
+        }
+        match self.given.take_if(|given| given.generation == generation) {
+            Some(given) => Wanted::Decided(given.wishes),
+            None => Wanted::More,
+        }
+    }
+}
+
+/// Who may be watched for whom.
+///
+/// # Errors
+/// Why not.
+pub fn may_register(peer: Peer, terms: Terms, of_user: usize, most_of_user: usize) -> Result<Pid, Refused> {
+    let own = peer.pid.ok_or(Refused::NoProcess)?;
+    let pid = if terms.pid == 0 { own } else { Pid(terms.pid) };
+    if pid != own && peer.user != 0 {
+        return Err(Refused::NotYours);
+    }
+    if of_user >= most_of_user {
+        return Err(Refused::TooMany);
+    }
+    Ok(pid)
+}
+
+#[cfg(test)]
+mod tests {
+    use libmasu::track::terms::USUAL;
+    use libmasu::track::wire::MOST_BYTES;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn said(session: &mut Session, request: &Request<'_>) -> Wanted {
+        let mut space = [0; MOST_BYTES];
+        let bytes = request.write(&mut space);
+        session.understand(&space[..bytes])
+    }
+
+    fn registered() -> Session {
+        let mut session = Session::default();
+        session.set_registered(true);
+        session
+    }
+
+    #[test]
+    fn verdicts_come_in_parts_and_hold_when_all_are_there() {
+        let mut session = registered();
+        session.give(vec![Window(5), Window(7), Window(9)]);
+        let verdicts = |first, verdicts| Request::Verdicts { generation: 1, first, verdicts };
+        assert_eq!(said(&mut session, &verdicts(0, &[2])), Wanted::More);
+        assert_eq!(said(&mut session, &verdicts(2, &[1])), Wanted::More);
+        let wishes = BTreeMap::from([(Window(5), Wish::Promote), (Window(9), Wish::Leave)]);
+        assert_eq!(said(&mut session, &Request::Decided { generation: 1 }), Wanted::Decided(wishes));
+        assert_eq!(said(&mut session, &Request::Decided { generation: 1 }), Wanted::More, "once");
+    }
+
+    #[test]
+    fn what_comes_late_is_passed_over_and_what_never_was_is_nonsense() {
+        let mut session = registered();
+        session.give(vec![Window(5)]);
+        session.give(vec![Window(6)]);
+        let verdicts = |generation, first, verdicts| Request::Verdicts { generation, first, verdicts };
+        assert_eq!(said(&mut session, &verdicts(1, 0, &[2])), Wanted::More);
+        assert_eq!(said(&mut session, &verdicts(3, 0, &[2])), Wanted::Nonsense);
+        assert_eq!(said(&mut session, &verdicts(2, 0, &[2, 2])), Wanted::Nonsense);
+        assert_eq!(said(&mut session, &verdicts(2, u64::MAX, &[2])), Wanted::Nonsense);
+        assert_eq!(said(&mut session, &Request::Decided { generation: 0 }), Wanted::Nonsense);
+        assert_eq!(said(&mut session, &Request::Decided { generation: 2 }), Wanted::Decided(BTreeMap::new()));
+    }
+
+    #[test]
+    fn who_is_not_registered_is_told_so() {
+        let mut session = Session::default();
+        assert_eq!(said(&mut session, &Request::Fetch), Wanted::No(Refused::Unregistered));
+        assert_eq!(said(&mut session, &Request::Decided { generation: 1 }), Wanted::Nonsense);
+        assert_eq!(said(&mut session, &Request::Register(USUAL)), Wanted::Register(USUAL));
+        let bad = Request::Register(Terms { period_ms: 1, ..USUAL });
+        assert_eq!(said(&mut session, &bad), Wanted::No(Refused::Terms));
+        assert_eq!(session.understand(b"GET / HTTP/1.1\r\n"), Wanted::Nonsense);
+        assert_eq!(session.understand(b""), Wanted::Nonsense);
+    }
+
+    #[test]
+    fn a_program_registers_itself_and_root_others() {
+        let peer = |user| Peer { pid: Some(Pid(42)), user };
+        assert_eq!(may_register(peer(1000), USUAL, 0, 8), Ok(Pid(42)));
+        assert_eq!(may_register(peer(1000), Terms { pid: 42, ..USUAL }, 0, 8), Ok(Pid(42)));
+        assert_eq!(may_register(peer(1000), Terms { pid: 43, ..USUAL }, 0, 8), Err(Refused::NotYours));
+        assert_eq!(may_register(peer(0), Terms { pid: 43, ..USUAL }, 0, 8), Ok(Pid(43)));
+        assert_eq!(may_register(peer(1000), USUAL, 8, 8), Err(Refused::TooMany));
+        assert_eq!(may_register(Peer { pid: None, user: 0 }, USUAL, 0, 8), Err(Refused::NoProcess));
+    }
+
+    proptest! {
+        #[test]
+        fn no_messages_make_it_panic_or_name_a_window_that_was_not_given(
+            messages in prop::collection::vec(
+                prop_oneof![
+                    prop::collection::vec(any::<u8>(), 0..64),
+                    (0u64..4, 0u64..6, prop::collection::vec(0u8..4, 0..6)).prop_map(|(generation, first, verdicts)| {
+                        let mut space = [0; MOST_BYTES];
+                        let bytes = Request::Verdicts { generation, first, verdicts: &verdicts }.write(&mut space);
+                        space[..bytes].to_vec()
+                    }),
+                    (0u64..4).prop_map(|generation| {
+                        let mut space = [0; MOST_BYTES];
+                        let bytes = Request::Decided { generation }.write(&mut space);
+                        space[..bytes].to_vec()
+                    }),
+                ],
+                0..40,
+            )
+        ) {
+            let mut session = registered();
+            for (number, message) in messages.iter().enumerate() {
+                if number % 7 == 0 {
+                    session.give(vec![Window(1), Window(2), Window(3)]);
+                }
+                if let Wanted::Decided(wishes) = session.understand(message) {
+                    prop_assert!(wishes.keys().all(|window| (1..=3).contains(&window.0)));
+                }
+            }
+        }
+    }
+}

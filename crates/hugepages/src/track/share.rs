@@ -1,0 +1,253 @@
+//! Who gets huge pages where there are fewer than deserved: limits on a program, on a user, and on all together, shared by
+//! benefit.
+//!
+//! The paper asks for fairness between processes (3.2) and names the danger: who came first has them all. Here a window is
+//! promoted while its program, its user and the host are below their limits. At a limit it takes the place of the window
+//! under the same limit that saves least, if it saves at least twice as much ([`TAKES_OVER`]): a huge page that changes hands
+//! costs two copies, and what a window saves is known roughly. Idle windows save nothing.
+//!
+//! What a window saves once it is huge cannot be seen any more (it has one accessed bit); it counts as when it was promoted.
+//! Windows of arenas are the program's own doing: they count, and are not taken away.
+//!
+//! No I/O, no clock, no randomness.
+
+use quantities::{Rate, Window};
+
+/// The most huge windows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Of one program.
+    pub of_program: u64,
+    /// Of all programs of one user.
+    pub of_user: u64,
+    /// Of all programs.
+    pub of_all: u64,
+}
+
+/// No limit.
+pub const UNLIMITED: Limits = Limits { of_program: u64::MAX, of_user: u64::MAX, of_all: u64::MAX };
+
+/// A window takes the place of another when it saves so many times what that one does.
+pub const TAKES_OVER: f64 = 2.0;
+
+/// A program, by its place in a list that the caller keeps, and its user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// Which program.
+    pub program: usize,
+    /// Whose it is.
+    pub user: u32,
+}
+
+/// A window that is huge.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Held {
+    /// Whose.
+    pub owner: Owner,
+    /// Which; `None` for one that cannot be taken away.
+    pub window: Option<Window>,
+    /// What it saves: page walks per second.
+    pub walks: Rate,
+}
+
+/// A window that deserves to be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Candidate {
+    /// Whose.
+    pub owner: Owner,
+    /// Which.
+    pub window: Window,
+    /// What it would save.
+    pub walks: Rate,
+}
+
+/// What comes of the candidates, in their order.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Shares {
+    /// To be promoted; with it a window of somebody that must be split before, where a limit is reached.
+    pub granted: Vec<(Candidate, Option<(Owner, Window)>)>,
+    /// Not to be promoted.
+    pub refused: Vec<Candidate>,
+}
+
+/// Decides on `candidates`, the first one first, beside those that are `held`.
+pub fn share(candidates: &[Candidate], held: &[Held], limits: Limits) -> Shares {
+    if limits == UNLIMITED {
+        return Shares { granted: candidates.iter().map(|one| (*one, None)).collect(), refused: Vec::new() };
+    }
+    let mut held = held.to_vec();
+    let mut shares = Shares::default();
+    for candidate in candidates {
+        match place_for(candidate, &held, limits) {
+            Some(Place::Free) => shares.granted.push((*candidate, None)),
+            Some(Place::Of(index)) => {
+                let taken = held.swap_remove(index);
+                shares.granted.push((*candidate, taken.window.map(|window| (taken.owner, window))));
+            }
+            None => {
+                shares.refused.push(*candidate);
+                continue;
+            }
+        }
+        // It makes way for no other candidate: that would be to promote and split it at once.
+        held.push(Held { owner: candidate.owner, window: None, walks: candidate.walks });
+    }
+    shares
+}
+
+enum Place {
+    Free,
+    Of(usize),
+}
+
+/// Where there is room for it under every limit, if there is. One window at most makes way: so it must be under all limits
+/// that are reached.
+fn place_for(candidate: &Candidate, held: &[Held], limits: Limits) -> Option<Place> {
+    let owner = candidate.owner;
+    let count = |of: &dyn Fn(&Owner) -> bool| held.iter().filter(|one| of(&one.owner)).count() as u64;
+    let reached = [
+        count(&|other| other.program == owner.program) >= limits.of_program,
+        count(&|other| other.user == owner.user) >= limits.of_user,
+        held.len() as u64 >= limits.of_all,
+    ];
+    if reached == [false; 3] {
+        return Some(Place::Free);
+    }
+    let is_under_them = |one: &Held| {
+        let under = [one.owner.program == owner.program, one.owner.user == owner.user, true];
+        under.iter().zip(reached).all(|(under, reached)| *under || !reached)
+    };
+    let movable = held.iter().enumerate().filter(|(_, one)| one.window.is_some() && is_under_them(one));
+    let least = movable.min_by(|a, b| a.1.walks.get().total_cmp(&b.1.walks.get()))?;
+    let is_worth_it = candidate.walks.get() >= least.1.walks.get() * TAKES_OVER && candidate.walks > Rate::ZERO;
+    (is_worth_it && !is_over(reached, held, owner, limits)).then_some(Place::Of(least.0))
+}
+
+/// Beyond a limit (it was made lower, or an arena grew): then one that makes way is not enough.
+fn is_over(reached: [bool; 3], held: &[Held], owner: Owner, limits: Limits) -> bool {
+    let of_program = held.iter().filter(|one| one.owner.program == owner.program).count() as u64;
+    let of_user = held.iter().filter(|one| one.owner.user == owner.user).count() as u64;
+    let beyond = [of_program > limits.of_program, of_user > limits.of_user, held.len() as u64 > limits.of_all];
+    reached.iter().zip(beyond).any(|(reached, beyond)| *reached && beyond)
+}
+
+/// How many windows an arena may have that asks for `wanted`, of a program that has `own` huge windows besides, whose user has
+/// `of_user` and all programs `of_all`, all without this arena.
+pub fn arena(wanted: u64, own: u64, of_user: u64, of_all: u64, limits: Limits) -> u64 {
+    let left = [(limits.of_program, own), (limits.of_user, of_user), (limits.of_all, of_all)];
+    left.into_iter().fold(wanted, |granted, (limit, used)| granted.min(limit.saturating_sub(used)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const A: Owner = Owner { program: 0, user: 1000 };
+    const B: Owner = Owner { program: 1, user: 1001 };
+
+    fn held(owner: Owner, window: u64, walks: f64) -> Held {
+        Held { owner, window: Some(Window(window)), walks: Rate::per_second(walks) }
+    }
+
+    fn candidate(owner: Owner, window: u64, walks: f64) -> Candidate {
+        Candidate { owner, window: Window(window), walks: Rate::per_second(walks) }
+    }
+
+    #[test]
+    fn below_the_limits_all_are_granted() {
+        let wanted = [candidate(A, 1, 5.0), candidate(A, 2, 1.0)];
+        let shares = share(&wanted, &[], Limits { of_program: 2, ..UNLIMITED });
+        assert_eq!(shares.granted, wanted.map(|one| (one, None)));
+        assert_eq!(shares.refused, []);
+    }
+
+    #[test]
+    fn who_came_first_gives_way_to_who_saves_twice_as_much_and_to_nobody_else() {
+        let limits = Limits { of_all: 2, ..UNLIMITED };
+        let first = [held(A, 1, 10.0), held(A, 2, 50.0)];
+        let shares = share(&[candidate(B, 7, 20.0)], &first, limits);
+        assert_eq!(shares.granted, [(candidate(B, 7, 20.0), Some((A, Window(1))))]);
+        assert_eq!(share(&[candidate(B, 7, 19.0)], &first, limits).granted, []);
+    }
+
+    #[test]
+    fn at_its_own_limit_a_program_gives_way_to_itself_alone() {
+        let limits = Limits { of_program: 1, ..UNLIMITED };
+        let all = [held(A, 1, 30.0), held(B, 2, 1.0)];
+        assert_eq!(share(&[candidate(A, 3, 40.0)], &all, limits).granted, []);
+        let shares = share(&[candidate(A, 3, 60.0)], &all, limits);
+        assert_eq!(shares.granted, [(candidate(A, 3, 60.0), Some((A, Window(1))))]);
+    }
+
+    #[test]
+    fn an_idle_window_makes_way_for_any_that_is_used_and_an_arena_never_does() {
+        let limits = Limits { of_user: 1, ..UNLIMITED };
+        let shares = share(&[candidate(A, 3, 0.1)], &[held(A, 1, 0.0)], limits);
+        assert_eq!(shares.granted.len(), 1);
+        let arena = Held { window: None, ..held(A, 1, 0.0) };
+        assert_eq!(share(&[candidate(A, 3, 100.0)], &[arena], limits).refused.len(), 1);
+    }
+
+    #[test]
+    fn an_arena_gets_what_every_limit_leaves() {
+        let limits = Limits { of_program: 10, of_user: 12, of_all: 100 };
+        assert_eq!(arena(20, 4, 7, 50, limits), 5);
+        assert_eq!(arena(2, 4, 7, 50, limits), 2);
+        assert_eq!(arena(2, 40, 7, 50, limits), 0);
+        assert_eq!(arena(1 << 40, 0, 0, 0, UNLIMITED), 1 << 40);
+    }
+
+    fn some_windows() -> impl Strategy<Value = Vec<(u8, u8, f64)>> {
+        prop::collection::vec((0u8..4, 0u8..2, 0.0f64..100.0), 0..40)
+    }
+
+    proptest! {
+        #[test]
+        fn no_limit_is_passed_and_nobody_loses_a_window_to_one_that_saves_less(
+            there in some_windows(), wanted in some_windows(),
+            of_program in 0u64..12, of_user in 0u64..20, of_all in 0u64..30,
+        ) {
+            let limits = Limits { of_program, of_user, of_all };
+            let owner = |program: u8| Owner { program: usize::from(program), user: u32::from(program / 2) };
+            // What is there is within the limits, as it would be after earlier rounds.
+            let wish = |from: &[(u8, u8, f64)], base: u64| -> Vec<Candidate> {
+                let windows = base..;
+                windows.zip(from).map(|(window, (program, _, walks))| candidate(owner(*program), window, *walks)).collect()
+            };
+            let granted = share(&wish(&there, 0), &[], limits).granted;
+            let mut now: BTreeMap<u64, (Owner, Rate)> = BTreeMap::new();
+            let mut carry_out = |granted: &[(Candidate, Option<(Owner, Window)>)]| -> Result<(), TestCaseError> {
+                for (one, instead) in granted {
+                    if let Some((owner, window)) = instead {
+                        let lost = now.remove(&window.0);
+                        prop_assert!(lost.is_some_and(|lost| lost.0 == *owner && lost.1 <= one.walks));
+                    }
+                    now.insert(one.window.0, (one.owner, one.walks));
+                    let program = now.values().filter(|other| other.0.program == one.owner.program).count() as u64;
+                    let user = now.values().filter(|other| other.0.user == one.owner.user).count() as u64;
+                    prop_assert!(program <= of_program && user <= of_user && now.len() as u64 <= of_all);
+                }
+                Ok(())
+            };
+            carry_out(&granted)?;
+            let held: Vec<Held> = now_of(&granted);
+            let shares = share(&wish(&wanted, 1000), &held, limits);
+            carry_out(&shares.granted)?;
+            prop_assert_eq!(shares.granted.len() + shares.refused.len(), wanted.len());
+        }
+    }
+
+    /// What is held after all grants of a first round.
+    fn now_of(granted: &[(Candidate, Option<(Owner, Window)>)]) -> Vec<Held> {
+        let mut held: Vec<Held> = Vec::new();
+        for (one, instead) in granted {
+            held.retain(|other| instead.is_none_or(|(_, window)| other.window != Some(window)));
+            held.push(Held { owner: one.owner, window: Some(one.window), walks: one.walks });
+        }
+        held
+    }
+}

@@ -1,0 +1,296 @@
+//! One tracked program: its rounds, its list, and what is to be done about its windows.
+//!
+//! Each call does one step, none of which takes longer than one look or one promotion; when the next one is due stands in
+//! [`Watched::due`]. So one thread serves all programs, and none waits for another's round.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use libmasu::track::terms::Terms;
+use libmasu::track::wire::Totals;
+use linux::Error;
+use quantities::{Fraction, NonZeroFraction, Rate, Window};
+
+use super::list::List;
+use super::notice::Notice;
+use super::schedule;
+use super::share::Candidate;
+use crate::pace::Pace;
+use crate::policy::{self, Promotion, Wish};
+use crate::target::{Phase, Target};
+
+/// Something to be done with a window.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Act {
+    /// Make it huge.
+    Promote(Promotion),
+    /// Give it back.
+    Demote(Window),
+    /// Clear its accessed bit with a flush.
+    Probe(Window),
+}
+
+/// Where a program stands in its round.
+#[derive(Clone, Debug, PartialEq)]
+enum Stage {
+    /// A round begins.
+    Begin,
+    /// Accesses are looked at.
+    Looking { last: Option<Duration>, length: Duration },
+    /// The program has been asked what it wants.
+    Deciding,
+    /// What is decided is carried out.
+    Acting { queue: VecDeque<Act>, giving_back: bool },
+}
+
+/// What a step came to, for the loop.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Came {
+    /// Nothing that anybody need know.
+    Nothing,
+    /// What is to be promoted must be shared out with others: [`Watched::act_on`] is to be told.
+    ToShare(Vec<Promotion>),
+    /// This is to be done now.
+    ToDo(Act),
+    /// The round is over.
+    Rested,
+}
+
+/// A program under watch.
+pub struct Watched {
+    /// The program and what is known of it.
+    pub target: Target,
+    /// Its user.
+    pub user: u32,
+    /// When the next step is due.
+    pub due: Duration,
+    /// Processor time spent on it.
+    pub spent: Duration,
+    /// Windows of its arenas.
+    pub arena: u64,
+    /// When it is told.
+    pub notice: Notice,
+    /// Signals that it was sent.
+    pub signals: u64,
+    terms: Terms,
+    policy: policy::Settings,
+    list: Option<List>,
+    stage: Stage,
+    pace: Pace,
+    began: Duration,
+    spent_before: Duration,
+    spent_in_last_round: Duration,
+    rounds: u64,
+}
+
+/// A program that decides is waited for so long, or four periods.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+impl Watched {
+    /// From now on, by these terms.
+    pub fn new(target: Target, user: u32, terms: Terms, now: Duration) -> Watched {
+        let mut watched = Watched {
+            target,
+            user,
+            due: now,
+            spent: Duration::ZERO,
+            arena: 0,
+            notice: Notice::default(),
+            signals: 0,
+            terms,
+            policy: policy::PAPER,
+            list: None,
+            stage: Stage::Begin,
+            pace: Pace::default(),
+            began: now,
+            spent_before: Duration::ZERO,
+            spent_in_last_round: Duration::ZERO,
+            rounds: 0,
+        };
+        watched.change(terms, now);
+        watched
+    }
+
+    /// Other terms, for a new round.
+    pub fn change(&mut self, terms: Terms, now: Duration) {
+        self.terms = terms;
+        self.policy = policy::Settings {
+            hot_fraction: NonZeroFraction::new(terms.hot_fraction).unwrap_or(policy::PAPER.hot_fraction),
+            hot_rate: Rate::per_second(terms.hot_rate),
+            max_extra_rss: Fraction::clamped(terms.max_extra_rss),
+            settle_noise: Fraction::clamped(0.005),
+            ..policy::PAPER
+        };
+        self.target.set_wishes(terms.decides.then(BTreeMap::new));
+        self.stage = Stage::Begin;
+        self.due = now;
+    }
+
+    /// By which terms it is watched.
+    pub fn terms(&self) -> Terms {
+        self.terms
+    }
+
+    /// By which settings its windows are judged.
+    pub fn policy(&self) -> policy::Settings {
+        self.policy
+    }
+
+    /// What came of it.
+    pub fn totals(&self) -> Totals {
+        Totals {
+            rounds: self.rounds,
+            signals: self.signals,
+            promoted: self.target.promoted,
+            demoted: self.target.demoted,
+            refused: self.target.refusals,
+            extra_rss_bytes: self.target.extra_rss().0,
+        }
+    }
+
+    /// The list of the last round, if it is there to be fetched.
+    pub fn list(&self) -> Option<&List> {
+        self.list.as_ref()
+    }
+
+    /// It was fetched.
+    pub fn take_list(&mut self) -> Option<List> {
+        if self.notice.fetched() { self.list.take() } else { None }
+    }
+
+    /// The program has decided.
+    pub fn decided(&mut self, wishes: BTreeMap<Window, Wish>, now: Duration) {
+        if !self.terms.decides {
+            return;
+        }
+        self.target.set_wishes(Some(wishes));
+        if self.stage == Stage::Deciding {
+            self.due = now;
+        }
+    }
+
+    /// Does what is due.
+    ///
+    /// # Errors
+    /// `Gone` when the program ended.
+    pub fn step(&mut self, now: Duration, s: schedule::Settings) -> Result<Came, Error> {
+        match &mut self.stage {
+            Stage::Begin => {
+                self.begin(now, s)?;
+                Ok(Came::Nothing)
+            }
+            Stage::Looking { last, length } => {
+                let (last, length) = (*last, *length);
+                self.look(now, last, length)
+            }
+            Stage::Deciding => self.plan(),
+            Stage::Acting { queue, .. } => match queue.pop_front() {
+                Some(act) => Ok(Came::ToDo(act)),
+                None => self.end_acting(now, s),
+            },
+        }
+    }
+
+    fn begin(&mut self, now: Duration, s: schedule::Settings) -> Result<(), Error> {
+        self.target.begin_round()?;
+        (self.began, self.spent_before) = (now, self.spent);
+        let settled = self.target.phase == Phase::Settled;
+        let watch = schedule::watch(self.terms, settled, self.spent_in_last_round, s);
+        self.next_look(now, None, schedule::length(self.terms, watch));
+        Ok(())
+    }
+
+    /// Sets when to look next; where looking took longer than that, at once.
+    fn next_look(&mut self, now: Duration, last: Option<Duration>, length: Duration) {
+        self.stage = Stage::Looking { last, length };
+        let age = schedule::next_look(last, length).unwrap_or(length);
+        self.due = now + age.saturating_sub(self.target.source().age());
+    }
+
+    fn look(&mut self, now: Duration, last: Option<Duration>, length: Duration) -> Result<Came, Error> {
+        self.target.look(self.policy)?;
+        let due = schedule::next_look(last, length).unwrap_or(length);
+        let age = self.target.source().age().max(due);
+        if due < length {
+            // Looks that came too late to be made are left out.
+            let mut seen = due;
+            while let Some(next) = schedule::next_look(Some(seen), length).filter(|next| *next < age.min(length)) {
+                seen = next;
+            }
+            self.next_look(now, Some(seen), length);
+            return Ok(Came::Nothing);
+        }
+        self.rounds += 1;
+        let list = List::of(self.target.source().map(), self.target.windows(), self.policy);
+        let ready = self.notice.after_round(list.pages.len() as u64, self.terms.threshold_pages);
+        self.list = ready.then_some(list);
+        self.stage = Stage::Deciding;
+        let period = Duration::from_millis(u64::from(self.terms.period_ms));
+        self.due = if ready && self.terms.decides { now + PATIENCE.max(period * 4) } else { now };
+        Ok(Came::Nothing)
+    }
+
+    /// What to promote, by the program's word or by the rule.
+    fn plan(&mut self) -> Result<Came, Error> {
+        self.target.plan_again(self.policy)?;
+        self.stage = Stage::Acting { queue: VecDeque::new(), giving_back: false };
+        Ok(Came::ToShare(self.target.plan.promote.clone()))
+    }
+
+    /// What of the plan is to be carried out now.
+    pub fn act_on(&mut self, promotions: impl IntoIterator<Item = Promotion>) {
+        let queue = promotions.into_iter().map(Act::Promote).collect();
+        self.stage = Stage::Acting { queue, giving_back: false };
+    }
+
+    /// Does something with one of its windows.
+    ///
+    /// # Errors
+    /// `Gone` when the program ended.
+    pub fn carry_out(&mut self, act: Act) -> Result<(), Error> {
+        match act {
+            Act::Promote(promotion) => self.target.promote(&promotion, false, self.policy),
+            Act::Demote(window) => self.target.demote(window),
+            Act::Probe(window) => self.target.probe(window),
+        }
+    }
+
+    /// Gets ready for the next promotion, if there is one, while the program is left alone.
+    pub fn make_ready(&self) {
+        match &self.stage {
+            Stage::Acting { queue, .. } if matches!(queue.front(), Some(Act::Promote(_))) => self.target.make_ready(),
+            _ => self.target.rest(),
+        }
+    }
+
+    /// The pause after an act that took `took`.
+    pub fn pause(&mut self, now: Duration, took: Duration, s: schedule::Settings) {
+        self.due = now + self.pace.pause_after(took, s.pace);
+    }
+
+    fn end_acting(&mut self, now: Duration, s: schedule::Settings) -> Result<Came, Error> {
+        self.target.rest();
+        if let Stage::Acting { queue, giving_back: giving_back @ false } = &mut self.stage {
+            *giving_back = true;
+            let plan = self.target.plan_giving_back(self.policy)?;
+            queue.extend(plan.demote.into_iter().map(Act::Demote));
+            queue.extend(plan.probe.into_iter().map(Act::Probe));
+            return Ok(Came::Nothing);
+        }
+        let settled = self.target.settle(self.policy);
+        self.target.phase = if settled { Phase::Settled } else { Phase::Watching };
+        if settled {
+            self.target.settled_at.get_or_insert(now);
+        }
+        self.spent_in_last_round = self.spent.saturating_sub(self.spent_before);
+        let took = now.saturating_sub(self.began);
+        self.stage = Stage::Begin;
+        self.due = now + schedule::rest(self.terms, took, self.spent_in_last_round, s);
+        Ok(Came::Rested)
+    }
+}
+
+/// A promotion as the sharing sees it.
+pub fn candidate(promotion: &Promotion, owner: super::share::Owner) -> Candidate {
+    Candidate { owner, window: promotion.window, walks: promotion.walks }
+}

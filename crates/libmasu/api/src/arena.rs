@@ -1,0 +1,318 @@
+//! An arena: memory on huge pages, for a program to move its hot objects into.
+//!
+//! HPS (section 4.3, figure 5) takes hugetlbfs for this. Here a window comes from the hugetlb pool, if there is one with a free
+//! page, and else it is a transparent huge page, made one before it is handed out. No memory is taken before it is asked
+//! for: what is reserved at the beginning are addresses.
+
+use core::ffi::{c_int, c_void};
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+use crate::calls::with;
+use crate::lock::Lock;
+use crate::track::Track;
+use crate::types::*;
+
+/// Bytes of a window.
+const WINDOW: usize = 2 << 20;
+
+/// An arena. Made by masu_arena_new().
+pub struct MasuArena {
+    lock: Lock,
+    /// Where the addresses begin, aligned to windows, and how many windows they hold.
+    start: usize,
+    windows_most: usize,
+    /// What was mapped, which is a window more.
+    mapped: (usize, usize),
+    settings: MasuArenaSettings,
+    track: *mut Track,
+    inner: core::cell::UnsafeCell<Inner>,
+    used: AtomicU64,
+}
+
+#[derive(Default)]
+struct Inner {
+    /// Windows handed out, by kind: hugetlb, transparent, small.
+    by_kind: [u64; 3],
+    refused: u64,
+    /// What is left of the window from which objects are taken: from here …
+    next: usize,
+    /// … to here.
+    end: usize,
+}
+
+/// Fills in what is usual: the hugetlb pool first, transparent huge pages else, never small pages. `bytes` is the program's to
+/// say.
+///
+/// # Safety
+/// `settings` is NULL or points to such a structure.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn masu_arena_settings_init(settings: *mut MasuArenaSettings) {
+    let usual = MasuArenaSettings { size: size_of::<MasuArenaSettings>(), bytes: 0, small_pages_too: 0, no_hugetlb: 0 };
+    if !settings.is_null() {
+        // SAFETY: the caller's.
+        unsafe { settings.write(usual) };
+    }
+}
+
+/// Makes an arena. With a context that is enabled, its windows count against the limit on huge pages that the tracker keeps for
+/// the program and its user; NULL for none. The context must outlive the arena.
+/// Returns MASU_OK, MASU_INVALID, MASU_NO_MEMORY.
+///
+/// # Safety
+/// `settings` is of the size that it says; `track` is NULL or a context; `arena` is NULL or may be written to.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn masu_arena_new(
+    settings: *const MasuArenaSettings,
+    track: *mut Track,
+    arena: *mut *mut MasuArena,
+) -> c_int {
+    if settings.is_null() || arena.is_null() {
+        return MASU_INVALID;
+    }
+    // SAFETY: the caller's.
+    let settings = unsafe { *settings };
+    if settings.size != size_of::<MasuArenaSettings>() || settings.bytes == 0 {
+        return MASU_INVALID;
+    }
+    let Ok(bytes) = usize::try_from(settings.bytes) else { return MASU_INVALID };
+    let windows_most = bytes.div_ceil(WINDOW);
+    let Some(reserved) = windows_most.checked_add(1).and_then(|windows| windows.checked_mul(WINDOW)) else {
+        return MASU_INVALID;
+    };
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: new addresses without any right.
+    let mapped = unsafe { libc::mmap(null_mut(), reserved, libc::PROT_NONE, flags, -1, 0) };
+    if mapped == libc::MAP_FAILED {
+        return MASU_NO_MEMORY;
+    }
+    // SAFETY: asks for memory.
+    let place = unsafe { libc::calloc(1, size_of::<MasuArena>()) }.cast::<MasuArena>();
+    if place.is_null() {
+        // SAFETY: just mapped, and nobody knows it.
+        unsafe { libc::munmap(mapped, reserved) };
+        return MASU_NO_MEMORY;
+    }
+    let mapped = mapped.expose_provenance();
+    let new = MasuArena {
+        lock: Lock::new(),
+        start: mapped.next_multiple_of(WINDOW),
+        windows_most,
+        mapped: (mapped, reserved),
+        settings,
+        track,
+        inner: core::cell::UnsafeCell::default(),
+        used: AtomicU64::new(0),
+    };
+    // SAFETY: malloc's memory is aligned for anything and large enough; `arena` may be written to.
+    unsafe {
+        place.write(new);
+        arena.write(place);
+    }
+    MASU_OK
+}
+
+/// Frees it with all that lies in it. NULL is allowed.
+///
+/// # Safety
+/// NULL, or an arena that nobody uses any more, nor what lies in it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn masu_arena_free(arena: *mut MasuArena) {
+    // SAFETY: the caller's.
+    let Some(arena_ref) = (unsafe { arena.as_ref() }) else { return };
+    arena_ref.tell(0);
+    let (start, bytes) = arena_ref.mapped;
+    // SAFETY: our own mapping, which nobody uses any more; then our own memory.
+    unsafe {
+        libc::munmap(core::ptr::with_exposed_provenance_mut(start), bytes);
+        libc::free(arena.cast());
+    }
+}
+
+/// One more window: 2 MiB, aligned to 2 MiB, filled with zeros, on a huge page.
+/// Returns MASU_OK, MASU_NO_HUGE_PAGE when the arena is full, none is to be had, or the limit is reached, MASU_INVALID.
+///
+/// # Safety
+/// `arena` is NULL or an arena; `window` is NULL or may be written to.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn masu_arena_window(arena: *mut MasuArena, window: *mut *mut c_void) -> c_int {
+    // SAFETY: the caller's.
+    let Some(arena) = (unsafe { arena.as_ref() }) else { return MASU_INVALID };
+    if window.is_null() {
+        return MASU_INVALID;
+    }
+    let taken = arena.locked(|arena, inner| arena.take(inner));
+    match taken {
+        Ok(Some(start)) => {
+            // SAFETY: the caller's.
+            unsafe { window.write(core::ptr::with_exposed_provenance_mut(start)) };
+            MASU_OK
+        }
+        Ok(None) => MASU_NO_HUGE_PAGE,
+        Err(result) => result,
+    }
+}
+
+/// Memory for an object of `bytes`, at most 2 MiB, aligned to `align`, a power of two up to 4096; it never crosses a window. It is
+/// given back with the arena.
+/// Returns MASU_OK, MASU_NO_HUGE_PAGE as masu_arena_window(), MASU_INVALID.
+///
+/// # Safety
+/// `arena` is NULL or an arena; `object` is NULL or may be written to.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn masu_arena_alloc(
+    arena: *mut MasuArena,
+    bytes: usize,
+    align: usize,
+    object: *mut *mut c_void,
+) -> c_int {
+    // SAFETY: the caller's.
+    let Some(arena) = (unsafe { arena.as_ref() }) else { return MASU_INVALID };
+    if object.is_null() || bytes == 0 || bytes > WINDOW || !align.is_power_of_two() || align > 4096 {
+        return MASU_INVALID;
+    }
+    let found = arena.locked(|arena, inner| {
+        let mut start = inner.next.next_multiple_of(align);
+        if inner.end == 0 || start + bytes > inner.end {
+            start = arena.take(inner)?;
+            inner.end = start + WINDOW;
+        }
+        inner.next = start + bytes;
+        Some(start)
+    });
+    match found {
+        Ok(Some(start)) => {
+            arena.used.fetch_add(bytes as u64, SeqCst);
+            // SAFETY: the caller's.
+            unsafe { object.write(core::ptr::with_exposed_provenance_mut(start)) };
+            MASU_OK
+        }
+        Ok(None) => MASU_NO_HUGE_PAGE,
+        Err(result) => result,
+    }
+}
+
+/// 1 if the address lies in the arena, else 0.
+///
+/// # Safety
+/// `arena` is NULL or an arena.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn masu_arena_contains(arena: *const MasuArena, address: *const c_void) -> c_int {
+    // SAFETY: the caller's.
+    let arena = unsafe { arena.as_ref() };
+    let inside = |arena: &MasuArena| address.addr().wrapping_sub(arena.start) < arena.windows_most * WINDOW;
+    c_int::from(arena.is_some_and(inside))
+}
+
+/// What it holds. `stats->size` is sizeof *stats.
+///
+/// # Safety
+/// `arena` is NULL or an arena; `stats` is NULL or of the size that it says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn masu_arena_stats(arena: *mut MasuArena, stats: *mut MasuArenaCounters) -> c_int {
+    // SAFETY: the caller's.
+    let Some(arena) = (unsafe { arena.as_ref() }) else { return MASU_INVALID };
+    let found = arena.locked(|arena, inner| MasuArenaCounters {
+        size: size_of::<MasuArenaCounters>(),
+        windows_most: arena.windows_most as u64,
+        windows: inner.by_kind.iter().sum(),
+        windows_hugetlb: inner.by_kind[0],
+        windows_thp: inner.by_kind[1],
+        windows_small: inner.by_kind[2],
+        refused: inner.refused,
+        used_bytes: arena.used.load(SeqCst),
+    });
+    match found {
+        // SAFETY: the caller's.
+        Ok(now) => unsafe { crate::calls::copy_out(stats, now) },
+        Err(result) => result,
+    }
+}
+
+impl MasuArena {
+    fn locked<T>(&self, work: impl FnOnce(&MasuArena, &mut Inner) -> T) -> Result<T, c_int> {
+        self.lock.take().map_err(|_| MASU_BUSY)?;
+        // SAFETY: the lock is ours.
+        let result = work(self, unsafe { &mut *self.inner.get() });
+        self.lock.give();
+        Ok(result)
+    }
+
+    /// Tells the tracker how many windows the arena is to hold, and whether it may.
+    fn tell(&self, windows: u64) -> bool {
+        // SAFETY: NULL, or a context that outlives the arena.
+        let Some(track) = (unsafe { self.track.as_ref() }) else { return true };
+        let mut may = true;
+        // Without a tracker, or from within a callback, nobody limits it; at the next window the tracker hears of all.
+        with(Ok(track), |held| {
+            may = held.arena(windows).is_none_or(|granted| granted >= windows);
+            MASU_OK
+        });
+        may
+    }
+
+    /// The next window; `None` when there is none to be had.
+    fn take(&self, inner: &mut Inner) -> Option<usize> {
+        let held: u64 = inner.by_kind.iter().sum();
+        let start = self.start + held as usize * WINDOW;
+        let kind = if (held as usize) < self.windows_most && self.tell(held + 1) { self.map(start) } else { None };
+        match kind {
+            Some(kind) => inner.by_kind[kind] += 1,
+            None => inner.refused += 1,
+        }
+        kind.map(|_| start)
+    }
+
+    /// Lays memory at `start`, and says of which kind.
+    fn map(&self, start: usize) -> Option<usize> {
+        let place = core::ptr::with_exposed_provenance_mut::<c_void>(start);
+        // In the middle of addresses of our own, in which nothing lies yet.
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        let fixed = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+        if self.settings.no_hugetlb == 0 && from_pool(place) {
+            return Some(0);
+        }
+        // SAFETY: over addresses of our own, without any right so far.
+        if unsafe { libc::mmap(place, WINDOW, rights, fixed, -1, 0) } != place {
+            return None;
+        }
+        if collapse(place) {
+            return Some(1);
+        }
+        if self.settings.small_pages_too != 0 {
+            return Some(2);
+        }
+        // SAFETY: as it was: addresses without any right.
+        unsafe { libc::mmap(place, WINDOW, libc::PROT_NONE, fixed | libc::MAP_NORESERVE, -1, 0) };
+        None
+    }
+}
+
+/// Lays a page of the hugetlb pool there. It is mapped elsewhere first: where the pool is empty, kernels before 6.12 take away
+/// what lies at a fixed place all the same, and another thread's mapping could come there.
+fn from_pool(place: *mut c_void) -> bool {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB | libc::MAP_HUGE_2MB;
+    // SAFETY: a new mapping where the kernel has room. The page is reserved at once, so that a touch never fails.
+    let page = unsafe { libc::mmap(null_mut(), WINDOW, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+    if page == libc::MAP_FAILED {
+        return false;
+    }
+    let to = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    // SAFETY: from a mapping that nobody else knows to addresses of our own, in which nothing lies yet.
+    if unsafe { libc::mremap(page, WINDOW, WINDOW, to, place) } == place {
+        return true;
+    }
+    // SAFETY: just mapped, and nobody knows it.
+    unsafe { libc::munmap(page, WINDOW) };
+    false
+}
+
+/// Makes an empty window one huge page. The kernel says that it is one then, whatever the host's THP mode is.
+fn collapse(place: *mut c_void) -> bool {
+    // SAFETY: our own memory, of which nothing is used yet: the first byte makes the kernel give a page, a huge one if it may.
+    unsafe {
+        libc::madvise(place, WINDOW, libc::MADV_HUGEPAGE);
+        place.cast::<u8>().write_volatile(0);
+        libc::madvise(place, WINDOW, libc::MADV_COLLAPSE) == 0
+    }
+}

@@ -1,0 +1,79 @@
+//! A thread that waits for the tracker's signal.
+//!
+//! The lock is not held while it sleeps, so that others can use the context and disable it; whoever does waits until it has
+//! woken before the descriptors are closed.
+
+use core::ffi::c_int;
+use core::sync::atomic::Ordering::SeqCst;
+
+use crate::kernel::{errno, now_ms};
+use crate::lock::own_thread;
+use crate::signal;
+use crate::track::{Track, Waits};
+use crate::types::*;
+
+/// See masu_track_wait().
+pub fn wait(track: &Track, timeout_ms: c_int, active: &mut u64) -> c_int {
+    if track.by_handler() {
+        return MASU_INVALID;
+    }
+    let mut held = match track.hold() {
+        Ok(held) => held,
+        Err(result) => return result,
+    };
+    let Some(waits) = held.waits_on() else { return MASU_NOT_ENABLED };
+    if track.waiter.compare_exchange(0, own_thread(), SeqCst, SeqCst).is_err() {
+        return MASU_BUSY;
+    }
+    drop(held);
+    let was_blocked = signal::mask(libc::SIG_BLOCK, waits.signal);
+    let result = sleep(track, waits, timeout_ms, active);
+    if !was_blocked {
+        signal::mask(libc::SIG_UNBLOCK, waits.signal);
+    }
+    track.waiter.store(0, SeqCst);
+    result
+}
+
+/// Until a signal comes, the tracker or the time ends, or the context is disabled.
+fn sleep(track: &Track, waits: Waits, timeout_ms: c_int, active: &mut u64) -> c_int {
+    let end = now_ms() + i64::from(timeout_ms);
+    loop {
+        while let Some(pages) = signal::next_of(waits.taken) {
+            track.notified(pages);
+        }
+        if !track.is_on() {
+            return MASU_NOT_ENABLED;
+        }
+        let came = track.take_pending();
+        if came > 0 {
+            *active = came;
+            return MASU_OK;
+        }
+        let left = if timeout_ms < 0 { -1 } else { end - now_ms() };
+        if timeout_ms >= 0 && left <= 0 {
+            return MASU_NOTHING;
+        }
+        match look(waits, left.clamp(-1, i64::from(c_int::MAX)) as c_int) {
+            Ok(false) => {}
+            Ok(true) => return MASU_NO_TRACKER,
+            Err(()) => return MASU_SYSTEM,
+        }
+    }
+}
+
+/// Sleeps until something comes, and says whether it is the end of the tracker alone.
+fn look(waits: Waits, timeout_ms: c_int) -> Result<bool, ()> {
+    let entry = |fd, events| libc::pollfd { fd, events, revents: 0 };
+    let mut fds = [entry(waits.taken, libc::POLLIN), entry(waits.woken, libc::POLLIN), entry(waits.tracker, 0)];
+    // SAFETY: three entries, which live as long as the call.
+    if unsafe { libc::poll(fds.as_mut_ptr(), 3, timeout_ms) } < 0 {
+        return if errno() == libc::EINTR { Ok(false) } else { Err(()) };
+    }
+    if fds[1].revents != 0 {
+        let mut count = 0u64;
+        // SAFETY: eight bytes, which live as long as the call; it does not block.
+        unsafe { libc::read(waits.woken, (&raw mut count).cast(), 8) };
+    }
+    Ok(fds[0].revents == 0 && fds[1].revents == 0 && fds[2].revents != 0)
+}

@@ -1,0 +1,332 @@
+//! `masu track`.
+
+use std::io::{Write, stdout};
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use hugepages::pace;
+use hugepages::track::schedule;
+use hugepages::track::serve::{Control, Farewell, Happening, Opened, Settings, Unsent, serve};
+use hugepages::track::share::Limits;
+use hugepages::track::watched::Watched;
+use libmasu::track::SOCKET;
+use libmasu::track::wire::{Refused, Totals};
+use linux::handover::{Listener, Peer};
+use linux::{Pid, describe, open_files, queued_signal, signals};
+use quantities::{Bytes, PageSize};
+use rustix::io::Errno;
+use serde_json::{Value, json};
+
+use crate::args::TrackTask;
+use crate::attach;
+use crate::control::{Stop, change_haste, own_cpu_time};
+use crate::failure::Failure;
+use crate::open::{Observers, Purpose, admit, can_promote, hold};
+use crate::print::percent;
+use crate::{Done, HOST};
+
+pub fn run(task: &TrackTask) -> Result<Done, Failure> {
+    let stop = Stop::on_signals()?;
+    can_promote(&linux::facts::collapse(&*HOST))?;
+    let observers = Observers::find(task.rung)?;
+    open_files::raise();
+    let listener = listen(&task.socket)?;
+    let mut surroundings = Surroundings {
+        start: Instant::now(),
+        stop,
+        observers,
+        json: task.json,
+        in_haste: false,
+        nobody_listens: false,
+    };
+    surroundings.print_start(&task.socket);
+    serve(&listener, settings(task), &mut surroundings);
+    // What is left of it would be found out and replaced by the next start.
+    let _ = std::fs::remove_file(&task.socket);
+    Ok(Done::Whole)
+}
+
+fn listen(path: &Path) -> Result<Listener, Failure> {
+    let failed = |why: &str| Failure::new(format!("cannot listen at {}: {why}", path.display()));
+    if path == Path::new(SOCKET) {
+        // Without it the next call says why.
+        let _ = path.parent().map(std::fs::create_dir_all);
+    }
+    Listener::at(path).map_err(|errno| match errno {
+        Errno::ADDRINUSE => failed("somebody listens there, or it is no socket: address in use (EADDRINUSE)")
+            .remedy("One tracker serves all programs: end the other one, or give this one a place by --socket."),
+        Errno::INVAL | Errno::NAMETOOLONG => {
+            failed("the path is too long for a socket, which has 107 bytes").remedy("Give a shorter one by --socket.")
+        }
+        Errno::ACCESS | Errno::PERM | Errno::NOENT | Errno::NOTDIR | Errno::ROFS => failed(&describe(errno))
+            .remedy("Run as root, or give a place by --socket; programs look for it in the variable MASU_TRACK."),
+        other => failed(&describe(other)),
+    })
+}
+
+fn settings(task: &TrackTask) -> Settings {
+    let windows = |size: Option<Bytes>| size.map_or(u64::MAX, |size| size.0 / PageSize::Huge.bytes().0);
+    Settings {
+        schedule: schedule::Settings { cpu_fraction: task.max_cpu, pace: pace::MEASURED },
+        limits: Limits {
+            of_program: windows(task.max_huge_per_program),
+            of_user: windows(task.max_huge_per_user),
+            of_all: windows(task.max_huge),
+        },
+        most_programs: task.max_programs,
+    }
+}
+
+/// The loop's surroundings on a real host.
+struct Surroundings {
+    start: Instant,
+    stop: Stop,
+    observers: Observers,
+    json: bool,
+    in_haste: bool,
+    /// Whoever read our output has gone, which is a normal end.
+    nobody_listens: bool,
+}
+
+impl Control for Surroundings {
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    fn stop(&self) -> bool {
+        self.stop.is_set() || self.nobody_listens
+    }
+
+    fn cpu_time(&self) -> Duration {
+        own_cpu_time()
+    }
+
+    fn in_haste(&mut self, haste: bool) {
+        change_haste(&mut self.in_haste, haste);
+    }
+
+    fn open(&mut self, pid: Pid) -> Result<Opened, Refused> {
+        let unfit = |failure: Failure| {
+            eprintln!("{failure}");
+            Refused::Unfit
+        };
+        let status = admit(pid, Purpose::Attach).map_err(unfit)?;
+        let held = hold(pid, Purpose::Attach).map_err(|failure| {
+            eprintln!("{failure}");
+            Refused::Taken
+        })?;
+        let (target, ends) = attach::open(&self.observers, pid, status.name).map_err(unfit)?;
+        Ok(Opened { target, ends, hold: Box::new(held) })
+    }
+
+    fn signal(&mut self, pid: Pid, pidfd: BorrowedFd<'_>, signal: i32, value: u64) -> Result<(), Unsent> {
+        // A real-time signal without a handler ends a process, such as one that has become another program by exec.
+        match signals::is_expected(&*HOST, pid, signal) {
+            Ok(true) => queued_signal::queue(pidfd, signal, value).map_err(Unsent::Kernel),
+            Ok(false) => Err(Unsent::Unexpected),
+            Err(_) => Err(Unsent::Kernel(Errno::SRCH)),
+        }
+    }
+
+    fn say(&mut self, what: &Happening<'_>) {
+        let at = self.start.elapsed().as_secs_f64();
+        let line = if self.json { told_json(what, at).map(|value| value.to_string()) } else { told(what, at) };
+        let Some(line) = line else { return };
+        let mut out = stdout().lock();
+        self.nobody_listens |= writeln!(out, "{line}").and_then(|()| out.flush()).is_err();
+    }
+}
+
+impl Surroundings {
+    fn print_start(&mut self, socket: &Path) {
+        let (rung, socket) = (self.observers.rung, socket.display());
+        let mut out = stdout().lock();
+        let said = if self.json {
+            writeln!(out, "{}", json!({ "event": "listening", "socket": socket.to_string(), "rung": rung }))
+        } else {
+            writeln!(out, "listening at {socket}   observing by {rung}\n{:>9}  {:>8}  program", "time", "process")
+        };
+        self.nobody_listens |= said.and_then(|()| out.flush()).is_err();
+    }
+}
+
+/// One line for people; `None` for what happens all the time.
+fn told(what: &Happening<'_>, at: f64) -> Option<String> {
+    let of = |program: &Watched, text: &str| {
+        let (pid, name) = (program.target.pid, &program.target.name);
+        format!("{at:>7.1} s  {pid:>8}  {name}: {text}")
+    };
+    let somebody = |peer: &Peer, text: &str| {
+        let pid = peer.pid.map_or("?".to_owned(), |pid| pid.to_string());
+        format!("{at:>7.1} s  {pid:>8}  user {}: {text}", peer.user)
+    };
+    Some(match what {
+        Happening::Registered(program) => of(program, &format!("registered; {}", terms_in_words(program))),
+        Happening::Changed(program) => of(program, &format!("other terms; {}", terms_in_words(program))),
+        Happening::Refused(peer, why) => somebody(peer, &format!("refused: {}", why.text().to_string_lossy())),
+        Happening::Nonsense(peer) => somebody(peer, "cut off: what it sent makes no sense"),
+        Happening::NotNotified(program, why) => of(program, &format!("not told: {}", unsent_in_words(*why))),
+        Happening::Round(program, before) => of(program, &round_in_words(program.totals(), *before)?),
+        Happening::Forgotten(program, why) => of(program, &farewell_in_words(program, *why)),
+        Happening::Full(errno) => {
+            format!("{at:>7.1} s  {:>8}  cannot take in another program: {}", "", describe(*errno))
+        }
+        Happening::Notified(..) | Happening::Fetched(..) | Happening::Decided(..) => return None,
+    })
+}
+
+fn terms_in_words(program: &Watched) -> String {
+    let terms = program.terms();
+    let who = if terms.decides { "it decides" } else { "the rule decides" };
+    let told = match terms.signal {
+        0 => "never told".to_owned(),
+        signal => format!("told of {} pages or more by signal {signal}", terms.threshold_pages),
+    };
+    format!("{told}, {} ms a round, {who}", terms.period_ms)
+}
+
+fn unsent_in_words(why: Unsent) -> String {
+    match why {
+        Unsent::Unexpected => "it does not handle the signal any more; tried again later".to_owned(),
+        Unsent::Kernel(errno) => format!("{}; tried again later", describe(errno)),
+    }
+}
+
+/// `None` when nothing changed.
+fn round_in_words(now: Totals, before: Totals) -> Option<String> {
+    let (promoted, demoted) = (now.promoted - before.promoted, now.demoted - before.demoted);
+    let refused = now.refused.saturating_sub(before.refused);
+    if (promoted, demoted) == (0, 0) {
+        return None;
+    }
+    let extra = Bytes(now.extra_rss_bytes);
+    Some(format!("windows promoted {promoted}, demoted {demoted}, refused {refused}; extra memory {extra}"))
+}
+
+fn farewell_in_words(program: &Watched, why: Farewell) -> String {
+    let totals = program.totals();
+    let why = match why {
+        Farewell::Asked => "not watched any more, as it asked".to_owned(),
+        Farewell::Left => "has left".to_owned(),
+        Farewell::Ended => "has ended".to_owned(),
+        Farewell::CutOff => "was cut off".to_owned(),
+        Farewell::Stopped => "goes on alone".to_owned(),
+        Farewell::Failed => match &program.target.failure {
+            Some(error) => format!("cannot be worked on any more: {error}"),
+            None => "cannot be worked on any more".to_owned(),
+        },
+    };
+    let extra = Bytes(totals.extra_rss_bytes);
+    let share = percent((program.target.rss_before + extra).growth_over(program.target.rss_before));
+    format!(
+        "{why}; in {} rounds and {} signals promoted {}, demoted {}, refused {}; extra memory {extra} ({share}); {:.2} s of a processor",
+        totals.rounds,
+        totals.signals,
+        totals.promoted,
+        totals.demoted,
+        totals.refused,
+        program.spent.as_secs_f64(),
+    )
+}
+
+/// One object per event, all of them.
+fn told_json(what: &Happening<'_>, at: f64) -> Option<Value> {
+    let mut told = match what {
+        Happening::Registered(program) => of_program("registered", program, terms_json(program)),
+        Happening::Changed(program) => of_program("changed", program, terms_json(program)),
+        Happening::Refused(peer, why) => {
+            let why = why.text().to_string_lossy();
+            json!({ "event": "refused", "pid": peer.pid, "user": peer.user, "reason": why })
+        }
+        Happening::Nonsense(peer) => json!({ "event": "cut-off", "pid": peer.pid, "user": peer.user }),
+        Happening::Notified(program, pages) => of_program("notified", program, json!({ "active_pages": pages })),
+        Happening::NotNotified(program, why) => {
+            of_program("not-notified", program, json!({ "reason": unsent_in_words(*why) }))
+        }
+        Happening::Fetched(program, windows, pages) => {
+            of_program("fetched", program, json!({ "windows": windows, "active_pages": pages }))
+        }
+        Happening::Decided(program, windows) => of_program("decided", program, json!({ "windows": windows })),
+        Happening::Round(program, _) => of_program("round", program, totals_json(program)),
+        Happening::Forgotten(program, why) => {
+            let mut value = totals_json(program);
+            value["reason"] = json!(farewell_name(*why));
+            of_program("forgotten", program, value)
+        }
+        Happening::Full(errno) => json!({ "event": "full", "reason": describe(*errno) }),
+    };
+    told["at_s"] = json!(at);
+    Some(told)
+}
+
+fn of_program(event: &str, program: &Watched, mut value: Value) -> Value {
+    value["event"] = json!(event);
+    value["pid"] = json!(program.target.pid);
+    value["name"] = json!(program.target.name);
+    value["user"] = json!(program.user);
+    value
+}
+
+fn terms_json(program: &Watched) -> Value {
+    let terms = program.terms();
+    json!({
+        "signal": terms.signal, "decides": terms.decides, "threshold_pages": terms.threshold_pages,
+        "period_ms": terms.period_ms, "every_ms": terms.every_ms, "hot_rate_per_s": terms.hot_rate,
+        "hot_fraction": terms.hot_fraction, "max_extra_rss_fraction": terms.max_extra_rss,
+        "rss_bytes": program.target.rss_before,
+    })
+}
+
+fn totals_json(program: &Watched) -> Value {
+    let totals = program.totals();
+    let cost = program.target.source().cost();
+    json!({
+        "rounds": totals.rounds, "signals": totals.signals, "windows_promoted": totals.promoted,
+        "windows_demoted": totals.demoted, "promotions_refused": totals.refused,
+        "extra_rss_bytes": totals.extra_rss_bytes, "arena_windows": program.arena,
+        "settled_s": program.target.settled_at.map(|at| at.as_secs_f64()),
+        "cpu_s": program.spent.as_secs_f64(), "scan_us_per_gib": cost.scan.us_per_gib(),
+        "clear_us_per_gib": cost.clear.us_per_gib(),
+    })
+}
+
+fn farewell_name(why: Farewell) -> &'static str {
+    match why {
+        Farewell::Asked => "asked",
+        Farewell::Left => "left",
+        Farewell::Ended => "ended",
+        Farewell::CutOff => "cut-off",
+        Farewell::Stopped => "stopped",
+        Farewell::Failed => "failed",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_round_that_changed_nothing_is_not_worth_a_line() {
+        let totals = Totals { rounds: 7, promoted: 5, demoted: 1, ..Totals::default() };
+        assert_eq!(round_in_words(totals, totals), None);
+        let before = Totals { promoted: 2, ..totals };
+        assert_eq!(
+            round_in_words(totals, before).unwrap(),
+            "windows promoted 3, demoted 0, refused 0; extra memory 0 B"
+        );
+    }
+
+    #[test]
+    fn a_place_where_somebody_listens_or_that_cannot_be_is_refused_in_words() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("track.sock");
+        let _first = listen(&path).unwrap();
+        let said = listen(&path).unwrap_err().to_string();
+        assert!(said.contains("somebody listens there") && said.contains("--socket"), "{said}");
+        let long = folder.path().join("x".repeat(120));
+        assert!(listen(&long).unwrap_err().to_string().contains("too long"));
+        let nowhere = folder.path().join("none/track.sock");
+        assert!(listen(&nowhere).unwrap_err().to_string().contains("ENOENT"));
+    }
+}
