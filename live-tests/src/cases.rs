@@ -38,6 +38,8 @@ pub mod run_programs;
 pub(crate) mod stage;
 pub(crate) mod swap;
 pub mod toy;
+pub mod track;
+pub mod track_clients;
 pub mod trim;
 pub mod walk;
 pub mod walk_changes;

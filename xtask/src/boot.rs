@@ -204,7 +204,10 @@ fn build_initial_files() -> Result<PathBuf> {
     }
     for (path, source) in C_PROGRAMS {
         let built = target.join(Path::new(path).file_name().unwrap_or_default());
-        run_program(program("cc").args(["-O1", "-w", "-pthread", "-o"]).arg(&built).arg(source))?;
+        let library = program_file().with_file_name("libmasu.a");
+        let mut compile = program("cc");
+        compile.args(["-O1", "-w", "-pthread", "-I", "crates/libmasu/include", "-o"]).arg(&built).arg(source);
+        run_program(compile.arg(library))?;
         programs.push((path, read(&built)?));
     }
     let archive = target.join("initramfs.cpio");
@@ -216,10 +219,11 @@ fn build_initial_files() -> Result<PathBuf> {
 const LOADER: &str = "lib64/ld-linux-x86-64.so.2";
 
 /// Programs that tests start, where they look for them, and their sources.
-const C_PROGRAMS: [(&str, &str); 3] = [
+const C_PROGRAMS: [(&str, &str); 4] = [
     ("programs/stress", "bench/workloads/remote/stress.c"),
     ("programs/weigh", "live-tests/programs/weigh.c"),
     ("programs/hard", "live-tests/programs/hard.c"),
+    ("programs/say", "live-tests/programs/say.c"),
 ];
 
 /// Libraries of the system's that they are linked with, or load when a thread is cancelled.

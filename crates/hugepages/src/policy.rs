@@ -254,7 +254,8 @@ fn judge_huge(huge: HugeView, s: Settings) -> Verdict {
     }
 }
 
-fn is_full(huge: HugeView) -> bool {
+/// All of it was resident before: to split it would return nothing.
+pub fn is_full(huge: HugeView) -> bool {
     huge.resident_before == Some(Pages(PAGES_PER_WINDOW as u64))
 }
 

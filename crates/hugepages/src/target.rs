@@ -260,6 +260,11 @@ impl Target {
         self.known.iter().filter_map(ours)
     }
 
+    /// Are there huge windows that would be given back if they were idle?
+    pub fn may_give_back(&self) -> bool {
+        self.known.values().any(|known| !known.left_alone && !policy::is_full(known.view()))
+    }
+
     /// Counts a window of the plan as refused for a limit that others keep.
     pub fn refuse_over_limit(&mut self, window: Window) {
         self.refuse(window, Refusal::OverLimit);

@@ -140,6 +140,16 @@ impl Connection {
         Ok(Connection(socket))
     }
 
+    /// To the listener at this place.
+    ///
+    /// # Errors
+    /// The kernel's answer: ENOENT or ECONNREFUSED when nobody listens there.
+    pub fn at(path: &Path) -> Result<Connection, Errno> {
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        connect(&socket, &SocketAddrUnix::new(path)?)?;
+        Ok(Connection(socket))
+    }
+
     /// Sends a message and descriptors.
     ///
     /// # Errors
@@ -286,6 +296,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("track.sock");
         let listener = Listener::at(&path).unwrap();
+        let theirs = Connection::at(&path).unwrap();
+        assert!(listener.accept(SOON).unwrap().is_some());
+        drop(theirs);
         assert_eq!(Listener::at(&path).unwrap_err(), Errno::ADDRINUSE);
         drop(listener);
         assert!(path.exists(), "as after a crash");

@@ -41,6 +41,11 @@ pub(crate) fn pager_library() -> Option<PathBuf> {
     library("libmasu-pager.so")
 }
 
+/// The C library for programs with a say.
+pub(crate) fn libmasu() -> Option<PathBuf> {
+    library("libmasu.a")
+}
+
 fn library(name: &str) -> Option<PathBuf> {
     let masu = masu()?;
     let folder = masu.parent()?;

@@ -1,9 +1,12 @@
 //! When a tracked program is looked at, and when it is left alone.
 //!
-//! A round looks at doubling ages up to the program's own period, the last look at the period's end. Then it rests: until the
-//! next round is due by its own terms, and for as long as keeps the watching of it below a part of one processor
-//! ([`Settings::cpu_fraction`]): a program may not have the tracker to itself by asking for much. One that has settled, and
-//! named no time between rounds, is watched as `masu attach` watches.
+//! A round looks at doubling ages up to the program's own period, with a look at the period's end, from which its list is
+//! made. Then it rests: until the next round is due by its own terms, and for as long as keeps the watching of it below a part
+//! of one processor ([`Settings::cpu_fraction`]): a program may not have the tracker to itself by asking for much. One that
+//! has settled, and named no time between rounds, is watched in rounds that look on for longer, as `masu attach` does.
+//!
+//! Whether a huge window is idle cannot be told from a round of a few milliseconds. So of a program with short rounds, and
+//! windows that could be given back, one round now and then looks on for as long as it takes ([`LONG`]).
 //!
 //! No I/O, no clock, no randomness.
 
@@ -24,24 +27,36 @@ pub struct Settings {
     pub pace: pace::Settings,
 }
 
-/// The age of the next look after the one at `last`; `None` when that was the last of a round of this length.
-pub fn next_look(last: Option<Duration>, length: Duration) -> Option<Duration> {
+/// What is idle for so long is idle: the shortest first round of `masu attach`.
+pub const LONG: Duration = Duration::from_millis(1280);
+
+/// So often a program with shorter rounds has one of that length, if it has windows that could be given back.
+pub const LONG_EVERY: Duration = Duration::from_secs(10);
+
+/// The length of one observation, as the program asked for it.
+pub fn period(terms: Terms) -> Duration {
+    Duration::from_millis(u64::from(terms.period_ms))
+}
+
+/// The age of the next look after the one at `last`; `None` when that was the last of a round that looks for `length`, at least
+/// as long as `period`, at the end of which there is a look, too.
+pub fn next_look(last: Option<Duration>, period: Duration, length: Duration) -> Option<Duration> {
     if last.is_some_and(|last| last >= length) {
         return None;
     }
-    // The last look but one is half the length old at least: two looks close to each other show nothing new.
+    let end = if last.is_some_and(|last| last >= period) { length } else { period };
+    // The look before that at the end is two thirds as old at most: two looks close to each other show nothing new.
     let next = estimate::next_look(last);
-    Some(if next * 4 > length * 3 { length } else { next })
+    Some(if next * 4 > end * 3 { end } else { next })
 }
 
-/// How long a round looks: the program's period; in one that has settled at least `watch`.
-pub fn length(terms: Terms, watch: Duration) -> Duration {
-    Duration::from_millis(u64::from(terms.period_ms)).max(watch)
-}
-
-/// How long a settled program is watched in one round, when the last one cost `spent`.
-pub fn watch(terms: Terms, settled: bool, spent: Duration, s: Settings) -> Duration {
-    if settled && terms.every_ms == 0 { pace::watch_again_after(spent, s.pace) } else { Duration::ZERO }
+/// How long a round looks. `spent` is what the last one cost; `is_long_due` says whether a round that is long enough to tell
+/// what is idle is due.
+pub fn length(terms: Terms, settled: bool, spent: Duration, is_long_due: bool, s: Settings) -> Duration {
+    let may_look_on = settled && terms.every_ms == 0;
+    let watch = spent.div_f64(s.pace.watch_fraction.get()).min(s.pace.watch_every.1);
+    let on = if may_look_on { watch } else { Duration::ZERO };
+    period(terms).max(on).max(if is_long_due { LONG } else { Duration::ZERO })
 }
 
 /// How long it rests after a round that took `took` and cost `spent` of processor time.
@@ -64,10 +79,10 @@ mod tests {
         Duration::from_millis(n)
     }
 
-    fn looks(length: Duration) -> Vec<u128> {
+    fn looks(period: Duration, length: Duration) -> Vec<u128> {
         let mut ages = Vec::new();
         let mut last = None;
-        while let Some(next) = next_look(last, length) {
+        while let Some(next) = next_look(last, period, length) {
             ages.push(next.as_millis());
             last = Some(next);
         }
@@ -76,10 +91,12 @@ mod tests {
 
     #[test]
     fn looks_double_and_the_last_is_at_the_end_of_the_period() {
-        assert_eq!(looks(ms(1280)), [10, 20, 40, 80, 160, 320, 640, 1280]);
-        assert_eq!(looks(ms(1000)), [10, 20, 40, 80, 160, 320, 640, 1000]);
-        assert_eq!(looks(ms(10)), [10]);
-        assert_eq!(looks(ms(13)), [13]);
+        assert_eq!(looks(ms(1280), ms(1280)), [10, 20, 40, 80, 160, 320, 640, 1280]);
+        assert_eq!(looks(ms(1000), ms(1000)), [10, 20, 40, 80, 160, 320, 640, 1000]);
+        assert_eq!(looks(ms(10), ms(10)), [10]);
+        assert_eq!(looks(ms(13), ms(13)), [13]);
+        assert_eq!(looks(ms(100), ms(1280)), [10, 20, 40, 100, 200, 400, 800, 1280]);
+        assert_eq!(looks(ms(1000), ms(1280)), [10, 20, 40, 80, 160, 320, 640, 1000, 1280]);
     }
 
     #[test]
@@ -91,18 +108,21 @@ mod tests {
 
     #[test]
     fn a_settled_program_is_watched_for_longer_unless_it_named_a_time() {
-        assert_eq!(watch(USUAL, true, ms(20), S), Duration::from_secs(10));
-        assert_eq!(watch(USUAL, false, ms(20), S), Duration::ZERO);
-        assert_eq!(watch(Terms { every_ms: 2000, ..USUAL }, true, ms(20), S), Duration::ZERO);
-        assert_eq!(length(USUAL, Duration::from_secs(10)), Duration::from_secs(10));
+        assert_eq!(length(USUAL, true, ms(20), false, S), ms(4000), "half a percent of a processor");
+        assert_eq!(length(USUAL, true, ms(1), false, S), ms(1280), "a small one costs so little anyway");
+        assert_eq!(length(USUAL, false, ms(20), false, S), ms(1280));
+        assert_eq!(length(Terms { every_ms: 2000, ..USUAL }, true, ms(20), false, S), ms(1280));
+        assert_eq!(length(Terms { period_ms: 10, ..USUAL }, false, ms(1), true, S), LONG);
     }
 
     proptest! {
         #[test]
-        fn every_round_comes_to_its_end_in_growing_steps(length in 10u64..700_000) {
-            let ages = looks(ms(length));
+        fn every_round_looks_at_its_period_and_at_its_end_in_growing_steps(period in 10u64..600_000, on in 0u64..600_000) {
+            let length = period + on;
+            let ages = looks(ms(period), ms(length));
+            prop_assert!(ages.contains(&u128::from(period)));
             prop_assert_eq!(*ages.last().unwrap(), u128::from(length));
-            prop_assert!(ages.is_sorted() && ages.len() < 20);
+            prop_assert!(ages.is_sorted() && ages.len() < 32);
         }
 
         #[test]

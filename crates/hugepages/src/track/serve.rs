@@ -144,7 +144,7 @@ struct Watching {
     before: Totals,
 }
 
-/// Who has connected says what it wants within this time.
+/// Who has connected, and is not registered, is not silent for longer.
 const FIRST_WORDS: Duration = Duration::from_secs(10);
 
 /// More connections than that are not taken in.
@@ -152,6 +152,9 @@ const MOST_CLIENTS: usize = 8192;
 
 /// The longest time without a look at the stop flag.
 const SLICE: Duration = Duration::from_millis(250);
+
+/// So many are taken in before others have their turn.
+const AT_ONCE: usize = 64;
 
 /// After a failure to take in a client nobody is taken in for so long.
 const FULL_FOR: Duration = Duration::from_secs(1);
@@ -234,21 +237,31 @@ impl Tracker {
         ready
     }
 
+    /// All that have come, but some at a time: those who are served already do not wait for a crowd.
     fn take_in(&mut self, listener: &Listener, control: &mut dyn Control) {
-        match listener
-            .accept(Duration::ZERO)
-            .and_then(|came| came.map(|one| one.peer().map(|peer| (one, peer))).transpose())
-        {
+        for _ in 0..AT_ONCE {
+            if !self.take_in_one(listener, control) {
+                return;
+            }
+        }
+    }
+
+    /// True if somebody was there.
+    fn take_in_one(&mut self, listener: &Listener, control: &mut dyn Control) -> bool {
+        let came = listener.accept(Duration::ZERO);
+        match came.and_then(|came| came.map(|one| one.peer().map(|peer| (one, peer))).transpose()) {
             Ok(Some((connection, peer))) => {
                 let since = control.now();
                 let client = Client { connection, peer, since, session: Session::default(), watched: None };
                 self.clients.insert(self.next, client);
                 self.next += 1;
+                true
             }
-            Ok(None) => {}
+            Ok(None) => false,
             Err(errno) => {
                 self.full_until = control.now() + FULL_FOR;
                 control.say(&Happening::Full(errno));
+                false
             }
         }
     }
@@ -263,6 +276,7 @@ impl Tracker {
             Err(Errno::MSGSIZE) => return self.cut_off(key, control),
             Err(_) => return self.forget(key, Farewell::Left, control),
         };
+        client.since = control.now();
         match client.session.understand(&message[..bytes]) {
             Wanted::Register(terms) => self.register(key, terms, control),
             Wanted::Unregister => {

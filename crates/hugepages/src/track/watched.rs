@@ -36,7 +36,7 @@ enum Stage {
     /// A round begins.
     Begin,
     /// Accesses are looked at.
-    Looking { last: Option<Duration>, length: Duration },
+    Looking { last: Option<Duration>, length: Duration, listed: bool },
     /// The program has been asked what it wants.
     Deciding,
     /// What is decided is carried out.
@@ -80,6 +80,9 @@ pub struct Watched {
     began: Duration,
     spent_before: Duration,
     spent_in_last_round: Duration,
+    /// The last round was long enough to tell what is idle; the next such one is due then.
+    was_long: bool,
+    long_again: Duration,
     rounds: u64,
 }
 
@@ -105,6 +108,8 @@ impl Watched {
             began: now,
             spent_before: Duration::ZERO,
             spent_in_last_round: Duration::ZERO,
+            was_long: false,
+            long_again: now,
             rounds: 0,
         };
         watched.change(terms, now);
@@ -164,8 +169,14 @@ impl Watched {
             return;
         }
         self.target.set_wishes(Some(wishes));
-        if self.stage == Stage::Deciding {
-            self.due = now;
+        match self.stage {
+            Stage::Deciding => self.due = now,
+            // A round that looks on is cut short, and says nothing of what is idle.
+            Stage::Looking { listed: true, .. } => {
+                self.rounds += 1;
+                (self.stage, self.was_long, self.due) = (Stage::Deciding, false, now);
+            }
+            _ => {}
         }
     }
 
@@ -179,9 +190,9 @@ impl Watched {
                 self.begin(now, s)?;
                 Ok(Came::Nothing)
             }
-            Stage::Looking { last, length } => {
-                let (last, length) = (*last, *length);
-                self.look(now, last, length)
+            Stage::Looking { last, length, listed } => {
+                let (last, length, listed) = (*last, *length, *listed);
+                self.look(now, last, length, listed)
             }
             Stage::Deciding => self.plan(),
             Stage::Acting { queue, .. } => match queue.pop_front() {
@@ -195,39 +206,48 @@ impl Watched {
         self.target.begin_round()?;
         (self.began, self.spent_before) = (now, self.spent);
         let settled = self.target.phase == Phase::Settled;
-        let watch = schedule::watch(self.terms, settled, self.spent_in_last_round, s);
-        self.next_look(now, None, schedule::length(self.terms, watch));
+        let is_long_due = now >= self.long_again && self.target.may_give_back();
+        let length = schedule::length(self.terms, settled, self.spent_in_last_round, is_long_due, s);
+        self.next_look(now, None, length, false);
         Ok(())
     }
 
     /// Sets when to look next; where looking took longer than that, at once.
-    fn next_look(&mut self, now: Duration, last: Option<Duration>, length: Duration) {
-        self.stage = Stage::Looking { last, length };
-        let age = schedule::next_look(last, length).unwrap_or(length);
+    fn next_look(&mut self, now: Duration, last: Option<Duration>, length: Duration, listed: bool) {
+        self.stage = Stage::Looking { last, length, listed };
+        let age = schedule::next_look(last, schedule::period(self.terms), length).unwrap_or(length);
         self.due = now + age.saturating_sub(self.target.source().age());
     }
 
-    fn look(&mut self, now: Duration, last: Option<Duration>, length: Duration) -> Result<Came, Error> {
+    fn look(&mut self, now: Duration, last: Option<Duration>, length: Duration, listed: bool) -> Result<Came, Error> {
         self.target.look(self.policy)?;
-        let due = schedule::next_look(last, length).unwrap_or(length);
-        let age = self.target.source().age().max(due);
+        let period = schedule::period(self.terms);
+        let due = schedule::next_look(last, period, length).unwrap_or(length);
+        let listed = listed || due >= period && self.list_what_was_seen();
         if due < length {
-            // Looks that came too late to be made are left out.
+            // Looks that came too late to be made are left out, but for those at the ends.
+            let (age, end) = (self.target.source().age(), if due < period { period } else { length });
             let mut seen = due;
-            while let Some(next) = schedule::next_look(Some(seen), length).filter(|next| *next < age.min(length)) {
+            while let Some(next) = schedule::next_look(Some(seen), period, length).filter(|next| *next < age.min(end)) {
                 seen = next;
             }
-            self.next_look(now, Some(seen), length);
+            self.next_look(now, Some(seen), length, listed);
             return Ok(Came::Nothing);
         }
         self.rounds += 1;
+        self.was_long = length >= schedule::LONG;
+        self.stage = Stage::Deciding;
+        let is_asked = self.terms.decides && self.list.is_some();
+        self.due = if is_asked { now + PATIENCE.max(period * 4) } else { now };
+        Ok(Came::Nothing)
+    }
+
+    /// Lays a list ready if it has as many pages as the program wants to hear of. Always true: it was done.
+    fn list_what_was_seen(&mut self) -> bool {
         let list = List::of(self.target.source().map(), self.target.windows(), self.policy);
         let ready = self.notice.after_round(list.pages.len() as u64, self.terms.threshold_pages);
         self.list = ready.then_some(list);
-        self.stage = Stage::Deciding;
-        let period = Duration::from_millis(u64::from(self.terms.period_ms));
-        self.due = if ready && self.terms.decides { now + PATIENCE.max(period * 4) } else { now };
-        Ok(Came::Nothing)
+        true
     }
 
     /// What to promote, by the program's word or by the rule.
@@ -272,9 +292,13 @@ impl Watched {
         self.target.rest();
         if let Stage::Acting { queue, giving_back: giving_back @ false } = &mut self.stage {
             *giving_back = true;
-            let plan = self.target.plan_giving_back(self.policy)?;
-            queue.extend(plan.demote.into_iter().map(Act::Demote));
-            queue.extend(plan.probe.into_iter().map(Act::Probe));
+            // A shorter round does not tell what is idle.
+            if self.was_long {
+                self.long_again = now + schedule::LONG_EVERY;
+                let plan = self.target.plan_giving_back(self.policy)?;
+                queue.extend(plan.demote.into_iter().map(Act::Demote));
+                queue.extend(plan.probe.into_iter().map(Act::Probe));
+            }
             return Ok(Came::Nothing);
         }
         let settled = self.target.settle(self.policy);
