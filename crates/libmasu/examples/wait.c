@@ -9,6 +9,7 @@
  * The program touches one page in each of 64 windows all the time, which is too little for a huge page and enough to be asked
  * about; and all pages of 8 windows, which the tracker makes huge.
  */
+#define _GNU_SOURCE 1
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -23,7 +24,8 @@ enum { SPARSE = 64, DENSE = 8, PAGE = 4096, PAGES = 512, WINDOW = PAGE * PAGES }
 
 static volatile int over;
 
-/* What is hot in these windows could be moved elsewhere. Here it is only told. */
+/* What is hot in these windows could be moved elsewhere. Here it is only told. The list is about all of the program's memory:
+ * a window of its stacks may be among them. */
 static void compact(const struct masu_window *windows, size_t count, void *user)
 {
     size_t pages = 0;
@@ -38,12 +40,12 @@ static void *wait_for_the_tracker(void *context)
     masu_track *track = context;
     uint64_t active;
     int result;
-    while (!over && (result = masu_track_wait(track, 100, &active)) >= 0) {
-        if (result == MASU_OK) {
-            printf("%" PRIu64 " pages are active\n", active);
-            masu_track_handle(track);
-        }
+    while ((result = masu_track_wait(track, -1, &active)) == MASU_OK) {
+        printf("%" PRIu64 " pages are active\n", active);
+        masu_track_handle(track);
     }
+    if (!over)
+        fprintf(stderr, "wait: not tracked any more: %s; going on without\n", masu_result_text(result));
     return NULL;
 }
 
@@ -80,12 +82,14 @@ int main(int argc, char **argv)
         usleep(1000);
     }
 
+    struct masu_track_counters counters;
+    counters.size = sizeof counters;
+    if (masu_track_stats(track, &counters) == MASU_OK)
+        printf("notified %" PRIu64 " times; %" PRIu64 " windows were made huge\n", counters.notifications, counters.promoted);
     over = 1;
+    masu_track_disable(track); /* which ends the wait */
     if (tracked)
         pthread_join(waiter, NULL);
-    struct masu_track_counters counters = { .size = sizeof counters };
-    if (masu_track_stats(track, &counters) == MASU_OK)
-        printf("notified %" PRIu64 " times; %" PRIu64 " windows are huge now\n", counters.notifications, counters.promoted);
     masu_track_free(track);
     return 0;
 }

@@ -39,6 +39,8 @@ pub fn run(task: &TrackTask) -> Result<Done, Failure> {
         json: task.json,
         in_haste: false,
         nobody_listens: false,
+        complaints: Complaints::default(),
+        reasons: Complaints::default(),
     };
     surroundings.print_start(&task.socket);
     serve(&listener, settings(task), &mut surroundings);
@@ -87,6 +89,35 @@ struct Surroundings {
     in_haste: bool,
     /// Whoever read our output has gone, which is a normal end.
     nobody_listens: bool,
+    complaints: Complaints,
+    /// Why processes cannot be worked on.
+    reasons: Complaints,
+}
+
+/// What is said about clients that ask for what they do not get. Anybody can have it said, so it is not said more often than
+/// people would read.
+#[derive(Debug, Default)]
+struct Complaints {
+    second: u64,
+    in_it: u32,
+    left_out: u64,
+}
+
+impl Complaints {
+    const MOST_PER_SECOND: u32 = 10;
+
+    /// May one be said in this second? With it, how many were left out before.
+    fn may_say(&mut self, second: u64) -> Option<u64> {
+        if second != self.second {
+            (self.second, self.in_it) = (second, 0);
+        }
+        self.in_it += 1;
+        if self.in_it > Complaints::MOST_PER_SECOND {
+            self.left_out += 1;
+            return None;
+        }
+        Some(std::mem::take(&mut self.left_out))
+    }
 }
 
 impl Control for Surroundings {
@@ -107,13 +138,16 @@ impl Control for Surroundings {
     }
 
     fn open(&mut self, pid: Pid) -> Result<Opened, Refused> {
-        let unfit = |failure: Failure| {
-            eprintln!("{failure}");
+        let second = self.start.elapsed().as_secs();
+        let mut unfit = |failure: Failure| {
+            if self.reasons.may_say(second).is_some() {
+                eprintln!("{failure}");
+            }
             Refused::Unfit
         };
-        let status = admit(pid, Purpose::Attach).map_err(unfit)?;
+        let status = admit(pid, Purpose::Attach).map_err(&mut unfit)?;
         let held = hold(pid, Purpose::Attach).map_err(|failure| {
-            eprintln!("{failure}");
+            unfit(failure);
             Refused::Taken
         })?;
         let (target, ends) = attach::open(&self.observers, pid, status.name).map_err(unfit)?;
@@ -131,8 +165,16 @@ impl Control for Surroundings {
 
     fn say(&mut self, what: &Happening<'_>) {
         let at = self.start.elapsed().as_secs_f64();
-        let line = if self.json { told_json(what, at).map(|value| value.to_string()) } else { told(what, at) };
-        let Some(line) = line else { return };
+        let mut left_out = 0;
+        if matches!(what, Happening::Refused(..) | Happening::Nonsense(_) | Happening::Full(_)) {
+            let Some(before) = self.complaints.may_say(self.start.elapsed().as_secs()) else { return };
+            left_out = before;
+        }
+        let line = if self.json { Some(told_json(what, at, left_out).to_string()) } else { told(what, at) };
+        let Some(mut line) = line else { return };
+        if left_out > 0 && !self.json {
+            line += &format!(" (and {left_out} more that were refused)");
+        }
         let mut out = stdout().lock();
         self.nobody_listens |= writeln!(out, "{line}").and_then(|()| out.flush()).is_err();
     }
@@ -231,7 +273,7 @@ fn farewell_in_words(program: &Watched, why: Farewell) -> String {
 }
 
 /// One object per event, all of them.
-fn told_json(what: &Happening<'_>, at: f64) -> Option<Value> {
+fn told_json(what: &Happening<'_>, at: f64, left_out: u64) -> Value {
     let mut told = match what {
         Happening::Registered(program) => of_program("registered", program, terms_json(program)),
         Happening::Changed(program) => of_program("changed", program, terms_json(program)),
@@ -257,7 +299,10 @@ fn told_json(what: &Happening<'_>, at: f64) -> Option<Value> {
         Happening::Full(errno) => json!({ "event": "full", "reason": describe(*errno) }),
     };
     told["at_s"] = json!(at);
-    Some(told)
+    if left_out > 0 {
+        told["left_out"] = json!(left_out);
+    }
+    told
 }
 
 fn of_program(event: &str, program: &Watched, mut value: Value) -> Value {
@@ -315,6 +360,13 @@ mod tests {
             round_in_words(totals, before).unwrap(),
             "windows promoted 3, demoted 0, refused 0; extra memory 0 B"
         );
+    }
+
+    #[test]
+    fn what_anybody_can_have_said_is_said_ten_times_a_second_and_counted() {
+        let mut complaints = Complaints::default();
+        let said = (0..100).filter(|_| complaints.may_say(7).is_some()).count();
+        assert_eq!((said, complaints.may_say(8), complaints.may_say(8)), (10, Some(90), Some(0)));
     }
 
     #[test]

@@ -34,7 +34,10 @@ impl Tracker {
         let socket = self.socket();
         let mut command = super::command::masu()?;
         command.args(["track", "--json", "--socket"]).arg(&socket).args(&self.options);
-        self.running = Some(Running::start(&mut command)?);
+        // Not to a pipe that nobody empties: it has much to say.
+        let events = std::fs::File::options().create(true).append(true).open(self.folder.0.join("events"))?;
+        command.stdin(Stdio::null()).stdout(events).stderr(Stdio::piped());
+        self.running = Some(Running(command.spawn()?));
         let end = Instant::now() + PATIENCE;
         while Connection::at(&socket).is_err() {
             assert!(Instant::now() < end, "the tracker does not listen");
@@ -63,7 +66,8 @@ impl Tracker {
         let said = self.end(Signal::INT)?;
         assert_eq!((said.code(), said.err.as_str()), (0, ""), "{said:?}");
         assert!(!self.socket().exists(), "the socket was left behind");
-        said.out.lines().map(|line| Ok(serde_json::from_str(line)?)).collect()
+        let events = std::fs::read_to_string(self.folder.0.join("events"))?;
+        events.lines().map(|line| Ok(serde_json::from_str(line)?)).collect()
     }
 }
 
@@ -216,7 +220,7 @@ pub fn a_limit_holds_for_arenas_and_for_promotion(_: &Live) -> Outcome {
 pub fn at_a_limit_the_program_that_saves_more_has_the_huge_pages(_: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let mut tracker = Tracker::start(&["--max-huge", "4MiB"])?;
-    let folder = Folder::make("say")?;
+    let folder = Folder::make("say-weak")?;
     let mut command = Command::new(say(&folder)?);
     command.arg("weak").env("MASU_TRACK", tracker.socket());
     let mut weak = Running(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?);

@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use libmasu::track::terms::{Terms, USUAL};
 use libmasu::track::wire::{Answer, MOST_BYTES, Refused, Request, SHORT_BYTES};
@@ -69,7 +69,7 @@ pub fn garbage_closes_its_own_connection_only(_: &Live) -> Outcome {
     other.wait()?;
     is_served(&tracker)?;
     let events = tracker.events()?;
-    assert_eq!(events.iter().filter(|event| event["event"] == "cut-off").count(), 7, "{events:?}");
+    assert_eq!(events.iter().filter(|event| event["event"] == "cut-off").count(), 7, "{events:?}"); // below what is left out in a second
     Ok(())
 }
 
@@ -101,15 +101,11 @@ pub fn a_thousand_clients_are_served(live: &Live) -> Outcome {
     let count = if live.has(crate::need::Need::RealProcessor) { 1000 } else { 100 };
     linux::open_files::raise();
     let mut tracker = Tracker::start(&["--max-programs", "10"])?;
-    let begun = Instant::now();
     let clients = (0..count).map(|_| connected(&tracker)).collect::<Result<Vec<_>>>()?;
     for client in &clients {
         assert_eq!(ask(client, &Request::Fetch)?, Answer::Refused(Refused::Unregistered));
     }
     is_served(&tracker)?;
-    // One that says nothing has its time.
-    let waited = begun.elapsed();
-    assert!(waited < Duration::from_secs(10) || !clients[0].is_over(), "cut off after {waited:?}");
     drop(clients);
     let mut programs: Vec<_> =
         (0..12).map(|_| Command::new("sleep").arg("60").spawn()).collect::<std::io::Result<_>>()?;

@@ -145,10 +145,13 @@ struct Watching {
 }
 
 /// Who has connected, and is not registered, is not silent for longer.
-const FIRST_WORDS: Duration = Duration::from_secs(10);
+const FIRST_WORDS: Duration = Duration::from_secs(60);
 
 /// More connections than that are not taken in.
 const MOST_CLIENTS: usize = 8192;
+
+/// Nor more of one user's, root's apart: else he could keep all others out.
+const MOST_OF_USER: usize = 1024;
 
 /// The longest time without a look at the stop flag.
 const SLICE: Duration = Duration::from_millis(250);
@@ -251,6 +254,10 @@ impl Tracker {
         let came = listener.accept(Duration::ZERO);
         match came.and_then(|came| came.map(|one| one.peer().map(|peer| (one, peer))).transpose()) {
             Ok(Some((connection, peer))) => {
+                let of_user = self.clients.values().filter(|client| client.peer.user == peer.user).count();
+                if of_user >= MOST_OF_USER && peer.user != 0 {
+                    return true; // closed at once: to him there is no tracker
+                }
                 let since = control.now();
                 let client = Client { connection, peer, since, session: Session::default(), watched: None };
                 self.clients.insert(self.next, client);
