@@ -3,6 +3,7 @@
  * The tracker that it talks to is where MASU_TRACK says; who runs it sees to that.
  */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -74,7 +75,7 @@ static masu_track *made(int32_t delivery, uint64_t threshold)
 {
     masu_track_settings settings;
     masu_track *track = NULL;
-    masu_track_settings_init(&settings);
+    masu_track_settings_init(&settings, sizeof settings);
     settings.delivery = delivery;
     settings.threshold_pages = threshold;
     settings.period_ms = 200;
@@ -154,8 +155,8 @@ static void invalid(void)
     CHECK(masu_abi() == MASU_ABI);
     for (int result = -20; result < 20; result++)
         CHECK(strlen(masu_result_text(result)) > 3);
-    masu_track_settings_init(NULL);
-    masu_arena_settings_init(NULL);
+    masu_track_settings_init(NULL, 8);
+    masu_arena_settings_init(NULL, 8);
     CHECK(masu_track_new(NULL, NULL) == MASU_INVALID);
     CHECK(masu_track_enable(NULL) == MASU_INVALID);
     CHECK(masu_track_disable(NULL) == MASU_INVALID);
@@ -171,7 +172,7 @@ static void invalid(void)
     CHECK(strlen(masu_track_reason(NULL)) > 3 && strlen(masu_track_reason(track)) > 3);
 
 #define BAD(field, value) \
-    masu_track_settings_init(&settings); \
+    masu_track_settings_init(&settings, sizeof settings); \
     settings.field = value; \
     CHECK(masu_track_new(&settings, &track) == MASU_INVALID)
     BAD(size, 0);
@@ -188,7 +189,7 @@ static void invalid(void)
     BAD(max_extra_rss, -1);
 
     /* A program that was built with an older header has a shorter structure. */
-    masu_track_settings_init(&settings);
+    masu_track_settings_init(&settings, sizeof settings);
     settings.size = offsetof(masu_track_settings, hot_rate);
     settings.hot_rate = -1;
     masu_track *older;
@@ -208,7 +209,7 @@ static void invalid(void)
     CHECK(hps_disable_track() == MASU_NOT_ENABLED && hps_wait_signal(0) == MASU_NOT_ENABLED);
     CHECK(hps_set_functions(NULL, NULL) == MASU_OK && hps_enable_track(1, 5) == MASU_INVALID);
 
-    masu_arena_settings_init(&arena_settings);
+    masu_arena_settings_init(&arena_settings, sizeof arena_settings);
     CHECK(masu_arena_new(NULL, NULL, &arena) == MASU_INVALID && masu_arena_new(&arena_settings, NULL, NULL) == MASU_INVALID);
     CHECK(masu_arena_new(&arena_settings, NULL, &arena) == MASU_INVALID);
     arena_settings.bytes = UINT64_MAX;
@@ -232,6 +233,11 @@ static void alone(void)
     CHECK(descriptors() == before[0] && handlers() == before[1] && blocked() == before[2]);
     CHECK(masu_track_free(track) == MASU_OK);
     CHECK(access("/proc/self/task", F_OK) == 0);
+    int tasks = 0;
+    DIR *folder = opendir("/proc/self/task");
+    while (readdir(folder))
+        tasks++;
+    CHECK(tasks == 3);
 }
 
 /* ---- the arena */
@@ -243,7 +249,7 @@ static void arena(void)
     masu_arena_counters counters = { .size = sizeof counters };
     void *last = NULL, *object;
 
-    masu_arena_settings_init(&settings);
+    masu_arena_settings_init(&settings, sizeof settings);
     settings.bytes = 3 * WINDOW + 1;
     settings.small_pages_too = 1;
     CHECK(masu_arena_new(&settings, NULL, &arena) == MASU_OK);
@@ -274,7 +280,7 @@ static void arena(void)
     printf("hugetlb %" PRIu64 " thp %" PRIu64 " small %" PRIu64 "\n", counters.windows_hugetlb, counters.windows_thp, counters.windows_small);
     masu_arena_free(arena);
 
-    masu_arena_settings_init(&settings);
+    masu_arena_settings_init(&settings, sizeof settings);
     settings.bytes = 2 * WINDOW;
     settings.small_pages_too = 1;
     CHECK(masu_arena_new(&settings, NULL, &arena) == MASU_OK);
@@ -310,7 +316,7 @@ static void twice(void)
 
     /* A signal that the program uses itself is left to it. */
     masu_track_settings settings;
-    masu_track_settings_init(&settings);
+    masu_track_settings_init(&settings, sizeof settings);
     settings.signal = SIGRTMIN + 1;
     signal(SIGRTMIN + 1, SIG_IGN);
     CHECK(masu_track_new(&settings, &track) == MASU_OK);
@@ -490,6 +496,8 @@ static void *use(void *nothing)
     masu_track_counters counters = { .size = sizeof counters };
     while (!rests) {
         errno = 4711;
+        for (volatile int n = 0; n < 100000; n++) { }
+        CHECK(errno == 4711);
         CHECK(masu_track_stats(calling, &counters) == MASU_OK);
         CHECK(masu_track_handle(calling) >= MASU_OK);
         CHECK(masu_track_wait(calling, 0, NULL) == MASU_INVALID);
@@ -610,6 +618,13 @@ static void stray(void)
     usleep(50000);
     CHECK(masu_track_disable(track) == MASU_OK);
     pthread_join(waiter, NULL);
+    /* A thread that is cancelled while it waits leaves nothing behind. */
+    CHECK(masu_track_enable(track) == MASU_OK);
+    CHECK(pthread_create(&waiter, NULL, wait_to_the_end, track) == 0);
+    usleep(50000);
+    pthread_cancel(waiter);
+    CHECK(masu_track_disable(track) == MASU_OK);
+    pthread_join(waiter, NULL);
     rests = 1;
     pthread_join(spinner, NULL);
     pthread_join(toucher, NULL);
@@ -621,12 +636,16 @@ static void replaced(char *self)
 {
     masu_track_settings settings;
     masu_track *track;
-    masu_track_settings_init(&settings);
+    masu_track_settings_init(&settings, sizeof settings);
     settings.period_ms = 10;
+    settings.delivery = MASU_BY_HANDLER;
     get_memory(2);
     begin_touching();
     CHECK(masu_track_new(&settings, &track) == MASU_OK && masu_track_enable(track) == MASU_OK);
-    CHECK(masu_track_wait(track, 20000, NULL) == MASU_OK && masu_track_handle(track) >= MASU_OK);
+    masu_track_counters counters = { .size = sizeof counters };
+    for (int64_t end = now_ms() + 20000; counters.notifications == 0 && now_ms() < end;)
+        CHECK(masu_track_stats(track, &counters) == MASU_OK);
+    CHECK(counters.notifications > 0);
     execl(self, self, "rest", (char *)NULL);
     CHECK(!"exec");
 }
@@ -670,7 +689,7 @@ static void others(void)
         hot_pages = 400;
         touch(NULL);
     }
-    masu_track_settings_init(&settings);
+    masu_track_settings_init(&settings, sizeof settings);
     settings.period_ms = 200;
     settings.pid = child;
     CHECK(masu_track_new(&settings, &track) == MASU_OK);
@@ -683,6 +702,29 @@ static void others(void)
     CHECK(masu_track_new(&settings, &track) == MASU_OK && masu_track_enable(track) == MASU_OK && masu_track_free(track) == MASU_OK);
 }
 
+/* A callback that takes windows, while another thread does, too: neither waits for the other for ever. */
+static masu_arena *filled;
+static pthread_t taker;
+
+static void *take_windows(void *nothing)
+{
+    void *window;
+    for (int n = 0; n < 200; n++)
+        CHECK(masu_arena_window(filled, &window) == MASU_NO_HUGE_PAGE);
+    return nothing;
+}
+
+static void fill(const masu_window *list, size_t count, void *user)
+{
+    void *window;
+    (void)list, (void)count, (void)user;
+    if (!compacted)
+        CHECK(pthread_create(&taker, NULL, take_windows, NULL) == 0);
+    for (int n = 0; n < 200; n++)
+        CHECK(masu_arena_window(filled, &window) == MASU_NO_HUGE_PAGE && masu_arena_alloc(filled, 64, 64, &window) == MASU_NO_HUGE_PAGE);
+    compacted++;
+}
+
 /* Two windows are granted: for an arena, or for promotion. */
 static void limited(void)
 {
@@ -692,16 +734,32 @@ static void limited(void)
     masu_track *track = made(MASU_BY_WAITING, 1);
     void *window;
     CHECK(masu_track_enable(track) == MASU_OK);
-    masu_arena_settings_init(&settings);
+    masu_arena_settings_init(&settings, sizeof settings);
     settings.bytes = 8 * WINDOW;
     settings.no_hugetlb = 1;
     CHECK(masu_arena_new(&settings, track, &arena) == MASU_OK);
     CHECK(masu_arena_window(arena, &window) == MASU_OK && masu_arena_window(arena, &window) == MASU_OK);
     CHECK(masu_arena_window(arena, &window) == MASU_NO_HUGE_PAGE);
     CHECK(masu_arena_stats(arena, &counters) == MASU_OK && counters.windows == 2 && counters.refused == 1 && counters.windows_thp == 2);
-    masu_arena_free(arena);
-
+    /* The limit is the context's, not each arena's; and a callback is no way around it. */
+    masu_arena *second;
+    CHECK(masu_arena_new(&settings, track, &second) == MASU_OK && masu_arena_window(second, &window) == MASU_NO_HUGE_PAGE);
+    masu_arena_free(second);
+    CHECK(masu_arena_window(arena, &window) == MASU_NO_HUGE_PAGE);
+    filled = arena;
+    CHECK(masu_track_set_functions(track, NULL, fill, NULL) == MASU_OK);
     get_memory(8);
+    hot_pages = 2;
+    begin_touching();
+    while (!compacted)
+        CHECK(masu_track_wait(track, 30000, NULL) == MASU_OK && masu_track_handle(track) >= MASU_OK);
+    rests = 1;
+    pthread_join(taker, NULL);
+    pthread_join(toucher, NULL);
+    rests = 0;
+    masu_arena_free(arena);
+    CHECK(masu_track_set_functions(track, NULL, NULL, NULL) == MASU_OK);
+
     hot_pages = 400;
     begin_touching();
     for (int64_t end = now_ms() + 30000; huge_bytes() < 2 * WINDOW && now_ms() < end;)

@@ -100,7 +100,7 @@ impl Refusal {
     /// Rounds to wait before the window is tried again, given how often it was refused; `None` for what will not pass.
     pub fn retry_after_rounds(self, refusals: u32) -> Option<u32> {
         match self {
-            Refusal::NotAnonymous | Refusal::CrossesMappings | Refusal::OverBudget => Some(0), // decided anew each round
+            Refusal::NotAnonymous | Refusal::CrossesMappings | Refusal::OverBudget | Refusal::OverLimit => Some(0), // decided anew each round
             Refusal::Forbidden | Refusal::GuardPages => None,
             // EINVAL passes too: on some kernels (6.12) it also means that no page of the window is writable, as after a
             // fork that has ended, until the program writes to one of them.

@@ -73,7 +73,7 @@ fn track(
         }
         let came = watched.step(now(), S);
         match came {
-            Ok(Came::ToShare(plan)) => watched.act_on(plan),
+            Ok(Came::ToShare(plan)) => watched.act_on(plan.into_iter().map(|promotion| (promotion, None))),
             Ok(Came::ToDo(act)) => {
                 let begun = now();
                 world.borrow_mut().haste = true;

@@ -6,4 +6,6 @@ fn main() {
     let map = std::env::current_dir().expect("the package's directory").join("exports.map");
     println!("cargo:rustc-cdylib-link-arg=-Wl,--version-script={}", map.display());
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libmasu.so.0");
+    // A handler may be on its way when a program unloads it.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
 }

@@ -54,7 +54,7 @@ static void work(void)
 static int watched(masu_track **track)
 {
     struct masu_track_settings settings;
-    masu_track_settings_init(&settings);
+    masu_track_settings_init(&settings, sizeof settings);
     settings.delivery = MASU_BY_HANDLER;
     settings.max_extra_rss = 1.0; /* the budget holds for the program's own verdicts, too: the table may grow to twice its size */
     int result = masu_track_new(&settings, track);

@@ -89,7 +89,7 @@ int main(void)
     pthread_t waiter;
     struct masu_arena_settings settings;
     char *start = (char *)mmap(NULL, (size_t)(WINDOWS + 1) * WINDOW, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    masu_arena_settings_init(&settings);
+    masu_arena_settings_init(&settings, sizeof settings);
     settings.bytes = 16 * WINDOW;
     if (start == MAP_FAILED || masu_arena_new(&settings, NULL, &arena) != MASU_OK)
         return perror("paper: cannot get memory"), 1;

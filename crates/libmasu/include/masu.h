@@ -254,9 +254,10 @@ extern "C" {
 
 /*
  * Fills in what is usual: the hugetlb pool first, transparent huge pages else, never small pages. `bytes` is the program's to
- * say.
+ * say. `size` is sizeof *settings.
  */
-void masu_arena_settings_init(struct masu_arena_settings *settings);
+void masu_arena_settings_init(struct masu_arena_settings *settings,
+                              size_t size);
 
 /*
  * Makes an arena. With a context that is enabled, its windows count against the limit on huge pages that the tracker keeps for
@@ -272,14 +273,16 @@ void masu_arena_free(struct masu_arena *arena);
 
 /*
  * One more window: 2 MiB, aligned to 2 MiB, filled with zeros, on a huge page.
- * Returns MASU_OK, MASU_NO_HUGE_PAGE when the arena is full, none is to be had, or the limit is reached, MASU_INVALID.
+ * Returns MASU_OK, MASU_NO_HUGE_PAGE when the arena is full, none is to be had, or the limit is reached, MASU_INVALID, MASU_BUSY
+ * when called in a signal handler that interrupts another such call.
  */
-int masu_arena_window(struct masu_arena *arena, void **window);
+int masu_arena_window(struct masu_arena *arena,
+                      void **window);
 
 /*
  * Memory for an object of `bytes`, at most 2 MiB, aligned to `align`, a power of two up to 4096; it never crosses a window. It is
  * given back with the arena.
- * Returns MASU_OK, MASU_NO_HUGE_PAGE as masu_arena_window(), MASU_INVALID.
+ * Returns MASU_OK, MASU_NO_HUGE_PAGE and MASU_BUSY as masu_arena_window(), MASU_INVALID.
  */
 int masu_arena_alloc(struct masu_arena *arena,
                      size_t bytes,
@@ -298,8 +301,8 @@ int masu_abi(void);
 /* What a result means, in words. For every number; never NULL. */
 const char *masu_result_text(int result);
 
-/* Fills in what is usual. `settings->size` is set, too: call it with the structure as the header has it. */
-void masu_track_settings_init(struct masu_track_settings *settings);
+/* Fills in what is usual, `settings->size` too. `size` is sizeof *settings. */
+void masu_track_settings_init(struct masu_track_settings *settings, size_t size);
 
 /*
  * Makes a context, not enabled yet. With `settings` NULL it has what is usual. Several may be enabled at a time, each for
@@ -379,7 +382,7 @@ const char *masu_track_reason(struct masu_track *track);
  * Watches the program from now on, and notifies when `threshold_pages` of its pages are active (0: when one is). With
  * MASU_BY_HANDLER the functions are called in a signal handler; with MASU_BY_WAITING in the thread that calls
  * hps_wait_signal().
- * Returns MASU_OK, MASU_INVALID, MASU_ALREADY, MASU_NO_TRACKER, MASU_REFUSED, MASU_NO_MEMORY, MASU_FORKED.
+ * Returns MASU_OK, MASU_INVALID, MASU_ALREADY, MASU_NO_TRACKER, MASU_REFUSED, MASU_NO_MEMORY, MASU_BUSY, MASU_FORKED.
  */
 int hps_enable_track(uint64_t threshold_pages, int delivery);
 
@@ -392,7 +395,7 @@ int hps_disable_track(void);
 
 /*
  * The program's functions: `decide` for each window, and `compact` with all windows to be compacted. NULL for the default
- * rule, and for not compacting. Before or while it is enabled.
+ * rule, and for not compacting. Before or while it is enabled; from within one of them MASU_BUSY, and nothing is changed.
  */
 int hps_set_functions(hps_decide decide, hps_compact compact);
 
@@ -401,6 +404,8 @@ int hps_set_functions(hps_decide decide, hps_compact compact);
  * compacts. Returns how many pages were active, 0 when the time is up, or a negative result as masu_track_wait().
  */
 int64_t hps_wait_signal(int timeout_ms);
+
+extern int pthread_setcancelstate(int state, int *before);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -9,11 +9,11 @@
 //!
 //! Since: always.
 //!
-//! Truth: unix(7), cmsg(3), socket(7) on SO_PEERCRED.
+//! Truth: unix(7), cmsg(3), socket(7) on SO_PEERCRED; `sk_getsockopt` in net/core/sock.c on SO_PEERPIDFD.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::time::Duration;
@@ -230,6 +230,34 @@ impl Connection {
         Ok(Peer { pid: (peer.pid > 0).then_some(Pid(peer.pid)), user: peer.uid })
     }
 
+    /// The process at the other side as it was when it connected, and no later one with its number. On kernels without
+    /// SO_PEERPIDFD (before 6.5) it is the one that has that number now: whoever needs to be sure asks at once.
+    ///
+    /// # Errors
+    /// `ESRCH` when it has ended, or is in a PID namespace that cannot be seen from here.
+    pub fn peer_process(&self) -> Result<OwnedFd, Errno> {
+        const SO_PEERPIDFD: i32 = 77;
+        let mut pidfd = -1i32;
+        let mut bytes = libc::socklen_t::try_from(size_of::<i32>()).map_err(|_| Errno::INVAL)?;
+        let fd = self.0.as_raw_fd();
+        // SAFETY: the descriptor is open for as long as `self` is borrowed; the kernel writes at most `bytes` bytes to
+        // `pidfd`, which has as many.
+        let done =
+            unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, SO_PEERPIDFD, (&raw mut pidfd).cast(), &raw mut bytes) };
+        if done == 0 && pidfd >= 0 {
+            // SAFETY: a new descriptor, ours from now on.
+            return Ok(unsafe { OwnedFd::from_raw_fd(pidfd) });
+        }
+        match Errno::from_io_error(&std::io::Error::last_os_error()) {
+            Some(Errno::NOPROTOOPT) => {
+                let pid = self.peer()?.pid.ok_or(Errno::SRCH)?;
+                pid.open().map_err(|_| Errno::SRCH)
+            }
+            Some(errno) => Err(errno),
+            None => Err(Errno::IO),
+        }
+    }
+
     /// Whether the other side is no more.
     pub fn is_over(&self) -> bool {
         self.is_over_within(Duration::ZERO)
@@ -285,6 +313,8 @@ mod tests {
         assert_eq!(text, "home");
         let user = rustix::process::geteuid().as_raw();
         assert_eq!(ours.peer(), Ok(Peer { pid: Some(Pid::own()), user }));
+        let own = ours.peer_process().unwrap();
+        assert!(!readable(own.as_fd(), Duration::ZERO).unwrap(), "it has not ended");
         assert!(!ours.is_over());
         drop(theirs);
         assert!(ours.is_over());

@@ -2,6 +2,7 @@
 
 use std::io::{Write, stdout};
 use std::os::fd::BorrowedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -65,6 +66,11 @@ fn listen(path: &Path) -> Result<Listener, Failure> {
             .remedy("Run as root, or give a place by --socket; programs look for it in the variable MASU_TRACK."),
         other => failed(&describe(other)),
     })
+}
+
+/// A name that its program chose, for a terminal.
+fn printable(name: &str) -> String {
+    name.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
 }
 
 fn settings(task: &TrackTask) -> Settings {
@@ -137,11 +143,12 @@ impl Control for Surroundings {
         change_haste(&mut self.in_haste, haste);
     }
 
-    fn open(&mut self, pid: Pid) -> Result<Opened, Refused> {
+    fn open(&mut self, pid: Pid, user: u32) -> Result<Opened, Refused> {
         let second = self.start.elapsed().as_secs();
         let mut unfit = |failure: Failure| {
             if self.reasons.may_say(second).is_some() {
-                eprintln!("{failure}");
+                // Nobody may be listening: that is no reason to end.
+                let _ = writeln!(std::io::stderr(), "{failure}");
             }
             Refused::Unfit
         };
@@ -150,7 +157,15 @@ impl Control for Surroundings {
             unfit(failure);
             Refused::Taken
         })?;
-        let (target, ends) = attach::open(&self.observers, pid, status.name).map_err(unfit)?;
+        let (target, ends) = attach::open(&self.observers, pid, printable(&status.name)).map_err(&mut unfit)?;
+        // Looked at last: what it may have become by exec since it connected is somebody else's, or shows no owner.
+        let owner = std::fs::metadata(format!("/proc/{pid}")).map(|about| about.uid());
+        if user != 0 && owner.ok() != Some(user) {
+            unfit(Failure::new(format!(
+                "cannot attach to process {pid}: it does not belong to user {user}, who asks for it"
+            )));
+            return Err(Refused::NotYours);
+        }
         Ok(Opened { target, ends, hold: Box::new(held) })
     }
 
@@ -166,17 +181,28 @@ impl Control for Surroundings {
     fn say(&mut self, what: &Happening<'_>) {
         let at = self.start.elapsed().as_secs_f64();
         let mut left_out = 0;
-        if matches!(what, Happening::Refused(..) | Happening::Nonsense(_) | Happening::Full(_)) {
+        if anybody_can_cause(what) {
             let Some(before) = self.complaints.may_say(self.start.elapsed().as_secs()) else { return };
             left_out = before;
         }
         let line = if self.json { Some(told_json(what, at, left_out).to_string()) } else { told(what, at) };
         let Some(mut line) = line else { return };
         if left_out > 0 && !self.json {
-            line += &format!(" (and {left_out} more that were refused)");
+            line += &format!(" (and {left_out} more such lines)");
         }
         let mut out = stdout().lock();
         self.nobody_listens |= writeln!(out, "{line}").and_then(|()| out.flush()).is_err();
+    }
+}
+
+/// Anybody can have these said, as often as he likes.
+fn anybody_can_cause(what: &Happening<'_>) -> bool {
+    match what {
+        Happening::Refused(..) | Happening::Nonsense(_) | Happening::Full(_) => true,
+        Happening::Registered(program) | Happening::Changed(program) | Happening::Forgotten(program, _) => {
+            program.user != 0
+        }
+        _ => false,
     }
 }
 

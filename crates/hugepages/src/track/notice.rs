@@ -26,12 +26,10 @@ pub struct Notice {
 
 impl Notice {
     /// A round has ended with so many active pages, of which the program wants to hear from `threshold` on. True when there is
-    /// a list to be laid ready. Fewer pages than that take back what was laid ready: it is out of date.
+    /// a list to be laid ready. Fewer pages than that take back what was laid ready: it is out of date. What it
+    /// was told of and has not fetched counts on: else a number that swings would be told of each time.
     pub fn after_round(&mut self, active: u64, threshold: u64) -> bool {
         self.waiting = active >= threshold;
-        if !self.waiting {
-            self.told = None;
-        }
         self.waiting
     }
 
@@ -97,6 +95,20 @@ mod tests {
         notice.after_round(10, 10);
         notice.after_round(3, 10);
         assert!(!notice.is_due(s(5)) && !notice.fetched());
+    }
+
+    #[test]
+    fn a_number_that_swings_around_the_threshold_does_not_make_signals_pile_up() {
+        let mut notice = Notice::default();
+        let mut sent = 0;
+        for second in 0..1000 {
+            notice.after_round(if second % 2 == 0 { 10 } else { 9 }, 10);
+            if notice.is_due(s(second)) {
+                notice.told(s(second));
+                sent += 1;
+            }
+        }
+        assert!(sent < 25, "{sent} signals");
     }
 
     proptest! {

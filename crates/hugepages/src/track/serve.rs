@@ -1,5 +1,7 @@
 //! The tracker's loop: clients come and go, programs are looked at and acted on, one step at a time.
 
+mod limits;
+
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -9,15 +11,14 @@ use libmasu::track::wire::{Answer, MOST_BYTES, Refused, SHORT_BYTES, Totals};
 use linux::handover::{Connection, Listener, Peer};
 use linux::sealed_memory::sealed;
 use linux::{Error, Pid};
-use quantities::{Rate, Window};
+use quantities::NonZeroFraction;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use super::schedule;
 use super::session::{Session, Wanted, may_register};
-use super::share::{self, Held, Limits, Owner, UNLIMITED};
-use super::watched::{Act, Came, Watched, candidate};
-use crate::policy::Promotion;
+use super::share::Limits;
+use super::watched::{Came, Watched};
 use crate::target::Target;
 
 /// What decides.
@@ -51,11 +52,11 @@ pub trait Control {
     fn cpu_time(&self) -> Duration;
     /// Told before and after a call for which a program may have to wait.
     fn in_haste(&mut self, haste: bool);
-    /// Gets a process ready to be watched.
+    /// Gets a process ready to be watched for a user, whose it must be, unless that is root.
     ///
     /// # Errors
     /// Why not, for the client; the whole reason is the caller's to print.
-    fn open(&mut self, pid: Pid) -> Result<Opened, Refused>;
+    fn open(&mut self, pid: Pid, user: u32) -> Result<Opened, Refused>;
     /// Sends a signal with a value to a process, if it would be caught there.
     ///
     /// # Errors
@@ -128,6 +129,8 @@ pub enum Farewell {
 struct Client {
     connection: Connection,
     peer: Peer,
+    /// The process that connected, and no later one with its number.
+    process: OwnedFd,
     since: Duration,
     session: Session,
     watched: Option<Watching>,
@@ -136,9 +139,6 @@ struct Client {
 /// The program that a client has registered.
 struct Watching {
     program: Watched,
-    /// Whom the signal goes to: the client, which is the program itself most of the time.
-    told: OwnedFd,
-    told_pid: Pid,
     ends: OwnedFd,
     _hold: Box<dyn std::any::Any>,
     before: Totals,
@@ -147,7 +147,7 @@ struct Watching {
 /// Who has connected, and is not registered, is not silent for longer.
 const FIRST_WORDS: Duration = Duration::from_secs(60);
 
-/// More connections than that are not taken in.
+/// More connections than that are not taken in, but of root.
 const MOST_CLIENTS: usize = 8192;
 
 /// Nor more of one user's, root's apart: else he could keep all others out.
@@ -164,7 +164,8 @@ const FULL_FOR: Duration = Duration::from_secs(1);
 
 /// Serves programs until it is asked to stop.
 pub fn serve(listener: &Listener, s: Settings, control: &mut dyn Control) {
-    let mut tracker = Tracker { clients: BTreeMap::new(), next: 0, s, full_until: Duration::ZERO };
+    let mut tracker =
+        Tracker { clients: BTreeMap::new(), next: 0, s, full_until: Duration::ZERO, heard_again: BTreeMap::new() };
     while !control.stop() {
         let ready = tracker.wait(listener, control);
         if ready.listener {
@@ -174,7 +175,7 @@ pub fn serve(listener: &Listener, s: Settings, control: &mut dyn Control) {
             tracker.forget(key, Farewell::Ended, control);
         }
         for key in ready.clients {
-            tracker.attend(key, control);
+            tracker.attend_at_a_price(key, control);
         }
         tracker.step(control);
         tracker.notify(control);
@@ -189,6 +190,8 @@ struct Tracker {
     next: usize,
     s: Settings,
     full_until: Duration,
+    /// When users are heard again: what they ask for costs, too, and each has his part of a processor for it.
+    heard_again: BTreeMap<u32, Duration>,
 }
 
 /// Who has something.
@@ -215,13 +218,17 @@ impl Tracker {
         let now = control.now();
         let silent = |client: &Client| client.watched.is_none() && now > client.since + FIRST_WORDS;
         self.clients.retain(|_, client| !silent(client));
-        let due = self.first_due().map_or(SLICE, |(due, _)| due.saturating_sub(now).min(SLICE));
-        let is_full = now < self.full_until || self.clients.len() >= MOST_CLIENTS;
+        let heard = self.heard_again.values().min().copied();
+        let due = self.first_due().map(|(due, _)| due).into_iter().chain(heard).min();
+        let due = due.map_or(SLICE, |due| due.saturating_sub(now).min(SLICE));
+        let is_full = now < self.full_until;
+        self.heard_again.retain(|_, until| *until > now);
         let wanted = |wanted: bool| if wanted { PollFlags::IN } else { PollFlags::empty() };
         let mut fds = vec![PollFd::from_borrowed_fd(listener.as_fd(), wanted(!is_full))];
         let mut keys = Vec::new();
         for (key, client) in &self.clients {
-            fds.push(PollFd::new(&client.connection, PollFlags::IN));
+            let is_heard = !self.heard_again.contains_key(&client.peer.user);
+            fds.push(PollFd::new(&client.connection, wanted(is_heard)));
             keys.push((*key, false));
             if let Some(watching) = &client.watched {
                 fds.push(PollFd::new(&watching.ends, PollFlags::IN));
@@ -255,11 +262,12 @@ impl Tracker {
         match came.and_then(|came| came.map(|one| one.peer().map(|peer| (one, peer))).transpose()) {
             Ok(Some((connection, peer))) => {
                 let of_user = self.clients.values().filter(|client| client.peer.user == peer.user).count();
-                if of_user >= MOST_OF_USER && peer.user != 0 {
+                let is_full = of_user >= MOST_OF_USER || self.clients.len() >= MOST_CLIENTS;
+                let Some(process) = connection.peer_process().ok().filter(|_| peer.user == 0 || !is_full) else {
                     return true; // closed at once: to him there is no tracker
-                }
+                };
                 let since = control.now();
-                let client = Client { connection, peer, since, session: Session::default(), watched: None };
+                let client = Client { connection, peer, process, since, session: Session::default(), watched: None };
                 self.clients.insert(self.next, client);
                 self.next += 1;
                 true
@@ -270,6 +278,21 @@ impl Tracker {
                 control.say(&Happening::Full(errno));
                 false
             }
+        }
+    }
+
+    /// Hears one message of a client, whose user is heard again when he has paid for it with time. Root need not.
+    fn attend_at_a_price(&mut self, key: usize, control: &mut dyn Control) {
+        let Some(user) = self.clients.get(&key).map(|client| client.peer.user) else { return };
+        if self.heard_again.contains_key(&user) {
+            return;
+        }
+        let before = control.cpu_time();
+        self.attend(key, control);
+        let spent = control.cpu_time().saturating_sub(before);
+        if user != 0 {
+            let until = control.now() + spent.div_f64(self.s.schedule.cpu_fraction.get());
+            self.heard_again.insert(user, until);
         }
     }
 
@@ -349,12 +372,12 @@ impl Tracker {
             if pid != watching.program.target.pid {
                 return self.refuse(key, Refused::Taken, control);
             }
-            watching.program.change(terms, control.now());
+            watching.program.change(terms);
             control.say(&Happening::Changed(&watching.program));
             return self.answer(key, Answer::Welcome, control);
         }
         let of_user = self.clients.values().filter(|one| one.watched.is_some() && one.peer.user == peer.user).count();
-        match self.open(peer, terms, of_user, control) {
+        match self.open(key, terms, of_user, control) {
             Ok(watching) => {
                 control.say(&Happening::Registered(&watching.program));
                 if let Some(client) = self.clients.get_mut(&key) {
@@ -367,17 +390,21 @@ impl Tracker {
         }
     }
 
-    fn open(&self, peer: Peer, terms: Terms, of_user: usize, control: &mut dyn Control) -> Result<Watching, Refused> {
+    fn open(&self, key: usize, terms: Terms, of_user: usize, control: &mut dyn Control) -> Result<Watching, Refused> {
+        let client = self.clients.get(&key).ok_or(Refused::NoProcess)?;
+        let peer = client.peer;
         let pid = may_register(peer, terms, of_user, self.s.most_programs)?;
-        let told_pid = peer.pid.ok_or(Refused::NoProcess)?;
         let taken = |client: &Client| client.watched.as_ref().is_some_and(|one| one.program.target.pid == pid);
         if self.clients.values().any(taken) {
             return Err(Refused::Taken);
         }
-        let told = told_pid.open().map_err(|_| Refused::NoProcess)?;
-        let Opened { target, ends, hold } = control.open(pid)?;
+        let Opened { target, ends, hold } = control.open(pid, peer.user)?;
+        // Only now that it is open is it sure that its number was not another process's meanwhile.
+        if has_ended(client.process.as_fd()) {
+            return Err(Refused::NoProcess);
+        }
         let program = Watched::new(target, peer.user, terms, control.now());
-        Ok(Watching { program, told, told_pid, ends, _hold: hold, before: Totals::default() })
+        Ok(Watching { program, ends, _hold: hold, before: Totals::default() })
     }
 
     fn fetch(&mut self, key: usize, control: &mut dyn Control) {
@@ -401,27 +428,6 @@ impl Tracker {
         self.answer_with(key, Answer::List { generation, windows, pages }, &[memory.as_fd()], control);
     }
 
-    /// How many windows the arenas of a program may have.
-    fn grant(&mut self, key: usize, windows: u64) -> u64 {
-        let limits = self.s.limits;
-        let Some(watching) = self.watching(key) else { return 0 };
-        let (user, own) = (watching.program.user, watching.program.target.promoted_now());
-        let held = |one: &Watched| one.target.promoted_now() + one.arena;
-        let (mut of_user, mut of_all) = (own, own);
-        for (other, client) in &self.clients {
-            let Some(other) = client.watched.as_ref().filter(|_| *other != key).map(|one| &one.program) else {
-                continue;
-            };
-            of_all += held(other);
-            of_user += if other.user == user { held(other) } else { 0 };
-        }
-        let granted = share::arena(windows, own, of_user, of_all, limits);
-        if let Some(watching) = self.watching(key) {
-            watching.program.arena = granted;
-        }
-        granted
-    }
-
     /// Does the step that is due first.
     fn step(&mut self, control: &mut dyn Control) {
         let now = control.now();
@@ -431,6 +437,10 @@ impl Tracker {
         let spent = control.cpu_time().saturating_sub(before);
         if let Some(watching) = self.watching(key) {
             watching.program.spent += spent;
+        }
+        if self.watching(key).is_some_and(|watching| watching.program.target.execs > 0) {
+            // Another program, which did not ask for this, and may be more privileged.
+            return self.forget(key, Farewell::Left, control);
         }
         match outcome {
             Ok(()) => {}
@@ -445,20 +455,22 @@ impl Tracker {
     }
 
     fn step_of(&mut self, key: usize, control: &mut dyn Control) -> Result<(), Error> {
-        let schedule = self.s.schedule;
+        let schedule = self.schedule_of(key);
         let Some(watching) = self.watching(key) else { return Ok(()) };
         match watching.program.step(control.now(), schedule)? {
             Came::Nothing => {}
-            Came::ToShare(plan) => self.share(key, &plan, control)?,
+            Came::ToShare(plan) => self.share(key, &plan),
             Came::ToDo(act) => {
                 let begun = control.now();
                 control.in_haste(true);
-                let done = watching.program.carry_out(act);
+                let done = self.carry_out(key, act);
                 control.in_haste(false);
                 done?;
                 let now = control.now();
-                watching.program.pause(now, now.saturating_sub(begun), schedule);
-                watching.program.make_ready();
+                if let Some(watching) = self.watching(key) {
+                    watching.program.pause(now, now.saturating_sub(begun), schedule);
+                    watching.program.make_ready();
+                }
             }
             Came::Rested => {
                 let totals = watching.program.totals();
@@ -472,7 +484,8 @@ impl Tracker {
     /// Tells those programs of their active pages for which it is time.
     fn notify(&mut self, control: &mut dyn Control) {
         let now = control.now();
-        for watching in self.clients.values_mut().filter_map(|client| client.watched.as_mut()) {
+        for client in self.clients.values_mut() {
+            let (Some(watching), Some(pid)) = (client.watched.as_mut(), client.peer.pid) else { continue };
             let program = &mut watching.program;
             let signal = program.terms().signal;
             if signal == 0 || !program.notice.is_due(now) {
@@ -480,7 +493,7 @@ impl Tracker {
             }
             program.notice.told(now);
             let active = program.list().map_or(0, |list| list.pages.len() as u64);
-            match control.signal(watching.told_pid, watching.told.as_fd(), signal, active) {
+            match control.signal(pid, client.process.as_fd(), signal, active) {
                 Ok(()) => {
                     program.signals += 1;
                     control.say(&Happening::Notified(program, active));
@@ -490,46 +503,14 @@ impl Tracker {
         }
     }
 
-    /// Shares out what limits leave, and has others give way.
-    fn share(&mut self, key: usize, plan: &[Promotion], control: &mut dyn Control) -> Result<(), Error> {
-        let limits = self.s.limits;
-        let held = if limits == UNLIMITED { Vec::new() } else { self.held() };
-        let Some(watching) = self.watching(key) else { return Ok(()) };
-        let owner = Owner { program: key, user: watching.program.user };
-        let candidates: Vec<_> = plan.iter().map(|promotion| candidate(promotion, owner)).collect();
-        let shares = share::share(&candidates, &held, limits);
-        for refused in &shares.refused {
-            watching.program.target.refuse_over_limit(refused.window);
-        }
-        let granted: std::collections::BTreeSet<Window> = shares.granted.iter().map(|(one, _)| one.window).collect();
-        watching.program.act_on(plan.iter().filter(|one| granted.contains(&one.window)).copied());
-        for (loser, window) in shares.granted.iter().filter_map(|(_, instead)| *instead) {
-            let Some(other) = self.watching(loser.program) else { continue };
-            control.in_haste(true);
-            let done = other.program.carry_out(Act::Demote(window));
-            control.in_haste(false);
-            match done {
-                Err(error) if loser.program == key => return Err(error),
-                // Its own next step says so.
-                Ok(()) | Err(_) => {}
-            }
-        }
-        Ok(())
-    }
-
-    /// All huge windows that count against limits.
-    fn held(&self) -> Vec<Held> {
-        let mut held = Vec::new();
-        for (key, program) in self.clients.iter().filter_map(|(key, one)| Some((*key, &one.watched.as_ref()?.program)))
-        {
-            let owner = Owner { program: key, user: program.user };
-            held.extend(program.target.held().map(|(window, walks, is_idle)| {
-                let walks = if is_idle { Rate::ZERO } else { walks };
-                Held { owner, window: Some(window), walks }
-            }));
-            held.extend((0..program.arena).map(|_| Held { owner, window: None, walks: Rate::ZERO }));
-        }
-        held
+    /// How a program may be watched: all programs of a user have the part of a processor of one, but for root's.
+    fn schedule_of(&self, key: usize) -> schedule::Settings {
+        let user = self.clients.get(&key).map_or(0, |client| client.peer.user);
+        let of_user = |client: &&Client| client.watched.is_some() && client.peer.user == user;
+        let count = if user == 0 { 1 } else { self.clients.values().filter(of_user).count().max(1) };
+        let fraction = self.s.schedule.cpu_fraction.get() / count as f64;
+        let cpu_fraction = NonZeroFraction::new(fraction).unwrap_or(self.s.schedule.cpu_fraction);
+        schedule::Settings { cpu_fraction, ..self.s.schedule }
     }
 
     /// A program is not watched any more; its client stays.
@@ -548,4 +529,10 @@ impl Tracker {
         self.stop_watching(key, why, control);
         self.clients.remove(&key);
     }
+}
+
+/// Whether the process behind a pidfd has ended.
+fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(pidfd, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ended| ended > 0)
 }

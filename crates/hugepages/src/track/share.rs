@@ -11,6 +11,8 @@
 //!
 //! No I/O, no clock, no randomness.
 
+use std::collections::BTreeMap;
+
 use quantities::{Rate, Window};
 
 /// The most huge windows.
@@ -70,6 +72,11 @@ pub struct Shares {
     pub refused: Vec<Candidate>,
 }
 
+/// Has a program's next huge window room under every limit, when it has `own`, its user `of_user` and all `of_all`?
+pub fn has_room(own: u64, of_user: u64, of_all: u64, limits: Limits) -> bool {
+    arena(1, own, of_user, of_all, limits) == 1
+}
+
 /// Decides on `candidates`, the first one first, beside those that are `held`.
 pub fn share(candidates: &[Candidate], held: &[Held], limits: Limits) -> Shares {
     if limits == UNLIMITED {
@@ -77,7 +84,13 @@ pub fn share(candidates: &[Candidate], held: &[Held], limits: Limits) -> Shares 
     }
     let mut held = held.to_vec();
     let mut shares = Shares::default();
+    // What was refused to a program is refused to its windows that save no more: places only become fewer and dearer.
+    let mut refused_up_to: BTreeMap<usize, Rate> = BTreeMap::new();
     for candidate in candidates {
+        if refused_up_to.get(&candidate.owner.program).is_some_and(|walks| candidate.walks <= *walks) {
+            shares.refused.push(*candidate);
+            continue;
+        }
         match place_for(candidate, &held, limits) {
             Some(Place::Free) => shares.granted.push((*candidate, None)),
             Some(Place::Of(index)) => {
@@ -85,6 +98,7 @@ pub fn share(candidates: &[Candidate], held: &[Held], limits: Limits) -> Shares 
                 shares.granted.push((*candidate, taken.window.map(|window| (taken.owner, window))));
             }
             None => {
+                refused_up_to.insert(candidate.owner.program, candidate.walks);
                 shares.refused.push(*candidate);
                 continue;
             }
@@ -140,8 +154,6 @@ pub fn arena(wanted: u64, own: u64, of_user: u64, of_all: u64, limits: Limits) -
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use proptest::prelude::*;
 
     use super::*;

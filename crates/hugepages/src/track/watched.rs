@@ -14,7 +14,7 @@ use quantities::{Fraction, NonZeroFraction, Rate, Window};
 use super::list::List;
 use super::notice::Notice;
 use super::schedule;
-use super::share::Candidate;
+use super::share::{Candidate, Owner};
 use crate::pace::Pace;
 use crate::policy::{self, Promotion, Wish};
 use crate::target::{Phase, Target};
@@ -22,8 +22,8 @@ use crate::target::{Phase, Target};
 /// Something to be done with a window.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Act {
-    /// Make it huge.
-    Promote(Promotion),
+    /// Make it huge; before that, where a limit is reached, split another's window.
+    Promote(Promotion, Option<(Owner, Window)>),
     /// Give it back.
     Demote(Window),
     /// Clear its accessed bit with a flush.
@@ -112,12 +112,12 @@ impl Watched {
             long_again: now,
             rounds: 0,
         };
-        watched.change(terms, now);
+        watched.change(terms);
         watched
     }
 
-    /// Other terms, for a new round.
-    pub fn change(&mut self, terms: Terms, now: Duration) {
+    /// Other terms, from now on. The round goes on: whoever changes them often is not looked at more often.
+    pub fn change(&mut self, terms: Terms) {
         self.terms = terms;
         self.policy = policy::Settings {
             hot_fraction: NonZeroFraction::new(terms.hot_fraction).unwrap_or(policy::PAPER.hot_fraction),
@@ -127,8 +127,6 @@ impl Watched {
             ..policy::PAPER
         };
         self.target.set_wishes(terms.decides.then(BTreeMap::new));
-        self.stage = Stage::Begin;
-        self.due = now;
     }
 
     /// By which terms it is watched.
@@ -171,10 +169,10 @@ impl Watched {
         self.target.set_wishes(Some(wishes));
         match self.stage {
             Stage::Deciding => self.due = now,
-            // A round that looks on is cut short, and says nothing of what is idle.
-            Stage::Looking { listed: true, .. } => {
+            // A round that looks on is cut short, if it has been long enough to tell what is idle.
+            Stage::Looking { listed: true, .. } if self.target.source().age() >= schedule::LONG => {
                 self.rounds += 1;
-                (self.stage, self.was_long, self.due) = (Stage::Deciding, false, now);
+                (self.stage, self.was_long, self.due) = (Stage::Deciding, true, now);
             }
             _ => {}
         }
@@ -258,8 +256,8 @@ impl Watched {
     }
 
     /// What of the plan is to be carried out now.
-    pub fn act_on(&mut self, promotions: impl IntoIterator<Item = Promotion>) {
-        let queue = promotions.into_iter().map(Act::Promote).collect();
+    pub fn act_on(&mut self, promotions: impl IntoIterator<Item = (Promotion, Option<(Owner, Window)>)>) {
+        let queue = promotions.into_iter().map(|(promotion, instead)| Act::Promote(promotion, instead)).collect();
         self.stage = Stage::Acting { queue, giving_back: false };
     }
 
@@ -269,7 +267,7 @@ impl Watched {
     /// `Gone` when the program ended.
     pub fn carry_out(&mut self, act: Act) -> Result<(), Error> {
         match act {
-            Act::Promote(promotion) => self.target.promote(&promotion, false, self.policy),
+            Act::Promote(promotion, _) => self.target.promote(&promotion, false, self.policy),
             Act::Demote(window) => self.target.demote(window),
             Act::Probe(window) => self.target.probe(window),
         }
@@ -278,7 +276,7 @@ impl Watched {
     /// Gets ready for the next promotion, if there is one, while the program is left alone.
     pub fn make_ready(&self) {
         match &self.stage {
-            Stage::Acting { queue, .. } if matches!(queue.front(), Some(Act::Promote(_))) => self.target.make_ready(),
+            Stage::Acting { queue, .. } if matches!(queue.front(), Some(Act::Promote(..))) => self.target.make_ready(),
             _ => self.target.rest(),
         }
     }
@@ -301,6 +299,10 @@ impl Watched {
             }
             return Ok(Came::Nothing);
         }
+        // What it said was of this round's list. The window may be another thing by the next one.
+        if self.terms.decides {
+            self.target.set_wishes(Some(BTreeMap::new()));
+        }
         let settled = self.target.settle(self.policy);
         self.target.phase = if settled { Phase::Settled } else { Phase::Watching };
         if settled {
@@ -315,6 +317,6 @@ impl Watched {
 }
 
 /// A promotion as the sharing sees it.
-pub fn candidate(promotion: &Promotion, owner: super::share::Owner) -> Candidate {
+pub fn candidate(promotion: &Promotion, owner: Owner) -> Candidate {
     Candidate { owner, window: promotion.window, walks: promotion.walks }
 }

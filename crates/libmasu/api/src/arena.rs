@@ -8,7 +8,7 @@ use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-use crate::calls::with;
+use crate::calls::{fill_in, take_in};
 use crate::lock::Lock;
 use crate::track::Track;
 use crate::types::*;
@@ -34,6 +34,10 @@ pub struct MasuArena {
 struct Inner {
     /// Windows handed out, by kind: hugetlb, transparent, small.
     by_kind: [u64; 3],
+    /// From here on the addresses may be somebody else's; 0 as long as they are not.
+    lost_from: usize,
+    /// Places for windows that were used, from the first on.
+    places: usize,
     refused: u64,
     /// What is left of the window from which objects are taken: from here …
     next: usize,
@@ -42,18 +46,18 @@ struct Inner {
 }
 
 /// Fills in what is usual: the hugetlb pool first, transparent huge pages else, never small pages. `bytes` is the program's to
-/// say.
+/// say. `size` is sizeof *settings.
 ///
 /// # Safety
-/// `settings` is NULL or points to such a structure.
+/// `settings` is NULL or points to a structure of that size.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn masu_arena_settings_init(settings: *mut MasuArenaSettings) {
-    let usual = MasuArenaSettings { size: size_of::<MasuArenaSettings>(), bytes: 0, small_pages_too: 0, no_hugetlb: 0 };
-    if !settings.is_null() {
-        // SAFETY: the caller's.
-        unsafe { settings.write(usual) };
-    }
+pub unsafe extern "C" fn masu_arena_settings_init(settings: *mut MasuArenaSettings, size: usize) {
+    // SAFETY: the caller's.
+    unsafe { fill_in(settings, size, MasuArenaSettings { size, ..USUAL }) };
 }
+
+const USUAL: MasuArenaSettings =
+    MasuArenaSettings { size: size_of::<MasuArenaSettings>(), bytes: 0, small_pages_too: 0, no_hugetlb: 0 };
 
 /// Makes an arena. With a context that is enabled, its windows count against the limit on huge pages that the tracker keeps for
 /// the program and its user; NULL for none. The context must outlive the arena.
@@ -71,10 +75,9 @@ pub unsafe extern "C" fn masu_arena_new(
         return MASU_INVALID;
     }
     // SAFETY: the caller's.
-    let settings = unsafe { *settings };
-    if settings.size != size_of::<MasuArenaSettings>() || settings.bytes == 0 {
+    let Some(settings) = (unsafe { take_in(settings, USUAL) }).filter(|settings| settings.bytes > 0) else {
         return MASU_INVALID;
-    }
+    };
     let Ok(bytes) = usize::try_from(settings.bytes) else { return MASU_INVALID };
     let windows_most = bytes.div_ceil(WINDOW);
     let Some(reserved) = windows_most.checked_add(1).and_then(|windows| windows.checked_mul(WINDOW)) else {
@@ -120,8 +123,11 @@ pub unsafe extern "C" fn masu_arena_new(
 pub unsafe extern "C" fn masu_arena_free(arena: *mut MasuArena) {
     // SAFETY: the caller's.
     let Some(arena_ref) = (unsafe { arena.as_ref() }) else { return };
-    arena_ref.tell(0);
+    let held = arena_ref.locked(|_, inner| (inner.by_kind.iter().sum::<u64>(), inner.lost_from));
+    let (windows, lost_from) = held.unwrap_or((0, 0));
+    arena_ref.tell(0i64.saturating_sub_unsigned(windows));
     let (start, bytes) = arena_ref.mapped;
+    let bytes = if lost_from == 0 { bytes } else { lost_from - start };
     // SAFETY: our own mapping, which nobody uses any more; then our own memory.
     unsafe {
         libc::munmap(core::ptr::with_exposed_provenance_mut(start), bytes);
@@ -130,7 +136,8 @@ pub unsafe extern "C" fn masu_arena_free(arena: *mut MasuArena) {
 }
 
 /// One more window: 2 MiB, aligned to 2 MiB, filled with zeros, on a huge page.
-/// Returns MASU_OK, MASU_NO_HUGE_PAGE when the arena is full, none is to be had, or the limit is reached, MASU_INVALID.
+/// Returns MASU_OK, MASU_NO_HUGE_PAGE when the arena is full, none is to be had, or the limit is reached, MASU_INVALID, MASU_BUSY
+/// when called in a signal handler that interrupts another such call.
 ///
 /// # Safety
 /// `arena` is NULL or an arena; `window` is NULL or may be written to.
@@ -141,21 +148,19 @@ pub unsafe extern "C" fn masu_arena_window(arena: *mut MasuArena, window: *mut *
     if window.is_null() {
         return MASU_INVALID;
     }
-    let taken = arena.locked(|arena, inner| arena.take(inner));
-    match taken {
-        Ok(Some(start)) => {
+    match arena.next_window(|_, start| start) {
+        Ok(start) => {
             // SAFETY: the caller's.
             unsafe { window.write(core::ptr::with_exposed_provenance_mut(start)) };
             MASU_OK
         }
-        Ok(None) => MASU_NO_HUGE_PAGE,
         Err(result) => result,
     }
 }
 
 /// Memory for an object of `bytes`, at most 2 MiB, aligned to `align`, a power of two up to 4096; it never crosses a window. It is
 /// given back with the arena.
-/// Returns MASU_OK, MASU_NO_HUGE_PAGE as masu_arena_window(), MASU_INVALID.
+/// Returns MASU_OK, MASU_NO_HUGE_PAGE and MASU_BUSY as masu_arena_window(), MASU_INVALID.
 ///
 /// # Safety
 /// `arena` is NULL or an arena; `object` is NULL or may be written to.
@@ -171,23 +176,30 @@ pub unsafe extern "C" fn masu_arena_alloc(
     if object.is_null() || bytes == 0 || bytes > WINDOW || !align.is_power_of_two() || align > 4096 {
         return MASU_INVALID;
     }
-    let found = arena.locked(|arena, inner| {
-        let mut start = inner.next.next_multiple_of(align);
-        if inner.end == 0 || start + bytes > inner.end {
-            start = arena.take(inner)?;
-            inner.end = start + WINDOW;
-        }
-        inner.next = start + bytes;
-        Some(start)
-    });
+    let room = |inner: &mut Inner| {
+        let start = inner.next.next_multiple_of(align);
+        let fits = inner.end > 0 && start + bytes <= inner.end;
+        fits.then(|| {
+            inner.next = start + bytes;
+            start
+        })
+    };
+    let found = match arena.locked(|_, inner| room(inner)) {
+        Ok(Some(start)) => Ok(start),
+        Ok(None) => arena.next_window(|inner, window| {
+            // Another thread may have had one made meanwhile: what is left of that is lost, as at any window's end.
+            (inner.next, inner.end) = (window + bytes, window + WINDOW);
+            window
+        }),
+        Err(result) => Err(result),
+    };
     match found {
-        Ok(Some(start)) => {
+        Ok(start) => {
             arena.used.fetch_add(bytes as u64, SeqCst);
             // SAFETY: the caller's.
             unsafe { object.write(core::ptr::with_exposed_provenance_mut(start)) };
             MASU_OK
         }
-        Ok(None) => MASU_NO_HUGE_PAGE,
         Err(result) => result,
     }
 }
@@ -238,39 +250,55 @@ impl MasuArena {
         Ok(result)
     }
 
-    /// Tells the tracker how many windows the arena is to hold, and whether it may.
-    fn tell(&self, windows: u64) -> bool {
+    /// The arenas of its context hold so many windows more. False when the tracker's limit does not allow it. Never under the
+    /// arena's lock: callbacks, which have the context's, use arenas.
+    fn tell(&self, more: i64) -> bool {
         // SAFETY: NULL, or a context that outlives the arena.
-        let Some(track) = (unsafe { self.track.as_ref() }) else { return true };
-        let mut may = true;
-        // Without a tracker, or from within a callback, nobody limits it; at the next window the tracker hears of all.
-        with(Ok(track), |held| {
-            may = held.arena(windows).is_none_or(|granted| granted >= windows);
-            MASU_OK
+        unsafe { self.track.as_ref() }.is_none_or(|track| track.change_arenas(more))
+    }
+
+    /// The next window, and what `use_it` makes of it.
+    fn next_window(&self, use_it: impl FnOnce(&mut Inner, usize) -> usize) -> Result<usize, c_int> {
+        let may = self.tell(1);
+        let taken = self.locked(|arena, inner| {
+            let taken = if may { arena.take(inner) } else { None };
+            inner.refused += u64::from(taken.is_none());
+            taken.map(|start| use_it(inner, start))
         });
-        may
+        if may && !matches!(taken, Ok(Some(_))) {
+            self.tell(-1);
+        }
+        taken?.ok_or(MASU_NO_HUGE_PAGE)
     }
 
     /// The next window; `None` when there is none to be had.
     fn take(&self, inner: &mut Inner) -> Option<usize> {
-        let held: u64 = inner.by_kind.iter().sum();
-        let start = self.start + held as usize * WINDOW;
-        let kind = if (held as usize) < self.windows_most && self.tell(held + 1) { self.map(start) } else { None };
-        match kind {
-            Some(kind) => inner.by_kind[kind] += 1,
-            None => inner.refused += 1,
+        let place = inner.places;
+        if place >= self.windows_most {
+            return None;
         }
-        kind.map(|_| start)
+        let start = self.start + place * WINDOW;
+        let kind = if inner.lost_from == 0 { self.map(inner, start)? } else { return None };
+        inner.places += 1;
+        inner.by_kind[kind] += 1;
+        Some(start)
     }
 
     /// Lays memory at `start`, and says of which kind.
-    fn map(&self, start: usize) -> Option<usize> {
+    fn map(&self, inner: &mut Inner, start: usize) -> Option<usize> {
         let place = core::ptr::with_exposed_provenance_mut::<c_void>(start);
         // In the middle of addresses of our own, in which nothing lies yet.
         let rights = libc::PROT_READ | libc::PROT_WRITE;
         let fixed = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-        if self.settings.no_hugetlb == 0 && from_pool(place) {
-            return Some(0);
+        if self.settings.no_hugetlb == 0 {
+            match from_pool(place) {
+                FromPool::Done => return Some(0),
+                FromPool::None => {}
+                FromPool::PlaceLost => {
+                    inner.lost_from = start;
+                    return None;
+                }
+            }
         }
         // SAFETY: over addresses of our own, without any right so far.
         if unsafe { libc::mmap(place, WINDOW, rights, fixed, -1, 0) } != place {
@@ -290,21 +318,35 @@ impl MasuArena {
 
 /// Lays a page of the hugetlb pool there. It is mapped elsewhere first: where the pool is empty, kernels before 6.12 take away
 /// what lies at a fixed place all the same, and another thread's mapping could come there.
-fn from_pool(place: *mut c_void) -> bool {
+fn from_pool(place: *mut c_void) -> FromPool {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB | libc::MAP_HUGE_2MB;
     // SAFETY: a new mapping where the kernel has room. The page is reserved at once, so that a touch never fails.
     let page = unsafe { libc::mmap(null_mut(), WINDOW, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
     if page == libc::MAP_FAILED {
-        return false;
+        return FromPool::None;
     }
     let to = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
     // SAFETY: from a mapping that nobody else knows to addresses of our own, in which nothing lies yet.
     if unsafe { libc::mremap(page, WINDOW, WINDOW, to, place) } == place {
-        return true;
+        return FromPool::Done;
     }
     // SAFETY: just mapped, and nobody knows it.
     unsafe { libc::munmap(page, WINDOW) };
-    false
+    // What it fails for, it may have found out after it had taken away what lay there (before 5.16 it always fails). So the place
+    // is taken again, if nobody else has it meanwhile.
+    let reserve = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    // SAFETY: nothing is mapped over anything.
+    let again = unsafe { libc::mmap(place, WINDOW, libc::PROT_NONE, reserve, -1, 0) };
+    if again == place { FromPool::None } else { FromPool::PlaceLost }
+}
+
+/// What came of taking a page from the pool.
+enum FromPool {
+    Done,
+    /// There is none.
+    None,
+    /// There is none, and the place is somebody else's now.
+    PlaceLost,
 }
 
 /// Makes an empty window one huge page. The kernel says that it is one then, whatever the host's THP mode is.

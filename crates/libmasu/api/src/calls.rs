@@ -4,7 +4,7 @@ use core::ffi::{c_char, c_int, c_void};
 
 use crate::track::{Functions, Track};
 use crate::types::*;
-use crate::wait;
+use crate::{signal, wait};
 
 /// The context behind a pointer of the program's.
 ///
@@ -64,16 +64,45 @@ pub extern "C" fn masu_result_text(result: c_int) -> *const c_char {
     .as_ptr()
 }
 
-/// Fills in what is usual. `settings->size` is set, too: call it with the structure as the header has it.
+/// Fills in what is usual, `settings->size` too. `size` is sizeof *settings.
 ///
 /// # Safety
-/// `settings` is NULL or points to such a structure.
+/// `settings` is NULL or points to a structure of that size.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn masu_track_settings_init(settings: *mut MasuTrackSettings) {
-    if !settings.is_null() {
-        // SAFETY: the caller's.
-        unsafe { settings.write(usual()) };
+pub unsafe extern "C" fn masu_track_settings_init(settings: *mut MasuTrackSettings, size: usize) {
+    // SAFETY: the caller's.
+    unsafe { fill_in(settings, size, MasuTrackSettings { size, ..usual() }) };
+}
+
+/// Writes as much of `usual` as the program knows of it; what it knows beyond that is zero.
+///
+/// # Safety
+/// `settings` is NULL or points to a structure of that size.
+pub unsafe fn fill_in<T>(settings: *mut T, size: usize, usual: T) {
+    let (to, from) = (settings.cast::<u8>(), (&raw const usual).cast::<u8>());
+    if !to.is_null() {
+        // SAFETY: the caller's; of ours no more is read than there is.
+        unsafe {
+            to.write_bytes(0, size);
+            core::ptr::copy_nonoverlapping(from, to, size.min(size_of::<T>()));
+        }
     }
+}
+
+/// The settings of a program: what it knows of them, and the rest as usual. `None` if they are of no size that there was.
+///
+/// # Safety
+/// `settings` is of the size that its first field says.
+pub unsafe fn take_in<T: Copy>(settings: *const T, usual: T) -> Option<T> {
+    let mut wanted = usual;
+    // SAFETY: all structures of ours begin with their size.
+    let size = unsafe { settings.cast::<usize>().read() };
+    if size < size_of::<usize>() || size > size_of::<T>() {
+        return None;
+    }
+    // SAFETY: both have that many bytes.
+    unsafe { core::ptr::copy_nonoverlapping(settings.cast::<u8>(), (&raw mut wanted).cast(), size) };
+    Some(wanted)
 }
 
 fn usual() -> MasuTrackSettings {
@@ -105,13 +134,9 @@ pub unsafe extern "C" fn masu_track_new(settings: *const MasuTrackSettings, trac
     }
     let mut wanted = usual();
     if !settings.is_null() {
-        // SAFETY: it is of the size that it says; what the program does not know of is as usual.
-        let size = unsafe { (*settings).size };
-        if size < size_of::<usize>() || size > size_of::<MasuTrackSettings>() {
-            return MASU_INVALID;
-        }
-        // SAFETY: as above.
-        unsafe { core::ptr::copy_nonoverlapping(settings.cast::<u8>(), (&raw mut wanted).cast(), size) };
+        // SAFETY: the caller's.
+        let Some(theirs) = (unsafe { take_in(settings, wanted) }) else { return MASU_INVALID };
+        wanted = theirs;
     }
     let Some(new) = Track::new(&wanted) else { return MASU_INVALID };
     // SAFETY: asks for memory.
@@ -136,7 +161,9 @@ pub unsafe extern "C" fn masu_track_new(settings: *const MasuTrackSettings, trac
 pub unsafe extern "C" fn masu_track_free(track: *mut Track) -> c_int {
     // SAFETY: the caller's.
     let Ok(context) = (unsafe { context(track) }) else { return MASU_OK };
-    if !context.is_forked() {
+    if context.is_forked() {
+        signal::forget(track);
+    } else {
         match context.hold() {
             Ok(mut held) => match held.disable() {
                 MASU_BUSY => return MASU_BUSY,

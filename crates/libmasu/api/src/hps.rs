@@ -14,7 +14,7 @@ pub type HpsDecide = Option<unsafe extern "C" fn(window: *const MasuWindow) -> c
 /// Compacts, as masu_compact.
 pub type HpsCompact = Option<unsafe extern "C" fn(windows: *const MasuWindow, count: usize)>;
 
-/// The program's context, made at the first call.
+/// The program's context, made at the first call and never freed: threads may be in the midst of a call with it.
 static TRACK: AtomicPtr<Track> = AtomicPtr::new(null_mut());
 
 /// The program's functions, as pointers.
@@ -36,56 +36,45 @@ unsafe extern "C" fn compact(windows: *const MasuWindow, count: usize, _: *mut c
     }
 }
 
+/// The program's context, made if there is none.
+fn context() -> Result<*mut Track, c_int> {
+    let there = TRACK.load(SeqCst);
+    if !there.is_null() {
+        return Ok(there);
+    }
+    let mut new = null_mut();
+    // SAFETY: what is usual; the place may be written to.
+    match unsafe { masu_track_new(core::ptr::null(), &raw mut new) } {
+        MASU_OK => {}
+        failed => return Err(failed),
+    }
+    match TRACK.compare_exchange(null_mut(), new, SeqCst, SeqCst) {
+        Ok(_) => Ok(new),
+        Err(there) => {
+            // SAFETY: nobody else knows it.
+            unsafe { masu_track_free(new) };
+            Ok(there)
+        }
+    }
+}
+
 /// Watches the program from now on, and notifies when `threshold_pages` of its pages are active (0: when one is). With
 /// MASU_BY_HANDLER the functions are called in a signal handler; with MASU_BY_WAITING in the thread that calls
 /// hps_wait_signal().
-/// Returns MASU_OK, MASU_INVALID, MASU_ALREADY, MASU_NO_TRACKER, MASU_REFUSED, MASU_NO_MEMORY, MASU_FORKED.
+/// Returns MASU_OK, MASU_INVALID, MASU_ALREADY, MASU_NO_TRACKER, MASU_REFUSED, MASU_NO_MEMORY, MASU_BUSY, MASU_FORKED.
 #[unsafe(no_mangle)]
 pub extern "C" fn hps_enable_track(threshold_pages: u64, delivery: c_int) -> c_int {
-    let old = TRACK.load(SeqCst);
-    // SAFETY: NULL or ours.
-    if let Some(old) = unsafe { old.as_ref() } {
-        if old.is_forked() {
-            return MASU_FORKED;
-        }
-        if old.is_on() {
-            // Enabled already, or its tracker is gone and there may be another.
-            // SAFETY: ours.
-            return unsafe { masu_track_enable(TRACK.load(SeqCst)) };
-        }
+    if !matches!(delivery, MASU_BY_WAITING | MASU_BY_HANDLER) {
+        return MASU_INVALID;
     }
-    let mut settings = MasuTrackSettings { size: 0, delivery, threshold_pages: threshold_pages.max(1), ..USUAL };
-    settings.size = size_of::<MasuTrackSettings>();
-    let mut new = null_mut();
-    // SAFETY: the settings are whole; the place may be written to.
-    let made = unsafe { masu_track_new(&raw const settings, &raw mut new) };
-    if made != MASU_OK {
-        return made;
-    }
-    set_functions(new);
-    // SAFETY: just made.
-    let enabled = unsafe { masu_track_enable(new) };
-    let surplus = if enabled == MASU_OK { TRACK.swap(new, SeqCst) } else { new };
-    // SAFETY: one that is not enabled, and that nobody else knows any more.
-    unsafe { masu_track_free(surplus) };
-    enabled
+    let track = match context() {
+        Ok(track) => track,
+        Err(failed) => return failed,
+    };
+    set_functions(track);
+    // SAFETY: ours, and never freed.
+    with(Ok(unsafe { &*track }), |held| held.enable_with(threshold_pages.max(1), delivery == MASU_BY_HANDLER))
 }
-
-const USUAL: MasuTrackSettings = {
-    let usual = libmasu::track::terms::USUAL;
-    MasuTrackSettings {
-        size: 0,
-        pid: usual.pid,
-        signal: usual.signal,
-        delivery: MASU_BY_WAITING,
-        threshold_pages: usual.threshold_pages,
-        period_ms: usual.period_ms,
-        every_ms: usual.every_ms,
-        hot_rate: usual.hot_rate,
-        hot_fraction: usual.hot_fraction,
-        max_extra_rss: usual.max_extra_rss,
-    }
-};
 
 fn set_functions(track: *mut Track) -> c_int {
     let decide: MasuDecide = if DECIDE.load(SeqCst).is_null() { None } else { Some(decide) };
@@ -110,19 +99,24 @@ pub extern "C" fn hps_disable_track() -> c_int {
 }
 
 /// The program's functions: `decide` for each window, and `compact` with all windows to be compacted. NULL for the default
-/// rule, and for not compacting. Before or while it is enabled.
+/// rule, and for not compacting. Before or while it is enabled; from within one of them MASU_BUSY, and nothing is changed.
 ///
 /// # Safety
 /// The functions live as long as they are set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hps_set_functions(decide: HpsDecide, compact: HpsCompact) -> c_int {
+    let track = match context() {
+        Ok(track) => track,
+        Err(failed) => return failed,
+    };
+    // SAFETY: ours, and never freed.
+    match unsafe { &*track }.hold() {
+        Ok(held) => drop(held),
+        Err(result) => return result,
+    }
     DECIDE.store(decide.map_or(null_mut(), |function| function as *mut c_void), SeqCst);
     COMPACT.store(compact.map_or(null_mut(), |function| function as *mut c_void), SeqCst);
-    // SAFETY: NULL or ours.
-    match unsafe { TRACK.load(SeqCst).as_ref() } {
-        Some(track) if track.is_on() => set_functions(TRACK.load(SeqCst)),
-        _ => MASU_OK,
-    }
+    set_functions(track)
 }
 
 /// Waits for a notification, `timeout_ms` at most, or without end if that is negative; then fetches the list, decides, and

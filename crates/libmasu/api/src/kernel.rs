@@ -23,6 +23,31 @@ pub fn own_process() -> i32 {
     unsafe { libc::getpid() }
 }
 
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+}
+
+/// For as long as it lives this thread is not cancelled (pthread_cancel(3)): it would keep what it holds for ever.
+pub struct NotCancelled(c_int);
+
+impl NotCancelled {
+    pub fn now() -> NotCancelled {
+        const DISABLE: c_int = 1;
+        let mut before = 0;
+        // SAFETY: fills the variable.
+        unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
+        NotCancelled(before)
+    }
+}
+
+impl Drop for NotCancelled {
+    fn drop(&mut self) {
+        let mut before = 0;
+        // SAFETY: fills the variable.
+        unsafe { pthread_setcancelstate(self.0, &raw mut before) };
+    }
+}
+
 /// A descriptor of our own, closed in programs that are started by exec.
 pub struct Descriptor(c_int);
 

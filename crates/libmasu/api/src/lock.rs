@@ -1,12 +1,16 @@
 //! A lock that knows its owner: who has it and asks again, from a callback or a signal handler, is told so and never waits.
+//!
+//! What a thread held that a fork did not copy is free in the child.
 
-use core::sync::atomic::AtomicI32;
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 
-/// The thread that has it; 0 for nobody.
+use crate::kernel::own_process;
+
+/// The lock.
 pub struct Lock {
-    owner: AtomicI32,
-    waiting: AtomicI32,
+    /// Who has it: the thread, and in the upper half its process; 0 for nobody.
+    owner: AtomicU64,
+    waiting: AtomicU32,
 }
 
 /// It is this thread's already.
@@ -14,36 +18,44 @@ pub struct Owned;
 
 impl Lock {
     pub const fn new() -> Lock {
-        Lock { owner: AtomicI32::new(0), waiting: AtomicI32::new(0) }
+        Lock { owner: AtomicU64::new(0), waiting: AtomicU32::new(0) }
     }
 
     /// Waits for it.
     pub fn take(&self) -> Result<(), Owned> {
-        let own = own_thread();
+        let own = own();
         loop {
-            match self.owner.compare_exchange(0, own, Acquire, Relaxed) {
+            let owner = match self.owner.compare_exchange(0, own, SeqCst, SeqCst) {
                 Ok(_) => return Ok(()),
-                Err(owner) if owner == own => return Err(Owned),
-                Err(owner) => {
-                    self.waiting.fetch_add(1, SeqCst);
-                    futex(&self.owner, libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG, owner);
-                    self.waiting.fetch_sub(1, SeqCst);
-                }
+                Err(owner) => owner,
+            };
+            if owner == own {
+                return Err(Owned);
             }
+            if owner >> 32 != own >> 32 {
+                // A thread of the process of which this one is a copy: nobody will give it back. Who is first takes it over.
+                if self.owner.compare_exchange(owner, own, SeqCst, SeqCst).is_ok() {
+                    return Ok(());
+                }
+                continue;
+            }
+            self.waiting.fetch_add(1, SeqCst);
+            futex(&self.owner, libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG, owner as u32);
+            self.waiting.fetch_sub(1, SeqCst);
         }
     }
 
     /// Takes it if nobody has it: for signal handlers.
     pub fn try_take(&self) -> bool {
-        self.owner.compare_exchange(0, own_thread(), Acquire, Relaxed).is_ok()
+        self.owner.compare_exchange(0, own(), SeqCst, SeqCst).is_ok()
     }
 
     /// Gives it back.
     pub fn give(&self) {
-        self.owner.store(0, Release);
-        // Between the two a waiter may come and sleep: it sleeps only while the owner is who it saw, and that has changed.
-        core::sync::atomic::fence(SeqCst);
-        if self.waiting.load(Relaxed) > 0 {
+        self.owner.store(0, SeqCst);
+        // Between the two a waiter may come and sleep: it sleeps only while the owner is who it saw, and that has changed. In a
+        // forked child the number may be too high: then somebody is woken in vain.
+        if self.waiting.load(SeqCst) > 0 {
             futex(&self.owner, libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1);
         }
     }
@@ -55,8 +67,15 @@ pub fn own_thread() -> i32 {
     unsafe { libc::syscall(libc::SYS_gettid) as i32 }
 }
 
-fn futex(word: &AtomicI32, operation: i32, value: i32) {
+fn own() -> u64 {
+    (own_process() as u64) << 32 | u64::from(own_thread() as u32)
+}
+
+/// On the half with the thread.
+fn futex(word: &AtomicU64, operation: i32, value: u32) {
+    let half = if cfg!(target_endian = "little") { 0 } else { 1 };
+    let thread = word.as_ptr().cast::<u32>().wrapping_add(half);
     // SAFETY: the word lives as long as the call; without a timeout the other arguments are not read. It may come back
     // early, which is looked into by whoever called.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, value, core::ptr::null::<u8>()) };
+    unsafe { libc::syscall(libc::SYS_futex, thread, operation, value, core::ptr::null::<u8>()) };
 }

@@ -7,19 +7,31 @@
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering::SeqCst};
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering::SeqCst};
 
 use libmasu::track::terms::{SIGNAL_MAX, SIGNAL_MIN};
 
-use crate::kernel::{Descriptor, keeping_errno};
+use crate::kernel::{Descriptor, keeping_errno, own_process};
 use crate::track::Track;
 
 /// Whose each signal is, by its number.
 static OWNERS: [AtomicPtr<Track>; SIGNAL_MAX as usize + 1] =
     [const { AtomicPtr::new(null_mut()) }; SIGNAL_MAX as usize + 1];
 
-/// Handlers that run just now, in whatever thread: a context lives until they have returned.
-static RUNNING: AtomicU32 = AtomicU32::new(0);
+/// Handlers of each signal that run just now, in whatever thread of which process: a context lives until those of its signal
+/// have returned. The upper half is the process, for a fork copies the number and not the threads.
+static RUNNING: [AtomicU64; SIGNAL_MAX as usize + 1] = [const { AtomicU64::new(0) }; SIGNAL_MAX as usize + 1];
+
+/// One handler more, or less; how many there were.
+fn count_running(signal: usize, more: i64) -> u32 {
+    let own = own_process() as u64;
+    let change = |now: u64| {
+        let count = if now >> 32 == own { now as u32 } else { 0 };
+        Some(own << 32 | u64::from(count.saturating_add_signed(more as i32)))
+    };
+    let before = RUNNING[signal].fetch_update(SeqCst, SeqCst, change).unwrap_or(0);
+    if before >> 32 == own { before as u32 } else { 0 }
+}
 
 /// A set of one signal.
 fn set_of(signal: c_int) -> libc::sigset_t {
@@ -87,9 +99,17 @@ pub fn give_back(signal: c_int) {
 /// The handler stays, for there may be signals on their way, and does nothing.
 pub fn disown(signal: c_int) {
     OWNERS[signal as usize].store(null_mut(), SeqCst);
-    while RUNNING.load(SeqCst) > 0 {
+    while count_running(signal as usize, 0) > 0 {
         // SAFETY: lets others run.
         unsafe { libc::sched_yield() };
+    }
+}
+
+/// In a forked child: its copy of a context goes, and with it whatever the handler, which is copied as well, would find.
+pub fn forget(track: *mut Track) {
+    for owner in &OWNERS {
+        // What is another's stays.
+        let _ = owner.compare_exchange(track, null_mut(), SeqCst, SeqCst);
     }
 }
 
@@ -127,13 +147,14 @@ pub fn next_of(descriptor: c_int) -> Option<u64> {
 /// What comes when the tracker has something.
 extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
     keeping_errno(|| {
-        RUNNING.fetch_add(1, SeqCst);
-        let track = OWNERS[(signal as usize).min(SIGNAL_MAX as usize)].load(SeqCst);
+        let number = (signal as usize).min(SIGNAL_MAX as usize);
+        count_running(number, 1);
+        let track = OWNERS[number].load(SeqCst);
         if !track.is_null() && !info.is_null() {
             // SAFETY: whoever takes a context away first disowns its signal, and waits until no handler runs; the kernel's
             // information lives as long as the handler.
             unsafe { (*track).notified((*info).si_value().sival_ptr as u64) };
         }
-        RUNNING.fetch_sub(1, SeqCst);
+        count_running(number, -1);
     });
 }

@@ -4,12 +4,12 @@
 //! handler does not wait for the lock: it leaves the number of pages behind, and whoever has the lock attends to it.
 
 use core::ffi::{CStr, c_int, c_void};
-use core::sync::atomic::{AtomicI32, AtomicU64, Ordering::SeqCst};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering::SeqCst};
 
 use libmasu::track::terms::Terms;
 use libmasu::track::wire::{Answer, Request, Totals};
 
-use crate::kernel::{Descriptor, Mapping, own_process};
+use crate::kernel::{Descriptor, Mapping, NotCancelled, own_process};
 use crate::list::List;
 use crate::lock::{Lock, own_thread};
 use crate::signal;
@@ -27,7 +27,11 @@ pub struct Track {
     /// The thread that waits, 0 for none, and the descriptor that wakes it: that is there as long as handlers may run.
     pub waiter: AtomicI32,
     woken: AtomicI32,
-    by_handler: bool,
+    by_handler: AtomicBool,
+    /// The conversation with the tracker, while there is one, for whoever has the lock.
+    talk: AtomicPtr<Tracker>,
+    /// Windows of all arenas of this context.
+    arenas: AtomicU64,
     inner: core::cell::UnsafeCell<Inner>,
 }
 
@@ -79,8 +83,19 @@ pub struct Waits {
 
 const NO_REASON: &CStr = c"nothing has been refused";
 
+/// How a conversation with a tracker ends.
+#[derive(Clone, Copy)]
+enum Parting {
+    /// The tracker is told.
+    Said,
+    /// It has refused to begin.
+    Refused,
+    /// It is no more, or does not answer.
+    Silent,
+}
+
 /// Proof of having the lock; gives it back.
-pub struct Held<'a>(&'a Track);
+pub struct Held<'a>(&'a Track, #[expect(dead_code, reason = "for as long as it lives")] NotCancelled);
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
@@ -115,7 +130,9 @@ impl Track {
             arrived: AtomicU64::new(0),
             waiter: AtomicI32::new(0),
             woken: AtomicI32::new(-1),
-            by_handler,
+            by_handler: AtomicBool::new(by_handler),
+            talk: AtomicPtr::new(core::ptr::null_mut()),
+            arenas: AtomicU64::new(0),
             inner: core::cell::UnsafeCell::new(Inner {
                 terms,
                 wanted_signal: settings.signal,
@@ -135,7 +152,8 @@ impl Track {
         if self.is_forked() {
             return Err(MASU_FORKED);
         }
-        self.lock.take().map(|()| Held(self)).map_err(|_| MASU_BUSY)
+        let whole = NotCancelled::now();
+        self.lock.take().map(|()| Held(self, whole)).map_err(|_| MASU_BUSY)
     }
 
     /// Whether it was enabled by a process of which this one is a copy.
@@ -148,7 +166,7 @@ impl Track {
     pub fn notified(&self, active: u64) {
         self.arrived.fetch_add(1, SeqCst);
         self.pending.store(active.max(1), SeqCst);
-        if self.by_handler {
+        if self.by_handler() {
             self.deliver();
         } else {
             self.wake();
@@ -157,7 +175,7 @@ impl Track {
 
     /// Attends to what came, if nobody has the lock; who has it will.
     fn deliver(&self) {
-        while self.by_handler && self.pending.load(SeqCst) > 0 && !self.is_forked() && self.lock.try_take() {
+        while self.by_handler() && self.pending.load(SeqCst) > 0 && !self.is_forked() && self.lock.try_take() {
             let active = self.pending.swap(0, SeqCst);
             // SAFETY: the lock is ours.
             let inner = unsafe { &mut *self.inner.get() };
@@ -183,7 +201,35 @@ impl Track {
 
     /// Whether notifications are for a handler.
     pub fn by_handler(&self) -> bool {
-        self.by_handler
+        self.by_handler.load(SeqCst)
+    }
+
+    /// The arenas of this context are to hold so many windows more, or fewer. False when the tracker's limit does not allow it.
+    /// From a callback, too: while one runs nobody else talks to the tracker.
+    pub fn change_arenas(&self, more: i64) -> bool {
+        if self.is_forked() {
+            return true;
+        }
+        let _whole = NotCancelled::now();
+        let is_ours_already = self.lock.take().is_err();
+        let wanted = self.arenas.load(SeqCst).saturating_add_signed(more);
+        // SAFETY: NULL, or the conversation that `On` holds, which ends under the lock; the lock is ours, and while callbacks run
+        // there are shared references to it alone.
+        let may = match unsafe { self.talk.load(SeqCst).as_ref() } {
+            Some(tracker) => match tracker.ask(&Request::Arena { windows: wanted }) {
+                Ok((Answer::Granted { windows }, _)) => windows >= wanted,
+                _ => true,
+            },
+            None => true,
+        };
+        if may {
+            self.arenas.store(wanted, SeqCst);
+        }
+        if !is_ours_already {
+            self.lock.give();
+            self.deliver();
+        }
+        may
     }
 
     /// Whether it was enabled and not disabled since.
@@ -207,10 +253,10 @@ impl Held<'_> {
     pub fn enable(&mut self) -> c_int {
         let track = self.0;
         let inner = self.inner();
-        if inner.on.as_ref().is_some_and(|on| !has_ended(&on.tracker)) {
+        if inner.on.as_ref().is_some_and(|on| !on.tracker.is_over()) {
             return MASU_ALREADY;
         }
-        self.leave(false);
+        self.leave(Parting::Silent);
         let inner = self.inner();
         let tracker = match Tracker::find() {
             Ok(tracker) => tracker,
@@ -229,19 +275,31 @@ impl Held<'_> {
         track.process.store(own_process(), SeqCst);
         track.pending.store(0, SeqCst);
         track.woken.store(woken.number(), SeqCst);
-        let blocked_in = (!track.by_handler && !signal::mask(libc::SIG_BLOCK, signal)).then(own_thread);
+        let blocked_in = (!track.by_handler() && !signal::mask(libc::SIG_BLOCK, signal)).then(own_thread);
         inner.terms.signal = signal;
         inner.terms.decides = inner.functions.decide.is_some();
         let answer = tracker.ask(&Request::Register(inner.terms));
-        inner.on = Some(On { tracker, signal, taken, woken, blocked_in });
+        let on = inner.on.insert(On { tracker, signal, taken, woken, blocked_in });
         match answer {
-            Ok((Answer::Welcome, _)) => MASU_OK,
+            Ok((Answer::Welcome, _)) => {
+                track.talk.store((&raw const on.tracker).cast_mut(), SeqCst);
+                let windows = track.arenas.load(SeqCst);
+                if windows > 0 {
+                    // A tracker that came later hears of what there is.
+                    let _ = on.tracker.ask(&Request::Arena { windows });
+                }
+                MASU_OK
+            }
             Ok(_) => {
-                self.leave(false);
+                self.leave(Parting::Said);
                 MASU_NO_TRACKER
             }
+            Err(failed @ Failed::Refused(_)) => {
+                self.leave(Parting::Refused);
+                self.inner().failed(failed)
+            }
             Err(failed) => {
-                self.leave(false);
+                self.leave(Parting::Silent);
                 self.inner().failed(failed)
             }
         }
@@ -255,20 +313,23 @@ impl Held<'_> {
         if self.0.waiter.load(SeqCst) == own_thread() {
             return MASU_BUSY;
         }
-        self.leave(true);
+        self.leave(Parting::Said);
         MASU_OK
     }
 
     /// Ends being watched. The signal is given back when none can come any more: the tracker has said so, or is no more.
-    fn leave(&mut self, say: bool) {
+    fn leave(&mut self, parting: Parting) {
         let track = self.0;
         let inner = self.inner();
+        track.talk.store(core::ptr::null_mut(), SeqCst);
         let Some(on) = inner.on.take() else { return };
-        let is_over = !say
-            || match on.tracker.ask(&Request::Unregister) {
-                Ok((Answer::Bye, _)) => true,
-                _ => has_ended(&on.tracker),
-            };
+        let is_over = match parting {
+            Parting::Refused => true,
+            Parting::Silent => on.tracker.has_ended(),
+            Parting::Said => {
+                matches!(on.tracker.ask(&Request::Unregister), Ok((Answer::Bye, _))) || on.tracker.has_ended()
+            }
+        };
         let On { tracker, signal, taken, woken, blocked_in } = on;
         track.process.store(0, SeqCst);
         while track.waiter.load(SeqCst) != 0 {
@@ -340,14 +401,15 @@ impl Held<'_> {
         self.inner().handle()
     }
 
-    /// The same arena windows as before, or other ones: how many may be had.
-    pub fn arena(&mut self, windows: u64) -> Option<u64> {
-        let inner = self.inner();
-        let on = inner.on.as_ref()?;
-        match on.tracker.ask(&Request::Arena { windows }) {
-            Ok((Answer::Granted { windows }, _)) => Some(windows),
-            _ => None,
+    /// See hps_enable_track().
+    pub fn enable_with(&mut self, threshold_pages: u64, by_handler: bool) -> c_int {
+        if self.inner().on.as_ref().is_some_and(|on| !on.tracker.is_over()) {
+            return MASU_ALREADY;
         }
+        self.leave(Parting::Silent);
+        self.0.by_handler.store(by_handler, SeqCst);
+        self.inner().terms.threshold_pages = threshold_pages;
+        self.enable()
     }
 
     /// See masu_track_stats(). Of a tracker that is no more, what it said last.
@@ -501,10 +563,4 @@ impl Verdicts {
         }
         tracker.tell(&Request::Decided { generation: self.generation })
     }
-}
-
-fn has_ended(tracker: &Tracker) -> bool {
-    let mut fds = [libc::pollfd { fd: tracker.number(), events: 0, revents: 0 }];
-    // SAFETY: one entry, which lives as long as the call.
-    unsafe { libc::poll(fds.as_mut_ptr(), 1, 0) > 0 && fds[0].revents & (libc::POLLHUP | libc::POLLERR) != 0 }
 }

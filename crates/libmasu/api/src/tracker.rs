@@ -5,6 +5,7 @@
 
 use core::ffi::{CStr, c_char};
 use core::mem::{MaybeUninit, size_of};
+use core::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use libmasu::track::wire::{Answer, Refused, Request, SHORT_BYTES};
 use libmasu::track::{SOCKET, SOCKET_PATH_BYTES, SOCKET_VARIABLE};
@@ -20,6 +21,9 @@ pub const VERDICTS_AT_ONCE: usize = 1024;
 /// An open conversation.
 pub struct Tracker {
     socket: Descriptor,
+    /// It was ended from here, since an answer did not come in time or made no sense: whatever came later would be taken for
+    /// the answer to something else.
+    given_up: AtomicBool,
 }
 
 /// Why there is no answer.
@@ -50,7 +54,7 @@ impl Tracker {
         if unsafe { libc::connect(socket.number(), at, bytes) } != 0 {
             return Err(Failed::NoTracker);
         }
-        let tracker = Tracker { socket };
+        let tracker = Tracker { socket, given_up: AtomicBool::new(false) };
         // SAFETY: asks.
         let own = unsafe { libc::geteuid() };
         match tracker.user() {
@@ -73,6 +77,28 @@ impl Tracker {
         self.socket.number()
     }
 
+    /// Whether the tracker has ended this conversation, or is no more: then it sends no signal any more, which cannot be said of
+    /// one that was given up from here.
+    pub fn has_ended(&self) -> bool {
+        !self.given_up.load(SeqCst) && self.is_over()
+    }
+
+    /// Whether there is nobody to talk to any more.
+    pub fn is_over(&self) -> bool {
+        let mut fds = [libc::pollfd { fd: self.socket.number(), events: 0, revents: 0 }];
+        // SAFETY: one entry, which lives as long as the call.
+        unsafe { libc::poll(fds.as_mut_ptr(), 1, 0) > 0 && fds[0].revents & (libc::POLLHUP | libc::POLLERR) != 0 }
+    }
+
+    fn give_up(&self) -> Failed {
+        if !self.is_over() {
+            self.given_up.store(true, SeqCst);
+            // SAFETY: a descriptor of our own; the other side sees the end, and so does a thread that waits.
+            unsafe { libc::shutdown(self.socket.number(), libc::SHUT_RDWR) };
+        }
+        Failed::NoTracker
+    }
+
     /// Sends what is not answered.
     pub fn tell(&self, request: &Request<'_>) -> Result<(), Failed> {
         let mut message = [0; SHORT_BYTES + VERDICTS_AT_ONCE];
@@ -84,7 +110,7 @@ impl Tracker {
                 return Ok(());
             }
             if crate::kernel::errno() != libc::EINTR {
-                return Err(Failed::NoTracker);
+                return Err(self.give_up());
             }
         }
     }
@@ -94,11 +120,11 @@ impl Tracker {
         self.tell(request)?;
         let mut message = [0; SHORT_BYTES];
         let mut file = None;
-        let bytes = receive(&self.socket, &mut message, &mut file).ok_or(Failed::NoTracker)?;
+        let bytes = receive(&self.socket, &mut message, &mut file).ok_or_else(|| self.give_up())?;
         match Answer::read(&message[..bytes]) {
             Ok(Answer::Refused(why)) => Err(Failed::Refused(why)),
             Ok(answer) => Ok((answer, file)),
-            Err(_) => Err(Failed::NoTracker),
+            Err(_) => Err(self.give_up()),
         }
     }
 }

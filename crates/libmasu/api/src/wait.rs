@@ -6,7 +6,7 @@
 use core::ffi::c_int;
 use core::sync::atomic::Ordering::SeqCst;
 
-use crate::kernel::{errno, now_ms};
+use crate::kernel::{NotCancelled, errno, now_ms};
 use crate::lock::own_thread;
 use crate::signal;
 use crate::track::{Track, Waits};
@@ -17,6 +17,7 @@ pub fn wait(track: &Track, timeout_ms: c_int, active: &mut u64) -> c_int {
     if track.by_handler() {
         return MASU_INVALID;
     }
+    let _whole = NotCancelled::now();
     let mut held = match track.hold() {
         Ok(held) => held,
         Err(result) => return result,

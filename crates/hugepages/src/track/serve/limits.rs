@@ -1,0 +1,115 @@
+//! What limits on huge pages mean while programs come and go: who may have how many now, and who makes way.
+
+use std::collections::BTreeMap;
+
+use linux::Error;
+use quantities::{Rate, Window};
+
+use super::Tracker;
+use crate::policy::Promotion;
+use crate::track::share::{self, Held, Owner, UNLIMITED};
+use crate::track::watched::{Act, Watched, candidate};
+
+/// No machine has more: 256 TiB.
+const MOST_ARENA_WINDOWS: u64 = 1 << 27;
+
+impl Tracker {
+    /// How many windows the arenas of a program may have.
+    pub(super) fn grant(&mut self, key: usize, windows: u64) -> u64 {
+        let limits = self.s.limits;
+        let Some([own, of_user, of_all]) = self.counts(key, |one| one.target.promoted_now().saturating_add(one.arena))
+        else {
+            return 0;
+        };
+        let Some(watching) = self.watching(key) else { return 0 };
+        let there = watching.program.arena;
+        let [own, of_user, of_all] = [own, of_user, of_all].map(|count| count.saturating_sub(there));
+        let granted = share::arena(windows.min(MOST_ARENA_WINDOWS), own, of_user, of_all, limits);
+        // What it has it has: a request that is refused does not change it.
+        watching.program.arena = if granted >= windows { granted } else { there.min(windows) };
+        granted
+    }
+
+    /// Does something with a window. Where that takes another's place it is looked at again whether there is room by then.
+    pub(super) fn carry_out(&mut self, key: usize, act: Act) -> Result<(), Error> {
+        if let Act::Promote(promotion, instead) = act
+            && self.s.limits != UNLIMITED
+        {
+            if let Some((loser, window)) = instead
+                && let Some(other) = self.watching(loser.program)
+            {
+                match other.program.carry_out(Act::Demote(window)) {
+                    Err(error) if loser.program == key => return Err(error),
+                    // Its own next step says so; there is no room then.
+                    Ok(()) | Err(_) => {}
+                }
+            }
+            if !self.has_room(key) {
+                if let Some(watching) = self.watching(key) {
+                    watching.program.target.refuse_over_limit(promotion.window);
+                }
+                return Ok(());
+            }
+        }
+        self.watching(key).map_or(Ok(()), |watching| watching.program.carry_out(act))
+    }
+
+    fn has_room(&self, key: usize) -> bool {
+        let Some([own, of_user, of_all]) = self.counts(key, |one| one.target.promoted_now().saturating_add(one.arena))
+        else {
+            return false;
+        };
+        share::has_room(own, of_user, of_all, self.s.limits)
+    }
+
+    /// A count of a program, of its user's programs, and of all.
+    fn counts(&self, key: usize, count: impl Fn(&Watched) -> u64) -> Option<[u64; 3]> {
+        let own = &self.clients.get(&key)?.watched.as_ref()?.program;
+        let mut counts = [count(own), 0, 0];
+        for other in self.clients.values().filter_map(|client| Some(&client.watched.as_ref()?.program)) {
+            let of_other = count(other);
+            counts[2] = counts[2].saturating_add(of_other);
+            if other.user == own.user {
+                counts[1] = counts[1].saturating_add(of_other);
+            }
+        }
+        Some(counts)
+    }
+
+    /// Shares out what limits leave.
+    pub(super) fn share(&mut self, key: usize, plan: &[Promotion]) {
+        let limits = self.s.limits;
+        let held = if limits == UNLIMITED { Vec::new() } else { self.held() };
+        let Some(watching) = self.watching(key) else { return };
+        let owner = Owner { program: key, user: watching.program.user };
+        let candidates: Vec<_> = plan.iter().map(|promotion| candidate(promotion, owner)).collect();
+        let shares = share::share(&candidates, &held, limits);
+        for refused in &shares.refused {
+            watching.program.target.refuse_over_limit(refused.window);
+        }
+        let granted: BTreeMap<Window, Option<(Owner, Window)>> =
+            shares.granted.iter().map(|(one, instead)| (one.window, *instead)).collect();
+        let to_do = plan.iter().filter_map(|one| Some((*one, *granted.get(&one.window)?)));
+        watching.program.act_on(to_do);
+    }
+
+    /// All huge windows that count against limits.
+    fn held(&self) -> Vec<Held> {
+        let mut held = Vec::new();
+        // Beyond every limit that there is more make no difference.
+        let limits = self.s.limits;
+        let finite = [limits.of_program, limits.of_user, limits.of_all].into_iter().filter(|limit| *limit < u64::MAX);
+        let most = finite.max().unwrap_or(0).saturating_add(1).min(MOST_ARENA_WINDOWS);
+        for (key, program) in self.clients.iter().filter_map(|(key, one)| Some((*key, &one.watched.as_ref()?.program)))
+        {
+            let owner = Owner { program: key, user: program.user };
+            held.extend(program.target.held().map(|(window, walks, is_idle)| {
+                let walks = if is_idle { Rate::ZERO } else { walks };
+                Held { owner, window: Some(window), walks }
+            }));
+            let arena = usize::try_from(program.arena.min(most)).unwrap_or(0);
+            held.extend(std::iter::repeat_n(Held { owner, window: None, walks: Rate::ZERO }, arena));
+        }
+        held
+    }
+}
