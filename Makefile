@@ -6,6 +6,7 @@ CARGO ?= cargo
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 RUST_VERSION := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 
 # Debian's names. What of these is installed already is not asked for again.
@@ -25,7 +26,7 @@ help:
 	@echo 'make test      all tests: checks, live tests here (root) and on two kernels of Debian under QEMU'
 	@echo 'make bench     every published claim, measured beside its baseline (root; takes long)'
 	@echo 'make build     builds $(TARGET)/release/masu'
-	@echo 'make install   installs masu, its libraries, masu.h and its man pages below PREFIX ($(PREFIX)); knows DESTDIR'
+	@echo 'make install   installs masu, libmasu, masu.h, masu.pc and man pages below PREFIX ($(PREFIX)); knows DESTDIR'
 	@echo 'make deps      installs what a build needs: $(BUILD_PACKAGES)'
 	@echo 'The targets above install by themselves what they need and find missing (Debian).'
 
@@ -78,11 +79,22 @@ bench: deps-bench
 	@$(CARGO) build --release
 	@$(SUDO) $(TARGET)/release/masu-bench all
 
-# Not built anew when it is there: `make build && sudo make install` builds as the user.
+# Not built anew when it is there: `make build && sudo make install` builds as the user. libmasu-*.so are what `masu run` loads
+# into programs; libmasu.so is for programs that link with it, by the name in its soname.
 install:
 	@[ -x $(TARGET)/release/masu ] || $(MAKE) --no-print-directory build
 	install -D -m 755 $(TARGET)/release/masu $(DESTDIR)$(PREFIX)/bin/masu
-	install -d $(DESTDIR)$(PREFIX)/lib/masu $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/share/man/man1
+	install -d $(DESTDIR)$(PREFIX)/lib/masu $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include \
+	    $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/man/man3
 	install -m 644 $(TARGET)/release/libmasu-*.so $(DESTDIR)$(PREFIX)/lib/masu
+	install -m 644 $(TARGET)/release/libmasu.so $(DESTDIR)$(PREFIX)/lib/libmasu.so.$(VERSION)
+	ln -sf libmasu.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/libmasu.so.0
+	ln -sf libmasu.so.0 $(DESTDIR)$(PREFIX)/lib/libmasu.so
+	install -m 644 $(TARGET)/release/libmasu.a $(DESTDIR)$(PREFIX)/lib
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' crates/libmasu/masu.pc.in \
+	    >$(DESTDIR)$(PREFIX)/lib/pkgconfig/masu.pc
+	chmod 644 $(DESTDIR)$(PREFIX)/lib/pkgconfig/masu.pc
 	install -m 644 crates/libmasu/include/masu.h $(DESTDIR)$(PREFIX)/include
 	install -m 644 man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1
+	install -m 644 man/*.3 $(DESTDIR)$(PREFIX)/share/man/man3
+	@[ -n '$(DESTDIR)' ] || ldconfig || echo 'Run ldconfig as root, so that programs find libmasu.so.0.'
