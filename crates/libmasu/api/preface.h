@@ -16,8 +16,8 @@
  *
  * Functions return MASU_OK or another MASU_ number, unless they say otherwise; none prints, none ends the program. They may be
  * called from any thread. None may be called in a signal handler of the program's own. After fork(2) a child's context does
- * nothing (MASU_FORKED). A program that calls exec(2) without fork disables tracking first; its descriptors are closed. While
- * tracking is enabled the library must not be unloaded (dlclose(3)).
+ * nothing (MASU_FORKED). A program that calls exec(2) without fork disables tracking first; its descriptors are closed. The library
+ * stays loaded after dlclose(3). A thread in one of these functions is not cancelled (pthread_cancel(3)) before it returns.
  */
 
 /*

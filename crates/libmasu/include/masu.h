@@ -25,8 +25,8 @@
  *
  * Functions return MASU_OK or another MASU_ number, unless they say otherwise; none prints, none ends the program. They may be
  * called from any thread. None may be called in a signal handler of the program's own. After fork(2) a child's context does
- * nothing (MASU_FORKED). A program that calls exec(2) without fork disables tracking first; its descriptors are closed. While
- * tracking is enabled the library must not be unloaded (dlclose(3)).
+ * nothing (MASU_FORKED). A program that calls exec(2) without fork disables tracking first; its descriptors are closed. The library
+ * stays loaded after dlclose(3). A thread in one of these functions is not cancelled (pthread_cancel(3)) before it returns.
  */
 
 /*
@@ -343,7 +343,8 @@ int masu_track_set_notify(struct masu_track *track,
 int masu_track_enable(struct masu_track *track);
 
 /*
- * Has the tracker watch no more. No signal comes after it, and the signal is as it was. Huge pages stay.
+ * Has the tracker watch no more. No signal comes after it; the signal has its default action again, and is unblocked if
+ * masu_track_enable() had blocked it in this thread. Huge pages stay.
  * Returns MASU_OK, MASU_NOT_ENABLED, MASU_BUSY.
  */
 int masu_track_disable(struct masu_track *track);

@@ -332,15 +332,15 @@ pub struct TrackTask {
     #[arg(long, value_name = "PATH", default_value = libmasu::track::SOCKET)]
     pub socket: PathBuf,
 
-    /// Huge pages of all programs together, such as 4GiB [default: no limit]
+    /// Huge pages that all programs together get from masu, and in arenas, such as 4GiB [default: no limit]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub max_huge: Option<Bytes>,
 
-    /// Huge pages of one user's programs together [default: no limit]
+    /// The same of one user's programs together [default: no limit]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub max_huge_per_user: Option<Bytes>,
 
-    /// Huge pages of one program [default: no limit]
+    /// The same of one program [default: no limit]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub max_huge_per_program: Option<Bytes>,
 

@@ -31,6 +31,9 @@ pub fn run(task: &TrackTask) -> Result<Done, Failure> {
     let stop = Stop::on_signals()?;
     can_promote(&linux::facts::collapse(&*HOST))?;
     let observers = Observers::find(task.rung)?;
+    if observers.rung == access::Rung::DamonVaddr {
+        eprintln!("masu: damon-vaddr watches one process at a time: a second program will be refused");
+    }
     open_files::raise();
     let listener = listen(&task.socket)?;
     let mut surroundings = Surroundings {

@@ -226,7 +226,8 @@ pub unsafe extern "C" fn masu_track_enable(track: *mut Track) -> c_int {
     with(unsafe { context(track) }, |held| held.enable())
 }
 
-/// Has the tracker watch no more. No signal comes after it, and the signal is as it was. Huge pages stay.
+/// Has the tracker watch no more. No signal comes after it; the signal has its default action again, and is unblocked if
+/// masu_track_enable() had blocked it in this thread. Huge pages stay.
 /// Returns MASU_OK, MASU_NOT_ENABLED, MASU_BUSY.
 ///
 /// # Safety
