@@ -89,6 +89,8 @@ pub struct Target {
     observed: Observed,
     /// What the program said of its windows; `None` when it leaves that to the rule.
     wishes: Option<BTreeMap<Window, Wish>>,
+    /// Windows that masu did not make huge are the program's own affair: it has an arena.
+    leaves_others: bool,
     settling: Settling,
     round: u32,
     changed_in_round: u64,
@@ -125,6 +127,7 @@ impl Target {
             controls: BTreeSet::new(),
             observed: Observed::default(),
             wishes: None,
+            leaves_others: false,
             settling: Settling::default(),
             round: 0,
             changed_in_round: 0,
@@ -260,9 +263,19 @@ impl Target {
         self.known.iter().filter_map(ours)
     }
 
+    /// Leaves windows alone that masu did not make huge, however idle: a program that has an arena put them there.
+    pub fn leave_others(&mut self, leave: bool) {
+        self.leaves_others = leave;
+    }
+
+    /// May this huge window be split again?
+    fn is_ours_to_split(&self, known: &Known) -> bool {
+        !known.left_alone && (known.before.is_some() || !self.leaves_others)
+    }
+
     /// Are there huge windows that would be given back if they were idle?
     pub fn may_give_back(&self) -> bool {
-        self.known.values().any(|known| !known.left_alone && !policy::is_full(known.view()))
+        self.known.values().any(|known| self.is_ours_to_split(known) && !policy::is_full(known.view()))
     }
 
     /// Counts a window of the plan as refused for a limit that others keep.
@@ -438,7 +451,7 @@ impl Target {
 
     /// Huge windows whose verdict is open: idle, and on their way to be given back.
     pub fn under_suspicion(&self, s: Settings) -> u64 {
-        let is_open = |known: &&Known| !known.left_alone && policy::is_suspect(known.view(), s);
+        let is_open = |known: &&Known| self.is_ours_to_split(known) && policy::is_suspect(known.view(), s);
         self.known.values().filter(is_open).count() as u64
     }
 
@@ -455,7 +468,7 @@ impl Target {
 
     fn huge_views(&self) -> Vec<WindowView> {
         let with_known = |view: &WindowView| {
-            let known = self.known.get(&view.window).filter(|known| !known.left_alone)?;
+            let known = self.known.get(&view.window).filter(|known| self.is_ours_to_split(known))?;
             let huge = known.view();
             Some(WindowView { huge: view.huge.map(|_| huge), ..*view })
         };

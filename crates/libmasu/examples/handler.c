@@ -8,7 +8,7 @@
  *     ./handler 10                      for ten seconds
  *
  * The program decides itself: its table is to be huge where it is used, whatever the rule says, and nothing else is. Of the
- * table's 32 windows it uses the first 16, in each of them 16 pages of 512.
+ * table's 64 windows it uses the first 48, in each of them 96 pages of 512, which the rule would leave.
  */
 #define _GNU_SOURCE 1
 #include <errno.h>
@@ -23,7 +23,7 @@
 
 #include <masu.h>
 
-enum { TABLE = 32, USED = 16, PAGE = 4096, PAGES = 512, WINDOW = PAGE * PAGES };
+enum { TABLE = 64, USED = 48, HOT = 96, PAGE = 4096, PAGES = 512, WINDOW = PAGE * PAGES };
 
 static char *table;
 static int told[2]; /* a pipe: the handler writes, the main loop reads */
@@ -46,9 +46,9 @@ static int decide(const struct masu_window *window, void *user)
 /* The program's work: pages far apart, more than the TLB holds. */
 static void work(void)
 {
-    for (size_t page = 0; page < 16; page++)
+    for (size_t page = 0; page < HOT; page++)
         for (size_t window = 0; window < USED; window++)
-            ((volatile char *)table)[window * WINDOW + page * 32 * PAGE]++;
+            ((volatile char *)table)[window * WINDOW + page * 5 * PAGE]++;
 }
 
 static int watched(masu_track **track)

@@ -8,7 +8,8 @@
  *     masu track &                      as root
  *     ./paper
  *
- * The program has 64 windows of items, one item to a page, and uses 8 items of each window all the time.
+ * The program has 64 windows of items, one item to a page, and uses 64 items of each window all the time: more pages than the
+ * TLB holds.
  */
 #define _GNU_SOURCE 1
 #include <inttypes.h>
@@ -22,7 +23,7 @@
 
 #include <masu.h>
 
-enum { WINDOWS = 64, PAGE = 4096, PAGES = 512, WINDOW = PAGE * PAGES, HOT = 8, ITEM = 512 };
+enum { WINDOWS = 64, PAGE = 4096, PAGES = 512, WINDOW = PAGE * PAGES, HOT = 64, ITEM = 512 };
 
 typedef struct item {
     uint64_t number;
@@ -106,7 +107,7 @@ int main(void)
     for (time_t end = time(NULL) + 60; !over && time(NULL) < end; usleep(100)) {
         pthread_mutex_lock(&lock);
         for (size_t hot = 0; hot < HOT; hot++)
-            for (size_t n = hot * 61; n < WINDOWS * PAGES; n += PAGES) {
+            for (size_t n = hot * (PAGES / HOT); n < WINDOWS * PAGES; n += PAGES) {
                 if (items[n]->number != n)
                     return fprintf(stderr, "paper: item %zu is lost\n", n), 1;
                 items[n]->uses++;

@@ -204,6 +204,7 @@ impl Watched {
         self.target.begin_round()?;
         (self.began, self.spent_before) = (now, self.spent);
         let settled = self.target.phase == Phase::Settled;
+        self.target.leave_others(self.arena > 0);
         let is_long_due = now >= self.long_again && self.target.may_give_back();
         let length = schedule::length(self.terms, settled, self.spent_in_last_round, is_long_due, s);
         self.next_look(now, None, length, false);
