@@ -1,6 +1,8 @@
 /*
  * A program with a say, for tests: `say PART` does one thing with libmasu, and ends with "right", or says what was wrong.
  * The tracker that it talks to is where MASU_TRACK says; who runs it sees to that.
+ *
+ * Longer than 600 lines because virtual machines get each test program as one file; each part stands for itself.
  */
 #define _GNU_SOURCE
 #include <dirent.h>

@@ -406,8 +406,6 @@ int hps_set_functions(hps_decide decide, hps_compact compact);
  */
 int64_t hps_wait_signal(int timeout_ms);
 
-extern int pthread_setcancelstate(int state, int *before);
-
 #ifdef __cplusplus
 }  // extern "C"
 #endif  // __cplusplus

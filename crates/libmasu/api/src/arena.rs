@@ -9,9 +9,9 @@ use core::ptr::null_mut;
 use core::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use crate::calls::{fill_in, take_in};
+use crate::interface::*;
 use crate::lock::Lock;
 use crate::track::Track;
-use crate::types::*;
 
 /// Bytes of a window.
 const WINDOW: usize = 2 << 20;

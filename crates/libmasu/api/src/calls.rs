@@ -2,8 +2,8 @@
 
 use core::ffi::{c_char, c_int, c_void};
 
+use crate::interface::*;
 use crate::track::{Functions, Track};
-use crate::types::*;
 use crate::{signal, wait};
 
 /// The context behind a pointer of the program's.

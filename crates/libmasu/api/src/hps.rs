@@ -5,8 +5,8 @@ use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, Ordering::SeqCst};
 
 use crate::calls::*;
+use crate::interface::*;
 use crate::track::Track;
-use crate::types::*;
 
 /// Decides what becomes of a window, as masu_decide.
 pub type HpsDecide = Option<unsafe extern "C" fn(window: *const MasuWindow) -> c_int>;

@@ -4,8 +4,8 @@ use core::mem::{offset_of, size_of};
 
 use libmasu::track::list::{self, Head};
 
+use crate::interface::{MasuPage, MasuWindow};
 use crate::kernel::{Descriptor, Mapping};
-use crate::types::{MasuPage, MasuWindow};
 
 // What the program gets of a page is what lies in the list.
 const _: () = assert!(size_of::<MasuPage>() == size_of::<list::Page>());

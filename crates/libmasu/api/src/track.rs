@@ -9,12 +9,12 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering::
 use libmasu::track::terms::Terms;
 use libmasu::track::wire::{Answer, Request, Totals};
 
+use crate::interface::*;
 use crate::kernel::{Descriptor, Mapping, NotCancelled, own_process};
 use crate::list::List;
 use crate::lock::{Lock, own_thread};
 use crate::signal;
 use crate::tracker::{Failed, Tracker, VERDICTS_AT_ONCE};
-use crate::types::*;
 
 /// A program that is watched, or could be. Made by masu_track_new().
 pub struct Track {

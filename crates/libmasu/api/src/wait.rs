@@ -6,11 +6,11 @@
 use core::ffi::c_int;
 use core::sync::atomic::Ordering::SeqCst;
 
+use crate::interface::*;
 use crate::kernel::{NotCancelled, errno, now_ms};
 use crate::lock::own_thread;
 use crate::signal;
 use crate::track::{Track, Waits};
-use crate::types::*;
 
 /// See masu_track_wait().
 pub fn wait(track: &Track, timeout_ms: c_int, active: &mut u64) -> c_int {
