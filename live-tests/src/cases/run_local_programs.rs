@@ -126,7 +126,10 @@ pub fn what_make_install_lays_down_is_enough(_: &Live) -> Outcome {
     // As a build leaves them, wherever they are.
     let release = folder.0.join("target/release");
     std::fs::create_dir_all(&release)?;
-    for built in [Some(masu), programs::preload_library(), programs::pager_library()].into_iter().flatten() {
+    let library = programs::libmasu();
+    let shared = library.as_ref().map(|library| library.with_extension("so"));
+    let all = [Some(masu), programs::preload_library(), programs::pager_library(), library, shared];
+    for built in all.into_iter().flatten() {
         let name = built.file_name().ok_or("no name")?;
         std::os::unix::fs::symlink(built.canonicalize()?, release.join(name))?;
     }
@@ -139,6 +142,16 @@ pub fn what_make_install_lays_down_is_enough(_: &Live) -> Outcome {
     std::fs::write(&source, MARKED)?;
     let built = said(Command::new("cc").args(["-O1", "-Wall", "-Werror", "-I", &include, "-o", &program, &source]))?;
     assert_eq!((built.code(), built.err.as_str()), (0, ""), "{built:?}");
+    // One that is linked with the library, which it finds by its soname; there is no tracker.
+    let (example, libraries) = (path("wait")?, path("root/usr/lib")?);
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../crates/libmasu/examples/wait.c");
+    let mut compile = Command::new("cc");
+    compile.args(["-Wall", "-Werror", "-pthread", "-I", &include, "-o", &example, source, "-L", &libraries, "-lmasu"]);
+    let built = said(&mut compile)?;
+    assert_eq!((built.code(), built.err.as_str()), (0, ""), "{built:?}");
+    let nobody = path("nobody.sock")?;
+    let ran = said(Command::new(&example).arg("0").env("LD_LIBRARY_PATH", &libraries).env("MASU_TRACK", nobody))?;
+    assert!(ran.code() == 0 && ran.err.contains("not tracked"), "{ran:?}");
     let plain = said(&mut Command::new(&program))?;
     for options in [&["--local", "4MiB", "--sections", "marked"][..], &["--huge", "hot"]] {
         let mut run = Command::new(path("root/usr/bin/masu")?);
