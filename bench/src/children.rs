@@ -121,6 +121,11 @@ impl OwnChild {
         }
     }
 
+    /// What it prints from now on, for somebody else to read: [`OwnChild::line`] finds nothing any more.
+    pub fn take_lines(&mut self) -> Receiver<String> {
+        std::mem::replace(&mut self.lines, channel().1)
+    }
+
     /// Waits until it ends by itself, up to `limit`; then asks it to (SIGINT), then kills it. All that it printed and that
     /// was not read before comes back with its status.
     ///

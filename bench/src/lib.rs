@@ -5,7 +5,7 @@
 //!
 //! - `pairs`, `table`, `plot`, `report`: from samples to a verdict, without I/O until the last step;
 //! - `host`, `warm_up`, `thp`, `place`, `stop`: the machine, and leaving it as it was;
-//! - `children`, `workload`, `masu`, `process`: the programs that are run and watched;
+//! - `children`, `workload`, `masu`, `tracker`, `process`: the programs that are run and watched;
 //! - `launch`, `side_by_side`: one program with its huge pages got in several ways.
 
 pub mod children;
@@ -18,6 +18,7 @@ pub mod known_hot_set;
 pub mod launch;
 pub mod mapping;
 pub mod masu;
+pub mod memcached;
 pub mod pairs;
 pub mod paper;
 pub mod place;
@@ -38,6 +39,7 @@ pub mod superpages;
 pub mod table;
 pub mod thp;
 pub mod torture;
+pub mod tracker;
 pub mod transpose;
 pub mod warm_up;
 pub mod workload;

@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use anyhow::{Result, ensure};
 use bench::session::Session;
 use bench::{
-    demo, idle_cost, known_hot_set, paper, redis, remote, scan, sparse, stacks, startup, superpages, torture, transpose,
+    demo, idle_cost, known_hot_set, memcached, paper, redis, remote, scan, sparse, stacks, startup, superpages,
+    torture, transpose,
 };
 use clap::{Parser, Subcommand};
 
@@ -59,6 +60,8 @@ enum Bench {
     RemoteFault(remote::fault::Options),
     /// A program that checks each byte with a twentieth of its memory, with new seeds until the time is over
     RemoteTorture(remote::torture::Options),
+    /// memcached that moves hot items together: throughput, memory, latency
+    Memcached(memcached::Options),
     /// Two minutes with Redis, in one table
     Demo(demo::Options),
     /// All of them but the demo, one after the other, as they are published
@@ -128,6 +131,7 @@ fn one(session: &Session, bench: &Bench) -> Result<()> {
         Bench::Remote(options) => remote::run(session, options),
         Bench::RemoteFault(options) => remote::fault::run(session, options),
         Bench::RemoteTorture(options) => remote::torture::run(session, options),
+        Bench::Memcached(options) => memcached::run(session, options),
         Bench::Demo(options) => demo::run(session, options),
         Bench::All => all(session),
     }

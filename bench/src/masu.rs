@@ -243,6 +243,30 @@ impl Masu {
         Ok(Attached { target: pid, begun: Instant::now(), child })
     }
 
+    /// Starts `masu track --json --socket SOCKET`.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn track(&self, socket: &Path, processors: &Processors) -> Result<OwnChild> {
+        let mut command = Command::new(&self.path);
+        command.arg("track").arg("--socket").arg(socket).arg("--json");
+        OwnChild::start(command, processors, Place::Anywhere)
+    }
+
+    /// The `libmasu.so` that belongs to it: beside it where it was built, or where `make install` puts it.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn library(&self) -> Result<PathBuf> {
+        let beside = self.path.with_file_name("libmasu.so");
+        let installed = self.path.parent().and_then(Path::parent).map(|prefix| prefix.join("lib/libmasu.so"));
+        let found = [Some(beside), installed].into_iter().flatten().find(|path| path.is_file());
+        let found = found.map(|path| path.canonicalize().unwrap_or(path));
+        found.with_context(|| {
+            format!("{}: no libmasu.so beside it. Build masu with `cargo build --release`.", self.path.display())
+        })
+    }
+
     /// Runs `masu pages PID --for TIME --json`.
     ///
     /// # Errors

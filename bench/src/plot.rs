@@ -1,11 +1,13 @@
-//! Line charts as SVG: axes, ticks, a legend, and nothing that needs a library or a font file. Heat maps and charts of ratios are
-//! beside it.
+//! Line charts as SVG: axes, ticks, a legend, and nothing that needs a library or a font file. Bars, heat maps and
+//! charts of ratios are beside it.
 
 use std::fmt::Write as _;
 
+mod bars;
 mod heat_map;
 mod ratios;
 
+pub use bars::{Bar, Bars, bars};
 pub use heat_map::{HeatMap, heat_map};
 pub use ratios::{Point, Ratios, Shape, ratios};
 
@@ -141,10 +143,15 @@ fn line(svg: &mut String, series: &Series, style: &str, x_axis: &Axis, y_axis: &
     let _ = writeln!(svg, "<path d=\"{}\" fill=\"none\" {style} stroke-linejoin=\"round\"/>", path.trim_end());
 }
 
-/// Names beside a piece of their line, in one row below the title.
+/// Names beside a piece of their line, below the title, in as many rows as it takes.
 fn legend(svg: &mut String, series: &[Series]) {
-    let (mut x, y) = (LEFT, 40.0);
+    let (mut x, mut y) = (LEFT, 40.0);
     for (series, (colour, dashes)) in series.iter().zip(STYLES.iter().cycle()) {
+        // Letters of this size are about 7 wide; what is a little off only moves the next name.
+        let width = 30.0 + 7.0 * series.name.chars().count() as f64 + 22.0;
+        if x > LEFT && x + width > WIDTH + 22.0 {
+            (x, y) = (LEFT, y + 13.0);
+        }
         let _ = writeln!(
             svg,
             "<line x1=\"{x:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\" stroke=\"{colour}\" stroke-width=\"2.4\" \
@@ -155,8 +162,7 @@ fn legend(svg: &mut String, series: &[Series]) {
             x + 30.0,
             escaped(&series.name)
         );
-        // Letters of this size are about 7 wide; what is a little off only moves the next name.
-        x += 30.0 + 7.0 * series.name.chars().count() as f64 + 22.0;
+        x += width;
     }
 }
 

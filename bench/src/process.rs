@@ -37,6 +37,39 @@ pub fn rss_counted(pid: u32) -> Result<Bytes> {
     Ok(amount(&read(pid, "status")?, "VmRSS"))
 }
 
+/// As [`rss_counted`], with the pages of the hugetlb pool, which the kernel does not count as resident.
+///
+/// # Errors
+/// When the process is gone or is not ours.
+pub fn memory_counted(pid: u32) -> Result<Bytes> {
+    Ok(Bytes(rss_counted(pid)?.0 + hugetlb(pid)?.0))
+}
+
+/// Pages of the hugetlb pool that process `pid` has.
+///
+/// # Errors
+/// When the process is gone or is not ours.
+pub fn hugetlb(pid: u32) -> Result<Bytes> {
+    Ok(amount(&read(pid, "status")?, "HugetlbPages"))
+}
+
+/// Processor time that process `pid` has used so far, in the threads that it has now, to the nanosecond.
+///
+/// # Errors
+/// When the process is gone, or this kernel does not count so closely.
+pub fn processor_time_closely(pid: u32) -> Result<Duration> {
+    let folder = format!("/proc/{pid}/task");
+    let threads = fs::read_dir(&folder).with_context(|| format!("cannot read {folder}"))?;
+    let mut sum_ns = 0;
+    for thread in threads.flatten() {
+        // A thread that has just ended is no error.
+        let Ok(text) = fs::read_to_string(thread.path().join("schedstat")) else { continue };
+        let word = text.split_whitespace().next().and_then(|word| word.parse::<u64>().ok());
+        sum_ns += word.with_context(|| format!("{folder}: schedstat is not what it should be"))?;
+    }
+    Ok(Duration::from_nanos(sum_ns))
+}
+
 /// Processor time that process `pid` has used, in all its threads. Counted in steps of 10 ms.
 ///
 /// # Errors
@@ -91,5 +124,15 @@ mod tests {
         assert!(grown > Bytes::mib(8), "{grown}");
         assert!(rss_counted(me).unwrap() > Bytes::mib(8));
         assert!(processor_time(me).is_ok() && resident(u32::MAX).is_err());
+        assert!(memory_counted(me).unwrap() > Bytes::mib(8) && memory_counted(u32::MAX).is_err());
+    }
+
+    #[test]
+    fn both_clocks_of_a_process_tell_the_same() {
+        let me = std::process::id();
+        let (close, coarse) = (processor_time_closely(me).unwrap(), processor_time(me).unwrap());
+        // Threads of other tests that have ended are missing in the one.
+        assert!(close <= coarse + Duration::from_secs(2), "{close:?} and {coarse:?}");
+        assert!(close > Duration::ZERO && processor_time_closely(u32::MAX).is_err());
     }
 }

@@ -259,7 +259,7 @@ impl Report {
     pub fn finish(&self, save: bool) -> Result<()> {
         print!("{self}");
         if save {
-            let folder = repository()?.join("docs/results").join(&self.name);
+            let folder = repository().context("cannot save to docs/results")?.join("docs/results").join(&self.name);
             self.save_to(&folder)?;
             println!("saved to {}", folder.display());
             return Ok(());
@@ -400,15 +400,16 @@ impl fmt::Display for Report {
     }
 }
 
-/// The folder of the repository that this program was built in.
-fn repository() -> Result<PathBuf> {
+/// The folder of the repository that this program was built in, or that it runs in.
+///
+/// # Errors
+/// When it runs elsewhere.
+pub fn repository() -> Result<PathBuf> {
     let exe = std::env::current_exe()?;
     let here = std::env::current_dir()?;
     let holds_us = |folder: &&Path| folder.join("bench/Cargo.toml").exists();
     let found = here.ancestors().chain(exe.ancestors()).find(holds_us);
-    found
-        .map(Path::to_owned)
-        .context("cannot save: run this inside the repository, whose docs/results/ keeps the samples")
+    found.map(Path::to_owned).context("run this inside the repository")
 }
 
 /// The commit measured, with `-modified` when the files differ from it.

@@ -1,5 +1,6 @@
 //! Programs of others that a benchmark uses where they are installed: found on the PATH, told to compile, and named when missing.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,6 +29,31 @@ pub fn succeeds(path: &Path, arguments: &[&str]) -> bool {
     let mut command = Command::new(path);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())
+}
+
+/// Compiles `files` (name, text), of which the first is a program in C, in `folder`; the program, called `name`. `flags` come
+/// after its file, where libraries are named.
+///
+/// # Errors
+/// When it does not compile.
+pub fn compile_c(
+    folder: &Path,
+    name: &str,
+    files: &[(&str, &str)],
+    flags: &[OsString],
+) -> Result<Result<PathBuf, Missing>> {
+    let Some(compiler) = on_path("gcc") else {
+        return Ok(Err(Missing("gcc is not installed (Debian: gcc libc6-dev)")));
+    };
+    fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    for (file, text) in files {
+        fs::write(folder.join(file), text).with_context(|| format!("cannot write {file}"))?;
+    }
+    let program = folder.join(name);
+    let mut command = Command::new(compiler);
+    command.args(["-std=c11", "-O2", "-g1", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-o"]).arg(&program);
+    finished(command.args(files.iter().take(1).map(|(file, _)| folder.join(file))).args(flags))?;
+    Ok(Ok(program))
 }
 
 /// Compiles the Java class `name` into `folder`; the `java` that runs it.

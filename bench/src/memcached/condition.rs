@@ -1,0 +1,50 @@
+//! The conditions: which memcached, under which setting of the host, helped by whom.
+
+use serde::Serialize;
+
+use crate::thp::Mode;
+
+/// A condition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Condition {
+    /// memcached on 4 KiB pages
+    Default,
+    /// THP=always, as it comes
+    Always,
+    /// THP=always, and khugepaged has been through all of it before measuring
+    Collapsed,
+    /// memcached's own option for huge pages, -L, under THP=madvise
+    LargePages,
+    /// Promotion alone: masu attach
+    Promote,
+    /// memcached and masu together: promotion and compaction
+    Hps,
+}
+
+impl Condition {
+    /// Its name in tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Condition::Default => "Default",
+            Condition::Always => "THP=always",
+            Condition::Collapsed => "THP=always, collapsed",
+            Condition::LargePages => "memcached -L",
+            Condition::Promote => "promotion alone",
+            Condition::Hps => "HPS",
+        }
+    }
+
+    /// The host's setting while it runs.
+    pub const fn mode(self) -> Mode {
+        match self {
+            Condition::Always | Condition::Collapsed => Mode::Always,
+            _ => Mode::Madvise,
+        }
+    }
+
+    /// Whether it is the memcached that was built to cooperate.
+    pub const fn is_patched(self) -> bool {
+        matches!(self, Condition::Hps)
+    }
+}
