@@ -39,6 +39,7 @@ pub mod superpages;
 pub mod table;
 pub mod thp;
 pub mod torture;
+pub mod track;
 pub mod tracker;
 pub mod transpose;
 pub mod warm_up;

@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use bench::session::Session;
 use bench::{
     demo, idle_cost, known_hot_set, memcached, paper, redis, remote, scan, sparse, stacks, startup, superpages,
-    torture, transpose,
+    torture, track, transpose,
 };
 use clap::{Parser, Subcommand};
 
@@ -62,6 +62,8 @@ enum Bench {
     RemoteTorture(remote::torture::Options),
     /// memcached that moves hot items together: throughput, memory, latency
     Memcached(memcached::Options),
+    /// Programs with a say: how soon they are told, what watching them costs, and what they pay where nobody watches
+    Track(track::Options),
     /// Two minutes with Redis, in one table
     Demo(demo::Options),
     /// All of them but the demo, one after the other, as they are published
@@ -69,7 +71,7 @@ enum Bench {
 }
 
 /// What `all` runs: hours on a small machine, most of them the paper's 400 rounds.
-const ALL: [&[&str]; 17] = [
+const ALL: [&[&str]; 21] = [
     &["scan"],
     &["known-hot-set"],
     &["sparse"],
@@ -85,6 +87,10 @@ const ALL: [&[&str]; 17] = [
     &["remote-fault"],
     &["remote-torture"],
     &["remote"],
+    &["track"],
+    &["memcached"],
+    &["memcached", "--memory-gib", "8", "--runs", "3"],
+    &["memcached", "--workload", "scattered"],
     &["paper", "--rounds", "80"],
     &["paper", "--rounds", "400"],
 ];
@@ -132,6 +138,7 @@ fn one(session: &Session, bench: &Bench) -> Result<()> {
         Bench::RemoteFault(options) => remote::fault::run(session, options),
         Bench::RemoteTorture(options) => remote::torture::run(session, options),
         Bench::Memcached(options) => memcached::run(session, options),
+        Bench::Track(options) => track::run(session, options),
         Bench::Demo(options) => demo::run(session, options),
         Bench::All => all(session),
     }

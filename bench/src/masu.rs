@@ -243,13 +243,13 @@ impl Masu {
         Ok(Attached { target: pid, begun: Instant::now(), child })
     }
 
-    /// Starts `masu track --json --socket SOCKET`.
+    /// Starts `masu track --json --socket SOCKET` with `options` of the caller.
     ///
     /// # Errors
     /// When it cannot be started.
-    pub fn track(&self, socket: &Path, processors: &Processors) -> Result<OwnChild> {
+    pub fn track(&self, socket: &Path, options: &[&str], processors: &Processors) -> Result<OwnChild> {
         let mut command = Command::new(&self.path);
-        command.arg("track").arg("--socket").arg(socket).arg("--json");
+        command.arg("track").arg("--socket").arg(socket).arg("--json").args(options);
         OwnChild::start(command, processors, Place::Anywhere)
     }
 

@@ -54,13 +54,13 @@ pub struct Tracker {
 const START_LIMIT: Duration = Duration::from_secs(30);
 
 impl Tracker {
-    /// Starts one, and waits until it listens.
+    /// Starts one with further `options` of `masu track`, and waits until it listens.
     ///
     /// # Errors
     /// When it cannot be started or says no.
-    pub fn start(masu: &Masu, session: &Session) -> Result<Tracker> {
+    pub fn start(masu: &Masu, options: &[&str], session: &Session) -> Result<Tracker> {
         let folder = TempDir::with_prefix("masu-bench-track-").context("cannot create a folder for the tracker")?;
-        let mut child = masu.track(&socket_in(folder.path()), &session.processors)?;
+        let mut child = masu.track(&socket_in(folder.path()), options, &session.processors)?;
         let line = child.line(START_LIMIT, &session.stop)?;
         let first: Value = serde_json::from_str(&line).with_context(|| format!("masu track said `{line}`"))?;
         if first["event"] != "listening" {

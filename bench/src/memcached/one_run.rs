@@ -143,7 +143,7 @@ impl Bench<'_> {
         let items = options.items();
         session.keep_warm(Bytes::mib(options.memory_mib()))?;
         let _guard = Guard::turn(condition.mode())?;
-        let tracker = (condition == Condition::Hps).then(|| Tracker::start(&self.masu, session)).transpose()?;
+        let tracker = (condition == Condition::Hps).then(|| Tracker::start(&self.masu, &[], session)).transpose()?;
         let server = self.start(condition, tracker.as_ref())?;
         let folder = TempDir::with_prefix("masu-bench-drawn-").context("cannot create a folder")?;
         let drawn = folder.path().join("drawn");

@@ -1,0 +1,129 @@
+//! What a program pays that is built with libmasu where no tracker is running: instructions, by valgrind, and time.
+
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use serde::Serialize;
+
+use super::Options;
+use super::programs::{Programs, WAYS};
+use crate::children::describe;
+use crate::pairs::{Better, order_of_round};
+use crate::report::{Report, Target, Unit, Versus};
+use crate::session::Session;
+use crate::superpages::tools::on_path;
+use crate::table::Table;
+use crate::workload::Reply;
+
+/// Rounds of the program's work that are counted, and that are timed.
+const COUNTED: [u64; 2] = [1, 11];
+const TIMED: u64 = 20;
+
+/// Where it is run to count instructions.
+const COUNT: [&str; 3] = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"];
+
+/// Instructions of one way of building it.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Instructions {
+    /// From start to end with little work.
+    little: u64,
+    /// With ten rounds more.
+    much: u64,
+}
+
+/// By the ways of building it.
+#[derive(Debug)]
+pub struct Linked {
+    /// `None` where valgrind is not installed.
+    instructions: Option<Vec<Instructions>>,
+    seconds: Vec<Vec<f64>>,
+}
+
+/// Has it counted and timed.
+///
+/// # Errors
+/// When a program fails or comes to another result, or we are interrupted.
+pub fn measure(session: &Session, programs: &Programs, options: &Options) -> Result<Linked> {
+    let instructions = on_path(COUNT[0]).is_some().then(|| count(session, programs)).transpose()?;
+    let mut seconds = vec![Vec::new(); WAYS.len()];
+    let mut checksums = Vec::new();
+    for round in 0..options.pairs {
+        session.progress(&format!("with libmasu and without, round {} of {}", round + 1, options.pairs));
+        for nth in order_of_round(round, WAYS.len()) {
+            session.stop.check()?;
+            let (reply, _) = finished(&mut programs.linked(nth, &[], TIMED))?;
+            seconds[nth].push(reply.number("seconds")?);
+            checksums.push(reply.text("checksum")?.to_owned());
+        }
+    }
+    checksums.dedup();
+    ensure!(checksums.len() == 1, "the same work came to different results: {}", checksums.join(", "));
+    Ok(Linked { instructions, seconds })
+}
+
+fn count(session: &Session, programs: &Programs) -> Result<Vec<Instructions>> {
+    let counted = |nth: usize, rounds: u64| -> Result<u64> {
+        session.stop.check()?;
+        let (_, errors) = finished(&mut programs.linked(nth, &COUNT, rounds))?;
+        collected(&errors).with_context(|| format!("valgrind did not say how many instructions: {errors}"))
+    };
+    session.progress("counting instructions");
+    (0..WAYS.len())
+        .map(|nth| Ok(Instructions { little: counted(nth, COUNTED[0])?, much: counted(nth, COUNTED[1])? }))
+        .collect()
+}
+
+/// What it printed, and its last words.
+fn finished(command: &mut Command) -> Result<(Reply, String)> {
+    let output = command.stdin(Stdio::null()).output().context("cannot start a program")?;
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(output.status.success(), "a program {}: {errors}", describe(output.status));
+    Ok((Reply::of(String::from_utf8_lossy(&output.stdout).trim_end()), errors))
+}
+
+/// `==12== Collected : 123456`
+fn collected(said: &str) -> Option<u64> {
+    said.lines().find_map(|line| line.split_once("Collected : ")?.1.trim().parse().ok())
+}
+
+impl Linked {
+    /// Adds it to the report.
+    pub fn tell(&self, report: &mut Report) {
+        if let Some(all) = &self.instructions {
+            let rounds = (COUNTED[1] - COUNTED[0]) as f64;
+            let mut table = Table::new(["", "start and end", "more than without", "each round of work", "ratio"]);
+            let work = |one: &Instructions| (one.much - one.little) as f64 / rounds;
+            let start = |one: &Instructions| one.little as f64 - work(one);
+            for (name, one) in WAYS.iter().zip(all) {
+                table.row([
+                    (*name).to_owned(),
+                    Unit::Count.print(start(one)),
+                    Unit::Count.print(start(one) - start(&all[0])),
+                    Unit::Count.print(work(one)),
+                    format!("{:.6}", work(one) / work(&all[0])),
+                ]);
+            }
+            report.table("Instructions of a program where no tracker is running:", table);
+        } else {
+            report.note("Instructions were not counted: valgrind is not installed (Debian: valgrind).");
+        }
+        let plain = self.seconds[0].as_slice();
+        for (name, seconds) in WAYS.iter().zip(&self.seconds).skip(1) {
+            let versus = Versus { baseline: WAYS[0], this: name };
+            report.compare("the same work, no tracker", Unit::Seconds, Better::Less, versus, (plain, seconds));
+            report.target(Target::NotWorse);
+        }
+        report.sample("instructions", &self.instructions);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_valgrind_counted_is_found_among_its_words() {
+        let said = "==12== Events    : Ir\n==12== Collected : 123456\n==12==\n";
+        assert_eq!((collected(said), collected("==12== bye\n")), (Some(123_456), None));
+    }
+}

@@ -1,0 +1,163 @@
+//! What the tracker's processor time goes to: memory that is watched, and programs.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use serde::Serialize;
+
+use super::Options;
+use super::programs::{Programs, Tracked};
+use crate::masu::Masu;
+use crate::process::rss_counted;
+use crate::report::{Report, Unit};
+use crate::session::Session;
+use crate::table::Table;
+use crate::tracker::Tracker;
+
+/// A program of those that are watched by the hundred.
+const SMALL_MIB: u64 = 16;
+
+/// The tracker does as usual.
+const PERIOD_MS: u64 = 1280;
+
+/// One tracker and whom it watched.
+#[derive(Debug, Serialize)]
+struct Watched {
+    programs: usize,
+    /// Of each.
+    memory_mib: u64,
+    /// Touched all the time, or never.
+    is_touched: bool,
+    /// Of one processor.
+    cpu_fraction: f64,
+    /// Processor time for one observation of one program; `None` where none ended.
+    cpu_ms_per_round: Option<f64>,
+    /// Observations of the first program, a second.
+    rounds_per_s: f64,
+    /// Memory of the tracker.
+    rss_bytes: u64,
+}
+
+/// All of them.
+#[derive(Debug)]
+pub struct Upkeep(Vec<Watched>);
+
+/// Has it counted.
+///
+/// # Errors
+/// When a program is not watched, or we are interrupted.
+pub fn measure(session: &Session, masu: &Masu, programs: &Programs, options: &Options) -> Result<Upkeep> {
+    let mut all = vec![watched(session, masu, programs, (0, 0, false), options)?];
+    for &memory_mib in &options.memory_mib {
+        for is_touched in [false, true] {
+            all.push(watched(session, masu, programs, (1, memory_mib, is_touched), options)?);
+        }
+    }
+    for &count in &options.programs {
+        all.push(watched(session, masu, programs, (count, SMALL_MIB, false), options)?);
+    }
+    Ok(Upkeep(all))
+}
+
+fn watched(
+    session: &Session,
+    masu: &Masu,
+    programs: &Programs,
+    (count, memory_mib, is_touched): (usize, u64, bool),
+    options: &Options,
+) -> Result<Watched> {
+    session.progress(&format!("the tracker's processor time: {count} programs of {memory_mib} MiB"));
+    let tracker = Tracker::start(masu, &["--max-programs", &count.max(1).to_string()], session)?;
+    let mut running: Vec<Tracked> = Vec::new();
+    for _ in 0..count {
+        session.stop.check()?;
+        let mut one = programs.start_tracked(session, &tracker.socket(), memory_mib)?;
+        // More pages than it has: no list is made, and what is left is watching.
+        one.enable(u64::MAX, (PERIOD_MS, 0), session)?;
+        if is_touched {
+            one.work(memory_mib * 256, session)?;
+        }
+        running.push(one);
+    }
+    // Until the observations that were cut short by starting so many are over.
+    session.stop.sleep(Duration::from_millis(PERIOD_MS * 3))?;
+    let rounds = |running: &mut Vec<Tracked>| running.first_mut().map_or(Ok(0), |first| first.rounds(session));
+    let (cpu_before, rounds_before, begun) = (tracker.processor_time()?, rounds(&mut running)?, Instant::now());
+    session.stop.sleep(Duration::from_secs(options.seconds))?;
+    let cpu_s = (tracker.processor_time()? - cpu_before).as_secs_f64();
+    let (took_s, rounds) = (begun.elapsed().as_secs_f64(), rounds(&mut running)? - rounds_before);
+    let rss_bytes = rss_counted(tracker.pid())?.0;
+    drop(running);
+    tracker.finish(&session.stop)?;
+    Ok(Watched {
+        programs: count,
+        memory_mib,
+        is_touched,
+        cpu_fraction: cpu_s / took_s,
+        cpu_ms_per_round: (rounds > 0).then(|| cpu_s * 1e3 / (rounds as f64 * count as f64)),
+        rounds_per_s: rounds as f64 / took_s,
+        rss_bytes,
+    })
+}
+
+impl Upkeep {
+    /// Adds it to the report.
+    pub fn tell(&self, report: &mut Report) {
+        let mut table = Table::new([
+            "programs",
+            "of",
+            "touched",
+            "of a processor",
+            "a round",
+            "rounds a second",
+            "tracker's memory",
+        ]);
+        for one in &self.0 {
+            table.row([
+                one.programs.to_string(),
+                format!("{} MiB", one.memory_mib),
+                if one.is_touched { "all the time" } else { "never" }.into(),
+                Unit::Fraction.print(one.cpu_fraction),
+                one.cpu_ms_per_round.map_or_else(|| "–".into(), |ms| Unit::Milliseconds.print(ms)),
+                format!("{:.2}", one.rounds_per_s),
+                Unit::Bytes.print(one.rss_bytes as f64),
+            ]);
+        }
+        report.table("Processor time of the tracker:", table);
+        let single = |is_touched: bool| {
+            let of_one = self
+                .0
+                .iter()
+                .filter(move |one| one.programs == 1 && one.memory_mib != SMALL_MIB && one.is_touched == is_touched);
+            of_one.map(|one| (one.memory_mib as f64 / 1024.0, one.cpu_fraction)).collect::<Vec<_>>()
+        };
+        for (is_touched, what) in
+            [(false, "for each GiB that nobody touches"), (true, "for each GiB touched all the time")]
+        {
+            report.figure(&format!("tracker, {what}"), Unit::Fraction, slope(&single(is_touched)), None);
+        }
+        let small = self.0.iter().filter(|one| one.programs > 0 && one.memory_mib == SMALL_MIB && !one.is_touched);
+        let many: Vec<(f64, f64)> = small.map(|one| (one.programs as f64, one.cpu_fraction)).collect();
+        report.figure(&format!("tracker, for each program of {SMALL_MIB} MiB"), Unit::Fraction, slope(&many), None);
+        report.sample("upkeep", &self.0);
+    }
+}
+
+/// What one more of x adds to y, from the first to the last of the points; `None` for fewer than two.
+fn slope(points: &[(f64, f64)]) -> Option<f64> {
+    let least = points.iter().min_by(|a, b| a.0.total_cmp(&b.0))?;
+    let most = points.iter().max_by(|a, b| a.0.total_cmp(&b.0))?;
+    (most.0 > least.0).then(|| (most.1 - least.1) / (most.0 - least.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slope_is_from_the_first_point_to_the_last() {
+        let found = slope(&[(4.0, 9.0), (1.0, 3.0), (2.0, 100.0)]).unwrap();
+        assert!((found - 2.0).abs() < 1e-12, "{found}");
+        assert_eq!((slope(&[(1.0, 1.0)]), slope(&[(1.0, 1.0), (1.0, 2.0)]), slope(&[])), (None, None, None));
+    }
+}
