@@ -13,7 +13,7 @@ RUST_VERSION := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 BUILD_PACKAGES := gcc libc6-dev pkg-config libelf-dev zlib1g-dev
 DEMO_PACKAGES := redis-tools
 # A Java compiler and a Go compiler are needed too, whoever made them.
-BENCH_PACKAGES = $(DEMO_PACKAGES) libjemalloc2 sqlite3 python3-numpy \
+BENCH_PACKAGES = $(DEMO_PACKAGES) libjemalloc2 sqlite3 python3-numpy valgrind libmemcached-dev libevent-dev dpkg-dev patch make \
     $(shell command -v javac >/dev/null || echo default-jdk-headless) \
     $(shell command -v go >/dev/null || [ -x /usr/local/go/bin/go ] || echo golang-go)
 TEST_PACKAGES := redis-tools openssl sqlite3 clang clang-format llvm qemu-system-x86 bsdutils musl-tools python3 stress-ng g++ \
@@ -77,6 +77,7 @@ test: deps-test
 
 bench: deps-bench
 	@$(CARGO) build --release
+	-@integrations/memcached/build --plain && integrations/memcached/build
 	@$(SUDO) $(TARGET)/release/masu-bench all
 
 # Not built anew when it is there: `make build && sudo make install` builds as the user. libmasu-*.so are what `masu run` loads

@@ -17,7 +17,7 @@ fn a_missing_masu_is_one_line_for_every_benchmark_that_needs_it() {
     let wanted = "masu-bench: /nowhere/masu: no such file. Build masu first with `cargo build --release`, or name it with \
                   --masu PATH.\n";
     let attach = ["redis", "paper", "sparse", "known-hot-set", "scan", "idle-cost", "torture", "demo", "all"];
-    let run = ["transpose", "superpages", "startup", "stacks", "remote", "remote-fault"];
+    let run = ["transpose", "superpages", "startup", "stacks", "remote", "remote-fault", "memcached", "track"];
     for name in attach.into_iter().chain(run) {
         assert_eq!(refusal(&["--masu", "/nowhere/masu", name]), wanted, "{name}");
     }
@@ -37,6 +37,12 @@ fn each_bad_value_has_its_own_line() {
         (&["startup", "--starts", "0"], "masu-bench: expected --starts and --pairs of 1 or more\n"),
         (&["stacks", "--threads", "0"], "masu-bench: expected --threads and --pairs of 1 or more\n"),
         (&["remote", "--local", "0"], "masu-bench: --local 0: expected more than 0 and up to 100 percent\n"),
+        (&["memcached", "--size", "1"], "masu-bench: --size 1: expected 8 to 65536 bytes\n"),
+        (&["memcached", "--items", "9"], "masu-bench: --items 9: expected 1000 to 2147483647\n"),
+        (&["memcached", "--memory-gib", "0"], "masu-bench: --memory-gib 0: expected more than 0 and up to 256\n"),
+        (&["memcached", "--keys-per-get", "0"], "masu-bench: --keys-per-get 0: expected 1 to 1000\n"),
+        (&["track", "--periods-ms", "5"], "masu-bench: --periods-ms 5: expected 10 to 60000\n"),
+        (&["track", "--programs", "0"], "masu-bench: --programs 0: expected 1 to 10000\n"),
         (&["remote-fault", "--rounds", "0"], "masu-bench: --rounds 0: expected 1 or more\n"),
         (&["idle-cost", "--mib", "0"], "masu-bench: --mib and --watch: expected at least 1\n"),
     ] {
