@@ -241,6 +241,37 @@ static void alone(void)
     CHECK(tasks == 3);
 }
 
+static int windows_seen;
+
+static int see(const masu_window *window, void *nothing)
+{
+    (void)nothing;
+    /* Each of its pages can be read, whatever the tracker says. */
+    uint64_t sum = 0;
+    for (uint32_t page = 0; page < window->hot; page++)
+        sum += window->pages[page].address;
+    CHECK(window->hot <= PAGES && sum + 1 != 0);
+    windows_seen++;
+    return MASU_LEAVE;
+}
+
+/* A tracker that does not tell the truth. What comes of it is for whoever knows what it said. */
+static void lied(void)
+{
+    int before = descriptors();
+    masu_track *track = made(MASU_BY_WAITING, 1);
+    CHECK(masu_track_set_functions(track, see, NULL, NULL) == MASU_OK);
+    int result = masu_track_enable(track);
+    printf("enable %d", result);
+    if (result == MASU_OK) {
+        result = masu_track_handle(track);
+        printf(" handle %d windows %d wait %d", result, windows_seen, masu_track_wait(track, 100, NULL));
+    }
+    printf("\n");
+    CHECK(masu_track_free(track) == MASU_OK);
+    CHECK(descriptors() == before);
+}
+
 /* ---- the arena */
 
 static void arena(void)
@@ -822,6 +853,7 @@ int main(int argc, char **argv)
     const char *part = argc > 1 ? argv[1] : "";
     if (!strcmp(part, "invalid")) invalid();
     else if (!strcmp(part, "alone")) alone();
+    else if (!strcmp(part, "lied")) lied();
     else if (!strcmp(part, "arena")) arena();
     else if (!strcmp(part, "twice")) twice();
     else if (!strcmp(part, "list")) list();

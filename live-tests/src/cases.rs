@@ -40,6 +40,7 @@ pub(crate) mod swap;
 pub mod toy;
 pub mod track;
 pub mod track_clients;
+pub mod track_lies;
 pub mod trim;
 pub mod walk;
 pub mod walk_changes;

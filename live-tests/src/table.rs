@@ -167,6 +167,11 @@ pub const ALL: &[LiveTest] = tests! {
     track_clients::a_thousand_clients_are_served needs [Root, MasuCommand, PageTableWalk, RemoteCollapse];
     track_clients::a_client_that_reads_no_answers_is_cut_off needs [Root, MasuCommand, PageTableWalk, RemoteCollapse];
     track_clients::a_tracker_that_cannot_listen_says_why needs [Root, MasuCommand, PageTableWalk, RemoteCollapse];
+    track_lies::a_list_comes_with_one_descriptor needs [MasuCommand];
+    track_lies::a_list_that_cannot_be_trusted_ends_the_conversation needs [MasuCommand];
+    track_lies::a_window_whose_pages_are_not_in_the_list_is_left_out needs [MasuCommand];
+    track_lies::an_answer_without_a_meaning_is_as_good_as_no_tracker needs [MasuCommand];
+    track_lies::a_tracker_that_does_not_answer_is_given_up needs [MasuCommand];
     run::every_kind_of_private_memory_is_huge_from_the_first_touch needs [Root, MasuCommand, PreloadLibrary, HugePageModes];
     run::without_the_library_nothing_is_huge needs [Root, MasuCommand, PreloadLibrary, HugePageModes];
     run::what_malloc_gives_is_huge needs [Root, MasuCommand, PreloadLibrary, HugePageModes];

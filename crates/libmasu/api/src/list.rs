@@ -19,24 +19,33 @@ pub struct List {
     head: Head,
 }
 
+/// Why there is no list.
+pub enum Unusable {
+    /// It is not what a tracker hands over: it could be changed, or is no list. Who says so is not believed any more.
+    Untrue,
+    /// There is no room for it in the address space.
+    NoMemory,
+}
+
 impl List {
-    /// Of a file that nobody can change any more. `None` for what is no such file, or no list: then it is not believed.
-    pub fn of(file: &Descriptor) -> Option<List> {
+    /// Of a file that nobody can change any more.
+    pub fn of(file: &Descriptor) -> Result<List, Unusable> {
         const SEALS: i32 = libc::F_SEAL_WRITE | libc::F_SEAL_SHRINK;
         // SAFETY: asks; of what knows no seals the answer is negative.
         let seals = unsafe { libc::fcntl(file.number(), libc::F_GET_SEALS) };
         if seals < 0 || seals & SEALS != SEALS {
-            return None;
+            return Err(Unusable::Untrue);
         }
         // SAFETY: asks; nothing is read or written.
-        let bytes = usize::try_from(unsafe { libc::lseek(file.number(), 0, libc::SEEK_END) }).ok()?;
+        let end = unsafe { libc::lseek(file.number(), 0, libc::SEEK_END) };
+        let bytes = usize::try_from(end).unwrap_or(0);
         if bytes < size_of::<Head>() {
-            return None;
+            return Err(Unusable::Untrue);
         }
-        let mapping = Mapping::of_file(file, bytes)?;
+        let mapping = Mapping::of_file(file, bytes).ok_or(Unusable::NoMemory)?;
         // SAFETY: the mapping begins at a page and has room for it; nobody can write to it any more, and any bytes are valid.
         let head = unsafe { mapping.start().cast::<Head>().read() };
-        head.fits(bytes as u64).then_some(List { mapping, head })
+        if head.fits(bytes as u64) { Ok(List { mapping, head }) } else { Err(Unusable::Untrue) }
     }
 
     /// Which one it is.

@@ -11,7 +11,7 @@ use libmasu::track::wire::{Answer, Request, Totals};
 
 use crate::interface::*;
 use crate::kernel::{Descriptor, Mapping, NotCancelled, own_process};
-use crate::list::List;
+use crate::list::{List, Unusable};
 use crate::lock::{Lock, own_thread};
 use crate::signal;
 use crate::tracker::{Failed, Tracker, VERDICTS_AT_ONCE};
@@ -473,15 +473,22 @@ impl Inner {
         let Some(on) = &self.on else { return MASU_NOT_ENABLED };
         match on.tracker.ask(&Request::Fetch) {
             Ok((Answer::List { .. }, Some(file))) => match List::of(&file) {
-                Some(list) => {
+                Ok(list) => {
                     self.lists += 1;
                     self.list = Some(list);
                     MASU_OK
                 }
-                None => MASU_NO_MEMORY,
+                Err(Unusable::NoMemory) => MASU_NO_MEMORY,
+                Err(Unusable::Untrue) => {
+                    on.tracker.give_up();
+                    MASU_NO_TRACKER
+                }
             },
             Ok((Answer::Nothing, _)) => MASU_NOTHING,
-            Ok(_) => MASU_NO_TRACKER,
+            Ok(_) => {
+                on.tracker.give_up();
+                MASU_NO_TRACKER
+            }
             Err(failed) => self.failed(failed),
         }
     }

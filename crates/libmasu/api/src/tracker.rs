@@ -90,7 +90,8 @@ impl Tracker {
         unsafe { libc::poll(fds.as_mut_ptr(), 1, 0) > 0 && fds[0].revents & (libc::POLLHUP | libc::POLLERR) != 0 }
     }
 
-    fn give_up(&self) -> Failed {
+    /// Ends the conversation from here: what the tracker says makes no sense.
+    pub fn give_up(&self) -> Failed {
         if !self.is_over() {
             self.given_up.store(true, SeqCst);
             // SAFETY: a descriptor of our own; the other side sees the end, and so does a thread that waits.
@@ -166,7 +167,8 @@ fn set(socket: &Descriptor, option: i32, value: &libc::timeval) {
     unsafe { libc::setsockopt(socket.number(), libc::SOL_SOCKET, option, core::ptr::from_ref(value).cast(), bytes) };
 }
 
-/// Room for one descriptor beside a message.
+/// Room for one descriptor beside a message. What of it is told to the kernel has no room for a second one: its padding, which
+/// could hold one, is left out.
 #[repr(C, align(8))]
 struct Beside([u8; 32]);
 
@@ -179,7 +181,8 @@ fn receive(socket: &Descriptor, message: &mut [u8], file: &mut Option<Descriptor
     header.msg_iov = &raw mut part;
     header.msg_iovlen = 1;
     header.msg_control = (&raw mut beside).cast();
-    header.msg_controllen = size_of::<Beside>() as _;
+    // SAFETY: reckons.
+    header.msg_controllen = unsafe { libc::CMSG_LEN(size_of::<i32>() as u32) } as _;
     let got = loop {
         // SAFETY: the header names memory of ours, of the lengths that it says, which lives as long as the call.
         let got = unsafe { libc::recvmsg(socket.number(), &raw mut header, libc::MSG_CMSG_CLOEXEC) };
@@ -193,8 +196,8 @@ fn receive(socket: &Descriptor, message: &mut [u8], file: &mut Option<Descriptor
         // SAFETY: a control message that the kernel wrote into `beside`, which is aligned for it.
         let control = unsafe { &*first };
         if control.cmsg_level == libc::SOL_SOCKET && control.cmsg_type == libc::SCM_RIGHTS {
-            // SAFETY: with it comes at least one descriptor, ours from now on; there is room for no second but one of padding,
-            // and the kernel closes what found no room.
+            // SAFETY: with it comes one descriptor, ours from now on: there was room for no second, and the kernel closes what
+            // finds no room.
             *file = Descriptor::of(unsafe { libc::CMSG_DATA(first).cast::<i32>().read_unaligned() });
         }
     }
