@@ -16,6 +16,7 @@ pub(crate) mod elf32;
 pub(crate) mod group;
 pub mod injection;
 pub mod knob;
+pub mod memcached;
 pub mod pagemap;
 pub(crate) mod programs;
 pub(crate) mod redis;

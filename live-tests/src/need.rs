@@ -76,11 +76,13 @@ pub enum Need {
     Allocators,
     /// script(1), for a terminal.
     Script,
+    /// The distribution's source of memcached, and what builds it.
+    MemcachedSource,
 }
 
 impl Need {
     /// All of them, in the order in which tables print them.
-    pub const ALL: [Need; 35] = [
+    pub const ALL: [Need; 36] = [
         Need::Root,
         Need::RemoteAdvice,
         Need::RemoteCollapse,
@@ -116,6 +118,7 @@ impl Need {
         Need::StressNg,
         Need::Allocators,
         Need::Script,
+        Need::MemcachedSource,
     ];
 
     /// Its name in tables.
@@ -156,6 +159,7 @@ impl Need {
             Need::StressNg => "stress-ng",
             Need::Allocators => "other allocators",
             Need::Script => "script",
+            Need::MemcachedSource => "memcached's source",
         }
     }
 
@@ -176,6 +180,7 @@ impl Need {
             Need::StressNg,
             Need::Allocators,
             Need::Script,
+            Need::MemcachedSource,
         ];
         !matches!(self, Need::Root | Need::KernelThreads | Need::RealProcessor) && !programs.contains(&self)
     }

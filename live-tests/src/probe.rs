@@ -16,7 +16,7 @@ use crate::cases::act::MADV_GUARD_INSTALL;
 use crate::cases::group::Group;
 use crate::cases::swap::Swap;
 use crate::cases::walk::ABOVE_47_BITS;
-use crate::cases::{elf32, programs};
+use crate::cases::{elf32, memcached, programs};
 use crate::need::{Need, Offer};
 use crate::toy::{Backing, Mapping, Part, ToyProcess};
 
@@ -67,6 +67,7 @@ fn offer(need: Need) -> Offer {
         Need::StressNg => Ok(program("stress-ng", programs::installed("stress-ng"))),
         Need::Allocators => Ok(program("allocators", programs::allocators().into_iter().next())),
         Need::Script => Ok(program("script", programs::installed("script"))),
+        Need::MemcachedSource => Ok(memcached_source()),
     };
     probed.unwrap_or_else(|error| Offer::Withheld(format!("could not be tried: {error}")))
 }
@@ -249,6 +250,22 @@ fn program(name: &str, path: Option<std::path::PathBuf>) -> Offer {
             Offer::NotOnThisMachine("this machine has no programs but the tests".to_owned())
         }
         None => Offer::Withheld(format!("no {name} found; {}", programs::HOW_TO_GET)),
+    }
+}
+
+/// Fetched if it is not there. That an archive cannot be reached is nobody's fault; a missing program is.
+fn memcached_source() -> Offer {
+    let Some(mut fetch) = memcached::build(&["--fetch"]) else {
+        return Offer::NotOnThisMachine("this machine has no sources".to_owned());
+    };
+    match fetch.output() {
+        Ok(output) if output.status.success() => Offer::Yes,
+        Ok(output) => {
+            let said = String::from_utf8_lossy(&output.stderr);
+            let why = said.lines().last().unwrap_or("no word why").to_owned();
+            if why.contains("cannot build") { Offer::Withheld(why) } else { Offer::NotOnThisMachine(why) }
+        }
+        Err(error) => Offer::Withheld(format!("cannot run integrations/memcached/build: {error}")),
     }
 }
 

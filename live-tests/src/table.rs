@@ -172,6 +172,8 @@ pub const ALL: &[LiveTest] = tests! {
     track_lies::a_window_whose_pages_are_not_in_the_list_is_left_out needs [MasuCommand];
     track_lies::an_answer_without_a_meaning_is_as_good_as_no_tracker needs [MasuCommand];
     track_lies::a_tracker_that_does_not_answer_is_given_up needs [MasuCommand];
+    memcached::items_move_while_clients_check_them needs [MasuCommand, CCompiler, Make, Python, HugePageModes, MemcachedSource];
+    memcached::hot_items_move_together_onto_huge_pages needs [Root, MasuCommand, CCompiler, Make, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice, MemcachedSource];
     run::every_kind_of_private_memory_is_huge_from_the_first_touch needs [Root, MasuCommand, PreloadLibrary, HugePageModes];
     run::without_the_library_nothing_is_huge needs [Root, MasuCommand, PreloadLibrary, HugePageModes];
     run::what_malloc_gives_is_huge needs [Root, MasuCommand, PreloadLibrary, HugePageModes];

@@ -1,0 +1,169 @@
+//! The distribution's memcached with our patch: its hot items move, and no client sees it.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use super::programs::{PATIENCE, Running, libmasu};
+use super::run::{Folder, Result, said};
+use super::track::Tracker;
+use super::{Outcome, no_automatic_huge_pages};
+use crate::live::Live;
+
+/// `integrations/memcached/build` with the place where these tests have theirs; `None` where there are no sources.
+pub(crate) fn build(options: &[&str]) -> Option<Command> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let script = root.join("integrations/memcached/build");
+    let mut command = Command::new(script.canonicalize().ok()?);
+    command.arg("--to").arg(root.join("target/memcached-live")).args(options).stdin(Stdio::null());
+    Some(command)
+}
+
+/// Builds it with the library beside the command that is tested. The program with assertions is beside the one named.
+fn built(folder: &Folder) -> Result<PathBuf> {
+    let library = libmasu().ok_or("libmasu.a is not beside the command")?;
+    let prefix = folder.0.join("prefix");
+    std::fs::create_dir_all(prefix.join("lib"))?;
+    std::os::unix::fs::symlink(library, prefix.join("lib/libmasu.a"))?;
+    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/libmasu/include").canonicalize()?;
+    std::os::unix::fs::symlink(include, prefix.join("include"))?;
+    let prefix = prefix.to_str().ok_or("a path that is no text")?;
+    let said = said(&mut build(&["--masu-prefix", prefix]).ok_or("no sources")?)?;
+    assert_eq!((said.code(), said.err.as_str()), (0, ""), "{said:?}");
+    Ok(PathBuf::from(said.out.trim_end()))
+}
+
+/// Random items move all the time, in and out, with evictions and without, while clients know what each of theirs must be.
+pub fn items_move_while_clients_check_them(_: &Live) -> Outcome {
+    let folder = Folder::make("memcached")?;
+    let memcached = built(&folder)?.with_file_name("memcached-debug");
+    let torture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../integrations/memcached/tests/torture");
+    let said = said(Command::new(torture).arg("--memcached").arg(memcached).args(["--for", "15"]))?;
+    assert_eq!(said.code(), 0, "{said:?}");
+    let moved = said.out.lines().filter(|line| line.contains("   moved ") && !line.contains("   moved 0 "));
+    assert_eq!(moved.count(), 3, "three rounds in which items moved: {said:?}");
+    Ok(())
+}
+
+/// One that listens in a folder, until dropped.
+struct Memcached {
+    running: Option<Running>,
+    stream: BufReader<UnixStream>,
+}
+
+const ITEMS: usize = 350_000;
+/// Of each hundred items that lie beside each other one is asked for: some 35 in each 2 MiB.
+const EACH: usize = 100;
+
+fn value(item: usize) -> String {
+    format!("{item:0>512}")
+}
+
+impl Memcached {
+    fn start(program: &Path, folder: &Folder, tracker: &Tracker) -> Result<Memcached> {
+        let socket = folder.0.join("memcached.sock");
+        let hps = format!("hps,hps_socket={},hps_period=200", tracker.socket().display());
+        let mut command = Command::new(program);
+        command.arg("-s").arg(&socket).args(["-u", "root", "-m", "512", "-t", "2", "-o", &hps]);
+        let running = Running::start(&mut command)?;
+        let end = Instant::now() + PATIENCE;
+        let stream = loop {
+            match UnixStream::connect(&socket) {
+                Ok(stream) => break BufReader::new(stream),
+                Err(error) if Instant::now() > end => return Err(error.into()),
+                Err(_) => std::thread::sleep(Duration::from_millis(10)),
+            }
+        };
+        stream.get_ref().set_read_timeout(Some(PATIENCE))?;
+        Ok(Memcached { running: Some(running), stream })
+    }
+
+    fn line(&mut self) -> Result<String> {
+        let mut line = String::new();
+        self.stream.read_line(&mut line)?;
+        Ok(line.trim_end().to_owned())
+    }
+
+    fn fill(&mut self) -> Outcome {
+        for first in (0..ITEMS).step_by(1000) {
+            let sets: Vec<String> = (first..first + 1000)
+                .map(|item| format!("set k{item} 0 0 512 noreply\r\n{}\r\n", value(item)))
+                .collect();
+            self.stream.get_mut().write_all(sets.concat().as_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// All hot items, each compared.
+    fn ask_for_hot(&mut self) -> Outcome {
+        for first in (0..ITEMS).step_by(EACH * 50) {
+            let items: Vec<usize> = (first..ITEMS.min(first + EACH * 50)).step_by(EACH).collect();
+            let keys: Vec<String> = items.iter().map(|item| format!(" k{item}")).collect();
+            self.stream.get_mut().write_all(format!("get{}\r\n", keys.concat()).as_bytes())?;
+            for item in items {
+                assert_eq!(self.line()?, format!("VALUE k{item} 0 512"));
+                assert_eq!(self.line()?, value(item));
+            }
+            assert_eq!(self.line()?, "END");
+        }
+        Ok(())
+    }
+
+    fn stat(&mut self, name: &str) -> Result<String> {
+        self.stream.get_mut().write_all(b"stats hps\r\n")?;
+        let mut found = None;
+        loop {
+            let line = self.line()?;
+            if line == "END" {
+                return found.ok_or_else(|| format!("no {name}").into());
+            }
+            if let Some(value) = line.strip_prefix(&format!("STAT {name} ")) {
+                found = Some(value.to_owned());
+            }
+        }
+    }
+
+    /// Asks for hot items until a figure is as wanted.
+    fn work_until(&mut self, name: &str, is_right: impl Fn(&str) -> bool) -> Outcome {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            self.ask_for_hot()?;
+            let now = self.stat(name)?;
+            if is_right(&now) {
+                return Ok(());
+            }
+            assert!(Instant::now() < end, "{name} is {now}");
+        }
+    }
+}
+
+/// By the real tracker; which then ends, and comes back.
+pub fn hot_items_move_together_onto_huge_pages(_: &Live) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let folder = Folder::make("memcached")?;
+    let program = built(&folder)?;
+    let mut tracker = Tracker::start(&[])?;
+    let mut memcached = Memcached::start(&program, &folder, &tracker)?;
+    memcached.fill()?;
+    let number = |text: &str| text.parse::<usize>().unwrap_or(0);
+    memcached.work_until("items_moved", |moved| number(moved) >= ITEMS / EACH / 2)?;
+    let huge = number(&memcached.stat("arena_windows_thp")?) + number(&memcached.stat("arena_windows_hugetlb")?);
+    assert!(huge >= 1, "they are on no huge page");
+    let said = tracker.end(Signal::INT)?;
+    assert_eq!(said.code(), 0, "{said:?}");
+    memcached.work_until("tracker", |tracker| tracker != "watched")?;
+    tracker.begin()?;
+    memcached.work_until("tracker", |tracker| tracker == "watched")?;
+    memcached.ask_for_hot()?;
+    let running = memcached.running.take().ok_or("it was ended")?;
+    running.signal(Signal::TERM)?;
+    let said = running.said()?;
+    assert!(said.err.is_empty(), "{said:?}");
+    let events = tracker.events()?;
+    assert!(events.iter().any(|event| event["event"] == "forgotten"), "{events:?}");
+    Ok(())
+}
