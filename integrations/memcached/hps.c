@@ -38,6 +38,9 @@
  * without the LRU's lock.
  *
  * What the tracker lists are numbers. They are compared with what slabs_pages() says; none is followed.
+ *
+ * Longer than 600 lines because memcached's build is to be told of one file: the arena, the map, one item, the lists, the thread,
+ * options and statistics follow each other, in this order.
  */
 #include "memcached.h"
 #include "slabs.h"
