@@ -59,7 +59,22 @@ impl Tracker {
     /// # Errors
     /// When it cannot be started or says no.
     pub fn start(masu: &Masu, options: &[&str], session: &Session) -> Result<Tracker> {
-        let folder = TempDir::with_prefix("masu-bench-track-").context("cannot create a folder for the tracker")?;
+        Tracker::start_in(Tracker::folder()?, masu, options, session)
+    }
+
+    /// A folder for one that is started later; [`socket_in`] says where it will listen.
+    ///
+    /// # Errors
+    /// When there can be none.
+    pub fn folder() -> Result<TempDir> {
+        TempDir::with_prefix("masu-bench-track-").context("cannot create a folder for the tracker")
+    }
+
+    /// As [`Tracker::start`], with a folder that is there already.
+    ///
+    /// # Errors
+    /// When it cannot be started or says no.
+    pub fn start_in(folder: TempDir, masu: &Masu, options: &[&str], session: &Session) -> Result<Tracker> {
         let mut child = masu.track(&socket_in(folder.path()), options, &session.processors)?;
         let line = child.line(START_LIMIT, &session.stop)?;
         let first: Value = serde_json::from_str(&line).with_context(|| format!("masu track said `{line}`"))?;
@@ -132,7 +147,8 @@ fn settled_ns(events: &[Event], pid: u32) -> Option<u64> {
     rounds.take_while(|event| event.said["settled_s"].is_number()).last().map(|event| event.read_ns)
 }
 
-fn socket_in(folder: &Path) -> PathBuf {
+/// Where a tracker with this folder listens.
+pub fn socket_in(folder: &Path) -> PathBuf {
     folder.join("track.sock")
 }
 

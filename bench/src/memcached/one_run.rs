@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::masu::{AttachReport, Attached, Masu};
 use crate::memcached::client::{Client, Got, Latency};
-use crate::memcached::command::Options;
+use crate::memcached::command::{Options, Workload};
 use crate::memcached::condition::Condition;
 use crate::memcached::keys::Wanted;
 use crate::memcached::sampler::{Sampler, Series};
@@ -22,7 +22,7 @@ use crate::process::{hugetlb, processor_time, resident, rss_counted};
 use crate::random::XorShift;
 use crate::session::Session;
 use crate::thp::{Guard, Hurry};
-use crate::tracker::Tracker;
+use crate::tracker::{Tracker, socket_in};
 
 /// Processor of the server with all its threads, and of the client.
 const SERVER: Place = Place::Only(0);
@@ -143,8 +143,17 @@ impl Bench<'_> {
         let items = options.items();
         session.keep_warm(Bytes::mib(options.memory_mib()))?;
         let _guard = Guard::turn(condition.mode())?;
-        let tracker = (condition == Condition::Hps).then(|| Tracker::start(&self.masu, &[], session)).transpose()?;
-        let server = self.start(condition, tracker.as_ref())?;
+        let watches = (condition == Condition::Hps).then(Tracker::folder).transpose()?;
+        let socket = watches.as_ref().map(|folder| socket_in(folder.path()));
+        let watch = |folder| Tracker::start_in(folder, &self.masu, &[], session);
+        // Loading touches everything, so that a tracker that watches it makes everything huge. Where few items are asked for it is
+        // to be seen what it makes of these: then it comes later, and memcached looks for it every ten seconds.
+        let (at_once, later) = match options.workload {
+            Workload::Zipfian => (watches, None),
+            Workload::Scattered => (None, watches),
+        };
+        let at_once = at_once.map(watch).transpose()?;
+        let server = self.start(condition, socket.as_deref())?;
         let folder = TempDir::with_prefix("masu-bench-drawn-").context("cannot create a folder")?;
         let drawn = folder.path().join("drawn");
         let mut random = XorShift::seeded(round as u64);
@@ -162,6 +171,10 @@ impl Bench<'_> {
         let wanted = options.wanted(chunk_bytes);
         wanted.draw_to(&drawn, DRAWN, items, &mut random)?;
         let client = self.connect(&server, &drawn)?;
+        let tracker = match later {
+            Some(folder) => Some(watch(folder)?),
+            None => at_once,
+        };
 
         let (gets_over_time, looks) = (Series::new(), Vec::new());
         let live =
@@ -170,15 +183,16 @@ impl Bench<'_> {
         Ok(Run { load_s, chunk_bytes, asked_for: wanted.distinct(items), ..run })
     }
 
-    fn start(&self, condition: Condition, tracker: Option<&Tracker>) -> Result<Server> {
+    /// With a tracker that listens at `socket`, or will.
+    fn start(&self, condition: Condition, socket: Option<&Path>) -> Result<Server> {
         let program =
             if condition.is_patched() { self.patched.as_ref().context("no patched memcached")? } else { &self.plain };
         let mut arguments = Vec::new();
         if condition == Condition::LargePages {
             arguments.push("-L".to_owned());
         }
-        if let Some(tracker) = tracker {
-            let socket = format!("hps_socket={}", tracker.socket().display());
+        if let Some(socket) = socket {
+            let socket = format!("hps_socket={}", socket.display());
             let options = ["hps".to_owned(), socket].into_iter().chain(self.options.hps.iter().cloned());
             arguments.extend(["-o".to_owned(), options.collect::<Vec<_>>().join(",")]);
         }
