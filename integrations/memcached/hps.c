@@ -48,12 +48,14 @@
 
 #include <errno.h>
 #include <masu.h>
+#include <math.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -121,6 +123,7 @@ static struct masu_track_counters said_of_track;
 static struct masu_arena_counters said_of_arena;
 static const char *tracker_is = "not asked yet";
 static const char *tracker_why = NULL;
+static unsigned int said_pages_allowed;
 
 static masu_track *track;
 static masu_arena *arena;
@@ -277,6 +280,8 @@ static void grow(unsigned int id) {
             pages[at + i] = (arena_page){ .start = (char *)window + (size_t)i * settings.slab_page_size };
         }
         pages_used += per_window;
+        /* All of it, and for good: no window goes back. */
+        slabs_count_memory(WINDOW_BYTES);
         slabs_munlock();
     }
     slabs_mlock();
@@ -286,7 +291,6 @@ static void grow(unsigned int id) {
     for (unsigned int i = page->chunks; i > 0; i--) {
         give_chunk(page, (item *)(page->start + (size_t)(i - 1) * slabs_size(id)));
     }
-    slabs_count_memory(settings.slab_page_size);
     slabs_munlock();
 }
 
@@ -336,7 +340,9 @@ static void read_map(void) {
             first += count;
         }
     }
-    qsort(map, map_used, sizeof(slab_page), by_start);
+    if (map_used > 0) {
+        qsort(map, map_used, sizeof(slab_page), by_start);
+    }
     if (options.arena_mb == 0) {
         unsigned int per_window = WINDOW_BYTES / settings.slab_page_size;
         pages_allowed = (map_used / 100 + per_window) / per_window * per_window;
@@ -758,7 +764,6 @@ static void empty_page(arena_page *page) {
     slabs_mlock();
     if (page->free_chunks == page->chunks) {
         *page = (arena_page){ .start = page->start };
-        slabs_count_memory(-settings.slab_page_size);
         COUNT(pages_reassigned, 1);
     } else if (++page->leaving > LEAVING_LISTS_MOST) {
         page->leaving = 0;
@@ -828,7 +833,9 @@ static void work_on_list(void) {
     for (unsigned int i = 0; i < pages_used; i++) {
         hands[pages[i].id].left += pages[i].chunks;
     }
-    qsort(list, list_used, sizeof(active_page), by_rate);
+    if (list_used > 0) {
+        qsort(list, list_used, sizeof(active_page), by_rate);
+    }
     enter();
     for (size_t i = 0; i < list_used; i++) {
         if (now_ns() > batch_end_ns) {
@@ -858,6 +865,7 @@ static void note_state(const char *is, const char *why) {
     pthread_mutex_lock(&said_lock);
     tracker_is = is;
     tracker_why = why;
+    said_pages_allowed = pages_allowed;
     if (has_track) {
         said_of_track = of_track;
     }
@@ -964,7 +972,7 @@ void hps_init(void) {
     of_arena.bytes = options.arena_mb > 0 ? options.arena_mb * 1024ull * 1024 : settings.maxbytes / 100;
     of_arena.bytes = (of_arena.bytes + WINDOW_BYTES - 1) / WINDOW_BYTES * WINDOW_BYTES;
     of_arena.small_pages_too = options.test_ms > 0;
-    pages_allowed = pages_most = of_arena.bytes / settings.slab_page_size;
+    said_pages_allowed = pages_allowed = pages_most = of_arena.bytes / settings.slab_page_size;
     pages = calloc(pages_most, sizeof(arena_page));
     result = pages == NULL ? MASU_NO_MEMORY : masu_arena_new(&of_arena, options.test_ms > 0 ? NULL : track, &arena);
     if (result != MASU_OK) {
@@ -1028,13 +1036,18 @@ enum hps_option hps_option(const char *text) {
             fprintf(stderr, "hps_socket=%s: expected an absolute path, such as /run/masu/track.sock\n", value);
             return HPS_OPTION_WRONG;
         }
+        if (strlen(value) >= sizeof(((struct sockaddr_un *)NULL)->sun_path)) {
+            fprintf(stderr, "hps_socket=%s: expected a path of at most %zu bytes, as sockets have\n", value,
+                    sizeof(((struct sockaddr_un *)NULL)->sun_path) - 1);
+            return HPS_OPTION_WRONG;
+        }
         return HPS_OPTION_OURS;
     }
     if ((value = value_of(text, "hps_rate")) != NULL) {
         char *end;
         options.needs_on = "hps_rate";
         options.rate = strtod(value, &end);
-        if (end == value || *end != '\0' || !(options.rate > 0)) {
+        if (end == value || *end != '\0' || !(options.rate > 0) || !isfinite(options.rate)) {
             fprintf(stderr, "hps_rate=%s: expected page walks a second, above 0, such as 0.1\n", value);
             return HPS_OPTION_WRONG;
         }
@@ -1044,7 +1057,7 @@ enum hps_option hps_option(const char *text) {
         if ((value = value_of(text, numbers[i].name)) != NULL) {
             options.needs_on = numbers[i].name;
             if (!safe_strtoul(value, numbers[i].number) || *numbers[i].number > 1u << 30) {
-                fprintf(stderr, "%s=%s: expected a whole number\n", numbers[i].name, value);
+                fprintf(stderr, "%s=%s: expected a whole number from 0 to %u\n", numbers[i].name, value, 1u << 30);
                 return HPS_OPTION_WRONG;
             }
             return HPS_OPTION_OURS;
@@ -1095,8 +1108,8 @@ void hps_stats_settings(ADD_STAT add_stats, void *c) {
 void hps_stats(ADD_STAT add_stats, void *c) {
     struct masu_track_counters of_track;
     struct masu_arena_counters of_arena;
-    const char *is, *why;
-    unsigned long long chunks = 0, chunks_idle = 0, arena_bytes = 0;
+    const char *is, *why, *socket_path = getenv("MASU_TRACK");
+    unsigned long long chunks = 0, chunks_idle = 0, arena_bytes = 0, arena_unused = 0, arena_limit;
 
     APPEND_STAT("enabled", "%d", hps_enabled);
     if (hps_enabled) {
@@ -1105,12 +1118,14 @@ void hps_stats(ADD_STAT add_stats, void *c) {
         of_arena = said_of_arena;
         is = tracker_is;
         why = tracker_why;
+        arena_limit = (unsigned long long)said_pages_allowed * settings.slab_page_size;
         pthread_mutex_unlock(&said_lock);
         slabs_mlock();
         for (unsigned int i = 0; i < pages_used; i++) {
             chunks += pages[i].chunks;
             chunks_idle += pages[i].free_chunks;
             arena_bytes += settings.slab_page_size;
+            arena_unused += pages[i].id == 0 ? settings.slab_page_size : 0;
         }
         slabs_munlock();
         if (why == NULL) {
@@ -1118,6 +1133,7 @@ void hps_stats(ADD_STAT add_stats, void *c) {
         } else {
             APPEND_STAT("tracker", "refused: %.100s", why);
         }
+        APPEND_STAT("tracker_socket", "%.110s", socket_path != NULL ? socket_path : "/run/masu/track.sock");
         APPEND_STAT("notifications", "%llu", (unsigned long long)of_track.notifications);
         APPEND_STAT("lists", "%llu", (unsigned long long)of_track.lists);
         APPEND_STAT("active_pages", "%llu", READ(active_pages));
@@ -1133,8 +1149,9 @@ void hps_stats(ADD_STAT add_stats, void *c) {
         APPEND_STAT("pages_late", "%llu", READ(pages_late));
         APPEND_STAT("chunks", "%llu", chunks);
         APPEND_STAT("chunks_free", "%llu", chunks_idle);
-        APPEND_STAT("arena_limit_bytes", "%llu", (unsigned long long)pages_most * settings.slab_page_size);
+        APPEND_STAT("arena_limit_bytes", "%llu", arena_limit);
         APPEND_STAT("arena_bytes", "%llu", arena_bytes);
+        APPEND_STAT("arena_unused_bytes", "%llu", arena_unused);
         APPEND_STAT("arena_windows_hugetlb", "%llu", (unsigned long long)of_arena.windows_hugetlb);
         APPEND_STAT("arena_windows_thp", "%llu", (unsigned long long)of_arena.windows_thp);
         APPEND_STAT("arena_windows_small", "%llu", (unsigned long long)of_arena.windows_small);

@@ -188,6 +188,10 @@ impl Bench<'_> {
         let program =
             if condition.is_patched() { self.patched.as_ref().context("no patched memcached")? } else { &self.plain };
         let mut arguments = Vec::new();
+        if self.options.workload == Workload::Scattered {
+            // The crawler touches all items now and then, about a minute after the start for the first time.
+            arguments.extend(["-o".to_owned(), "no_lru_crawler".to_owned()]);
+        }
         if condition == Condition::LargePages {
             arguments.push("-L".to_owned());
         }

@@ -66,7 +66,8 @@ fn value(item: usize) -> String {
 impl Memcached {
     fn start(program: &Path, folder: &Folder, tracker: &Tracker) -> Result<Memcached> {
         let socket = folder.0.join("memcached.sock");
-        let hps = format!("hps,hps_socket={},hps_period=200", tracker.socket().display());
+        // Its LRU crawler would touch all items a minute after the start, and no window would be sparse.
+        let hps = format!("no_lru_crawler,hps,hps_socket={},hps_period=200", tracker.socket().display());
         let mut command = Command::new(program);
         command.arg("-s").arg(&socket).args(["-u", "root", "-m", "512", "-t", "2", "-o", &hps]);
         let running = Running::start(&mut command)?;
@@ -147,8 +148,12 @@ pub fn hot_items_move_together_onto_huge_pages(_: &Live) -> Outcome {
     let folder = Folder::make("memcached")?;
     let program = built(&folder)?;
     let mut tracker = Tracker::start(&[])?;
+    tracker.end(Signal::INT)?;
+    // Filled before it is watched: what fills it touches every page.
     let mut memcached = Memcached::start(&program, &folder, &tracker)?;
     memcached.fill()?;
+    memcached.ask_for_hot()?;
+    tracker.begin()?;
     let number = |text: &str| text.parse::<usize>().unwrap_or(0);
     memcached.work_until("items_moved", |moved| number(moved) >= ITEMS / EACH / 2)?;
     let huge = number(&memcached.stat("arena_windows_thp")?) + number(&memcached.stat("arena_windows_hugetlb")?);
