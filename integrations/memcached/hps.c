@@ -280,8 +280,6 @@ static void grow(unsigned int id) {
             pages[at + i] = (arena_page){ .start = (char *)window + (size_t)i * settings.slab_page_size };
         }
         pages_used += per_window;
-        /* All of it, and for good: no window goes back. */
-        slabs_count_memory(WINDOW_BYTES);
         slabs_munlock();
     }
     slabs_mlock();
@@ -291,6 +289,7 @@ static void grow(unsigned int id) {
     for (unsigned int i = page->chunks; i > 0; i--) {
         give_chunk(page, (item *)(page->start + (size_t)(i - 1) * slabs_size(id)));
     }
+    slabs_count_memory(settings.slab_page_size);
     slabs_munlock();
 }
 
@@ -764,6 +763,7 @@ static void empty_page(arena_page *page) {
     slabs_mlock();
     if (page->free_chunks == page->chunks) {
         *page = (arena_page){ .start = page->start };
+        slabs_count_memory(-settings.slab_page_size);
         COUNT(pages_reassigned, 1);
     } else if (++page->leaving > LEAVING_LISTS_MOST) {
         page->leaving = 0;
@@ -1109,7 +1109,7 @@ void hps_stats(ADD_STAT add_stats, void *c) {
     struct masu_track_counters of_track;
     struct masu_arena_counters of_arena;
     const char *is, *why, *socket_path = getenv("MASU_TRACK");
-    unsigned long long chunks = 0, chunks_idle = 0, arena_bytes = 0, arena_unused = 0, arena_limit;
+    unsigned long long chunks = 0, chunks_idle = 0, arena_bytes = 0, arena_limit;
 
     APPEND_STAT("enabled", "%d", hps_enabled);
     if (hps_enabled) {
@@ -1125,7 +1125,6 @@ void hps_stats(ADD_STAT add_stats, void *c) {
             chunks += pages[i].chunks;
             chunks_idle += pages[i].free_chunks;
             arena_bytes += settings.slab_page_size;
-            arena_unused += pages[i].id == 0 ? settings.slab_page_size : 0;
         }
         slabs_munlock();
         if (why == NULL) {
@@ -1151,7 +1150,6 @@ void hps_stats(ADD_STAT add_stats, void *c) {
         APPEND_STAT("chunks_free", "%llu", chunks_idle);
         APPEND_STAT("arena_limit_bytes", "%llu", arena_limit);
         APPEND_STAT("arena_bytes", "%llu", arena_bytes);
-        APPEND_STAT("arena_unused_bytes", "%llu", arena_unused);
         APPEND_STAT("arena_windows_hugetlb", "%llu", (unsigned long long)of_arena.windows_hugetlb);
         APPEND_STAT("arena_windows_thp", "%llu", (unsigned long long)of_arena.windows_thp);
         APPEND_STAT("arena_windows_small", "%llu", (unsigned long long)of_arena.windows_small);
