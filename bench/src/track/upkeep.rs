@@ -28,6 +28,9 @@ struct Watched {
     memory_mib: u64,
     /// Touched all the time, or never.
     is_touched: bool,
+    /// An observation begins with each period, whatever it costs. Otherwise a program that has settled is watched for longer at a
+    /// time, so that it costs half a percent of a processor.
+    is_steady: bool,
     /// Of one processor.
     cpu_fraction: f64,
     /// Processor time for one observation of one program; `None` where none ended.
@@ -36,6 +39,15 @@ struct Watched {
     rounds_per_s: f64,
     /// Memory of the tracker.
     rss_bytes: u64,
+}
+
+/// Whom it is to watch.
+#[derive(Clone, Copy, Debug)]
+struct Wanted {
+    programs: usize,
+    memory_mib: u64,
+    is_touched: bool,
+    is_steady: bool,
 }
 
 /// All of them.
@@ -47,25 +59,15 @@ pub struct Upkeep(Vec<Watched>);
 /// # Errors
 /// When a program is not watched, or we are interrupted.
 pub fn measure(session: &Session, masu: &Masu, programs: &Programs, options: &Options) -> Result<Upkeep> {
-    let mut all = vec![watched(session, masu, programs, (0, 0, false), options)?];
-    for &memory_mib in &options.memory_mib {
-        for is_touched in [false, true] {
-            all.push(watched(session, masu, programs, (1, memory_mib, is_touched), options)?);
-        }
-    }
-    for &count in &options.programs {
-        all.push(watched(session, masu, programs, (count, SMALL_MIB, false), options)?);
-    }
-    Ok(Upkeep(all))
+    let of_one = |memory_mib, is_touched| Wanted { programs: 1, memory_mib, is_touched, is_steady: true };
+    let small = |programs| Wanted { programs, memory_mib: SMALL_MIB, is_touched: false, is_steady: false };
+    let memory = options.memory_mib.iter().flat_map(|memory| [false, true].map(|touched| of_one(*memory, touched)));
+    let wanted = [small(0)].into_iter().chain(memory).chain(options.programs.iter().map(|count| small(*count)));
+    wanted.map(|wanted| watched(session, masu, programs, wanted, options)).collect::<Result<_>>().map(Upkeep)
 }
 
-fn watched(
-    session: &Session,
-    masu: &Masu,
-    programs: &Programs,
-    (count, memory_mib, is_touched): (usize, u64, bool),
-    options: &Options,
-) -> Result<Watched> {
+fn watched(session: &Session, masu: &Masu, programs: &Programs, wanted: Wanted, options: &Options) -> Result<Watched> {
+    let Wanted { programs: count, memory_mib, is_touched, is_steady } = wanted;
     session.progress(&format!("the tracker's processor time: {count} programs of {memory_mib} MiB"));
     let tracker = Tracker::start(masu, &["--max-programs", &count.max(1).to_string()], session)?;
     let mut running: Vec<Tracked> = Vec::new();
@@ -73,7 +75,7 @@ fn watched(
         session.stop.check()?;
         let mut one = programs.start_tracked(session, &tracker.socket(), memory_mib)?;
         // More pages than it has: no list is made, and what is left is watching.
-        one.enable(u64::MAX, (PERIOD_MS, 0), session)?;
+        one.enable(u64::MAX, (PERIOD_MS, if is_steady { PERIOD_MS } else { 0 }), session)?;
         if is_touched {
             one.work(memory_mib * 256, session)?;
         }
@@ -93,6 +95,7 @@ fn watched(
         programs: count,
         memory_mib,
         is_touched,
+        is_steady,
         cpu_fraction: cpu_s / took_s,
         cpu_ms_per_round: (rounds > 0).then(|| cpu_s * 1e3 / (rounds as f64 * count as f64)),
         rounds_per_s: rounds as f64 / took_s,
@@ -107,6 +110,7 @@ impl Upkeep {
             "programs",
             "of",
             "touched",
+            "observations",
             "of a processor",
             "a round",
             "rounds a second",
@@ -117,6 +121,7 @@ impl Upkeep {
                 one.programs.to_string(),
                 format!("{} MiB", one.memory_mib),
                 if one.is_touched { "all the time" } else { "never" }.into(),
+                if one.is_steady { "one each period" } else { "as usual" }.into(),
                 Unit::Fraction.print(one.cpu_fraction),
                 one.cpu_ms_per_round.map_or_else(|| "–".into(), |ms| Unit::Milliseconds.print(ms)),
                 format!("{:.2}", one.rounds_per_s),
@@ -125,20 +130,20 @@ impl Upkeep {
         }
         report.table("Processor time of the tracker:", table);
         let single = |is_touched: bool| {
-            let of_one = self
-                .0
-                .iter()
-                .filter(move |one| one.programs == 1 && one.memory_mib != SMALL_MIB && one.is_touched == is_touched);
-            of_one.map(|one| (one.memory_mib as f64 / 1024.0, one.cpu_fraction)).collect::<Vec<_>>()
+            let of_one = self.0.iter().filter(move |one| one.is_steady && one.is_touched == is_touched);
+            of_one.filter_map(|one| Some((one.memory_mib as f64 / 1024.0, one.cpu_ms_per_round?))).collect::<Vec<_>>()
         };
-        for (is_touched, what) in
-            [(false, "for each GiB that nobody touches"), (true, "for each GiB touched all the time")]
-        {
-            report.figure(&format!("tracker, {what}"), Unit::Fraction, slope(&single(is_touched)), None);
+        for (is_touched, what) in [(false, "that nobody touches"), (true, "touched all the time")] {
+            let what = format!("tracker, an observation, for each GiB {what}");
+            report.figure(&what, Unit::Milliseconds, slope(&single(is_touched)), None);
         }
-        let small = self.0.iter().filter(|one| one.programs > 0 && one.memory_mib == SMALL_MIB && !one.is_touched);
+        let small = self.0.iter().filter(|one| one.programs > 0 && !one.is_steady);
         let many: Vec<(f64, f64)> = small.map(|one| (one.programs as f64, one.cpu_fraction)).collect();
         report.figure(&format!("tracker, for each program of {SMALL_MIB} MiB"), Unit::Fraction, slope(&many), None);
+        report.note(
+            "masu track --max-cpu (10 % of a processor) holds for each program; those of one user share it, but for root's, and these \
+             programs are root's.",
+        );
         report.sample("upkeep", &self.0);
     }
 }
