@@ -154,7 +154,7 @@ pub const ALL: &[LiveTest] = tests! {
     track::the_program_decides_window_by_window needs [Root, MasuCommand, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice];
     track::a_callback_that_calls_back_and_takes_a_second_does_no_harm needs [Root, MasuCommand, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice];
     track::a_forked_child_has_nothing_of_its_parents_context needs [Root, MasuCommand, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice];
-    track::a_handler_takes_no_lock_that_a_thread_may_hold needs [Root, MasuCommand, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice];
+    track::a_handler_takes_no_lock_that_a_thread_may_hold needs [Root, RealProcessor, MasuCommand, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice];
     track::the_four_functions_of_the_paper_do_what_it_says needs [Root, MasuCommand, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice];
     track::a_thread_that_does_not_block_the_signal_wakes_the_one_that_waits needs [Root, MasuCommand, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice];
     track::a_program_that_becomes_another_one_is_forgotten_and_lives needs [Root, MasuCommand, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice];
@@ -162,11 +162,11 @@ pub const ALL: &[LiveTest] = tests! {
     track::a_limit_holds_for_arenas_and_for_promotion needs [Root, MasuCommand, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice];
     track::at_a_limit_the_program_that_saves_more_has_the_huge_pages needs [Root, MasuCommand, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice];
     track::a_program_outlives_its_tracker needs [Root, MasuCommand, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice];
-    track_clients::garbage_closes_its_own_connection_only needs [Root, MasuCommand, PageTableWalk, RemoteCollapse];
-    track_clients::what_cannot_be_served_is_refused_with_the_reason needs [Root, MasuCommand, PageTableWalk, RemoteCollapse];
-    track_clients::a_thousand_clients_are_served needs [Root, MasuCommand, PageTableWalk, RemoteCollapse];
-    track_clients::a_client_that_reads_no_answers_is_cut_off needs [Root, MasuCommand, PageTableWalk, RemoteCollapse];
-    track_clients::a_tracker_that_cannot_listen_says_why needs [Root, MasuCommand, PageTableWalk, RemoteCollapse];
+    track_clients::garbage_closes_its_own_connection_only needs [Root, MasuCommand, Shell, PageTableWalk, RemoteCollapse];
+    track_clients::what_cannot_be_served_is_refused_with_the_reason needs [Root, MasuCommand, Shell, PageTableWalk, RemoteCollapse];
+    track_clients::a_thousand_clients_are_served needs [Root, MasuCommand, Shell, PageTableWalk, RemoteCollapse];
+    track_clients::a_client_that_reads_no_answers_is_cut_off needs [Root, MasuCommand, Shell, PageTableWalk, RemoteCollapse];
+    track_clients::a_tracker_that_cannot_listen_says_why needs [Root, MasuCommand, Shell, PageTableWalk, RemoteCollapse];
     track_lies::a_list_comes_with_one_descriptor needs [MasuCommand];
     track_lies::a_list_that_cannot_be_trusted_ends_the_conversation needs [MasuCommand];
     track_lies::a_window_whose_pages_are_not_in_the_list_is_left_out needs [MasuCommand];

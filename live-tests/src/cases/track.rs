@@ -210,7 +210,10 @@ pub fn another_process_is_roots_to_register(_: &Live) -> Outcome {
 pub fn a_limit_holds_for_arenas_and_for_promotion(_: &Live) -> Outcome {
     let events = tracked("limited", &["--max-huge-per-program", "4MiB"])?;
     let last = events_named(&events, "forgotten");
-    assert!(last.iter().all(|event| event["windows_promoted"].as_u64() <= Some(2)), "{events:?}");
+    // One may have taken the place of another: what counts is what is left.
+    let count = |event: &Value, name: &str| event[name].as_u64().unwrap_or(0);
+    let held = |event: &Value| count(event, "windows_promoted").saturating_sub(count(event, "windows_demoted"));
+    assert!(!last.is_empty() && last.iter().all(|event| held(event) <= 2), "{events:?}");
     tracked("limited", &["--max-huge", "4MiB"])?;
     tracked("limited", &["--max-huge-per-user", "5MiB"])?;
     Ok(())
