@@ -4,8 +4,9 @@
  *
  * HPS (Shimizu and Yamada, sections 4.3 and 6.4) for memcached 1.6.18 and masu's tracker. A thread of its own waits for the
  * tracker, which lists the pages of 4 KiB that are touched often. A window of 2 MiB that is mostly hot is left to the tracker:
- * it becomes a huge page as it is. Of a window in which few pages are hot, the items that make them hot are moved into an
- * arena of huge pages; their neighbours stay. Items of the arena that have cooled move back when hotter ones want the room.
+ * it becomes a huge page as it is, once fetches are seen to make it hot. Of a window in which few pages are hot, the items
+ * that make them so are moved into an arena of huge pages; their neighbours stay. Items of the arena that have cooled move
+ * back when hotter ones want the room.
  *
  * WHAT IS HOT. Which item of a hot page it is, memcached knows: each fetch sets ITEM_HPS_HIT. A look at an item takes the bit
  * away and keeps count; an item found fetched at two looks in a row is hot. The arena is cleared by a clock over the same
@@ -76,7 +77,15 @@
 /* A page with nothing hot in it is left alone for 2, 4, … lists, and so many at most. */
 #define REST_LISTS_MOST 64
 /* Pages whose rest is remembered: a power of two. Of two that share a place, the later one. */
-#define RESTS 16384u
+#define RESTS 65536u
+/* Of a window that seems hot all over, so many pages are asked whether it is fetches that make it so. */
+#define SAMPLES 8u
+/* Fetches have, in so many lists in a row. */
+#define FETCHED_LISTS 2
+/* What passes over all items, such as the crawler, is over after so many lists. */
+#define PASS_LISTS_MOST 16
+/* Windows that are remembered: a power of two, and 128 GiB of those that lie beside each other. */
+#define DOUBTS 65536u
 /* A page that is to go to another class and is not empty after so many lists stays. */
 #define LEAVING_LISTS_MOST 100
 /* So many lent chunks that come back are taken in one go, for the sake of who waits for the item's lock. */
@@ -107,6 +116,7 @@ static struct {
     uint64_t busy;
     uint64_t cold;
     uint64_t no_room;
+    uint64_t doubted;
     uint64_t pages_late;
     uint64_t pages_reassigned;
     uint64_t last_compact_us;
@@ -662,16 +672,11 @@ static void note_look(page_rest *rest, bool has_moved) {
 }
 
 /*
- * The items in this page of 4 KiB: those of which it holds the part that each fetch touches. One that reaches into it from the
- * page before is found there.
+ * Visits the items in this page of 4 KiB: those of which it holds the part that each fetch touches. One that reaches into it from
+ * the page before is found there. False when pages changed their class meanwhile.
  */
-static void look_at_page(uintptr_t address) {
+static bool visit_page(uintptr_t address, void (*visit)(item *it, unsigned int id)) {
     uint64_t moved_before = map_moved;
-    unsigned long long items_before = READ(moved);
-    page_rest *rest = rest_of(address);
-    if ((int32_t)(lists - rest->until) < 0 && !options.test_ms) {
-        return;
-    }
     for (size_t at = map_at(address); at < map_used; at++) {
         uintptr_t start = (uintptr_t)map[at].start, touched = start + offsetof(item, it_flags), end = address + SMALL_PAGE_BYTES;
         if (touched >= end) {
@@ -681,13 +686,128 @@ static void look_at_page(uintptr_t address) {
         unsigned int first = touched > address ? 0 : (address - touched + bytes - 1) / bytes;
         unsigned int last = (end - 1 - touched) / bytes;
         for (unsigned int i = first; i <= last && i < chunks; i++) {
-            look_and_make_room((item *)(start + (size_t)i * bytes), id);
+            visit((item *)(start + (size_t)i * bytes), id);
             if (map_moved != moved_before) {
-                return;
+                return false;
             }
         }
     }
-    note_look(rest, READ(moved) > items_before);
+    return true;
+}
+
+static void look_at_page(uintptr_t address) {
+    unsigned long long items_before = READ(moved);
+    page_rest *rest = rest_of(address);
+    if ((int32_t)(lists - rest->until) < 0 && !options.test_ms) {
+        return;
+    }
+    if (visit_page(address, look_and_make_room)) {
+        note_look(rest, READ(moved) > items_before);
+    }
+}
+
+/*** Windows that seem hot all over ***/
+
+typedef struct {
+    uint32_t window;    /* its number, as far as it fits */
+    uint32_t list;      /* the last one in which it seemed so; 0: none */
+    uint8_t seemed;     /* in so many lists in a row */
+    uint8_t fetched;    /* and in so many of them, the last ones, by fetches */
+} window_doubt;
+
+static window_doubt doubts[DOUBTS];
+
+/* Windows of one list, to be asked. */
+typedef struct {
+    uint64_t pages[SAMPLES];
+    unsigned int count;
+    window_doubt *doubt;
+} window_samples;
+
+static window_samples *samples;
+static size_t samples_used, samples_room;
+
+/* The first active page of each eighth of the window: the same ones each time, while all are active. */
+static void note_samples(const struct masu_window *window, window_doubt *doubt) {
+    if (samples_used == samples_room) {
+        size_t room = samples_room == 0 ? 64 : samples_room * 2;
+        window_samples *larger = room > DOUBTS ? NULL : realloc(samples, room * sizeof(window_samples));
+        if (larger == NULL) {
+            return;
+        }
+        samples = larger;
+        samples_room = room;
+    }
+    window_samples *sampled = &samples[samples_used++];
+    *sampled = (window_samples){ .doubt = doubt };
+    for (uint32_t i = 0; i < window->hot && sampled->count < SAMPLES; i++) {
+        unsigned int eighth = (window->pages[i].address - window->address) / (WINDOW_BYTES / SAMPLES);
+        unsigned int before = i == 0 ? SAMPLES : (window->pages[i - 1].address - window->address) / (WINDOW_BYTES / SAMPLES);
+        if (eighth != before) {
+            sampled->pages[sampled->count++] = window->pages[i].address;
+        }
+    }
+}
+
+/*
+ * Whether a window that seems hot all over is to be huge as it is. What fills memcached, and its crawler, touch every page, though
+ * nobody asks for what is there; where windows are huge already, hot items cannot be found any more. So memcached is asked
+ * whether fetches are what makes it hot, in the samples of two lists. What is only set, and never fetched, is not seen so: after
+ * more lists than a pass takes it is believed.
+ */
+static bool is_hot_all_over(const struct masu_window *window) {
+    uint32_t number = window->address / WINDOW_BYTES, list_now = lists + 1;
+    window_doubt *doubt = &doubts[number % DOUBTS];
+    bool is_recent = doubt->list != 0 && list_now - doubt->list <= 1;
+    if (doubt->window != number && is_recent) {
+        return true; /* Another one has the place. */
+    }
+    if (doubt->window != number || !is_recent) {
+        *doubt = (window_doubt){ .window = number };
+    }
+    doubt->list = list_now;
+    doubt->seemed += doubt->seemed < UINT8_MAX;
+    note_samples(window, doubt);
+    return doubt->fetched >= FETCHED_LISTS || doubt->seemed > PASS_LISTS_MOST;
+}
+
+static bool was_fetched;
+
+static void ask_item(item *it, unsigned int id) {
+    uint32_t hv;
+    void *lock = lock_item(it, id, &hv);
+    if (lock == NULL) {
+        return;
+    }
+    uint64_t since_ns = now_ns();
+    unsigned int score = score_of(it);
+    bool is_hit = it->it_flags & ITEM_HPS_HIT;
+    set_score(it, !is_hit ? 0 : score < 3 ? score + 1 : 3);
+    was_fetched |= is_hit;
+    unlock_item(lock, since_ns);
+}
+
+/* Asks the items of the samples, with what time is left for this list. */
+static void ask_windows(uint64_t end_ns) {
+    for (size_t i = 0; i < samples_used; i++) {
+        unsigned int fetched = 0;
+        for (unsigned int page = 0; page < samples[i].count; page++) {
+            if (now_ns() > batch_end_ns) {
+                leave();
+                enter();
+            }
+            was_fetched = false;
+            visit_page(samples[i].pages[page], ask_item);
+            fetched += was_fetched;
+        }
+        window_doubt *doubt = samples[i].doubt;
+        doubt->fetched = fetched * 2 < samples[i].count ? 0 : doubt->fetched < UINT8_MAX ? doubt->fetched + 1 : UINT8_MAX;
+        if (now_ns() > end_ns) {
+            COUNT(pages_late, (samples_used - i - 1) * SAMPLES);
+            break;
+        }
+    }
+    samples_used = 0;
 }
 
 /*** One list ***/
@@ -721,10 +841,17 @@ static void note(uint64_t address, float rate) {
 
 /* Called back by libmasu, without any lock of memcached's. */
 static int decide(const struct masu_window *window, void *user) {
-    if (window->suggested == MASU_PROMOTE) {
+    if (!map_has(window->address, WINDOW_BYTES)) {
+        return window->suggested == MASU_PROMOTE ? MASU_PROMOTE : MASU_LEAVE;
+    }
+    if (window->suggested != MASU_PROMOTE) {
+        return MASU_COMPACT;
+    }
+    if (is_hot_all_over(window)) {
         return MASU_PROMOTE;
     }
-    return map_has(window->address, WINDOW_BYTES) ? MASU_COMPACT : MASU_LEAVE;
+    COUNT(doubted, 1);
+    return MASU_LEAVE;
 }
 
 /* Called back by libmasu as well, whose lock is held: the work is done when it has returned. */
@@ -849,6 +976,7 @@ static void work_on_list(void) {
         }
         look_at_page(list[i].address);
     }
+    ask_windows(start_ns + LIST_US * 1000ull);
     reassign_pages();
     leave();
     list_used = 0;
@@ -886,7 +1014,7 @@ static void follow(void) {
             read_map();
             slabs_rebalancer_resume();
             result = masu_track_handle(track);
-            if (list_used > 0) {
+            if (list_used > 0 || samples_used > 0) {
                 work_on_list();
             }
         }
@@ -1139,6 +1267,7 @@ void hps_stats(ADD_STAT add_stats, void *c) {
         APPEND_STAT("windows_left", "%llu", (unsigned long long)of_track.verdicts[MASU_LEAVE]);
         APPEND_STAT("windows_compacted", "%llu", (unsigned long long)of_track.verdicts[MASU_COMPACT]);
         APPEND_STAT("windows_promoted", "%llu", (unsigned long long)of_track.verdicts[MASU_PROMOTE]);
+        APPEND_STAT("windows_doubted", "%llu", READ(doubted));
         APPEND_STAT("items_looked_at", "%llu", READ(looked));
         APPEND_STAT("items_moved", "%llu", READ(moved));
         APPEND_STAT("items_moved_back", "%llu", READ(moved_back));

@@ -814,7 +814,7 @@ static void weak(void)
     get_memory(2);
     CHECK(masu_track_enable(track) == MASU_OK);
     int held = 0;
-    for (int64_t end = now_ms() + 60000; now_ms() < end;) {
+    for (int64_t end = now_ms() + 120000; now_ms() < end;) {
         for (size_t page = 0; page < 200; page++)
             for (size_t window = 0; window < windows; window++)
                 memory[window * WINDOW + page * PAGE]++;
@@ -839,7 +839,7 @@ static void strong(void)
     hot_pages = PAGES;
     begin_touching();
     CHECK(masu_track_enable(track) == MASU_OK);
-    for (int64_t end = now_ms() + 60000; huge_bytes() < 2 * WINDOW && now_ms() < end;)
+    for (int64_t end = now_ms() + 120000; huge_bytes() < 2 * WINDOW && now_ms() < end;)
         usleep(50000);
     usleep(2000000);
     CHECK(huge_bytes() == 2 * WINDOW);

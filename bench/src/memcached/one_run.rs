@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::masu::{AttachReport, Attached, Masu};
 use crate::memcached::client::{Client, Got, Latency};
-use crate::memcached::command::{Options, Workload};
+use crate::memcached::command::Options;
 use crate::memcached::condition::Condition;
 use crate::memcached::keys::Wanted;
 use crate::memcached::sampler::{Sampler, Series};
@@ -145,14 +145,7 @@ impl Bench<'_> {
         let _guard = Guard::turn(condition.mode())?;
         let watches = (condition == Condition::Hps).then(Tracker::folder).transpose()?;
         let socket = watches.as_ref().map(|folder| socket_in(folder.path()));
-        let watch = |folder| Tracker::start_in(folder, &self.masu, &[], session);
-        // Loading touches everything, so that a tracker that watches it makes everything huge. Where few items are asked for it is
-        // to be seen what it makes of these: then it comes later, and memcached looks for it every ten seconds.
-        let (at_once, later) = match options.workload {
-            Workload::Zipfian => (watches, None),
-            Workload::Scattered => (None, watches),
-        };
-        let at_once = at_once.map(watch).transpose()?;
+        let tracker = watches.map(|folder| Tracker::start_in(folder, &self.masu, &[], session)).transpose()?;
         let server = self.start(condition, socket.as_deref())?;
         let folder = TempDir::with_prefix("masu-bench-drawn-").context("cannot create a folder")?;
         let drawn = folder.path().join("drawn");
@@ -171,10 +164,6 @@ impl Bench<'_> {
         let wanted = options.wanted(chunk_bytes);
         wanted.draw_to(&drawn, DRAWN, items, &mut random)?;
         let client = self.connect(&server, &drawn)?;
-        let tracker = match later {
-            Some(folder) => Some(watch(folder)?),
-            None => at_once,
-        };
 
         let (gets_over_time, looks) = (Series::new(), Vec::new());
         let live =
@@ -188,10 +177,6 @@ impl Bench<'_> {
         let program =
             if condition.is_patched() { self.patched.as_ref().context("no patched memcached")? } else { &self.plain };
         let mut arguments = Vec::new();
-        if self.options.workload == Workload::Scattered {
-            // The crawler touches all items now and then, about a minute after the start for the first time.
-            arguments.extend(["-o".to_owned(), "no_lru_crawler".to_owned()]);
-        }
         if condition == Condition::LargePages {
             arguments.push("-L".to_owned());
         }
