@@ -411,7 +411,7 @@ static int decide(const masu_window *window, void *user)
 static void decides(void)
 {
     int asked = 0;
-    get_memory(16);
+    get_memory(8);
     hot_pages = 300;
     begin_touching();
     masu_track *track = made(MASU_BY_WAITING, 100);
@@ -427,13 +427,13 @@ static void decides(void)
     CHECK(huge_bytes() == WINDOW);
     masu_track_counters counters = { .size = sizeof counters };
     CHECK(masu_track_stats(track, &counters) == MASU_OK && counters.promoted == 1);
-    CHECK(counters.verdicts[MASU_PROMOTE] >= 1 && counters.verdicts[MASU_LEAVE] >= 15);
+    CHECK(counters.verdicts[MASU_PROMOTE] >= 1 && counters.verdicts[MASU_LEAVE] >= 7);
 
     /* Without its word the rule decides. */
     CHECK(masu_track_set_functions(track, NULL, NULL, NULL) == MASU_OK);
-    for (int64_t end = now_ms() + 60000; huge_bytes() < 16 * WINDOW && now_ms() < end;)
+    for (int64_t end = now_ms() + 60000; huge_bytes() < 8 * WINDOW && now_ms() < end;)
         usleep(50000);
-    CHECK(huge_bytes() == 16 * WINDOW);
+    CHECK(huge_bytes() == 8 * WINDOW);
     rests = 1;
     pthread_join(toucher, NULL);
     for (size_t page = 0; page < windows * PAGES; page++)
@@ -818,7 +818,7 @@ static void weak(void)
         for (size_t page = 0; page < 200; page++)
             for (size_t window = 0; window < windows; window++)
                 memory[window * WINDOW + page * PAGE]++;
-        usleep(400000);
+        usleep(20000);
         if (!held && huge_bytes() == 2 * WINDOW) {
             held = 1;
             printf("held\n");
@@ -841,7 +841,7 @@ static void strong(void)
     CHECK(masu_track_enable(track) == MASU_OK);
     for (int64_t end = now_ms() + 120000; huge_bytes() < 2 * WINDOW && now_ms() < end;)
         usleep(50000);
-    usleep(2000000);
+    usleep(3000000);
     CHECK(huge_bytes() == 2 * WINDOW);
     rests = 1;
     pthread_join(toucher, NULL);
