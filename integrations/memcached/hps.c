@@ -78,18 +78,17 @@
 #define REST_LISTS_MOST 64
 /* Pages whose rest is remembered: a power of two. Of two that share a place, the later one. */
 #define RESTS 65536u
-/* Of a window that seems hot all over, so many pages are asked whether it is fetches that make it so. */
-#define SAMPLES 8u
-/* Fetches have, in so many lists in a row. */
-#define FETCHED_LISTS 2
-/* What passes over all items, such as the crawler, is over after so many lists. */
-#define PASS_LISTS_MOST 16
-/* Windows that are remembered: a power of two, and 128 GiB of those that lie beside each other. */
-#define DOUBTS 65536u
 /* A page that is to go to another class and is not empty after so many lists stays. */
 #define LEAVING_LISTS_MOST 100
 /* So many lent chunks that come back are taken in one go, for the sake of who waits for the item's lock. */
 #define LENT_MOST 16
+/* Of a window that seems hot all over, so many pages are asked whether fetches make it so; a quarter of them is enough. */
+#define SAMPLES 16u
+/* What seems so for longer than a pass over all items takes is believed. */
+#define PASS_LISTS 16
+#define PASS_S 120
+/* Windows that are remembered: a power of two, and 128 GiB of those that lie beside each other. */
+#define DOUBTS 65536u
 
 bool hps_enabled = false;
 uint64_t hps_pages_moved = 0;
@@ -672,11 +671,16 @@ static void note_look(page_rest *rest, bool has_moved) {
 }
 
 /*
- * Visits the items in this page of 4 KiB: those of which it holds the part that each fetch touches. One that reaches into it from
- * the page before is found there. False when pages changed their class meanwhile.
+ * The items in this page of 4 KiB: those of which it holds the part that each fetch touches. One that reaches into it from the
+ * page before is found there.
  */
-static bool visit_page(uintptr_t address, void (*visit)(item *it, unsigned int id)) {
+static void look_at_page(uintptr_t address) {
     uint64_t moved_before = map_moved;
+    unsigned long long items_before = READ(moved);
+    page_rest *rest = rest_of(address);
+    if ((int32_t)(lists - rest->until) < 0 && !options.test_ms) {
+        return;
+    }
     for (size_t at = map_at(address); at < map_used; at++) {
         uintptr_t start = (uintptr_t)map[at].start, touched = start + offsetof(item, it_flags), end = address + SMALL_PAGE_BYTES;
         if (touched >= end) {
@@ -686,128 +690,160 @@ static bool visit_page(uintptr_t address, void (*visit)(item *it, unsigned int i
         unsigned int first = touched > address ? 0 : (address - touched + bytes - 1) / bytes;
         unsigned int last = (end - 1 - touched) / bytes;
         for (unsigned int i = first; i <= last && i < chunks; i++) {
-            visit((item *)(start + (size_t)i * bytes), id);
+            look_and_make_room((item *)(start + (size_t)i * bytes), id);
             if (map_moved != moved_before) {
-                return false;
+                return;
             }
         }
     }
-    return true;
-}
-
-static void look_at_page(uintptr_t address) {
-    unsigned long long items_before = READ(moved);
-    page_rest *rest = rest_of(address);
-    if ((int32_t)(lists - rest->until) < 0 && !options.test_ms) {
-        return;
-    }
-    if (visit_page(address, look_and_make_room)) {
-        note_look(rest, READ(moved) > items_before);
-    }
+    note_look(rest, READ(moved) > items_before);
 }
 
 /*** Windows that seem hot all over ***/
 
+/*
+ * What fills memcached, and its crawler, touch every page, though nobody asks for what is there; and where windows are huge
+ * already, hot items cannot be found any more. So the items of some pages are asked, in two lists in a row: with the first
+ * the marks of old fetches go, with the second those of fetches in between are counted. What is only set has no such marks.
+ */
 typedef struct {
-    uint32_t window;    /* its number, as far as it fits */
-    uint32_t list;      /* the last one in which it seemed so; 0: none */
-    uint8_t seemed;     /* in so many lists in a row */
-    uint8_t fetched;    /* and in so many of them, the last ones, by fetches */
+    uint64_t since_ns;          /* since then it has seemed so in each list */
+    uint32_t window;            /* its number, as far as it fits */
+    uint32_t list;              /* the last one in which it seemed so; 0: none */
+    uint32_t asked;             /* the list with which its pages were asked last; 0: none */
+    uint16_t pages[SAMPLES];    /* which, the same ones each time */
+    uint16_t count;
+    uint16_t seemed;            /* in so many lists in a row */
+    bool is_fetched;
 } window_doubt;
 
 static window_doubt doubts[DOUBTS];
 
 /* Windows of one list, to be asked. */
-typedef struct {
-    uint64_t pages[SAMPLES];
-    unsigned int count;
+static struct {
+    uint64_t address;
     window_doubt *doubt;
-} window_samples;
+} *to_ask;
+static size_t to_ask_used, to_ask_room;
 
-static window_samples *samples;
-static size_t samples_used, samples_room;
-
-/* The first active page of each eighth of the window: the same ones each time, while all are active. */
-static void note_samples(const struct masu_window *window, window_doubt *doubt) {
-    if (samples_used == samples_room) {
-        size_t room = samples_room == 0 ? 64 : samples_room * 2;
-        window_samples *larger = room > DOUBTS ? NULL : realloc(samples, room * sizeof(window_samples));
+static void note_to_ask(uint64_t address, window_doubt *doubt) {
+    if (to_ask_used == to_ask_room) {
+        size_t room = to_ask_room == 0 ? 64 : to_ask_room * 2;
+        void *larger = realloc(to_ask, room * sizeof(*to_ask));
         if (larger == NULL) {
+            COUNT(pages_late, doubt->count);
             return;
         }
-        samples = larger;
-        samples_room = room;
+        to_ask = larger;
+        to_ask_room = room;
     }
-    window_samples *sampled = &samples[samples_used++];
-    *sampled = (window_samples){ .doubt = doubt };
-    for (uint32_t i = 0; i < window->hot && sampled->count < SAMPLES; i++) {
-        unsigned int eighth = (window->pages[i].address - window->address) / (WINDOW_BYTES / SAMPLES);
-        unsigned int before = i == 0 ? SAMPLES : (window->pages[i - 1].address - window->address) / (WINDOW_BYTES / SAMPLES);
-        if (eighth != before) {
-            sampled->pages[sampled->count++] = window->pages[i].address;
+    to_ask[to_ask_used].address = address;
+    to_ask[to_ask_used++].doubt = doubt;
+}
+
+/* Some of its active pages in which items lie, from one end to the other. */
+static void choose_pages(const struct masu_window *window, window_doubt *doubt) {
+    uint32_t step = window->hot / SAMPLES + 1, first = some_number() % step;
+    doubt->count = 0;
+    for (uint32_t i = first; i < window->hot && doubt->count < SAMPLES; i += step) {
+        if (map_has(window->pages[i].address, SMALL_PAGE_BYTES)) {
+            doubt->pages[doubt->count++] = (window->pages[i].address - window->address) / SMALL_PAGE_BYTES;
         }
     }
 }
 
-/*
- * Whether a window that seems hot all over is to be huge as it is. What fills memcached, and its crawler, touch every page, though
- * nobody asks for what is there; where windows are huge already, hot items cannot be found any more. So memcached is asked
- * whether fetches are what makes it hot, in the samples of two lists. What is only set, and never fetched, is not seen so: after
- * more lists than a pass takes it is believed.
- */
+/* Whether a window that seems hot all over is to be huge as it is; if not, it is asked. */
 static bool is_hot_all_over(const struct masu_window *window) {
     uint32_t number = window->address / WINDOW_BYTES, list_now = lists + 1;
     window_doubt *doubt = &doubts[number % DOUBTS];
     bool is_recent = doubt->list != 0 && list_now - doubt->list <= 1;
     if (doubt->window != number && is_recent) {
-        return true; /* Another one has the place. */
+        return false; /* It waits until the other one has gone. */
     }
-    if (doubt->window != number || !is_recent) {
-        *doubt = (window_doubt){ .window = number };
+    if (!is_recent) {
+        *doubt = (window_doubt){ .window = number, .since_ns = now_ns() };
+        choose_pages(window, doubt);
     }
     doubt->list = list_now;
-    doubt->seemed += doubt->seemed < UINT8_MAX;
-    note_samples(window, doubt);
-    return doubt->fetched >= FETCHED_LISTS || doubt->seemed > PASS_LISTS_MOST;
+    doubt->seemed += doubt->seemed < UINT16_MAX;
+    if (doubt->count == 0 || doubt->is_fetched) {
+        return true; /* Too little of it is items; or they say so. */
+    }
+    if (doubt->seemed > PASS_LISTS && now_ns() - doubt->since_ns > PASS_S * 1000000000ull) {
+        return true;
+    }
+    note_to_ask(window->address, doubt);
+    return false;
 }
 
-static bool was_fetched;
-
-static void ask_item(item *it, unsigned int id) {
+/* Takes the mark of a fetch from the item in this chunk: true if it had one. */
+static bool ask_item(item *it, unsigned int id) {
     uint32_t hv;
     void *lock = lock_item(it, id, &hv);
     if (lock == NULL) {
-        return;
+        return false;
     }
     uint64_t since_ns = now_ns();
     unsigned int score = score_of(it);
     bool is_hit = it->it_flags & ITEM_HPS_HIT;
     set_score(it, !is_hit ? 0 : score < 3 ? score + 1 : 3);
-    was_fetched |= is_hit;
     unlock_item(lock, since_ns);
+    return is_hit;
 }
 
-/* Asks the items of the samples, with what time is left for this list. */
-static void ask_windows(uint64_t end_ns) {
-    for (size_t i = 0; i < samples_used; i++) {
-        unsigned int fetched = 0;
-        for (unsigned int page = 0; page < samples[i].count; page++) {
-            if (now_ns() > batch_end_ns) {
-                leave();
-                enter();
-            }
-            was_fetched = false;
-            visit_page(samples[i].pages[page], ask_item);
-            fetched += was_fetched;
-        }
-        window_doubt *doubt = samples[i].doubt;
-        doubt->fetched = fetched * 2 < samples[i].count ? 0 : doubt->fetched < UINT8_MAX ? doubt->fetched + 1 : UINT8_MAX;
-        if (now_ns() > end_ns) {
-            COUNT(pages_late, (samples_used - i - 1) * SAMPLES);
-            break;
+/* Asks all items that lie in this page, or reach into it: true if one was fetched. */
+static bool ask_page(uintptr_t address) {
+    bool is_fetched = false;
+    for (size_t at = map_at(address); at < map_used && (uintptr_t)map[at].start < address + SMALL_PAGE_BYTES; at++) {
+        uintptr_t start = (uintptr_t)map[at].start;
+        unsigned int id = map[at].id, bytes = slabs_size(id), chunks = settings.slab_page_size / bytes;
+        unsigned int first = start >= address ? 0 : (address - start) / bytes;
+        unsigned int last = (address + SMALL_PAGE_BYTES - 1 - start) / bytes;
+        for (unsigned int i = first; i <= last && i < chunks; i++) {
+            is_fetched |= ask_item((item *)(start + (size_t)i * bytes), id);
         }
     }
-    samples_used = 0;
+    return is_fetched;
+}
+
+static bool was_asked_before(const window_doubt *doubt) {
+    return doubt->asked != 0 && lists - doubt->asked == 1;
+}
+
+static void ask_window(uint64_t address, window_doubt *doubt) {
+    unsigned int fetched = 0;
+    for (unsigned int i = 0; i < doubt->count; i++) {
+        if (now_ns() > batch_end_ns) {
+            leave();
+            enter();
+        }
+        fetched += ask_page(address + (uint64_t)doubt->pages[i] * SMALL_PAGE_BYTES);
+    }
+    doubt->is_fetched = was_asked_before(doubt) && fetched * 4 >= doubt->count;
+    doubt->asked = lists;
+}
+
+/* Those first that were asked with the list before, so that it was not in vain; of the others as many as there is time for. */
+static void ask_windows(uint64_t end_ns) {
+    static size_t begin;
+    size_t next_begin = begin;
+    for (int before = 1; before >= 0; before--) {
+        for (size_t i = 0; i < to_ask_used; i++) {
+            size_t at = (begin + i) % to_ask_used;
+            window_doubt *doubt = to_ask[at].doubt;
+            if (doubt->asked == lists || was_asked_before(doubt) != before) {
+                continue;
+            }
+            if (now_ns() > end_ns) {
+                COUNT(pages_late, doubt->count);
+                continue;
+            }
+            ask_window(to_ask[at].address, doubt);
+            next_begin = before ? next_begin : at + 1;
+        }
+    }
+    begin = next_begin;
+    to_ask_used = 0;
 }
 
 /*** One list ***/
@@ -952,7 +988,6 @@ static void reassign_pages(void) {
 static void work_on_list(void) {
     uint64_t start_ns = now_ns();
     arena_refused = false;
-    lists++;
     memset(wanted, 0, sizeof(wanted));
     for (unsigned int id = 0; id < MAX_NUMBER_OF_SLAB_CLASSES; id++) {
         hands[id].left = 0;
@@ -964,6 +999,7 @@ static void work_on_list(void) {
         qsort(list, list_used, sizeof(active_page), by_rate);
     }
     enter();
+    ask_windows(start_ns + LIST_US * 500ull);
     for (size_t i = 0; i < list_used; i++) {
         if (now_ns() > batch_end_ns) {
             leave();
@@ -976,7 +1012,6 @@ static void work_on_list(void) {
         }
         look_at_page(list[i].address);
     }
-    ask_windows(start_ns + LIST_US * 1000ull);
     reassign_pages();
     leave();
     list_used = 0;
@@ -1014,7 +1049,8 @@ static void follow(void) {
             read_map();
             slabs_rebalancer_resume();
             result = masu_track_handle(track);
-            if (list_used > 0 || samples_used > 0) {
+            lists++;
+            if (list_used > 0 || to_ask_used > 0) {
                 work_on_list();
             }
         }
@@ -1038,6 +1074,7 @@ static void test(void) {
             note(((uintptr_t)page.start + some_number() % slab_page_bytes(page.id)) & ~(uintptr_t)(SMALL_PAGE_BYTES - 1), 1);
         }
         SET(active_pages, list_used);
+        lists++;
         work_on_list();
         note_state("test", NULL);
     }
@@ -1051,6 +1088,7 @@ static void *hps_thread(void *arg) {
         int result = masu_track_enable(track);
         if (result == MASU_OK || result == MASU_ALREADY) {
             note_state("watched", NULL);
+            lists += 2; /* What was seen before is not of the list before. */
             follow();
         } else {
             const char *why = result == MASU_REFUSED ? masu_track_reason(track) : NULL;
