@@ -152,14 +152,14 @@ pub const ALL: &[LiveTest] = tests! {
     track::enabling_twice_and_disabling_without_enabling_is_told needs [Root, MasuCommand, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice];
     track::the_list_names_the_pages_that_are_touched_and_no_others needs [Root, MasuCommand, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice];
     track::the_program_decides_window_by_window needs [Root, MasuCommand, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice];
-    track::a_callback_that_calls_back_and_takes_a_second_does_no_harm needs [Root, MasuCommand, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice];
-    track::a_forked_child_has_nothing_of_its_parents_context needs [Root, MasuCommand, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice];
+    track::a_callback_that_calls_back_and_takes_a_second_does_no_harm needs [Root, RealProcessor, MasuCommand, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice];
+    track::a_forked_child_has_nothing_of_its_parents_context needs [Root, RealProcessor, MasuCommand, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice];
     track::a_handler_takes_no_lock_that_a_thread_may_hold needs [Root, RealProcessor, MasuCommand, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice];
     track::the_four_functions_of_the_paper_do_what_it_says needs [Root, MasuCommand, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice];
     track::a_thread_that_does_not_block_the_signal_wakes_the_one_that_waits needs [Root, MasuCommand, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice];
     track::a_program_that_becomes_another_one_is_forgotten_and_lives needs [Root, MasuCommand, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice];
     track::another_process_is_roots_to_register needs [Root, MasuCommand, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice];
-    track::a_limit_holds_for_arenas_and_for_promotion needs [Root, MasuCommand, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice];
+    track::a_limit_holds_for_arenas_and_for_promotion needs [Root, RealProcessor, MasuCommand, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice];
     track::at_a_limit_the_program_that_saves_more_has_the_huge_pages needs [Root, MasuCommand, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice];
     track::a_program_outlives_its_tracker needs [Root, MasuCommand, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice];
     track_clients::garbage_closes_its_own_connection_only needs [Root, MasuCommand, Shell, PageTableWalk, RemoteCollapse];
@@ -171,7 +171,7 @@ pub const ALL: &[LiveTest] = tests! {
     track_lies::a_list_that_cannot_be_trusted_ends_the_conversation needs [MasuCommand];
     track_lies::a_window_whose_pages_are_not_in_the_list_is_left_out needs [MasuCommand];
     track_lies::an_answer_without_a_meaning_is_as_good_as_no_tracker needs [MasuCommand];
-    track_lies::a_tracker_that_does_not_answer_is_given_up needs [MasuCommand];
+    track_lies::a_tracker_that_does_not_answer_is_given_up needs [RealProcessor, MasuCommand];
     memcached::items_move_while_clients_check_them needs [MasuCommand, CCompiler, Make, Python, HugePageModes, MemcachedSource];
     memcached::hot_items_move_together_onto_huge_pages needs [Root, MasuCommand, CCompiler, Make, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice, MemcachedSource];
     memcached::windows_whose_items_are_all_asked_for_become_huge needs [Root, MasuCommand, CCompiler, Make, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice, MemcachedSource];
