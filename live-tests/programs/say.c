@@ -832,11 +832,12 @@ static void weak(void)
     CHECK(masu_track_enable(track) == MASU_OK);
     int held = 0;
     for (int64_t end = now_ms() + 120000; now_ms() < end;) {
-        for (size_t page = 0; page < 200; page++)
+        /* Few more than make a window hot, once or twice in each observation. */
+        for (size_t page = 0; page < 140; page++)
             for (size_t window = 0; window < windows; window++)
                 memory[window * WINDOW + page * PAGE]++;
         forget_translations();
-        usleep(20000);
+        usleep(100000);
         if (!held && huge_bytes() == 2 * WINDOW) {
             held = 1;
             printf("held\n");
