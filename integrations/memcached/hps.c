@@ -67,6 +67,11 @@
 #define BREATH_US 200
 /* So long, at most, one list is worked on, and so many of its pages, those with most page walks. */
 #define LIST_US 250000
+/* And such a part of the time from list to list, in thousandths; the less of what is looked at moves, the smaller a part. */
+#define SHARE_MOST 100u
+#define SHARE_LEAST 10u
+/* Besides, for asking what makes windows seem hot all over. */
+#define SHARE_ASK 50u
 #define LIST_PAGES_MOST 262144u
 /* Items of classes with larger chunks are not moved: they fill pages by themselves, and copying takes its time. */
 #define CHUNK_BYTES_MOST 65536u
@@ -84,6 +89,8 @@
 #define LENT_MOST 16
 /* Of a window that seems hot all over, so many pages are asked whether fetches make it so; a quarter of them is enough. */
 #define SAMPLES 16u
+/* What they said holds for so many lists. */
+#define ANSWER_LISTS 8
 /* What seems so for longer than a pass over all items takes is believed. */
 #define PASS_LISTS 16
 #define PASS_S 120
@@ -703,42 +710,47 @@ static void look_at_page(uintptr_t address) {
 
 /*
  * What fills memcached, and its crawler, touch every page, though nobody asks for what is there; and where windows are huge
- * already, hot items cannot be found any more. So the items of some pages are asked, in two lists in a row: with the first
+ * already, hot items cannot be found any more. So the items of some pages are asked, with two lists in a row: with the first
  * the marks of old fetches go, with the second those of fetches in between are counted. What is only set has no such marks.
  */
 typedef struct {
     uint64_t since_ns;          /* since then it has seemed so in each list */
     uint32_t window;            /* its number, as far as it fits */
     uint32_t list;              /* the last one in which it seemed so; 0: none */
-    uint32_t asked;             /* the list with which its pages were asked last; 0: none */
-    uint16_t pages[SAMPLES];    /* which, the same ones each time */
+    uint32_t asked;             /* the list with which its pages were asked first; 0: none */
+    uint32_t answered;          /* the one with which they were asked again; 0: none */
+    uint16_t pages[SAMPLES];    /* which */
     uint16_t count;
     uint16_t seemed;            /* in so many lists in a row */
-    bool is_fetched;
+    bool is_fetched;            /* the answer */
 } window_doubt;
 
 static window_doubt doubts[DOUBTS];
 
-/* Windows of one list, to be asked. */
-static struct {
-    uint64_t address;
-    window_doubt *doubt;
-} *to_ask;
-static size_t to_ask_used, to_ask_room;
+/* Windows to be asked: with this list for the first time, and with this one for the second. */
+typedef struct {
+    struct {
+        uint64_t address;
+        window_doubt *doubt;
+    } *windows;
+    size_t used, room;
+} window_queue;
 
-static void note_to_ask(uint64_t address, window_doubt *doubt) {
-    if (to_ask_used == to_ask_room) {
-        size_t room = to_ask_room == 0 ? 64 : to_ask_room * 2;
-        void *larger = realloc(to_ask, room * sizeof(*to_ask));
+static window_queue first_time, second_time;
+
+static bool queue_window(window_queue *queue, uint64_t address, window_doubt *doubt) {
+    if (queue->used == queue->room) {
+        size_t room = queue->room == 0 ? 64 : queue->room * 2;
+        void *larger = realloc(queue->windows, room * sizeof(*queue->windows));
         if (larger == NULL) {
-            COUNT(pages_late, doubt->count);
-            return;
+            return false;
         }
-        to_ask = larger;
-        to_ask_room = room;
+        queue->windows = larger;
+        queue->room = room;
     }
-    to_ask[to_ask_used].address = address;
-    to_ask[to_ask_used++].doubt = doubt;
+    queue->windows[queue->used].address = address;
+    queue->windows[queue->used++].doubt = doubt;
+    return true;
 }
 
 /* Some of its active pages in which items lie, from one end to the other. */
@@ -752,28 +764,36 @@ static void choose_pages(const struct masu_window *window, window_doubt *doubt) 
     }
 }
 
-/* Whether a window that seems hot all over is to be huge as it is; if not, it is asked. */
+/* Whether a window that seems hot all over is to be huge as it is; if that is not known, it is asked. */
 static bool is_hot_all_over(const struct masu_window *window) {
     uint32_t number = window->address / WINDOW_BYTES, list_now = lists + 1;
     window_doubt *doubt = &doubts[number % DOUBTS];
-    bool is_recent = doubt->list != 0 && list_now - doubt->list <= 1;
-    if (doubt->window != number && is_recent) {
-        return false; /* It waits until the other one has gone. */
+    if (doubt->window != number || doubt->list == 0) {
+        if (doubt->list != 0 && list_now - doubt->list <= ANSWER_LISTS) {
+            return false; /* It waits until the other one has gone. */
+        }
+        *doubt = (window_doubt){ .window = number };
     }
-    if (!is_recent) {
-        *doubt = (window_doubt){ .window = number, .since_ns = now_ns() };
-        choose_pages(window, doubt);
+    if (list_now - doubt->list > 1) {
+        doubt->seemed = 0;
+        doubt->since_ns = now_ns();
     }
     doubt->list = list_now;
     doubt->seemed += doubt->seemed < UINT16_MAX;
-    if (doubt->count == 0 || doubt->is_fetched) {
-        return true; /* Too little of it is items; or they say so. */
+    if (doubt->answered != 0 && list_now - doubt->answered <= ANSWER_LISTS) {
+        if (doubt->is_fetched) {
+            return true;
+        }
+    } else if (doubt->asked == 0 || list_now - doubt->asked > 1) {
+        choose_pages(window, doubt);
+        if (doubt->count == 0) {
+            return true; /* Too little of it is items. */
+        }
+        if (!queue_window(&first_time, window->address, doubt)) {
+            COUNT(pages_late, doubt->count);
+        }
     }
-    if (doubt->seemed > PASS_LISTS && now_ns() - doubt->since_ns > PASS_S * 1000000000ull) {
-        return true;
-    }
-    note_to_ask(window->address, doubt);
-    return false;
+    return doubt->seemed > PASS_LISTS && now_ns() - doubt->since_ns > PASS_S * 1000000000ull;
 }
 
 /* Takes the mark of a fetch from the item in this chunk: true if it had one. */
@@ -806,11 +826,7 @@ static bool ask_page(uintptr_t address) {
     return is_fetched;
 }
 
-static bool was_asked_before(const window_doubt *doubt) {
-    return doubt->asked != 0 && lists - doubt->asked == 1;
-}
-
-static void ask_window(uint64_t address, window_doubt *doubt) {
+static unsigned int ask_window(uint64_t address, const window_doubt *doubt) {
     unsigned int fetched = 0;
     for (unsigned int i = 0; i < doubt->count; i++) {
         if (now_ns() > batch_end_ns) {
@@ -819,31 +835,38 @@ static void ask_window(uint64_t address, window_doubt *doubt) {
         }
         fetched += ask_page(address + (uint64_t)doubt->pages[i] * SMALL_PAGE_BYTES);
     }
-    doubt->is_fetched = was_asked_before(doubt) && fetched * 4 >= doubt->count;
-    doubt->asked = lists;
+    return fetched;
 }
 
-/* Those first that were asked with the list before, so that it was not in vain; of the others as many as there is time for. */
+/* Those first that were asked with the list before; of the others as many as there is time for, not always the same ones. */
 static void ask_windows(uint64_t end_ns) {
-    static size_t begin;
-    size_t next_begin = begin;
-    for (int before = 1; before >= 0; before--) {
-        for (size_t i = 0; i < to_ask_used; i++) {
-            size_t at = (begin + i) % to_ask_used;
-            window_doubt *doubt = to_ask[at].doubt;
-            if (doubt->asked == lists || was_asked_before(doubt) != before) {
-                continue;
-            }
-            if (now_ns() > end_ns) {
-                COUNT(pages_late, doubt->count);
-                continue;
-            }
-            ask_window(to_ask[at].address, doubt);
-            next_begin = before ? next_begin : at + 1;
+    for (size_t i = 0; i < second_time.used; i++) {
+        window_doubt *doubt = second_time.windows[i].doubt;
+        uint64_t address = second_time.windows[i].address;
+        if (doubt->window != (uint32_t)(address / WINDOW_BYTES) || lists - doubt->asked != 1) {
+            continue;
         }
+        if (now_ns() > end_ns) {
+            COUNT(pages_late, doubt->count);
+            continue;
+        }
+        doubt->is_fetched = ask_window(address, doubt) * 4 >= doubt->count;
+        doubt->answered = lists;
     }
-    begin = next_begin;
-    to_ask_used = 0;
+    second_time.used = 0;
+    size_t begin = first_time.used > 0 ? some_number() % first_time.used : 0;
+    for (size_t i = 0; i < first_time.used; i++) {
+        size_t at = (begin + i) % first_time.used;
+        window_doubt *doubt = first_time.windows[at].doubt;
+        uint64_t address = first_time.windows[at].address;
+        if (now_ns() > end_ns || !queue_window(&second_time, address, doubt)) {
+            COUNT(pages_late, doubt->count);
+            continue;
+        }
+        ask_window(address, doubt);
+        doubt->asked = lists;
+    }
+    first_time.used = 0;
 }
 
 /*** One list ***/
@@ -985,8 +1008,28 @@ static void reassign_pages(void) {
     }
 }
 
+/* What may be done in the time since the last list. */
+static uint64_t part_of(uint64_t since_ns, unsigned int share) {
+    uint64_t most_ns = LIST_US * 1000ull;
+    return options.test_ms == 0 && since_ns < most_ns * 1000 / share ? since_ns * share / 1000 : most_ns;
+}
+
+/* Which part of the time is for looking, by what came of it the last time. */
+static unsigned int share_of_looks(void) {
+    static uint64_t last_looked, last_moved;
+    static unsigned int share = SHARE_MOST;
+    uint64_t looked = READ(looked) - last_looked, moved = READ(moved) - last_moved;
+    last_looked += looked;
+    last_moved += moved;
+    share = moved * 100 >= looked ? share * 2 : share / 2;
+    share = share > SHARE_MOST ? SHARE_MOST : share < SHARE_LEAST ? SHARE_LEAST : share;
+    return share;
+}
+
 static void work_on_list(void) {
-    uint64_t start_ns = now_ns();
+    static uint64_t last_ns;
+    uint64_t start_ns = now_ns(), since_ns = start_ns - last_ns;
+    last_ns = start_ns;
     arena_refused = false;
     memset(wanted, 0, sizeof(wanted));
     for (unsigned int id = 0; id < MAX_NUMBER_OF_SLAB_CLASSES; id++) {
@@ -999,11 +1042,12 @@ static void work_on_list(void) {
         qsort(list, list_used, sizeof(active_page), by_rate);
     }
     enter();
-    ask_windows(start_ns + LIST_US * 500ull);
+    ask_windows(start_ns + part_of(since_ns, SHARE_ASK));
+    uint64_t end_ns = now_ns() + part_of(since_ns, share_of_looks());
     for (size_t i = 0; i < list_used; i++) {
         if (now_ns() > batch_end_ns) {
             leave();
-            if (now_ns() - start_ns > LIST_US * 1000ull) {
+            if (now_ns() > end_ns) {
                 COUNT(pages_late, list_used - i);
                 enter();
                 break;
@@ -1050,7 +1094,7 @@ static void follow(void) {
             slabs_rebalancer_resume();
             result = masu_track_handle(track);
             lists++;
-            if (list_used > 0 || to_ask_used > 0) {
+            if (list_used > 0 || first_time.used > 0 || second_time.used > 0) {
                 work_on_list();
             }
         }
@@ -1088,7 +1132,7 @@ static void *hps_thread(void *arg) {
         int result = masu_track_enable(track);
         if (result == MASU_OK || result == MASU_ALREADY) {
             note_state("watched", NULL);
-            lists += 2; /* What was seen before is not of the list before. */
+            lists += ANSWER_LISTS + 1; /* What was said before is out of date. */
             follow();
         } else {
             const char *why = result == MASU_REFUSED ? masu_track_reason(track) : NULL;
