@@ -1,4 +1,4 @@
-//! Whether memcached and masu have come to rest: nothing more is promoted, the arena does not grow, and few items move.
+//! Whether memcached and masu have come to rest: hardly anything more is promoted, the arena does not grow, and few items move.
 
 use crate::memcached::server::{Stats, number};
 
@@ -12,11 +12,16 @@ pub struct Look {
     in_arena: f64,
 }
 
-/// Looks, one a second, over which nothing may change.
+/// Looks, one a second, over which nothing may change, at least; and so many rounds of the tracker, which take longer where
+/// there is much to look at.
 const SPAN: usize = 5;
+const ROUNDS: f64 = 2.0;
 
-/// Of the items in the arena, the part that may be others after [`SPAN`] seconds: those on the border of being hot come and go.
+/// Of the items in the arena, the part that may be others meanwhile: those on the border of being hot come and go.
 const MOVING: f64 = 0.02;
+
+/// Of the windows that were promoted, the part that may be added: some are on the border as well.
+const MORE: f64 = 0.01;
 
 impl Look {
     /// Takes what counts from `stats hps`.
@@ -34,10 +39,12 @@ impl Look {
 
 /// Whether it has settled by the last of `looks`.
 pub fn has_settled(looks: &[Look]) -> bool {
-    let Some(before) = looks.len().checked_sub(SPAN + 1).map(|at| looks[at]) else { return false };
-    let now = looks[looks.len() - 1];
-    let stands_still = now.promoted <= before.promoted && now.arena_bytes <= before.arena_bytes;
-    before.rounds >= 2.0 && stands_still && now.moved - before.moved <= MOVING * now.in_arena.max(1.0)
+    let Some(now) = looks.last() else { return false };
+    let long_ago = &looks[..looks.len().saturating_sub(SPAN)];
+    let Some(before) = long_ago.iter().rev().find(|look| look.rounds + ROUNDS <= now.rounds) else { return false };
+    let stands_still =
+        now.promoted - before.promoted <= MORE * before.promoted && now.arena_bytes <= before.arena_bytes;
+    before.rounds >= ROUNDS && stands_still && now.moved - before.moved <= MOVING * now.in_arena.max(1.0)
 }
 
 #[cfg(test)]
@@ -46,20 +53,40 @@ mod tests {
 
     const CALM: Look = Look { rounds: 4.0, promoted: 7.0, arena_bytes: 2e6, moved: 1000.0, in_arena: 900.0 };
 
-    #[test]
-    fn five_seconds_without_a_change_are_rest() {
-        assert!(has_settled(&[CALM; 6]) && !has_settled(&[CALM; 5]) && !has_settled(&[]));
-        let begins = Look { rounds: 1.0, ..CALM };
-        assert!(!has_settled(&[begins, CALM, CALM, CALM, CALM, CALM]), "it was not watched for long enough");
+    /// One a second, with a round each, of which the last one is `last`.
+    fn calm_until(last: Look) -> Vec<Look> {
+        let mut looks: Vec<Look> = (0..6).map(|n| Look { rounds: CALM.rounds + f64::from(n), ..CALM }).collect();
+        looks[5] = Look { rounds: CALM.rounds + 5.0, ..last };
+        looks
     }
 
     #[test]
-    fn each_change_counts_but_not_a_few_items_on_the_border() {
-        let after = |last: Look| has_settled(&[CALM, CALM, CALM, CALM, CALM, last]);
+    fn five_seconds_and_two_rounds_without_a_change_are_rest() {
+        assert!(has_settled(&calm_until(CALM)) && !has_settled(&calm_until(CALM)[..5]) && !has_settled(&[]));
+        let mut looks = calm_until(CALM);
+        looks[0].rounds = 1.0;
+        assert!(!has_settled(&looks), "it was not watched for long enough");
+        let within_a_round = [CALM; 20];
+        assert!(!has_settled(&within_a_round), "nobody has looked meanwhile");
+        let mut slow = vec![CALM; 20];
+        slow.extend([Look { rounds: 5.0, ..CALM }; 20]);
+        slow.push(Look { rounds: 6.0, ..CALM });
+        assert!(has_settled(&slow));
+        slow[20..].iter_mut().for_each(|look| look.promoted = 8.0);
+        assert!(!has_settled(&slow), "that was two rounds ago");
+    }
+
+    #[test]
+    fn each_change_counts_but_not_a_few_on_the_border() {
+        let after = |last: Look| has_settled(&calm_until(last));
         assert!(!after(Look { promoted: 8.0, ..CALM }));
         assert!(!after(Look { arena_bytes: 4e6, ..CALM }));
         assert!(!after(Look { moved: 1019.0, ..CALM }));
         assert!(after(Look { moved: 1018.0, ..CALM }));
+        let many = |promoted: f64| Look { promoted, ..CALM };
+        let looks: Vec<Look> = calm_until(CALM).iter().map(|look| Look { promoted: 1000.0, ..*look }).collect();
+        let with = |last: Look| has_settled(&[&looks[..5], &[Look { rounds: 9.0, ..last }]].concat());
+        assert!(with(many(1010.0)) && !with(many(1011.0)));
     }
 
     #[test]

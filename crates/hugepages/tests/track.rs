@@ -79,6 +79,7 @@ fn track(
                 world.borrow_mut().haste = true;
                 let done = watched.carry_out(act);
                 world.borrow_mut().haste = false;
+                watched.spent += now() - begun;
                 seen.demoted += u64::from(matches!(act, Act::Demote(_)));
                 seen.ended = done.is_err();
                 watched.pause(now(), now() - begun, S);
@@ -134,6 +135,19 @@ fn fewer_pages_than_the_threshold_are_not_told() {
     let world = of_cells(vec![Cell::hot(512, 20, OFTEN)]);
     let (_, seen) = track(&world, Terms { threshold_pages: 20, ..USUAL }, Duration::from_secs(30), |_| None).unwrap();
     assert!(!seen.lists.is_empty());
+}
+
+#[test]
+fn making_all_of_a_large_program_huge_is_no_reason_to_look_away_from_it() {
+    let lists_of = |dense: usize| {
+        let cells = [vec![Cell::hot(512, 20, OFTEN)], vec![Cell::hot(512, 512, OFTEN); dense]].concat();
+        let (watched, seen) =
+            track(&of_cells(cells), Terms { every_ms: 1, ..USUAL }, Duration::from_secs(30), |_| None).unwrap();
+        assert_eq!(watched.target.promoted, dense as u64);
+        seen.lists.len()
+    };
+    let (small, large) = (lists_of(1), lists_of(2000));
+    assert!(large + 6 >= small && small > 20, "{small} lists, and {large} of one with 2000 windows");
 }
 
 /// Rounds of 10 ms see a window that is touched ten times a second in one round of ten.

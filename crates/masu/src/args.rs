@@ -349,6 +349,9 @@ pub struct TrackTask {
     pub max_programs: usize,
 
     /// The most of one processor that watching one program may take
+    ///
+    /// Making its windows huge comes on top: all of them once, at a pace that leaves the program two thirds of the time. What
+    /// is done again counts like watching.
     #[arg(long, value_name = "P", default_value = "10%")]
     pub max_cpu: NonZeroFraction,
 

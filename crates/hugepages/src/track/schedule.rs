@@ -2,7 +2,8 @@
 //!
 //! A round looks at doubling ages up to the program's own period, with a look at the period's end, from which its list is
 //! made. Then it rests: until the next round is due by its own terms, and for as long as keeps the watching of it below a part
-//! of one processor ([`Settings::cpu_fraction`]): a program may not have the tracker to itself by asking for much. One that
+//! of one processor ([`Settings::cpu_fraction`]): a program may not have the tracker to itself by asking for much. What making
+//! windows huge costs is no reason to look away: it is paced by itself, and owed only where it repeats ([`Acting`]). One that
 //! has settled, and named no time between rounds, is watched in rounds that look on for longer, as `masu attach` does.
 //!
 //! Whether a huge window is idle cannot be told from a round of a few milliseconds. So of a program with short rounds, and
@@ -59,11 +60,33 @@ pub fn length(terms: Terms, settled: bool, spent: Duration, is_long_due: bool, s
     period(terms).max(on).max(if is_long_due { LONG } else { Duration::ZERO })
 }
 
-/// How long it rests after a round that took `took` and cost `spent` of processor time.
+/// How long it rests after a round that took `took` and cost `spent` of processor time to look at it.
 pub fn rest(terms: Terms, took: Duration, spent: Duration, s: Settings) -> Duration {
     let own = Duration::from_millis(u64::from(terms.every_ms)).saturating_sub(took);
     let fair = spent.div_f64(s.cpu_fraction.get()).saturating_sub(took);
     own.max(fair)
+}
+
+/// What making windows huge has cost a program's tracker, and is not paid for with time yet.
+///
+/// All of a large program at once may take seconds, which is no reason to look away from it for minutes. But whoever splits its
+/// windows again and again has them made huge at the pace at which it is watched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Acting {
+    owed: Duration,
+}
+
+/// So much for each window of the program may be owed without a rest: enough to make each of them huge once, also where the
+/// host of a virtual machine has to find the memory first.
+pub const OWED_PER_WINDOW: Duration = Duration::from_millis(5);
+
+impl Acting {
+    /// It cost `spent` more, `passed` after the last time; the program has so many windows. How long to rest for it.
+    pub fn rest(&mut self, spent: Duration, passed: Duration, windows: usize, s: Settings) -> Duration {
+        self.owed = (self.owed + spent).saturating_sub(passed.mul_f64(s.cpu_fraction.get()));
+        let windows = u32::try_from(windows).unwrap_or(u32::MAX);
+        self.owed.saturating_sub(OWED_PER_WINDOW.saturating_mul(windows)).div_f64(s.cpu_fraction.get())
+    }
 }
 
 #[cfg(test)]
@@ -113,6 +136,15 @@ mod tests {
         assert_eq!(length(USUAL, false, ms(20), false, S), ms(1280));
         assert_eq!(length(Terms { every_ms: 2000, ..USUAL }, true, ms(20), false, S), ms(1280));
         assert_eq!(length(Terms { period_ms: 10, ..USUAL }, false, ms(1), true, S), LONG);
+    }
+
+    #[test]
+    fn a_large_program_is_made_huge_once_without_a_rest_and_then_at_the_pace_of_watching() {
+        let mut acting = Acting::default();
+        assert_eq!(acting.rest(ms(5000), ms(0), 1000, S), ms(0), "1000 windows, 5 ms each");
+        assert_eq!(acting.rest(ms(500), ms(0), 1000, S), ms(5000), "and again: a tenth of a processor");
+        assert_eq!(acting.rest(ms(0), ms(5000), 1000, S), ms(0));
+        assert_eq!(acting.rest(ms(1000), ms(20_000), 1000, S), ms(0), "what was owed is paid by and by");
     }
 
     proptest! {

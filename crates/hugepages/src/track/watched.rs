@@ -79,7 +79,11 @@ pub struct Watched {
     pace: Pace,
     began: Duration,
     spent_before: Duration,
-    spent_in_last_round: Duration,
+    /// What the last round cost until all was seen.
+    spent_looking: Duration,
+    acting: schedule::Acting,
+    /// When the last round was over.
+    ended: Duration,
     /// The last round was long enough to tell what is idle; the next such one is due then.
     was_long: bool,
     long_again: Duration,
@@ -107,7 +111,9 @@ impl Watched {
             pace: Pace::default(),
             began: now,
             spent_before: Duration::ZERO,
-            spent_in_last_round: Duration::ZERO,
+            spent_looking: Duration::ZERO,
+            acting: schedule::Acting::default(),
+            ended: now,
             was_long: false,
             long_again: now,
             rounds: 0,
@@ -206,7 +212,7 @@ impl Watched {
         let settled = self.target.phase == Phase::Settled;
         self.target.leave_others(self.arena > 0);
         let is_long_due = now >= self.long_again && self.target.may_give_back();
-        let length = schedule::length(self.terms, settled, self.spent_in_last_round, is_long_due, s);
+        let length = schedule::length(self.terms, settled, self.spent_looking, is_long_due, s);
         self.next_look(now, None, length, false);
         Ok(())
     }
@@ -251,6 +257,7 @@ impl Watched {
 
     /// What to promote, by the program's word or by the rule.
     fn plan(&mut self) -> Result<Came, Error> {
+        self.spent_looking = self.spent.saturating_sub(self.spent_before);
         self.target.plan_again(self.policy)?;
         self.stage = Stage::Acting { queue: VecDeque::new(), giving_back: false };
         Ok(Came::ToShare(self.target.plan.promote.clone()))
@@ -309,10 +316,12 @@ impl Watched {
         if settled {
             self.target.settled_at.get_or_insert(now);
         }
-        self.spent_in_last_round = self.spent.saturating_sub(self.spent_before);
         let took = now.saturating_sub(self.began);
+        let spent_acting = self.spent.saturating_sub(self.spent_before + self.spent_looking);
+        let passed = now.saturating_sub(std::mem::replace(&mut self.ended, now));
+        let for_acting = self.acting.rest(spent_acting, passed, self.target.windows().len(), s);
         self.stage = Stage::Begin;
-        self.due = now + schedule::rest(self.terms, took, self.spent_in_last_round, s);
+        self.due = now + schedule::rest(self.terms, took, self.spent_looking, s).max(for_acting);
         Ok(Came::Rested)
     }
 }
