@@ -1014,14 +1014,15 @@ static uint64_t part_of(uint64_t since_ns, unsigned int share) {
     return options.test_ms == 0 && since_ns < most_ns * 1000 / share ? since_ns * share / 1000 : most_ns;
 }
 
-/* Which part of the time is for looking, by what came of it the last time. */
+/* Which part of the time is for looking, by what came of it the last time. What only changes places gains little. */
 static unsigned int share_of_looks(void) {
-    static uint64_t last_looked, last_moved;
+    static uint64_t last_looked, last_moved, last_back;
     static unsigned int share = SHARE_MOST;
-    uint64_t looked = READ(looked) - last_looked, moved = READ(moved) - last_moved;
+    uint64_t looked = READ(looked) - last_looked, moved = READ(moved) - last_moved, back = READ(moved_back) - last_back;
     last_looked += looked;
     last_moved += moved;
-    share = moved * 100 >= looked ? share * 2 : share / 2;
+    last_back += back;
+    share = moved * 100 >= looked + back * 100 ? share * 2 : share / 2;
     share = share > SHARE_MOST ? SHARE_MOST : share < SHARE_LEAST ? SHARE_LEAST : share;
     return share;
 }
