@@ -6,7 +6,8 @@
  * tracker, which lists the pages of 4 KiB that are touched often. A window of 2 MiB that is mostly hot is left to the tracker:
  * it becomes a huge page as it is, once fetches are seen to make it hot. Of a window in which few pages are hot, the items
  * that make them so are moved into an arena of huge pages; their neighbours stay. Items of the arena that have cooled move
- * back when hotter ones want the room.
+ * back when hotter ones want the room. Where the arena is full of hot ones, a window with a sixteenth of its pages hot becomes
+ * huge where it lies, too, if all of it is in memory.
  *
  * WHAT IS HOT. Which item of a hot page it is, memcached knows: each fetch sets ITEM_HPS_HIT. A look at an item takes the bit
  * away and keeps count; an item found fetched at two looks in a row is hot. The arena is cleared by a clock over the same
@@ -94,6 +95,10 @@
 /* What seems so for longer than a pass over all items takes is believed. */
 #define PASS_LISTS 16
 #define PASS_S 120
+/* Where the arena is full a window becomes huge where it lies with so many active pages already, if that takes no memory. */
+#define FULL_ARENA_PAGES 32u
+/* The arena has 1 / 125 of what items take: with what this file and libmasu keep beside it, that stays below 1 %. */
+#define ARENA_PART 125u
 /* Windows that are remembered: a power of two, and 128 GiB of those that lie beside each other. */
 #define DOUBTS 65536u
 
@@ -271,7 +276,7 @@ static arena_page *unused_page(void) {
     return NULL;
 }
 
-/* With hps_arena=0: 1 % of the memory that items lie in, in whole windows, so that little more is resident than without. */
+/* With hps_arena=0: a part of the memory that items lie in, in whole windows, so that little more is resident than without. */
 static unsigned int pages_allowed;
 
 static bool can_grow(void) {
@@ -360,7 +365,7 @@ static void read_map(void) {
     }
     if (options.arena_mb == 0) {
         unsigned int per_window = WINDOW_BYTES / settings.slab_page_size;
-        pages_allowed = (map_used / 100 + per_window) / per_window * per_window;
+        pages_allowed = (map_used / ARENA_PART + per_window) / per_window * per_window;
         pages_allowed = pages_allowed < pages_most ? pages_allowed : pages_most;
     }
 }
@@ -386,8 +391,8 @@ static bool map_has(uintptr_t address, size_t bytes) {
 
 /*** One item ***/
 
-/* While the mover's lock is held: until when. */
-static uint64_t batch_end_ns;
+/* While the mover's lock is held: until when. And until when this list is worked on. */
+static uint64_t batch_end_ns, work_end_ns;
 
 static void enter(void) {
     slabs_rebalancer_pause();
@@ -535,7 +540,11 @@ static item *advance(unsigned int id) {
 /* May leave and enter in between: what an address that is not the arena's means may be another thing then. */
 static enum evicted evict_one(unsigned int id) {
     while (hands[id].left > 0) {
-        if (now_ns() > batch_end_ns) {
+        uint64_t now = now_ns();
+        if (now > work_end_ns) {
+            break;
+        }
+        if (now > batch_end_ns) {
             leave();
             enter();
         }
@@ -577,8 +586,12 @@ static enum evicted evict_one(unsigned int id) {
 
 enum looked { LOOKED, LOOKED_MOVED, LOOKED_NO_ROOM };
 
-/* By class: hot items of this list for which there was no room. */
+/* The number of the list that is worked on, or was last. */
+static uint32_t lists;
+
+/* By class: hot items of this list for which there was no room, and the last list that had some; 0: none. */
 static unsigned int wanted[MAX_NUMBER_OF_SLAB_CLASSES];
+static uint32_t wanted_list[MAX_NUMBER_OF_SLAB_CLASSES];
 
 /* Looks at what lies in the chunk, and moves it if it is hot and more than `spare` chunks are free. */
 static enum looked look(item *it, unsigned int id, unsigned int spare) {
@@ -646,6 +659,7 @@ static void look_and_make_room(item *it, unsigned int id) {
     if (again == LOOKED_NO_ROOM) {
         COUNT(no_room, 1);
         wanted[id]++;
+        wanted_list[id] = lists;
     }
 }
 
@@ -657,7 +671,6 @@ typedef struct {
 } page_rest;
 
 static page_rest rests[RESTS];
-static uint32_t lists;
 
 static page_rest *rest_of(uintptr_t address) {
     uint32_t page = address / SMALL_PAGE_BYTES;
@@ -796,6 +809,14 @@ static bool is_hot_all_over(const struct masu_window *window) {
     return doubt->seemed > PASS_LISTS && now_ns() - doubt->since_ns > PASS_S * 1000000000ull;
 }
 
+/* Whether what is hot in a sparse window would find no room in the arena, and to make it huge takes no memory. */
+static bool is_better_huge(const struct masu_window *window) {
+    size_t at = map_at(window->address);
+    uint32_t since = at < map_used ? wanted_list[map[at].id] : 0;
+    bool is_full = since != 0 && lists + 1 - since <= ANSWER_LISTS && !can_grow();
+    return is_full && window->hot >= FULL_ARENA_PAGES && window->resident == WINDOW_BYTES / SMALL_PAGE_BYTES;
+}
+
 /* Takes the mark of a fetch from the item in this chunk: true if it had one. */
 static bool ask_item(item *it, unsigned int id) {
     uint32_t hv;
@@ -903,14 +924,15 @@ static int decide(const struct masu_window *window, void *user) {
     if (!map_has(window->address, WINDOW_BYTES)) {
         return window->suggested == MASU_PROMOTE ? MASU_PROMOTE : MASU_LEAVE;
     }
-    if (window->suggested != MASU_PROMOTE) {
+    bool is_dense = window->suggested == MASU_PROMOTE;
+    if (!is_dense && !is_better_huge(window)) {
         return MASU_COMPACT;
     }
     if (is_hot_all_over(window)) {
         return MASU_PROMOTE;
     }
     COUNT(doubted, 1);
-    return MASU_LEAVE;
+    return is_dense ? MASU_LEAVE : MASU_COMPACT;
 }
 
 /* Called back by libmasu as well, whose lock is held: the work is done when it has returned. */
@@ -1043,12 +1065,13 @@ static void work_on_list(void) {
         qsort(list, list_used, sizeof(active_page), by_rate);
     }
     enter();
-    ask_windows(start_ns + part_of(since_ns, SHARE_ASK));
-    uint64_t end_ns = now_ns() + part_of(since_ns, share_of_looks());
+    work_end_ns = start_ns + part_of(since_ns, SHARE_ASK);
+    ask_windows(work_end_ns);
+    work_end_ns = now_ns() + part_of(since_ns, share_of_looks());
     for (size_t i = 0; i < list_used; i++) {
         if (now_ns() > batch_end_ns) {
             leave();
-            if (now_ns() > end_ns) {
+            if (now_ns() > work_end_ns) {
                 COUNT(pages_late, list_used - i);
                 enter();
                 break;

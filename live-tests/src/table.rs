@@ -175,6 +175,7 @@ pub const ALL: &[LiveTest] = tests! {
     memcached::items_move_while_clients_check_them needs [MasuCommand, CCompiler, Make, Python, HugePageModes, MemcachedSource];
     memcached::hot_items_move_together_onto_huge_pages needs [Root, MasuCommand, CCompiler, Make, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice, MemcachedSource];
     memcached::windows_whose_items_are_all_asked_for_become_huge needs [Root, MasuCommand, CCompiler, Make, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice, MemcachedSource];
+    memcached::what_finds_no_room_in_the_arena_becomes_huge_where_it_lies needs [Root, MasuCommand, CCompiler, Make, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice, MemcachedSource];
     run::every_kind_of_private_memory_is_huge_from_the_first_touch needs [Root, MasuCommand, PreloadLibrary, HugePageModes];
     run::without_the_library_nothing_is_huge needs [Root, MasuCommand, PreloadLibrary, HugePageModes];
     run::what_malloc_gives_is_huge needs [Root, MasuCommand, PreloadLibrary, HugePageModes];

@@ -213,3 +213,21 @@ pub fn windows_whose_items_are_all_asked_for_become_huge(_: &Live) -> Outcome {
     let windows = ITEMS / 20 * 512 / (2 << 20);
     memcached.work_until("tracker_promoted", |promoted| number(promoted) >= before + windows, some)
 }
+
+/// More is hot than the arena has room for, in windows that are too sparse for a huge page by the rule.
+pub fn what_finds_no_room_in_the_arena_becomes_huge_where_it_lies(_: &Live) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let folder = Folder::make("memcached")?;
+    let program = built(&folder)?;
+    let tracker = Tracker::start(&[])?;
+    let mut memcached = Memcached::start(&program, &folder, &tracker)?;
+    memcached.fill()?;
+    let before = number(&memcached.stat("tracker_promoted")?);
+    // A hundred pages of each window's 512, and two and a half times what the arena's one window holds.
+    let some = |memcached: &mut Memcached| memcached.ask_for((0..ITEMS).step_by(40));
+    memcached.work_until("items_no_room", |items| number(items) > 0, some)?;
+    let windows = ITEMS * 512 / (2 << 20) / 2;
+    memcached.work_until("tracker_promoted", |promoted| number(promoted) >= before + windows, some)?;
+    assert!(number(&memcached.stat("items_moved")?) >= 1000, "the arena is filled first");
+    Ok(())
+}
