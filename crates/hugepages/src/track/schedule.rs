@@ -3,7 +3,7 @@
 //! A round looks at doubling ages up to the program's own period, with a look at the period's end, from which its list is
 //! made. Then it rests: until the next round is due by its own terms, and for as long as keeps the watching of it below a part
 //! of one processor ([`Settings::cpu_fraction`]): a program may not have the tracker to itself by asking for much. What making
-//! windows huge costs is no reason to look away: it is paced by itself, and owed only where it repeats ([`Acting`]). One that
+//! windows huge costs is no reason to look away: it is paced by itself, and owed only where it repeats ([`Debt`]). One that
 //! has settled, and named no time between rounds, is watched in rounds that look on for longer, as `masu attach` does.
 //!
 //! Whether a huge window is idle cannot be told from a round of a few milliseconds. So of a program with short rounds, and
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use access::estimate;
 use libmasu::track::terms::Terms;
-use quantities::NonZeroFraction;
+use quantities::{Bytes, NonZeroFraction, PAGES_PER_WINDOW};
 
 use crate::pace;
 
@@ -67,24 +67,25 @@ pub fn rest(terms: Terms, took: Duration, spent: Duration, s: Settings) -> Durat
     own.max(fair)
 }
 
-/// What making windows huge has cost a program's tracker, and is not paid for with time yet.
+/// What a program has cost the tracker, and is not paid for with time yet.
 ///
-/// All of a large program at once may take seconds, which is no reason to look away from it for minutes. But whoever splits its
-/// windows again and again has them made huge at the pace at which it is watched.
+/// To make all of a large program huge at once may take seconds, which is no reason to look away from it for minutes. But
+/// whoever splits its windows again and again has them made huge at the pace at which it is watched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Acting {
+pub struct Debt {
     owed: Duration,
 }
 
-/// So much for each window of the program may be owed without a rest: enough to make each of them huge once, also where the
-/// host of a virtual machine has to find the memory first.
+/// So much for each 2 MiB of the program's memory may be owed without a rest: enough to make all of it huge once, also where
+/// the host of a virtual machine has to find the memory first.
 pub const OWED_PER_WINDOW: Duration = Duration::from_millis(5);
 
-impl Acting {
-    /// It cost `spent` more, `passed` after the last time; the program has so many windows. How long to rest for it.
-    pub fn rest(&mut self, spent: Duration, passed: Duration, windows: usize, s: Settings) -> Duration {
+impl Debt {
+    /// A round cost `spent`, looking and acting, and ended `passed` after the one before; the program has so much memory. How long
+    /// to rest, at least.
+    pub fn rest(&mut self, spent: Duration, passed: Duration, memory: Bytes, s: Settings) -> Duration {
         self.owed = (self.owed + spent).saturating_sub(passed.mul_f64(s.cpu_fraction.get()));
-        let windows = u32::try_from(windows).unwrap_or(u32::MAX);
+        let windows = u32::try_from(memory.pages().0 / PAGES_PER_WINDOW as u64).unwrap_or(u32::MAX);
         self.owed.saturating_sub(OWED_PER_WINDOW.saturating_mul(windows)).div_f64(s.cpu_fraction.get())
     }
 }
@@ -140,11 +141,17 @@ mod tests {
 
     #[test]
     fn a_large_program_is_made_huge_once_without_a_rest_and_then_at_the_pace_of_watching() {
-        let mut acting = Acting::default();
-        assert_eq!(acting.rest(ms(5000), ms(0), 1000, S), ms(0), "1000 windows, 5 ms each");
-        assert_eq!(acting.rest(ms(500), ms(0), 1000, S), ms(5000), "and again: a tenth of a processor");
-        assert_eq!(acting.rest(ms(0), ms(5000), 1000, S), ms(0));
-        assert_eq!(acting.rest(ms(1000), ms(20_000), 1000, S), ms(0), "what was owed is paid by and by");
+        let (mut debt, memory) = (Debt::default(), Bytes::mib(2000));
+        let mut rest = |spent, passed| debt.rest(ms(spent), ms(passed), memory, S);
+        assert_eq!(rest(5000, 0), ms(0), "1000 windows, 5 ms each");
+        assert_eq!(rest(500, 0), ms(5000), "and again: a tenth of a processor");
+        assert_eq!(rest(0, 5000), ms(0));
+        assert_eq!(rest(1000, 20_000), ms(0), "what was owed is paid by and by");
+    }
+
+    #[test]
+    fn memory_that_is_spread_thinly_over_windows_pays_for_what_it_is() {
+        assert_eq!(Debt::default().rest(ms(50), ms(0), Bytes::mib(4), S), ms(400));
     }
 
     proptest! {
@@ -162,6 +169,24 @@ mod tests {
             let spent = spent.min(took.max(1));
             let whole = ms(took) + rest(USUAL, ms(took), ms(spent), S);
             prop_assert!(ms(spent).as_secs_f64() <= whole.as_secs_f64() * 0.1 + 1e-6);
+        }
+
+        #[test]
+        fn who_has_its_windows_made_huge_again_and_again_costs_no_more_than_its_share_either(
+            rounds in prop::collection::vec((0u64..300, 0u64..300), 200..300), memory in 0u64..200,
+        ) {
+            let (mut debt, mut time, mut last, mut cost) = (Debt::default(), ms(0), ms(0), ms(0));
+            let memory = Bytes::mib(memory);
+            for (looked, acted) in rounds {
+                let took = ms(300 + acted);
+                cost += ms(looked + acted);
+                time += took;
+                let passed = time - std::mem::replace(&mut last, time);
+                let owed = debt.rest(ms(looked + acted), passed, memory, S);
+                time += rest(USUAL, took, ms(looked), S).max(owed);
+            }
+            let once = ms(5 * (memory.pages().0 / 512));
+            prop_assert!(cost <= time.mul_f64(0.1) + once + ms(1), "{cost:?} in {time:?}");
         }
     }
 }

@@ -81,7 +81,7 @@ pub struct Watched {
     spent_before: Duration,
     /// What the last round cost until all was seen.
     spent_looking: Duration,
-    acting: schedule::Acting,
+    debt: schedule::Debt,
     /// When the last round was over.
     ended: Duration,
     /// The last round was long enough to tell what is idle; the next such one is due then.
@@ -112,7 +112,7 @@ impl Watched {
             began: now,
             spent_before: Duration::ZERO,
             spent_looking: Duration::ZERO,
-            acting: schedule::Acting::default(),
+            debt: schedule::Debt::default(),
             ended: now,
             was_long: false,
             long_again: now,
@@ -317,11 +317,11 @@ impl Watched {
             self.target.settled_at.get_or_insert(now);
         }
         let took = now.saturating_sub(self.began);
-        let spent_acting = self.spent.saturating_sub(self.spent_before + self.spent_looking);
+        let spent = self.spent.saturating_sub(self.spent_before);
         let passed = now.saturating_sub(std::mem::replace(&mut self.ended, now));
-        let for_acting = self.acting.rest(spent_acting, passed, self.target.windows().len(), s);
+        let owed = self.debt.rest(spent, passed, self.target.source().map().present(), s);
         self.stage = Stage::Begin;
-        self.due = now + schedule::rest(self.terms, took, self.spent_looking, s).max(for_acting);
+        self.due = now + schedule::rest(self.terms, took, self.spent_looking, s).max(owed);
         Ok(Came::Rested)
     }
 }
