@@ -20,7 +20,7 @@
  * slab_list, so the page mover never empties one.
  *
  * LOCKS. One move is: find the item, lock it, copy it, let the copy take its place, free the old chunk.
- *  1. This thread works only while it has the page mover's lock (slabs_rebalancer_pause), at most BATCH_US at a time. So pages
+ *  1. This thread works only while it has the page mover's lock (slabs_rebalancer_pause), some BATCH_US at a time. So pages
  *     do not change their class under it; chunks are not looked at by address by anyone else; and the hash table is not
  *     swapped, for pause_threads() takes that lock first. A page once in a class's slab_list is never unmapped but by way of
  *     the page mover, so what the map says can be read. Nobody waits for that lock with any other one held.
@@ -63,12 +63,12 @@
 
 #define WINDOW_BYTES (2u << 20)
 #define SMALL_PAGE_BYTES 4096u
-/* So long, at most, the page mover's lock is held; and so long it is left alone then. */
+/* So long the page mover's lock is held, and what was begun is ended; and so long it is left alone then. */
 #define BATCH_US 200
 #define BREATH_US 200
-/* So long, at most, one list is worked on, and so many of its pages, those with most page walks. */
+/* So long, at most, items of one list are looked at, and so many of its pages, those with most page walks. */
 #define LIST_US 250000
-/* And such a part of the time from list to list, in thousandths; the less of what is looked at moves, the smaller a part. */
+/* And for such a part of the time from list to list, in thousandths; the less of what is looked at moves, the smaller a part. */
 #define SHARE_MOST 100u
 #define SHARE_LEAST 10u
 /* Besides, for asking what makes windows seem hot all over. */
@@ -90,14 +90,17 @@
 #define LENT_MOST 16
 /* Of a window that seems hot all over, so many pages are asked whether fetches make it so; a quarter of them is enough. */
 #define SAMPLES 16u
-/* What they said holds for so many lists. */
+/* What they said holds for so many lists; a first no for one, a second one for two, … */
 #define ANSWER_LISTS 8
 /* What seems so for longer than a pass over all items takes is believed. */
 #define PASS_LISTS 16
 #define PASS_S 120
-/* Where the arena is full a window becomes huge where it lies with so many active pages already, if that takes no memory. */
+/*
+ * Where the arena is full, which so many hot items without room in one list show, a window becomes huge where it lies with so
+ * many active pages already, if that takes no memory.
+ */
 #define FULL_ARENA_PAGES 32u
-/* The arena has 1 / 125 of what items take: with what this file and libmasu keep beside it, that stays below 1 %. */
+/* The arena has 1 / 125 of what items take, and one window: with what this file and libmasu keep beside it, below 1 % of some GiB. */
 #define ARENA_PART 125u
 /* Windows that are remembered: a power of two, and 128 GiB of those that lie beside each other. */
 #define DOUBTS 65536u
@@ -486,7 +489,8 @@ static struct {
 enum evicted {
     EVICTED,        /* a chunk is free now */
     EVICTED_NOT,    /* none is cold */
-    EVICTED_LATER   /* one is cold, but its class has no free chunk for it */
+    EVICTED_LATER,  /* one is cold, but its class has no free chunk for it */
+    EVICTED_LATE    /* the time for this list is over, and not all were asked */
 };
 
 /* With the item's lock held: moves it to an ordinary chunk. */
@@ -542,7 +546,7 @@ static enum evicted evict_one(unsigned int id) {
     while (hands[id].left > 0) {
         uint64_t now = now_ns();
         if (now > work_end_ns) {
-            break;
+            return EVICTED_LATE;
         }
         if (now > batch_end_ns) {
             leave();
@@ -589,7 +593,7 @@ enum looked { LOOKED, LOOKED_MOVED, LOOKED_NO_ROOM };
 /* The number of the list that is worked on, or was last. */
 static uint32_t lists;
 
-/* By class: hot items of this list for which there was no room, and the last list that had some; 0: none. */
+/* By class: hot items of this list for which nothing cold made room, and the last list that had more than a few; 0: none. */
 static unsigned int wanted[MAX_NUMBER_OF_SLAB_CLASSES];
 static uint32_t wanted_list[MAX_NUMBER_OF_SLAB_CLASSES];
 
@@ -647,8 +651,8 @@ static void look_and_make_room(item *it, unsigned int id) {
     } else {
         evicted = evict_one(id);
     }
-    if (map_moved != moved_before) {
-        return; /* The chunk may be another class's now. */
+    if (map_moved != moved_before || evicted == EVICTED_LATE) {
+        return; /* The chunk may be another class's now; or this is left for the next list. */
     }
     if (evicted != EVICTED_NOT) {
         again = look(it, id, evicted == EVICTED ? 1 : 0);
@@ -658,7 +662,8 @@ static void look_and_make_room(item *it, unsigned int id) {
     }
     if (again == LOOKED_NO_ROOM) {
         COUNT(no_room, 1);
-        wanted[id]++;
+    }
+    if (evicted == EVICTED_NOT && ++wanted[id] >= FULL_ARENA_PAGES) {
         wanted_list[id] = lists;
     }
 }
@@ -735,6 +740,7 @@ typedef struct {
     uint16_t pages[SAMPLES];    /* which */
     uint16_t count;
     uint16_t seemed;            /* in so many lists in a row */
+    uint16_t holds;             /* the answer, for so many lists */
     bool is_fetched;            /* the answer */
 } window_doubt;
 
@@ -777,13 +783,18 @@ static void choose_pages(const struct masu_window *window, window_doubt *doubt) 
     }
 }
 
-/* Whether a window that seems hot all over is to be huge as it is; if that is not known, it is asked. */
-static bool is_hot_all_over(const struct masu_window *window) {
+enum answer { ANSWER_YES, ANSWER_NO, ANSWER_OPEN };
+
+/*
+ * Whether fetches are what makes a window hot; if that is not known, it is asked with this list and the next one. If it is dense,
+ * and has seemed hot for longer than a pass over all items takes, something else does, and that is reason enough.
+ */
+static enum answer is_fetched(const struct masu_window *window, bool is_dense) {
     uint32_t number = window->address / WINDOW_BYTES, list_now = lists + 1;
     window_doubt *doubt = &doubts[number % DOUBTS];
     if (doubt->window != number || doubt->list == 0) {
         if (doubt->list != 0 && list_now - doubt->list <= ANSWER_LISTS) {
-            return false; /* It waits until the other one has gone. */
+            return ANSWER_NO; /* It waits until the other one has gone. */
         }
         *doubt = (window_doubt){ .window = number };
     }
@@ -793,28 +804,46 @@ static bool is_hot_all_over(const struct masu_window *window) {
     }
     doubt->list = list_now;
     doubt->seemed += doubt->seemed < UINT16_MAX;
-    if (doubt->answered != 0 && list_now - doubt->answered <= ANSWER_LISTS) {
-        if (doubt->is_fetched) {
-            return true;
-        }
-    } else if (doubt->asked == 0 || list_now - doubt->asked > 1) {
+    bool is_answered = doubt->answered != 0 && list_now - doubt->answered <= doubt->holds;
+    if (is_answered && doubt->is_fetched) {
+        return ANSWER_YES;
+    }
+    if (is_dense && doubt->seemed > PASS_LISTS && now_ns() - doubt->since_ns > PASS_S * 1000000000ull) {
+        return ANSWER_YES;
+    }
+    if (is_answered) {
+        return ANSWER_NO;
+    }
+    if (doubt->asked == 0 || list_now - doubt->asked > 1) {
         choose_pages(window, doubt);
         if (doubt->count == 0) {
-            return true; /* Too little of it is items. */
+            return is_dense ? ANSWER_YES : ANSWER_NO; /* Too little of it is items. */
         }
         if (!queue_window(&first_time, window->address, doubt)) {
             COUNT(pages_late, doubt->count);
         }
     }
-    return doubt->seemed > PASS_LISTS && now_ns() - doubt->since_ns > PASS_S * 1000000000ull;
+    return ANSWER_OPEN;
 }
 
 /* Whether what is hot in a sparse window would find no room in the arena, and to make it huge takes no memory. */
 static bool is_better_huge(const struct masu_window *window) {
+    if (window->resident != WINDOW_BYTES / SMALL_PAGE_BYTES || can_grow()) {
+        return false;
+    }
+    uint32_t crowded = 0;
     size_t at = map_at(window->address);
-    uint32_t since = at < map_used ? wanted_list[map[at].id] : 0;
-    bool is_full = since != 0 && lists + 1 - since <= ANSWER_LISTS && !can_grow();
-    return is_full && window->hot >= FULL_ARENA_PAGES && window->resident == WINDOW_BYTES / SMALL_PAGE_BYTES;
+    for (uint32_t i = 0; i < window->hot; i++) {
+        uintptr_t address = window->pages[i].address;
+        while (at < map_used && (uintptr_t)map[at].start + slab_page_bytes(map[at].id) <= address) {
+            at++;
+        }
+        if (at < map_used && (uintptr_t)map[at].start < address + SMALL_PAGE_BYTES) {
+            uint32_t since = wanted_list[map[at].id];
+            crowded += since != 0 && lists + 1 - since <= ANSWER_LISTS;
+        }
+    }
+    return crowded >= FULL_ARENA_PAGES;
 }
 
 /* Takes the mark of a fetch from the item in this chunk: true if it had one. */
@@ -873,6 +902,7 @@ static void ask_windows(uint64_t end_ns) {
         }
         doubt->is_fetched = ask_window(address, doubt) * 4 >= doubt->count;
         doubt->answered = lists;
+        doubt->holds = doubt->is_fetched ? ANSWER_LISTS : doubt->holds < ANSWER_LISTS ? doubt->holds + 1 : ANSWER_LISTS;
     }
     second_time.used = 0;
     size_t begin = first_time.used > 0 ? some_number() % first_time.used : 0;
@@ -905,16 +935,32 @@ static int by_rate(const void *a, const void *b) {
     return left->rate > right->rate ? -1 : left->rate < right->rate;
 }
 
-static void note(uint64_t address, float rate) {
-    if (list_used == list_room) {
-        size_t room = list_room == 0 ? 4096 : list_room * 2;
-        active_page *larger = room > LIST_PAGES_MOST ? NULL : realloc(list, room * sizeof(active_page));
-        if (larger == NULL) {
-            COUNT(pages_late, 1);
-            return;
-        }
+/* Below that, pages of this list are too many. */
+static float list_least;
+
+/* Of more than there is room for, those with fewest page walks are left out: half of them, now and then. */
+static bool make_room_in_list(void) {
+    size_t room = list_room == 0 ? 4096 : list_room * 2;
+    active_page *larger = room > LIST_PAGES_MOST ? NULL : realloc(list, room * sizeof(active_page));
+    if (larger != NULL) {
         list = larger;
         list_room = room;
+        return true;
+    }
+    if (list_used == 0) {
+        return false;
+    }
+    qsort(list, list_used, sizeof(active_page), by_rate);
+    COUNT(pages_late, list_used - list_used / 2);
+    list_used /= 2;
+    list_least = list[list_used].rate;
+    return true;
+}
+
+static void note(uint64_t address, float rate) {
+    if (rate < list_least || (list_used == list_room && !make_room_in_list())) {
+        COUNT(pages_late, 1);
+        return;
     }
     list[list_used++] = (active_page){ address, rate };
 }
@@ -928,11 +974,17 @@ static int decide(const struct masu_window *window, void *user) {
     if (!is_dense && !is_better_huge(window)) {
         return MASU_COMPACT;
     }
-    if (is_hot_all_over(window)) {
+    switch (is_fetched(window, is_dense)) {
+    case ANSWER_YES:
         return MASU_PROMOTE;
+    case ANSWER_NO:
+        COUNT(doubted, is_dense);
+        return is_dense ? MASU_LEAVE : MASU_COMPACT;
+    default:
+        /* A look at its items would take the marks away that are asked for. */
+        COUNT(doubted, 1);
+        return MASU_LEAVE;
     }
-    COUNT(doubted, 1);
-    return is_dense ? MASU_LEAVE : MASU_COMPACT;
 }
 
 /* Called back by libmasu as well, whose lock is held: the work is done when it has returned. */
@@ -984,6 +1036,10 @@ static void empty_page(arena_page *page) {
 static unsigned int hot_items(const arena_page *page) {
     unsigned int count = 0;
     for (unsigned int i = 0; i < page->chunks; i++) {
+        if (i % 256 == 0 && now_ns() > batch_end_ns) {
+            leave();
+            enter();
+        }
         const item *it = (const item *)(page->start + (size_t)i * slabs_size(page->id));
         count += is_item(it) && it->it_flags & (ITEM_HPS_HIT | ITEM_HPS_SCORE);
     }
@@ -991,7 +1047,8 @@ static unsigned int hot_items(const arena_page *page) {
 }
 
 /* Where a class finds no room, a page goes to it in which another class, that wants none, keeps little that is hot. */
-static void reassign_pages(void) {
+static void reassign_pages(uint64_t end_ns) {
+    static unsigned int begin;
     bool is_wanted = false;
     arena_page *coldest = NULL;
     unsigned int least = 0;
@@ -1007,13 +1064,10 @@ static void reassign_pages(void) {
     if (!is_wanted || can_grow()) {
         return;
     }
-    for (unsigned int i = 0; i < pages_used; i++) {
+    for (unsigned int tried = 0; tried < pages_used && now_ns() < end_ns; tried++) {
+        unsigned int i = begin++ % pages_used;
         if (wanted[pages[i].id] > 0) {
             continue;
-        }
-        if (now_ns() > batch_end_ns) {
-            leave();
-            enter();
         }
         unsigned int hot = hot_items(&pages[i]);
         if (hot <= pages[i].chunks / 8 && (coldest == NULL || hot < least)) {
@@ -1080,9 +1134,10 @@ static void work_on_list(void) {
         }
         look_at_page(list[i].address);
     }
-    reassign_pages();
+    reassign_pages(now_ns() + part_of(since_ns, SHARE_LEAST));
     leave();
     list_used = 0;
+    list_least = 0;
     SET(last_compact_us, (now_ns() - start_ns) / 1000);
 }
 
