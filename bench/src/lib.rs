@@ -8,6 +8,7 @@
 //! - `children`, `workload`, `masu`, `tracker`, `process`: the programs that are run and watched;
 //! - `launch`, `side_by_side`: one program with its huge pages got in several ways.
 
+pub mod census;
 pub mod children;
 pub mod demo;
 pub mod hammer;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Result, ensure};
 use bench::session::Session;
 use bench::{
-    demo, idle_cost, known_hot_set, memcached, paper, redis, remote, scan, sparse, stacks, startup, superpages,
+    census, demo, idle_cost, known_hot_set, memcached, paper, redis, remote, scan, sparse, stacks, startup, superpages,
     torture, track, transpose,
 };
 use clap::{Parser, Subcommand};
@@ -64,6 +64,8 @@ enum Bench {
     Memcached(memcached::Options),
     /// Programs with a say: how soon they are told, what watching them costs, and what they pay where nobody watches
     Track(track::Options),
+    /// Cost and error of finding out who uses memory for what
+    Census(census::Options),
     /// Two minutes with Redis, in one table
     Demo(demo::Options),
     /// All of them but the demo, one after the other, as they are published
@@ -71,7 +73,7 @@ enum Bench {
 }
 
 /// What `all` runs: hours on a small machine, most of them the paper's 400 rounds.
-const ALL: [&[&str]; 21] = [
+const ALL: [&[&str]; 22] = [
     &["scan"],
     &["known-hot-set"],
     &["sparse"],
@@ -88,6 +90,7 @@ const ALL: [&[&str]; 21] = [
     &["remote-torture"],
     &["remote"],
     &["track"],
+    &["census"],
     &["memcached"],
     &["memcached", "--memory-gib", "8", "--runs", "3"],
     &["memcached", "--workload", "scattered"],
@@ -137,6 +140,7 @@ fn one(session: &Session, bench: &Bench) -> Result<()> {
         Bench::Remote(options) => remote::run(session, options),
         Bench::RemoteFault(options) => remote::fault::run(session, options),
         Bench::RemoteTorture(options) => remote::torture::run(session, options),
+        Bench::Census(options) => census::run(session, options),
         Bench::Memcached(options) => memcached::run(session, options),
         Bench::Track(options) => track::run(session, options),
         Bench::Demo(options) => demo::run(session, options),

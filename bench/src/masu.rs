@@ -181,6 +181,28 @@ pub struct PagesRun {
     pub rate_per_s: f64,
 }
 
+/// What `masu census --json` says.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CensusReport {
+    /// By class.
+    pub classes: Vec<ClassReport>,
+    /// The part of the frames that was looked at.
+    pub sampled_fraction: f64,
+    /// The time that looking took.
+    pub cost_us: f64,
+}
+
+/// One class of a [`CensusReport`].
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ClassReport {
+    /// Its name.
+    pub class: String,
+    /// All of it.
+    pub bytes: f64,
+    /// 19 times of 20 `bytes` is off by no more than this.
+    pub error_bound_bytes: f64,
+}
+
 impl Masu {
     /// The `masu` at `given`, or else the one that lies beside this program.
     ///
@@ -251,6 +273,17 @@ impl Masu {
         let mut command = Command::new(&self.path);
         command.arg("track").arg("--socket").arg(socket).arg("--json").args(options);
         OwnChild::start(command, processors, Place::Anywhere)
+    }
+
+    /// Who uses memory for what.
+    ///
+    /// # Errors
+    /// When it cannot be started, fails, or says something else.
+    pub fn census(&self, options: &[&str], processors: &Processors, stop: &Stop) -> Result<CensusReport> {
+        let mut command = Command::new(&self.path);
+        command.args(["census", "--json"]).args(options);
+        let child = OwnChild::start(command, processors, Place::Anywhere)?;
+        report_of(child, "masu census", 0, Duration::from_secs(600), stop)
     }
 
     /// The `libmasu.so` that belongs to it: beside it where it was built, or where `make install` puts it.

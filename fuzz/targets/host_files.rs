@@ -1,16 +1,17 @@
-//! The files of the host: memory, free blocks, counters, huge pages. Any text is read or refused.
+//! The files of the host: memory, zones, free blocks, counters, huge pages, control groups. Any text is read or refused.
 #![no_main]
 
 mod memory_files;
 
 use libfuzzer_sys::fuzz_target;
-use linux::{Pid, buddyinfo, capabilities, meminfo, thp, thp_stats, vmstat};
+use linux::cgroup::group;
+use linux::{Pid, buddyinfo, capabilities, meminfo, thp, thp_stats, vmstat, zoneinfo};
 use memory_files::MemoryFiles;
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((which, text)) = bytes.split_first() else { return };
     let text = String::from_utf8_lossy(text);
-    match which % 6 {
+    match which % 8 {
         0 => drop(meminfo::meminfo(&MemoryFiles::everywhere(&["proc/meminfo"], &text))),
         1 => {
             if let Ok(counters) = vmstat::vmstat(&MemoryFiles::everywhere(&["proc/vmstat"], &text)) {
@@ -33,6 +34,19 @@ fuzz_target!(|bytes: &[u8]| {
             if let Ok(sizes) = thp_stats::stats(&MemoryFiles::from_sections(&text)) {
                 assert!(sizes.is_sorted_by_key(|size| size.page_bytes));
                 assert!(sizes.iter().all(|size| size.split == size.get("split")));
+            }
+        }
+        5 => {
+            if let Ok(zones) = zoneinfo::zoneinfo(&MemoryFiles::everywhere(&["proc/zoneinfo"], &text)) {
+                assert!(zones.is_sorted_by_key(|zone| zone.first_frame));
+                assert!(zones.iter().all(|zone| zone.present.0 > 0));
+            }
+        }
+        6 => {
+            let (name, text) = text.split_once('\n').unwrap_or((&text, ""));
+            if let Ok(group) = group::find(&MemoryFiles::from_sections(text), name) {
+                assert!(!group.path.split('/').any(|part| part == ".."), "{}", group.path);
+                assert!(!group.inodes.is_empty());
             }
         }
         _ => {

@@ -61,4 +61,12 @@ impl KernelFiles for MemoryFiles {
         names.dedup();
         if names.is_empty() { Err(Errno::NOENT) } else { Ok(names) }
     }
+
+    /// The same for the same path, as long as one input is tried.
+    fn inode(&self, path: &str) -> Result<u64, Errno> {
+        let directory = format!("{path}/");
+        let files = self.files.borrow();
+        let at = files.keys().position(|file| file == path || file.starts_with(&directory));
+        at.and_then(|at| u64::try_from(at).ok()).ok_or(Errno::NOENT)
+    }
 }

@@ -5,6 +5,7 @@ pub mod act_hard;
 pub mod act_shared;
 pub mod attach;
 pub mod attach_changes;
+pub mod census;
 pub mod collapse;
 pub mod command;
 pub mod command_redis;

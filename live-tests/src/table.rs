@@ -176,6 +176,12 @@ pub const ALL: &[LiveTest] = tests! {
     memcached::hot_items_move_together_onto_huge_pages needs [Root, MasuCommand, CCompiler, Make, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice, MemcachedSource];
     memcached::windows_whose_items_are_all_asked_for_become_huge needs [Root, MasuCommand, CCompiler, Make, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice, MemcachedSource];
     memcached::what_finds_no_room_in_the_arena_becomes_huge_where_it_lies needs [Root, MasuCommand, CCompiler, Make, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice, MemcachedSource];
+    census::the_exact_census_agrees_with_the_kernels_own_sums needs [Root, PageFrames, MasuCommand];
+    census::a_sample_is_as_near_as_it_says needs [Root, PageFrames, MasuCommand];
+    census::the_memory_of_processes_is_told_apart_and_what_they_share_counts_once needs [Root, PageFrames, MasuCommand];
+    census::a_group_is_charged_with_the_files_that_it_reads needs [Root, PageFrames, MemoryGroups, Shell, MasuCommand];
+    census::watching_a_census_ends_with_the_process needs [Root, PageFrames, MasuCommand];
+    census::what_a_census_cannot_look_at_is_named needs [Root, PageFrames, MasuCommand];
     run::every_kind_of_private_memory_is_huge_from_the_first_touch needs [Root, MasuCommand, PreloadLibrary, HugePageModes];
     run::without_the_library_nothing_is_huge needs [Root, MasuCommand, PreloadLibrary, HugePageModes];
     run::what_malloc_gives_is_huge needs [Root, MasuCommand, PreloadLibrary, HugePageModes];

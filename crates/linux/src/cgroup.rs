@@ -15,6 +15,8 @@
 //!
 //! Truth: cgroups(7); Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst; proc_pid_mountinfo(5).
 
+pub mod group;
+
 use quantities::Bytes;
 use rustix::io::Errno;
 use serde::Serialize;

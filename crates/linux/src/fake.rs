@@ -81,4 +81,8 @@ impl KernelFiles for FakeKernel {
     fn list(&self, path: &str) -> Result<Vec<String>, Errno> {
         self.rooted(path)?.list(path)
     }
+
+    fn inode(&self, path: &str) -> Result<u64, Errno> {
+        self.rooted(path)?.inode(path)
+    }
 }

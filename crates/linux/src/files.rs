@@ -4,11 +4,12 @@
 
 use std::fs;
 use std::io::{Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-/// Reading, writing and listing: all that text interfaces need.
+/// Reading, writing and listing, and what a directory is named by: all that text interfaces need.
 pub trait KernelFiles {
     /// The whole file as text. Bytes that are not UTF-8 (a file name in `maps`) are replaced.
     ///
@@ -27,6 +28,12 @@ pub trait KernelFiles {
     /// # Errors
     /// The kernel's answer.
     fn list(&self, path: &str) -> Result<Vec<String>, Errno>;
+
+    /// The inode of a file or directory: the name by which some interfaces mean a control group.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    fn inode(&self, path: &str) -> Result<u64, Errno>;
 }
 
 impl<F: KernelFiles + ?Sized> KernelFiles for &F {
@@ -40,6 +47,10 @@ impl<F: KernelFiles + ?Sized> KernelFiles for &F {
 
     fn list(&self, path: &str) -> Result<Vec<String>, Errno> {
         (**self).list(path)
+    }
+
+    fn inode(&self, path: &str) -> Result<u64, Errno> {
+        (**self).inode(path)
     }
 }
 
@@ -90,6 +101,10 @@ impl KernelFiles for Rooted {
         }
         names.sort();
         Ok(names)
+    }
+
+    fn inode(&self, path: &str) -> Result<u64, Errno> {
+        Ok(fs::metadata(self.path(path)).map_err(errno)?.ino())
     }
 }
 

@@ -1,28 +1,52 @@
 //! `/proc/kpageflags`: what the kernel keeps about a page frame.
 //!
-//! Needed where `PAGEMAP_SCAN` is missing (before Linux 6.7), to tell huge pages and the zero page apart from the rest,
-//! and to find out of how many pages a block of memory is that the kernel handles as one (a compound page, a folio).
-//! Frame numbers come from `pagemap.rs`.
+//! What a frame is used for, whether the kernel holds it for active, and of how many pages the block is that the kernel handles as one
+//! (a compound page, a folio); where `PAGEMAP_SCAN` is missing (before Linux 6.7), also which pages are huge or the zero page.
+//! Frame numbers come from `pagemap.rs`, which frames there are from `zoneinfo.rs`.
+//!
+//! Later frames of a block have the flags of the first; up to some kernel between 6.1 and 6.12 most of them only the first has.
 //!
 //! Cost: one `pread` of 8 bytes a frame; some 2 µs and 10 ns a frame for frames in a row. Side effect: none.
 //! Since: Linux 2.6.25, `ZeroPage` 4.0; needs CONFIG_PROC_PAGE_MONITOR and CAP_SYS_ADMIN.
 //! Truth: Documentation/admin-guide/mm/pagemap.rst; include/uapi/linux/kernel-page-flags.h.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
-
-use crate::{Error, files};
+use crate::Error;
+use crate::frame_file::FrameFile;
 
 /// The bits that are looked at, as `linux/kernel-page-flags.h` numbers them.
 pub mod bits {
+    /// On a list of those that the kernel ages, or on the one of those that it may not take.
+    pub const LRU: u32 = 5;
+    /// On the active list.
+    pub const ACTIVE: u32 = 6;
+    /// Objects of the kernel's own.
+    pub const SLAB: u32 = 7;
+    /// Free.
+    pub const BUDDY: u32 = 10;
+    /// In a page table.
+    pub const MMAP: u32 = 11;
+    /// Memory of programs, without a file.
+    pub const ANON: u32 = 12;
+    /// Its place on a disk is swap.
+    pub const SWAP_BACKED: u32 = 14;
     /// The first frame of a block.
     pub const COMPOUND_HEAD: u32 = 15;
     /// A later one.
     pub const COMPOUND_TAIL: u32 = 16;
+    /// Of the pool of huge pages (hugetlb).
+    pub const HUGE: u32 = 17;
+    /// On the list of those that the kernel may not take.
+    pub const UNEVICTABLE: u32 = 18;
+    /// No such frame.
+    pub const NO_PAGE: u32 = 20;
     /// Part of a transparent huge page.
     pub const THP: u32 = 22;
+    /// Taken off line.
+    pub const OFFLINE: u32 = 23;
     /// The zero page.
     pub const ZERO_PAGE: u32 = 24;
+    /// A page table.
+    pub const PAGE_TABLE: u32 = 26;
 }
 
 /// The flags of one frame.
@@ -30,14 +54,73 @@ pub mod bits {
 pub struct FrameFlags(u64);
 
 impl FrameFlags {
+    const fn has(self, bit: u32) -> bool {
+        self.0 & (1 << bit) != 0
+    }
+
+    /// On one of the lists of those that the kernel ages, or may not take (KPF_LRU).
+    pub const fn is_listed(self) -> bool {
+        self.has(bits::LRU)
+    }
+
+    /// On the active list (KPF_ACTIVE). A kernel with generations instead of two lists (MGLRU) has no such list.
+    pub const fn is_active(self) -> bool {
+        self.has(bits::ACTIVE)
+    }
+
+    /// On the list of those that the kernel may not take, because they are locked (KPF_UNEVICTABLE).
+    pub const fn is_unevictable(self) -> bool {
+        self.has(bits::UNEVICTABLE)
+    }
+
+    /// Memory of programs without a file: heap, stack, what they wrote of privately mapped files (KPF_ANON).
+    pub const fn is_anonymous(self) -> bool {
+        self.has(bits::ANON)
+    }
+
+    /// With swap as its place on a disk: anonymous, or of tmpfs and shared memory (KPF_SWAPBACKED).
+    pub const fn is_swap_backed(self) -> bool {
+        self.has(bits::SWAP_BACKED)
+    }
+
+    /// In the page table of some process (KPF_MMAP).
+    pub const fn is_mapped(self) -> bool {
+        self.has(bits::MMAP)
+    }
+
+    /// Objects of the kernel's own (KPF_SLAB).
+    pub const fn is_slab(self) -> bool {
+        self.has(bits::SLAB)
+    }
+
+    /// A page table (KPF_PGTABLE).
+    pub const fn is_page_table(self) -> bool {
+        self.has(bits::PAGE_TABLE)
+    }
+
+    /// Free (KPF_BUDDY). Frames that a processor keeps at hand for its next request are free and do not show it.
+    pub const fn is_free(self) -> bool {
+        self.has(bits::BUDDY)
+    }
+
+    /// Of the pool of huge pages (KPF_HUGE).
+    pub const fn is_of_huge_pool(self) -> bool {
+        self.has(bits::HUGE)
+    }
+
+    /// No memory: a hole between others, or taken off line (KPF_NOPAGE, KPF_OFFLINE).
+    pub const fn is_absent(self) -> bool {
+        self.has(bits::NO_PAGE) || self.has(bits::OFFLINE)
+    }
+
     /// The first frame of a block that the kernel handles as one (KPF_COMPOUND_HEAD).
     pub const fn is_head(self) -> bool {
-        self.0 & (1 << bits::COMPOUND_HEAD) != 0
+        self.has(bits::COMPOUND_HEAD)
     }
 
     /// A later frame of such a block (KPF_COMPOUND_TAIL).
     pub const fn is_tail(self) -> bool {
-        self.0 & (1 << bits::COMPOUND_TAIL) != 0
+        self.has(bits::COMPOUND_TAIL)
     }
 
     /// Flags as the file serves them, for tests of the crates above.
@@ -48,18 +131,18 @@ impl FrameFlags {
 
     /// Part of a transparent huge page (KPF_THP), mapped huge or not.
     pub const fn is_transparent_huge(self) -> bool {
-        self.0 & (1 << bits::THP) != 0
+        self.has(bits::THP)
     }
 
     /// The zero page, small or huge (KPF_ZERO_PAGE).
     pub const fn is_zero_page(self) -> bool {
-        self.0 & (1 << bits::ZERO_PAGE) != 0
+        self.has(bits::ZERO_PAGE)
     }
 }
 
 /// The open file.
 #[derive(Debug)]
-pub struct FrameTable(File);
+pub struct FrameTable(FrameFile);
 
 impl FrameTable {
     /// Opens it.
@@ -67,9 +150,7 @@ impl FrameTable {
     /// # Errors
     /// `Denied` without CAP_SYS_ADMIN, `Unsupported` where the kernel lacks it.
     pub fn open() -> Result<FrameTable, Error> {
-        File::open("/proc/kpageflags")
-            .map(FrameTable)
-            .map_err(|e| Error::of_host("open", "/proc/kpageflags", files::errno(e)))
+        FrameFile::open("/proc/kpageflags").map(FrameTable)
     }
 
     /// The flags of frame `number`.
@@ -77,11 +158,9 @@ impl FrameTable {
     /// # Errors
     /// `Other` for a frame that does not exist.
     pub fn flags(&self, number: u64) -> Result<FrameFlags, Error> {
-        let mut bytes = [0; 8];
-        self.0
-            .read_exact_at(&mut bytes, number * 8)
-            .map_err(|e| Error::of_host("read", format!("/proc/kpageflags at frame {number:#x}"), files::errno(e)))?;
-        Ok(FrameFlags(u64::from_ne_bytes(bytes)))
+        let mut flags = FrameFlags(0);
+        self.0.each(number, 1, |word| flags = FrameFlags(word))?;
+        Ok(flags)
     }
 
     /// The flags of `count` frames in a row, from `first` on.
@@ -89,12 +168,17 @@ impl FrameTable {
     /// # Errors
     /// `Other` for frames that do not exist.
     pub fn flags_of(&self, first: u64, count: usize) -> Result<Vec<FrameFlags>, Error> {
-        let mut bytes = vec![0; count * 8];
-        let object = || format!("/proc/kpageflags at frame {first:#x}");
-        self.0
-            .read_exact_at(&mut bytes, first.saturating_mul(8))
-            .map_err(|e| Error::of_host("read", object(), files::errno(e)))?;
-        Ok(bytes.as_chunks::<8>().0.iter().map(|word| FrameFlags(u64::from_ne_bytes(*word))).collect())
+        let mut flags = Vec::with_capacity(count);
+        self.read_into(first, count, &mut flags)?;
+        Ok(flags)
+    }
+
+    /// Adds the flags of `count` frames in a row, from `first` on, to `flags`.
+    ///
+    /// # Errors
+    /// `Other` for frames that do not exist.
+    pub fn read_into(&self, first: u64, count: usize, flags: &mut Vec<FrameFlags>) -> Result<(), Error> {
+        self.0.each(first, count, |word| flags.push(FrameFlags(word)))
     }
 }
 

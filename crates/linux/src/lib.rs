@@ -20,6 +20,7 @@ pub mod facts;
 pub mod handover;
 pub mod injection;
 pub mod knobs;
+pub mod kpagecgroup;
 pub mod kpageflags;
 pub mod maps;
 pub mod meminfo;
@@ -28,6 +29,7 @@ pub mod open_files;
 pub mod pagemap;
 pub mod process_madvise;
 pub mod process_vm;
+pub mod processes;
 pub mod program_file;
 pub mod queued_signal;
 pub mod sealed_memory;
@@ -43,10 +45,12 @@ pub mod thp_stats;
 pub mod userfaultfd;
 pub mod vmstat;
 pub mod witness;
+pub mod zoneinfo;
 
 mod choice;
 mod error;
 mod files;
+mod frame_file;
 mod key_lines;
 mod pid;
 #[cfg(test)]

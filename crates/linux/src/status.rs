@@ -5,7 +5,7 @@
 //! Cost: some 15 µs. Side effects: none. The memory figures are kept per CPU and may lag behind by some
 //! dozens of pages per CPU (before 6.2: per thread).
 //!
-//! Since: always; `THP_enabled` Linux 5.0, `Seccomp` 3.8, `Kthread` is missing in Linux 6.1 and there in 6.12. Anyone may read it,
+//! Since: always; the parts of the resident memory Linux 4.5, `THP_enabled` Linux 5.0, `Seccomp` 3.8, `Kthread` is missing in Linux 6.1 and there in 6.12. Anyone may read it,
 //! unless /proc is mounted with hidepid.
 //!
 //! Truth: proc_pid_status(5); `proc_pid_status` in fs/proc/array.c, `task_mem` in fs/proc/task_mmu.c.
@@ -41,6 +41,12 @@ pub struct Status {
     pub rss: Bytes,
     /// Most resident memory so far.
     pub rss_peak: Bytes,
+    /// The part of the resident memory without a file behind it.
+    pub rss_anon: Bytes,
+    /// The part that is pages of files.
+    pub rss_file: Bytes,
+    /// The part that is memory shared between processes, and files in tmpfs.
+    pub rss_shmem: Bytes,
     /// Memory locked by mlock.
     pub locked: Bytes,
     /// Effective capabilities, one bit each; `capabilities.rs` names them.
@@ -95,6 +101,9 @@ struct Lines<'a> {
     vm_size: Option<&'a str>,
     vm_hwm: Option<&'a str>,
     vm_rss: Option<&'a str>,
+    rss_anon: Option<&'a str>,
+    rss_file: Option<&'a str>,
+    rss_shmem: Option<&'a str>,
     vm_lck: Option<&'a str>,
     thp_enabled: Option<&'a str>,
     tracer: Option<&'a str>,
@@ -116,6 +125,9 @@ impl<'a> Lines<'a> {
                 "VmSize" => &mut lines.vm_size,
                 "VmHWM" => &mut lines.vm_hwm,
                 "VmRSS" => &mut lines.vm_rss,
+                "RssAnon" => &mut lines.rss_anon,
+                "RssFile" => &mut lines.rss_file,
+                "RssShmem" => &mut lines.rss_shmem,
                 "VmLck" => &mut lines.vm_lck,
                 "THP_enabled" => &mut lines.thp_enabled,
                 "TracerPid" => &mut lines.tracer,
@@ -169,6 +181,9 @@ pub(crate) fn parse(text: &str, object: &str) -> Result<Status, Error> {
         seccomp,
         rss: memory("VmRSS", lines.vm_rss)?,
         rss_peak: memory("VmHWM", lines.vm_hwm)?,
+        rss_anon: memory("RssAnon", lines.rss_anon)?,
+        rss_file: memory("RssFile", lines.rss_file)?,
+        rss_shmem: memory("RssShmem", lines.rss_shmem)?,
         locked: memory("VmLck", lines.vm_lck)?,
         effective_capabilities: u64::from_str_radix(capabilities, 16)
             .map_err(|_| bad(object, "CapEff", capabilities, "a hexadecimal number"))?,

@@ -27,6 +27,7 @@ Examples:
   masu run -- ./solver input            start a program on huge pages, from the first touch
   masu stat PID                         its superpages: reserved, allocated, failed, downgraded
   masu set PID huge=off                 no huge pages for it from now on, without a restart
+  masu census                           who uses memory for what, and what of it goes first
 
 Exit status: 0 done, 1 done in part (each failure was printed), 2 not done; `masu run` passes on the
 program's own.")]
@@ -43,6 +44,7 @@ pub enum Task {
     Track(TrackTask),
     Run(RunTask),
     Stat(StatTask),
+    Census(CensusTask),
     Set(SetTask),
 }
 
@@ -394,6 +396,53 @@ pub struct StatTask {
     pub watch: Option<Watch>,
 
     /// Print one JSON object for each process, or for the host; with --watch one a line
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Who uses memory for what: code, read-only data, data, shared memory, page cache
+///
+/// Every page frame is of one class, by what it is used for; a page that many processes share counts once. How much of a class the
+/// kernel holds for active, and how much is idle and goes first when memory is needed, says what a backup or a big copy will cost.
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Classes:
+  code             files that some process runs
+  read-only data   files that are mapped otherwise
+  data             heaps, stacks, and what was written of privately mapped files
+  shared memory    memory between programs, and files in tmpfs
+  page cache       files that nobody maps
+Columns:
+  active           used more than once lately, as far as the kernel saw
+  idle             the others: the next to go
+  locked           may not be taken (mlock, SHM_LOCK)
+  off by at most   19 times of 20, since only a sample of the frames was looked at
+
+Examples:
+  masu census                     the host
+  masu census 4121 4122           two programs: what they share counts once
+  masu census --cgroup backup     what a control group is charged with, page cache included
+  masu census --exact             every frame: 30 to 100 ms a GiB
+  masu census --watch 10s         again every 10 s, until Ctrl-C
+  masu census --json | jq '.classes[] | {class, idle_bytes}'")]
+pub struct CensusTask {
+    /// The processes to look at, whose page tables say what they have [default: the host]
+    #[arg(value_name = "PID")]
+    pub pids: Vec<Pid>,
+
+    /// What this control group and those below it are charged with
+    #[arg(long, value_name = "GROUP", conflicts_with = "pids")]
+    pub cgroup: Option<String>,
+
+    /// Look at every page frame instead of a sample
+    #[arg(long)]
+    pub exact: bool,
+
+    /// Print again and again, every 2 s or as often as said, until Ctrl-C or until the processes have ended
+    #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "2s", value_parser = watch)]
+    pub watch: Option<Watch>,
+
+    /// Print one JSON object; with --watch one a line
     #[arg(long)]
     pub json: bool,
 }

@@ -4,12 +4,14 @@
 
 mod args;
 mod attach;
+mod census;
 mod control;
 mod facts;
 mod failure;
 mod open;
 mod pages;
 mod print;
+mod repeat;
 mod run;
 mod set;
 mod stat;
@@ -60,6 +62,7 @@ pub fn main() -> ExitCode {
         Task::Attach(task) => attach::run(task),
         Task::Track(task) => track::run(task),
         Task::Stat(task) => stat::run(task),
+        Task::Census(task) => census::run(task),
         Task::Set(task) => set::run(task),
     };
     match outcome {

@@ -238,6 +238,9 @@ mod tests {
             seccomp: Seccomp::Off,
             rss: Bytes::gib(1),
             rss_peak: Bytes::gib(1),
+            rss_anon: Bytes::gib(1),
+            rss_file: Bytes(0),
+            rss_shmem: Bytes(0),
             locked: Bytes(0),
             effective_capabilities: 0,
         }

@@ -3,11 +3,10 @@
 mod host;
 
 use std::collections::BTreeMap;
-use std::io::{IsTerminal, Write, stdout};
+use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use hugepages::attach::Control;
 use hugepages::count::{Counted, Counter, Superpages};
 use linux::facts::Known;
 use linux::status::status;
@@ -15,15 +14,13 @@ use linux::{Error, Pid};
 use quantities::Bytes;
 use serde::Serialize;
 
-use crate::args::{StatTask, Watch};
+use crate::args::StatTask;
 use crate::control::{Stop, Terminal};
 use crate::failure::Failure;
 use crate::open::{Purpose, admit, each};
 use crate::print::Table;
+use crate::repeat::{again_and_again, every};
 use crate::{Done, HOST};
-
-/// So often with `--watch` alone.
-const EVERY: Duration = Duration::from_secs(2);
 
 /// What is printed as JSON for a process.
 #[derive(Debug, Serialize)]
@@ -38,14 +35,7 @@ struct Process {
 pub fn run(task: &StatTask) -> Result<Done, Failure> {
     let stop = Stop::on_signals()?;
     let mut pids = task.pids.clone();
-    let every = match task.watch {
-        Some(Watch::Every(time)) => Some(time),
-        Some(Watch::Process(pid)) => {
-            pids.push(pid);
-            Some(EVERY)
-        }
-        None => None,
-    };
+    let every = every(task.watch, &mut pids);
     pids.sort_unstable();
     pids.dedup();
     if pids.is_empty() { of_host(task.json, every, stop) } else { of_processes(&pids, task.json, every, stop) }
@@ -100,41 +90,6 @@ fn of_processes(pids: &[Pid], json: bool, every: Option<Duration>, stop: Stop) -
         Ok(!counters.is_empty())
     })?;
     Ok(done)
-}
-
-/// Prints once, or until told to stop: in place on a terminal, one block after the other on a pipe.
-fn again_and_again(
-    every: Option<Duration>,
-    mut terminal: Terminal,
-    json: bool,
-    mut block: impl FnMut(&mut Vec<u8>) -> Result<bool, Failure>,
-) -> Result<(), Failure> {
-    let in_place = every.is_some() && !json && stdout().is_terminal();
-    let mut first = true;
-    loop {
-        let mut text = Vec::new();
-        let goes_on = block(&mut text)?;
-        let mut out = stdout().lock();
-        if in_place && !text.is_empty() {
-            // Home; then each line up to its end; then all that is below. Nothing flickers that does not change.
-            let lines = String::from_utf8_lossy(&text).replace('\n', "\x1b[K\n");
-            let clear = if first { "\x1b[2J" } else { "" };
-            write!(out, "{clear}\x1b[H{lines}\x1b[J")?;
-        } else {
-            if !first && !json && !text.is_empty() {
-                writeln!(out)?;
-            }
-            out.write_all(&text)?;
-        }
-        out.flush()?;
-        drop(out);
-        first = false;
-        let Some(every) = every.filter(|_| goes_on) else { return Ok(()) };
-        terminal.wait(every);
-        if terminal.stop() {
-            return Ok(());
-        }
-    }
 }
 
 fn line(out: &mut impl Write, value: &impl Serialize) -> Result<(), Failure> {

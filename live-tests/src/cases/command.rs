@@ -27,6 +27,18 @@ pub(super) fn start(arguments: &[&str]) -> Result<Running, libtest_mimic::Failed
     Ok(Running::start(masu()?.args(arguments))?)
 }
 
+/// Runs the command with these arguments to its end.
+pub(super) fn said(arguments: &[&str]) -> Result<Said, libtest_mimic::Failed> {
+    Ok(start(arguments)?.said()?)
+}
+
+/// The one JSON object that the command prints with these arguments.
+pub(super) fn json(arguments: &[&str]) -> Result<Value, libtest_mimic::Failed> {
+    let said = said(arguments)?;
+    assert_eq!((said.code(), said.err.as_str()), (0, ""), "{arguments:?}");
+    Ok(serde_json::from_str(&said.out)?)
+}
+
 /// Runs the command while the toy uses these parts of its memory.
 fn run_on(toy: &mut ToyProcess, hot: &[Part], arguments: &[&str]) -> Result<Said, libtest_mimic::Failed> {
     Ok(start(arguments)?.said_while(|| use_parts(toy, hot).map_err(io::Error::other))?)

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use linux::status::{HugePages, status};
 use serde_json::Value;
 
-use super::command::{masu, start};
-use super::programs::{Running, Said};
+use super::command::{json, masu, said, start};
+use super::programs::Running;
 use super::{Outcome, huge_bytes, no_automatic_huge_pages};
 use crate::live::Live;
 use crate::toy::subject;
@@ -26,16 +26,6 @@ const WINDOW_FIELDS: [&str; 7] = [
     "swapped_windows",
     "untouched_windows",
 ];
-
-fn said(arguments: &[&str]) -> Result<Said, libtest_mimic::Failed> {
-    Ok(start(arguments)?.said()?)
-}
-
-fn json(arguments: &[&str]) -> Result<Value, libtest_mimic::Failed> {
-    let said = said(arguments)?;
-    assert_eq!((said.code(), said.err.as_str()), (0, ""), "{arguments:?}");
-    Ok(serde_json::from_str(&said.out)?)
-}
 
 /// Two huge windows, one of them hardly used, and one untouched; one that was touched too early.
 fn toy() -> Result<(ToyProcess, Mapping), libtest_mimic::Failed> {

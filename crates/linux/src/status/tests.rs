@@ -35,6 +35,9 @@ fn the_recorded_process_is_read_line_by_line() {
         seccomp: Seccomp::Off,
         rss: Bytes::kib(11348),
         rss_peak: Bytes::kib(11348),
+        rss_anon: Bytes::kib(9364),
+        rss_file: Bytes::kib(1920),
+        rss_shmem: Bytes::kib(64),
         locked: Bytes::kib(4),
         effective_capabilities: 0x1ff_feff_ffff,
     };
@@ -118,6 +121,8 @@ fn procfs_sees_the_same() {
     assert_eq!(ours.uid, theirs.euid);
     assert_eq!(u64::from(ours.threads), theirs.threads);
     assert_eq!((ours.rss, ours.rss_peak, ours.locked), (kib(theirs.vmrss), kib(theirs.vmhwm), kib(theirs.vmlck)));
+    let parts = (ours.rss_anon, ours.rss_file, ours.rss_shmem);
+    assert_eq!(parts, (kib(theirs.rssanon), kib(theirs.rssfile), kib(theirs.rssshmem)));
     assert_eq!(ours.effective_capabilities, theirs.capeff);
     assert!(!ours.kernel_thread && !ours.zombie);
 }

@@ -1,0 +1,247 @@
+//! Who uses memory for what.
+//!
+//! The frames of the host, or of a control group, are asked what they are used for: all of them, or a sample with a bound on its error.
+//! Only one thing is not to be seen at a frame, whether it is code: that is found out from the page tables of those who run it. Of
+//! some processes the page tables say what there is, and the frames only where it stands.
+
+mod code;
+mod frame_set;
+mod processes;
+mod tally;
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use linux::cgroup::group::Group;
+use linux::facts::Known;
+use linux::kpagecgroup::GroupTable;
+use linux::kpageflags::FrameTable;
+use linux::zoneinfo::zoneinfo;
+use linux::{Error, KernelFiles, Pid, stat, status, vmstat};
+use quantities::Bytes;
+use serde::Serialize;
+
+use crate::class::{Class, Rest};
+use code::Code;
+use processes::Frames;
+use tally::{Charged, Tally};
+
+/// How closely to look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closeness {
+    /// At some thousand blocks of frames, drawn by chance from this seed.
+    Sampled {
+        /// The same seed looks at the same frames: what two looks differ by has changed.
+        seed: u64,
+    },
+    /// At every frame.
+    Exact,
+}
+
+/// What was found.
+#[derive(Clone, Debug, Serialize)]
+pub struct Census {
+    /// What the kernel ages. Pages that several have count once.
+    pub classes: Vec<OfClass>,
+    /// The rest of the memory; empty for processes.
+    pub rest: Vec<OfRest>,
+    /// Pages of files that came back soon after they had gone, since boot, or since the control group was made; `None` where
+    /// nobody counts them.
+    pub file_refaults: Option<u64>,
+    /// The same of data and shared memory, which come back from swap.
+    pub swap_refaults: Option<u64>,
+    /// Those with memory of their own, most first.
+    pub processes: Vec<OfProcess>,
+    /// Processes that we may not look at.
+    pub processes_not_read: u64,
+    /// The part of the frames that was looked at.
+    pub sampled_fraction: f64,
+    /// With 95 % certainty each amount is off by no more than this.
+    pub error_bound_bytes: Bytes,
+    /// The time that looking took.
+    pub cost_us: u64,
+}
+
+/// What one class has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct OfClass {
+    /// Which.
+    pub class: Class,
+    /// All of it.
+    pub bytes: Bytes,
+    /// On the active list.
+    pub active_bytes: Bytes,
+    /// On the inactive list: the next to go.
+    pub idle_bytes: Bytes,
+    /// On neither, since it may not be taken.
+    pub locked_bytes: Bytes,
+    /// With 95 % certainty each of these is off by no more than this.
+    pub error_bound_bytes: Bytes,
+    /// Pages that came back soon after they had gone.
+    pub refaults: Known<u64>,
+}
+
+/// Memory that the kernel does not age.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct OfRest {
+    /// What for.
+    pub rest: Rest,
+    /// How much.
+    pub bytes: Bytes,
+    /// With 95 % certainty it is off by no more than this.
+    pub error_bound_bytes: Bytes,
+}
+
+/// What one process has in memory. Pages that several have count for each.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct OfProcess {
+    /// Which.
+    pub pid: Pid,
+    /// Its command.
+    pub name: String,
+    /// Files that it runs.
+    pub code_bytes: Bytes,
+    /// Files that it maps otherwise.
+    pub read_only_bytes: Bytes,
+    /// Its own.
+    pub data_bytes: Bytes,
+    /// Memory between programs.
+    pub shared_bytes: Bytes,
+    /// How often it waited for a page to come from a disk.
+    pub major_faults: u64,
+}
+
+impl OfProcess {
+    /// All that it has in memory.
+    pub fn resident(&self) -> Bytes {
+        [self.code_bytes, self.read_only_bytes, self.data_bytes, self.shared_bytes].into_iter().sum()
+    }
+}
+
+/// Looks at the whole host.
+///
+/// # Errors
+/// `Denied` without CAP_SYS_ADMIN, which the frames' flags ask for; `Unsupported` for a kernel that does not show them.
+pub fn of_host(files: &impl KernelFiles, closeness: Closeness) -> Result<Census, Error> {
+    let begin = Instant::now();
+    let table = FrameTable::open()?;
+    let code = code::of_host(files)?;
+    let tally = Tally::of(&table, &zoneinfo(files)?, &code.frames, None, closeness)?;
+    let counted = vmstat::vmstat(files)?;
+    let refaults = ["workingset_refault_file", "workingset_refault_anon"].map(|name| counted.get(name));
+    Ok(of_tally(files, &tally, code, None, refaults, begin))
+}
+
+/// Looks at what is charged to a control group and those below it, page cache included.
+///
+/// # Errors
+/// `Denied` without CAP_SYS_ADMIN; `Unsupported` for a kernel that does not say who is charged.
+pub fn of_group(files: &impl KernelFiles, group: &Group, closeness: Closeness) -> Result<Census, Error> {
+    let begin = Instant::now();
+    let table = FrameTable::open()?;
+    let code = code::of_host(files)?;
+    let charged = Charged { table: GroupTable::open()?, groups: &group.inodes };
+    let tally = Tally::of(&table, &zoneinfo(files)?, &code.frames, Some(&charged), closeness)?;
+    Ok(of_tally(files, &tally, code, Some(&group.processes), group.refaults, begin))
+}
+
+fn of_tally(
+    files: &impl KernelFiles,
+    tally: &Tally,
+    code: Code,
+    only: Option<&BTreeSet<Pid>>,
+    [file_refaults, swap_refaults]: [Option<u64>; 2],
+    begin: Instant,
+) -> Census {
+    let together =
+        |class: Class| if class.is_of_files() { "those of files" } else { "those of data and shared memory" };
+    let refaults = |class| Known::Unknown(format!("the kernel counts {} together", together(class)));
+    let classes = Class::ALL.iter().map(|class| tally.class(*class).of_class(*class, refaults(*class))).collect();
+    let runners = code.runners.into_iter().filter(|runner| only.is_none_or(|only| only.contains(&runner.pid)));
+    let processes = runners.map(|runner| of_runner(files, runner)).collect();
+    Census {
+        rest: Rest::ALL.iter().map(|rest| tally.rest(*rest)).collect(),
+        file_refaults,
+        swap_refaults,
+        processes_not_read: code.not_read,
+        sampled_fraction: tally.sampled_fraction(),
+        ..Census::of(classes, processes)
+    }
+    .took(begin)
+}
+
+/// Looks at some processes. One that ends meanwhile has nothing.
+///
+/// # Errors
+/// `Denied` without CAP_SYS_ADMIN, or without the right to look at one of them.
+pub fn of_processes(files: &impl KernelFiles, pids: &BTreeSet<Pid>, closeness: Closeness) -> Result<Census, Error> {
+    let begin = Instant::now();
+    let table = FrameTable::open()?;
+    let code = code::of_host(files)?;
+    let (mut all, mut processes) = (Frames::default(), Vec::new());
+    for pid in pids {
+        let own = match Frames::of(files, *pid, &code.frames, &table) {
+            Err(error) if error.is_gone() => continue,
+            own => own?,
+        };
+        let Ok(status) = status::status(files, *pid) else { continue };
+        processes.push(OfProcess {
+            pid: *pid,
+            name: status.name,
+            code_bytes: own.bytes(Class::Code),
+            read_only_bytes: own.bytes(Class::ReadOnly),
+            data_bytes: own.bytes(Class::Data),
+            shared_bytes: own.bytes(Class::Shared),
+            major_faults: major_faults(files, *pid),
+        });
+        all.add_all(&own);
+    }
+    let (classes, sampled_fraction) = all.by_class(&table, closeness)?;
+    Ok(Census { sampled_fraction, ..Census::of(classes, processes) }.took(begin))
+}
+
+impl Census {
+    fn of(classes: Vec<OfClass>, mut processes: Vec<OfProcess>) -> Census {
+        processes.sort_by_key(|process| (std::cmp::Reverse(process.resident()), process.pid));
+        Census {
+            classes,
+            rest: Vec::new(),
+            file_refaults: None,
+            swap_refaults: None,
+            processes,
+            processes_not_read: 0,
+            sampled_fraction: 1.0,
+            error_bound_bytes: Bytes(0),
+            cost_us: 0,
+        }
+    }
+
+    /// With all that follows from what was found.
+    fn took(mut self, begin: Instant) -> Census {
+        let of_classes = self.classes.iter().map(|of| of.error_bound_bytes);
+        let bounds = of_classes.chain(self.rest.iter().map(|of| of.error_bound_bytes));
+        self.error_bound_bytes = bounds.max().unwrap_or_default();
+        self.cost_us = u64::try_from(begin.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self
+    }
+}
+
+fn of_runner(files: &impl KernelFiles, runner: code::Runner) -> OfProcess {
+    let code = runner.code.bytes();
+    let status = runner.status;
+    OfProcess {
+        pid: runner.pid,
+        name: status.name,
+        code_bytes: code,
+        // The kernel counts for each processor apart, and adds up now and then: the sum may lag behind the page tables.
+        read_only_bytes: status.rss_file.saturating_sub(code),
+        data_bytes: status.rss_anon,
+        shared_bytes: status.rss_shmem,
+        major_faults: major_faults(files, runner.pid),
+    }
+}
+
+/// None of a process that has just ended.
+fn major_faults(files: &impl KernelFiles, pid: Pid) -> u64 {
+    stat::stat(files, pid).map_or(0, |stat| stat.major_faults)
+}

@@ -1,0 +1,75 @@
+//! Which page frames are code: those of files that some process maps executable.
+//!
+//! A page of a library that one process runs is code also where another reads it as data.
+
+use linux::maps::{self, Mapping};
+use linux::pagemap::Pagemap;
+use linux::status::{Status, status};
+use linux::{Error, KernelFiles, Pid, processes};
+use quantities::Pages;
+
+use super::frame_set::FrameSet;
+
+/// A process and the code that it has in memory.
+#[derive(Clone, Debug)]
+pub struct Runner {
+    /// Which.
+    pub pid: Pid,
+    /// Who it is, and what it has.
+    pub status: Status,
+    /// Pages of files in its executable mappings that are in its page tables.
+    pub code: Pages,
+}
+
+/// What all processes run.
+#[derive(Clone, Debug, Default)]
+pub struct Code {
+    /// The frames.
+    pub frames: FrameSet,
+    /// The processes with memory of their own.
+    pub runners: Vec<Runner>,
+    /// Processes that we may not look at: their code counts as read-only data, unless others run it, too.
+    pub not_read: u64,
+}
+
+/// Looks at every process.
+///
+/// # Errors
+/// `Unsupported` where /proc is not mounted.
+pub fn of_host(files: &impl KernelFiles) -> Result<Code, Error> {
+    let mut found = Code::default();
+    for pid in processes::processes(files)? {
+        match of_process(files, pid, &mut found.frames) {
+            Ok(Some(runner)) => found.runners.push(runner),
+            Ok(None) => {}
+            Err(error) if error.is_gone() => {}
+            Err(_) => found.not_read += 1,
+        }
+    }
+    Ok(found)
+}
+
+/// `None` for a process without memory of its own.
+fn of_process(files: &impl KernelFiles, pid: Pid, frames: &mut FrameSet) -> Result<Option<Runner>, Error> {
+    let status = status(files, pid)?;
+    if status.kernel_thread || status.zombie {
+        return Ok(None);
+    }
+    let mappings = maps::maps(files, pid)?;
+    let pagemap = Pagemap::open(pid)?;
+    let mut code = Pages(0);
+    for mapping in mappings.iter().filter(|mapping| is_code(mapping)) {
+        for entry in pagemap.entries(mapping.range)?.into_iter().filter(|entry| entry.is_file()) {
+            if let Some(frame) = entry.frame() {
+                frames.insert(frame);
+                code.0 += 1;
+            }
+        }
+    }
+    Ok(Some(Runner { pid, status, code }))
+}
+
+/// An executable mapping of a file. What of it is shared memory (`/dev/zero`, memfd, tmpfs) the frames themselves say.
+pub fn is_code(mapping: &Mapping) -> bool {
+    mapping.permissions.execute && mapping.inode != 0
+}

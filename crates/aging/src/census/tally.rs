@@ -1,0 +1,226 @@
+//! Counting frames by what they are used for.
+
+use std::collections::BTreeSet;
+
+use linux::Error;
+use linux::facts::Known;
+use linux::kpagecgroup::GroupTable;
+use linux::kpageflags::{FrameFlags, FrameTable};
+use linux::zoneinfo::Zone;
+use quantities::{Bytes, Pages};
+
+use super::frame_set::FrameSet;
+use super::{Closeness, OfClass, OfRest};
+use crate::class::{Class, Rest, Standing, Use, standing_of, use_of};
+use crate::sample::{Design, Pick, Sum, picks};
+
+/// Blocks of frames that a sample looks at, whatever the size of the host: so many take about 20 ms.
+const SAMPLED_BLOCKS: u64 = 8192;
+
+/// Of frames that lie anywhere a sample looks at fewer: each is a system call.
+const SAMPLED_BLOCKS_OF_SOME: u64 = 2048;
+
+/// Only the frames that are charged to some control groups.
+#[derive(Debug)]
+pub struct Charged<'a> {
+    /// Who is charged with what.
+    pub table: GroupTable,
+    /// The inodes of the groups.
+    pub groups: &'a BTreeSet<u64>,
+}
+
+/// The sums while frames are looked at.
+#[derive(Debug, Default)]
+pub struct Tally {
+    classes: [OfStanding; Class::ALL.len()],
+    rest: [Sum; Rest::ALL.len()],
+    looked_at: u64,
+    frames: u64,
+}
+
+/// The sums of one class.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OfStanding {
+    all: Sum,
+    by_standing: [Sum; 3],
+}
+
+impl OfStanding {
+    fn add(&mut self, pick: Pick, seen: [u64; 3]) {
+        self.all.add(pick, seen.iter().sum());
+        self.by_standing.iter_mut().zip(seen).for_each(|(sum, seen)| sum.add(pick, seen));
+    }
+
+    /// As it is reported.
+    pub fn of_class(&self, class: Class, refaults: Known<u64>) -> OfClass {
+        let amount = |standing: Standing| bytes(self.by_standing[standing as usize].frames());
+        let bound = self.by_standing.iter().map(Sum::bound).fold(self.all.bound(), f64::max);
+        OfClass {
+            class,
+            bytes: bytes(self.all.frames()),
+            active_bytes: amount(Standing::Active),
+            idle_bytes: amount(Standing::Idle),
+            locked_bytes: amount(Standing::Locked),
+            error_bound_bytes: bytes(bound),
+            refaults,
+        }
+    }
+}
+
+impl Tally {
+    /// Counts the frames of the host, those that `only` means if it is given.
+    ///
+    /// # Errors
+    /// `Denied` without CAP_SYS_ADMIN.
+    pub fn of(
+        table: &FrameTable,
+        zones: &[Zone],
+        code: &FrameSet,
+        only: Option<&Charged<'_>>,
+        closeness: Closeness,
+    ) -> Result<Tally, Error> {
+        let frames = zones.iter().map(|zone| zone.spanned.0).sum();
+        let design = closeness.design(SAMPLED_BLOCKS, frames);
+        let mut tally = Tally::default();
+        let (mut flags, mut groups) = (Vec::new(), Vec::new());
+        for zone in zones {
+            for pick in picks(zone.first_frame, zone.spanned.0, design) {
+                // A block is as long as a reading at most: the number fits.
+                let count = usize::try_from(pick.count).unwrap_or(0);
+                flags.clear();
+                table.read_into(pick.first, count, &mut flags)?;
+                if let Some(only) = only {
+                    groups.clear();
+                    only.table.read_into(pick.first, count, &mut groups)?;
+                }
+                let is_meant = |index: usize| {
+                    only.is_none_or(|only| groups.get(index).is_some_and(|group| only.groups.contains(group)))
+                };
+                let meant = (pick.first..).zip(&flags).enumerate().filter(|(index, _)| is_meant(*index));
+                let uses = meant
+                    .map(|(_, (frame, flags))| Ok(use_of(of_its_block(table, frame, *flags)?, code.contains(frame))));
+                tally.add(pick, uses)?;
+            }
+        }
+        Ok(tally)
+    }
+
+    /// Adds what the frames of `pick` are used for.
+    fn add(&mut self, pick: Pick, uses: impl Iterator<Item = Result<Use, Error>>) -> Result<(), Error> {
+        let mut classes = [[0; 3]; Class::ALL.len()];
+        let mut rest = [0; Rest::ALL.len()];
+        for found in uses {
+            match found? {
+                Use::Aged(class, standing) => classes[class as usize][standing as usize] += 1,
+                Use::Rest(kind) => rest[kind as usize] += 1,
+                Use::Absent => {}
+            }
+        }
+        self.classes.iter_mut().zip(classes).for_each(|(sums, seen)| sums.add(pick, seen));
+        self.rest.iter_mut().zip(rest).for_each(|(sum, seen)| sum.add(pick, seen));
+        self.looked_at += pick.count;
+        self.frames += pick.stands_for;
+        Ok(())
+    }
+
+    /// What was counted of a class.
+    pub fn class(&self, class: Class) -> &OfStanding {
+        &self.classes[class as usize]
+    }
+
+    /// What was counted of the rest.
+    pub fn rest(&self, rest: Rest) -> OfRest {
+        let sum = self.rest[rest as usize];
+        OfRest { rest, bytes: bytes(sum.frames()), error_bound_bytes: bytes(sum.bound()) }
+    }
+
+    /// The part of the frames that was looked at.
+    pub fn sampled_fraction(&self) -> f64 {
+        fraction(self.looked_at, self.frames)
+    }
+}
+
+/// Where these frames stand; and how many of them were looked at.
+///
+/// # Errors
+/// `Denied` without CAP_SYS_ADMIN.
+pub fn standing(table: &FrameTable, frames: &FrameSet, closeness: Closeness) -> Result<(OfStanding, u64), Error> {
+    let all = frames.len();
+    let mut left = frames.iter();
+    let (mut found, mut at, mut looked_at) = (OfStanding::default(), 0, 0);
+    for pick in picks(0, all, closeness.design(SAMPLED_BLOCKS_OF_SOME, all)) {
+        let mut seen = [0; 3];
+        let between = usize::try_from(pick.first - at).unwrap_or(usize::MAX);
+        for frame in left.by_ref().skip(between).take(usize::try_from(pick.count).unwrap_or(usize::MAX)) {
+            let flags = of_its_block(table, frame, table.flags(frame)?)?;
+            seen[standing_of(flags) as usize] += 1;
+        }
+        at = pick.first + pick.count;
+        looked_at += pick.count;
+        found.add(pick, seen);
+    }
+    Ok((found, looked_at))
+}
+
+/// One part of the other; all of nothing.
+#[expect(clippy::cast_precision_loss, reason = "numbers of frames, far below 2^52")]
+pub fn fraction(part: u64, all: u64) -> f64 {
+    if all == 0 { 1.0 } else { part as f64 / all as f64 }
+}
+
+/// The flags of the block that a frame belongs to. Where a later frame of a block has only flags of its own, those of the
+/// head are asked for: it lies where the number is divisible by the block's size, so the first head going down is it.
+fn of_its_block(table: &FrameTable, frame: u64, flags: FrameFlags) -> Result<FrameFlags, Error> {
+    /// The largest block that the kernel hands out: 1 GiB.
+    const LARGEST_ORDER: u32 = 18;
+    if !flags.is_tail() || flags.is_listed() || flags.is_slab() || flags.is_of_huge_pool() {
+        return Ok(flags);
+    }
+    for start in (1..=LARGEST_ORDER).map(|order| frame >> order << order).filter(|start| *start != frame) {
+        let head = table.flags(start)?;
+        if !head.is_tail() {
+            return Ok(if head.is_head() { head } else { flags });
+        }
+    }
+    Ok(flags)
+}
+
+/// Frames as an amount of memory.
+fn bytes(frames: f64) -> Bytes {
+    Pages(1).bytes().scaled(frames.round())
+}
+
+impl Closeness {
+    fn design(self, blocks: u64, frames: u64) -> Design {
+        match self {
+            Closeness::Exact => Design::WHOLE,
+            Closeness::Sampled { seed } => Design::of_at_most(blocks, frames, seed),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use linux::kpageflags::bits;
+
+    use super::*;
+
+    const PICK: Pick = Pick { first: 0, count: 8, stands_for: 80 };
+
+    fn of(set: &[u32]) -> Result<Use, Error> {
+        Ok(use_of(FrameFlags::of(set.iter().fold(0, |flags, bit| flags | 1 << bit)), false))
+    }
+
+    #[test]
+    fn a_picked_frame_stands_for_as_many_as_it_was_drawn_from() {
+        let mut tally = Tally::default();
+        let seen = [of(&[bits::LRU]), of(&[bits::LRU, bits::ACTIVE]), of(&[bits::BUDDY]), of(&[bits::NO_PAGE])];
+        tally.add(PICK, seen.into_iter()).unwrap();
+        let cache = tally.class(Class::Cache).of_class(Class::Cache, Known::Value(0));
+        let pages = |n: u64| Pages(n).bytes();
+        assert_eq!((cache.bytes, cache.active_bytes, cache.idle_bytes), (pages(20), pages(10), pages(10)));
+        assert_eq!(tally.rest(Rest::Free).bytes, pages(10));
+        assert_eq!(tally.rest(Rest::Slab).bytes, pages(0));
+        assert!((tally.sampled_fraction() - 0.1).abs() < 1e-9);
+    }
+}

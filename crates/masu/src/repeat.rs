@@ -1,0 +1,61 @@
+//! Printing once, or again and again.
+
+use std::io::{IsTerminal, Write, stdout};
+use std::time::Duration;
+
+use hugepages::attach::Control;
+
+use linux::Pid;
+
+use crate::args::Watch;
+use crate::control::Terminal;
+use crate::failure::Failure;
+
+/// So often with `--watch` alone.
+const EVERY: Duration = Duration::from_secs(2);
+
+/// How often `--watch` wants to be printed to; the process that may stand behind it is one of `pids` then.
+pub fn every(watch: Option<Watch>, pids: &mut Vec<Pid>) -> Option<Duration> {
+    match watch? {
+        Watch::Every(time) => Some(time),
+        Watch::Process(pid) => {
+            pids.push(pid);
+            Some(EVERY)
+        }
+    }
+}
+
+/// Prints once, or until told to stop: in place on a terminal, one block after the other on a pipe.
+pub fn again_and_again(
+    every: Option<Duration>,
+    mut terminal: Terminal,
+    json: bool,
+    mut block: impl FnMut(&mut Vec<u8>) -> Result<bool, Failure>,
+) -> Result<(), Failure> {
+    let in_place = every.is_some() && !json && stdout().is_terminal();
+    let mut first = true;
+    loop {
+        let mut text = Vec::new();
+        let goes_on = block(&mut text)?;
+        let mut out = stdout().lock();
+        if in_place && !text.is_empty() {
+            // Home; then each line up to its end; then all that is below. Nothing flickers that does not change.
+            let lines = String::from_utf8_lossy(&text).replace('\n', "\x1b[K\n");
+            let clear = if first { "\x1b[2J" } else { "" };
+            write!(out, "{clear}\x1b[H{lines}\x1b[J")?;
+        } else {
+            if !first && !json && !text.is_empty() {
+                writeln!(out)?;
+            }
+            out.write_all(&text)?;
+        }
+        out.flush()?;
+        drop(out);
+        first = false;
+        let Some(every) = every.filter(|_| goes_on) else { return Ok(()) };
+        terminal.wait(every);
+        if terminal.stop() {
+            return Ok(());
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! `masu census` as users run it, beside what the kernel says by other ways.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+
+use quantities::Bytes;
+use serde_json::Value;
+
+use super::Outcome;
+use super::command::{json, masu, said, start};
+use super::group::Group;
+use super::programs::{Running, Said};
+use super::run::Folder;
+use crate::live::Live;
+use crate::toy::{Backing, ToyProcess};
+
+/// The user who owns nothing.
+const NOBODY_UID: u32 = 65534;
+const CLASSES: [&str; 5] = ["code", "read_only", "data", "shared", "cache"];
+
+/// What a report says of a class.
+fn of_class<'a>(report: &'a Value, class: &str) -> &'a Value {
+    let all = report["classes"].as_array().into_iter().flatten();
+    all.into_iter().find(|of| of["class"] == class).unwrap_or(&Value::Null)
+}
+
+fn amount(of: &Value, field: &str) -> f64 {
+    of[field].as_f64().unwrap_or(f64::NAN)
+}
+
+/// An amount of `/proc/meminfo`.
+fn meminfo(name: &str) -> Result<f64, libtest_mimic::Failed> {
+    let text = fs::read_to_string("/proc/meminfo")?;
+    let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name}:")));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")).ok_or(format!("no {name}"))?;
+    Ok(kib.trim().parse::<f64>()? * 1024.0)
+}
+
+/// Beside the kernel's own sums: the lists, the classes as far as it tells them apart, and what is free.
+fn is_near_what_the_kernel_counts(report: &Value, bound: f64) -> Outcome {
+    let sum =
+        |classes: &[&str], field: &str| classes.iter().map(|class| amount(of_class(report, class), field)).sum::<f64>();
+    let rest = |name: &str| {
+        let all = report["rest"].as_array().into_iter().flatten();
+        all.into_iter().find(|of| of["rest"] == name).map_or(f64::NAN, |of| amount(of, "bytes"))
+    };
+    let files = meminfo("Cached")? + meminfo("Buffers")? - meminfo("Shmem")?;
+    let beside = [
+        ("data", sum(&["data"], "bytes"), meminfo("AnonPages")?),
+        ("shared memory", sum(&["shared"], "bytes"), meminfo("Shmem")?),
+        ("files", sum(&["code", "read_only", "cache"], "bytes"), files),
+        ("active", sum(&CLASSES, "active_bytes"), meminfo("Active")?),
+        ("idle", sum(&CLASSES, "idle_bytes"), meminfo("Inactive")?),
+        ("locked", sum(&CLASSES, "locked_bytes"), meminfo("Unevictable")?),
+        ("slab", rest("slab"), meminfo("Slab")?),
+        ("free", rest("free"), meminfo("MemFree")?),
+    ];
+    for (what, ours, kernels) in beside {
+        // Others use memory meanwhile; and frames that a processor has at hand, to give or to list, are in no sum yet.
+        let slack = 24e6 + 0.01 * kernels + bound;
+        assert!((ours - kernels).abs() <= slack, "{what}: {ours} bytes, the kernel counts {kernels}: {report}");
+    }
+    Ok(())
+}
+
+/// Every frame of the host, beside the kernel's own sums.
+pub fn the_exact_census_agrees_with_the_kernels_own_sums(_: &Live) -> Outcome {
+    let report = json(&["census", "--exact", "--json"])?;
+    assert_eq!((amount(&report, "sampled_fraction"), amount(&report, "error_bound_bytes")), (1.0, 0.0));
+    is_near_what_the_kernel_counts(&report, 0.0)
+}
+
+/// A sample, with its bound; three times of which hardly anything is off by.
+pub fn a_sample_is_as_near_as_it_says(_: &Live) -> Outcome {
+    let report = json(&["census", "--json"])?;
+    let fraction = amount(&report, "sampled_fraction");
+    assert!(fraction > 0.0 && fraction <= 1.0, "{report}");
+    // Sums of up to five classes, each with a bound of its own.
+    is_near_what_the_kernel_counts(&report, 3.0 * 5.0_f64.sqrt() * amount(&report, "error_bound_bytes"))
+}
+
+/// A file in `folder` of so much, all of it on the disk.
+fn file(folder: &Folder, name: &str, size: Bytes) -> Result<File, libtest_mimic::Failed> {
+    let mut file = File::options().read(true).write(true).create_new(true).open(folder.0.join(name))?;
+    file.write_all(&vec![7; usize::try_from(size.0)?])?;
+    file.sync_all()?;
+    Ok(file)
+}
+
+/// What a program maps is found by class, and what two have in common counts once.
+pub fn the_memory_of_processes_is_told_apart_and_what_they_share_counts_once(_: &Live) -> Outcome {
+    let mut toy = ToyProcess::start()?;
+    let before = json(&["census", "--exact", "--json", &toy.pid().to_string()])?;
+    let heap = toy.map(Backing::Anonymous, 8)?;
+    toy.write(heap.all(), 7)?;
+    let shared = toy.map(Backing::SharedAnonymous, 4)?;
+    toy.write(shared.all(), 7)?;
+    let report = json(&["census", "--exact", "--json", &toy.pid().to_string()])?;
+    let grew = |class: &str| amount(of_class(&report, class), "bytes") - amount(of_class(&before, class), "bytes");
+    let mib = |n: u64| Bytes::mib(n).0 as f64;
+    assert!((grew("data") - mib(16)).abs() < mib(1), "{report}");
+    assert!((grew("shared") - mib(8)).abs() < 4096.0, "{report}");
+    assert!(amount(of_class(&report, "code"), "bytes") > 100e3, "{report}");
+    assert_eq!(report["processes"][0]["pid"], toy.pid().0);
+    let rss = linux::status::status(&linux::Rooted::host(), toy.pid())?.rss.0 as f64;
+    let all: f64 = CLASSES[..4].iter().map(|class| amount(of_class(&report, class), "bytes")).sum();
+    assert!((all - rss).abs() < mib(1), "{all} bytes, resident {rss}: {report}");
+
+    let other = ToyProcess::start()?;
+    let pids = [toy.pid().to_string(), other.pid().to_string()];
+    let both = json(&["census", "--exact", "--json", &pids[0], &pids[1]])?;
+    let code = |of: &Value| amount(of_class(of, "code"), "bytes");
+    let each: f64 = both["processes"].as_array().into_iter().flatten().map(|of| amount(of, "code_bytes")).sum();
+    assert!(code(&both) < 0.8 * each, "the same program twice has its code once: {both}");
+    Ok(())
+}
+
+/// A control group is charged with what its processes read, and the page cache is told from what they map.
+pub fn a_group_is_charged_with_the_files_that_it_reads(_: &Live) -> Outcome {
+    let folder = Folder::make("census")?;
+    let size = Bytes::mib(32);
+    drop(file(&folder, "cold", size)?);
+    let group = Group::make("census")?;
+    let path = folder.0.join("cold");
+    // What was written is charged to us: it has to go first.
+    forget(&path)?;
+    let procs = group.procs();
+    let mut command = std::process::Command::new("/bin/sh");
+    let script = format!("echo 0 > {} && cat {} > /dev/null && exec sleep 600", procs.display(), path.display());
+    let reader = Running::start(command.args(["-c", &script]))?;
+    let name = procs.parent().and_then(Path::to_str).ok_or("a path that is no text")?.to_owned();
+    let end = std::time::Instant::now() + super::programs::PATIENCE;
+    let report = loop {
+        let report = json(&["census", "--exact", "--json", "--cgroup", &name])?;
+        let cached = amount(of_class(&report, "cache"), "bytes");
+        let processes = report["processes"].as_array().map_or(0, Vec::len);
+        // Who is in the group is looked up first, and then, frame by frame, what it is charged with.
+        if (cached - size.0 as f64).abs() < 4e6 && processes == 1 {
+            break report;
+        }
+        assert!(std::time::Instant::now() < end, "{cached} bytes of page cache, {processes} processes: {report}");
+    };
+    assert!(amount(of_class(&report, "data"), "bytes") < 8e6, "{report}");
+    drop(reader);
+    Ok(())
+}
+
+/// Drops a file from the page cache.
+fn forget(path: &Path) -> Outcome {
+    let mut file = File::open(path)?;
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
+    // Its first byte is there again, and works.
+    file.read_exact(&mut [0])?;
+    Ok(())
+}
+
+/// The table has a line for each class; watching ends with the process.
+pub fn watching_a_census_ends_with_the_process(_: &Live) -> Outcome {
+    let mut toy = ToyProcess::start()?;
+    let text = said(&["census", &toy.pid().to_string()])?;
+    assert_eq!((text.code(), text.err.as_str()), (0, ""));
+    for class in ["code", "read-only data", "data", "shared memory"] {
+        assert!(text.out.lines().any(|line| line.starts_with(class)), "{}", text.out);
+    }
+    let watching = start(&["census", &toy.pid().to_string(), "--watch", "50ms", "--json"])?;
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    toy.kill();
+    let watched = watching.said()?;
+    assert_eq!((watched.code(), watched.err.as_str()), (0, ""));
+    let lines: Vec<Value> = watched.out.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
+    assert!(lines.len() >= 2 && lines.iter().all(|line| line["classes"].is_array()), "{}", watched.out);
+    Ok(())
+}
+
+/// One line each, with the way out.
+pub fn what_a_census_cannot_look_at_is_named(_: &Live) -> Outcome {
+    let said_of = |arguments: &[&str]| -> Result<Said, libtest_mimic::Failed> {
+        let said = said(arguments)?;
+        assert_eq!((said.code(), said.out.as_str()), (2, ""), "{arguments:?}: {said:?}");
+        assert_eq!(said.err.lines().count(), 2, "{said:?}");
+        Ok(said)
+    };
+    let group = said_of(&["census", "--cgroup", "no-such-group"])?;
+    assert!(group.err.starts_with("masu: cannot find control group no-such-group in /sys/fs/cgroup"), "{group:?}");
+    let gone = said_of(&["census", "2147483647"])?;
+    assert!(gone.err.contains("no such process (ESRCH)"), "{gone:?}");
+    let mut command = masu()?;
+    command.uid(NOBODY_UID).gid(NOBODY_UID);
+    let denied = Running::start(command.arg("census"))?.said()?;
+    assert_eq!(denied.code(), 2, "{denied:?}");
+    assert!(denied.err.contains("/proc/kpageflags: permission denied (EACCES)\n    Run as root"), "{denied:?}");
+    Ok(())
+}
