@@ -17,7 +17,7 @@ use linux::facts::Known;
 use linux::kpagecgroup::GroupTable;
 use linux::kpageflags::FrameTable;
 use linux::zoneinfo::zoneinfo;
-use linux::{Error, KernelFiles, Pid, stat, status, vmstat};
+use linux::{Error, KernelFiles, Pid, lru_gen, stat, status, vmstat};
 use quantities::Bytes;
 use serde::Serialize;
 
@@ -69,10 +69,10 @@ pub struct OfClass {
     pub class: Class,
     /// All of it.
     pub bytes: Bytes,
-    /// On the active list.
-    pub active_bytes: Bytes,
+    /// On the active list; not known of a kernel that ages by generations.
+    pub active_bytes: Known<Bytes>,
     /// On the inactive list: the next to go.
-    pub idle_bytes: Bytes,
+    pub idle_bytes: Known<Bytes>,
     /// On neither, since it may not be taken.
     pub locked_bytes: Bytes,
     /// With 95 % certainty each of these is off by no more than this.
@@ -118,6 +118,12 @@ impl OfProcess {
     }
 }
 
+/// What takes the place of the two lists, if they are not what the kernel ages by.
+fn why_no_lists(files: &impl KernelFiles) -> Result<Option<&'static str>, Error> {
+    Ok(lru_gen::is_on(files)?
+        .then_some("this kernel ages by generations (MGLRU), and does not show of which one a page is"))
+}
+
 /// Looks at the whole host.
 ///
 /// # Errors
@@ -129,7 +135,7 @@ pub fn of_host(files: &impl KernelFiles, closeness: Closeness) -> Result<Census,
     let tally = Tally::of(&table, &zoneinfo(files)?, &code.frames, None, closeness)?;
     let counted = vmstat::vmstat(files)?;
     let refaults = ["workingset_refault_file", "workingset_refault_anon"].map(|name| counted.get(name));
-    Ok(of_tally(files, &tally, code, None, refaults, begin))
+    of_tally(files, &tally, code, None, refaults, begin)
 }
 
 /// Looks at what is charged to a control group and those below it, page cache included.
@@ -142,7 +148,7 @@ pub fn of_group(files: &impl KernelFiles, group: &Group, closeness: Closeness) -
     let code = code::of_host(files)?;
     let charged = Charged { table: GroupTable::open()?, groups: &group.inodes };
     let tally = Tally::of(&table, &zoneinfo(files)?, &code.frames, Some(&charged), closeness)?;
-    Ok(of_tally(files, &tally, code, Some(&group.processes), group.refaults, begin))
+    of_tally(files, &tally, code, Some(&group.processes), group.refaults, begin)
 }
 
 fn of_tally(
@@ -152,22 +158,24 @@ fn of_tally(
     only: Option<&BTreeSet<Pid>>,
     [file_refaults, swap_refaults]: [Option<u64>; 2],
     begin: Instant,
-) -> Census {
+) -> Result<Census, Error> {
+    let no_lists = why_no_lists(files)?;
     let together =
         |class: Class| if class.is_of_files() { "those of files" } else { "those of data and shared memory" };
     let refaults = |class| Known::Unknown(format!("the kernel counts {} together", together(class)));
-    let classes = Class::ALL.iter().map(|class| tally.class(*class).of_class(*class, refaults(*class))).collect();
+    let classes =
+        Class::ALL.iter().map(|class| tally.class(*class).of_class(*class, no_lists, refaults(*class))).collect();
     let runners = code.runners.into_iter().filter(|runner| only.is_none_or(|only| only.contains(&runner.pid)));
     let processes = runners.map(|runner| of_runner(files, runner)).collect();
-    Census {
+    let census = Census {
         rest: Rest::ALL.iter().map(|rest| tally.rest(*rest)).collect(),
         file_refaults,
         swap_refaults,
         processes_not_read: code.not_read,
         sampled_fraction: tally.sampled_fraction(),
         ..Census::of(classes, processes)
-    }
-    .took(begin)
+    };
+    Ok(census.took(begin))
 }
 
 /// Looks at some processes. One that ends meanwhile has nothing.
@@ -196,7 +204,7 @@ pub fn of_processes(files: &impl KernelFiles, pids: &BTreeSet<Pid>, closeness: C
         });
         all.add_all(&own);
     }
-    let (classes, sampled_fraction) = all.by_class(&table, closeness)?;
+    let (classes, sampled_fraction) = all.by_class(&table, why_no_lists(files)?, closeness)?;
     Ok(Census { sampled_fraction, ..Census::of(classes, processes) }.took(begin))
 }
 

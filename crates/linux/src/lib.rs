@@ -22,6 +22,7 @@ pub mod injection;
 pub mod knobs;
 pub mod kpagecgroup;
 pub mod kpageflags;
+pub mod lru_gen;
 pub mod maps;
 pub mod meminfo;
 pub mod memory_file;

@@ -6,6 +6,7 @@ use std::io::Write;
 use aging::census::{self, Census, Closeness, OfProcess};
 use aging::class::Class;
 use linux::cgroup::group;
+use linux::facts::Known;
 use linux::{Error, Pid};
 use quantities::Bytes;
 
@@ -88,6 +89,11 @@ fn at_frames(error: &Error) -> Failure {
     }
 }
 
+/// What is not known is a dash.
+fn listed(bytes: &Known<Bytes>) -> String {
+    bytes.value().map_or_else(|| "-".to_owned(), Bytes::to_string)
+}
+
 fn print(out: &mut impl Write, census: &Census) -> Result<(), Failure> {
     let sampled = census.sampled_fraction < 1.0;
     let bound = |bytes: Bytes| bytes.to_string();
@@ -96,8 +102,8 @@ fn print(out: &mut impl Write, census: &Census) -> Result<(), Failure> {
         table.row([
             of.class.name().to_owned(),
             of.bytes.to_string(),
-            of.active_bytes.to_string(),
-            of.idle_bytes.to_string(),
+            listed(&of.active_bytes),
+            listed(&of.idle_bytes),
             of.locked_bytes.to_string(),
             bound(of.error_bound_bytes),
         ]);
@@ -110,6 +116,9 @@ fn print(out: &mut impl Write, census: &Census) -> Result<(), Failure> {
     }
     table.write(out, "")?;
     writeln!(out)?;
+    if let Some(why) = census.classes.iter().find_map(|of| of.active_bytes.why_unknown()) {
+        writeln!(out, "active and idle are not known: {why}")?;
+    }
     let took = census.cost_us / 1000;
     if sampled {
         let looked_at = census.sampled_fraction * 100.0;

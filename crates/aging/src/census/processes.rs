@@ -100,11 +100,16 @@ impl Frames {
         Pages(self.set(class).len()).bytes()
     }
 
-    /// By class, and which part of the frames was asked where it stands.
+    /// By class, and which part of the frames was asked where it stands; `no_lists` is why the kernel has no active list, if so.
     ///
     /// # Errors
     /// `Denied` without CAP_SYS_ADMIN.
-    pub fn by_class(&self, table: &FrameTable, closeness: Closeness) -> Result<(Vec<OfClass>, f64), Error> {
+    pub fn by_class(
+        &self,
+        table: &FrameTable,
+        no_lists: Option<&str>,
+        closeness: Closeness,
+    ) -> Result<(Vec<OfClass>, f64), Error> {
         let (mut classes, mut looked_at, mut all) = (Vec::new(), 0, 0);
         for class in CLASSES {
             let set = self.set(class);
@@ -112,7 +117,7 @@ impl Frames {
             looked_at += asked;
             all += set.len();
             let refaults = Known::Unknown("the kernel counts them for the host and for control groups".to_owned());
-            classes.push(found.of_class(class, refaults));
+            classes.push(found.of_class(class, no_lists, refaults));
         }
         Ok((classes, fraction(looked_at, all)))
     }

@@ -51,15 +51,17 @@ impl OfStanding {
         self.by_standing.iter_mut().zip(seen).for_each(|(sum, seen)| sum.add(pick, seen));
     }
 
-    /// As it is reported.
-    pub fn of_class(&self, class: Class, refaults: Known<u64>) -> OfClass {
+    /// As it is reported; `no_lists` is why the kernel has no active list, if so.
+    pub fn of_class(&self, class: Class, no_lists: Option<&str>, refaults: Known<u64>) -> OfClass {
         let amount = |standing: Standing| bytes(self.by_standing[standing as usize].frames());
+        let listed =
+            |standing| no_lists.map_or_else(|| Known::Value(amount(standing)), |why| Known::Unknown(why.to_owned()));
         let bound = self.by_standing.iter().map(Sum::bound).fold(self.all.bound(), f64::max);
         OfClass {
             class,
             bytes: bytes(self.all.frames()),
-            active_bytes: amount(Standing::Active),
-            idle_bytes: amount(Standing::Idle),
+            active_bytes: listed(Standing::Active),
+            idle_bytes: listed(Standing::Idle),
             locked_bytes: amount(Standing::Locked),
             error_bound_bytes: bytes(bound),
             refaults,
@@ -216,9 +218,10 @@ mod tests {
         let mut tally = Tally::default();
         let seen = [of(&[bits::LRU]), of(&[bits::LRU, bits::ACTIVE]), of(&[bits::BUDDY]), of(&[bits::NO_PAGE])];
         tally.add(PICK, seen.into_iter()).unwrap();
-        let cache = tally.class(Class::Cache).of_class(Class::Cache, Known::Value(0));
+        let cache = tally.class(Class::Cache).of_class(Class::Cache, None, Known::Value(0));
         let pages = |n: u64| Pages(n).bytes();
-        assert_eq!((cache.bytes, cache.active_bytes, cache.idle_bytes), (pages(20), pages(10), pages(10)));
+        let (active, idle) = (Known::Value(pages(10)), Known::Value(pages(10)));
+        assert_eq!((cache.bytes, cache.active_bytes, cache.idle_bytes), (pages(20), active, idle));
         assert_eq!(tally.rest(Rest::Free).bytes, pages(10));
         assert_eq!(tally.rest(Rest::Slab).bytes, pages(0));
         assert!((tally.sampled_fraction() - 0.1).abs() < 1e-9);
