@@ -9,8 +9,13 @@
 //! clearing, so one clear is followed by many reads at growing delays, and the delay after which a page is first seen
 //! tells its rate (`estimate`).
 
+//!
+//! [`arrivals`] is another question, asked of whole processes and control groups: which pages of files do they bring into
+//! the page cache?
+
 #![deny(unsafe_code)]
 
+pub mod arrivals;
 pub mod damon;
 pub mod estimate;
 pub mod map;
@@ -19,6 +24,8 @@ pub mod residency;
 pub mod rung;
 pub mod source;
 pub mod walk;
+
+mod bpf_object;
 
 pub use map::{AccessMap, Class, PageSet, WindowHeat};
 pub use rung::{Rung, Rungs, choose_rung};

@@ -11,11 +11,9 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags as MemoryFlags, ProtFlags, mmap, munmap};
 
 use super::record::{WALK_CALIBRATE, WALK_READ, WALK_RECORDS_MAX, WalkAnswer, WalkRequest, WindowRecord};
+use crate::bpf_object::{self, Aligned};
 use crate::rung::Unavailable;
 
-/// The compiled program, aligned as the ELF reader expects it.
-#[repr(align(16))]
-struct Aligned<T: ?Sized>(T);
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!("../../bpf/walk.bpf.o"));
 
 /// How far below the page table's own address the base of the direct map is looked for: 64 TiB, all that four levels map.
@@ -266,23 +264,7 @@ fn last_errno() -> Errno {
 }
 
 fn refused(what: &str, error: &libbpf_rs::Error) -> Unavailable {
-    use libbpf_rs::ErrorKind;
-    let errno = std::io::Error::last_os_error();
-    let (reason, remedy) = match error.kind() {
-        ErrorKind::PermissionDenied => (
-            format!("the walk's program may not {what}: operation not permitted (EPERM)"),
-            "Run as root, or with CAP_BPF and CAP_PERFMON; kernel lockdown (confidentiality) forbids it to all.",
-        ),
-        ErrorKind::NotFound => (
-            "the kernel has no type information (/sys/kernel/btf/vmlinux)".to_owned(),
-            "Use a kernel built with CONFIG_DEBUG_INFO_BTF=y.",
-        ),
-        _ => (
-            format!("the walk's program cannot {what}: {error} ({errno})"),
-            "Use Linux 6.1 or newer with CONFIG_BPF_SYSCALL=y and CONFIG_DEBUG_INFO_BTF=y.",
-        ),
-    };
-    Unavailable { reason, remedy: remedy.to_owned() }
+    bpf_object::refused("the walk's program", what, error)
 }
 
 #[cfg(test)]
@@ -290,23 +272,6 @@ mod tests {
     use libbpf_rs::btf::{Btf, types::Struct};
 
     use super::*;
-
-    fn refusal(errno: Errno) -> Unavailable {
-        refused("be loaded", &std::io::Error::from_raw_os_error(errno.raw_os_error()).into())
-    }
-
-    #[test]
-    fn a_locked_down_kernel_is_named_beside_the_missing_privilege() {
-        let Unavailable { reason, remedy } = refusal(Errno::PERM);
-        assert_eq!(reason, "the walk's program may not be loaded: operation not permitted (EPERM)");
-        assert!(remedy.contains("CAP_BPF") && remedy.contains("lockdown (confidentiality)"), "{remedy}");
-    }
-
-    #[test]
-    fn a_kernel_without_type_information_or_too_old_is_told_which_option_or_version_it_takes() {
-        assert!(refusal(Errno::NOENT).remedy.contains("CONFIG_DEBUG_INFO_BTF"));
-        assert!(refusal(Errno::INVAL).remedy.contains("Linux 6.1"));
-    }
 
     #[test]
     fn the_records_are_laid_out_as_in_the_compiled_program() {

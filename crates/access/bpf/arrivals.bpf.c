@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0-only */
+/*
+ * Tells which pages of files some processes bring into the page cache: by reading, by writing, by touching what they
+ * have mapped, and by what the kernel reads ahead for them. A page that was there before does not come, and is not told.
+ *
+ * Runs in the path of every page that is added: it looks who it is, and makes one run of pages that follow each other on
+ * a processor. A run goes to the ring when the next page does not follow, or when it is long; the one that is still open
+ * stands in `open_runs` for whoever wants to know now. When the ring is full a run is dropped and counted.
+ *
+ * Two that add pages on one processor, the one preempted by the other (which kernels before Linux 6.13 or so do not
+ * allow here), may make a run of both: it names pages that are not all new. Whoever acts on it must do no harm by it.
+ *
+ * No vmlinux.h: the fields below are found by name at load time.
+ */
+typedef unsigned char __u8;
+typedef unsigned short __u16;
+typedef unsigned int __u32;
+typedef unsigned long long __u64;
+typedef signed char __s8;
+typedef short __s16;
+typedef int __s32;
+typedef long long __s64;
+typedef __u16 __be16;
+typedef __u32 __be32;
+typedef __u16 __le16;
+typedef __u32 __wsum;
+
+enum { BPF_MAP_TYPE_HASH = 1, BPF_MAP_TYPE_ARRAY = 2, BPF_MAP_TYPE_PERCPU_ARRAY = 6, BPF_MAP_TYPE_RINGBUF = 27 };
+enum { BPF_ANY = 0, BPF_RB_NO_WAKEUP = 1 };
+
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+
+#include "arrival_record.h"
+
+#define KERNEL __attribute__((preserve_access_index))
+
+struct super_block {
+	__u32 s_dev;
+} KERNEL;
+
+struct inode {
+	struct super_block *i_sb;
+	unsigned long i_ino;
+	__u32 i_generation;
+} KERNEL;
+
+struct address_space {
+	struct inode *host;
+} KERNEL;
+
+struct folio {
+	struct address_space *mapping;
+	unsigned long index;
+	unsigned long _flags_1;
+} KERNEL;
+
+/* Until Linux 6.5. */
+struct folio___old {
+	unsigned char _folio_order;
+} KERNEL;
+
+struct kernfs_node {
+	__u64 id;
+} KERNEL;
+
+struct cgroup_subsys_state {
+	struct cgroup *cgroup;
+	struct cgroup_subsys_state *parent;
+} KERNEL;
+
+struct cgroup {
+	struct cgroup_subsys_state self;
+	struct kernfs_node *kn;
+} KERNEL;
+
+struct css_set {
+	struct cgroup_subsys_state *subsys[1];
+} KERNEL;
+
+struct task_struct {
+	__s32 pid;
+	__s32 tgid;
+	struct css_set *cgroups;
+} KERNEL;
+
+enum pageflags {
+	PG_head,
+};
+
+enum cgroup_subsys_id {
+	memory_cgrp_id,
+};
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct arrival_wish);
+} wish SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, ARRIVAL_MEMBERS_MAX);
+	__type(key, __u32);
+	__type(value, __u32);
+} members SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct arrival_run);
+} open_runs SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} lost_pages SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, ARRIVAL_RING_BYTES);
+} runs SEC(".maps");
+
+static const __u32 ZERO = 0;
+
+/* Looks through the groups from the process's own up to the topmost. */
+static int is_in_group(struct task_struct *task, __u64 group)
+{
+	__u64 memory = bpf_core_enum_value(enum cgroup_subsys_id, memory_cgrp_id);
+	struct css_set *set = BPF_CORE_READ(task, cgroups);
+	struct cgroup_subsys_state *state = 0;
+	__u64 offset = bpf_core_field_offset(struct css_set, subsys) + memory * sizeof(state);
+
+	bpf_probe_read_kernel(&state, sizeof(state), (void *)set + offset);
+	for (__u32 depth = 0; depth < ARRIVAL_DEPTH_MAX && state; depth++) {
+		if (BPF_CORE_READ(state, cgroup, kn, id) == group)
+			return 1;
+		state = BPF_CORE_READ(state, parent);
+	}
+	return 0;
+}
+
+static int is_meant(const struct arrival_wish *wanted, __u32 process)
+{
+	if (wanted->everybody)
+		return 1;
+	__u32 *member = bpf_map_lookup_elem(&members, &process);
+	if (member && *member == ARRIVAL_MEMBER)
+		return 1;
+	return wanted->group && is_in_group((void *)bpf_get_current_task(), wanted->group);
+}
+
+static __u64 pages_of(struct folio *folio)
+{
+	unsigned long flags = 0;
+
+	/* The first word of every folio, whatever its type is called. */
+	bpf_probe_read_kernel(&flags, sizeof(flags), folio);
+	if (!(flags >> bpf_core_enum_value(enum pageflags, PG_head) & 1))
+		return 1;
+	struct folio___old *old = (void *)folio;
+	__u64 order = bpf_core_field_exists(old->_folio_order) ? BPF_CORE_READ(old, _folio_order)
+	                                                       : BPF_CORE_READ(folio, _flags_1) & 0xff;
+	return 1ull << (order & 31);
+}
+
+static void tell(const struct arrival_run *run)
+{
+	if (bpf_ringbuf_output(&runs, (void *)run, sizeof(*run), BPF_RB_NO_WAKEUP) == 0)
+		return;
+	__u64 *lost = bpf_map_lookup_elem(&lost_pages, &ZERO);
+	if (lost)
+		*lost += run->pages;
+}
+
+SEC("tp_btf/mm_filemap_add_to_page_cache")
+int added(__u64 *context)
+{
+	const struct arrival_wish *wanted = bpf_map_lookup_elem(&wish, &ZERO);
+	__u32 process = bpf_get_current_pid_tgid() >> 32;
+
+	if (!wanted || !is_meant(wanted, process))
+		return 0;
+	struct folio *folio = (void *)context[0];
+	struct inode *inode = BPF_CORE_READ(folio, mapping, host);
+	struct arrival_run now = {
+		.inode = BPF_CORE_READ(inode, i_ino),
+		.first = BPF_CORE_READ(folio, index),
+		.pages = pages_of(folio),
+		.device = BPF_CORE_READ(inode, i_sb, s_dev),
+		.generation = BPF_CORE_READ(inode, i_generation),
+		.process = process,
+	};
+	struct arrival_run *run = bpf_map_lookup_elem(&open_runs, &ZERO);
+	if (!run)
+		return 0;
+	if (run->pages && run->inode == now.inode && run->device == now.device && run->generation == now.generation &&
+	    run->process == process && run->first + run->pages == now.first && run->pages < ARRIVAL_RUN_PAGES_MAX) {
+		run->pages += now.pages;
+		return 0;
+	}
+	if (run->pages)
+		tell(run);
+	*run = now;
+	return 0;
+}
+
+/* What a member starts is a member. */
+SEC("tp_btf/sched_process_fork")
+int forked(__u64 *context)
+{
+	struct task_struct *parent = (void *)context[0], *child = (void *)context[1];
+	__u32 from = BPF_CORE_READ(parent, tgid), to = BPF_CORE_READ(child, tgid), member = ARRIVAL_MEMBER;
+
+	if (from != to && bpf_map_lookup_elem(&members, &from))
+		bpf_map_update_elem(&members, &to, &member, BPF_ANY);
+	return 0;
+}
+
+/* Numbers are given again. */
+SEC("tp_btf/sched_process_exit")
+int exited(__u64 *context)
+{
+	struct task_struct *task = (void *)context[0];
+	__u32 process = BPF_CORE_READ(task, tgid);
+
+	if (BPF_CORE_READ(task, pid) == (__s32)process)
+		bpf_map_delete_elem(&members, &process);
+	return 0;
+}

@@ -1,0 +1,104 @@
+//! What the program that watches the page cache says: `bpf/arrival_record.h` in Rust.
+//!
+//! A test compares these with the type information in the compiled program, member by member.
+
+/// `struct arrival_run`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Run {
+    pub inode: u64,
+    pub first: u64,
+    pub pages: u64,
+    pub device: u32,
+    pub generation: u32,
+    pub process: u32,
+    pub unused: u32,
+}
+
+/// `struct arrival_wish`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wish {
+    pub group: u64,
+    pub everybody: u32,
+    pub unused: u32,
+}
+
+/// `ARRIVAL_MEMBER`.
+pub const MEMBER: u32 = 1;
+/// `ARRIVAL_PARENT`.
+pub const PARENT: u32 = 2;
+
+impl Run {
+    /// As the kernel wrote it; `None` when the length is not exactly that of the record.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Run> {
+        let mut words =
+            bytes.chunks_exact(8).filter_map(|word| word.first_chunk()).map(|word| u64::from_ne_bytes(*word));
+        let mut word = || words.next();
+        let (inode, first, pages) = (word()?, word()?, word()?);
+        let mut halves = bytes
+            .get(24..)?
+            .chunks_exact(4)
+            .filter_map(|half| half.first_chunk())
+            .map(|half| u32::from_ne_bytes(*half));
+        let mut half = || halves.next();
+        let run = Run { inode, first, pages, device: half()?, generation: half()?, process: half()?, unused: half()? };
+        (bytes.len() == size_of::<Run>()).then_some(run)
+    }
+
+    /// The run without its length: by that it is known again.
+    pub fn start(self) -> Run {
+        Run { pages: 0, ..self }
+    }
+}
+
+impl Wish {
+    /// As the kernel reads it.
+    pub fn to_bytes(self) -> Vec<u8> {
+        let mut bytes = self.group.to_ne_bytes().to_vec();
+        bytes.extend_from_slice(&self.everybody.to_ne_bytes());
+        bytes.extend_from_slice(&self.unused.to_ne_bytes());
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use libbpf_rs::btf::types::{MemberAttr, Struct};
+    use libbpf_rs::btf::{Btf, types::StructMember};
+
+    use super::*;
+
+    #[test]
+    fn a_run_survives_the_way_through_bytes() {
+        let words: Vec<u8> =
+            (1u64..=3).flat_map(u64::to_ne_bytes).chain((4u32..=7).flat_map(u32::to_ne_bytes)).collect();
+        let run = Run { inode: 1, first: 2, pages: 3, device: 4, generation: 5, process: 6, unused: 7 };
+        assert_eq!(Run::from_bytes(&words), Some(run));
+        assert_eq!(Run::from_bytes(&words[1..]), None);
+        assert_eq!(Run::from_bytes(&[]), None);
+        assert_eq!(Wish { group: 1, everybody: 2, unused: 0 }.to_bytes().len(), size_of::<Wish>());
+    }
+
+    #[test]
+    fn the_records_are_laid_out_as_in_the_compiled_program() {
+        let btf = Btf::from_path(concat!(env!("CARGO_MANIFEST_DIR"), "/bpf/arrivals.bpf.o")).unwrap();
+        let layout = |name: &str| -> Vec<(String, u32)> {
+            let offset = |member: &StructMember<'_>| match member.attr {
+                MemberAttr::Normal { offset } => offset / 8,
+                MemberAttr::BitField { .. } => panic!("no bit fields here"),
+            };
+            let record = btf.type_by_name::<Struct<'_>>(name).unwrap();
+            record.iter().map(|m| (m.name.unwrap().to_string_lossy().into_owned(), offset(&m))).collect()
+        };
+        macro_rules! same {
+            ($c:literal, $record:ty, $($field:ident),+) => {
+                assert_eq!(layout($c), [$(
+                    (stringify!($field).to_owned(), u32::try_from(std::mem::offset_of!($record, $field)).unwrap())
+                ),+]);
+            };
+        }
+        same!("arrival_run", Run, inode, first, pages, device, generation, process, unused);
+        same!("arrival_wish", Wish, group, everybody, unused);
+    }
+}
