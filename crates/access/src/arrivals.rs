@@ -88,7 +88,7 @@ impl Arrivals {
     pub fn of(whose: Whose) -> Result<Arrivals, Unavailable> {
         libbpf_rs::set_print(None::<(PrintLevel, fn(PrintLevel, String))>);
         let open = ObjectBuilder::default().open_memory(&OBJECT.0).map_err(|e| refused("be opened", &e))?;
-        let mut object = open.load().map_err(|e| refused("be loaded", &e))?;
+        let object = open.load().map_err(|e| refused("be loaded", &e))?;
         let handle = |name: &str| {
             let map = object.maps().find(|map| map.name() == name);
             let map = map.ok_or_else(|| Unavailable {

@@ -11,4 +11,6 @@
 
 pub mod census;
 pub mod class;
+pub mod dials;
+pub mod policy;
 pub mod sample;

@@ -16,6 +16,7 @@
 //! Truth: cgroups(7); Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst; proc_pid_mountinfo(5).
 
 pub mod group;
+pub mod limited;
 
 use quantities::Bytes;
 use rustix::io::Errno;

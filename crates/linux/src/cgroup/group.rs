@@ -77,7 +77,7 @@ fn add(files: &impl KernelFiles, directory: &str, group: &mut Group) -> Result<(
 }
 
 /// Files of the kernel begin with the name of their controller; asking each whether it is a group would take long.
-fn is_file_of_the_kernel(name: &str) -> bool {
+pub(super) fn is_file_of_the_kernel(name: &str) -> bool {
     ["cgroup.", "memory.", "cpu.", "io.", "pids.", "cpuset.", "hugetlb.", "misc.", "rdma.", "irq.", "dmem."]
         .iter()
         .any(|controller| name.starts_with(controller))

@@ -1,0 +1,188 @@
+//! The dials: one for each class, 0 to 100, the paper's `mapped_page_cost` made general.
+//!
+//! No I/O, no clock, no randomness.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::Serialize;
+
+use crate::class::Class;
+
+/// How slowly a class is aged: 0 like the kernel does it, or faster, to 100, not at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(transparent)]
+pub struct Dial(u8);
+
+/// What a dial may be moved between. Written `80`, or `60-100`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Bounds {
+    /// Where it stands at first, and goes back to when nothing asks for more.
+    pub low: Dial,
+    /// What it is never moved beyond.
+    pub high: Dial,
+}
+
+/// A text that is no dial.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadDial(String);
+
+impl fmt::Display for BadDial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}: expected a number from 0 (dropped after use) to 100 (never aged), or two of them, such as 60-100",
+            self.0
+        )
+    }
+}
+
+impl std::error::Error for BadDial {}
+
+impl Dial {
+    /// Aged as the kernel does, or let go at once.
+    pub const NONE: Dial = Dial(0);
+    /// Not aged.
+    pub const NEVER: Dial = Dial(100);
+
+    /// `value`, 100 if it is more.
+    pub fn clamped(value: u8) -> Dial {
+        Dial(value.min(100))
+    }
+
+    /// As a number, 0 to 100.
+    pub fn get(self) -> u8 {
+        self.0
+    }
+
+    /// The part of the kernel's own rate at which the class is aged: 1 at 0, 0 at 100.
+    pub fn rate(self) -> f64 {
+        f64::from(100 - self.0) / 100.0
+    }
+
+    /// By so much more, at most to the upper bound.
+    pub fn raised(self, by: u8, bounds: Bounds) -> Dial {
+        Dial(self.0.saturating_add(by).min(bounds.high.0))
+    }
+
+    /// By so much less, at least to the lower bound.
+    pub fn lowered(self, by: u8, bounds: Bounds) -> Dial {
+        Dial(self.0.saturating_sub(by).max(bounds.low.0))
+    }
+}
+
+impl fmt::Display for Dial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Bounds {
+    /// A dial that stands where it is.
+    pub fn fixed(dial: Dial) -> Bounds {
+        Bounds { low: dial, high: dial }
+    }
+
+    /// True if there is something to move.
+    pub fn is_free(self) -> bool {
+        self.low < self.high
+    }
+}
+
+impl fmt::Display for Bounds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_free() { write!(f, "{}-{}", self.low, self.high) } else { self.low.fmt(f) }
+    }
+}
+
+impl FromStr for Bounds {
+    type Err = BadDial;
+
+    fn from_str(text: &str) -> Result<Bounds, BadDial> {
+        let bad = || BadDial(text.to_owned());
+        let dial = |text: &str| {
+            let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+            digits.then(|| text.parse::<u8>().ok()).flatten().filter(|value| *value <= 100).map(Dial).ok_or_else(bad)
+        };
+        let (low, high) = match text.split_once('-') {
+            Some((low, high)) => (dial(low)?, dial(high)?),
+            None => (dial(text)?, dial(text)?),
+        };
+        if low <= high { Ok(Bounds { low, high }) } else { Err(bad()) }
+    }
+}
+
+/// A value for each class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ByClass<T>(pub [T; Class::ALL.len()]);
+
+impl<T: Copy> ByClass<T> {
+    /// That of one class.
+    pub fn get(&self, class: Class) -> T {
+        self.0[class as usize]
+    }
+
+    /// Puts another in its place.
+    pub fn set(&mut self, class: Class, value: T) {
+        self.0[class as usize] = value;
+    }
+
+    /// Each class with its value.
+    pub fn iter(&self) -> impl Iterator<Item = (Class, T)> + '_ {
+        Class::ALL.into_iter().map(|class| (class, self.get(class)))
+    }
+}
+
+/// What each class is asked to be aged like; `None` is left to the kernel.
+pub type Wishes = ByClass<Option<Bounds>>;
+
+/// Where each dial stands.
+pub type Dials = ByClass<Option<Dial>>;
+
+impl Wishes {
+    /// Where the dials stand at first.
+    pub fn at_first(&self) -> Dials {
+        ByClass(self.0.map(|wish| wish.map(|bounds| bounds.low)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_dial_is_one_number_or_two_in_order() {
+        assert_eq!("80".parse(), Ok(Bounds::fixed(Dial(80))));
+        assert_eq!("0-100".parse(), Ok(Bounds { low: Dial(0), high: Dial(100) }));
+        for bad in ["", "101", "-1", "80-60", "a", "1-", "+5", "50%", "1-2-3", "1000"] {
+            assert!(bad.parse::<Bounds>().is_err(), "{bad}");
+        }
+        let said = "101".parse::<Bounds>().unwrap_err().to_string();
+        assert!(said.starts_with("101: expected a number from 0"), "{said}");
+    }
+
+    #[test]
+    fn the_rate_is_the_papers_at_both_ends() {
+        // Section 5: mapped_page_cost = 0 ages mapped pages like all others, 100 not at all.
+        assert!((Dial(0).rate() - 1.0).abs() < 1e-9 && Dial(100).rate().abs() < 1e-9);
+        assert!((Dial(80).rate() - 0.2).abs() < 1e-9);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_printed_is_read_again(low in 0u8..=100, more in 0u8..=100) {
+            let bounds = Bounds { low: Dial(low), high: Dial::clamped(low.saturating_add(more)) };
+            prop_assert_eq!(bounds.to_string().parse(), Ok(bounds));
+        }
+
+        #[test]
+        fn a_dial_is_never_moved_out_of_its_bounds(low in 0u8..=100, high in 0u8..=100, by: u8, up: bool) {
+            prop_assume!(low <= high);
+            let bounds = Bounds { low: Dial(low), high: Dial(high) };
+            let moved = if up { bounds.low.raised(by, bounds) } else { bounds.high.lowered(by, bounds) };
+            prop_assert!((bounds.low..=bounds.high).contains(&moved));
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! How each class is aged: what a dial means, what may be pinned, and when it must be let go.
+//!
+//! Oshima, Aoki and Arai, section 5: pages are aged by the list they are on, each list at a rate of its own, and
+//! `mapped_page_cost` sets the rates.
+//!
+//! | paper                              | here                        | unit                                          |
+//! | `mapped_page_cost`                 | [`Dial`]                    | 0 (as all others) to 100 (not aged)           |
+//! | rate of aging of active-mapped     | [`Dial::rate`]              | part of the time under pressure               |
+//! | stopping the aging (100)           | [`is_protected`], always    |                                               |
+//! | one list for mapped pages          | four classes, one dial each |                                               |
+//!
+//! We differ. The paper scans a list less often; from outside the kernel a page can be on its lists, or off them: pinned. So a
+//! class whose dial stands at d is off the lists for d % of the time in which the kernel takes memory back, and on them for the
+//! rest, in turns: it is aged at (100 − d)/100 of the kernel's rate. While it is on them the kernel's own second chance keeps what
+//! is in use, and what is idle goes: protection is earned again at each turn. Time in which no memory is taken back does not count,
+//! for nothing ages then.
+//!
+//! The objection to split lists (2006) is that they keep pages which are used less than those that go. Against it stand the
+//! turns, the budget, and [`must_let_go`]: pins are the first thing to go when room gets scarce.
+//!
+//! No I/O, no clock, no randomness.
+
+use std::time::Duration;
+
+use quantities::{Bytes, Fraction, Pages};
+
+use crate::class::Class;
+use crate::dials::Dial;
+
+/// How long a class is on the kernel's lists at a turn, in time under pressure.
+pub const EXPOSED: Duration = Duration::from_secs(60);
+
+/// How long a class is off the lists before that: [`EXPOSED`] · d / (100 − d), so that the part of the time on them is
+/// (100 − d)/100. `None`: for ever.
+pub fn protected_for(dial: Dial) -> Option<Duration> {
+    let (d, rest) = (f64::from(dial.get()), f64::from(100 - dial.get()));
+    (rest > 0.0).then(|| EXPOSED.mul_f64(d / rest))
+}
+
+/// Is a class off the lists, after so much time under pressure? It begins so.
+pub fn is_protected(dial: Dial, pressed: Duration) -> bool {
+    let Some(protected) = protected_for(dial) else { return true };
+    let turn = (protected + EXPOSED).as_nanos();
+    pressed.as_nanos() % turn < protected.as_nanos()
+}
+
+/// How the kernel is to weigh what needs swap against files, when the class of data has a dial: 0 takes no data at all, which
+/// is what 100 asks for; otherwise the host's own weight at the class's rate.
+pub fn swappiness(dial: Dial, normal: u32) -> u32 {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and `normal`")]
+    let weight = (f64::from(normal) * dial.rate()).round() as u32;
+    // Nothing but 100 stops the aging.
+    if dial == Dial::NEVER { 0 } else { weight.max(1).min(normal.max(1)) }
+}
+
+/// How much memory there is, and how much of it can still be had: of the host, or of a control group with a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// All of it.
+    pub limit: Bytes,
+    /// What is free up to the limit, and what the kernel can take back: files that nobody pins.
+    pub left: Bytes,
+}
+
+/// What must be left. Pins go below it.
+///
+/// A program fills new memory at some 2 GiB/s; the smallest of these lasts for 30 ms, and until then we have looked twice
+/// ([`look_again_after`]).
+pub fn margin(limit: Bytes) -> Bytes {
+    const LEAST: Bytes = Bytes::mib(64);
+    limit.scaled(1.0 / 16.0).max(LEAST)
+}
+
+/// How soon to look at a room again: in half the time in which it could be filled at 4 GiB/s, twice what was seen.
+pub fn look_again_after(left: Bytes) -> Duration {
+    const FASTEST_PER_S: f64 = 4.0 * (1u64 << 30) as f64;
+    const SOONEST: Duration = Duration::from_millis(5);
+    const LATEST: Duration = Duration::from_millis(200);
+    #[expect(clippy::cast_precision_loss, reason = "a time to the millisecond")]
+    let half = left.0 as f64 / FASTEST_PER_S / 2.0;
+    Duration::from_secs_f64(half).clamp(SOONEST, LATEST)
+}
+
+/// What share of the time all tasks may stand still for want of memory before pins are let go.
+pub const STALLED_MOST: f64 = 0.10;
+
+/// Must what is pinned be let go? When the room is used up; or, before that, when everybody stands still for want of memory and
+/// little can be taken back. A stream alone makes its reader wait, with all the room there is: that is no reason.
+pub fn must_let_go(room: Room, stalled: Fraction) -> bool {
+    let margin = margin(room.limit);
+    let little = margin.scaled(2.0);
+    room.left < margin || (stalled.get() >= STALLED_MOST && room.left < little)
+}
+
+/// How much more may be pinned: up to the budget, and only as long as twice the margin is left after it.
+pub fn may_pin(budget: Bytes, pinned: Bytes, room: Room) -> Bytes {
+    let in_budget = budget.saturating_sub(pinned);
+    in_budget.min(room.left.saturating_sub(margin(room.limit).scaled(2.0)))
+}
+
+/// What a file has of one class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// Which.
+    pub class: Class,
+    /// Where its dial stands.
+    pub dial: Dial,
+    /// What is mapped and in memory.
+    pub resident: Pages,
+    /// What is pinned of that.
+    pub pinned: Pages,
+}
+
+/// How much of each candidate is to be pinned, at most `most` together.
+///
+/// Higher dials come first, then the classes in the paper's order, then what is pinned already, then the small, of which
+/// more fit. The last one that fits gets what is left.
+pub fn choose(candidates: &[Candidate], most: Pages) -> Vec<Pages> {
+    let mut order: Vec<usize> = (0..candidates.len()).collect();
+    order.sort_by_key(|index| {
+        let of = &candidates[*index];
+        (std::cmp::Reverse(of.dial), of.class, of.pinned == Pages(0), of.resident, *index)
+    });
+    let mut left = most.0;
+    let mut chosen = vec![Pages(0); candidates.len()];
+    for index in order {
+        let takes = candidates[index].resident.0.min(left);
+        chosen[index] = Pages(takes);
+        left -= takes;
+    }
+    chosen
+}
+
+/// How much of what streams bring in may stay: the dial's part of the memory, nothing at 0. At 100 it is left to the kernel.
+pub fn streams_may_keep(dial: Dial, memory: Bytes) -> Option<Bytes> {
+    (dial < Dial::NEVER).then(|| memory.scaled(f64::from(dial.get()) / 100.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn dial(value: u8) -> Dial {
+        Dial::clamped(value)
+    }
+
+    #[test]
+    fn the_two_ends_are_the_papers() {
+        // Section 5: with mapped_page_cost = 100 the aging of active-mapped stops; with 0 it is aged like the other list.
+        for hours in [0, 1, 1000] {
+            assert!(is_protected(dial(100), SECOND * 3600 * hours));
+            assert!(!is_protected(dial(0), SECOND * 3600 * hours));
+        }
+    }
+
+    #[test]
+    fn at_80_a_class_is_off_the_lists_for_four_minutes_of_five() {
+        assert_eq!(protected_for(dial(80)), Some(SECOND * 240));
+        let minutes: Vec<bool> = (0..10).map(|minute| is_protected(dial(80), SECOND * (60 * minute + 1))).collect();
+        assert_eq!(minutes, [true, true, true, true, false, true, true, true, true, false]);
+    }
+
+    #[test]
+    fn data_that_is_not_to_be_aged_is_not_swapped_and_other_dials_weigh_less() {
+        assert_eq!(swappiness(dial(100), 60), 0);
+        assert_eq!(swappiness(dial(99), 60), 1);
+        assert_eq!(swappiness(dial(50), 60), 30);
+        assert_eq!(swappiness(dial(0), 60), 60);
+    }
+
+    #[test]
+    fn pins_go_before_the_room_does() {
+        let limit = Bytes::gib(1);
+        let room = |left| Room { limit, left: Bytes::mib(left) };
+        assert_eq!(margin(limit), Bytes::mib(64));
+        assert!(must_let_go(room(63), Fraction::ZERO));
+        assert!(!must_let_go(room(64), Fraction::ZERO));
+        // Everybody waits: earlier, but not while there is plenty to take back.
+        let stalled = Fraction::clamped(0.5);
+        assert!(must_let_go(room(127), stalled) && !must_let_go(room(128), stalled));
+        assert_eq!(may_pin(Bytes::mib(500), Bytes::mib(100), room(600)), Bytes::mib(400));
+        assert_eq!(may_pin(Bytes::mib(500), Bytes::mib(100), room(200)), Bytes::mib(72));
+        assert_eq!(may_pin(Bytes::mib(500), Bytes::mib(100), room(100)), Bytes(0));
+    }
+
+    #[test]
+    fn code_comes_before_read_only_data_and_a_higher_dial_before_both() {
+        let of = |class, value, resident| Candidate {
+            class,
+            dial: dial(value),
+            resident: Pages(resident),
+            pinned: Pages(0),
+        };
+        let candidates = [of(Class::ReadOnly, 80, 50), of(Class::Code, 80, 30), of(Class::ReadOnly, 100, 30)];
+        assert_eq!(choose(&candidates, Pages(100)), [Pages(40), Pages(30), Pages(30)]);
+        assert_eq!(choose(&candidates, Pages(40)), [Pages(0), Pages(10), Pages(30)]);
+    }
+
+    #[test]
+    fn what_is_pinned_stays_before_a_newcomer_of_its_kind() {
+        let of = |resident, pinned| Candidate {
+            class: Class::Code,
+            dial: dial(90),
+            resident: Pages(resident),
+            pinned: Pages(pinned),
+        };
+        assert_eq!(choose(&[of(10, 0), of(60, 60)], Pages(60)), [Pages(0), Pages(60)]);
+    }
+
+    #[test]
+    fn what_streams_may_keep_is_the_dials_part_of_memory() {
+        assert_eq!(streams_may_keep(dial(0), Bytes::gib(4)), Some(Bytes(0)));
+        assert_eq!(streams_may_keep(dial(25), Bytes::gib(4)), Some(Bytes::gib(1)));
+        assert_eq!(streams_may_keep(dial(100), Bytes::gib(4)), None);
+    }
+
+    proptest! {
+        #[test]
+        fn a_class_is_off_the_lists_for_the_dials_part_of_the_time(value in 0u8..100) {
+            let turn = protected_for(dial(value)).unwrap() + EXPOSED;
+            let steps: u32 = 6000;
+            let off = (0..steps).filter(|step| is_protected(dial(value), turn * *step / steps)).count();
+            let part = off as f64 / f64::from(steps);
+            prop_assert!((part - f64::from(value) / 100.0).abs() < 0.001, "{part}");
+        }
+
+        #[test]
+        fn no_more_is_chosen_than_there_is_or_may_be(
+            all in prop::collection::vec((0usize..5, 0u8..=100, 0u64..1000, 0u64..1000), 0..20), most in 0u64..5000,
+        ) {
+            let candidates: Vec<Candidate> = all.into_iter().map(|(class, value, resident, pinned)| Candidate {
+                class: Class::ALL[class], dial: dial(value), resident: Pages(resident), pinned: Pages(pinned),
+            }).collect();
+            let chosen = choose(&candidates, Pages(most));
+            prop_assert!(candidates.iter().zip(&chosen).all(|(of, chosen)| *chosen <= of.resident));
+            let (sum, all): (u64, u64) = (chosen.iter().map(|pages| pages.0).sum(), candidates.iter().map(|of| of.resident.0).sum());
+            prop_assert_eq!(sum, all.min(most), "all that fits is used");
+        }
+
+        #[test]
+        fn what_may_be_pinned_never_leaves_less_than_the_margin(limit in 0u64..1 << 40, left in 0u64..1 << 40, budget: u64, pinned: u64) {
+            let room = Room { limit: Bytes(limit), left: Bytes(left) };
+            let more = may_pin(Bytes(budget), Bytes(pinned), room);
+            prop_assert!(more == Bytes(0) || left - more.0 >= margin(room.limit).0);
+            prop_assert!(pinned.saturating_add(more.0) <= budget.max(pinned));
+        }
+
+        #[test]
+        fn a_higher_dial_never_swaps_more(low in 0u8..=100, high in 0u8..=100, normal in 0u32..=200) {
+            prop_assume!(low <= high);
+            prop_assert!(swappiness(dial(high), normal) <= swappiness(dial(low), normal));
+        }
+
+        #[test]
+        fn the_less_is_left_the_sooner_it_is_looked_at(a: u64, b: u64) {
+            let (less, more) = (a.min(b), a.max(b));
+            prop_assert!(look_again_after(Bytes(less)) <= look_again_after(Bytes(more)));
+        }
+    }
+}

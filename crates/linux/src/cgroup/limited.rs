@@ -1,0 +1,190 @@
+//! The memory control groups that have a limit, and how much each can still have.
+
+use std::collections::BTreeSet;
+
+use quantities::Bytes;
+use rustix::io::Errno;
+
+use super::group::is_file_of_the_kernel;
+use super::{Limit, Mount, Version, read_number};
+use crate::{Error, KernelFiles};
+
+/// A group with a limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limited {
+    /// Its directory, relative to the root: `sys/fs/cgroup/memory/web`.
+    pub directory: String,
+    /// The inodes of its directory and of those below: what is charged to any of them counts against the limit.
+    pub inodes: BTreeSet<u64>,
+    version: Version,
+}
+
+/// What a group may have and has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Charge {
+    /// The most that it may have.
+    pub limit: Bytes,
+    /// What it has.
+    pub usage: Bytes,
+    /// The part of that which the kernel can take back without swap: files, unless they are locked.
+    pub evictable: Bytes,
+}
+
+/// All groups with a limit. Costs a directory's listing and one or two small files for each group that there is.
+///
+/// # Errors
+/// The kernel's answer for a file of ours; a host without the memory controller has none.
+pub fn limited(files: &impl KernelFiles) -> Result<Vec<Limited>, Error> {
+    const MOUNTS: &str = "proc/self/mountinfo";
+    let text = files.read(MOUNTS).map_err(|errno| Error::of_host("read", format_args!("/{MOUNTS}"), errno))?;
+    let mounted = |version| text.lines().find_map(move |line| Some((Mount::of(line, version)?, version)));
+    let Some((mount, version)) = mounted(Version::V1).or_else(|| mounted(Version::V2)) else { return Ok(Vec::new()) };
+    let mut found = Vec::new();
+    add(files, &mount.point, version, &mut found)?;
+    Ok(found)
+}
+
+/// Adds the limited ones of a group and those below it, and returns the inodes of all of them.
+fn add(
+    files: &impl KernelFiles,
+    directory: &str,
+    version: Version,
+    found: &mut Vec<Limited>,
+) -> Result<BTreeSet<u64>, Error> {
+    let failed = |errno| Error::of_host("look at", format_args!("/{directory}"), errno);
+    let gone = |errno| matches!(errno, Errno::NOENT | Errno::NODEV);
+    let names = match files.list(directory) {
+        Err(Errno::NOTDIR) => return Ok(BTreeSet::new()), // a file of the group above
+        Err(errno) if gone(errno) => return Ok(BTreeSet::new()),
+        names => names.map_err(failed)?,
+    };
+    let mut inodes = match files.inode(directory) {
+        Err(errno) if gone(errno) => return Ok(BTreeSet::new()),
+        inode => BTreeSet::from([inode.map_err(failed)?]),
+    };
+    for name in names.iter().filter(|name| !is_file_of_the_kernel(name) && *name != "cgroup.procs") {
+        inodes.extend(add(files, &format!("{directory}/{name}"), version, found)?);
+    }
+    if limit(files, directory, version)?.is_some() {
+        found.push(Limited { directory: directory.to_owned(), inodes: inodes.clone(), version });
+    }
+    Ok(inodes)
+}
+
+/// The lowest limit of a group itself.
+fn limit(files: &impl KernelFiles, directory: &str, version: Version) -> Result<Option<Bytes>, Error> {
+    let names: &[&str] = match version {
+        Version::V1 => &["memory.limit_in_bytes"],
+        Version::V2 => &["memory.max", "memory.high"],
+    };
+    let mut lowest: Option<Bytes> = None;
+    for name in names {
+        if let Some(Limit::Bytes(bytes)) = read_number(files, &format!("{directory}/{name}"))? {
+            lowest = Some(lowest.map_or(bytes, |lowest| lowest.min(bytes)));
+        }
+    }
+    Ok(lowest)
+}
+
+impl Limited {
+    /// What it has now; `None` when it is gone, or has no limit any more.
+    ///
+    /// # Errors
+    /// `Malformed`.
+    pub fn charge(&self, files: &impl KernelFiles) -> Result<Option<Charge>, Error> {
+        let (usage, names) = match self.version {
+            Version::V1 => ("memory.usage_in_bytes", ["total_inactive_file", "total_active_file"]),
+            Version::V2 => ("memory.current", ["inactive_file", "active_file"]),
+        };
+        let Some(limit) = limit(files, &self.directory, self.version)? else { return Ok(None) };
+        let Some(Limit::Bytes(usage)) = read_number(files, &format!("{}/{usage}", self.directory))? else {
+            return Ok(None);
+        };
+        let stat = format!("{}/memory.stat", self.directory);
+        let text = match files.read(&stat) {
+            Ok(text) => text,
+            Err(Errno::NOENT | Errno::NODEV) => return Ok(None),
+            Err(errno) => return Err(Error::of_host("read", format_args!("/{stat}"), errno)),
+        };
+        let mut evictable = Bytes(0);
+        for line in text.lines() {
+            let Some((name, digits)) = line.split_once(' ').filter(|(name, _)| names.contains(name)) else { continue };
+            let bad = |_| {
+                Error::malformed(format_args!("/{stat}"), format_args!("{name} {digits:?}, expected a number of bytes"))
+            };
+            evictable += Bytes(digits.parse().map_err(bad)?);
+        }
+        Ok(Some(Charge { limit, usage, evictable }))
+    }
+}
+
+impl Charge {
+    /// What is left up to the limit, with what can be taken back.
+    pub fn left(&self) -> Bytes {
+        self.limit.saturating_sub(self.usage.saturating_sub(self.evictable))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::FakeKernel;
+
+    const V1: &str = "30 20 0:26 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n";
+    const V2: &str = "30 20 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
+    const UNLIMITED: &str = "9223372036854771712\n";
+
+    fn v1() -> FakeKernel {
+        let group = "sys/fs/cgroup/memory/web";
+        FakeKernel::new()
+            .file("proc/self/mountinfo", V1)
+            .file("sys/fs/cgroup/memory/memory.limit_in_bytes", UNLIMITED)
+            .file(&format!("{group}/memory.limit_in_bytes"), "1000000\n")
+            .file(&format!("{group}/memory.usage_in_bytes"), "900000\n")
+            .file(
+                &format!("{group}/memory.stat"),
+                "inactive_file 1\ntotal_inactive_file 300000\ntotal_active_file 200000\nnew 1\n",
+            )
+            .file(&format!("{group}/inner/memory.limit_in_bytes"), UNLIMITED)
+    }
+
+    #[test]
+    fn a_limit_holds_for_what_is_charged_to_the_groups_below() {
+        let kernel = v1();
+        let [web] = &limited(&kernel).unwrap()[..] else { panic!("one group has a limit") };
+        assert_eq!((web.directory.as_str(), web.inodes.len()), ("sys/fs/cgroup/memory/web", 2));
+        let charge = web.charge(&kernel).unwrap().unwrap();
+        let expected = Charge { limit: Bytes(1_000_000), usage: Bytes(900_000), evictable: Bytes(500_000) };
+        assert_eq!((charge, charge.left()), (expected, Bytes(600_000)));
+    }
+
+    #[test]
+    fn version_2_has_two_limits_and_the_lower_one_counts() {
+        let kernel = FakeKernel::new()
+            .file("proc/self/mountinfo", V2)
+            .file("sys/fs/cgroup/a/memory.max", "max\n")
+            .file("sys/fs/cgroup/a/memory.high", "5000\n")
+            .file("sys/fs/cgroup/a/memory.current", "4000\n")
+            .file("sys/fs/cgroup/a/memory.stat", "anon 3000\ninactive_file 500\nactive_file 250\n");
+        let group = &limited(&kernel).unwrap()[0];
+        let charge = group.charge(&kernel).unwrap().unwrap();
+        assert_eq!((charge.limit, charge.left()), (Bytes(5000), Bytes(1750)));
+    }
+
+    #[test]
+    fn a_group_that_is_gone_or_free_again_has_no_charge() {
+        let group = limited(&v1()).unwrap().remove(0);
+        assert_eq!(group.charge(&FakeKernel::new()).unwrap(), None);
+        let free = FakeKernel::new().file("sys/fs/cgroup/memory/web/memory.limit_in_bytes", UNLIMITED);
+        assert_eq!(group.charge(&free).unwrap(), None);
+    }
+
+    #[test]
+    fn without_a_memory_controller_there_is_no_limit_and_nonsense_is_said() {
+        let without = FakeKernel::new().file("proc/self/mountinfo", "22 1 0:21 / /proc rw - proc proc rw\n");
+        assert_eq!(limited(&without).unwrap(), []);
+        let torn = v1().file("sys/fs/cgroup/memory/web/memory.stat", "total_inactive_file x\n");
+        let group = limited(&torn).unwrap().remove(0);
+        assert!(matches!(group.charge(&torn), Err(Error::Malformed { .. })));
+    }
+}
