@@ -14,3 +14,4 @@ pub mod class;
 pub mod dials;
 pub mod policy;
 pub mod sample;
+pub mod streams;

@@ -1,0 +1,167 @@
+//! Which of what comes into the page cache belongs to a stream, when nobody has said whose.
+//!
+//! A stream goes through files in order, each page once: a backup, a copy, a search, a log that grows. A program that looks
+//! things up brings in pages here and there. So a process counts as a stream when it has brought in much, nearly all of it in
+//! order: each run where the last one of its file ended, or from a file's first page on.
+//!
+//! What it brought in before that was certain belongs to the stream, too.
+//!
+//! No I/O, no clock, no randomness.
+
+use std::collections::BTreeMap;
+
+use access::arrivals::{Arrival, FileId};
+use linux::Pid;
+use quantities::Pages;
+
+/// A process that has brought in so much in order is a stream: 64 MiB.
+pub const MUCH: Pages = Pages(16384);
+
+/// If so much of it was in order.
+pub const IN_ORDER: f64 = 0.9;
+
+/// Files of one process whose ends are remembered.
+const FILES_MOST: usize = 256;
+
+/// Processes that have brought in little so far and are remembered.
+const PROCESSES_MOST: usize = 1024;
+
+/// What is known of the processes that bring in pages.
+#[derive(Debug, Default)]
+pub struct Detector {
+    processes: BTreeMap<Pid, Process>,
+}
+
+#[derive(Debug, Default)]
+struct Process {
+    all: u64,
+    in_order: u64,
+    ends: BTreeMap<FileId, u64>,
+    /// Until it is decided.
+    before: Vec<Arrival>,
+    is_stream: bool,
+}
+
+impl Detector {
+    /// What of this, and of what came earlier through the same process, is a stream's.
+    pub fn came(&mut self, arrival: Arrival) -> Vec<Arrival> {
+        if self.processes.len() >= PROCESSES_MOST && !self.processes.contains_key(&arrival.process) {
+            self.processes.retain(|_, process| process.is_stream);
+        }
+        let process = self.processes.entry(arrival.process).or_default();
+        process.note(&arrival);
+        if process.is_stream {
+            return vec![arrival];
+        }
+        process.before.push(arrival);
+        if process.all >= MUCH.0 {
+            process.is_stream = is_in_order(process.in_order, process.all);
+            let before = std::mem::take(&mut process.before);
+            if process.is_stream {
+                return before;
+            }
+            // Not now; what comes next may be one.
+            (process.all, process.in_order) = (0, 0);
+        }
+        Vec::new()
+    }
+
+    /// The processes that are streams.
+    pub fn streams(&self) -> impl Iterator<Item = Pid> + '_ {
+        self.processes.iter().filter(|(_, process)| process.is_stream).map(|(pid, _)| *pid)
+    }
+
+    /// Forgets processes that have ended.
+    pub fn forget(&mut self, mut has_ended: impl FnMut(Pid) -> bool) {
+        self.processes.retain(|pid, _| !has_ended(*pid));
+    }
+}
+
+impl Process {
+    fn note(&mut self, arrival: &Arrival) {
+        let count = arrival.pages.end.saturating_sub(arrival.pages.start);
+        let start = arrival.pages.start;
+        self.all += count;
+        if start == 0 || self.ends.get(&arrival.file) == Some(&start) {
+            self.in_order += count;
+        }
+        if self.ends.len() >= FILES_MOST && !self.ends.contains_key(&arrival.file) {
+            self.ends.clear();
+        }
+        self.ends.insert(arrival.file, arrival.pages.end);
+        // One that turns to looking things up is no stream any more.
+        if self.is_stream && self.all >= 2 * MUCH.0 {
+            self.is_stream = is_in_order(self.in_order, self.all);
+            (self.all, self.in_order) = (0, 0);
+        }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "numbers of pages, far below 2^52")]
+fn is_in_order(in_order: u64, all: u64) -> bool {
+    in_order as f64 >= all as f64 * IN_ORDER
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::Range;
+
+    use super::*;
+
+    fn arrival(inode: u64, pages: Range<u64>) -> Arrival {
+        Arrival { file: FileId { device: (8, 1), inode, generation: 0 }, pages, process: Pid(7) }
+    }
+
+    fn pages(arrivals: &[Arrival]) -> u64 {
+        arrivals.iter().map(|arrival| arrival.pages.end - arrival.pages.start).sum()
+    }
+
+    #[test]
+    fn a_copy_is_a_stream_from_its_first_page_on() {
+        let mut detector = Detector::default();
+        let found: u64 = (0..300).map(|n| pages(&detector.came(arrival(1, n * 128..(n + 1) * 128)))).sum();
+        assert_eq!(found, 300 * 128);
+        assert_eq!(detector.streams().collect::<Vec<_>>(), [Pid(7)]);
+    }
+
+    #[test]
+    fn a_backup_of_many_small_files_is_a_stream() {
+        let mut detector = Detector::default();
+        let found: u64 = (0..3000).map(|inode| pages(&detector.came(arrival(inode, 0..8)))).sum();
+        assert_eq!(found, 3000 * 8);
+    }
+
+    #[test]
+    fn a_database_that_warms_up_by_looking_things_up_is_none() {
+        let mut detector = Detector::default();
+        let found: u64 = (0..20_000u64)
+            .map(|n| pages(&detector.came(arrival(1, (n * 7919) % 100_000 + 1..(n * 7919) % 100_000 + 5))))
+            .sum();
+        assert_eq!((found, detector.streams().count()), (0, 0));
+    }
+
+    #[test]
+    fn one_that_streams_after_looking_up_is_found_and_one_that_stops_streaming_is_let_be() {
+        let mut detector = Detector::default();
+        for n in 0..5_000u64 {
+            detector.came(arrival(1, (n * 7919) % 100_000 + 1..(n * 7919) % 100_000 + 5));
+        }
+        let found: u64 = (0..600).map(|n| pages(&detector.came(arrival(2, n * 128..(n + 1) * 128)))).sum();
+        assert!(found >= 400 * 128, "{found}");
+        for n in 0..20_000u64 {
+            detector.came(arrival(1, (n * 7919) % 100_000 + 1..(n * 7919) % 100_000 + 5));
+        }
+        assert_eq!(detector.streams().count(), 0);
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let mut detector = Detector::default();
+        for pid in 0..5000 {
+            detector.came(Arrival { process: Pid(pid), ..arrival(1, 1..2) });
+        }
+        assert!(detector.processes.len() <= PROCESSES_MOST);
+        detector.forget(|_| true);
+        assert!(detector.processes.is_empty());
+    }
+}

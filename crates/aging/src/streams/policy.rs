@@ -1,0 +1,315 @@
+//! What streams have brought into the page cache, and when it goes.
+//!
+//! Pages are let go behind a stream, in the order in which they came, once whoever reads or writes has passed them. Nobody tells
+//! where a reader is; but the kernel reads ahead of it by a bounded stretch, so pages have been passed when enough of the same
+//! file, and enough in all, has come after them; or when some time has gone by, as at the end of a file.
+//!
+//! What must be written first is asked for again until it is written; what somebody maps is left after some attempts: it has
+//! found another use. What was in the cache before a stream came never gets here.
+//!
+//! No I/O, no clock, no randomness: times and arrivals come in, ranges to let go come out.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::time::Duration;
+
+use access::arrivals::{Arrival, FileId};
+use quantities::Pages;
+
+/// When pages have been passed.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// So much of the same file has come after them.
+    pub behind_in_file: Pages,
+    /// And so much of all files.
+    pub behind_in_all: Pages,
+    /// Or so much time has gone by.
+    pub after: Duration,
+    /// How long to wait before pages that did not go are asked for again.
+    pub again_after: Duration,
+    /// How often, when they are written already.
+    pub attempts: u32,
+    /// How much may stay, of the newest; 0 lets all go that has been passed.
+    pub keep: Pages,
+}
+
+/// Twice what kernels read ahead at most by their own rule (`read_ahead_kb`, 128 KiB; 4 MiB on some arrays), and time for a
+/// reader that is held up.
+pub const SETTINGS: Settings = Settings {
+    behind_in_file: Pages(1024),
+    behind_in_all: Pages(2048),
+    after: Duration::from_secs(1),
+    again_after: Duration::from_secs(1),
+    attempts: 3,
+    keep: Pages(0),
+};
+
+/// Pages that are to go now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Due {
+    /// Of which file.
+    pub file: FileId,
+    /// Which.
+    pub pages: Range<u64>,
+    /// How often they were asked to go before.
+    pub attempts: u32,
+}
+
+/// What came and has not gone yet, oldest first.
+#[derive(Debug)]
+pub struct Queue {
+    settings: Settings,
+    waiting: VecDeque<Waiting>,
+    /// Pages that ever came, of each file that waits, and of all.
+    of_file: BTreeMap<FileId, Came>,
+    of_all: u64,
+    waiting_pages: u64,
+}
+
+#[derive(Debug, Default)]
+struct Came {
+    pages: u64,
+    waiting: usize,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    due: Due,
+    /// How many pages had come of its file, and in all, when it had.
+    file_mark: u64,
+    all_mark: u64,
+    /// When it is passed for certain; or when it may be asked for again.
+    at_latest: Duration,
+    again: bool,
+}
+
+impl Queue {
+    /// Nothing waits yet.
+    pub fn new(settings: Settings) -> Queue {
+        Queue { settings, waiting: VecDeque::new(), of_file: BTreeMap::new(), of_all: 0, waiting_pages: 0 }
+    }
+
+    /// How much waits.
+    pub fn waiting(&self) -> Pages {
+        Pages(self.waiting_pages)
+    }
+
+    /// Another allowance from now on.
+    pub fn set_keep(&mut self, keep: Pages) {
+        self.settings.keep = keep;
+    }
+
+    /// A stream has brought this.
+    pub fn came(&mut self, now: Duration, arrival: &Arrival) {
+        let count = arrival.pages.end.saturating_sub(arrival.pages.start);
+        let came = self.of_file.entry(arrival.file).or_default();
+        came.pages += count;
+        came.waiting += 1;
+        self.of_all += count;
+        self.waiting_pages += count;
+        let at_latest = now + self.settings.after;
+        // What follows the last one of its file joins it: a stream of one file is a row of long ranges.
+        if let Some(last) = self.waiting.back_mut()
+            && last.due.file == arrival.file
+            && last.due.pages.end == arrival.pages.start
+            && !last.again
+            && last.due.pages.end - last.due.pages.start < self.settings.behind_in_file.0
+        {
+            last.due.pages.end = arrival.pages.end;
+            (last.file_mark, last.all_mark, last.at_latest) = (came.pages, self.of_all, at_latest);
+            came.waiting -= 1;
+            return;
+        }
+        self.waiting.push_back(Waiting {
+            due: Due { file: arrival.file, pages: arrival.pages.clone(), attempts: 0 },
+            file_mark: came.pages,
+            all_mark: self.of_all,
+            at_latest,
+            again: false,
+        });
+    }
+
+    /// What has been passed and is more than may stay. It waits no longer; what does not go is [`Queue::stayed`].
+    pub fn due(&mut self, now: Duration) -> Vec<Due> {
+        let mut due = Vec::new();
+        let mut left = VecDeque::with_capacity(self.waiting.len());
+        for entry in std::mem::take(&mut self.waiting) {
+            let too_much = self.waiting_pages > self.settings.keep.0;
+            if too_much && self.is_passed(&entry, now) {
+                self.forget(&entry.due);
+                due.push(entry.due);
+            } else {
+                left.push_back(entry);
+            }
+        }
+        self.waiting = left;
+        due
+    }
+
+    /// All that waits: the end has come.
+    pub fn rest(&mut self) -> Vec<Due> {
+        self.of_file.clear();
+        self.waiting_pages = 0;
+        self.waiting.drain(..).map(|entry| entry.due).collect()
+    }
+
+    /// Of `due`, `pages` are still there. They are asked for again: while they have to be written, or some more times.
+    /// Returns false when they are given up.
+    pub fn stayed(&mut self, now: Duration, due: &Due, pages: Range<u64>, unwritten: bool) -> bool {
+        let attempts = if unwritten { due.attempts } else { due.attempts + 1 };
+        if attempts >= self.settings.attempts {
+            return false;
+        }
+        let came = self.of_file.entry(due.file).or_default();
+        came.waiting += 1;
+        self.waiting_pages += pages.end.saturating_sub(pages.start);
+        // In front: it is older than all that waits for the first time.
+        self.waiting.push_front(Waiting {
+            due: Due { file: due.file, pages, attempts },
+            file_mark: came.pages,
+            all_mark: self.of_all,
+            at_latest: now + self.settings.again_after,
+            again: true,
+        });
+        true
+    }
+
+    fn is_passed(&self, entry: &Waiting, now: Duration) -> bool {
+        let of_file = self.of_file.get(&entry.due.file).map_or(0, |came| came.pages);
+        let by_amount = !entry.again
+            && of_file - entry.file_mark >= self.settings.behind_in_file.0
+            && self.of_all - entry.all_mark >= self.settings.behind_in_all.0;
+        by_amount || now >= entry.at_latest
+    }
+
+    /// One entry less.
+    fn forget(&mut self, due: &Due) {
+        self.waiting_pages -= due.pages.end.saturating_sub(due.pages.start);
+        if let Some(came) = self.of_file.get_mut(&due.file) {
+            came.waiting -= 1;
+            if came.waiting == 0 {
+                self.of_file.remove(&due.file);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use linux::Pid;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn file(inode: u64) -> FileId {
+        FileId { device: (254, 0), inode, generation: 0 }
+    }
+
+    fn arrival(inode: u64, pages: Range<u64>) -> Arrival {
+        Arrival { file: file(inode), pages, process: Pid(1) }
+    }
+
+    fn pages(due: &[Due]) -> u64 {
+        due.iter().map(|due| due.pages.end - due.pages.start).sum()
+    }
+
+    #[test]
+    fn what_a_long_stream_has_passed_goes_and_what_is_read_ahead_stays() {
+        let mut queue = Queue::new(SETTINGS);
+        for n in 0..64 {
+            queue.came(Duration::ZERO, &arrival(1, n * 128..(n + 1) * 128));
+        }
+        let due = queue.due(Duration::ZERO);
+        let last = due.iter().map(|due| due.pages.end).max().unwrap();
+        assert!((64 * 128 - last) >= SETTINGS.behind_in_all.0, "{last}");
+        assert!(64 * 128 - last <= 3 * SETTINGS.behind_in_all.0, "and no more than that: {last}");
+        assert_eq!(due[0].pages.start, 0, "the oldest first");
+    }
+
+    #[test]
+    fn the_end_of_a_file_goes_when_time_has_passed() {
+        let mut queue = Queue::new(SETTINGS);
+        queue.came(Duration::ZERO, &arrival(1, 0..4));
+        assert_eq!(queue.due(SETTINGS.after - SECOND / 1000), []);
+        assert_eq!(pages(&queue.due(SETTINGS.after)), 4);
+        assert_eq!((queue.waiting(), queue.of_file.len()), (Pages(0), 0));
+    }
+
+    #[test]
+    fn a_slow_reader_beside_a_fast_one_keeps_what_was_read_ahead_for_it() {
+        let mut queue = Queue::new(SETTINGS);
+        queue.came(Duration::ZERO, &arrival(1, 0..32));
+        for n in 0..100 {
+            queue.came(Duration::ZERO, &arrival(2, n * 512..(n + 1) * 512));
+        }
+        assert!(queue.due(SECOND / 2).iter().all(|due| due.file == file(2)));
+    }
+
+    #[test]
+    fn what_is_to_be_written_is_asked_for_until_it_is_and_what_is_mapped_is_given_up() {
+        let mut queue = Queue::new(SETTINGS);
+        queue.came(Duration::ZERO, &arrival(1, 0..4));
+        let mut now = SECOND;
+        for _ in 0..100 {
+            let due = queue.due(now);
+            assert!(queue.stayed(now, &due[0], 0..4, true));
+            assert_eq!(queue.due(now), [], "not at once");
+            now += SETTINGS.again_after;
+        }
+        for _ in 1..SETTINGS.attempts {
+            let due = queue.due(now);
+            assert!(queue.stayed(now, &due[0], 0..2, false));
+            now += SETTINGS.again_after;
+        }
+        let due = queue.due(now);
+        assert!(!queue.stayed(now, &due[0], 0..2, false));
+        assert_eq!(queue.due(now + SECOND * 100), []);
+    }
+
+    #[test]
+    fn an_allowance_keeps_the_newest() {
+        let mut queue = Queue::new(Settings { keep: Pages(100), ..SETTINGS });
+        queue.came(Duration::ZERO, &arrival(1, 0..80));
+        queue.came(Duration::ZERO, &arrival(2, 0..80));
+        assert_eq!(queue.due(SECOND * 10), [Due { file: file(1), pages: 0..80, attempts: 0 }]);
+        assert_eq!(queue.waiting(), Pages(80));
+        queue.set_keep(Pages(0));
+        assert_eq!(pages(&queue.due(SECOND * 10)), 80);
+    }
+
+    proptest! {
+        #[test]
+        fn every_page_that_came_goes_once(
+            arrivals in prop::collection::vec((0u64..4, 0u64..100, 1u64..50, 0u64..400), 1..200), keep in 0u64..500,
+        ) {
+            let mut queue = Queue::new(Settings { keep: Pages(keep), ..SETTINGS });
+            let (mut now, mut came, mut went) = (Duration::ZERO, 0, 0);
+            for (inode, first, count, wait) in arrivals {
+                now += Duration::from_millis(wait);
+                queue.came(now, &arrival(inode, first..first + count));
+                came += count;
+                went += pages(&queue.due(now));
+                prop_assert_eq!(queue.waiting().0, came - went);
+            }
+            went += pages(&queue.rest());
+            prop_assert_eq!(came, went);
+            prop_assert_eq!(queue.waiting(), Pages(0));
+        }
+
+        #[test]
+        fn more_time_never_lets_less_go(counts in prop::collection::vec(1u64..600, 1..40), early in 0u64..3000, more in 0u64..3000) {
+            let gone = |at: u64| {
+                let mut queue = Queue::new(SETTINGS);
+                let mut first = 0;
+                for count in &counts {
+                    queue.came(Duration::ZERO, &arrival(1, first..first + count));
+                    first += count;
+                }
+                pages(&queue.due(Duration::from_millis(at)))
+            };
+            prop_assert!(gone(early) <= gone(early + more));
+        }
+    }
+}
