@@ -12,6 +12,8 @@
 pub mod census;
 pub mod class;
 pub mod dials;
+pub mod mapped;
 pub mod policy;
+pub mod ranges;
 pub mod sample;
 pub mod streams;

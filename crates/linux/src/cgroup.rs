@@ -169,7 +169,7 @@ impl Mount {
 }
 
 /// `\040` in a path of mountinfo is a space; so are tab, newline and backslash escaped.
-fn unescape(path: &str) -> String {
+pub(crate) fn unescape(path: &str) -> String {
     [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
         .into_iter()
         .fold(path.to_owned(), |path, (escaped, plain)| path.replace(escaped, plain))
