@@ -11,9 +11,12 @@
 
 pub mod census;
 pub mod class;
+pub mod controller;
 pub mod dials;
 pub mod mapped;
+pub mod pins;
 pub mod policy;
 pub mod ranges;
+pub mod room;
 pub mod sample;
 pub mod streams;

@@ -69,6 +69,7 @@ fn pages_of(mapping: &Mapping) -> Option<Range<u64>> {
 }
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init, reason = "one run is meant")]
 mod tests {
     use linux::fake::FakeKernel;
 

@@ -135,7 +135,7 @@ mod tests {
             prop_assert_eq!(numbers(&of_a), in_a.clone());
             prop_assert_eq!(numbers(&of_a.and(&of_b)), in_a.intersection(&in_b).copied().collect::<BTreeSet<_>>());
             prop_assert_eq!(numbers(&of_a.without(&of_b)), in_a.difference(&in_b).copied().collect::<BTreeSet<_>>());
-            prop_assert_eq!(numbers(&of_a.first(most)), in_a.iter().take(most as usize).copied().collect::<BTreeSet<_>>());
+            prop_assert_eq!(numbers(&of_a.first(most)), in_a.iter().take(usize::try_from(most).unwrap()).copied().collect::<BTreeSet<_>>());
             prop_assert_eq!(of_a.pages(), in_a.len() as u64);
             prop_assert_eq!(of_a.is_empty(), in_a.is_empty());
             let all: Vec<Range<u64>> = of_a.iter().collect();

@@ -2,5 +2,6 @@
 //!
 //! `policy` says when; `detect` which of what comes is a stream's when nobody has said; `act` lets go, and looks what went.
 
+pub mod act;
 pub mod detect;
 pub mod policy;

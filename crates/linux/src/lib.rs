@@ -32,6 +32,7 @@ pub mod open_files;
 pub mod page_cache;
 pub mod pagemap;
 pub mod pinned_file;
+pub mod pressure;
 pub mod process_madvise;
 pub mod process_vm;
 pub mod processes;

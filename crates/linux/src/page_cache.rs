@@ -92,6 +92,7 @@ pub(crate) fn last_errno() -> Errno {
 }
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init, reason = "one run is meant")]
 mod tests {
     use std::io::Write;
 

@@ -40,7 +40,7 @@ pub const SETTINGS: Settings = Settings {
     behind_in_all: Pages(2048),
     after: Duration::from_secs(1),
     again_after: Duration::from_secs(1),
-    attempts: 3,
+    attempts: 20,
     keep: Pages(0),
 };
 

@@ -1,0 +1,142 @@
+//! Lets go what streams have brought in, and looks what went.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::time::Duration;
+
+use access::arrivals::FileId;
+use linux::file_handle::FileSystems;
+use linux::{Error, KernelFiles, page_cache};
+use quantities::Pages;
+
+use super::policy::{Due, Queue};
+
+/// What became of what was asked to go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Went {
+    /// Not in the page cache any more.
+    pub dropped: Pages,
+    /// Still there, and asked for again later: it has to be written first, or is in use.
+    pub later: Pages,
+    /// Given up: somebody has mapped it, or it is in a file that we cannot reach.
+    pub left: Pages,
+}
+
+impl Went {
+    /// Adds what became of others.
+    pub fn add(&mut self, other: Went) {
+        self.dropped.0 += other.dropped.0;
+        self.later.0 += other.later.0;
+        self.left.0 += other.left.0;
+    }
+}
+
+/// Reaches files by the numbers that the kernel has for them.
+#[derive(Debug)]
+pub struct Dropper {
+    file_systems: FileSystems,
+    /// Why files of a device could not be reached, the first time.
+    unreachable: BTreeMap<(u32, u32), String>,
+}
+
+impl Dropper {
+    /// Looks what is mounted.
+    ///
+    /// # Errors
+    /// The kernel's answer for `/proc/self/mountinfo`.
+    pub fn new(files: &impl KernelFiles) -> Result<Dropper, Error> {
+        Ok(Dropper { file_systems: FileSystems::read(files)?, unreachable: BTreeMap::new() })
+    }
+
+    /// Why files of some devices cannot be reached.
+    pub fn unreachable(&self) -> impl Iterator<Item = (&(u32, u32), &String)> {
+        self.unreachable.iter()
+    }
+
+    /// Lets go what is due; what stays goes back to the queue.
+    pub fn let_go(&mut self, files: &impl KernelFiles, queue: &mut Queue, due: Vec<Due>, now: Duration) -> Went {
+        let mut of_file: BTreeMap<FileId, Vec<Due>> = BTreeMap::new();
+        for due in due {
+            of_file.entry(due.file).or_default().push(due);
+        }
+        let mut went = Went::default();
+        for (id, mut due) in of_file {
+            due.sort_by_key(|due| due.pages.start);
+            match self.open(files, id) {
+                Ok(Some(file)) => joined(due).for_each(|due| went.add(let_go_of(&file, queue, &due, now))),
+                // A file that is gone took its pages with it.
+                Ok(None) => went.dropped.0 += count(&due),
+                Err(error) => {
+                    self.unreachable.entry(id.device).or_insert_with(|| error.to_string());
+                    went.left.0 += count(&due);
+                }
+            }
+        }
+        went
+    }
+
+    /// `None` for one that is gone.
+    fn open(&mut self, files: &impl KernelFiles, id: FileId) -> Result<Option<File>, Error> {
+        match self.file_systems.open(id.device, id.inode, id.generation) {
+            Ok(file) => Ok(Some(file)),
+            Err(Error::Gone(_)) => Ok(None),
+            Err(error) if self.unreachable.contains_key(&id.device) => Err(error),
+            Err(_) => {
+                // Something may have been mounted since.
+                self.file_systems = FileSystems::read(files)?;
+                match self.file_systems.open(id.device, id.inode, id.generation) {
+                    Err(Error::Gone(_)) => Ok(None),
+                    answer => answer.map(Some),
+                }
+            }
+        }
+    }
+}
+
+/// Ranges of one file in order, those that follow each other made one.
+fn joined(due: Vec<Due>) -> impl Iterator<Item = Due> {
+    let mut all: Vec<Due> = Vec::with_capacity(due.len());
+    for due in due {
+        match all.last_mut() {
+            Some(last) if last.attempts == due.attempts && last.pages.end >= due.pages.start => {
+                last.pages.end = last.pages.end.max(due.pages.end);
+            }
+            _ => all.push(due),
+        }
+    }
+    all.into_iter()
+}
+
+fn let_go_of(file: &File, queue: &mut Queue, due: &Due, now: Duration) -> Went {
+    let all = due.pages.end - due.pages.start;
+    let answer =
+        page_cache::let_go(file, due.pages.clone()).and_then(|()| page_cache::resident(file, due.pages.clone()));
+    // A file system that refuses keeps its pages; there is nothing to be asked for again.
+    let Ok(stayed) = answer else { return Went { left: Pages(all), ..Went::default() } };
+    let mut went = Went { dropped: Pages(all), ..Went::default() };
+    for run in stayed {
+        let pages = run.end - run.start;
+        went.dropped.0 -= pages;
+        // Whether it has to be written first is not told; so it has as many attempts as writing takes.
+        let again = queue.stayed(now, due, run, false);
+        *(if again { &mut went.later.0 } else { &mut went.left.0 }) += pages;
+    }
+    went
+}
+
+fn count(due: &[Due]) -> u64 {
+    due.iter().map(|due| due.pages.end - due.pages.start).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_that_follow_each_other_are_asked_for_as_one() {
+        let file = FileId { device: (8, 1), inode: 1, generation: 0 };
+        let due = |pages, attempts| Due { file, pages, attempts };
+        let all: Vec<Due> = joined(vec![due(0..4, 0), due(4..8, 0), due(8..9, 1), due(12..13, 1)]).collect();
+        assert_eq!(all, [due(0..8, 0), due(8..9, 1), due(12..13, 1)]);
+    }
+}
