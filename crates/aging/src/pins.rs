@@ -200,6 +200,23 @@ impl Pins {
         Ok(done)
     }
 
+    /// How many pages of each class that has a dial are mapped and in memory. Nothing is pinned by this.
+    ///
+    /// # Errors
+    /// As [`Pins::refresh`].
+    pub fn resident(&mut self, mapped: &BTreeMap<FileKey, MappedFile>, dials: &Dials) -> Result<ByClass<u64>, Error> {
+        for (key, file) in mapped.iter().filter(|(_, file)| has_a_claim(file, dials)) {
+            if let Err(why) = self.open(*key, file) {
+                self.refused.insert(*key, why);
+            }
+        }
+        let mut found = ByClass::default();
+        for Wanted { candidate: Candidate { class, resident, .. }, .. } in self.wanted(mapped, dials)? {
+            found.set(class, found.get(class) + resident.0);
+        }
+        Ok(found)
+    }
+
     /// Lets go of at least so much of what is charged to these control groups (`None`: to anybody), least wanted first, and says
     /// how much it was.
     ///
@@ -250,7 +267,9 @@ impl Pins {
         for (pid, range) in &mapped.through {
             match map_files::open(*pid, *range) {
                 Ok(found) => {
-                    let mapping = PinnedFile::map(&found.file, end).map_err(|error| error.to_string())?;
+                    // To its end: of a large folio that is mapped in part the kernel holds nothing.
+                    let length = found.file.metadata().map_or(0, |file| file.len().div_ceil(4096));
+                    let mapping = PinnedFile::map(&found.file, end.max(length)).map_err(|error| error.to_string())?;
                     let file = Pinned {
                         mapping,
                         is_swap_backed: found.is_swap_backed,
@@ -341,7 +360,7 @@ impl Pinned {
                     return Ok(());
                 }
                 asked += 1;
-                held += u64::from(frames.flags(frame)?.is_unevictable());
+                held += u64::from(frames.flags(frame)?.is_held());
                 let mut group = Vec::new();
                 if let Some(groups) = groups {
                     groups.read_into(frame, 1, &mut group)?;

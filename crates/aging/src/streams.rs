@@ -5,3 +5,190 @@
 pub mod act;
 pub mod detect;
 pub mod policy;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use access::arrivals::{Arrivals, Membership, Whose};
+use access::rung::Unavailable;
+use linux::{Error, KernelFiles, Pid, status};
+use quantities::{Bytes, Pages};
+
+use crate::dials::Dial;
+use crate::policy::streams_may_keep;
+use crate::report::Event;
+use act::{Dropper, Went};
+use detect::Detector;
+use policy::{Queue, SETTINGS};
+
+/// Follows what comes into the page cache, and lets it go.
+#[derive(Debug)]
+pub struct Streams {
+    arrivals: Arrivals,
+    /// For the arrivals of everybody: who is a stream.
+    detector: Option<Detector>,
+    known: BTreeSet<Pid>,
+    queue: Queue,
+    dropper: Dropper,
+    memory: Bytes,
+    went: Went,
+    told: Told,
+    unreachable_told: usize,
+}
+
+/// What was said, and when.
+#[derive(Debug, Default)]
+struct Told {
+    at: Duration,
+    dropped: Pages,
+    lost: Pages,
+}
+
+/// A line about what was dropped comes no more often than this.
+const LINE_EVERY: Duration = Duration::from_secs(5);
+
+/// How often to look what came.
+const EVERY: Duration = Duration::from_millis(50);
+
+impl Streams {
+    /// Begins. `memory` is what the dial is a part of.
+    ///
+    /// # Errors
+    /// Why this host does not allow it, and what would.
+    pub fn begin(files: &impl KernelFiles, whose: Whose, dial: Dial, memory: Bytes) -> Result<Streams, Unavailable> {
+        let arrivals = Arrivals::of(whose)?;
+        let dropper = Dropper::new(files)
+            .map_err(|error| Unavailable { reason: error.to_string(), remedy: "Mount /proc.".to_owned() })?;
+        let mut streams = Streams {
+            arrivals,
+            detector: (whose == Whose::Everybody).then(Detector::default),
+            known: BTreeSet::new(),
+            queue: Queue::new(SETTINGS),
+            dropper,
+            memory,
+            went: Went::default(),
+            told: Told::default(),
+            unreachable_told: 0,
+        };
+        streams.set_dial(dial);
+        Ok(streams)
+    }
+
+    /// Follows a process from now on.
+    ///
+    /// # Errors
+    /// When there are too many.
+    pub fn follow(&self, pid: Pid, membership: Membership) -> Result<(), Unavailable> {
+        self.arrivals.admit(pid, membership)
+    }
+
+    /// Ends the membership of one that only starts others.
+    pub fn dismiss(&self, pid: Pid) {
+        self.arrivals.dismiss(pid);
+    }
+
+    /// How much may stay from now on.
+    pub fn set_dial(&mut self, dial: Dial) {
+        let keep = streams_may_keep(dial, self.memory).unwrap_or(Bytes(u64::MAX));
+        self.queue.set_keep(Pages(keep.0 / 4096));
+    }
+
+    /// How long to wait for the next step.
+    pub fn wait(&self) -> Duration {
+        EVERY
+    }
+
+    /// What was dropped, and what was left, in all.
+    pub fn totals(&self) -> (Bytes, Bytes) {
+        (self.went.dropped.bytes(), self.went.left.bytes())
+    }
+
+    /// Looks what came, and lets go what was passed.
+    ///
+    /// # Errors
+    /// `Other` when the kernel takes the maps away, which it does not.
+    pub fn step(&mut self, files: &impl KernelFiles, now: Duration, events: &mut Vec<Event>) -> Result<(), Error> {
+        let own = Pid::own();
+        let came =
+            self.arrivals.fetch().map_err(|why| Error::malformed("what comes into the page cache", why.reason))?;
+        // What we read for ourselves is little, and ours.
+        for arrival in came.into_iter().filter(|arrival| arrival.process != own) {
+            match &mut self.detector {
+                None => self.queue.came(now, &arrival),
+                Some(detector) => detector.came(arrival).iter().for_each(|of_stream| self.queue.came(now, of_stream)),
+            }
+        }
+        self.tell_streams(files, events);
+        let due = self.queue.due(now);
+        self.let_go(files, due, now);
+        if now >= self.told.at + LINE_EVERY {
+            self.tell(now, events);
+        }
+        Ok(())
+    }
+
+    /// Lets go what is left: no longer than that takes.
+    ///
+    /// # Errors
+    /// As [`Streams::step`].
+    pub fn finish(&mut self, files: &impl KernelFiles, now: Duration, events: &mut Vec<Event>) -> Result<(), Error> {
+        /// What was just written goes when it is on the disk, which is waited for so often and so long.
+        const ROUNDS: u32 = 20;
+        const PAUSE: Duration = Duration::from_millis(100);
+        self.step(files, now, events)?;
+        for round in 0..ROUNDS {
+            if round > 0 {
+                std::thread::sleep(PAUSE);
+            }
+            let due = self.queue.rest();
+            if due.is_empty() {
+                break;
+            }
+            self.let_go(files, due, now);
+        }
+        // What still stays is left.
+        self.went.left.0 += self.queue.rest().iter().map(|due| due.pages.end - due.pages.start).sum::<u64>();
+        self.tell(now, events);
+        Ok(())
+    }
+
+    fn let_go(&mut self, files: &impl KernelFiles, due: Vec<policy::Due>, now: Duration) {
+        if !due.is_empty() {
+            let went = self.dropper.let_go(files, &mut self.queue, due, now);
+            self.went.add(went);
+        }
+    }
+
+    fn tell_streams(&mut self, files: &impl KernelFiles, events: &mut Vec<Event>) {
+        let Some(detector) = &mut self.detector else { return };
+        for pid in detector.streams() {
+            if self.known.insert(pid) {
+                let name = status::status(files, pid).map_or_else(|_| "ended".to_owned(), |status| status.name);
+                events.push(Event::Stream { pid, name });
+            }
+        }
+    }
+
+    fn tell(&mut self, now: Duration, events: &mut Vec<Event>) {
+        self.told.at = now;
+        let lost = self.arrivals.lost();
+        if lost > self.told.lost {
+            events.push(Event::Missed { bytes: lost.bytes() });
+            self.told.lost = lost;
+        }
+        let dropped = self.went.dropped;
+        if dropped > self.told.dropped {
+            events.push(Event::Dropped {
+                bytes: Pages(dropped.0 - self.told.dropped.0).bytes(),
+                dropped_bytes: dropped.bytes(),
+                waiting_bytes: self.queue.waiting().bytes(),
+                left_bytes: self.went.left.bytes(),
+            });
+            self.told.dropped = dropped;
+        }
+        for ((major, minor), why) in self.dropper.unreachable().skip(self.unreachable_told) {
+            events.push(Event::Without { what: format!("files of device {major}:{minor}"), why: why.clone() });
+        }
+        self.unreachable_told = self.dropper.unreachable().count();
+    }
+}

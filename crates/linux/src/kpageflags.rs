@@ -47,6 +47,9 @@ pub mod bits {
     pub const ZERO_PAGE: u32 = 24;
     /// A page table.
     pub const PAGE_TABLE: u32 = 26;
+    /// Locked by mlock(2); on its way to the unevictable list, if it is not there yet. Not among the kernel's promises
+    /// (include/linux/kernel-page-flags.h).
+    pub const MLOCKED: u32 = 33;
 }
 
 /// The flags of one frame.
@@ -66,6 +69,11 @@ impl FrameFlags {
     /// On the active list (KPF_ACTIVE). A kernel with generations instead of two lists (MGLRU) has no such list.
     pub const fn is_active(self) -> bool {
         self.has(bits::ACTIVE)
+    }
+
+    /// The kernel may not take it, because somebody has locked it; it may still wait to be put on that list.
+    pub const fn is_held(self) -> bool {
+        self.has(bits::UNEVICTABLE) || self.has(bits::MLOCKED)
     }
 
     /// On the list of those that the kernel may not take, because they are locked (KPF_UNEVICTABLE).

@@ -115,14 +115,14 @@ impl PinnedFile {
         }
     }
 
-    /// How many of `pages` the kernel holds as unevictable: asked of the frames, not remembered.
+    /// How many of `pages` the kernel may not take: asked of the frames, not remembered.
     ///
     /// # Errors
     /// `Denied` without CAP_SYS_ADMIN.
     pub fn locked(&self, table: &FrameTable, pages: Range<u64>) -> Result<Pages, Error> {
         let mut locked = Pages(0);
         self.frames(pages, |frame| {
-            if table.flags(frame)?.is_unevictable() {
+            if table.flags(frame)?.is_held() {
                 locked.0 += 1;
             }
             Ok(())

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod aging;
 mod args;
 mod attach;
 mod census;
@@ -63,6 +64,7 @@ pub fn main() -> ExitCode {
         Task::Track(task) => track::run(task),
         Task::Stat(task) => stat::run(task),
         Task::Census(task) => census::run(task),
+        Task::Aging(task) => return aging::run(task),
         Task::Set(task) => set::run(task),
     };
     match outcome {
@@ -97,9 +99,11 @@ fn usage(error: &clap::Error, misuse: ExitCode) -> ExitCode {
     misuse
 }
 
-/// 2, but for `masu run`, of which 2 may be the program's status.
+/// 2, but for `masu run` and `masu aging -- COMMAND`, of which 2 may be the program's status.
 fn status_of_misuse() -> ExitCode {
-    let run = std::env::args_os().nth(1).is_some_and(|word| word == "run");
+    let mut words = std::env::args_os().skip(1);
+    let task = words.next().unwrap_or_default();
+    let run = task == "run" || (task == "aging" && words.any(|word| word == "--"));
     ExitCode::from(if run { run::MISUSED } else { 2 })
 }
 

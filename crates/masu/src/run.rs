@@ -1,7 +1,7 @@
 //! `masu run`: a program that is started on huge pages.
 
-mod child;
-mod command;
+pub mod child;
+pub mod command;
 mod environment;
 mod hot;
 pub mod local;

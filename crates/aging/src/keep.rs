@@ -1,0 +1,366 @@
+//! The loop: look, decide, do, measure again, say so.
+//!
+//! A [`Keeper`] is stepped by whoever runs it, who also waits in between: as long as [`Keeper::wait`] says, which gets shorter as
+//! room gets scarce. What costs much (who maps what) is looked at so rarely that it takes less than a hundredth of the time.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use access::arrivals::Membership;
+use linux::cgroup::group::{self, Group};
+use linux::cgroup::limited::Limited;
+use linux::knobs::Knobs;
+use linux::meminfo::meminfo;
+use linux::{Error, KernelFiles, Pid, processes};
+use quantities::{Bytes, Fraction};
+
+use crate::class::Class;
+use crate::controller;
+use crate::dials::{ByClass, Dials, Wishes};
+use crate::mapped;
+use crate::pins::{self, Pins};
+use crate::policy;
+use crate::report::{Because, Event, OfClass, Refaults, Summary};
+use crate::room::{self, Clock, Named};
+use crate::streams::Streams;
+use crate::swap::Swap;
+
+/// Whose pages are aged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Those of all.
+    Host,
+    /// Those of the processes in a control group and below it.
+    Group(String),
+    /// Those of some processes.
+    Processes(BTreeSet<Pid>),
+}
+
+/// What is asked for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// Whose pages.
+    pub scope: Scope,
+    /// Where each dial may stand.
+    pub wishes: Wishes,
+    /// The part of the memory that may be pinned.
+    pub budget: Fraction,
+    /// Data has its dial only because all that is mapped has: where that means nothing, it is said, and the rest goes on.
+    pub data_with_the_rest: bool,
+}
+
+/// Ages pages by class until it is dropped or finished; then all is as it was.
+#[derive(Debug)]
+pub struct Keeper<'f, F: KernelFiles> {
+    files: &'f F,
+    settings: Settings,
+    dials: Dials,
+    protected: ByClass<bool>,
+    pins: Option<Pins>,
+    budget: Bytes,
+    limits: Vec<Limited>,
+    clock: Clock,
+    pressed: Duration,
+    next_refresh: Duration,
+    /// No new pins until then: room was scarce.
+    hold_until: Duration,
+    swap: Option<Swap>,
+    streams: Option<Streams>,
+    knobs: Knobs<'f, F>,
+    control: ByClass<Control>,
+    control_next: Duration,
+    tightest: Bytes,
+    summary: Summary,
+}
+
+/// What the controller knows of a class.
+#[derive(Clone, Copy, Debug, Default)]
+struct Control {
+    /// Since the last look, and in all.
+    refaults: u64,
+    all_refaults: u64,
+    /// The pressure clock at the last refault, or at the last move.
+    quiet_since: Duration,
+}
+
+/// After room was scarce, new pins wait for so long.
+const HOLD: Duration = Duration::from_secs(10);
+/// Who maps what is looked at no more often than this, and takes at most this part of the time.
+const REFRESH_EVERY: Duration = Duration::from_secs(1);
+const REFRESH_PART: u32 = 200;
+const REFRESH_LATEST: Duration = Duration::from_secs(60);
+/// The least that a line is worth.
+const WORTH_A_LINE: Bytes = Bytes::mib(1);
+
+impl<'f, F: KernelFiles> Keeper<'f, F> {
+    /// Gets ready, and does what is to be done once.
+    ///
+    /// # Errors
+    /// `Unsupported` when there is no such group; `Denied` without the privileges.
+    pub fn begin(
+        files: &'f F,
+        settings: Settings,
+        streams: Option<Streams>,
+        knobs: Knobs<'f, F>,
+    ) -> Result<(Keeper<'f, F>, Vec<Event>), Error> {
+        let group = find(files, &settings.scope)?;
+        let dials = settings.wishes.at_first();
+        let pins = pins::CLASSES.into_iter().any(|class| dials.get(class).is_some()).then(Pins::new).transpose()?;
+        let mut events = Vec::new();
+        let mut knobs = knobs;
+        let swap = match Swap::begin(files, &settings.scope, group.as_ref(), &dials, &mut knobs, &mut events) {
+            Err(Error::Unsupported(at)) if settings.data_with_the_rest => {
+                events.push(Event::Without { what: Class::Data.name().to_owned(), why: format!("cannot {at}") });
+                None
+            }
+            answer => answer?,
+        };
+        let budget = meminfo(files)?.total.scaled(settings.budget.get());
+        let keeper = Keeper {
+            files,
+            dials,
+            protected: ByClass::default(),
+            pins,
+            budget,
+            limits: Vec::new(),
+            clock: Clock::of(group.as_ref()),
+            pressed: Duration::ZERO,
+            next_refresh: Duration::ZERO,
+            hold_until: Duration::ZERO,
+            swap,
+            streams,
+            knobs,
+            control: ByClass::default(),
+            control_next: controller::EVERY,
+            tightest: Bytes(0),
+            summary: Summary::default(),
+            settings,
+        };
+        Ok((keeper, events))
+    }
+
+    /// Takes part in what `pid` streams.
+    ///
+    /// # Errors
+    /// When there are too many.
+    pub fn follow(&self, pid: Pid, membership: Membership) -> Result<(), access::rung::Unavailable> {
+        self.streams.as_ref().map_or(Ok(()), |streams| streams.follow(pid, membership))
+    }
+
+    /// Ends that.
+    pub fn unfollow(&self, pid: Pid) {
+        if let Some(streams) = &self.streams {
+            streams.dismiss(pid);
+        }
+    }
+
+    /// One look at what is there, and what follows from it.
+    ///
+    /// # Errors
+    /// What makes going on pointless: a privilege that is missing. A process, a file or a group that is gone is none.
+    pub fn step(&mut self, now: Duration) -> Result<Vec<Event>, Error> {
+        let mut events = Vec::new();
+        let (pressed, stalled) = self.clock.tick(self.files, now)?;
+        self.pressed = pressed;
+        if self.pins.is_some() {
+            self.look_at_room(now, stalled, &mut events)?;
+            let turned = self.take_turns(&mut events);
+            if turned || now >= self.next_refresh {
+                self.refresh(now, &mut events)?;
+            }
+        }
+        if let Some(streams) = &mut self.streams {
+            streams.step(self.files, now, &mut events)?;
+        }
+        if now >= self.control_next {
+            self.control(now, stalled, &mut events)?;
+        }
+        Ok(events)
+    }
+
+    /// How long to wait for the next step.
+    pub fn wait(&self) -> Duration {
+        let for_room = self.pins.as_ref().map_or(Duration::from_millis(500), |pins| {
+            if pins.bytes() == Bytes(0) { Duration::from_millis(500) } else { policy::look_again_after(self.tightest) }
+        });
+        self.streams.as_ref().map_or(for_room, |streams| for_room.min(streams.wait()))
+    }
+
+    /// Lets go of everything, puts everything back, and says what was done.
+    ///
+    /// # Errors
+    /// A knob that could not be put back; it stays in the journal.
+    pub fn finish(mut self, now: Duration) -> Result<(Summary, Vec<Event>), Error> {
+        let mut events = Vec::new();
+        if let Some(streams) = &mut self.streams {
+            streams.finish(self.files, now, &mut events)?;
+            (self.summary.dropped_bytes, self.summary.left_bytes) = streams.totals();
+        }
+        self.pins = None;
+        self.summary.refaults = self
+            .control
+            .iter()
+            .filter(|(class, _)| self.dials.get(*class).is_some())
+            .map(|(class, control)| Refaults { class, refaults: control.all_refaults })
+            .collect();
+        self.knobs.put_back()?;
+        Ok((self.summary.clone(), events))
+    }
+
+    /// The rooms that bound what is pinned; lets go when one of them is nearly used up.
+    fn look_at_room(&mut self, now: Duration, stalled: Fraction, events: &mut Vec<Event>) -> Result<(), Error> {
+        let Some(pins) = &mut self.pins else { return Ok(()) };
+        let rooms = room::rooms(self.files, &self.limits, &pins.charged())?;
+        self.tightest = room::tightest(&rooms);
+        for Named { name, groups, room } in &rooms {
+            if !policy::must_let_go(*room, stalled) || pins.bytes() == Bytes(0) {
+                continue;
+            }
+            let margin = policy::margin(room.limit);
+            // Enough that it is not at once so again; the rest may be what keeps others from reading it all again.
+            let bytes = pins.let_go(margin.scaled(3.0).saturating_sub(room.left), groups.as_ref())?;
+            if bytes == Bytes(0) {
+                continue;
+            }
+            self.hold_until = now + HOLD;
+            self.summary.releases += 1;
+            let (room, left_bytes) = (name.clone(), room.left);
+            let because = if left_bytes < margin {
+                Because::Room { room, left_bytes, margin_bytes: margin }
+            } else {
+                Because::Stalled { stalled, room, left_bytes }
+            };
+            events.push(Event::LetGo { bytes, because });
+        }
+        Ok(())
+    }
+
+    /// Which classes are off the lists now; true if that changed.
+    fn take_turns(&mut self, events: &mut Vec<Event>) -> bool {
+        let before = self.protected;
+        for class in pins::CLASSES {
+            let Some(dial) = self.dials.get(class) else { continue };
+            let protected = policy::is_protected(dial, self.pressed);
+            self.protected.set(class, protected);
+            // The first turn goes without saying.
+            if protected != before.get(class) && self.next_refresh > Duration::ZERO {
+                events.push(Event::Turn { class, dial, protected });
+            }
+        }
+        before != self.protected
+    }
+
+    /// Who maps what, and what of it is to be pinned.
+    fn refresh(&mut self, now: Duration, events: &mut Vec<Event>) -> Result<(), Error> {
+        let begin = Instant::now();
+        let pids = self.processes()?;
+        let (mapped, _) = mapped::of(self.files, &pids);
+        self.limits = room::limits(self.files)?;
+        let Some(pins) = &mut self.pins else { return Ok(()) };
+        let pinned = pins.bytes();
+        let mut most = if now < self.hold_until { pinned } else { self.budget };
+        // What would be pinned is charged to groups that are known only then; those of the processes are a good guess.
+        let mut charged = pins.charged();
+        if let Ok(Some(group)) = find(self.files, &self.settings.scope) {
+            charged.extend(group.inodes);
+        }
+        for named in room::rooms(self.files, &self.limits, &charged)? {
+            most = most.min(pinned + policy::may_pin(self.budget, pinned, named.room));
+        }
+        let done = pins.refresh(&mapped, &self.dials, &self.protected, most)?;
+        for (class, refaults) in done.refaults.iter() {
+            let mut control = self.control.get(class);
+            control.refaults += refaults;
+            control.all_refaults += refaults;
+            if refaults > 0 {
+                control.quiet_since = self.pressed;
+            }
+            self.control.set(class, control);
+        }
+        let pinned_bytes = pins.bytes();
+        self.summary.pinned_bytes_max = self.summary.pinned_bytes_max.max(pinned_bytes);
+        if done.let_go >= WORTH_A_LINE {
+            events.push(Event::LetGo { bytes: done.let_go, because: Because::Unwanted });
+        }
+        if done.pinned >= WORTH_A_LINE {
+            let of = |class| OfClass { class, pinned_bytes: pins.bytes_of(class) };
+            events.push(Event::Pinned {
+                bytes: done.pinned,
+                pinned_bytes,
+                classes: pins::CLASSES.into_iter().map(of).collect(),
+                files: pins.files(),
+                without_bytes: done.without,
+                budget_bytes: self.budget,
+                left_bytes: room::tightest(&room::rooms(self.files, &self.limits, &pins.charged())?),
+            });
+        }
+        for (what, why) in done.refused {
+            events.push(Event::Without { what, why });
+        }
+        let pause = (begin.elapsed() * REFRESH_PART).clamp(REFRESH_EVERY, REFRESH_LATEST);
+        self.next_refresh = now + pause;
+        Ok(())
+    }
+
+    fn processes(&self) -> Result<BTreeSet<Pid>, Error> {
+        let mut pids = match &self.settings.scope {
+            Scope::Host => processes::processes(self.files)?.into_iter().collect(),
+            Scope::Group(_) => find(self.files, &self.settings.scope)
+                .ok()
+                .flatten()
+                .map_or_else(BTreeSet::new, |group| group.processes),
+            Scope::Processes(pids) => pids.clone(),
+        };
+        pids.remove(&Pid::own());
+        Ok(pids)
+    }
+
+    /// Moves the dials that may be moved.
+    fn control(&mut self, now: Duration, stalled: Fraction, events: &mut Vec<Event>) -> Result<(), Error> {
+        self.control_next = now + controller::EVERY;
+        if let Some(swap) = &mut self.swap {
+            let came_back = swap.refaults(self.files)?;
+            self.note(Class::Data, came_back);
+        }
+        for (class, wish) in self.settings.wishes.iter() {
+            let (Some(bounds), Some(dial)) = (wish, self.dials.get(class)) else { continue };
+            let mut control = self.control.get(class);
+            #[expect(clippy::cast_precision_loss, reason = "a rate")]
+            let refaults_per_s = control.refaults as f64 / controller::EVERY.as_secs_f64();
+            control.refaults = 0;
+            let quiet = self.pressed.saturating_sub(control.quiet_since);
+            let moved = controller::moved(dial, bounds, controller::Seen { refaults_per_s, quiet, stalled });
+            if let Some((to, why)) = moved {
+                control.quiet_since = self.pressed;
+                self.dials.set(class, Some(to));
+                events.push(Event::Moved { class, from: dial, to, why });
+                if let (Class::Data, Some(swap)) = (class, &mut self.swap) {
+                    swap.turn(to, &mut self.knobs, events)?;
+                }
+                if let (Class::Cache, Some(streams)) = (class, &mut self.streams) {
+                    streams.set_dial(to);
+                }
+            }
+            self.control.set(class, control);
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, class: Class, refaults: u64) {
+        let mut control = self.control.get(class);
+        control.refaults += refaults;
+        control.all_refaults += refaults;
+        if refaults > 0 {
+            control.quiet_since = self.pressed;
+        }
+        self.control.set(class, control);
+    }
+}
+
+/// The group that is meant, if one is.
+fn find(files: &impl KernelFiles, scope: &Scope) -> Result<Option<Group>, Error> {
+    match scope {
+        Scope::Group(name) => group::find(files, name).map(Some),
+        Scope::Host | Scope::Processes(_) => Ok(None),
+    }
+}

@@ -1,0 +1,117 @@
+//! What would be done: for `--dry-run`.
+
+use linux::cgroup::group;
+use linux::meminfo::meminfo;
+use linux::{Error, KernelFiles, Pid, processes};
+use quantities::{Bytes, Pages};
+use serde::Serialize;
+
+use crate::class::Class;
+use crate::dials::{ByClass, Dial};
+use crate::keep::{Scope, Settings};
+use crate::pins::{self, Pins};
+use crate::report::OfClass;
+use crate::room;
+use crate::{mapped, policy, swap};
+
+/// What would be done.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Plan {
+    /// What would be pinned, by class.
+    pub pins: Vec<OfClass>,
+    /// What of it would be left out, for want of room or budget.
+    pub without_bytes: Bytes,
+    /// The most that may be pinned.
+    pub budget_bytes: Bytes,
+    /// What is left of the tightest room.
+    pub left_bytes: Bytes,
+    /// Knobs that would be turned, as `path <- value`.
+    pub writes: Vec<String>,
+    /// What would be done about streams.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub streams: Option<String>,
+}
+
+/// Looks at what is there, and changes nothing.
+///
+/// # Errors
+/// As [`crate::keep::Keeper::begin`].
+pub fn of(files: &impl KernelFiles, settings: &Settings, cache: Option<Dial>) -> Result<Plan, Error> {
+    let dials = settings.wishes.at_first();
+    let group = match &settings.scope {
+        Scope::Group(name) => Some(group::find(files, name)?),
+        Scope::Host | Scope::Processes(_) => None,
+    };
+    let mut pids = match (&settings.scope, &group) {
+        (Scope::Processes(pids), _) => pids.clone(),
+        (_, Some(group)) => group.processes.clone(),
+        _ => processes::processes(files)?.into_iter().collect(),
+    };
+    pids.remove(&Pid::own());
+    let total = meminfo(files)?.total;
+    let budget = total.scaled(settings.budget.get());
+    let charged = group.as_ref().map(|group| group.inodes.clone()).unwrap_or_default();
+    let rooms = room::rooms(files, &room::limits(files)?, &charged)?;
+    let left = room::tightest(&rooms);
+    let mut wanted = ByClass::<u64>::default();
+    if pins::CLASSES.into_iter().any(|class| dials.get(class).is_some()) {
+        let (mapped, _) = mapped::of(files, &pids);
+        wanted = Pins::new()?.resident(&mapped, &dials)?;
+    }
+    let most = rooms.iter().map(|named| policy::may_pin(budget, Bytes(0), named.room)).min().unwrap_or(Bytes(0));
+    let all: Bytes = wanted.iter().map(|(_, pages)| Pages(pages).bytes()).sum();
+    let writes = match swap::would_write(files, &settings.scope, group.as_ref(), &dials) {
+        Err(Error::Unsupported(_)) if settings.data_with_the_rest => None,
+        answer => answer?,
+    };
+    Ok(Plan {
+        pins: pins::CLASSES
+            .into_iter()
+            .filter(|class| dials.get(*class).is_some())
+            .map(|class| OfClass { class, pinned_bytes: Pages(wanted.get(class)).bytes() })
+            .collect(),
+        without_bytes: all.saturating_sub(most),
+        budget_bytes: budget,
+        left_bytes: left,
+        writes: writes.into_iter().collect(),
+        streams: cache.map(|dial| of_streams(dial, &settings.scope)),
+    })
+}
+
+fn of_streams(dial: Dial, scope: &Scope) -> String {
+    let whose = match scope {
+        Scope::Host => "whoever brings in more than 64 MiB, nearly all of it in order",
+        Scope::Group(_) => "the processes of the control group",
+        Scope::Processes(_) => "these processes and those that they start",
+    };
+    match dial.get() {
+        0 => format!("what {whose} bring into the page cache goes again when they have passed it"),
+        part => format!("of what {whose} bring into the page cache, as much stays as {part} % of the memory"),
+    }
+}
+
+impl Plan {
+    /// As lines for people.
+    pub fn lines(&self) -> Vec<String> {
+        let mut lines: Vec<String> = self
+            .pins
+            .iter()
+            .map(|OfClass { class, pinned_bytes }| {
+                format!("{}: would pin {pinned_bytes}, what is mapped of it and in memory", class.name())
+            })
+            .collect();
+        if !self.pins.is_empty() {
+            let mut line = format!("at most {} in all; {} left", self.budget_bytes, self.left_bytes);
+            if self.without_bytes > Bytes(0) {
+                line += &format!("; {} would be left out", self.without_bytes);
+            }
+            lines.push(line);
+        }
+        lines.extend(self.writes.iter().map(|write| format!("{}: would write {write}", Class::Data.name())));
+        lines.extend(self.streams.iter().map(|streams| format!("{}: {streams}", Class::Cache.name())));
+        if lines.is_empty() {
+            lines.push("nothing to do".to_owned());
+        }
+        lines
+    }
+}

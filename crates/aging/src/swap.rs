@@ -1,0 +1,237 @@
+//! How eagerly data is swapped: the weight that the kernel gives it beside files, turned for as long as we run.
+
+use linux::cgroup::group::{self, Group};
+use linux::knobs::Knobs;
+use linux::{Error, KernelFiles, vmstat};
+use rustix::io::Errno;
+
+use crate::class::Class;
+use crate::dials::{Dial, Dials};
+use crate::keep::Scope;
+use crate::policy;
+use crate::report::Event;
+
+/// The knob, and what it was.
+#[derive(Debug)]
+pub struct Swap {
+    knob: Knob,
+    /// The control group, by name, for its refaults.
+    group: Option<String>,
+    before: Option<u64>,
+}
+
+/// Relative to the root.
+#[derive(Debug)]
+enum Knob {
+    /// A weight, and what it was before us.
+    Weight { path: String, normal: u32 },
+    /// Version 2 of control groups has no weight, but the most that a group may have in swap.
+    Most { path: String },
+}
+
+impl Swap {
+    /// Turns the knob if data has a dial. Says so if there is nothing to turn.
+    ///
+    /// # Errors
+    /// `Denied` without root; `Unsupported` where the dial means nothing: for single processes, and between 0 and 100 for a
+    /// group of version 2.
+    pub fn begin<F: KernelFiles>(
+        files: &F,
+        scope: &Scope,
+        group: Option<&Group>,
+        dials: &Dials,
+        knobs: &mut Knobs<'_, F>,
+        events: &mut Vec<Event>,
+    ) -> Result<Option<Swap>, Error> {
+        let Some(dial) = dials.get(Class::Data) else { return Ok(None) };
+        if !has_swap(files) {
+            let why = "there is no swap, so data is not aged at all".to_owned();
+            events.push(Event::Nothing { class: Class::Data, why });
+            return Ok(None);
+        }
+        let knob = find(files, scope, group)?;
+        let name = if let Scope::Group(name) = scope { Some(name.clone()) } else { None };
+        let mut swap = Swap { knob, group: name, before: None };
+        swap.refaults(files)?;
+        swap.turn(dial, knobs, events)?;
+        Ok(Some(swap))
+    }
+
+    /// Turns it to where the dial is.
+    ///
+    /// # Errors
+    /// As [`Swap::begin`].
+    pub fn turn<F: KernelFiles>(
+        &mut self,
+        dial: Dial,
+        knobs: &mut Knobs<'_, F>,
+        events: &mut Vec<Event>,
+    ) -> Result<(), Error> {
+        let (path, value) = self.knob.at(dial)?;
+        knobs.turn(path, &value)?;
+        events.push(Event::Turned { path: path.to_owned(), value, class: Class::Data });
+        Ok(())
+    }
+
+    /// Pages that came back from swap since the last call.
+    ///
+    /// # Errors
+    /// `Malformed`.
+    pub fn refaults(&mut self, files: &impl KernelFiles) -> Result<u64, Error> {
+        let counted = match &self.group {
+            None => vmstat::vmstat(files)?.get("workingset_refault_anon"),
+            Some(name) => group::find(files, name).ok().and_then(|group| group.refaults[1]),
+        };
+        let since = counted.zip(self.before).map_or(0, |(now, before)| now.saturating_sub(before));
+        self.before = counted;
+        Ok(since)
+    }
+}
+
+/// What would be written for data's dial, as `path <- value`.
+///
+/// # Errors
+/// As [`Swap::begin`].
+pub fn would_write(
+    files: &impl KernelFiles,
+    scope: &Scope,
+    group: Option<&Group>,
+    dials: &Dials,
+) -> Result<Option<String>, Error> {
+    let Some(dial) = dials.get(Class::Data).filter(|_| has_swap(files)) else { return Ok(None) };
+    let knob = find(files, scope, group)?;
+    let (path, value) = knob.at(dial)?;
+    Ok(Some(format!("/{path} <- {value}")))
+}
+
+impl Knob {
+    /// The file, and what is to stand in it.
+    fn at(&self, dial: Dial) -> Result<(&str, String), Error> {
+        match self {
+            Knob::Weight { path, normal } => Ok((path, policy::swappiness(dial, *normal).to_string())),
+            Knob::Most { path } if dial == Dial::NEVER => Ok((path, "0".to_owned())),
+            Knob::Most { path } => {
+                let object = format!(
+                    "data at a dial of {dial}: a control group of version 2 can have it at 100 only, by /{path}"
+                );
+                Err(Error::of_host("age", object, Errno::OPNOTSUPP))
+            }
+        }
+    }
+}
+
+/// The knob of whoever's pages are meant.
+fn find(files: &impl KernelFiles, scope: &Scope, group: Option<&Group>) -> Result<Knob, Error> {
+    match (scope, group) {
+        (Scope::Host, _) => weight(files, "proc/sys/vm/swappiness".to_owned()),
+        (_, Some(group)) => {
+            let directory = group.path.trim_start_matches('/');
+            let most = format!("{directory}/memory.swap.max");
+            match weight(files, format!("{directory}/memory.swappiness")) {
+                Err(Error::Unsupported(_)) if files.read(&most).is_ok() => Ok(Knob::Most { path: most }),
+                answer => answer,
+            }
+        }
+        (Scope::Group(_) | Scope::Processes(_), None) => {
+            let object = "data of single processes: the kernel weighs it for the host and for control groups";
+            Err(Error::of_host("age", object, Errno::OPNOTSUPP))
+        }
+    }
+}
+
+fn weight(files: &impl KernelFiles, path: String) -> Result<Knob, Error> {
+    let text = files.read(&path).map_err(|errno| Error::of_host("read", format_args!("/{path}"), errno))?;
+    let bad = |_| Error::malformed(format_args!("/{path}"), format_args!("{:?}, expected a number", text.trim()));
+    let normal = text.trim().parse().map_err(bad)?;
+    Ok(Knob::Weight { path, normal })
+}
+
+/// `/proc/swaps` has a line for each, after one of names.
+fn has_swap(files: &impl KernelFiles) -> bool {
+    files.read("proc/swaps").is_ok_and(|text| text.lines().count() > 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use linux::fake::FakeKernel;
+
+    use super::*;
+    use crate::dials::{Bounds, ByClass};
+
+    const SWAPS: &str = "Filename Type Size Used Priority\n/dev/zram0 partition 1000 0 -2\n";
+
+    fn kernel() -> FakeKernel {
+        FakeKernel::new()
+            .file("proc/swaps", SWAPS)
+            .file("proc/sys/vm/swappiness", "60\n")
+            .file("proc/vmstat", "workingset_refault_anon 5\n")
+            .file(&format!("proc/{}/stat", linux::Pid::own()), &std::fs::read_to_string("/proc/self/stat").unwrap())
+    }
+
+    fn data(dial: u8) -> Dials {
+        let mut dials = ByClass::default();
+        dials.set(Class::Data, Some(Dial::clamped(dial)));
+        dials
+    }
+
+    fn group(path: &str) -> Group {
+        Group { path: path.to_owned(), inodes: BTreeSet::new(), processes: BTreeSet::new(), refaults: [None, None] }
+    }
+
+    /// Begins on `kernel`, and gives what was written and said.
+    fn begun(
+        kernel: &FakeKernel,
+        scope: &Scope,
+        group: Option<&Group>,
+        dial: u8,
+    ) -> Result<(Vec<String>, Vec<Event>), Error> {
+        let folder = tempfile::tempdir().unwrap();
+        let mut knobs = Knobs::open(kernel, folder.path())?;
+        let mut events = Vec::new();
+        let begun = Swap::begin(kernel, scope, group, &data(dial), &mut knobs, &mut events);
+        let written = kernel.writes();
+        knobs.put_back()?;
+        begun.map(|_| (written, events))
+    }
+
+    #[test]
+    fn the_hosts_weight_is_turned_and_put_back() {
+        let kernel = kernel();
+        let (written, events) = begun(&kernel, &Scope::Host, None, 75).unwrap();
+        assert_eq!(written, ["proc/sys/vm/swappiness <- 15"]);
+        assert_eq!(events[0].to_string(), "/proc/sys/vm/swappiness <- 15 (data)");
+        assert_eq!(kernel.read("proc/sys/vm/swappiness").unwrap().trim(), "60");
+    }
+
+    #[test]
+    fn a_group_of_version_2_can_be_told_to_swap_nothing_and_nothing_else() {
+        let kernel = kernel().file("sys/fs/cgroup/a/memory.swap.max", "max\n");
+        let (group, scope) = (group("/sys/fs/cgroup/a"), Scope::Group("a".to_owned()));
+        let (written, _) = begun(&kernel, &scope, Some(&group), 100).unwrap();
+        assert_eq!(written, ["sys/fs/cgroup/a/memory.swap.max <- 0"]);
+        assert_eq!(kernel.read("sys/fs/cgroup/a/memory.swap.max").unwrap().trim(), "max");
+        let error = begun(&kernel, &scope, Some(&group), 50).unwrap_err().to_string();
+        assert!(error.contains("at a dial of 50") && error.contains("at 100 only"), "{error}");
+    }
+
+    #[test]
+    fn a_group_of_version_1_has_a_weight_of_its_own() {
+        let kernel = kernel().file("sys/fs/cgroup/memory/a/memory.swappiness", "60\n");
+        let (group, scope) = (group("/sys/fs/cgroup/memory/a"), Scope::Group("a".to_owned()));
+        let (written, _) = begun(&kernel, &scope, Some(&group), 100).unwrap();
+        assert_eq!(written, ["sys/fs/cgroup/memory/a/memory.swappiness <- 0"]);
+    }
+
+    #[test]
+    fn without_swap_there_is_nothing_to_do_and_single_processes_have_no_weight() {
+        let kernel = kernel().file("proc/swaps", "Filename Type Size Used Priority\n");
+        let (written, events) = begun(&kernel, &Scope::Host, None, 100).unwrap();
+        assert_eq!((written.len(), events.len()), (0, 1));
+        assert!(events[0].to_string().contains("there is no swap"));
+        let error = begun(&self::kernel(), &Scope::Processes(BTreeSet::new()), None, 100).unwrap_err();
+        assert!(matches!(error, Error::Unsupported(_)), "{error}");
+        assert_eq!(Bounds::fixed(Dial::NEVER).low, Dial::NEVER);
+    }
+}

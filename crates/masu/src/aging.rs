@@ -1,0 +1,401 @@
+//! `masu aging`.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::{IsTerminal, Read, Seek, Write, stderr, stdout};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use access::arrivals::{Membership, Whose};
+use access::rung::Unavailable;
+use aging::class::Class;
+use aging::dials::{Bounds, Dial, Wishes};
+use aging::keep::{Keeper, Scope, Settings};
+use aging::report::{Event, Summary};
+use aging::streams::Streams;
+use aging::{pins, plan};
+use hugepages::attach::Control;
+use linux::cgroup::group;
+use linux::cgroup::limited;
+use linux::knobs::Knobs;
+use linux::meminfo::meminfo;
+use linux::{Error, Pid, Rooted, children};
+use quantities::{Bytes, Fraction};
+use rustix::fs::{FlockOperation, flock};
+use serde::Serialize;
+
+use crate::args::{AgingTask, Budget};
+use crate::control::{Stop, Terminal, own_cpu_time};
+use crate::failure::Failure;
+use crate::open::{Purpose, admit, each};
+use crate::run::child::{Child, Ended, Relay, end_as};
+use crate::run::command::{NotStarted, find};
+use crate::{HOST, JOURNALS};
+
+pub fn run(task: &AgingTask) -> ExitCode {
+    let answer = if task.command.is_empty() {
+        alone(task).map(|()| ExitCode::SUCCESS).map_err(|failure| NotStarted { failure, status: 2 })
+    } else {
+        beside(task)
+    };
+    match answer {
+        Ok(status) => status,
+        Err(NotStarted { failure, .. }) if failure.is_broken_pipe() => ExitCode::SUCCESS,
+        Err(NotStarted { failure, status }) => {
+            eprintln!("{failure}");
+            ExitCode::from(status)
+        }
+    }
+}
+
+/// Until it is told to end.
+fn alone(task: &AgingTask) -> Result<(), Failure> {
+    let stop = Stop::on_signals()?;
+    let wanted = Wanted::of(task)?;
+    if task.dry_run {
+        return print_plan(task, &wanted);
+    }
+    let mut out = Out::open(task)?;
+    let mut terminal = Terminal::new(stop, Vec::new());
+    let (mut keeper, _lock) = begin(&wanted, &mut out)?;
+    let outcome = loop {
+        if let Err(failure) = step(&mut keeper, terminal.now(), &mut out) {
+            break Err(failure);
+        }
+        let left = task.time.map(|time| time.saturating_sub(terminal.now()));
+        terminal.wait(left.map_or(keeper.wait(), |left| left.min(keeper.wait())));
+        if terminal.stop() || left.is_some_and(|left| left.is_zero()) {
+            break Ok(());
+        }
+    };
+    let ended = end(keeper, terminal.now(), &mut out);
+    outcome.and(ended)
+}
+
+/// As long as a command runs.
+fn beside(task: &AgingTask) -> Result<ExitCode, NotStarted> {
+    let name = task.command.first().map(std::ffi::OsString::as_os_str).unwrap_or_default();
+    let file = find(name, std::env::var_os("PATH"))?;
+    let wanted = Wanted::of(task)?;
+    let mut out = Out::open(task)?;
+    let relay = Relay::ready()?;
+    let (mut keeper, _lock) = begin(&wanted, &mut out)?;
+    let start = Instant::now();
+    // Before it is there, so that not its first page is missed.
+    keeper.follow(Pid::own(), Membership::Children).map_err(|why| at_streams(&why))?;
+    let mut child = Child::start(&file, &task.command, &[], relay)?;
+    keeper.unfollow(Pid::own());
+    let ended: Ended = loop {
+        // The program is there: what cannot be done for it from here on is said, and it goes on.
+        if let Err(failure) = step(&mut keeper, start.elapsed(), &mut out) {
+            eprintln!("{failure}");
+            break child.wait()?;
+        }
+        if let Some(ended) = child.wait_at_most(keeper.wait())? {
+            break ended;
+        }
+    };
+    if let Err(failure) = end(keeper, start.elapsed(), &mut out) {
+        eprintln!("{failure}");
+    }
+    Ok(end_as(ended.status))
+}
+
+/// What is asked for, checked.
+struct Wanted {
+    settings: Settings,
+    whose: Whose,
+    /// Processes that are followed from the start.
+    follow: Vec<Pid>,
+    /// What the page cache's dial is a part of.
+    memory: Bytes,
+}
+
+impl Wanted {
+    fn of(task: &AgingTask) -> Result<Wanted, Failure> {
+        let wishes = wishes(task)?;
+        let scope = if let Some(name) = &task.cgroup {
+            Scope::Group(name.clone())
+        } else if task.pid.is_empty() {
+            Scope::Host
+        } else {
+            let (pids, _) = each(&task.pid, |pid| admit(pid, Purpose::Look).map(|_| pid))?;
+            Scope::Processes(pids.into_iter().collect())
+        };
+        let total = meminfo(&*HOST).map_err(Failure::new)?.total;
+        let (mut whose, mut follow, mut memory) = (Whose::Everybody, Vec::new(), total);
+        match &scope {
+            Scope::Host => {}
+            Scope::Group(name) => {
+                let group = group::find(&*HOST, name).map_err(|error| {
+                    Failure::new(error).remedy("`cat /proc/PID/cgroup` says in which group a process is.")
+                })?;
+                let own = linux::KernelFiles::inode(&*HOST, group.path.trim_start_matches('/'));
+                whose = Whose::Group(own.map_err(|errno| Failure::new(linux::describe(errno)))?);
+                memory = limit_of(&group.path).unwrap_or(total);
+            }
+            Scope::Processes(pids) => {
+                whose = Whose::Members;
+                for pid in pids {
+                    follow.push(*pid);
+                    follow.extend(children::descendants(&*HOST, *pid).unwrap_or_default());
+                }
+            }
+        }
+        if !task.command.is_empty() {
+            (whose, follow) = (Whose::Members, Vec::new());
+        }
+        let budget = budget(task.budget, total)?;
+        let settings = Settings { scope, wishes, budget, data_with_the_rest: task.data.is_none() };
+        Ok(Wanted { settings, whose, follow, memory })
+    }
+
+    fn cache(&self) -> Option<Dial> {
+        // At 100 it is the kernel's alone; a dial that may go there is not.
+        self.settings.wishes.get(Class::Cache).filter(|bounds| bounds.low < Dial::NEVER).map(|bounds| bounds.low)
+    }
+
+    fn pins(&self) -> bool {
+        pins::CLASSES.into_iter().any(|class| self.settings.wishes.get(class).is_some())
+    }
+}
+
+fn wishes(task: &AgingTask) -> Result<Wishes, Failure> {
+    let mut wishes = Wishes::default();
+    let mut set = |class, own: Option<Bounds>, mapped: Option<Bounds>| wishes.set(class, own.or(mapped));
+    set(Class::Code, task.code, task.mapped);
+    set(Class::ReadOnly, task.rodata, task.mapped);
+    set(Class::Data, task.data, task.mapped);
+    set(Class::Shared, task.shared, task.mapped);
+    set(Class::Cache, task.cache, None);
+    if wishes.iter().all(|(_, wish)| wish.is_none()) {
+        let remedy = "Say how one is to be aged: `--mapped 100` keeps what programs have mapped, `--cache 0 -- COMMAND` drops what \
+                      COMMAND streams; `masu aging --help` has more.";
+        return Err(Failure::new("cannot age pages: no dial is given").remedy(remedy));
+    }
+    Ok(wishes)
+}
+
+fn budget(asked: Budget, total: Bytes) -> Result<Fraction, Failure> {
+    match asked {
+        Budget::Part(part) => Ok(part),
+        Budget::Size(size) if size > total => {
+            let line = format!("cannot pin up to {size}: this machine has {total} of memory");
+            Err(Failure::new(line).remedy("Give a smaller --budget, such as 10%."))
+        }
+        Budget::Size(size) => Ok(Fraction::clamped(1.0 + size.growth_over(total))),
+    }
+}
+
+/// The lowest limit of a control group.
+fn limit_of(path: &str) -> Option<Bytes> {
+    let directory = path.trim_start_matches('/');
+    let all = limited::limited(&*HOST).ok()?;
+    let group = all.iter().find(|group| group.directory == directory)?;
+    group.charge(&*HOST).ok()?.map(|charge| charge.limit)
+}
+
+type Running = Keeper<'static, Rooted>;
+
+fn begin(wanted: &Wanted, out: &mut Out) -> Result<(Running, Option<File>), Failure> {
+    let lock = wanted.pins().then(only_one).transpose()?;
+    let streams = wanted.cache().map(|dial| {
+        let streams = Streams::begin(&*HOST, wanted.whose, dial, wanted.memory)?;
+        wanted.follow.iter().try_for_each(|pid| streams.follow(*pid, Membership::Whole))?;
+        Ok(streams)
+    });
+    let streams = streams.transpose().map_err(|why| at_streams(&why))?;
+    let knobs = Knobs::open(&*HOST, Path::new(JOURNALS)).map_err(|error| at_host(&error))?;
+    let (keeper, events) =
+        Keeper::begin(&*HOST, wanted.settings.clone(), streams, knobs).map_err(|error| at_host(&error))?;
+    out.ready(wanted)?;
+    events.iter().try_for_each(|event| out.event(Duration::ZERO, event))?;
+    Ok((keeper, lock))
+}
+
+fn step(keeper: &mut Running, now: Duration, out: &mut Out) -> Result<(), Failure> {
+    let events = keeper.step(now).map_err(|error| at_host(&error))?;
+    events.iter().try_for_each(|event| out.event(now, event))
+}
+
+fn end(keeper: Running, now: Duration, out: &mut Out) -> Result<(), Failure> {
+    let (summary, events) = keeper.finish(now).map_err(|error| at_host(&error))?;
+    events.iter().try_for_each(|event| out.event(now, event))?;
+    let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    out.end(&Summary { run_us: micros(now), cpu_us: micros(own_cpu_time()), ..summary })
+}
+
+/// Two would each have a budget: one at a time pins. It is let go with the file.
+fn only_one() -> Result<File, Failure> {
+    let path = Path::new(JOURNALS).join("aging.lock");
+    let failed = |why: &dyn std::fmt::Display| {
+        Failure::new(format!("cannot lock {}: {why}", path.display())).remedy("Run as root.")
+    };
+    fs::create_dir_all(JOURNALS).map_err(|error| failed(&error))?;
+    let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+    let mut file = opened.map_err(|error| failed(&error))?;
+    if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        let mut holder = String::new();
+        let _ = file.read_to_string(&mut holder); // The number is only for the message.
+        let line = format!("cannot keep mapped pages in memory: another masu aging does (process {})", holder.trim());
+        return Err(Failure::new(line).remedy("End it, or give it these dials, too: one budget holds for the machine."));
+    }
+    file.set_len(0)
+        .and_then(|()| file.rewind())
+        .and_then(|()| writeln!(file, "{}", Pid::own()))
+        .map_err(|error| failed(&error))?;
+    Ok(file)
+}
+
+fn at_streams(why: &Unavailable) -> Failure {
+    Failure::new(format!("cannot follow what streams bring into the page cache: {}", why.reason)).remedy(&why.remedy)
+}
+
+fn at_host(error: &Error) -> Failure {
+    let failure = Failure::new(error);
+    match error {
+        Error::Denied(_) => {
+            failure.remedy("Run as root: what each page frame is used for is shown to CAP_SYS_ADMIN alone.")
+        }
+        Error::Unsupported(_) => failure.remedy("`masu facts` lists what this host offers and what is missing."),
+        Error::Gone(_) | Error::Malformed { .. } | Error::Other(_) => failure,
+    }
+}
+
+fn print_plan(task: &AgingTask, wanted: &Wanted) -> Result<(), Failure> {
+    let plan = plan::of(&*HOST, &wanted.settings, wanted.cache()).map_err(|error| at_host(&error))?;
+    let mut out = stdout().lock();
+    if task.json {
+        serde_json::to_writer(&mut out, &plan)?;
+        writeln!(out)?;
+    } else {
+        for line in plan.lines() {
+            writeln!(out, "{line}")?;
+        }
+    }
+    Ok(())
+}
+
+/// Where the lines go.
+struct Out {
+    to: Option<Box<dyn Write>>,
+    json: bool,
+}
+
+/// A line in JSON: the event, and when.
+#[derive(Serialize)]
+struct Line<'a, T: Serialize> {
+    at_s: f64,
+    #[serde(flatten)]
+    what: &'a T,
+}
+
+#[derive(Serialize)]
+struct Ready {
+    event: &'static str,
+    ready: bool,
+    dials: Vec<OfDial>,
+    budget_fraction: Fraction,
+}
+
+#[derive(Serialize)]
+struct OfDial {
+    class: Class,
+    low: Dial,
+    high: Dial,
+}
+
+#[derive(Serialize)]
+struct EndLine<'a> {
+    event: &'static str,
+    end: bool,
+    #[serde(flatten)]
+    summary: &'a Summary,
+}
+
+impl Out {
+    fn open(task: &AgingTask) -> Result<Out, Failure> {
+        let to: Option<Box<dyn Write>> = match task.report.as_deref() {
+            Some(path) if path != Path::new("-") => {
+                let file = File::create(path).map_err(|error| {
+                    Failure::new(format!("cannot write the lines to {}: {error}", path.display()))
+                        .remedy("Name a file in a folder that you may write to, or - for standard error.")
+                })?;
+                Some(Box::new(file))
+            }
+            Some(_) => Some(Box::new(stderr())),
+            None if task.command.is_empty() => Some(Box::new(stdout())),
+            // The terminal is the command's: what we say stands between its lines only where somebody can tell them apart.
+            None if task.json || stderr().is_terminal() => Some(Box::new(stderr())),
+            None => None,
+        };
+        Ok(Out { to, json: task.json })
+    }
+
+    fn line(&mut self, text: &str) -> Result<(), Failure> {
+        let Some(to) = &mut self.to else { return Ok(()) };
+        writeln!(to, "{text}")?;
+        Ok(to.flush()?)
+    }
+
+    fn event(&mut self, now: Duration, event: &Event) -> Result<(), Failure> {
+        let text = if self.json {
+            serde_json::to_string(&Line { at_s: now.as_secs_f64(), what: event })?
+        } else {
+            format!("{:8.1} s  {event}", now.as_secs_f64())
+        };
+        self.line(&text)
+    }
+
+    fn ready(&mut self, wanted: &Wanted) -> Result<(), Failure> {
+        let dials = wanted.settings.wishes.iter().filter_map(|(class, wish)| Some((class, wish?)));
+        let text = if self.json {
+            let dials = dials.map(|(class, Bounds { low, high })| OfDial { class, low, high }).collect();
+            serde_json::to_string(&Ready {
+                event: "ready",
+                ready: true,
+                dials,
+                budget_fraction: wanted.settings.budget,
+            })?
+        } else {
+            let dials: Vec<String> = dials.map(|(class, bounds)| format!("{} {bounds}", class.name())).collect();
+            let whose = match &wanted.settings.scope {
+                Scope::Host => "of the host".to_owned(),
+                Scope::Group(name) => format!("of control group {name}"),
+                Scope::Processes(pids) => format!("of {}", list(pids)),
+            };
+            format!("aging pages {whose}: {}; Ctrl-C ends it", dials.join(", "))
+        };
+        self.line(&text)
+    }
+
+    fn end(&mut self, summary: &Summary) -> Result<(), Failure> {
+        if self.json {
+            let text = serde_json::to_string(&EndLine { event: "end", end: true, summary })?;
+            return self.line(&text);
+        }
+        let Summary { run_us, cpu_us, pinned_bytes_max, dropped_bytes, releases, .. } = summary;
+        let mut done = Vec::new();
+        if *pinned_bytes_max > Bytes(0) {
+            done.push(format!("pinned up to {pinned_bytes_max}"));
+        }
+        if *dropped_bytes > Bytes(0) {
+            done.push(format!("dropped {dropped_bytes} behind streams"));
+        }
+        if *releases > 0 {
+            done.push(format!("let go for want of room {releases} times"));
+        }
+        if done.is_empty() {
+            done.push("there was nothing to do".to_owned());
+        }
+        #[expect(clippy::cast_precision_loss, reason = "a time for people")]
+        let (run_s, part) = (*run_us as f64 / 1e6, *cpu_us as f64 / (*run_us).max(1) as f64 * 100.0);
+        self.line(&format!("{run_s:8.1} s  all is as it was: {}; {part:.1} % of a processor", done.join(", ")))
+    }
+}
+
+fn list(pids: &BTreeSet<Pid>) -> String {
+    let numbers: Vec<String> = pids.iter().map(Pid::to_string).collect();
+    if numbers.len() == 1 { format!("process {}", numbers[0]) } else { format!("processes {}", numbers.join(", ")) }
+}
