@@ -26,7 +26,6 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MlockFlags, ProtFlags, madvise, mlock_with, mmap, munmap};
 
 use crate::kpageflags::FrameTable;
-use crate::page_cache::{add_runs, last_errno, residence};
 use crate::pagemap::Pagemap;
 use crate::{Error, Pid};
 
@@ -79,9 +78,7 @@ impl PinnedFile {
     pub fn resident(&self, pages: Range<u64>) -> Result<Vec<Range<u64>>, Error> {
         let pages = self.within(&pages);
         let there = residence(self.address(pages.start), pages.end - pages.start).map_err(failed("look for"))?;
-        let mut runs = Vec::new();
-        add_runs(&there, pages.start, &mut runs);
-        Ok(runs)
+        Ok(runs(&there, pages.start))
     }
 
     /// Pins what is in memory of `pages`. What comes later is pinned by another call.
@@ -172,6 +169,31 @@ impl Drop for PinnedFile {
     }
 }
 
+/// mincore(2) of `count` pages of a mapping, one byte for each: bit 0 says that it is in memory.
+fn residence(memory: *mut c_void, count: u64) -> Result<Vec<u8>, Errno> {
+    let mut there = vec![0u8; usize::try_from(count).map_err(|_| Errno::NOMEM)?];
+    // SAFETY: the kernel looks up the addresses, and an unmapped one is an error; it writes one byte for each page to `there`,
+    // which has as many.
+    let answer = unsafe { libc::mincore(memory, bytes(count)?, there.as_mut_ptr()) };
+    if answer == 0 { Ok(there) } else { Err(last_errno()) }
+}
+
+/// The runs of pages from `first` on of which `there` says that they are in memory.
+fn runs(there: &[u8], first: u64) -> Vec<Range<u64>> {
+    let mut runs: Vec<Range<u64>> = Vec::new();
+    for (page, _) in (first..).zip(there).filter(|(_, state)| **state & 1 != 0) {
+        match runs.last_mut() {
+            Some(last) if last.end == page => last.end += 1,
+            _ => runs.push(page..page + 1),
+        }
+    }
+    runs
+}
+
+fn last_errno() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
 fn bytes(pages: u64) -> Result<usize, Errno> {
     pages.checked_mul(PAGE).and_then(|bytes| usize::try_from(bytes).ok()).ok_or(Errno::NOMEM)
 }
@@ -200,6 +222,11 @@ mod tests {
     use std::io::Write;
 
     use super::*;
+
+    #[test]
+    fn runs_are_what_has_bit_0() {
+        assert_eq!(runs(&[0, 1, 3, 0, 1], 10), [11..13, 14..15]);
+    }
 
     #[test]
     fn what_is_in_memory_is_pinned_and_nothing_beyond_the_file() {

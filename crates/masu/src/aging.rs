@@ -26,7 +26,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
 
 use crate::args::{AgingTask, Budget};
-use crate::control::{Stop, Terminal, own_cpu_time};
+use crate::control::{Stop, Terminal, change_haste, own_cpu_time};
 use crate::failure::Failure;
 use crate::open::{Purpose, admit, each};
 use crate::run::child::{Child, Ended, Relay, end_as};
@@ -59,6 +59,7 @@ fn alone(task: &AgingTask) -> Result<(), Failure> {
     let mut out = Out::open(task)?;
     let mut terminal = Terminal::new(stop, Vec::new());
     let (mut keeper, _lock) = begin(&wanted, &mut out)?;
+    in_haste(&wanted);
     let outcome = loop {
         if let Err(failure) = step(&mut keeper, terminal.now(), &mut out) {
             break Err(failure);
@@ -86,6 +87,7 @@ fn beside(task: &AgingTask) -> Result<ExitCode, NotStarted> {
     keeper.follow(Pid::own(), Membership::Children).map_err(|why| at_streams(&why))?;
     let mut child = Child::start(&file, &task.command, &[], relay)?;
     keeper.unfollow(Pid::own());
+    in_haste(&wanted);
     let ended: Ended = loop {
         // The program is there: what cannot be done for it from here on is said, and it goes on.
         if let Err(failure) = step(&mut keeper, start.elapsed(), &mut out) {
@@ -224,6 +226,14 @@ fn end(keeper: Running, now: Duration, out: &mut Out) -> Result<(), Failure> {
     events.iter().try_for_each(|event| out.event(now, event))?;
     let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
     out.end(&Summary { run_us: micros(now), cpu_us: micros(own_cpu_time()), ..summary })
+}
+
+/// Whoever pins memory must be able to let it go when others take all of it and all of the processors. Not before a command is
+/// started, which would have it from us.
+fn in_haste(wanted: &Wanted) {
+    if wanted.pins() {
+        change_haste(&mut false, true);
+    }
 }
 
 /// Two would each have a budget: one at a time pins. It is let go with the file.

@@ -110,7 +110,7 @@ fn joined(due: Vec<Due>) -> impl Iterator<Item = Due> {
 fn let_go_of(file: &File, queue: &mut Queue, due: &Due, now: Duration) -> Went {
     let all = due.pages.end - due.pages.start;
     let answer =
-        page_cache::let_go(file, due.pages.clone()).and_then(|()| page_cache::resident(file, due.pages.clone()));
+        page_cache::drop_clean(file, due.pages.clone()).and_then(|()| page_cache::resident(file, due.pages.clone()));
     // A file system that refuses keeps its pages; there is nothing to be asked for again.
     let Ok(stayed) = answer else { return Went { left: Pages(all), ..Went::default() } };
     let mut went = Went { dropped: Pages(all), ..Went::default() };
