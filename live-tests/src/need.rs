@@ -35,6 +35,10 @@ pub enum Need {
     Compaction,
     /// Control groups that limit memory, and the right to make one.
     MemoryGroups,
+    /// Time that is lost waiting for memory, counted (PSI).
+    Pressure,
+    /// Temporary files that lie on a disk, and not in memory.
+    DiskFiles,
     /// A swap device of compressed memory of our own.
     Swap,
     /// Pages between 4 KiB and 2 MiB for anonymous memory, with a switch for each size.
@@ -82,7 +86,7 @@ pub enum Need {
 
 impl Need {
     /// All of them, in the order in which tables print them.
-    pub const ALL: [Need; 36] = [
+    pub const ALL: [Need; 38] = [
         Need::Root,
         Need::RemoteAdvice,
         Need::RemoteCollapse,
@@ -98,6 +102,8 @@ impl Need {
         Need::Ksm,
         Need::Compaction,
         Need::MemoryGroups,
+        Need::Pressure,
+        Need::DiskFiles,
         Need::Swap,
         Need::SmallHugePages,
         Need::DamonVaddr,
@@ -139,6 +145,8 @@ impl Need {
             Need::Ksm => "KSM",
             Need::Compaction => "compaction",
             Need::MemoryGroups => "memory control groups",
+            Need::Pressure => "memory pressure (PSI)",
+            Need::DiskFiles => "files on a disk",
             Need::Swap => "swap on zram",
             Need::SmallHugePages => "huge pages of 64 KiB",
             Need::DamonVaddr => "DAMON vaddr",
@@ -182,7 +190,8 @@ impl Need {
             Need::Script,
             Need::MemcachedSource,
         ];
-        !matches!(self, Need::Root | Need::KernelThreads | Need::RealProcessor) && !programs.contains(&self)
+        !matches!(self, Need::Root | Need::KernelThreads | Need::RealProcessor | Need::DiskFiles)
+            && !programs.contains(&self)
     }
 }
 

@@ -16,7 +16,7 @@ use crate::cases::act::MADV_GUARD_INSTALL;
 use crate::cases::group::Group;
 use crate::cases::swap::Swap;
 use crate::cases::walk::ABOVE_47_BITS;
-use crate::cases::{elf32, memcached, programs};
+use crate::cases::{disk_file, elf32, memcached, programs};
 use crate::need::{Need, Offer};
 use crate::toy::{Backing, Mapping, Part, ToyProcess};
 
@@ -45,6 +45,8 @@ fn offer(need: Need) -> Offer {
         Need::Ksm => Ok(file("/sys/kernel/mm/ksm/run")),
         Need::Compaction => Ok(written("/proc/sys/vm/compact_memory")),
         Need::MemoryGroups => Ok(made(Group::make("probe"))),
+        Need::Pressure => Ok(file("/proc/pressure/memory")),
+        Need::DiskFiles => disk_files(),
         Need::Swap => Ok(made(Swap::on(8 << 20))),
         Need::SmallHugePages => Ok(file("/sys/kernel/mm/transparent_hugepage/hugepages-64kB/enabled")),
         Need::DamonVaddr => Ok(damon_vaddr()),
@@ -208,6 +210,16 @@ fn real_processor() -> Offer {
     // QEMU's software emulation names itself; where nothing is said, the tests are worth their time.
     let named = fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| text.contains("QEMU TCG"));
     if named { Offer::NotOnThisMachine("the processor is emulated (QEMU TCG)".to_owned()) } else { Offer::Yes }
+}
+
+fn disk_files() -> Result<Offer, Unprobed> {
+    let folder = std::env::temp_dir();
+    let why = || format!("{} lies in memory", folder.display());
+    Ok(match disk_file::is_possible()? {
+        true => Offer::Yes,
+        false if rustix::process::getpid().is_init() => Offer::NotOnThisMachine(why()),
+        false => Offer::Withheld(why()),
+    })
 }
 
 fn guard_pages() -> Result<Offer, Unprobed> {

@@ -43,6 +43,7 @@ pub const ALL: &[LiveTest] = tests! {
     collapse::cold_on_one_page_splits_a_huge_page_and_keeps_its_content needs [Root, RemoteCollapse, RemoteAdvice, HugePageModes];
     pagemap::scan_and_table_name_the_same_pages needs [Root, PagemapScan];
     pagemap::soft_dirty_marks_exactly_the_pages_written_after_the_clear needs [Root, SoftDirty];
+    pressure::a_group_that_is_too_small_for_what_it_reads_makes_the_host_wait needs [Root, Pressure, MemoryGroups, DiskFiles, Shell];
     walk::it_finds_exactly_the_pages_touched_after_a_clear needs [Root, PageTableWalk, HugePageModes];
     walk::it_finds_every_nth_page_of_a_window_whose_pages_are_not_all_there needs [Root, PageTableWalk, HugePageModes];
     walk::a_page_counts_in_every_look_from_the_one_that_saw_it_first needs [Root, PageTableWalk, HugePageModes];

@@ -31,6 +31,7 @@ pub mod memory_file;
 pub mod open_files;
 pub mod pagemap;
 pub mod pinned_file;
+pub mod pressure;
 pub mod process_madvise;
 pub mod process_vm;
 pub mod processes;

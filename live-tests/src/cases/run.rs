@@ -93,6 +93,7 @@ impl Drop for Report {
 }
 
 /// A folder for what a test makes; it goes with the test.
+#[derive(Debug)]
 pub(super) struct Folder(pub(super) PathBuf);
 
 impl Folder {

@@ -1,0 +1,25 @@
+//! Time that is lost waiting for memory.
+
+use std::time::Instant;
+
+use linux::pressure;
+use quantities::{Bytes, Pages};
+
+use super::Outcome;
+use super::disk_file::DiskFile;
+use super::group::Group;
+use crate::live::Live;
+
+/// A program whose group is too small for what it reads again and again waits, and no longer than it runs.
+pub fn a_group_that_is_too_small_for_what_it_reads_makes_the_host_wait(live: &Live) -> Outcome {
+    let group = Group::make("pressure")?;
+    group.limit(Bytes::mib(32).0)?;
+    let file = DiskFile::make("pressure", Pages(Bytes::mib(64).pages().0))?;
+    let (before, began) = (pressure::of_host(live.files())?, Instant::now());
+    file.stream_through(&group, 5)?;
+    let (after, took) = (pressure::of_host(live.files())?, began.elapsed());
+    let waited = after.some.total - before.some.total;
+    assert!(!waited.is_zero() && waited <= took, "waited {waited:?} of {took:?}");
+    assert!(after.full.total - before.full.total <= waited, "{before:?}, {after:?}");
+    Ok(())
+}
