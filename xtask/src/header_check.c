@@ -25,6 +25,21 @@ int main(void)
 #endif
 	CONSTANT(__NR_process_madvise);
 	CONSTANT(__NR_pidfd_open);
+#ifdef __NR_cachestat
+	CONSTANT(__NR_cachestat);
+	SIZE(cachestat_range);
+	FIELD(cachestat_range, off);
+	FIELD(cachestat_range, len);
+	SIZE(cachestat);
+	FIELD(cachestat, nr_cache);
+	FIELD(cachestat, nr_dirty);
+	FIELD(cachestat, nr_writeback);
+	FIELD(cachestat, nr_evicted);
+	FIELD(cachestat, nr_recently_evicted);
+#else
+	puts("skip cachestat these headers are older than Linux 6.5");
+#endif
+	CONSTANT(SYNC_FILE_RANGE_WRITE);
 	CONSTANT(KPF_LRU);
 	CONSTANT(KPF_ACTIVE);
 	CONSTANT(KPF_SLAB);

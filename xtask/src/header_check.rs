@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
 use linux::syscall_dispatch::numbers as dispatch;
-use linux_raw_sys::general::{self as raw, page_region, pm_scan_arg, uffdio_api};
+use linux_raw_sys::general::{self as raw, cachestat, cachestat_range, page_region, pm_scan_arg, uffdio_api};
 
 use crate::boot::kernels;
 use crate::command::{create_folder, output, program, run as run_program};
@@ -96,6 +96,8 @@ fn ours() -> BTreeMap<String, u64> {
         ("MADV_COLLAPSE", u64::from(raw::MADV_COLLAPSE)),
         ("__NR_process_madvise", u64::from(raw::__NR_process_madvise)),
         ("__NR_pidfd_open", u64::from(raw::__NR_pidfd_open)),
+        ("__NR_cachestat", u64::from(raw::__NR_cachestat)),
+        ("SYNC_FILE_RANGE_WRITE", u64::from(raw::SYNC_FILE_RANGE_WRITE)),
         ("PAGEMAP_SCAN", u64::from(scan)),
         ("KPF_LRU", u64::from(linux::kpageflags::bits::LRU)),
         ("KPF_ACTIVE", u64::from(linux::kpageflags::bits::ACTIVE)),
@@ -141,6 +143,15 @@ fn ours() -> BTreeMap<String, u64> {
         [
             ("sizeof(ptrace_rseq_configuration)", 24),
             ("ptrace_rseq_configuration.rseq_abi_pointer", 0),
+            ("sizeof(cachestat_range)", size_of::<cachestat_range>()),
+            ("cachestat_range.off", offset_of!(cachestat_range, off)),
+            ("cachestat_range.len", offset_of!(cachestat_range, len)),
+            ("sizeof(cachestat)", size_of::<cachestat>()),
+            ("cachestat.nr_cache", offset_of!(cachestat, nr_cache)),
+            ("cachestat.nr_dirty", offset_of!(cachestat, nr_dirty)),
+            ("cachestat.nr_writeback", offset_of!(cachestat, nr_writeback)),
+            ("cachestat.nr_evicted", offset_of!(cachestat, nr_evicted)),
+            ("cachestat.nr_recently_evicted", offset_of!(cachestat, nr_recently_evicted)),
             ("sizeof(uffdio_api)", size_of::<uffdio_api>()),
             ("uffdio_api.api", offset_of!(uffdio_api, api)),
             ("uffdio_api.features", offset_of!(uffdio_api, features)),

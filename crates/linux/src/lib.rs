@@ -9,6 +9,7 @@
 
 pub mod buddyinfo;
 pub mod build_id;
+pub mod cachestat;
 pub mod capabilities;
 pub mod cgroup;
 pub mod children;
