@@ -37,6 +37,8 @@ pub enum Need {
     MemoryGroups,
     /// Time that is lost waiting for memory, counted (PSI).
     Pressure,
+    /// `cachestat`.
+    CacheStat,
     /// Temporary files that lie on a disk, and not in memory.
     DiskFiles,
     /// A swap device of compressed memory of our own.
@@ -86,7 +88,7 @@ pub enum Need {
 
 impl Need {
     /// All of them, in the order in which tables print them.
-    pub const ALL: [Need; 38] = [
+    pub const ALL: [Need; 39] = [
         Need::Root,
         Need::RemoteAdvice,
         Need::RemoteCollapse,
@@ -103,6 +105,7 @@ impl Need {
         Need::Compaction,
         Need::MemoryGroups,
         Need::Pressure,
+        Need::CacheStat,
         Need::DiskFiles,
         Need::Swap,
         Need::SmallHugePages,
@@ -146,6 +149,7 @@ impl Need {
             Need::Compaction => "compaction",
             Need::MemoryGroups => "memory control groups",
             Need::Pressure => "memory pressure (PSI)",
+            Need::CacheStat => "cachestat",
             Need::DiskFiles => "files on a disk",
             Need::Swap => "swap on zram",
             Need::SmallHugePages => "huge pages of 64 KiB",

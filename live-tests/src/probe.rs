@@ -46,6 +46,7 @@ fn offer(need: Need) -> Offer {
         Need::Compaction => Ok(written("/proc/sys/vm/compact_memory")),
         Need::MemoryGroups => Ok(made(Group::make("probe"))),
         Need::Pressure => Ok(file("/proc/pressure/memory")),
+        Need::CacheStat => Ok(cachestat()),
         Need::DiskFiles => disk_files(),
         Need::Swap => Ok(made(Swap::on(8 << 20))),
         Need::SmallHugePages => Ok(file("/sys/kernel/mm/transparent_hugepage/hugepages-64kB/enabled")),
@@ -210,6 +211,17 @@ fn real_processor() -> Offer {
     // QEMU's software emulation names itself; where nothing is said, the tests are worth their time.
     let named = fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| text.contains("QEMU TCG"));
     if named { Offer::NotOnThisMachine("the processor is emulated (QEMU TCG)".to_owned()) } else { Offer::Yes }
+}
+
+/// By the call, on no file: a kernel that has it looks for the file.
+fn cachestat() -> Offer {
+    const CACHESTAT: libc::c_long = 451;
+    // SAFETY: a system call with numbers, which fails before it would write anything.
+    unsafe { libc::syscall(CACHESTAT, -1, 0, 0, 0) };
+    match last_errno() {
+        Errno::BADF | Errno::FAULT => Offer::Yes,
+        errno => refused(errno),
+    }
 }
 
 fn disk_files() -> Result<Offer, Unprobed> {

@@ -44,6 +44,13 @@ pub const ALL: &[LiveTest] = tests! {
     pagemap::scan_and_table_name_the_same_pages needs [Root, PagemapScan];
     pagemap::soft_dirty_marks_exactly_the_pages_written_after_the_clear needs [Root, SoftDirty];
     pressure::a_group_that_is_too_small_for_what_it_reads_makes_the_host_wait needs [Root, Pressure, MemoryGroups, DiskFiles, Shell];
+    cachestat::the_count_is_that_of_the_pages_which_are_named_resident needs [CacheStat, DiskFiles];
+    cachestat::what_a_group_has_no_room_for_was_evicted needs [Root, CacheStat, MemoryGroups, DiskFiles, Shell];
+    page_cache::clean_pages_go_all_at_once needs [DiskFiles];
+    page_cache::a_range_loses_its_folios_and_nothing_outside_of_it_goes needs [Root, PageFrames, DiskFiles];
+    page_cache::pages_that_a_program_maps_stay needs [DiskFiles];
+    page_cache::written_pages_are_never_lost needs [DiskFiles];
+    page_cache::of_somebody_elses_file_nothing_is_said needs [Root, DiskFiles];
     walk::it_finds_exactly_the_pages_touched_after_a_clear needs [Root, PageTableWalk, HugePageModes];
     walk::it_finds_every_nth_page_of_a_window_whose_pages_are_not_all_there needs [Root, PageTableWalk, HugePageModes];
     walk::a_page_counts_in_every_look_from_the_one_that_saw_it_first needs [Root, PageTableWalk, HugePageModes];

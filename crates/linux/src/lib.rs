@@ -30,6 +30,7 @@ pub mod maps;
 pub mod meminfo;
 pub mod memory_file;
 pub mod open_files;
+pub mod page_cache;
 pub mod pagemap;
 pub mod pinned_file;
 pub mod pressure;

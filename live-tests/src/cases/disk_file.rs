@@ -1,11 +1,16 @@
 //! A file on a disk, and a program that reads it in a memory control group.
 
+use std::ffi::c_void;
 use std::fs::File;
 use std::io::Write;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::Command;
+use std::ptr::{NonNull, null_mut};
 
-use quantities::{Bytes, Pages};
+use quantities::{AddressRange, Bytes, Pages};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::group::Group;
 use super::programs::Running;
@@ -23,6 +28,7 @@ pub(crate) fn is_possible() -> std::io::Result<bool> {
 /// A file of our own, all of it on the disk and nothing of it in memory. Dropping it removes it.
 #[derive(Debug)]
 pub(crate) struct DiskFile {
+    pub(crate) file: File,
     folder: Folder,
 }
 
@@ -36,7 +42,17 @@ impl DiskFile {
         }
         file.sync_all()?;
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
-        Ok(DiskFile { folder })
+        Ok(DiskFile { file, folder })
+    }
+
+    /// Reads these pages, one by one, and finds in them what was written. More may come in with them.
+    pub(crate) fn read(&self, pages: Range<u64>) -> Result<(), libtest_mimic::Failed> {
+        for page in pages {
+            let mut found = vec![0; content_of(page).len()];
+            self.file.read_exact_at(&mut found, page * 4096)?;
+            assert!(found == content_of(page), "page {page} holds something else");
+        }
+        Ok(())
     }
 
     /// Where it is.
@@ -54,6 +70,40 @@ impl DiskFile {
         );
         let said = Running::start(Command::new("/bin/sh").args(["-c", &script]))?.said()?;
         if said.code() == 0 { Ok(()) } else { Err(format!("the reader failed: {said:?}").into()) }
+    }
+}
+
+/// The first pages of a file, mapped by these tests, brought in and then left alone.
+///
+/// # Safety
+/// `start` and `length` describe a mapping made in [`MappedFile::map`], to which nothing ever points.
+#[derive(Debug)]
+pub(crate) struct MappedFile {
+    start: NonNull<c_void>,
+    length: usize,
+}
+
+impl MappedFile {
+    pub(crate) fn map(file: &File, pages: Pages) -> std::io::Result<MappedFile> {
+        let length = usize::try_from(pages.bytes().0).map_err(std::io::Error::other)?;
+        let flags = MapFlags::SHARED | MapFlags::POPULATE;
+        // SAFETY: a new mapping at a place that the kernel chooses.
+        let start = unsafe { mmap(null_mut(), length, ProtFlags::READ, flags, file, 0)? };
+        Ok(MappedFile { start: NonNull::new(start).ok_or(std::io::ErrorKind::OutOfMemory)?, length })
+    }
+
+    pub(crate) fn range(&self) -> AddressRange {
+        let start = self.start.addr().get() as u64;
+        AddressRange::new(start, start + self.length as u64).expect("the kernel maps whole pages")
+    }
+}
+
+impl Drop for MappedFile {
+    fn drop(&mut self) {
+        // SAFETY: the mapping of `map` (see the type).
+        if let Err(errno) = unsafe { munmap(self.start.as_ptr(), self.length) } {
+            eprintln!("cannot unmap a file: {errno}");
+        }
     }
 }
 

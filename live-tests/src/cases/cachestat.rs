@@ -1,0 +1,45 @@
+//! Counting what of a file is in the page cache.
+
+use std::os::fd::AsFd;
+
+use linux::cachestat::{CacheStat, cachestat};
+use linux::page_cache;
+use quantities::{Bytes, Pages};
+
+use super::Outcome;
+use super::disk_file::DiskFile;
+use super::group::Group;
+use crate::live::Live;
+
+const LENGTH: Pages = Pages(16384);
+
+fn all_of(of: &DiskFile) -> Result<CacheStat, linux::Error> {
+    cachestat(of.file.as_fd(), Bytes(0), Bytes(0))
+}
+
+/// Beside the other way to ask.
+pub fn the_count_is_that_of_the_pages_which_are_named_resident(_: &Live) -> Outcome {
+    let of = DiskFile::make("cachestat", LENGTH)?;
+    assert_eq!(all_of(&of)?.cached, Pages(0));
+    of.read(1000..1300)?;
+    of.read(9000..9001)?;
+    let named = page_cache::resident(&of.file, 0..LENGTH.0)?;
+    let count: u64 = named.iter().map(|run| run.end - run.start).sum();
+    let counted = all_of(&of)?;
+    assert_eq!((counted.cached, counted.dirty), (Pages(count), Pages(0)), "{named:?}");
+    assert!(count >= 301, "{named:?}");
+    Ok(())
+}
+
+/// What a group had no room for was evicted. Whether it would be missed depends on what else the group has used since.
+pub fn what_a_group_has_no_room_for_was_evicted(_: &Live) -> Outcome {
+    let group = Group::make("cachestat")?;
+    group.limit(Bytes::mib(32).0)?;
+    let of = DiskFile::make("cachestat", LENGTH)?;
+    of.stream_through(&group, 1)?;
+    let counted = all_of(&of)?;
+    assert!(counted.cached.0 > 0 && counted.cached.bytes() <= Bytes::mib(32), "{counted:?}");
+    assert!(counted.evicted.0 > 0 && counted.recently_evicted <= counted.evicted, "{counted:?}");
+    assert!(counted.cached.0 + counted.evicted.0 <= LENGTH.0, "{counted:?}");
+    Ok(())
+}
