@@ -2,9 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::ops::Range;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use access::arrivals::FileId;
+use linux::cachestat::{CacheStat, cachestat};
 use linux::file_handle::FileSystems;
 use linux::{Error, KernelFiles, page_cache};
 use quantities::Pages;
@@ -109,19 +112,28 @@ fn joined(due: Vec<Due>) -> impl Iterator<Item = Due> {
 
 fn let_go_of(file: &File, queue: &mut Queue, due: &Due, now: Duration) -> Went {
     let all = due.pages.end - due.pages.start;
-    let answer =
-        page_cache::drop_clean(file, due.pages.clone()).and_then(|()| page_cache::resident(file, due.pages.clone()));
+    let answer = page_cache::drop_clean(file, due.pages.clone()).and_then(|()| stayed(file, due));
     // A file system that refuses keeps its pages; there is nothing to be asked for again.
-    let Ok(stayed) = answer else { return Went { left: Pages(all), ..Went::default() } };
+    let Ok((stayed, unwritten)) = answer else { return Went { left: Pages(all), ..Went::default() } };
     let mut went = Went { dropped: Pages(all), ..Went::default() };
     for run in stayed {
         let pages = run.end - run.start;
         went.dropped.0 -= pages;
-        // Whether it has to be written first is not told; so it has as many attempts as writing takes.
-        let again = queue.stayed(now, due, run, false);
+        let again = queue.stayed(now, due, run, unwritten);
         *(if again { &mut went.later.0 } else { &mut went.left.0 }) += pages;
     }
     went
+}
+
+/// What is still there, and whether something of it has to be written first.
+fn stayed(file: &File, due: &Due) -> Result<(Vec<Range<u64>>, bool), Error> {
+    let (start, length) = (Pages(due.pages.start).bytes(), Pages(due.pages.end - due.pages.start).bytes());
+    match cachestat(file.as_fd(), start, length) {
+        Ok(CacheStat { cached: Pages(0), .. }) => Ok((Vec::new(), false)),
+        Ok(of) => Ok((page_cache::resident(file, due.pages.clone())?, of.dirty.0 + of.writeback.0 > 0)),
+        // Before Linux 6.5 that is not told: pages have as many attempts as most disks need.
+        Err(_) => Ok((page_cache::resident(file, due.pages.clone())?, false)),
+    }
 }
 
 fn count(due: &[Due]) -> u64 {
