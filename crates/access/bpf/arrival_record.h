@@ -19,7 +19,7 @@ struct arrival_run {
 	__u32 device;     /* as the kernel numbers it: major << 20 | minor */
 	__u32 generation; /* of the inode: tells a file from a later one with the same number */
 	__u32 process;
-	__u32 unused;
+	__u32 processor; /* whose open run it was */
 };
 
 /* Whose arrivals are told: all are, or those of members, or those of processes in a control group. */

@@ -196,6 +196,7 @@ int added(__u64 *context)
 		.device = BPF_CORE_READ(inode, i_sb, s_dev),
 		.generation = BPF_CORE_READ(inode, i_generation),
 		.process = process,
+		.processor = bpf_get_smp_processor_id(),
 	};
 	struct arrival_run *run = bpf_map_lookup_elem(&open_runs, &ZERO);
 	if (!run)

@@ -214,7 +214,7 @@ mod tests {
     use super::*;
 
     fn run(first: u64, pages: u64) -> Run {
-        Run { inode: 12, first, pages, device: 254 << 20 | 1, generation: 3, process: 42, unused: 0 }
+        Run { inode: 12, first, pages, device: 254 << 20 | 1, generation: 3, process: 42, processor: 0 }
     }
 
     fn pages(arrival: Option<Arrival>) -> Range<u64> {
@@ -230,6 +230,15 @@ mod tests {
         assert_eq!(pages(told.finished(run(10, 6))), 15..16);
         // The same pages, when they have gone and come again, are news.
         assert_eq!(pages(told.finished(run(10, 6))), 10..16);
+    }
+
+    #[test]
+    fn an_open_run_of_one_processor_hides_none_of_another() {
+        let mut told = Told::default();
+        assert_eq!(pages(told.so_far(run(10, 6))), 10..16);
+        // It went, and came back through another processor, while the first still has its run.
+        assert_eq!(pages(told.finished(Run { processor: 1, ..run(10, 6) })), 10..16);
+        assert_eq!(told.so_far(run(10, 6)), None);
     }
 
     #[test]

@@ -10,7 +10,6 @@ use access::arrivals::Membership;
 use linux::cgroup::group::{self, Group};
 use linux::cgroup::limited::Limited;
 use linux::knobs::Knobs;
-use linux::meminfo::meminfo;
 use linux::{Error, KernelFiles, Pid, processes};
 use quantities::{Bytes, Fraction};
 
@@ -43,8 +42,8 @@ pub struct Settings {
     pub scope: Scope,
     /// Where each dial may stand.
     pub wishes: Wishes,
-    /// The part of the memory that may be pinned.
-    pub budget: Fraction,
+    /// The most that may be pinned.
+    pub budget: Bytes,
     /// Data has its dial only because all that is mapped has: where that means nothing, it is said, and the rest goes on.
     pub data_with_the_rest: bool,
 }
@@ -115,13 +114,12 @@ impl<'f, F: KernelFiles> Keeper<'f, F> {
             }
             answer => answer?,
         };
-        let budget = meminfo(files)?.total.scaled(settings.budget.get());
         let keeper = Keeper {
             files,
             dials,
             protected: ByClass::default(),
             pins,
-            budget,
+            budget: settings.budget,
             limits: Vec::new(),
             clock: Clock::of(group.as_ref()),
             pressed: Duration::ZERO,

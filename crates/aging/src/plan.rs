@@ -1,7 +1,6 @@
 //! What would be done: for `--dry-run`.
 
 use linux::cgroup::group;
-use linux::meminfo::meminfo;
 use linux::{Error, KernelFiles, Pid, processes};
 use quantities::{Bytes, Pages};
 use serde::Serialize;
@@ -48,8 +47,7 @@ pub fn of(files: &impl KernelFiles, settings: &Settings, cache: Option<Dial>) ->
         _ => processes::processes(files)?.into_iter().collect(),
     };
     pids.remove(&Pid::own());
-    let total = meminfo(files)?.total;
-    let budget = total.scaled(settings.budget.get());
+    let budget = settings.budget;
     let charged = group.as_ref().map(|group| group.inodes.clone()).unwrap_or_default();
     let rooms = room::rooms(files, &room::limits(files)?, &charged)?;
     let left = room::tightest(&rooms);

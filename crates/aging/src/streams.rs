@@ -6,11 +6,12 @@ pub mod act;
 pub mod detect;
 pub mod policy;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use access::arrivals::{Arrivals, Membership, Whose};
 use access::rung::Unavailable;
+use linux::read_ahead::read_ahead;
 use linux::{Error, KernelFiles, Pid, status};
 use quantities::{Bytes, Pages};
 
@@ -30,6 +31,8 @@ pub struct Streams {
     known: BTreeSet<Pid>,
     queue: Queue,
     dropper: Dropper,
+    /// How far the kernel reads ahead, by device.
+    read_ahead: BTreeMap<(u32, u32), Pages>,
     memory: Bytes,
     went: Went,
     told: Told,
@@ -46,6 +49,9 @@ struct Told {
 
 /// A line about what was dropped comes no more often than this.
 const LINE_EVERY: Duration = Duration::from_secs(5);
+
+/// How far kernels read ahead where they do not say it: 128 KiB.
+const USUAL: Pages = Pages(32);
 
 /// How often to look what came.
 const EVERY: Duration = Duration::from_millis(50);
@@ -65,6 +71,7 @@ impl Streams {
             known: BTreeSet::new(),
             queue: Queue::new(SETTINGS),
             dropper,
+            read_ahead: BTreeMap::new(),
             memory,
             went: Went::default(),
             told: Told::default(),
@@ -113,9 +120,15 @@ impl Streams {
             self.arrivals.fetch().map_err(|why| Error::malformed("what comes into the page cache", why.reason))?;
         // What we read for ourselves is little, and ours.
         for arrival in came.into_iter().filter(|arrival| arrival.process != own) {
-            match &mut self.detector {
-                None => self.queue.came(now, &arrival),
-                Some(detector) => detector.came(arrival).iter().for_each(|of_stream| self.queue.came(now, of_stream)),
+            let of_streams = match &mut self.detector {
+                None => vec![arrival],
+                Some(detector) => detector.came(arrival),
+            };
+            for arrival in of_streams {
+                let device = arrival.file.device;
+                let ahead =
+                    *self.read_ahead.entry(device).or_insert_with(|| read_ahead(files, device).unwrap_or(USUAL));
+                self.queue.came(now, &arrival, ahead);
             }
         }
         self.tell_streams(files, events);

@@ -39,6 +39,7 @@ pub mod process_vm;
 pub mod processes;
 pub mod program_file;
 pub mod queued_signal;
+pub mod read_ahead;
 pub mod sealed_memory;
 pub mod shared_memory;
 pub mod signals;

@@ -21,7 +21,7 @@ use linux::cgroup::limited;
 use linux::knobs::Knobs;
 use linux::meminfo::meminfo;
 use linux::{Error, Pid, Rooted, children};
-use quantities::{Bytes, Fraction};
+use quantities::Bytes;
 use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
 
@@ -179,14 +179,14 @@ fn wishes(task: &AgingTask) -> Result<Wishes, Failure> {
     Ok(wishes)
 }
 
-fn budget(asked: Budget, total: Bytes) -> Result<Fraction, Failure> {
+fn budget(asked: Budget, total: Bytes) -> Result<Bytes, Failure> {
     match asked {
-        Budget::Part(part) => Ok(part),
+        Budget::Part(part) => Ok(total.scaled(part.get())),
         Budget::Size(size) if size > total => {
             let line = format!("cannot pin up to {size}: this machine has {total} of memory");
             Err(Failure::new(line).remedy("Give a smaller --budget, such as 10%."))
         }
-        Budget::Size(size) => Ok(Fraction::clamped(1.0 + size.growth_over(total))),
+        Budget::Size(size) => Ok(size),
     }
 }
 
@@ -306,7 +306,7 @@ struct Ready {
     event: &'static str,
     ready: bool,
     dials: Vec<OfDial>,
-    budget_fraction: Fraction,
+    budget_bytes: Bytes,
 }
 
 #[derive(Serialize)]
@@ -362,12 +362,7 @@ impl Out {
         let dials = wanted.settings.wishes.iter().filter_map(|(class, wish)| Some((class, wish?)));
         let text = if self.json {
             let dials = dials.map(|(class, Bounds { low, high })| OfDial { class, low, high }).collect();
-            serde_json::to_string(&Ready {
-                event: "ready",
-                ready: true,
-                dials,
-                budget_fraction: wanted.settings.budget,
-            })?
+            serde_json::to_string(&Ready { event: "ready", ready: true, dials, budget_bytes: wanted.settings.budget })?
         } else {
             let dials: Vec<String> = dials.map(|(class, bounds)| format!("{} {bounds}", class.name())).collect();
             let whose = match &wanted.settings.scope {

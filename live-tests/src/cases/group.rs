@@ -43,6 +43,19 @@ impl Group {
         self.directory.join("cgroup.procs")
     }
 
+    /// Its name below the place where the memory controller is mounted.
+    pub(crate) fn name(&self) -> String {
+        self.directory.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+    }
+
+    /// How many of its processes the kernel has killed for want of memory.
+    pub(crate) fn killed(&self) -> io::Result<u64> {
+        let v1 = self.limit == "memory.limit_in_bytes";
+        let text = fs::read_to_string(self.directory.join(if v1 { "memory.oom_control" } else { "memory.events" }))?;
+        let line = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+        line.and_then(|number| number.trim().parse().ok()).ok_or_else(|| io::Error::other("no oom_kill"))
+    }
+
     /// Puts a process in it. What it has in memory already stays charged to where it was.
     pub(crate) fn take_in(&self, pid: Pid) -> io::Result<()> {
         fs::write(self.procs(), pid.to_string())

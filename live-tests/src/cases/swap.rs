@@ -17,14 +17,8 @@ pub(crate) struct Swap {
 impl Swap {
     /// Swap for so many bytes of memory.
     pub(crate) fn on(bytes: u64) -> io::Result<Swap> {
-        // Reading this file makes a device: nobody else's is touched.
-        let number = fs::read_to_string(format!("{CONTROL}/hot_add"))?;
-        let number: u32 = number.trim().parse().map_err(io::Error::other)?;
-        let path = format!("/dev/zram{number}");
-        let mut swap = Swap { number, device: CString::new(path.clone()).map_err(io::Error::other)?, on: false };
-        fs::write(format!("/sys/block/zram{number}/disksize"), bytes.to_string())?;
-        swap.wait_for_device(&path)?;
-        let mut file = fs::OpenOptions::new().write(true).open(&path)?;
+        let mut swap = Swap::off(bytes)?;
+        let mut file = fs::OpenOptions::new().write(true).open(swap.path())?;
         file.write_all(&header(bytes / 4096))?;
         file.sync_all()?;
         drop(file);
@@ -34,6 +28,23 @@ impl Swap {
         }
         swap.on = true;
         Ok(swap)
+    }
+
+    /// Only the device, full of zeros.
+    pub(crate) fn off(bytes: u64) -> io::Result<Swap> {
+        // Reading this file makes a device: nobody else's is touched.
+        let number = fs::read_to_string(format!("{CONTROL}/hot_add"))?;
+        let number: u32 = number.trim().parse().map_err(io::Error::other)?;
+        let path = format!("/dev/zram{number}");
+        let swap = Swap { number, device: CString::new(path.clone()).map_err(io::Error::other)?, on: false };
+        fs::write(format!("/sys/block/zram{number}/disksize"), bytes.to_string())?;
+        swap.wait_for_device(&path)?;
+        Ok(swap)
+    }
+
+    /// Its file.
+    pub(crate) fn path(&self) -> String {
+        format!("/dev/zram{}", self.number)
     }
 
     /// Where nobody runs to make device files, as in a container, we do.

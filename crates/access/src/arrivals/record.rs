@@ -12,7 +12,7 @@ pub struct Run {
     pub device: u32,
     pub generation: u32,
     pub process: u32,
-    pub unused: u32,
+    pub processor: u32,
 }
 
 /// `struct arrival_wish`.
@@ -42,7 +42,8 @@ impl Run {
             .filter_map(|half| half.first_chunk())
             .map(|half| u32::from_ne_bytes(*half));
         let mut half = || halves.next();
-        let run = Run { inode, first, pages, device: half()?, generation: half()?, process: half()?, unused: half()? };
+        let run =
+            Run { inode, first, pages, device: half()?, generation: half()?, process: half()?, processor: half()? };
         (bytes.len() == size_of::<Run>()).then_some(run)
     }
 
@@ -73,7 +74,7 @@ mod tests {
     fn a_run_survives_the_way_through_bytes() {
         let words: Vec<u8> =
             (1u64..=3).flat_map(u64::to_ne_bytes).chain((4u32..=7).flat_map(u32::to_ne_bytes)).collect();
-        let run = Run { inode: 1, first: 2, pages: 3, device: 4, generation: 5, process: 6, unused: 7 };
+        let run = Run { inode: 1, first: 2, pages: 3, device: 4, generation: 5, process: 6, processor: 7 };
         assert_eq!(Run::from_bytes(&words), Some(run));
         assert_eq!(Run::from_bytes(&words[1..]), None);
         assert_eq!(Run::from_bytes(&[]), None);
@@ -98,7 +99,7 @@ mod tests {
                 ),+]);
             };
         }
-        same!("arrival_run", Run, inode, first, pages, device, generation, process, unused);
+        same!("arrival_run", Run, inode, first, pages, device, generation, process, processor);
         same!("arrival_wish", Wish, group, everybody, unused);
     }
 }

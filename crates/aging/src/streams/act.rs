@@ -96,13 +96,14 @@ impl Dropper {
     }
 }
 
-/// Ranges of one file in order, those that follow each other made one.
+/// Ranges of one file in order, those that follow each other made one: a large folio goes only as a whole.
 fn joined(due: Vec<Due>) -> impl Iterator<Item = Due> {
     let mut all: Vec<Due> = Vec::with_capacity(due.len());
     for due in due {
         match all.last_mut() {
-            Some(last) if last.attempts == due.attempts && last.pages.end >= due.pages.start => {
+            Some(last) if last.pages.end >= due.pages.start => {
                 last.pages.end = last.pages.end.max(due.pages.end);
+                last.attempts = last.attempts.min(due.attempts);
             }
             _ => all.push(due),
         }
@@ -149,6 +150,6 @@ mod tests {
         let file = FileId { device: (8, 1), inode: 1, generation: 0 };
         let due = |pages, attempts| Due { file, pages, attempts };
         let all: Vec<Due> = joined(vec![due(0..4, 0), due(4..8, 0), due(8..9, 1), due(12..13, 1)]).collect();
-        assert_eq!(all, [due(0..8, 0), due(8..9, 1), due(12..13, 1)]);
+        assert_eq!(all, [due(0..9, 0), due(12..13, 1)]);
     }
 }

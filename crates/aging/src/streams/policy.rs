@@ -9,7 +9,7 @@
 //!
 //! No I/O, no clock, no randomness: times and arrivals come in, ranges to let go come out.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -19,11 +19,15 @@ use quantities::Pages;
 /// When pages have been passed.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// So much of the same file has come after them.
+    /// So much of the same file has come after them, or more, if more is read ahead.
     pub behind_in_file: Pages,
     /// And so much of all files.
     pub behind_in_all: Pages,
-    /// Or so much time has gone by.
+    /// Or so much time has gone by, for a file of which no more than `little` has come.
+    pub after_little: Duration,
+    /// What little is.
+    pub little: Pages,
+    /// The same for the others, of which a good deal may have been read ahead.
     pub after: Duration,
     /// How long to wait before pages that did not go are asked for again.
     pub again_after: Duration,
@@ -33,16 +37,23 @@ pub struct Settings {
     pub keep: Pages,
 }
 
-/// Twice what kernels read ahead at most by their own rule (`read_ahead_kb`, 128 KiB; 4 MiB on some arrays), and time for a
-/// reader that is held up.
+/// For whoever reads at 16 MiB/s or faster; a slower one may have to read a stretch twice.
 pub const SETTINGS: Settings = Settings {
     behind_in_file: Pages(1024),
     behind_in_all: Pages(2048),
-    after: Duration::from_secs(1),
+    after_little: Duration::from_millis(500),
+    little: Pages(512),
+    after: Duration::from_secs(2),
     again_after: Duration::from_secs(1),
     attempts: 20,
     keep: Pages(0),
 };
+
+/// How much of a file may lie before its reader when the kernel reads ahead by so much: twice as far for one that said that it
+/// reads in order, twice that because the next stretch is begun early; and a run that is not told yet.
+pub fn ahead(read_ahead: Pages) -> Pages {
+    Pages(read_ahead.0.saturating_mul(4).saturating_add(512))
+}
 
 /// Pages that are to go now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,6 +81,7 @@ pub struct Queue {
 struct Came {
     pages: u64,
     waiting: usize,
+    behind: u64,
 }
 
 #[derive(Debug)]
@@ -78,8 +90,8 @@ struct Waiting {
     /// How many pages had come of its file, and in all, when it had.
     file_mark: u64,
     all_mark: u64,
-    /// When it is passed for certain; or when it may be asked for again.
-    at_latest: Duration,
+    /// When it came, or when it was last asked for.
+    since: Duration,
     again: bool,
 }
 
@@ -99,15 +111,15 @@ impl Queue {
         self.settings.keep = keep;
     }
 
-    /// A stream has brought this.
-    pub fn came(&mut self, now: Duration, arrival: &Arrival) {
+    /// A stream has brought this, of a file that the kernel reads ahead by so much.
+    pub fn came(&mut self, now: Duration, arrival: &Arrival, read_ahead: Pages) {
         let count = arrival.pages.end.saturating_sub(arrival.pages.start);
         let came = self.of_file.entry(arrival.file).or_default();
         came.pages += count;
         came.waiting += 1;
+        came.behind = self.settings.behind_in_file.max(ahead(read_ahead)).0;
         self.of_all += count;
         self.waiting_pages += count;
-        let at_latest = now + self.settings.after;
         // What follows the last one of its file joins it: a stream of one file is a row of long ranges.
         if let Some(last) = self.waiting.back_mut()
             && last.due.file == arrival.file
@@ -116,7 +128,7 @@ impl Queue {
             && last.due.pages.end - last.due.pages.start < self.settings.behind_in_file.0
         {
             last.due.pages.end = arrival.pages.end;
-            (last.file_mark, last.all_mark, last.at_latest) = (came.pages, self.of_all, at_latest);
+            (last.file_mark, last.all_mark, last.since) = (came.pages, self.of_all, now);
             came.waiting -= 1;
             return;
         }
@@ -124,18 +136,28 @@ impl Queue {
             due: Due { file: arrival.file, pages: arrival.pages.clone(), attempts: 0 },
             file_mark: came.pages,
             all_mark: self.of_all,
-            at_latest,
+            since: now,
             again: false,
         });
     }
 
     /// What has been passed and is more than may stay. It waits no longer; what does not go is [`Queue::stayed`].
+    ///
+    /// All that is asked for again of one file is asked for together: a large folio goes only as a whole, and parts of one may
+    /// have come to be asked for at different times.
     pub fn due(&mut self, now: Duration) -> Vec<Due> {
+        let again: BTreeSet<FileId> = self
+            .waiting
+            .iter()
+            .filter(|entry| entry.again && now >= entry.since + self.settings.again_after)
+            .map(|entry| entry.due.file)
+            .collect();
         let mut due = Vec::new();
         let mut left = VecDeque::with_capacity(self.waiting.len());
         for entry in std::mem::take(&mut self.waiting) {
             let too_much = self.waiting_pages > self.settings.keep.0;
-            if too_much && self.is_passed(&entry, now) {
+            let with_others = entry.again && again.contains(&entry.due.file);
+            if too_much && (with_others || self.is_passed(&entry, now)) {
                 self.forget(&entry.due);
                 due.push(entry.due);
             } else {
@@ -168,18 +190,22 @@ impl Queue {
             due: Due { file: due.file, pages, attempts },
             file_mark: came.pages,
             all_mark: self.of_all,
-            at_latest: now + self.settings.again_after,
+            since: now,
             again: true,
         });
         true
     }
 
     fn is_passed(&self, entry: &Waiting, now: Duration) -> bool {
-        let of_file = self.of_file.get(&entry.due.file).map_or(0, |came| came.pages);
-        let by_amount = !entry.again
-            && of_file - entry.file_mark >= self.settings.behind_in_file.0
+        let of_file = self.of_file.get(&entry.due.file);
+        let (pages, behind) = of_file.map_or((0, 0), |came| (came.pages, came.behind));
+        if entry.again {
+            return now >= entry.since + self.settings.again_after;
+        }
+        let by_amount = pages.saturating_sub(entry.file_mark) >= behind
             && self.of_all - entry.all_mark >= self.settings.behind_in_all.0;
-        by_amount || now >= entry.at_latest
+        let after = if pages <= self.settings.little.0 { self.settings.after_little } else { self.settings.after };
+        by_amount || now >= entry.since + after
     }
 
     /// One entry less.
@@ -202,6 +228,7 @@ mod tests {
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
+    const AHEAD: Pages = Pages(32);
 
     fn file(inode: u64) -> FileId {
         FileId { device: (254, 0), inode, generation: 0 }
@@ -219,7 +246,7 @@ mod tests {
     fn what_a_long_stream_has_passed_goes_and_what_is_read_ahead_stays() {
         let mut queue = Queue::new(SETTINGS);
         for n in 0..64 {
-            queue.came(Duration::ZERO, &arrival(1, n * 128..(n + 1) * 128));
+            queue.came(Duration::ZERO, &arrival(1, n * 128..(n + 1) * 128), AHEAD);
         }
         let due = queue.due(Duration::ZERO);
         let last = due.iter().map(|due| due.pages.end).max().unwrap();
@@ -229,28 +256,41 @@ mod tests {
     }
 
     #[test]
+    fn what_a_device_reads_far_ahead_is_not_taken_from_before_its_reader() {
+        let far = Pages(2048);
+        assert_eq!(ahead(far), Pages(8704), "34 MiB where the kernel reads 8 MiB ahead");
+        let mut queue = Queue::new(SETTINGS);
+        for n in 0..17 {
+            queue.came(Duration::ZERO, &arrival(1, n * 512..(n + 1) * 512), far);
+        }
+        assert_eq!(queue.due(Duration::ZERO), []);
+        queue.came(Duration::ZERO, &arrival(1, 8704..10000), far);
+        assert!(pages(&queue.due(Duration::ZERO)) >= 512);
+    }
+
+    #[test]
     fn the_end_of_a_file_goes_when_time_has_passed() {
         let mut queue = Queue::new(SETTINGS);
-        queue.came(Duration::ZERO, &arrival(1, 0..4));
-        assert_eq!(queue.due(SETTINGS.after - SECOND / 1000), []);
-        assert_eq!(pages(&queue.due(SETTINGS.after)), 4);
+        queue.came(Duration::ZERO, &arrival(1, 0..4), AHEAD);
+        assert_eq!(queue.due(SETTINGS.after_little - SECOND / 1000), []);
+        assert_eq!(pages(&queue.due(SETTINGS.after_little)), 4);
         assert_eq!((queue.waiting(), queue.of_file.len()), (Pages(0), 0));
     }
 
     #[test]
     fn a_slow_reader_beside_a_fast_one_keeps_what_was_read_ahead_for_it() {
         let mut queue = Queue::new(SETTINGS);
-        queue.came(Duration::ZERO, &arrival(1, 0..32));
+        queue.came(Duration::ZERO, &arrival(1, 0..32), AHEAD);
         for n in 0..100 {
-            queue.came(Duration::ZERO, &arrival(2, n * 512..(n + 1) * 512));
+            queue.came(Duration::ZERO, &arrival(2, n * 512..(n + 1) * 512), AHEAD);
         }
-        assert!(queue.due(SECOND / 2).iter().all(|due| due.file == file(2)));
+        assert!(queue.due(SECOND / 4).iter().all(|due| due.file == file(2)));
     }
 
     #[test]
     fn what_is_to_be_written_is_asked_for_until_it_is_and_what_is_mapped_is_given_up() {
         let mut queue = Queue::new(SETTINGS);
-        queue.came(Duration::ZERO, &arrival(1, 0..4));
+        queue.came(Duration::ZERO, &arrival(1, 0..4), AHEAD);
         let mut now = SECOND;
         for _ in 0..100 {
             let due = queue.due(now);
@@ -269,10 +309,26 @@ mod tests {
     }
 
     #[test]
+    fn parts_of_a_file_that_stayed_are_asked_for_together() {
+        let mut queue = Queue::new(SETTINGS);
+        queue.came(Duration::ZERO, &arrival(1, 0..8), AHEAD);
+        let first = queue.due(SECOND).remove(0);
+        queue.came(SECOND, &arrival(1, 8..16), AHEAD);
+        assert!(queue.stayed(SECOND, &first, 4..8, false));
+        assert_eq!(queue.due(SECOND + SECOND / 4), [], "neither is due yet");
+        let due = queue.due(SECOND * 2);
+        assert_eq!(pages(&due), 12);
+        let [a, b] = &due[..] else { panic!("two parts") };
+        assert!(queue.stayed(SECOND * 2, a, a.pages.clone(), false));
+        assert!(queue.stayed(SECOND * 3, b, b.pages.clone(), false));
+        assert_eq!(pages(&queue.due(SECOND * 3)), 12, "as soon as one is");
+    }
+
+    #[test]
     fn an_allowance_keeps_the_newest() {
         let mut queue = Queue::new(Settings { keep: Pages(100), ..SETTINGS });
-        queue.came(Duration::ZERO, &arrival(1, 0..80));
-        queue.came(Duration::ZERO, &arrival(2, 0..80));
+        queue.came(Duration::ZERO, &arrival(1, 0..80), AHEAD);
+        queue.came(Duration::ZERO, &arrival(2, 0..80), AHEAD);
         assert_eq!(queue.due(SECOND * 10), [Due { file: file(1), pages: 0..80, attempts: 0 }]);
         assert_eq!(queue.waiting(), Pages(80));
         queue.set_keep(Pages(0));
@@ -288,7 +344,7 @@ mod tests {
             let (mut now, mut came, mut went) = (Duration::ZERO, 0, 0);
             for (inode, first, count, wait) in arrivals {
                 now += Duration::from_millis(wait);
-                queue.came(now, &arrival(inode, first..first + count));
+                queue.came(now, &arrival(inode, first..first + count), AHEAD);
                 came += count;
                 went += pages(&queue.due(now));
                 prop_assert_eq!(queue.waiting().0, came - went);
@@ -304,7 +360,7 @@ mod tests {
                 let mut queue = Queue::new(SETTINGS);
                 let mut first = 0;
                 for count in &counts {
-                    queue.came(Duration::ZERO, &arrival(1, first..first + count));
+                    queue.came(Duration::ZERO, &arrival(1, first..first + count), AHEAD);
                     first += count;
                 }
                 pages(&queue.due(Duration::from_millis(at)))

@@ -1,0 +1,265 @@
+//! `masu aging`: what is mapped stays, as long as there is room.
+
+use std::fs;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use linux::page_cache::{drop_clean, resident};
+use quantities::{Bytes, Pages};
+use rustix::process::Signal;
+use serde_json::Value;
+
+use super::Outcome;
+use super::command::{json, masu, said, start};
+use super::disk_file::{DiskFile, MappedFile};
+use super::group::Group;
+use super::programs::{PATIENCE, Running};
+use super::run::Folder;
+use super::swap::Swap;
+use crate::live::Live;
+use crate::toy::{Backing, ToyProcess};
+
+const KEPT: Pages = Bytes::mib(48).pages();
+const STREAM: Pages = Bytes::mib(256).pages();
+const ALL: Range<u64> = 0..KEPT.0;
+const LIMIT: u64 = 256 << 20;
+
+/// `masu aging` at work, and what it says.
+pub(crate) struct Aging {
+    running: Running,
+    lines: PathBuf,
+    _folder: Folder,
+}
+
+impl Aging {
+    /// Starts it, and waits until it is ready.
+    pub(crate) fn start(arguments: &[&str]) -> Result<Aging, libtest_mimic::Failed> {
+        let folder = Folder::make("aging-lines")?;
+        let lines = folder.0.join("lines");
+        let mut command = masu()?;
+        command.arg("aging").args(arguments).args(["--json", "--report"]).arg(&lines);
+        let aging = Aging { running: Running::start(&mut command)?, lines, _folder: folder };
+        aging.wait_for(|line| line["ready"] == true)?;
+        Ok(aging)
+    }
+
+    fn lines(&self) -> Vec<Value> {
+        let text = fs::read_to_string(&self.lines).unwrap_or_default();
+        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+
+    /// The first line that is meant, as soon as it is there.
+    pub(crate) fn wait_for(&self, is_meant: impl Fn(&Value) -> bool) -> Result<Value, libtest_mimic::Failed> {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            if let Some(line) = self.lines().into_iter().find(&is_meant) {
+                return Ok(line);
+            }
+            if Instant::now() > end {
+                return Err(format!("it never said so: {:?}", self.lines()).into());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Ends it as Ctrl-C does, and takes its last line.
+    pub(crate) fn end(self) -> Result<Value, libtest_mimic::Failed> {
+        self.running.signal(Signal::INT)?;
+        let said = self.running.said()?;
+        assert_eq!((said.code(), said.err.as_str()), (0, ""));
+        let text = fs::read_to_string(&self.lines)?;
+        let last: Value = serde_json::from_str(text.lines().last().ok_or("it said nothing")?)?;
+        assert_eq!(last["end"], true, "{last}");
+        Ok(last)
+    }
+
+    fn kill(self) -> Outcome {
+        self.running.signal(Signal::KILL)?;
+        self.running.said()?;
+        Ok(())
+    }
+}
+
+fn pages(runs: &[Range<u64>]) -> u64 {
+    runs.iter().map(|run| run.end - run.start).sum()
+}
+
+/// A file that a group was charged with, mapped by us and left alone, and another to be streamed through the group.
+struct Stage {
+    group: Group,
+    kept: DiskFile,
+    stream: DiskFile,
+    _mapped: MappedFile,
+}
+
+impl Stage {
+    fn set() -> Result<Stage, libtest_mimic::Failed> {
+        let group = Group::make("aging")?;
+        group.limit(LIMIT)?;
+        let (kept, stream) = (DiskFile::make("aging-kept", KEPT)?, DiskFile::make("aging-stream", STREAM)?);
+        kept.stream_through(&group, 1)?;
+        let mapped = MappedFile::map(&kept.file, KEPT)?;
+        assert_eq!(pages(&resident(&kept.file, ALL)?), KEPT.0);
+        Ok(Stage { group, kept, stream, _mapped: mapped })
+    }
+
+    fn resident(&self) -> Result<u64, libtest_mimic::Failed> {
+        Ok(pages(&resident(&self.kept.file, ALL)?))
+    }
+}
+
+fn own_pid() -> String {
+    std::process::id().to_string()
+}
+
+/// The kernel alone takes what is mapped and idle; with its dial at 100 all of it stays; and when masu has gone it is as before.
+pub fn what_is_mapped_stays_while_a_stream_goes_by(_: &Live) -> Outcome {
+    let stage = Stage::set()?;
+    let aging = Aging::start(&["--mapped", "100", "--pid", &own_pid()])?;
+    let line = aging.wait_for(|line| line["event"] == "pinned")?;
+    assert!(line["pinned_bytes"].as_u64() >= Some(KEPT.bytes().0), "{line}");
+    stage.stream.stream_through(&stage.group, 4)?;
+    assert_eq!(stage.resident()?, KEPT.0, "at 100 nothing goes");
+    let end = aging.end()?;
+    assert!(end["pinned_bytes_max"].as_u64() >= Some(KEPT.bytes().0), "{end}");
+    stage.stream.stream_through(&stage.group, 6)?;
+    let left = stage.resident()?;
+    assert!(left < KEPT.0 / 2, "without masu the kernel takes it: {left} of {} pages are left", KEPT.0);
+    Ok(())
+}
+
+/// Pins are let go before a program of the group is killed for want of memory.
+pub fn pins_go_before_a_group_runs_out_of_memory(_: &Live) -> Outcome {
+    let stage = Stage::set()?;
+    let aging = Aging::start(&["--mapped", "100", "--pid", &own_pid()])?;
+    aging.wait_for(|line| line["event"] == "pinned")?;
+    let mut toy = ToyProcess::start()?;
+    stage.group.take_in(toy.pid())?;
+    // With what is pinned, more than the limit; without, less.
+    let heap = toy.map(Backing::Anonymous, (LIMIT - (24 << 20)) / (2 << 20))?;
+    toy.write(heap.all(), 7)?;
+    toy.check(heap.all(), 7)?;
+    let line = aging.wait_for(|line| line["event"] == "let_go")?;
+    assert!(line["why"] == "room" || line["why"] == "stalled", "{line}");
+    assert_eq!(stage.group.killed()?, 0);
+    let end = aging.end()?;
+    assert!(end["releases"].as_u64() >= Some(1), "{end}");
+    Ok(())
+}
+
+/// No more is pinned than the budget has, and a plan says beforehand what would be.
+pub fn no_more_is_pinned_than_the_budget_has(_: &Live) -> Outcome {
+    let stage = Stage::set()?;
+    let plan = json(&["aging", "--rodata", "100", "--pid", &own_pid(), "--budget", "16MiB", "--dry-run", "--json"])?;
+    let wanted = plan["pins"][0]["pinned_bytes"].as_u64().ok_or("no amount")?;
+    assert!(wanted >= KEPT.bytes().0 && plan["without_bytes"].as_u64() >= Some(wanted - (16 << 20)), "{plan}");
+    let aging = Aging::start(&["--rodata", "100", "--pid", &own_pid(), "--budget", "16MiB"])?;
+    let line = aging.wait_for(|line| line["event"] == "pinned")?;
+    assert_eq!(line["bytes"].as_u64(), Some(16 << 20), "{line}");
+    assert!(line["without_bytes"].as_u64() > Some(0), "{line}");
+    drop(stage);
+    aging.end()?;
+    Ok(())
+}
+
+/// A file that nobody maps any more, because another has taken its name, is not kept.
+pub fn a_file_that_was_replaced_is_let_go(_: &Live) -> Outcome {
+    let stage = Stage::set()?;
+    let aging = Aging::start(&["--mapped", "100", "--pid", &own_pid()])?;
+    aging.wait_for(|line| line["event"] == "pinned")?;
+    fs::remove_file(stage.kept.path())?;
+    fs::write(stage.kept.path(), b"another")?;
+    let Stage { kept, _mapped: mapped, .. } = stage;
+    drop(mapped);
+    let line = aging.wait_for(|line| line["event"] == "let_go")?;
+    assert!(line["bytes"].as_u64() >= Some(KEPT.bytes().0), "{line}");
+    // Nothing of ours holds it: what is clean and nobody's goes.
+    let end = Instant::now() + PATIENCE;
+    while pages(&resident(&kept.file, ALL)?) > 0 && Instant::now() < end {
+        drop_clean(&kept.file, ALL)?;
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(resident(&kept.file, ALL)?, []);
+    aging.end()?;
+    Ok(())
+}
+
+/// Shared memory stays in memory while what it shares its group with is swapped.
+pub fn shared_memory_that_is_to_stay_is_not_swapped(_: &Live) -> Outcome {
+    let _swap = Swap::on(256 << 20)?;
+    let group = Group::make("aging-shared")?;
+    group.limit(LIMIT)?;
+    let mut owner = ToyProcess::start()?;
+    group.take_in(owner.pid())?;
+    let shared = owner.map(Backing::SharedAnonymous, 16)?;
+    owner.write(shared.all(), 7)?;
+    let swapped = |pid: linux::Pid| -> Result<u64, libtest_mimic::Failed> {
+        let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
+        let line = text.lines().find_map(|line| line.strip_prefix("SwapPss:")).ok_or("no SwapPss")?;
+        Ok(line.trim().trim_end_matches(" kB").parse()?)
+    };
+    let aging = Aging::start(&["--shared", "100", "--pid", &owner.pid().to_string()])?;
+    aging.wait_for(|line| line["event"] == "pinned")?;
+    let mut other = ToyProcess::start()?;
+    group.take_in(other.pid())?;
+    let heap = other.map(Backing::Anonymous, 136)?;
+    other.write(heap.all(), 9)?;
+    assert!(swapped(other.pid())? > 0, "there was no need to swap anything");
+    assert_eq!(swapped(owner.pid())?, 0);
+    owner.check(shared.all(), 7)?;
+    aging.end()?;
+    Ok(())
+}
+
+/// Data's dial turns the weight of swapping, and it is back at the end; after a crash, at the next start.
+pub fn the_weight_of_swapping_is_put_back(_: &Live) -> Outcome {
+    let _swap = Swap::on(64 << 20)?;
+    let knob = Path::new("/proc/sys/vm/swappiness");
+    let read = || fs::read_to_string(knob).map(|text| text.trim().to_owned());
+    let before = read()?;
+    let aging = Aging::start(&["--data", "100"])?;
+    let line = aging.wait_for(|line| line["event"] == "turned")?;
+    assert_eq!((line["path"].as_str(), line["value"].as_str()), (Some("proc/sys/vm/swappiness"), Some("0")));
+    assert_eq!(read()?, "0");
+    aging.end()?;
+    assert_eq!(read()?, before);
+    let aging = Aging::start(&["--data", "100"])?;
+    aging.wait_for(|line| line["event"] == "turned")?;
+    aging.kill()?;
+    assert_eq!(read()?, "0");
+    let next = said(&["facts", "--json"])?;
+    assert!(next.err.contains("swappiness is back at"), "{}", next.err);
+    assert_eq!(read()?, before);
+    Ok(())
+}
+
+/// Who asks for what cannot be has one line that says why, and what to do.
+pub fn what_cannot_be_aged_is_named(_: &Live) -> Outcome {
+    let cases: [(&[&str], i32, &str); 9] = [
+        (&[], 2, "no dial is given"),
+        (&["--code", "101"], 2, "101: expected a number from 0"),
+        (&["--code", "80-60"], 2, "80-60: expected a number from 0"),
+        (&["--code", "100", "--cgroup", "no-such-group"], 2, "cannot find control group no-such-group"),
+        (&["--code", "100", "--pid", "999999999"], 2, "999999999"),
+        (&["--code", "100", "--budget", "9999GiB"], 2, "cannot pin up to"),
+        (&["--code", "100", "--budget", "10"], 2, "expected a part of the memory or a size"),
+        (&["--cache", "0", "--", "no-such-command"], 127, "no such command"),
+        (&["--cache", "0", "--cgroup", "a", "--pid", "1"], 2, "cannot be used with"),
+    ];
+    for (arguments, status, expected) in cases {
+        let said = said(&[&["aging"], arguments].concat())?;
+        assert_eq!(said.code(), status, "{arguments:?}: {}", said.err);
+        assert!(said.first_line().contains(expected), "{arguments:?}: {}", said.err);
+        assert!(said.err.lines().count() >= 2, "no way out is named: {}", said.err);
+    }
+    let first = Aging::start(&["--code", "100", "--pid", &own_pid()])?;
+    let second = start(&["aging", "--code", "100"])?.said()?;
+    assert_eq!(second.code(), 2);
+    assert!(second.first_line().contains(&format!("(process {})", first.running.pid())), "{}", second.err);
+    // What pins nothing may run beside it.
+    let beside = said(&["aging", "--cache", "0", "--", "true"])?;
+    assert_eq!((beside.code(), beside.err.as_str()), (0, ""));
+    first.end()?;
+    Ok(())
+}

@@ -1,0 +1,164 @@
+//! `masu aging --cache`: what streams bring in goes again, and nothing else.
+
+use std::fs::{self, File};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::process::Command;
+
+use linux::page_cache::resident;
+use quantities::{Bytes, Pages};
+
+use super::Outcome;
+use super::aging::Aging;
+use super::command::{masu, said};
+use super::disk_file::{DiskFile, content_of};
+use super::group::Group;
+use super::programs::Running;
+use super::swap::Swap;
+use crate::live::Live;
+
+const LENGTH: Pages = Bytes::mib(64).pages();
+const ALL: Range<u64> = 0..LENGTH.0;
+
+/// Reads some pages here and there, one by one, and says which are in the page cache then.
+fn partly_cached(of: &DiskFile) -> Result<Vec<Range<u64>>, libtest_mimic::Failed> {
+    rustix::fs::fadvise(&of.file, 0, None, rustix::fs::Advice::Random)?;
+    for page in (0..LENGTH.0).filter(|page| (page * 7919) % 100 < 40) {
+        let mut byte = [0];
+        of.file.read_exact_at(&mut byte, page * 4096)?;
+    }
+    let runs = resident(&of.file, ALL)?;
+    assert!(runs.len() > 100, "{} runs", runs.len());
+    Ok(runs)
+}
+
+fn pages(runs: &[Range<u64>]) -> u64 {
+    runs.iter().map(|run| run.end - run.start).sum()
+}
+
+/// What is in both.
+fn common(a: &[Range<u64>], b: &[Range<u64>]) -> u64 {
+    let inside = |page: &u64, runs: &[Range<u64>]| runs.iter().any(|run| run.contains(page));
+    let (few, many) = if a.len() < b.len() { (b, a) } else { (a, b) };
+    many.iter().flat_map(Clone::clone).filter(|page| inside(page, few)).count() as u64
+}
+
+/// A file that is partly in the page cache is read as a whole: afterwards the same part is there.
+pub fn what_was_in_the_page_cache_is_there_afterwards_and_nothing_more(_: &Live) -> Outcome {
+    let of = DiskFile::make("aging-streams", LENGTH)?;
+    partly_cached(&of)?;
+    let path = of.path().display().to_string();
+    let plain = Running::start(Command::new("cat").arg(&path).stdout(std::process::Stdio::null()))?.said()?;
+    assert_eq!(plain.code(), 0);
+    assert_eq!(pages(&resident(&of.file, ALL)?), LENGTH.0, "the kernel alone keeps all of it");
+
+    drop(of);
+    let of = DiskFile::make("aging-streams", LENGTH)?;
+    let before_masu = partly_cached(&of)?;
+    let path = of.path().display().to_string();
+    let done = said(&["aging", "--cache", "0", "--", "/bin/sh", "-c", &format!("cat {path} > /dev/null")])?;
+    assert_eq!((done.code(), done.err.as_str()), (0, ""));
+    let after = resident(&of.file, ALL)?;
+    let kept = common(&before_masu, &after);
+    assert!(kept * 100 >= pages(&before_masu) * 99, "{kept} of {} pages are still there", pages(&before_masu));
+    let new = pages(&after) - kept;
+    assert!(new * 100 <= LENGTH.0 - pages(&before_masu), "{new} pages were not there before");
+    Ok(())
+}
+
+/// What a stream writes is written, all of it, and then it goes.
+pub fn what_a_stream_writes_is_on_the_disk_and_not_in_the_page_cache(_: &Live) -> Outcome {
+    let of = DiskFile::make("aging-streams", LENGTH)?;
+    let (from, to) = (of.path(), of.path().with_extension("copy"));
+    let mut command = masu()?;
+    command.args(["aging", "--cache", "0", "--", "cp"]).arg(&from).arg(&to);
+    let done = Running::start(&mut command)?.said()?;
+    assert_eq!((done.code(), done.err.as_str()), (0, ""));
+    let copy = File::open(&to)?;
+    let left = pages(&resident(&copy, ALL)?) + pages(&resident(&of.file, ALL)?);
+    assert!(left * 100 <= 2 * LENGTH.0, "{left} pages of both files are left");
+    for page in ALL {
+        let mut found = vec![0; content_of(page).len()];
+        copy.read_exact_at(&mut found, page * 4096)?;
+        assert!(found == content_of(page), "page {page} of the copy holds something else");
+    }
+    Ok(())
+}
+
+/// Those in a control group are followed, and nobody else.
+pub fn a_groups_streams_go_and_those_of_others_stay(_: &Live) -> Outcome {
+    let group = Group::make("aging-streams")?;
+    let (inside, outside) = (DiskFile::make("aging-inside", LENGTH)?, DiskFile::make("aging-outside", LENGTH)?);
+    let aging = Aging::start(&["--cache", "0", "--cgroup", &group.name()])?;
+    inside.stream_through(&group, 1)?;
+    outside.read(ALL)?;
+    let end = aging.end()?;
+    assert!(end["dropped_bytes"].as_u64() >= Some(LENGTH.bytes().0 / 100 * 98), "{end}");
+    assert!(pages(&resident(&inside.file, ALL)?) * 100 <= LENGTH.0);
+    assert_eq!(pages(&resident(&outside.file, ALL)?), LENGTH.0);
+    Ok(())
+}
+
+/// Without a word about whose: one that goes through much in order is a stream, and one that looks things up is none.
+pub fn a_stream_is_told_from_one_that_looks_things_up(_: &Live) -> Outcome {
+    let much = Bytes::mib(160).pages();
+    let (streamed, looked_up) = (DiskFile::make("aging-streamed", much)?, DiskFile::make("aging-looked-up", much)?);
+    let aging = Aging::start(&["--cache", "0"])?;
+    rustix::fs::fadvise(&looked_up.file, 0, None, rustix::fs::Advice::Random)?;
+    for page in (0..much.0).map(|n| n * 7919 % much.0) {
+        let mut byte = [0];
+        looked_up.file.read_exact_at(&mut byte, page * 4096)?;
+    }
+    let reader = Running::start(Command::new("cat").arg(streamed.path()).stdout(std::process::Stdio::null()))?;
+    assert_eq!(reader.said()?.code(), 0);
+    aging.wait_for(|line| line["event"] == "stream" && line["name"] == "cat")?;
+    aging.end()?;
+    let (gone, stayed) = (pages(&resident(&streamed.file, 0..much.0)?), pages(&resident(&looked_up.file, 0..much.0)?));
+    assert!(gone * 100 <= much.0, "{gone} pages of the stream are left");
+    assert!(stayed * 100 >= much.0 * 99, "only {stayed} pages of the other are left");
+    Ok(())
+}
+
+/// A program that loads no library is followed like any other; and its status and its signal are its own.
+pub fn a_static_program_is_followed_and_ends_as_it_would(_: &Live) -> Outcome {
+    let of = DiskFile::make("aging-streams", LENGTH)?;
+    let folder = super::run::Folder::make("aging-static")?;
+    let (source, program) = (folder.0.join("read.c"), folder.0.join("read"));
+    fs::write(
+        &source,
+        "#include <fcntl.h>\n#include <unistd.h>\nstatic char b[65536];\nint main(int n, char **v) { int f = open(v[1], O_RDONLY); \
+        while (read(f, b, sizeof b) > 0) {} return 7; }\n",
+    )?;
+    let built = Running::start(Command::new("cc").args(["-O1", "-static", "-o"]).arg(&program).arg(&source))?.said()?;
+    assert_eq!(built.code(), 0, "{}", built.err);
+    let mut command = masu()?;
+    command.args(["aging", "--cache", "0", "--"]).arg(&program).arg(of.path());
+    let done = Running::start(&mut command)?.said()?;
+    assert_eq!((done.code(), done.err.as_str()), (7, ""));
+    assert!(pages(&resident(&of.file, ALL)?) * 100 <= LENGTH.0);
+    let killed = said(&["aging", "--cache", "0", "--", "/bin/sh", "-c", "kill -TERM $$"])?;
+    assert_eq!(killed.code(), 128 + 15);
+    Ok(())
+}
+
+/// The program at the kernel's tracepoint loads here, and counts what comes, whole.
+pub fn what_comes_into_the_page_cache_is_told_once(_: &Live) -> Outcome {
+    use access::arrivals::{Arrivals, Membership, Whose};
+    let told = |why: access::rung::Unavailable| libtest_mimic::Failed::from(why.reason);
+    let mut arrivals = Arrivals::of(Whose::Members).map_err(told)?;
+    // A block device has a page cache of its own, whatever file systems there are.
+    let device = Swap::off(Bytes::mib(16).0)?;
+    let own = linux::Pid::own();
+    arrivals.admit(own, Membership::Whole).map_err(told)?;
+    let read = fs::read(device.path())?;
+    assert!(read.iter().all(|byte| *byte == 0));
+    let came = arrivals.fetch().map_err(told)?;
+    let mut seen: Vec<u64> = came.into_iter().filter(|of| of.process == own).flat_map(|of| of.pages).collect();
+    let all = seen.len();
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!((seen.len(), arrivals.lost()), (all, Pages(0)), "each page once");
+    assert!(seen.len() as u64 >= Bytes::mib(16).pages().0, "{} pages were told", seen.len());
+    assert_eq!(arrivals.fetch().map_err(told)?, []);
+    Ok(())
+}
