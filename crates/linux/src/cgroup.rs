@@ -16,6 +16,7 @@
 //! Truth: cgroups(7); Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst; proc_pid_mountinfo(5).
 
 pub mod group;
+mod group_memory;
 pub mod limited;
 
 use quantities::Bytes;
@@ -61,8 +62,10 @@ impl Memory {
 
 /// Which of the two interfaces the memory controller is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Version {
+pub enum Version {
+    /// `memory.limit_in_bytes`, each controller mounted for itself.
     V1,
+    /// `memory.max`, all controllers in one tree.
     V2,
 }
 
@@ -92,9 +95,18 @@ pub fn memory(files: &impl KernelFiles, pid: Pid) -> Result<Option<Memory>, Erro
         let object = format!("control group {group} of process {pid} in what is mounted here");
         return Err(Error::of_host("find", object, Errno::NOENT));
     };
+    tightest(files, version, levels.into_iter().map(|level| mount.directory_of(level)))
+}
+
+/// Of these groups, innermost first, the one that leaves the least room; the first if none has a limit.
+fn tightest(
+    files: &impl KernelFiles,
+    version: Version,
+    directories: impl Iterator<Item = String>,
+) -> Result<Option<Memory>, Error> {
     let mut tightest: Option<Memory> = None;
-    for level in levels {
-        let Some(here) = read_level(files, version, &mount.directory_of(level))? else { continue };
+    for directory in directories {
+        let Some(here) = read_level(files, version, &directory)? else { continue };
         let tighter = match &tightest {
             None => true,
             Some(inner) => here.room().is_some_and(|room| inner.room().is_none_or(|least| room < least)),

@@ -1,6 +1,7 @@
 //! One memory control group, those below it, and who is in them.
 //!
-//! `/proc/kpagecgroup` names a group by the inode of its directory; so do we.
+//! `/proc/kpagecgroup` names a group by the inode of its directory; so do we. What it may have, and the files by which that is
+//! changed, are in `group_memory.rs`.
 
 use std::collections::BTreeSet;
 
@@ -21,6 +22,10 @@ pub struct Group {
     /// Pages of files, and others, that came back soon after they had gone, of all these groups since they were made; `None`
     /// where the kernel does not count them.
     pub refaults: [Option<u64>; 2],
+    /// The interface that its files belong to.
+    pub version: Version,
+    /// Where its hierarchy is mounted, relative to the root of the file system.
+    pub(super) mounted_at: String,
 }
 
 /// The group of this name: a directory, or a path below the place where the memory controller is mounted, as
@@ -50,6 +55,8 @@ pub fn find(files: &impl KernelFiles, name: &str) -> Result<Group, Error> {
         inodes: BTreeSet::new(),
         processes: BTreeSet::new(),
         refaults: refaults(files, &directory, version),
+        version,
+        mounted_at: mount.point.clone(),
     };
     add(files, &directory, &mut group)?;
     Ok(group)
