@@ -39,6 +39,8 @@ pub enum Need {
     Pressure,
     /// `cachestat`.
     CacheStat,
+    /// Shared memory of the System V kind.
+    SharedSegments,
     /// Temporary files that lie on a disk, and not in memory.
     DiskFiles,
     /// A swap device of compressed memory of our own.
@@ -88,7 +90,7 @@ pub enum Need {
 
 impl Need {
     /// All of them, in the order in which tables print them.
-    pub const ALL: [Need; 39] = [
+    pub const ALL: [Need; 40] = [
         Need::Root,
         Need::RemoteAdvice,
         Need::RemoteCollapse,
@@ -106,6 +108,7 @@ impl Need {
         Need::MemoryGroups,
         Need::Pressure,
         Need::CacheStat,
+        Need::SharedSegments,
         Need::DiskFiles,
         Need::Swap,
         Need::SmallHugePages,
@@ -150,6 +153,7 @@ impl Need {
             Need::MemoryGroups => "memory control groups",
             Need::Pressure => "memory pressure (PSI)",
             Need::CacheStat => "cachestat",
+            Need::SharedSegments => "System V shared memory",
             Need::DiskFiles => "files on a disk",
             Need::Swap => "swap on zram",
             Need::SmallHugePages => "huge pages of 64 KiB",

@@ -47,6 +47,7 @@ fn offer(need: Need) -> Offer {
         Need::MemoryGroups => Ok(made(Group::make("probe"))),
         Need::Pressure => Ok(file("/proc/pressure/memory")),
         Need::CacheStat => Ok(cachestat()),
+        Need::SharedSegments => Ok(file("/proc/sysvipc/shm")),
         Need::DiskFiles => disk_files(),
         Need::Swap => Ok(made(Swap::on(8 << 20))),
         Need::SmallHugePages => Ok(file("/sys/kernel/mm/transparent_hugepage/hugepages-64kB/enabled")),

@@ -42,6 +42,7 @@ pub mod queued_signal;
 pub mod read_ahead;
 pub mod sealed_memory;
 pub mod shared_memory;
+pub mod shared_segments;
 pub mod signals;
 pub mod smaps;
 pub mod spare;
