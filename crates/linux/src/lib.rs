@@ -16,6 +16,7 @@ pub mod children;
 pub mod children_usage;
 pub mod clear_refs;
 pub mod damon;
+pub mod descriptors;
 pub mod exe;
 pub mod facts;
 pub mod file_handle;
