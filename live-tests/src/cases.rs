@@ -24,6 +24,7 @@ pub mod knob;
 pub mod memcached;
 pub mod page_cache;
 pub mod pagemap;
+pub mod pinned_file;
 pub mod pressure;
 pub(crate) mod programs;
 pub(crate) mod redis;

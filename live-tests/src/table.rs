@@ -55,7 +55,6 @@ pub const ALL: &[LiveTest] = tests! {
     pinned_file::a_pinned_part_stays_and_the_rest_goes needs [Root, PageFrames, MemoryGroups, DiskFiles, Shell];
     pinned_file::pinning_brings_in_nothing needs [Root, PageFrames, DiskFiles];
     pinned_file::a_file_that_is_cut_off_loses_its_pages_and_kills_nobody needs [Root, PageFrames, DiskFiles];
-    pinned_file::who_may_lock_only_little_is_told_so needs [Root, DiskFiles];
     shared_segments::a_locked_segment_is_listed_so_and_its_pages_are_put_aside needs [Root, PageFrames, SharedSegments, Compaction];
     walk::it_finds_exactly_the_pages_touched_after_a_clear needs [Root, PageTableWalk, HugePageModes];
     walk::it_finds_every_nth_page_of_a_window_whose_pages_are_not_all_there needs [Root, PageTableWalk, HugePageModes];

@@ -260,7 +260,9 @@ impl Pins {
     /// Maps a file, unless it is mapped or was refused before. The error is for people.
     fn open(&mut self, key: FileKey, mapped: &MappedFile) -> Result<(), String> {
         let end = mapped.all.iter().last().map_or(0, |range| range.end);
-        if self.refused.contains_key(&key) || self.files.get(&key).is_some_and(|file| file.mapping.pages() >= end) {
+        if self.refused.contains_key(&key)
+            || self.files.get(&key).is_some_and(|file| file.mapping.pages() >= Pages(end))
+        {
             return Ok(());
         }
         let mut answer = Err("nobody maps it any more".to_owned());
@@ -269,7 +271,8 @@ impl Pins {
                 Ok(found) => {
                     // To its end: of a large folio that is mapped in part the kernel holds nothing.
                     let length = found.file.metadata().map_or(0, |file| file.len().div_ceil(4096));
-                    let mapping = PinnedFile::map(&found.file, end.max(length)).map_err(|error| error.to_string())?;
+                    let mapping =
+                        PinnedFile::map(&found.file, Pages(end.max(length))).map_err(|error| error.to_string())?;
                     let file = Pinned {
                         mapping,
                         is_swap_backed: found.is_swap_backed,

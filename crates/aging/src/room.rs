@@ -179,12 +179,11 @@ mod tests {
 
     #[test]
     fn a_group_of_version_1_is_pressed_when_it_meets_its_limit_and_stalls_are_the_hosts() {
-        let group = Group {
-            path: "/sys/fs/cgroup/memory/web".to_owned(),
-            inodes: BTreeSet::new(),
-            processes: BTreeSet::new(),
-            refaults: [None, None],
-        };
+        let mounts = "30 20 0:26 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n";
+        let kernel = FakeKernel::new()
+            .file("proc/self/mountinfo", mounts)
+            .file("sys/fs/cgroup/memory/web/memory.failcnt", "0\n");
+        let group = linux::cgroup::group::find(&kernel, "web").unwrap();
         let at = |met: u64, full_us: u64| {
             FakeKernel::new()
                 .file("sys/fs/cgroup/memory/web/memory.failcnt", &format!("{met}\n"))

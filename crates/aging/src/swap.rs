@@ -176,9 +176,8 @@ mod tests {
         dials
     }
 
-    fn group(path: &str) -> Group {
-        Group { path: path.to_owned(), inodes: BTreeSet::new(), processes: BTreeSet::new(), refaults: [None, None] }
-    }
+    const V1: &str = "30 20 0:26 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n";
+    const V2: &str = "30 20 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
 
     /// Begins on `kernel`, and gives what was written and said.
     fn begun(
@@ -207,8 +206,8 @@ mod tests {
 
     #[test]
     fn a_group_of_version_2_can_be_told_to_swap_nothing_and_nothing_else() {
-        let kernel = kernel().file("sys/fs/cgroup/a/memory.swap.max", "max\n");
-        let (group, scope) = (group("/sys/fs/cgroup/a"), Scope::Group("a".to_owned()));
+        let kernel = kernel().file("sys/fs/cgroup/a/memory.swap.max", "max\n").file("proc/self/mountinfo", V2);
+        let (group, scope) = (group::find(&kernel, "a").unwrap(), Scope::Group("a".to_owned()));
         let (written, _) = begun(&kernel, &scope, Some(&group), 100).unwrap();
         assert_eq!(written, ["sys/fs/cgroup/a/memory.swap.max <- 0"]);
         assert_eq!(kernel.read("sys/fs/cgroup/a/memory.swap.max").unwrap().trim(), "max");
@@ -218,8 +217,8 @@ mod tests {
 
     #[test]
     fn a_group_of_version_1_has_a_weight_of_its_own() {
-        let kernel = kernel().file("sys/fs/cgroup/memory/a/memory.swappiness", "60\n");
-        let (group, scope) = (group("/sys/fs/cgroup/memory/a"), Scope::Group("a".to_owned()));
+        let kernel = kernel().file("sys/fs/cgroup/memory/a/memory.swappiness", "60\n").file("proc/self/mountinfo", V1);
+        let (group, scope) = (group::find(&kernel, "a").unwrap(), Scope::Group("a".to_owned()));
         let (written, _) = begun(&kernel, &scope, Some(&group), 100).unwrap();
         assert_eq!(written, ["sys/fs/cgroup/memory/a/memory.swappiness <- 0"]);
     }

@@ -8,9 +8,11 @@
 //! SIGBUS. The kernel puts there what lies around it in memory as well (64 KiB, or a whole large folio): so a little more is
 //! pinned than was asked for, until the mapping is dropped.
 //!
-//! Cost: some 0.1 µs a page to pin or unpin.
+//! Cost, measured on Linux 6.18: 3 ms a GiB to pin in large folios, 170 ms in small ones; three times that when it was locked before
+//! it was there, as what comes later is.
 //! Side effects: pinned pages are on none of the kernel's lists and count as unevictable, to whoever is charged with them; too
-//! many of them, and the kernel kills programs. The file cannot be unmounted, and a deleted one keeps its space.
+//! many of them, and the kernel kills programs. What was pinned comes back to the inactive list, as referenced. Without
+//! `MADV_RANDOM` to map pages would read ahead, and to unmap them would make all of them active. The file cannot be unmounted, and a deleted one keeps its space.
 //!
 //! Since: `mlock2` Linux 4.4, `MADV_POPULATE_READ` 5.14, `MADV_DONTNEED_LOCKED` 5.18. Needs CAP_IPC_LOCK, or RLIMIT_MEMLOCK.
 //!
@@ -27,7 +29,7 @@ use rustix::mm::{Advice, MapFlags, MlockFlags, ProtFlags, madvise, mlock_with, m
 
 use crate::kpageflags::FrameTable;
 use crate::pagemap::Pagemap;
-use crate::{Error, Pid};
+use crate::{At, Error, Pid};
 
 const PAGE: u64 = 4096;
 
@@ -43,32 +45,32 @@ const MADV_DONTNEED_LOCKED: i32 = 24;
 pub struct PinnedFile {
     memory: *mut c_void,
     pages: u64,
+    is_locked: bool,
 }
 
 impl PinnedFile {
     /// Maps the first `pages` pages of a file. Nothing is pinned yet, and the descriptor is not needed any more.
     ///
     /// # Errors
-    /// `Other` with ENOMEM when there is no address space, or too many mappings (`vm.max_map_count`); `Denied` without
-    /// CAP_IPC_LOCK, or `Other` with EAGAIN or ENOMEM beyond RLIMIT_MEMLOCK.
-    pub fn map(file: &File, pages: u64) -> Result<PinnedFile, Error> {
+    /// `Other` with ENOMEM when there is no address space, or too many mappings (`vm.max_map_count`).
+    pub fn map(file: &File, Pages(pages): Pages) -> Result<PinnedFile, Error> {
         let length = bytes(pages).map_err(failed("map"))?;
         // SAFETY: a new mapping at a place of the kernel's choice.
         let memory =
             unsafe { mmap(null_mut(), length, ProtFlags::READ, MapFlags::SHARED | MapFlags::NORESERVE, file, 0) };
         let memory = memory.map_err(failed("map"))?;
-        let mapped = PinnedFile { memory, pages };
+        let mapped = PinnedFile { memory, pages, is_locked: false };
         if length > 0 {
-            // Once for all of it, and only what comes into our page tables: a lock for each run would make each a mapping.
-            // SAFETY: our own mapping; locking changes nothing that it holds.
-            retried(|| unsafe { mlock_with(memory, length, MlockFlags::ONFAULT) }).map_err(failed("lock"))?;
+            // Otherwise to map a page would read ahead, and to unmap it would count as a use.
+            // SAFETY: our own mapping; the advice changes nothing that it holds.
+            unsafe { madvise(memory, length, Advice::Random) }.map_err(failed("map"))?;
         }
         Ok(mapped)
     }
 
     /// How many pages are mapped.
-    pub fn pages(&self) -> u64 {
-        self.pages
+    pub fn pages(&self) -> Pages {
+        Pages(self.pages)
     }
 
     /// The runs of `pages` that are in memory.
@@ -84,13 +86,22 @@ impl PinnedFile {
     /// Pins what is in memory of `pages`. What comes later is pinned by another call.
     ///
     /// # Errors
-    /// `Unsupported` without `MADV_POPULATE_READ`; `Other` with EFAULT for a file that was cut short meanwhile.
+    /// `Unsupported` without `MADV_POPULATE_READ`; `Denied` beyond RLIMIT_MEMLOCK; `Other` with EFAULT for a file that was cut
+    /// short meanwhile.
     pub fn pin(&mut self, pages: Range<u64>) -> Result<(), Error> {
         let pages = self.within(&pages);
         for run in self.resident(pages)? {
             let (at, length) = (self.address(run.start), bytes(run.end - run.start).map_err(failed("pin"))?);
             // SAFETY: part of our own mapping; what it maps is never accessed by us.
             retried(|| unsafe { madvise(at, length, Advice::LinuxPopulateRead) }).map_err(failed("pin"))?;
+        }
+        if !self.is_locked && self.pages > 0 {
+            let length = bytes(self.pages).map_err(failed("lock"))?;
+            // Once for all of it, and only what comes into our page tables: a lock for each run would make each a mapping. After
+            // the first run is there, which the kernel locks faster so.
+            // SAFETY: our own mapping; locking changes nothing that it holds.
+            retried(|| unsafe { mlock_with(self.memory, length, MlockFlags::ONFAULT) }).map_err(failed("lock"))?;
+            self.is_locked = true;
         }
         Ok(())
     }
@@ -200,6 +211,10 @@ fn bytes(pages: u64) -> Result<usize, Errno> {
 
 fn failed(operation: &'static str) -> impl Fn(Errno) -> Error {
     move |errno| match errno {
+        Errno::AGAIN | Errno::NOMEM | Errno::PERM if operation == "lock" => {
+            let object = "pages of a file beyond RLIMIT_MEMLOCK, without CAP_IPC_LOCK".to_owned();
+            Error::Denied(At { operation: operation.to_owned(), object, errno })
+        }
         // EINVAL is how a kernel answers to advice that it does not know.
         Errno::INVAL => Error::of_host(operation, "pages of a file", Errno::OPNOTSUPP),
         errno => Error::of_host(operation, "pages of a file", errno),
@@ -232,7 +247,7 @@ mod tests {
     fn what_is_in_memory_is_pinned_and_nothing_beyond_the_file() {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&[7; 5 * 4096]).unwrap();
-        let mut pinned = PinnedFile::map(&file, 8).unwrap();
+        let mut pinned = PinnedFile::map(&file, Pages(8)).unwrap();
         assert_eq!(pinned.resident(0..100).unwrap(), [0..5]);
         pinned.pin(0..8).unwrap();
         pinned.unpin(0..8).unwrap();
@@ -244,7 +259,7 @@ mod tests {
     fn a_file_that_is_cut_short_is_an_error_or_less_and_never_a_signal() {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&[7; 64 * 4096]).unwrap();
-        let mut pinned = PinnedFile::map(&file, 64).unwrap();
+        let mut pinned = PinnedFile::map(&file, Pages(64)).unwrap();
         file.set_len(4096).unwrap();
         // A large folio may still stand in the cache with pages beyond the end.
         let answer = pinned.pin(0..64);
@@ -254,10 +269,10 @@ mod tests {
     #[test]
     fn pages_that_are_not_mapped_are_left_out() {
         let file = tempfile::tempfile().unwrap();
-        let mut pinned = PinnedFile::map(&file, 4).unwrap();
+        let mut pinned = PinnedFile::map(&file, Pages(4)).unwrap();
         pinned.pin(10..20).unwrap();
         pinned.unpin(4..9).unwrap();
         assert_eq!(pinned.resident(7..9).unwrap(), []);
-        assert!(PinnedFile::map(&file, u64::MAX).is_err());
+        assert!(PinnedFile::map(&file, Pages(u64::MAX)).is_err());
     }
 }

@@ -60,12 +60,16 @@ impl DiskFile {
         self.folder.0.join("file")
     }
 
-    /// Has a program in `group` read all of it, `times` times, and waits for its end.
+    /// Has programs in `group` read all of it, `times` times, and waits for their end. Each part of 8 MiB is read twice in a row,
+    /// so that its pages are active: a stream that is read once passes by what was there.
     pub(crate) fn stream_through(&self, group: &Group, times: u32) -> Result<(), libtest_mimic::Failed> {
+        let parts = self.file.metadata()?.len().div_ceil(Bytes::mib(8).0);
         let (procs, path) = (group.procs(), self.path());
         let script = format!(
-            "echo 0 > {} && for i in $(seq {times}); do cat {} > /dev/null; done",
+            "echo 0 > {} || exit 1; for round in $(seq {times}); do for part in $(seq 0 8 {}); do for again in 1 2; do \
+             dd if={} bs=1M skip=$part count=8 of=/dev/null 2>/dev/null || exit 1; done; done; done",
             procs.display(),
+            (parts.saturating_sub(1)) * 8,
             path.display()
         );
         let said = Running::start(Command::new("/bin/sh").args(["-c", &script]))?.said()?;

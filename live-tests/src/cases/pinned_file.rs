@@ -1,0 +1,137 @@
+//! Keeping the pages of a file in memory by proxy, against a stream through the same control group.
+
+use std::ops::Range;
+
+use linux::Error;
+use linux::kpageflags::FrameTable;
+use linux::page_cache::{drop_clean, resident};
+use linux::pinned_file::PinnedFile;
+use quantities::{Bytes, Pages};
+
+use super::Outcome;
+use super::disk_file::{DiskFile, MappedFile};
+use super::group::Group;
+use crate::live::Live;
+
+/// 24 MiB, of the 96 MiB that the group may have.
+const LENGTH: Pages = Pages(6144);
+const ALL: Range<u64> = 0..LENGTH.0;
+
+/// A group with a file that a program maps and does not use, and another one to stream through it.
+struct Stage {
+    idle: DiskFile,
+    stream: DiskFile,
+    group: Group,
+}
+
+impl Stage {
+    fn make(name: &str) -> Result<Stage, libtest_mimic::Failed> {
+        let group = Group::make(name)?;
+        group.limit(Bytes::mib(96).0)?;
+        let stage = Stage {
+            idle: DiskFile::make(name, LENGTH)?,
+            stream: DiskFile::make(&format!("{name}-stream"), Pages(65536))?,
+            group,
+        };
+        stage.idle.stream_through(&stage.group, 1)?;
+        assert_eq!(in_memory(&stage.idle, ALL)?, LENGTH.0);
+        Ok(stage)
+    }
+
+    fn stream(&self) -> Outcome {
+        self.stream.stream_through(&self.group, 3)
+    }
+
+    fn pinned(&self, pages: Range<u64>) -> Result<PinnedFile, Error> {
+        let mut pinned = PinnedFile::map(&self.idle.file, LENGTH)?;
+        pinned.pin(pages)?;
+        Ok(pinned)
+    }
+}
+
+fn in_memory(of: &DiskFile, pages: Range<u64>) -> Result<u64, Error> {
+    Ok(resident(&of.file, pages)?.iter().map(|run| run.end - run.start).sum())
+}
+
+/// The kernel takes what is only mapped; what is pinned it leaves; and when that is let go it takes it as before.
+pub fn pinned_pages_stay_in_a_stream_and_go_when_they_are_let_go(_: &Live) -> Outcome {
+    let stage = Stage::make("pinned")?;
+    let program = MappedFile::map(&stage.idle.file, LENGTH)?;
+    stage.stream()?;
+    let left = in_memory(&stage.idle, ALL)?;
+    assert!(left < LENGTH.0 / 10, "{left} pages stayed without a pin: the stream is too weak to prove anything");
+
+    drop(program);
+    stage.idle.stream_through(&stage.group, 1)?;
+    let _program = MappedFile::map(&stage.idle.file, LENGTH)?;
+    let mut pinned = stage.pinned(ALL)?;
+    assert_eq!(pinned.locked(&FrameTable::open()?, ALL)?, LENGTH);
+    stage.stream()?;
+    assert_eq!((in_memory(&stage.idle, ALL)?, pinned.locked(&FrameTable::open()?, ALL)?), (LENGTH.0, LENGTH));
+    drop_clean(&stage.idle.file, ALL)?;
+    assert_eq!(in_memory(&stage.idle, ALL)?, LENGTH.0);
+
+    pinned.unpin(ALL)?;
+    assert_eq!(pinned.locked(&FrameTable::open()?, ALL)?, Pages(0));
+    stage.stream()?;
+    let left = in_memory(&stage.idle, ALL)?;
+    assert!(left < LENGTH.0 / 10, "{left} pages stayed after they were let go");
+    Ok(())
+}
+
+/// A part whose ends lie within large folios, where there are any.
+pub fn a_pinned_part_stays_and_the_rest_goes(_: &Live) -> Outcome {
+    let stage = Stage::make("pinned-part")?;
+    let part = 1001..2001;
+    let pinned = stage.pinned(part.clone())?;
+    // With what lies around it in memory at both ends.
+    let locked = pinned.locked(&FrameTable::open()?, ALL)?;
+    assert!((1000..=1000 + 2 * 512).contains(&locked.0), "{locked:?} of 1000 pages");
+    stage.stream()?;
+    assert_eq!(in_memory(&stage.idle, part)?, 1000);
+    // A folio has at most 512 pages, and there are two ends.
+    let left = in_memory(&stage.idle, ALL)?;
+    assert!(left <= 1000 + 2 * 512, "{left} pages stayed of 1000 that were pinned");
+    drop(pinned);
+    stage.stream()?;
+    let left = in_memory(&stage.idle, ALL)?;
+    assert!(left < LENGTH.0 / 10, "{left} pages stayed after all was let go");
+    Ok(())
+}
+
+/// Not even by readahead, which leaves its mark on a page near the end of what it read.
+pub fn pinning_brings_in_nothing(_: &Live) -> Outcome {
+    let of = DiskFile::make("pinned", LENGTH)?;
+    of.read(0..2500)?;
+    of.read(4000..4001)?;
+    std::thread::sleep(std::time::Duration::from_millis(200)); // what is being read ahead arrives
+    let before = resident(&of.file, ALL)?;
+    let count: u64 = before.iter().map(|run| run.end - run.start).sum();
+    assert!((2501..LENGTH.0).contains(&count), "{before:?}");
+    let mut pinned = PinnedFile::map(&of.file, LENGTH)?;
+    pinned.pin(ALL)?;
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    assert_eq!(resident(&of.file, ALL)?, before);
+    assert_eq!(pinned.locked(&FrameTable::open()?, ALL)?, Pages(count));
+
+    // What came in since is kept from the next pin on.
+    of.read(5000..5001)?;
+    let count = in_memory(&of, ALL)?;
+    assert!(pinned.locked(&FrameTable::open()?, ALL)? < Pages(count));
+    pinned.pin(ALL)?;
+    assert_eq!(pinned.locked(&FrameTable::open()?, ALL)?, Pages(count));
+    Ok(())
+}
+
+/// The file lives on without its content.
+pub fn a_file_that_is_cut_off_loses_its_pages_and_kills_nobody(_: &Live) -> Outcome {
+    let of = DiskFile::make("pinned", LENGTH)?;
+    of.read(ALL)?;
+    let mut pinned = PinnedFile::map(&of.file, LENGTH)?;
+    pinned.pin(ALL)?;
+    of.file.set_len(0)?;
+    assert_eq!(pinned.locked(&FrameTable::open()?, ALL)?, Pages(0));
+    let _ = pinned.pin(ALL); // a folio that is cut short is an error, and never a signal
+    assert_eq!((in_memory(&of, ALL)?, pinned.locked(&FrameTable::open()?, ALL)?), (0, Pages(0)));
+    Ok(())
+}
