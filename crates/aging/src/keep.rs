@@ -63,6 +63,9 @@ pub struct Keeper<'f, F: KernelFiles> {
     next_refresh: Duration,
     /// No new pins until then: room was scarce.
     hold_until: Duration,
+    /// Pinned in parts that was not said yet, and whether there is more to pin at once.
+    in_parts: Bytes,
+    is_in_parts: bool,
     swap: Option<Swap>,
     streams: Option<Streams>,
     knobs: Knobs<'f, F>,
@@ -88,6 +91,8 @@ const HOLD: Duration = Duration::from_secs(10);
 const REFRESH_EVERY: Duration = Duration::from_secs(1);
 const REFRESH_PART: u32 = 200;
 const REFRESH_LATEST: Duration = Duration::from_secs(60);
+/// So much is pinned at most before rooms are looked at again: some 20 ms.
+const PART: Bytes = Bytes::mib(128);
 /// The least that a line is worth.
 const WORTH_A_LINE: Bytes = Bytes::mib(1);
 
@@ -125,6 +130,8 @@ impl<'f, F: KernelFiles> Keeper<'f, F> {
             pressed: Duration::ZERO,
             next_refresh: Duration::ZERO,
             hold_until: Duration::ZERO,
+            in_parts: Bytes(0),
+            is_in_parts: false,
             swap,
             streams,
             knobs,
@@ -178,6 +185,9 @@ impl<'f, F: KernelFiles> Keeper<'f, F> {
 
     /// How long to wait for the next step.
     pub fn wait(&self) -> Duration {
+        if self.is_in_parts {
+            return Duration::from_millis(1);
+        }
         let for_room = self.pins.as_ref().map_or(Duration::from_millis(500), |pins| {
             if pins.bytes() == Bytes(0) { Duration::from_millis(500) } else { policy::look_again_after(self.tightest) }
         });
@@ -265,7 +275,10 @@ impl<'f, F: KernelFiles> Keeper<'f, F> {
         for named in room::rooms(self.files, &self.limits, &charged)? {
             most = most.min(pinned + policy::may_pin(self.budget, pinned, named.room));
         }
-        let done = pins.refresh(&mapped, &self.dials, &self.protected, most)?;
+        let part = most.min(pinned + PART);
+        let done = pins.refresh(&mapped, &self.dials, &self.protected, part)?;
+        self.is_in_parts = part < most && done.without > Bytes(0);
+        self.in_parts += done.pinned;
         for (class, refaults) in done.refaults.iter() {
             let mut control = self.control.get(class);
             control.refaults += refaults;
@@ -275,28 +288,30 @@ impl<'f, F: KernelFiles> Keeper<'f, F> {
             }
             self.control.set(class, control);
         }
+        // What was just pinned is charged to somebody: from now on that room is looked at, as soon as it has to be.
+        self.tightest = room::tightest(&room::rooms(self.files, &self.limits, &pins.charged())?);
         let pinned_bytes = pins.bytes();
         self.summary.pinned_bytes_max = self.summary.pinned_bytes_max.max(pinned_bytes);
         if done.let_go >= WORTH_A_LINE {
             events.push(Event::LetGo { bytes: done.let_go, because: Because::Unwanted });
         }
-        if done.pinned >= WORTH_A_LINE {
+        if self.in_parts >= WORTH_A_LINE && !self.is_in_parts {
             let of = |class| OfClass { class, pinned_bytes: pins.bytes_of(class) };
             events.push(Event::Pinned {
-                bytes: done.pinned,
+                bytes: std::mem::take(&mut self.in_parts),
                 pinned_bytes,
                 classes: pins::CLASSES.into_iter().map(of).collect(),
                 files: pins.files(),
                 without_bytes: done.without,
                 budget_bytes: self.budget,
-                left_bytes: room::tightest(&room::rooms(self.files, &self.limits, &pins.charged())?),
+                left_bytes: self.tightest,
             });
         }
         for (what, why) in done.refused {
             events.push(Event::Without { what, why });
         }
         let pause = (begin.elapsed() * REFRESH_PART).clamp(REFRESH_EVERY, REFRESH_LATEST);
-        self.next_refresh = now + pause;
+        self.next_refresh = if self.is_in_parts { now } else { now + pause };
         Ok(())
     }
 
