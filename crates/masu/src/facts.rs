@@ -1,5 +1,6 @@
 //! `masu facts`.
 
+mod aging;
 mod paging;
 
 use std::fmt::Display;
@@ -72,7 +73,8 @@ pub fn run(task: &FactsTask) -> Result<Done, Failure> {
     let probed = probe(&*HOST);
     let parts = standings(&host, &probed.rungs);
     let paging = Feature { feature: "larger than memory", parts: paging::standings(&host) };
-    let features = vec![Feature { feature: "hugepages", parts }, paging];
+    let aging = Feature { feature: "aging", parts: aging::standings(&aging::try_out(&*HOST)) };
+    let features = vec![Feature { feature: "hugepages", parts }, paging, aging];
     let report = Report { host, page_sizes: page_sizes(), features };
     let mut out = stdout().lock();
     if task.json {

@@ -14,7 +14,7 @@ use super::Outcome;
 use super::command::{json, masu, said, start};
 use super::disk_file::{DiskFile, MappedFile};
 use super::group::Group;
-use super::programs::{PATIENCE, Running};
+use super::programs::{self, PATIENCE, Running};
 use super::run::Folder;
 use super::swap::Swap;
 use crate::live::Live;
@@ -185,6 +185,32 @@ pub fn a_file_that_was_replaced_is_let_go(_: &Live) -> Outcome {
     Ok(())
 }
 
+/// Shared memory is held as soon as it is there, by its frames; and when masu ends it is not.
+pub fn shared_memory_is_pinned_and_let_go(_: &Live) -> Outcome {
+    let mut owner = ToyProcess::start()?;
+    let shared = owner.map(Backing::SharedAnonymous, 8)?;
+    owner.write(shared.all(), 7)?;
+    let pid = owner.pid().to_string();
+    let locked = || -> Result<u64, libtest_mimic::Failed> {
+        let report = json(&["census", "--exact", "--json", &pid])?;
+        let classes = report["classes"].as_array().into_iter().flatten();
+        let locked = classes.filter(|of| of["class"] == "shared").find_map(|of| of["locked_bytes"].as_u64());
+        Ok(locked.ok_or("no shared memory")?)
+    };
+    let before = locked()?;
+    let aging = Aging::start(&["--shared", "100", "--pid", &pid])?;
+    let line = aging.wait_for(|line| line["event"] == "pinned")?;
+    assert!(line["pinned_bytes"].as_u64() >= Some(16 << 20), "{line}");
+    // Some frames wait a moment for the list of those that may not be taken.
+    let now = locked()?;
+    assert!(now >= before + (15 << 20), "{now} bytes are locked, {before} were");
+    owner.check(shared.all(), 7)?;
+    aging.end()?;
+    let after = locked()?;
+    assert!(after <= before + (1 << 20), "{after} bytes are locked, {before} were");
+    Ok(())
+}
+
 /// Shared memory stays in memory while what it shares its group with is swapped.
 pub fn shared_memory_that_is_to_stay_is_not_swapped(_: &Live) -> Outcome {
     let _swap = Swap::on(256 << 20)?;
@@ -258,8 +284,10 @@ pub fn what_cannot_be_aged_is_named(_: &Live) -> Outcome {
     assert_eq!(second.code(), 2);
     assert!(second.first_line().contains(&format!("(process {})", first.running.pid())), "{}", second.err);
     // What pins nothing may run beside it.
-    let beside = said(&["aging", "--cache", "0", "--", "true"])?;
+    let command = programs::masu().ok_or("the command is not built")?.display().to_string();
+    let beside = said(&["aging", "--cache", "0", "--", &command, "--version"])?;
     assert_eq!((beside.code(), beside.err.as_str()), (0, ""));
+    assert!(beside.out.starts_with("masu "), "{}", beside.out);
     first.end()?;
     Ok(())
 }

@@ -1,0 +1,103 @@
+//! By what `masu aging` ages each class on this host, and why not by anything better. What is tried is tried on ourselves.
+
+use std::fs::File;
+
+use access::arrivals::{Arrivals, Whose};
+use access::rung::Unavailable;
+use hugepages::standing::{Missing, Standing};
+use linux::KernelFiles;
+use linux::kpageflags::FrameTable;
+use linux::pinned_file::PinnedFile;
+use quantities::Pages;
+
+/// What was found by trying.
+pub struct Tried {
+    /// A page of our own program was pinned, and its frame was seen to be held.
+    pin: Result<(), Unavailable>,
+    /// What comes into the page cache can be taken down.
+    arrivals: Result<(), Unavailable>,
+    /// There is swap.
+    has_swap: bool,
+}
+
+/// Tries on our own program's file; costs about 0.1 s, for loading a BPF program.
+pub fn try_out(files: &impl KernelFiles) -> Tried {
+    Tried {
+        pin: pin(),
+        arrivals: Arrivals::of(Whose::Members).map(|_| ()),
+        has_swap: files.read("proc/swaps").is_ok_and(|text| text.lines().count() > 1),
+    }
+}
+
+fn pin() -> Result<(), Unavailable> {
+    const REMEDY: &str =
+        "Run as root (CAP_IPC_LOCK, CAP_SYS_ADMIN), on Linux 5.18 or newer with CONFIG_PROC_PAGE_MONITOR=y.";
+    let failed = |reason: String| Unavailable { reason, remedy: REMEDY.to_owned() };
+    let file = File::open("/proc/self/exe").map_err(|error| failed(error.to_string()))?;
+    let frames = FrameTable::open().map_err(|error| failed(error.to_string()))?;
+    let mut pinned = PinnedFile::map(&file, Pages(1)).map_err(|error| failed(error.to_string()))?;
+    pinned.pin(0..1).map_err(|error| failed(error.to_string()))?;
+    match pinned.locked(&frames, 0..1).map_err(|error| failed(error.to_string()))? {
+        Pages(1) => Ok(()),
+        _ => Err(failed("a page of our own program was locked, and its frame is not held".to_owned())),
+    }
+}
+
+/// One part for each class, in their order.
+pub fn standings(tried: &Tried) -> Vec<Standing> {
+    let pinned = |part| {
+        of(part, "pin", &tried.pin, "mapped and locked by masu as well, inside --budget; measured at the frames")
+    };
+    vec![
+        pinned("code"),
+        pinned("read-only data"),
+        data(tried.has_swap),
+        pinned("shared memory"),
+        of(
+            "page cache",
+            "drop-behind",
+            &tried.arrivals,
+            "what streams bring in is taken down at the kernel's tracepoint, and goes",
+        ),
+    ]
+}
+
+fn of(part: &'static str, rung: &'static str, tried: &Result<(), Unavailable>, meaning: &str) -> Standing {
+    match tried {
+        Ok(()) => Standing { part, rung: Some(rung), meaning: meaning.to_owned(), missing: Vec::new() },
+        Err(Unavailable { reason, remedy }) => {
+            let missing = vec![Missing { rung, reason: reason.clone(), remedy: remedy.clone() }];
+            Standing { part, rung: None, meaning: "as the kernel ages it".to_owned(), missing }
+        }
+    }
+}
+
+fn data(has_swap: bool) -> Standing {
+    let meaning = if has_swap {
+        "the host's weight, or a control group's (version 1); of a group of version 2 only 100, no swap at all"
+    } else {
+        "there is no swap, so data is not aged at all"
+    };
+    Standing { part: "data", rung: Some("swappiness"), meaning: meaning.to_owned(), missing: Vec::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn no() -> Result<(), Unavailable> {
+        Err(Unavailable { reason: "not allowed".to_owned(), remedy: "Run as root.".to_owned() })
+    }
+
+    #[test]
+    fn each_class_has_a_rung_or_a_reason() {
+        let all = standings(&Tried { pin: Ok(()), arrivals: Ok(()), has_swap: true });
+        let rungs: Vec<_> = all.iter().map(|standing| standing.rung).collect();
+        assert_eq!(rungs, [Some("pin"), Some("pin"), Some("swappiness"), Some("pin"), Some("drop-behind")]);
+        assert!(all.iter().all(|standing| standing.missing.is_empty()));
+        let none = standings(&Tried { pin: no(), arrivals: no(), has_swap: false });
+        assert_eq!(none.iter().filter(|standing| standing.rung.is_none()).count(), 4);
+        assert!(none.iter().all(|standing| standing.rung.is_some() || standing.missing[0].remedy == "Run as root."));
+        assert!(none[2].meaning.contains("no swap"));
+    }
+}
