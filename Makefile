@@ -26,7 +26,7 @@ help:
 	@echo 'make test      all tests: checks, live tests here (root) and on two kernels of Debian under QEMU'
 	@echo 'make bench     every published claim, measured beside its baseline (root; takes long)'
 	@echo 'make build     builds $(TARGET)/release/masu'
-	@echo 'make install   installs masu, libmasu, masu.h, masu.pc and man pages below PREFIX ($(PREFIX)); knows DESTDIR'
+	@echo 'make install   installs masu, libmasu, masu.h, masu.pc, man pages and a systemd unit below PREFIX ($(PREFIX)); knows DESTDIR'
 	@echo 'make deps      installs what a build needs: $(BUILD_PACKAGES)'
 	@echo 'The targets above install by themselves what they need and find missing (Debian).'
 
@@ -96,6 +96,9 @@ install:
 	    >$(DESTDIR)$(PREFIX)/lib/pkgconfig/masu.pc
 	chmod 644 $(DESTDIR)$(PREFIX)/lib/pkgconfig/masu.pc
 	install -m 644 crates/libmasu/include/masu.h $(DESTDIR)$(PREFIX)/include
+	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
+	sed 's|@PREFIX@|$(PREFIX)|' integrations/systemd/masu-aging.service >$(DESTDIR)$(PREFIX)/lib/systemd/system/masu-aging.service
+	chmod 644 $(DESTDIR)$(PREFIX)/lib/systemd/system/masu-aging.service
 	install -m 644 man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1
 	install -m 644 man/*.3 $(DESTDIR)$(PREFIX)/share/man/man3
 	@[ -n '$(DESTDIR)' ] || ldconfig || echo 'Run ldconfig as root, so that programs find libmasu.so.0.'
