@@ -1,9 +1,10 @@
-//! What people write on the command line: amounts, fractions, rungs, process ids. Read or refused, and never out of range.
+//! What people write on the command line: amounts, fractions, rungs, dials, process ids. Read or refused, and never out of range.
 #![no_main]
 
 use std::str::FromStr;
 
 use access::Rung;
+use aging::dials::Bounds;
 use libfuzzer_sys::fuzz_target;
 use linux::Pid;
 use quantities::{Bytes, Fraction, NonZeroFraction};
@@ -23,6 +24,10 @@ fuzz_target!(|bytes: &[u8]| {
     }
     if let Ok(rung) = Rung::from_str(&text) {
         assert_eq!(rung.name(), text);
+    }
+    if let Ok(bounds) = Bounds::from_str(&text) {
+        assert!(bounds.low <= bounds.high && bounds.high.get() <= 100);
+        assert_eq!(Bounds::from_str(&bounds.to_string()), Ok(bounds));
     }
     if let Ok(pid) = Pid::from_str(&text) {
         assert!(pid.0 > 0);

@@ -1,17 +1,18 @@
-//! The files of the host: memory, zones, free blocks, counters, huge pages, control groups. Any text is read or refused.
+//! The files of the host: memory, zones, free blocks, counters, huge pages, control groups, stalls, mounts. Any text is read or refused.
 #![no_main]
 
 mod memory_files;
 
 use libfuzzer_sys::fuzz_target;
-use linux::cgroup::group;
-use linux::{Pid, buddyinfo, capabilities, meminfo, thp, thp_stats, vmstat, zoneinfo};
+use linux::cgroup::{group, limited};
+use linux::file_handle::FileSystems;
+use linux::{Pid, buddyinfo, capabilities, meminfo, pressure, thp, thp_stats, vmstat, zoneinfo};
 use memory_files::MemoryFiles;
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((which, text)) = bytes.split_first() else { return };
     let text = String::from_utf8_lossy(text);
-    match which % 8 {
+    match which % 11 {
         0 => drop(meminfo::meminfo(&MemoryFiles::everywhere(&["proc/meminfo"], &text))),
         1 => {
             if let Ok(counters) = vmstat::vmstat(&MemoryFiles::everywhere(&["proc/vmstat"], &text)) {
@@ -27,7 +28,9 @@ fuzz_target!(|bytes: &[u8]| {
         }
         3 => {
             if let Ok(zones) = buddyinfo::buddyinfo(&MemoryFiles::everywhere(&["proc/buddyinfo"], &text)) {
-                assert!(zones.iter().all(|zone| zone.free_windows() == 0 || zone.free_blocks.len() > buddyinfo::HUGE_ORDER));
+                assert!(
+                    zones.iter().all(|zone| zone.free_windows() == 0 || zone.free_blocks.len() > buddyinfo::HUGE_ORDER)
+                );
             }
         }
         4 => {
@@ -48,6 +51,24 @@ fuzz_target!(|bytes: &[u8]| {
                 assert!(!group.path.split('/').any(|part| part == ".."), "{}", group.path);
                 assert!(!group.inodes.is_empty());
             }
+        }
+        7 => {
+            let files = MemoryFiles::from_sections(&text);
+            for group in limited::limited(&files).unwrap_or_default() {
+                if let Ok(Some(charge)) = group.charge(&files) {
+                    assert!(charge.left() <= charge.limit);
+                }
+            }
+        }
+        8 => {
+            if let Ok(pressure) = pressure::of_host(&MemoryFiles::everywhere(&["proc/pressure/memory"], &text)) {
+                assert!(pressure.some.avg10.get() <= 1.0 && pressure.full.avg10.get() <= 1.0);
+            }
+        }
+        9 => {
+            // What is mounted may be anything; nothing is opened that has no handle here.
+            let files = MemoryFiles::everywhere(&["proc/self/mountinfo"], &text);
+            assert!(FileSystems::read(&files).is_ok_and(|all| all.open((u32::MAX, 0), 1, 1).is_err()));
         }
         _ => {
             let files = MemoryFiles::everywhere(&[&Pid::own().file("status")], &text);
