@@ -199,6 +199,7 @@ pub const ALL: &[LiveTest] = tests! {
     aging::pins_go_before_a_group_runs_out_of_memory needs [Root, PageFrames, MemoryGroups, DiskFiles, Shell, MasuCommand];
     aging::no_more_is_pinned_than_the_budget_has needs [Root, PageFrames, MemoryGroups, DiskFiles, Shell, MasuCommand];
     aging::a_file_that_was_replaced_is_let_go needs [Root, PageFrames, MemoryGroups, DiskFiles, Shell, MasuCommand];
+    aging::aging_ends_with_its_processes needs [Root, PageFrames, MasuCommand];
     aging::shared_memory_is_pinned_and_let_go needs [Root, PageFrames, MasuCommand];
     aging::shared_memory_that_is_to_stay_is_not_swapped needs [Root, PageFrames, MemoryGroups, Swap, MasuCommand];
     aging::the_weight_of_swapping_is_put_back needs [Root, Swap, MasuCommand];

@@ -7,12 +7,12 @@ pub mod detect;
 pub mod policy;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use access::arrivals::{Arrivals, Membership, Whose};
 use access::rung::Unavailable;
 use linux::read_ahead::read_ahead;
-use linux::{Error, KernelFiles, Pid, status};
+use linux::{Error, KernelFiles, Pid, stat, status};
 use quantities::{Bytes, Pages};
 
 use crate::dials::Dial;
@@ -37,6 +37,7 @@ pub struct Streams {
     went: Went,
     told: Told,
     unreachable_told: usize,
+    forgot_at: Duration,
 }
 
 /// What was said, and when.
@@ -76,6 +77,7 @@ impl Streams {
             went: Went::default(),
             told: Told::default(),
             unreachable_told: 0,
+            forgot_at: Duration::ZERO,
         };
         streams.set_dial(dial);
         Ok(streams)
@@ -131,7 +133,7 @@ impl Streams {
                 self.queue.came(now, &arrival, ahead);
             }
         }
-        self.tell_streams(files, events);
+        self.tell_streams(files, now, events);
         let due = self.queue.due(now);
         self.let_go(files, due, now);
         if now >= self.told.at + LINE_EVERY {
@@ -145,19 +147,22 @@ impl Streams {
     /// # Errors
     /// As [`Streams::step`].
     pub fn finish(&mut self, files: &impl KernelFiles, now: Duration, events: &mut Vec<Event>) -> Result<(), Error> {
-        /// What was just written goes when it is on the disk, which is waited for so often and so long.
-        const ROUNDS: u32 = 20;
+        /// What was just written goes when it is on the disk: that is waited for as long as it gets less, and no longer than this.
+        const MOST: Duration = Duration::from_secs(10);
         const PAUSE: Duration = Duration::from_millis(100);
+        const WITHOUT_PROGRESS: u32 = 10;
         self.step(files, now, events)?;
-        for round in 0..ROUNDS {
-            if round > 0 {
-                std::thread::sleep(PAUSE);
-            }
+        let (begin, mut least, mut idle) = (Instant::now(), u64::MAX, 0);
+        loop {
             let due = self.queue.rest();
-            if due.is_empty() {
+            self.let_go(files, due, now);
+            let left = self.queue.waiting().0;
+            idle = if left < least { 0 } else { idle + 1 };
+            least = least.min(left);
+            if left == 0 || idle >= WITHOUT_PROGRESS || begin.elapsed() >= MOST {
                 break;
             }
-            self.let_go(files, due, now);
+            std::thread::sleep(PAUSE);
         }
         // What still stays is left.
         self.went.left.0 += self.queue.rest().iter().map(|due| due.pages.end - due.pages.start).sum::<u64>();
@@ -172,8 +177,15 @@ impl Streams {
         }
     }
 
-    fn tell_streams(&mut self, files: &impl KernelFiles, events: &mut Vec<Event>) {
+    fn tell_streams(&mut self, files: &impl KernelFiles, now: Duration, events: &mut Vec<Event>) {
         let Some(detector) = &mut self.detector else { return };
+        if now >= self.forgot_at + LINE_EVERY {
+            // Numbers are given again: whoever has one of them next is somebody else.
+            self.forgot_at = now;
+            let has_ended = |pid: Pid| stat::stat(files, pid).is_err_and(|error| error.is_gone());
+            detector.forget(has_ended);
+            self.known.retain(|pid| !has_ended(*pid));
+        }
         for pid in detector.streams() {
             if self.known.insert(pid) {
                 let name = status::status(files, pid).map_or_else(|_| "ended".to_owned(), |status| status.name);

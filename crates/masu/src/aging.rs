@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{IsTerminal, Read, Seek, Write, stderr, stdout};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -22,6 +23,7 @@ use linux::knobs::Knobs;
 use linux::meminfo::meminfo;
 use linux::{Error, Pid, Rooted, children};
 use quantities::Bytes;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
 
@@ -58,6 +60,7 @@ fn alone(task: &AgingTask) -> Result<(), Failure> {
     }
     let mut out = Out::open(task)?;
     let mut terminal = Terminal::new(stop, Vec::new());
+    let programs = programs(&wanted.settings.scope)?;
     let (mut keeper, _lock) = begin(&wanted, &mut out)?;
     in_haste(&wanted);
     let outcome = loop {
@@ -66,12 +69,28 @@ fn alone(task: &AgingTask) -> Result<(), Failure> {
         }
         let left = task.time.map(|time| time.saturating_sub(terminal.now()));
         terminal.wait(left.map_or(keeper.wait(), |left| left.min(keeper.wait())));
-        if terminal.stop() || left.is_some_and(|left| left.is_zero()) {
+        let over = left.is_some_and(|left| left.is_zero()) || (!programs.is_empty() && programs.iter().all(has_ended));
+        if terminal.stop() || over {
             break Ok(());
         }
     };
     let ended = end(keeper, terminal.now(), &mut out);
     outcome.and(ended)
+}
+
+/// The processes that are named: with the last of them it is over. None for a host or a group.
+fn programs(scope: &Scope) -> Result<Vec<OwnedFd>, Failure> {
+    match scope {
+        Scope::Host | Scope::Group(_) => Ok(Vec::new()),
+        Scope::Processes(pids) => {
+            pids.iter().map(|pid| pid.open().map_err(|error| Failure::at_process(&error))).collect()
+        }
+    }
+}
+
+fn has_ended(program: &OwnedFd) -> bool {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::new(program, PollFlags::IN)], Some(&now)).is_ok_and(|ended| ended > 0)
 }
 
 /// As long as a command runs.

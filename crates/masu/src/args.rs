@@ -529,7 +529,7 @@ pub struct AgingTask {
     #[arg(long, value_name = "GROUP", conflicts_with = "pid")]
     pub cgroup: Option<String>,
 
-    /// These processes; for what they stream also those that they start
+    /// These processes, until the last has ended; for what they stream also those that they start
     #[arg(long, value_name = "PID")]
     pub pid: Vec<Pid>,
 
@@ -537,7 +537,7 @@ pub struct AgingTask {
     #[arg(long, value_name = "P%|SIZE", default_value = "10%")]
     pub budget: Budget,
 
-    /// End after this time [default: on Ctrl-C, or with COMMAND]
+    /// End after this time [default: on Ctrl-C, with COMMAND, or with the last PID]
     #[arg(long = "for", value_name = "TIME", value_parser = duration, conflicts_with = "command")]
     pub time: Option<Duration>,
 

@@ -185,6 +185,17 @@ pub fn a_file_that_was_replaced_is_let_go(_: &Live) -> Outcome {
     Ok(())
 }
 
+/// With the last of the processes that were named it is over.
+pub fn aging_ends_with_its_processes(_: &Live) -> Outcome {
+    let mut owner = ToyProcess::start()?;
+    let aging = Aging::start(&["--shared", "100", "--pid", &owner.pid().to_string()])?;
+    owner.kill();
+    let line = aging.wait_for(|line| line["end"] == true)?;
+    assert!(line["run_us"].as_u64() > Some(0), "{line}");
+    assert_eq!(aging.running.said()?.code(), 0);
+    Ok(())
+}
+
 /// Shared memory is held as soon as it is there, by its frames; and when masu ends it is not.
 pub fn shared_memory_is_pinned_and_let_go(_: &Live) -> Outcome {
     let mut owner = ToyProcess::start()?;
