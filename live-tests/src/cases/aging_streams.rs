@@ -55,12 +55,20 @@ pub fn what_was_in_the_page_cache_is_there_afterwards_and_nothing_more(_: &Live)
     drop(of);
     let of = DiskFile::make("aging-streams", LENGTH)?;
     let before_masu = partly_cached(&of)?;
+    // Nobody reads this one: what it loses others have taken, such as a host that wants memory back.
+    let untouched = DiskFile::make("aging-untouched", LENGTH)?;
+    let before_untouched = partly_cached(&untouched)?;
     let path = of.path().display().to_string();
     let done = said(&["aging", "--cache", "0", "--", "/bin/sh", "-c", &format!("cat {path} > /dev/null")])?;
     assert_eq!((done.code(), done.err.as_str()), (0, ""));
     let after = resident(&of.file, ALL)?;
     let kept = common(&before_masu, &after);
-    assert!(kept * 100 >= pages(&before_masu) * 99, "{kept} of {} pages are still there", pages(&before_masu));
+    let share = |kept: u64, before: &[Range<u64>]| kept as f64 / pages(before) as f64;
+    let (with, without) = (
+        share(kept, &before_masu),
+        share(common(&before_untouched, &resident(&untouched.file, ALL)?), &before_untouched),
+    );
+    assert!(with >= without - 0.01, "{with} of the pages are still there, of a file that nobody read {without}");
     let new = pages(&after) - kept;
     assert!(new * 100 <= LENGTH.0 - pages(&before_masu), "{new} pages were not there before");
     Ok(())
@@ -115,7 +123,8 @@ pub fn a_stream_is_told_from_one_that_looks_things_up(_: &Live) -> Outcome {
     aging.end()?;
     let (gone, stayed) = (pages(&resident(&streamed.file, 0..much.0)?), pages(&resident(&looked_up.file, 0..much.0)?));
     assert!(gone * 100 <= much.0, "{gone} pages of the stream are left");
-    assert!(stayed * 100 >= much.0 * 99, "only {stayed} pages of the other are left");
+    // Others may take some, such as a host that wants memory back; a stream would have lost all.
+    assert!(stayed * 10 >= much.0 * 9, "only {stayed} pages of the other are left");
     Ok(())
 }
 
