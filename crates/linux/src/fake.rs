@@ -13,6 +13,7 @@ use crate::{KernelFiles, Rooted};
 pub struct FakeKernel {
     tree: tempfile::TempDir,
     refusals: BTreeMap<String, Errno>,
+    refused_values: BTreeMap<(String, String), Errno>,
     writes: Mutex<Vec<String>>,
 }
 
@@ -29,7 +30,12 @@ impl FakeKernel {
     /// When no temporary directory can be made.
     #[expect(clippy::unwrap_used, reason = "test support")]
     pub fn new() -> FakeKernel {
-        FakeKernel { tree: tempfile::tempdir().unwrap(), refusals: BTreeMap::new(), writes: Mutex::new(Vec::new()) }
+        FakeKernel {
+            tree: tempfile::tempdir().unwrap(),
+            refusals: BTreeMap::new(),
+            refused_values: BTreeMap::new(),
+            writes: Mutex::new(Vec::new()),
+        }
     }
 
     /// Adds the file `path` (relative to the root) with this content.
@@ -46,6 +52,13 @@ impl FakeKernel {
     #[must_use]
     pub fn refusing(mut self, path: &str, errno: Errno) -> FakeKernel {
         self.refusals.insert(path.to_owned(), errno);
+        self
+    }
+
+    /// Makes a write of this `value` to `path` answer with this errno, as a file does that takes some words and not others.
+    #[must_use]
+    pub fn refusing_value(mut self, path: &str, value: &str, errno: Errno) -> FakeKernel {
+        self.refused_values.insert((path.to_owned(), value.to_owned()), errno);
         self
     }
 
@@ -72,6 +85,9 @@ impl KernelFiles for FakeKernel {
     fn write(&self, path: &str, value: &str) -> Result<(), Errno> {
         let rooted = self.rooted(path)?;
         fs::metadata(self.tree.path().join(path)).map_err(crate::files::errno)?;
+        if let Some(errno) = self.refused_values.get(&(path.to_owned(), value.to_owned())) {
+            return Err(*errno);
+        }
         self.writes.lock().unwrap().push(format!("{path} <- {value}"));
         // A kernel file takes the value as a whole; a plain file would keep the tail of a longer one.
         fs::write(self.tree.path().join(path), "").map_err(crate::files::errno)?;
