@@ -2,6 +2,7 @@
 //!
 //! DAMON divides the address space into regions that are used alike, looks at one page of each every sampling interval,
 //! and counts over an aggregation interval in how many looks it was touched. Exact readings of every page are `access`.
+//! What it can do about the physical memory of the host is in `physical.rs`, on the same tree.
 //!
 //! A run goes through three types: [`Draft`] (nothing written yet), [`Committed`] (the tree is filled in) and
 //! [`Running`]. Dropping the last two stops the kernel's thread and takes the tree down. A crash leaves both behind: so
@@ -29,6 +30,8 @@ use rustix::io::Errno;
 
 use crate::knobs::{Knobs, Mark};
 use crate::{At, Error, KernelFiles, Pid};
+
+pub mod physical;
 
 const KDAMONDS: &str = "sys/kernel/mm/damon/admin/kdamonds";
 const CONTEXT: &str = "0/contexts/0";
@@ -66,6 +69,58 @@ pub struct Monitor {
     pub min_regions: u32,
     /// Most regions: bounds the cost.
     pub max_regions: u32,
+}
+
+impl Monitor {
+    fn looks(&self) -> Looks {
+        let Monitor { sample_interval, aggregation_interval, min_regions, max_regions, .. } = *self;
+        Looks { sample_interval, aggregation_interval, min_regions, max_regions }
+    }
+}
+
+/// How closely DAMON looks, whatever it is that it watches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Looks {
+    /// Time between two looks at a region.
+    pub sample_interval: Duration,
+    /// Time over which looks are counted; at least as long.
+    pub aggregation_interval: Duration,
+    /// Fewest regions; the kernel demands three.
+    pub min_regions: u32,
+    /// Most regions: bounds the cost.
+    pub max_regions: u32,
+}
+
+impl Looks {
+    /// Refuses what the kernel would refuse.
+    fn check(self) -> Result<(), Error> {
+        let Looks { sample_interval: sample, aggregation_interval: aggregation, min_regions, max_regions } = self;
+        if sample.as_micros() > 0 && sample <= aggregation && (3..=max_regions).contains(&min_regions) {
+            return Ok(());
+        }
+        let object =
+            format!("with DAMON every {sample:?} over {aggregation:?} in {min_regions} to {max_regions} regions");
+        Err(Error::Other(At { operation: "monitor".to_owned(), object, errno: Errno::INVAL }))
+    }
+
+    /// What a context begins with: our mark, what is watched, and how closely.
+    fn writes(self, operations: &str) -> [(String, String); 6] {
+        let of = |name: &str, value: String| (format!("{CONTEXT}/{name}"), value);
+        [
+            (UPDATE_INTERVAL.to_owned(), marked_update_us().to_string()),
+            of("operations", operations.to_owned()),
+            of("monitoring_attrs/intervals/sample_us", self.sample_interval.as_micros().to_string()),
+            of("monitoring_attrs/intervals/aggr_us", self.aggregation_interval.as_micros().to_string()),
+            of("monitoring_attrs/nr_regions/min", self.min_regions.to_string()),
+            of("monitoring_attrs/nr_regions/max", self.max_regions.to_string()),
+        ]
+    }
+
+    /// The most looks that there are in one aggregation interval.
+    fn most(self) -> u32 {
+        let looks = self.aggregation_interval.as_micros() / self.sample_interval.as_micros().max(1);
+        u32::try_from(looks).unwrap_or(u32::MAX).max(1)
+    }
 }
 
 /// One region whose pages DAMON takes to be used alike.
@@ -112,17 +167,8 @@ impl<'f, F: KernelFiles> Draft<'f, F> {
     /// `Unsupported` without DAMON, `Denied` without root; `Other` with EBUSY when there are kdamonds already, with
     /// EINVAL for intervals or regions that the kernel would refuse.
     pub fn new(files: &'f F, monitor: Monitor) -> Result<Draft<'f, F>, Error> {
-        let Monitor { sample_interval: sample, aggregation_interval: aggregation, min_regions, max_regions, .. } =
-            monitor;
-        let sensible = sample.as_micros() > 0 && sample <= aggregation && (3..=max_regions).contains(&min_regions);
-        if !sensible {
-            let object =
-                format!("with DAMON every {sample:?} over {aggregation:?} in {min_regions} to {max_regions} regions");
-            return Err(Error::Other(At { operation: "monitor".to_owned(), object, errno: Errno::INVAL }));
-        }
-        if read_number(files, "nr_kdamonds")? != 0 {
-            return Err(taken());
-        }
+        monitor.looks().check()?;
+        demand_free(files)?;
         Ok(Draft { files, monitor })
     }
 
@@ -132,21 +178,9 @@ impl<'f, F: KernelFiles> Draft<'f, F> {
     /// `Unsupported` where DAMON cannot watch processes. What was written is taken back.
     pub fn commit(self) -> Result<Committed<'f, F>, Error> {
         let Draft { files, monitor } = self;
-        let tree = Tree::grow(files)?;
-        let operations = read(files, &format!("{CONTEXT}/avail_operations"))?;
-        if !operations.split_ascii_whitespace().any(|name| name == "vaddr") {
-            let object = format!("processes with DAMON, which offers here only {:?}", operations.trim());
-            return Err(Error::Unsupported(At { operation: "monitor".to_owned(), object, errno: Errno::OPNOTSUPP }));
-        }
-        let attributes = format!("{CONTEXT}/monitoring_attrs");
+        let tree = Tree::grow_for(files, "vaddr", "processes")?;
         let pattern = format!("{SCHEME}/access_pattern");
         let values = [
-            (UPDATE_INTERVAL.to_owned(), marked_update_us().to_string()),
-            (format!("{CONTEXT}/operations"), "vaddr".to_owned()),
-            (format!("{attributes}/intervals/sample_us"), monitor.sample_interval.as_micros().to_string()),
-            (format!("{attributes}/intervals/aggr_us"), monitor.aggregation_interval.as_micros().to_string()),
-            (format!("{attributes}/nr_regions/min"), monitor.min_regions.to_string()),
-            (format!("{attributes}/nr_regions/max"), monitor.max_regions.to_string()),
             (format!("{CONTEXT}/targets/nr_targets"), "1".to_owned()),
             (format!("{CONTEXT}/targets/0/pid_target"), monitor.pid.to_string()),
             (format!("{CONTEXT}/schemes/nr_schemes"), "1".to_owned()),
@@ -158,7 +192,7 @@ impl<'f, F: KernelFiles> Draft<'f, F> {
             (format!("{pattern}/age/min"), "0".to_owned()),
             (format!("{pattern}/age/max"), u32::MAX.to_string()),
         ];
-        for (name, value) in &values {
+        for (name, value) in monitor.looks().writes("vaddr").iter().chain(&values) {
             write(files, name, value).map_err(|errno| failed_write(name, value, errno))?;
         }
         Ok(Committed { tree, monitor })
@@ -230,8 +264,7 @@ impl<F: KernelFiles> Running<'_, F> {
 
     /// The most that [`Region::nr_accesses`] can be: looks in one aggregation interval.
     pub fn max_nr_accesses(&self) -> u32 {
-        let looks = self.monitor.aggregation_interval.as_micros() / self.monitor.sample_interval.as_micros().max(1);
-        u32::try_from(looks).unwrap_or(u32::MAX).max(1)
+        self.monitor.looks().most()
     }
 
     /// Stops the kernel's thread and takes the tree down; dropping does the same, without a word if it fails.
@@ -265,6 +298,17 @@ impl<'f, F: KernelFiles> Tree<'f, F> {
         write(files, "0/contexts/nr_contexts", "1")
             .map_err(|errno| failed_write("0/contexts/nr_contexts", "1", errno))?;
         Ok(tree)
+    }
+
+    /// The same for one of `avail_operations`. `watching` says in a message what it watches.
+    fn grow_for(files: &'f F, operations: &str, watching: &str) -> Result<Tree<'f, F>, Error> {
+        let tree = Tree::grow(files)?;
+        let offered = read(files, &format!("{CONTEXT}/avail_operations"))?;
+        if offered.split_ascii_whitespace().any(|name| name == operations) {
+            return Ok(tree);
+        }
+        let object = format!("{watching} with DAMON, which offers here only {:?}", offered.trim());
+        Err(Error::Unsupported(At { operation: "monitor".to_owned(), object, errno: Errno::OPNOTSUPP }))
     }
 
     fn fell(mut self) -> Result<(), Error> {
@@ -330,6 +374,11 @@ fn read_region(files: &impl KernelFiles, name: &str) -> Result<Region, Error> {
     let range = AddressRange::new(number("start")?, number("end")?)
         .map_err(|bad| Error::malformed(format_args!("/{KDAMONDS}/{name}"), bad))?;
     Ok(Region { range, nr_accesses: small("nr_accesses")?, age: small("age")? })
+}
+
+/// Refuses where anybody has set up a kdamond: to set up ours would throw theirs away.
+fn demand_free(files: &impl KernelFiles) -> Result<(), Error> {
+    if read_number(files, "nr_kdamonds")? == 0 { Ok(()) } else { Err(taken()) }
 }
 
 fn taken() -> Error {
