@@ -22,5 +22,6 @@ pub mod ranges;
 pub mod report;
 pub mod room;
 pub mod sample;
+pub mod simulate;
 pub mod streams;
 pub mod swap;

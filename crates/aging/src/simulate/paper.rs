@@ -1,0 +1,116 @@
+//! The lists of the paper: one active and one inactive for everything (figure 2), or two active ones (section 5).
+//!
+//! As of Linux 2.6: a page of the page cache comes to the inactive list; a mapped page to the active one, or to its own where the lists
+//! are split (section 4: "page は確保時や inactive-list から戻される際に、使用目的を検査され、属する active-list に入れられる"). Whatever the
+//! reclaim looks at on the inactive list and finds used goes back to an active list. Of an active list so many pages are looked at as
+//! of the inactive one where that is half as long, fewer where it is longer, and up to twice as many where it is shorter.
+//!
+//! With one list, mapped pages at its tail are put back unseen as long as they are few or memory comes easily (section 4: "一定の割合で
+//! 無条件に active-list に戻す"): `mapped % / 2 + distress + swappiness` below 100, where distress is 0 to 100 as the last reclaim had to
+//! go further. To find that out each is looked at, and where many of them lie together, memory comes late.
+//!
+//! With two, the mapped one is aged at (100 − `mapped_page_cost`) % of the rate of the other. We differ: the patch on which the paper
+//! builds (Piggin 2004) weighs the two by another formula, which the paper does not give; at 100 they agree.
+
+use super::Lists;
+use super::kernel::{BATCH, PRIORITY};
+use super::memory::Memory;
+use super::pages::{List, flag};
+use super::trace::Access;
+
+const UNMAPPED: usize = 0;
+const MAPPED: usize = 1;
+/// By the number of the list: where pages that are not mapped stand, or all of them, and those that are.
+const ACTIVE: [List; 2] = [List::ActiveFile, List::ActiveAnon];
+const INACTIVE: List = List::InactiveFile;
+/// Due pages are counted in hundredths.
+const WHOLE: u64 = 100;
+
+impl Memory {
+    pub(super) fn active_of_paper(&self, page: u32) -> List {
+        let has_own = matches!(self.aging.lists, Lists::Split { .. }) && self.pages.has(page, flag::MAPPED);
+        ACTIVE[usize::from(has_own)]
+    }
+
+    /// Adds a page that was not in memory.
+    pub(super) fn add_of_paper(&mut self, access: Access, page: u32) {
+        if access == Access::Touch {
+            self.mapped += 1;
+            self.pages.set(page, flag::MAPPED);
+        }
+        let list = if access == Access::Touch { self.active_of_paper(page) } else { INACTIVE };
+        self.pages.put(page, list);
+    }
+
+    /// Frees some pages, if any can be.
+    pub(super) fn reclaim_of_paper(&mut self) -> bool {
+        let mut freed = 0;
+        for priority in (0..=PRIORITY).rev() {
+            let inactive = self.pages.len(INACTIVE);
+            let count = (inactive >> priority).max(2 * BATCH);
+            // At the last priority nothing is spared but what the lists themselves spare.
+            let spares = self.spares_mapped(priority);
+            for which in [UNMAPPED, MAPPED] {
+                let rate = match self.aging.lists {
+                    Lists::Split { mapped_page_cost } if which == MAPPED => WHOLE - u64::from(mapped_page_cost.get()),
+                    _ => WHOLE,
+                };
+                let active = self.pages.len(ACTIVE[which]);
+                let share = count * active / (2 * (inactive | 1));
+                self.due[which] += (share.min(2 * count) + 1) * rate;
+                let due = self.due[which] / WHOLE;
+                if due >= BATCH || priority < PRIORITY {
+                    self.due[which] = 0;
+                    self.age_of_paper(which, due, spares);
+                }
+            }
+            freed += self.look_at_inactive_of_paper(count);
+            self.last_priority = priority;
+            if freed >= BATCH {
+                break;
+            }
+        }
+        freed > 0
+    }
+
+    /// Mapped pages on the one list are put back.
+    fn spares_mapped(&self, priority: u32) -> bool {
+        let distress = 100_u64 >> self.last_priority.min(priority).min(63);
+        let mapped_percent = self.mapped * 100 / self.machine.memory.0.max(1);
+        self.aging.lists == Lists::One && mapped_percent / 2 + distress + u64::from(self.machine.swappiness) < 100
+    }
+
+    fn age_of_paper(&mut self, which: usize, count: u64, spares_mapped: bool) {
+        for _ in 0..count.min(self.pages.len(ACTIVE[which])) {
+            let Some(page) = self.pages.oldest(ACTIVE[which]) else { break };
+            self.work.active_scans += 1;
+            let is_mapped = self.pages.has(page, flag::MAPPED);
+            let can_go = self.is_of_file(page) || self.has_swap_left();
+            let stays = !can_go || is_mapped && (spares_mapped || self.pages.take(page, flag::YOUNG));
+            let list = if stays { self.active_of_paper(page) } else { INACTIVE };
+            self.pages.put(page, list);
+        }
+    }
+
+    fn look_at_inactive_of_paper(&mut self, count: u64) -> u64 {
+        let mut freed = 0;
+        for _ in 0..count.min(self.pages.len(INACTIVE)) {
+            if freed >= BATCH {
+                break;
+            }
+            let Some(page) = self.pages.oldest(INACTIVE) else { break };
+            self.work.inactive_scans += 1;
+            let was_young = self.pages.take(page, flag::YOUNG);
+            let was_referenced = self.pages.take(page, flag::REFERENCED);
+            let is_used = (was_young || was_referenced) && self.pages.has(page, flag::MAPPED);
+            if is_used || !(self.is_of_file(page) || self.has_swap_left()) {
+                self.activate(page);
+            } else {
+                self.let_go(page);
+                self.counts(page).evictions += 1;
+                freed += 1;
+            }
+        }
+        freed
+    }
+}
