@@ -12,12 +12,13 @@ mod tally;
 use std::collections::BTreeSet;
 use std::time::Instant;
 
+use linux::capabilities::{self, Capability};
 use linux::cgroup::group::Group;
 use linux::facts::Known;
 use linux::kpagecgroup::GroupTable;
 use linux::kpageflags::FrameTable;
 use linux::zoneinfo::zoneinfo;
-use linux::{Error, KernelFiles, Pid, lru_gen, stat, status, vmstat};
+use linux::{Error, KernelFiles, Pid, lru_gen, pagemap, stat, status, vmstat};
 use quantities::Bytes;
 use serde::Serialize;
 
@@ -124,13 +125,24 @@ fn why_no_lists(files: &impl KernelFiles) -> Result<Option<&'static str>, Error>
         .then_some("this kernel ages by generations (MGLRU), and does not show of which one a page is"))
 }
 
+/// The frames' flags, if the kernel also tells which frame a page is in.
+///
+/// User 0 may open the flags without any capability, and then reads zeros for the frames' numbers: a census of that would be wrong
+/// and look right.
+fn frame_table(files: &impl KernelFiles) -> Result<FrameTable, Error> {
+    let table = FrameTable::open()?;
+    capabilities::need(files, Capability::SysAdmin, "frame numbers")?;
+    pagemap::need_frame_numbers()?;
+    Ok(table)
+}
+
 /// Looks at the whole host.
 ///
 /// # Errors
 /// `Denied` without CAP_SYS_ADMIN, which the frames' flags ask for; `Unsupported` for a kernel that does not show them.
 pub fn of_host(files: &impl KernelFiles, closeness: Closeness) -> Result<Census, Error> {
     let begin = Instant::now();
-    let table = FrameTable::open()?;
+    let table = frame_table(files)?;
     let code = code::of_host(files)?;
     let tally = Tally::of(&table, &zoneinfo(files)?, &code.frames, None, closeness)?;
     let counted = vmstat::vmstat(files)?;
@@ -144,7 +156,7 @@ pub fn of_host(files: &impl KernelFiles, closeness: Closeness) -> Result<Census,
 /// `Denied` without CAP_SYS_ADMIN; `Unsupported` for a kernel that does not say who is charged.
 pub fn of_group(files: &impl KernelFiles, group: &Group, closeness: Closeness) -> Result<Census, Error> {
     let begin = Instant::now();
-    let table = FrameTable::open()?;
+    let table = frame_table(files)?;
     let code = code::of_host(files)?;
     let charged = Charged { table: GroupTable::open()?, groups: &group.inodes };
     let tally = Tally::of(&table, &zoneinfo(files)?, &code.frames, Some(&charged), closeness)?;
@@ -184,7 +196,7 @@ fn of_tally(
 /// `Denied` without CAP_SYS_ADMIN, or without the right to look at one of them.
 pub fn of_processes(files: &impl KernelFiles, pids: &BTreeSet<Pid>, closeness: Closeness) -> Result<Census, Error> {
     let begin = Instant::now();
-    let table = FrameTable::open()?;
+    let table = frame_table(files)?;
     let code = code::of_host(files)?;
     let (mut all, mut processes) = (Frames::default(), Vec::new());
     for pid in pids {

@@ -11,6 +11,7 @@
 
 use std::fmt;
 
+use rustix::io::Errno;
 use serde::{Serialize, Serializer};
 
 use crate::{Error, KernelFiles, Pid, status};
@@ -104,6 +105,17 @@ pub fn own(files: &impl KernelFiles) -> Result<Capabilities, Error> {
     status::status(files, Pid::own()).map(|status| Capabilities(status.effective_capabilities))
 }
 
+/// Says no where this process lacks what the kernel would let pass, and answer wrongly: `object` is what would be read.
+///
+/// # Errors
+/// `Denied` without it; else as [`own`].
+pub fn need(files: &impl KernelFiles, capability: Capability, object: &str) -> Result<(), Error> {
+    if own(files)?.covers(capability) {
+        return Ok(());
+    }
+    Err(Error::of_host("read", format_args!("{object} without {capability}"), Errno::PERM))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -156,6 +168,17 @@ mod tests {
     #[test]
     fn a_missing_status_is_an_error_and_not_an_empty_set() {
         assert!(own(&FakeKernel::new()).is_err());
+    }
+
+    #[test]
+    fn what_is_lacking_is_named_with_what_it_is_needed_for() {
+        let kernel = FakeKernel::new().file(&Pid::own().file("status"), RECORDED);
+        assert_eq!(need(&kernel, Capability::SysAdmin, "frame numbers"), Ok(()));
+        let error = need(&kernel, Capability::SysResource, "frame numbers").unwrap_err();
+        assert!(matches!(error, Error::Denied(_)));
+        let expected = "cannot read frame numbers without CAP_SYS_RESOURCE: operation not permitted (EPERM)";
+        assert_eq!(error.to_string(), expected);
+        assert!(need(&FakeKernel::new(), Capability::SysAdmin, "frame numbers").is_err());
     }
 
     #[test]

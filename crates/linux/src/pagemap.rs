@@ -194,6 +194,26 @@ impl Pagemap {
     }
 }
 
+/// Asks the kernel for the frame of a page of our own: whether it tells frame numbers, which it gives as zero to those it does not.
+///
+/// A user namespace may have a user 0 with all capabilities whom it tells none.
+///
+/// # Errors
+/// `Denied` if it does not; else as [`Pagemap::open`] and [`Pagemap::entries`].
+pub fn need_frame_numbers() -> Result<(), Error> {
+    let ours = Box::new(1_u8); // written, so in memory, unless it goes to swap at once
+    let address = std::ptr::from_ref(&*ours).addr() as u64;
+    let start = address - address % Pages(1).bytes().0;
+    let path = "/proc/self/pagemap";
+    let bad = |error: quantities::BadRange| Error::malformed(path, error);
+    let range = AddressRange::new(start, start + Pages(1).bytes().0).map_err(bad)?;
+    let entries = Pagemap::open(Pid::own())?.entries(range)?;
+    if entries.iter().any(|entry| entry.is_present() && entry.frame().is_none()) {
+        return Err(Error::of_host("read", format_args!("frame numbers in {path}"), Errno::PERM));
+    }
+    Ok(())
+}
+
 /// Native-endian 64-bit words, as the file serves them; a torn last word is left out.
 fn decode(bytes: &[u8]) -> Vec<PageEntry> {
     let words = bytes.as_chunks::<8>().0;
@@ -232,6 +252,17 @@ mod tests {
         assert!(decode_run(page_region { start: 1, end: 4096, categories: 0 }).is_err());
         let run = decode_run(page_region { start: 0, end: 4096, categories: u64::from(PAGE_IS_PFNZERO) }).unwrap();
         assert!(run.zero && !run.present);
+    }
+
+    #[test]
+    fn frame_numbers_are_told_to_whom_the_kernel_tells_them() {
+        let admin = crate::capabilities::Capability::SysAdmin;
+        let own = crate::capabilities::own(&crate::Rooted::host()).unwrap();
+        match need_frame_numbers() {
+            Ok(()) => assert!(own.contains(admin)),
+            // In a user namespace the capability is there and does not help.
+            Err(error) => assert!(matches!(error, Error::Denied(_)), "{error}"),
+        }
     }
 
     #[test]

@@ -82,7 +82,9 @@ fn at_frames(error: &Error) -> Failure {
     let failure = Failure::new(error);
     match error {
         Error::Denied(_) => {
-            failure.remedy("Run as root: what each page frame is used for is shown to CAP_SYS_ADMIN alone.")
+            let remedy = "Run as root with CAP_SYS_ADMIN, which root in a container has to be given (--cap-add SYS_ADMIN): \
+                what each page frame is used for is shown to nobody else.";
+            failure.remedy(remedy)
         }
         Error::Unsupported(_) => failure.remedy("The census needs a kernel with CONFIG_PROC_PAGE_MONITOR."),
         Error::Gone(_) | Error::Malformed { .. } | Error::Other(_) => failure,
