@@ -6,6 +6,7 @@
 
 mod code;
 mod frame_set;
+mod memory;
 mod processes;
 mod tally;
 
@@ -17,13 +18,13 @@ use linux::cgroup::group::Group;
 use linux::facts::Known;
 use linux::kpagecgroup::GroupTable;
 use linux::kpageflags::FrameTable;
-use linux::zoneinfo::zoneinfo;
 use linux::{Error, KernelFiles, Pid, lru_gen, pagemap, stat, status, vmstat};
 use quantities::Bytes;
 use serde::Serialize;
 
 use crate::class::{Class, Rest};
 use code::Code;
+use memory::Memory;
 use processes::Frames;
 use tally::{Charged, Tally};
 
@@ -144,7 +145,7 @@ pub fn of_host(files: &impl KernelFiles, closeness: Closeness) -> Result<Census,
     let begin = Instant::now();
     let table = frame_table(files)?;
     let code = code::of_host(files)?;
-    let tally = Tally::of(&table, &zoneinfo(files)?, &code.frames, None, closeness)?;
+    let tally = Tally::of(&table, &Memory::of(files)?, &code.frames, None, closeness)?;
     let counted = vmstat::vmstat(files)?;
     let refaults = ["workingset_refault_file", "workingset_refault_anon"].map(|name| counted.get(name));
     of_tally(files, &tally, code, None, refaults, begin)
@@ -159,7 +160,7 @@ pub fn of_group(files: &impl KernelFiles, group: &Group, closeness: Closeness) -
     let table = frame_table(files)?;
     let code = code::of_host(files)?;
     let charged = Charged { table: GroupTable::open()?, groups: &group.inodes };
-    let tally = Tally::of(&table, &zoneinfo(files)?, &code.frames, Some(&charged), closeness)?;
+    let tally = Tally::of(&table, &Memory::of(files)?, &code.frames, Some(&charged), closeness)?;
     of_tally(files, &tally, code, Some(&group.processes), group.refaults, begin)
 }
 

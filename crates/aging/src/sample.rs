@@ -8,6 +8,8 @@
 //!
 //! No I/O, no clock; chance comes in as a seed.
 
+use std::ops::Range;
+
 /// Frames in a row that one reading asks for.
 pub const BLOCK_FRAMES: u64 = 8;
 
@@ -55,6 +57,15 @@ pub fn picks(first: u64, count: u64, design: Design) -> impl Iterator<Item = Pic
         }
         let block = chance(&mut state) % frames.div_ceil(BLOCK_FRAMES) * BLOCK_FRAMES;
         Pick { first: first + begin + block, count: BLOCK_FRAMES.min(frames - block), stands_for: frames }
+    })
+}
+
+/// The frames to look at of several ranges, in order, each with a chance of its own: the same design looks at the same frames.
+pub fn picks_of_all(ranges: &[Range<u64>], design: Design) -> impl Iterator<Item = Pick> {
+    let mut state = design.seed;
+    ranges.iter().flat_map(move |range| {
+        let seed = chance(&mut state);
+        picks(range.start, range.end.saturating_sub(range.start), Design { seed, ..design })
     })
 }
 
@@ -189,6 +200,14 @@ mod tests {
         assert_eq!(Design::of_at_most(0, 0, 0).one_in, 1);
     }
 
+    #[test]
+    fn ranges_of_the_same_length_are_looked_at_in_different_places() {
+        let ranges = [0..1 << 16, 1 << 20..(1 << 20) + (1 << 16)];
+        let all: Vec<u64> = picks_of_all(&ranges, Design { one_in: 64, seed: 7 }).map(|pick| pick.first).collect();
+        let (one, other) = all.split_at(all.len() / 2);
+        assert!(one.iter().zip(other).filter(|(one, other)| *one + (1 << 20) == **other).count() < one.len() / 4);
+    }
+
     proptest! {
         #[test]
         fn picks_are_frames_of_the_range_in_order_and_stand_for_all_of_it(
@@ -202,6 +221,28 @@ mod tests {
                 end = pick.first + pick.count;
             }
             prop_assert!(end <= first + count);
+        }
+
+        #[test]
+        fn picks_of_several_ranges_are_in_them_in_order_and_stand_for_all_of_them(
+            gaps in prop::collection::vec((1u64..1000, 1u64..5000), 0..8), one_in in 0u64..200, seed: u64,
+        ) {
+            let mut at = 0;
+            let ranges: Vec<Range<u64>> = gaps.into_iter().map(|(gap, count)| {
+                let start = at + gap;
+                at = start + count;
+                start..at
+            }).collect();
+            let design = Design { one_in, seed };
+            let all: Vec<Pick> = picks_of_all(&ranges, design).collect();
+            let frames: u64 = ranges.iter().map(|range| range.end - range.start).sum();
+            prop_assert_eq!(all.iter().map(|pick| pick.stands_for).sum::<u64>(), frames);
+            prop_assert!(all.windows(2).all(|two| two[0].first + two[0].count <= two[1].first));
+            let is_in_one = |pick: &Pick| {
+                ranges.iter().any(|range| range.contains(&pick.first) && pick.first + pick.count <= range.end)
+            };
+            prop_assert!(all.iter().all(is_in_one));
+            prop_assert_eq!(picks_of_all(&ranges, design).collect::<Vec<_>>(), all);
         }
 
         #[test]

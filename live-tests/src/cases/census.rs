@@ -74,7 +74,16 @@ fn is_near_what_the_kernel_counts(report: &Value, bound: f64) -> Outcome {
 pub fn the_exact_census_agrees_with_the_kernels_own_sums(_: &Live) -> Outcome {
     let report = json(&["census", "--exact", "--json"])?;
     assert_eq!((amount(&report, "sampled_fraction"), amount(&report, "error_bound_bytes")), (1.0, 0.0));
-    is_near_what_the_kernel_counts(&report, 0.0)
+    is_near_what_the_kernel_counts(&report, 0.0)?;
+    let sum = |part: &str| report[part].as_array().into_iter().flatten().map(|of| amount(of, "bytes")).sum::<f64>();
+    let all = sum("classes") + sum("rest");
+    let frames = linux::iomem::memory(&linux::Rooted::host())?;
+    let memory: f64 = frames.iter().map(|range| ((range.end - range.start) * 4096) as f64).sum();
+    let total = meminfo("MemTotal")?;
+    assert!(memory == 0.0 || all <= memory, "{all} bytes are used for something, of {memory} that there are: {report}");
+    // Beside MemTotal: what the kernel has set aside at boot, for itself and for the description of the frames.
+    assert!((total..1.05 * total + 128e6).contains(&all), "{all} bytes, MemTotal {total}: {report}");
+    Ok(())
 }
 
 /// A sample, with its bound; three times of which hardly anything is off by.

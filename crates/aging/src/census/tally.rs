@@ -6,13 +6,13 @@ use linux::Error;
 use linux::facts::Known;
 use linux::kpagecgroup::GroupTable;
 use linux::kpageflags::{FrameFlags, FrameTable};
-use linux::zoneinfo::Zone;
 use quantities::{Bytes, Pages};
 
 use super::frame_set::FrameSet;
+use super::memory::Memory;
 use super::{Closeness, OfClass, OfRest};
 use crate::class::{Class, Rest, Standing, Use, standing_of, use_of};
-use crate::sample::{Design, Pick, Sum, picks};
+use crate::sample::{Design, Pick, Sum, picks, picks_of_all};
 
 /// Blocks of frames that a sample looks at, whatever the size of the host: so many take about 20 ms.
 const SAMPLED_BLOCKS: u64 = 8192;
@@ -76,33 +76,31 @@ impl Tally {
     /// `Denied` without CAP_SYS_ADMIN.
     pub fn of(
         table: &FrameTable,
-        zones: &[Zone],
+        memory: &Memory,
         code: &FrameSet,
         only: Option<&Charged<'_>>,
         closeness: Closeness,
     ) -> Result<Tally, Error> {
-        let frames = zones.iter().map(|zone| zone.spanned.0).sum();
+        let frames = memory.ranges().iter().map(|range| range.end - range.start).sum();
         let design = closeness.design(SAMPLED_BLOCKS, frames);
         let mut tally = Tally::default();
         let (mut flags, mut groups) = (Vec::new(), Vec::new());
-        for zone in zones {
-            for pick in picks(zone.first_frame, zone.spanned.0, design) {
-                // A block is as long as a reading at most: the number fits.
-                let count = usize::try_from(pick.count).unwrap_or(0);
-                flags.clear();
-                table.read_into(pick.first, count, &mut flags)?;
-                if let Some(only) = only {
-                    groups.clear();
-                    only.table.read_into(pick.first, count, &mut groups)?;
-                }
-                let is_meant = |index: usize| {
-                    only.is_none_or(|only| groups.get(index).is_some_and(|group| only.groups.contains(group)))
-                };
-                let meant = (pick.first..).zip(&flags).enumerate().filter(|(index, _)| is_meant(*index));
-                let uses = meant
-                    .map(|(_, (frame, flags))| Ok(use_of(of_its_block(table, frame, *flags)?, code.contains(frame))));
-                tally.add(pick, uses)?;
+        for pick in picks_of_all(memory.ranges(), design) {
+            // A block is as long as a reading at most: the number fits.
+            let count = usize::try_from(pick.count).unwrap_or(0);
+            flags.clear();
+            table.read_into(pick.first, count, &mut flags)?;
+            if let Some(only) = only {
+                groups.clear();
+                only.table.read_into(pick.first, count, &mut groups)?;
             }
+            let is_meant = |index: usize| {
+                only.is_none_or(|only| groups.get(index).is_some_and(|group| only.groups.contains(group)))
+            };
+            let meant = (pick.first..).zip(&flags).enumerate().filter(|(index, _)| is_meant(*index));
+            let uses =
+                meant.map(|(_, (frame, flags))| Ok(use_of(of_its_block(table, frame, *flags)?, code.contains(frame))));
+            tally.add(pick, uses)?;
         }
         Ok(tally)
     }
