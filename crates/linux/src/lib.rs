@@ -22,6 +22,7 @@ pub mod facts;
 pub mod file_handle;
 pub mod handover;
 pub mod injection;
+
 pub mod iomem;
 pub mod knobs;
 pub mod kpagecgroup;

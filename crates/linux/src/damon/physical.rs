@@ -24,7 +24,7 @@ mod scheme;
 pub use super::{Looks, promise_undo};
 pub use scheme::{Action, Filter, FilterKind, FilterRule, Quota, Scheme};
 
-use quantities::{AddressRange, Bytes};
+use quantities::{AddressRange, Bytes, Pages};
 use rustix::io::Errno;
 
 use super::{
@@ -129,7 +129,7 @@ impl<'f, F: KernelFiles> Draft<'f, F> {
         }
         schemes.iter().try_for_each(|scheme| scheme.check(looks.sample_interval))?;
         demand_free(files)?;
-        let memory = iomem::system_ram(files)?;
+        let memory = memory(files)?;
         Ok(Draft { files, looks, schemes, memory })
     }
 
@@ -291,6 +291,20 @@ fn read_stats(files: &impl KernelFiles, directory: &str) -> Result<Stats, Error>
         sz_ops_filter_passed: passed,
         qt_exceeds: number("qt_exceeds")?,
     })
+}
+
+/// The physical addresses of memory.
+fn memory(files: &impl KernelFiles) -> Result<Vec<AddressRange>, Error> {
+    const OBJECT: &str = "System RAM in /proc/iomem";
+    let frames = iomem::memory(files)?;
+    if frames.is_empty() {
+        return Err(Error::of_host("find", OBJECT, Errno::NODEV));
+    }
+    let addresses = |frames: std::ops::Range<u64>| {
+        let (start, end) = (Pages(frames.start).bytes().0, Pages(frames.end).bytes().0);
+        AddressRange::new(start, end).map_err(|bad| Error::malformed(OBJECT, bad))
+    };
+    frames.into_iter().map(addresses).collect()
 }
 
 #[cfg(test)]
