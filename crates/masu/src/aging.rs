@@ -1,5 +1,7 @@
 //! `masu aging`.
 
+mod replay;
+
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{IsTerminal, Read, Seek, Write, stderr, stdout};
@@ -22,7 +24,7 @@ use linux::cgroup::limited;
 use linux::knobs::Knobs;
 use linux::meminfo::meminfo;
 use linux::{Error, Pid, Rooted, children};
-use quantities::Bytes;
+use quantities::{Bytes, Fraction};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
@@ -53,6 +55,13 @@ pub fn run(task: &AgingTask) -> ExitCode {
 
 /// Until it is told to end.
 fn alone(task: &AgingTask) -> Result<(), Failure> {
+    if let (Some(trace), Some(memory)) = (&task.replay, task.memory) {
+        let part = match task.budget {
+            Budget::Part(part) => part,
+            Budget::Size(size) => Fraction::clamped(1.0 + size.growth_over(memory)),
+        };
+        return replay::run(trace, memory, &wishes(task)?, part, task.json);
+    }
     let stop = Stop::on_signals()?;
     let wanted = Wanted::of(task)?;
     if task.dry_run {

@@ -486,6 +486,8 @@ Examples:
   masu aging --mapped 40-90 --cache 0           dials that move, by what comes back
   masu aging --mapped 100 --pid 4121 --for 1h
   masu aging --mapped 100 --dry-run             what would be done
+  masu aging --mapped 80 --replay day.trace --memory 1GiB
+                                                what would come of it, in a simulation of the kernel
 
 Kinds, and how they are kept or let go:
   code, rodata   files that programs have mapped: pinned, by mapping and locking them as well
@@ -544,6 +546,14 @@ pub struct AgingTask {
     /// Say what would be done, and do nothing
     #[arg(long, conflicts_with = "command")]
     pub dry_run: bool,
+
+    /// Try the dials on a trace of accesses instead, in a group of --memory, beside the kernel alone
+    #[arg(long, value_name = "TRACE", requires = "memory", conflicts_with_all = ["command", "cgroup", "pid", "time", "dry_run"])]
+    pub replay: Option<PathBuf>,
+
+    /// How much memory the trace has
+    #[arg(long, value_name = "SIZE", requires = "replay")]
+    pub memory: Option<Bytes>,
 
     /// Print one JSON object a line
     #[arg(long)]
