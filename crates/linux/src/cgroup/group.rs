@@ -36,20 +36,27 @@ pub struct Group {
 pub fn find(files: &impl KernelFiles, name: &str) -> Result<Group, Error> {
     let text =
         files.read("proc/self/mountinfo").map_err(|errno| Error::of_host("read", "/proc/self/mountinfo", errno))?;
-    let mounted = |version| text.lines().find_map(move |line| Some((Mount::of(line, version)?, version)));
-    let Some((mount, version)) = mounted(Version::V1).or_else(|| mounted(Version::V2)) else {
+    let mounted = |version| {
+        let mounts: Vec<Mount> = text.lines().filter_map(|line| Mount::of(line, version)).collect();
+        (!mounts.is_empty()).then_some((mounts, version))
+    };
+    let Some((mounts, version)) = mounted(Version::V1).or_else(|| mounted(Version::V2)) else {
         return Err(Error::of_host("find", "a mounted memory controller (cgroup)", Errno::NOENT));
     };
-    let no_such = || Error::of_host("find", format_args!("control group {name} in /{}", mount.point), Errno::NOENT);
-    let from_mount = name.strip_prefix('/').and_then(|path| path.strip_prefix(mount.point.as_str()));
-    let level = from_mount.filter(|rest| rest.is_empty() || rest.starts_with('/')).unwrap_or(name).trim_matches('/');
-    if level.split('/').any(|part| part == "..") {
-        return Err(no_such());
-    }
-    let directory = mount.directory_of(level);
-    if files.list(&directory).is_err() {
-        return Err(no_such());
-    }
+    let no_such = || {
+        // A name of nothing would otherwise not be seen in the message.
+        let shown = if name.is_empty() { "\"\"" } else { name };
+        Error::of_host("find", format_args!("control group {shown} in /{}", mounts[0].point), Errno::NOENT)
+    };
+    let found = mounts.iter().find_map(|mount| {
+        let mut levels = levels_of(mount, name).into_iter().filter(|level| !level.split('/').any(|part| part == ".."));
+        let directory = levels.find_map(|level| {
+            let directory = mount.directory_of(level);
+            files.list(&directory).is_ok().then_some(directory)
+        })?;
+        Some((mount, directory))
+    });
+    let Some((mount, directory)) = found else { return Err(no_such()) };
     let mut group = Group {
         path: format!("/{directory}"),
         inodes: BTreeSet::new(),
@@ -59,7 +66,25 @@ pub fn find(files: &impl KernelFiles, name: &str) -> Result<Group, Error> {
         mounted_at: mount.point.clone(),
     };
     add(files, &directory, &mut group)?;
+    if group.inodes.is_empty() {
+        return Err(no_such()); // removed meanwhile
+    }
     Ok(group)
+}
+
+/// What a name may mean below this mount, the likeliest first: a directory; a path from the top of the hierarchy, as
+/// `/proc/PID/cgroup` has it, of which a container has only a part mounted; a path below the mount. Nothing is no name: an unset
+/// variable is not to mean all groups.
+fn levels_of<'n>(mount: &Mount, name: &'n str) -> Vec<&'n str> {
+    if name.is_empty() {
+        return Vec::new();
+    }
+    let directory = name.strip_prefix('/').and_then(|path| path.strip_prefix(mount.point.as_str()));
+    if let Some(level) = directory.filter(|rest| rest.is_empty() || rest.starts_with('/')) {
+        return vec![level.trim_matches('/')];
+    }
+    let from_top = if mount.root == "/" { None } else { mount.levels_to(name) };
+    from_top.and_then(|levels| levels.first().copied()).into_iter().chain([name.trim_matches('/')]).collect()
 }
 
 /// Adds the group in `directory` and those below it.
@@ -70,7 +95,11 @@ fn add(files: &impl KernelFiles, directory: &str, group: &mut Group) -> Result<(
         Err(Errno::NOENT | Errno::NODEV) => return Ok(()), // removed meanwhile
         names => names.map_err(failed)?,
     };
-    group.inodes.insert(files.inode(directory).map_err(failed)?);
+    let inode = match files.inode(directory) {
+        Err(Errno::NOENT | Errno::NODEV) => return Ok(()), // removed since it was listed
+        inode => inode.map_err(failed)?,
+    };
+    group.inodes.insert(inode);
     for name in names {
         if name == "cgroup.procs" {
             // A group of threads (version 2) refuses: its processes are in the one above.
@@ -147,6 +176,56 @@ mod tests {
             .file("sys/fs/cgroup/memory/a/memory.stat", "workingset_refault_file 1\ntotal_workingset_refault_file 5\n");
         let group = find(&kernel, "a").unwrap();
         assert_eq!((group.path.as_str(), group.refaults), ("/sys/fs/cgroup/memory/a", [Some(5), None]));
+    }
+
+    /// A container's part of version 1, mounted without a namespace of its own.
+    fn docker() -> FakeKernel {
+        let mounts = "40 31 0:32 /docker/4f1e /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n";
+        FakeKernel::new()
+            .file("proc/self/mountinfo", mounts)
+            .file("sys/fs/cgroup/memory/cgroup.procs", "1\n")
+            .file("sys/fs/cgroup/memory/web/cgroup.procs", "7\n")
+    }
+
+    #[test]
+    fn in_a_container_a_group_is_found_by_what_its_process_says_although_less_is_mounted() {
+        let kernel = docker();
+        assert_eq!(find(&kernel, "/docker/4f1e").unwrap().path, "/sys/fs/cgroup/memory");
+        for name in ["/docker/4f1e/web", "web", "/web", "/sys/fs/cgroup/memory/web"] {
+            assert_eq!(find(&kernel, name).unwrap().processes, [Pid(7)].into(), "{name}");
+        }
+        assert!(find(&kernel, "/docker/4f1").is_err() && find(&kernel, "/docker/4f1e/../web").is_err());
+    }
+
+    #[test]
+    fn a_group_that_is_removed_between_two_looks_is_no_reason_to_give_up() {
+        /// Groups of which one goes as soon as it was listed.
+        struct Going(FakeKernel);
+        impl KernelFiles for Going {
+            fn read(&self, path: &str) -> Result<String, Errno> {
+                self.0.read(path)
+            }
+            fn write(&self, path: &str, value: &str) -> Result<(), Errno> {
+                self.0.write(path, value)
+            }
+            fn list(&self, path: &str) -> Result<Vec<String>, Errno> {
+                self.0.list(path)
+            }
+            fn inode(&self, path: &str) -> Result<u64, Errno> {
+                if path.ends_with("/tar.scope") { Err(Errno::NOENT) } else { self.0.inode(path) }
+            }
+        }
+        let kernel = Going(v2());
+        let group = find(&kernel, "backup").unwrap();
+        assert_eq!((group.inodes.len(), group.processes), (1, [Pid(7), Pid(4121)].into()));
+        assert!(matches!(find(&kernel, "backup/tar.scope"), Err(Error::Unsupported(_))));
+    }
+
+    #[test]
+    fn nothing_is_no_name_of_a_group() {
+        let error = find(&v2(), "").unwrap_err();
+        let expected = "cannot find control group \"\" in /sys/fs/cgroup: no such file or directory (ENOENT)";
+        assert_eq!(error.to_string(), expected);
     }
 
     #[test]
