@@ -6,6 +6,7 @@
 
 mod code;
 mod frame_set;
+mod kind;
 mod memory;
 mod processes;
 mod tally;
@@ -24,8 +25,9 @@ use serde::Serialize;
 
 use crate::class::{Class, Rest};
 use code::Code;
+use frame_set::FrameSet;
 use memory::Memory;
-use processes::Frames;
+use processes::{Frames, HostFrames};
 use tally::{Charged, Tally};
 
 /// How closely to look.
@@ -45,7 +47,7 @@ pub enum Closeness {
 pub struct Census {
     /// What the kernel ages. Pages that several have count once.
     pub classes: Vec<OfClass>,
-    /// The rest of the memory; empty for processes.
+    /// The rest of the memory; of processes what they map of it: huge pages of the pool, and buffers of the kernel and its drivers.
     pub rest: Vec<OfRest>,
     /// Pages of files that came back soon after they had gone, since boot, or since the control group was made; `None` where
     /// nobody counts them.
@@ -56,6 +58,8 @@ pub struct Census {
     pub processes: Vec<OfProcess>,
     /// Processes that we may not look at.
     pub processes_not_read: u64,
+    /// We are in a namespace of process ids: the processes outside of it are not seen, and their code counts as read-only data.
+    pub in_pid_namespace: bool,
     /// The part of the frames that was looked at.
     pub sampled_fraction: f64,
     /// With 95 % certainty each amount is off by no more than this.
@@ -144,8 +148,10 @@ fn frame_table(files: &impl KernelFiles) -> Result<FrameTable, Error> {
 pub fn of_host(files: &impl KernelFiles, closeness: Closeness) -> Result<Census, Error> {
     let begin = Instant::now();
     let table = frame_table(files)?;
-    let code = code::of_host(files)?;
-    let tally = Tally::of(&table, &Memory::of(files)?, &code.frames, None, closeness)?;
+    let memory = Memory::of(files)?;
+    let host = HostFrames { table: &table, memory: &memory };
+    let code = code::of_host(files, host)?;
+    let tally = Tally::of(&table, &memory, &code.frames, None, closeness)?;
     let counted = vmstat::vmstat(files)?;
     let refaults = ["workingset_refault_file", "workingset_refault_anon"].map(|name| counted.get(name));
     of_tally(files, &tally, code, None, refaults, begin)
@@ -158,9 +164,11 @@ pub fn of_host(files: &impl KernelFiles, closeness: Closeness) -> Result<Census,
 pub fn of_group(files: &impl KernelFiles, group: &Group, closeness: Closeness) -> Result<Census, Error> {
     let begin = Instant::now();
     let table = frame_table(files)?;
-    let code = code::of_host(files)?;
+    let memory = Memory::of(files)?;
+    let host = HostFrames { table: &table, memory: &memory };
+    let code = code::of_host(files, host)?;
     let charged = Charged { table: GroupTable::open()?, groups: &group.inodes };
-    let tally = Tally::of(&table, &Memory::of(files)?, &code.frames, Some(&charged), closeness)?;
+    let tally = Tally::of(&table, &memory, &code.frames, Some(&charged), closeness)?;
     of_tally(files, &tally, code, Some(&group.processes), group.refaults, begin)
 }
 
@@ -185,6 +193,7 @@ fn of_tally(
         file_refaults,
         swap_refaults,
         processes_not_read: code.not_read,
+        in_pid_namespace: in_pid_namespace(files),
         sampled_fraction: tally.sampled_fraction(),
         ..Census::of(classes, processes)
     };
@@ -198,10 +207,12 @@ fn of_tally(
 pub fn of_processes(files: &impl KernelFiles, pids: &BTreeSet<Pid>, closeness: Closeness) -> Result<Census, Error> {
     let begin = Instant::now();
     let table = frame_table(files)?;
-    let code = code::of_host(files)?;
+    let memory = Memory::of(files)?;
+    let host = HostFrames { table: &table, memory: &memory };
+    let code = code::of_host(files, host)?;
     let (mut all, mut processes) = (Frames::default(), Vec::new());
     for pid in pids {
-        let own = match Frames::of(files, *pid, &code.frames, &table) {
+        let own = match frames_of(files, *pid, &code.frames, host) {
             Err(error) if error.is_gone() => continue,
             own => own?,
         };
@@ -218,7 +229,28 @@ pub fn of_processes(files: &impl KernelFiles, pids: &BTreeSet<Pid>, closeness: C
         all.add_all(&own);
     }
     let (classes, sampled_fraction) = all.by_class(&table, why_no_lists(files)?, closeness)?;
-    Ok(Census { sampled_fraction, ..Census::of(classes, processes) }.took(begin))
+    let census = Census {
+        rest: all.rest(),
+        sampled_fraction,
+        in_pid_namespace: in_pid_namespace(files),
+        ..Census::of(classes, processes)
+    };
+    Ok(census.took(begin))
+}
+
+/// What a process has. One that becomes another program meanwhile (execve) loses its memory under our hands, and has other: it is asked
+/// again.
+fn frames_of(files: &impl KernelFiles, pid: Pid, code: &FrameSet, host: HostFrames<'_>) -> Result<Frames, Error> {
+    let own = || Frames::of(files, pid, code, host);
+    let again = |error: Error| if error.is_gone() { own() } else { Err(error) };
+    own().or_else(again).or_else(again)
+}
+
+/// True where processes are hidden from us, because they are outside of our namespace of process ids.
+fn in_pid_namespace(files: &impl KernelFiles) -> bool {
+    /// That of the first namespace: PROC_PID_INIT_INO in include/linux/proc_ns.h.
+    const INITIAL: u64 = 0xEFFF_FFFC;
+    files.inode("proc/self/ns/pid").is_ok_and(|inode| inode != INITIAL)
 }
 
 impl Census {
@@ -231,6 +263,7 @@ impl Census {
             swap_refaults: None,
             processes,
             processes_not_read: 0,
+            in_pid_namespace: false,
             sampled_fraction: 1.0,
             error_bound_bytes: Bytes(0),
             cost_us: 0,
@@ -265,4 +298,18 @@ fn of_runner(files: &impl KernelFiles, runner: code::Runner) -> OfProcess {
 /// None of a process that has just ended.
 fn major_faults(files: &impl KernelFiles, pid: Pid) -> u64 {
     stat::stat(files, pid).map_or(0, |stat| stat.major_faults)
+}
+
+#[cfg(test)]
+mod tests {
+    use linux::fake::FakeKernel;
+
+    use super::*;
+
+    #[test]
+    fn only_the_first_namespace_of_process_ids_has_all_of_them() {
+        assert!(in_pid_namespace(&FakeKernel::new().file("proc/self/ns/pid", "")));
+        // A kernel without namespaces.
+        assert!(!in_pid_namespace(&FakeKernel::new()));
+    }
 }

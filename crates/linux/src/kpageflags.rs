@@ -15,6 +15,8 @@ use crate::frame_file::FrameFile;
 
 /// The bits that are looked at, as `linux/kernel-page-flags.h` numbers them.
 pub mod bits {
+    /// What is in it is what is in the file.
+    pub const UP_TO_DATE: u32 = 3;
     /// On a list of those that the kernel ages, or on the one of those that it may not take.
     pub const LRU: u32 = 5;
     /// On the active list.
@@ -64,6 +66,11 @@ impl FrameFlags {
     /// On one of the lists of those that the kernel ages, or may not take (KPF_LRU).
     pub const fn is_listed(self) -> bool {
         self.has(bits::LRU)
+    }
+
+    /// A file's page whose content has been read (KPF_UPTODATE); what the kernel and its drivers take for themselves is not marked so.
+    pub const fn is_up_to_date(self) -> bool {
+        self.has(bits::UP_TO_DATE)
     }
 
     /// On the active list (KPF_ACTIVE). A kernel with generations instead of two lists (MGLRU) has no such list.

@@ -3,12 +3,14 @@
 //! A page of a library that one process runs is code also where another reads it as data.
 
 use linux::maps::{self, Mapping};
-use linux::pagemap::Pagemap;
+use linux::pagemap::{PageEntry, Pagemap};
 use linux::status::{Status, status};
 use linux::{Error, KernelFiles, Pid, processes};
 use quantities::Pages;
 
 use super::frame_set::FrameSet;
+use super::kind::Kind;
+use super::processes::HostFrames;
 
 /// A process and the code that it has in memory.
 #[derive(Clone, Debug)]
@@ -36,10 +38,10 @@ pub struct Code {
 ///
 /// # Errors
 /// `Unsupported` where /proc is not mounted.
-pub fn of_host(files: &impl KernelFiles) -> Result<Code, Error> {
+pub fn of_host(files: &impl KernelFiles, host: HostFrames<'_>) -> Result<Code, Error> {
     let mut found = Code::default();
     for pid in processes::processes(files)? {
-        match of_process(files, pid, &mut found.frames) {
+        match of_process(files, pid, host, &mut found.frames) {
             Ok(Some(runner)) => found.runners.push(runner),
             Ok(None) => {}
             Err(error) if error.is_gone() => {}
@@ -50,7 +52,12 @@ pub fn of_host(files: &impl KernelFiles) -> Result<Code, Error> {
 }
 
 /// `None` for a process without memory of its own.
-fn of_process(files: &impl KernelFiles, pid: Pid, frames: &mut FrameSet) -> Result<Option<Runner>, Error> {
+fn of_process(
+    files: &impl KernelFiles,
+    pid: Pid,
+    host: HostFrames<'_>,
+    frames: &mut FrameSet,
+) -> Result<Option<Runner>, Error> {
     let status = status(files, pid)?;
     if status.kernel_thread || status.zombie {
         return Ok(None);
@@ -59,17 +66,20 @@ fn of_process(files: &impl KernelFiles, pid: Pid, frames: &mut FrameSet) -> Resu
     let pagemap = Pagemap::open(pid)?;
     let mut code = Pages(0);
     for mapping in mappings.iter().filter(|mapping| is_code(mapping)) {
-        for entry in pagemap.entries(mapping.range)?.into_iter().filter(|entry| entry.is_file()) {
-            if let Some(frame) = entry.frame() {
+        let entries = pagemap.entries(mapping.range)?;
+        let own: Vec<u64> = entries.into_iter().filter(|entry| entry.is_file()).filter_map(PageEntry::frame).collect();
+        // A program in tmpfs is shared memory, and the kernel counts it so for the process.
+        if Kind::of_frames(&own, host.table, host.memory)? == Kind::File {
+            code.0 += own.len() as u64;
+            own.into_iter().for_each(|frame| {
                 frames.insert(frame);
-                code.0 += 1;
-            }
+            });
         }
     }
     Ok(Some(Runner { pid, status, code }))
 }
 
-/// An executable mapping of a file. What of it is shared memory (`/dev/zero`, memfd, tmpfs) the frames themselves say.
+/// An executable mapping of a file. What of it is shared memory (`/dev/zero`, memfd, tmpfs) the frames say.
 pub fn is_code(mapping: &Mapping) -> bool {
     mapping.permissions.execute && mapping.inode != 0
 }

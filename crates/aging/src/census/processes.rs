@@ -11,9 +11,11 @@ use linux::{Error, KernelFiles, Pid};
 use quantities::{AddressRange, Bytes, Pages};
 
 use super::frame_set::FrameSet;
+use super::kind::Kind;
+use super::memory::Memory;
 use super::tally::{OfStanding, fraction, standing};
-use super::{Closeness, OfClass};
-use crate::class::Class;
+use super::{Closeness, OfClass, OfRest};
+use crate::class::{Class, Rest};
 
 /// Entries of a page table that are read in one go: 64 MiB of addresses.
 const ENTRIES: u64 = 16384;
@@ -25,6 +27,17 @@ pub struct Frames {
     read_only: FrameSet,
     data: FrameSet,
     shared: FrameSet,
+    huge_pool: FrameSet,
+    kernel: FrameSet,
+}
+
+/// The host's frames, as far as a process's are looked up among them.
+#[derive(Clone, Copy, Debug)]
+pub struct HostFrames<'a> {
+    /// What the kernel keeps about each.
+    pub table: &'a FrameTable,
+    /// Which there are.
+    pub memory: &'a Memory,
 }
 
 /// The classes that a process can have something of.
@@ -35,39 +48,51 @@ impl Frames {
     ///
     /// # Errors
     /// `Gone` if it ended, `Denied` without the right to look at it.
-    pub fn of(files: &impl KernelFiles, pid: Pid, code: &FrameSet, table: &FrameTable) -> Result<Frames, Error> {
+    pub fn of(files: &impl KernelFiles, pid: Pid, code: &FrameSet, host: HostFrames<'_>) -> Result<Frames, Error> {
         let pagemap = Pagemap::open(pid)?;
         let mut found = Frames::default();
         // What the kernel maps for its own ends ([vdso], [vvar], [vsyscall]) is no memory of anybody's.
         for mapping in maps::maps(files, pid)?.into_iter().filter(|mapping| !mapping.path.starts_with("[v")) {
-            found.add(&pagemap, &mapping, code, table)?;
+            found.add(&pagemap, &mapping, code, host)?;
         }
         Ok(found)
     }
 
-    fn add(&mut self, pagemap: &Pagemap, mapping: &Mapping, code: &FrameSet, table: &FrameTable) -> Result<(), Error> {
-        // All pages of one file are of one kind: one of them says whether they are shared memory.
-        let mut is_shared = None;
+    fn add(
+        &mut self,
+        pagemap: &Pagemap,
+        mapping: &Mapping,
+        code: &FrameSet,
+        host: HostFrames<'_>,
+    ) -> Result<(), Error> {
         for range in in_memory(pagemap, mapping.range)? {
+            let (mut of_files, mut others) = (Vec::new(), Vec::new());
             for entry in pagemap.entries(range)? {
                 let Some(frame) = entry.frame() else { continue };
-                if !entry.is_file() {
-                    self.data.insert(frame);
-                    continue;
-                }
-                let is_shared = match is_shared {
-                    Some(known) => known,
-                    None => *is_shared.insert(table.flags(frame)?.is_swap_backed()),
-                };
-                let set = match (is_shared, code.contains(frame)) {
-                    (true, _) => &mut self.shared,
-                    (false, true) => &mut self.code,
-                    (false, false) => &mut self.read_only,
-                };
-                set.insert(frame);
+                if entry.is_file() { of_files.push(frame) } else { others.push(frame) }
             }
+            self.insert(&of_files, Kind::of_frames(&of_files, host.table, host.memory)?, code);
+            // Without a file behind the mapping, what has none is the process's own.
+            let kind =
+                if mapping.inode == 0 { Kind::Anonymous } else { Kind::of_frames(&others, host.table, host.memory)? };
+            self.insert(&others, kind, code);
         }
         Ok(())
+    }
+
+    fn insert(&mut self, frames: &[u64], kind: Kind, code: &FrameSet) {
+        for frame in frames.iter().copied() {
+            let set = match kind {
+                Kind::Nothing => return,
+                Kind::Kernel => &mut self.kernel,
+                Kind::HugePool => &mut self.huge_pool,
+                Kind::Anonymous => &mut self.data,
+                Kind::Shared => &mut self.shared,
+                Kind::File if code.contains(frame) => &mut self.code,
+                Kind::File => &mut self.read_only,
+            };
+            set.insert(frame);
+        }
     }
 
     /// Adds the frames of another process.
@@ -75,6 +100,8 @@ impl Frames {
         for class in CLASSES {
             self.set_mut(class).add_all(other.set(class));
         }
+        self.huge_pool.add_all(&other.huge_pool);
+        self.kernel.add_all(&other.kernel);
     }
 
     fn set(&self, class: Class) -> &FrameSet {
@@ -98,6 +125,12 @@ impl Frames {
     /// Memory of one class.
     pub fn bytes(&self, class: Class) -> Bytes {
         Pages(self.set(class).len()).bytes()
+    }
+
+    /// What is mapped and of no class: huge pages of the pool, and buffers of the kernel and its drivers.
+    pub fn rest(&self) -> Vec<OfRest> {
+        let of = |rest, set: &FrameSet| OfRest { rest, bytes: Pages(set.len()).bytes(), error_bound_bytes: Bytes(0) };
+        vec![of(Rest::HugePool, &self.huge_pool), of(Rest::Kernel, &self.kernel)]
     }
 
     /// By class, and which part of the frames was asked where it stands; `no_lists` is why the kernel has no active list, if so.

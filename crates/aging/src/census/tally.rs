@@ -170,7 +170,7 @@ pub fn fraction(part: u64, all: u64) -> f64 {
 
 /// The flags of the block that a frame belongs to. Where a later frame of a block has only flags of its own, those of the
 /// head are asked for: it lies where the number is divisible by the block's size, so the first head going down is it.
-fn of_its_block(table: &FrameTable, frame: u64, flags: FrameFlags) -> Result<FrameFlags, Error> {
+pub fn of_its_block(table: &FrameTable, frame: u64, flags: FrameFlags) -> Result<FrameFlags, Error> {
     /// The largest block that the kernel hands out: 1 GiB.
     const LARGEST_ORDER: u32 = 18;
     if !flags.is_tail() || flags.is_listed() || flags.is_slab() || flags.is_of_huge_pool() {
