@@ -194,6 +194,9 @@ pub const ALL: &[LiveTest] = tests! {
     census::the_memory_of_processes_is_told_apart_and_what_they_share_counts_once needs [Root, PageFrames, MasuCommand];
     census::a_group_is_charged_with_the_files_that_it_reads needs [Root, PageFrames, MemoryGroups, Shell, MasuCommand];
     census::watching_a_census_ends_with_the_process needs [Root, PageFrames, MasuCommand];
+    census::a_process_is_watched_through_each_program_that_it_becomes_until_it_is_a_zombie needs [Root, PageFrames, Shell, MasuCommand];
+    census::what_is_mapped_of_the_huge_page_pool_is_of_no_class needs [Root, PageFrames, ReservedHuge, MasuCommand];
+    census::one_look_leaves_ctrl_c_as_it_is needs [Root, PageFrames, MasuCommand];
     census::what_a_census_cannot_look_at_is_named needs [Root, PageFrames, MasuCommand];
     aging::what_is_mapped_stays_while_a_stream_goes_by needs [Root, PageFrames, MemoryGroups, DiskFiles, Shell, MasuCommand];
     aging::pins_go_before_a_group_runs_out_of_memory needs [Root, PageFrames, MemoryGroups, DiskFiles, Shell, MasuCommand];

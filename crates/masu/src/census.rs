@@ -1,13 +1,13 @@
 //! `masu census`.
 
 use std::collections::BTreeSet;
-use std::io::Write;
+use std::io::{Write, stdout};
 
 use aging::census::{self, Census, Closeness, OfProcess};
 use aging::class::Class;
 use linux::cgroup::group;
 use linux::facts::Known;
-use linux::{Error, Pid};
+use linux::{Error, KernelFiles, Pid, stat};
 use quantities::Bytes;
 
 use crate::args::CensusTask;
@@ -22,7 +22,6 @@ use crate::{Done, HOST};
 const SHOWN: usize = 10;
 
 pub fn run(task: &CensusTask) -> Result<Done, Failure> {
-    let stop = Stop::on_signals()?;
     let closeness = if task.exact { Closeness::Exact } else { Closeness::Sampled { seed: seed() } };
     let mut wanted = task.pids.clone();
     let every = every(task.watch, &mut wanted);
@@ -30,42 +29,112 @@ pub fn run(task: &CensusTask) -> Result<Done, Failure> {
         let line = "cannot look at a control group and at processes in one census";
         return Err(Failure::new(line).remedy("Ask for one after the other."));
     }
-    let (admitted, done) = if wanted.is_empty() {
-        (Vec::new(), Done::Whole)
+    let (whom, done) = if let Some(name) = &task.cgroup {
+        (Whom::Group(name.clone()), Done::Whole)
+    } else if wanted.is_empty() {
+        (Whom::Host, Done::Whole)
     } else {
-        each(&wanted, |pid| admit(pid, Purpose::Look).map(|_| pid))?
+        let (processes, done) = each(&wanted, Process::admitted)?;
+        (Whom::Processes(processes), done)
     };
-    let mut pids: BTreeSet<Pid> = admitted.into_iter().collect();
-    let mut first = true;
-    again_and_again(every, Terminal::new(stop, Vec::new()), task.json, |out| {
-        let census = look(task.cgroup.as_deref(), &pids, closeness)?;
-        if !wanted.is_empty() {
-            pids = census.processes.iter().map(|process| process.pid).collect();
+    let mut looks = Looks { whom, closeness, before: None };
+    let Some(every) = every else {
+        // One look leaves Ctrl-C as it is: it ends masu at once.
+        let mut text = Vec::new();
+        if !looks.look(&mut text, task.json)? {
+            return Err(Failure::new("cannot look at what has ended meanwhile"));
         }
-        let have_ended = !wanted.is_empty() && pids.is_empty();
-        if have_ended && !first {
-            return Ok(false); // Their end is what watching waits for.
-        }
-        first = false;
-        if task.json {
-            serde_json::to_writer(&mut *out, &census)?;
-            writeln!(out)?;
-        } else {
-            print(out, &census)?;
-        }
-        Ok(!have_ended)
-    })?;
+        let mut out = stdout().lock();
+        out.write_all(&text)?;
+        out.flush()?;
+        return Ok(done);
+    };
+    let terminal = Terminal::new(Stop::on_signals()?, Vec::new());
+    again_and_again(Some(every), terminal, task.json, |out| looks.look(out, task.json))?;
     Ok(done)
 }
 
-fn look(cgroup: Option<&str>, pids: &BTreeSet<Pid>, closeness: Closeness) -> Result<Census, Failure> {
-    let census = if let Some(name) = cgroup {
-        let group = group::find(&*HOST, name).map_err(|error| Failure::new(&error).remedy(WHERE_GROUPS_ARE))?;
-        census::of_group(&*HOST, &group, closeness)
-    } else if pids.is_empty() {
-        census::of_host(&*HOST, closeness)
-    } else {
-        census::of_processes(&*HOST, pids, closeness)
+/// A process, and no later one with its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Process {
+    pid: Pid,
+    start_ticks: u64,
+}
+
+impl Process {
+    fn admitted(pid: Pid) -> Result<Process, Failure> {
+        admit(pid, Purpose::Look)?;
+        let stat = stat::stat(&*HOST, pid).map_err(|error| Failure::at_process(&error))?;
+        Ok(Process { pid, start_ticks: stat.start_ticks })
+    }
+
+    /// False once it has ended, also if nobody has waited for it yet: a zombie has no memory any more.
+    fn runs(self, files: &impl KernelFiles) -> Result<bool, Error> {
+        match stat::stat(files, self.pid) {
+            Ok(stat) => Ok(stat.start_ticks == self.start_ticks && !matches!(stat.state, 'Z' | 'X' | 'x')),
+            Err(error) if error.is_gone() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Whom to look at.
+#[derive(Clone, Debug)]
+enum Whom {
+    Host,
+    Group(String),
+    Processes(Vec<Process>),
+}
+
+/// One look, or one after the other.
+struct Looks {
+    whom: Whom,
+    closeness: Closeness,
+    /// What the last one found to have come back.
+    before: Option<Refaults>,
+}
+
+impl Looks {
+    /// Looks, and writes down what there is. False when there will be no more to see.
+    fn look(&mut self, out: &mut Vec<u8>, json: bool) -> Result<bool, Failure> {
+        if let Whom::Processes(processes) = &mut self.whom {
+            let mut running = Vec::new();
+            for process in &*processes {
+                // That one could not be looked into just now, as while it becomes another program (execve), is no end.
+                if process.runs(&*HOST).map_err(|error| Failure::at_process(&error))? {
+                    running.push(*process);
+                }
+            }
+            *processes = running;
+            if processes.is_empty() {
+                return Ok(false); // Their end is what watching waits for.
+            }
+        }
+        let census = look(&self.whom, self.closeness)?;
+        if json {
+            serde_json::to_writer(&mut *out, &census)?;
+            writeln!(out)?;
+        } else {
+            let refaults = Refaults::of(&census);
+            let since = refaults.map(|now| now.since(self.before, matches!(self.whom, Whom::Group(_))));
+            print(out, &census, since)?;
+            self.before = refaults;
+        }
+        Ok(true)
+    }
+}
+
+fn look(whom: &Whom, closeness: Closeness) -> Result<Census, Failure> {
+    let census = match whom {
+        Whom::Group(name) => {
+            let group = group::find(&*HOST, name).map_err(|error| Failure::new(&error).remedy(WHERE_GROUPS_ARE))?;
+            census::of_group(&*HOST, &group, closeness)
+        }
+        Whom::Host => census::of_host(&*HOST, closeness),
+        Whom::Processes(processes) => {
+            let pids: BTreeSet<Pid> = processes.iter().map(|process| process.pid).collect();
+            census::of_processes(&*HOST, &pids, closeness)
+        }
     };
     census.map_err(|error| at_frames(&error))
 }
@@ -91,12 +160,36 @@ fn at_frames(error: &Error) -> Failure {
     }
 }
 
+/// Pages that came back soon after they had gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Refaults {
+    files: u64,
+    swap: u64,
+}
+
+impl Refaults {
+    /// `None` where nobody counts them.
+    fn of(census: &Census) -> Option<Refaults> {
+        Some(Refaults { files: census.file_refaults?, swap: census.swap_refaults? })
+    }
+
+    /// How many since the last look, if there was one; a group that was made anew counts from nothing.
+    fn since(self, before: Option<Refaults>, of_group: bool) -> (Refaults, &'static str) {
+        let more = |before: Refaults| {
+            let (files, swap) = (self.files.checked_sub(before.files)?, self.swap.checked_sub(before.swap)?);
+            Some((Refaults { files, swap }, "since the last look"))
+        };
+        let all = (self, if of_group { "since the group was made" } else { "since boot" });
+        before.and_then(more).unwrap_or(all)
+    }
+}
+
 /// What is not known is a dash.
 fn listed(bytes: &Known<Bytes>) -> String {
     bytes.value().map_or_else(|| "-".to_owned(), Bytes::to_string)
 }
 
-fn print(out: &mut impl Write, census: &Census) -> Result<(), Failure> {
+fn print(out: &mut impl Write, census: &Census, refaults: Option<(Refaults, &str)>) -> Result<(), Failure> {
     let sampled = census.sampled_fraction < 1.0;
     let bound = |bytes: Bytes| bytes.to_string();
     let mut table = Table::new(&["used for", "memory", "active", "idle", "locked", "off by at most"]);
@@ -128,8 +221,12 @@ fn print(out: &mut impl Write, census: &Census) -> Result<(), Failure> {
     } else {
         writeln!(out, "all page frames were looked at, in {took} ms")?;
     }
-    if let (Some(files), Some(swap)) = (census.file_refaults, census.swap_refaults) {
-        writeln!(out, "pages that came back soon after they had gone: {files} of files, {swap} from swap")?;
+    if let Some((Refaults { files, swap }, since)) = refaults {
+        writeln!(out, "pages that came back soon after they had gone, {since}: {files} of files, {swap} from swap")?;
+    }
+    if census.in_pid_namespace {
+        let line = "processes outside of this PID namespace are not seen: their code counts as read-only data";
+        writeln!(out, "{line}")?;
     }
     print_processes(out, &census.processes, census.processes_not_read)
 }
@@ -164,4 +261,45 @@ fn print_processes(out: &mut impl Write, processes: &[OfProcess], not_read: u64)
         writeln!(out, "{not_read} {processes} could not be looked at, whose code counts as read-only data")?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use linux::Rooted;
+
+    use super::*;
+
+    fn runs(stat: Option<&str>) -> bool {
+        let tree = tempfile::tempdir().unwrap();
+        fs::create_dir_all(tree.path().join("proc/7")).unwrap();
+        if let Some(text) = stat {
+            fs::write(tree.path().join("proc/7/stat"), text).unwrap();
+        }
+        Process { pid: Pid(7), start_ticks: 900 }.runs(&Rooted::at(tree.path())).unwrap()
+    }
+
+    #[test]
+    fn a_process_has_ended_when_its_number_is_free_or_anothers_and_when_it_is_a_zombie() {
+        let line = |state: char, start: u64| {
+            format!(
+                "7 (a b) {state} 1 7 7 0 -1 4194304 100 0 5 0 1 2 0 0 20 0 1 0 {start} 1000 10 18446744073709551615\n"
+            )
+        };
+        assert!(runs(Some(&line('S', 900))) && runs(Some(&line('T', 900))));
+        assert!(!runs(Some(&line('Z', 900))));
+        assert!(!runs(Some(&line('S', 901))));
+        assert!(!runs(None));
+    }
+
+    #[test]
+    fn what_came_back_is_told_since_boot_and_then_since_the_last_look() {
+        let of = |files, swap| Refaults { files, swap };
+        assert_eq!(of(70, 7).since(None, false), (of(70, 7), "since boot"));
+        assert_eq!(of(70, 7).since(None, true), (of(70, 7), "since the group was made"));
+        assert_eq!(of(70, 7).since(Some(of(60, 7)), true), (of(10, 0), "since the last look"));
+        // A group of this name was removed and made again.
+        assert_eq!(of(3, 0).since(Some(of(60, 7)), true), (of(3, 0), "since the group was made"));
+    }
 }

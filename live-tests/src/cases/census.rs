@@ -13,6 +13,7 @@ use super::command::{json, masu, said, start};
 use super::group::Group;
 use super::programs::{Running, Said};
 use super::run::Folder;
+use crate::knob::Knob;
 use crate::live::Live;
 use crate::toy::{Backing, ToyProcess};
 
@@ -24,6 +25,12 @@ const CLASSES: [&str; 5] = ["code", "read_only", "data", "shared", "cache"];
 fn of_class<'a>(report: &'a Value, class: &str) -> &'a Value {
     let all = report["classes"].as_array().into_iter().flatten();
     all.into_iter().find(|of| of["class"] == class).unwrap_or(&Value::Null)
+}
+
+/// What a report says of memory of no class.
+fn of_rest(report: &Value, name: &str) -> f64 {
+    let all = report["rest"].as_array().into_iter().flatten();
+    all.into_iter().find(|of| of["rest"] == name).map_or(f64::NAN, |of| amount(of, "bytes"))
 }
 
 fn amount(of: &Value, field: &str) -> f64 {
@@ -42,10 +49,7 @@ fn meminfo(name: &str) -> Result<f64, libtest_mimic::Failed> {
 fn is_near_what_the_kernel_counts(report: &Value, bound: f64) -> Outcome {
     let sum =
         |classes: &[&str], field: &str| classes.iter().map(|class| amount(of_class(report, class), field)).sum::<f64>();
-    let rest = |name: &str| {
-        let all = report["rest"].as_array().into_iter().flatten();
-        all.into_iter().find(|of| of["rest"] == name).map_or(f64::NAN, |of| amount(of, "bytes"))
-    };
+    let rest = |name: &str| of_rest(report, name);
     let files = meminfo("Cached")? + meminfo("Buffers")? - meminfo("Shmem")?;
     let beside = [
         ("data", sum(&["data"], "bytes"), meminfo("AnonPages")?),
@@ -199,6 +203,62 @@ pub fn watching_a_census_ends_with_the_process(_: &Live) -> Outcome {
     Ok(())
 }
 
+/// It is watched for as long as it lives, whatever it becomes meanwhile; and a zombie lives no more.
+pub fn a_process_is_watched_through_each_program_that_it_becomes_until_it_is_a_zombie(_: &Live) -> Outcome {
+    let mut toy = ToyProcess::start()?;
+    let mut watching = start(&["census", &toy.pid().to_string(), "--watch", "1ms", "--json"])?;
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(3);
+    while std::time::Instant::now() < end {
+        toy.exec()?;
+    }
+    assert_eq!(watching.0.try_wait()?, None, "watching ended before the process");
+    toy.kill();
+    assert_eq!(watching.said()?.code(), 0);
+
+    let mut sleep = Running::start(std::process::Command::new("/bin/sh").args(["-c", "exec sleep 600"]))?;
+    let watching = start(&["census", &sleep.pid().to_string(), "--watch", "50ms", "--json"])?;
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    sleep.0.kill()?;
+    // Nobody has waited for it yet.
+    assert_eq!(watching.said()?.code(), 0);
+    assert!(sleep.0.try_wait()?.is_some());
+    Ok(())
+}
+
+/// Huge pages of the pool are aged by nobody: they are no data of the program, however it got them.
+pub fn what_is_mapped_of_the_huge_page_pool_is_of_no_class(_: &Live) -> Outcome {
+    const POOL: &str = "/proc/sys/vm/nr_hugepages";
+    let before: u64 = fs::read_to_string(POOL)?.trim().parse()?;
+    let _pool = Knob::turn(POOL, &(before + 2).to_string())?;
+    let mut toy = ToyProcess::start()?;
+    let pid = toy.pid().to_string();
+    let without = json(&["census", "--exact", "--json", &pid])?;
+    let heap = toy.map(Backing::ReservedHuge, 2)?;
+    toy.write(heap.all(), 7)?;
+    let report = json(&["census", "--exact", "--json", &pid])?;
+    let classes =
+        |report: &Value| CLASSES[..4].iter().map(|class| amount(of_class(report, class), "bytes")).sum::<f64>();
+    assert!((classes(&report) - classes(&without)).abs() < 1e6, "{report}, before: {without}");
+    assert_eq!(of_rest(&report, "huge_pool"), Bytes::mib(4).0 as f64, "{report}");
+    Ok(())
+}
+
+/// Without --watch nothing stands between Ctrl-C and the end.
+pub fn one_look_leaves_ctrl_c_as_it_is(_: &Live) -> Outcome {
+    let looking = start(&["census", "--exact", "--json"])?;
+    let status = format!("/proc/{}/status", looking.pid());
+    let said = looking.said_while(|| {
+        let text = fs::read_to_string(&status).unwrap_or_default();
+        let caught = text.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigCgt:")?.trim(), 16).ok());
+        let interrupt = 1 << (rustix::process::Signal::INT.as_raw() - 1);
+        assert_eq!(caught.unwrap_or(0) & interrupt, 0, "{text}");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        Ok(())
+    })?;
+    assert_eq!(said.code(), 0, "{said:?}");
+    Ok(())
+}
+
 /// Runs the command as user 0 without CAP_SYS_ADMIN, from a thread that gives it up.
 fn without_sys_admin(arguments: &[&str]) -> Result<Said, libtest_mimic::Failed> {
     use rustix::thread::{CapabilitySet, capabilities, remove_capability_from_bounding_set, set_capabilities};
@@ -225,6 +285,8 @@ pub fn what_a_census_cannot_look_at_is_named(_: &Live) -> Outcome {
     };
     let group = said_of(&["census", "--cgroup", "no-such-group"])?;
     assert!(group.err.starts_with("masu: cannot find control group no-such-group in /sys/fs/cgroup"), "{group:?}");
+    let nameless = said_of(&["census", "--cgroup", ""])?;
+    assert!(nameless.err.starts_with("masu: cannot find control group \"\" in /sys/fs/cgroup"), "{nameless:?}");
     let gone = said_of(&["census", "2147483647"])?;
     assert!(gone.err.contains("no such process (ESRCH)"), "{gone:?}");
     let mut command = masu()?;
