@@ -408,6 +408,9 @@ pub struct StatTask {
 ///
 /// Every page frame is of one class, by what it is used for; a page that many processes share counts once. How much of a class the
 /// kernel holds for active, and how much is idle and goes first when memory is needed, says what a backup or a big copy will cost.
+///
+/// The unit is the kernel's: of a large folio all pages count as mapped when some are. Pages that came back soon after they had gone
+/// are counted since boot or since the control group was made, and with --watch since the last look. Needs CAP_SYS_ADMIN.
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
 Classes:
