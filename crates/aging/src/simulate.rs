@@ -49,8 +49,9 @@ pub struct Machine {
     /// How long an access takes whose page is not in memory, in microseconds; others take no time. With zero, time goes by only where
     /// the trace says `wait`.
     pub miss_us: u64,
-    /// How old the sums over a group get before the kernel adds them up again, in microseconds, by which it decides what is a
-    /// refault and how long the inactive list should be: 2 s since Linux 5.16; zero for always new ones.
+    /// How old the sums over a group get before the kernel adds them up again, in microseconds: by them it decides whether a page
+    /// came back soon, and whether the inactive list is too short. 2 s since Linux 5.16, whoever reads `memory.stat` makes them new;
+    /// zero for always new ones. In the first period they are those of a group in which nothing was yet.
     pub sums_us: u64,
 }
 
@@ -263,7 +264,7 @@ impl Memory {
                 let begin = self.first_page(file) + first;
                 (begin..begin + count).for_each(|page| self.access(access, page));
             }
-            Step::Wait { us } => self.now_us = self.now_us.saturating_add(us),
+            Step::Wait { us } => self.pass(us),
             Step::Dials => self.dials_hold = true,
             Step::Phase(phase) => self.begin_phase(phase),
         }

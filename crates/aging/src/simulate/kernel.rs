@@ -7,6 +7,8 @@
 //!   pages come back too soon. What is aged goes to the inactive list, whether it was used or not; only code that was used stays.
 //! - A page that goes leaves a shadow with the time, counted in pages that went or became active. If it comes back before as much
 //!   time has gone by as there are active pages, it becomes active at once, unless it is overwritten.
+//! - The lengths of lists by which it decides both, and the number of pages that came back, are sums over the group, which are up to two
+//!   seconds old ([`super::Machine::sums_us`]).
 //! - Files and the rest are looked at as swappiness and what each cost lately say; without swap only files are.
 //!
 //! Truth: mm/vmscan.c, mm/workingset.c and mm/swap.c; Documentation/mm/multigen_lru.rst for what is not meant here. Calibrated against
@@ -50,8 +52,8 @@ pub(super) struct Classic {
     /// What looking at pages of each kind was worth lately: I/O, and pages that were looked at in vain.
     cost: [u64; 2],
     sums: Sums,
-    /// When they were added up.
-    sums_at: Option<u64>,
+    /// The period in which they were added up.
+    sums_at: u64,
 }
 
 /// What was decided for a round of a reclaim.
@@ -110,16 +112,28 @@ impl Memory {
 
     /// The sums, as old as the machine lets them get.
     fn sums(&mut self) -> Sums {
-        let period = self.now_us.checked_div(self.machine.sums_us);
-        if period.is_none() || self.classic.sums_at != period {
-            self.classic.sums_at = period;
-            self.classic.sums = Sums {
-                inactive: INACTIVE.map(|list| self.pages.len(list)),
-                active: ACTIVE.map(|list| self.pages.len(list)),
-                back_soon: self.classic.back_soon,
-            };
+        if self.machine.sums_us == 0 {
+            self.add_up();
         }
         self.classic.sums
+    }
+
+    /// Time has gone by: the kernel adds up its sums when their time has come, whether anybody wants them or not.
+    pub(super) fn add_up_in_time(&mut self) {
+        if let Some(period) = self.now_us.checked_div(self.machine.sums_us)
+            && period != self.classic.sums_at
+        {
+            self.classic.sums_at = period;
+            self.add_up();
+        }
+    }
+
+    fn add_up(&mut self) {
+        self.classic.sums = Sums {
+            inactive: INACTIVE.map(|list| self.pages.len(list)),
+            active: ACTIVE.map(|list| self.pages.len(list)),
+            back_soon: self.classic.back_soon,
+        };
     }
 
     fn note_cost(&mut self, kind: usize, cost: u64) {

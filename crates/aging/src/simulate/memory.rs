@@ -106,9 +106,15 @@ impl Memory {
         self.turn_dial(page, !is_there);
     }
 
+    /// Time goes by.
+    pub(super) fn pass(&mut self, us: u64) {
+        self.now_us = self.now_us.saturating_add(us);
+        self.add_up_in_time();
+    }
+
     /// False if there is no memory for it.
     fn bring_in(&mut self, access: Access, page: u32) -> bool {
-        self.now_us = self.now_us.saturating_add(self.machine.miss_us);
+        self.pass(self.machine.miss_us);
         let was_seen = self.pages.has(page, flag::SEEN);
         self.pages.set(page, flag::SEEN);
         let counts = self.counts(page);
