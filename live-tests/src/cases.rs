@@ -4,6 +4,7 @@ pub mod act;
 pub mod act_hard;
 pub mod act_shared;
 pub mod aging;
+pub mod aging_simulate;
 pub mod aging_streams;
 pub mod attach;
 pub mod attach_changes;

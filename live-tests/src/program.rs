@@ -3,6 +3,7 @@
 //! `live-tests --program NAME ARGUMENTS…` prints lines `key=value`, and ends with status 0 if all it checked was right, 1 if
 //! something was not. They ask the C library for memory, as programs do, so that the preloaded library hears of it.
 
+mod accesses;
 mod dangers;
 mod ends;
 mod kinds;
@@ -23,6 +24,7 @@ pub(crate) fn run() -> ExitCode {
     let name = arguments.first().map_or("", String::as_str);
     let number = |index: usize| arguments.get(index).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
     let done = match name {
+        "accesses" => accesses::replay(&arguments),
         "kinds" => kinds::all(),
         "allocation" => kinds::allocation(number(1)),
         "stack" => kinds::stacks(),

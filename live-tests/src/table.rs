@@ -213,6 +213,9 @@ pub const ALL: &[LiveTest] = tests! {
     aging_streams::a_groups_streams_go_and_those_of_others_stay needs [Root, PageTableWalk, MemoryGroups, DiskFiles, Shell, MasuCommand];
     aging_streams::a_stream_is_told_from_one_that_looks_things_up needs [Root, PageTableWalk, DiskFiles, Shell, MasuCommand];
     aging_streams::a_static_program_is_followed_and_ends_as_it_would needs [Root, PageTableWalk, DiskFiles, Shell, CCompiler, MasuCommand];
+    aging_simulate::what_is_idle_beside_a_stream_goes_live_and_simulated needs [Root, MemoryGroups, Shell];
+    aging_simulate::working_sets_find_as_much_of_themselves_as_simulated needs [Root, MemoryGroups, Shell];
+    aging_simulate::what_is_mapped_is_found_as_often_as_simulated needs [Root, MemoryGroups, Shell];
     run::every_kind_of_private_memory_is_huge_from_the_first_touch needs [Root, MasuCommand, PreloadLibrary, HugePageModes];
     run::without_the_library_nothing_is_huge needs [Root, MasuCommand, PreloadLibrary, HugePageModes];
     run::what_malloc_gives_is_huge needs [Root, MasuCommand, PreloadLibrary, HugePageModes];
