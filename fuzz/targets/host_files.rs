@@ -54,7 +54,7 @@ fuzz_target!(|bytes: &[u8]| {
         }
         7 => {
             let files = MemoryFiles::from_sections(&text);
-            for group in limited::limited(&files).unwrap_or_default() {
+            for group in limited::groups(&files).unwrap_or_default() {
                 if let Ok(Some(charge)) = group.charge(&files) {
                     assert!(charge.left() <= charge.limit);
                 }

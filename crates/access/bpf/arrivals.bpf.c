@@ -78,10 +78,18 @@ struct css_set {
 	struct cgroup_subsys_state *subsys[1];
 } KERNEL;
 
+typedef struct {
+	int counter;
+} KERNEL atomic_t;
+
+struct signal_struct {
+	atomic_t live;
+} KERNEL;
+
 struct task_struct {
-	__s32 pid;
 	__s32 tgid;
 	struct css_set *cgroups;
+	struct signal_struct *signal;
 } KERNEL;
 
 enum pageflags {
@@ -224,14 +232,14 @@ int forked(__u64 *context)
 	return 0;
 }
 
-/* Numbers are given again. */
+/* Numbers are given again. Not with the first thread: others may go on, or replace the program (exec). */
 SEC("tp_btf/sched_process_exit")
 int exited(__u64 *context)
 {
 	struct task_struct *task = (void *)context[0];
 	__u32 process = BPF_CORE_READ(task, tgid);
 
-	if (BPF_CORE_READ(task, pid) == (__s32)process)
+	if (BPF_CORE_READ(task, signal, live.counter) == 0)
 		bpf_map_delete_elem(&members, &process);
 	return 0;
 }

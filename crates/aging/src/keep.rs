@@ -3,14 +3,14 @@
 //! A [`Keeper`] is stepped by whoever runs it, who also waits in between: as long as [`Keeper::wait`] says, which gets shorter as
 //! room gets scarce. What costs much (who maps what) is looked at so rarely that it takes less than a hundredth of the time.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use access::arrivals::Membership;
 use linux::cgroup::group::{self, Group};
 use linux::cgroup::limited::Limited;
 use linux::knobs::Knobs;
-use linux::{Error, KernelFiles, Pid, processes};
+use linux::{Error, KernelFiles, Pid, processes, stat};
 use quantities::{Bytes, Fraction};
 
 use crate::class::Class;
@@ -66,6 +66,12 @@ pub struct Keeper<'f, F: KernelFiles> {
     /// Pinned in parts that was not said yet, and whether there is more to pin at once.
     in_parts: Bytes,
     is_in_parts: bool,
+    /// Twice as long after each time that room was scarce.
+    hold: Duration,
+    /// That nothing could be pinned was said.
+    said_no_room: bool,
+    /// The processes that were named, and when each began: a number may be given again.
+    begun: BTreeMap<Pid, u64>,
     swap: Option<Swap>,
     streams: Option<Streams>,
     knobs: Knobs<'f, F>,
@@ -87,6 +93,7 @@ struct Control {
 
 /// After room was scarce, new pins wait for so long.
 const HOLD: Duration = Duration::from_secs(10);
+const HOLD_MOST: Duration = Duration::from_secs(3600);
 /// Who maps what is looked at no more often than this, and takes at most this part of the time.
 const REFRESH_EVERY: Duration = Duration::from_secs(1);
 const REFRESH_PART: u32 = 200;
@@ -112,7 +119,21 @@ impl<'f, F: KernelFiles> Keeper<'f, F> {
         let pins = pins::CLASSES.into_iter().any(|class| dials.get(class).is_some()).then(Pins::new).transpose()?;
         let mut events = Vec::new();
         let mut knobs = knobs;
-        let swap = match Swap::begin(files, &settings.scope, group.as_ref(), &dials, &mut knobs, &mut events) {
+        let begun = match &settings.scope {
+            Scope::Processes(pids) => {
+                pids.iter().filter_map(|pid| Some((*pid, stat::stat(files, *pid).ok()?.start_ticks))).collect()
+            }
+            Scope::Host | Scope::Group(_) => BTreeMap::new(),
+        };
+        let swap = match Swap::begin(
+            files,
+            &settings.scope,
+            group.as_ref(),
+            &dials,
+            settings.data_with_the_rest,
+            &mut knobs,
+            &mut events,
+        ) {
             Err(Error::Unsupported(at)) if settings.data_with_the_rest => {
                 events.push(Event::Without { what: Class::Data.name().to_owned(), why: format!("cannot {at}") });
                 None
@@ -132,6 +153,9 @@ impl<'f, F: KernelFiles> Keeper<'f, F> {
             hold_until: Duration::ZERO,
             in_parts: Bytes(0),
             is_in_parts: false,
+            hold: HOLD,
+            said_no_room: false,
+            begun,
             swap,
             streams,
             knobs,
@@ -165,22 +189,39 @@ impl<'f, F: KernelFiles> Keeper<'f, F> {
     /// What makes going on pointless: a privilege that is missing. A process, a file or a group that is gone is none.
     pub fn step(&mut self, now: Duration) -> Result<Vec<Event>, Error> {
         let mut events = Vec::new();
+        match self.try_step(now, &mut events) {
+            // What passes is tried again, with nothing pinned in between that nobody looks after.
+            Err(error @ (Error::Other(_) | Error::Gone(_))) => {
+                if let Some(pins) = &mut self.pins {
+                    pins.let_go(Bytes(u64::MAX), None)?;
+                }
+                self.hold_until = now + self.hold;
+                self.next_refresh = now + REFRESH_EVERY;
+                self.is_in_parts = false;
+                events.push(Event::Without { what: "pinned for now".to_owned(), why: error.to_string() });
+            }
+            answer => answer?,
+        }
+        Ok(events)
+    }
+
+    fn try_step(&mut self, now: Duration, events: &mut Vec<Event>) -> Result<(), Error> {
         let (pressed, stalled) = self.clock.tick(self.files, now)?;
         self.pressed = pressed;
         if self.pins.is_some() {
-            self.look_at_room(now, stalled, &mut events)?;
-            let turned = self.take_turns(&mut events);
+            self.look_at_room(now, stalled, events)?;
+            let turned = self.take_turns(events);
             if turned || now >= self.next_refresh {
-                self.refresh(now, &mut events)?;
+                self.refresh(now, events)?;
             }
         }
         if let Some(streams) = &mut self.streams {
-            streams.step(self.files, now, &mut events)?;
+            streams.step(self.files, now, events)?;
         }
         if now >= self.control_next {
-            self.control(now, stalled, &mut events)?;
+            self.control(now, stalled, events)?;
         }
-        Ok(events)
+        Ok(())
     }
 
     /// How long to wait for the next step.
@@ -189,7 +230,7 @@ impl<'f, F: KernelFiles> Keeper<'f, F> {
             return Duration::from_millis(1);
         }
         let for_room = self.pins.as_ref().map_or(Duration::from_millis(500), |pins| {
-            if pins.bytes() == Bytes(0) { Duration::from_millis(500) } else { policy::look_again_after(self.tightest) }
+            if pins.asked() == Bytes(0) { Duration::from_millis(500) } else { policy::look_again_after(self.tightest) }
         });
         self.streams.as_ref().map_or(for_room, |streams| for_room.min(streams.wait()))
     }
@@ -200,18 +241,20 @@ impl<'f, F: KernelFiles> Keeper<'f, F> {
     /// A knob that could not be put back; it stays in the journal.
     pub fn finish(mut self, now: Duration) -> Result<(Summary, Vec<Event>), Error> {
         let mut events = Vec::new();
+        // First what others may wait for; what streams have left takes a moment.
+        self.pins = None;
+        let put_back = self.knobs.put_back();
         if let Some(streams) = &mut self.streams {
             streams.finish(self.files, now, &mut events)?;
             (self.summary.dropped_bytes, self.summary.left_bytes) = streams.totals();
         }
-        self.pins = None;
         self.summary.refaults = self
             .control
             .iter()
             .filter(|(class, _)| self.dials.get(*class).is_some())
             .map(|(class, control)| Refaults { class, refaults: control.all_refaults })
             .collect();
-        self.knobs.put_back()?;
+        put_back?;
         Ok((self.summary.clone(), events))
     }
 
@@ -221,7 +264,7 @@ impl<'f, F: KernelFiles> Keeper<'f, F> {
         let rooms = room::rooms(self.files, &self.limits, &pins.charged())?;
         self.tightest = room::tightest(&rooms);
         for Named { name, groups, room } in &rooms {
-            if !policy::must_let_go(*room, stalled) || pins.bytes() == Bytes(0) {
+            if !policy::must_let_go(*room, stalled) || pins.asked() == Bytes(0) {
                 continue;
             }
             let margin = policy::margin(room.limit);
@@ -230,7 +273,8 @@ impl<'f, F: KernelFiles> Keeper<'f, F> {
             if bytes == Bytes(0) {
                 continue;
             }
-            self.hold_until = now + HOLD;
+            self.hold_until = now + self.hold;
+            self.hold = (self.hold * 2).min(HOLD_MOST);
             self.summary.releases += 1;
             let (room, left_bytes) = (name.clone(), room.left);
             let because = if left_bytes < margin {
@@ -265,7 +309,7 @@ impl<'f, F: KernelFiles> Keeper<'f, F> {
         let (mapped, _) = mapped::of(self.files, &pids);
         self.limits = room::limits(self.files)?;
         let Some(pins) = &mut self.pins else { return Ok(()) };
-        let pinned = pins.bytes();
+        let pinned = pins.asked();
         let mut most = if now < self.hold_until { pinned } else { self.budget };
         // What would be pinned is charged to groups that are known only then; those of the processes are a good guess.
         let mut charged = pins.charged();
@@ -277,7 +321,7 @@ impl<'f, F: KernelFiles> Keeper<'f, F> {
         }
         let part = most.min(pinned + PART);
         let done = pins.refresh(&mapped, &self.dials, &self.protected, part)?;
-        self.is_in_parts = part < most && done.without > Bytes(0);
+        self.is_in_parts = part < most && done.without > Bytes(0) && done.pinned > Bytes(0);
         self.in_parts += done.pinned;
         for (class, refaults) in done.refaults.iter() {
             let mut control = self.control.get(class);
@@ -307,6 +351,14 @@ impl<'f, F: KernelFiles> Keeper<'f, F> {
                 left_bytes: self.tightest,
             });
         }
+        if done.without >= WORTH_A_LINE && pins.asked() == Bytes(0) && !self.said_no_room {
+            self.said_no_room = true;
+            let why = format!(
+                "there is no room for it: at most {} may be pinned, and twice the margin must be left after it",
+                self.budget
+            );
+            events.push(Event::Without { what: format!("{} of what is mapped", done.without), why });
+        }
         for (what, why) in done.refused {
             events.push(Event::Without { what, why });
         }
@@ -322,7 +374,12 @@ impl<'f, F: KernelFiles> Keeper<'f, F> {
                 .ok()
                 .flatten()
                 .map_or_else(BTreeSet::new, |group| group.processes),
-            Scope::Processes(pids) => pids.clone(),
+            Scope::Processes(pids) => {
+                let is_same = |pid: &&Pid| {
+                    stat::stat(self.files, **pid).is_ok_and(|now| self.begun.get(*pid) == Some(&now.start_ticks))
+                };
+                pids.iter().filter(is_same).copied().collect()
+            }
         };
         pids.remove(&Pid::own());
         Ok(pids)

@@ -3,11 +3,12 @@
 //! What is to be pinned is decided in `policy`; this does it, and measures at the page frames what became of it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 
 use linux::kpagecgroup::GroupTable;
 use linux::kpageflags::FrameTable;
 use linux::pinned_file::PinnedFile;
-use linux::{Error, map_files};
+use linux::{Error, map_files, page_cache};
 use quantities::{Bytes, Pages};
 
 use crate::class::Class;
@@ -25,6 +26,8 @@ pub struct Pins {
     files: BTreeMap<FileKey, Pinned>,
     /// Files that cannot be pinned, so that each is tried once.
     refused: BTreeMap<FileKey, String>,
+    /// What of the classes that have a dial was in memory, also of files that are not mapped by us.
+    seen: BTreeMap<(FileKey, Class), Seen>,
     frames: FrameTable,
     groups: Option<GroupTable>,
 }
@@ -32,6 +35,7 @@ pub struct Pins {
 /// One file.
 #[derive(Debug)]
 struct Pinned {
+    file: File,
     mapping: PinnedFile,
     is_swap_backed: bool,
     /// By class, what is pinned.
@@ -41,10 +45,6 @@ struct Pinned {
     held: f64,
     /// Pages charged to each control group, by its inode.
     charged: BTreeMap<u64, u64>,
-    /// What of each class was in memory at the last look, and what has gone since it was.
-    seen: BTreeMap<Class, Seen>,
-    /// All of it was let go: our mapping would keep a little of what lay around it.
-    is_spent: bool,
 }
 
 /// What is known of the pages of one class.
@@ -87,13 +87,19 @@ impl Pins {
     /// `Denied` without CAP_SYS_ADMIN, which the frames' flags ask for.
     pub fn new() -> Result<Pins, Error> {
         let frames = FrameTable::open()?;
-        Ok(Pins { files: BTreeMap::new(), refused: BTreeMap::new(), frames, groups: GroupTable::open().ok() })
+        let (files, refused, seen) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Ok(Pins { files, refused, seen, frames, groups: GroupTable::open().ok() })
     }
 
     /// How much is pinned of a class, as measured at the frames.
     pub fn bytes_of(&self, class: Class) -> Bytes {
         let held = |file: &Pinned| Pages(file.pages.get(class)).bytes().scaled(file.held);
         self.files.values().map(held).sum()
+    }
+
+    /// How much was asked to be pinned: what must be let go if room gets scarce, whatever part of it is held.
+    pub fn asked(&self) -> Bytes {
+        self.files.values().map(|file| Pages(file.total()).bytes()).sum()
     }
 
     /// How much is pinned.
@@ -138,6 +144,7 @@ impl Pins {
             stays
         });
         self.refused.retain(|key, _| mapped.contains_key(key));
+        self.seen.retain(|(key, _), _| mapped.contains_key(key));
         for (key, file) in mapped.iter().filter(|(_, file)| has_a_claim(file, dials)) {
             if let Err(why) = self.open(*key, file) {
                 done.refused.push((file.path.clone(), why.clone()));
@@ -147,8 +154,7 @@ impl Pins {
         let mut wanted = self.wanted(mapped, dials)?;
         for of in &wanted {
             let class = of.candidate.class;
-            let back =
-                self.files.get_mut(&of.key).map_or(0, |file| file.seen.entry(class).or_default().look(&of.resident));
+            let back = self.seen.entry((of.key, class)).or_default().look(&of.resident);
             done.refaults.set(class, done.refaults.get(class) + back);
         }
         wanted.retain(|of| protected.get(of.candidate.class));
@@ -179,12 +185,13 @@ impl Pins {
             }
         }
         let pins_more: BTreeSet<FileKey> = to_pin.iter().map(|(key, ..)| *key).collect();
-        self.files.retain(|key, file| !file.is_spent || pins_more.contains(key));
+        // A file that is open for nothing would keep its memory, or its space, when all others have closed it; and our mapping a
+        // little of what lay around what was pinned.
+        self.files.retain(|key, file| file.total() > 0 || pins_more.contains(key));
         for (key, class, more) in to_pin {
             let Some(file) = self.files.get_mut(&key) else { continue };
             match file.pin(class, &more) {
                 Ok(()) => {
-                    file.measure(&self.frames, self.groups.as_ref())?;
                     done.pinned += Pages(more.pages()).bytes();
                 }
                 // The file was cut short, or there are too many mappings: without it, then.
@@ -196,6 +203,10 @@ impl Pins {
                 }
                 Err(error) => return Err(error),
             }
+        }
+        // Whom they are charged to changes when a group is removed: then it is the one above.
+        for file in self.files.values_mut() {
+            file.measure(&self.frames, self.groups.as_ref())?;
         }
         Ok(done)
     }
@@ -234,7 +245,7 @@ impl Pins {
                 gone += file.unpin(class, &now)?.scaled(share);
             }
         }
-        self.files.retain(|_, file| !file.is_spent);
+        self.files.retain(|_, file| file.total() > 0);
         Ok(gone)
     }
 
@@ -247,7 +258,9 @@ impl Pins {
                 let Some(dial) = dials.get(class) else { continue };
                 let mut resident = Ranges::default();
                 for range in ranges.iter() {
-                    file.mapping.resident(range)?.into_iter().for_each(|run| resident.insert(run));
+                    // What cannot be told now is told at the next look.
+                    let there = page_cache::resident(&file.file, range).unwrap_or_default();
+                    there.into_iter().for_each(|run| resident.insert(run));
                 }
                 let pinned = file.ranges.get(&class).map_or(0, |now| now.and(&resident).pages());
                 let candidate = Candidate { class, dial, resident: Pages(resident.pages()), pinned: Pages(pinned) };
@@ -274,14 +287,13 @@ impl Pins {
                     let mapping =
                         PinnedFile::map(&found.file, Pages(end.max(length))).map_err(|error| error.to_string())?;
                     let file = Pinned {
+                        file: found.file,
                         mapping,
                         is_swap_backed: found.is_swap_backed,
                         pages: ByClass::default(),
                         ranges: BTreeMap::new(),
                         held: 1.0,
                         charged: BTreeMap::new(),
-                        seen: BTreeMap::new(),
-                        is_spent: false,
                     };
                     self.files.insert(key, file);
                     return Ok(());
@@ -326,7 +338,6 @@ impl Pinned {
             self.mapping.pin(range.clone())?;
             self.ranges.entry(class).or_default().insert(range);
         }
-        self.is_spent = false;
         self.count(class);
         Ok(())
     }
@@ -339,7 +350,6 @@ impl Pinned {
         self.count(class);
         if self.total() == 0 && !ranges.is_empty() {
             self.charged.clear();
-            self.is_spent = true;
         }
         Ok(Pages(ranges.pages()).bytes())
     }

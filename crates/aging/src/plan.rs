@@ -58,7 +58,7 @@ pub fn of(files: &impl KernelFiles, settings: &Settings, cache: Option<Dial>) ->
     }
     let most = rooms.iter().map(|named| policy::may_pin(budget, Bytes(0), named.room)).min().unwrap_or(Bytes(0));
     let all: Bytes = wanted.iter().map(|(_, pages)| Pages(pages).bytes()).sum();
-    let writes = match swap::would_write(files, &settings.scope, group.as_ref(), &dials) {
+    let writes = match swap::would_write(files, &settings.scope, group.as_ref(), &dials, settings.data_with_the_rest) {
         Err(Error::Unsupported(_)) if settings.data_with_the_rest => None,
         answer => answer?,
     };

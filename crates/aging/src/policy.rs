@@ -45,12 +45,13 @@ pub fn is_protected(dial: Dial, pressed: Duration) -> bool {
 }
 
 /// How the kernel is to weigh what needs swap against files, when the class of data has a dial: 0 takes no data at all, which
-/// is what 100 asks for; otherwise the host's own weight at the class's rate.
-pub fn swappiness(dial: Dial, normal: u32) -> u32 {
+/// is what 100 asks for; otherwise the host's own weight at the class's rate. A group that meets its limit and may not swap has its
+/// programs killed: so 0 is only for whoever asked for just that, and not `gently`.
+pub fn swappiness(dial: Dial, normal: u32, gently: bool) -> u32 {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and `normal`")]
     let weight = (f64::from(normal) * dial.rate()).round() as u32;
     // Nothing but 100 stops the aging.
-    if dial == Dial::NEVER { 0 } else { weight.max(1).min(normal.max(1)) }
+    if dial == Dial::NEVER && !gently { 0 } else { weight.max(1).min(normal.max(1)) }
 }
 
 /// How much memory there is, and how much of it can still be had: of the host, or of a control group with a limit.
@@ -166,10 +167,11 @@ mod tests {
 
     #[test]
     fn data_that_is_not_to_be_aged_is_not_swapped_and_other_dials_weigh_less() {
-        assert_eq!(swappiness(dial(100), 60), 0);
-        assert_eq!(swappiness(dial(99), 60), 1);
-        assert_eq!(swappiness(dial(50), 60), 30);
-        assert_eq!(swappiness(dial(0), 60), 60);
+        assert_eq!(swappiness(dial(100), 60, false), 0);
+        assert_eq!(swappiness(dial(100), 60, true), 1, "with the rest of what is mapped");
+        assert_eq!(swappiness(dial(99), 60, false), 1);
+        assert_eq!(swappiness(dial(50), 60, false), 30);
+        assert_eq!(swappiness(dial(0), 60, false), 60);
     }
 
     #[test]
@@ -252,7 +254,7 @@ mod tests {
         #[test]
         fn a_higher_dial_never_swaps_more(low in 0u8..=100, high in 0u8..=100, normal in 0u32..=200) {
             prop_assume!(low <= high);
-            prop_assert!(swappiness(dial(high), normal) <= swappiness(dial(low), normal));
+            prop_assert!(swappiness(dial(high), normal, false) <= swappiness(dial(low), normal, true));
         }
 
         #[test]

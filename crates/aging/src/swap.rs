@@ -15,6 +15,7 @@ use crate::report::Event;
 #[derive(Debug)]
 pub struct Swap {
     knob: Knob,
+    gently: bool,
     /// The control group, by name, for its refaults.
     group: Option<String>,
     before: Option<u64>,
@@ -30,7 +31,7 @@ enum Knob {
 }
 
 impl Swap {
-    /// Turns the knob if data has a dial. Says so if there is nothing to turn.
+    /// Turns the knob if data has a dial. Says so if there is nothing to turn. `gently`: swapping stays possible even at 100.
     ///
     /// # Errors
     /// `Denied` without root; `Unsupported` where the dial means nothing: for single processes, and between 0 and 100 for a
@@ -40,6 +41,7 @@ impl Swap {
         scope: &Scope,
         group: Option<&Group>,
         dials: &Dials,
+        gently: bool,
         knobs: &mut Knobs<'_, F>,
         events: &mut Vec<Event>,
     ) -> Result<Option<Swap>, Error> {
@@ -51,7 +53,7 @@ impl Swap {
         }
         let knob = find(files, scope, group)?;
         let name = if let Scope::Group(name) = scope { Some(name.clone()) } else { None };
-        let mut swap = Swap { knob, group: name, before: None };
+        let mut swap = Swap { knob, gently, group: name, before: None };
         swap.refaults(files)?;
         swap.turn(dial, knobs, events)?;
         Ok(Some(swap))
@@ -67,7 +69,7 @@ impl Swap {
         knobs: &mut Knobs<'_, F>,
         events: &mut Vec<Event>,
     ) -> Result<(), Error> {
-        let (path, value) = self.knob.at(dial)?;
+        let (path, value) = self.knob.at(dial, self.gently)?;
         knobs.turn(path, &value)?;
         events.push(Event::Turned { path: path.to_owned(), value, class: Class::Data });
         Ok(())
@@ -97,19 +99,20 @@ pub fn would_write(
     scope: &Scope,
     group: Option<&Group>,
     dials: &Dials,
+    gently: bool,
 ) -> Result<Option<String>, Error> {
     let Some(dial) = dials.get(Class::Data).filter(|_| has_swap(files)) else { return Ok(None) };
     let knob = find(files, scope, group)?;
-    let (path, value) = knob.at(dial)?;
+    let (path, value) = knob.at(dial, gently)?;
     Ok(Some(format!("/{path} <- {value}")))
 }
 
 impl Knob {
     /// The file, and what is to stand in it.
-    fn at(&self, dial: Dial) -> Result<(&str, String), Error> {
+    fn at(&self, dial: Dial, gently: bool) -> Result<(&str, String), Error> {
         match self {
-            Knob::Weight { path, normal } => Ok((path, policy::swappiness(dial, *normal).to_string())),
-            Knob::Most { path } if dial == Dial::NEVER => Ok((path, "0".to_owned())),
+            Knob::Weight { path, normal } => Ok((path, policy::swappiness(dial, *normal, gently).to_string())),
+            Knob::Most { path } if dial == Dial::NEVER && !gently => Ok((path, "0".to_owned())),
             Knob::Most { path } => {
                 let object = format!(
                     "data at a dial of {dial}: a control group of version 2 can have it at 100 only, by /{path}"
@@ -189,7 +192,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut knobs = Knobs::open(kernel, folder.path())?;
         let mut events = Vec::new();
-        let begun = Swap::begin(kernel, scope, group, &data(dial), &mut knobs, &mut events);
+        let begun = Swap::begin(kernel, scope, group, &data(dial), false, &mut knobs, &mut events);
         let written = kernel.writes();
         knobs.put_back()?;
         begun.map(|_| (written, events))

@@ -3,9 +3,10 @@
 mod replay;
 
 use std::collections::BTreeSet;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{IsTerminal, Read, Seek, Write, stderr, stdout};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -23,10 +24,10 @@ use linux::cgroup::group;
 use linux::cgroup::limited;
 use linux::knobs::Knobs;
 use linux::meminfo::meminfo;
-use linux::{Error, Pid, Rooted, children};
+use linux::{Error, Pid, Rooted, children, open_files};
 use quantities::{Bytes, Fraction};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use serde::Serialize;
 
 use crate::args::{AgingTask, Budget};
@@ -47,7 +48,7 @@ pub fn run(task: &AgingTask) -> ExitCode {
         Ok(status) => status,
         Err(NotStarted { failure, .. }) if failure.is_broken_pipe() => ExitCode::SUCCESS,
         Err(NotStarted { failure, status }) => {
-            eprintln!("{failure}");
+            complain(&failure);
             ExitCode::from(status)
         }
     }
@@ -116,20 +117,29 @@ fn beside(task: &AgingTask) -> Result<ExitCode, NotStarted> {
     let mut child = Child::start(&file, &task.command, &[], relay)?;
     keeper.unfollow(Pid::own());
     in_haste(&wanted);
-    let ended: Ended = loop {
-        // The program is there: what cannot be done for it from here on is said, and it goes on.
+    // The program is there: what cannot be done for it from here on is said, and it goes on.
+    let mut ended: Option<Ended> = None;
+    while ended.is_none() {
         if let Err(failure) = step(&mut keeper, start.elapsed(), &mut out) {
-            eprintln!("{failure}");
-            break child.wait()?;
+            complain(&failure);
+            break;
         }
-        if let Some(ended) = child.wait_at_most(keeper.wait())? {
-            break ended;
-        }
-    };
-    if let Err(failure) = end(keeper, start.elapsed(), &mut out) {
-        eprintln!("{failure}");
+        ended = child.wait_at_most(keeper.wait())?;
     }
+    // Before the program is waited for: nothing stays pinned that nobody looks after.
+    if let Err(failure) = end(keeper, start.elapsed(), &mut out) {
+        complain(&failure);
+    }
+    let ended = match ended {
+        Some(ended) => ended,
+        None => child.wait()?,
+    };
     Ok(end_as(ended.status))
+}
+
+/// Says it, if somebody listens.
+fn complain(failure: &Failure) {
+    let _ = writeln!(stderr(), "{failure}");
 }
 
 /// What is asked for, checked.
@@ -221,7 +231,7 @@ fn budget(asked: Budget, total: Bytes) -> Result<Bytes, Failure> {
 /// The lowest limit of a control group.
 fn limit_of(path: &str) -> Option<Bytes> {
     let directory = path.trim_start_matches('/');
-    let all = limited::limited(&*HOST).ok()?;
+    let all = limited::groups(&*HOST).ok()?;
     let group = all.iter().find(|group| group.directory == directory)?;
     group.charge(&*HOST).ok()?.map(|charge| charge.limit)
 }
@@ -230,6 +240,8 @@ type Running = Keeper<'static, Rooted>;
 
 fn begin(wanted: &Wanted, out: &mut Out) -> Result<(Running, Option<File>), Failure> {
     let lock = wanted.pins().then(only_one).transpose()?;
+    // Each file that has something pinned is open.
+    open_files::raise();
     let streams = wanted.cache().map(|dial| {
         let streams = Streams::begin(&*HOST, wanted.whose, dial, wanted.memory)?;
         wanted.follow.iter().try_for_each(|pid| streams.follow(*pid, Membership::Whole))?;
@@ -270,9 +282,11 @@ fn only_one() -> Result<File, Failure> {
     let failed = |why: &dyn std::fmt::Display| {
         Failure::new(format!("cannot lock {}: {why}", path.display())).remedy("Run as root.")
     };
-    fs::create_dir_all(JOURNALS).map_err(|error| failed(&error))?;
-    let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
-    let mut file = opened.map_err(|error| failed(&error))?;
+    // As the journals, which are in it, want it.
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(JOURNALS).map_err(|error| failed(&error))?;
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let opened = open(&path, flags, Mode::RUSR | Mode::WUSR).map_err(|errno| failed(&linux::describe(errno)))?;
+    let mut file = File::from(opened);
     if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
         let mut holder = String::new();
         let _ = file.read_to_string(&mut holder); // The number is only for the message.
@@ -319,6 +333,8 @@ fn print_plan(task: &AgingTask, wanted: &Wanted) -> Result<(), Failure> {
 struct Out {
     to: Option<Box<dyn Write>>,
     json: bool,
+    /// Beside a command.
+    is_beside: bool,
 }
 
 /// A line in JSON: the event, and when.
@@ -368,13 +384,18 @@ impl Out {
             None if task.json || stderr().is_terminal() => Some(Box::new(stderr())),
             None => None,
         };
-        Ok(Out { to, json: task.json })
+        Ok(Out { to, json: task.json, is_beside: !task.command.is_empty() })
     }
 
     fn line(&mut self, text: &str) -> Result<(), Failure> {
         let Some(to) = &mut self.to else { return Ok(()) };
-        writeln!(to, "{text}")?;
-        Ok(to.flush()?)
+        let written = writeln!(to, "{text}").and_then(|()| to.flush());
+        if written.is_err() && self.is_beside {
+            // The command is what matters: nobody hears of the rest.
+            self.to = None;
+            return Ok(());
+        }
+        Ok(written?)
     }
 
     fn event(&mut self, now: Duration, event: &Event) -> Result<(), Failure> {

@@ -52,6 +52,7 @@ impl Memory {
 }
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init, reason = "one range is meant")]
 mod tests {
     use linux::fake::FakeKernel;
 

@@ -146,6 +146,9 @@ impl Queue {
     /// All that is asked for again of one file is asked for together: a large folio goes only as a whole, and parts of one may
     /// have come to be asked for at different times.
     pub fn due(&mut self, now: Duration) -> Vec<Due> {
+        if self.waiting_pages <= self.settings.keep.0 {
+            return Vec::new();
+        }
         let again: BTreeSet<FileId> = self
             .waiting
             .iter()

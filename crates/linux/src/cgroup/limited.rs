@@ -1,4 +1,4 @@
-//! The memory control groups that have a limit, and how much each can still have.
+//! The memory control groups, and how much each that has a limit can still have.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use super::group::is_file_of_the_kernel;
 use super::{Limit, Mount, Version, read_number};
 use crate::{Error, KernelFiles};
 
-/// A group with a limit.
+/// A group, which may have a limit, or be given one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limited {
     /// Its directory, relative to the root: `sys/fs/cgroup/memory/web`.
@@ -30,11 +30,11 @@ pub struct Charge {
     pub evictable: Bytes,
 }
 
-/// All groups with a limit. Costs a directory's listing and one or two small files for each group that there is.
+/// All groups. Costs a directory's listing for each.
 ///
 /// # Errors
 /// The kernel's answer for a file of ours; a host without the memory controller has none.
-pub fn limited(files: &impl KernelFiles) -> Result<Vec<Limited>, Error> {
+pub fn groups(files: &impl KernelFiles) -> Result<Vec<Limited>, Error> {
     const MOUNTS: &str = "proc/self/mountinfo";
     let text = files.read(MOUNTS).map_err(|errno| Error::of_host("read", format_args!("/{MOUNTS}"), errno))?;
     let mounted = |version| text.lines().find_map(move |line| Some((Mount::of(line, version)?, version)));
@@ -44,7 +44,7 @@ pub fn limited(files: &impl KernelFiles) -> Result<Vec<Limited>, Error> {
     Ok(found)
 }
 
-/// Adds the limited ones of a group and those below it, and returns the inodes of all of them.
+/// Adds a group and those below it, and returns the inodes of all of them.
 fn add(
     files: &impl KernelFiles,
     directory: &str,
@@ -65,9 +65,7 @@ fn add(
     for name in names.iter().filter(|name| !is_file_of_the_kernel(name) && *name != "cgroup.procs") {
         inodes.extend(add(files, &format!("{directory}/{name}"), version, found)?);
     }
-    if limit(files, directory, version)?.is_some() {
-        found.push(Limited { directory: directory.to_owned(), inodes: inodes.clone(), version });
-    }
+    found.push(Limited { directory: directory.to_owned(), inodes: inodes.clone(), version });
     Ok(inodes)
 }
 
@@ -148,10 +146,16 @@ mod tests {
             .file(&format!("{group}/inner/memory.limit_in_bytes"), UNLIMITED)
     }
 
+    fn web(kernel: &FakeKernel) -> Limited {
+        groups(kernel).unwrap().into_iter().find(|group| group.directory.ends_with("web")).unwrap()
+    }
+
     #[test]
     fn a_limit_holds_for_what_is_charged_to_the_groups_below() {
         let kernel = v1();
-        let [web] = &limited(&kernel).unwrap()[..] else { panic!("one group has a limit") };
+        let all = groups(&kernel).unwrap();
+        let limited: Vec<&Limited> = all.iter().filter(|group| group.charge(&kernel).unwrap().is_some()).collect();
+        let [web] = limited[..] else { panic!("one group has a limit") };
         assert_eq!((web.directory.as_str(), web.inodes.len()), ("sys/fs/cgroup/memory/web", 2));
         let charge = web.charge(&kernel).unwrap().unwrap();
         let expected = Charge { limit: Bytes(1_000_000), usage: Bytes(900_000), evictable: Bytes(500_000) };
@@ -166,14 +170,14 @@ mod tests {
             .file("sys/fs/cgroup/a/memory.high", "5000\n")
             .file("sys/fs/cgroup/a/memory.current", "4000\n")
             .file("sys/fs/cgroup/a/memory.stat", "anon 3000\ninactive_file 500\nactive_file 250\n");
-        let group = &limited(&kernel).unwrap()[0];
+        let group = &groups(&kernel).unwrap()[0];
         let charge = group.charge(&kernel).unwrap().unwrap();
         assert_eq!((charge.limit, charge.left()), (Bytes(5000), Bytes(1750)));
     }
 
     #[test]
     fn a_group_that_is_gone_or_free_again_has_no_charge() {
-        let group = limited(&v1()).unwrap().remove(0);
+        let group = web(&v1());
         assert_eq!(group.charge(&FakeKernel::new()).unwrap(), None);
         let free = FakeKernel::new().file("sys/fs/cgroup/memory/web/memory.limit_in_bytes", UNLIMITED);
         assert_eq!(group.charge(&free).unwrap(), None);
@@ -182,9 +186,9 @@ mod tests {
     #[test]
     fn without_a_memory_controller_there_is_no_limit_and_nonsense_is_said() {
         let without = FakeKernel::new().file("proc/self/mountinfo", "22 1 0:21 / /proc rw - proc proc rw\n");
-        assert_eq!(limited(&without).unwrap(), []);
+        assert_eq!(groups(&without).unwrap(), []);
         let torn = v1().file("sys/fs/cgroup/memory/web/memory.stat", "total_inactive_file x\n");
-        let group = limited(&torn).unwrap().remove(0);
+        let group = web(&torn);
         assert!(matches!(group.charge(&torn), Err(Error::Malformed { .. })));
     }
 }

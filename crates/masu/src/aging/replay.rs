@@ -30,8 +30,13 @@ pub fn run(file: &Path, memory: Bytes, wishes: &Wishes, budget: Fraction, json: 
     })?;
     let trace =
         Trace::parse(&text).map_err(|bad| Failure::new(format!("cannot read the trace {}: {bad}", file.display())))?;
-    let machine =
-        Machine { memory: memory.pages(), swap: Bytes(0).pages(), swappiness: 60, miss_us: 100, sums_us: 2_000_000 };
+    let machine = Machine {
+        memory: memory.pages(),
+        swap: Bytes(0).pages(),
+        swappiness: 60,
+        miss_us: MISS_US,
+        sums_us: 2_000_000,
+    };
     let mut with = Aging { lists: Lists::Classic, budget, base_us: BASE_US, ..Aging::KERNEL };
     for (class, wish) in wishes.iter() {
         // A dial that may move stands where it begins.
