@@ -69,7 +69,9 @@ fn of_process(
         let entries = pagemap.entries(mapping.range)?;
         let own: Vec<u64> = entries.into_iter().filter(|entry| entry.is_file()).filter_map(PageEntry::frame).collect();
         // A program in tmpfs is shared memory, and the kernel counts it so for the process.
-        if Kind::of_frames(&own, host.table, host.memory)? == Kind::File {
+        // What another process was found to run needs no asking.
+        let is_known = own.first().is_some_and(|first| frames.contains(*first));
+        if is_known || Kind::of_frames(&own, host.table, host.memory)? == Kind::File {
             code.0 += own.len() as u64;
             own.into_iter().for_each(|frame| {
                 frames.insert(frame);

@@ -93,11 +93,11 @@ c0001000-eebfffff : PCI Bus 0000:00
 
     #[test]
     fn where_no_addresses_are_said_the_zones_are_looked_at() {
-        let zones = [0x1..0x40_0000];
+        let zones = 0x1..0x40_0000;
         let kernel = FakeKernel::new().file("proc/zoneinfo", ZONES);
-        assert_eq!(Memory::of(&kernel).unwrap().ranges(), zones);
+        assert_eq!(Memory::of(&kernel).unwrap().ranges(), std::slice::from_ref(&zones));
         let kernel = kernel.file("proc/iomem", "0-fff : Reserved\n");
-        assert_eq!(Memory::of(&kernel).unwrap().ranges(), zones);
+        assert_eq!(Memory::of(&kernel).unwrap().ranges(), std::slice::from_ref(&zones));
     }
 
     #[test]
