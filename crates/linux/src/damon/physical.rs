@@ -4,9 +4,9 @@
 //! let through: moves it to the active or the inactive list, reclaims it, or counts it. So classes of pages can be aged
 //! apart: anonymous or not, mapped or not, of one control group. What a page is used for is read from `kpageflags.rs`.
 //!
-//! As in `damon.rs`, whose tree this is: [`Draft`] (nothing written yet), [`Committed`], [`Running`], [`promise_undo`] to a journal
-//! for the case of a crash, and a refusal where anybody else has set up a kdamond. The regions to begin with are all the
-//! memory that `iomem.rs` finds.
+//! As in `damon.rs`, whose tree this is: [`Draft`] (nothing written yet), [`Committed`], [`Running`], [`promise_undo`] to a
+//! journal for the case of a crash, and a refusal where anybody else has set up a kdamond. The regions to begin with are all
+//! the memory that `iomem.rs` finds.
 //!
 //! What the kernel here knows is found out by trying: [`offered`].
 //!
@@ -181,8 +181,8 @@ impl<'f, F: KernelFiles> Committed<'f, F> {
     pub fn start(mut self) -> Result<Running<'f, F>, Error> {
         let files = self.tree.files;
         write(files, STATE, "on").map_err(|errno| match self.missing_group() {
-            // How the kernel says that there is no such group, once all else is known to be good.
-            Some(path) if errno == Errno::INVAL => {
+            // How kernels say that there is no such group: EINVAL, and ENOMEM (6.12), whatever memory there is.
+            Some(path) if matches!(errno, Errno::INVAL | Errno::NOMEM) => {
                 let object = format!("pages by control group {path} with DAMON, which finds no such group");
                 Error::Gone(At { operation: "filter".to_owned(), object, errno })
             }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use quantities::Bytes;
 use rustix::io::Errno;
 
+use super::Looks;
 use crate::{At, Error};
 
 /// What is done with pages.
@@ -128,6 +129,9 @@ impl FilterRule {
 
 /// How much may be done in an interval. The memory has its turn by rising address, and the next interval goes on where the last
 /// one stopped.
+///
+/// Kernels count the first interval from the first application on, and let that one do all it finds (6.12.117, measured: 1.5 GiB
+/// under a quota of 8 MiB). See [`Scheme::bounded_from_the_start`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
     /// Bytes of the regions that are tried, with those pages that the filters keep out. `None` is without a bound.
@@ -204,6 +208,21 @@ impl Lack {
 }
 
 impl Scheme {
+    /// The same, such that its quota holds from the start: only for regions of an age at which the kernel keeps to it. Without
+    /// a quota nothing changes.
+    #[must_use]
+    pub fn bounded_from_the_start(mut self, looks: Looks) -> Scheme {
+        if let Some(quota) = self.quota {
+            let first = self.apply_interval.unwrap_or(looks.aggregation_interval);
+            let until = (first + quota.reset_interval).as_micros();
+            let intervals = until.div_ceil(looks.aggregation_interval.as_micros().max(1)).saturating_add(1);
+            let youngest = u32::try_from(intervals).unwrap_or(u32::MAX);
+            let (start, end) = (youngest.max(*self.age.start()), youngest.max(*self.age.end()));
+            self.age = start..=end;
+        }
+        self
+    }
+
     /// Refuses what the kernel would take for something else, or refuse. `sample` is the shortest interval that it can keep.
     pub(super) fn check(&self, sample: Duration) -> Result<(), Error> {
         let senseless = |what: String| {

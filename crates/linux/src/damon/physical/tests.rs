@@ -328,19 +328,37 @@ fn any_other_refused_write_is_told_as_it_is_and_takes_everything_back() {
 
 #[test]
 fn a_group_that_is_not_there_is_gone() {
-    let kernel = kernel().refusing(&of("0/state"), Errno::INVAL).file("sys/fs/cgroup/memory/there/cgroup.procs", "");
-    let start = |path: &str| {
-        let filters = vec![FilterRule::only(Filter::Group(path.to_owned()))];
-        let schemes = vec![scheme(Action::LruDeprio, filters)];
-        Draft::new(&kernel, LOOKS, schemes).unwrap().commit().unwrap().start().unwrap_err()
-    };
-    let gone = start("/backup");
-    assert!(gone.is_gone(), "{gone}");
-    let expected = "cannot filter pages by control group /backup with DAMON, which finds no such group: \
-        invalid argument (EINVAL)";
-    assert_eq!(gone.to_string(), expected);
-    assert_eq!(writes(&kernel).last().unwrap(), FELLED);
-    assert!(matches!(start("/there"), Error::Other(_)));
+    for (errno, words) in
+        [(Errno::INVAL, "invalid argument (EINVAL)"), (Errno::NOMEM, "cannot allocate memory (ENOMEM)")]
+    {
+        let kernel = kernel().refusing(&of("0/state"), errno).file("sys/fs/cgroup/memory/there/cgroup.procs", "");
+        let start = |path: &str| {
+            let filters = vec![FilterRule::only(Filter::Group(path.to_owned()))];
+            let schemes = vec![scheme(Action::LruDeprio, filters)];
+            Draft::new(&kernel, LOOKS, schemes).unwrap().commit().unwrap().start().unwrap_err()
+        };
+        let gone = start("/backup");
+        assert!(gone.is_gone(), "{gone}");
+        let expected = "cannot filter pages by control group /backup with DAMON, which finds no such group:";
+        assert_eq!(gone.to_string(), format!("{expected} {words}"));
+        assert_eq!(writes(&kernel).last().unwrap(), FELLED);
+        assert!(matches!(start("/there"), Error::Other(_)));
+    }
+}
+
+#[test]
+fn a_quota_that_is_to_hold_from_the_start_waits_until_the_regions_are_so_old() {
+    let quota = |reset_interval| Some(Quota { bytes: Some(Bytes::mib(1)), time: None, reset_interval });
+    let age = |scheme: Scheme| scheme.bounded_from_the_start(LOOKS).age;
+    let bounded = |reset, age| Scheme { quota: quota(reset), age, ..scheme(Action::PageOut, Vec::new()) };
+    // First application after 5 s, a new window 1 s later: at the second aggregation interval, and one for rounding.
+    assert_eq!(age(bounded(Duration::from_secs(1), 0..=u32::MAX)), 3..=u32::MAX);
+    assert_eq!(age(bounded(Duration::from_secs(60), 6..=u32::MAX)), 14..=u32::MAX);
+    assert_eq!(age(bounded(Duration::from_secs(1), 6..=9)), 6..=9);
+    let often = Scheme { apply_interval: Some(Duration::from_secs(1)), ..bounded(Duration::from_secs(1), 0..=9) };
+    assert_eq!(age(often), 2..=9);
+    assert_eq!(age(bounded(Duration::from_secs(1), 0..=1)), 3..=3);
+    assert_eq!(age(scheme(Action::PageOut, Vec::new())), 0..=u32::MAX);
 }
 
 #[test]
