@@ -18,6 +18,7 @@ pub mod command_stat;
 pub mod count;
 pub mod damon;
 pub(crate) mod disk_file;
+pub mod damos;
 pub(crate) mod elf32;
 pub(crate) mod group;
 pub mod injection;

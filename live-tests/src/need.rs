@@ -49,6 +49,8 @@ pub enum Need {
     SmallHugePages,
     /// DAMON watching processes, with nobody else using it.
     DamonVaddr,
+    /// DAMON on physical memory, with nobody else using it.
+    DamonPaddr,
     /// 32-bit programs run.
     Programs32,
     /// A userfaultfd for faults of the program itself, with SIGBUS instead of a second thread, which needs no privilege, and
@@ -91,6 +93,7 @@ pub enum Need {
 impl Need {
     /// All of them, in the order in which tables print them.
     pub const ALL: [Need; 40] = [
+    pub const ALL: [Need; 37] = [
         Need::Root,
         Need::RemoteAdvice,
         Need::RemoteCollapse,
@@ -113,6 +116,7 @@ impl Need {
         Need::Swap,
         Need::SmallHugePages,
         Need::DamonVaddr,
+        Need::DamonPaddr,
         Need::Programs32,
         Need::UserFaults,
         Need::KernelThreads,
@@ -158,6 +162,7 @@ impl Need {
             Need::Swap => "swap on zram",
             Need::SmallHugePages => "huge pages of 64 KiB",
             Need::DamonVaddr => "DAMON vaddr",
+            Need::DamonPaddr => "DAMON paddr",
             Need::Programs32 => "32-bit programs",
             Need::UserFaults => "userfaultfd for user faults",
             Need::KernelThreads => "kernel threads",

@@ -51,7 +51,8 @@ fn offer(need: Need) -> Offer {
         Need::DiskFiles => disk_files(),
         Need::Swap => Ok(made(Swap::on(8 << 20))),
         Need::SmallHugePages => Ok(file("/sys/kernel/mm/transparent_hugepage/hugepages-64kB/enabled")),
-        Need::DamonVaddr => Ok(damon_vaddr()),
+        Need::DamonVaddr => Ok(damon("vaddr")),
+        Need::DamonPaddr => Ok(damon("paddr")),
         Need::Programs32 => Ok(made(elf32::run(elf32::EXIT_0).and_then(|mut child| child.wait()))),
         Need::UserFaults => Ok(user_faults()),
         Need::KernelThreads => Ok(kernel_threads()),
@@ -243,15 +244,15 @@ fn guard_pages() -> Result<Offer, Unprobed> {
     }
 }
 
-/// Somebody's monitor is looked at and left alone. Whether ours would start is for the test.
-fn damon_vaddr() -> Offer {
+/// Somebody's monitor is looked at and left alone: there is one for the whole machine. Whether ours would start is for the test.
+fn damon(watching: &str) -> Offer {
     const KDAMONDS: &str = "/sys/kernel/mm/damon/admin/kdamonds";
     let theirs = fs::read_to_string(format!("{KDAMONDS}/nr_kdamonds")).is_ok_and(|number| number.trim() != "0");
     match linux::damon::available_operations(&Rooted::host()) {
-        Ok(names) if !names.iter().any(|name| name == "vaddr") => {
+        Ok(names) if !names.iter().any(|name| name == watching) => {
             Offer::NotInThisKernel(format!("DAMON watches only {}", names.join(" ")))
         }
-        Ok(_) if theirs => Offer::Withheld("somebody else uses DAMON".to_owned()),
+        Ok(_) if theirs => Offer::NotOnThisMachine("somebody else uses DAMON".to_owned()),
         Ok(_) => Offer::Yes,
         Err(error) => error.errno().map_or_else(|| Offer::Withheld(error.to_string()), refused),
     }
