@@ -54,6 +54,8 @@ impl Group {
         let text = fs::read_to_string(self.directory.join(if v1 { "memory.oom_control" } else { "memory.events" }))?;
         let line = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
         line.and_then(|number| number.trim().parse().ok()).ok_or_else(|| io::Error::other("no oom_kill"))
+    }
+
     /// Its path from where the controller is mounted.
     pub(crate) fn path(&self) -> String {
         self.directory.file_name().map(|name| format!("/{}", name.to_string_lossy())).unwrap_or_default()
