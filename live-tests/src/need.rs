@@ -92,8 +92,7 @@ pub enum Need {
 
 impl Need {
     /// All of them, in the order in which tables print them.
-    pub const ALL: [Need; 40] = [
-    pub const ALL: [Need; 37] = [
+    pub const ALL: [Need; 41] = [
         Need::Root,
         Need::RemoteAdvice,
         Need::RemoteCollapse,
