@@ -14,6 +14,7 @@ BUILD_PACKAGES := gcc libc6-dev pkg-config libelf-dev zlib1g-dev
 DEMO_PACKAGES := redis-tools
 # A Java compiler and a Go compiler are needed too, whoever made them.
 BENCH_PACKAGES = $(DEMO_PACKAGES) libjemalloc2 sqlite3 python3-numpy valgrind libmemcached-dev libevent-dev dpkg-dev patch make \
+    vmtouch nocache rsync nginx-light wrk postgresql \
     $(shell command -v javac >/dev/null || echo default-jdk-headless) \
     $(shell command -v go >/dev/null || [ -x /usr/local/go/bin/go ] || echo golang-go)
 TEST_PACKAGES := redis-tools openssl sqlite3 clang clang-format llvm qemu-system-x86 bsdutils musl-tools python3 stress-ng g++ \

@@ -126,6 +126,23 @@ impl OwnChild {
         std::mem::replace(&mut self.lines, channel().1)
     }
 
+    /// Waits until it ends by itself, up to `limit`, and leaves it to be waited for with [`OwnChild::finish`]: until then `/proc`
+    /// still tells what it used.
+    ///
+    /// # Errors
+    /// When it does not end, or we are interrupted.
+    pub fn await_end(&self, limit: Duration, stop: &Stop) -> Result<()> {
+        let ends = Instant::now() + limit;
+        while self.usage.is_none() && usage_at_end(self.child.id())?.is_none() {
+            stop.check()?;
+            if Instant::now() >= ends {
+                bail!("{} did not end within {} s", self.name, limit.as_secs());
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
     /// Waits until it ends by itself, up to `limit`; then asks it to (SIGINT), then kills it. All that it printed and that
     /// was not read before comes back with its status.
     ///
@@ -360,6 +377,18 @@ mod tests {
         // tail holds 64 MiB, and each of its pages was touched first.
         assert!(usage.rss_peak_bytes > 64 << 20 && usage.minor_faults > 100, "{usage:?}");
         assert!(usage.user_s + usage.system_s > 0.0 && usage.user_s + usage.system_s < 20.0, "{usage:?}");
+    }
+
+    #[test]
+    fn what_a_program_used_can_be_read_between_its_end_and_its_last_word() {
+        let child = shell("i=0; while [ $i -lt 50000 ]; do i=$((i+1)); done; echo done");
+        child.await_end(SOON, &Stop::default()).unwrap();
+        let used = crate::process::processor_time(child.pid()).unwrap();
+        let ended = child.finish(SOON, &Stop::default()).unwrap();
+        assert!(used > Duration::ZERO && used < SOON, "{used:?}");
+        assert_eq!(ended.lines, ["done"]);
+        let said = shell("sleep 60").await_end(Duration::from_millis(30), &Stop::default()).unwrap_err().to_string();
+        assert_eq!(said, "sh did not end within 0 s");
     }
 
     #[test]

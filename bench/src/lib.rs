@@ -6,11 +6,15 @@
 //! - `pairs`, `table`, `plot`, `report`: from samples to a verdict, without I/O until the last step;
 //! - `host`, `warm_up`, `thp`, `place`, `stop`: the machine, and leaving it as it was;
 //! - `children`, `workload`, `masu`, `tracker`, `process`: the programs that are run and watched;
-//! - `launch`, `side_by_side`: one program with its huge pages got in several ways.
+//! - `launch`, `side_by_side`: one program with its huge pages got in several ways;
+//! - `cgroup`, `file_mapping`, `aging`: a group with little memory, and which pages of files are in it.
 
+pub mod aging;
 pub mod census;
+pub mod cgroup;
 pub mod children;
 pub mod demo;
+pub mod file_mapping;
 pub mod hammer;
 pub mod host;
 pub mod hot_pages;

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
+use bench::aging::idle_service;
 use bench::session::Session;
 use bench::{
     census, demo, idle_cost, known_hot_set, memcached, paper, redis, remote, scan, sparse, stacks, startup, superpages,
@@ -66,6 +67,8 @@ enum Bench {
     Track(track::Options),
     /// Cost and error of finding out who uses memory for what
     Census(census::Options),
+    /// What a service with nothing to do finds in memory after a stream has passed
+    IdleService(idle_service::Options),
     /// Two minutes with Redis, in one table
     Demo(demo::Options),
     /// All of them but the demo, one after the other, as they are published
@@ -73,7 +76,7 @@ enum Bench {
 }
 
 /// What `all` runs: hours on a small machine, most of them the paper's 400 rounds.
-const ALL: [&[&str]; 22] = [
+const ALL: [&[&str]; 23] = [
     &["scan"],
     &["known-hot-set"],
     &["sparse"],
@@ -91,6 +94,7 @@ const ALL: [&[&str]; 22] = [
     &["remote"],
     &["track"],
     &["census"],
+    &["idle-service"],
     &["memcached"],
     &["memcached", "--memory-gib", "8", "--runs", "3"],
     &["memcached", "--workload", "scattered"],
@@ -141,6 +145,7 @@ fn one(session: &Session, bench: &Bench) -> Result<()> {
         Bench::RemoteFault(options) => remote::fault::run(session, options),
         Bench::RemoteTorture(options) => remote::torture::run(session, options),
         Bench::Census(options) => census::run(session, options),
+        Bench::IdleService(options) => idle_service::run(session, options),
         Bench::Memcached(options) => memcached::run(session, options),
         Bench::Track(options) => track::run(session, options),
         Bench::Demo(options) => demo::run(session, options),

@@ -242,6 +242,13 @@ impl Masu {
         Ok(output.status.success() && String::from_utf8_lossy(&output.stdout).contains("--local"))
     }
 
+    /// `masu aging`, to which options are to be added.
+    pub fn aging(&self) -> Command {
+        let mut command = Command::new(&self.path);
+        command.arg("aging");
+        command
+    }
+
     /// `masu run` with further `arguments`, to which the program and what it is told are to be added. Where there is a
     /// `report`, masu writes there what it did.
     pub fn run(&self, arguments: &[&str], report: Option<&Path>) -> Command {

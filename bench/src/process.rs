@@ -81,6 +81,30 @@ pub fn processor_time(pid: u32) -> Result<Duration> {
     Ok(Duration::from_secs_f64(ticks as f64 / per_second as f64))
 }
 
+/// Page faults of a process since it started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct PageFaults {
+    /// Served from memory.
+    pub minor: u64,
+    /// Waited for a disk.
+    pub major: u64,
+}
+
+/// Page faults of process `pid`, in all its threads.
+///
+/// # Errors
+/// When the process is gone.
+pub fn page_faults(pid: u32) -> Result<PageFaults> {
+    faults_of(&read(pid, "stat")?).with_context(|| format!("/proc/{pid}/stat is not what it should be"))
+}
+
+/// minflt and majflt: the 10th and 12th field.
+fn faults_of(stat: &str) -> Option<PageFaults> {
+    let mut fields = stat.get(stat.rfind(')')? + 1..)?.split_whitespace().skip(7);
+    let minor = fields.next()?.parse().ok()?;
+    Some(PageFaults { minor, major: fields.nth(1)?.parse().ok()? })
+}
+
 /// utime + stime: the 14th and 15th field, counted after the name, which may hold blanks and parentheses.
 fn ticks_of(stat: &str) -> Option<u64> {
     let mut fields = stat.get(stat.rfind(')')? + 1..)?.split_whitespace().skip(11);
@@ -110,6 +134,13 @@ mod tests {
         assert_eq!(ticks_of(stat), Some(150));
         assert_eq!(ticks_of("42 (a"), None);
         assert_eq!(ticks_of("42 (a) S 1"), None);
+    }
+
+    #[test]
+    fn page_faults_are_those_of_the_process_and_not_of_its_children() {
+        let stat = "42 (a) b (c) S 1 42 42 0 -1 4194560 100 7 9 8 120 30 0 0 20 0 1 0 5 6 7";
+        assert_eq!(faults_of(stat), Some(PageFaults { minor: 100, major: 9 }));
+        assert_eq!(faults_of("42 (a) S 1 42"), None);
     }
 
     #[test]

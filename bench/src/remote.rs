@@ -18,7 +18,6 @@ use crate::report::Report;
 use crate::session::Session;
 
 mod cell;
-mod cgroup;
 pub mod fault;
 mod figures;
 mod floor;

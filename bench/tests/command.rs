@@ -18,7 +18,8 @@ fn a_missing_masu_is_one_line_for_every_benchmark_that_needs_it() {
                   --masu PATH.\n";
     let attach = ["redis", "paper", "sparse", "known-hot-set", "scan", "idle-cost", "torture", "demo", "all"];
     let run = ["transpose", "superpages", "startup", "stacks", "remote", "remote-fault", "memcached", "track"];
-    for name in attach.into_iter().chain(run) {
+    let aging = ["idle-service"];
+    for name in attach.into_iter().chain(run).chain(aging) {
         assert_eq!(refusal(&["--masu", "/nowhere/masu", name]), wanted, "{name}");
     }
 }
@@ -44,6 +45,7 @@ fn each_bad_value_has_its_own_line() {
         (&["track", "--periods-ms", "5"], "masu-bench: --periods-ms 5: expected 10 to 60000\n"),
         (&["track", "--programs", "0"], "masu-bench: --programs 0: expected 1 to 10000\n"),
         (&["remote-fault", "--rounds", "0"], "masu-bench: --rounds 0: expected 1 or more\n"),
+        (&["idle-service", "--mapped", "2GiB"], "masu-bench: --mapped 2.00 GiB: expected less than --group\n"),
         (&["idle-cost", "--mib", "0"], "masu-bench: --mib and --watch: expected at least 1\n"),
     ] {
         assert_eq!(refusal(arguments), wanted);

@@ -9,11 +9,11 @@ use anyhow::{Context, Result, bail};
 use quantities::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::cgroup::MemoryCgroup;
 use super::need::Need;
 use super::swap::{Area, Swapped};
 use super::task::{Ready, Told};
 use super::way::Way;
+use crate::cgroup::MemoryCgroup;
 use crate::children::{Ended, OwnChild, describe};
 use crate::launch::Program;
 use crate::masu::{LocalReport, Masu, local_report};

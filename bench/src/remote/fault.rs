@@ -15,9 +15,9 @@ use anyhow::{Context, Result, bail, ensure};
 use quantities::Bytes;
 
 use super::cell::same_environment;
-use super::cgroup::MemoryCgroup;
 use super::swap::Area;
 use super::task;
+use crate::cgroup::MemoryCgroup;
 use crate::children::{OwnChild, describe};
 use crate::launch::Program;
 use crate::masu::{LocalReport, Masu, local_report};

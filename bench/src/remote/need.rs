@@ -16,8 +16,8 @@ use quantities::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::cell::{self, Printed};
-use super::cgroup::MemoryCgroup;
 use super::task::Ready;
+use crate::cgroup::MemoryCgroup;
 use crate::children::{OwnChild, describe};
 use crate::host::amount;
 use crate::place::Place;

@@ -13,6 +13,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,9 @@ use anyhow::{Context, Result, bail};
 use quantities::Bytes;
 
 use crate::launch::Program;
+
+/// How many were made by this process: each has a name of its own.
+static MADE: AtomicU32 = AtomicU32::new(0);
 
 /// Which of the kernel's two interfaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,21 +65,37 @@ impl MemoryCgroup {
                  /sys/fs/cgroup/cgroup.subtree_control."
             );
         };
-        let folder = root.join(format!("masu-bench-{}", std::process::id()));
+        let nth = MADE.fetch_add(1, Ordering::Relaxed);
+        let folder = root.join(format!("masu-bench-{}-{nth}", std::process::id()));
         fs::create_dir(&folder).with_context(|| format!("cannot make {} (this needs root)", folder.display()))?;
         Ok(MemoryCgroup { folder, version })
     }
 
-    /// Limits memory; what lies in swap does not count.
+    /// What `--cgroup` of masu calls it: its path below the root of the hierarchy.
+    pub fn name(&self) -> String {
+        self.folder.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
+    /// Limits memory, as anybody would; what lies in swap does not count. Where a group has nothing left that can be taken back,
+    /// the kernel kills one of its programs.
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn limit(&self, limit: Bytes) -> Result<()> {
+    pub fn limit_plainly(&self, limit: Bytes) -> Result<()> {
         let file = match self.version {
             Version::One => "memory.limit_in_bytes",
             Version::Two => "memory.max",
         };
-        self.write(file, &limit.0.to_string())?;
+        self.write(file, &limit.0.to_string())
+    }
+
+    /// As [`MemoryCgroup::limit_plainly`], but under version 1 a program that finds no memory waits for
+    /// [`MemoryCgroup::refresh`].
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn limit(&self, limit: Bytes) -> Result<()> {
+        self.limit_plainly(limit)?;
         if self.version == Version::One { self.write("memory.oom_control", "1") } else { Ok(()) }
     }
 

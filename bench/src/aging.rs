@@ -1,0 +1,69 @@
+//! Pages aged by what they are used for: what `masu aging` does for programs beside streams, backups, writers and copies, held
+//! against the kernel alone and against the tools that people use for it.
+//!
+//! - `idle_service`: what a program finds of its memory after a stream has passed;
+//! - `running`, `residency`, `swappiness`: masu at work, what is in the page cache, and a setting of the host's.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use quantities::Bytes;
+
+use crate::children::OwnChild;
+use crate::masu::Masu;
+use crate::place::Place;
+use crate::session::Session;
+
+pub mod idle_service;
+pub mod residency;
+pub mod running;
+pub mod swappiness;
+
+/// Where files lie that are written and read: on a disk, unlike `/tmp` on many hosts.
+pub const FOLDER: &str = "/var/tmp";
+
+/// Which lists the kernel keeps pages on: a sentence for a report.
+pub fn lists() -> String {
+    let enabled = std::fs::read_to_string("/sys/kernel/mm/lru_gen/enabled").unwrap_or_default();
+    let lists = match enabled.trim() {
+        "" => "active and inactive lists; this kernel has no generations (MGLRU)",
+        "0x0000" => "active and inactive lists; generations (MGLRU) are turned off",
+        _ => "generations (MGLRU)",
+    };
+    format!("The kernel keeps pages on {lists}.")
+}
+
+/// The command under test, where a way `needs` it.
+///
+/// # Errors
+/// When it is not built, or does not know `aging`.
+fn masu(session: &Session, needs: bool) -> Result<Option<Masu>> {
+    if !needs {
+        return Ok(None);
+    }
+    let masu = session.masu()?;
+    let help = masu.aging().arg("--help").output().context("cannot start masu")?;
+    ensure!(help.status.success(), "this masu does not know the command `aging`; build it anew");
+    Ok(Some(masu))
+}
+
+/// How long it may take vmtouch to read and lock what it is told to.
+const VMTOUCH_LIMIT: Duration = Duration::from_secs(120);
+
+/// `vmtouch -l` on a file or folder, when it has locked all of it; no file in it is larger than `largest`.
+///
+/// # Errors
+/// When it cannot be started, or says that it has failed.
+fn vmtouch(session: &Session, path: &Path, largest: Bytes) -> Result<OwnChild> {
+    // Into a pipe it would say so only when its buffer is full: never.
+    let mut command = Command::new("stdbuf");
+    command.args(["-oL", "vmtouch", "-l", "-m", &largest.0.to_string()]).arg(path);
+    let mut child = OwnChild::start(command, &session.processors, Place::Anywhere)?;
+    let line = child.line(VMTOUCH_LIMIT, &session.stop)?;
+    if !line.starts_with("LOCKED ") {
+        bail!("vmtouch said `{line}` instead of what it has locked");
+    }
+    Ok(child)
+}

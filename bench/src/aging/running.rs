@@ -1,0 +1,160 @@
+//! A `masu aging` at work, what it reports with `--json`, and what the kernel counts that it used.
+//!
+//! It prints a line with `"ready": true` when its dials are in force, and one with `"end": true` when all is put back. Its
+//! share of a processor is taken from `/proc/PID/stat`, not from what it says of itself.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::children::{OwnChild, describe};
+use crate::launch::Program;
+use crate::masu::Masu;
+use crate::place::Place;
+use crate::process::processor_time;
+use crate::session::Session;
+
+/// How long it may take to be ready, and to put everything back.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// What `masu aging --json` says at its end.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AgingReport {
+    /// Processor time that it used, as it counts.
+    pub cpu_us: u64,
+    /// From its start to its end.
+    pub run_us: u64,
+    /// The most that it kept in memory.
+    pub pinned_bytes_max: u64,
+    /// Page cache that it dropped.
+    pub dropped_bytes: u64,
+}
+
+/// What a `masu aging` has cost.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Cost {
+    /// Of one processor, over the time that it was at work, as the kernel counts (in steps of 10 ms).
+    pub core_fraction: f64,
+    /// What it says of itself.
+    pub said: AgingReport,
+}
+
+/// One at work beside other programs. Dropped, it is ended, and puts back what it changed.
+#[derive(Debug)]
+pub struct Running {
+    child: OwnChild,
+    begun: Instant,
+    at_ready: Duration,
+}
+
+impl Running {
+    /// Starts it with `options` and waits until it is ready.
+    ///
+    /// # Errors
+    /// When this masu has no such command, it refuses its options, or we are interrupted.
+    pub fn start(session: &Session, masu: &Masu, options: &[String]) -> Result<Running> {
+        let mut command = masu.aging();
+        command.arg("--json").args(options);
+        let child = OwnChild::start(command, &session.processors, Place::Anywhere)?;
+        Running::greet(child, session)
+    }
+
+    fn greet(mut child: OwnChild, session: &Session) -> Result<Running> {
+        let line = child.line(LIMIT, &session.stop).context("masu aging is not ready")?;
+        ensure!(is_ready(&line), "masu aging said `{line}` instead of that it is ready");
+        // What it did before is not its cost at work.
+        Ok(Running { at_ready: processor_time(child.pid())?, begun: Instant::now(), child })
+    }
+
+    /// Asks it to end, and what it has cost from when it was ready to before that.
+    ///
+    /// # Errors
+    /// When it has ended already, ends badly, reports nothing, or we are interrupted.
+    pub fn end(mut self, session: &Session) -> Result<Cost> {
+        let used = processor_time(self.child.pid()).context("masu aging has ended before it was asked to")?;
+        let core_fraction = used.saturating_sub(self.at_ready).as_secs_f64() / self.begun.elapsed().as_secs_f64();
+        self.child.signal(Signal::INT);
+        let ended = self.child.finish(LIMIT, &session.stop)?;
+        ensure!(ended.status.success(), "masu aging {}: {}", describe(ended.status), ended.errors.join(" "));
+        Ok(Cost { core_fraction, said: last_report(&ended.lines.join("\n"))? })
+    }
+}
+
+/// A `masu aging … -- PROGRAM`, before it is started.
+#[derive(Debug)]
+pub struct Around {
+    masu: Masu,
+    options: Vec<String>,
+    report: PathBuf,
+}
+
+impl Around {
+    /// With `options`; its report goes to a file in `folder`.
+    pub fn of(masu: &Masu, options: &[&str], folder: &Path) -> Around {
+        let options = options.iter().map(|option| (*option).to_owned()).collect();
+        Around { masu: masu.clone(), options, report: folder.join("masu-aging.json") }
+    }
+
+    /// `program` under it.
+    pub fn program(&self, program: &Program) -> Program {
+        let command = self.command(program);
+        Program::at(command.get_program(), command.get_args())
+    }
+
+    fn command(&self, program: &Program) -> Command {
+        let mut command = self.masu.aging();
+        command.args(["--json", "--report"]).arg(&self.report).args(&self.options).arg("--");
+        command.arg(&program.path).args(&program.arguments);
+        command
+    }
+
+    /// What it has cost: `used` of `elapsed`, and what it has written.
+    ///
+    /// # Errors
+    /// When it has left no report.
+    pub fn cost(&self, used: Duration, elapsed: Duration) -> Result<Cost> {
+        let text = std::fs::read_to_string(&self.report).context("masu aging left no report")?;
+        let core_fraction = used.as_secs_f64() / elapsed.as_secs_f64().max(1e-9);
+        Ok(Cost { core_fraction, said: last_report(&text)? })
+    }
+}
+
+fn is_ready(line: &str) -> bool {
+    serde_json::from_str::<Value>(line).is_ok_and(|value| value["ready"] == true)
+}
+
+/// The report in the last line that says that it is the end.
+fn last_report(text: &str) -> Result<AgingReport> {
+    let mut values = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    match values.rfind(|value| value["end"] == true) {
+        Some(value) => serde_json::from_value(value).context("masu aging: its last line is not what it should be"),
+        None => bail!("masu aging did not say what it has done"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_line_says_that_it_is_ready() {
+        assert!(is_ready(r#"{"ready": true, "rungs": []}"#));
+        assert!(!is_ready(r#"{"ready": false}"#) && !is_ready("masu: ready") && !is_ready(""));
+    }
+
+    #[test]
+    fn the_last_line_counts_and_decisions_before_it_do_not() {
+        let text = "{\"ready\":true}\n{\"decision\":\"pin\"}\nnoise\n\
+                    {\"end\":true,\"cpu_us\":7,\"run_us\":1000,\"pinned_bytes_max\":4096,\"dropped_bytes\":8192,\"new\":1}\n";
+        let wanted = AgingReport { cpu_us: 7, run_us: 1000, pinned_bytes_max: 4096, dropped_bytes: 8192 };
+        assert_eq!(last_report(text).unwrap(), wanted);
+        let said = last_report("{\"ready\":true}\n").unwrap_err().to_string();
+        assert_eq!(said, "masu aging did not say what it has done");
+    }
+}
