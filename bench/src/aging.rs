@@ -2,6 +2,7 @@
 //! against the kernel alone and against the tools that people use for it.
 //!
 //! - `idle_service`: what a program finds of its memory after a stream has passed;
+//! - `backup`: what a backup leaves of the page cache;
 //! - `running`, `residency`, `swappiness`: masu at work, what is in the page cache, and a setting of the host's.
 
 use std::path::Path;
@@ -16,6 +17,7 @@ use crate::masu::Masu;
 use crate::place::Place;
 use crate::session::Session;
 
+pub mod backup;
 pub mod idle_service;
 pub mod residency;
 pub mod running;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
-use bench::aging::idle_service;
+use bench::aging::{backup, idle_service};
 use bench::session::Session;
 use bench::{
     census, demo, idle_cost, known_hot_set, memcached, paper, redis, remote, scan, sparse, stacks, startup, superpages,
@@ -69,6 +69,8 @@ enum Bench {
     Census(census::Options),
     /// What a service with nothing to do finds in memory after a stream has passed
     IdleService(idle_service::Options),
+    /// What tar and rsync leave of the page cache
+    Backup(backup::Options),
     /// Two minutes with Redis, in one table
     Demo(demo::Options),
     /// All of them but the demo, one after the other, as they are published
@@ -76,7 +78,7 @@ enum Bench {
 }
 
 /// What `all` runs: hours on a small machine, most of them the paper's 400 rounds.
-const ALL: [&[&str]; 23] = [
+const ALL: [&[&str]; 24] = [
     &["scan"],
     &["known-hot-set"],
     &["sparse"],
@@ -95,6 +97,7 @@ const ALL: [&[&str]; 23] = [
     &["track"],
     &["census"],
     &["idle-service"],
+    &["backup"],
     &["memcached"],
     &["memcached", "--memory-gib", "8", "--runs", "3"],
     &["memcached", "--workload", "scattered"],
@@ -146,6 +149,7 @@ fn one(session: &Session, bench: &Bench) -> Result<()> {
         Bench::RemoteTorture(options) => remote::torture::run(session, options),
         Bench::Census(options) => census::run(session, options),
         Bench::IdleService(options) => idle_service::run(session, options),
+        Bench::Backup(options) => backup::run(session, options),
         Bench::Memcached(options) => memcached::run(session, options),
         Bench::Track(options) => track::run(session, options),
         Bench::Demo(options) => demo::run(session, options),
