@@ -3,6 +3,7 @@
 //!
 //! - `idle_service`: what a program finds of its memory after a stream has passed;
 //! - `backup`: what a backup leaves of the page cache;
+//! - `served`: how long requests take while a large copy runs;
 //! - `running`, `residency`, `swappiness`: masu at work, what is in the page cache, and a setting of the host's.
 
 use std::path::Path;
@@ -21,6 +22,7 @@ pub mod backup;
 pub mod idle_service;
 pub mod residency;
 pub mod running;
+pub mod served;
 pub mod swappiness;
 
 /// Where files lie that are written and read: on a disk, unlike `/tmp` on many hosts.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
-use bench::aging::{backup, idle_service};
+use bench::aging::{backup, idle_service, served};
 use bench::session::Session;
 use bench::{
     census, demo, idle_cost, known_hot_set, memcached, paper, redis, remote, scan, sparse, stacks, startup, superpages,
@@ -71,6 +71,8 @@ enum Bench {
     IdleService(idle_service::Options),
     /// What tar and rsync leave of the page cache
     Backup(backup::Options),
+    /// How long requests to nginx and PostgreSQL take while a large file is copied beside them
+    Served(served::Options),
     /// Two minutes with Redis, in one table
     Demo(demo::Options),
     /// All of them but the demo, one after the other, as they are published
@@ -78,7 +80,7 @@ enum Bench {
 }
 
 /// What `all` runs: hours on a small machine, most of them the paper's 400 rounds.
-const ALL: [&[&str]; 24] = [
+const ALL: [&[&str]; 25] = [
     &["scan"],
     &["known-hot-set"],
     &["sparse"],
@@ -98,6 +100,7 @@ const ALL: [&[&str]; 24] = [
     &["census"],
     &["idle-service"],
     &["backup"],
+    &["served"],
     &["memcached"],
     &["memcached", "--memory-gib", "8", "--runs", "3"],
     &["memcached", "--workload", "scattered"],
@@ -150,6 +153,7 @@ fn one(session: &Session, bench: &Bench) -> Result<()> {
         Bench::Census(options) => census::run(session, options),
         Bench::IdleService(options) => idle_service::run(session, options),
         Bench::Backup(options) => backup::run(session, options),
+        Bench::Served(options) => served::run(session, options),
         Bench::Memcached(options) => memcached::run(session, options),
         Bench::Track(options) => track::run(session, options),
         Bench::Demo(options) => demo::run(session, options),

@@ -1,0 +1,159 @@
+//! An nginx of our own with files to serve, on a free port of the loopback, and wrk as its client.
+
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use quantities::Bytes;
+use rustix::process::Signal;
+
+use super::latency::{Latency, WRK_SCRIPT, of_wrk};
+use crate::cgroup::MemoryCgroup;
+use crate::children::OwnChild;
+use crate::launch::Program;
+use crate::place::Place;
+use crate::random::XorShift;
+use crate::session::Session;
+use crate::superpages::tools::{Missing, on_path};
+
+const FILE_BYTES: usize = 64 << 10;
+
+/// Connections of the client; each asks again some time after an answer.
+const CONNECTIONS: u32 = 8;
+
+/// Files to serve, and where the server has its own.
+#[derive(Debug)]
+pub struct Site {
+    folder: PathBuf,
+    files: usize,
+}
+
+impl Site {
+    /// Writes files of 64 KiB, `bytes` in all.
+    ///
+    /// # Errors
+    /// When they cannot be written.
+    pub fn write(folder: &Path, bytes: Bytes) -> Result<Result<Site, Missing>> {
+        if on_path("nginx").is_none() || on_path("wrk").is_none() {
+            return Ok(Err(Missing("nginx and wrk are not installed (Debian: nginx-light wrk)")));
+        }
+        let site = Site { folder: folder.to_owned(), files: usize::try_from(bytes.0)? / FILE_BYTES };
+        let write = || -> std::io::Result<()> {
+            fs::create_dir_all(site.data())?;
+            fs::create_dir_all(folder.join("own"))?;
+            let (mut random, mut some) = (XorShift::seeded(1), vec![0; FILE_BYTES]);
+            for nth in 0..site.files {
+                some[..8].copy_from_slice(&random.next_u64().to_le_bytes());
+                fs::write(site.data().join(format!("{nth:05}")), &some)?;
+            }
+            Ok(())
+        };
+        write().with_context(|| format!("cannot write files below {}", folder.display()))?;
+        Ok(Ok(site))
+    }
+
+    /// The folder with what is served.
+    pub fn data(&self) -> PathBuf {
+        self.folder.join("files")
+    }
+
+    /// Starts the server in `group` and waits until it answers.
+    ///
+    /// # Errors
+    /// When it does not come up, or we are interrupted.
+    pub fn start(&self, session: &Session, group: &MemoryCgroup) -> Result<Server> {
+        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
+        let port = free.context("no port of the loopback is free")?.port();
+        let own = self.folder.join("own");
+        let configuration = own.join("nginx.conf");
+        fs::write(&configuration, configured(&own, &self.data(), port)).context("cannot write nginx.conf")?;
+        let log = own.join("error.log");
+        let arguments = ["-e".into(), log.clone().into_os_string(), "-p".into(), own.into_os_string(), "-c".into()];
+        let program = Program::at("nginx", arguments.into_iter().chain([configuration.into_os_string()]));
+        let mut child = OwnChild::start(group.start(&program), &session.processors, Place::Only(0))?;
+        for _ in 0..200 {
+            if TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok() {
+                return Ok(Server { _child: child, port, files: self.files });
+            }
+            if !child.is_running() {
+                let said = fs::read_to_string(&log).unwrap_or_default();
+                bail!("nginx has ended: {}", said.lines().last().unwrap_or("no message"));
+            }
+            session.stop.sleep(Duration::from_millis(25))?;
+        }
+        bail!("nginx does not answer")
+    }
+}
+
+/// Nothing outside `own` is written, and one process serves.
+fn configured(own: &Path, data: &Path, port: u16) -> String {
+    let temporary: Vec<String> = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+        .iter()
+        .map(|name| format!("    {name}_temp_path {}/{name};\n", own.display()))
+        .collect();
+    format!(
+        "daemon off;\nuser root;\nworker_processes 1;\npid {own}/pid;\nerror_log {own}/error.log;\n\
+         events {{ worker_connections 256; }}\nhttp {{\n    access_log off;\n    sendfile on;\n    keepalive_requests 100000000;\n\
+         {}    server {{ listen 127.0.0.1:{port}; root {}; }}\n}}\n",
+        temporary.concat(),
+        data.display(),
+        own = own.display(),
+    )
+}
+
+/// A server that answers. Dropped, it ends.
+#[derive(Debug)]
+pub struct Server {
+    _child: OwnChild,
+    port: u16,
+    files: usize,
+}
+
+impl Server {
+    /// Starts the client, which asks about `per_s` times a second until it is ended.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn client(&self, session: &Session, folder: &Path, per_s: u32) -> Result<Client> {
+        let script = folder.join("requests.lua");
+        let delay_ms = (CONNECTIONS * 1000 / per_s.max(1)).max(1);
+        fs::write(&script, format!("FILES = {}\nDELAY_MS = {delay_ms}\n{WRK_SCRIPT}", self.files))
+            .context("cannot write wrk's script")?;
+        let mut command = Command::new("wrk");
+        command.args(["-t", "1", "-c", &CONNECTIONS.to_string(), "-d", "3600s", "--timeout", "600s", "-s"]);
+        command.arg(script).arg(format!("http://127.0.0.1:{}/", self.port));
+        Ok(Client(OwnChild::start(command, &session.processors, Place::Only(1))?))
+    }
+}
+
+/// A client at work.
+#[derive(Debug)]
+pub struct Client(OwnChild);
+
+impl Client {
+    /// Ends it; what it found.
+    ///
+    /// # Errors
+    /// When requests failed, or we are interrupted.
+    pub fn end(mut self, session: &Session) -> Result<Latency> {
+        self.0.signal(Signal::INT);
+        let ended = self.0.finish(Duration::from_secs(30), &session.stop)?;
+        of_wrk(&ended.lines).with_context(|| ended.errors.join(" "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_server_writes_into_its_own_folder_only() {
+        let text = configured(Path::new("/own"), Path::new("/data"), 8080);
+        assert!(text.contains("listen 127.0.0.1:8080; root /data;"));
+        assert_eq!(text.matches("_temp_path /own/").count(), 5);
+        assert!(text.contains("pid /own/pid;") && text.contains("error_log /own/error.log;"));
+    }
+}
