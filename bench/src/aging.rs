@@ -4,6 +4,7 @@
 //! - `idle_service`: what a program finds of its memory after a stream has passed;
 //! - `backup`: what a backup leaves of the page cache;
 //! - `served`: how long requests take while a large copy runs;
+//! - `writers`: the LRU-split paper's throughput of many writers, as the memory grows;
 //! - `running`, `residency`, `swappiness`: masu at work, what is in the page cache, and a setting of the host's.
 
 use std::path::Path;
@@ -24,6 +25,7 @@ pub mod residency;
 pub mod running;
 pub mod served;
 pub mod swappiness;
+pub mod writers;
 
 /// Where files lie that are written and read: on a disk, unlike `/tmp` on many hosts.
 pub const FOLDER: &str = "/var/tmp";

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
-use bench::aging::{backup, idle_service, served};
+use bench::aging::{backup, idle_service, served, writers};
 use bench::session::Session;
 use bench::{
     census, demo, idle_cost, known_hot_set, memcached, paper, redis, remote, scan, sparse, stacks, startup, superpages,
@@ -73,6 +73,8 @@ enum Bench {
     Backup(backup::Options),
     /// How long requests to nginx and PostgreSQL take while a large file is copied beside them
     Served(served::Options),
+    /// The LRU-split paper's many writers, as their memory grows
+    Writers(writers::Options),
     /// Two minutes with Redis, in one table
     Demo(demo::Options),
     /// All of them but the demo, one after the other, as they are published
@@ -80,7 +82,7 @@ enum Bench {
 }
 
 /// What `all` runs: hours on a small machine, most of them the paper's 400 rounds.
-const ALL: [&[&str]; 25] = [
+const ALL: [&[&str]; 26] = [
     &["scan"],
     &["known-hot-set"],
     &["sparse"],
@@ -101,6 +103,7 @@ const ALL: [&[&str]; 25] = [
     &["idle-service"],
     &["backup"],
     &["served"],
+    &["writers"],
     &["memcached"],
     &["memcached", "--memory-gib", "8", "--runs", "3"],
     &["memcached", "--workload", "scattered"],
@@ -154,6 +157,7 @@ fn one(session: &Session, bench: &Bench) -> Result<()> {
         Bench::IdleService(options) => idle_service::run(session, options),
         Bench::Backup(options) => backup::run(session, options),
         Bench::Served(options) => served::run(session, options),
+        Bench::Writers(options) => writers::run(session, options),
         Bench::Memcached(options) => memcached::run(session, options),
         Bench::Track(options) => track::run(session, options),
         Bench::Demo(options) => demo::run(session, options),

@@ -18,7 +18,7 @@ fn a_missing_masu_is_one_line_for_every_benchmark_that_needs_it() {
                   --masu PATH.\n";
     let attach = ["redis", "paper", "sparse", "known-hot-set", "scan", "idle-cost", "torture", "demo", "all"];
     let run = ["transpose", "superpages", "startup", "stacks", "remote", "remote-fault", "memcached", "track"];
-    let aging = ["idle-service", "backup", "served"];
+    let aging = ["idle-service", "backup", "served", "writers"];
     for name in attach.into_iter().chain(run).chain(aging) {
         assert_eq!(refusal(&["--masu", "/nowhere/masu", name]), wanted, "{name}");
     }
@@ -48,6 +48,7 @@ fn each_bad_value_has_its_own_line() {
         (&["idle-service", "--mapped", "2GiB"], "masu-bench: --mapped 2.00 GiB: expected less than --group\n"),
         (&["backup", "--pairs", "0"], "masu-bench: expected --pairs and --size of 1 or more\n"),
         (&["served", "--served-percent", "99"], "masu-bench: --served-percent 99: expected 1 to 90\n"),
+        (&["writers", "--processes", "0"], "masu-bench: --processes 0: expected 1 to 4096\n"),
         (&["idle-cost", "--mib", "0"], "masu-bench: --mib and --watch: expected at least 1\n"),
     ] {
         assert_eq!(refusal(arguments), wanted);

@@ -1,0 +1,340 @@
+//! `masu-bench writers`: the experiment of the LRU-split paper: many processes write files, and the throughput is measured as their
+//! memory grows.
+//!
+//! Oshima, Aoki, Arai, "Large Scale Memory Management Method Using LRU List Split", its section 6 and figures 1 and 5.
+//!
+//! | paper | here |
+//! | memory that Linux is told of, 2 to 12 GB | limit of a memory cgroup, 1 to 12 GiB, `--gib` |
+//! | 1024 processes | 64, `--processes` |
+//! | files of 100 KB to 5 MB, written | the same; one of four is read again, and a mapped file is touched as code would be |
+//! | 5 hours | 30 s, `--run-s`, in turns |
+//! | 2.6.6-mm3 | the kernel of the host |
+//! | split lists, `mapped_page_cost` 100 | `masu aging --mapped 100 --cache 0` on the group |
+//!
+//! The paper's kernels scan lists of all pages, and lose throughput where there are many. Kernels have changed since; whether this
+//! one loses any is what the first column says.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use quantities::Bytes;
+use serde::Serialize;
+
+use super::residency::drop_all;
+use super::running::{Cost, Running};
+use crate::cgroup::MemoryCgroup;
+use crate::children::OwnChild;
+use crate::launch::Program;
+use crate::masu::Masu;
+use crate::pairs::{Better, median, order_of_round};
+use crate::place::Place;
+use crate::plot::{Chart, Series, grid};
+use crate::report::{Report, Target, Unit, Versus};
+use crate::session::Session;
+use crate::table::Table;
+use crate::workload::Workload;
+
+/// Arguments of `masu-bench writers`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// Memory of the group, in GiB
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 4, 8, 12])]
+    pub gib: Vec<u64>,
+    /// Processes that write
+    #[arg(long, default_value_t = 64)]
+    pub processes: u32,
+    /// For how long they do, in seconds
+    #[arg(long, default_value_t = 30)]
+    pub run_s: u64,
+    /// All files together
+    #[arg(long, default_value = "15GiB")]
+    pub files: Bytes,
+    /// What all processes map as their code
+    #[arg(long, default_value = "256MiB")]
+    pub code: Bytes,
+    /// Runs of each group in each way
+    #[arg(long, default_value_t = 3)]
+    pub pairs: usize,
+    /// Ways
+    #[arg(long, value_delimiter = ',', default_values_t = [Way::Kernel, Way::Masu])]
+    pub ways: Vec<Way>,
+}
+
+/// A way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Way {
+    /// The kernel decides.
+    Kernel,
+    /// `masu aging --mapped 100 --cache 0`.
+    Masu,
+}
+
+impl Way {
+    const fn title(self) -> &'static str {
+        match self {
+            Way::Kernel => "kernel alone",
+            Way::Masu => "masu",
+        }
+    }
+}
+
+impl std::fmt::Display for Way {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if *self == Way::Kernel { "kernel" } else { "masu" })
+    }
+}
+
+/// One run.
+#[derive(Clone, Debug, Serialize)]
+struct Run {
+    written_mib_per_s: f64,
+    /// Written and read.
+    mib_per_s: f64,
+    files_per_s: f64,
+    /// Of all processes: mostly pages of what they map as their code.
+    major_faults: u64,
+    masu: Option<Cost>,
+}
+
+#[derive(Debug, Serialize)]
+struct Runs {
+    gib: u64,
+    way: Way,
+    runs: Vec<Run>,
+}
+
+/// A file has so many bytes in the middle.
+const FILE_BYTES: u64 = 2_550_000;
+
+/// How much longer than it is told the work may take: processes start, and wait for what is written out.
+const GRACE: Duration = Duration::from_secs(300);
+
+/// Runs it.
+///
+/// # Errors
+/// When masu is missing, this host has no memory cgroups, too little disk or memory, or we are interrupted.
+pub fn run(session: &Session, options: &Options) -> Result<()> {
+    options.check(session)?;
+    let masu = super::masu(session, options.ways.contains(&Way::Masu))?;
+    session.warm_up_to(Bytes::gib(options.gib.iter().copied().max().unwrap_or(1)))?;
+    let folder = tempfile::tempdir_in(super::FOLDER).context("cannot make a folder for the files")?;
+    let bench = Bench { session, options, masu, folder: folder.path() };
+    bench.write_code()?;
+    let cells = options.gib.iter().flat_map(|gib| options.ways.iter().map(|way| (*gib, *way)));
+    let mut all: Vec<Runs> = cells.map(|(gib, way)| Runs { gib, way, runs: Vec::new() }).collect();
+    for round in 0..options.pairs {
+        for nth in order_of_round(round, all.len()) {
+            let Runs { gib, way, runs } = &mut all[nth];
+            session.progress(&format!("round {} of {}: {gib} GiB, {}", round + 1, options.pairs, way.title()));
+            runs.push(bench.one(*gib, *way).with_context(|| format!("{gib} GiB ({})", way.title()))?);
+        }
+    }
+    report(session, options, &all).finish(session.save)
+}
+
+impl Options {
+    fn check(&self, session: &Session) -> Result<()> {
+        ensure!(self.pairs > 0 && self.run_s > 0, "expected --pairs and --run-s of 1 or more");
+        ensure!((1..=4096).contains(&self.processes), "--processes {}: expected 1 to 4096", self.processes);
+        for gib in &self.gib {
+            let fits = (1..).contains(gib) && Bytes::gib(*gib) < session.host.memory_bytes;
+            ensure!(fits, "--gib {gib}: expected 1 or more, and less than this host has");
+        }
+        let disk = rustix::fs::statvfs(super::FOLDER).context("cannot see how much room there is on the disk")?;
+        let (free, needed) = (Bytes(disk.f_bavail * disk.f_frsize), Bytes(self.files.0 + self.code.0 + (1 << 30)));
+        ensure!(needed <= free, "{}: {needed} are needed and {free} are free; try a smaller --files", super::FOLDER);
+        Ok(())
+    }
+}
+
+struct Bench<'a> {
+    session: &'a Session,
+    options: &'a Options,
+    masu: Option<Masu>,
+    folder: &'a Path,
+}
+
+impl Bench<'_> {
+    fn write_code(&self) -> Result<()> {
+        let path = self.folder.join("code");
+        let write = || -> std::io::Result<()> {
+            let (mut file, some) = (File::create(&path)?, vec![7; 1 << 20]);
+            for _ in 0..self.options.code.0.div_ceil(1 << 20).max(1) {
+                file.write_all(&some)?;
+            }
+            file.sync_all()
+        };
+        write().with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    fn one(&self, gib: u64, way: Way) -> Result<Run> {
+        let (session, options, code) = (self.session, self.options, self.folder.join("code"));
+        rustix::fs::sync(); // nothing of the run before is written during this one
+        drop_all(&code)?;
+        let files = tempfile::tempdir_in(self.folder).context("cannot make a folder for the files")?;
+        let each = (options.files.0 / FILE_BYTES / u64::from(options.processes)).max(1);
+        let group = MemoryCgroup::make()?;
+        group.limit_plainly(Bytes::gib(gib))?;
+        let mut words = vec!["--folder".into(), files.path().as_os_str().to_owned()];
+        words.extend(["--code".into(), code.into_os_string(), "--files".into(), each.to_string().into()]);
+        words.extend(["--processes".into(), options.processes.to_string().into()]);
+        let command = group.start(&Program::workload("workload-writers", words)?);
+        let child = OwnChild::start(command, &session.processors, Place::Anywhere)?;
+        let mut writers = Workload::greet(child, "workload-writers", &session.stop)?;
+        let beside = match (way, &self.masu) {
+            (Way::Masu, Some(masu)) => {
+                let dials = ["--cgroup", &group.name(), "--mapped", "100", "--cache", "0", "--budget", "50%"];
+                Some(Running::start(session, masu, &dials.map(str::to_owned))?)
+            }
+            _ => None,
+        };
+        let time = Duration::from_secs(options.run_s);
+        let done = writers.ask(&format!("run {}", time.as_millis()), time + GRACE, &session.stop)?;
+        let masu = beside.map(|running| running.end(session)).transpose()?;
+        writers.end(GRACE, &session.stop)?;
+        let (mib, seconds) = (f64::from(1 << 20), done.number("seconds")?);
+        let written = done.number("written")?;
+        Ok(Run {
+            written_mib_per_s: written / mib / seconds,
+            mib_per_s: (written + done.number("read")?) / mib / seconds,
+            files_per_s: done.number("files")? / seconds,
+            major_faults: done.whole("major")?,
+            masu,
+        })
+    }
+}
+
+fn samples(runs: &[Run], figure: impl Fn(&Run) -> f64) -> Vec<f64> {
+    runs.iter().map(figure).collect()
+}
+
+fn of(all: &[Runs], gib: u64, way: Way) -> &[Run] {
+    all.iter().find(|cell| cell.gib == gib && cell.way == way).map_or(&[], |cell| cell.runs.as_slice())
+}
+
+fn report(session: &Session, options: &Options, all: &[Runs]) -> Report {
+    let Options { processes, run_s, files, .. } = options;
+    let title = format!("writers: {processes} processes write files of 100 KB to 5 MB, {files} in all, for {run_s} s");
+    let mut report = Report::new("writers", title, &session.host);
+    let versus = Versus { baseline: Way::Kernel.title(), this: Way::Masu.title() };
+    if [Way::Kernel, Way::Masu].iter().all(|way| options.ways.contains(way)) {
+        for gib in &options.gib {
+            let pair = [Way::Kernel, Way::Masu].map(|way| samples(of(all, *gib, way), |run| run.mib_per_s));
+            let what = format!("{gib} GiB, written and read");
+            report.compare(&what, Unit::MibPerSecond, Better::More, versus, (&pair[0], &pair[1]));
+            report.target(Target::NotWorse);
+        }
+    }
+    let ends = options.gib.iter().min().zip(options.gib.iter().max());
+    for way in &options.ways {
+        let middle = |gib: &u64| median(&samples(of(all, *gib, *way), |run| run.mib_per_s));
+        let ratio = ends.and_then(|(low, high)| Some(middle(high)? / middle(low)?));
+        let target = (*way == Way::Masu).then_some(Target::AtLeast(1.0));
+        report.figure(&format!("{}: most memory over least", way.title()), Unit::Times, ratio, target);
+    }
+    let costs = || all.iter().flat_map(|cell| &cell.runs).filter_map(|run| run.masu.as_ref());
+    if costs().next().is_some() {
+        let cpu: Vec<f64> = costs().map(|cost| cost.core_fraction).collect();
+        report.figure("processor time of masu, of a core", Unit::Fraction, median(&cpu), Some(Target::AtMost(0.01)));
+    }
+    report.table("All runs, medians:", table(all));
+    report.file("writers.svg", draw(options, all));
+    report.note(super::lists());
+    report.note("The paper, on Linux 2.4.26 and 2.6.6: throughput falls from 4 GB on; with split lists it is higher at each size.");
+    report.sample("cells", all);
+    report
+}
+
+fn table(all: &[Runs]) -> Table {
+    let mut table =
+        Table::new(["memory", "", "written and read", "written", "files", "major faults", "kept by masu", "dropped"]);
+    for (nth, Runs { gib, way, runs }) in all.iter().enumerate() {
+        let middle = |figure: &dyn Fn(&Run) -> f64| median(&samples(runs, figure)).unwrap_or(f64::NAN);
+        let of_masu = |figure: &dyn Fn(&Cost) -> u64| {
+            let values: Vec<f64> = runs.iter().filter_map(|run| Some(figure(run.masu.as_ref()?) as f64)).collect();
+            median(&values).map_or_else(|| "–".into(), |value| Unit::Bytes.print(value))
+        };
+        table.row([
+            if nth == 0 || all[nth - 1].gib != *gib { format!("{gib} GiB") } else { String::new() },
+            way.title().to_owned(),
+            Unit::MibPerSecond.print(middle(&|run| run.mib_per_s)),
+            Unit::MibPerSecond.print(middle(&|run| run.written_mib_per_s)),
+            Unit::PerSecond.print(middle(&|run| run.files_per_s)),
+            Unit::Count.print(middle(&|run| run.major_faults as f64)),
+            of_masu(&|cost| cost.said.pinned_bytes_max),
+            of_masu(&|cost| cost.said.dropped_bytes),
+        ]);
+    }
+    table
+}
+
+/// The paper's figure 1 (one kernel over memory) and figure 5 (two of them), and the page faults that it does not show.
+fn draw(options: &Options, all: &[Runs]) -> String {
+    let line = |way: &Way, figure: &dyn Fn(&Run) -> f64| {
+        let point = |gib: &u64| Some((*gib as f64, median(&samples(of(all, *gib, *way), figure))?));
+        Series { name: way.title().into(), points: options.gib.iter().filter_map(point).collect() }
+    };
+    let chart = |title: &str, y_label: &str, series| Chart {
+        title: title.into(),
+        x_label: "memory of the group, GiB".into(),
+        y_label: y_label.into(),
+        series,
+    };
+    let all_ways =
+        |figure: &dyn Fn(&Run) -> f64| options.ways.iter().map(|way| line(way, figure)).collect::<Vec<Series>>();
+    let alone = vec![line(&Way::Kernel, &|run| run.mib_per_s)];
+    let charts = [
+        chart("As figure 1: the kernel alone", "MiB/s", alone),
+        chart("As figure 5: with and without classes", "MiB/s", all_ways(&|run| run.mib_per_s)),
+        chart("Major faults in code", "faults a run", all_ways(&|run| run.major_faults as f64)),
+    ];
+    grid(&format!("{} writers of files of 100 KB to 5 MB", options.processes), &charts, 3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options() -> Options {
+        Options {
+            gib: vec![1, 12],
+            processes: 64,
+            run_s: 30,
+            files: Bytes::gib(15),
+            code: Bytes::mib(256),
+            pairs: 3,
+            ways: vec![Way::Kernel, Way::Masu],
+        }
+    }
+
+    fn cell(gib: u64, way: Way, mib_per_s: f64) -> Runs {
+        let run = Run { written_mib_per_s: mib_per_s, mib_per_s, files_per_s: 1.0, major_faults: 5, masu: None };
+        Runs { gib, way, runs: vec![run] }
+    }
+
+    #[test]
+    fn a_figure_has_a_line_for_each_way_over_memory() {
+        let all = [
+            cell(1, Way::Kernel, 100.0),
+            cell(1, Way::Masu, 110.0),
+            cell(12, Way::Kernel, 80.0),
+            cell(12, Way::Masu, 120.0),
+        ];
+        let svg = draw(&options(), &all);
+        // One line in the first chart, two in each of the others.
+        assert_eq!(svg.matches("stroke-linejoin").count(), 5);
+        assert!(svg.contains("memory of the group, GiB") && svg.contains("64 writers"));
+        let text = table(&all).to_string();
+        assert!(text.lines().nth(3).unwrap().starts_with("12 GiB   kernel alone"), "{text}");
+    }
+
+    #[test]
+    fn a_way_that_was_not_measured_leaves_a_gap() {
+        assert!(of(&[cell(1, Way::Kernel, 1.0)], 1, Way::Masu).is_empty());
+        assert!(draw(&options(), &[]).ends_with("</svg>\n"));
+    }
+}
