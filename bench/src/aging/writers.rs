@@ -229,7 +229,7 @@ fn report(session: &Session, options: &Options, all: &[Runs]) -> Report {
             report.target(Target::NotWorse);
         }
     }
-    let ends = options.gib.iter().min().zip(options.gib.iter().max());
+    let ends = options.gib.iter().min().zip(options.gib.iter().max()).filter(|(low, high)| low < high);
     for way in &options.ways {
         let middle = |gib: &u64| median(&samples(of(all, *gib, *way), |run| run.mib_per_s));
         let ratio = ends.and_then(|(low, high)| Some(middle(high)? / middle(low)?));
