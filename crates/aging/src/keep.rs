@@ -96,7 +96,7 @@ const HOLD: Duration = Duration::from_secs(10);
 const HOLD_MOST: Duration = Duration::from_secs(3600);
 /// Who maps what is looked at no more often than this, and takes at most this part of the time.
 const REFRESH_EVERY: Duration = Duration::from_secs(1);
-const REFRESH_PART: u32 = 200;
+const REFRESH_PART: u32 = 400;
 const REFRESH_LATEST: Duration = Duration::from_secs(60);
 /// So much is pinned at most before rooms are looked at again: some 20 ms.
 const PART: Bytes = Bytes::mib(128);

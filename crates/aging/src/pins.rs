@@ -362,7 +362,7 @@ impl Pinned {
     /// Asks some frames whether they are held, and whom they are charged to.
     fn measure(&mut self, frames: &FrameTable, groups: Option<&GroupTable>) -> Result<(), Error> {
         /// Frames that are asked of one file, whatever its size.
-        const MOST: u64 = 2048;
+        const MOST: u64 = 512;
         let total = self.total();
         let step = total.div_ceil(MOST).max(1);
         let (mut nth, mut asked, mut held, mut charged) = (0u64, 0u64, 0u64, BTreeMap::<u64, u64>::new());
