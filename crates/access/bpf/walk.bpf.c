@@ -9,18 +9,7 @@
  *
  * No vmlinux.h: the fields below are found by name at load time.
  */
-typedef unsigned char __u8;
-typedef unsigned short __u16;
-typedef unsigned int __u32;
-typedef unsigned long long __u64;
-typedef signed char __s8;
-typedef short __s16;
-typedef int __s32;
-typedef long long __s64;
-typedef __u16 __be16;
-typedef __u32 __be32;
-typedef __u16 __le16;
-typedef __u32 __wsum;
+#include "numbers.h"
 
 enum { BPF_MAP_TYPE_ARRAY = 2, BPF_MAP_TYPE_PERCPU_ARRAY = 6 };
 #define BPF_F_MMAPABLE 1024

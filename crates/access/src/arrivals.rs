@@ -23,6 +23,9 @@ use crate::bpf_object::{self, Aligned};
 use crate::rung::Unavailable;
 use record::{MEMBER, PARENT, Run, Wish};
 
+/// As people are told of it.
+const PROGRAM: &str = "the program that watches the page cache";
+
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!("../bpf/arrivals.bpf.o"));
 
 /// Whose arrivals are told.
@@ -89,14 +92,7 @@ impl Arrivals {
         libbpf_rs::set_print(None::<(PrintLevel, fn(PrintLevel, String))>);
         let open = ObjectBuilder::default().open_memory(&OBJECT.0).map_err(|e| refused("be opened", &e))?;
         let object = open.load().map_err(|e| refused("be loaded", &e))?;
-        let handle = |name: &str| {
-            let map = object.maps().find(|map| map.name() == name);
-            let map = map.ok_or_else(|| Unavailable {
-                reason: format!("the arrivals' program has no map {name}"),
-                remedy: "Rebuild masu: its BPF object does not fit.".to_owned(),
-            })?;
-            MapHandle::try_from(&map).map_err(|e| refused("share its maps", &e))
-        };
+        let handle = |name| bpf_object::map_of(&object, PROGRAM, name);
         let wish = Wish {
             group: if let Whose::Group(id) = whose { id } else { 0 },
             everybody: u32::from(whose == Whose::Everybody),
@@ -172,7 +168,7 @@ impl Arrivals {
 }
 
 fn refused(what: &str, error: &libbpf_rs::Error) -> Unavailable {
-    bpf_object::refused("the program that watches the page cache", what, error)
+    bpf_object::refused(PROGRAM, what, error)
 }
 
 /// How much was told of runs that were still open, so that each page is told once.

@@ -1,5 +1,7 @@
 //! What all our BPF programs have in common: how their bytes lie, and why a kernel refuses them.
 
+use libbpf_rs::{MapCore, MapHandle, Object};
+
 use crate::rung::Unavailable;
 
 /// A compiled program, aligned as the ELF reader expects it.
@@ -25,6 +27,29 @@ pub fn refused(program: &str, what: &str, error: &libbpf_rs::Error) -> Unavailab
         ),
     };
     Unavailable { reason, remedy: remedy.to_owned() }
+}
+
+/// The map of this name in a loaded object of `program`.
+pub fn map_of(object: &Object, program: &str, name: &str) -> Result<MapHandle, Unavailable> {
+    let map = object.maps().find(|map| map.name() == name).ok_or_else(|| Unavailable {
+        reason: format!("{program} has no map {name}"),
+        remedy: "Rebuild masu: its BPF object does not fit.".to_owned(),
+    })?;
+    MapHandle::try_from(&map).map_err(|error| refused(program, "share its maps", &error))
+}
+
+/// The members of a struct in the compiled program, each with where it lies, for tests: `object` is its name in `bpf/`.
+#[cfg(test)]
+pub fn layout(object: &str, record: &str) -> Vec<(String, u32)> {
+    use libbpf_rs::btf::Btf;
+    use libbpf_rs::btf::types::{MemberAttr, Struct, StructMember};
+    let btf = Btf::from_path(format!("{}/bpf/{object}", env!("CARGO_MANIFEST_DIR"))).unwrap();
+    let offset = |member: &StructMember<'_>| match member.attr {
+        MemberAttr::Normal { offset } => offset / 8,
+        MemberAttr::BitField { .. } => panic!("no bit fields here"),
+    };
+    let record = btf.type_by_name::<Struct<'_>>(record).unwrap();
+    record.iter().map(|member| (member.name.unwrap().to_string_lossy().into_owned(), offset(&member))).collect()
 }
 
 #[cfg(test)]

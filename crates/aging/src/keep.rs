@@ -323,15 +323,6 @@ impl<'f, F: KernelFiles> Keeper<'f, F> {
         let done = pins.refresh(&mapped, &self.dials, &self.protected, part)?;
         self.is_in_parts = part < most && done.without > Bytes(0) && done.pinned > Bytes(0);
         self.in_parts += done.pinned;
-        for (class, refaults) in done.refaults.iter() {
-            let mut control = self.control.get(class);
-            control.refaults += refaults;
-            control.all_refaults += refaults;
-            if refaults > 0 {
-                control.quiet_since = self.pressed;
-            }
-            self.control.set(class, control);
-        }
         // What was just pinned is charged to somebody: from now on that room is looked at, as soon as it has to be.
         self.tightest = room::tightest(&room::rooms(self.files, &self.limits, &pins.charged())?);
         let pinned_bytes = pins.bytes();
@@ -358,6 +349,9 @@ impl<'f, F: KernelFiles> Keeper<'f, F> {
                 self.budget
             );
             events.push(Event::Without { what: format!("{} of what is mapped", done.without), why });
+        }
+        for (class, refaults) in done.refaults.iter() {
+            self.note(class, refaults);
         }
         for (what, why) in done.refused {
             events.push(Event::Without { what, why });
@@ -416,6 +410,7 @@ impl<'f, F: KernelFiles> Keeper<'f, F> {
         Ok(())
     }
 
+    /// So many pages of a class came back.
     fn note(&mut self, class: Class, refaults: u64) {
         let mut control = self.control.get(class);
         control.refaults += refaults;

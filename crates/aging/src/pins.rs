@@ -3,12 +3,11 @@
 //! What is to be pinned is decided in `policy`; this does it, and measures at the page frames what became of it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 
 use linux::kpagecgroup::GroupTable;
 use linux::kpageflags::FrameTable;
 use linux::pinned_file::PinnedFile;
-use linux::{Error, map_files, page_cache};
+use linux::{Error, map_files};
 use quantities::{Bytes, Pages};
 
 use crate::class::Class;
@@ -35,7 +34,6 @@ pub struct Pins {
 /// One file.
 #[derive(Debug)]
 struct Pinned {
-    file: File,
     mapping: PinnedFile,
     is_swap_backed: bool,
     /// By class, what is pinned.
@@ -259,7 +257,7 @@ impl Pins {
                 let mut resident = Ranges::default();
                 for range in ranges.iter() {
                     // What cannot be told now is told at the next look.
-                    let there = page_cache::resident(&file.file, range).unwrap_or_default();
+                    let there = file.mapping.resident(range).unwrap_or_default();
                     there.into_iter().for_each(|run| resident.insert(run));
                 }
                 let pinned = file.ranges.get(&class).map_or(0, |now| now.and(&resident).pages());
@@ -287,7 +285,6 @@ impl Pins {
                     let mapping =
                         PinnedFile::map(&found.file, Pages(end.max(length))).map_err(|error| error.to_string())?;
                     let file = Pinned {
-                        file: found.file,
                         mapping,
                         is_swap_backed: found.is_swap_backed,
                         pages: ByClass::default(),

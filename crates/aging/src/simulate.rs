@@ -34,6 +34,7 @@ use quantities::{Fraction, Pages};
 use serde::Serialize;
 
 use crate::class::Class;
+use crate::dials::Dial;
 use memory::Memory;
 use trace::{Step, Trace};
 
@@ -53,26 +54,6 @@ pub struct Machine {
     /// came back soon, and whether the inactive list is too short. 2 s since Linux 5.16, whoever reads `memory.stat` makes them new;
     /// zero for always new ones. In the first period they are those of a group in which nothing was yet.
     pub sums_us: u64,
-}
-
-/// A number from 0 to 100.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(transparent)]
-pub struct Dial(u8);
-
-impl Dial {
-    /// Never aged.
-    pub const STOP: Dial = Dial(100);
-
-    /// Nothing, if it is above 100.
-    pub fn of(number: u8) -> Option<Dial> {
-        (number <= 100).then_some(Dial(number))
-    }
-
-    /// The number.
-    pub fn get(self) -> u8 {
-        self.0
-    }
 }
 
 /// How pages of a class are aged, where the kernel has its classic lists.

@@ -4,7 +4,7 @@
 //! the programs that use it, and touches none of them.
 //!
 //! Nothing is brought in: the mapping is locked by `MLOCK_ONFAULT`, which leaves out what is not in our page tables; what is in
-//! memory is found by mincore(2) and put there by `MADV_POPULATE_READ`, which answers with an error where a touch would mean
+//! memory is found by `page_cache.rs` and put there by `MADV_POPULATE_READ`, which answers with an error where a touch would mean
 //! SIGBUS. The kernel puts there what lies around it in memory as well (64 KiB, or a whole large folio): so a little more is
 //! pinned than was asked for, until the mapping is dropped.
 //!
@@ -29,7 +29,7 @@ use rustix::mm::{Advice, MapFlags, MlockFlags, ProtFlags, madvise, mlock_with, m
 
 use crate::kpageflags::FrameTable;
 use crate::pagemap::Pagemap;
-use crate::{At, Error, Pid};
+use crate::{At, Error, Pid, page_cache};
 
 const PAGE: u64 = 4096;
 
@@ -43,23 +43,25 @@ const MADV_DONTNEED_LOCKED: i32 = 24;
 /// accessed: the file may be cut short by anybody.
 #[derive(Debug)]
 pub struct PinnedFile {
+    file: File,
     memory: *mut c_void,
     pages: u64,
     is_locked: bool,
 }
 
 impl PinnedFile {
-    /// Maps the first `pages` pages of a file. Nothing is pinned yet, and the descriptor is not needed any more.
+    /// Maps the first `pages` pages of a file, which is open for as long. Nothing is pinned yet.
     ///
     /// # Errors
     /// `Other` with ENOMEM when there is no address space, or too many mappings (`vm.max_map_count`).
     pub fn map(file: &File, Pages(pages): Pages) -> Result<PinnedFile, Error> {
         let length = bytes(pages).map_err(failed("map"))?;
+        let ours = file.try_clone().map_err(|error| failed("map")(crate::files::errno(error)))?;
         // SAFETY: a new mapping at a place of the kernel's choice.
         let memory =
             unsafe { mmap(null_mut(), length, ProtFlags::READ, MapFlags::SHARED | MapFlags::NORESERVE, file, 0) };
         let memory = memory.map_err(failed("map"))?;
-        let mapped = PinnedFile { memory, pages, is_locked: false };
+        let mapped = PinnedFile { file: ours, memory, pages, is_locked: false };
         if length > 0 {
             // Otherwise to map a page would read ahead, and to unmap it would count as a use.
             // SAFETY: our own mapping; the advice changes nothing that it holds.
@@ -78,17 +80,7 @@ impl PinnedFile {
     /// # Errors
     /// The kernel's answer.
     pub fn resident(&self, pages: Range<u64>) -> Result<Vec<Range<u64>>, Error> {
-        /// Asked about at a time: 1 GiB, of which the answer takes 256 KiB.
-        const MOST: u64 = 1 << 18;
-        let pages = self.within(&pages);
-        let (mut found, mut first) = (Vec::new(), pages.start);
-        while first < pages.end {
-            let count = (pages.end - first).min(MOST);
-            let there = residence(self.address(first), count).map_err(failed("look for"))?;
-            add_runs(&there, first, &mut found);
-            first += count;
-        }
-        Ok(found)
+        page_cache::resident(&self.file, self.within(&pages))
     }
 
     /// Pins what is in memory of `pages`. What comes later is pinned by another call.
@@ -188,25 +180,6 @@ impl Drop for PinnedFile {
     }
 }
 
-/// mincore(2) of `count` pages of a mapping, one byte for each: bit 0 says that it is in memory.
-fn residence(memory: *mut c_void, count: u64) -> Result<Vec<u8>, Errno> {
-    let mut there = vec![0u8; usize::try_from(count).map_err(|_| Errno::NOMEM)?];
-    // SAFETY: the kernel looks up the addresses, and an unmapped one is an error; it writes one byte for each page to `there`,
-    // which has as many.
-    let answer = unsafe { libc::mincore(memory, bytes(count)?, there.as_mut_ptr()) };
-    if answer == 0 { Ok(there) } else { Err(last_errno()) }
-}
-
-/// Adds the runs of pages from `first` on of which `there` says that they are in memory; one that goes on from the last joins it.
-fn add_runs(there: &[u8], first: u64, runs: &mut Vec<Range<u64>>) {
-    for (page, _) in (first..).zip(there).filter(|(_, state)| **state & 1 != 0) {
-        match runs.last_mut() {
-            Some(last) if last.end == page => last.end += 1,
-            _ => runs.push(page..page + 1),
-        }
-    }
-}
-
 fn last_errno() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
@@ -245,14 +218,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_are_what_has_bit_0_and_join_over_pieces() {
-        let mut runs = Vec::new();
-        add_runs(&[0, 1, 3, 0, 1], 10, &mut runs);
-        add_runs(&[1, 0], 15, &mut runs);
-        assert_eq!(runs, [11..13, 14..16]);
-    }
-
-    #[test]
     fn what_is_in_memory_is_pinned_and_nothing_beyond_the_file() {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&[7; 5 * 4096]).unwrap();
@@ -271,8 +236,9 @@ mod tests {
         let mut pinned = PinnedFile::map(&file, Pages(64)).unwrap();
         file.set_len(4096).unwrap();
         // A large folio may still stand in the cache with pages beyond the end.
-        let answer = pinned.pin(0..64);
-        assert!(answer.as_ref().is_ok_and(|()| true) || answer.unwrap_err().errno() == Some(Errno::FAULT));
+        if let Err(error) = pinned.pin(0..64) {
+            assert_eq!(error.errno(), Some(Errno::FAULT), "{error}");
+        }
     }
 
     #[test]

@@ -65,10 +65,8 @@ impl Wish {
 
 #[cfg(test)]
 mod tests {
-    use libbpf_rs::btf::types::{MemberAttr, Struct};
-    use libbpf_rs::btf::{Btf, types::StructMember};
-
     use super::*;
+    use crate::bpf_object;
 
     #[test]
     fn a_run_survives_the_way_through_bytes() {
@@ -83,18 +81,9 @@ mod tests {
 
     #[test]
     fn the_records_are_laid_out_as_in_the_compiled_program() {
-        let btf = Btf::from_path(concat!(env!("CARGO_MANIFEST_DIR"), "/bpf/arrivals.bpf.o")).unwrap();
-        let layout = |name: &str| -> Vec<(String, u32)> {
-            let offset = |member: &StructMember<'_>| match member.attr {
-                MemberAttr::Normal { offset } => offset / 8,
-                MemberAttr::BitField { .. } => panic!("no bit fields here"),
-            };
-            let record = btf.type_by_name::<Struct<'_>>(name).unwrap();
-            record.iter().map(|m| (m.name.unwrap().to_string_lossy().into_owned(), offset(&m))).collect()
-        };
         macro_rules! same {
             ($c:literal, $record:ty, $($field:ident),+) => {
-                assert_eq!(layout($c), [$(
+                assert_eq!(bpf_object::layout("arrivals.bpf.o", $c), [$(
                     (stringify!($field).to_owned(), u32::try_from(std::mem::offset_of!($record, $field)).unwrap())
                 ),+]);
             };

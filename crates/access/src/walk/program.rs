@@ -14,6 +14,9 @@ use super::record::{WALK_CALIBRATE, WALK_READ, WALK_RECORDS_MAX, WalkAnswer, Wal
 use crate::bpf_object::{self, Aligned};
 use crate::rung::Unavailable;
 
+/// As people are told of it.
+const PROGRAM: &str = "the walk's program";
+
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!("../../bpf/walk.bpf.o"));
 
 /// How far below the page table's own address the base of the direct map is looked for: 64 TiB, all that four levels map.
@@ -45,14 +48,7 @@ impl Program {
         libbpf_rs::set_print(None::<(PrintLevel, fn(PrintLevel, String))>);
         let open = ObjectBuilder::default().open_memory(&OBJECT.0).map_err(|e| refused("be opened", &e))?;
         let object = open.load().map_err(|e| refused("be loaded", &e))?;
-        let handle = |name: &str| {
-            let map = object.maps().find(|map| map.name() == name);
-            let map = map.ok_or_else(|| Unavailable {
-                reason: format!("the walk's program has no map {name}"),
-                remedy: "Rebuild masu: its BPF object does not fit.".to_owned(),
-            })?;
-            MapHandle::try_from(&map).map_err(|e| refused("share its maps", &e))
-        };
+        let handle = |name| bpf_object::map_of(&object, PROGRAM, name);
         let (request, answer) = (handle("request")?, handle("answer")?);
         let records = Records::map(handle("records")?.as_fd()).map_err(|errno| Unavailable {
             reason: format!("the walk's records cannot be mapped: {}", linux::describe(errno)),
@@ -264,30 +260,18 @@ fn last_errno() -> Errno {
 }
 
 fn refused(what: &str, error: &libbpf_rs::Error) -> Unavailable {
-    bpf_object::refused("the walk's program", what, error)
+    bpf_object::refused(PROGRAM, what, error)
 }
 
 #[cfg(test)]
 mod tests {
-    use libbpf_rs::btf::{Btf, types::Struct};
-
     use super::*;
 
     #[test]
     fn the_records_are_laid_out_as_in_the_compiled_program() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/bpf/walk.bpf.o");
-        let btf = Btf::from_path(path).unwrap();
-        let layout = |name: &str| -> Vec<(String, u32)> {
-            let record = btf.type_by_name::<Struct<'_>>(name).unwrap();
-            let offset = |member: &libbpf_rs::btf::types::StructMember<'_>| match member.attr {
-                libbpf_rs::btf::types::MemberAttr::Normal { offset } => offset / 8,
-                libbpf_rs::btf::types::MemberAttr::BitField { .. } => panic!("no bit fields here"),
-            };
-            record.iter().map(|m| (m.name.unwrap().to_string_lossy().into_owned(), offset(&m))).collect()
-        };
         macro_rules! same {
             ($c:literal, $record:ty, $($field:ident),+) => {
-                assert_eq!(layout($c), [$(
+                assert_eq!(bpf_object::layout("walk.bpf.o", $c), [$(
                     (stringify!($field).to_owned(), u32::try_from(std::mem::offset_of!($record, $field)).unwrap())
                 ),+]);
             };

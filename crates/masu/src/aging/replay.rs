@@ -6,7 +6,7 @@ use std::path::Path;
 
 use aging::dials::Wishes;
 use aging::simulate::trace::Trace;
-use aging::simulate::{Aging, BASE_US, Counts, Dial, Lists, Machine, Outcome, Rate, replay};
+use aging::simulate::{Aging, BASE_US, Counts, Lists, Machine, Outcome, Rate, replay};
 use quantities::{Bytes, Fraction};
 use serde::Serialize;
 
@@ -40,8 +40,8 @@ pub fn run(file: &Path, memory: Bytes, wishes: &Wishes, budget: Fraction, json: 
     let mut with = Aging { lists: Lists::Classic, budget, base_us: BASE_US, ..Aging::KERNEL };
     for (class, wish) in wishes.iter() {
         // A dial that may move stands where it begins.
-        if let Some(dial) = wish.and_then(|bounds| Dial::of(bounds.low.get())) {
-            with = with.with(class, Rate::Dial(dial));
+        if let Some(bounds) = wish {
+            with = with.with(class, Rate::Dial(bounds.low));
         }
     }
     let both = Both { kernel: replay(&trace, &machine, &Aging::KERNEL), dials: replay(&trace, &machine, &with) };
