@@ -16,6 +16,7 @@ struct arrival_run {
 	__u64 inode;
 	__u64 first; /* page of the file */
 	__u64 pages;
+	__u64 since_ns;   /* when its first page came, on the kernel's monotonic clock */
 	__u32 device;     /* as the kernel numbers it: major << 20 | minor */
 	__u32 generation; /* of the inode: tells a file from a later one with the same number */
 	__u32 process;

@@ -205,6 +205,7 @@ int added(__u64 *context)
 	}
 	if (run->pages)
 		tell(run);
+	now.since_ns = bpf_ktime_get_ns();
 	*run = now;
 	return 0;
 }

@@ -141,7 +141,8 @@ impl Arrivals {
         self.members.keys().count()
     }
 
-    /// What came since the last call, in the order of coming on each processor.
+    /// What came since the last call, in the order of coming: each processor tells its runs by itself, and who reads a file may
+    /// go from one to the other.
     ///
     /// # Errors
     /// When the kernel takes the maps away, which it does not.
@@ -149,15 +150,17 @@ impl Arrivals {
         self.ring.consume().map_err(|e| refused("be read", &e))?;
         let mut new = Vec::new();
         for run in self.fetched.borrow_mut().drain(..) {
-            new.extend(self.told.finished(run));
+            new.extend(self.told.finished(run).map(|arrival| (run.since_ns, arrival)));
         }
         let open = self.open_runs.lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY);
         for bytes in open.map_err(|e| refused("be read", &e))?.into_iter().flatten() {
             // Each processor's part is as long as the record; what the kernel pads it with is left out.
             let run = bytes.get(..size_of::<Run>()).and_then(Run::from_bytes);
-            new.extend(run.filter(|run| run.pages > 0).and_then(|run| self.told.so_far(run)));
+            let run = run.filter(|run| run.pages > 0);
+            new.extend(run.and_then(|run| Some((run.since_ns, self.told.so_far(run)?))));
         }
-        Ok(new)
+        new.sort_by_key(|(since_ns, _)| *since_ns);
+        Ok(new.into_iter().map(|(_, arrival)| arrival).collect())
     }
 
     /// Pages that came and could not be told of, since the start.
@@ -210,7 +213,7 @@ mod tests {
     use super::*;
 
     fn run(first: u64, pages: u64) -> Run {
-        Run { inode: 12, first, pages, device: 254 << 20 | 1, generation: 3, process: 42, processor: 0 }
+        Run { inode: 12, first, pages, since_ns: 1, device: 254 << 20 | 1, generation: 3, process: 42, processor: 0 }
     }
 
     fn pages(arrival: Option<Arrival>) -> Range<u64> {

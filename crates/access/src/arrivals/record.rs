@@ -9,6 +9,7 @@ pub struct Run {
     pub inode: u64,
     pub first: u64,
     pub pages: u64,
+    pub since_ns: u64,
     pub device: u32,
     pub generation: u32,
     pub process: u32,
@@ -35,15 +36,15 @@ impl Run {
         let mut words =
             bytes.chunks_exact(8).filter_map(|word| word.first_chunk()).map(|word| u64::from_ne_bytes(*word));
         let mut word = || words.next();
-        let (inode, first, pages) = (word()?, word()?, word()?);
+        let (inode, first, pages, since_ns) = (word()?, word()?, word()?, word()?);
         let mut halves = bytes
-            .get(24..)?
+            .get(32..)?
             .chunks_exact(4)
             .filter_map(|half| half.first_chunk())
             .map(|half| u32::from_ne_bytes(*half));
         let mut half = || halves.next();
-        let run =
-            Run { inode, first, pages, device: half()?, generation: half()?, process: half()?, processor: half()? };
+        let (device, generation, process, processor) = (half()?, half()?, half()?, half()?);
+        let run = Run { inode, first, pages, since_ns, device, generation, process, processor };
         (bytes.len() == size_of::<Run>()).then_some(run)
     }
 
@@ -71,8 +72,8 @@ mod tests {
     #[test]
     fn a_run_survives_the_way_through_bytes() {
         let words: Vec<u8> =
-            (1u64..=3).flat_map(u64::to_ne_bytes).chain((4u32..=7).flat_map(u32::to_ne_bytes)).collect();
-        let run = Run { inode: 1, first: 2, pages: 3, device: 4, generation: 5, process: 6, processor: 7 };
+            (1u64..=4).flat_map(u64::to_ne_bytes).chain((5u32..=8).flat_map(u32::to_ne_bytes)).collect();
+        let run = Run { inode: 1, first: 2, pages: 3, since_ns: 4, device: 5, generation: 6, process: 7, processor: 8 };
         assert_eq!(Run::from_bytes(&words), Some(run));
         assert_eq!(Run::from_bytes(&words[1..]), None);
         assert_eq!(Run::from_bytes(&[]), None);
@@ -88,7 +89,7 @@ mod tests {
                 ),+]);
             };
         }
-        same!("arrival_run", Run, inode, first, pages, device, generation, process, processor);
+        same!("arrival_run", Run, inode, first, pages, since_ns, device, generation, process, processor);
         same!("arrival_wish", Wish, group, everybody, unused);
     }
 }
