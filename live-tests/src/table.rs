@@ -214,6 +214,7 @@ pub const ALL: &[LiveTest] = tests! {
     aging::the_weight_of_swapping_is_put_back needs [Root, Swap, MasuCommand];
     aging::what_cannot_be_aged_is_named needs [Root, PageFrames, PageTableWalk, MasuCommand];
     aging_streams::what_comes_into_the_page_cache_is_told_once needs [Root, PageTableWalk, Swap];
+    aging_streams::a_reader_that_changes_processors_is_told_in_order needs [Root, PageTableWalk, Swap];
     aging_streams::what_was_in_the_page_cache_is_there_afterwards_and_nothing_more needs [Root, PageTableWalk, DiskFiles, Shell, MasuCommand];
     aging_streams::what_a_stream_writes_is_on_the_disk_and_not_in_the_page_cache needs [Root, PageTableWalk, DiskFiles, Shell, MasuCommand];
     aging_streams::a_groups_streams_go_and_those_of_others_stay needs [Root, PageTableWalk, MemoryGroups, DiskFiles, Shell, MasuCommand];

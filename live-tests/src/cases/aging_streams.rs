@@ -173,3 +173,37 @@ pub fn what_comes_into_the_page_cache_is_told_once(_: &Live) -> Outcome {
     assert_eq!(arrivals.fetch().map_err(told)?, []);
     Ok(())
 }
+
+/// One reader that goes from processor to processor is told of as it went, not each processor's part for itself.
+pub fn a_reader_that_changes_processors_is_told_in_order(_: &Live) -> Outcome {
+    use access::arrivals::{Arrivals, Membership, Whose};
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+    let told = |why: access::rung::Unavailable| libtest_mimic::Failed::from(why.reason);
+    let all = sched_getaffinity(None)?;
+    let mut processors = (0..CpuSet::MAX_CPU).filter(|processor| all.is_set(*processor));
+    let first = processors.next().ok_or("no processor")?;
+    // The first tells nothing more until it is asked; the other tells long runs by itself.
+    let other = processors.next_back().unwrap_or(first);
+    let device = Swap::off(Bytes::mib(16).0)?;
+    let file = File::open(device.path())?;
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random)?;
+    let mut arrivals = Arrivals::of(Whose::Members).map_err(told)?;
+    arrivals.admit(linux::Pid::own(), Membership::Whole).map_err(told)?;
+    let read = || -> Outcome {
+        for turn in 0..256_u64 {
+            let mut here = CpuSet::new();
+            here.set(if turn == 0 { first } else { other });
+            sched_setaffinity(None, &here)?;
+            file.read_exact_at(&mut [0; 65536], turn * 65536)?;
+        }
+        Ok(())
+    };
+    let outcome = read();
+    sched_setaffinity(None, &all)?;
+    outcome?;
+    let came: Vec<Range<u64>> = arrivals.fetch().map_err(told)?.into_iter().map(|of| of.pages).collect();
+    assert!(came.len() > 1, "{came:?}");
+    assert!(came.is_sorted_by_key(|pages| pages.start), "{came:?}");
+    assert_eq!(came.iter().map(|pages| pages.end - pages.start).sum::<u64>(), Bytes::mib(16).pages().0);
+    Ok(())
+}
