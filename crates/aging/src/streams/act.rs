@@ -104,6 +104,7 @@ fn joined(due: Vec<Due>) -> impl Iterator<Item = Due> {
             Some(last) if last.pages.end >= due.pages.start => {
                 last.pages.end = last.pages.end.max(due.pages.end);
                 last.attempts = last.attempts.min(due.attempts);
+                last.writes = last.writes.min(due.writes);
             }
             _ => all.push(due),
         }
@@ -113,6 +114,15 @@ fn joined(due: Vec<Due>) -> impl Iterator<Item = Due> {
 
 fn let_go_of(file: &File, queue: &mut Queue, due: &Due, now: Duration) -> Went {
     let all = due.pages.end - due.pages.start;
+    // Where all of it is still on its way to the disk, nothing can go.
+    if due.writes > 0 && waits_for_the_disk(file, due) {
+        let again = queue.stayed(now, due, due.pages.clone(), true);
+        return if again {
+            Went { later: Pages(all), ..Went::default() }
+        } else {
+            Went { left: Pages(all), ..Went::default() }
+        };
+    }
     let answer = page_cache::drop_clean(file, due.pages.clone()).and_then(|()| stayed(file, due));
     // A file system that refuses keeps its pages; there is nothing to be asked for again.
     let Ok((stayed, unwritten)) = answer else { return Went { left: Pages(all), ..Went::default() } };
@@ -124,6 +134,13 @@ fn let_go_of(file: &File, queue: &mut Queue, due: &Due, now: Duration) -> Went {
         *(if again { &mut went.later.0 } else { &mut went.left.0 }) += pages;
     }
     went
+}
+
+/// All that is there of it is being written.
+fn waits_for_the_disk(file: &File, due: &Due) -> bool {
+    let (start, length) = (Pages(due.pages.start).bytes(), Pages(due.pages.end - due.pages.start).bytes());
+    cachestat(file.as_fd(), start, length)
+        .is_ok_and(|of| of.dirty == Pages(0) && of.writeback == of.cached && of.cached.0 == length.0 / 4096)
 }
 
 /// What is still there, and whether something of it has to be written first.
@@ -148,7 +165,7 @@ mod tests {
     #[test]
     fn ranges_that_follow_each_other_are_asked_for_as_one() {
         let file = FileId { device: (8, 1), inode: 1, generation: 0 };
-        let due = |pages, attempts| Due { file, pages, attempts };
+        let due = |pages, attempts| Due { file, pages, attempts, writes: 0 };
         let all: Vec<Due> = joined(vec![due(0..4, 0), due(4..8, 0), due(8..9, 1), due(12..13, 1)]).collect();
         assert_eq!(all, [due(0..9, 0), due(12..13, 1)]);
     }

@@ -4,8 +4,8 @@
 //! where a reader is; but the kernel reads ahead of it by a bounded stretch, so pages have been passed when enough of the same
 //! file, and enough in all, has come after them; or when some time has gone by, as at the end of a file.
 //!
-//! What must be written first is asked for again until it is written; what somebody maps is left after some attempts: it has
-//! found another use. What was in the cache before a stream came never gets here.
+//! What must be written first is asked for again, soon at first, as long as disks need; what somebody maps is left after some
+//! attempts: it has found another use. What was in the cache before a stream came never gets here.
 //!
 //! No I/O, no clock, no randomness: times and arrivals come in, ranges to let go come out.
 
@@ -33,6 +33,12 @@ pub struct Settings {
     pub again_after: Duration,
     /// How often, when they are written already.
     pub attempts: u32,
+    /// How long to wait when they have to be written first: at first so long, then twice as long each time,
+    pub write_after: Duration,
+    /// but no longer than this,
+    pub write_after_most: Duration,
+    /// and so often: whoever maps a file and goes on writing to it has it written for ever.
+    pub write_attempts: u32,
     /// How much may stay, of the newest; 0 lets all go that has been passed.
     pub keep: Pages,
 }
@@ -46,6 +52,9 @@ pub const SETTINGS: Settings = Settings {
     after: Duration::from_secs(2),
     again_after: Duration::from_secs(1),
     attempts: 20,
+    write_after: Duration::from_millis(100),
+    write_after_most: Duration::from_secs(10),
+    write_attempts: 40,
     keep: Pages(0),
 };
 
@@ -53,6 +62,13 @@ pub const SETTINGS: Settings = Settings {
 /// reads in order, twice that because the next stretch is begun early; and a run that is not told yet.
 pub fn ahead(read_ahead: Pages) -> Pages {
     Pages(read_ahead.0.saturating_mul(4).saturating_add(512))
+}
+
+impl Settings {
+    /// How long to wait for what had to be written so often.
+    fn to_be_written(&self, writes: u32) -> Duration {
+        self.write_after.saturating_mul(1 << writes.min(20)).min(self.write_after_most)
+    }
 }
 
 /// Pages that are to go now.
@@ -64,6 +80,8 @@ pub struct Due {
     pub pages: Range<u64>,
     /// How often they were asked to go before.
     pub attempts: u32,
+    /// How often they had to be written first.
+    pub writes: u32,
 }
 
 /// What came and has not gone yet, oldest first.
@@ -82,6 +100,8 @@ struct Came {
     pages: u64,
     waiting: usize,
     behind: u64,
+    /// It is being written: nobody reads ahead in it.
+    is_written: bool,
 }
 
 #[derive(Debug)]
@@ -92,7 +112,14 @@ struct Waiting {
     all_mark: u64,
     /// When it came, or when it was last asked for.
     since: Duration,
-    again: bool,
+    /// When it was asked for before: how long after `since` it is asked for again.
+    again: Option<Duration>,
+}
+
+impl Waiting {
+    fn is_due_again(&self, now: Duration) -> bool {
+        self.again.is_some_and(|after| now >= self.since + after)
+    }
 }
 
 impl Queue {
@@ -117,14 +144,15 @@ impl Queue {
         let came = self.of_file.entry(arrival.file).or_default();
         came.pages += count;
         came.waiting += 1;
-        came.behind = self.settings.behind_in_file.max(ahead(read_ahead)).0;
+        let far = self.settings.behind_in_file.0;
+        came.behind = if came.is_written { far } else { far.max(ahead(read_ahead).0) };
         self.of_all += count;
         self.waiting_pages += count;
         // What follows the last one of its file joins it: a stream of one file is a row of long ranges.
         if let Some(last) = self.waiting.back_mut()
             && last.due.file == arrival.file
             && last.due.pages.end == arrival.pages.start
-            && !last.again
+            && last.again.is_none()
             && last.due.pages.end - last.due.pages.start < self.settings.behind_in_file.0
         {
             last.due.pages.end = arrival.pages.end;
@@ -133,11 +161,11 @@ impl Queue {
             return;
         }
         self.waiting.push_back(Waiting {
-            due: Due { file: arrival.file, pages: arrival.pages.clone(), attempts: 0 },
+            due: Due { file: arrival.file, pages: arrival.pages.clone(), attempts: 0, writes: 0 },
             file_mark: came.pages,
             all_mark: self.of_all,
             since: now,
-            again: false,
+            again: None,
         });
     }
 
@@ -149,25 +177,25 @@ impl Queue {
         if self.waiting_pages <= self.settings.keep.0 {
             return Vec::new();
         }
-        let again: BTreeSet<FileId> = self
-            .waiting
-            .iter()
-            .filter(|entry| entry.again && now >= entry.since + self.settings.again_after)
-            .map(|entry| entry.due.file)
-            .collect();
-        let mut due = Vec::new();
-        let mut left = VecDeque::with_capacity(self.waiting.len());
-        for entry in std::mem::take(&mut self.waiting) {
-            let too_much = self.waiting_pages > self.settings.keep.0;
-            let with_others = entry.again && again.contains(&entry.due.file);
-            if too_much && (with_others || self.is_passed(&entry, now)) {
+        // Those are in front of all others.
+        let asked_before = self.waiting.iter().take_while(|entry| entry.again.is_some());
+        let again: BTreeSet<FileId> =
+            asked_before.filter(|entry| entry.is_due_again(now)).map(|entry| entry.due.file).collect();
+        let (mut due, mut left, mut left_pages) = (Vec::new(), Vec::new(), 0);
+        // No further than has to be: of an allowance of many gigabytes most stays where it is.
+        while self.waiting_pages > self.settings.keep.0.saturating_add(left_pages)
+            && let Some(entry) = self.waiting.pop_front()
+        {
+            let with_others = entry.again.is_some() && again.contains(&entry.due.file);
+            if with_others || self.is_passed(&entry, now) {
                 self.forget(&entry.due);
                 due.push(entry.due);
             } else {
-                left.push_back(entry);
+                left_pages += entry.due.pages.end.saturating_sub(entry.due.pages.start);
+                left.push(entry);
             }
         }
-        self.waiting = left;
+        left.into_iter().rev().for_each(|entry| self.waiting.push_front(entry));
         due
     }
 
@@ -181,20 +209,26 @@ impl Queue {
     /// Of `due`, `pages` are still there. They are asked for again: while they have to be written, or some more times.
     /// Returns false when they are given up.
     pub fn stayed(&mut self, now: Duration, due: &Due, pages: Range<u64>, unwritten: bool) -> bool {
-        let attempts = if unwritten { due.attempts } else { due.attempts + 1 };
-        if attempts >= self.settings.attempts {
+        let Settings { attempts: most, write_attempts, again_after, .. } = self.settings;
+        let (attempts, writes) = if unwritten { (0, due.writes + 1) } else { (due.attempts + 1, due.writes) };
+        if attempts >= most || writes >= write_attempts {
             return false;
         }
         let came = self.of_file.entry(due.file).or_default();
         came.waiting += 1;
+        if unwritten {
+            came.is_written = true;
+            came.behind = self.settings.behind_in_file.0;
+        }
+        let after = if unwritten { self.settings.to_be_written(due.writes) } else { again_after };
         self.waiting_pages += pages.end.saturating_sub(pages.start);
         // In front: it is older than all that waits for the first time.
         self.waiting.push_front(Waiting {
-            due: Due { file: due.file, pages, attempts },
+            due: Due { file: due.file, pages, attempts, writes },
             file_mark: came.pages,
             all_mark: self.of_all,
             since: now,
-            again: true,
+            again: Some(after),
         });
         true
     }
@@ -202,8 +236,8 @@ impl Queue {
     fn is_passed(&self, entry: &Waiting, now: Duration) -> bool {
         let of_file = self.of_file.get(&entry.due.file);
         let (pages, behind) = of_file.map_or((0, 0), |came| (came.pages, came.behind));
-        if entry.again {
-            return now >= entry.since + self.settings.again_after;
+        if entry.again.is_some() {
+            return entry.is_due_again(now);
         }
         let by_amount = pages.saturating_sub(entry.file_mark) >= behind
             && self.of_all - entry.all_mark >= self.settings.behind_in_all.0;
@@ -239,6 +273,12 @@ mod tests {
 
     fn arrival(inode: u64, pages: Range<u64>) -> Arrival {
         Arrival { file: file(inode), pages, process: Pid(1) }
+    }
+
+    impl Queue {
+        fn is_empty_at(&self, now: Duration) -> bool {
+            !self.waiting.iter().any(|entry| entry.is_due_again(now))
+        }
     }
 
     fn pages(due: &[Due]) -> u64 {
@@ -291,16 +331,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_to_be_written_is_asked_for_until_it_is_and_what_is_mapped_is_given_up() {
+    fn what_is_to_be_written_is_asked_for_while_disks_may_take_and_what_is_mapped_is_given_up() {
         let mut queue = Queue::new(SETTINGS);
         queue.came(Duration::ZERO, &arrival(1, 0..4), AHEAD);
         let mut now = SECOND;
-        for _ in 0..100 {
+        let mut waits = Vec::new();
+        for _ in 0..10 {
             let due = queue.due(now);
             assert!(queue.stayed(now, &due[0], 0..4, true));
             assert_eq!(queue.due(now), [], "not at once");
-            now += SETTINGS.again_after;
+            let wait = (1..1000).map(|n| SECOND * n / 10).find(|wait| !queue.is_empty_at(now + *wait)).unwrap();
+            waits.push(wait.as_millis());
+            now += wait;
         }
+        assert_eq!(waits, [100, 200, 400, 800, 1600, 3200, 6400, 10_000, 10_000, 10_000]);
         for _ in 1..SETTINGS.attempts {
             let due = queue.due(now);
             assert!(queue.stayed(now, &due[0], 0..2, false));
@@ -309,6 +353,38 @@ mod tests {
         let due = queue.due(now);
         assert!(!queue.stayed(now, &due[0], 0..2, false));
         assert_eq!(queue.due(now + SECOND * 100), []);
+    }
+
+    #[test]
+    fn what_is_written_to_for_ever_is_let_be() {
+        let mut queue = Queue::new(SETTINGS);
+        queue.came(Duration::ZERO, &arrival(1, 0..4), AHEAD);
+        let mut now = SECOND;
+        let asked = (1..1000).find(|_| {
+            let due = queue.due(now);
+            let goes_on = queue.stayed(now, &due[0], 0..4, true);
+            now += SETTINGS.write_after_most;
+            !goes_on
+        });
+        assert_eq!(asked, Some(SETTINGS.write_attempts));
+    }
+
+    #[test]
+    fn a_file_that_is_written_is_passed_without_what_would_be_read_ahead() {
+        let far = Pages(2048);
+        let mut queue = Queue::new(SETTINGS);
+        let mut came = 0;
+        let mut more = |queue: &mut Queue, pages: u64| {
+            queue.came(Duration::ZERO, &arrival(1, came..came + pages), far);
+            came += pages;
+        };
+        (0..20).for_each(|_| more(&mut queue, 512));
+        let first = queue.due(Duration::ZERO);
+        assert!(pages(&first) <= 3 * 512, "{first:?}");
+        assert!(queue.stayed(Duration::ZERO, &first[0], first[0].pages.clone(), true));
+        more(&mut queue, 512);
+        let left = queue.waiting().0 - pages(&queue.due(Duration::ZERO));
+        assert!(left <= 2 * (SETTINGS.behind_in_all.0 + pages(&first)), "{left}");
     }
 
     #[test]
@@ -332,7 +408,7 @@ mod tests {
         let mut queue = Queue::new(Settings { keep: Pages(100), ..SETTINGS });
         queue.came(Duration::ZERO, &arrival(1, 0..80), AHEAD);
         queue.came(Duration::ZERO, &arrival(2, 0..80), AHEAD);
-        assert_eq!(queue.due(SECOND * 10), [Due { file: file(1), pages: 0..80, attempts: 0 }]);
+        assert_eq!(queue.due(SECOND * 10), [Due { file: file(1), pages: 0..80, attempts: 0, writes: 0 }]);
         assert_eq!(queue.waiting(), Pages(80));
         queue.set_keep(Pages(0));
         assert_eq!(pages(&queue.due(SECOND * 10)), 80);
