@@ -83,15 +83,15 @@ pub enum Way {
     Kernel,
     /// The same under `masu aging --cache 0 --`.
     Masu,
-    /// The same with `masu aging --cgroup G --mapped 100 --cache 0` beside it.
-    MasuGroup,
+    /// The same with `masu aging --mapped 100 --cache 0` beside it, which has to find out what streams.
+    MasuBeside,
     /// The same with what is served locked by `vmtouch -l`.
     Vmtouch,
     /// The same under `nocache`.
     Nocache,
 }
 
-const WAYS: [Way; 6] = [Way::Quiet, Way::Kernel, Way::Masu, Way::MasuGroup, Way::Vmtouch, Way::Nocache];
+const WAYS: [Way; 6] = [Way::Quiet, Way::Kernel, Way::Masu, Way::MasuBeside, Way::Vmtouch, Way::Nocache];
 
 impl Way {
     const fn title(self) -> &'static str {
@@ -99,14 +99,14 @@ impl Way {
             Way::Quiet => "no copy",
             Way::Kernel => "kernel alone",
             Way::Masu => "masu -- cp",
-            Way::MasuGroup => "masu --cgroup",
+            Way::MasuBeside => "masu beside",
             Way::Vmtouch => "vmtouch -l",
             Way::Nocache => "nocache cp",
         }
     }
 
     const fn is_masu(self) -> bool {
-        matches!(self, Way::Masu | Way::MasuGroup)
+        matches!(self, Way::Masu | Way::MasuBeside)
     }
 }
 
@@ -282,8 +282,8 @@ impl Bench<'_> {
         let twice = "for i in 1 2; do find \"$0\" -type f -exec cat {} + >/dev/null; done";
         self.finished(group.start(&Program::at("/bin/sh", ["-c".into(), twice.into(), data])))?;
         let beside = match (way, &self.masu) {
-            (Way::MasuGroup, Some(masu)) => {
-                let dials = ["--cgroup", &group.name(), "--mapped", "100", "--cache", "0", "--budget", "50%"];
+            (Way::MasuBeside, Some(masu)) => {
+                let dials = ["--mapped", "100", "--cache", "0", "--budget", "50%"];
                 Some(Running::start(session, masu, &dials.map(str::to_owned))?)
             }
             _ => None,

@@ -6,9 +6,13 @@
 //!
 //! What it brought in before that was certain belongs to the stream, too.
 //!
+//! A server that begins with nothing in memory reads whole files, too. But it comes back to them: who brings in a file for the
+//! second time uses what it reads, and is no stream for as long as it does so.
+//!
 //! No I/O, no clock, no randomness.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use access::arrivals::{Arrival, FileId};
 use linux::Pid;
@@ -23,6 +27,9 @@ pub const IN_ORDER: f64 = 0.9;
 /// Files of one process whose ends are remembered.
 const FILES_MOST: usize = 256;
 
+/// Files of all processes that are remembered as brought in, in 4 bytes each.
+const BROUGHT_MOST: usize = 1 << 18;
+
 /// Processes that have brought in little so far and are remembered.
 const PROCESSES_MOST: usize = 1024;
 
@@ -30,16 +37,28 @@ const PROCESSES_MOST: usize = 1024;
 #[derive(Debug, Default)]
 pub struct Detector {
     processes: BTreeMap<Pid, Process>,
+    /// Of how many files in all it is known that they were brought in.
+    brought: usize,
 }
 
 #[derive(Debug, Default)]
 struct Process {
     all: u64,
     in_order: u64,
-    ends: BTreeMap<FileId, u64>,
+    ends: BTreeMap<FileId, End>,
+    /// Files whose first page it has brought in, by a hash of their number.
+    brought: BTreeSet<u32>,
     /// Until it is decided.
     before: Vec<Arrival>,
     is_stream: bool,
+}
+
+/// How far a process has come in a file.
+#[derive(Clone, Copy, Debug)]
+struct End {
+    page: u64,
+    /// Not for the first time.
+    is_again: bool,
 }
 
 impl Detector {
@@ -48,8 +67,14 @@ impl Detector {
         if self.processes.len() >= PROCESSES_MOST && !self.processes.contains_key(&arrival.process) {
             self.processes.retain(|_, process| process.is_stream);
         }
+        if self.brought >= BROUGHT_MOST {
+            self.processes.values_mut().for_each(|process| process.brought.clear());
+            self.brought = 0;
+        }
         let process = self.processes.entry(arrival.process).or_default();
+        let before = process.brought.len();
         process.note(&arrival);
+        self.brought += process.brought.len() - before;
         if process.is_stream {
             return vec![arrival];
         }
@@ -74,6 +99,7 @@ impl Detector {
     /// Forgets processes that have ended.
     pub fn forget(&mut self, mut has_ended: impl FnMut(Pid) -> bool) {
         self.processes.retain(|pid, _| !has_ended(*pid));
+        self.brought = self.processes.values().map(|process| process.brought.len()).sum();
     }
 }
 
@@ -82,19 +108,29 @@ impl Process {
         let count = arrival.pages.end.saturating_sub(arrival.pages.start);
         let start = arrival.pages.start;
         self.all += count;
-        if start == 0 || self.ends.get(&arrival.file) == Some(&start) {
+        let end = self.ends.get(&arrival.file).copied();
+        let is_again =
+            if start == 0 { !self.brought.insert(short(arrival.file)) } else { end.is_some_and(|end| end.is_again) };
+        if !is_again && (start == 0 || end.is_some_and(|end| end.page == start)) {
             self.in_order += count;
         }
         if self.ends.len() >= FILES_MOST && !self.ends.contains_key(&arrival.file) {
             self.ends.clear();
         }
-        self.ends.insert(arrival.file, arrival.pages.end);
+        self.ends.insert(arrival.file, End { page: arrival.pages.end, is_again });
         // One that turns to looking things up is no stream any more.
         if self.is_stream && self.all >= 2 * MUCH.0 {
             self.is_stream = is_in_order(self.in_order, self.all);
             (self.all, self.in_order) = (0, 0);
         }
     }
+}
+
+/// Two files in a million are taken for each other.
+fn short(file: FileId) -> u32 {
+    let mut hasher = DefaultHasher::new();
+    file.hash(&mut hasher);
+    (hasher.finish() >> 32) as u32
 }
 
 #[expect(clippy::cast_precision_loss, reason = "numbers of pages, far below 2^52")]
@@ -155,12 +191,41 @@ mod tests {
     }
 
     #[test]
+    fn a_server_that_reads_its_files_again_is_none_and_one_that_goes_on_to_others_is_one_again() {
+        let mut detector = Detector::default();
+        let site = |detector: &mut Detector, files: std::ops::Range<u64>| {
+            files.map(|inode| pages(&detector.came(arrival(inode, 0..8)))).sum::<u64>()
+        };
+        assert_eq!(site(&mut detector, 0..4200), 4200 * 8, "a server that begins looks like a backup");
+        site(&mut detector, 0..4200);
+        assert_eq!(detector.streams().count(), 0);
+        assert_eq!(site(&mut detector, 0..4200), 0, "now it has them, if there is room");
+        site(&mut detector, 4200..12_000);
+        assert_eq!(detector.streams().count(), 1);
+    }
+
+    #[test]
+    fn who_reads_one_large_file_over_and_over_is_none() {
+        let mut detector = Detector::default();
+        let pass = |detector: &mut Detector| {
+            (0..300).map(|n| pages(&detector.came(arrival(1, n * 128..(n + 1) * 128)))).sum::<u64>()
+        };
+        pass(&mut detector);
+        pass(&mut detector);
+        assert_eq!((pass(&mut detector), detector.streams().count()), (0, 0));
+    }
+
+    #[test]
     fn what_is_remembered_is_bounded() {
         let mut detector = Detector::default();
         for pid in 0..5000 {
             detector.came(Arrival { process: Pid(pid), ..arrival(1, 1..2) });
         }
         assert!(detector.processes.len() <= PROCESSES_MOST);
+        for inode in 0..2 * BROUGHT_MOST as u64 {
+            detector.came(arrival(inode, 0..1));
+        }
+        assert!(detector.processes.values().map(|of| of.brought.len()).sum::<usize>() <= BROUGHT_MOST);
         detector.forget(|_| true);
         assert!(detector.processes.is_empty());
     }

@@ -66,7 +66,7 @@ pub fn ahead(read_ahead: Pages) -> Pages {
 
 impl Settings {
     /// How long to wait for what had to be written so often.
-    fn to_be_written(&self, writes: u32) -> Duration {
+    fn write_wait(&self, writes: u32) -> Duration {
         self.write_after.saturating_mul(1 << writes.min(20)).min(self.write_after_most)
     }
 }
@@ -220,7 +220,7 @@ impl Queue {
             came.is_written = true;
             came.behind = self.settings.behind_in_file.0;
         }
-        let after = if unwritten { self.settings.to_be_written(due.writes) } else { again_after };
+        let after = if unwritten { self.settings.write_wait(due.writes) } else { again_after };
         self.waiting_pages += pages.end.saturating_sub(pages.start);
         // In front: it is older than all that waits for the first time.
         self.waiting.push_front(Waiting {
