@@ -1,26 +1,27 @@
 //! The loop: look, decide, do, measure again, say so.
 //!
-//! A [`Keeper`] is stepped by whoever runs it, who also waits in between: as long as [`Keeper::wait`] says, which gets shorter as
-//! room gets scarce. What costs much (who maps what) is looked at so rarely that it takes less than a hundredth of the time.
+//! A [`Keeper`] is stepped by whoever runs it, who also waits in between: as long as [`Keeper::wait`] says. What costs much (who maps
+//! what) is looked at so rarely that it takes less than a hundredth of the time. Whether there is still room for what is pinned is
+//! looked at by a thread of its own, in `guard`, however long a step takes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use access::arrivals::Membership;
 use linux::cgroup::group::{self, Group};
-use linux::cgroup::limited::Limited;
 use linux::knobs::Knobs;
 use linux::{Error, KernelFiles, Pid, processes, stat};
-use quantities::{Bytes, Fraction};
+use quantities::Bytes;
 
 use crate::class::Class;
 use crate::controller;
 use crate::dials::{ByClass, Dials, Wishes};
+use crate::guard::Guard;
 use crate::mapped;
 use crate::pins::{self, Pins};
 use crate::policy;
 use crate::report::{Because, Event, OfClass, Refaults, Summary};
-use crate::room::{self, Clock, Named};
+use crate::room::{self, Clock, Stall};
 use crate::streams::Streams;
 use crate::swap::Swap;
 
@@ -50,34 +51,29 @@ pub struct Settings {
 
 /// Ages pages by class until it is dropped or finished; then all is as it was.
 #[derive(Debug)]
-pub struct Keeper<'f, F: KernelFiles> {
-    files: &'f F,
+pub struct Keeper<F: KernelFiles + Sync + 'static> {
+    files: &'static F,
     settings: Settings,
     dials: Dials,
     protected: ByClass<bool>,
-    pins: Option<Pins>,
+    pins: Option<Guard>,
     budget: Bytes,
-    limits: Vec<Limited>,
     clock: Clock,
+    stall: Stall,
     pressed: Duration,
     next_refresh: Duration,
-    /// No new pins until then: room was scarce.
-    hold_until: Duration,
     /// Pinned in parts that was not said yet, and whether there is more to pin at once.
     in_parts: Bytes,
     is_in_parts: bool,
-    /// Twice as long after each time that room was scarce.
-    hold: Duration,
     /// That nothing could be pinned was said.
     said_no_room: bool,
     /// The processes that were named, and when each began: a number may be given again.
     begun: BTreeMap<Pid, u64>,
     swap: Option<Swap>,
     streams: Option<Streams>,
-    knobs: Knobs<'f, F>,
+    knobs: Knobs<'static, F>,
     control: ByClass<Control>,
     control_next: Duration,
-    tightest: Bytes,
     summary: Summary,
 }
 
@@ -91,10 +87,8 @@ struct Control {
     quiet_since: Duration,
 }
 
-/// After room was scarce, new pins wait for so long.
-const HOLD: Duration = Duration::from_secs(10);
-const HOLD_MOST: Duration = Duration::from_secs(3600);
 /// Who maps what is looked at no more often than this, and takes at most this part of the time.
+const STEP: Duration = Duration::from_millis(500);
 const REFRESH_EVERY: Duration = Duration::from_secs(1);
 const REFRESH_PART: u32 = 400;
 const REFRESH_LATEST: Duration = Duration::from_secs(60);
@@ -103,20 +97,21 @@ const PART: Bytes = Bytes::mib(128);
 /// The least that a line is worth.
 const WORTH_A_LINE: Bytes = Bytes::mib(1);
 
-impl<'f, F: KernelFiles> Keeper<'f, F> {
+impl<F: KernelFiles + Sync + 'static> Keeper<F> {
     /// Gets ready, and does what is to be done once.
     ///
     /// # Errors
     /// `Unsupported` when there is no such group; `Denied` without the privileges.
     pub fn begin(
-        files: &'f F,
+        files: &'static F,
         settings: Settings,
         streams: Option<Streams>,
-        knobs: Knobs<'f, F>,
-    ) -> Result<(Keeper<'f, F>, Vec<Event>), Error> {
+        knobs: Knobs<'static, F>,
+    ) -> Result<(Keeper<F>, Vec<Event>), Error> {
         let group = find(files, &settings.scope)?;
         let dials = settings.wishes.at_first();
         let pins = pins::CLASSES.into_iter().any(|class| dials.get(class).is_some()).then(Pins::new).transpose()?;
+        let pins = pins.map(|pins| Guard::begin(files, pins, Stall::of(group.as_ref()))).transpose()?;
         let mut events = Vec::new();
         let mut knobs = knobs;
         let begun = match &settings.scope {
@@ -146,14 +141,12 @@ impl<'f, F: KernelFiles> Keeper<'f, F> {
             protected: ByClass::default(),
             pins,
             budget: settings.budget,
-            limits: Vec::new(),
             clock: Clock::of(group.as_ref()),
+            stall: Stall::of(group.as_ref()),
             pressed: Duration::ZERO,
             next_refresh: Duration::ZERO,
-            hold_until: Duration::ZERO,
             in_parts: Bytes(0),
             is_in_parts: false,
-            hold: HOLD,
             said_no_room: false,
             begun,
             swap,
@@ -161,7 +154,6 @@ impl<'f, F: KernelFiles> Keeper<'f, F> {
             knobs,
             control: ByClass::default(),
             control_next: controller::EVERY,
-            tightest: Bytes(0),
             summary: Summary::default(),
             settings,
         };
@@ -192,10 +184,9 @@ impl<'f, F: KernelFiles> Keeper<'f, F> {
         match self.try_step(now, &mut events) {
             // What passes is tried again, with nothing pinned in between that nobody looks after.
             Err(error @ (Error::Other(_) | Error::Gone(_))) => {
-                if let Some(pins) = &mut self.pins {
-                    pins.let_go(Bytes(u64::MAX), None)?;
+                if let Some(guard) = &self.pins {
+                    guard.lock().let_all_go()?;
                 }
-                self.hold_until = now + self.hold;
                 self.next_refresh = now + REFRESH_EVERY;
                 self.is_in_parts = false;
                 events.push(Event::Without { what: "pinned for now".to_owned(), why: error.to_string() });
@@ -206,10 +197,11 @@ impl<'f, F: KernelFiles> Keeper<'f, F> {
     }
 
     fn try_step(&mut self, now: Duration, events: &mut Vec<Event>) -> Result<(), Error> {
-        let (pressed, stalled) = self.clock.tick(self.files, now)?;
-        self.pressed = pressed;
-        if self.pins.is_some() {
-            self.look_at_room(now, stalled, events)?;
+        self.pressed = self.clock.tick(self.files, now)?;
+        if let Some(guard) = &self.pins {
+            let (news, releases) = guard.lock().news()?;
+            events.extend(news);
+            self.summary.releases += releases;
             let turned = self.take_turns(events);
             if turned || now >= self.next_refresh {
                 self.refresh(now, events)?;
@@ -219,7 +211,7 @@ impl<'f, F: KernelFiles> Keeper<'f, F> {
             streams.step(self.files, now, events)?;
         }
         if now >= self.control_next {
-            self.control(now, stalled, events)?;
+            self.control(now, events)?;
         }
         Ok(())
     }
@@ -229,10 +221,7 @@ impl<'f, F: KernelFiles> Keeper<'f, F> {
         if self.is_in_parts {
             return Duration::from_millis(1);
         }
-        let for_room = self.pins.as_ref().map_or(Duration::from_millis(500), |pins| {
-            if pins.asked() == Bytes(0) { Duration::from_millis(500) } else { policy::look_again_after(self.tightest) }
-        });
-        self.streams.as_ref().map_or(for_room, |streams| for_room.min(streams.wait()))
+        self.streams.as_ref().map_or(STEP, Streams::wait)
     }
 
     /// Lets go of everything, puts everything back, and says what was done.
@@ -258,35 +247,6 @@ impl<'f, F: KernelFiles> Keeper<'f, F> {
         Ok((self.summary.clone(), events))
     }
 
-    /// The rooms that bound what is pinned; lets go when one of them is nearly used up.
-    fn look_at_room(&mut self, now: Duration, stalled: Fraction, events: &mut Vec<Event>) -> Result<(), Error> {
-        let Some(pins) = &mut self.pins else { return Ok(()) };
-        let rooms = room::rooms(self.files, &self.limits, &pins.charged())?;
-        self.tightest = room::tightest(&rooms);
-        for Named { name, groups, room } in &rooms {
-            if !policy::must_let_go(*room, stalled) || pins.asked() == Bytes(0) {
-                continue;
-            }
-            let margin = policy::margin(room.limit);
-            // Enough that it is not at once so again; the rest may be what keeps others from reading it all again.
-            let bytes = pins.let_go(margin.scaled(3.0).saturating_sub(room.left), groups.as_ref())?;
-            if bytes == Bytes(0) {
-                continue;
-            }
-            self.hold_until = now + self.hold;
-            self.hold = (self.hold * 2).min(HOLD_MOST);
-            self.summary.releases += 1;
-            let (room, left_bytes) = (name.clone(), room.left);
-            let because = if left_bytes < margin {
-                Because::Room { room, left_bytes, margin_bytes: margin }
-            } else {
-                Because::Stalled { stalled, room, left_bytes }
-            };
-            events.push(Event::LetGo { bytes, because });
-        }
-        Ok(())
-    }
-
     /// Which classes are off the lists now; true if that changed.
     fn take_turns(&mut self, events: &mut Vec<Event>) -> bool {
         let before = self.protected;
@@ -307,24 +267,29 @@ impl<'f, F: KernelFiles> Keeper<'f, F> {
         let begin = Instant::now();
         let pids = self.processes()?;
         let (mapped, _) = mapped::of(self.files, &pids);
-        self.limits = room::limits(self.files)?;
-        let Some(pins) = &mut self.pins else { return Ok(()) };
-        let pinned = pins.asked();
-        let mut most = if now < self.hold_until { pinned } else { self.budget };
+        let limits = room::limits(self.files)?;
+        let group = find(self.files, &self.settings.scope).ok().flatten();
+        let Some(guard) = &self.pins else { return Ok(()) };
+        let missing = guard.lock().pins.missing(&mapped, &self.dials);
+        let opened = missing.into_iter().filter_map(|key| Some((key, pins::open(mapped.get(&key)?)))).collect();
+        let mut kept = guard.lock();
+        kept.limits = limits;
+        let pinned = kept.pins.asked();
+        let mut most = if kept.is_on_hold() { pinned } else { self.budget };
         // What would be pinned is charged to groups that are known only then; those of the processes are a good guess.
-        let mut charged = pins.charged();
-        if let Ok(Some(group)) = find(self.files, &self.settings.scope) {
-            charged.extend(group.inodes);
-        }
-        for named in room::rooms(self.files, &self.limits, &charged)? {
+        let mut charged = kept.pins.charged();
+        charged.extend(group.into_iter().flat_map(|group| group.inodes));
+        for named in room::rooms(self.files, &kept.limits, &charged)? {
             most = most.min(pinned + policy::may_pin(self.budget, pinned, named.room));
         }
         let part = most.min(pinned + PART);
-        let done = pins.refresh(&mapped, &self.dials, &self.protected, part)?;
+        let done = kept.pins.refresh(&mapped, opened, &self.dials, &self.protected, part)?;
         self.is_in_parts = part < most && done.without > Bytes(0) && done.pinned > Bytes(0);
         self.in_parts += done.pinned;
         // What was just pinned is charged to somebody: from now on that room is looked at, as soon as it has to be.
-        self.tightest = room::tightest(&room::rooms(self.files, &self.limits, &pins.charged())?);
+        let tightest = room::tightest(&room::rooms(self.files, &kept.limits, &kept.pins.charged())?);
+        kept.tightest = tightest;
+        let pins = &kept.pins;
         let pinned_bytes = pins.bytes();
         self.summary.pinned_bytes_max = self.summary.pinned_bytes_max.max(pinned_bytes);
         if done.let_go >= WORTH_A_LINE {
@@ -339,7 +304,7 @@ impl<'f, F: KernelFiles> Keeper<'f, F> {
                 files: pins.files(),
                 without_bytes: done.without,
                 budget_bytes: self.budget,
-                left_bytes: self.tightest,
+                left_bytes: tightest,
             });
         }
         if done.without >= WORTH_A_LINE && pins.asked() == Bytes(0) && !self.said_no_room {
@@ -350,6 +315,7 @@ impl<'f, F: KernelFiles> Keeper<'f, F> {
             );
             events.push(Event::Without { what: format!("{} of what is mapped", done.without), why });
         }
+        drop(kept);
         for (class, refaults) in done.refaults.iter() {
             self.note(class, refaults);
         }
@@ -380,8 +346,9 @@ impl<'f, F: KernelFiles> Keeper<'f, F> {
     }
 
     /// Moves the dials that may be moved.
-    fn control(&mut self, now: Duration, stalled: Fraction, events: &mut Vec<Event>) -> Result<(), Error> {
+    fn control(&mut self, now: Duration, events: &mut Vec<Event>) -> Result<(), Error> {
         self.control_next = now + controller::EVERY;
+        let stalled = self.stall.tick(self.files, now)?;
         if let Some(swap) = &mut self.swap {
             let came_back = swap.refaults(self.files)?;
             self.note(Class::Data, came_back);

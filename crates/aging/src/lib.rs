@@ -13,6 +13,7 @@ pub mod census;
 pub mod class;
 pub mod controller;
 pub mod dials;
+pub mod guard;
 pub mod keep;
 pub mod mapped;
 pub mod pins;

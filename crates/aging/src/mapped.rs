@@ -31,6 +31,13 @@ pub struct MappedFile {
     pub all: Ranges,
 }
 
+impl MappedFile {
+    /// One beyond its last mapped page.
+    pub fn end(&self) -> u64 {
+        self.all.iter().last().map_or(0, |range| range.end)
+    }
+}
+
 /// The files that these processes map, and how many processes could not be looked at.
 pub fn of(files: &impl KernelFiles, pids: &BTreeSet<Pid>) -> (BTreeMap<FileKey, MappedFile>, u64) {
     let (mut found, mut not_read) = (BTreeMap::new(), 0);

@@ -31,9 +31,9 @@ pub struct Pins {
     groups: Option<GroupTable>,
 }
 
-/// One file.
+/// One file, mapped by us.
 #[derive(Debug)]
-struct Pinned {
+pub struct Pinned {
     mapping: PinnedFile,
     is_swap_backed: bool,
     /// By class, what is pinned.
@@ -120,14 +120,25 @@ impl Pins {
         self.files.values().flat_map(|file| file.charged.keys().copied()).collect()
     }
 
-    /// Makes what is pinned what it should be: of what is `mapped`, the classes that have a dial and are `protected` now, at most
-    /// `most` in all. Those with a dial are watched in any case.
+    /// The files of which something may be pinned and that are to be [opened](open) before the next [`Pins::refresh`].
+    pub fn missing(&self, mapped: &BTreeMap<FileKey, MappedFile>, dials: &Dials) -> Vec<FileKey> {
+        let is_missing = |key: &FileKey, of: &MappedFile| {
+            has_a_claim(of, dials)
+                && !self.refused.contains_key(key)
+                && self.files.get(key).is_none_or(|file| file.mapping.pages() < Pages(of.end()))
+        };
+        mapped.iter().filter(|(key, of)| is_missing(key, of)).map(|(key, _)| *key).collect()
+    }
+
+    /// Makes what is pinned what it should be: of what is `mapped` and was `opened`, now or earlier, the classes that have a dial
+    /// and are `protected` now, at most `most` in all. Those with a dial are watched in any case.
     ///
     /// # Errors
     /// `Denied` without the privilege to lock memory; `Unsupported` by a kernel before Linux 5.14.
     pub fn refresh(
         &mut self,
         mapped: &BTreeMap<FileKey, MappedFile>,
+        opened: Vec<(FileKey, Result<Pinned, String>)>,
         dials: &Dials,
         protected: &ByClass<bool>,
         most: Bytes,
@@ -143,11 +154,8 @@ impl Pins {
         });
         self.refused.retain(|key, _| mapped.contains_key(key));
         self.seen.retain(|(key, _), _| mapped.contains_key(key));
-        for (key, file) in mapped.iter().filter(|(_, file)| has_a_claim(file, dials)) {
-            if let Err(why) = self.open(*key, file) {
-                done.refused.push((file.path.clone(), why.clone()));
-                self.refused.insert(*key, why);
-            }
+        for (key, why) in self.take(opened) {
+            done.refused.push((mapped.get(&key).map_or_else(String::new, |file| file.path.clone()), why));
         }
         let mut wanted = self.wanted(mapped, dials)?;
         for of in &wanted {
@@ -214,11 +222,8 @@ impl Pins {
     /// # Errors
     /// As [`Pins::refresh`].
     pub fn resident(&mut self, mapped: &BTreeMap<FileKey, MappedFile>, dials: &Dials) -> Result<ByClass<u64>, Error> {
-        for (key, file) in mapped.iter().filter(|(_, file)| has_a_claim(file, dials)) {
-            if let Err(why) = self.open(*key, file) {
-                self.refused.insert(*key, why);
-            }
-        }
+        let opened = self.missing(mapped, dials).into_iter().filter_map(|key| Some((key, open(mapped.get(&key)?))));
+        self.take(opened.collect());
         let mut found = ByClass::default();
         for Wanted { candidate: Candidate { class, resident, .. }, .. } in self.wanted(mapped, dials)? {
             found.set(class, found.get(class) + resident.0);
@@ -247,6 +252,28 @@ impl Pins {
         Ok(gone)
     }
 
+    /// Lets all go at once, whatever the kernel says: with the mappings.
+    pub fn forget(&mut self) {
+        self.files.clear();
+    }
+
+    /// Those that could not be opened, and why.
+    fn take(&mut self, opened: Vec<(FileKey, Result<Pinned, String>)>) -> Vec<(FileKey, String)> {
+        let mut refused = Vec::new();
+        for (key, answer) in opened {
+            match answer {
+                Ok(file) => {
+                    self.files.insert(key, file);
+                }
+                Err(why) => {
+                    self.refused.insert(key, why.clone());
+                    refused.push((key, why));
+                }
+            }
+        }
+        refused
+    }
+
     /// What of each file could be pinned, by class, and is in memory.
     fn wanted(&self, mapped: &BTreeMap<FileKey, MappedFile>, dials: &Dials) -> Result<Vec<Wanted>, Error> {
         let mut found = Vec::new();
@@ -267,40 +294,35 @@ impl Pins {
         }
         Ok(found)
     }
+}
 
-    /// Maps a file, unless it is mapped or was refused before. The error is for people.
-    fn open(&mut self, key: FileKey, mapped: &MappedFile) -> Result<(), String> {
-        let end = mapped.all.iter().last().map_or(0, |range| range.end);
-        if self.refused.contains_key(&key)
-            || self.files.get(&key).is_some_and(|file| file.mapping.pages() >= Pages(end))
-        {
-            return Ok(());
-        }
-        let mut answer = Err("nobody maps it any more".to_owned());
-        for (pid, range) in &mapped.through {
-            match map_files::open(*pid, *range) {
-                Ok(found) => {
-                    // To its end: of a large folio that is mapped in part the kernel holds nothing.
-                    let length = found.file.metadata().map_or(0, |file| file.len().div_ceil(4096));
-                    let mapping =
-                        PinnedFile::map(&found.file, Pages(end.max(length))).map_err(|error| error.to_string())?;
-                    let file = Pinned {
-                        mapping,
-                        is_swap_backed: found.is_swap_backed,
-                        pages: ByClass::default(),
-                        ranges: BTreeMap::new(),
-                        held: 1.0,
-                        charged: BTreeMap::new(),
-                    };
-                    self.files.insert(key, file);
-                    return Ok(());
-                }
-                Err(Error::Gone(_)) => {}
-                Err(error) => answer = Err(error.to_string()),
+/// Opens a file through one of those who have it mapped, and maps it, too. This may wait for whoever serves the file, and nothing
+/// else here does.
+///
+/// # Errors
+/// Why it cannot be pinned, for people.
+pub fn open(mapped: &MappedFile) -> Result<Pinned, String> {
+    let mut answer = Err("nobody maps it any more".to_owned());
+    for (pid, range) in &mapped.through {
+        match map_files::open(*pid, *range) {
+            Ok(found) => {
+                // To its end: of a large folio that is mapped in part the kernel holds nothing.
+                let length = found.file.metadata().map_or(0, |file| file.len().div_ceil(4096));
+                let mapping = PinnedFile::map(&found.file, Pages(mapped.end().max(length)));
+                return Ok(Pinned {
+                    mapping: mapping.map_err(|error| error.to_string())?,
+                    is_swap_backed: found.is_swap_backed,
+                    pages: ByClass::default(),
+                    ranges: BTreeMap::new(),
+                    held: 1.0,
+                    charged: BTreeMap::new(),
+                });
             }
+            Err(Error::Gone(_)) => {}
+            Err(error) => answer = Err(error.to_string()),
         }
-        answer
     }
+    answer
 }
 
 /// May something of the file be pinned, whatever it turns out to be?

@@ -48,14 +48,19 @@ pub fn limits(files: &impl KernelFiles) -> Result<Vec<Limited>, Error> {
     limited::groups(files)
 }
 
-/// The clock that runs while memory is taken back, and what share of the time everybody stands still.
+/// The clock that runs while memory is taken back.
 #[derive(Debug)]
 pub struct Clock {
-    /// Where to see that memory is taken back.
     source: Source,
     last: Option<(Duration, u64)>,
     pressed: Duration,
-    stalled: Option<(Duration, Duration)>,
+}
+
+/// What share of the time everybody stands still for want of memory.
+#[derive(Debug)]
+pub struct Stall {
+    source: Source,
+    last: Option<(Duration, Duration)>,
 }
 
 /// A number that rises while memory is taken back.
@@ -73,16 +78,14 @@ const STALL_OVER: Duration = Duration::from_secs(1);
 impl Clock {
     /// Of the host, or of a group.
     pub fn of(group: Option<&Group>) -> Clock {
-        let source = group.map_or(Source::Host, |group| Source::Group(group.path.trim_start_matches('/').to_owned()));
-        Clock { source, last: None, pressed: Duration::ZERO, stalled: None }
+        Clock { source: Source::of(group), last: None, pressed: Duration::ZERO }
     }
 
-    /// Looks, and says for how long memory has been taken back up to now, and what share of the last second or so everybody
-    /// stood still.
+    /// Looks, and says for how long memory has been taken back up to now.
     ///
     /// # Errors
     /// `Malformed`; a group that is gone takes nothing back.
-    pub fn tick(&mut self, files: &impl KernelFiles, now: Duration) -> Result<(Duration, Fraction), Error> {
+    pub fn tick(&mut self, files: &impl KernelFiles, now: Duration) -> Result<Duration, Error> {
         let looked_at = self.source.read(files)?;
         if let Some((at, before)) = self.last
             && looked_at > before
@@ -90,23 +93,34 @@ impl Clock {
             self.pressed += now.saturating_sub(at);
         }
         self.last = Some((now, looked_at));
-        Ok((self.pressed, self.stalled(files, now)?))
+        Ok(self.pressed)
+    }
+}
+
+impl Stall {
+    /// Of the host, or of a group.
+    pub fn of(group: Option<&Group>) -> Stall {
+        Stall { source: Source::of(group), last: None }
     }
 
-    fn stalled(&mut self, files: &impl KernelFiles, now: Duration) -> Result<Fraction, Error> {
+    /// Looks, and says what share of the last second or so everybody stood still. None where the kernel has no PSI.
+    ///
+    /// # Errors
+    /// `Malformed`.
+    pub fn tick(&mut self, files: &impl KernelFiles, now: Duration) -> Result<Fraction, Error> {
         let total = match self.source.pressure(files) {
             Ok(pressure) => pressure.full.total,
             Err(Error::Unsupported(_) | Error::Gone(_)) => return Ok(Fraction::ZERO),
             Err(error) => return Err(error),
         };
-        let Some((at, before)) = self.stalled else {
-            self.stalled = Some((now, total));
+        let Some((at, before)) = self.last else {
+            self.last = Some((now, total));
             return Ok(Fraction::ZERO);
         };
         let time = now.saturating_sub(at);
         let share = if time.is_zero() { 0.0 } else { total.saturating_sub(before).as_secs_f64() / time.as_secs_f64() };
         if time >= STALL_OVER {
-            self.stalled = Some((now, total));
+            self.last = Some((now, total));
         }
         // Too short a time says nothing: one page fault would be all of it.
         Ok(if time >= STALL_OVER / 4 { Fraction::clamped(share) } else { Fraction::ZERO })
@@ -114,6 +128,10 @@ impl Clock {
 }
 
 impl Source {
+    fn of(group: Option<&Group>) -> Source {
+        group.map_or(Source::Host, |group| Source::Group(group.path.trim_start_matches('/').to_owned()))
+    }
+
     fn read(&self, files: &impl KernelFiles) -> Result<u64, Error> {
         match self {
             Source::Host => {
@@ -169,7 +187,7 @@ mod tests {
         let scanned =
             |pages: u64| FakeKernel::new().file("proc/vmstat", &format!("pgscan_anon 1\npgscan_file {pages}\n"));
         let mut clock = Clock::of(None);
-        let mut pressed = |pages, at| clock.tick(&scanned(pages), at).unwrap().0;
+        let mut pressed = |pages, at| clock.tick(&scanned(pages), at).unwrap();
         assert_eq!(pressed(10, SECOND), Duration::ZERO, "what was before is not known");
         assert_eq!(pressed(20, SECOND * 2), SECOND);
         assert_eq!(pressed(20, SECOND * 100), SECOND, "a night without pressure");
@@ -188,13 +206,24 @@ mod tests {
                 .file("sys/fs/cgroup/memory/web/memory.failcnt", &format!("{met}\n"))
                 .file("proc/pressure/memory", &psi(full_us))
         };
-        let mut clock = Clock::of(Some(&group));
+        let (mut clock, mut stall) = (Clock::of(Some(&group)), Stall::of(Some(&group)));
         clock.tick(&at(5, 0), SECOND).unwrap();
-        let (pressed, stalled) = clock.tick(&at(6, 500_000), SECOND * 2).unwrap();
-        assert_eq!(pressed, SECOND);
-        assert_eq!(stalled, Fraction::ZERO);
-        let (pressed, _) = clock.tick(&FakeKernel::new(), SECOND * 3).unwrap();
+        stall.tick(&at(5, 0), SECOND).unwrap();
+        assert_eq!(clock.tick(&at(6, 500_000), SECOND * 2).unwrap(), SECOND);
+        assert_eq!(stall.tick(&at(6, 500_000), SECOND * 2).unwrap(), Fraction::ZERO);
+        let pressed = clock.tick(&FakeKernel::new(), SECOND * 3).unwrap();
         assert_eq!(pressed, SECOND, "a group that is gone takes nothing back");
+    }
+
+    #[test]
+    fn a_share_of_the_time_is_told_when_enough_of_it_has_gone_by() {
+        let at = |full_us: u64| FakeKernel::new().file("proc/pressure/memory", &psi(full_us));
+        let mut stall = Stall::of(None);
+        assert_eq!(stall.tick(&at(0), SECOND).unwrap(), Fraction::ZERO);
+        assert_eq!(stall.tick(&at(9_000), SECOND + SECOND / 100).unwrap(), Fraction::ZERO, "one page fault");
+        assert_eq!(stall.tick(&at(500_000), SECOND * 2).unwrap(), Fraction::clamped(0.5));
+        assert_eq!(stall.tick(&at(500_000), SECOND * 3).unwrap(), Fraction::ZERO);
+        assert_eq!(stall.tick(&FakeKernel::new(), SECOND * 4).unwrap(), Fraction::ZERO, "no PSI");
     }
 
     #[test]

@@ -49,6 +49,9 @@ pub struct PinnedFile {
     is_locked: bool,
 }
 
+// SAFETY: nothing of the mapping belongs to a thread, and what changes it takes `&mut self`.
+unsafe impl Send for PinnedFile {}
+
 impl PinnedFile {
     /// Maps the first `pages` pages of a file, which is open for as long. Nothing is pinned yet.
     ///

@@ -236,7 +236,7 @@ fn limit_of(path: &str) -> Option<Bytes> {
     group.charge(&*HOST).ok()?.map(|charge| charge.limit)
 }
 
-type Running = Keeper<'static, Rooted>;
+type Running = Keeper<Rooted>;
 
 fn begin(wanted: &Wanted, out: &mut Out) -> Result<(Running, Option<File>), Failure> {
     let lock = wanted.pins().then(only_one).transpose()?;
