@@ -231,7 +231,12 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
     pub fn finish(mut self, now: Duration) -> Result<(Summary, Vec<Event>), Error> {
         let mut events = Vec::new();
         // First what others may wait for; what streams have left takes a moment.
-        self.pins = None;
+        if let Some(guard) = self.pins.take()
+            && let Ok((news, releases)) = guard.lock().news()
+        {
+            events.extend(news);
+            self.summary.releases += releases;
+        }
         let put_back = self.knobs.put_back();
         if let Some(streams) = &mut self.streams {
             streams.finish(self.files, now, &mut events)?;

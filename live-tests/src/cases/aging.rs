@@ -1,12 +1,14 @@
 //! `masu aging`: what is mapped stays, as long as there is room.
 
 use std::fs;
+use std::io::{Read, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use linux::page_cache::{drop_clean, resident};
 use quantities::{Bytes, Pages};
+use rustix::fs::{FileType, Mode};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -15,6 +17,7 @@ use super::command::{json, masu, said, start};
 use super::disk_file::{DiskFile, MappedFile};
 use super::group::Group;
 use super::programs::{self, PATIENCE, Running};
+use super::redis::wait_until;
 use super::run::Folder;
 use super::swap::Swap;
 use crate::live::Live;
@@ -145,6 +148,50 @@ pub fn pins_go_before_a_group_runs_out_of_memory(_: &Live) -> Outcome {
     assert_eq!(stage.group.killed()?, 0);
     let end = aging.end()?;
     assert!(end["releases"].as_u64() >= Some(1), "{end}");
+    Ok(())
+}
+
+/// The same while nobody takes its lines: what looks after the pins waits for no terminal.
+pub fn pins_go_though_nobody_takes_its_lines(_: &Live) -> Outcome {
+    /// The first line finds room, the next does not.
+    const ROOM: usize = 200;
+    let stage = Stage::set()?;
+    let folder = Folder::make("aging-blocked")?;
+    let lines = folder.0.join("lines");
+    rustix::fs::mknodat(rustix::fs::CWD, &lines, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
+    let mut fifo = fs::File::options().read(true).write(true).open(&lines)?;
+    rustix::pipe::fcntl_setpipe_size(&fifo, 4096)?;
+    fifo.write_all(&[b' '; 4096 - ROOM])?;
+    let mut command = masu()?;
+    command.args(["aging", "--rodata", "100", "--pid", &own_pid(), "--json", "--report"]).arg(&lines);
+    let running = Running::start(&mut command)?;
+    // It writes, and does nothing else: write(2) is system call 1.
+    let is_writing =
+        || fs::read_to_string(format!("/proc/{}/syscall", running.pid())).is_ok_and(|call| call.starts_with("1 "));
+    let mut seen = 0;
+    wait_until("it waits for a reader", || {
+        seen = if is_writing() { seen + 1 } else { 0 };
+        seen == 20
+    })?;
+    let mut toy = ToyProcess::start()?;
+    stage.group.take_in(toy.pid())?;
+    let heap = toy.map(Backing::Anonymous, (LIMIT - (24 << 20)) / (2 << 20))?;
+    toy.write(heap.all(), 7)?;
+    toy.check(heap.all(), 7)?;
+    assert!(is_writing());
+    assert_eq!(stage.group.killed()?, 0);
+    let reader = std::thread::spawn(move || {
+        let (mut text, mut part) = (String::new(), [0; 4096]);
+        while !text.contains("\"end\":true") {
+            let Ok(length) = fifo.read(&mut part) else { break };
+            text.push_str(&String::from_utf8_lossy(&part[..length]));
+        }
+        text
+    });
+    running.signal(Signal::INT)?;
+    assert_eq!(running.said()?.code(), 0);
+    let text = reader.join().map_err(|_| "the reader failed")?;
+    assert!(text.contains("\"event\":\"let_go\""), "{text}");
     Ok(())
 }
 
