@@ -171,12 +171,16 @@ impl Kept {
         self.failed.take().map_or(Ok(news), Err)
     }
 
-    /// Lets all go, and pins nothing for a while.
+    /// Nothing new is to be pinned for a while.
+    pub fn hold_on(&mut self) {
+        self.hold_until = Some(Instant::now() + self.hold);
+    }
+
+    /// Lets all go.
     ///
     /// # Errors
     /// The kernel's answer.
     pub fn let_all_go(&mut self) -> Result<Bytes, Error> {
-        self.hold_until = Some(Instant::now() + self.hold);
         self.pins.let_go(Bytes(u64::MAX), None)
     }
 
@@ -198,7 +202,7 @@ impl Kept {
         if bytes == Bytes(0) {
             return Ok(());
         }
-        self.hold_until = Some(Instant::now() + self.hold);
+        self.hold_on();
         self.hold = (self.hold * 2).min(HOLD_MOST);
         self.releases += 1;
         let (room, left_bytes) = (name.clone(), room.left);
@@ -213,6 +217,7 @@ impl Kept {
 
     /// Nothing stays pinned that nobody can look after.
     fn give_up(&mut self, error: Error) {
+        self.hold_on();
         // What cannot be let go page by page goes with its mapping.
         if self.let_all_go().is_err() {
             self.pins.forget();

@@ -185,7 +185,9 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
             // What passes is tried again, with nothing pinned in between that nobody looks after.
             Err(error @ (Error::Other(_) | Error::Gone(_))) => {
                 if let Some(guard) = &self.pins {
-                    guard.lock().let_all_go()?;
+                    let mut kept = guard.lock();
+                    kept.hold_on();
+                    kept.let_all_go()?;
                 }
                 self.next_refresh = now + REFRESH_EVERY;
                 self.is_in_parts = false;
@@ -214,6 +216,16 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
             self.control(now, events)?;
         }
         Ok(())
+    }
+
+    /// Lets go of all that is pinned, for whoever will not look after it for a while. Later steps pin it again.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub fn let_all_go(&mut self) -> Result<Option<Event>, Error> {
+        let Some(guard) = &self.pins else { return Ok(None) };
+        let bytes = guard.lock().let_all_go()?;
+        Ok((bytes > Bytes(0)).then_some(Event::LetGo { bytes, because: Because::Paused }))
     }
 
     /// How long to wait for the next step.

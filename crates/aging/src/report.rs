@@ -130,6 +130,8 @@ pub enum Because {
         /// What must be left.
         margin_bytes: Bytes,
     },
+    /// Whoever looks after it stands still, as Ctrl-Z asks for.
+    Paused,
     /// Everybody stands still for want of memory.
     Stalled {
         /// For which share of the time.
@@ -232,6 +234,7 @@ impl fmt::Display for Because {
                     stalled.get() * 100.0
                 )
             }
+            Because::Paused => f.write_str("masu is stopped, and cannot look after it"),
             Because::Unwanted => {
                 f.write_str("nobody maps it any more, or its class takes its turn on the kernel's lists")
             }

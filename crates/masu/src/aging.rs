@@ -31,7 +31,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use serde::Serialize;
 
 use crate::args::{AgingTask, Budget};
-use crate::control::{Stop, Terminal, change_haste, own_cpu_time};
+use crate::control::{Pause, Stop, Terminal, change_haste, own_cpu_time};
 use crate::failure::Failure;
 use crate::open::{Purpose, admit, each};
 use crate::run::child::{Child, Ended, Relay, end_as};
@@ -71,10 +71,12 @@ fn alone(task: &AgingTask) -> Result<(), Failure> {
     let mut out = Out::open(task)?;
     let mut terminal = Terminal::new(stop, Vec::new());
     let programs = programs(&wanted.settings.scope)?;
+    let pause = Pause::on_signal()?;
     let (mut keeper, _lock) = begin(&wanted, &mut out)?;
     in_haste(&wanted);
     let outcome = loop {
-        if let Err(failure) = step(&mut keeper, terminal.now(), &mut out) {
+        let stepped = step(&mut keeper, terminal.now(), &mut out);
+        if let Err(failure) = stepped.and_then(|()| stand_still_if(&pause, &mut keeper, terminal.now(), &mut out)) {
             break Err(failure);
         }
         let left = task.time.map(|time| time.saturating_sub(terminal.now()));
@@ -110,6 +112,7 @@ fn beside(task: &AgingTask) -> Result<ExitCode, NotStarted> {
     let wanted = Wanted::of(task)?;
     let mut out = Out::open(task)?;
     let relay = Relay::ready()?;
+    let pause = Pause::on_signal().map_err(Failure::from)?;
     let (mut keeper, _lock) = begin(&wanted, &mut out)?;
     let start = Instant::now();
     // Before it is there, so that not its first page is missed.
@@ -120,7 +123,8 @@ fn beside(task: &AgingTask) -> Result<ExitCode, NotStarted> {
     // The program is there: what cannot be done for it from here on is said, and it goes on.
     let mut ended: Option<Ended> = None;
     while ended.is_none() {
-        if let Err(failure) = step(&mut keeper, start.elapsed(), &mut out) {
+        let stepped = step(&mut keeper, start.elapsed(), &mut out);
+        if let Err(failure) = stepped.and_then(|()| stand_still_if(&pause, &mut keeper, start.elapsed(), &mut out)) {
             complain(&failure);
             break;
         }
@@ -259,6 +263,17 @@ fn begin(wanted: &Wanted, out: &mut Out) -> Result<(Running, Option<File>), Fail
 fn step(keeper: &mut Running, now: Duration, out: &mut Out) -> Result<(), Failure> {
     let events = keeper.step(now).map_err(|error| at_host(&error))?;
     events.iter().try_for_each(|event| out.event(now, event))
+}
+
+/// After Ctrl-Z: what is pinned is let go first, for whoever stands still looks after nothing.
+fn stand_still_if(pause: &Pause, keeper: &mut Running, now: Duration, out: &mut Out) -> Result<(), Failure> {
+    if !pause.is_set() {
+        return Ok(());
+    }
+    if let Some(event) = keeper.let_all_go().map_err(|error| at_host(&error))? {
+        out.event(now, &event)?;
+    }
+    Ok(pause.stand_still()?)
 }
 
 fn end(keeper: Running, now: Duration, out: &mut Out) -> Result<(), Failure> {

@@ -8,8 +8,11 @@ use std::time::{Duration, Instant};
 use hugepages::attach::{Control, Doing};
 use hugepages::target::Target;
 use indicatif::{ProgressBar, ProgressStyle};
+use linux::signals;
 use quantities::Bytes;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::HOST;
 
 /// Set by Ctrl-C and SIGTERM; a second one ends the process at once.
 #[derive(Clone, Debug)]
@@ -27,6 +30,31 @@ impl Stop {
 
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Set by Ctrl-Z: whoever holds something that others may need lets it go before it stands still.
+#[derive(Clone, Debug)]
+pub struct Pause(Arc<AtomicBool>);
+
+impl Pause {
+    /// Never set where whoever started us wants no Ctrl-Z to be heard.
+    pub fn on_signal() -> std::io::Result<Pause> {
+        let flag = Arc::new(AtomicBool::new(false));
+        if !signals::ignored(&*HOST).is_ok_and(|ignored| ignored.contains(signal_hook::consts::SIGTSTP)) {
+            signal_hook::flag::register(signal_hook::consts::SIGTSTP, Arc::clone(&flag))?;
+        }
+        Ok(Pause(flag))
+    }
+
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Stands still, as was asked for, until somebody says `fg` or `bg`.
+    pub fn stand_still(&self) -> std::io::Result<()> {
+        self.0.store(false, Ordering::Relaxed);
+        Ok(rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::STOP)?)
     }
 }
 

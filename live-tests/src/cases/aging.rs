@@ -195,6 +195,24 @@ pub fn pins_go_though_nobody_takes_its_lines(_: &Live) -> Outcome {
     Ok(())
 }
 
+/// Ctrl-Z lets go first; after `fg` it is pinned again.
+pub fn pins_go_before_masu_is_stopped(_: &Live) -> Outcome {
+    let _stage = Stage::set()?;
+    let aging = Aging::start(&["--rodata", "100", "--pid", &own_pid()])?;
+    aging.wait_for(|line| line["event"] == "pinned")?;
+    aging.running.signal(Signal::TSTP)?;
+    let line = aging.wait_for(|line| line["event"] == "let_go")?;
+    assert!(line["why"] == "paused" && line["bytes"].as_u64() >= Some(KEPT.bytes().0), "{line}");
+    wait_until("it stands still", || {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", aging.running.pid())).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+    })?;
+    aging.running.signal(Signal::CONT)?;
+    wait_until("it pins again", || aging.lines().iter().filter(|line| line["event"] == "pinned").count() == 2)?;
+    aging.end()?;
+    Ok(())
+}
+
 /// No more is pinned than the budget has, and a plan says beforehand what would be.
 pub fn no_more_is_pinned_than_the_budget_has(_: &Live) -> Outcome {
     let stage = Stage::set()?;
