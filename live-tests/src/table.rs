@@ -214,6 +214,7 @@ pub const ALL: &[LiveTest] = tests! {
     aging::shared_memory_is_pinned_and_let_go needs [Root, PageFrames, MasuCommand];
     aging::shared_memory_that_is_to_stay_is_not_swapped needs [Root, PageFrames, MemoryGroups, Swap, MasuCommand];
     aging::the_weight_of_swapping_is_put_back needs [Root, Swap, MasuCommand];
+    aging::a_group_made_meanwhile_has_its_weight_in_the_end needs [Root, Swap, MemoryGroups, MasuCommand];
     aging::what_cannot_be_aged_is_named needs [Root, PageFrames, PageTableWalk, MasuCommand];
     aging_streams::what_comes_into_the_page_cache_is_told_once needs [Root, PageTableWalk, Swap];
     aging_streams::a_reader_that_changes_processors_is_told_in_order needs [Root, PageTableWalk, Swap];

@@ -249,7 +249,8 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
             events.extend(news);
             self.summary.releases += releases;
         }
-        let put_back = self.knobs.put_back();
+        let adopted = self.swap.as_mut().map_or(Ok(()), |swap| swap.adopt(self.files, &mut self.knobs));
+        let put_back = self.knobs.put_back().and(adopted);
         if let Some(streams) = &mut self.streams {
             streams.finish(self.files, now, &mut events)?;
             (self.summary.dropped_bytes, self.summary.left_bytes) = streams.totals();
@@ -367,6 +368,7 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
         self.control_next = now + controller::EVERY;
         let stalled = self.stall.tick(self.files, now)?;
         if let Some(swap) = &mut self.swap {
+            swap.adopt(self.files, &mut self.knobs)?;
             let came_back = swap.refaults(self.files)?;
             self.note(Class::Data, came_back);
         }

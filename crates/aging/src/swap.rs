@@ -1,6 +1,11 @@
 //! How eagerly data is swapped: the weight that the kernel gives it beside files, turned for as long as we run.
+//!
+//! A control group of version 1 that is made meanwhile has its weight from the one above, which is ours: it is put back, too.
+
+use std::collections::BTreeSet;
 
 use linux::cgroup::group::{self, Group};
+use linux::cgroup::limited;
 use linux::knobs::Knobs;
 use linux::{Error, KernelFiles, vmstat};
 use rustix::io::Errno;
@@ -19,6 +24,8 @@ pub struct Swap {
     /// The control group, by name, for its refaults.
     group: Option<String>,
     before: Option<u64>,
+    /// Directories of control groups that have their weight from somebody else, or have been seen to.
+    known: BTreeSet<String>,
 }
 
 /// Relative to the root.
@@ -53,7 +60,8 @@ impl Swap {
         }
         let knob = find(files, scope, group)?;
         let name = if let Scope::Group(name) = scope { Some(name.clone()) } else { None };
-        let mut swap = Swap { knob, gently, group: name, before: None };
+        let known = knob.groups_below(files)?;
+        let mut swap = Swap { knob, gently, group: name, before: None, known };
         swap.refaults(files)?;
         swap.turn(dial, knobs, events)?;
         Ok(Some(swap))
@@ -72,6 +80,23 @@ impl Swap {
         let (path, value) = self.knob.at(dial, self.gently)?;
         knobs.turn(path, &value)?;
         events.push(Event::Turned { path: path.to_owned(), value, class: Class::Data });
+        Ok(())
+    }
+
+    /// Looks for control groups that were made since, and have our weight by that: in the end they have what they would have had.
+    ///
+    /// # Errors
+    /// When the journal cannot be written.
+    pub fn adopt<F: KernelFiles>(&mut self, files: &F, knobs: &mut Knobs<'_, F>) -> Result<(), Error> {
+        let Knob::Weight { path, normal } = &self.knob else { return Ok(()) };
+        let ours = files.read(path).unwrap_or_default();
+        for directory in self.knob.groups_below(files)? {
+            let path = format!("{directory}/memory.swappiness");
+            if !self.known.contains(&directory) && files.read(&path).is_ok_and(|theirs| theirs.trim() == ours.trim()) {
+                knobs.promise(&path, &normal.to_string())?;
+            }
+            self.known.insert(directory);
+        }
         Ok(())
     }
 
@@ -108,6 +133,17 @@ pub fn would_write(
 }
 
 impl Knob {
+    /// The directories of the control groups that take their weight from here when they are made.
+    fn groups_below(&self, files: &impl KernelFiles) -> Result<BTreeSet<String>, Error> {
+        let Knob::Weight { path, .. } = self else { return Ok(BTreeSet::new()) };
+        let above = path.strip_suffix("/memory.swappiness");
+        let is_below = |directory: &str| {
+            above.is_none_or(|above| directory.strip_prefix(above).is_some_and(|below| below.starts_with('/')))
+        };
+        let all = limited::groups(files)?.into_iter().map(|group| group.directory);
+        Ok(all.filter(|directory| is_below(directory)).collect())
+    }
+
     /// The file, and what is to stand in it.
     fn at(&self, dial: Dial, gently: bool) -> Result<(&str, String), Error> {
         match self {
@@ -169,6 +205,7 @@ mod tests {
         FakeKernel::new()
             .file("proc/swaps", SWAPS)
             .file("proc/sys/vm/swappiness", "60\n")
+            .file("proc/self/mountinfo", "")
             .file("proc/vmstat", "workingset_refault_anon 5\n")
             .file(&format!("proc/{}/stat", linux::Pid::own()), &std::fs::read_to_string("/proc/self/stat").unwrap())
     }
@@ -224,6 +261,29 @@ mod tests {
         let (group, scope) = (group::find(&kernel, "a").unwrap(), Scope::Group("a".to_owned()));
         let (written, _) = begun(&kernel, &scope, Some(&group), 100).unwrap();
         assert_eq!(written, ["sys/fs/cgroup/memory/a/memory.swappiness <- 0"]);
+    }
+
+    #[test]
+    fn a_group_that_was_made_meanwhile_has_its_own_weight_in_the_end() {
+        let in_group = |name: &str| format!("sys/fs/cgroup/memory/{name}/memory.swappiness");
+        let kernel = ["a", "a/old", "b"]
+            .iter()
+            .fold(kernel().file("proc/self/mountinfo", V1), |kernel, name| kernel.file(&in_group(name), "60\n"));
+        let (group, scope) = (group::find(&kernel, "a").unwrap(), Scope::Group("a".to_owned()));
+        let folder = tempfile::tempdir().unwrap();
+        let mut knobs = Knobs::open(&kernel, folder.path()).unwrap();
+        let mut swap = Swap::begin(&kernel, &scope, Some(&group), &data(100), false, &mut knobs, &mut Vec::new())
+            .unwrap()
+            .unwrap();
+        let kernel_now = ["a/inherits", "a/has its own", "b/elsewhere"];
+        for (name, value) in kernel_now.iter().zip(["0\n", "30\n", "0\n"]) {
+            kernel.add(&in_group(name), value);
+        }
+        swap.adopt(&kernel, &mut knobs).unwrap();
+        knobs.put_back().unwrap();
+        let read = |name: &str| kernel.read(&in_group(name)).unwrap().trim().to_owned();
+        assert_eq!(["a", "a/old", "a/inherits"].map(read), ["60", "60", "60"]);
+        assert_eq!(["a/has its own", "b/elsewhere"].map(read), ["30", "0"]);
     }
 
     #[test]

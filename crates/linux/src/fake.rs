@@ -40,12 +40,17 @@ impl FakeKernel {
 
     /// Adds the file `path` (relative to the root) with this content.
     #[must_use]
-    #[expect(clippy::unwrap_used, reason = "test support")]
     pub fn file(self, path: &str, content: &str) -> FakeKernel {
+        self.add(path, content);
+        self
+    }
+
+    /// The same, for what comes while somebody looks.
+    #[expect(clippy::unwrap_used, reason = "test support")]
+    pub fn add(&self, path: &str, content: &str) {
         let full = self.tree.path().join(path);
         fs::create_dir_all(full.parent().unwrap()).unwrap();
         fs::write(full, content).unwrap();
-        self
     }
 
     /// Makes every read, write and listing of `path` answer with this errno.

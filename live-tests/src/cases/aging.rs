@@ -336,6 +336,28 @@ pub fn the_weight_of_swapping_is_put_back(_: &Live) -> Outcome {
     Ok(())
 }
 
+/// A group that is made meanwhile has the turned weight from the one above, until masu ends.
+pub fn a_group_made_meanwhile_has_its_weight_in_the_end(_: &Live) -> Outcome {
+    let _swap = Swap::on(64 << 20)?;
+    let weight_of = |group: &Group| {
+        let path = group.procs().with_file_name("memory.swappiness");
+        path.exists().then(|| fs::read_to_string(path).map(|text| text.trim().to_owned())).transpose()
+    };
+    let before = Group::make("aging-before")?;
+    let Some(normal) = weight_of(&before)? else {
+        // Version 2 has no such weight: nothing is inherited.
+        return Ok(());
+    };
+    let aging = Aging::start(&["--data", "100"])?;
+    aging.wait_for(|line| line["event"] == "turned")?;
+    let made = Group::make("aging-made")?;
+    let turned = weight_of(&made)?;
+    aging.end()?;
+    assert_eq!((turned.as_deref(), weight_of(&made)?), (Some("0"), Some(normal.clone())));
+    assert_eq!(weight_of(&before)?, Some(normal));
+    Ok(())
+}
+
 /// Who asks for what cannot be has one line that says why, and what to do.
 pub fn what_cannot_be_aged_is_named(_: &Live) -> Outcome {
     let cases: [(&[&str], i32, &str); 9] = [
