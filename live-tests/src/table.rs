@@ -221,6 +221,7 @@ pub const ALL: &[LiveTest] = tests! {
     aging_streams::what_was_in_the_page_cache_is_there_afterwards_and_nothing_more needs [Root, PageTableWalk, DiskFiles, Shell, MasuCommand];
     aging_streams::what_a_stream_writes_is_on_the_disk_and_not_in_the_page_cache needs [Root, PageTableWalk, DiskFiles, Shell, MasuCommand];
     aging_streams::a_groups_streams_go_and_those_of_others_stay needs [Root, PageTableWalk, MemoryGroups, DiskFiles, Shell, MasuCommand];
+    aging_streams::a_group_that_is_made_again_is_followed needs [Root, PageTableWalk, MemoryGroups, DiskFiles, Shell, MasuCommand];
     aging_streams::a_stream_is_told_from_one_that_looks_things_up needs [Root, PageTableWalk, DiskFiles, Shell, MasuCommand];
     aging_streams::a_static_program_is_followed_and_ends_as_it_would needs [Root, PageTableWalk, DiskFiles, Shell, CCompiler, MasuCommand];
     aging_simulate::what_is_idle_beside_a_stream_goes_live_and_simulated needs [Root, MemoryGroups, Shell];

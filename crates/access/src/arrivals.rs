@@ -79,6 +79,7 @@ pub struct Arrivals {
     lost: MapHandle,
     members: MapHandle,
     told: Told,
+    wish: MapHandle,
     _links: Vec<Link>,
     _object: Object,
 }
@@ -93,13 +94,8 @@ impl Arrivals {
         let open = ObjectBuilder::default().open_memory(&OBJECT.0).map_err(|e| refused("be opened", &e))?;
         let object = open.load().map_err(|e| refused("be loaded", &e))?;
         let handle = |name| bpf_object::map_of(&object, PROGRAM, name);
-        let wish = Wish {
-            group: if let Whose::Group(id) = whose { id } else { 0 },
-            everybody: u32::from(whose == Whose::Everybody),
-            unused: 0,
-        };
-        let told = handle("wish")?.update(&0u32.to_ne_bytes(), &wish.to_bytes(), MapFlags::ANY);
-        told.map_err(|e| refused("be told whom to watch", &e))?;
+        let wish = handle("wish")?;
+        tell(&wish, whose)?;
         let fetched = Rc::new(RefCell::new(Vec::new()));
         let runs = handle("runs")?;
         let into = Rc::clone(&fetched);
@@ -115,7 +111,15 @@ impl Arrivals {
         let (open_runs, lost, members) = (handle("open_runs")?, handle("lost_pages")?, handle("members")?);
         let links = object.progs_mut().map(|program| program.attach()).collect::<Result<Vec<Link>, _>>();
         let _links = links.map_err(|e| refused("be attached", &e))?;
-        Ok(Arrivals { ring, fetched, open_runs, lost, members, told: Told::default(), _links, _object: object })
+        Ok(Arrivals { ring, fetched, open_runs, lost, members, told: Told::default(), wish, _links, _object: object })
+    }
+
+    /// Whose arrivals are told from now on.
+    ///
+    /// # Errors
+    /// When the kernel takes the maps away, which it does not.
+    pub fn watch(&self, whose: Whose) -> Result<(), Unavailable> {
+        tell(&self.wish, whose)
     }
 
     /// Makes a process a member, for [`Whose::Members`]. Those that it started before are not.
@@ -168,6 +172,16 @@ impl Arrivals {
         let lost = self.lost.lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY).ok().flatten().unwrap_or_default();
         Pages(lost.iter().filter_map(|bytes| Some(u64::from_ne_bytes(*bytes.first_chunk()?))).sum())
     }
+}
+
+fn tell(wish: &MapHandle, whose: Whose) -> Result<(), Unavailable> {
+    let record = Wish {
+        group: if let Whose::Group(id) = whose { id } else { 0 },
+        everybody: u32::from(whose == Whose::Everybody),
+        unused: 0,
+    };
+    let told = wish.update(&0u32.to_ne_bytes(), &record.to_bytes(), MapFlags::ANY);
+    told.map_err(|e| refused("be told whom to watch", &e))
 }
 
 fn refused(what: &str, error: &libbpf_rs::Error) -> Unavailable {

@@ -236,11 +236,12 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
         self.streams.as_ref().map_or(STEP, Streams::wait)
     }
 
-    /// Lets go of everything, puts everything back, and says what was done.
+    /// Lets go of everything, puts everything back, and says what was done. What streams have written is waited for, unless there
+    /// `is_haste`.
     ///
     /// # Errors
     /// A knob that could not be put back; it stays in the journal.
-    pub fn finish(mut self, now: Duration) -> Result<(Summary, Vec<Event>), Error> {
+    pub fn finish(mut self, now: Duration, is_haste: &dyn Fn() -> bool) -> Result<(Summary, Vec<Event>), Error> {
         let mut events = Vec::new();
         // First what others may wait for; what streams have left takes a moment.
         if let Some(guard) = self.pins.take()
@@ -252,7 +253,7 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
         let adopted = self.swap.as_mut().map_or(Ok(()), |swap| swap.adopt(self.files, &mut self.knobs));
         let put_back = self.knobs.put_back().and(adopted);
         if let Some(streams) = &mut self.streams {
-            streams.finish(self.files, now, &mut events)?;
+            streams.finish(self.files, now, is_haste, &mut events)?;
             (self.summary.dropped_bytes, self.summary.left_bytes) = streams.totals();
         }
         self.summary.refaults = self
@@ -367,6 +368,7 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
     fn control(&mut self, now: Duration, events: &mut Vec<Event>) -> Result<(), Error> {
         self.control_next = now + controller::EVERY;
         let stalled = self.stall.tick(self.files, now)?;
+        self.follow_group_again()?;
         if let Some(swap) = &mut self.swap {
             swap.adopt(self.files, &mut self.knobs)?;
             let came_back = swap.refaults(self.files)?;
@@ -394,6 +396,15 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
             self.control.set(class, control);
         }
         Ok(())
+    }
+
+    /// A group that was removed and made again, as a service's is when it is started again, is another with the same name.
+    fn follow_group_again(&mut self) -> Result<(), Error> {
+        let (Some(streams), Scope::Group(_)) = (&self.streams, &self.settings.scope) else { return Ok(()) };
+        let Ok(Some(group)) = find(self.files, &self.settings.scope) else { return Ok(()) };
+        let Ok(inode) = self.files.inode(group.path.trim_start_matches('/')) else { return Ok(()) };
+        let told = streams.follow_group(inode);
+        told.map_err(|why| Error::malformed("the control group that is watched", why.reason))
     }
 
     /// So many pages of a class came back.

@@ -26,9 +26,20 @@ pub struct Plan {
     pub left_bytes: Bytes,
     /// Knobs that would be turned, as `path <- value`.
     pub writes: Vec<String>,
+    /// Classes that have a dial and of which there is nothing to turn: why.
+    pub nothing: Vec<Nothing>,
     /// What would be done about streams.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub streams: Option<String>,
+}
+
+/// A class that is left as it is.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Nothing {
+    /// Which.
+    pub class: Class,
+    /// Why.
+    pub why: String,
 }
 
 /// Looks at what is there, and changes nothing.
@@ -72,6 +83,10 @@ pub fn of(files: &impl KernelFiles, settings: &Settings, cache: Option<Dial>) ->
         budget_bytes: budget,
         left_bytes: left,
         writes: writes.into_iter().collect(),
+        nothing: (dials.get(Class::Data).is_some() && !swap::has_swap(files))
+            .then(|| Nothing { class: Class::Data, why: swap::NO_SWAP.to_owned() })
+            .into_iter()
+            .collect(),
         streams: cache.map(|dial| of_streams(dial, &settings.scope)),
     })
 }
@@ -106,6 +121,8 @@ impl Plan {
             lines.push(line);
         }
         lines.extend(self.writes.iter().map(|write| format!("{}: would write {write}", Class::Data.name())));
+        let nothing = |Nothing { class, why }: &Nothing| format!("{}: nothing to do: {why}", class.name());
+        lines.extend(self.nothing.iter().map(nothing));
         lines.extend(self.streams.iter().map(|streams| format!("{}: {streams}", Class::Cache.name())));
         if lines.is_empty() {
             lines.push("nothing to do".to_owned());

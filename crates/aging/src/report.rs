@@ -213,7 +213,7 @@ impl fmt::Display for Event {
             Event::Stream { pid, name } => {
                 write!(f, "process {pid} ({name}) is a stream: what it brings in goes again")
             }
-            Event::Turned { path, value, class } => write!(f, "/{path} <- {value} ({})", class.name()),
+            Event::Turned { path, value, class } => write!(f, "{path} <- {value} ({})", class.name()),
             Event::Nothing { class, why } => write!(f, "{}: nothing to do: {why}", class.name()),
             Event::Moved { class, from, to, why } => write!(f, "{}: dial {from} -> {to}: {why}", class.name()),
             Event::Without { what, why } => write!(f, "not {what}: {why}"),

@@ -91,6 +91,14 @@ impl Streams {
         self.arrivals.admit(pid, membership)
     }
 
+    /// What comes through this control group's processes from now on.
+    ///
+    /// # Errors
+    /// When the kernel takes the maps away, which it does not.
+    pub fn follow_group(&self, inode: u64) -> Result<(), Unavailable> {
+        self.arrivals.watch(Whose::Group(inode))
+    }
+
     /// Ends the membership of one that only starts others.
     pub fn dismiss(&self, pid: Pid) {
         self.arrivals.dismiss(pid);
@@ -142,11 +150,17 @@ impl Streams {
         Ok(())
     }
 
-    /// Lets go what is left: no longer than that takes.
+    /// Lets go what is left: no longer than that takes, or until there `is_haste`.
     ///
     /// # Errors
     /// As [`Streams::step`].
-    pub fn finish(&mut self, files: &impl KernelFiles, now: Duration, events: &mut Vec<Event>) -> Result<(), Error> {
+    pub fn finish(
+        &mut self,
+        files: &impl KernelFiles,
+        now: Duration,
+        is_haste: &dyn Fn() -> bool,
+        events: &mut Vec<Event>,
+    ) -> Result<(), Error> {
         /// What was just written goes when it is on the disk: that is waited for as long as it gets less, and no longer than this.
         const MOST: Duration = Duration::from_secs(10);
         const PAUSE: Duration = Duration::from_millis(100);
@@ -159,7 +173,7 @@ impl Streams {
             let left = self.queue.waiting().0;
             idle = if left < least { 0 } else { idle + 1 };
             least = least.min(left);
-            if left == 0 || idle >= WITHOUT_PROGRESS || begin.elapsed() >= MOST {
+            if left == 0 || idle >= WITHOUT_PROGRESS || begin.elapsed() >= MOST || is_haste() {
                 break;
             }
             std::thread::sleep(PAUSE);

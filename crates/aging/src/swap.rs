@@ -28,6 +28,9 @@ pub struct Swap {
     known: BTreeSet<String>,
 }
 
+/// Why nothing is turned where there is none.
+pub const NO_SWAP: &str = "there is no swap, so data is not aged at all";
+
 /// Relative to the root.
 #[derive(Debug)]
 enum Knob {
@@ -54,8 +57,7 @@ impl Swap {
     ) -> Result<Option<Swap>, Error> {
         let Some(dial) = dials.get(Class::Data) else { return Ok(None) };
         if !has_swap(files) {
-            let why = "there is no swap, so data is not aged at all".to_owned();
-            events.push(Event::Nothing { class: Class::Data, why });
+            events.push(Event::Nothing { class: Class::Data, why: NO_SWAP.to_owned() });
             return Ok(None);
         }
         let knob = find(files, scope, group)?;
@@ -79,7 +81,7 @@ impl Swap {
     ) -> Result<(), Error> {
         let (path, value) = self.knob.at(dial, self.gently)?;
         knobs.turn(path, &value)?;
-        events.push(Event::Turned { path: path.to_owned(), value, class: Class::Data });
+        events.push(Event::Turned { path: format!("/{path}"), value, class: Class::Data });
         Ok(())
     }
 
@@ -186,7 +188,7 @@ fn weight(files: &impl KernelFiles, path: String) -> Result<Knob, Error> {
 }
 
 /// `/proc/swaps` has a line for each, after one of names.
-fn has_swap(files: &impl KernelFiles) -> bool {
+pub fn has_swap(files: &impl KernelFiles) -> bool {
     files.read("proc/swaps").is_ok_and(|text| text.lines().count() > 1)
 }
 

@@ -86,7 +86,7 @@ fn alone(task: &AgingTask) -> Result<(), Failure> {
             break Ok(());
         }
     };
-    let ended = end(keeper, terminal.now(), &mut out);
+    let ended = end(keeper, terminal.now(), &|| false, &mut out);
     outcome.and(ended)
 }
 
@@ -130,8 +130,10 @@ fn beside(task: &AgingTask) -> Result<ExitCode, NotStarted> {
         }
         ended = child.wait_at_most(keeper.wait())?;
     }
+    // The program hears of no signal any more: from here on they are ours.
+    let stop = Stop::on_signals().map_err(Failure::from)?;
     // Before the program is waited for: nothing stays pinned that nobody looks after.
-    if let Err(failure) = end(keeper, start.elapsed(), &mut out) {
+    if let Err(failure) = end(keeper, start.elapsed(), &|| ended.is_some() && stop.is_set(), &mut out) {
         complain(&failure);
     }
     let ended = match ended {
@@ -276,8 +278,8 @@ fn stand_still_if(pause: &Pause, keeper: &mut Running, now: Duration, out: &mut 
     Ok(pause.stand_still()?)
 }
 
-fn end(keeper: Running, now: Duration, out: &mut Out) -> Result<(), Failure> {
-    let (summary, events) = keeper.finish(now).map_err(|error| at_host(&error))?;
+fn end(keeper: Running, now: Duration, is_haste: &dyn Fn() -> bool, out: &mut Out) -> Result<(), Failure> {
+    let (summary, events) = keeper.finish(now, is_haste).map_err(|error| at_host(&error))?;
     events.iter().try_for_each(|event| out.event(now, event))?;
     let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
     out.end(&Summary { run_us: micros(now), cpu_us: micros(own_cpu_time()), ..summary })

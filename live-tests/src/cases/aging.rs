@@ -322,7 +322,7 @@ pub fn the_weight_of_swapping_is_put_back(_: &Live) -> Outcome {
     let before = read()?;
     let aging = Aging::start(&["--data", "100"])?;
     let line = aging.wait_for(|line| line["event"] == "turned")?;
-    assert_eq!((line["path"].as_str(), line["value"].as_str()), (Some("proc/sys/vm/swappiness"), Some("0")));
+    assert_eq!((line["path"].as_str(), line["value"].as_str()), (Some("/proc/sys/vm/swappiness"), Some("0")));
     assert_eq!(read()?, "0");
     aging.end()?;
     assert_eq!(read()?, before);

@@ -4,8 +4,9 @@ use std::fs::{self, File};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
-use linux::page_cache::resident;
+use linux::page_cache::{drop_clean, resident};
 use quantities::{Bytes, Pages};
 
 use super::Outcome;
@@ -13,7 +14,7 @@ use super::aging::Aging;
 use super::command::{masu, said};
 use super::disk_file::{DiskFile, content_of};
 use super::group::Group;
-use super::programs::Running;
+use super::programs::{PATIENCE, Running};
 use super::swap::Swap;
 use crate::live::Live;
 
@@ -106,6 +107,28 @@ pub fn a_groups_streams_go_and_those_of_others_stay(_: &Live) -> Outcome {
     assert!(end["dropped_bytes"].as_u64() >= Some(LENGTH.bytes().0 / 100 * 98), "{end}");
     assert!(pages(&resident(&inside.file, ALL)?) * 100 <= LENGTH.0);
     assert_eq!(pages(&resident(&outside.file, ALL)?), LENGTH.0);
+    Ok(())
+}
+
+/// A group that is removed and made again is another one with the same name, and is followed like the first.
+pub fn a_group_that_is_made_again_is_followed(_: &Live) -> Outcome {
+    let group = Group::make("aging-again")?;
+    let of = DiskFile::make("aging-again", LENGTH)?;
+    let aging = Aging::start(&["--cache", "0", "--cgroup", &group.name()])?;
+    drop(group);
+    let group = Group::make("aging-again")?;
+    // It looks every five seconds; until then nothing of it is followed.
+    let mut left = LENGTH.0;
+    let end = Instant::now() + PATIENCE;
+    while left * 100 > LENGTH.0 && Instant::now() < end {
+        of.stream_through(&group, 1)?;
+        std::thread::sleep(Duration::from_secs(3));
+        left = pages(&resident(&of.file, ALL)?);
+        drop_clean(&of.file, ALL)?;
+    }
+    assert!(left * 100 <= LENGTH.0, "{left} pages are left");
+    let end = aging.end()?;
+    assert!(end["dropped_bytes"].as_u64() >= Some(LENGTH.bytes().0 / 100 * 98), "{end}");
     Ok(())
 }
 
