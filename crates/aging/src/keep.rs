@@ -175,6 +175,20 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
         }
     }
 
+    /// The first look, and what follows from it until all that is to be pinned is: what comes after this finds it so.
+    ///
+    /// # Errors
+    /// As [`Keeper::step`].
+    pub fn settle(&mut self) -> Result<Vec<Event>, Error> {
+        const MOST: Duration = Duration::from_secs(10);
+        let begun = Instant::now();
+        let mut events = self.step(Duration::ZERO)?;
+        while self.is_in_parts && begun.elapsed() < MOST {
+            events.extend(self.step(begun.elapsed())?);
+        }
+        Ok(events)
+    }
+
     /// One look at what is there, and what follows from it.
     ///
     /// # Errors

@@ -255,8 +255,9 @@ fn begin(wanted: &Wanted, out: &mut Out) -> Result<(Running, Option<File>), Fail
     });
     let streams = streams.transpose().map_err(|why| at_streams(&why))?;
     let knobs = Knobs::open(&*HOST, Path::new(JOURNALS)).map_err(|error| at_host(&error))?;
-    let (keeper, events) =
+    let (mut keeper, mut events) =
         Keeper::begin(&*HOST, wanted.settings.clone(), streams, knobs).map_err(|error| at_host(&error))?;
+    events.extend(keeper.settle().map_err(|error| at_host(&error))?);
     out.ready(wanted)?;
     events.iter().try_for_each(|event| out.event(Duration::ZERO, event))?;
     Ok((keeper, lock))
