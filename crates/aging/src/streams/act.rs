@@ -69,6 +69,8 @@ impl Dropper {
                 Ok(Some(file)) => joined(due).for_each(|due| went.add(let_go_of(&file, queue, &due, now))),
                 // A file that is gone took its pages with it.
                 Ok(None) => went.dropped.0 += count(&due),
+                // The kernel's records of its file systems: nobody is to be told that they stay.
+                Err(_) if is_of_block_device(files, id) => went.left.0 += count(&due),
                 Err(error) => {
                     self.unreachable.entry(id.device).or_insert_with(|| error.to_string());
                     went.left.0 += count(&due);
@@ -94,6 +96,12 @@ impl Dropper {
             }
         }
     }
+}
+
+/// A block device has a page cache of its own, in a file system that is mounted nowhere; its inode is the device's number.
+fn is_of_block_device(files: &impl KernelFiles, id: FileId) -> bool {
+    let (major, minor) = (id.inode >> 20, id.inode & 0xf_ffff);
+    id.device.0 == 0 && files.read(&format!("sys/dev/block/{major}:{minor}/dev")).is_ok()
 }
 
 /// Ranges of one file in order, those that follow each other made one: a large folio goes only as a whole.
@@ -161,6 +169,15 @@ fn count(due: &[Due]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_file_system_reads_of_its_device_is_known_by_the_devices_number() {
+        let kernel = linux::fake::FakeKernel::new().file("sys/dev/block/254:0/dev", "254:0\n");
+        let id = |device, inode| FileId { device, inode, generation: 0 };
+        assert!(is_of_block_device(&kernel, id((0, 3), 254 << 20)));
+        assert!(!is_of_block_device(&kernel, id((0, 3), 254 << 20 | 1)), "no such device");
+        assert!(!is_of_block_device(&kernel, id((254, 0), 254 << 20)), "a file on it");
+    }
 
     #[test]
     fn ranges_that_follow_each_other_are_asked_for_as_one() {
