@@ -92,6 +92,17 @@ impl Guard {
     pub fn lock(&self) -> Locked<'_> {
         Locked { kept: self.shared.lock(), changed: &self.shared.changed }
     }
+
+    /// What was let go since the last call, and how often that was for want of room; or why nothing could be looked after, so
+    /// that nothing is pinned.
+    ///
+    /// # Errors
+    /// What the thread met.
+    pub fn news(&self) -> Result<(Vec<Event>, u64), Error> {
+        let mut kept = self.shared.lock();
+        let news = (std::mem::take(&mut kept.events), std::mem::take(&mut kept.releases));
+        kept.failed.take().map_or(Ok(news), Err)
+    }
 }
 
 impl Drop for Guard {
@@ -159,16 +170,6 @@ impl Kept {
     /// True while nothing new is to be pinned.
     pub fn is_on_hold(&self) -> bool {
         self.hold_until.is_some_and(|until| Instant::now() < until)
-    }
-
-    /// What was let go since the last call, and how often that was for want of room; or why nothing could be looked after, so
-    /// that nothing is pinned.
-    ///
-    /// # Errors
-    /// What the thread met.
-    pub fn news(&mut self) -> Result<(Vec<Event>, u64), Error> {
-        let news = (std::mem::take(&mut self.events), std::mem::take(&mut self.releases));
-        self.failed.take().map_or(Ok(news), Err)
     }
 
     /// Nothing new is to be pinned for a while.

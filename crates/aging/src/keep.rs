@@ -215,7 +215,7 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
     fn try_step(&mut self, now: Duration, events: &mut Vec<Event>) -> Result<(), Error> {
         self.pressed = self.clock.tick(self.files, now)?;
         if let Some(guard) = &self.pins {
-            let (news, releases) = guard.lock().news()?;
+            let (news, releases) = guard.news()?;
             events.extend(news);
             self.summary.releases += releases;
             let turned = self.take_turns(events);
@@ -259,7 +259,7 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
         let mut events = Vec::new();
         // First what others may wait for; what streams have left takes a moment.
         if let Some(guard) = self.pins.take()
-            && let Ok((news, releases)) = guard.lock().news()
+            && let Ok((news, releases)) = guard.news()
         {
             events.extend(news);
             self.summary.releases += releases;
