@@ -175,15 +175,16 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
         }
     }
 
-    /// The first look, and what follows from it until all that is to be pinned is: what comes after this finds it so.
+    /// The first look, and what follows from it until all that is to be pinned is, or there `is_haste`: what comes after this finds
+    /// it so.
     ///
     /// # Errors
     /// As [`Keeper::step`].
-    pub fn settle(&mut self) -> Result<Vec<Event>, Error> {
+    pub fn settle(&mut self, is_haste: &dyn Fn() -> bool) -> Result<Vec<Event>, Error> {
         const MOST: Duration = Duration::from_secs(10);
         let begun = Instant::now();
         let mut events = self.step(Duration::ZERO)?;
-        while self.is_in_parts && begun.elapsed() < MOST {
+        while self.is_in_parts && begun.elapsed() < MOST && !is_haste() {
             events.extend(self.step(begun.elapsed())?);
         }
         Ok(events)
@@ -304,7 +305,7 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
         let group = find(self.files, &self.settings.scope).ok().flatten();
         let Some(guard) = &self.pins else { return Ok(()) };
         let missing = guard.lock().pins.missing(&mapped, &self.dials);
-        let opened = missing.into_iter().filter_map(|key| Some((key, pins::open(mapped.get(&key)?)))).collect();
+        let opened = pins::open_all(&missing, &mapped);
         let mut kept = guard.lock();
         kept.limits = limits;
         let pinned = kept.pins.asked();

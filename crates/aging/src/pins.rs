@@ -222,8 +222,7 @@ impl Pins {
     /// # Errors
     /// As [`Pins::refresh`].
     pub fn resident(&mut self, mapped: &BTreeMap<FileKey, MappedFile>, dials: &Dials) -> Result<ByClass<u64>, Error> {
-        let opened = self.missing(mapped, dials).into_iter().filter_map(|key| Some((key, open(mapped.get(&key)?))));
-        self.take(opened.collect());
+        self.take(open_all(&self.missing(mapped, dials), mapped));
         let mut found = ByClass::default();
         for Wanted { candidate: Candidate { class, resident, .. }, .. } in self.wanted(mapped, dials)? {
             found.set(class, found.get(class) + resident.0);
@@ -296,33 +295,43 @@ impl Pins {
     }
 }
 
-/// Opens a file through one of those who have it mapped, and maps it, too. This may wait for whoever serves the file, and nothing
-/// else here does.
+/// Opens a file through one of those who have it mapped, and maps it, too; `None` when they have ended meanwhile. This may wait for
+/// whoever serves the file. Nothing else here does, for a file that is served is not pinned: to look at it may mean to wait as
+/// well, and whoever waits cannot let go.
 ///
 /// # Errors
 /// Why it cannot be pinned, for people.
-pub fn open(mapped: &MappedFile) -> Result<Pinned, String> {
-    let mut answer = Err("nobody maps it any more".to_owned());
+pub fn open(mapped: &MappedFile) -> Result<Option<Pinned>, String> {
+    let mut answer = Ok(None);
     for (pid, range) in &mapped.through {
         match map_files::open(*pid, *range) {
+            Ok(found) if found.is_served => {
+                return Err("it comes from a server, and masu would wait with it if that does not answer".to_owned());
+            }
             Ok(found) => {
                 // To its end: of a large folio that is mapped in part the kernel holds nothing.
                 let length = found.file.metadata().map_or(0, |file| file.len().div_ceil(4096));
                 let mapping = PinnedFile::map(&found.file, Pages(mapped.end().max(length)));
-                return Ok(Pinned {
+                return Ok(Some(Pinned {
                     mapping: mapping.map_err(|error| error.to_string())?,
                     is_swap_backed: found.is_swap_backed,
                     pages: ByClass::default(),
                     ranges: BTreeMap::new(),
                     held: 1.0,
                     charged: BTreeMap::new(),
-                });
+                }));
             }
             Err(Error::Gone(_)) => {}
             Err(error) => answer = Err(error.to_string()),
         }
     }
     answer
+}
+
+/// Opens these. Those that nobody maps any more are left out, and asked for again if somebody does.
+pub fn open_all(missing: &[FileKey], mapped: &BTreeMap<FileKey, MappedFile>) -> Vec<(FileKey, Result<Pinned, String>)> {
+    let opened = |key: &FileKey| Some((*key, open(mapped.get(key)?).transpose()?));
+    missing.iter().filter_map(opened).collect()
 }
 
 /// May something of the file be pinned, whatever it turns out to be?

@@ -25,6 +25,8 @@ pub struct MappedFile {
     pub file: File,
     /// Memory that is home in no file system: tmpfs, SysV segments, memfd. It needs swap to go.
     pub is_swap_backed: bool,
+    /// Home with a server, or with a program (FUSE): whoever asks for its length, or for a page that is gone, may wait for ever.
+    pub is_served: bool,
 }
 
 /// `TMPFS_MAGIC`, which is that of all shared memory.
@@ -33,6 +35,11 @@ const TMPFS: u64 = 0x0102_1994;
 const HUGETLBFS: u64 = 0x9584_58f6;
 /// `RAMFS_MAGIC`.
 const RAMFS: u64 = 0x8584_58f6;
+
+/// `NFS_SUPER_MAGIC`, `SMB_SUPER_MAGIC`, those of CIFS and SMB 2, `V9FS_MAGIC`, `FUSE_SUPER_MAGIC`, `CEPH_SUPER_MAGIC`,
+/// `AFS_FS_MAGIC`, `CODA_SUPER_MAGIC`: statfs(2).
+const SERVED: [u64; 9] =
+    [0x6969, 0x517b, 0xff53_4d42, 0xfe53_4d42, 0x0102_1997, 0x6573_5546, 0x00c3_6400, 0x6b41_4653, 0x7375_7245];
 
 /// Opens the file behind the mapping of `pid` at `range`, which must be as `maps` has it.
 ///
@@ -54,7 +61,7 @@ pub fn open(pid: Pid, range: AddressRange) -> Result<MappedFile, Error> {
     let again = format!("/proc/self/fd/{}", found.as_raw_fd());
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOATIME;
     let file = open_path(again.as_str(), flags, Mode::empty()).map_err(of_process)?;
-    Ok(MappedFile { file: File::from(file), is_swap_backed: kind == TMPFS })
+    Ok(MappedFile { file: File::from(file), is_swap_backed: kind == TMPFS, is_served: SERVED.contains(&kind) })
 }
 
 #[cfg(test)]
@@ -68,7 +75,9 @@ mod tests {
         let ours = maps(&Rooted::host(), Pid::own()).unwrap();
         let mapping = ours.iter().find(|mapping| mapping.inode != 0 && mapping.permissions.execute).unwrap();
         match open(Pid::own(), mapping.range) {
-            Ok(found) => assert_eq!(fstat(&found.file).unwrap().st_ino, mapping.inode),
+            Ok(found) => {
+                assert_eq!((fstat(&found.file).unwrap().st_ino, found.is_swap_backed), (mapping.inode, false));
+            }
             Err(error) => assert!(matches!(error, Error::Denied(_)), "{error}"),
         }
         let nothing = AddressRange::new(4096, 8192).unwrap();

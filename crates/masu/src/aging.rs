@@ -72,7 +72,7 @@ fn alone(task: &AgingTask) -> Result<(), Failure> {
     let mut terminal = Terminal::new(stop, Vec::new());
     let programs = programs(&wanted.settings.scope)?;
     let pause = Pause::on_signal()?;
-    let (mut keeper, _lock) = begin(&wanted, &mut out)?;
+    let (mut keeper, _lock) = begin(&wanted, &|| terminal.stop(), &mut out)?;
     in_haste(&wanted);
     let outcome = loop {
         let stepped = step(&mut keeper, terminal.now(), &mut out);
@@ -113,8 +113,8 @@ fn beside(task: &AgingTask) -> Result<ExitCode, NotStarted> {
     let mut out = Out::open(task)?;
     let relay = Relay::ready()?;
     let pause = Pause::on_signal().map_err(Failure::from)?;
-    let (mut keeper, _lock) = begin(&wanted, &mut out)?;
     let start = Instant::now();
+    let (mut keeper, _lock) = begin(&wanted, &|| false, &mut out)?;
     // Before it is there, so that not its first page is missed.
     keeper.follow(Pid::own(), Membership::Children).map_err(|why| at_streams(&why))?;
     let mut child = Child::start(&file, &task.command, &[], relay)?;
@@ -130,10 +130,11 @@ fn beside(task: &AgingTask) -> Result<ExitCode, NotStarted> {
         }
         ended = child.wait_at_most(keeper.wait())?;
     }
-    // The program hears of no signal any more: from here on they are ours.
-    let stop = Stop::on_signals().map_err(Failure::from)?;
+    // A program that has ended hears of no signal any more: from here on they are ours.
+    let stop = ended.map(|_| Stop::on_signals()).transpose().map_err(Failure::from)?;
+    let is_haste = || stop.as_ref().is_some_and(Stop::is_set);
     // Before the program is waited for: nothing stays pinned that nobody looks after.
-    if let Err(failure) = end(keeper, start.elapsed(), &|| ended.is_some() && stop.is_set(), &mut out) {
+    if let Err(failure) = end(keeper, start.elapsed(), &is_haste, &mut out) {
         complain(&failure);
     }
     let ended = match ended {
@@ -244,7 +245,7 @@ fn limit_of(path: &str) -> Option<Bytes> {
 
 type Running = Keeper<Rooted>;
 
-fn begin(wanted: &Wanted, out: &mut Out) -> Result<(Running, Option<File>), Failure> {
+fn begin(wanted: &Wanted, is_haste: &dyn Fn() -> bool, out: &mut Out) -> Result<(Running, Option<File>), Failure> {
     let lock = wanted.pins().then(only_one).transpose()?;
     // Each file that has something pinned is open.
     open_files::raise();
@@ -257,7 +258,7 @@ fn begin(wanted: &Wanted, out: &mut Out) -> Result<(Running, Option<File>), Fail
     let knobs = Knobs::open(&*HOST, Path::new(JOURNALS)).map_err(|error| at_host(&error))?;
     let (mut keeper, mut events) =
         Keeper::begin(&*HOST, wanted.settings.clone(), streams, knobs).map_err(|error| at_host(&error))?;
-    events.extend(keeper.settle().map_err(|error| at_host(&error))?);
+    events.extend(keeper.settle(is_haste).map_err(|error| at_host(&error))?);
     out.ready(wanted)?;
     events.iter().try_for_each(|event| out.event(Duration::ZERO, event))?;
     Ok((keeper, lock))

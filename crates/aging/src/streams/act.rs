@@ -65,12 +65,15 @@ impl Dropper {
         let mut went = Went::default();
         for (id, mut due) in of_file {
             due.sort_by_key(|due| due.pages.start);
+            // The kernel's records of its file systems, and devices that are read as they are: not files that could be opened again.
+            if is_of_block_device(files, id) {
+                went.left.0 += count(&due);
+                continue;
+            }
             match self.open(files, id) {
                 Ok(Some(file)) => joined(due).for_each(|due| went.add(let_go_of(&file, queue, &due, now))),
                 // A file that is gone took its pages with it.
                 Ok(None) => went.dropped.0 += count(&due),
-                // The kernel's records of its file systems: nobody is to be told that they stay.
-                Err(_) if is_of_block_device(files, id) => went.left.0 += count(&due),
                 Err(error) => {
                     self.unreachable.entry(id.device).or_insert_with(|| error.to_string());
                     went.left.0 += count(&due);
