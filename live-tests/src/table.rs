@@ -206,7 +206,9 @@ pub const ALL: &[LiveTest] = tests! {
     census::what_a_census_cannot_look_at_is_named needs [Root, PageFrames, MasuCommand];
     aging::what_is_mapped_stays_while_a_stream_goes_by needs [Root, PageFrames, MemoryGroups, DiskFiles, Shell, MasuCommand];
     aging::pins_go_before_a_group_runs_out_of_memory needs [Root, PageFrames, MemoryGroups, DiskFiles, Shell, MasuCommand];
+    aging::a_full_group_does_not_hold_up_the_others needs [Root, PageFrames, MemoryGroups, DiskFiles, Shell, MasuCommand];
     aging::pins_go_before_masu_is_stopped needs [Root, PageFrames, MemoryGroups, DiskFiles, Shell, MasuCommand];
+    aging::masu_is_not_stopped_where_nobody_could_continue_it needs [Root, PageFrames, MemoryGroups, DiskFiles, Shell, MasuCommand];
     aging::pins_go_though_nobody_takes_its_lines needs [Root, PageFrames, MemoryGroups, DiskFiles, Shell, MasuCommand];
     aging::no_more_is_pinned_than_the_budget_has needs [Root, PageFrames, MemoryGroups, DiskFiles, Shell, MasuCommand];
     aging::a_file_that_was_replaced_is_let_go needs [Root, PageFrames, MemoryGroups, DiskFiles, Shell, MasuCommand];

@@ -1,9 +1,10 @@
 //! The thread that looks whether there is room for what is pinned, and lets go when there is not.
 //!
 //! It does nothing else and waits for nobody but the time: a file server that does not answer, a terminal that takes no more
-//! lines hold up the rest of masu, and not this. Whoever pins does so under [`Guard::lock`], and opens no file that is pinned
-//! meanwhile. That takes some 25 ms for each GiB that is mapped and in memory, of small pages.
+//! lines hold up the rest of masu, and not this. Whoever pins does so under [`Guard::lock`], a part at a time, some 30 ms at most, and
+//! neither opens files nor looks what is in memory meanwhile.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
@@ -17,10 +18,6 @@ use crate::pins::Pins;
 use crate::policy;
 use crate::report::{Because, Event};
 use crate::room::{self, Named, Stall};
-
-/// After room was scarce, new pins wait for so long.
-const HOLD: Duration = Duration::from_secs(10);
-const HOLD_MOST: Duration = Duration::from_secs(3600);
 
 /// What is pinned, and the thread that looks after it. Dropping it lets all go.
 #[derive(Debug)]
@@ -45,14 +42,19 @@ pub struct Kept {
     /// What is left in the room that has least.
     pub tightest: Bytes,
     stall: Stall,
-    /// No new pins until then: room was scarce.
-    hold_until: Option<Instant>,
-    /// Twice as long after each time that room was scarce.
-    hold: Duration,
+    /// Rooms that were scarce.
+    holds: BTreeMap<String, Hold>,
     releases: u64,
     events: Vec<Event>,
     failed: Option<Error>,
     is_over: bool,
+}
+
+/// New pins that are charged to a room wait.
+#[derive(Clone, Copy, Debug)]
+struct Hold {
+    until: Instant,
+    length: Duration,
 }
 
 impl Guard {
@@ -66,8 +68,7 @@ impl Guard {
             limits: Vec::new(),
             tightest: Bytes(0),
             stall,
-            hold_until: None,
-            hold: HOLD,
+            holds: BTreeMap::new(),
             releases: 0,
             events: Vec::new(),
             failed: None,
@@ -172,14 +173,19 @@ impl Shared {
 }
 
 impl Kept {
-    /// True while nothing new is to be pinned.
-    pub fn is_on_hold(&self) -> bool {
-        self.hold_until.is_some_and(|until| Instant::now() < until)
+    /// True while nothing new is to be pinned that is charged to this room; the host's is that of all.
+    pub fn is_on_hold(&self, room: &str) -> bool {
+        self.holds.get(room).is_some_and(|hold| Instant::now() < hold.until)
     }
 
-    /// Nothing new is to be pinned for a while.
-    pub fn hold_on(&mut self) {
-        self.hold_until = Some(Instant::now() + HOLD);
+    /// Nothing new is to be pinned that is charged to this room for a while.
+    pub fn hold_on(&mut self, room: &str) {
+        let now = Instant::now();
+        let since = |until: Instant| now.saturating_duration_since(until);
+        let length = policy::hold_for(self.holds.get(room).map(|hold| (hold.length, since(hold.until))));
+        // Those that are over for so long that the next one is as the first; groups come and go.
+        self.holds.retain(|_, hold| policy::hold_for(Some((hold.length, since(hold.until)))) > policy::hold_for(None));
+        self.holds.insert(room.to_owned(), Hold { until: now + length, length });
     }
 
     /// Lets all go.
@@ -208,8 +214,7 @@ impl Kept {
         if bytes == Bytes(0) {
             return Ok(());
         }
-        self.hold_until = Some(Instant::now() + self.hold);
-        self.hold = (self.hold * 2).min(HOLD_MOST);
+        self.hold_on(name);
         self.releases += 1;
         let (room, left_bytes) = (name.clone(), room.left);
         let because = if left_bytes < margin {
@@ -223,7 +228,7 @@ impl Kept {
 
     /// Nothing stays pinned that nobody can look after.
     fn give_up(&mut self, error: Error) {
-        self.hold_on();
+        self.hold_on(room::THE_HOST);
         // What cannot be let go page by page goes with its mapping.
         if self.let_all_go().is_err() {
             self.pins.forget();

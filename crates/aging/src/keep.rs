@@ -17,11 +17,12 @@ use crate::class::Class;
 use crate::controller;
 use crate::dials::{ByClass, Dials, Wishes};
 use crate::guard::Guard;
+use crate::look::{Look, Sightings};
 use crate::mapped;
-use crate::pins::{self, Pins};
+use crate::pins::{self, PinBounds, PinRoom, Pins};
 use crate::policy;
 use crate::report::{Because, Event, OfClass, Refaults, Summary};
-use crate::room::{self, Clock, Stall};
+use crate::room::{self, Clock, Named, Stall};
 use crate::streams::Streams;
 use crate::swap::Swap;
 
@@ -64,9 +65,12 @@ pub struct Keeper<F: KernelFiles + Sync + 'static> {
     next_refresh: Duration,
     /// Pinned in parts that was not said yet, and whether there is more to pin at once.
     in_parts: Bytes,
-    is_in_parts: bool,
-    /// That nothing could be pinned was said.
+    /// What there is, while it is pinned in parts.
+    look: Option<Look>,
+    sightings: Sightings,
+    /// That nothing could be pinned was said; and that nothing could of what is charged to some rooms.
     said_no_room: bool,
+    said_full: BTreeSet<String>,
     /// The processes that were named, and when each began: a number may be given again.
     begun: BTreeMap<Pid, u64>,
     swap: Option<Swap>,
@@ -92,8 +96,8 @@ const STEP: Duration = Duration::from_millis(500);
 const REFRESH_EVERY: Duration = Duration::from_secs(1);
 const REFRESH_PART: u32 = 400;
 const REFRESH_LATEST: Duration = Duration::from_secs(60);
-/// So much is pinned at most before rooms are looked at again: some 20 ms.
-const PART: Bytes = Bytes::mib(128);
+/// So much is pinned at most before rooms are looked at again: some 10 ms, and as long again to measure it.
+const PART: Bytes = Bytes::mib(64);
 /// The least that a line is worth.
 const WORTH_A_LINE: Bytes = Bytes::mib(1);
 
@@ -146,8 +150,10 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
             pressed: Duration::ZERO,
             next_refresh: Duration::ZERO,
             in_parts: Bytes(0),
-            is_in_parts: false,
+            look: None,
+            sightings: Sightings::default(),
             said_no_room: false,
+            said_full: BTreeSet::new(),
             begun,
             swap,
             streams,
@@ -184,7 +190,7 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
         const MOST: Duration = Duration::from_secs(10);
         let begun = Instant::now();
         let mut events = self.step(Duration::ZERO)?;
-        while self.is_in_parts && begun.elapsed() < MOST && !is_haste() {
+        while self.look.is_some() && begun.elapsed() < MOST && !is_haste() {
             events.extend(self.step(begun.elapsed())?);
         }
         Ok(events)
@@ -201,11 +207,11 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
             Err(error @ (Error::Other(_) | Error::Gone(_))) => {
                 if let Some(guard) = &self.pins {
                     let mut kept = guard.lock();
-                    kept.hold_on();
+                    kept.hold_on(room::THE_HOST);
                     kept.let_all_go()?;
                 }
                 self.next_refresh = now + REFRESH_EVERY;
-                self.is_in_parts = false;
+                self.look = None;
                 events.push(Event::Without { what: "pinned for now".to_owned(), why: error.to_string() });
             }
             answer => answer?,
@@ -220,7 +226,10 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
             events.extend(news);
             self.summary.releases += releases;
             let turned = self.take_turns(events);
-            if turned || now >= self.next_refresh {
+            if turned {
+                self.look = None; // of classes that are on the lists now
+            }
+            if turned || self.look.is_some() || now >= self.next_refresh {
                 self.refresh(now, events)?;
             }
         }
@@ -239,13 +248,14 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
     /// The kernel's answer.
     pub fn let_all_go(&mut self) -> Result<Option<Event>, Error> {
         let Some(guard) = &self.pins else { return Ok(None) };
+        self.look = None;
         let bytes = guard.lock().let_all_go()?;
         Ok((bytes > Bytes(0)).then_some(Event::LetGo { bytes, because: Because::Paused }))
     }
 
     /// How long to wait for the next step.
     pub fn wait(&self) -> Duration {
-        if self.is_in_parts {
+        if self.look.is_some() {
             return Duration::from_millis(1);
         }
         self.streams.as_ref().map_or(STEP, Streams::wait)
@@ -296,29 +306,69 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
         before != self.protected
     }
 
-    /// Who maps what, and what of it is to be pinned.
+    /// Looks who maps what, unless what was seen is not all pinned yet, and pins a part of it.
     fn refresh(&mut self, now: Duration, events: &mut Vec<Event>) -> Result<(), Error> {
         let begin = Instant::now();
+        let look = match self.look.take() {
+            Some(look) => look,
+            None => match self.look(events)? {
+                Some(look) => look,
+                None => return Ok(()),
+            },
+        };
+        let goes_on = self.pin(&look, events)?;
+        let pause = (begin.elapsed() * REFRESH_PART).clamp(REFRESH_EVERY, REFRESH_LATEST);
+        self.next_refresh = now + pause;
+        self.look = goes_on.then_some(look);
+        Ok(())
+    }
+
+    /// What there is. What is pinned is locked only to hand over the files.
+    fn look(&mut self, events: &mut Vec<Event>) -> Result<Option<Look>, Error> {
         let pids = self.processes()?;
         let (mapped, _) = mapped::of(self.files, &pids);
         let limits = room::limits(self.files)?;
-        let group = find(self.files, &self.settings.scope).ok().flatten();
-        let Some(guard) = &self.pins else { return Ok(()) };
+        let Some(guard) = &self.pins else { return Ok(None) };
         let missing = guard.lock().pins.missing(&mapped, &self.dials);
         let opened = pins::open_all(&missing, &mapped);
-        let mut kept = guard.lock();
-        kept.limits = limits;
-        let pinned = kept.pins.asked();
-        let mut most = if kept.is_on_hold() { pinned } else { self.budget };
-        // What would be pinned is charged to groups that are known only then; those of the processes are a good guess.
-        let mut charged = kept.pins.charged();
-        charged.extend(group.into_iter().flat_map(|group| group.inodes));
-        for named in room::rooms(self.files, &kept.limits, &charged)? {
-            most = most.min(pinned + policy::may_pin(self.budget, pinned, named.room));
+        let (taken, sources) = {
+            let mut kept = guard.lock();
+            kept.limits = limits;
+            (kept.pins.take(&mapped, opened), kept.pins.sources())
+        };
+        if taken.let_go >= WORTH_A_LINE {
+            events.push(Event::LetGo { bytes: taken.let_go, because: Because::Unwanted });
         }
-        let part = most.min(pinned + PART);
-        let done = kept.pins.refresh(&mapped, opened, &self.dials, &self.protected, part)?;
-        self.is_in_parts = part < most && done.without > Bytes(0) && done.pinned > Bytes(0);
+        events.extend(taken.refused.into_iter().map(|(what, why)| Event::Without { what, why }));
+        let look = Look::at(mapped, &sources, &self.dials);
+        for (class, refaults) in self.sightings.note(&look).iter() {
+            self.note(class, refaults);
+        }
+        Ok(Some(look))
+    }
+
+    /// Pins a part of what was seen; true if there may be more to pin.
+    fn pin(&mut self, look: &Look, events: &mut Vec<Event>) -> Result<bool, Error> {
+        let group = find(self.files, &self.settings.scope).ok().flatten();
+        let Some(guard) = &self.pins else { return Ok(false) };
+        let mut kept = guard.lock();
+        // What would be pinned is charged to groups that are known only then; those of the processes are a good guess.
+        let mut charged = kept.pins.known_groups();
+        charged.extend(group.into_iter().flat_map(|group| group.inodes));
+        let pinned = kept.pins.asked();
+        let named = room::rooms(self.files, &kept.limits, &charged)?;
+        let of_room = |of: &Named| {
+            let more = policy::may_pin(self.budget, pinned, of.room);
+            let more = if kept.is_on_hold(&of.name) { Bytes(0) } else { more };
+            PinRoom { groups: of.groups.clone(), more: more.pages() }
+        };
+        let rooms: Vec<PinRoom> = named.iter().map(of_room).collect();
+        let bounds = PinBounds { all: self.budget.max(pinned), more: PART, rooms: &rooms };
+        let done = kept.pins.refresh(look, &self.dials, &self.protected, bounds)?;
+        let goes_on = done.without > Bytes(0) && done.pinned > Bytes(0);
+        if !goes_on {
+            kept.pins.tidy();
+        }
         self.in_parts += done.pinned;
         // What was just pinned is charged to somebody: from now on that room is looked at, as soon as it has to be.
         let tightest = room::tightest(&room::rooms(self.files, &kept.limits, &kept.pins.charged())?);
@@ -329,7 +379,7 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
         if done.let_go >= WORTH_A_LINE {
             events.push(Event::LetGo { bytes: done.let_go, because: Because::Unwanted });
         }
-        if self.in_parts >= WORTH_A_LINE && !self.is_in_parts {
+        if self.in_parts >= WORTH_A_LINE && !goes_on {
             let of = |class| OfClass { class, pinned_bytes: pins.bytes_of(class) };
             events.push(Event::Pinned {
                 bytes: std::mem::take(&mut self.in_parts),
@@ -341,7 +391,27 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
                 left_bytes: tightest,
             });
         }
-        if done.without >= WORTH_A_LINE && pins.asked() == Bytes(0) && !self.said_no_room {
+        let nothing_is = pins.asked() == Bytes(0);
+        drop(kept);
+        for (what, why) in done.refused {
+            events.push(Event::Without { what, why });
+        }
+        if goes_on || done.without < WORTH_A_LINE {
+            return Ok(goes_on);
+        }
+        // A room that holds up what is charged to it, and nothing else.
+        let full = named.iter().zip(&done.without_in).skip(1).filter(|(_, without)| **without >= WORTH_A_LINE);
+        for (of, without) in full {
+            if self.said_full.insert(of.name.clone()) {
+                let margin = policy::margin(of.room.limit);
+                let why = format!(
+                    "it is charged to {}, of whose {} {} are left, and twice {margin} must be after it",
+                    of.name, of.room.limit, of.room.left
+                );
+                events.push(Event::Without { what: format!("{without} of what is mapped"), why });
+            }
+        }
+        if nothing_is && !self.said_no_room && self.said_full.is_empty() {
             self.said_no_room = true;
             let why = format!(
                 "there is no room for it: at most {} may be pinned, and twice the margin must be left after it",
@@ -349,16 +419,7 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
             );
             events.push(Event::Without { what: format!("{} of what is mapped", done.without), why });
         }
-        drop(kept);
-        for (class, refaults) in done.refaults.iter() {
-            self.note(class, refaults);
-        }
-        for (what, why) in done.refused {
-            events.push(Event::Without { what, why });
-        }
-        let pause = (begin.elapsed() * REFRESH_PART).clamp(REFRESH_EVERY, REFRESH_LATEST);
-        self.next_refresh = if self.is_in_parts { now } else { now + pause };
-        Ok(())
+        Ok(false)
     }
 
     fn processes(&self) -> Result<BTreeSet<Pid>, Error> {

@@ -15,6 +15,7 @@ pub mod controller;
 pub mod dials;
 pub mod guard;
 pub mod keep;
+pub mod look;
 pub mod mapped;
 pub mod pins;
 pub mod plan;

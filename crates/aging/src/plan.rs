@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::class::Class;
 use crate::dials::{ByClass, Dial};
 use crate::keep::{Scope, Settings};
+use crate::look::Look;
 use crate::pins::{self, Pins};
 use crate::report::OfClass;
 use crate::room;
@@ -65,7 +66,11 @@ pub fn of(files: &impl KernelFiles, settings: &Settings, cache: Option<Dial>) ->
     let mut wanted = ByClass::<u64>::default();
     if pins::CLASSES.into_iter().any(|class| dials.get(class).is_some()) {
         let (mapped, _) = mapped::of(files, &pids);
-        wanted = Pins::new()?.resident(&mapped, &dials)?;
+        let mut pins = Pins::new()?;
+        pins.take(&mapped, pins::open_all(&pins.missing(&mapped, &dials), &mapped));
+        for of in Look::at(mapped, &pins.sources(), &dials).found {
+            wanted.set(of.class, wanted.get(of.class) + of.resident.pages());
+        }
     }
     let most = rooms.iter().map(|named| policy::may_pin(budget, Bytes(0), named.room)).min().unwrap_or(Bytes(0));
     let all: Bytes = wanted.iter().map(|(_, pages)| Pages(pages).bytes()).sum();

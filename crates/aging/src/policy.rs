@@ -99,8 +99,18 @@ pub fn may_pin(budget: Bytes, pinned: Bytes, room: Room) -> Bytes {
     in_budget.min(room.left.saturating_sub(margin(room.limit).scaled(2.0)))
 }
 
+/// New pins that are charged to a room wait so long after pins had to be let go for it, given how long they waited the time before and
+/// for how long that wait had been over: twice as long, halved for each time as long that went well.
+pub fn hold_for(last: Option<(Duration, Duration)>) -> Duration {
+    const LEAST: Duration = Duration::from_secs(10);
+    const MOST: Duration = Duration::from_secs(3600);
+    let Some((length, went_well)) = last else { return LEAST };
+    let halvings = went_well.as_nanos().checked_div(length.as_nanos()).unwrap_or(0).min(20);
+    (length.saturating_mul(2) / (1 << halvings)).clamp(LEAST, MOST)
+}
+
 /// What a file has of one class.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
     /// Which.
     pub class: Class,
@@ -110,26 +120,62 @@ pub struct Candidate {
     pub resident: Pages,
     /// What is pinned of that.
     pub pinned: Pages,
+    /// The part of it that is charged to each room; `None` before that was seen, which takes a few pinned pages.
+    pub charged: Option<Vec<Fraction>>,
 }
 
-/// How much of each candidate is to be pinned, at most `most` together.
+/// How much may be pinned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds<'a> {
+    /// In all.
+    pub all: Pages,
+    /// More than is pinned now, at a time.
+    pub more: Pages,
+    /// More of what is charged to each room; the first is the host's, to which all is.
+    pub rooms: &'a [Pages],
+}
+
+/// So much of a file is pinned to see whom it is charged to.
+pub const TRIAL: Pages = Pages(64);
+
+/// How much of each candidate is to be pinned.
 ///
 /// Higher dials come first, then the classes in the paper's order, then what is pinned already, then the small, of which
-/// more fit. The last one that fits gets what is left.
-pub fn choose(candidates: &[Candidate], most: Pages) -> Vec<Pages> {
+/// more fit. The last one that fits gets what is left. One room that is full holds up what is charged to it, and nothing else.
+pub fn choose(candidates: &[Candidate], bounds: Bounds<'_>) -> Vec<Pages> {
     let mut order: Vec<usize> = (0..candidates.len()).collect();
     order.sort_by_key(|index| {
         let of = &candidates[*index];
         (std::cmp::Reverse(of.dial), of.class, of.pinned == Pages(0), of.resident, *index)
     });
-    let mut left = most.0;
+    let (mut left, mut more) = (bounds.all.0, bounds.more.0);
+    let mut rooms: Vec<u64> = bounds.rooms.iter().map(|room| room.0).collect();
+    let host = [Fraction::clamped(1.0)];
     let mut chosen = vec![Pages(0); candidates.len()];
     for index in order {
-        let takes = candidates[index].resident.0.min(left);
+        let of = &candidates[index];
+        let pinned = of.pinned.0.min(of.resident.0);
+        // Of what nobody knows better, the host is charged with all.
+        let charged = of.charged.as_deref().unwrap_or(&host);
+        let in_rooms = rooms.iter().zip(charged).map(|(room, share)| whole_of(*room, *share)).min().unwrap_or(u64::MAX);
+        let trial = if of.charged.is_none() { TRIAL.0 } else { u64::MAX };
+        let most_more = more.min(in_rooms).min(trial);
+        let takes = of.resident.0.min(left).min(pinned.saturating_add(most_more));
+        let grown = takes.saturating_sub(pinned);
+        for (room, share) in rooms.iter_mut().zip(charged) {
+            *room = room.saturating_sub(Pages(grown).bytes().scaled(share.get()).pages().0);
+        }
+        (left, more) = (left - takes, more - grown);
         chosen[index] = Pages(takes);
-        left -= takes;
     }
     chosen
+}
+
+/// How much there may be of what a room is charged with this share of, so that it is not charged with more than `room`.
+fn whole_of(room: u64, share: Fraction) -> u64 {
+    #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "pages")]
+    let whole = (room as f64 / share.get()) as u64;
+    if share.get() > 0.0 { whole.max(room) } else { u64::MAX }
 }
 
 /// How much of what streams bring in may stay: the dial's part of the memory, nothing at 0. At 100 it is left to the kernel.
@@ -189,28 +235,63 @@ mod tests {
         assert_eq!(may_pin(Bytes::mib(500), Bytes::mib(100), room(100)), Bytes(0));
     }
 
+    /// All that is charged to the host alone.
+    fn of(class: Class, value: u8, resident: u64, pinned: u64) -> Candidate {
+        let charged = Some(vec![Fraction::clamped(1.0)]);
+        Candidate { class, dial: dial(value), resident: Pages(resident), pinned: Pages(pinned), charged }
+    }
+
+    fn up_to(all: u64) -> Bounds<'static> {
+        Bounds { all: Pages(all), more: Pages(u64::MAX), rooms: &[Pages(u64::MAX)] }
+    }
+
     #[test]
     fn code_comes_before_read_only_data_and_a_higher_dial_before_both() {
-        let of = |class, value, resident| Candidate {
-            class,
-            dial: dial(value),
-            resident: Pages(resident),
-            pinned: Pages(0),
-        };
-        let candidates = [of(Class::ReadOnly, 80, 50), of(Class::Code, 80, 30), of(Class::ReadOnly, 100, 30)];
-        assert_eq!(choose(&candidates, Pages(100)), [Pages(40), Pages(30), Pages(30)]);
-        assert_eq!(choose(&candidates, Pages(40)), [Pages(0), Pages(10), Pages(30)]);
+        let candidates = [of(Class::ReadOnly, 80, 50, 0), of(Class::Code, 80, 30, 0), of(Class::ReadOnly, 100, 30, 0)];
+        assert_eq!(choose(&candidates, up_to(100)), [Pages(40), Pages(30), Pages(30)]);
+        assert_eq!(choose(&candidates, up_to(40)), [Pages(0), Pages(10), Pages(30)]);
     }
 
     #[test]
     fn what_is_pinned_stays_before_a_newcomer_of_its_kind() {
-        let of = |resident, pinned| Candidate {
-            class: Class::Code,
-            dial: dial(90),
-            resident: Pages(resident),
-            pinned: Pages(pinned),
-        };
-        assert_eq!(choose(&[of(10, 0), of(60, 60)], Pages(60)), [Pages(0), Pages(60)]);
+        let candidates = [of(Class::Code, 90, 10, 0), of(Class::Code, 90, 60, 60)];
+        assert_eq!(choose(&candidates, up_to(60)), [Pages(0), Pages(60)]);
+    }
+
+    #[test]
+    fn what_is_pinned_does_not_go_for_what_comes_in_parts() {
+        let candidates = [of(Class::Code, 90, 200, 0), of(Class::ReadOnly, 90, 100, 100)];
+        let in_parts = Bounds { more: Pages(50), ..up_to(1000) };
+        assert_eq!(choose(&candidates, in_parts), [Pages(50), Pages(100)]);
+    }
+
+    #[test]
+    fn a_full_room_holds_up_what_is_charged_to_it_and_nothing_else() {
+        let charged = |share| Some(vec![Fraction::clamped(1.0), Fraction::clamped(share)]);
+        let of = |pinned, share| Candidate { charged: charged(share), ..of(Class::Code, 90, 100, pinned) };
+        let bounds = |left| [Pages(u64::MAX), Pages(left)];
+        let candidates = [of(0, 1.0), of(40, 0.5), of(0, 0.0)];
+        let choose = |left| choose(&candidates, Bounds { rooms: &bounds(left), ..up_to(1000) });
+        assert_eq!(choose(0), [Pages(0), Pages(40), Pages(100)]);
+        // Half of what is more of the second is charged to it.
+        assert_eq!(choose(20), [Pages(0), Pages(80), Pages(100)]);
+        assert_eq!(choose(50), [Pages(20), Pages(100), Pages(100)]);
+    }
+
+    #[test]
+    fn of_what_may_be_charged_to_anybody_a_few_pages_show_to_whom() {
+        let unknown = Candidate { charged: None, ..of(Class::Code, 90, 1000, 0) };
+        assert_eq!(choose(&[unknown], up_to(10_000)), [TRIAL]);
+    }
+
+    #[test]
+    fn pins_wait_longer_each_time_and_less_when_it_went_well() {
+        assert_eq!(hold_for(None), SECOND * 10);
+        assert_eq!(hold_for(Some((SECOND * 10, SECOND))), SECOND * 20);
+        assert_eq!(hold_for(Some((SECOND * 40, SECOND * 39))), SECOND * 80);
+        assert_eq!(hold_for(Some((SECOND * 80, SECOND * 170))), SECOND * 40);
+        assert_eq!(hold_for(Some((SECOND * 80, SECOND * 3600))), SECOND * 10);
+        assert_eq!(hold_for(Some((SECOND * 3600, Duration::ZERO))), SECOND * 3600);
     }
 
     #[test]
@@ -234,13 +315,40 @@ mod tests {
         fn no_more_is_chosen_than_there_is_or_may_be(
             all in prop::collection::vec((0usize..5, 0u8..=100, 0u64..1000, 0u64..1000), 0..20), most in 0u64..5000,
         ) {
-            let candidates: Vec<Candidate> = all.into_iter().map(|(class, value, resident, pinned)| Candidate {
-                class: Class::ALL[class], dial: dial(value), resident: Pages(resident), pinned: Pages(pinned),
-            }).collect();
-            let chosen = choose(&candidates, Pages(most));
+            let of = |(class, value, resident, pinned)| of(Class::ALL[class], value, resident, pinned);
+            let candidates: Vec<Candidate> = all.into_iter().map(of).collect();
+            let chosen = choose(&candidates, up_to(most));
             prop_assert!(candidates.iter().zip(&chosen).all(|(of, chosen)| *chosen <= of.resident));
             let (sum, all): (u64, u64) = (chosen.iter().map(|pages| pages.0).sum(), candidates.iter().map(|of| of.resident.0).sum());
             prop_assert_eq!(sum, all.min(most), "all that fits is used");
+        }
+
+        #[test]
+        fn no_room_is_charged_with_more_than_it_has(
+            all in prop::collection::vec((0u64..1000, 0u64..1000, 0.0f64..=1.0, 0.0f64..=1.0), 0..20),
+            (room, other, more) in (0u64..3000, 0u64..3000, 0u64..3000),
+        ) {
+            let share = Fraction::clamped;
+            let candidates: Vec<Candidate> = all.into_iter().map(|(resident, pinned, a, b)| Candidate {
+                charged: Some(vec![share(1.0), share(a), share(b)]), ..of(Class::Code, 90, resident, pinned)
+            }).collect();
+            let rooms = [Pages(u64::MAX), Pages(room), Pages(other)];
+            let chosen = choose(&candidates, Bounds { more: Pages(more), rooms: &rooms, ..up_to(u64::MAX) });
+            let grown: Vec<u64> = candidates.iter().zip(&chosen).map(|(of, chosen)| {
+                chosen.0.saturating_sub(of.pinned.min(of.resident).0)
+            }).collect();
+            prop_assert!(grown.iter().sum::<u64>() <= more);
+            for (nth, room) in [(1, room), (2, other)] {
+                let of_room = |of: &Candidate| of.charged.as_ref().map_or(0.0, |charged| charged[nth].get());
+                let charged: f64 = candidates.iter().zip(&grown).map(|(of, grown)| *grown as f64 * of_room(of)).sum();
+                prop_assert!(charged <= room as f64 + candidates.len() as f64, "{charged} in {room}");
+            }
+        }
+
+        #[test]
+        fn a_hold_is_neither_short_nor_for_ever(length in 1u64..1 << 40, well in 0u64..1 << 40) {
+            let hold = hold_for(Some((Duration::from_millis(length), Duration::from_millis(well))));
+            prop_assert!(hold >= SECOND * 10 && hold <= SECOND * 3600);
         }
 
         #[test]

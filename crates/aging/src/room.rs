@@ -23,14 +23,17 @@ pub struct Named {
     pub room: Room,
 }
 
-/// The rooms that bound what is charged to some control groups: the host's, and that of each group with a limit above them.
+/// The name of the host's room.
+pub const THE_HOST: &str = "the host";
+
+/// The rooms that bound what is charged to some control groups: first the host's, and that of each group with a limit above them.
 ///
 /// # Errors
 /// `Malformed`.
 pub fn rooms(files: &impl KernelFiles, limits: &[Limited], charged: &BTreeSet<u64>) -> Result<Vec<Named>, Error> {
     let memory = meminfo(files)?;
     let of_host = Room { limit: memory.total, left: memory.available };
-    let mut found = vec![Named { name: "the host".to_owned(), groups: None, room: of_host }];
+    let mut found = vec![Named { name: THE_HOST.to_owned(), groups: None, room: of_host }];
     for group in limits.iter().filter(|group| !group.inodes.is_disjoint(charged)) {
         if let Some(charge) = group.charge(files)? {
             let room = Room { limit: charge.limit, left: charge.left() };

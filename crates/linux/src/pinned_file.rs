@@ -22,6 +22,7 @@ use std::ffi::c_void;
 use std::fs::File;
 use std::ops::Range;
 use std::ptr::null_mut;
+use std::sync::Arc;
 
 use quantities::{AddressRange, Pages};
 use rustix::io::Errno;
@@ -43,7 +44,7 @@ const MADV_DONTNEED_LOCKED: i32 = 24;
 /// accessed: the file may be cut short by anybody.
 #[derive(Debug)]
 pub struct PinnedFile {
-    file: File,
+    file: Arc<File>,
     memory: *mut c_void,
     pages: u64,
     is_locked: bool,
@@ -64,7 +65,7 @@ impl PinnedFile {
         let memory =
             unsafe { mmap(null_mut(), length, ProtFlags::READ, MapFlags::SHARED | MapFlags::NORESERVE, file, 0) };
         let memory = memory.map_err(failed("map"))?;
-        let mapped = PinnedFile { file: ours, memory, pages, is_locked: false };
+        let mapped = PinnedFile { file: Arc::new(ours), memory, pages, is_locked: false };
         if length > 0 {
             // Otherwise to map a page would read ahead, and to unmap it would count as a use.
             // SAFETY: our own mapping; the advice changes nothing that it holds.
@@ -76,6 +77,11 @@ impl PinnedFile {
     /// How many pages are mapped.
     pub fn pages(&self) -> Pages {
         Pages(self.pages)
+    }
+
+    /// The file, for whoever wants to look at it while others pin.
+    pub fn file(&self) -> Arc<File> {
+        Arc::clone(&self.file)
     }
 
     /// The runs of `pages` that are in memory.
@@ -161,6 +167,19 @@ impl PinnedFile {
             first = end;
         }
         Ok(())
+    }
+
+    /// The frame of a page, if we have it mapped; `pagemap` is our own.
+    ///
+    /// # Errors
+    /// `Gone` when it is not, and that process has ended.
+    pub fn frame(&self, pagemap: &Pagemap, page: u64) -> Result<Option<u64>, Error> {
+        if page >= self.pages {
+            return Ok(None);
+        }
+        let (from, to) = (self.address(page).addr() as u64, self.address(page + 1).addr() as u64);
+        let range = AddressRange::new(from, to).map_err(|bad| Error::malformed("a mapping of our own", bad))?;
+        Ok(pagemap.entries(range)?.first().and_then(|entry| entry.frame()))
     }
 
     fn within(&self, pages: &Range<u64>) -> Range<u64> {

@@ -4,8 +4,8 @@
 //! start. SIGPIPE needs more: the Rust library ignores it in every program before main, and has it end those that are
 //! started from there. How it was is seen before that.
 //!
-//! Cost: one small file; one system call at the start of the program. Side effects: none, but those of `raise`. Since:
-//! always. Truth: proc_pid_status(5), signal(7), sigaction(2).
+//! Cost: one small file; one system call at the start of the program. Side effects: those of `raise`, `stop_…` and `write_…`. Since:
+//! always. Truth: proc_pid_status(5), signal(7), sigaction(2), setpgid(2) on orphaned process groups.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -106,6 +106,26 @@ pub fn pass_on_broken_pipe(command: &mut Command) {
 pub fn raise(signal: i32) {
     // SAFETY: a system call with a number.
     unsafe { libc::raise(signal) };
+}
+
+/// Stops all threads of this process as Ctrl-Z does where nobody catches it, and returns when it goes on. In a process group whose
+/// parents are of another session nobody could say `fg`: there the kernel stops nobody, and this returns at once.
+pub fn stop_as_the_terminal_asks() {
+    let mut before = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: all of it may be zeros: no flags, no other signals blocked, the default action (SIG_DFL is 0).
+    let default: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: both are of the type that the call reads and fills; it cannot fail for a signal that may be caught.
+    unsafe { libc::sigaction(libc::SIGTSTP, &raw const default, before.as_mut_ptr()) };
+    raise(libc::SIGTSTP);
+    // SAFETY: what the first call filled, and the handler that stood there.
+    unsafe { libc::sigaction(libc::SIGTSTP, before.as_ptr(), std::ptr::null_mut()) };
+}
+
+/// Has this process write to its terminal also from the background of one that stops whoever does (`stty tostop`). What is started
+/// from then on has it so, too.
+pub fn write_from_the_background() {
+    // SAFETY: a signal that may be ignored; nothing of ours hears it.
+    unsafe { libc::signal(libc::SIGTTOU, libc::SIG_IGN) };
 }
 
 #[cfg(test)]

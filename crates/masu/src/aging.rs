@@ -24,7 +24,7 @@ use linux::cgroup::group;
 use linux::cgroup::limited;
 use linux::knobs::Knobs;
 use linux::meminfo::meminfo;
-use linux::{Error, Pid, Rooted, children, open_files};
+use linux::{Error, Pid, Rooted, children, open_files, signals};
 use quantities::{Bytes, Fraction};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
@@ -277,7 +277,8 @@ fn stand_still_if(pause: &Pause, keeper: &mut Running, now: Duration, out: &mut 
     if let Some(event) = keeper.let_all_go().map_err(|error| at_host(&error))? {
         out.event(now, &event)?;
     }
-    Ok(pause.stand_still()?)
+    pause.stand_still();
+    Ok(())
 }
 
 fn end(keeper: Running, now: Duration, is_haste: &dyn Fn() -> bool, out: &mut Out) -> Result<(), Failure> {
@@ -287,11 +288,12 @@ fn end(keeper: Running, now: Duration, is_haste: &dyn Fn() -> bool, out: &mut Ou
     out.end(&Summary { run_us: micros(now), cpu_us: micros(own_cpu_time()), ..summary })
 }
 
-/// Whoever pins memory must be able to let it go when others take all of it and all of the processors. Not before a command is
-/// started, which would have it from us.
+/// Whoever pins memory must be able to let it go when others take all of it and all of the processors, and is not stopped for a
+/// line that it prints. Not before a command is started, which would have it from us.
 fn in_haste(wanted: &Wanted) {
     if wanted.pins() {
         change_haste(&mut false, true);
+        signals::write_from_the_background();
     }
 }
 

@@ -51,10 +51,10 @@ impl Pause {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Stands still, as was asked for, until somebody says `fg` or `bg`.
-    pub fn stand_still(&self) -> std::io::Result<()> {
+    /// Stands still, as was asked for, until somebody says `fg` or `bg`; not where nobody could.
+    pub fn stand_still(&self) {
         self.0.store(false, Ordering::Relaxed);
-        Ok(rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::STOP)?)
+        signals::stop_as_the_terminal_asks();
     }
 }
 

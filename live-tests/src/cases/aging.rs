@@ -3,7 +3,9 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::ops::Range;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use linux::page_cache::{drop_clean, resident};
@@ -38,9 +40,12 @@ pub(crate) struct Aging {
 impl Aging {
     /// Starts it, and waits until it is ready.
     pub(crate) fn start(arguments: &[&str]) -> Result<Aging, libtest_mimic::Failed> {
+        Aging::start_by(masu()?, arguments)
+    }
+
+    fn start_by(mut command: Command, arguments: &[&str]) -> Result<Aging, libtest_mimic::Failed> {
         let folder = Folder::make("aging-lines")?;
         let lines = folder.0.join("lines");
-        let mut command = masu()?;
         command.arg("aging").args(arguments).args(["--json", "--report"]).arg(&lines);
         let aging = Aging { running: Running::start(&mut command)?, lines, _folder: folder };
         aging.wait_for(|line| line["ready"] == true)?;
@@ -151,6 +156,26 @@ pub fn pins_go_before_a_group_runs_out_of_memory(_: &Live) -> Outcome {
     Ok(())
 }
 
+/// A group without room holds up what is charged to it, which is said, and nothing else.
+pub fn a_full_group_does_not_hold_up_the_others(_: &Live) -> Outcome {
+    let (full, stage) = (Group::make("aging-full")?, Stage::set()?);
+    full.limit(80 << 20)?;
+    let others = DiskFile::make("aging-others", KEPT)?;
+    others.stream_through(&full, 1)?;
+    let _mapped = MappedFile::map(&others.file, KEPT)?;
+    let aging = Aging::start(&["--rodata", "100", "--pid", &own_pid()])?;
+    let line = aging.wait_for(|line| line["event"] == "pinned")?;
+    assert!(line["pinned_bytes"].as_u64() >= Some(KEPT.bytes().0), "{line}");
+    // Of the full group's, only some pages to see whose they are.
+    assert!(line["without_bytes"].as_u64() >= Some(KEPT.bytes().0 - (1 << 20)), "{line}");
+    let line = aging.wait_for(|line| line["event"] == "without")?;
+    assert!(line["why"].as_str().is_some_and(|why| why.contains(&full.name())), "{line}");
+    stage.stream.stream_through(&stage.group, 4)?;
+    assert_eq!(stage.resident()?, KEPT.0);
+    aging.end()?;
+    Ok(())
+}
+
 /// The same while nobody takes its lines: what looks after the pins waits for no terminal.
 pub fn pins_go_though_nobody_takes_its_lines(_: &Live) -> Outcome {
     /// The first line finds room, the next does not.
@@ -198,7 +223,10 @@ pub fn pins_go_though_nobody_takes_its_lines(_: &Live) -> Outcome {
 /// Ctrl-Z lets go first; after `fg` it is pinned again.
 pub fn pins_go_before_masu_is_stopped(_: &Live) -> Outcome {
     let _stage = Stage::set()?;
-    let aging = Aging::start(&["--rodata", "100", "--pid", &own_pid()])?;
+    let mut masu = masu()?;
+    // A job of ours, as a shell would start it.
+    masu.process_group(0);
+    let aging = Aging::start_by(masu, &["--rodata", "100", "--pid", &own_pid()])?;
     aging.wait_for(|line| line["event"] == "pinned")?;
     aging.running.signal(Signal::TSTP)?;
     let line = aging.wait_for(|line| line["event"] == "let_go")?;
@@ -209,6 +237,21 @@ pub fn pins_go_before_masu_is_stopped(_: &Live) -> Outcome {
     })?;
     aging.running.signal(Signal::CONT)?;
     wait_until("it pins again", || aging.lines().iter().filter(|line| line["event"] == "pinned").count() == 2)?;
+    aging.end()?;
+    Ok(())
+}
+
+/// Where nobody could say `fg`, as with a command that ssh(1) starts on a terminal, Ctrl-Z stops nothing: it pins again.
+pub fn masu_is_not_stopped_where_nobody_could_continue_it(_: &Live) -> Outcome {
+    let _stage = Stage::set()?;
+    let mut masu = Command::new("setsid");
+    masu.arg(programs::masu().ok_or("no masu")?);
+    let aging = Aging::start_by(masu, &["--rodata", "100", "--pid", &own_pid()])?;
+    aging.wait_for(|line| line["event"] == "pinned")?;
+    for nth in 2..=3 {
+        aging.running.signal(Signal::TSTP)?;
+        wait_until("it pins again", || aging.lines().iter().filter(|line| line["event"] == "pinned").count() == nth)?;
+    }
     aging.end()?;
     Ok(())
 }

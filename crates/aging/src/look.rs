@@ -1,0 +1,167 @@
+//! What of the mapped files is in memory, by class, and what has come back since the last look. Nothing is pinned by this.
+//!
+//! This is what takes long: some 25 ms for each GiB that is in memory in small pages. So it is done with nothing locked that
+//! whoever must let go may wait for.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::sync::Arc;
+
+use linux::page_cache;
+
+use crate::class::Class;
+use crate::dials::{ByClass, Dials};
+use crate::mapped::{FileKey, MappedFile};
+use crate::ranges::Ranges;
+
+/// A file to look at.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// Which.
+    pub key: FileKey,
+    /// Open.
+    pub file: Arc<File>,
+    /// Memory between programs: it goes to swap.
+    pub is_swap_backed: bool,
+}
+
+/// What there is.
+#[derive(Debug)]
+pub struct Look {
+    /// What is mapped.
+    pub mapped: BTreeMap<FileKey, MappedFile>,
+    /// What of it is in memory, of the classes that have a dial.
+    pub found: Vec<Found>,
+}
+
+/// One class of one file.
+#[derive(Debug)]
+pub struct Found {
+    /// The file.
+    pub key: FileKey,
+    /// The class.
+    pub class: Class,
+    /// What is mapped as such, and in memory.
+    pub resident: Ranges,
+}
+
+impl Look {
+    /// Looks at the files that are open of what is mapped.
+    pub fn at(mapped: BTreeMap<FileKey, MappedFile>, sources: &[Source], dials: &Dials) -> Look {
+        let mut found = Vec::new();
+        for Source { key, file, is_swap_backed } in sources {
+            let Some(of) = mapped.get(key) else { continue };
+            for (class, ranges) in by_class(of, *is_swap_backed) {
+                if dials.get(class).is_none() {
+                    continue;
+                }
+                let mut resident = Ranges::default();
+                for range in ranges.iter() {
+                    // What cannot be told now is told at the next look.
+                    let there = page_cache::resident(file, range).unwrap_or_default();
+                    there.into_iter().for_each(|run| resident.insert(run));
+                }
+                found.push(Found { key: *key, class, resident });
+            }
+        }
+        Look { mapped, found }
+    }
+}
+
+/// The pages of a file by class.
+fn by_class(mapped: &MappedFile, is_swap_backed: bool) -> Vec<(Class, Ranges)> {
+    if is_swap_backed {
+        return vec![(Class::Shared, mapped.all.clone())];
+    }
+    vec![(Class::Code, mapped.code.clone()), (Class::ReadOnly, mapped.all.without(&mapped.code))]
+}
+
+/// What was in memory when it was last looked at, and what had gone.
+#[derive(Debug, Default)]
+pub struct Sightings(BTreeMap<(FileKey, Class), Seen>);
+
+/// What is known of the pages of one class of a file.
+#[derive(Debug, Default)]
+struct Seen {
+    resident: Ranges,
+    gone: Ranges,
+}
+
+impl Sightings {
+    /// Pages that had been in memory, had gone, and are back, by class. Files that are not mapped any more are forgotten.
+    pub fn note(&mut self, look: &Look) -> ByClass<u64> {
+        self.0.retain(|(key, _), _| look.mapped.contains_key(key));
+        let mut refaults = ByClass::default();
+        for Found { key, class, resident } in &look.found {
+            let back = self.0.entry((*key, *class)).or_default().look(resident);
+            refaults.set(*class, refaults.get(*class) + back);
+        }
+        refaults
+    }
+}
+
+impl Seen {
+    /// Pages that had gone and are back.
+    fn look(&mut self, resident: &Ranges) -> u64 {
+        self.resident.without(resident).iter().for_each(|range| self.gone.insert(range));
+        let back = self.gone.and(resident);
+        back.iter().for_each(|range| self.gone.remove(&range));
+        self.resident = resident.clone();
+        back.pages()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::single_range_in_vec_init, reason = "one run is meant")]
+mod tests {
+    use std::io::Write;
+    use std::ops::Range;
+
+    use super::*;
+    use crate::dials::Dial;
+
+    const FILE: FileKey = FileKey { device: (1, 2), inode: 3 };
+
+    fn mapped() -> MappedFile {
+        let (code, all) = (std::iter::once(2..4).collect(), std::iter::once(0..8).collect());
+        MappedFile { path: String::new(), through: Vec::new(), code, all }
+    }
+
+    #[test]
+    fn a_page_that_had_gone_and_is_back_is_a_refault_and_a_new_one_is_not() {
+        let mut sightings = Sightings::default();
+        let mut note = |ranges: &[Range<u64>]| {
+            let found = vec![Found { key: FILE, class: Class::Code, resident: ranges.iter().cloned().collect() }];
+            sightings.note(&Look { mapped: [(FILE, mapped())].into(), found }).get(Class::Code)
+        };
+        assert_eq!(note(&[0..10]), 0);
+        assert_eq!(note(&[0..4]), 0);
+        assert_eq!(note(&[0..8, 20..30]), 4);
+        assert_eq!(note(&[0..10, 20..30]), 2);
+        assert_eq!(note(&[0..10, 20..30]), 0);
+        sightings.note(&Look { mapped: BTreeMap::new(), found: Vec::new() });
+        assert!(sightings.0.is_empty(), "what nobody maps is forgotten");
+    }
+
+    #[test]
+    fn shared_memory_is_shared_memory_whoever_runs_it() {
+        let of = |swap_backed| {
+            let classes = by_class(&mapped(), swap_backed).into_iter();
+            classes.map(|(class, ranges)| (class, ranges.pages())).collect::<Vec<_>>()
+        };
+        assert_eq!(of(true), [(Class::Shared, 8)]);
+        assert_eq!(of(false), [(Class::Code, 2), (Class::ReadOnly, 6)]);
+    }
+
+    #[test]
+    fn only_classes_with_a_dial_are_looked_at_and_only_what_is_in_memory_found() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&[7; 5 * 4096]).unwrap();
+        let sources = [Source { key: FILE, file: Arc::new(file), is_swap_backed: false }];
+        let mut dials = ByClass::default();
+        dials.set(Class::ReadOnly, Some(Dial::NEVER));
+        let look = Look::at([(FILE, mapped())].into(), &sources, &dials);
+        let found: Vec<_> = look.found.iter().map(|of| (of.class, of.resident.pages())).collect();
+        assert_eq!(found, [(Class::ReadOnly, 3)]);
+    }
+}
