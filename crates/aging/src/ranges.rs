@@ -55,6 +55,11 @@ impl Ranges {
         self.0.iter().map(|(first, last)| *first..*last)
     }
 
+    /// True if some of it is in `range`.
+    pub fn meets(&self, range: &Range<u64>) -> bool {
+        self.0.range(..range.end).next_back().is_some_and(|(_, last)| *last > range.start && !range.is_empty())
+    }
+
     /// What is in both.
     #[must_use]
     pub fn and(&self, other: &Ranges) -> Ranges {

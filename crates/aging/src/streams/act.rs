@@ -71,7 +71,7 @@ impl Dropper {
                 continue;
             }
             match self.open(files, id) {
-                Ok(Some(file)) => joined(due).for_each(|due| went.add(let_go_of(&file, queue, &due, now))),
+                Ok(Some(file)) => joined(due).iter().for_each(|row| went.add(let_go_of(&file, queue, row, now))),
                 // A file that is gone took its pages with it.
                 Ok(None) => went.dropped.0 += count(&due),
                 Err(error) => {
@@ -107,61 +107,100 @@ fn is_of_block_device(files: &impl KernelFiles, id: FileId) -> bool {
     id.device.0 == 0 && files.read(&format!("sys/dev/block/{major}:{minor}/dev")).is_ok()
 }
 
-/// Ranges of one file in order, those that follow each other made one: a large folio goes only as a whole.
-fn joined(due: Vec<Due>) -> impl Iterator<Item = Due> {
-    let mut all: Vec<Due> = Vec::with_capacity(due.len());
-    for due in due {
-        match all.last_mut() {
-            Some(last) if last.pages.end >= due.pages.start => {
-                last.pages.end = last.pages.end.max(due.pages.end);
-                last.attempts = last.attempts.min(due.attempts);
-                last.writes = last.writes.min(due.writes);
-            }
-            _ => all.push(due),
-        }
-    }
-    all.into_iter()
+/// Ranges of one file that follow each other: a large folio goes only as a whole.
+#[derive(Debug, PartialEq, Eq)]
+struct Row {
+    pages: Range<u64>,
+    /// In order; none has a page of another.
+    parts: Vec<Due>,
 }
 
-fn let_go_of(file: &File, queue: &mut Queue, due: &Due, now: Duration) -> Went {
-    let all = due.pages.end - due.pages.start;
-    // Where all of it is still on its way to the disk, nothing can go.
-    if due.writes > 0 && waits_for_the_disk(file, due) {
-        let again = queue.stayed(now, due, due.pages.clone(), true);
-        return if again {
-            Went { later: Pages(all), ..Went::default() }
-        } else {
-            Went { left: Pages(all), ..Went::default() }
-        };
+/// Rows of what is in order of its first pages.
+fn joined(due: Vec<Due>) -> Vec<Row> {
+    let mut rows: Vec<Row> = Vec::new();
+    for mut due in due {
+        match rows.last_mut() {
+            Some(row) if row.pages.end >= due.pages.start => {
+                // What has come twice was asked for already.
+                due.pages.start = row.pages.end.min(due.pages.end);
+                row.pages.end = row.pages.end.max(due.pages.end);
+                if !due.pages.is_empty() {
+                    row.parts.push(due);
+                }
+            }
+            _ => rows.push(Row { pages: due.pages.clone(), parts: vec![due] }),
+        }
     }
-    let answer = page_cache::drop_clean(file, due.pages.clone()).and_then(|()| stayed(file, due));
+    rows
+}
+
+impl Row {
+    /// What of `run` belongs to each part; parts with the same past are one from now on.
+    fn parts_of(&self, run: &Range<u64>) -> Vec<(&Due, Range<u64>)> {
+        let mut found: Vec<(&Due, Range<u64>)> = Vec::new();
+        for part in &self.parts {
+            let pages = part.pages.start.max(run.start)..part.pages.end.min(run.end);
+            if pages.is_empty() {
+                continue;
+            }
+            let past = |due: &Due| (due.attempts, due.writes, due.early);
+            match found.last_mut() {
+                Some((before, last)) if past(before) == past(part) && last.end == pages.start => last.end = pages.end,
+                _ => found.push((part, pages)),
+            }
+        }
+        found
+    }
+}
+
+fn let_go_of(file: &File, queue: &mut Queue, row: &Row, now: Duration) -> Went {
+    let all = row.pages.end - row.pages.start;
+    let mut went = Went::default();
+    // Where all of it is still on its way to the disk, nothing can go.
+    let waits = row.parts.iter().all(|part| part.writes > 0) && waits_for_the_disk(file, &row.pages);
+    let answer = if waits {
+        Ok((vec![row.pages.clone()], true))
+    } else {
+        page_cache::drop_clean(file, row.pages.clone()).and_then(|()| stayed(file, &row.pages))
+    };
     // A file system that refuses keeps its pages; there is nothing to be asked for again.
-    let Ok((stayed, unwritten)) = answer else { return Went { left: Pages(all), ..Went::default() } };
-    let mut went = Went { dropped: Pages(all), ..Went::default() };
-    for run in stayed {
-        let pages = run.end - run.start;
-        went.dropped.0 -= pages;
-        let again = queue.stayed(now, due, run, unwritten);
-        *(if again { &mut went.later.0 } else { &mut went.left.0 }) += pages;
+    let Ok((runs, unwritten)) = answer else { return Went { left: Pages(all), ..went } };
+    went.dropped = Pages(all);
+    for run in runs {
+        // Some of it; which?
+        let unwritten = unwritten && (waits || is_unwritten(file, &run));
+        for (part, pages) in row.parts_of(&run) {
+            let count = pages.end - pages.start;
+            went.dropped.0 -= count;
+            let again = queue.stayed(now, part, pages, unwritten);
+            *(if again { &mut went.later.0 } else { &mut went.left.0 }) += count;
+        }
     }
     went
 }
 
+fn state_of(file: &File, pages: &Range<u64>) -> Result<CacheStat, Error> {
+    cachestat(file.as_fd(), Pages(pages.start).bytes(), Pages(pages.end - pages.start).bytes())
+}
+
 /// All that is there of it is being written.
-fn waits_for_the_disk(file: &File, due: &Due) -> bool {
-    let (start, length) = (Pages(due.pages.start).bytes(), Pages(due.pages.end - due.pages.start).bytes());
-    cachestat(file.as_fd(), start, length)
-        .is_ok_and(|of| of.dirty == Pages(0) && of.writeback == of.cached && of.cached.0 == length.0 / 4096)
+fn waits_for_the_disk(file: &File, pages: &Range<u64>) -> bool {
+    state_of(file, pages)
+        .is_ok_and(|of| of.dirty == Pages(0) && of.writeback == of.cached && of.cached.0 == pages.end - pages.start)
+}
+
+/// Something of it has to be written first.
+fn is_unwritten(file: &File, pages: &Range<u64>) -> bool {
+    state_of(file, pages).is_ok_and(|of| of.dirty.0 + of.writeback.0 > 0)
 }
 
 /// What is still there, and whether something of it has to be written first.
-fn stayed(file: &File, due: &Due) -> Result<(Vec<Range<u64>>, bool), Error> {
-    let (start, length) = (Pages(due.pages.start).bytes(), Pages(due.pages.end - due.pages.start).bytes());
-    match cachestat(file.as_fd(), start, length) {
+fn stayed(file: &File, pages: &Range<u64>) -> Result<(Vec<Range<u64>>, bool), Error> {
+    match state_of(file, pages) {
         Ok(CacheStat { cached: Pages(0), .. }) => Ok((Vec::new(), false)),
-        Ok(of) => Ok((page_cache::resident(file, due.pages.clone())?, of.dirty.0 + of.writeback.0 > 0)),
+        Ok(of) => Ok((page_cache::resident(file, pages.clone())?, of.dirty.0 + of.writeback.0 > 0)),
         // Before Linux 6.5 that is not told: pages have as many attempts as most disks need.
-        Err(_) => Ok((page_cache::resident(file, due.pages.clone())?, false)),
+        Err(_) => Ok((page_cache::resident(file, pages.clone())?, false)),
     }
 }
 
@@ -182,11 +221,26 @@ mod tests {
         assert!(!is_of_block_device(&kernel, id((254, 0), 254 << 20)), "a file on it");
     }
 
+    const FILE: FileId = FileId { device: (8, 1), inode: 1, generation: 0 };
+
+    fn due(pages: Range<u64>, attempts: u32) -> Due {
+        Due { file: FILE, pages, attempts, writes: 0, early: None }
+    }
+
     #[test]
-    fn ranges_that_follow_each_other_are_asked_for_as_one() {
-        let file = FileId { device: (8, 1), inode: 1, generation: 0 };
-        let due = |pages, attempts| Due { file, pages, attempts, writes: 0 };
-        let all: Vec<Due> = joined(vec![due(0..4, 0), due(4..8, 0), due(8..9, 1), due(12..13, 1)]).collect();
-        assert_eq!(all, [due(0..9, 0), due(12..13, 1)]);
+    fn ranges_that_follow_each_other_are_asked_for_as_one_and_each_page_once() {
+        let rows = joined(vec![due(0..4, 0), due(2..3, 5), due(3..8, 0), due(8..9, 1), due(12..13, 1)]);
+        let parts = vec![due(0..4, 0), due(4..8, 0), due(8..9, 1)];
+        assert_eq!(rows, [Row { pages: 0..9, parts }, Row { pages: 12..13, parts: vec![due(12..13, 1)] }]);
+    }
+
+    #[test]
+    fn what_stays_of_a_row_keeps_its_past_and_what_has_the_same_is_one() {
+        let row = joined(vec![due(0..4, 0), due(4..8, 0), due(8..16, 1)]).remove(0);
+        let parts = |run: Range<u64>| {
+            row.parts_of(&run).into_iter().map(|(due, pages)| (due.attempts, pages)).collect::<Vec<_>>()
+        };
+        assert_eq!(parts(2..12), [(0, 2..8), (1, 8..12)]);
+        assert_eq!(parts(9..10), [(1, 9..10)]);
     }
 }

@@ -7,7 +7,8 @@
 //! What it brought in before that was certain belongs to the stream, too.
 //!
 //! A server that begins with nothing in memory reads whole files, too. But it comes back to them: who brings in a file for the
-//! second time uses what it reads, and is no stream for as long as it does so.
+//! second time uses what it reads, and is no stream for as long as it does so. So does, as far as can be told, who writes a file
+//! over again.
 //!
 //! No I/O, no clock, no randomness.
 

@@ -9,12 +9,14 @@
 //!
 //! No I/O, no clock, no randomness: times and arrivals come in, ranges to let go come out.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
 
 use access::arrivals::{Arrival, FileId};
 use quantities::Pages;
+
+use crate::ranges::Ranges;
 
 /// When pages have been passed.
 #[derive(Clone, Copy, Debug)]
@@ -82,7 +84,13 @@ pub struct Due {
     pub attempts: u32,
     /// How often they had to be written first.
     pub writes: u32,
+    /// They are asked for because of others beside them; by themselves they are when this time has come. That it was in vain then
+    /// does not count.
+    pub early: Option<Duration>,
 }
+
+/// The kernel makes no folio of a file larger than this, and one goes only as a whole.
+const FOLIO_MOST: u64 = 512;
 
 /// What came and has not gone yet, oldest first.
 #[derive(Debug)]
@@ -161,7 +169,7 @@ impl Queue {
             return;
         }
         self.waiting.push_back(Waiting {
-            due: Due { file: arrival.file, pages: arrival.pages.clone(), attempts: 0, writes: 0 },
+            due: Due { file: arrival.file, pages: arrival.pages.clone(), attempts: 0, writes: 0, early: None },
             file_mark: came.pages,
             all_mark: self.of_all,
             since: now,
@@ -171,23 +179,28 @@ impl Queue {
 
     /// What has been passed and is more than may stay. It waits no longer; what does not go is [`Queue::stayed`].
     ///
-    /// All that is asked for again of one file is asked for together: a large folio goes only as a whole, and parts of one may
-    /// have come to be asked for at different times.
+    /// What lies around something of the same file that is asked for again is asked for with it: a large folio goes only as a whole,
+    /// and parts of one may have come to be asked for at different times.
     pub fn due(&mut self, now: Duration) -> Vec<Due> {
         if self.waiting_pages <= self.settings.keep.0 {
             return Vec::new();
         }
         // Those are in front of all others.
         let asked_before = self.waiting.iter().take_while(|entry| entry.again.is_some());
-        let again: BTreeSet<FileId> =
-            asked_before.filter(|entry| entry.is_due_again(now)).map(|entry| entry.due.file).collect();
+        let mut around = BTreeMap::<FileId, Ranges>::new();
+        for Waiting { due: Due { file, pages, .. }, .. } in asked_before.filter(|entry| entry.is_due_again(now)) {
+            let folios = pages.start.saturating_sub(FOLIO_MOST)..pages.end.saturating_add(FOLIO_MOST);
+            around.entry(*file).or_default().insert(folios);
+        }
         let (mut due, mut left, mut left_pages) = (Vec::new(), Vec::new(), 0);
         // No further than has to be: of an allowance of many gigabytes most stays where it is.
         while self.waiting_pages > self.settings.keep.0.saturating_add(left_pages)
-            && let Some(entry) = self.waiting.pop_front()
+            && let Some(mut entry) = self.waiting.pop_front()
         {
-            let with_others = entry.again.is_some() && again.contains(&entry.due.file);
-            if with_others || self.is_passed(&entry, now) {
+            let is_passed = self.is_passed(&entry, now);
+            let with_others = around.get(&entry.due.file).is_some_and(|around| around.meets(&entry.due.pages));
+            entry.due.early = entry.again.map(|after| entry.since + after).filter(|_| !is_passed);
+            if is_passed || (with_others && entry.due.early.is_some()) {
                 self.forget(&entry.due);
                 due.push(entry.due);
             } else {
@@ -210,7 +223,12 @@ impl Queue {
     /// Returns false when they are given up.
     pub fn stayed(&mut self, now: Duration, due: &Due, pages: Range<u64>, unwritten: bool) -> bool {
         let Settings { attempts: most, write_attempts, again_after, .. } = self.settings;
-        let (attempts, writes) = if unwritten { (0, due.writes + 1) } else { (due.attempts + 1, due.writes) };
+        let early = due.early.filter(|at| *at > now);
+        let (attempts, writes) = match (early, unwritten) {
+            (Some(_), _) => (due.attempts, due.writes),
+            (None, true) => (0, due.writes + 1),
+            (None, false) => (due.attempts + 1, due.writes),
+        };
         if attempts >= most || writes >= write_attempts {
             return false;
         }
@@ -220,11 +238,15 @@ impl Queue {
             came.is_written = true;
             came.behind = self.settings.behind_in_file.0;
         }
-        let after = if unwritten { self.settings.write_wait(due.writes) } else { again_after };
+        let after = match (early, unwritten) {
+            (Some(at), _) => at - now,
+            (None, true) => self.settings.write_wait(due.writes),
+            (None, false) => again_after,
+        };
         self.waiting_pages += pages.end.saturating_sub(pages.start);
         // In front: it is older than all that waits for the first time.
         self.waiting.push_front(Waiting {
-            due: Due { file: due.file, pages, attempts, writes },
+            due: Due { file: due.file, pages, attempts, writes, early: None },
             file_mark: came.pages,
             all_mark: self.of_all,
             since: now,
@@ -388,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_a_file_that_stayed_are_asked_for_together() {
+    fn parts_of_a_folio_that_stayed_are_asked_for_together_and_count_each_for_itself() {
         let mut queue = Queue::new(SETTINGS);
         queue.came(Duration::ZERO, &arrival(1, 0..8), AHEAD);
         let first = queue.due(SECOND).remove(0);
@@ -399,8 +421,26 @@ mod tests {
         assert_eq!(pages(&due), 12);
         let [a, b] = &due[..] else { panic!("two parts") };
         assert!(queue.stayed(SECOND * 2, a, a.pages.clone(), false));
-        assert!(queue.stayed(SECOND * 3, b, b.pages.clone(), false));
-        assert_eq!(pages(&queue.due(SECOND * 3)), 12, "as soon as one is");
+        assert!(queue.stayed(SECOND * 5 / 2, b, b.pages.clone(), false));
+        let due = queue.due(SECOND * 3);
+        assert_eq!(pages(&due), 12, "as soon as one is");
+        let early = |due: &Due| (due.pages.start, due.attempts, due.early);
+        let mut found: Vec<_> = due.iter().map(early).collect();
+        found.sort();
+        assert_eq!(found, [(4, 2, None), (8, 1, Some(SECOND * 7 / 2))]);
+        due.iter().for_each(|due| assert!(queue.stayed(SECOND * 3, due, due.pages.clone(), false)));
+        let again: Vec<_> = queue.due(SECOND * 7 / 2).iter().map(early).collect();
+        assert!(again.contains(&(8, 1, None)), "at its own time: {again:?}");
+    }
+
+    #[test]
+    fn what_lies_far_from_what_is_asked_for_again_waits_for_its_own_time() {
+        let mut queue = Queue::new(SETTINGS);
+        let due = |pages| Due { file: file(1), pages, attempts: 0, writes: 0, early: None };
+        assert!(queue.stayed(Duration::ZERO, &due(0..8), 0..8, true));
+        assert!(queue.stayed(Duration::ZERO, &due(519..600), 519..600, false));
+        assert!(queue.stayed(Duration::ZERO, &due(600..700), 600..700, false));
+        assert_eq!(pages(&queue.due(SECOND / 5)), 8 + 81);
     }
 
     #[test]
@@ -408,7 +448,7 @@ mod tests {
         let mut queue = Queue::new(Settings { keep: Pages(100), ..SETTINGS });
         queue.came(Duration::ZERO, &arrival(1, 0..80), AHEAD);
         queue.came(Duration::ZERO, &arrival(2, 0..80), AHEAD);
-        assert_eq!(queue.due(SECOND * 10), [Due { file: file(1), pages: 0..80, attempts: 0, writes: 0 }]);
+        assert_eq!(queue.due(SECOND * 10), [Due { file: file(1), pages: 0..80, attempts: 0, writes: 0, early: None }]);
         assert_eq!(queue.waiting(), Pages(80));
         queue.set_keep(Pages(0));
         assert_eq!(pages(&queue.due(SECOND * 10)), 80);
@@ -431,6 +471,38 @@ mod tests {
             went += pages(&queue.rest());
             prop_assert_eq!(came, went);
             prop_assert_eq!(queue.waiting(), Pages(0));
+        }
+
+        #[test]
+        fn what_stays_is_asked_for_in_its_own_time_and_no_page_is_lost(
+            arrivals in prop::collection::vec((0u64..3, 0u64..2000, 1u64..600, 0u64..300), 1..60),
+            stays in prop::collection::vec((any::<bool>(), any::<bool>()), 1..40),
+        ) {
+            let mut queue = Queue::new(SETTINGS);
+            let (mut now, mut came, mut went, mut left) = (Duration::ZERO, 0, 0, 0);
+            let mut stays = stays.iter().cycle();
+            let mut arrivals = arrivals.into_iter();
+            for _ in 0..600 {
+                if let Some((inode, first, count, wait)) = arrivals.next() {
+                    now += Duration::from_millis(wait);
+                    queue.came(now, &arrival(inode, first..first + count), AHEAD);
+                    came += count;
+                } else {
+                    now += SECOND;
+                }
+                for due in queue.due(now) {
+                    let (goes, unwritten) = *stays.next().unwrap();
+                    let count = due.pages.end - due.pages.start;
+                    let half = due.pages.start + if goes { count / 2 } else { 0 };
+                    went += half - due.pages.start;
+                    let (again, was) = (queue.stayed(now, &due, half..due.pages.end, unwritten), (due.attempts, due.writes));
+                    let is_last = was.0 + 1 >= SETTINGS.attempts || was.1 + 1 >= SETTINGS.write_attempts;
+                    prop_assert!(again || (is_last && due.early.is_none_or(|at| at <= now)), "given up early: {due:?}");
+                    left += if again { 0 } else { due.pages.end - half };
+                }
+                prop_assert_eq!(queue.waiting().0, came - went - left);
+                prop_assert_eq!(queue.due(now).iter().filter(|due| due.early.is_none()).count(), 0, "all that is due is told at once");
+            }
         }
 
         #[test]
