@@ -275,8 +275,9 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
             events.extend(news);
             self.summary.releases += releases;
         }
-        let adopted = self.swap.as_mut().map_or(Ok(()), |swap| swap.adopt(self.files, &mut self.knobs));
-        let put_back = self.knobs.put_back().and(adopted);
+        let followed =
+            self.swap.as_mut().map_or(Ok(()), |swap| swap.follow(self.files, &mut self.knobs, &mut Vec::new()));
+        let put_back = self.knobs.put_back().and(followed);
         if let Some(streams) = &mut self.streams {
             streams.finish(self.files, now, is_haste, &mut events)?;
             (self.summary.dropped_bytes, self.summary.left_bytes) = streams.totals();
@@ -446,7 +447,7 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
         let stalled = self.stall.tick(self.files, now)?;
         self.follow_group_again()?;
         if let Some(swap) = &mut self.swap {
-            swap.adopt(self.files, &mut self.knobs)?;
+            swap.follow(self.files, &mut self.knobs, events)?;
             let came_back = swap.refaults(self.files)?;
             self.note(Class::Data, came_back);
         }

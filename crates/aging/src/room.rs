@@ -75,6 +75,9 @@ enum Source {
     Group(String),
 }
 
+/// So often the clock is looked at by whoever is not held up.
+const LOOKS_AT_LEAST_EVERY: Duration = Duration::from_secs(5);
+
 /// Since when PSI counts is unknown to users of older kernels: without it the share is 0.
 const STALL_OVER: Duration = Duration::from_secs(1);
 
@@ -93,7 +96,8 @@ impl Clock {
         if let Some((at, before)) = self.last
             && looked_at > before
         {
-            self.pressed += now.saturating_sub(at);
+            // Of a longer time nobody knows how much of it was so: we may have been stopped.
+            self.pressed += now.saturating_sub(at).min(LOOKS_AT_LEAST_EVERY);
         }
         self.last = Some((now, looked_at));
         Ok(self.pressed)
@@ -195,6 +199,7 @@ mod tests {
         assert_eq!(pressed(20, SECOND * 2), SECOND);
         assert_eq!(pressed(20, SECOND * 100), SECOND, "a night without pressure");
         assert_eq!(pressed(21, SECOND * 101), SECOND * 2);
+        assert_eq!(pressed(22, SECOND * 1000), SECOND * 7, "a quarter of an hour in which nobody looked");
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! How eagerly data is swapped: the weight that the kernel gives it beside files, turned for as long as we run.
 //!
-//! A control group of version 1 that is made meanwhile has its weight from the one above, which is ours: it is put back, too.
+//! A control group of version 1 that is made meanwhile has its weight from the one above, which is ours: it is put back, too. One
+//! that was given the very value that we have turned the one above to looks the same, and is put back as well. A group
+//! that is removed and made again is another: what was turned for a service is turned again when it is started again.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use linux::cgroup::group::{self, Group};
 use linux::cgroup::limited;
@@ -20,12 +22,22 @@ use crate::report::Event;
 #[derive(Debug)]
 pub struct Swap {
     knob: Knob,
+    dial: Dial,
     gently: bool,
-    /// The control group, by name, for its refaults.
-    group: Option<String>,
+    scope: Scope,
+    /// The control group's own, if there is one; another one's when it was made again.
+    inode: Option<u64>,
     before: Option<u64>,
-    /// Directories of control groups that have their weight from somebody else, or have been seen to.
-    known: BTreeSet<String>,
+    /// The control groups below, by their directories.
+    below: BTreeMap<String, Below>,
+}
+
+/// A control group below the one whose weight is turned.
+#[derive(Clone, Copy, Debug)]
+struct Below {
+    inode: u64,
+    /// It has our weight, by having been made below it.
+    inherits: bool,
 }
 
 /// Why nothing is turned where there is none.
@@ -61,9 +73,11 @@ impl Swap {
             return Ok(None);
         }
         let knob = find(files, scope, group)?;
-        let name = if let Scope::Group(name) = scope { Some(name.clone()) } else { None };
-        let known = knob.groups_below(files)?;
-        let mut swap = Swap { knob, gently, group: name, before: None, known };
+        // Those that are there have their weights from others.
+        let others = |inode| Below { inode, inherits: false };
+        let below = knob.groups_below(files)?.into_iter().map(|(path, inode)| (path, others(inode))).collect();
+        let (scope, inode) = (scope.clone(), inode_of(files, group));
+        let mut swap = Swap { knob, dial, gently, scope, inode, before: None, below };
         swap.refaults(files)?;
         swap.turn(dial, knobs, events)?;
         Ok(Some(swap))
@@ -81,23 +95,59 @@ impl Swap {
     ) -> Result<(), Error> {
         let (path, value) = self.knob.at(dial, self.gently)?;
         knobs.turn(path, &value)?;
+        self.dial = dial;
         events.push(Event::Turned { path: format!("/{path}"), value, class: Class::Data });
         Ok(())
     }
 
-    /// Looks for control groups that were made since, and have our weight by that: in the end they have what they would have had.
+    /// Looks for control groups that were made since: what was turned is turned again for the one that is meant, and those that have our
+    /// weight only because they were made below it have in the end what they would have had.
     ///
     /// # Errors
-    /// When the journal cannot be written.
-    pub fn adopt<F: KernelFiles>(&mut self, files: &F, knobs: &mut Knobs<'_, F>) -> Result<(), Error> {
+    /// When the journal cannot be written; `Denied`.
+    pub fn follow<F: KernelFiles>(
+        &mut self,
+        files: &F,
+        knobs: &mut Knobs<'_, F>,
+        events: &mut Vec<Event>,
+    ) -> Result<(), Error> {
+        if let Scope::Group(name) = &self.scope
+            && let Ok(group) = group::find(files, name)
+            && let now @ Some(_) = inode_of(files, Some(&group))
+            && now != self.inode
+        {
+            // What the old one had is nothing to the new one.
+            knobs.release(self.knob.path())?;
+            (self.knob, self.inode) = (find(files, &self.scope, Some(&group))?, now);
+            self.turn(self.dial, knobs, events)?;
+        }
+        self.adopt(files, knobs)
+    }
+
+    fn adopt<F: KernelFiles>(&mut self, files: &F, knobs: &mut Knobs<'_, F>) -> Result<(), Error> {
         let Knob::Weight { path, normal } = &self.knob else { return Ok(()) };
         let ours = files.read(path).unwrap_or_default();
-        for directory in self.knob.groups_below(files)? {
-            let path = format!("{directory}/memory.swappiness");
-            if !self.known.contains(&directory) && files.read(&path).is_ok_and(|theirs| theirs.trim() == ours.trim()) {
+        let weight_of = |directory: &str| format!("{directory}/memory.swappiness");
+        let now = self.knob.groups_below(files)?;
+        for (directory, below) in &self.below {
+            if below.inherits && now.get(directory) != Some(&below.inode) {
+                knobs.release(&weight_of(directory))?;
+            }
+        }
+        self.below.retain(|directory, below| now.get(directory) == Some(&below.inode));
+        // Those above come first.
+        for (directory, inode) in now {
+            if self.below.contains_key(&directory) {
+                continue;
+            }
+            let above = directory.rsplit_once('/').and_then(|(above, _)| self.below.get(above));
+            let path = weight_of(&directory);
+            let inherits = above.is_none_or(|above| above.inherits)
+                && files.read(&path).is_ok_and(|theirs| theirs.trim() == ours.trim());
+            if inherits {
                 knobs.promise(&path, &normal.to_string())?;
             }
-            self.known.insert(directory);
+            self.below.insert(directory, Below { inode, inherits });
         }
         Ok(())
     }
@@ -107,9 +157,9 @@ impl Swap {
     /// # Errors
     /// `Malformed`.
     pub fn refaults(&mut self, files: &impl KernelFiles) -> Result<u64, Error> {
-        let counted = match &self.group {
-            None => vmstat::vmstat(files)?.get("workingset_refault_anon"),
-            Some(name) => group::find(files, name).ok().and_then(|group| group.refaults[1]),
+        let counted = match &self.scope {
+            Scope::Group(name) => group::find(files, name).ok().and_then(|group| group.refaults[1]),
+            Scope::Host | Scope::Processes(_) => vmstat::vmstat(files)?.get("workingset_refault_anon"),
         };
         let since = counted.zip(self.before).map_or(0, |(now, before)| now.saturating_sub(before));
         self.before = counted;
@@ -135,15 +185,25 @@ pub fn would_write(
 }
 
 impl Knob {
-    /// The directories of the control groups that take their weight from here when they are made.
-    fn groups_below(&self, files: &impl KernelFiles) -> Result<BTreeSet<String>, Error> {
-        let Knob::Weight { path, .. } = self else { return Ok(BTreeSet::new()) };
-        let above = path.strip_suffix("/memory.swappiness");
-        let is_below = |directory: &str| {
-            above.is_none_or(|above| directory.strip_prefix(above).is_some_and(|below| below.starts_with('/')))
-        };
-        let all = limited::groups(files)?.into_iter().map(|group| group.directory);
-        Ok(all.filter(|directory| is_below(directory)).collect())
+    /// Relative to the root.
+    fn path(&self) -> &str {
+        let (Knob::Weight { path, .. } | Knob::Most { path }) = self;
+        path
+    }
+
+    /// The control groups that take their weight from here when they are made: their directories, and the inodes of those.
+    fn groups_below(&self, files: &impl KernelFiles) -> Result<BTreeMap<String, u64>, Error> {
+        let Knob::Weight { path, .. } = self else { return Ok(BTreeMap::new()) };
+        let mut all: Vec<String> = limited::groups(files)?.into_iter().map(|group| group.directory).collect();
+        all.sort();
+        let topmost = all.first().cloned().unwrap_or_default();
+        // The topmost group's weight is the host's own.
+        let above = path.strip_suffix("/memory.swappiness").unwrap_or(&topmost);
+        let is_below = |directory: &str| directory.strip_prefix(above).is_some_and(|below| below.starts_with('/'));
+        // One that is gone meanwhile has no inode.
+        let with_inode = |directory: String| Some((files.inode(&directory).ok()?, directory));
+        let below = all.into_iter().filter(|directory| is_below(directory)).filter_map(with_inode);
+        Ok(below.map(|(inode, directory)| (directory, inode)).collect())
     }
 
     /// The file, and what is to stand in it.
@@ -159,6 +219,10 @@ impl Knob {
             }
         }
     }
+}
+
+fn inode_of(files: &impl KernelFiles, group: Option<&Group>) -> Option<u64> {
+    files.inode(group?.path.trim_start_matches('/')).ok()
 }
 
 /// The knob of whoever's pages are meant.
@@ -281,11 +345,61 @@ mod tests {
         for (name, value) in kernel_now.iter().zip(["0\n", "30\n", "0\n"]) {
             kernel.add(&in_group(name), value);
         }
-        swap.adopt(&kernel, &mut knobs).unwrap();
+        swap.follow(&kernel, &mut knobs, &mut Vec::new()).unwrap();
         knobs.put_back().unwrap();
         let read = |name: &str| kernel.read(&in_group(name)).unwrap().trim().to_owned();
         assert_eq!(["a", "a/old", "a/inherits"].map(read), ["60", "60", "60"]);
         assert_eq!(["a/has its own", "b/elsewhere"].map(read), ["30", "0"]);
+    }
+
+    #[test]
+    fn a_group_that_is_made_again_has_nothing_of_ours_in_the_end() {
+        let in_group = |name: &str| format!("sys/fs/cgroup/memory/{name}/memory.swappiness");
+        let kernel = ["a", "a/own"]
+            .iter()
+            .fold(kernel().file("proc/self/mountinfo", V1), |kernel, name| kernel.file(&in_group(name), "60\n"));
+        let (group, scope) = (group::find(&kernel, "a").unwrap(), Scope::Group("a".to_owned()));
+        let folder = tempfile::tempdir().unwrap();
+        let mut knobs = Knobs::open(&kernel, folder.path()).unwrap();
+        let mut events = Vec::new();
+        let begun = Swap::begin(&kernel, &scope, Some(&group), &data(100), false, &mut knobs, &mut events);
+        let mut swap = begun.unwrap().unwrap();
+        let again = |name: &str, value: &str| {
+            kernel.remove(&format!("sys/fs/cgroup/memory/{name}"));
+            kernel.add(&in_group(name), value);
+        };
+        // One that had a weight of its own inherits ours when it is made again; one below it that chose its own does not.
+        again("a/own", "0\n");
+        kernel.add(&in_group("a/own/below"), "0\n");
+        kernel.add(&in_group("a/chose"), "30\n");
+        kernel.add(&in_group("a/chose/below"), "0\n");
+        swap.follow(&kernel, &mut knobs, &mut events).unwrap();
+        // Then it is made again with a weight of its own, which it keeps.
+        again("a/own", "45\n");
+        swap.follow(&kernel, &mut knobs, &mut events).unwrap();
+        knobs.put_back().unwrap();
+        let read = |name: &str| kernel.read(&in_group(name)).unwrap().trim().to_owned();
+        assert_eq!(["a", "a/own", "a/chose", "a/chose/below"].map(read), ["60", "45", "30", "0"]);
+    }
+
+    #[test]
+    fn a_service_that_is_started_again_has_its_dial_again() {
+        let most = "sys/fs/cgroup/a/memory.swap.max";
+        let kernel = kernel().file(most, "max\n").file("proc/self/mountinfo", V2);
+        let (group, scope) = (group::find(&kernel, "a").unwrap(), Scope::Group("a".to_owned()));
+        let folder = tempfile::tempdir().unwrap();
+        let mut knobs = Knobs::open(&kernel, folder.path()).unwrap();
+        let mut events = Vec::new();
+        let begun = Swap::begin(&kernel, &scope, Some(&group), &data(100), false, &mut knobs, &mut events);
+        let mut swap = begun.unwrap().unwrap();
+        kernel.remove("sys/fs/cgroup/a");
+        swap.follow(&kernel, &mut knobs, &mut events).unwrap();
+        kernel.add(most, "4096\n");
+        swap.follow(&kernel, &mut knobs, &mut events).unwrap();
+        swap.follow(&kernel, &mut knobs, &mut events).unwrap();
+        assert_eq!((kernel.read(most).unwrap().trim(), events.len()), ("0", 2), "{events:?}");
+        knobs.put_back().unwrap();
+        assert_eq!(kernel.read(most).unwrap().trim(), "4096", "not what the group before it had");
     }
 
     #[test]

@@ -53,6 +53,14 @@ impl FakeKernel {
         fs::write(full, content).unwrap();
     }
 
+    /// Takes a folder away, as a control group that is removed. One that is added again is another, with another inode.
+    #[expect(clippy::unwrap_used, reason = "test support")]
+    pub fn remove(&self, path: &str) {
+        // Elsewhere in the tree it keeps its inode from being given again.
+        let elsewhere = tempfile::tempdir_in(self.tree.path()).unwrap().keep();
+        fs::rename(self.tree.path().join(path), elsewhere.join("removed")).unwrap();
+    }
+
     /// Makes every read, write and listing of `path` answer with this errno.
     #[must_use]
     pub fn refusing(mut self, path: &str, errno: Errno) -> FakeKernel {
