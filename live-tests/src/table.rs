@@ -199,6 +199,8 @@ pub const ALL: &[LiveTest] = tests! {
     census::a_sample_is_as_near_as_it_says needs [Root, PageFrames, MasuCommand];
     census::the_memory_of_processes_is_told_apart_and_what_they_share_counts_once needs [Root, PageFrames, MasuCommand];
     census::a_group_is_charged_with_the_files_that_it_reads needs [Root, PageFrames, MemoryGroups, Shell, MasuCommand];
+    census::what_comes_back_can_be_counted_where_the_walk_can_look needs [Root, PageFrames, PageTableWalk, MasuCommand];
+    census::what_comes_back_is_counted_by_class needs [Root, PageFrames, PageTableWalk, MemoryGroups, DiskFiles, Shell, MasuCommand];
     census::watching_a_census_ends_with_the_process needs [Root, PageFrames, MasuCommand];
     census::a_process_is_watched_through_each_program_that_it_becomes_until_it_is_a_zombie needs [Root, PageFrames, Shell, MasuCommand];
     census::what_is_mapped_of_the_huge_page_pool_is_of_no_class needs [Root, PageFrames, ReservedHuge, MasuCommand];

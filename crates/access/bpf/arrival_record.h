@@ -9,7 +9,6 @@
 #define ARRIVAL_RING_BYTES (4u << 20)
 #define ARRIVAL_MEMBERS_MAX 65536u
 #define ARRIVAL_RUN_PAGES_MAX 512u /* a run is told at the latest when it is so long: 2 MiB */
-#define ARRIVAL_DEPTH_MAX 24u      /* control groups above a process that are looked through */
 
 /* Some pages of one file, one after the other, that one process has brought in. */
 struct arrival_run {

@@ -21,8 +21,7 @@ enum { BPF_ANY = 0, BPF_RB_NO_WAKEUP = 1 };
 #include <bpf/bpf_core_read.h>
 
 #include "arrival_record.h"
-
-#define KERNEL __attribute__((preserve_access_index))
+#include "kernel.h"
 
 struct super_block {
 	__u32 s_dev;
@@ -36,31 +35,6 @@ struct inode {
 
 struct address_space {
 	struct inode *host;
-} KERNEL;
-
-struct folio {
-	struct address_space *mapping;
-	unsigned long index;
-	unsigned long _flags_1;
-} KERNEL;
-
-/* Until Linux 6.5. */
-struct folio___old {
-	unsigned char _folio_order;
-} KERNEL;
-
-struct kernfs_node {
-	__u64 id;
-} KERNEL;
-
-struct cgroup_subsys_state {
-	struct cgroup *cgroup;
-	struct cgroup_subsys_state *parent;
-} KERNEL;
-
-struct cgroup {
-	struct cgroup_subsys_state self;
-	struct kernfs_node *kn;
 } KERNEL;
 
 struct css_set {
@@ -80,10 +54,6 @@ struct task_struct {
 	struct css_set *cgroups;
 	struct signal_struct *signal;
 } KERNEL;
-
-enum pageflags {
-	PG_head,
-};
 
 enum cgroup_subsys_id {
 	memory_cgrp_id,
@@ -135,12 +105,7 @@ static int is_in_group(struct task_struct *task, __u64 group)
 	__u64 offset = bpf_core_field_offset(struct css_set, subsys) + memory * sizeof(state);
 
 	bpf_probe_read_kernel(&state, sizeof(state), (void *)set + offset);
-	for (__u32 depth = 0; depth < ARRIVAL_DEPTH_MAX && state; depth++) {
-		if (BPF_CORE_READ(state, cgroup, kn, id) == group)
-			return 1;
-		state = BPF_CORE_READ(state, parent);
-	}
-	return 0;
+	return is_at_or_below(state, group);
 }
 
 static int is_meant(const struct arrival_wish *wanted, __u32 process)
@@ -151,20 +116,6 @@ static int is_meant(const struct arrival_wish *wanted, __u32 process)
 	if (member && *member == ARRIVAL_MEMBER)
 		return 1;
 	return wanted->group && is_in_group((void *)bpf_get_current_task(), wanted->group);
-}
-
-static __u64 pages_of(struct folio *folio)
-{
-	unsigned long flags = 0;
-
-	/* The first word of every folio, whatever its type is called. */
-	bpf_probe_read_kernel(&flags, sizeof(flags), folio);
-	if (!(flags >> bpf_core_enum_value(enum pageflags, PG_head) & 1))
-		return 1;
-	struct folio___old *old = (void *)folio;
-	__u64 order = bpf_core_field_exists(old->_folio_order) ? BPF_CORE_READ(old, _folio_order)
-	                                                       : BPF_CORE_READ(folio, _flags_1) & 0xff;
-	return 1ull << (order & 31);
 }
 
 static void tell(const struct arrival_run *run)

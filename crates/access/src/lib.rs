@@ -8,10 +8,9 @@
 //! The idea is HPS's (clear the accessed bits, read them back); the cost is not. Reading is some forty times cheaper than
 //! clearing, so one clear is followed by many reads at growing delays, and the delay after which a page is first seen
 //! tells its rate (`estimate`).
-
 //!
-//! [`arrivals`] is another question, asked of whole processes and control groups: which pages of files do they bring into
-//! the page cache?
+//! [`arrivals`] and [`refaults`] are other questions, asked of whole processes and control groups: which pages of files do they bring
+//! into the page cache, and what comes back soon after it had gone?
 
 #![deny(unsafe_code)]
 
@@ -20,6 +19,7 @@ pub mod damon;
 pub mod estimate;
 pub mod map;
 pub mod probe;
+pub mod refaults;
 pub mod residency;
 pub mod rung;
 pub mod source;

@@ -14,6 +14,7 @@ mod tally;
 use std::collections::BTreeSet;
 use std::time::Instant;
 
+use access::refaults::Counts;
 use linux::capabilities::{self, Capability};
 use linux::cgroup::group::Group;
 use linux::facts::Known;
@@ -83,7 +84,7 @@ pub struct OfClass {
     pub locked_bytes: Bytes,
     /// With 95 % certainty each of these is off by no more than this.
     pub error_bound_bytes: Bytes,
-    /// Pages that came back soon after they had gone.
+    /// Pages that came back soon after they had gone, since somebody counts them by class ([`Census::counted`]).
     pub refaults: Known<u64>,
 }
 
@@ -181,11 +182,8 @@ fn of_tally(
     begin: Instant,
 ) -> Result<Census, Error> {
     let no_lists = why_no_lists(files)?;
-    let together =
-        |class: Class| if class.is_of_files() { "those of files" } else { "those of data and shared memory" };
-    let refaults = |class| Known::Unknown(format!("the kernel counts {} together", together(class)));
     let classes =
-        Class::ALL.iter().map(|class| tally.class(*class).of_class(*class, no_lists, refaults(*class))).collect();
+        Class::ALL.iter().map(|class| tally.class(*class).of_class(*class, no_lists, not_counted(*class))).collect();
     let runners = code.runners.into_iter().filter(|runner| only.is_none_or(|only| only.contains(&runner.pid)));
     let processes = runners.map(|runner| of_runner(files, runner)).collect();
     let census = Census {
@@ -198,6 +196,15 @@ fn of_tally(
         ..Census::of(classes, processes)
     };
     Ok(census.took(begin))
+}
+
+/// By itself the kernel does not count by class.
+fn not_counted(class: Class) -> Known<u64> {
+    Known::Unknown(if class.is_of_files() {
+        "the kernel counts those of files together; masu counts them apart while it watches".to_owned()
+    } else {
+        "the kernel counts those of data and shared memory together".to_owned()
+    })
 }
 
 /// Looks at some processes. One that ends meanwhile has nothing.
@@ -268,6 +275,19 @@ impl Census {
             error_bound_bytes: Bytes(0),
             cost_us: 0,
         }
+    }
+
+    /// With what came back of files since somebody counts it by class; or with why nobody can.
+    #[must_use]
+    pub fn counted(mut self, counts: &Result<Counts, String>) -> Census {
+        for of in self.classes.iter_mut().filter(|of| of.class.is_of_files()) {
+            of.refaults = Known::from(counts.as_ref().map(|counts| match of.class {
+                Class::Code => counts.code.0,
+                Class::ReadOnly => counts.read_only.0,
+                Class::Cache | Class::Data | Class::Shared => counts.cache.0,
+            }));
+        }
+        self
     }
 
     /// With all that follows from what was found.

@@ -413,7 +413,8 @@ pub struct StatTask {
 /// kernel holds for active, and how much is idle and goes first when memory is needed, says what a backup or a big copy will cost.
 ///
 /// The unit is the kernel's: of a large folio all pages count as mapped when some are. Pages that came back soon after they had gone
-/// are counted since boot or since the control group was made, and with --watch since the last look. Needs CAP_SYS_ADMIN.
+/// are counted since boot or since the control group was made, and with --watch since the last look; those of files then by class, too.
+/// Needs CAP_SYS_ADMIN.
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
 Classes:
@@ -427,6 +428,7 @@ Columns:
   idle             the others: the next to go
   locked           may not be taken (mlock, SHM_LOCK)
   off by at most   19 times of 20, since only a sample of the frames was looked at
+  pages came back  with --watch, of files: after the kernel had taken them, since the last look
 
 Examples:
   masu census                     the host

@@ -3,10 +3,14 @@
 use std::collections::BTreeSet;
 use std::io::{Write, stdout};
 
+use access::arrivals::Whose;
+use access::refaults;
+use access::rung::Unavailable;
 use aging::census::{self, Census, Closeness, OfProcess};
 use aging::class::Class;
 use linux::cgroup::group;
 use linux::facts::Known;
+use linux::meminfo::meminfo;
 use linux::{Error, KernelFiles, Pid, stat};
 use quantities::Bytes;
 
@@ -37,7 +41,8 @@ pub fn run(task: &CensusTask) -> Result<Done, Failure> {
         let (processes, done) = each(&wanted, Process::admitted)?;
         (Whom::Processes(processes), done)
     };
-    let mut looks = Looks { whom, closeness, before: None };
+    let counter = every.is_some().then(|| Counter::of(&whom));
+    let mut looks = Looks { whom, closeness, counter, before: None, before_by_class: Vec::new() };
     let Some(every) = every else {
         // One look leaves Ctrl-C as it is: it ends masu at once.
         let mut text = Vec::new();
@@ -86,12 +91,58 @@ enum Whom {
     Processes(Vec<Process>),
 }
 
+/// Counts what comes back by class, while we watch.
+struct Counter(Result<refaults::Refaults, Unavailable>);
+
+impl Counter {
+    fn of(whom: &Whom) -> Counter {
+        let memory = meminfo(&*HOST).map_or(Bytes(0), |memory| memory.total).pages();
+        let begun = refaults::Refaults::of(whose(whom), memory).and_then(|counter| {
+            if let Whom::Processes(processes) = whom {
+                processes.iter().try_for_each(|process| counter.admit(process.pid))?;
+            }
+            Ok(counter)
+        });
+        Counter(begun)
+    }
+
+    fn so_far(&self, whom: &Whom) -> Result<refaults::Counts, String> {
+        let counter = self.0.as_ref().map_err(|why| why.reason.clone())?;
+        if let Whom::Group(_) = whom {
+            // One that was made again is another.
+            counter.watch(whose(whom)).map_err(|why| why.reason)?;
+        }
+        counter.so_far().map_err(|why| why.reason)
+    }
+
+    fn dismiss(&self, pid: Pid) {
+        if let Ok(counter) = &self.0 {
+            counter.dismiss(pid);
+        }
+    }
+}
+
+fn whose(whom: &Whom) -> Whose {
+    match whom {
+        Whom::Host => Whose::Everybody,
+        Whom::Processes(_) => Whose::Members,
+        Whom::Group(name) => {
+            let group = group::find(&*HOST, name).ok();
+            let inode = group.and_then(|group| HOST.inode(group.path.trim_start_matches('/')).ok());
+            inode.map_or(Whose::Members, Whose::Group)
+        }
+    }
+}
+
 /// One look, or one after the other.
 struct Looks {
     whom: Whom,
     closeness: Closeness,
+    counter: Option<Counter>,
     /// What the last one found to have come back.
     before: Option<Refaults>,
+    /// The same by class.
+    before_by_class: Vec<Option<u64>>,
 }
 
 impl Looks {
@@ -103,6 +154,8 @@ impl Looks {
                 // That one could not be looked into just now, as while it becomes another program (execve), is no end.
                 if process.runs(&*HOST).map_err(|error| Failure::at_process(&error))? {
                     running.push(*process);
+                } else if let Some(counter) = &self.counter {
+                    counter.dismiss(process.pid);
                 }
             }
             *processes = running;
@@ -110,17 +163,30 @@ impl Looks {
                 return Ok(false); // Their end is what watching waits for.
             }
         }
-        let census = look(&self.whom, self.closeness)?;
+        let mut census = look(&self.whom, self.closeness)?;
+        if let Some(counter) = &self.counter {
+            census = census.counted(&counter.so_far(&self.whom));
+        }
         if json {
             serde_json::to_writer(&mut *out, &census)?;
             writeln!(out)?;
         } else {
             let refaults = Refaults::of(&census);
             let since = refaults.map(|now| now.since(self.before, matches!(self.whom, Whom::Group(_))));
-            print(out, &census, since)?;
-            self.before = refaults;
+            let now: Vec<Option<u64>> = census.classes.iter().map(|of| of.refaults.value().copied()).collect();
+            let came_back = self.counter.as_ref().map(|_| self.since(&now));
+            print(out, &census, since, came_back.as_deref())?;
+            (self.before, self.before_by_class) = (refaults, now);
         }
         Ok(true)
+    }
+}
+
+impl Looks {
+    /// What came back since the last look, by class.
+    fn since(&self, now: &[Option<u64>]) -> Vec<Option<u64>> {
+        let before = |nth: usize| self.before_by_class.get(nth).copied().flatten().unwrap_or(0);
+        now.iter().enumerate().map(|(nth, now)| now.map(|now| now.saturating_sub(before(nth)))).collect()
     }
 }
 
@@ -189,28 +255,44 @@ fn listed(bytes: &Known<Bytes>) -> String {
     bytes.value().map_or_else(|| "-".to_owned(), Bytes::to_string)
 }
 
-fn print(out: &mut impl Write, census: &Census, refaults: Option<(Refaults, &str)>) -> Result<(), Failure> {
+fn print(
+    out: &mut impl Write,
+    census: &Census,
+    refaults: Option<(Refaults, &str)>,
+    came_back: Option<&[Option<u64>]>,
+) -> Result<(), Failure> {
     let sampled = census.sampled_fraction < 1.0;
-    let bound = |bytes: Bytes| bytes.to_string();
-    let mut table = Table::new(&["used for", "memory", "active", "idle", "locked", "off by at most"]);
-    for of in &census.classes {
-        table.row([
+    let none = || "-".to_owned();
+    let mut names = vec!["used for", "memory", "active", "idle", "locked", "off by at most"];
+    names.extend(came_back.map(|_| "pages came back"));
+    let mut table = Table::new(&names);
+    for (nth, of) in census.classes.iter().enumerate() {
+        let mut row = vec![
             of.class.name().to_owned(),
             of.bytes.to_string(),
             listed(&of.active_bytes),
             listed(&of.idle_bytes),
             of.locked_bytes.to_string(),
-            bound(of.error_bound_bytes),
-        ]);
+            of.error_bound_bytes.to_string(),
+        ];
+        row.extend(came_back.map(|all| all.get(nth).copied().flatten().map_or_else(none, |pages| pages.to_string())));
+        table.cells(row.into_iter());
     }
-    let none = || "-".to_owned();
     // A pool that nobody has set up is no news.
     for of in census.rest.iter().filter(|of| of.bytes > Bytes(0)) {
         let (name, memory) = (of.rest.name().to_owned(), of.bytes.to_string());
-        table.row([name, memory, none(), none(), none(), bound(of.error_bound_bytes)]);
+        let mut row = vec![name, memory, none(), none(), none(), of.error_bound_bytes.to_string()];
+        row.extend(came_back.map(|_| none()));
+        table.cells(row.into_iter());
     }
     table.write(out, "")?;
     writeln!(out)?;
+    if came_back.is_some()
+        && let Some(why) =
+            census.classes.iter().find_map(|of| of.refaults.why_unknown().filter(|_| of.class.is_of_files()))
+    {
+        writeln!(out, "which files' pages came back is not known: {why}")?;
+    }
     if let Some(why) = census.classes.iter().find_map(|of| of.active_bytes.why_unknown()) {
         writeln!(out, "active and idle are not known: {why}")?;
     }

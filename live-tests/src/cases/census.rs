@@ -5,11 +5,12 @@ use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 
-use quantities::Bytes;
+use quantities::{Bytes, Pages};
 use serde_json::Value;
 
 use super::Outcome;
 use super::command::{json, masu, said, start};
+use super::disk_file::{DiskFile, MappedFile};
 use super::group::Group;
 use super::programs::{Running, Said};
 use super::run::Folder;
@@ -206,6 +207,58 @@ pub fn watching_a_census_ends_with_the_process(_: &Live) -> Outcome {
     assert_eq!((watched.code(), watched.err.as_str()), (0, ""));
     let lines: Vec<Value> = watched.out.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
     assert!(lines.len() >= 2 && lines.iter().all(|line| line["classes"].is_array()), "{}", watched.out);
+    Ok(())
+}
+
+/// What comes back is told by what it is used for, and in sum as the kernel counts it.
+pub fn what_comes_back_is_counted_by_class(_: &Live) -> Outcome {
+    const EACH: Pages = Bytes::mib(16).pages();
+    let group = Group::make("census-back")?;
+    group.limit(96 << 20)?;
+    let make = |name| DiskFile::make(name, EACH);
+    let (code, data, stream) =
+        (make("census-code")?, make("census-data")?, DiskFile::make("census-stream", Bytes::mib(192).pages())?);
+    for kept in [&code, &data] {
+        kept.stream_through(&group, 1)?;
+    }
+    let _mapped = (MappedFile::map_to_run(&code.file, EACH)?, MappedFile::map(&data.file, EACH)?);
+    let watching = start(&["census", "--cgroup", &group.name(), "--watch", "100ms", "--json"])?;
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    for file in [&stream, &code, &data, &stream] {
+        // Of the stream less stays than it has, by far.
+        file.stream_through(&group, if std::ptr::eq(file, &raw const stream) { 2 } else { 1 })?;
+    }
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    watching.signal(rustix::process::Signal::INT)?;
+    let watched = watching.said()?;
+    assert_eq!((watched.code(), watched.err.as_str()), (0, ""));
+    let lines: Vec<Value> = watched.out.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
+    let (Some(first), Some(last)) = (lines.first(), lines.last()) else { return Err("it said nothing".into()) };
+    let came_back = |line: &Value, class: &str| of_class(line, class)["refaults"].as_f64().unwrap_or(f64::NAN);
+    let [code, data, cache] = ["code", "read_only", "cache"].map(|class| came_back(last, class));
+    let of_each = EACH.0 as f64;
+    // Each part is read twice in a row, and in between some of it may go again.
+    for (class, pages) in [("code", code), ("read-only data", data)] {
+        assert!((pages / of_each - 1.0).abs() < 0.1, "{class}: {pages} of {of_each}: {last}");
+    }
+    assert!(cache > 4.0 * of_each, "page cache: {cache}: {last}");
+    let of_kernel = amount(last, "file_refaults") - amount(first, "file_refaults");
+    let ours =
+        code + data + cache - ["code", "read_only", "cache"].map(|class| came_back(first, class)).iter().sum::<f64>();
+    assert!((ours / of_kernel - 1.0).abs() < 0.02, "{ours} beside the kernel's {of_kernel}");
+    Ok(())
+}
+
+/// A kernel that lets the walk look lets what comes back be counted, too.
+pub fn what_comes_back_can_be_counted_where_the_walk_can_look(_: &Live) -> Outcome {
+    let watching = start(&["census", "--watch", "100ms", "--json"])?;
+    std::thread::sleep(std::time::Duration::from_secs(4));
+    watching.signal(rustix::process::Signal::INT)?;
+    let watched = watching.said()?;
+    let last: Value = serde_json::from_str(watched.out.lines().last().ok_or("it said nothing")?)?;
+    for class in ["code", "read_only", "cache"] {
+        assert!(of_class(&last, class)["refaults"].is_u64(), "{class}: {last}");
+    }
     Ok(())
 }
 

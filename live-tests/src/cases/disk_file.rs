@@ -89,10 +89,19 @@ pub(crate) struct MappedFile {
 
 impl MappedFile {
     pub(crate) fn map(file: &File, pages: Pages) -> std::io::Result<MappedFile> {
+        MappedFile::map_for(file, pages, ProtFlags::READ)
+    }
+
+    /// As a program's code is.
+    pub(crate) fn map_to_run(file: &File, pages: Pages) -> std::io::Result<MappedFile> {
+        MappedFile::map_for(file, pages, ProtFlags::READ | ProtFlags::EXEC)
+    }
+
+    fn map_for(file: &File, pages: Pages, protection: ProtFlags) -> std::io::Result<MappedFile> {
         let length = usize::try_from(pages.bytes().0).map_err(std::io::Error::other)?;
         let flags = MapFlags::SHARED | MapFlags::POPULATE;
         // SAFETY: a new mapping at a place that the kernel chooses.
-        let start = unsafe { mmap(null_mut(), length, ProtFlags::READ, flags, file, 0)? };
+        let start = unsafe { mmap(null_mut(), length, protection, flags, file, 0)? };
         Ok(MappedFile { start: NonNull::new(start).ok_or(std::io::ErrorKind::OutOfMemory)?, length })
     }
 

@@ -149,7 +149,10 @@ impl Frames {
             let (found, asked): (OfStanding, u64) = standing(table, set, closeness)?;
             looked_at += asked;
             all += set.len();
-            let refaults = Known::Unknown("the kernel counts them for the host and for control groups".to_owned());
+            let refaults = Known::Unknown(
+                "the kernel counts them for the host and for control groups; masu those of files, while it watches"
+                    .to_owned(),
+            );
             classes.push(found.of_class(class, no_lists, refaults));
         }
         Ok((classes, fraction(looked_at, all)))

@@ -1,0 +1,178 @@
+//! Which pages of files come back after the kernel has taken them, by what they are used for: counted by BPF.
+//!
+//! The kernel's own counts (`workingset_refault_file` in `/proc/vmstat` and `memory.stat`) know of files as a whole. These say whether the
+//! page is run, mapped otherwise, or in the page cache alone. In sum both say nearly the same: the kernel leaves out pages that
+//! are written over, and counts a large folio as a whole when one of its pages had gone.
+//!
+//! Counted from the moment of loading, which takes about 0.1 s: a page that had gone before is not known. As long as it is there it
+//! takes a thousandth of the memory, at most 64 MiB, and some 0.1 µs for each page that goes or comes.
+//!
+//! Since: Linux 6.1 with CONFIG_DEBUG_INFO_BTF.
+
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, PrintLevel};
+use linux::Pid;
+use quantities::Pages;
+
+use crate::arrivals::Whose;
+use crate::bpf_object::{self, Aligned};
+use crate::rung::Unavailable;
+
+/// As people are told of it.
+const PROGRAM: &str = "the program that counts what comes back";
+
+static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!("../bpf/refaults.bpf.o"));
+
+/// `enum refault_class`.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    Code,
+    ReadOnly,
+    Cache,
+}
+
+/// `struct refault_wish`.
+#[repr(C)]
+struct Wish {
+    group: u64,
+    everybody: u32,
+    buckets_mask: u32,
+}
+
+/// Pages that came back, since the program was loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Files that are run.
+    pub code: Pages,
+    /// Files that are mapped otherwise.
+    pub read_only: Pages,
+    /// Files that nobody maps.
+    pub cache: Pages,
+}
+
+/// The loaded program. Dropping it detaches it.
+#[derive(Debug)]
+pub struct Refaults {
+    counts: MapHandle,
+    members: MapHandle,
+    wish: MapHandle,
+    buckets: u32,
+    _links: Vec<Link>,
+    _object: Object,
+}
+
+impl Refaults {
+    /// Begins to count on a host with so much memory. With [`Whose::Group`] it is what the group is charged with, whoever asked for it, as the kernel counts; with
+    /// [`Whose::Members`] what they asked for themselves.
+    ///
+    /// # Errors
+    /// Why this host does not allow it, and what would.
+    pub fn of(whose: Whose, memory: Pages) -> Result<Refaults, Unavailable> {
+        libbpf_rs::set_print(None::<(PrintLevel, fn(PrintLevel, String))>);
+        let mut open = ObjectBuilder::default().open_memory(&OBJECT.0).map_err(|e| refused("be opened", &e))?;
+        let buckets = buckets_for(memory);
+        for mut map in open.maps_mut().filter(|map| map.name() == "gone") {
+            map.set_max_entries(buckets).map_err(|e| refused("have a table so large", &e))?;
+        }
+        let object = open.load().map_err(|e| refused("be loaded", &e))?;
+        let handle = |name| bpf_object::map_of(&object, PROGRAM, name);
+        let (wish, counts, members) = (handle("wish")?, handle("counts")?, handle("members")?);
+        tell(&wish, whose, buckets)?;
+        let links = object.progs_mut().map(|program| program.attach()).collect::<Result<Vec<Link>, _>>();
+        let _links = links.map_err(|e| refused("be attached", &e))?;
+        Ok(Refaults { counts, members, wish, buckets, _links, _object: object })
+    }
+
+    /// Whose are counted from now on. What was counted stays.
+    ///
+    /// # Errors
+    /// When the kernel takes the maps away, which it does not.
+    pub fn watch(&self, whose: Whose) -> Result<(), Unavailable> {
+        tell(&self.wish, whose, self.buckets)
+    }
+
+    /// Makes a process a member, for [`Whose::Members`]; what it starts is none.
+    ///
+    /// # Errors
+    /// When there are 65,536 already.
+    pub fn admit(&self, pid: Pid) -> Result<(), Unavailable> {
+        let admitted = self.members.update(&pid.0.to_ne_bytes(), &1u32.to_ne_bytes(), MapFlags::ANY);
+        admitted.map_err(|e| refused("take another member", &e))
+    }
+
+    /// Ends a membership: its number may be given again.
+    pub fn dismiss(&self, pid: Pid) {
+        let _ = self.members.delete(&pid.0.to_ne_bytes()); // It may be none.
+    }
+
+    /// What came back so far.
+    ///
+    /// # Errors
+    /// When the kernel takes the maps away, which it does not.
+    pub fn so_far(&self) -> Result<Counts, Unavailable> {
+        let of = |place: Place| {
+            let counts = self.counts.lookup_percpu(&(place as u32).to_ne_bytes(), MapFlags::ANY);
+            let counts = counts.map_err(|e| refused("be read", &e))?.unwrap_or_default();
+            Ok(Pages(counts.iter().filter_map(|bytes| Some(u64::from_ne_bytes(*bytes.first_chunk()?))).sum()))
+        };
+        Ok(Counts { code: of(Place::Code)?, read_only: of(Place::ReadOnly)?, cache: of(Place::Cache)? })
+    }
+}
+
+fn tell(wish: &MapHandle, whose: Whose, buckets: u32) -> Result<(), Unavailable> {
+    let Wish { group, everybody, buckets_mask } = Wish {
+        group: if let Whose::Group(id) = whose { id } else { 0 },
+        everybody: u32::from(whose == Whose::Everybody),
+        buckets_mask: buckets - 1,
+    };
+    let bytes = [&group.to_ne_bytes()[..], &everybody.to_ne_bytes(), &buckets_mask.to_ne_bytes()].concat();
+    let told = wish.update(&0u32.to_ne_bytes(), &bytes, MapFlags::ANY);
+    told.map_err(|e| refused("be told whom to watch", &e))
+}
+
+/// A place for each page of the memory, four to a bucket; at most 4 Mi buckets of 16 bytes.
+fn buckets_for(memory: Pages) -> u32 {
+    const WAYS: u64 = 4;
+    const MOST: u32 = 1 << 22;
+    u32::try_from(memory.0.div_ceil(WAYS)).unwrap_or(MOST).clamp(1, MOST).next_power_of_two()
+}
+
+fn refused(what: &str, error: &libbpf_rs::Error) -> Unavailable {
+    bpf_object::refused(PROGRAM, what, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use libbpf_rs::btf::Btf;
+    use libbpf_rs::btf::types::Enum;
+
+    use super::*;
+
+    #[test]
+    fn the_record_is_laid_out_as_in_the_compiled_program() {
+        let offset = |name: &str, offset: usize| (name.to_owned(), u32::try_from(offset).unwrap());
+        assert_eq!(
+            bpf_object::layout("refaults.bpf.o", "refault_wish"),
+            [
+                offset("group", std::mem::offset_of!(Wish, group)),
+                offset("everybody", std::mem::offset_of!(Wish, everybody)),
+                offset("buckets_mask", std::mem::offset_of!(Wish, buckets_mask)),
+            ]
+        );
+    }
+
+    #[test]
+    fn the_table_has_a_place_for_each_page_up_to_a_bound() {
+        assert_eq!(buckets_for(Pages(0)), 1);
+        assert_eq!(buckets_for(Pages(6_000_000)), 1 << 21, "24 GiB: 32 MiB");
+        assert_eq!(buckets_for(Pages(1 << 40)), 1 << 22);
+    }
+
+    #[test]
+    fn the_classes_stand_where_the_compiled_program_has_them() {
+        let btf = Btf::from_path(format!("{}/bpf/refaults.bpf.o", env!("CARGO_MANIFEST_DIR"))).unwrap();
+        let found = btf.type_by_name::<Enum<'_>>("refault_class").unwrap();
+        let names: Vec<_> = found.iter().map(|member| member.name.unwrap().to_string_lossy().into_owned()).collect();
+        assert_eq!([Place::Code, Place::ReadOnly, Place::Cache].map(|place| place as usize), [0, 1, 2]);
+        assert_eq!(names[..3], ["REFAULT_CODE", "REFAULT_READ_ONLY", "REFAULT_CACHE"]);
+    }
+}
