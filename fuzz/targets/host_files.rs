@@ -1,4 +1,4 @@
-//! The files of the host: memory, zones, free blocks, counters, huge pages, control groups, stalls, mounts. Any text is read or refused.
+//! The files of the host: memory and where it lies, zones, free blocks, counters, huge pages, control groups, stalls, mounts. Any text is read or refused.
 #![no_main]
 
 mod memory_files;
@@ -6,13 +6,13 @@ mod memory_files;
 use libfuzzer_sys::fuzz_target;
 use linux::cgroup::{group, limited};
 use linux::file_handle::FileSystems;
-use linux::{Pid, buddyinfo, capabilities, meminfo, pressure, thp, thp_stats, vmstat, zoneinfo};
+use linux::{Pid, buddyinfo, capabilities, iomem, meminfo, pressure, thp, thp_stats, vmstat, zoneinfo};
 use memory_files::MemoryFiles;
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((which, text)) = bytes.split_first() else { return };
     let text = String::from_utf8_lossy(text);
-    match which % 11 {
+    match which % 12 {
         0 => drop(meminfo::meminfo(&MemoryFiles::everywhere(&["proc/meminfo"], &text))),
         1 => {
             if let Ok(counters) = vmstat::vmstat(&MemoryFiles::everywhere(&["proc/vmstat"], &text)) {
@@ -69,6 +69,12 @@ fuzz_target!(|bytes: &[u8]| {
             // What is mounted may be anything; nothing is opened that has no handle here.
             let files = MemoryFiles::everywhere(&["proc/self/mountinfo"], &text);
             assert!(FileSystems::read(&files).is_ok_and(|all| all.open((u32::MAX, 0), 1, 1).is_err()));
+        }
+        10 => {
+            if let Ok(ranges) = iomem::memory(&MemoryFiles::everywhere(&["proc/iomem"], &text)) {
+                assert!(ranges.iter().all(|range| range.start < range.end));
+                assert!(ranges.windows(2).all(|pair| pair[0].end < pair[1].start));
+            }
         }
         _ => {
             let files = MemoryFiles::everywhere(&[&Pid::own().file("status")], &text);

@@ -28,13 +28,15 @@ pub struct Spent {
 
 /// Measures the processor time of this thread.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Stopwatch(Timespec);
+pub struct Stopwatch(Timespec);
 
 impl Stopwatch {
+    /// From now on.
     pub fn start() -> Stopwatch {
         Stopwatch(clock_gettime(ClockId::ThreadCPUTime))
     }
 
+    /// Used since.
     pub fn elapsed(self) -> Duration {
         Duration::try_from(clock_gettime(ClockId::ThreadCPUTime) - self.0).unwrap_or_default()
     }

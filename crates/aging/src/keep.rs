@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use access::arrivals::Membership;
+use access::source::Stopwatch;
 use linux::cgroup::group::{self, Group};
 use linux::knobs::Knobs;
 use linux::{Error, KernelFiles, Pid, processes, stat};
@@ -91,10 +92,10 @@ struct Control {
     quiet_since: Duration,
 }
 
-/// Who maps what is looked at no more often than this, and takes at most this part of the time.
+/// Who maps what is looked at no more often than this, and takes at most this part of a processor.
 const STEP: Duration = Duration::from_millis(500);
 const REFRESH_EVERY: Duration = Duration::from_secs(1);
-const REFRESH_PART: u32 = 400;
+const REFRESH_PART: u32 = 250;
 const REFRESH_LATEST: Duration = Duration::from_secs(60);
 /// So much is pinned at most before rooms are looked at again: some 10 ms, and as long again to measure it.
 const PART: Bytes = Bytes::mib(64);
@@ -309,7 +310,7 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
 
     /// Looks who maps what, unless what was seen is not all pinned yet, and pins a part of it.
     fn refresh(&mut self, now: Duration, events: &mut Vec<Event>) -> Result<(), Error> {
-        let begin = Instant::now();
+        let stopwatch = Stopwatch::start();
         let look = match self.look.take() {
             Some(look) => look,
             None => match self.look(events)? {
@@ -318,7 +319,8 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
             },
         };
         let goes_on = self.pin(&look, events)?;
-        let pause = (begin.elapsed() * REFRESH_PART).clamp(REFRESH_EVERY, REFRESH_LATEST);
+        // Of a processor that others take from us nothing was used: a busy host is when it matters to look.
+        let pause = (stopwatch.elapsed() * REFRESH_PART).clamp(REFRESH_EVERY, REFRESH_LATEST);
         self.next_refresh = now + pause;
         self.look = goes_on.then_some(look);
         Ok(())

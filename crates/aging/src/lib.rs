@@ -23,6 +23,7 @@ pub mod policy;
 pub mod ranges;
 pub mod report;
 pub mod room;
+pub mod rung;
 pub mod sample;
 pub mod simulate;
 pub mod streams;

@@ -308,11 +308,11 @@ impl Pins {
         self.turn = turns.last().filter(|_| turns.len() == TURNS).copied();
         for key in changed.into_iter().chain(turns).collect::<BTreeSet<_>>() {
             let Some(file) = self.files.get_mut(&key).filter(|file| file.total() > 0) else { continue };
-            file.measure(&self.pagemap, &self.frames, self.groups.as_ref())?;
-            let all: u64 = file.charged.values().sum();
-            if all > 0 || self.groups.is_none() {
+            let seen = file.measure(&self.pagemap, &self.frames, self.groups.as_ref())?;
+            if seen > 0 {
                 #[expect(clippy::cast_precision_loss, reason = "a share")]
-                let share = |pages: u64| pages as f64 / all as f64;
+                let share = |pages: u64| pages as f64 / seen as f64;
+                // What is charged to nobody is the host's alone.
                 self.shares.insert(key, file.charged.iter().map(|(group, pages)| (*group, share(*pages))).collect());
             }
         }
@@ -422,11 +422,13 @@ impl Pinned {
         self.pages.set(class, pages);
     }
 
-    /// Asks some frames whether they are held, and whom they are charged to: some 2 µs each.
-    fn measure(&mut self, pagemap: &Pagemap, frames: &FrameTable, groups: Option<&GroupTable>) -> Result<(), Error> {
-        /// Frames that are asked of one file, whatever its size.
-        const MOST: u64 = 128;
-        let step = self.total().div_ceil(MOST).max(1);
+    /// Asks some frames whether they are held, and whom they are charged to: some 2 µs each. Returns for how many pages they stand.
+    fn measure(&mut self, pagemap: &Pagemap, frames: &FrameTable, groups: Option<&GroupTable>) -> Result<u64, Error> {
+        /// Frames that are asked of any file, and one more for so many pages, so that no group's part of a large one is overlooked.
+        const OF_EACH: u64 = 128;
+        const ONE_MORE: u64 = 2048;
+        let total = self.total();
+        let step = total.div_ceil(OF_EACH + total / ONE_MORE).max(1);
         let (mut asked, mut held, mut charged, mut group) = (0u64, 0u64, BTreeMap::<u64, u64>::new(), Vec::new());
         let mut skip = step / 2;
         for range in self.ranges.values().flat_map(Ranges::iter) {
@@ -448,7 +450,7 @@ impl Pinned {
         #[expect(clippy::cast_precision_loss, reason = "at most some hundred")]
         let part = if asked == 0 { 0.0 } else { held as f64 / asked as f64 };
         (self.held, self.charged) = (part, charged);
-        Ok(())
+        Ok(asked * step)
     }
 
     fn charged_to(&self, groups: &BTreeSet<u64>) -> Bytes {

@@ -17,6 +17,7 @@ use crate::dials::{Dial, Dials};
 use crate::keep::Scope;
 use crate::policy;
 use crate::report::Event;
+use crate::rung::{self, Offers, SwapKnob};
 
 /// The knob, and what it was.
 #[derive(Debug)]
@@ -115,11 +116,20 @@ impl Swap {
             && let Ok(group) = group::find(files, name)
             && let now @ Some(_) = inode_of(files, Some(&group))
             && now != self.inode
+            // It may be there before its files are.
+            && let Ok(knob) = find(files, &self.scope, Some(&group))
         {
             // What the old one had is nothing to the new one.
             knobs.release(self.knob.path())?;
-            (self.knob, self.inode) = (find(files, &self.scope, Some(&group))?, now);
-            self.turn(self.dial, knobs, events)?;
+            self.knob = knob;
+            match self.turn(self.dial, knobs, events) {
+                // Gone again: the next one is another.
+                Err(Error::Unsupported(_) | Error::Gone(_)) => self.inode = None,
+                answer => {
+                    answer?;
+                    self.inode = now;
+                }
+            }
         }
         self.adopt(files, knobs)
     }
@@ -208,10 +218,16 @@ impl Knob {
 
     /// The file, and what is to stand in it.
     fn at(&self, dial: Dial, gently: bool) -> Result<(&str, String), Error> {
-        match self {
-            Knob::Weight { path, normal } => Ok((path, policy::swappiness(dial, *normal, gently).to_string())),
-            Knob::Most { path } if dial == Dial::NEVER && !gently => Ok((path, "0".to_owned())),
-            Knob::Most { path } => {
+        let swap_knob = Some(match self {
+            Knob::Weight { .. } => SwapKnob::Weight,
+            Knob::Most { .. } => SwapKnob::Most,
+        });
+        let offers = Offers { pins: false, arrivals: false, has_swap: true, swap_knob };
+        match (rung::of(Class::Data, dial, gently, offers), self) {
+            (Ok(_), Knob::Weight { path, normal }) => Ok((path, policy::swappiness(dial, *normal, gently).to_string())),
+            (Ok(_), Knob::Most { path }) => Ok((path, "0".to_owned())),
+            (Err(_), knob) => {
+                let path = knob.path();
                 let object = format!(
                     "data at a dial of {dial}: a control group of version 2 can have it at 100 only, by /{path}"
                 );

@@ -4,6 +4,9 @@ use std::fs::File;
 
 use access::arrivals::{Arrivals, Whose};
 use access::rung::Unavailable;
+use aging::class::Class;
+use aging::dials::Dial;
+use aging::rung::{self, Offers, Rung, SwapKnob};
 use hugepages::standing::{Missing, Standing};
 use linux::KernelFiles;
 use linux::kpageflags::FrameTable;
@@ -43,42 +46,48 @@ fn pin() -> Result<(), Unavailable> {
     }
 }
 
-/// One part for each class, in their order.
+/// One part for each class, in their order, at the dial that asks most of the host.
 pub fn standings(tried: &Tried) -> Vec<Standing> {
-    let pinned = |part| {
-        of(part, "pin", &tried.pin, "mapped and locked by masu as well, inside --budget; measured at the frames")
+    let offers = Offers {
+        pins: tried.pin.is_ok(),
+        arrivals: tried.arrivals.is_ok(),
+        has_swap: tried.has_swap,
+        swap_knob: Some(SwapKnob::Weight),
     };
-    vec![
-        pinned("code"),
-        pinned("read-only data"),
-        data(tried.has_swap),
-        pinned("shared memory"),
-        of(
-            "page cache",
-            "drop-behind",
-            &tried.arrivals,
-            "what streams bring in is taken down at the kernel's tracepoint, and goes",
-        ),
-    ]
+    Class::ALL.into_iter().map(|class| of(class, offers, tried)).collect()
 }
 
-fn of(part: &'static str, rung: &'static str, tried: &Result<(), Unavailable>, meaning: &str) -> Standing {
-    match tried {
-        Ok(()) => Standing { part, rung: Some(rung), meaning: meaning.to_owned(), missing: Vec::new() },
-        Err(Unavailable { reason, remedy }) => {
-            let missing = vec![Missing { rung, reason: reason.clone(), remedy: remedy.clone() }];
-            Standing { part, rung: None, meaning: "as the kernel ages it".to_owned(), missing }
+fn of(class: Class, offers: Offers, tried: &Tried) -> Standing {
+    let (dial, by) = match class {
+        Class::Cache => (Dial::clamped(0), &tried.arrivals),
+        Class::Code | Class::ReadOnly | Class::Data | Class::Shared => (Dial::NEVER, &tried.pin),
+    };
+    let (best, part) = (if class == Class::Cache { Rung::DropBehind } else { Rung::Pin }, class.name());
+    match (rung::of(class, dial, false, offers), by) {
+        (Err(_), Err(Unavailable { reason, remedy })) => {
+            let missing = vec![Missing { rung: best.name(), reason: reason.clone(), remedy: remedy.clone() }];
+            Standing { part, rung: None, meaning: meaning(Rung::Kernel).to_owned(), missing }
+        }
+        (Err(_), Ok(())) => {
+            Standing { part, rung: None, meaning: meaning(Rung::Kernel).to_owned(), missing: Vec::new() }
+        }
+        (Ok(rung), _) => {
+            Standing { part, rung: Some(rung.name()), meaning: meaning(rung).to_owned(), missing: Vec::new() }
         }
     }
 }
 
-fn data(has_swap: bool) -> Standing {
-    let meaning = if has_swap {
-        "the host's weight, or a control group's (version 1); of a group of version 2 only 100, no swap at all"
-    } else {
-        "there is no swap, so data is not aged at all"
-    };
-    Standing { part: "data", rung: Some("swappiness"), meaning: meaning.to_owned(), missing: Vec::new() }
+fn meaning(rung: Rung) -> &'static str {
+    match rung {
+        Rung::Pin => "mapped and locked by masu as well, inside --budget; measured at the frames",
+        Rung::Swappiness => {
+            "the host's weight, or a control group's (version 1); of a group of version 2 only 100, no swap at all"
+        }
+        Rung::NoSwap => "none of it may be in swap",
+        Rung::DropBehind => "what streams bring in is taken down at the kernel's tracepoint, and goes",
+        Rung::Kernel => "as the kernel ages it",
+        Rung::NotAged => "there is no swap, so data is not aged at all",
+    }
 }
 
 #[cfg(test)]
@@ -98,6 +107,6 @@ mod tests {
         let none = standings(&Tried { pin: no(), arrivals: no(), has_swap: false });
         assert_eq!(none.iter().filter(|standing| standing.rung.is_none()).count(), 4);
         assert!(none.iter().all(|standing| standing.rung.is_some() || standing.missing[0].remedy == "Run as root."));
-        assert!(none[2].meaning.contains("no swap"));
+        assert!(none[2].rung == Some("not aged") && none[2].meaning.contains("no swap"));
     }
 }
