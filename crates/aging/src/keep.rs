@@ -95,7 +95,7 @@ struct Control {
 /// Who maps what is looked at no more often than this, and takes at most this part of a processor.
 const STEP: Duration = Duration::from_millis(500);
 const REFRESH_EVERY: Duration = Duration::from_secs(1);
-const REFRESH_PART: u32 = 250;
+const REFRESH_PART: u32 = 320;
 const REFRESH_LATEST: Duration = Duration::from_secs(60);
 /// So much is pinned at most before rooms are looked at again: some 10 ms, and as long again to measure it.
 const PART: Bytes = Bytes::mib(64);
