@@ -26,7 +26,7 @@ pub const CLASSES: [Class; 3] = [Class::Code, Class::ReadOnly, Class::Shared];
 pub struct Pins {
     files: BTreeMap<FileKey, Pinned>,
     /// Files that cannot be pinned, so that each is tried once.
-    refused: BTreeMap<FileKey, String>,
+    refused: BTreeSet<FileKey>,
     /// The part of each file that is charged to each control group, by its inode, as last seen; also while nothing of it is pinned.
     shares: BTreeMap<FileKey, BTreeMap<u64, f64>>,
     frames: FrameTable,
@@ -101,7 +101,7 @@ impl Pins {
     /// # Errors
     /// `Denied` without CAP_SYS_ADMIN, which the frames' flags ask for.
     pub fn new() -> Result<Pins, Error> {
-        let (files, refused, shares) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let (files, refused, shares) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
         let (frames, groups, pagemap) = (FrameTable::open()?, GroupTable::open().ok(), Pagemap::open(Pid::own())?);
         Ok(Pins { files, refused, shares, frames, groups, pagemap, turn: None })
     }
@@ -146,7 +146,7 @@ impl Pins {
     pub fn missing(&self, mapped: &BTreeMap<FileKey, MappedFile>, dials: &Dials) -> Vec<FileKey> {
         let is_missing = |key: &FileKey, of: &MappedFile| {
             has_a_claim(of, dials)
-                && !self.refused.contains_key(key)
+                && !self.refused.contains(key)
                 && self.files.get(key).is_none_or(|file| file.mapping.pages() < Pages(of.end()))
         };
         mapped.iter().filter(|(key, of)| is_missing(key, of)).map(|(key, _)| *key).collect()
@@ -157,7 +157,7 @@ impl Pins {
     pub fn take(
         &mut self,
         mapped: &BTreeMap<FileKey, MappedFile>,
-        opened: Vec<(FileKey, Result<Pinned, String>)>,
+        opened: Vec<(FileKey, Result<Pinned, NotPinned>)>,
     ) -> Taken {
         let mut taken = Taken::default();
         self.files.retain(|key, file| {
@@ -167,7 +167,7 @@ impl Pins {
             }
             stays
         });
-        self.refused.retain(|key, _| mapped.contains_key(key));
+        self.refused.retain(|key| mapped.contains_key(key));
         self.shares.retain(|key, _| mapped.contains_key(key));
         for (key, answer) in opened {
             match answer {
@@ -175,9 +175,11 @@ impl Pins {
                     self.files.insert(key, file);
                 }
                 Err(why) => {
-                    let path = mapped.get(&key).map_or_else(String::new, |file| file.path.clone());
-                    self.refused.insert(key, why.clone());
-                    taken.refused.push((path, why));
+                    self.refused.insert(key);
+                    if let NotPinned::Because(why) = why {
+                        let path = mapped.get(&key).map_or_else(String::new, |file| file.path.clone());
+                        taken.refused.push((path, why));
+                    }
                 }
             }
         }
@@ -267,7 +269,7 @@ impl Pins {
                     let path = look.mapped.get(&key).map_or_else(String::new, |file| file.path.clone());
                     done.refused.push((path, error.to_string()));
                     self.files.remove(&key);
-                    self.refused.insert(key, error.to_string());
+                    self.refused.insert(key);
                 }
                 Err(error) => return Err(error),
             }
@@ -346,25 +348,35 @@ impl Pins {
     }
 }
 
+/// Why a file is not pinned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotPinned {
+    /// The kernel never takes its pages: a device, a huge page of the pool, memory of the kernel that a program has mapped.
+    NeverTaken,
+    /// For people.
+    Because(String),
+}
+
 /// Opens a file through one of those who have it mapped, and maps it, too; `None` when they have ended meanwhile. This may wait for
 /// whoever serves the file. Nothing else here does, for a file that is served is not pinned: to look at it may mean to wait as
 /// well, and whoever waits cannot let go.
 ///
 /// # Errors
-/// Why it cannot be pinned, for people.
-pub fn open(mapped: &MappedFile) -> Result<Option<Pinned>, String> {
+/// Why it is not pinned.
+pub fn open(mapped: &MappedFile) -> Result<Option<Pinned>, NotPinned> {
     let mut answer = Ok(None);
     for (pid, range) in &mapped.through {
         match map_files::open(*pid, *range) {
             Ok(found) if found.is_served => {
-                return Err("it comes from a server, and masu would wait with it if that does not answer".to_owned());
+                let why = "it comes from a server, and masu would wait with it if that does not answer";
+                return Err(NotPinned::Because(why.to_owned()));
             }
             Ok(found) => {
                 // To its end: of a large folio that is mapped in part the kernel holds nothing.
                 let length = found.file.metadata().map_or(0, |file| file.len().div_ceil(4096));
                 let mapping = PinnedFile::map(&found.file, Pages(mapped.end().max(length)));
                 return Ok(Some(Pinned {
-                    mapping: mapping.map_err(|error| error.to_string())?,
+                    mapping: mapping.map_err(|error| NotPinned::Because(error.to_string()))?,
                     is_swap_backed: found.is_swap_backed,
                     pages: ByClass::default(),
                     ranges: BTreeMap::new(),
@@ -373,14 +385,18 @@ pub fn open(mapped: &MappedFile) -> Result<Option<Pinned>, String> {
                 }));
             }
             Err(Error::Gone(_)) => {}
-            Err(error) => answer = Err(error.to_string()),
+            Err(Error::Unsupported(_)) => return Err(NotPinned::NeverTaken),
+            Err(error) => answer = Err(NotPinned::Because(error.to_string())),
         }
     }
     answer
 }
 
 /// Opens these. Those that nobody maps any more are left out, and asked for again if somebody does.
-pub fn open_all(missing: &[FileKey], mapped: &BTreeMap<FileKey, MappedFile>) -> Vec<(FileKey, Result<Pinned, String>)> {
+pub fn open_all(
+    missing: &[FileKey],
+    mapped: &BTreeMap<FileKey, MappedFile>,
+) -> Vec<(FileKey, Result<Pinned, NotPinned>)> {
     let opened = |key: &FileKey| Some((*key, open(mapped.get(key)?).transpose()?));
     missing.iter().filter_map(opened).collect()
 }
