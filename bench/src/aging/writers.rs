@@ -37,6 +37,9 @@ use crate::session::Session;
 use crate::table::Table;
 use crate::workload::Workload;
 
+/// Processes, if nobody says how many.
+const USUAL: u32 = 64;
+
 /// Arguments of `masu-bench writers`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
@@ -44,7 +47,7 @@ pub struct Options {
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 4, 8, 12])]
     pub gib: Vec<u64>,
     /// Processes that write
-    #[arg(long, default_value_t = 64)]
+    #[arg(long, default_value_t = USUAL)]
     pub processes: u32,
     /// For how long they do, in seconds
     #[arg(long, default_value_t = 30)]
@@ -219,7 +222,8 @@ fn of(all: &[Runs], gib: u64, way: Way) -> &[Run] {
 fn report(session: &Session, options: &Options, all: &[Runs]) -> Report {
     let Options { processes, run_s, files, .. } = options;
     let title = format!("writers: {processes} processes write files of 100 KB to 5 MB, {files} in all, for {run_s} s");
-    let mut report = Report::new("writers", title, &session.host);
+    let name = if *processes == USUAL { "writers".to_owned() } else { format!("writers-{processes}") };
+    let mut report = Report::new(&name, title, &session.host);
     let versus = Versus { baseline: Way::Kernel.title(), this: Way::Masu.title() };
     if [Way::Kernel, Way::Masu].iter().all(|way| options.ways.contains(way)) {
         for gib in &options.gib {
