@@ -223,7 +223,7 @@ fn report(session: &Session, options: &Options, all: &[Runs]) -> Report {
     let Options { processes, run_s, files, .. } = options;
     let title = format!("writers: {processes} processes write files of 100 KB to 5 MB, {files} in all, for {run_s} s");
     let name = if *processes == USUAL { "writers".to_owned() } else { format!("writers-{processes}") };
-    let mut report = Report::new(&name, title, &session.host);
+    let mut report = Report::new(name, title, &session.host);
     let versus = Versus { baseline: Way::Kernel.title(), this: Way::Masu.title() };
     if [Way::Kernel, Way::Masu].iter().all(|way| options.ways.contains(way)) {
         for gib in &options.gib {
