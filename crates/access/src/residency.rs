@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use linux::kpageflags::FrameTable;
+use linux::kpageflags::{FrameTable, is_one_huge_page};
 use linux::maps::Mapping;
 use linux::pagemap::{PageEntry, Pagemap};
 use linux::{Error, KernelFiles, Pid};
@@ -159,7 +159,7 @@ fn zero_pages(entries: &[PageEntry], frames: &FrameTable) -> PageSet {
     zero
 }
 
-/// 512 frames in a row, the first a multiple of 512 and part of a transparent huge page. A huge page that is mapped page
+/// 512 frames in a row, the first a multiple of 512, which are one huge page to the kernel. A huge page that is mapped page
 /// by page would pass too; nothing that masu does leaves one behind.
 fn huge_by_frames(entries: &[PageEntry], frames: &FrameTable) -> bool {
     let Some(first) = entries.first().and_then(|entry| entry.frame()) else { return false };
@@ -167,7 +167,7 @@ fn huge_by_frames(entries: &[PageEntry], frames: &FrameTable) -> bool {
     entries.len() == PAGES_PER_WINDOW
         && first % PAGES_PER_WINDOW as u64 == 0
         && in_a_row
-        && frames.flags(first).is_ok_and(linux::kpageflags::FrameFlags::is_transparent_huge)
+        && frames.flags_of(first, PAGES_PER_WINDOW).is_ok_and(|flags| is_one_huge_page(&flags))
 }
 
 /// Residency as a [`Source`]: every page in memory is in class 1, which knows no count and no rate.

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use access::residency::Viewer;
 use linux::facts::Known;
-use linux::kpageflags::FrameTable;
+use linux::kpageflags::{FrameTable, is_one_huge_page};
 use linux::maps::{self, Mapping};
 use linux::pagemap::{PageEntry, Pagemap};
 use linux::smaps::{self, VmFlags};
@@ -441,7 +441,7 @@ impl Look {
 
     fn is_one_block_still(&mut self, base: Base) -> bool {
         let Ok(table) = self.frame_table() else { return false };
-        table.flags(base.frame).is_ok_and(|flags| flags.is_head() && flags.is_transparent_huge())
+        table.flags_of(base.frame, PAGES_PER_WINDOW).is_ok_and(|flags| is_one_huge_page(&flags))
     }
 
     /// Counts the blocks of the smaller sizes in a window, and says which pages lie in one.

@@ -10,6 +10,8 @@
 //! Since: Linux 2.6.25, `ZeroPage` 4.0; needs CONFIG_PROC_PAGE_MONITOR and CAP_SYS_ADMIN.
 //! Truth: Documentation/admin-guide/mm/pagemap.rst; include/uapi/linux/kernel-page-flags.h.
 
+use quantities::PAGES_PER_WINDOW;
+
 use crate::Error;
 use crate::frame_file::FrameFile;
 
@@ -155,6 +157,16 @@ impl FrameFlags {
     }
 }
 
+/// Are these, the flags of 512 frames in a row, those of one transparent huge page? A frame shows KPF_THP in a block of smaller size,
+/// too, as the page cache has many: of a huge page the first frame alone is a head, and all others are tails.
+pub fn is_one_huge_page(flags: &[FrameFlags]) -> bool {
+    let Some((first, others)) = flags.split_first() else { return false };
+    flags.len() == PAGES_PER_WINDOW
+        && first.is_head()
+        && first.is_transparent_huge()
+        && others.iter().all(|frame| frame.is_tail())
+}
+
 /// The open file.
 #[derive(Debug)]
 pub struct FrameTable(FrameFile);
@@ -208,5 +220,20 @@ mod tests {
         assert!(!FrameFlags(!(1 << 22)).is_transparent_huge());
         assert!(FrameFlags(1 << 15).is_head() && !FrameFlags(1 << 15).is_tail());
         assert!(FrameFlags(1 << 16).is_tail() && !FrameFlags(1 << 16).is_head());
+    }
+    #[test]
+    fn a_smaller_block_that_begins_where_a_huge_page_would_is_none() {
+        let (head, tail) = (FrameFlags(1 << 15 | 1 << 22), FrameFlags(1 << 16 | 1 << 22));
+        let mut flags = vec![tail; PAGES_PER_WINDOW];
+        flags[0] = head;
+        assert!(is_one_huge_page(&flags));
+        assert!(!is_one_huge_page(&flags[..511]) && !is_one_huge_page(&[]));
+        flags[16] = head;
+        assert!(!is_one_huge_page(&flags), "two blocks");
+        flags[16..].fill(FrameFlags(0));
+        assert!(!is_one_huge_page(&flags), "one of sixteen, and single pages");
+        // Of the pool of huge pages.
+        let pool = [vec![FrameFlags(1 << 15 | 1 << 17)], vec![FrameFlags(1 << 16 | 1 << 17); 511]].concat();
+        assert!(!is_one_huge_page(&pool));
     }
 }
