@@ -44,7 +44,9 @@ fn place() -> PathBuf {
 
 /// Runs the generator, a program of its own so that every other chore builds without what it needs.
 fn generate() -> Result<PathBuf> {
-    run_program(cargo().args(["build", "--quiet", "--package", "xtask", "--features", "header", "--bin", "c-header"]))?;
+    let mut build = cargo();
+    build.args(["build", "--quiet", "--features", "xtask/header", "--bin", "c-header"]).args(workspace::AS_FOR_TESTS);
+    run_program(&mut build)?;
     let file = workspace::target().join("masu.h");
     run_program(program(workspace::target().join("debug/c-header")).arg(&file))?;
     Ok(file)
