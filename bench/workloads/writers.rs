@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
@@ -16,6 +17,7 @@ use bench::random::XorShift;
 use bench::workload::{self, Reply};
 use clap::Parser;
 use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::time::{ClockId, clock_gettime};
 
 #[derive(Parser, Clone)]
 struct Arguments {
@@ -99,9 +101,10 @@ impl Done {
     }
 }
 
-/// All processes at the same time: each begins when its input ends, which is one pipe for all, and says one line into another.
+/// All processes at the same time: each begins when it has read from its input, which is one pipe for all, at which moment it ends, and
+/// says one line into another. Who could not begin for want of memory has less time, and counts no less than others.
 fn together(arguments: &Arguments, time: Duration) -> Result<Done> {
-    let (go, gate) = io::pipe()?;
+    let (go, mut gate) = io::pipe()?;
     let (answers, said) = io::pipe()?;
     let program = std::env::current_exe()?;
     let mut children = Vec::new();
@@ -119,12 +122,20 @@ fn together(arguments: &Arguments, time: Duration) -> Result<Done> {
     for _ in 0..children.len() {
         answers.next().context("a writer has ended")??;
     }
-    drop(gate);
+    let until = now_ns()?.saturating_add(u64::try_from(time.as_nanos())?);
+    // Little enough for a pipe to take at once.
+    gate.write_all(&until.to_ne_bytes().repeat(children.len()))?;
     let mut done = Done::default();
     for _ in 0..children.len() {
         done = done.and(Done::of(&answers.next().context("a writer has ended without a word")??)?);
     }
     Ok(done)
+}
+
+/// Of a clock that is the same for all processes.
+fn now_ns() -> Result<u64> {
+    let now = clock_gettime(ClockId::Monotonic);
+    Ok(u64::try_from(now.tv_sec)? * 1_000_000_000 + u64::try_from(now.tv_nsec)?)
 }
 
 /// A process of ours, ended when dropped.
@@ -145,14 +156,17 @@ fn work(arguments: &Arguments) -> Result<()> {
     let folder = arguments.folder.join(format!("{number:04}"));
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     println!("ready");
-    io::stdin().read_to_end(&mut Vec::new())?;
+    let mut until_ns = [0; 8];
+    // Without a buffer, which would take what is meant for others.
+    File::from(io::stdin().as_fd().try_clone_to_owned()?).read_exact(&mut until_ns)?;
+    let left = Duration::from_nanos(u64::from_ne_bytes(until_ns).saturating_sub(now_ns()?));
     let before = page_faults(std::process::id())?;
     let mut writer = Writer {
         folder: &folder,
         sizes: vec![0; arguments.files],
         random: XorShift::seeded(arguments.seed ^ (number << 32)),
         buffer: vec![0x5a; BUFFER_BYTES],
-        until: Instant::now() + Duration::from_millis(ms),
+        until: Instant::now() + left,
         done: Done::default(),
     };
     let mut sum = 0;
