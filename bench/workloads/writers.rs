@@ -1,10 +1,11 @@
 //! Many processes that write files of 100 KB to 5 MB, as in the LRU-split paper, and read some of them again; between two files each
 //! touches pages of a large mapped file, which all of them share as programs share their code.
 //!
-//! The command `run MS` starts them, lets them work at the same time, and answers with what all of them did.
+//! The command `start` starts them and answers when each has what it needs; `run MS` lets them work at the same time, and answers with
+//! what all of them did.
 
 use std::fs::File;
-use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{self, BufRead as _, BufReader, Lines, PipeReader, PipeWriter, Read as _, Write as _};
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -36,9 +37,9 @@ struct Arguments {
     /// Seed of all random choices.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Be one of the processes: its number, and for how long it works.
-    #[arg(long, hide = true, num_args = 2, value_names = ["NUMBER", "MS"])]
-    one: Vec<u64>,
+    /// Be one of the processes: its number.
+    #[arg(long, hide = true)]
+    one: Option<u64>,
 }
 
 const FILE_BYTES_MIN: usize = 100_000;
@@ -53,15 +54,22 @@ const TOUCHES: usize = 64;
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    workload::run("workload-writers", || if arguments.one.is_empty() { lead(&arguments) } else { work(&arguments) })
+    workload::run("workload-writers", || match arguments.one {
+        None => lead(&arguments),
+        Some(number) => work(&arguments, number),
+    })
 }
 
 fn lead(arguments: &Arguments) -> Result<()> {
     ensure!(arguments.processes > 0 && arguments.files > 0, "expected --processes and --files of 1 or more");
-    workload::serve("", |command| {
-        let Some(("run", time)) = command.split_once(' ') else { bail!("`{command}`: expected `run MS`") };
-        let done = together(arguments, workload::milliseconds(time)?)?;
-        Ok(done.to_string())
+    let mut started = None;
+    workload::serve("", |command| match (command.split_once(' '), started.take()) {
+        (None, None) if command == "start" => {
+            started = Some(Writers::start(arguments)?);
+            Ok("started".to_owned())
+        }
+        (Some(("run", time)), Some(writers)) => Ok(writers.run(workload::milliseconds(time)?)?.to_string()),
+        _ => bail!("`{command}`: expected `start`, and then `run MS`"),
     })
 }
 
@@ -72,13 +80,12 @@ struct Done {
     read: u64,
     files: u64,
     major: u64,
-    seconds: f64,
 }
 
 impl std::fmt::Display for Done {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Done { written, read, files, major, seconds } = self;
-        write!(f, "written={written} read={read} files={files} major={major} seconds={seconds}")
+        let Done { written, read, files, major } = self;
+        write!(f, "written={written} read={read} files={files} major={major}")
     }
 }
 
@@ -86,50 +93,60 @@ impl Done {
     fn of(line: &str) -> Result<Done> {
         let reply = Reply::of(line);
         let [written, read, files, major] = ["written", "read", "files", "major"].map(|name| reply.whole(name));
-        Ok(Done { written: written?, read: read?, files: files?, major: major?, seconds: reply.number("seconds")? })
+        Ok(Done { written: written?, read: read?, files: files?, major: major? })
     }
 
-    /// The time, which is the same for all, and the sum of all else.
     fn and(self, other: Done) -> Done {
         Done {
             written: self.written + other.written,
             read: self.read + other.read,
             files: self.files + other.files,
             major: self.major + other.major,
-            seconds: self.seconds.max(other.seconds),
         }
     }
 }
 
-/// All processes at the same time: each begins when it has read from its input, which is one pipe for all, at which moment it ends, and
-/// says one line into another. Who could not begin for want of memory has less time, and counts no less than others.
-fn together(arguments: &Arguments, time: Duration) -> Result<Done> {
-    let (go, mut gate) = io::pipe()?;
-    let (answers, said) = io::pipe()?;
-    let program = std::env::current_exe()?;
-    let mut children = Vec::new();
-    for number in 0..arguments.processes {
-        let mut command = Command::new(&program);
-        command.arg("--folder").arg(&arguments.folder).arg("--code").arg(&arguments.code);
-        command.args(["--files", &arguments.files.to_string(), "--seed", &arguments.seed.to_string()]);
-        command.args(["--one", &number.to_string(), &time.as_millis().to_string()]);
-        command.stdin(Stdio::from(go.try_clone()?)).stdout(Stdio::from(said.try_clone()?));
-        children.push(OwnedChild(command.spawn().context("cannot start a writer")?));
+/// All processes. Each begins when it has read from its input, which is one pipe for all, at which moment it ends, and says one line
+/// into another. Who could not begin for want of memory has less time, and counts no less than others.
+struct Writers {
+    children: Vec<OwnedChild>,
+    gate: PipeWriter,
+    answers: Lines<BufReader<PipeReader>>,
+}
+
+impl Writers {
+    fn start(arguments: &Arguments) -> Result<Writers> {
+        let (go, gate) = io::pipe()?;
+        let (answers, said) = io::pipe()?;
+        let program = std::env::current_exe()?;
+        let mut children = Vec::new();
+        for number in 0..arguments.processes {
+            let mut command = Command::new(&program);
+            command.arg("--folder").arg(&arguments.folder).arg("--code").arg(&arguments.code);
+            command.args(["--files", &arguments.files.to_string(), "--seed", &arguments.seed.to_string()]);
+            command.args(["--one", &number.to_string()]);
+            command.stdin(Stdio::from(go.try_clone()?)).stdout(Stdio::from(said.try_clone()?));
+            children.push(OwnedChild(command.spawn().context("cannot start a writer")?));
+        }
+        drop(said);
+        let mut answers = BufReader::new(answers).lines();
+        for _ in 0..children.len() {
+            let line = answers.next().context("a writer has ended")??;
+            ensure!(line == "ready", "a writer said `{line}` instead of `ready`");
+        }
+        Ok(Writers { children, gate, answers })
     }
-    drop(said);
-    let mut answers = BufReader::new(answers).lines();
-    // Each says that it is ready; then all begin.
-    for _ in 0..children.len() {
-        answers.next().context("a writer has ended")??;
+
+    fn run(mut self, time: Duration) -> Result<Done> {
+        let until = now_ns()?.saturating_add(u64::try_from(time.as_nanos())?);
+        // Little enough for a pipe to take at once.
+        self.gate.write_all(&until.to_ne_bytes().repeat(self.children.len()))?;
+        let mut done = Done::default();
+        for _ in 0..self.children.len() {
+            done = done.and(Done::of(&self.answers.next().context("a writer has ended without a word")??)?);
+        }
+        Ok(done)
     }
-    let until = now_ns()?.saturating_add(u64::try_from(time.as_nanos())?);
-    // Little enough for a pipe to take at once.
-    gate.write_all(&until.to_ne_bytes().repeat(children.len()))?;
-    let mut done = Done::default();
-    for _ in 0..children.len() {
-        done = done.and(Done::of(&answers.next().context("a writer has ended without a word")??)?);
-    }
-    Ok(done)
 }
 
 /// Of a clock that is the same for all processes.
@@ -149,36 +166,33 @@ impl Drop for OwnedChild {
 }
 
 /// One of the processes.
-fn work(arguments: &Arguments) -> Result<()> {
+fn work(arguments: &Arguments, number: u64) -> Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
-    let [number, ms] = arguments.one[..] else { bail!("--one: expected a number and a time") };
     let code = FileMapping::of(&File::open(&arguments.code).context("cannot open what is mapped")?)?;
     let folder = arguments.folder.join(format!("{number:04}"));
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    println!("ready");
-    let mut until_ns = [0; 8];
-    // Without a buffer, which would take what is meant for others.
-    File::from(io::stdin().as_fd().try_clone_to_owned()?).read_exact(&mut until_ns)?;
-    let left = Duration::from_nanos(u64::from_ne_bytes(until_ns).saturating_sub(now_ns()?));
-    let before = page_faults(std::process::id())?;
     let mut writer = Writer {
         folder: &folder,
         sizes: vec![0; arguments.files],
         random: XorShift::seeded(arguments.seed ^ (number << 32)),
         buffer: vec![0x5a; BUFFER_BYTES],
-        until: Instant::now() + left,
+        until: Instant::now(),
         done: Done::default(),
     };
-    let mut sum = 0;
+    println!("ready");
+    let mut until_ns = [0; 8];
+    // Without a buffer, which would take what is meant for others.
+    File::from(io::stdin().as_fd().try_clone_to_owned()?).read_exact(&mut until_ns)?;
+    writer.until = Instant::now() + Duration::from_nanos(u64::from_ne_bytes(until_ns).saturating_sub(now_ns()?));
+    let (before, mut sum) = (page_faults(std::process::id())?, 0);
     while Instant::now() < writer.until {
         writer.one_file().with_context(|| format!("cannot write below {}", folder.display()))?;
         for _ in 0..TOUCHES {
             sum += u64::from(code.touch(skewed(code.pages(), &mut writer.random)));
         }
     }
-    let major = page_faults(std::process::id())?.major - before.major;
     // What is counted was done in this time. One of a thousand may wait much longer for its last file to be cut short.
-    let done = Done { major, seconds: Duration::from_millis(ms).as_secs_f64(), ..writer.done };
+    let done = Done { major: page_faults(std::process::id())?.major - before.major, ..writer.done };
     println!("{done} sum={sum}");
     Ok(())
 }
@@ -243,12 +257,9 @@ mod tests {
 
     #[test]
     fn what_each_says_adds_up() {
-        let one = Done { written: 1, read: 2, files: 3, major: 4, seconds: 5.0 };
+        let one = Done { written: 1, read: 2, files: 3, major: 4 };
         assert_eq!(Done::of(&format!("{one} sum=7")).unwrap(), one);
-        assert_eq!(
-            one.and(Done { seconds: 2.0, ..one }),
-            Done { written: 2, read: 4, files: 6, major: 8, seconds: 5.0 }
-        );
+        assert_eq!(one.and(one), Done { written: 2, read: 4, files: 6, major: 8 });
         assert!(Done::of("ready").is_err());
     }
 
