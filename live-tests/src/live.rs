@@ -45,19 +45,23 @@ impl Live {
 }
 
 /// Runs the tests that the arguments choose, one after the other. With `LIVE_TESTS=off` there are none: for a
-/// `cargo test` of everything else.
+/// `cargo test` of everything else. With `LIVE_TESTS=page-tables` there are those of what walks page tables, or is about their depth.
 pub fn run(mut args: Arguments) -> Conclusion {
-    if std::env::var("LIVE_TESTS").is_ok_and(|value| value == "off") {
-        println!("LIVE_TESTS=off: no live tests");
-        return libtest_mimic::run(&args, Vec::new());
-    }
+    let tests: Vec<&'static LiveTest> = match std::env::var("LIVE_TESTS").as_deref() {
+        Ok("off") => {
+            println!("LIVE_TESTS=off: no live tests");
+            return libtest_mimic::run(&args, Vec::new());
+        }
+        Ok("page-tables") => table::ALL.iter().filter(|test| is_about_page_tables(test)).collect(),
+        _ => table::ALL.iter().collect(),
+    };
     // One at a time: they turn knobs of the whole machine and measure its memory. Of two runs as well.
     args.test_threads = Some(1);
     let _turn = (!args.list).then(turn);
     let live = Arc::new(Live::on_this_host());
-    let trials: Vec<Trial> = table::ALL.iter().map(|test| trial(test, &live)).collect();
+    let trials: Vec<Trial> = tests.iter().map(|test| trial(test, &live)).collect();
     if !args.list {
-        for (trial, test) in trials.iter().zip(table::ALL) {
+        for (trial, test) in trials.iter().zip(&tests) {
             if let Verdict::Skip(why) = live.verdict_on(test)
                 && !args.is_filtered_out(trial)
             {
@@ -66,6 +70,10 @@ pub fn run(mut args: Arguments) -> Conclusion {
         }
     }
     libtest_mimic::run(&args, trials)
+}
+
+fn is_about_page_tables(test: &LiveTest) -> bool {
+    test.needs.iter().any(|need| matches!(need, Need::PageTableWalk | Need::FiveLevels))
 }
 
 /// Waits until no other run of these tests is going on: each would turn back the other's knobs, or keep them turned. The

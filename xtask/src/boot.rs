@@ -3,7 +3,8 @@
 //! The statically linked live-tests program and command are the initial file system, and a few programs in C with the system's
 //! C library, for what is loaded into programs. The former mounts what it needs, runs every test, prints what the kernel
 //! offers and the result on the serial line, and switches the machine off. Page tables of four and of five levels are tried,
-//! because masu walks them. What the kernels offer is collected into `docs/rungs.md`.
+//! because masu walks them: all tests run with one of them, and with the other those of what walks page tables. What the kernels
+//! offer is collected into `docs/rungs.md`.
 
 mod console;
 mod initramfs;
@@ -36,7 +37,7 @@ pub struct Options {
     /// Only this kernel (default: all)
     #[arg(long, value_parser = kernels::names())]
     kernel: Option<String>,
-    /// Page tables of five levels (on), of four (off) or both in turn
+    /// Page tables of five levels (on), of four (off), or both, of which one with only the tests of what walks page tables
     #[arg(long, value_enum, default_value_t = La57::Both)]
     la57: La57,
     /// Write docs/rungs.md instead of comparing with it
@@ -94,12 +95,15 @@ pub fn run(options: &Options) -> Result<Tally> {
     }
     let initial_files = build_initial_files()?;
 
+    // Of tests that somebody has named, each runs everywhere.
+    let all_everywhere = options.la57 != La57::Both || options.filter.is_some();
     let machines = images.iter().flat_map(|(kernel, image)| {
         options.la57.levels().iter().map(|&levels| Machine {
             qemu: qemu.clone(),
             kernel: image.clone(),
             initial_files: initial_files.clone(),
             levels,
+            page_tables_only: !all_everywhere && levels != kernel.all_tests_with_levels,
             filter: options.filter.clone(),
             limit: Duration::from_secs(options.limit_s),
             name: format!("{}/{levels}", kernel.series),
@@ -139,11 +143,13 @@ pub fn run(options: &Options) -> Result<Tally> {
     Ok(tally)
 }
 
-/// Boots all of them, so many at a time, and says in their order what became of each.
+/// Boots all of them, so many at a time and those with all tests first, and says in their order what became of each.
 fn all_of(machines: &[Machine], at_once: usize) -> Vec<Result<Report>> {
     let (next, reports) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
+    let mut longest_first: Vec<(usize, &Machine)> = machines.iter().enumerate().collect();
+    longest_first.sort_by_key(|(_, machine)| machine.page_tables_only);
     let work = || {
-        while let Some((number, machine)) = machines.iter().enumerate().nth(next.fetch_add(1, Relaxed)) {
+        while let Some(&(number, machine)) = longest_first.get(next.fetch_add(1, Relaxed)) {
             println!("\n== {}: {}", machine.name, workspace::shown(&machine.kernel));
             let report = machine.boot().and_then(|console| console.verdict(machine.levels));
             reports.lock().unwrap_or_else(PoisonError::into_inner).insert(number, report);
@@ -187,6 +193,8 @@ fn build_initial_files() -> Result<PathBuf> {
     let mut build = cargo();
     build.args(["build", "--quiet", "--workspace", "--bin", "live-tests", "--bin", "masu", "--target", TARGET]);
     build.arg("--target-dir").arg(&target);
+    // An emulated processor takes longer with what is compiled fast than compiling well does here.
+    build.args(["--config", "profile.dev.package.'*'.opt-level=1"]);
     build.env("RUSTFLAGS", "-C target-feature=+crt-static -C strip=debuginfo");
     build.env("LIBBPF_SYS_LIBRARY_PATH", library_path);
     run_program(&mut build)?;

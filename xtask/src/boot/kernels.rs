@@ -19,10 +19,13 @@ use crate::workspace;
 pub struct Kernel {
     /// `6.1`
     pub series: &'static str,
+    /// Levels of the page tables with which all tests run; with the others, those of what walks page tables.
+    pub all_tests_with_levels: u8,
 }
 
 /// Those that masu is tested on, oldest first.
-pub const ALL: &[Kernel] = &[Kernel { series: "6.1" }, Kernel { series: "6.12" }];
+pub const ALL: &[Kernel] =
+    &[Kernel { series: "6.1", all_tests_with_levels: 4 }, Kernel { series: "6.12", all_tests_with_levels: 5 }];
 
 /// Suites of a mirror that serve one of them, today or later: a mirror without one of them is no error.
 const SUITES: &[&str] = &["bookworm", "bookworm-backports", "trixie"];

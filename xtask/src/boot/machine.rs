@@ -21,6 +21,8 @@ pub struct Machine {
     pub initial_files: PathBuf,
     /// Levels of its page tables: 4 or 5.
     pub levels: u8,
+    /// Only the tests of what walks page tables.
+    pub page_tables_only: bool,
     /// An argument for the first program.
     pub filter: Option<String>,
     /// How long it may take.
@@ -85,6 +87,9 @@ impl Machine {
         let processor = if self.levels == 5 { "max,la57=on" } else { "max,la57=off" };
         // A panic reboots, and with -no-reboot that ends the emulator; messages from warnings on are shown.
         let mut append = "console=ttyS0 panic=-1 loglevel=5 LIVE_REQUIRE=all NO_COLOR=1".to_owned();
+        if self.page_tables_only {
+            append.push_str(" LIVE_TESTS=page-tables");
+        }
         if let Some(filter) = &self.filter {
             append.push_str(" -- ");
             append.push_str(filter);
