@@ -1,6 +1,7 @@
 //! Arguments and their help.
 
 mod aging;
+mod llc;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -14,6 +15,7 @@ use quantities::{Bytes, Fraction, NonZeroFraction};
 use serde::Serialize;
 
 pub use aging::{AgingTask, Budget};
+pub use llc::{DomainBy, LlcPart, LlcRunTask, LlcTask, PlanTask, SharedTask, SimulateTask};
 
 /// The right place for every page of a running program.
 ///
@@ -34,6 +36,7 @@ Examples:
   masu census                           who uses memory for what, and what of it goes first
   masu aging --cache 0 -- ./backup.sh   what it streams leaves no trace in the page cache
   masu aging --mapped 100 --cgroup web  what the group's programs have mapped stays in memory
+  masu llc shared                       which pages are merged (KSM), and between whom
 
 Exit status: 0 done, 1 done in part (each failure was printed), 2 not done; `masu run`, and `masu aging`
 with a command, pass on the program's own.")]
@@ -52,6 +55,7 @@ pub enum Task {
     Stat(StatTask),
     Census(CensusTask),
     Aging(AgingTask),
+    Llc(LlcTask),
     Set(SetTask),
 }
 

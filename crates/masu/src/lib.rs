@@ -9,6 +9,7 @@ mod census;
 mod control;
 mod facts;
 mod failure;
+mod llc;
 mod open;
 mod pages;
 mod print;
@@ -65,6 +66,7 @@ pub fn main() -> ExitCode {
         Task::Stat(task) => stat::run(task),
         Task::Census(task) => census::run(task),
         Task::Aging(task) => return aging::run(task),
+        Task::Llc(task) => llc::run(task),
         Task::Set(task) => set::run(task),
     };
     match outcome {

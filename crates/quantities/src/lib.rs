@@ -8,8 +8,10 @@ mod address;
 mod bytes;
 mod fraction;
 mod rate;
+mod ways;
 
 pub use address::{Address, AddressRange, BadRange, PAGES_PER_WINDOW, PageSize, Window};
 pub use bytes::{BadBytes, Bytes, Pages};
 pub use fraction::{BadFraction, Fraction, NonZeroFraction};
 pub use rate::Rate;
+pub use ways::{BadWayMask, WayMask, Ways};

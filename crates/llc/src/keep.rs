@@ -1,0 +1,1 @@
+//! The daemon: classes in place, the shared region filled, everything put back.

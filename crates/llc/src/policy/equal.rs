@@ -1,0 +1,79 @@
+//! Two baselines without a paper: nobody is kept apart, and everybody has as much.
+
+use quantities::{WayMask, Ways};
+
+use super::{Class, Plan, Situation};
+
+/// One class with all ways: what hardware without partitions does.
+pub fn unpartitioned(situation: &Situation) -> Plan {
+    let programs: Vec<usize> = (0..situation.programs.len()).collect();
+    let classes = if programs.is_empty() { Vec::new() } else { vec![Class { mask: situation.cache.usable, programs }] };
+    Plan { classes, regions: Vec::new() }
+}
+
+/// As many ways for each program; the first ones have one more where it does not come out even. Where there are fewer classes, or
+/// fewer ways than the least that a class may have, neighbours share one.
+pub fn equal(situation: &Situation) -> Plan {
+    let cache = situation.cache;
+    let ways = cache.usable.ways().0;
+    let room = usize::try_from(ways / cache.ways_min.0.max(1)).unwrap_or(usize::MAX);
+    let count = situation.programs.len().min(cache.classes_max).min(room).max(1);
+    let mut classes = Vec::with_capacity(count);
+    let mut first = cache.usable.first().unwrap_or(0);
+    for nth in 0..count {
+        let share = |of: usize| of / count + usize::from(nth < of % count);
+        let wide = u32::try_from(share(ways as usize)).unwrap_or(u32::MAX);
+        let before: usize = classes.iter().map(|class: &Class| class.programs.len()).sum();
+        let programs: Vec<usize> = (before..before + share(situation.programs.len())).collect();
+        if !programs.is_empty() {
+            classes.push(Class { mask: WayMask::run(first, Ways(wide)), programs });
+        }
+        first += wide;
+    }
+    Plan { classes, regions: Vec::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use quantities::Bytes;
+
+    use super::*;
+    use crate::policy::{Cache, Curve, Program};
+
+    fn situation(programs: usize, ways: u32, classes_max: usize) -> Situation {
+        let misses = Curve::new(vec![1.0]);
+        let program = Program {
+            private_misses: misses.clone(),
+            misses,
+            base_cycles: 1000.0,
+            miss_cycles: 100.0,
+            stalled_fraction: 0.0,
+        };
+        let usable = WayMask::lowest(Ways(ways));
+        let cache = Cache { usable, ways_min: Ways(1), classes_max, way_bytes: Bytes::mib(1) };
+        Situation { cache, programs: vec![program; programs], shared: Vec::new() }
+    }
+
+    fn masks(plan: &Plan) -> Vec<u64> {
+        plan.classes.iter().map(|class| class.mask.0).collect()
+    }
+
+    #[test]
+    fn eleven_ways_for_four_programs() {
+        assert_eq!(masks(&equal(&situation(4, 11, 16))), [0x7, 0x38, 0x1c0, 0x600]);
+    }
+
+    #[test]
+    fn with_fewer_classes_neighbours_share_one() {
+        let plan = equal(&situation(5, 8, 2));
+        assert_eq!(masks(&plan), [0xf, 0xf0]);
+        assert_eq!(plan.classes[0].programs, [0, 1, 2]);
+        assert_eq!(plan.classes[1].programs, [3, 4]);
+    }
+
+    #[test]
+    fn nobody_has_no_classes() {
+        assert_eq!(equal(&situation(0, 8, 4)).classes, []);
+        assert_eq!(unpartitioned(&situation(0, 8, 4)).classes, []);
+    }
+}

@@ -1,0 +1,1 @@
+//! Which frames the kernel merged, and who has them.

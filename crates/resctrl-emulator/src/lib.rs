@@ -1,0 +1,1 @@
+//! The kernel's resctrl file system without the hardware: its rules, errno and status text included.

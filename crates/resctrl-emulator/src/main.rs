@@ -1,0 +1,3 @@
+//! `resctrl-emulator`: mounts it.
+
+fn main() {}
