@@ -98,6 +98,20 @@ pub fn memory(files: &impl KernelFiles, pid: Pid) -> Result<Option<Memory>, Erro
     tightest(files, version, levels.into_iter().map(|level| mount.directory_of(level)))
 }
 
+/// The group of `pid`, by its path from the top of the hierarchy that has the memory controller, as `/proc/PID/cgroup` has it: `/web`.
+/// `None` when this host has no groups, or none that this process is in.
+///
+/// # Errors
+/// `Gone` if the process ended.
+pub fn path_of(files: &impl KernelFiles, pid: Pid) -> Result<Option<String>, Error> {
+    let file = pid.file("cgroup");
+    match files.read(&file) {
+        Ok(text) => Ok(own_group(&text).map(|(_, path)| path.to_owned())),
+        Err(Errno::NOENT) if files.list(&pid.file("")).is_ok() => Ok(None), // a kernel without control groups
+        Err(errno) => Err(Error::of_process("read", format_args!("/{file}"), errno)),
+    }
+}
+
 /// Of these groups, innermost first, the one that leaves the least room; the first if none has a limit.
 fn tightest(
     files: &impl KernelFiles,

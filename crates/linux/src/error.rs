@@ -102,6 +102,7 @@ pub fn symbol(errno: Errno) -> String {
         Errno::SRCH => "ESRCH",
         Errno::INTR => "EINTR",
         Errno::IO => "EIO",
+        Errno::NXIO => "ENXIO",
         Errno::TOOBIG => "E2BIG",
         Errno::BADF => "EBADF",
         Errno::AGAIN => "EAGAIN",

@@ -22,7 +22,8 @@ use crate::pagemap::Pagemap;
 use crate::process_madvise::{Advice, advise};
 use crate::scratch::Scratch;
 use crate::{
-    Error, KernelFiles, Pid, capabilities, cgroup, choice, damon, meminfo, smaps, syscall_dispatch, thp, userfaultfd,
+    Error, KernelFiles, Pid, capabilities, cgroup, choice, damon, meminfo, resctrl, smaps, syscall_dispatch, thp,
+    userfaultfd,
 };
 
 /// A value, or why it could not be read. Serialises as the value, or as `{"unknown": "why"}`.
@@ -135,6 +136,8 @@ pub struct HostFacts {
     pub syscall_dispatch: Known<bool>,
     /// The group that limits this process's memory most; none where memory is not accounted by groups.
     pub cgroup_memory: Known<Option<cgroup::Memory>>,
+    /// Whether caches can be divided, and how (resctrl).
+    pub resctrl: Known<resctrl::Standing>,
 }
 
 impl HostFacts {
@@ -162,6 +165,7 @@ impl HostFacts {
             user_faults: none_where_missing(userfaultfd::features().map(Some)),
             syscall_dispatch: syscall_dispatch::is_there().into(),
             cgroup_memory: cgroup::memory(files, Pid::own()).into(),
+            resctrl: resctrl::standing(files).into(),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 
 use rustix::io::Errno;
 
-use crate::{KernelFiles, Rooted};
+use crate::{KernelFiles, Lock, Locked, Rooted};
 
 /// A fake tree. Files that were not given are missing, which is how a feature is absent.
 #[derive(Debug)]
@@ -14,6 +14,7 @@ pub struct FakeKernel {
     tree: tempfile::TempDir,
     refusals: BTreeMap<String, Errno>,
     refused_values: BTreeMap<(String, String), Errno>,
+    furnishings: Vec<(String, String, String)>,
     writes: Mutex<Vec<String>>,
 }
 
@@ -34,6 +35,7 @@ impl FakeKernel {
             tree: tempfile::tempdir().unwrap(),
             refusals: BTreeMap::new(),
             refused_values: BTreeMap::new(),
+            furnishings: Vec::new(),
             writes: Mutex::new(Vec::new()),
         }
     }
@@ -61,6 +63,13 @@ impl FakeKernel {
         fs::rename(self.tree.path().join(path), elsewhere.join("removed")).unwrap();
     }
 
+    /// Puts this file into every directory that is made in `parent` from now on, as the kernel does.
+    #[must_use]
+    pub fn furnishing(mut self, parent: &str, name: &str, content: &str) -> FakeKernel {
+        self.furnishings.push((parent.to_owned(), name.to_owned(), content.to_owned()));
+        self
+    }
+
     /// Makes every read, write and listing of `path` answer with this errno.
     #[must_use]
     pub fn refusing(mut self, path: &str, errno: Errno) -> FakeKernel {
@@ -75,10 +84,15 @@ impl FakeKernel {
         self
     }
 
-    /// All writes so far, as `path <- value`, in order.
+    /// All writes so far, as `path <- value`, in order; among them `mkdir path` and `rmdir path`.
     #[expect(clippy::unwrap_used, reason = "test support")]
     pub fn writes(&self) -> Vec<String> {
         self.writes.lock().unwrap().clone()
+    }
+
+    #[expect(clippy::unwrap_used, reason = "test support")]
+    fn record(&self, what: String) {
+        self.writes.lock().unwrap().push(what);
     }
 
     fn rooted(&self, path: &str) -> Result<Rooted, Errno> {
@@ -94,14 +108,13 @@ impl KernelFiles for FakeKernel {
         self.rooted(path)?.read(path)
     }
 
-    #[expect(clippy::unwrap_used, reason = "test support")]
     fn write(&self, path: &str, value: &str) -> Result<(), Errno> {
         let rooted = self.rooted(path)?;
         fs::metadata(self.tree.path().join(path)).map_err(crate::files::errno)?;
         if let Some(errno) = self.refused_values.get(&(path.to_owned(), value.to_owned())) {
             return Err(*errno);
         }
-        self.writes.lock().unwrap().push(format!("{path} <- {value}"));
+        self.record(format!("{path} <- {value}"));
         // A kernel file takes the value as a whole; a plain file would keep the tail of a longer one.
         fs::write(self.tree.path().join(path), "").map_err(crate::files::errno)?;
         rooted.write(path, value)
@@ -113,5 +126,25 @@ impl KernelFiles for FakeKernel {
 
     fn inode(&self, path: &str) -> Result<u64, Errno> {
         self.rooted(path)?.inode(path)
+    }
+    fn make_directory(&self, path: &str) -> Result<(), Errno> {
+        self.rooted(path)?.make_directory(path)?;
+        self.record(format!("mkdir {path}"));
+        let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
+        for (_, name, content) in self.furnishings.iter().filter(|(within, ..)| within == parent) {
+            self.add(&format!("{path}/{name}"), content);
+        }
+        Ok(())
+    }
+
+    fn remove_directory(&self, path: &str) -> Result<(), Errno> {
+        self.rooted(path)?.list(path)?;
+        self.record(format!("rmdir {path}"));
+        self.remove(path);
+        Ok(())
+    }
+
+    fn lock(&self, path: &str, lock: Lock) -> Result<Locked, Errno> {
+        self.rooted(path)?.lock(path, lock)
     }
 }

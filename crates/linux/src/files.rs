@@ -4,12 +4,39 @@
 
 use std::fs;
 use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 
-/// Reading, writing and listing, and what a directory is named by: all that text interfaces need.
+/// What a lock on a directory of the kernel's keeps out, by agreement between those who ask for it (flock(2)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lock {
+    /// Those who change something.
+    Shared,
+    /// All others.
+    Exclusive,
+}
+
+/// A lock that is held until this is dropped, or the process ends.
+#[derive(Debug)]
+#[must_use = "the lock ends with it"]
+pub struct Locked {
+    /// The directory, open as long as it is locked.
+    _directory: Option<OwnedFd>,
+}
+
+impl Locked {
+    /// None at all: for trees that nobody else can see.
+    pub const fn nothing() -> Locked {
+        Locked { _directory: None }
+    }
+}
+
+/// Reading, writing and listing, what a directory is named by, and directories that mean something to the kernel: all that text
+/// interfaces need.
 pub trait KernelFiles {
     /// The whole file as text. Bytes that are not UTF-8 (a file name in `maps`) are replaced.
     ///
@@ -34,6 +61,24 @@ pub trait KernelFiles {
     /// # Errors
     /// The kernel's answer.
     fn inode(&self, path: &str) -> Result<u64, Errno>;
+
+    /// Makes a directory, where that is how the kernel is told to make something.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    fn make_directory(&self, path: &str) -> Result<(), Errno>;
+
+    /// Removes a directory, with the files that the kernel has put into it.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    fn remove_directory(&self, path: &str) -> Result<(), Errno>;
+
+    /// Locks a directory, without waiting.
+    ///
+    /// # Errors
+    /// `EAGAIN` when somebody else holds it, or the kernel's answer.
+    fn lock(&self, path: &str, lock: Lock) -> Result<Locked, Errno>;
 }
 
 impl<F: KernelFiles + ?Sized> KernelFiles for &F {
@@ -51,6 +96,18 @@ impl<F: KernelFiles + ?Sized> KernelFiles for &F {
 
     fn inode(&self, path: &str) -> Result<u64, Errno> {
         (**self).inode(path)
+    }
+
+    fn make_directory(&self, path: &str) -> Result<(), Errno> {
+        (**self).make_directory(path)
+    }
+
+    fn remove_directory(&self, path: &str) -> Result<(), Errno> {
+        (**self).remove_directory(path)
+    }
+
+    fn lock(&self, path: &str, lock: Lock) -> Result<Locked, Errno> {
+        (**self).lock(path, lock)
     }
 }
 
@@ -105,6 +162,25 @@ impl KernelFiles for Rooted {
 
     fn inode(&self, path: &str) -> Result<u64, Errno> {
         Ok(fs::metadata(self.path(path)).map_err(errno)?.ino())
+    }
+
+    fn make_directory(&self, path: &str) -> Result<(), Errno> {
+        fs::create_dir(self.path(path)).map_err(errno)
+    }
+
+    fn remove_directory(&self, path: &str) -> Result<(), Errno> {
+        fs::remove_dir(self.path(path)).map_err(errno)
+    }
+
+    fn lock(&self, path: &str, lock: Lock) -> Result<Locked, Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = rustix::fs::open(self.path(path), flags, Mode::empty())?;
+        let operation = match lock {
+            Lock::Shared => FlockOperation::NonBlockingLockShared,
+            Lock::Exclusive => FlockOperation::NonBlockingLockExclusive,
+        };
+        flock(&directory, operation)?;
+        Ok(Locked { _directory: Some(directory) })
     }
 }
 

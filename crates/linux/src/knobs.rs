@@ -8,6 +8,10 @@
 //! Two processes may turn the same knob. The second takes over the first value from the first's journal instead of
 //! reading the knob, and whoever ends last puts it back. One lock file in the directory orders all this.
 //!
+//! What is to be undone need not be a value: groups of `resctrl.rs` are removed, lines and tasks put back. Such a promise holds only
+//! while that file system is mounted in its place (`resctrl/undo.rs` says what is done when it was mounted anew), and is kept under its lock,
+//! which is taken before the journal's.
+//!
 //! A journal is a list of lines in JSON. A line without its end was being written when the process died, before the knob
 //! was turned, and is left out. A journal of an earlier boot, if the directory outlived it, is only removed.
 //!
@@ -17,7 +21,7 @@
 //! Truth: this file; the knobs themselves are described where they are read.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -26,6 +30,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::files::errno;
+use crate::resctrl::{Failed, Locks, Undo, When};
 use crate::{At, Error, KernelFiles, Pid, choice, stat};
 
 /// The knobs that this process has turned. Dropping puts them back.
@@ -37,7 +42,15 @@ pub struct Knobs<'f, F: KernelFiles> {
     journal: Option<File>,
     /// In the order of the first turn.
     held: Vec<Held>,
+    /// Lines in the journal.
+    lines: usize,
+    /// With so many promises, those are looked for that are over.
+    tidied_at: usize,
 }
+
+/// The journal of one who works for months must not grow: from so many promises or lines on it is tidied, each time that they are twice
+/// as many as were left.
+const TIDIED_FROM: usize = 64;
 
 /// What [`replay`] did with one knob that a dead process had left turned.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,10 +59,23 @@ pub struct Restored {
     pub path: String,
     /// The value that it had, and has again.
     pub value: String,
+    /// What was done to it.
+    pub undone: Undone,
     /// The process that had turned it.
     pub writer: Pid,
     /// Why it could not be put back; `None` if it was. The journal stays for another attempt.
     pub failure: Option<Error>,
+}
+
+/// How something is undone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Undone {
+    /// Its old value is written.
+    Written,
+    /// It is a group, and is removed.
+    Removed,
+    /// It is a group that tasks are moved back to.
+    Joined,
 }
 
 /// How to tell, when it comes to undoing, that something is still ours: this file reads so.
@@ -68,6 +94,40 @@ struct Held {
     old: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     only_if: Option<Mark>,
+    /// The part of the file that is put back, where others stay: a line, the tasks of a process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    part: Option<String>,
+    /// How it is undone, if not by writing the old value.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    resctrl: Option<Undo>,
+}
+
+impl Held {
+    fn knob(path: &str, old: &str, only_if: Option<Mark>) -> Held {
+        Held { path: path.to_owned(), old: old.to_owned(), only_if, part: None, resctrl: None }
+    }
+
+    /// What it is found by.
+    fn key(&self) -> String {
+        key(&self.path, self.part.as_deref())
+    }
+
+    /// May a journal hold this? A replay never writes anything but files of the kernel, and of what stands in for it.
+    fn is_sound(&self) -> bool {
+        self.resctrl.as_ref().map_or_else(|| is_knob(&self.path), |undo| undo.is_sound(&self.path))
+    }
+
+    fn is_over(&self, files: &impl KernelFiles) -> bool {
+        self.resctrl.as_ref().is_some_and(|undo| undo.is_over(files, self.part.as_deref(), &self.old))
+    }
+
+    fn undone(&self) -> Undone {
+        self.resctrl.as_ref().map_or(Undone::Written, Undo::undone)
+    }
+}
+
+fn key(path: &str, part: Option<&str>) -> String {
+    part.map_or_else(|| path.to_owned(), |part| format!("{path}#{part}"))
 }
 
 /// One line of a journal.
@@ -78,7 +138,7 @@ enum Line {
     Boot(String),
     /// This knob is about to be turned.
     Turned(Held),
-    /// This knob has its value back.
+    /// This knob (or the part of it behind a `#`) has its value back.
     Kept(String),
 }
 
@@ -120,7 +180,8 @@ impl<'f, F: KernelFiles> Knobs<'f, F> {
     }
 
     fn of_writer(files: &'f F, directory: &Path, writer: Writer) -> Knobs<'f, F> {
-        Knobs { files, directory: directory.to_owned(), writer, journal: None, held: Vec::new() }
+        let (journal, held, lines) = (None, Vec::new(), 0);
+        Knobs { files, directory: directory.to_owned(), writer, journal, held, lines, tidied_at: TIDIED_FROM }
     }
 
     /// Turns the knob `path` (relative to the root) to `value`, after its present value is safe in the journal.
@@ -137,7 +198,7 @@ impl<'f, F: KernelFiles> Knobs<'f, F> {
                 Some(old) => old,
                 None => read_knob(self.files, path)?,
             };
-            self.hold(Held { path: path.to_owned(), old, only_if: None })?;
+            self.hold(Held::knob(path, &old, None))?;
         }
         let turned = write_knob(self.files, path, value);
         if turned.is_err() && first_time {
@@ -152,7 +213,7 @@ impl<'f, F: KernelFiles> Knobs<'f, F> {
     /// # Errors
     /// When the journal cannot be written.
     pub fn promise(&mut self, path: &str, value: &str) -> Result<(), Error> {
-        self.promise_held(Held { path: path.to_owned(), old: value.to_owned(), only_if: None })
+        self.promise_held(Held::knob(path, value, None))
     }
 
     /// The same, but in the end it is passed over unless it carries our `mark`: for what others may make in the same
@@ -161,12 +222,43 @@ impl<'f, F: KernelFiles> Knobs<'f, F> {
     /// # Errors
     /// When the journal cannot be written.
     pub fn promise_if_marked(&mut self, path: &str, value: &str, mark: Mark) -> Result<(), Error> {
-        self.promise_held(Held { path: path.to_owned(), old: value.to_owned(), only_if: Some(mark) })
+        self.promise_held(Held::knob(path, value, Some(mark)))
     }
 
     fn promise_held(&mut self, held: Held) -> Result<(), Error> {
         let _lock = self.lock()?;
-        if self.holds(&held.path) { Ok(()) } else { self.hold(held) }
+        if self.holds(&held.key()) { Ok(()) } else { self.hold(held) }
+    }
+
+    /// The same for what is undone in a way of its own. What another process holds of it already is taken over; otherwise `old` is asked.
+    pub(crate) fn promise_undo(
+        &mut self,
+        path: &str,
+        part: Option<&str>,
+        undo: Undo,
+        old: impl FnOnce() -> Result<String, Failed>,
+    ) -> Result<(), Failed> {
+        let key = key(path, part);
+        if self.holds(&key) {
+            return Ok(());
+        }
+        let _lock = self.lock()?;
+        let inherited = self.others().into_iter().find_map(|other| other.value_of(&key));
+        let old = inherited.map_or_else(old, Ok)?;
+        let (path, part) = (path.to_owned(), part.map(str::to_owned));
+        self.hold(Held { path, old, only_if: None, part, resctrl: Some(undo) })?;
+        Ok(self.tidy()?)
+    }
+
+    /// Forgets promises of which nothing will be left to do, once there are many.
+    fn tidy(&mut self) -> Result<(), Error> {
+        if self.held.len() < self.tidied_at {
+            return Ok(());
+        }
+        let over: Vec<String> = self.held.iter().filter(|held| held.is_over(self.files)).map(Held::key).collect();
+        over.iter().try_for_each(|key| self.let_go(key))?;
+        self.tidied_at = TIDIED_FROM.max(2 * self.held.len());
+        Ok(())
     }
 
     /// Forgets a promise that the caller has kept by itself, or a knob that is to stay turned.
@@ -191,15 +283,17 @@ impl<'f, F: KernelFiles> Knobs<'f, F> {
         if self.held.is_empty() {
             return Ok(());
         }
+        let locks = Locks::take(self.files, self.held.iter().filter_map(|held| held.resctrl.as_ref()));
         // Without the directory there is no other process to mind, and the knobs are still to be put back.
         let lock = self.lock();
         let others = self.others();
         let living: Vec<&Journal> = others.iter().filter(|other| other.is_alive(self.files)).collect();
         let mut first_failure = lock.as_ref().err().cloned();
         for held in self.held.clone().into_iter().rev() {
-            let left_to_another = living.iter().any(|other| other.value_of(&held.path).is_some());
-            let done = if left_to_another { Ok(()) } else { restore(self.files, &held) };
-            if let Err(error) = done.and_then(|()| self.let_go(&held.path)) {
+            let left_to_another = living.iter().any(|other| other.value_of(&held.key()).is_some());
+            let done =
+                if left_to_another { Ok(()) } else { restore(self.files, &locks, When::AtTheEnd, &held).map(drop) };
+            if let Err(error) = done.and_then(|()| self.let_go(&held.key())) {
                 first_failure.get_or_insert(error);
             }
         }
@@ -207,20 +301,38 @@ impl<'f, F: KernelFiles> Knobs<'f, F> {
         first_failure.map_or(removed, Err)
     }
 
-    fn holds(&self, path: &str) -> bool {
-        self.held.iter().any(|held| held.path == path)
+    fn holds(&self, key: &str) -> bool {
+        self.held.iter().any(|held| held.key() == key)
     }
 
     fn hold(&mut self, held: Held) -> Result<(), Error> {
-        assert!(is_knob(&held.path), "{}: not a file of the kernel, relative to the root", held.path);
+        assert!(held.is_sound(), "{}: not a file of the kernel, relative to the root", held.path);
         self.append(&Line::Turned(held.clone()))?;
         self.held.push(held);
         Ok(())
     }
 
-    fn let_go(&mut self, path: &str) -> Result<(), Error> {
-        self.held.retain(|held| held.path != path);
-        self.append(&Line::Kept(path.to_owned()))
+    fn let_go(&mut self, key: &str) -> Result<(), Error> {
+        self.held.retain(|held| held.key() != key);
+        self.append(&Line::Kept(key.to_owned()))?;
+        if self.lines < TIDIED_FROM.max(4 * self.held.len()) { Ok(()) } else { self.write_anew() }
+    }
+
+    /// A journal of what is held and nothing else, in the place of the one that there is.
+    fn write_anew(&mut self) -> Result<(), Error> {
+        let (path, new) = (self.journal_path(), self.journal_path().with_extension("new"));
+        let failed = |error| Error::of_host("write", new.display(), errno(error));
+        remove(&new)?; // by one who died just then
+        let mut file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&new).map_err(failed)?;
+        let lines = [Line::Boot(boot(self.files))].into_iter().chain(self.held.iter().cloned().map(Line::Turned));
+        self.lines = 0;
+        for line in lines {
+            append_line(&mut file, &line).map_err(failed)?;
+            self.lines += 1;
+        }
+        fs::rename(&new, &path).map_err(failed)?;
+        self.journal = Some(file);
+        Ok(())
     }
 
     fn journal_path(&self) -> PathBuf {
@@ -233,10 +345,12 @@ impl<'f, F: KernelFiles> Knobs<'f, F> {
         if self.journal.is_none() {
             let mut file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&path).map_err(failed)?;
             append_line(&mut file, &Line::Boot(boot(self.files))).map_err(failed)?;
-            self.journal = Some(file);
+            (self.journal, self.lines) = (Some(file), 1);
         }
         let Some(journal) = &mut self.journal else { return Ok(()) };
-        append_line(journal, line).map_err(failed)
+        append_line(journal, line).map_err(failed)?;
+        self.lines += 1;
+        Ok(())
     }
 
     fn remove_if_done(&mut self) -> Result<(), Error> {
@@ -276,6 +390,9 @@ pub fn replay(files: &impl KernelFiles, directory: &Path) -> Result<Vec<Restored
         return Ok(Vec::new());
     }
     check_directory(directory)?;
+    let ended = journals_in(directory)?.into_iter().filter(|journal| !journal.is_alive(files));
+    let to_undo: Vec<Held> = ended.flat_map(|journal| journal.held).collect();
+    let locks = Locks::take(files, to_undo.iter().filter_map(|held| held.resctrl.as_ref()));
     let _lock = lock(directory)?;
     let (living, dead): (Vec<_>, Vec<_>) =
         journals_in(directory)?.into_iter().partition(|journal| journal.is_alive(files));
@@ -284,13 +401,17 @@ pub fn replay(files: &impl KernelFiles, directory: &Path) -> Result<Vec<Restored
     for journal in dead {
         let mut complete = true;
         for held in journal.held.iter().rev().filter(|_| journal.is_of_boot(&this_boot)) {
-            if living.iter().any(|other| other.value_of(&held.path).is_some()) {
+            if living.iter().any(|other| other.value_of(&held.key()).is_some()) {
                 continue;
             }
-            let failure = restore(files, held).err();
+            let failure = match restore(files, &locks, When::AfterACrash, held) {
+                Ok(Outcome::Nothing) => continue,
+                Ok(Outcome::Tried) => None,
+                Err(error) => Some(error),
+            };
             complete &= failure.is_none();
-            let Held { path, old: value, .. } = held.clone();
-            restored.push(Restored { path, value, writer: journal.writer.pid, failure });
+            let (undone, writer) = (held.undone(), journal.writer.pid);
+            restored.push(Restored { path: held.path.clone(), value: held.old.clone(), undone, writer, failure });
         }
         if complete {
             remove(&directory.join(journal.writer.file_name()))?;
@@ -313,16 +434,16 @@ impl Journal {
         for line in text.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
             match serde_json::from_str(line) {
                 Ok(Line::Boot(id)) => journal.boot = Some(id),
-                Ok(Line::Turned(held)) if is_knob(&held.path) => journal.held.push(held),
-                Ok(Line::Kept(path)) => journal.held.retain(|held| held.path != path),
+                Ok(Line::Turned(held)) if held.is_sound() => journal.held.push(held),
+                Ok(Line::Kept(key)) => journal.held.retain(|held| held.key() != key),
                 Ok(Line::Turned(_)) | Err(_) => {} // not written by us
             }
         }
         journal
     }
 
-    fn value_of(&self, path: &str) -> Option<String> {
-        self.held.iter().find(|held| held.path == path).map(|held| held.old.clone())
+    fn value_of(&self, key: &str) -> Option<String> {
+        self.held.iter().find(|held| held.key() == key).map(|held| held.old.clone())
     }
 
     fn is_alive(&self, files: &impl KernelFiles) -> bool {
@@ -341,7 +462,10 @@ fn journals_in(directory: &Path) -> Result<Vec<Journal>, Error> {
         let entry = entry.map_err(|error| failed(directory, error))?;
         let Some(writer) = entry.file_name().to_str().and_then(Writer::of_file_name) else { continue };
         let mut bytes = Vec::new();
-        let mut file = File::open(entry.path()).map_err(|error| failed(&entry.path(), error))?;
+        let mut file = match File::open(entry.path()) {
+            Err(error) if error.kind() == ErrorKind::NotFound => continue, // its writer has just ended
+            file => file.map_err(|error| failed(&entry.path(), error))?,
+        };
         file.read_to_end(&mut bytes).map_err(|error| failed(&entry.path(), error))?;
         journals.push(Journal::parse(writer, &String::from_utf8_lossy(&bytes)));
     }
@@ -352,7 +476,12 @@ fn journals_in(directory: &Path) -> Result<Vec<Journal>, Error> {
 /// The names that a journal may hold: files of the kernel, so that replaying one never writes anything else.
 fn is_knob(path: &str) -> bool {
     let of_kernel = path.starts_with("sys/") || path.starts_with("proc/");
-    of_kernel && path.split('/').all(|part| !matches!(part, "" | "." | ".."))
+    of_kernel && is_plain(path)
+}
+
+/// A path that stays where it begins.
+pub(crate) fn is_plain(path: &str) -> bool {
+    path.split('/').all(|part| !matches!(part, "" | "." | ".."))
 }
 
 /// The value as it would be written: the bracketed word of a list of words, or the text without the line's end.
@@ -366,16 +495,29 @@ fn write_knob(files: &impl KernelFiles, path: &str, value: &str) -> Result<(), E
     files.write(path, value).map_err(|errno| Error::of_host(operation, format_args!("/{path}"), errno))
 }
 
-/// Writes the old value. A knob that is gone (of a process, a control group, a monitor) needs no putting back, nor does
-/// one that is somebody else's by now.
-fn restore(files: &impl KernelFiles, held: &Held) -> Result<(), Error> {
+/// What came of putting back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    /// It was done, or there was no need to.
+    Tried,
+    /// There is nothing left to undo, and nothing to be said about it.
+    Nothing,
+}
+
+/// Writes the old value, or undoes what is undone in another way. A knob that is gone (of a process, a control group, a monitor) needs no
+/// putting back, nor does one that is somebody else's by now.
+fn restore(files: &impl KernelFiles, locks: &Locks, when: When, held: &Held) -> Result<Outcome, Error> {
+    if let Some(undo) = &held.resctrl {
+        let done = undo.carry_out(files, locks, when, &held.path, held.part.as_deref(), &held.old)?;
+        return Ok(if done { Outcome::Tried } else { Outcome::Nothing });
+    }
     let carries = |mark: &Mark| files.read(&mark.path).is_ok_and(|text| text.trim() == mark.value);
     if !held.only_if.as_ref().is_none_or(carries) {
-        return Ok(());
+        return Ok(Outcome::Tried);
     }
     match write_knob(files, &held.path, &held.old) {
-        Err(error) if matches!(error.errno(), Some(Errno::NOENT | Errno::SRCH | Errno::NODEV)) => Ok(()),
-        answer => answer,
+        Err(error) if matches!(error.errno(), Some(Errno::NOENT | Errno::SRCH | Errno::NODEV)) => Ok(Outcome::Tried),
+        answer => answer.map(|()| Outcome::Tried),
     }
 }
 

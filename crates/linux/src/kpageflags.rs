@@ -13,7 +13,7 @@
 use quantities::PAGES_PER_WINDOW;
 
 use crate::Error;
-use crate::frame_file::FrameFile;
+use crate::frame_file::{BEYOND, FrameFile};
 
 /// The bits that are looked at, as `linux/kernel-page-flags.h` numbers them.
 pub mod bits {
@@ -43,6 +43,8 @@ pub mod bits {
     pub const UNEVICTABLE: u32 = 18;
     /// No such frame.
     pub const NO_PAGE: u32 = 20;
+    /// Merged by KSM.
+    pub const KSM: u32 = 21;
     /// Part of a transparent huge page.
     pub const THP: u32 = 22;
     /// Taken off line.
@@ -146,6 +148,12 @@ impl FrameFlags {
         FrameFlags(flags)
     }
 
+    /// Merged by KSM with others of the same content, be it that only one is left (KPF_KSM). An empty page that KSM made the zero page
+    /// is none.
+    pub const fn is_merged(self) -> bool {
+        self.has(bits::KSM)
+    }
+
     /// Part of a transparent huge page (KPF_THP), mapped huge or not.
     pub const fn is_transparent_huge(self) -> bool {
         self.has(bits::THP)
@@ -207,20 +215,105 @@ impl FrameTable {
     pub fn read_into(&self, first: u64, count: usize, flags: &mut Vec<FrameFlags>) -> Result<(), Error> {
         self.0.each(first, count, |word| flags.push(FrameFlags(word)))
     }
+
+    /// Hands the flags of each of `numbers` to `take`, in order, which is to be rising. Frames that lie close to each other are read by
+    /// one call, with what lies between. One that does not exist any more has no flags.
+    ///
+    /// # Errors
+    /// The kernel's answer: `Denied`, when it has changed its mind about us.
+    pub fn of_each(&self, numbers: &[u64], mut take: impl FnMut(u64, FrameFlags)) -> Result<(), Error> {
+        let mut left = numbers;
+        while let Some(first) = left.first() {
+            let run = run_of(left);
+            let (these, others) = left.split_at(run);
+            let count = these.last().map_or(0, |last| last - first) + 1;
+            let mut at = *first;
+            let mut wanted = these.iter().peekable();
+            let read = self.0.each(*first, usize::try_from(count).unwrap_or(usize::MAX), |word| {
+                while wanted.next_if(|number| **number == at).is_some() {
+                    take(at, FrameFlags(word));
+                }
+                at += 1;
+            });
+            match read {
+                Err(error) if error.errno() == Some(BEYOND) => wanted.for_each(|number| take(*number, FrameFlags(0))),
+                read => read?,
+            }
+            left = others;
+        }
+        Ok(())
+    }
+}
+
+/// How many of these rising numbers, from the first on, are worth one call.
+fn run_of(numbers: &[u64]) -> usize {
+    /// Steps to a next frame that surely cost less than a call.
+    const STEP_MAX: u64 = 4;
+    let apart = numbers.windows(2).position(|pair| pair[1].saturating_sub(pair[0]) > STEP_MAX);
+    apart.map_or(numbers.len(), |last| last + 1)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::io::Write;
+
     use super::*;
 
     #[test]
     fn flags_are_told_apart_by_their_documented_bits() {
         assert!(FrameFlags(1 << 22).is_transparent_huge());
         assert!(FrameFlags(1 << 24).is_zero_page());
+        assert!(FrameFlags(1 << 21).is_merged() && !FrameFlags(!(1 << 21)).is_merged());
         assert!(!FrameFlags(!(1 << 22)).is_transparent_huge());
         assert!(FrameFlags(1 << 15).is_head() && !FrameFlags(1 << 15).is_tail());
         assert!(FrameFlags(1 << 16).is_tail() && !FrameFlags(1 << 16).is_head());
     }
+    #[test]
+    fn frames_close_to_each_other_are_one_run() {
+        assert_eq!(run_of(&[]), 0);
+        assert_eq!(run_of(&[7]), 1);
+        assert_eq!(run_of(&[7, 7, 8, 12, 17, 18]), 4);
+        assert_eq!(run_of(&[0, u64::MAX]), 1);
+    }
+
+    #[test]
+    fn the_flags_of_scattered_frames_are_those_that_each_has() {
+        let Ok(table) = FrameTable::open() else { return println!("SKIP: /proc/kpageflags is not for us") };
+        let numbers: Vec<u64> = (0..2000).map(|n| n * n / 7 + 256).chain([1 << 54, 1 << 54, (1 << 54) + 1]).collect();
+        let mut found = Vec::new();
+        table.of_each(&numbers, |number, flags| found.push((number, flags))).unwrap();
+        assert_eq!(found.iter().map(|(number, _)| *number).collect::<Vec<_>>(), numbers);
+        // What a frame is used for may change at any time: those count that are the same before and after, and a few looks for each.
+        let one_by_one =
+            || numbers.iter().map(|number| table.flags(*number).unwrap_or(FrameFlags(0))).collect::<Vec<_>>();
+        let mut unlike: BTreeSet<u64> = numbers.iter().copied().collect();
+        for _ in 0..10 {
+            let (before, mut between) = (one_by_one(), Vec::new());
+            table.of_each(&numbers, |_, flags| between.push(flags)).unwrap();
+            let all = numbers.iter().zip(before).zip(between).zip(one_by_one());
+            let alike = all.filter(|(((_, before), between), after)| before == after && before == between);
+            for (((number, _), _), _) in alike {
+                unlike.remove(number);
+            }
+        }
+        assert_eq!(unlike, BTreeSet::new());
+    }
+
+    #[test]
+    fn frames_before_the_last_keep_their_flags_when_others_are_beyond_it() {
+        let mut file = tempfile::tempfile().unwrap();
+        let words: Vec<u8> = (1..=600u64).flat_map(u64::to_ne_bytes).collect();
+        file.write_all(&words).unwrap();
+        let table = FrameTable(FrameFile::of(file));
+        let mut found = Vec::new();
+        table.of_each(&[7, 597, 599, 600, 602], |number, flags| found.push((number, flags.0))).unwrap();
+        assert_eq!(found, [(7, 8), (597, 598), (599, 600), (600, 0), (602, 0)]);
+        let folder = FrameTable(FrameFile::of(std::fs::File::open("/").unwrap()));
+        let error = folder.of_each(&[7], |_, _| panic!("nothing was read")).unwrap_err();
+        assert_eq!(error.errno(), Some(rustix::io::Errno::ISDIR));
+    }
+
     #[test]
     fn a_smaller_block_that_begins_where_a_huge_page_would_is_none() {
         let (head, tail) = (FrameFlags(1 << 15 | 1 << 22), FrameFlags(1 << 16 | 1 << 22));

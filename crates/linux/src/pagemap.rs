@@ -18,7 +18,7 @@ use std::os::unix::fs::FileExt;
 use linux_raw_sys::general::{
     PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PAGE_IS_SWAPPED, page_region, pm_scan_arg,
 };
-use quantities::{AddressRange, Pages};
+use quantities::{Address, AddressRange, Pages};
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, opcode};
 
@@ -52,6 +52,12 @@ impl PageEntry {
     /// Mapped by this process alone. Off for the zero page, for what a fork shares and for what KSM merged.
     pub const fn is_exclusive(self) -> bool {
         self.0 & (1 << 56) != 0
+    }
+
+    /// What may be a page that KSM merged: present, without a file, and mapped elsewhere as well. So are the zero page and what a fork
+    /// shares: the frame's flags tell (`kpageflags.rs`).
+    pub const fn may_be_merged(self) -> bool {
+        self.is_present() && !self.is_file() && !self.is_exclusive()
     }
 
     /// The frame's number; `None` for a page that is not present or a reader without CAP_SYS_ADMIN.
@@ -92,13 +98,15 @@ const HUGE_RUNS_PER_CALL: usize = 16;
 /// Which pages a scan reports.
 #[derive(Clone, Copy)]
 struct Category {
+    /// Each of these has to be as it should: set, or not set if it is in `none_of` as well.
     all_of: u64,
+    none_of: u64,
     any_of: u64,
 }
 
 impl Default for Category {
     fn default() -> Category {
-        Category { all_of: 0, any_of: u64::from(PAGE_IS_PRESENT | PAGE_IS_SWAPPED) }
+        Category { all_of: 0, none_of: 0, any_of: u64::from(PAGE_IS_PRESENT | PAGE_IS_SWAPPED) }
     }
 }
 
@@ -129,6 +137,46 @@ impl Pagemap {
         }
         bytes.truncate(filled / 8 * 8);
         Ok(decode(&bytes))
+    }
+
+    /// Hands each page of `range`, by its address, with its entry to `take`, in order; what is not mapped has an empty entry. For
+    /// ranges of any length: nothing is kept.
+    ///
+    /// # Errors
+    /// `Gone` when the address space ended.
+    pub fn each(&self, range: AddressRange, mut take: impl FnMut(Address, PageEntry)) -> Result<(), Error> {
+        /// 32 KiB: stays in the nearest caches.
+        const ENTRIES_PER_CALL: usize = 4096;
+        const PAGE: u64 = Pages(1).bytes().0;
+        let mut bytes = [0; ENTRIES_PER_CALL * 8];
+        let mut at = range.start().0;
+        while at < range.end().0 {
+            let left = usize::try_from((range.end().0 - at) / PAGE).unwrap_or(usize::MAX);
+            let chunk = &mut bytes[..left.min(ENTRIES_PER_CALL) * 8];
+            let filled = self.file.read_at(chunk, at / PAGE * 8).map_err(|e| self.failed("read", files::errno(e)))?;
+            let words = chunk[..filled].as_chunks::<8>().0;
+            if words.is_empty() {
+                return Err(self.failed("read", Errno::SRCH)); // as in `entries`
+            }
+            for word in words {
+                take(Address(at), PageEntry(u64::from_ne_bytes(*word)));
+                at += PAGE;
+            }
+        }
+        Ok(())
+    }
+
+    /// The runs of pages in `range` that are in memory, small, and not the zero page. Empty when the address space ended.
+    ///
+    /// For this the kernel looks at page tables alone. To leave out pages of files as well it would have to look at each frame, and
+    /// the scan would take as long as reading the entries.
+    ///
+    /// # Errors
+    /// `Unsupported` before Linux 6.7.
+    pub fn scan_small(&self, range: AddressRange) -> Result<Vec<AddressRange>, Error> {
+        let others = u64::from(PAGE_IS_PFNZERO | PAGE_IS_HUGE);
+        let wanted = Category { all_of: u64::from(PAGE_IS_PRESENT) | others, none_of: others, any_of: 0 };
+        Ok(self.scan_for(range, wanted, RUNS_PER_CALL)?.into_iter().map(|run| run.range).collect())
     }
 
     /// The runs of present or swapped pages in `range`.
@@ -162,7 +210,7 @@ impl Pagemap {
                 vec: buffer.as_mut_ptr().expose_provenance() as u64,
                 vec_len: buffer.len() as u64,
                 max_pages: 0,
-                category_inverted: 0,
+                category_inverted: wanted.none_of,
                 category_mask: wanted.all_of,
                 category_anyof_mask: wanted.any_of,
                 return_mask: REPORTED,
@@ -243,6 +291,8 @@ mod tests {
         assert!(entry.is_present() && entry.is_exclusive());
         assert!(!entry.is_swapped() && !entry.is_file() && !entry.is_guard());
         assert_eq!(entry.frame(), Some(0x1234));
+        assert!(!entry.may_be_merged() && PageEntry(1 << 63 | 7).may_be_merged());
+        assert!(!PageEntry(1 << 63 | 1 << 61 | 7).may_be_merged() && !PageEntry(1 << 62 | 7).may_be_merged());
         assert_eq!(PageEntry(1 << 63).frame(), None);
         assert_eq!(PageEntry(1 << 62 | 7).frame(), None);
     }
@@ -277,7 +327,19 @@ mod tests {
         unsafe { memory.cast::<u8>().add(3 * 4096).write_volatile(1) };
         let start = memory.expose_provenance() as u64;
         let range = AddressRange::new(start, start + LENGTH as u64).unwrap();
-        let entries = Pagemap::open(Pid::own()).unwrap().entries(range).unwrap();
+        let pagemap = Pagemap::open(Pid::own()).unwrap();
+        let entries = pagemap.entries(range).unwrap();
+        let mut each = Vec::new();
+        pagemap.each(range, |address, entry| each.push((address.0, entry))).unwrap();
+        assert_eq!(each, (start..).step_by(4096).zip(entries.iter().copied()).collect::<Vec<_>>());
+        // Small, unless the first touch got a huge page.
+        match pagemap.scan_small(range) {
+            Err(Error::Unsupported(_)) => println!("SKIP: no PAGEMAP_SCAN here"),
+            runs => {
+                let third = AddressRange::new(start + 3 * 4096, start + 4 * 4096).unwrap();
+                assert_eq!(runs.unwrap(), [third]);
+            }
+        }
         // SAFETY: the mapping made above; no reference into it exists.
         unsafe { munmap(memory, LENGTH).unwrap() };
         let present: Vec<usize> = (0..8).filter(|i| entries[*i].is_present()).collect();

@@ -20,6 +20,10 @@ pub struct Stat {
     /// The process that started it, or whoever took it over when that one ended. 0 for the first process and for one whose
     /// parent is outside of our process namespace.
     pub parent: Pid,
+    /// It runs the program that it was forked with: it has not become another (execve) since it began.
+    pub forked: bool,
+    /// It is a thread of the kernel, which has no memory of its own.
+    pub of_kernel: bool,
     /// When it started, in clock ticks since boot: with the pid, names this process and no later one.
     pub start_ticks: u64,
     /// CPU time of all its threads in user mode.
@@ -37,9 +41,40 @@ pub struct Stat {
 /// # Errors
 /// `Gone` if the process ended.
 pub fn stat(files: &impl KernelFiles, pid: Pid) -> Result<Stat, Error> {
-    let path = pid.file("stat");
+    read(files, &pid.file("stat"))
+}
+
+/// Reads the line of one thread, which began when it says; the times and the faults in it are the thread's own.
+///
+/// # Errors
+/// `Gone` if the thread ended.
+pub fn of_thread(files: &impl KernelFiles, pid: Pid, thread: Pid) -> Result<Stat, Error> {
+    read(files, &pid.file(&format!("task/{thread}/stat")))
+}
+
+/// The time now, as [`Stat::start_ticks`] counts it (`/proc/uptime`).
+///
+/// # Errors
+/// `Malformed`.
+pub fn now_ticks(files: &impl KernelFiles) -> Result<u64, Error> {
+    const PATH: &str = "proc/uptime";
+    let object = format!("/{PATH}");
+    let text = files.read(PATH).map_err(|errno| Error::of_host("read", &object, errno))?;
+    ticks_of(&text, rustix::param::clock_ticks_per_second())
+        .ok_or_else(|| Error::malformed(&object, format_args!("{text:?}, expected seconds such as 350735.47")))
+}
+
+/// `350735.47 234388.90`: the first, with hundredths.
+fn ticks_of(uptime: &str, ticks_per_second: u64) -> Option<u64> {
+    let (seconds, hundredths) = uptime.split_ascii_whitespace().next()?.split_once('.')?;
+    let hundredths = Some(hundredths).filter(|digits| digits.len() == 2)?.parse::<u64>().ok()?;
+    let more = hundredths * ticks_per_second / 100;
+    seconds.parse::<u64>().ok()?.checked_mul(ticks_per_second)?.checked_add(more)
+}
+
+fn read(files: &impl KernelFiles, path: &str) -> Result<Stat, Error> {
     let object = format!("/{path}");
-    let text = files.read(&path).map_err(|errno| Error::of_process("read", &object, errno))?;
+    let text = files.read(path).map_err(|errno| Error::of_process("read", &object, errno))?;
     parse(&text, rustix::param::clock_ticks_per_second()).ok_or_else(|| {
         Error::malformed(&object, format_args!("{text:?}, expected pid (name) state and 19 numbers or more"))
     })
@@ -47,6 +82,10 @@ pub fn stat(files: &impl KernelFiles, pid: Pid) -> Result<Stat, Error> {
 
 /// The numbers after the name. The name may hold spaces and parentheses: it ends at the last one.
 fn parse(text: &str, ticks_per_second: u64) -> Option<Stat> {
+    /// PF_FORKNOEXEC in include/linux/sched.h.
+    const FORKED: u64 = 0x40;
+    /// PF_KTHREAD, there too.
+    const OF_KERNEL: u64 = 0x0020_0000;
     let after_name = &text[text.rfind(')')? + 1..];
     // The manual counts fields from 1; the state is field 3.
     let fields: Vec<&str> = after_name.split_ascii_whitespace().take(20).collect();
@@ -56,6 +95,8 @@ fn parse(text: &str, ticks_per_second: u64) -> Option<Stat> {
     Some(Stat {
         parent: Pid(fields.get(4 - 3)?.parse().ok()?),
         state: state.next().filter(|_| state.next().is_none())?,
+        forked: number(9)? & FORKED != 0,
+        of_kernel: number(9)? & OF_KERNEL != 0,
         start_ticks: number(22)?,
         user: time(14)?,
         system: time(15)?,

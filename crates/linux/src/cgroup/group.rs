@@ -135,6 +135,7 @@ fn refaults(files: &impl KernelFiles, directory: &str, version: Version) -> [Opt
 mod tests {
     use super::*;
     use crate::fake::FakeKernel;
+    use crate::{Lock, Locked};
 
     const V1: &str = "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
         36 31 0:33 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
@@ -213,6 +214,15 @@ mod tests {
             }
             fn inode(&self, path: &str) -> Result<u64, Errno> {
                 if path.ends_with("/tar.scope") { Err(Errno::NOENT) } else { self.0.inode(path) }
+            }
+            fn make_directory(&self, path: &str) -> Result<(), Errno> {
+                self.0.make_directory(path)
+            }
+            fn remove_directory(&self, path: &str) -> Result<(), Errno> {
+                self.0.remove_directory(path)
+            }
+            fn lock(&self, path: &str, lock: Lock) -> Result<Locked, Errno> {
+                self.0.lock(path, lock)
             }
         }
         let kernel = Going(v2());

@@ -37,6 +37,16 @@ fn the_limit_of_version_2_is_found_with_its_usage() {
 }
 
 #[test]
+fn the_path_of_a_process_is_that_in_the_hierarchy_of_the_memory_controller() {
+    let of = |text: &str| path_of(&FakeKernel::new().file("proc/42/cgroup", text), Pid(42));
+    assert_eq!(of("0::/web\n").unwrap().as_deref(), Some("/web"));
+    assert_eq!(of("5:cpu:/a\n4:memory,x:/b\n0::/c\n").unwrap().as_deref(), Some("/b"));
+    assert_eq!(of("").unwrap(), None);
+    assert!(path_of(&FakeKernel::new(), Pid(42)).unwrap_err().is_gone());
+    assert_eq!(path_of(&FakeKernel::new().file("proc/42/stat", ""), Pid(42)), Ok(None));
+}
+
+#[test]
 fn idle_page_cache_is_room_in_both_versions() {
     let limits = [("web/memory.max", "100000\n"), ("web/memory.high", "max\n"), ("web/memory.current", "99000\n")];
     let stat = "anon 60000\nfile 39000\ninactive_file 30000\nactive_file 9000\n";

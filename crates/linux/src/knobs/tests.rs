@@ -45,7 +45,7 @@ fn kernel() -> FakeKernel {
 }
 
 fn held(path: &str, old: &str) -> Held {
-    Held { path: path.to_owned(), old: old.to_owned(), only_if: None }
+    Held::knob(path, old, None)
 }
 
 fn knob_writes(kernel: &FakeKernel) -> Vec<String> {
@@ -104,7 +104,13 @@ fn a_crash_is_made_good_by_the_next_start() {
     knobs.turn(THP, "never").unwrap();
     std::mem::forget(knobs);
     dies(&kernel, writer(7));
-    let expected = Restored { path: THP.to_owned(), value: "madvise".to_owned(), writer: Pid(7), failure: None };
+    let expected = Restored {
+        path: THP.to_owned(),
+        value: "madvise".to_owned(),
+        undone: Undone::Written,
+        writer: Pid(7),
+        failure: None,
+    };
     assert_eq!(replay(&kernel, &directory).unwrap(), [expected]);
     assert_eq!(kernel.read(THP).unwrap(), "madvise");
     assert_eq!(replay(&kernel, &directory).unwrap(), []);
@@ -326,7 +332,7 @@ fn crash(kernel: &FakeKernel, mut knobs: Knobs<'_, FakeKernel>, how: Crash) {
             let others = knobs.others();
             for held in knobs.held.iter().rev().take(count) {
                 if !others.iter().any(|other| other.is_alive(kernel) && other.value_of(&held.path).is_some()) {
-                    restore(kernel, held).unwrap();
+                    restore(kernel, &Locks::take(kernel, [].into_iter()), When::AtTheEnd, held).unwrap();
                 }
             }
         }

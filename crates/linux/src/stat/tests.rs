@@ -23,6 +23,8 @@ fn each_figure_is_the_field_that_the_manual_says() {
     let expected = Stat {
         state: 'S',
         parent: Pid(4),
+        forked: false,
+        of_kernel: false,
         start_ticks: 22,
         user: Duration::from_millis(140),
         system: Duration::from_millis(150),
@@ -30,6 +32,36 @@ fn each_figure_is_the_field_that_the_manual_says() {
         major_faults: 12,
     };
     assert_eq!(parse(&counting("sh"), 100), Some(expected));
+}
+
+#[test]
+fn threads_of_the_kernel_say_so() {
+    let flags = |flags: &str| parse(&counting("sh").replacen(" 9 ", &format!(" {flags} "), 1), 100).unwrap();
+    let worker = flags("69238880"); // a kworker's
+    assert!(worker.of_kernel && worker.forked);
+    assert!(!flags("4194368").of_kernel);
+}
+
+#[test]
+fn the_time_is_in_the_ticks_of_a_start() {
+    assert_eq!(ticks_of("350735.47 234388.90\n", 100), Some(35_073_547));
+    assert_eq!(ticks_of("1.50 0.00\n", 1000), Some(1500));
+    for odd in ["", "350735", "1.5 0.00", "x.00", "1.xx", "18446744073709551615.00"] {
+        assert_eq!(ticks_of(odd, 100), None, "{odd:?}");
+    }
+    let kernel = crate::fake::FakeKernel::new();
+    assert!(matches!(now_ticks(&kernel), Err(Error::Unsupported(_))));
+    let (host, own) = (crate::Rooted::host(), Pid::own());
+    let began = of_thread(&host, own, own).unwrap().start_ticks;
+    assert_eq!(began, stat(&host, own).unwrap().start_ticks);
+    assert!(began <= now_ticks(&host).unwrap());
+}
+
+#[test]
+fn one_that_runs_what_it_was_forked_with_says_so() {
+    let forked = |flags: &str| parse(&counting("sh").replacen(" 9 ", &format!(" {flags} "), 1), 100).unwrap().forked;
+    assert!(forked("4194368") && forked("64"));
+    assert!(!forked("4194304") && !forked("63"));
 }
 
 #[test]

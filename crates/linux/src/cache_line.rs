@@ -1,0 +1,232 @@
+//! `clflush`, loads and the time stamp counter: cache lines of our own memory thrown out, brought in, and asked where they are.
+//!
+//! A load that hits moves nothing: the line stays in the part of the cache in which it is. Only a line that was thrown out comes
+//! back where the class of service of the thread that loads it may allocate. So to move lines is to flush and then to touch them.
+//! Lines are found by physical address: flushing and touching a page that KSM merged (`merged_memory.rs`) is flushing and
+//! touching it for all who share it.
+//!
+//! **One load is not enough** where the last-level cache does not hold what the caches of a processor's own hold (Intel since
+//! Skylake-SP). The load brings the line into the second-level cache of the one who loads; from there the last level gets it
+//! when it is pushed out, and only if it was used again: read once, it is dropped. So `touch` loads everything twice, and
+//! then asks for it to be handed down (`cldemote`, a hint, which processors without it pass over), so that a small part does not stay with the one who touched it. Measured from
+//! another processor (docs/results/llc-refill): after a flush a load takes 400 ticks; after one pass of loads 240 to 260 up to 4 MiB, and
+//! nearly 400 for 16 MiB; 135 after what `touch` does, for 256 KiB as for 16 MiB.
+//!
+//! Cost: to flush lines that are in, and to touch them, each a part of a millisecond a MiB (docs/results/llc-refill). Side effects: `clflush`
+//! throws a line out of the caches of all processors, and whoever reads it next waits for memory. It changes no content and needs no right
+//! but to read the page.
+//!
+//! Since: x86 with `clflush` (SSE2, so every x86-64); `clflushopt`, which does not wait for the one before, where CPUID has it. Other
+//! processors are `Unsupported`, and loads and nothing else there.
+//!
+//! Truth: Intel SDM volume 2, CLFLUSH, CLFLUSHOPT, CLDEMOTE, RDTSC, LFENCE; AMD APM volume 3.
+
+use rustix::io::Errno;
+
+use crate::Error;
+
+/// The bytes of one line, on every x86-64 so far.
+pub const LINE_BYTES: usize = 64;
+
+/// Time as the time stamp counter counts it: at an even pace, of which many are a nanosecond. For comparing only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ticks(pub u64);
+
+/// How this processor throws lines out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flusher {
+    /// One after the other.
+    Clflush,
+    /// Several at a time.
+    Clflushopt,
+}
+
+impl Flusher {
+    /// The best one that this processor has.
+    ///
+    /// # Errors
+    /// `Unsupported` on a processor other than x86-64.
+    pub fn of_this_processor() -> Result<Flusher, Error> {
+        arch::flusher().ok_or_else(|| Error::of_host("flush", "cache lines on this processor", Errno::OPNOTSUPP))
+    }
+
+    /// Throws out the `lines` lines from `first` on, and waits until they are out.
+    ///
+    /// # Safety
+    /// `first` is the start of a line; all of the lines are mapped and may be read until this returns.
+    pub(crate) unsafe fn flush(self, first: *const u8, lines: usize) {
+        // SAFETY: as the caller promises.
+        unsafe { arch::flush(self, first, lines) }
+    }
+}
+
+/// Brings the `lines` lines from `first` on to where all processors find them: loads each twice, one pass after the other, and hands it down.
+///
+/// # Safety
+/// `first` is the start of a line; all of the lines are mapped and may be read until this returns.
+pub(crate) unsafe fn touch(first: *const u8, lines: usize) {
+    for _ in 0..2 {
+        // SAFETY: as the caller promises.
+        unsafe { load(first, lines) };
+    }
+    // SAFETY: as the caller promises.
+    unsafe { arch::demote(first, lines) };
+}
+
+/// Loads a word of each of the `lines` lines from `first` on, once.
+///
+/// # Safety
+/// As `touch`.
+pub(crate) unsafe fn load(first: *const u8, lines: usize) {
+    for line in 0..lines {
+        // SAFETY: within the lines that the caller promises; a line's start is aligned for a word. Volatile, since the memory may be
+        // exchanged for another with the same content at any time.
+        unsafe { first.add(line * LINE_BYTES).cast::<u64>().read_volatile() };
+    }
+}
+
+/// How long the load of one word takes. The load begins when all before it are done, and ends before the clock is read again.
+///
+/// # Errors
+/// `Unsupported` on a processor other than x86-64.
+///
+/// # Safety
+/// `word` is aligned, mapped and may be read until this returns.
+pub(crate) unsafe fn time_load(word: *const u64) -> Result<Ticks, Error> {
+    // SAFETY: as the caller promises.
+    let ticks = unsafe { arch::time_load(word) };
+    ticks.ok_or_else(|| Error::of_host("time", "loads on this processor", Errno::OPNOTSUPP))
+}
+
+#[cfg(target_arch = "x86_64")]
+mod arch {
+    use std::arch::asm;
+    use std::arch::x86_64::{__cpuid_count, _mm_clflush, _mm_lfence, _mm_mfence, _rdtsc};
+
+    use super::{Flusher, LINE_BYTES, Ticks};
+
+    #[expect(clippy::unnecessary_wraps, reason = "other processors have none")]
+    pub fn flusher() -> Option<Flusher> {
+        /// CPUID leaf 7, EBX.
+        const CLFLUSHOPT: u32 = 1 << 23;
+        #[allow(unused_unsafe, reason = "newer compilers know that every x86-64 has it")]
+        // SAFETY: every x86-64 has CPUID; a leaf that it does not have reads as something, and is asked for only if it has it.
+        let has = unsafe { __cpuid_count(0, 0).eax >= 7 && __cpuid_count(7, 0).ebx & CLFLUSHOPT != 0 };
+        Some(if has { Flusher::Clflushopt } else { Flusher::Clflush })
+    }
+
+    pub unsafe fn flush(by: Flusher, first: *const u8, lines: usize) {
+        // SAFETY: a fence, which every x86-64 has. Stores and loads before it are done before anything is thrown out.
+        unsafe { _mm_mfence() };
+        for line in 0..lines {
+            let at = first.wrapping_add(line * LINE_BYTES);
+            match by {
+                // SAFETY: a line that may be read, as the caller promises. Every x86-64 has the instruction.
+                Flusher::Clflush => unsafe { _mm_clflush(at) },
+                // SAFETY: a line that may be read, as the caller promises; only a processor that has the instruction has this value.
+                // It changes no register, no flag and no content.
+                Flusher::Clflushopt => unsafe {
+                    asm!("clflushopt [{}]", in(reg) at, options(nostack, preserves_flags))
+                },
+            }
+        }
+        // SAFETY: as above. A load after it does not find what is still on its way out.
+        unsafe { _mm_mfence() };
+    }
+
+    pub unsafe fn demote(first: *const u8, lines: usize) {
+        for line in 0..lines {
+            let at = first.wrapping_add(line * LINE_BYTES);
+            // SAFETY: a hint, which a processor without the instruction takes for one that does nothing (its code is reserved for
+            // that). It changes no register, no flag and no content.
+            unsafe { asm!("cldemote [{}]", in(reg) at, options(nostack, preserves_flags)) };
+        }
+    }
+
+    #[expect(clippy::unnecessary_wraps, reason = "other processors have none")]
+    pub unsafe fn time_load(word: *const u64) -> Option<Ticks> {
+        // SAFETY: every x86-64 has the fences and the time stamp counter (not so RDTSCP), and they touch no memory; `word` may be read, as
+        // the caller promises. A fence waits for the loads before it, and nothing after it begins before.
+        let (begun, ended) = unsafe {
+            _mm_mfence();
+            _mm_lfence();
+            let begun = _rdtsc();
+            _mm_lfence();
+            word.read_volatile();
+            _mm_lfence();
+            let ended = _rdtsc();
+            _mm_lfence();
+            (begun, ended)
+        };
+        Some(Ticks(ended.saturating_sub(begun)))
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+mod arch {
+    use super::{Flusher, Ticks};
+
+    pub fn flusher() -> Option<Flusher> {
+        None
+    }
+
+    pub unsafe fn flush(_: Flusher, _: *const u8, _: usize) {}
+
+    pub unsafe fn demote(_: *const u8, _: usize) {}
+
+    pub unsafe fn time_load(_: *const u64) -> Option<Ticks> {
+        None
+    }
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+
+    /// So that each starts where a line does.
+    #[repr(align(64))]
+    struct Line([u64; 8]);
+
+    #[test]
+    fn a_flushed_line_is_slower_than_a_touched_one_by_the_median_and_its_content_stays() {
+        /// Lines of a page; pages, so few that a second-level cache holds them: one pass of loads brings them no farther for sure.
+        const EACH: usize = 64;
+        const PAGES: usize = 64;
+        let lines: Vec<Line> = (0..(EACH * PAGES) as u64).map(|n| Line([n; 8])).collect();
+        let first = lines.as_ptr().cast::<u8>();
+        let flusher = Flusher::of_this_processor().unwrap();
+        // One line of each page, and pages in an order that no prefetcher guesses.
+        let mut dice = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut below = |end: usize| {
+            dice ^= dice << 13;
+            dice ^= dice >> 7;
+            dice ^= dice << 17;
+            usize::try_from(dice % end as u64).unwrap()
+        };
+        let mut median = || {
+            let times = (0..PAGES).map(|_| {
+                let word = &raw const lines[below(PAGES) * EACH + below(EACH)].0[0];
+                // SAFETY: a word of `lines`, which lives.
+                unsafe { time_load(word).unwrap() }
+            });
+            let mut times: Vec<Ticks> = times.collect();
+            times.sort();
+            times[times.len() / 2]
+        };
+        for by in [flusher, Flusher::Clflush] {
+            for way in [touch, load] {
+                // SAFETY: the lines of `lines`, which live and may be read.
+                unsafe { by.flush(first, lines.len()) };
+                let flushed = median();
+                // SAFETY: as above.
+                unsafe {
+                    by.flush(first, lines.len()); // what was timed is in again
+                    way(first, lines.len());
+                }
+                let near = median();
+                assert!(flushed > near, "{by:?}: {flushed:?} after the flush, {near:?} after loads");
+            }
+        }
+        assert!(lines.iter().enumerate().all(|(n, line)| line.0 == [n as u64; 8]));
+    }
+}
