@@ -1,0 +1,227 @@
+//! From numbers of ways to masks, and whether a plan is sound.
+//!
+//! Intel's masks are in a row (without `sparse_masks`), have at least `min_cbm_bits`, and there are as many classes as the hardware
+//! has: `info/L3/{cbm_mask,min_cbm_bits,num_closids}` in Documentation/filesystems/resctrl.rst. AMD allows more; what is in a
+//! row is right there as well.
+
+use quantities::{WayMask, Ways};
+
+use super::{Cache, Class, Plan, Region, Situation};
+
+/// Why a plan cannot be carried out.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unsound {
+    /// A program is in no class, or in several.
+    #[error("program {program} is in {classes} classes, expected one")]
+    Membership {
+        /// Its place in the situation.
+        program: usize,
+        /// In how many.
+        classes: usize,
+    },
+    /// A class names a program that there is not.
+    #[error("there is no program {0}")]
+    NoSuchProgram(usize),
+    /// A region names a set that there is not, or one that has a region already.
+    #[error("there is no shared set {0} without a region")]
+    NoSuchSet(usize),
+    /// A class without a program: it would take a class of service for nothing.
+    #[error("a class with mask {0} has no program")]
+    Unused(WayMask),
+    /// A mask with holes.
+    #[error("mask {0} has holes")]
+    Holes(WayMask),
+    /// A mask with ways that may not be given away.
+    #[error("mask {mask} is not within {usable}")]
+    Outside {
+        /// The mask.
+        mask: WayMask,
+        /// What may be given away.
+        usable: WayMask,
+    },
+    /// A mask with too few ways.
+    #[error("mask {mask} has fewer than {least} ways")]
+    TooFew {
+        /// The mask.
+        mask: WayMask,
+        /// The fewest that there may be.
+        least: Ways,
+    },
+    /// A region has ways of a class, or of another region.
+    #[error("region {region} overlaps {other}")]
+    Overlap {
+        /// The region's mask.
+        region: WayMask,
+        /// The other mask.
+        other: WayMask,
+    },
+    /// More classes of service than there are.
+    #[error("{wanted} classes, and there are {most}")]
+    TooMany {
+        /// Classes and regions of the plan.
+        wanted: usize,
+        /// What the hardware has.
+        most: usize,
+    },
+}
+
+impl Plan {
+    /// Can this be carried out?
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn check(&self, situation: &Situation) -> Result<(), Unsound> {
+        let cache = &situation.cache;
+        let wanted = self.classes.len() + self.regions.len();
+        if wanted > cache.classes_max.max(1) {
+            return Err(Unsound::TooMany { wanted, most: cache.classes_max.max(1) });
+        }
+        let mut classes = vec![0; situation.programs.len()];
+        for class in &self.classes {
+            sound(class.mask, cache)?;
+            if class.programs.is_empty() {
+                return Err(Unsound::Unused(class.mask));
+            }
+            for program in &class.programs {
+                *classes.get_mut(*program).ok_or(Unsound::NoSuchProgram(*program))? += 1;
+            }
+        }
+        if let Some((program, classes)) = classes.into_iter().enumerate().find(|(_, classes)| *classes != 1) {
+            return Err(Unsound::Membership { program, classes });
+        }
+        for (nth, region) in self.regions.iter().enumerate() {
+            sound(region.mask, cache)?;
+            let earlier = &self.regions[..nth];
+            if region.set >= situation.shared.len() || earlier.iter().any(|other| other.set == region.set) {
+                return Err(Unsound::NoSuchSet(region.set));
+            }
+            let others = self.classes.iter().map(|class| class.mask).chain(earlier.iter().map(|other| other.mask));
+            if let Some(other) = others.into_iter().find(|other| other.overlaps(region.mask)) {
+                return Err(Unsound::Overlap { region: region.mask, other });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn sound(mask: WayMask, cache: &Cache) -> Result<(), Unsound> {
+    if !mask.is_contiguous() {
+        return Err(Unsound::Holes(mask));
+    }
+    if !cache.usable.covers(mask) {
+        return Err(Unsound::Outside { mask, usable: cache.usable });
+    }
+    let least = ways_least(cache);
+    if mask.ways() < least || mask.is_empty() {
+        return Err(Unsound::TooFew { mask, least });
+    }
+    Ok(())
+}
+
+/// The fewest ways of a class: `ways_min`, but at least 1, and no more than there are.
+pub fn ways_least(cache: &Cache) -> Ways {
+    Ways(cache.ways_min.0.min(cache.usable.ways().0).max(1))
+}
+
+/// How many partitions without overlap there can be at most, by classes and by ways; at least 1.
+pub fn partitions_max(cache: &Cache) -> usize {
+    let room = cache.usable.ways().0 / ways_least(cache).0;
+    cache.classes_max.min(usize::try_from(room).unwrap_or(usize::MAX)).max(1)
+}
+
+/// Classes side by side from the lowest usable way on, in the order given; those without a program are left out. Regions come
+/// after them. Ways that are left over are added to the last class.
+///
+/// The numbers are to be at least [`ways_least`] each, and no more than the usable ways together.
+pub fn side_by_side(cache: &Cache, classes: &[(Ways, Vec<usize>)], regions: &[(Ways, usize)]) -> Plan {
+    let mut next = cache.usable.first().unwrap_or(0);
+    let mut run = |ways: Ways| {
+        let mask = WayMask::run(next, ways).and(cache.usable);
+        next += ways.0;
+        mask
+    };
+    let taken = |ways: u32, more: &Ways| ways.saturating_add(more.0);
+    let used = classes.iter().filter(|(_, programs)| !programs.is_empty()).map(|(ways, _)| ways).fold(0, taken);
+    let used = regions.iter().map(|(ways, _)| ways).fold(used, taken);
+    let spare = cache.usable.ways().0.saturating_sub(used);
+    let last = classes.iter().rposition(|(_, programs)| !programs.is_empty());
+    let mut plan = Plan { classes: Vec::new(), regions: Vec::new() };
+    for (nth, (ways, programs)) in classes.iter().enumerate().filter(|(_, (_, programs))| !programs.is_empty()) {
+        let spare = if last == Some(nth) { spare } else { 0 };
+        plan.classes.push(Class { mask: run(Ways(ways.0 + spare)), programs: programs.clone() });
+    }
+    plan.regions = regions.iter().map(|(ways, set)| Region { mask: run(*ways), set: *set }).collect();
+    plan
+}
+
+/// So many groups of neighbours: what a policy without an answer of its own does with more programs than partitions. The first
+/// groups have one more where it does not come out even.
+pub fn neighbours(programs: usize, groups: usize) -> Vec<Vec<usize>> {
+    let groups = groups.clamp(1, programs.max(1));
+    let mut next = 0;
+    (0..groups)
+        .map(|nth| {
+            let from = next;
+            next += programs / groups + usize::from(nth < programs % groups);
+            (from..next).collect()
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::examples::{cache, program, situation};
+
+    #[test]
+    fn classes_lie_side_by_side_and_regions_above_them() {
+        let plan = side_by_side(
+            &cache(11, 16),
+            &[(Ways(2), vec![1]), (Ways(4), vec![]), (Ways(3), vec![0, 2])],
+            &[(Ways(4), 0)],
+        );
+        assert_eq!(plan.classes[0], Class { mask: WayMask(0b11), programs: vec![1] });
+        // Two ways of the class without programs are spare: 3 + 2.
+        assert_eq!(plan.classes[1], Class { mask: WayMask(0b111_1100), programs: vec![0, 2] });
+        assert_eq!(plan.regions, [Region { mask: WayMask(0x780), set: 0 }]);
+    }
+
+    #[test]
+    fn neighbours_are_as_even_as_can_be() {
+        assert_eq!(neighbours(5, 2), [vec![0, 1, 2], vec![3, 4]]);
+        assert_eq!(neighbours(2, 9), [vec![0], vec![1]]);
+        assert_eq!(neighbours(0, 3), [Vec::<usize>::new()]);
+    }
+
+    #[test]
+    fn each_thing_that_can_be_wrong_is_found() {
+        let mut two = situation(cache(8, 2), vec![program(&[9.0, 1.0]); 2]);
+        two.cache.usable = WayMask(0xfe);
+        let plan = |masks: &[(u64, &[usize])], regions: &[(u64, usize)]| Plan {
+            classes: masks.iter().map(|(mask, who)| Class { mask: WayMask(*mask), programs: who.to_vec() }).collect(),
+            regions: regions.iter().map(|(mask, set)| Region { mask: WayMask(*mask), set: *set }).collect(),
+        };
+        assert_eq!(plan(&[(0x6, &[0]), (0x18, &[1])], &[]).check(&two), Ok(()));
+        assert_eq!(plan(&[(0x6, &[0]), (0xe, &[1])], &[]).check(&two), Ok(()), "classes may overlap");
+        let broken = |masks, regions| plan(masks, regions).check(&two).unwrap_err();
+        assert_eq!(broken(&[(0x6, &[0])], &[]), Unsound::Membership { program: 1, classes: 0 });
+        assert_eq!(broken(&[(0x6, &[0, 1]), (0x18, &[1])], &[]), Unsound::Membership { program: 1, classes: 2 });
+        assert_eq!(broken(&[(0x6, &[0, 1, 2])], &[]), Unsound::NoSuchProgram(2));
+        assert_eq!(broken(&[(0xa, &[0, 1])], &[]), Unsound::Holes(WayMask(0xa)));
+        assert_eq!(broken(&[(0x3, &[0, 1])], &[]), Unsound::Outside { mask: WayMask(3), usable: WayMask(0xfe) });
+        assert_eq!(broken(&[(0, &[0, 1])], &[]), Unsound::TooFew { mask: WayMask(0), least: Ways(1) });
+        assert_eq!(broken(&[(0x6, &[0, 1]), (0x8, &[])], &[]), Unsound::Unused(WayMask(8)));
+        assert_eq!(broken(&[(0x6, &[0]), (0x8, &[1])], &[(0x10, 0)]), Unsound::TooMany { wanted: 3, most: 2 });
+        assert_eq!(broken(&[(0x6, &[0, 1])], &[(0x10, 0)]), Unsound::NoSuchSet(0));
+    }
+
+    #[test]
+    fn a_region_has_ways_of_its_own() {
+        let mut two = situation(cache(8, 4), vec![program(&[9.0, 1.0]); 2]);
+        two.shared.push(super::super::examples::set(&[0, 1], &[5.0, 0.0]));
+        let classes = vec![Class { mask: WayMask(0xf), programs: vec![0, 1] }];
+        let regions = vec![Region { mask: WayMask(0x18), set: 0 }];
+        let overlap = Unsound::Overlap { region: WayMask(0x18), other: WayMask(0xf) };
+        assert_eq!(Plan { classes, regions }.check(&two), Err(overlap));
+    }
+}

@@ -1,0 +1,168 @@
+//! masu's own policy: fair ways for what each has alone, and a region for what is shared.
+//!
+//! No paper was found that does this. What it takes from others: regions for shared pages from 藤 and 山田 (see the head of this crate),
+//! clusters from KPart and LFOC, unfairness from Selfa et al., the sharing model from HOTL (`contend`). Its rules:
+//!
+//! - A line that k programs share is charged 1/k to each (`charge`): a region is nobody's, and without one each class with sharers
+//!   is taken to hold its part of the set (`predict`).
+//! - What a program has alone and what it shares have curves of their own. A set is one more that asks for ways, and what it gains is
+//!   what all who share it gain. A region is made when that pays, and only then.
+//! - The aim is the least [`score`]: unfairness (greatest over least slowdown), and of equally fair plans the one with the greater throughput.
+//! - The plans of all other policies are candidates, and so is no partition at all. The best of them and some of its own are improved
+//!   step by step (`search`). So by its own model it is no worse than any of them, whether something is shared or not.
+//! - The model knows a partition of one program exactly and a shared one roughly. So who is not kept apart counts as a little slower
+//!   or faster than predicted ([`Settings::doubt`]).
+//! - The plan in force stays unless the new one is better by [`Settings::clearly`].
+//! - Whoever can measure slowdowns goes on by them ([`Refiner`]): they correct the model, and the corrected model is asked again.
+//!
+//! With more than 64 programs the candidates are all there is.
+
+use super::predict::predict;
+use super::{Class, Plan, Policy, Situation, dunn};
+
+mod refine;
+mod search;
+
+pub use refine::Refiner;
+use search::{Division, Search};
+
+/// What is weighed against what.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Settings {
+    /// How much throughput counts beside fairness: a loss of all of it is as bad as e to this power in unfairness.
+    pub throughput_weight: f64,
+    /// How wrong a prediction may be for programs that share ways, as a part of their slowdown beyond 1.
+    pub doubt: f64,
+    /// The part of unfairness by which another plan must be better than the one in force.
+    pub clearly: f64,
+    /// Plans that are looked at, at most.
+    pub plans_max: usize,
+}
+
+/// What masu uses.
+pub const USUAL: Settings = Settings { throughput_weight: 0.05, doubt: 0.05, clearly: 0.005, plans_max: 8_000 };
+
+/// Whose plans are candidates.
+const OTHERS: [Policy; 6] = [Policy::None, Policy::Equal, Policy::Lfoc, Policy::Kpart, Policy::Ucp, Policy::Dunn];
+
+/// How bad these slowdowns are: the logarithm of unfairness, and a little for lost throughput. 0 is best.
+pub fn score(slowdowns: &[f64], settings: &Settings) -> f64 {
+    let (mut least, mut most, mut progress) = (f64::INFINITY, 0.0f64, 0.0);
+    for slowdown in slowdowns {
+        (least, most) = (least.min(*slowdown), most.max(*slowdown));
+        progress += 1.0 / slowdown;
+    }
+    if slowdowns.is_empty() {
+        return 0.0;
+    }
+    #[expect(clippy::cast_precision_loss, reason = "a number of programs")]
+    let lost = 1.0 - (progress / slowdowns.len() as f64).min(1.0);
+    (most / least).ln() + settings.throughput_weight * lost
+}
+
+/// The plan; `before` is the one in force.
+pub fn plan(situation: &Situation, before: Option<&Plan>, settings: Settings) -> Plan {
+    let model = Expected { situation, settings, learned: &Learned::default() };
+    let found = model.best(None, &[]);
+    match before.filter(|before| before.check(situation).is_ok()) {
+        Some(before) if found.as_ref().is_none_or(|(score, _)| model.score(before) <= score + settings.clearly) => {
+            before.clone()
+        }
+        _ => found.map_or_else(|| super::equal::unpartitioned(situation), |(_, plan)| plan),
+    }
+}
+
+/// By how much the model was wrong about programs, as a factor of their slowdown: those with ways to themselves, and those that share
+/// them. 1 where nothing is known.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Learned {
+    alone: Vec<f64>,
+    together: Vec<f64>,
+}
+
+impl Learned {
+    /// These slowdowns were measured where others had been predicted; `alone`: who had ways to itself.
+    fn learn(&mut self, predicted: &[f64], measured: &[f64], alone: &[bool]) {
+        self.alone.resize(measured.len(), 1.0);
+        self.together.resize(measured.len(), 1.0);
+        for (nth, (measured, predicted)) in measured.iter().zip(predicted).enumerate() {
+            let of = if alone[nth] { &mut self.alone } else { &mut self.together };
+            of[nth] = (measured / predicted).clamp(0.1, 10.0);
+        }
+    }
+
+    /// Corrects what is predicted, but not to less than no loss at all.
+    fn correct(&self, slowdowns: &mut [f64], alone: &[bool]) {
+        for (nth, slowdown) in slowdowns.iter_mut().enumerate() {
+            let of = if alone[nth] { &self.alone } else { &self.together };
+            let factor = of.get(nth).copied().unwrap_or(1.0);
+            *slowdown = (*slowdown * factor).max(slowdown.min(1.0));
+        }
+    }
+}
+
+/// What is expected of plans: the model, corrected by what was learned, and with some doubt.
+#[derive(Clone, Copy)]
+struct Expected<'a> {
+    situation: &'a Situation,
+    settings: Settings,
+    learned: &'a Learned,
+}
+
+impl Expected<'_> {
+    /// Slowdowns from predicted ones: corrected, and those of programs that share ways at the worse end of what they may be.
+    fn slowdowns_from(&self, mut predicted: Vec<f64>, alone: &[bool]) -> Vec<f64> {
+        self.learned.correct(&mut predicted, alone);
+        worsened(&mut predicted, alone, self.settings.doubt);
+        predicted
+    }
+
+    fn slowdowns(&self, plan: &Plan) -> Vec<f64> {
+        self.slowdowns_from(predict(self.situation, plan), &alone(self.situation, plan))
+    }
+
+    fn score(&self, plan: &Plan) -> f64 {
+        score(&self.slowdowns(plan), &self.settings)
+    }
+
+    /// The best plan but for those that were `tried`, with its score. What other policies say is looked at, and so is what can be made
+    /// of that and of the plan in force, step by step.
+    fn best(&self, before: Option<&Plan>, tried: &[Plan]) -> Option<(f64, Plan)> {
+        let situation = self.situation;
+        let mut candidates: Vec<Plan> = OTHERS.into_iter().map(|policy| policy.plan(situation, None)).collect();
+        candidates.push(dunn::plan(situation, dunn::Settings { layout: dunn::Layout::Spread, ..dunn::PAPER }));
+        let divisions: Vec<Division> = tried.iter().filter_map(Division::of).collect();
+        if situation.programs.len() <= search::PROGRAMS_MAX {
+            let starts: Vec<Division> = before.into_iter().chain(&candidates).filter_map(Division::of).collect();
+            candidates.extend(Search::new(*self, &divisions).best(starts));
+        }
+        let new = |plan: &Plan| {
+            !tried.contains(plan) && Division::of(plan).is_none_or(|division| !divisions.contains(&division))
+        };
+        let sound = candidates.into_iter().filter(|plan| plan.check(situation).is_ok() && new(plan));
+        sound.map(|plan| (self.score(&plan), plan)).reduce(|best, next| if next.0 < best.0 { next } else { best })
+    }
+}
+
+/// Who has ways to itself under this plan.
+fn alone(situation: &Situation, plan: &Plan) -> Vec<bool> {
+    let is_alone = |class: &&Class| {
+        let mut others = plan.classes.iter().filter(|other| !std::ptr::eq(*other, *class));
+        class.programs.len() == 1 && others.all(|other| !other.mask.overlaps(class.mask))
+    };
+    let mut alone = vec![false; situation.programs.len()];
+    plan.classes.iter().filter(is_alone).for_each(|class| alone[class.programs[0]] = true);
+    alone
+}
+
+/// Moves the slowdowns that are not `sure` away from the middle of all.
+fn worsened(slowdowns: &mut [f64], sure: &[bool], doubt: f64) {
+    #[expect(clippy::cast_precision_loss, reason = "a number of programs")]
+    let middle = (slowdowns.iter().map(|slowdown| slowdown.ln()).sum::<f64>() / slowdowns.len().max(1) as f64).exp();
+    for (slowdown, sure) in slowdowns.iter_mut().zip(sure) {
+        if !sure {
+            let wrong = doubt * (*slowdown - 1.0).abs();
+            *slowdown = if *slowdown >= middle { *slowdown + wrong } else { (*slowdown - wrong).max(*slowdown * 0.5) };
+        }
+    }
+}

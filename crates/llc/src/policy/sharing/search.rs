@@ -1,0 +1,472 @@
+//! The search for a fair division: from several starts, step by step to the best neighbour, until no neighbour is better.
+//!
+//! A division is a list of groups with their ways, and the ways of regions; groups do not overlap, so each can be judged by itself
+//! and what is known of it is kept. Only the slowest and the fastest program decide about fairness, so a step concerns one of them:
+//! ways come to the group of the slowest or leave that of the fastest; one of them, or one that shares with it, goes to
+//! another group or gets one of its own; two groups become one, and the ways that are gained go to the slowest; a region gets ways or
+//! loses them.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, DefaultHasher};
+
+use quantities::{WayMask, Ways};
+
+use super::{Expected, score};
+use crate::policy::Plan;
+use crate::policy::masks::{partitions_max, side_by_side, ways_least};
+use crate::policy::predict::{Model, Outcome};
+
+/// A part of a set that a region should hold if it holds most of it.
+const MOST: f64 = 0.97;
+/// As many as a division has bits for.
+pub const PROGRAMS_MAX: usize = 64;
+/// Ways that change hands in one step, at most.
+const STEP_MAX: u32 = 4;
+
+/// Who has which number of ways.
+#[derive(Clone, Debug)]
+pub struct Division {
+    /// Programs, as bits, and their ways.
+    groups: Vec<(u64, u32)>,
+    /// Ways of the region of each set; 0 is no region. Shorter where the rest has none.
+    regions: Vec<u32>,
+}
+
+impl Division {
+    /// Of a plan; `None` where classes overlap, or for too many programs.
+    pub fn of(plan: &Plan) -> Option<Division> {
+        let mut taken = WayMask::NONE;
+        let mut groups = Vec::new();
+        for class in &plan.classes {
+            if class.mask.overlaps(taken) {
+                return None;
+            }
+            taken = taken.or(class.mask);
+            let mut members = 0u64;
+            for program in &class.programs {
+                members |= 1u64.checked_shl(u32::try_from(*program).ok()?)?;
+            }
+            groups.push((members, class.mask.ways().0));
+        }
+        let mut regions = Vec::new();
+        for region in &plan.regions {
+            regions.resize(regions.len().max(region.set + 1), 0);
+            regions[region.set] = region.mask.ways().0;
+        }
+        Some(Division { groups, regions })
+    }
+}
+
+/// Whoever has what; in which order makes no difference.
+impl PartialEq for Division {
+    fn eq(&self, other: &Division) -> bool {
+        let region = |of: &Division, set: usize| of.regions.get(set).copied().unwrap_or(0);
+        self.groups.len() == other.groups.len()
+            && self.groups.iter().all(|group| other.groups.contains(group))
+            && (0..self.regions.len().max(other.regions.len())).all(|set| region(self, set) == region(other, set))
+    }
+}
+
+fn members(group: u64) -> Vec<usize> {
+    (0..64).filter(|program| group >> program & 1 == 1).collect()
+}
+
+/// A division and what is expected of it.
+struct Judged {
+    division: Division,
+    score: f64,
+    slowdowns: Vec<f64>,
+}
+
+/// The search, and what it knows.
+pub struct Search<'a> {
+    expected: Expected<'a>,
+    model: Model<'a>,
+    /// Divisions that are not looked for.
+    tried: &'a [Division],
+    plans_max: usize,
+    /// What groups hold, by programs, ways, and the ways of regions (their place in `regions`).
+    known: HashMap<(u64, u32, u32), Outcome, BuildHasherDefault<DefaultHasher>>,
+    regions: Vec<(Vec<u32>, Vec<f64>)>,
+    /// Programs that share something, as bits.
+    sharing: u64,
+    looked_at: usize,
+}
+
+impl<'a> Search<'a> {
+    pub fn new(expected: Expected<'a>, tried: &'a [Division]) -> Search<'a> {
+        let sharers = expected.situation.shared.iter().flat_map(|set| &set.sharers);
+        Search {
+            expected,
+            model: Model::new(expected.situation),
+            tried,
+            plans_max: expected.settings.plans_max,
+            known: HashMap::default(),
+            regions: Vec::new(),
+            sharing: sharers.fold(0, |all, sharer| {
+                all | 1u64.checked_shl(u32::try_from(sharer.program).unwrap_or(64)).unwrap_or(0)
+            }),
+            looked_at: 0,
+        }
+    }
+
+    /// The best plans that were found: one for each choice of regions that was begun with.
+    pub fn best(mut self, starts: Vec<Division>) -> Vec<Plan> {
+        let mut found = Vec::new();
+        let plans_max = self.plans_max;
+        let choices = self.choices();
+        for (nth, regions) in choices.iter().enumerate() {
+            // What is left of the plans that may be looked at is for all choices alike.
+            self.plans_max = plans_max * (nth + 1) / choices.len();
+            let mut begun: Vec<Judged> = Vec::new();
+            for start in self.own_starts(regions).into_iter().chain(starts.clone()) {
+                let Some(start) = self.with_regions(start, regions) else { continue };
+                if begun.iter().all(|other| other.division != start) {
+                    begun.push(self.judge(start));
+                }
+            }
+            begun.sort_by(|one, other| one.score.total_cmp(&other.score));
+            let improved = begun.into_iter().map(|start| self.improve(start));
+            found.extend(improved.min_by(|one, other| one.score.total_cmp(&other.score)));
+        }
+        found.into_iter().map(|judged| self.plan(&judged.division)).collect()
+    }
+
+    /// Regions to begin with: none, and for each number of sets from the most wanted on, as much as holds most of them or a half.
+    fn choices(&self) -> Vec<Vec<u32>> {
+        let sets = &self.expected.situation.shared;
+        let cache = &self.expected.situation.cache;
+        let least = ways_least(cache).0;
+        let room = cache.usable.ways().0.saturating_sub(least);
+        let mut order: Vec<usize> = (0..sets.len()).collect();
+        // Who would miss most without it, over what it takes.
+        let wanted = |set: &usize| {
+            let misses: f64 = sets[*set].sharers.iter().map(|sharer| sharer.misses.at(Ways(0))).sum();
+            misses / sets[*set].bytes.0.max(1) as f64
+        };
+        order.sort_by(|a, b| wanted(b).total_cmp(&wanted(a)));
+        let mut choices = vec![vec![0; sets.len()]];
+        for part in [1.0, 0.5] {
+            let mut regions = vec![0; sets.len()];
+            for set in &order {
+                let mut regions_of_one = vec![Ways(0); sets.len()];
+                let mut holds = |ways: &u32| {
+                    regions_of_one[*set] = Ways(*ways);
+                    1.0 - self.model.outside(&regions_of_one)[*set] >= part * MOST
+                };
+                let left = room.saturating_sub(regions.iter().sum());
+                let ways = (least..=left).find(&mut holds).unwrap_or(left);
+                if ways >= least && partitions_max(cache) > regions.iter().filter(|ways| **ways > 0).count() + 1 {
+                    regions[*set] = ways;
+                    choices.push(regions.clone());
+                }
+            }
+        }
+        choices.dedup();
+        choices
+    }
+
+    /// Divisions of its own to begin with: each by itself, or as many groups as there can be, and ways one by one to the slowest.
+    fn own_starts(&mut self, regions: &[u32]) -> Vec<Division> {
+        let cache = &self.expected.situation.cache;
+        let least = ways_least(cache).0;
+        let left = cache.usable.ways().0.saturating_sub(regions.iter().sum());
+        let used = regions.iter().filter(|ways| **ways > 0).count();
+        let most = (cache.classes_max.max(1).saturating_sub(used)).min((left / least) as usize);
+        if most == 0 {
+            return Vec::new();
+        }
+        // Those who gain least from ways of their own are put together.
+        let programs = &self.expected.situation.programs;
+        let mut order: Vec<usize> = (0..programs.len()).collect();
+        let gain = |program: &usize| {
+            let program = &programs[*program];
+            program.slowdown(program.misses.at(Ways(least))) - 1.0
+        };
+        order.sort_by(|a, b| gain(b).total_cmp(&gain(a)));
+        let mut groups: Vec<(u64, u32)> = Vec::new();
+        for (nth, program) in order.into_iter().enumerate() {
+            if nth < most {
+                groups.push((1 << program, least));
+            } else if let Some(last) = groups.last_mut() {
+                last.0 |= 1 << program;
+            }
+        }
+        let mut judged = self.judge(Division { groups, regions: regions.to_vec() });
+        let mut spare = left - least * u32::try_from(judged.division.groups.len()).unwrap_or(0);
+        while spare > 0 {
+            let worst = self.group_of(&judged, true);
+            // As many as it takes until it gains something.
+            let mut best: Option<(f64, u32, Judged)> = None;
+            for ways in 1..=spare {
+                let mut division = judged.division.clone();
+                division.groups[worst].1 += ways;
+                let next = self.judge(division);
+                let gained = (judged.score - next.score) / f64::from(ways);
+                if best.as_ref().is_none_or(|(most, ..)| gained > *most) {
+                    best = Some((gained, ways, next));
+                }
+            }
+            let Some((_, ways, next)) = best else { break };
+            spare -= ways;
+            judged = next;
+        }
+        vec![judged.division]
+    }
+
+    /// A division with these regions: groups give ways, the widest first, and the narrowest are put together where there are
+    /// too many. `None` where there is no room.
+    fn with_regions(&self, mut division: Division, regions: &[u32]) -> Option<Division> {
+        let cache = &self.expected.situation.cache;
+        let least = ways_least(cache).0;
+        let left = cache.usable.ways().0.checked_sub(regions.iter().sum())?;
+        let used = regions.iter().filter(|ways| **ways > 0).count();
+        let most = cache.classes_max.max(1).checked_sub(used)?.min((left / least) as usize);
+        if most == 0 {
+            return None;
+        }
+        let groups = &mut division.groups;
+        while groups.len() > most {
+            groups.sort_by_key(|(members, ways)| (std::cmp::Reverse(*ways), *members));
+            let (members, ways) = groups.pop()?;
+            let last = groups.last_mut()?;
+            (last.0, last.1) = (last.0 | members, last.1 + ways);
+        }
+        let total = |groups: &[(u64, u32)]| groups.iter().map(|(_, ways)| ways).sum::<u32>();
+        while total(groups) > left {
+            groups.iter_mut().max_by_key(|(_, ways)| *ways)?.1 -= 1;
+        }
+        let spare = left - total(groups);
+        groups.iter_mut().max_by_key(|(_, ways)| *ways)?.1 += spare;
+        division.regions = regions.to_vec();
+        Some(division)
+    }
+
+    fn judge(&mut self, division: Division) -> Judged {
+        self.looked_at += 1;
+        let regions = self.regions_of(&division.regions);
+        let mut all = Outcome::default();
+        let mut sure = vec![false; self.expected.situation.programs.len()];
+        for (group, ways) in &division.groups {
+            let key = (*group, *ways, if group & self.sharing == 0 { 0 } else { regions });
+            if !self.known.contains_key(&key) {
+                let outside = &self.regions[regions as usize].1;
+                let outcome = self.model.outcome(&[(WayMask::lowest(Ways(*ways)), &members(*group))], outside);
+                self.known.insert(key, outcome);
+            }
+            if let Some(outcome) = self.known.get(&key) {
+                all.private.extend(&outcome.private);
+                all.pieces.extend(&outcome.pieces);
+            }
+            if group.count_ones() == 1 {
+                sure[group.trailing_zeros() as usize] = true;
+            }
+        }
+        let misses = self.model.misses(&all);
+        let programs = self.expected.situation.programs.iter().zip(misses);
+        let predicted = programs.map(|(program, misses)| program.slowdown(misses)).collect();
+        let slowdowns = self.expected.slowdowns_from(predicted, &sure);
+        Judged { score: score(&slowdowns, &self.expected.settings), division, slowdowns }
+    }
+
+    /// The place of these regions among those that were seen.
+    fn regions_of(&mut self, regions: &[u32]) -> u32 {
+        let at = self.regions.iter().position(|(other, _)| other == regions).unwrap_or_else(|| {
+            let ways: Vec<Ways> = regions.iter().map(|ways| Ways(*ways)).collect();
+            self.regions.push((regions.to_vec(), self.model.outside(&ways)));
+            self.regions.len() - 1
+        });
+        u32::try_from(at).unwrap_or(u32::MAX)
+    }
+
+    /// The group of the slowest program, or of the fastest.
+    fn group_of(&self, judged: &Judged, slowest: bool) -> usize {
+        let by = |one: &usize, other: &usize| judged.slowdowns[*one].total_cmp(&judged.slowdowns[*other]);
+        let all = 0..judged.slowdowns.len();
+        let program = if slowest { all.max_by(by) } else { all.min_by(by) }.unwrap_or(0);
+        judged.division.groups.iter().position(|(members, _)| members >> program & 1 == 1).unwrap_or(0)
+    }
+
+    /// The best of each kind of step in turns, as long as any kind helps.
+    fn improve(&mut self, start: Judged) -> Judged {
+        let mut best = start;
+        let mut in_vain = 0;
+        for kind in Step::ALL.into_iter().cycle() {
+            if in_vain == Step::ALL.len() || self.looked_at >= self.plans_max {
+                break;
+            }
+            let (worst, fastest) = (self.group_of(&best, true), self.group_of(&best, false));
+            let neighbours = Neighbours { of: &best.division, cache: &self.expected.situation.cache, worst, fastest };
+            let mut better: Option<Judged> = None;
+            for division in neighbours.by(kind).into_iter().filter(|division| !self.tried.contains(division)) {
+                let next = self.judge(division);
+                if next.score < better.as_ref().map_or(best.score - 1e-6, |better| better.score) {
+                    better = Some(next);
+                }
+            }
+            in_vain = if better.is_some() { 0 } else { in_vain + 1 };
+            best = better.unwrap_or(best);
+        }
+        best
+    }
+
+    fn plan(&self, division: &Division) -> Plan {
+        let classes: Vec<_> = division.groups.iter().map(|(group, ways)| (Ways(*ways), members(*group))).collect();
+        let regions = division.regions.iter().enumerate().filter(|(_, ways)| **ways > 0);
+        let regions: Vec<_> = regions.map(|(set, ways)| (Ways(*ways), set)).collect();
+        side_by_side(&self.expected.situation.cache, &classes, &regions)
+    }
+}
+
+/// What changes.
+#[derive(Clone, Copy)]
+enum Step {
+    Ways,
+    Members,
+    Merged,
+    Regions,
+}
+
+impl Step {
+    const ALL: [Step; 4] = [Step::Ways, Step::Members, Step::Merged, Step::Regions];
+}
+
+/// The divisions one step away from this one.
+struct Neighbours<'a> {
+    of: &'a Division,
+    cache: &'a crate::policy::Cache,
+    worst: usize,
+    fastest: usize,
+}
+
+impl Neighbours<'_> {
+    fn by(&self, step: Step) -> Vec<Division> {
+        let mut found = Vec::new();
+        match step {
+            Step::Ways => self.ways(&mut found),
+            Step::Members => self.members(&mut found),
+            Step::Merged => self.merged(&mut found),
+            Step::Regions => self.regions(&mut found),
+        }
+        found
+    }
+
+    fn least(&self) -> u32 {
+        ways_least(self.cache).0
+    }
+
+    fn has_class(&self) -> bool {
+        let regions = self.of.regions.iter().filter(|ways| **ways > 0).count();
+        self.of.groups.len() + regions < self.cache.classes_max
+    }
+
+    /// Ways that a group may give.
+    fn spare(&self, group: usize) -> u32 {
+        (self.of.groups[group].1 - self.least()).min(STEP_MAX)
+    }
+
+    /// Ways to the slowest, or from the fastest.
+    fn ways(&self, found: &mut Vec<Division>) {
+        for other in 0..self.of.groups.len() {
+            for (from, to) in [(other, self.worst), (self.fastest, other)] {
+                for ways in (1..=self.spare(from)).filter(|_| from != to) {
+                    let mut next = self.of.clone();
+                    next.groups[from].1 -= ways;
+                    next.groups[to].1 += ways;
+                    found.push(next);
+                }
+            }
+        }
+    }
+
+    /// One of the group of the slowest or the fastest goes to another, or to ways of its own.
+    fn members(&self, found: &mut Vec<Division>) {
+        for group in [self.worst, self.fastest] {
+            let (all, _) = self.of.groups[group];
+            for program in members(all) {
+                for other in (0..self.of.groups.len()).filter(|other| *other != group) {
+                    found.push(self.moved(group, other, program));
+                    for swapped in members(self.of.groups[other].0) {
+                        let mut next = self.of.clone();
+                        next.groups[group].0 ^= 1 << program | 1 << swapped;
+                        next.groups[other].0 ^= 1 << program | 1 << swapped;
+                        found.push(next);
+                    }
+                }
+                if all.count_ones() < 2 || !self.has_class() {
+                    continue;
+                }
+                for from in 0..self.of.groups.len() {
+                    let most = self.of.groups[from].1 - self.least();
+                    for ways in self.least()..=most.min(self.least() + STEP_MAX) {
+                        let mut next = self.of.clone();
+                        next.groups[group].0 ^= 1 << program;
+                        next.groups[from].1 -= ways;
+                        next.groups.push((1 << program, ways));
+                        found.push(next);
+                    }
+                }
+            }
+        }
+    }
+
+    /// `program` in another group; its old one, left empty, gives its ways to the slowest, or to the other where that was it.
+    fn moved(&self, group: usize, other: usize, program: usize) -> Division {
+        let mut next = self.of.clone();
+        next.groups[group].0 ^= 1 << program;
+        next.groups[other].0 |= 1 << program;
+        if next.groups[group].0 == 0 {
+            let ways = next.groups[group].1;
+            next.groups[if group == self.worst { other } else { self.worst }].1 += ways;
+            next.groups.remove(group);
+        }
+        next
+    }
+
+    /// Two groups become one; some of their ways go to the slowest.
+    fn merged(&self, found: &mut Vec<Division>) {
+        for b in 1..self.of.groups.len() {
+            for a in 0..b {
+                let (one, other) = (self.of.groups[a], self.of.groups[b]);
+                let given = (one.1 + other.1 - self.least()).min(STEP_MAX);
+                let concerned = [a, b].iter().any(|group| *group == self.worst || *group == self.fastest);
+                let ways: &[u32] = if a == self.worst || b == self.worst { &[0] } else { &[1, 2, 3, 4] };
+                for ways in ways.iter().filter(|ways| **ways <= given && (concerned || **ways > 0)) {
+                    let mut next = self.of.clone();
+                    next.groups[self.worst].1 += ways;
+                    next.groups[a] = (one.0 | other.0, one.1 + other.1 - ways);
+                    if a == self.worst {
+                        next.groups[a].1 = one.1 + other.1;
+                    }
+                    next.groups.remove(b);
+                    found.push(next);
+                }
+            }
+        }
+    }
+
+    /// Ways from regions to the slowest, or from the fastest or the widest to regions; without ways it is no region.
+    fn regions(&self, found: &mut Vec<Division>) {
+        let widest = (0..self.of.groups.len()).max_by_key(|group| self.of.groups[*group].1).unwrap_or(0);
+        for (set, has) in self.of.regions.iter().enumerate() {
+            for ways in 1..=STEP_MAX.min(*has) {
+                if has - ways >= self.least() || has == &ways {
+                    let mut next = self.of.clone();
+                    next.regions[set] -= ways;
+                    next.groups[self.worst].1 += ways;
+                    found.push(next);
+                }
+            }
+            for from in [self.fastest, widest] {
+                for ways in 1..=self.spare(from) {
+                    if has + ways >= self.least() && (*has > 0 || self.has_class()) {
+                        let mut next = self.of.clone();
+                        next.regions[set] += ways;
+                        next.groups[from].1 -= ways;
+                        found.push(next);
+                    }
+                }
+            }
+        }
+    }
+}
