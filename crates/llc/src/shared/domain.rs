@@ -1,0 +1,114 @@
+//! Who trusts whom, and which frames are shared by those who should not.
+//!
+//! Who shares a page can find out what others do with it: whether they wrote it, by how long a write of one's own takes, and whether they read
+//! it, by flushing it and timing the next load (Flush+Reload). The kernel's document on KSM therefore asks to merge between those
+//! who trust each other alone. A cache region that is kept filled would sharpen such a look, so none is made across domains.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use linux::Pid;
+use serde::Serialize;
+
+/// By what processes are put into domains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum By {
+    /// Those in one control group trust each other.
+    Cgroup,
+    /// Those of one user do.
+    Uid,
+}
+
+impl By {
+    /// The domain of a process of this user in this group.
+    pub fn domain(self, group: &str, uid: u32) -> Domain {
+        match self {
+            By::Cgroup => Domain(group.to_owned()),
+            By::Uid => Domain(format!("uid {uid}")),
+        }
+    }
+}
+
+impl fmt::Display for By {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            By::Cgroup => "control groups",
+            By::Uid => "users",
+        })
+    }
+}
+
+/// Those who trust each other, by the name of their control group, their user, or a label of a configuration.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(transparent)]
+pub struct Domain(pub String);
+
+impl fmt::Display for Domain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+/// What a process is to the others.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Member {
+    /// Its name, as `/proc/PID/status` has it.
+    pub name: String,
+    /// Its effective user.
+    pub uid: u32,
+    /// Its control group, as `/proc/PID/cgroup` has it; empty where there are none.
+    pub group: String,
+    /// Whom it trusts.
+    pub domain: Domain,
+}
+
+/// The domains of these processes, each once, by name.
+pub fn domains_of(processes: impl IntoIterator<Item = Pid>, members: &BTreeMap<Pid, Member>) -> Vec<&Domain> {
+    let mut domains: Vec<&Domain> =
+        processes.into_iter().filter_map(|pid| members.get(&pid)).map(|member| &member.domain).collect();
+    domains.sort_unstable();
+    domains.dedup();
+    domains
+}
+
+/// Do these processes, which share something, not all trust each other? One of whom nothing is known trusts nobody else.
+pub fn crosses(processes: &[Pid], members: &BTreeMap<Pid, Member>) -> bool {
+    let mut domains = processes.iter().map(|pid| members.get(pid).map(|member| &member.domain));
+    let Some(first) = domains.next() else { return false };
+    domains.any(|domain| domain.is_none() || domain != first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn members(of: &[(i32, &str)]) -> BTreeMap<Pid, Member> {
+        let member = |domain: &str| Member {
+            name: "qemu".to_owned(),
+            uid: 0,
+            group: domain.to_owned(),
+            domain: Domain(domain.to_owned()),
+        };
+        of.iter().map(|(pid, domain)| (Pid(*pid), member(domain))).collect()
+    }
+
+    #[test]
+    fn a_domain_is_a_group_or_a_user() {
+        assert_eq!(By::Cgroup.domain("/vm/a", 7), Domain("/vm/a".to_owned()));
+        assert_eq!(By::Uid.domain("/vm/a", 7), Domain("uid 7".to_owned()));
+    }
+
+    #[test]
+    fn those_of_one_domain_may_share_and_those_of_two_or_of_none_known_may_not() {
+        let members = members(&[(1, "a"), (2, "a"), (3, "b")]);
+        assert!(!crosses(&[], &members) && !crosses(&[Pid(1)], &members) && !crosses(&[Pid(1), Pid(2)], &members));
+        assert!(crosses(&[Pid(1), Pid(2), Pid(3)], &members));
+        assert!(crosses(&[Pid(1), Pid(9)], &members) && crosses(&[Pid(8), Pid(9)], &members));
+        // One alone crosses nothing, whoever it is.
+        assert!(!crosses(&[Pid(9)], &members));
+        let names: Vec<&str> =
+            domains_of([Pid(3), Pid(1), Pid(2)], &members).into_iter().map(|d| d.0.as_str()).collect();
+        assert_eq!(names, ["a", "b"]);
+    }
+}

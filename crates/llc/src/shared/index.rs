@@ -1,0 +1,221 @@
+//! Frame → sharers, kept up to date from the merged pages of one process after the other.
+//!
+//! Two sorted lists instead of maps: by process and address, to find out what changed, and by frame and process, to say who shares. To
+//! build them is to sort once, to change them is one pass over what is there; an entry takes 40 bytes in both together.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, HashMap};
+
+use linux::Pid;
+use linux::merged_memory::PageOf;
+use quantities::{Address, Bytes, Pages};
+
+/// A merged page of some process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct MergedPage {
+    /// Where it is mapped.
+    pub address: Address,
+    /// The number of its frame.
+    pub frame: u64,
+}
+
+/// One who has a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Entry {
+    frame: u64,
+    pid: Pid,
+    address: Address,
+}
+
+/// A merged frame with all who have it, by process and address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame<'i> {
+    entries: &'i [Entry],
+}
+
+impl<'i> Frame<'i> {
+    /// Its number.
+    pub fn number(self) -> u64 {
+        self.entries.first().map_or(0, |entry| entry.frame)
+    }
+
+    /// Who has it, and where; a process may have it at several addresses.
+    pub fn sharers(self) -> impl ExactSizeIterator<Item = PageOf> + 'i {
+        self.entries.iter().map(|entry| PageOf { pid: entry.pid, address: entry.address })
+    }
+
+    /// The processes that have it, each once, by rising id.
+    pub fn processes(self) -> impl Iterator<Item = Pid> + 'i {
+        self.entries.chunk_by(|one, other| one.pid == other.pid).filter_map(|of| of.first()).map(|entry| entry.pid)
+    }
+
+    /// What there would be more without it.
+    pub fn saved(self) -> Bytes {
+        Pages(self.entries.len() as u64 - 1).bytes()
+    }
+}
+
+/// All frames that the same processes share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharedSet {
+    /// Who: by rising id. One alone has its pages merged with each other, or with those of somebody whom we do not see.
+    pub processes: Vec<Pid>,
+    /// How many frames.
+    pub frames: Pages,
+    /// How many pages that are, of all of them together.
+    pub mapped: Pages,
+}
+
+impl SharedSet {
+    /// What there would be more without.
+    pub const fn saved(&self) -> Bytes {
+        Pages(self.mapped.0 - self.frames.0).bytes()
+    }
+}
+
+/// What an update changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Changed {
+    /// Pages that are merged now and were not.
+    pub come: u64,
+    /// Pages that are merged no more, or with others.
+    pub gone: u64,
+}
+
+/// Who has which merged frame.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Index {
+    by_process: BTreeMap<Pid, Vec<MergedPage>>,
+    by_frame: Vec<Entry>,
+}
+
+impl Index {
+    /// The merged pages of a process, by address.
+    pub fn of(&self, pid: Pid) -> &[MergedPage] {
+        self.by_process.get(&pid).map_or(&[], Vec::as_slice)
+    }
+
+    /// The processes that have any.
+    pub fn processes(&self) -> impl Iterator<Item = Pid> {
+        self.by_process.keys().copied()
+    }
+
+    /// Takes over a look: the merged pages of every process that has any, in any order, each address once. Who is not among them has none any more.
+    pub fn update(&mut self, look: impl IntoIterator<Item = (Pid, Vec<MergedPage>)>) -> Changed {
+        let (mut come, mut gone) = (Vec::new(), Vec::new());
+        let mut before = std::mem::take(&mut self.by_process);
+        for (pid, mut pages) in look {
+            if !pages.is_sorted() {
+                pages.sort_unstable();
+            }
+            let old = before.remove(&pid).unwrap_or_default();
+            differences(pid, &old, &pages, &mut gone, &mut come);
+            if !pages.is_empty() {
+                self.by_process.insert(pid, pages);
+            }
+        }
+        for (pid, old) in before {
+            differences(pid, &old, &[], &mut gone, &mut come);
+        }
+        come.sort_unstable();
+        gone.sort_unstable();
+        let changed = Changed { come: come.len() as u64, gone: gone.len() as u64 };
+        if !(come.is_empty() && gone.is_empty()) {
+            self.by_frame = merged(std::mem::take(&mut self.by_frame), &gone, come);
+        }
+        changed
+    }
+
+    /// All frames, by number.
+    pub fn frames(&self) -> impl Iterator<Item = Frame<'_>> {
+        self.by_frame.chunk_by(|one, other| one.frame == other.frame).map(|entries| Frame { entries })
+    }
+
+    /// The frame of this number, if it is merged.
+    pub fn frame(&self, number: u64) -> Option<Frame<'_>> {
+        let first = self.by_frame.partition_point(|entry| entry.frame < number);
+        let end = first + self.by_frame[first..].partition_point(|entry| entry.frame == number);
+        (end > first).then(|| Frame { entries: &self.by_frame[first..end] })
+    }
+
+    /// How many pages are merged, each counted where it is mapped.
+    pub fn mapped(&self) -> Pages {
+        Pages(self.by_frame.len() as u64)
+    }
+
+    /// Frames put together by who shares them, what saves most first.
+    pub fn sets(&self) -> Vec<SharedSet> {
+        sets(self.frames())
+    }
+}
+
+/// Some frames put together by who shares them, what saves most first; of those that save as much, by who.
+pub fn sets<'i>(frames: impl Iterator<Item = Frame<'i>>) -> Vec<SharedSet> {
+    let mut by_who: HashMap<Vec<Pid>, (u64, u64)> = HashMap::new();
+    let mut who = Vec::new();
+    for frame in frames {
+        who.clear();
+        who.extend(frame.processes());
+        let mapped = frame.entries.len() as u64;
+        match by_who.get_mut(who.as_slice()) {
+            Some((frames, all)) => (*frames, *all) = (*frames + 1, *all + mapped),
+            None => drop(by_who.insert(who.clone(), (1, mapped))),
+        }
+    }
+    let mut sets: Vec<SharedSet> = by_who
+        .into_iter()
+        .map(|(processes, (frames, mapped))| SharedSet { processes, frames: Pages(frames), mapped: Pages(mapped) })
+        .collect();
+    sets.sort_unstable_by(|one, other| {
+        (other.saved(), other.frames).cmp(&(one.saved(), one.frames)).then_with(|| one.processes.cmp(&other.processes))
+    });
+    sets
+}
+
+/// What is in one sorted list and not in the other.
+fn differences(pid: Pid, old: &[MergedPage], new: &[MergedPage], gone: &mut Vec<Entry>, come: &mut Vec<Entry>) {
+    let entry = |page: &MergedPage| Entry { frame: page.frame, pid, address: page.address };
+    let (mut old, mut new) = (old.iter().peekable(), new.iter().peekable());
+    loop {
+        match (old.peek(), new.peek()) {
+            (None, None) => return,
+            (Some(before), Some(now)) if before == now => {
+                old.next();
+                new.next();
+            }
+            (Some(before), now) if now.is_none_or(|now| before < now) => {
+                gone.push(entry(before));
+                old.next();
+            }
+            (_, Some(now)) => {
+                come.push(entry(now));
+                new.next();
+            }
+            (Some(_), None) => return, // covered above: nothing is greater than nothing
+        }
+    }
+}
+
+/// One sorted list without some of its entries and with others.
+fn merged(all: Vec<Entry>, gone: &[Entry], come: Vec<Entry>) -> Vec<Entry> {
+    if all.is_empty() {
+        return come;
+    }
+    let mut result = Vec::with_capacity(all.len() + come.len() - gone.len().min(all.len()));
+    let (mut gone, mut come) = (gone.iter().peekable(), come.into_iter().peekable());
+    for entry in all {
+        while gone.next_if(|gone| gone.cmp(&&entry) == Ordering::Less).is_some() {}
+        if gone.next_if(|gone| **gone == entry).is_some() {
+            continue;
+        }
+        while let Some(new) = come.next_if(|new| *new < entry) {
+            result.push(new);
+        }
+        result.push(entry);
+    }
+    result.extend(come);
+    result
+}
+
+#[cfg(test)]
+mod tests;
