@@ -14,3 +14,8 @@ pub mod keep;
 pub mod policy;
 pub mod shared;
 pub mod simulate;
+
+/// Why a file cannot be read: the kernel's answer as everywhere, or what else was wrong.
+pub(crate) fn why(error: &std::io::Error) -> String {
+    rustix::io::Errno::from_io_error(error).map_or_else(|| error.to_string(), linux::describe)
+}

@@ -1,0 +1,198 @@
+//! A plan for what is seen: when another one is due, and what it rests on.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use quantities::Ways;
+
+use super::super::act::Place;
+use super::super::arrange::{self, Member, Planned, Purpose, Surroundings};
+use super::super::config::Measured;
+use super::super::curve;
+use super::super::decide::{Decision, Figures, Seen, SetSeen, decide};
+use super::super::report::Event;
+use super::super::room::{Foreign, Hardware, Room, room};
+use super::super::steps::Standing;
+use super::super::world::World;
+use super::{Keeper, Trouble};
+use crate::policy::{Curve, Plan, Policy};
+
+/// What a plan was made for: when this is another, there is another plan.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Grounds {
+    running: Vec<bool>,
+    known: Vec<bool>,
+    /// By domain: who shares, and how many ways it fills.
+    sets: Vec<(String, BTreeSet<usize>, u64)>,
+    room: Option<Room>,
+    visit: Option<usize>,
+    /// Curves that are learned change all the time.
+    round: u64,
+}
+
+/// Learned curves are looked at anew every so many steps.
+const ROUND: u64 = 10;
+/// An allocation is visited for so many steps.
+const VISIT: u32 = 3;
+
+impl<W: World> Keeper<W> {
+    /// The ways that a program has to itself now.
+    pub(super) fn ways_of(&self, program: usize) -> Option<Ways> {
+        let wanted = self.wanted.as_ref().filter(|_| self.settled)?;
+        let alone = wanted.groups.iter().find(|group| group.purpose == Purpose::Programs(vec![program]))?;
+        let (_, mask) = alone.masks.first_key_value()?;
+        Some(mask.ways())
+    }
+
+    fn figures(&self, all: Ways) -> Vec<Option<Figures>> {
+        let each = self.config.programs.iter().enumerate().map(|(nth, program)| {
+            let stalled_fraction = self.stalled[nth];
+            if let Some(Measured { misses, private_misses, shared_misses, base_cycles, miss_cycles }) =
+                &program.measured
+            {
+                return Some(Figures {
+                    misses: Curve::new(misses.clone()),
+                    private_misses: private_misses.clone().map(Curve::new),
+                    shared_misses: shared_misses.clone().map(Curve::new),
+                    base_cycles: *base_cycles,
+                    miss_cycles: *miss_cycles,
+                    stalled_fraction,
+                    configured: true,
+                });
+            }
+            if !self.visited {
+                return None;
+            }
+            let (base_cycles, miss_cycles) = self.learned[nth].cycles()?;
+            Some(Figures {
+                misses: self.learned[nth].misses(all)?,
+                private_misses: None,
+                shared_misses: None,
+                base_cycles,
+                miss_cycles,
+                stalled_fraction,
+                configured: false,
+            })
+        });
+        each.collect()
+    }
+
+    /// A plan, if there is reason for another one.
+    pub(super) fn decide_on(
+        &mut self,
+        standing: &Standing,
+        now: Duration,
+        events: &mut Vec<Event>,
+    ) -> Result<(), Trouble> {
+        let Some(hardware) = self.hardware.clone() else { return Ok(()) };
+        let foreign = Place::<linux::Rooted>::foreign(standing);
+        let room = room(&self.config, &hardware, &foreign)?;
+        self.visit_next(now, &room, &self.figures(hardware.all.ways()));
+        let figures = self.figures(hardware.all.ways());
+        let way = hardware.way_bytes.0.max(1);
+        let grounds = Grounds {
+            running: self.members.programs.iter().map(|processes| !processes.is_empty()).collect(),
+            known: figures.iter().map(Option::is_some).collect(),
+            sets: self
+                .sets
+                .sets
+                .iter()
+                .map(|set| (set.domain.clone(), set.sharers.clone(), set.bytes().0.div_ceil(way)))
+                .collect(),
+            visit: self.visit.map(|(nth, _)| nth),
+            round: if figures.iter().flatten().any(|figures| !figures.configured) { self.steps / ROUND } else { 0 },
+            room: Some(room.clone()),
+        };
+        if self.grounds.as_ref() == Some(&grounds) {
+            return self.rearrange(&room, &foreign, &hardware);
+        }
+        let sets: Vec<SetSeen> =
+            self.sets.sets.iter().map(|set| SetSeen { sharers: set.sharers.clone(), bytes: set.bytes() }).collect();
+        let seen = Seen { caches: &hardware.caches, running: &grounds.running, figures: &figures, sets: &sets };
+        let before = self.decision.as_ref().map(|decision| decision.planned.clone()).unwrap_or_default();
+        let mut decision = decide(&self.config, &room, &seen, &before);
+        if let Some((nth, _)) = self.visit {
+            self.visited_plan(nth, &room, &mut decision);
+        }
+        let same = self.decision.as_ref().is_some_and(|old| old.planned == decision.planned);
+        let old = self.decision.replace(decision);
+        if let Err(trouble) = self.rearrange(&room, &foreign, &hardware) {
+            self.decision = old;
+            return Err(trouble);
+        }
+        self.grounds = Some(grounds);
+        for beside in &room.beside {
+            let why = format!("group {} may allocate in ways {} as well", beside.name, beside.mask);
+            self.say_without("ways of our own", &why, events);
+        }
+        if !same {
+            self.summary.plans += 1;
+            events.push(self.decided());
+        }
+        Ok(())
+    }
+
+    /// To the next allocation, when one has been seen for long enough and curves are still to be learned.
+    fn visit_next(&mut self, now: Duration, room: &Room, figures: &[Option<Figures>]) {
+        let running: Vec<usize> = (0..figures.len()).filter(|nth| !self.members.programs[*nth].is_empty()).collect();
+        let lacking = running.iter().any(|nth| figures[*nth].is_none());
+        let wants = !matches!(self.config.policy, Policy::None | Policy::Equal);
+        if self.counts.is_err() || !lacking || !wants {
+            if self.counts.is_err() {
+                self.visit = None;
+            }
+            return;
+        }
+        self.visit = match self.visit {
+            None if !self.visited => Some((0, now)),
+            Some((nth, since)) if now >= since + self.config.interval * VISIT => Some((nth + 1, now)),
+            visit => visit,
+        };
+        let free = running.iter().filter(|nth| self.config.programs[**nth].fixed.is_none()).count();
+        if self.visit.is_some_and(|(nth, _)| curve::visit(nth, room.cache, free).is_none()) {
+            (self.visit, self.visited) = (None, true);
+        }
+    }
+
+    /// The plan of a visit, in all caches alike.
+    fn visited_plan(&self, nth: usize, room: &Room, decision: &mut Decision) {
+        for planned in &mut decision.planned {
+            if let Some(Plan { classes, .. }) = curve::visit(nth, room.cache, planned.programs.len()) {
+                planned.plan = Plan { classes, regions: Vec::new() };
+            }
+        }
+        decision.slowdowns.clear();
+    }
+
+    /// The groups for the plan in force and the processes of this moment.
+    fn rearrange(&mut self, room: &Room, foreign: &[Foreign], hardware: &Hardware) -> Result<(), Trouble> {
+        let Some(decision) = &self.decision else { return Ok(()) };
+        let caches: BTreeSet<_> = hardware.caches.iter().copied().collect();
+        let members: Vec<Member> = self
+            .config
+            .programs
+            .iter()
+            .zip(&self.members.programs)
+            .map(|(program, processes)| Member {
+                name: program.name.clone(),
+                processes: processes.clone(),
+                caches: match &program.l3 {
+                    None => caches.clone(),
+                    Some(own) => caches.iter().filter(|cache| own.contains(&cache.0)).copied().collect(),
+                },
+                fixed: program.fixed.map(|fixed| (fixed.mask, fixed.exclusive)),
+            })
+            .collect();
+        let around = Surroundings {
+            caches,
+            rest: room.rest,
+            shareable: hardware.shareable,
+            foreign: foreign.to_vec(),
+            groups_max: hardware.classes.saturating_sub(1 + foreign.len()),
+        };
+        let domains: Vec<String> = self.sets.sets.iter().map(|set| set.domain.clone()).collect();
+        let planned: Vec<Planned> = decision.planned.clone();
+        self.wanted = Some(arrange::wanted(&planned, &members, &domains, &around)?);
+        Ok(())
+    }
+}

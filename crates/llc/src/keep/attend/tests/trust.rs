@@ -1,0 +1,55 @@
+//! What must not stay in a region.
+
+use super::*;
+
+/// The shared set of 2 MiB, of which the first page is one that others see by now.
+fn crossing() -> Sets {
+    let mut sets = shares(2);
+    let page = sets.sets[0].pages.remove(0);
+    sets.crossing = Pages(1);
+    sets.crossing_pages.insert(page);
+    sets
+}
+
+#[test]
+fn a_page_that_others_come_to_see_leaves_its_region_at_once() {
+    for partitions in [true, false] {
+        let model = Model::new(2);
+        model.0.borrow_mut().partitions = partitions;
+        let mut keeper = keeper(&model, SHARING);
+        keeper.step(at(0)).unwrap();
+        let thread = || model.0.borrow().threads.values().next().map(|(thread, ..)| *thread);
+        assert_eq!(thread(), Some(Pid(901)));
+        // One page of 512 less is no reason to copy all anew, but for this.
+        model.0.borrow_mut().sets = crossing();
+        keeper.step(at(1)).unwrap();
+        assert_eq!(thread(), Some(Pid(902)));
+        keeper.step(at(2)).unwrap();
+        assert_eq!(thread(), Some(Pid(902)), "the page is not in this one");
+    }
+}
+
+#[test]
+fn where_somebody_cannot_be_looked_at_nothing_is_in_a_region_and_the_reason_is_said() {
+    let model = Model::new(2);
+    let mut keeper = keeper(&model, SHARING);
+    keeper.step(at(0)).unwrap();
+    model.0.borrow_mut().sets = Sets { unread: Some("process 7 cannot be looked at".to_owned()), ..Sets::default() };
+    let said = lines(&keeper.step(at(1)).unwrap());
+    assert!(said.iter().any(|line| line.contains("process 7 cannot be looked at")), "{said:?}");
+    assert!(model.0.borrow().threads.is_empty());
+}
+
+#[test]
+fn where_a_step_is_refused_nobody_refills_what_may_be_the_ways_of_others() {
+    let model = Model::new(0);
+    let mut keeper = keeper(&model, SHARING);
+    keeper.step(at(0)).unwrap();
+    model.0.borrow_mut().sets = shares(2);
+    model.0.borrow_mut().refuses = Some("shared.shop");
+    keeper.step(at(1)).unwrap();
+    assert!(model.0.borrow().threads.is_empty());
+    model.0.borrow_mut().refuses = None;
+    keeper.step(at(2)).unwrap();
+    assert_eq!(model.threads_in("shared.shop"), [901]);
+}

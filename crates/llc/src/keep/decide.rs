@@ -1,0 +1,253 @@
+//! What is decided: a plan for each cache from what is known, and on what it rests.
+//!
+//! Pure. The policies want a miss curve of each program. Where one of them has none, neither configured nor learned, none is made up:
+//! then each program has as many ways, and a shared set has as many as hold it. How much of a set each program uses is known only where
+//! the configuration has `shared_mpki` or `private_mpki`; without them a set's region is by size as well, and the policy divides the rest.
+//! From `private_mpki` alone a set's curve is taken for a straight line: all of the program's other misses without a region, none with
+//! one that holds the set.
+//!
+//! Regions belong to the policy `sharing`. Others have them, by size, where the configuration says `[region] on = true`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use linux::resctrl::CacheId;
+use quantities::{Bytes, Ways};
+
+use super::arrange::Planned;
+use super::config::Config;
+use super::policy::{beside, regions_by_size, without_curves};
+use super::room::Room;
+use crate::policy::predict::predict;
+use crate::policy::{Cache, Curve, Plan, Policy, Program, Region, SharedSet, Sharer, Situation};
+
+/// What is known of one program.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Figures {
+    /// MPKI by ways.
+    pub misses: Curve,
+    /// Of its own pages alone; `None` where that is not known.
+    pub private_misses: Option<Curve>,
+    /// Of what it shares, by the ways of a region; `None` where that is not known.
+    pub shared_misses: Option<Curve>,
+    /// Cycles per kilo-instruction without a miss.
+    pub base_cycles: f64,
+    /// Cycles that each miss adds.
+    pub miss_cycles: f64,
+    /// The part of its cycles in which it waited, where that was counted.
+    pub stalled_fraction: Option<f64>,
+    /// From the configuration, not from what was counted here.
+    pub configured: bool,
+}
+
+/// One shared set, as far as deciding goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SetSeen {
+    /// By places in the configuration.
+    pub sharers: BTreeSet<usize>,
+    /// How much it is.
+    pub bytes: Bytes,
+}
+
+/// What is known when it is decided.
+#[derive(Clone, Debug)]
+pub struct Seen<'s> {
+    /// All caches.
+    pub caches: &'s [CacheId],
+    /// For each program, whether it has a process.
+    pub running: &'s [bool],
+    /// For each program, what is known of it.
+    pub figures: &'s [Option<Figures>],
+    /// What is shared.
+    pub sets: &'s [SetSeen],
+}
+
+/// What a plan rests on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Basis {
+    /// Nothing had to be known.
+    Nothing,
+    /// Curves of the configuration.
+    Configured,
+    /// Curves that were learned here, of some programs at least.
+    Learned,
+    /// No curves: this program has none.
+    NoCurve(usize),
+}
+
+/// The decision.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decision {
+    /// By caches on which the same programs run.
+    pub planned: Vec<Planned>,
+    /// On what it rests; the weakest of all caches.
+    pub basis: Basis,
+    /// Regions are as large as what they hold, whatever it is worth.
+    pub regions_by_size: bool,
+    /// Expected slowdowns by places in the configuration, where they can be said; of several caches the worst.
+    pub slowdowns: BTreeMap<usize, f64>,
+}
+
+/// Decides for all caches; `before` is what is in force.
+pub fn decide(config: &Config, room: &Room, seen: &Seen<'_>, before: &[Planned]) -> Decision {
+    let mut decision =
+        Decision { planned: Vec::new(), basis: Basis::Nothing, regions_by_size: false, slowdowns: BTreeMap::new() };
+    let mut by_programs: BTreeMap<Vec<usize>, BTreeSet<CacheId>> = BTreeMap::new();
+    for cache in seen.caches {
+        by_programs.entry(programs_on(config, seen, *cache)).or_default().insert(*cache);
+    }
+    for (programs, caches) in by_programs {
+        let sets = (0..seen.sets.len()).filter(|set| shared_by(&seen.sets[*set], &programs).len() >= 2).collect();
+        let mut planned = Planned { caches, programs, sets, plan: Plan { classes: Vec::new(), regions: Vec::new() } };
+        let same = |other: &&Planned| {
+            (&other.caches, &other.programs, &other.sets) == (&planned.caches, &planned.programs, &planned.sets)
+        };
+        let before = before.iter().find(same).map(|other| other.plan.clone());
+        planned.plan = plan(config, room, seen, &planned, before.as_ref(), &mut decision);
+        decision.planned.push(planned);
+    }
+    decision
+}
+
+/// Those that run on the CPUs of a cache and have no fixed ways.
+fn programs_on(config: &Config, seen: &Seen<'_>, cache: CacheId) -> Vec<usize> {
+    let on = |l3: &Option<Vec<u32>>| l3.as_ref().is_none_or(|caches| caches.contains(&cache.0));
+    let all = config.programs.iter().enumerate();
+    all.filter(|(nth, program)| seen.running[*nth] && program.fixed.is_none() && on(&program.l3))
+        .map(|(nth, _)| nth)
+        .collect()
+}
+
+/// The places among `programs` of those who share a set.
+fn shared_by(set: &SetSeen, programs: &[usize]) -> Vec<usize> {
+    programs.iter().enumerate().filter(|(_, program)| set.sharers.contains(program)).map(|(place, _)| place).collect()
+}
+
+fn plan(
+    config: &Config,
+    room: &Room,
+    seen: &Seen<'_>,
+    planned: &Planned,
+    before: Option<&Plan>,
+    decision: &mut Decision,
+) -> Plan {
+    let Planned { programs, sets, .. } = planned;
+    if programs.is_empty() {
+        return Plan { classes: Vec::new(), regions: Vec::new() };
+    }
+    let sizes: Vec<Bytes> = sets.iter().map(|set| seen.sets[*set].bytes).collect();
+    let with_regions = config.region.on.unwrap_or(config.policy == Policy::Sharing);
+    let by_size = |cache: Cache| -> Vec<Region> {
+        if with_regions { regions_by_size(cache, &sizes, config.region.ways_max) } else { Vec::new() }
+    };
+    let lacking = programs.iter().find(|program| seen.figures[**program].is_none());
+    if let Some(lacking) = lacking.filter(|_| needs_curves(config.policy)) {
+        decision.basis = Basis::NoCurve(*lacking);
+        decision.regions_by_size |= with_regions && !sizes.is_empty();
+        let sizes = if with_regions { sizes } else { Vec::new() };
+        return without_curves(room.cache, programs.len(), &sizes, config.region.ways_max);
+    }
+    let shared =
+        if with_regions && config.policy == Policy::Sharing { shared_sets(seen, planned, &room.cache) } else { None };
+    let known = |cache: &Cache| -> Vec<Program> {
+        programs.iter().map(|program| program_of(seen.figures[*program].as_ref(), cache)).collect()
+    };
+    // A plan with regions by size is no plan of the policy's: what is in force is told to it only where it made that.
+    let whole = shared.map(|shared| Situation { cache: room.cache, programs: known(&room.cache), shared });
+    let whole = whole.map(|situation| (config.policy.plan(&situation, before), situation));
+    let fits =
+        |plan: &Plan| plan.regions.iter().all(|of| config.region.ways_max.is_none_or(|most| of.mask.ways() <= most));
+    let (plan, situation) = match whole.filter(|(plan, _)| fits(plan)) {
+        Some(whole) => whole,
+        None => {
+            let regions = by_size(room.cache);
+            decision.regions_by_size |= !regions.is_empty();
+            let cache = if regions.is_empty() { room.cache } else { beside(room.cache, &regions) };
+            let situation = Situation { cache, programs: known(&cache), shared: Vec::new() };
+            let plan = config.policy.plan(&situation, before.filter(|_| regions.is_empty()));
+            let own = lacking.is_none().then(|| predict(&situation, &plan));
+            add(own, programs, &mut decision.slowdowns);
+            return decided(config, seen, programs, Plan { regions, ..plan }, decision);
+        }
+    };
+    add(lacking.is_none().then(|| predict(&situation, &plan)), programs, &mut decision.slowdowns);
+    decided(config, seen, programs, plan, decision)
+}
+
+/// Expected slowdowns, of several caches the worst.
+fn add(slowdowns: Option<Vec<f64>>, programs: &[usize], to: &mut BTreeMap<usize, f64>) {
+    for (program, slowdown) in programs.iter().zip(slowdowns.into_iter().flatten()) {
+        let worst = to.entry(*program).or_insert(slowdown);
+        *worst = worst.max(slowdown);
+    }
+}
+
+/// Notes on what it rests.
+fn decided(config: &Config, seen: &Seen<'_>, programs: &[usize], plan: Plan, decision: &mut Decision) -> Plan {
+    if !needs_curves(config.policy) || matches!(decision.basis, Basis::NoCurve(_)) {
+        return plan;
+    }
+    let learned = |program: &usize| seen.figures[*program].as_ref().is_some_and(|figures| !figures.configured);
+    if programs.iter().any(learned) {
+        decision.basis = Basis::Learned;
+    } else if decision.basis == Basis::Nothing {
+        decision.basis = Basis::Configured;
+    }
+    plan
+}
+
+fn needs_curves(policy: Policy) -> bool {
+    !matches!(policy, Policy::None | Policy::Equal)
+}
+
+fn program_of(figures: Option<&Figures>, cache: &Cache) -> Program {
+    let Some(figures) = figures else {
+        let flat = Curve::new(vec![0.0]);
+        return Program {
+            private_misses: flat.clone(),
+            misses: flat,
+            base_cycles: 1.0,
+            miss_cycles: 0.0,
+            stalled_fraction: 0.0,
+        };
+    };
+    let misses = figures.misses.clone();
+    let mut program = Program {
+        private_misses: figures.private_misses.clone().unwrap_or_else(|| misses.clone()),
+        misses,
+        base_cycles: figures.base_cycles,
+        miss_cycles: figures.miss_cycles,
+        stalled_fraction: 0.0,
+    };
+    // What was not counted is what the curve says of half of the cache.
+    let missed = program.misses.at(Ways(cache.usable.ways().0 / 2));
+    let expected = 1.0 - program.base_cycles / program.cycles(missed);
+    program.stalled_fraction = figures.stalled_fraction.unwrap_or(expected).clamp(0.0, 1.0);
+    program
+}
+
+/// The sets with their curves; `None` where one of a sharer is not known.
+fn shared_sets(seen: &Seen<'_>, planned: &Planned, cache: &Cache) -> Option<Vec<SharedSet>> {
+    let each = planned.sets.iter().map(|set| {
+        let set = &seen.sets[*set];
+        let sharers = shared_by(set, &planned.programs).into_iter().map(|place| {
+            let figures = seen.figures[planned.programs[place]].as_ref()?;
+            let curve = figures.shared_misses.clone().or_else(|| straight(figures, set.bytes, cache))?;
+            Some(Sharer { program: place, misses: curve })
+        });
+        Some(SharedSet { sharers: sharers.collect::<Option<_>>()?, bytes: set.bytes })
+    });
+    each.collect()
+}
+
+/// Without a region all accesses to the set are missed that are no private ones; with one that holds it none is.
+fn straight(figures: &Figures, bytes: Bytes, cache: &Cache) -> Option<Curve> {
+    let private = figures.private_misses.as_ref()?;
+    let accesses = (figures.misses.at(Ways(0)) - private.at(Ways(0))).max(0.0);
+    #[expect(clippy::cast_precision_loss, reason = "sizes of caches")]
+    let holds = (bytes.0 as f64 / cache.way_bytes.0.max(1) as f64).max(1e-9);
+    let missed = |ways: u32| accesses * (1.0 - f64::from(ways) / holds).max(0.0);
+    Some(Curve::new((0..=cache.usable.ways().0).map(missed).collect()))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,377 @@
+//! What is said of each decision: what was measured, what was decided, what was done.
+
+use std::fmt;
+
+use quantities::{Bytes, WayMask};
+use serde::Serialize;
+
+use super::arrange::Masks;
+use super::refill::Filled;
+
+/// One line.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "event")]
+pub enum Event {
+    /// Processes of a program came or ended.
+    Program {
+        /// Its name.
+        program: String,
+        /// That it has now.
+        processes: usize,
+        /// In them.
+        threads: usize,
+        /// Since the last look.
+        began: usize,
+        /// Since the last look.
+        ended: usize,
+    },
+    /// What the programs share is not what it was.
+    Shared {
+        /// By trust domain.
+        sets: Vec<OfSet>,
+        /// Frames that they share with somebody who is not trusted.
+        cross_domain_frames: u64,
+    },
+    /// The ways are divided so.
+    Decided {
+        /// By which policy.
+        policy: String,
+        /// On what it rests.
+        basis: String,
+        /// Who has which ways; those of the rest last.
+        groups: Vec<OfGroup>,
+        /// What to expect.
+        slowdowns: Vec<Slowdown>,
+    },
+    /// Something was changed.
+    Done {
+        /// In words.
+        what: String,
+        /// Threads that were moved.
+        #[serde(skip_serializing_if = "is_zero")]
+        threads: usize,
+        /// Threads that ended before they could be.
+        #[serde(skip_serializing_if = "is_zero")]
+        ended: usize,
+    },
+    /// The kernel has something else than was asked for.
+    Differs {
+        /// Which group.
+        group: String,
+        /// What was asked for.
+        asked: String,
+        /// What it has.
+        found: String,
+    },
+    /// What groups have and move, as counted.
+    Measured {
+        /// By group.
+        groups: Vec<Reading>,
+    },
+    /// How full a region is.
+    Filled {
+        /// Which group, or what is kept where there are no groups.
+        group: String,
+        /// In which cache.
+        cache: u32,
+        /// What was found and done.
+        #[serde(flatten)]
+        filled: Filled,
+    },
+    /// A step was refused; it will be tried again.
+    NotDone {
+        /// In words.
+        what: String,
+        /// The kernel's answer.
+        why: String,
+    },
+    /// Something cannot be done, and the rest goes on.
+    Without {
+        /// What.
+        what: String,
+        /// Why.
+        why: String,
+    },
+    /// It is all as it was.
+    PutBack {
+        /// Groups that were removed.
+        groups: usize,
+    },
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_zero(count: &usize) -> bool {
+    *count == 0
+}
+
+/// What is shared within a domain.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct OfSet {
+    /// Whose.
+    pub domain: String,
+    /// By which programs.
+    pub programs: Vec<String>,
+    /// How much.
+    pub bytes: Bytes,
+}
+
+/// Who has which ways.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct OfGroup {
+    /// The group's name.
+    pub group: String,
+    /// The programs in it, or the domain whose pages it holds.
+    pub holds: Vec<String>,
+    /// By cache.
+    pub masks: Vec<OfCache>,
+    /// Nobody else may allocate there.
+    pub exclusive: bool,
+}
+
+/// The ways of a group in one cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct OfCache {
+    /// Which.
+    pub cache: u32,
+    /// Which ways.
+    pub mask: WayMask,
+}
+
+impl OfCache {
+    /// The ways in all caches.
+    pub fn all(masks: &Masks) -> Vec<OfCache> {
+        masks.iter().map(|(cache, mask)| OfCache { cache: cache.0, mask: *mask }).collect()
+    }
+}
+
+/// An expectation.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Slowdown {
+    /// Of which program.
+    pub program: String,
+    /// Against all of the cache for itself.
+    pub slowdown: f64,
+}
+
+/// What was counted of a group.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Reading {
+    /// Its name.
+    pub group: String,
+    /// What it has in the cache; null where that is not counted.
+    pub llc_occupancy_bytes: Option<Bytes>,
+    /// From and to memory; null where that is not counted, and at the first look.
+    pub memory_bytes_per_s: Option<f64>,
+}
+
+/// At the end.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Summary {
+    /// How long it ran.
+    pub run_us: u64,
+    /// CPU time of it all.
+    pub cpu_us: u64,
+    /// How often the ways were divided anew.
+    pub plans: u64,
+    /// Flushed and touched.
+    pub refilled_bytes: Bytes,
+    /// CPU time of that.
+    pub refill_cpu_us: u64,
+    /// Pages that were parted by us. There must be none.
+    pub unmerged_pages: u64,
+    /// Steps that failed.
+    pub failures: u64,
+}
+
+/// `0=ff;1=f`, or `ff` where all caches have the same.
+pub fn shown(masks: &[OfCache]) -> String {
+    match masks.split_first() {
+        None => "none".to_owned(),
+        Some((first, others)) if others.iter().all(|other| other.mask == first.mask) => first.mask.to_string(),
+        Some(_) => {
+            let each: Vec<String> = masks.iter().map(|of| format!("{}={}", of.cache, of.mask)).collect();
+            each.join(";")
+        }
+    }
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Event::Program { program, processes: 0, .. } => write!(f, "{program}: no process any more"),
+            Event::Program { program, processes, threads, began, ended } => {
+                let (processes, threads) = (counted(*processes, "process"), counted(*threads, "thread"));
+                write!(f, "{program}: {processes}, {threads}")?;
+                match (began, ended) {
+                    (_, 0) => Ok(()),
+                    (0, ended) => write!(f, "; {ended} ended"),
+                    (began, ended) => write!(f, "; {began} began, {ended} ended"),
+                }
+            }
+            Event::Shared { sets, cross_domain_frames } => {
+                if sets.is_empty() {
+                    f.write_str("shared: nothing within a trust domain")?;
+                }
+                for (nth, set) in sets.iter().enumerate() {
+                    let separator = if nth == 0 { "shared: " } else { "; " };
+                    write!(f, "{separator}{} in {} by {}", set.bytes, set.domain, set.programs.join(", "))?;
+                }
+                if *cross_domain_frames > 0 {
+                    let are =
+                        if *cross_domain_frames == 1 { "frame across domains is" } else { "frames across domains are" };
+                    write!(f, "; {cross_domain_frames} {are} left alone")?;
+                }
+                Ok(())
+            }
+            Event::Decided { policy, basis, groups, slowdowns } => {
+                write!(f, "decided by {policy}, {basis}:")?;
+                for (nth, group) in groups.iter().enumerate() {
+                    let separator = if nth == 0 { " " } else { ", " };
+                    let exclusive = if group.exclusive { " exclusive" } else { "" };
+                    write!(f, "{separator}{} {}{exclusive}", group.group, shown(&group.masks))?;
+                }
+                for (nth, of) in slowdowns.iter().enumerate() {
+                    let separator = if nth == 0 { "; expected slowdown " } else { ", " };
+                    write!(f, "{separator}{} {:.2}", of.program, of.slowdown)?;
+                }
+                Ok(())
+            }
+            Event::Done { what, ended: 0, .. } => write!(f, "did {what}"),
+            Event::Done { what, ended, .. } => write!(f, "did {what}; {} ended before", counted(*ended, "thread")),
+            Event::NotDone { what, why } => write!(f, "did not {what}: {why}"),
+            Event::Differs { group, asked, found } => {
+                write!(f, "{group} was to have ways {asked} and has {found}: this processor moves some together")
+            }
+            Event::Measured { groups } => {
+                f.write_str("measured:")?;
+                for (nth, of) in groups.iter().enumerate() {
+                    let separator = if nth == 0 { " " } else { ", " };
+                    let has =
+                        of.llc_occupancy_bytes.map_or("? in the cache".to_owned(), |has| format!("{has} in the cache"));
+                    write!(f, "{separator}{} {has}", of.group)?;
+                    if let Some(rate) = of.memory_bytes_per_s {
+                        write!(f, " and {:.1} MB/s to memory", rate / 1e6)?;
+                    }
+                }
+                Ok(())
+            }
+            Event::Filled { group, cache, filled } => filled_line(f, group, *cache, filled),
+            Event::Without { what, why } => write!(f, "without {what}: {why}"),
+            Event::PutBack { groups } => {
+                write!(f, "put back: {} removed, the default group has its ways", counted(*groups, "group"))
+            }
+        }
+    }
+}
+
+/// `1 group`, `2 groups`, `3 processes`.
+pub fn counted(count: usize, what: &str) -> String {
+    let end = match (count, what.ends_with('s')) {
+        (1, _) => "",
+        (_, true) => "es",
+        (_, false) => "s",
+    };
+    format!("{count} {what}{end}")
+}
+
+fn filled_line(f: &mut fmt::Formatter<'_>, group: &str, cache: u32, filled: &Filled) -> fmt::Result {
+    write!(f, "{group} in cache {cache}: {} of {} pages merged with ours", filled.merged_pages, filled.pages)?;
+    if let Some(held) = filled.held_fraction {
+        let by = if filled.by_occupancy { "by occupancy" } else { "by timed loads" };
+        write!(f, ", {:.0} % in place {by}", held * 100.0)?;
+    }
+    write!(f, ", refilled {} in {:.1} ms", filled.refilled_bytes, microseconds(filled.cpu_us) / 1e3)?;
+    write!(f, ", un-merged {}", filled.unmerged_pages)?;
+    match &filled.failure {
+        Some(failure) => write!(f, "; stopped: {failure}"),
+        None => Ok(()),
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a time for people")]
+fn microseconds(time: u64) -> f64 {
+    time as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of_cache(masks: &[(u32, u64)]) -> Vec<OfCache> {
+        masks.iter().map(|(cache, mask)| OfCache { cache: *cache, mask: WayMask(*mask) }).collect()
+    }
+
+    #[test]
+    fn each_event_is_one_line_and_one_object() {
+        let group = OfGroup {
+            group: "masu-web".to_owned(),
+            holds: vec!["web".to_owned()],
+            masks: of_cache(&[(0, 0xf), (1, 0xf)]),
+            exclusive: true,
+        };
+        let cases = [
+            (
+                Event::Program { program: "web".to_owned(), processes: 2, threads: 9, began: 1, ended: 1 },
+                "web: 2 processes, 9 threads; 1 began, 1 ended",
+                "program",
+            ),
+            (
+                Event::Decided {
+                    policy: "sharing".to_owned(),
+                    basis: "by curves of the configuration".to_owned(),
+                    groups: vec![group],
+                    slowdowns: vec![Slowdown { program: "web".to_owned(), slowdown: 1.234 }],
+                },
+                "decided by sharing, by curves of the configuration: masu-web f exclusive; expected slowdown web 1.23",
+                "decided",
+            ),
+            (
+                Event::Shared {
+                    sets: vec![OfSet {
+                        domain: "shop".to_owned(),
+                        programs: vec!["web".to_owned(), "db".to_owned()],
+                        bytes: Bytes::mib(3),
+                    }],
+                    cross_domain_frames: 2,
+                },
+                "shared: 3.0 MiB in shop by web, db; 2 frames across domains are left alone",
+                "shared",
+            ),
+            (
+                Event::Differs { group: "masu-web".to_owned(), asked: "400".to_owned(), found: "600".to_owned() },
+                "masu-web was to have ways 400 and has 600: this processor moves some together",
+                "differs",
+            ),
+        ];
+        for (event, line, name) in cases {
+            assert_eq!(event.to_string(), line);
+            let object = serde_json::to_value(&event).unwrap();
+            assert_eq!(object["event"], name);
+        }
+        assert_eq!(shown(&of_cache(&[(0, 0xf), (1, 0xff)])), "0=f;1=ff");
+        assert_eq!(
+            [counted(1, "process"), counted(2, "process"), counted(0, "group")],
+            ["1 process", "2 processes", "0 groups"]
+        );
+    }
+
+    #[test]
+    fn how_full_a_region_is_stands_beside_what_it_took() {
+        let filled = Filled {
+            pages: 100,
+            merged_pages: 90,
+            held_fraction: Some(0.5),
+            refilled_bytes: Bytes::mib(1),
+            cpu_us: 1500,
+            ..Filled::default()
+        };
+        let event = Event::Filled { group: "masu-shared.shop".to_owned(), cache: 0, filled };
+        assert_eq!(
+            event.to_string(),
+            "masu-shared.shop in cache 0: 90 of 100 pages merged with ours, 50 % in place by timed loads, refilled 1.0 MiB in \
+             1.5 ms, un-merged 0"
+        );
+        let object = serde_json::to_value(&event).unwrap();
+        assert_eq!((&object["merged_pages"], &object["cache"]), (&90.into(), &0.into()));
+    }
+}

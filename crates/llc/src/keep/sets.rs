@@ -1,0 +1,172 @@
+//! What the programs share, put together so that a region can be made of it: one set for each trust domain.
+//!
+//! Pure: it reads the index of a look (`shared`). A frame belongs to a set when at least two programs have it, and all who have it, named
+//! or not, trust each other. A program trusts by the label that the configuration gives it; without one, by its control group or user, as
+//! those do who are not named. Frames across domains are counted and left alone: a region would let one watch the other.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use linux::Pid;
+use linux::merged_memory::PageOf;
+use quantities::{Bytes, Pages};
+
+use super::arrange::Processes;
+use crate::shared::domain::{Domain, Member};
+use crate::shared::index::{Frame, Index};
+
+/// What is shared within one domain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Set {
+    /// Whose.
+    pub domain: String,
+    /// Which programs, by their places in the configuration: at least two.
+    pub sharers: BTreeSet<usize>,
+    /// One page of each frame, those that most programs have first.
+    pub pages: Vec<PageOf>,
+}
+
+impl Set {
+    /// How much that is.
+    pub fn bytes(&self) -> Bytes {
+        Pages(self.pages.len() as u64).bytes()
+    }
+}
+
+/// All that is shared.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sets {
+    /// By domain.
+    pub sets: Vec<Set>,
+    /// Frames that programs of ours share with somebody of another domain.
+    pub crossing: Pages,
+    /// The pages that programs of ours have in such frames: nothing of them stays in a region.
+    pub crossing_pages: BTreeSet<PageOf>,
+    /// Why nothing is known: somebody who may share could not be looked at, so nobody can say who shares with whom.
+    pub unread: Option<String>,
+}
+
+/// Who is who, when sets are made.
+pub struct Who<'w> {
+    program_of: BTreeMap<Pid, usize>,
+    labels: Vec<Option<&'w str>>,
+    members: &'w BTreeMap<Pid, Member>,
+}
+
+impl<'w> Who<'w> {
+    /// The programs' processes, their labels, and what was found of all processes that share.
+    pub fn new(programs: &[Processes], labels: Vec<Option<&'w str>>, members: &'w BTreeMap<Pid, Member>) -> Who<'w> {
+        let program_of = programs.iter().enumerate().flat_map(|(nth, of)| of.keys().map(move |pid| (*pid, nth)));
+        Who { program_of: program_of.collect(), labels, members }
+    }
+
+    /// Whom a process trusts: a label is no control group of the same name.
+    fn domain(&self, pid: Pid) -> Option<(bool, &str)> {
+        let label = self.program_of.get(&pid).and_then(|program| self.labels.get(*program).copied().flatten());
+        match label {
+            Some(label) => Some((true, label)),
+            None => self.members.get(&pid).map(|Member { domain: Domain(domain), .. }| (false, domain.as_str())),
+        }
+    }
+}
+
+/// The sets of these programs.
+pub fn sets(index: &Index, who: &Who<'_>) -> Sets {
+    // Who shares, and the pages, each with how many programs have it.
+    type Found = (BTreeSet<usize>, Vec<(usize, PageOf)>);
+    let mut found = Sets::default();
+    let mut by_domain: BTreeMap<(bool, &str), Found> = BTreeMap::new();
+    for frame in index.frames() {
+        let programs: BTreeSet<usize> = frame.processes().filter_map(|pid| who.program_of.get(&pid)).copied().collect();
+        if programs.is_empty() {
+            continue;
+        }
+        match domain_of(frame, who) {
+            None => {
+                found.crossing.0 += 1;
+                found.crossing_pages.extend(frame.sharers().filter(|page| who.program_of.contains_key(&page.pid)));
+            }
+            Some(domain) if programs.len() >= 2 => {
+                let Some(page) = frame.sharers().find(|page| who.program_of.contains_key(&page.pid)) else { continue };
+                let (sharers, pages) = by_domain.entry(domain).or_default();
+                pages.push((programs.len(), page));
+                sharers.extend(programs);
+            }
+            Some(_) => {}
+        }
+    }
+    for ((_, domain), (sharers, mut pages)) in by_domain {
+        pages.sort_by_key(|(programs, page)| (std::cmp::Reverse(*programs), *page));
+        let pages = pages.into_iter().map(|(_, page)| page).collect();
+        found.sets.push(Set { domain: domain.to_owned(), sharers, pages });
+    }
+    found
+}
+
+/// The domain of all who have a frame; `None` when they are of several, or nothing is known of one.
+fn domain_of<'w>(frame: Frame<'_>, who: &'w Who<'_>) -> Option<(bool, &'w str)> {
+    let mut domains = frame.processes().map(|pid| who.domain(pid));
+    let first = domains.next()??;
+    domains.all(|domain| domain == Some(first)).then_some(first)
+}
+
+#[cfg(test)]
+mod tests {
+    use quantities::Address;
+
+    use super::*;
+    use crate::shared::index::MergedPage;
+
+    fn members(of: &[(i32, &str)]) -> BTreeMap<Pid, Member> {
+        let member = |domain: &str| Member {
+            name: "qemu".to_owned(),
+            uid: 0,
+            group: domain.to_owned(),
+            domain: Domain(domain.to_owned()),
+        };
+        of.iter().map(|(pid, domain)| (Pid(*pid), member(domain))).collect()
+    }
+
+    fn index(of: &[(i32, &[u64])]) -> Index {
+        let mut index = Index::default();
+        let pages = |frames: &[u64]| {
+            let number = (1..).zip(frames);
+            number.map(|(at, frame)| MergedPage { address: Address(at * 4096), frame: *frame }).collect()
+        };
+        index.update(of.iter().map(|(pid, frames)| (Pid(*pid), pages(frames))));
+        index
+    }
+
+    fn programs(of: &[&[i32]]) -> Vec<Processes> {
+        of.iter().map(|pids| pids.iter().map(|pid| (Pid(*pid), [Pid(*pid)].into())).collect()).collect()
+    }
+
+    #[test]
+    fn what_two_programs_of_one_domain_have_is_a_set_and_what_most_have_is_first() {
+        // 1 and 2 are one program, 3 another, 4 a third.
+        let index = index(&[(1, &[10, 11, 12, 13]), (2, &[10, 11]), (3, &[11, 12]), (4, &[12])]);
+        let members = members(&[(1, "a"), (2, "a"), (3, "a"), (4, "a")]);
+        let programs = programs(&[&[1, 2], &[3], &[4]]);
+        let found = sets(&index, &Who::new(&programs, vec![None; 3], &members));
+        // Frame 10 is shared within one program, 13 with nobody.
+        let page = |number: u64| PageOf { pid: Pid(1), address: Address(number * 4096) };
+        let set = Set { domain: "a".to_owned(), sharers: [0, 1, 2].into(), pages: vec![page(3), page(2)] };
+        assert_eq!(found, Sets { sets: vec![set], ..Sets::default() });
+        assert_eq!(found.sets[0].bytes(), Bytes::kib(8));
+    }
+
+    #[test]
+    fn across_domains_there_is_no_set_also_with_somebody_who_is_not_named() {
+        let index = index(&[(1, &[10, 11, 12]), (2, &[10, 11, 12]), (9, &[12])]);
+        let members = members(&[(1, "a"), (2, "b"), (9, "c")]);
+        let both = programs(&[&[1], &[2]]);
+        let crossing = |labels: Vec<Option<&str>>| {
+            let found = sets(&index, &Who::new(&both, labels, &members));
+            (found.crossing.0, found.sets.iter().map(|set| set.pages.len()).sum::<usize>())
+        };
+        assert_eq!(crossing(vec![None, None]), (3, 0));
+        assert_eq!(crossing(vec![Some("shop"), Some("shop")]), (1, 2), "9 is not named, and not of the shop");
+        assert_eq!(crossing(vec![Some("b"), None]), (3, 0), "a label is no control group");
+        let unknown = BTreeMap::new();
+        assert_eq!(sets(&index, &Who::new(&both, vec![None, None], &unknown)).crossing, Pages(3));
+    }
+}
