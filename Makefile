@@ -26,8 +26,8 @@ help:
 	@echo 'make demo      two minutes with a real Redis: what masu does for it, in one table (root)'
 	@echo 'make test      all tests: checks, live tests here (root) and on two kernels of Debian under QEMU'
 	@echo 'make bench     every published claim, measured beside its baseline (root; takes long)'
-	@echo 'make build     builds $(TARGET)/release/masu'
-	@echo 'make install   installs masu, libmasu, masu.h, masu.pc, man pages and a systemd unit below PREFIX ($(PREFIX)); knows DESTDIR'
+	@echo 'make build     builds $(TARGET)/release/masu, and resctrl-emulator beside it'
+	@echo 'make install   installs masu, resctrl-emulator, libmasu, masu.h, masu.pc, man pages and a systemd unit below PREFIX ($(PREFIX)); knows DESTDIR'
 	@echo 'make deps      installs what a build needs: $(BUILD_PACKAGES)'
 	@echo 'The targets above install by themselves what they need and find missing (Debian).'
 
@@ -84,8 +84,9 @@ bench: deps-bench
 # Not built anew when it is there: `make build && sudo make install` builds as the user. libmasu-*.so are what `masu run` loads
 # into programs; libmasu.so is for programs that link with it, by the name in its soname.
 install:
-	@[ -x $(TARGET)/release/masu ] || $(MAKE) --no-print-directory build
+	@[ -x $(TARGET)/release/masu ] && [ -x $(TARGET)/release/resctrl-emulator ] || $(MAKE) --no-print-directory build
 	install -D -m 755 $(TARGET)/release/masu $(DESTDIR)$(PREFIX)/bin/masu
+	install -m 755 $(TARGET)/release/resctrl-emulator $(DESTDIR)$(PREFIX)/bin
 	install -d $(DESTDIR)$(PREFIX)/lib/masu $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include \
 	    $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/man/man3
 	install -m 644 $(TARGET)/release/libmasu-*.so $(DESTDIR)$(PREFIX)/lib/masu
