@@ -3,10 +3,9 @@
 mod replay;
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
-use std::io::{IsTerminal, Read, Seek, Write, stderr, stdout};
+use std::fs::File;
+use std::io::{IsTerminal, Write, stderr, stdout};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -27,12 +26,12 @@ use linux::meminfo::meminfo;
 use linux::{Error, Pid, Rooted, children, open_files, signals};
 use quantities::{Bytes, Fraction};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use serde::Serialize;
 
 use crate::args::{AgingTask, Budget};
 use crate::control::{Pause, Stop, Terminal, change_haste, own_cpu_time};
 use crate::failure::Failure;
+use crate::only_one::{Sole, only_one};
 use crate::open::{Purpose, admit, each};
 use crate::run::child::{Child, Ended, Relay, end_as};
 use crate::run::command::{NotStarted, find};
@@ -246,7 +245,7 @@ fn limit_of(path: &str) -> Option<Bytes> {
 type Running = Keeper<Rooted>;
 
 fn begin(wanted: &Wanted, is_haste: &dyn Fn() -> bool, out: &mut Out) -> Result<(Running, Option<File>), Failure> {
-    let lock = wanted.pins().then(only_one).transpose()?;
+    let lock = wanted.pins().then(|| only_one(&SOLE)).transpose()?;
     // Each file that has something pinned is open.
     open_files::raise();
     let streams = wanted.cache().map(|dial| {
@@ -297,29 +296,13 @@ fn in_haste(wanted: &Wanted) {
     }
 }
 
-/// Two would each have a budget: one at a time pins. It is let go with the file.
-fn only_one() -> Result<File, Failure> {
-    let path = Path::new(JOURNALS).join("aging.lock");
-    let failed = |why: &dyn std::fmt::Display| {
-        Failure::new(format!("cannot lock {}: {why}", path.display())).remedy("Run as root.")
-    };
-    // As the journals, which are in it, want it.
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(JOURNALS).map_err(|error| failed(&error))?;
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let opened = open(&path, flags, Mode::RUSR | Mode::WUSR).map_err(|errno| failed(&linux::describe(errno)))?;
-    let mut file = File::from(opened);
-    if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-        let mut holder = String::new();
-        let _ = file.read_to_string(&mut holder); // The number is only for the message.
-        let line = format!("cannot keep mapped pages in memory: another masu aging does (process {})", holder.trim());
-        return Err(Failure::new(line).remedy("End it, or give it these dials, too: one budget holds for the machine."));
-    }
-    file.set_len(0)
-        .and_then(|()| file.rewind())
-        .and_then(|()| writeln!(file, "{}", Pid::own()))
-        .map_err(|error| failed(&error))?;
-    Ok(file)
-}
+/// Two would each have a budget: one at a time pins.
+const SOLE: Sole = Sole {
+    file: "aging.lock",
+    cannot: "keep mapped pages in memory",
+    command: "masu aging",
+    remedy: "End it, or give it these dials, too: one budget holds for the machine.",
+};
 
 fn at_streams(why: &Unavailable) -> Failure {
     Failure::new(format!("cannot follow what streams bring into the page cache: {}", why.reason)).remedy(&why.remedy)

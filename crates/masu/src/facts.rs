@@ -1,6 +1,7 @@
 //! `masu facts`.
 
 mod aging;
+mod caches;
 mod paging;
 
 use std::fmt::Display;
@@ -25,6 +26,8 @@ struct Report {
     host: HostFacts,
     /// The sizes of pages that this kernel has, largest first; empty for one without huge pages.
     page_sizes: Vec<PageSize>,
+    #[serde(flatten)]
+    caches: caches::Found,
     features: Vec<Feature>,
 }
 
@@ -74,8 +77,10 @@ pub fn run(task: &FactsTask) -> Result<Done, Failure> {
     let parts = standings(&host, &probed.rungs);
     let paging = Feature { feature: "larger than memory", parts: paging::standings(&host) };
     let aging = Feature { feature: "aging", parts: aging::standings(&aging::try_out(&*HOST)) };
-    let features = vec![Feature { feature: "hugepages", parts }, paging, aging];
-    let report = Report { host, page_sizes: page_sizes(), features };
+    let found = caches::try_out(&*HOST, &host);
+    let caches = Feature { feature: "last-level cache", parts: caches::standings(&found) };
+    let features = vec![Feature { feature: "hugepages", parts }, paging, aging, caches];
+    let report = Report { host, page_sizes: page_sizes(), caches: found, features };
     let mut out = stdout().lock();
     if task.json {
         serde_json::to_writer(&mut out, &report)?;
@@ -129,6 +134,9 @@ fn print(out: &mut impl Write, report: &Report) -> Result<(), Failure> {
             None => "none".to_owned(),
         }),
     );
+    row("last-level cache", said(&report.caches.last_level_caches, |all| caches::sizes(all)));
+    row("cache partitions (resctrl)", said(&host.resctrl, caches::partitions));
+    row("merging of equal pages (KSM)", said(&report.caches.ksm, |run| format!("{run:?}").to_lowercase()));
     facts.write(out, "")?;
     if !report.page_sizes.is_empty() {
         writeln!(out)?;

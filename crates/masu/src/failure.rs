@@ -47,6 +47,11 @@ impl Failure {
     }
 }
 
+/// The kernel's answer with its symbol; of other errors their words.
+pub fn why(error: &std::io::Error) -> String {
+    rustix::io::Errno::from_io_error(error).map_or_else(|| error.to_string(), linux::describe)
+}
+
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "masu: {}", self.line)?;

@@ -10,6 +10,7 @@ mod control;
 mod facts;
 mod failure;
 mod llc;
+mod only_one;
 mod open;
 mod pages;
 mod print;
@@ -118,11 +119,23 @@ fn put_back_what_a_crash_left() {
         Err(linux::Error::Denied(_)) => return,
         Err(error) => return eprintln!("masu: cannot look for knobs that an earlier masu left turned: {error}"),
     };
-    for knob in restored {
-        let (path, value, writer) = (knob.path, knob.value, knob.writer);
-        match knob.failure {
-            None => eprintln!("masu: process {writer} was killed: /{path} is back at {value}, if it was still its own"),
-            Some(error) => eprintln!("masu: process {writer} was killed, and /{path} cannot be put back: {error}"),
+    for one in restored {
+        let knobs::Restored { path, value, undone, writer, failure } = one;
+        let (done, not_done) = match undone {
+            knobs::Undone::Written => {
+                (format!("/{path} is back at {value}, if it was still its own"), format!("/{path} cannot be put back"))
+            }
+            knobs::Undone::Removed => {
+                (format!("its group /{path} is removed"), format!("its group /{path} cannot be removed"))
+            }
+            knobs::Undone::Joined => (
+                format!("the tasks that it took are back in /{path}"),
+                format!("the tasks that it took cannot go back to /{path}"),
+            ),
+        };
+        match failure {
+            None => eprintln!("masu: process {writer} was killed: {done}"),
+            Some(error) => eprintln!("masu: process {writer} was killed, and {not_done}: {error}"),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! `masu llc`.
 
+mod keeping;
 mod plan;
 mod run;
 mod shared;

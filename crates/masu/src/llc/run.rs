@@ -1,9 +1,154 @@
 //! `masu llc run`.
 
+use std::io::{Write, stdout};
+use std::time::Duration;
+
+use hugepages::attach::Control;
+use linux::open_files;
+use llc::keep::config::Config;
+use llc::keep::report::{Event, Summary, counted};
+use quantities::Bytes;
+use serde::Serialize;
+
+use super::keeping::{Kept, SOLE, at_trouble, config, keeper};
 use crate::Done;
 use crate::args::LlcRunTask;
+use crate::control::{Stop, Terminal, own_cpu_time};
 use crate::failure::Failure;
+use crate::only_one::only_one;
 
-pub fn run(_task: &LlcRunTask) -> Result<Done, Failure> {
-    Err(Failure::new("not yet"))
+pub fn run(task: &LlcRunTask) -> Result<Done, Failure> {
+    let stop = Stop::on_signals()?;
+    let config = config(&task.config)?;
+    let _lock = only_one(&SOLE)?;
+    // Each thread that is counted has some, and each process that shares one.
+    open_files::raise();
+    let is_over = stop.clone();
+    let mut keeper = keeper(&config, task.resctrl.as_deref(), move || is_over.is_set())?;
+    let mut terminal = Terminal::new(stop, Vec::new());
+    let mut out = Out { json: task.json };
+    let outcome = attend(&mut keeper, &config, task.time, &mut terminal, &mut out);
+    let (summary, events, ended) = keeper.finish();
+    let now = terminal.now();
+    // A reader who left hears nothing more, and all is put back all the same.
+    let told = events.iter().try_for_each(|event| out.event(now, event));
+    let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    let summary = Summary { run_us: micros(now), cpu_us: micros(own_cpu_time()), ..summary };
+    outcome?;
+    ended.map_err(|trouble| at_trouble(&trouble))?;
+    told.and_then(|()| out.end(&summary, config.partition))?;
+    Ok(if summary.failures > 0 { Done::InPart } else { Done::Whole })
+}
+
+/// Until it is told to end, or there is nobody left.
+fn attend(
+    keeper: &mut Kept,
+    config: &Config,
+    time: Option<Duration>,
+    terminal: &mut Terminal,
+    out: &mut Out,
+) -> Result<(), Failure> {
+    let mut ready = false;
+    while !terminal.stop() {
+        let now = terminal.now();
+        let events = keeper.step(now).map_err(|trouble| at_trouble(&trouble))?;
+        if !ready {
+            out.ready(config)?;
+            ready = true;
+        }
+        events.iter().try_for_each(|event| out.event(now, event))?;
+        let left = time.map(|time| time.saturating_sub(terminal.now()));
+        if keeper.is_over() || left.is_some_and(|left| left.is_zero()) {
+            break;
+        }
+        terminal.wait(left.map_or(keeper.wait(), |left| left.min(keeper.wait())));
+    }
+    Ok(())
+}
+
+/// Where the lines go.
+struct Out {
+    json: bool,
+}
+
+/// A line in JSON: the event, and when.
+#[derive(Serialize)]
+struct Line<'a, T: Serialize> {
+    at_s: f64, // to the millisecond
+    #[serde(flatten)]
+    what: &'a T,
+}
+
+#[derive(Serialize)]
+struct Ready<'a> {
+    event: &'static str,
+    ready: bool,
+    policy: &'a str,
+    partition: bool,
+    programs: Vec<&'a str>,
+}
+
+#[derive(Serialize)]
+struct EndLine<'a> {
+    event: &'static str,
+    end: bool,
+    #[serde(flatten)]
+    summary: &'a Summary,
+}
+
+impl Out {
+    fn line(&self, text: &str) -> Result<(), Failure> {
+        let mut to = stdout().lock();
+        Ok(writeln!(to, "{text}").and_then(|()| to.flush())?)
+    }
+
+    fn ready(&self, config: &Config) -> Result<(), Failure> {
+        let programs: Vec<&str> = config.programs.iter().map(|program| program.name.as_str()).collect();
+        if self.json {
+            let (policy, partition) = (config.policy.name(), config.partition);
+            return self.line(&serde_json::to_string(&Ready {
+                event: "ready",
+                ready: true,
+                policy,
+                partition,
+                programs,
+            })?);
+        }
+        let whose = programs.join(", ");
+        if config.partition {
+            self.line(&format!("dividing the cache between {whose}, by {}; Ctrl-C puts it back", config.policy))
+        } else {
+            self.line(&format!("keeping what {whose} share in the cache, without partitions; Ctrl-C ends it"))
+        }
+    }
+
+    fn event(&self, now: Duration, event: &Event) -> Result<(), Failure> {
+        if self.json {
+            return self
+                .line(&serde_json::to_string(&Line { at_s: (now.as_secs_f64() * 1e3).round() / 1e3, what: event })?);
+        }
+        self.line(&format!("{:8.1} s  {event}", now.as_secs_f64()))
+    }
+
+    fn end(&self, summary: &Summary, partition: bool) -> Result<(), Failure> {
+        if self.json {
+            return self.line(&serde_json::to_string(&EndLine { event: "end", end: true, summary })?);
+        }
+        #[expect(clippy::cast_precision_loss, reason = "times for people")]
+        let (run_s, cpu_s, refill_s) =
+            (summary.run_us as f64 / 1e6, summary.cpu_us as f64 / 1e6, summary.refill_cpu_us as f64 / 1e6);
+        let mut said = Vec::new();
+        if partition {
+            said.push(counted(usize::try_from(summary.plans).unwrap_or(usize::MAX), "plan"));
+        }
+        if summary.refilled_bytes > Bytes(0) {
+            let unmerged = summary.unmerged_pages;
+            said.push(format!(
+                "refilled {} in {refill_s:.2} s of a CPU, pages un-merged: {unmerged}",
+                summary.refilled_bytes
+            ));
+        }
+        said.push(format!("{:.1} % of a CPU in all", cpu_s / run_s.max(1e-6) * 100.0));
+        self.line(&format!("{run_s:8.1} s  {}", said.join("; ")))
+    }
 }

@@ -1,0 +1,49 @@
+//! A lock that one masu on the host holds at a time, for as long as the file is open.
+
+use std::fmt::Display;
+use std::fs::{DirBuilder, File};
+use std::io::{Read, Seek, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+
+use linux::Pid;
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+
+use crate::JOURNALS;
+use crate::failure::{Failure, why};
+
+/// What only one masu does at a time.
+pub struct Sole {
+    /// The file's name.
+    pub file: &'static str,
+    /// What cannot be done while another does.
+    pub cannot: &'static str,
+    /// Which command the other is.
+    pub command: &'static str,
+    /// What to do about it.
+    pub remedy: &'static str,
+}
+
+/// Locks the file; it is let go with it.
+pub fn only_one(of: &Sole) -> Result<File, Failure> {
+    let path = Path::new(JOURNALS).join(of.file);
+    let failed =
+        |why: &dyn Display| Failure::new(format!("cannot lock {}: {why}", path.display())).remedy("Run as root.");
+    // As the journals, which are in it, want it.
+    DirBuilder::new().recursive(true).mode(0o700).create(JOURNALS).map_err(|error| failed(&why(&error)))?;
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let opened = open(&path, flags, Mode::RUSR | Mode::WUSR).map_err(|errno| failed(&linux::describe(errno)))?;
+    let mut file = File::from(opened);
+    if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        let mut holder = String::new();
+        let _ = file.read_to_string(&mut holder); // The number is only for the message.
+        let (cannot, command) = (of.cannot, of.command);
+        let line = format!("cannot {cannot}: another {command} does (process {})", holder.trim());
+        return Err(Failure::new(line).remedy(of.remedy));
+    }
+    file.set_len(0)
+        .and_then(|()| file.rewind())
+        .and_then(|()| writeln!(file, "{}", Pid::own()))
+        .map_err(|error| failed(&why(&error)))?;
+    Ok(file)
+}
