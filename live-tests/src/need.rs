@@ -25,6 +25,8 @@ pub enum Need {
     FiveLevels,
     /// A processor that is not emulated in software: a hundred times slower, some tests would take minutes.
     RealProcessor,
+    /// Two processors that have a last-level cache in common.
+    SharedCache,
     /// `MADV_GUARD_INSTALL`.
     GuardPages,
     /// The pool of reserved huge pages (hugetlb).
@@ -88,11 +90,17 @@ pub enum Need {
     Script,
     /// The distribution's source of memcached, and what builds it.
     MemcachedSource,
+    /// File systems by programs (FUSE), and the right to mount one.
+    Fuse,
+    /// The emulator of resctrl, beside the command.
+    ResctrlEmulator,
+    /// resctrl itself, mounted.
+    Resctrl,
 }
 
 impl Need {
     /// All of them, in the order in which tables print them.
-    pub const ALL: [Need; 41] = [
+    pub const ALL: [Need; 45] = [
         Need::Root,
         Need::RemoteAdvice,
         Need::RemoteCollapse,
@@ -103,6 +111,7 @@ impl Need {
         Need::PageTableWalk,
         Need::FiveLevels,
         Need::RealProcessor,
+        Need::SharedCache,
         Need::GuardPages,
         Need::ReservedHuge,
         Need::Ksm,
@@ -134,6 +143,9 @@ impl Need {
         Need::Allocators,
         Need::Script,
         Need::MemcachedSource,
+        Need::Fuse,
+        Need::ResctrlEmulator,
+        Need::Resctrl,
     ];
 
     /// Its name in tables.
@@ -149,6 +161,7 @@ impl Need {
             Need::PageTableWalk => "page-table walk",
             Need::FiveLevels => "five-level page tables",
             Need::RealProcessor => "a processor that is not emulated",
+            Need::SharedCache => "processors with one cache",
             Need::GuardPages => "guard pages",
             Need::ReservedHuge => "hugetlb pages",
             Need::Ksm => "KSM",
@@ -180,6 +193,9 @@ impl Need {
             Need::Allocators => "other allocators",
             Need::Script => "script",
             Need::MemcachedSource => "memcached's source",
+            Need::Fuse => "FUSE",
+            Need::ResctrlEmulator => "resctrl-emulator",
+            Need::Resctrl => "resctrl",
         }
     }
 
@@ -201,9 +217,11 @@ impl Need {
             Need::Allocators,
             Need::Script,
             Need::MemcachedSource,
+            Need::ResctrlEmulator,
         ];
-        !matches!(self, Need::Root | Need::KernelThreads | Need::RealProcessor | Need::DiskFiles)
-            && !programs.contains(&self)
+        let machine =
+            [Need::Root, Need::KernelThreads, Need::RealProcessor, Need::SharedCache, Need::DiskFiles, Need::Resctrl];
+        !machine.contains(&self) && !programs.contains(&self)
     }
 }
 

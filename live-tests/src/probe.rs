@@ -16,7 +16,7 @@ use crate::cases::act::MADV_GUARD_INSTALL;
 use crate::cases::group::Group;
 use crate::cases::swap::Swap;
 use crate::cases::walk::ABOVE_47_BITS;
-use crate::cases::{disk_file, elf32, memcached, programs};
+use crate::cases::{disk_file, elf32, llc_refill, memcached, programs, resctrl_host};
 use crate::need::{Need, Offer};
 use crate::toy::{Backing, Mapping, Part, ToyProcess};
 
@@ -40,6 +40,7 @@ fn offer(need: Need) -> Offer {
         Need::PageTableWalk => Ok(page_table_walk()),
         Need::FiveLevels => five_levels(),
         Need::RealProcessor => Ok(real_processor()),
+        Need::SharedCache => Ok(shared_cache()),
         Need::GuardPages => guard_pages(),
         Need::ReservedHuge => Ok(file("/proc/sys/vm/nr_hugepages")),
         Need::Ksm => Ok(file("/sys/kernel/mm/ksm/run")),
@@ -73,6 +74,9 @@ fn offer(need: Need) -> Offer {
         Need::Allocators => Ok(program("allocators", programs::allocators().into_iter().next())),
         Need::Script => Ok(program("script", programs::installed("script"))),
         Need::MemcachedSource => Ok(memcached_source()),
+        Need::Fuse => Ok(written("/dev/fuse")),
+        Need::ResctrlEmulator => Ok(program("resctrl-emulator", programs::resctrl_emulator())),
+        Need::Resctrl => Ok(resctrl()),
     };
     probed.unwrap_or_else(|error| Offer::Withheld(format!("could not be tried: {error}")))
 }
@@ -215,6 +219,13 @@ fn real_processor() -> Offer {
     if named { Offer::NotOnThisMachine("the processor is emulated (QEMU TCG)".to_owned()) } else { Offer::Yes }
 }
 
+fn shared_cache() -> Offer {
+    match llc_refill::neighbours() {
+        Some(_) => Offer::Yes,
+        None => Offer::NotOnThisMachine("no two processors have a last-level cache in common".to_owned()),
+    }
+}
+
 /// By the call, on no file: a kernel that has it looks for the file.
 fn cachestat() -> Offer {
     const CACHESTAT: libc::c_long = 451;
@@ -255,6 +266,14 @@ fn damon(watching: &str) -> Offer {
         Ok(_) if theirs => Offer::NotOnThisMachine("somebody else uses DAMON".to_owned()),
         Ok(_) => Offer::Yes,
         Err(error) => error.errno().map_or_else(|| Offer::Withheld(error.to_string()), refused),
+    }
+}
+
+/// Nobody's mount is made here: it is there once for the whole machine, and an unmount would take away everybody's groups.
+fn resctrl() -> Offer {
+    match resctrl_host::mounted() {
+        Some(_) => Offer::Yes,
+        None => Offer::NotOnThisMachine("it is not mounted, or the processor has nothing for it".to_owned()),
     }
 }
 

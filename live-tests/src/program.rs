@@ -8,6 +8,7 @@ mod dangers;
 mod ends;
 mod kinds;
 mod memory;
+pub(crate) mod partition;
 mod threads;
 
 use std::process::ExitCode;
@@ -23,6 +24,7 @@ pub(crate) fn run() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(2).collect();
     let name = arguments.first().map_or("", String::as_str);
     let number = |index: usize| arguments.get(index).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
+    let word = |index: usize| arguments.get(index).map_or("", String::as_str);
     let done = match name {
         "accesses" => accesses::replay(&arguments),
         "kinds" => kinds::all(),
@@ -39,6 +41,8 @@ pub(crate) fn run() -> ExitCode {
         "boxed" => dangers::boxed(),
         "signals" => ends::signals(),
         "ends" => ends::by(arguments.get(1).map_or("", String::as_str)),
+        "partition" => partition::partition(word(1), word(2)),
+        "comers" => partition::comers(number(1)),
         _ => Err(format!("no program {name:?}").into()),
     };
     match done {

@@ -331,6 +331,27 @@ impl ToyProcess {
         self.done(Order::ForbidHugePages)
     }
 
+    /// `prctl(PR_SET_MEMORY_MERGE)`: all of its memory may be merged with what is like it.
+    ///
+    /// # Errors
+    /// The kernel's refusal: `INVAL` before Linux 6.4.
+    pub fn offer_all(&mut self) -> Result<(), ToyError> {
+        self.done(Order::OfferAll)
+    }
+
+    /// How long a load of a line of these pages takes just now, by the median of one line of each page, in ticks of the
+    /// processor's clock. Those are in its caches afterwards.
+    ///
+    /// # Errors
+    /// `OPNOTSUPP` on a processor other than x86-64.
+    pub fn time_loads(&mut self, part: Part) -> Result<u64, ToyError> {
+        let order = Order::TimeLoads { part };
+        match self.obey(&order)? {
+            Answer::Ticks { median } => Ok(median),
+            other => Err(self.confused(&order, &other)),
+        }
+    }
+
     /// Starts `threads` threads that go over the pages, again and again, until [`ToyProcess::rest`]. Writing ones write
     /// what already stands there, so the pages still check.
     ///

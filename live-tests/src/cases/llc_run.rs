@@ -1,1 +1,475 @@
-//!
+//! `masu llc plan` and `masu llc run` as users run them, on the emulator of resctrl: what they write, fill, say, and put back.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use linux::Pid;
+use rustix::process::Signal;
+use serde_json::Value;
+
+use super::command::{masu, said};
+use super::group::Group;
+use super::llc_shared::{Merging, merged, offering, until_merged};
+use super::programs::{PATIENCE, Running, Said};
+use super::resctrl::Emulator;
+use super::run::{Folder, Result};
+use super::{Outcome, no_automatic_huge_pages};
+use crate::live::Live;
+use crate::toy::{Backing, Mapping, ToyProcess};
+
+/// Pages that two toys share: 1.2 MiB, two ways of the emulator's.
+const PAGES: u64 = 300;
+
+/// An emulator, and a configuration beside it.
+pub(super) struct Place {
+    pub(super) emulator: Emulator,
+    folder: Folder,
+}
+
+impl Place {
+    pub(super) fn make(machine: &[&str]) -> Result<Place> {
+        Ok(Place { emulator: Emulator::start(machine)?, folder: Folder::make("llc-run")? })
+    }
+
+    pub(super) fn root(&self) -> String {
+        self.emulator.root().display().to_string()
+    }
+
+    /// The configuration, and the arguments that name it and the emulator.
+    pub(super) fn with(&self, config: &str) -> Result<[String; 4]> {
+        let file = self.config();
+        fs::write(&file, config)?;
+        Ok(["--config".to_owned(), file.display().to_string(), "--resctrl".to_owned(), self.root()])
+    }
+
+    pub(super) fn config(&self) -> PathBuf {
+        self.folder.0.join("llc.toml")
+    }
+
+    pub(super) fn file(&self, name: &str) -> Result<String> {
+        Ok(fs::read_to_string(self.emulator.root().join(name.trim_start_matches('/')))?)
+    }
+
+    /// All files with what they say, but for the threads of the whole host, which come and go.
+    pub(super) fn tree(&self) -> Result<BTreeMap<PathBuf, String>> {
+        let mut tree = BTreeMap::new();
+        read_all(&self.emulator.root(), &mut tree)?;
+        tree.remove(&self.emulator.root().join("tasks"));
+        Ok(tree)
+    }
+
+    /// The same, without what was said of the last command.
+    pub(super) fn state(&self) -> Result<BTreeMap<PathBuf, String>> {
+        let mut tree = self.tree()?;
+        tree.remove(&self.emulator.root().join("info/last_cmd_status"));
+        Ok(tree)
+    }
+}
+
+fn read_all(directory: &Path, tree: &mut BTreeMap<PathBuf, String>) -> Outcome {
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            tree.insert(path.clone(), String::new());
+            read_all(&path, tree)?;
+        } else {
+            let text = fs::read_to_string(&path).unwrap_or_else(|error| error.to_string());
+            tree.insert(path, text);
+        }
+    }
+    Ok(())
+}
+
+/// These programs, who trust each other, with as many ways for each; what they share has a region.
+pub(super) fn config(programs: &[(&str, String)]) -> String {
+    let mut text = "policy = \"equal\"\nrest_ways = 2\ninterval_s = 0.1\n[region]\non = true\n".to_owned();
+    for (name, whom) in programs {
+        text += &format!("[[program]]\nname = \"{name}\"\n{whom}\ndomain = \"live\"\n");
+    }
+    text
+}
+
+pub(super) fn by_pid(toy: &ToyProcess) -> String {
+    format!("pids = [{}]", toy.pid())
+}
+
+/// Two toys that share `PAGES` pages, merged already; KSM goes on.
+pub(super) struct Sharers {
+    pub(super) one: ToyProcess,
+    pub(super) two: ToyProcess,
+    heaps: [Mapping; 2],
+    _merging: Merging,
+    _quiet: [crate::knob::Knob; 2],
+}
+
+impl Sharers {
+    pub(super) fn start(seed: u64) -> Result<Sharers> {
+        let quiet = no_automatic_huge_pages()?;
+        let merging = Merging::start()?;
+        let ((one, in_one), (two, in_two)) = (offering(seed, PAGES)?, offering(seed, PAGES)?);
+        until_merged(&[(one.pid(), in_one.pages(0, PAGES)), (two.pid(), in_two.pages(0, PAGES))])?;
+        Ok(Sharers { one, two, heaps: [in_one, in_two], _merging: merging, _quiet: quiet })
+    }
+
+    pub(super) fn config(&self) -> String {
+        config(&[("one", by_pid(&self.one)), ("two", by_pid(&self.two))])
+    }
+
+    /// All pages are merged still, and hold what they held.
+    fn are_merged(&mut self, seed: u64) -> Outcome {
+        for (toy, heap) in [(&mut self.one, self.heaps[0]), (&mut self.two, self.heaps[1])] {
+            assert_eq!(merged(toy.pid(), heap.pages(0, PAGES))?, usize::try_from(PAGES)?);
+            toy.check(heap.pages(0, PAGES), seed)?;
+        }
+        Ok(())
+    }
+}
+
+/// `masu llc run --json` at work, and what it has said.
+pub(super) struct Daemon {
+    running: Option<Running>,
+    lines: Receiver<Value>,
+    pub(super) heard: Vec<Value>,
+}
+
+impl Daemon {
+    pub(super) fn start(arguments: &[impl AsRef<str>]) -> Result<Daemon> {
+        let mut command = masu()?;
+        command.args(["llc", "run", "--json"]).args(arguments.iter().map(AsRef::as_ref));
+        let mut running = Running::start(&mut command)?;
+        let out = running.0.stdout.take().ok_or("no output")?;
+        let (tell, lines) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(out).lines().map_while(std::io::Result::ok) {
+                // What is no JSON is told as a text, and found wrong by whoever looks for fields.
+                let value = serde_json::from_str(&line).unwrap_or(Value::String(line));
+                if tell.send(value).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Daemon { running: Some(running), lines, heard: Vec::new() })
+    }
+
+    pub(super) fn pid(&self) -> Result<Pid> {
+        Ok(Pid(self.running.as_ref().ok_or("it has ended")?.pid()))
+    }
+
+    /// Waits for an event, and answers it.
+    pub(super) fn until(&mut self, what: &str, is: impl Fn(&Value) -> bool) -> Result<Value> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let Ok(event) = self.lines.recv_timeout(left) else {
+                let said = self.running.take().map(Running::said).transpose()?;
+                return Err(format!("waited in vain for {what}: {:#?}, {said:?}", self.heard).into());
+            };
+            self.heard.push(event.clone());
+            if is(&event) {
+                return Ok(event);
+            }
+        }
+    }
+
+    pub(super) fn until_event(&mut self, name: &str) -> Result<Value> {
+        self.until(name, |event| event["event"] == name)
+    }
+
+    pub(super) fn until_filled(&mut self) -> Result<Value> {
+        self.until("a filled region", |event| {
+            event["event"] == "filled" && event["placed_pages"] == PAGES && event["merged_pages"] == PAGES
+        })
+    }
+
+    /// Ends it; what it said last, and how it ended. Each line is JSON.
+    pub(super) fn end(&mut self, signal: Option<Signal>) -> Result<(Value, Said)> {
+        let running = self.running.take().ok_or("it has ended")?;
+        if let Some(signal) = signal {
+            running.signal(signal)?;
+        }
+        let said = running.said()?;
+        self.heard.extend(self.lines.iter());
+        let texts: Vec<&Value> = self.heard.iter().filter(|event| !event["event"].is_string()).collect();
+        assert!(texts.is_empty(), "no events: {texts:?}");
+        Ok((self.heard.last().cloned().unwrap_or_default(), said))
+    }
+
+    fn kill(&mut self) -> Outcome {
+        let mut running = self.running.take().ok_or("it has ended")?;
+        running.0.kill()?;
+        running.0.wait()?;
+        Ok(())
+    }
+
+    fn count(&self, name: &str) -> usize {
+        self.heard.iter().filter(|event| event["event"] == name).count()
+    }
+}
+
+pub(super) fn strings(list: &[String]) -> Vec<&str> {
+    list.iter().map(String::as_str).collect()
+}
+
+fn threads(pid: Pid) -> Result<BTreeSet<String>> {
+    let names = fs::read_dir(format!("/proc/{pid}/task"))?.map(|entry| Ok(entry?.file_name().display().to_string()));
+    names.collect()
+}
+
+fn in_group(place: &Place, name: &str) -> Result<BTreeSet<String>> {
+    Ok(place.file(&format!("{name}/tasks"))?.lines().map(str::to_owned).collect())
+}
+
+/// `path <- value` for each write, and not one of them made.
+pub fn a_dry_run_prints_each_write_and_changes_nothing(_: &Live) -> Outcome {
+    let sharers = Sharers::start(30)?;
+    let place = Place::make(&["--machine", "broadwell-20"])?;
+    let arguments = place.with(&sharers.config())?;
+    let before = place.tree()?;
+    let said_so = said(&[&["llc", "plan", "--dry-run"][..], &strings(&arguments)].concat())?;
+    assert_eq!((said_so.code(), said_so.err.as_str()), (0, ""));
+    let (root, one, two) = (place.root(), sharers.one.pid(), sharers.two.pid());
+    let expected = format!(
+        "{root}/schemata <- L3:0=c0000\nmkdir {root}/masu-one\nmkdir {root}/masu-two\nmkdir {root}/masu-shared.live\n\
+         {root}/masu-one/schemata <- L3:0=ff\n{root}/masu-two/schemata <- L3:0=ff00\n\
+         {root}/masu-shared.live/schemata <- L3:0=30000\n{root}/masu-shared.live/mode <- exclusive\n\
+         {root}/masu-one/tasks <- {one}\n{root}/masu-two/tasks <- {two}\n\
+         {root}/masu-shared.live/tasks <- (the thread that refills cache 0)\n"
+    );
+    assert_eq!(said_so.out, expected);
+    let report = super::command::json(&[&["llc", "plan", "--json"][..], &strings(&arguments)].concat())?;
+    let writes: Vec<&str> = report["writes"].as_array().ok_or("no writes")?.iter().filter_map(Value::as_str).collect();
+    assert_eq!(writes, expected.lines().collect::<Vec<_>>());
+    let table = said(&[&["llc", "plan"][..], &strings(&arguments)].concat())?;
+    assert!(table.out.contains("masu-shared.live      2   30000   exclusive   live"), "{}", table.out);
+    assert!(table.out.contains("shared: 1.2 MiB in live by one, two"), "{}", table.out);
+    assert_eq!(place.tree()?, before);
+    // A run does just that: what is written last to each file is what it says then.
+    let mut daemon = Daemon::start(&arguments)?;
+    daemon.until_event("ready")?;
+    for (path, value) in expected.lines().filter_map(|line| line.split_once(" <- ")) {
+        let there = fs::read_to_string(path)?;
+        let holds = there.lines().any(|line| line.trim() == value);
+        assert!(holds || value.starts_with("(the thread"), "{path} says {there:?} and not {value}");
+    }
+    daemon.end(Some(Signal::INT))?;
+    Ok(())
+}
+
+/// Groups, masks, threads and the region, while it runs; then nothing of them, and every page as merged as before.
+pub fn a_run_divides_fills_and_puts_everything_back(_: &Live) -> Outcome {
+    const DUTY: f64 = 0.02;
+    let mut sharers = Sharers::start(31)?;
+    let spun = sharers.one.map(Backing::Anonymous, 1)?;
+    sharers.one.spin(spun.pages(0, 4), 3, false)?;
+    let place = Place::make(&["--machine", "broadwell-20"])?;
+    let before = place.state()?;
+    let arguments = place.with(&format!("duty_fraction = {DUTY}\n{}", sharers.config()))?;
+    let mut daemon = Daemon::start(&arguments)?;
+    let ready = daemon.until_event("ready")?;
+    assert_eq!((&ready["partition"], &ready["programs"]), (&true.into(), &serde_json::json!(["one", "two"])));
+    let of_one = threads(sharers.one.pid())?;
+    assert!(of_one.len() >= 4, "{of_one:?}");
+    assert_eq!(
+        (in_group(&place, "masu-one")?, in_group(&place, "masu-two")?),
+        (of_one.clone(), threads(sharers.two.pid())?)
+    );
+    let moved = daemon.until("threads that are moved", |event| {
+        event["what"].as_str().is_some_and(|what| what.contains("masu-one") && what.starts_with("put"))
+    })?;
+    assert_eq!(moved["what"], format!("put 1 process, {} threads, into group masu-one", of_one.len()));
+    assert_eq!(moved["threads"], of_one.len());
+    sharers.one.rest()?;
+
+    // The region: one thread of masu's, on the CPUs of that cache.
+    let filled = daemon.until_filled()?;
+    assert_eq!((&filled["unmerged_pages"], &filled["parted_pages"]), (&0.into(), &0.into()));
+    assert_eq!(place.file("masu-shared.live/mode")?, "exclusive\n");
+    let refilling = in_group(&place, "masu-shared.live")?;
+    assert_eq!(refilling.len(), 1, "{refilling:?}");
+    assert!(refilling.is_subset(&threads(daemon.pid()?)?));
+    let status = fs::read_to_string(format!("/proc/{}/status", refilling.first().ok_or("none")?))?;
+    let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:\t"));
+    let of_cache = fs::read_to_string("/sys/devices/system/cpu/cpu0/cache/index3/shared_cpu_list").unwrap_or_default();
+    assert_eq!(allowed, Some(of_cache.trim()));
+
+    // Nothing of it stays in the region, as far as the counter tells: it is filled again and again, within its duty.
+    place.emulator.tell("occupancy masu-shared.live 0 0")?;
+    std::thread::sleep(Duration::from_millis(1500));
+    let (end, said) = daemon.end(Some(Signal::TERM))?;
+    assert_eq!((said.code(), said.err.as_str()), (0, ""));
+    let number = |name: &str| end[name].as_f64().ok_or(format!("no {name}: {end}"));
+    assert_eq!((&end["event"], &end["end"], &end["plans"]), (&"end".into(), &true.into(), &1.into()));
+    assert!(number("refilled_bytes")? > 4096.0 * 1.5 * 300.0, "{end}");
+    assert_eq!((number("unmerged_pages")?, number("failures")?), (0.0, 0.0));
+    // A piece that has begun is ended; a slow machine's pieces are long.
+    let (spent, ran) = (number("refill_cpu_us")?, number("run_us")?);
+    assert!(spent <= 2.0 * DUTY * ran + 30_000.0, "{end}");
+    assert_eq!((daemon.count("decided"), daemon.count("put_back")), (1, 1));
+    assert_eq!(place.state()?, before);
+    sharers.are_merged(31)
+}
+
+/// Ctrl-C, what a service manager sends, a terminal that closes, and `--for`.
+pub fn it_ends_by_each_signal_and_by_time_and_all_is_as_it_was(_: &Live) -> Outcome {
+    let (one, two) = (ToyProcess::start()?, ToyProcess::start()?);
+    let place = Place::make(&[])?;
+    let before = place.state()?;
+    let arguments = place.with(&config(&[("one", by_pid(&one)), ("two", by_pid(&two))]))?;
+    for signal in [Some(Signal::INT), Some(Signal::TERM), Some(Signal::HUP), None] {
+        let time: &[&str] = if signal.is_none() { &["--for", "250ms"] } else { &[] };
+        let mut daemon = Daemon::start(&[&strings(&arguments)[..], time].concat())?;
+        daemon.until_event("ready")?;
+        // With `--for` it may be over by now.
+        assert!(signal.is_none() || place.emulator.root().join("masu-one").exists());
+        let (end, said) = daemon.end(signal)?;
+        assert_eq!((said.code(), said.err.as_str(), &end["event"]), (0, "", &"end".into()), "{signal:?}");
+        assert_eq!(daemon.heard.iter().rev().nth(1).map(|event| &event["groups"]), Some(&2.into()));
+        assert_eq!(place.state()?, before, "{signal:?}");
+    }
+    // The same in words; a reader who leaves ends it, and it is put back all the same.
+    let mut words = masu()?;
+    let said = Running::start(words.args(["llc", "run", "--for", "250ms"]).args(&arguments))?.said()?;
+    assert_eq!(said.code(), 0);
+    let lines: Vec<&str> = said.out.lines().collect();
+    assert_eq!(lines.first(), Some(&"dividing the cache between one, two, by equal; Ctrl-C puts it back"));
+    let has = |end: &str| lines.iter().any(|line| line.ends_with(end));
+    assert!(
+        has("  one: 1 process, 1 thread") && has("  did put 1 process, 1 thread, into group masu-one"),
+        "{lines:#?}"
+    );
+    assert!(has("  put back: 2 groups removed, the default group has its ways"), "{lines:#?}");
+    assert!(lines.last().is_some_and(|line| line.contains(" s  1 plan; ")), "{lines:#?}");
+    let mut reader = Running::start(masu()?.args(["llc", "run"]).args(&arguments))?;
+    let mut first = String::new();
+    BufReader::new(reader.0.stdout.take().ok_or("no output")?).read_line(&mut first)?;
+    drop(one);
+    let said = reader.said()?;
+    assert_eq!((said.code(), said.err.as_str()), (0, ""), "{first}");
+    assert_eq!(place.state()?, before);
+    Ok(())
+}
+
+/// The journal of a dead masu, a group that it left without one, and groups of others.
+pub fn what_a_killed_run_leaves_is_undone_and_what_is_others_stays(_: &Live) -> Outcome {
+    let toy = ToyProcess::start()?;
+    let place = Place::make(&[])?;
+    let root = place.emulator.root();
+    fs::create_dir(root.join("theirs"))?;
+    fs::write(root.join("theirs/schemata"), "L3:0=f0000\n")?;
+    fs::write(root.join("theirs/tasks"), format!("{}\n", toy.pid()))?;
+    let before = place.state()?;
+    let arguments = place.with(&config(&[("one", by_pid(&toy))]))?;
+    let mut daemon = Daemon::start(&arguments)?;
+    daemon.until_event("ready")?;
+    let pid = daemon.pid()?;
+    assert_eq!(in_group(&place, "masu-one")?, threads(toy.pid())?);
+    daemon.kill()?;
+    assert_eq!(in_group(&place, "masu-one")?, threads(toy.pid())?, "nobody has put it back yet");
+    // Any start of masu does it, and says so.
+    let said_so = said(&["facts", "--json"])?;
+    for line in [
+        format!("masu: process {pid} was killed: its group {}/masu-one is removed", root.display()),
+        format!("masu: process {pid} was killed: the tasks that it took are back in {}/theirs/tasks", root.display()),
+    ] {
+        assert!(said_so.err.lines().any(|said| said == line), "{line}\n{}", said_so.err);
+    }
+    assert_eq!(place.state()?, before);
+    // Of one whose journal is lost the group is there still. Others' groups are others', whatever they hold.
+    fs::create_dir(root.join("masu-stale"))?;
+    let plan = said(&[&["llc", "plan", "--dry-run"][..], &strings(&arguments)].concat())?;
+    assert_eq!(plan.out.lines().next(), Some(format!("rmdir {}/masu-stale", root.display()).as_str()));
+    assert!(root.join("masu-stale").exists());
+    let mut daemon = Daemon::start(&arguments)?;
+    let removed = daemon.until_event("done")?;
+    assert_eq!(removed["what"], "remove group masu-stale, which a dead masu had left");
+    daemon.until_event("measured")?;
+    assert_eq!(daemon.end(Some(Signal::INT))?.1.code(), 0);
+    assert_eq!(place.state()?, before);
+    assert_eq!(in_group(&place, "theirs")?, threads(toy.pid())?);
+    Ok(())
+}
+
+/// A control group that is empty at first, and in the end.
+pub fn programs_that_join_and_end_are_planned_for(_: &Live) -> Outcome {
+    let group = Group::make("llc-run")?;
+    let first = ToyProcess::start()?;
+    let place = Place::make(&[])?;
+    let before = place.state()?;
+    let second = ("two", format!("cgroup = \"{}\"", group.name()));
+    let arguments = place.with(&config(&[("one", by_pid(&first)), second]))?;
+    let mut daemon = Daemon::start(&arguments)?;
+    let groups = |event: &Value| event["groups"].as_array().map_or(0, Vec::len);
+    let decided = daemon.until_event("decided")?;
+    assert_eq!(groups(&decided), 2, "one and the rest: {decided}");
+    let without = daemon.heard.iter().find(|event| event["event"] == "without").ok_or("nothing is missed")?;
+    assert_eq!(without["why"], format!("control group {} has no process yet", group.name()));
+    let joined = ToyProcess::start()?;
+    group.take_in(joined.pid())?;
+    let came = daemon.until("a program that comes", |event| event["program"] == "two")?;
+    assert_eq!((&came["processes"], &came["began"]), (&1.into(), &1.into()));
+    assert_eq!(groups(&daemon.until_event("decided")?), 3);
+    daemon.until("its thread in its group", |event| event["what"] == "put 1 process, 1 thread, into group masu-two")?;
+    assert_eq!(in_group(&place, "masu-two")?, threads(joined.pid())?);
+    drop(joined);
+    daemon.until("a program that ended", |event| event["program"] == "two" && event["processes"] == 0)?;
+    assert_eq!(groups(&daemon.until_event("decided")?), 2);
+    daemon.until("its group gone", |event| event["what"] == "remove group masu-two")?;
+    assert!(!place.emulator.root().join("masu-two").exists());
+    let (end, said) = daemon.end(Some(Signal::TERM))?;
+    assert_eq!((said.code(), &end["plans"], &end["failures"]), (0, &3.into(), &0.into()));
+    assert_eq!(place.state()?, before);
+    // Where all are named by their processes, it is over with the last of them.
+    let arguments = place.with(&config(&[("one", by_pid(&first))]))?;
+    let mut daemon = Daemon::start(&arguments)?;
+    daemon.until_event("ready")?;
+    drop(first);
+    assert_eq!(daemon.end(None)?.1.code(), 0);
+    assert_eq!(place.state()?, before);
+    Ok(())
+}
+
+/// Killed after another time each: it is there, or it is not, and nothing else can be said.
+pub fn a_program_that_ends_at_any_moment_is_no_harm(_: &Live) -> Outcome {
+    let place = Place::make(&[])?;
+    let before = place.state()?;
+    for round in 0..8 {
+        let (mut one, two) = (ToyProcess::start()?, ToyProcess::start()?);
+        let arguments = place.with(&config(&[("one", by_pid(&one)), ("two", by_pid(&two))]))?;
+        let part: &[&str] = if round % 2 == 0 { &["llc", "plan"] } else { &["llc", "run", "--for", "150ms"] };
+        let running = Running::start(masu()?.args(part).args(&arguments))?;
+        std::thread::sleep(Duration::from_millis(round * 12));
+        let pid = one.pid();
+        one.kill();
+        let said = running.said()?;
+        let gone = format!("masu: cannot read /proc/{pid}/stat: no such file or directory (ENOENT)");
+        match said.code() {
+            0 => assert_eq!(said.err, ""),
+            _ => assert_eq!((said.first_line(), said.code()), (gone.as_str(), 2)),
+        }
+        assert_eq!(place.state()?, before, "round {round}");
+    }
+    Ok(())
+}
+
+/// No file system and no hardware: the lines are only kept in the cache.
+pub fn without_partitions_shared_pages_are_kept_in_the_cache(_: &Live) -> Outcome {
+    let mut sharers = Sharers::start(32)?;
+    let folder = Folder::make("llc-run")?;
+    let file = folder.0.join("llc.toml");
+    fs::write(&file, format!("partition = \"off\"\n{}", sharers.config()))?;
+    let mut daemon = Daemon::start(&["--config", &file.display().to_string()])?;
+    let ready = daemon.until_event("ready")?;
+    assert_eq!(ready["partition"], false);
+    let filled = daemon.until_filled()?;
+    assert_eq!((&filled["group"], &filled["by_occupancy"]), (&"live".into(), &false.into()));
+    let (end, said) = daemon.end(Some(Signal::INT))?;
+    assert_eq!((said.code(), said.err.as_str()), (0, ""));
+    assert!(end["refilled_bytes"].as_u64() >= Some(PAGES * 4096), "{end}");
+    assert_eq!((&end["unmerged_pages"], &end["plans"]), (&0.into(), &0.into()));
+    assert_eq!((daemon.count("put_back"), daemon.count("done"), daemon.count("decided")), (0, 0, 0));
+    sharers.are_merged(32)
+}

@@ -1,1 +1,474 @@
-//!
+//! `masu llc shared` beside the kernel's own tables, read word by word; and that looking parts nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use linux::{Pid, Rooted, process_vm};
+use llc::shared::domain::By;
+use llc::shared::index::Index;
+use llc::shared::observe::Observer;
+use quantities::Address;
+use rustix::process::Signal;
+use serde_json::Value;
+
+use super::command::{json, masu, said, start};
+use super::group::Group;
+use super::programs::{PATIENCE, Running};
+use super::{Outcome, no_automatic_huge_pages};
+use crate::knob::Knob;
+use crate::live::Live;
+use crate::toy::{Backing, Mapping, Part, ToyProcess};
+
+const KSM: &str = "/sys/kernel/mm/ksm";
+const PAGE: u64 = 4096;
+/// The user who owns nothing.
+const NOBODY_UID: u32 = 65534;
+
+type Checked<T> = Result<T, libtest_mimic::Failed>;
+
+/// KSM at work, and fast. Dropping it puts it back; what is merged stays so.
+pub(super) struct Merging {
+    _knobs: [Knob; 3],
+}
+
+impl Merging {
+    pub(super) fn start() -> Checked<Merging> {
+        let knob = |name: &str, value| Knob::turn(format!("{KSM}/{name}"), value);
+        let (hurry, much) = (knob("sleep_millisecs", "2")?, knob("pages_to_scan", "20000")?);
+        Ok(Merging { _knobs: [knob("run", "1")?, hurry, much] })
+    }
+}
+
+/// The words of pagemap for the pages from `start` to `end`, read by nobody's code but this test's.
+fn words(pid: Pid, start: u64, end: u64) -> Checked<Vec<u64>> {
+    let mut bytes = vec![0; usize::try_from((end - start) / PAGE * 8)?];
+    let filled = File::open(format!("/proc/{pid}/pagemap"))?.read_at(&mut bytes, start / PAGE * 8)?;
+    Ok(bytes[..filled].as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect())
+}
+
+/// The frame behind a word, if it is one of KSM's.
+fn merged_frame(flags: &File, word: u64) -> Checked<Option<u64>> {
+    let frame = word & ((1 << 55) - 1);
+    if word >> 63 == 0 || frame == 0 {
+        return Ok(None);
+    }
+    let mut bytes = [0; 8];
+    flags.read_exact_at(&mut bytes, frame * 8)?;
+    Ok((u64::from_ne_bytes(bytes) & 1 << 21 != 0).then_some(frame))
+}
+
+/// The frames behind these pages, where they are KSM's.
+fn frames_of(pid: Pid, part: Part) -> Checked<Vec<Option<u64>>> {
+    let flags = File::open("/proc/kpageflags")?;
+    let range = part.range();
+    words(pid, range.start().0, range.end().0)?.into_iter().map(|word| merged_frame(&flags, word)).collect()
+}
+
+/// How many of these pages are in a frame of KSM's.
+pub(super) fn merged(pid: Pid, part: Part) -> Checked<usize> {
+    Ok(frames_of(pid, part)?.into_iter().flatten().count())
+}
+
+/// Waits until KSM has come by.
+pub(super) fn until(what: &str, mut is_so: impl FnMut() -> Checked<bool>) -> Outcome {
+    let end = Instant::now() + PATIENCE;
+    while !is_so()? {
+        assert!(Instant::now() < end, "KSM did not get there: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+/// Waits until these have no page in the first `pages` of their mappings that is not merged.
+pub(super) fn until_merged(whose: &[(Pid, Part)]) -> Outcome {
+    until("all pages merged", || {
+        for (pid, part) in whose {
+            if merged(*pid, *part)? < part.pages().count() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    })
+}
+
+/// A toy with `pages` pages of a content that others of the same seed have too, offered to KSM.
+pub(super) fn offering(seed: u64, pages: u64) -> Checked<(ToyProcess, Mapping)> {
+    let mut toy = ToyProcess::start()?;
+    let heap = offer(&mut toy, seed, pages)?;
+    Ok((toy, heap))
+}
+
+fn offer(toy: &mut ToyProcess, seed: u64, pages: u64) -> Checked<Mapping> {
+    let heap = toy.map(Backing::Anonymous, pages.div_ceil(512))?;
+    let part = heap.pages(0, pages);
+    toy.advise(part, libc::MADV_NOHUGEPAGE)?;
+    toy.write(part, seed)?;
+    toy.advise(part, libc::MADV_MERGEABLE)?;
+    Ok(heap)
+}
+
+type Frames = BTreeMap<u64, BTreeSet<(i32, u64)>>;
+
+/// All merged frames of these processes, with who has them, word by word. A frame that one page alone has is shared with nobody.
+fn by_brute_force(pids: &[Pid]) -> Checked<Frames> {
+    let flags = File::open("/proc/kpageflags")?;
+    let mut frames = Frames::new();
+    for pid in pids {
+        for line in fs::read_to_string(format!("/proc/{pid}/maps"))?.lines() {
+            let range = line.split(' ').next().and_then(|range| range.split_once('-')).ok_or("no range")?;
+            let (start, end) = (u64::from_str_radix(range.0, 16)?, u64::from_str_radix(range.1, 16)?);
+            if start >> 63 != 0 {
+                continue; // [vsyscall]
+            }
+            for (nth, word) in words(*pid, start, end)?.into_iter().enumerate() {
+                if let Some(frame) = merged_frame(&flags, word)? {
+                    frames.entry(frame).or_default().insert((pid.0, start + nth as u64 * PAGE));
+                }
+            }
+        }
+    }
+    frames.retain(|_, sharers| sharers.len() > 1);
+    Ok(frames)
+}
+
+/// The same, as `masu llc shared --json` says it.
+fn as_said(report: &Value) -> Checked<Frames> {
+    let mut frames = Frames::new();
+    for frame in report["frames"].as_array().ok_or("no frames")? {
+        let mut sharers = BTreeSet::new();
+        for sharer in frame["sharers"].as_array().ok_or("no sharers")? {
+            let address =
+                sharer["address"].as_str().and_then(|hex| hex.strip_prefix("0x")).ok_or("no hexadecimal string")?;
+            let pid = i32::try_from(sharer["pid"].as_i64().ok_or("no pid")?)?;
+            assert!(sharer["group"].is_string() && sharer["domain"].is_string(), "{sharer}");
+            sharers.insert((pid, u64::from_str_radix(address, 16)?));
+        }
+        frames.insert(frame["pfn"].as_u64().ok_or("no frame number")?, sharers);
+    }
+    Ok(frames)
+}
+
+fn saved(frames: &Frames) -> u64 {
+    frames.values().map(|sharers| (sharers.len() as u64 - 1) * PAGE).sum()
+}
+
+/// What `masu` says is what the tables say, of these processes and no others.
+fn is_exact(pids: &[Pid], arguments: &[&str]) -> Checked<Value> {
+    let expected = by_brute_force(pids)?;
+    let report = json(&[&["llc", "shared", "--json"], arguments].concat())?;
+    assert_eq!(as_said(&report)?, expected);
+    assert_eq!(report["bytes_saved"], saved(&expected));
+    Ok(report)
+}
+
+/// Two ways of offering, a page twice in one process, pages that were written again, a fork that wrote one, one that has ended.
+pub fn merged_frames_are_found_with_all_who_have_them(_: &Live) -> Outcome {
+    const PAGES: u64 = 600;
+    let _quiet = no_automatic_huge_pages()?;
+    let merging = Merging::start()?;
+    let (mut a, in_a) = offering(1, PAGES)?;
+    let (mut b, in_b) = offering(1, PAGES)?;
+    let mut c = ToyProcess::start()?;
+    // Linux 6.1 has one way of offering.
+    let by_prctl = c.offer_all().is_ok();
+    let in_c = c.map(Backing::Anonymous, 2)?;
+    c.write(in_c.pages(0, PAGES), 1)?;
+    if !by_prctl {
+        c.advise(in_c.pages(0, PAGES), libc::MADV_MERGEABLE)?;
+    }
+    let again = offer(&mut a, 1, 8)?;
+    let (mut d, in_d) = offering(1, PAGES)?;
+    let parts = [(a.pid(), in_a), (b.pid(), in_b), (c.pid(), in_c), (d.pid(), in_d)];
+    until_merged(&parts.map(|(pid, heap)| (pid, heap.pages(0, PAGES))))?;
+    until_merged(&[(a.pid(), again.pages(0, 8))])?;
+    let fork = a.fork()?;
+    drop(merging);
+    // KSM rests: what the programs do now changes none of its counters.
+    b.write(in_b.pages(100, 200), 2)?;
+    a.write_in_fork(fork, in_a.pages(0, 5), 3)?;
+    c.advise(in_c.pages(300, 310), libc::MADV_DONTNEED)?;
+    d.kill();
+    let pids = [a.pid(), b.pid(), c.pid(), fork.pid()];
+    let report = is_exact(&pids, &[])?;
+    assert!(report["merged_frames"].as_u64() >= Some(PAGES), "{}", report["merged_frames"]);
+    assert_eq!(report["ksm"]["run"], "stopped");
+    // Of one process: all that it has in common with others, and nothing else.
+    let of_b: Frames =
+        by_brute_force(&pids)?.into_iter().filter(|(_, of)| of.iter().any(|(pid, _)| *pid == b.pid().0)).collect();
+    let report = json(&["llc", "shared", "--json", "--pid", &b.pid().to_string()])?;
+    assert_eq!(as_said(&report)?, of_b);
+    assert_eq!(of_b.len(), usize::try_from(PAGES - 100)?);
+    for (toy, heap, seed) in [(&mut a, in_a, 1), (&mut c, in_c, 1)] {
+        toy.check(heap.pages(0, 100), seed)?;
+    }
+    Ok(())
+}
+
+/// Two toys with the same sixteen pages, merged, and KSM at rest.
+fn sixteen_merged(seed: u64) -> Checked<[(ToyProcess, Part); 2]> {
+    let merging = Merging::start()?;
+    let toys = [offering(seed, 16)?, offering(seed, 16)?].map(|(toy, heap)| (toy, heap.pages(0, 16)));
+    until_merged(&toys.each_ref().map(|(toy, part)| (toy.pid(), *part)))?;
+    drop(merging);
+    Ok(toys)
+}
+
+/// How many of the pages of both are merged still.
+fn still([(a, in_a), (b, in_b)]: &[(ToyProcess, Part); 2]) -> Checked<(usize, usize)> {
+    Ok((merged(a.pid(), *in_a)?, merged(b.pid(), *in_b)?))
+}
+
+/// Looked at by masu in each way, and read through `/proc/PID/mem`.
+pub fn looking_parts_nothing(_: &Live) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let toys = sixteen_merged(4)?;
+    let (a, in_a) = &toys[0];
+    for arguments in [&["--json"][..], &[], &["--domain", "uid"], &["--pid", &a.pid().to_string()]] {
+        let text = said(&[&["llc", "shared"], arguments].concat())?;
+        assert_eq!(text.code(), 0, "{}", text.err);
+    }
+    let watching = start(&["llc", "shared", "--json", "--watch", "20ms"])?;
+    std::thread::sleep(Duration::from_millis(500));
+    watching.signal(Signal::INT)?;
+    assert!(watching.said()?.out.lines().count() >= 3);
+    assert_eq!(still(&toys)?, (16, 16), "after masu's looks");
+    let mut content = vec![0; 16 * 4096];
+    linux::memory_file::read(a.pid(), in_a.range().start(), &mut content)?;
+    assert_eq!(still(&toys)?, (16, 16), "after /proc/PID/mem");
+    Ok(())
+}
+
+/// The control: read by `process_vm_readv`, which pins, and so parts, as the test above would see. Not so Debian's 6.12 in an emulated machine: there
+/// all sixteen stayed merged.
+pub fn process_vm_readv_parts_what_it_reads(_: &Live) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let toys = sixteen_merged(6)?;
+    let [(a, in_a), (b, _)] = &toys;
+    let mut content = vec![0; 16 * 4096];
+    linux::memory_file::read(a.pid(), in_a.range().start(), &mut content)?;
+    let places: Vec<Address> = in_a.pages().map(Address).collect();
+    let mut again = vec![0; 16 * 4096];
+    assert_eq!(process_vm::read(a.pid(), &places, 4096, &mut again), Ok(16 * 4096));
+    assert_eq!(again, content);
+    assert_eq!(still(&toys)?.0, 0, "process_vm_readv pins what it reads");
+    assert_eq!(is_exact(&[a.pid(), b.pid()], &[])?["merged_frames"], 0);
+    Ok(())
+}
+
+/// Numbers that look random, the same in every run.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % end
+    }
+}
+
+fn index_of(observer: &Observer, pids: &[Pid]) -> Frames {
+    let of = |index: &Index| -> Frames {
+        let frames = index.frames();
+        frames.map(|frame| (frame.number(), frame.sharers().map(|of| (of.pid.0, of.address.0)).collect())).collect()
+    };
+    let mut all = of(observer.index());
+    all.retain(|_, sharers| sharers.iter().any(|(pid, _)| pids.iter().any(|ours| ours.0 == *pid)));
+    all
+}
+
+/// Whatever happens between two looks, with KSM and without it.
+pub fn look_after_look_finds_what_a_first_look_and_the_tables_find(_: &Live) -> Outcome {
+    const PAGES: u64 = 96;
+    const ROUNDS: u64 = 40;
+    let _quiet = no_automatic_huge_pages()?;
+    let files = Rooted::host();
+    let mut merging = Some(Merging::start()?);
+    let mut toys = Vec::new();
+    for _ in 0..3 {
+        toys.push(offering(5, PAGES)?);
+    }
+    let whose: Vec<_> = toys.iter().map(|(toy, heap)| (toy.pid(), heap.pages(0, PAGES))).collect();
+    until_merged(&whose)?;
+    let new = || Observer::new(By::Uid, BTreeSet::from([Pid::own()]));
+    let mut observer = new()?;
+    let mut forks = Vec::new();
+    let mut dice = Dice(0x5eed);
+    let mut unchanged = 0;
+    for round in 0..ROUNDS {
+        let which = usize::try_from(dice.below(3))?;
+        let first = dice.below(PAGES - 8);
+        let (toy, heap) = &mut toys[which];
+        let part = heap.pages(first, first + 8);
+        match dice.below(9) {
+            0 => toy.write(part, 6 + round)?,
+            1 => toy.write(part, 5)?, // to be merged again
+            2 => toy.advise(part, libc::MADV_DONTNEED)?,
+            3 if forks.len() < 4 => forks.push((which, toy.fork()?, *heap)),
+            4 => {
+                if let Some((parent, fork, _)) = forks.pop() {
+                    toys[parent].0.end_fork(fork)?;
+                }
+            }
+            5 => {
+                if let Some((parent, fork, heap)) = forks.last().copied() {
+                    toys[parent].0.write_in_fork(fork, heap.pages(first, first + 8), 5)?;
+                }
+            }
+            6 => {
+                // A fresh program under the same number, with the same pages.
+                if !forks.iter().any(|(parent, _, _)| *parent == which) {
+                    toy.exec()?;
+                    *heap = offer(toy, 5, PAGES)?;
+                }
+            }
+            7 => merging = if merging.is_some() { None } else { Some(Merging::start()?) },
+            _ => unchanged += 1,
+        }
+        if merging.is_some() {
+            std::thread::sleep(Duration::from_millis(40));
+        }
+        // KSM must not change anything while three look.
+        let running = merging.take().is_some();
+        std::thread::sleep(Duration::from_millis(10));
+        observer.look(&files)?;
+        let mut first_look = new()?;
+        first_look.look(&files)?;
+        let pids: Vec<Pid> =
+            toys.iter().map(|(toy, _)| toy.pid()).chain(forks.iter().map(|(_, fork, _)| fork.pid())).collect();
+        let (step_by_step, at_once) = (index_of(&observer, &pids), index_of(&first_look, &pids));
+        assert_eq!(step_by_step, at_once, "round {round}");
+        let expected = by_brute_force(&pids)?;
+        assert_eq!(at_once, expected, "round {round}");
+        // A look at what did not change asks for nothing that it knows.
+        let idle = observer.look(&files)?;
+        let merged: usize = expected.len();
+        if !idle.anew {
+            assert_eq!((idle.changed.come, idle.changed.gone), (0, 0), "round {round}");
+            // But for what a fork shares and KSM has not merged.
+            let asked = idle.frames_asked;
+            assert!(
+                !forks.is_empty() || merged == 0 || asked < 16,
+                "round {round}: {asked} frames asked beside {merged}"
+            );
+        }
+        if running {
+            merging = Some(Merging::start()?);
+        }
+    }
+    assert!(unchanged > 0 && observer.index().mapped().0 > 0);
+    Ok(())
+}
+
+/// Two groups and two users: who trusts whom is as it was asked.
+pub fn frames_shared_across_groups_and_users_are_counted_and_warned_of(_: &Live) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let (one, other) = (Group::make("llc-a")?, Group::make("llc-b")?);
+    let merging = Merging::start()?;
+    let (a, in_a) = offering(7, 20)?;
+    let (b, in_b) = offering(7, 20)?;
+    let mut command = Command::new("/proc/self/exe");
+    command.uid(NOBODY_UID);
+    let mut c = ToyProcess::start_by(command)?;
+    let in_c = offer(&mut c, 7, 12)?;
+    one.take_in(a.pid())?;
+    one.take_in(b.pid())?;
+    other.take_in(c.pid())?;
+    until_merged(&[(a.pid(), in_a.pages(0, 20)), (b.pid(), in_b.pages(0, 20)), (c.pid(), in_c.pages(0, 12))])?;
+    drop(merging);
+    let pids = [a.pid(), b.pid(), c.pid()];
+    for by in ["cgroup", "uid"] {
+        let report = is_exact(&pids, &["--domain", by])?;
+        assert_eq!((&report["merged_frames"], &report["cross_domain_frames"]), (&20.into(), &12.into()), "{by}");
+        let sharer = |frame: &Value, pid: Pid| {
+            let sharers = frame["sharers"].as_array().into_iter().flatten();
+            sharers.into_iter().find(|sharer| sharer["pid"] == pid.0).cloned()
+        };
+        let shared = report["frames"].as_array().into_iter().flatten().find(|frame| sharer(frame, c.pid()).is_some());
+        let shared = shared.ok_or("no frame of the third")?;
+        let (of_a, of_c) = (sharer(shared, a.pid()).ok_or("not a's")?, sharer(shared, c.pid()).ok_or("not c's")?);
+        assert_eq!((&of_a["group"], &of_c["group"]), (&one.path().into(), &other.path().into()));
+        let domains =
+            if by == "uid" { ["uid 0".to_owned(), "uid 65534".to_owned()] } else { [one.path(), other.path()] };
+        assert_eq!([&of_a["domain"], &of_c["domain"]], domains.each_ref().map(|domain| domain.as_str()));
+        let text = said(&["llc", "shared", "--domain", by])?;
+        assert!(text.out.contains("warning: 12 frames are shared across"), "{}", text.out);
+        assert!(text.out.contains("MADV_UNMERGEABLE") && text.out.contains("run"), "{}", text.out);
+    }
+    // Of one group alone: its frames with all who have them.
+    let report = json(&["llc", "shared", "--json", "--cgroup", &other.name()])?;
+    assert_eq!((as_said(&report)?.len(), &report["cross_domain_frames"]), (12, &12.into()));
+    drop(c);
+    let report = is_exact(&pids[..2], &[])?;
+    assert_eq!((&report["merged_frames"], &report["cross_domain_frames"]), (&20.into(), &0.into()));
+    assert!(!said(&["llc", "shared"])?.out.contains("warning"));
+    drop((a, b));
+    Ok(())
+}
+
+/// Watching goes on while processes become others, fork and end, and ends with the one that it was asked for.
+pub fn watching_goes_through_forks_and_execs_and_ends_with_the_process(_: &Live) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let merging = Merging::start()?;
+    let (mut a, in_a) = offering(8, 64)?;
+    let (mut b, in_b) = offering(8, 64)?;
+    until_merged(&[(a.pid(), in_a.pages(0, 64)), (b.pid(), in_b.pages(0, 64))])?;
+    let watching = start(&["llc", "shared", "--pid", &a.pid().to_string(), "--watch", "1ms", "--json"])?;
+    let end = Instant::now() + Duration::from_secs(2);
+    while Instant::now() < end {
+        let fork = a.fork()?;
+        b.exec()?;
+        let (c, _) = offering(8, 64)?;
+        a.write_in_fork(fork, in_a.pages(0, 32), 9)?;
+        a.end_fork(fork)?;
+        drop(c);
+    }
+    a.kill();
+    let watched = watching.said()?;
+    assert_eq!((watched.code(), watched.err.as_str()), (0, ""));
+    let looks: Vec<Value> = watched.out.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
+    assert!(looks.len() > 1, "{} looks", looks.len());
+    for look in &looks {
+        let frames = as_said(look)?;
+        assert!(frames.values().all(|sharers| sharers.iter().any(|(pid, _)| *pid == a.pid().0)));
+        assert_eq!(look["bytes_saved"], saved(&frames));
+    }
+    drop((merging, b));
+    Ok(())
+}
+
+/// Each in words of its own.
+pub fn what_cannot_be_looked_at_and_what_is_not_there_is_said(_: &Live) -> Outcome {
+    let refused = |arguments: &[&str], line: &str| -> Outcome {
+        let text = said(&[&["llc", "shared"], arguments].concat())?;
+        assert_eq!((text.code(), text.out.as_str()), (2, ""), "{arguments:?}");
+        assert!(text.err.contains(line) && text.err.lines().count() == 2, "{arguments:?}: {}", text.err);
+        Ok(())
+    };
+    let mut toy = ToyProcess::start()?;
+    let pid = toy.pid().to_string();
+    toy.kill();
+    refused(&["--pid", &pid], "no such process (ESRCH)")?;
+    refused(&["--cgroup", "masu-live-of-nobody"], "cannot find control group masu-live-of-nobody")?;
+    let unprivileged = Running::start(masu()?.args(["llc", "shared"]).uid(NOBODY_UID))?.said()?;
+    assert_eq!(unprivileged.code(), 2);
+    assert!(
+        unprivileged.err.contains("(EPERM)\n") && unprivileged.err.contains("CAP_SYS_ADMIN"),
+        "{}",
+        unprivileged.err
+    );
+
+    let toy = ToyProcess::start()?;
+    let pid = toy.pid().to_string();
+    let text = said(&["llc", "shared", "--pid", &pid])?;
+    assert!(text.code() == 0 && text.out.contains("KSM is off (/sys/kernel/mm/ksm/run is 0)"), "{}", text.out);
+    let merging = Merging::start()?;
+    let text = said(&["llc", "shared", "--pid", &pid])?;
+    assert!(text.code() == 0 && text.out.starts_with("no pages of these processes are merged"), "{}", text.out);
+    drop(merging);
+    Ok(())
+}

@@ -8,17 +8,26 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// What to do about a missing one.
-pub(crate) const HOW_TO_GET: &str = "build it (cargo build -p masu) or install it (`make deps-test` installs all that \
-                                     are needed), or name it in MASU or REDIS_SERVER";
+pub(crate) const HOW_TO_GET: &str = "build it (cargo build -p masu -p resctrl-emulator) or install it (`make deps-test` \
+                                     installs all that are needed), or name it in MASU, RESCTRL_EMULATOR or REDIS_SERVER";
 
 /// A program gets so long to do what it should.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The command: as `MASU` says, or from the same build as these tests.
 pub(crate) fn masu() -> Option<PathBuf> {
-    let named = std::env::var_os("MASU").map(PathBuf::from);
+    of_this_build("masu", "MASU")
+}
+
+/// The emulator of resctrl: as `RESCTRL_EMULATOR` says, or from the same build as these tests.
+pub(crate) fn resctrl_emulator() -> Option<PathBuf> {
+    of_this_build("resctrl-emulator", "RESCTRL_EMULATOR")
+}
+
+fn of_this_build(name: &str, variable: &str) -> Option<PathBuf> {
+    let named = std::env::var_os(variable).map(PathBuf::from);
     let own = std::env::current_exe().ok()?;
-    let built = own.ancestors().skip(1).take(2).map(|folder| folder.join("masu"));
+    let built = own.ancestors().skip(1).take(2).map(|folder| folder.join(name));
     named.into_iter().chain(built).find(|path| is_program(path))
 }
 

@@ -128,7 +128,8 @@ pub fn what_make_install_lays_down_is_enough(_: &Live) -> Outcome {
     std::fs::create_dir_all(&release)?;
     let library = programs::libmasu();
     let shared = library.as_ref().map(|library| library.with_extension("so"));
-    let all = [Some(masu), programs::preload_library(), programs::pager_library(), library, shared];
+    let emulator = programs::resctrl_emulator();
+    let all = [Some(masu), emulator, programs::preload_library(), programs::pager_library(), library, shared];
     for built in all.into_iter().flatten() {
         let name = built.file_name().ok_or("no name")?;
         std::os::unix::fs::symlink(built.canonicalize()?, release.join(name))?;

@@ -175,6 +175,54 @@ pub(super) fn forbid_huge_pages() -> Result<(), Errno> {
     answered(unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) })
 }
 
+/// Offers all memory, also what is mapped later, to be merged with what is like it (`PR_SET_MEMORY_MERGE`, Linux 6.4).
+pub(super) fn offer_all() -> Result<(), Errno> {
+    const PR_SET_MEMORY_MERGE: libc::c_int = 67;
+    // SAFETY: it takes one number and three zeros, and changes no content.
+    answered(unsafe { libc::prctl(PR_SET_MEMORY_MERGE, 1, 0, 0, 0) })
+}
+
+/// How long a load of a line of these pages takes, as the median over one line of each page. In an order that looks random, as are the
+/// lines: newer processors guess large steps, and the rest of a page of which they have seen a few lines.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn time_loads(part: Part) -> Result<u64, Errno> {
+    use std::arch::x86_64::{_mm_lfence, _mm_mfence, _rdtsc};
+    let mut pages: Vec<u64> = part.pages().collect();
+    let mut dice = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut below = |end: usize| {
+        dice ^= dice << 13;
+        dice ^= dice >> 7;
+        dice ^= dice << 17;
+        length(dice % end as u64)
+    };
+    (1..pages.len()).rev().for_each(|last| pages.swap(last, below(last + 1)));
+    // The translations are there before the clock runs.
+    pages.iter().for_each(|&page| read_page(page));
+    let mut times = Vec::with_capacity(pages.len());
+    for page in pages {
+        // Not close to the first line, which is near now.
+        let word = word_at(page + (4 + below(56)) as u64 * 64);
+        // SAFETY: every x86-64 has the fences and the clock, and they touch no memory; the word is one that the test maps, as in `read_page`.
+        times.push(unsafe {
+            _mm_mfence();
+            _mm_lfence();
+            let begun = _rdtsc();
+            _mm_lfence();
+            word.read_volatile();
+            _mm_lfence();
+            _rdtsc() - begun
+        });
+    }
+    times.sort_unstable();
+    times.get(times.len() / 2).copied().ok_or(Errno::INVAL)
+}
+
+/// Only x86-64 has the clock.
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) fn time_loads(_: Part) -> Result<u64, Errno> {
+    Err(Errno::OPNOTSUPP)
+}
+
 /// A temporary file of `bytes` without a name.
 fn nameless_file(bytes: u64) -> Result<OwnedFd, Errno> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;

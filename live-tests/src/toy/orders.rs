@@ -75,6 +75,8 @@ pub(crate) enum Order {
     Unlock { part: Part },
     ForgetTranslations,
     ForbidHugePages,
+    OfferAll,
+    TimeLoads { part: Part },
     Spin { part: Part, threads: usize, writing: bool },
     Rest,
     Fork,
@@ -94,6 +96,9 @@ pub(crate) enum Answer {
     },
     Process {
         pid: i32,
+    },
+    Ticks {
+        median: u64,
     },
     /// A page that does not hold what was written: the first wrong word, what it holds and what it should.
     Differs {

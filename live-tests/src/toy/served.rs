@@ -76,6 +76,8 @@ impl Served {
             Order::Unlock { part } => memory::unlock(part)?,
             Order::ForgetTranslations => memory::forget_translations()?,
             Order::ForbidHugePages => memory::forbid_huge_pages()?,
+            Order::OfferAll => memory::offer_all()?,
+            Order::TimeLoads { part } => return memory::time_loads(part).map(|median| Answer::Ticks { median }),
             Order::Spin { part, threads, writing } => self.spin(part, threads, writing),
             Order::Rest => self.rest(),
             Order::Fork => return self.fork(),

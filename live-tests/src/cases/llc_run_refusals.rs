@@ -1,0 +1,295 @@
+//! What `masu llc run` cannot do, and how it says so: a line with the reason, one with the way out, and nothing is changed.
+
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::process::Signal;
+use serde_json::Value;
+
+use super::Outcome;
+use super::command::{json, masu, said};
+use super::llc_run::{Daemon, Place, by_pid, config, strings};
+use super::programs::{Running, Said};
+use super::run::{Folder, Result};
+use crate::knob::Knob;
+use crate::live::Live;
+use crate::toy::ToyProcess;
+
+const OFF: &str =
+    "With partition = \"off\" in the configuration masu keeps what is shared in the cache, without partitions.";
+const NOBODY_UID: u32 = 65534;
+
+fn run(arguments: &[impl AsRef<str>]) -> Result<Said> {
+    Ok(Running::start(masu()?.args(["llc", "run"]).args(arguments.iter().map(AsRef::as_ref)))?.said()?)
+}
+
+/// Nothing is done, and these two lines say why and what to do.
+fn refused(said: &Said, line: &str, remedy: &str) {
+    let expected = format!("masu: {line}\n    {remedy}\n");
+    assert_eq!((said.err.as_str(), said.out.as_str(), said.code()), (expected.as_str(), "", 2));
+}
+
+/// Something was done before it was refused, and is put back.
+fn refused_later(said: Said, line: &str, remedy: &str) {
+    assert!(said.out.ends_with(" s  put back: 0 groups removed, the default group has its ways\n"), "{}", said.out);
+    assert_eq!(said.out.lines().count(), 1);
+    refused(&Said { out: String::new(), ..said }, line, remedy);
+}
+
+/// One that runs this test itself.
+fn own() -> String {
+    format!("pids = [{}]", std::process::id())
+}
+
+/// As in the kernel, so in the message. Where resctrl is mounted, it is used.
+pub fn no_file_system_to_use(_: &Live) -> Outcome {
+    let folder = Folder::make("llc-refusals")?;
+    let file = folder.0.join("llc.toml");
+    fs::write(&file, config(&[("one", own())]))?;
+    let file = file.display().to_string();
+    let known = fs::read_to_string("/proc/filesystems")?.lines().any(|line| line.trim() == "nodev\tresctrl");
+    let mounted = fs::read_to_string("/proc/mounts")?.lines().any(|line| line.split(' ').nth(2) == Some("resctrl"));
+    if !mounted && known {
+        let remedy = "`mount -t resctrl resctrl /sys/fs/resctrl` mounts it.";
+        refused(&run(&["--config", &file])?, "cannot use resctrl: it is not mounted", remedy);
+    } else if !mounted {
+        let flags = fs::read_to_string("/proc/cpuinfo")?;
+        let could = flags.split_ascii_whitespace().any(|flag| flag == "cat_l3");
+        let remedy = if could {
+            format!(
+                "The processor could: the kernel lacks CONFIG_X86_CPU_RESCTRL, or was started with rdt=!l3cat. {OFF}"
+            )
+        } else {
+            format!("It wants a processor with Intel CAT, AMD QoS or Arm MPAM; virtual machines have none. {OFF}")
+        };
+        refused(&run(&["--config", &file])?, "cannot use resctrl: this kernel does not offer it", &remedy);
+    }
+    let directory = folder.0.display().to_string();
+    refused(
+        &run(&["--config", &file, "--resctrl", &directory])?,
+        &format!("cannot use {directory}: no resctrl file system is mounted there"),
+        "/proc/mounts says where it is mounted; without --resctrl, masu looks there.",
+    );
+    refused(
+        &run(&["--config", &file, "--resctrl", "/none"])?,
+        "cannot use /none: no such file or directory (ENOENT)",
+        "Name the directory at which resctrl, or an emulator of it, is mounted.",
+    );
+    Ok(())
+}
+
+/// Out of classes, a name that is taken, ways that others keep for themselves.
+pub fn no_room_in_the_file_system(_: &Live) -> Outcome {
+    let toy = ToyProcess::start()?;
+    let place = Place::make(&["--classes", "3"])?;
+    let root = place.emulator.root();
+    let arguments = place.with(&config(&[("one", by_pid(&toy))]))?;
+    // Another living masu's: it holds a lock on its group.
+    fs::create_dir(root.join("masu-one"))?;
+    let alive = File::open(root.join("masu-one"))?;
+    flock(&alive, FlockOperation::LockShared)?;
+    let before = place.state()?;
+    refused_later(
+        run(&arguments)?,
+        &format!("cannot make group masu-one: {}/masu-one: file exists (EEXIST)", root.display()),
+        "Somebody else uses masu-one: give the program another name, or remove the group if nobody does.",
+    );
+    assert_eq!(place.state()?, before);
+    fs::create_dir(root.join("theirs"))?;
+    refused(
+        &run(&arguments)?,
+        "cannot make groups: 3 classes of service, the default group has one, other groups 2, needed: 1",
+        "Remove groups that nobody uses any more (rmdir), or give fewer programs a fixed mask.",
+    );
+    // Somebody has nearly all ways for himself.
+    drop(alive);
+    fs::remove_dir(root.join("masu-one"))?;
+    fs::write(root.join("schemata"), "L3:0=80000\n")?;
+    fs::write(root.join("theirs/schemata"), "L3:0=3ffff\n")?;
+    fs::write(root.join("theirs/mode"), "exclusive\n")?;
+    let before = place.state()?;
+    refused(
+        &run(&arguments)?,
+        "cannot partition the cache: 20 of its 20 ways are taken, needed in a row: 1",
+        "Give rest_ways, fixed masks or exclusive groups of others fewer ways.",
+    );
+    let fixed = config(&[("one", format!("{}\nmask = \"f\"", by_pid(&toy)))]);
+    refused(
+        &run(&place.with(&fixed)?)?,
+        &format!(
+            "{} line 7: mask = f: overlaps the exclusive group theirs, whose mask is 3ffff",
+            place.config().display()
+        ),
+        "`masu facts` says how many ways and classes this host has.",
+    );
+    assert_eq!(place.state()?, before);
+    Ok(())
+}
+
+/// More ways than there are, exclusive ways of two, words that mean nothing, no file.
+pub fn a_configuration_that_cannot_be_meant(_: &Live) -> Outcome {
+    const EXAMPLE: &str = "integrations/llc/llc.toml is an example.";
+    const PAGE: &str = "masu-llc-run(1) explains what can be said there.";
+    const FACTS: &str = "`masu facts` says how many ways and classes this host has.";
+    let place = Place::make(&[])?;
+    let before = place.tree()?;
+    let usual = config(&[("one", own())]);
+    let two =
+        |one: &str, two: &str| config(&[("one", format!("pids = [1]\n{one}")), ("two", format!("pids = [2]\n{two}"))]);
+    let cases = [
+        (
+            usual.replace("rest_ways = 2", "rest_ways = 30"),
+            2,
+            "rest_ways = 30: expected fewer than the 20 ways of this cache",
+            FACTS,
+        ),
+        (usual.replace("on = true", "ways_max = 21"), 5, "ways_max = 21: expected 1 to 20", FACTS),
+        (
+            format!("{usual}mask = \"1fffff\"\n"),
+            7,
+            "mask = 1fffff: expected ways of fffff, of which this cache has 20",
+            FACTS,
+        ),
+        (format!("{usual}l3 = [4]\n"), 7, "l3 = 4: expected a cache of this host: 0", FACTS),
+        (
+            format!("{usual}mask = \"c0000\"\nexclusive = true\n"),
+            7,
+            "mask = c0000: cannot be exclusive, since other hardware may use ways c0000",
+            FACTS,
+        ),
+        (
+            two("mask = \"f\"\nexclusive = true", "mask = \"18\""),
+            13,
+            "mask 18 of two overlaps mask f of one: expected none where one is exclusive",
+            PAGE,
+        ),
+        (format!("{usual}mask = \"5\"\n"), 10, "mask = 5: expected at least one way, and ways in a row", PAGE),
+        (
+            usual.replace("name = \"one\"", "name = \"a/b\""),
+            7,
+            "name = a/b: expected 1 to 48 letters, digits, dashes, dots or underlines, and not shared. in front: its group is called so",
+            PAGE,
+        ),
+        (usual.replace(&own(), ""), 6, "program one: expected one of cgroup, pids and command, found 0", PAGE),
+        (
+            usual.replace("interval_s", "intervals"),
+            3,
+            "unknown field `intervals`, expected one of `policy`, `partition`, `rest_ways`, `interval_s`, `duty_fraction`, `domain`, `region`, `program`",
+            PAGE,
+        ),
+        ("policy = \"sharing\"\n".to_owned(), 2, "no [[program]]: expected at least one", PAGE),
+    ];
+    for (text, line, what, remedy) in cases {
+        let said = run(&place.with(&text)?)?;
+        refused(&said, &format!("{} line {line}: {what}", place.config().display()), remedy);
+    }
+    fs::remove_file(place.config())?;
+    let (file, root) = (place.config().display().to_string(), place.root());
+    let unread = format!("cannot read {file}: no such file or directory (ENOENT)");
+    for part in ["run", "plan"] {
+        refused(&said(&["llc", part, "--config", &file, "--resctrl", &root])?, &unread, EXAMPLE);
+    }
+    let simulated = said(&["llc", "simulate", "/none.toml"])?;
+    assert_eq!(simulated.first_line(), "masu: cannot read the scenario /none.toml: no such file or directory (ENOENT)");
+    assert_eq!(place.tree()?, before);
+    Ok(())
+}
+
+/// A process and a control group that are not there.
+pub fn programs_that_are_not_there(_: &Live) -> Outcome {
+    let place = Place::make(&[])?;
+    let before = place.tree()?;
+    // The kernel gives no number so high.
+    refused(
+        &run(&place.with(&config(&[("one", "pids = [4194305]".to_owned())]))?)?,
+        "cannot read /proc/4194305/stat: no such file or directory (ENOENT)",
+        "The configuration names a process that is not there; `pgrep -a NAME` finds a running one.",
+    );
+    let said = run(&place.with(&config(&[("one", "cgroup = \"no/such.slice\"".to_owned())]))?)?;
+    assert!(
+        said.first_line().starts_with("masu: cannot find control group no/such.slice in /sys/fs/cgroup"),
+        "{}",
+        said.err
+    );
+    assert!(said.first_line().ends_with(": no such file or directory (ENOENT)"), "{}", said.err);
+    assert_eq!(said.err.lines().nth(1), Some("    `cat /proc/PID/cgroup` says in which control group a process is."));
+    assert_eq!((said.err.lines().count(), said.code()), (2, 2));
+    assert_eq!(place.tree()?, before);
+    Ok(())
+}
+
+/// A second one while the first is at work, and one who is not root.
+pub fn one_at_a_time_and_only_root(_: &Live) -> Outcome {
+    let toy = ToyProcess::start()?;
+    let place = Place::make(&["--allow-other"])?;
+    let before = place.state()?;
+    let arguments = place.with(&config(&[("one", by_pid(&toy))]))?;
+    let mut daemon = Daemon::start(&arguments)?;
+    daemon.until_event("ready")?;
+    let during = place.state()?;
+    for part in ["run", "plan"] {
+        refused(
+            &said(&[&["llc", part][..], &strings(&arguments)].concat())?,
+            &format!("cannot divide the cache: another masu llc run does (process {})", daemon.pid()?),
+            "End it, or name its programs and yours in one configuration.",
+        );
+    }
+    assert_eq!(place.state()?, during);
+    assert_eq!(daemon.end(Some(Signal::TERM))?.1.code(), 0);
+    // The command's folder may be closed to others: they have it open already.
+    fs::set_permissions(place.config(), fs::Permissions::from_mode(0o644))?;
+    let mut command = masu()?;
+    let program = File::open(command.get_program())?;
+    rustix::io::fcntl_setfd(&program, rustix::io::FdFlags::empty())?;
+    command = std::process::Command::new(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&program)));
+    let unprivileged = command.args(["llc", "run"]).args(&arguments).uid(NOBODY_UID);
+    let said = Running::start(unprivileged)?.said()?;
+    refused(&said, "cannot lock /run/masu/llc.lock: permission denied (EACCES)", "Run as root.");
+    assert_eq!(place.state()?, before);
+    Ok(())
+}
+
+/// With partitions a run without KSM divides; without them it has nothing to keep.
+pub fn without_ksm_and_without_partitions_there_is_nothing_to_do(_: &Live) -> Outcome {
+    let _off = Knob::turn("/sys/kernel/mm/ksm/run", "0")?;
+    let folder = Folder::make("llc-refusals")?;
+    let file = folder.0.join("llc.toml");
+    fs::write(&file, format!("partition = \"off\"\n{}", config(&[("one", own())])))?;
+    refused(
+        &run(&["--config", &file.display().to_string()])?,
+        "cannot keep shared pages in the cache: KSM is not running; `echo 1 > /sys/kernel/mm/ksm/run` starts it",
+        "partition = \"off\" leaves nothing else to do; `masu llc shared` says what is shared.",
+    );
+    Ok(())
+}
+
+/// In words and as JSON, beside what the kernel's files say.
+pub fn the_facts_tell_of_caches_and_their_division(_: &Live) -> Outcome {
+    let facts = json(&["facts", "--json"])?;
+    let text = said(&["facts"])?.out;
+    let row = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(|value| value.trim().to_owned());
+    let kib = fs::read_to_string("/sys/devices/system/cpu/cpu0/cache/index3/size").unwrap_or_default();
+    if let Ok(kib) = kib.trim().trim_end_matches('K').parse::<u64>() {
+        assert_eq!(facts["last_level_caches"][0]["size_bytes"], kib * 1024);
+        let size = quantities::Bytes::kib(kib).to_string();
+        assert!(row("last-level cache ").is_some_and(|value| value.contains(&size)), "{text}");
+    }
+    let state = facts["host"]["resctrl"]["state"].as_str().ok_or("no state")?;
+    let said = row("cache partitions (resctrl) ").ok_or("no row")?;
+    match state {
+        "not_in_kernel" => assert!(["not here", "not in this kernel; the processor could"].contains(&said.as_str())),
+        "not_mounted" => assert_eq!(said, "not mounted"),
+        _ => assert!(said.starts_with('/') && state == "mounted", "{state}: {said}"),
+    }
+    let features = facts["features"].as_array().ok_or("no features")?;
+    let ours = features.iter().find(|feature| feature["feature"] == "last-level cache").ok_or("no feature")?;
+    let parts: Vec<&Value> = ours["parts"].as_array().ok_or("no parts")?.iter().collect();
+    assert_eq!(parts.iter().map(|part| &part["part"]).collect::<Vec<_>>(), ["dividing", "keeping shared pages"]);
+    for missing in parts.iter().flat_map(|part| part["missing"].as_array().into_iter().flatten()) {
+        let remedy = missing["remedy"].as_str().unwrap_or_default();
+        assert!(!remedy.is_empty() && text.contains(remedy), "{remedy}");
+    }
+    Ok(())
+}
