@@ -5,7 +5,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use linux::KernelFiles;
+use linux::{KernelFiles, Lock, Locked};
 use rustix::io::Errno;
 
 /// The files by path, and every write.
@@ -68,5 +68,25 @@ impl KernelFiles for MemoryFiles {
         let files = self.files.borrow();
         let at = files.keys().position(|file| file == path || file.starts_with(&directory));
         at.and_then(|at| u64::try_from(at).ok()).ok_or(Errno::NOENT)
+    }
+    fn make_directory(&self, path: &str) -> Result<(), Errno> {
+        if self.list(path).is_ok() {
+            return Err(Errno::EXIST);
+        }
+        self.put(&format!("{path}/tasks"), "");
+        self.writes.borrow_mut().push((path.to_owned(), "mkdir".to_owned()));
+        Ok(())
+    }
+
+    fn remove_directory(&self, path: &str) -> Result<(), Errno> {
+        self.list(path)?;
+        let directory = format!("{path}/");
+        self.files.borrow_mut().retain(|file, _| !file.starts_with(&directory));
+        self.writes.borrow_mut().push((path.to_owned(), "rmdir".to_owned()));
+        Ok(())
+    }
+
+    fn lock(&self, _path: &str, _lock: Lock) -> Result<Locked, Errno> {
+        Ok(Locked::nothing())
     }
 }
