@@ -7,6 +7,7 @@
 //! - `host`, `warm_up`, `thp`, `place`, `stop`: the machine, and leaving it as it was;
 //! - `children`, `workload`, `masu`, `tracker`, `process`: the programs that are run and watched;
 //! - `launch`, `side_by_side`: one program with its huge pages got in several ways;
+//! - `llc`: what is shared in the cache, and the cache of the simulator;
 //! - `cgroup`, `file_mapping`, `aging`: a group with little memory, and which pages of files are in it.
 
 pub mod aging;
@@ -21,6 +22,7 @@ pub mod hot_pages;
 pub mod idle_cost;
 pub mod known_hot_set;
 pub mod launch;
+pub mod llc;
 pub mod mapping;
 pub mod masu;
 pub mod memcached;

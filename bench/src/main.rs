@@ -7,8 +7,8 @@ use anyhow::{Result, ensure};
 use bench::aging::{backup, idle_service, served, writers};
 use bench::session::Session;
 use bench::{
-    census, demo, idle_cost, known_hot_set, memcached, paper, redis, remote, scan, sparse, stacks, startup, superpages,
-    torture, track, transpose,
+    census, demo, idle_cost, known_hot_set, llc, memcached, paper, redis, remote, scan, sparse, stacks, startup,
+    superpages, torture, track, transpose,
 };
 use clap::{Parser, Subcommand};
 
@@ -67,6 +67,18 @@ enum Bench {
     Track(track::Options),
     /// Cost and error of finding out who uses memory for what
     Census(census::Options),
+    /// Cost of finding out who shares which merged page
+    LlcIndex(llc::index::Options),
+    /// Cost of bringing the lines of merged pages into the last-level cache, and what that does to others' loads
+    LlcRefill(llc::refill::Options),
+    /// Mixes of programs under every policy for the last-level cache, simulated
+    LlcMixes(llc::mixes::Options),
+    /// Virtual machines of one kernel: what masu finds merged, beside what the kernel counts
+    LlcGuests(llc::guests::Options),
+    /// The CAT-and-KSM paper's figure, simulated: two programs with a partition each and half of their array shared
+    LlcFigure(llc::figure::Options),
+    /// How fast the simulator of caches is, beside pycachesim
+    LlcSpeed(llc::speed::Options),
     /// What a service with nothing to do finds in memory after a stream has passed
     IdleService(idle_service::Options),
     /// What tar and rsync leave of the page cache
@@ -77,12 +89,12 @@ enum Bench {
     Writers(writers::Options),
     /// Two minutes with Redis, in one table
     Demo(demo::Options),
-    /// All of them but the demo, one after the other, as they are published
+    /// All of them but the demo and llc-guests, one after the other, as they are published
     All,
 }
 
 /// What `all` runs: hours on a small machine, most of them the paper's 400 rounds.
-const ALL: [&[&str]; 26] = [
+const ALL: [&[&str]; 31] = [
     &["scan"],
     &["known-hot-set"],
     &["sparse"],
@@ -100,6 +112,11 @@ const ALL: [&[&str]; 26] = [
     &["remote"],
     &["track"],
     &["census"],
+    &["llc-index"],
+    &["llc-refill"],
+    &["llc-figure"],
+    &["llc-speed"],
+    &["llc-mixes", "--seeds", "3"],
     &["idle-service"],
     &["backup"],
     &["served"],
@@ -154,6 +171,12 @@ fn one(session: &Session, bench: &Bench) -> Result<()> {
         Bench::RemoteFault(options) => remote::fault::run(session, options),
         Bench::RemoteTorture(options) => remote::torture::run(session, options),
         Bench::Census(options) => census::run(session, options),
+        Bench::LlcIndex(options) => llc::index::run(session, options),
+        Bench::LlcRefill(options) => llc::refill::run(session, options),
+        Bench::LlcGuests(options) => llc::guests::run(session, options),
+        Bench::LlcMixes(options) => llc::mixes::run(session, options),
+        Bench::LlcFigure(options) => llc::figure::run(session, options),
+        Bench::LlcSpeed(options) => llc::speed::run(session, options),
         Bench::IdleService(options) => idle_service::run(session, options),
         Bench::Backup(options) => backup::run(session, options),
         Bench::Served(options) => served::run(session, options),

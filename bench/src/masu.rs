@@ -203,6 +203,40 @@ pub struct ClassReport {
     pub error_bound_bytes: f64,
 }
 
+/// What `masu llc shared --json` says, without the frames.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SharedReport {
+    /// Frames that are merged.
+    pub merged_frames: u64,
+    /// Pages that have one of them.
+    pub merged_pages: u64,
+    /// What the look was like.
+    pub look: LookReport,
+}
+
+/// What a look of [`SharedReport`] was like.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LookReport {
+    /// Pages whose entries were read.
+    pub pages_read: f64,
+    /// Frames whose flags were asked.
+    pub frames_asked: u64,
+    /// The processor time that it took.
+    pub cpu_us: f64,
+}
+
+impl SharedReport {
+    /// What each of so many pages cost.
+    pub fn ns_per_page(&self, pages: f64) -> f64 {
+        self.look.cpu_us * 1e3 / pages
+    }
+
+    /// What each entry of a page table cost: more are read than there are pages, and of other processes too.
+    pub fn ns_per_entry(&self) -> f64 {
+        self.ns_per_page(self.look.pages_read)
+    }
+}
+
 impl Masu {
     /// The `masu` at `given`, or else the one that lies beside this program.
     ///
@@ -291,6 +325,45 @@ impl Masu {
         command.args(["census", "--json"]).args(options);
         let child = OwnChild::start(command, processors, Place::Anywhere)?;
         report_of(child, "masu census", 0, Duration::from_secs(600), stop)
+    }
+
+    /// What `masu llc simulate SCENARIO --json` says; with `svg`, it draws a figure there.
+    ///
+    /// # Errors
+    /// When it cannot be started, fails, takes longer than `patience`, or says something else.
+    pub fn simulate<T: DeserializeOwned>(
+        &self,
+        scenario: &Path,
+        svg: Option<&Path>,
+        patience: Duration,
+        processors: &Processors,
+        stop: &Stop,
+    ) -> Result<T> {
+        let mut command = Command::new(&self.path);
+        command.args(["llc", "simulate", "--json"]).arg(scenario);
+        if let Some(svg) = svg {
+            command.arg("--svg").arg(svg);
+        }
+        let child = OwnChild::start(command, processors, Place::Anywhere)?;
+        report_of(child, "masu llc simulate", 0, patience, stop)
+    }
+
+    /// Who shares which merged page, by the last one of so many looks in a row.
+    ///
+    /// # Errors
+    /// When it cannot be started, fails, or says something else.
+    pub fn shared(&self, looks: usize, processors: &Processors, stop: &Stop) -> Result<SharedReport> {
+        let mut command = Command::new(&self.path);
+        command.args(["llc", "shared", "--json"]);
+        if looks > 1 {
+            command.args(["--watch", "1ms"]);
+        }
+        let mut child = OwnChild::start(command, processors, Place::Anywhere)?;
+        let mut line = String::new();
+        for _ in 0..looks {
+            line = child.line(Duration::from_secs(600), stop)?;
+        }
+        serde_json::from_str(&line).context("masu llc shared says something else")
     }
 
     /// The `libmasu.so` that belongs to it: beside it where it was built, or where `make install` puts it.

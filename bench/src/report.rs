@@ -31,6 +31,8 @@ pub enum Unit {
     Milliseconds,
     /// Microseconds.
     Microseconds,
+    /// Nanoseconds.
+    Nanoseconds,
     /// A part of a whole.
     Fraction,
     /// How many.
@@ -52,6 +54,7 @@ impl Unit {
             Unit::Seconds => format!("{value:.2} s"),
             Unit::Milliseconds => format!("{value:.3} ms"),
             Unit::Microseconds => format!("{value:.1} us"),
+            Unit::Nanoseconds => format!("{value:.1} ns"),
             Unit::Fraction => format!("{:.3} %", value * 100.0),
             Unit::Count => format!("{value:.0}"),
             Unit::Times => format!("{value:.2}x"),

@@ -98,7 +98,7 @@ fn by_masu(session: &Session, masu: &Masu, pid: u32, options: &Options, costs: &
     Ok(report.rung)
 }
 /// Processor time of this thread, in which masu counts its costs too.
-fn thread_time() -> Duration {
+pub fn thread_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::try_from(time).unwrap_or_default()
 }

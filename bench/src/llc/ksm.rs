@@ -1,0 +1,54 @@
+//! KSM, at work for a while and fast: `/sys/kernel/mm/ksm`, turned and put back, also after a kill (`linux::knobs`).
+
+use std::path::Path;
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use linux::Rooted;
+use linux::knobs::Knobs;
+
+use crate::stop::Stop;
+
+static HOST: LazyLock<Rooted> = LazyLock::new(Rooted::host);
+
+/// Where masu looks for knobs that were left turned.
+const JOURNALS: &str = "/run/masu";
+
+/// How long KSM may take to come by.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Holds the knobs where they were turned to, until dropped; if that never comes, the next masu puts them back. What is merged stays so.
+#[derive(Debug)]
+pub struct Merging {
+    _knobs: Knobs<'static, Rooted>,
+}
+
+impl Merging {
+    /// Turns KSM on, as fast as it goes.
+    ///
+    /// # Errors
+    /// When the kernel has no KSM, or we may not turn it.
+    pub fn start() -> Result<Merging> {
+        let mut knobs = Knobs::open(&*HOST, Path::new(JOURNALS))?;
+        for (name, value) in [("sleep_millisecs", "1"), ("pages_to_scan", "20000"), ("run", "1")] {
+            knobs
+                .turn(&format!("{}/{name}", linux::ksm::ROOT), value)
+                .context("cannot turn KSM on (this needs root)")?;
+        }
+        Ok(Merging { _knobs: knobs })
+    }
+}
+
+/// Waits until `is_so`, and says how long that took.
+///
+/// # Errors
+/// When KSM does not get there, or we are interrupted.
+pub fn until(what: &str, stop: &Stop, mut is_so: impl FnMut() -> Result<bool>) -> Result<Duration> {
+    let begun = Instant::now();
+    while !is_so()? {
+        ensure!(begun.elapsed() < PATIENCE, "KSM did not get there in {} s: {what}", PATIENCE.as_secs());
+        stop.sleep(Duration::from_millis(10))?;
+    }
+    Ok(begun.elapsed())
+}
