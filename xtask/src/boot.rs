@@ -184,14 +184,25 @@ fn program_file() -> PathBuf {
     workspace::target().join("static").join(TARGET).join("debug/live-tests")
 }
 
-/// Links the live tests, and the command that some of them run, statically, and packs them.
+/// Links the live tests, and the programs that some of them run, statically, and packs them.
 fn build_initial_files() -> Result<PathBuf> {
     let target = workspace::target().join("static");
     let library_path = static_libraries()?;
     // A target folder and a --target of their own: otherwise the flags would reach build scripts, and every ordinary
     // build after this one would start from nothing.
     let mut build = cargo();
-    build.args(["build", "--quiet", "--workspace", "--bin", "live-tests", "--bin", "masu", "--target", TARGET]);
+    build.args([
+        "build",
+        "--quiet",
+        "--workspace",
+        "--bin",
+        "live-tests",
+        "--bin",
+        "masu",
+        "--bin",
+        "resctrl-emulator",
+    ]);
+    build.args(["--target", TARGET]);
     build.arg("--target-dir").arg(&target);
     // An emulated processor takes longer with what is compiled fast than compiling well does here.
     build.args(["--config", "profile.dev.package.'*'.opt-level=1"]);
@@ -204,6 +215,7 @@ fn build_initial_files() -> Result<PathBuf> {
     let mut programs = vec![
         ("init", read(&program_file())?),
         ("masu", beside("masu")?),
+        ("resctrl-emulator", beside("resctrl-emulator")?),
         ("libmasu-pager.so", beside("libmasu-pager.so")?),
         (LOADER, read(&Path::new("/").join(LOADER))?),
     ];

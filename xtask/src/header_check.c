@@ -4,6 +4,7 @@
 #include <linux/ioctl.h>
 #include <linux/kernel-page-flags.h>
 #include <linux/mman.h>
+#include <linux/perf_event.h>
 #include <linux/prctl.h>
 #include <linux/ptrace.h>
 #include <linux/userfaultfd.h>
@@ -54,6 +55,7 @@ int main(void)
 	CONSTANT(KPF_PGTABLE);
 	CONSTANT(KPF_COMPOUND_HEAD);
 	CONSTANT(KPF_COMPOUND_TAIL);
+	CONSTANT(KPF_KSM);
 	CONSTANT(KPF_THP);
 	CONSTANT(KPF_ZERO_PAGE);
 	CONSTANT(PR_SET_THP_DISABLE);
@@ -61,6 +63,27 @@ int main(void)
 	CONSTANT(PR_SET_SYSCALL_USER_DISPATCH);
 	CONSTANT(PR_SYS_DISPATCH_OFF);
 	CONSTANT(PR_SYS_DISPATCH_ON);
+	CONSTANT(__NR_perf_event_open);
+	CONSTANT(PERF_TYPE_HARDWARE);
+	CONSTANT(PERF_TYPE_SOFTWARE);
+	CONSTANT(PERF_COUNT_HW_CPU_CYCLES);
+	CONSTANT(PERF_COUNT_HW_INSTRUCTIONS);
+	CONSTANT(PERF_COUNT_HW_CACHE_MISSES);
+	CONSTANT(PERF_COUNT_HW_STALLED_CYCLES_BACKEND);
+	CONSTANT(PERF_COUNT_SW_TASK_CLOCK);
+	CONSTANT(PERF_FORMAT_TOTAL_TIME_ENABLED);
+	CONSTANT(PERF_FORMAT_TOTAL_TIME_RUNNING);
+	CONSTANT(PERF_FLAG_FD_CLOEXEC);
+	CONSTANT(PERF_ATTR_SIZE_VER0);
+	FIELD(perf_event_attr, type);
+	FIELD(perf_event_attr, size);
+	FIELD(perf_event_attr, config);
+	FIELD(perf_event_attr, sample_period);
+	FIELD(perf_event_attr, sample_type);
+	FIELD(perf_event_attr, read_format);
+	FIELD(perf_event_attr, wakeup_events);
+	FIELD(perf_event_attr, bp_type);
+	FIELD(perf_event_attr, bp_addr);
 	CONSTANT(__NR_userfaultfd);
 	CONSTANT(UFFD_API);
 	CONSTANT(UFFDIO_API);

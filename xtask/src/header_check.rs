@@ -8,6 +8,7 @@ use std::mem::offset_of;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
+use linux::perf_counters::{Attributes, numbers as perf};
 use linux::syscall_dispatch::numbers as dispatch;
 use linux_raw_sys::general::{self as raw, cachestat, cachestat_range, page_region, pm_scan_arg, uffdio_api};
 
@@ -113,6 +114,7 @@ fn ours() -> BTreeMap<String, u64> {
         ("KPF_PGTABLE", u64::from(linux::kpageflags::bits::PAGE_TABLE)),
         ("KPF_COMPOUND_HEAD", u64::from(linux::kpageflags::bits::COMPOUND_HEAD)),
         ("KPF_COMPOUND_TAIL", u64::from(linux::kpageflags::bits::COMPOUND_TAIL)),
+        ("KPF_KSM", u64::from(linux::kpageflags::bits::KSM)),
         ("KPF_THP", u64::from(linux::kpageflags::bits::THP)),
         ("KPF_ZERO_PAGE", u64::from(linux::kpageflags::bits::ZERO_PAGE)),
         ("PR_SET_THP_DISABLE", linux::injection::numbers::PR_SET_THP_DISABLE),
@@ -120,6 +122,17 @@ fn ours() -> BTreeMap<String, u64> {
         ("PR_SET_SYSCALL_USER_DISPATCH", dispatch::PR_SET_SYSCALL_USER_DISPATCH.unsigned_abs().into()),
         ("PR_SYS_DISPATCH_OFF", dispatch::PR_SYS_DISPATCH_OFF),
         ("PR_SYS_DISPATCH_ON", dispatch::PR_SYS_DISPATCH_ON),
+        ("__NR_perf_event_open", u64::from(raw::__NR_perf_event_open)),
+        ("PERF_TYPE_HARDWARE", u64::from(perf::PERF_TYPE_HARDWARE)),
+        ("PERF_TYPE_SOFTWARE", u64::from(perf::PERF_TYPE_SOFTWARE)),
+        ("PERF_COUNT_HW_CPU_CYCLES", perf::PERF_COUNT_HW_CPU_CYCLES),
+        ("PERF_COUNT_HW_INSTRUCTIONS", perf::PERF_COUNT_HW_INSTRUCTIONS),
+        ("PERF_COUNT_HW_CACHE_MISSES", perf::PERF_COUNT_HW_CACHE_MISSES),
+        ("PERF_COUNT_HW_STALLED_CYCLES_BACKEND", perf::PERF_COUNT_HW_STALLED_CYCLES_BACKEND),
+        ("PERF_COUNT_SW_TASK_CLOCK", perf::PERF_COUNT_SW_TASK_CLOCK),
+        ("PERF_FORMAT_TOTAL_TIME_ENABLED", perf::PERF_FORMAT_TOTAL_TIME_ENABLED),
+        ("PERF_FORMAT_TOTAL_TIME_RUNNING", perf::PERF_FORMAT_TOTAL_TIME_RUNNING),
+        ("PERF_FLAG_FD_CLOEXEC", perf::PERF_FLAG_FD_CLOEXEC),
         ("__NR_userfaultfd", u64::from(raw::__NR_userfaultfd)),
         ("UFFD_API", u64::from(raw::UFFD_API)),
         ("UFFDIO_API", u64::from(linux::userfaultfd::HANDSHAKE)),
@@ -152,6 +165,16 @@ fn ours() -> BTreeMap<String, u64> {
             ("cachestat.nr_writeback", offset_of!(cachestat, nr_writeback)),
             ("cachestat.nr_evicted", offset_of!(cachestat, nr_evicted)),
             ("cachestat.nr_recently_evicted", offset_of!(cachestat, nr_recently_evicted)),
+            ("PERF_ATTR_SIZE_VER0", size_of::<Attributes>()),
+            ("perf_event_attr.type", offset_of!(Attributes, kind)),
+            ("perf_event_attr.size", offset_of!(Attributes, size)),
+            ("perf_event_attr.config", offset_of!(Attributes, config)),
+            ("perf_event_attr.sample_period", offset_of!(Attributes, sample_period)),
+            ("perf_event_attr.sample_type", offset_of!(Attributes, sample_type)),
+            ("perf_event_attr.read_format", offset_of!(Attributes, read_format)),
+            ("perf_event_attr.wakeup_events", offset_of!(Attributes, wakeup_events)),
+            ("perf_event_attr.bp_type", offset_of!(Attributes, bp_type)),
+            ("perf_event_attr.bp_addr", offset_of!(Attributes, bp_addr)),
             ("sizeof(uffdio_api)", size_of::<uffdio_api>()),
             ("uffdio_api.api", offset_of!(uffdio_api, api)),
             ("uffdio_api.features", offset_of!(uffdio_api, features)),

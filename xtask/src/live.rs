@@ -15,8 +15,9 @@ pub struct Options {
 
 /// Builds and runs them, and counts. Without root, and without a `sudo` that asks nothing, most tests are skipped.
 pub fn run_tests(filter: Option<&str>) -> Result<Tally> {
-    // The command is tested too.
-    run(cargo().args(["build", "--quiet", "--bin", "live-tests", "--bin", "masu"]).args(workspace::AS_FOR_TESTS))?;
+    // The programs are tested too.
+    let bins = ["--bin", "live-tests", "--bin", "masu", "--bin", "resctrl-emulator"];
+    run(cargo().args(["build", "--quiet"]).args(bins).args(workspace::AS_FOR_TESTS))?;
     let binary = workspace::target().join("debug/live-tests");
     let mut command = if is_root() {
         program(binary)

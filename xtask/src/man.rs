@@ -10,7 +10,9 @@ use crate::workspace;
 
 /// What to do.
 #[derive(clap::Args)]
-#[command(long_about = "Writes man/*.1 from the definition of masu's arguments, to be committed.")]
+#[command(
+    long_about = "Writes man/*.1 from the definition of the arguments of masu and resctrl-emulator, to be committed."
+)]
 pub struct Options {
     /// Write nothing: fail when a page is not what the definition gives
     #[arg(long)]

@@ -1,4 +1,4 @@
-//! Writes masu's man pages into the folder that the first argument names. Run by `cargo xtask man`.
+//! Writes the man pages of masu and of resctrl-emulator into the folder that the first argument names. Run by `cargo xtask man`.
 //!
 //! Synopsis and options come from the definition of the command's arguments. What that cannot say (columns, examples,
 //! what a command does to the machine) follows from `man/extra/NAME.roff`.
@@ -17,7 +17,9 @@ fn main() -> Result<()> {
     let mut command = masu::command().disable_help_subcommand(true).version(None::<&str>);
     // Gives the commands below it their full names: masu-attach.
     command.build();
-    page(&command, Path::new(&folder))
+    let folder = Path::new(&folder);
+    page(&command, folder)?;
+    page(&resctrl_emulator::arguments::command().version(None::<&str>), folder)
 }
 
 /// The page of a command, and of each below it: `masu.1`, `masu-attach.1`.

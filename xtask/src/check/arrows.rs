@@ -22,6 +22,7 @@ fn allowed(name: &str) -> Option<Vec<&'static str>> {
         "libmasu" => Some(vec!["paging"]),
         "hugepages" => Some([below_features, vec!["libmasu"]].concat()),
         "remote" => Some([below_features, vec!["paging"]].concat()),
+        "resctrl-emulator" => Some(vec!["quantities", "linux"]),
         "masu" => Some([below_features, FEATURES.to_vec(), vec!["libmasu", "paging"]].concat()),
         "bench" | "live-tests" | "xtask" | "fuzz" => None,
         // Features, and any crate that is new: it stands with them until a rule says otherwise.
