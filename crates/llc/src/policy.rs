@@ -13,7 +13,7 @@ pub mod contend;
 pub mod dunn;
 pub mod equal;
 #[cfg(test)]
-mod examples;
+pub(crate) mod examples;
 pub mod kpart;
 pub mod lfoc;
 pub mod lookahead;

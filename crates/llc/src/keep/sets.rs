@@ -114,17 +114,8 @@ mod tests {
     use quantities::Address;
 
     use super::*;
+    use crate::shared::domain::members_of;
     use crate::shared::index::MergedPage;
-
-    fn members(of: &[(i32, &str)]) -> BTreeMap<Pid, Member> {
-        let member = |domain: &str| Member {
-            name: "qemu".to_owned(),
-            uid: 0,
-            group: domain.to_owned(),
-            domain: Domain(domain.to_owned()),
-        };
-        of.iter().map(|(pid, domain)| (Pid(*pid), member(domain))).collect()
-    }
 
     fn index(of: &[(i32, &[u64])]) -> Index {
         let mut index = Index::default();
@@ -144,7 +135,7 @@ mod tests {
     fn what_two_programs_of_one_domain_have_is_a_set_and_what_most_have_is_first() {
         // 1 and 2 are one program, 3 another, 4 a third.
         let index = index(&[(1, &[10, 11, 12, 13]), (2, &[10, 11]), (3, &[11, 12]), (4, &[12])]);
-        let members = members(&[(1, "a"), (2, "a"), (3, "a"), (4, "a")]);
+        let members = members_of(&[(1, "a"), (2, "a"), (3, "a"), (4, "a")]);
         let programs = programs(&[&[1, 2], &[3], &[4]]);
         let found = sets(&index, &Who::new(&programs, vec![None; 3], &members));
         // Frame 10 is shared within one program, 13 with nobody.
@@ -157,7 +148,7 @@ mod tests {
     #[test]
     fn across_domains_there_is_no_set_also_with_somebody_who_is_not_named() {
         let index = index(&[(1, &[10, 11, 12]), (2, &[10, 11, 12]), (9, &[12])]);
-        let members = members(&[(1, "a"), (2, "b"), (9, "c")]);
+        let members = members_of(&[(1, "a"), (2, "b"), (9, "c")]);
         let both = programs(&[&[1], &[2]]);
         let crossing = |labels: Vec<Option<&str>>| {
             let found = sets(&index, &Who::new(&both, labels, &members));
@@ -166,6 +157,11 @@ mod tests {
         assert_eq!(crossing(vec![None, None]), (3, 0));
         assert_eq!(crossing(vec![Some("shop"), Some("shop")]), (1, 2), "9 is not named, and not of the shop");
         assert_eq!(crossing(vec![Some("b"), None]), (3, 0), "a label is no control group");
+        // Of frame 12, which 9 has too, the pages of the programs may not stay in a region.
+        let found = sets(&index, &Who::new(&both, vec![Some("shop"), Some("shop")], &members));
+        let page = found.crossing_pages.iter().map(|page| page.pid.0).collect::<Vec<_>>();
+        assert_eq!(page, [1, 2]);
+        assert!(found.sets[0].pages.iter().all(|page| !found.crossing_pages.contains(page)));
         let unknown = BTreeMap::new();
         assert_eq!(sets(&index, &Who::new(&both, vec![None, None], &unknown)).crossing, Pages(3));
     }

@@ -35,23 +35,11 @@ pub fn equal(situation: &Situation) -> Plan {
 
 #[cfg(test)]
 mod tests {
-    use quantities::Bytes;
-
     use super::*;
-    use crate::policy::{Cache, Curve, Program};
+    use crate::policy::examples::{self, cache, program};
 
     fn situation(programs: usize, ways: u32, classes_max: usize) -> Situation {
-        let misses = Curve::new(vec![1.0]);
-        let program = Program {
-            private_misses: misses.clone(),
-            misses,
-            base_cycles: 1000.0,
-            miss_cycles: 100.0,
-            stalled_fraction: 0.0,
-        };
-        let usable = WayMask::lowest(Ways(ways));
-        let cache = Cache { usable, ways_min: Ways(1), classes_max, way_bytes: Bytes::mib(1) };
-        Situation { cache, programs: vec![program; programs], shared: Vec::new() }
+        examples::situation(cache(ways, classes_max), vec![program(&[1.0]); programs])
     }
 
     fn masks(plan: &Plan) -> Vec<u64> {

@@ -79,19 +79,21 @@ pub fn crosses(processes: &[Pid], members: &BTreeMap<Pid, Member>) -> bool {
     domains.any(|domain| domain.is_none() || domain != first)
 }
 
+/// Processes by who they trust, for tests.
+#[cfg(test)]
+pub(crate) fn members_of(of: &[(i32, &str)]) -> BTreeMap<Pid, Member> {
+    let member = |domain: &str| Member {
+        name: "qemu".to_owned(),
+        uid: 0,
+        group: domain.to_owned(),
+        domain: Domain(domain.to_owned()),
+    };
+    of.iter().map(|(pid, domain)| (Pid(*pid), member(domain))).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn members(of: &[(i32, &str)]) -> BTreeMap<Pid, Member> {
-        let member = |domain: &str| Member {
-            name: "qemu".to_owned(),
-            uid: 0,
-            group: domain.to_owned(),
-            domain: Domain(domain.to_owned()),
-        };
-        of.iter().map(|(pid, domain)| (Pid(*pid), member(domain))).collect()
-    }
 
     #[test]
     fn a_domain_is_a_group_or_a_user() {
@@ -101,7 +103,7 @@ mod tests {
 
     #[test]
     fn those_of_one_domain_may_share_and_those_of_two_or_of_none_known_may_not() {
-        let members = members(&[(1, "a"), (2, "a"), (3, "b")]);
+        let members = members_of(&[(1, "a"), (2, "a"), (3, "b")]);
         assert!(!crosses(&[], &members) && !crosses(&[Pid(1)], &members) && !crosses(&[Pid(1), Pid(2)], &members));
         assert!(crosses(&[Pid(1), Pid(2), Pid(3)], &members));
         assert!(crosses(&[Pid(1), Pid(9)], &members) && crosses(&[Pid(8), Pid(9)], &members));

@@ -53,34 +53,13 @@ fn ways_for(situation: &Situation, set: usize, part: Fraction) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use quantities::Bytes;
-
     use super::*;
-    use crate::policy::{Curve, Program, SharedSet, Sharer};
+    use crate::policy::examples::{self, cache, program, random, set};
 
     /// Two programs that share a set of which each way holds a `1 / fits` part.
     fn situation(ways: u32, fits: u32) -> Situation {
-        let misses = Curve::new(vec![1.0]);
-        let program = Program {
-            private_misses: misses.clone(),
-            misses,
-            base_cycles: 1000.0,
-            miss_cycles: 100.0,
-            stalled_fraction: 0.0,
-        };
-        let left = (0..=ways).map(|ways| 1.0 - f64::from(ways.min(fits)) / f64::from(fits)).collect();
-        let misses = Curve::new(left);
-        let sharers = (0..2).map(|program| Sharer { program, misses: misses.clone() }).collect();
-        Situation {
-            cache: Cache {
-                usable: WayMask::lowest(Ways(ways)),
-                ways_min: Ways(1),
-                classes_max: 16,
-                way_bytes: Bytes::kib(512),
-            },
-            programs: vec![program; 2],
-            shared: vec![SharedSet { sharers, bytes: Bytes::mib(1) }],
-        }
+        let shared = vec![set(&[0, 1], &random(1.0, fits, ways))];
+        Situation { shared, ..examples::situation(cache(ways, 16), vec![program(&[1.0]); 2]) }
     }
 
     fn masks(plan: &Plan) -> (Vec<u64>, Vec<u64>) {
