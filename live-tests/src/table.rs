@@ -208,6 +208,7 @@ pub const ALL: &[LiveTest] = tests! {
     llc_run::a_dry_run_prints_each_write_and_changes_nothing needs [Root, PageFrames, Ksm, Fuse, ResctrlEmulator, MasuCommand];
     llc_run::a_run_divides_fills_and_puts_everything_back needs [Root, PageFrames, Ksm, Fuse, ResctrlEmulator, MasuCommand];
     llc_run::it_ends_by_each_signal_and_by_time_and_all_is_as_it_was needs [Root, Fuse, ResctrlEmulator, MasuCommand, RealProcessor];
+    llc_run::a_reader_who_stands_still_is_not_waited_for needs [Root, Fuse, ResctrlEmulator, MasuCommand, RealProcessor];
     llc_run::what_a_killed_run_leaves_is_undone_and_what_is_others_stays needs [Root, Fuse, ResctrlEmulator, MasuCommand, RealProcessor];
     llc_run::programs_that_join_and_end_are_planned_for needs [Root, MemoryGroups, Fuse, ResctrlEmulator, MasuCommand, RealProcessor];
     llc_run::a_program_that_ends_at_any_moment_is_no_harm needs [Root, Fuse, ResctrlEmulator, MasuCommand, RealProcessor];

@@ -1,6 +1,7 @@
 //! `masu llc`.
 
 mod keeping;
+mod lines;
 mod plan;
 mod run;
 mod shared;

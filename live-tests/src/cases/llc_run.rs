@@ -3,17 +3,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use linux::Pid;
+use rustix::fs::OFlags;
+use rustix::pipe::PipeFlags;
 use rustix::process::Signal;
 use serde_json::Value;
 
 use super::command::{masu, said};
 use super::group::Group;
-use super::llc_shared::{Merging, merged, offering, until_merged};
+use super::llc_shared::{Merging, merged, offering, until, until_merged};
 use super::programs::{PATIENCE, Running, Said};
 use super::resctrl::Emulator;
 use super::run::{Folder, Result};
@@ -351,6 +355,44 @@ pub fn it_ends_by_each_signal_and_by_time_and_all_is_as_it_was(_: &Live) -> Outc
     assert_eq!((said.code(), said.err.as_str()), (0, ""), "{first}");
     assert_eq!(place.state()?, before);
     Ok(())
+}
+
+/// Its output is a full pipe that nobody reads: threads that come are put into their groups, and SIGTERM puts everything back.
+pub fn a_reader_who_stands_still_is_not_waited_for(_: &Live) -> Outcome {
+    let mut toy = ToyProcess::start()?;
+    let place = Place::make(&[])?;
+    let before = place.state()?;
+    let arguments = place.with(&config(&[("one", by_pid(&toy))]))?;
+    let (_reader, full) = full_pipe()?;
+    let mut command = masu()?;
+    command.args(["llc", "run"]).args(&arguments).stdout(full).stderr(Stdio::piped());
+    let running = Running(command.spawn()?);
+    let come = |toy: &ToyProcess| {
+        until("its threads in its group", || {
+            Ok(in_group(&place, "masu-one").is_ok_and(|tasks| threads(toy.pid()).is_ok_and(|all| all == tasks)))
+        })
+    };
+    come(&toy)?;
+    let spun = toy.map(Backing::Anonymous, 1)?;
+    toy.spin(spun.pages(0, 4), 3, false)?;
+    come(&toy)?;
+    assert!(in_group(&place, "masu-one")?.len() >= 4);
+    toy.rest()?;
+    running.signal(Signal::TERM)?;
+    let said = running.said()?;
+    assert_eq!((said.code(), said.err.as_str()), (0, ""));
+    assert_eq!(place.state()?, before);
+    Ok(())
+}
+
+/// A pipe, from whose one end nobody reads yet, and into whose other nothing goes any more.
+fn full_pipe() -> Result<(OwnedFd, OwnedFd)> {
+    let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    let flags = rustix::fs::fcntl_getfl(&writer)?;
+    rustix::fs::fcntl_setfl(&writer, flags | OFlags::NONBLOCK)?;
+    while rustix::io::write(&writer, &[b'\n'; 4096]).is_ok() {}
+    rustix::fs::fcntl_setfl(&writer, flags)?;
+    Ok((reader, writer))
 }
 
 /// The journal of a dead masu, a group that it left without one, and groups of others.

@@ -1,6 +1,6 @@
 //! `masu llc run`.
 
-use std::io::{Write, stdout};
+use std::io::stdout;
 use std::time::Duration;
 
 use hugepages::attach::Control;
@@ -11,6 +11,7 @@ use quantities::Bytes;
 use serde::Serialize;
 
 use super::keeping::{Kept, SOLE, at_trouble, config, keeper};
+use super::lines::Lines;
 use crate::Done;
 use crate::args::LlcRunTask;
 use crate::control::{Stop, Terminal, own_cpu_time};
@@ -23,20 +24,28 @@ pub fn run(task: &LlcRunTask) -> Result<Done, Failure> {
     let _lock = only_one(&SOLE)?;
     // Each thread that is counted has some, and each process that shares one.
     open_files::raise();
+    let mut out =
+        Out { json: task.json, lines: Lines::to(stdout(), if task.json { left_out_json } else { left_out })? };
     let is_over = stop.clone();
     let mut keeper = keeper(&config, task.resctrl.as_deref(), move || is_over.is_set())?;
+    let told_to_end = stop.clone();
     let mut terminal = Terminal::new(stop, Vec::new());
-    let mut out = Out { json: task.json };
     let outcome = attend(&mut keeper, &config, task.time, &mut terminal, &mut out);
     let (summary, events, ended) = keeper.finish();
     let now = terminal.now();
-    // A reader who left hears nothing more, and all is put back all the same.
-    let told = events.iter().try_for_each(|event| out.event(now, event));
+    // All is put back by now, whatever becomes of the reader.
     let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
     let summary = Summary { run_us: micros(now), cpu_us: micros(own_cpu_time()), ..summary };
+    let failed = outcome.is_err() || ended.is_err();
+    let mut told = events.iter().try_for_each(|event| out.event(now, event));
+    if !failed {
+        told = told.and_then(|()| out.end(&summary, config.partition));
+    }
+    let read = out.lines.end(PATIENCE, || failed || told_to_end.is_set());
     outcome?;
     ended.map_err(|trouble| at_trouble(&trouble))?;
-    told.and_then(|()| out.end(&summary, config.partition))?;
+    told?;
+    read?;
     Ok(if summary.failures > 0 { Done::InPart } else { Done::Whole })
 }
 
@@ -57,6 +66,7 @@ fn attend(
             ready = true;
         }
         events.iter().try_for_each(|event| out.event(now, event))?;
+        out.lines.check()?;
         let left = time.map(|time| time.saturating_sub(terminal.now()));
         if keeper.is_over() || left.is_some_and(|left| left.is_zero()) {
             break;
@@ -66,9 +76,22 @@ fn attend(
     Ok(())
 }
 
+/// A reader who stands still when it is told to end has so long to hear the last lines.
+const PATIENCE: Duration = Duration::from_secs(2);
+
 /// Where the lines go.
 struct Out {
     json: bool,
+    lines: Lines,
+}
+
+/// Stands for lines for which nobody had time.
+fn left_out(lines: u64) -> String {
+    format!("{} left out: nobody read them", counted(usize::try_from(lines).unwrap_or(usize::MAX), "line"))
+}
+
+fn left_out_json(lines: u64) -> String {
+    serde_json::json!({ "event": "left_out", "lines": lines }).to_string()
 }
 
 /// A line in JSON: the event, and when.
@@ -97,16 +120,15 @@ struct EndLine<'a> {
 }
 
 impl Out {
-    fn line(&self, text: &str) -> Result<(), Failure> {
-        let mut to = stdout().lock();
-        Ok(writeln!(to, "{text}").and_then(|()| to.flush())?)
+    fn line(&mut self, text: String) -> Result<(), Failure> {
+        Ok(self.lines.say(text)?)
     }
 
-    fn ready(&self, config: &Config) -> Result<(), Failure> {
+    fn ready(&mut self, config: &Config) -> Result<(), Failure> {
         let programs: Vec<&str> = config.programs.iter().map(|program| program.name.as_str()).collect();
         if self.json {
             let (policy, partition) = (config.policy.name(), config.partition);
-            return self.line(&serde_json::to_string(&Ready {
+            return self.line(serde_json::to_string(&Ready {
                 event: "ready",
                 ready: true,
                 policy,
@@ -116,23 +138,23 @@ impl Out {
         }
         let whose = programs.join(", ");
         if config.partition {
-            self.line(&format!("dividing the cache between {whose}, by {}; Ctrl-C puts it back", config.policy))
+            self.line(format!("dividing the cache between {whose}, by {}; Ctrl-C puts it back", config.policy))
         } else {
-            self.line(&format!("keeping what {whose} share in the cache, without partitions; Ctrl-C ends it"))
+            self.line(format!("keeping what {whose} share in the cache, without partitions; Ctrl-C ends it"))
         }
     }
 
-    fn event(&self, now: Duration, event: &Event) -> Result<(), Failure> {
+    fn event(&mut self, now: Duration, event: &Event) -> Result<(), Failure> {
         if self.json {
             return self
-                .line(&serde_json::to_string(&Line { at_s: (now.as_secs_f64() * 1e3).round() / 1e3, what: event })?);
+                .line(serde_json::to_string(&Line { at_s: (now.as_secs_f64() * 1e3).round() / 1e3, what: event })?);
         }
-        self.line(&format!("{:8.1} s  {event}", now.as_secs_f64()))
+        self.line(format!("{:8.1} s  {event}", now.as_secs_f64()))
     }
 
-    fn end(&self, summary: &Summary, partition: bool) -> Result<(), Failure> {
+    fn end(&mut self, summary: &Summary, partition: bool) -> Result<(), Failure> {
         if self.json {
-            return self.line(&serde_json::to_string(&EndLine { event: "end", end: true, summary })?);
+            return self.line(serde_json::to_string(&EndLine { event: "end", end: true, summary })?);
         }
         #[expect(clippy::cast_precision_loss, reason = "times for people")]
         let (run_s, cpu_s, refill_s) =
@@ -149,6 +171,6 @@ impl Out {
             ));
         }
         said.push(format!("{:.1} % of a CPU in all", cpu_s / run_s.max(1e-6) * 100.0));
-        self.line(&format!("{run_s:8.1} s  {}", said.join("; ")))
+        self.line(format!("{run_s:8.1} s  {}", said.join("; ")))
     }
 }

@@ -227,7 +227,7 @@ fn nothing(report: &Report<'_>, of: Option<&BTreeSet<Pid>>) -> String {
 fn print_sets(out: &mut impl Write, report: &Report<'_>) -> Result<(), Failure> {
     let name = |pid: &Pid| {
         let of = report.frames.member(*pid);
-        of.map_or_else(|| pid.to_string(), |member| format!("{pid} {}", member.name))
+        of.map_or_else(|| pid.to_string(), |member| format!("{} {pid}", member.name))
     };
     let mut table = Table::new(&["shared by", "frames", "pages", "saved", "domains", ""]);
     for set in report.sets.iter().take(SHOWN) {
