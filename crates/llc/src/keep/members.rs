@@ -115,13 +115,12 @@ fn is_called(files: &impl KernelFiles, pid: Pid, name: &str) -> bool {
     status::status(files, pid).is_ok_and(|status| status.name == name && !status.kernel_thread && !status.zombie)
 }
 
-/// The threads of a process; none of one that has ended, or has and was not waited for.
+/// The threads of a process; none of one that has ended, or has and was not waited for. Its first one may have ended before others.
 fn threads(files: &impl KernelFiles, pid: Pid) -> BTreeSet<Pid> {
-    if stat::stat(files, pid).is_ok_and(|stat| matches!(stat.state, 'Z' | 'X')) {
-        return BTreeSet::new();
-    }
+    let first_ended = stat::stat(files, pid).is_ok_and(|stat| matches!(stat.state, 'Z' | 'X'));
     let names = files.list(&pid.file("task")).unwrap_or_default();
-    names.iter().filter_map(|name| name.parse().ok()).collect()
+    let all = names.iter().filter_map(|name| name.parse().ok());
+    all.filter(|thread| !first_ended || *thread != pid).collect()
 }
 
 #[cfg(test)]
@@ -206,5 +205,9 @@ mod tests {
         kernel.add("proc/9/stat", &stat_of(9, 'Z', 1, 100));
         let finder = Finder::new(&kernel, &[named(Whom::Pids(vec![Pid(9)]))]).unwrap();
         assert_eq!(pids(&finder.look(&kernel).unwrap().programs[0]), [11]);
+        // Other threads go on without the first.
+        kernel.add("proc/9/task/10/children", "");
+        let found = finder.look(&kernel).unwrap();
+        assert_eq!(found.programs[0][&Pid(9)], [Pid(10)].into());
     }
 }
