@@ -19,8 +19,9 @@
 //! curves divides what the streams leave.
 //!
 //! We differ. The least number of ways is the hardware's: with `min_cbm_bits` 2 a stream partition has 2. Curves begin with 0 ways, but
-//! only 1 and more are looked at. Pairs of LFOC+ are merged where the sum of slowdowns falls, by KPart's sharing model
-//! ([`combine`](super::combine)), and where there are fewer classes than partitions; its weights for throughput are left out.
+//! only 1 and more are looked at. Where there are fewer classes than partitions those are merged that lose least by it, by KPart's sharing
+//! model ([`combine`](super::combine)). With [`Settings::pairs`] they are also merged, as in LFOC+, where the sum of slowdowns falls; its
+//! weights for throughput are left out.
 
 use quantities::Ways;
 
@@ -50,7 +51,8 @@ pub struct Settings {
     pub pairs: bool,
 }
 
-/// As the authors have them; with LFOC+'s pairs.
+/// As the authors have them, without LFOC+'s pairs: by our model of sharing these gain nothing in ten mixes of `bench/scenarios`, and lose in
+/// two.
 pub const PAPER: Settings = Settings {
     streaming_slowdown: 1.03,
     streaming_mpkc: 14.0,
@@ -59,7 +61,7 @@ pub const PAPER: Settings = Settings {
     streams_per_way: 5,
     stream_ways_max: Ways(2),
     light_per_gap: 2,
-    pairs: true,
+    pairs: false,
 };
 
 /// What a program is to the cache.
@@ -197,7 +199,7 @@ mod tests {
             program(&random(10.0, 8, 12)),
             program(&[0.1; 13]),
         ];
-        let plan = plan(&situation(cache(12, 16), programs), Settings { pairs: false, ..PAPER });
+        let plan = plan(&situation(cache(12, 16), programs), PAPER);
         let classes: Vec<_> = plan.classes.iter().map(|class| (class.mask.0, class.programs.clone())).collect();
         // Three streams are missing to five: room for six light ones.
         assert_eq!(classes, [(0x1, vec![0, 2, 4]), (0x7e, vec![1]), (0xf80, vec![3])]);
@@ -212,14 +214,17 @@ mod tests {
     #[test]
     fn with_fewer_classes_the_sensitive_share() {
         let plan = plan(&situation(cache(12, 2), vec![program(&random(10.0, 8, 12)); 5]), PAPER);
-        assert!(plan.classes.len() <= 2);
+        let mut all: Vec<usize> = plan.classes.iter().flat_map(|class| class.programs.clone()).collect();
+        all.sort_unstable();
+        assert_eq!((plan.classes.len(), all), (2, vec![0, 1, 2, 3, 4]), "both classes are used: {plan:?}");
+        assert!(!plan.classes[0].mask.overlaps(plan.classes[1].mask), "{plan:?}");
     }
 
     proptest! {
         #[test]
-        fn plans_are_sound_without_pairs_too(situation in any_situation()) {
+        fn plans_are_sound_with_pairs_too(situation in any_situation()) {
             if !situation.programs.is_empty() {
-                let plan = plan(&situation, Settings { pairs: false, ..PAPER });
+                let plan = plan(&situation, Settings { pairs: true, ..PAPER });
                 prop_assert_eq!(plan.check(&situation), Ok(()));
             }
         }

@@ -36,9 +36,13 @@ pub fn accesses(scenario: &Scenario) -> u64 {
         let shares = (0..scenario.programs.len()).map(|program| run::share(scenario, array, program));
         let profile: u64 =
             shares.map(|(warm_up, measured)| warm_up.min(ACCESSES_MAX / 2) + measured.min(ACCESSES_MAX)).sum();
-        run * (scenario.conditions.len() as u64 + 1) + if decides(scenario) { profile } else { 0 }
+        run.saturating_mul(scenario.conditions.len() as u64 + 1).saturating_add(if decides(scenario) {
+            profile
+        } else {
+            0
+        })
     };
-    scenario.points().into_iter().map(of).sum()
+    scenario.points().into_iter().map(of).fold(0, u64::saturating_add)
 }
 
 /// Is there a policy that wants to be told something?

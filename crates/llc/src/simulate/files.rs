@@ -38,9 +38,10 @@ pub fn scenario(file: &Path) -> Result<Scenario, NoScenario> {
 /// # Errors
 /// When it cannot be opened, or is no plain file and so could not be read twice.
 pub fn trace(file: &Path) -> io::Result<Box<dyn Source>> {
-    let opened = File::open(file)?;
-    if !opened.metadata()?.is_file() {
+    // Before it is opened: a pipe without a writer would be waited for.
+    if !std::fs::metadata(file)?.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a plain file"));
     }
+    let opened = File::open(file)?;
     Ok(Box::new(BufReader::with_capacity(1 << 18, opened)))
 }

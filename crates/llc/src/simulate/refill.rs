@@ -101,6 +101,12 @@ impl Refill {
         }
     }
 
+    /// It takes the place of another, whose ways were other ones: what that had done counts on.
+    pub fn goes_on_counting(&mut self, old: &Refill) {
+        (self.passes, self.fetched) = (old.passes, old.fetched);
+        (self.busy_cycles, self.warm_cycles) = (old.busy_cycles, old.warm_cycles);
+    }
+
     /// Its ways.
     pub fn mask(&self) -> WayMask {
         self.mask

@@ -232,6 +232,7 @@ pub fn alone(
         name: String::new(),
         sharing: true,
         partition: Partition::Policy(Policy::None),
+        refined: true,
         refill: scenario.conditions[0].refill,
     };
     let (warm_up, measured) = share(scenario, array, program);
@@ -304,7 +305,7 @@ impl<'s> Run<'s> {
             sets: setup.sets.iter().map(|frames| lines(frames).collect()).collect(),
             level_cycles: scenario.build.levels.iter().map(|level| f64::from(level.cycles)).collect(),
             plan,
-            refiner: Refiner::new(sharing::USUAL),
+            refiner: Refiner::new(sharing::MEASURED),
             changes: 0,
             refills: Vec::new(),
             refill_next: f64::INFINITY,
@@ -329,10 +330,11 @@ impl<'s> Run<'s> {
                     slowdowns.push(counts.cycles_per_instruction() / alone);
                     core.planned = core.counts;
                 }
-                match (policy, first) {
-                    (Policy::Sharing, true) => self.refiner.first(&situation, &self.plan, &slowdowns),
-                    (Policy::Sharing, false) => self.refiner.next(&situation, &self.plan, &slowdowns),
-                    _ => policy.plan(&situation, Some(&self.plan)),
+                let refined = *policy == Policy::Sharing && self.condition.refined;
+                match (refined, first) {
+                    (true, true) => self.refiner.first(&situation, &self.plan, &slowdowns),
+                    (true, false) => self.refiner.next(&situation, &self.plan, &slowdowns),
+                    (false, _) => policy.plan(&situation, Some(&self.plan)),
                 }
             }
         };
@@ -360,7 +362,11 @@ impl<'s> Run<'s> {
             let class = u8::try_from(plan.classes.len() + nth).unwrap_or(u8::MAX);
             let by = Filler { class, monitor: region_monitor(region.set) };
             let lines = self.sets[region.set].clone();
-            self.refills.push((*region, Refill::new(lines, region.mask, by, self.condition.refill, now)));
+            let mut refill = Refill::new(lines, region.mask, by, self.condition.refill, now);
+            if let Some((_, old)) = before.iter().find(|(other, _)| other.set == region.set) {
+                refill.goes_on_counting(old);
+            }
+            self.refills.push((*region, refill));
         }
         self.plan = plan;
         self.look_at_refills();

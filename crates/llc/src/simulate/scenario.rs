@@ -187,6 +187,8 @@ pub struct Condition {
     pub sharing: bool,
     /// Who gets which ways.
     pub partition: Partition,
+    /// masu's own policy goes on by what is measured, as it does where the processor counts; else it plans from curves alone.
+    pub refined: bool,
     /// How the regions of policies are filled.
     pub refill: Settings,
 }

@@ -14,10 +14,13 @@
 //! Truth: "Lackey: an example tool" in the Valgrind manual.
 
 use std::collections::HashMap;
-use std::io::{BufRead, Seek};
+use std::io::{BufRead, Read, Seek};
 
 use super::cache::{LINE, Line};
 use super::frames::{Frame, PAGE_LINES};
+
+/// Lines of lackey's are shorter; those of valgrind may be long.
+const LINE_MAX: u64 = 64 << 10;
 
 /// One line of a trace that says something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -216,7 +219,9 @@ impl Traced {
     fn record(&mut self) -> Result<Option<Record>, BadTrace> {
         self.text.clear();
         let unread = |why| BadTrace::Unread { name: self.name.clone(), why };
-        if self.source.read_until(b'\n', &mut self.text).map_err(unread)? == 0 {
+        // No line of lackey's is so long: what is, is no trace, and may be larger than memory.
+        let mut line = (&mut self.source).take(LINE_MAX);
+        if line.read_until(b'\n', &mut self.text).map_err(unread)? == 0 {
             if !self.seen_any {
                 return Err(BadTrace::Empty { name: self.name.clone() });
             }

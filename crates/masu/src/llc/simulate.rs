@@ -1,7 +1,9 @@
 //! `masu llc simulate`.
 
+use std::fs::{File, OpenOptions};
 use std::io::{Write, stdout};
 use std::num::NonZero;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -17,7 +19,7 @@ use quantities::Bytes;
 use crate::Done;
 use crate::args::SimulateTask;
 use crate::control::Stop;
-use crate::failure::Failure;
+use crate::failure::{Failure, why};
 use crate::print::Table;
 
 pub fn run(task: &SimulateTask) -> Result<Done, Failure> {
@@ -25,8 +27,10 @@ pub fn run(task: &SimulateTask) -> Result<Done, Failure> {
         NoScenario::Unread { .. } => {
             Failure::new(error).remedy("bench/scenarios has some; masu-llc-simulate(1) explains what stands in one.")
         }
-        NoScenario::Bad(_) => Failure::new(error),
+        NoScenario::Bad(_) => Failure::new(error).remedy("masu-llc-simulate(1) explains what stands in a scenario."),
     })?;
+    // Before it runs for long: and nothing is lost if it cannot be written to in the end.
+    let figure = task.svg.as_ref().map(|file| Figure::open(file)).transpose()?;
     let stop = Stop::on_signals()?;
     let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
     let progress = Progress::over(compare::accesses(&scenario));
@@ -43,10 +47,6 @@ pub fn run(task: &SimulateTask) -> Result<Done, Failure> {
         }
         Broken::Trace(_) | Broken::Unfit(_) | Broken::Stopped => Failure::new(error),
     })?;
-    if let Some(file) = &task.svg {
-        std::fs::write(file, figure::svg(&report))
-            .map_err(|error| Failure::new(format!("cannot write the figure {}: {error}", file.display())))?;
-    }
     let mut out = stdout().lock();
     if task.json {
         serde_json::to_writer(&mut out, &report)?;
@@ -55,6 +55,9 @@ pub fn run(task: &SimulateTask) -> Result<Done, Failure> {
         print(&mut out, &report)?;
     }
     out.flush()?;
+    if let Some(figure) = figure {
+        figure.write(&figure::svg(&report))?;
+    }
     if report.complete {
         return Ok(Done::Whole);
     }
@@ -64,6 +67,30 @@ pub fn run(task: &SimulateTask) -> Result<Done, Failure> {
         if any { "what was not run by then is left out" } else { "nothing was run to its end yet" }
     );
     Ok(Done::InPart)
+}
+
+/// The file of the figure. What it had stays until there is something else.
+struct Figure<'f> {
+    name: &'f Path,
+    file: File,
+}
+
+impl Figure<'_> {
+    fn open(name: &Path) -> Result<Figure<'_>, Failure> {
+        let opened = OpenOptions::new().write(true).create(true).truncate(false).open(name);
+        Ok(Figure { name, file: opened.map_err(|error| Figure::failed(name, &error))? })
+    }
+
+    fn write(mut self, svg: &str) -> Result<(), Failure> {
+        // A device or a pipe has no length.
+        let cut = if self.file.metadata().is_ok_and(|of| of.is_file()) { self.file.set_len(0) } else { Ok(()) };
+        cut.and_then(|()| self.file.write_all(svg.as_bytes())).map_err(|error| Figure::failed(self.name, &error))
+    }
+
+    fn failed(name: &Path, error: &std::io::Error) -> Failure {
+        Failure::new(format!("cannot write the figure {}: {}", name.display(), why(error)))
+            .remedy("--svg names a file in a directory that you may write to.")
+    }
 }
 
 /// On standard error, and only if that is a terminal.

@@ -118,7 +118,7 @@ impl Refiner {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::USUAL;
+    use super::super::MEASURED;
     use super::*;
     use crate::policy::Policy;
     use crate::policy::examples::{any_situation, cache, program, random, situation};
@@ -133,7 +133,7 @@ mod tests {
 
     /// It has seen both without a partition, and with as many ways for each.
     fn told(two: &Situation) -> (Refiner, Plan) {
-        let mut refiner = Refiner::new(USUAL);
+        let mut refiner = Refiner::new(MEASURED);
         refiner.first(two, &Policy::None.plan(two, None), &[2.4, 1.2]);
         (refiner, Policy::Equal.plan(two, None))
     }
@@ -185,7 +185,7 @@ mod tests {
         fn it_settles_on_the_fairest_plan_that_was_measured(
             situation in any_situation(), wrong in prop::collection::vec(0.5f64..2.0, 14),
         ) {
-            let mut refiner = Refiner::new(Settings { plans_max: 300, ..USUAL });
+            let mut refiner = Refiner::new(Settings { plans_max: 300, ..MEASURED });
             let measure = |plan: &Plan| -> Vec<f64> {
                 // The world differs from the model, by program and by plan.
                 let odd = |nth: usize| 1.0 + 0.1 * ((plan.classes.iter().map(|c| c.mask.0).sum::<u64>() + nth as u64) % 7) as f64;

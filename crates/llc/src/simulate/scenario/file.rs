@@ -70,6 +70,7 @@
 //! region = [{ set = "half", mask = "f0000" }]
 //! refill = { mode = "touch" }      # else that of above
 //! # or policy = "none"
+//! # or policy = "sharing" and refined = false: it plans from curves alone, as where the processor counts nothing
 //! # or fit_fraction = 0.98: regions that hold so much of their sets, and the same of the rest for each program
 //! ```
 
@@ -78,6 +79,8 @@ use std::path::Path;
 
 use quantities::{Bytes, Fraction, WayMask, Ways};
 use toml::Spanned;
+
+use crate::policy::Policy;
 
 use super::{Amount, Condition, Fixed, Interleave, Partition, Scenario, Set, Size};
 use crate::policy::Region;
@@ -107,6 +110,7 @@ const ACCESSES_MAX: u64 = 1 << 48;
 const PASSES_MAX: f64 = 1e6;
 const PROGRAMS_MAX: usize = 64;
 const SETS_MAX: usize = 16;
+const SWEEP_MAX: usize = 1000;
 const BYTES_MAX: Bytes = Bytes::gib(64);
 const CACHE_MAX: Bytes = Bytes::gib(1);
 
@@ -119,7 +123,7 @@ impl Scenario {
         let reader = Reader { file, text };
         let raw: RawScenario = toml::from_str(text).map_err(|error| {
             let start = error.span().map_or(0, |span| span.start);
-            reader.bad(start, error.message().trim().replace('\n', ", "))
+            reader.bad(start, crate::unparsed(text, error.span(), error.message()))
         })?;
         reader.scenario(raw)
     }
@@ -203,6 +207,9 @@ impl Reader<'_> {
         let (measured, warm_up) = self.amounts(&raw)?;
         let (build, cache) = self.build(&raw)?;
         let arrays = raw.sweep.as_ref().map_or(&[][..], |sweep| &sweep.array);
+        if raw.sweep.is_some() && !(1..=SWEEP_MAX).contains(&arrays.len()) {
+            return Err(self.bad(0, format!("[sweep] array has {} sizes: expected 1 to {SWEEP_MAX}", arrays.len())));
+        }
         let arrays = arrays.iter().map(|array| self.bytes("array", array, BYTES_MAX)).collect::<Result<Vec<_>, _>>()?;
         let names: Vec<&Spanned<String>> = raw.shared.iter().map(|set| &set.name).collect();
         self.distinct("shared", &names)?;
@@ -347,6 +354,12 @@ impl Reader<'_> {
             return Err(self.bad(level.span().start, "expected 4 private levels at most"));
         }
         let llc_cycles = cache.cycles.unwrap_or(40);
+        let costs = [llc_cycles, cache.memory_cycles.unwrap_or(200)];
+        if costs.iter().all(|cycles| *cycles == 0) {
+            return Err(
+                self.bad(raw.cache.span().start, "cycles = 0 and memory_cycles = 0: expected accesses that take time")
+            );
+        }
         Ok((Build { llc, inclusive: cache.inclusive.unwrap_or(false), levels, llc_cycles }, cache))
     }
 
@@ -392,8 +405,12 @@ impl Reader<'_> {
         let usual = self.refill(raw.refill.as_ref(), usual)?;
         let mut conditions: Vec<Condition> = Vec::new();
         for policy in &raw.policies {
+            if conditions.iter().any(|other| other.name == policy.name()) {
+                return Err(self.bad(0, format!("policies: {policy} stands there twice")));
+            }
             let partition = Partition::Policy(*policy);
-            conditions.push(Condition { name: policy.name().to_owned(), sharing: true, partition, refill: usual });
+            let name = policy.name().to_owned();
+            conditions.push(Condition { name, sharing: true, partition, refined: true, refill: usual });
         }
         for condition in &raw.condition {
             let start = condition.span().start;
@@ -418,7 +435,17 @@ impl Reader<'_> {
                 return Err(self.bad(start, format!("name = \"{name}\": there is such a condition already")));
             }
             let refill = self.refill(condition.refill.as_ref(), usual)?;
-            conditions.push(Condition { name, sharing: condition.sharing.unwrap_or(true), partition, refill });
+            if let Some(region) = condition.region.first().filter(|_| condition.sharing == Some(false)) {
+                return Err(self
+                    .bad(region.span().start, "region: expected none with sharing = false, where nothing is shared"));
+            }
+            if condition.refined.is_some() && condition.policy != Some(Policy::Sharing) {
+                return Err(
+                    self.bad(start, "refined: expected policy = \"sharing\" with it: no other goes on by measuring")
+                );
+            }
+            let (sharing, refined) = (condition.sharing.unwrap_or(true), condition.refined.unwrap_or(true));
+            conditions.push(Condition { name, sharing, partition, refined, refill });
         }
         if conditions.is_empty() {
             return Err(self.bad(0, "expected policies = [\"none\", \"equal\"] or a [[condition]]: what to compare"));
@@ -446,10 +473,17 @@ impl Reader<'_> {
             fixed.masks.push(self.mask(mask, ways)?);
         }
         for region in regions {
-            let region = region.get_ref();
-            fixed
-                .regions
-                .push(Region { mask: self.mask(&region.mask, ways)?, set: self.set(&region.set, &scenario.sets)? });
+            let (at, region) = (region.span().start, region.get_ref());
+            let (mask, set) = (self.mask(&region.mask, ways)?, self.set(&region.set, &scenario.sets)?);
+            if fixed.masks.iter().any(|other| other.overlaps(mask)) {
+                return Err(self.bad(at, format!("mask = {mask}: expected ways for the region that no program has")));
+            }
+            if fixed.regions.iter().any(|other| other.mask.overlaps(mask) || other.set == set) {
+                return Err(
+                    self.bad(at, format!("mask = {mask}: expected one region for each set, and ways of its own"))
+                );
+            }
+            fixed.regions.push(Region { mask, set });
         }
         let classes = fixed.plan().classes.len() + fixed.regions.len();
         if classes > scenario.classes_max {

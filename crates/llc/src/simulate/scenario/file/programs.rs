@@ -52,7 +52,11 @@ impl Reader<'_> {
         let traced = matches!(source, Source::Trace { .. });
         Ok(Program {
             name: raw.name.get_ref().clone(),
-            private: private.unwrap_or(Size::Bytes(if traced { TRACED } else { Bytes(0) })),
+            private: private.filter(|_| !alone_a_stream(raw)).unwrap_or(Size::Bytes(if traced {
+                TRACED
+            } else {
+                Bytes(0)
+            })),
             shared,
             instructions_per_access: self.number(
                 "instructions_per_access",
@@ -76,6 +80,15 @@ impl Reader<'_> {
                 self.bad(at.span().start, what)
             })?;
             starts.push(start);
+        }
+        for (nth, start) in starts.iter().enumerate() {
+            // How long each is depends on the array; that they begin apart is the least.
+            if starts[..nth].contains(start) {
+                let at = raw.shared_at[nth].span().start;
+                return Err(
+                    self.bad(at, format!("shared_at = {start:#x}: expected an address of its own for each set"))
+                );
+            }
         }
         if starts.len() != raw.shared.len() {
             let what =
@@ -179,6 +192,11 @@ impl Reader<'_> {
         let begin = self.begin(pattern, raw.begin_fraction.as_ref())?;
         Ok(PartOf { pattern, sets, private, size, weight, begin })
     }
+}
+
+/// Its private memory is what the stream goes over, and nothing besides.
+fn alone_a_stream(raw: &RawProgram) -> bool {
+    raw.pattern == Some(RawPattern::Stream)
 }
 
 /// What a program has.

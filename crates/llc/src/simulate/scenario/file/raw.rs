@@ -152,6 +152,7 @@ pub struct RawCondition {
     pub fit_fraction: Option<Spanned<f64>>,
     pub masks: Option<BTreeMap<String, Spanned<String>>>,
     pub sharing: Option<bool>,
+    pub refined: Option<bool>,
     #[serde(default)]
     pub region: Vec<Spanned<RawRegion>>,
     pub refill: Option<RawRefill>,
