@@ -46,6 +46,7 @@ fuzz_target!(|bytes: &[u8]| {
     });
     let members: Vec<Member> = members.collect();
     let around = Surroundings {
+        before: caches.iter().map(|cache| (*cache, hardware.all)).collect(),
         caches,
         rest: room.rest,
         shareable: hardware.shareable,

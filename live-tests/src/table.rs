@@ -220,6 +220,7 @@ pub const ALL: &[LiveTest] = tests! {
     llc_run_refusals::no_room_in_the_file_system needs [Root, Fuse, ResctrlEmulator, MasuCommand, RealProcessor];
     llc_run_refusals::a_configuration_that_cannot_be_meant needs [Root, Fuse, ResctrlEmulator, MasuCommand, RealProcessor];
     llc_run_refusals::programs_that_are_not_there needs [Root, Fuse, ResctrlEmulator, MasuCommand, RealProcessor];
+    llc_run_refusals::a_file_system_that_goes_away_ends_it needs [Root, Fuse, ResctrlEmulator, MasuCommand, RealProcessor];
     llc_run_refusals::one_at_a_time_and_only_root needs [Root, Fuse, ResctrlEmulator, MasuCommand, RealProcessor];
     llc_run_refusals::without_ksm_and_without_partitions_there_is_nothing_to_do needs [Root, Ksm, MasuCommand];
     llc_run_refusals::the_facts_tell_of_caches_and_their_division needs [Root, MasuCommand];

@@ -220,6 +220,8 @@ impl Failed {
         let at = At { operation: operation.into(), object: format!("/{path}"), errno };
         let (why, error) = match errno {
             Errno::NOENT | Errno::NODEV | Errno::SRCH => (Why::Gone, Error::Gone(at)),
+            // An emulator that has ended leaves its mount.
+            Errno::NOTCONN | Errno::CONNABORTED => (Why::Gone, Error::Gone(at)),
             Errno::EXIST => (Why::NameTaken, Error::Other(at)),
             Errno::NOSPC => (Why::Full, Error::Other(at)),
             Errno::BUSY => (Why::Busy, Error::Other(at)),

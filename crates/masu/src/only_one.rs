@@ -27,8 +27,10 @@ pub struct Sole {
 /// Locks the file; it is let go with it.
 pub fn only_one(of: &Sole) -> Result<File, Failure> {
     let path = Path::new(JOURNALS).join(of.file);
-    let failed =
-        |why: &dyn Display| Failure::new(format!("cannot lock {}: {why}", path.display())).remedy("Run as root.");
+    let failed = |why: &dyn Display| {
+        let what = format!("cannot {}: cannot lock {}: {why}", of.cannot, path.display());
+        Failure::new(what).remedy("Run as root.")
+    };
     // As the journals, which are in it, want it.
     DirBuilder::new().recursive(true).mode(0o700).create(JOURNALS).map_err(|error| failed(&why(&error)))?;
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -38,7 +40,7 @@ pub fn only_one(of: &Sole) -> Result<File, Failure> {
         let mut holder = String::new();
         let _ = file.read_to_string(&mut holder); // The number is only for the message.
         let (cannot, command) = (of.cannot, of.command);
-        let line = format!("cannot {cannot}: another {command} does (process {})", holder.trim());
+        let line = format!("cannot {cannot}: another {command} is at work (process {})", holder.trim());
         return Err(Failure::new(line).remedy(of.remedy));
     }
     file.set_len(0)

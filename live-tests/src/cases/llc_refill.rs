@@ -150,17 +150,47 @@ pub fn lines_that_were_flushed_and_touched_are_near_for_a_program_on_another_pro
     /// 512 KiB, which a second-level cache holds, and 8 MiB, which it does not.
     const PAGES: [usize; 2] = [128, 2048];
     const ROUNDS: usize = 9;
-    let [ours, theirs] = neighbours().ok_or("no two processors have a last-level cache in common")?;
+    /// Whoever runs a virtual machine may move its processors apart for a while.
+    const ATTEMPTS: usize = 5;
     let _quiet = no_automatic_huge_pages()?;
     let (mut toys, copy) = merged_copy(23, PAGES[1] as u64)?;
     let (toy, heap) = &mut toys[0];
+    let mut said = String::new();
+    for _ in 0..ATTEMPTS {
+        let Some(neighbours) = neighbours() else {
+            std::thread::sleep(Duration::from_millis(500));
+            continue;
+        };
+        let found = loads_after(&copy, toy, *heap, neighbours, PAGES, ROUNDS)?;
+        let far = found.iter().find(|(_, flushed, touched)| flushed * 2 <= touched * 3);
+        let Some((pages, flushed, touched)) = far else {
+            assert_eq!(copy.merged_pages()?, Pages(PAGES[1] as u64));
+            return Ok(());
+        };
+        said = format!("{pages} pages: {flushed} ticks after the flush, {touched} after flush and touch");
+        assert!(self::neighbours().is_none(), "{said}");
+    }
+    // The probe has seen a cache in common, and since then there was none for as long as this takes.
+    println!("SKIP: no two processors had a last-level cache in common any more {said}");
+    Ok(())
+}
+
+/// For each number of pages what a load by `toy` takes, in ticks: after a flush, and after flush and touch.
+fn loads_after(
+    copy: &MergedCopy,
+    toy: &mut ToyProcess,
+    heap: Mapping,
+    [ours, theirs]: [usize; 2],
+    sizes: [usize; 2],
+    rounds: usize,
+) -> Result<Vec<(usize, u64, u64)>, libtest_mimic::Failed> {
     put_on(Some(toy.pid()), theirs)?;
     let pinned = Pinned::to(ours)?;
     let mut found = Vec::new();
-    for pages in PAGES {
+    for pages in sizes {
         let timed = heap.pages(0, pages as u64);
         let (mut flushed, mut touched) = (Vec::new(), Vec::new());
-        for _ in 0..ROUNDS {
+        for _ in 0..rounds {
             copy.flush(0..pages)?;
             flushed.push(toy.time_loads(timed)?);
             copy.flush(0..pages)?;
@@ -170,12 +200,5 @@ pub fn lines_that_were_flushed_and_touched_are_near_for_a_program_on_another_pro
         found.push((pages, median(flushed), median(touched)));
     }
     drop(pinned);
-    for (pages, flushed, touched) in found {
-        assert!(
-            flushed * 2 > touched * 3,
-            "{pages} pages: {flushed} ticks after the flush, {touched} after flush and touch"
-        );
-    }
-    assert_eq!(copy.merged_pages()?, Pages(PAGES[1] as u64));
-    Ok(())
+    Ok(found)
 }

@@ -403,6 +403,11 @@ pub fn what_a_killed_run_leaves_is_undone_and_what_is_others_stays(_: &Live) -> 
     fs::create_dir(root.join("theirs"))?;
     fs::write(root.join("theirs/schemata"), "L3:0=f0000\n")?;
     fs::write(root.join("theirs/tasks"), format!("{}\n", toy.pid()))?;
+    // Somebody may call his group so.
+    let other = ToyProcess::start()?;
+    fs::create_dir(root.join("masu-mine"))?;
+    fs::write(root.join("masu-mine/schemata"), "L3:0=ff\n")?;
+    fs::write(root.join("masu-mine/tasks"), format!("{}\n", other.pid()))?;
     let before = place.state()?;
     let arguments = place.with(&config(&[("one", by_pid(&toy))]))?;
     let mut daemon = Daemon::start(&arguments)?;
@@ -427,7 +432,7 @@ pub fn what_a_killed_run_leaves_is_undone_and_what_is_others_stays(_: &Live) -> 
     assert!(root.join("masu-stale").exists());
     let mut daemon = Daemon::start(&arguments)?;
     let removed = daemon.until_event("done")?;
-    assert_eq!(removed["what"], "remove group masu-stale, which a dead masu had left");
+    assert_eq!(removed["what"], "remove group masu-stale, in which nobody is and which no masu holds");
     daemon.until_event("measured")?;
     assert_eq!(daemon.end(Some(Signal::INT))?.1.code(), 0);
     assert_eq!(place.state()?, before);

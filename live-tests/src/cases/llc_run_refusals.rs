@@ -122,7 +122,7 @@ pub fn no_room_in_the_file_system(_: &Live) -> Outcome {
             "{} line 7: mask = f: overlaps the exclusive group theirs, whose mask is 3ffff",
             place.config().display()
         ),
-        "`masu facts` says how many ways and classes this host has.",
+        "`masu facts`, or info/L3 in the file system, says how many ways and classes there are.",
     );
     assert_eq!(place.state()?, before);
     Ok(())
@@ -132,7 +132,7 @@ pub fn no_room_in_the_file_system(_: &Live) -> Outcome {
 pub fn a_configuration_that_cannot_be_meant(_: &Live) -> Outcome {
     const EXAMPLE: &str = "integrations/llc/llc.toml is an example.";
     const PAGE: &str = "masu-llc-run(1) explains what can be said there.";
-    const FACTS: &str = "`masu facts` says how many ways and classes this host has.";
+    const FACTS: &str = "`masu facts`, or info/L3 in the file system, says how many ways and classes there are.";
     let place = Place::make(&[])?;
     let before = place.tree()?;
     let usual = config(&[("one", own())]);
@@ -229,11 +229,13 @@ pub fn one_at_a_time_and_only_root(_: &Live) -> Outcome {
     let mut daemon = Daemon::start(&arguments)?;
     daemon.until_event("ready")?;
     let during = place.state()?;
-    for part in ["run", "plan"] {
+    let end = "End it, or name its programs and yours in one configuration.";
+    let plan = "Its lines say what it has decided; end it first to plan another division.";
+    for (part, cannot, remedy) in [("run", "divide the cache", end), ("plan", "plan from what is there", plan)] {
         refused(
             &said(&[&["llc", part][..], &strings(&arguments)].concat())?,
-            &format!("cannot divide the cache: another masu llc run does (process {})", daemon.pid()?),
-            "End it, or name its programs and yours in one configuration.",
+            &format!("cannot {cannot}: another masu llc run is at work (process {})", daemon.pid()?),
+            remedy,
         );
     }
     assert_eq!(place.state()?, during);
@@ -246,8 +248,29 @@ pub fn one_at_a_time_and_only_root(_: &Live) -> Outcome {
     command = std::process::Command::new(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&program)));
     let unprivileged = command.args(["llc", "run"]).args(&arguments).uid(NOBODY_UID);
     let said = Running::start(unprivileged)?.said()?;
-    refused(&said, "cannot lock /run/masu/llc.lock: permission denied (EACCES)", "Run as root.");
+    let line = "cannot divide the cache: cannot lock /run/masu/llc.lock: permission denied (EACCES)";
+    refused(&said, line, "Run as root.");
     assert_eq!(place.state()?, before);
+    Ok(())
+}
+
+/// It is unmounted, or its server is killed, while the cache is divided: that is said, and it ends.
+pub fn a_file_system_that_goes_away_ends_it(_: &Live) -> Outcome {
+    for signal in [Signal::TERM, Signal::KILL] {
+        let toy = ToyProcess::start()?;
+        let place = Place::make(&[])?;
+        let mut daemon = Daemon::start(&place.with(&config(&[("one", by_pid(&toy))]))?)?;
+        daemon.until_event("ready")?;
+        place.emulator.running().ok_or("no emulator")?.signal(signal)?;
+        let (_, said) = daemon.end(None)?;
+        assert_eq!(said.code(), 2, "{signal:?}: {said:?}");
+        let lines: Vec<&str> = said.err.lines().collect();
+        assert!(lines.len() == 2 && lines[0].starts_with("masu: cannot "), "{signal:?}: {lines:?}");
+        let remedy = "    It was unmounted, or the emulator has ended: with that all groups are gone, and nothing is left to put back.";
+        assert_eq!(lines[1], remedy, "{signal:?}");
+        // Nothing of it is left for the next start.
+        assert!(!super::command::said(&["facts", "--json"])?.err.contains("was killed"), "{signal:?}");
+    }
     Ok(())
 }
 

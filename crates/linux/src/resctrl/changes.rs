@@ -166,7 +166,8 @@ impl<F: KernelFiles> Changes<'_, '_, F> {
         }
     }
 
-    /// Removes groups with our prefix that no living masu has made, and names them. Their tasks go to the default group.
+    /// Removes groups with our prefix that no living masu has made and in which nobody is, and names them. One with somebody in it may be
+    /// somebody else's, whatever it is called: what a dead masu put into its groups is undone by its journal (`knobs`).
     ///
     /// # Errors
     /// The kernel's answer.
@@ -176,6 +177,7 @@ impl<F: KernelFiles> Changes<'_, '_, F> {
         for group in self.resctrl.all_groups()?.into_iter().filter(Group::is_ours) {
             let path = self.resctrl.directory(&group);
             match self.resctrl.files.lock(&path, Lock::Exclusive) {
+                Ok(_nobody) if !self.resctrl.is_deserted(&group).unwrap_or(false) => continue,
                 Ok(_nobody) => drop(self.remove_directory(&group)?),
                 // Somebody has it, or it went with the group that it was in.
                 Err(Errno::AGAIN | Errno::NOENT) => continue,

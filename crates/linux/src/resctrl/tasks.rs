@@ -33,6 +33,20 @@ impl<F: KernelFiles> Resctrl<'_, F> {
         Ok(Cpus::parse(&text).ok_or_else(malformed)?)
     }
 
+    /// Nobody is in it: no thread, no processor, and no group of somebody else's within it.
+    ///
+    /// # Errors
+    /// As [`Resctrl::tasks`].
+    pub fn is_deserted(&self, group: &Group) -> Result<bool, Failed> {
+        let has_processors = match self.cpus(group) {
+            Err(failed) if failed.is_gone() && self.exists(group) => false,
+            cpus => !cpus?.0.is_empty(),
+        };
+        Ok(!has_processors
+            && self.tasks(group)?.is_empty()
+            && (group.is_monitor() || self.monitors(group)?.iter().all(Group::is_ours)))
+    }
+
     /// The group of a process's first thread. Reads one file where the kernel keeps it (CONFIG_PROC_CPU_RESCTRL), else the tasks of all
     /// groups. An emulator does not know of that file.
     ///

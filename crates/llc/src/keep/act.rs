@@ -130,7 +130,7 @@ impl<'f, F: KernelFiles> Place<'f, F> {
         for group in [vec![Group::DEFAULT], self.resctrl.groups()?].concat() {
             let present = match self.present(&group) {
                 Ok(present) => present,
-                Err(failed) if failed.is_gone() => continue, // removed meanwhile
+                Err(failed) if failed.is_gone() && !group.is_default() => continue, // removed meanwhile
                 Err(failed) => return Err(failed),
             };
             let label = group.label().map(str::to_owned);
@@ -174,9 +174,10 @@ impl<'f, F: KernelFiles> Place<'f, F> {
         Ok(Present { masks, exclusive: mode != Mode::Shareable, threads, ours: false })
     }
 
-    /// Nobody alive holds it.
+    /// Nobody alive holds it, and nobody is in it: then it is removed ([`Place::collect`]).
     fn is_left_behind(&self, group: &Group) -> bool {
         self.files.lock(&self.resctrl.directory(group), Lock::Exclusive).is_ok()
+            && self.resctrl.is_deserted(group).unwrap_or(false)
     }
 
     /// The groups of others, for [`super::room::room`].
@@ -388,6 +389,23 @@ mod tests {
         drop(at_work);
         let (standing, left_behind) = place(&kernel).standing().unwrap();
         assert!(left_behind == ["masu-web"] && !standing.contains_key("masu-web"));
+        // Somebody else may call groups so.
+        kernel.add("sys/fs/resctrl/masu-web/tasks", "99\n");
+        let (standing, left_behind) = place(&kernel).standing().unwrap();
+        assert!(left_behind.is_empty() && standing["masu-web"].threads == [Pid(99)].into());
+    }
+
+    #[test]
+    fn where_nothing_is_mounted_any_more_nothing_stands() {
+        let kernel = kernel();
+        let place = place(&kernel);
+        kernel.remove("sys/fs/resctrl");
+        let failed = place.standing().unwrap_err();
+        assert!(failed.is_gone(), "{failed}");
+        kernel.add("sys/fs/resctrl/schemata", "");
+        kernel.remove("sys/fs/resctrl/schemata");
+        let failed = place.standing().unwrap_err();
+        assert!(failed.is_gone(), "the directory alone is there still: {failed}");
     }
 
     #[test]

@@ -102,8 +102,10 @@ pub struct TooMany {
 pub struct Surroundings {
     /// All caches.
     pub caches: BTreeSet<CacheId>,
-    /// The ways of the rest.
+    /// The ways of the rest, in caches on which any of the programs runs.
     pub rest: WayMask,
+    /// What the default group had before all this: it keeps that in all other caches.
+    pub before: Masks,
     /// Ways that other hardware uses.
     pub shareable: WayMask,
     /// Groups of others, which are left as they are.
@@ -148,7 +150,13 @@ pub fn wanted(
             }
         }
     }
-    let rest = around.caches.iter().map(|cache| (*cache, around.rest)).collect();
+    let rest = |cache: &CacheId| {
+        let used = members.iter().any(|member| !member.processes.is_empty() && member.caches.contains(cache));
+        let taken = |mask: WayMask| around.foreign.iter().any(|other| other.exclusive && other.mask.overlaps(mask));
+        let before = around.before.get(cache).filter(|mask| !used && !taken(**mask));
+        (*cache, before.copied().unwrap_or(around.rest))
+    };
+    let rest = around.caches.iter().map(rest).collect();
     Ok(Wanted { rest, groups, notes })
 }
 

@@ -82,6 +82,14 @@ pub struct Keeper<W: World> {
     grounds: Option<Grounds>,
     decision: Option<Decision>,
     wanted: Option<Wanted>,
+    /// The loop that goes on by what is measured, where it is one.
+    refining: Option<Refining>,
+    /// There is time to measure: a plan alone has none.
+    refines: bool,
+    /// What the default group had when it all began.
+    before: Option<Masks>,
+    /// Why no region can be kept filled.
+    unfilled: Option<String>,
     /// Something was changed, or tried.
     touched: bool,
     /// All was in place once.
@@ -133,6 +141,10 @@ impl<W: World> Keeper<W> {
             grounds: None,
             decision: None,
             wanted: None,
+            refining: None,
+            refines: true,
+            before: None,
+            unfilled: None,
             touched: false,
             settled: false,
             made_of: BTreeMap::new(),
@@ -158,11 +170,13 @@ impl<W: World> Keeper<W> {
     /// As [`Keeper::step`].
     pub fn plan(&mut self, now: Duration) -> Result<(Vec<Event>, Vec<Step>), Trouble> {
         let mut events = Vec::new();
+        self.refines = false;
         self.look(now, &mut events)?;
         let steps = if self.hardware.is_some() {
             let (standing, left_behind) = self.world.standing()?;
             let mut steps: Vec<Step> = left_behind.into_iter().map(without_prefix).map(Step::Remove).collect();
             self.decide_on(&standing, now, &mut events)?;
+            self.tell_notes(&mut events);
             steps.extend(self.steps_from(&standing));
             steps
         } else {
@@ -180,7 +194,7 @@ impl<W: World> Keeper<W> {
         if self.steps == 0 && self.hardware.is_some() {
             for group in self.world.collect()? {
                 events.push(Event::Done {
-                    what: format!("remove group {group}, which a dead masu had left"),
+                    what: format!("remove group {group}, in which nobody is and which no masu holds"),
                     threads: 0,
                     ended: 0,
                 });
@@ -230,7 +244,7 @@ impl<W: World> Keeper<W> {
         self.count_refills();
         self.world.keep_only(&BTreeSet::new());
         let mut first: Result<(), Trouble> = Ok(());
-        let mut groups = 0;
+        let (mut groups, mut unmounted) = (0, false);
         // What a step does not put back, the journal does: only if both fail something is left.
         if self.hardware.is_some() {
             match self.world.standing() {
@@ -243,6 +257,8 @@ impl<W: World> Keeper<W> {
                         }
                     }
                 }
+                // With the file system all groups went, and what they had.
+                Err(failed) if failed.is_gone() => unmounted = true,
                 Err(failed) => first = Err(failed.into()),
             }
         }
@@ -250,7 +266,7 @@ impl<W: World> Keeper<W> {
             Ok(()) => Ok(()),
             Err(error) => first.and(Err(error.into())),
         };
-        if first.is_ok() && self.touched {
+        if first.is_ok() && self.touched && !unmounted {
             events.push(Event::PutBack { groups });
         }
         (self.summary, events, first)
@@ -274,6 +290,9 @@ impl<W: World> Keeper<W> {
         match self.world.counted(&self.members) {
             Known::Value(counted) => {
                 self.counts = Ok(());
+                if let Some(refining) = &mut self.refining {
+                    refining.count(&counted);
+                }
                 for (program, counted) in counted.iter().enumerate() {
                     self.stalled[program] = counted.stalled_fraction();
                     if let (Some(ways), Some(point)) = (self.ways_of(program), counted.point()) {
@@ -281,7 +300,13 @@ impl<W: World> Keeper<W> {
                     }
                 }
             }
-            Known::Unknown(why) => self.counts = Err(why),
+            Known::Unknown(why) => {
+                self.counts = Err(why);
+                // Without counts it is gone by curves alone, and from nothing: what was in force was there to be measured.
+                if self.refining.take().is_some() {
+                    (self.grounds, self.decision) = (None, None);
+                }
+            }
         }
         Ok(())
     }
@@ -344,10 +369,14 @@ impl<W: World> Keeper<W> {
             return Ok(false); // the next step looks at what is there
         }
         self.settled = true;
+        self.tell_notes(events);
+        Ok(true)
+    }
+
+    fn tell_notes(&mut self, events: &mut Vec<Event>) {
         for note in self.wanted.iter().flat_map(|wanted| wanted.notes.clone()).collect::<Vec<_>>() {
             self.say_without("an exclusive group", &note, events);
         }
-        Ok(true)
     }
 }
 
@@ -356,9 +385,11 @@ const REGIONS: &str = "regions for what is shared";
 
 mod filling;
 mod planning;
+mod refining;
 mod telling;
 
 use planning::Grounds;
+use refining::Refining;
 use telling::MovedTo;
 
 #[cfg(test)]

@@ -53,8 +53,8 @@ pub struct Config {
     pub policy: Policy,
     /// Are there to be partitions at all?
     pub partition: bool,
-    /// For whoever is not named, and where that stands.
-    pub rest_ways: Ways,
+    /// For whoever is not named; `None` leaves it to the hardware ([`super::room`]).
+    pub rest_ways: Option<Ways>,
     /// Where `rest_ways` stands.
     pub rest_line: usize,
     /// How often is looked and decided.
@@ -206,7 +206,7 @@ impl Config {
         let place = Place { file, text };
         let raw: RawConfig = toml::from_str(text).map_err(|error| {
             let start = error.span().map_or(0, |span| span.start);
-            place.bad(start, error.message().trim().replace('\n', ", "))
+            place.bad(start, crate::unparsed(text, error.span(), error.message()))
         })?;
         raw.checked(&place)
     }
@@ -295,8 +295,7 @@ struct RawProgram {
     exclusive: Option<Spanned<bool>>,
 }
 
-/// The rest has this many ways, and refilling this part of a CPU, where nothing else is said.
-const REST_WAYS: u32 = 1;
+/// So often is looked, and this part of a CPU refills, where nothing else is said.
 const INTERVAL_S: f64 = 1.0;
 const DUTY: f64 = 0.01;
 /// Names of groups are names of directories, and stand in messages.
@@ -308,9 +307,11 @@ const COMMAND_MAX: usize = 15;
 
 impl RawConfig {
     fn checked(self, place: &Place<'_>) -> Result<Config, BadConfig> {
-        let rest_ways = self.rest_ways.as_ref().map_or(Ok(REST_WAYS), |ways| {
-            place.check("rest_ways", ways, |ways| (1..64).contains(ways), "1 to 63 ways")
-        })?;
+        let ways_of = |name: &str, ways: Option<&Spanned<u32>>| {
+            let checked =
+                ways.map(|ways| place.check(name, ways, |ways| (1..64).contains(ways), "1 to 63 ways").map(Ways));
+            checked.transpose()
+        };
         let interval_s = self.interval_s.as_ref().map_or(Ok(INTERVAL_S), |time| {
             place.check("interval_s", time, |time| (0.05..=3600.0).contains(time), "0.05 to 3600 seconds")
         })?;
@@ -323,9 +324,7 @@ impl RawConfig {
         let ways_max = region.and_then(|region| region.ways_max.as_ref());
         let region = Region {
             on: region.and_then(|region| region.on),
-            ways_max: ways_max
-                .map(|ways| place.check("ways_max", ways, |ways| (1..64).contains(ways), "1 to 63 ways").map(Ways))
-                .transpose()?,
+            ways_max: ways_of("ways_max", ways_max)?,
             line: line(ways_max.map(|ways| ways.span().start)),
         };
         let programs: Vec<Named> =
@@ -337,7 +336,7 @@ impl RawConfig {
             file: place.file.to_owned(),
             policy: self.policy,
             partition: self.partition != Some(Switch::Off),
-            rest_ways: Ways(rest_ways),
+            rest_ways: ways_of("rest_ways", self.rest_ways.as_ref())?,
             rest_line: line(self.rest_ways.as_ref().map(|ways| ways.span().start)),
             interval: Duration::from_secs_f64(interval_s),
             duty: Fraction::clamped(duty),

@@ -122,6 +122,23 @@ fn shared_by(set: &SetSeen, programs: &[usize]) -> Vec<usize> {
     programs.iter().enumerate().filter(|(_, program)| set.sharers.contains(program)).map(|(place, _)| place).collect()
 }
 
+/// What the policy is told of the programs in these caches, when regions are left to it; `None` where something of that is not known.
+pub fn situation(config: &Config, room: &Room, seen: &Seen<'_>, planned: &Planned) -> Option<Situation> {
+    if planned.programs.iter().any(|program| seen.figures[*program].is_none()) {
+        return None;
+    }
+    let shared = if config.policy == Policy::Sharing && config.region.on.unwrap_or(true) {
+        shared_sets(seen, planned, &room.cache)?
+    } else {
+        Vec::new()
+    };
+    Some(Situation { cache: room.cache, programs: programs_of(seen, planned, &room.cache), shared })
+}
+
+fn programs_of(seen: &Seen<'_>, planned: &Planned, cache: &Cache) -> Vec<Program> {
+    planned.programs.iter().map(|program| program_of(seen.figures[*program].as_ref(), cache)).collect()
+}
+
 fn plan(
     config: &Config,
     room: &Room,
@@ -148,9 +165,7 @@ fn plan(
     }
     let shared =
         if with_regions && config.policy == Policy::Sharing { shared_sets(seen, planned, &room.cache) } else { None };
-    let known = |cache: &Cache| -> Vec<Program> {
-        programs.iter().map(|program| program_of(seen.figures[*program].as_ref(), cache)).collect()
-    };
+    let known = |cache: &Cache| programs_of(seen, planned, cache);
     // A plan with regions by size is no plan of the policy's: what is in force is told to it only where it made that.
     let whole = shared.map(|shared| Situation { cache: room.cache, programs: known(&room.cache), shared });
     let whole = whole.map(|situation| (config.policy.plan(&situation, before), situation));

@@ -210,7 +210,7 @@ impl fmt::Display for Event {
             }
             Event::Shared { sets, cross_domain_frames } => {
                 if sets.is_empty() {
-                    f.write_str("shared: nothing within a trust domain")?;
+                    f.write_str("shared: nothing between programs that trust each other")?;
                 }
                 for (nth, set) in sets.iter().enumerate() {
                     let separator = if nth == 0 { "shared: " } else { "; " };

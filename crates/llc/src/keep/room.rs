@@ -99,7 +99,7 @@ pub fn room(config: &Config, hardware: &Hardware, foreign: &[Foreign]) -> Result
     }
     let fixed = union(config.programs.iter().filter_map(|program| program.fixed).map(|fixed| fixed.mask));
     let open = hardware.all.without(closed).without(fixed);
-    let rest_ways = config.rest_ways;
+    let rest_ways = config.rest_ways.unwrap_or_else(|| usual_rest(hardware));
     let rest = place_rest(open, rest_ways, hardware.shareable).ok_or_else(|| Unfit::Ways {
         all: hardware.all.ways(),
         taken: closed.or(fixed).ways(),
@@ -123,15 +123,22 @@ pub fn room(config: &Config, hardware: &Hardware, foreign: &[Foreign]) -> Result
     Ok(Room { rest, cache, beside: beside.collect() })
 }
 
+/// The ways of the rest where the configuration does not say it: those that other hardware uses, unless that is more than half of all;
+/// at least as few as a mask may have.
+fn usual_rest(hardware: &Hardware) -> Ways {
+    let (all, shareable) = (hardware.all.ways().0, hardware.shareable);
+    let used = if shareable.is_contiguous() && shareable.ways().0 <= all / 2 { shareable.ways().0 } else { 0 };
+    Ways(used.max(hardware.ways_min.0).max(1))
+}
+
 /// What the configuration says, beside what the hardware has.
 fn check(config: &Config, hardware: &Hardware) -> Result<(), BadConfig> {
     let all = hardware.all.ways();
-    let rest = config.rest_ways;
-    if rest >= all {
+    if let Some(rest) = config.rest_ways.filter(|rest| *rest >= all) {
         let what = format!("rest_ways = {rest}: expected fewer than the {all} ways of this cache");
         return Err(config.bad(config.rest_line, what));
     }
-    if rest < hardware.ways_min {
+    if let Some(rest) = config.rest_ways.filter(|rest| *rest < hardware.ways_min) {
         let what = format!("rest_ways = {rest}: expected {} or more, as this processor wants", hardware.ways_min);
         return Err(config.bad(config.rest_line, what));
     }
@@ -249,6 +256,17 @@ mod tests {
     }
 
     #[test]
+    fn where_nothing_is_said_the_rest_has_what_other_hardware_uses() {
+        let hardware =
+            |shareable, ways_min| Hardware { shareable: WayMask(shareable), ways_min: Ways(ways_min), ..hardware(20) };
+        let rest = |shareable, ways_min| room(&config(TWO), &hardware(shareable, ways_min), &[]).unwrap().rest.0;
+        assert_eq!(rest(0xc_0000, 1), 0xc_0000); // as on Intel's
+        assert_eq!((rest(0, 1), rest(0, 2), rest(0x8_0000, 2)), (0x8_0000, 0xc_0000, 0xc_0000));
+        // In two pieces, or most of the cache: as few as can be.
+        assert_eq!((rest(0xc_0003, 1).count_ones(), rest(0x7_ffff, 1).count_ones()), (1, 1));
+    }
+
+    #[test]
     fn exclusive_groups_of_others_and_fixed_masks_are_left_out() {
         let text = format!("{TWO}[[program]]\nname = \"c\"\npids = [3]\nmask = \"3\"\nexclusive = true\n");
         let others = [group("db", 0xc00, true), group("old", 0x0f0, false)];
@@ -272,7 +290,7 @@ mod tests {
                 said("rest_ways = 11\n", &hardware(11), &[]),
                 "llc.toml line 2: rest_ways = 11: expected fewer than the 11 ways",
             ),
-            (said("", &two_at_least, &[]), "llc.toml line 1: rest_ways = 1: expected 2 or more"),
+            (said("rest_ways = 1\n", &two_at_least, &[]), "llc.toml line 2: rest_ways = 1: expected 2 or more"),
             (said("[region]\nways_max = 12\n", &hardware(11), &[]), "llc.toml line 3: ways_max = 12: expected 1 to 11"),
             (
                 said(&fixed("1f", ""), &hardware(4), &[]),

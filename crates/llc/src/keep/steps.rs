@@ -184,8 +184,9 @@ fn move_masks(
     targets: &BTreeMap<&str, &Masks>,
     steps: &mut Vec<Step>,
 ) {
-    // The default group first; then in the order in which groups are made.
-    let order: Vec<&str> = std::iter::once("").chain(wanted.groups.iter().map(|group| group.label.as_str())).collect();
+    // The default group first; then in the order in which groups are made. One that is not there does not move.
+    let all = std::iter::once("").chain(wanted.groups.iter().map(|group| group.label.as_str()));
+    let order: Vec<&str> = all.filter(|name| places.contains_key(*name)).collect();
     let is_there = |places: &BTreeMap<String, Place>, name: &str| {
         places.get(name).is_some_and(|place| place.masks.as_ref() == Some(targets[name]))
     };

@@ -26,6 +26,8 @@ pub struct Region {
     pub cache: CacheId,
     /// One page of each frame; what the region has no room for is left out.
     pub pages: Vec<PageOf>,
+    /// So many that is.
+    pub left_out: usize,
     /// What it can hold.
     pub room: Bytes,
     /// Its ways; none where the cache is not divided.
@@ -69,13 +71,13 @@ pub trait World {
     /// As of the calls.
     fn hardware(&mut self) -> Result<Option<Hardware>, Failed>;
 
-    /// All groups that are there, and those of ours that a dead masu has left behind.
+    /// All groups that are there, and those called as ours are in which nobody is and which no masu holds.
     ///
     /// # Errors
     /// As of the calls.
     fn standing(&mut self) -> Result<(Standing, Vec<String>), Failed>;
 
-    /// Removes what a dead masu has left behind, and names it.
+    /// Removes those called as ours are in which nobody is and which no masu holds, and names them.
     ///
     /// # Errors
     /// As of the calls.

@@ -106,8 +106,8 @@ pub struct PlanTask {
 
 /// Partition the cache, keep the shared region filled, and put everything back
 ///
-/// It runs until Ctrl-C or for --for, plans anew when programs or what they share change, and says in a line what it measured,
-/// decided and did. At the end, also after a crash, the cache is as it was.
+/// It runs until Ctrl-C, for --for, or until all processes that are named by their numbers have ended; plans anew when programs or
+/// what they share change, and says in a line what it measured, decided and did. At the end, also after a crash, the cache is as it was.
 #[derive(Debug, ClapArgs)]
 #[command(
     after_help = "`masu llc run --help` explains the configuration.",
@@ -121,7 +121,8 @@ Examples:
 A configuration; only policy and one program have to be there:
   policy = \"sharing\"            # none, equal, dunn, lfoc, kpart, ucp; sharing knows what is shared
   partition = \"on\"              # \"off\": no partitions, shared pages are only kept in the cache
-  rest_ways = 1                 # for whoever is not named below
+  rest_ways = 2                 # for whoever is not named below [default: those that devices
+                                # use, else as few as there may be]
   interval_s = 1.0              # how often is looked and decided
   duty_fraction = 0.01          # the most of one CPU that refilling may take
   domain = \"cgroup\"             # who trusts each other: those of one group, or of one user (\"uid\")
@@ -147,9 +148,11 @@ A configuration; only policy and one program have to be there:
   mask = \"3\"                    # these ways, whatever the policy says
   exclusive = true              # and nobody else in them
 
-Where the processor counts instructions and misses, curves are learned while it runs. Where
+Where the processor counts instructions and misses, curves are learned while it runs, and policy
+\"sharing\" goes on by what it measures: first without partitions for ten intervals, then under a
+plan, and so on as long as another plan promises more. Elsewhere it plans from mpki alone. Where
 nothing is known, nothing is made up: each program has as many ways, and a region as many as hold
-what is shared.
+what is shared. What processes of one program share counts as its own.
 
 What this does to your machine: it makes groups called masu-... in resctrl, gives them ways and
 puts the programs' tasks into them; it takes a copy of the shared pages, which KSM merges with
@@ -177,7 +180,8 @@ pub struct LlcRunTask {
 /// Try policies on a simulated cache
 ///
 /// A scenario says what cache there is, which programs run on it (synthetic ones, or traces of real ones), what they share, and
-/// which policies to compare. The policies are those of `masu llc run`.
+/// which policies to compare. The policies are those of `masu llc run`; "sharing" is told what it measures, as there where the
+/// processor counts.
 #[derive(Debug, ClapArgs)]
 #[command(
     after_help = "`masu llc simulate --help` explains scenarios.",
@@ -189,7 +193,7 @@ Examples:
   valgrind --tool=lackey --trace-mem=yes --log-file=solver.trace ./solver
                                         a trace, for `trace = \"solver.trace\"` in a scenario
 
-A scenario; how long it runs, the size and ways of the cache and one program have to be there:
+A scenario; its length, size and ways of the cache, a program, and what to compare are needed:
   title = \"two programs, half of their array shared\"
   seed = 1
   passes = 12                           # or accesses = 40_000_000: of all programs together
@@ -259,7 +263,8 @@ A scenario; how long it runs, the size and ways of the cache and one program hav
   sharing = true                        # false: each has a copy
   region = [{ set = \"half\", mask = \"f0000\" }]
   refill = { mode = \"touch\" }         # else that of above
-                                        # or policy = \"none\"; or fit_fraction = 0.98:
+                                        # or policy = \"none\"; or policy = \"sharing\" and
+                                        # refined = false: by curves alone; or fit_fraction = 0.98:
                                         # regions that hold so much of their sets, and the
                                         # same of the rest for each program
 

@@ -27,6 +27,14 @@ pub const SOLE: Sole = Sole {
     remedy: "End it, or name its programs and yours in one configuration.",
 };
 
+/// While one does there is nothing to plan from: its groups are in the way.
+pub const SOLE_PLAN: Sole = Sole {
+    file: SOLE.file,
+    cannot: "plan from what is there",
+    command: SOLE.command,
+    remedy: "Its lines say what it has decided; end it first to plan another division.",
+};
+
 /// The configuration in `file`.
 pub fn config(file: &Path) -> Result<Config, Failure> {
     Config::read(file).map_err(|error| match error {
@@ -114,7 +122,9 @@ pub fn at_trouble(trouble: &Trouble) -> Failure {
 fn at_unfit(unfit: &Unfit) -> Failure {
     let failure = Failure::new(unfit);
     match unfit {
-        Unfit::Config(_) => failure.remedy("`masu facts` says how many ways and classes this host has."),
+        Unfit::Config(_) => {
+            failure.remedy("`masu facts`, or info/L3 in the file system, says how many ways and classes there are.")
+        }
         Unfit::Classes { .. } => {
             failure.remedy("Remove groups that nobody uses any more (rmdir), or give fewer programs a fixed mask.")
         }
@@ -148,7 +158,7 @@ fn with_remedy(failure: Failure, failed: &Failed) -> Failure {
     match failed.why {
         Why::Denied => failure.remedy("Run as root."),
         Why::Locked => failure.remedy("Another program changes it just now: try again."),
-        Why::Gone => failure.remedy("It was unmounted, and with that all groups are gone."),
+        Why::Gone => failure.remedy("It was unmounted, or the emulator has ended: with that all groups are gone, and nothing is left to put back."),
         _ => failure,
     }
 }

@@ -7,7 +7,7 @@ use llc::keep::act::writes;
 use llc::keep::report::{Event, OfGroup, OfSet, Slowdown, shown};
 use serde::Serialize;
 
-use super::keeping::{SOLE, at_trouble, config, keeper};
+use super::keeping::{SOLE_PLAN, at_trouble, config, keeper};
 use crate::Done;
 use crate::args::PlanTask;
 use crate::failure::Failure;
@@ -32,8 +32,8 @@ struct Report {
 pub fn run(task: &PlanTask) -> Result<Done, Failure> {
     let config = config(&task.config)?;
     if config.partition {
-        // While another divides the cache there is nothing to plan from: its groups are in the way. Held no longer than to find that out.
-        drop(only_one(&SOLE)?);
+        // Held no longer than to find out that nobody has it.
+        drop(only_one(&SOLE_PLAN)?);
     }
     let mut keeper = keeper(&config, task.resctrl.as_deref(), || false)?;
     let (events, steps) = keeper.plan(Duration::ZERO).map_err(|trouble| at_trouble(&trouble))?;

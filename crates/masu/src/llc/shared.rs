@@ -256,8 +256,7 @@ fn print_sets(out: &mut impl Write, report: &Report<'_>) -> Result<(), Failure> 
     Ok(())
 }
 
-const WHY_THE_KERNEL_DIFFERS: &str =
-    "without what forks share of it, and with what was parted or has ended since KSM last came by";
+const WHY_THE_KERNEL_DIFFERS: &str = "without what forks share of it, with what a running `masu llc run` keeps merged, and what was parted or has ended since KSM last came by";
 
 fn shortened(names: &[String]) -> String {
     let shown = names[..names.len().min(NAMED)].join(", ");

@@ -301,11 +301,16 @@ fn groups_of_others_are_left_alone() {
 }
 
 #[test]
-fn groups_that_nobody_holds_are_collected_and_those_of_the_living_stay() {
+fn groups_that_nobody_holds_and_nobody_is_in_are_collected_and_those_of_the_living_stay() {
     let kernel = broadwell()
         .file(&format!("{ROOT}/masu-old/tasks"), "")
         .file(&format!("{ROOT}/masu-old/mon_groups/masu-in/tasks"), "")
         .file(&format!("{ROOT}/mon_groups/masu-x/tasks"), "")
+        .file(&format!("{ROOT}/masu-mine/tasks"), "7\n")
+        .file(&format!("{ROOT}/masu-cpus/tasks"), "")
+        .file(&format!("{ROOT}/masu-cpus/cpus_list"), "1\n")
+        .file(&format!("{ROOT}/masu-part/tasks"), "")
+        .file(&format!("{ROOT}/masu-part/mon_groups/theirs/tasks"), "")
         .file(&format!("{ROOT}/mon_groups/theirs/tasks"), "");
     let (_run, directory) = journal(&kernel);
     let resctrl = Resctrl::find(&kernel).unwrap();
@@ -314,7 +319,8 @@ fn groups_that_nobody_holds_are_collected_and_those_of_the_living_stay() {
     let web = changes.make(&own("web"), &mut impatient()).unwrap();
     let collected: Vec<String> = changes.collect().unwrap().iter().map(Group::to_string).collect();
     assert_eq!(collected, ["mon_groups/masu-x", "masu-old"]);
-    assert_eq!(resctrl.groups().unwrap(), [own("web")]);
+    let stay = || ["cpus", "mine", "part"].map(own);
+    assert_eq!(resctrl.groups().unwrap(), [&stay()[..], &[own("web")]].concat());
     drop(web);
     assert_eq!(changes.collect().unwrap(), [own("web")]);
 }

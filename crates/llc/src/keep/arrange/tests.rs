@@ -5,6 +5,7 @@ fn around() -> Surroundings {
     Surroundings {
         caches: [CacheId(0), CacheId(1)].into(),
         rest: WayMask(0xc00),
+        before: Masks::from([(CacheId(0), WayMask(0xfff)), (CacheId(1), WayMask(0x7ff))]),
         shareable: WayMask::NONE,
         foreign: Vec::new(),
         groups_max: 7,
@@ -53,6 +54,19 @@ fn each_class_is_a_group_and_a_region_is_exclusive() {
     assert_eq!(wanted.groups[2].refilled, [CacheId(0), CacheId(1)].into());
     assert_eq!(wanted.groups[0].processes.keys().collect::<Vec<_>>(), [&Pid(7), &Pid(8)]);
     assert_eq!((wanted.rest[&CacheId(0)], wanted.notes.len()), (WayMask(0xc00), 0));
+}
+
+#[test]
+fn where_no_program_runs_the_default_group_keeps_what_it_had() {
+    let rest = |members: &[Member], around: &Surroundings| {
+        wanted(&[], members, &[], around).unwrap().rest.values().map(|mask| mask.0).collect::<Vec<_>>()
+    };
+    assert_eq!(rest(&[member("web", &[], &[0, 1])], &around()), [0xfff, 0x7ff]);
+    assert_eq!(rest(&[member("web", &[7], &[0])], &around()), [0xc00, 0x7ff]);
+    // Unless somebody has it for himself by now.
+    let theirs = Foreign { name: "theirs".to_owned(), mask: WayMask(0x1), exclusive: true };
+    let around = Surroundings { foreign: vec![theirs], ..around() };
+    assert_eq!(rest(&[member("web", &[], &[0, 1])], &around), [0xc00, 0xc00]);
 }
 
 #[test]

@@ -20,8 +20,10 @@ impl<W: World> Keeper<W> {
         let mut regions = BTreeMap::new();
         let mut add = |label: &str, cache, set: usize, room: Bytes, mask: WayMask| {
             let most = usize::try_from(room.0 / Pages(1).bytes().0).unwrap_or(usize::MAX);
-            let pages = self.sets.sets[set].pages.iter().copied().take(most).collect();
-            let region = Region { label: label.to_owned(), cache, pages, room, mask, duty: self.config.duty };
+            let all = &self.sets.sets[set].pages;
+            let pages: Vec<_> = all.iter().copied().take(most).collect();
+            let (label_of, left_out, duty) = (label.to_owned(), all.len() - pages.len(), self.config.duty);
+            let region = Region { label: label_of, cache, pages, left_out, room, mask, duty };
             regions.insert((label.to_owned(), cache), region);
         };
         match (&self.hardware, &self.wanted) {
@@ -142,6 +144,12 @@ impl<W: World> Keeper<W> {
                 }
             }
             self.world.begin(&key);
+            if region.left_out > 0 {
+                let group = if region.mask.is_empty() { key.0.clone() } else { name_of(&key.0) };
+                let (pages, all) = (region.pages.len(), region.pages.len() + region.left_out);
+                let what = format!("a part of what is shared in {group}");
+                self.say_without(&what, &format!("it has room for {pages} of {all} pages"), events);
+            }
             self.regions.insert(key, region);
         }
         Ok(())

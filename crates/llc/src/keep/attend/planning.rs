@@ -12,9 +12,10 @@ use super::super::curve;
 use super::super::decide::{Decision, Figures, Seen, SetSeen, decide};
 use super::super::report::Event;
 use super::super::room::{Foreign, Hardware, Room, room};
+use super::super::sets::Set;
 use super::super::steps::Standing;
 use super::super::world::World;
-use super::{Keeper, Trouble};
+use super::{Keeper, REGIONS, Trouble};
 use crate::policy::{Curve, Plan, Policy};
 
 /// What a plan was made for: when this is another, there is another plan.
@@ -86,6 +87,14 @@ impl<W: World> Keeper<W> {
     ) -> Result<(), Trouble> {
         let Some(hardware) = self.hardware.clone() else { return Ok(()) };
         let foreign = Place::<linux::Rooted>::foreign(standing);
+        if self.before.is_none() {
+            self.before = standing.get("").map(|group| group.masks.clone());
+        }
+        // A region that nobody fills would only take ways from others.
+        self.unfilled = self.world.merging().err();
+        if let Some(why) = self.unfilled.clone().filter(|_| !self.sets.sets.is_empty()) {
+            self.say_without(REGIONS, &why, events);
+        }
         let room = room(&self.config, &hardware, &foreign)?;
         self.visit_next(now, &room, &self.figures(hardware.all.ways()));
         let figures = self.figures(hardware.all.ways());
@@ -94,23 +103,37 @@ impl<W: World> Keeper<W> {
             running: self.members.programs.iter().map(|processes| !processes.is_empty()).collect(),
             known: figures.iter().map(Option::is_some).collect(),
             sets: self
-                .sets
-                .sets
+                .sets_to_fill()
                 .iter()
                 .map(|set| (set.domain.clone(), set.sharers.clone(), set.bytes().0.div_ceil(way)))
                 .collect(),
             visit: self.visit.map(|(nth, _)| nth),
-            round: if figures.iter().flatten().any(|figures| !figures.configured) { self.steps / ROUND } else { 0 },
+            // masu's own policy goes on by what is measured.
+            round: if self.config.policy != Policy::Sharing && figures.iter().flatten().any(|of| !of.configured) {
+                self.steps / ROUND
+            } else {
+                0
+            },
             room: Some(room.clone()),
         };
-        if self.grounds.as_ref() == Some(&grounds) {
-            return self.rearrange(&room, &foreign, &hardware);
-        }
-        let sets: Vec<SetSeen> =
-            self.sets.sets.iter().map(|set| SetSeen { sharers: set.sharers.clone(), bytes: set.bytes() }).collect();
+        let sets: Vec<SetSeen> = self
+            .sets_to_fill()
+            .iter()
+            .map(|set| SetSeen { sharers: set.sharers.clone(), bytes: set.bytes() })
+            .collect();
         let seen = Seen { caches: &hardware.caches, running: &grounds.running, figures: &figures, sets: &sets };
+        if self.grounds.as_ref() == Some(&grounds) {
+            let refined = self.refine(&room, &seen);
+            self.rearrange(&room, &foreign, &hardware)?;
+            if refined {
+                self.summary.plans += 1;
+                events.push(self.decided());
+            }
+            return Ok(());
+        }
         let before = self.decision.as_ref().map(|decision| decision.planned.clone()).unwrap_or_default();
         let mut decision = decide(&self.config, &room, &seen, &before);
+        self.measure_first(&room, &seen, &mut decision);
         if let Some((nth, _)) = self.visit {
             self.visited_plan(nth, &room, &mut decision);
         }
@@ -130,6 +153,11 @@ impl<W: World> Keeper<W> {
             events.push(self.decided());
         }
         Ok(())
+    }
+
+    /// What is shared, where regions for it can be kept filled.
+    fn sets_to_fill(&self) -> &[Set] {
+        if self.unfilled.is_none() { &self.sets.sets } else { &[] }
     }
 
     /// To the next allocation, when one has been seen for long enough and curves are still to be learned.
@@ -186,6 +214,7 @@ impl<W: World> Keeper<W> {
         let around = Surroundings {
             caches,
             rest: room.rest,
+            before: self.before.clone().unwrap_or_default(),
             shareable: hardware.shareable,
             foreign: foreign.to_vec(),
             groups_max: hardware.classes.saturating_sub(1 + foreign.len()),

@@ -13,7 +13,7 @@ use super::super::report::{Event, OfCache, OfGroup, OfSet, Slowdown, counted, sh
 use super::super::sets::Sets;
 use super::super::steps::Step;
 use super::super::world::World;
-use super::{Keeper, REGIONS};
+use super::{Keeper, REGIONS, Refining};
 
 impl<W: World> Keeper<W> {
     pub(super) fn tell_members(&mut self, members: &Members, events: &mut Vec<Event>) {
@@ -104,15 +104,22 @@ impl<W: World> Keeper<W> {
         if let Some((nth, _)) = self.visit {
             return format!("visiting allocation {} to learn curves", nth + 1);
         }
+        if self.refining.as_ref().is_some_and(Refining::is_first) {
+            return "measuring without partitions first".to_owned();
+        }
+        let measured = if self.refining.is_some() { ", and what was measured under other plans" } else { "" };
         let regions = if decision.regions_by_size { ", regions by what is shared" } else { "" };
         match decision.basis {
+            Basis::Nothing if decision.planned.iter().all(|planned| planned.programs.is_empty()) => {
+                "with no program to divide between".to_owned()
+            }
             Basis::Nothing => format!("which wants no curves{regions}"),
-            Basis::Configured => format!("by curves of the configuration{regions}"),
-            Basis::Learned => format!("by curves that were learned here{regions}"),
+            Basis::Configured => format!("by curves of the configuration{measured}{regions}"),
+            Basis::Learned => format!("by curves that were learned here{measured}{regions}"),
             Basis::NoCurve(program) => {
                 let why = self.counts.as_ref().err().map_or(String::new(), |why| format!(" ({why})"));
                 let name = &self.config.programs[program].name;
-                format!("without a curve of {name}{why}: equal ways{regions}")
+                format!("without curves, since {name} has none{why}: equal ways{regions}")
             }
         }
     }

@@ -133,6 +133,13 @@ fn wanted(rest: u64, groups: Vec<Group>) -> Wanted {
 }
 
 #[test]
+fn what_is_not_there_is_not_moved() {
+    let wanted = wanted(0xc00, vec![group("web", 0xf, false, &[7])]);
+    let steps = steps(&Standing::new(), &wanted, &BTreeMap::new(), Ways(1));
+    assert!(steps.iter().all(|step| step.label() == "web"), "{steps:?}");
+}
+
+#[test]
 fn the_default_group_shrinks_first_and_threads_come_last() {
     let mut kernel = kernel(12);
     let plan = wanted(0xc00, vec![group("web", 0xf, false, &[7, 8]), group("shared.shop", 0x300, true, &[])]);

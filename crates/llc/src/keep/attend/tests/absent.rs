@@ -1,0 +1,60 @@
+//! What is not there: programs, the file system, KSM, room.
+
+use super::*;
+
+#[test]
+fn while_nobody_is_there_the_default_group_keeps_its_ways() {
+    let model = Model::new(0);
+    model.0.borrow_mut().programs = vec![Vec::new(), Vec::new()];
+    let mut keeper = keeper(&model, SHARING);
+    let said = lines(&keeper.step(at(0)).unwrap());
+    assert_eq!(said.last().unwrap(), "decided by sharing, with no program to divide between: the rest fff");
+    assert_eq!((model.ways(""), model.0.borrow().steps.len()), (0xfff, 0));
+    model.0.borrow_mut().programs[1] = vec![(20, vec![20])];
+    keeper.step(at(1)).unwrap();
+    assert_eq!((model.ways(""), model.ways("db")), (0xc00, 0x3ff));
+}
+
+#[test]
+fn when_the_file_system_is_unmounted_it_ends_and_nothing_is_left_to_put_back() {
+    let model = Model::new(2);
+    let mut keeper = keeper(&model, SHARING);
+    keeper.step(at(0)).unwrap();
+    model.0.borrow_mut().unmounted = true;
+    let trouble = keeper.step(at(1)).unwrap_err();
+    assert!(matches!(&trouble, Trouble::Unread(failed) if failed.is_gone()), "{trouble}");
+    let (_, events, answer) = keeper.finish();
+    answer.unwrap();
+    assert_eq!(lines(&events), [""; 0]);
+    assert!(model.0.borrow().threads.is_empty());
+}
+
+#[test]
+fn without_ksm_there_is_no_region_and_with_it_there_is_one() {
+    let model = Model::new(2);
+    model.0.borrow_mut().merging = false;
+    let mut keeper = keeper(&model, SHARING);
+    let said = lines(&keeper.step(at(0)).unwrap());
+    assert!(said.contains(&"without regions for what is shared: KSM is not running".to_owned()), "{said:?}");
+    assert_eq!(
+        (model.labels(), model.ways("web"), model.ways("db")),
+        (vec!["db".to_owned(), "web".to_owned()], 0x1f, 0x3e0)
+    );
+    model.0.borrow_mut().merging = true;
+    keeper.step(at(1)).unwrap();
+    assert_eq!((model.ways("web"), model.ways("shared.shop")), (0xf, 0x300));
+    // It is switched off again: nobody would fill it.
+    model.0.borrow_mut().merging = false;
+    keeper.step(at(2)).unwrap();
+    assert_eq!(model.labels(), ["db", "web"]);
+    assert!(model.0.borrow().threads.is_empty());
+}
+
+#[test]
+fn what_has_no_room_in_a_region_is_told() {
+    let model = Model::new(5);
+    let mut keeper = keeper(&model, &SHARING.replace("rest_ways = 2", "rest_ways = 2\n[region]\nways_max = 2"));
+    let said = lines(&keeper.step(at(0)).unwrap());
+    let told = "without a part of what is shared in masu-shared.shop: it has room for 512 of 1280 pages";
+    assert!(said.contains(&told.to_owned()), "{said:#?}");
+}

@@ -1,0 +1,78 @@
+//! The loop that goes on by what is measured.
+
+use quantities::{WayMask, Ways};
+
+use super::*;
+
+/// Both are to want ways alike.
+const ALIKE: &str = "policy = \"sharing\"\nrest_ways = 2\n\
+     [[program]]\nname = \"web\"\npids = [10]\nmpki = [20.0, 18.0, 16.0, 14.0, 12.0, 10.0, 8.0, 6.0, 4.0, 2.0, 0.0]\n\
+     base_cycles = 500.0\nmiss_cycles = 200.0\n\
+     [[program]]\nname = \"db\"\npids = [20]\nmpki = [20.0, 18.0, 16.0, 14.0, 12.0, 10.0, 8.0, 6.0, 4.0, 2.0, 0.0]\n\
+     base_cycles = 500.0\nmiss_cycles = 200.0\n";
+
+#[test]
+fn what_is_measured_corrects_the_curves() {
+    let model = Model::new(0);
+    // web loses twice as much as its curve says, db half.
+    fn misses(program: usize, ways: u32) -> u64 {
+        let own = if ways == 10 { 5 } else { ways }; // without partitions each has half
+        u64::from(10u32.saturating_sub(own)) * if program == 0 { 4 } else { 1 }
+    }
+    model.0.borrow_mut().misses = Some(misses);
+    let mut keeper = keeper(&model, ALIKE);
+    let (_, planned) = self::keeper(&model, ALIKE).plan(at(0)).unwrap();
+    assert!(
+        planned.iter().any(|step| step.to_string() == "make group masu-db"),
+        "a plan is made from curves: {planned:?}"
+    );
+    let mut decided = Vec::new();
+    for second in 0..100 {
+        let said = lines(&keeper.step(at(second)).unwrap());
+        decided.extend(said.into_iter().filter(|line| line.starts_with("decided")));
+    }
+    assert!(decided[0].contains("measuring without partitions first: masu-web 3ff"), "{decided:#?}");
+    assert!(
+        decided[1].contains("by curves of the configuration, and what was measured under other plans"),
+        "{decided:#?}"
+    );
+    let (web, db) = (WayMask(model.ways("web")).ways(), WayMask(model.ways("db")).ways());
+    let loses = |program: usize, ways: Ways| 500 + 200 * misses(program, ways.0);
+    let unfairness = |web, db| {
+        let (one, other) = (loses(0, web) as f64, loses(1, db) as f64);
+        f64::max(one / other, other / one)
+    };
+    assert!(web > db && unfairness(web, db) < unfairness(Ways(5), Ways(5)), "{decided:#?}");
+    let settled = decided.len();
+    for second in 100..200 {
+        let said = lines(&keeper.step(at(second)).unwrap());
+        assert!(!said.iter().any(|line| line.starts_with("decided")), "{said:?}");
+    }
+    assert!((2..20).contains(&settled));
+    // Another program ends: what is alone has nothing to be measured against.
+    model.0.borrow_mut().programs[1].clear();
+    keeper.step(at(200)).unwrap();
+    assert_eq!((model.labels(), model.ways("web")), (vec!["web".to_owned()], 0x3ff));
+}
+
+#[test]
+fn without_counts_or_with_somebody_idle_curves_alone_decide() {
+    let model = Model::new(0);
+    let mut keeper = keeper(&model, ALIKE);
+    let said = lines(&keeper.step(at(0)).unwrap());
+    assert!(
+        said.iter().any(|line| line.contains("by curves of the configuration: masu-web 1f, masu-db 3e0")),
+        "{said:?}"
+    );
+    // The counters come, and go while it is being measured.
+    model.0.borrow_mut().misses = Some(|_, _| 1);
+    model.0.borrow_mut().programs[0] = vec![(10, vec![10])];
+    model.0.borrow_mut().programs[1].clear();
+    keeper.step(at(1)).unwrap();
+    model.0.borrow_mut().programs[1] = vec![(20, vec![20])];
+    let said = lines(&keeper.step(at(2)).unwrap());
+    assert!(said.iter().any(|line| line.contains("measuring without partitions first")), "{said:?}");
+    model.0.borrow_mut().misses = None;
+    let said = lines(&keeper.step(at(3)).unwrap());
+    assert!(said.iter().any(|line| line.contains("by curves of the configuration: masu-web")), "{said:?}");
+}
