@@ -150,28 +150,29 @@ pub fn lines_that_were_flushed_and_touched_are_near_for_a_program_on_another_pro
     /// 512 KiB, which a second-level cache holds, and 8 MiB, which it does not.
     const PAGES: [usize; 2] = [128, 2048];
     const ROUNDS: usize = 9;
-    /// Whoever runs a virtual machine may move its processors apart for a while.
-    const ATTEMPTS: usize = 5;
+    /// Whoever runs a virtual machine may move its processors apart for a while, and together again.
+    const ATTEMPTS: usize = 10;
     let _quiet = no_automatic_huge_pages()?;
     let (mut toys, copy) = merged_copy(23, PAGES[1] as u64)?;
     let (toy, heap) = &mut toys[0];
-    let mut said = String::new();
+    let (mut said, mut together) = (Vec::new(), 0);
     for _ in 0..ATTEMPTS {
-        let Some(neighbours) = neighbours() else {
-            std::thread::sleep(Duration::from_millis(500));
+        let Some(pair) = neighbours() else {
+            std::thread::sleep(Duration::from_millis(300));
             continue;
         };
-        let found = loads_after(&copy, toy, *heap, neighbours, PAGES, ROUNDS)?;
-        let far = found.iter().find(|(_, flushed, touched)| flushed * 2 <= touched * 3);
-        let Some((pages, flushed, touched)) = far else {
-            assert_eq!(copy.merged_pages()?, Pages(PAGES[1] as u64));
+        let found = loads_after(&copy, toy, *heap, pair, PAGES, ROUNDS)?;
+        assert_eq!(copy.merged_pages()?, Pages(PAGES[1] as u64));
+        let Some((pages, flushed, touched)) = found.iter().find(|(_, flushed, touched)| flushed * 2 <= touched * 3)
+        else {
             return Ok(());
         };
-        said = format!("{pages} pages: {flushed} ticks after the flush, {touched} after flush and touch");
-        assert!(self::neighbours().is_none(), "{said}");
+        said.push(format!("{pages} pages: {flushed} ticks after the flush, {touched} after flush and touch"));
+        together += usize::from(neighbours().is_some());
     }
-    // The probe has seen a cache in common, and since then there was none for as long as this takes.
-    println!("SKIP: no two processors had a last-level cache in common any more {said}");
+    assert!(together < ATTEMPTS, "{said:#?}");
+    // The probe has seen a cache in common, which they did not keep.
+    println!("SKIP: two processors have no last-level cache in common for long enough: {said:?}");
     Ok(())
 }
 
