@@ -84,6 +84,8 @@ pub struct Keeper<W: World> {
     wanted: Option<Wanted>,
     /// The loop that goes on by what is measured, where it is one.
     refining: Option<Refining>,
+    /// Who ran when it was last begun to measure without partitions.
+    measured_without: Option<Vec<bool>>,
     /// There is time to measure: a plan alone has none.
     refines: bool,
     /// What the default group had when it all began.
@@ -142,6 +144,7 @@ impl<W: World> Keeper<W> {
             decision: None,
             wanted: None,
             refining: None,
+            measured_without: None,
             refines: true,
             before: None,
             unfilled: None,

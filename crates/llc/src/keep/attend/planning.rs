@@ -131,7 +131,10 @@ impl<W: World> Keeper<W> {
             }
             return Ok(());
         }
-        let before = self.decision.as_ref().map(|decision| decision.planned.clone()).unwrap_or_default();
+        // What is in force only to be measured was nobody's choice.
+        let chosen = self.refining.as_ref().is_none_or(|refining| !refining.is_first());
+        let before = self.decision.as_ref().filter(|_| chosen).map(|decision| decision.planned.clone());
+        let before = before.unwrap_or_default();
         let mut decision = decide(&self.config, &room, &seen, &before);
         self.measure_first(&room, &seen, &mut decision);
         if let Some((nth, _)) = self.visit {

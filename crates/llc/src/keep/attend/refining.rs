@@ -49,21 +49,25 @@ fn applies(config: &Config, decision: &Decision) -> bool {
 }
 
 impl<W: World> Keeper<W> {
-    /// Begins to measure without partitions, in place of what was decided, where it can be gone on from there.
+    /// Begins to measure, where it can be gone on from there: without partitions in place of what was decided, once for those who run. When
+    /// something else has changed, such as what they share, it goes on from what was decided.
     pub(super) fn measure_first(&mut self, room: &Room, seen: &Seen<'_>, decision: &mut Decision) {
         self.refining = None;
         if !self.refines || self.counts.is_err() || self.visit.is_some() || !applies(&self.config, decision) {
             return;
         }
+        let once = self.measured_without.replace(seen.running.to_vec()).is_none_or(|before| before != seen.running);
         let mut loops = Vec::new();
         for planned in &mut decision.planned {
-            let several = planned.programs.len() > 1;
-            if let Some(situation) = situation(&self.config, room, seen, planned).filter(|_| several) {
+            let first = once && planned.programs.len() > 1;
+            if let Some(situation) = situation(&self.config, room, seen, planned).filter(|_| first) {
                 planned.plan = equal::unpartitioned(&situation);
             }
-            loops.push((Refiner::new(sharing::MEASURED), several));
+            loops.push((Refiner::new(sharing::MEASURED), first));
         }
-        decision.slowdowns.clear();
+        if once {
+            decision.slowdowns.clear();
+        }
         self.refining = Some(Refining { loops, counted: Vec::new(), looks: 0 });
     }
 

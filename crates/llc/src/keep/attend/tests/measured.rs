@@ -56,6 +56,27 @@ fn what_is_measured_corrects_the_curves() {
 }
 
 #[test]
+fn when_something_else_changes_it_is_not_measured_without_partitions_again() {
+    let model = Model::new(0);
+    model.0.borrow_mut().misses = Some(|program, _| if program == 0 { 10 } else { 1 });
+    let mut keeper = keeper(&model, ALIKE);
+    let mut decided = Vec::new();
+    for second in 0..9 {
+        if second == 5 {
+            // Somebody makes a group beside ours, before the first period has ended.
+            let masks = [(CacheId(0), WayMask(1)), (CacheId(1), WayMask(1))].into();
+            let theirs = super::super::super::steps::Present { masks, ..Default::default() };
+            model.0.borrow_mut().kernel.groups.insert("theirs".to_owned(), theirs);
+        }
+        let said = lines(&keeper.step(at(second)).unwrap());
+        decided.extend(said.into_iter().filter(|line| line.starts_with("decided")));
+    }
+    assert_eq!(decided.len(), 2, "{decided:#?}");
+    assert!(decided[0].contains("measuring without partitions first"), "{decided:#?}");
+    assert!(decided[1].contains("and what was measured under other plans: masu-web 1f"), "{decided:#?}");
+}
+
+#[test]
 fn without_counts_or_with_somebody_idle_curves_alone_decide() {
     let model = Model::new(0);
     let mut keeper = keeper(&model, ALIKE);
