@@ -30,6 +30,7 @@ use serde::Serialize;
 
 use crate::args::{AgingTask, Budget};
 use crate::control::{Pause, Stop, Terminal, change_haste, own_cpu_time};
+use crate::events;
 use crate::failure::Failure;
 use crate::only_one::{Sole, only_one};
 use crate::open::{Purpose, admit, each};
@@ -341,14 +342,6 @@ struct Out {
     is_beside: bool,
 }
 
-/// A line in JSON: the event, and when.
-#[derive(Serialize)]
-struct Line<'a, T: Serialize> {
-    at_s: f64,
-    #[serde(flatten)]
-    what: &'a T,
-}
-
 #[derive(Serialize)]
 struct Ready {
     event: &'static str,
@@ -362,14 +355,6 @@ struct OfDial {
     class: Class,
     low: Dial,
     high: Dial,
-}
-
-#[derive(Serialize)]
-struct EndLine<'a> {
-    event: &'static str,
-    end: bool,
-    #[serde(flatten)]
-    summary: &'a Summary,
 }
 
 impl Out {
@@ -403,12 +388,7 @@ impl Out {
     }
 
     fn event(&mut self, now: Duration, event: &Event) -> Result<(), Failure> {
-        let text = if self.json {
-            serde_json::to_string(&Line { at_s: now.as_secs_f64(), what: event })?
-        } else {
-            format!("{:8.1} s  {event}", now.as_secs_f64())
-        };
-        self.line(&text)
+        self.line(&events::event(self.json, now, event)?)
     }
 
     fn ready(&mut self, wanted: &Wanted) -> Result<(), Failure> {
@@ -430,8 +410,7 @@ impl Out {
 
     fn end(&mut self, summary: &Summary) -> Result<(), Failure> {
         if self.json {
-            let text = serde_json::to_string(&EndLine { event: "end", end: true, summary })?;
-            return self.line(&text);
+            return self.line(&events::end(summary)?);
         }
         let Summary { run_us, cpu_us, pinned_bytes_max, dropped_bytes, releases, .. } = summary;
         let mut done = Vec::new();

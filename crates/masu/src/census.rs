@@ -1,7 +1,7 @@
 //! `masu census`.
 
 use std::collections::BTreeSet;
-use std::io::{Write, stdout};
+use std::io::Write;
 
 use access::arrivals::Whose;
 use access::refaults;
@@ -15,11 +15,10 @@ use linux::{Error, KernelFiles, Pid, stat};
 use quantities::Bytes;
 
 use crate::args::CensusTask;
-use crate::control::{Stop, Terminal};
 use crate::failure::Failure;
 use crate::open::{Purpose, admit, each};
 use crate::print::Table;
-use crate::repeat::{again_and_again, every};
+use crate::repeat::{self, every};
 use crate::{Done, HOST};
 
 /// Processes in the table; all are in the JSON.
@@ -43,19 +42,7 @@ pub fn run(task: &CensusTask) -> Result<Done, Failure> {
     };
     let counter = every.is_some().then(|| Counter::of(&whom));
     let mut looks = Looks { whom, closeness, counter, before: None, before_by_class: Vec::new() };
-    let Some(every) = every else {
-        // One look leaves Ctrl-C as it is: it ends masu at once.
-        let mut text = Vec::new();
-        if !looks.look(&mut text, task.json)? {
-            return Err(Failure::new("cannot look at what has ended meanwhile"));
-        }
-        let mut out = stdout().lock();
-        out.write_all(&text)?;
-        out.flush()?;
-        return Ok(done);
-    };
-    let terminal = Terminal::new(Stop::on_signals()?, Vec::new());
-    again_and_again(Some(every), terminal, task.json, |out| looks.look(out, task.json))?;
+    repeat::looks(every, task.json, |out| looks.look(out, task.json))?;
     Ok(done)
 }
 

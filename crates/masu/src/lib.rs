@@ -7,6 +7,7 @@ mod args;
 mod attach;
 mod census;
 mod control;
+mod events;
 mod facts;
 mod failure;
 mod llc;

@@ -8,7 +8,7 @@ use hugepages::attach::Control;
 use linux::Pid;
 
 use crate::args::Watch;
-use crate::control::Terminal;
+use crate::control::{Stop, Terminal};
 use crate::failure::Failure;
 
 /// So often with `--watch` alone.
@@ -23,6 +23,24 @@ pub fn every(watch: Option<Watch>, pids: &mut Vec<Pid>) -> Option<Duration> {
             Some(EVERY)
         }
     }
+}
+
+/// Prints one look, or look after look. One alone leaves Ctrl-C as it is: it ends masu at once.
+pub fn looks(
+    every: Option<Duration>,
+    json: bool,
+    mut look: impl FnMut(&mut Vec<u8>) -> Result<bool, Failure>,
+) -> Result<(), Failure> {
+    if every.is_some() {
+        return again_and_again(every, Terminal::new(Stop::on_signals()?, Vec::new()), json, look);
+    }
+    let mut text = Vec::new();
+    if !look(&mut text)? {
+        return Err(Failure::new("cannot look at what has ended meanwhile"));
+    }
+    let mut out = stdout().lock();
+    out.write_all(&text)?;
+    Ok(out.flush()?)
 }
 
 /// Prints once, or until told to stop: in place on a terminal, one block after the other on a pipe.

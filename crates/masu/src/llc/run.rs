@@ -15,6 +15,7 @@ use super::lines::Lines;
 use crate::Done;
 use crate::args::LlcRunTask;
 use crate::control::{Stop, Terminal, own_cpu_time};
+use crate::events;
 use crate::failure::Failure;
 use crate::only_one::only_one;
 
@@ -94,14 +95,6 @@ fn left_out_json(lines: u64) -> String {
     serde_json::json!({ "event": "left_out", "lines": lines }).to_string()
 }
 
-/// A line in JSON: the event, and when.
-#[derive(Serialize)]
-struct Line<'a, T: Serialize> {
-    at_s: f64, // to the millisecond
-    #[serde(flatten)]
-    what: &'a T,
-}
-
 #[derive(Serialize)]
 struct Ready<'a> {
     event: &'static str,
@@ -109,14 +102,6 @@ struct Ready<'a> {
     policy: &'a str,
     partition: bool,
     programs: Vec<&'a str>,
-}
-
-#[derive(Serialize)]
-struct EndLine<'a> {
-    event: &'static str,
-    end: bool,
-    #[serde(flatten)]
-    summary: &'a Summary,
 }
 
 impl Out {
@@ -145,16 +130,12 @@ impl Out {
     }
 
     fn event(&mut self, now: Duration, event: &Event) -> Result<(), Failure> {
-        if self.json {
-            return self
-                .line(serde_json::to_string(&Line { at_s: (now.as_secs_f64() * 1e3).round() / 1e3, what: event })?);
-        }
-        self.line(format!("{:8.1} s  {event}", now.as_secs_f64()))
+        self.line(events::event(self.json, now, event)?)
     }
 
     fn end(&mut self, summary: &Summary, partition: bool) -> Result<(), Failure> {
         if self.json {
-            return self.line(serde_json::to_string(&EndLine { event: "end", end: true, summary })?);
+            return self.line(events::end(summary)?);
         }
         #[expect(clippy::cast_precision_loss, reason = "times for people")]
         let (run_s, cpu_s, refill_s) =

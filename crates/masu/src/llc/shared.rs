@@ -1,7 +1,7 @@
 //! `masu llc shared`.
 
 use std::collections::BTreeSet;
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::os::linux::fs::MetadataExt;
 
@@ -14,11 +14,10 @@ use llc::shared::report::{Report, Set};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::args::{DomainBy, SharedTask};
-use crate::control::{Stop, Terminal};
 use crate::failure::Failure;
 use crate::open::{Purpose, admit, each};
 use crate::print::Table;
-use crate::repeat::again_and_again;
+use crate::repeat;
 use crate::{Done, HOST};
 
 /// Sets of sharers in the table; all are in the JSON.
@@ -28,29 +27,14 @@ const NAMED: usize = 4;
 
 pub fn run(task: &SharedTask) -> Result<Done, Failure> {
     ksm::host(&*HOST).map_err(|error| at_ksm(&error))?;
-    let (whom, mut done) = Whom::of(task)?;
+    let (whom, done) = Whom::of(task)?;
     let by = match task.domain {
         DomainBy::Cgroup => By::Cgroup,
         DomainBy::Uid => By::Uid,
     };
     let observer = Observer::new(by, BTreeSet::from([Pid::own()])).map_err(|error| at_frames(&error))?;
     let mut looks = Looks { whom, by, observer, in_part: false };
-    let Some(every) = task.watch else {
-        // One look leaves Ctrl-C as it is: it ends masu at once.
-        let mut text = Vec::new();
-        if !looks.look(&mut text, task.json)? {
-            return Err(Failure::new("cannot look at what has ended meanwhile"));
-        }
-        let mut out = stdout().lock();
-        out.write_all(&text)?;
-        out.flush()?;
-        if looks.in_part {
-            done = Done::InPart;
-        }
-        return Ok(done);
-    };
-    let terminal = Terminal::new(Stop::on_signals()?, Vec::new());
-    again_and_again(Some(every), terminal, task.json, |out| looks.look(out, task.json))?;
+    repeat::looks(task.watch, task.json, |out| looks.look(out, task.json))?;
     Ok(if looks.in_part { Done::InPart } else { done })
 }
 
