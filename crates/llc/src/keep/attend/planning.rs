@@ -108,11 +108,11 @@ impl<W: World> Keeper<W> {
                 .map(|set| (set.domain.clone(), set.sharers.clone(), set.bytes().0.div_ceil(way)))
                 .collect(),
             visit: self.visit.map(|(nth, _)| nth),
-            // masu's own policy goes on by what is measured.
-            round: if self.config.policy != Policy::Sharing && figures.iter().flatten().any(|of| !of.configured) {
-                self.steps / ROUND
-            } else {
-                0
+            round: match (&self.refining, &self.grounds) {
+                // It goes on by what is measured.
+                (Some(_), Some(before)) => before.round,
+                _ if figures.iter().flatten().any(|of| !of.configured) => self.steps / ROUND,
+                _ => 0,
             },
             room: Some(room.clone()),
         };

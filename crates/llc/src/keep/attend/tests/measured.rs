@@ -56,6 +56,30 @@ fn what_is_measured_corrects_the_curves() {
 }
 
 #[test]
+fn where_it_cannot_be_refined_learned_curves_are_looked_at_anew() {
+    let model = Model::new(0);
+    fn needs(is_asked: bool, ways: u32) -> u64 {
+        if is_asked { 5 * u64::from(7u32.saturating_sub(ways)) } else { 1 }
+    }
+    model.0.borrow_mut().misses = Some(|program, ways| needs(program == 0, ways));
+    // A bound for regions is for plans from curves alone.
+    let mut keeper = keeper(&model, &SHARING.replace("rest_ways = 2", "rest_ways = 2\n[region]\nways_max = 2"));
+    for second in 0..20 {
+        keeper.step(at(second)).unwrap();
+    }
+    assert!(WayMask(model.ways("web")).ways() >= Ways(7) && WayMask(model.ways("db")).ways() < Ways(4));
+    // The other one needs them now.
+    model.0.borrow_mut().misses = Some(|program, ways| needs(program == 1, ways));
+    for second in 20..60 {
+        keeper.step(at(second)).unwrap();
+    }
+    // In a group of its own, or with web.
+    let host = model.0.borrow();
+    let of_db = host.kernel.groups.values().find(|group| group.threads.contains(&linux::Pid(20))).unwrap();
+    assert!(of_db.masks[&CacheId(0)].ways() > Ways(3), "{:?}", host.kernel.groups);
+}
+
+#[test]
 fn when_something_else_changes_it_is_not_measured_without_partitions_again() {
     let model = Model::new(0);
     model.0.borrow_mut().misses = Some(|program, _| if program == 0 { 10 } else { 1 });
