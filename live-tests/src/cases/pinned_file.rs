@@ -15,6 +15,8 @@ use crate::live::Live;
 
 /// 24 MiB, of the 96 MiB that the group may have.
 const LENGTH: Pages = Pages(6144);
+/// More than twice what the group may have.
+const STREAM: Pages = Pages(65536);
 const ALL: Range<u64> = 0..LENGTH.0;
 
 /// A group with a file that a program maps and does not use, and another one to stream through it.
@@ -30,12 +32,20 @@ impl Stage {
         group.limit(Bytes::mib(96).0)?;
         let stage = Stage {
             idle: DiskFile::make(name, LENGTH)?,
-            stream: DiskFile::make(&format!("{name}-stream"), Pages(65536))?,
+            stream: DiskFile::make(&format!("{name}-stream"), STREAM)?,
             group,
         };
-        stage.idle.stream_through(&stage.group, 1)?;
-        assert_eq!(in_memory(&stage.idle, ALL)?, LENGTH.0);
+        stage.bring_in()?;
         Ok(stage)
+    }
+
+    /// Has all of the idle file in memory, charged to the group. The stream makes room first: what it would push out meanwhile,
+    /// a mapping of ours would bring in at our own charge, where no stream through the group reaches it.
+    fn bring_in(&self) -> Outcome {
+        drop_clean(&self.stream.file, 0..STREAM.0)?;
+        self.idle.stream_through(&self.group, 1)?;
+        assert_eq!(in_memory(&self.idle, ALL)?, LENGTH.0);
+        Ok(())
     }
 
     fn stream(&self) -> Outcome {
@@ -62,7 +72,7 @@ pub fn pinned_pages_stay_in_a_stream_and_go_when_they_are_let_go(_: &Live) -> Ou
     assert!(left < LENGTH.0 / 10, "{left} pages stayed without a pin: the stream is too weak to prove anything");
 
     drop(program);
-    stage.idle.stream_through(&stage.group, 1)?;
+    stage.bring_in()?;
     let _program = MappedFile::map(&stage.idle.file, LENGTH)?;
     let mut pinned = stage.pinned(ALL)?;
     assert_eq!(pinned.locked(&FrameTable::open()?, ALL)?, LENGTH);
