@@ -45,7 +45,8 @@ impl Live {
 }
 
 /// Runs the tests that the arguments choose, one after the other. With `LIVE_TESTS=off` there are none: for a
-/// `cargo test` of everything else. With `LIVE_TESTS=page-tables` there are those of what walks page tables, or is about their depth.
+/// `cargo test` of everything else. With `LIVE_TESTS=page-tables` there are those of what walks page tables, or is about their
+/// depth, without the whole command.
 pub fn run(mut args: Arguments) -> Conclusion {
     let tests: Vec<&'static LiveTest> = match std::env::var("LIVE_TESTS").as_deref() {
         Ok("off") => {
@@ -72,8 +73,10 @@ pub fn run(mut args: Arguments) -> Conclusion {
     libtest_mimic::run(&args, trials)
 }
 
+/// The whole command walks page tables as the tests of its parts do: what depends on their depth shows there already.
 fn is_about_page_tables(test: &LiveTest) -> bool {
-    test.needs.iter().any(|need| matches!(need, Need::PageTableWalk | Need::FiveLevels))
+    let about = test.needs.iter().any(|need| matches!(need, Need::PageTableWalk | Need::FiveLevels));
+    about && !test.needs.contains(&Need::MasuCommand)
 }
 
 /// Waits until no other run of these tests is going on: each would turn back the other's knobs, or keep them turned. The
