@@ -46,7 +46,7 @@ impl Live {
 
 /// Runs the tests that the arguments choose, one after the other. With `LIVE_TESTS=off` there are none: for a
 /// `cargo test` of everything else. With `LIVE_TESTS=page-tables` there are those of what walks page tables, or is about their
-/// depth, without the whole command.
+/// depth, but for those of the whole command.
 pub fn run(mut args: Arguments) -> Conclusion {
     let tests: Vec<&'static LiveTest> = match std::env::var("LIVE_TESTS").as_deref() {
         Ok("off") => {

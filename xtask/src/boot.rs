@@ -37,7 +37,7 @@ pub struct Options {
     /// Only this kernel (default: all)
     #[arg(long, value_parser = kernels::names())]
     kernel: Option<String>,
-    /// Page tables of five levels (on), of four (off), or both, of which one with only the tests of what walks page tables
+    /// Page tables of five levels (on), of four (off), or both, of which one with only the tests of what walks page tables, but for those of the whole command
     #[arg(long, value_enum, default_value_t = La57::Both)]
     la57: La57,
     /// Write docs/rungs.md instead of comparing with it

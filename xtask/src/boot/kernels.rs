@@ -19,7 +19,7 @@ use crate::workspace;
 pub struct Kernel {
     /// `6.1`
     pub series: &'static str,
-    /// Levels of the page tables with which all tests run; with the others, those of what walks page tables.
+    /// Levels of the page tables with which all tests run; with the others, those of what walks page tables (`LIVE_TESTS=page-tables`).
     pub all_tests_with_levels: u8,
 }
 

@@ -21,7 +21,7 @@ pub struct Machine {
     pub initial_files: PathBuf,
     /// Levels of its page tables: 4 or 5.
     pub levels: u8,
-    /// Only the tests of what walks page tables.
+    /// Only the tests of what walks page tables (`LIVE_TESTS=page-tables`).
     pub page_tables_only: bool,
     /// An argument for the first program.
     pub filter: Option<String>,
