@@ -15,6 +15,7 @@
 //!
 //! Truth: cgroups(7); Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst; proc_pid_mountinfo(5).
 
+pub mod freezer;
 pub mod group;
 mod group_memory;
 pub mod limited;
@@ -24,6 +25,9 @@ use rustix::io::Errno;
 use serde::Serialize;
 
 use crate::{Error, KernelFiles, Pid};
+
+/// The memory controller, as version 1 names it.
+const MEMORY: &str = "memory";
 
 /// The most memory that a group may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -84,10 +88,10 @@ pub fn memory(files: &impl KernelFiles, pid: Pid) -> Result<Option<Memory>, Erro
         Err(Error::Unsupported(_)) => return Ok(None), // a kernel without control groups
         other => other?,
     };
-    let Some((version, group)) = own_group(&text) else { return Ok(None) };
+    let Some((version, group)) = own_group(&text, MEMORY) else { return Ok(None) };
     let mounts =
         files.read("proc/self/mountinfo").map_err(|errno| Error::of_host("read", "/proc/self/mountinfo", errno))?;
-    let mounts: Vec<Mount> = mounts.lines().filter_map(|line| Mount::of(line, version)).collect();
+    let mounts: Vec<Mount> = mounts.lines().filter_map(|line| Mount::of(line, version, MEMORY)).collect();
     if mounts.is_empty() {
         return Ok(None);
     }
@@ -106,7 +110,7 @@ pub fn memory(files: &impl KernelFiles, pid: Pid) -> Result<Option<Memory>, Erro
 pub fn path_of(files: &impl KernelFiles, pid: Pid) -> Result<Option<String>, Error> {
     let file = pid.file("cgroup");
     match files.read(&file) {
-        Ok(text) => Ok(own_group(&text).map(|(_, path)| path.to_owned())),
+        Ok(text) => Ok(own_group(&text, MEMORY).map(|(_, path)| path.to_owned())),
         Err(Errno::NOENT) if files.list(&pid.file("")).is_ok() => Ok(None), // a kernel without control groups
         Err(errno) => Err(Error::of_process("read", format_args!("/{file}"), errno)),
     }
@@ -132,15 +136,15 @@ fn tightest(
     Ok(tightest)
 }
 
-/// The process's group in the hierarchy of the memory controller, from `/proc/PID/cgroup`: lines of
+/// The process's group in the hierarchy of a controller, from `/proc/PID/cgroup`: lines of
 /// `number:controllers:path`, where version 2 has number 0 and no controllers.
-fn own_group(text: &str) -> Option<(Version, &str)> {
+fn own_group<'t>(text: &'t str, controller: &str) -> Option<(Version, &'t str)> {
     let lines = text.lines().filter_map(|line| {
         let (number, rest) = line.split_once(':')?;
         let (controllers, path) = rest.split_once(':')?;
         Some((number, controllers, path))
     });
-    let of_v1 = lines.clone().find(|(_, controllers, _)| controllers.split(',').any(|name| name == "memory"));
+    let of_v1 = lines.clone().find(|(_, controllers, _)| controllers.split(',').any(|name| name == controller));
     let of_v2 = || lines.clone().find(|(number, controllers, _)| *number == "0" && controllers.is_empty());
     match of_v1 {
         Some((_, _, path)) => Some((Version::V1, path)),
@@ -159,12 +163,12 @@ struct Mount {
 
 impl Mount {
     /// `35 31 0:32 / /sys/fs/cgroup/memory rw,relatime shared:9 - cgroup cgroup rw,memory`
-    fn of(line: &str, version: Version) -> Option<Mount> {
+    fn of(line: &str, version: Version, controller: &str) -> Option<Mount> {
         let (place, kind) = line.split_once(" - ")?;
         let mut kind = kind.split(' ');
         let (filesystem, _source, options) = (kind.next()?, kind.next()?, kind.next()?);
         let wanted = match version {
-            Version::V1 => filesystem == "cgroup" && options.split(',').any(|option| option == "memory"),
+            Version::V1 => filesystem == "cgroup" && options.split(',').any(|option| option == controller),
             Version::V2 => filesystem == "cgroup2",
         };
         let mut place = place.split(' ').skip(3);

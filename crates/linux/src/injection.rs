@@ -1,47 +1,48 @@
 //! `ptrace(2)`: one system call in the name of another process, `prctl(PR_SET_THP_DISABLE)`, and nothing else.
 //!
-//! Whether a process may have huge pages at all is a flag of its memory that only the process itself can set. So one of
-//! its threads is stopped, made to execute the call, and put back as it was: registers, signal mask, the system call it
-//! slept in. What else can be done from outside is done without stopping anybody (`process_madvise.rs`). What came of
-//! it stands in `status.rs` (`THP_enabled:`).
+//! A flag of its memory says whether a process may have huge pages at all, and only the process itself can set it. So one of
+//! its threads is stopped, makes the call, and is restored: registers, signal mask, the system call it
+//! slept in. Everything else is done from outside without a stop (`process_madvise.rs`). The result is in `status.rs` (`THP_enabled:`).
 //!
-//! How the thread is left as it was found:
-//! - It is stopped by PTRACE_INTERRUPT, in the kernel, on its way to user mode. If it slept in a system call, that call
-//!   has answered "to be restarted" and does so after all is put back: the registers with `orig_rax` say which, and the
+//! The thread is left as it was found:
+//! - It is stopped by PTRACE_INTERRUPT, in the kernel, on its way to user mode. A system call in which it slept
+//!   has answered "to be restarted" and does so after the restore: the registers with `orig_rax` say which, and the
 //!   kernel keeps the time that is left. Our call carries `orig_rax` −1 so that nothing is restarted before.
-//! - Its signals are blocked meanwhile, and wait. A stop signal, which cannot be blocked, is kept and sent again.
-//! - The call is an instruction that is there already (in the vdso); neither code nor stack is written.
-//! - It is put back at a stop of the same kind as the first, so no instruction of its own runs in between.
-//! - A thread in a restartable sequence (rseq) is let go on until it has left it.
+//! - Its signals are blocked meanwhile, and wait. A stop signal, which cannot be blocked, is held and sent again.
+//! - The call uses an instruction that is there already: in the vdso, else the one of the thread's own last call. Neither code nor stack is written,
+//!   and no memory of a file is read.
+//! - It is restored at a stop of the same kind as the first, so no instruction of its own runs in between.
+//! - A thread in a restartable sequence (rseq) runs on until it has left it.
 //! - A process stopped by job control (Ctrl-Z) runs for the one call and stops again.
-//!
 //! - Waiting calls that the kernel does not restart by itself (`epoll_wait`, `semop` and others that signal(7) lists) are
 //!   made again, unless a signal is there that they should answer EINTR to.
 //!
-//! Cost: some 100 µs, for which one thread stands still. Side effects: the time limit of a call that is made again starts
-//! anew; rare ones (`io_uring_enter`, `connect` with a time limit) answer EINTR, as after SIGSTOP and SIGCONT. Should masu be killed with SIGKILL between two of these steps, the thread goes on in the wrong place; all other
-//! signals to masu wait until it is done.
+//! A hostile process gains nothing and holds up nobody: after an exec nothing is written, a call that is not ours never runs (`tracee.rs`), every
+//! wait of masu has a deadline, and the tracer is a process of its own that outlives masu (`tracer.rs`). A process in a frozen control group is
+//! refused before it is touched (`cgroup/freezer.rs`).
 //!
-//! Since: PTRACE_SEIZE Linux 3.4, signal masks 3.11, where rseq is 5.13; PR_SET_THP_DISABLE 3.15. x86-64 only. Needs
+//! Cost: one fork and some 100 µs, for which one thread stands still. Side effects: the timeout of a call that is made again starts
+//! anew; rare ones (`io_uring_enter`, `connect` with a timeout) answer EINTR, as after SIGSTOP and SIGCONT.
+//!
+//! Since: PTRACE_SEIZE Linux 3.4, signal masks 3.11, PTRACE_GET_SYSCALL_INFO 5.3, the place of rseq 5.13; PR_SET_THP_DISABLE 3.15. x86-64 only. Needs
 //! ptrace access (PTRACE_MODE_ATTACH): the same user, or CAP_SYS_PTRACE.
 //!
-//! Truth: ptrace(2), prctl(2), signal(7), rseq(2); kernel/ptrace.c, `get_signal` in kernel/signal.c,
-//! `arch_do_signal_or_restart` in arch/x86/kernel/signal.c.
+//! Truth: ptrace(2), prctl(2), signal(7), rseq(2), vdso(7); kernel/ptrace.c, `get_signal` in kernel/signal.c,
+//! `arch_do_signal_or_restart` in arch/x86/kernel/signal.c, `de_thread` in fs/exec.c.
 
 mod tracee;
+mod tracer;
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
-use std::thread;
-use std::time::Duration;
+use std::os::fd::AsFd;
 
-use quantities::Address;
 use rustix::io::Errno;
+use rustix::process::{PidfdFlags, pidfd_open};
 
-use self::tracee::{HeldSignals, Tracee};
-use crate::maps::{self, Mapping};
+use self::tracee::{Call, Failed};
+use self::tracer::NoAnswer;
+use crate::cgroup::freezer;
 use crate::status::{self, Seccomp};
-use crate::{Error, KernelFiles, Pid, files};
+use crate::{Error, KernelFiles, Pid, maps};
 
 /// The kernel's numbers that libc does not have, or that are asked for by value.
 pub mod numbers {
@@ -51,73 +52,114 @@ pub mod numbers {
     pub const PTRACE_GETSIGMASK: u32 = 0x420a;
     /// ptrace: sets them.
     pub const PTRACE_SETSIGMASK: u32 = 0x420b;
+    /// ptrace: the system call at whose entry or exit a thread stands.
+    pub const PTRACE_GET_SYSCALL_INFO: u32 = 0x420e;
     /// ptrace: where the thread's restartable sequences are described.
     pub const PTRACE_GET_RSEQ_CONFIGURATION: u32 = 0x420f;
     /// ptrace: a stop that was asked for, or one of the group.
     pub const PTRACE_EVENT_STOP: u32 = 128;
+    /// ptrace: a thread stands at the entry of a system call.
+    pub const PTRACE_SYSCALL_INFO_ENTRY: u8 = 1;
+    /// ptrace: at its exit.
+    pub const PTRACE_SYSCALL_INFO_EXIT: u8 = 2;
+    /// audit: a system call by the 64-bit convention of x86.
+    pub const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
 }
 
-/// So long a thread may take to come to a stop. One that waits for a disk, or for the child of a vfork, does not stop.
-const PATIENCE: Duration = Duration::from_secs(2);
-
-/// Threads that are tried, the first one first.
+/// Most threads that are tried, the first one first.
 const THREADS_MAX: usize = 8;
+
+/// Reason for which a process did not make the call. It is unharmed in each case.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotCalled {
+    /// The kernel refused something: `Gone` if the process ended, `Denied` without ptrace access or when it is traced already.
+    #[error(transparent)]
+    Kernel(#[from] Error),
+    /// Its control group, at this path, is frozen.
+    #[error("cannot stop process {0}: its control group {1} is frozen")]
+    Frozen(Pid, String),
+    /// No thread stopped in time: each waits for a disk, a server, or the child of a vfork.
+    #[error("cannot stop process {0}: none of its threads came to a stop within 2 s")]
+    NoStop(Pid),
+    /// It called exec while it was traced. Nothing was changed in the new program.
+    #[error("cannot change process {0}: it became another program meanwhile (exec), in which nothing was changed")]
+    Exec(Pid),
+    /// Other code ran in place of the call, or none within a second. The thread was restored.
+    #[error(
+        "cannot change process {0}: its code changed under the call, which was not made; the thread goes on as it was"
+    )]
+    Foreign(Pid),
+    /// No `syscall` instruction was found that needs no memory of a file.
+    #[error("cannot change process {0}: it has no vdso, and no thread that waits in a system call")]
+    NoInstruction(Pid),
+    /// The call waits in the kernel, for the memory of the process. The second process restores the thread once it returns.
+    #[error(
+        "cannot wait any longer for process {0}: its call waits in the kernel; process {1} (masu-tracer) restores the thread when it returns"
+    )]
+    Unfinished(Pid, Pid),
+}
+
+impl NotCalled {
+    /// True when the process ended meanwhile.
+    pub fn is_gone(&self) -> bool {
+        matches!(self, NotCalled::Kernel(error) if error.is_gone())
+    }
+}
 
 /// Forbids `pid` to have huge pages, or allows them again: memory that is touched from now on. What is huge stays so.
 ///
 /// # Errors
-/// `Gone` if the process ended; `Denied` without ptrace access, or when somebody else traces it; `Other` with EBUSY when no
-/// thread came to a stop, and with the kernel's answer when it refused the call. `Unsupported` on another processor.
-pub fn forbid_huge_pages(files: &impl KernelFiles, pid: Pid, forbid: bool) -> Result<(), Error> {
-    let at = find_syscall(files, pid)?;
-    let arguments = [numbers::PR_SET_THP_DISABLE, u64::from(forbid), 0, 0, 0];
+/// The reason for which the call was not made.
+pub fn forbid_huge_pages(files: &impl KernelFiles, pid: Pid, forbid: bool) -> Result<(), NotCalled> {
+    let pidfd =
+        rustix::process::Pid::from_raw(pid.0).ok_or(Errno::SRCH).and_then(|p| pidfd_open(p, PidfdFlags::empty()));
+    let pidfd = pidfd.map_err(|errno| failed("open", pid, errno))?;
+    if let Some(group) = freezer::frozen_group(files, pid) {
+        return Err(NotCalled::Frozen(pid, group));
+    }
     let threads = threads_of(files, pid)?;
-    // Until the thread is put back, nothing but SIGKILL may end us.
-    let held = HeldSignals::hold();
-    // A thread of its own: the kernel lets go of whatever a tracer traces when that ends.
-    let done = thread::scope(|scope| {
-        let tracer = scope.spawn(|| in_any_of(pid, &threads, at, arguments));
-        tracer.join().unwrap_or_else(|_| Err(failed("stop", pid, Errno::IO)))
-    });
-    drop(held);
-    let done = done.map_err(|error| match error {
-        // So the kernel answers about a process on its way out, too.
-        Error::Denied(_) if has_ended(files, pid) => failed("trace", pid, Errno::SRCH),
-        other => other,
-    });
-    match done? {
+    let arguments = [numbers::PR_SET_THP_DISABLE, u64::from(forbid), 0, 0, 0];
+    let call = Call { number: libc::SYS_prctl, arguments };
+    let answer = match tracer::make_call(pid, &threads, pidfd.as_fd(), call) {
+        Ok(answer) => answer,
+        Err(no_answer) => return Err(not_called(files, pid, no_answer)),
+    };
+    match answer {
         0 => Ok(()),
         answer => {
             let errno = i32::try_from(-answer).ok().filter(|number| (1..4096).contains(number));
             let errno = errno.map_or(Errno::IO, Errno::from_raw_os_error);
-            Err(Error::of_process("call prctl(PR_SET_THP_DISABLE) in", object(pid), errno))
+            Err(Error::of_process("call prctl(PR_SET_THP_DISABLE) in", object(pid), errno).into())
         }
     }
 }
 
-/// It has no memory any more.
+fn not_called(files: &impl KernelFiles, pid: Pid, why: NoAnswer) -> NotCalled {
+    match why {
+        NoAnswer::Unfinished(tracer) => NotCalled::Unfinished(pid, tracer),
+        NoAnswer::Tracer(errno) => failed("trace", pid, errno).into(),
+        NoAnswer::Failed(Failed::NoStop) => match freezer::frozen_group(files, pid) {
+            Some(group) => NotCalled::Frozen(pid, group),
+            None => NotCalled::NoStop(pid),
+        },
+        NoAnswer::Failed(Failed::Exec) => NotCalled::Exec(pid),
+        NoAnswer::Failed(Failed::Foreign | Failed::NoCall) => NotCalled::Foreign(pid),
+        NoAnswer::Failed(Failed::NoInstruction) => NotCalled::NoInstruction(pid),
+        NoAnswer::Failed(Failed::Ended) => failed("trace", pid, Errno::SRCH).into(),
+        // The kernel answers EPERM about a process on its way out, too.
+        NoAnswer::Failed(Failed::Kernel(Errno::PERM)) if has_ended(files, pid) => {
+            failed("trace", pid, Errno::SRCH).into()
+        }
+        NoAnswer::Failed(Failed::Kernel(errno)) => failed("trace", pid, errno).into(),
+    }
+}
+
+/// True for a process without memory.
 fn has_ended(files: &impl KernelFiles, pid: Pid) -> bool {
     maps::maps(files, pid).is_ok_and(|mappings| mappings.is_empty()) || status::status(files, pid).is_err()
 }
 
-/// The first thread that comes to a stop makes the call.
-fn in_any_of(pid: Pid, threads: &[Pid], at: Address, arguments: [u64; 5]) -> Result<i64, Error> {
-    let mut last = failed("stop", pid, Errno::BUSY);
-    for thread in threads {
-        let stopped = Tracee::seize(pid, *thread).and_then(|tracee| tracee.stopped(PATIENCE));
-        match stopped {
-            Ok(tracee) => {
-                return tracee.call(at, libc::SYS_prctl, arguments).map_err(|e| failed("call prctl in", pid, e));
-            }
-            // Not this one: it waits for something that no signal interrupts, or ended.
-            Err(errno @ (Errno::BUSY | Errno::AGAIN)) => last = failed("stop", pid, errno),
-            Err(errno) => return Err(failed("trace", pid, errno)),
-        }
-    }
-    Err(last)
-}
-
-/// Threads whose system calls nobody filters, the first one first.
+/// Threads without a seccomp filter, the first one first.
 fn threads_of(files: &impl KernelFiles, pid: Pid) -> Result<Vec<Pid>, Error> {
     let path = pid.file("task");
     let names = files.list(&path).map_err(|errno| Error::of_process("list", format_args!("/{path}"), errno))?;
@@ -129,58 +171,6 @@ fn threads_of(files: &impl KernelFiles, pid: Pid) -> Result<Vec<Pid>, Error> {
     });
     threads.truncate(THREADS_MAX);
     if threads.is_empty() { Err(failed("find an unfiltered thread of", pid, Errno::PERM)) } else { Ok(threads) }
-}
-
-/// Where in the process a `syscall` instruction stands.
-fn find_syscall(files: &impl KernelFiles, pid: Pid) -> Result<Address, Error> {
-    const CHUNK: u64 = 256 << 10;
-    let path = format!("/{}", pid.file("mem"));
-    let memory = File::open(&path).map_err(|e| Error::of_process("open", &path, files::errno(e)))?;
-    let mut read_any = false;
-    for mapping in candidates(&maps::maps(files, pid)?) {
-        let mut from = mapping.range.start().0;
-        while from < mapping.range.end().0 {
-            let length = usize::try_from(CHUNK.min(mapping.range.end().0 - from)).unwrap_or(0);
-            let mut bytes = vec![0; length];
-            // What cannot be read has no instruction for us.
-            let read = memory.read_at(&mut bytes, from).unwrap_or(0);
-            read_any |= read > 0;
-            if let Some(found) = syscall_in(&bytes[..read]) {
-                return Ok(Address(from + found as u64));
-            }
-            from += length as u64;
-        }
-    }
-    // A process on its way out has no memory left.
-    Err(failed("find a system call instruction in", pid, if read_any { Errno::NOSYS } else { Errno::SRCH }))
-}
-
-/// Mappings in which to look, best first: the kernel's own page, the C library, any code.
-fn candidates(mappings: &[Mapping]) -> Vec<&Mapping> {
-    let rank = |mapping: &Mapping| match mapping.path.as_str() {
-        "[vdso]" => 0,
-        path if path
-            .rsplit('/')
-            .next()
-            .is_some_and(|name| name.starts_with("libc.so") || name.starts_with("libc-")) =>
-        {
-            1
-        }
-        _ => 2,
-    };
-    let is_code = |mapping: &&Mapping| {
-        let rights = mapping.permissions;
-        rights.read && rights.execute && (mapping.inode != 0 || mapping.path == "[vdso]")
-    };
-    let mut found: Vec<&Mapping> = mappings.iter().filter(is_code).collect();
-    found.sort_by_key(|mapping| rank(mapping));
-    found
-}
-
-/// The first `syscall` instruction (0f 05) in these bytes. In the middle of another instruction it is as good: it is where
-/// the processor is told to go on that counts.
-fn syscall_in(bytes: &[u8]) -> Option<usize> {
-    bytes.windows(2).position(|pair| pair == [0x0f, 0x05])
 }
 
 fn object(pid: Pid) -> String {

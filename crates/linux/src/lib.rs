@@ -68,6 +68,7 @@ pub mod zoneinfo;
 mod choice;
 mod error;
 mod files;
+mod forked;
 mod frame_file;
 mod key_lines;
 mod pid;

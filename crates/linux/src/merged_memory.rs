@@ -366,9 +366,9 @@ mod tests {
         assert_eq!(copy.sources(), [pages[0], pages[2]]);
         let at = copy.memory.page(1).addr() as u64;
         let mut bytes = vec![0; 4096];
-        crate::memory_file::read(own, Address(at), &mut bytes).unwrap();
+        crate::memory_file::MemoryFile::open(own).unwrap().read(Address(at), &mut bytes).unwrap();
         let mut expected = vec![0; 4096];
-        crate::memory_file::read(own, Address(start + 4096), &mut expected).unwrap();
+        crate::memory_file::MemoryFile::open(own).unwrap().read(Address(start + 4096), &mut expected).unwrap();
         assert_eq!(bytes, expected);
         copy.touch(0..2);
         if cfg!(target_arch = "x86_64") {

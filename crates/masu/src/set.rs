@@ -7,8 +7,10 @@ use hugepages::count::{full_windows, huge_windows};
 use hugepages::pace::{self, Pace};
 use hugepages::program::{Program, RunningProgram};
 use libmasu::board::{self, Switches};
+use linux::injection::{self, NotCalled};
+use linux::memory_file::MemoryFile;
 use linux::status::{HugePages, status};
-use linux::{Error, Pid, injection, maps, memory_file};
+use linux::{Error, Pid, maps};
 use quantities::{Address, Bytes};
 use serde::Serialize;
 
@@ -103,12 +105,12 @@ fn set(pid: Pid, wish: &Wish) -> Result<Report, Failure> {
     let huge = || huge_windows(&*HOST, pid).map_err(failed);
     let (huge_before, rss_before) = (huge()?, program.resident_exact().map_err(failed)?);
     // First whatever may be refused, so that nothing is done by half.
-    let switch = wish.align.map(|on| find_switch(pid).map(|switch| (switch, on))).transpose()?;
+    let switch = wish.align.map(|on| Switch::find(pid).map(|switch| (switch, on))).transpose()?;
     let (mut split, mut made) = (Split::default(), 0);
     if let Some(on) = wish.huge {
         let wanted = if on { HugePages::Allowed } else { HugePages::Forbidden };
         if found.huge_pages != wanted {
-            injection::forbid_huge_pages(&*HOST, pid, !on).map_err(|error| not_called(pid, &error))?;
+            injection::forbid_huge_pages(&*HOST, pid, !on).map_err(|why| not_called(&why))?;
         }
         if on {
             let mut pace = Pace::default();
@@ -118,7 +120,7 @@ fn set(pid: Pid, wish: &Wish) -> Result<Report, Failure> {
             split = demote_all(&program, &huge()?).map_err(failed)?;
         }
     }
-    let aligned = switch.map(|(switch, on)| set_align(pid, switch, on)).transpose()?;
+    let aligned = switch.map(|(switch, on)| switch.set(on)).transpose()?;
     let now = status(&*HOST, pid).map_err(failed)?;
     let allowed = now.huge_pages != HugePages::Forbidden;
     if wish.huge.is_some_and(|on| on != allowed) {
@@ -141,47 +143,71 @@ fn set(pid: Pid, wish: &Wish) -> Result<Report, Failure> {
     })
 }
 
-/// Finds the switch by which `pid` aligns its large mappings, or not. It stands on the board that `masu run` shares with the
-/// programs that it starts; others have nothing that would read it.
-fn find_switch(pid: Pid) -> Result<Address, Failure> {
-    let failed = |error: Error| Failure::at_process(&error);
-    let name = format!("/memfd:{} (deleted)", board::NAME);
-    let mappings = maps::maps(&*HOST, pid).map_err(failed)?;
-    let found = mappings.iter().find(|mapping| mapping.path == name && mapping.permissions.shared);
-    let mut switch = None;
-    if let Some(mapping) = found {
-        let mut bytes = vec![0; board::BYTES];
-        memory_file::read(pid, mapping.range.start(), &mut bytes).map_err(failed)?;
-        let words: Vec<u32> = bytes.as_chunks().0.iter().map(|word| u32::from_ne_bytes(*word)).collect();
-        let place = board::find_switches(&words, u32::try_from(pid.0).unwrap_or_default());
-        switch = place.map(|(offset, _)| Address(mapping.range.start().0 + offset as u64));
-    }
-    switch.ok_or_else(|| {
-        let line = format!("cannot change process {pid}: align= is for programs started by masu run, and it was not");
-        Failure::new(line).remedy("Without align= the rest is done; huge=off and huge=on work on any program.")
-    })
+/// The switch by which a program aligns its large mappings, or not. It stands on the board that `masu run` shares with the programs that it
+/// starts; others have nothing that would read it.
+struct Switch {
+    /// The memory in which it was found: that of the same program for as long as this is open.
+    memory: MemoryFile,
+    at: Address,
 }
 
-/// Turns it, and returns how it stands afterwards.
-fn set_align(pid: Pid, switch: Address, on: bool) -> Result<bool, Failure> {
-    let failed = |error: Error| Failure::at_process(&error);
-    memory_file::write(pid, switch, &Switches::new(on).word().to_ne_bytes()).map_err(failed)?;
-    let mut now = [0; 4];
-    memory_file::read(pid, switch, &mut now).map_err(failed)?;
-    Ok(u32::from_ne_bytes(now) == Switches::new(true).word())
-}
-
-/// The call could not be made. The thread is as it was.
-fn not_called(pid: Pid, error: &Error) -> Failure {
-    let failure = Failure::new(error);
-    match error {
-        Error::Gone(_) => Failure::at_process(error),
-        Error::Denied(_) => {
-            failure.remedy("Run as root, or with CAP_SYS_PTRACE; kernel.yama.ptrace_scope=3 forbids it to everybody.")
+impl Switch {
+    fn find(pid: Pid) -> Result<Switch, Failure> {
+        let failed = |error: Error| Failure::at_process(&error);
+        let memory = MemoryFile::open(pid).map_err(failed)?;
+        let name = format!("/memfd:{} (deleted)", board::NAME);
+        let mappings = maps::maps(&*HOST, pid).map_err(failed)?;
+        let found = mappings.iter().find(|mapping| mapping.path == name && mapping.permissions.shared);
+        let mut at = None;
+        if let Some(mapping) = found {
+            let mut bytes = vec![0; board::BYTES];
+            memory.read(mapping.range.start(), &mut bytes).map_err(failed)?;
+            let words: Vec<u32> = bytes.as_chunks().0.iter().map(|word| u32::from_ne_bytes(*word)).collect();
+            let place = board::find_switches(&words, u32::try_from(pid.0).unwrap_or_default());
+            at = place.map(|(offset, _)| Address(mapping.range.start().0 + offset as u64));
         }
-        Error::Unsupported(_) => failure.remedy("This works on x86-64 only."),
-        Error::Malformed { .. } | Error::Other(_) => failure
-            .remedy(format!("No thread came to a stop in time; try again, and look at the state in /proc/{pid}/stat.")),
+        at.map(|at| Switch { memory, at }).ok_or_else(|| {
+            let line =
+                format!("cannot change process {pid}: align= is for programs started by masu run, and it was not");
+            Failure::new(line).remedy("Without align= the rest is done; huge=off and huge=on work on any program.")
+        })
+    }
+
+    /// Turns it, and returns how it stands afterwards.
+    fn set(&self, on: bool) -> Result<bool, Failure> {
+        let failed = |error: Error| Failure::at_process(&error);
+        self.memory.write(self.at, &Switches::new(on).word().to_ne_bytes()).map_err(failed)?;
+        let mut now = [0; 4];
+        self.memory.read(self.at, &mut now).map_err(failed)?;
+        Ok(u32::from_ne_bytes(now) == Switches::new(true).word())
+    }
+}
+
+/// Says why the call could not be made.
+fn not_called(why: &NotCalled) -> Failure {
+    let failure = Failure::new(why);
+    match why {
+        NotCalled::Kernel(error) => match error {
+            Error::Gone(_) => Failure::at_process(error),
+            Error::Denied(_) => failure
+                .remedy("Run as root, or with CAP_SYS_PTRACE; kernel.yama.ptrace_scope=3 forbids it to everybody."),
+            Error::Unsupported(_) => failure.remedy("This works on x86-64 only."),
+            Error::Malformed { .. } | Error::Other(_) => failure.remedy("Nothing was changed in it; try again."),
+        },
+        NotCalled::Frozen(_, group) => failure.remedy(format!("Thaw the group, then try again; its files are in {group}.")),
+        NotCalled::NoStop(pid) => failure.remedy(format!(
+            "Nothing was changed in it. /proc/{pid}/wchan names what it waits for: a disk, a server, or the child of a vfork."
+        )),
+        NotCalled::Exec(pid) => failure.remedy(format!("Look at what process {pid} is now, then try again.")),
+        NotCalled::Foreign(_) => {
+            failure.remedy("A program that changes its own code may do this; if it goes on, the program resists.")
+        }
+        NotCalled::NoInstruction(_) => {
+            failure.remedy("Nothing was changed in it. Start it with huge pages as you want them: masu run --huge.")
+        }
+        NotCalled::Unfinished(..) => {
+            failure.remedy("The thread runs on as it was after that; THP_enabled in its /proc/PID/status shows the result.")
+        }
     }
 }
 
@@ -237,7 +263,7 @@ mod tests {
 
     #[test]
     fn alignment_is_refused_for_a_program_that_masu_did_not_start() {
-        let said = find_switch(Pid::own()).unwrap_err().to_string();
+        let said = Switch::find(Pid::own()).err().map(|failure| failure.to_string()).unwrap_or_default();
         assert!(said.contains("align= is for programs started by masu run, and it was not"), "{said}");
     }
 }

@@ -237,7 +237,7 @@ pub fn looking_parts_nothing(_: &Live) -> Outcome {
     assert!(watching.said()?.out.lines().count() >= 3);
     assert_eq!(still(&toys)?, (16, 16), "after masu's looks");
     let mut content = vec![0; 16 * 4096];
-    linux::memory_file::read(a.pid(), in_a.range().start(), &mut content)?;
+    linux::memory_file::MemoryFile::open(a.pid())?.read(in_a.range().start(), &mut content)?;
     assert_eq!(still(&toys)?, (16, 16), "after /proc/PID/mem");
     Ok(())
 }
@@ -249,7 +249,7 @@ pub fn process_vm_readv_parts_what_it_reads(_: &Live) -> Outcome {
     let toys = sixteen_merged(6)?;
     let [(a, in_a), (b, _)] = &toys;
     let mut content = vec![0; 16 * 4096];
-    linux::memory_file::read(a.pid(), in_a.range().start(), &mut content)?;
+    linux::memory_file::MemoryFile::open(a.pid())?.read(in_a.range().start(), &mut content)?;
     let places: Vec<Address> = in_a.pages().map(Address).collect();
     let mut again = vec![0; 16 * 4096];
     assert_eq!(process_vm::read(a.pid(), &places, 4096, &mut again), Ok(16 * 4096));

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use rustix::io::Errno;
 
-use super::{Mount, Version};
+use super::{MEMORY, Mount, Version};
 use crate::{Error, KernelFiles, Pid};
 
 /// A group with all those below it.
@@ -37,7 +37,7 @@ pub fn find(files: &impl KernelFiles, name: &str) -> Result<Group, Error> {
     let text =
         files.read("proc/self/mountinfo").map_err(|errno| Error::of_host("read", "/proc/self/mountinfo", errno))?;
     let mounted = |version| {
-        let mounts: Vec<Mount> = text.lines().filter_map(|line| Mount::of(line, version)).collect();
+        let mounts: Vec<Mount> = text.lines().filter_map(|line| Mount::of(line, version, MEMORY)).collect();
         (!mounts.is_empty()).then_some((mounts, version))
     };
     let Some((mounts, version)) = mounted(Version::V1).or_else(|| mounted(Version::V2)) else {

@@ -6,7 +6,7 @@ use quantities::Bytes;
 use rustix::io::Errno;
 
 use super::group::is_file_of_the_kernel;
-use super::{Limit, Mount, Version, read_number};
+use super::{Limit, MEMORY, Mount, Version, read_number};
 use crate::{Error, KernelFiles};
 
 /// A group, which may have a limit, or be given one.
@@ -37,7 +37,7 @@ pub struct Charge {
 pub fn groups(files: &impl KernelFiles) -> Result<Vec<Limited>, Error> {
     const MOUNTS: &str = "proc/self/mountinfo";
     let text = files.read(MOUNTS).map_err(|errno| Error::of_host("read", format_args!("/{MOUNTS}"), errno))?;
-    let mounted = |version| text.lines().find_map(move |line| Some((Mount::of(line, version)?, version)));
+    let mounted = |version| text.lines().find_map(move |line| Some((Mount::of(line, version, MEMORY)?, version)));
     let Some((mount, version)) = mounted(Version::V1).or_else(|| mounted(Version::V2)) else { return Ok(Vec::new()) };
     let mut found = Vec::new();
     add(files, &mount.point, version, &mut found)?;

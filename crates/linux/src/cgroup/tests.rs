@@ -189,9 +189,9 @@ fn this_process_has_its_usage_within_its_limit_if_it_has_one() {
 proptest! {
     #[test]
     fn any_text_is_read_or_refused_without_a_panic(cgroup in "(?s).{0,60}", mounts in "(?s).{0,100}") {
-        let _ = own_group(&cgroup);
+        let _ = own_group(&cgroup, MEMORY);
         for line in mounts.lines() {
-            let _ = (Mount::of(line, Version::V1), Mount::of(line, Version::V2));
+            let _ = (Mount::of(line, Version::V1, MEMORY), Mount::of(line, Version::V2, MEMORY));
         }
     }
 

@@ -1,6 +1,9 @@
 use proptest::prelude::*;
 
-use super::tracee::{Stop, decode, entered_again, is_within, pending};
+use quantities::Address;
+
+use super::tracee::{Stop, SystemCallInfo, decode, entered_again, is_within, mask_during_call, pending};
+use super::tracer::{Message, is_vdso, syscall_in};
 use super::*;
 use crate::Rooted;
 use crate::fake::FakeKernel;
@@ -16,19 +19,51 @@ fn the_instruction_is_found_wherever_it_stands() {
 }
 
 #[test]
-fn the_kernels_page_comes_before_the_library_and_that_before_other_code() {
-    let maps = maps::parse(
-        "400000-500000 r-xp 00000000 08:01 11 /usr/bin/x\n\
-         500000-600000 rw-p 00000000 00:00 0 \n\
-         600000-700000 r-xp 00000000 08:01 12 /usr/lib/x86_64-linux-gnu/libc.so.6\n\
-         700000-800000 r--p 00000000 08:01 12 /usr/lib/x86_64-linux-gnu/libc.so.6\n\
-         800000-802000 r-xp 00000000 00:00 0 [vdso]\n\
-         900000-901000 --xp 00000000 00:00 0 [vsyscall]\n",
-        "maps",
-    )
-    .unwrap();
-    let found: Vec<u64> = candidates(&maps).iter().map(|mapping| mapping.range.start().0).collect();
-    assert_eq!(found, [0x80_0000, 0x60_0000, 0x40_0000]);
+fn the_vdso_is_the_kernels_own_executable_mapping_alone() {
+    let is = |line: &str| is_vdso(&maps::parse(line, "maps").unwrap()[0]);
+    assert!(is("800000-802000 r-xp 00000000 00:00 0                          [vdso]"));
+    assert!(!is("800000-802000 rwxp 00000000 00:00 0                          [vdso]"), "writable");
+    assert!(!is("800000-802000 r-xs 00000000 00:00 0                          [vdso]"), "shared");
+    assert!(!is("800000-802000 r--p 00000000 00:00 0                          [vdso]"), "not executable");
+    assert!(!is("800000-802000 r-xp 00000000 08:01 7                          [vdso]"), "a file");
+    assert!(!is("800000-802000 r-xp 00000000 08:01 7                          /tmp/[vdso]"), "a file");
+    assert!(!is("900000-901000 r-xp 00000000 00:00 0                          [vsyscall]"));
+}
+
+fn entry() -> SystemCallInfo {
+    SystemCallInfo {
+        op: numbers::PTRACE_SYSCALL_INFO_ENTRY,
+        padding: [0; 3],
+        arch: numbers::AUDIT_ARCH_X86_64,
+        instruction_pointer: 0x8000_0002,
+        stack_pointer: 0x7000_0000,
+        number: libc::SYS_prctl.cast_unsigned(),
+        arguments: [41, 1, 0, 0, 0, 99],
+    }
+}
+
+#[test]
+fn only_the_very_call_at_the_very_instruction_is_let_run() {
+    let call = Call { number: libc::SYS_prctl, arguments: [41, 1, 0, 0, 0] };
+    let runs = |info: SystemCallInfo| info.is_entry_of(call, Address(0x8000_0000));
+    assert!(runs(entry()));
+    assert!(!runs(SystemCallInfo { op: numbers::PTRACE_SYSCALL_INFO_EXIT, ..entry() }), "an exit");
+    assert!(!runs(SystemCallInfo { arch: 0x4000_0003, ..entry() }), "int 0x80");
+    assert!(!runs(SystemCallInfo { instruction_pointer: 0x8000_0010, ..entry() }), "another place");
+    assert!(!runs(SystemCallInfo { number: libc::SYS_execve.cast_unsigned(), ..entry() }), "another call");
+    for place in 0..5 {
+        let mut info = entry();
+        info.arguments[place] ^= 1;
+        assert!(!runs(info), "argument {place}");
+    }
+}
+
+#[test]
+fn faults_keep_their_place_in_the_mask_and_all_else_is_blocked() {
+    let segv = 1 << (libc::SIGSEGV - 1);
+    assert_eq!(mask_during_call(0) & segv, 0);
+    assert_eq!(mask_during_call(segv) & segv, segv, "blocked by the thread itself");
+    assert_ne!(mask_during_call(0) & 1 << (libc::SIGTERM - 1), 0);
 }
 
 #[test]
@@ -38,6 +73,7 @@ fn stops_are_told_apart() {
     assert_eq!(decode(stopped(libc::SIGTSTP, 128)), Stop::Asked, "a group stop");
     assert_eq!(decode(stopped(libc::SIGTRAP | 0x80, 0)), Stop::SystemCall);
     assert_eq!(decode(stopped(libc::SIGALRM, 0)), Stop::Signal(libc::SIGALRM));
+    assert_eq!(decode(stopped(libc::SIGTRAP, libc::PTRACE_EVENT_EXEC)), Stop::Exec);
     assert_eq!(decode(0), Stop::Ended, "exited");
     assert_eq!(decode(libc::SIGKILL), Stop::Ended, "killed");
 }
@@ -90,12 +126,22 @@ fn a_process_of_our_own_gets_the_flag_and_loses_it() {
     for (forbid, expected) in [(true, HugePages::Forbidden), (true, HugePages::Forbidden), (false, HugePages::Allowed)]
     {
         match forbid_huge_pages(&host, quiet.pid(), forbid) {
-            Err(Error::Denied(_)) => return, // somebody else's rule about tracing
+            Err(NotCalled::Kernel(Error::Denied(_))) => return, // somebody else's rule about tracing
             done => done.unwrap(),
         }
         assert_eq!(status::status(&host, quiet.pid()).unwrap().huge_pages, expected);
         assert_eq!(status::status(&host, quiet.pid()).unwrap().tracer, None);
     }
+}
+
+#[test]
+fn messages_of_the_tracer_come_back_as_they_were() {
+    let failed = [Failed::NoStop, Failed::Exec, Failed::Foreign, Failed::NoCall, Failed::NoInstruction, Failed::Ended];
+    let failed = failed.into_iter().chain([Failed::Kernel(Errno::PERM)]).map(Message::Failed);
+    for message in failed.chain([Message::Changing, Message::Answer(-22), Message::Answer(0)]) {
+        assert_eq!(Message::of_bytes(message.to_bytes()), Some(message));
+    }
+    assert_eq!(Message::of_bytes([0; 16]), None);
 }
 
 proptest! {

@@ -1,65 +1,77 @@
-//! One thread of another process under ptrace: stopping it, one call in its name, putting it back.
+//! One thread of another process under ptrace: a stop, one system call, and the registers as they were.
 //!
-//! A [`Tracee`] is running or not known to be stopped; [`Stopped`] is at a stop from which it can be put back. Both let
-//! go of the thread when they are dropped, or at the latest when the tracing thread ends.
+//! A [`Tracee`] is seized; [`Stopped`] is at a stop from which it can be restored. The kernel detaches both, at the latest when the
+//! tracing process ends.
+//!
+//! Rules that hold against a hostile process:
+//! - Every exec is a stop of its own (PTRACE_O_TRACEEXEC, set by the seize itself). After it nothing is written any more: registers belong to
+//!   the program that was stopped, and another program has the thread now. An exec by another thread ends this one, and ptrace answers ESRCH.
+//! - Each entry of a system call is a stop. It runs only if number, arguments, instruction and architecture are those of our call; any other one
+//!   is skipped. So the instruction may be changed at any time by other threads: their code runs with their rights alone.
+//! - Every wait has a deadline, but for two: while the kernel executes our call, and while it brings the thread to the stop at which it is restored.
+//!   Leaving then would leave the thread with our registers. These waits are in a process of their own (`tracer.rs`).
 
 use std::time::{Duration, Instant};
 
 use quantities::Address;
 use rustix::io::Errno;
 
-use super::numbers::{PTRACE_GET_RSEQ_CONFIGURATION, PTRACE_GETSIGMASK, PTRACE_SETSIGMASK};
+use super::numbers::{
+    AUDIT_ARCH_X86_64, PTRACE_GET_RSEQ_CONFIGURATION, PTRACE_GET_SYSCALL_INFO, PTRACE_GETSIGMASK, PTRACE_SETSIGMASK,
+    PTRACE_SYSCALL_INFO_ENTRY, PTRACE_SYSCALL_INFO_EXIT,
+};
 use crate::Pid;
 
 /// The code segment of 64-bit programs (`__USER_CS`).
 const CODE_64: u64 = 0x33;
 
-/// Times that a thread is let go on because it was in a restartable sequence, which takes it nanoseconds to leave.
-const SEQUENCES_MAX: usize = 1000;
+/// Length of the `syscall` instruction.
+pub(super) const INSTRUCTION_BYTES: u64 = 2;
 
-/// Signals to this process wait while this lives.
-///
-/// # Safety
-/// `before` is the mask that was in force when this was made, and is put back by the same thread.
-#[derive(Debug)]
-pub(super) struct HeldSignals {
-    before: libc::sigset_t,
+/// Signals that an instruction raises. They stay unblocked during our call: the kernel resets the handler of one that it must force.
+const FAULTS: [i32; 6] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS];
+
+/// Reasons for which a call was not made. The numbers go over the pipe to masu.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Failed {
+    /// No stop before the deadline.
+    NoStop,
+    /// The process called exec. Nothing was written afterwards.
+    Exec,
+    /// Other code ran where the call was to be made. The thread was restored.
+    Foreign,
+    /// The call was not reached before the deadline. The thread was restored.
+    NoCall,
+    /// No `syscall` instruction to use.
+    NoInstruction,
+    /// The thread or its process ended.
+    Ended,
+    /// Another answer of ptrace.
+    Kernel(Errno),
 }
 
-impl HeldSignals {
-    pub(super) fn hold() -> HeldSignals {
-        // SAFETY: a signal set is plain data for which zeros are valid; both outlive the calls, which fill them.
-        unsafe {
-            let mut all: libc::sigset_t = std::mem::zeroed();
-            let mut before: libc::sigset_t = std::mem::zeroed();
-            libc::sigfillset(&raw mut all);
-            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
-            HeldSignals { before }
-        }
+impl From<Errno> for Failed {
+    fn from(errno: Errno) -> Failed {
+        if errno == Errno::SRCH { Failed::Ended } else { Failed::Kernel(errno) }
     }
 }
 
-impl Drop for HeldSignals {
-    fn drop(&mut self) {
-        // SAFETY: the mask that the kernel gave us, unchanged.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut()) };
-    }
-}
-
-/// Why a traced thread stopped.
+/// Reason for which a traced thread stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// As we asked, or because its process is stopped by job control: both are stops to put it back from.
+    /// PTRACE_INTERRUPT, or a group stop by job control: a stop to restore from.
     Asked,
-    /// At the entry of a system call, or at its exit.
+    /// Entry or exit of a system call.
     SystemCall,
-    /// A signal is about to be delivered.
+    /// Delivery of a signal.
     Signal(i32),
-    /// It ended.
+    /// The process called exec.
+    Exec,
+    /// The thread ended.
     Ended,
 }
 
-/// What `waitpid` said.
+/// Decodes the status of `waitpid`.
 pub(super) fn decode(status: i32) -> Stop {
     const STOP_EVENT: i32 = super::numbers::PTRACE_EVENT_STOP.cast_signed();
     if !libc::WIFSTOPPED(status) {
@@ -67,11 +79,19 @@ pub(super) fn decode(status: i32) -> Stop {
     }
     match (libc::WSTOPSIG(status), status >> 16) {
         (_, STOP_EVENT) => Stop::Asked,
+        (_, libc::PTRACE_EVENT_EXEC) => Stop::Exec,
         (signal, 0) if signal == libc::SIGTRAP | 0x80 => Stop::SystemCall,
         (signal, 0) => Stop::Signal(signal),
-        // No other event was asked for; going on is what leaves it as it was.
+        // No other event is enabled.
         _ => Stop::Signal(0),
     }
+}
+
+/// One system call: number and arguments.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Call {
+    pub(super) number: i64,
+    pub(super) arguments: [u64; 5],
 }
 
 /// A seized thread.
@@ -79,44 +99,41 @@ pub(super) fn decode(status: i32) -> Stop {
 pub(super) struct Tracee {
     process: Pid,
     thread: Pid,
-    /// Stop signals that came during our call.
-    held: Vec<i32>,
+    /// Signals that came during our call, one bit each.
+    held: u64,
 }
 
 impl Tracee {
-    /// Begins to trace. The thread goes on as it was.
-    pub(super) fn seize(process: Pid, thread: Pid) -> Result<Tracee, Errno> {
+    /// Begins to trace. The thread runs on.
+    pub(super) fn seize(process: Pid, thread: Pid) -> Result<Tracee, Failed> {
         if !cfg!(all(target_arch = "x86_64", target_os = "linux")) {
-            return Err(Errno::NOSYS);
+            return Err(Failed::Kernel(Errno::NOSYS));
         }
+        let options = (libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACEEXEC).unsigned_abs();
         // SAFETY: SEIZE takes options as a number and touches no memory of ours.
-        unsafe { ptrace(libc::PTRACE_SEIZE, thread, 0, libc::PTRACE_O_TRACESYSGOOD as u64)? };
-        Ok(Tracee { process, thread, held: Vec::new() })
+        unsafe { ptrace(libc::PTRACE_SEIZE, thread, 0, u64::from(options))? };
+        Ok(Tracee { process, thread, held: 0 })
     }
 
-    /// Brings it to a stop, outside any restartable sequence. Signals that come before are delivered.
-    pub(super) fn stopped(self, patience: Duration) -> Result<Stopped, Errno> {
-        for _ in 0..SEQUENCES_MAX {
+    /// Stops it outside any restartable sequence. Signals that come before are delivered.
+    pub(super) fn stopped(self, deadline: Instant) -> Result<Stopped, Failed> {
+        loop {
             self.interrupt()?;
-            self.until_asked(patience)?;
+            self.until_asked(deadline)?;
             let registers = self.registers()?;
-            if registers.cs != CODE_64 {
-                // In the middle of a 32-bit call; it will not be for long.
-                self.go_on(libc::PTRACE_CONT, 0)?;
-                continue;
-            }
-            if !self.in_sequence(registers.rip)? {
+            // In a 32-bit system call or a restartable sequence: it runs on, for nanoseconds.
+            if registers.cs == CODE_64 && !self.in_sequence(registers.rip)? {
                 let mask = self.mask()?;
-                let registers = if self.has_signal_for(mask) { registers } else { entered_again(registers) };
-                return Ok(Stopped { tracee: self, registers, mask });
+                let has_signal = self.has_signal_for(mask);
+                return Ok(Stopped { tracee: self, found: registers, mask, has_signal });
+            }
+            if Instant::now() > deadline {
+                self.let_go();
+                return Err(Failed::NoStop);
             }
             self.go_on(libc::PTRACE_CONT, 0)?;
             std::thread::yield_now();
         }
-        self.interrupt()?;
-        self.until_asked(patience)?;
-        self.let_go();
-        Err(Errno::AGAIN)
     }
 
     fn interrupt(&self) -> Result<(), Errno> {
@@ -124,61 +141,46 @@ impl Tracee {
         unsafe { ptrace(libc::PTRACE_INTERRUPT, self.thread, 0, 0) }
     }
 
-    /// Lets it run on, with this signal delivered first if it is not 0.
+    /// Resumes it; delivers `signal` first if it is not 0.
     fn go_on(&self, how: libc::c_uint, signal: i32) -> Result<(), Errno> {
         // SAFETY: takes a signal's number and touches no memory of ours.
         unsafe { ptrace(how, self.thread, 0, u64::from(signal.unsigned_abs())) }
     }
 
-    /// Waits for the stop that was asked for; delivers what comes before it.
-    fn until_asked(&self, patience: Duration) -> Result<(), Errno> {
+    /// Waits for the stop that was asked for; delivers signals that come before it.
+    fn until_asked(&self, deadline: Instant) -> Result<(), Failed> {
         loop {
-            match self.wait(patience)? {
+            match self.wait(Some(deadline))?.ok_or(Failed::NoStop)? {
                 Stop::Asked => return Ok(()),
                 Stop::SystemCall => self.go_on(libc::PTRACE_CONT, 0)?,
                 Stop::Signal(signal) => self.go_on(libc::PTRACE_CONT, signal)?,
-                Stop::Ended => return Err(Errno::SRCH),
-            }
-        }
-    }
-
-    /// The same while it carries our registers and its signals are blocked: those that cannot be are kept for later. There is
-    /// no limit of time, for to let it go now would be to let it go on in the wrong place; it waits for its own mmap lock at
-    /// most.
-    fn until(&mut self, wanted: Stop, how: libc::c_uint) -> Result<(), Errno> {
-        loop {
-            match self.wait(Duration::MAX)? {
-                stop if stop == wanted => return Ok(()),
-                Stop::Ended => return Err(Errno::SRCH),
-                Stop::Signal(signal) => {
-                    if signal != 0 {
-                        self.held.push(signal);
-                    }
-                    self.go_on(how, 0)?;
+                Stop::Exec => {
+                    self.let_go();
+                    return Err(Failed::Exec);
                 }
-                Stop::Asked | Stop::SystemCall => self.go_on(how, 0)?,
+                Stop::Ended => return Err(Failed::Ended),
             }
         }
     }
 
-    /// The next stop. EBUSY when it takes too long.
-    fn wait(&self, patience: Duration) -> Result<Stop, Errno> {
+    /// The next stop; `None` at the deadline.
+    fn wait(&self, deadline: Option<Instant>) -> Result<Option<Stop>, Failed> {
         let begun = Instant::now();
         loop {
             let mut status = 0;
             // SAFETY: `status` outlives the call, which fills it.
             let found = unsafe { libc::waitpid(self.thread.0, &raw mut status, libc::__WALL | libc::WNOHANG) };
             match found {
-                0 if begun.elapsed() > patience => return Err(Errno::BUSY),
-                // A stop takes microseconds; what takes longer is looked for ever less often.
+                0 if deadline.is_some_and(|deadline| Instant::now() > deadline) => return Ok(None),
+                // A stop takes microseconds; one that takes longer is polled ever less often.
                 0 if begun.elapsed() < Duration::from_micros(200) => std::thread::yield_now(),
                 0 => std::thread::sleep((begun.elapsed() / 8).min(Duration::from_millis(10))),
                 -1 => match last_errno() {
                     Errno::INTR => {}
-                    Errno::CHILD => return Err(Errno::SRCH),
-                    errno => return Err(errno),
+                    Errno::CHILD => return Ok(Some(Stop::Ended)),
+                    errno => return Err(errno.into()),
                 },
-                _ => return Ok(decode(status)),
+                _ => return Ok(Some(decode(status))),
             }
         }
     }
@@ -197,7 +199,7 @@ impl Tracee {
         unsafe { ptrace(libc::PTRACE_SETREGS, self.thread, 0, (&raw const *registers).expose_provenance() as u64) }
     }
 
-    /// Its blocked signals, one bit each.
+    /// Blocked signals, one bit each.
     fn mask(&self) -> Result<u64, Errno> {
         let mut mask = 0u64;
         // SAFETY: `mask` is as long as is said, and outlives the call, which fills it.
@@ -210,14 +212,45 @@ impl Tracee {
         unsafe { ptrace(PTRACE_SETSIGMASK, self.thread, 8, (&raw const mask).expose_provenance() as u64) }
     }
 
-    /// Is there a signal that it will have to handle? If that cannot be seen, there may be.
+    /// True when a signal waits that it will handle, and when that cannot be read.
     fn has_signal_for(&self, mask: u64) -> bool {
         let path = format!("/proc/{}/task/{}/status", self.process, self.thread);
         std::fs::read_to_string(path).map_or(true, |status| pending(&status) & !mask != 0)
     }
 
-    /// Whether it is in a restartable sequence, which would not be restarted if it went on elsewhere in between.
-    fn in_sequence(&self, at: u64) -> Result<bool, Errno> {
+    /// True when the signal at whose delivery it stands was raised by an instruction, not sent.
+    fn is_fault(&self, signal: i32) -> bool {
+        // SAFETY: the information is plain data, for which zeros are valid; it outlives the call, which fills it.
+        let code = unsafe {
+            let mut info: libc::siginfo_t = std::mem::zeroed();
+            ptrace(libc::PTRACE_GETSIGINFO, self.thread, 0, (&raw mut info).expose_provenance() as u64)
+                .map(|()| info.si_code)
+        };
+        FAULTS.contains(&signal) && code.is_ok_and(|code| code > 0)
+    }
+
+    /// The system call at whose entry or exit it stands.
+    fn system_call(&self) -> Result<SystemCallInfo, Errno> {
+        let mut info = SystemCallInfo::default();
+        let size = size_of::<SystemCallInfo>() as u64;
+        // SAFETY: `info` is as long as is said, and outlives the call, which fills it.
+        unsafe {
+            ptrace(PTRACE_GET_SYSCALL_INFO, self.thread, size, (&raw mut info).expose_provenance() as u64)?;
+        }
+        Ok(info)
+    }
+
+    /// Skips the system call at whose entry it stands. At an exit nothing is left to skip.
+    fn skip_call(&self) -> Result<(), Errno> {
+        if self.system_call()?.op == PTRACE_SYSCALL_INFO_EXIT {
+            return Ok(());
+        }
+        let registers = self.registers()?;
+        self.set_registers(&libc::user_regs_struct { orig_rax: u64::MAX, ..registers })
+    }
+
+    /// True in a restartable sequence, which the kernel would not restart if the thread went on elsewhere in between.
+    fn in_sequence(&self, at: u64) -> Result<bool, Failed> {
         let mut found = RseqConfiguration::default();
         let size = size_of::<RseqConfiguration>() as u64;
         // SAFETY: `found` is as long as is said, and outlives the call, which fills it.
@@ -228,38 +261,62 @@ impl Tracee {
             Ok(()) if found.pointer != 0 => {}
             // Not registered, or a kernel that cannot say: before 5.13.
             Ok(()) | Err(Errno::IO | Errno::INVAL) => return Ok(false),
-            Err(errno) => return Err(errno),
+            Err(errno) => return Err(errno.into()),
         }
         const SECTION_IN_RSEQ: u64 = 8;
-        let section = self.word(found.pointer + SECTION_IN_RSEQ)?;
+        let section = self.word(found.pointer.wrapping_add(SECTION_IN_RSEQ))?;
         if section == 0 {
             return Ok(false);
         }
-        Ok(is_within(at, self.word(section + 8)?, self.word(section + 16)?))
+        Ok(is_within(at, self.word(section.wrapping_add(8))?, self.word(section.wrapping_add(16))?))
     }
 
-    /// Eight bytes of its memory.
     fn word(&self, address: u64) -> Result<u64, Errno> {
-        let mut word = 0u64;
-        let ours = libc::iovec { iov_base: (&raw mut word).cast(), iov_len: 8 };
-        let theirs = libc::iovec {
-            iov_base: std::ptr::without_provenance_mut(usize::try_from(address).map_err(|_| Errno::FAULT)?),
-            iov_len: 8,
-        };
-        // SAFETY: `ours` names eight bytes that outlive the call; `theirs` is only looked at by the kernel, there.
-        let read = unsafe { libc::process_vm_readv(self.process.0, &raw const ours, 1, &raw const theirs, 1, 0) };
-        if read == 8 { Ok(word) } else { Err(if read < 0 { last_errno() } else { Errno::FAULT }) }
+        let mut word = [0; 8];
+        self.read(Address(address), &mut word)?;
+        Ok(u64::from_ne_bytes(word))
     }
 
-    /// Ends the tracing, and sends again what was kept.
+    /// Fills `into` from its memory. May wait for whoever provides that memory.
+    fn read(&self, at: Address, into: &mut [u8]) -> Result<(), Errno> {
+        let ours = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+        let theirs = libc::iovec {
+            iov_base: std::ptr::without_provenance_mut(usize::try_from(at.0).map_err(|_| Errno::FAULT)?),
+            iov_len: into.len(),
+        };
+        // SAFETY: `ours` names `into`, which outlives the call; `theirs` is only looked at by the kernel, there.
+        let read = unsafe { libc::process_vm_readv(self.process.0, &raw const ours, 1, &raw const theirs, 1, 0) };
+        match usize::try_from(read) {
+            Ok(read) if read == into.len() => Ok(()),
+            Ok(_) => Err(Errno::FAULT),
+            Err(_) => Err(last_errno()),
+        }
+    }
+
+    /// Ends the tracing.
     fn let_go(&self) {
         // SAFETY: takes a signal's number, here none, and touches no memory of ours.
         let _ended_or_free = unsafe { ptrace(libc::PTRACE_DETACH, self.thread, 0, 0) };
-        for signal in &self.held {
-            // SAFETY: three numbers. The thread may have ended, and then nobody misses the signal.
-            unsafe { libc::syscall(libc::SYS_tgkill, self.process.0, self.thread.0, *signal) };
+    }
+
+    /// Sends again the signals that were held.
+    fn send_held(&self) {
+        for signal in (1..=64).filter(|signal| self.held & bit(*signal) != 0) {
+            // SAFETY: three numbers. The thread may have ended; then nobody misses the signal.
+            unsafe { libc::syscall(libc::SYS_tgkill, self.process.0, self.thread.0, signal) };
         }
     }
+}
+
+/// A signal's place in a mask.
+fn bit(signal: i32) -> u64 {
+    u32::try_from(signal - 1).ok().and_then(|place| 1u64.checked_shl(place)).unwrap_or(0)
+}
+
+/// The mask during our call: everything but faults, which stay as the thread has them.
+pub(super) fn mask_during_call(of_thread: u64) -> u64 {
+    let faults = FAULTS.iter().fold(0, |faults, signal| faults | bit(*signal));
+    !faults | of_thread & faults
 }
 
 /// Signals that wait for a thread or for its process, in the text of its `status`.
@@ -268,10 +325,9 @@ pub(super) fn pending(status: &str) -> u64 {
     waiting.filter_map(|bits| u64::from_str_radix(bits.trim(), 16).ok()).fold(0, |all, bits| all | bits)
 }
 
-/// The registers of a thread whose system call we interrupted and that the kernel will not restart by itself, as they were
-/// before the call: it is made again. Only of calls that have done nothing when they answer EINTR. A time limit starts anew.
+/// The registers of a thread whose system call was interrupted and that the kernel will not restart by itself, as they were before the
+/// call, so that it is made again. Only for calls that have done nothing when they answer EINTR. A timeout starts anew.
 pub(super) fn entered_again(registers: libc::user_regs_struct) -> libc::user_regs_struct {
-    const INSTRUCTION_BYTES: u64 = 2;
     const CALLS: [i64; 12] = [
         libc::SYS_epoll_wait,
         libc::SYS_epoll_pwait,
@@ -288,7 +344,7 @@ pub(super) fn entered_again(registers: libc::user_regs_struct) -> libc::user_reg
     ];
     let interrupted = registers.rax.cast_signed() == -i64::from(libc::EINTR);
     if interrupted && CALLS.contains(&registers.orig_rax.cast_signed()) {
-        let (rax, rip) = (registers.orig_rax, registers.rip - INSTRUCTION_BYTES);
+        let (rax, rip) = (registers.orig_rax, registers.rip.wrapping_sub(INSTRUCTION_BYTES));
         return libc::user_regs_struct { rax, rip, ..registers };
     }
     registers
@@ -299,7 +355,7 @@ pub(super) fn is_within(at: u64, start: u64, length: u64) -> bool {
     at.wrapping_sub(start) < length
 }
 
-/// What the kernel knows about the restartable sequences of a thread (`struct ptrace_rseq_configuration`).
+/// The kernel's `struct ptrace_rseq_configuration`.
 #[repr(C)]
 #[derive(Debug, Default)]
 struct RseqConfiguration {
@@ -310,49 +366,130 @@ struct RseqConfiguration {
     padding: u32,
 }
 
-/// A thread at a stop, and what it takes to put it back.
+/// The kernel's `struct ptrace_syscall_info` at an entry (`number`, `arguments`) or an exit (`number` is the answer).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct SystemCallInfo {
+    pub(super) op: u8,
+    pub(super) padding: [u8; 3],
+    pub(super) arch: u32,
+    pub(super) instruction_pointer: u64,
+    pub(super) stack_pointer: u64,
+    pub(super) number: u64,
+    pub(super) arguments: [u64; 6],
+}
+
+impl SystemCallInfo {
+    /// True at the entry of exactly `call`, by the instruction at `at`.
+    pub(super) fn is_entry_of(&self, call: Call, at: Address) -> bool {
+        (self.op, self.arch) == (PTRACE_SYSCALL_INFO_ENTRY, AUDIT_ARCH_X86_64)
+            && self.instruction_pointer == at.0.wrapping_add(INSTRUCTION_BYTES)
+            && self.number == call.number.cast_unsigned()
+            && self.arguments[..5] == call.arguments
+    }
+}
+
+/// A thread at a stop, and the state to restore.
 #[derive(Debug)]
 pub(super) struct Stopped {
     tracee: Tracee,
-    registers: libc::user_regs_struct,
+    /// As found at the stop.
+    found: libc::user_regs_struct,
     mask: u64,
+    has_signal: bool,
 }
 
 impl Stopped {
-    /// Makes one system call by the instruction at `at`, puts the thread back and lets it go. The kernel's answer to the
-    /// call: a negative number is an errno.
-    pub(super) fn call(mut self, at: Address, number: i64, arguments: [u64; 5]) -> Result<i64, Errno> {
-        let answer = self.make(at, number, arguments);
-        let back = self.put_back();
-        self.tracee.let_go();
-        back.and(answer)
+    /// Fills `into` from the process's memory.
+    pub(super) fn read(&self, at: Address, into: &mut [u8]) -> Result<(), Errno> {
+        self.tracee.read(at, into)
     }
 
-    fn make(&mut self, at: Address, number: i64, [rdi, rsi, rdx, r10, r8]: [u64; 5]) -> Result<i64, Errno> {
-        let rax = number.cast_unsigned();
+    /// The instruction by which the thread entered the system call that it was stopped in.
+    pub(super) fn own_instruction(&self) -> Option<Address> {
+        let in_call = self.found.orig_rax.cast_signed() >= 0;
+        in_call.then(|| Address(self.found.rip.wrapping_sub(INSTRUCTION_BYTES)))
+    }
+
+    /// Detaches from it, unchanged.
+    pub(super) fn release(self) {
+        self.tracee.let_go();
+    }
+
+    /// Makes `call` by the instruction at `at`, restores the thread and detaches. The kernel's answer: a negative number is an errno.
+    /// The call must be reached by `deadline`.
+    pub(super) fn call(mut self, at: Address, call: Call, deadline: Instant) -> Result<i64, Failed> {
+        let answer = self.make(at, call, deadline);
+        if let Err(gone @ (Failed::Exec | Failed::Ended)) = answer {
+            self.tracee.let_go();
+            return Err(gone);
+        }
+        let restored = self.restore();
+        self.tracee.let_go();
+        restored?;
+        self.tracee.send_held();
+        answer
+    }
+
+    fn make(&mut self, at: Address, call: Call, deadline: Instant) -> Result<i64, Failed> {
+        let [rdi, rsi, rdx, r10, r8] = call.arguments;
+        let rax = call.number.cast_unsigned();
         let registers =
-            libc::user_regs_struct { rip: at.0, rax, orig_rax: u64::MAX, rdi, rsi, rdx, r10, r8, ..self.registers };
-        self.tracee.set_mask(u64::MAX)?;
+            libc::user_regs_struct { rip: at.0, rax, orig_rax: u64::MAX, rdi, rsi, rdx, r10, r8, ..self.found };
+        self.tracee.set_mask(mask_during_call(self.mask))?;
         self.tracee.set_registers(&registers)?;
         self.tracee.go_on(libc::PTRACE_SYSCALL, 0)?;
-        self.tracee.until(Stop::SystemCall, libc::PTRACE_SYSCALL)?;
-        let entered = self.tracee.registers()?;
-        if entered.orig_rax != rax || entered.rip != at.0 + 2 {
-            return Err(Errno::FAULT); // it is somewhere else; whatever that is must not happen
+        self.until_call(Some(deadline))?;
+        if !self.tracee.system_call()?.is_entry_of(call, at) {
+            self.tracee.skip_call()?;
+            return Err(Failed::Foreign);
         }
         self.tracee.go_on(libc::PTRACE_SYSCALL, 0)?;
-        self.tracee.until(Stop::SystemCall, libc::PTRACE_SYSCALL)?;
+        self.until_call(None)?;
         Ok(self.tracee.registers()?.rax.cast_signed())
     }
 
-    /// Everything as it was, from a stop of the kind in which it was found.
-    fn put_back(&mut self) -> Result<(), Errno> {
+    /// Waits for the entry or exit of a system call. Signals are held, faults dropped: our registers raised them.
+    fn until_call(&mut self, deadline: Option<Instant>) -> Result<(), Failed> {
+        loop {
+            match self.tracee.wait(deadline)?.ok_or(Failed::NoCall)? {
+                Stop::SystemCall => return Ok(()),
+                Stop::Ended => return Err(Failed::Ended),
+                Stop::Exec => return Err(Failed::Exec),
+                Stop::Signal(signal) if self.tracee.is_fault(signal) => return Err(Failed::Foreign),
+                Stop::Signal(signal) => self.hold(signal),
+                Stop::Asked => {}
+            }
+            if deadline.is_some_and(|deadline| Instant::now() > deadline) {
+                return Err(Failed::NoCall);
+            }
+            self.tracee.go_on(libc::PTRACE_SYSCALL, 0)?;
+        }
+    }
+
+    fn hold(&mut self, signal: i32) {
+        self.tracee.held |= bit(signal);
+    }
+
+    /// Everything as it was, from a stop of the kind in which it was found. System calls that begin before that stop are skipped.
+    fn restore(&mut self) -> Result<(), Failed> {
         self.tracee.interrupt()?;
-        // Fails when it is running, and then it is on its way to the stop; or when it ended, which the wait tells.
-        let _running = self.tracee.go_on(libc::PTRACE_CONT, 0);
-        self.tracee.until(Stop::Asked, libc::PTRACE_CONT)?;
-        self.tracee.set_registers(&self.registers)?;
-        self.tracee.set_mask(self.mask)
+        // ESRCH while it runs: it is on its way to the stop.
+        let _running = self.tracee.go_on(libc::PTRACE_SYSCALL, 0);
+        loop {
+            match self.tracee.wait(None)?.ok_or(Failed::NoStop)? {
+                Stop::Asked => break,
+                Stop::SystemCall => self.tracee.skip_call()?,
+                Stop::Ended => return Err(Failed::Ended),
+                Stop::Exec => return Err(Failed::Exec),
+                Stop::Signal(signal) if self.tracee.is_fault(signal) => {}
+                Stop::Signal(signal) => self.hold(signal),
+            }
+            self.tracee.go_on(libc::PTRACE_SYSCALL, 0)?;
+        }
+        let registers = if self.has_signal { self.found } else { entered_again(self.found) };
+        self.tracee.set_registers(&registers)?;
+        Ok(self.tracee.set_mask(self.mask)?)
     }
 }
 

@@ -1,0 +1,161 @@
+//! `fork(2)`: a process of our own for a step that the kernel may never end, or that must go on when masu ends.
+//!
+//! A page fault on a file whose server does not answer, and a wait for a thread that does not stop, end for nobody, SIGKILL included. So such a step
+//! is done by a fork: in a session of its own, with all signals blocked, and with no descriptor but its pipe and one more. masu waits for its
+//! answer until a deadline.
+//!
+//! Cost: some 100 µs, more for a masu with much memory. Side effect: a process stays for as long as the kernel keeps it.
+//!
+//! Since: close_range Linux 5.9. Truth: fork(2), signal-safety(7), setsid(2).
+
+use std::ffi::CStr;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use crate::Pid;
+
+/// A fork at work. Dropping it waits for its end for a moment, and leaves one that does not end.
+#[derive(Debug)]
+pub(crate) struct Forked {
+    pid: Pid,
+    answers: File,
+}
+
+impl Forked {
+    /// Forks. The child does `work` with its copy of `kept`, and what it says with the function is read by [`Forked::read`].
+    pub(crate) fn start(
+        name: &CStr,
+        kept: BorrowedFd<'_>,
+        work: impl FnOnce(BorrowedFd<'_>, &dyn Fn(&[u8])),
+    ) -> Result<Forked, Errno> {
+        let (answers, pipe) = pipe_with(PipeFlags::CLOEXEC)?;
+        // SAFETY: the child has one thread. It allocates, which the C library allows after a fork (its allocator is made ready in the child), and
+        // makes system calls; it takes no lock of ours, and ends by _exit.
+        match unsafe { libc::fork() } {
+            0 => live(name, pipe.as_raw_fd(), kept.as_raw_fd(), work),
+            -1 => Err(last_errno()),
+            pid => Ok(Forked { pid: Pid(pid), answers: File::from(answers) }),
+        }
+    }
+
+    pub(crate) fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// Fills `into` with what the child says next. ETIMEDOUT at the deadline, EIO when it ended without a word.
+    pub(crate) fn read(&mut self, into: &mut [u8], deadline: Instant) -> Result<(), Errno> {
+        let mut filled = 0;
+        while filled < into.len() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let seconds = i64::try_from(left.as_secs()).unwrap_or(i64::MAX);
+            let left = Timespec { tv_sec: seconds, tv_nsec: left.subsec_nanos().into() };
+            match poll(&mut [PollFd::new(&self.answers, PollFlags::IN)], Some(&left)) {
+                Ok(0) => return Err(Errno::TIMEDOUT),
+                Err(Errno::INTR) => continue,
+                Err(errno) => return Err(errno),
+                Ok(_) => {}
+            }
+            match self.answers.read(&mut into[filled..]) {
+                Ok(0) => return Err(Errno::IO),
+                Ok(more) => filled += more,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(crate::files::errno(error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends it as far as the kernel lets it end.
+    pub(crate) fn kill(&self) {
+        // SAFETY: two numbers; it is our child and was not waited for.
+        unsafe { libc::kill(self.pid.0, libc::SIGKILL) };
+    }
+
+    /// Lets it finish without anybody who waits.
+    pub(crate) fn leave(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Forked {
+    fn drop(&mut self) {
+        for _ in 0..200 {
+            // SAFETY: a number, and no status is asked for.
+            if unsafe { libc::waitpid(self.pid.0, std::ptr::null_mut(), libc::WNOHANG) } != 0 {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// Life of the child.
+fn live(name: &CStr, pipe: i32, kept: i32, work: impl FnOnce(BorrowedFd<'_>, &dyn Fn(&[u8]))) -> ! {
+    // SAFETY: system calls with numbers and with data that outlives them. Descriptor 0 becomes the pipe, 1 the kept one; everything else is
+    // closed, for nothing else of this copy of masu is used any more.
+    let (pipe, kept) = unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const all, std::ptr::null_mut());
+        libc::setsid();
+        libc::prctl(libc::PR_SET_NAME, name.as_ptr());
+        let copies = [pipe, kept].map(|descriptor| libc::fcntl(descriptor, libc::F_DUPFD, 3));
+        libc::dup2(copies[0], 0);
+        libc::dup2(copies[1], 1);
+        libc::syscall(libc::SYS_close_range, 2, u32::MAX, 0);
+        (BorrowedFd::borrow_raw(0), BorrowedFd::borrow_raw(1))
+    };
+    // A panic must neither unwind into this copy of masu nor take a lock to print.
+    std::panic::set_hook(Box::new(|_| {}));
+    let say = |mut bytes: &[u8]| {
+        // A masu that has gone needs no answer.
+        while let Ok(written @ 1..) = rustix::io::write(pipe, bytes) {
+            bytes = &bytes[written..];
+        }
+    };
+    let _ = catch_unwind(AssertUnwindSafe(|| work(kept, &say)));
+    // SAFETY: ends this process.
+    unsafe { libc::_exit(0) }
+}
+
+fn last_errno() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    fn null() -> File {
+        File::open("/dev/null").unwrap()
+    }
+
+    #[test]
+    fn the_child_answers_and_its_silence_ends_at_the_deadline() {
+        let mut child = Forked::start(c"test", null().as_fd(), |_, say| say(b"four")).unwrap();
+        let mut answer = [0; 4];
+        let soon = || Instant::now() + Duration::from_secs(20);
+        assert_eq!((child.read(&mut answer, soon()), &answer), (Ok(()), b"four"));
+        assert_eq!(child.read(&mut answer, soon()), Err(Errno::IO), "it ended");
+        let mut silent =
+            Forked::start(c"test", null().as_fd(), |_, _| std::thread::sleep(Duration::from_secs(600))).unwrap();
+        assert_eq!(silent.read(&mut answer, Instant::now() + Duration::from_millis(10)), Err(Errno::TIMEDOUT));
+        silent.kill();
+        assert_eq!(silent.read(&mut answer, soon()), Err(Errno::IO), "killed");
+    }
+
+    #[test]
+    fn a_child_that_panics_says_nothing() {
+        let mut child = Forked::start(c"test", null().as_fd(), |_, _| panic!("test")).unwrap();
+        assert_eq!(child.read(&mut [0], Instant::now() + Duration::from_secs(20)), Err(Errno::IO));
+    }
+}

@@ -1,0 +1,193 @@
+//! The process that traces: a fork of masu (`forked.rs`).
+//!
+//! SIGTERM, Ctrl-C and SIGKILL end masu at once, and a thread that has our registers is restored all the same. masu waits for the
+//! answer until a deadline. A tracer that has changed nothing by then is killed: the kernel detaches it. One that has is left to
+//! finish, and masu says so: its call waits in the kernel, and to leave would leave the thread with our registers.
+//!
+//! Side effect: SIGKILL to the tracer itself (`masu-tracer`), as when a whole control group is killed, leaves the thread where it is.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use quantities::Address;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use super::tracee::{Call, Failed, INSTRUCTION_BYTES, Stopped, Tracee};
+use crate::Pid;
+use crate::forked::Forked;
+use crate::maps::{self, Mapping};
+
+/// Time in which one of the threads has to stop. A thread that waits for a disk, or for the child of a vfork, does not.
+pub(super) const STOP_WITHIN: Duration = Duration::from_millis(1800);
+
+/// Time in which the stopped thread has to reach the call.
+const CALL_WITHIN: Duration = Duration::from_secs(1);
+
+/// Time that masu allows the tracer beyond its own deadlines, on a busy machine.
+const SLACK: Duration = Duration::from_millis(700);
+
+/// Most bytes of the vdso that are searched.
+const VDSO_BYTES_MAX: u64 = 64 << 10;
+
+/// Message of the tracer: a kind and a value, written in one piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Message {
+    /// From now on the thread has our registers.
+    Changing,
+    /// The kernel's answer to the call.
+    Answer(i64),
+    /// The call was not made.
+    Failed(Failed),
+}
+
+impl Message {
+    pub(super) fn to_bytes(self) -> [u8; 16] {
+        let (kind, value) = match self {
+            Message::Changing => (1, 0),
+            Message::Answer(answer) => (2, answer),
+            Message::Failed(Failed::NoStop) => (3, 0),
+            Message::Failed(Failed::Exec) => (4, 0),
+            Message::Failed(Failed::Foreign) => (5, 0),
+            Message::Failed(Failed::NoCall) => (6, 0),
+            Message::Failed(Failed::NoInstruction) => (7, 0),
+            Message::Failed(Failed::Ended) => (8, 0),
+            Message::Failed(Failed::Kernel(errno)) => (9, i64::from(errno.raw_os_error())),
+        };
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&i64::to_ne_bytes(kind));
+        bytes[8..].copy_from_slice(&value.to_ne_bytes());
+        bytes
+    }
+
+    pub(super) fn of_bytes(bytes: [u8; 16]) -> Option<Message> {
+        let [kind, value] = [0, 8].map(|at| i64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap_or_default()));
+        Some(match kind {
+            1 => Message::Changing,
+            2 => Message::Answer(value),
+            3 => Message::Failed(Failed::NoStop),
+            4 => Message::Failed(Failed::Exec),
+            5 => Message::Failed(Failed::Foreign),
+            6 => Message::Failed(Failed::NoCall),
+            7 => Message::Failed(Failed::NoInstruction),
+            8 => Message::Failed(Failed::Ended),
+            9 => Message::Failed(Failed::Kernel(Errno::from_raw_os_error(i32::try_from(value).ok()?))),
+            _ => return None,
+        })
+    }
+}
+
+/// Reasons for which masu has no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NoAnswer {
+    /// The call was not made.
+    Failed(Failed),
+    /// This tracer still holds the thread.
+    Unfinished(Pid),
+    /// The tracer ended by itself, or could not be started.
+    Tracer(Errno),
+}
+
+/// Has one of `threads` of `process` make `call`. Returns the kernel's answer.
+pub(super) fn make_call(process: Pid, threads: &[Pid], pidfd: BorrowedFd<'_>, call: Call) -> Result<i64, NoAnswer> {
+    let mut tracer = Forked::start(c"masu-tracer", pidfd, |pidfd, say| {
+        let made = in_any_of(process, threads, pidfd, call, &|| say(&Message::Changing.to_bytes()));
+        say(&made.map_or_else(Message::Failed, Message::Answer).to_bytes());
+    })
+    .map_err(NoAnswer::Tracer)?;
+    let mut next = |within| {
+        let mut bytes = [0; 16];
+        let read = tracer.read(&mut bytes, Instant::now() + within);
+        read.and_then(|()| Message::of_bytes(bytes).ok_or(Errno::IO))
+    };
+    let mut answer = next(STOP_WITHIN + SLACK);
+    let changing = answer == Ok(Message::Changing);
+    if changing {
+        answer = next(CALL_WITHIN + SLACK);
+    }
+    match answer {
+        Ok(Message::Answer(answer)) => Ok(answer),
+        Ok(Message::Failed(failed)) => Err(NoAnswer::Failed(failed)),
+        Err(Errno::TIMEDOUT) if changing => {
+            let pid = tracer.pid();
+            tracer.leave();
+            Err(NoAnswer::Unfinished(pid))
+        }
+        Err(Errno::TIMEDOUT) => {
+            tracer.kill();
+            Err(NoAnswer::Failed(Failed::NoStop))
+        }
+        Ok(Message::Changing) => Err(NoAnswer::Tracer(Errno::IO)),
+        Err(errno) => Err(NoAnswer::Tracer(errno)),
+    }
+}
+
+/// The first thread that stops makes the call.
+fn in_any_of(
+    process: Pid,
+    threads: &[Pid],
+    pidfd: BorrowedFd<'_>,
+    call: Call,
+    changing: &dyn Fn(),
+) -> Result<i64, Failed> {
+    let end = Instant::now() + STOP_WITHIN;
+    let mut last = Failed::Ended;
+    for (tried, thread) in threads.iter().enumerate() {
+        let left = u32::try_from(threads.len() - tried).unwrap_or(u32::MAX);
+        let deadline = Instant::now() + end.saturating_duration_since(Instant::now()) / left;
+        let tracee = match Tracee::seize(process, *thread) {
+            Ok(tracee) if belongs(process, *thread, pidfd) => tracee,
+            Ok(_) | Err(Failed::Ended) => continue,
+            Err(failed) => return Err(failed),
+        };
+        match tracee.stopped(deadline) {
+            Ok(stopped) => {
+                let Some(at) = instruction(process, &stopped) else {
+                    stopped.release();
+                    last = Failed::NoInstruction;
+                    continue;
+                };
+                changing();
+                return stopped.call(at, call, Instant::now() + CALL_WITHIN);
+            }
+            Err(failed @ (Failed::NoStop | Failed::Ended)) => last = failed,
+            Err(failed) => return Err(failed),
+        }
+    }
+    Err(last)
+}
+
+/// True for a thread of the process that masu means: both numbers may have been given to others since.
+fn belongs(process: Pid, thread: Pid, pidfd: BorrowedFd<'_>) -> bool {
+    let ended = poll(&mut [PollFd::new(&pidfd.as_fd(), PollFlags::IN)], Some(&Timespec::default()));
+    ended == Ok(0) && std::fs::exists(format!("/proc/{process}/task/{thread}")).unwrap_or(false)
+}
+
+/// A `syscall` instruction for the call: in the vdso, which the kernel maps and no server provides; else the one by which the thread entered
+/// the call that it was stopped in. Memory of files is not read: its server may not answer.
+fn instruction(process: Pid, stopped: &Stopped) -> Option<Address> {
+    let text = std::fs::read_to_string(format!("/proc/{process}/maps")).unwrap_or_default();
+    // Names of files may be no text; the line of the vdso is.
+    let line = text.lines().find(|line| line.ends_with("[vdso]"));
+    let mapping = line.and_then(|line| maps::parse(line, "maps").ok()).and_then(|mut found| found.pop());
+    mapping.filter(is_vdso).and_then(|vdso| in_vdso(&vdso, stopped)).or_else(|| stopped.own_instruction())
+}
+
+/// True for the kernel's own mapping, executable. A file of this name would have an inode.
+pub(super) fn is_vdso(mapping: &Mapping) -> bool {
+    let rights = mapping.permissions;
+    mapping.path == "[vdso]" && mapping.inode == 0 && rights.read && rights.execute && !rights.write && !rights.shared
+}
+
+fn in_vdso(vdso: &Mapping, stopped: &Stopped) -> Option<Address> {
+    let length = (vdso.range.end().0 - vdso.range.start().0).min(VDSO_BYTES_MAX);
+    let mut bytes = vec![0; usize::try_from(length).ok()?];
+    stopped.read(vdso.range.start(), &mut bytes).ok()?;
+    syscall_in(&bytes).map(|found| Address(vdso.range.start().0 + found as u64))
+}
+
+/// The first `syscall` instruction (0f 05) in these bytes, also in the middle of another: the processor begins where it is told to.
+pub(super) fn syscall_in(bytes: &[u8]) -> Option<usize> {
+    const { assert!(INSTRUCTION_BYTES == 2) };
+    bytes.windows(2).position(|pair| pair == [0x0f, 0x05])
+}
