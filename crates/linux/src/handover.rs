@@ -19,13 +19,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{Mode, chmod};
+use rustix::fs::{FileType, Mode, OFlags, chmod, fstat, open};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, recv, recvmsg, sendmsg,
     socket_with,
 };
+use rustix::process::geteuid;
 
 use crate::{Pid, files};
 
@@ -77,7 +78,7 @@ impl Listener {
             }
             other => other?,
         }
-        chmod(path, Mode::from_raw_mode(0o666))?;
+        open_to_all(path)?;
         listen(&socket, 1024)?;
         Ok(Listener { socket, name: path.display().to_string() })
     }
@@ -107,6 +108,16 @@ impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
+}
+
+/// Whatever the umask is. By the descriptor of the socket: in a directory of somebody else the name may be another file by now.
+fn open_to_all(path: &Path) -> Result<(), Errno> {
+    let socket = open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    let about = fstat(&socket)?;
+    if FileType::from_raw_mode(about.st_mode) != FileType::Socket || about.st_uid != geteuid().as_raw() {
+        return Err(Errno::ADDRINUSE);
+    }
+    chmod(format!("/proc/self/fd/{}", socket.as_raw_fd()), Mode::from_raw_mode(0o666))
 }
 
 /// Is there a socket at which nobody listens?

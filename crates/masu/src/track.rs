@@ -23,9 +23,9 @@ use crate::args::TrackTask;
 use crate::attach;
 use crate::control::{Stop, change_haste, own_cpu_time};
 use crate::failure::Failure;
-use crate::open::{Observers, Purpose, admit, can_promote, hold};
+use crate::open::{Observers, Purpose, admit, can_promote, contended, hold_silently};
 use crate::print::percent;
-use crate::{Done, HOST};
+use crate::{Done, HOST, runtime};
 
 pub fn run(task: &TrackTask) -> Result<Done, Failure> {
     let stop = Stop::on_signals()?;
@@ -56,8 +56,7 @@ pub fn run(task: &TrackTask) -> Result<Done, Failure> {
 fn listen(path: &Path) -> Result<Listener, Failure> {
     let failed = |why: &str| Failure::new(format!("cannot listen at {}: {why}", path.display()));
     if path == Path::new(SOCKET) {
-        // Without it the next call says why.
-        let _ = path.parent().map(std::fs::create_dir_all);
+        runtime::public()?;
     }
     Listener::at(path).map_err(|errno| match errno {
         Errno::ADDRINUSE => failed("somebody listens there, or it is no socket: address in use (EADDRINUSE)")
@@ -156,10 +155,13 @@ impl Control for Surroundings {
             Refused::Unfit
         };
         let status = admit(pid, Purpose::Attach).map_err(&mut unfit)?;
-        let held = hold(pid, Purpose::Attach).map_err(|failure| {
+        let held = hold_silently(pid, Purpose::Attach).map_err(|failure| {
             unfit(failure);
             Refused::Taken
         })?;
+        if held.is_contended {
+            unfit(contended(pid));
+        }
         let (target, ends) = attach::open(&self.observers, pid, printable(&status.name)).map_err(&mut unfit)?;
         // Looked at last: what it may have become by exec since it connected is somebody else's, or shows no owner.
         let owner = std::fs::metadata(format!("/proc/{pid}")).map(|about| about.uid());
