@@ -134,6 +134,8 @@ pub struct Peer {
     pub pid: Option<Pid>,
     /// Its effective user.
     pub user: u32,
+    /// Its effective group.
+    pub group: u32,
 }
 
 /// One program.
@@ -238,7 +240,7 @@ impl Connection {
         if done < 0 {
             return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));
         }
-        Ok(Peer { pid: (peer.pid > 0).then_some(Pid(peer.pid)), user: peer.uid })
+        Ok(Peer { pid: (peer.pid > 0).then_some(Pid(peer.pid)), user: peer.uid, group: peer.gid })
     }
 
     /// The process at the other side as it was when it connected, and no later one with its number. On kernels without
@@ -322,8 +324,8 @@ mod tests {
         same.rewind().unwrap();
         same.read_to_string(&mut text).unwrap();
         assert_eq!(text, "home");
-        let user = rustix::process::geteuid().as_raw();
-        assert_eq!(ours.peer(), Ok(Peer { pid: Some(Pid::own()), user }));
+        let (user, group) = (geteuid().as_raw(), rustix::process::getegid().as_raw());
+        assert_eq!(ours.peer(), Ok(Peer { pid: Some(Pid::own()), user, group }));
         let own = ours.peer_process().unwrap();
         assert!(!readable(own.as_fd(), Duration::ZERO).unwrap(), "it has not ended");
         assert!(!ours.is_over());
