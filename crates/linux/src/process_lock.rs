@@ -3,7 +3,8 @@
 //! Two locks, since who may take a lock may keep others away by it:
 //!
 //! * root: the byte at the offset of the pid in `/run/masu/private/processes.lock` (`runtime_directory.rs`), which nobody else can open.
-//! * everybody else: `/proc/PID/maps`, by flock(2). It opens for who has ptrace access to the process (PTRACE_MODE_READ), so no stranger
+//! * everybody else: `/proc/PID/maps`, by flock(2). It opens for who has ptrace access to the process (PTRACE_MODE_READ; on newer
+//!   kernels also for CAP_PERFMON), so no stranger
 //!   keeps its owner away. Root takes it as well, and goes on without it: an owner does not keep root away.
 //!
 //! Both end with the descriptor, however masu ends, and leave no file for each process. `/proc/PID/maps` is one inode for each mount of procfs:

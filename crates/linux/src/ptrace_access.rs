@@ -2,7 +2,8 @@
 //!
 //! User 0 is no privilege: without CAP_SYS_PTRACE the kernel keeps it from processes of others. The rule (user, group, capabilities, user
 //! namespaces, `dumpable`, security modules) is not repeated here: a thread takes the group and the effective capabilities of the process that
-//! asks, and opens `/proc/PID/maps`. Its other credentials stay ours: the asking process is of our user, which [`Asking::of`] checks, and
+//! asks, and reads the link `/proc/PID/ns/user`, which the kernel shows by that rule alone (`maps` opens for CAP_PERFMON as well on newer
+//! kernels). Its other credentials stay ours: the asking process is of our user, which [`Asking::of`] checks, and
 //! nobody else may signal or trace the thread.
 //!
 //! Of a process in another user namespace no capability counts, for it holds them there only. Security modules see masu's label.
@@ -12,9 +13,7 @@
 //! Since: always. Credentials are a thread's in the kernel, and a process's by the C library only, which is passed by.
 //!
 //! Truth: ptrace(2) on access modes; credentials(7); setfsgid(2); `__ptrace_may_access` in kernel/ptrace.c, `cap_ptrace_access_check` in
-//! security/commoncap.c, `proc_maps_open` in fs/proc/task_mmu.c.
-
-use std::fs::File;
+//! security/commoncap.c, `proc_ns_readlink` in fs/proc/namespaces.c.
 
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -57,14 +56,14 @@ impl Asking {
     /// # Errors
     /// `Gone`, or `Other` when there is no thread or no descriptor left.
     pub fn may_inspect(self, target: Pid) -> Result<bool, Error> {
-        let path = format!("/proc/{target}/maps");
-        let failed = |errno| Error::of_process("open", &path, errno);
-        let opened = std::thread::Builder::new().spawn({
+        let path = format!("/proc/{target}/ns/user");
+        let failed = |errno| Error::of_process("read", &path, errno);
+        let read = std::thread::Builder::new().spawn({
             let path = path.clone();
-            move || self.take_on().and_then(|()| File::open(path).map(drop).map_err(crate::files::errno))
+            move || self.take_on().and_then(|()| std::fs::read_link(path).map(drop).map_err(crate::files::errno))
         });
-        let opened = opened.map_err(|error| failed(crate::files::errno(error)))?.join();
-        match opened.unwrap_or(Err(Errno::IO)) {
+        let read = read.map_err(|error| failed(crate::files::errno(error)))?.join();
+        match read.unwrap_or(Err(Errno::IO)) {
             Ok(()) => Ok(true),
             Err(Errno::ACCESS | Errno::PERM) => Ok(false),
             Err(errno) => Err(failed(errno)),
@@ -140,7 +139,7 @@ mod tests {
         let other_group = Sleeper::of(0, 4001);
         assert_eq!(asking(ALL & !SYS_PTRACE).may_inspect(other_group.pid()), Ok(false));
         // Nothing of it stays with us.
-        assert!(File::open(format!("/proc/{}/maps", others.pid())).is_ok());
+        assert!(std::fs::read_link(format!("/proc/{}/ns/user", others.pid())).is_ok());
     }
 
     #[test]

@@ -280,6 +280,10 @@ impl Tracker {
         let peer = connection.peer()?;
         let Ok(process) = connection.peer_process() else { return Ok(true) };
         let account = control.account(peer);
+        // Only now it is sure that its number was not another process's meanwhile.
+        if has_ended(process.as_fd()) {
+            return Ok(true);
+        }
         match crowd.admit(account, &self.s.bounds) {
             Verdict::Refused => return Ok(true),
             Verdict::Admitted => {}
