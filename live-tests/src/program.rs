@@ -8,7 +8,9 @@ mod dangers;
 mod ends;
 mod kinds;
 mod memory;
+mod own_run;
 pub(crate) mod partition;
+mod strangers;
 mod threads;
 
 use std::process::ExitCode;
@@ -43,6 +45,12 @@ pub(crate) fn run() -> ExitCode {
         "ends" => ends::by(arguments.get(1).map_or("", String::as_str)),
         "partition" => partition::partition(word(1), word(2)),
         "comers" => partition::comers(number(1)),
+        "own-run" => own_run::run(word(1), word(2), word(3), arguments.get(4..).unwrap_or_default()),
+        "register" => strangers::register(word(1), word(2), word(3)),
+        "crowd" => strangers::crowd(word(1), word(2), number(3)),
+        "target" => strangers::target(word(1), word(2) == "closed"),
+        "inherit" => strangers::inherit(word(1), word(2), word(3)),
+        "speak" => strangers::speak(number(1)),
         _ => Err(format!("no program {name:?}").into()),
     };
     match done {

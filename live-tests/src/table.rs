@@ -186,6 +186,14 @@ pub const ALL: &[LiveTest] = tests! {
     track_clients::a_thousand_clients_are_served needs [Root, MasuCommand, Shell, PageTableWalk, RemoteCollapse];
     track_clients::a_client_that_reads_no_answers_is_cut_off needs [Root, MasuCommand, Shell, PageTableWalk, RemoteCollapse];
     track_clients::a_tracker_that_cannot_listen_says_why needs [Root, MasuCommand, Shell, PageTableWalk, RemoteCollapse];
+    track_strangers::another_process_is_watched_for_whom_the_kernel_lets_inspect_it needs [Root, MasuCommand, PageTableWalk, RemoteCollapse];
+    track_strangers::a_program_that_became_privileged_is_not_watched_for_who_started_it needs [Root, MasuCommand, PageTableWalk, RemoteCollapse];
+    track_strangers::a_crowd_makes_way_for_who_has_nothing needs [Root, MasuCommand, PageTableWalk, RemoteCollapse];
+    track_strangers::connecting_and_leaving_all_the_time_keeps_nobody_out needs [Root, MasuCommand, PageTableWalk, RemoteCollapse];
+    runtime_directory::both_directories_have_their_modes_whoever_comes_first needs [Root, MasuCommand, PageTableWalk, RemoteCollapse];
+    runtime_directory::a_directory_of_somebody_else_and_a_link_are_refused_with_the_reason needs [Root, MasuCommand, PageTableWalk, RemoteCollapse];
+    runtime_directory::settings_are_not_turned_where_run_is_not_the_hosts needs [Root, MasuCommand];
+    runtime_directory::nobody_keeps_root_away_from_a_process needs [Root, MasuCommand, PageTableWalk, RemoteCollapse];
     track_lies::a_list_comes_with_one_descriptor needs [MasuCommand];
     track_lies::a_list_that_cannot_be_trusted_ends_the_conversation needs [MasuCommand];
     track_lies::a_window_whose_pages_are_not_in_the_list_is_left_out needs [MasuCommand];

@@ -13,6 +13,7 @@
 //! | 一定時間休止 (figure 7)          | `Terms::every_ms`, and [`schedule::rest`]             |
 //! | 公平な割り当て (3.2)             | [`share::share`]                                      |
 
+pub mod admission;
 pub mod list;
 pub mod notice;
 pub mod schedule;

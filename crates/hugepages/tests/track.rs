@@ -8,6 +8,7 @@ use std::time::Duration;
 use hugepages::attach::Until;
 use hugepages::pace;
 use hugepages::policy::Wish;
+use hugepages::track::admission::Account;
 use hugepages::track::schedule;
 use hugepages::track::watched::{Act, Came, Watched};
 use libmasu::track::terms::{Terms, USUAL};
@@ -62,7 +63,7 @@ fn track(
     end: Duration,
     mut say: impl FnMut(&[Window]) -> Option<BTreeMap<Window, Wish>>,
 ) -> Option<(Watched, Seen)> {
-    let mut watched = Watched::new(target(world, 0)?, 0, terms, Duration::ZERO);
+    let mut watched = Watched::new(target(world, 0)?, 0, Account::User(0), terms, Duration::ZERO);
     let mut seen = Seen::default();
     let now = || world.borrow().now;
     while now() < end && !seen.ended && world.borrow().stop.is_none() {

@@ -113,6 +113,7 @@ pub fn symbol(errno: Errno) -> String {
         Errno::EXIST => "EEXIST",
         Errno::NODEV => "ENODEV",
         Errno::INVAL => "EINVAL",
+        Errno::NOTDIR => "ENOTDIR",
         Errno::NOTTY => "ENOTTY",
         Errno::MFILE => "EMFILE",
         Errno::NFILE => "ENFILE",

@@ -19,13 +19,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{Mode, chmod};
+use rustix::fs::{FileType, Mode, OFlags, chmod, fstat, open};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, recv, recvmsg, sendmsg,
     socket_with,
 };
+use rustix::process::geteuid;
 
 use crate::{Pid, files};
 
@@ -77,7 +78,7 @@ impl Listener {
             }
             other => other?,
         }
-        chmod(path, Mode::from_raw_mode(0o666))?;
+        open_to_all(path)?;
         listen(&socket, 1024)?;
         Ok(Listener { socket, name: path.display().to_string() })
     }
@@ -109,6 +110,16 @@ impl AsFd for Listener {
     }
 }
 
+/// Whatever the umask is. By the descriptor of the socket: in a directory of somebody else the name may be another file by now.
+fn open_to_all(path: &Path) -> Result<(), Errno> {
+    let socket = open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    let about = fstat(&socket)?;
+    if FileType::from_raw_mode(about.st_mode) != FileType::Socket || about.st_uid != geteuid().as_raw() {
+        return Err(Errno::ADDRINUSE);
+    }
+    chmod(format!("/proc/self/fd/{}", socket.as_raw_fd()), Mode::from_raw_mode(0o666))
+}
+
 /// Is there a socket at which nobody listens?
 fn is_left_behind(path: &Path, address: &SocketAddrUnix) -> Result<bool, Errno> {
     let is_socket = std::fs::symlink_metadata(path).map_err(files::errno)?.file_type().is_socket();
@@ -123,6 +134,8 @@ pub struct Peer {
     pub pid: Option<Pid>,
     /// Its effective user.
     pub user: u32,
+    /// Its effective group.
+    pub group: u32,
 }
 
 /// One program.
@@ -227,7 +240,7 @@ impl Connection {
         if done < 0 {
             return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));
         }
-        Ok(Peer { pid: (peer.pid > 0).then_some(Pid(peer.pid)), user: peer.uid })
+        Ok(Peer { pid: (peer.pid > 0).then_some(Pid(peer.pid)), user: peer.uid, group: peer.gid })
     }
 
     /// The process at the other side as it was when it connected, and no later one with its number. On kernels without
@@ -311,8 +324,8 @@ mod tests {
         same.rewind().unwrap();
         same.read_to_string(&mut text).unwrap();
         assert_eq!(text, "home");
-        let user = rustix::process::geteuid().as_raw();
-        assert_eq!(ours.peer(), Ok(Peer { pid: Some(Pid::own()), user }));
+        let (user, group) = (geteuid().as_raw(), rustix::process::getegid().as_raw());
+        assert_eq!(ours.peer(), Ok(Peer { pid: Some(Pid::own()), user, group }));
         let own = ours.peer_process().unwrap();
         assert!(!readable(own.as_fd(), Duration::ZERO).unwrap(), "it has not ended");
         assert!(!ours.is_over());

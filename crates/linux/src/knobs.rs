@@ -1,6 +1,6 @@
 //! Knobs of the host: every one that masu turns is put back when masu ends, also after SIGTERM and after a crash.
 //!
-//! Before a knob is turned, its value goes to a journal of this process, `/run/masu/<pid>-<start>.journal`, and to disk.
+//! Before a knob is turned, its value goes to a journal of this process, `/run/masu/private/<pid>-<start>.journal`, and to disk.
 //! A normal end puts the knobs back in reverse order and removes the journal; after any other end the next start finds
 //! the journal of a dead process and does it then ([`replay`]). Which end it is, SIGTERM included, is the caller's
 //! business: dropping [`Knobs`] is the normal one.
@@ -13,7 +13,8 @@
 //! which is taken before the journal's.
 //!
 //! A journal is a list of lines in JSON. A line without its end was being written when the process died, before the knob
-//! was turned, and is left out. A journal of an earlier boot, if the directory outlived it, is only removed.
+//! was turned, and is left out. A journal of an earlier boot, if the directory outlived it, is only removed. Earlier versions kept journals in
+//! `/run/masu` itself: those are read as well. A journal that somebody else owns is passed over.
 //!
 //! Cost: a turn reads the other journals and waits for the disk once; `/run` is in memory. Side effects: that a knob is
 //! put back even if somebody else turned it meanwhile.
@@ -22,16 +23,16 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::files::errno;
 use crate::resctrl::{Failed, Locks, Undo, When};
-use crate::{At, Error, KernelFiles, Pid, choice, stat};
+use crate::{At, Error, KernelFiles, Pid, choice, runtime_directory, stat};
 
 /// The knobs that this process has turned. Dropping puts them back.
 #[derive(Debug)]
@@ -169,7 +170,7 @@ impl Writer {
 }
 
 impl<'f, F: KernelFiles> Knobs<'f, F> {
-    /// Knobs with their journal in `directory`, `/run/masu` by custom. Nothing is written before the first turn.
+    /// Knobs with their journal below `directory`, `/run/masu` by custom. Nothing is written before the first turn.
     ///
     /// # Errors
     /// When the start of this process cannot be read.
@@ -336,7 +337,7 @@ impl<'f, F: KernelFiles> Knobs<'f, F> {
     }
 
     fn journal_path(&self) -> PathBuf {
-        self.directory.join(self.writer.file_name())
+        runtime_directory::private_path(&self.directory).join(self.writer.file_name())
     }
 
     fn append(&mut self, line: &Line) -> Result<(), Error> {
@@ -368,7 +369,6 @@ impl<'f, F: KernelFiles> Knobs<'f, F> {
     }
 
     fn lock(&self) -> Result<File, Error> {
-        make_directory(&self.directory)?;
         lock(&self.directory)
     }
 }
@@ -389,7 +389,7 @@ pub fn replay(files: &impl KernelFiles, directory: &Path) -> Result<Vec<Restored
     if !directory.exists() {
         return Ok(Vec::new());
     }
-    check_directory(directory)?;
+    runtime_directory::private(directory)?;
     let ended = journals_in(directory)?.into_iter().filter(|journal| !journal.is_alive(files));
     let to_undo: Vec<Held> = ended.flat_map(|journal| journal.held).collect();
     let locks = Locks::take(files, to_undo.iter().filter_map(|held| held.resctrl.as_ref()));
@@ -414,7 +414,7 @@ pub fn replay(files: &impl KernelFiles, directory: &Path) -> Result<Vec<Restored
             restored.push(Restored { path: held.path.clone(), value: held.old.clone(), undone, writer, failure });
         }
         if complete {
-            remove(&directory.join(journal.writer.file_name()))?;
+            remove(&journal.path)?;
         }
     }
     Ok(restored)
@@ -423,6 +423,7 @@ pub fn replay(files: &impl KernelFiles, directory: &Path) -> Result<Vec<Restored
 /// What stands in one journal.
 #[derive(Debug)]
 struct Journal {
+    path: PathBuf,
     writer: Writer,
     boot: Option<String>,
     held: Vec<Held>,
@@ -430,7 +431,7 @@ struct Journal {
 
 impl Journal {
     fn parse(writer: Writer, text: &str) -> Journal {
-        let mut journal = Journal { writer, boot: None, held: Vec::new() };
+        let mut journal = Journal { path: PathBuf::new(), writer, boot: None, held: Vec::new() };
         for line in text.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
             match serde_json::from_str(line) {
                 Ok(Line::Boot(id)) => journal.boot = Some(id),
@@ -455,22 +456,42 @@ impl Journal {
     }
 }
 
+/// All journals, those of earlier versions included.
 fn journals_in(directory: &Path) -> Result<Vec<Journal>, Error> {
-    let failed = |path: &Path, error| Error::of_host("read", path.display(), errno(error));
     let mut journals = Vec::new();
-    for entry in fs::read_dir(directory).map_err(|error| failed(directory, error))? {
-        let entry = entry.map_err(|error| failed(directory, error))?;
-        let Some(writer) = entry.file_name().to_str().and_then(Writer::of_file_name) else { continue };
-        let mut bytes = Vec::new();
-        let mut file = match File::open(entry.path()) {
-            Err(error) if error.kind() == ErrorKind::NotFound => continue, // its writer has just ended
-            file => file.map_err(|error| failed(&entry.path(), error))?,
+    for place in [directory, &runtime_directory::private_path(directory)] {
+        let failed = |path: &Path, error| Error::of_host("read", path.display(), errno(error));
+        let entries = match fs::read_dir(place) {
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            entries => entries.map_err(|error| failed(place, error))?,
         };
-        file.read_to_end(&mut bytes).map_err(|error| failed(&entry.path(), error))?;
-        journals.push(Journal::parse(writer, &String::from_utf8_lossy(&bytes)));
+        for entry in entries {
+            let entry = entry.map_err(|error| failed(place, error))?;
+            let Some(writer) = entry.file_name().to_str().and_then(Writer::of_file_name) else { continue };
+            let path = entry.path();
+            if let Some(text) = read_own(&path).map_err(|error| failed(&path, error))? {
+                journals.push(Journal { path, ..Journal::parse(writer, &text) });
+            }
+        }
     }
     journals.sort_by_key(|journal| journal.writer.start_ticks);
     Ok(journals)
+}
+
+/// The text of a file that is ours; `None` if it is gone, because its writer has just ended, or is not ours.
+fn read_own(path: &Path) -> Result<Option<String>, std::io::Error> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let mut file = match open(path, flags, Mode::empty()) {
+        Err(Errno::NOENT | Errno::LOOP) => return Ok(None),
+        file => File::from(file?),
+    };
+    let about = file.metadata()?;
+    if !about.is_file() || about.uid() != rustix::process::geteuid().as_raw() {
+        return Ok(None);
+    }
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
 }
 
 /// The names that a journal may hold: files of the kernel, so that replaying one never writes anything else.
@@ -537,23 +558,9 @@ fn boot(files: &impl KernelFiles) -> String {
     files.read("proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
 
-fn make_directory(directory: &Path) -> Result<(), Error> {
-    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
-    made.map_err(|error| Error::of_host("create", directory.display(), errno(error)))?;
-    check_directory(directory)
-}
-
-/// Whoever can write a journal can have us turn knobs: the directory must be ours, and ours alone.
-fn check_directory(directory: &Path) -> Result<(), Error> {
-    let failed = |errno| Error::of_host("trust", directory.display(), errno);
-    let metadata = fs::symlink_metadata(directory).map_err(|error| failed(errno(error)))?;
-    let ours =
-        metadata.is_dir() && metadata.uid() == rustix::process::geteuid().as_raw() && metadata.mode() & 0o022 == 0;
-    if ours { Ok(()) } else { Err(failed(Errno::PERM)) }
-}
-
 fn lock(directory: &Path) -> Result<File, Error> {
-    let path = directory.join("lock");
+    runtime_directory::private(directory)?;
+    let path = runtime_directory::private_path(directory).join("lock");
     let opened = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
     let failed = |errno| Error::Other(At { operation: "lock".to_owned(), object: path.display().to_string(), errno });
     let file = opened.map_err(|error| Error::of_host("open", path.display(), errno(error)))?;

@@ -30,6 +30,11 @@ pub fn raise() {
     }
 }
 
+/// The limit as it is now.
+pub fn limit() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
 /// Has `command` start with the limit that we found.
 pub fn pass_on(command: &mut Command) {
     let found = FOUND.load(Relaxed);

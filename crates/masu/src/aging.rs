@@ -23,6 +23,7 @@ use linux::cgroup::group;
 use linux::cgroup::limited;
 use linux::knobs::Knobs;
 use linux::meminfo::meminfo;
+use linux::runtime_directory::DIRECTORY;
 use linux::{Error, Pid, Rooted, children, open_files, signals};
 use quantities::{Bytes, Fraction};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -36,7 +37,7 @@ use crate::only_one::{Sole, only_one};
 use crate::open::{Purpose, admit, each};
 use crate::run::child::{Child, Ended, Relay, end_as};
 use crate::run::command::{NotStarted, find};
-use crate::{HOST, JOURNALS};
+use crate::{HOST, runtime};
 
 pub fn run(task: &AgingTask) -> ExitCode {
     let answer = if task.command.is_empty() {
@@ -255,7 +256,9 @@ fn begin(wanted: &Wanted, is_haste: &dyn Fn() -> bool, out: &mut Out) -> Result<
         Ok(streams)
     });
     let streams = streams.transpose().map_err(|why| at_streams(&why))?;
-    let knobs = Knobs::open(&*HOST, Path::new(JOURNALS)).map_err(|error| at_host(&error))?;
+    let turns = wanted.settings.wishes.get(Class::Data).is_some();
+    let unturned = || Knobs::open(&*HOST, Path::new(DIRECTORY)).map_err(|error| at_host(&error));
+    let knobs = if turns { runtime::knobs() } else { unturned() }?;
     let (mut keeper, mut events) =
         Keeper::begin(&*HOST, wanted.settings.clone(), streams, knobs).map_err(|error| at_host(&error))?;
     events.extend(keeper.settle(is_haste).map_err(|error| at_host(&error))?);

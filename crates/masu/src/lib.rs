@@ -17,6 +17,7 @@ mod pages;
 mod print;
 mod repeat;
 mod run;
+mod runtime;
 mod set;
 mod stat;
 mod track;
@@ -28,15 +29,13 @@ use std::sync::LazyLock;
 use clap::{CommandFactory, Parser};
 use linux::Rooted;
 use linux::knobs;
+use linux::runtime_directory::DIRECTORY;
 
 use args::{Args, Task};
 use failure::Failure;
 
 /// The running kernel's files, for the life of the command.
 pub(crate) static HOST: LazyLock<Rooted> = LazyLock::new(Rooted::host);
-
-/// Where journals of turned knobs are kept until they are put back.
-pub(crate) const JOURNALS: &str = "/run/masu";
 
 /// How a task ended, as an exit status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -114,7 +113,7 @@ fn status_of_misuse() -> ExitCode {
 /// Knobs that an earlier masu turned and could not put back, because it was killed. One that is gone, or somebody else's
 /// by now, is left as it is.
 fn put_back_what_a_crash_left() {
-    let restored = match knobs::replay(&*HOST, Path::new(JOURNALS)) {
+    let restored = match knobs::replay(&*HOST, Path::new(DIRECTORY)) {
         Ok(restored) => restored,
         // Whoever may not read the journals may not put back knobs either; root's next start will.
         Err(linux::Error::Denied(_)) => return,

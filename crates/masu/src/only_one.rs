@@ -1,16 +1,14 @@
 //! A lock that one masu on the host holds at a time, for as long as the file is open.
 
 use std::fmt::Display;
-use std::fs::{DirBuilder, File};
+use std::fs::File;
 use std::io::{Read, Seek, Write};
-use std::os::unix::fs::DirBuilderExt;
-use std::path::Path;
 
 use linux::Pid;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 
-use crate::JOURNALS;
 use crate::failure::{Failure, why};
+use crate::runtime;
 
 /// What only one masu does at a time.
 pub struct Sole {
@@ -26,13 +24,11 @@ pub struct Sole {
 
 /// Locks the file; it is let go with it.
 pub fn only_one(of: &Sole) -> Result<File, Failure> {
-    let path = Path::new(JOURNALS).join(of.file);
+    let path = runtime::private_of_host(of.cannot)?.join(of.file);
     let failed = |why: &dyn Display| {
         let what = format!("cannot {}: cannot lock {}: {why}", of.cannot, path.display());
         Failure::new(what).remedy("Run as root.")
     };
-    // As the journals, which are in it, want it.
-    DirBuilder::new().recursive(true).mode(0o700).create(JOURNALS).map_err(|error| failed(&why(&error)))?;
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let opened = open(&path, flags, Mode::RUSR | Mode::WUSR).map_err(|errno| failed(&linux::describe(errno)))?;
     let mut file = File::from(opened);

@@ -1,7 +1,6 @@
 //! From a process id on the command line to something that can be observed: every reason against it has its own line.
 
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener};
+use std::path::Path;
 
 use access::damon::DamonSource;
 use access::probe::{Probed, probe_for};
@@ -10,11 +9,13 @@ use access::walk::WalkSource;
 use access::{Rung, Source, choose_rung};
 use linux::exe::{WordSize, word_size};
 use linux::facts::Known;
+use linux::process_lock::{self, ProcessLock, Unlocked};
+use linux::runtime_directory::DIRECTORY;
 use linux::status::{self, HugePages, Seccomp, Status};
 use linux::{Error, KernelFiles, Pid, capabilities, damon, knobs::Knobs};
 
 use crate::failure::Failure;
-use crate::{Done, HOST, JOURNALS};
+use crate::{Done, HOST, runtime};
 
 /// The ways of observing on this host, and the one chosen.
 pub struct Observers {
@@ -61,22 +62,37 @@ impl Observers {
 
 fn promise_to_take_damon_down() -> Result<Knobs<'static, linux::Rooted>, Failure> {
     let failed = |error: Error| Failure::new(format!("cannot keep a journal for DAMON: {error}"));
-    let mut knobs = Knobs::open(&*HOST, std::path::Path::new(JOURNALS)).map_err(failed)?;
+    let mut knobs = runtime::knobs()?;
     damon::promise_undo(&mut knobs).map_err(failed)?;
     Ok(knobs)
 }
 
-/// Holds a process for one masu at a time: two would clear each other's bits and undo each other's work. The lock is an
-/// abstract socket name, which the kernel releases however masu ends, and which leaves no file behind.
-pub fn hold(pid: Pid, purpose: Purpose) -> Result<UnixListener, Failure> {
-    let name = SocketAddr::from_abstract_name(format!("masu-attach-{pid}"));
-    name.and_then(|name| UnixListener::bind_addr(&name)).map_err(|error| match error.kind() {
-        std::io::ErrorKind::AddrInUse => {
+/// Holds a process for one masu at a time: two would clear each other's bits and undo each other's work.
+pub fn hold(pid: Pid, purpose: Purpose) -> Result<ProcessLock, Failure> {
+    let held = hold_silently(pid, purpose)?;
+    if held.is_contended {
+        eprintln!("{}", contended(pid));
+    }
+    Ok(held)
+}
+
+/// The same, and says nothing of an owner's masu beside root's.
+pub fn hold_silently(pid: Pid, purpose: Purpose) -> Result<ProcessLock, Failure> {
+    process_lock::lock(Path::new(DIRECTORY), pid).map_err(|unlocked| match unlocked {
+        Unlocked::Held => {
             let remedy = "Wait for it, or end it with Ctrl-C; several processes can be given to one masu.";
             refuse(pid, purpose, "another masu is at work on it", remedy)
         }
-        _ => refuse(pid, purpose, &error.to_string(), "Free a file descriptor or a socket."),
+        Unlocked::Failed(error) => runtime::at_directory(&format!("{} process {pid}", purpose.verb()), &error),
     })
+}
+
+/// An owner's masu, or another program with the owner's lock, does not keep root away.
+pub fn contended(pid: Pid) -> Failure {
+    Failure::new(format!(
+        "another program holds /proc/{pid}/maps locked, as a masu of the owner does; root's goes on beside it"
+    ))
+    .remedy(format!("`grep :$(stat -c %i /proc/{pid}/maps) /proc/locks` names its process."))
 }
 
 /// Does something for each; a failure of some is printed, of all is returned.

@@ -4,17 +4,21 @@ use std::io::{Write, stdout};
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use hugepages::pace;
+use hugepages::track::admission::{Account, Bounds};
 use hugepages::track::schedule;
 use hugepages::track::serve::{Control, Farewell, Happening, Opened, Settings, Unsent, serve};
 use hugepages::track::share::Limits;
 use hugepages::track::watched::Watched;
 use libmasu::track::SOCKET;
 use libmasu::track::wire::{Refused, Totals};
+use linux::capabilities::Capability;
 use linux::handover::{Listener, Peer};
-use linux::{Pid, describe, open_files, queued_signal, signals};
+use linux::ptrace_access::Asking;
+use linux::subordinate_ids::Owners;
+use linux::{Pid, describe, open_files, queued_signal, signals, user_namespace};
 use quantities::{Bytes, PageSize};
 use rustix::io::Errno;
 use serde_json::{Value, json};
@@ -23,9 +27,9 @@ use crate::args::TrackTask;
 use crate::attach;
 use crate::control::{Stop, change_haste, own_cpu_time};
 use crate::failure::Failure;
-use crate::open::{Observers, Purpose, admit, can_promote, hold};
+use crate::open::{Observers, Purpose, admit, can_promote, contended, hold_silently};
 use crate::print::percent;
-use crate::{Done, HOST};
+use crate::{Done, HOST, runtime};
 
 pub fn run(task: &TrackTask) -> Result<Done, Failure> {
     let stop = Stop::on_signals()?;
@@ -37,6 +41,7 @@ pub fn run(task: &TrackTask) -> Result<Done, Failure> {
     open_files::raise();
     let listener = listen(&task.socket)?;
     let mut surroundings = Surroundings {
+        accounts: Accounts::default(),
         start: Instant::now(),
         stop,
         observers,
@@ -56,8 +61,7 @@ pub fn run(task: &TrackTask) -> Result<Done, Failure> {
 fn listen(path: &Path) -> Result<Listener, Failure> {
     let failed = |why: &str| Failure::new(format!("cannot listen at {}: {why}", path.display()));
     if path == Path::new(SOCKET) {
-        // Without it the next call says why.
-        let _ = path.parent().map(std::fs::create_dir_all);
+        runtime::public()?;
     }
     Listener::at(path).map_err(|errno| match errno {
         Errno::ADDRINUSE => failed("somebody listens there, or it is no socket: address in use (EADDRINUSE)")
@@ -86,11 +90,60 @@ fn settings(task: &TrackTask) -> Settings {
             of_all: windows(task.max_huge),
         },
         most_programs: task.max_programs,
+        bounds: Bounds::of_descriptors(open_files::limit()),
+    }
+}
+
+/// Whether a process may be watched for a peer: its own, or one that the kernel lets it inspect.
+fn may_watch(pid: Pid, peer: Peer) -> Result<(), Failure> {
+    let Peer { user, .. } = peer;
+    let refused = |why: &str| Failure::new(format!("cannot attach to process {pid}: {why}"));
+    if Some(pid) == peer.pid {
+        // What it became by exec since it connected belongs to somebody else, or shows no owner.
+        let owner = std::fs::metadata(format!("/proc/{pid}")).map(|about| about.uid());
+        let is_own = owner.ok() == Some(user);
+        return if is_own {
+            Ok(())
+        } else {
+            Err(refused(&format!("it does not belong to user {user}, who asks for it")))
+        };
+    }
+    let asking = Asking::of(&*HOST, peer).map_err(|error| Failure::at_process(&error))?;
+    if asking.may_inspect(pid).map_err(|error| Failure::at_process(&error))? {
+        return Ok(());
+    }
+    let why = format!("user {user}, who asks for it, may not inspect it: permission denied (EACCES)");
+    Err(refused(&why).remedy("Register it with CAP_SYS_PTRACE in its user namespace."))
+}
+
+/// Finds out on whose account connections go.
+#[derive(Default)]
+struct Accounts {
+    owners: Owners,
+    /// When the files were changed last.
+    changed: Option<SystemTime>,
+}
+
+impl Accounts {
+    fn account(&mut self, peer: Peer) -> Account {
+        const SYS_PTRACE: u64 = 1 << Capability::SysPtrace as u64;
+        let has = |asking: Asking| asking.capabilities & SYS_PTRACE != 0;
+        if peer.user == 0 && Asking::of(&*HOST, peer).is_ok_and(has) {
+            return Account::Privileged;
+        }
+        let changed = std::fs::metadata("/etc/subuid").and_then(|about| about.modified()).ok();
+        if changed != self.changed {
+            (self.owners, self.changed) = (Owners::read(&*HOST), changed);
+        }
+        // A namespace that root made, as for a container, says nothing of whose users are in it.
+        let maker = peer.pid.and_then(|pid| user_namespace::maker(pid).ok()?).filter(|maker| *maker != 0);
+        Account::User(self.owners.owner_of(maker.unwrap_or(peer.user)))
     }
 }
 
 /// The loop's surroundings on a real host.
 struct Surroundings {
+    accounts: Accounts,
     start: Instant,
     stop: Stop,
     observers: Observers,
@@ -146,7 +199,11 @@ impl Control for Surroundings {
         change_haste(&mut self.in_haste, haste);
     }
 
-    fn open(&mut self, pid: Pid, user: u32) -> Result<Opened, Refused> {
+    fn account(&mut self, peer: Peer) -> Account {
+        self.accounts.account(peer)
+    }
+
+    fn open(&mut self, pid: Pid, peer: Peer) -> Result<Opened, Refused> {
         let second = self.start.elapsed().as_secs();
         let mut unfit = |failure: Failure| {
             if self.reasons.may_say(second).is_some() {
@@ -156,19 +213,19 @@ impl Control for Surroundings {
             Refused::Unfit
         };
         let status = admit(pid, Purpose::Attach).map_err(&mut unfit)?;
-        let held = hold(pid, Purpose::Attach).map_err(|failure| {
+        let held = hold_silently(pid, Purpose::Attach).map_err(|failure| {
             unfit(failure);
             Refused::Taken
         })?;
-        let (target, ends) = attach::open(&self.observers, pid, printable(&status.name)).map_err(&mut unfit)?;
-        // Looked at last: what it may have become by exec since it connected is somebody else's, or shows no owner.
-        let owner = std::fs::metadata(format!("/proc/{pid}")).map(|about| about.uid());
-        if user != 0 && owner.ok() != Some(user) {
-            unfit(Failure::new(format!(
-                "cannot attach to process {pid}: it does not belong to user {user}, who asks for it"
-            )));
-            return Err(Refused::NotYours);
+        if held.is_contended {
+            unfit(contended(pid));
         }
+        let (target, ends) = attach::open(&self.observers, pid, printable(&status.name)).map_err(&mut unfit)?;
+        // Looked at last: by exec it may have become another program since it was opened.
+        may_watch(pid, peer).map_err(|failure| {
+            unfit(failure);
+            Refused::NotYours
+        })?;
         Ok(Opened { target, ends, hold: Box::new(held) })
     }
 

@@ -136,9 +136,9 @@ pub fn a_program_that_another_masu_is_attached_to(_: &Live) -> Outcome {
     let pid = toy.pid().to_string();
     let first = start(&["attach", &pid])?;
     // A second one that came too early would be the first.
-    let held = format!("@masu-attach-{pid}");
+    let held = format!(" {pid} {pid}");
     let deadline = Instant::now() + PATIENCE;
-    while !fs::read_to_string("/proc/net/unix")?.lines().any(|line| line.ends_with(&held)) {
+    while !fs::read_to_string("/proc/locks")?.lines().any(|line| line.contains("OFDLCK") && line.ends_with(&held)) {
         assert!(Instant::now() < deadline, "it does not attach");
         std::thread::sleep(Duration::from_millis(2));
     }

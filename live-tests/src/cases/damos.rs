@@ -303,9 +303,10 @@ pub fn what_a_crash_leaves_is_taken_down_by_the_journal(live: &Live) -> Outcome 
     std::mem::forget(knobs);
     assert_eq!(fs::read_to_string(format!("{KDAMONDS}/0/state"))?.trim(), "on");
     // To the journal's name belongs a process that is not there.
-    let mut names = fs::read_dir(&directory)?.filter_map(|entry| Some(entry.ok()?.path()));
+    let private = directory.join("private");
+    let mut names = fs::read_dir(&private)?.filter_map(|entry| Some(entry.ok()?.path()));
     let journal = names.find(|path| path.extension().is_some_and(|end| end == "journal")).ok_or("no journal")?;
-    fs::rename(&journal, directory.join("2147483647-1.journal"))?;
+    fs::rename(&journal, private.join("2147483647-1.journal"))?;
     let restored = knobs::replay(live.files(), &directory)?;
     assert!(restored.len() == 2 && restored.iter().all(|knob| knob.failure.is_none()), "{restored:?}");
     assert_eq!(nr_kdamonds()?, "0");

@@ -248,7 +248,7 @@ pub fn one_at_a_time_and_only_root(_: &Live) -> Outcome {
     command = std::process::Command::new(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&program)));
     let unprivileged = command.args(["llc", "run"]).args(&arguments).uid(NOBODY_UID);
     let said = Running::start(unprivileged)?.said()?;
-    let line = "cannot divide the cache: cannot lock /run/masu/llc.lock: permission denied (EACCES)";
+    let line = "cannot divide the cache: cannot open /run/masu/private: permission denied (EACCES)";
     refused(&said, line, "Run as root.");
     assert_eq!(place.state()?, before);
     Ok(())

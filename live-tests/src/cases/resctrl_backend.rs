@@ -182,7 +182,8 @@ pub fn after_an_unmount_there_is_nothing_left_to_undo(live: &Live) -> Outcome {
     Helper::start(&["partition", &place.root, &journal])?.kill()?;
     drop(place.emulator.take());
     assert_eq!(replay(live.files(), &place.journal)?, []);
-    let left: Vec<_> = fs::read_dir(&place.journal)?.filter_map(|entry| Some(entry.ok()?.file_name())).collect();
+    let left: Vec<_> =
+        fs::read_dir(place.journal.join("private"))?.filter_map(|entry| Some(entry.ok()?.file_name())).collect();
     assert_eq!(left, ["lock"]);
     let absent = Resctrl::at(live.files(), &place.root).err().map(|absent| absent.to_string());
     assert_eq!(absent, Some(format!("cannot use {}: no resctrl file system is mounted there", place.root)));

@@ -2,7 +2,7 @@
 
 mod limits;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use quantities::NonZeroFraction;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
+use super::admission::{self, ACCOUNTS_AT_ONCE, Account, Bounds, Crowd, Verdict};
 use super::schedule;
 use super::session::{Session, Wanted, may_register};
 use super::share::Limits;
@@ -30,6 +31,8 @@ pub struct Settings {
     pub limits: Limits,
     /// Programs of one user that may be registered at a time.
     pub most_programs: usize,
+    /// Connections and programs in all.
+    pub bounds: Bounds,
 }
 
 /// A program that is ready to be watched.
@@ -52,11 +55,13 @@ pub trait Control {
     fn cpu_time(&self) -> Duration;
     /// Told before and after a call for which a program may have to wait.
     fn in_haste(&mut self, haste: bool);
-    /// Gets a process ready to be watched for a user, whose it must be, unless that is root.
+    /// On whose account a connection goes.
+    fn account(&mut self, peer: Peer) -> Account;
+    /// Gets a process ready to be watched for `peer`: its own, or one that the kernel lets it inspect.
     ///
     /// # Errors
     /// Why not, for the client; the whole reason is the caller's to print.
-    fn open(&mut self, pid: Pid, user: u32) -> Result<Opened, Refused>;
+    fn open(&mut self, pid: Pid, peer: Peer) -> Result<Opened, Refused>;
     /// Sends a signal with a value to a process, if it would be caught there.
     ///
     /// # Errors
@@ -129,6 +134,7 @@ pub enum Farewell {
 struct Client {
     connection: Connection,
     peer: Peer,
+    account: Account,
     /// The process that connected, and no later one with its number.
     process: OwnedFd,
     since: Duration,
@@ -144,14 +150,8 @@ struct Watching {
     before: Totals,
 }
 
-/// Who has connected, and is not registered, is not silent for longer.
-const FIRST_WORDS: Duration = Duration::from_secs(60);
-
-/// More connections than that are not taken in, but of root.
-const MOST_CLIENTS: usize = 8192;
-
-/// Nor more of one user's, root's apart: else he could keep all others out.
-const MOST_OF_USER: usize = 1024;
+/// A connection that is not registered after this time is closed, whatever it sent.
+const REGISTERED_WITHIN: Duration = Duration::from_secs(30);
 
 /// The longest time without a look at the stop flag.
 const SLICE: Duration = Duration::from_millis(250);
@@ -167,15 +167,18 @@ pub fn serve(listener: &Listener, s: Settings, control: &mut dyn Control) {
     let mut tracker =
         Tracker { clients: BTreeMap::new(), next: 0, s, full_until: Duration::ZERO, heard_again: BTreeMap::new() };
     while !control.stop() {
+        let before = control.cpu_time();
         let ready = tracker.wait(listener, control);
         if ready.listener {
             tracker.take_in(listener, control);
+            tracker.rest_from_newcomers(control, before);
         }
+        let woken = control.cpu_time().saturating_sub(before) / u32::try_from(ready.clients.len().max(1)).unwrap_or(1);
         for key in ready.ended {
             tracker.forget(key, Farewell::Ended, control);
         }
         for key in ready.clients {
-            tracker.attend_at_a_price(key, control);
+            tracker.attend_at_a_price(key, woken, control);
         }
         tracker.step(control);
         tracker.notify(control);
@@ -190,8 +193,8 @@ struct Tracker {
     next: usize,
     s: Settings,
     full_until: Duration,
-    /// When users are heard again: what they ask for costs, too, and each has his part of a processor for it.
-    heard_again: BTreeMap<u32, Duration>,
+    /// When accounts are heard again: requests cost time, too, of which each account has its part.
+    heard_again: BTreeMap<Account, Duration>,
 }
 
 /// Who has something.
@@ -216,10 +219,11 @@ impl Tracker {
     /// Waits until somebody says something, a program ends, or a step is due.
     fn wait(&mut self, listener: &Listener, control: &dyn Control) -> Ready {
         let now = control.now();
-        let silent = |client: &Client| client.watched.is_none() && now > client.since + FIRST_WORDS;
+        let silent = |client: &Client| client.watched.is_none() && now > client.since + REGISTERED_WITHIN;
         self.clients.retain(|_, client| !silent(client));
         let heard = self.heard_again.values().min().copied();
-        let due = self.first_due().map(|(due, _)| due).into_iter().chain(heard).min();
+        let full = Some(self.full_until).filter(|until| *until > now);
+        let due = self.first_due().map(|(due, _)| due).into_iter().chain(heard).chain(full).min();
         let due = due.map_or(SLICE, |due| due.saturating_sub(now).min(SLICE));
         let is_full = now < self.full_until;
         self.heard_again.retain(|_, until| *until > now);
@@ -227,7 +231,7 @@ impl Tracker {
         let mut fds = vec![PollFd::from_borrowed_fd(listener.as_fd(), wanted(!is_full))];
         let mut keys = Vec::new();
         for (key, client) in &self.clients {
-            let is_heard = !self.heard_again.contains_key(&client.peer.user);
+            let is_heard = !self.heard_again.contains_key(&client.account);
             fds.push(PollFd::new(&client.connection, wanted(is_heard)));
             keys.push((*key, false));
             if let Some(watching) = &client.watched {
@@ -247,53 +251,81 @@ impl Tracker {
         ready
     }
 
-    /// All that have come, but some at a time: those who are served already do not wait for a crowd.
+    /// Takes in newcomers, some at a time: the others have their turn in between.
     fn take_in(&mut self, listener: &Listener, control: &mut dyn Control) {
+        let mut crowd = Crowd::default();
+        for (key, client) in &self.clients {
+            crowd.join(client.account, *key, client.watched.is_none().then_some(client.since));
+        }
         for _ in 0..AT_ONCE {
-            if !self.take_in_one(listener, control) {
-                return;
+            match self.take_in_one(listener, &mut crowd, control) {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(errno) => {
+                    self.full_until = control.now() + FULL_FOR;
+                    return control.say(&Happening::Full(errno));
+                }
             }
         }
     }
 
-    /// True if somebody was there.
-    fn take_in_one(&mut self, listener: &Listener, control: &mut dyn Control) -> bool {
-        let came = listener.accept(Duration::ZERO);
-        match came.and_then(|came| came.map(|one| one.peer().map(|peer| (one, peer))).transpose()) {
-            Ok(Some((connection, peer))) => {
-                let of_user = self.clients.values().filter(|client| client.peer.user == peer.user).count();
-                let is_full = of_user >= MOST_OF_USER || self.clients.len() >= MOST_CLIENTS;
-                let Some(process) = connection.peer_process().ok().filter(|_| peer.user == 0 || !is_full) else {
-                    return true; // closed at once: to him there is no tracker
-                };
-                let since = control.now();
-                let client = Client { connection, peer, process, since, session: Session::default(), watched: None };
-                self.clients.insert(self.next, client);
-                self.next += 1;
-                true
-            }
-            Ok(None) => false,
-            Err(errno) => {
-                self.full_until = control.now() + FULL_FOR;
-                control.say(&Happening::Full(errno));
-                false
-            }
+    /// True if somebody was there. A connection that is refused is closed at once: to its program there is no tracker.
+    fn take_in_one(
+        &mut self,
+        listener: &Listener,
+        crowd: &mut Crowd,
+        control: &mut dyn Control,
+    ) -> Result<bool, Errno> {
+        let Some(connection) = listener.accept(Duration::ZERO)? else { return Ok(false) };
+        let peer = connection.peer()?;
+        let Ok(process) = connection.peer_process() else { return Ok(true) };
+        let account = control.account(peer);
+        // Only now it is sure that its number was not another process's meanwhile.
+        if has_ended(process.as_fd()) {
+            return Ok(true);
         }
+        match crowd.admit(account, &self.s.bounds) {
+            Verdict::Refused => return Ok(true),
+            Verdict::Admitted => {}
+            Verdict::InsteadOf(key) => drop(self.clients.remove(&key)),
+        }
+        let (key, since, session) = (self.next, control.now(), Session::default());
+        crowd.join(account, key, Some(since));
+        self.clients.insert(key, Client { connection, peer, account, process, since, session, watched: None });
+        self.next += 1;
+        Ok(true)
     }
 
-    /// Hears one message of a client, whose user is heard again when he has paid for it with time. Root need not.
-    fn attend_at_a_price(&mut self, key: usize, control: &mut dyn Control) {
-        let Some(user) = self.clients.get(&key).map(|client| client.peer.user) else { return };
-        if self.heard_again.contains_key(&user) {
+    /// Newcomers, whoever they are, have a part of a processor, too: after a number of them nobody is taken in for a time.
+    fn rest_from_newcomers(&mut self, control: &dyn Control, before: Duration) {
+        let part = self.s.schedule.cpu_fraction.get() * ACCOUNTS_AT_ONCE as f64;
+        let spent = control.cpu_time().saturating_sub(before).div_f64(part);
+        self.full_until = self.full_until.max(control.now() + spent);
+    }
+
+    /// Hears one message of a client, whose account is heard again when it has paid for it with time, and for what it took to
+    /// notice it, `woken`. Root need not.
+    fn attend_at_a_price(&mut self, key: usize, woken: Duration, control: &mut dyn Control) {
+        let Some(account) = self.clients.get(&key).map(|client| client.account) else { return };
+        if self.heard_again.contains_key(&account) {
             return;
         }
         let before = control.cpu_time();
+        let part = self.part_of_account();
         self.attend(key, control);
-        let spent = control.cpu_time().saturating_sub(before);
-        if user != 0 {
-            let until = control.now() + spent.div_f64(self.s.schedule.cpu_fraction.get());
-            self.heard_again.insert(user, until);
+        let spent = control.cpu_time().saturating_sub(before) + woken;
+        if account != Account::Privileged {
+            let until = control.now() + spent.div_f64(part.get());
+            self.heard_again.insert(account, until);
         }
+    }
+
+    /// The part of a processor that one account has, root's apart.
+    fn part_of_account(&self) -> NonZeroFraction {
+        let watched = self.clients.values().filter(|client| client.watched.is_some());
+        let accounts: BTreeSet<Account> = watched.map(|client| client.account).collect();
+        let unprivileged = accounts.iter().filter(|account| **account != Account::Privileged).count();
+        admission::part_of_account(self.s.schedule.cpu_fraction, unprivileged)
     }
 
     /// Hears one message of a client.
@@ -306,7 +338,6 @@ impl Tracker {
             Err(Errno::MSGSIZE) => return self.cut_off(key, control),
             Err(_) => return self.forget(key, Farewell::Left, control),
         };
-        client.since = control.now();
         match client.session.understand(&message[..bytes]) {
             Wanted::Register(terms) => self.register(key, terms, control),
             Wanted::Unregister => {
@@ -376,8 +407,7 @@ impl Tracker {
             control.say(&Happening::Changed(&watching.program));
             return self.answer(key, Answer::Welcome, control);
         }
-        let of_user = self.clients.values().filter(|one| one.watched.is_some() && one.peer.user == peer.user).count();
-        match self.open(key, terms, of_user, control) {
+        match self.open(key, terms, control) {
             Ok(watching) => {
                 control.say(&Happening::Registered(&watching.program));
                 if let Some(client) = self.clients.get_mut(&key) {
@@ -390,20 +420,24 @@ impl Tracker {
         }
     }
 
-    fn open(&self, key: usize, terms: Terms, of_user: usize, control: &mut dyn Control) -> Result<Watching, Refused> {
+    fn open(&self, key: usize, terms: Terms, control: &mut dyn Control) -> Result<Watching, Refused> {
         let client = self.clients.get(&key).ok_or(Refused::NoProcess)?;
-        let peer = client.peer;
-        let pid = may_register(peer, terms, of_user, self.s.most_programs)?;
+        let (peer, account) = (client.peer, client.account);
+        let watched = || self.clients.values().filter(|one| one.watched.is_some());
+        let of_account = watched().filter(|one| one.account == account).count();
+        let has_room =
+            self.s.bounds.has_room_for_program(account, watched().count()) && of_account < self.s.most_programs;
+        let pid = may_register(peer, terms, has_room)?;
         let taken = |client: &Client| client.watched.as_ref().is_some_and(|one| one.program.target.pid == pid);
         if self.clients.values().any(taken) {
             return Err(Refused::Taken);
         }
-        let Opened { target, ends, hold } = control.open(pid, peer.user)?;
+        let Opened { target, ends, hold } = control.open(pid, peer)?;
         // Only now that it is open is it sure that its number was not another process's meanwhile.
         if has_ended(client.process.as_fd()) {
             return Err(Refused::NoProcess);
         }
-        let program = Watched::new(target, peer.user, terms, control.now());
+        let program = Watched::new(target, peer.user, account, terms, control.now());
         Ok(Watching { program, ends, _hold: hold, before: Totals::default() })
     }
 
@@ -503,14 +537,17 @@ impl Tracker {
         }
     }
 
-    /// How a program may be watched: all programs of a user have the part of a processor of one, but for root's.
+    /// How a program may be watched: all programs of an account share its part of a processor, but for root's.
     fn schedule_of(&self, key: usize) -> schedule::Settings {
-        let user = self.clients.get(&key).map_or(0, |client| client.peer.user);
-        let of_user = |client: &&Client| client.watched.is_some() && client.peer.user == user;
-        let count = if user == 0 { 1 } else { self.clients.values().filter(of_user).count().max(1) };
-        let fraction = self.s.schedule.cpu_fraction.get() / count as f64;
-        let cpu_fraction = NonZeroFraction::new(fraction).unwrap_or(self.s.schedule.cpu_fraction);
-        schedule::Settings { cpu_fraction, ..self.s.schedule }
+        let s = self.s.schedule;
+        let Some(account) = self.clients.get(&key).map(|client| client.account) else { return s };
+        if account == Account::Privileged {
+            return s;
+        }
+        let of_account = |client: &&Client| client.watched.is_some() && client.account == account;
+        let count = self.clients.values().filter(of_account).count().max(1);
+        let fraction = self.part_of_account().get() / count as f64;
+        schedule::Settings { cpu_fraction: NonZeroFraction::new(fraction).unwrap_or(s.cpu_fraction), ..s }
     }
 
     /// A program is not watched any more; its client stays.

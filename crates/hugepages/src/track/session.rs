@@ -128,16 +128,15 @@ impl Session {
 ///
 /// # Errors
 /// Why not.
-pub fn may_register(peer: Peer, terms: Terms, of_user: usize, most_of_user: usize) -> Result<Pid, Refused> {
+///
+/// Another process than its own only root may name; whether the kernel lets it inspect that one is asked where it is opened.
+pub fn may_register(peer: Peer, terms: Terms, has_room: bool) -> Result<Pid, Refused> {
     let own = peer.pid.ok_or(Refused::NoProcess)?;
     let pid = if terms.pid == 0 { own } else { Pid(terms.pid) };
     if pid != own && peer.user != 0 {
         return Err(Refused::NotYours);
     }
-    if of_user >= most_of_user {
-        return Err(Refused::TooMany);
-    }
-    Ok(pid)
+    if has_room { Ok(pid) } else { Err(Refused::TooMany) }
 }
 
 #[cfg(test)]
@@ -200,13 +199,13 @@ mod tests {
 
     #[test]
     fn a_program_registers_itself_and_root_others() {
-        let peer = |user| Peer { pid: Some(Pid(42)), user };
-        assert_eq!(may_register(peer(1000), USUAL, 0, 8), Ok(Pid(42)));
-        assert_eq!(may_register(peer(1000), Terms { pid: 42, ..USUAL }, 0, 8), Ok(Pid(42)));
-        assert_eq!(may_register(peer(1000), Terms { pid: 43, ..USUAL }, 0, 8), Err(Refused::NotYours));
-        assert_eq!(may_register(peer(0), Terms { pid: 43, ..USUAL }, 0, 8), Ok(Pid(43)));
-        assert_eq!(may_register(peer(1000), USUAL, 8, 8), Err(Refused::TooMany));
-        assert_eq!(may_register(Peer { pid: None, user: 0 }, USUAL, 0, 8), Err(Refused::NoProcess));
+        let peer = |user| Peer { pid: Some(Pid(42)), user, group: user };
+        assert_eq!(may_register(peer(1000), USUAL, true), Ok(Pid(42)));
+        assert_eq!(may_register(peer(1000), Terms { pid: 42, ..USUAL }, true), Ok(Pid(42)));
+        assert_eq!(may_register(peer(1000), Terms { pid: 43, ..USUAL }, true), Err(Refused::NotYours));
+        assert_eq!(may_register(peer(0), Terms { pid: 43, ..USUAL }, true), Ok(Pid(43)));
+        assert_eq!(may_register(peer(1000), USUAL, false), Err(Refused::TooMany));
+        assert_eq!(may_register(Peer { pid: None, ..peer(0) }, USUAL, true), Err(Refused::NoProcess));
     }
 
     proptest! {

@@ -15,6 +15,8 @@ use std::collections::BTreeMap;
 
 use quantities::{Rate, Window};
 
+use super::admission::Account;
+
 /// The most huge windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -37,8 +39,8 @@ pub const TAKES_OVER: f64 = 2.0;
 pub struct Owner {
     /// Which program.
     pub program: usize,
-    /// Whose it is.
-    pub user: u32,
+    /// On whose account it goes.
+    pub user: Account,
 }
 
 /// A window that is huge.
@@ -158,8 +160,8 @@ mod tests {
 
     use super::*;
 
-    const A: Owner = Owner { program: 0, user: 1000 };
-    const B: Owner = Owner { program: 1, user: 1001 };
+    const A: Owner = Owner { program: 0, user: Account::User(1000) };
+    const B: Owner = Owner { program: 1, user: Account::User(1001) };
 
     fn held(owner: Owner, window: u64, walks: f64) -> Held {
         Held { owner, window: Some(Window(window)), walks: Rate::per_second(walks) }
@@ -224,7 +226,7 @@ mod tests {
             of_program in 0u64..12, of_user in 0u64..20, of_all in 0u64..30,
         ) {
             let limits = Limits { of_program, of_user, of_all };
-            let owner = |program: u8| Owner { program: usize::from(program), user: u32::from(program / 2) };
+            let owner = |program: u8| Owner { program: usize::from(program), user: Account::User(u32::from(program / 2)) };
             // What is there is within the limits, as it would be after earlier rounds.
             let wish = |from: &[(u8, u8, f64)], base: u64| -> Vec<Candidate> {
                 let windows = base..;

@@ -11,6 +11,7 @@ use libmasu::track::wire::Totals;
 use linux::Error;
 use quantities::{Fraction, NonZeroFraction, Rate, Window};
 
+use super::admission::Account;
 use super::list::List;
 use super::notice::Notice;
 use super::schedule;
@@ -62,6 +63,8 @@ pub struct Watched {
     pub target: Target,
     /// Its user.
     pub user: u32,
+    /// On whose account it goes.
+    pub account: Account,
     /// When the next step is due.
     pub due: Duration,
     /// Processor time spent on it.
@@ -95,10 +98,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Watched {
     /// From now on, by these terms.
-    pub fn new(target: Target, user: u32, terms: Terms, now: Duration) -> Watched {
+    pub fn new(target: Target, user: u32, account: Account, terms: Terms, now: Duration) -> Watched {
         let mut watched = Watched {
             target,
             user,
+            account,
             due: now,
             spent: Duration::ZERO,
             arena: 0,

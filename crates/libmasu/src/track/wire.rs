@@ -108,7 +108,7 @@ pub enum Refused {
     Terms = 2,
     /// There is no such process.
     NoProcess = 3,
-    /// Only root may register another process than its own.
+    /// Only root may register another process than its own, and only one that the kernel lets it inspect.
     NotYours = 4,
     /// Its user has as many programs registered as one may have.
     TooMany = 5,
@@ -138,9 +138,9 @@ impl Refused {
             Refused::Version => c"the tracker is of another version than this library: install both anew",
             Refused::Terms => c"a value lies out of its bounds (masu.h says which are allowed)",
             Refused::NoProcess => c"there is no such process",
-            Refused::NotYours => c"only root may register another process than its own",
+            Refused::NotYours => c"only root, with ptrace access to it, may register another process than its own",
             Refused::TooMany => {
-                c"your user has as many programs registered as the tracker allows (masu track --max-programs)"
+                c"your user, or all users, have as many programs registered as the tracker allows (masu track --max-programs)"
             }
             Refused::Taken => c"it is registered already, or another masu is at work on it",
             Refused::Unfit => c"the tracker cannot work on this process: it has printed why",

@@ -18,6 +18,10 @@ fn run() -> (TempDir, PathBuf) {
     (run, directory)
 }
 
+fn private(directory: &Path) -> PathBuf {
+    runtime_directory::private_path(directory)
+}
+
 fn stat_line(writer: Writer) -> String {
     format!("{} (masu) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 {} 0 0\n", writer.pid, writer.start_ticks)
 }
@@ -70,7 +74,7 @@ fn knobs_are_put_back_in_reverse_order_with_the_word_in_brackets() {
         format!("{THP} <- madvise"),
     ];
     assert_eq!(knob_writes(&kernel), expected);
-    let left: Vec<_> = fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let left: Vec<_> = fs::read_dir(private(&directory)).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["lock"]);
 }
 
@@ -91,7 +95,7 @@ fn the_journal_is_written_before_the_knob_is_turned() {
     let mut knobs = Knobs::of_writer(&kernel, &directory, writer(7));
     knobs.turn(THP, "always").unwrap();
     assert!(matches!(knobs.turn(SCAN, "1"), Err(Error::Denied(_))));
-    let journal = fs::read_to_string(directory.join("7-1007.journal")).unwrap();
+    let journal = fs::read_to_string(private(&directory).join("7-1007.journal")).unwrap();
     let expected = format!("{{\"boot\":\"this-boot\"}}\n{{\"turned\":{{\"path\":\"{THP}\",\"old\":\"madvise\"}}}}\n");
     assert_eq!(journal, expected);
 }
@@ -162,15 +166,60 @@ fn a_journal_never_names_anything_but_a_file_of_the_kernel() {
 }
 
 #[test]
-fn a_directory_that_others_can_write_is_not_trusted() {
+fn a_directory_that_others_could_write_is_repaired_and_its_journals_are_replayed() {
     use std::os::unix::fs::PermissionsExt;
+    for mode in [0o700, 0o755, 0o775, 0o777] {
+        let (_run, directory) = run();
+        fs::create_dir(&directory).unwrap();
+        let kernel = kernel();
+        std::mem::forget({
+            let mut knobs = Knobs::of_writer(&kernel, &directory, writer(7));
+            knobs.turn(THP, "never").unwrap();
+            knobs
+        });
+        dies(&kernel, writer(7));
+        fs::set_permissions(&directory, fs::Permissions::from_mode(mode)).unwrap();
+        assert_eq!(replay(&kernel, &directory).unwrap().len(), 1, "{mode:o}");
+        assert_eq!(kernel.read(THP).unwrap(), "madvise");
+        assert_eq!(fs::metadata(&directory).unwrap().mode() & 0o7777, 0o755);
+    }
+}
+
+/// Earlier versions kept them in `/run/masu` itself.
+#[test]
+fn journals_of_an_earlier_version_are_replayed_and_those_of_its_living_processes_inherited() {
     let (_run, directory) = run();
-    fs::create_dir(&directory).unwrap();
-    fs::set_permissions(&directory, fs::Permissions::from_mode(0o777)).unwrap();
-    assert!(matches!(replay(&kernel(), &directory), Err(Error::Denied(_))));
     let kernel = kernel();
-    assert!(Knobs::of_writer(&kernel, &directory, writer(7)).turn(THP, "never").is_err());
+    let mut knobs = Knobs::of_writer(&kernel, &directory, writer(7));
+    knobs.turn(THP, "never").unwrap();
+    fs::rename(private(&directory).join("7-1007.journal"), directory.join("7-1007.journal")).unwrap();
+    fs::remove_dir_all(private(&directory)).unwrap();
+    std::mem::forget(knobs);
+    let mut next = Knobs::of_writer(&kernel, &directory, writer(8));
+    next.turn(THP, "always").unwrap();
+    dies(&kernel, writer(7));
+    assert_eq!(replay(&kernel, &directory).unwrap(), [], "a living process has turned it as well");
+    assert!(!directory.join("7-1007.journal").exists());
+    next.put_back().unwrap();
+    assert_eq!(kernel.read(THP).unwrap(), "madvise");
+}
+
+#[test]
+fn a_journal_that_is_not_ours_turns_nothing_and_stays() {
+    let (_run, directory) = run();
+    runtime_directory::private(&directory).unwrap();
+    let (link, target) = (directory.join("9-1.journal"), directory.join("text"));
+    fs::write(&target, format!("{{\"turned\":{{\"path\":\"{THP}\",\"old\":\"always\"}}}}\n")).unwrap();
+    std::os::unix::fs::symlink(&target, &link).unwrap();
+    let foreign = directory.join("9-2.journal");
+    if rustix::process::geteuid().is_root() {
+        fs::copy(&target, &foreign).unwrap();
+        std::os::unix::fs::chown(&foreign, Some(4001), None).unwrap();
+    }
+    let kernel = kernel();
+    assert_eq!(replay(&kernel, &directory).unwrap(), []);
     assert_eq!(knob_writes(&kernel), [""; 0]);
+    assert!(link.exists());
 }
 
 #[test]
@@ -183,7 +232,7 @@ fn a_journal_of_an_earlier_boot_is_removed_and_nothing_turned() {
     kernel.write("proc/sys/kernel/random/boot_id", "next-boot\n").unwrap();
     assert_eq!(replay(&kernel, &directory).unwrap(), []);
     assert_eq!(kernel.read(THP).unwrap(), "never");
-    assert!(!directory.join("7-1007.journal").exists());
+    assert!(!private(&directory).join("7-1007.journal").exists());
 }
 
 #[test]
@@ -199,7 +248,7 @@ fn a_knob_that_cannot_be_put_back_stays_in_the_journal() {
     let restored = replay(&crashed, &directory).unwrap();
     let outcomes: Vec<_> = restored.iter().map(|one| (one.path.as_str(), one.failure.is_none())).collect();
     assert_eq!(outcomes, [(SCAN, true), (THP, false)]);
-    assert!(directory.join("7-1007.journal").exists());
+    assert!(private(&directory).join("7-1007.journal").exists());
 }
 
 #[test]

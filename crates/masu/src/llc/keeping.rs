@@ -12,9 +12,9 @@ use llc::keep::host::Host;
 use llc::keep::room::Unfit;
 use llc::keep::steps::Step;
 
+use crate::HOST;
 use crate::failure::{Failure, why};
 use crate::only_one::Sole;
-use crate::{HOST, JOURNALS};
 
 /// A keeper of this host.
 pub type Kept = Keeper<Host<Rooted>>;
@@ -90,10 +90,10 @@ fn at_absent(absent: &Absent) -> Failure {
 pub fn keeper(
     config: &Config,
     directory: Option<&Path>,
+    knobs: Knobs<'static, Rooted>,
     is_over: impl Fn() -> bool + Send + 'static,
 ) -> Result<Kept, Failure> {
     let place = place(config, directory)?;
-    let knobs = Knobs::open(&*HOST, Path::new(JOURNALS)).map_err(|error| at_host(&error))?;
     let host = Host::new(&*HOST, config, place, knobs, is_over).map_err(|error| match &error {
         Error::Gone(_) => Failure::new(&error)
             .remedy("The configuration names a process that is not there; `pgrep -a NAME` finds a running one."),

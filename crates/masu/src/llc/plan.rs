@@ -1,18 +1,21 @@
 //! `masu llc plan`.
 
 use std::io::{Write, stdout};
+use std::path::Path;
 use std::time::Duration;
 
+use linux::knobs::Knobs;
+use linux::runtime_directory::DIRECTORY;
 use llc::keep::act::writes;
 use llc::keep::report::{Event, OfGroup, OfSet, Slowdown, shown};
 use serde::Serialize;
 
-use super::keeping::{SOLE_PLAN, at_trouble, config, keeper};
-use crate::Done;
+use super::keeping::{SOLE_PLAN, at_host, at_trouble, config, keeper};
 use crate::args::PlanTask;
 use crate::failure::Failure;
 use crate::only_one::only_one;
 use crate::print::Table;
+use crate::{Done, HOST};
 
 /// What is printed as JSON.
 #[derive(Debug, Default, Serialize)]
@@ -35,7 +38,8 @@ pub fn run(task: &PlanTask) -> Result<Done, Failure> {
         // Held no longer than to find out that nobody has it.
         drop(only_one(&SOLE_PLAN)?);
     }
-    let mut keeper = keeper(&config, task.resctrl.as_deref(), || false)?;
+    let unturned = Knobs::open(&*HOST, Path::new(DIRECTORY)).map_err(|error| at_host(&error))?;
+    let mut keeper = keeper(&config, task.resctrl.as_deref(), unturned, || false)?;
     let (events, steps) = keeper.plan(Duration::ZERO).map_err(|trouble| at_trouble(&trouble))?;
     let mut report = Report { policy: config.policy.to_string(), ..Report::default() };
     for event in events {

@@ -18,6 +18,7 @@ use crate::control::{Stop, Terminal, own_cpu_time};
 use crate::events;
 use crate::failure::Failure;
 use crate::only_one::only_one;
+use crate::runtime;
 
 pub fn run(task: &LlcRunTask) -> Result<Done, Failure> {
     let stop = Stop::on_signals()?;
@@ -28,7 +29,7 @@ pub fn run(task: &LlcRunTask) -> Result<Done, Failure> {
     let mut out =
         Out { json: task.json, lines: Lines::to(stdout(), if task.json { left_out_json } else { left_out })? };
     let is_over = stop.clone();
-    let mut keeper = keeper(&config, task.resctrl.as_deref(), move || is_over.is_set())?;
+    let mut keeper = keeper(&config, task.resctrl.as_deref(), runtime::knobs()?, move || is_over.is_set())?;
     let told_to_end = stop.clone();
     let mut terminal = Terminal::new(stop, Vec::new());
     let outcome = attend(&mut keeper, &config, task.time, &mut terminal, &mut out);

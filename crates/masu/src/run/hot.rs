@@ -1,7 +1,6 @@
 //! Serving a program from outside while it runs, with its children: what `masu attach` does, from the start.
 
 use std::collections::BTreeMap;
-use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
@@ -12,6 +11,7 @@ use hugepages::attach::{Control, Doing, ROUND_MIN, Settings, Until, attach};
 use hugepages::report::Report;
 use hugepages::target::Target;
 use hugepages::{pace, policy};
+use linux::process_lock::ProcessLock;
 use linux::{Pid, children, status};
 use quantities::{Bytes, Fraction};
 
@@ -124,7 +124,7 @@ struct Host<'a> {
     alone: bool,
     observers: &'a Observers,
     /// The processes that were large enough, and what keeps another masu from them; nothing where they cannot be served.
-    known: BTreeMap<Pid, Option<UnixListener>>,
+    known: BTreeMap<Pid, Option<ProcessLock>>,
     waiting: Vec<Target>,
     looked: Option<Instant>,
     outcome: Outcome,
@@ -162,7 +162,7 @@ impl Host<'_> {
     }
 
     /// A process that cannot be served (it forbids it, it ended, another masu has it) is left alone.
-    fn take_in(&mut self, pid: Pid) -> Result<UnixListener, Failure> {
+    fn take_in(&mut self, pid: Pid) -> Result<ProcessLock, Failure> {
         let status = admit(pid, Purpose::Attach)?;
         let held = hold(pid, Purpose::Attach)?;
         let (target, _) = open(self.observers, pid, status.name)?;

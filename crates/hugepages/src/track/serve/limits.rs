@@ -69,7 +69,7 @@ impl Tracker {
         for other in self.clients.values().filter_map(|client| Some(&client.watched.as_ref()?.program)) {
             let of_other = count(other);
             counts[2] = counts[2].saturating_add(of_other);
-            if other.user == own.user {
+            if other.account == own.account {
                 counts[1] = counts[1].saturating_add(of_other);
             }
         }
@@ -81,7 +81,7 @@ impl Tracker {
         let limits = self.s.limits;
         let held = if limits == UNLIMITED { Vec::new() } else { self.held() };
         let Some(watching) = self.watching(key) else { return };
-        let owner = Owner { program: key, user: watching.program.user };
+        let owner = Owner { program: key, user: watching.program.account };
         let candidates: Vec<_> = plan.iter().map(|promotion| candidate(promotion, owner)).collect();
         let shares = share::share(&candidates, &held, limits);
         for refused in &shares.refused {
@@ -102,7 +102,7 @@ impl Tracker {
         let most = finite.max().unwrap_or(0).saturating_add(1).min(MOST_ARENA_WINDOWS);
         for (key, program) in self.clients.iter().filter_map(|(key, one)| Some((*key, &one.watched.as_ref()?.program)))
         {
-            let owner = Owner { program: key, user: program.user };
+            let owner = Owner { program: key, user: program.account };
             held.extend(program.target.held().map(|(window, walks, is_idle)| {
                 let walks = if is_idle { Rate::ZERO } else { walks };
                 Held { owner, window: Some(window), walks }

@@ -190,7 +190,7 @@ fn whoever_looks_whether_a_group_is_left_behind_does_not_keep_it_from_being_made
 fn what_is_to_be_put_back_is_read_when_nobody_can_put_it_back() {
     let mut kernel = Ruled::new(broadwell());
     let (_run, directory) = journal(&kernel.kernel);
-    let (reads, lock) = (Rc::new(RefCell::new(Vec::new())), directory.join("lock"));
+    let (reads, lock) = (Rc::new(RefCell::new(Vec::new())), directory.join("private/lock"));
     let seen = Rc::clone(&reads);
     kernel.before_read = Some(Box::new(move |path| {
         let held =

@@ -157,7 +157,7 @@ fn promises_for_processes_that_have_ended_are_let_go() {
         }
     }
     drop(changes);
-    let journals = || std::fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path());
+    let journals = || std::fs::read_dir(directory.join("private")).unwrap().map(|entry| entry.unwrap().path());
     let journal = journals().find(|path| path.extension().is_some_and(|of| of == "journal")).unwrap();
     let lines = std::fs::read_to_string(journal).unwrap().lines().count();
     assert!(lines < 200, "{lines}");

@@ -1,0 +1,156 @@
+//! The tracker among users who do not trust each other.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use libmasu::track::wire::{Answer, Refused};
+use rustix::process::Signal;
+
+use super::Outcome;
+use super::programs::{PATIENCE, Running};
+use super::run::{Folder, Result, own};
+use super::track::Tracker;
+use crate::live::Live;
+use crate::program::FLAG;
+
+const A_USER: &str = "4001";
+const ANOTHER: &str = "4002";
+
+/// One of the programs of `program/strangers.rs`, and the first line that it printed. It ends with this value.
+struct Stranger {
+    running: Running,
+    said: String,
+}
+
+impl Stranger {
+    fn start(arguments: &[&str]) -> Result<Stranger> {
+        let starting = Stranger::spawn(arguments)?;
+        starting.first_line()
+    }
+
+    fn spawn(arguments: &[&str]) -> Result<Running> {
+        let mut command = Command::new(own()?);
+        command.arg(FLAG).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
+        Ok(Running(command.spawn()?))
+    }
+
+    fn pid(&self) -> String {
+        self.running.pid().to_string()
+    }
+}
+
+trait Starting {
+    fn first_line(self) -> Result<Stranger>;
+}
+
+impl Starting for Running {
+    fn first_line(mut self) -> Result<Stranger> {
+        let mut said = String::new();
+        BufReader::new(self.0.stdout.take().ok_or("no output")?).read_line(&mut said)?;
+        Ok(Stranger { running: self, said: said.trim().to_owned() })
+    }
+}
+
+fn answered(answer: Answer) -> String {
+    format!("answer={answer:?}")
+}
+
+const REFUSED: Answer = Answer::Refused(Refused::NotYours);
+
+/// Who may have another process watched is what the kernel says of inspecting it.
+pub fn another_process_is_watched_for_whom_the_kernel_lets_inspect_it(_: &Live) -> Outcome {
+    let mut tracker = Tracker::start(&[])?;
+    let socket = tracker.socket().display().to_string();
+    let others = Stranger::start(&["target", ANOTHER, "open"])?;
+    let own = Stranger::start(&["target", "root-without-capabilities", "open"])?;
+    let closed = Stranger::start(&["target", "root-without-capabilities", "closed"])?;
+    let cases = [
+        ("root-without-capabilities", &others, REFUSED),
+        ("root-without-capabilities", &closed, REFUSED),
+        ("root-without-capabilities", &own, Answer::Welcome),
+        ("root-of-a-namespace", &others, REFUSED),
+        ("root-of-a-namespace", &closed, REFUSED),
+        (A_USER, &others, REFUSED),
+        (ANOTHER, &others, REFUSED),
+        ("root-with-ptrace", &others, Answer::Welcome),
+        ("root-with-ptrace", &closed, Answer::Welcome),
+        ("root", &others, Answer::Welcome),
+    ];
+    for (who, target, expected) in cases {
+        let mut asks = Stranger::start(&["register", who, &socket, &target.pid()])?;
+        assert_eq!(asks.said, answered(expected), "{who}");
+        drop(asks.running.0.stdin.take());
+        asks.running.0.wait()?;
+    }
+    let said = tracker.end(Signal::INT)?;
+    let line = format!("cannot attach to process {}: user 0, who asks for it, may not inspect it", others.pid());
+    assert!(said.err.contains(&line), "{}", said.err);
+    Ok(())
+}
+
+/// A connection that a privileged program inherits does not give its pages to who made the connection.
+pub fn a_program_that_became_privileged_is_not_watched_for_who_started_it(_: &Live) -> Outcome {
+    let mut tracker = Tracker::start(&[])?;
+    let socket = tracker.socket().display().to_string();
+    let folder = Folder::make("privileged")?;
+    std::fs::set_permissions(&folder.0, std::fs::Permissions::from_mode(0o755))?;
+    let privileged = folder.0.join("privileged");
+    std::fs::copy(own()?, &privileged)?;
+    std::fs::set_permissions(&privileged, std::fs::Permissions::from_mode(0o4755))?;
+    let asks = Stranger::start(&["inherit", A_USER, &socket, &privileged.display().to_string()])?;
+    assert_eq!(asks.said, format!("user=0 {}", answered(REFUSED)));
+    tracker.end(Signal::INT)?;
+    Ok(())
+}
+
+/// Eight users hold all that they can; a ninth, who has nothing, and root are served at once.
+pub fn a_crowd_makes_way_for_who_has_nothing(live: &Live) -> Outcome {
+    let count = if live.has(crate::need::Need::RealProcessor) { "1024" } else { "100" };
+    linux::open_files::raise();
+    let mut tracker = Tracker::start(&[])?;
+    let socket = tracker.socket().display().to_string();
+    let users: Vec<String> = (5000..5008).map(|user| user.to_string()).collect();
+    let starting = users.iter().map(|user| Stranger::spawn(&["crowd", user, &socket, count]));
+    let starting = starting.collect::<Result<Vec<_>>>()?;
+    let crowd = starting.into_iter().map(Starting::first_line).collect::<Result<Vec<_>>>()?;
+    assert!(
+        crowd.iter().all(|one| one.said == format!("connected={count}")),
+        "{:?}",
+        crowd.first().map(|one| &one.said)
+    );
+    for who in [A_USER, "root", "root-without-capabilities"] {
+        let asks = Stranger::start(&["register", who, &socket, "0"])?;
+        assert_eq!(asks.said, answered(Answer::Welcome), "{who}");
+    }
+    let descriptors = std::fs::read_dir(format!("/proc/{}/fd", tracker.running()?.pid()))?.count();
+    assert!(u64::try_from(descriptors)? < linux::open_files::limit(), "{descriptors}");
+    drop(crowd);
+    assert_eq!(tracker.end(Signal::INT)?.code(), 0);
+    Ok(())
+}
+
+/// Others' programs are served while one user connects and leaves as fast as it can.
+pub fn connecting_and_leaving_all_the_time_keeps_nobody_out(_: &Live) -> Outcome {
+    let mut tracker = Tracker::start(&[])?;
+    let socket = tracker.socket();
+    let over = std::sync::atomic::AtomicBool::new(false);
+    let knock = || {
+        while !over.load(std::sync::atomic::Ordering::Relaxed) {
+            let _ = linux::handover::Connection::at(Path::new(&socket));
+        }
+    };
+    std::thread::scope(|scope| -> Outcome {
+        scope.spawn(knock);
+        let begun = Instant::now();
+        let asked = Stranger::start(&["register", A_USER, &socket.display().to_string(), "0"]);
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(asked?.said, answered(Answer::Welcome));
+        assert!(begun.elapsed() < PATIENCE);
+        Ok(())
+    })?;
+    assert_eq!(tracker.end(Signal::INT)?.code(), 0);
+    Ok(())
+}
