@@ -8,7 +8,7 @@ use access::probe::{Probed, probe_for};
 use access::residency::ResidencySource;
 use access::walk::WalkSource;
 use access::{Rung, Source, choose_rung};
-use linux::exe::{WordSize, word_size};
+use linux::auxv::{WordSize, word_size};
 use linux::facts::Known;
 use linux::status::{self, HugePages, Seccomp, Status};
 use linux::{Error, KernelFiles, Pid, capabilities, damon, knobs::Knobs};
