@@ -10,6 +10,7 @@ use libmasu::board::{self, Switches};
 use linux::status::{HugePages, status};
 use linux::{Error, Pid, injection, maps, memory_file};
 use quantities::{Address, Bytes};
+use rustix::fs::{MemfdFlags, fstat, major, memfd_create, minor};
 use serde::Serialize;
 
 use crate::args::{SetTask, Word};
@@ -147,7 +148,12 @@ fn find_switch(pid: Pid) -> Result<Address, Failure> {
     let failed = |error: Error| Failure::at_process(&error);
     let name = format!("/memfd:{} (deleted)", board::NAME);
     let mappings = maps::maps(&*HOST, pid).map_err(failed)?;
-    let found = mappings.iter().find(|mapping| mapping.path == name && mapping.permissions.shared);
+    // A name is not enough: a file of a server may have it, too, and to read that waits for the server.
+    let memory = memfd_create(board::NAME, MemfdFlags::CLOEXEC).and_then(fstat);
+    let device = memory.map(|of| (major(of.st_dev), minor(of.st_dev))).ok();
+    let is_board =
+        |mapping: &&maps::Mapping| mapping.path == name && mapping.permissions.shared && Some(mapping.device) == device;
+    let found = mappings.iter().find(is_board);
     let mut switch = None;
     if let Some(mapping) = found {
         let mut bytes = vec![0; board::BYTES];
