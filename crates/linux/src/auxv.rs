@@ -26,7 +26,7 @@ pub enum WordSize {
 /// `AT_PHENT`: the size of a program header, which is 32 bytes in a 32-bit file and 56 in a 64-bit one.
 const AT_PHENT: u64 = 4;
 /// The kernel has room for some 50 words.
-const MOST_BYTES: u64 = 4096;
+const MOST_BYTES: usize = 1024;
 
 /// Reads the width of a program's addresses.
 ///
@@ -35,9 +35,9 @@ const MOST_BYTES: u64 = 4096;
 pub fn word_size(pid: Pid) -> Result<WordSize, Error> {
     let path = format!("/{}", pid.file("auxv"));
     let failed = |e| Error::of_process("read", &path, files::errno(e));
-    let mut bytes = Vec::new();
-    File::open(&path).map_err(failed)?.take(MOST_BYTES).read_to_end(&mut bytes).map_err(failed)?;
-    decode(&bytes).ok_or_else(|| Error::malformed(&path, "no size of a program header"))
+    let mut bytes = [0; MOST_BYTES];
+    let filled = File::open(&path).and_then(|mut file| file.read(&mut bytes)).map_err(failed)?;
+    decode(&bytes[..filled]).ok_or_else(|| Error::malformed(&path, "no size of a program header"))
 }
 
 /// Pairs of a type and a value, each of a word of the program's.
