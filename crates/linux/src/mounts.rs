@@ -196,8 +196,8 @@ impl Mounts {
         self.found(files, pid, |table| table.of_device(device))
     }
 
-    fn found<'a>(
-        &'a mut self,
+    fn found(
+        &mut self,
         files: &impl KernelFiles,
         pid: Pid,
         find: impl Fn(&Table) -> Option<&Mount>,
