@@ -56,6 +56,7 @@ pub mod run_local_stores;
 pub mod run_programs;
 pub mod runtime_directory;
 pub mod shared_segments;
+pub mod silent_server;
 pub(crate) mod stage;
 pub(crate) mod swap;
 pub mod toy;

@@ -6,6 +6,8 @@
 mod accesses;
 mod dangers;
 mod ends;
+mod held;
+
 mod kinds;
 mod memory;
 mod own_run;
@@ -41,6 +43,7 @@ pub(crate) fn run() -> ExitCode {
         "small-grows" => dangers::small_grows(),
         "detached" => dangers::detached(),
         "boxed" => dangers::boxed(),
+        "held" => held::code(word(1)),
         "signals" => ends::signals(),
         "ends" => ends::by(arguments.get(1).map_or("", String::as_str)),
         "partition" => partition::partition(word(1), word(2)),

@@ -333,7 +333,7 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
         let limits = room::limits(self.files)?;
         let Some(guard) = &self.pins else { return Ok(None) };
         let missing = guard.lock().pins.missing(&mapped, &self.dials);
-        let opened = pins::open_all(&missing, &mapped);
+        let opened = pins::open_all(self.files, &missing, &mapped);
         let (taken, sources) = {
             let mut kept = guard.lock();
             kept.limits = limits;

@@ -3,12 +3,15 @@
 //! What is to be pinned is decided in `policy`; this does it, and measures at the page frames what became of it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 
 use linux::kpagecgroup::GroupTable;
 use linux::kpageflags::FrameTable;
+use linux::mounts::Mounts;
 use linux::pagemap::Pagemap;
 use linux::pinned_file::PinnedFile;
-use linux::{Error, Pid, map_files};
+use linux::place::Place;
+use linux::{Error, KernelFiles, Pid, map_files};
 use quantities::{Bytes, Fraction, Pages};
 
 use crate::class::Class;
@@ -142,7 +145,7 @@ impl Pins {
         self.files.values().flat_map(|file| file.charged.keys().copied()).collect()
     }
 
-    /// The files of which something may be pinned and that are to be [opened](open) before they are [taken](Pins::take).
+    /// The files of which something may be pinned and that are to be [opened](open_all) before they are [taken](Pins::take).
     pub fn missing(&self, mapped: &BTreeMap<FileKey, MappedFile>, dials: &Dials) -> Vec<FileKey> {
         let is_missing = |key: &FileKey, of: &MappedFile| {
             has_a_claim(of, dials)
@@ -154,12 +157,8 @@ impl Pins {
 
     /// Takes what was opened of what is `mapped`, and lets go of whatever is not any more: also of a file that was replaced by another
     /// under its name.
-    pub fn take(
-        &mut self,
-        mapped: &BTreeMap<FileKey, MappedFile>,
-        opened: Vec<(FileKey, Result<Pinned, NotPinned>)>,
-    ) -> Taken {
-        let mut taken = Taken::default();
+    pub fn take(&mut self, mapped: &BTreeMap<FileKey, MappedFile>, opened: Vec<Opened>) -> Taken {
+        let (mut taken, mut not_local) = (Taken::default(), BTreeMap::<String, u64>::new());
         self.files.retain(|key, file| {
             let stays = mapped.contains_key(key);
             if !stays {
@@ -176,13 +175,18 @@ impl Pins {
                 }
                 Err(why) => {
                     self.refused.insert(key);
-                    if let NotPinned::Because(why) = why {
-                        let path = mapped.get(&key).map_or_else(String::new, |file| file.path.clone());
-                        taken.refused.push((path, why));
+                    match why {
+                        NotPinned::Because(why) => {
+                            let path = mapped.get(&key).map_or_else(String::new, |file| file.path.clone());
+                            taken.refused.push((path, why));
+                        }
+                        NotPinned::NotLocal(kind) => *not_local.entry(kind).or_default() += 1,
+                        NotPinned::NeverTaken => {}
                     }
                 }
             }
         }
+        taken.refused.extend(not_local.into_iter().map(|(kind, files)| passed_over(&kind, files)));
         taken
     }
 
@@ -353,52 +357,90 @@ impl Pins {
 pub enum NotPinned {
     /// The kernel never takes its pages: a device, a huge page of the pool, memory of the kernel that a program has mapped.
     NeverTaken,
+    /// It lies on a file system of this kind, whose server may not answer.
+    NotLocal(String),
     /// For people.
     Because(String),
 }
 
-/// Opens a file through one of those who have it mapped, and maps it, too; `None` when they have ended meanwhile. This may wait for
-/// whoever serves the file. Nothing else here does, for a file that is served is not pinned: to look at it may mean to wait as
-/// well, and whoever waits cannot let go.
-///
-/// # Errors
-/// Why it is not pinned.
-pub fn open(mapped: &MappedFile) -> Result<Option<Pinned>, NotPinned> {
+/// What was opened, or why it was not.
+pub type Opened = (FileKey, Result<Pinned, NotPinned>);
+
+/// Opens these through one of the processes that map each, and maps them, too. Those that nobody maps any more are left out, and
+/// asked for again if somebody does. What is not local is neither opened nor asked for anything: whoever waits for a server cannot
+/// let go, and may wait for ever.
+pub fn open_all(files: &impl KernelFiles, missing: &[FileKey], mapped: &BTreeMap<FileKey, MappedFile>) -> Vec<Opened> {
+    /// Files that are held at a time, for one table of mounts.
+    const AT_A_TIME: usize = 256;
+    let mut opened = Vec::new();
+    for keys in missing.chunks(AT_A_TIME) {
+        if let Err(error) = open_some(files, keys, mapped, &mut opened) {
+            opened.extend(keys.iter().map(|key| (*key, Err(NotPinned::Because(error.to_string())))));
+        }
+    }
+    opened
+}
+
+/// First all are held, then the table is read, then they are opened: what is held stays on the mount that the table names.
+fn open_some(
+    files: &impl KernelFiles,
+    keys: &[FileKey],
+    mapped: &BTreeMap<FileKey, MappedFile>,
+    opened: &mut Vec<Opened>,
+) -> Result<(), Error> {
+    let mut mounts = Mounts::read(files)?;
+    let mut held = Vec::new();
+    for key in keys {
+        match mapped.get(key).map(|of| hold(files, *key, of, &mut mounts)) {
+            Some(Ok(Some(place))) => held.push((*key, place)),
+            Some(Err(why)) => opened.push((*key, Err(why))),
+            Some(Ok(None)) | None => {}
+        }
+    }
+    let mut mounts = Mounts::read(files)?;
+    for (key, place) in held {
+        let end = mapped.get(&key).map_or(0, MappedFile::end);
+        let answer = match map_files::open(files, place, &mut mounts) {
+            Ok(map_files::MappedFile::Open { file, is_swap_backed }) => Pinned::map(&file, is_swap_backed, end),
+            Ok(map_files::MappedFile::NotLocal(kind)) => Err(NotPinned::NotLocal(kind)),
+            Err(Error::Gone(_)) => continue,
+            Err(Error::Unsupported(_)) => Err(NotPinned::NeverTaken),
+            Err(error) => Err(NotPinned::Because(error.to_string())),
+        };
+        opened.push((key, answer));
+    }
+    Ok(())
+}
+
+/// Holds a file through one of those who have it mapped; `None` when they have ended meanwhile.
+fn hold(
+    files: &impl KernelFiles,
+    key: FileKey,
+    mapped: &MappedFile,
+    mounts: &mut Mounts,
+) -> Result<Option<Place>, NotPinned> {
+    if !mapped.path.starts_with('/') {
+        return Err(NotPinned::NeverTaken); // anon_inode:[io_uring]
+    }
     let mut answer = Ok(None);
     for (pid, range) in &mapped.through {
-        match map_files::open(*pid, *range) {
-            Ok(found) if found.is_served => {
-                let why = "it comes from a server, and masu would wait with it if that does not answer";
-                return Err(NotPinned::Because(why.to_owned()));
-            }
-            Ok(found) => {
-                // To its end: of a large folio that is mapped in part the kernel holds nothing.
-                let length = found.file.metadata().map_or(0, |file| file.len().div_ceil(4096));
-                let mapping = PinnedFile::map(&found.file, Pages(mapped.end().max(length)));
-                return Ok(Some(Pinned {
-                    mapping: mapping.map_err(|error| NotPinned::Because(error.to_string()))?,
-                    is_swap_backed: found.is_swap_backed,
-                    pages: ByClass::default(),
-                    ranges: BTreeMap::new(),
-                    held: 1.0,
-                    charged: BTreeMap::new(),
-                }));
-            }
+        match mounts.of_device(files, *pid, key.device) {
+            Some(found) if !found.is_local => return Err(NotPinned::NotLocal(found.kind)),
+            _ => {}
+        }
+        match Place::of_mapping(*pid, *range) {
+            Ok(place) => return Ok(Some(place)),
             Err(Error::Gone(_)) => {}
-            Err(Error::Unsupported(_)) => return Err(NotPinned::NeverTaken),
             Err(error) => answer = Err(NotPinned::Because(error.to_string())),
         }
     }
     answer
 }
 
-/// Opens these. Those that nobody maps any more are left out, and asked for again if somebody does.
-pub fn open_all(
-    missing: &[FileKey],
-    mapped: &BTreeMap<FileKey, MappedFile>,
-) -> Vec<(FileKey, Result<Pinned, NotPinned>)> {
-    let opened = |key: &FileKey| Some((*key, open(mapped.get(key)?).transpose()?));
-    missing.iter().filter_map(opened).collect()
+/// One line for all files of a kind, of which there may be any number.
+fn passed_over(kind: &str, files: u64) -> (String, String) {
+    let what = if files == 1 { "1 file".to_owned() } else { format!("{files} files") };
+    (what, format!("passed over, on a file system whose server may not answer ({kind})"))
 }
 
 /// May something of the file be pinned, whatever it turns out to be?
@@ -408,6 +450,20 @@ fn has_a_claim(mapped: &MappedFile, dials: &Dials) -> bool {
 }
 
 impl Pinned {
+    /// Maps a file to its end: of a large folio that is mapped in part the kernel holds nothing.
+    fn map(file: &File, is_swap_backed: bool, end: u64) -> Result<Pinned, NotPinned> {
+        let length = file.metadata().map_or(0, |file| file.len().div_ceil(4096));
+        let mapping = PinnedFile::map(file, Pages(end.max(length)));
+        Ok(Pinned {
+            mapping: mapping.map_err(|error| NotPinned::Because(error.to_string()))?,
+            is_swap_backed,
+            pages: ByClass::default(),
+            ranges: BTreeMap::new(),
+            held: 1.0,
+            charged: BTreeMap::new(),
+        })
+    }
+
     fn total(&self) -> u64 {
         CLASSES.into_iter().map(|class| self.pages.get(class)).sum()
     }

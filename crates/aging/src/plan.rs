@@ -29,9 +29,21 @@ pub struct Plan {
     pub writes: Vec<String>,
     /// Classes that have a dial and of which there is nothing to turn: why.
     pub nothing: Vec<Nothing>,
+    /// What would not be pinned whatever there is room for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<LeftOut>,
     /// What would be done about streams.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub streams: Option<String>,
+}
+
+/// Files that cannot be pinned.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LeftOut {
+    /// A file, or how many.
+    pub what: String,
+    /// Why.
+    pub why: String,
 }
 
 /// A class that is left as it is.
@@ -63,11 +75,13 @@ pub fn of(files: &impl KernelFiles, settings: &Settings, cache: Option<Dial>) ->
     let charged = group.as_ref().map(|group| group.inodes.clone()).unwrap_or_default();
     let rooms = room::rooms(files, &room::limits(files)?, &charged)?;
     let left = room::tightest(&rooms);
-    let mut wanted = ByClass::<u64>::default();
+    let (mut wanted, mut left_out) = (ByClass::<u64>::default(), Vec::new());
     if pins::CLASSES.into_iter().any(|class| dials.get(class).is_some()) {
         let (mapped, _) = mapped::of(files, &pids);
         let mut pins = Pins::new()?;
-        pins.take(&mapped, pins::open_all(&pins.missing(&mapped, &dials), &mapped));
+        let opened = pins::open_all(files, &pins.missing(&mapped, &dials), &mapped);
+        let refused = pins.take(&mapped, opened).refused;
+        left_out.extend(refused.into_iter().map(|(what, why)| LeftOut { what, why }));
         for of in Look::at(mapped, &pins.sources(), &dials).found {
             wanted.set(of.class, wanted.get(of.class) + of.resident.pages());
         }
@@ -92,6 +106,7 @@ pub fn of(files: &impl KernelFiles, settings: &Settings, cache: Option<Dial>) ->
             .then(|| Nothing { class: Class::Data, why: swap::NO_SWAP.to_owned() })
             .into_iter()
             .collect(),
+        left_out,
         streams: cache.map(|dial| of_streams(dial, &settings.scope)),
     })
 }
@@ -125,6 +140,7 @@ impl Plan {
             }
             lines.push(line);
         }
+        lines.extend(self.left_out.iter().map(|LeftOut { what, why }| format!("not {what}: {why}")));
         lines.extend(self.writes.iter().map(|write| format!("{}: would write {write}", Class::Data.name())));
         let nothing = |Nothing { class, why }: &Nothing| format!("{}: nothing to do: {why}", class.name());
         lines.extend(self.nothing.iter().map(nothing));

@@ -3,23 +3,24 @@
 //! What comes into the page cache is named by device, inode and generation. A file system whose handles are made of the last
 //! two, as ext2, ext3, ext4, f2fs and xfs do, gives the file for them; how its handles look is seen at the one of its root.
 //! Others (btrfs, overlayfs, network file systems) have handles of their own kind, and such a file must be found in another
-//! way: a process that has it open (`descriptors.rs`).
+//! way.
 //!
 //! Cost: some 5 µs a file. Side effects: a file that is open cannot be unmounted, and its space is not freed: close it soon.
-//! Opening a file breaks a lease on it (fcntl(2), `F_SETLEASE`) as any open does; we do not wait for that.
+//! Opening a file breaks a lease on it (fcntl(2), `F_SETLEASE`) as any open does; we do not wait for that. A file system that is not
+//! local (`mounts.rs`) is not asked: its server may not answer.
 //!
 //! Since: Linux 2.6.39. Needs CAP_DAC_READ_SEARCH.
 //!
 //! Truth: open_by_handle_at(2); `enum fid_type` in include/linux/exportfs.h.
 
-use std::collections::BTreeMap;
-use std::ffi::CString;
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use rustix::fs::{Mode, OFlags, fstat, major, minor, open};
+use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 
+use crate::mounts::Table;
+use crate::place::mount_of;
 use crate::{Error, KernelFiles};
 
 /// The kernel's types of handles that we can make: inode (32 bits) and generation; inode (64 bits) and generation.
@@ -39,11 +40,9 @@ struct Handle {
     handle: [u8; MOST_BYTES],
 }
 
-/// The mounted file systems, by device.
-#[derive(Debug, Default)]
-pub struct FileSystems {
-    mounted: BTreeMap<(u32, u32), String>,
-}
+/// The mounted file systems.
+#[derive(Debug)]
+pub struct FileSystems(Table);
 
 impl FileSystems {
     /// Those that are mounted now, where we can see them.
@@ -51,29 +50,29 @@ impl FileSystems {
     /// # Errors
     /// The kernel's answer for `/proc/self/mountinfo`.
     pub fn read(files: &impl KernelFiles) -> Result<FileSystems, Error> {
-        const MOUNTS: &str = "proc/self/mountinfo";
-        let text = files.read(MOUNTS).map_err(|errno| Error::of_host("read", format_args!("/{MOUNTS}"), errno))?;
-        Ok(FileSystems { mounted: parse(&text) })
+        Table::read(files, "self").map(FileSystems)
     }
 
     /// Opens the file for reading.
     ///
     /// # Errors
-    /// `Gone` when there is no such file any more; `Unsupported` for a file system that is not mounted here, or whose handles
-    /// are of another kind; `Denied` without CAP_DAC_READ_SEARCH.
+    /// `Gone` when there is no such file any more; `Unsupported` for a file system that is not mounted here, or not local, or
+    /// whose handles are of another kind; `Denied` without CAP_DAC_READ_SEARCH.
     pub fn open(&self, device: (u32, u32), inode: u64, generation: u32) -> Result<File, Error> {
         let object = || format!("inode {inode} of device {}:{}", device.0, device.1);
         let failed = |errno| Error::of_host("open", object(), errno);
-        let point = self.mounted.get(&device).ok_or_else(|| failed(Errno::OPNOTSUPP))?;
-        let at = open(point.as_str(), OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-            .map_err(failed)?;
-        // Something else may be mounted over it; there the same numbers would be another file.
-        let found = fstat(&at).map_err(failed)?.st_dev;
-        if (major(found), minor(found)) != device {
-            return Err(failed(Errno::OPNOTSUPP));
+        let unfit = || failed(Errno::OPNOTSUPP);
+        let mount = self.0.of_device(device).filter(|mount| self.0.is_local(mount)).ok_or_else(unfit)?;
+        // Something else may be mounted over it, as a server's: it is held, and asked for nothing before that is known.
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let held = open(mount.point.as_str(), flags, Mode::empty()).map_err(failed)?;
+        if mount_of(&held).map_err(failed)? != mount.id {
+            return Err(unfit());
         }
-        let kind = kind_of(point).map_err(failed)?;
-        let handle = encode(kind, inode, generation).ok_or_else(|| failed(Errno::OPNOTSUPP))?;
+        let path = format!("/proc/self/fd/{}", held.as_raw_fd());
+        let at = open(path.as_str(), OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+        let at = at.map_err(failed)?;
+        let handle = encode(kind_of(&at).map_err(failed)?, inode, generation).ok_or_else(unfit)?;
         open_handle(&at, &handle).map_err(|errno| match errno {
             // How a file system says that there is no such inode, or that it is another file now.
             Errno::STALE | Errno::NOENT => Error::of_process("open", object(), Errno::SRCH),
@@ -82,29 +81,21 @@ impl FileSystems {
     }
 }
 
-/// `36 35 98:0 / /mnt rw - ext4 /dev/root rw`: device and place; the first mount of a device is the one that is used.
-fn parse(text: &str) -> BTreeMap<(u32, u32), String> {
-    let mut mounted = BTreeMap::new();
-    for line in text.lines() {
-        let mut fields = line.split(' ').skip(2);
-        let Some((major, minor)) = fields.next().and_then(|device| device.split_once(':')) else { continue };
-        let (Ok(major), Ok(minor)) = (major.parse(), minor.parse()) else { continue };
-        if let Some(point) = fields.nth(1) {
-            mounted.entry((major, minor)).or_insert_with(|| crate::cgroup::unescape(point));
-        }
-    }
-    mounted
-}
-
-/// The kind of handles of the file system at `point`.
-fn kind_of(point: &str) -> Result<i32, Errno> {
-    let path = CString::new(point).map_err(|_| Errno::INVAL)?;
+/// The kind of handles of the file system with this directory.
+fn kind_of(at: &OwnedFd) -> Result<i32, Errno> {
     let mut handle = Handle { bytes: MOST_BYTES_U32, kind: 0, handle: [0; MOST_BYTES] };
     let mut mount_id = 0;
-    // SAFETY: `path` is a C string that outlives the call; `handle` has room for as many bytes as it says, and `mount_id` is
-    // an int; the kernel writes no more than these.
+    // SAFETY: `at` is open and the path an empty C string; `handle` has room for as many bytes as it says, and `mount_id` is an
+    // int; the kernel writes no more than these.
     let answer = unsafe {
-        libc::syscall(libc::SYS_name_to_handle_at, libc::AT_FDCWD, path.as_ptr(), &raw mut handle, &raw mut mount_id, 0)
+        libc::syscall(
+            libc::SYS_name_to_handle_at,
+            at.as_raw_fd(),
+            c"".as_ptr(),
+            &raw mut handle,
+            &raw mut mount_id,
+            libc::AT_EMPTY_PATH,
+        )
     };
     if answer == 0 { Ok(handle.kind) } else { Err(last_errno()) }
 }
@@ -141,17 +132,6 @@ fn last_errno() -> Errno {
 mod tests {
     use super::*;
     use crate::fake::FakeKernel;
-
-    const MOUNTS: &str = "22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n\
-        30 22 254:0 /srv /mnt/with\\040space rw - ext4 /dev/vda rw\n\
-        31 22 0:44 / /run rw - tmpfs tmpfs rw\nnonsense\n32 22 x:y / /z rw\n";
-
-    #[test]
-    fn the_first_mount_of_a_device_is_taken_and_nonsense_left_out() {
-        let mounted = parse(MOUNTS);
-        assert_eq!(mounted, [((254, 0), "/".to_owned()), ((0, 44), "/run".to_owned())].into());
-        assert_eq!(parse("1 2 8:1 / /a\\040b rw - ext4 x rw\n")[&(8, 1)], "/a b");
-    }
 
     #[test]
     fn a_handle_is_inode_and_generation() {

@@ -7,6 +7,7 @@
 //!
 //! `quantities` is the only crate of the house that this one may use.
 
+pub mod auxv;
 pub mod buddyinfo;
 pub mod build_id;
 pub mod cache_line;
@@ -18,8 +19,6 @@ pub mod children;
 pub mod children_usage;
 pub mod clear_refs;
 pub mod damon;
-pub mod descriptors;
-pub mod exe;
 pub mod facts;
 pub mod file_handle;
 pub mod handover;
@@ -36,11 +35,13 @@ pub mod maps;
 pub mod meminfo;
 pub mod memory_file;
 pub mod merged_memory;
+pub mod mounts;
 pub mod open_files;
 pub mod page_cache;
 pub mod pagemap;
 pub mod perf_counters;
 pub mod pinned_file;
+pub mod place;
 pub mod pressure;
 pub mod process_lock;
 pub mod process_madvise;

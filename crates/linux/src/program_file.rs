@@ -1,6 +1,6 @@
 //! What a program's file says before it is run: ELF or script, with which loader, with which privileges.
 //!
-//! What a running process's file says is `exe.rs`.
+//! How wide the addresses of a running process are is in `auxv.rs`.
 //!
 //! Cost: a few reads of the file. Side effects: none.
 //!
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use object::read::elf::{Dyn, FileHeader, ProgramHeader, SectionHeader};
 use object::{Endianness, ReadCache, elf};
 
-use crate::exe::WordSize;
+use crate::auxv::WordSize;
 use crate::{Error, files};
 
 /// What kind of file it is.

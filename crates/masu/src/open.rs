@@ -7,7 +7,7 @@ use access::probe::{Probed, probe_for};
 use access::residency::ResidencySource;
 use access::walk::WalkSource;
 use access::{Rung, Source, choose_rung};
-use linux::exe::{WordSize, word_size};
+use linux::auxv::{WordSize, word_size};
 use linux::facts::Known;
 use linux::process_lock::{self, ProcessLock, Unlocked};
 use linux::runtime_directory::DIRECTORY;

@@ -12,6 +12,7 @@ use linux::memory_file::MemoryFile;
 use linux::status::{HugePages, status};
 use linux::{Error, Pid, maps};
 use quantities::{Address, Bytes};
+use rustix::fs::{MemfdFlags, fstat, major, memfd_create, minor};
 use serde::Serialize;
 
 use crate::args::{SetTask, Word};
@@ -157,7 +158,13 @@ impl Switch {
         let memory = MemoryFile::open(pid).map_err(failed)?;
         let name = format!("/memfd:{} (deleted)", board::NAME);
         let mappings = maps::maps(&*HOST, pid).map_err(failed)?;
-        let found = mappings.iter().find(|mapping| mapping.path == name && mapping.permissions.shared);
+        // A name is not enough: a file of a server may have it, too, and to read that waits for the server.
+        let own = memfd_create(board::NAME, MemfdFlags::CLOEXEC).and_then(fstat);
+        let device = own.map(|of| (major(of.st_dev), minor(of.st_dev))).ok();
+        let is_board = |mapping: &&maps::Mapping| {
+            mapping.path == name && mapping.permissions.shared && Some(mapping.device) == device
+        };
+        let found = mappings.iter().find(is_board);
         let mut at = None;
         if let Some(mapping) = found {
             let mut bytes = vec![0; board::BYTES];

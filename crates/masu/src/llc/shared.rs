@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::os::fd::OwnedFd;
-use std::os::linux::fs::MetadataExt;
 
 use linux::cgroup::group;
+use linux::mounts::Mounts;
+use linux::place::Place;
 use linux::processes::processes;
 use linux::{Error, Pid, ksm, status};
 use llc::shared::domain::By;
@@ -121,11 +122,16 @@ impl Looks {
 
 /// Other masus of root's: what they have merged with programs (`masu llc run`) is theirs to keep, and they see nothing by it that root does not.
 fn keepers(files: &linux::Rooted) -> Result<BTreeSet<Pid>, Failure> {
-    let file = |pid: Pid| std::fs::metadata(format!("/{}", pid.file("exe"))).ok().map(|of| (of.st_dev(), of.st_ino()));
+    let mut mounts = Mounts::read(files).map_err(|error| Failure::new(&error))?;
+    let mut file = |pid: Pid| {
+        let found = Place::of_program(pid).ok()?.local(files, &mut mounts).ok()?.ok()?.stat().ok()?;
+        Some((found.st_dev, found.st_ino))
+    };
     let ours = file(Pid::own());
     let all = processes(files).map_err(|error| Failure::new(&error))?;
+    // The user first: the program of anybody else is not even held.
     let is_keeper =
-        |pid: &Pid| ours.is_some() && file(*pid) == ours && status::status(files, *pid).is_ok_and(|of| of.uid == 0);
+        |pid: &Pid| ours.is_some() && status::status(files, *pid).is_ok_and(|of| of.uid == 0) && file(*pid) == ours;
     Ok(all.into_iter().filter(is_keeper).collect())
 }
 

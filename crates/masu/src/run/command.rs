@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use linux::exe::WordSize;
+use linux::auxv::WordSize;
 use linux::program_file::{self, Elf, Format};
 use linux::{Error, describe};
 use rustix::fs::{Access, access};

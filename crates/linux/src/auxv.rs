@@ -1,0 +1,95 @@
+//! `/proc/PID/auxv`: the kernel's own words to a program at its start, of which the width of its addresses is told.
+//!
+//! The program's file would tell it too, and may lie on a server that does not answer (FUSE, NFS): to open `/proc/PID/exe` then
+//! waits in the kernel, also against SIGKILL. The kernel keeps this vector itself: no file, no lock and no memory of the
+//! process is touched. What a file says before it is run is `program_file.rs`.
+//!
+//! Cost: one open and a read of some 400 bytes. Side effect: none. A process can replace the vector
+//! (prctl(2), `PR_SET_MM_MAP`): what it says is a hint, on which no safety rests.
+//! Since: always; needs ptrace access (PTRACE_MODE_READ).
+//! Truth: proc_pid_auxv(5), getauxval(3); `auxv_read` in fs/proc/base.c.
+
+use std::fs::File;
+use std::io::Read;
+
+use crate::{Error, Pid, files};
+
+/// How wide the program's addresses are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WordSize {
+    /// A 32-bit program on a 64-bit kernel.
+    Bits32,
+    /// A 64-bit program.
+    Bits64,
+}
+
+/// `AT_PHENT`: the size of a program header, which is 32 bytes in a 32-bit file and 56 in a 64-bit one.
+const AT_PHENT: u64 = 4;
+/// The kernel has room for some 50 words.
+const MOST_BYTES: usize = 1024;
+
+/// Reads the width of a program's addresses.
+///
+/// # Errors
+/// `Gone`, `Denied`, or `Malformed` when there is no such vector (a thread of the kernel, a process that has ended).
+pub fn word_size(pid: Pid) -> Result<WordSize, Error> {
+    let path = format!("/{}", pid.file("auxv"));
+    let failed = |e| Error::of_process("read", &path, files::errno(e));
+    let mut bytes = [0; MOST_BYTES];
+    let filled = File::open(&path).and_then(|mut file| file.read(&mut bytes)).map_err(failed)?;
+    decode(&bytes[..filled]).ok_or_else(|| Error::malformed(&path, "no size of a program header"))
+}
+
+/// Pairs of a type and a value, each of a word of the program's.
+fn decode(bytes: &[u8]) -> Option<WordSize> {
+    let wide = bytes.as_chunks::<16>().0.iter().map(|pair| {
+        let (words, _) = pair.as_chunks::<8>();
+        (u64::from_ne_bytes(words[0]), u64::from_ne_bytes(words[1]))
+    });
+    let narrow = bytes.as_chunks::<8>().0.iter().map(|pair| {
+        let (words, _) = pair.as_chunks::<4>();
+        (u32::from_ne_bytes(words[0]).into(), u32::from_ne_bytes(words[1]).into())
+    });
+    if header_bytes(wide) == Some(56) {
+        return Some(WordSize::Bits64);
+    }
+    (header_bytes(narrow) == Some(32)).then_some(WordSize::Bits32)
+}
+
+fn header_bytes(mut pairs: impl Iterator<Item = (u64, u64)>) -> Option<u64> {
+    pairs.find_map(|(kind, value)| (kind == AT_PHENT).then_some(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_width_is_that_of_the_words_in_which_a_program_header_has_its_size() {
+        let of_64_bits = [33u64, 0x7ffd_0000_0000, 3, 0x40_0040, 4, 56, 0, 0].map(u64::to_ne_bytes);
+        assert_eq!(decode(of_64_bits.as_flattened()), Some(WordSize::Bits64));
+        let of_32_bits = [32u32, 0xf7f0_0000, 33, 0xf7f0_1000, 3, 0x0804_8034, 4, 32, 0, 0].map(u32::to_ne_bytes);
+        assert_eq!(decode(of_32_bits.as_flattened()), Some(WordSize::Bits32));
+    }
+
+    #[test]
+    fn a_vector_that_says_nothing_or_nonsense_has_no_width() {
+        for words in [vec![], vec![0], vec![4], vec![4, 57], vec![6, 4096, 0, 0]] {
+            let bytes: Vec<u8> = words.iter().flat_map(|word: &u64| word.to_ne_bytes()).collect();
+            assert_eq!(decode(&bytes), None, "{words:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_without_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+            decode(&bytes);
+        }
+    }
+
+    #[test]
+    fn this_test_is_a_64_bit_program() {
+        assert_eq!(word_size(Pid::own()), Ok(WordSize::Bits64));
+    }
+}

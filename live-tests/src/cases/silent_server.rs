@@ -1,0 +1,264 @@
+//! A file system by a program (FUSE) that stops answering, and what masu does with the processes that use its files.
+
+use std::fs::{File, Permissions};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU8;
+use std::sync::atomic::Ordering::SeqCst;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use libmasu::track::terms::{Terms, USUAL};
+use libmasu::track::wire::{Answer, MOST_BYTES, Request, SHORT_BYTES};
+use linux::handover::Connection;
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use rustix::process::Signal;
+
+use super::Outcome;
+use super::programs::{PATIENCE, Running, Said};
+use super::run::{Folder, Result, own};
+use super::track::Tracker;
+use crate::live::Live;
+use crate::program;
+
+/// So long may a command take, with a second of watching in it.
+const DEADLINE: Duration = Duration::from_secs(20);
+/// Nobody in particular.
+const USER: u32 = 4001;
+const ANSWERS: u8 = 0;
+const SILENT: u8 = 1;
+const OVER: u8 = 2;
+
+/// The server: one file, which is this program. Dropping it ends the connection, with an error for whoever waits.
+struct Server {
+    state: Arc<AtomicU8>,
+    thread: Option<JoinHandle<()>>,
+    folder: Folder,
+    /// After the end of the server: until then an end of theirs may wait for it.
+    users: Vec<Running>,
+}
+
+impl Server {
+    fn start(options: &str) -> Result<Server> {
+        let folder = Folder::make("silent")?;
+        std::fs::set_permissions(&folder.0, Permissions::from_mode(0o755))?;
+        let point = folder.0.join("mount");
+        std::fs::create_dir(&point)?;
+        let device = File::options().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/fuse")?;
+        let data = format!("fd={},rootmode=40755,user_id={USER},group_id={USER}{options}\0", device.as_raw_fd());
+        let data = std::ffi::CStr::from_bytes_with_nul(data.as_bytes())?;
+        mount("silent", &point, "fuse.silent", MountFlags::NODEV | MountFlags::NOSUID, Some(data))?;
+        let state = Arc::new(AtomicU8::new(ANSWERS));
+        let (ours, program) = (Arc::clone(&state), File::open(own()?)?);
+        let thread = std::thread::spawn(move || serve(&device, &program, &ours));
+        Ok(Server { state, thread: Some(thread), folder, users: Vec::new() })
+    }
+
+    fn file(&self) -> PathBuf {
+        self.folder.0.join("mount/program")
+    }
+
+    fn fall_silent(&self) {
+        self.state.store(SILENT, SeqCst);
+    }
+
+    /// Closes the device: the kernel answers for the server from now on.
+    fn end(&mut self) {
+        self.state.store(OVER, SeqCst);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        let _ = unmount(self.folder.0.join("mount"), UnmountFlags::DETACH);
+    }
+
+    /// A process whose program lies on the server, and which maps a file of it as code.
+    fn user(&mut self) -> Result<i32> {
+        let mut command = Command::new(self.file());
+        command.args([program::FLAG, "held"]).arg(self.file()).uid(USER).gid(USER);
+        let mut running = Running(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?);
+        let mut line = String::new();
+        BufReader::new(running.0.stdout.take().ok_or("no output")?).read_line(&mut line)?;
+        assert!(line.starts_with("held="), "{line:?}");
+        let pid = running.pid();
+        self.users.push(running);
+        Ok(pid)
+    }
+
+    /// Runs masu; a command that does not end within the deadline is set free by the server's end, and the test fails.
+    fn masu(&mut self, arguments: &[&str]) -> Result<Said> {
+        let mut running = super::command::start(arguments)?;
+        let end = Instant::now() + DEADLINE;
+        while running.0.try_wait()?.is_none() {
+            if Instant::now() > end {
+                self.end();
+                return Err(format!("masu {arguments:?} waits for the server").into());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(running.said()?)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// The protocol of include/uapi/linux/fuse.h, as far as it takes to run a program.
+fn serve(mut device: &File, program: &File, state: &AtomicU8) {
+    let length = program.metadata().map_or(0, |about| about.len());
+    let mut request = vec![0; 1 << 18];
+    loop {
+        let bytes = match device.read(&mut request) {
+            Ok(bytes) => bytes,
+            Err(_) if state.load(SeqCst) == OVER => return,
+            Err(_) => {
+                std::thread::sleep(Duration::from_millis(1));
+                continue;
+            }
+        };
+        let request = &request[..bytes];
+        if state.load(SeqCst) != ANSWERS {
+            continue;
+        }
+        let Some((error, body)) = answer(request, program, length) else { continue };
+        let mut reply = u32::try_from(16 + body.len()).unwrap_or(0).to_ne_bytes().to_vec();
+        reply.extend(error.to_ne_bytes());
+        reply.extend(&request[8..16]);
+        reply.extend(body);
+        let _ = device.write(&reply);
+    }
+}
+
+fn word(request: &[u8], at: usize) -> u64 {
+    request.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_ne_bytes)
+}
+
+/// The error and the body; `None` for what wants no answer.
+fn answer(request: &[u8], program: &File, length: u64) -> Option<(i32, Vec<u8>)> {
+    const HOUR: u64 = 3600;
+    let words = |words: &[u64]| words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<u8>>();
+    let about = |node: u64| attributes(node, length);
+    let opcode = word(request, 0) >> 32;
+    Some(match opcode {
+        // FORGET, INTERRUPT, BATCH_FORGET
+        2 | 36 | 42 => return None,
+        // LOOKUP
+        1 if request.get(40..48) == Some(&b"program\0"[..]) => (0, [words(&[2, 0, HOUR, HOUR, 0]), about(2)].concat()),
+        1 => (-libc::ENOENT, Vec::new()),
+        // GETATTR
+        3 => (0, [words(&[HOUR, 0]), about(word(request, 16))].concat()),
+        // OPEN, OPENDIR
+        14 | 27 => (0, words(&[1, 0])),
+        // READ
+        15 => {
+            let mut body = vec![0; usize::try_from(word(request, 56) & 0xffff_ffff).unwrap_or(0)];
+            let filled = program.read_at(&mut body, word(request, 48)).unwrap_or(0);
+            body.truncate(filled);
+            (0, body)
+        }
+        // STATFS
+        17 => (0, vec![0; 80]),
+        // RELEASE, FLUSH, RELEASEDIR, ACCESS
+        18 | 25 | 29 | 34 => (0, Vec::new()),
+        // INIT: version 7.31, 128 KiB at a time
+        26 => {
+            let mut body: Vec<u8> =
+                [7u32, 31, 1 << 17, 0, 0, 1 << 17].iter().flat_map(|word| word.to_ne_bytes()).collect();
+            body.resize(64, 0);
+            (0, body)
+        }
+        _ => (-libc::ENOSYS, Vec::new()),
+    })
+}
+
+/// `struct fuse_attr`.
+fn attributes(node: u64, length: u64) -> Vec<u8> {
+    let (mode, size) = if node == 1 { (0o040_755u32, 4096) } else { (0o100_755, length) };
+    let wide = [node, size, size / 512, 0, 0, 0].into_iter().flat_map(u64::to_ne_bytes);
+    let narrow = [0, 0, 0, mode, 1, 0, 0, 0, 4096, 0].into_iter().flat_map(u32::to_ne_bytes);
+    wide.chain(narrow).collect()
+}
+
+/// Every command that looks at the process ends, and says what it has always said.
+fn are_looked_at(server: &mut Server, pid: &str) -> Outcome {
+    for arguments in [
+        &["stat", pid][..],
+        &["census", pid],
+        &["attach", "--dry-run", "--for", "200ms", pid],
+        &["attach", "--for", "200ms", pid],
+        &["pages", "--for", "200ms", pid],
+    ] {
+        let said = server.masu(arguments)?;
+        assert_eq!((said.code(), said.err.as_str()), (0, ""), "{arguments:?}");
+    }
+    Ok(())
+}
+
+fn is_passed_over(options: &str) -> Outcome {
+    let mut server = Server::start(options)?;
+    let user = server.user()?;
+    let pid = user.to_string();
+    are_looked_at(&mut server, &pid)?; // It answers.
+    server.fall_silent();
+    are_looked_at(&mut server, &pid)?;
+    let line = "not 1 file: passed over, on a file system whose server may not answer (fuse.silent)";
+    for arguments in
+        [&["aging", "--mapped", "100", "--dry-run", "--pid", &pid][..], &["aging", "--mapped", "100", "--dry-run"]]
+    {
+        let said = server.masu(arguments)?;
+        assert_eq!((said.code(), said.err.as_str()), (0, ""), "{arguments:?}");
+        assert!(said.out.lines().any(|found| found == line), "{}", said.out);
+    }
+    server.masu(&["llc", "shared"])?; // Without KSM it is refused; it ends.
+    // Stopped by a signal it is looked at as well.
+    server.users[0].signal(Signal::STOP)?;
+    are_looked_at(&mut server, &pid)?;
+    server.end();
+    Ok(())
+}
+
+/// A program on a server that everybody may ask (allow_other).
+pub fn a_process_whose_program_is_on_a_silent_server_is_served_and_its_file_is_passed_over(_: &Live) -> Outcome {
+    is_passed_over(",allow_other")
+}
+
+/// A program on a server of one user.
+pub fn so_is_one_whose_server_is_for_its_user_alone(_: &Live) -> Outcome {
+    is_passed_over("")
+}
+
+/// One client's server does not hold up another client.
+pub fn a_client_of_the_tracker_on_a_silent_server_keeps_nobody_waiting(_: &Live) -> Outcome {
+    let mut server = Server::start(",allow_other")?;
+    let user = server.user()?;
+    let mut tracker = Tracker::start(&[])?;
+    server.fall_silent();
+    let mut other = Command::new(own()?);
+    let other =
+        Running(other.args([program::FLAG, "held"]).arg(own()?).stdin(Stdio::null()).stdout(Stdio::null()).spawn()?);
+    let mut connections = Vec::new();
+    for pid in [user, other.pid()] {
+        let connection = Connection::at(&tracker.socket())?;
+        let (mut message, mut answer) = ([0; MOST_BYTES], [0; SHORT_BYTES]);
+        let bytes = Request::Register(Terms { pid, ..USUAL }).write(&mut message);
+        connection.send(&message[..bytes], &[])?;
+        let received = connection.receive(&mut answer, PATIENCE);
+        if !matches!(received, Ok(Some(_))) {
+            server.end();
+        }
+        let (bytes, _) = received?.ok_or("it was cut off")?;
+        assert_eq!(Answer::read(&answer[..bytes]).map_err(|_| "no answer")?, Answer::Welcome, "{pid}");
+        connections.push(connection);
+    }
+    let said = tracker.end(Signal::TERM)?;
+    assert_eq!((said.code(), said.err.as_str()), (0, ""));
+    server.end();
+    Ok(())
+}
