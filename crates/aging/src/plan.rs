@@ -1,5 +1,7 @@
 //! What would be done: for `--dry-run`.
 
+use std::time::Duration;
+
 use linux::cgroup::group;
 use linux::{Error, KernelFiles, Pid, processes};
 use quantities::{Bytes, Pages};
@@ -65,14 +67,15 @@ pub fn of(files: &impl KernelFiles, settings: &Settings, cache: Option<Dial>) ->
     let left = room::tightest(&rooms);
     let mut wanted = ByClass::<u64>::default();
     if pins::CLASSES.into_iter().any(|class| dials.get(class).is_some()) {
-        let (mapped, _) = mapped::of(files, &pids);
-        let mut pins = Pins::new()?;
-        pins.take(&mapped, pins::open_all(&pins.missing(&mapped, &dials), &mapped));
+        let mapped = mapped::of(files, &pids);
+        let mut pins = Pins::new(files)?;
+        let admitted = pins.admit(&mapped, &dials, Duration::ZERO);
+        pins.take(pins::open_all(&admitted.missing, &mapped), Duration::ZERO);
         for of in Look::at(mapped, &pins.sources(), &dials).found {
             wanted.set(of.class, wanted.get(of.class) + of.resident.pages());
         }
     }
-    let most = rooms.iter().map(|named| policy::may_pin(budget, Bytes(0), named.room)).min().unwrap_or(Bytes(0));
+    let most = rooms.iter().map(|named| policy::may_pin(named.room)).min().unwrap_or(Bytes(0)).min(budget);
     let all: Bytes = wanted.iter().map(|(_, pages)| Pages(pages).bytes()).sum();
     let writes = match swap::would_write(files, &settings.scope, group.as_ref(), &dials, settings.data_with_the_rest) {
         Err(Error::Unsupported(_)) if settings.data_with_the_rest => None,
