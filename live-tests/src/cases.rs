@@ -56,6 +56,7 @@ pub mod run_local_stores;
 pub mod run_programs;
 pub mod shared_segments;
 pub(crate) mod stage;
+pub mod strangers;
 pub(crate) mod swap;
 pub mod toy;
 pub mod track;

@@ -9,6 +9,7 @@ mod ends;
 mod kinds;
 mod memory;
 pub(crate) mod partition;
+mod strangers;
 mod threads;
 
 use std::process::ExitCode;
@@ -42,6 +43,8 @@ pub(crate) fn run() -> ExitCode {
         "signals" => ends::signals(),
         "ends" => ends::by(arguments.get(1).map_or("", String::as_str)),
         "partition" => partition::partition(word(1), word(2)),
+        "maps" => strangers::maps(number(1), number(2)),
+        "called" => strangers::called(word(1)),
         "comers" => partition::comers(number(1)),
         _ => Err(format!("no program {name:?}").into()),
     };
