@@ -405,10 +405,7 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
         let nothing_is = pins.asked() == Bytes(0);
         drop(kept);
         if !goes_on {
-            let mut left_out = std::mem::take(&mut self.left_out);
-            left_out.add_all(done.left_out);
-            let said = self.said.of(left_out, &look.mapped.owners, now);
-            events.extend(said.into_iter().map(Event::LeftOut));
+            self.tell_left_out(done.left_out, look, now, events);
         }
         if goes_on || done.without < WORTH_A_LINE {
             return Ok(goes_on);
@@ -434,6 +431,13 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
             events.push(Event::Without { what: format!("{} of what is mapped", done.without), why });
         }
         Ok(false)
+    }
+
+    fn tell_left_out(&mut self, of_memory: Tally, look: &Look, now: Duration, events: &mut Vec<Event>) {
+        let mut left_out = std::mem::take(&mut self.left_out);
+        left_out.add_all(of_memory);
+        let said = self.said.of(left_out, &look.mapped.owners, now);
+        events.extend(said.into_iter().map(Event::LeftOut));
     }
 
     fn processes(&self) -> Result<BTreeSet<Pid>, Error> {
