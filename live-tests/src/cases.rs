@@ -58,6 +58,7 @@ pub mod runtime_directory;
 pub mod shared_segments;
 pub mod silent_server;
 pub(crate) mod stage;
+pub mod strangers;
 pub(crate) mod swap;
 pub mod toy;
 pub mod track;

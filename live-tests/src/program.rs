@@ -13,6 +13,7 @@ mod memory;
 mod own_run;
 pub(crate) mod partition;
 mod strangers;
+mod takers;
 mod threads;
 
 use std::process::ExitCode;
@@ -47,6 +48,8 @@ pub(crate) fn run() -> ExitCode {
         "signals" => ends::signals(),
         "ends" => ends::by(arguments.get(1).map_or("", String::as_str)),
         "partition" => partition::partition(word(1), word(2)),
+        "maps" => takers::maps(number(1), number(2)),
+        "called" => takers::called(word(1)),
         "comers" => partition::comers(number(1)),
         "own-run" => own_run::run(word(1), word(2), word(3), arguments.get(4..).unwrap_or_default()),
         "register" => strangers::register(word(1), word(2), word(3)),

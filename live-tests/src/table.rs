@@ -259,6 +259,9 @@ pub const ALL: &[LiveTest] = tests! {
     aging::shared_memory_that_is_to_stay_is_not_swapped needs [Root, PageFrames, MemoryGroups, Swap, MasuCommand];
     aging::the_weight_of_swapping_is_put_back needs [Root, Swap, MasuCommand];
     aging::a_group_made_meanwhile_has_its_weight_in_the_end needs [Root, Swap, MemoryGroups, MasuCommand];
+    strangers::who_takes_all_that_masu_can_hold_takes_nothing_from_others needs [Root, PageFrames, MemoryGroups, Shell, MasuCommand];
+    strangers::an_impostor_by_name_does_not_enter_a_group needs [Root, Fuse, Shell, ResctrlEmulator, MasuCommand, RealProcessor];
+    strangers::a_program_that_anybody_could_be_is_refused needs [Root, Fuse, ResctrlEmulator, MasuCommand, RealProcessor];
     aging::what_cannot_be_aged_is_named needs [Root, PageFrames, PageTableWalk, MasuCommand];
     aging_streams::what_comes_into_the_page_cache_is_told_once needs [Root, PageTableWalk, Swap];
     aging_streams::a_reader_that_changes_processors_is_told_in_order needs [Root, PageTableWalk, Swap];

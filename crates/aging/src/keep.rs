@@ -18,6 +18,7 @@ use crate::class::Class;
 use crate::controller;
 use crate::dials::{ByClass, Dials, Wishes};
 use crate::guard::Guard;
+use crate::left_out::{Said, Tally};
 use crate::look::{Look, Sightings};
 use crate::mapped;
 use crate::pins::{self, PinBounds, PinRoom, Pins};
@@ -69,6 +70,9 @@ pub struct Keeper<F: KernelFiles + Sync + 'static> {
     /// What there is, while it is pinned in parts.
     look: Option<Look>,
     sightings: Sightings,
+    /// What the last look left out, and what was said of it.
+    left_out: Tally,
+    said: Said,
     /// That nothing could be pinned was said; and that nothing could of what is charged to some rooms.
     said_no_room: bool,
     said_full: BTreeSet<String>,
@@ -115,7 +119,8 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
     ) -> Result<(Keeper<F>, Vec<Event>), Error> {
         let group = find(files, &settings.scope)?;
         let dials = settings.wishes.at_first();
-        let pins = pins::CLASSES.into_iter().any(|class| dials.get(class).is_some()).then(Pins::new).transpose()?;
+        let pins =
+            pins::CLASSES.into_iter().any(|class| dials.get(class).is_some()).then(|| Pins::new(files)).transpose()?;
         let pins = pins.map(|pins| Guard::begin(files, pins, Stall::of(group.as_ref()))).transpose()?;
         let mut events = Vec::new();
         let mut knobs = knobs;
@@ -153,6 +158,8 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
             in_parts: Bytes(0),
             look: None,
             sightings: Sightings::default(),
+            left_out: Tally::default(),
+            said: Said::default(),
             said_no_room: false,
             said_full: BTreeSet::new(),
             begun,
@@ -313,12 +320,12 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
         let stopwatch = Stopwatch::start();
         let look = match self.look.take() {
             Some(look) => look,
-            None => match self.look(events)? {
+            None => match self.look(now, events)? {
                 Some(look) => look,
                 None => return Ok(()),
             },
         };
-        let goes_on = self.pin(&look, events)?;
+        let goes_on = self.pin(&look, now, events)?;
         // Of a processor that others take from us nothing was used: a busy host is when it matters to look.
         let pause = (stopwatch.elapsed() * REFRESH_PART).clamp(REFRESH_EVERY, REFRESH_LATEST);
         self.next_refresh = now + pause;
@@ -327,22 +334,24 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
     }
 
     /// What there is. What is pinned is locked only to hand over the files.
-    fn look(&mut self, events: &mut Vec<Event>) -> Result<Option<Look>, Error> {
+    fn look(&mut self, now: Duration, events: &mut Vec<Event>) -> Result<Option<Look>, Error> {
         let pids = self.processes()?;
-        let (mapped, _) = mapped::of(self.files, &pids);
+        let mut mapped = mapped::of(self.files, &pids);
         let limits = room::limits(self.files)?;
         let Some(guard) = &self.pins else { return Ok(None) };
-        let missing = guard.lock().pins.missing(&mapped, &self.dials);
-        let opened = pins::open_all(self.files, &missing, &mapped);
-        let (taken, sources) = {
+        let mut admitted = guard.lock().pins.admit(&mapped, &self.dials, now);
+        let opened = pins::open_all(self.files, &admitted.missing, &mapped);
+        let sources = {
             let mut kept = guard.lock();
             kept.limits = limits;
-            (kept.pins.take(&mapped, opened), kept.pins.sources())
+            kept.pins.take(opened, now);
+            kept.pins.sources()
         };
-        if taken.let_go >= WORTH_A_LINE {
-            events.push(Event::LetGo { bytes: taken.let_go, because: Because::Unwanted });
+        if admitted.let_go >= WORTH_A_LINE {
+            events.push(Event::LetGo { bytes: admitted.let_go, because: Because::Unwanted });
         }
-        events.extend(taken.refused.into_iter().map(|(what, why)| Event::Without { what, why }));
+        admitted.left_out.add_all(std::mem::take(&mut mapped.left_out));
+        self.left_out = admitted.left_out;
         let look = Look::at(mapped, &sources, &self.dials);
         for (class, refaults) in self.sightings.note(&look).iter() {
             self.note(class, refaults);
@@ -351,23 +360,22 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
     }
 
     /// Pins a part of what was seen; true if there may be more to pin.
-    fn pin(&mut self, look: &Look, events: &mut Vec<Event>) -> Result<bool, Error> {
+    fn pin(&mut self, look: &Look, now: Duration, events: &mut Vec<Event>) -> Result<bool, Error> {
         let group = find(self.files, &self.settings.scope).ok().flatten();
         let Some(guard) = &self.pins else { return Ok(false) };
         let mut kept = guard.lock();
         // What would be pinned is charged to groups that are known only then; those of the processes are a good guess.
         let mut charged = kept.pins.known_groups();
         charged.extend(group.into_iter().flat_map(|group| group.inodes));
-        let pinned = kept.pins.asked();
         let named = room::rooms(self.files, &kept.limits, &charged)?;
         let of_room = |of: &Named| {
-            let more = policy::may_pin(self.budget, pinned, of.room);
+            let more = policy::may_pin(of.room);
             let more = if kept.is_on_hold(&of.name) { Bytes(0) } else { more };
             PinRoom { groups: of.groups.clone(), more: more.pages() }
         };
         let rooms: Vec<PinRoom> = named.iter().map(of_room).collect();
-        let bounds = PinBounds { all: self.budget.max(pinned), more: PART, rooms: &rooms };
-        let done = kept.pins.refresh(look, &self.dials, &self.protected, bounds)?;
+        let bounds = PinBounds { all: self.budget, more: PART, rooms: &rooms };
+        let done = kept.pins.refresh(look, &self.dials, &self.protected, bounds, now)?;
         let goes_on = done.without > Bytes(0) && done.pinned > Bytes(0);
         if !goes_on {
             kept.pins.tidy();
@@ -396,8 +404,8 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
         }
         let nothing_is = pins.asked() == Bytes(0);
         drop(kept);
-        for (what, why) in done.refused {
-            events.push(Event::Without { what, why });
+        if !goes_on {
+            self.tell_left_out(done.left_out, look, now, events);
         }
         if goes_on || done.without < WORTH_A_LINE {
             return Ok(goes_on);
@@ -423,6 +431,13 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
             events.push(Event::Without { what: format!("{} of what is mapped", done.without), why });
         }
         Ok(false)
+    }
+
+    fn tell_left_out(&mut self, of_memory: Tally, look: &Look, now: Duration, events: &mut Vec<Event>) {
+        let mut left_out = std::mem::take(&mut self.left_out);
+        left_out.add_all(of_memory);
+        let said = self.said.of(left_out, &look.mapped.owners, now);
+        events.extend(said.into_iter().map(Event::LeftOut));
     }
 
     fn processes(&self) -> Result<BTreeSet<Pid>, Error> {

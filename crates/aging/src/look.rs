@@ -11,7 +11,7 @@ use linux::page_cache;
 
 use crate::class::Class;
 use crate::dials::{ByClass, Dials};
-use crate::mapped::{FileKey, MappedFile};
+use crate::mapped::{FileKey, Mapped, MappedFile};
 use crate::ranges::Ranges;
 
 /// A file to look at.
@@ -29,7 +29,7 @@ pub struct Source {
 #[derive(Debug)]
 pub struct Look {
     /// What is mapped.
-    pub mapped: BTreeMap<FileKey, MappedFile>,
+    pub mapped: Mapped,
     /// What of it is in memory, of the classes that have a dial.
     pub found: Vec<Found>,
 }
@@ -47,10 +47,10 @@ pub struct Found {
 
 impl Look {
     /// Looks at the files that are open of what is mapped.
-    pub fn at(mapped: BTreeMap<FileKey, MappedFile>, sources: &[Source], dials: &Dials) -> Look {
+    pub fn at(mapped: Mapped, sources: &[Source], dials: &Dials) -> Look {
         let mut found = Vec::new();
         for Source { key, file, is_swap_backed } in sources {
-            let Some(of) = mapped.get(key) else { continue };
+            let Some(of) = mapped.files.get(key) else { continue };
             for (class, ranges) in by_class(of, *is_swap_backed) {
                 if dials.get(class).is_none() {
                     continue;
@@ -90,7 +90,7 @@ struct Seen {
 impl Sightings {
     /// Pages that had been in memory, had gone, and are back, by class. Files that are not mapped any more are forgotten.
     pub fn note(&mut self, look: &Look) -> ByClass<u64> {
-        self.0.retain(|(key, _), _| look.mapped.contains_key(key));
+        self.0.retain(|(key, _), _| look.mapped.files.contains_key(key));
         let mut refaults = ByClass::default();
         for Found { key, class, resident } in &look.found {
             let back = self.0.entry((*key, *class)).or_default().look(resident);
@@ -114,6 +114,7 @@ impl Seen {
 #[cfg(test)]
 #[allow(clippy::single_range_in_vec_init, reason = "one run is meant")]
 mod tests {
+    use std::collections::BTreeSet;
     use std::io::Write;
     use std::ops::Range;
 
@@ -124,7 +125,11 @@ mod tests {
 
     fn mapped() -> MappedFile {
         let (code, all) = (std::iter::once(2..4).collect(), std::iter::once(0..8).collect());
-        MappedFile { path: String::new(), through: Vec::new(), code, all }
+        MappedFile { path: String::new(), owners: BTreeSet::new(), through: Vec::new(), code, all }
+    }
+
+    fn all_mapped() -> Mapped {
+        Mapped { files: [(FILE, mapped())].into(), ..Mapped::default() }
     }
 
     #[test]
@@ -132,14 +137,14 @@ mod tests {
         let mut sightings = Sightings::default();
         let mut note = |ranges: &[Range<u64>]| {
             let found = vec![Found { key: FILE, class: Class::Code, resident: ranges.iter().cloned().collect() }];
-            sightings.note(&Look { mapped: [(FILE, mapped())].into(), found }).get(Class::Code)
+            sightings.note(&Look { mapped: all_mapped(), found }).get(Class::Code)
         };
         assert_eq!(note(&[0..10]), 0);
         assert_eq!(note(&[0..4]), 0);
         assert_eq!(note(&[0..8, 20..30]), 4);
         assert_eq!(note(&[0..10, 20..30]), 2);
         assert_eq!(note(&[0..10, 20..30]), 0);
-        sightings.note(&Look { mapped: BTreeMap::new(), found: Vec::new() });
+        sightings.note(&Look { mapped: Mapped::default(), found: Vec::new() });
         assert!(sightings.0.is_empty(), "what nobody maps is forgotten");
     }
 
@@ -160,7 +165,7 @@ mod tests {
         let sources = [Source { key: FILE, file: Arc::new(file), is_swap_backed: false }];
         let mut dials = ByClass::default();
         dials.set(Class::ReadOnly, Some(Dial::NEVER));
-        let look = Look::at([(FILE, mapped())].into(), &sources, &dials);
+        let look = Look::at(all_mapped(), &sources, &dials);
         let found: Vec<_> = look.found.iter().map(|of| (of.class, of.resident.pages())).collect();
         assert_eq!(found, [(Class::ReadOnly, 3)]);
     }

@@ -1,13 +1,27 @@
-//! Which files are mapped, by class: what may be pinned.
+//! Which files are mapped, by class, and whose they are: what may be pinned.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
+use linux::cgroup;
 use linux::maps::{self, Mapping};
-use linux::{Error, KernelFiles, Pid};
-use quantities::AddressRange;
+use linux::{KernelFiles, Pid, status};
+use quantities::{AddressRange, Bytes};
 
+use crate::left_out::{Cause, Tally};
 use crate::ranges::Ranges;
+use crate::shares::{Filling, Owner, Owners};
+
+/// The files that some processes map.
+#[derive(Debug, Default)]
+pub struct Mapped {
+    /// Whose.
+    pub owners: Owners,
+    /// Each file.
+    pub files: BTreeMap<FileKey, MappedFile>,
+    /// Processes whose mappings were not read, since their owner has its share.
+    pub left_out: Tally,
+}
 
 /// A file, as `/proc/PID/maps` names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,7 +37,9 @@ pub struct FileKey {
 pub struct MappedFile {
     /// As the kernel prints its name.
     pub path: String,
-    /// Where it can be opened from: mappings of it, one for each process.
+    /// Everybody who maps it.
+    pub owners: BTreeSet<Owner>,
+    /// Where it can be opened from: mappings of it, one for each process, of each owner a few.
     pub through: Vec<(Pid, AddressRange)>,
     /// Its pages in executable mappings.
     pub code: Ranges,
@@ -32,41 +48,95 @@ pub struct MappedFile {
 }
 
 impl MappedFile {
-    /// One beyond its last mapped page.
-    pub fn end(&self) -> u64 {
-        self.all.iter().last().map_or(0, |range| range.end)
+    /// Everybody who maps it, as a claim wants them.
+    pub fn owners(&self) -> Vec<Owner> {
+        self.owners.iter().copied().collect()
+    }
+
+    /// From its first mapped page to its last.
+    pub fn window(&self) -> Range<u64> {
+        let (first, last) = (self.all.iter().next(), self.all.iter().last());
+        first.zip(last).map_or(0..0, |(first, last)| first.start..last.end)
     }
 }
 
-/// The files that these processes map, and how many processes could not be looked at.
-pub fn of(files: &impl KernelFiles, pids: &BTreeSet<Pid>) -> (BTreeMap<FileKey, MappedFile>, u64) {
-    let (mut found, mut not_read) = (BTreeMap::new(), 0);
+/// One pass costs at most this, and what one process more costs; a mapping costs 1, and [`ROW`] more where it is a new file or part of
+/// a file. Some 3 s, and 150 MiB of memory.
+const MOST: u64 = 1 << 22;
+const ROW: u64 = 16;
+
+/// The files that these processes map. A process that cannot be looked at, or has ended, maps nothing.
+pub fn of(files: &impl KernelFiles, pids: &BTreeSet<Pid>) -> Mapped {
+    at_most(files, pids, MOST)
+}
+
+/// Processes are read by turns of their owners, of whom the next one is who has cost least, until all costs `most`.
+fn at_most(files: &impl KernelFiles, pids: &BTreeSet<Pid>, most: u64) -> Mapped {
+    let mut found = Mapped::default();
+    let mut unread: BTreeMap<Owner, VecDeque<Pid>> = BTreeMap::new();
     for pid in pids {
-        match maps::maps(files, *pid) {
-            Ok(mappings) => mappings.iter().for_each(|mapping| add(&mut found, *pid, mapping)),
-            Err(Error::Gone(_)) => {}
-            Err(_) => not_read += 1,
+        if let Some(owner) = owner(files, *pid, &mut found.owners) {
+            unread.entry(owner).or_default().push_back(*pid);
         }
     }
-    (found, not_read)
+    let mut filling = Filling::new(&found.owners);
+    unread.keys().for_each(|owner| filling.wants(*owner, Some(1)));
+    let mut left = most;
+    while let Some(owner) = filling.first().filter(|_| left > 0) {
+        let next = unread.get_mut(&owner).and_then(VecDeque::pop_front);
+        let Some(pid) = next else {
+            filling.wants(owner, None);
+            continue;
+        };
+        // Gone, or not to be looked at.
+        let Ok(mappings) = maps::maps(files, pid) else { continue };
+        let rows: u64 = mappings.iter().map(|mapping| add(&mut found.files, owner, pid, mapping)).sum();
+        let cost = mappings.len() as u64 + rows * ROW;
+        filling.grant(owner, cost);
+        left = left.saturating_sub(cost);
+    }
+    for (owner, pids) in unread {
+        pids.iter().for_each(|_| found.left_out.add(Cause::Mappings, owner, Bytes(0)));
+    }
+    found
 }
 
-fn add(found: &mut BTreeMap<FileKey, MappedFile>, pid: Pid, mapping: &Mapping) {
-    let Some(pages) = pages_of(mapping) else { return };
+/// Whose a process is: its real user's, whatever program of another user it runs, in its control group. `None` for a thread of the
+/// kernel, and for one that has ended.
+fn owner(files: &impl KernelFiles, pid: Pid, owners: &mut Owners) -> Option<Owner> {
+    let status = status::status(files, pid).ok()?;
+    if status.kernel_thread || status.zombie {
+        return None;
+    }
+    let group = cgroup::path_of(files, pid).ok()?.unwrap_or_default();
+    Some(owners.of(&group, status.uids[0]))
+}
+
+/// Adds a mapping; returns how many rows it takes in our tables.
+fn add(found: &mut BTreeMap<FileKey, MappedFile>, owner: Owner, pid: Pid, mapping: &Mapping) -> u64 {
+    /// Processes of one owner through which a file may be opened.
+    const THROUGH: usize = 4;
+    let Some(pages) = pages_of(mapping) else { return 0 };
     let key = FileKey { device: mapping.device, inode: mapping.inode };
     let file = found.entry(key).or_insert_with(|| MappedFile {
         path: mapping.path.clone(),
+        owners: BTreeSet::new(),
         through: Vec::new(),
         code: Ranges::default(),
         all: Ranges::default(),
     });
-    if file.through.last().is_none_or(|(last, _)| *last != pid) {
+    let rows = |file: &MappedFile| file.owners.len() + file.through.len() + file.all.count() + file.code.count();
+    let before = rows(file);
+    file.owners.insert(owner);
+    // Those of one owner are not read at one go.
+    if file.through.last().is_none_or(|(last, _)| *last != pid) && file.through.len() < THROUGH * file.owners.len() {
         file.through.push((pid, mapping.range));
     }
     file.all.insert(pages.clone());
     if mapping.permissions.execute {
         file.code.insert(pages);
     }
+    rows(file).saturating_sub(before) as u64
 }
 
 /// The pages of the file behind a mapping; `None` for memory without one.
@@ -90,16 +160,48 @@ mod tests {
 700000-702000 r--s 00010000 fe:00 13 /var/lib/fonts
 ";
 
+    fn process(kernel: FakeKernel, pid: i32, user: u32, maps: &str) -> FakeKernel {
+        let status = format!(
+            "Name:\tx\nState:\tS\nTgid:\t{pid}\nUid:\t{user}\t0\t0\t0\nVmRSS:\t 4 kB\nVmSize:\t 4 kB\nThreads:\t1\nCapEff:\t0\n"
+        );
+        kernel
+            .file(&format!("proc/{pid}/maps"), maps)
+            .file(&format!("proc/{pid}/status"), &status)
+            .file(&format!("proc/{pid}/cgroup"), "4:memory:/web\n")
+    }
+
     #[test]
     fn a_programs_file_is_code_where_it_is_run_and_read_only_data_elsewhere() {
-        let kernel = FakeKernel::new().file("proc/7/maps", MAPS).file("proc/8/maps", MAPS);
-        let (found, not_read) = of(&kernel, &[Pid(7), Pid(8), Pid(9)].into());
-        assert_eq!((found.len(), not_read), (2, 0), "one that is gone is no failure");
-        let server = &found[&FileKey { device: (254, 0), inode: 12 }];
+        let kernel = process(process(FakeKernel::new(), 7, 33, MAPS), 8, 33, MAPS);
+        let found = of(&kernel, &[Pid(7), Pid(8), Pid(9)].into());
+        assert_eq!(found.files.len(), 2, "one that is gone maps nothing");
+        let server = &found.files[&FileKey { device: (254, 0), inode: 12 }];
         assert_eq!(server.code.iter().collect::<Vec<_>>(), [2..6]);
-        assert_eq!(server.all.iter().collect::<Vec<_>>(), [0..7]);
+        assert_eq!((server.all.iter().collect::<Vec<_>>(), server.window()), (vec![0..7], 0..7));
         assert_eq!(server.through.iter().map(|(pid, _)| *pid).collect::<Vec<_>>(), [Pid(7), Pid(8)]);
-        let fonts = &found[&FileKey { device: (254, 0), inode: 13 }];
-        assert_eq!((fonts.code.pages(), fonts.all.iter().next()), (0, Some(16..18)));
+        let fonts = &found.files[&FileKey { device: (254, 0), inode: 13 }];
+        assert_eq!((fonts.code.pages(), fonts.window()), (0, 16..18));
+        let names: Vec<String> = fonts.owners.iter().map(|owner| found.owners.name(*owner).to_string()).collect();
+        assert_eq!(names, ["user 33 in control group /web"], "the real user");
+    }
+
+    #[test]
+    fn a_user_whose_processes_map_much_takes_no_time_from_another() {
+        let mut kernel = FakeKernel::new();
+        for pid in 10..40 {
+            kernel = process(kernel, pid, 4001, MAPS);
+        }
+        let kernel = process(kernel, 90, 4002, MAPS);
+        let pids: BTreeSet<Pid> = (10..40).chain([90]).map(Pid).collect();
+        let mut found = at_most(&kernel, &pids, 200);
+        let server = &found.files[&FileKey { device: (254, 0), inode: 12 }];
+        assert_eq!(server.owners.len(), 2, "the last one is read although its number is the highest");
+        assert!(server.through.len() < 5, "{:?}", server.through);
+        let said = crate::left_out::Said::default().of(
+            std::mem::take(&mut found.left_out),
+            &found.owners,
+            std::time::Duration::ZERO,
+        );
+        assert_eq!((said.len(), said[0].owner.user), (1, 4001));
     }
 }

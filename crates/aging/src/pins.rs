@@ -2,8 +2,11 @@
 //!
 //! What is to be pinned is decided in `policy`; this does it, and measures at the page frames what became of it.
 
+mod files;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
+use std::time::Duration;
 
 use linux::kpagecgroup::GroupTable;
 use linux::kpageflags::FrameTable;
@@ -11,15 +14,19 @@ use linux::mounts::Mounts;
 use linux::pagemap::Pagemap;
 use linux::pinned_file::PinnedFile;
 use linux::place::Place;
-use linux::{Error, KernelFiles, Pid, map_files};
+use linux::{Error, KernelFiles, Pid, map_files, map_limit, open_files};
 use quantities::{Bytes, Fraction, Pages};
+use rustix::io::Errno;
 
 use crate::class::Class;
 use crate::dials::{ByClass, Dials};
+use crate::left_out::{Cause, Tally};
 use crate::look::{Look, Source};
-use crate::mapped::{FileKey, MappedFile};
+use crate::mapped::{FileKey, Mapped, MappedFile};
 use crate::policy::{self, Candidate};
 use crate::ranges::Ranges;
+use crate::shares::{Claim, Owner, Owners, Pieces, divide};
+use files::{Refusals, Wanted};
 
 /// The classes that can be pinned: those that are mapped from files or shared memory.
 pub const CLASSES: [Class; 3] = [Class::Code, Class::ReadOnly, Class::Shared];
@@ -28,8 +35,13 @@ pub const CLASSES: [Class; 3] = [Class::Code, Class::ReadOnly, Class::Shared];
 #[derive(Debug)]
 pub struct Pins {
     files: BTreeMap<FileKey, Pinned>,
-    /// Files that cannot be pinned, so that each is tried once.
-    refused: BTreeSet<FileKey>,
+    /// Files that could not be pinned.
+    refused: Refusals,
+    /// How many files may be held, of at most `most`.
+    limit: u64,
+    most: u64,
+    /// Whose they are, as last seen.
+    owners: Owners,
     /// The part of each file that is charged to each control group, by its inode, as last seen; also while nothing of it is pinned.
     shares: BTreeMap<FileKey, BTreeMap<u64, f64>>,
     frames: FrameTable,
@@ -44,6 +56,7 @@ pub struct Pins {
 #[derive(Debug)]
 pub struct Pinned {
     mapping: PinnedFile,
+    owners: Vec<Owner>,
     is_swap_backed: bool,
     /// By class, what is pinned.
     pages: ByClass<u64>,
@@ -75,27 +88,29 @@ pub struct PinBounds<'a> {
 }
 
 /// What was pinned and let go.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Debug, Default)]
 pub struct Refreshed {
     /// Newly pinned.
     pub pinned: Bytes,
-    /// No longer pinned: its class has no claim to it now.
+    /// No longer pinned: its class has no claim to it now, or its owner no share.
     pub let_go: Bytes,
     /// Wanted, in memory, and not pinned for want of room in the budget or in memory.
     pub without: Bytes,
     /// What of that is charged to a room that may have none of it, by the room's number.
     pub without_in: Vec<Bytes>,
-    /// Files that could not be pinned, and why; each once.
-    pub refused: Vec<(String, String)>,
+    /// Whose it is.
+    pub left_out: Tally,
 }
 
-/// What became of what is mapped.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Taken {
-    /// No longer pinned: nobody maps it any more.
+/// What is to be opened, and what became of the rest.
+#[derive(Debug, Default)]
+pub struct Admitted {
+    /// To be [opened](open_all), and then [taken](Pins::take).
+    pub missing: Vec<FileKey>,
+    /// No longer pinned: nobody maps it any more, or its owners have their share.
     pub let_go: Bytes,
-    /// Files that could not be pinned, and why; each once.
-    pub refused: Vec<(String, String)>,
+    /// What is not held, and why.
+    pub left_out: Tally,
 }
 
 impl Pins {
@@ -103,10 +118,22 @@ impl Pins {
     ///
     /// # Errors
     /// `Denied` without CAP_SYS_ADMIN, which the frames' flags ask for.
-    pub fn new() -> Result<Pins, Error> {
-        let (files, refused, shares) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
-        let (frames, groups, pagemap) = (FrameTable::open()?, GroupTable::open().ok(), Pagemap::open(Pid::own())?);
-        Ok(Pins { files, refused, shares, frames, groups, pagemap, turn: None })
+    pub fn new(files: &impl KernelFiles) -> Result<Pins, Error> {
+        /// The kernel's default.
+        const MAPPINGS: u64 = 65_530;
+        let most = files::most(open_files::limit(), map_limit::max_map_count(files).unwrap_or(MAPPINGS));
+        Ok(Pins {
+            files: BTreeMap::new(),
+            refused: Refusals::default(),
+            limit: most,
+            most,
+            owners: Owners::default(),
+            shares: BTreeMap::new(),
+            frames: FrameTable::open()?,
+            groups: GroupTable::open().ok(),
+            pagemap: Pagemap::open(Pid::own())?,
+            turn: None,
+        })
     }
 
     /// How much is pinned of a class, as measured at the frames.
@@ -145,49 +172,52 @@ impl Pins {
         self.files.values().flat_map(|file| file.charged.keys().copied()).collect()
     }
 
-    /// The files of which something may be pinned and that are to be [opened](open_all) before they are [taken](Pins::take).
-    pub fn missing(&self, mapped: &BTreeMap<FileKey, MappedFile>, dials: &Dials) -> Vec<FileKey> {
-        let is_missing = |key: &FileKey, of: &MappedFile| {
-            has_a_claim(of, dials)
-                && !self.refused.contains(key)
-                && self.files.get(key).is_none_or(|file| file.mapping.pages() < Pages(of.end()))
-        };
-        mapped.iter().filter(|(key, of)| is_missing(key, of)).map(|(key, _)| *key).collect()
-    }
-
-    /// Takes what was opened of what is `mapped`, and lets go of whatever is not any more: also of a file that was replaced by another
-    /// under its name.
-    pub fn take(&mut self, mapped: &BTreeMap<FileKey, MappedFile>, opened: Vec<Opened>) -> Taken {
-        let (mut taken, mut not_local) = (Taken::default(), BTreeMap::<String, u64>::new());
+    /// Chooses the files to hold, of which something may be pinned: of each owner its share. Lets go of all others, also of a file that
+    /// was replaced by another under its name.
+    pub fn admit(&mut self, mapped: &Mapped, dials: &Dials, now: Duration) -> Admitted {
+        let mut admitted = Admitted::default();
+        self.refused.count(mapped, now, &mut admitted.left_out);
+        let is_pinned = |key| self.files.get(key).is_some_and(|file| file.total() > 0);
+        let wanted = mapped.files.iter().filter(|(key, of)| has_a_claim(of, dials) && !self.refused.has(**key, now));
+        let wanted = wanted.map(|(key, _)| Wanted { key: *key, is_pinned: is_pinned(key) }).collect();
+        let chosen = files::choose(mapped, wanted, self.limit, &mut admitted.left_out);
+        let held: BTreeSet<FileKey> = chosen.iter().copied().collect();
         self.files.retain(|key, file| {
-            let stays = mapped.contains_key(key);
+            let stays = held.contains(key);
             if !stays {
-                taken.let_go += Pages(file.total()).bytes();
+                admitted.let_go += Pages(file.total()).bytes();
             }
             stays
         });
-        self.refused.retain(|key| mapped.contains_key(key));
-        self.shares.retain(|key, _| mapped.contains_key(key));
+        self.shares.retain(|key, _| mapped.files.contains_key(key));
+        self.owners = mapped.owners.clone();
+        for (key, file) in &mut self.files {
+            file.owners = mapped.files.get(key).map_or_else(Vec::new, MappedFile::owners);
+        }
+        let is_missing = |key: &FileKey| {
+            let window = mapped.files.get(key).map(MappedFile::window).unwrap_or_default();
+            let ours = self.files.get(key).map(|file| file.mapping.pages());
+            ours.is_none_or(|ours| window.start < ours.start || window.end > ours.end)
+        };
+        admitted.missing = chosen.into_iter().filter(is_missing).collect();
+        admitted
+    }
+
+    /// Takes what was opened.
+    pub fn take(&mut self, opened: Vec<Opened>, now: Duration) {
+        let mut was_refused = false;
         for (key, answer) in opened {
             match answer {
                 Ok(file) => {
                     self.files.insert(key, file);
                 }
-                Err(why) => {
-                    self.refused.insert(key);
-                    match why {
-                        NotPinned::Because(why) => {
-                            let path = mapped.get(&key).map_or_else(String::new, |file| file.path.clone());
-                            taken.refused.push((path, why));
-                        }
-                        NotPinned::NotLocal(kind) => *not_local.entry(kind).or_default() += 1,
-                        NotPinned::NeverTaken => {}
-                    }
-                }
+                // No fault of the file: it is asked for again in the next pass, in which fewer may be held.
+                Err(NotPinned::Because(cause)) if cause.is_of_all() => was_refused = true,
+                Err(NotPinned::Because(cause)) => self.refused.add(key, Some(cause), now),
+                Err(NotPinned::NeverTaken) => self.refused.add(key, None, now),
             }
         }
-        taken.refused.extend(not_local.into_iter().map(|(kind, files)| passed_over(&kind, files)));
-        taken
+        self.limit = files::adapted(self.limit, self.files.len() as u64, was_refused, self.most);
     }
 
     /// The files that are open, to be looked at.
@@ -211,17 +241,20 @@ impl Pins {
         dials: &Dials,
         protected: &ByClass<bool>,
         bounds: PinBounds<'_>,
+        now: Duration,
     ) -> Result<Refreshed, Error> {
         let mut done = Refreshed { without_in: vec![Bytes(0); bounds.rooms.len()], ..Refreshed::default() };
         let wanted: Vec<_> = look.found.iter().filter(|of| protected.get(of.class)).collect();
         let candidates: Vec<Candidate> = wanted
             .iter()
             .filter_map(|of| {
-                let now = self.files.get(&of.key).and_then(|file| file.ranges.get(&of.class));
-                let pinned = now.map_or(0, |now| now.and(&of.resident).pages());
+                let file = self.files.get(&of.key);
+                let there = file.and_then(|file| file.ranges.get(&of.class));
+                let pinned = there.map_or(0, |there| there.and(&of.resident).pages());
                 Some(Candidate {
                     class: of.class,
                     dial: dials.get(of.class)?,
+                    owners: file.map_or_else(Vec::new, |file| file.owners.clone()),
                     resident: Pages(of.resident.pages()),
                     pinned: Pages(pinned),
                     charged: self.charged_in(of.key, bounds.rooms),
@@ -230,10 +263,13 @@ impl Pins {
             .collect();
         let rooms: Vec<Pages> = bounds.rooms.iter().map(|room| room.more).collect();
         let bounds = policy::Bounds { all: bounds.all.pages(), more: bounds.more.pages(), rooms: &rooms };
-        let chosen = policy::choose(&candidates, bounds);
+        let chosen = policy::choose(&self.owners, &candidates, bounds);
         for (of, chosen) in candidates.iter().zip(&chosen) {
             let without = Pages(of.resident.0 - chosen.0).bytes();
             done.without += without;
+            if let Some(owner) = of.owners.first().filter(|_| without > Bytes(0)) {
+                done.left_out.add(Cause::Memory, *owner, without);
+            }
             let full = of.charged.iter().flat_map(|shares| shares.iter().zip(&rooms).enumerate());
             for (nth, (share, _)) in full.filter(|(_, (_, more))| **more == Pages(0)) {
                 done.without_in[nth] += without.scaled(share.get());
@@ -266,14 +302,13 @@ impl Pins {
             match file.pin(class, &more) {
                 Ok(()) => {
                     done.pinned += Pages(more.pages()).bytes();
+                    self.refused.forget(key);
                     changed.insert(key);
                 }
-                // The file was cut short, or there are too many mappings: without it, then.
-                Err(error @ Error::Other(_)) => {
-                    let path = look.mapped.get(&key).map_or_else(String::new, |file| file.path.clone());
-                    done.refused.push((path, error.to_string()));
+                // The file was cut short, or the kernel has no memory for it: without it, then, for a while.
+                Err(error) if is_of_file(&error) => {
                     self.files.remove(&key);
-                    self.refused.insert(key);
+                    self.refused.add(key, Some(Cause::of(&error)), now);
                 }
                 Err(error) => return Err(error),
             }
@@ -325,22 +360,34 @@ impl Pins {
         Ok(())
     }
 
-    /// Lets go of at least so much of what is charged to these control groups (`None`: to anybody), least wanted first, and says
-    /// how much it was.
+    /// Lets go of at least so much of what is charged to these control groups (`None`: to anybody), and says how much it was. Whoever
+    /// has most lets go first, and of its own what is least wanted.
     ///
     /// # Errors
     /// The kernel's answer.
     pub fn let_go(&mut self, least: Bytes, groups: Option<&BTreeSet<u64>>) -> Result<Bytes, Error> {
+        let charged = |class, (key, file): (&FileKey, &Pinned)| {
+            let share = groups.map_or(1.0, |groups| file.share_of(groups));
+            (class, *key, Pages(file.pages.get(class)).bytes().scaled(share).pages(), file.owners.clone())
+        };
+        let all = CLASSES.into_iter().flat_map(|class| self.files.iter().map(move |file| charged(class, file)));
+        let all: Vec<_> = all.filter(|(_, _, pages, _)| *pages > Pages(0)).collect();
+        let sum: u64 = all.iter().map(|(_, _, pages, _)| pages.0).sum();
+        let stays = sum.saturating_sub(least.0.div_ceil(4096));
+        let claims: Vec<Claim> =
+            all.iter().map(|(_, _, pages, owners)| Claim { owners: owners.clone(), size: pages.0 }).collect();
+        let piece = Pieces::Of((stays / 256).max(1));
+        let granted = divide(&self.owners, &claims, stays, piece, |_, wanted| wanted);
         let mut gone = Bytes(0);
-        for class in CLASSES.into_iter().rev() {
-            for file in self.files.values_mut() {
-                let share = groups.map_or(1.0, |groups| file.share_of(groups));
-                let now = file.ranges.get(&class).cloned().unwrap_or_default();
-                if gone >= least || share <= 0.0 || now.is_empty() {
-                    continue;
-                }
-                gone += file.unpin(class, &now)?.scaled(share);
-            }
+        for ((class, key, pages, _), stays) in
+            all.into_iter().zip(granted).filter(|((_, _, pages, _), stays)| *stays < pages.0)
+        {
+            let Some(file) = self.files.get_mut(&key) else { continue };
+            let now = file.ranges.get(&class).cloned().unwrap_or_default();
+            // Its pages are charged to the groups in this part.
+            let stays = u64::try_from(u128::from(now.pages()) * u128::from(stays) / u128::from(pages.0)).unwrap_or(0);
+            let share = groups.map_or(1.0, |groups| file.share_of(groups));
+            gone += file.unpin(class, &now.without(&now.first(stays)))?.scaled(share);
         }
         self.files.retain(|_, file| file.total() > 0);
         Ok(gone)
@@ -357,25 +404,26 @@ impl Pins {
 pub enum NotPinned {
     /// The kernel never takes its pages: a device, a huge page of the pool, memory of the kernel that a program has mapped.
     NeverTaken,
-    /// It lies on a file system of this kind, whose server may not answer.
-    NotLocal(String),
-    /// For people.
-    Because(String),
+    /// For this cause.
+    Because(Cause),
 }
 
-/// What was opened, or why it was not.
+/// A file that was opened, or the reason for which it was not.
 pub type Opened = (FileKey, Result<Pinned, NotPinned>);
 
 /// Opens these through one of the processes that map each, and maps them, too. Those that nobody maps any more are left out, and
-/// asked for again if somebody does. What is not local is neither opened nor asked for anything: whoever waits for a server cannot
-/// let go, and may wait for ever.
-pub fn open_all(files: &impl KernelFiles, missing: &[FileKey], mapped: &BTreeMap<FileKey, MappedFile>) -> Vec<Opened> {
+/// asked for again if somebody does. A file that is not local is neither opened nor asked for anything: its server may never answer.
+/// Ends with the first one for which there is too little of what all files need.
+pub fn open_all(files: &impl KernelFiles, missing: &[FileKey], mapped: &Mapped) -> Vec<Opened> {
     /// Files that are held at a time, for one table of mounts.
     const AT_A_TIME: usize = 256;
     let mut opened = Vec::new();
     for keys in missing.chunks(AT_A_TIME) {
         if let Err(error) = open_some(files, keys, mapped, &mut opened) {
-            opened.extend(keys.iter().map(|key| (*key, Err(NotPinned::Because(error.to_string())))));
+            opened.extend(keys.iter().map(|key| (*key, Err(NotPinned::Because(Cause::of(&error))))));
+        }
+        if opened.iter().any(|(_, answer)| matches!(answer, Err(NotPinned::Because(cause)) if cause.is_of_all())) {
+            break;
         }
     }
     opened
@@ -385,13 +433,13 @@ pub fn open_all(files: &impl KernelFiles, missing: &[FileKey], mapped: &BTreeMap
 fn open_some(
     files: &impl KernelFiles,
     keys: &[FileKey],
-    mapped: &BTreeMap<FileKey, MappedFile>,
+    mapped: &Mapped,
     opened: &mut Vec<Opened>,
 ) -> Result<(), Error> {
     let mut mounts = Mounts::read(files)?;
     let mut held = Vec::new();
     for key in keys {
-        match mapped.get(key).map(|of| hold(files, *key, of, &mut mounts)) {
+        match mapped.files.get(key).map(|of| hold(files, *key, of, &mut mounts)) {
             Some(Ok(Some(place))) => held.push((*key, place)),
             Some(Err(why)) => opened.push((*key, Err(why))),
             Some(Ok(None)) | None => {}
@@ -399,13 +447,13 @@ fn open_some(
     }
     let mut mounts = Mounts::read(files)?;
     for (key, place) in held {
-        let end = mapped.get(&key).map_or(0, MappedFile::end);
+        let Some(of) = mapped.files.get(&key) else { continue };
         let answer = match map_files::open(files, place, &mut mounts) {
-            Ok(map_files::MappedFile::Open { file, is_swap_backed }) => Pinned::map(&file, is_swap_backed, end),
-            Ok(map_files::MappedFile::NotLocal(kind)) => Err(NotPinned::NotLocal(kind)),
+            Ok(map_files::MappedFile::Open { file, is_swap_backed }) => Pinned::map(&file, is_swap_backed, of),
+            Ok(map_files::MappedFile::NotLocal(_)) => Err(NotPinned::Because(Cause::Served)),
             Err(Error::Gone(_)) => continue,
             Err(Error::Unsupported(_)) => Err(NotPinned::NeverTaken),
-            Err(error) => Err(NotPinned::Because(error.to_string())),
+            Err(error) => Err(NotPinned::Because(Cause::of(&error))),
         };
         opened.push((key, answer));
     }
@@ -425,22 +473,21 @@ fn hold(
     let mut answer = Ok(None);
     for (pid, range) in &mapped.through {
         match mounts.of_device(files, *pid, key.device) {
-            Some(found) if !found.is_local => return Err(NotPinned::NotLocal(found.kind)),
+            Some(found) if !found.is_local => return Err(NotPinned::Because(Cause::Served)),
             _ => {}
         }
         match Place::of_mapping(*pid, *range) {
             Ok(place) => return Ok(Some(place)),
             Err(Error::Gone(_)) => {}
-            Err(error) => answer = Err(NotPinned::Because(error.to_string())),
+            Err(error) => answer = Err(NotPinned::Because(Cause::of(&error))),
         }
     }
     answer
 }
 
-/// One line for all files of a kind, of which there may be any number.
-fn passed_over(kind: &str, files: u64) -> (String, String) {
-    let what = if files == 1 { "1 file".to_owned() } else { format!("{files} files") };
-    (what, format!("passed over, on a file system whose server may not answer ({kind})"))
+/// Is it about one file, so that the rest goes on? A lock that the kernel refuses for want of memory is no want of the privilege.
+fn is_of_file(error: &Error) -> bool {
+    matches!(error, Error::Other(_)) || matches!(error.errno(), Some(Errno::NOMEM | Errno::AGAIN))
 }
 
 /// May something of the file be pinned, whatever it turns out to be?
@@ -451,11 +498,12 @@ fn has_a_claim(mapped: &MappedFile, dials: &Dials) -> bool {
 
 impl Pinned {
     /// Maps a file to its end: of a large folio that is mapped in part the kernel holds nothing.
-    fn map(file: &File, is_swap_backed: bool, end: u64) -> Result<Pinned, NotPinned> {
-        let length = file.metadata().map_or(0, |file| file.len().div_ceil(4096));
-        let mapping = PinnedFile::map(file, Pages(end.max(length)));
+    fn map(file: &File, is_swap_backed: bool, mapped: &MappedFile) -> Result<Pinned, NotPinned> {
+        let length = Pages(file.metadata().map_or(0, |file| file.len().div_ceil(4096)));
+        let mapping = PinnedFile::map(file, files::window(mapped, length));
         Ok(Pinned {
-            mapping: mapping.map_err(|error| NotPinned::Because(error.to_string()))?,
+            mapping: mapping.map_err(|error| NotPinned::Because(Cause::of(&error)))?,
+            owners: mapped.owners(),
             is_swap_backed,
             pages: ByClass::default(),
             ranges: BTreeMap::new(),

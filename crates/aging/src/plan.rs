@@ -1,5 +1,7 @@
 //! What would be done: for `--dry-run`.
 
+use std::time::Duration;
+
 use linux::cgroup::group;
 use linux::{Error, KernelFiles, Pid, processes};
 use quantities::{Bytes, Pages};
@@ -8,6 +10,7 @@ use serde::Serialize;
 use crate::class::Class;
 use crate::dials::{ByClass, Dial};
 use crate::keep::{Scope, Settings};
+use crate::left_out::{LeftOut, Said};
 use crate::look::Look;
 use crate::pins::{self, Pins};
 use crate::report::OfClass;
@@ -29,21 +32,12 @@ pub struct Plan {
     pub writes: Vec<String>,
     /// Classes that have a dial and of which there is nothing to turn: why.
     pub nothing: Vec<Nothing>,
-    /// What would not be pinned whatever there is room for.
+    /// Files that would not be pinned whatever there is room for, by cause.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<LeftOut>,
     /// What would be done about streams.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub streams: Option<String>,
-}
-
-/// Files that cannot be pinned.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct LeftOut {
-    /// A file, or how many.
-    pub what: String,
-    /// Why.
-    pub why: String,
 }
 
 /// A class that is left as it is.
@@ -77,16 +71,18 @@ pub fn of(files: &impl KernelFiles, settings: &Settings, cache: Option<Dial>) ->
     let left = room::tightest(&rooms);
     let (mut wanted, mut left_out) = (ByClass::<u64>::default(), Vec::new());
     if pins::CLASSES.into_iter().any(|class| dials.get(class).is_some()) {
-        let (mapped, _) = mapped::of(files, &pids);
-        let mut pins = Pins::new()?;
-        let opened = pins::open_all(files, &pins.missing(&mapped, &dials), &mapped);
-        let refused = pins.take(&mapped, opened).refused;
-        left_out.extend(refused.into_iter().map(|(what, why)| LeftOut { what, why }));
+        let mapped = mapped::of(files, &pids);
+        let mut pins = Pins::new(files)?;
+        let admitted = pins.admit(&mapped, &dials, Duration::ZERO);
+        pins.take(pins::open_all(files, &admitted.missing, &mapped), Duration::ZERO);
+        // Once more, for what could not be opened.
+        let tally = pins.admit(&mapped, &dials, Duration::ZERO).left_out;
+        left_out = Said::default().of(tally, &mapped.owners, Duration::ZERO);
         for of in Look::at(mapped, &pins.sources(), &dials).found {
             wanted.set(of.class, wanted.get(of.class) + of.resident.pages());
         }
     }
-    let most = rooms.iter().map(|named| policy::may_pin(budget, Bytes(0), named.room)).min().unwrap_or(Bytes(0));
+    let most = rooms.iter().map(|named| policy::may_pin(named.room)).min().unwrap_or(Bytes(0)).min(budget);
     let all: Bytes = wanted.iter().map(|(_, pages)| Pages(pages).bytes()).sum();
     let writes = match swap::would_write(files, &settings.scope, group.as_ref(), &dials, settings.data_with_the_rest) {
         Err(Error::Unsupported(_)) if settings.data_with_the_rest => None,
@@ -140,7 +136,7 @@ impl Plan {
             }
             lines.push(line);
         }
-        lines.extend(self.left_out.iter().map(|LeftOut { what, why }| format!("not {what}: {why}")));
+        lines.extend(self.left_out.iter().map(ToString::to_string));
         lines.extend(self.writes.iter().map(|write| format!("{}: would write {write}", Class::Data.name())));
         let nothing = |Nothing { class, why }: &Nothing| format!("{}: nothing to do: {why}", class.name());
         lines.extend(self.nothing.iter().map(nothing));

@@ -26,6 +26,7 @@ use quantities::{Bytes, Fraction, Pages};
 
 use crate::class::Class;
 use crate::dials::Dial;
+use crate::shares::{Claim, Owner, Owners, Pieces, divide};
 
 /// How long a class is on the kernel's lists at a turn, in time under pressure.
 pub const EXPOSED: Duration = Duration::from_secs(60);
@@ -93,10 +94,9 @@ pub fn must_let_go(room: Room, stalled: Fraction) -> bool {
     room.left < margin || (stalled.get() >= STALLED_MOST && room.left < little)
 }
 
-/// How much more may be pinned: up to the budget, and only as long as twice the margin is left after it.
-pub fn may_pin(budget: Bytes, pinned: Bytes, room: Room) -> Bytes {
-    let in_budget = budget.saturating_sub(pinned);
-    in_budget.min(room.left.saturating_sub(margin(room.limit).scaled(2.0)))
+/// How much more may be pinned of what is charged to this room: as long as twice the margin is left after it.
+pub fn may_pin(room: Room) -> Bytes {
+    room.left.saturating_sub(margin(room.limit).scaled(2.0))
 }
 
 /// New pins that are charged to a room wait so long after pins had to be let go for it, given how long they waited the time before and
@@ -116,6 +116,8 @@ pub struct Candidate {
     pub class: Class,
     /// Where its dial stands.
     pub dial: Dial,
+    /// Everybody who maps the file.
+    pub owners: Vec<Owner>,
     /// What is mapped and in memory.
     pub resident: Pages,
     /// What is pinned of that.
@@ -140,42 +142,89 @@ pub const TRIAL: Pages = Pages(64);
 
 /// How much of each candidate is to be pinned.
 ///
-/// Higher dials come first, then the classes in the paper's order, then what is pinned already, then the small, of which
-/// more fit. The last one that fits gets what is left. One room that is full holds up what is charged to it, and nothing else.
-pub fn choose(candidates: &[Candidate], bounds: Bounds<'_>) -> Vec<Pages> {
+/// Each owner has its [share](crate::shares); what it has left is the others'. Of one owner's candidates higher dials come first, then the
+/// classes in the paper's order, then what is pinned already, then the small, of which more fit. The last one that fits gets what
+/// is left. An owner below its share displaces what others have pinned above theirs. A room that is full holds up what is charged to
+/// it, and nothing else.
+pub fn choose(owners: &Owners, candidates: &[Candidate], bounds: Bounds<'_>) -> Vec<Pages> {
     let mut order: Vec<usize> = (0..candidates.len()).collect();
     order.sort_by_key(|index| {
         let of = &candidates[*index];
         (std::cmp::Reverse(of.dial), of.class, of.pinned == Pages(0), of.resident, *index)
     });
-    let (mut left, mut more) = (bounds.all.0, bounds.more.0);
-    let mut rooms: Vec<u64> = bounds.rooms.iter().map(|room| room.0).collect();
-    let host = [Fraction::clamped(1.0)];
+    let in_order: Vec<&Candidate> = order.iter().map(|index| &candidates[*index]).collect();
+    let claims: Vec<Claim> =
+        in_order.iter().map(|of| Claim { owners: of.owners.clone(), size: of.resident.0 }).collect();
+    let mut room = Growth::of(candidates, bounds);
+    let piece = Pieces::Of((bounds.all.0 / PIECES).clamp(1, PIECE_MAX.0));
+    let granted =
+        divide(owners, &claims, bounds.all.0, piece, |nth, wanted| room.grant(order[nth], in_order[nth], wanted));
     let mut chosen = vec![Pages(0); candidates.len()];
-    for index in order {
-        let of = &candidates[index];
-        let pinned = of.pinned.0.min(of.resident.0);
-        // Of what nobody knows better, the host is charged with all.
-        let charged = of.charged.as_deref().unwrap_or(&host);
-        let in_rooms = rooms.iter().zip(charged).map(|(room, share)| whole_of(*room, *share)).min().unwrap_or(u64::MAX);
-        let trial = if of.charged.is_none() { TRIAL.0 } else { u64::MAX };
-        let most_more = more.min(in_rooms).min(trial);
-        let takes = of.resident.0.min(left).min(pinned.saturating_add(most_more));
-        let grown = takes.saturating_sub(pinned);
-        for (room, share) in rooms.iter_mut().zip(charged) {
-            *room = room.saturating_sub(Pages(grown).bytes().scaled(share.get()).pages().0);
-        }
-        (left, more) = (left - takes, more - grown);
-        chosen[index] = Pages(takes);
-    }
+    order.iter().zip(granted).for_each(|(index, pages)| chosen[*index] = Pages(pages));
     chosen
 }
 
-/// How much there may be of what a room is charged with this share of, so that it is not charged with more than `room`.
-fn whole_of(room: u64, share: Fraction) -> u64 {
-    #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "pages")]
-    let whole = (room as f64 / share.get()) as u64;
-    if share.get() > 0.0 { whole.max(room) } else { u64::MAX }
+/// A budget is divided in so many pieces, none of which is larger than [`PIECE_MAX`].
+const PIECES: u64 = 1024;
+const PIECE_MAX: Pages = Bytes::mib(16).pages();
+
+/// What may still be granted of the candidates.
+#[derive(Debug)]
+struct Growth {
+    /// Of what is not pinned yet.
+    more: u64,
+    /// Of what is charged to each room, in pages, pinned or not: what one lets go another may have.
+    rooms: Vec<f64>,
+    granted: Vec<u64>,
+}
+
+impl Growth {
+    fn of(candidates: &[Candidate], bounds: Bounds<'_>) -> Growth {
+        #[expect(clippy::cast_precision_loss, reason = "pages")]
+        let pinned = |nth: usize| {
+            let of = |of: &Candidate| charged(of).get(nth).map_or(0.0, |share| share.get()) * of.is_pinned() as f64;
+            candidates.iter().map(of).sum::<f64>()
+        };
+        #[expect(clippy::cast_precision_loss, reason = "pages")]
+        let rooms = bounds.rooms.iter().enumerate().map(|(nth, more)| more.0 as f64 + pinned(nth)).collect();
+        Growth { more: bounds.more.0, rooms, granted: vec![0; candidates.len()] }
+    }
+
+    /// Grants as much of `wanted` as may be.
+    fn grant(&mut self, index: usize, of: &Candidate, wanted: u64) -> u64 {
+        let before = self.granted[index];
+        let is_there = of.is_pinned().saturating_sub(before);
+        let grown = before.saturating_sub(of.is_pinned());
+        let trial = if of.charged.is_none() { TRIAL.0.saturating_sub(grown) } else { u64::MAX };
+        let in_rooms = self.rooms.iter().zip(charged(of)).map(|(room, share)| whole_of(*room, *share)).min();
+        let granted = wanted.min(is_there.saturating_add(self.more.min(trial))).min(in_rooms.unwrap_or(u64::MAX));
+        self.more -= granted.saturating_sub(is_there);
+        self.granted[index] += granted;
+        #[expect(clippy::cast_precision_loss, reason = "pages")]
+        self.rooms.iter_mut().zip(charged(of)).for_each(|(room, share)| *room -= granted as f64 * share.get());
+        granted
+    }
+}
+
+impl Candidate {
+    fn is_pinned(&self) -> u64 {
+        self.pinned.0.min(self.resident.0)
+    }
+}
+
+/// The shares of a candidate in each room; of one that nobody knows better, the host is charged with all.
+fn charged(of: &Candidate) -> &[Fraction] {
+    const HOST: [Fraction; 1] = [Fraction::ONE];
+    of.charged.as_deref().unwrap_or(&HOST)
+}
+
+/// How much there may be of what a room is charged with this share of, so that it is not charged with more than `room` pages.
+fn whole_of(room: f64, share: Fraction) -> u64 {
+    /// What sums of shares are off by.
+    const OFF: f64 = 1e-3;
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "pages; what is below 0 is none")]
+    let whole = (room / share.get() + OFF) as u64;
+    if share.get() > 0.0 { whole } else { u64::MAX }
 }
 
 /// How much of what streams bring in may stay: the dial's part of the memory, nothing at 0. At 100 it is left to the kernel.
@@ -230,15 +279,22 @@ mod tests {
         // Everybody waits: earlier, but not while there is plenty to take back.
         let stalled = Fraction::clamped(0.5);
         assert!(must_let_go(room(127), stalled) && !must_let_go(room(128), stalled));
-        assert_eq!(may_pin(Bytes::mib(500), Bytes::mib(100), room(600)), Bytes::mib(400));
-        assert_eq!(may_pin(Bytes::mib(500), Bytes::mib(100), room(200)), Bytes::mib(72));
-        assert_eq!(may_pin(Bytes::mib(500), Bytes::mib(100), room(100)), Bytes(0));
+        assert_eq!(may_pin(room(200)), Bytes::mib(72));
+        assert_eq!(may_pin(room(100)), Bytes(0));
     }
 
-    /// All that is charged to the host alone.
+    /// All that is charged to the host alone, of user 0.
     fn of(class: Class, value: u8, resident: u64, pinned: u64) -> Candidate {
-        let charged = Some(vec![Fraction::clamped(1.0)]);
-        Candidate { class, dial: dial(value), resident: Pages(resident), pinned: Pages(pinned), charged }
+        let owners = vec![Owners::default().of("/", 0)];
+        let charged = Some(vec![Fraction::ONE]);
+        Candidate { class, dial: dial(value), owners, resident: Pages(resident), pinned: Pages(pinned), charged }
+    }
+
+    /// What is chosen for user 0, who is alone.
+    fn choose(candidates: &[Candidate], bounds: Bounds<'_>) -> Vec<Pages> {
+        let mut owners = Owners::default();
+        owners.of("/", 0);
+        super::choose(&owners, candidates, bounds)
     }
 
     fn up_to(all: u64) -> Bounds<'static> {
@@ -263,6 +319,23 @@ mod tests {
         let candidates = [of(Class::Code, 90, 200, 0), of(Class::ReadOnly, 90, 100, 100)];
         let in_parts = Bounds { more: Pages(50), ..up_to(1000) };
         assert_eq!(choose(&candidates, in_parts), [Pages(50), Pages(100)]);
+    }
+
+    #[test]
+    fn a_newcomer_displaces_what_another_has_pinned_above_its_share() {
+        let mut owners = Owners::default();
+        let users = [owners.of("/", 4001), owners.of("/", 4002)];
+        let of = |user: usize, resident, pinned| Candidate {
+            owners: vec![users[user]],
+            ..of(Class::Shared, 100, resident, pinned)
+        };
+        let full = Bounds { rooms: &[Pages(0)], ..up_to(100) };
+        let choose = |candidates: &[Candidate]| super::choose(&owners, candidates, full);
+        assert_eq!(choose(&[of(0, 500, 100), of(1, 30, 0)]), [Pages(70), Pages(30)]);
+        assert_eq!(choose(&[of(0, 500, 100), of(1, 500, 0)]), [Pages(50), Pages(50)]);
+        assert_eq!(choose(&[of(0, 500, 50), of(1, 500, 50)]), [Pages(50), Pages(50)], "and then nothing moves");
+        let code = Candidate { class: Class::Code, ..of(0, 500, 100) };
+        assert_eq!(choose(&[code, of(1, 30, 0)]), [Pages(70), Pages(30)], "whatever class each has");
     }
 
     #[test]
@@ -334,14 +407,13 @@ mod tests {
             }).collect();
             let rooms = [Pages(u64::MAX), Pages(room), Pages(other)];
             let chosen = choose(&candidates, Bounds { more: Pages(more), rooms: &rooms, ..up_to(u64::MAX) });
-            let grown: Vec<u64> = candidates.iter().zip(&chosen).map(|(of, chosen)| {
-                chosen.0.saturating_sub(of.pinned.min(of.resident).0)
-            }).collect();
-            prop_assert!(grown.iter().sum::<u64>() <= more);
+            let grown = |(of, chosen): (&Candidate, &Pages)| chosen.0.saturating_sub(of.is_pinned());
+            prop_assert!(candidates.iter().zip(&chosen).map(grown).sum::<u64>() <= more);
             for (nth, room) in [(1, room), (2, other)] {
                 let of_room = |of: &Candidate| of.charged.as_ref().map_or(0.0, |charged| charged[nth].get());
-                let charged: f64 = candidates.iter().zip(&grown).map(|(of, grown)| *grown as f64 * of_room(of)).sum();
-                prop_assert!(charged <= room as f64 + candidates.len() as f64, "{charged} in {room}");
+                let before: f64 = candidates.iter().map(|of| of.is_pinned() as f64 * of_room(of)).sum();
+                let after: f64 = candidates.iter().zip(&chosen).map(|(of, chosen)| chosen.0 as f64 * of_room(of)).sum();
+                prop_assert!(after <= before + room as f64 + 1.0, "{after} of {before} in {room}");
             }
         }
 
@@ -352,11 +424,36 @@ mod tests {
         }
 
         #[test]
-        fn what_may_be_pinned_never_leaves_less_than_the_margin(limit in 0u64..1 << 40, left in 0u64..1 << 40, budget: u64, pinned: u64) {
+        fn what_may_be_pinned_never_leaves_less_than_the_margin(limit in 0u64..1 << 40, left in 0u64..1 << 40) {
             let room = Room { limit: Bytes(limit), left: Bytes(left) };
-            let more = may_pin(Bytes(budget), Bytes(pinned), room);
+            let more = may_pin(room);
             prop_assert!(more == Bytes(0) || left - more.0 >= margin(room.limit).0);
-            prop_assert!(pinned.saturating_add(more.0) <= budget.max(pinned));
+        }
+
+        /// Many steps of one user's growth, of two users whose demands are what they are.
+        #[test]
+        fn what_is_pinned_comes_to_rest_at_fair_shares(
+            sizes in prop::collection::vec((0u32..3, 1u64..200), 1..20), most in 3u64..500, more in 20u64..100,
+        ) {
+            let mut owners = Owners::default();
+            let mut candidates: Vec<Candidate> = sizes.iter().map(|(user, size)| {
+                Candidate { owners: vec![owners.of("/", *user)], ..of(Class::Code, 90, *size, 0) }
+            }).collect();
+            let step = |candidates: &[Candidate]| {
+                super::choose(&owners, candidates, Bounds { all: Pages(most), more: Pages(more), rooms: &[Pages(u64::MAX)] })
+            };
+            for _ in 0..60 {
+                let chosen = step(&candidates);
+                prop_assert!(chosen.iter().map(|pages| pages.0).sum::<u64>() <= most);
+                candidates.iter_mut().zip(chosen).for_each(|(of, chosen)| of.pinned = chosen);
+            }
+            let at_rest: Vec<Pages> = candidates.iter().map(|of| of.pinned).collect();
+            prop_assert_eq!(step(&candidates), at_rest, "it stays");
+            for user in 0..3 {
+                let own = || sizes.iter().zip(&candidates).filter(|((of, _), _)| *of == user);
+                let (demand, has): (u64, u64) = (own().map(|((_, size), _)| size).sum(), own().map(|(_, of)| of.pinned.0).sum());
+                prop_assert!(has >= demand.min(most / 3), "user {user} has {has} of {demand}");
+            }
         }
 
         #[test]

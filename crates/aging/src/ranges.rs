@@ -97,6 +97,11 @@ impl Ranges {
         some
     }
 
+    /// How many ranges.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
     /// How many pages.
     pub fn pages(&self) -> u64 {
         self.iter().map(|range| range.end - range.start).sum()

@@ -9,6 +9,7 @@ use serde::Serialize;
 use crate::class::Class;
 use crate::controller::Why;
 use crate::dials::Dial;
+use crate::left_out::LeftOut;
 
 /// One line.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -99,6 +100,8 @@ pub enum Event {
         #[serde(flatten)]
         why: Why,
     },
+    /// Some of what is mapped is not pinned, and the rest is.
+    LeftOut(LeftOut),
     /// Something cannot be done, and the rest goes on.
     Without {
         /// What: a file, a class.
@@ -216,6 +219,7 @@ impl fmt::Display for Event {
             Event::Turned { path, value, class } => write!(f, "{path} <- {value} ({})", class.name()),
             Event::Nothing { class, why } => write!(f, "{}: nothing to do: {why}", class.name()),
             Event::Moved { class, from, to, why } => write!(f, "{}: dial {from} -> {to}: {why}", class.name()),
+            Event::LeftOut(left_out) => left_out.fmt(f),
             Event::Without { what, why } => write!(f, "not {what}: {why}"),
         }
     }

@@ -30,7 +30,7 @@ pub fn raise() {
     }
 }
 
-/// The limit as it is now.
+/// The most files that this process may have open now.
 pub fn limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
@@ -66,6 +66,7 @@ mod tests {
         let before = getrlimit(Resource::Nofile);
         let low = Rlimit { current: Some(100), ..before };
         setrlimit(Resource::Nofile, low).unwrap();
+        assert_eq!(limit(), 100);
         raise();
         assert_eq!(getrlimit(Resource::Nofile).current, before.maximum);
         assert_eq!(soft_limit_of_a_child(), "100\n");

@@ -40,13 +40,13 @@ const MADV_DONTNEED_LOCKED: i32 = 24;
 /// A file mapped by us, of which some pages may be pinned. Dropping it lets all of them go.
 ///
 /// # Safety
-/// `memory` is one whole mapping of `pages` pages, read-only and shared, made here and owned by this value alone. It is never
+/// `memory` is one whole mapping of the `pages` of the file, read-only and shared, made here and owned by this value alone. It is never
 /// accessed: the file may be cut short by anybody.
 #[derive(Debug)]
 pub struct PinnedFile {
     file: Arc<File>,
     memory: *mut c_void,
-    pages: u64,
+    pages: Range<u64>,
     is_locked: bool,
 }
 
@@ -54,16 +54,17 @@ pub struct PinnedFile {
 unsafe impl Send for PinnedFile {}
 
 impl PinnedFile {
-    /// Maps the first `pages` pages of a file, which is open for as long. Nothing is pinned yet.
+    /// Maps these pages of a file, which is open for as long. Nothing is pinned yet.
     ///
     /// # Errors
     /// `Other` with ENOMEM when there is no address space, or too many mappings (`vm.max_map_count`).
-    pub fn map(file: &File, Pages(pages): Pages) -> Result<PinnedFile, Error> {
-        let length = bytes(pages).map_err(failed("map"))?;
+    pub fn map(file: &File, pages: Range<u64>) -> Result<PinnedFile, Error> {
+        let length = bytes(pages.end.saturating_sub(pages.start)).map_err(failed("map"))?;
+        let offset = pages.start.checked_mul(PAGE).ok_or_else(|| failed("map")(Errno::OVERFLOW))?;
         let ours = file.try_clone().map_err(|error| failed("map")(crate::files::errno(error)))?;
         // SAFETY: a new mapping at a place of the kernel's choice.
         let memory =
-            unsafe { mmap(null_mut(), length, ProtFlags::READ, MapFlags::SHARED | MapFlags::NORESERVE, file, 0) };
+            unsafe { mmap(null_mut(), length, ProtFlags::READ, MapFlags::SHARED | MapFlags::NORESERVE, file, offset) };
         let memory = memory.map_err(failed("map"))?;
         let mapped = PinnedFile { file: Arc::new(ours), memory, pages, is_locked: false };
         if length > 0 {
@@ -74,9 +75,9 @@ impl PinnedFile {
         Ok(mapped)
     }
 
-    /// How many pages are mapped.
-    pub fn pages(&self) -> Pages {
-        Pages(self.pages)
+    /// The pages that are mapped.
+    pub fn pages(&self) -> Range<u64> {
+        self.pages.clone()
     }
 
     /// The file, for whoever wants to look at it while others pin.
@@ -104,8 +105,8 @@ impl PinnedFile {
             // SAFETY: part of our own mapping; what it maps is never accessed by us.
             retried(|| unsafe { madvise(at, length, Advice::LinuxPopulateRead) }).map_err(failed("pin"))?;
         }
-        if !self.is_locked && self.pages > 0 {
-            let length = bytes(self.pages).map_err(failed("lock"))?;
+        if !self.is_locked && !self.pages.is_empty() {
+            let length = self.length().map_err(failed("lock"))?;
             // Once for all of it, and only what comes into our page tables: a lock for each run would make each a mapping. After
             // the first run is there, which the kernel locks faster so.
             // SAFETY: our own mapping; locking changes nothing that it holds.
@@ -174,7 +175,7 @@ impl PinnedFile {
     /// # Errors
     /// `Gone` when it is not, and that process has ended.
     pub fn frame(&self, pagemap: &Pagemap, page: u64) -> Result<Option<u64>, Error> {
-        if page >= self.pages {
+        if !self.pages.contains(&page) {
             return Ok(None);
         }
         let (from, to) = (self.address(page).addr() as u64, self.address(page + 1).addr() as u64);
@@ -183,19 +184,24 @@ impl PinnedFile {
     }
 
     fn within(&self, pages: &Range<u64>) -> Range<u64> {
-        pages.start.min(self.pages)..pages.end.clamp(pages.start.min(self.pages), self.pages)
+        let start = pages.start.clamp(self.pages.start, self.pages.end);
+        start..pages.end.clamp(start, self.pages.end)
+    }
+
+    fn length(&self) -> Result<usize, Errno> {
+        bytes(self.pages.end - self.pages.start)
     }
 
     /// Of a page up to the end; the end itself is the address after the mapping.
     fn address(&self, page: u64) -> *mut c_void {
-        let offset = usize::try_from(page * PAGE).unwrap_or(usize::MAX);
+        let offset = usize::try_from((page - self.pages.start) * PAGE).unwrap_or(usize::MAX);
         self.memory.cast::<u8>().wrapping_add(offset).cast()
     }
 }
 
 impl Drop for PinnedFile {
     fn drop(&mut self) {
-        if let Ok(length) = bytes(self.pages) {
+        if let Ok(length) = self.length() {
             // SAFETY: the mapping made by `map`, unmapped once; nothing refers into it.
             let _ = unsafe { munmap(self.memory, length) };
         }
@@ -243,7 +249,7 @@ mod tests {
     fn what_is_in_memory_is_pinned_and_nothing_beyond_the_file() {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&[7; 5 * 4096]).unwrap();
-        let mut pinned = PinnedFile::map(&file, Pages(8)).unwrap();
+        let mut pinned = PinnedFile::map(&file, 0..8).unwrap();
         assert_eq!(pinned.resident(0..100).unwrap(), [0..5]);
         pinned.pin(0..8).unwrap();
         pinned.unpin(0..8).unwrap();
@@ -255,7 +261,7 @@ mod tests {
     fn a_file_that_is_cut_short_is_an_error_or_less_and_never_a_signal() {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&[7; 64 * 4096]).unwrap();
-        let mut pinned = PinnedFile::map(&file, Pages(64)).unwrap();
+        let mut pinned = PinnedFile::map(&file, 0..64).unwrap();
         file.set_len(4096).unwrap();
         // A large folio may still stand in the cache with pages beyond the end.
         if let Err(error) = pinned.pin(0..64) {
@@ -266,10 +272,23 @@ mod tests {
     #[test]
     fn pages_that_are_not_mapped_are_left_out() {
         let file = tempfile::tempfile().unwrap();
-        let mut pinned = PinnedFile::map(&file, Pages(4)).unwrap();
+        let mut pinned = PinnedFile::map(&file, 0..4).unwrap();
         pinned.pin(10..20).unwrap();
         pinned.unpin(4..9).unwrap();
         assert_eq!(pinned.resident(7..9).unwrap(), []);
-        assert!(PinnedFile::map(&file, Pages(u64::MAX)).is_err());
+        assert!(PinnedFile::map(&file, 0..u64::MAX).is_err());
+        assert!(PinnedFile::map(&file, u64::MAX - 1..u64::MAX).is_err());
+    }
+
+    #[test]
+    fn a_part_of_a_file_is_mapped_and_nothing_before_it() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&[7; 9 * 4096]).unwrap();
+        let mut pinned = PinnedFile::map(&file, 4..8).unwrap();
+        assert_eq!(pinned.resident(0..100).unwrap(), [4..8]);
+        pinned.pin(0..6).unwrap();
+        let pagemap = Pagemap::open(Pid::own()).unwrap();
+        assert_eq!(pinned.frame(&pagemap, 3).unwrap(), None);
+        pinned.unpin(0..9).unwrap();
     }
 }

@@ -24,6 +24,8 @@ pub struct Status {
     pub thread_group: Pid,
     /// Effective user.
     pub uid: u32,
+    /// Real, effective, saved and file-system user, as our user namespace has them.
+    pub uids: [u32; 4],
     /// Number of threads.
     pub threads: u32,
     /// A thread of the kernel: no memory of its own, nothing to do here. Where the kernel does not say (as 6.1),
@@ -166,13 +168,14 @@ pub(crate) fn parse(text: &str, object: &str) -> Result<Status, Error> {
     };
     let tracer = lines.tracer.map(|value| number(object, "TracerPid", value)).transpose()?.unwrap_or(0);
     let uids = required(object, "Uid", lines.uid)?;
-    let effective = uids.split_whitespace().nth(1).unwrap_or_default();
+    let users = users(uids).ok_or_else(|| bad(object, "Uid", uids, "four user ids"))?;
     let capabilities = required(object, "CapEff", lines.cap_eff)?;
     let memory = |key: &str, value: Option<&str>| value.map_or(Ok(Bytes(0)), |value| amount(object, key, value));
     Ok(Status {
         name: required(object, "Name", lines.name)?.to_owned(),
         thread_group: Pid(number(object, "Tgid", required(object, "Tgid", lines.tgid)?)?),
-        uid: effective.parse().map_err(|_| bad(object, "Uid", uids, "four user ids"))?,
+        uid: users[1],
+        uids: users,
         threads: number(object, "Threads", required(object, "Threads", lines.threads)?)?,
         kernel_thread,
         zombie,
@@ -188,6 +191,11 @@ pub(crate) fn parse(text: &str, object: &str) -> Result<Status, Error> {
         effective_capabilities: u64::from_str_radix(capabilities, 16)
             .map_err(|_| bad(object, "CapEff", capabilities, "a hexadecimal number"))?,
     })
+}
+
+fn users(text: &str) -> Option<[u32; 4]> {
+    let ids: Option<Vec<u32>> = text.split_whitespace().map(|id| id.parse().ok()).collect();
+    ids?.try_into().ok()
 }
 
 fn bad(object: &str, key: &str, found: &str, expected: &str) -> Error {

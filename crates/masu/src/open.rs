@@ -246,6 +246,7 @@ mod tests {
             name: "redis-server".to_owned(),
             thread_group: Pid(42),
             uid: 0,
+            uids: [0; 4],
             threads: 4,
             kernel_thread: false,
             zombie: false,

@@ -37,6 +37,9 @@ impl Fraction {
     /// Nothing of it.
     pub const ZERO: Fraction = Fraction(0.0);
 
+    /// All.
+    pub const ONE: Fraction = Fraction(1.0);
+
     /// `value` as a fraction.
     ///
     /// # Errors

@@ -133,9 +133,11 @@ fn name(address: u64, mappings: &[Mapping], files: &mut Files) -> (String, Optio
     let short = Path::new(path).file_name().map_or(path, |name| name.to_str().unwrap_or(path));
     let names = files.entry(path.to_owned()).or_insert_with(|| Names::of(path));
     // Where the file's first byte lies: what is loaded anywhere counts from there.
-    let base = mappings.iter().find(|first| first.path == path).map_or(0, |first| first.range.start().0 - first.offset);
-    let at = if names.fixed { address } else { address - base };
-    let plain = || format!("{short}+{:#x}", address - mapping.range.start().0 + mapping.offset);
+    // A program may map a part of a file below that offset.
+    let of_first = |first: &Mapping| first.range.start().0.wrapping_sub(first.offset);
+    let base = mappings.iter().find(|first| first.path == path).map_or(0, of_first);
+    let at = if names.fixed { address } else { address.wrapping_sub(base) };
+    let plain = || format!("{short}+{:#x}", (address - mapping.range.start().0).wrapping_add(mapping.offset));
     let function = names.function(at).unwrap_or_else(plain);
     let (file, line) = names.line(at).map_or((None, None), |(file, line)| (Some(file), line));
     (function, file, line)

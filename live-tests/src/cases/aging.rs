@@ -43,7 +43,7 @@ impl Aging {
         Aging::start_by(masu()?, arguments)
     }
 
-    fn start_by(mut command: Command, arguments: &[&str]) -> Result<Aging, libtest_mimic::Failed> {
+    pub(crate) fn start_by(mut command: Command, arguments: &[&str]) -> Result<Aging, libtest_mimic::Failed> {
         let folder = Folder::make("aging-lines")?;
         let lines = folder.0.join("lines");
         command.arg("aging").args(arguments).args(["--json", "--report"]).arg(&lines);

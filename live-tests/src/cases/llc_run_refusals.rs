@@ -172,7 +172,12 @@ pub fn a_configuration_that_cannot_be_meant(_: &Live) -> Outcome {
             "name = a/b: expected 1 to 48 letters, digits, dashes, dots or underlines, and not shared. in front: its group is called so",
             PAGE,
         ),
-        (usual.replace(&own(), ""), 6, "program one: expected one of cgroup, pids and command, found 0", PAGE),
+        (
+            usual.replace(&own(), ""),
+            6,
+            "program one: expected one of cgroup, pids, or user with executable or command, found 0",
+            PAGE,
+        ),
         (
             usual.replace("interval_s", "intervals"),
             3,

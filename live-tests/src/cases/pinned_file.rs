@@ -53,7 +53,7 @@ impl Stage {
     }
 
     fn pinned(&self, pages: Range<u64>) -> Result<PinnedFile, Error> {
-        let mut pinned = PinnedFile::map(&self.idle.file, LENGTH)?;
+        let mut pinned = PinnedFile::map(&self.idle.file, ALL)?;
         pinned.pin(pages)?;
         Ok(pinned)
     }
@@ -118,7 +118,7 @@ pub fn pinning_brings_in_nothing(_: &Live) -> Outcome {
     let before = resident(&of.file, ALL)?;
     let count: u64 = before.iter().map(|run| run.end - run.start).sum();
     assert!((2501..LENGTH.0).contains(&count), "{before:?}");
-    let mut pinned = PinnedFile::map(&of.file, LENGTH)?;
+    let mut pinned = PinnedFile::map(&of.file, ALL)?;
     pinned.pin(ALL)?;
     std::thread::sleep(std::time::Duration::from_millis(200));
     assert_eq!(resident(&of.file, ALL)?, before);
@@ -137,7 +137,7 @@ pub fn pinning_brings_in_nothing(_: &Live) -> Outcome {
 pub fn a_file_that_is_cut_off_loses_its_pages_and_kills_nobody(_: &Live) -> Outcome {
     let of = DiskFile::make("pinned", LENGTH)?;
     of.read(ALL)?;
-    let mut pinned = PinnedFile::map(&of.file, LENGTH)?;
+    let mut pinned = PinnedFile::map(&of.file, ALL)?;
     pinned.pin(ALL)?;
     of.file.set_len(0)?;
     assert_eq!(pinned.locked(&FrameTable::open()?, ALL)?, Pages(0));

@@ -42,6 +42,9 @@ pub struct Dropper {
     unreachable: BTreeMap<(u32, u32), String>,
 }
 
+/// Any user may mount file systems of its own (FUSE): of no more devices than these it is said that they cannot be reached.
+const DEVICES_TOLD: usize = 256;
+
 impl Dropper {
     /// Looks what is mounted.
     ///
@@ -75,7 +78,9 @@ impl Dropper {
                 // A file that is gone took its pages with it.
                 Ok(None) => went.dropped.0 += count(&due),
                 Err(error) => {
-                    self.unreachable.entry(id.device).or_insert_with(|| error.to_string());
+                    if self.unreachable.len() < DEVICES_TOLD {
+                        self.unreachable.entry(id.device).or_insert_with(|| error.to_string());
+                    }
                     went.left.0 += count(&due);
                 }
             }

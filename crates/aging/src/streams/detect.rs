@@ -65,12 +65,14 @@ struct End {
 impl Detector {
     /// What of this, and of what came earlier through the same process, is a stream's.
     pub fn came(&mut self, arrival: Arrival) -> Vec<Arrival> {
-        if self.processes.len() >= PROCESSES_MOST && !self.processes.contains_key(&arrival.process) {
-            self.processes.retain(|_, process| process.is_stream);
+        if !self.processes.contains_key(&arrival.process) {
+            self.make_room();
         }
-        if self.brought >= BROUGHT_MOST {
-            self.processes.values_mut().for_each(|process| process.brought.clear());
-            self.brought = 0;
+        if self.brought >= BROUGHT_MOST
+            && let Some(process) = self.processes.values_mut().max_by_key(|process| process.brought.len())
+        {
+            self.brought -= process.brought.len();
+            process.brought.clear();
         }
         let process = self.processes.entry(arrival.process).or_default();
         let before = process.brought.len();
@@ -90,6 +92,20 @@ impl Detector {
             (process.all, process.in_order) = (0, 0);
         }
         Vec::new()
+    }
+
+    /// Forgets the half of the undecided processes that have brought in least, when there are too many: who starts many processes that read
+    /// little does not keep others from being found.
+    fn make_room(&mut self) {
+        let undecided = self.processes.values().filter(|process| !process.is_stream);
+        let mut amounts: Vec<u64> = undecided.map(|process| process.all).collect();
+        if amounts.len() < PROCESSES_MOST {
+            return;
+        }
+        amounts.sort_unstable();
+        let little = amounts.get(amounts.len() / 2).copied().unwrap_or(u64::MAX);
+        self.processes.retain(|_, process| process.is_stream || process.all > little);
+        self.brought = self.processes.values().map(|process| process.brought.len()).sum();
     }
 
     /// The processes that are streams.
@@ -151,6 +167,35 @@ mod tests {
 
     fn pages(arrivals: &[Arrival]) -> u64 {
         arrivals.iter().map(|arrival| arrival.pages.end - arrival.pages.start).sum()
+    }
+
+    fn arrival_of(process: i32, inode: u64, pages: Range<u64>) -> Arrival {
+        Arrival { process: Pid(process), ..arrival(inode, pages) }
+    }
+
+    #[test]
+    fn many_processes_that_read_little_keep_no_stream_from_being_found() {
+        let mut detector = Detector::default();
+        for nth in 0..MUCH.0 / 128 {
+            for other in 0..50 {
+                let pid = i32::try_from(100 + nth * 50 + other).unwrap();
+                detector.came(arrival_of(pid, 9, 0..1));
+            }
+            detector.came(arrival(1, nth * 128..(nth + 1) * 128));
+        }
+        assert_eq!(detector.streams().collect::<Vec<_>>(), [Pid(7)]);
+        assert!(detector.processes.len() <= PROCESSES_MOST + 1);
+    }
+
+    #[test]
+    fn a_process_that_reads_many_files_makes_masu_forget_its_own() {
+        let mut detector = Detector::default();
+        detector.came(arrival_of(7, 1, 0..4));
+        for inode in 0..=BROUGHT_MOST as u64 {
+            detector.came(arrival_of(8, 10 + inode, 0..1));
+        }
+        assert_eq!(detector.processes[&Pid(7)].brought.len(), 1);
+        assert!(detector.processes[&Pid(8)].brought.len() < BROUGHT_MOST);
     }
 
     #[test]

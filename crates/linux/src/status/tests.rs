@@ -27,6 +27,7 @@ fn the_recorded_process_is_read_line_by_line() {
         name: "rec) (ord S 1 2".to_owned(),
         thread_group: Pid(8266),
         uid: 0,
+        uids: [0; 4],
         threads: 1,
         kernel_thread: false,
         zombie: false,

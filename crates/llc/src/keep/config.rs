@@ -14,7 +14,7 @@
 //!
 //! [[program]]
 //! name = "web"                  # its group is masu-web
-//! cgroup = "web"                # or pids = [4121, 4122], or command = "redis-server"
+//! cgroup = "web"                # or pids = [4121, 4122], or user = "redis" and executable = "/usr/bin/redis-server"
 //! domain = "shop"               # a label instead of the group or user
 //! l3 = [0]                      # the caches on whose CPUs it runs; without it, all
 //! mpki = [40.0, 22.0, 9.5]      # misses per thousand instructions with 0, 1, 2 … ways, where they are known
@@ -25,16 +25,19 @@
 //!
 //! [[program]]
 //! name = "voice"
-//! command = "asterisk"
+//! user = "asterisk"
+//! command = "asterisk"          # of that user's processes those of this name
 //! mask = "3"                    # these ways, whatever the policy says
 //! exclusive = true              # and nobody else in them
 //! ```
 //!
 //! What only the hardware can say (how many ways there are) is checked when it is known, in `arrange`; the line is kept for that.
 
+mod whom;
+
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use linux::Pid;
@@ -43,6 +46,8 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::policy::Policy;
+pub use whom::{Like, User, Whom};
+use whom::{RawUser, RawWhom};
 
 /// What is asked for.
 #[derive(Clone, Debug, PartialEq)]
@@ -110,30 +115,6 @@ pub struct Named {
     pub fixed: Option<Fixed>,
 }
 
-/// Which processes a program is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Whom {
-    /// Those in a control group and below it.
-    Cgroup(String),
-    /// These, with all their threads.
-    Pids(Vec<Pid>),
-    /// All of this name, as `/proc/PID/status` has it: at most 15 bytes.
-    Command(String),
-}
-
-impl fmt::Display for Whom {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Whom::Cgroup(name) => write!(f, "control group {name}"),
-            Whom::Pids(pids) => {
-                let pids: Vec<String> = pids.iter().map(Pid::to_string).collect();
-                write!(f, "process{} {}", if pids.len() == 1 { "" } else { "es" }, pids.join(", "))
-            }
-            Whom::Command(name) => write!(f, "processes called {name}"),
-        }
-    }
-}
-
 /// What was measured of a program beforehand, such as by `masu llc simulate` from a trace.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
@@ -195,7 +176,29 @@ impl Config {
         let file = path.display().to_string();
         let text = std::fs::read_to_string(path)
             .map_err(|error| NoConfig::Unread { file: file.clone(), why: crate::why(&error) })?;
-        Ok(Config::parse(&file, &text)?)
+        let mut config = Config::parse(&file, &text)?;
+        config.look_up_users(&std::fs::read_to_string("/etc/passwd").unwrap_or_default())?;
+        Ok(config)
+    }
+
+    /// Finds the numbers of the users that are named, in the text of `/etc/passwd`.
+    ///
+    /// # Errors
+    /// The first that is not there, with its line.
+    fn look_up_users(&mut self, passwd: &str) -> Result<(), BadConfig> {
+        let users = self.programs.iter_mut().filter_map(|program| match &mut program.whom {
+            Whom::Like(like) => like.user.as_mut(),
+            Whom::Cgroup(_) | Whom::Pids(_) => None,
+        });
+        let file = &self.file;
+        for user in users {
+            if !user.look_up(passwd) {
+                let what =
+                    format!("user = \"{}\": not in /etc/passwd: expected its number, as `id -u` says it", user.shown);
+                return Err(BadConfig { file: file.clone(), line: user.line, what });
+            }
+        }
+        Ok(())
     }
 
     /// What `text` says; `file` is its name.
@@ -283,8 +286,10 @@ struct RawProgram {
     name: Spanned<String>,
     cgroup: Option<String>,
     pids: Option<Vec<Spanned<i32>>>,
+    executable: Option<Spanned<PathBuf>>,
+    user: Option<Spanned<RawUser>>,
     command: Option<Spanned<String>>,
-    domain: Option<String>,
+    domain: Option<Spanned<String>>,
     l3: Option<Vec<u32>>,
     mpki: Option<Spanned<Vec<f64>>>,
     private_mpki: Option<Spanned<Vec<f64>>>,
@@ -302,8 +307,6 @@ const DUTY: f64 = 0.01;
 const NAME_MAX: usize = 48;
 /// What the labels of regions begin with, and no program's name does.
 pub const REGION_LABEL: &str = "shared.";
-/// As long as the kernel keeps a command's name.
-const COMMAND_MAX: usize = 15;
 
 impl RawConfig {
     fn checked(self, place: &Place<'_>) -> Result<Config, BadConfig> {
@@ -369,7 +372,7 @@ impl Config {
             }
             let twin = self.programs[..nth]
                 .iter()
-                .find(|other| other.whom == program.whom && matches!(program.whom, Whom::Cgroup(_) | Whom::Command(_)));
+                .find(|other| other.whom == program.whom && matches!(program.whom, Whom::Cgroup(_) | Whom::Like(_)));
             if let Some(twin) = twin {
                 let what = format!("{} is {}'s already: expected each in one program", program.whom, twin.name);
                 return Err(self.bad(program.line, what));
@@ -403,26 +406,17 @@ fn program_of(program: Spanned<RawProgram>, place: &Place<'_>) -> Result<Named, 
     let line = place.line(raw.name.span().start);
     let fixed = fixed_of(&raw, place)?;
     let measured = measured_of(&raw, place)?;
-    let ways = [raw.cgroup.is_some(), raw.pids.is_some(), raw.command.is_some()].iter().filter(|is| **is).count();
-    if ways != 1 {
-        let what = format!("program {name}: expected one of cgroup, pids and command, found {ways}");
-        return Err(place.bad(start, what));
-    }
-    let whom = if let Some(group) = raw.cgroup {
-        Whom::Cgroup(group)
-    } else if let Some(pids) = &raw.pids {
-        let all = pids.iter().map(|pid| place.check("pid", pid, |pid| *pid > 0, "a process id above 0").map(Pid));
-        Whom::Pids(all.collect::<Result<_, _>>()?)
-    } else if let Some(command) = &raw.command {
-        let expected = "1 to 15 bytes, as `ps -o comm` shows it";
-        Whom::Command(place.check("command", command, |name| (1..=COMMAND_MAX).contains(&name.len()), expected)?)
-    } else {
-        Whom::Pids(Vec::new()) // one of them is there: counted above
+    let domain = raw.domain.as_ref().map(|domain| domain.span().start);
+    let keys = RawWhom {
+        cgroup: raw.cgroup,
+        pids: raw.pids,
+        executable: raw.executable,
+        user: raw.user,
+        command: raw.command,
     };
-    if whom == Whom::Pids(Vec::new()) {
-        return Err(place.bad(start, format!("program {name}: pids = []: expected at least one")));
-    }
-    Ok(Named { name, line, whom, domain: raw.domain, l3: raw.l3, measured, fixed })
+    let whom = keys.checked(&name, start, domain, place)?;
+    let domain = raw.domain.map(Spanned::into_inner);
+    Ok(Named { name, line, whom, domain, l3: raw.l3, measured, fixed })
 }
 
 fn fixed_of(raw: &RawProgram, place: &Place<'_>) -> Result<Option<Fixed>, BadConfig> {

@@ -1,16 +1,18 @@
 //! Who the programs of a configuration are now: their processes and threads.
 //!
-//! A program is a control group with those below it, some processes with all that they started, or all processes of a name with all
-//! that they started: what a process starts is in its group from the first moment, since the kernel puts it there. A process that fits
+//! A program is a control group with those below it, some processes with all that they started, or all processes of a user, a file or a
+//! name with all that they started; of a user's nothing of another's, whoever started it. What a process starts is in its group from the first moment, since the kernel puts it there. A process that fits
 //! two programs is the first one's. Looking is no snapshot: one that comes meanwhile is found the next time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use linux::cgroup::group;
+use linux::executable::Executable;
+use linux::status::Status;
 use linux::{Error, KernelFiles, Pid, children, processes, stat, status};
 
 use super::arrange::Processes;
-use super::config::{Named, Whom};
+use super::config::{Like, Named, Whom};
 
 /// A look at all programs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,7 +47,7 @@ impl Finder {
                     }
                 }
                 Whom::Cgroup(name) => drop(group::find(files, name)?),
-                Whom::Command(_) => {} // it may come later
+                Whom::Like(_) => {} // it may come later
             }
         }
         Ok(Finder { programs: programs.iter().map(|program| program.whom.clone()).collect(), begun })
@@ -97,22 +99,37 @@ impl Finder {
                     begun.is_some() && begun == self.begun.get(pid).copied()
                 })
                 .collect(),
-            Whom::Command(name) => {
+            Whom::Like(like) => {
+                let executable = like.executable.as_deref().map(Executable::at).transpose();
+                // A program that is not installed is not run.
+                let Ok(executable) = executable else { return Ok(BTreeSet::new()) };
+                let is_run = |pid: Pid| executable.as_ref().is_none_or(|executable| executable.is_run_by(pid));
                 let all = processes::processes(files)?.into_iter();
                 // One that ends meanwhile has no name.
-                all.filter(|pid| is_called(files, *pid, name)).collect()
+                let is_one =
+                    |pid: &Pid| status::status(files, *pid).is_ok_and(|status| is_like(&status, like)) && is_run(*pid);
+                all.filter(is_one).collect()
             }
         };
         let mut all: BTreeSet<Pid> = first.iter().copied().collect();
         for pid in first {
             all.extend(children::descendants(files, pid).unwrap_or_default());
         }
+        if let Whom::Like(like @ Like { user: Some(_), .. }) = whom {
+            all.retain(|pid| status::status(files, *pid).is_ok_and(|status| is_of_user(&status, like)));
+        }
         Ok(all)
     }
 }
 
-fn is_called(files: &impl KernelFiles, pid: Pid, name: &str) -> bool {
-    status::status(files, pid).is_ok_and(|status| status.name == name && !status.kernel_thread && !status.zombie)
+fn is_like(status: &Status, like: &Like) -> bool {
+    let is_called_so = like.command.as_ref().is_none_or(|name| status.name == *name);
+    is_called_so && is_of_user(status, like) && !status.kernel_thread && !status.zombie
+}
+
+/// Is the process its user's alone? One that runs a program with the rights of another user (setuid) is not.
+fn is_of_user(status: &Status, like: &Like) -> bool {
+    like.user.as_ref().is_none_or(|user| status.uids.iter().all(|id| Some(*id) == user.id))
 }
 
 /// The threads of a process; none of one that has ended, or has and was not waited for. Its first one may have ended before others.
@@ -128,6 +145,7 @@ mod tests {
     use linux::fake::FakeKernel;
 
     use super::*;
+    use crate::keep::config::User;
 
     const MOUNTS: &str = "35 31 0:32 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
 
@@ -136,8 +154,12 @@ mod tests {
     }
 
     fn process(kernel: FakeKernel, pid: i32, name: &str, parent: i32, threads: &[i32]) -> FakeKernel {
+        process_of("0\t0\t0\t0", kernel, pid, name, parent, threads)
+    }
+
+    fn process_of(users: &str, kernel: FakeKernel, pid: i32, name: &str, parent: i32, threads: &[i32]) -> FakeKernel {
         let status = format!(
-            "Name:\t{name}\nState:\tS\nTgid:\t{pid}\nUid:\t0\t0\t0\t0\nVmRSS:\t 4 kB\nVmSize:\t 4 kB\nThreads:\t1\nCapEff:\t0\n"
+            "Name:\t{name}\nState:\tS\nTgid:\t{pid}\nUid:\t{users}\nVmRSS:\t 4 kB\nVmSize:\t 4 kB\nThreads:\t1\nCapEff:\t0\n"
         );
         let kernel = kernel
             .file(&format!("proc/{pid}/stat"), &stat_of(pid, 'S', parent, 100))
@@ -147,6 +169,11 @@ mod tests {
 
     fn named(whom: Whom) -> Named {
         Named { name: "a".to_owned(), line: 1, whom, domain: None, l3: None, measured: None, fixed: None }
+    }
+
+    fn like(user: Option<u32>, command: Option<&str>) -> Whom {
+        let user = user.map(|id| User { shown: id.to_string(), line: 1, id: Some(id) });
+        Whom::Like(Like { executable: None, user, command: command.map(str::to_owned) })
     }
 
     fn kernel() -> FakeKernel {
@@ -166,7 +193,7 @@ mod tests {
     #[test]
     fn a_group_has_all_below_it_and_others_have_what_they_started() {
         let kernel = kernel();
-        let all = [Whom::Cgroup("web".to_owned()), Whom::Command("redis-server".to_owned()), Whom::Pids(vec![Pid(9)])];
+        let all = [Whom::Cgroup("web".to_owned()), like(Some(0), Some("redis-server")), Whom::Pids(vec![Pid(9)])];
         for (whom, expected) in all.into_iter().zip([vec![7, 9], vec![9, 11], vec![9, 11]]) {
             let finder = Finder::new(&kernel, &[named(whom.clone())]).unwrap();
             let found = finder.look(&kernel).unwrap();
@@ -174,6 +201,29 @@ mod tests {
         }
         let finder = Finder::new(&kernel, &[named(Whom::Pids(vec![Pid(7)]))]).unwrap();
         assert_eq!(finder.look(&kernel).unwrap().programs[0][&Pid(7)], [Pid(7), Pid(8)].into());
+    }
+
+    #[test]
+    fn whoever_calls_itself_like_a_users_program_is_not_that_users() {
+        let kernel = process(kernel(), 20, "redis-server", 1, &[20]);
+        let kernel = process_of("4001\t4001\t4001\t4001", kernel, 21, "redis-server", 1, &[21]);
+        // A program with the rights of user 0 that user 4001 started, and a child of user 0's that is user 4001's by now.
+        let kernel = process_of("4001\t0\t0\t0", kernel, 22, "redis-server", 1, &[22]);
+        let kernel = process_of("4001\t4001\t4001\t4001", kernel, 23, "shell", 20, &[23]);
+        kernel.add("proc/20/task/20/children", "23 ");
+        let of = |whom| {
+            let finder = Finder::new(&kernel, &[named(whom)]).unwrap();
+            pids(&finder.look(&kernel).unwrap().programs[0])
+        };
+        assert_eq!(of(like(Some(0), Some("redis-server"))), [9, 11, 20]);
+        assert_eq!(of(like(Some(4001), Some("redis-server"))), [21]);
+        assert_eq!(of(like(Some(4001), None)), [21, 23]);
+        let nobody = User { shown: "nobody".to_owned(), line: 1, id: None };
+        assert_eq!(
+            of(Whom::Like(Like { user: Some(nobody), ..Like::default() })),
+            [0; 0],
+            "a user who was not found is nobody"
+        );
     }
 
     #[test]

@@ -21,11 +21,14 @@ pub enum By {
 }
 
 impl By {
-    /// The domain of a process of this user in this group.
-    pub fn domain(self, group: &str, uid: u32) -> Domain {
+    /// The domain of a process in this group, of these real, effective, saved and file-system users. One that runs a program with the
+    /// rights of another user (setuid) is not in the domain of either.
+    pub fn domain(self, group: &str, users: [u32; 4]) -> Domain {
+        let [real, effective, saved, files] = users;
         match self {
             By::Cgroup => Domain(group.to_owned()),
-            By::Uid => Domain(format!("uid {uid}")),
+            By::Uid if users == [real; 4] => Domain(format!("uid {real}")),
+            By::Uid => Domain(format!("uid {real}/{effective}/{saved}/{files}")),
         }
     }
 }
@@ -97,8 +100,13 @@ mod tests {
 
     #[test]
     fn a_domain_is_a_group_or_a_user() {
-        assert_eq!(By::Cgroup.domain("/vm/a", 7), Domain("/vm/a".to_owned()));
-        assert_eq!(By::Uid.domain("/vm/a", 7), Domain("uid 7".to_owned()));
+        assert_eq!(By::Cgroup.domain("/vm/a", [7; 4]), Domain("/vm/a".to_owned()));
+        assert_eq!(By::Uid.domain("/vm/a", [7; 4]), Domain("uid 7".to_owned()));
+        assert_eq!(
+            By::Uid.domain("/vm/a", [7, 0, 0, 0]),
+            Domain("uid 7/0/0/0".to_owned()),
+            "a setuid program is not root's"
+        );
     }
 
     #[test]

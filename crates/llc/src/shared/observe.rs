@@ -209,7 +209,7 @@ impl Observer {
             return Err(Error::of_host("find", NO_CGROUPS, rustix::io::Errno::NOENT));
         }
         let group = group.unwrap_or_default();
-        let domain = self.by.domain(&group, status.uid);
+        let domain = self.by.domain(&group, status.uids);
         Ok(Member { name: status.name, uid: status.uid, group, domain })
     }
 

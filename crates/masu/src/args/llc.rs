@@ -133,8 +133,9 @@ A configuration; only policy and one program have to be there:
 
   [[program]]
   name = \"web\"                  # its group is masu-web
-  cgroup = \"web\"                # or pids = [4121, 4122], or command = \"redis-server\"
-  domain = \"shop\"               # who it trusts, by a label instead of its group or user
+  cgroup = \"web\"                # or pids = [4121, 4122], or what stands at the next program
+  domain = \"shop\"               # who it trusts, by a label instead of its group or user;
+                                # with cgroup, pids or user
   l3 = [0]                      # the caches on whose CPUs it runs [default: all]
   mpki = [40.0, 22.0, 9.5]      # misses per 1000 instructions with 0, 1, 2 ... ways, where known
   private_mpki = [30.0, 18.0]   # of its own pages alone
@@ -144,7 +145,9 @@ A configuration; only policy and one program have to be there:
 
   [[program]]
   name = \"voice\"
-  command = \"asterisk\"
+  user = \"asterisk\"             # all of this user, by name or number
+  executable = \"/usr/sbin/asterisk\" # all that run this file, whoever they are without user
+  command = \"asterisk\"          # all of this name, only with user: anybody may be called so
   mask = \"3\"                    # these ways, whatever the policy says
   exclusive = true              # and nobody else in them
 

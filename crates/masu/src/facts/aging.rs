@@ -38,7 +38,7 @@ fn pin() -> Result<(), Unavailable> {
     let failed = |reason: String| Unavailable { reason, remedy: REMEDY.to_owned() };
     let file = File::open("/proc/self/exe").map_err(|error| failed(error.to_string()))?;
     let frames = FrameTable::open().map_err(|error| failed(error.to_string()))?;
-    let mut pinned = PinnedFile::map(&file, Pages(1)).map_err(|error| failed(error.to_string()))?;
+    let mut pinned = PinnedFile::map(&file, 0..1).map_err(|error| failed(error.to_string()))?;
     pinned.pin(0..1).map_err(|error| failed(error.to_string()))?;
     match pinned.locked(&frames, 0..1).map_err(|error| failed(error.to_string()))? {
         Pages(1) => Ok(()),

@@ -25,7 +25,7 @@ impl<W: World> Keeper<W> {
             if began + ended == 0 {
                 if processes.is_empty() && self.steps == 0 {
                     let why = match &self.config.programs[nth].whom {
-                        Whom::Command(name) => format!("no process is called {name} yet"),
+                        Whom::Like(like) => format!("there are no processes {like} yet"),
                         Whom::Cgroup(name) => format!("control group {name} has no process yet"),
                         whom @ Whom::Pids(_) => format!("{whom} ended already"),
                     };

@@ -27,7 +27,8 @@ exclusive = true
 
 [[program]]
 name = "store"
-command = "redis-server"
+user = "redis"
+executable = "/usr/bin/redis-server"
 "#;
 
 #[test]
@@ -42,7 +43,7 @@ fn all_that_can_be_said_is_understood() {
     assert_eq!(web.measured.as_ref().unwrap().misses, [40.0, 22.5, 9.0]);
     assert_eq!(voice.whom, Whom::Pids(vec![Pid(4121), Pid(4122)]));
     assert_eq!(voice.fixed, Some(Fixed { mask: WayMask(3), exclusive: true }));
-    assert_eq!(store.whom.to_string(), "processes called redis-server");
+    assert_eq!(store.whom.to_string(), "processes of user redis that run /usr/bin/redis-server");
     assert!(config.partition && store.measured.is_none());
 }
 
@@ -82,15 +83,23 @@ fn each_mistake_is_named_with_its_line_and_what_was_expected() {
             pids,
             "llc.toml line 2: partition = \"maybe\": unknown variant `maybe`, expected `on` or `off`",
         ),
-        ("", "", "llc.toml line 3: program a: expected one of cgroup, pids and command, found 0"),
+        (
+            "",
+            "",
+            "llc.toml line 3: program a: expected one of cgroup, pids, or user with executable or command, found 0",
+        ),
         (
             "",
             "pids = [7]\ncgroup = \"x\"",
-            "llc.toml line 3: program a: expected one of cgroup, pids and command, found 2",
+            "llc.toml line 3: program a: expected one of cgroup, pids, or user with executable or command, found 2",
         ),
         ("", "pids = []", "llc.toml line 3: program a: pids = []: expected at least one"),
         ("", "pids = [0]", "llc.toml line 5: pid = 0: expected a process id above 0"),
-        ("", "command = \"a-name-of-16-byte\"", "llc.toml line 5: command = a-name-of-16-byte: expected 1 to 15 bytes"),
+        (
+            "",
+            "command = \"a-name-of-16-byte\"\nuser = 7",
+            "llc.toml line 5: command = a-name-of-16-byte: expected 1 to 15 bytes",
+        ),
         ("", "pids = [7]\nmask = \"5\"", "llc.toml line 6: mask = 5: expected at least one way, and ways in a row"),
         ("", "pids = [7]\nmask = \"g\"", "llc.toml line 6: mask = g: expected a mask of ways in hexadecimal"),
         ("", "pids = [7]\nexclusive = true", "llc.toml line 6: exclusive without a mask"),
@@ -123,6 +132,56 @@ fn each_mistake_is_named_with_its_line_and_what_was_expected() {
         assert!(found.starts_with(expected), "expected: {expected}\n   found: {found}");
         assert_eq!(found.lines().count(), 1, "{found}");
     }
+}
+
+#[test]
+fn a_name_is_taken_only_of_a_users_processes_and_trust_wants_more_than_a_program() {
+    let name = "llc.toml line 5: command = \"asterisk\" without a user: any process may call itself so; expected user";
+    let refused = [
+        ("command = \"asterisk\"", name),
+        ("command = \"asterisk\"\ndomain = \"shop\"", name),
+        ("command = \"asterisk\"\nexecutable = \"/usr/sbin/asterisk\"", name),
+        (
+            "executable = \"/usr/sbin/asterisk\"\ndomain = \"shop\"",
+            "llc.toml line 6: domain with an executable alone: any user may run it, and would be trusted; expected user",
+        ),
+        ("executable = \"asterisk\"", "llc.toml line 5: executable = asterisk: expected a path from the root"),
+        ("cgroup = \"web\"\nuser = \"web\"", "llc.toml line 3: program a: expected one of cgroup, pids, or user"),
+        ("user = -1", "llc.toml line 5: user = -1"),
+    ];
+    for (program, expected) in refused {
+        let found = complaint("", program);
+        assert!(found.starts_with(expected), "expected: {expected}\n   found: {found}");
+    }
+    let taken = [
+        "user = \"asterisk\"\ncommand = \"asterisk\"\ndomain = \"shop\"",
+        "user = 0\nexecutable = \"/usr/sbin/asterisk\"\ndomain = \"shop\"",
+        "user = \"4001\"",
+        "executable = \"/usr/sbin/asterisk\"",
+    ];
+    for program in taken {
+        let text = format!("policy = \"equal\"\n[[program]]\nname = \"a\"\n{program}\n");
+        Config::parse("llc.toml", &text).unwrap();
+    }
+}
+
+#[test]
+fn a_user_is_a_number_or_is_looked_up() {
+    let text = "policy = \"equal\"\n[[program]]\nname = \"a\"\nuser = \"web\"\n[[program]]\nname = \"b\"\nuser = 33\n";
+    let mut config = Config::parse("llc.toml", text).unwrap();
+    let ids = |config: &Config| -> Vec<Option<u32>> {
+        let of = |program: &Named| match &program.whom {
+            Whom::Like(Like { user: Some(user), .. }) => user.id,
+            _ => None,
+        };
+        config.programs.iter().map(of).collect()
+    };
+    assert_eq!(ids(&config), [None, Some(33)]);
+    let unknown =
+        config.look_up_users("root:x:0:0::/root:/bin/sh\nweb-data:x:7:7::/:\nweb:x:\n").unwrap_err().to_string();
+    assert_eq!(unknown, "llc.toml line 4: user = \"web\": not in /etc/passwd: expected its number, as `id -u` says it");
+    config.look_up_users("nonsense\nweb:x:4242:1::/:/bin/false\n").unwrap();
+    assert_eq!(ids(&config), [Some(4242), Some(33)]);
 }
 
 #[test]

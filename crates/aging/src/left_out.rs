@@ -1,0 +1,203 @@
+//! What of the mapped files is not pinned: for which cause, how much, and whose most of it is.
+//!
+//! An attacker chooses how many files there are and what becomes of them, so a cause has one line for all of them, and is said
+//! again only after a minute, then after twice that, up to an hour.
+//!
+//! No I/O, no clock, no randomness.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use quantities::Bytes;
+use rustix::io::Errno;
+use serde::Serialize;
+
+use crate::shares::{Name, Owner, Owners};
+
+/// Why something is not pinned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Cause {
+    /// It lies on a file system whose server may not answer.
+    Served,
+    /// Its owners have all files that masu can hold for them.
+    Files,
+    /// Its owners have their share of the budget, or of the memory that may be pinned.
+    Memory,
+    /// Its process has more mappings than masu reads for its owner in one pass.
+    Mappings,
+    /// The kernel's answer, by its number.
+    Kernel(i32),
+    /// Something else that masu met.
+    Other,
+}
+
+impl Cause {
+    /// Why the kernel refused.
+    pub fn of(error: &linux::Error) -> Cause {
+        error.errno().map_or(Cause::Other, |errno| Cause::Kernel(errno.raw_os_error()))
+    }
+
+    /// May the next try succeed?
+    pub fn may_pass(self) -> bool {
+        match self {
+            Cause::Served => false,
+            Cause::Kernel(errno) => !matches!(Errno::from_raw_os_error(errno), Errno::PERM | Errno::ACCESS),
+            Cause::Files | Cause::Memory | Cause::Mappings | Cause::Other => true,
+        }
+    }
+
+    /// Are there no descriptors, which all files need?
+    pub fn is_of_all(self) -> bool {
+        let is_one = |errno| matches!(Errno::from_raw_os_error(errno), Errno::MFILE | Errno::NFILE);
+        matches!(self, Cause::Kernel(errno) if is_one(errno))
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Cause::Served => f.write_str("passed over, on a file system whose server may not answer"),
+            Cause::Files => f.write_str("its share of the files that masu can hold is used up"),
+            Cause::Memory => f.write_str("its share of the memory that may be pinned is used up"),
+            Cause::Mappings => f.write_str("its share of the mappings that masu reads in one pass is used up"),
+            Cause::Kernel(errno) => {
+                write!(f, "the kernel refused: {}", linux::describe(Errno::from_raw_os_error(*errno)))?;
+                if self.may_pass() { f.write_str("; it is tried again") } else { Ok(()) }
+            }
+            Cause::Other => f.write_str("masu does not understand what it is; it is tried again"),
+        }
+    }
+}
+
+/// What is left out for one cause.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LeftOut {
+    /// The cause, for people.
+    pub why: String,
+    /// Files, or processes whose mappings were not read.
+    pub count: u64,
+    /// What is mapped of the files, or what of them is in memory and not pinned where the cause is memory.
+    pub bytes: Bytes,
+    /// The owner of the most of them.
+    pub owner: Name,
+    /// What of `count` is that owner's.
+    pub owner_count: u64,
+}
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LeftOut { why, count, bytes, owner, owner_count } = self;
+        write!(f, "left out {count}, {bytes} of what is mapped, {owner_count} of {owner}: {why}")
+    }
+}
+
+/// All that is left out in one pass.
+#[derive(Debug, Default)]
+pub struct Tally(BTreeMap<Cause, BTreeMap<Owner, (u64, Bytes)>>);
+
+impl Tally {
+    /// Adds a file, or a process, of this owner.
+    pub fn add(&mut self, cause: Cause, owner: Owner, bytes: Bytes) {
+        let (count, all) = self.0.entry(cause).or_default().entry(owner).or_default();
+        (*count, *all) = (*count + 1, *all + bytes);
+    }
+
+    /// Adds all of another.
+    pub fn add_all(&mut self, other: Tally) {
+        for (cause, owners) in other.0 {
+            let ours = self.0.entry(cause).or_default();
+            for (owner, (count, bytes)) in owners {
+                let (all, sum) = ours.entry(owner).or_default();
+                (*all, *sum) = (*all + count, *sum + bytes);
+            }
+        }
+    }
+
+    fn causes(self, owners: &Owners) -> impl Iterator<Item = (Cause, LeftOut)> + '_ {
+        self.0.into_iter().filter_map(|(cause, of)| {
+            let (owner, (owner_count, _)) = of.iter().max_by_key(|(_, (count, bytes))| (*count, *bytes))?;
+            let (count, bytes) =
+                (of.values().map(|(count, _)| count).sum(), of.values().map(|(_, bytes)| *bytes).sum());
+            let (owner, owner_count) = (owners.name(*owner), *owner_count);
+            Some((cause, LeftOut { why: cause.to_string(), count, bytes, owner, owner_count }))
+        })
+    }
+}
+
+/// What of it was said, and when.
+#[derive(Debug, Default)]
+pub struct Said(BTreeMap<Cause, (Duration, Duration)>);
+
+impl Said {
+    /// What is to be said of this pass.
+    pub fn of(&mut self, tally: Tally, owners: &Owners, now: Duration) -> Vec<LeftOut> {
+        const FIRST: Duration = Duration::from_secs(60);
+        const LAST: Duration = Duration::from_secs(3600);
+        // A cause that comes and goes keeps its wait for as long as it waits.
+        self.0.retain(|_, (at, wait)| now < *at + *wait + LAST);
+        let mut said = Vec::new();
+        for (cause, left_out) in tally.causes(owners) {
+            let before = self.0.get(&cause).copied();
+            if before.is_some_and(|(at, wait)| now < at + wait) {
+                continue;
+            }
+            let wait = before.map_or(FIRST, |(_, wait)| (wait * 2).min(LAST));
+            self.0.insert(cause, (now, wait));
+            said.push(left_out);
+        }
+        said
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    fn tally(owners: &mut Owners, files: &[(u32, u64)]) -> Tally {
+        let mut tally = Tally::default();
+        for (user, bytes) in files {
+            tally.add(Cause::Files, owners.of("/", *user), Bytes(*bytes));
+        }
+        tally
+    }
+
+    #[test]
+    fn a_cause_is_said_with_its_largest_owner() {
+        let mut owners = Owners::default();
+        let tally = tally(&mut owners, &[(4001, 4096), (4001, 4096), (4002, 1 << 20)]);
+        let said = Said::default().of(tally, &owners, Duration::ZERO);
+        assert_eq!(
+            said[0].to_string(),
+            "left out 3, 1.0 MiB of what is mapped, 2 of user 4001 in control group /: its share of the files that masu can hold is used up"
+        );
+    }
+
+    #[test]
+    fn a_cause_is_said_at_first_then_after_a_minute_and_then_ever_more_rarely() {
+        let (mut owners, mut said) = (Owners::default(), Said::default());
+        let minutes: Vec<u32> = (0..600)
+            .filter(|minute| {
+                // It comes and goes.
+                let files: &[(u32, u64)] = if minute % 2 == 0 { &[(1, 1)] } else { &[] };
+                !said.of(tally(&mut owners, files), &owners, MINUTE * *minute).is_empty()
+            })
+            .collect();
+        assert_eq!(minutes[..4], [0, 2, 4, 8]);
+        assert!(minutes.len() <= 6 + 10, "{minutes:?}");
+        assert!(minutes.windows(2).skip(8).all(|pair| pair[1] - pair[0] == 60), "{minutes:?}");
+    }
+
+    #[test]
+    fn what_may_pass_is_told_from_what_does_not() {
+        let of = |errno: Errno| Cause::Kernel(errno.raw_os_error());
+        assert!(of(Errno::MFILE).is_of_all() && of(Errno::NFILE).is_of_all());
+        assert!(!of(Errno::NOMEM).is_of_all(), "a large file may meet a limit that others do not");
+        assert!([Errno::NOMEM, Errno::AGAIN, Errno::MFILE].into_iter().all(|errno| of(errno).may_pass()));
+        assert!(of(Errno::FAULT).may_pass(), "a file that was cut short grows again");
+        assert!(!of(Errno::PERM).may_pass() && !Cause::Served.may_pass());
+        assert_eq!(of(Errno::MFILE).to_string(), "the kernel refused: too many open files (EMFILE); it is tried again");
+    }
+}

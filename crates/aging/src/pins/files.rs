@@ -1,0 +1,272 @@
+//! Which of the mapped files are held: open and mapped by us, so that they can be looked at and pinned.
+//!
+//! A held file costs a descriptor (to look at it), a mapping (to pin it) and address space; each has an end. Owners have their
+//! [share](crate::shares) of them; what a file costs is counted in files.
+//!
+//! No I/O, no clock, no randomness.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::Duration;
+
+use quantities::{Bytes, Pages};
+
+use crate::left_out::{Cause, Tally};
+use crate::mapped::{FileKey, Mapped, MappedFile};
+use crate::shares::{Claim, Owner, Pieces, divide};
+
+/// The most files, since each is looked at in every pass: some 20 µs.
+const FILES_MAX: u64 = 16_384;
+/// The fewest, where nearly nothing may be opened.
+const FILES_MIN: u64 = 16;
+/// The address space that files may take, of 128 TiB.
+const ADDRESSES: Bytes = Bytes::gib(64 << 10);
+
+/// How many files may be held: three quarters of the descriptors and of the mappings; the rest is for all else that masu does.
+pub fn most(open_files: u64, mappings: u64) -> u64 {
+    let part = |most: u64| most / 4 * 3;
+    part(open_files).min(part(mappings)).clamp(FILES_MIN, FILES_MAX)
+}
+
+/// The limit that holds now: lower when the kernel refused what all files need, and then slowly higher again.
+pub fn adapted(limit: u64, held: u64, was_refused: bool, most: u64) -> u64 {
+    if was_refused { (held / 4 * 3).clamp(FILES_MIN, most) } else { (limit + limit / 4).clamp(FILES_MIN, most) }
+}
+
+/// The pages of a file that are to be mapped by us: with whole large folios at both ends, for of a folio that is mapped in part the
+/// kernel holds nothing.
+pub fn window(mapped: &MappedFile, length: Pages) -> Range<u64> {
+    const FOLIO: u64 = 512;
+    let Range { start, end } = mapped.window();
+    start / FOLIO * FOLIO..end.max(end.next_multiple_of(FOLIO).min(length.0))
+}
+
+/// What is known of a file that is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Which.
+    pub key: FileKey,
+    /// Some of it is pinned.
+    pub is_pinned: bool,
+}
+
+/// The files to hold, of these, within `limit` files.
+pub fn choose(mapped: &Mapped, mut wanted: Vec<Wanted>, limit: u64, left_out: &mut Tally) -> Vec<FileKey> {
+    let file = |of: &Wanted| mapped.files.get(&of.key);
+    wanted.retain(|of| file(of).is_some());
+    // Of one owner's files, those stay that are held for something, and then the large ones are worth most.
+    let pages = |of: &Wanted| file(of).map_or(0, |file| file.all.pages());
+    wanted.sort_by_cached_key(|of| (!of.is_pinned, std::cmp::Reverse(pages(of)), of.key));
+    let unit = ADDRESSES.pages().0 / limit.max(1);
+    let claims: Vec<Claim> = wanted
+        .iter()
+        .filter_map(file)
+        .map(|file| {
+            let addresses = file.window().end - file.window().start;
+            Claim { owners: file.owners.iter().copied().collect(), size: 1 + addresses / unit }
+        })
+        .collect();
+    let granted = divide(&mapped.owners, &claims, limit, Pieces::Whole, |_, wanted| wanted);
+    let mut chosen = Vec::new();
+    for ((of, claim), granted) in wanted.iter().zip(&claims).zip(granted) {
+        if granted == claim.size {
+            chosen.push(of.key);
+        } else if let Some(owner) = claim.owners.first() {
+            left_out.add(Cause::Files, *owner, Pages(pages(of)).bytes());
+        }
+    }
+    chosen
+}
+
+/// Files that were refused: why, and from when on each is tried again.
+#[derive(Debug, Default)]
+pub struct Refusals(BTreeMap<FileKey, Refusal>);
+
+#[derive(Clone, Copy, Debug)]
+struct Refusal {
+    cause: Option<Cause>,
+    /// `None`: never.
+    again: Option<Duration>,
+    wait: Duration,
+}
+
+impl Refusal {
+    fn is_of(&self, now: Duration) -> bool {
+        self.again.is_none_or(|again| now < again)
+    }
+}
+
+impl Refusals {
+    /// A file was refused; without a cause it is none that can be pinned at all, such as a device.
+    pub fn add(&mut self, key: FileKey, cause: Option<Cause>, now: Duration) {
+        const FIRST: Duration = Duration::from_secs(1);
+        const LAST: Duration = Duration::from_secs(60);
+        let wait = self.0.get(&key).map_or(FIRST, |before| (before.wait * 2).min(LAST));
+        let again = cause.filter(|cause| cause.may_pass()).map(|_| now + wait);
+        self.0.insert(key, Refusal { cause, again, wait });
+    }
+
+    /// The file could be pinned.
+    pub fn forget(&mut self, key: FileKey) {
+        self.0.remove(&key);
+    }
+
+    /// Is it not to be tried now?
+    pub fn has(&self, key: FileKey, now: Duration) -> bool {
+        self.0.get(&key).is_some_and(|refusal| refusal.is_of(now))
+    }
+
+    /// Forgets the files that nobody maps any more, and counts those that are not to be tried now.
+    pub fn count(&mut self, mapped: &Mapped, now: Duration, left_out: &mut Tally) {
+        self.0.retain(|key, _| mapped.files.contains_key(key));
+        for (key, refusal) in self.0.iter().filter(|(_, refusal)| refusal.is_of(now)) {
+            let owner = |file: &MappedFile| file.owners.first().copied();
+            let file = mapped.files.get(key);
+            let of: Option<(Cause, Owner)> = refusal.cause.zip(file.and_then(owner));
+            if let Some((cause, owner)) = of {
+                left_out.add(cause, owner, file.map_or(Bytes(0), |file| Pages(file.all.pages()).bytes()));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn key(inode: u64) -> FileKey {
+        FileKey { device: (1, 2), inode }
+    }
+
+    /// Files of users in control groups, each of so many pages.
+    fn mapped(files: &[(&str, u32, Range<u64>)]) -> Mapped {
+        let mut mapped = Mapped::default();
+        for (nth, (group, user, pages)) in files.iter().enumerate() {
+            let owners = BTreeSet::from([mapped.owners.of(group, *user)]);
+            let all = std::iter::once(pages.clone()).collect();
+            let file = MappedFile {
+                path: String::new(),
+                owners,
+                through: Vec::new(),
+                code: std::iter::empty().collect(),
+                all,
+            };
+            mapped.files.insert(key(nth as u64), file);
+        }
+        mapped
+    }
+
+    fn wanted(mapped: &Mapped, pinned: &[u64]) -> Vec<Wanted> {
+        mapped.files.keys().map(|key| Wanted { key: *key, is_pinned: pinned.contains(&key.inode) }).collect()
+    }
+
+    fn chosen(mapped: &Mapped, pinned: &[u64], limit: u64) -> Vec<u64> {
+        choose(mapped, wanted(mapped, pinned), limit, &mut Tally::default()).into_iter().map(|key| key.inode).collect()
+    }
+
+    #[test]
+    fn three_quarters_of_what_there_may_be_are_for_pins() {
+        assert_eq!(most(1024, 65_530), 768);
+        assert_eq!(most(u64::MAX, 4000), 3000);
+        assert_eq!((most(1 << 20, 1 << 20), most(3, 9)), (FILES_MAX, FILES_MIN));
+    }
+
+    #[test]
+    fn the_limit_goes_down_when_the_kernel_refuses_and_comes_back() {
+        let low = adapted(16_000, 400, true, 16_000);
+        assert_eq!(low, 300);
+        let mut limit = low;
+        let passes = (0..)
+            .take_while(|_| {
+                limit = adapted(limit, 0, false, 16_000);
+                limit < 16_000
+            })
+            .count();
+        assert!(passes < 20, "{passes}");
+        assert_eq!(adapted(0, 0, true, 8000), FILES_MIN);
+    }
+
+    #[test]
+    fn one_users_files_keep_nobody_elses_out() {
+        let mut files = vec![("/", 4001, 0..1); 300];
+        files.push(("/", 4002, 0..10));
+        let all = mapped(&files);
+        let pinned: Vec<u64> = (0..100).collect();
+        let held = chosen(&all, &pinned, 100);
+        assert_eq!((held.len(), held.contains(&300)), (100, true), "also when the others came first");
+        let after: Vec<u64> = held.clone();
+        assert_eq!(
+            chosen(&all, &after, 100).into_iter().collect::<BTreeSet<_>>(),
+            held.into_iter().collect(),
+            "and they stay"
+        );
+    }
+
+    #[test]
+    fn a_file_that_needs_all_addresses_takes_none_of_the_others() {
+        let huge = 1u64 << 40;
+        let all = mapped(&[("/", 4001, 0..huge), ("/", 4001, 0..1 << 20), ("/", 4002, 5..9)]);
+        assert_eq!(chosen(&all, &[], 1000), [1, 2]);
+    }
+
+    #[test]
+    fn whole_folios_are_mapped_and_nothing_beyond_the_file() {
+        let of = |pages: Range<u64>, length| {
+            let all = mapped(&[("/", 1, pages)]);
+            window(&all.files[&key(0)], Pages(length))
+        };
+        assert_eq!(of(600..700, 5000), 512..1024);
+        assert_eq!(of(600..700, 710), 512..710);
+        assert_eq!(of(600..700, 0), 512..700, "a file that was cut short");
+        assert_eq!(of(1 << 40..(1 << 40) + 1, u64::MAX), 1 << 40..(1 << 40) + 512);
+    }
+
+    #[test]
+    fn a_refusal_that_may_pass_is_tried_again_and_another_is_not() {
+        let mut refusals = Refusals::default();
+        let full = Some(Cause::Kernel(rustix::io::Errno::MFILE.raw_os_error()));
+        refusals.add(key(1), full, Duration::ZERO);
+        refusals.add(key(2), Some(Cause::Served), Duration::ZERO);
+        assert!(refusals.has(key(1), SECOND / 2) && !refusals.has(key(1), SECOND));
+        assert!(refusals.has(key(2), SECOND * 100_000));
+        refusals.add(key(1), full, SECOND);
+        assert!(refusals.has(key(1), SECOND * 2) && !refusals.has(key(1), SECOND * 3), "twice as long");
+        refusals.forget(key(1));
+        assert!(!refusals.has(key(1), SECOND));
+        for _ in 0..100 {
+            refusals.add(key(1), full, Duration::ZERO);
+        }
+        assert!(!refusals.has(key(1), SECOND * 60), "at most a minute");
+        let mut left_out = Tally::default();
+        refusals.count(&mapped(&[("/", 1, 0..1)]), Duration::ZERO, &mut left_out);
+        assert!(!refusals.has(key(2), Duration::ZERO), "what nobody maps is forgotten");
+    }
+
+    proptest! {
+        #[test]
+        fn no_more_are_held_than_there_may_be_and_who_has_few_has_all(
+            files in prop::collection::vec((0u32..6, 1u64..100), 0..80), limit in 1u64..60, pinned in prop::collection::vec(0u64..80, 0..60),
+        ) {
+            let files: Vec<(&str, u32, Range<u64>)> = files.into_iter().map(|(user, pages)| ("/a", user, 0..pages)).collect();
+            let all = mapped(&files);
+            let held = chosen(&all, &pinned, limit);
+            prop_assert!(held.len() as u64 <= limit);
+            prop_assert_eq!(held.len(), files.len().min(usize::try_from(limit).unwrap()), "and none fewer");
+            let users: BTreeSet<u32> = files.iter().map(|(_, user, _)| *user).collect();
+            for user in &users {
+                let own: Vec<u64> = (0..).zip(&files).filter(|(_, (_, of, _))| of == user).map(|(nth, _)| nth).collect();
+                if own.len() as u64 <= limit / users.len() as u64 {
+                    prop_assert!(own.iter().all(|nth| held.contains(nth)));
+                }
+            }
+            let again: BTreeSet<u64> = chosen(&all, &held, limit).into_iter().collect();
+            prop_assert_eq!(again, held.into_iter().collect::<BTreeSet<u64>>(), "what is held stays");
+        }
+    }
+}

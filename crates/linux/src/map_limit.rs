@@ -1,0 +1,43 @@
+//! `/proc/sys/vm/max_map_count`: how many mappings a process may have.
+//!
+//! How many files it may have open is in `open_files.rs`; which mappings it has in `maps.rs`.
+//!
+//! Cost: one read. Side effects: none.
+//!
+//! Since: Linux 2.6.
+//!
+//! Truth: Documentation/admin-guide/sysctl/vm.rst; mm/mmap.c.
+
+use crate::{Error, KernelFiles};
+
+const PATH: &str = "proc/sys/vm/max_map_count";
+
+/// The most mappings that a process may have.
+///
+/// # Errors
+/// `Unsupported` where there is no such file, `Malformed` for what is no number.
+pub fn max_map_count(files: &impl KernelFiles) -> Result<u64, Error> {
+    let text = files.read(PATH).map_err(|errno| Error::of_host("read", format_args!("/{PATH}"), errno))?;
+    let bad = |_| Error::malformed(format_args!("/{PATH}"), format_args!("{:?}, expected a number", text.trim()));
+    text.trim().parse().map_err(bad)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Rooted;
+    use crate::fake::FakeKernel;
+
+    #[test]
+    fn it_is_a_number_or_it_is_said_why_not() {
+        let of = |text: &str| max_map_count(&FakeKernel::new().file(PATH, text));
+        assert_eq!(of("65530\n"), Ok(65530));
+        assert!(matches!(of("many\n"), Err(Error::Malformed { .. })));
+        assert!(matches!(max_map_count(&FakeKernel::new()), Err(Error::Unsupported(_))));
+    }
+
+    #[test]
+    fn this_host_allows_some() {
+        assert!(max_map_count(&Rooted::host()).unwrap() > 0);
+    }
+}
