@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use linux::maps::{self, Mapping};
-use linux::{Error, KernelFiles, Pid};
+use linux::{Error, KernelFiles, Pid, Untrusted};
 use quantities::AddressRange;
 
 use crate::ranges::Ranges;
@@ -22,7 +22,7 @@ pub struct FileKey {
 #[derive(Clone, Debug)]
 pub struct MappedFile {
     /// As the kernel prints its name.
-    pub path: String,
+    pub path: Untrusted,
     /// Where it can be opened from: mappings of it, one for each process.
     pub through: Vec<(Pid, AddressRange)>,
     /// Its pages in executable mappings.

@@ -177,7 +177,7 @@ impl Pins {
                 Err(why) => {
                     self.refused.insert(key);
                     if let NotPinned::Because(why) = why {
-                        let path = mapped.get(&key).map_or_else(String::new, |file| file.path.clone());
+                        let path = mapped.get(&key).map_or_else(String::new, |file| file.path.to_string());
                         taken.refused.push((path, why));
                     }
                 }
@@ -266,7 +266,7 @@ impl Pins {
                 }
                 // The file was cut short, or there are too many mappings: without it, then.
                 Err(error @ Error::Other(_)) => {
-                    let path = look.mapped.get(&key).map_or_else(String::new, |file| file.path.clone());
+                    let path = look.mapped.get(&key).map_or_else(String::new, |file| file.path.to_string());
                     done.refused.push((path, error.to_string()));
                     self.files.remove(&key);
                     self.refused.insert(key);

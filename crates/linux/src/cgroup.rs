@@ -23,7 +23,8 @@ use quantities::Bytes;
 use rustix::io::Errno;
 use serde::Serialize;
 
-use crate::{Error, KernelFiles, Pid};
+use crate::key_lines::lines;
+use crate::{Error, KernelFiles, Pid, Untrusted};
 
 /// The most memory that a group may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -76,7 +77,7 @@ pub enum Version {
 /// `Gone` if the process ended; `Unsupported` if its group lies outside of what is mounted here.
 pub fn memory(files: &impl KernelFiles, pid: Pid) -> Result<Option<Memory>, Error> {
     let file = pid.file("cgroup");
-    let text = files.read(&file).map_err(|errno| match errno {
+    let text = files.bytes(&file).map_err(|errno| match errno {
         Errno::NOENT if files.list(&pid.file("")).is_ok() => Error::of_host("read", format_args!("/{file}"), errno),
         _ => Error::of_process("read", format_args!("/{file}"), errno),
     });
@@ -85,6 +86,7 @@ pub fn memory(files: &impl KernelFiles, pid: Pid) -> Result<Option<Memory>, Erro
         other => other?,
     };
     let Some((version, group)) = own_group(&text) else { return Ok(None) };
+    let group = &*String::from_utf8_lossy(group);
     let mounts =
         files.read("proc/self/mountinfo").map_err(|errno| Error::of_host("read", "/proc/self/mountinfo", errno))?;
     let mounts: Vec<Mount> = mounts.lines().filter_map(|line| Mount::of(line, version)).collect();
@@ -103,10 +105,10 @@ pub fn memory(files: &impl KernelFiles, pid: Pid) -> Result<Option<Memory>, Erro
 ///
 /// # Errors
 /// `Gone` if the process ended.
-pub fn path_of(files: &impl KernelFiles, pid: Pid) -> Result<Option<String>, Error> {
+pub fn path_of(files: &impl KernelFiles, pid: Pid) -> Result<Option<Untrusted>, Error> {
     let file = pid.file("cgroup");
-    match files.read(&file) {
-        Ok(text) => Ok(own_group(&text).map(|(_, path)| path.to_owned())),
+    match files.bytes(&file) {
+        Ok(text) => Ok(own_group(&text).map(|(_, path)| Untrusted::new(path))),
         Err(Errno::NOENT) if files.list(&pid.file("")).is_ok() => Ok(None), // a kernel without control groups
         Err(errno) => Err(Error::of_process("read", format_args!("/{file}"), errno)),
     }
@@ -134,11 +136,11 @@ fn tightest(
 
 /// The process's group in the hierarchy of the memory controller, from `/proc/PID/cgroup`: lines of
 /// `number:controllers:path`, where version 2 has number 0 and no controllers.
-fn own_group(text: &str) -> Option<(Version, &str)> {
-    let lines = text.lines().filter_map(|line| {
-        let (number, rest) = line.split_once(':')?;
-        let (controllers, path) = rest.split_once(':')?;
-        Some((number, controllers, path))
+fn own_group(text: &[u8]) -> Option<(Version, &[u8])> {
+    let lines = lines(text).filter_map(|line| {
+        let mut fields = line.splitn(3, |byte| *byte == b':');
+        let mut word = || str::from_utf8(fields.next()?).ok();
+        Some((word()?, word()?, fields.next()?))
     });
     let of_v1 = lines.clone().find(|(_, controllers, _)| controllers.split(',').any(|name| name == "memory"));
     let of_v2 = || lines.clone().find(|(number, controllers, _)| *number == "0" && controllers.is_empty());

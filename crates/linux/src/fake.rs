@@ -42,14 +42,14 @@ impl FakeKernel {
 
     /// Adds the file `path` (relative to the root) with this content.
     #[must_use]
-    pub fn file(self, path: &str, content: &str) -> FakeKernel {
+    pub fn file(self, path: &str, content: impl AsRef<[u8]>) -> FakeKernel {
         self.add(path, content);
         self
     }
 
     /// The same, for what comes while somebody looks.
     #[expect(clippy::unwrap_used, reason = "test support")]
-    pub fn add(&self, path: &str, content: &str) {
+    pub fn add(&self, path: &str, content: impl AsRef<[u8]>) {
         let full = self.tree.path().join(path);
         fs::create_dir_all(full.parent().unwrap()).unwrap();
         fs::write(full, content).unwrap();
@@ -106,6 +106,10 @@ impl FakeKernel {
 impl KernelFiles for FakeKernel {
     fn read(&self, path: &str) -> Result<String, Errno> {
         self.rooted(path)?.read(path)
+    }
+
+    fn bytes(&self, path: &str) -> Result<Vec<u8>, Errno> {
+        self.rooted(path)?.bytes(path)
     }
 
     fn write(&self, path: &str, value: &str) -> Result<(), Errno> {

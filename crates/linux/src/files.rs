@@ -38,11 +38,19 @@ impl Locked {
 /// Reading, writing and listing, what a directory is named by, and directories that mean something to the kernel: all that text
 /// interfaces need.
 pub trait KernelFiles {
-    /// The whole file as text. Bytes that are not UTF-8 (a file name in `maps`) are replaced.
+    /// The whole file as text. Bytes that are not UTF-8 are replaced: names that differ may look the same.
     ///
     /// # Errors
     /// The kernel's answer, for the caller to sort by [`crate::Error::of_host`] or [`crate::Error::of_process`].
     fn read(&self, path: &str) -> Result<String, Errno>;
+
+    /// The whole file, of which names are to be read. A tree of text alone need not say more than [`KernelFiles::read`].
+    ///
+    /// # Errors
+    /// As [`KernelFiles::read`].
+    fn bytes(&self, path: &str) -> Result<Vec<u8>, Errno> {
+        self.read(path).map(String::into_bytes)
+    }
 
     /// Writes `value` with one `write(2)`. The file is never created: a missing file is a missing feature.
     ///
@@ -84,6 +92,10 @@ pub trait KernelFiles {
 impl<F: KernelFiles + ?Sized> KernelFiles for &F {
     fn read(&self, path: &str) -> Result<String, Errno> {
         (**self).read(path)
+    }
+
+    fn bytes(&self, path: &str) -> Result<Vec<u8>, Errno> {
+        (**self).bytes(path)
     }
 
     fn write(&self, path: &str, value: &str) -> Result<(), Errno> {
@@ -136,11 +148,16 @@ impl Rooted {
 
 impl KernelFiles for Rooted {
     fn read(&self, path: &str) -> Result<String, Errno> {
+        let bytes = self.bytes(path)?;
+        Ok(String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned()))
+    }
+
+    fn bytes(&self, path: &str) -> Result<Vec<u8>, Errno> {
         // The kernel's files tell no size: starting small would mean a system call for each doubling.
         let mut bytes = Vec::with_capacity(16 << 10);
         let mut file = fs::File::open(self.path(path)).map_err(errno)?;
         file.read_to_end(&mut bytes).map_err(errno)?;
-        Ok(String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned()))
+        Ok(bytes)
     }
 
     fn write(&self, path: &str, value: &str) -> Result<(), Errno> {

@@ -157,7 +157,7 @@ fn find_syscall(files: &impl KernelFiles, pid: Pid) -> Result<Address, Error> {
 
 /// Mappings in which to look, best first: the kernel's own page, the C library, any code.
 fn candidates(mappings: &[Mapping]) -> Vec<&Mapping> {
-    let rank = |mapping: &Mapping| match mapping.path.as_str() {
+    let rank = |mapping: &Mapping| match &*mapping.path.text() {
         "[vdso]" => 0,
         path if path
             .rsplit('/')

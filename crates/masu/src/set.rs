@@ -1,6 +1,6 @@
 //! `masu set`.
 
-use std::io::{Write, stdout};
+use std::io::Write;
 
 use hugepages::act::{Split, demote_all, promote_full};
 use hugepages::count::{full_windows, huge_windows};
@@ -8,14 +8,14 @@ use hugepages::pace::{self, Pace};
 use hugepages::program::{Program, RunningProgram};
 use libmasu::board::{self, Switches};
 use linux::status::{HugePages, status};
-use linux::{Error, Pid, injection, maps, memory_file};
+use linux::{Error, Pid, Untrusted, injection, maps, memory_file};
 use quantities::{Address, Bytes};
 use serde::Serialize;
 
 use crate::args::{SetTask, Word};
 use crate::failure::Failure;
 use crate::open::{Purpose, admit, each, hold};
-use crate::print::Table;
+use crate::print::{self, Table};
 use crate::{Done, HOST};
 
 /// What the words ask for.
@@ -30,7 +30,7 @@ struct Wish {
 #[derive(Debug, Serialize)]
 struct Report {
     pid: Pid,
-    name: String,
+    name: Untrusted,
     /// As the kernel tells it now.
     huge_pages_allowed: bool,
     /// Whether large mappings start on a window; absent when it was not asked for.
@@ -49,7 +49,7 @@ struct Report {
 pub fn run(task: &SetTask) -> Result<Done, Failure> {
     let wish = wish(&task.words)?;
     let (reports, mut done) = each(&wish.pids, |pid| set(pid, &wish))?;
-    let mut out = stdout().lock();
+    let mut out = print::out();
     for report in &reports {
         if task.json {
             serde_json::to_writer(&mut out, report)?;
@@ -59,7 +59,7 @@ pub fn run(task: &SetTask) -> Result<Done, Failure> {
         }
         if report.windows_stayed_huge > 0 {
             let (windows, pid) = (report.windows_stayed_huge, report.pid);
-            eprintln!("masu: {windows} windows of process {pid} stayed huge: locked, or shared after a fork");
+            print::note(format_args!("{windows} windows of process {pid} stayed huge: locked, or shared after a fork"));
             done = Done::InPart;
         }
     }
@@ -147,7 +147,7 @@ fn find_switch(pid: Pid) -> Result<Address, Failure> {
     let failed = |error: Error| Failure::at_process(&error);
     let name = format!("/memfd:{} (deleted)", board::NAME);
     let mappings = maps::maps(&*HOST, pid).map_err(failed)?;
-    let found = mappings.iter().find(|mapping| mapping.path == name && mapping.permissions.shared);
+    let found = mappings.iter().find(|mapping| mapping.path == name.as_str() && mapping.permissions.shared);
     let mut switch = None;
     if let Some(mapping) = found {
         let mut bytes = vec![0; board::BYTES];

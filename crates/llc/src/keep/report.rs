@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use linux::Untrusted;
 use quantities::{Bytes, WayMask};
 use serde::Serialize;
 
@@ -108,7 +109,7 @@ fn is_zero(count: &usize) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OfSet {
     /// Whose.
-    pub domain: String,
+    pub domain: Untrusted,
     /// By which programs.
     pub programs: Vec<String>,
     /// How much.

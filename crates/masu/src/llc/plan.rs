@@ -1,6 +1,6 @@
 //! `masu llc plan`.
 
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::time::Duration;
 
 use llc::keep::act::writes;
@@ -12,7 +12,7 @@ use crate::Done;
 use crate::args::PlanTask;
 use crate::failure::Failure;
 use crate::only_one::only_one;
-use crate::print::Table;
+use crate::print::{self, Table};
 
 /// What is printed as JSON.
 #[derive(Debug, Default, Serialize)]
@@ -53,7 +53,7 @@ pub fn run(task: &PlanTask) -> Result<Done, Failure> {
     if let Some(place) = keeper.world().place() {
         report.writes = steps.iter().flat_map(|step| writes(step, place)).collect();
     }
-    let mut out = stdout().lock();
+    let mut out = print::out();
     if task.json {
         serde_json::to_writer(&mut out, &report)?;
         writeln!(out)?;

@@ -6,6 +6,7 @@ use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 
 use hugepages::count::{Counted, Kind, Superpages};
+use linux::untrusted::visible;
 use quantities::Bytes;
 use serde::Serialize;
 
@@ -130,7 +131,7 @@ impl Report {
             Huge::Hot => "huge pages where it is hot",
             Huge::Off => "as it is",
         };
-        writeln!(to, "masu: {name} ran {:.2} s{how}, {served}", self.run_s)?;
+        writeln!(to, "masu: {} ran {:.2} s{how}, {served}", visible(name), self.run_s)?;
         let peak = match self.rss_peak_bytes {
             Bytes(0) => "below masu's own".to_owned(),
             peak => peak.to_string(),
@@ -170,7 +171,7 @@ impl Report {
             )?;
         }
         for note in &self.notes {
-            writeln!(to, "  {note}")?;
+            writeln!(to, "  {}", visible(note))?;
         }
         Ok(())
     }

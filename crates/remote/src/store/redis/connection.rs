@@ -6,6 +6,7 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
+use linux::untrusted::visible;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 
@@ -28,6 +29,9 @@ pub struct Access {
     /// What the connection is called in the server's `CLIENT LIST`.
     pub client_name: String,
 }
+
+/// The most characters of a server's words in a message.
+const SHOWN_MAX: usize = 300;
 
 /// Why a server did not do as asked.
 #[derive(Debug)]
@@ -71,7 +75,10 @@ impl fmt::Display for Failure {
                     f.write_str(text.split(" (os error").next().unwrap_or(&text).to_lowercase().as_str())
                 }
             },
-            Failure::Said(line) => write!(f, "it says {line}"),
+            Failure::Said(line) => {
+                let shown: String = line.chars().take(SHOWN_MAX).collect();
+                write!(f, "it says {}", visible(&shown))
+            }
             Failure::Unacknowledged { acknowledged, wanted } => {
                 write!(f, "{acknowledged} of {wanted} replicas acknowledged in time")
             }
