@@ -24,6 +24,7 @@ use rustix::io::Errno;
 use serde::Serialize;
 
 use crate::key_lines::lines;
+use crate::untrusted::text_of;
 use crate::{Error, KernelFiles, Pid, Untrusted};
 
 /// The most memory that a group may have.
@@ -86,7 +87,7 @@ pub fn memory(files: &impl KernelFiles, pid: Pid) -> Result<Option<Memory>, Erro
         other => other?,
     };
     let Some((version, group)) = own_group(&text) else { return Ok(None) };
-    let group = &*String::from_utf8_lossy(group);
+    let group = &*text_of(group.to_vec());
     let mounts =
         files.read("proc/self/mountinfo").map_err(|errno| Error::of_host("read", "/proc/self/mountinfo", errno))?;
     let mounts: Vec<Mount> = mounts.lines().filter_map(|line| Mount::of(line, version)).collect();

@@ -458,8 +458,7 @@ impl<'f, F: KernelFiles> Resctrl<'f, F> {
     }
 
     fn directories_in(&self, directory: &str) -> Result<Vec<String>, Failed> {
-        let names = self.files.list(directory).map_err(|errno| Failed::of("list", directory, errno))?;
-        Ok(names.into_iter().filter(|name| self.files.list(&format!("{directory}/{name}")).is_ok()).collect())
+        self.files.directories(directory).map_err(|errno| Failed::of("list", directory, errno))
     }
 
     /// What the group may use. A group that only counts has no such file.

@@ -52,15 +52,16 @@ impl Untrusted {
     }
 }
 
+/// Of text as [`text_of`] makes it.
 impl From<&str> for Untrusted {
     fn from(text: &str) -> Untrusted {
-        Untrusted::new(text)
+        Untrusted::new(bytes_of(text))
     }
 }
 
 impl From<String> for Untrusted {
     fn from(text: String) -> Untrusted {
-        Untrusted::new(text)
+        Untrusted::from(text.as_str())
     }
 }
 
@@ -128,6 +129,50 @@ pub fn visible_but<'t>(text: &'t str, allowed: &[char]) -> Cow<'t, str> {
         }
     }
     Cow::Owned(shown)
+}
+
+/// The first of the characters that stand for bytes in text: 128 at the end of the last private plane, from 0x80 on.
+const BYTES: u32 = 0x10_ff80;
+
+fn stands_for_byte(letter: char) -> Option<u8> {
+    u32::from(letter).checked_sub(BYTES).and_then(|byte| u8::try_from(byte + 0x80).ok())
+}
+
+/// These bytes as text of which [`bytes_of`] makes the same bytes: paths and names in it are no others than they were. What is no
+/// UTF-8, and the characters that stand for it, are a character for each byte.
+pub fn text_of(bytes: Vec<u8>) -> String {
+    let bytes = match String::from_utf8(bytes) {
+        Ok(text) if !text.chars().any(|letter| stands_for_byte(letter).is_some()) => return text,
+        Ok(text) => text.into_bytes(),
+        Err(error) => error.into_bytes(),
+    };
+    let mut text = String::with_capacity(bytes.len());
+    let of = |byte: &u8| char::from_u32(BYTES + u32::from(*byte).saturating_sub(0x80));
+    for chunk in bytes.utf8_chunks() {
+        for letter in chunk.valid().chars() {
+            match stands_for_byte(letter) {
+                Some(_) => text.extend(letter.encode_utf8(&mut [0; 4]).as_bytes().iter().filter_map(of)),
+                None => text.push(letter),
+            }
+        }
+        text.extend(chunk.invalid().iter().filter_map(of));
+    }
+    text
+}
+
+/// The bytes of text that [`text_of`] has made.
+pub fn bytes_of(text: &str) -> Cow<'_, [u8]> {
+    if !text.chars().any(|letter| stands_for_byte(letter).is_some()) {
+        return Cow::Borrowed(text.as_bytes());
+    }
+    let mut bytes = Vec::with_capacity(text.len());
+    for letter in text.chars() {
+        match stands_for_byte(letter) {
+            Some(byte) => bytes.push(byte),
+            None => bytes.extend_from_slice(letter.encode_utf8(&mut [0; 4]).as_bytes()),
+        }
+    }
+    Cow::Owned(bytes)
 }
 
 fn push_bytes(shown: &mut String, bytes: &[u8]) {

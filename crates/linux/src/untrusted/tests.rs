@@ -70,7 +70,26 @@ fn a_name_is_padded_as_text_is() {
     assert_eq!(format!("{:>6}|{:<6}|", Untrusted::from("a\n"), Untrusted::from("b")), r" a\x0a|b     |");
 }
 
+#[test]
+fn a_name_that_is_no_text_is_one_and_no_other_name_is_the_same() {
+    assert_eq!(text_of(b"web".to_vec()), "web");
+    for bytes in [&b"\xff"[..], b"a\x80b\xf4\x8f\xbf\xbf", "\u{10ffff}".as_bytes(), "\u{fffd}".as_bytes()] {
+        let text = text_of(bytes.to_vec());
+        assert_eq!(&*bytes_of(&text), bytes);
+        assert_eq!(Untrusted::from(text).bytes(), bytes);
+    }
+    assert_ne!(text_of(b"\xff".to_vec()), text_of("\u{10ffff}".into()));
+}
+
 proptest! {
+    #[test]
+    fn any_bytes_are_text_and_bytes_again(
+        bytes in prop::collection::vec(prop_oneof![any::<u8>(), Just(0xf4), Just(0x8f), Just(0xbf)], 0..100)
+    ) {
+        let text = text_of(bytes.clone());
+        prop_assert_eq!(bytes_of(&text).into_owned(), bytes);
+    }
+
     #[test]
     fn any_bytes_are_shown_without_a_dangerous_character_and_can_be_had_again(
         bytes in prop::collection::vec(prop_oneof![any::<u8>(), Just(b'\\'), Just(b'x'), Just(0x1b), Just(0xe2)], 0..200)
