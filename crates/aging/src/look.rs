@@ -124,7 +124,7 @@ mod tests {
 
     fn mapped() -> MappedFile {
         let (code, all) = (std::iter::once(2..4).collect(), std::iter::once(0..8).collect());
-        MappedFile { path: String::new(), through: Vec::new(), code, all }
+        MappedFile { path: linux::Untrusted::default(), through: Vec::new(), code, all }
     }
 
     #[test]

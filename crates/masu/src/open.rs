@@ -96,7 +96,7 @@ pub fn each<T: Clone, U>(all: &[T], mut work: impl FnMut(T) -> Result<U, Failure
     }
     let last = if good.is_empty() { failures.pop() } else { None };
     let done = if failures.is_empty() { Done::Whole } else { Done::InPart };
-    failures.iter().for_each(|failure| print::failure(failure));
+    failures.iter().for_each(print::failure);
     match last {
         Some(failure) => Err(failure),
         None => Ok((good, done)),

@@ -166,7 +166,7 @@ mod tests {
         let mappings = maps(&Rooted::host(), Pid::own()).unwrap();
         let address = (a_function_of_this_test as *const ()).addr() as u64;
         let (function, file, line) = name(address, &mappings, &mut Files::new());
-        assert!(function.contains("a_function_of_this_test"), "{function}");
+        assert!(function.text().contains("a_function_of_this_test"), "{function}");
         // With debug information; `panic` is not always built with all of it.
         assert_eq!(file.is_some(), line.is_some());
     }

@@ -130,6 +130,9 @@ pub fn no_name_of_a_process_or_a_file_reaches_the_terminal_as_it_is(_: &Live) ->
     has(&hostile.both(&["stat", &pid])?, COMM_SHOWN);
     has(&hostile.both(&["census", &pid])?, COMM_SHOWN);
     has(&hostile.both(&["set", &pid, "huge=on"])?, COMM_SHOWN);
+    // By a call that the process makes.
+    has(&hostile.both(&["set", &pid, "huge=off"])?, COMM_SHOWN);
+    has(&hostile.both(&["set", &pid, "huge=on"])?, COMM_SHOWN);
     has(&hostile.both(&["attach", "--dry-run", &pid])?, COMM_SHOWN);
     has(&hostile.both(&["attach", "--for", "300ms", &pid])?, COMM_SHOWN);
     // As its parent sees it.

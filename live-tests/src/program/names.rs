@@ -55,7 +55,10 @@ pub(super) fn names(folder: &str, once: bool) -> Result<(), Wrong> {
     huge.fill(9, 1);
     println!("ready");
     std::io::stdout().flush()?;
-    while !once {
+    if once {
+        return Ok(());
+    }
+    loop {
         for start in &mapped {
             for page in 0..FILE / 4096 {
                 // SAFETY: within a mapping of ours that stays, of a file that nobody cuts off.
@@ -65,7 +68,6 @@ pub(super) fn names(folder: &str, once: bool) -> Result<(), Wrong> {
         huge.check(9, 1)?;
         std::thread::sleep(Duration::from_millis(10));
     }
-    Ok(())
 }
 
 fn pointer(address: usize) -> *mut c_void {

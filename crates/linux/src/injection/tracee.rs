@@ -213,7 +213,8 @@ impl Tracee {
     /// Is there a signal that it will have to handle? If that cannot be seen, there may be.
     fn has_signal_for(&self, mask: u64) -> bool {
         let path = format!("/proc/{}/task/{}/status", self.process, self.thread);
-        std::fs::read_to_string(path).map_or(true, |status| pending(&status) & !mask != 0)
+        let status = std::fs::read(path).map(|status| String::from_utf8_lossy(&status).into_owned());
+        status.map_or(true, |status| pending(&status) & !mask != 0)
     }
 
     /// Whether it is in a restartable sequence, which would not be restarted if it went on elsewhere in between.

@@ -306,3 +306,22 @@ pub fn tls(files: &TlsFiles) -> Result<Arc<rustls::ClientConfig>, String> {
     let config = builder.with_client_auth_cert(chain, key_read).map_err(|error| named(certificate, &error))?;
     Ok(Arc::new(config))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{Error, Trouble};
+
+    #[test]
+    fn what_a_server_says_is_one_line_without_control_characters() {
+        let said = format!("ERR \u{1b}[2J\u{9b}31m\r\nmasu: all is well {}", "x".repeat(60_000));
+        let cause = Failure::Said(said).to_string();
+        let (operation, store) = ("open".to_owned(), "redis://a".to_owned());
+        let shown = Error::Unfit(Trouble { operation, store, cause, remedy: String::new() }).to_string();
+        assert!(
+            shown.starts_with(r"cannot open redis://a: it says ERR \u001b[2J\u009b31m\u000d\u000amasu: all is well x"),
+            "{shown}"
+        );
+        assert!(shown.len() < 500 && !shown.contains(char::is_control), "{}", shown.len());
+    }
+}
