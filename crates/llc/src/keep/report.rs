@@ -329,7 +329,7 @@ mod tests {
             (
                 Event::Shared {
                     sets: vec![OfSet {
-                        domain: "shop".to_owned(),
+                        domain: "shop".into(),
                         programs: vec!["web".to_owned(), "db".to_owned()],
                         bytes: Bytes::mib(3),
                     }],
