@@ -21,6 +21,7 @@ pub mod damos;
 pub(crate) mod disk_file;
 pub(crate) mod elf32;
 pub(crate) mod group;
+pub mod hostile_names;
 pub mod injection;
 pub mod knob;
 pub mod llc_refill;

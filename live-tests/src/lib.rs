@@ -24,7 +24,7 @@ use std::process::ExitCode;
 
 /// What one program does in its six parts; which one is said by its first argument, or by being the first process.
 pub fn main() -> ExitCode {
-    match std::env::args().nth(1).as_deref() {
+    match std::env::args_os().nth(1).as_deref().and_then(std::ffi::OsStr::to_str) {
         Some(toy::FLAG) => toy::served::run(),
         Some(program::FLAG) => program::run(),
         Some(toy::subject::FLAG) => toy::subject::run(),

@@ -10,6 +10,7 @@ mod held;
 
 mod kinds;
 mod memory;
+pub(crate) mod names;
 mod own_run;
 pub(crate) mod partition;
 mod strangers;
@@ -26,7 +27,8 @@ type Wrong = Box<dyn std::error::Error>;
 
 /// Runs the program that the second argument names.
 pub(crate) fn run() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(2).collect();
+    let arguments = std::env::args_os().skip(2).map(|word| word.to_string_lossy().into_owned());
+    let arguments: Vec<String> = arguments.collect();
     let name = arguments.first().map_or("", String::as_str);
     let number = |index: usize| arguments.get(index).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
     let word = |index: usize| arguments.get(index).map_or("", String::as_str);
@@ -47,6 +49,7 @@ pub(crate) fn run() -> ExitCode {
         "held" => held::code(word(1)),
         "signals" => ends::signals(),
         "ends" => ends::by(arguments.get(1).map_or("", String::as_str)),
+        "names" => names::names(word(1), arguments.last().is_some_and(|last| last == "once")),
         "partition" => partition::partition(word(1), word(2)),
         "maps" => takers::maps(number(1), number(2)),
         "called" => takers::called(word(1)),

@@ -235,6 +235,10 @@ pub const ALL: &[LiveTest] = tests! {
     llc_run_refusals::one_at_a_time_and_only_root needs [Root, Fuse, ResctrlEmulator, MasuCommand, RealProcessor];
     llc_run_refusals::without_ksm_and_without_partitions_there_is_nothing_to_do needs [Root, Ksm, MasuCommand];
     llc_run_refusals::the_facts_tell_of_caches_and_their_division needs [Root, MasuCommand];
+    hostile_names::no_name_of_a_process_or_a_file_reaches_the_terminal_as_it_is needs [Root, MasuCommand, PageFrames, PageTableWalk, RemoteCollapse, RemoteAdvice, HugePageModes];
+    hostile_names::no_name_of_a_client_reaches_the_terminal_as_it_is needs [Root, MasuCommand, PageTableWalk, RemoteCollapse, RemoteAdvice];
+    hostile_names::no_name_of_a_group_or_a_pinned_file_reaches_the_terminal_as_it_is needs [Root, MasuCommand, PageFrames, MemoryGroups, DiskFiles];
+    hostile_names::no_name_of_a_sharer_reaches_the_terminal_as_it_is needs [Root, MasuCommand, PageFrames, Ksm, MemoryGroups, Fuse, ResctrlEmulator, HugePageModes];
     census::the_exact_census_agrees_with_the_kernels_own_sums needs [Root, PageFrames, MasuCommand];
     census::a_sample_is_as_near_as_it_says needs [Root, PageFrames, MasuCommand];
     census::the_memory_of_processes_is_told_apart_and_what_they_share_counts_once needs [Root, PageFrames, MasuCommand];

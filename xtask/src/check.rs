@@ -2,6 +2,7 @@
 
 mod arrows;
 mod file_length;
+mod printing;
 mod purity;
 mod room_names;
 mod source;
@@ -51,6 +52,7 @@ pub fn rules() -> Result<()> {
     let mut found = arrows::in_manifests(&arrows::packages()?);
     found.extend(sources.iter().flat_map(arrows::in_source));
     found.extend(sources.iter().flat_map(purity::in_source));
+    found.extend(sources.iter().flat_map(printing::in_source));
     found.extend(sources.iter().flat_map(room_names::in_source));
     found.extend(sources.iter().flat_map(file_length::in_source));
     found.extend(sources.iter().flat_map(unsafe_code::in_source));

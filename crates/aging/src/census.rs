@@ -20,7 +20,7 @@ use linux::cgroup::group::Group;
 use linux::facts::Known;
 use linux::kpagecgroup::GroupTable;
 use linux::kpageflags::FrameTable;
-use linux::{Error, KernelFiles, Pid, lru_gen, pagemap, stat, status, vmstat};
+use linux::{Error, KernelFiles, Pid, Untrusted, lru_gen, pagemap, stat, status, vmstat};
 use quantities::Bytes;
 use serde::Serialize;
 
@@ -105,7 +105,7 @@ pub struct OfProcess {
     /// Which.
     pub pid: Pid,
     /// Its command.
-    pub name: String,
+    pub name: Untrusted,
     /// Files that it runs.
     pub code_bytes: Bytes,
     /// Files that it maps otherwise.

@@ -125,7 +125,7 @@ mod tests {
 
     fn mapped() -> MappedFile {
         let (code, all) = (std::iter::once(2..4).collect(), std::iter::once(0..8).collect());
-        MappedFile { path: String::new(), owners: BTreeSet::new(), through: Vec::new(), code, all }
+        MappedFile { path: linux::Untrusted::default(), owners: BTreeSet::new(), through: Vec::new(), code, all }
     }
 
     fn all_mapped() -> Mapped {

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use linux::cgroup;
 use linux::maps::{self, Mapping};
-use linux::{KernelFiles, Pid, status};
+use linux::{KernelFiles, Pid, Untrusted, status};
 use quantities::{AddressRange, Bytes};
 
 use crate::left_out::{Cause, Tally};
@@ -36,7 +36,7 @@ pub struct FileKey {
 #[derive(Clone, Debug)]
 pub struct MappedFile {
     /// As the kernel prints its name.
-    pub path: String,
+    pub path: Untrusted,
     /// Everybody who maps it.
     pub owners: BTreeSet<Owner>,
     /// Where it can be opened from: mappings of it, one for each process, of each owner a few.
@@ -109,7 +109,7 @@ fn owner(files: &impl KernelFiles, pid: Pid, owners: &mut Owners) -> Option<Owne
         return None;
     }
     let group = cgroup::path_of(files, pid).ok()?.unwrap_or_default();
-    Some(owners.of(&group, status.uids[0]))
+    Some(owners.of(&group.to_string(), status.uids[0]))
 }
 
 /// Adds a mapping; returns how many rows it takes in our tables.

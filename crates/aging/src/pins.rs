@@ -467,7 +467,7 @@ fn hold(
     mapped: &MappedFile,
     mounts: &mut Mounts,
 ) -> Result<Option<Place>, NotPinned> {
-    if !mapped.path.starts_with('/') {
+    if !mapped.path.bytes().starts_with(b"/") {
         return Err(NotPinned::NeverTaken); // anon_inode:[io_uring]
     }
     let mut answer = Ok(None);

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use linux::Pid;
+use linux::{Pid, Untrusted};
 use quantities::{Bytes, Fraction};
 use serde::Serialize;
 
@@ -70,7 +70,7 @@ pub enum Event {
         /// Which.
         pid: Pid,
         /// Its command.
-        name: String,
+        name: Untrusted,
     },
     /// A knob of the kernel was turned.
     Turned {

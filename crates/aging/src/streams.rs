@@ -202,7 +202,7 @@ impl Streams {
         }
         for pid in detector.streams() {
             if self.known.insert(pid) {
-                let name = status::status(files, pid).map_or_else(|_| "ended".to_owned(), |status| status.name);
+                let name = status::status(files, pid).map_or_else(|_| "ended".into(), |status| status.name);
                 events.push(Event::Stream { pid, name });
             }
         }

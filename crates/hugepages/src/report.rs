@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use access::Rung;
-use linux::Pid;
+use linux::{Pid, Untrusted};
 use quantities::{Address, Bytes, Pages, Window};
 use serde::Serialize;
 
@@ -18,7 +18,7 @@ pub struct Report {
     /// Process id.
     pub pid: Pid,
     /// Its name, as the kernel keeps it.
-    pub name: String,
+    pub name: Untrusted,
     /// How it was observed.
     pub rung: Rung,
     /// Planned only, nothing touched.

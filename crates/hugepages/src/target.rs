@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use access::{Rung, Source};
-use linux::{Error, Pid};
+use linux::{Error, Pid, Untrusted};
 use quantities::{Bytes, Pages, Rate, Window};
 
 use crate::Refusal;
@@ -52,7 +52,7 @@ pub struct Target {
     /// Its process id.
     pub pid: Pid,
     /// Its name, as the kernel keeps it.
-    pub name: String,
+    pub name: Untrusted,
     /// How it stands.
     pub phase: Phase,
     /// Resident memory when masu came.
@@ -101,11 +101,16 @@ impl Target {
     ///
     /// # Errors
     /// `Gone` when it has ended already.
-    pub fn new(pid: Pid, name: String, program: Box<dyn Program>, source: Box<dyn Source>) -> Result<Target, Error> {
+    pub fn new(
+        pid: Pid,
+        name: impl Into<Untrusted>,
+        program: Box<dyn Program>,
+        source: Box<dyn Source>,
+    ) -> Result<Target, Error> {
         let rss_before = program.resident_exact()?;
         Ok(Target {
             pid,
-            name,
+            name: name.into(),
             phase: Phase::Watching,
             rss_before,
             promoted: 0,

@@ -24,7 +24,9 @@ use quantities::Bytes;
 use rustix::io::Errno;
 use serde::Serialize;
 
-use crate::{Error, KernelFiles, Pid};
+use crate::key_lines::lines;
+use crate::untrusted::text_of;
+use crate::{Error, KernelFiles, Pid, Untrusted};
 
 /// The memory controller, as version 1 names it.
 const MEMORY: &str = "memory";
@@ -80,7 +82,7 @@ pub enum Version {
 /// `Gone` if the process ended; `Unsupported` if its group lies outside of what is mounted here.
 pub fn memory(files: &impl KernelFiles, pid: Pid) -> Result<Option<Memory>, Error> {
     let file = pid.file("cgroup");
-    let text = files.read(&file).map_err(|errno| match errno {
+    let text = files.bytes(&file).map_err(|errno| match errno {
         Errno::NOENT if files.list(&pid.file("")).is_ok() => Error::of_host("read", format_args!("/{file}"), errno),
         _ => Error::of_process("read", format_args!("/{file}"), errno),
     });
@@ -89,6 +91,7 @@ pub fn memory(files: &impl KernelFiles, pid: Pid) -> Result<Option<Memory>, Erro
         other => other?,
     };
     let Some((version, group)) = own_group(&text, MEMORY) else { return Ok(None) };
+    let group = &*text_of(group.to_vec());
     let mounts =
         files.read("proc/self/mountinfo").map_err(|errno| Error::of_host("read", "/proc/self/mountinfo", errno))?;
     let mounts: Vec<Mount> = mounts.lines().filter_map(|line| Mount::of(line, version, MEMORY)).collect();
@@ -107,10 +110,10 @@ pub fn memory(files: &impl KernelFiles, pid: Pid) -> Result<Option<Memory>, Erro
 ///
 /// # Errors
 /// `Gone` if the process ended.
-pub fn path_of(files: &impl KernelFiles, pid: Pid) -> Result<Option<String>, Error> {
+pub fn path_of(files: &impl KernelFiles, pid: Pid) -> Result<Option<Untrusted>, Error> {
     let file = pid.file("cgroup");
-    match files.read(&file) {
-        Ok(text) => Ok(own_group(&text, MEMORY).map(|(_, path)| path.to_owned())),
+    match files.bytes(&file) {
+        Ok(text) => Ok(own_group(&text, MEMORY).map(|(_, path)| Untrusted::new(path))),
         Err(Errno::NOENT) if files.list(&pid.file("")).is_ok() => Ok(None), // a kernel without control groups
         Err(errno) => Err(Error::of_process("read", format_args!("/{file}"), errno)),
     }
@@ -138,11 +141,11 @@ fn tightest(
 
 /// The process's group in the hierarchy of a controller, from `/proc/PID/cgroup`: lines of
 /// `number:controllers:path`, where version 2 has number 0 and no controllers.
-fn own_group<'t>(text: &'t str, controller: &str) -> Option<(Version, &'t str)> {
-    let lines = text.lines().filter_map(|line| {
-        let (number, rest) = line.split_once(':')?;
-        let (controllers, path) = rest.split_once(':')?;
-        Some((number, controllers, path))
+fn own_group<'t>(text: &'t [u8], controller: &str) -> Option<(Version, &'t [u8])> {
+    let lines = lines(text).filter_map(|line| {
+        let mut fields = line.splitn(3, |byte| *byte == b':');
+        let mut word = || str::from_utf8(fields.next()?).ok();
+        Some((word()?, word()?, fields.next()?))
     });
     let of_v1 = lines.clone().find(|(_, controllers, _)| controllers.split(',').any(|name| name == controller));
     let of_v2 = || lines.clone().find(|(number, controllers, _)| *number == "0" && controllers.is_empty());

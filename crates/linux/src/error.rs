@@ -4,6 +4,8 @@ use std::fmt;
 
 use rustix::io::Errno;
 
+use crate::untrusted::visible;
+
 /// Where it happened: the operation, the object and the kernel's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct At {
@@ -28,7 +30,7 @@ pub enum Error {
     #[error("cannot {0}")]
     Unsupported(At),
     /// The kernel said something that this version of masu does not understand.
-    #[error("cannot understand {object}: {found}")]
+    #[error("cannot understand {}: {}", visible(object), visible(found))]
     Malformed {
         /// The path, with the line if there is one.
         object: String,
@@ -42,7 +44,8 @@ pub enum Error {
 
 impl fmt::Display for At {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}: {}", self.operation, self.object, describe(self.errno))
+        // Paths in it have names that somebody else chose.
+        write!(f, "{} {}: {}", visible(&self.operation), visible(&self.object), describe(self.errno))
     }
 }
 
@@ -136,6 +139,14 @@ mod tests {
         let error = Error::of_process("read", "/proc/4121/pagemap", Errno::ACCESS);
         assert_eq!(error.to_string(), "cannot read /proc/4121/pagemap: permission denied (EACCES)");
         assert!(matches!(error, Error::Denied(_)));
+    }
+
+    #[test]
+    fn a_name_in_it_forges_no_line() {
+        let error = Error::of_host("read", "/sys/fs/cgroup/a\u{1b}[2J\u{9b}/memory.max", Errno::ACCESS);
+        let shown = r"cannot read /sys/fs/cgroup/a\u001b[2J\u009b/memory.max: permission denied (EACCES)";
+        assert_eq!(error.to_string(), shown);
+        assert_eq!(Error::malformed("/a\nb", "c\r").to_string(), r"cannot understand /a\u000ab: c\u000d");
     }
 
     #[test]

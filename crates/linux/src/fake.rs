@@ -1,11 +1,14 @@
 //! A kernel made of files: the same code as on a host, over a temporary tree, with a record of every write.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Mutex;
 
 use rustix::io::Errno;
 
+use crate::untrusted::bytes_of;
 use crate::{KernelFiles, Lock, Locked, Rooted};
 
 /// A fake tree. Files that were not given are missing, which is how a feature is absent.
@@ -42,15 +45,15 @@ impl FakeKernel {
 
     /// Adds the file `path` (relative to the root) with this content.
     #[must_use]
-    pub fn file(self, path: &str, content: &str) -> FakeKernel {
+    pub fn file(self, path: &str, content: impl AsRef<[u8]>) -> FakeKernel {
         self.add(path, content);
         self
     }
 
     /// The same, for what comes while somebody looks.
     #[expect(clippy::unwrap_used, reason = "test support")]
-    pub fn add(&self, path: &str, content: &str) {
-        let full = self.tree.path().join(path);
+    pub fn add(&self, path: &str, content: impl AsRef<[u8]>) {
+        let full = self.tree.path().join(OsStr::from_bytes(&bytes_of(path)));
         fs::create_dir_all(full.parent().unwrap()).unwrap();
         fs::write(full, content).unwrap();
     }
@@ -108,6 +111,10 @@ impl KernelFiles for FakeKernel {
         self.rooted(path)?.read(path)
     }
 
+    fn bytes(&self, path: &str) -> Result<Vec<u8>, Errno> {
+        self.rooted(path)?.bytes(path)
+    }
+
     fn write(&self, path: &str, value: &str) -> Result<(), Errno> {
         let rooted = self.rooted(path)?;
         fs::metadata(self.tree.path().join(path)).map_err(crate::files::errno)?;
@@ -122,6 +129,10 @@ impl KernelFiles for FakeKernel {
 
     fn list(&self, path: &str) -> Result<Vec<String>, Errno> {
         self.rooted(path)?.list(path)
+    }
+
+    fn directories(&self, path: &str) -> Result<Vec<String>, Errno> {
+        self.rooted(path)?.directories(path)
     }
 
     fn inode(&self, path: &str) -> Result<u64, Errno> {

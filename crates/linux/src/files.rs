@@ -2,14 +2,18 @@
 //!
 //! Paths are relative to the root and have no leading slash: `proc/42/maps`, `sys/kernel/mm/damon/admin`.
 
+use std::ffi::OsStr;
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
+
+use crate::untrusted::{bytes_of, text_of};
 
 /// What a lock on a directory of the kernel's keeps out, by agreement between those who ask for it (flock(2)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,11 +42,19 @@ impl Locked {
 /// Reading, writing and listing, what a directory is named by, and directories that mean something to the kernel: all that text
 /// interfaces need.
 pub trait KernelFiles {
-    /// The whole file as text. Bytes that are not UTF-8 (a file name in `maps`) are replaced.
+    /// The whole file as text. Bytes that are no UTF-8 stand as characters of their own (`untrusted::text_of`), so that names stay apart.
     ///
     /// # Errors
     /// The kernel's answer, for the caller to sort by [`crate::Error::of_host`] or [`crate::Error::of_process`].
     fn read(&self, path: &str) -> Result<String, Errno>;
+
+    /// The whole file, of which names are to be read. A tree of text alone need not say more than [`KernelFiles::read`].
+    ///
+    /// # Errors
+    /// As [`KernelFiles::read`].
+    fn bytes(&self, path: &str) -> Result<Vec<u8>, Errno> {
+        self.read(path).map(String::into_bytes)
+    }
 
     /// Writes `value` with one `write(2)`. The file is never created: a missing file is a missing feature.
     ///
@@ -55,6 +67,15 @@ pub trait KernelFiles {
     /// # Errors
     /// The kernel's answer.
     fn list(&self, path: &str) -> Result<Vec<String>, Errno>;
+
+    /// The names of the directories in a directory, sorted. Whatever a group is called, it is told from a file of the kernel's so.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    fn directories(&self, path: &str) -> Result<Vec<String>, Errno> {
+        let names = self.list(path)?;
+        Ok(names.into_iter().filter(|name| self.list(&format!("{path}/{name}")).is_ok()).collect())
+    }
 
     /// The inode of a file or directory: the name by which some interfaces mean a control group.
     ///
@@ -86,12 +107,20 @@ impl<F: KernelFiles + ?Sized> KernelFiles for &F {
         (**self).read(path)
     }
 
+    fn bytes(&self, path: &str) -> Result<Vec<u8>, Errno> {
+        (**self).bytes(path)
+    }
+
     fn write(&self, path: &str, value: &str) -> Result<(), Errno> {
         (**self).write(path, value)
     }
 
     fn list(&self, path: &str) -> Result<Vec<String>, Errno> {
         (**self).list(path)
+    }
+
+    fn directories(&self, path: &str) -> Result<Vec<String>, Errno> {
+        (**self).directories(path)
     }
 
     fn inode(&self, path: &str) -> Result<u64, Errno> {
@@ -130,17 +159,35 @@ impl Rooted {
 
     fn path(&self, path: &str) -> PathBuf {
         debug_assert!(!Path::new(path).is_absolute(), "{path}: paths are relative to the root");
-        self.root.join(path)
+        self.root.join(OsStr::from_bytes(&bytes_of(path)))
+    }
+}
+
+impl Rooted {
+    fn names(&self, path: &str, is_one: impl Fn(&fs::DirEntry) -> io::Result<bool>) -> Result<Vec<String>, Errno> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(self.path(path)).map_err(errno)? {
+            let entry = entry.map_err(errno)?;
+            if is_one(&entry).map_err(errno)? {
+                names.push(text_of(entry.file_name().into_vec()));
+            }
+        }
+        names.sort();
+        Ok(names)
     }
 }
 
 impl KernelFiles for Rooted {
     fn read(&self, path: &str) -> Result<String, Errno> {
+        self.bytes(path).map(text_of)
+    }
+
+    fn bytes(&self, path: &str) -> Result<Vec<u8>, Errno> {
         // The kernel's files tell no size: starting small would mean a system call for each doubling.
         let mut bytes = Vec::with_capacity(16 << 10);
         let mut file = fs::File::open(self.path(path)).map_err(errno)?;
         file.read_to_end(&mut bytes).map_err(errno)?;
-        Ok(String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned()))
+        Ok(bytes)
     }
 
     fn write(&self, path: &str, value: &str) -> Result<(), Errno> {
@@ -152,12 +199,11 @@ impl KernelFiles for Rooted {
     }
 
     fn list(&self, path: &str) -> Result<Vec<String>, Errno> {
-        let mut names = Vec::new();
-        for entry in fs::read_dir(self.path(path)).map_err(errno)? {
-            names.push(entry.map_err(errno)?.file_name().to_string_lossy().into_owned());
-        }
-        names.sort();
-        Ok(names)
+        self.names(path, |_| Ok(true))
+    }
+
+    fn directories(&self, path: &str) -> Result<Vec<String>, Errno> {
+        self.names(path, |entry| Ok(entry.file_type()?.is_dir()))
     }
 
     fn inode(&self, path: &str) -> Result<u64, Errno> {

@@ -6,6 +6,11 @@ use quantities::Bytes;
 
 use crate::Error;
 
+/// The lines of a file, without their ends.
+pub(crate) fn lines(bytes: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
+    bytes.split_inclusive(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\n").unwrap_or(line))
+}
+
 /// `Key: value` apart, the value without the padding around it; `None` for a line of another form.
 pub(crate) fn split(line: &str) -> Option<(&str, &str)> {
     let (key, value) = line.split_once(':')?;
@@ -56,6 +61,13 @@ mod tests {
         let error = amount("/proc/1/smaps", "Rss", "12").unwrap_err();
         assert_eq!(error.to_string(), "cannot understand /proc/1/smaps, Rss: \"12\", expected a number of kB");
         assert!(amount("x", "Rss", "18446744073709551615 kB").is_err());
+    }
+
+    #[test]
+    fn a_line_ends_at_a_newline_alone() {
+        let of = |text: &'static [u8]| lines(text).collect::<Vec<_>>();
+        assert_eq!(of(b"a\r\n\n\xffb"), [b"a\r".as_slice(), b"", b"\xffb"]);
+        assert_eq!((of(b""), of(b"\n")), (vec![], vec![b"".as_slice()]));
     }
 
     #[test]

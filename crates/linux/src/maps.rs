@@ -14,7 +14,8 @@ use std::fmt;
 
 use quantities::AddressRange;
 
-use crate::{Error, KernelFiles, Pid};
+use crate::key_lines::lines;
+use crate::{Error, KernelFiles, Pid, Untrusted};
 
 /// One mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,16 +32,16 @@ pub struct Mapping {
     pub inode: u64,
     /// As the kernel prints it: empty for plain anonymous memory, `[heap]`, `[stack]`, `[anon:name]`, or a file name,
     /// in which a newline stands as `\012` and which ends in ` (deleted)` when the file is gone.
-    pub path: String,
+    pub path: Untrusted,
 }
 
 impl Mapping {
     /// True for private memory of the process without a file behind it: heap, stacks, anonymous mappings. False for
     /// what the kernel maps for its own ends, such as `[vdso]`, `[vvar]`, `[vsyscall]` and `[uprobes]`.
     pub fn is_anonymous(&self) -> bool {
-        let path = self.path.as_str();
+        let path = self.path.bytes();
         let named_like_memory =
-            path.is_empty() || path == "[heap]" || path.starts_with("[stack") || path.starts_with("[anon:");
+            path.is_empty() || path == b"[heap]" || path.starts_with(b"[stack") || path.starts_with(b"[anon:");
         !self.permissions.shared && self.inode == 0 && named_like_memory
     }
 }
@@ -81,7 +82,7 @@ impl fmt::Display for Permissions {
 pub fn maps(files: &impl KernelFiles, pid: Pid) -> Result<Vec<Mapping>, Error> {
     let path = pid.file("maps");
     let object = format!("/{path}");
-    let text = files.read(&path).map_err(|errno| Error::of_process("read", &object, errno))?;
+    let text = files.bytes(&path).map_err(|errno| Error::of_process("read", &object, errno))?;
     parse(&text, &object)
 }
 
@@ -89,17 +90,19 @@ pub fn maps(files: &impl KernelFiles, pid: Pid) -> Result<Vec<Mapping>, Error> {
 ///
 /// # Errors
 /// `Malformed`, naming the line.
-pub fn parse(text: &str, object: &str) -> Result<Vec<Mapping>, Error> {
+pub fn parse(text: &(impl AsRef<[u8]> + ?Sized), object: &str) -> Result<Vec<Mapping>, Error> {
+    let text = text.as_ref();
     // A line without a path is about 50 bytes long, with one about 100.
     let mut mappings = Vec::with_capacity(text.len() / 64);
-    for (index, line) in text.lines().enumerate() {
+    for (index, line) in lines(text).enumerate() {
         mappings.push(parse_line(line).ok_or_else(|| not_a_mapping(object, index, line))?);
     }
     Ok(mappings)
 }
 
 /// The error for line `index` (from 0) of `object`.
-pub(crate) fn not_a_mapping(object: &str, index: usize, line: &str) -> Error {
+pub(crate) fn not_a_mapping(object: &str, index: usize, line: &[u8]) -> Error {
+    let line = Untrusted::new(line);
     Error::malformed(
         format_args!("{object} line {}", index + 1),
         format_args!("{line:?}, expected a mapping: start-end permissions offset device inode path"),
@@ -107,12 +110,12 @@ pub(crate) fn not_a_mapping(object: &str, index: usize, line: &str) -> Error {
 }
 
 /// `55bb75674000-55bb7567a000 r-xp 00002000 fe:00 247278   /usr/bin/head`. `None` when it is something else.
-pub(crate) fn parse_line(line: &str) -> Option<Mapping> {
-    let (range, rest) = line.split_once(' ')?;
-    let (permissions, rest) = rest.split_once(' ')?;
-    let (offset, rest) = rest.split_once(' ')?;
-    let (device, rest) = rest.split_once(' ')?;
-    let (inode, path) = rest.split_once(' ').unwrap_or((rest, ""));
+pub(crate) fn parse_line(line: &[u8]) -> Option<Mapping> {
+    let mut fields = line.splitn(6, |byte| *byte == b' ');
+    let mut field = || str::from_utf8(fields.next()?).ok();
+    let (range, permissions, offset, device, inode) = (field()?, field()?, field()?, field()?, field()?);
+    let path = fields.next().unwrap_or_default();
+    let padding = path.iter().take_while(|byte| **byte == b' ').count();
     let (start, end) = range.split_once('-')?;
     let (major, minor) = device.split_once(':')?;
     Some(Mapping {
@@ -121,7 +124,7 @@ pub(crate) fn parse_line(line: &str) -> Option<Mapping> {
         offset: hex(offset)?,
         device: (u32::try_from(hex(major)?).ok()?, u32::try_from(hex(minor)?).ok()?),
         inode: inode.parse().ok()?,
-        path: path.trim_start_matches(' ').to_owned(),
+        path: Untrusted::new(&path[padding..]),
     })
 }
 

@@ -42,6 +42,7 @@ pub use self::schemata::{Resource, Schemata, Values};
 pub(crate) use self::undo::{Locks, Undo, When};
 pub use crate::caches::{CacheId, Cpus};
 use crate::cgroup::unescape;
+use crate::untrusted::visible;
 use crate::{At, Error, KernelFiles, Lock, Locked};
 
 /// What the names of our groups begin with.
@@ -192,7 +193,7 @@ pub struct Failed {
 impl fmt::Display for Failed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.error.fmt(f)?;
-        self.status.as_ref().map_or(Ok(()), |status| write!(f, "; the kernel says: {status}"))
+        self.status.as_ref().map_or(Ok(()), |status| write!(f, "; the kernel says: {}", visible(status)))
     }
 }
 
@@ -318,7 +319,7 @@ impl Group {
 /// `masu-web`, or `the default group`.
 impl fmt::Display for Group {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.is_default() { f.pad("the default group") } else { f.pad(&self.path()) }
+        if self.is_default() { f.pad("the default group") } else { f.pad(&visible(&self.path())) }
     }
 }
 
@@ -457,8 +458,7 @@ impl<'f, F: KernelFiles> Resctrl<'f, F> {
     }
 
     fn directories_in(&self, directory: &str) -> Result<Vec<String>, Failed> {
-        let names = self.files.list(directory).map_err(|errno| Failed::of("list", directory, errno))?;
-        Ok(names.into_iter().filter(|name| self.files.list(&format!("{directory}/{name}")).is_ok()).collect())
+        self.files.directories(directory).map_err(|errno| Failed::of("list", directory, errno))
     }
 
     /// What the group may use. A group that only counts has no such file.

@@ -13,7 +13,7 @@
 
 use quantities::Bytes;
 
-use crate::key_lines::{amount, number, required, split};
+use crate::key_lines::{amount, lines, number, required, split};
 use crate::maps::{Mapping, not_a_mapping, parse_line};
 use crate::{Error, KernelFiles, Pid};
 
@@ -159,7 +159,7 @@ pub fn rollup(files: &impl KernelFiles, pid: Pid) -> Result<Rollup, Error> {
 pub fn details(files: &impl KernelFiles, pid: Pid) -> Result<Vec<Detail>, Error> {
     let path = pid.file("smaps");
     let object = format!("/{path}");
-    let text = files.read(&path).map_err(|errno| Error::of_process("read", &object, errno))?;
+    let text = files.bytes(&path).map_err(|errno| Error::of_process("read", &object, errno))?;
     parse_details(&text, &object)
 }
 
@@ -246,17 +246,17 @@ impl Open {
     }
 }
 
-fn parse_details(text: &str, object: &str) -> Result<Vec<Detail>, Error> {
+fn parse_details(text: &(impl AsRef<[u8]> + ?Sized), object: &str) -> Result<Vec<Detail>, Error> {
     let mut details = Vec::new();
     let mut open: Option<Open> = None;
-    for (index, line) in text.lines().enumerate() {
+    for (index, line) in lines(text.as_ref()).enumerate() {
         // A file name may hold a colon, but the first word of a mapping does not.
-        if let Some((key, value)) = split(line) {
+        if let Some((key, value)) = str::from_utf8(line).ok().and_then(split) {
             let current = open.as_mut().ok_or_else(|| not_a_mapping(object, index, line))?;
             current.take(object, key, value)?;
             continue;
         }
-        if line.starts_with(|first: char| first.is_ascii_uppercase()) {
+        if line.first().is_some_and(u8::is_ascii_uppercase) {
             continue; // a line of a newer kernel: mappings start with a hexadecimal digit in lower case
         }
         let mapping = parse_line(line).ok_or_else(|| not_a_mapping(object, index, line))?;

@@ -12,14 +12,14 @@
 
 use quantities::Bytes;
 
-use crate::key_lines::{amount, number, required, split};
-use crate::{Error, KernelFiles, Pid};
+use crate::key_lines::{amount, lines, number, required, split};
+use crate::{Error, KernelFiles, Pid, Untrusted};
 
 /// What `status` says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// Command name, at most 15 bytes for a user process; a newline or backslash in it stands escaped.
-    pub name: String,
+    /// Command name, at most 15 bytes for a user process, which it chose itself.
+    pub name: Untrusted,
     /// The process that this thread belongs to; its own id for the first thread.
     pub thread_group: Pid,
     /// Effective user.
@@ -88,14 +88,13 @@ pub enum Seccomp {
 pub fn status(files: &impl KernelFiles, pid: Pid) -> Result<Status, Error> {
     let path = pid.file("status");
     let object = format!("/{path}");
-    let text = files.read(&path).map_err(|errno| Error::of_process("read", &object, errno))?;
+    let text = files.bytes(&path).map_err(|errno| Error::of_process("read", &object, errno))?;
     parse(&text, &object)
 }
 
 /// The lines that we look at, as they were found.
 #[derive(Default)]
 struct Lines<'a> {
-    name: Option<&'a str>,
     state: Option<&'a str>,
     tgid: Option<&'a str>,
     uid: Option<&'a str>,
@@ -119,7 +118,6 @@ impl<'a> Lines<'a> {
         let mut lines = Lines::default();
         for (key, value) in text.lines().filter_map(split) {
             let slot = match key {
-                "Name" => &mut lines.name,
                 "State" => &mut lines.state,
                 "Tgid" => &mut lines.tgid,
                 "Uid" => &mut lines.uid,
@@ -145,8 +143,10 @@ impl<'a> Lines<'a> {
 }
 
 /// The text of a `status` file; `object` is the path for messages.
-pub(crate) fn parse(text: &str, object: &str) -> Result<Status, Error> {
-    let lines = Lines::of(text);
+pub(crate) fn parse(text: &(impl AsRef<[u8]> + ?Sized), object: &str) -> Result<Status, Error> {
+    let name = lines(text.as_ref()).find_map(|line| line.strip_prefix(b"Name:"));
+    let text = String::from_utf8_lossy(text.as_ref());
+    let lines = Lines::of(&text);
     let state = required(object, "State", lines.state)?;
     let zombie = state.starts_with(['Z', 'X']);
     let kernel_thread = match lines.kthread {
@@ -172,7 +172,7 @@ pub(crate) fn parse(text: &str, object: &str) -> Result<Status, Error> {
     let capabilities = required(object, "CapEff", lines.cap_eff)?;
     let memory = |key: &str, value: Option<&str>| value.map_or(Ok(Bytes(0)), |value| amount(object, key, value));
     Ok(Status {
-        name: required(object, "Name", lines.name)?.to_owned(),
+        name: unescape(required(object, "Name", name)?),
         thread_group: Pid(number(object, "Tgid", required(object, "Tgid", lines.tgid)?)?),
         uid: users[1],
         uids: users,
@@ -196,6 +196,22 @@ pub(crate) fn parse(text: &str, object: &str) -> Result<Status, Error> {
 fn users(text: &str) -> Option<[u32; 4]> {
     let ids: Option<Vec<u32>> = text.split_whitespace().map(|id| id.parse().ok()).collect();
     ids?.try_into().ok()
+}
+
+/// The name behind `Name:` and a tab, in which the kernel escapes a newline and a backslash.
+fn unescape(name: &[u8]) -> Untrusted {
+    let mut bytes = Vec::with_capacity(name.len());
+    let mut name = name.strip_prefix(b"\t").unwrap_or(name);
+    while let Some((first, rest)) = name.split_first() {
+        let (byte, rest) = match (first, rest) {
+            (b'\\', [b'n', rest @ ..]) => (b'\n', rest),
+            (b'\\', [b'\\', rest @ ..]) => (b'\\', rest),
+            _ => (*first, rest),
+        };
+        bytes.push(byte);
+        name = rest;
+    }
+    Untrusted::new(bytes)
 }
 
 fn bad(object: &str, key: &str, found: &str, expected: &str) -> Error {

@@ -4,7 +4,7 @@ mod replay;
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{IsTerminal, Write, stderr, stdout};
+use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::ExitCode;
@@ -35,6 +35,7 @@ use crate::events;
 use crate::failure::Failure;
 use crate::only_one::{Sole, only_one};
 use crate::open::{Purpose, admit, each};
+use crate::print::{self, Clean};
 use crate::run::child::{Child, Ended, Relay, end_as};
 use crate::run::command::{NotStarted, find};
 use crate::{HOST, runtime};
@@ -49,7 +50,7 @@ pub fn run(task: &AgingTask) -> ExitCode {
         Ok(status) => status,
         Err(NotStarted { failure, .. }) if failure.is_broken_pipe() => ExitCode::SUCCESS,
         Err(NotStarted { failure, status }) => {
-            complain(&failure);
+            print::failure(&failure);
             ExitCode::from(status)
         }
     }
@@ -126,7 +127,7 @@ fn beside(task: &AgingTask) -> Result<ExitCode, NotStarted> {
     while ended.is_none() {
         let stepped = step(&mut keeper, start.elapsed(), &mut out);
         if let Err(failure) = stepped.and_then(|()| stand_still_if(&pause, &mut keeper, start.elapsed(), &mut out)) {
-            complain(&failure);
+            print::failure(&failure);
             break;
         }
         ended = child.wait_at_most(keeper.wait())?;
@@ -136,18 +137,13 @@ fn beside(task: &AgingTask) -> Result<ExitCode, NotStarted> {
     let is_haste = || stop.as_ref().is_some_and(Stop::is_set);
     // Before the program is waited for: nothing stays pinned that nobody looks after.
     if let Err(failure) = end(keeper, start.elapsed(), &is_haste, &mut out) {
-        complain(&failure);
+        print::failure(&failure);
     }
     let ended = match ended {
         Some(ended) => ended,
         None => child.wait()?,
     };
     Ok(end_as(ended.status))
-}
-
-/// Says it, if somebody listens.
-fn complain(failure: &Failure) {
-    let _ = writeln!(stderr(), "{failure}");
 }
 
 /// What is asked for, checked.
@@ -325,7 +321,7 @@ fn at_host(error: &Error) -> Failure {
 
 fn print_plan(task: &AgingTask, wanted: &Wanted) -> Result<(), Failure> {
     let plan = plan::of(&*HOST, &wanted.settings, wanted.cache()).map_err(|error| at_host(&error))?;
-    let mut out = stdout().lock();
+    let mut out = print::out();
     if task.json {
         serde_json::to_writer(&mut out, &plan)?;
         writeln!(out)?;
@@ -368,12 +364,12 @@ impl Out {
                     Failure::new(format!("cannot write the lines to {}: {error}", path.display()))
                         .remedy("Name a file in a folder that you may write to, or - for standard error.")
                 })?;
-                Some(Box::new(file))
+                Some(Box::new(Clean(file)))
             }
-            Some(_) => Some(Box::new(stderr())),
-            None if task.command.is_empty() => Some(Box::new(stdout())),
+            Some(_) => Some(Box::new(print::err())),
+            None if task.command.is_empty() => Some(Box::new(print::out())),
             // The terminal is the command's: what we say stands between its lines only where somebody can tell them apart.
-            None if task.json || stderr().is_terminal() => Some(Box::new(stderr())),
+            None if task.json || print::err().is_terminal() => Some(Box::new(print::err())),
             None => None,
         };
         Ok(Out { to, json: task.json, is_beside: !task.command.is_empty() })

@@ -1,6 +1,6 @@
 //! `masu attach`.
 
-use std::io::{IsTerminal, Write, stdout};
+use std::io::Write;
 use std::sync::Arc;
 
 use access::Rung;
@@ -9,14 +9,14 @@ use hugepages::program::RunningProgram;
 use hugepages::report::{PlannedRun, Report};
 use hugepages::target::{Phase, Target};
 use hugepages::{pace, policy};
-use linux::Pid;
+use linux::{Pid, Untrusted};
 use quantities::{Bytes, Fraction};
 
 use crate::args::AttachTask;
 use crate::control::{Stop, Terminal, own_cpu_time};
 use crate::failure::Failure;
 use crate::open::{Observers, Purpose, admit, can_promote, each, hold};
-use crate::print::{Table, percent};
+use crate::print::{self, Table, percent};
 use crate::{Done, HOST};
 
 pub fn run(task: &AttachTask) -> Result<Done, Failure> {
@@ -49,7 +49,10 @@ pub fn run(task: &AttachTask) -> Result<Done, Failure> {
         for target in &mut targets {
             let left = target.undo();
             if left > 0 {
-                eprintln!("masu: {left} windows of process {} stayed huge: locked, or shared after a fork", target.pid);
+                print::note(format_args!(
+                    "{left} windows of process {} stayed huge: locked, or shared after a fork",
+                    target.pid
+                ));
                 done = done.max(Done::InPart);
             }
         }
@@ -60,15 +63,15 @@ pub fn run(task: &AttachTask) -> Result<Done, Failure> {
     }
     for target in targets.iter().filter(|target| target.phase == Phase::Ended) {
         match &target.failure {
-            Some(error) => eprintln!("{}", Failure::at_process(error)),
-            None => eprintln!("masu: process {} ({}) ended meanwhile", target.pid, target.name),
+            Some(error) => print::failure(&Failure::at_process(error)),
+            None => print::note(format_args!("process {} ({}) ended meanwhile", target.pid, target.name)),
         }
         done = done.max(Done::InPart);
     }
     Ok(done)
 }
 
-pub fn open(observers: &Observers, pid: Pid, name: String) -> Result<(Target, std::os::fd::OwnedFd), Failure> {
+pub fn open(observers: &Observers, pid: Pid, name: Untrusted) -> Result<(Target, std::os::fd::OwnedFd), Failure> {
     let at_process = |error: linux::Error| Failure::at_process(&error);
     let program = RunningProgram::open(&*HOST, pid).map_err(at_process)?;
     let ends = pid.open().map_err(at_process)?;
@@ -94,14 +97,14 @@ fn settings(task: &AttachTask) -> Settings {
 }
 
 fn print_json(report: &Report) -> Result<(), Failure> {
-    let mut out = stdout().lock();
+    let mut out = print::out();
     serde_json::to_writer(&mut out, report)?;
     writeln!(out)?;
     Ok(())
 }
 
 fn print_table(report: &Report, ran_s: f64) -> Result<(), Failure> {
-    let mut out = stdout().lock();
+    let mut out = print::out();
     let dry = if report.dry_run { "   dry run: nothing was promoted or demoted" } else { "" };
     writeln!(out, "process {} ({})   observed by {}{dry}\n", report.pid, report.name, report.rung)?;
     windows(report).write(&mut out, "  ")?;

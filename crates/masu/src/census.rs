@@ -316,7 +316,7 @@ fn print_processes(out: &mut impl Write, processes: &[OfProcess], not_read: u64)
             process.data_bytes.to_string(),
             process.shared_bytes.to_string(),
             process.major_faults.to_string(),
-            process.name.clone(),
+            process.name.to_string(),
         ]);
     }
     table.write(out, "")?;

@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::time::Duration;
 
+use linux::untrusted::visible;
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -16,7 +17,7 @@ pub fn event(json: bool, now: Duration, event: &(impl Serialize + Display)) -> R
         what: &'a T,
     }
     if !json {
-        return Ok(format!("{:8.1} s  {event}", now.as_secs_f64()));
+        return Ok(format!("{:8.1} s  {}", now.as_secs_f64(), visible(&event.to_string())));
     }
     Ok(serde_json::to_string(&Line { at_s: (now.as_secs_f64() * 1e3).round() / 1e3, what: event })?)
 }

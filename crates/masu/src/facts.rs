@@ -5,7 +5,7 @@ mod caches;
 mod paging;
 
 use std::fmt::Display;
-use std::io::{Write, stdout};
+use std::io::Write;
 
 use access::probe::probe;
 use hugepages::standing::{Standing, standings};
@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use crate::args::FactsTask;
 use crate::failure::Failure;
-use crate::print::Table;
+use crate::print::{self, Table};
 use crate::run::sizes::{self, Given};
 use crate::{Done, HOST};
 
@@ -81,7 +81,7 @@ pub fn run(task: &FactsTask) -> Result<Done, Failure> {
     let caches = Feature { feature: "last-level cache", parts: caches::standings(&found) };
     let features = vec![Feature { feature: "hugepages", parts }, paging, aging, caches];
     let report = Report { host, page_sizes: page_sizes(), caches: found, features };
-    let mut out = stdout().lock();
+    let mut out = print::out();
     if task.json {
         serde_json::to_writer(&mut out, &report)?;
         writeln!(out)?;

@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use linux::untrusted::visible;
+
 /// A task that was not done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
@@ -13,12 +15,12 @@ pub struct Failure {
 
 impl Failure {
     pub fn new(line: impl fmt::Display) -> Failure {
-        Failure { line: line.to_string(), remedy: None, broken_pipe: false }
+        Failure { line: visible(&line.to_string()).into_owned(), remedy: None, broken_pipe: false }
     }
 
     #[must_use]
     pub fn remedy(self, remedy: impl fmt::Display) -> Failure {
-        Failure { remedy: Some(remedy.to_string()), ..self }
+        Failure { remedy: Some(visible(&remedy.to_string()).into_owned()), ..self }
     }
 
     /// What happened, without the way out.
@@ -83,6 +85,13 @@ mod tests {
     fn one_line_and_the_way_out() {
         let failure = Failure::new("cannot attach to process 2: it is a kernel thread").remedy("Name a program.");
         assert_eq!(failure.to_string(), "masu: cannot attach to process 2: it is a kernel thread\n    Name a program.");
+    }
+
+    #[test]
+    fn what_somebody_else_said_forges_no_line() {
+        let failure = Failure::new("it says ERR\r\n\u{1b}[2Jmasu: all is well").remedy("Ask \u{9b}a\nb.");
+        let shown = "masu: it says ERR\\u000d\\u000a\\u001b[2Jmasu: all is well\n    Ask \\u009ba\\u000ab.";
+        assert_eq!(failure.to_string(), shown);
     }
 
     #[test]

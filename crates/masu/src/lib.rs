@@ -75,7 +75,7 @@ pub fn main() -> ExitCode {
         Ok(Done::InPart) => ExitCode::from(1),
         Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("{failure}");
+            print::failure(&failure);
             ExitCode::from(2)
         }
     }
@@ -98,7 +98,7 @@ fn usage(error: &clap::Error, misuse: ExitCode) -> ExitCode {
     let line: Vec<&str> = said.filter(|line| !line.is_empty() && !line.starts_with("For more")).collect();
     let line = line.join(" ");
     let line = line.strip_prefix("error: ").unwrap_or(&line);
-    eprintln!("{}", Failure::new(line).remedy("`masu --help` and `masu COMMAND --help` explain every option."));
+    print::failure(&Failure::new(line).remedy("`masu --help` and `masu COMMAND --help` explain every option."));
     misuse
 }
 
@@ -117,7 +117,9 @@ fn put_back_what_a_crash_left() {
         Ok(restored) => restored,
         // Whoever may not read the journals may not put back knobs either; root's next start will.
         Err(linux::Error::Denied(_)) => return,
-        Err(error) => return eprintln!("masu: cannot look for knobs that an earlier masu left turned: {error}"),
+        Err(error) => {
+            return print::note(format_args!("cannot look for knobs that an earlier masu left turned: {error}"));
+        }
     };
     for one in restored {
         let knobs::Restored { path, value, undone, writer, failure } = one;
@@ -134,8 +136,8 @@ fn put_back_what_a_crash_left() {
             ),
         };
         match failure {
-            None => eprintln!("masu: process {writer} was killed: {done}"),
-            Some(error) => eprintln!("masu: process {writer} was killed, and {not_done}: {error}"),
+            None => print::note(format_args!("process {writer} was killed: {done}")),
+            Some(error) => print::note(format_args!("process {writer} was killed, and {not_done}: {error}")),
         }
     }
 }

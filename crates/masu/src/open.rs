@@ -15,6 +15,7 @@ use linux::status::{self, HugePages, Seccomp, Status};
 use linux::{Error, KernelFiles, Pid, capabilities, damon, knobs::Knobs};
 
 use crate::failure::Failure;
+use crate::print;
 use crate::{Done, HOST, runtime};
 
 /// The ways of observing on this host, and the one chosen.
@@ -37,7 +38,11 @@ impl Observers {
         })?;
         if wanted.is_none() && rung != Rung::BpfWalk {
             for (better, why) in probed.rungs.best().1 {
-                eprintln!("masu: observing by {rung} ({}), not by {better}: {}", rung.exactness(), why.reason);
+                print::note(format_args!(
+                    "observing by {rung} ({}), not by {better}: {}",
+                    rung.exactness(),
+                    why.reason
+                ));
             }
         }
         let knobs = if rung == Rung::DamonVaddr { Some(promise_to_take_damon_down()?) } else { None };
@@ -107,7 +112,7 @@ pub fn each<T: Clone, U>(all: &[T], mut work: impl FnMut(T) -> Result<U, Failure
     }
     let last = if good.is_empty() { failures.pop() } else { None };
     let done = if failures.is_empty() { Done::Whole } else { Done::InPart };
-    failures.iter().for_each(|failure| eprintln!("{failure}"));
+    failures.iter().for_each(print::failure);
     match last {
         Some(failure) => Err(failure),
         None => Ok((good, done)),
@@ -243,7 +248,7 @@ mod tests {
 
     fn program() -> Status {
         Status {
-            name: "redis-server".to_owned(),
+            name: "redis-server".into(),
             thread_group: Pid(42),
             uid: 0,
             uids: [0; 4],

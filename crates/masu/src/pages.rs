@@ -2,12 +2,12 @@
 
 mod strip;
 
-use std::io::{IsTerminal, Write, stdout};
+use std::io::Write;
 use std::time::Duration;
 
 use access::{AccessMap, Class, Rung, Source, WindowHeat, estimate};
-use linux::Pid;
 use linux::maps::{self, Mapping};
+use linux::{Pid, Untrusted};
 use quantities::{Address, Bytes, Pages, Rate};
 use serde::Serialize;
 
@@ -15,14 +15,14 @@ use crate::args::PagesTask;
 use crate::control::Stop;
 use crate::failure::Failure;
 use crate::open::{Observers, Purpose, admit, hold};
-use crate::print::Table;
+use crate::print::{self, Table};
 use crate::{Done, HOST};
 
 /// What is printed as JSON.
 #[derive(Debug, Serialize)]
 struct Report {
     pid: Pid,
-    name: String,
+    name: Untrusted,
     rung: Rung,
     observed_s: f64,
     mappings: Vec<MappingHeat>,
@@ -34,7 +34,7 @@ struct MappingHeat {
     start: Address,
     end: Address,
     perms: String,
-    path: String,
+    path: Untrusted,
     runs: Vec<Run>,
 }
 
@@ -71,7 +71,7 @@ pub fn run(task: &PagesTask) -> Result<Done, Failure> {
         observed_s: map.observed.as_secs_f64(),
         mappings: heats,
     };
-    let mut out = stdout().lock();
+    let mut out = print::out();
     if task.json {
         serde_json::to_writer(&mut out, &report)?;
         writeln!(out)?;
@@ -186,7 +186,7 @@ fn print(out: &mut impl Write, report: &Report, task: &PagesTask) -> Result<(), 
         let resident: Bytes = quiet.iter().map(|heat| heat.resident().bytes()).sum();
         writeln!(out, "\n{} more mappings, small and untouched, hold {resident}: --all shows them", quiet.len())?;
     }
-    if stdout().is_terminal() {
+    if print::out().is_terminal() {
         writeln!(out, "\nA strip runs from the mapping's first to its last page in memory, in equal parts:")?;
         writeln!(out, "blank: not in memory   ·: idle   ▁▂▃▄▅▆▇█: the part of its pages that was touched")?;
     }
@@ -205,7 +205,7 @@ fn table(mappings: &[&MappingHeat]) -> Result<String, Failure> {
             heat.resident().bytes().to_string(),
             heat.touched().bytes().to_string(),
             format!("{:.0}", heat.walks().get()),
-            heat.path.clone(),
+            heat.path.to_string(),
         ]);
     }
     let mut text = Vec::new();

@@ -1,8 +1,77 @@
-//! Plain aligned columns.
+//! Everything that masu writes to be read: standard output and standard error, lines, and columns.
+//!
+//! Names that others chose come as [`linux::Untrusted`], which shows itself escaped. This is the second line of defence, for what
+//! comes otherwise, such as the words of a library: no control character but the newline gets through [`Clean`], and a line, a cell
+//! and a message are one line each. `cargo xtask check` sees to it that nothing else in masu writes to the two.
 
-use std::io::Write;
+use std::fmt::{self, Display};
+use std::io::{self, IsTerminal, Stderr, Stdout, Write};
 
-/// Text in columns: the first cell of a column is its head; numbers stand right, words left.
+use linux::untrusted::{visible, visible_but};
+
+use crate::failure::Failure;
+
+/// Lets through what is printable, and newlines. Each write is taken for whole characters.
+#[derive(Debug)]
+pub struct Clean<W>(pub W);
+
+/// Standard output.
+pub fn out() -> Clean<Stdout> {
+    Clean(io::stdout())
+}
+
+/// Standard error.
+pub fn err() -> Clean<Stderr> {
+    Clean(io::stderr())
+}
+
+/// Writes `masu: ` and a line to standard error; that nobody listens is no reason to end.
+pub fn note(line: impl Display) {
+    let _ = writeln!(err(), "masu: {}", visible(&line.to_string()));
+}
+
+/// Writes why something was not done to standard error, in the same way.
+pub fn failure(failure: &Failure) {
+    let _ = writeln!(err(), "{failure}");
+}
+
+/// Writes a text over the one before, on a terminal: from the top, each line up to its end, then nothing below.
+pub fn in_place(text: &[u8], is_first: bool) -> io::Result<()> {
+    let clear = if is_first { "\x1b[2J" } else { "" };
+    let lines = cleaned(text).replace('\n', "\x1b[K\n");
+    let mut out = io::stdout().lock();
+    write!(out, "{clear}\x1b[H{lines}\x1b[J")?;
+    out.flush()
+}
+
+fn cleaned(bytes: &[u8]) -> String {
+    visible_but(&String::from_utf8_lossy(bytes), &['\n']).into_owned()
+}
+
+impl<W: IsTerminal> Clean<W> {
+    pub fn is_terminal(&self) -> bool {
+        self.0.is_terminal()
+    }
+}
+
+impl<W: Write> Write for Clean<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write_all(cleaned(bytes).as_bytes())?;
+        Ok(bytes.len())
+    }
+
+    /// In one piece, so that lines of several threads do not mix.
+    fn write_fmt(&mut self, text: fmt::Arguments<'_>) -> io::Result<()> {
+        self.write_all(text.to_string().as_bytes())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+/// Text in columns: the first cell of a column is its head; numbers stand right, words left. A cell is one line, and of a longer one
+/// than [`WIDEST`] the middle is left out.
 #[derive(Debug, Default)]
 pub struct Table {
     rows: Vec<Vec<String>>,
@@ -16,12 +85,12 @@ impl Table {
 
     /// Adds a row.
     pub fn row<const N: usize>(&mut self, cells: [String; N]) {
-        self.rows.push(cells.into());
+        self.cells(cells.into_iter());
     }
 
     /// Adds a row of as many cells as there are columns, however many that is.
     pub fn cells(&mut self, cells: impl Iterator<Item = String>) {
-        self.rows.push(cells.collect());
+        self.rows.push(cells.map(|cell| cut(&visible(&cell))).collect());
     }
 
     /// Writes it, each line behind `indent`.
@@ -51,6 +120,18 @@ impl Table {
     }
 }
 
+/// The most characters of a cell: a path is shorter, unless somebody makes a long one.
+const WIDEST: usize = 256;
+
+fn cut(cell: &str) -> String {
+    let chars: Vec<char> = cell.chars().collect();
+    if chars.len() <= WIDEST {
+        return cell.to_owned();
+    }
+    let (head, tail) = (&chars[..WIDEST / 2], &chars[chars.len() - (WIDEST / 2 - 1)..]);
+    head.iter().chain(&['…']).chain(tail).collect()
+}
+
 /// A signed change in percent: `+0.31 %`.
 pub fn percent(part: f64) -> String {
     format!("{:+.2} %", part * 100.0)
@@ -58,7 +139,61 @@ pub fn percent(part: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn no_control_character_gets_through_and_what_is_printable_does(
+            pieces in prop::collection::vec(prop_oneof![".{0,20}", "(?s).{0,20}", "[\\x00-\\u{a0}]{0,5}"], 0..5),
+            bytes in prop::collection::vec(any::<u8>(), 0..40),
+        ) {
+            let mut out = Clean(Vec::new());
+            pieces.iter().for_each(|piece| write!(out, "{piece}").unwrap());
+            out.write_all(&bytes).unwrap();
+            let text = String::from_utf8(out.0).unwrap();
+            prop_assert!(text.chars().all(|letter| letter == '\n' || !letter.is_control()), "{:?}", text);
+            let printable: String = pieces.concat().chars().filter(char::is_ascii_graphic).collect();
+            let mut rest = text.chars();
+            prop_assert!(printable.chars().all(|letter| rest.any(|other| other == letter)));
+        }
+
+        #[test]
+        fn a_table_has_a_line_for_each_row_whatever_stands_in_the_cells(
+            cells in prop::collection::vec(["(?s).{0,400}", "(?s).{0,40}"], 0..5)
+        ) {
+            let mut table = Table::new(&["one", "other"]);
+            cells.iter().for_each(|row| table.row(row.clone()));
+            let mut text = Vec::new();
+            table.write(&mut text, "").unwrap();
+            let text = String::from_utf8(text).unwrap();
+            prop_assert_eq!(text.lines().count(), cells.len() + 1);
+            prop_assert!(text.chars().all(|letter| letter == '\n' || !letter.is_control()));
+            prop_assert!(text.lines().all(|line| line.chars().count() <= 2 * WIDEST + 3));
+        }
+    }
+
+    #[test]
+    fn what_was_json_still_is() {
+        let mut out = Clean(Vec::new());
+        let text = "a\u{9b}b\u{202e}\u{7f}\n\u{1b}\u{e0001}";
+        serde_json::to_writer(&mut out, text).unwrap();
+        assert_eq!(serde_json::from_slice::<String>(&out.0).unwrap(), text);
+        assert!(out.0.is_ascii());
+    }
+
+    #[test]
+    fn of_a_long_cell_the_ends_are_shown() {
+        assert_eq!(cut(&"x".repeat(WIDEST)), "x".repeat(WIDEST));
+        let long = format!("/begin/{}/end (deleted)", "ü".repeat(4000));
+        let shown = cut(&long);
+        assert_eq!(shown.chars().count(), WIDEST);
+        assert!(
+            shown.starts_with("/begin/ü") && shown.contains("ü…ü") && shown.ends_with("ü/end (deleted)"),
+            "{shown}"
+        );
+    }
 
     #[test]
     fn words_stand_left_and_numbers_right() {

@@ -1,6 +1,6 @@
 //! Printing once, or again and again.
 
-use std::io::{IsTerminal, Write, stdout};
+use std::io::Write;
 use std::time::Duration;
 
 use hugepages::attach::Control;
@@ -10,6 +10,7 @@ use linux::Pid;
 use crate::args::Watch;
 use crate::control::{Stop, Terminal};
 use crate::failure::Failure;
+use crate::print;
 
 /// So often with `--watch` alone.
 const EVERY: Duration = Duration::from_secs(2);
@@ -38,7 +39,7 @@ pub fn looks(
     if !look(&mut text)? {
         return Err(Failure::new("cannot look at what has ended meanwhile"));
     }
-    let mut out = stdout().lock();
+    let mut out = print::out();
     out.write_all(&text)?;
     Ok(out.flush()?)
 }
@@ -50,25 +51,22 @@ pub fn again_and_again(
     json: bool,
     mut block: impl FnMut(&mut Vec<u8>) -> Result<bool, Failure>,
 ) -> Result<(), Failure> {
-    let in_place = every.is_some() && !json && stdout().is_terminal();
+    let in_place = every.is_some() && !json && print::out().is_terminal();
     let mut first = true;
     loop {
         let mut text = Vec::new();
         let goes_on = block(&mut text)?;
-        let mut out = stdout().lock();
         if in_place && !text.is_empty() {
-            // Home; then each line up to its end; then all that is below. Nothing flickers that does not change.
-            let lines = String::from_utf8_lossy(&text).replace('\n', "\x1b[K\n");
-            let clear = if first { "\x1b[2J" } else { "" };
-            write!(out, "{clear}\x1b[H{lines}\x1b[J")?;
+            // Nothing flickers that does not change.
+            print::in_place(&text, first)?;
         } else {
+            let mut out = print::out();
             if !first && !json && !text.is_empty() {
                 writeln!(out)?;
             }
             out.write_all(&text)?;
+            out.flush()?;
         }
-        out.flush()?;
-        drop(out);
         first = false;
         let Some(every) = every.filter(|_| goes_on) else { return Ok(()) };
         terminal.wait(every);

@@ -10,7 +10,7 @@ pub mod sizes;
 mod watch;
 
 use std::fs::File;
-use std::io::{IsTerminal, Write, stderr};
+use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -24,6 +24,7 @@ use linux::thp;
 use crate::HOST;
 use crate::args::{Huge, RunTask};
 use crate::failure::Failure;
+use crate::print::{self, Clean};
 use child::{Child, Relay, end_as};
 use command::{Loads, NOT_STARTED, NotStarted, find, loads, refuse_privileged};
 use hot::Hot;
@@ -44,7 +45,7 @@ pub fn run(task: &RunTask) -> ExitCode {
     match started(task) {
         Ok(status) => status,
         Err(NotStarted { failure, status }) => {
-            eprintln!("{failure}");
+            print::failure(&failure);
             ExitCode::from(status)
         }
     }
@@ -92,7 +93,9 @@ fn started(task: &RunTask) -> Result<ExitCode, NotStarted> {
         }
         if !task.quiet {
             for missing in environment::missing_libraries(std::env::var_os(PRELOAD).as_deref()) {
-                eprintln!("masu: LD_PRELOAD names {missing}, which is not there; the loader will say so and go on");
+                print::note(format_args!(
+                    "LD_PRELOAD names {missing}, which is not there; the loader will say so and go on"
+                ));
             }
         }
     }
@@ -124,7 +127,7 @@ fn started(task: &RunTask) -> Result<ExitCode, NotStarted> {
         fill(&mut report, seen, served.notes, outcome);
         // The program has run; that its report cannot be written is said, and changes nothing about its status.
         if let Err(error) = write(&report, place, task.json) {
-            eprintln!("masu: cannot write the report: {error}");
+            print::note(format_args!("cannot write the report: {error}"));
         }
     }
     Ok(end_as(ended.status))
@@ -133,7 +136,7 @@ fn started(task: &RunTask) -> Result<ExitCode, NotStarted> {
 /// Opens the report's file before anything is started: a run may be long.
 fn place(task: &RunTask) -> Result<Place, Failure> {
     match task.report.as_deref() {
-        None if !task.quiet && stderr().is_terminal() => Ok(Place::Terminal),
+        None if !task.quiet && print::err().is_terminal() => Ok(Place::Terminal),
         None => Ok(Place::Nowhere),
         Some(path) if path == Path::new("-") => Ok(Place::Terminal),
         Some(path) => File::create(path).map(Place::File).map_err(|error| {
@@ -179,7 +182,7 @@ fn serve_how(task: &RunTask, file: &Path, host: Option<&thp::Settings>) -> Resul
                 }
             };
             if !task.quiet {
-                eprintln!("masu: {line}");
+                print::note(format_args!("{line}"));
             }
             served.notes.push(line);
         }
@@ -260,8 +263,8 @@ fn write(report: &Report, place: Place, json: bool) -> Result<(), Failure> {
 fn put(text: &[u8], place: Place) -> Result<(), Failure> {
     match place {
         Place::Nowhere => {}
-        Place::Terminal => stderr().lock().write_all(text)?,
-        Place::File(mut file) => file.write_all(text)?,
+        Place::Terminal => print::err().write_all(text)?,
+        Place::File(file) => Clean(file).write_all(text)?,
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! `masu set`.
 
-use std::io::{Write, stdout};
+use std::io::Write;
 
 use hugepages::act::{Split, demote_all, promote_full};
 use hugepages::count::{full_windows, huge_windows};
@@ -10,7 +10,7 @@ use libmasu::board::{self, Switches};
 use linux::injection::{self, NotCalled};
 use linux::memory_file::MemoryFile;
 use linux::status::{HugePages, status};
-use linux::{Error, Pid, maps};
+use linux::{Error, Pid, Untrusted, maps};
 use quantities::{Address, Bytes};
 use rustix::fs::{MemfdFlags, fstat, major, memfd_create, minor};
 use serde::Serialize;
@@ -18,7 +18,7 @@ use serde::Serialize;
 use crate::args::{SetTask, Word};
 use crate::failure::Failure;
 use crate::open::{Purpose, admit, each, hold};
-use crate::print::Table;
+use crate::print::{self, Table};
 use crate::{Done, HOST};
 
 /// What the words ask for.
@@ -33,7 +33,7 @@ struct Wish {
 #[derive(Debug, Serialize)]
 struct Report {
     pid: Pid,
-    name: String,
+    name: Untrusted,
     /// As the kernel tells it now.
     huge_pages_allowed: bool,
     /// Whether large mappings start on a window; absent when it was not asked for.
@@ -52,7 +52,7 @@ struct Report {
 pub fn run(task: &SetTask) -> Result<Done, Failure> {
     let wish = wish(&task.words)?;
     let (reports, mut done) = each(&wish.pids, |pid| set(pid, &wish))?;
-    let mut out = stdout().lock();
+    let mut out = print::out();
     for report in &reports {
         if task.json {
             serde_json::to_writer(&mut out, report)?;
@@ -62,7 +62,7 @@ pub fn run(task: &SetTask) -> Result<Done, Failure> {
         }
         if report.windows_stayed_huge > 0 {
             let (windows, pid) = (report.windows_stayed_huge, report.pid);
-            eprintln!("masu: {windows} windows of process {pid} stayed huge: locked, or shared after a fork");
+            print::note(format_args!("{windows} windows of process {pid} stayed huge: locked, or shared after a fork"));
             done = Done::InPart;
         }
     }
@@ -162,7 +162,7 @@ impl Switch {
         let own = memfd_create(board::NAME, MemfdFlags::CLOEXEC).and_then(fstat);
         let device = own.map(|of| (major(of.st_dev), minor(of.st_dev))).ok();
         let is_board = |mapping: &&maps::Mapping| {
-            mapping.path == name && mapping.permissions.shared && Some(mapping.device) == device
+            mapping.path == name.as_str() && mapping.permissions.shared && Some(mapping.device) == device
         };
         let found = mappings.iter().find(is_board);
         let mut at = None;

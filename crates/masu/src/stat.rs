@@ -10,7 +10,7 @@ use std::time::Duration;
 use hugepages::count::{Counted, Counter, Superpages};
 use linux::facts::Known;
 use linux::status::status;
-use linux::{Error, Pid};
+use linux::{Error, Pid, Untrusted};
 use quantities::Bytes;
 use serde::Serialize;
 
@@ -26,7 +26,7 @@ use crate::{Done, HOST};
 #[derive(Debug, Serialize)]
 struct Process {
     pid: Pid,
-    name: String,
+    name: Untrusted,
     rss_bytes: Bytes,
     #[serde(flatten)]
     counted: Counted,

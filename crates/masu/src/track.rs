@@ -1,6 +1,6 @@
 //! `masu track`.
 
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -28,7 +28,7 @@ use crate::attach;
 use crate::control::{Stop, change_haste, own_cpu_time};
 use crate::failure::Failure;
 use crate::open::{Observers, Purpose, admit, can_promote, contended, hold_silently};
-use crate::print::percent;
+use crate::print::{self, percent};
 use crate::{Done, HOST, runtime};
 
 pub fn run(task: &TrackTask) -> Result<Done, Failure> {
@@ -36,7 +36,7 @@ pub fn run(task: &TrackTask) -> Result<Done, Failure> {
     can_promote(&linux::facts::collapse(&*HOST))?;
     let observers = Observers::find(task.rung)?;
     if observers.rung == access::Rung::DamonVaddr {
-        eprintln!("masu: damon-vaddr watches one process at a time: a second program will be refused");
+        print::note(format_args!("damon-vaddr watches one process at a time: a second program will be refused"));
     }
     open_files::raise();
     let listener = listen(&task.socket)?;
@@ -73,11 +73,6 @@ fn listen(path: &Path) -> Result<Listener, Failure> {
             .remedy("Run as root, or give a place by --socket; programs look for it in the variable MASU_TRACK."),
         other => failed(&describe(other)),
     })
-}
-
-/// A name that its program chose, for a terminal.
-fn printable(name: &str) -> String {
-    name.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
 }
 
 fn settings(task: &TrackTask) -> Settings {
@@ -207,8 +202,7 @@ impl Control for Surroundings {
         let second = self.start.elapsed().as_secs();
         let mut unfit = |failure: Failure| {
             if self.reasons.may_say(second).is_some() {
-                // Nobody may be listening: that is no reason to end.
-                let _ = writeln!(std::io::stderr(), "{failure}");
+                print::failure(&failure);
             }
             Refused::Unfit
         };
@@ -220,7 +214,7 @@ impl Control for Surroundings {
         if held.is_contended {
             unfit(contended(pid));
         }
-        let (target, ends) = attach::open(&self.observers, pid, printable(&status.name)).map_err(&mut unfit)?;
+        let (target, ends) = attach::open(&self.observers, pid, status.name).map_err(&mut unfit)?;
         // Looked at last: by exec it may have become another program since it was opened.
         may_watch(pid, peer).map_err(|failure| {
             unfit(failure);
@@ -250,7 +244,7 @@ impl Control for Surroundings {
         if left_out > 0 && !self.json {
             line += &format!(" (and {left_out} more such lines)");
         }
-        let mut out = stdout().lock();
+        let mut out = print::out();
         self.nobody_listens |= writeln!(out, "{line}").and_then(|()| out.flush()).is_err();
     }
 }
@@ -269,7 +263,7 @@ fn anybody_can_cause(what: &Happening<'_>) -> bool {
 impl Surroundings {
     fn print_start(&mut self, socket: &Path) {
         let (rung, socket) = (self.observers.rung, socket.display());
-        let mut out = stdout().lock();
+        let mut out = print::out();
         let said = if self.json {
             writeln!(out, "{}", json!({ "event": "listening", "socket": socket.to_string(), "rung": rung }))
         } else {

@@ -69,7 +69,7 @@ impl Profile {
             say(format!("the profile {} is not used: {why}", path.display()));
             Vec::new()
         });
-        let code = code(mappings, |mapping| build_id(Path::new(&mapping.path), Some(mapping.inode)));
+        let code = code(mappings, |mapping| build_id(mapping.path.path(), Some(mapping.inode)));
         let seeds = seeds(&kept, &code);
         let loaded = seeds.len() as u64;
         Some((Profile { path, loaded, code }, seeds))
@@ -103,7 +103,7 @@ impl Profile {
 /// Which builds are mapped where. Each file is asked once.
 fn code(mappings: &[Mapping], build: impl Fn(&Mapping) -> Option<BuildId>) -> Vec<Code> {
     let mut builds = BTreeMap::new();
-    let is_code = |mapping: &&Mapping| mapping.permissions.execute && mapping.path.starts_with('/');
+    let is_code = |mapping: &&Mapping| mapping.permissions.execute && mapping.path.bytes().starts_with(b"/");
     let code = mappings.iter().filter(is_code).filter_map(|mapping| {
         let build = (*builds.entry((&mapping.path, mapping.inode)).or_insert_with(|| build(mapping)))?;
         let addresses = mapping.range.start().0..mapping.range.end().0;
@@ -159,7 +159,7 @@ mod tests {
 ";
 
     fn code_of(text: &str) -> Vec<Code> {
-        code(&maps::parse(text, "maps").unwrap(), |mapping| match mapping.path.as_str() {
+        code(&maps::parse(text, "maps").unwrap(), |mapping| match &*mapping.path.text() {
             "/lib/no-build-id.so" => None,
             path => Some(BuildId([if path.ends_with("solver") { 1 } else { 2 }; 20])),
         })

@@ -59,6 +59,7 @@ struct Common {
     /// What a program must say to be served, and hears.
     secret: Secret,
     store: Arc<dyn Store>,
+    complain: Complain,
     /// Where profiles are; `None` for none.
     profiles: Option<Folder>,
     over: AtomicBool,
@@ -85,6 +86,9 @@ impl Served {
         new
     }
 }
+
+/// Says at once what went wrong, and the remedy.
+pub type Complain = fn(&str, &str);
 
 /// Serves programs until it is ended.
 pub struct Server {
@@ -115,11 +119,16 @@ impl Seen {
 
 impl Server {
     /// Waits for programs from now on; they get `terms`. What their code sites learn is kept in `profiles`, if
-    /// they are to learn.
+    /// they are to learn. What goes wrong for the person who waits is told by `complain`.
     ///
     /// # Errors
     /// The kernel's answer when there is no socket, or no thread.
-    pub fn begin(terms: Terms, store: Arc<dyn Store>, profiles: Option<Folder>) -> std::io::Result<Server> {
+    pub fn begin(
+        terms: Terms,
+        store: Arc<dyn Store>,
+        profiles: Option<Folder>,
+        complain: Complain,
+    ) -> std::io::Result<Server> {
         let profiles = profiles.filter(|_| terms.sections == Sections::Auto);
         let listener = Listener::open()?;
         let name = listener.name().to_owned();
@@ -127,6 +136,7 @@ impl Server {
             terms,
             secret: new_secret()?,
             store,
+            complain,
             profiles,
             over: AtomicBool::new(false),
             served: Mutex::default(),
@@ -167,7 +177,7 @@ impl Common {
     fn say_at_once(&self, said: String, remedy: &str) {
         // Several threads may meet the same trouble.
         if held(&self.served).say(said.clone()) {
-            eprintln!("masu: {said}\n    {remedy}");
+            (self.complain)(&said, remedy);
         }
     }
 

@@ -4,9 +4,11 @@
 //! information; what is mapped where was looked up while the program ran.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 use addr2line::Loader;
+use linux::Untrusted;
 use linux::maps::Mapping;
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object, ObjectKind, ObjectSymbol, SymbolKind};
@@ -27,9 +29,9 @@ const OF_THE_KERNEL: u64 = 1;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Site {
     /// The function, or `file+offset` where the program's file has no symbols.
-    pub function: String,
+    pub function: Untrusted,
     /// The source file, if the program was built with debug information.
-    pub file: Option<String>,
+    pub file: Option<Untrusted>,
     /// The line in it.
     pub line: Option<u32>,
     /// Its faults, since it is known.
@@ -82,7 +84,7 @@ pub fn sections(learned: &Learned, history: &History) -> Vec<Section> {
     known
 }
 
-type Files = BTreeMap<String, Names>;
+type Files = BTreeMap<PathBuf, Names>;
 
 /// What a program's file says of its instructions.
 struct Names {
@@ -94,7 +96,7 @@ struct Names {
 }
 
 impl Names {
-    fn of(path: &str) -> Names {
+    fn of(path: &Path) -> Names {
         let mut names = Names { lines: Loader::new(path).ok(), functions: Vec::new(), fixed: false };
         let Ok(bytes) = std::fs::read(path) else { return names };
         let Ok(file) = ElfFile64::<Endianness>::parse(&*bytes) else { return names };
@@ -103,7 +105,7 @@ impl Names {
         let functions = functions.filter(|symbol| symbol.kind() == SymbolKind::Text && symbol.size() > 0);
         names.functions = functions
             .filter_map(|symbol| {
-                Some((symbol.address(), symbol.address() + symbol.size(), symbol.name().ok()?.to_owned()))
+                Some((symbol.address(), symbol.address().saturating_add(symbol.size()), symbol.name().ok()?.to_owned()))
             })
             .collect();
         names
@@ -121,25 +123,27 @@ impl Names {
     }
 }
 
-fn name(address: u64, mappings: &[Mapping], files: &mut Files) -> (String, Option<String>, Option<u32>) {
+fn name(address: u64, mappings: &[Mapping], files: &mut Files) -> (Untrusted, Option<Untrusted>, Option<u32>) {
     if address <= OF_THE_KERNEL {
-        return ("system calls".to_owned(), None, None);
+        return ("system calls".into(), None, None);
     }
     let inside = |mapping: &&Mapping| mapping.range.start().0 <= address && address < mapping.range.end().0;
-    let Some(mapping) = mappings.iter().find(inside).filter(|mapping| mapping.path.starts_with('/')) else {
-        return (format!("{address:#x}"), None, None);
+    let Some(mapping) = mappings.iter().find(inside).filter(|mapping| mapping.path.bytes().starts_with(b"/")) else {
+        return (format!("{address:#x}").into(), None, None);
     };
-    let path = mapping.path.as_str();
-    let short = Path::new(path).file_name().map_or(path, |name| name.to_str().unwrap_or(path));
+    let path = mapping.path.path();
+    let short = path.file_name().unwrap_or(path.as_os_str());
     let names = files.entry(path.to_owned()).or_insert_with(|| Names::of(path));
     // Where the file's first byte lies: what is loaded anywhere counts from there.
-    // A program may map a part of a file below that offset.
-    let of_first = |first: &Mapping| first.range.start().0.wrapping_sub(first.offset);
-    let base = mappings.iter().find(|first| first.path == path).map_or(0, of_first);
+    let base = mappings
+        .iter()
+        .find(|first| first.path == mapping.path)
+        .map_or(0, |first| first.range.start().0.wrapping_sub(first.offset));
     let at = if names.fixed { address } else { address.wrapping_sub(base) };
-    let plain = || format!("{short}+{:#x}", (address - mapping.range.start().0).wrapping_add(mapping.offset));
-    let function = names.function(at).unwrap_or_else(plain);
-    let (file, line) = names.line(at).map_or((None, None), |(file, line)| (Some(file), line));
+    let offset = (address - mapping.range.start().0).wrapping_add(mapping.offset);
+    let plain = || Untrusted::new([short.as_bytes(), format!("+{offset:#x}").as_bytes()].concat());
+    let function = names.function(at).map_or_else(plain, Untrusted::from);
+    let (file, line) = names.line(at).map_or((None, None), |(file, line)| (Some(file.into()), line));
     (function, file, line)
 }
 
@@ -162,7 +166,7 @@ mod tests {
         let mappings = maps(&Rooted::host(), Pid::own()).unwrap();
         let address = (a_function_of_this_test as *const ()).addr() as u64;
         let (function, file, line) = name(address, &mappings, &mut Files::new());
-        assert!(function.contains("a_function_of_this_test"), "{function}");
+        assert!(function.text().contains("a_function_of_this_test"), "{function}");
         // With debug information; `panic` is not always built with all of it.
         assert_eq!(file.is_some(), line.is_some());
     }

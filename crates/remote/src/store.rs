@@ -17,6 +17,7 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use linux::untrusted::visible;
 use quantities::Bytes;
 
 use url::StoreUrl;
@@ -152,7 +153,8 @@ pub struct Trouble {
 
 impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cannot {} {}: {}", self.operation, self.store, self.cause)
+        // A server chose the words of the cause.
+        write!(f, "cannot {} {}: {}", self.operation, visible(&self.store), visible(&self.cause))
     }
 }
 

@@ -16,7 +16,7 @@ impl Tasks for Processes {
         let mut all = Vec::new();
         for process in numbers("/proc") {
             for tid in numbers(&format!("/proc/{process}/task")) {
-                let text = fs::read_to_string(format!("/proc/{process}/task/{tid}/stat")).ok();
+                let text = text(&format!("/proc/{process}/task/{tid}/stat"));
                 if let Some((parent, began)) = text.as_deref().and_then(parent_and_beginning) {
                     all.push(Task { tid, process, parent, began });
                 }
@@ -26,8 +26,13 @@ impl Tasks for Processes {
     }
 
     fn owner(&self, tid: u32) -> Option<Owner> {
-        owner(&fs::read_to_string(format!("/proc/{tid}/status")).ok()?)
+        owner(&text(&format!("/proc/{tid}/status"))?)
     }
+}
+
+/// A process may be called by what is no UTF-8, and is there all the same.
+fn text(path: &str) -> Option<String> {
+    Some(String::from_utf8_lossy(&fs::read(path).ok()?).into_owned())
 }
 
 fn numbers(folder: &str) -> Vec<u32> {

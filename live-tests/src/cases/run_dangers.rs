@@ -77,7 +77,7 @@ pub fn alignment_is_switched_in_a_running_program(live: &Live) -> Outcome {
         let all = linux::children::descendants(live.files(), root)?;
         let is_seated = |pid: &linux::Pid| {
             let mappings = linux::maps::maps(live.files(), *pid).unwrap_or_default();
-            mappings.iter().any(|mapping| mapping.path.contains("masu-board") && mapping.permissions.shared)
+            mappings.iter().any(|mapping| mapping.path.text().contains("masu-board") && mapping.permissions.shared)
         };
         match all.into_iter().find(is_seated) {
             Some(sleep) => break sleep,

@@ -60,7 +60,9 @@ impl Stranger {
     fn held(&self) -> Result<usize> {
         let (frames, pagemap) = (FrameTable::open()?, Pagemap::open(self.pid())?);
         let mut held = 0;
-        for mapping in maps(&Rooted::host(), self.pid())?.iter().filter(|of| of.path.contains("memfd:stranger")) {
+        for mapping in
+            maps(&Rooted::host(), self.pid())?.iter().filter(|of| of.path.to_string().contains("memfd:stranger"))
+        {
             for frame in pagemap.entries(mapping.range)?.into_iter().filter_map(|entry| entry.frame()) {
                 held += usize::from(frames.flags(frame)?.is_held());
             }

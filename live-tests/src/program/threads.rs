@@ -90,7 +90,7 @@ fn one_round(random: &mut Random) -> Result<(), Wrong> {
 /// The word with this process's switches, on the board that is mapped in it; none when it runs without the library.
 fn own_switch() -> Result<Option<&'static AtomicU32>, Wrong> {
     let all = linux::maps::maps(&linux::Rooted::host(), linux::Pid::own())?;
-    let Some(mapping) = all.iter().find(|mapping| mapping.path.contains(board::NAME)) else { return Ok(None) };
+    let Some(mapping) = all.iter().find(|mapping| mapping.path.text().contains(board::NAME)) else { return Ok(None) };
     let start = usize::try_from(mapping.range.start().0)?;
     let words = std::ptr::with_exposed_provenance::<AtomicU32>(start);
     // SAFETY: so many words are mapped there, for as long as this process lives; all who have them use them as atomics.

@@ -52,7 +52,7 @@ impl Frames {
         let pagemap = Pagemap::open(pid)?;
         let mut found = Frames::default();
         // What the kernel maps for its own ends ([vdso], [vvar], [vsyscall]) is no memory of anybody's.
-        for mapping in maps::maps(files, pid)?.into_iter().filter(|mapping| !mapping.path.starts_with("[v")) {
+        for mapping in maps::maps(files, pid)?.into_iter().filter(|mapping| !mapping.path.bytes().starts_with(b"[v")) {
             found.add(&pagemap, &mapping, code, host)?;
         }
         Ok(found)

@@ -61,7 +61,7 @@ fn of(mapping: &Mapping, before: Option<(&Mapping, Option<Kind>)>) -> Option<Kin
     if mapping.path == "[heap]" {
         return Some(Kind::Heap);
     }
-    if mapping.path.starts_with("[stack") {
+    if mapping.path.bytes().starts_with(b"[stack") {
         return Some(Kind::Stack);
     }
     // The zeros of a program follow its data without a gap. Advice on a part of them makes two mappings of one.

@@ -126,7 +126,7 @@ fn mapping(range: AddressRange, kind: &str) -> Mapping {
         offset: 0,
         device: (0, 0),
         inode: u64::from(file),
-        path: if file { "/srv/data".to_owned() } else { String::new() },
+        path: if file { "/srv/data" } else { "" }.into(),
     }
 }
 

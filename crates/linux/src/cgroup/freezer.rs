@@ -10,18 +10,21 @@
 //! Truth: Documentation/admin-guide/cgroup-v1/freezer-subsystem.rst, cgroup-v2.rst.
 
 use super::{Mount, Version, own_group};
+use crate::key_lines::lines;
+use crate::untrusted::text_of;
 use crate::{KernelFiles, Pid};
 
 /// Directory of the group of `pid` if it is frozen, by itself or by a group above. `None` also where that cannot be read.
 pub fn frozen_group(files: &impl KernelFiles, pid: Pid) -> Option<String> {
-    let groups = files.read(&pid.file("cgroup")).ok()?;
+    let groups = files.bytes(&pid.file("cgroup")).ok()?;
     let mounts = files.read("proc/self/mountinfo").ok()?;
     // A host may have both versions: the tree of version 2 can be frozen beside the freezer of version 1.
     [("freezer", Version::V1), ("", Version::V2)].into_iter().find_map(|(controller, version)| {
         let group = match version {
             Version::V1 => own_group(&groups, controller).filter(|(found, _)| *found == version)?.1,
-            Version::V2 => groups.lines().find_map(|line| line.strip_prefix("0::"))?,
+            Version::V2 => lines(&groups).find_map(|line| line.strip_prefix(b"0::"))?,
         };
+        let group = &*text_of(group.to_vec());
         mounts.lines().filter_map(|line| Mount::of(line, version, controller)).find_map(|mount| {
             let directory = mount.directory_of(mount.levels_to(group)?.first()?);
             is_frozen(files, version, &directory).then(|| format!("/{directory}"))

@@ -90,7 +90,7 @@ fn levels_of<'n>(mount: &Mount, name: &'n str) -> Vec<&'n str> {
 /// Adds the group in `directory` and those below it.
 fn add(files: &impl KernelFiles, directory: &str, group: &mut Group) -> Result<(), Error> {
     let failed = |errno| Error::of_host("look at", format_args!("/{directory}"), errno);
-    let names = match files.list(directory) {
+    let names = match files.directories(directory) {
         Err(Errno::NOTDIR) => return Ok(()),               // a file of the group above
         Err(Errno::NOENT | Errno::NODEV) => return Ok(()), // removed meanwhile
         names => names.map_err(failed)?,
@@ -100,23 +100,10 @@ fn add(files: &impl KernelFiles, directory: &str, group: &mut Group) -> Result<(
         inode => inode.map_err(failed)?,
     };
     group.inodes.insert(inode);
-    for name in names {
-        if name == "cgroup.procs" {
-            // A group of threads (version 2) refuses: its processes are in the one above.
-            let text = files.read(&format!("{directory}/{name}")).unwrap_or_default();
-            group.processes.extend(text.lines().filter_map(|line| line.parse::<Pid>().ok()));
-        } else if !is_file_of_the_kernel(&name) {
-            add(files, &format!("{directory}/{name}"), group)?;
-        }
-    }
-    Ok(())
-}
-
-/// Files of the kernel begin with the name of their controller; asking each whether it is a group would take long.
-pub(super) fn is_file_of_the_kernel(name: &str) -> bool {
-    ["cgroup.", "memory.", "cpu.", "io.", "pids.", "cpuset.", "hugetlb.", "misc.", "rdma.", "irq.", "dmem."]
-        .iter()
-        .any(|controller| name.starts_with(controller))
+    // A group of threads (version 2) refuses: its processes are in the one above.
+    let text = files.read(&format!("{directory}/cgroup.procs")).unwrap_or_default();
+    group.processes.extend(text.lines().filter_map(|line| line.parse::<Pid>().ok()));
+    names.iter().try_for_each(|name| add(files, &format!("{directory}/{name}"), group))
 }
 
 fn refaults(files: &impl KernelFiles, directory: &str, version: Version) -> [Option<u64>; 2] {
@@ -135,6 +122,7 @@ fn refaults(files: &impl KernelFiles, directory: &str, version: Version) -> [Opt
 mod tests {
     use super::*;
     use crate::fake::FakeKernel;
+    use crate::untrusted::text_of;
     use crate::{Lock, Locked};
 
     const V1: &str = "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
@@ -229,6 +217,29 @@ mod tests {
         let group = find(&kernel, "backup").unwrap();
         assert_eq!((group.inodes.len(), group.processes), (1, [Pid(7), Pid(4121)].into()));
         assert!(matches!(find(&kernel, "backup/tar.scope"), Err(Error::Unsupported(_))));
+    }
+
+    #[test]
+    fn a_group_is_found_whatever_it_is_called() {
+        let mut kernel = v2();
+        let names = [
+            "memory.x",
+            "cgroup.procs.d",
+            "a:b",
+            "c (deleted)",
+            "\u{1b}[2J",
+            &text_of(b"\xff".to_vec()),
+            &text_of("\u{10ffff}".into()),
+        ];
+        for (nth, name) in names.iter().enumerate() {
+            kernel = kernel.file(&format!("sys/fs/cgroup/web/{name}/cgroup.procs"), format!("{}\n", 100 + nth));
+        }
+        let web = find(&kernel, "web").unwrap();
+        let expected = (100..100 + i32::try_from(names.len()).unwrap()).map(Pid);
+        assert!(expected.clone().all(|pid| web.processes.contains(&pid)), "{web:?}");
+        for (name, pid) in names.iter().zip(expected) {
+            assert_eq!(find(&kernel, &format!("/web/{name}")).unwrap().processes, [pid].into(), "{name:?}");
+        }
     }
 
     #[test]

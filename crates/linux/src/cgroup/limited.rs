@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use quantities::Bytes;
 use rustix::io::Errno;
 
-use super::group::is_file_of_the_kernel;
 use super::{Limit, MEMORY, Mount, Version, read_number};
 use crate::{Error, KernelFiles};
 
@@ -53,7 +52,7 @@ fn add(
 ) -> Result<BTreeSet<u64>, Error> {
     let failed = |errno| Error::of_host("look at", format_args!("/{directory}"), errno);
     let gone = |errno| matches!(errno, Errno::NOENT | Errno::NODEV);
-    let names = match files.list(directory) {
+    let names = match files.directories(directory) {
         Err(Errno::NOTDIR) => return Ok(BTreeSet::new()), // a file of the group above
         Err(errno) if gone(errno) => return Ok(BTreeSet::new()),
         names => names.map_err(failed)?,
@@ -62,7 +61,7 @@ fn add(
         Err(errno) if gone(errno) => return Ok(BTreeSet::new()),
         inode => BTreeSet::from([inode.map_err(failed)?]),
     };
-    for name in names.iter().filter(|name| !is_file_of_the_kernel(name) && *name != "cgroup.procs") {
+    for name in names {
         inodes.extend(add(files, &format!("{directory}/{name}"), version, found)?);
     }
     found.push(Limited { directory: directory.to_owned(), inodes: inodes.clone(), version });
@@ -160,6 +159,15 @@ mod tests {
         let charge = web.charge(&kernel).unwrap().unwrap();
         let expected = Charge { limit: Bytes(1_000_000), usage: Bytes(900_000), evictable: Bytes(500_000) };
         assert_eq!((charge, charge.left()), (expected, Bytes(600_000)));
+    }
+
+    #[test]
+    fn a_group_below_counts_whatever_it_is_called() {
+        let below = "sys/fs/cgroup/memory/web/memory.hidden";
+        let kernel = v1().file(&format!("{below}/memory.limit_in_bytes"), "1000\n");
+        let kernel = kernel.file(&format!("{below}/{}/tasks", crate::untrusted::text_of(b"\xff\xfe".to_vec())), "");
+        assert_eq!(web(&kernel).inodes.len(), 4);
+        assert!(groups(&kernel).unwrap().iter().any(|group| group.directory == below));
     }
 
     #[test]

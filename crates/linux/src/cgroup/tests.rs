@@ -39,8 +39,10 @@ fn the_limit_of_version_2_is_found_with_its_usage() {
 #[test]
 fn the_path_of_a_process_is_that_in_the_hierarchy_of_the_memory_controller() {
     let of = |text: &str| path_of(&FakeKernel::new().file("proc/42/cgroup", text), Pid(42));
-    assert_eq!(of("0::/web\n").unwrap().as_deref(), Some("/web"));
-    assert_eq!(of("5:cpu:/a\n4:memory,x:/b\n0::/c\n").unwrap().as_deref(), Some("/b"));
+    assert_eq!(of("0::/web\n").unwrap(), Some("/web".into()));
+    assert_eq!(of("5:cpu:/a\n4:memory,x:/b\n0::/c\n").unwrap(), Some("/b".into()));
+    let of_bytes = FakeKernel::new().file("proc/42/cgroup", b"0::/a:b\xff\x1b[2J\r\n");
+    assert_eq!(path_of(&of_bytes, Pid(42)).unwrap(), Some(Untrusted::new(b"/a:b\xff\x1b[2J\r")));
     assert_eq!(of("").unwrap(), None);
     assert!(path_of(&FakeKernel::new(), Pid(42)).unwrap_err().is_gone());
     assert_eq!(path_of(&FakeKernel::new().file("proc/42/stat", ""), Pid(42)), Ok(None));
@@ -189,7 +191,7 @@ fn this_process_has_its_usage_within_its_limit_if_it_has_one() {
 proptest! {
     #[test]
     fn any_text_is_read_or_refused_without_a_panic(cgroup in "(?s).{0,60}", mounts in "(?s).{0,100}") {
-        let _ = own_group(&cgroup, MEMORY);
+        let _ = own_group(cgroup.as_bytes(), MEMORY);
         for line in mounts.lines() {
             let _ = (Mount::of(line, Version::V1, MEMORY), Mount::of(line, Version::V2, MEMORY));
         }

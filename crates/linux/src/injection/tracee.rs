@@ -215,7 +215,8 @@ impl Tracee {
     /// True when a signal waits that it will handle, and when that cannot be read.
     fn has_signal_for(&self, mask: u64) -> bool {
         let path = format!("/proc/{}/task/{}/status", self.process, self.thread);
-        std::fs::read_to_string(path).map_or(true, |status| pending(&status) & !mask != 0)
+        let status = std::fs::read(path).map(|status| String::from_utf8_lossy(&status).into_owned());
+        status.map_or(true, |status| pending(&status) & !mask != 0)
     }
 
     /// True when the signal at whose delivery it stands was raised by an instruction, not sent.

@@ -15,7 +15,7 @@ const RECORDED: [&str; 3] = [
 ];
 
 fn one(line: &str) -> Mapping {
-    parse_line(line).unwrap()
+    parse_line(line.as_bytes()).unwrap()
 }
 
 #[test]
@@ -25,14 +25,15 @@ fn the_recorded_processes_have_all_their_mappings() {
         let all = maps(&kernel, Pid(42)).unwrap();
         assert_eq!(all.len(), recorded.lines().count());
         assert!(all.is_sorted_by_key(|mapping| mapping.range));
-        let anonymous: Vec<_> = all.iter().filter(|mapping| mapping.is_anonymous()).map(|m| m.path.as_str()).collect();
-        assert!(anonymous.contains(&"[heap]") && anonymous.contains(&"[stack]") && anonymous.contains(&""));
-        assert!(anonymous.iter().all(|path| !path.starts_with("[v") && !path.starts_with('/')));
+        let anonymous: Vec<_> = all.iter().filter(|mapping| mapping.is_anonymous()).map(|m| m.path.bytes()).collect();
+        assert!([&b"[heap]"[..], b"[stack]", b""].iter().all(|name| anonymous.contains(name)));
+        assert!(anonymous.iter().all(|path| !path.starts_with(b"[v") && !path.starts_with(b"/")));
         let big: Vec<_> = all.iter().filter(|mapping| mapping.range.bytes() == Bytes::mib(8)).collect();
         assert_eq!((big.len(), big[0].permissions.to_string().as_str()), (1, "rw-p"));
-        let deleted: Vec<_> = all.iter().filter(|mapping| mapping.path.contains(r"spaces\012and")).collect();
+        let deleted: Vec<_> =
+            all.iter().filter(|mapping| mapping.path.to_string().contains(r"spaces\\012and")).collect();
         assert_eq!(deleted.len(), 1);
-        assert!(deleted[0].path.ends_with("a newline (deleted)") && !deleted[0].is_anonymous());
+        assert!(deleted[0].path.bytes().ends_with(b"a newline (deleted)") && !deleted[0].is_anonymous());
     }
 }
 
@@ -50,6 +51,20 @@ fn a_file_mapping_is_read_field_by_field() {
 fn a_name_keeps_its_spaces_its_escaped_newline_and_its_end() {
     let path = r"/tmp/a name  with: spaces\012and a newline (deleted)";
     assert_eq!(one(&format!("1000-2000 rw-p 00000000 fe:00 5      {path}")).path, path);
+}
+
+#[test]
+fn a_name_is_bytes_of_which_none_ends_the_line_or_is_lost() {
+    let line =
+        b"1000-2000 rw-p 00000000 fe:00 5      /tmp/a\xff\x1b[2J\r\x0b\xc2\x85b \r\n2000-3000 rw-p 00000000 00:00 0 \n";
+    let all = parse(line, "maps").unwrap();
+    assert_eq!(all.len(), 2);
+    assert_eq!(all[0].path.bytes(), b"/tmp/a\xff\x1b[2J\r\x0b\xc2\x85b \r");
+    let error = parse(b"1000-2000 rw-p 0 0:0 x /\x1b[2J\xff", "maps").unwrap_err().to_string();
+    assert!(
+        error.starts_with(r#"cannot understand maps line 1: "1000-2000 rw-p 0 0:0 x /\x1b[2J\xff", expected"#),
+        "{error}"
+    );
 }
 
 #[test]
@@ -88,7 +103,7 @@ fn a_malformed_line_is_named() {
         "1000-2000 rw-q 0 0:0 0",
         "1000-2000 rw-p 0 0:0",
     ] {
-        assert_eq!(parse_line(bad), None, "{bad}");
+        assert_eq!(parse_line(bad.as_bytes()), None, "{bad}");
     }
     let error = parse("1000-2000 rw-p 00000000 00:00 0 \nhello", "/proc/42/maps").unwrap_err();
     assert!(
@@ -123,7 +138,7 @@ fn procfs_sees_the_same() {
         assert_eq!((ours.offset, ours.inode), (theirs.offset, theirs.inode));
         let device = (i32::try_from(ours.device.0).unwrap(), i32::try_from(ours.device.1).unwrap());
         assert_eq!(device, theirs.dev);
-        assert_eq!(MMapPath::from(&ours.path).unwrap(), theirs.pathname);
+        assert_eq!(MMapPath::from(str::from_utf8(ours.path.bytes()).unwrap()).unwrap(), theirs.pathname);
     }
 }
 
@@ -149,6 +164,6 @@ proptest! {
         let [read, write, execute, shared] = bits;
         let permissions = Permissions { read, write, execute, shared };
         let line = format!("{range} {permissions} {offset:08x} {:02x}:{:02x} {inode} {path:>30}", device.0, device.1);
-        prop_assert_eq!(one(&line), Mapping { range, permissions, offset, device, inode, path });
+        prop_assert_eq!(one(&line), Mapping { range, permissions, offset, device, inode, path: path.into() });
     }
 }

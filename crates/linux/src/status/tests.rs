@@ -24,7 +24,7 @@ fn with_line(key: &str, replacement: Option<&str>) -> String {
 fn the_recorded_process_is_read_line_by_line() {
     let kernel = FakeKernel::new().file("proc/42/status", RECORDED);
     let expected = Status {
-        name: "rec) (ord S 1 2".to_owned(),
+        name: "rec) (ord S 1 2".into(),
         thread_group: Pid(8266),
         uid: 0,
         uids: [0; 4],
@@ -43,6 +43,20 @@ fn the_recorded_process_is_read_line_by_line() {
         effective_capabilities: 0x1ff_feff_ffff,
     };
     assert_eq!(status(&kernel, Pid(42)), Ok(expected));
+}
+
+#[test]
+fn the_name_is_the_bytes_that_the_process_chose() {
+    for (printed, name) in [
+        (&b"\xff\x1b[2J\r\x0b "[..], &b"\xff\x1b[2J\r\x0b "[..]),
+        (br"a\nUid:\t7", b"a\nUid:\\t7"),
+        (br"\\n\", b"\\n\\"),
+        (b"", b""),
+    ] {
+        let text = [b"Name:\t", printed, b"\n", with_line("Name", None).as_bytes()].concat();
+        let status = status(&FakeKernel::new().file("proc/42/status", text), Pid(42)).unwrap();
+        assert_eq!((status.name.bytes(), status.uid), (name, 0));
+    }
 }
 
 #[test]
@@ -117,7 +131,7 @@ fn procfs_sees_the_same() {
     let ours = status(&Rooted::host(), quiet.pid()).unwrap();
     let theirs = Process::new(quiet.pid().0).unwrap().status().unwrap();
     let kib = |kib: Option<u64>| Bytes::kib(kib.unwrap());
-    assert_eq!(ours.name, theirs.name);
+    assert_eq!(ours.name, theirs.name.as_str());
     assert_eq!(ours.thread_group, Pid(theirs.tgid));
     assert_eq!(ours.uid, theirs.euid);
     assert_eq!(u64::from(ours.threads), theirs.threads);

@@ -123,7 +123,7 @@ impl Finder {
 }
 
 fn is_like(status: &Status, like: &Like) -> bool {
-    let is_called_so = like.command.as_ref().is_none_or(|name| status.name == *name);
+    let is_called_so = like.command.as_ref().is_none_or(|name| status.name == name.as_str());
     is_called_so && is_of_user(status, like) && !status.kernel_thread && !status.zombie
 }
 

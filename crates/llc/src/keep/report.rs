@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use linux::Untrusted;
 use quantities::{Bytes, WayMask};
 use serde::Serialize;
 
@@ -108,7 +109,7 @@ fn is_zero(count: &usize) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OfSet {
     /// Whose.
-    pub domain: String,
+    pub domain: Untrusted,
     /// By which programs.
     pub programs: Vec<String>,
     /// How much.
@@ -328,7 +329,7 @@ mod tests {
             (
                 Event::Shared {
                     sets: vec![OfSet {
-                        domain: "shop".to_owned(),
+                        domain: "shop".into(),
                         programs: vec!["web".to_owned(), "db".to_owned()],
                         bytes: Bytes::mib(3),
                     }],

@@ -6,8 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use linux::Pid;
 use linux::merged_memory::PageOf;
+use linux::{Pid, Untrusted};
 use quantities::{Bytes, Pages};
 
 use super::arrange::Processes;
@@ -18,7 +18,7 @@ use crate::shared::index::{Frame, Index};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Set {
     /// Whose.
-    pub domain: String,
+    pub domain: Untrusted,
     /// Which programs, by their places in the configuration: at least two.
     pub sharers: BTreeSet<usize>,
     /// One page of each frame, those that most programs have first.
@@ -60,11 +60,11 @@ impl<'w> Who<'w> {
     }
 
     /// Whom a process trusts: a label is no control group of the same name.
-    fn domain(&self, pid: Pid) -> Option<(bool, &str)> {
+    fn domain(&self, pid: Pid) -> Option<(bool, &[u8])> {
         let label = self.program_of.get(&pid).and_then(|program| self.labels.get(*program).copied().flatten());
         match label {
-            Some(label) => Some((true, label)),
-            None => self.members.get(&pid).map(|Member { domain: Domain(domain), .. }| (false, domain.as_str())),
+            Some(label) => Some((true, label.as_bytes())),
+            None => self.members.get(&pid).map(|Member { domain: Domain(domain), .. }| (false, domain.bytes())),
         }
     }
 }
@@ -74,7 +74,7 @@ pub fn sets(index: &Index, who: &Who<'_>) -> Sets {
     // Who shares, and the pages, each with how many programs have it.
     type Found = (BTreeSet<usize>, Vec<(usize, PageOf)>);
     let mut found = Sets::default();
-    let mut by_domain: BTreeMap<(bool, &str), Found> = BTreeMap::new();
+    let mut by_domain: BTreeMap<(bool, &[u8]), Found> = BTreeMap::new();
     for frame in index.frames() {
         let programs: BTreeSet<usize> = frame.processes().filter_map(|pid| who.program_of.get(&pid)).copied().collect();
         if programs.is_empty() {
@@ -97,13 +97,13 @@ pub fn sets(index: &Index, who: &Who<'_>) -> Sets {
     for ((_, domain), (sharers, mut pages)) in by_domain {
         pages.sort_by_key(|(programs, page)| (std::cmp::Reverse(*programs), *page));
         let pages = pages.into_iter().map(|(_, page)| page).collect();
-        found.sets.push(Set { domain: domain.to_owned(), sharers, pages });
+        found.sets.push(Set { domain: Untrusted::new(domain), sharers, pages });
     }
     found
 }
 
 /// The domain of all who have a frame; `None` when they are of several, or nothing is known of one.
-fn domain_of<'w>(frame: Frame<'_>, who: &'w Who<'_>) -> Option<(bool, &'w str)> {
+fn domain_of<'w>(frame: Frame<'_>, who: &'w Who<'_>) -> Option<(bool, &'w [u8])> {
     let mut domains = frame.processes().map(|pid| who.domain(pid));
     let first = domains.next()??;
     domains.all(|domain| domain == Some(first)).then_some(first)
@@ -140,7 +140,7 @@ mod tests {
         let found = sets(&index, &Who::new(&programs, vec![None; 3], &members));
         // Frame 10 is shared within one program, 13 with nobody.
         let page = |number: u64| PageOf { pid: Pid(1), address: Address(number * 4096) };
-        let set = Set { domain: "a".to_owned(), sharers: [0, 1, 2].into(), pages: vec![page(3), page(2)] };
+        let set = Set { domain: "a".into(), sharers: [0, 1, 2].into(), pages: vec![page(3), page(2)] };
         assert_eq!(found, Sets { sets: vec![set], ..Sets::default() });
         assert_eq!(found.sets[0].bytes(), Bytes::kib(8));
     }

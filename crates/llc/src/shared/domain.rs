@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use linux::Pid;
+use linux::{Pid, Untrusted};
 use serde::Serialize;
 
 /// By what processes are put into domains.
@@ -23,12 +23,12 @@ pub enum By {
 impl By {
     /// The domain of a process in this group, of these real, effective, saved and file-system users. One that runs a program with the
     /// rights of another user (setuid) is not in the domain of either.
-    pub fn domain(self, group: &str, users: [u32; 4]) -> Domain {
+    pub fn domain(self, group: &Untrusted, users: [u32; 4]) -> Domain {
         let [real, effective, saved, files] = users;
         match self {
-            By::Cgroup => Domain(group.to_owned()),
-            By::Uid if users == [real; 4] => Domain(format!("uid {real}")),
-            By::Uid => Domain(format!("uid {real}/{effective}/{saved}/{files}")),
+            By::Cgroup => Domain(group.clone()),
+            By::Uid if users == [real; 4] => Domain(format!("uid {real}").into()),
+            By::Uid => Domain(format!("uid {real}/{effective}/{saved}/{files}").into()),
         }
     }
 }
@@ -45,11 +45,11 @@ impl fmt::Display for By {
 /// Those who trust each other, by the name of their control group, their user, or a label of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(transparent)]
-pub struct Domain(pub String);
+pub struct Domain(pub Untrusted);
 
 impl fmt::Display for Domain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.0)
+        self.0.fmt(f)
     }
 }
 
@@ -57,11 +57,11 @@ impl fmt::Display for Domain {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Member {
     /// Its name, as `/proc/PID/status` has it.
-    pub name: String,
+    pub name: Untrusted,
     /// Its effective user.
     pub uid: u32,
     /// Its control group, as `/proc/PID/cgroup` has it; empty where there are none.
-    pub group: String,
+    pub group: Untrusted,
     /// Whom it trusts.
     pub domain: Domain,
 }
@@ -85,12 +85,8 @@ pub fn crosses(processes: &[Pid], members: &BTreeMap<Pid, Member>) -> bool {
 /// Processes by who they trust, for tests.
 #[cfg(test)]
 pub(crate) fn members_of(of: &[(i32, &str)]) -> BTreeMap<Pid, Member> {
-    let member = |domain: &str| Member {
-        name: "qemu".to_owned(),
-        uid: 0,
-        group: domain.to_owned(),
-        domain: Domain(domain.to_owned()),
-    };
+    let member =
+        |domain: &str| Member { name: "qemu".into(), uid: 0, group: domain.into(), domain: Domain(domain.into()) };
     of.iter().map(|(pid, domain)| (Pid(*pid), member(domain))).collect()
 }
 
@@ -100,13 +96,12 @@ mod tests {
 
     #[test]
     fn a_domain_is_a_group_or_a_user() {
-        assert_eq!(By::Cgroup.domain("/vm/a", [7; 4]), Domain("/vm/a".to_owned()));
-        assert_eq!(By::Uid.domain("/vm/a", [7; 4]), Domain("uid 7".to_owned()));
-        assert_eq!(
-            By::Uid.domain("/vm/a", [7, 0, 0, 0]),
-            Domain("uid 7/0/0/0".to_owned()),
-            "a setuid program is not root's"
-        );
+        assert_eq!(By::Cgroup.domain(&"/vm/a".into(), [7; 4]), Domain("/vm/a".into()));
+        assert_eq!(By::Uid.domain(&"/vm/a".into(), [7; 4]), Domain("uid 7".into()));
+        let setuid = By::Uid.domain(&"/vm/a".into(), [7, 0, 0, 0]);
+        assert_eq!(setuid, Domain("uid 7/0/0/0".into()), "a setuid program is not root's");
+        let of = |group: &[u8]| By::Cgroup.domain(&Untrusted::new(group), [7; 4]);
+        assert_ne!(of(b"/vm/\xff"), of(b"/vm/\xfe"), "names that no text can tell apart are two groups");
     }
 
     #[test]
@@ -117,8 +112,8 @@ mod tests {
         assert!(crosses(&[Pid(1), Pid(9)], &members) && crosses(&[Pid(8), Pid(9)], &members));
         // One alone crosses nothing, whoever it is.
         assert!(!crosses(&[Pid(9)], &members));
-        let names: Vec<&str> =
-            domains_of([Pid(3), Pid(1), Pid(2)], &members).into_iter().map(|d| d.0.as_str()).collect();
+        let names: Vec<String> =
+            domains_of([Pid(3), Pid(1), Pid(2)], &members).into_iter().map(ToString::to_string).collect();
         assert_eq!(names, ["a", "b"]);
     }
 }

@@ -243,7 +243,7 @@ fn cpu_time() -> Duration {
 /// Private memory: what is shared is never merged. What the kernel maps for its own ends has nothing to merge.
 fn may_hold_merged(mapping: &Mapping) -> bool {
     let kernels = ["[vdso]", "[vvar]", "[vvar_vclock]", "[vsyscall]", "[uprobes]"];
-    !mapping.permissions.shared && !kernels.contains(&mapping.path.as_str())
+    !mapping.permissions.shared && !kernels.iter().any(|kernels| mapping.path == *kernels)
 }
 
 /// Has those parts of a mapping read that may hold merged pages.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use linux::ksm;
-use linux::{Error, Pid};
+use linux::{Error, Pid, Untrusted};
 use quantities::{Address, Bytes, Pages};
 use serde::ser::SerializeSeq;
 use serde::{Serialize, Serializer};
@@ -131,7 +131,7 @@ struct OfFrame<'o> {
 struct Sharer<'o> {
     pid: Pid,
     address: Address,
-    group: Option<&'o str>,
+    group: Option<&'o Untrusted>,
     domain: Option<&'o Domain>,
 }
 
@@ -141,7 +141,7 @@ impl Serialize for Frames<'_> {
         for frame in self.chosen() {
             let sharer = |of: linux::merged_memory::PageOf| {
                 let member = self.members.get(&of.pid);
-                let (group, domain) = (member.map(|of| of.group.as_str()), member.map(|of| &of.domain));
+                let (group, domain) = (member.map(|of| &of.group), member.map(|of| &of.domain));
                 Sharer { pid: of.pid, address: of.address, group, domain }
             };
             let sharers = frame.sharers().map(sharer).collect();

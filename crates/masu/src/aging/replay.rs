@@ -1,7 +1,7 @@
 //! `masu aging --replay`: dials tried on a trace, beside the kernel alone.
 
 use std::fs;
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::path::Path;
 
 use aging::dials::Wishes;
@@ -11,7 +11,7 @@ use quantities::{Bytes, Fraction};
 use serde::Serialize;
 
 use crate::failure::Failure;
-use crate::print::Table;
+use crate::print::{self, Table};
 
 /// What a page takes that is not in memory: of a disk that reads 1 GB/s in order. It is what makes time go by in a trace.
 const MISS_US: u64 = 4;
@@ -45,7 +45,7 @@ pub fn run(file: &Path, memory: Bytes, wishes: &Wishes, budget: Fraction, json: 
         }
     }
     let both = Both { kernel: replay(&trace, &machine, &Aging::KERNEL), dials: replay(&trace, &machine, &with) };
-    let mut out = stdout().lock();
+    let mut out = print::out();
     if json {
         serde_json::to_writer(&mut out, &both)?;
         writeln!(out)?;

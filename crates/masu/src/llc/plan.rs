@@ -1,6 +1,6 @@
 //! `masu llc plan`.
 
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::keeping::{SOLE_PLAN, at_host, at_trouble, config, keeper};
 use crate::args::PlanTask;
 use crate::failure::Failure;
 use crate::only_one::only_one;
-use crate::print::Table;
+use crate::print::{self, Table};
 use crate::{Done, HOST};
 
 /// What is printed as JSON.
@@ -57,7 +57,7 @@ pub fn run(task: &PlanTask) -> Result<Done, Failure> {
     if let Some(place) = keeper.world().place() {
         report.writes = steps.iter().flat_map(|step| writes(step, place)).collect();
     }
-    let mut out = stdout().lock();
+    let mut out = print::out();
     if task.json {
         serde_json::to_writer(&mut out, &report)?;
         writeln!(out)?;

@@ -1,6 +1,5 @@
 //! `masu llc run`.
 
-use std::io::stdout;
 use std::time::Duration;
 
 use hugepages::attach::Control;
@@ -18,6 +17,7 @@ use crate::control::{Stop, Terminal, own_cpu_time};
 use crate::events;
 use crate::failure::Failure;
 use crate::only_one::only_one;
+use crate::print;
 use crate::runtime;
 
 pub fn run(task: &LlcRunTask) -> Result<Done, Failure> {
@@ -27,7 +27,7 @@ pub fn run(task: &LlcRunTask) -> Result<Done, Failure> {
     // Each thread that is counted has some, and each process that shares one.
     open_files::raise();
     let mut out =
-        Out { json: task.json, lines: Lines::to(stdout(), if task.json { left_out_json } else { left_out })? };
+        Out { json: task.json, lines: Lines::to(print::out(), if task.json { left_out_json } else { left_out })? };
     let is_over = stop.clone();
     let mut keeper = keeper(&config, task.resctrl.as_deref(), runtime::knobs()?, move || is_over.is_set())?;
     let told_to_end = stop.clone();

@@ -1,7 +1,7 @@
 //! `masu llc simulate`.
 
 use std::fs::{File, OpenOptions};
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::num::NonZero;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +20,7 @@ use crate::Done;
 use crate::args::SimulateTask;
 use crate::control::Stop;
 use crate::failure::{Failure, why};
-use crate::print::Table;
+use crate::print::{self, Table};
 
 pub fn run(task: &SimulateTask) -> Result<Done, Failure> {
     let scenario = files::scenario(&task.scenario).map_err(|error| match error {
@@ -47,7 +47,7 @@ pub fn run(task: &SimulateTask) -> Result<Done, Failure> {
         }
         Broken::Trace(_) | Broken::Unfit(_) | Broken::Stopped => Failure::new(error),
     })?;
-    let mut out = stdout().lock();
+    let mut out = print::out();
     if task.json {
         serde_json::to_writer(&mut out, &report)?;
         writeln!(out)?;
@@ -62,10 +62,8 @@ pub fn run(task: &SimulateTask) -> Result<Done, Failure> {
         return Ok(Done::Whole);
     }
     let any = report.points.iter().any(|point| !point.conditions.is_empty());
-    eprintln!(
-        "masu: stopped: {}",
-        if any { "what was not run by then is left out" } else { "nothing was run to its end yet" }
-    );
+    let left_out = if any { "what was not run by then is left out" } else { "nothing was run to its end yet" };
+    print::note(format_args!("stopped: {left_out}"));
     Ok(Done::InPart)
 }
 

@@ -76,7 +76,7 @@ mod tests {
             start: Address(0),
             end: Address(1 << 40),
             perms: String::new(),
-            path: String::new(),
+            path: linux::Untrusted::default(),
             runs: runs.iter().map(run).collect(),
         }
     }

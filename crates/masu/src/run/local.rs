@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use linux::meminfo::meminfo;
 use linux::open_files;
+use linux::untrusted::visible;
 use paging::greeting::{self, Terms};
 use paging::pager::Budget;
 use paging::rung::Rung;
@@ -24,7 +25,7 @@ use remote::store::{self, Opening, Say};
 use crate::HOST;
 use crate::args::{RunTask, Sections};
 use crate::failure::Failure;
-use crate::print::Table;
+use crate::print::{self, Table};
 use crate::run::child::{Child, Relay, end_as};
 use crate::run::command::{Loads, NOT_STARTED, NotStarted, find, loads, refuse_privileged};
 use crate::run::{Place, environment, place, put};
@@ -162,7 +163,8 @@ pub fn started(task: &RunTask, local: Local) -> Result<ExitCode, NotStarted> {
     let profiles = if task.no_profile { None } else { Folder::of_user(|name| std::env::var_os(name)) };
     // Each program takes some, as long as it runs.
     open_files::raise();
-    let server = Server::begin(terms, Arc::<Patient>::clone(&store) as _, profiles)
+    let complain = |said: &str, remedy: &str| print::failure(&Failure::new(said).remedy(remedy));
+    let server = Server::begin(terms, Arc::<Patient>::clone(&store) as _, profiles, complain)
         .map_err(|error| Failure::new(format!("cannot wait for the program's library: {error}")))?;
     let changes = environment::paged(&environment::library(environment::PAGER)?, server.variables(), |name| {
         std::env::var_os(name)
@@ -172,7 +174,7 @@ pub fn started(task: &RunTask, local: Local) -> Result<ExitCode, NotStarted> {
     store.give_up();
     let seen = server.end();
     if let Err(error) = remote::store::Store::close(&*store) {
-        eprintln!("masu: {error}\n    {}", error.remedy());
+        print::failure(&Failure::new(&error).remedy(error.remedy()));
     }
     let ended = ended?;
     if let Some(not_begun) = seen.not_begun_as_started(child.pid.0.cast_unsigned()) {
@@ -181,11 +183,11 @@ pub fn started(task: &RunTask, local: Local) -> Result<ExitCode, NotStarted> {
     }
     if matches!(place, Place::Nowhere) {
         // There is no report to say it, and the program that started it heard no more than a status.
-        seen.not_begun.iter().for_each(|not_begun| eprintln!("masu: {}", of_child(not_begun)));
+        seen.not_begun.iter().for_each(|not_begun| print::note(format_args!("{}", of_child(not_begun))));
     } else {
         let report = report(&seen, &terms, ended.run);
         if let Err(error) = write(&report, place, task.json) {
-            eprintln!("masu: cannot write the report: {error}");
+            print::note(format_args!("cannot write the report: {error}"));
         }
     }
     Ok(end_as(ended.status))
@@ -286,7 +288,7 @@ fn open_store(task: &RunTask, mut url: StoreUrl) -> Result<Arc<Patient>, Failure
     let quiet = task.quiet;
     let say: Say = Arc::new(move |line| {
         if !quiet {
-            eprintln!("masu: {line}");
+            print::note(format_args!("{line}"));
         }
     });
     let opening = Opening { expected: None, password: store::password_from_environment(), say: Arc::clone(&say) };
@@ -375,7 +377,7 @@ fn print(report: &Report, to: &mut impl Write) -> std::io::Result<()> {
     for site in report.sites.iter().take(SHOWN) {
         let line = match (&site.file, site.line) {
             (Some(file), Some(line)) => format!("{} ({file}:{line})", site.function),
-            _ => site.function.clone(),
+            _ => site.function.to_string(),
         };
         table.row([site.faults.to_string(), site.unit_bytes.to_string(), line]);
     }
@@ -390,7 +392,7 @@ fn print(report: &Report, to: &mut impl Write) -> std::io::Result<()> {
         let (loaded, saved, path) = (profile.sites_loaded, profile.sites_saved, profile.path.display());
         writeln!(to, "  profile: {loaded} sites known from earlier runs, {saved} kept in {path}")?;
     }
-    report.notes.iter().try_for_each(|note| writeln!(to, "  {note}"))
+    report.notes.iter().try_for_each(|note| writeln!(to, "  {}", visible(note)))
 }
 
 #[cfg(test)]

@@ -3,9 +3,12 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 
 use hugepages::count::{Counted, Kind, Superpages};
+use linux::Untrusted;
+use linux::untrusted::visible;
 use quantities::Bytes;
 use serde::Serialize;
 
@@ -17,7 +20,7 @@ use crate::run::child::Ended;
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// The program and its arguments.
-    pub command: Vec<String>,
+    pub command: Vec<Untrusted>,
     /// How it was asked to be served.
     pub huge: Huge,
     /// How it was.
@@ -80,7 +83,7 @@ impl Report {
     pub fn of(command: &[OsString], huge: Huge, served: Huge, ended: &Ended) -> Report {
         let signal = ended.status.signal();
         Report {
-            command: command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+            command: command.iter().map(|word| Untrusted::new(word.as_bytes())).collect(),
             huge,
             served,
             exit_status: ended.status.code(),
@@ -118,7 +121,7 @@ impl Report {
 
     /// Writes it as people read it.
     pub fn print(&self, to: &mut impl Write) -> std::io::Result<()> {
-        let name = self.command.first().map_or("", String::as_str);
+        let name = self.command.first().cloned().unwrap_or_default();
         let how = match (self.exit_status, &self.signal) {
             (Some(0), _) => String::new(),
             (Some(status), _) => format!(", status {status}"),
@@ -130,7 +133,7 @@ impl Report {
             Huge::Hot => "huge pages where it is hot",
             Huge::Off => "as it is",
         };
-        writeln!(to, "masu: {name} ran {:.2} s{how}, {served}", self.run_s)?;
+        writeln!(to, "masu: {} ran {:.2} s{how}, {served}", name, self.run_s)?;
         let peak = match self.rss_peak_bytes {
             Bytes(0) => "below masu's own".to_owned(),
             peak => peak.to_string(),
@@ -170,7 +173,7 @@ impl Report {
             )?;
         }
         for note in &self.notes {
-            writeln!(to, "  {note}")?;
+            writeln!(to, "  {}", visible(note))?;
         }
         Ok(())
     }

@@ -173,8 +173,8 @@ enum Presence {
 }
 
 fn is_board(mapping: &linux::maps::Mapping, inode: u64) -> bool {
-    let name = mapping.path.strip_prefix("/memfd:").and_then(|name| name.strip_prefix(board::NAME));
-    mapping.inode == inode && name.is_some()
+    let name = format!("/memfd:{}", board::NAME);
+    mapping.inode == inode && mapping.path.bytes().starts_with(name.as_bytes())
 }
 
 fn watch(memory: &SharedMemory, wanted: Wanted, over: &AtomicBool) -> Seen {

@@ -9,7 +9,7 @@ use linux::facts::Known;
 use linux::status::status;
 use linux::thp::{self, Enabled, Settings};
 use linux::thp_stats::{self, SizeStats};
-use linux::{Error, KernelFiles, Pid, vmstat};
+use linux::{Error, KernelFiles, Pid, Untrusted, vmstat};
 use quantities::Bytes;
 use serde::Serialize;
 
@@ -40,7 +40,7 @@ pub struct Host {
 #[derive(Debug, Serialize)]
 struct OfProcess {
     pid: Pid,
-    name: String,
+    name: Untrusted,
     rss_bytes: Bytes,
     #[serde(flatten)]
     superpages: Superpages,
@@ -208,7 +208,7 @@ fn print_processes(out: &mut impl Write, host: &Host) -> Result<(), Failure> {
                 cell(&of.downgraded_windows),
                 of.untouched_windows.to_string(),
                 of.allocated().to_string(),
-                process.name.clone(),
+                process.name.to_string(),
             ]);
         }
         table.write(out, "")?;

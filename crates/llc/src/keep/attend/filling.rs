@@ -42,7 +42,7 @@ impl<W: World> Keeper<W> {
                     for (set, of) in self.sets.sets.iter().enumerate() {
                         // A label may be called as a control group is.
                         let twin = self.sets.sets[..set].iter().any(|other| other.domain == of.domain);
-                        let label = if twin { format!("{}#{set}", of.domain) } else { of.domain.clone() };
+                        let label = if twin { format!("{}#{set}", of.domain) } else { of.domain.to_string() };
                         add(&label, cache, set, half(size), WayMask::NONE);
                     }
                 }

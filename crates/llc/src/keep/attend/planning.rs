@@ -105,7 +105,7 @@ impl<W: World> Keeper<W> {
             sets: self
                 .sets_to_fill()
                 .iter()
-                .map(|set| (set.domain.clone(), set.sharers.clone(), set.bytes().0.div_ceil(way)))
+                .map(|set| (set.domain.to_string(), set.sharers.clone(), set.bytes().0.div_ceil(way)))
                 .collect(),
             visit: self.visit.map(|(nth, _)| nth),
             round: match (&self.refining, &self.grounds) {
@@ -222,7 +222,7 @@ impl<W: World> Keeper<W> {
             foreign: foreign.to_vec(),
             groups_max: hardware.classes.saturating_sub(1 + foreign.len()),
         };
-        let domains: Vec<String> = self.sets.sets.iter().map(|set| set.domain.clone()).collect();
+        let domains: Vec<String> = self.sets.sets.iter().map(|set| set.domain.to_string()).collect();
         let planned: Vec<Planned> = decision.planned.clone();
         self.wanted = Some(arrange::wanted(&planned, &members, &domains, &around)?);
         Ok(())

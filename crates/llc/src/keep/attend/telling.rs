@@ -81,7 +81,7 @@ impl<W: World> Keeper<W> {
             for group in &wanted.groups {
                 let holds = match &group.purpose {
                     Purpose::Programs(programs) => programs.iter().map(name).collect(),
-                    Purpose::Region(set) => vec![self.sets.sets[*set].domain.clone()],
+                    Purpose::Region(set) => vec![self.sets.sets[*set].domain.to_string()],
                 };
                 let masks = OfCache::all(&group.masks);
                 groups.push(OfGroup {

@@ -84,7 +84,7 @@ impl Model {
 
 fn shares(mib: u64) -> Sets {
     let pages = (0..mib * 256).map(|page| PageOf { pid: Pid(10), address: Address(page * 4096) }).collect();
-    let set = Set { domain: "/shop".to_owned(), sharers: [0, 1].into(), pages };
+    let set = Set { domain: "/shop".into(), sharers: [0, 1].into(), pages };
     Sets { sets: if mib > 0 { vec![set] } else { Vec::new() }, ..Sets::default() }
 }
 

@@ -6,6 +6,7 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
+use linux::untrusted::visible;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 
@@ -28,6 +29,9 @@ pub struct Access {
     /// What the connection is called in the server's `CLIENT LIST`.
     pub client_name: String,
 }
+
+/// The most characters of a server's words in a message.
+const SHOWN_MAX: usize = 300;
 
 /// Why a server did not do as asked.
 #[derive(Debug)]
@@ -71,7 +75,10 @@ impl fmt::Display for Failure {
                     f.write_str(text.split(" (os error").next().unwrap_or(&text).to_lowercase().as_str())
                 }
             },
-            Failure::Said(line) => write!(f, "it says {line}"),
+            Failure::Said(line) => {
+                let shown: String = line.chars().take(SHOWN_MAX).collect();
+                write!(f, "it says {}", visible(&shown))
+            }
             Failure::Unacknowledged { acknowledged, wanted } => {
                 write!(f, "{acknowledged} of {wanted} replicas acknowledged in time")
             }
@@ -298,4 +305,23 @@ pub fn tls(files: &TlsFiles) -> Result<Arc<rustls::ClientConfig>, String> {
     let key_read = PrivateKeyDer::from_pem_file(key).map_err(|error| named(key, &error))?;
     let config = builder.with_client_auth_cert(chain, key_read).map_err(|error| named(certificate, &error))?;
     Ok(Arc::new(config))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{Error, Trouble};
+
+    #[test]
+    fn what_a_server_says_is_one_line_without_control_characters() {
+        let said = format!("ERR \u{1b}[2J\u{9b}31m\r\nmasu: all is well {}", "x".repeat(60_000));
+        let cause = Failure::Said(said).to_string();
+        let (operation, store) = ("open".to_owned(), "redis://a".to_owned());
+        let shown = Error::Unfit(Trouble { operation, store, cause, remedy: String::new() }).to_string();
+        assert!(
+            shown.starts_with(r"cannot open redis://a: it says ERR \u001b[2J\u009b31m\u000d\u000amasu: all is well x"),
+            "{shown}"
+        );
+        assert!(shown.len() < 500 && !shown.contains(char::is_control), "{}", shown.len());
+    }
 }

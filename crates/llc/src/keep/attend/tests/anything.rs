@@ -41,7 +41,7 @@ fn happens() -> impl Strategy<Value = Happens> {
 
 fn set(domain: &str, pages: u64, at: u64) -> Set {
     let page = |page: u64| PageOf { pid: Pid(10), address: Address((at + page) * 4096) };
-    Set { domain: domain.to_owned(), sharers: [0, 1].into(), pages: (0..pages).map(page).collect() }
+    Set { domain: domain.into(), sharers: [0, 1].into(), pages: (0..pages).map(page).collect() }
 }
 
 fn happen(host: &mut Host, what: Happens) {
