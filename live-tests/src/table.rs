@@ -445,7 +445,7 @@ pub const ALL: &[LiveTest] = tests! {
     resctrl_backend::counters_show_numbers_and_words needs [Root, Fuse, ResctrlEmulator];
     resctrl_backend::on_the_kernels_own_file_system_it_is_the_same needs [Root, Resctrl];
     kill::partitions_of_a_killed_run_are_removed_by_the_next_start needs [Root, Fuse, ResctrlEmulator, MasuCommand];
-    kill::settings_of_a_killed_aging_are_restored_and_nothing_stays_pinned needs [Root, PageFrames, MemoryGroups, MasuCommand];
+    kill::settings_of_a_killed_aging_are_restored_and_nothing_stays_pinned needs [Root, PageFrames, MemoryGroups, Swap, MasuCommand];
     kill::a_program_of_a_killed_attach_is_unharmed needs [Root, PageTableWalk, RemoteCollapse, HugePageModes, MasuCommand];
     kill::damon_of_a_killed_attach_is_taken_down needs [Root, DamonVaddr, RemoteCollapse, HugePageModes, MasuCommand];
     kill::a_program_of_a_killed_set_goes_on needs [Root, RemoteAdvice, RemoteCollapse, HugePageModes, MasuCommand];
