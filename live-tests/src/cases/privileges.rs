@@ -7,16 +7,17 @@ use std::time::{Duration, Instant};
 
 use linux::capabilities::Capabilities;
 use linux::capabilities::Capability::{
-    Bpf, DacOverride, DacReadSearch, Fowner, IpcLock, Kill, Perfmon, SysAdmin, SysNice, SysPtrace,
+    self, Bpf, DacOverride, DacReadSearch, Fowner, IpcLock, Kill, Perfmon, SysAdmin, SysNice, SysPtrace,
 };
 use rustix::process::Signal;
+use rustix::thread::{CapabilitySet, capabilities, remove_capability_from_bounding_set, set_capabilities};
 
 use super::Outcome;
 use super::command::masu;
 use super::group::Group;
 use super::llc_run::{Daemon, Place, by_pid, config};
-use super::programs::{self, PATIENCE, Running};
-use super::run::{Result, said};
+use super::programs::{self, PATIENCE, Running, Said};
+use super::run::{Result, own, said};
 use super::track::Tracker;
 use crate::live::Live;
 use crate::need::Need;
@@ -86,6 +87,47 @@ pub fn each_command_holds_the_capabilities_of_its_table_and_no_other(live: &Live
     let of_track = set(&[DacOverride, Kill, SysPtrace, SysNice, Perfmon, Bpf]);
     keeps("track", tracker.running()?.pid(), of_track)?;
     tracker.end(Signal::INT)?;
+    Ok(())
+}
+
+/// Runs the command as user 0 without this capability, from a thread that gives it up.
+fn without(capability: Capability, arguments: &[&str]) -> Result<Said> {
+    let lost = CapabilitySet::from_bits_retain(1 << capability as u32);
+    let mut command = masu()?;
+    command.args(arguments);
+    let thread = std::thread::spawn(move || {
+        remove_capability_from_bounding_set(lost)?;
+        // What a program inherits is not cut by the bounds.
+        let mut own = capabilities(None)?;
+        own.inheritable -= lost;
+        set_capabilities(None, own)?;
+        Running::start(&mut command)?.said()
+    });
+    Ok(thread.join().map_err(|_| "a thread without a capability panicked")??)
+}
+
+/// Without any one of its set a command refuses, or says that it observes by something worse.
+pub fn each_capability_of_a_set_is_needed(_: &Live) -> Outcome {
+    let mut command = Command::new(own()?);
+    command.uid(4001).gid(4001);
+    let toy = ToyProcess::start_by(command)?;
+    let pid = toy.pid().to_string();
+    let cases: [(&[&str], &[Capability]); 5] = [
+        (&["pages", &pid, "--for", "100ms", "--json"], &[DacOverride, SysPtrace, Perfmon, Bpf]),
+        (&["attach", &pid, "--for", "100ms", "--json"], &[DacOverride, SysPtrace, SysNice, Perfmon, Bpf]),
+        (&["set", &pid, "huge=on"], &[DacReadSearch, SysPtrace, SysNice]),
+        (&["census", &pid, "--json"], &[DacReadSearch, SysPtrace, SysAdmin]),
+        (&["llc", "shared", "--pid", &pid, "--json"], &[DacReadSearch, SysPtrace, SysAdmin]),
+    ];
+    for (arguments, kept) in cases {
+        let whole = said(masu()?.args(arguments))?;
+        assert_eq!((whole.code(), whole.err.as_str()), (0, ""), "{arguments:?}");
+        for capability in kept {
+            let less = without(*capability, arguments)?;
+            let is_less = less.code() != 0 || !less.err.is_empty();
+            assert!(is_less, "{arguments:?} does all of its work without {capability}: {less:?}");
+        }
+    }
     Ok(())
 }
 

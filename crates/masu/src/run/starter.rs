@@ -51,7 +51,9 @@ fn obey(orders: &Receiver<Command>, answers: &Sender<io::Result<Child>>) {
         let _ = answers.send(child); // Whoever asked waits for it.
         is_started
     });
-    while started {
-        std::thread::park();
+    if started {
+        loop {
+            std::thread::park();
+        }
     }
 }
