@@ -88,6 +88,8 @@ pub enum Need {
     Allocators,
     /// script(1), for a terminal.
     Script,
+    /// systemd-analyze, and the unit in the sources.
+    SystemdAnalyze,
     /// The distribution's source of memcached, and what builds it.
     MemcachedSource,
     /// File systems by programs (FUSE), and the right to mount one.
@@ -100,7 +102,7 @@ pub enum Need {
 
 impl Need {
     /// All of them, in the order in which tables print them.
-    pub const ALL: [Need; 45] = [
+    pub const ALL: [Need; 46] = [
         Need::Root,
         Need::RemoteAdvice,
         Need::RemoteCollapse,
@@ -142,6 +144,7 @@ impl Need {
         Need::StressNg,
         Need::Allocators,
         Need::Script,
+        Need::SystemdAnalyze,
         Need::MemcachedSource,
         Need::Fuse,
         Need::ResctrlEmulator,
@@ -192,6 +195,7 @@ impl Need {
             Need::StressNg => "stress-ng",
             Need::Allocators => "other allocators",
             Need::Script => "script",
+            Need::SystemdAnalyze => "systemd-analyze",
             Need::MemcachedSource => "memcached's source",
             Need::Fuse => "FUSE",
             Need::ResctrlEmulator => "resctrl-emulator",
@@ -216,6 +220,7 @@ impl Need {
             Need::StressNg,
             Need::Allocators,
             Need::Script,
+            Need::SystemdAnalyze,
             Need::MemcachedSource,
             Need::ResctrlEmulator,
         ];

@@ -72,6 +72,11 @@ fn offer(need: Need) -> Offer {
         Need::Sqlite => Ok(program("sqlite3", programs::installed("sqlite3"))),
         Need::StressNg => Ok(program("stress-ng", programs::installed("stress-ng"))),
         Need::Allocators => Ok(program("allocators", programs::allocators().into_iter().next())),
+        Need::SystemdAnalyze => {
+            let unit = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../integrations/systemd");
+            let both = programs::installed("systemd-analyze").filter(|_| unit.is_dir());
+            Ok(program("systemd-analyze", both))
+        }
         Need::Script => Ok(program("script", programs::installed("script"))),
         Need::MemcachedSource => Ok(memcached_source()),
         Need::Fuse => Ok(written("/dev/fuse")),

@@ -462,4 +462,17 @@ pub const ALL: &[LiveTest] = tests! {
     resctrl_backend::a_process_from_somebody_elses_group_goes_back_there needs [Root, Fuse, ResctrlEmulator];
     resctrl_backend::counters_show_numbers_and_words needs [Root, Fuse, ResctrlEmulator];
     resctrl_backend::on_the_kernels_own_file_system_it_is_the_same needs [Root, Resctrl];
+    kill::partitions_of_a_killed_run_are_removed_by_the_next_start needs [Root, Fuse, ResctrlEmulator, MasuCommand];
+    kill::settings_of_a_killed_aging_are_restored_and_nothing_stays_pinned needs [Root, PageFrames, MemoryGroups, Swap, MasuCommand];
+    kill::a_program_of_a_killed_attach_is_unharmed needs [Root, PageTableWalk, RemoteCollapse, HugePageModes, MasuCommand];
+    kill::damon_of_a_killed_attach_is_taken_down needs [Root, DamonVaddr, RemoteCollapse, HugePageModes, MasuCommand];
+    kill::a_program_of_a_killed_set_goes_on needs [Root, RemoteAdvice, RemoteCollapse, HugePageModes, MasuCommand];
+    kill::a_client_of_a_killed_tracker_goes_on_and_is_served_by_the_next needs [Root, PageTableWalk, RemoteCollapse, Shell, MasuCommand];
+    privileges::each_command_holds_the_capabilities_of_its_table_and_no_other needs [Root, PageTableWalk, PageFrames, RemoteCollapse, MasuCommand];
+    privileges::each_capability_of_a_set_is_needed needs [Root, PageTableWalk, PageFrames, RemoteCollapse, RemoteAdvice, MasuCommand];
+    privileges::a_divided_cache_takes_three_capabilities needs [Root, Fuse, ResctrlEmulator, MasuCommand];
+    privileges::a_program_has_the_capabilities_that_it_has_without_masu needs [Root, PageTableWalk, UserFaults, PagerLibrary, PreloadLibrary, Shell, MasuCommand];
+    privileges::a_program_that_changes_its_user_is_started_and_signalled needs [Root, Shell, MasuCommand];
+    privileges::a_delegated_groups_settings_are_changed_and_restored needs [Root, PageFrames, MemoryGroups, MasuCommand];
+    privileges::the_service_is_confined needs [SystemdAnalyze];
 };

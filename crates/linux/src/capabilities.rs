@@ -1,17 +1,22 @@
-//! Capabilities: the pieces of root's power, and which of them a process holds.
+//! Capabilities: the pieces of root's power, which of them a process holds, and giving up the others.
 //!
 //! The sets come from `status.rs`; which call needs which is said by each interface's file.
 //!
-//! Cost: one read of `/proc/self/status`. Side effects: none.
+//! Cost: one read of `/proc/self/status`; [`keep`] some 50 system calls. Side effects: none of reading; [`keep`] changes the
+//! calling thread for good, and the threads and processes that it starts afterwards.
 //!
 //! Since: CAP_PERFMON and CAP_BPF Linux 5.8, before and still also covered by CAP_SYS_ADMIN. In a user namespace a full
 //! set says little: most of these calls ask for the capability in the first namespace.
 //!
-//! Truth: capabilities(7); include/uapi/linux/capability.h.
+//! Truth: capabilities(7), prctl(2); include/uapi/linux/capability.h.
 
 use std::fmt;
 
 use rustix::io::Errno;
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set, remove_capability_from_bounding_set,
+    set_capabilities, set_no_new_privs,
+};
 use serde::{Serialize, Serializer};
 
 use crate::{Error, KernelFiles, Pid, status};
@@ -19,6 +24,16 @@ use crate::{Error, KernelFiles, Pid, status};
 /// The capabilities that masu asks for. The discriminant is the kernel's number of the bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Capability {
+    /// To read and write files of others.
+    DacOverride = 1,
+    /// To read files of others, to search their folders, and to open files by handle.
+    DacReadSearch = 2,
+    /// To do with files of others what their owner may: open them without a new time of access, ask what of them is in memory.
+    Fowner = 3,
+    /// To signal processes of others.
+    Kill = 5,
+    /// To lock more memory than the limit.
+    IpcLock = 14,
     /// To look into the processes of others.
     SysPtrace = 19,
     /// To set knobs, and to see frame numbers.
@@ -35,7 +50,12 @@ pub enum Capability {
 
 impl Capability {
     /// All of them, by number.
-    pub const ALL: [Capability; 6] = [
+    pub const ALL: [Capability; 11] = [
+        Capability::DacOverride,
+        Capability::DacReadSearch,
+        Capability::Fowner,
+        Capability::Kill,
+        Capability::IpcLock,
         Capability::SysPtrace,
         Capability::SysAdmin,
         Capability::SysNice,
@@ -47,6 +67,11 @@ impl Capability {
     /// Its name in documents: `CAP_SYS_PTRACE`.
     pub const fn name(self) -> &'static str {
         match self {
+            Capability::DacOverride => "CAP_DAC_OVERRIDE",
+            Capability::DacReadSearch => "CAP_DAC_READ_SEARCH",
+            Capability::Fowner => "CAP_FOWNER",
+            Capability::Kill => "CAP_KILL",
+            Capability::IpcLock => "CAP_IPC_LOCK",
             Capability::SysPtrace => "CAP_SYS_PTRACE",
             Capability::SysAdmin => "CAP_SYS_ADMIN",
             Capability::SysNice => "CAP_SYS_NICE",
@@ -73,6 +98,24 @@ impl fmt::Display for Capability {
 pub struct Capabilities(pub u64);
 
 impl Capabilities {
+    /// CAP_SETPCAP alone: kept until the last of several steps, so that this one cuts the bounding set, too.
+    pub const STEPS: Capabilities = Capabilities(1 << 8);
+
+    /// The set of these.
+    pub const fn of(list: &[Capability]) -> Capabilities {
+        let (mut bits, mut at) = (0, 0);
+        while at < list.len() {
+            bits |= 1 << list[at] as u32;
+            at += 1;
+        }
+        Capabilities(bits)
+    }
+
+    /// What is in one of the two.
+    pub const fn and(self, other: Capabilities) -> Capabilities {
+        Capabilities(self.0 | other.0)
+    }
+
     /// True when the bit itself is set.
     pub const fn contains(self, capability: Capability) -> bool {
         self.0 & (1 << capability as u32) != 0
@@ -116,6 +159,35 @@ pub fn need(files: &impl KernelFiles, capability: Capability, object: &str) -> R
     Err(Error::of_host("read", format_args!("{object} without {capability}"), Errno::PERM))
 }
 
+/// Gives up, for the calling thread and for what it starts, all capabilities but those in `kept`: also the inheritable,
+/// ambient and bounding ones. Sets no_new_privs, so that no program that it starts brings any back.
+///
+/// A thread without CAP_SETPCAP cannot cut its bounding set; with no_new_privs that set gives nothing.
+///
+/// # Errors
+/// The kernel's answer: a seccomp filter that forbids the calls.
+pub fn keep(kept: Capabilities) -> Result<(), Errno> {
+    for number in 0..u64::BITS {
+        let one = CapabilitySet::from_bits_retain(1 << number);
+        if kept.0 & one.bits() != 0 {
+            continue;
+        }
+        match remove_capability_from_bounding_set(one) {
+            Ok(()) => {}
+            // Beyond the kernel's last one; or without CAP_SETPCAP.
+            Err(Errno::INVAL | Errno::PERM) => break,
+            Err(error) => return Err(error),
+        }
+    }
+    clear_ambient_capability_set()?;
+    let kept = CapabilitySet::from_bits_retain(kept.0);
+    let CapabilitySets { effective, permitted, inheritable } = capabilities(None)?;
+    let less =
+        CapabilitySets { effective: effective & kept, permitted: permitted & kept, inheritable: inheritable & kept };
+    set_capabilities(None, less)?;
+    set_no_new_privs(true)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -136,8 +208,12 @@ mod tests {
 
     #[test]
     fn the_numbers_are_those_of_the_kernel() {
-        use rustix::thread::CapabilitySet;
         let theirs = [
+            CapabilitySet::DAC_OVERRIDE,
+            CapabilitySet::DAC_READ_SEARCH,
+            CapabilitySet::FOWNER,
+            CapabilitySet::KILL,
+            CapabilitySet::IPC_LOCK,
             CapabilitySet::SYS_PTRACE,
             CapabilitySet::SYS_ADMIN,
             CapabilitySet::SYS_NICE,
@@ -161,7 +237,7 @@ mod tests {
         let kernel = FakeKernel::new().file(&Pid::own().file("status"), RECORDED);
         let own = own(&kernel).unwrap();
         assert!(!own.contains(Capability::SysResource)); // the recorder ran without it
-        let names = r#"["CAP_SYS_PTRACE","CAP_SYS_ADMIN","CAP_SYS_NICE","CAP_PERFMON","CAP_BPF"]"#;
+        let names = r#"["CAP_DAC_OVERRIDE","CAP_DAC_READ_SEARCH","CAP_FOWNER","CAP_KILL","CAP_IPC_LOCK","CAP_SYS_PTRACE","CAP_SYS_ADMIN","CAP_SYS_NICE","CAP_PERFMON","CAP_BPF"]"#;
         assert_eq!(serde_json::to_string(&own).unwrap(), names);
     }
 
@@ -179,6 +255,54 @@ mod tests {
         let expected = "cannot read frame numbers without CAP_SYS_RESOURCE: operation not permitted (EPERM)";
         assert_eq!(error.to_string(), expected);
         assert!(need(&FakeKernel::new(), Capability::SysAdmin, "frame numbers").is_err());
+    }
+
+    #[test]
+    fn a_set_has_what_it_is_made_of_and_nothing_else() {
+        let two = Capabilities::of(&[Capability::Kill]).and(Capabilities::of(&[Capability::Bpf]));
+        assert_eq!(two.known().collect::<Vec<_>>(), [Capability::Kill, Capability::Bpf]);
+        assert_eq!(two.0.count_ones(), 2);
+    }
+
+    /// A thread of its own: what it gives up is gone for it alone.
+    fn status_after(kept: Capabilities) -> String {
+        let thread = std::thread::spawn(move || {
+            keep(kept).unwrap();
+            std::fs::read_to_string("/proc/thread-self/status").unwrap()
+        });
+        thread.join().unwrap()
+    }
+
+    #[test]
+    fn what_is_not_kept_is_given_up_by_the_calling_thread_alone() {
+        let before = own(&Rooted::host()).unwrap();
+        let kept = Capabilities::of(&[Capability::SysNice, Capability::Kill]);
+        let after = status_after(kept);
+        let set = |key: &str| {
+            let line = after.lines().find_map(|line| line.strip_prefix(key)).unwrap();
+            u64::from_str_radix(line.trim(), 16).unwrap()
+        };
+        assert_eq!(set("CapEff:"), before.0 & kept.0);
+        assert_eq!(set("CapPrm:"), before.0 & kept.0);
+        assert_eq!((set("CapInh:") & !kept.0, set("CapAmb:"), set("NoNewPrivs:")), (0, 0, 1));
+        if before.0 & (1 << 8) != 0 {
+            assert_eq!(set("CapBnd:") & !kept.0, 0, "with CAP_SETPCAP the bounding set is cut, too");
+        }
+        assert_eq!(own(&Rooted::host()).unwrap(), before);
+    }
+
+    #[test]
+    fn what_was_given_up_does_not_come_back() {
+        let thread = std::thread::spawn(|| {
+            keep(Capabilities::of(&[Capability::Kill])).unwrap();
+            let held = capabilities(None).unwrap();
+            keep(Capabilities(u64::MAX)).unwrap();
+            assert_eq!(capabilities(None).unwrap(), held);
+            let all = CapabilitySet::from_bits_retain(1 << Capability::SysAdmin as u32);
+            let more = CapabilitySets { effective: all, permitted: all, inheritable: all };
+            assert_eq!(set_capabilities(None, more), Err(Errno::PERM));
+        });
+        thread.join().unwrap();
     }
 
     #[test]

@@ -242,6 +242,14 @@ impl Pagemap {
     }
 }
 
+/// Does this kernel offer `PAGEMAP_SCAN`? No, where it could not be asked.
+pub fn has_scan() -> bool {
+    let nothing = AddressRange::new(0, Pages(1).bytes().0);
+    let asked =
+        Pagemap::open(Pid::own()).and_then(|own| nothing.map(|range| own.scan(range)).unwrap_or(Ok(Vec::new())));
+    asked.is_ok()
+}
+
 /// Asks the kernel for the frame of a page of our own: whether it tells frame numbers, which it gives as zero to those it does not.
 ///
 /// A user namespace may have a user 0 with all capabilities whom it tells none.

@@ -112,6 +112,8 @@ fn watch(orders: i32, parent: Pid) -> ! {
         libc::prctl(libc::PR_SET_NAME, c"masu-witness".as_ptr());
         libc::dup2(orders, 0);
         libc::syscall(libc::SYS_close_range, 1, u32::MAX, 0);
+        // System calls only. It has no use for any capability, and works with them as without.
+        let _ = crate::capabilities::keep(crate::capabilities::Capabilities(0));
         let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let mut order = 0u8;
         while libc::getppid() == parent.as_raw_nonzero().get() && libc::read(0, (&raw mut order).cast(), 1) == 1 {

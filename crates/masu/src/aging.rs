@@ -40,11 +40,11 @@ use crate::run::child::{Child, Ended, Relay, end_as};
 use crate::run::command::{NotStarted, find};
 use crate::{HOST, runtime};
 
-pub fn run(task: &AgingTask) -> ExitCode {
-    let answer = if task.command.is_empty() {
-        alone(task).map(|()| ExitCode::SUCCESS).map_err(|failure| NotStarted { failure, status: 2 })
-    } else {
-        beside(task)
+/// `relay`: for a command, if there is one.
+pub fn run(task: &AgingTask, relay: Option<Result<Relay, Failure>>) -> ExitCode {
+    let answer = match relay {
+        None => alone(task).map(|()| ExitCode::SUCCESS).map_err(|failure| NotStarted { failure, status: 2 }),
+        Some(relay) => relay.map_err(NotStarted::from).and_then(|relay| beside(task, relay)),
     };
     match answer {
         Ok(status) => status,
@@ -108,12 +108,11 @@ fn has_ended(program: &OwnedFd) -> bool {
 }
 
 /// As long as a command runs.
-fn beside(task: &AgingTask) -> Result<ExitCode, NotStarted> {
+fn beside(task: &AgingTask, relay: Relay) -> Result<ExitCode, NotStarted> {
     let name = task.command.first().map(std::ffi::OsString::as_os_str).unwrap_or_default();
     let file = find(name, std::env::var_os("PATH"))?;
     let wanted = Wanted::of(task)?;
     let mut out = Out::open(task)?;
-    let relay = Relay::ready()?;
     let pause = Pause::on_signal().map_err(Failure::from)?;
     let start = Instant::now();
     let (mut keeper, _lock) = begin(&wanted, &|| false, &mut out)?;

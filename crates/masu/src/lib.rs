@@ -15,6 +15,7 @@ mod only_one;
 mod open;
 mod pages;
 mod print;
+mod privileges;
 mod repeat;
 mod run;
 mod runtime;
@@ -33,6 +34,7 @@ use linux::runtime_directory::DIRECTORY;
 
 use args::{Args, Task};
 use failure::Failure;
+use run::child::Relay;
 
 /// The running kernel's files, for the life of the command.
 pub(crate) static HOST: LazyLock<Rooted> = LazyLock::new(Rooted::host);
@@ -57,16 +59,21 @@ pub fn main() -> ExitCode {
         Ok(args) => args,
         Err(error) => return usage(&error, status_of_misuse()),
     };
-    put_back_what_a_crash_left();
+    // Before anything is given up that a program is to have.
+    let relay = starts_a_program(&args.task).then(Relay::ready);
+    if let Err(failure) = restore_and_keep(&args.task) {
+        print::failure(&failure);
+        return status_of_misuse();
+    }
     let outcome = match &args.task {
-        Task::Run(task) => return run::run(task),
+        Task::Run(task) => return run::run(task, relay.unwrap_or_else(Relay::ready)),
         Task::Facts(task) => facts::run(task),
         Task::Pages(task) => pages::run(task),
         Task::Attach(task) => attach::run(task),
         Task::Track(task) => track::run(task),
         Task::Stat(task) => stat::run(task),
         Task::Census(task) => census::run(task),
-        Task::Aging(task) => return aging::run(task),
+        Task::Aging(task) => return aging::run(task, relay),
         Task::Llc(task) => llc::run(task),
         Task::Set(task) => set::run(task),
     };
@@ -79,6 +86,23 @@ pub fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+/// Is there a command that masu starts?
+fn starts_a_program(task: &Task) -> bool {
+    match task {
+        Task::Run(_) => true,
+        Task::Aging(task) => !task.command.is_empty(),
+        _ => false,
+    }
+}
+
+/// Gives up the capabilities that neither restoring nor the command needs, restores, and keeps those of the command.
+fn restore_and_keep(task: &Task) -> Result<(), Failure> {
+    let kept = privileges::of(task, privileges::has_scan());
+    privileges::keep(kept.and(privileges::RESTORING))?;
+    put_back_what_a_crash_left();
+    privileges::keep(kept)
 }
 
 /// A usage error on one line, with the way to more; help and version as clap prints them.

@@ -76,7 +76,7 @@ fn promise_to_take_damon_down() -> Result<Knobs<'static, linux::Rooted>, Failure
 pub fn hold(pid: Pid, purpose: Purpose) -> Result<ProcessLock, Failure> {
     let held = hold_silently(pid, purpose)?;
     if held.is_contended {
-        eprintln!("{}", contended(pid));
+        print::failure(&contended(pid));
     }
     Ok(held)
 }

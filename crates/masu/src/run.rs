@@ -7,6 +7,7 @@ mod hot;
 pub mod local;
 mod report;
 pub mod sizes;
+mod starter;
 mod watch;
 
 use std::fs::File;
@@ -21,10 +22,10 @@ use libmasu::settings::{PRELOAD, Settings};
 use linux::capabilities::{self, Capability};
 use linux::thp;
 
-use crate::HOST;
 use crate::args::{Huge, RunTask};
 use crate::failure::Failure;
 use crate::print::{self, Clean};
+use crate::{HOST, privileges};
 use child::{Child, Relay, end_as};
 use command::{Loads, NOT_STARTED, NotStarted, find, loads, refuse_privileged};
 use hot::Hot;
@@ -41,8 +42,8 @@ struct Served {
     notes: Vec<String>,
 }
 
-pub fn run(task: &RunTask) -> ExitCode {
-    match started(task) {
+pub fn run(task: &RunTask, relay: Result<Relay, Failure>) -> ExitCode {
+    match relay.map_err(NotStarted::from).and_then(|relay| started(task, relay)) {
         Ok(status) => status,
         Err(NotStarted { failure, status }) => {
             print::failure(&failure);
@@ -58,9 +59,9 @@ enum Place {
     File(File),
 }
 
-fn started(task: &RunTask) -> Result<ExitCode, NotStarted> {
+fn started(task: &RunTask, relay: Relay) -> Result<ExitCode, NotStarted> {
     if let Some(local) = task.local {
-        return local::started(task, local);
+        return local::started(task, local, relay);
     }
     let name = task.command.first().map(std::ffi::OsString::as_os_str).unwrap_or_default();
     let file = find(name, std::env::var_os("PATH"))?;
@@ -68,8 +69,9 @@ fn started(task: &RunTask) -> Result<ExitCode, NotStarted> {
     let mut served = serve_how(task, &file, host.as_ref())?;
     // The last thing that can be refused, so that a file that is there is not emptied for nothing.
     let place = place(task)?;
+    place.empty();
     let wanted = wanted(task, &mut served, !matches!(place, Place::Nowhere));
-    let relay = Relay::ready()?;
+    privileges::keep_for_run(task, served.how, wanted.report)?;
     let memory = watch::new_board()?;
     let mut changes = environment::without_ours(|name| std::env::var_os(name));
     if served.how == Huge::Touch {
@@ -133,13 +135,25 @@ fn started(task: &RunTask) -> Result<ExitCode, NotStarted> {
     Ok(end_as(ended.status))
 }
 
+impl Place {
+    /// Empties the file, once nothing is refused any more: what is there is not lost for nothing.
+    fn empty(&self) {
+        if let Place::File(file) = self {
+            // A pipe or a terminal has no length.
+            let _ = file.set_len(0);
+        }
+    }
+}
+
 /// Opens the report's file before anything is started: a run may be long.
 fn place(task: &RunTask) -> Result<Place, Failure> {
+    let mut opened = File::options();
+    opened.write(true).create(true).truncate(false);
     match task.report.as_deref() {
         None if !task.quiet && print::err().is_terminal() => Ok(Place::Terminal),
         None => Ok(Place::Nowhere),
         Some(path) if path == Path::new("-") => Ok(Place::Terminal),
-        Some(path) => File::create(path).map(Place::File).map_err(|error| {
+        Some(path) => opened.open(path).map(Place::File).map_err(|error| {
             Failure::new(format!("cannot write the report to {}: {error}", path.display()))
                 .remedy("Name a file in a folder that you may write to, or - for standard error.")
         }),

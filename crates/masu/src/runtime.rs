@@ -9,6 +9,7 @@ use rustix::io::Errno;
 
 use crate::HOST;
 use crate::failure::Failure;
+use crate::print;
 
 /// The directory that everybody may read, for sockets.
 pub fn public() -> Result<(), Failure> {
@@ -42,7 +43,9 @@ pub fn knobs() -> Result<Knobs<'static, Rooted>, Failure> {
     const CANNOT: &str = "keep a journal of settings";
     private_of_host(CANNOT)?;
     if let Seen::CannotTell(why) = directory::seen(&*HOST, DIRECTORY) {
-        eprintln!("masu: {why}: if {DIRECTORY} ends with it and masu is killed, settings of the host stay turned");
+        print::note(format_args!(
+            "{why}: if {DIRECTORY} ends with it and masu is killed, settings of the host stay turned"
+        ));
     }
     Knobs::open(&*HOST, Path::new(DIRECTORY)).map_err(|error| at_directory(CANNOT, &error))
 }

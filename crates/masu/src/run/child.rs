@@ -25,6 +25,7 @@ use crate::HOST;
 use crate::failure::Failure;
 use crate::run::command::{NOT_EXECUTABLE, NOT_FOUND, NOT_STARTED, NotStarted};
 use crate::run::environment::Change;
+use crate::run::starter::Starter;
 
 /// What programs are told by people and by those who supervise them.
 const PASSED_ON: [i32; 10] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGIO, SIGWINCH];
@@ -52,11 +53,13 @@ pub struct Ended {
     pub rss_peak: Option<Bytes>,
 }
 
-/// Ready to pass signals on, before there is anybody to pass them to. Must be made before the first thread.
+/// Ready to start a program and to pass signals on to it. Must be made before the first thread, and before capabilities are
+/// given up.
 #[derive(Debug)]
 pub struct Relay {
     witness: Option<Witness>,
     signals: Signals,
+    starter: Starter,
 }
 
 impl Relay {
@@ -67,14 +70,15 @@ impl Relay {
         // Without it every signal is passed on, and some come twice.
         let witness = Witness::call(&heard).ok();
         let signals = Signals::new(&heard).map_err(|error| failed(&error))?;
-        Ok(Relay { witness, signals })
+        let starter = Starter::ready().map_err(|error| no_thread(&error))?;
+        Ok(Relay { witness, signals, starter })
     }
 
     /// Passes signals on until it is closed.
-    fn pass_on(mut self, to: Pid) {
+    fn pass_on(witness: Option<&Witness>, signals: &mut Signals, to: Pid) {
         let pidfd = to.open().ok();
-        for signal in self.signals.forever() {
-            if self.witness.as_ref().is_some_and(|witness| witness.saw(signal, GROUP_TELLS_WITHIN)) {
+        for signal in signals.forever() {
+            if witness.is_some_and(|witness| witness.saw(signal, GROUP_TELLS_WITHIN)) {
                 continue;
             }
             if let (Some(signal), Some(pidfd)) = (Signal::from_named_raw(signal), &pidfd) {
@@ -91,6 +95,7 @@ impl Child {
         let name = command.first().map_or(OsStr::new(""), OsString::as_os_str);
         let begun = Instant::now();
         let arguments = command.get(1..).unwrap_or_default();
+        let Relay { witness, signals: mut heard, starter } = relay;
         let start = |mut program: Command| {
             for (name, value) in changes {
                 match value {
@@ -100,19 +105,19 @@ impl Child {
             }
             signals::pass_on_broken_pipe(&mut program);
             open_files::pass_on(&mut program);
-            program.spawn()
+            starter.start(program)
         };
         let mut program = Command::new(file);
         program.arg0(name).args(arguments);
-        let signals = relay.signals.handle();
+        let signals = heard.handle();
         // What can be refused is asked for before there is a program that would be left alone.
         let (tell, told) = mpsc::channel();
         let relay = std::thread::Builder::new().spawn(move || {
             if let Ok(pid) = told.recv() {
-                relay.pass_on(pid);
+                Relay::pass_on(witness.as_ref(), &mut heard, pid);
             }
         });
-        relay.map_err(|error| Failure::new(format!("cannot start a thread: {error}")).remedy("See `ulimit -u`."))?;
+        relay.map_err(|error| no_thread(&error))?;
         let own_peak = status::status(&*HOST, Pid::own()).map_or(Bytes(0), |status| status.rss_peak);
         let process = start(program).or_else(|error| match error.raw_os_error() {
             // What no kernel knows how to run is a script for the shell: so does execvp(3).
@@ -153,6 +158,10 @@ impl Child {
         let rss_peak = Some(usage.rss_peak).filter(|peak| *peak > self.own_peak);
         Ok(Ended { status, run: self.begun.elapsed(), usage, rss_peak })
     }
+}
+
+fn no_thread(error: &std::io::Error) -> Failure {
+    Failure::new(format!("cannot start a thread: {error}")).remedy("See `ulimit -u`.")
 }
 
 fn not_started(name: &OsStr, error: &std::io::Error) -> NotStarted {

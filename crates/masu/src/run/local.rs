@@ -22,13 +22,13 @@ use remote::store::retry::{Patience, Patient};
 use remote::store::url::StoreUrl;
 use remote::store::{self, Opening, Say};
 
-use crate::HOST;
 use crate::args::{RunTask, Sections};
 use crate::failure::Failure;
 use crate::print::{self, Table};
 use crate::run::child::{Child, Relay, end_as};
 use crate::run::command::{Loads, NOT_STARTED, NotStarted, find, loads, refuse_privileged};
 use crate::run::{Place, environment, place, put};
+use crate::{HOST, privileges};
 
 /// Where pages are home unless it is said otherwise: on disk, and not in memory as /tmp may be.
 const DEFAULT_STORE: &str = "file:/var/tmp";
@@ -149,17 +149,21 @@ impl FromStr for Exchange {
     }
 }
 
-pub fn started(task: &RunTask, local: Local) -> Result<ExitCode, NotStarted> {
+pub fn started(task: &RunTask, local: Local, relay: Relay) -> Result<ExitCode, NotStarted> {
     let name = task.command.first().map(std::ffi::OsString::as_os_str).unwrap_or_default();
     let file = find(name, std::env::var_os("PATH"))?;
     can_be_paged(&file, name)?;
     let url = store_url(task)?;
     refuse_conflicts(task, &url)?;
     let terms = terms(task, local)?;
-    // Before the store, which may need threads.
-    let relay = Relay::ready()?;
-    let store = open_store(task, url)?;
     let place = place(task)?;
+    if matches!(url, StoreUrl::Redis(_)) {
+        // Before a server is heard. A file's folder may be another user's.
+        privileges::keep_for_run(task, task.huge, false)?;
+    }
+    let store = open_store(task, url)?;
+    place.empty();
+    privileges::keep_for_run(task, task.huge, false)?;
     let profiles = if task.no_profile { None } else { Folder::of_user(|name| std::env::var_os(name)) };
     // Each program takes some, as long as it runs.
     open_files::raise();
