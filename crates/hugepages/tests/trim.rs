@@ -142,7 +142,7 @@ impl Program for Model {
                 offset: 0,
                 device: (0, 0),
                 inode: 0,
-                path: String::new(),
+                path: linux::Untrusted::default(),
             }]
         })
     }
