@@ -45,14 +45,25 @@ impl FakeKernel {
 
     /// Adds the file `path` (relative to the root) with this content.
     #[must_use]
-    pub fn file(self, path: &str, content: impl AsRef<[u8]>) -> FakeKernel {
+    pub fn file(self, path: &str, content: &str) -> FakeKernel {
         self.add(path, content);
         self
     }
 
+    /// The same, with content that need not be text.
+    #[must_use]
+    pub fn file_of_bytes(self, path: &str, content: &[u8]) -> FakeKernel {
+        self.add_bytes(path, content);
+        self
+    }
+
     /// The same, for what comes while somebody looks.
+    pub fn add(&self, path: &str, content: &str) {
+        self.add_bytes(path, content.as_bytes());
+    }
+
     #[expect(clippy::unwrap_used, reason = "test support")]
-    pub fn add(&self, path: &str, content: impl AsRef<[u8]>) {
+    fn add_bytes(&self, path: &str, content: &[u8]) {
         let full = self.tree.path().join(OsStr::from_bytes(&bytes_of(path)));
         fs::create_dir_all(full.parent().unwrap()).unwrap();
         fs::write(full, content).unwrap();

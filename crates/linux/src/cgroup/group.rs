@@ -232,7 +232,7 @@ mod tests {
             &text_of("\u{10ffff}".into()),
         ];
         for (nth, name) in names.iter().enumerate() {
-            kernel = kernel.file(&format!("sys/fs/cgroup/web/{name}/cgroup.procs"), format!("{}\n", 100 + nth));
+            kernel = kernel.file(&format!("sys/fs/cgroup/web/{name}/cgroup.procs"), &format!("{}\n", 100 + nth));
         }
         let web = find(&kernel, "web").unwrap();
         let expected = (100..100 + i32::try_from(names.len()).unwrap()).map(Pid);

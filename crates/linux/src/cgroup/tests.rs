@@ -41,7 +41,7 @@ fn the_path_of_a_process_is_that_in_the_hierarchy_of_the_memory_controller() {
     let of = |text: &str| path_of(&FakeKernel::new().file("proc/42/cgroup", text), Pid(42));
     assert_eq!(of("0::/web\n").unwrap(), Some("/web".into()));
     assert_eq!(of("5:cpu:/a\n4:memory,x:/b\n0::/c\n").unwrap(), Some("/b".into()));
-    let of_bytes = FakeKernel::new().file("proc/42/cgroup", b"0::/a:b\xff\x1b[2J\r\n");
+    let of_bytes = FakeKernel::new().file_of_bytes("proc/42/cgroup", b"0::/a:b\xff\x1b[2J\r\n");
     assert_eq!(path_of(&of_bytes, Pid(42)).unwrap(), Some(Untrusted::new(b"/a:b\xff\x1b[2J\r")));
     assert_eq!(of("").unwrap(), None);
     assert!(path_of(&FakeKernel::new(), Pid(42)).unwrap_err().is_gone());

@@ -54,7 +54,7 @@ fn the_name_is_the_bytes_that_the_process_chose() {
         (b"", b""),
     ] {
         let text = [b"Name:\t", printed, b"\n", with_line("Name", None).as_bytes()].concat();
-        let status = status(&FakeKernel::new().file("proc/42/status", text), Pid(42)).unwrap();
+        let status = status(&FakeKernel::new().file_of_bytes("proc/42/status", &text), Pid(42)).unwrap();
         assert_eq!((status.name.bytes(), status.uid), (name, 0));
     }
 }
