@@ -72,13 +72,17 @@ fn a_stack_that_is_too_small_is_found() {
 
 #[test]
 fn the_same_run_tries_the_same_inputs() {
-    let findings = tempfile::tempdir().unwrap();
     let counted = |run: &str| {
-        let output = fuzz(&["run", "store_url", "--executions", "2000", "--run", run], findings.path());
+        let arguments =
+            ["worker", "store_url", "--from", "0", "--executions", "2000", "--seconds", "600", "--run", run];
+        let output = fuzz(&arguments, Path::new("/nowhere"));
         let said = String::from_utf8(output.stdout).unwrap();
-        said.split(", ").find(|part| part.contains("understood")).unwrap().to_owned()
+        let (counts, _ms) = said.lines().last().unwrap().rsplit_once(' ').unwrap();
+        assert!(counts.starts_with("done 2000 2000 "), "{said}");
+        counts.to_owned()
     };
     assert_eq!(counted("5"), counted("5"));
+    assert_ne!(counted("5"), counted("6"));
 }
 
 #[test]
