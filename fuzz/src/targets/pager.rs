@@ -218,7 +218,8 @@ impl World<'_> {
             27 => self.units.section_ends(u32::from(what >> 5), self.pager.budget()),
             28 => self.pager.counters.set(Counter::BudgetFrames, page % MOST_FRAMES),
             29 => self.pager.counters.set(Counter::BudgetShare, if pages > 128 { 0 } else { pages << 9 }),
-            30 if what >= 128 => self.machine.fails_after = Some(pages),
+            // One that has failed stays so: a flight may not have told it yet.
+            30 if what >= 128 && self.machine.fails_after != Some(0) => self.machine.fails_after = Some(pages),
             30 => self.machine.lie(page),
             _ if what >= 128 => {
                 self.machine.fly(&self.pager);
