@@ -27,7 +27,7 @@ impl Random {
 
     /// A number below `end`, which is not zero.
     fn below(&mut self, end: usize) -> usize {
-        (u128::from(self.next()) * end as u128 >> 64) as usize
+        ((u128::from(self.next()) * end as u128) >> 64) as usize
     }
 
     fn byte(&mut self) -> u8 {
@@ -159,13 +159,13 @@ fn change(random: &mut Random, corpus: &Corpus, input: &mut Vec<u8>) {
         6 | 7 => {
             // A piece of itself, elsewhere: instead of another, or beside it.
             let piece = input[random.range(length, some)].to_vec();
-            let place = if random.byte() % 2 == 0 { at..at } else { random.range(length, piece.len()) };
+            let place = if random.byte().is_multiple_of(2) { at..at } else { random.range(length, piece.len()) };
             replace(input, place, &piece);
         }
         8 | 9 => {
             // A piece of another seed, or all that follows.
             let other = &corpus.seeds[random.below(corpus.seeds.len())];
-            if random.byte() % 2 == 0 {
+            if random.byte().is_multiple_of(2) {
                 input.truncate(at);
                 input.extend_from_slice(&other[random.below(other.len() + 1)..]);
             } else {
@@ -180,13 +180,15 @@ fn change(random: &mut Random, corpus: &Corpus, input: &mut Vec<u8>) {
         }
         11 if !corpus.words.is_empty() => {
             let word = &corpus.words[random.below(corpus.words.len())];
-            let place = if random.byte() % 2 == 0 { at..at } else { run_at(input, at, u8::is_ascii_alphanumeric) };
+            let place =
+                if random.byte().is_multiple_of(2) { at..at } else { run_at(input, at, u8::is_ascii_alphanumeric) };
             replace(input, place, word);
         }
         12 => {
             // A number that is written in digits becomes another.
             let place = run_at(input, at, u8::is_ascii_digit);
-            let number = if random.byte() % 4 == 0 { random.next() } else { NUMBERS[random.below(NUMBERS.len())] };
+            let number =
+                if random.byte().is_multiple_of(4) { random.next() } else { NUMBERS[random.below(NUMBERS.len())] };
             replace(input, place, number.to_string().as_bytes());
         }
         13 => {

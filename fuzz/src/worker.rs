@@ -165,7 +165,9 @@ fn catch_panics() -> Arc<Mutex<String>> {
     let here = Arc::clone(&said);
     panic::set_hook(Box::new(move |panic| {
         let place = panic.location().map(|place| format!("{}:{}: ", place.file(), place.line())).unwrap_or_default();
-        let words = panic.payload_as_str().unwrap_or("a panic without words");
+        let payload = panic.payload();
+        let words = payload.downcast_ref::<&str>().copied().or(payload.downcast_ref::<String>().map(String::as_str));
+        let words = words.unwrap_or("a panic without words");
         let line: String =
             format!("{place}{words}").chars().map(|c| if c.is_control() { ' ' } else { c }).take(600).collect();
         *here.lock().unwrap_or_else(PoisonError::into_inner) = line;

@@ -1,5 +1,7 @@
 //! Seeds reach what they were made for, and the driver finds bugs that were made for it.
 
+#![expect(clippy::unwrap_used, reason = "test support")]
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;

@@ -87,7 +87,7 @@ pub fn run(bytes: &[u8]) -> bool {
     let call = Call { number, arguments };
     let elsewhere = match input.byte() % 4 {
         0 | 1 => Elsewhere::Nothing,
-        2 if input.byte() % 8 == 0 => Elsewhere::Same(argument(&mut input)),
+        2 if input.byte().is_multiple_of(8) => Elsewhere::Same(argument(&mut input)),
         _ => Elsewhere::Repeated,
     };
     let mut words = Vec::new();

@@ -62,7 +62,7 @@ struct Naive {
 
 fn cache(mut input: Input<'_>) {
     let (ways, sets) = (1 + u32::from(input.byte()) % 40, 1 + u32::from(input.byte()) % 5);
-    let replacement = if input.byte() % 2 == 0 { Replacement::Lru } else { Replacement::Fifo };
+    let replacement = if input.byte().is_multiple_of(2) { Replacement::Lru } else { Replacement::Fifo };
     let shape = Shape { sets, ways: Ways(ways), slices: 1, replacement };
     let mut cache = Cache::new(shape);
     let mut naive = vec![Naive { lines: vec![None; ways as usize], ..Naive::default() }; sets as usize];

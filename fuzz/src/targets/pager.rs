@@ -111,7 +111,7 @@ pub fn run(bytes: &[u8]) -> bool {
             sections: WAYS[usize::from(input.byte() % 3)],
             fixed_log2: input.byte() % 9,
             base_log2: input.byte() % 4,
-            costs: if input.byte() % 4 == 0 { Costs::SERVER.alone() } else { Costs::SERVER },
+            costs: if input.byte().is_multiple_of(4) { Costs::SERVER.alone() } else { Costs::SERVER },
         };
         pager.counters.set(Counter::BudgetFrames, 256 + u64::from(input.byte()));
         let expected = vec![0; PAGES as usize];

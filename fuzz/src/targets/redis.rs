@@ -119,7 +119,7 @@ fn requests(bytes: &[u8]) -> bool {
         if arguments.is_empty() {
             break;
         }
-        if input.byte() % 2 == 0 {
+        if input.byte().is_multiple_of(2) {
             out.request(&arguments);
         } else {
             out.head(arguments.len());

@@ -79,7 +79,7 @@ fn list(bytes: &[u8]) {
 /// Limits on huge pages, and what several programs want under them: nobody has more than a limit leaves, and no window makes way twice.
 fn limits(bytes: &[u8]) {
     let mut input = Input(bytes);
-    let mut limit = || if input.byte() % 4 == 0 { u64::MAX } else { u64::from(input.byte() % 8) };
+    let mut limit = || if input.byte().is_multiple_of(4) { u64::MAX } else { u64::from(input.byte() % 8) };
     let limits = Limits { of_program: limit(), of_user: limit(), of_all: limit() };
     let owner = |byte: u8| Owner { program: usize::from(byte % 4), user: u32::from(byte % 4 / 2) };
     let walks = |byte: u8| Rate::per_second(f64::from(byte));
