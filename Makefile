@@ -9,6 +9,9 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 RUST_VERSION := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 
+FUZZ_SECONDS ?= 300
+FUZZ_RUN ?= $(shell date +%s)
+
 # Debian's names. What of these is installed already is not asked for again.
 BUILD_PACKAGES := gcc libc6-dev pkg-config libelf-dev zlib1g-dev
 DEMO_PACKAGES := redis-tools
@@ -20,11 +23,12 @@ BENCH_PACKAGES = $(DEMO_PACKAGES) libjemalloc2 sqlite3 python3-numpy valgrind li
 TEST_PACKAGES := redis-tools openssl sqlite3 clang clang-format llvm qemu-system-x86 bsdutils musl-tools python3 stress-ng g++ \
     libjemalloc2 libmimalloc2.0 libgoogle-perftools4 make patch dpkg-dev libevent-dev systemd
 
-.PHONY: help rust deps deps-demo deps-bench deps-test build demo test bench install
+.PHONY: help rust deps deps-demo deps-bench deps-test build demo test fuzz bench install
 
 help:
 	@echo 'make demo      two minutes with a real Redis: what masu does for it, in one table (root)'
 	@echo 'make test      all tests: checks, live tests here (root) and on two kernels of Debian under QEMU'
+	@echo 'make fuzz      every fuzz target for FUZZ_SECONDS ($(FUZZ_SECONDS)), on all processors; FUZZ_TARGETS, FUZZ_EXECUTIONS and FUZZ_RUN say which and how'
 	@echo 'make bench     every published claim, measured beside its baseline (root; takes long)'
 	@echo 'make build     builds $(TARGET)/release/masu, and resctrl-emulator beside it'
 	@echo 'make install   installs masu, resctrl-emulator, libmasu, masu.h, masu.pc, man pages and a systemd unit below PREFIX ($(PREFIX)); knows DESTDIR'
@@ -75,6 +79,12 @@ demo: deps-demo
 
 test: deps-test
 	@$(CARGO) xtask test
+
+# Another run number, other inputs. Ctrl-C ends it with what was counted so far.
+fuzz: deps
+	@$(CARGO) build --profile fuzz --package fuzz --bin fuzz
+	@$(TARGET)/fuzz/fuzz run $(FUZZ_TARGETS) --run $(FUZZ_RUN) $(if $(FUZZ_EXECUTIONS),--executions $(FUZZ_EXECUTIONS)) \
+	    --seconds $(FUZZ_SECONDS) $(if $(FUZZ_SAVE),--save $(FUZZ_SAVE))
 
 bench: deps-bench
 	@$(CARGO) build --release

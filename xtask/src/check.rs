@@ -8,11 +8,13 @@ mod room_names;
 mod source;
 mod unsafe_code;
 
+use std::cell::Cell;
 use std::fmt;
+use std::process::Command;
 
 use anyhow::{Result, ensure};
 
-use crate::command::{cargo, run, watch};
+use crate::command::{cargo, program, run, watch};
 use crate::tally::Tally;
 use crate::{bpf, failures, header, header_check, man, workspace};
 use source::Source;
@@ -83,11 +85,10 @@ fn lints() -> Result<()> {
     })
 }
 
-/// They are run elsewhere, with a nightly compiler; here it is only seen that they compile.
-fn fuzz_targets() -> Result<()> {
-    let mut command = cargo();
-    command.args(["check", "--quiet", "--manifest-path", "fuzz/Cargo.toml", "--target-dir"]);
-    run(command.arg(workspace::target().join("fuzz-lints")))
+/// Each fuzz target for a fixed number of executions, by the driver that the tests have built; each counts as a test.
+fn fuzz_targets(tally: &Cell<Tally>) -> Result<()> {
+    let mut driver = program(workspace::target().join("debug/fuzz"));
+    counted(driver.arg("run"), tally)
 }
 
 fn documents() -> Result<()> {
@@ -95,13 +96,19 @@ fn documents() -> Result<()> {
 }
 
 /// All tests but the live ones, which have a chore of their own.
-fn tests(tally: &mut Tally) -> Result<()> {
+fn tests(tally: &Cell<Tally>) -> Result<()> {
     let mut command = cargo();
-    command.args(["test", "--quiet", "--workspace", "--no-fail-fast"]).env("LIVE_TESTS", "off");
+    counted(command.args(["test", "--quiet", "--workspace", "--no-fail-fast"]).env("LIVE_TESTS", "off"), tally)
+}
+
+/// Runs tests and counts them.
+fn counted(command: &mut Command, tally: &Cell<Tally>) -> Result<()> {
     let mut failed = false;
-    let succeeded = watch(&mut command, |line| {
+    let succeeded = watch(command, |line| {
         if let Some(more) = Tally::of_line(line) {
-            *tally += more;
+            let mut sum = tally.get();
+            sum += more;
+            tally.set(sum);
             failed |= more.failed > 0;
         }
     })?;
@@ -112,13 +119,13 @@ fn tests(tally: &mut Tally) -> Result<()> {
 
 /// Runs every step, also after one failed, and counts the tests; a step that failed counts as one failure.
 pub fn run_all() -> Result<Tally> {
-    let mut tally = Tally::default();
+    let tally = Cell::new(Tally::default());
     let steps: [(&str, &mut dyn FnMut() -> Result<()>); 10] = [
         ("rules", &mut rules),
         ("format", &mut format),
         ("lints", &mut lints),
-        ("fuzz targets", &mut fuzz_targets),
-        ("tests", &mut || tests(&mut tally)),
+        ("tests", &mut || tests(&tally)),
+        ("fuzz targets", &mut || fuzz_targets(&tally)),
         ("documents", &mut documents),
         ("BPF object", &mut || bpf::check()),
         ("kernel headers", &mut || header_check::compare()),
@@ -134,6 +141,7 @@ pub fn run_all() -> Result<Tally> {
             failed.push(name);
         }
     }
+    let mut tally = tally.get();
     for _ in &failed {
         tally += Tally::one_failure();
     }

@@ -120,7 +120,8 @@ impl Secret {
 
     /// From the environment. `None` for what masu has not written.
     pub fn of(digits: &[u8]) -> Option<Secret> {
-        if digits.len() != Secret::DIGITS {
+        // Numbers are read with signs and capitals too, which masu does not write.
+        if digits.len() != Secret::DIGITS || !digits.iter().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f')) {
             return None;
         }
         let half = |digits: &[u8]| u64::from_str_radix(core::str::from_utf8(digits).ok()?, 16).ok();
@@ -248,7 +249,11 @@ mod tests {
     fn what_is_no_whole_secret_is_none() {
         let digits = "0123456789abcdef0123456789abcdef";
         assert_eq!(Secret::of(digits.as_bytes()).map(|secret| secret.to_string()).as_deref(), Some(digits));
-        for value in ["", "0123", &digits[1..], &format!("{}g", &digits[1..]), &format!("{digits}0")] {
+        let (half, signed) = (&digits[16..], format!("+{}", &digits[1..]));
+        let capitals = digits.to_uppercase();
+        for value in
+            ["", "0123", half, &digits[1..], &format!("{}g", &digits[1..]), &format!("{digits}0"), &signed, &capitals]
+        {
             assert_eq!(Secret::of(value.as_bytes()), None, "{value}");
         }
     }

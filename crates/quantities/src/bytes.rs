@@ -128,16 +128,17 @@ impl FromStr for Bytes {
     }
 }
 
+/// Sums end at the largest amount: the terms may be numbers that a server or another program has said.
 impl Add for Bytes {
     type Output = Bytes;
     fn add(self, other: Bytes) -> Bytes {
-        Bytes(self.0 + other.0)
+        Bytes(self.0.saturating_add(other.0))
     }
 }
 
 impl AddAssign for Bytes {
     fn add_assign(&mut self, other: Bytes) {
-        self.0 += other.0;
+        *self = *self + other;
     }
 }
 
@@ -174,6 +175,15 @@ mod tests {
         for bad in ["", "GiB", "4GB", "-1", "4..5M", "99999999999999T"] {
             assert!(bad.parse::<Bytes>().is_err(), "{bad}");
         }
+    }
+
+    /// Found by fuzzing: a control group's figures, and those of a server, were added to a small number.
+    #[test]
+    fn a_sum_ends_at_the_largest_amount() {
+        let mut sum = Bytes(u64::MAX);
+        sum += Bytes(1);
+        assert_eq!([Bytes(u64::MAX) + Bytes(9), sum], [Bytes(u64::MAX); 2]);
+        assert_eq!([Bytes(u64::MAX), Bytes(5)].into_iter().sum::<Bytes>(), Bytes(u64::MAX));
     }
 
     #[test]

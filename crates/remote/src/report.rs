@@ -80,14 +80,15 @@ impl Counted {
         history: &History,
     ) -> Counted {
         let get = |counter| counters.get(counter);
-        let pages = |counter| Bytes(get(counter) * PAGE_BYTES);
+        // The program can write there what it likes.
+        let pages = |counter| Bytes(get(counter).saturating_mul(PAGE_BYTES));
         let touched = pages(Counter::TouchedPagesPeak);
         let share = match get(Counter::BudgetShare) {
             0 => pages(Counter::BudgetFrames),
             // As the pager does it.
             share => {
-                let frames = (get(Counter::TouchedPagesPeak) * share).div_ceil(1 << 16);
-                Bytes(frames.max(paging::pager::Budget::LEAST_FRAMES.into()) * PAGE_BYTES)
+                let frames = get(Counter::TouchedPagesPeak).saturating_mul(share).div_ceil(1 << 16);
+                Bytes(frames.max(paging::pager::Budget::LEAST_FRAMES.into()).saturating_mul(PAGE_BYTES))
             }
         };
         Counted {
@@ -195,16 +196,16 @@ pub struct WhatIf {
 impl Report {
     /// Of all programs of a run.
     pub fn of(elapsed_s: f64, programs: &[Counted]) -> Report {
-        let sum = |of: fn(&Counted) -> Bytes| Bytes(programs.iter().map(|program| of(program).0).sum());
+        let sum = |of: fn(&Counted) -> Bytes| Bytes(total(programs.iter().map(|program| of(program).0)));
         let most = |of: fn(&Counted) -> Bytes| programs.iter().map(of).max_by_key(|bytes| bytes.0).unwrap_or(Bytes(0));
-        let count = |of: fn(&Counted) -> u64| programs.iter().map(of).sum::<u64>();
+        let count = |of: fn(&Counted) -> u64| total(programs.iter().map(of));
         let faults_staged = count(|program| program.faults_staged);
         let faults_first = count(|program| program.faults_first);
         let faults_home = count(|program| program.faults_home);
         let faults_arriving = count(|program| program.faults_arriving);
-        let left = faults_staged + faults_home + faults_arriving;
+        let left = total([faults_staged, faults_home, faults_arriving]);
         let reached = count(|program| program.held_reached);
-        let sampled = reached + count(|program| program.held_in_vain);
+        let sampled = reached.saturating_add(count(|program| program.held_in_vain));
         let mut notes = Vec::new();
         let not_paged = count(|program| program.not_paged);
         if not_paged > 0 {
@@ -233,7 +234,7 @@ impl Report {
             ));
         }
         for refusal in Refusal::ALL {
-            let times = programs.iter().map(|program| program.calls_refused[refusal as usize]).sum::<u64>();
+            let times = total(programs.iter().map(|program| program.calls_refused[refusal as usize]));
             if times > 0 {
                 let times = if times == 1 { "once".to_owned() } else { format!("{times} times") };
                 notes.push(format!("{} was refused {times}: {}", refusal.name(), refusal.reason()));
@@ -247,7 +248,7 @@ impl Report {
             local_bytes: local,
             paged_bytes: sum(|program| program.paged),
             peak_resident_bytes: most(|program| program.peak_resident),
-            faults: left + faults_first,
+            faults: left.saturating_add(faults_first),
             faults_staged,
             faults_first,
             staging_hit_rate: (left > 0).then(|| faults_staged as f64 / left as f64),
@@ -262,7 +263,10 @@ impl Report {
             sections,
             what_if: vec![
                 WhatIf { local_bytes: Bytes(local.0 / 2), faults: count(|program| program.faults_at_half) },
-                WhatIf { local_bytes: Bytes(local.0 * 2), faults: count(|program| program.faults_at_double) },
+                WhatIf {
+                    local_bytes: Bytes(local.0.saturating_mul(2)),
+                    faults: count(|program| program.faults_at_double),
+                },
             ],
             profile: programs
                 .iter()
@@ -275,14 +279,19 @@ impl Report {
     }
 }
 
+/// The sum of counters, which programs can set to anything.
+fn total(counts: impl IntoIterator<Item = u64>) -> u64 {
+    counts.into_iter().fold(0, u64::saturating_add)
+}
+
 /// The unit that half of the faults have at most.
 fn median_unit(mut by_unit: Vec<(Bytes, u64)>) -> Option<Bytes> {
     by_unit.retain(|(_, faults)| *faults > 0);
     by_unit.sort_unstable_by_key(|(unit, _)| unit.0);
-    let half = by_unit.iter().map(|(_, faults)| faults).sum::<u64>().div_ceil(2);
-    let mut so_far = 0;
+    let half = total(by_unit.iter().map(|(_, faults)| *faults)).div_ceil(2);
+    let mut so_far = 0u64;
     by_unit.into_iter().find_map(|(unit, faults)| {
-        so_far += faults;
+        so_far = so_far.saturating_add(faults);
         (so_far >= half).then_some(unit)
     })
 }
@@ -317,6 +326,16 @@ mod tests {
                  larger --local lets it through",
             ]
         );
+    }
+
+    /// Found by fuzzing: the counters lie in memory that the program can write to.
+    #[test]
+    fn counters_that_a_program_has_set_to_anything_are_reported_without_a_panic() {
+        let words: [AtomicU64; COUNTER_WORDS] = array::from_fn(|_| AtomicU64::new(u64::MAX));
+        let counted = Counted::of(1, &Counters(&words), &Learned::default(), &[], &History::default());
+        let report = Report::of(1.0, &[counted.clone(), counted]);
+        assert_eq!((report.faults, report.bytes_in), (u64::MAX, Bytes(u64::MAX)));
+        assert_eq!(report.staging_hit_rate, Some(1.0));
     }
 
     #[test]

@@ -151,7 +151,7 @@ mod tests {
             let owners = BTreeSet::from([mapped.owners.of(group, *user)]);
             let all = std::iter::once(pages.clone()).collect();
             let file = MappedFile {
-                path: String::new(),
+                path: linux::Untrusted::default(),
                 owners,
                 through: Vec::new(),
                 code: std::iter::empty().collect(),

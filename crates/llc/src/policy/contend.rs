@@ -94,10 +94,10 @@ pub fn held(streams: &[Stream<'_>], speeds: &[f64]) -> Vec<f64> {
             one.rate = streams[one.stream].rate(held[one.stream], speeds);
             total += one.rate;
         }
-        if total <= 0.0 || !total.is_finite() {
-            break; // All that they have is in the cache.
-        }
         let mut time = 1.0 / (STEPS * total);
+        if total <= 0.0 || !total.is_finite() || !time.is_finite() {
+            break; // All that they have is in the cache, or as good as all.
+        }
         for one in &mut growing {
             // While it grows along a straight line its rate falls; this is the mean of it.
             let bend = streams[one.stream].fall(held[one.stream], speeds) * time;
@@ -115,7 +115,7 @@ pub fn held(streams: &[Stream<'_>], speeds: &[f64]) -> Vec<f64> {
         }
         growing.iter().for_each(|one| held[one.stream] += one.rate * time);
         let grown: f64 = growing.iter().map(|one| one.rate * time).sum();
-        if full.is_none() && grown < LEAST_STEP {
+        if full.is_none() && (grown < LEAST_STEP || grown.is_nan()) {
             break; // The same, but for rounding.
         }
         if let Some((first, end)) = full {
@@ -213,6 +213,13 @@ mod tests {
         let half = Stream { mask: WayMask(0xff), part: 0.5, feeds: vec![feed(0, &curve)] };
         let found = held(&[half], &[1.0])[0];
         assert!(found > 3.5 && found <= 4.0, "{found}");
+    }
+
+    /// Found by fuzzing: the time to the next miss is beyond all numbers, and the loop had no end.
+    #[test]
+    fn misses_that_are_almost_none_come_to_an_end() {
+        assert!(of(&[(0xff, vec![40.0, 1e-319, 0.0]), (0xff, vec![1e-320; 4])]).iter().all(|held| held.is_finite()));
+        assert!(of(&[(0xff, vec![1e-310; 9])]).iter().all(|held| held.is_finite()));
     }
 
     proptest! {

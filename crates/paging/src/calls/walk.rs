@@ -205,11 +205,10 @@ impl<'a> Walk<'a> {
     fn texts(&mut self, start: u64) {
         let mut room = ARGUMENTS_BYTES_MAX;
         let mut address = start;
-        while let Some(text) = self.word(address) {
+        loop {
+            // Before it is looked at: of one that lies in two pages the second may not be there.
             self.reads(address, 8);
-            if text == 0 {
-                break;
-            }
+            let Some(text) = self.word(address).filter(|text| *text != 0) else { break };
             let bytes = 8 + self.text(text, ARGUMENT_BYTES_MAX);
             if bytes > room {
                 break;

@@ -16,14 +16,14 @@
 //!
 //! **Memory there:** a page takes 5 KiB with Redis' own jemalloc (its next size above 4096 bytes and a header).
 
-mod answers;
+pub mod answers;
 mod blocks;
 mod connection;
 mod exchange;
 mod live;
-mod node;
-mod resp;
-mod topology;
+pub mod node;
+pub mod resp;
+pub mod topology;
 mod work;
 
 use std::hash::{BuildHasher, Hasher};

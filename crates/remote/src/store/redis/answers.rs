@@ -121,6 +121,10 @@ pub struct Range {
 /// Reads `CLUSTER SLOTS`, which `asked` answered. A node without a name of its own is the one that was asked.
 pub fn slots(reply: &Reply, asked: &Host) -> Option<Vec<Range>> {
     let Reply::Array(ranges) = reply else { return None };
+    // More ranges than slots are no map.
+    if ranges.len() > usize::from(super::topology::SLOTS) {
+        return None;
+    }
     ranges.iter().map(|range| slot_range(range, asked)).collect()
 }
 

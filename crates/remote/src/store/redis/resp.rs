@@ -41,6 +41,8 @@ const LINE_BYTES_MAX: usize = 64 << 10;
 const BULK_BYTES_MAX: usize = 16 << 20;
 const ARRAY_LENGTH_MAX: usize = 1 << 20;
 const DEPTH_MAX: usize = 8;
+/// A whole reply, with what each of its values takes in memory: an array of arrays could go on for ever.
+const REPLY_BYTES_MAX: usize = 64 << 20;
 /// The kernel takes so many pieces at once (UIO_MAXIOV of include/uapi/linux/uio.h).
 const SLICES_MAX: usize = 1024;
 
@@ -128,11 +130,13 @@ impl<'a> Requests<'a> {
 /// # Errors
 /// The connection's, and `InvalidData` for what is no reply.
 pub fn reply(input: &mut impl BufRead) -> io::Result<Reply> {
-    reply_at(input, 0)
+    reply_at(input, 0, &mut REPLY_BYTES_MAX.clone())
 }
 
-fn reply_at(input: &mut impl BufRead, depth: usize) -> io::Result<Reply> {
+/// `left` is how much more the reply may take.
+fn reply_at(input: &mut impl BufRead, depth: usize, left: &mut usize) -> io::Result<Reply> {
     let line = line(input)?;
+    take_from(left, size_of::<Reply>() + line.len())?;
     let (&sort, rest) = line.split_first().ok_or_else(|| malformed("an empty line"))?;
     let text = || String::from_utf8_lossy(rest).into_owned();
     match sort {
@@ -142,6 +146,7 @@ fn reply_at(input: &mut impl BufRead, depth: usize) -> io::Result<Reply> {
         b'$' => match length(rest, BULK_BYTES_MAX)? {
             None => Ok(Reply::Nil),
             Some(length) => {
+                take_from(left, length)?;
                 // What is announced is not believed before it has come.
                 let mut bytes = Vec::new();
                 input.take(length as u64).read_to_end(&mut bytes)?;
@@ -156,11 +161,16 @@ fn reply_at(input: &mut impl BufRead, depth: usize) -> io::Result<Reply> {
         b'*' => match length(rest, ARRAY_LENGTH_MAX)? {
             None => Ok(Reply::Nil),
             Some(length) => {
-                (0..length).map(|_| reply_at(input, depth + 1)).collect::<io::Result<_>>().map(Reply::Array)
+                (0..length).map(|_| reply_at(input, depth + 1, left)).collect::<io::Result<_>>().map(Reply::Array)
             }
         },
         _ => Err(malformed("no reply of Redis")),
     }
+}
+
+fn take_from(left: &mut usize, bytes: usize) -> io::Result<()> {
+    *left = left.checked_sub(bytes).ok_or_else(|| malformed("a reply beyond all bounds"))?;
+    Ok(())
 }
 
 /// Reads the reply to a request for the pages of one hash into their places, and says of each what stood there.
@@ -174,8 +184,8 @@ pub fn pages<'a>(
     mut each: impl FnMut(usize, Field),
 ) -> io::Result<Result<(), String>> {
     let mut first = line(input)?;
-    // The answer to ASKING.
-    while first == b"+OK" {
+    // The answer to ASKING, which is asked once.
+    if first == b"+OK" {
         first = line(input)?;
     }
     match first.split_first() {
@@ -333,6 +343,33 @@ mod tests {
         assert_eq!(&place[..4], b"abcd");
         assert_eq!(said, [(0, Field::Whole), (1, Field::Missing), (2, Field::Short(2))]);
         assert_eq!(reply(&mut input).unwrap(), Reply::Integer(7), "the next reply is whole");
+    }
+
+    /// The same bytes again and again.
+    struct Endless(&'static [u8], usize);
+
+    impl Read for Endless {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            for place in &mut *buffer {
+                *place = self.0[self.1 % self.0.len()];
+                self.1 += 1;
+            }
+            Ok(buffer.len())
+        }
+    }
+
+    #[test]
+    fn a_server_that_answers_without_end_is_refused() {
+        let endless = |head: &'static [u8], rest| io::BufReader::new(head.chain(Endless(rest, 0)));
+        let error = reply(&mut endless(b"*1048576\r\n", b"*1048576\r\n:1\r\n")).unwrap_err();
+        assert!(error.to_string().contains("without end"), "{error}");
+        for values in [&b":1\r\n"[..], b"*0\r\n", b"$65536\r\n"] {
+            let head = b"*1048576\r\n*1048576\r\n*1048576\r\n";
+            let error = reply(&mut endless(head, values)).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{error}");
+        }
+        let error = pages(&mut endless(b"", b"+OK\r\n"), std::iter::empty(), |_, _| ()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{error}");
     }
 
     #[test]

@@ -267,14 +267,16 @@ impl Work for Leases<'_> {
     }
 }
 
-/// Reads so many replies, which are numbers; the first error line among them.
+/// Reads so many replies, which are numbers; the first error line among them. Before each may come the answer to ASKING.
 fn integers(input: &mut BufReader<Stream>, count: usize) -> io::Result<Result<(), String>> {
-    let (mut said, mut read) = (Ok(()), 0);
-    while read < count {
-        read += 1;
-        match resp::reply(input)? {
+    let mut said = Ok(());
+    for _ in 0..count {
+        let mut reply = resp::reply(input)?;
+        if matches!(reply, Reply::Simple(_)) {
+            reply = resp::reply(input)?;
+        }
+        match reply {
             Reply::Integer(_) => (),
-            Reply::Simple(_) => read -= 1,
             Reply::Error(line) => said = said.and(Err(line)),
             _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "the answer is not understood: no number")),
         }

@@ -1,0 +1,110 @@
+//! What masu takes from the memory that it shares with a paged program, which may write there what it likes, and when. The bytes are a
+//! script: words that are scribbled over, and what masu does meanwhile: flights, errands, figures. Pages of the store and of the memory
+//! are within their bounds, nothing panics, and all of it comes to an end.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use paging::field::{COUNTER_WORDS, Counters, Errand};
+use paging::pager::{Crew, FLIGHT_PAGES, FLIGHT_WORDS, FLIGHTS_PAGES, Flights, Sum};
+use paging::policy::MAX_UNIT_LOG2;
+use paging::space::Page;
+use paging::units::Learned;
+use remote::history::{History, Part};
+use remote::report::{Counted, Report};
+
+use crate::input::Input;
+use crate::scribble::scribble;
+
+thread_local! {
+    static LEARNED: RefCell<Box<Learned>> = RefCell::default();
+}
+
+/// The threads of masu that fly: what they are told to do lies within.
+struct Bounds {
+    fails: bool,
+    flown: u32,
+}
+
+impl Bounds {
+    fn check(&mut self, room: u32, pages: u32) -> Result<(), ()> {
+        assert!(pages <= FLIGHT_PAGES && room + pages <= FLIGHTS_PAGES, "{pages} pages at {room}");
+        self.flown += 1;
+        if self.fails { Err(()) } else { Ok(()) }
+    }
+}
+
+impl Crew for Bounds {
+    type Trouble = ();
+
+    fn fetch(&mut self, _: Page, room: u32, sums: &mut [Sum]) -> Result<(), ()> {
+        self.check(room, sums.len() as u32)
+    }
+
+    fn write(&mut self, _: Page, room: u32, pages: u32) -> Result<(), ()> {
+        self.check(room, pages)
+    }
+}
+
+/// Runs one input; true when it was understood.
+pub fn run(bytes: &[u8]) -> bool {
+    let mut input = Input(bytes);
+    let flights: [AtomicU64; FLIGHT_WORDS] = [const { AtomicU64::new(0) }; FLIGHT_WORDS];
+    let counters: [AtomicU64; COUNTER_WORDS] = [const { AtomicU64::new(0) }; COUNTER_WORDS];
+    let errand: [AtomicU32; 5] = [const { AtomicU32::new(0) }; 5];
+    let mut crew = Bounds { fails: false, flown: 0 };
+    let (mut number, mut asked) = (0, 0);
+    let mut history = History::default();
+    LEARNED.with_borrow_mut(|learned| {
+        scribble(learned, &mut input);
+        while !input.0.is_empty() {
+            match input.byte() % 8 {
+                0 | 1 => flights[usize::from(input.half()) % FLIGHT_WORDS].store(word(&mut input), Relaxed),
+                2 => {
+                    // What the program writes for a flight, at its place.
+                    let first = FLIGHT_WORDS - (1 + usize::from(input.byte() % 8)) * ((FLIGHT_WORDS - 517) / 8);
+                    flights[0].store(u64::from(input.byte() % 12), Relaxed);
+                    for (at, value) in
+                        [1, u64::from(input.byte() % 3), word(&mut input), word(&mut input)].into_iter().enumerate()
+                    {
+                        flights[first + at].store(value, Relaxed);
+                    }
+                }
+                3 => counters[usize::from(input.byte()) % COUNTER_WORDS].store(word(&mut input), Relaxed),
+                4 => errand[usize::from(input.byte() % 5)].store(word(&mut input) as u32, Relaxed),
+                5 => {
+                    crew.fails = input.byte() % 8 == 7;
+                    number += u64::from(Flights(&flights).fly(&mut crew, number) == Ok(true));
+                }
+                6 => {
+                    if let Some((ask, _, pages)) = Errand(&errand).asked() {
+                        assert!(ask == paging::field::Ask::Copy || (1..=1 << MAX_UNIT_LOG2).contains(&pages));
+                        Errand(&errand).answer(true);
+                        asked += 1;
+                    }
+                }
+                _ => {
+                    history.read(Duration::from_millis(input.half().into()), Part::of(learned));
+                    let counted = Counted::of(1, &Counters(&counters), learned, &[], &history);
+                    assert!(counted.stall_s >= 0.0, "{counted:?}");
+                    let report = Report::of(1.0, &[counted.clone(), counted]);
+                    assert!(report.staging_hit_rate.is_none_or(|rate| (0.0..=1.0).contains(&rate)), "{report:?}");
+                    asked += 1;
+                }
+            }
+        }
+    });
+    crew.flown + asked > 0
+}
+
+/// Numbers at the borders, and any.
+fn word(input: &mut Input<'_>) -> u64 {
+    match input.byte() % 8 {
+        0 => u64::MAX - u64::from(input.byte()),
+        1 => u64::from(u32::MAX) + u64::from(input.byte()),
+        2 => 1 << (input.byte() % 64),
+        3 => input.word(),
+        _ => u64::from(input.byte()),
+    }
+}

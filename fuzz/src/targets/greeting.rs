@@ -1,0 +1,85 @@
+//! What the library in a paged program and masu take from each other: messages, and words of the memory that both see.
+//! The other side may be anybody, and the program may write where it should not.
+
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use crate::input::Input;
+use paging::field::{ASKED, Ask, Errand, Layout};
+use paging::greeting::{Go, Hello, MAGIC, Message, Ready, STRANGER, Secret, Terms};
+use paging::{MAX_UNIT_PAGES, PAGE_BYTES};
+
+/// Runs one input; true when it was understood.
+pub fn run(bytes: &[u8]) -> bool {
+    let mut input = Input(bytes);
+    let marked = input.byte() % 8 != 0;
+    let mut message: Message = std::array::from_fn(|_| input.word());
+    if marked {
+        message[0] = MAGIC;
+    }
+    // What is taken for a message is one, and says the same when it is passed on.
+    let mut understood = message != STRANGER && Go::of(&message).is_some();
+    if let Some(secret) = Secret::of(bytes) {
+        assert_eq!(secret.to_string().as_bytes(), bytes);
+        understood = true;
+    }
+    if let Some(hello) = Hello::of(&message) {
+        understood = true;
+        assert_eq!((Hello::of(&hello.message()), message[0]), (Some(hello), MAGIC));
+    }
+    if let Some(ready) = Ready::of(&message) {
+        understood = true;
+        assert_eq!((Ready::of(&ready.message()), message[0]), (Some(ready), MAGIC));
+    }
+    if let Some((terms, secret)) = Terms::of(&message) {
+        understood = true;
+        assert_eq!((Terms::of(&terms.message(secret)), message[0]), (Some((terms, secret)), MAGIC));
+        lies_in_order(&Layout::new(terms.most_pages as usize, terms.budget_frames as usize));
+    }
+    errand(&mut input) || understood
+}
+
+/// However large, no table reaches into the next one.
+fn lies_in_order(layout: &Layout) {
+    let slots = layout.ring + layout.slots * 8;
+    let queues = [layout.queues[0] + layout.units * 8, layout.queues[1] + layout.units * 8];
+    let tables = [
+        (layout.bases, layout.entries),
+        (layout.entries + layout.pages * 8, layout.sums),
+        (layout.sums + layout.pages * 16, layout.ring),
+        (slots, layout.queues[0]),
+        (queues[0], layout.queues[1]),
+        (queues[1], layout.data),
+        (layout.data + (u64::from(MAX_UNIT_PAGES) * PAGE_BYTES) as usize, layout.learned),
+        (layout.learned, layout.ghosts),
+        (layout.ghosts + layout.ghost_words * 8, layout.bytes),
+    ];
+    for (end, next) in tables {
+        assert!(end <= next, "{layout:?}");
+    }
+    assert!(layout.bytes < 1 << 47, "more than there are addresses: {layout:?}");
+}
+
+/// What masu finds asked: something that fits, or nothing.
+fn errand(input: &mut Input<'_>) -> bool {
+    let words: [AtomicU32; 5] = std::array::from_fn(|_| AtomicU32::new(input.int() % 8));
+    words[2].store(input.int(), Relaxed);
+    words[3].store(input.int() >> (input.byte() % 32), Relaxed);
+    let errand = Errand(&words);
+    match errand.asked() {
+        Some((Ask::Read | Ask::Write, _, pages)) => assert!((1..=MAX_UNIT_PAGES).contains(&pages)),
+        Some((Ask::Copy, ..)) => {}
+        None => assert!(
+            words[0].load(Relaxed) != ASKED || !(1..=3).contains(&words[1].load(Relaxed)) || {
+                !(1..=MAX_UNIT_PAGES).contains(&words[3].load(Relaxed))
+            }
+        ),
+    }
+    let asked = errand.asked();
+    if let Some((ask, page, pages)) = asked {
+        errand.ask(ask, page, pages);
+        assert_eq!(errand.asked(), Some((ask, page, pages)));
+        errand.answer(true);
+        assert_eq!((errand.asked(), errand.answered(), errand.answered()), (None, Some(true), None));
+    }
+    asked.is_some()
+}

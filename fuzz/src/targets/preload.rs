@@ -1,0 +1,60 @@
+//! What the preloaded library takes from others: a variable of the environment, the words of the shared board, and what
+//! programs ask of mmap. Understood or not followed; nothing of it panics, since that would end a program.
+
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use libmasu::board::{self, Board, Kind, Switches};
+use libmasu::policy::{self, Request, Size, Sizes};
+use libmasu::settings::Settings;
+
+/// Runs one input; true when it was understood.
+pub fn run(bytes: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(bytes);
+    let mut understood = false;
+    let mut sizes = Sizes::NONE.with(Size::HUGE);
+    if let Some(settings) = Settings::parse(&text) {
+        assert_eq!(Settings::parse(&settings.to_string()), Some(settings));
+        sizes = settings.sizes;
+        understood = true;
+    }
+    let mut numbers =
+        bytes.chunks_exact(8).map(|chunk| u64::from_le_bytes(chunk.try_into().unwrap_or_default()) as usize);
+    place(numbers.next().unwrap_or(0), numbers.next().unwrap_or(0), sizes);
+    sit(bytes);
+    understood
+}
+
+/// Wherever a mapping lies and however large it is said to be.
+fn place(start: usize, bytes: usize, sizes: Sizes) {
+    let request = Request { bytes, private_anonymous: true, placed: false, stack: false, peculiar: false };
+    let placement = policy::placement(request, sizes, true);
+    assert_eq!(placement.advise, sizes.largest_within(bytes).is_some());
+    let size = placement.align_to.unwrap_or(Size::HUGE);
+    if let Some((first, whole)) = policy::whole_part(start, bytes, size) {
+        assert!(first >= start && first % size.bytes() == 0 && whole % size.bytes() == 0);
+        assert!(first.checked_add(whole).is_some_and(|end| end - start <= bytes));
+        assert_eq!(policy::whole_pages(start, bytes, size), whole / size.bytes());
+    }
+    let _ = policy::gains_by_alignment(start, bytes, size);
+}
+
+/// A board of which every word may be anything but the first, which says that it is one.
+fn sit(bytes: &[u8]) {
+    let words: Vec<AtomicU32> = (0..board::WORDS).map(|_| AtomicU32::new(0)).collect();
+    let Some(board) = Board::new(&words) else { unreachable!("it has the right size") };
+    for (word, chunk) in words.iter().skip(1).zip(bytes.chunks_exact(4)) {
+        word.store(u32::from_le_bytes(chunk.try_into().unwrap_or_default()), Relaxed);
+    }
+    for seat in board.taken() {
+        let _ = (seat.stage(), seat.code(), seat.aligned(), seat.switches(), Kind::ALL.map(|kind| seat.reserved(kind)));
+    }
+    let taken = board.sit_down(4121, Switches::new(true));
+    let copy: Vec<u32> = words.iter().map(|word| word.load(Relaxed)).collect();
+    assert_eq!(taken.is_some(), board::find_switches(&copy, 4121).is_some());
+    if let Some(seat) = taken.and_then(|index| board.seat(index)) {
+        seat.add_reserved(Kind::Mmap, usize::MAX);
+        seat.add_aligned();
+        assert!(seat.switches().align() && seat.process() == 4121);
+        seat.clear();
+    }
+}

@@ -1,0 +1,54 @@
+//! Profiles of code sites, which anybody may have written: read or refused. What is read says the same when it is written again; its
+//! habits begin a table of sites, whose orders stay in their area.
+
+use paging::policy::MAX_UNIT_LOG2;
+use paging::policy::Run;
+use paging::policy::site::{Fault, Kind, Room, Seed, Sites};
+use remote::profile::{MOST_BYTES, bytes as written, parse};
+
+const AREA_PAGES: u32 = 1 << 13;
+
+/// Runs one input; true when it was understood.
+pub fn run(bytes: &[u8]) -> bool {
+    let Ok(kept) = parse(bytes) else { return false };
+    let again = written(&kept);
+    assert!(again.len() == bytes.len() && again.len() <= MOST_BYTES);
+    assert_eq!(parse(&again).as_ref(), Ok(&kept));
+    let mut sites = Box::<Sites>::default();
+    for (number, site) in kept.iter().enumerate() {
+        let seed = Seed { site: 0x1000 + number as u64 * 8, habit: site.habit };
+        assert_eq!(Seed::of(seed.words()), seed, "the library understands it otherwise");
+        if !sites.seed(seed) {
+            continue;
+        }
+        let mut page = site.offset % u64::from(AREA_PAGES);
+        for _ in 0..4 {
+            begins(&mut sites, seed.site, page);
+            page = (page + 1 + site.offset % 7) % u64::from(AREA_PAGES);
+        }
+    }
+    assert!(sites.known().all(|site| site.unit_pages <= 1 << MAX_UNIT_LOG2));
+    !kept.is_empty()
+}
+
+/// A fault of a site that begins with its habit.
+fn begins(sites: &mut Sites, site: u64, page: u64) {
+    let area = Run { first_page: 0, pages: AREA_PAGES };
+    let room = Room {
+        budget_pages: 4096,
+        life_pages: 4096,
+        fault_ns: 35_000,
+        page_ns: 3_000,
+        ahead_page_ns: 2_000,
+        base_log2: 0,
+        max_unit_log2: MAX_UNIT_LOG2,
+    };
+    let fault = Fault { site, page, area, distance: 1, mark: 0, kind: Kind::Home };
+    let order = sites.on_fault(&fault, &room, |_| false);
+    assert!(order.fetch.contains(page) && order.fetch.within(area) == order.fetch, "{order:?}");
+    for series in order.ahead {
+        for run in (0..series.runs).map(|number| series.run(number, area)) {
+            assert!(run.pages == 0 || run.within(area) == run, "{order:?} leaves {area:?}");
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! What streams brought in: each four bytes an arrival, a wait, a look, or pages that stayed. Every page that came goes once, or is
+//! given up; nothing waits for ever; and the ranges of a file are a set.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use access::arrivals::{Arrival, FileId};
+use aging::controller::{self, Seen};
+use aging::dials::{Bounds, Dial};
+use aging::ranges::Ranges;
+use aging::streams::detect::Detector;
+use aging::streams::policy::{Queue, SETTINGS, Settings};
+use linux::Pid;
+use quantities::{Fraction, Pages};
+
+/// Runs one input; true when it was understood.
+pub fn run(bytes: &[u8]) -> bool {
+    let Some((keep, bytes)) = bytes.split_first() else { return false };
+    let mut queue = Queue::new(Settings { keep: Pages(u64::from(*keep) * 16), ..SETTINGS });
+    let mut detector = Detector::default();
+    let (mut now, mut came, mut went, mut given_up) = (Duration::ZERO, 0u64, 0u64, 0u64);
+    let (mut set, mut model) = (Ranges::default(), BTreeSet::new());
+    for word in bytes.chunks_exact(4) {
+        let [what, a, b, c] = [word[0], word[1], word[2], word[3]].map(u64::from);
+        let range = a * 16..a * 16 + b;
+        match what % 8 {
+            0..=2 => {
+                let file = FileId { device: (8, 1), inode: c % 5, generation: 0 };
+                let process = Pid(i32::try_from(c / 5).unwrap_or(0) + 1);
+                let arrival = Arrival { file, pages: range.clone(), process };
+                if b > 0 {
+                    queue.came(now, &arrival, Pages(c));
+                    came += b;
+                    detector.came(arrival);
+                }
+            }
+            3 => now += Duration::from_millis(a * b),
+            4 | 5 => {
+                for due in queue.due(now) {
+                    let count = due.pages.end - due.pages.start;
+                    // Of some a part stays, to be written or in use.
+                    let stays = if (due.pages.start + c) % 3 == 0 { count / 2 } else { 0 };
+                    went += count - stays;
+                    let pages = due.pages.start..due.pages.start + stays;
+                    if stays > 0 && !queue.stayed(now, &due, pages, what % 8 == 5 && c % 2 == 0) {
+                        given_up += stays;
+                    }
+                }
+            }
+            6 => {
+                set.insert(range.clone());
+                model.extend(range);
+            }
+            _ => {
+                set.remove(&range);
+                model.retain(|page| !range.contains(page));
+            }
+        }
+        assert_eq!(queue.waiting().0, came - went - given_up);
+        let bounds = Bounds { low: Dial::clamped(word[1].min(word[2])), high: Dial::clamped(word[1].max(word[2])) };
+        let seen = Seen {
+            refaults_per_s: a as f64,
+            quiet: Duration::from_secs(b),
+            stalled: Fraction::clamped(c as f64 / 255.0),
+        };
+        if let Some((to, _)) = controller::moved(bounds.low, bounds, seen) {
+            assert!((bounds.low..=bounds.high).contains(&to));
+        }
+    }
+    assert_eq!(set.iter().flatten().collect::<BTreeSet<u64>>(), model);
+    went += queue.rest().iter().map(|due| due.pages.end - due.pages.start).sum::<u64>();
+    assert_eq!(came, went + given_up);
+    assert_eq!(queue.waiting(), Pages(0));
+    came > 0
+}

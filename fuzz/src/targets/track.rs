@@ -1,0 +1,111 @@
+//! What a client of the tracker may send, and what a program takes from a tracker.
+//!
+//! The first byte says how many bytes the first message has, and so on; between the messages lists are given. Whatever comes is
+//! understood as it was said, or is nonsense; no wish names a window that was not given. The same bytes as an answer and as the
+//! head of a list lead to nothing that lies outside. The same bytes as limits on huge pages, and programs that want some.
+
+use hugepages::track::session::{Session, Wanted};
+use hugepages::track::share::{Candidate, Held, Limits, Owner, arena, share};
+use libmasu::track::list::{Head, Window as Listed};
+use libmasu::track::wire::{Answer, MOST_BYTES, Request};
+use quantities::{Rate, Window};
+
+use crate::input::Input;
+
+/// Runs one input; true when it was understood.
+pub fn run(bytes: &[u8]) -> bool {
+    let said = messages(bytes);
+    list(bytes);
+    limits(bytes);
+    answer(bytes) || said
+}
+
+/// Whether anything but nonsense and refusals came of them.
+fn messages(mut bytes: &[u8]) -> bool {
+    let mut session = Session::default();
+    let (mut given, mut meant) = (0, false);
+    let mut space = [0; MOST_BYTES];
+    while let Some((length, rest)) = bytes.split_first() {
+        let (message, rest) = rest.split_at(usize::from(*length).min(rest.len()));
+        bytes = rest;
+        if let Ok(request) = Request::read(message) {
+            let length = request.write(&mut space);
+            assert_eq!(Request::read(&space[..length]).map(|again| format!("{again:?}")), Ok(format!("{request:?}")));
+        }
+        let wanted = session.understand(message);
+        meant |= !matches!(wanted, Wanted::Nonsense | Wanted::No(_));
+        match wanted {
+            Wanted::Register(terms) => {
+                assert!(terms.are_sound());
+                session.set_registered(true);
+            }
+            Wanted::Unregister => session.set_registered(false),
+            Wanted::Fetch => {
+                given = u64::from(*length % 5);
+                session.give((0..given).map(Window).collect());
+            }
+            Wanted::Decided(wishes) => assert!(wishes.keys().all(|window| window.0 < given)),
+            Wanted::Nonsense => session = Session::default(),
+            Wanted::Arena(_) | Wanted::Progress | Wanted::More | Wanted::No(_) => {}
+        }
+    }
+    meant
+}
+
+fn answer(bytes: &[u8]) -> bool {
+    let mut space = [0; MOST_BYTES];
+    let answer = Answer::read(bytes);
+    if let Ok(answer) = answer {
+        let length = answer.write(&mut space);
+        assert_eq!(&space[..length], bytes);
+    }
+    answer.is_ok()
+}
+
+fn list(bytes: &[u8]) {
+    let word = |number: usize| {
+        bytes.get(number * 8..number * 8 + 8).map_or(0, |word| u64::from_le_bytes(word.try_into().unwrap_or_default()))
+    };
+    let head = Head { magic: word(0), generation: word(1), windows: word(2), pages: word(3) };
+    if head.fits(bytes.len() as u64) {
+        assert!(head.windows * 32 + head.pages * 16 + 32 <= bytes.len() as u64);
+    }
+    let window = Listed { first: word(1), hot: word(2) as u32, ..Listed::default() };
+    if window.is_within(word(3)) {
+        assert!(window.first + u64::from(window.hot) <= word(3));
+    }
+}
+
+/// Limits on huge pages, and what several programs want under them: nobody has more than a limit leaves, and no window makes way twice.
+fn limits(bytes: &[u8]) {
+    let mut input = Input(bytes);
+    let mut limit = || if input.byte().is_multiple_of(4) { u64::MAX } else { u64::from(input.byte() % 8) };
+    let limits = Limits { of_program: limit(), of_user: limit(), of_all: limit() };
+    let owner = |byte: u8| Owner { program: usize::from(byte % 4), user: u32::from(byte % 4 / 2) };
+    let walks = |byte: u8| Rate::per_second(f64::from(byte));
+    let held: Vec<Held> = (0..input.byte() % 8)
+        .map(|window| {
+            let movable = input.byte() % 4 > 0;
+            let window = movable.then_some(Window(window.into()));
+            Held { owner: owner(input.byte()), window, walks: walks(input.byte()) }
+        })
+        .collect();
+    let candidates: Vec<Candidate> = (100..100 + input.byte() % 8)
+        .map(|window| Candidate {
+            owner: owner(input.byte()),
+            window: Window(window.into()),
+            walks: walks(input.byte()),
+        })
+        .collect();
+    let shares = share(&candidates, &held, limits);
+    assert_eq!(shares.granted.len() + shares.refused.len(), candidates.len());
+    let taken: Vec<_> = shares.granted.iter().filter_map(|(_, taken)| *taken).collect();
+    assert!(taken.iter().enumerate().all(|(at, one)| !taken[..at].contains(one)), "{shares:?}");
+    let grown = shares.granted.len() - taken.len();
+    let most = |before: usize, limit: u64| limit.max(before as u64);
+    assert!((held.len() + grown) as u64 <= most(held.len(), limits.of_all), "{shares:?}");
+    let (wanted, used) = (input.word(), [input.word(), input.word(), input.word()]);
+    let granted = arena(wanted, used[0], used[1], used[2], limits);
+    let most = [limits.of_program, limits.of_user, limits.of_all];
+    assert!(granted <= wanted && most.iter().zip(used).all(|(most, used)| granted <= most.saturating_sub(used)));
+}
