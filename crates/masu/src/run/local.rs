@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use linux::meminfo::meminfo;
-use linux::open_files;
+use linux::{describe, open_files};
 use paging::greeting::{self, Terms};
 use paging::pager::Budget;
 use paging::rung::Rung;
@@ -20,6 +20,7 @@ use remote::serve::{NotBegun, Seen, Server};
 use remote::store::retry::{Patience, Patient};
 use remote::store::url::StoreUrl;
 use remote::store::{self, Opening, Say};
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 use crate::HOST;
 use crate::args::{RunTask, Sections};
@@ -155,6 +156,7 @@ pub fn started(task: &RunTask, local: Local) -> Result<ExitCode, NotStarted> {
     let url = store_url(task)?;
     refuse_conflicts(task, &url)?;
     let terms = terms(task, local)?;
+    keep_to_itself()?;
     // Before the store, which may need threads.
     let relay = Relay::ready()?;
     let store = open_store(task, url)?;
@@ -189,6 +191,15 @@ pub fn started(task: &RunTask, local: Local) -> Result<ExitCode, NotStarted> {
         }
     }
     Ok(end_as(ended.status))
+}
+
+/// Closes masu's memory and environment, in which keys and passwords are, to all but root: the program has the same user, and
+/// would read them in /proc. Processes that are forked later inherit it, and lose it when they become another program.
+fn keep_to_itself() -> Result<(), Failure> {
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|errno| {
+        Failure::new(format!("cannot keep other processes out of masu's memory: prctl: {}", describe(errno)))
+            .remedy("No kernel without a seccomp filter says so; allow prctl(PR_SET_DUMPABLE).")
+    })
 }
 
 /// Refuses what the library cannot serve.
