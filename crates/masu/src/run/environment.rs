@@ -76,7 +76,7 @@ pub fn variables(library: &Path, settings: &Settings<'_>, now: impl Fn(&str) -> 
 /// The variables to set for a program that is paged. The store's password is masu's: neither the program nor its children get it.
 pub fn paged(
     library: &Path,
-    of_masu: [(&'static str, String); 2],
+    of_masu: [(&'static str, Option<String>); 3],
     now: impl Fn(&str) -> Option<OsString>,
 ) -> Vec<Change> {
     let mut changes = without_ours(&now);
@@ -90,7 +90,7 @@ pub fn paged(
         value.push(rest);
     }
     changes.push((PRELOAD, Some(value)));
-    changes.extend(of_masu.map(|(name, value)| (name, Some(value.into()))));
+    changes.extend(of_masu.map(|(name, value)| (name, value.map(OsString::from))));
     changes.push((PASSWORD_VARIABLE, None));
     changes
 }
@@ -179,8 +179,8 @@ mod tests {
     #[test]
     fn a_paged_program_gets_what_is_for_it_and_not_the_stores_password() {
         let now = |name: &str| (name == PASSWORD_VARIABLE).then(|| OsString::from("hunter22"));
-        let changes = paged(Path::new("/lib/pager.so"), [("A", "1".to_owned()), ("B", "2".to_owned())], now);
-        let wanted = [(PRELOAD, Some("/lib/pager.so".into())), ("A", Some("1".into())), ("B", Some("2".into()))];
+        let changes = paged(Path::new("/lib/pager.so"), [("A", Some("1".to_owned())), ("B", None), ("C", None)], now);
+        let wanted = [(PRELOAD, Some("/lib/pager.so".into())), ("A", Some("1".into())), ("B", None), ("C", None)];
         assert_eq!(changes, [&wanted[..], &[(PASSWORD_VARIABLE, None)]].concat());
     }
 
