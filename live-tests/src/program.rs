@@ -4,6 +4,7 @@
 //! something was not. They ask the C library for memory, as programs do, so that the preloaded library hears of it.
 
 mod accesses;
+mod crowd;
 mod dangers;
 mod ends;
 mod kinds;
@@ -12,6 +13,7 @@ pub(crate) mod partition;
 mod threads;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// The argument that makes the test program one of these.
 pub(crate) const FLAG: &str = "--program";
@@ -27,6 +29,7 @@ pub(crate) fn run() -> ExitCode {
     let word = |index: usize| arguments.get(index).map_or("", String::as_str);
     let done = match name {
         "accesses" => accesses::replay(&arguments),
+        "crowd" => crowd::connects(word(1), Duration::from_millis(number(2))),
         "kinds" => kinds::all(),
         "allocation" => kinds::allocation(number(1)),
         "stack" => kinds::stacks(),

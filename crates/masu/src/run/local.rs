@@ -18,8 +18,9 @@ use remote::profile::Folder;
 use remote::report::Report;
 use remote::serve::{NotBegun, Seen, Server};
 use remote::store::retry::{Patience, Patient};
+use remote::store::sealed::{Cipher, PAGE_BYTES_SEALED, Sealed};
 use remote::store::url::StoreUrl;
-use remote::store::{self, Opening, Say};
+use remote::store::{self, Opening, Say, Store};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 use crate::HOST;
@@ -41,6 +42,10 @@ const LEAST_LOCAL: Bytes = Bytes(Budget::LEAST_FRAMES as u64 * PAGE_BYTES);
 
 /// A server is given so much time to answer, however short the limit.
 const LEAST_TIMEOUT: Duration = Duration::from_millis(50);
+
+/// In the report, where a server could read the program's memory.
+const NOT_SEALED: &str =
+    "pages were not sealed (--no-seal): who keeps the server, or its network, reads and replays them";
 
 /// So many code sites are shown to people; the JSON has more.
 const SHOWN: usize = 8;
@@ -159,12 +164,21 @@ pub fn started(task: &RunTask, local: Local) -> Result<ExitCode, NotStarted> {
     keep_to_itself()?;
     // Before the store, which may need threads.
     let relay = Relay::ready()?;
-    let store = open_store(task, url)?;
+    let cipher = cipher(task, &url);
+    let not_sealed = cipher.is_none() && !matches!(url, StoreUrl::File(_));
+    let store = open_store(task, url, cipher)?;
+    let served: Arc<dyn Store> = match cipher {
+        Some(cipher) => Arc::new(
+            Sealed::around(Arc::<Patient>::clone(&store), cipher)
+                .map_err(|error| Failure::new(&error).remedy(error.remedy()))?,
+        ),
+        None => Arc::<Patient>::clone(&store),
+    };
     let place = place(task)?;
     let profiles = if task.no_profile { None } else { Folder::of_user(|name| std::env::var_os(name)) };
     // Each program takes some, as long as it runs.
     open_files::raise();
-    let server = Server::begin(terms, Arc::<Patient>::clone(&store) as _, profiles)
+    let server = Server::begin(terms, served, profiles)
         .map_err(|error| Failure::new(format!("cannot wait for the program's library: {error}")))?;
     let changes = environment::paged(&environment::library(environment::PAGER)?, server.variables(), |name| {
         std::env::var_os(name)
@@ -173,7 +187,7 @@ pub fn started(task: &RunTask, local: Local) -> Result<ExitCode, NotStarted> {
     let ended = child.wait();
     store.give_up();
     let seen = server.end();
-    if let Err(error) = remote::store::Store::close(&*store) {
+    if let Err(error) = store.close() {
         eprintln!("masu: {error}\n    {}", error.remedy());
     }
     let ended = ended?;
@@ -185,7 +199,9 @@ pub fn started(task: &RunTask, local: Local) -> Result<ExitCode, NotStarted> {
         // There is no report to say it, and the program that started it heard no more than a status.
         seen.not_begun.iter().for_each(|not_begun| eprintln!("masu: {}", of_child(not_begun)));
     } else {
-        let report = report(&seen, &terms, ended.run);
+        let mut report = report(&seen, &terms, ended.run);
+        report.sealed = cipher.map(Cipher::name);
+        report.notes.extend(not_sealed.then(|| NOT_SEALED.to_owned()));
         if let Err(error) = write(&report, place, task.json) {
             eprintln!("masu: cannot write the report: {error}");
         }
@@ -289,7 +305,13 @@ fn store_url(task: &RunTask) -> Result<StoreUrl, Failure> {
     })
 }
 
-fn open_store(task: &RunTask, mut url: StoreUrl) -> Result<Arc<Patient>, Failure> {
+/// How pages are sealed. A program reads and writes a file by itself, so there masu carries them only if that is asked for.
+fn cipher(task: &RunTask, url: &StoreUrl) -> Option<Cipher> {
+    let sealed = task.seal || !task.no_seal && !matches!(url, StoreUrl::File(_));
+    sealed.then(Cipher::of_processor)
+}
+
+fn open_store(task: &RunTask, mut url: StoreUrl, cipher: Option<Cipher>) -> Result<Arc<Patient>, Failure> {
     if let (StoreUrl::Redis(url), Some(limit)) = (&mut url, task.store_timeout) {
         // The clock is looked at between attempts, and one attempt takes up to two of these.
         url.timeout = url.timeout.min(limit / 4).max(LEAST_TIMEOUT);
@@ -300,7 +322,9 @@ fn open_store(task: &RunTask, mut url: StoreUrl) -> Result<Arc<Patient>, Failure
             eprintln!("masu: {line}");
         }
     });
-    let opening = Opening { expected: None, password: store::password_from_environment(), say: Arc::clone(&say) };
+    let page_bytes = if cipher.is_some() { PAGE_BYTES_SEALED } else { store::PAGE_BYTES };
+    let password = store::password_from_environment();
+    let opening = Opening { page_bytes, expected: None, password, say: Arc::clone(&say) };
     let store = store::open(&url, &opening).map_err(|error| Failure::new(&error).remedy(error.remedy()))?;
     Ok(Arc::new(Patient::new(store, Patience { limit: task.store_timeout, ..Patience::USUAL }, say)))
 }
@@ -372,6 +396,9 @@ fn print(report: &Report, to: &mut impl Write) -> std::io::Result<()> {
     let ahead = some(report.bytes_in_ahead.0, format!(" ({} of it ahead{used})", report.bytes_in_ahead));
     let behind = some(report.bytes_out_behind.0, format!(" ({} of it in the background)", report.bytes_out_behind));
     writeln!(to, "  {} in{ahead}, {} out{behind}", report.bytes_in, report.bytes_out)?;
+    if let Some(cipher) = report.sealed {
+        writeln!(to, "  sealed ({cipher})")?;
+    }
     if report.rung == Some(Rung::Copy.name()) {
         writeln!(to, "  pages were copied, not moved (rung copy); `masu facts` says on which rung this host stands")?;
     }
@@ -448,6 +475,19 @@ mod tests {
         ] {
             assert_eq!(checked(options), Ok(()));
         }
+    }
+
+    #[test]
+    fn pages_are_sealed_for_a_server_unless_one_says_not_and_for_a_file_if_one_says_so() {
+        let sealed = |options: &[&str]| {
+            let words = ["masu", "run", "--local", "4MiB"].iter().chain(options).chain(&["true"]);
+            let Task::Run(task) = Args::try_parse_from(words).unwrap().task else { panic!("no run") };
+            cipher(&task, &store_url(&task).unwrap()).is_some()
+        };
+        assert!(sealed(&["--store", "redis://node1"]) && sealed(&["--store", "rediss://node1"]));
+        assert!(!sealed(&["--store", "redis://node1", "--no-seal"]));
+        assert!(!sealed(&[]) && !sealed(&["--store", "file:/tmp"]) && sealed(&["--seal"]));
+        assert!(Args::try_parse_from(["masu", "run", "--local", "4MiB", "--seal", "--no-seal", "true"]).is_err());
     }
 
     #[test]
