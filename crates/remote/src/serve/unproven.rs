@@ -108,7 +108,6 @@ impl Entrance {
                 Heard::Wrong => {}
             }
         }
-        self.make_room();
         came
     }
 
@@ -148,20 +147,18 @@ impl Entrance {
             self.rests_until = now + REST;
         }
         if is_served(peer.user, own) {
+            self.make_room(stranger);
             self.unproven.push(Unproven { connection, peer, stranger, since: now });
         }
     }
 
-    /// The oldest give way: a program says who it is as soon as it has connected.
-    fn make_room(&mut self) {
-        for (stranger, most) in [false, true].into_iter().zip(MOST) {
-            let count = self.unproven.iter().filter(|one| one.stranger == stranger).count();
-            let mut spare = count.saturating_sub(most);
-            self.unproven.retain(|one| {
-                let goes = one.stranger == stranger && spare > 0;
-                spare -= usize::from(goes);
-                !goes
-            });
+    /// The oldest gives way: a program says who it is as soon as it has connected.
+    fn make_room(&mut self, stranger: bool) {
+        let of_its_sort = |one: &Unproven| one.stranger == stranger;
+        if self.unproven.iter().filter(|one| of_its_sort(one)).count() >= MOST[usize::from(stranger)]
+            && let Some(oldest) = self.unproven.iter().position(of_its_sort)
+        {
+            self.unproven.remove(oldest);
         }
     }
 }
