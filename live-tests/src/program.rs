@@ -4,6 +4,7 @@
 //! something was not. They ask the C library for memory, as programs do, so that the preloaded library hears of it.
 
 mod accesses;
+mod crowd;
 mod dangers;
 mod ends;
 mod held;
@@ -18,6 +19,7 @@ mod takers;
 mod threads;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// The argument that makes the test program one of these.
 pub(crate) const FLAG: &str = "--program";
@@ -34,6 +36,7 @@ pub(crate) fn run() -> ExitCode {
     let word = |index: usize| arguments.get(index).map_or("", String::as_str);
     let done = match name {
         "accesses" => accesses::replay(&arguments),
+        "crowd" => crowd::connects(word(1), Duration::from_millis(number(2))),
         "kinds" => kinds::all(),
         "allocation" => kinds::allocation(number(1)),
         "stack" => kinds::stacks(),
@@ -56,7 +59,7 @@ pub(crate) fn run() -> ExitCode {
         "comers" => partition::comers(number(1)),
         "own-run" => own_run::run(word(1), word(2), word(3), arguments.get(4..).unwrap_or_default()),
         "register" => strangers::register(word(1), word(2), word(3)),
-        "crowd" => strangers::crowd(word(1), word(2), number(3)),
+        "track-crowd" => strangers::crowd(word(1), word(2), number(3)),
         "target" => strangers::target(word(1), word(2) == "closed"),
         "inherit" => strangers::inherit(word(1), word(2), word(3)),
         "speak" => strangers::speak(number(1)),

@@ -390,6 +390,11 @@ pub const ALL: &[LiveTest] = tests! {
     run_local_outages::a_cluster_whose_master_is_killed_is_waited_for needs [MasuCommand, PagerLibrary, UserFaults, CCompiler, RedisServer];
     run_local_outages::a_cluster_that_sleeps_and_wakes_with_another_master_is_waited_for needs [MasuCommand, PagerLibrary, UserFaults, CCompiler, RedisServer];
     run_local_outages::a_redis_that_was_killed_and_comes_back_with_its_data_is_waited_for needs [MasuCommand, PagerLibrary, UserFaults, CCompiler, RedisServer];
+    run_local_strangers::another_users_connections_keep_no_program_waiting needs [Root, MasuCommand, PagerLibrary, UserFaults, Shell];
+    run_local_strangers::a_program_that_became_another_user_is_paged needs [Root, MasuCommand, PagerLibrary, UserFaults, Python];
+    run_local_strangers::a_server_that_replays_or_swaps_pages_is_found_out needs [MasuCommand, PagerLibrary, UserFaults, CPrograms, RedisServer];
+    run_local_strangers::pages_in_a_file_are_sealed_where_one_says_so needs [MasuCommand, PagerLibrary, UserFaults, CPrograms];
+    run_local_strangers::a_stores_password_stays_with_masu needs [Root, MasuCommand, PagerLibrary, UserFaults, Shell, RedisServer];
     run_local_programs::python_counts_the_same needs [MasuCommand, PagerLibrary, UserFaults, Python];
     run_local_programs::sort_sorts_the_same needs [MasuCommand, PagerLibrary, UserFaults, Shell];
     run_local_programs::sqlite_answers_the_same needs [MasuCommand, PagerLibrary, UserFaults, Sqlite];

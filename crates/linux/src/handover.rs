@@ -1,21 +1,23 @@
 //! `unix(7)`: messages of a few words with descriptors in them, between masu and a library inside a program.
 //!
-//! A listener for programs that masu starts has a name in the abstract namespace: no file is left behind, and a program that is
-//! chrooted finds it all the same (not so in another network namespace). One for programs that come by themselves is a file
-//! where they look for it; what an ended one has left is taken away. Messages are whole (SOCK_SEQPACKET). The end of a connection says that the
-//! other side is no more.
+//! A listener for programs that masu starts is hidden: a socket under a random name, in a folder that others may pass and not list. The
+//! kernel shows the name that it was bound to to everybody (/proc/net/unix), so it is bound to another one and then renamed. Who
+//! is not told the name cannot connect, and cannot fill its queue. A second one has a name in the abstract namespace, seen by
+//! everybody: a program that is chrooted finds it all the same (not so in another network namespace). One for programs that come by
+//! themselves is a file where they look for it; what an ended one has left is taken away. Messages are whole (SOCK_SEQPACKET). The
+//! end of a connection says that the other side is no more.
 //!
 //! Cost: a few system calls for each program. Side effects: none.
 //!
 //! Since: always.
 //!
-//! Truth: unix(7), cmsg(3), socket(7) on SO_PEERCRED; `sk_getsockopt` in net/core/sock.c on SO_PEERPIDFD.
+//! Truth: unix(7), cmsg(3), socket(7) on SO_PEERCRED; `unix_seq_show` in net/unix/af_unix.c on the name that is shown; `sk_getsockopt` in net/core/sock.c on SO_PEERPIDFD.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -27,17 +29,32 @@ use rustix::net::{
     socket_with,
 };
 use rustix::process::geteuid;
+use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::{Pid, files};
 
 /// At most so many descriptors come with a message.
 const MOST_FDS: usize = 4;
 
+/// Beginning of the names of folders with hidden sockets; the process follows.
+const HIDDEN: &str = "programs-";
+
 /// Waits for programs.
 #[derive(Debug)]
 pub struct Listener {
     socket: OwnedFd,
     name: String,
+    /// A folder of its own, which goes with it.
+    folder: Option<PathBuf>,
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Some(folder) = &self.folder {
+            // What cannot be removed now is removed by the next one, see `sweep`.
+            let _ = std::fs::remove_dir_all(folder);
+        }
+    }
 }
 
 impl Listener {
@@ -54,7 +71,7 @@ impl Listener {
             match bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?) {
                 Ok(()) => {
                     listen(&socket, 64)?;
-                    return Ok(Listener { socket, name });
+                    return Ok(Listener { socket, name, folder: None });
                 }
                 // A pid namespace of its own, in the same network namespace.
                 Err(Errno::ADDRINUSE) => number += 1,
@@ -80,7 +97,35 @@ impl Listener {
         }
         open_to_all(path)?;
         listen(&socket, 1024)?;
-        Ok(Listener { socket, name: path.display().to_string() })
+        Ok(Listener { socket, name: path.display().to_string(), folder: None })
+    }
+
+    /// Under a name in `place` that is found by nobody who was not told it; by processes of other users only `for_others`.
+    ///
+    /// # Errors
+    /// The kernel's answer; `EPERM` when somebody else may write to `place`, and could put another socket there.
+    pub fn hidden(place: &Path, for_others: bool) -> Result<Listener, Errno> {
+        is_safe(place)?;
+        sweep(place);
+        let folder = place.join(format!("{HIDDEN}{}-{}", Pid::own(), random_name()?));
+        let mode = if for_others { 0o711 } else { 0o700 };
+        // Whatever the umask says, it takes away only.
+        std::fs::DirBuilder::new().mode(mode).create(&folder).map_err(files::errno)?;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let path = folder.join(random_name()?);
+        let name = path.to_str().ok_or(Errno::INVAL)?.to_owned();
+        // From here on the folder goes when this fails.
+        let listener = Listener { socket, name, folder: Some(folder.clone()) };
+        chmod(&folder, Mode::from_raw_mode(mode))?;
+        let shown = folder.join("socket");
+        bind(&listener.socket, &SocketAddrUnix::new(&shown)?)?;
+        // Nobody connects before the name is another one.
+        std::fs::rename(&shown, &path).map_err(files::errno)?;
+        chmod(&path, Mode::from_raw_mode(if for_others { 0o666 } else { 0o600 }))?;
+        listen(&listener.socket, 64)?;
+        // A name that no address can hold would be of no use to programs.
+        SocketAddrUnix::new(&path)?;
+        Ok(listener)
     }
 
     /// The name in the abstract namespace, without the zero before it; or the path.
@@ -118,6 +163,36 @@ fn open_to_all(path: &Path) -> Result<(), Errno> {
         return Err(Errno::ADDRINUSE);
     }
     chmod(format!("/proc/self/fd/{}", socket.as_raw_fd()), Mode::from_raw_mode(0o666))
+}
+
+/// Errors when somebody else than this user and root may put things there or rename them.
+fn is_safe(place: &Path) -> Result<(), Errno> {
+    let about = std::fs::symlink_metadata(place).map_err(files::errno)?;
+    let ours = [0, geteuid().as_raw()].contains(&about.uid());
+    let shared = about.mode() & 0o022 != 0 && about.mode() & 0o1000 == 0;
+    if about.is_dir() && ours && !shared { Ok(()) } else { Err(Errno::PERM) }
+}
+
+/// Removes what processes that have ended left in `place`. Others' folders cannot be removed, and are not tried hard.
+fn sweep(place: &Path) {
+    let Ok(entries) = std::fs::read_dir(place) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let pid = name.to_str().and_then(|name| name.strip_prefix(HIDDEN)?.split('-').next()?.parse::<u32>().ok());
+        let ours = entry.metadata().is_ok_and(|about| about.is_dir() && about.uid() == geteuid().as_raw());
+        if ours && pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+            // As above.
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// 128 bits in hexadecimal digits.
+fn random_name() -> Result<String, Errno> {
+    let mut bytes = [0; 16];
+    // The kernel fills requests of up to 256 bytes whole.
+    getrandom(&mut bytes, GetRandomFlags::empty())?;
+    Ok(format!("{:032x}", u128::from_ne_bytes(bytes)))
 }
 
 /// Is there a socket at which nobody listens?
@@ -350,6 +425,38 @@ mod tests {
         std::fs::write(&file, "mine").unwrap();
         assert_eq!(Listener::at(&file).unwrap_err(), Errno::ADDRINUSE);
         assert_eq!(std::fs::read(&file).unwrap(), b"mine");
+    }
+
+    #[test]
+    fn a_hidden_listener_is_found_by_who_was_told_its_name_and_leaves_nothing() {
+        let place = tempfile::tempdir().unwrap();
+        let left = place.path().join(format!("{HIDDEN}4194999-0"));
+        std::fs::create_dir(&left).unwrap();
+        let listener = Listener::hidden(place.path(), true).unwrap();
+        assert!(!left.exists(), "of a process that there cannot be");
+        let path = Path::new(listener.name());
+        let folder = path.parent().unwrap();
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o777;
+        assert_eq!((mode(folder), mode(path)), (0o711, 0o666));
+        let _theirs = Connection::at(path).unwrap();
+        assert!(listener.accept(SOON).unwrap().is_some());
+        let shown = std::fs::read_to_string("/proc/net/unix").unwrap();
+        let secret = path.file_name().unwrap().to_str().unwrap();
+        assert!(shown.contains(folder.to_str().unwrap()) && !shown.contains(secret));
+        let alone = Listener::hidden(place.path(), false).unwrap();
+        assert_eq!(mode(Path::new(alone.name()).parent().unwrap()), 0o700);
+        drop((listener, alone));
+        assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn nothing_is_hidden_where_others_may_rename_it() {
+        let place = tempfile::tempdir().unwrap();
+        chmod(place.path(), Mode::from_raw_mode(0o777)).unwrap();
+        assert_eq!(Listener::hidden(place.path(), true).unwrap_err(), Errno::PERM);
+        chmod(place.path(), Mode::from_raw_mode(0o1777)).unwrap();
+        Listener::hidden(place.path(), true).unwrap();
+        assert_eq!(Listener::hidden(Path::new("/proc/self/exe"), true).unwrap_err(), Errno::PERM);
     }
 
     #[test]

@@ -91,7 +91,8 @@ MASU_DISABLE=1 makes the library inert.
 With --local: heap, anonymous mappings and .bss from 64 KiB on are paged; text, files, shared memory
 and the first stack are not, and come on top. Threads and programs that it starts work; a fork that
 copies a program which is not all in memory fails with ENOMEM. What a store loses or changes is found
-by a checksum and ends the program. A password for Redis: MASU_STORE_PASSWORD in the environment.
+and ends the program. Pages for a server are encrypted by a key that is in masu's memory alone: it can
+neither read nor replay them. A password for Redis: MASU_STORE_PASSWORD in the environment.
 Refused: programs without the system's C library, and set-uid ones.
 
 Exit status: the program's, or 125 when masu could not start it, 126 when it is no program, 127 when
@@ -149,6 +150,14 @@ pub struct RunTask {
     /// Let a fault do all by itself: masu fetches nothing ahead, and writes nothing behind (with a server)
     #[arg(long, requires = "local")]
     pub no_background: bool,
+
+    /// Seal pages in a file, too: masu then carries each of them, and the program no longer reads its file by itself
+    #[arg(long, requires = "local", conflicts_with = "no_seal")]
+    pub seal: bool,
+
+    /// Send pages to a server as they are, on a network where nobody else is: it can read, change and replay them
+    #[arg(long, requires = "local")]
+    pub no_seal: bool,
 
     /// Bring pages in this way instead of the best one: move or copy
     #[arg(long, value_name = "RUNG", requires = "local")]

@@ -1,6 +1,7 @@
 //! What the library in a program and masu say to each other at the program's start, over a socket.
 //!
-//! The socket has a name in the abstract namespace, which stands in the environment, as does a secret. Names are seen by
+//! The socket has a path that nobody is told but the program; where that is not seen (chroot), there is one with a name in the abstract
+//! namespace. Both stand in the environment, as does a secret. Names are seen by
 //! everybody, and free for anybody once masu has ended; a process's environment is its user's. So each side says its half of
 //! the secret, and neither talks to a stranger. The library says who it is; masu answers with what it may have, and the
 //! store's file; the library says whether it is ready, and hands over the field and its userfaultfd. masu lays what is known
@@ -13,6 +14,9 @@ use crate::rung::Rung;
 
 /// The environment variable with the socket's name, without the zero before it.
 pub const VARIABLE: &str = "MASU_PAGER";
+
+/// The one with the path of the hidden socket. Without it, the name alone is tried.
+pub const PATH_VARIABLE: &str = "MASU_PAGER_PATH";
 
 /// The one with the secret. Apart from the name, so that a library of another version finds masu, and is refused by it.
 pub const SECRET_VARIABLE: &str = "MASU_PAGER_SECRET";

@@ -13,7 +13,8 @@ const FOR: Duration = Duration::from_secs(1);
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let say = Arc::new(|line: &str| println!("note: {line}"));
-    let opening = Opening { expected: None, password: store::password_from_environment(), say };
+    let opening =
+        Opening { page_bytes: store::PAGE_BYTES, expected: None, password: store::password_from_environment(), say };
     for url in std::env::args().skip(1) {
         let store = store::open(&url.parse::<StoreUrl>()?, &opening)?;
         println!("{}", store.name());

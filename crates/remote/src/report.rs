@@ -162,6 +162,8 @@ pub struct Report {
     pub bytes_in: Bytes,
     /// What of it came in the background, before it was touched.
     pub bytes_in_ahead: Bytes,
+    /// The cipher by which pages are sealed before they go to the store; `None` where they are not.
+    pub sealed: Option<&'static str>,
     /// To the store.
     pub bytes_out: Bytes,
     /// What of it went in the background.
@@ -245,6 +247,7 @@ impl Report {
             stall_s: programs.iter().map(|program| program.stall_s).sum(),
             // Of one kernel, the same for all.
             rung: programs.iter().find_map(|program| program.rung).map(Rung::name),
+            sealed: None,
             local_bytes: local,
             paged_bytes: sum(|program| program.paged),
             peak_resident_bytes: most(|program| program.peak_resident),

@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 
 use linux::Rooted;
 use linux::describe;
-use linux::handover::{Connection, Listener, Peer};
+use linux::handover::{Connection, Peer};
 use linux::maps::{Mapping, maps};
 use linux::shared_memory::{self, SharedMemory};
 use paging::field::{self, ANSWERED, ASKED, Ask, BELL, Bell, COUNTER_WORDS, Counters, ERRAND, Errand, Layout};
-use paging::greeting::{self, Go, Hello, Message, Ready, STRANGER, Secret, Sections, Terms};
+use paging::greeting::{self, Go, Message, Ready, Secret, Sections, Terms};
 use paging::pager::Budget;
 use paging::policy::site::{SEED_WORDS, Seed};
 use paging::rung::Rung;
@@ -35,14 +35,13 @@ use crate::report::Counted;
 use crate::store::{GetRun, Home, PAGE_BYTES, PutRun, Store};
 
 mod not_begun;
+mod unproven;
 
 pub use not_begun::NotBegun;
+use unproven::{Entrance, Proven};
 
 /// Once all is over a program says what it has to say within this time, or it does not say it.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-
-/// In this time another user's program says who it is.
-const STRANGERS_WORDS: Duration = Duration::from_secs(10);
 
 /// So often it is looked whether all is over.
 const LOOK: Duration = Duration::from_millis(100);
@@ -94,6 +93,7 @@ pub type Complain = fn(&str, &str);
 pub struct Server {
     common: Arc<Common>,
     name: String,
+    path: Option<String>,
     thread: JoinHandle<()>,
 }
 
@@ -130,11 +130,12 @@ impl Server {
         complain: Complain,
     ) -> std::io::Result<Server> {
         let profiles = profiles.filter(|_| terms.sections == Sections::Auto);
-        let listener = Listener::open()?;
-        let name = listener.name().to_owned();
+        let secret = new_secret()?;
+        let entrance = Entrance::open(secret.hello, |name| std::env::var_os(name))?;
+        let (name, path) = (entrance.name().to_owned(), entrance.path().map(str::to_owned));
         let common = Arc::new(Common {
             terms,
-            secret: new_secret()?,
+            secret,
             store,
             complain,
             profiles,
@@ -143,14 +144,17 @@ impl Server {
             layers: AtomicU32::new(0),
         });
         let same = Arc::clone(&common);
-        let thread =
-            std::thread::Builder::new().name("masu-greet".to_owned()).spawn(move || greet(&listener, &same))?;
-        Ok(Server { common, name, thread })
+        let thread = std::thread::Builder::new().name("masu-greet".to_owned()).spawn(move || greet(entrance, &same))?;
+        Ok(Server { common, name, path, thread })
     }
 
-    /// What stands in the environment of programs that are to find it and be served: names and values.
-    pub fn variables(&self) -> [(&'static str, String); 2] {
-        [(greeting::VARIABLE, self.name.clone()), (greeting::SECRET_VARIABLE, self.common.secret.to_string())]
+    /// What stands in the environment of programs that are to find it and be served: names, and values or that it is taken out.
+    pub fn variables(&self) -> [(&'static str, Option<String>); 3] {
+        [
+            (greeting::VARIABLE, Some(self.name.clone())),
+            (greeting::PATH_VARIABLE, self.path.clone()),
+            (greeting::SECRET_VARIABLE, Some(self.common.secret.to_string())),
+        ]
     }
 
     /// Ends it, once the programs have ended: those that still run get nothing any more that needs masu.
@@ -197,27 +201,28 @@ impl Common {
     }
 }
 
-fn greet(listener: &Listener, common: &Arc<Common>) {
+fn greet(mut entrance: Entrance, common: &Arc<Common>) {
     let mut threads: Vec<JoinHandle<()>> = Vec::new();
     let mut failing: Option<Instant> = None;
+    let mut proven = Vec::new();
     while !common.is_over() {
         // One that has ended keeps its stack until then.
         threads.retain(|thread| !thread.is_finished());
-        match listener.accept(LOOK) {
-            Ok(Some(connection)) => {
-                failing = None;
-                let same = Arc::clone(common);
-                let thread = std::thread::Builder::new().name("masu-serve".to_owned());
-                match thread.spawn(move || serve(&connection, &same)) {
-                    Ok(thread) => threads.push(thread),
-                    // Without terms it ends.
-                    Err(error) => common.say_at_once(
-                        format!("cannot serve a program: {error}"),
-                        "Allow more threads (`ulimit -u`, pids.max).",
-                    ),
-                }
+        let waited = entrance.wait(LOOK, &mut proven);
+        for program in proven.drain(..) {
+            let same = Arc::clone(common);
+            let thread = std::thread::Builder::new().name("masu-serve".to_owned());
+            match thread.spawn(move || serve(&program, &same)) {
+                Ok(thread) => threads.push(thread),
+                // Without terms it ends.
+                Err(error) => common.say_at_once(
+                    format!("cannot serve a program: {error}"),
+                    "Allow more threads (`ulimit -u`, pids.max).",
+                ),
             }
-            Ok(None) => {}
+        }
+        match waited {
+            Ok(()) => failing = None,
             // Programs wait until others have ended and left room.
             Err(errno) => {
                 if failing.get_or_insert_with(Instant::now).elapsed() > QUIET {
@@ -228,6 +233,7 @@ fn greet(listener: &Listener, common: &Arc<Common>) {
             }
         }
     }
+    drop(entrance);
     for thread in threads {
         // As above.
         let _ = thread.join();
@@ -244,9 +250,10 @@ impl Drop for Ends<'_> {
 }
 
 /// One program, from its hello to its end.
-fn serve(connection: &Connection, common: &Common) {
+fn serve(program: &Proven, common: &Common) {
+    let connection = &program.connection;
     let layer = common.layers.fetch_add(1, Relaxed);
-    match begin(connection, common, layer) {
+    match begin(program, common, layer) {
         Ok(Some(program)) => {
             let over = AtomicBool::new(false);
             std::thread::scope(|scope| {
@@ -336,25 +343,10 @@ struct Program {
     profile: Option<Profile>,
 }
 
-/// Everybody finds the socket. A program that masu started is another user's only if it was root's: what an ordinary user's
-/// program could become another user's by runs without the library.
-fn is_served(peer: u32, own: u32) -> bool {
-    peer == own || own == 0
-}
-
-/// What a program says next; `None` when it is no more. It may be stopped meanwhile, for however long; but of who is not known
-/// yet, and of another user, nothing is heard after `within`.
-fn hear(
-    connection: &Connection,
-    bytes: &mut [u8],
-    common: &Common,
-    within: Option<Duration>,
-) -> Result<Option<(usize, Vec<OwnedFd>)>, Errno> {
-    let (mut left, begun) = (LAST_WORDS, Instant::now());
+/// What a program says next; `None` when it is no more. It may be stopped meanwhile, for however long.
+fn hear(connection: &Connection, bytes: &mut [u8], common: &Common) -> Result<Option<(usize, Vec<OwnedFd>)>, Errno> {
+    let mut left = LAST_WORDS;
     loop {
-        if within.is_some_and(|within| begun.elapsed() > within) {
-            return Ok(None);
-        }
         if let Some(said) = connection.receive(bytes, LOOK)? {
             return Ok(Some(said));
         }
@@ -367,26 +359,14 @@ fn hear(
     }
 }
 
-fn begin(connection: &Connection, common: &Common, layer: u32) -> Result<Option<Program>, String> {
+fn begin(program: &Proven, common: &Common, layer: u32) -> Result<Option<Program>, String> {
+    let Proven { connection, peer, hello } = program;
     let mut bytes = [0; size_of::<Message>()];
     let failed = |errno: Errno| format!("a program could not be greeted: {}", describe(errno));
-    let peer = connection.peer().map_err(failed)?;
-    let own = geteuid().as_raw();
-    if !is_served(peer.user, own) {
-        return Ok(None);
-    }
-    let within = (peer.user != own).then_some(STRANGERS_WORDS);
-    let Some((_, _)) = hear(connection, &mut bytes, common, within).map_err(failed)? else { return Ok(None) };
-    let Some(hello) = Hello::of(&message_of(&bytes)) else { return Ok(None) };
-    if hello.secret != common.secret.hello {
-        // A program that outlives a masu of this name; or somebody else.
-        let _ = connection.send(&bytes_of(&STRANGER), &[]);
-        return Ok(None);
-    }
     let direct = common.store.direct(layer).map_err(|error| error.to_string())?;
     let fds: Vec<_> = direct.iter().map(|fd| fd.as_fd()).collect();
     connection.send(&bytes_of(&common.terms.message(common.secret.terms)), &fds).map_err(failed)?;
-    let Some((_, mut fds)) = hear(connection, &mut bytes, common, None).map_err(failed)? else { return Ok(None) };
+    let Some((_, mut fds)) = hear(connection, &mut bytes, common).map_err(failed)? else { return Ok(None) };
     let nonsense = || format!("process {} said nothing sensible at its start", hello.process);
     let ready = Ready::of(&message_of(&bytes)).ok_or_else(nonsense)?;
     let rung = match ready.begun {
@@ -405,7 +385,7 @@ fn begin(connection: &Connection, common: &Common, layer: u32) -> Result<Option<
         SharedMemory::of(fds.swap_remove(0), Bytes(layout.bytes as u64)).map_err(failed)?.ok_or_else(nonsense)?;
     let mut program = Program {
         process: hello.process,
-        peer,
+        peer: *peer,
         rung,
         layer,
         has_file: direct.is_some(),

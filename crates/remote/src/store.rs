@@ -5,12 +5,14 @@
 //! ([`Error::is_passing`]) is tried again by [`retry::Patient`], which stands around a store; a store itself tries at most
 //! once more, so that a connection that was closed while idle is not an outage.
 //!
-//! Neighbours: `file.rs` and `redis.rs` are the stores, `url.rs` says which one is meant. Whether the bytes of a page are
-//! the right ones is the caller's to check, by a checksum; too few of them are found here.
+//! Neighbours: `file.rs` and `redis.rs` are the stores, `url.rs` says which one is meant, `sealed.rs` stands around one that is not
+//! trusted. Without it, whether the bytes of a page are the right ones is the caller's to check, by a checksum; too few of them
+//! are found here. A store keeps pages of [`Opening::page_bytes`] bytes, which are all its own bytes as far as it knows.
 
 pub mod file;
 pub mod redis;
 pub mod retry;
+pub mod sealed;
 pub mod url;
 
 use std::fmt;
@@ -50,7 +52,7 @@ impl fmt::Display for Home {
 pub struct PutRun<'a> {
     /// The first one's home.
     pub home: Home,
-    /// Their bytes: a multiple of [`PAGE_BYTES`].
+    /// Their bytes: a multiple of those of a page.
     pub bytes: &'a [u8],
 }
 
@@ -59,7 +61,7 @@ pub struct PutRun<'a> {
 pub struct GetRun<'a> {
     /// The first one's home.
     pub home: Home,
-    /// Where they go: a multiple of [`PAGE_BYTES`].
+    /// Where they go: a multiple of the bytes of a page.
     pub bytes: &'a mut [u8],
 }
 
@@ -73,16 +75,16 @@ pub struct Span {
 }
 
 impl PutRun<'_> {
-    /// Its pages without their bytes.
-    pub fn span(&self) -> Span {
-        Span { home: self.home, pages: (self.bytes.len() / PAGE_BYTES) as u64 }
+    /// Its pages, of so many bytes each, without their bytes.
+    pub fn span(&self, page_bytes: usize) -> Span {
+        Span { home: self.home, pages: (self.bytes.len() / page_bytes) as u64 }
     }
 }
 
 impl GetRun<'_> {
-    /// Its pages without their bytes.
-    pub fn span(&self) -> Span {
-        Span { home: self.home, pages: (self.bytes.len() / PAGE_BYTES) as u64 }
+    /// Its pages, of so many bytes each, without their bytes.
+    pub fn span(&self, page_bytes: usize) -> Span {
+        Span { home: self.home, pages: (self.bytes.len() / page_bytes) as u64 }
     }
 }
 
@@ -206,6 +208,8 @@ pub type Say = Arc<dyn Fn(&str) + Send + Sync>;
 /// What a store needs to be opened, besides its URL.
 #[derive(Clone)]
 pub struct Opening {
+    /// Bytes of a page as it is kept there: [`PAGE_BYTES`], or [`sealed::PAGE_BYTES_SEALED`].
+    pub page_bytes: usize,
     /// How much will be put, as far as that is known.
     pub expected: Option<Bytes>,
     /// The password, if it does not stand in the URL; it wins over the one there. See [`password_from_environment`].
@@ -247,8 +251,8 @@ fn operation(verb: &str, mut spans: impl Iterator<Item = Span>, preposition: &st
 }
 
 /// Runs are whole pages within bounds: anything else is our own mistake.
-fn assert_whole(span: Span, bytes: usize) {
-    assert!(bytes.is_multiple_of(PAGE_BYTES), "{bytes} bytes at {}: no whole pages", span.home);
+fn assert_whole(span: Span, bytes: usize, page_bytes: usize) {
+    assert!(bytes.is_multiple_of(page_bytes), "{bytes} bytes at {}: no whole pages", span.home);
     assert_in_bounds(span);
 }
 
@@ -291,7 +295,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "no whole pages")]
     fn half_a_page_is_our_own_mistake() {
-        assert_whole(span(0, 1), 4095);
+        assert_whole(span(0, 1), 4095, PAGE_BYTES);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use linux::{Pid, ksm};
+use linux::{Pid, Untrusted, ksm};
 use llc::shared::domain::{By, Member, crosses};
 use llc::shared::index::{Changed, Index, MergedPage};
 use quantities::{Address, Pages};
@@ -71,8 +71,8 @@ fn look(
     // Two domains, and a process of which nothing is known.
     let member = |pid: &Pid| {
         let uid = pid.0.unsigned_abs() % 2;
-        let domain = By::Uid.domain("", uid);
-        (*pid, Member { name: String::new(), uid, group: String::new(), domain })
+        let domain = By::Uid.domain(&Untrusted::default(), [uid; 4]);
+        (*pid, Member { name: Untrusted::default(), uid, group: Untrusted::default(), domain })
     };
     let members: BTreeMap<Pid, Member> = model.keys().filter(|pid| pid.0 != 7).map(member).collect();
     let crossing = index.frames().filter(|frame| crosses(&frame.processes().collect::<Vec<_>>(), &members)).count();

@@ -4,6 +4,7 @@
 //! understood as it was said, or is nonsense; no wish names a window that was not given. The same bytes as an answer and as the
 //! head of a list lead to nothing that lies outside. The same bytes as limits on huge pages, and programs that want some.
 
+use hugepages::track::admission::Account;
 use hugepages::track::session::{Session, Wanted};
 use hugepages::track::share::{Candidate, Held, Limits, Owner, arena, share};
 use libmasu::track::list::{Head, Window as Listed};
@@ -81,7 +82,7 @@ fn limits(bytes: &[u8]) {
     let mut input = Input(bytes);
     let mut limit = || if input.byte().is_multiple_of(4) { u64::MAX } else { u64::from(input.byte() % 8) };
     let limits = Limits { of_program: limit(), of_user: limit(), of_all: limit() };
-    let owner = |byte: u8| Owner { program: usize::from(byte % 4), user: u32::from(byte % 4 / 2) };
+    let owner = |byte: u8| Owner { program: usize::from(byte % 4), user: Account::User(u32::from(byte % 4 / 2)) };
     let walks = |byte: u8| Rate::per_second(f64::from(byte));
     let held: Vec<Held> = (0..input.byte() % 8)
         .map(|window| {

@@ -25,7 +25,10 @@ pub(super) fn paged_with_profile(options: &[&str], command: &[&str]) -> Result<C
     let rung = std::env::var("LIVE_RUNG").ok().filter(|_| !options.contains(&"--rung"));
     let forced = rung.iter().flat_map(|rung| ["--rung", rung]);
     let mut run = run(&options.iter().copied().chain(forced).collect::<Vec<_>>(), command)?;
-    run.env_remove("MASU_PAGER").env_remove("MASU_PAGER_SECRET").env_remove("MASU_STORE_PASSWORD");
+    run.env_remove("MASU_PAGER")
+        .env_remove("MASU_PAGER_PATH")
+        .env_remove("MASU_PAGER_SECRET")
+        .env_remove("MASU_STORE_PASSWORD");
     Ok(run)
 }
 
@@ -73,6 +76,13 @@ impl Talking {
         let number = line.trim().strip_prefix(word).ok_or_else(|| format!("not {word}: {line:?}"))?;
         self.program = number.trim().parse()?;
         Ok(())
+    }
+
+    /// The next line of what it says.
+    pub(super) fn line(&mut self) -> Result<String> {
+        let mut line = String::new();
+        self.output.read_line(&mut line)?;
+        Ok(line)
     }
 
     /// Lets it go on.

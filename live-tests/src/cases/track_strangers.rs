@@ -113,7 +113,7 @@ pub fn a_crowd_makes_way_for_who_has_nothing(live: &Live) -> Outcome {
     let mut tracker = Tracker::start(&[])?;
     let socket = tracker.socket().display().to_string();
     let users: Vec<String> = (5000..5008).map(|user| user.to_string()).collect();
-    let starting = users.iter().map(|user| Stranger::spawn(&["crowd", user, &socket, count]));
+    let starting = users.iter().map(|user| Stranger::spawn(&["track-crowd", user, &socket, count]));
     let starting = starting.collect::<Result<Vec<_>>>()?;
     let crowd = starting.into_iter().map(Starting::first_line).collect::<Result<Vec<_>>>()?;
     assert!(

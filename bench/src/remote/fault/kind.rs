@@ -27,9 +27,13 @@ pub enum Kind {
     File,
     /// In a file, and the page that makes room was changed.
     FileChanged,
-    /// In Redis on this machine.
+    /// In Redis on this machine, as it is (`--no-seal`).
+    RedisPlain,
+    /// In Redis on this machine, sealed.
     Redis,
-    /// In Redis on this machine, and the page that makes room was changed.
+    /// In Redis on this machine, as it is, and the page that makes room was changed.
+    RedisPlainChanged,
+    /// In Redis on this machine, sealed, and the page that makes room was changed.
     RedisChanged,
     /// In zram, the kernel's own swapping.
     Zram,
@@ -83,6 +87,8 @@ impl Kind {
             Kind::Staged => "from the staging",
             Kind::File => "from a file",
             Kind::FileChanged => "from a file, changed",
+            Kind::RedisPlain => "from Redis, not sealed",
+            Kind::RedisPlainChanged => "from Redis, not sealed, changed",
             Kind::Redis => "from Redis",
             Kind::RedisChanged => "from Redis, changed",
             Kind::Zram => "from zram, no masu",
@@ -96,12 +102,21 @@ impl Kind {
 
     /// Whether Redis keeps its pages.
     pub const fn is_of_redis(self) -> bool {
-        matches!(self, Kind::Redis | Kind::RedisChanged)
+        matches!(self, Kind::Redis | Kind::RedisPlain | Kind::RedisPlainChanged | Kind::RedisChanged)
+    }
+
+    /// The same with sealed pages, if this one's are not.
+    pub const fn sealed(self) -> Option<Kind> {
+        match self {
+            Kind::RedisPlain => Some(Kind::Redis),
+            Kind::RedisPlainChanged => Some(Kind::RedisChanged),
+            _ => None,
+        }
     }
 
     /// Whether every touch changes its page.
     const fn changes(self) -> bool {
-        matches!(self, Kind::FileChanged | Kind::RedisChanged)
+        matches!(self, Kind::FileChanged | Kind::RedisPlainChanged | Kind::RedisChanged)
     }
 
     /// Of which size, for some `touches` timed touches of pages out of reach; the others need `pages`.
@@ -200,13 +215,15 @@ fn at_least(what: &str, count: u64, wanted: u64) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    const ALL: [Kind; 8] = [
+    const ALL: [Kind; 10] = [
         Kind::Kernel,
         Kind::First,
         Kind::Staged,
         Kind::File,
         Kind::FileChanged,
+        Kind::RedisPlain,
         Kind::Redis,
+        Kind::RedisPlainChanged,
         Kind::RedisChanged,
         Kind::Zram,
     ];

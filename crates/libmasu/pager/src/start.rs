@@ -39,7 +39,9 @@ unsafe extern "C" fn begin(_: c_int, _: *const *mut c_char, environment: *const 
         ]);
         kernel::end(NOT_BEGUN)
     };
-    let socket = connect(name);
+    // SAFETY: as above.
+    let path = unsafe { variable(environment, greeting::PATH_VARIABLE.as_bytes()) };
+    let socket = reach(path, name);
     if socket < 0 {
         return without_terms(socket);
     }
@@ -57,7 +59,7 @@ unsafe extern "C" fn begin(_: c_int, _: *const *mut c_char, environment: *const 
             }
             // Somebody else has the name of a masu that has ended. Or it ends just now: then nobody answers any more.
             let is_gone = none.is_some() || answer == Some(greeting::STRANGER);
-            return without_terms(if is_gone { -libc::ECONNREFUSED } else { connect(name) });
+            return without_terms(if is_gone { -libc::ECONNREFUSED } else { reach(path, name) });
         }
     };
     let socket = descriptors::out_of_the_way(socket);
@@ -128,15 +130,27 @@ unsafe fn variable(environment: *const *mut c_char, name: &[u8]) -> Option<&'sta
     None
 }
 
-/// A connection to the socket with this name in the abstract namespace; a negative errno without one.
-fn connect(name: &[u8]) -> i32 {
+/// A connection to masu's socket at this path, or with this name where the path leads nowhere; a negative errno without one.
+fn reach(path: Option<&[u8]>, name: &[u8]) -> i32 {
+    let socket = path.map_or(-libc::ENOENT, |path| connect(path, 0));
+    // Gone, or not to be seen from here (chroot, a mount namespace, another user). Of what else goes wrong there is no way around.
+    match -socket {
+        libc::ENOENT | libc::ENOTDIR | libc::EACCES | libc::ECONNREFUSED | libc::EINVAL => connect(name, 1),
+        _ => socket,
+    }
+}
+
+/// A connection to the socket at this path, or with this name behind a zero (`zeros`): in the abstract namespace. A negative errno
+/// without one.
+fn connect(name: &[u8], zeros: usize) -> i32 {
     let mut address = libc::sockaddr_un { sun_family: libc::AF_UNIX as u16, sun_path: [0; 108] };
     if name.len() + 1 > address.sun_path.len() {
         return -libc::EINVAL;
     }
-    for (place, byte) in address.sun_path[1..].iter_mut().zip(name) {
+    for (place, byte) in address.sun_path[zeros..].iter_mut().zip(name) {
         *place = *byte as c_char;
     }
+    // A path ends with a zero, a name does not.
     let bytes = core::mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len();
     // SAFETY: makes a socket, and reads our own address.
     unsafe {

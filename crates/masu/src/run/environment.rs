@@ -5,6 +5,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use libmasu::settings::{PRELOAD, Settings, TUNABLE, TUNABLES, VARIABLE};
+use remote::store::PASSWORD_VARIABLE;
 
 use crate::failure::Failure;
 
@@ -72,10 +73,10 @@ pub fn variables(library: &Path, settings: &Settings<'_>, now: impl Fn(&str) -> 
     variables
 }
 
-/// The variables to set for a program that is paged.
+/// The variables to set for a program that is paged. The store's password is masu's: neither the program nor its children get it.
 pub fn paged(
     library: &Path,
-    of_masu: [(&'static str, String); 2],
+    of_masu: [(&'static str, Option<String>); 3],
     now: impl Fn(&str) -> Option<OsString>,
 ) -> Vec<Change> {
     let mut changes = without_ours(&now);
@@ -89,7 +90,8 @@ pub fn paged(
         value.push(rest);
     }
     changes.push((PRELOAD, Some(value)));
-    changes.extend(of_masu.map(|(name, value)| (name, Some(value.into()))));
+    changes.extend(of_masu.map(|(name, value)| (name, value.map(OsString::from))));
+    changes.push((PASSWORD_VARIABLE, None));
     changes
 }
 
@@ -172,6 +174,14 @@ mod tests {
         assert_eq!(without_ours(|_| None), []);
         assert_eq!(made(&outer)[0].1, "/lib/masu.so:/a.so");
         assert_eq!(made(&outer)[2].1, "glibc.malloc.hugetlb=1");
+    }
+
+    #[test]
+    fn a_paged_program_gets_what_is_for_it_and_not_the_stores_password() {
+        let now = |name: &str| (name == PASSWORD_VARIABLE).then(|| OsString::from("hunter22"));
+        let changes = paged(Path::new("/lib/pager.so"), [("A", Some("1".to_owned())), ("B", None), ("C", None)], now);
+        let wanted = [(PRELOAD, Some("/lib/pager.so".into())), ("A", Some("1".into())), ("B", None), ("C", None)];
+        assert_eq!(changes, [&wanted[..], &[(PASSWORD_VARIABLE, None)]].concat());
     }
 
     #[test]

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use linux::meminfo::meminfo;
-use linux::open_files;
 use linux::untrusted::visible;
+use linux::{describe, open_files};
 use paging::greeting::{self, Terms};
 use paging::pager::Budget;
 use paging::rung::Rung;
@@ -19,8 +19,10 @@ use remote::profile::Folder;
 use remote::report::Report;
 use remote::serve::{NotBegun, Seen, Server};
 use remote::store::retry::{Patience, Patient};
+use remote::store::sealed::{Cipher, PAGE_BYTES_SEALED, Sealed};
 use remote::store::url::StoreUrl;
-use remote::store::{self, Opening, Say};
+use remote::store::{self, Opening, Say, Store};
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 use crate::args::{RunTask, Sections};
 use crate::failure::Failure;
@@ -41,6 +43,10 @@ const LEAST_LOCAL: Bytes = Bytes(Budget::LEAST_FRAMES as u64 * PAGE_BYTES);
 
 /// A server is given so much time to answer, however short the limit.
 const LEAST_TIMEOUT: Duration = Duration::from_millis(50);
+
+/// In the report, where a server could read the program's memory.
+const NOT_SEALED: &str =
+    "pages were not sealed (--no-seal): who keeps the server, or its network, reads and replays them";
 
 /// So many code sites are shown to people; the JSON has more.
 const SHOWN: usize = 8;
@@ -156,19 +162,29 @@ pub fn started(task: &RunTask, local: Local, relay: Relay) -> Result<ExitCode, N
     let url = store_url(task)?;
     refuse_conflicts(task, &url)?;
     let terms = terms(task, local)?;
+    keep_to_itself()?;
     let place = place(task)?;
+    let cipher = cipher(task, &url);
+    let not_sealed = cipher.is_none() && !matches!(url, StoreUrl::File(_));
     if matches!(url, StoreUrl::Redis(_)) {
         // Before a server is heard. A file's folder may be another user's.
         privileges::keep_for_run(task, task.huge, false)?;
     }
-    let store = open_store(task, url)?;
+    let store = open_store(task, url, cipher)?;
+    let served: Arc<dyn Store> = match cipher {
+        Some(cipher) => Arc::new(
+            Sealed::around(Arc::<Patient>::clone(&store), cipher)
+                .map_err(|error| Failure::new(&error).remedy(error.remedy()))?,
+        ),
+        None => Arc::<Patient>::clone(&store),
+    };
     place.empty();
     privileges::keep_for_run(task, task.huge, false)?;
     let profiles = if task.no_profile { None } else { Folder::of_user(|name| std::env::var_os(name)) };
     // Each program takes some, as long as it runs.
     open_files::raise();
     let complain = |said: &str, remedy: &str| print::failure(&Failure::new(said).remedy(remedy));
-    let server = Server::begin(terms, Arc::<Patient>::clone(&store) as _, profiles, complain)
+    let server = Server::begin(terms, served, profiles, complain)
         .map_err(|error| Failure::new(format!("cannot wait for the program's library: {error}")))?;
     let changes = environment::paged(&environment::library(environment::PAGER)?, server.variables(), |name| {
         std::env::var_os(name)
@@ -177,7 +193,7 @@ pub fn started(task: &RunTask, local: Local, relay: Relay) -> Result<ExitCode, N
     let ended = child.wait();
     store.give_up();
     let seen = server.end();
-    if let Err(error) = remote::store::Store::close(&*store) {
+    if let Err(error) = store.close() {
         print::failure(&Failure::new(&error).remedy(error.remedy()));
     }
     let ended = ended?;
@@ -189,12 +205,23 @@ pub fn started(task: &RunTask, local: Local, relay: Relay) -> Result<ExitCode, N
         // There is no report to say it, and the program that started it heard no more than a status.
         seen.not_begun.iter().for_each(|not_begun| print::note(format_args!("{}", of_child(not_begun))));
     } else {
-        let report = report(&seen, &terms, ended.run);
+        let mut report = report(&seen, &terms, ended.run);
+        report.sealed = cipher.map(Cipher::name);
+        report.notes.extend(not_sealed.then(|| NOT_SEALED.to_owned()));
         if let Err(error) = write(&report, place, task.json) {
             print::note(format_args!("cannot write the report: {error}"));
         }
     }
     Ok(end_as(ended.status))
+}
+
+/// Closes masu's memory and environment, in which keys and passwords are, to all but root: the program has the same user, and
+/// would read them in /proc. Processes that are forked later inherit it, and lose it when they become another program.
+fn keep_to_itself() -> Result<(), Failure> {
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|errno| {
+        Failure::new(format!("cannot keep other processes out of masu's memory: prctl: {}", describe(errno)))
+            .remedy("No kernel without a seccomp filter says so; allow prctl(PR_SET_DUMPABLE).")
+    })
 }
 
 /// Refuses what the library cannot serve.
@@ -284,7 +311,13 @@ fn store_url(task: &RunTask) -> Result<StoreUrl, Failure> {
     })
 }
 
-fn open_store(task: &RunTask, mut url: StoreUrl) -> Result<Arc<Patient>, Failure> {
+/// How pages are sealed. A program reads and writes a file by itself, so there masu carries them only if that is asked for.
+fn cipher(task: &RunTask, url: &StoreUrl) -> Option<Cipher> {
+    let sealed = task.seal || !task.no_seal && !matches!(url, StoreUrl::File(_));
+    sealed.then(Cipher::of_processor)
+}
+
+fn open_store(task: &RunTask, mut url: StoreUrl, cipher: Option<Cipher>) -> Result<Arc<Patient>, Failure> {
     if let (StoreUrl::Redis(url), Some(limit)) = (&mut url, task.store_timeout) {
         // The clock is looked at between attempts, and one attempt takes up to two of these.
         url.timeout = url.timeout.min(limit / 4).max(LEAST_TIMEOUT);
@@ -295,7 +328,9 @@ fn open_store(task: &RunTask, mut url: StoreUrl) -> Result<Arc<Patient>, Failure
             print::note(format_args!("{line}"));
         }
     });
-    let opening = Opening { expected: None, password: store::password_from_environment(), say: Arc::clone(&say) };
+    let page_bytes = if cipher.is_some() { PAGE_BYTES_SEALED } else { store::PAGE_BYTES };
+    let password = store::password_from_environment();
+    let opening = Opening { page_bytes, expected: None, password, say: Arc::clone(&say) };
     let store = store::open(&url, &opening).map_err(|error| Failure::new(&error).remedy(error.remedy()))?;
     Ok(Arc::new(Patient::new(store, Patience { limit: task.store_timeout, ..Patience::USUAL }, say)))
 }
@@ -367,6 +402,9 @@ fn print(report: &Report, to: &mut impl Write) -> std::io::Result<()> {
     let ahead = some(report.bytes_in_ahead.0, format!(" ({} of it ahead{used})", report.bytes_in_ahead));
     let behind = some(report.bytes_out_behind.0, format!(" ({} of it in the background)", report.bytes_out_behind));
     writeln!(to, "  {} in{ahead}, {} out{behind}", report.bytes_in, report.bytes_out)?;
+    if let Some(cipher) = report.sealed {
+        writeln!(to, "  sealed ({cipher})")?;
+    }
     if report.rung == Some(Rung::Copy.name()) {
         writeln!(to, "  pages were copied, not moved (rung copy); `masu facts` says on which rung this host stands")?;
     }
@@ -443,6 +481,19 @@ mod tests {
         ] {
             assert_eq!(checked(options), Ok(()));
         }
+    }
+
+    #[test]
+    fn pages_are_sealed_for_a_server_unless_one_says_not_and_for_a_file_if_one_says_so() {
+        let sealed = |options: &[&str]| {
+            let words = ["masu", "run", "--local", "4MiB"].iter().chain(options).chain(&["true"]);
+            let Task::Run(task) = Args::try_parse_from(words).unwrap().task else { panic!("no run") };
+            cipher(&task, &store_url(&task).unwrap()).is_some()
+        };
+        assert!(sealed(&["--store", "redis://node1"]) && sealed(&["--store", "rediss://node1"]));
+        assert!(!sealed(&["--store", "redis://node1", "--no-seal"]));
+        assert!(!sealed(&[]) && !sealed(&["--store", "file:/tmp"]) && sealed(&["--seal"]));
+        assert!(Args::try_parse_from(["masu", "run", "--local", "4MiB", "--seal", "--no-seal", "true"]).is_err());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 
-use paging::greeting::Step;
+use paging::greeting::{Hello, STRANGER, Step};
 
 use super::*;
 use crate::store::{Error, Span};
@@ -73,7 +73,10 @@ fn server() -> (Server, Arc<Noting>) {
 
 /// Says hello and hears its terms.
 fn greeted(server: &Server) -> Connection {
-    let connection = Connection::to(&server.name).unwrap();
+    hello(server, Connection::to(&server.name).unwrap())
+}
+
+fn hello(server: &Server, connection: Connection) -> Connection {
     let hello = Hello { process: std::process::id(), secret: server.common.secret.hello };
     connection.send(&bytes_of(&hello.message()), &[]).unwrap();
     assert_eq!(Terms::of(&heard(&connection)), Some((TERMS, server.common.secret.terms)));
@@ -137,15 +140,17 @@ fn who_does_not_know_the_secret_gets_nothing_and_strangers_cannot_give_it() {
     let hello = Hello { process: 1, secret: server.common.secret.hello ^ 1 };
     stranger.send(&bytes_of(&hello.message()), &[]).unwrap();
     assert_eq!(heard(&stranger), STRANGER);
-    assert!(store.comes_to(&[0]), "{:?}", store.0);
-    let [(_, name), (_, digits)] = server.variables();
-    let secret = Secret::of(digits.as_bytes()).unwrap();
-    assert_eq!((name, secret), (server.name.clone(), server.common.secret));
+    drop(begun(&server));
+    assert!(store.comes_to(&[0]), "it had no layer: {:?}", store.0);
+    let [(_, name), (_, path), (_, digits)] = server.variables();
+    let secret = Secret::of(digits.unwrap().as_bytes()).unwrap();
+    assert_eq!((name, &path, secret), (Some(server.name.clone()), &server.path, server.common.secret));
     assert!(secret.hello != secret.terms && secret != new_secret().unwrap());
 }
 
 #[test]
 fn only_root_serves_other_users() {
+    use super::unproven::is_served;
     assert!(is_served(1000, 1000) && is_served(0, 0) && is_served(1000, 0));
     assert!(!is_served(1001, 1000) && !is_served(0, 1000));
 }
@@ -166,4 +171,38 @@ fn a_program_that_is_stopped_at_its_start_is_waited_for_and_does_not_hold_up_the
     let begun = Instant::now();
     server.end();
     assert!(begun.elapsed() < PROMPTLY);
+}
+
+#[test]
+fn a_crowd_that_says_nothing_costs_no_thread_and_no_program_its_turn() {
+    let threads = || {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+        tasks.filter(|task| std::fs::read(task.path().join("comm")).is_ok_and(|name| name == b"masu-serve\n")).count()
+    };
+    let (server, _) = server();
+    let before = threads();
+    let mut crowd = Vec::new();
+    for round in 0..4 {
+        for _ in 0..150 {
+            crowd.push(Connection::to(&server.name).unwrap());
+        }
+        // By either way.
+        let by_path = server.path.as_ref().filter(|_| round % 2 == 0);
+        let connection = match by_path {
+            Some(path) => Connection::at(path.as_ref()),
+            None => Connection::to(&server.name),
+        };
+        drop(hello(&server, connection.unwrap()));
+    }
+    assert!(threads() <= before + 4 + 2, "other tests have some");
+    // The oldest gave way: each of them was this user's.
+    let comes = |what: &str, holds: &dyn Fn() -> bool| {
+        let begun = Instant::now();
+        while !holds() {
+            assert!(begun.elapsed() < PROMPTLY, "{what}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    comes("who is too many is told so", &|| crowd.iter().filter(|one| one.is_over()).count() >= 600 - 256);
+    assert!(crowd.iter().rev().take(100).all(|one| !one.is_over()));
 }

@@ -1,4 +1,4 @@
-//! `file:DIR`: one sparse file per layer; page n lies at n * 4096.
+//! `file:DIR`: one sparse file per layer; page n lies at n * 4096 (at n * 4112, if pages are sealed, and only masu reads them).
 //!
 //! The files have no name (`O_TMPFILE`; where the file system cannot, a name that is taken away at once), so that nothing is
 //! left behind, however masu ends. A program may read and write its pages there by itself: [`Store::direct`].
@@ -25,9 +25,7 @@ use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::url::FileUrl;
-use super::{
-    Error, GetRun, Home, Opening, PAGE_BYTES, PutRun, Span, Store, Trouble, assert_in_bounds, assert_whole, operation,
-};
+use super::{Error, GetRun, Home, Opening, PutRun, Span, Store, Trouble, assert_in_bounds, assert_whole, operation};
 
 /// Files in a directory.
 pub struct FileStore {
@@ -35,6 +33,7 @@ pub struct FileStore {
     directory: OwnedFd,
     path: std::path::PathBuf,
     sync: bool,
+    page_bytes: usize,
     layers: RwLock<BTreeMap<u32, Arc<OwnedFd>>>,
 }
 
@@ -49,7 +48,14 @@ impl FileStore {
         let name = url.to_string();
         let directory = directory.map_err(|errno| of_directory(&name, errno))?;
         let layers = RwLock::default();
-        let store = FileStore { name, directory, path: url.directory.clone(), sync: url.sync, layers };
+        let store = FileStore {
+            name,
+            directory,
+            path: url.directory.clone(),
+            sync: url.sync,
+            page_bytes: opening.page_bytes,
+            layers,
+        };
         store.layer(0)?;
         store.say_what_it_stands_on(opening);
         Ok(store)
@@ -96,7 +102,7 @@ impl FileStore {
     }
 
     fn put_run(&self, file: &OwnedFd, run: &PutRun<'_>) -> io::Result<()> {
-        let (mut bytes, mut offset) = (run.bytes, run.home.page * PAGE_BYTES as u64);
+        let (mut bytes, mut offset) = (run.bytes, run.home.page * self.page_bytes as u64);
         while !bytes.is_empty() {
             let written = match rustix::io::pwrite(file, bytes, offset) {
                 Err(Errno::INTR) => continue,
@@ -111,21 +117,23 @@ impl FileStore {
     }
 
     fn get_run(&self, file: &OwnedFd, run: &mut GetRun<'_>) -> Result<(), Error> {
-        let start = run.home.page * PAGE_BYTES as u64;
+        let start = run.home.page * self.page_bytes as u64;
         let mut done = 0;
         while done < run.bytes.len() {
             match rustix::io::pread(file, &mut run.bytes[done..], start + done as u64) {
                 Err(Errno::INTR) => (),
                 Ok(0) => {
-                    let home = Home { page: run.home.page + (done / PAGE_BYTES) as u64, ..run.home };
+                    let home = Home { page: run.home.page + (done / self.page_bytes) as u64, ..run.home };
                     return Err(Error::Lost(self.trouble(
-                        operation("get", [run.span()].into_iter(), "from"),
+                        operation("get", [run.span(self.page_bytes)].into_iter(), "from"),
                         format!("{home} is beyond the end of its file"),
                         "Something cut the file short; the pages in it are lost.",
                     )));
                 }
                 Ok(read) => done += read,
-                Err(errno) => return Err(self.failed(operation("get", [run.span()].into_iter(), "from"), errno)),
+                Err(errno) => {
+                    return Err(self.failed(operation("get", [run.span(self.page_bytes)].into_iter(), "from"), errno));
+                }
             }
         }
         Ok(())
@@ -166,11 +174,11 @@ impl Store for FileStore {
     fn put(&self, runs: &[PutRun<'_>]) -> Result<(), Error> {
         let failed = |error: io::Error| {
             let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
-            self.failed(operation("put", runs.iter().map(PutRun::span), "into"), errno)
+            self.failed(operation("put", runs.iter().map(|run| run.span(self.page_bytes)), "into"), errno)
         };
         let mut touched = BTreeMap::new();
         for run in runs {
-            assert_whole(run.span(), run.bytes.len());
+            assert_whole(run.span(self.page_bytes), run.bytes.len(), self.page_bytes);
             let file = self.layer(run.home.layer)?;
             self.put_run(&file, run).map_err(failed)?;
             if self.sync {
@@ -185,7 +193,7 @@ impl Store for FileStore {
 
     fn get(&self, runs: &mut [GetRun<'_>]) -> Result<(), Error> {
         for run in runs {
-            assert_whole(run.span(), run.bytes.len());
+            assert_whole(run.span(self.page_bytes), run.bytes.len(), self.page_bytes);
             let file = self.layer(run.home.layer)?;
             self.get_run(&file, run)?;
         }
@@ -196,7 +204,7 @@ impl Store for FileStore {
         for span in spans {
             assert_in_bounds(*span);
             let file = self.layer(span.home.layer)?;
-            let (start, length) = (span.home.page * PAGE_BYTES as u64, span.pages * PAGE_BYTES as u64);
+            let (start, length) = (span.home.page * self.page_bytes as u64, span.pages * self.page_bytes as u64);
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             match rustix::fs::fallocate(&file, flags, start, length) {
                 // A file system without holes keeps the pages: more room than needed, and nothing worse.
@@ -287,12 +295,13 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::store::PAGE_BYTES;
 
     fn opening() -> (Opening, Arc<std::sync::Mutex<Vec<String>>>) {
         let said = Arc::new(std::sync::Mutex::new(Vec::new()));
         let sink = Arc::clone(&said);
         let say = move |line: &str| sink.lock().unwrap().push(line.to_owned());
-        (Opening { expected: None, password: None, say: Arc::new(say) }, said)
+        (Opening { page_bytes: PAGE_BYTES, expected: None, password: None, say: Arc::new(say) }, said)
     }
 
     fn store(directory: &Path) -> FileStore {

@@ -14,7 +14,7 @@
 //! **What it costs the user of the server:** `~masu:*` and the commands HSET HMGET HDEL EXPIRE UNLINK WAIT INFO
 //! CLIENT|SETNAME CLIENT|INFO CLIENT|KILL, in a Cluster CLUSTER|SLOTS CLUSTER|INFO and ASKING.
 //!
-//! **Memory there:** a page takes 5 KiB with Redis' own jemalloc (its next size above 4096 bytes and a header).
+//! **Memory there:** a page takes 5 KiB with Redis' own jemalloc (its next size above 4096 bytes and a header), sealed or not.
 
 pub mod answers;
 mod blocks;
@@ -36,8 +36,8 @@ use quantities::Bytes;
 
 use super::url::{Host, RedisUrl};
 use super::{
-    Error, GetRun, Home, Opening, PAGE_BYTES, PASSWORD_VARIABLE, PutRun, Span, Store, Trouble, assert_in_bounds,
-    assert_whole, operation,
+    Error, GetRun, Home, Opening, PASSWORD_VARIABLE, PutRun, Span, Store, Trouble, assert_in_bounds, assert_whole,
+    operation,
 };
 use answers::Verdict;
 use connection::{Access, Connection, Failure};
@@ -58,6 +58,7 @@ struct Shared {
     exchange: Exchange,
     live: Live,
     ttl: Duration,
+    page_bytes: usize,
     closed: Mutex<bool>,
     closing: Condvar,
 }
@@ -115,7 +116,15 @@ impl RedisStore {
         let exchange = Exchange::new(name.clone(), run, access, url, Arc::clone(&opening.say), info.in_cluster, &host);
         exchange.give_back(&host, connection);
         let closed = Mutex::new(false);
-        let shared = Shared { name, exchange, live: Live::default(), ttl: url.ttl, closed, closing: Condvar::new() };
+        let shared = Shared {
+            name,
+            exchange,
+            live: Live::default(),
+            ttl: url.ttl,
+            page_bytes: opening.page_bytes,
+            closed,
+            closing: Condvar::new(),
+        };
         shared.look_at_servers(url, opening)?;
         let store = RedisStore { shared: Arc::new(shared), lease_thread: Mutex::new(None) };
         store.try_out()?;
@@ -124,9 +133,9 @@ impl RedisStore {
     }
 
     fn try_out(&self) -> Result<(), Error> {
-        let page = [0x5a; PAGE_BYTES];
+        let page = vec![0x5a; self.shared.page_bytes];
         self.put(&[PutRun { home: TRIAL, bytes: &page }])?;
-        let mut back = [0; PAGE_BYTES];
+        let mut back = vec![0; self.shared.page_bytes];
         self.get(&mut [GetRun { home: TRIAL, bytes: &mut back }])?;
         self.forget_layer(TRIAL.layer)
     }
@@ -163,20 +172,22 @@ impl Store for RedisStore {
     }
 
     fn put(&self, runs: &[PutRun<'_>]) -> Result<(), Error> {
-        runs.iter().for_each(|run| assert_whole(run.span(), run.bytes.len()));
-        let mut work = Puts::new(runs, self.shared.ttl_seconds());
+        let page_bytes = self.shared.page_bytes;
+        runs.iter().for_each(|run| assert_whole(run.span(page_bytes), run.bytes.len(), page_bytes));
+        let mut work = Puts::new(runs, self.shared.ttl_seconds(), page_bytes);
         self.shared.live.mark(work.blocks());
         let failed = |failed: Failed| {
-            self.shared.sort_failed(|| operation("put", runs.iter().map(PutRun::span), "into"), &failed)
+            self.shared.sort_failed(|| operation("put", runs.iter().map(|run| run.span(page_bytes)), "into"), &failed)
         };
         self.shared.exchange.carry_out(&mut work).map_err(failed)
     }
 
     fn get(&self, runs: &mut [GetRun<'_>]) -> Result<(), Error> {
-        runs.iter().for_each(|run| assert_whole(run.span(), run.bytes.len()));
-        let spans: Vec<Span> = runs.iter().map(GetRun::span).collect();
+        let page_bytes = self.shared.page_bytes;
+        runs.iter().for_each(|run| assert_whole(run.span(page_bytes), run.bytes.len(), page_bytes));
+        let spans: Vec<Span> = runs.iter().map(|run| run.span(page_bytes)).collect();
         let operation = || operation("get", spans.iter().copied(), "from");
-        let mut work = Gets::new(runs);
+        let mut work = Gets::new(runs, page_bytes);
         self.shared.exchange.carry_out(&mut work).map_err(|failed| self.shared.sort_failed(operation, &failed))?;
         match &work.lost {
             None => Ok(()),
@@ -308,7 +319,7 @@ impl Shared {
 
     fn lost(&self, operation: String, home: Home, field: &Field) -> Error {
         let cause = match field {
-            Field::Short(bytes) => format!("{home} has {bytes} bytes and not {PAGE_BYTES}"),
+            Field::Short(bytes) => format!("{home} has {bytes} bytes and not {}", self.page_bytes),
             _ => format!("{home} is not there"),
         };
         let remedy = "A server was started again without its data, threw keys away, or was cleared: \

@@ -12,6 +12,7 @@ mod disk;
 mod faults;
 mod proxy;
 mod redis;
+mod sealed;
 mod servers;
 
 use std::sync::{Arc, Mutex};
@@ -50,7 +51,7 @@ fn open_expecting(
     expected: Option<Bytes>,
 ) -> Result<(Arc<dyn Store>, Said), Error> {
     let said = Said::default();
-    let opening = Opening { expected, password, say: said.say() };
+    let opening = Opening { page_bytes: PAGE_BYTES, expected, password, say: said.say() };
     let url: StoreUrl = url.parse().unwrap();
     Ok((store::open(&url, &opening)?, said))
 }

@@ -2,7 +2,7 @@
 //!
 //! | key | field | value |
 //! |---|---|---|
-//! | `masu:RUN:LAYER:BLOCK` | `0` … `15` | the page's 4096 bytes |
+//! | `masu:RUN:LAYER:BLOCK` | `0` … `15` | the page's 4096 bytes, or 4112 if it is sealed |
 //!
 //! A hash, and not one string of 64 KiB: a page that is not there is told from a page of zeros, a single dirty page is
 //! written without growing what stands before it (`SETRANGE` fills holes with zeros, and doubles the string's room as it

@@ -38,7 +38,7 @@ const SHOWN_MAX: usize = 300;
 pub enum Failure {
     /// The connection failed.
     Io(io::Error),
-    /// The server gave an error line.
+    /// The server gave an error line; made by [`Connection::said`].
     Said(String),
     /// Too few replicas acknowledged in time.
     Unacknowledged {
@@ -138,6 +138,7 @@ const CONNECT_MAX: Duration = Duration::from_secs(2);
 /// A connection that is logged in, and waits for no reply.
 pub struct Connection {
     input: BufReader<Stream>,
+    password: Option<Secret>,
     /// What names it to the server, if the server says so.
     pub id: Option<ClientId>,
 }
@@ -160,7 +161,8 @@ impl Connection {
                 Stream::Tls(Box::new(rustls::StreamOwned::new(tls, stream)))
             }
         };
-        let mut connection = Connection { input: BufReader::with_capacity(BUFFER_BYTES, stream), id: None };
+        let input = BufReader::with_capacity(BUFFER_BYTES, stream);
+        let mut connection = Connection { input, password: access.password.clone(), id: None };
         connection.log_in(access)?;
         Ok(connection)
     }
@@ -198,7 +200,12 @@ impl Connection {
         if let Reply::Bulk(text) = self.reply()? {
             self.id = answers::client_id(&String::from_utf8_lossy(&text));
         }
-        refused.map_or(Ok(()), |line| Err(Failure::Said(line)))
+        refused.map_or(Ok(()), |line| Err(self.said(line)))
+    }
+
+    /// An error line as a failure, fit to be printed: servers repeat what they did not understand, be it the password.
+    pub fn said(&self, line: String) -> Failure {
+        Failure::Said(printable(&line, self.password.as_ref()))
     }
 
     /// Sends requests, all of them.
@@ -231,7 +238,7 @@ impl Connection {
         out.request(arguments);
         self.send(&out)?;
         match self.reply()? {
-            Reply::Error(line) => Err(Failure::Said(line)),
+            Reply::Error(line) => Err(self.said(line)),
             reply => Ok(reply),
         }
     }
@@ -250,6 +257,23 @@ impl Connection {
             _ => Err(Failure::Io(io::Error::new(io::ErrorKind::InvalidData, "no text in reply to INFO"))),
         }
     }
+}
+
+/// Characters of a server's line that are printed.
+const LINE_MAX: usize = 200;
+
+/// A server's line without the password, without control characters, and not too long. Its first word, the sort of error, stays.
+fn printable(line: &str, password: Option<&Secret>) -> String {
+    let (sort, rest) = line.split_at(line.find(' ').unwrap_or(line.len()));
+    let hidden = match password.map(Secret::reveal).filter(|password| !password.is_empty()) {
+        Some(password) => format!("{sort}{}", rest.replace(password, "(password)")),
+        None => line.to_owned(),
+    };
+    let mut shown: String = hidden.chars().take(LINE_MAX).collect();
+    if shown.len() < hidden.len() {
+        shown.push('…');
+    }
+    shown.replace(char::is_control, "\u{fffd}")
 }
 
 fn connect(host: &Host, timeout: Duration) -> io::Result<TcpStream> {
@@ -323,5 +347,19 @@ mod tests {
             "{shown}"
         );
         assert!(shown.len() < 500 && !shown.contains(char::is_control), "{}", shown.len());
+    }
+
+    #[test]
+    fn what_a_server_says_is_printed_without_the_password_and_in_one_line() {
+        let password = Secret::new("hunter22".to_owned());
+        let shown = |line: &str| printable(line, Some(&password));
+        assert_eq!(
+            shown("ERR unknown command `AUTH`, with args beginning with: `me`, `hunter22`, "),
+            "ERR unknown command `AUTH`, with args beginning with: `me`, `(password)`, "
+        );
+        assert_eq!(shown("ERR \x1b[2J\rhunter22hunter22"), "ERR \u{fffd}[2J\u{fffd}(password)(password)");
+        assert_eq!(printable("MOVED 1 h:1", Some(&Secret::new("M".to_owned()))), "MOVED 1 h:1");
+        assert_eq!(shown(&"x".repeat(5000)).chars().count(), LINE_MAX + 1);
+        assert_eq!(printable("MOVED 1 [::1]:7000", None), "MOVED 1 [::1]:7000");
     }
 }

@@ -260,8 +260,8 @@ impl Exchange {
     }
 
     fn prepare_write(&self, node: &Node, connection: &mut Connection) -> Result<u32, Failure> {
-        if let Some(line) = node.put_up_fences(connection)? {
-            self.say_unfenced(&format!("it says {line}"));
+        if let Some(refused) = node.put_up_fences(connection)? {
+            self.say_unfenced(&refused.to_string());
         }
         let known = *node.replicas();
         match known.wanted {
@@ -300,7 +300,7 @@ impl Exchange {
                         _ => None,
                     };
                     again.push(Left { index, ask });
-                    last = Some(Failure::Said(line));
+                    last = Some(connection.said(line));
                 }
                 Err(error) => {
                     self.discard(&group.node, connection, work.writes());
@@ -330,7 +330,7 @@ impl Exchange {
     fn acknowledged(&self, node: &Node, connection: &mut Connection, wanted: u32) -> Result<(), Failure> {
         let acknowledged = match connection.reply()? {
             Reply::Integer(acknowledged) => acknowledged,
-            Reply::Error(line) => return Err(Failure::Said(line)),
+            Reply::Error(line) => return Err(connection.said(line)),
             _ => return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, "no number in reply to WAIT").into()),
         };
         if acknowledged >= i64::from(wanted) {

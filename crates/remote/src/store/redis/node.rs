@@ -92,7 +92,7 @@ impl Node {
     ///
     /// # Errors
     /// The connection failed; the fences are still to be put up.
-    pub fn put_up_fences(&self, connection: &mut Connection) -> Result<Option<String>, Failure> {
+    pub fn put_up_fences(&self, connection: &mut Connection) -> Result<Option<Failure>, Failure> {
         if !self.has_fences.load(Ordering::Acquire) {
             return Ok(None);
         }
@@ -109,7 +109,7 @@ impl Node {
             if let Reply::Error(line) = connection.reply()?
                 && !line.contains("No such client")
             {
-                refused = Some(line);
+                refused = Some(connection.said(line));
             }
         }
         fences.clear();

@@ -59,14 +59,15 @@ fn sort_in<P>(blocks: &mut Vec<Pages<P>>, span: Span, mut pages: impl Iterator<I
 pub struct Puts<'a> {
     blocks: Vec<Pages<&'a [u8]>>,
     ttl_seconds: String,
+    page_bytes: usize,
 }
 
 impl<'a> Puts<'a> {
     /// The runs, cut into blocks.
-    pub fn new(runs: &[PutRun<'a>], ttl_seconds: String) -> Puts<'a> {
-        let mut puts = Puts { blocks: Vec::new(), ttl_seconds };
+    pub fn new(runs: &[PutRun<'a>], ttl_seconds: String, page_bytes: usize) -> Puts<'a> {
+        let mut puts = Puts { blocks: Vec::new(), ttl_seconds, page_bytes };
         for run in runs {
-            sort_in(&mut puts.blocks, run.span(), run.bytes.chunks_exact(PAGE_BYTES));
+            sort_in(&mut puts.blocks, run.span(page_bytes), run.bytes.chunks_exact(page_bytes));
         }
         puts
     }
@@ -87,7 +88,7 @@ impl Work for Puts<'_> {
     }
 
     fn bytes(&self, index: usize) -> usize {
-        self.blocks[index].1.len() * PAGE_BYTES
+        self.blocks[index].1.len() * self.page_bytes
     }
 
     fn writes(&self) -> bool {
@@ -116,17 +117,18 @@ impl Work for Puts<'_> {
 /// Reads pages into their places.
 pub struct Gets<'a> {
     blocks: Vec<Pages<&'a mut [u8]>>,
+    page_bytes: usize,
     /// The first page that was not there, or not whole.
     pub lost: Option<(Home, Field)>,
 }
 
 impl<'a> Gets<'a> {
     /// The runs, cut into blocks.
-    pub fn new(runs: &'a mut [GetRun<'_>]) -> Gets<'a> {
-        let mut gets = Gets { blocks: Vec::new(), lost: None };
+    pub fn new(runs: &'a mut [GetRun<'_>], page_bytes: usize) -> Gets<'a> {
+        let mut gets = Gets { blocks: Vec::new(), page_bytes, lost: None };
         for run in runs {
-            let span = run.span();
-            sort_in(&mut gets.blocks, span, run.bytes.chunks_exact_mut(PAGE_BYTES));
+            let span = run.span(page_bytes);
+            sort_in(&mut gets.blocks, span, run.bytes.chunks_exact_mut(page_bytes));
         }
         gets
     }
@@ -142,7 +144,7 @@ impl Work for Gets<'_> {
     }
 
     fn bytes(&self, index: usize) -> usize {
-        self.blocks[index].1.len() * PAGE_BYTES
+        self.blocks[index].1.len() * self.page_bytes
     }
 
     fn writes(&self) -> bool {

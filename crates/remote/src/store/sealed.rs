@@ -1,0 +1,337 @@
+//! Pages leave sealed: a store that is not trusted can neither read a page, nor change it, nor give another or an older one instead.
+//!
+//! Authenticated encryption by a key that is drawn for this run and is nowhere but in masu's memory: AES-256-GCM where the processor
+//! has instructions for it, else ChaCha20-Poly1305 (RFC 8439). Sealed pages are 16 bytes longer, by the tag.
+//!
+//! | part | what it is | against |
+//! |---|---|---|
+//! | nonce | 64 bits that count the pages sealed in this run: none comes twice under the key | what a nonce is for |
+//! | associated data | layer and page number | another page's contents |
+//! | version | of each page, the nonce of what was acknowledged last; in masu's memory, 8 bytes a page | an older page |
+//!
+//! A page is opened by the version that masu remembers, so the store has no say in it. It is remembered when the write was
+//! acknowledged: before that the page is what it was, and of a write that failed nobody knows what the store has. What was never
+//! put, or was forgotten, has no version and is not even asked for. A write that is tried again (`retry.rs`, which stands inside) sends
+//! the same bytes.
+//!
+//! The store still sees which pages are read and written, and when.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ring::aead::{AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use super::{Error, GetRun, Home, PAGE_BYTES, PutRun, Span, Store, Trouble, assert_whole, operation};
+
+/// Bytes of a tag, which stands behind its page. Both ciphers have as many.
+const TAG_BYTES: usize = 16;
+
+/// Bytes of a page as the store has it.
+pub const PAGE_BYTES_SEALED: usize = PAGE_BYTES + TAG_BYTES;
+
+/// Bytes of a key. As above.
+const KEY_BYTES: usize = 32;
+
+/// Buffers that are kept for later calls: one for each thread that makes any at a time.
+const BUFFERS_MAX: usize = 8;
+
+/// How pages are sealed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cipher {
+    /// Where the processor has AES and carry-less multiplication.
+    Aes256Gcm,
+    /// Elsewhere.
+    ChaCha20Poly1305,
+}
+
+impl Cipher {
+    /// The faster one on this processor.
+    pub fn of_processor() -> Cipher {
+        #[cfg(target_arch = "x86_64")]
+        let has_aes = std::arch::is_x86_feature_detected!("aes") && std::arch::is_x86_feature_detected!("pclmulqdq");
+        #[cfg(target_arch = "aarch64")]
+        let has_aes =
+            std::arch::is_aarch64_feature_detected!("aes") && std::arch::is_aarch64_feature_detected!("pmull");
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+        let has_aes = false;
+        if has_aes { Cipher::Aes256Gcm } else { Cipher::ChaCha20Poly1305 }
+    }
+
+    /// As reports say it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Cipher::Aes256Gcm => "aes-256-gcm",
+            Cipher::ChaCha20Poly1305 => "chacha20-poly1305",
+        }
+    }
+}
+
+impl fmt::Display for Cipher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Seals and opens single pages.
+pub struct Sealer {
+    key: LessSafeKey,
+    /// Nonces given out.
+    sealed: AtomicU64,
+}
+
+/// Which of all that was sealed in this run. Never zero.
+pub type Version = u64;
+
+impl Sealer {
+    /// With a key of its own.
+    ///
+    /// # Errors
+    /// The kernel's answer when it has no random numbers.
+    pub fn new(cipher: Cipher) -> Result<Sealer, rustix::io::Errno> {
+        let mut key = [0; KEY_BYTES];
+        // The kernel fills requests of up to 256 bytes whole.
+        getrandom(&mut key, GetRandomFlags::empty())?;
+        let algorithm = match cipher {
+            Cipher::Aes256Gcm => &AES_256_GCM,
+            Cipher::ChaCha20Poly1305 => &CHACHA20_POLY1305,
+        };
+        // Fails only for a key of another length.
+        let key = UnboundKey::new(algorithm, &key).map_err(|_| rustix::io::Errno::INVAL)?;
+        Ok(Sealer { key: LessSafeKey::new(key), sealed: AtomicU64::new(0) })
+    }
+
+    fn nonce(version: Version) -> Nonce {
+        let mut nonce = [0; NONCE_LEN];
+        nonce[..size_of::<Version>()].copy_from_slice(&version.to_le_bytes());
+        Nonce::assume_unique_for_key(nonce)
+    }
+
+    fn bound_in(home: Home) -> Aad<[u8; 12]> {
+        let mut bytes = [0; 12];
+        bytes[..4].copy_from_slice(&home.layer.to_le_bytes());
+        bytes[4..].copy_from_slice(&home.page.to_le_bytes());
+        Aad::from(bytes)
+    }
+
+    /// Seals a page of [`PAGE_BYTES`] into [`PAGE_BYTES_SEALED`] bytes, and says which version it is.
+    pub fn seal(&self, home: Home, page: &[u8], sealed: &mut [u8]) -> Version {
+        // 2^64 pages are more than any run writes.
+        let version = self.sealed.fetch_add(1, Relaxed) + 1;
+        let (text, tag) = sealed.split_at_mut(PAGE_BYTES);
+        text.copy_from_slice(page);
+        let made = self.key.seal_in_place_separate_tag(Sealer::nonce(version), Sealer::bound_in(home), text);
+        // Fails only for texts longer than the cipher's 64 GiB.
+        let made = made.unwrap_or_else(|_| unreachable!("a page is not too long for any cipher"));
+        tag.copy_from_slice(made.as_ref());
+        version
+    }
+
+    /// Opens a page; false if it is not what was sealed as this version of this page. Then `page` is what it was.
+    pub fn open(&self, home: Home, version: Version, sealed: &mut [u8], page: &mut [u8]) -> bool {
+        match self.key.open_in_place(Sealer::nonce(version), Sealer::bound_in(home), sealed) {
+            Ok(text) if text.len() == page.len() => page.copy_from_slice(text),
+            _ => return false,
+        }
+        true
+    }
+}
+
+/// Pages whose versions lie together.
+const CHUNK_PAGES: u64 = 64;
+
+/// Of each page the version that was acknowledged last; zero for none.
+#[derive(Default)]
+struct Versions(HashMap<u32, HashMap<u64, Box<[Version; CHUNK_PAGES as usize]>>>);
+
+impl Versions {
+    fn place(page: u64) -> (u64, usize) {
+        // Less than a chunk.
+        (page / CHUNK_PAGES, usize::try_from(page % CHUNK_PAGES).unwrap_or(0))
+    }
+
+    fn get(&self, home: Home) -> Version {
+        let (chunk, place) = Versions::place(home.page);
+        self.0.get(&home.layer).and_then(|layer| layer.get(&chunk)).map_or(0, |versions| versions[place])
+    }
+
+    fn set(&mut self, home: Home, version: Version) {
+        let (chunk, place) = Versions::place(home.page);
+        let layer = self.0.entry(home.layer).or_default();
+        layer.entry(chunk).or_insert_with(|| Box::new([0; CHUNK_PAGES as usize]))[place] = version;
+    }
+
+    fn forget(&mut self, span: Span) {
+        let end = span.home.page + span.pages;
+        let Some(layer) = self.0.get_mut(&span.home.layer) else { return };
+        // Spans may be much longer than what is known of them.
+        for (chunk, versions) in layer.iter_mut() {
+            for (page, version) in (chunk * CHUNK_PAGES..).zip(versions.iter_mut()) {
+                if (span.home.page..end).contains(&page) {
+                    *version = 0;
+                }
+            }
+        }
+        layer.retain(|_, versions| versions.iter().any(|version| *version != 0));
+    }
+}
+
+/// A store whose pages are sealed.
+pub struct Sealed {
+    store: Arc<dyn Store>,
+    sealer: Sealer,
+    versions: Mutex<Versions>,
+    buffers: Mutex<Vec<Vec<u8>>>,
+}
+
+fn held<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
+    lock.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Each page of runs of sealed or plain pages.
+fn homes(home: Home, pages: u64) -> impl Iterator<Item = Home> {
+    (home.page..home.page + pages).map(move |page| Home { page, ..home })
+}
+
+impl Sealed {
+    /// Stands around `store`, which keeps pages of [`PAGE_BYTES_SEALED`] bytes.
+    ///
+    /// # Errors
+    /// `Unfit` when the kernel has no random numbers for a key.
+    pub fn around(store: Arc<dyn Store>, cipher: Cipher) -> Result<Sealed, Error> {
+        let sealer = Sealer::new(cipher).map_err(|errno| {
+            Error::Unfit(Trouble {
+                operation: "draw a key for".to_owned(),
+                store: store.name().to_owned(),
+                cause: linux::describe(errno),
+                remedy: "Wait until the kernel has random numbers, or say --no-seal.".to_owned(),
+            })
+        })?;
+        Ok(Sealed { store, sealer, versions: Mutex::default(), buffers: Mutex::default() })
+    }
+
+    /// Runs `with` on a buffer of so many bytes.
+    fn with_buffer<T>(&self, bytes: usize, with: impl FnOnce(&mut [u8]) -> T) -> T {
+        let mut buffer = held(&self.buffers).pop().unwrap_or_default();
+        if buffer.len() < bytes {
+            buffer.resize(bytes, 0);
+        }
+        let done = with(&mut buffer[..bytes]);
+        let mut buffers = held(&self.buffers);
+        if buffers.len() < BUFFERS_MAX {
+            buffers.push(buffer);
+        }
+        done
+    }
+
+    fn wrong(&self, operation: String, home: Home) -> Error {
+        Error::Lost(Trouble {
+            operation,
+            store: self.store.name().to_owned(),
+            cause: format!("the store changed or replayed {home}: it is not what was written there last"),
+            remedy: "Find out what else writes to the store, or who keeps it; nothing wrong has reached the program."
+                .to_owned(),
+        })
+    }
+
+    fn never_put(&self, operation: String, home: Home) -> Error {
+        Error::Lost(Trouble {
+            operation,
+            store: self.store.name().to_owned(),
+            cause: format!("{home} was never put there, or was forgotten"),
+            remedy: "This should not happen; please report it.".to_owned(),
+        })
+    }
+}
+
+impl Store for Sealed {
+    fn name(&self) -> &str {
+        self.store.name()
+    }
+
+    fn put(&self, runs: &[PutRun<'_>]) -> Result<(), Error> {
+        let span = |run: &PutRun<'_>| run.span(PAGE_BYTES);
+        runs.iter().for_each(|run| assert_whole(span(run), run.bytes.len(), PAGE_BYTES));
+        let pages = runs.iter().map(|run| run.bytes.len() / PAGE_BYTES).sum::<usize>();
+        let mut versions = Vec::with_capacity(pages);
+        self.with_buffer(pages * PAGE_BYTES_SEALED, |buffer| {
+            let mut places = buffer.chunks_exact_mut(PAGE_BYTES_SEALED);
+            for run in runs {
+                let pages = homes(run.home, span(run).pages).zip(run.bytes.chunks_exact(PAGE_BYTES));
+                for ((home, page), place) in pages.zip(&mut places) {
+                    versions.push((home, self.sealer.seal(home, page, place)));
+                }
+            }
+            let mut rest = &*buffer;
+            let sealed = runs.iter().map(|run| {
+                let (bytes, others) = rest.split_at(run.bytes.len() / PAGE_BYTES * PAGE_BYTES_SEALED);
+                rest = others;
+                PutRun { home: run.home, bytes }
+            });
+            self.store.put(&sealed.collect::<Vec<_>>())
+        })?;
+        let mut known = held(&self.versions);
+        versions.into_iter().for_each(|(home, version)| known.set(home, version));
+        Ok(())
+    }
+
+    fn get(&self, runs: &mut [GetRun<'_>]) -> Result<(), Error> {
+        runs.iter().for_each(|run| assert_whole(run.span(PAGE_BYTES), run.bytes.len(), PAGE_BYTES));
+        let spans: Vec<Span> = runs.iter().map(|run| run.span(PAGE_BYTES)).collect();
+        let operation = || operation("get", spans.iter().copied(), "from");
+        let known = held(&self.versions);
+        let pages = spans.iter().flat_map(|span| homes(span.home, span.pages));
+        let versions: Vec<_> = pages.map(|home| (home, known.get(home))).collect();
+        drop(known);
+        if let Some((home, _)) = versions.iter().find(|(_, version)| *version == 0) {
+            return Err(self.never_put(operation(), *home));
+        }
+        self.with_buffer(versions.len() * PAGE_BYTES_SEALED, |buffer| {
+            let mut rest = &mut *buffer;
+            let mut sealed = Vec::with_capacity(runs.len());
+            for span in &spans {
+                let bytes = usize::try_from(span.pages).unwrap_or(0) * PAGE_BYTES_SEALED;
+                let (bytes, others) = std::mem::take(&mut rest).split_at_mut(bytes);
+                rest = others;
+                sealed.push(GetRun { home: span.home, bytes });
+            }
+            self.store.get(&mut sealed)?;
+            let places = runs.iter_mut().flat_map(|run| run.bytes.chunks_exact_mut(PAGE_BYTES));
+            let pages = buffer.chunks_exact_mut(PAGE_BYTES_SEALED).zip(places);
+            for ((sealed, page), (home, version)) in pages.zip(&versions) {
+                if !self.sealer.open(*home, *version, sealed, page) {
+                    return Err(self.wrong(operation(), *home));
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Forgotten here first: whatever the store does, the pages are not taken for anything again.
+    fn forget(&self, spans: &[Span]) -> Result<(), Error> {
+        let mut known = held(&self.versions);
+        spans.iter().for_each(|span| known.forget(*span));
+        drop(known);
+        self.store.forget(spans)
+    }
+
+    fn forget_layer(&self, layer: u32) -> Result<(), Error> {
+        held(&self.versions).0.remove(&layer);
+        self.store.forget_layer(layer)
+    }
+
+    /// None: a program that writes to the file by itself would need the key.
+    fn direct(&self, _: u32) -> Result<Option<Arc<OwnedFd>>, Error> {
+        Ok(None)
+    }
+
+    fn close(&self) -> Result<(), Error> {
+        self.store.close()
+    }
+}
+
+#[cfg(test)]
+mod tests;

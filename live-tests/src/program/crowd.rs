@@ -1,0 +1,36 @@
+//! Somebody who connects to a socket of others as fast as it goes.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::process::{Resource, getrlimit, setrlimit};
+
+use super::Wrong;
+
+/// Connects to this name in the abstract namespace for so long, holds as many connections as it may, says nothing, and counts.
+pub(super) fn connects(name: &str, time: Duration) -> Result<(), Wrong> {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    setrlimit(Resource::Nofile, limit)?;
+    let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
+    let (begun, mut held, mut made) = (Instant::now(), VecDeque::new(), 0_u64);
+    while begun.elapsed() < time {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let done = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+            .and_then(|socket| connect(&socket, &address).map(|()| socket));
+        match done {
+            Ok(socket) => {
+                held.push_back(socket);
+                made += 1;
+            }
+            Err(Errno::MFILE | Errno::NFILE) => drop(held.pop_front()),
+            // Nobody takes them fast enough.
+            Err(Errno::AGAIN) => std::thread::yield_now(),
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    println!("made={made}");
+    Ok(())
+}
