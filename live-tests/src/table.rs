@@ -141,6 +141,10 @@ pub const ALL: &[LiveTest] = tests! {
     injection::no_signal_is_lost needs [Root, RealProcessor];
     injection::a_stopped_process_stays_stopped needs [Root, RealProcessor];
     injection::a_process_that_ends_meanwhile_is_gone needs [Root];
+    injection::a_process_that_execs_goes_on_and_it_is_said needs [Root, RealProcessor];
+    injection::code_that_changes_under_a_call_gains_nothing needs [Root, RealProcessor];
+    injection::a_process_that_does_not_stop_is_given_up needs [Root];
+    injection::a_frozen_process_is_refused needs [Root];
     command::attach_promotes_and_reports_in_the_promised_words needs [Root, MasuCommand, PageTableWalk, RemoteCollapse, HugePageModes];
     command::undo_leaves_no_huge_window needs [Root, MasuCommand, PageTableWalk, RemoteCollapse, RemoteAdvice, HugePageModes];
     command::a_dry_run_touches_nothing needs [Root, MasuCommand, PageTableWalk, RemoteCollapse, HugePageModes];

@@ -14,6 +14,7 @@
 
 mod memory;
 mod orders;
+mod resisting;
 pub(crate) mod served;
 pub(crate) mod subject;
 

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use linux::injection::forbid_huge_pages;
+use linux::injection::{NotCalled, forbid_huge_pages};
 use linux::status::{HugePages, status};
 use linux::{Error, Pid, stat};
 use rustix::process::Signal;
@@ -22,9 +22,17 @@ struct Subject {
 
 impl Subject {
     fn start(what: &str) -> Result<Subject, libtest_mimic::Failed> {
+        Subject::counting(what, 0)
+    }
+
+    fn counting(what: &str, count: u64) -> Result<Subject, libtest_mimic::Failed> {
         let mut command = Command::new("/proc/self/exe");
-        let mut child =
-            command.args([FLAG, what]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+        let mut child = command
+            .args([FLAG, what, &count.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()?;
         let said = BufReader::new(child.stdout.take().ok_or("no pipe")?);
         let mut subject = Subject { running: Running(child), said };
         assert_eq!(subject.line()?, "ready");
@@ -73,7 +81,7 @@ impl Subject {
         for time in 0..times {
             let forbid = time % 2 == 0;
             match forbid_huge_pages(live.files(), self.pid(), forbid) {
-                Err(error) if error.is_gone() => return Ok(false),
+                Err(why) if why.is_gone() => return Ok(false),
                 other => other?,
             }
             let found = status(live.files(), self.pid())?;
@@ -215,4 +223,132 @@ pub fn a_process_that_ends_meanwhile_is_gone(live: &Live) -> Outcome {
     }
     assert_eq!(done + gone, 150);
     Ok(())
+}
+
+/// Nothing is written into the new program, which goes on; nobody waits.
+pub fn a_process_that_execs_goes_on_and_it_is_said(live: &Live) -> Outcome {
+    let mut subject = Subject::counting("execs", 1500)?;
+    let (mut made, mut exec) = (0, 0);
+    while subject.running.0.try_wait()?.is_none() {
+        match forbid_huge_pages(live.files(), subject.pid(), made % 2 == 0) {
+            Ok(()) => made += 1,
+            Err(NotCalled::Exec(_)) => exec += 1,
+            // Its memory is being exchanged.
+            Err(NotCalled::NoInstruction(_) | NotCalled::Kernel(_)) => {}
+            Err(other) => return Err(other.into()),
+        }
+    }
+    assert!(subject.running.0.wait()?.success());
+    assert!(made > 0 && exec > 0, "made {made} times, {exec} times it became another program");
+    Ok(())
+}
+
+/// Another thread exchanges the instruction for code of its own: the call is not made, the code's own call does not run, and the thread goes on.
+pub fn code_that_changes_under_a_call_gains_nothing(live: &Live) -> Outcome {
+    const TRIES: usize = 2000;
+    for what in ["spins", "becomes"] {
+        let mut subject = Subject::start(what)?;
+        assert_eq!(subject.line()?, "changing");
+        let mut foreign = 0;
+        for time in 0..TRIES {
+            match forbid_huge_pages(live.files(), subject.pid(), time % 2 == 0) {
+                Ok(()) => {}
+                Err(NotCalled::Foreign(_)) => foreign += 1,
+                Err(other) => return Err(other.into()),
+            }
+            if foreign == 2 {
+                break;
+            }
+        }
+        assert_eq!(foreign, 2, "{what}: its code was never met");
+        assert_eq!(status(live.files(), subject.pid())?.tracer, None);
+        drop(subject.running.0.stdin.take());
+        assert_eq!(subject.line()?, "0 0", "{what}");
+    }
+    Ok(())
+}
+
+/// A thread that no signal reaches is left alone after two seconds, and is none the worse for it.
+pub fn a_process_that_does_not_stop_is_given_up(live: &Live) -> Outcome {
+    let mut subject = Subject::counting("vfork", 5000)?;
+    subject.until(live, 'D')?;
+    let begun = Instant::now();
+    assert_eq!(forbid_huge_pages(live.files(), subject.pid(), true), Err(NotCalled::NoStop(subject.pid())));
+    assert!(begun.elapsed() < Duration::from_millis(4900), "it was waited for");
+    assert_eq!(subject.outcome()?.0, "0");
+    Ok(())
+}
+
+/// In a frozen group: refused before anybody waits, running or stopped, and untouched.
+pub fn a_frozen_process_is_refused(live: &Live) -> Outcome {
+    for stopped in [false, true] {
+        let mut subject = Subject::start("read")?;
+        subject.until(live, 'S')?;
+        if stopped {
+            subject.running.signal(Signal::STOP)?;
+            subject.until(live, 'T')?;
+        }
+        let freezer = Freezer::of(subject.pid())?;
+        let found = forbid_huge_pages(live.files(), subject.pid(), true);
+        assert!(matches!(found, Err(NotCalled::Frozen(..))), "{found:?}");
+        drop(freezer);
+        if stopped {
+            subject.running.signal(Signal::CONT)?;
+        }
+        assert_eq!(status(live.files(), subject.pid())?.huge_pages, HugePages::Allowed);
+        subject.running.0.stdin.as_mut().ok_or("no pipe")?.write_all(&[42])?;
+        assert_eq!(subject.outcome()?.0, "1:42");
+    }
+    Ok(())
+}
+
+/// A group with one process, frozen until this is dropped.
+struct Freezer {
+    mount: std::path::PathBuf,
+    group: std::path::PathBuf,
+    /// File and value that thaw it.
+    thaw: (&'static str, &'static str),
+}
+
+impl Freezer {
+    /// In a mount of its own of the freezer of version 1, or of version 2.
+    fn of(pid: Pid) -> Result<Freezer, libtest_mimic::Failed> {
+        let mount = std::env::temp_dir().join(format!("masu-live-freezer-{pid}"));
+        std::fs::create_dir(&mount)?;
+        let none = rustix::mount::MountFlags::empty();
+        let v1 = rustix::mount::mount("none", &mount, "cgroup", none, Some(c"freezer"));
+        if v1.is_err() {
+            rustix::mount::mount("none", &mount, "cgroup2", none, None)?;
+        }
+        let (file, frozen, thawed) =
+            if v1.is_ok() { ("freezer.state", "FROZEN", "THAWED") } else { ("cgroup.freeze", "1", "0") };
+        let freezer = Freezer { group: mount.join(format!("masu-live-{pid}")), mount, thaw: (file, thawed) };
+        std::fs::create_dir(&freezer.group)?;
+        std::fs::write(freezer.group.join("cgroup.procs"), pid.to_string())?;
+        std::fs::write(freezer.group.join(file), frozen)?;
+        let state = if v1.is_ok() { file } else { "cgroup.events" };
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let now = std::fs::read_to_string(freezer.group.join(state))?;
+            if now.contains("FROZEN") || now.contains("frozen 1") {
+                return Ok(freezer);
+            }
+            assert!(Instant::now() < deadline, "it is not frozen: {now}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Drop for Freezer {
+    fn drop(&mut self) {
+        let _ = std::fs::write(self.group.join(self.thaw.0), self.thaw.1);
+        if let Ok(members) = std::fs::read_to_string(self.group.join("cgroup.procs")) {
+            for member in members.lines() {
+                let _ = std::fs::write(self.mount.join("cgroup.procs"), member);
+            }
+        }
+        let _ = std::fs::remove_dir(&self.group);
+        let _ = rustix::mount::unmount(&self.mount, rustix::mount::UnmountFlags::DETACH);
+        let _ = std::fs::remove_dir(&self.mount);
+    }
 }

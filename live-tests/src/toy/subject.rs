@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use super::memory::last_errno;
+use super::resisting;
 
 /// The argument that makes this program a subject.
 pub const FLAG: &str = "--subject";
@@ -33,6 +34,7 @@ pub fn run() -> ExitCode {
     if what == "filtered" {
         filter();
     }
+    let count = std::env::args().nth(3).and_then(|count| count.parse().ok()).unwrap_or(0);
     println!("ready");
     let begun = Instant::now();
     let outcome = match what.as_str() {
@@ -45,6 +47,10 @@ pub fn run() -> ExitCode {
         "threads" => threads(),
         "signals" => return signals(),
         "brief" => return brief(),
+        "execs" => return resisting::execs(count),
+        "spins" | "becomes" => return resisting::changes_its_code(what == "becomes"),
+        "vfork" => resisting::waits_for_child(count),
+        "escaped" => "escaped".to_owned(),
         other => format!("no such subject: {other}"),
     };
     println!("{outcome} {}", begun.elapsed().as_millis());

@@ -141,16 +141,16 @@ impl Sealer {
 }
 
 /// Pages whose versions lie together.
-const CHUNK_PAGES: u64 = 64;
+const CHUNK_PAGES: usize = 64;
 
 /// Of each page the version that was acknowledged last; zero for none.
 #[derive(Default)]
-struct Versions(HashMap<u32, HashMap<u64, Box<[Version; CHUNK_PAGES as usize]>>>);
+struct Versions(HashMap<u32, HashMap<u64, Box<[Version; CHUNK_PAGES]>>>);
 
 impl Versions {
     fn place(page: u64) -> (u64, usize) {
         // Less than a chunk.
-        (page / CHUNK_PAGES, usize::try_from(page % CHUNK_PAGES).unwrap_or(0))
+        (page / CHUNK_PAGES as u64, usize::try_from(page % CHUNK_PAGES as u64).unwrap_or(0))
     }
 
     fn get(&self, home: Home) -> Version {
@@ -161,7 +161,7 @@ impl Versions {
     fn set(&mut self, home: Home, version: Version) {
         let (chunk, place) = Versions::place(home.page);
         let layer = self.0.entry(home.layer).or_default();
-        layer.entry(chunk).or_insert_with(|| Box::new([0; CHUNK_PAGES as usize]))[place] = version;
+        layer.entry(chunk).or_insert_with(|| Box::new([0; CHUNK_PAGES]))[place] = version;
     }
 
     fn forget(&mut self, span: Span) {
@@ -169,7 +169,7 @@ impl Versions {
         let Some(layer) = self.0.get_mut(&span.home.layer) else { return };
         // Spans may be much longer than what is known of them.
         for (chunk, versions) in layer.iter_mut() {
-            for (page, version) in (chunk * CHUNK_PAGES..).zip(versions.iter_mut()) {
+            for (page, version) in (chunk * CHUNK_PAGES as u64..).zip(versions.iter_mut()) {
                 if (span.home.page..end).contains(&page) {
                     *version = 0;
                 }
