@@ -106,20 +106,20 @@ fn live(name: &CStr, pipe: i32, kept: i32, work: impl FnOnce(BorrowedFd<'_>, &dy
         libc::sigprocmask(libc::SIG_SETMASK, &raw const all, std::ptr::null_mut());
         libc::setsid();
         libc::prctl(libc::PR_SET_NAME, name.as_ptr());
-        let copies = [pipe, kept].map(|descriptor| libc::fcntl(descriptor, libc::F_DUPFD, 3));
-        libc::dup2(copies[0], 0);
-        libc::dup2(copies[1], 1);
-        libc::syscall(libc::SYS_close_range, 2, u32::MAX, 0);
+        // 0 to 2 are open in every Rust program, so neither of the two is among them.
+        let moved = libc::dup2(pipe, 0) == 0 && libc::dup2(kept, 1) == 1;
+        if !moved || libc::syscall(libc::SYS_close_range, 2, u32::MAX, 0) != 0 {
+            libc::_exit(1);
+        }
         (BorrowedFd::borrow_raw(0), BorrowedFd::borrow_raw(1))
     };
-    // A panic must neither unwind into this copy of masu nor take a lock to print.
-    std::panic::set_hook(Box::new(|_| {}));
     let say = |mut bytes: &[u8]| {
         // A masu that has gone needs no answer.
         while let Ok(written @ 1..) = rustix::io::write(pipe, bytes) {
             bytes = &bytes[written..];
         }
     };
+    // A panic must not unwind into this copy of masu. Its message goes nowhere: standard error is closed.
     let _ = catch_unwind(AssertUnwindSafe(|| work(kept, &say)));
     // SAFETY: ends this process.
     unsafe { libc::_exit(0) }

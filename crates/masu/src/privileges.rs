@@ -25,9 +25,10 @@ const ATTACH: Row = ("attach", Capabilities::of(&[DacOverride, SysPtrace, SysNic
 /// Programs are told by signals.
 const TRACK: Row = ("track", Capabilities::of(&[DacOverride, Kill, SysPtrace, SysNice, Perfmon, Bpf]));
 const STAT: Row = ("stat", Capabilities::of(&[DacReadSearch, SysPtrace, SysAdmin]));
-const SET_HUGE: Row = ("set huge=", Capabilities::of(&[DacReadSearch, SysPtrace, SysNice]));
+/// Signals that came during the call are sent again.
+const SET_HUGE: Row = ("set huge=", Capabilities::of(&[DacReadSearch, Kill, SysPtrace, SysNice]));
 /// The switch is in memory of the program, which is written by its owner alone.
-const SET_ALIGN: Row = ("set align=", Capabilities::of(&[DacOverride, SysPtrace, SysNice]));
+const SET_ALIGN: Row = ("set align=", Capabilities::of(&[DacOverride, Kill, SysPtrace, SysNice]));
 const CENSUS: Row = ("census", Capabilities::of(&[DacReadSearch, SysPtrace, SysAdmin]));
 /// Settings of control groups may belong to the user to whom the group is delegated. CAP_FOWNER: whether pages of another
 /// user's file are in memory (mincore, cachestat), and opening it without a new time of access. CAP_DAC_READ_SEARCH: opening

@@ -472,8 +472,10 @@ impl Program {
     }
 
     /// What is mapped where, for the names of code sites: it cannot be asked any more when the program has ended.
+    /// Of a program of another user nothing is asked: its files would be read with masu's rights.
     fn look_at_mappings(&self) {
         if let Some(pid) = self.peer.pid
+            && self.peer.user == geteuid().as_raw()
             && let Ok(mappings) = maps(&Rooted::host(), pid)
         {
             *held(&self.mappings) = mappings;

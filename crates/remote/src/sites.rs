@@ -95,9 +95,28 @@ struct Names {
     fixed: bool,
 }
 
+/// Most bytes of a file whose symbols are read.
+const FILE_BYTES_MAX: u64 = 4 << 30;
+
+/// True when `path` names the regular file that is mapped, and not a pipe that has its name by now. It is held without being opened.
+fn is_file_of(path: &Path, mapping: &Mapping) -> bool {
+    let held =
+        rustix::fs::open(path, rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC, rustix::fs::Mode::empty());
+    let Ok(held) = held else { return false };
+    let Ok(about) = rustix::fs::fstat(&held) else { return false };
+    let is_file = rustix::fs::FileType::from_raw_mode(about.st_mode) == rustix::fs::FileType::RegularFile;
+    is_file && about.st_ino == mapping.inode && u64::try_from(about.st_size).is_ok_and(|bytes| bytes <= FILE_BYTES_MAX)
+}
+
 impl Names {
-    fn of(path: &Path) -> Names {
-        let mut names = Names { lines: Loader::new(path).ok(), functions: Vec::new(), fixed: false };
+    /// Of the file that is mapped, if it is one. The program chose the path: another file may have the name by now.
+    fn of(mapping: &Mapping) -> Names {
+        let mut names = Names { lines: None, functions: Vec::new(), fixed: false };
+        let path = mapping.path.path();
+        if !is_file_of(path, mapping) {
+            return names;
+        }
+        names.lines = Loader::new(path).ok();
         let Ok(bytes) = std::fs::read(path) else { return names };
         let Ok(file) = ElfFile64::<Endianness>::parse(&*bytes) else { return names };
         names.fixed = file.kind() == ObjectKind::Executable;
@@ -133,7 +152,7 @@ fn name(address: u64, mappings: &[Mapping], files: &mut Files) -> (Untrusted, Op
     };
     let path = mapping.path.path();
     let short = path.file_name().unwrap_or(path.as_os_str());
-    let names = files.entry(path.to_owned()).or_insert_with(|| Names::of(path));
+    let names = files.entry(path.to_owned()).or_insert_with(|| Names::of(mapping));
     // Where the file's first byte lies: what is loaded anywhere counts from there.
     let base = mappings
         .iter()

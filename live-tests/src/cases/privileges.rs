@@ -115,6 +115,7 @@ pub fn each_capability_of_a_set_is_needed(_: &Live) -> Outcome {
     let cases: [(&[&str], &[Capability]); 5] = [
         (&["pages", &pid, "--for", "100ms", "--json"], &[DacOverride, SysPtrace, Perfmon, Bpf]),
         (&["attach", &pid, "--for", "100ms", "--json"], &[DacOverride, SysPtrace, SysNice, Perfmon, Bpf]),
+        // CAP_KILL is needed only where a signal comes during the call.
         (&["set", &pid, "huge=on"], &[DacReadSearch, SysPtrace, SysNice]),
         (&["census", &pid, "--json"], &[DacReadSearch, SysPtrace, SysAdmin]),
         (&["llc", "shared", "--pid", &pid, "--json"], &[DacReadSearch, SysPtrace, SysAdmin]),

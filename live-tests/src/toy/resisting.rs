@@ -72,11 +72,14 @@ fn watch(at: u64, before: [u8; 5], jump: [u8; 5]) {
         return;
     };
     let mut text = [0; 4096];
-    let mut is_changed = false;
+    let (mut is_changed, mut waits) = (false, 0);
     loop {
         let read = status.read_at(&mut text, 0).unwrap_or(0);
         let is_traced = !text[..read].windows(12).any(|part| part == b"TracerPid:\t0");
         if is_traced != is_changed {
+            // Each time a little later, so that in some tries it comes between the look at the code and its use.
+            waits = (waits + 41) % 4000;
+            (0..if is_traced { waits * 10 } else { 0 }).for_each(|_| std::hint::spin_loop());
             let _ = memory.write_all_at(if is_traced { &jump } else { &before }, at);
             is_changed = is_traced;
         }

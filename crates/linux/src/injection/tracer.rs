@@ -137,7 +137,9 @@ fn in_any_of(
         let deadline = Instant::now() + end.saturating_duration_since(Instant::now()) / left;
         let tracee = match Tracee::seize(process, *thread) {
             Ok(tracee) if belongs(process, *thread, pidfd) => tracee,
-            Ok(_) | Err(Failed::Ended) => continue,
+            // Another process has the number by now. The end of this one detaches it.
+            Ok(_) => return Err(Failed::Ended),
+            Err(Failed::Ended) => continue,
             Err(failed) => return Err(failed),
         };
         match tracee.stopped(deadline) {
@@ -147,6 +149,16 @@ fn in_any_of(
                     last = Failed::NoInstruction;
                     continue;
                 };
+                // A filter may have come since the threads were chosen; masu may have given up meanwhile.
+                let refused = if is_filtered(process, *thread) {
+                    Some(Failed::Kernel(Errno::PERM))
+                } else {
+                    (Instant::now() > end).then_some(Failed::NoStop)
+                };
+                if let Some(failed) = refused {
+                    stopped.release();
+                    return Err(failed);
+                }
                 changing();
                 return stopped.call(at, call, Instant::now() + CALL_WITHIN);
             }
@@ -155,6 +167,14 @@ fn in_any_of(
         }
     }
     Err(last)
+}
+
+/// True where a seccomp filter would judge the call, and where that cannot be read.
+fn is_filtered(process: Pid, thread: Pid) -> bool {
+    let status = std::fs::read(format!("/proc/{process}/task/{thread}/status")).unwrap_or_default();
+    let status = String::from_utf8_lossy(&status);
+    // A kernel without filters has no such line.
+    status.is_empty() || status.lines().any(|line| line.strip_prefix("Seccomp:").is_some_and(|mode| mode.trim() != "0"))
 }
 
 /// True for a thread of the process that masu means: both numbers may have been given to others since.

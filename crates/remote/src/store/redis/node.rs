@@ -57,7 +57,7 @@ impl Node {
     /// An idle connection, or a new one.
     ///
     /// # Errors
-    /// As [`Connection::open`].
+    /// Why there is none: the server does not answer, or refuses who comes.
     pub fn connection(&self, access: &Access) -> Result<Connection, Failure> {
         let idle = lock(&self.idle).pop();
         match idle {
