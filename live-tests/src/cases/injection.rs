@@ -270,7 +270,7 @@ pub fn code_that_changes_under_a_call_gains_nothing(live: &Live) -> Outcome {
 
 /// A thread that no signal reaches is left alone after two seconds, and is none the worse for it.
 pub fn a_process_that_does_not_stop_is_given_up(live: &Live) -> Outcome {
-    let mut subject = Subject::counting("vfork", 5000)?;
+    let mut subject = Subject::counting("vfork", 5)?;
     subject.until(live, 'D')?;
     let begun = Instant::now();
     assert_eq!(forbid_huge_pages(live.files(), subject.pid(), true), Err(NotCalled::NoStop(subject.pid())));

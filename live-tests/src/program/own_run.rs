@@ -77,7 +77,8 @@ fn end_when_others_are_served(tracker: &std::process::Child) -> Result<(), Wrong
         return Ok(());
     }
     let mut client = Command::new(std::env::current_exe()?);
-    let connected = client.args([super::FLAG, "crowd", "4001", SOCKET, "1"]).uid(0).stdin(Stdio::null()).output()?;
+    let connected =
+        client.args([super::FLAG, "track-crowd", "4001", SOCKET, "1"]).uid(0).stdin(Stdio::null()).output()?;
     println!("client={}", String::from_utf8_lossy(&connected.stdout).trim());
     let pid = Pid::from_raw(pid.cast_signed()).ok_or("no process")?;
     Ok(kill_process(pid, Signal::INT)?)

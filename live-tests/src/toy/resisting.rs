@@ -21,9 +21,9 @@ pub fn execs(count: u64) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Waits in the kernel, where no signal reaches it, for a child that ends after so many milliseconds.
-pub fn waits_for_child(milliseconds: u64) -> String {
-    let time = libc::timespec { tv_sec: 0, tv_nsec: i64::try_from(milliseconds * 1_000_000).unwrap_or(0) };
+/// Waits in the kernel, where no signal reaches it, for a child that ends after so many seconds.
+pub fn waits_for_child(seconds: u64) -> String {
+    let time = libc::timespec { tv_sec: i64::try_from(seconds).unwrap_or(0), tv_nsec: 0 };
     let flags = i64::from(libc::CLONE_VFORK | libc::SIGCHLD);
     // SAFETY: without CLONE_VM the child has its own copy of the memory, makes two system calls and ends.
     unsafe {

@@ -152,8 +152,9 @@ impl Tracee {
         loop {
             match self.wait(Some(deadline))?.ok_or(Failed::NoStop)? {
                 Stop::Asked => return Ok(()),
-                Stop::SystemCall => self.go_on(libc::PTRACE_CONT, 0)?,
-                Stop::Signal(signal) => self.go_on(libc::PTRACE_CONT, signal)?,
+                // Any other stop takes back the interrupt (`ptrace_stop` in kernel/signal.c).
+                Stop::SystemCall => self.interrupt().and_then(|()| self.go_on(libc::PTRACE_CONT, 0))?,
+                Stop::Signal(signal) => self.interrupt().and_then(|()| self.go_on(libc::PTRACE_CONT, signal))?,
                 Stop::Exec => {
                     self.let_go();
                     return Err(Failed::Exec);
@@ -486,6 +487,8 @@ impl Stopped {
                 Stop::Signal(signal) if self.tracee.is_fault(signal) => {}
                 Stop::Signal(signal) => self.hold(signal),
             }
+            // The stop took back the interrupt.
+            self.tracee.interrupt()?;
             self.tracee.go_on(libc::PTRACE_SYSCALL, 0)?;
         }
         let registers = if self.has_signal { self.found } else { entered_again(self.found) };
