@@ -373,7 +373,7 @@ fn sorted(name: &str, operation: String, failure: &Failure, at_start: bool) -> E
     };
     const RIGHTS: &str = "Its user needs the keys masu:* and the commands HSET HMGET HDEL EXPIRE UNLINK WAIT INFO CLIENT CLUSTER ASKING.";
     match failure {
-        Failure::Said(line) => match answers::verdict(line) {
+        Failure::Said { verdict, line } => match verdict {
             Verdict::Moved | Verdict::Ask(_) | Verdict::Later => {
                 Error::Unreachable(trouble("It should answer again soon; its log says why it does not."))
             }
@@ -391,7 +391,7 @@ fn sorted(name: &str, operation: String, failure: &Failure, at_start: bool) -> E
         Failure::Unacknowledged { .. } => {
             Error::Unreachable(trouble("Is its replica running, and connected? INFO replication tells."))
         }
-        Failure::NoMaster(_) | Failure::OutOfDate { .. } => {
+        Failure::NoMaster(_) | Failure::OutOfDate { .. } | Failure::TooManyNodes => {
             Error::Unreachable(trouble("`redis-cli --cluster check HOST:PORT` tells more."))
         }
         Failure::Io(error) => match connection::tls_failure(failure) {

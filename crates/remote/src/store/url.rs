@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `sync` | file | wait for the device after each put |
 //! | `replicas=N` | Redis | a page is home when N replicas have it; without it: one, where the server has any |
-//! | `timeout=5s` | Redis | how long a request may go unanswered |
+//! | `timeout=5s` | Redis | how long a request may go unanswered; twice that until all of the answer is there |
 //! | `ttl=24h` | Redis | how long pages outlive a masu that was killed |
 //! | `eviction=accept` | Redis | use a server that throws keys away when it is full |
 //! | `ca=FILE`, `cert=FILE`, `key=FILE` | rediss | who signed the server's certificate; our own certificate and key |

@@ -1,16 +1,17 @@
-//! One connection to one server: TCP or TLS, logged in, with a time limit on every read and write.
+//! One connection to one server: TCP or TLS, logged in, with a time limit on every read and write, and on each exchange of
+//! requests and replies as a whole: a server that sends a byte now and then is bounded, too.
 
 use std::fmt;
 use std::io::{self, BufReader, IoSlice, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use linux::untrusted::visible;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 
-use super::answers::{self, ClientId};
+use super::answers::{self, ClientId, Verdict};
 use super::resp::{self, Reply, Requests};
 use crate::store::url::{Host, Secret, TlsFiles};
 
@@ -24,7 +25,7 @@ pub struct Access {
     pub password: Option<Secret>,
     /// The number of the database.
     pub database: u32,
-    /// How long a read or a write may take.
+    /// How long a read or a write may take; an exchange may take [`EXCHANGE`] times as long.
     pub timeout: Duration,
     /// What the connection is called in the server's `CLIENT LIST`.
     pub client_name: String,
@@ -39,7 +40,12 @@ pub enum Failure {
     /// The connection failed.
     Io(io::Error),
     /// The server gave an error line; made by [`Connection::said`].
-    Said(String),
+    Said {
+        /// What the line asks for, as the server sent it.
+        verdict: Verdict,
+        /// The line, fit to be printed.
+        line: String,
+    },
     /// Too few replicas acknowledged in time.
     Unacknowledged {
         /// So many did.
@@ -47,6 +53,8 @@ pub enum Failure {
         /// So many have to.
         wanted: u32,
     },
+    /// A Cluster names more nodes than [`super::exchange::NODES_MAX`].
+    TooManyNodes,
     /// Nobody has the slot.
     NoMaster(u16),
     /// A node of a Cluster that has slept through a change of masters.
@@ -75,7 +83,7 @@ impl fmt::Display for Failure {
                     f.write_str(text.split(" (os error").next().unwrap_or(&text).to_lowercase().as_str())
                 }
             },
-            Failure::Said(line) => {
+            Failure::Said { line, .. } => {
                 let shown: String = line.chars().take(SHOWN_MAX).collect();
                 write!(f, "it says {}", visible(&shown))
             }
@@ -85,17 +93,74 @@ impl fmt::Display for Failure {
             Failure::OutOfDate { epoch, newest } => {
                 write!(f, "it knows the Cluster as of epoch {epoch}, and others of epoch {newest}")
             }
+            Failure::TooManyNodes => {
+                write!(f, "it names more than {} nodes", super::exchange::NODES_MAX)
+            }
             Failure::NoMaster(slot) => write!(f, "no master has slot {slot} of the Cluster"),
         }
+    }
+}
+
+/// An exchange of requests and replies may take so many times the URL's timeout.
+const EXCHANGE: u32 = 2;
+
+/// A socket with a deadline.
+pub struct Timed {
+    stream: TcpStream,
+    timeout: Duration,
+    deadline: Instant,
+}
+
+impl Timed {
+    fn new(stream: TcpStream, timeout: Duration) -> Timed {
+        Timed { stream, timeout, deadline: Instant::now() + timeout * EXCHANGE }
+    }
+
+    /// What the next read or write may take; never zero, which would be no limit.
+    fn left(&self) -> io::Result<Option<Duration>> {
+        let left = self.deadline.saturating_duration_since(Instant::now()).min(self.timeout);
+        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(Some(left)) }
+    }
+}
+
+impl Read for Timed {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(self.left()?)?;
+        self.stream.read(buffer)
+    }
+}
+
+impl Write for Timed {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(self.left()?)?;
+        self.stream.write(bytes)
+    }
+
+    fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.stream.set_write_timeout(self.left()?)?;
+        self.stream.write_vectored(pieces)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
     }
 }
 
 /// A stream that may be encrypted.
 pub enum Stream {
     /// Not.
-    Plain(TcpStream),
+    Plain(Timed),
     /// By TLS.
-    Tls(Box<rustls::StreamOwned<rustls::ClientConnection, TcpStream>>),
+    Tls(Box<rustls::StreamOwned<rustls::ClientConnection, Timed>>),
+}
+
+impl Stream {
+    fn socket(&mut self) -> &mut Timed {
+        match self {
+            Stream::Plain(socket) => socket,
+            Stream::Tls(stream) => &mut stream.sock,
+        }
+    }
 }
 
 impl Read for Stream {
@@ -151,8 +216,7 @@ impl Connection {
     pub fn open(host: &Host, access: &Access) -> Result<Connection, Failure> {
         let stream = connect(host, access.timeout.min(CONNECT_MAX))?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(access.timeout))?;
-        stream.set_write_timeout(Some(access.timeout))?;
+        let stream = Timed::new(stream, access.timeout);
         let stream = match &access.tls {
             None => Stream::Plain(stream),
             Some(config) => {
@@ -200,20 +264,30 @@ impl Connection {
         if let Reply::Bulk(text) = self.reply()? {
             self.id = answers::client_id(&String::from_utf8_lossy(&text));
         }
-        refused.map_or(Ok(()), |line| Err(self.said(line)))
+        refused.map_or(Ok(()), |line| Err(self.said(&line)))
     }
 
     /// An error line as a failure, fit to be printed: servers repeat what they did not understand, be it the password.
-    pub fn said(&self, line: String) -> Failure {
-        Failure::Said(printable(&line, self.password.as_ref()))
+    pub fn said(&self, line: &str) -> Failure {
+        // The line as it came: without the password it may read otherwise.
+        Failure::Said { verdict: answers::verdict(line), line: printable(line, self.password.as_ref()) }
     }
 
-    /// Sends requests, all of them.
+    /// Sends requests, all of them. The deadline of the exchange begins here.
     ///
     /// # Errors
     /// The connection is of no use any more.
     pub fn send(&mut self, requests: &Requests<'_>) -> io::Result<()> {
-        requests.write_to(self.input.get_mut())
+        let stream = self.input.get_mut();
+        let socket = stream.socket();
+        socket.deadline = Instant::now() + socket.timeout * EXCHANGE;
+        requests.write_to(stream)
+    }
+
+    /// Gives the replies of this exchange at least one more timeout: other servers' replies were read meanwhile.
+    pub fn await_replies(&mut self) {
+        let socket = self.input.get_mut().socket();
+        socket.deadline = socket.deadline.max(Instant::now() + socket.timeout);
     }
 
     /// Reads one reply.
@@ -238,7 +312,7 @@ impl Connection {
         out.request(arguments);
         self.send(&out)?;
         match self.reply()? {
-            Reply::Error(line) => Err(self.said(line)),
+            Reply::Error(line) => Err(self.said(&line)),
             reply => Ok(reply),
         }
     }
@@ -262,11 +336,16 @@ impl Connection {
 /// Characters of a server's line that are printed.
 const LINE_MAX: usize = 200;
 
-/// A server's line without the password, without control characters, and not too long. Its first word, the sort of error, stays.
+/// A server's line without the password, without control characters, and not too long. Its first word stays if it can only be the
+/// sort of error, which a password that is a part of it would spoil.
 fn printable(line: &str, password: Option<&Secret>) -> String {
     let (sort, rest) = line.split_at(line.find(' ').unwrap_or(line.len()));
+    let is_sort = |password: &str| {
+        sort.bytes().all(|byte| byte.is_ascii_uppercase()) && sort != password && !password.contains(' ')
+    };
     let hidden = match password.map(Secret::reveal).filter(|password| !password.is_empty()) {
-        Some(password) => format!("{sort}{}", rest.replace(password, "(password)")),
+        Some(password) if is_sort(password) => format!("{sort}{}", rest.replace(password, "(password)")),
+        Some(password) => line.replace(password, "(password)"),
         None => line.to_owned(),
     };
     let mut shown: String = hidden.chars().take(LINE_MAX).collect();
@@ -339,7 +418,7 @@ mod tests {
     #[test]
     fn what_a_server_says_is_one_line_without_control_characters() {
         let said = format!("ERR \u{1b}[2J\u{9b}31m\r\nmasu: all is well {}", "x".repeat(60_000));
-        let cause = Failure::Said(said).to_string();
+        let cause = Failure::Said { verdict: answers::verdict(&said), line: said }.to_string();
         let (operation, store) = ("open".to_owned(), "redis://a".to_owned());
         let shown = Error::Unfit(Trouble { operation, store, cause, remedy: String::new() }).to_string();
         assert!(
@@ -361,5 +440,92 @@ mod tests {
         assert_eq!(printable("MOVED 1 h:1", Some(&Secret::new("M".to_owned()))), "MOVED 1 h:1");
         assert_eq!(shown(&"x".repeat(5000)).chars().count(), LINE_MAX + 1);
         assert_eq!(printable("MOVED 1 [::1]:7000", None), "MOVED 1 [::1]:7000");
+    }
+
+    #[test]
+    fn a_password_in_the_first_word_is_not_printed() {
+        let shown = |line: &str, password: &str| printable(line, Some(&Secret::new(password.to_owned())));
+        assert_eq!(shown("hunter22 is wrong", "hunter22"), "(password) is wrong");
+        assert_eq!(shown("hunter22", "hunter22"), "(password)");
+        assert_eq!(shown("HUNTER is wrong", "HUNTER"), "(password) is wrong");
+        assert_eq!(shown("ERR: hunter22", "hunter22"), "ERR: (password)");
+        assert_eq!(shown("ERRhunter22 no", "hunter22"), "ERR(password) no");
+        assert_eq!(shown("ERR two words", "R two"), "ER(password) words");
+    }
+
+    /// A connection to a server that reads nothing and runs `serve`.
+    fn connected(timeout: Duration, password: &str, serve: impl FnOnce(TcpStream) + Send + 'static) -> Connection {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let accepted = listener.accept().unwrap().0;
+        std::thread::spawn(move || serve(accepted));
+        let input = BufReader::new(Stream::Plain(Timed::new(stream, timeout)));
+        Connection { input, password: Some(Secret::new(password.to_owned())), id: None }
+    }
+
+    #[test]
+    fn a_server_that_sends_a_byte_now_and_then_is_not_waited_for_beyond_the_deadline() {
+        let timeout = Duration::from_millis(100);
+        let mut connection = connected(timeout, "p", |mut stream| {
+            // Until the other end is closed; ten minutes for a line, if nobody stopped it.
+            while stream.write_all(b"+").is_ok() {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        let begun = Instant::now();
+        let Err(Failure::Io(error)) = connection.ask(&[b"PING"]) else { panic!("it answered") };
+        assert!(matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock), "{error}");
+        assert!(begun.elapsed() >= timeout * EXCHANGE, "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    }
+
+    #[test]
+    fn a_server_that_drips_in_the_tls_handshake_is_not_waited_for_beyond_the_deadline() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let host = Host { name: "127.0.0.1".to_owned(), port: listener.local_addr().unwrap().port() };
+        std::thread::spawn(move || {
+            let mut stream = listener.accept().unwrap().0;
+            // The head of a record of 16 KiB, and then the record.
+            let mut sent = stream.write_all(&[0x16, 3, 3, 0x40, 0]);
+            while sent.is_ok() {
+                std::thread::sleep(Duration::from_millis(20));
+                sent = stream.write_all(&[2]);
+            }
+        });
+        let access = Access {
+            tls: Some(tls(&TlsFiles { authorities: None, own: None }).unwrap()),
+            user: None,
+            password: None,
+            database: 0,
+            timeout: Duration::from_millis(100),
+            client_name: "masu".to_owned(),
+        };
+        let begun = Instant::now();
+        let Err(Failure::Io(error)) = Connection::open(&host, &access) else { panic!("it answered") };
+        assert!(matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock), "{error}");
+        assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    }
+
+    #[test]
+    fn each_exchange_has_a_deadline_of_its_own() {
+        let timeout = Duration::from_secs(1);
+        let mut connection = connected(timeout, "p", |mut stream| {
+            for _ in 0..6 {
+                let _ = stream.read(&mut [0; 64]);
+                std::thread::sleep(Duration::from_millis(420));
+                let _ = stream.write_all(b"+PONG\r\n");
+            }
+        });
+        for _ in 0..6 {
+            assert_eq!(connection.ask(&[b"PING"]).unwrap(), Reply::Simple("PONG".to_owned()));
+        }
+    }
+
+    #[test]
+    fn a_password_that_is_a_word_of_an_error_does_not_change_what_it_asks_for() {
+        let connection = connected(Duration::from_secs(1), "max", drop);
+        let Failure::Said { verdict, line } = connection.said("ERR max number of clients reached") else { panic!() };
+        assert_eq!(verdict, Verdict::Later);
+        assert_eq!(line, "ERR (password) number of clients reached");
     }
 }

@@ -21,6 +21,10 @@ const BATCH_BYTES: usize = 4 << 20;
 const REPLICAS_AGAIN: Duration = Duration::from_secs(1);
 /// At most so often is a Cluster asked for its slots.
 const REFRESH_MIN: Duration = Duration::from_millis(20);
+/// So many times the timeout it is asked, node after node; the next attempt asks again.
+const REFRESH_TIMEOUTS: u32 = 10;
+/// The most nodes that are known at once. The largest Clusters have a thousand.
+pub const NODES_MAX: usize = 1000;
 
 /// The way to the servers.
 pub struct Exchange {
@@ -30,11 +34,40 @@ pub struct Exchange {
     replicas: Option<u32>,
     say: Say,
     cluster: bool,
-    /// Every server ever heard of: fences must outlive a change of the map.
-    nodes: Mutex<BTreeMap<Host, Arc<Node>>>,
+    nodes: Mutex<Nodes>,
     topology: RwLock<Arc<Topology>>,
     refreshed: Mutex<Refreshed>,
     unfenced_said: AtomicBool,
+}
+
+/// Every server heard of, at most [`NODES_MAX`]: fences must outlive a change of the map.
+struct Nodes {
+    by_host: BTreeMap<Host, Arc<Node>>,
+    /// The servers of the URL, which stay.
+    _given: Vec<Arc<Node>>,
+}
+
+impl Nodes {
+    fn new<'h>(given: impl Iterator<Item = &'h Host>) -> Nodes {
+        let by_host: BTreeMap<_, _> = given.map(|host| (host.clone(), Arc::new(Node::new(host.clone())))).collect();
+        Nodes { _given: by_host.values().cloned().collect(), by_host }
+    }
+
+    /// The node of a host. Where there is no room, nodes leave that are in no use, and have no fence.
+    fn get(&mut self, host: &Host) -> Result<Arc<Node>, Failure> {
+        if let Some(node) = self.by_host.get(host) {
+            return Ok(Arc::clone(node));
+        }
+        if self.by_host.len() >= NODES_MAX {
+            self.by_host.retain(|_, node| Arc::strong_count(node) > 1 || node.has_fences());
+        }
+        if self.by_host.len() >= NODES_MAX {
+            return Err(Failure::TooManyNodes);
+        }
+        let node = Arc::new(Node::new(host.clone()));
+        self.by_host.insert(host.clone(), Arc::clone(&node));
+        Ok(node)
+    }
 }
 
 /// When the map of a Cluster was last drawn, and from what.
@@ -80,10 +113,8 @@ impl Exchange {
         cluster: bool,
         host: &Host,
     ) -> Exchange {
-        let node = Arc::new(Node::new(host.clone()));
-        let mut nodes: BTreeMap<_, _> =
-            url.hosts.iter().map(|host| (host.clone(), Arc::new(Node::new(host.clone())))).collect();
-        nodes.insert(host.clone(), Arc::clone(&node));
+        let nodes = Nodes::new(url.hosts.iter().chain([host]));
+        let node = Arc::clone(&nodes.by_host[host]);
         Exchange {
             name,
             run,
@@ -105,7 +136,9 @@ impl Exchange {
 
     /// A connection that was opened elsewhere.
     pub fn give_back(&self, host: &Host, connection: Connection) {
-        self.node(host).give_back(connection);
+        if let Ok(node) = self.node(host) {
+            node.give_back(connection);
+        }
     }
 
     /// Who has what, as far as is known.
@@ -113,9 +146,8 @@ impl Exchange {
         Arc::clone(&self.topology.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn node(&self, host: &Host) -> Arc<Node> {
-        let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(nodes.entry(host.clone()).or_insert_with(|| Arc::new(Node::new(host.clone()))))
+    fn node(&self, host: &Host) -> Result<Arc<Node>, Failure> {
+        self.nodes.lock().unwrap_or_else(PoisonError::into_inner).get(host)
     }
 
     /// `INFO` of a server, which also tells how many replicas acknowledge its writes.
@@ -186,8 +218,8 @@ impl Exchange {
             };
             let Some(failure) = failed else { continue };
             let passes = match &failure {
-                Failure::Said(line) => {
-                    matches!(answers::verdict(line), Verdict::Moved | Verdict::Ask(_) | Verdict::Later)
+                Failure::Said { verdict, .. } => {
+                    matches!(verdict, Verdict::Moved | Verdict::Ask(_) | Verdict::Later)
                 }
                 _ => true,
             };
@@ -209,7 +241,14 @@ impl Exchange {
         let mut groups: Vec<Group> = Vec::new();
         for Left { index, ask } in batch {
             let (node, asking) = match ask {
-                Some(host) => (self.node(&host), Asking::Yes),
+                Some(host) => match self.node(&host) {
+                    Ok(node) => (node, Asking::Yes),
+                    Err(failure) => {
+                        *last = Some(Failed { failure, host: None });
+                        again.push(Left { index, ask: None });
+                        continue;
+                    }
+                },
                 None => {
                     let slot = blocks::slot(&work.block(index).key(self.run));
                     let Some(master) = topology.of_slot(slot) else {
@@ -290,6 +329,7 @@ impl Exchange {
         wanted: u32,
         again: &mut Vec<Left>,
     ) -> Option<Failure> {
+        connection.await_replies();
         let mut last = None;
         for (place, &index) in group.indices.iter().enumerate() {
             match work.reply(index, connection.input()) {
@@ -300,7 +340,7 @@ impl Exchange {
                         _ => None,
                     };
                     again.push(Left { index, ask });
-                    last = Some(connection.said(line));
+                    last = Some(connection.said(&line));
                 }
                 Err(error) => {
                     self.discard(&group.node, connection, work.writes());
@@ -330,7 +370,7 @@ impl Exchange {
     fn acknowledged(&self, node: &Node, connection: &mut Connection, wanted: u32) -> Result<(), Failure> {
         let acknowledged = match connection.reply()? {
             Reply::Integer(acknowledged) => acknowledged,
-            Reply::Error(line) => return Err(connection.said(line)),
+            Reply::Error(line) => return Err(connection.said(&line)),
             _ => return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, "no number in reply to WAIT").into()),
         };
         if acknowledged >= i64::from(wanted) {
@@ -386,9 +426,9 @@ impl Exchange {
         }
         // The masters first, then everybody ever heard of.
         let masters = self.topology().masters().to_vec();
-        let all: Vec<_> = self.nodes.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+        let all: Vec<_> = self.nodes.lock().unwrap_or_else(PoisonError::into_inner).by_host.values().cloned().collect();
         let mut asked = BTreeSet::new();
-        let mut last = Failure::NoMaster(0);
+        let (begun, mut last) = (Instant::now(), Failure::NoMaster(0));
         for node in masters.into_iter().chain(all).filter(|node| asked.insert(node.host.clone())) {
             match self.slots_by(&node, &mut refreshed.epoch) {
                 Ok(topology) => {
@@ -397,6 +437,9 @@ impl Exchange {
                     return Ok(());
                 }
                 Err(failure) => last = failure,
+            }
+            if begun.elapsed() > self.access.timeout * REFRESH_TIMEOUTS {
+                break;
             }
         }
         Err(last)
@@ -427,7 +470,7 @@ impl Exchange {
         node.give_back(connection);
         let ranges = answers::slots(&reply, &node.host).filter(|ranges| !ranges.is_empty());
         let ranges = ranges.ok_or(Failure::NoMaster(0))?;
-        Ok(Topology::cluster(&ranges, |host| self.node(host)))
+        Topology::cluster(&ranges, |host| self.node(host))
     }
 }
 
@@ -439,4 +482,36 @@ fn batch_length(work: &dyn Work, left: &[Left]) -> usize {
         bytes <= BATCH_BYTES
     };
     left.iter().take_while(fits).count().max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(name: &str, port: usize) -> Host {
+        Host { name: name.to_owned(), port: u16::try_from(port).unwrap() }
+    }
+
+    #[test]
+    fn no_server_names_more_nodes_than_the_bound() {
+        let given = [host("given", 1), host("given", 2)];
+        let mut nodes = Nodes::new(given.iter());
+        let held: Vec<_> = (given.len()..NODES_MAX).map(|port| nodes.get(&host("named", port)).unwrap()).collect();
+        let Err(failure) = nodes.get(&host("more", 1)) else { panic!("one more than the bound") };
+        assert_eq!(failure.to_string(), "it names more than 1000 nodes");
+        assert_eq!(nodes.by_host.len(), NODES_MAX);
+        assert!(nodes.get(&held[0].host).is_ok());
+    }
+
+    #[test]
+    fn a_new_node_takes_the_room_of_those_in_no_use_and_never_that_of_the_urls_hosts() {
+        let given = [host("given", 1), host("given", 2)];
+        let mut nodes = Nodes::new(given.iter());
+        let held = nodes.get(&host("held", 1)).unwrap();
+        for port in 1..4 * NODES_MAX {
+            nodes.get(&host("named", port)).unwrap();
+            assert!(nodes.by_host.len() <= NODES_MAX);
+        }
+        assert!(given.iter().chain([&held.host]).all(|host| nodes.by_host.contains_key(host)));
+    }
 }

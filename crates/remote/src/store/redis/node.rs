@@ -109,12 +109,17 @@ impl Node {
             if let Reply::Error(line) = connection.reply()?
                 && !line.contains("No such client")
             {
-                refused = Some(connection.said(line));
+                refused = Some(connection.said(&line));
             }
         }
         fences.clear();
         self.has_fences.store(false, Ordering::Release);
         Ok(refused)
+    }
+
+    /// Whether a fence is still to be put up.
+    pub fn has_fences(&self) -> bool {
+        !lock(&self.fences).is_empty()
     }
 
     /// What is known of its replicas.

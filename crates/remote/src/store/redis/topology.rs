@@ -23,19 +23,25 @@ impl Topology {
     }
 
     /// A Cluster; `node` gives the node of a host.
-    pub fn cluster(ranges: &[Range], mut node: impl FnMut(&Host) -> Arc<Node>) -> Topology {
+    ///
+    /// # Errors
+    /// The first of `node`.
+    pub fn cluster<E>(ranges: &[Range], mut node: impl FnMut(&Host) -> Result<Arc<Node>, E>) -> Result<Topology, E> {
         let mut topology = Topology { masters: Vec::new(), of_slot: vec![usize::MAX; usize::from(SLOTS)] };
         for range in ranges {
             let known = topology.masters.iter().position(|master| master.host == range.master);
-            let index = known.unwrap_or_else(|| {
-                topology.masters.push(node(&range.master));
-                topology.masters.len() - 1
-            });
+            let index = match known {
+                Some(index) => index,
+                None => {
+                    topology.masters.push(node(&range.master)?);
+                    topology.masters.len() - 1
+                }
+            };
             for slot in range.first..=range.last {
                 topology.of_slot[usize::from(slot)] = index;
             }
         }
-        topology
+        Ok(topology)
     }
 
     /// The masters.
@@ -68,8 +74,9 @@ mod tests {
 
     #[test]
     fn every_slot_has_its_master_and_a_gap_is_found() {
-        let node = |host: &Host| Arc::new(Node::new(host.clone()));
-        let topology = Topology::cluster(&[range(0, 99, 1), range(100, 199, 2), range(200, 16382, 1)], node);
+        let node = |host: &Host| Ok::<_, ()>(Arc::new(Node::new(host.clone())));
+        let ranges = [range(0, 99, 1), range(100, 199, 2), range(200, 16382, 1)];
+        let topology = Topology::cluster(&ranges, node).unwrap();
         assert_eq!(topology.masters().len(), 2);
         assert_eq!(topology.of_slot(150).unwrap().host, host(2));
         assert_eq!(topology.of_slot(201).unwrap().host, host(1));
