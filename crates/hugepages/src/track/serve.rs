@@ -167,21 +167,7 @@ pub fn serve(listener: &Listener, s: Settings, control: &mut dyn Control) {
     let mut tracker =
         Tracker { clients: BTreeMap::new(), next: 0, s, full_until: Duration::ZERO, heard_again: BTreeMap::new() };
     while !control.stop() {
-        let before = control.cpu_time();
-        let ready = tracker.wait(listener, control);
-        if ready.listener {
-            tracker.take_in(listener, control);
-            tracker.rest_from_newcomers(control, before);
-        }
-        let woken = control.cpu_time().saturating_sub(before) / u32::try_from(ready.clients.len().max(1)).unwrap_or(1);
-        for key in ready.ended {
-            tracker.forget(key, Farewell::Ended, control);
-        }
-        for key in ready.clients {
-            tracker.attend_at_a_price(key, woken, control);
-        }
-        tracker.step(control);
-        tracker.notify(control);
+        tracker.turn(listener, control);
     }
     for key in tracker.clients.keys().copied().collect::<Vec<_>>() {
         tracker.forget(key, Farewell::Stopped, control);
@@ -206,6 +192,25 @@ struct Ready {
 }
 
 impl Tracker {
+    /// Waits, and does what there is to do.
+    fn turn(&mut self, listener: &Listener, control: &mut dyn Control) {
+        let before = control.cpu_time();
+        let ready = self.wait(listener, control);
+        if ready.listener {
+            self.take_in(listener, control);
+            self.rest_from_newcomers(control, before);
+        }
+        let woken = control.cpu_time().saturating_sub(before) / u32::try_from(ready.clients.len().max(1)).unwrap_or(1);
+        for key in ready.ended {
+            self.forget(key, Farewell::Ended, control);
+        }
+        for key in ready.clients {
+            self.attend_at_a_price(key, woken, control);
+        }
+        self.step(control);
+        self.notify(control);
+    }
+
     fn watching(&mut self, key: usize) -> Option<&mut Watching> {
         self.clients.get_mut(&key)?.watched.as_mut()
     }
@@ -227,13 +232,15 @@ impl Tracker {
         let due = due.map_or(SLICE, |due| due.saturating_sub(now).min(SLICE));
         let is_full = now < self.full_until;
         self.heard_again.retain(|_, until| *until > now);
-        let wanted = |wanted: bool| if wanted { PollFlags::IN } else { PollFlags::empty() };
-        let mut fds = vec![PollFd::from_borrowed_fd(listener.as_fd(), wanted(!is_full))];
+        let wanted = if is_full { PollFlags::empty() } else { PollFlags::IN };
+        let mut fds = vec![PollFd::from_borrowed_fd(listener.as_fd(), wanted)];
         let mut keys = Vec::new();
         for (key, client) in &self.clients {
-            let is_heard = !self.heard_again.contains_key(&client.account);
-            fds.push(PollFd::new(&client.connection, wanted(is_heard)));
-            keys.push((*key, false));
+            // Without events poll(2) returns all the same when the other side is gone, at once and each time.
+            if !self.heard_again.contains_key(&client.account) {
+                fds.push(PollFd::new(&client.connection, PollFlags::IN));
+                keys.push((*key, false));
+            }
             if let Some(watching) = &client.watched {
                 fds.push(PollFd::new(&watching.ends, PollFlags::IN));
                 keys.push((*key, true));
@@ -573,3 +580,6 @@ fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
     let mut fds = [PollFd::from_borrowed_fd(pidfd, PollFlags::IN)];
     poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ended| ended > 0)
 }
+
+#[cfg(test)]
+mod tests;
