@@ -62,21 +62,23 @@ pub trait Control {
     /// # Errors
     /// Why not, for the client; the whole reason is the caller's to print.
     fn open(&mut self, pid: Pid, peer: Peer) -> Result<Opened, Refused>;
-    /// Sends a signal with a value to a process, if it would be caught there.
+    /// Sends a signal with a value to the process `pid` of `user`, if it would be caught there.
     ///
     /// # Errors
     /// Why it was not sent.
-    fn signal(&mut self, pid: Pid, pidfd: BorrowedFd<'_>, signal: i32, value: u64) -> Result<(), Unsent>;
+    fn signal(&mut self, pid: Pid, user: u32, pidfd: BorrowedFd<'_>, signal: i32, value: u64) -> Result<(), Unsent>;
     /// Told what happens.
     fn say(&mut self, what: &Happening<'_>);
 }
 
-/// Why a signal was not sent. It is tried again later.
+/// Why a signal was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unsent {
-    /// The process has no handler for it any more: it would be ended by it.
+    /// The process has no handler for it any more: it would be ended by it. It is tried again later.
     Unexpected,
-    /// The kernel's answer.
+    /// The process belongs to another user by now, as after exec of a setuid program: its client is forgotten.
+    NotIts,
+    /// The kernel's answer. It is tried again later.
     Kernel(Errno),
 }
 
@@ -525,7 +527,8 @@ impl Tracker {
     /// Tells those programs of their active pages for which it is time.
     fn notify(&mut self, control: &mut dyn Control) {
         let now = control.now();
-        for client in self.clients.values_mut() {
+        let mut others = Vec::new();
+        for (key, client) in &mut self.clients {
             let (Some(watching), Some(pid)) = (client.watched.as_mut(), client.peer.pid) else { continue };
             let program = &mut watching.program;
             let signal = program.terms().signal;
@@ -534,13 +537,19 @@ impl Tracker {
             }
             program.notice.told(now);
             let active = program.list().map_or(0, |list| list.pages.len() as u64);
-            match control.signal(pid, client.process.as_fd(), signal, active) {
+            match control.signal(pid, client.peer.user, client.process.as_fd(), signal, active) {
                 Ok(()) => {
                     program.signals += 1;
                     control.say(&Happening::Notified(program, active));
                 }
-                Err(why) => control.say(&Happening::NotNotified(program, why)),
+                Err(why) => {
+                    control.say(&Happening::NotNotified(program, why));
+                    others.extend((why == Unsent::NotIts).then_some(*key));
+                }
             }
+        }
+        for key in others {
+            self.forget(key, Farewell::Left, control);
         }
     }
 

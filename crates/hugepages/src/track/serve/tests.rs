@@ -37,7 +37,7 @@ impl Control for OneAccount {
         Err(Refused::Unfit)
     }
 
-    fn signal(&mut self, _: Pid, _: BorrowedFd<'_>, _: i32, _: u64) -> Result<(), Unsent> {
+    fn signal(&mut self, _: Pid, _: u32, _: BorrowedFd<'_>, _: i32, _: u64) -> Result<(), Unsent> {
         Ok(())
     }
 
