@@ -264,9 +264,11 @@ impl Control for Surroundings {
 fn anybody_can_cause(what: &Happening<'_>) -> bool {
     match what {
         Happening::Refused(..) | Happening::Nonsense(_) | Happening::Full(_) => true,
-        Happening::Registered(program) | Happening::Changed(program) | Happening::Forgotten(program, _) => {
-            program.user != 0
-        }
+        Happening::Registered(program)
+        | Happening::Changed(program)
+        | Happening::Forgotten(program, _)
+        | Happening::NotNotified(program, _)
+        | Happening::Round(program, _) => program.user != 0,
         _ => false,
     }
 }
