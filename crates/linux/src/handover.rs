@@ -198,7 +198,9 @@ fn random_name() -> Result<String, Errno> {
 /// Is there a socket at which nobody listens?
 fn is_left_behind(path: &Path, address: &SocketAddrUnix) -> Result<bool, Errno> {
     let is_socket = std::fs::symlink_metadata(path).map_err(files::errno)?.file_type().is_socket();
-    let probe = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    // Somebody who listens and does not accept answers EAGAIN at once; without NONBLOCK it would be waited for.
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let probe = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     Ok(is_socket && connect(&probe, address) == Err(Errno::CONNREFUSED))
 }
 
@@ -425,6 +427,16 @@ mod tests {
         std::fs::write(&file, "mine").unwrap();
         assert_eq!(Listener::at(&file).unwrap_err(), Errno::ADDRINUSE);
         assert_eq!(std::fs::read(&file).unwrap(), b"mine");
+    }
+
+    #[test]
+    fn one_who_listens_and_accepts_nobody_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("track.sock");
+        let listener = Listener::at(&path).unwrap();
+        listen(&listener.socket, 0).unwrap();
+        let _first = Connection::at(&path).unwrap(); // fills the queue
+        assert_eq!(Listener::at(&path).unwrap_err(), Errno::ADDRINUSE);
     }
 
     #[test]

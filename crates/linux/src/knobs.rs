@@ -25,6 +25,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::Errno;
@@ -32,7 +34,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::files::errno;
 use crate::resctrl::{Failed, Locks, Undo, When};
-use crate::{At, Error, KernelFiles, Pid, choice, runtime_directory, stat};
+use crate::{Error, KernelFiles, Pid, choice, runtime_directory, stat};
 
 /// The knobs that this process has turned. Dropping puts them back.
 #[derive(Debug)]
@@ -558,14 +560,24 @@ fn boot(files: &impl KernelFiles) -> String {
     files.read("proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
 
+/// Waits for others, but not for long: whoever holds it is soon done, unless somebody stopped it.
 fn lock(directory: &Path) -> Result<File, Error> {
+    const WAIT: Duration = Duration::from_millis(10);
+    const WAITS_MAX: u32 = 500;
     runtime_directory::private(directory)?;
     let path = runtime_directory::private_path(directory).join("lock");
-    let opened = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
-    let failed = |errno| Error::Other(At { operation: "lock".to_owned(), object: path.display().to_string(), errno });
-    let file = opened.map_err(|error| Error::of_host("open", path.display(), errno(error)))?;
-    flock(&file, FlockOperation::LockExclusive).map_err(failed)?;
-    Ok(file)
+    let failed = |operation: &str, errno| Error::of_host(operation, path.display(), errno);
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = open(&path, flags, Mode::RUSR | Mode::WUSR).map_err(|errno| failed("open", errno))?;
+    let mut waits = 0;
+    loop {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::AGAIN) if waits < WAITS_MAX => sleep(WAIT),
+            Err(Errno::INTR) => {}
+            locked => return locked.map(|()| File::from(file)).map_err(|errno| failed("lock", errno)),
+        }
+        waits += 1;
+    }
 }
 
 fn remove(path: &Path) -> Result<(), Error> {

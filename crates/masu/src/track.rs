@@ -18,7 +18,7 @@ use linux::capabilities::Capability;
 use linux::handover::{Listener, Peer};
 use linux::ptrace_access::Asking;
 use linux::subordinate_ids::Owners;
-use linux::{Pid, describe, open_files, queued_signal, signals, user_namespace};
+use linux::{KernelFiles, Pid, describe, open_files, queued_signal, signals, status, user_namespace};
 use quantities::{Bytes, PageSize};
 use rustix::io::Errno;
 use serde_json::{Value, json};
@@ -109,6 +109,13 @@ fn may_watch(pid: Pid, peer: Peer) -> Result<(), Failure> {
     }
     let why = format!("user {user}, who asks for it, may not inspect it: permission denied (EACCES)");
     Err(refused(&why).remedy("Register it with CAP_SYS_PTRACE in its user namespace."))
+}
+
+/// Whether a process is still `user`'s in every respect, and so not a setuid program that it became by exec. Root's processes may become
+/// anything: nothing has more rights.
+fn belongs_to(files: &impl KernelFiles, pid: Pid, user: u32) -> Result<bool, Unsent> {
+    let status = status::status(files, pid).map_err(|_| Unsent::Kernel(Errno::SRCH))?;
+    Ok(user == 0 || status.uids == [user; 4])
 }
 
 /// Finds out on whose account connections go.
@@ -223,13 +230,17 @@ impl Control for Surroundings {
         Ok(Opened { target, ends, hold: Box::new(held) })
     }
 
-    fn signal(&mut self, pid: Pid, pidfd: BorrowedFd<'_>, signal: i32, value: u64) -> Result<(), Unsent> {
+    fn signal(&mut self, pid: Pid, user: u32, pidfd: BorrowedFd<'_>, signal: i32, value: u64) -> Result<(), Unsent> {
         // A real-time signal without a handler ends a process, such as one that has become another program by exec.
         match signals::is_expected(&*HOST, pid, signal) {
-            Ok(true) => queued_signal::queue(pidfd, signal, value).map_err(Unsent::Kernel),
-            Ok(false) => Err(Unsent::Unexpected),
-            Err(_) => Err(Unsent::Kernel(Errno::SRCH)),
+            Ok(true) => {}
+            Ok(false) => return Err(Unsent::Unexpected),
+            Err(_) => return Err(Unsent::Kernel(Errno::SRCH)),
         }
+        if !belongs_to(&*HOST, pid, user)? {
+            return Err(Unsent::NotIts);
+        }
+        queued_signal::queue(pidfd, signal, value).map_err(Unsent::Kernel)
     }
 
     fn say(&mut self, what: &Happening<'_>) {
@@ -253,9 +264,11 @@ impl Control for Surroundings {
 fn anybody_can_cause(what: &Happening<'_>) -> bool {
     match what {
         Happening::Refused(..) | Happening::Nonsense(_) | Happening::Full(_) => true,
-        Happening::Registered(program) | Happening::Changed(program) | Happening::Forgotten(program, _) => {
-            program.user != 0
-        }
+        Happening::Registered(program)
+        | Happening::Changed(program)
+        | Happening::Forgotten(program, _)
+        | Happening::NotNotified(program, _)
+        | Happening::Round(program, _) => program.user != 0,
         _ => false,
     }
 }
@@ -311,6 +324,7 @@ fn terms_in_words(program: &Watched) -> String {
 fn unsent_in_words(why: Unsent) -> String {
     match why {
         Unsent::Unexpected => "it does not handle the signal any more; tried again later".to_owned(),
+        Unsent::NotIts => "it belongs to another user by now".to_owned(),
         Unsent::Kernel(errno) => format!("{}; tried again later", describe(errno)),
     }
 }
@@ -429,6 +443,8 @@ fn farewell_name(why: Farewell) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use linux::fake::FakeKernel;
+
     use super::*;
 
     #[test]
@@ -440,6 +456,25 @@ mod tests {
             round_in_words(totals, before).unwrap(),
             "windows promoted 3, demoted 0, refused 0; extra memory 0 B"
         );
+    }
+
+    #[test]
+    fn a_program_that_became_one_of_another_user_is_not_signalled() {
+        let with_users = |users: &str| {
+            format!(
+                "Name:\tx\nState:\tS\nTgid:\t42\nUid:\t{users}\nVmRSS:\t 4 kB\nVmSize:\t 4 kB\nThreads:\t1\nCapEff:\t0\n"
+            )
+        };
+        let belongs = |users: &str, user| {
+            let kernel = FakeKernel::new().file("proc/42/status", &with_users(users));
+            belongs_to(&kernel, Pid(42), user)
+        };
+        assert_eq!(belongs("4001\t4001\t4001\t4001", 4001), Ok(true));
+        for users in ["4001\t0\t0\t0", "4001\t4001\t0\t4001", "0\t4001\t4001\t4001", "4001\t4001\t4001\t0"] {
+            assert_eq!(belongs(users, 4001), Ok(false), "{users}");
+        }
+        assert_eq!(belongs("33\t33\t33\t33", 0), Ok(true), "a server of root's that gave up its rights");
+        assert_eq!(belongs_to(&FakeKernel::new(), Pid(42), 4001), Err(Unsent::Kernel(Errno::SRCH)));
     }
 
     #[test]

@@ -62,21 +62,23 @@ pub trait Control {
     /// # Errors
     /// Why not, for the client; the whole reason is the caller's to print.
     fn open(&mut self, pid: Pid, peer: Peer) -> Result<Opened, Refused>;
-    /// Sends a signal with a value to a process, if it would be caught there.
+    /// Sends a signal with a value to the process `pid` of `user`, if it would be caught there.
     ///
     /// # Errors
     /// Why it was not sent.
-    fn signal(&mut self, pid: Pid, pidfd: BorrowedFd<'_>, signal: i32, value: u64) -> Result<(), Unsent>;
+    fn signal(&mut self, pid: Pid, user: u32, pidfd: BorrowedFd<'_>, signal: i32, value: u64) -> Result<(), Unsent>;
     /// Told what happens.
     fn say(&mut self, what: &Happening<'_>);
 }
 
-/// Why a signal was not sent. It is tried again later.
+/// Why a signal was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unsent {
-    /// The process has no handler for it any more: it would be ended by it.
+    /// The process has no handler for it any more: it would be ended by it. It is tried again later.
     Unexpected,
-    /// The kernel's answer.
+    /// The process belongs to another user by now, as after exec of a setuid program: its client is forgotten.
+    NotIts,
+    /// The kernel's answer. It is tried again later.
     Kernel(Errno),
 }
 
@@ -167,21 +169,7 @@ pub fn serve(listener: &Listener, s: Settings, control: &mut dyn Control) {
     let mut tracker =
         Tracker { clients: BTreeMap::new(), next: 0, s, full_until: Duration::ZERO, heard_again: BTreeMap::new() };
     while !control.stop() {
-        let before = control.cpu_time();
-        let ready = tracker.wait(listener, control);
-        if ready.listener {
-            tracker.take_in(listener, control);
-            tracker.rest_from_newcomers(control, before);
-        }
-        let woken = control.cpu_time().saturating_sub(before) / u32::try_from(ready.clients.len().max(1)).unwrap_or(1);
-        for key in ready.ended {
-            tracker.forget(key, Farewell::Ended, control);
-        }
-        for key in ready.clients {
-            tracker.attend_at_a_price(key, woken, control);
-        }
-        tracker.step(control);
-        tracker.notify(control);
+        tracker.turn(listener, control);
     }
     for key in tracker.clients.keys().copied().collect::<Vec<_>>() {
         tracker.forget(key, Farewell::Stopped, control);
@@ -206,6 +194,25 @@ struct Ready {
 }
 
 impl Tracker {
+    /// Waits, and does what there is to do.
+    fn turn(&mut self, listener: &Listener, control: &mut dyn Control) {
+        let before = control.cpu_time();
+        let ready = self.wait(listener, control);
+        if ready.listener {
+            self.take_in(listener, control);
+            self.rest_from_newcomers(control, before);
+        }
+        let woken = control.cpu_time().saturating_sub(before) / u32::try_from(ready.clients.len().max(1)).unwrap_or(1);
+        for key in ready.ended {
+            self.forget(key, Farewell::Ended, control);
+        }
+        for key in ready.clients {
+            self.attend_at_a_price(key, woken, control);
+        }
+        self.step(control);
+        self.notify(control);
+    }
+
     fn watching(&mut self, key: usize) -> Option<&mut Watching> {
         self.clients.get_mut(&key)?.watched.as_mut()
     }
@@ -227,13 +234,15 @@ impl Tracker {
         let due = due.map_or(SLICE, |due| due.saturating_sub(now).min(SLICE));
         let is_full = now < self.full_until;
         self.heard_again.retain(|_, until| *until > now);
-        let wanted = |wanted: bool| if wanted { PollFlags::IN } else { PollFlags::empty() };
-        let mut fds = vec![PollFd::from_borrowed_fd(listener.as_fd(), wanted(!is_full))];
+        let wanted = if is_full { PollFlags::empty() } else { PollFlags::IN };
+        let mut fds = vec![PollFd::from_borrowed_fd(listener.as_fd(), wanted)];
         let mut keys = Vec::new();
         for (key, client) in &self.clients {
-            let is_heard = !self.heard_again.contains_key(&client.account);
-            fds.push(PollFd::new(&client.connection, wanted(is_heard)));
-            keys.push((*key, false));
+            // Without events poll(2) returns all the same when the other side is gone, at once and each time.
+            if !self.heard_again.contains_key(&client.account) {
+                fds.push(PollFd::new(&client.connection, PollFlags::IN));
+                keys.push((*key, false));
+            }
             if let Some(watching) = &client.watched {
                 fds.push(PollFd::new(&watching.ends, PollFlags::IN));
                 keys.push((*key, true));
@@ -518,7 +527,8 @@ impl Tracker {
     /// Tells those programs of their active pages for which it is time.
     fn notify(&mut self, control: &mut dyn Control) {
         let now = control.now();
-        for client in self.clients.values_mut() {
+        let mut others = Vec::new();
+        for (key, client) in &mut self.clients {
             let (Some(watching), Some(pid)) = (client.watched.as_mut(), client.peer.pid) else { continue };
             let program = &mut watching.program;
             let signal = program.terms().signal;
@@ -527,13 +537,19 @@ impl Tracker {
             }
             program.notice.told(now);
             let active = program.list().map_or(0, |list| list.pages.len() as u64);
-            match control.signal(pid, client.process.as_fd(), signal, active) {
+            match control.signal(pid, client.peer.user, client.process.as_fd(), signal, active) {
                 Ok(()) => {
                     program.signals += 1;
                     control.say(&Happening::Notified(program, active));
                 }
-                Err(why) => control.say(&Happening::NotNotified(program, why)),
+                Err(why) => {
+                    control.say(&Happening::NotNotified(program, why));
+                    others.extend((why == Unsent::NotIts).then_some(*key));
+                }
             }
+        }
+        for key in others {
+            self.forget(key, Farewell::Left, control);
         }
     }
 
@@ -573,3 +589,6 @@ fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
     let mut fds = [PollFd::from_borrowed_fd(pidfd, PollFlags::IN)];
     poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ended| ended > 0)
 }
+
+#[cfg(test)]
+mod tests;

@@ -205,6 +205,31 @@ fn journals_of_an_earlier_version_are_replayed_and_those_of_its_living_processes
 }
 
 #[test]
+fn one_who_holds_the_lock_and_does_not_go_on_is_not_waited_for_without_end() {
+    let (_run, directory) = run();
+    let held = lock(&directory).unwrap();
+    let start = std::time::Instant::now();
+    let error = replay(&kernel(), &directory).unwrap_err();
+    assert!(start.elapsed() < Duration::from_secs(60));
+    assert_eq!(error.errno(), Some(Errno::AGAIN));
+    let said = error.to_string();
+    assert!(said.contains(&private(&directory).join("lock").display().to_string()), "{said}");
+    assert!(!matches!(error, Error::Denied(_)), "the command says it");
+    drop(held);
+    assert_eq!(replay(&kernel(), &directory), Ok(Vec::new()));
+}
+
+#[test]
+fn a_symbolic_link_in_place_of_the_lock_is_not_followed() {
+    let (run, directory) = run();
+    runtime_directory::private(&directory).unwrap();
+    let elsewhere = run.path().join("elsewhere");
+    std::os::unix::fs::symlink(&elsewhere, private(&directory).join("lock")).unwrap();
+    assert_eq!(replay(&kernel(), &directory).unwrap_err().errno(), Some(Errno::LOOP));
+    assert!(!elsewhere.exists());
+}
+
+#[test]
 fn a_journal_that_is_not_ours_turns_nothing_and_stays() {
     let (_run, directory) = run();
     runtime_directory::private(&directory).unwrap();

@@ -1,0 +1,78 @@
+use std::cell::Cell;
+use std::time::Instant;
+
+use libmasu::track::wire::Request;
+
+use super::*;
+use crate::pace;
+use crate::track::share::UNLIMITED;
+
+/// Clients of one account, of which each look at the processor time costs 20 ms.
+struct OneAccount {
+    start: Instant,
+    spent: Cell<Duration>,
+}
+
+impl Control for OneAccount {
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    fn stop(&self) -> bool {
+        false
+    }
+
+    fn cpu_time(&self) -> Duration {
+        self.spent.set(self.spent.get() + Duration::from_millis(20));
+        self.spent.get()
+    }
+
+    fn in_haste(&mut self, _: bool) {}
+
+    fn account(&mut self, _: Peer) -> Account {
+        Account::User(7)
+    }
+
+    fn open(&mut self, _: Pid, _: Peer) -> Result<Opened, Refused> {
+        Err(Refused::Unfit)
+    }
+
+    fn signal(&mut self, _: Pid, _: u32, _: BorrowedFd<'_>, _: i32, _: u64) -> Result<(), Unsent> {
+        Ok(())
+    }
+
+    fn say(&mut self, _: &Happening<'_>) {}
+}
+
+fn tracker() -> Tracker {
+    let s = Settings {
+        schedule: schedule::Settings { cpu_fraction: NonZeroFraction::ratio(1, 10), pace: pace::MEASURED },
+        limits: UNLIMITED,
+        most_programs: 4,
+        bounds: Bounds { connections: 64, programs: 16 },
+    };
+    Tracker { clients: BTreeMap::new(), next: 0, s, full_until: Duration::ZERO, heard_again: BTreeMap::new() }
+}
+
+#[test]
+fn a_hang_up_of_an_account_that_is_not_heard_waits_and_wakes_nobody() {
+    let listener = Listener::open().unwrap();
+    let mut control = OneAccount { start: Instant::now(), spent: Cell::default() };
+    let mut tracker = tracker();
+    let [asks, hangs_up] = [(); 2].map(|()| Connection::to(listener.name()).unwrap());
+    let mut message = [0; SHORT_BYTES];
+    let bytes = Request::Fetch.write(&mut message);
+    asks.send(&message[..bytes], &[]).unwrap();
+    while tracker.heard_again.is_empty() && control.now() < Duration::from_secs(20) {
+        tracker.turn(&listener, &mut control);
+    }
+    assert_eq!((tracker.clients.len(), tracker.heard_again.len()), (2, 1));
+    drop(hangs_up);
+    let mut turns = 0;
+    while tracker.clients.len() > 1 && control.now() < Duration::from_secs(20) {
+        tracker.turn(&listener, &mut control);
+        turns += 1;
+    }
+    assert_eq!(tracker.clients.len(), 1, "in the end it is noticed");
+    assert!(turns < 20, "{turns} turns");
+}
