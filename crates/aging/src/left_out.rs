@@ -20,6 +20,8 @@ use crate::shares::{Name, Owner, Owners};
 pub enum Cause {
     /// It lies on a file system whose server may not answer.
     Served,
+    /// Its mount is in no table that was read.
+    Unknown,
     /// Its owners have all files that masu can hold for them.
     Files,
     /// Its owners have their share of the budget, or of the memory that may be pinned.
@@ -43,7 +45,7 @@ impl Cause {
         match self {
             Cause::Served => false,
             Cause::Kernel(errno) => !matches!(Errno::from_raw_os_error(errno), Errno::PERM | Errno::ACCESS),
-            Cause::Files | Cause::Memory | Cause::Mappings | Cause::Other => true,
+            Cause::Unknown | Cause::Files | Cause::Memory | Cause::Mappings | Cause::Other => true,
         }
     }
 
@@ -58,6 +60,9 @@ impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Cause::Served => f.write_str("passed over, on a file system whose server may not answer"),
+            Cause::Unknown => {
+                f.write_str("the mount that it lies on is in no table that masu can read; it is tried again")
+            }
             Cause::Files => f.write_str("its share of the files that masu can hold is used up"),
             Cause::Memory => f.write_str("its share of the memory that may be pinned is used up"),
             Cause::Mappings => f.write_str("its share of the mappings that masu reads in one pass is used up"),
@@ -197,6 +202,7 @@ mod tests {
         assert!(!of(Errno::NOMEM).is_of_all(), "a large file may meet a limit that others do not");
         assert!([Errno::NOMEM, Errno::AGAIN, Errno::MFILE].into_iter().all(|errno| of(errno).may_pass()));
         assert!(of(Errno::FAULT).may_pass(), "a file that was cut short grows again");
+        assert!(Cause::Unknown.may_pass(), "the process may have been in a chroot, and the next one is not");
         assert!(!of(Errno::PERM).may_pass() && !Cause::Served.may_pass());
         assert_eq!(of(Errno::MFILE).to_string(), "the kernel refused: too many open files (EMFILE); it is tried again");
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use linux::kpagecgroup::GroupTable;
 use linux::kpageflags::FrameTable;
-use linux::mounts::Mounts;
+use linux::mounts::{self, Mounts};
 use linux::pagemap::Pagemap;
 use linux::pinned_file::PinnedFile;
 use linux::place::Place;
@@ -26,7 +26,7 @@ use crate::mapped::{FileKey, Mapped, MappedFile};
 use crate::policy::{self, Candidate};
 use crate::ranges::Ranges;
 use crate::shares::{Claim, Owner, Owners, Pieces, divide};
-use files::{Refusals, Wanted};
+use files::{Refusals, Wanted, has_a_claim};
 
 /// The classes that can be pinned: those that are mapped from files or shared memory.
 pub const CLASSES: [Class; 3] = [Class::Code, Class::ReadOnly, Class::Shared];
@@ -417,11 +417,23 @@ pub type Opened = (FileKey, Result<Pinned, NotPinned>);
 pub fn open_all(files: &impl KernelFiles, missing: &[FileKey], mapped: &Mapped) -> Vec<Opened> {
     /// Files that are held at a time, for one table of mounts.
     const AT_A_TIME: usize = 256;
+    /// Processes through which one file is tried.
+    const TRIES: usize = 8;
     let mut opened = Vec::new();
     for keys in missing.chunks(AT_A_TIME) {
-        if let Err(error) = open_some(files, keys, mapped, &mut opened) {
-            opened.extend(keys.iter().map(|key| (*key, Err(NotPinned::Because(Cause::of(&error))))));
+        let mut tries: Vec<(FileKey, usize)> = keys.iter().map(|key| (*key, 0)).collect();
+        for _ in 0..TRIES {
+            match open_some(files, &tries, mapped, &mut opened) {
+                Ok(unknown) => tries = unknown,
+                Err(error) => {
+                    opened.extend(tries.drain(..).map(|(key, _)| (key, Err(NotPinned::Because(Cause::of(&error))))));
+                }
+            }
+            if tries.is_empty() {
+                break;
+            }
         }
+        opened.extend(tries.into_iter().map(|(key, _)| (key, Err(NotPinned::Because(Cause::Unknown)))));
         if opened.iter().any(|(_, answer)| matches!(answer, Err(NotPinned::Because(cause)) if cause.is_of_all())) {
             break;
         }
@@ -430,26 +442,34 @@ pub fn open_all(files: &impl KernelFiles, missing: &[FileKey], mapped: &Mapped) 
 }
 
 /// First all are held, then the table is read, then they are opened: what is held stays on the mount that the table names.
+/// Each file comes with the number of the first process through which it is tried; returned are those whose mount is in no table.
 fn open_some(
     files: &impl KernelFiles,
-    keys: &[FileKey],
+    tries: &[(FileKey, usize)],
     mapped: &Mapped,
     opened: &mut Vec<Opened>,
-) -> Result<(), Error> {
+) -> Result<Vec<(FileKey, usize)>, Error> {
     let mut mounts = Mounts::read(files)?;
     let mut held = Vec::new();
-    for key in keys {
-        match mapped.files.get(key).map(|of| hold(files, *key, of, &mut mounts)) {
-            Some(Ok(Some(place))) => held.push((*key, place)),
+    for (key, first) in tries {
+        match mapped.files.get(key).map(|of| hold(files, *key, of, *first, &mut mounts)) {
+            Some(Ok(Some((nth, place)))) => held.push((*key, nth, place)),
             Some(Err(why)) => opened.push((*key, Err(why))),
+            // None is left, of which the first were in no table.
+            Some(Ok(None)) if *first > 0 => opened.push((*key, Err(NotPinned::Because(Cause::Unknown)))),
             Some(Ok(None)) | None => {}
         }
     }
+    let mut unknown = Vec::new();
     let mut mounts = Mounts::read(files)?;
-    for (key, place) in held {
+    for (key, nth, place) in held {
         let Some(of) = mapped.files.get(&key) else { continue };
         let answer = match map_files::open(files, place, &mut mounts) {
             Ok(map_files::MappedFile::Open { file, is_swap_backed }) => Pinned::map(&file, is_swap_backed, of),
+            Ok(map_files::MappedFile::NotLocal(kind)) if kind == mounts::UNKNOWN => {
+                unknown.push((key, nth + 1));
+                continue;
+            }
             Ok(map_files::MappedFile::NotLocal(_)) => Err(NotPinned::Because(Cause::Served)),
             Err(Error::Gone(_)) => continue,
             Err(Error::Unsupported(_)) => Err(NotPinned::NeverTaken),
@@ -457,27 +477,28 @@ fn open_some(
         };
         opened.push((key, answer));
     }
-    Ok(())
+    Ok(unknown)
 }
 
-/// Holds a file through one of those who have it mapped; `None` when they have ended meanwhile.
+/// Holds a file through one of those who have it mapped, from the `first` on, and says through which; `None` when they have ended meanwhile.
 fn hold(
     files: &impl KernelFiles,
     key: FileKey,
     mapped: &MappedFile,
+    first: usize,
     mounts: &mut Mounts,
-) -> Result<Option<Place>, NotPinned> {
+) -> Result<Option<(usize, Place)>, NotPinned> {
     if !mapped.path.bytes().starts_with(b"/") {
         return Err(NotPinned::NeverTaken); // anon_inode:[io_uring]
     }
     let mut answer = Ok(None);
-    for (pid, range) in &mapped.through {
+    for (nth, (pid, range)) in mapped.through.iter().enumerate().skip(first) {
         match mounts.of_device(files, *pid, key.device) {
             Some(found) if !found.is_local => return Err(NotPinned::Because(Cause::Served)),
             _ => {}
         }
         match Place::of_mapping(*pid, *range) {
-            Ok(place) => return Ok(Some(place)),
+            Ok(place) => return Ok(Some((nth, place))),
             Err(Error::Gone(_)) => {}
             Err(error) => answer = Err(NotPinned::Because(Cause::of(&error))),
         }
@@ -488,12 +509,6 @@ fn hold(
 /// Is it about one file, so that the rest goes on? A lock that the kernel refuses for want of memory is no want of the privilege.
 fn is_of_file(error: &Error) -> bool {
     matches!(error, Error::Other(_)) || matches!(error.errno(), Some(Errno::NOMEM | Errno::AGAIN))
-}
-
-/// May something of the file be pinned, whatever it turns out to be?
-fn has_a_claim(mapped: &MappedFile, dials: &Dials) -> bool {
-    let has = |class| dials.get(class).is_some();
-    (has(Class::Code) && !mapped.code.is_empty()) || has(Class::ReadOnly) || has(Class::Shared)
 }
 
 impl Pinned {

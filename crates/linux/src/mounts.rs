@@ -12,7 +12,7 @@
 //!
 //! Since: Linux 2.6.26. Truth: proc_pid_mountinfo(5); Documentation/filesystems/overlayfs.rst.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rustix::fs::{MemfdFlags, memfd_create};
 
@@ -52,8 +52,10 @@ const LOCAL: [&str; 26] = [
 const SERVED_DEVICES: [u32; 2] = [7, 43];
 /// Overlays on overlays beyond this depth are not local.
 const MOST_LAYERS: u32 = 3;
-/// In no table.
-const UNKNOWN: &str = "a file system in no mount table";
+/// Tables that are read of one namespace, each of up to 100,000 mounts (`fs.mount-max`).
+const MOST_TABLES: usize = 8;
+/// The kind of a file system whose mount is in no table that was read; no table has one of this name.
+pub const UNKNOWN: &str = "a file system in no mount table";
 
 /// The file system behind a mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,7 +90,16 @@ pub struct Mounts {
     /// The kernel's own mounts for memory without a name, which are in no table; by their ids.
     internal: BTreeMap<u64, &'static str>,
     /// Of other namespaces, by the kernel's name of each.
-    others: BTreeMap<String, Table>,
+    others: BTreeMap<String, Namespace>,
+}
+
+/// The mounts of another namespace. The kernel leaves out of a process's table what its root does not reach (chroot(2)), so one
+/// table may be a part.
+#[derive(Debug, Default)]
+struct Namespace {
+    table: Table,
+    /// The processes whose tables these are.
+    read: BTreeSet<Pid>,
 }
 
 impl Table {
@@ -187,36 +198,65 @@ impl Mounts {
             return FileSystem { kind: (*kind).to_owned(), is_local: true };
         }
         let unknown = || FileSystem { kind: UNKNOWN.to_owned(), is_local: false };
-        self.found(files, pid, |table| table.by_id(id)).unwrap_or_else(unknown)
+        self.found(files, pid, MOST_TABLES, |table| table.by_id(id)).unwrap_or_else(unknown)
     }
 
     /// The file system with a device number, as `maps` names it: a first look before anything is held. `None` if no table has it:
     /// memory without a name, and file systems that give files other numbers than their mounts (btrfs, overlayfs).
     pub fn of_device(&mut self, files: &impl KernelFiles, pid: Pid, device: (u32, u32)) -> Option<FileSystem> {
-        self.found(files, pid, |table| table.of_device(device))
+        self.found(files, pid, 1, |table| table.of_device(device))
     }
 
     fn found(
         &mut self,
         files: &impl KernelFiles,
         pid: Pid,
+        most: usize,
         find: impl Fn(&Table) -> Option<&Mount>,
     ) -> Option<FileSystem> {
         let mount = match find(&self.own) {
             Some(mount) => mount,
-            None => find(Mounts::other(&mut self.others, files, pid)?)?,
+            None => {
+                let name = namespace(pid)?;
+                // The root of pid 1 reaches all of its namespace.
+                let first = Some(Pid(1)).filter(|first| namespace(*first).as_ref() == Some(&name));
+                let pids = first.into_iter().chain([pid]);
+                self.others.entry(name).or_default().find(files, pids, most, find)?
+            }
         };
         Some(FileSystem { kind: mount.kind.clone(), is_local: self.own.is_local(mount) })
     }
+}
 
-    fn other<'a>(others: &'a mut BTreeMap<String, Table>, files: &impl KernelFiles, pid: Pid) -> Option<&'a Table> {
-        let link = std::fs::read_link(format!("/{}", pid.file("ns/mnt"))).ok()?;
-        let name = link.to_string_lossy().into_owned();
-        if !others.contains_key(&name) {
-            others.insert(name.clone(), Table::read(files, &pid.to_string()).ok()?);
+impl Namespace {
+    /// A mount of what was read; on a miss the tables of these processes are read, too, until there are `most`.
+    fn find(
+        &mut self,
+        files: &impl KernelFiles,
+        pids: impl Iterator<Item = Pid>,
+        most: usize,
+        find: impl Fn(&Table) -> Option<&Mount>,
+    ) -> Option<&Mount> {
+        for pid in pids {
+            if self.read.len() >= most || find(&self.table).is_some() {
+                break;
+            }
+            if !self.read.contains(&pid)
+                && let Ok(table) = Table::read(files, &pid.to_string())
+            {
+                self.read.insert(pid);
+                let known: BTreeSet<u64> = self.table.0.iter().map(|mount| mount.id).collect();
+                self.table.0.extend(table.0.into_iter().filter(|mount| !known.contains(&mount.id)));
+            }
         }
-        others.get(&name)
+        find(&self.table)
     }
+}
+
+/// The kernel's name of a process's mount namespace.
+fn namespace(pid: Pid) -> Option<String> {
+    let link = std::fs::read_link(format!("/{}", pid.file("ns/mnt"))).ok()?;
+    Some(link.to_string_lossy().into_owned())
 }
 
 /// Shared memory and huge pages without a name, by the mounts of some of our own.

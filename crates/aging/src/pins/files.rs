@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use quantities::{Bytes, Pages};
 
+use crate::class::Class;
+use crate::dials::Dials;
 use crate::left_out::{Cause, Tally};
 use crate::mapped::{FileKey, Mapped, MappedFile};
 use crate::shares::{Claim, Owner, Pieces, divide};
@@ -39,6 +41,12 @@ pub fn window(mapped: &MappedFile, length: Pages) -> Range<u64> {
     const FOLIO: u64 = 512;
     let Range { start, end } = mapped.window();
     start / FOLIO * FOLIO..end.max(end.next_multiple_of(FOLIO).min(length.0))
+}
+
+/// May something of the file be pinned, whatever it turns out to be?
+pub fn has_a_claim(mapped: &MappedFile, dials: &Dials) -> bool {
+    let has = |class| dials.get(class).is_some();
+    (has(Class::Code) && !mapped.code.is_empty()) || has(Class::ReadOnly) || has(Class::Shared)
 }
 
 /// What is known of a file that is wanted.

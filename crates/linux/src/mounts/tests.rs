@@ -91,6 +91,27 @@ fn a_mount_that_lies_over_another_is_that_of_the_paths_below_it() {
 }
 
 #[test]
+fn a_mount_that_a_chrooted_process_does_not_reach_is_found_through_the_next_process_of_its_namespace() {
+    let files = FakeKernel::new()
+        .file("proc/1/mountinfo", OWN)
+        .file("proc/7/mountinfo", "31 22 0:44 / / rw - tmpfs tmpfs rw\n")
+        .file("proc/8/mountinfo", OWN);
+    let find = |of: &mut Namespace, pids: &[i32], most, id| {
+        of.find(&files, pids.iter().copied().map(Pid), most, |table| table.by_id(id)).map(|mount| mount.kind.clone())
+    };
+    let mut of = Namespace::default();
+    assert_eq!(find(&mut of, &[9], 8, 31), None, "a process that has ended is not counted");
+    assert_eq!(find(&mut of, &[7], 8, 31).as_deref(), Some("tmpfs"));
+    assert_eq!(find(&mut of, &[7], 8, 22), None);
+    assert_eq!(find(&mut of, &[8], 1, 22), None, "no more tables than there may be");
+    assert_eq!(find(&mut of, &[8], 8, 22).as_deref(), Some("ext4"));
+    assert_eq!((of.table.0.len(), of.read.len()), (10, 2), "each mount is kept once");
+    let mut of = Namespace::default();
+    assert_eq!(find(&mut of, &[1, 7], 8, 22).as_deref(), Some("ext4"));
+    assert_eq!(of.read, [Pid(1)].into(), "nothing more is read after a hit");
+}
+
+#[test]
 fn memory_without_a_name_is_local() {
     let memory = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
     let found =
