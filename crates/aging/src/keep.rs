@@ -344,7 +344,7 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
         let sources = {
             let mut kept = guard.lock();
             kept.limits = limits;
-            kept.pins.take(opened, now);
+            admitted.left_out.add_all(kept.pins.take(opened, &mapped, now));
             kept.pins.sources()
         };
         if admitted.let_go >= WORTH_A_LINE {
@@ -375,11 +375,12 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
         };
         let rooms: Vec<PinRoom> = named.iter().map(of_room).collect();
         let bounds = PinBounds { all: self.budget, more: PART, rooms: &rooms };
-        let done = kept.pins.refresh(look, &self.dials, &self.protected, bounds, now)?;
+        let mut done = kept.pins.refresh(look, &self.dials, &self.protected, bounds, now)?;
         let goes_on = done.without > Bytes(0) && done.pinned > Bytes(0);
         if !goes_on {
             kept.pins.tidy();
         }
+        self.left_out.add_all(std::mem::take(&mut done.refused));
         self.in_parts += done.pinned;
         // What was just pinned is charged to somebody: from now on that room is looked at, as soon as it has to be.
         let tightest = room::tightest(&room::rooms(self.files, &kept.limits, &kept.pins.charged())?);

@@ -16,7 +16,6 @@ use linux::pinned_file::PinnedFile;
 use linux::place::Place;
 use linux::{Error, KernelFiles, Pid, map_files, map_limit, open_files};
 use quantities::{Bytes, Fraction, Pages};
-use rustix::io::Errno;
 
 use crate::class::Class;
 use crate::dials::{ByClass, Dials};
@@ -26,7 +25,7 @@ use crate::mapped::{FileKey, Mapped, MappedFile};
 use crate::policy::{self, Candidate};
 use crate::ranges::Ranges;
 use crate::shares::{Claim, Owner, Owners, Pieces, divide};
-use files::{Refusals, Wanted, has_a_claim};
+use files::{Refusals, Wanted, has_a_claim, is_of_file};
 
 /// The classes that can be pinned: those that are mapped from files or shared memory.
 pub const CLASSES: [Class; 3] = [Class::Code, Class::ReadOnly, Class::Shared];
@@ -100,6 +99,8 @@ pub struct Refreshed {
     pub without_in: Vec<Bytes>,
     /// Whose it is.
     pub left_out: Tally,
+    /// Files that the kernel refused in this call.
+    pub refused: Tally,
 }
 
 /// What is to be opened, and what became of the rest.
@@ -203,9 +204,9 @@ impl Pins {
         admitted
     }
 
-    /// Takes what was opened.
-    pub fn take(&mut self, opened: Vec<Opened>, now: Duration) {
-        let mut was_refused = false;
+    /// Takes what was opened; returns what was refused.
+    pub fn take(&mut self, opened: Vec<Opened>, mapped: &Mapped, now: Duration) -> Tally {
+        let (mut was_refused, mut left_out) = (false, Tally::default());
         for (key, answer) in opened {
             match answer {
                 Ok(file) => {
@@ -213,11 +214,12 @@ impl Pins {
                 }
                 // No fault of the file: it is asked for again in the next pass, in which fewer may be held.
                 Err(NotPinned::Because(cause)) if cause.is_of_all() => was_refused = true,
-                Err(NotPinned::Because(cause)) => self.refused.add(key, Some(cause), now),
+                Err(NotPinned::Because(cause)) => self.refused.add_and_count(key, cause, mapped, now, &mut left_out),
                 Err(NotPinned::NeverTaken) => self.refused.add(key, None, now),
             }
         }
         self.limit = files::adapted(self.limit, self.files.len() as u64, was_refused, self.most);
+        left_out
     }
 
     /// The files that are open, to be looked at.
@@ -308,7 +310,7 @@ impl Pins {
                 // The file was cut short, or the kernel has no memory for it: without it, then, for a while.
                 Err(error) if is_of_file(&error) => {
                     self.files.remove(&key);
-                    self.refused.add(key, Some(Cause::of(&error)), now);
+                    self.refused.add_and_count(key, Cause::of(&error), &look.mapped, now, &mut done.refused);
                 }
                 Err(error) => return Err(error),
             }
@@ -413,7 +415,7 @@ pub type Opened = (FileKey, Result<Pinned, NotPinned>);
 
 /// Opens these through one of the processes that map each, and maps them, too. Those that nobody maps any more are left out, and
 /// asked for again if somebody does. A file that is not local is neither opened nor asked for anything: its server may never answer.
-/// Ends with the first one for which there is too little of what all files need.
+/// Ends with the first for which there is too little of what all need.
 pub fn open_all(files: &impl KernelFiles, missing: &[FileKey], mapped: &Mapped) -> Vec<Opened> {
     /// Files that are held at a time, for one table of mounts.
     const AT_A_TIME: usize = 256;
@@ -504,11 +506,6 @@ fn hold(
         }
     }
     answer
-}
-
-/// Is it about one file, so that the rest goes on? A lock that the kernel refuses for want of memory is no want of the privilege.
-fn is_of_file(error: &Error) -> bool {
-    matches!(error, Error::Other(_)) || matches!(error.errno(), Some(Errno::NOMEM | Errno::AGAIN))
 }
 
 impl Pinned {

@@ -73,11 +73,10 @@ pub fn of(files: &impl KernelFiles, settings: &Settings, cache: Option<Dial>) ->
     if pins::CLASSES.into_iter().any(|class| dials.get(class).is_some()) {
         let mapped = mapped::of(files, &pids);
         let mut pins = Pins::new(files)?;
-        let admitted = pins.admit(&mapped, &dials, Duration::ZERO);
-        pins.take(pins::open_all(files, &admitted.missing, &mapped), Duration::ZERO);
-        // Once more, for what could not be opened.
-        let tally = pins.admit(&mapped, &dials, Duration::ZERO).left_out;
-        left_out = Said::default().of(tally, &mapped.owners, Duration::ZERO);
+        let mut admitted = pins.admit(&mapped, &dials, Duration::ZERO);
+        let opened = pins::open_all(files, &admitted.missing, &mapped);
+        admitted.left_out.add_all(pins.take(opened, &mapped, Duration::ZERO));
+        left_out = Said::default().of(admitted.left_out, &mapped.owners, Duration::ZERO);
         for of in Look::at(mapped, &pins.sources(), &dials).found {
             wanted.set(of.class, wanted.get(of.class) + of.resident.pages());
         }

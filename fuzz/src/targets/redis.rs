@@ -1,6 +1,7 @@
 //! What a Redis server answers, which may be anybody: replies, pages, error lines, the text of INFO, the map of a Cluster. A byte says
 //! which. Understood or refused; no more memory is taken than the answer has bytes for; all of it comes to an end.
 
+use std::convert::Infallible;
 use std::io::Cursor;
 use std::sync::Arc;
 
@@ -86,7 +87,8 @@ fn map(bytes: &[u8]) -> bool {
     let mut input = bytes;
     let Ok(reply) = resp::reply(&mut input) else { return false };
     let Some(ranges) = answers::slots(&reply, &asked) else { return false };
-    let topology = Topology::cluster(&ranges, |host| Arc::new(Node::new(host.clone())));
+    let topology = Topology::cluster::<Infallible>(&ranges, |host| Ok(Arc::new(Node::new(host.clone()))));
+    let Ok(topology) = topology;
     for range in &ranges {
         assert!(range.first < SLOTS && range.last < SLOTS && !range.master.name.is_empty());
     }

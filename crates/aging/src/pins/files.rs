@@ -9,13 +9,15 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
+use linux::Error;
 use quantities::{Bytes, Pages};
+use rustix::io::Errno;
 
 use crate::class::Class;
 use crate::dials::Dials;
 use crate::left_out::{Cause, Tally};
 use crate::mapped::{FileKey, Mapped, MappedFile};
-use crate::shares::{Claim, Owner, Pieces, divide};
+use crate::shares::{Claim, Pieces, divide};
 
 /// The most files, since each is looked at in every pass: some 20 µs.
 const FILES_MAX: u64 = 16_384;
@@ -47,6 +49,11 @@ pub fn window(mapped: &MappedFile, length: Pages) -> Range<u64> {
 pub fn has_a_claim(mapped: &MappedFile, dials: &Dials) -> bool {
     let has = |class| dials.get(class).is_some();
     (has(Class::Code) && !mapped.code.is_empty()) || has(Class::ReadOnly) || has(Class::Shared)
+}
+
+/// Is it about one file, so that the rest goes on? A lock that the kernel refuses for want of memory is no want of the privilege.
+pub fn is_of_file(error: &Error) -> bool {
+    matches!(error, Error::Other(_)) || matches!(error.errno(), Some(Errno::NOMEM | Errno::AGAIN))
 }
 
 /// What is known of a file that is wanted.
@@ -114,6 +121,12 @@ impl Refusals {
         self.0.insert(key, Refusal { cause, again, wait });
     }
 
+    /// The same, and counts it: a file is counted in the pass in which it is refused, also if its wait is over before the next.
+    pub fn add_and_count(&mut self, key: FileKey, cause: Cause, mapped: &Mapped, now: Duration, left_out: &mut Tally) {
+        self.add(key, Some(cause), now);
+        count_one(key, cause, mapped, left_out);
+    }
+
     /// The file could be pinned.
     pub fn forget(&mut self, key: FileKey) {
         self.0.remove(&key);
@@ -128,13 +141,17 @@ impl Refusals {
     pub fn count(&mut self, mapped: &Mapped, now: Duration, left_out: &mut Tally) {
         self.0.retain(|key, _| mapped.files.contains_key(key));
         for (key, refusal) in self.0.iter().filter(|(_, refusal)| refusal.is_of(now)) {
-            let owner = |file: &MappedFile| file.owners.first().copied();
-            let file = mapped.files.get(key);
-            let of: Option<(Cause, Owner)> = refusal.cause.zip(file.and_then(owner));
-            if let Some((cause, owner)) = of {
-                left_out.add(cause, owner, file.map_or(Bytes(0), |file| Pages(file.all.pages()).bytes()));
+            if let Some(cause) = refusal.cause {
+                count_one(*key, cause, mapped, left_out);
             }
         }
+    }
+}
+
+fn count_one(key: FileKey, cause: Cause, mapped: &Mapped, left_out: &mut Tally) {
+    let Some(file) = mapped.files.get(&key) else { return };
+    if let Some(owner) = file.owners.first() {
+        left_out.add(cause, *owner, Pages(file.all.pages()).bytes());
     }
 }
 
@@ -254,6 +271,18 @@ mod tests {
         let mut left_out = Tally::default();
         refusals.count(&mapped(&[("/", 1, 0..1)]), Duration::ZERO, &mut left_out);
         assert!(!refusals.has(key(2), Duration::ZERO), "what nobody maps is forgotten");
+    }
+
+    #[test]
+    fn a_file_that_is_refused_in_this_pass_is_in_its_tally() {
+        let (all, mut refusals, mut left_out) = (mapped(&[("/", 1, 0..2)]), Refusals::default(), Tally::default());
+        refusals.add_and_count(key(0), Cause::Unknown, &all, Duration::ZERO, &mut left_out);
+        let said = crate::left_out::Said::default().of(left_out, &all.owners, Duration::ZERO);
+        assert_eq!((said.len(), said[0].count, said[0].bytes), (1, 1, Bytes(8192)));
+        let mut next = Tally::default();
+        refusals.count(&all, SECOND, &mut next);
+        let said = crate::left_out::Said::default().of(next, &all.owners, SECOND);
+        assert!(said.is_empty(), "it is tried again in this pass, and counted if it is refused again");
     }
 
     proptest! {
