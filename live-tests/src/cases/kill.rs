@@ -159,8 +159,18 @@ fn busy() -> Result<(ToyProcess, Mapping)> {
 /// Nothing of the host is left changed: the switch of huge pages, and DAMON.
 fn host() -> Result<(String, Option<String>)> {
     let enabled = fs::read_to_string(Path::new("/").join(thp::ENABLED))?;
-    let damon = fs::read_to_string("/sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds").ok();
-    Ok((enabled, damon))
+    let kdamonds = Path::new("/sys/kernel/mm/damon/admin/kdamonds");
+    let damon = fs::read_to_string(kdamonds.join("nr_kdamonds")).ok();
+    Ok((enabled, damon.map(|count| if is_unmarked(kdamonds) { "0\n".to_owned() } else { count })))
+}
+
+/// True for a tree that does nothing and does not bear masu's mark. A masu that is killed between making the tree and marking it leaves
+/// one, and nobody can tell whose it is: a known limit (docs/security.md).
+fn is_unmarked(kdamonds: &Path) -> bool {
+    let read = |file: &str| fs::read_to_string(kdamonds.join(file)).unwrap_or_default();
+    let update_us: u64 = read("0/contexts/0/monitoring_attrs/intervals/update_us").trim().parse().unwrap_or(0);
+    let is_marked = (1_000_001..1_000_000 + (1 << 22)).contains(&update_us);
+    read("0/state").trim() == "off" && !is_marked
 }
 
 fn attach_is_killed(test: &str, options: &[&str]) -> Outcome {
