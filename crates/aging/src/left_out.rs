@@ -1,4 +1,4 @@
-//! What of the mapped files is not pinned: for which cause, how much, and whose most of it is.
+//! Mapped files that are not pinned: the cause, the amount and the largest owner.
 //!
 //! An attacker chooses how many files there are and what becomes of them, so a cause has one line for all of them, and is said
 //! again only after a minute, then after twice that, up to an hour.
@@ -75,18 +75,18 @@ impl fmt::Display for Cause {
     }
 }
 
-/// What is left out for one cause.
+/// Files that are left out for one cause.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LeftOut {
     /// The cause, for people.
     pub why: String,
     /// Files, or processes whose mappings were not read.
     pub count: u64,
-    /// What is mapped of the files, or what of them is in memory and not pinned where the cause is memory.
+    /// Bytes of them that are mapped, or, where the cause is memory, in memory and not pinned.
     pub bytes: Bytes,
     /// The owner of the most of them.
     pub owner: Name,
-    /// What of `count` is that owner's.
+    /// Part of `count` that is that owner's.
     pub owner_count: u64,
 }
 
