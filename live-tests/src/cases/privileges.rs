@@ -116,7 +116,7 @@ pub fn each_capability_of_a_set_is_needed(_: &Live) -> Outcome {
         // Linux 6.18 lets CAP_PERFMON look into /proc/PID, where 6.1 wants CAP_SYS_PTRACE, and 6.1 walks without CAP_PERFMON: one of
         // the two is not needed on either.
         (&["pages", &pid, "--for", "100ms", "--json"], &[DacOverride, Bpf]),
-        (&["attach", &pid, "--for", "100ms", "--json"], &[DacOverride, SysPtrace, SysNice, Bpf]),
+        (&["attach", &pid, "--for", "100ms", "--json"], &[DacOverride, SysNice, Bpf]),
         // CAP_KILL is needed only where a signal comes during the call.
         (&["set", &pid, "huge=on"], &[DacReadSearch, SysPtrace, SysNice]),
         (&["census", &pid, "--json"], &[DacReadSearch, SysPtrace, SysAdmin]),
