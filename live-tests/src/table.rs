@@ -478,7 +478,7 @@ pub const ALL: &[LiveTest] = tests! {
     kill::a_program_of_a_killed_set_goes_on needs [Root, RemoteAdvice, RemoteCollapse, HugePageModes, MasuCommand];
     kill::a_client_of_a_killed_tracker_goes_on_and_is_served_by_the_next needs [Root, PageTableWalk, RemoteCollapse, Shell, MasuCommand];
     privileges::each_command_holds_the_capabilities_of_its_table_and_no_other needs [Root, PageTableWalk, PageFrames, RemoteCollapse, MasuCommand];
-    privileges::each_capability_of_a_set_is_needed needs [Root, PageTableWalk, PageFrames, RemoteCollapse, RemoteAdvice, MasuCommand];
+    privileges::each_capability_of_a_set_is_needed needs [Root, PagemapScan, PageTableWalk, PageFrames, RemoteCollapse, RemoteAdvice, MasuCommand];
     privileges::a_divided_cache_takes_three_capabilities needs [Root, Fuse, ResctrlEmulator, MasuCommand];
     privileges::a_program_has_the_capabilities_that_it_has_without_masu needs [Root, PageTableWalk, UserFaults, PagerLibrary, PreloadLibrary, Shell, MasuCommand];
     privileges::a_program_that_changes_its_user_is_started_and_signalled needs [Root, Shell, MasuCommand];

@@ -106,7 +106,8 @@ fn without(capability: Capability, arguments: &[&str]) -> Result<Said> {
     Ok(thread.join().map_err(|_| "a thread without a capability panicked")??)
 }
 
-/// Without any one of its set a command refuses, or says that it observes by something worse.
+/// Without any one of its set a command refuses, or says that it observes by something worse. Before `PAGEMAP_SCAN` the sets have
+/// CAP_SYS_ADMIN, which stands in for most others.
 pub fn each_capability_of_a_set_is_needed(_: &Live) -> Outcome {
     let mut command = Command::new(own()?);
     command.uid(4001).gid(4001);
