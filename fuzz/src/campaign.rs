@@ -28,7 +28,7 @@ pub struct Finding {
     pub why: String,
 }
 
-/// What came of a target.
+/// Outcome of a target.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// The target.

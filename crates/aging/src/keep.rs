@@ -70,7 +70,7 @@ pub struct Keeper<F: KernelFiles + Sync + 'static> {
     /// What there is, while it is pinned in parts.
     look: Option<Look>,
     sightings: Sightings,
-    /// What the last look left out, and what was said of it.
+    /// Files that the last look left out, and the lines about them.
     left_out: Tally,
     said: Said,
     /// That nothing could be pinned was said; and that nothing could of what is charged to some rooms.

@@ -130,12 +130,12 @@ impl Tally {
     }
 }
 
-/// What of it was said, and when.
+/// Causes that were said, and when.
 #[derive(Debug, Default)]
 pub struct Said(BTreeMap<Cause, (Duration, Duration)>);
 
 impl Said {
-    /// What is to be said of this pass.
+    /// Lines about this pass.
     pub fn of(&mut self, tally: Tally, owners: &Owners, now: Duration) -> Vec<LeftOut> {
         const FIRST: Duration = Duration::from_secs(60);
         const LAST: Duration = Duration::from_secs(3600);

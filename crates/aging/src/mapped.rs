@@ -128,7 +128,7 @@ fn add(found: &mut BTreeMap<FileKey, MappedFile>, owner: Owner, pid: Pid, mappin
     let rows = |file: &MappedFile| file.owners.len() + file.through.len() + file.all.count() + file.code.count();
     let before = rows(file);
     file.owners.insert(owner);
-    // Those of one owner are not read at one go.
+    // One owner's processes are not read at one go.
     if file.through.last().is_none_or(|(last, _)| *last != pid) && file.through.len() < THROUGH * file.owners.len() {
         file.through.push((pid, mapping.range));
     }

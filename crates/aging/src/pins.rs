@@ -103,14 +103,14 @@ pub struct Refreshed {
     pub refused: Tally,
 }
 
-/// What is to be opened, and what became of the rest.
+/// Files to open, and the rest with its causes.
 #[derive(Debug, Default)]
 pub struct Admitted {
     /// To be [opened](open_all), and then [taken](Pins::take).
     pub missing: Vec<FileKey>,
     /// No longer pinned: nobody maps it any more, or its owners have their share.
     pub let_go: Bytes,
-    /// What is not held, and why.
+    /// Files that are not held, and why.
     pub left_out: Tally,
 }
 

@@ -168,7 +168,7 @@ pub fn choose(owners: &Owners, candidates: &[Candidate], bounds: Bounds<'_>) -> 
 const PIECES: u64 = 1024;
 const PIECE_MAX: Pages = Bytes::mib(16).pages();
 
-/// What may still be granted of the candidates.
+/// Pages of the candidates that may still be granted.
 #[derive(Debug)]
 struct Growth {
     /// Of what is not pinned yet.

@@ -69,7 +69,7 @@ impl Place {
 }
 
 impl LocalFile {
-    /// What stat(2) says of it.
+    /// Its stat(2).
     ///
     /// # Errors
     /// The kernel's answer.

@@ -1,4 +1,4 @@
-//! What sealing a page takes, beside the checksum of it: `cargo run --release -p remote --example seal`.
+//! Price of sealing a page, beside its checksum: `cargo run --release -p remote --example seal`.
 
 use std::hint::black_box;
 use std::time::Instant;

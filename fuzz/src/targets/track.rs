@@ -1,4 +1,4 @@
-//! What a client of the tracker may send, and what a program takes from a tracker.
+//! Messages of a client to the tracker, and of a tracker to a program.
 //!
 //! The first byte says how many bytes the first message has, and so on; between the messages lists are given. Whatever comes is
 //! understood as it was said, or is nonsense; no wish names a window that was not given. The same bytes as an answer and as the

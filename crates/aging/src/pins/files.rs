@@ -56,7 +56,7 @@ pub fn is_of_file(error: &Error) -> bool {
     matches!(error, Error::Other(_)) || matches!(error.errno(), Some(Errno::NOMEM | Errno::AGAIN))
 }
 
-/// What is known of a file that is wanted.
+/// A file that is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
     /// Which.

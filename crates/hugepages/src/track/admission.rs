@@ -1,4 +1,4 @@
-//! Who may connect and register, where anybody may ask for more than there is.
+//! Admission of connections and programs, where anybody may ask for more than there is.
 //!
 //! Connections and programs are bounded in all, below the limit on descriptors, and for each account: a user, with subordinate users
 //! (subuid(5)) and user namespaces counted as the owner's. A part of the bound in all is kept for root with CAP_SYS_PTRACE. A connection
@@ -75,7 +75,7 @@ impl Bounds {
     }
 }
 
-/// What comes of a newcomer.
+/// Outcome for a newcomer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// There is room.

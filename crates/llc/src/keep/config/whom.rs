@@ -31,7 +31,7 @@ pub enum Whom {
     Like(Like),
 }
 
-/// What a process has to be: at least one of these, and never a command alone.
+/// Conditions on a process: at least one of these, and never a command alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Like {
     /// It runs this file.
