@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use quantities::Address;
 
 use super::tracee::{Stop, SystemCallInfo, decode, entered_again, is_within, mask_during_call, pending};
-use super::tracer::{Message, is_vdso, syscall_in};
+use super::tracer::{Message, syscall_in, vdso_in};
 use super::*;
 use crate::Rooted;
 use crate::fake::FakeKernel;
@@ -20,7 +20,7 @@ fn the_instruction_is_found_wherever_it_stands() {
 
 #[test]
 fn the_vdso_is_the_kernels_own_executable_mapping_alone() {
-    let is = |line: &str| is_vdso(&maps::parse(line, "maps").unwrap()[0]);
+    let is = |line: &str| vdso_in(line.into()).is_some();
     assert!(is("800000-802000 r-xp 00000000 00:00 0                          [vdso]"));
     assert!(!is("800000-802000 rwxp 00000000 00:00 0                          [vdso]"), "writable");
     assert!(!is("800000-802000 r-xs 00000000 00:00 0                          [vdso]"), "shared");
@@ -28,6 +28,15 @@ fn the_vdso_is_the_kernels_own_executable_mapping_alone() {
     assert!(!is("800000-802000 r-xp 00000000 08:01 7                          [vdso]"), "a file");
     assert!(!is("800000-802000 r-xp 00000000 08:01 7                          /tmp/[vdso]"), "a file");
     assert!(!is("900000-901000 r-xp 00000000 00:00 0                          [vsyscall]"));
+}
+
+#[test]
+fn the_vdso_is_found_beside_names_that_are_no_text_or_end_like_its_own() {
+    let maps = b"700000-701000 rw-s 00000000 08:01 7                          /tmp/data\xff\xfe.bin
+710000-711000 r-xp 00000000 08:01 8                          /tmp/[vdso]
+800000-802000 r-xp 00000000 00:00 0                          [vdso]
+";
+    assert_eq!(vdso_in(maps.to_vec()).map(|vdso| vdso.range.start()), Some(Address(0x80_0000)));
 }
 
 fn entry() -> SystemCallInfo {

@@ -17,6 +17,7 @@ use super::tracee::{Call, Failed, INSTRUCTION_BYTES, Stopped, Tracee};
 use crate::Pid;
 use crate::forked::Forked;
 use crate::maps::{self, Mapping};
+use crate::untrusted;
 
 /// Time in which one of the threads has to stop. A thread that waits for a disk, or for the child of a vfork, does not.
 pub(super) const STOP_WITHIN: Duration = Duration::from_millis(1800);
@@ -186,15 +187,19 @@ fn belongs(process: Pid, thread: Pid, pidfd: BorrowedFd<'_>) -> bool {
 /// A `syscall` instruction for the call: in the vdso, which the kernel maps and no server provides; else the one by which the thread entered
 /// the call that it was stopped in. Memory of files is not read: its server may not answer.
 fn instruction(process: Pid, stopped: &Stopped) -> Option<Address> {
-    let text = std::fs::read_to_string(format!("/proc/{process}/maps")).unwrap_or_default();
-    // Names of files may be no text; the line of the vdso is.
-    let line = text.lines().find(|line| line.ends_with("[vdso]"));
-    let mapping = line.and_then(|line| maps::parse(line, "maps").ok()).and_then(|mut found| found.pop());
-    mapping.filter(is_vdso).and_then(|vdso| in_vdso(&vdso, stopped)).or_else(|| stopped.own_instruction())
+    let maps = std::fs::read(format!("/proc/{process}/maps")).unwrap_or_default();
+    vdso_in(maps).and_then(|vdso| in_vdso(&vdso, stopped)).or_else(|| stopped.own_instruction())
+}
+
+/// The vdso in the bytes of a `maps` file, in which names of files may be no text and may end like the vdso's.
+pub(super) fn vdso_in(maps: Vec<u8>) -> Option<Mapping> {
+    let text = untrusted::text_of(maps);
+    let lines = text.lines().filter(|line| line.ends_with("[vdso]"));
+    lines.filter_map(|line| maps::parse(line, "maps").ok()?.pop()).find(is_vdso)
 }
 
 /// True for the kernel's own mapping, executable. A file of this name would have an inode.
-pub(super) fn is_vdso(mapping: &Mapping) -> bool {
+fn is_vdso(mapping: &Mapping) -> bool {
     let rights = mapping.permissions;
     mapping.path == "[vdso]" && mapping.inode == 0 && rights.read && rights.execute && !rights.write && !rights.shared
 }

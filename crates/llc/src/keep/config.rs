@@ -177,7 +177,9 @@ impl Config {
         let text = std::fs::read_to_string(path)
             .map_err(|error| NoConfig::Unread { file: file.clone(), why: crate::why(&error) })?;
         let mut config = Config::parse(&file, &text)?;
-        config.look_up_users(&std::fs::read_to_string("/etc/passwd").unwrap_or_default())?;
+        // A user's full name may be no text.
+        let users = std::fs::read("/etc/passwd").unwrap_or_default();
+        config.look_up_users(&String::from_utf8_lossy(&users))?;
         Ok(config)
     }
 

@@ -33,7 +33,8 @@ impl Folder {
     pub fn of_user(variable: impl Fn(&str) -> Option<OsString>) -> Option<Folder> {
         let user = geteuid().as_raw();
         let named = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
-        let passwd = || home_of(user, &fs::read_to_string("/etc/passwd").ok()?);
+        // A user's full name may be no text.
+        let passwd = || home_of(user, &String::from_utf8_lossy(&fs::read("/etc/passwd").ok()?));
         let home = || [named("HOME"), passwd()].into_iter().flatten().find(|home| is_of(home, user));
         let new = named("XDG_CACHE_HOME").filter(|path| would_be_of(path, user));
         let cache = new.or_else(|| Some(home()?.join(".cache")))?;
