@@ -331,8 +331,8 @@ mod tests {
     #[test]
     fn the_baseline_is_always_measured_and_comes_first() {
         let all = options(&[]).wanted();
-        assert_eq!((all.len(), all[0]), (10, Kind::Kernel));
-        assert_eq!(options(&["--kinds", "redis,staged"]).wanted(), [Kind::Kernel, Kind::Staged, Kind::Redis]);
+        assert_eq!((all.len(), all[0]), (9, Kind::Kernel));
+        assert_eq!(options(&["--kinds", "redis,file"]).wanted(), [Kind::Kernel, Kind::File, Kind::Redis]);
         assert_eq!(options(&["--kinds", "kernel"]).wanted(), [Kind::Kernel]);
     }
 

@@ -1,9 +1,10 @@
 //! The kinds of faults that are measured, and whether the faults of a run were of the kind that it was to measure.
 //!
 //! The program (`workloads/remote/touch.c`) does not know where its pages are. How many it has, beside how many it may have in
-//! memory, settles that: what is a little more than the program's share fits with the staging, so pages go there and no
-//! further; of four times as much each page has long been home when its turn comes. The counters of masu and of the kernel
-//! must say the same.
+//! memory, settles that: of four times as much each page has long been home when its turn comes. The counters of masu and of
+//! the kernel must say the same.
+//!
+//! No run has faults from the staging alone: what fits is not staged, and of what does not, a part comes from the store.
 
 use std::fmt;
 
@@ -21,8 +22,6 @@ pub enum Kind {
     Kernel,
     /// Nowhere: nobody has touched it.
     First,
-    /// In the staging.
-    Staged,
     /// In a file.
     File,
     /// In a file, and the page that makes room was changed.
@@ -84,7 +83,6 @@ impl Kind {
         match self {
             Kind::Kernel => "first touch, no masu",
             Kind::First => "first touch",
-            Kind::Staged => "from the staging",
             Kind::File => "from a file",
             Kind::FileChanged => "from a file, changed",
             Kind::RedisPlain => "from Redis, not sealed",
@@ -126,11 +124,6 @@ impl Kind {
         match self {
             // Twice of what is touched: nothing has to leave.
             Kind::Kernel | Kind::First => Plan { pages: touches, passes: 1, local_pages: touches * 2 },
-            // The program's share is seven eighths. Half of the eighth for the staging is used.
-            Kind::Staged => {
-                let pages = local_pages - local_pages / 16;
-                Plan { pages, passes: touches.div_ceil(pages), local_pages }
-            }
             _ => Plan { pages, passes, local_pages },
         }
     }
@@ -177,11 +170,6 @@ impl Kind {
                 others("from the staging", report.faults_staged, 0)?;
                 others("from the store", home, 0)
             }
-            Kind::Staged => {
-                about("faults from the staging", report.faults_staged, all, ONE_IN)?;
-                others("of first touches", report.faults_first, plan.pages)?;
-                others("from the store", home, 0)
-            }
             _ => {
                 about("faults from the store", home, all, ONE_IN)?;
                 others("of first touches", report.faults_first, plan.pages)?;
@@ -215,10 +203,9 @@ fn at_least(what: &str, count: u64, wanted: u64) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    const ALL: [Kind; 10] = [
+    const ALL: [Kind; 9] = [
         Kind::Kernel,
         Kind::First,
-        Kind::Staged,
         Kind::File,
         Kind::FileChanged,
         Kind::RedisPlain,
@@ -244,19 +231,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_staged_fits_into_local_memory_and_not_into_the_programs_share_of_it() {
-        let plan = Kind::Staged.plan(8192, 2);
-        assert_eq!(plan, Plan { pages: 1920, passes: 9, local_pages: 2048 });
-        assert!(plan.pages < plan.local_pages && plan.pages > plan.local_pages / 8 * 7);
+    fn a_quarter_is_local_of_what_goes_to_a_store_and_all_of_what_does_not() {
         assert_eq!(Kind::File.plan(8192, 2), Plan { pages: 8192, passes: 2, local_pages: 2048 });
         assert_eq!(Kind::First.plan(8192, 2), Plan { pages: 16384, passes: 1, local_pages: 32768 });
     }
 
     #[test]
-    fn about_as_many_touches_are_timed_of_each_kind() {
+    fn as_many_touches_are_timed_of_each_kind() {
         for kind in ALL {
             let plan = kind.plan(8192, 2);
-            assert!((16384..=18304).contains(&(plan.pages * plan.passes)), "{kind}: {plan:?}");
+            assert_eq!(plan.pages * plan.passes, 16384, "{kind}: {plan:?}");
         }
     }
 
@@ -264,7 +248,6 @@ mod tests {
     fn the_program_writes_where_pages_are_to_be_changed_and_reads_elsewhere() {
         let words = |kind: Kind| kind.words(kind.plan(8192, 2)).join(" ");
         assert_eq!(words(Kind::Kernel), "first 16384");
-        assert_eq!(words(Kind::Staged), "load 1920 9");
         assert_eq!(words(Kind::Redis), "load 8192 2");
         assert_eq!(words(Kind::FileChanged), "store 8192 2");
     }
@@ -274,7 +257,6 @@ mod tests {
         // As real runs counted, with the program's own two pages.
         for (kind, report) in [
             (Kind::First, counted(0, 0, 16386, 0)),
-            (Kind::Staged, counted(0, 1920 * 11, 1922, 0)),
             (Kind::File, counted(32768, 0, 8194, 8192)),
             (Kind::RedisChanged, counted(32768, 0, 8194, 32768)),
         ] {
@@ -290,9 +272,6 @@ mod tests {
         assert_eq!(said(counted(30000, 2768, 8194, 8192)), "faults from the store: 30000, 32768 expected");
         assert_eq!(said(counted(32700, 500, 8194, 8192)), "500 faults from the staging, 0 expected");
         assert_eq!(said(counted(32768, 0, 8194, 32768)), "pages written home: 32768, 8192 expected");
-        let staged = Kind::Staged.plan(8192, 2);
-        let said = Kind::Staged.verify(staged, &touches(staged), Some(&counted(900, 20220, 1922, 0)));
-        assert_eq!(said.unwrap_err(), "faults from the staging: 20220, 21120 expected");
     }
 
     #[test]
