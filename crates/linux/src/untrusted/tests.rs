@@ -79,7 +79,11 @@ fn a_name_that_is_no_text_is_one_and_no_other_name_is_the_same() {
         assert_eq!(Untrusted::from(text).bytes(), bytes);
     }
     assert_ne!(text_of(b"\xff".to_vec()), text_of("\u{10ffff}".into()));
-    assert_eq!(Untrusted::from("\u{10ffff}").to_string(), r"\xff", "a character that stands for a byte is shown as the byte");
+    assert_eq!(
+        Untrusted::from("\u{10ffff}").to_string(),
+        r"\xff",
+        "a character that stands for a byte is shown as the byte"
+    );
 }
 
 proptest! {
