@@ -1,6 +1,7 @@
 //! The tests themselves, a file per subject. Each is listed in `table.rs`.
 
 pub mod act;
+pub mod act_exec;
 pub mod act_hard;
 pub mod act_shared;
 pub mod aging;

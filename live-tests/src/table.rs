@@ -88,6 +88,7 @@ pub const ALL: &[LiveTest] = tests! {
     act::a_program_that_ends_half_way_is_gone needs [Root, RemoteCollapse, HugePageModes];
     act::a_program_that_execs_half_way_has_nothing_there_any_more needs [Root, RemoteCollapse, HugePageModes];
     act::a_window_that_was_huge_already_is_left_as_it_is needs [Root, RemoteCollapse, HugePageModes];
+    act_exec::a_collapse_that_hits_the_next_program_leaves_no_huge_page_there needs [Root, RemoteCollapse, RemoteAdvice, HugePageModes];
     act_hard::a_partly_unmapped_window_is_refused_and_unharmed needs [Root, RemoteCollapse, PageTableWalk, HugePageModes];
     act_hard::a_window_with_mixed_protections_is_refused_and_unharmed needs [Root, RemoteCollapse, PageTableWalk, HugePageModes];
     act_hard::a_locked_window_is_promoted_and_its_demotion_refused_without_harm needs [Root, RemoteCollapse, RemoteAdvice, HugePageModes];

@@ -27,6 +27,9 @@ pub enum Promoted {
     Already,
     /// Not huge, and why.
     No(Refusal),
+    /// The program replaced its address space (exec) after the measuring. What the call may have made huge in the new one
+    /// was split again: it was decided for another program, and nobody knows what it cost.
+    Astray(Demoted),
 }
 
 /// Makes `window` huge if that adds at most `budget_left`.
@@ -34,7 +37,7 @@ pub enum Promoted {
 /// # Errors
 /// `Gone` when the process ended; every other obstacle is a counted refusal.
 pub fn promote(program: &dyn Program, window: Window, budget_left: Bytes) -> Result<Promoted, Error> {
-    let before = program.state(window)?;
+    let before = program.state(window)?.unwrap_or_default();
     if before.huge {
         return Ok(Promoted::Already);
     }
@@ -46,7 +49,10 @@ pub fn promote(program: &dyn Program, window: Window, budget_left: Bytes) -> Res
         Err(Errno::SRCH) => return Err(gone(window)),
         Err(errno) => return Ok(Promoted::No(Refusal::of_collapse(errno))),
     }
-    let after = program.state(window)?;
+    let Some(after) = program.state(window)? else {
+        program.renew()?;
+        return Ok(Promoted::Astray(demote(program, window)?));
+    };
     Ok(if after.huge {
         Promoted::Yes { resident_before: before.resident }
     } else {
@@ -60,7 +66,7 @@ pub fn promote(program: &dyn Program, window: Window, budget_left: Bytes) -> Res
 /// # Errors
 /// `Gone` when the process ended.
 pub fn foresee(program: &dyn Program, window: Window) -> Result<Option<Refusal>, Error> {
-    let state = program.state(window)?;
+    let state = program.state(window)?.unwrap_or_default();
     if state.huge {
         return Ok(None);
     }
@@ -129,7 +135,7 @@ pub enum Demoted {
 /// # Errors
 /// `Gone` when the process ended.
 pub fn demote(program: &dyn Program, window: Window) -> Result<Demoted, Error> {
-    let before = program.state(window)?;
+    let before = program.state(window)?.unwrap_or_default();
     if !before.huge {
         return Ok(Demoted::Already { resident: before.resident });
     }
@@ -141,7 +147,8 @@ pub fn demote(program: &dyn Program, window: Window) -> Result<Demoted, Error> {
         Err(Errno::SRCH) => return Err(gone(window)),
         Err(_) => return Ok(Demoted::No),
     }
-    let after = program.state(window)?;
+    // After an exec the huge page went with its memory, and nothing came back from a split.
+    let Some(after) = program.state(window)? else { return Ok(Demoted::Already { resident: Pages(0) }) };
     if after.huge {
         return Ok(Demoted::No);
     }
@@ -189,7 +196,11 @@ pub fn promote_full(program: &dyn Program, windows: &[Window], rest: &mut dyn Fn
     for window in windows {
         program.make_ready();
         let begun = Instant::now();
-        made += u64::from(matches!(promote(program, *window, Bytes(0))?, Promoted::Yes { .. }));
+        let outcome = promote(program, *window, Bytes(0))?;
+        made += u64::from(matches!(outcome, Promoted::Yes { .. } | Promoted::Astray(Demoted::No)));
+        if matches!(outcome, Promoted::Astray(_)) {
+            break; // the others are windows of a program that is gone
+        }
         rest(begun.elapsed());
     }
     program.rest();

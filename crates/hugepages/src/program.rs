@@ -15,6 +15,7 @@ use linux::smaps::VmFlag;
 use linux::spare::SparePage;
 use linux::{Error, KernelFiles, Pid, cgroup, maps, smaps, status};
 use quantities::{AddressRange, Bytes, Window};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 /// What the loop needs from a program.
@@ -25,11 +26,19 @@ pub trait Program {
     /// `Gone` when it ended.
     fn mappings(&self) -> Result<Vec<Mapping>, Error>;
 
-    /// What one of its windows holds now, as the kernel tells under its lock.
+    /// Makes sure that [`Program::state`] is about the address space that the program has now. True when that is another
+    /// one than before (exec).
     ///
     /// # Errors
     /// `Gone` when it ended.
-    fn state(&self, window: Window) -> Result<WindowState, Error>;
+    fn renew(&self) -> Result<bool, Error>;
+
+    /// What one window of the address space of the last [`Program::renew`] holds now, as the kernel tells under its lock;
+    /// `None` when the program has another address space since (exec). Advice acts on that other one.
+    ///
+    /// # Errors
+    /// `Gone` when it ended.
+    fn state(&self, window: Window) -> Result<Option<WindowState>, Error>;
 
     /// Gets the next promotion's huge page ready: found, and backed by the host, so that the program need not wait for
     /// that. May take its time; an attempt that fails leaves the finding to the promotion.
@@ -109,6 +118,10 @@ impl<F: KernelFiles> RunningProgram<F> {
         marked.map(|detail| detail.mapping.range).collect()
     }
 
+    fn has_ended(&self) -> bool {
+        poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&Timespec::default())).is_ok_and(|ended| ended > 0)
+    }
+
     /// Becomes readable when the process ends.
     pub fn pidfd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
@@ -120,14 +133,25 @@ impl<F: KernelFiles> Program for RunningProgram<F> {
         maps::maps(&self.files, self.pid)
     }
 
-    fn state(&self, window: Window) -> Result<WindowState, Error> {
-        let first = self.viewer.borrow().window(window);
-        if !matches!(&first, Err(error) if error.is_gone()) {
-            return first;
+    fn renew(&self) -> Result<bool, Error> {
+        if self.viewer.borrow().is_current()? {
+            return Ok(false);
         }
-        // The open file means the address space it was opened on; after exec there is a new one.
-        *self.viewer.borrow_mut() = Viewer::open(self.pid)?;
-        self.viewer.borrow().window(window)
+        let viewer = Viewer::open(self.pid)?;
+        // The number may mean another process by now, and one that ends has no memory.
+        if self.has_ended() || !viewer.is_current()? {
+            return Err(Error::of_process("look at", format!("the memory of process {}", self.pid), Errno::SRCH));
+        }
+        *self.viewer.borrow_mut() = viewer;
+        Ok(true)
+    }
+
+    fn state(&self, window: Window) -> Result<Option<WindowState>, Error> {
+        match self.viewer.borrow().window(window) {
+            // The open file means the address space it was opened on.
+            Err(error) if error.is_gone() && !self.has_ended() => Ok(None),
+            state => state.map(Some),
+        }
     }
 
     fn make_ready(&self) {

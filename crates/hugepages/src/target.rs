@@ -87,6 +87,8 @@ pub struct Target {
     /// Windows that could have been promoted while looking went on, and were kept back to be looked at.
     controls: BTreeSet<Window>,
     observed: Observed,
+    /// An exec was found out that the source has not told of yet.
+    renewed: bool,
     /// What the program said of its windows; `None` when it leaves that to the rule.
     wishes: Option<BTreeMap<Window, Wish>>,
     /// Windows that masu did not make huge are the program's own affair: it has an arena.
@@ -131,6 +133,7 @@ impl Target {
             forbidden: Forbidden::default(),
             controls: BTreeSet::new(),
             observed: Observed::default(),
+            renewed: false,
             wishes: None,
             leaves_others: false,
             settling: Settling::default(),
@@ -217,8 +220,14 @@ impl Target {
     /// `Gone` when the process ended.
     pub fn look(&mut self, s: Settings) -> Result<(), Error> {
         self.source.look()?;
-        if self.source.address_space_changed() {
+        // Not every source tells of an exec, and one may fall between its look and this.
+        let (replaced, told) = (self.program.renew()?, self.source.address_space_changed());
+        if replaced || (told && !self.renewed) {
             self.forget_address_space();
+        }
+        if replaced || told {
+            // What was told may be the exec before this one.
+            self.renewed = replaced && (!told || self.renewed);
             self.source.begin()?;
             return Ok(());
         }
@@ -321,7 +330,7 @@ impl Target {
         }
         for (window, known) in known {
             let Some(before) = known.before else { continue };
-            let state = self.program.state(window)?;
+            let state = self.program.state(window)?.unwrap_or_default();
             if state.huge {
                 self.known.insert(window, known);
             } else {
@@ -344,7 +353,7 @@ impl Target {
 
     fn measure_left_behind(&mut self, window: Window) -> Result<(), Error> {
         if let Some(left) = self.left_behind.remove(&window) {
-            let now = self.program.state(window)?.resident;
+            let now = self.program.state(window)?.unwrap_or_default().resident;
             self.note_left_behind(window, left.before, now);
         }
         Ok(())
@@ -385,6 +394,9 @@ impl Target {
     /// `Gone` when the process ended.
     pub fn promote(&mut self, promotion: &Promotion, cut_short: bool, s: Settings) -> Result<(), Error> {
         let window = promotion.window;
+        if self.observed.windows.is_empty() {
+            return Ok(()); // planned for a program that is gone
+        }
         // The budget of the plan was estimated without a lock; the one that counts is what is left now.
         let left = self.budget()?.left(s.max_extra_rss);
         let outcome = act::promote(self.program.as_ref(), window, left)?;
@@ -409,8 +421,33 @@ impl Target {
                 self.refused.remove(&window);
             }
             Promoted::No(why) => self.refuse(window, why),
+            Promoted::Astray(split) => self.count_astray(window, split),
         }
         Ok(())
+    }
+
+    /// Counts what a collapse that hit the program's next address space left there. What was resident before is not known:
+    /// all that is may be masu's, unless the kernel returned what was filled in.
+    fn count_astray(&mut self, window: Window, split: Demoted) {
+        self.forget_address_space();
+        self.renewed = true;
+        match split {
+            Demoted::Already { .. } => return,
+            Demoted::Yes { returned, resident } => {
+                self.demoted += 1;
+                self.returned += returned;
+                if returned == Bytes(0) {
+                    self.note_left_behind(window, Pages(0), resident);
+                }
+            }
+            Demoted::No => {
+                let before = Before { hot: Pages(0), resident: Pages(0), walks: Rate::ZERO, seen: Seen::CutShort };
+                self.known.insert(window, Known { before: Some(before), left_alone: true, ..Known::default() });
+            }
+        }
+        self.promoted += 1;
+        self.changed_in_round += 1;
+        self.sum_extra_rss();
     }
 
     /// For a dry run: counts as refused what would be. Planning anew takes it out of the plan.
@@ -485,9 +522,8 @@ impl Target {
     /// # Errors
     /// `Gone` when the process ended.
     pub fn probe(&mut self, window: Window) -> Result<(), Error> {
-        let probed = act::probe(self.program.as_ref(), window)?;
         if let Some(known) = self.known.get_mut(&window) {
-            known.probed = probed;
+            known.probed = act::probe(self.program.as_ref(), window)?;
         }
         Ok(())
     }

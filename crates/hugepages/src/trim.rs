@@ -176,7 +176,7 @@ impl Trimmer {
     /// Finds the huge windows and samples those that are due. True when something is not as it was.
     fn look(&mut self, s: Settings, stop: &dyn Fn() -> bool) -> Result<bool, Error> {
         self.looks += 1;
-        let mut changed = self.content.is_new_memory()?;
+        let mut changed = self.content.is_new_memory()? | self.program.renew()?;
         if changed {
             self.known.clear();
             self.refused.clear();
@@ -264,7 +264,7 @@ impl Trimmer {
 
     /// Counts a window, and splits it if it may be.
     fn count(&mut self, window: Window, s: Settings, now: Duration) -> Result<(), Error> {
-        let state = self.program.state(window)?;
+        let state = self.program.state(window)?.unwrap_or_default();
         if !state.huge {
             self.known.remove(&window);
             self.huge.remove(&window);
@@ -323,7 +323,7 @@ impl Trimmer {
             if *room == 0 || stop() {
                 break;
             }
-            let state = self.program.state(window)?;
+            let state = self.program.state(window)?.unwrap_or_default();
             let Some(given) = self.given_back.get_mut(&window) else { continue };
             if state.resident.0 + state.zero.0 + state.swapped.0 == 0 {
                 self.given_back.remove(&window); // unmapped or freed: what comes there is something else
@@ -344,6 +344,10 @@ impl Trimmer {
                     self.huge.insert(window);
                 }
                 Promoted::Already => {}
+                Promoted::Astray(split) => {
+                    self.count_astray(split);
+                    break;
+                }
                 Promoted::No(_) => {
                     given.refused = given.refused.saturating_add(1);
                     given.due = look + (1 << given.refused.min(6));
@@ -352,6 +356,23 @@ impl Trimmer {
         }
         self.program.rest();
         Ok(())
+    }
+
+    /// Counts what a promotion left in the program's next address space. The windows are those of one that is gone.
+    fn count_astray(&mut self, split: Demoted) {
+        self.known.clear();
+        self.refused.clear();
+        self.given_back.clear();
+        self.huge.clear();
+        match split {
+            Demoted::Already { .. } => {}
+            Demoted::No => self.promoted_again += 1,
+            Demoted::Yes { returned, .. } => {
+                self.promoted_again += 1;
+                self.demoted += 1;
+                self.returned += returned;
+            }
+        }
     }
 }
 

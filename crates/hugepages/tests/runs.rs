@@ -490,6 +490,34 @@ fn after_exec_everything_starts_anew() {
     assert_eq!(run.targets[0].extra_rss(), Bytes(0));
 }
 
+/// The next program has little in the same window: what a collapse meant for the first one adds there is not in any budget.
+#[test]
+fn a_huge_page_meant_for_a_program_before_exec_does_not_stay_in_the_next_one() {
+    let mut astray = 0;
+    for (call, returns_zero_pages) in (0..200).flat_map(|call| [(call, true), (call, false)]) {
+        let mut changing = watched(vec![dense()], 3);
+        changing.returns_zero_pages = returns_zero_pages;
+        let happens = |what| Event { when: When::Call(call), program: 0, window: 0, what };
+        changing.events = vec![happens(Happening::Exec), happens(Happening::Touch(100))];
+        let run = carry_out(changing);
+        let (target, world) = (&run.targets[0], run.world.borrow());
+        if world.spaces[0].generation == 0 {
+            continue; // the run was over
+        }
+        assert!(
+            !world.spaces[0].cells[0].huge,
+            "exec at call {call}: nobody used that window after the exec, and it is huge"
+        );
+        if target.demoted == 1 {
+            astray += 1;
+            let (returned, left) = if returns_zero_pages { (ALL - 100, 0) } else { (0, ALL) };
+            assert_eq!(counts(target), (1, 0, 1), "exec at call {call}");
+            assert_eq!((target.returned, target.extra_rss()), (Pages(returned).bytes(), Pages(left).bytes()));
+        }
+    }
+    assert_eq!(astray, 4, "between the measuring and the collapse lies the reading of the cgroup's room, each time");
+}
+
 #[test]
 fn what_a_program_forbade_is_not_held_against_the_one_that_follows_by_exec() {
     let mut changing = watched(vec![Cell { forbidden: true, ..dense() }], 200);

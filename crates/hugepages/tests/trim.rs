@@ -147,12 +147,16 @@ impl Program for Model {
         })
     }
 
-    fn state(&self, window: Window) -> Result<WindowState, Error> {
+    fn renew(&self) -> Result<bool, Error> {
+        Ok(false) // `Content` tells
+    }
+
+    fn state(&self, window: Window) -> Result<Option<WindowState>, Error> {
         self.ask(3, |world| {
             let cell = world.cells[index(window)];
             let resident = Pages(cell.resident());
             let shared = if cell.shared { resident } else { Pages(0) };
-            WindowState { resident, shared, huge: cell.huge, ..WindowState::default() }
+            Some(WindowState { resident, shared, huge: cell.huge, ..WindowState::default() })
         })
     }
 

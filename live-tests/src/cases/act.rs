@@ -56,7 +56,7 @@ pub fn a_dense_window_is_promoted_for_nothing(live: &Live) -> Outcome {
     assert_eq!(outcome, Promoted::Yes { resident_before: Pages(512) });
     assert_eq!(huge_bytes(live, &toy, heap)?, 2 << 20, "one of the two windows is huge");
     assert_eq!(present_pages(&toy, heap)?, before);
-    assert!(!program.state(heap.windows()[1])?.huge);
+    assert!(!program.state(heap.windows()[1])?.unwrap_or_default().huge);
     toy.check(heap.all(), 7)?;
     Ok(())
 }
@@ -72,7 +72,7 @@ pub fn a_sparse_window_is_promoted_only_within_the_budget(live: &Live) -> Outcom
     assert_eq!(act::promote(&program, window, cost - page)?, Promoted::No(Refusal::OverBudget));
     assert_eq!(present_pages(&toy, heap)?.len(), 64, "a refused window was touched");
     assert_eq!(promote(&program, window, cost)?, Promoted::Yes { resident_before: Pages(64) });
-    let state = program.state(window)?;
+    let state = program.state(window)?.unwrap_or_default();
     assert!(state.huge && state.resident == Pages(512), "{state:?}");
     toy.check(heap.all().every(8), 7)?;
 
@@ -97,7 +97,7 @@ pub fn demotion_returns_the_pages_that_hold_only_zeros(live: &Live) -> Outcome {
     assert_eq!(demoted, Demoted::Yes { returned: returned.bytes(), resident: kept });
     assert_eq!(act::demote(&program, window)?, Demoted::Already { resident: kept });
 
-    let state = program.state(window)?;
+    let state = program.state(window)?.unwrap_or_default();
     assert_eq!((state.resident, state.huge), (kept, false), "{state:?}");
     assert_eq!(huge_bytes(live, &toy, heap)?, 0);
     toy.check(heap.all().every(8), 7)?;
@@ -128,7 +128,7 @@ pub fn probing_clears_the_accessed_bit_and_the_next_touch_sets_it(live: &Live) -
         assert!(act::probe(&program, window)?);
         assert_eq!(touched_now(&toy)?, 0, "the probe cleared nothing");
     }
-    assert!(program.state(window)?.huge, "probing splits nothing");
+    assert!(program.state(window)?.unwrap_or_default().huge, "probing splits nothing");
     toy.check(heap.all(), 7)?;
     Ok(())
 }
@@ -167,6 +167,7 @@ pub fn a_program_that_execs_half_way_has_nothing_there_any_more(live: &Live) -> 
         assert_eq!(act::demote(&program, *window)?, Demoted::Already { resident: Pages(0) });
     }
     assert_eq!(huge_bytes(live, &toy, fresh)?, 0);
+    assert!(program.renew()?);
     let outcome = promote(&program, fresh.windows()[0], Bytes(0))?;
     assert_eq!(outcome, Promoted::Yes { resident_before: Pages(512) }, "the new memory is served");
     toy.check(fresh.all(), 3)?;
@@ -179,9 +180,9 @@ pub fn a_window_that_was_huge_already_is_left_as_it_is(live: &Live) -> Outcome {
     let (mut toy, heap, program) = dense(live, 1)?;
     let window = heap.windows()[0];
     assert!(matches!(promote(&program, window, ANY_PRICE)?, Promoted::Yes { .. }));
-    let before: WindowState = program.state(window)?;
+    let before: WindowState = program.state(window)?.unwrap_or_default();
     assert_eq!(act::promote(&program, window, Bytes(0))?, Promoted::Already);
-    assert_eq!(program.state(window)?, before);
+    assert_eq!(program.state(window)?, Some(before));
     toy.check(heap.all(), 7)?;
     Ok(())
 }

@@ -27,7 +27,7 @@ pub fn what_a_forked_child_shares_is_promoted_only_after_it_ended(live: &Live) -
     // Most of it copied is not all of it.
     toy.write(heap.pages(0, 511), 8)?;
     assert_eq!(act::promote(&program, windows[0], ANY_PRICE)?, Promoted::No(Refusal::Shared));
-    assert!(!program.state(windows[0])?.huge);
+    assert!(!program.state(windows[0])?.unwrap_or_default().huge);
     // Demoting what is shared does what the kernel lets it do; either way both keep what they had.
     act::demote(&program, windows[1])?;
     toy.check_in_fork(fork, heap.all(), 7)?;
@@ -59,7 +59,7 @@ pub fn what_the_kernel_merged_is_promoted_only_after_it_was_parted(live: &Live) 
     let _run = Knob::turn("/sys/kernel/mm/ksm/run", "1")?;
     toy.advise(heap.pages(0, ALIKE), libc::MADV_MERGEABLE)?;
     let deadline = Instant::now() + Duration::from_secs(90);
-    while program.state(window)?.shared != Pages(ALIKE) {
+    while program.state(window)?.unwrap_or_default().shared != Pages(ALIKE) {
         assert!(Instant::now() < deadline, "not merged: {:?}", program.state(window)?);
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -87,10 +87,10 @@ pub fn what_is_in_swap_stays_there_until_the_program_wants_it(live: &Live) -> Ou
     let pidfd = toy.pid().open()?;
     advise(pidfd.as_fd(), &[heap.pages(100, 110).range()], Advice::PageOut)?;
     let program = RunningProgram::open(live.files(), toy.pid())?;
-    let state = program.state(window)?;
+    let state = program.state(window)?.unwrap_or_default();
     assert_eq!((state.swapped, state.resident), (Pages(10), Pages(502)), "{state:?}");
     assert_eq!(act::promote(&program, window, ANY_PRICE)?, Promoted::No(Refusal::Swapped));
-    assert_eq!(program.state(window)?, state);
+    assert_eq!(program.state(window)?, Some(state));
 
     toy.check(heap.all(), 7)?;
     assert_eq!(promote(&program, window, ANY_PRICE)?, Promoted::Yes { resident_before: Pages(512) });

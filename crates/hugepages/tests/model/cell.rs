@@ -88,6 +88,8 @@ pub struct Cell {
     pub probed: bool,
     /// A collapse was answered with yes, and masu has not measured again yet.
     pub collapsed: bool,
+    /// That collapse was meant for an address space that is gone.
+    pub astray: bool,
     /// A split was answered with yes, and masu has not measured again yet; how many pages came back.
     pub split: Option<u64>,
     /// Grows with every event, so that a race between a look and an act can be told from a mistake.
@@ -150,6 +152,7 @@ impl Cell {
             hidden: 0,
             probed: false,
             collapsed: false,
+            astray: false,
             split: None,
             version: 0,
             version_measured: None,

@@ -152,6 +152,10 @@ impl Run {
         if target.demoted != demoted {
             self.blame(format!("{} windows reported as demoted, {demoted} were", target.demoted));
         }
+        let generation = self.world.borrow().spaces[self.program(index)].generation;
+        if u64::from(target.execs) > generation {
+            self.blame(format!("{} execs reported, {generation} were", target.execs));
+        }
         // Between a split and the measuring after it the program may touch what came back, or lose more.
         let quiet = self.script.events.is_empty();
         if quiet && target.returned != returned {

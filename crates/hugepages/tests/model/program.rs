@@ -1,5 +1,7 @@
 //! A model program as the loop touches it. Every call is checked against what masu could have known.
 
+use std::cell::Cell as StdCell;
+
 use access::residency::WindowState;
 use hugepages::program::Program;
 use linux::Error;
@@ -17,12 +19,15 @@ use super::world::{COLLAPSE, Shared, World};
 pub struct ModelProgram {
     world: Shared,
     index: usize,
+    /// The address space that it is looked at in.
+    generation: StdCell<u64>,
 }
 
 impl ModelProgram {
     /// The program with this index.
     pub fn new(world: &Shared, index: usize) -> ModelProgram {
-        ModelProgram { world: world.clone(), index }
+        let generation = StdCell::new(world.borrow().spaces[index].generation);
+        ModelProgram { world: world.clone(), index, generation }
     }
 
     /// Begins a call and does something with the program, if it is still there.
@@ -51,8 +56,14 @@ impl ModelProgram {
         }
         let cell = &space.cells[index];
         // What masu measured is not what it gets: its sum is off by the difference from now on.
-        space.raced |= small && cell.version_measured != Some(cell.version);
+        let astray = space.generation != self.generation.get();
+        space.raced |= small && cell.version_measured != Some(cell.version) && !astray;
         let answer = space.cells[index].collapse(true);
+        if astray && answer.is_ok() {
+            let cell = &mut space.cells[index];
+            // masu cannot tell who was faster, and nothing is to stay of what it may have made there.
+            (cell.collapsed, cell.astray) = (cell.huge, cell.huge);
+        }
         if space.cells[index].collapsed {
             world.turns.push((self.index, index));
         }
@@ -111,6 +122,9 @@ impl ModelProgram {
             _ if whole => cell.probed |= cell.huge,
             _ => cell.cold_page(returns),
         }
+        if world.spaces[self.index].generation != self.generation.get() {
+            world.spaces[self.index].cells[index].split = None; // what was to be split went with its memory
+        }
         Ok(())
     }
 }
@@ -131,6 +145,9 @@ fn wrong_with_split(cell: &Cell, began: std::time::Duration, undoing: bool) -> V
     }
     if !cell.huge {
         wrong.push("which was measured and is small".to_owned());
+        return wrong;
+    }
+    if cell.astray {
         return wrong;
     }
     if undoing {
@@ -156,10 +173,20 @@ impl Program for ModelProgram {
         self.ask("read the mappings of", |world| world.spaces[self.index].mappings())
     }
 
-    fn state(&self, window: Window) -> Result<WindowState, Error> {
+    fn renew(&self) -> Result<bool, Error> {
+        self.ask("look at", |world| {
+            let now = world.spaces[self.index].generation;
+            self.generation.replace(now) != now
+        })
+    }
+
+    fn state(&self, window: Window) -> Result<Option<WindowState>, Error> {
         self.ask("measure", |world| {
             let space = &mut world.spaces[self.index];
-            let Some(index) = space.index(window) else { return WindowState::default() };
+            if space.generation != self.generation.get() {
+                return None;
+            }
+            let Some(index) = space.index(window) else { return Some(WindowState::default()) };
             let cell = &mut space.cells[index];
             space.raced |= cell.collapsed && !cell.huge && cell.added > 0;
             space.promoted += u64::from(cell.measure());
@@ -167,7 +194,7 @@ impl Program for ModelProgram {
                 space.demoted += 1;
                 space.returned += back;
             }
-            cell.state()
+            Some(cell.state())
         })
     }
 

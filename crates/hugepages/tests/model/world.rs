@@ -156,10 +156,10 @@ impl World {
                 self.to_wake = true;
             }
             Happening::Exec => {
-                space.generation += 1;
+                (space.generation, space.raced) = (space.generation + 1, false);
                 for cell in &mut space.cells {
                     cell.empty();
-                    (cell.ours, cell.forbidden) = (None, false); // the loop is told
+                    (cell.ours, cell.forbidden, cell.split) = (None, false, None); // the loop is told
                     cell.version += 1;
                 }
             }
