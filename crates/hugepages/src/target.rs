@@ -47,6 +47,16 @@ struct LeftBehind {
     now: Pages,
 }
 
+/// Whether an exec was found out before the source told of it: the source tells of each at the look after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ExecKnown {
+    No,
+    /// The source has not told of it yet.
+    Untold,
+    /// The source tells of it.
+    Told,
+}
+
 /// One program.
 pub struct Target {
     /// Its process id.
@@ -87,8 +97,7 @@ pub struct Target {
     /// Windows that could have been promoted while looking went on, and were kept back to be looked at.
     controls: BTreeSet<Window>,
     observed: Observed,
-    /// An exec was found out that the source has not told of yet.
-    renewed: bool,
+    exec_known: ExecKnown,
     /// What the program said of its windows; `None` when it leaves that to the rule.
     wishes: Option<BTreeMap<Window, Wish>>,
     /// Windows that masu did not make huge are the program's own affair: it has an arena.
@@ -133,7 +142,7 @@ impl Target {
             forbidden: Forbidden::default(),
             controls: BTreeSet::new(),
             observed: Observed::default(),
-            renewed: false,
+            exec_known: ExecKnown::No,
             wishes: None,
             leaves_others: false,
             settling: Settling::default(),
@@ -211,6 +220,9 @@ impl Target {
             self.measure_left_behind(window)?;
         }
         self.sum_extra_rss();
+        if self.exec_known == ExecKnown::Told {
+            self.exec_known = ExecKnown::No;
+        }
         self.source.begin()
     }
 
@@ -222,14 +234,15 @@ impl Target {
         self.source.look()?;
         // Not every source tells of an exec, and one may fall between its look and this.
         let (replaced, told) = (self.program.renew()?, self.source.address_space_changed());
-        if replaced || (told && !self.renewed) {
+        let is_told_of = told && self.exec_known == ExecKnown::No;
+        if replaced || is_told_of {
             self.forget_address_space();
-        }
-        if replaced || told {
-            // What was told may be the exec before this one.
-            self.renewed = replaced && (!told || self.renewed);
+            self.exec_known = if is_told_of { ExecKnown::No } else { ExecKnown::Untold };
             self.source.begin()?;
             return Ok(());
+        }
+        if told {
+            self.exec_known = ExecKnown::Told; // and tells until it begins again
         }
         let mappings = self.program.mappings()?;
         self.observed = observe::observe(self.source.map(), &mappings, &self.known, s);
@@ -430,7 +443,7 @@ impl Target {
     /// all that is may be masu's, unless the kernel returned what was filled in.
     fn count_astray(&mut self, window: Window, split: Demoted) {
         self.forget_address_space();
-        self.renewed = true;
+        self.exec_known = ExecKnown::Untold;
         match split {
             Demoted::Already { .. } => return,
             Demoted::Yes { returned, resident } => {
