@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -231,10 +232,11 @@ pub fn looking_parts_nothing(_: &Live) -> Outcome {
         let text = said(&[&["llc", "shared"], arguments].concat())?;
         assert_eq!(text.code(), 0, "{}", text.err);
     }
-    let watching = start(&["llc", "shared", "--json", "--watch", "20ms"])?;
-    std::thread::sleep(Duration::from_millis(500));
+    let mut watching = start(&["llc", "shared", "--json", "--watch", "20ms"])?;
+    let mut lines = BufReader::new(watching.0.stdout.take().ok_or("no output")?).lines();
+    assert_eq!(lines.by_ref().take(3).collect::<std::io::Result<Vec<String>>>()?.len(), 3, "looks");
     watching.signal(Signal::INT)?;
-    assert!(watching.said()?.out.lines().count() >= 3);
+    watching.said()?;
     assert_eq!(still(&toys)?, (16, 16), "after masu's looks");
     let mut content = vec![0; 16 * 4096];
     linux::memory_file::MemoryFile::open(a.pid())?.read(in_a.range().start(), &mut content)?;
