@@ -33,7 +33,7 @@ pub trait Program {
     /// `Gone` when it ended.
     fn renew(&self) -> Result<bool, Error>;
 
-    /// What one window of the address space of the last [`Program::renew`] holds now, as the kernel tells under its lock;
+    /// Contents of one window, now, in the address space of the last [`Program::renew`], as the kernel tells under its lock;
     /// `None` when the program has another address space since (exec). Advice acts on that other one.
     ///
     /// # Errors
