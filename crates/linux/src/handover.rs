@@ -16,12 +16,13 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{FileType, Mode, OFlags, chmod, fstat, open};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, chmod, flock, fstat, open};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -36,7 +37,7 @@ use crate::{Pid, files};
 /// At most so many descriptors come with a message.
 const MOST_FDS: usize = 4;
 
-/// Beginning of the names of folders with hidden sockets; the process follows.
+/// Beginning of the names of folders with hidden sockets.
 const HIDDEN: &str = "programs-";
 
 /// Waits for programs.
@@ -44,13 +45,13 @@ const HIDDEN: &str = "programs-";
 pub struct Listener {
     socket: OwnedFd,
     name: String,
-    /// A folder of its own, which goes with it.
-    folder: Option<PathBuf>,
+    /// A folder of its own, which goes with it, and its lock.
+    folder: Option<(PathBuf, OwnedFd)>,
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Some(folder) = &self.folder {
+        if let Some((folder, _lock)) = &self.folder {
             // What cannot be removed now is removed by the next one, see `sweep`.
             let _ = std::fs::remove_dir_all(folder);
         }
@@ -107,15 +108,13 @@ impl Listener {
     pub fn hidden(place: &Path, for_others: bool) -> Result<Listener, Errno> {
         is_safe(place)?;
         sweep(place);
-        let folder = place.join(format!("{HIDDEN}{}-{}", Pid::own(), random_name()?));
         let mode = if for_others { 0o711 } else { 0o700 };
-        // Whatever the umask says, it takes away only.
-        std::fs::DirBuilder::new().mode(mode).create(&folder).map_err(files::errno)?;
+        let (folder, lock) = make_locked(place, mode)?;
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let path = folder.join(random_name()?);
         let name = path.to_str().ok_or(Errno::INVAL)?.to_owned();
         // From here on the folder goes when this fails.
-        let listener = Listener { socket, name, folder: Some(folder.clone()) };
+        let listener = Listener { socket, name, folder: Some((folder.clone(), lock)) };
         chmod(&folder, Mode::from_raw_mode(mode))?;
         let shown = folder.join("socket");
         bind(&listener.socket, &SocketAddrUnix::new(&shown)?)?;
@@ -173,14 +172,38 @@ fn is_safe(place: &Path) -> Result<(), Errno> {
     if about.is_dir() && ours && !shared { Ok(()) } else { Err(Errno::PERM) }
 }
 
-/// Removes what processes that have ended left in `place`. Others' folders cannot be removed, and are not tried hard.
+/// A new folder in `place`, locked (flock(2)) for as long as the descriptor is open.
+fn make_locked(place: &Path, mode: u32) -> Result<(PathBuf, OwnedFd), Errno> {
+    const TRIES: u32 = 100;
+    for _ in 0..TRIES {
+        let folder = place.join(format!("{HIDDEN}{}", random_name()?));
+        // The umask only removes bits.
+        std::fs::DirBuilder::new().mode(mode).create(&folder).map_err(files::errno)?;
+        // Before it is locked, another process may sweep it.
+        if let Some(lock) = lock_folder(&folder) {
+            return Ok((folder, lock));
+        }
+    }
+    Err(Errno::AGAIN)
+}
+
+/// The lock of a folder of this user's. `None` when another process holds it, or there is no such folder (any more).
+fn lock_folder(folder: &Path) -> Option<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let lock = open(folder, flags, Mode::empty()).ok()?;
+    let about = fstat(&lock).ok().filter(|about| about.st_uid == geteuid().as_raw())?;
+    flock(&lock, FlockOperation::NonBlockingLockExclusive).ok()?;
+    // Whoever held the lock before may have removed the folder.
+    let named = std::fs::symlink_metadata(folder).ok()?;
+    ((named.dev(), named.ino()) == (about.st_dev, about.st_ino)).then_some(lock)
+}
+
+/// Removes folders in `place` whose lock nobody holds: their owners have ended. A number of a process would not say so of one in
+/// another PID namespace. Folders of other users stay.
 fn sweep(place: &Path) {
     let Ok(entries) = std::fs::read_dir(place) else { return };
-    for entry in entries.flatten() {
-        let name = entry.file_name();
-        let pid = name.to_str().and_then(|name| name.strip_prefix(HIDDEN)?.split('-').next()?.parse::<u32>().ok());
-        let ours = entry.metadata().is_ok_and(|about| about.is_dir() && about.uid() == geteuid().as_raw());
-        if ours && pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+    for entry in entries.flatten().filter(|entry| entry.file_name().as_bytes().starts_with(HIDDEN.as_bytes())) {
+        if let Some(_lock) = lock_folder(&entry.path()) {
             // As above.
             let _ = std::fs::remove_dir_all(entry.path());
         }
@@ -442,10 +465,7 @@ mod tests {
     #[test]
     fn a_hidden_listener_is_found_by_who_was_told_its_name_and_leaves_nothing() {
         let place = tempfile::tempdir().unwrap();
-        let left = place.path().join(format!("{HIDDEN}4194999-0"));
-        std::fs::create_dir(&left).unwrap();
         let listener = Listener::hidden(place.path(), true).unwrap();
-        assert!(!left.exists(), "of a process that there cannot be");
         let path = Path::new(listener.name());
         let folder = path.parent().unwrap();
         let mode = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o777;
@@ -459,6 +479,39 @@ mod tests {
         assert_eq!(mode(Path::new(alone.name()).parent().unwrap()), 0o700);
         drop((listener, alone));
         assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_folder_is_removed_once_nobody_holds_its_lock_whatever_process_its_name_has() {
+        let place = tempfile::tempdir().unwrap();
+        let [dead, living, file] =
+            ["1-0", "4194999-0", "file"].map(|name| place.path().join(format!("{HIDDEN}{name}")));
+        let others = place.path().join("others");
+        for folder in [&dead, &living, &others] {
+            std::fs::create_dir(folder).unwrap();
+        }
+        std::fs::write(&file, "mine").unwrap();
+        // As a masu in another PID namespace, whose number no process has here; that of the dead one is a living process's.
+        let lock = lock_folder(&living).unwrap();
+        assert!(lock_folder(&living).is_none(), "locked");
+        let first = Listener::hidden(place.path(), true).unwrap();
+        assert_eq!([&dead, &living, &others, &file].map(|path| path.exists()), [false, true, true, true]);
+        drop(lock);
+        let second = Listener::hidden(place.path(), true).unwrap();
+        assert_eq!([&living, &others, &file].map(|path| path.exists()), [false, true, true]);
+        assert!(Connection::at(Path::new(first.name())).is_ok() && Connection::at(Path::new(second.name())).is_ok());
+    }
+
+    #[test]
+    fn many_who_begin_at_once_do_not_sweep_each_other() {
+        let place = tempfile::tempdir().unwrap();
+        let one = || Listener::hidden(place.path(), true).unwrap();
+        let all: Vec<Listener> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| (0..20).map(|_| one()).collect::<Vec<_>>())).collect();
+            threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(all.iter().all(|listener| Connection::at(Path::new(listener.name())).is_ok()));
+        assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), all.len());
     }
 
     #[test]
