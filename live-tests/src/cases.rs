@@ -61,6 +61,7 @@ pub mod run_local_strangers;
 pub mod run_programs;
 pub mod runtime_directory;
 pub mod shared_segments;
+pub mod silent_masu;
 pub mod silent_server;
 pub(crate) mod stage;
 pub mod strangers;

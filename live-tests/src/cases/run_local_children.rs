@@ -38,7 +38,7 @@ pub fn hundreds_of_children_are_paged_with_few_open_files(_: &Live) -> Outcome {
     Ok(())
 }
 
-const TERMS: Terms = Terms {
+pub(super) const TERMS: Terms = Terms {
     budget_frames: 256,
     budget_share: 0,
     most_pages: 1 << 12,

@@ -97,9 +97,26 @@ unsafe extern "C" fn begin(_: c_int, _: *const *mut c_char, environment: *const 
 /// The status of a program that was not let begin, as of `masu run` itself.
 const NOT_BEGUN: i32 = 125;
 
+/// Deadline of a connection, and of each message at the start.
+const DEADLINE_S: u64 = 15;
+
+/// Ends the program: there is a server, and it is silent. A masu that is only slow could still write to the field, so the program does
+/// not begin.
+fn without_answer() -> ! {
+    kernel::say(&[
+        "masu: cannot begin this program: the masu that limits its memory has not answered for ",
+        kernel::Decimal::of(DEADLINE_S).text(),
+        " s\n    See whether it is stopped or frozen (`ps -C masu -o pid,stat,wchan`), let it go on, and start this program again.\n",
+    ]);
+    kernel::end(NOT_BEGUN)
+}
+
 /// Nobody says what this program may have; this is what the socket answered last. A program that outlives masu starts others
 /// as it would without. Where masu is, none runs without a limit.
 fn without_terms(answer: i32) {
+    if answer == -libc::EAGAIN {
+        without_answer();
+    }
     if answer == -libc::ECONNREFUSED {
         return kernel::say(&[
             "masu: the masu that limits this program's memory is gone, or in another network namespace: it runs without \
@@ -152,11 +169,17 @@ fn connect(name: &[u8], zeros: usize) -> i32 {
     }
     // A path ends with a zero, a name does not.
     let bytes = core::mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len();
-    // SAFETY: makes a socket, and reads our own address.
+    // SAFETY: makes a socket, and reads our own address and our own time.
     unsafe {
         let fd = call!(libc::SYS_socket, libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0);
         if fd < 0 {
             return fd as i32;
+        }
+        // A connection waits for room in the queue of the server for as long as a message may be sent.
+        let time = libc::timeval { tv_sec: DEADLINE_S as i64, tv_usec: 0 };
+        let (place, room) = ((&raw const time).expose_provenance(), size_of::<libc::timeval>());
+        for option in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
+            call!(libc::SYS_setsockopt, fd, libc::SOL_SOCKET, option, place, room);
         }
         let answer = match call!(libc::SYS_connect, fd, (&raw const address).expose_provenance(), bytes) {
             0 if !may_be_masu(fd) => -i64::from(libc::ECONNREFUSED),
@@ -218,7 +241,7 @@ fn send(socket: i32, message: &Message, fds: &[i32]) {
     unsafe { call!(libc::SYS_sendmsg, socket, (&raw const head).expose_provenance(), libc::MSG_NOSIGNAL) };
 }
 
-/// A message, and the descriptor that came with it.
+/// A message, and the descriptor that came with it. Without any within the deadline the program is ended.
 fn receive(socket: i32, fd: &mut i32) -> Option<Message> {
     let mut message: Message = [0; greeting::WORDS];
     let mut vector = libc::iovec { iov_base: message.as_mut_ptr().cast(), iov_len: size_of::<Message>() };
@@ -226,12 +249,23 @@ fn receive(socket: i32, fd: &mut i32) -> Option<Message> {
     let mut control: Control = unsafe { core::mem::zeroed() };
     let mut head = message_of(&mut vector, &mut control, 1);
     control.head.cmsg_len = 0;
+    const MOST_NS: u64 = DEADLINE_S * 1_000_000_000;
+    let mut begun_ns = kernel::clock_ns();
     let got = loop {
+        let called_ns = kernel::clock_ns();
         // SAFETY: writes our own memory.
         let got =
             unsafe { call!(libc::SYS_recvmsg, socket, (&raw mut head).expose_provenance(), libc::MSG_CMSG_CLOEXEC) };
-        if got != -i64::from(libc::EINTR) {
-            break got;
+        // A signal has the kernel count anew. A call that took longer than the kernel lets it was stopped (Ctrl-Z), perhaps with masu.
+        let now_ns = kernel::clock_ns();
+        if now_ns.saturating_sub(called_ns) > MOST_NS + MOST_NS / 8 {
+            begun_ns = now_ns;
+        }
+        let is_late = now_ns.saturating_sub(begun_ns) > MOST_NS;
+        match -got as i32 {
+            libc::EINTR if !is_late => {}
+            libc::EINTR | libc::EAGAIN => without_answer(),
+            _ => break got,
         }
     };
     if control.head.cmsg_len >= size_of::<libc::cmsghdr>() + size_of::<i32>() {
