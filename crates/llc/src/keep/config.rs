@@ -177,24 +177,24 @@ impl Config {
         let text = std::fs::read_to_string(path)
             .map_err(|error| NoConfig::Unread { file: file.clone(), why: crate::why(&error) })?;
         let mut config = Config::parse(&file, &text)?;
-        // A user's full name may be no text.
-        let users = std::fs::read("/etc/passwd").unwrap_or_default();
-        config.look_up_users(&String::from_utf8_lossy(&users))?;
+        config.look_up_users(&std::fs::read("/etc/passwd").unwrap_or_default())?;
         Ok(config)
     }
 
-    /// Finds the numbers of the users that are named, in the text of `/etc/passwd`.
+    /// Finds the numbers of the users that are named, in the content of `/etc/passwd`.
     ///
     /// # Errors
     /// The first that is not there, with its line.
-    fn look_up_users(&mut self, passwd: &str) -> Result<(), BadConfig> {
+    fn look_up_users(&mut self, passwd: &[u8]) -> Result<(), BadConfig> {
+        // A user's full name may be no text.
+        let passwd = String::from_utf8_lossy(passwd);
         let users = self.programs.iter_mut().filter_map(|program| match &mut program.whom {
             Whom::Like(like) => like.user.as_mut(),
             Whom::Cgroup(_) | Whom::Pids(_) => None,
         });
         let file = &self.file;
         for user in users {
-            if !user.look_up(passwd) {
+            if !user.look_up(&passwd) {
                 let what =
                     format!("user = \"{}\": not in /etc/passwd: expected its number, as `id -u` says it", user.shown);
                 return Err(BadConfig { file: file.clone(), line: user.line, what });

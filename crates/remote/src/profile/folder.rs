@@ -33,8 +33,7 @@ impl Folder {
     pub fn of_user(variable: impl Fn(&str) -> Option<OsString>) -> Option<Folder> {
         let user = geteuid().as_raw();
         let named = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
-        // A user's full name may be no text.
-        let passwd = || home_of(user, &String::from_utf8_lossy(&fs::read("/etc/passwd").ok()?));
+        let passwd = || home_of(user, &fs::read("/etc/passwd").ok()?);
         let home = || [named("HOME"), passwd()].into_iter().flatten().find(|home| is_of(home, user));
         let new = named("XDG_CACHE_HOME").filter(|path| would_be_of(path, user));
         let cache = new.or_else(|| Some(home()?.join(".cache")))?;
@@ -134,12 +133,12 @@ fn would_be_of(path: &Path, user: u32) -> bool {
     path.ancestors().find(|path| path.exists()).is_some_and(|nearest| is_of(nearest, user))
 }
 
-/// The home folder of a user, by the text of /etc/passwd.
-fn home_of(user: u32, passwd: &str) -> Option<PathBuf> {
-    passwd.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        let is_user = fields.nth(2)?.parse() == Ok(user);
-        let home = PathBuf::from(fields.nth(2)?);
+/// The home folder of a user, by the content of /etc/passwd.
+fn home_of(user: u32, passwd: &[u8]) -> Option<PathBuf> {
+    passwd.split(|byte| *byte == b'\n').find_map(|line| {
+        let mut fields = line.split(|byte| *byte == b':');
+        let is_user = std::str::from_utf8(fields.nth(2)?).ok()?.parse() == Ok(user);
+        let home = PathBuf::from(OsStr::from_bytes(fields.nth(2)?));
         (is_user && home.is_absolute()).then_some(home)
     })
 }
@@ -247,8 +246,10 @@ mod tests {
         assert!(!would_be_of(Path::new("/no/such/folder"), 1), "the system's");
         assert_eq!(of("XDG_CACHE_HOME", &new), Some(new.join("masu/profiles")));
         assert_ne!(of("HOME", &new), Some(new.join(".cache/masu/profiles")), "only a cache may be new");
-        let passwd = "root:x:0:0:root:/root:/bin/bash\nme:x:1000:1000::/home/me:/bin/sh\nodd:x\n";
+        let passwd = b"root:x:0:0:root:/root:/bin/bash\n\xff\xfe:x:\xff:1:::\nj:x:8:8:J\xf6rg:/home/j\xf6rg:/bin/sh\n\
+                       me:x:1000:1000::/home/me:/bin/sh\nodd:x\n";
         assert_eq!(home_of(1000, passwd), Some(PathBuf::from("/home/me")));
+        assert_eq!(home_of(8, passwd), Some(PathBuf::from(OsStr::from_bytes(b"/home/j\xf6rg"))));
         assert_eq!(home_of(7, passwd), None);
     }
 }

@@ -166,7 +166,7 @@ fn a_name_is_taken_only_of_a_users_processes_and_trust_wants_more_than_a_program
 }
 
 #[test]
-fn a_user_is_a_number_or_is_looked_up() {
+fn a_user_is_a_number_or_is_looked_up_also_beside_names_that_are_no_text() {
     let text = "policy = \"equal\"\n[[program]]\nname = \"a\"\nuser = \"web\"\n[[program]]\nname = \"b\"\nuser = 33\n";
     let mut config = Config::parse("llc.toml", text).unwrap();
     let ids = |config: &Config| -> Vec<Option<u32>> {
@@ -178,9 +178,11 @@ fn a_user_is_a_number_or_is_looked_up() {
     };
     assert_eq!(ids(&config), [None, Some(33)]);
     let unknown =
-        config.look_up_users("root:x:0:0::/root:/bin/sh\nweb-data:x:7:7::/:\nweb:x:\n").unwrap_err().to_string();
+        config.look_up_users(b"root:x:0:0::/root:/bin/sh\nweb-data:x:7:7::/:\nweb:x:\n").unwrap_err().to_string();
     assert_eq!(unknown, "llc.toml line 4: user = \"web\": not in /etc/passwd: expected its number, as `id -u` says it");
-    config.look_up_users("nonsense\nweb:x:4242:1::/:/bin/false\n").unwrap();
+    config
+        .look_up_users(b"nonsense\n\xff\xfe:x:1:1::/:\nodd:x:2:2:J\xf6rg:/:\nweb:x:4242:1:\xff:/:/bin/false\n")
+        .unwrap();
     assert_eq!(ids(&config), [Some(4242), Some(33)]);
 }
 
