@@ -1,5 +1,7 @@
 //! The command under test, run as a user runs it, and what it reports with `--json`.
 
+mod sources;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -479,6 +481,7 @@ pub fn local_report(path: &Path) -> Result<LocalReport> {
     let text = std::fs::read_to_string(path).context("masu run left no report")?;
     let mut report: LocalReport = last_object(&text).context("masu run left no report")?;
     report.rest.remove("command");
+    report.rest.values_mut().for_each(sources::shorten);
     Ok(report)
 }
 
