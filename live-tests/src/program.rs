@@ -52,7 +52,7 @@ pub(crate) fn run() -> ExitCode {
         "held" => held::code(word(1)),
         "signals" => ends::signals(),
         "ends" => ends::by(arguments.get(1).map_or("", String::as_str)),
-        "names" => names::names(word(1), arguments.last().is_some_and(|last| last == "once")),
+        "names" => names::names(word(1), arguments.last().map_or("", |last| last)),
         "partition" => partition::partition(word(1), word(2)),
         "maps" => takers::maps(number(1), number(2)),
         "called" => takers::called(word(1)),

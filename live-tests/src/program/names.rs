@@ -24,8 +24,9 @@ const FILE: usize = 4 * MIB;
 /// So much memory is offered to KSM, and one window to be huge.
 const MERGEABLE: usize = 2 * MIB;
 
-/// Maps files in `folder`, says that it is ready, and uses all of it until it is killed; with `once` it ends.
-pub(super) fn names(folder: &str, once: bool) -> Result<(), Wrong> {
+/// Maps files in `folder`, says that it is ready, and uses all of it until it is killed: `spin` without a sleep, so without a system
+/// call. With `once` it ends.
+pub(super) fn names(folder: &str, how: &str) -> Result<(), Wrong> {
     let mut name = [0u8; 16];
     name[..COMM.len()].copy_from_slice(COMM);
     // SAFETY: the call reads a name that ends in a zero.
@@ -55,7 +56,7 @@ pub(super) fn names(folder: &str, once: bool) -> Result<(), Wrong> {
     huge.fill(9, 1);
     println!("ready");
     std::io::stdout().flush()?;
-    if once {
+    if how == "once" {
         return Ok(());
     }
     loop {
@@ -66,7 +67,9 @@ pub(super) fn names(folder: &str, once: bool) -> Result<(), Wrong> {
             }
         }
         huge.check(9, 1)?;
-        std::thread::sleep(Duration::from_millis(10));
+        if how != "spin" {
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 }
 
