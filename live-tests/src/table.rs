@@ -345,7 +345,7 @@ pub const ALL: &[LiveTest] = tests! {
     run_local_children::hundreds_of_children_are_paged_with_few_open_files needs [MasuCommand, PagerLibrary, UserFaults, Shell];
     run_local_children::masu_alone_may_have_more_open_files needs [MasuCommand, PagerLibrary, UserFaults, Shell];
     run_local_children::without_terms_a_program_ends_unless_masu_is_gone needs [MasuCommand, PagerLibrary, Shell];
-    silent_masu::a_program_whose_masu_is_silent_ends_within_its_deadline needs [MasuCommand, PagerLibrary, UserFaults];
+    silent_masu::a_program_whose_masu_is_silent_ends_within_its_deadline needs [MasuCommand, PagerLibrary, UserFaults, Shell];
     run_local_children::a_child_that_cannot_begin_does_not_end_the_run needs [MasuCommand, PagerLibrary, UserFaults, Shell];
     run_local_children::a_first_program_that_cannot_begin_is_named needs [MasuCommand, PagerLibrary, UserFaults, Shell];
     run_local_hard::memory_that_is_given_up_over_a_hole_reads_as_zeros needs [MasuCommand, PagerLibrary, UserFaults, CPrograms];
