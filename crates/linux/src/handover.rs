@@ -193,7 +193,7 @@ fn lock_folder(folder: &Path) -> Option<OwnedFd> {
     let lock = open(folder, flags, Mode::empty()).ok()?;
     let about = fstat(&lock).ok().filter(|about| about.st_uid == geteuid().as_raw())?;
     flock(&lock, FlockOperation::NonBlockingLockExclusive).ok()?;
-    // Whoever held the lock before may have removed the folder.
+    // The folder may have been removed by the holder of the lock before.
     let named = std::fs::symlink_metadata(folder).ok()?;
     ((named.dev(), named.ino()) == (about.st_dev, about.st_ino)).then_some(lock)
 }
