@@ -3,7 +3,8 @@
 //! Before a knob is turned, its value goes to a journal of this process, `/run/masu/private/<pid>-<start>.journal`, and to disk.
 //! A normal end puts the knobs back in reverse order and removes the journal; after any other end the next start finds
 //! the journal of a dead process and does it then ([`replay`]). Which end it is, SIGTERM included, is the caller's
-//! business: dropping [`Knobs`] is the normal one.
+//! business: dropping [`Knobs`] is the normal one. A process holds flock(2) on its journal as long as it lives, which tells also in another
+//! PID namespace; a journal of an earlier version is judged by its process id and start alone.
 //!
 //! Two processes may turn the same knob. The second takes over the first value from the first's journal instead of
 //! reading the knob, and whoever ends last puts it back. One lock file in the directory orders all this.
@@ -21,9 +22,9 @@
 //!
 //! Truth: this file; the knobs themselves are described where they are read.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+mod journal;
+
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
@@ -35,6 +36,7 @@ use serde::{Deserialize, Serialize};
 use crate::files::errno;
 use crate::resctrl::{Failed, Locks, Undo, When};
 use crate::{Error, KernelFiles, Pid, choice, runtime_directory, stat};
+use journal::{Journal, Line, Writer, append_line, journals_in, new_journal};
 
 /// The knobs that this process has turned. Dropping puts them back.
 #[derive(Debug)]
@@ -131,44 +133,6 @@ impl Held {
 
 fn key(path: &str, part: Option<&str>) -> String {
     part.map_or_else(|| path.to_owned(), |part| format!("{path}#{part}"))
-}
-
-/// One line of a journal.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Line {
-    /// The boot in which the rest was written.
-    Boot(String),
-    /// This knob is about to be turned.
-    Turned(Held),
-    /// This knob (or the part of it behind a `#`) has its value back.
-    Kept(String),
-}
-
-/// A process, told apart from a later one with the same number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Writer {
-    pid: Pid,
-    start_ticks: u64,
-}
-
-impl Writer {
-    fn file_name(self) -> String {
-        format!("{}-{}.journal", self.pid, self.start_ticks)
-    }
-
-    fn of_file_name(name: &str) -> Option<Writer> {
-        let (pid, start_ticks) = name.strip_suffix(".journal")?.split_once('-')?;
-        Some(Writer { pid: pid.parse().ok()?, start_ticks: start_ticks.parse().ok()? })
-    }
-
-    /// A process of which nothing can be read, for want of a privilege, counts as alive.
-    fn is_alive(self, files: &impl KernelFiles) -> bool {
-        match stat::stat(files, self.pid) {
-            Ok(stat) => stat.start_ticks == self.start_ticks && !matches!(stat.state, 'Z' | 'X'),
-            Err(error) => !error.is_gone(),
-        }
-    }
 }
 
 impl<'f, F: KernelFiles> Knobs<'f, F> {
@@ -326,7 +290,7 @@ impl<'f, F: KernelFiles> Knobs<'f, F> {
         let (path, new) = (self.journal_path(), self.journal_path().with_extension("new"));
         let failed = |error| Error::of_host("write", new.display(), errno(error));
         remove(&new)?; // by one who died just then
-        let mut file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&new).map_err(failed)?;
+        let mut file = new_journal(&new).map_err(failed)?;
         let lines = [Line::Boot(boot(self.files))].into_iter().chain(self.held.iter().cloned().map(Line::Turned));
         self.lines = 0;
         for line in lines {
@@ -346,7 +310,7 @@ impl<'f, F: KernelFiles> Knobs<'f, F> {
         let path = self.journal_path();
         let failed = |error| Error::of_host("write", path.display(), errno(error));
         if self.journal.is_none() {
-            let mut file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&path).map_err(failed)?;
+            let mut file = new_journal(&path).map_err(failed)?;
             append_line(&mut file, &Line::Boot(boot(self.files))).map_err(failed)?;
             (self.journal, self.lines) = (Some(file), 1);
         }
@@ -392,7 +356,7 @@ pub fn replay(files: &impl KernelFiles, directory: &Path) -> Result<Vec<Restored
         return Ok(Vec::new());
     }
     runtime_directory::private(directory)?;
-    let ended = journals_in(directory)?.into_iter().filter(|journal| !journal.is_alive(files));
+    let ended = journals_in(directory)?.into_iter().filter(|journal| !journal.writer.is_alive(files));
     let to_undo: Vec<Held> = ended.flat_map(|journal| journal.held).collect();
     let locks = Locks::take(files, to_undo.iter().filter_map(|held| held.resctrl.as_ref()));
     let _lock = lock(directory)?;
@@ -420,80 +384,6 @@ pub fn replay(files: &impl KernelFiles, directory: &Path) -> Result<Vec<Restored
         }
     }
     Ok(restored)
-}
-
-/// What stands in one journal.
-#[derive(Debug)]
-struct Journal {
-    path: PathBuf,
-    writer: Writer,
-    boot: Option<String>,
-    held: Vec<Held>,
-}
-
-impl Journal {
-    fn parse(writer: Writer, text: &str) -> Journal {
-        let mut journal = Journal { path: PathBuf::new(), writer, boot: None, held: Vec::new() };
-        for line in text.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
-            match serde_json::from_str(line) {
-                Ok(Line::Boot(id)) => journal.boot = Some(id),
-                Ok(Line::Turned(held)) if held.is_sound() => journal.held.push(held),
-                Ok(Line::Kept(key)) => journal.held.retain(|held| held.key() != key),
-                Ok(Line::Turned(_)) | Err(_) => {} // not written by us
-            }
-        }
-        journal
-    }
-
-    fn value_of(&self, key: &str) -> Option<String> {
-        self.held.iter().find(|held| held.key() == key).map(|held| held.old.clone())
-    }
-
-    fn is_alive(&self, files: &impl KernelFiles) -> bool {
-        self.is_of_boot(&boot(files)) && self.writer.is_alive(files)
-    }
-
-    fn is_of_boot(&self, boot: &str) -> bool {
-        self.boot.as_deref().is_none_or(|of| of == boot)
-    }
-}
-
-/// All journals, those of earlier versions included.
-fn journals_in(directory: &Path) -> Result<Vec<Journal>, Error> {
-    let mut journals = Vec::new();
-    for place in [directory, &runtime_directory::private_path(directory)] {
-        let failed = |path: &Path, error| Error::of_host("read", path.display(), errno(error));
-        let entries = match fs::read_dir(place) {
-            Err(error) if error.kind() == ErrorKind::NotFound => continue,
-            entries => entries.map_err(|error| failed(place, error))?,
-        };
-        for entry in entries {
-            let entry = entry.map_err(|error| failed(place, error))?;
-            let Some(writer) = entry.file_name().to_str().and_then(Writer::of_file_name) else { continue };
-            let path = entry.path();
-            if let Some(text) = read_own(&path).map_err(|error| failed(&path, error))? {
-                journals.push(Journal { path, ..Journal::parse(writer, &text) });
-            }
-        }
-    }
-    journals.sort_by_key(|journal| journal.writer.start_ticks);
-    Ok(journals)
-}
-
-/// The text of a file that is ours; `None` if it is gone, because its writer has just ended, or is not ours.
-fn read_own(path: &Path) -> Result<Option<String>, std::io::Error> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let mut file = match open(path, flags, Mode::empty()) {
-        Err(Errno::NOENT | Errno::LOOP) => return Ok(None),
-        file => File::from(file?),
-    };
-    let about = file.metadata()?;
-    if !about.is_file() || about.uid() != rustix::process::geteuid().as_raw() {
-        return Ok(None);
-    }
-    let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes)?;
-    Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
 }
 
 /// The names that a journal may hold: files of the kernel, so that replaying one never writes anything else.
@@ -540,20 +430,10 @@ fn restore(files: &impl KernelFiles, locks: &Locks, when: When, held: &Held) -> 
     }
     match write_knob(files, &held.path, &held.old) {
         Err(error) if matches!(error.errno(), Some(Errno::NOENT | Errno::SRCH | Errno::NODEV)) => Ok(Outcome::Tried),
+        // Turned back already, or never turned: DAMON refuses "off" for a kdamond that was never on.
+        Err(_) if read_knob(files, &held.path).as_ref() == Ok(&held.old) => Ok(Outcome::Tried),
         answer => answer.map(|()| Outcome::Tried),
     }
-}
-
-/// Appends one whole line and waits until it is on disk; on failure the journal is as it was.
-fn append_line(journal: &mut File, line: &Line) -> Result<(), std::io::Error> {
-    let mut text = serde_json::to_string(line)?;
-    text.push('\n');
-    let length = journal.metadata()?.len();
-    let written = journal.write_all(text.as_bytes()).and_then(|()| journal.sync_data());
-    if written.is_err() {
-        let _ = journal.set_len(length); // the first error is the one to tell
-    }
-    written
 }
 
 fn boot(files: &impl KernelFiles) -> String {

@@ -1,4 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -38,6 +40,12 @@ fn born(kernel: FakeKernel, writer: Writer) -> FakeKernel {
 fn dies(kernel: &FakeKernel, writer: Writer) {
     let next = Writer { start_ticks: writer.start_ticks + 50_000, ..writer };
     kernel.write(&writer.pid.file("stat"), &stat_line(next)).unwrap();
+}
+
+/// The process ends with its descriptors, and puts nothing back.
+fn abandon(mut knobs: Knobs<'_, FakeKernel>) {
+    knobs.journal = None;
+    std::mem::forget(knobs);
 }
 
 fn kernel() -> FakeKernel {
@@ -106,7 +114,7 @@ fn a_crash_is_made_good_by_the_next_start() {
     let kernel = kernel();
     let mut knobs = Knobs::of_writer(&kernel, &directory, writer(7));
     knobs.turn(THP, "never").unwrap();
-    std::mem::forget(knobs);
+    abandon(knobs);
     dies(&kernel, writer(7));
     let expected = Restored {
         path: THP.to_owned(),
@@ -130,6 +138,40 @@ fn a_living_process_keeps_its_knobs() {
     assert_eq!(kernel.read(THP).unwrap(), "never");
     knobs.put_back().unwrap();
     assert_eq!(kernel.read(THP).unwrap(), "madvise");
+}
+
+/// In its PID namespace it has the number of another process of ours, or of none.
+#[test]
+fn a_living_process_of_another_pid_namespace_keeps_its_knobs() {
+    let (_run, directory) = run();
+    let kernel = kernel();
+    let mut knobs = Knobs::of_writer(&kernel, &directory, writer(9));
+    knobs.turn(THP, "never").unwrap();
+    assert_eq!(replay(&kernel, &directory).unwrap(), []);
+    assert_eq!(kernel.read(THP).unwrap(), "never");
+    knobs.write_anew().unwrap();
+    assert_eq!(replay(&kernel, &directory).unwrap(), [], "its new journal is held as well");
+    let mut ours = Knobs::of_writer(&kernel, &directory, writer(7));
+    ours.turn(THP, "always").unwrap();
+    ours.put_back().unwrap();
+    assert_eq!(kernel.read(THP).unwrap(), "always", "left to the other");
+    abandon(knobs);
+    assert_eq!(replay(&kernel, &directory).unwrap().len(), 1);
+    assert_eq!(kernel.read(THP).unwrap(), "madvise");
+}
+
+/// DAMON answers EINVAL to "off" where it was never turned on.
+#[test]
+fn a_knob_that_refuses_the_value_that_it_has_is_put_back() {
+    let (_run, directory) = run();
+    let kernel = kernel().file("sys/state", "off\n").refusing_value("sys/state", "off", Errno::INVAL);
+    let mut knobs = Knobs::of_writer(&kernel, &directory, writer(7));
+    knobs.promise("sys/state", "off").unwrap();
+    abandon(knobs);
+    dies(&kernel, writer(7));
+    let restored = replay(&kernel, &directory).unwrap();
+    assert!(restored.iter().all(|one| one.failure.is_none()) && restored.len() == 1, "{restored:?}");
+    assert!(!private(&directory).join("7-1007.journal").exists());
 }
 
 #[test]
@@ -172,11 +214,9 @@ fn a_directory_that_others_could_write_is_repaired_and_its_journals_are_replayed
         let (_run, directory) = run();
         fs::create_dir(&directory).unwrap();
         let kernel = kernel();
-        std::mem::forget({
-            let mut knobs = Knobs::of_writer(&kernel, &directory, writer(7));
-            knobs.turn(THP, "never").unwrap();
-            knobs
-        });
+        let mut knobs = Knobs::of_writer(&kernel, &directory, writer(7));
+        knobs.turn(THP, "never").unwrap();
+        abandon(knobs);
         dies(&kernel, writer(7));
         fs::set_permissions(&directory, fs::Permissions::from_mode(mode)).unwrap();
         assert_eq!(replay(&kernel, &directory).unwrap().len(), 1, "{mode:o}");
@@ -194,7 +234,7 @@ fn journals_of_an_earlier_version_are_replayed_and_those_of_its_living_processes
     knobs.turn(THP, "never").unwrap();
     fs::rename(private(&directory).join("7-1007.journal"), directory.join("7-1007.journal")).unwrap();
     fs::remove_dir_all(private(&directory)).unwrap();
-    std::mem::forget(knobs);
+    abandon(knobs);
     let mut next = Knobs::of_writer(&kernel, &directory, writer(8));
     next.turn(THP, "always").unwrap();
     dies(&kernel, writer(7));
@@ -253,7 +293,7 @@ fn a_journal_of_an_earlier_boot_is_removed_and_nothing_turned() {
     let kernel = kernel();
     let mut knobs = Knobs::of_writer(&kernel, &directory, writer(7));
     knobs.turn(THP, "never").unwrap();
-    std::mem::forget(knobs);
+    abandon(knobs);
     kernel.write("proc/sys/kernel/random/boot_id", "next-boot\n").unwrap();
     assert_eq!(replay(&kernel, &directory).unwrap(), []);
     assert_eq!(kernel.read(THP).unwrap(), "never");
@@ -267,7 +307,7 @@ fn a_knob_that_cannot_be_put_back_stays_in_the_journal() {
     let mut knobs = Knobs::of_writer(&crashed, &directory, writer(7));
     knobs.turn(THP, "never").unwrap();
     knobs.turn(SCAN, "1").unwrap();
-    std::mem::forget(knobs);
+    abandon(knobs);
     dies(&crashed, writer(7));
     let crashed = crashed.refusing(THP, Errno::BUSY);
     let restored = replay(&crashed, &directory).unwrap();
@@ -299,7 +339,7 @@ fn a_promise_with_a_mark_is_kept_only_where_the_mark_is() {
     knobs.promise_if_marked("sys/a", "0", mark("sys/mark", "ours")).unwrap();
     knobs.promise_if_marked("sys/b", "0", mark("sys/mark", "theirs")).unwrap();
     knobs.promise_if_marked("sys/c", "0", mark("sys/no/mark", "ours")).unwrap();
-    std::mem::forget(knobs);
+    abandon(knobs);
     dies(&kernel, writer(7));
     replay(&kernel, &directory).unwrap();
     assert_eq!(knob_writes(&kernel), ["sys/a <- 0"]);
@@ -412,7 +452,7 @@ fn crash(kernel: &FakeKernel, mut knobs: Knobs<'_, FakeKernel>, how: Crash) {
         }
     }
     let writer = knobs.writer;
-    std::mem::forget(knobs);
+    abandon(knobs);
     dies(kernel, writer);
 }
 

@@ -1,0 +1,153 @@
+//! `/run/masu/private/<pid>-<start>.journal`: the files of the journals that `knobs.rs` describes.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use super::{Held, boot};
+use crate::files::errno;
+use crate::{Error, KernelFiles, Pid, runtime_directory, stat};
+
+/// One line of a journal.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Line {
+    /// The boot in which the rest was written.
+    Boot(String),
+    /// This knob is about to be turned.
+    Turned(Held),
+    /// This knob (or the part of it behind a `#`) has its value back.
+    Kept(String),
+}
+
+/// A process, told apart from a later one with the same number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Writer {
+    pub(super) pid: Pid,
+    pub(super) start_ticks: u64,
+}
+
+impl Writer {
+    pub(super) fn file_name(self) -> String {
+        format!("{}-{}.journal", self.pid, self.start_ticks)
+    }
+
+    fn of_file_name(name: &str) -> Option<Writer> {
+        let (pid, start_ticks) = name.strip_suffix(".journal")?.split_once('-')?;
+        Some(Writer { pid: pid.parse().ok()?, start_ticks: start_ticks.parse().ok()? })
+    }
+
+    /// By its process id. A process of which nothing can be read, for want of a privilege, counts as alive.
+    pub(super) fn is_alive(self, files: &impl KernelFiles) -> bool {
+        match stat::stat(files, self.pid) {
+            Ok(stat) => stat.start_ticks == self.start_ticks && !matches!(stat.state, 'Z' | 'X'),
+            Err(error) => !error.is_gone(),
+        }
+    }
+}
+
+/// What stands in one journal.
+#[derive(Debug)]
+pub(super) struct Journal {
+    pub(super) path: PathBuf,
+    pub(super) writer: Writer,
+    pub(super) boot: Option<String>,
+    pub(super) held: Vec<Held>,
+}
+
+impl Journal {
+    pub(super) fn parse(writer: Writer, text: &str) -> Journal {
+        let mut journal = Journal { path: PathBuf::new(), writer, boot: None, held: Vec::new() };
+        for line in text.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
+            match serde_json::from_str(line) {
+                Ok(Line::Boot(id)) => journal.boot = Some(id),
+                Ok(Line::Turned(held)) if held.is_sound() => journal.held.push(held),
+                Ok(Line::Kept(key)) => journal.held.retain(|held| held.key() != key),
+                Ok(Line::Turned(_)) | Err(_) => {} // not written by us
+            }
+        }
+        journal
+    }
+
+    pub(super) fn value_of(&self, key: &str) -> Option<String> {
+        self.held.iter().find(|held| held.key() == key).map(|held| held.old.clone())
+    }
+
+    /// Under our lock, so that nobody who makes a journal meets the lock that this tries.
+    pub(super) fn is_alive(&self, files: &impl KernelFiles) -> bool {
+        self.is_of_boot(&boot(files)) && (self.writer.is_alive(files) || is_held(&self.path))
+    }
+
+    pub(super) fn is_of_boot(&self, boot: &str) -> bool {
+        self.boot.as_deref().is_none_or(|of| of == boot)
+    }
+}
+
+/// All journals, those of earlier versions included.
+pub(super) fn journals_in(directory: &Path) -> Result<Vec<Journal>, Error> {
+    let mut journals = Vec::new();
+    for place in [directory, &runtime_directory::private_path(directory)] {
+        let failed = |path: &Path, error| Error::of_host("read", path.display(), errno(error));
+        let entries = match fs::read_dir(place) {
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            entries => entries.map_err(|error| failed(place, error))?,
+        };
+        for entry in entries {
+            let entry = entry.map_err(|error| failed(place, error))?;
+            let Some(writer) = entry.file_name().to_str().and_then(Writer::of_file_name) else { continue };
+            let path = entry.path();
+            if let Some(text) = read_own(&path).map_err(|error| failed(&path, error))? {
+                journals.push(Journal { path, ..Journal::parse(writer, &text) });
+            }
+        }
+    }
+    journals.sort_by_key(|journal| journal.writer.start_ticks);
+    Ok(journals)
+}
+
+/// A new file, locked as long as it is open.
+pub(super) fn new_journal(path: &Path) -> Result<File, std::io::Error> {
+    let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+    Ok(file)
+}
+
+/// Does the writer of this journal hold it? The file was found to be ours.
+fn is_held(path: &Path) -> bool {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    open(path, flags, Mode::empty())
+        .is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared) == Err(Errno::AGAIN))
+}
+
+/// The text of a file that is ours; `None` if it is gone, because its writer has just ended, or is not ours.
+fn read_own(path: &Path) -> Result<Option<String>, std::io::Error> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let mut file = match open(path, flags, Mode::empty()) {
+        Err(Errno::NOENT | Errno::LOOP) => return Ok(None),
+        file => File::from(file?),
+    };
+    let about = file.metadata()?;
+    if !about.is_file() || about.uid() != rustix::process::geteuid().as_raw() {
+        return Ok(None);
+    }
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
+}
+
+/// Appends one whole line and waits until it is on disk; on failure the journal is as it was.
+pub(super) fn append_line(journal: &mut File, line: &Line) -> Result<(), std::io::Error> {
+    let mut text = serde_json::to_string(line)?;
+    text.push('\n');
+    let length = journal.metadata()?.len();
+    let written = journal.write_all(text.as_bytes()).and_then(|()| journal.sync_data());
+    if written.is_err() {
+        let _ = journal.set_len(length); // the first error is the one to tell
+    }
+    written
+}
