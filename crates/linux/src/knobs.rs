@@ -468,4 +468,4 @@ fn remove(path: &Path) -> Result<(), Error> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

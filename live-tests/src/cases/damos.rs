@@ -302,11 +302,12 @@ pub fn what_a_crash_leaves_is_taken_down_by_the_journal(live: &Live) -> Outcome 
     std::mem::forget(start(live.files(), vec![always(Action::Stat, Vec::new())])?);
     std::mem::forget(knobs);
     assert_eq!(fs::read_to_string(format!("{KDAMONDS}/0/state"))?.trim(), "on");
-    // To the journal's name belongs a process that is not there.
+    // To the journal's name belongs a process that is not there, and nobody holds the file.
     let private = directory.join("private");
     let mut names = fs::read_dir(&private)?.filter_map(|entry| Some(entry.ok()?.path()));
     let journal = names.find(|path| path.extension().is_some_and(|end| end == "journal")).ok_or("no journal")?;
-    fs::rename(&journal, private.join("2147483647-1.journal"))?;
+    fs::copy(&journal, private.join("2147483647-1.journal"))?;
+    fs::remove_file(&journal)?;
     let restored = knobs::replay(live.files(), &directory)?;
     assert!(restored.len() == 2 && restored.iter().all(|knob| knob.failure.is_none()), "{restored:?}");
     assert_eq!(nr_kdamonds()?, "0");

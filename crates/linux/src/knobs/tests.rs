@@ -43,7 +43,7 @@ fn dies(kernel: &FakeKernel, writer: Writer) {
 }
 
 /// The process ends with its descriptors, and puts nothing back.
-fn abandon(mut knobs: Knobs<'_, FakeKernel>) {
+pub(crate) fn abandon<F: KernelFiles>(mut knobs: Knobs<'_, F>) {
     knobs.journal = None;
     std::mem::forget(knobs);
 }

@@ -16,7 +16,7 @@ fn killed_at_work(kernel: &FakeKernel, directory: &Path, mounted_at: &str) {
     changes.write(&Group::DEFAULT, &masks(Resource::L3, &[(0, 0xff)])).unwrap();
     let _alive = changes.make(&own("web"), &mut impatient()).unwrap();
     drop(changes);
-    std::mem::forget(knobs);
+    crate::knobs::tests::abandon(knobs);
     // The number goes to another process.
     kernel.add(&Pid::own().file("stat"), "1 (y) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 999 0 0\n");
 }
