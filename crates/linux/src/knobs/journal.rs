@@ -51,7 +51,7 @@ impl Writer {
     }
 }
 
-/// What stands in one journal.
+/// A journal, as parsed.
 #[derive(Debug)]
 pub(super) struct Journal {
     pub(super) path: PathBuf,
