@@ -108,7 +108,10 @@ fn live(name: &CStr, pipe: i32, kept: i32, work: impl FnOnce(BorrowedFd<'_>, &dy
         libc::prctl(libc::PR_SET_NAME, name.as_ptr());
         // 0 to 2 are open in every Rust program, so neither of the two is among them.
         let moved = libc::dup2(pipe, 0) == 0 && libc::dup2(kept, 1) == 1;
-        if !moved || libc::syscall(libc::SYS_close_range, 2, u32::MAX, 0) != 0 {
+        // Descriptor 2 is taken, so that the message of a panic gets into no file that is opened later.
+        let null = libc::open(c"/dev/null".as_ptr(), libc::O_WRONLY);
+        let moved = moved && null >= 0 && libc::dup2(null, 2) == 2;
+        if !moved || libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) != 0 {
             libc::_exit(1);
         }
         (BorrowedFd::borrow_raw(0), BorrowedFd::borrow_raw(1))
@@ -119,7 +122,7 @@ fn live(name: &CStr, pipe: i32, kept: i32, work: impl FnOnce(BorrowedFd<'_>, &dy
             bytes = &bytes[written..];
         }
     };
-    // A panic must not unwind into this copy of masu. Its message goes nowhere: standard error is closed.
+    // A panic must not unwind into this copy of masu. Its message goes nowhere.
     let _ = catch_unwind(AssertUnwindSafe(|| work(kept, &say)));
     // SAFETY: ends this process.
     unsafe { libc::_exit(0) }

@@ -81,6 +81,7 @@ mod forked;
 mod frame_file;
 mod key_lines;
 mod pid;
+mod proxy;
 #[cfg(test)]
 mod quiet_process;
 mod scratch;

@@ -1,0 +1,394 @@
+//! `fork(2)` and `unix(7)`: calls that may wait for the mmap lock of another process, made by a process of masu's until a deadline.
+//!
+//! A process can hold its own mmap lock in the kernel for as long as it likes: a second process reads its memory through `/proc/PID/mem` where
+//! a file of a silent FUSE server is mapped. Reading its maps, clearing its marks, giving it advice and copying its memory wait then, some of
+//! them also against SIGKILL. A thread of masu that made such a call could not even end. A proxy can be left behind.
+//!
+//! The proxy has one descriptor, a socket, and memory in common with masu. A request names a function of masu's own code, which the fork has at the
+//! same address. Files come and go with the messages. For masu itself, and in a fork of masu, the call is made without a proxy.
+//!
+//! Cost: about 10 µs a call. Memory: 1 MiB, where it is touched, for each thread that calls at the same time. Side effect: a proxy
+//! that waits in the kernel stays until the kernel lets it end.
+//!
+//! Since: close_range Linux 5.9. Truth: fork(2), cmsg(3); `mmap_read_lock` in fs/proc/task_mmu.c, mm/madvise.c, mm/process_vm_access.c.
+
+mod waits;
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::{NonNull, null_mut};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::Pid;
+use crate::forked::Forked;
+use waits::Waits;
+
+/// Bytes that a call can take and give.
+pub(crate) const BYTES: usize = 1 << 20;
+/// Time without progress after which a proxy is left.
+const STALLED: Duration = Duration::from_secs(3);
+/// Time for a call that makes progress.
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// A function that makes the call.
+pub(crate) type Step = fn(&mut Call<'_>) -> Result<u64, Errno>;
+
+/// One request, as the step sees it.
+pub(crate) struct Call<'c> {
+    /// As the caller gave them.
+    pub numbers: [u64; 4],
+    /// A file of the caller's.
+    pub file: Option<BorrowedFd<'c>>,
+    /// Of both sides.
+    pub bytes: &'c mut [u8],
+    /// A file for the caller.
+    pub opened: Option<OwnedFd>,
+}
+
+/// Answer of a step.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    /// As it returned it.
+    pub value: u64,
+    /// As it opened it.
+    pub opened: Option<OwnedFd>,
+}
+
+/// Makes calls for one thread at a time.
+#[derive(Debug)]
+pub(crate) struct Proxy {
+    memory: Memory,
+    /// `None` makes the calls here.
+    child: Option<(Forked, OwnedFd)>,
+    /// The process that started it: a fork of that has the same socket, and must not use it.
+    starter: Pid,
+    /// Time that the calls waited, beyond what they ran.
+    waited: Duration,
+    stalled: bool,
+}
+
+/// Idle ones, for masu itself and for others.
+static IDLE: Mutex<[Vec<Proxy>; 2]> = Mutex::new([Vec::new(), Vec::new()]);
+static WAITS: Mutex<Waits> = Mutex::new(Waits::new());
+
+/// Has `work` make calls about `pid`.
+///
+/// # Errors
+/// As `work` has them; TIMEDOUT when a call makes no progress, or for a process that lately had one that made none; the kernel's
+/// answer when there is no process or descriptor left.
+pub(crate) fn about<T>(pid: Pid, work: impl FnOnce(&mut Proxy) -> Result<T, Errno>) -> Result<T, Errno> {
+    let own = Pid::own();
+    let is_own = pid == own;
+    let now = Instant::now();
+    let mut owner = None;
+    if !is_own && !lock(&WAITS).is_empty(now) {
+        owner = owner_of(pid);
+        if !lock(&WAITS).admits(pid, owner, now) {
+            return Err(Errno::TIMEDOUT);
+        }
+    }
+    let mut proxy = Proxy::idle(is_own, own).map_or_else(|| Proxy::start(is_own, own), Ok)?;
+    proxy.waited = Duration::ZERO;
+    let done = work(&mut proxy);
+    if proxy.stalled || proxy.waited > waits::UNNOTICED {
+        let owner = owner.or_else(|| owner_of(pid));
+        lock(&WAITS).note(pid, owner, proxy.waited, proxy.stalled, Instant::now());
+    }
+    if !proxy.stalled {
+        lock(&IDLE)[usize::from(is_own)].push(proxy);
+    }
+    done
+}
+
+/// Ends all idle proxies: the next ones have the rights that masu has then.
+pub(crate) fn retire() {
+    let idle = std::mem::take(&mut *lock(&IDLE));
+    drop(idle);
+}
+
+impl Proxy {
+    fn idle(is_own: bool, own: Pid) -> Option<Proxy> {
+        let found = lock(&IDLE)[usize::from(is_own)].pop()?;
+        if found.starter == own {
+            return Some(found);
+        }
+        std::mem::forget(found); // the starter's: its child is none of ours
+        None
+    }
+
+    fn start(is_own: bool, own: Pid) -> Result<Proxy, Errno> {
+        let memory = Memory::map()?;
+        let child = if is_own {
+            None
+        } else {
+            let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+            let start = memory.start;
+            let child = Forked::start(c"masu-proxy", theirs.as_fd(), |socket, _| serve(socket, Memory { start }))?;
+            Some((child, ours))
+        };
+        Ok(Proxy { memory, child, starter: own, waited: Duration::ZERO, stalled: false })
+    }
+
+    /// Bytes that both sides see.
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
+        // One that was left may still write there.
+        if self.stalled { &mut [] } else { self.memory.bytes() }
+    }
+
+    /// Has `step` run.
+    ///
+    /// # Errors
+    /// As the step has them; TIMEDOUT when it makes no progress; IO when the proxy was killed.
+    pub(crate) fn call(
+        &mut self,
+        step: Step,
+        numbers: [u64; 4],
+        file: Option<BorrowedFd<'_>>,
+    ) -> Result<Answer, Errno> {
+        if self.stalled {
+            return Err(Errno::TIMEDOUT);
+        }
+        let Some((child, socket)) = &self.child else {
+            let mut call = Call { numbers, file, bytes: self.memory.bytes(), opened: None };
+            let value = step(&mut call)?;
+            return Ok(Answer { value, opened: call.opened });
+        };
+        let begun = Instant::now();
+        let request = Request { step, numbers };
+        // SAFETY: the header is in memory that is mapped as long as `self` lives, aligned, and the proxy waits for the message below.
+        unsafe { self.memory.header().write(request) };
+        let answered = send(socket.as_fd(), &[0], file).and_then(|()| wait(child, socket.as_fd(), begun));
+        let Ok((result, waited, opened)) = answered else {
+            self.stalled = true;
+            child.kill();
+            self.waited += begun.elapsed();
+            return Err(answered.err().unwrap_or(Errno::IO));
+        };
+        self.waited += waited;
+        match u64::try_from(result) {
+            Ok(value) => Ok(Answer { value, opened }),
+            Err(_) => Err(Errno::from_raw_os_error(i32::try_from(-result).unwrap_or(libc::EIO))),
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Request {
+    step: Step,
+    numbers: [u64; 4],
+}
+
+/// The answer: result or negative errno, and the time that it waited in nanoseconds.
+fn wait(child: &Forked, socket: BorrowedFd<'_>, begun: Instant) -> Result<(i64, Duration, Option<OwnedFd>), Errno> {
+    let mut before = None;
+    let mut since = Instant::now();
+    loop {
+        let left = Timespec::try_from(STALLED.saturating_sub(since.elapsed())).map_err(|_| Errno::INVAL)?;
+        match poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&left)) {
+            Ok(0) => {}
+            Err(Errno::INTR) => continue,
+            Err(errno) => return Err(errno),
+            Ok(_) => {
+                let mut words = [0; 16];
+                let (bytes, opened) = receive(socket, &mut words)?;
+                if bytes != words.len() {
+                    return Err(Errno::IO); // killed
+                }
+                let (words, _) = words.as_chunks::<8>();
+                return Ok((i64::from_ne_bytes(words[0]), Duration::from_nanos(u64::from_ne_bytes(words[1])), opened));
+            }
+        }
+        let now = progress(child.pid());
+        if now.is_none() || now == before || begun.elapsed() > LONGEST {
+            return Err(Errno::TIMEDOUT);
+        }
+        (before, since) = (now, Instant::now());
+    }
+}
+
+/// Processor time and turns of the proxy; the same again when it waits in the kernel. `None` when it cannot be told.
+fn progress(proxy: Pid) -> Option<Vec<u8>> {
+    std::fs::read(format!("/proc/{proxy}/schedstat")).ok()
+}
+
+fn owner_of(pid: Pid) -> Option<u32> {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(format!("/proc/{pid}")).ok().map(|about| about.uid())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Life of the proxy: it ends with the socket.
+fn serve(socket: BorrowedFd<'_>, mut memory: Memory) {
+    loop {
+        let Ok((1, file)) = receive(socket, &mut [0]) else { return };
+        // SAFETY: masu wrote a whole request before its message and waits for the answer; the fork has the same functions at the same
+        // addresses.
+        let Request { step, numbers } = unsafe { memory.header().read() };
+        let (begun, ran) = (Instant::now(), own_cpu_time());
+        let mut call = Call { numbers, file: file.as_ref().map(AsFd::as_fd), bytes: memory.bytes(), opened: None };
+        let result = match step(&mut call) {
+            Ok(value) => i64::try_from(value).unwrap_or(i64::MAX),
+            Err(errno) => -i64::from(errno.raw_os_error()),
+        };
+        let opened = call.opened;
+        let waited = begun.elapsed().saturating_sub(own_cpu_time().saturating_sub(ran));
+        let mut words = result.to_ne_bytes().to_vec();
+        words.extend(u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX).to_ne_bytes());
+        if send(socket, &words, opened.as_ref().map(AsFd::as_fd)).is_err() {
+            return;
+        }
+    }
+}
+
+fn own_cpu_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default()
+}
+
+fn send(socket: BorrowedFd<'_>, message: &[u8], file: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let files: Vec<BorrowedFd<'_>> = file.into_iter().collect();
+    if !files.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(&files));
+    }
+    sendmsg(socket, &[IoSlice::new(message)], &mut control, SendFlags::NOSIGNAL).map(drop)
+}
+
+fn receive(socket: BorrowedFd<'_>, message: &mut [u8]) -> Result<(usize, Option<OwnedFd>), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let got = recvmsg(socket, &mut [IoSliceMut::new(message)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let rights = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut files) => files.next(),
+        _ => None,
+    });
+    Ok((got.bytes, rights))
+}
+
+/// Memory of masu and one proxy: a page with the request, then the bytes.
+///
+/// # Safety
+/// `start` is a shared mapping of a page and [`BYTES`], made by [`Memory::map`]. Only one side uses it at a time: the proxy between a request
+/// and its answer, masu otherwise. It stays mapped in masu when its proxy was left, since that may still write.
+#[derive(Debug)]
+struct Memory {
+    start: NonNull<u8>,
+}
+
+// SAFETY: it belongs to whoever has the struct.
+unsafe impl Send for Memory {}
+
+const HEADER: usize = 4096;
+
+impl Memory {
+    fn map() -> Result<Memory, Errno> {
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        // SAFETY: new memory, at an address of the kernel's choice.
+        let start = unsafe { mmap_anonymous(null_mut(), HEADER + BYTES, access, flags) }?;
+        NonNull::new(start.cast()).map(|start| Memory { start }).ok_or(Errno::NOMEM)
+    }
+
+    fn header(&self) -> *mut Request {
+        self.start.as_ptr().cast()
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: as the struct says; the borrow of `self` keeps requests away while the slice is used.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(HEADER), BYTES) }
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        if self.stalled || self.starter != Pid::own() {
+            return;
+        }
+        self.child = None; // the socket ends, and the proxy with it
+        // SAFETY: the whole mapping; no proxy has it any more, and no slice is borrowed. A failure leaves it mapped.
+        let _ = unsafe { munmap(self.memory.start.as_ptr().cast(), HEADER + BYTES) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+    use crate::quiet_process::QuietProcess;
+
+    fn twice(call: &mut Call<'_>) -> Result<u64, Errno> {
+        call.bytes[..3].reverse();
+        if call.numbers[1] == 1 {
+            return Err(Errno::XDEV);
+        }
+        call.opened = call.file.map(|file| file.try_clone_to_owned()).transpose().map_err(crate::files::errno)?;
+        Ok(call.numbers[0] * 2)
+    }
+
+    fn own_number(_: &mut Call<'_>) -> Result<u64, Errno> {
+        Ok(u64::from(std::process::id()))
+    }
+
+    fn sleeps(_: &mut Call<'_>) -> Result<u64, Errno> {
+        std::thread::sleep(Duration::from_secs(600));
+        Ok(0)
+    }
+
+    fn works(call: &mut Call<'_>) -> Result<u64, Errno> {
+        let end = Instant::now() + STALLED * 2;
+        while Instant::now() < end {
+            call.numbers[0] = call.numbers[0].wrapping_add(1);
+        }
+        Ok(5)
+    }
+
+    #[test]
+    fn numbers_bytes_files_and_errors_come_and_go() {
+        let quiet = QuietProcess::start();
+        for pid in [quiet.pid(), Pid::own()] {
+            about(pid, |proxy| {
+                proxy.bytes()[..3].copy_from_slice(b"abc");
+                let file = File::open("/dev/zero").unwrap();
+                let answer = proxy.call(twice, [21, 0, 0, 0], Some(file.as_fd())).unwrap();
+                assert_eq!((answer.value, &proxy.bytes()[..3]), (42, &b"cba"[..]));
+                let mut word = [1; 4];
+                assert_eq!(rustix::io::read(answer.opened.unwrap(), &mut word), Ok(4));
+                assert_eq!(word, [0; 4]);
+                assert_eq!(proxy.call(twice, [1, 1, 0, 0], None).unwrap_err(), Errno::XDEV);
+                let maker = proxy.call(own_number, [0; 4], None).unwrap().value;
+                assert_eq!(maker == u64::from(std::process::id()), pid == Pid::own());
+                Ok(())
+            })
+            .unwrap();
+        }
+    }
+
+    #[test]
+    fn a_call_that_stalls_is_left_and_one_that_works_is_waited_for() {
+        let (quiet, other) = (QuietProcess::start(), QuietProcess::start());
+        let stalled = about(quiet.pid(), |proxy| {
+            let first = proxy.call(sleeps, [0; 4], None).unwrap_err();
+            assert_eq!(proxy.call(own_number, [0; 4], None).unwrap_err(), Errno::TIMEDOUT, "left");
+            assert!(proxy.bytes().is_empty());
+            Err::<(), _>(first)
+        });
+        assert_eq!(stalled, Err(Errno::TIMEDOUT));
+        assert_eq!(about(quiet.pid(), |_| Ok(())), Err(Errno::TIMEDOUT), "not asked again at once");
+        let worked = about(other.pid(), |proxy| proxy.call(works, [0; 4], None));
+        assert_eq!(worked.unwrap().value, 5);
+    }
+}
