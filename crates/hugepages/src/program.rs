@@ -169,7 +169,7 @@ impl<F: KernelFiles> Program for RunningProgram<F> {
         if advice == Advice::Collapse {
             self.spare.take(); // what is freed last is allocated first
         }
-        let accepted = advise(self.pidfd.as_fd(), &[range], advice)?;
+        let accepted = advise(self.pid, self.pidfd.as_fd(), &[range], advice)?;
         if accepted == range.bytes() { Ok(()) } else { Err(Errno::AGAIN) }
     }
 

@@ -380,7 +380,7 @@ impl Trimmer {
 fn may_advise(pid: Pid) -> Result<(), Error> {
     let pidfd = pid.open()?;
     let nowhere = AddressRange::new(0, 4096).map_err(|bad| Error::malformed("the first page", bad))?;
-    match advise(pidfd.as_fd(), &[nowhere], Advice::Cold) {
+    match advise(pid, pidfd.as_fd(), &[nowhere], Advice::Cold) {
         Err(errno @ (Errno::PERM | Errno::NOSYS | Errno::SRCH)) => {
             Err(Error::of_process("advise on", format!("the memory of process {pid}"), errno))
         }

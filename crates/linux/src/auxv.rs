@@ -9,10 +9,7 @@
 //! Since: always; needs ptrace access (PTRACE_MODE_READ).
 //! Truth: proc_pid_auxv(5), getauxval(3); `auxv_read` in fs/proc/base.c.
 
-use std::fs::File;
-use std::io::Read;
-
-use crate::{Error, Pid, files};
+use crate::{Error, Pid, proxy};
 
 /// How wide the program's addresses are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,8 +22,6 @@ pub enum WordSize {
 
 /// `AT_PHENT`: the size of a program header, which is 32 bytes in a 32-bit file and 56 in a 64-bit one.
 const AT_PHENT: u64 = 4;
-/// The kernel has room for some 50 words.
-const MOST_BYTES: usize = 1024;
 
 /// Reads the width of a program's addresses.
 ///
@@ -34,10 +29,8 @@ const MOST_BYTES: usize = 1024;
 /// `Gone`, `Denied`, or `Malformed` when there is no such vector (a thread of the kernel, a process that has ended).
 pub fn word_size(pid: Pid) -> Result<WordSize, Error> {
     let path = format!("/{}", pid.file("auxv"));
-    let failed = |e| Error::of_process("read", &path, files::errno(e));
-    let mut bytes = [0; MOST_BYTES];
-    let filled = File::open(&path).and_then(|mut file| file.read(&mut bytes)).map_err(failed)?;
-    decode(&bytes[..filled]).ok_or_else(|| Error::malformed(&path, "no size of a program header"))
+    let bytes = proxy::read(pid, &path).map_err(|errno| Error::of_process("read", &path, errno))?;
+    decode(&bytes).ok_or_else(|| Error::malformed(&path, "no size of a program header"))
 }
 
 /// Pairs of a type and a value, each of a word of the program's.

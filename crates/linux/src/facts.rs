@@ -300,7 +300,9 @@ fn probe_huge_window(files: &impl KernelFiles) -> HugeWindow {
     }
     let page = first_page(scratch.range());
     let after = own_pidfd()
-        .and_then(|pidfd| advise(pidfd.as_fd(), &[page], Advice::Cold).map_err(|errno| failed("split a window", errno)))
+        .and_then(|pidfd| {
+            advise(Pid::own(), pidfd.as_fd(), &[page], Advice::Cold).map_err(|errno| failed("split a window", errno))
+        })
         .and_then(|_| residency(files, scratch.range()));
     match after {
         Ok(after) => {
@@ -325,7 +327,7 @@ fn collapse_a_window(files: &impl KernelFiles) -> Result<Result<(Scratch, Reside
     let refused = |errno| failed("collapse a window", errno).to_string();
     let scratch = Scratch::window_with_one_touched_page().map_err(|errno| failed("map", errno).to_string())?;
     let pidfd = own_pidfd().map_err(|error| error.to_string())?;
-    match advise(pidfd.as_fd(), &[scratch.range()], Advice::Collapse) {
+    match advise(Pid::own(), pidfd.as_fd(), &[scratch.range()], Advice::Collapse) {
         Ok(_) => {}
         Err(Errno::INVAL) => {
             // So the kernel answers when it does not know the advice, and when we may not have huge pages.

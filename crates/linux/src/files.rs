@@ -14,6 +14,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 
 use crate::untrusted::{bytes_of, text_of};
+use crate::{Pid, proxy};
 
 /// What a lock on a directory of the kernel's keeps out, by agreement between those who ask for it (flock(2)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,6 +141,11 @@ impl<F: KernelFiles + ?Sized> KernelFiles for &F {
     }
 }
 
+/// Files below `/proc/PID` that are opened or read under a lock which the process, or an exec of it, may hold for ever: its mmap lock, and
+/// exec_update_lock (`proc_mem_open` in fs/proc/base.c).
+const LOCKING: [&str; 9] =
+    ["auxv", "clear_refs", "cmdline", "environ", "maps", "numa_maps", "pagemap", "smaps", "smaps_rollup"];
+
 /// The files of a host, or of a tree that looks like one.
 #[derive(Clone, Debug)]
 pub struct Rooted {
@@ -155,6 +161,15 @@ impl Rooted {
     /// The tree under `root`.
     pub fn at(root: impl Into<PathBuf>) -> Rooted {
         Rooted { root: root.into() }
+    }
+
+    /// The process whose mmap lock the kernel takes for this file of the host's.
+    fn may_wait_for(&self, path: &str) -> Option<Pid> {
+        if self.root != Path::new("/") {
+            return None;
+        }
+        let (pid, file) = path.strip_prefix("proc/")?.split_once('/')?;
+        LOCKING.contains(&file).then_some(Pid(pid.parse().ok()?))
     }
 
     fn path(&self, path: &str) -> PathBuf {
@@ -183,6 +198,9 @@ impl KernelFiles for Rooted {
     }
 
     fn bytes(&self, path: &str) -> Result<Vec<u8>, Errno> {
+        if let Some(pid) = self.may_wait_for(path) {
+            return proxy::read(pid, &format!("/{path}"));
+        }
         // The kernel's files tell no size: starting small would mean a system call for each doubling.
         let mut bytes = Vec::with_capacity(16 << 10);
         let mut file = fs::File::open(self.path(path)).map_err(errno)?;
@@ -191,8 +209,14 @@ impl KernelFiles for Rooted {
     }
 
     fn write(&self, path: &str, value: &str) -> Result<(), Errno> {
-        let mut file = fs::OpenOptions::new().write(true).open(self.path(path)).map_err(errno)?;
-        match file.write(value.as_bytes()).map_err(errno)? {
+        let written = match self.may_wait_for(path) {
+            Some(pid) => proxy::write(pid, &format!("/{path}"), value)?,
+            None => {
+                let mut file = fs::OpenOptions::new().write(true).open(self.path(path)).map_err(errno)?;
+                file.write(value.as_bytes()).map_err(errno)?
+            }
+        };
+        match written {
             written if written == value.len() => Ok(()),
             _ => Err(Errno::IO),
         }

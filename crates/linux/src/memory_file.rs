@@ -5,32 +5,29 @@
 //! The file stays with the memory that the process had when it was opened: after an exec it is the old program's, which the new one does not see.
 //!
 //! The process chooses what is mapped there: memory of a file whose server does not answer would keep the reader in the kernel. So each copy is
-//! made by a fork (`forked.rs`), until a deadline.
+//! made by a process of its own (`proxy.rs`), until a deadline.
 //!
-//! Cost: one open; one fork for each copy. Side effects: as if the process itself had read or written there, but for protections, which
+//! Cost: one open, and one call of the proxy for each copy. Side effects: as if the process itself had read or written there, but for protections, which
 //! do not hold: so whoever writes must be sure of the place.
 //!
 //! Since: writing Linux 2.6.39. Needs the right to trace the process (PTRACE_MODE_ATTACH).
 //!
 //! Truth: proc_pid_mem(5); `mem_rw` in fs/proc/base.c.
 
-use std::fs::File;
-use std::os::fd::AsFd;
-use std::time::{Duration, Instant};
+use std::os::fd::{AsFd, OwnedFd};
 
 use quantities::Address;
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use crate::forked::Forked;
-use crate::{Error, Pid, files};
-
-/// Time for a copy.
-const WITHIN: Duration = Duration::from_secs(2);
+use crate::proxy::{self, Call};
+use crate::{Error, Pid};
 
 /// The memory of one program, open.
 #[derive(Debug)]
 pub struct MemoryFile {
-    file: File,
+    file: OwnedFd,
+    pid: Pid,
     path: String,
 }
 
@@ -41,53 +38,53 @@ impl MemoryFile {
     /// `Gone` if the process ended, `Denied` without the right to trace it.
     pub fn open(pid: Pid) -> Result<MemoryFile, Error> {
         let path = format!("/{}", pid.file("mem"));
-        let file = File::options().read(true).write(true).open(&path);
-        let file = file.map_err(|error| Error::of_process("open", &path, files::errno(error)))?;
-        Ok(MemoryFile { file, path })
+        let file = proxy::open(pid, &path, OFlags::RDWR);
+        let file = file.map_err(|errno| Error::of_process("open", &path, errno))?;
+        Ok(MemoryFile { file, pid, path })
     }
 
     /// Fills `into` from `at`.
     ///
     /// # Errors
-    /// `Other`: EIO where nothing is mapped or the program has ended, ETIMEDOUT where the memory does not come.
+    /// `Gone` when the program has ended; `Other`: EIO where nothing is mapped, ETIMEDOUT where the memory does not come.
     pub fn read(&self, at: Address, into: &mut [u8]) -> Result<(), Error> {
-        let mut bytes = vec![0; into.len()];
-        self.copy("read", into, |file| {
-            rustix::io::pread(file, &mut bytes, at.0).is_ok_and(|read| read == bytes.len()).then_some(bytes)
-        })
+        fn step(call: &mut Call<'_>) -> Result<u64, Errno> {
+            let length = usize::try_from(call.numbers[1]).unwrap_or(0);
+            let into = call.bytes.get_mut(..length).ok_or(Errno::TOOBIG)?;
+            rustix::io::pread(call.file.ok_or(Errno::BADF)?, into, call.numbers[0]).map(|read| read as u64)
+        }
+        let read = proxy::about(self.pid, |proxy| {
+            let length = into.len() as u64;
+            match proxy.call(step, [at.0, length, 0, 0], Some(self.file.as_fd()))?.value {
+                0 => return Err(Errno::SRCH), // nothing is left of that address space
+                read if read < length => return Err(Errno::IO),
+                _ => {}
+            }
+            let copied = &mut proxy.bytes()[..into.len()];
+            into.copy_from_slice(copied);
+            copied.fill(0);
+            Ok(())
+        });
+        read.map_err(|errno| Error::of_process("read", &self.path, errno))
     }
 
     /// Writes `from` to `at`.
     ///
     /// # Errors
-    /// As [`MemoryFile::read`].
+    /// As [`MemoryFile::read`]. What was not written within the deadline may be written later.
     pub fn write(&self, at: Address, from: &[u8]) -> Result<(), Error> {
-        self.copy("write", &mut [], |file| {
-            rustix::io::pwrite(file, from, at.0).is_ok_and(|written| written == from.len()).then(Vec::new)
-        })
-    }
-
-    /// Copies in a fork, which says one byte and what it read.
-    fn copy(
-        &self,
-        operation: &str,
-        into: &mut [u8],
-        work: impl FnOnce(std::os::fd::BorrowedFd<'_>) -> Option<Vec<u8>>,
-    ) -> Result<(), Error> {
-        let failed = |errno| Error::of_process(operation, &self.path, errno);
-        let child = Forked::start(c"masu-copy", self.file.as_fd(), |file, say| {
-            if let Some(bytes) = work(file) {
-                say(&[1]);
-                say(&bytes);
-            }
-        });
-        let mut child = child.map_err(failed)?;
-        let deadline = Instant::now() + WITHIN;
-        let copied = child.read(&mut [0], deadline).and_then(|()| child.read(into, deadline));
-        if copied == Err(Errno::TIMEDOUT) {
-            child.kill();
+        fn step(call: &mut Call<'_>) -> Result<u64, Errno> {
+            let length = usize::try_from(call.numbers[1]).unwrap_or(0);
+            let from = call.bytes.get(..length).ok_or(Errno::TOOBIG)?;
+            rustix::io::pwrite(call.file.ok_or(Errno::BADF)?, from, call.numbers[0]).map(|written| written as u64)
         }
-        copied.map_err(failed)
+        let written = proxy::about(self.pid, |proxy| {
+            let length = from.len() as u64;
+            proxy.bytes().get_mut(..from.len()).ok_or(Errno::TOOBIG)?.copy_from_slice(from);
+            let written = proxy.call(step, [at.0, length, 0, 0], Some(self.file.as_fd()))?.value;
+            if written == length { Ok(()) } else { Err(Errno::IO) }
+        });
+        written.map_err(|errno| Error::of_process("write", &self.path, errno))
     }
 }
 

@@ -19,9 +19,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
-use std::fs::File;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 use std::ptr::null_mut;
 
 use quantities::{Address, AddressRange, PageSize, Pages};
@@ -29,8 +27,9 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
 
 use crate::cache_line::{self, Flusher, LINE_BYTES, Ticks};
+use crate::memory_file::MemoryFile;
 use crate::pagemap::{PageEntry, Pagemap};
-use crate::{Error, Pid, files};
+use crate::{Error, Pid};
 
 const PAGE_BYTES: usize = 4096;
 const _: () = assert!(PAGE_BYTES as u64 == PageSize::Small.bytes().0);
@@ -218,28 +217,19 @@ impl MergedCopy {
 /// One process's memory: two files that keep meaning the address space that they were opened on.
 #[derive(Debug)]
 struct Source {
-    path: String,
-    memory: File,
+    memory: MemoryFile,
     pagemap: Pagemap,
 }
 
 impl Source {
     fn open(pid: Pid) -> Result<Source, Error> {
-        let path = format!("/{}", pid.file("mem"));
         let pagemap = Pagemap::open(pid)?;
-        let memory = File::open(&path).map_err(|error| Error::of_process("read", &path, files::errno(error)))?;
-        Ok(Source { path, memory, pagemap })
+        Ok(Source { memory: MemoryFile::open(pid)?, pagemap })
     }
 
     fn content(&self, address: Address) -> Result<[u8; PAGE_BYTES], Error> {
         let mut content = [0; PAGE_BYTES];
-        let errno = match self.memory.read_exact_at(&mut content, address.0) {
-            Ok(()) => return Ok(content),
-            // Nothing is left of that address space.
-            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Errno::SRCH,
-            Err(error) => files::errno(error),
-        };
-        Err(Error::of_process("read", &self.path, errno))
+        self.memory.read(address, &mut content).map(|()| content)
     }
 }
 
@@ -366,9 +356,9 @@ mod tests {
         assert_eq!(copy.sources(), [pages[0], pages[2]]);
         let at = copy.memory.page(1).addr() as u64;
         let mut bytes = vec![0; 4096];
-        crate::memory_file::MemoryFile::open(own).unwrap().read(Address(at), &mut bytes).unwrap();
+        MemoryFile::open(own).unwrap().read(Address(at), &mut bytes).unwrap();
         let mut expected = vec![0; 4096];
-        crate::memory_file::MemoryFile::open(own).unwrap().read(Address(start + 4096), &mut expected).unwrap();
+        MemoryFile::open(own).unwrap().read(Address(start + 4096), &mut expected).unwrap();
         assert_eq!(bytes, expected);
         copy.touch(0..2);
         if cfg!(target_arch = "x86_64") {

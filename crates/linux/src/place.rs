@@ -18,7 +18,7 @@ use rustix::fs::{Mode, OFlags, Stat, fstat, fstatfs, open};
 use rustix::io::Errno;
 
 use crate::mounts::{FileSystem, Mounts};
-use crate::{Error, KernelFiles, Pid, files};
+use crate::{Error, KernelFiles, Pid, files, proxy};
 
 /// A file that is held, and not open.
 #[derive(Debug)]
@@ -39,7 +39,10 @@ impl Place {
     /// # Errors
     /// `Gone` when there is no such mapping any more; `Denied` without the privilege.
     pub fn of_mapping(pid: Pid, range: AddressRange) -> Result<Place, Error> {
-        Place::behind(pid, &format!("map_files/{:x}-{:x}", range.start().0, range.end().0))
+        let path = format!("/{}", pid.file(&format!("map_files/{:x}-{:x}", range.start().0, range.end().0)));
+        // The kernel looks the mapping up under the mmap lock.
+        let held = proxy::open(pid, &path, OFlags::PATH);
+        Place::of(held, pid, path)
     }
 
     /// The file of the program that a process runs.
@@ -47,12 +50,11 @@ impl Place {
     /// # Errors
     /// `Gone`; `Denied` without ptrace access (PTRACE_MODE_READ).
     pub fn of_program(pid: Pid) -> Result<Place, Error> {
-        Place::behind(pid, "exe")
+        let path = format!("/{}", pid.file("exe"));
+        Place::of(open(path.as_str(), OFlags::PATH | OFlags::CLOEXEC, Mode::empty()), pid, path)
     }
 
-    fn behind(pid: Pid, link: &str) -> Result<Place, Error> {
-        let path = format!("/{}", pid.file(link));
-        let held = open(path.as_str(), OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+    fn of(held: Result<OwnedFd, Errno>, pid: Pid, path: String) -> Result<Place, Error> {
         let held = held.map_err(|errno| Error::of_process("open", &path, errno))?;
         Ok(Place { held, pid, path })
     }

@@ -16,6 +16,9 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use quantities::{AddressRange, Bytes};
 use rustix::io::Errno;
 
+use crate::proxy::{self, Call};
+use crate::{Pid, files};
+
 /// The advice that the kernel takes for another process. The discriminant is the kernel's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advice {
@@ -30,37 +33,40 @@ pub enum Advice {
 /// The most ranges in one call (`UIO_MAXIOV`).
 pub const RANGES_MAX: usize = 1024;
 
-/// Gives `advice` on `ranges` of the process behind `pidfd`, in order, and says how many bytes the kernel accepted.
+/// Gives `advice` on `ranges` of the process `pid` behind `pidfd`, in order, and says how many bytes the kernel accepted.
 ///
 /// Fewer bytes than asked for means that the range after them was refused; to learn why, ask for that one alone.
 ///
 /// # Errors
-/// The kernel's answer for the first range. `ESRCH` when the process ended.
-pub fn advise(pidfd: BorrowedFd<'_>, ranges: &[AddressRange], advice: Advice) -> Result<Bytes, Errno> {
+/// The kernel's answer for the first range. `ESRCH` when the process ended; `TIMEDOUT` when its mmap lock did not come: the advice
+/// may be taken later.
+pub fn advise(pid: Pid, pidfd: BorrowedFd<'_>, ranges: &[AddressRange], advice: Advice) -> Result<Bytes, Errno> {
     debug_assert!(ranges.len() <= RANGES_MAX, "at most {RANGES_MAX} ranges a call");
-    let vectors: Vec<libc::iovec> = ranges
+    proxy::about(pid, |proxy| {
+        let words = proxy.bytes().as_chunks_mut::<8>().0;
+        for (into, range) in words.as_chunks_mut::<2>().0.iter_mut().zip(ranges) {
+            *into = [range.start().0.to_ne_bytes(), range.bytes().0.to_ne_bytes()];
+        }
+        let answer = proxy.call(step, [ranges.len() as u64, advice as u64, 0, 0], Some(pidfd))?;
+        Ok(Bytes(answer.value))
+    })
+}
+
+fn step(call: &mut Call<'_>) -> Result<u64, Errno> {
+    let pidfd = call.file.ok_or(Errno::BADF)?;
+    let [count, advice, ..] = call.numbers.map(usize_of);
+    let words = call.bytes.as_chunks::<8>().0.as_chunks::<2>().0;
+    let vectors: Vec<libc::iovec> = words[..count]
         .iter()
-        .map(|range| libc::iovec {
-            iov_base: std::ptr::without_provenance_mut(usize_of(range.start().0)),
-            iov_len: usize_of(range.bytes().0),
-        })
+        .map(|words| words.map(|word| usize_of(u64::from_ne_bytes(word))))
+        .map(|[start, length]| libc::iovec { iov_base: std::ptr::without_provenance_mut(start), iov_len: length })
         .collect();
     // SAFETY: `vectors` outlives the call and holds `len` initialised records; the addresses in them belong to another
     // process, are only looked at by the kernel there, and are never turned into a reference here.
     let answer = unsafe {
-        libc::syscall(
-            libc::SYS_process_madvise,
-            pidfd.as_raw_fd(),
-            vectors.as_ptr(),
-            vectors.len(),
-            advice as libc::c_int,
-            0u32,
-        )
+        libc::syscall(libc::SYS_process_madvise, pidfd.as_raw_fd(), vectors.as_ptr(), vectors.len(), advice, 0u32)
     };
-    match u64::try_from(answer) {
-        Ok(bytes) => Ok(Bytes(bytes)),
-        Err(_) => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
-    }
+    u64::try_from(answer).map_err(|_| files::errno(std::io::Error::last_os_error()))
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "addresses are 64 bits wide on every machine masu runs on")]
@@ -74,7 +80,6 @@ mod tests {
     use std::os::fd::AsFd;
 
     use super::*;
-    use crate::Pid;
 
     #[test]
     fn the_numbers_are_those_of_the_headers() {
@@ -87,6 +92,6 @@ mod tests {
     fn advice_on_memory_that_is_not_there_is_refused_with_enomem() {
         let own = Pid::own().open().unwrap();
         let nowhere = AddressRange::new(4096, 8192).unwrap();
-        assert_eq!(advise(own.as_fd(), &[nowhere], Advice::Cold), Err(Errno::NOMEM));
+        assert_eq!(advise(Pid::own(), own.as_fd(), &[nowhere], Advice::Cold), Err(Errno::NOMEM));
     }
 }

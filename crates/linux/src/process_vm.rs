@@ -20,37 +20,56 @@
 use quantities::Address;
 use rustix::io::Errno;
 
-use crate::Pid;
+use crate::proxy::{self, Call};
+use crate::{Pid, files};
 
 /// The most places in one call (`UIO_MAXIOV`).
 pub const PLACES_MAX: usize = 1024;
 
-/// Copies `each` bytes from every one of `places` in the memory of `pid` to `into`, one behind the other, and says how many
-/// bytes were filled in from the front. Fewer than asked for means that the first place after those could not be read.
+/// Has `tell` see `each` bytes from every one of `places` in the memory of `pid`, one behind the other, as far as they could be
+/// read: fewer than asked for means that the first place after those could not be. They are wiped afterwards.
 ///
 /// # Errors
 /// The kernel's answer for the first place: `FAULT` where nothing may be read, `SRCH` when the process ended, `PERM` without
-/// the right to trace it.
+/// the right to trace it, `TIMEDOUT` when its mmap lock or its memory did not come.
 ///
 /// # Panics
-/// When `into` is too short for all of it, or for more than [`PLACES_MAX`] places.
-pub fn read(pid: Pid, places: &[Address], each: usize, into: &mut [u8]) -> Result<usize, Errno> {
+/// For more than 2 MiB in all, or more than [`PLACES_MAX`] places.
+pub fn read<T>(pid: Pid, places: &[Address], each: usize, tell: impl FnOnce(&[u8]) -> T) -> Result<T, Errno> {
     let wanted = places.len() * each;
-    assert!(wanted <= into.len() && places.len() <= PLACES_MAX, "{} places of {each} bytes", places.len());
-    let here = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: wanted };
-    let there: Vec<libc::iovec> = places
+    assert!(wanted <= PLACES_AT && places.len() <= PLACES_MAX, "{} places of {each} bytes", places.len());
+    let number = u64::try_from(pid.0).map_err(|_| Errno::SRCH)?;
+    proxy::about(pid, |proxy| {
+        for (into, place) in proxy.bytes()[PLACES_AT..].as_chunks_mut::<8>().0.iter_mut().zip(places) {
+            *into = place.0.to_ne_bytes();
+        }
+        let answer = proxy.call(step, [number, places.len() as u64, each as u64, 0], None)?;
+        let bytes = &mut proxy.bytes()[..wanted];
+        let told = tell(&bytes[..usize::try_from(answer.value).unwrap_or(0)]);
+        bytes.fill(0);
+        Ok(told)
+    })
+}
+
+/// Addresses lie behind the bytes.
+const PLACES_AT: usize = proxy::BYTES - PLACES_MAX * 8;
+
+fn step(call: &mut Call<'_>) -> Result<u64, Errno> {
+    let (bytes, places) = call.bytes.split_at_mut(PLACES_AT);
+    let [pid, count, each, _] = call.numbers.map(usize_of);
+    let there: Vec<libc::iovec> = places.as_chunks::<8>().0[..count]
         .iter()
-        .map(|place| libc::iovec { iov_base: std::ptr::without_provenance_mut(usize_of(place.0)), iov_len: each })
+        .map(|place| usize_of(u64::from_ne_bytes(*place)))
+        .map(|place| libc::iovec { iov_base: std::ptr::without_provenance_mut(place), iov_len: each })
         .collect();
-    // SAFETY: `here` is the one local piece: the first `wanted` bytes of `into`, which outlives the call and which nobody
-    // else refers to. `there` outlives the call too; the addresses in it belong to another process, are only looked up by
-    // the kernel there, and are never turned into a reference here.
+    let here = &mut bytes[..count * each];
+    let here = libc::iovec { iov_base: here.as_mut_ptr().cast(), iov_len: here.len() };
+    let pid = libc::pid_t::try_from(pid).map_err(|_| Errno::SRCH)?;
+    // SAFETY: `here` is the one local piece, which outlives the call and which nobody else refers to. `there` outlives the call too;
+    // the addresses in it belong to another process, are only looked up by the kernel there, and are never turned into a reference here.
     let answer =
-        unsafe { libc::process_vm_readv(pid.0, &raw const here, 1, there.as_ptr(), there.len() as libc::c_ulong, 0) };
-    match usize::try_from(answer) {
-        Ok(filled) => Ok(filled),
-        Err(_) => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
-    }
+        unsafe { libc::process_vm_readv(pid, &raw const here, 1, there.as_ptr(), there.len() as libc::c_ulong, 0) };
+    u64::try_from(answer).map_err(|_| files::errno(std::io::Error::last_os_error()))
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "addresses are 64 bits wide on every machine masu runs on")]
@@ -70,11 +89,9 @@ mod tests {
     fn what_lies_at_each_place_comes_in_order() {
         let words: Vec<u64> = (100..200).collect();
         let address = |index: usize| Address(&raw const words[index] as u64);
-        let mut bytes = [0xff; 40];
-        let filled = read(Pid::own(), &[address(70), address(3), address(99)], 8, &mut bytes).unwrap();
-        let read: Vec<u64> = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect();
-        assert_eq!((filled, &read[..3]), (24, &[170, 103, 199][..]));
-        assert_eq!(bytes[24..], [0xff; 16], "what was not asked for is left alone");
+        let read = read(Pid::own(), &[address(70), address(3), address(99)], 8, <[u8]>::to_vec).unwrap();
+        let read: Vec<u64> = read.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect();
+        assert_eq!(read, [170, 103, 199]);
     }
 
     #[test]
@@ -82,10 +99,9 @@ mod tests {
         let mut scratch = Scratch::of(Bytes::kib(8)).unwrap();
         scratch.touch_all();
         let (first, nowhere) = (scratch.range().start(), Address(4096));
-        let mut bytes = [0; 64];
-        assert_eq!(read(Pid::own(), &[first, nowhere, first], 16, &mut bytes), Ok(16));
-        assert_eq!(bytes[0], 1);
-        assert_eq!(read(Pid::own(), &[nowhere, first], 16, &mut bytes), Err(Errno::FAULT));
+        let filled = |bytes: &[u8]| (bytes.len(), bytes[0]);
+        assert_eq!(read(Pid::own(), &[first, nowhere, first], 16, filled), Ok((16, 1)));
+        assert_eq!(read(Pid::own(), &[nowhere, first], 16, filled), Err(Errno::FAULT));
     }
 
     #[test]
@@ -93,6 +109,6 @@ mod tests {
         let quiet = QuietProcess::start();
         let pid = quiet.pid();
         drop(quiet);
-        assert_eq!(read(pid, &[Address(4096)], 16, &mut [0; 16]), Err(Errno::SRCH));
+        assert_eq!(read(pid, &[Address(4096)], 16, <[u8]>::len), Err(Errno::SRCH));
     }
 }

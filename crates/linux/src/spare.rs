@@ -37,7 +37,7 @@ impl SparePage {
     pub fn take() -> Result<SparePage, Errno> {
         let memory = Scratch::window_wanted_huge()?;
         let own = Pid::own().open().map_err(|_| Errno::SRCH)?;
-        advise(own.as_fd(), &[memory.range()], Advice::Collapse)?;
+        advise(Pid::own(), own.as_fd(), &[memory.range()], Advice::Collapse)?;
         Ok(SparePage { _memory: memory })
     }
 }

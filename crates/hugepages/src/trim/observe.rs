@@ -58,7 +58,6 @@ pub struct Reader {
     pid: Pid,
     pidfd: OwnedFd,
     viewer: RefCell<Viewer>,
-    buffer: RefCell<Vec<u8>>,
 }
 
 /// Nothing is mapped in the first page of any program.
@@ -72,9 +71,8 @@ impl Reader {
     pub fn open(pid: Pid) -> Result<Reader, Error> {
         let pidfd = pid.open()?;
         let viewer = RefCell::new(Viewer::open(pid)?);
-        let buffer = RefCell::new(vec![0; usize::try_from(PageSize::Huge.bytes().0).unwrap_or(0)]);
-        let reader = Reader { pid, pidfd, viewer, buffer };
-        match process_vm::read(pid, &[NOWHERE], 1, &mut [0]) {
+        let reader = Reader { pid, pidfd, viewer };
+        match process_vm::read(pid, &[NOWHERE], 1, |_| ()) {
             Err(errno @ (Errno::PERM | Errno::NOSYS | Errno::SRCH)) => Err(reader.failed(errno)),
             _ => Ok(reader),
         }
@@ -96,15 +94,13 @@ impl Reader {
             Err(error) if error.is_gone() && !self.has_ended() => return Ok(None), // exec: the next look finds out
             Err(error) => return Err(error),
         }
-        let mut buffer = self.buffer.borrow_mut();
         let wanted = places.len() * each;
-        let answer = process_vm::read(self.pid, places, each, &mut buffer);
+        let answer = process_vm::read(self.pid, places, each, |bytes| (bytes.len() == wanted).then(|| tell(bytes)));
         let told = match answer {
-            Ok(filled) if filled == wanted => Some(tell(&buffer[..wanted])),
-            Ok(_) | Err(Errno::FAULT | Errno::NOMEM | Errno::AGAIN | Errno::INTR) => None,
+            Ok(told) => told,
+            Err(Errno::FAULT | Errno::NOMEM | Errno::AGAIN | Errno::INTR) => None,
             Err(errno) => return Err(self.failed(errno)),
         };
-        buffer[..wanted].fill(0);
         // The number may mean another process by now.
         if self.has_ended() { Err(self.failed(Errno::SRCH)) } else { Ok(told) }
     }
