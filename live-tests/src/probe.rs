@@ -143,7 +143,7 @@ fn root() -> Offer {
 fn remote_advice(advice: Advice) -> Result<Offer, Unprobed> {
     let (toy, heap) = toy_with_touched(1)?;
     let pidfd = toy.pid().open()?;
-    Ok(match advise(pidfd.as_fd(), &[heap.window(0).range()], advice) {
+    Ok(match advise(toy.pid(), pidfd.as_fd(), &[heap.window(0).range()], advice) {
         Ok(_) => Offer::Yes,
         Err(errno) => refused(errno),
     })

@@ -50,6 +50,8 @@ pub(crate) fn run() -> ExitCode {
         "detached" => dangers::detached(),
         "boxed" => dangers::boxed(),
         "held" => held::code(word(1)),
+        "last-page" => held::last_page(word(1)),
+        "word-of" => held::word_of(number(1), number(2)),
         "signals" => ends::signals(),
         "ends" => ends::by(arguments.get(1).map_or("", String::as_str)),
         "names" => names::names(word(1), arguments.last().map_or("", |last| last)),

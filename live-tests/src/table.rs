@@ -58,6 +58,7 @@ pub const ALL: &[LiveTest] = tests! {
     shared_segments::a_locked_segment_is_listed_so_and_its_pages_are_put_aside needs [Root, PageFrames, SharedSegments, Compaction];
     silent_server::a_process_whose_program_is_on_a_silent_server_is_served_and_its_file_is_passed_over needs [Root, Fuse, MasuCommand, PageTableWalk, PageFrames, RemoteCollapse, HugePageModes];
     silent_server::so_is_one_whose_server_is_for_its_user_alone needs [Root, Fuse, MasuCommand, PageTableWalk, PageFrames, RemoteCollapse, HugePageModes];
+    silent_server::a_process_whose_mmap_lock_does_not_come_is_passed_over needs [Root, Fuse, MasuCommand, PageTableWalk, PageFrames, RemoteCollapse, HugePageModes];
     silent_server::a_client_of_the_tracker_on_a_silent_server_keeps_nobody_waiting needs [Root, Fuse, MasuCommand, PageTableWalk, RemoteCollapse, HugePageModes];
     walk::it_finds_exactly_the_pages_touched_after_a_clear needs [Root, PageTableWalk, HugePageModes];
     walk::it_finds_every_nth_page_of_a_window_whose_pages_are_not_all_there needs [Root, PageTableWalk, HugePageModes];

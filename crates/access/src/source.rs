@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use linux::Error;
+use linux::{Error, cpu_time};
 use quantities::Bytes;
-use rustix::time::{ClockId, Timespec, clock_gettime};
 
 use crate::{AccessMap, Rung};
 
@@ -28,17 +27,17 @@ pub struct Spent {
 
 /// Measures the processor time of this thread.
 #[derive(Clone, Copy, Debug)]
-pub struct Stopwatch(Timespec);
+pub struct Stopwatch(Duration);
 
 impl Stopwatch {
     /// From now on.
     pub fn start() -> Stopwatch {
-        Stopwatch(clock_gettime(ClockId::ThreadCPUTime))
+        Stopwatch(cpu_time::of_thread())
     }
 
     /// Used since.
     pub fn elapsed(self) -> Duration {
-        Duration::try_from(clock_gettime(ClockId::ThreadCPUTime) - self.0).unwrap_or_default()
+        cpu_time::of_thread().saturating_sub(self.0)
     }
 }
 

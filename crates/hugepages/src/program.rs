@@ -12,7 +12,7 @@ use access::residency::{Viewer, WindowState};
 use linux::maps::Mapping;
 use linux::process_madvise::{Advice, advise};
 use linux::smaps::VmFlag;
-use linux::spare::SparePage;
+use linux::spare;
 use linux::{Error, KernelFiles, Pid, cgroup, maps, smaps, status};
 use quantities::{AddressRange, Bytes, Window};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -79,7 +79,7 @@ pub struct RunningProgram<F> {
     files: F,
     pidfd: OwnedFd,
     viewer: RefCell<Viewer>,
-    spare: RefCell<Option<SparePage>>,
+    has_spare: Cell<bool>,
     /// Where the program wants no huge pages, and until when that is taken for true.
     unwanted: RefCell<Option<(Instant, Vec<AddressRange>)>>,
     /// What its memory cgroup had room for, and when that was read.
@@ -106,7 +106,7 @@ impl<F: KernelFiles> RunningProgram<F> {
             files,
             pidfd,
             viewer,
-            spare: RefCell::default(),
+            has_spare: Cell::default(),
             unwanted: RefCell::default(),
             room: Cell::default(),
         })
@@ -155,19 +155,20 @@ impl<F: KernelFiles> Program for RunningProgram<F> {
     }
 
     fn make_ready(&self) {
-        let mut spare = self.spare.borrow_mut();
-        if spare.is_none() {
-            *spare = SparePage::take().ok();
+        if !self.has_spare.get() {
+            self.has_spare.set(spare::prepare(self.pid).is_ok());
         }
     }
 
     fn rest(&self) {
-        self.spare.take();
+        if self.has_spare.replace(false) {
+            spare::release(self.pid);
+        }
     }
 
     fn advise(&self, range: AddressRange, advice: Advice) -> Result<(), Errno> {
         if advice == Advice::Collapse {
-            self.spare.take(); // what is freed last is allocated first
+            self.has_spare.set(false);
         }
         let accepted = advise(self.pid, self.pidfd.as_fd(), &[range], advice)?;
         if accepted == range.bytes() { Ok(()) } else { Err(Errno::AGAIN) }

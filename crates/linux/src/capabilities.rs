@@ -185,7 +185,9 @@ pub fn keep(kept: Capabilities) -> Result<(), Errno> {
     let less =
         CapabilitySets { effective: effective & kept, permitted: permitted & kept, inheritable: inheritable & kept };
     set_capabilities(None, less)?;
-    set_no_new_privs(true)
+    set_no_new_privs(true)?;
+    crate::proxy::retire(); // those have the rights of before
+    Ok(())
 }
 
 #[cfg(test)]

@@ -92,6 +92,10 @@ impl Error {
 
 /// `permission denied (EACCES)`: the sentence and the symbol under which documents explain it.
 pub fn describe(errno: Errno) -> String {
+    if errno == Errno::TIMEDOUT {
+        // The C library's sentence speaks of a connection.
+        return "no answer in time (ETIMEDOUT)".to_owned();
+    }
     let system = std::io::Error::from(errno).to_string();
     let sentence = system.split(" (os error").next().unwrap_or(&system).to_lowercase();
     format!("{sentence} ({})", symbol(errno))
@@ -125,6 +129,7 @@ pub fn symbol(errno: Errno) -> String {
         Errno::ROFS => "EROFS",
         Errno::NOSYS => "ENOSYS",
         Errno::OPNOTSUPP => "EOPNOTSUPP",
+        Errno::TIMEDOUT => "ETIMEDOUT",
         other => return format!("errno {}", other.raw_os_error()),
     };
     known.to_owned()

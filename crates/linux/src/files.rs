@@ -143,8 +143,8 @@ impl<F: KernelFiles + ?Sized> KernelFiles for &F {
 
 /// Files below `/proc/PID` that are opened or read under a lock which the process, or an exec of it, may hold for ever: its mmap lock, and
 /// exec_update_lock (`proc_mem_open` in fs/proc/base.c).
-const LOCKING: [&str; 9] =
-    ["auxv", "clear_refs", "cmdline", "environ", "maps", "numa_maps", "pagemap", "smaps", "smaps_rollup"];
+const LOCKING: [&str; 10] =
+    ["auxv", "clear_refs", "cmdline", "environ", "ksm_stat", "maps", "numa_maps", "pagemap", "smaps", "smaps_rollup"];
 
 /// The files of a host, or of a tree that looks like one.
 #[derive(Clone, Debug)]

@@ -18,6 +18,7 @@ pub mod cgroup;
 pub mod children;
 pub mod children_usage;
 pub mod clear_refs;
+pub mod cpu_time;
 pub mod damon;
 pub mod executable;
 pub mod facts;

@@ -18,6 +18,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 
 use rustix::io::Errno;
 
+use crate::proxy::{self, Call};
 use crate::{Error, Pid, files};
 
 /// `struct perf_event_attr` as it was at first (PERF_ATTR_SIZE_VER0), which every kernel takes.
@@ -151,37 +152,12 @@ impl Counter {
     /// # Errors
     /// `Gone` if the thread ended, `Denied` without the privilege, `Unsupported` where the processor or the kernel does not count it.
     pub fn open(thread: Pid, event: Event) -> Result<Counter, Error> {
-        /// Not in the kernel, not in a hypervisor.
-        const EXCLUDE_KERNEL: u64 = 1 << 5;
-        const EXCLUDE_HV: u64 = 1 << 6;
-        const NO_GROUP: libc::c_long = -1;
-        const ANY_CPU: libc::c_long = -1;
-        let (kind, config) = event.number();
-        let attributes = Attributes {
-            kind,
-            size: u32::try_from(size_of::<Attributes>()).unwrap_or(0),
-            config,
-            read_format: n::PERF_FORMAT_TOTAL_TIME_ENABLED | n::PERF_FORMAT_TOTAL_TIME_RUNNING,
-            flags: EXCLUDE_KERNEL | EXCLUDE_HV,
-            ..Attributes::default()
-        };
         let object = format!("{} of thread {thread}", event.name());
-        // SAFETY: `attributes` lives during the call and says its own size, which is all that the kernel reads; the rest are numbers.
-        let fd = unsafe {
-            libc::syscall(
-                libc::SYS_perf_event_open,
-                &raw const attributes,
-                libc::c_long::from(thread.0),
-                ANY_CPU,
-                NO_GROUP,
-                n::PERF_FLAG_FD_CLOEXEC,
-            )
-        };
-        let fd = match libc::c_int::try_from(fd) {
-            // SAFETY: the call made it, and nobody else knows it.
-            Ok(fd @ 0..) => unsafe { OwnedFd::from_raw_fd(fd) },
-            _ => return Err(failed(&object, files::errno(std::io::Error::last_os_error()))),
-        };
+        let (kind, config) = event.number();
+        let number = u64::try_from(thread.0).map_err(|_| failed(&object, Errno::SRCH))?;
+        // The kernel takes exec_update_lock of the process.
+        let opened = proxy::about(thread, |proxy| proxy.call(open_here, [number, kind.into(), config, 0], None));
+        let fd = opened.and_then(|answer| answer.opened.ok_or(Errno::IO)).map_err(|errno| failed(&object, errno))?;
         Ok(Counter { file: File::from(fd), object, last: Count::default() })
     }
 
@@ -203,6 +179,39 @@ impl Counter {
             length => Err(Error::malformed(&self.object, format_args!("{length} bytes, expected 24"))),
         }
     }
+}
+
+fn open_here(call: &mut Call<'_>) -> Result<u64, Errno> {
+    /// Not in the kernel, not in a hypervisor.
+    const EXCLUDE_KERNEL: u64 = 1 << 5;
+    const EXCLUDE_HV: u64 = 1 << 6;
+    const NO_GROUP: libc::c_long = -1;
+    const ANY_CPU: libc::c_long = -1;
+    let [thread, kind, config, _] = call.numbers;
+    let attributes = Attributes {
+        kind: u32::try_from(kind).unwrap_or(u32::MAX),
+        size: u32::try_from(size_of::<Attributes>()).unwrap_or(0),
+        config,
+        read_format: n::PERF_FORMAT_TOTAL_TIME_ENABLED | n::PERF_FORMAT_TOTAL_TIME_RUNNING,
+        flags: EXCLUDE_KERNEL | EXCLUDE_HV,
+        ..Attributes::default()
+    };
+    // SAFETY: `attributes` lives during the call and says its own size, which is all that the kernel reads; the rest are numbers.
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_perf_event_open,
+            &raw const attributes,
+            thread,
+            ANY_CPU,
+            NO_GROUP,
+            n::PERF_FLAG_FD_CLOEXEC,
+        )
+    };
+    let fd = libc::c_int::try_from(fd).ok().filter(|fd| *fd >= 0);
+    let fd = fd.ok_or_else(|| files::errno(std::io::Error::last_os_error()))?;
+    // SAFETY: the call made it, and nobody else knows it.
+    call.opened = Some(unsafe { OwnedFd::from_raw_fd(fd) });
+    Ok(0)
 }
 
 /// The kernel's answer to opening a counter. A missing event is a missing feature, a missing thread one that ended.

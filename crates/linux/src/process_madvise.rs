@@ -17,7 +17,7 @@ use quantities::{AddressRange, Bytes};
 use rustix::io::Errno;
 
 use crate::proxy::{self, Call};
-use crate::{Pid, files};
+use crate::{Pid, files, spare};
 
 /// The advice that the kernel takes for another process. The discriminant is the kernel's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,21 +52,31 @@ pub fn advise(pid: Pid, pidfd: BorrowedFd<'_>, ranges: &[AddressRange], advice: 
     })
 }
 
-fn step(call: &mut Call<'_>) -> Result<u64, Errno> {
-    let pidfd = call.file.ok_or(Errno::BADF)?;
-    let [count, advice, ..] = call.numbers.map(usize_of);
-    let words = call.bytes.as_chunks::<8>().0.as_chunks::<2>().0;
-    let vectors: Vec<libc::iovec> = words[..count]
-        .iter()
-        .map(|words| words.map(|word| usize_of(u64::from_ne_bytes(word))))
-        .map(|[start, length]| libc::iovec { iov_base: std::ptr::without_provenance_mut(start), iov_len: length })
-        .collect();
-    // SAFETY: `vectors` outlives the call and holds `len` initialised records; the addresses in them belong to another
-    // process, are only looked at by the kernel there, and are never turned into a reference here.
+/// The same by this process itself: it waits for the mmap lock for as long as it takes.
+pub(crate) fn advise_directly(pidfd: BorrowedFd<'_>, vectors: &[libc::iovec], advice: usize) -> Result<u64, Errno> {
+    // SAFETY: `vectors` outlives the call and holds `len` initialised records; the addresses in them belong to the process behind `pidfd`,
+    // are only looked at by the kernel there, and are never turned into a reference here.
     let answer = unsafe {
         libc::syscall(libc::SYS_process_madvise, pidfd.as_raw_fd(), vectors.as_ptr(), vectors.len(), advice, 0u32)
     };
     u64::try_from(answer).map_err(|_| files::errno(std::io::Error::last_os_error()))
+}
+
+/// The kernel's record of a range.
+pub(crate) fn vector(start: u64, length: u64) -> libc::iovec {
+    libc::iovec { iov_base: std::ptr::without_provenance_mut(usize_of(start)), iov_len: usize_of(length) }
+}
+
+fn step(call: &mut Call<'_>) -> Result<u64, Errno> {
+    let pidfd = call.file.ok_or(Errno::BADF)?;
+    let [count, advice, ..] = call.numbers.map(usize_of);
+    let words = call.bytes.as_chunks::<8>().0.as_chunks::<2>().0;
+    let ranges = words[..count].iter().map(|words| words.map(u64::from_ne_bytes));
+    let vectors: Vec<libc::iovec> = ranges.map(|[start, length]| vector(start, length)).collect();
+    if advice == Advice::Collapse as usize {
+        spare::free(); // what is freed last is allocated first
+    }
+    advise_directly(pidfd, &vectors, advice)
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "addresses are 64 bits wide on every machine masu runs on")]

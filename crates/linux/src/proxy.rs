@@ -5,7 +5,8 @@
 //! them also against SIGKILL. A thread of masu that made such a call could not even end. A proxy can be left behind.
 //!
 //! The proxy has one descriptor, a socket, and memory in common with masu. A request names a function of masu's own code, which the fork has at the
-//! same address. Files come and go with the messages. For masu itself, and in a fork of masu, the call is made without a proxy.
+//! same address. Files come and go with the messages. A call about masu itself is made without a proxy. A proxy runs at the nice value of the thread that
+//! calls, and its processor time counts as that thread's (`cpu_time.rs`).
 //!
 //! Cost: about 10 µs a call. Memory: 2 MiB, where it is touched, for each thread that calls at the same time. Side effect: a proxy
 //! that waits in the kernel stays until the kernel lets it end.
@@ -30,10 +31,10 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
-use rustix::time::{ClockId, clock_gettime};
+use rustix::process::{getpriority_process, setpriority_process};
 
-use crate::Pid;
 use crate::forked::Forked;
+use crate::{Pid, cpu_time};
 use waits::Waits;
 
 /// Bytes that a call can take and give: a window of 2 MiB, and 1024 addresses.
@@ -260,17 +261,18 @@ impl Proxy {
             return Ok(Answer { value, opened: call.opened });
         };
         let begun = Instant::now();
-        let request = Request { step, numbers };
+        let nice = getpriority_process(None)?;
         // SAFETY: the header is in memory that is mapped as long as `self` lives, aligned, and the proxy waits for the message below.
-        unsafe { self.memory.header().write(request) };
+        unsafe { self.memory.header().write(Request { step, numbers, nice }) };
         let answered = send(socket.as_fd(), &[0], file).and_then(|()| wait(child, socket.as_fd(), begun));
-        let Ok((result, waited, opened)) = answered else {
+        let Ok(Reply { result, waited, ran, opened }) = answered else {
             self.stalled = true;
             child.kill();
             self.waited += begun.elapsed();
             return Err(answered.err().unwrap_or(Errno::IO));
         };
-        self.waited += waited;
+        self.waited += Duration::from_nanos(waited);
+        cpu_time::add(ran);
         match u64::try_from(result) {
             Ok(value) => Ok(Answer { value, opened }),
             Err(_) => Err(Errno::from_raw_os_error(i32::try_from(-result).unwrap_or(libc::EIO))),
@@ -282,10 +284,20 @@ impl Proxy {
 struct Request {
     step: Step,
     numbers: [u64; 4],
+    nice: i32,
 }
 
-/// The answer: result or negative errno, and the time that it waited in nanoseconds.
-fn wait(child: &Forked, socket: BorrowedFd<'_>, begun: Instant) -> Result<(i64, Duration, Option<OwnedFd>), Errno> {
+struct Reply {
+    /// As the step returned it, or a negative errno.
+    result: i64,
+    /// Nanoseconds that the step did not run.
+    waited: u64,
+    /// Nanoseconds that the proxy ran since its last reply.
+    ran: u64,
+    opened: Option<OwnedFd>,
+}
+
+fn wait(child: &Forked, socket: BorrowedFd<'_>, begun: Instant) -> Result<Reply, Errno> {
     let mut before = None;
     let mut since = Instant::now();
     loop {
@@ -295,13 +307,14 @@ fn wait(child: &Forked, socket: BorrowedFd<'_>, begun: Instant) -> Result<(i64, 
             Err(Errno::INTR) => continue,
             Err(errno) => return Err(errno),
             Ok(_) => {
-                let mut words = [0; 16];
+                let mut words = [0; 24];
                 let (bytes, opened) = receive(socket, &mut words)?;
                 if bytes != words.len() {
                     return Err(Errno::IO); // killed
                 }
                 let (words, _) = words.as_chunks::<8>();
-                return Ok((i64::from_ne_bytes(words[0]), Duration::from_nanos(u64::from_ne_bytes(words[1])), opened));
+                let [result, waited, ran] = [0, 1, 2].map(|nth| i64::from_ne_bytes(words[nth]));
+                return Ok(Reply { result, waited: waited.unsigned_abs(), ran: ran.unsigned_abs(), opened });
             }
         }
         let now = progress(child.pid());
@@ -328,29 +341,32 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 /// Life of the proxy: it ends with the socket.
 fn serve(socket: BorrowedFd<'_>, mut memory: Memory) {
+    let nanoseconds = |time: Duration| i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
+    let mut own_nice = getpriority_process(None).unwrap_or(0);
+    let mut told = cpu_time::of_process(); // with what the starter counted
     loop {
         let Ok((1, file)) = receive(socket, &mut [0]) else { return };
         // SAFETY: masu wrote a whole request before its message and waits for the answer; the fork has the same functions at the same
         // addresses.
-        let Request { step, numbers } = unsafe { memory.header().read() };
-        let (begun, ran) = (Instant::now(), own_cpu_time());
+        let Request { step, numbers, nice } = unsafe { memory.header().read() };
+        if nice != own_nice && setpriority_process(None, nice).is_ok() {
+            own_nice = nice;
+        }
+        let (begun, before) = (Instant::now(), cpu_time::of_process());
         let mut call = Call { numbers, file: file.as_ref().map(AsFd::as_fd), bytes: memory.bytes(), opened: None };
         let result = match step(&mut call) {
             Ok(value) => i64::try_from(value).unwrap_or(i64::MAX),
             Err(errno) => -i64::from(errno.raw_os_error()),
         };
         let opened = call.opened;
-        let waited = begun.elapsed().saturating_sub(own_cpu_time().saturating_sub(ran));
-        let mut words = result.to_ne_bytes().to_vec();
-        words.extend(u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX).to_ne_bytes());
-        if send(socket, &words, opened.as_ref().map(AsFd::as_fd)).is_err() {
+        let ran = cpu_time::of_process();
+        let waited = begun.elapsed().saturating_sub(ran - before);
+        let words = [result, nanoseconds(waited), nanoseconds(ran - told)].map(i64::to_ne_bytes);
+        told = ran;
+        if send(socket, words.as_flattened(), opened.as_ref().map(AsFd::as_fd)).is_err() {
             return;
         }
     }
-}
-
-fn own_cpu_time() -> Duration {
-    Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default()
 }
 
 fn send(socket: BorrowedFd<'_>, message: &[u8], file: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
@@ -449,6 +465,33 @@ mod tests {
             call.numbers[0] = call.numbers[0].wrapping_add(1);
         }
         Ok(5)
+    }
+
+    fn own_nice(_: &mut Call<'_>) -> Result<u64, Errno> {
+        Ok(u64::try_from(getpriority_process(None)? + 20).unwrap())
+    }
+
+    #[test]
+    fn a_call_runs_at_the_nice_value_of_its_caller_and_its_time_is_the_callers() {
+        fn works(_: &mut Call<'_>) -> Result<u64, Errno> {
+            let end = cpu_time::of_process() + Duration::from_millis(50);
+            while cpu_time::of_process() < end {}
+            Ok(0)
+        }
+        let quiet = QuietProcess::start();
+        let nice = || about(quiet.pid(), |proxy| proxy.call(own_nice, [0; 4], None)).unwrap().value;
+        std::thread::scope(|threads| {
+            let at_14 = threads.spawn(|| {
+                setpriority_process(None, 14).unwrap();
+                let before = (cpu_time::of_thread(), cpu_time::of_process());
+                about(quiet.pid(), |proxy| proxy.call(works, [0; 4], None)).unwrap();
+                assert!(cpu_time::of_thread() - before.0 >= Duration::from_millis(50));
+                assert!(cpu_time::of_process() - before.1 >= Duration::from_millis(50));
+                nice()
+            });
+            assert_eq!(at_14.join().unwrap(), 34);
+        });
+        assert_eq!(nice(), u64::try_from(getpriority_process(None).unwrap() + 20).unwrap());
     }
 
     #[test]

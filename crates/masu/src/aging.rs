@@ -30,7 +30,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
 use crate::args::{AgingTask, Budget};
-use crate::control::{Pause, Stop, Terminal, change_haste, own_cpu_time};
+use crate::control::{Pause, Stop, Terminal, change_haste};
 use crate::events;
 use crate::failure::Failure;
 use crate::only_one::{Sole, only_one};
@@ -283,7 +283,7 @@ fn end(keeper: Running, now: Duration, is_haste: &dyn Fn() -> bool, out: &mut Ou
     let (summary, events) = keeper.finish(now, is_haste).map_err(|error| at_host(&error))?;
     events.iter().try_for_each(|event| out.event(now, event))?;
     let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-    out.end(&Summary { run_us: micros(now), cpu_us: micros(own_cpu_time()), ..summary })
+    out.end(&Summary { run_us: micros(now), cpu_us: micros(linux::cpu_time::of_process()), ..summary })
 }
 
 /// Whoever pins memory must be able to let it go when others take all of it and all of the processors, and is not stopped for a

@@ -13,7 +13,7 @@ use linux::{Pid, Untrusted};
 use quantities::{Bytes, Fraction};
 
 use crate::args::AttachTask;
-use crate::control::{Stop, Terminal, own_cpu_time};
+use crate::control::{Stop, Terminal};
 use crate::failure::Failure;
 use crate::open::{Observers, Purpose, admit, can_promote, each, hold};
 use crate::print::{self, Table, percent};
@@ -57,7 +57,8 @@ pub fn run(task: &AttachTask) -> Result<Done, Failure> {
             }
         }
     }
-    let reports: Vec<Report> = targets.iter().map(|target| Report::of(target, own_cpu_time(), task.dry_run)).collect();
+    let reports: Vec<Report> =
+        targets.iter().map(|target| Report::of(target, linux::cpu_time::of_process(), task.dry_run)).collect();
     for report in &reports {
         if task.json { print_json(report)? } else { print_table(report, terminal.now().as_secs_f64())? }
     }

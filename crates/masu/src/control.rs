@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use hugepages::attach::{Control, Doing};
 use hugepages::target::Target;
 use indicatif::{ProgressBar, ProgressStyle};
-use linux::signals;
+use linux::{cpu_time, signals};
 use quantities::Bytes;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -120,7 +120,7 @@ impl Control for Terminal {
     }
 
     fn cpu_time(&self) -> Duration {
-        own_cpu_time()
+        cpu_time::of_process()
     }
 
     fn in_haste(&mut self, haste: bool) {
@@ -158,12 +158,6 @@ pub fn change_haste(now: &mut bool, haste: bool) {
     } else if !haste && *now {
         *now = rustix::process::nice(STEP).is_err();
     }
-}
-
-/// Processor time of this process.
-pub fn own_cpu_time() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    Duration::try_from(time).unwrap_or_default()
 }
 
 #[cfg(test)]

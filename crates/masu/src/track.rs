@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 
 use crate::args::TrackTask;
 use crate::attach;
-use crate::control::{Stop, change_haste, own_cpu_time};
+use crate::control::{Stop, change_haste};
 use crate::failure::Failure;
 use crate::open::{Observers, Purpose, admit, can_promote, contended, hold_silently};
 use crate::print::{self, percent};
@@ -194,7 +194,7 @@ impl Control for Surroundings {
     }
 
     fn cpu_time(&self) -> Duration {
-        own_cpu_time()
+        linux::cpu_time::of_process()
     }
 
     fn in_haste(&mut self, haste: bool) {

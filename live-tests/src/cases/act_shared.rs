@@ -85,7 +85,7 @@ pub fn what_is_in_swap_stays_there_until_the_program_wants_it(live: &Live) -> Ou
     toy.write(heap.all(), 7)?;
     let window = heap.windows()[0];
     let pidfd = toy.pid().open()?;
-    advise(pidfd.as_fd(), &[heap.pages(100, 110).range()], Advice::PageOut)?;
+    advise(toy.pid(), pidfd.as_fd(), &[heap.pages(100, 110).range()], Advice::PageOut)?;
     let program = RunningProgram::open(live.files(), toy.pid())?;
     let state = program.state(window)?.unwrap_or_default();
     assert_eq!((state.swapped, state.resident), (Pages(10), Pages(502)), "{state:?}");

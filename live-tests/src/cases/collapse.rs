@@ -23,7 +23,7 @@ pub(super) fn collapse(toy: &ToyProcess, heap: Mapping) -> Result<(), libtest_mi
     let pidfd = toy.pid().open()?;
     let mut answer = Err(Errno::AGAIN);
     for _ in 0..20 {
-        answer = advise(pidfd.as_fd(), &[heap.range()], Advice::Collapse);
+        answer = advise(toy.pid(), pidfd.as_fd(), &[heap.range()], Advice::Collapse);
         match answer {
             Err(Errno::AGAIN | Errno::NOMEM | Errno::BUSY) => std::thread::sleep(std::time::Duration::from_millis(50)),
             _ => break,
@@ -56,7 +56,7 @@ pub fn cold_on_one_page_splits_a_huge_page_and_keeps_its_content(live: &Live) ->
     assert_eq!(huge_bytes(live, &toy, heap)?, PageSize::Huge.bytes().0);
 
     let pidfd = toy.pid().open()?;
-    advise(pidfd.as_fd(), &[heap.page(1).range()], Advice::Cold)?;
+    advise(toy.pid(), pidfd.as_fd(), &[heap.page(1).range()], Advice::Cold)?;
 
     assert_eq!(huge_bytes(live, &toy, heap)?, 0);
     let present = present_pages(&toy, heap)?;

@@ -91,7 +91,7 @@ pub fn a_huge_page_is_told_from_512_small_ones(live: &Live) -> Outcome {
     collapse(&toy, heap)?;
     expect(live, &toy, window, WindowState { huge: true, ..full })?;
     let pidfd = toy.pid().open()?;
-    advise(pidfd.as_fd(), &[heap.page(0).range()], Advice::Cold)?;
+    advise(toy.pid(), pidfd.as_fd(), &[heap.page(0).range()], Advice::Cold)?;
     expect(live, &toy, window, full)?;
     toy.check(heap.all(), 1)?;
     Ok(())
@@ -128,7 +128,7 @@ pub fn swapped_pages_are_counted(live: &Live) -> Outcome {
     let heap = toy.map(Backing::Anonymous, 1)?;
     toy.write(heap.pages(0, 100), 1)?;
     let pidfd = toy.pid().open()?;
-    advise(pidfd.as_fd(), &[heap.pages(20, 60).range()], Advice::PageOut)?;
+    advise(toy.pid(), pidfd.as_fd(), &[heap.pages(20, 60).range()], Advice::PageOut)?;
     let expected = WindowState { resident: Pages(60), swapped: Pages(40), ..NOTHING };
     expect(live, &toy, heap.windows()[0], expected)?;
     toy.check(heap.pages(0, 100), 1)?;

@@ -16,11 +16,13 @@ use std::time::{Duration, Instant};
 use libmasu::track::terms::{Terms, USUAL};
 use libmasu::track::wire::{Answer, MOST_BYTES, Request, SHORT_BYTES};
 use linux::handover::Connection;
+use linux::{Pid, Rooted, stat};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::Signal;
 
 use super::Outcome;
 use super::programs::{PATIENCE, Running, Said};
+use super::redis::wait_until;
 use super::run::{Folder, Result, own};
 use super::track::Tracker;
 use crate::live::Live;
@@ -86,6 +88,33 @@ impl Server {
         assert!(line.starts_with("held="), "{line:?}");
         let pid = running.pid();
         self.users.push(running);
+        Ok(pid)
+    }
+
+    /// A process of which another one holds the mmap lock from now on, while it waits for it as a writer.
+    fn locked(&mut self) -> Result<i32> {
+        let as_user = |words: &[&str]| -> Result<Running> {
+            let mut command = Command::new(own()?);
+            command.arg(program::FLAG).args(words).uid(USER).gid(USER);
+            Ok(Running(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?))
+        };
+        let file = self.file();
+        let mut mapper = as_user(&["last-page", file.to_str().ok_or("a path that is no text")?])?;
+        let mut line = String::new();
+        BufReader::new(mapper.0.stdout.take().ok_or("no output")?).read_line(&mut line)?;
+        let at = line.trim().strip_prefix("at=").ok_or_else(|| line.clone())?;
+        let pid = mapper.pid();
+        self.users.push(mapper);
+        self.fall_silent();
+        self.users.push(as_user(&["word-of", &pid.to_string(), at])?);
+        // Both wait: the reader for the server, and the mapper for the reader.
+        let waits = |of: &Running| stat::stat(&Rooted::host(), Pid(of.pid())).is_ok_and(|stat| stat.state == 'D');
+        let [.., mapper, reader] = &self.users[..] else { return Err("no users".into()) };
+        wait_until("both wait", || {
+            let both = waits(reader) && waits(mapper);
+            std::thread::sleep(Duration::from_millis(100));
+            both && waits(mapper)
+        })?;
         Ok(pid)
     }
 
@@ -262,6 +291,30 @@ pub fn a_client_of_the_tracker_on_a_silent_server_keeps_nobody_waiting(_: &Live)
     }
     let said = tracker.end(Signal::TERM)?;
     assert_eq!((said.code(), said.err.as_str()), (0, ""));
+    server.end();
+    Ok(())
+}
+
+/// A process whose mmap lock never comes is passed over, and all other processes are served.
+pub fn a_process_whose_mmap_lock_does_not_come_is_passed_over(_: &Live) -> Outcome {
+    let mut server = Server::start(",allow_other")?;
+    let pid = server.locked()?.to_string();
+    for arguments in [
+        &["stat", &pid][..],
+        &["census", &pid],
+        &["census"],
+        &["stat"],
+        &["attach", "--dry-run", "--for", "200ms", &pid],
+        &["attach", "--for", "200ms", &pid],
+        &["pages", "--for", "200ms", &pid],
+        &["set", "huge=on", &pid],
+        &["aging", "--mapped", "100", "--dry-run"],
+        &["llc", "shared"],
+    ] {
+        let begun = Instant::now();
+        let said = server.masu(arguments)?;
+        println!("{arguments:?} {:?} {:?} {} {}", begun.elapsed(), said.code(), said.out, said.err);
+    }
     server.end();
     Ok(())
 }

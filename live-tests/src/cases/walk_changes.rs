@@ -43,7 +43,7 @@ pub fn a_window_that_was_promoted_or_split_between_two_looks_starts_anew(live: &
     assert!([0, 512].contains(&heat.touched.count()), "a huge window has one bit");
 
     let pidfd = toy.pid().open()?;
-    advise(pidfd.as_fd(), &[heap.page(0).range()], Advice::Cold)?;
+    advise(toy.pid(), pidfd.as_fd(), &[heap.page(0).range()], Advice::Cold)?;
     source.look()?;
     let heat = heat_of(source.map(), window).ok_or("not seen when split")?;
     assert!(!heat.huge);

@@ -12,11 +12,10 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use access::residency::Viewer;
-use linux::{Error, Pid, process_vm};
-use quantities::{Address, AddressRange, PAGES_PER_WINDOW, PageSize, Pages, Window};
+use linux::{Error, Pid, cpu_time, process_vm};
+use quantities::{Address, AddressRange, PAGES_PER_WINDOW, Pages, Window};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::time::{ClockId, clock_gettime};
 
 use super::policy::{PAGES_PER_SAMPLE, SAMPLES};
 
@@ -141,7 +140,7 @@ impl Content for Reader {
     }
 
     fn cpu_time(&self) -> Duration {
-        Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
+        cpu_time::of_thread()
     }
 }
 

@@ -21,10 +21,9 @@ use std::time::{Duration, Instant};
 
 use linux::cache_line::Ticks;
 use linux::merged_memory::{LINES_PER_PAGE, MergedCopy, PageOf};
-use linux::{Error, Pid};
+use linux::{Error, Pid, cpu_time};
 use quantities::{Bytes, Fraction, Pages};
 use rustix::thread::{CpuSet, gettid, sched_setaffinity};
-use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
 use super::policy::{Held, Pace, Turn};
@@ -469,7 +468,7 @@ fn refill(
     let mut worker = Worker::new(copy, order.duty, order.partitioned, order.room, Duration::ZERO);
     let tell = |of: &Filled| *filled.lock().unwrap_or_else(PoisonError::into_inner) = of.clone();
     while !ends.load(Ordering::Relaxed) {
-        let rest = match worker.turn(begun.elapsed(), &own_cpu_time, occupancy) {
+        let rest = match worker.turn(begun.elapsed(), &cpu_time::of_thread, occupancy) {
             Ok(rest) => rest,
             Err(error) => {
                 worker.filled.failure = Some(error.to_string());
@@ -484,10 +483,6 @@ fn refill(
             return;
         }
     }
-}
-
-fn own_cpu_time() -> Duration {
-    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -27,9 +27,8 @@ use linux::ksm::Reported;
 use linux::maps::{Mapping, maps};
 use linux::pagemap::{PageEntry, Pagemap, need_frame_numbers};
 use linux::processes::processes;
-use linux::{Error, KernelFiles, Pid, cgroup, ksm, stat, status, vmstat};
+use linux::{Error, KernelFiles, Pid, cgroup, cpu_time, ksm, stat, status, vmstat};
 use quantities::{Address, AddressRange, Pages};
-use rustix::time::{ClockId, clock_gettime};
 
 use super::domain::{By, Member};
 use super::index::{Changed, Index, MergedPage};
@@ -151,7 +150,7 @@ impl Observer {
     /// # Errors
     /// When there is no list of processes, or `Unsupported` where domains are made by control groups and there are none.
     pub fn look(&mut self, files: &impl KernelFiles) -> Result<Look, Error> {
-        let (begun, cpu_begun) = (Instant::now(), cpu_time());
+        let (begun, cpu_begun) = (Instant::now(), cpu_time::of_thread());
         let mut look = Look::default();
         let (mut found, mut members) = (Vec::new(), BTreeMap::new());
         for pid in processes(files)?.into_iter().filter(|pid| !self.left_out.contains(pid)) {
@@ -176,7 +175,7 @@ impl Observer {
         look.frames_asked = self.ask(&mut found)?;
         look.changed = self.index.update(found.into_iter().map(|(pid, of)| (pid, joined(of))));
         self.members = members;
-        (look.took, look.cpu) = (begun.elapsed(), cpu_time().saturating_sub(cpu_begun));
+        (look.took, look.cpu) = (begun.elapsed(), cpu_time::of_thread().saturating_sub(cpu_begun));
         Ok(look)
     }
 
@@ -233,11 +232,6 @@ impl Observer {
         }
         Ok(frames.chunk_by(|one, other| one == other).count() as u64)
     }
-}
-
-/// Of this thread, so far.
-fn cpu_time() -> Duration {
-    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
 /// Private memory: what is shared is never merged. What the kernel maps for its own ends has nothing to merge.

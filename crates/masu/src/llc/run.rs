@@ -13,7 +13,7 @@ use super::keeping::{Kept, SOLE, at_trouble, config, keeper};
 use super::lines::Lines;
 use crate::Done;
 use crate::args::LlcRunTask;
-use crate::control::{Stop, Terminal, own_cpu_time};
+use crate::control::{Stop, Terminal};
 use crate::events;
 use crate::failure::Failure;
 use crate::only_one::only_one;
@@ -37,7 +37,7 @@ pub fn run(task: &LlcRunTask) -> Result<Done, Failure> {
     let now = terminal.now();
     // All is put back by now, whatever becomes of the reader.
     let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-    let summary = Summary { run_us: micros(now), cpu_us: micros(own_cpu_time()), ..summary };
+    let summary = Summary { run_us: micros(now), cpu_us: micros(linux::cpu_time::of_process()), ..summary };
     let failed = outcome.is_err() || ended.is_err();
     let mut told = events.iter().try_for_each(|event| out.event(now, event));
     if !failed {

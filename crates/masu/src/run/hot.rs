@@ -17,7 +17,7 @@ use quantities::{Bytes, Fraction};
 
 use crate::HOST;
 use crate::attach::open;
-use crate::control::{change_haste, own_cpu_time};
+use crate::control::change_haste;
 use crate::failure::Failure;
 use crate::open::{Observers, Purpose, admit, can_promote, hold};
 
@@ -111,7 +111,7 @@ fn serve(pid: Pid, alone: bool, max_extra_rss: Fraction, over: &AtomicBool) -> R
     attach(&mut targets, settings, &mut host);
     let mut outcome = host.outcome;
     for target in &targets {
-        outcome.add(&Report::of(target, own_cpu_time(), false));
+        outcome.add(&Report::of(target, linux::cpu_time::of_process(), false));
     }
     Ok(outcome)
 }
@@ -211,7 +211,7 @@ impl Control for Host<'_> {
     }
 
     fn cpu_time(&self) -> Duration {
-        own_cpu_time()
+        linux::cpu_time::of_process()
     }
 
     fn in_haste(&mut self, haste: bool) {
