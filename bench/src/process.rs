@@ -58,6 +58,10 @@ pub fn hugetlb(pid: u32) -> Result<Bytes> {
 /// # Errors
 /// When the process is gone, or this kernel does not count so closely.
 pub fn processor_time_closely(pid: u32) -> Result<Duration> {
+    Ok(closely_of(pid)? + proxies_of(pid).into_iter().flat_map(closely_of).sum::<Duration>())
+}
+
+fn closely_of(pid: u32) -> Result<Duration> {
     let folder = format!("/proc/{pid}/task");
     let threads = fs::read_dir(&folder).with_context(|| format!("cannot read {folder}"))?;
     let mut sum_ns = 0;
@@ -75,6 +79,23 @@ pub fn processor_time_closely(pid: u32) -> Result<Duration> {
 /// # Errors
 /// When the process is gone.
 pub fn processor_time(pid: u32) -> Result<Duration> {
+    Ok(time_of(pid)? + proxies_of(pid).into_iter().flat_map(time_of).sum::<Duration>())
+}
+
+/// The processes that make calls for a masu: their time is its own.
+fn proxies_of(pid: u32) -> Vec<u32> {
+    let is_one =
+        |of: &u32| read(*of, "stat").is_ok_and(|stat| stat.contains("(masu-proxy)") && parent_of(&stat) == Some(pid));
+    let processes = fs::read_dir("/proc").into_iter().flatten();
+    processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).filter(is_one).collect()
+}
+
+/// The 4th field.
+fn parent_of(stat: &str) -> Option<u32> {
+    stat.get(stat.rfind(')')? + 1..)?.split_whitespace().nth(1)?.parse().ok()
+}
+
+fn time_of(pid: u32) -> Result<Duration> {
     let text = read(pid, "stat")?;
     let ticks = ticks_of(&text).with_context(|| format!("/proc/{pid}/stat is not what it should be"))?;
     let per_second = rustix::param::clock_ticks_per_second().max(1);

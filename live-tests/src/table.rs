@@ -59,6 +59,8 @@ pub const ALL: &[LiveTest] = tests! {
     silent_server::a_process_whose_program_is_on_a_silent_server_is_served_and_its_file_is_passed_over needs [Root, Fuse, MasuCommand, PageTableWalk, PageFrames, RemoteCollapse, HugePageModes];
     silent_server::so_is_one_whose_server_is_for_its_user_alone needs [Root, Fuse, MasuCommand, PageTableWalk, PageFrames, RemoteCollapse, HugePageModes];
     silent_server::a_process_whose_mmap_lock_does_not_come_is_passed_over needs [Root, Fuse, MasuCommand, PageTableWalk, PageFrames, RemoteCollapse, HugePageModes];
+    silent_server::a_process_whose_mmap_lock_is_taken_later_is_let_go_and_the_others_go_on needs [Root, Fuse, MasuCommand, PageTableWalk, RemoteCollapse, HugePageModes];
+    silent_server::a_client_of_the_tracker_whose_mmap_lock_does_not_come_keeps_nobody_out needs [Root, Fuse, MasuCommand, PageTableWalk, RemoteCollapse, HugePageModes];
     silent_server::a_client_of_the_tracker_on_a_silent_server_keeps_nobody_waiting needs [Root, Fuse, MasuCommand, PageTableWalk, RemoteCollapse, HugePageModes];
     walk::it_finds_exactly_the_pages_touched_after_a_clear needs [Root, PageTableWalk, HugePageModes];
     walk::it_finds_every_nth_page_of_a_window_whose_pages_are_not_all_there needs [Root, PageTableWalk, HugePageModes];

@@ -20,7 +20,7 @@ use linux::cgroup::group::Group;
 use linux::facts::Known;
 use linux::kpagecgroup::GroupTable;
 use linux::kpageflags::FrameTable;
-use linux::{Error, KernelFiles, Pid, Untrusted, lru_gen, pagemap, stat, status, vmstat};
+use linux::{Error, KernelFiles, NotRead, Pid, Untrusted, lru_gen, pagemap, stat, status, vmstat};
 use quantities::Bytes;
 use serde::Serialize;
 
@@ -57,8 +57,10 @@ pub struct Census {
     pub swap_refaults: Option<u64>,
     /// Those with memory of their own, most first.
     pub processes: Vec<OfProcess>,
-    /// Processes that we may not look at.
+    /// Processes that could not be looked at.
     pub processes_not_read: u64,
+    /// The same by reason.
+    pub not_read: Vec<NotRead>,
     /// We are in a namespace of process ids: the processes outside of it are not seen, and their code counts as read-only data.
     pub in_pid_namespace: bool,
     /// The part of the frames that was looked at.
@@ -190,7 +192,8 @@ fn of_tally(
         rest: Rest::ALL.iter().map(|rest| tally.rest(*rest)).collect(),
         file_refaults,
         swap_refaults,
-        processes_not_read: code.not_read,
+        processes_not_read: code.not_read.len() as u64,
+        not_read: NotRead::of(&code.not_read),
         in_pid_namespace: in_pid_namespace(files),
         sampled_fraction: tally.sampled_fraction(),
         ..Census::of(classes, processes)
@@ -218,9 +221,14 @@ pub fn of_processes(files: &impl KernelFiles, pids: &BTreeSet<Pid>, closeness: C
     let host = HostFrames { table: &table, memory: &memory };
     let code = code::of_host(files, host)?;
     let (mut all, mut processes) = (Frames::default(), Vec::new());
+    let mut unanswered = Vec::new();
     for pid in pids {
         let own = match frames_of(files, *pid, &code.frames, host) {
             Err(error) if error.is_gone() => continue,
+            Err(error) if error.is_unanswered() => {
+                unanswered.push(error);
+                continue;
+            }
             own => own?,
         };
         let Ok(status) = status::status(files, *pid) else { continue };
@@ -235,10 +243,15 @@ pub fn of_processes(files: &impl KernelFiles, pids: &BTreeSet<Pid>, closeness: C
         });
         all.add_all(&own);
     }
+    if let Some(error) = unanswered.first().filter(|_| processes.is_empty()) {
+        return Err(error.clone());
+    }
     let (classes, sampled_fraction) = all.by_class(&table, why_no_lists(files)?, closeness)?;
     let census = Census {
         rest: all.rest(),
         sampled_fraction,
+        processes_not_read: unanswered.len() as u64,
+        not_read: NotRead::of(&unanswered),
         in_pid_namespace: in_pid_namespace(files),
         ..Census::of(classes, processes)
     };
@@ -270,6 +283,7 @@ impl Census {
             swap_refaults: None,
             processes,
             processes_not_read: 0,
+            not_read: Vec::new(),
             in_pid_namespace: false,
             sampled_fraction: 1.0,
             error_bound_bytes: Bytes(0),

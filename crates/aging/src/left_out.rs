@@ -28,6 +28,8 @@ pub enum Cause {
     Memory,
     /// Its process has more mappings than masu reads for its owner in one pass.
     Mappings,
+    /// The kernel did not give the mappings of its process in time.
+    Unanswered,
     /// The kernel's answer, by its number.
     Kernel(i32),
     /// Something else that masu met.
@@ -45,7 +47,7 @@ impl Cause {
         match self {
             Cause::Served => false,
             Cause::Kernel(errno) => !matches!(Errno::from_raw_os_error(errno), Errno::PERM | Errno::ACCESS),
-            Cause::Unknown | Cause::Files | Cause::Memory | Cause::Mappings | Cause::Other => true,
+            Cause::Unknown | Cause::Files | Cause::Memory | Cause::Mappings | Cause::Unanswered | Cause::Other => true,
         }
     }
 
@@ -66,6 +68,9 @@ impl fmt::Display for Cause {
             Cause::Files => f.write_str("its share of the files that masu can hold is used up"),
             Cause::Memory => f.write_str("its share of the memory that may be pinned is used up"),
             Cause::Mappings => f.write_str("its share of the mappings that masu reads in one pass is used up"),
+            Cause::Unanswered => {
+                f.write_str("the mappings of its process were not to be had in time; it is tried again")
+            }
             Cause::Kernel(errno) => {
                 write!(f, "the kernel refused: {}", linux::describe(Errno::from_raw_os_error(*errno)))?;
                 if self.may_pass() { f.write_str("; it is tried again") } else { Ok(()) }

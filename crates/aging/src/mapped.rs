@@ -19,7 +19,7 @@ pub struct Mapped {
     pub owners: Owners,
     /// Each file.
     pub files: BTreeMap<FileKey, MappedFile>,
-    /// Processes whose mappings were not read, since their owner has its share.
+    /// Processes whose mappings were not read, since their owner has its share or the kernel gave no answer.
     pub left_out: Tally,
 }
 
@@ -88,8 +88,15 @@ fn at_most(files: &impl KernelFiles, pids: &BTreeSet<Pid>, most: u64) -> Mapped 
             filling.wants(owner, None);
             continue;
         };
-        // Gone, or not to be looked at.
-        let Ok(mappings) = maps::maps(files, pid) else { continue };
+        let mappings = match maps::maps(files, pid) {
+            Ok(mappings) => mappings,
+            Err(error) => {
+                if error.is_unanswered() {
+                    found.left_out.add(Cause::Unanswered, owner, Bytes(0));
+                }
+                continue; // gone, or not to be looked at
+            }
+        };
         let rows: u64 = mappings.iter().map(|mapping| add(&mut found.files, owner, pid, mapping)).sum();
         let cost = mappings.len() as u64 + rows * ROW;
         filling.grant(owner, cost);
@@ -149,6 +156,7 @@ fn pages_of(mapping: &Mapping) -> Option<Range<u64>> {
 #[allow(clippy::single_range_in_vec_init, reason = "one run is meant")]
 mod tests {
     use linux::fake::FakeKernel;
+    use rustix::io::Errno;
 
     use super::*;
 
@@ -203,5 +211,21 @@ mod tests {
             std::time::Duration::ZERO,
         );
         assert_eq!((said.len(), said[0].owner.user), (1, 4001));
+    }
+    #[test]
+    fn a_process_whose_mappings_do_not_come_is_left_out_and_the_others_are_read() {
+        let kernel = process(FakeKernel::new(), 8, 33, MAPS);
+        let kernel = process(kernel, 7, 34, MAPS).refusing("proc/7/maps", Errno::TIMEDOUT);
+        let mut found =
+            of(&process(kernel, 9, 35, MAPS).refusing("proc/9/maps", Errno::ACCESS), &[Pid(7), Pid(8), Pid(9)].into());
+        let server = &found.files[&FileKey { device: (254, 0), inode: 12 }];
+        assert_eq!(server.through.iter().map(|(pid, _)| *pid).collect::<Vec<_>>(), [Pid(8)]);
+        let said = crate::left_out::Said::default().of(
+            std::mem::take(&mut found.left_out),
+            &found.owners,
+            std::time::Duration::ZERO,
+        );
+        let causes: Vec<_> = said.iter().map(|said| (said.owner.user, said.why.clone())).collect();
+        assert_eq!(causes, [(34, Cause::Unanswered.to_string())], "a refusal is no news");
     }
 }

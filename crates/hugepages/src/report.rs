@@ -43,7 +43,7 @@ pub struct Report {
     pub windows_refused: BTreeMap<Refusal, u64>,
     /// Resident memory when masu came.
     pub rss_before_bytes: Bytes,
-    /// Resident memory at the end, measured; the program's own growth is in it. `None` once it ended.
+    /// Resident memory at the end, measured; the program's own growth is in it. `None` once it ended, or where it cannot be read.
     pub rss_after_bytes: Option<Bytes>,
     /// What promotion added, measured window by window; in a dry run, would add.
     pub extra_rss_bytes: Bytes,
@@ -124,12 +124,13 @@ impl Report {
             windows: answer.windows,
             extra_rss_bytes: answer.extra_rss,
         });
+        let rss_after = target.rss_now();
         Report {
             pid: target.pid,
             name: target.name.clone(),
             rung: target.rung(),
             dry_run,
-            ended: target.phase == Phase::Ended && target.failure.is_none(),
+            ended: target.failure.is_none() && (target.phase == Phase::Ended || rss_after.is_none()),
             settled: target.settled_at.is_some() && target.phase != Phase::Watching,
             settled_s: target.settled_at.map(|at| at.as_secs_f64()),
             windows_seen: target.plan.verdicts.seen,
@@ -139,7 +140,7 @@ impl Report {
             windows_demoted: target.demoted,
             windows_refused: target.refused(),
             rss_before_bytes: target.rss_before,
-            rss_after_bytes: target.rss_now(),
+            rss_after_bytes: rss_after,
             extra_rss_bytes: extra,
             extra_rss_fraction: (target.rss_before + extra).growth_over(target.rss_before),
             returned_bytes: target.returned,

@@ -84,9 +84,37 @@ impl Error {
         }
     }
 
+    /// True when the call made no progress (`proxy.rs`), or was not made since an earlier one made none.
+    pub fn is_unanswered(&self) -> bool {
+        self.errno() == Some(Errno::TIMEDOUT)
+    }
+
     /// True when the process ended meanwhile.
     pub fn is_gone(&self) -> bool {
         matches!(self, Error::Gone(_))
+    }
+}
+
+/// Processes that could not be looked at for one reason.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct NotRead {
+    /// How many.
+    pub processes: u64,
+    /// The failure at the first of them.
+    pub first: String,
+}
+
+impl NotRead {
+    /// By the kernel's answers, in their order.
+    pub fn of(errors: &[Error]) -> Vec<NotRead> {
+        let mut found: Vec<(Option<Errno>, NotRead)> = Vec::new();
+        for error in errors {
+            match found.iter_mut().find(|(errno, _)| *errno == error.errno()) {
+                Some((_, of)) => of.processes += 1,
+                None => found.push((error.errno(), NotRead { processes: 1, first: error.to_string() })),
+            }
+        }
+        found.into_iter().map(|(_, of)| of).collect()
     }
 }
 
@@ -159,6 +187,16 @@ mod tests {
         assert!(Error::of_process("read", "/proc/1/maps", Errno::NOENT).is_gone());
         let host = Error::of_host("read", "/sys/kernel/mm/damon", Errno::NOENT);
         assert!(matches!(host, Error::Unsupported(_)));
+    }
+
+    #[test]
+    fn processes_that_were_not_read_are_counted_by_the_answer() {
+        let of = |pid: i32, errno| Error::of_process("read", format_args!("/proc/{pid}/maps"), errno);
+        let found = NotRead::of(&[of(1, Errno::ACCESS), of(2, Errno::TIMEDOUT), of(3, Errno::ACCESS)]);
+        let first = |pid, why: &str| format!("cannot read /proc/{pid}/maps: {why}");
+        let denied = NotRead { processes: 2, first: first(1, "permission denied (EACCES)") };
+        assert_eq!(found, [denied, NotRead { processes: 1, first: first(2, "no answer in time (ETIMEDOUT)") }]);
+        assert_eq!(NotRead::of(&[]), []);
     }
 
     #[test]

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{WaitId, WaitIdOptions, waitid};
 
 use crate::Pid;
 
@@ -76,6 +77,13 @@ impl Forked {
     pub(crate) fn kill(&self) {
         // SAFETY: two numbers; it is our child and was not waited for.
         unsafe { libc::kill(self.pid.0, libc::SIGKILL) };
+    }
+
+    /// True when the kernel has let it end. It is still to be dropped.
+    pub(crate) fn has_ended(&self) -> bool {
+        let Some(pid) = rustix::process::Pid::from_raw(self.pid.0) else { return true };
+        let seen = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT);
+        !matches!(seen, Ok(None))
     }
 
     /// Lets it finish without anybody who waits.
@@ -152,8 +160,13 @@ mod tests {
         let mut silent =
             Forked::start(c"test", null().as_fd(), |_, _| std::thread::sleep(Duration::from_secs(600))).unwrap();
         assert_eq!(silent.read(&mut answer, Instant::now() + Duration::from_millis(10)), Err(Errno::TIMEDOUT));
+        assert!(!silent.has_ended());
         silent.kill();
         assert_eq!(silent.read(&mut answer, soon()), Err(Errno::IO), "killed");
+        let end = soon();
+        while !silent.has_ended() {
+            assert!(Instant::now() < end);
+        }
     }
 
     #[test]

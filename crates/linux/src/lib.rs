@@ -90,7 +90,7 @@ mod scratch;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;
 
-pub use error::{At, Error, describe, symbol};
+pub use error::{At, Error, NotRead, describe, symbol};
 pub use files::{KernelFiles, Lock, Locked, Rooted};
 pub use pid::Pid;
 pub use untrusted::Untrusted;

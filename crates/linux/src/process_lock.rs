@@ -22,7 +22,7 @@ use std::path::Path;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::Errno;
 
-use crate::{Error, Pid, runtime_directory};
+use crate::{Error, Pid, proxy, runtime_directory};
 
 /// Ends with the value.
 #[derive(Debug)]
@@ -84,7 +84,7 @@ fn lock_byte(path: &Path, pid: Pid) -> Result<OwnedFd, Unlocked> {
 fn lock_maps(pid: Pid) -> Result<OwnedFd, Unlocked> {
     let path = format!("/proc/{pid}/maps");
     let failed = |errno| Unlocked::Failed(Error::of_process("lock", &path, errno));
-    let file = open(&*path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(failed)?;
+    let file = proxy::open(pid, &path, OFlags::RDONLY).map_err(failed)?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
         Err(Errno::AGAIN) => Err(Unlocked::Held),

@@ -39,6 +39,8 @@ use waits::Waits;
 
 /// Bytes that a call can take and give: a window of 2 MiB, and 1024 addresses.
 pub(crate) const BYTES: usize = (2 << 20) + 1024 * 8;
+/// A call that takes no longer is not looked after.
+const USUAL: Duration = Duration::from_millis(100);
 /// Time without progress after which a proxy is left.
 const STALLED: Duration = Duration::from_secs(3);
 /// Time for a call that makes progress.
@@ -78,26 +80,30 @@ pub(crate) struct Proxy {
     starter: Pid,
     /// Time that the calls waited, beyond what they ran.
     waited: Duration,
+    /// Left, and not known to have ended.
     stalled: bool,
 }
 
 /// Idle ones, for masu itself and for others.
 static IDLE: Mutex<[Vec<Proxy>; 2]> = Mutex::new([Vec::new(), Vec::new()]);
 static WAITS: Mutex<Waits> = Mutex::new(Waits::new());
+/// Those that were left, with the owner of the process that they were asked about.
+static LEFT: Mutex<Vec<(Option<u32>, Proxy)>> = Mutex::new(Vec::new());
 
 /// Has `work` make calls about `pid`.
 ///
 /// # Errors
-/// As `work` has them; TIMEDOUT when a call makes no progress, or for a process that lately had one that made none; the kernel's
+/// As `work` has them; TIMEDOUT when a call makes no progress, or is not made since earlier ones made none; the kernel's
 /// answer when there is no process or descriptor left.
 pub(crate) fn about<T>(pid: Pid, work: impl FnOnce(&mut Proxy) -> Result<T, Errno>) -> Result<T, Errno> {
     let own = Pid::own();
     let is_own = pid == own;
     let now = Instant::now();
     let mut owner = None;
-    if !is_own && !lock(&WAITS).is_empty(now) {
+    if !is_own && (kept(|_| true) > 0 || !lock(&WAITS).is_empty(now)) {
         owner = owner_of(pid);
-        if !lock(&WAITS).admits(pid, owner, now) {
+        let left = kept(|of| of == owner);
+        if !lock(&WAITS).admits(pid, owner, left, now) {
             return Err(Errno::TIMEDOUT);
         }
     }
@@ -105,13 +111,25 @@ pub(crate) fn about<T>(pid: Pid, work: impl FnOnce(&mut Proxy) -> Result<T, Errn
     proxy.waited = Duration::ZERO;
     let done = work(&mut proxy);
     if proxy.stalled || proxy.waited > waits::UNNOTICED {
-        let owner = owner.or_else(|| owner_of(pid));
+        owner = owner.or_else(|| owner_of(pid));
         lock(&WAITS).note(pid, owner, proxy.waited, proxy.stalled, Instant::now());
     }
-    if !proxy.stalled {
+    if proxy.stalled {
+        lock(&LEFT).push((owner, proxy));
+    } else {
         lock(&IDLE)[usize::from(is_own)].push(proxy);
     }
     done
+}
+
+/// How many of those that were left the kernel still keeps, of these owners.
+fn kept(of: impl Fn(Option<u32>) -> bool) -> usize {
+    let mut left = lock(&LEFT);
+    left.retain_mut(|(_, proxy)| {
+        proxy.stalled = proxy.child.as_ref().is_some_and(|(child, _)| !child.has_ended());
+        proxy.stalled
+    });
+    left.iter().filter(|(owner, _)| of(*owner)).count()
 }
 
 /// Ends all idle proxies: the next ones have the rights that masu has then.
@@ -301,7 +319,8 @@ fn wait(child: &Forked, socket: BorrowedFd<'_>, begun: Instant) -> Result<Reply,
     let mut before = None;
     let mut since = Instant::now();
     loop {
-        let left = Timespec::try_from(STALLED.saturating_sub(since.elapsed())).map_err(|_| Errno::INVAL)?;
+        let most = if before.is_none() { USUAL } else { STALLED };
+        let left = Timespec::try_from(most.saturating_sub(since.elapsed())).map_err(|_| Errno::INVAL)?;
         match poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&left)) {
             Ok(0) => {}
             Err(Errno::INTR) => continue,
@@ -394,7 +413,7 @@ fn receive(socket: BorrowedFd<'_>, message: &mut [u8]) -> Result<(usize, Option<
 ///
 /// # Safety
 /// `start` is a shared mapping of a page and [`BYTES`], made by [`Memory::map`]. Only one side uses it at a time: the proxy between a request
-/// and its answer, masu otherwise. It stays mapped in masu when its proxy was left, since that may still write.
+/// and its answer, masu otherwise. It stays mapped in masu while a proxy that was left lives, since that may still write.
 #[derive(Debug)]
 struct Memory {
     start: NonNull<u8>,
@@ -526,6 +545,10 @@ mod tests {
         });
         assert_eq!(stalled, Err(Errno::TIMEDOUT));
         assert_eq!(about(quiet.pid(), |_| Ok(())), Err(Errno::TIMEDOUT), "not asked again at once");
+        let end = Instant::now() + Duration::from_secs(20);
+        while kept(|_| true) > 0 {
+            assert!(Instant::now() < end, "it was killed, and sleeps where the kernel lets it end");
+        }
         let worked = about(other.pid(), |proxy| proxy.call(works, [0; 4], None));
         assert_eq!(worked.unwrap().value, 5);
     }

@@ -175,7 +175,8 @@ fn figures(report: &Report, ran_s: f64) -> Table {
         row("promotion would add", extra);
     } else {
         row("resident memory before", report.rss_before_bytes.to_string());
-        row("resident memory after", report.rss_after_bytes.map_or("ended".to_owned(), |rss| rss.to_string()));
+        let none = if report.ended { "ended" } else { "not known" };
+        row("resident memory after", report.rss_after_bytes.map_or(none.to_owned(), |rss| rss.to_string()));
         row("of that by promotion", extra);
         row("returned by demotion", report.returned_bytes.to_string());
         row("settled", report.settled_s.map_or(format!("not in {ran_s:.1} s"), |s| format!("after {s:.1} s")));

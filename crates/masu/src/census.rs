@@ -11,7 +11,7 @@ use aging::class::Class;
 use linux::cgroup::group;
 use linux::facts::Known;
 use linux::meminfo::meminfo;
-use linux::{Error, KernelFiles, Pid, stat};
+use linux::{Error, KernelFiles, NotRead, Pid, stat};
 use quantities::Bytes;
 
 use crate::args::CensusTask;
@@ -209,7 +209,8 @@ fn at_frames(error: &Error) -> Failure {
             failure.remedy(remedy)
         }
         Error::Unsupported(_) => failure.remedy("The census needs a kernel with CONFIG_PROC_PAGE_MONITOR."),
-        Error::Gone(_) | Error::Malformed { .. } | Error::Other(_) => failure,
+        Error::Gone(_) | Error::Malformed { .. } => failure,
+        Error::Other(_) => Failure::at_process(error),
     }
 }
 
@@ -297,10 +298,18 @@ fn print(
         let line = "processes outside of this PID namespace are not seen: their code counts as read-only data";
         writeln!(out, "{line}")?;
     }
-    print_processes(out, &census.processes, census.processes_not_read)
+    print_processes(out, &census.processes)?;
+    for NotRead { processes, first } in &census.not_read {
+        let what = if *processes == 1 { "process" } else { "processes" };
+        writeln!(
+            out,
+            "{processes} {what} could not be looked at, whose code counts as read-only data; the first: {first}"
+        )?;
+    }
+    Ok(())
 }
 
-fn print_processes(out: &mut impl Write, processes: &[OfProcess], not_read: u64) -> Result<(), Failure> {
+fn print_processes(out: &mut impl Write, processes: &[OfProcess]) -> Result<(), Failure> {
     if processes.is_empty() {
         return Ok(());
     }
@@ -324,10 +333,6 @@ fn print_processes(out: &mut impl Write, processes: &[OfProcess], not_read: u64)
     if !left_out.is_empty() {
         let resident: Bytes = left_out.iter().map(OfProcess::resident).sum();
         writeln!(out, "and {} more with {resident}; --json has all", left_out.len())?;
-    }
-    if not_read > 0 {
-        let processes = if not_read == 1 { "process" } else { "processes" };
-        writeln!(out, "{not_read} {processes} could not be looked at, whose code counts as read-only data")?;
     }
     Ok(())
 }

@@ -44,10 +44,15 @@ impl Failure {
             linux::Error::Unsupported(_) => {
                 failure.remedy("`masu facts` lists what this host offers and what is missing.")
             }
+            error if error.is_unanswered() => failure.remedy(UNANSWERED),
             linux::Error::Malformed { .. } | linux::Error::Other(_) => failure,
         }
     }
 }
+
+/// What keeps a call about a process from its end.
+pub const UNANSWERED: &str = "The kernel holds the memory map of the process for another call, which waits: for a disk, or for a server of a mapped \
+                              file. `cat /proc/*/wchan` names what each process waits for.";
 
 /// The kernel's answer with its symbol; of other errors their words.
 pub fn why(error: &std::io::Error) -> String {

@@ -196,6 +196,7 @@ fn not_called(why: &NotCalled) -> Failure {
     match why {
         NotCalled::Kernel(error) => match error {
             Error::Gone(_) => Failure::at_process(error),
+            error if error.is_unanswered() => Failure::at_process(error),
             Error::Denied(_) => failure
                 .remedy("Run as root, or with CAP_SYS_PTRACE; kernel.yama.ptrace_scope=3 forbids it to everybody."),
             Error::Unsupported(_) => failure.remedy("This works on x86-64 only."),

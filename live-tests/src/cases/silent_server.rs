@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use libmasu::track::terms::{Terms, USUAL};
-use libmasu::track::wire::{Answer, MOST_BYTES, Request, SHORT_BYTES};
+use libmasu::track::wire::{Answer, MOST_BYTES, Refused, Request, SHORT_BYTES};
 use linux::handover::Connection;
 use linux::{Pid, Rooted, stat};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
@@ -35,6 +35,7 @@ const USER: u32 = 4001;
 const ANSWERS: u8 = 0;
 const SILENT: u8 = 1;
 const OVER: u8 = 2;
+const NO_ANSWER: &str = "no answer in time (ETIMEDOUT)";
 
 /// The server: one file, which is this program. Dropping it ends the connection, with an error for whoever waits.
 struct Server {
@@ -91,13 +92,15 @@ impl Server {
         Ok(pid)
     }
 
-    /// A process of which another one holds the mmap lock from now on, while it waits for it as a writer.
+    /// A process whose mmap lock is held from now on.
     fn locked(&mut self) -> Result<i32> {
-        let as_user = |words: &[&str]| -> Result<Running> {
-            let mut command = Command::new(own()?);
-            command.arg(program::FLAG).args(words).uid(USER).gid(USER);
-            Ok(Running(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?))
-        };
+        let mapper = self.mapper()?;
+        self.lock(&mapper)?;
+        Ok(mapper.0)
+    }
+
+    /// A process that maps a page of the file which is not in memory, and that page's address.
+    fn mapper(&mut self) -> Result<(i32, String)> {
         let file = self.file();
         let mut mapper = as_user(&["last-page", file.to_str().ok_or("a path that is no text")?])?;
         let mut line = String::new();
@@ -105,17 +108,20 @@ impl Server {
         let at = line.trim().strip_prefix("at=").ok_or_else(|| line.clone())?;
         let pid = mapper.pid();
         self.users.push(mapper);
+        Ok((pid, at.to_owned()))
+    }
+
+    /// Has another process hold its mmap lock, while it waits for that as a writer.
+    fn lock(&mut self, (pid, at): &(i32, String)) -> Outcome {
         self.fall_silent();
         self.users.push(as_user(&["word-of", &pid.to_string(), at])?);
-        // Both wait: the reader for the server, and the mapper for the reader.
-        let waits = |of: &Running| stat::stat(&Rooted::host(), Pid(of.pid())).is_ok_and(|stat| stat.state == 'D');
-        let [.., mapper, reader] = &self.users[..] else { return Err("no users".into()) };
-        wait_until("both wait", || {
-            let both = waits(reader) && waits(mapper);
+        // The reader waits for the server, and the mapper for the reader.
+        let waits = || stat::stat(&Rooted::host(), Pid(*pid)).is_ok_and(|stat| stat.state == 'D');
+        wait_until("the mapper waits", || {
+            let waited = waits();
             std::thread::sleep(Duration::from_millis(100));
-            both && waits(mapper)
-        })?;
-        Ok(pid)
+            waited && waits()
+        })
     }
 
     /// Runs masu; a command that does not end within the deadline is set free by the server's end, and the test fails.
@@ -137,6 +143,12 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+fn as_user(words: &[&str]) -> Result<Running> {
+    let mut command = Command::new(own()?);
+    command.arg(program::FLAG).args(words).uid(USER).gid(USER);
+    Ok(Running(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?))
 }
 
 /// The protocol of include/uapi/linux/fuse.h, as far as it takes to run a program.
@@ -298,23 +310,115 @@ pub fn a_client_of_the_tracker_on_a_silent_server_keeps_nobody_waiting(_: &Live)
 /// A process whose mmap lock never comes is passed over, and all other processes are served.
 pub fn a_process_whose_mmap_lock_does_not_come_is_passed_over(_: &Live) -> Outcome {
     let mut server = Server::start(",allow_other")?;
-    let pid = server.locked()?.to_string();
+    let user = server.locked()?;
+    let pid = user.to_string();
+    // Who names it gets the reason.
     for arguments in [
         &["stat", &pid][..],
         &["census", &pid],
-        &["census"],
-        &["stat"],
         &["attach", "--dry-run", "--for", "200ms", &pid],
         &["attach", "--for", "200ms", &pid],
         &["pages", "--for", "200ms", &pid],
         &["set", "huge=on", &pid],
-        &["aging", "--mapped", "100", "--dry-run"],
-        &["llc", "shared"],
+        &["set", "align=on", &pid],
     ] {
-        let begun = Instant::now();
         let said = server.masu(arguments)?;
-        println!("{arguments:?} {:?} {:?} {} {}", begun.elapsed(), said.code(), said.out, said.err);
+        assert_eq!((said.code(), said.out.as_str()), (2, ""), "{arguments:?}: {}", said.err);
+        assert!(said.err.contains(NO_ANSWER) && said.err.contains("/wchan"), "{arguments:?}: {}", said.err);
     }
+    // Who works on all hears of it, and gets the others.
+    let not_read = format!("/proc/{pid}/");
+    for arguments in [&["census", "--json"][..], &["stat", "--json"]] {
+        let said = server.masu(arguments)?;
+        assert_eq!((said.code(), said.err.as_str()), (0, ""), "{arguments:?}");
+        let found: serde_json::Value = serde_json::from_str(&said.out)?;
+        let of_answer = found["not_read"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .find(|of| of["first"].as_str().is_some_and(|first| first.contains(&not_read)));
+        let of_answer = of_answer.ok_or_else(|| said.out.clone())?;
+        assert_eq!(of_answer["processes"], 1, "{arguments:?}");
+        assert!(of_answer["first"].as_str().is_some_and(|first| first.ends_with(NO_ANSWER)), "{of_answer}");
+    }
+    let said = server.masu(&["aging", "--mapped", "100", "--dry-run"])?;
+    assert_eq!((said.code(), said.err.as_str()), (0, ""));
+    // From Linux 6.17 maps are read without the lock (CONFIG_PER_VMA_LOCK): then it is the file that is passed over.
+    let causes = ["not to be had in time; it is tried again", "whose server may not answer"];
+    let is_line = |line: &str| line.starts_with("left out 1, ") && causes.iter().any(|cause| line.ends_with(cause));
+    assert!(said.out.lines().any(is_line), "{}", said.out);
+    assert!(said.out.contains("code: would pin "), "{}", said.out);
+    let said = server.masu(&["llc", "shared"])?;
+    assert!(said.out.contains(&format!("not looked at: process {pid}: ")), "{}", said.out);
+    server.end();
+    Ok(())
+}
+
+/// One whose lock is taken while masu works on it is let go with the reason; the others are worked on to the end.
+pub fn a_process_whose_mmap_lock_is_taken_later_is_let_go_and_the_others_go_on(_: &Live) -> Outcome {
+    let mut server = Server::start(",allow_other")?;
+    let mapper = server.mapper()?;
+    let other = Running(
+        Command::new(own()?)
+            .args([program::FLAG, "held"])
+            .arg(own()?)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()?,
+    );
+    let (pid, other_pid) = (mapper.0.to_string(), other.pid().to_string());
+    let masu = super::command::start(&["attach", "--json", "--for", "8s", &pid, &other_pid])?;
+    std::thread::sleep(Duration::from_secs(2));
+    server.lock(&mapper)?;
+    let said = masu.said()?;
+    assert_eq!(said.code(), 1, "{}", said.err);
+    assert!(said.err.contains(&format!("/proc/{pid}/")) && said.err.contains(NO_ANSWER), "{}", said.err);
+    let reports: Vec<serde_json::Value> =
+        said.out.lines().map(serde_json::from_str).collect::<std::result::Result<_, _>>()?;
+    let of = |pid: &str| reports.iter().find(|report| report["pid"].to_string() == pid).ok_or_else(|| said.out.clone());
+    let (locked, whole) = (of(&pid)?, of(&other_pid)?);
+    assert_eq!((&locked["rss_after_bytes"], &locked["ended"]), (&serde_json::Value::Null, &false.into()));
+    assert!(whole["rss_after_bytes"].as_u64() > Some(0) && whole["settled"] == true, "{whole}");
+    server.end();
+    Ok(())
+}
+
+/// A client whose lock is taken, before or after it comes, keeps no other client from the tracker.
+pub fn a_client_of_the_tracker_whose_mmap_lock_does_not_come_keeps_nobody_out(_: &Live) -> Outcome {
+    let mut server = Server::start(",allow_other")?;
+    let (later, sooner) = (server.mapper()?, server.mapper()?);
+    let mut tracker = Tracker::start(&[])?;
+    let mut connections = Vec::new();
+    let mut register = |server: &mut Server, pid: i32| -> Result<Answer> {
+        let connection = Connection::at(&tracker.socket())?;
+        let (mut message, mut answer) = ([0; MOST_BYTES], [0; SHORT_BYTES]);
+        let bytes = Request::Register(Terms { pid, ..USUAL }).write(&mut message);
+        connection.send(&message[..bytes], &[])?;
+        let received = connection.receive(&mut answer, PATIENCE);
+        if !matches!(received, Ok(Some(_))) {
+            server.end();
+        }
+        let (bytes, _) = received?.ok_or("it was cut off")?;
+        connections.push(connection);
+        Ok(Answer::read(&answer[..bytes]).map_err(|_| "no answer")?)
+    };
+    assert_eq!(register(&mut server, later.0)?, Answer::Welcome);
+    server.lock(&sooner)?;
+    assert_eq!(register(&mut server, sooner.0)?, Answer::Refused(Refused::Unfit));
+    server.lock(&later)?;
+    std::thread::sleep(Duration::from_secs(2));
+    let other = Running(
+        Command::new(own()?)
+            .args([program::FLAG, "held"])
+            .arg(own()?)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()?,
+    );
+    assert_eq!(register(&mut server, other.pid())?, Answer::Welcome);
+    let said = tracker.end(Signal::TERM)?;
+    assert_eq!(said.code(), 0, "{}", said.err);
+    assert!(said.err.contains(&format!("/proc/{}/", sooner.0)) && said.err.contains(NO_ANSWER), "{}", said.err);
     server.end();
     Ok(())
 }

@@ -30,8 +30,8 @@ pub struct Code {
     pub frames: FrameSet,
     /// The processes with memory of their own.
     pub runners: Vec<Runner>,
-    /// Processes that we may not look at: their code counts as read-only data, unless others run it, too.
-    pub not_read: u64,
+    /// Why processes could not be looked at: their code counts as read-only data, unless others run it, too.
+    pub not_read: Vec<Error>,
 }
 
 /// Looks at every process.
@@ -45,7 +45,7 @@ pub fn of_host(files: &impl KernelFiles, host: HostFrames<'_>) -> Result<Code, E
             Ok(Some(runner)) => found.runners.push(runner),
             Ok(None) => {}
             Err(error) if error.is_gone() => {}
-            Err(_) => found.not_read += 1,
+            Err(error) => found.not_read.push(error),
         }
     }
     Ok(found)

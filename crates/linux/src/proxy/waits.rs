@@ -12,6 +12,8 @@ const AFTER_STALL: Duration = Duration::from_secs(30);
 const ALLOWANCE: Duration = Duration::from_secs(30);
 /// One part in so many of the time may be spent waiting for the processes of one user.
 const SHARE: u32 = 4;
+/// Proxies that the kernel may keep for the processes of one user.
+const LEFT: usize = 8;
 
 /// Waiting so far.
 #[derive(Debug)]
@@ -29,17 +31,17 @@ impl Waits {
     /// Nothing is remembered.
     pub(super) fn is_empty(&mut self, now: Instant) -> bool {
         self.stalled.retain(|(_, at)| now.saturating_duration_since(*at) < AFTER_STALL);
-        self.owed.retain(|owed| left(owed, now) > Duration::ZERO);
+        self.owed.retain(|owed| owing(owed, now) > Duration::ZERO);
         self.stalled.is_empty() && self.owed.is_empty()
     }
 
-    /// True when a process of this user may be asked.
-    pub(super) fn admits(&self, pid: Pid, owner: Option<u32>, now: Instant) -> bool {
+    /// True when a process of this user, for whose processes the kernel keeps `left` proxies, may be asked.
+    pub(super) fn admits(&self, pid: Pid, owner: Option<u32>, left: usize, now: Instant) -> bool {
         let has_stalled =
             self.stalled.iter().any(|(of, at)| *of == pid && now.saturating_duration_since(*at) < AFTER_STALL);
         let owed =
-            self.owed.iter().find(|(of, _, _)| Some(*of) == owner).map_or(Duration::ZERO, |owed| left(owed, now));
-        !has_stalled && owed <= ALLOWANCE
+            self.owed.iter().find(|(of, _, _)| Some(*of) == owner).map_or(Duration::ZERO, |owed| owing(owed, now));
+        !has_stalled && owed <= ALLOWANCE && left < LEFT
     }
 
     /// A call about `pid` waited.
@@ -49,13 +51,13 @@ impl Waits {
         }
         let Some(owner) = owner else { return };
         match self.owed.iter_mut().find(|(of, _, _)| *of == owner) {
-            Some(owed) => *owed = (owner, left(owed, now) + waited, now),
+            Some(owed) => *owed = (owner, owing(owed, now) + waited, now),
             None => self.owed.push((owner, waited, now)),
         }
     }
 }
 
-fn left((_, owed, at): &(u32, Duration, Instant), now: Instant) -> Duration {
+fn owing((_, owed, at): &(u32, Duration, Instant), now: Instant) -> Duration {
     owed.saturating_sub(now.saturating_duration_since(*at) / SHARE)
 }
 
@@ -71,9 +73,9 @@ mod tests {
     fn a_process_that_stalled_is_asked_again_after_30_seconds_and_others_of_its_user_at_once() {
         let (mut waits, start) = (Waits::new(), Instant::now());
         waits.note(A, Some(7), 3 * SECOND, true, start);
-        assert!(!waits.admits(A, Some(7), start + 29 * SECOND));
-        assert!(waits.admits(B, Some(7), start));
-        assert!(waits.admits(A, Some(7), start + 30 * SECOND));
+        assert!(!waits.admits(A, Some(7), 0, start + 29 * SECOND));
+        assert!(waits.admits(B, Some(7), 0, start));
+        assert!(waits.admits(A, Some(7), 0, start + 30 * SECOND));
         assert!(waits.is_empty(start + 30 * SECOND));
     }
 
@@ -81,13 +83,14 @@ mod tests {
     fn a_user_whose_processes_make_masu_wait_gets_30_seconds_and_then_a_quarter_of_the_time() {
         let (mut waits, start) = (Waits::new(), Instant::now());
         for process in 0..11 {
-            assert!(waits.admits(Pid(process), Some(7), start), "{process}");
+            assert!(waits.admits(Pid(process), Some(7), 0, start), "{process}");
             waits.note(Pid(process), Some(7), 3 * SECOND, false, start);
         }
-        assert!(!waits.admits(B, Some(7), start), "33 s are owed");
-        assert!(waits.admits(B, Some(8), start), "another user");
-        assert!(!waits.admits(B, Some(7), start + 11 * SECOND));
-        assert!(waits.admits(B, Some(7), start + 12 * SECOND), "3 s are forgiven");
+        assert!(!waits.admits(B, Some(7), 0, start), "33 s are owed");
+        assert!(waits.admits(B, Some(8), 0, start), "another user");
+        assert!(waits.admits(B, Some(8), 7, start) && !waits.admits(B, Some(8), 8, start), "8 are kept");
+        assert!(!waits.admits(B, Some(7), 0, start + 11 * SECOND));
+        assert!(waits.admits(B, Some(7), 0, start + 12 * SECOND), "3 s are forgiven");
         assert!(!waits.is_empty(start + 131 * SECOND) && waits.is_empty(start + 132 * SECOND));
     }
 }

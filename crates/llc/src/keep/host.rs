@@ -128,12 +128,15 @@ impl<F: KernelFiles + Sync + 'static> World for Host<F> {
         self.next_sets = now + self.interval; // also when the look fails
         let look = observer.look(self.files)?;
         self.next_sets = now + self.interval.max(look.took * LOOK_PART);
-        if let Some((pid, why)) = look.not_read.first() {
+        // One who lets the kernel give no answer must not keep all others from their regions; what it was seen to share counts still.
+        if let Some((pid, why)) = look.not_read.iter().find(|(_, why)| !why.is_unanswered()) {
             let unread = Some(format!("process {pid} may share and cannot be looked at: {why}"));
             return Ok(Some(Sets { unread, ..Sets::default() }));
         }
         let labels = self.labels.iter().map(Option::as_deref).collect();
-        Ok(Some(sets(observer.index(), &Who::new(&members.programs, labels, observer.members()))))
+        let sets = sets(observer.index(), &Who::new(&members.programs, labels, observer.members()));
+        let passed_over = look.not_read.first().map(|(pid, why)| format!("process {pid}: {why}"));
+        Ok(Some(Sets { passed_over, ..sets }))
     }
 
     fn merging(&mut self) -> Result<(), String> {

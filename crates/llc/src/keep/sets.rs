@@ -43,6 +43,8 @@ pub struct Sets {
     pub crossing_pages: BTreeSet<PageOf>,
     /// Why nothing is known: somebody who may share could not be looked at, so nobody can say who shares with whom.
     pub unread: Option<String>,
+    /// Somebody who gave no answer, and what it may share without our knowing.
+    pub passed_over: Option<String>,
 }
 
 /// Who is who, when sets are made.

@@ -164,7 +164,13 @@ impl Observer {
                 Ok(None) => {}
                 Err(error) if error.is_gone() => {} // ended, or became another program, on the way
                 Err(error @ Error::Unsupported(_)) => return Err(error),
-                Err(error) => look.not_read.push((pid, error)),
+                Err(error) => {
+                    if let Some((member, of)) = as_before(&error, pid, &mut self.members, &self.index) {
+                        members.insert(pid, member);
+                        found.push((pid, of));
+                    }
+                    look.not_read.push((pid, error));
+                }
             }
         }
         // Only now: whoever forked while we read, forked before the flags are asked.
@@ -232,6 +238,12 @@ impl Observer {
         }
         Ok(frames.chunk_by(|one, other| one == other).count() as u64)
     }
+}
+
+/// What the last look found in a process that gives no answer: nobody hides by giving none.
+fn as_before(error: &Error, pid: Pid, members: &mut BTreeMap<Pid, Member>, index: &Index) -> Option<(Member, Found)> {
+    let member = members.remove(&pid).filter(|_| error.is_unanswered())?;
+    Some((member, Found { known: index.of(pid).to_vec(), ..Found::default() }))
 }
 
 /// Private memory: what is shared is never merged. What the kernel maps for its own ends has nothing to merge.
@@ -336,6 +348,7 @@ fn joined(of: Found) -> Vec<MergedPage> {
 #[cfg(test)]
 mod tests {
     use linux::fake::FakeKernel;
+    use rustix::io::Errno;
 
     use super::*;
 
@@ -371,6 +384,24 @@ mod tests {
             kernel.add("proc/vmstat", counters);
             assert_eq!((seen.changes(&kernel), seen.changes(&kernel)), (Ok(true), Ok(false)), "{counters}");
         }
+    }
+
+    #[test]
+    fn a_process_that_gives_no_answer_has_what_was_seen_last_and_a_refused_one_has_nothing() {
+        let page = |number: u64, frame| MergedPage { address: Address(number * 4096), frame };
+        let mut index = Index::default();
+        index.update([(Pid(7), vec![page(1, 70)])]);
+        let member = |name: &str| {
+            let domain = By::Uid.domain(&"/".into(), [1000; 4]);
+            Member { name: name.into(), uid: 1000, group: "/".into(), domain }
+        };
+        let mut members: BTreeMap<Pid, Member> = [(Pid(7), member("a")), (Pid(8), member("b"))].into();
+        let of = |pid: i32, errno| Error::of_process("read", format!("/proc/{pid}/maps"), errno);
+        let mut found = |pid: i32, errno| as_before(&of(pid, errno), Pid(pid), &mut members, &index);
+        let (kept, pages) = found(7, Errno::TIMEDOUT).unwrap();
+        assert_eq!((kept.uid, pages.known, pages.open), (1000, vec![page(1, 70)], vec![]));
+        assert!(found(8, Errno::ACCESS).is_none());
+        assert!(found(9, Errno::TIMEDOUT).is_none(), "never seen");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use linux::facts::Known;
 use linux::status::status;
 use linux::thp::{self, Enabled, Settings};
 use linux::thp_stats::{self, SizeStats};
-use linux::{Error, KernelFiles, Pid, Untrusted, vmstat};
+use linux::{Error, KernelFiles, NotRead, Pid, Untrusted, vmstat};
 use quantities::Bytes;
 use serde::Serialize;
 
@@ -33,8 +33,10 @@ pub struct Host {
     free_windows: u64,
     /// Those with huge pages, or with memory that would get them; most first.
     processes: Vec<OfProcess>,
-    /// Processes that we may not look at.
+    /// Processes that could not be looked at.
     processes_not_read: u64,
+    /// The same by reason.
+    not_read: Vec<NotRead>,
 }
 
 #[derive(Debug, Serialize)]
@@ -73,7 +75,7 @@ pub fn look(counters: &mut BTreeMap<Pid, Counter>) -> Result<Host, Failure> {
     };
     let counted = vmstat::vmstat(&*HOST).map_err(failed)?;
     let free = buddyinfo::buddyinfo(&*HOST).map_err(failed)?;
-    let (processes, processes_not_read) = processes(counters)?;
+    let (processes, not_read) = processes(counters)?;
     Ok(Host {
         thp,
         events: EVENTS.iter().map(|(name, _)| (*name, counted.get(name))).collect(),
@@ -81,21 +83,22 @@ pub fn look(counters: &mut BTreeMap<Pid, Counter>) -> Result<Host, Failure> {
         free_windows: free.iter().map(Zone::free_windows).sum(),
         free,
         processes,
-        processes_not_read,
+        processes_not_read: not_read.len() as u64,
+        not_read: NotRead::of(&not_read),
     })
 }
 
-fn processes(counters: &mut BTreeMap<Pid, Counter>) -> Result<(Vec<OfProcess>, u64), Failure> {
+fn processes(counters: &mut BTreeMap<Pid, Counter>) -> Result<(Vec<OfProcess>, Vec<Error>), Failure> {
     let names = HOST.list("proc").map_err(|errno| Failure::new(Error::of_host("list", "/proc", errno)))?;
     let pids: Vec<Pid> = names.iter().filter_map(|name| name.parse().ok()).collect();
     counters.retain(|pid, _| pids.contains(pid));
-    let (mut found, mut not_read) = (Vec::new(), 0);
+    let (mut found, mut not_read) = (Vec::new(), Vec::new());
     for pid in pids {
         match of_process(pid, counters.entry(pid).or_insert_with(|| Counter::new(pid))) {
             Ok(process) => found.extend(process),
             // Ended meanwhile.
             Err(error) if error.is_gone() => {}
-            Err(_) => not_read += 1,
+            Err(error) => not_read.push(error),
         }
     }
     found.sort_by_key(|process| {
@@ -216,8 +219,8 @@ fn print_processes(out: &mut impl Write, host: &Host) -> Result<(), Failure> {
             writeln!(out, "{} more with fewer; --json has them all", host.processes.len() - SHOWN)?;
         }
     }
-    if host.processes_not_read > 0 {
-        writeln!(out, "processes that could not be read, for lack of permission: {}", host.processes_not_read)?;
+    for not_read in &host.not_read {
+        writeln!(out, "processes that could not be read: {}; the first: {}", not_read.processes, not_read.first)?;
     }
     Ok(())
 }

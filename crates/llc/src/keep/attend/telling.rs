@@ -59,6 +59,9 @@ impl<W: World> Keeper<W> {
         if let Some(why) = &sets.unread {
             self.say_without(REGIONS, why, events);
         }
+        if let Some(who) = &sets.passed_over {
+            self.say_without("what is shared since the last look", who, events);
+        }
         self.sets = sets;
     }
 

@@ -41,6 +41,18 @@ fn where_somebody_cannot_be_looked_at_nothing_is_in_a_region_and_the_reason_is_s
 }
 
 #[test]
+fn a_process_that_gives_no_answer_is_named_and_the_others_keep_their_regions() {
+    let model = Model::new(2);
+    let mut keeper = keeper(&model, SHARING);
+    keeper.step(at(0)).unwrap();
+    let passed_over = Some("process 7: no answer in time".to_owned());
+    model.0.borrow_mut().sets = Sets { passed_over, ..shares(2) };
+    let said = lines(&keeper.step(at(1)).unwrap());
+    assert!(said.iter().any(|line| line.contains("process 7: no answer in time")), "{said:?}");
+    assert_eq!(model.threads_in("shared.shop"), [901]);
+}
+
+#[test]
 fn where_a_step_is_refused_nobody_refills_what_may_be_the_ways_of_others() {
     let model = Model::new(0);
     let mut keeper = keeper(&model, SHARING);
