@@ -339,7 +339,7 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
         let mut mapped = mapped::of(self.files, &pids);
         let limits = room::limits(self.files)?;
         let Some(guard) = &self.pins else { return Ok(None) };
-        let mut admitted = guard.lock().pins.admit(&mapped, &self.dials, now);
+        let mut admitted = guard.lock().pins.admit(&mut mapped, &self.dials, now);
         let opened = pins::open_all(self.files, &admitted.missing, &mapped);
         let sources = {
             let mut kept = guard.lock();
@@ -350,7 +350,6 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
         if admitted.let_go >= WORTH_A_LINE {
             events.push(Event::LetGo { bytes: admitted.let_go, because: Because::Unwanted });
         }
-        admitted.left_out.add_all(std::mem::take(&mut mapped.left_out));
         self.left_out = admitted.left_out;
         let look = Look::at(mapped, &sources, &self.dials);
         for (class, refaults) in self.sightings.note(&look).iter() {

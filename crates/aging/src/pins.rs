@@ -174,9 +174,9 @@ impl Pins {
     }
 
     /// Chooses the files to hold, of which something may be pinned: of each owner its share. Lets go of all others, also of a file that
-    /// was replaced by another under its name.
-    pub fn admit(&mut self, mapped: &Mapped, dials: &Dials, now: Duration) -> Admitted {
-        let mut admitted = Admitted::default();
+    /// was replaced by another under its name. What was left out when the mappings were read is said with what is left out here.
+    pub fn admit(&mut self, mapped: &mut Mapped, dials: &Dials, now: Duration) -> Admitted {
+        let mut admitted = Admitted { left_out: std::mem::take(&mut mapped.left_out), ..Admitted::default() };
         self.refused.count(mapped, now, &mut admitted.left_out);
         let is_pinned = |key| self.files.get(key).is_some_and(|file| file.total() > 0);
         let wanted = mapped.files.iter().filter(|(key, of)| has_a_claim(of, dials) && !self.refused.has(**key, now));

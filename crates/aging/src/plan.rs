@@ -71,9 +71,9 @@ pub fn of(files: &impl KernelFiles, settings: &Settings, cache: Option<Dial>) ->
     let left = room::tightest(&rooms);
     let (mut wanted, mut left_out) = (ByClass::<u64>::default(), Vec::new());
     if pins::CLASSES.into_iter().any(|class| dials.get(class).is_some()) {
-        let mapped = mapped::of(files, &pids);
+        let mut mapped = mapped::of(files, &pids);
         let mut pins = Pins::new(files)?;
-        let mut admitted = pins.admit(&mapped, &dials, Duration::ZERO);
+        let mut admitted = pins.admit(&mut mapped, &dials, Duration::ZERO);
         let opened = pins::open_all(files, &admitted.missing, &mapped);
         admitted.left_out.add_all(pins.take(opened, &mapped, Duration::ZERO));
         left_out = Said::default().of(admitted.left_out, &mapped.owners, Duration::ZERO);
