@@ -375,7 +375,9 @@ pub fn a_process_whose_mmap_lock_is_taken_later_is_let_go_and_the_others_go_on(_
     assert!(said.err.contains(&format!("/proc/{pid}/")) && said.err.contains(NO_ANSWER), "{}", said.err);
     let reports: Vec<serde_json::Value> =
         said.out.lines().map(serde_json::from_str).collect::<std::result::Result<_, _>>()?;
-    let of = |pid: &str| reports.iter().find(|report| report["pid"].to_string() == pid).ok_or_else(|| said.out.clone());
+    let of = |pid: &str| {
+        reports.iter().find(|report| report["pid"].as_u64() == pid.parse().ok()).ok_or_else(|| said.out.clone())
+    };
     let (locked, whole) = (of(&pid)?, of(&other_pid)?);
     assert_eq!((&locked["rss_after_bytes"], &locked["ended"]), (&serde_json::Value::Null, &false.into()));
     assert!(whole["rss_after_bytes"].as_u64() > Some(0) && whole["settled"] == true, "{whole}");
