@@ -186,20 +186,33 @@ pub fn demote_all(program: &dyn Program, windows: &[Window]) -> Result<Split, Er
     Ok(split)
 }
 
-/// Makes those of `windows` huge that are resident in full, which adds no memory, and says how many it made so. After each
-/// call `rest` is told how long it took, and sees to the pause.
+/// Outcome of [`promote_full`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Made {
+    /// Windows that are huge now.
+    pub windows: u64,
+    /// The program replaced its address space (exec) meanwhile: what was made huge before is gone, and the rest was not tried.
+    pub is_another: bool,
+}
+
+/// Makes those of `windows` huge that are resident in full, which adds no memory. After each call `rest` is told how long it
+/// took, and sees to the pause.
 ///
 /// # Errors
 /// `Gone` when the process ended.
-pub fn promote_full(program: &dyn Program, windows: &[Window], rest: &mut dyn FnMut(Duration)) -> Result<u64, Error> {
-    let mut made = 0;
+pub fn promote_full(program: &dyn Program, windows: &[Window], rest: &mut dyn FnMut(Duration)) -> Result<Made, Error> {
+    let mut made = Made::default();
     for window in windows {
         program.make_ready();
         let begun = Instant::now();
         let outcome = promote(program, *window, Bytes(0))?;
-        made += u64::from(matches!(outcome, Promoted::Yes { .. } | Promoted::Astray(Demoted::No)));
-        if matches!(outcome, Promoted::Astray(_)) {
-            break; // the others are windows of a program that is gone
+        match outcome {
+            Promoted::Yes { .. } => made.windows += 1,
+            Promoted::Already | Promoted::No(_) => {}
+            Promoted::Astray(split) => {
+                made = Made { windows: u64::from(matches!(split, Demoted::No)), is_another: true };
+                break;
+            }
         }
         rest(begun.elapsed());
     }

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use access::residency::WindowState;
+use hugepages::act::{Made, promote_full};
 use hugepages::program::Program;
 use hugepages::trim::observe::Content;
 use hugepages::trim::policy::{MEASURED, PAGES_PER_SAMPLE, Settings};
@@ -57,6 +58,10 @@ struct World {
     elsewhere: u64,
     ended: bool,
     new_memory: bool,
+    /// What the program has after the exec that comes before the next collapse.
+    execs_to: Option<Vec<Cell>>,
+    /// It became another program since [`Program::renew`].
+    is_another: bool,
     cpu: Duration,
     returns_zero_pages: bool,
     collapses: u32,
@@ -75,6 +80,8 @@ impl Model {
             elsewhere: 0,
             ended: false,
             new_memory: false,
+            execs_to: None,
+            is_another: false,
             cpu: Duration::ZERO,
             returns_zero_pages: true,
             collapses: 0,
@@ -148,11 +155,14 @@ impl Program for Model {
     }
 
     fn renew(&self) -> Result<bool, Error> {
-        Ok(false) // `Content` tells
+        self.ask(1, |world| std::mem::take(&mut world.is_another))
     }
 
     fn state(&self, window: Window) -> Result<Option<WindowState>, Error> {
         self.ask(3, |world| {
+            if world.is_another {
+                return None;
+            }
             let cell = world.cells[index(window)];
             let resident = Pages(cell.resident());
             let shared = if cell.shared { resident } else { Pages(0) };
@@ -168,6 +178,9 @@ impl Program for Model {
         let advised = self.ask(500, |world| {
             let returns = world.returns_zero_pages;
             world.collapses += u32::from(advice == Advice::Collapse);
+            if let Some(cells) = world.execs_to.take_if(|_| advice == Advice::Collapse) {
+                (world.cells, world.new_memory, world.is_another) = (cells, true, true);
+            }
             let cell = &mut world.cells[index(range.start().window())];
             if advice == Advice::Collapse {
                 cell.huge = true;
@@ -377,6 +390,38 @@ fn after_exec_nothing_that_was_known_holds() {
     model.0.borrow_mut().new_memory = true;
     let round = trimmer.round(settings(0.0), seconds(2), &|| false).unwrap();
     assert_eq!((round.demoted, round.huge_windows), (0, 2), "seen for the first time");
+}
+
+#[test]
+fn a_collapse_that_hits_the_program_after_exec_is_split_again_and_counted() {
+    for (returns_zero_pages, returned) in [(true, ALL - 100), (false, 0)] {
+        let model = Model::of(vec![Cell::huge(64); 2]);
+        let mut trimmer = model.trimmer();
+        model.run_until(&mut trimmer, settings(0.0), seconds(10));
+        assert_eq!((trimmer.demoted, trimmer.returned), (2, Pages(2 * (ALL - 64)).bytes()));
+        model.0.borrow_mut().returns_zero_pages = returns_zero_pages;
+        model.0.borrow_mut().execs_to = Some(vec![Cell { huge: false, ..Cell::huge(100) }; 2]);
+        (0..2).for_each(|index| model.change(index, |cell| cell.filled = ALL));
+        model.run_until(&mut trimmer, settings(0.0), seconds(500));
+        assert_eq!((trimmer.promoted_again, trimmer.demoted), (1, 3));
+        assert_eq!(trimmer.returned, Pages(2 * (ALL - 64) + returned).bytes());
+        assert_eq!(model.0.borrow().collapses, 1, "the other windows are of a program that is gone");
+        assert!(model.cells().iter().all(|cell| !cell.huge));
+    }
+}
+
+#[test]
+fn making_full_windows_huge_ends_at_an_exec_and_says_so() {
+    let full = Cell { huge: false, ..Cell::huge(ALL) };
+    for (locked, left) in [(false, 0), (true, 1)] {
+        let model = Model::of(vec![full; 4]);
+        let windows: Vec<Window> = (FIRST..FIRST + 4).map(Window).collect();
+        let made = |windows: &[Window]| promote_full(&model, windows, &mut |_| {}).unwrap();
+        assert_eq!(made(&windows[..1]), Made { windows: 1, is_another: false });
+        model.0.borrow_mut().execs_to = Some(vec![Cell { locked, ..full }; 4]);
+        assert_eq!(made(&windows), Made { windows: left, is_another: true });
+        assert_eq!(model.0.borrow().collapses, 2);
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use hugepages::act::{Split, demote_all, promote_full};
+use hugepages::act::{Made, Split, demote_all, promote_full};
 use hugepages::count::{full_windows, huge_windows};
 use hugepages::pace::{self, Pace};
 use hugepages::program::{Program, RunningProgram};
@@ -43,6 +43,8 @@ struct Report {
     windows_huge_after: u64,
     windows_split: u64,
     windows_made_huge: u64,
+    /// It called exec while its windows were made huge.
+    became_another_program: bool,
     windows_stayed_huge: u64,
     returned_bytes: Bytes,
     rss_before_bytes: Bytes,
@@ -107,7 +109,7 @@ fn set(pid: Pid, wish: &Wish) -> Result<Report, Failure> {
     let (huge_before, rss_before) = (huge()?, program.resident_exact().map_err(failed)?);
     // First whatever may be refused, so that nothing is done by half.
     let switch = wish.align.map(|on| Switch::find(pid).map(|switch| (switch, on))).transpose()?;
-    let (mut split, mut made) = (Split::default(), 0);
+    let (mut split, mut made) = (Split::default(), Made::default());
     if let Some(on) = wish.huge {
         let wanted = if on { HugePages::Allowed } else { HugePages::Forbidden };
         if found.huge_pages != wanted {
@@ -136,7 +138,8 @@ fn set(pid: Pid, wish: &Wish) -> Result<Report, Failure> {
         windows_huge_before: huge_before.len() as u64,
         windows_huge_after: huge()?.len() as u64,
         windows_split: split.windows,
-        windows_made_huge: made,
+        windows_made_huge: made.windows,
+        became_another_program: made.is_another,
         windows_stayed_huge: split.stayed,
         returned_bytes: split.returned,
         rss_before_bytes: rss_before,
@@ -238,6 +241,9 @@ fn print(out: &mut impl Write, report: &Report) -> std::io::Result<()> {
     table.write(out, "")?;
     if report.windows_made_huge > 0 {
         writeln!(out, "{} windows, resident in full, were made huge", report.windows_made_huge)?;
+    }
+    if report.became_another_program {
+        writeln!(out, "it became another program (exec) meanwhile: the windows made huge before that are gone")?;
     }
     if report.windows_split > 0 {
         writeln!(out, "{} windows were split, which returned {}", report.windows_split, report.returned_bytes)?;
