@@ -82,7 +82,7 @@ mod forked;
 mod frame_file;
 mod key_lines;
 mod pid;
-mod proxy;
+pub mod proxy;
 #[cfg(test)]
 mod quiet_process;
 mod scratch;

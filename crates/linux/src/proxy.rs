@@ -132,8 +132,8 @@ fn kept(of: impl Fn(Option<u32>) -> bool) -> usize {
     left.iter().filter(|(owner, _)| of(*owner)).count()
 }
 
-/// Ends all idle proxies: the next ones have the rights that masu has then.
-pub(crate) fn retire() {
+/// Ends all idle proxies: the next ones have the rights, and the memory, that masu has then.
+pub fn retire() {
     let idle = std::mem::take(&mut *lock(&IDLE));
     drop(idle);
 }
@@ -447,7 +447,10 @@ impl Drop for Proxy {
         if self.stalled || self.starter != Pid::own() {
             return;
         }
-        self.child = None; // the socket ends, and the proxy with it
+        if let Some((child, socket)) = self.child.take() {
+            drop(socket); // ends the proxy, which is waited for
+            drop(child);
+        }
         // SAFETY: the whole mapping; no proxy has it any more, and no slice is borrowed. A failure leaves it mapped.
         let _ = unsafe { munmap(self.memory.start.as_ptr().cast(), HEADER + BYTES) };
     }
@@ -532,6 +535,14 @@ mod tests {
             })
             .unwrap();
         }
+    }
+
+    #[test]
+    fn one_that_is_not_needed_ends() {
+        let proxy = Proxy::start(false, Pid::own()).unwrap();
+        let pid = proxy.child.as_ref().unwrap().0.pid();
+        drop(proxy);
+        assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists());
     }
 
     #[test]
