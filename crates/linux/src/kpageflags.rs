@@ -6,6 +6,8 @@
 //!
 //! Later frames of a block have the flags of the first; up to some kernel between 6.1 and 6.12 most of them only the first has.
 //!
+//! Debian's 6.12 (6.12.117) sets KPF_KSM for each anonymous page, 6.1 and 6.18 for KSM's alone.
+//!
 //! Cost: one `pread` of 8 bytes a frame; some 2 µs and 10 ns a frame for frames in a row. Side effect: none.
 //! Since: Linux 2.6.25, `ZeroPage` 4.0; needs CONFIG_PROC_PAGE_MONITOR and CAP_SYS_ADMIN.
 //! Truth: Documentation/admin-guide/mm/pagemap.rst; include/uapi/linux/kernel-page-flags.h.
