@@ -268,6 +268,28 @@ fn is_passed_over(options: &str) -> Outcome {
     Ok(())
 }
 
+/// A process that only waits, with no file of a silent server.
+fn idle() -> Result<Running> {
+    let mut program = Command::new(own()?);
+    program.args([program::FLAG, "held"]).arg(own()?).stdin(Stdio::null()).stdout(Stdio::null());
+    Ok(Running(program.spawn()?))
+}
+
+/// The tracker's answer to a registration of `pid`, with the connection that keeps it; `server` ends if none comes.
+fn register(server: &mut Server, tracker: &Tracker, pid: i32) -> Result<(Connection, Answer)> {
+    let connection = Connection::at(&tracker.socket())?;
+    let (mut message, mut answer) = ([0; MOST_BYTES], [0; SHORT_BYTES]);
+    let bytes = Request::Register(Terms { pid, ..USUAL }).write(&mut message);
+    connection.send(&message[..bytes], &[])?;
+    let received = connection.receive(&mut answer, PATIENCE);
+    if !matches!(received, Ok(Some(_))) {
+        server.end();
+    }
+    let (bytes, _) = received?.ok_or("it was cut off")?;
+    let answer = Answer::read(&answer[..bytes]).map_err(|_| "no answer")?;
+    Ok((connection, answer))
+}
+
 /// A program on a server that everybody may ask (allow_other).
 pub fn a_process_whose_program_is_on_a_silent_server_is_served_and_its_file_is_passed_over(_: &Live) -> Outcome {
     is_passed_over(",allow_other")
@@ -284,21 +306,11 @@ pub fn a_client_of_the_tracker_on_a_silent_server_keeps_nobody_waiting(_: &Live)
     let user = server.user()?;
     let mut tracker = Tracker::start(&[])?;
     server.fall_silent();
-    let mut other = Command::new(own()?);
-    let other =
-        Running(other.args([program::FLAG, "held"]).arg(own()?).stdin(Stdio::null()).stdout(Stdio::null()).spawn()?);
+    let other = idle()?;
     let mut connections = Vec::new();
     for pid in [user, other.pid()] {
-        let connection = Connection::at(&tracker.socket())?;
-        let (mut message, mut answer) = ([0; MOST_BYTES], [0; SHORT_BYTES]);
-        let bytes = Request::Register(Terms { pid, ..USUAL }).write(&mut message);
-        connection.send(&message[..bytes], &[])?;
-        let received = connection.receive(&mut answer, PATIENCE);
-        if !matches!(received, Ok(Some(_))) {
-            server.end();
-        }
-        let (bytes, _) = received?.ok_or("it was cut off")?;
-        assert_eq!(Answer::read(&answer[..bytes]).map_err(|_| "no answer")?, Answer::Welcome, "{pid}");
+        let (connection, answer) = register(&mut server, &tracker, pid)?;
+        assert_eq!(answer, Answer::Welcome, "{pid}");
         connections.push(connection);
     }
     let said = tracker.end(Signal::TERM)?;
@@ -312,7 +324,7 @@ pub fn a_process_whose_mmap_lock_does_not_come_is_passed_over(_: &Live) -> Outco
     let mut server = Server::start(",allow_other")?;
     let user = server.locked()?;
     let pid = user.to_string();
-    // Who names it gets the reason.
+    // A command about this process alone fails with the reason.
     for arguments in [
         &["stat", &pid][..],
         &["census", &pid],
@@ -326,7 +338,7 @@ pub fn a_process_whose_mmap_lock_does_not_come_is_passed_over(_: &Live) -> Outco
         assert_eq!((said.code(), said.out.as_str()), (2, ""), "{arguments:?}: {}", said.err);
         assert!(said.err.contains(NO_ANSWER) && said.err.contains("/wchan"), "{arguments:?}: {}", said.err);
     }
-    // Who works on all hears of it, and gets the others.
+    // A command about all processes reports it and reads the others.
     let not_read = format!("/proc/{pid}/");
     for arguments in [&["census", "--json"][..], &["stat", "--json"]] {
         let said = server.masu(arguments)?;
@@ -358,14 +370,7 @@ pub fn a_process_whose_mmap_lock_does_not_come_is_passed_over(_: &Live) -> Outco
 pub fn a_process_whose_mmap_lock_is_taken_later_is_let_go_and_the_others_go_on(_: &Live) -> Outcome {
     let mut server = Server::start(",allow_other")?;
     let mapper = server.mapper()?;
-    let other = Running(
-        Command::new(own()?)
-            .args([program::FLAG, "held"])
-            .arg(own()?)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()?,
-    );
+    let other = idle()?;
     let (pid, other_pid) = (mapper.0.to_string(), other.pid().to_string());
     let masu = super::command::start(&["attach", "--json", "--for", "8s", &pid, &other_pid])?;
     std::thread::sleep(Duration::from_secs(2));
@@ -390,34 +395,16 @@ pub fn a_client_of_the_tracker_whose_mmap_lock_does_not_come_keeps_nobody_out(_:
     let mut server = Server::start(",allow_other")?;
     let (later, sooner) = (server.mapper()?, server.mapper()?);
     let mut tracker = Tracker::start(&[])?;
-    let mut connections = Vec::new();
-    let mut register = |server: &mut Server, pid: i32| -> Result<Answer> {
-        let connection = Connection::at(&tracker.socket())?;
-        let (mut message, mut answer) = ([0; MOST_BYTES], [0; SHORT_BYTES]);
-        let bytes = Request::Register(Terms { pid, ..USUAL }).write(&mut message);
-        connection.send(&message[..bytes], &[])?;
-        let received = connection.receive(&mut answer, PATIENCE);
-        if !matches!(received, Ok(Some(_))) {
-            server.end();
-        }
-        let (bytes, _) = received?.ok_or("it was cut off")?;
-        connections.push(connection);
-        Ok(Answer::read(&answer[..bytes]).map_err(|_| "no answer")?)
-    };
-    assert_eq!(register(&mut server, later.0)?, Answer::Welcome);
+    let (_later, answer) = register(&mut server, &tracker, later.0)?;
+    assert_eq!(answer, Answer::Welcome);
     server.lock(&sooner)?;
-    assert_eq!(register(&mut server, sooner.0)?, Answer::Refused(Refused::Unfit));
+    let (_sooner, answer) = register(&mut server, &tracker, sooner.0)?;
+    assert_eq!(answer, Answer::Refused(Refused::Unfit));
     server.lock(&later)?;
     std::thread::sleep(Duration::from_secs(2));
-    let other = Running(
-        Command::new(own()?)
-            .args([program::FLAG, "held"])
-            .arg(own()?)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()?,
-    );
-    assert_eq!(register(&mut server, other.pid())?, Answer::Welcome);
+    let other = idle()?;
+    let (_other, answer) = register(&mut server, &tracker, other.pid())?;
+    assert_eq!(answer, Answer::Welcome);
     let said = tracker.end(Signal::TERM)?;
     assert_eq!(said.code(), 0, "{}", said.err);
     assert!(said.err.contains(&format!("/proc/{}/", sooner.0)) && said.err.contains(NO_ANSWER), "{}", said.err);
