@@ -540,12 +540,14 @@ mod tests {
         );
     }
 
+    /// The program is written by a process of its own: while another test's child still holds our descriptor for writing, execve answers ETXTBSY.
     fn stand_in(script: &str) -> (tempfile::TempDir, Masu) {
-        use std::os::unix::fs::PermissionsExt as _;
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("masu");
-        std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let (text, path) = (folder.path().join("text"), folder.path().join("masu"));
+        std::fs::write(&text, format!("#!/bin/sh\n{script}\n")).unwrap();
+        let installed =
+            std::process::Command::new("install").args(["-m", "755"]).args([&text, &path]).status().unwrap();
+        assert!(installed.success());
         (folder, Masu { path })
     }
 
