@@ -31,6 +31,9 @@ use console::Report;
 use kernels::Kernel;
 use machine::Machine;
 
+/// Seconds after which a machine has failed: twice as many as the slowest takes beside other work (586 s).
+const LIMIT_S: u64 = 1200;
+
 /// What to boot.
 #[derive(clap::Args)]
 pub struct Options {
@@ -50,7 +53,7 @@ pub struct Options {
     #[arg(long)]
     at_once: Option<usize>,
     /// A machine that takes longer than this many seconds has failed
-    #[arg(long, default_value_t = 600)]
+    #[arg(long, default_value_t = LIMIT_S)]
     limit_s: u64,
     /// Only tests whose name contains this (docs/rungs.md is compared all the same)
     #[arg(long)]
@@ -60,7 +63,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Options {
         let (kernel, filter, at_once) = (None, None, None);
-        Options { kernel, la57: La57::Both, write: false, fresh_index: false, at_once, limit_s: 600, filter }
+        Options { kernel, la57: La57::Both, write: false, fresh_index: false, at_once, limit_s: LIMIT_S, filter }
     }
 }
 
