@@ -10,9 +10,9 @@ use linux::process_madvise::{Advice, advise};
 use quantities::Pages;
 
 use super::act::{ANY_PRICE, dense, promote};
+use super::llc_shared::Merging;
 use super::swap::Swap;
 use super::{Outcome, huge_bytes, no_automatic_huge_pages};
-use crate::knob::Knob;
 use crate::live::Live;
 use crate::toy::{Backing, Part, ToyProcess};
 
@@ -54,9 +54,7 @@ pub fn what_the_kernel_merged_is_promoted_only_after_it_was_parted(live: &Live) 
     for page in 0..ALIKE {
         toy.write(the_same(heap.page(page)), 1)?;
     }
-    let _hurry = Knob::turn("/sys/kernel/mm/ksm/sleep_millisecs", "5")?;
-    let _much = Knob::turn("/sys/kernel/mm/ksm/pages_to_scan", "2000")?;
-    let _run = Knob::turn("/sys/kernel/mm/ksm/run", "1")?;
+    let _merging = Merging::start()?;
     toy.advise(heap.pages(0, ALIKE), libc::MADV_MERGEABLE)?;
     let deadline = Instant::now() + Duration::from_secs(90);
     while program.state(window)?.unwrap_or_default().shared != Pages(ALIKE) {

@@ -204,8 +204,12 @@ pub fn no_name_of_a_sharer_reaches_the_terminal_as_it_is(_: &Live) -> Outcome {
     let hostile = Hostile::start("names-llc", Some(group()?))?;
     let pids: Vec<String> = hostile.programs.iter().map(|running| running.pid().to_string()).collect();
     until("pages merged", || {
-        let merged = |pid: &String| fs::read_to_string(format!("/proc/{pid}/ksm_merging_pages"));
-        Ok(pids.iter().all(|pid| merged(pid).is_ok_and(|pages| pages.trim() != "0")))
+        for pid in &pids {
+            if fs::read_to_string(format!("/proc/{pid}/ksm_merging_pages"))?.trim() == "0" {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     })?;
     let shared = hostile.both(&["llc", "shared", "--pid", &pids[0], "--pid", &pids[1]])?;
     has(&shared, COMM_SHOWN);
