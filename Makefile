@@ -1,4 +1,4 @@
-# What a user of masu needs. `make` alone lists it; `cargo xtask --help` lists the chores of those who work on it.
+# What a user of masu needs. `make` alone lists it; `cargo xtask --help` lists the tasks of those who work on it.
 
 PREFIX ?= /usr/local
 DESTDIR ?=
@@ -104,10 +104,10 @@ install:
 	ln -sf libmasu.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/libmasu.so.0
 	ln -sf libmasu.so.0 $(DESTDIR)$(PREFIX)/lib/libmasu.so
 	install -m 644 $(TARGET)/release/libmasu.a $(DESTDIR)$(PREFIX)/lib
-	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' crates/libmasu/masu.pc.in \
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' crates/hugepages/libmasu/masu.pc.in \
 	    >$(DESTDIR)$(PREFIX)/lib/pkgconfig/masu.pc
 	chmod 644 $(DESTDIR)$(PREFIX)/lib/pkgconfig/masu.pc
-	install -m 644 crates/libmasu/include/masu.h $(DESTDIR)$(PREFIX)/include
+	install -m 644 crates/hugepages/libmasu/include/masu.h $(DESTDIR)$(PREFIX)/include
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
 	sed 's|@PREFIX@|$(PREFIX)|' integrations/systemd/masu-aging.service >$(DESTDIR)$(PREFIX)/lib/systemd/system/masu-aging.service
 	chmod 644 $(DESTDIR)$(PREFIX)/lib/systemd/system/masu-aging.service

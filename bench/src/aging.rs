@@ -12,7 +12,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use quantities::Bytes;
+use units::Bytes;
 
 use crate::children::OwnChild;
 use crate::masu::Masu;

@@ -18,7 +18,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use quantities::Bytes;
+use units::Bytes;
 
 use crate::launch::Program;
 

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use quantities::Bytes;
+use units::Bytes;
 
 use crate::masu::AttachReport;
 use crate::pairs::{median, order_of_round};

@@ -4,8 +4,8 @@ use std::fmt;
 use std::fs;
 
 use anyhow::{Context, Result};
-use quantities::Bytes;
 use serde::{Deserialize, Serialize};
+use units::Bytes;
 
 use crate::thp;
 

@@ -6,7 +6,7 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use quantities::Bytes;
+use units::Bytes;
 
 use crate::host::amount;
 

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use quantities::Bytes;
+use units::Bytes;
 
 use crate::pairs::order_of_round;
 use crate::report::Report;

@@ -437,8 +437,8 @@ mod tests {
             kernel: "6.12".into(),
             thp_enabled: "madvise".into(),
             thp_defrag: "madvise".into(),
-            memory_bytes: quantities::Bytes::gib(24),
-            swap_bytes: quantities::Bytes(0),
+            memory_bytes: units::Bytes::gib(24),
+            swap_bytes: units::Bytes(0),
             load: 0.0,
         };
         let versus = Versus { baseline: "4 KiB", this: "masu" };

@@ -4,7 +4,7 @@ use std::io::IsTerminal as _;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use quantities::Bytes;
+use units::Bytes;
 
 use crate::host::Host;
 use crate::masu::Masu;

@@ -7,8 +7,8 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use quantities::Bytes;
 use serde::Serialize;
+use units::Bytes;
 
 use crate::launch::{Launcher, Policy, Program};
 use crate::pairs::{Better, median, order_of_round};

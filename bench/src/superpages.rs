@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum as _;
-use quantities::Bytes;
 use serde::Serialize;
+use units::Bytes;
 
 use crate::launch::{Launcher, Policy, Run};
 use crate::pairs::{Better, order_of_round};

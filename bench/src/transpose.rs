@@ -16,8 +16,8 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use quantities::Bytes;
 use serde::Serialize;
+use units::Bytes;
 
 use crate::launch::{Launcher, Policy, Program};
 use crate::pairs::{Better, Comparison, PAIRS_MIN, Verdict, median, order_of_round};

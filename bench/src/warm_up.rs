@@ -10,7 +10,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use quantities::{Bytes, PageSize};
+use units::{Bytes, PageSize};
 
 use crate::host;
 use crate::mapping::{Mapping, PAGE_BYTES, WINDOW_BYTES};

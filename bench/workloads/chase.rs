@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 use bench::workload;
 use clap::Parser;
-use quantities::Bytes;
+use units::Bytes;
 
 #[derive(Parser)]
 struct Arguments {

@@ -14,7 +14,7 @@ use anyhow::{Result, ensure};
 use bench::random::{XorShift, scramble};
 use bench::workload::{self, place};
 use clap::Parser;
-use quantities::Bytes;
+use units::Bytes;
 
 #[derive(Parser)]
 struct Arguments {

@@ -10,7 +10,7 @@ use anyhow::{Result, ensure};
 use bench::random::{XorShift, scramble, spread};
 use bench::workload;
 use clap::Parser;
-use quantities::Bytes;
+use units::Bytes;
 
 #[derive(Parser)]
 struct Arguments {

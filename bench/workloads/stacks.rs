@@ -11,7 +11,7 @@ use std::thread::{self, Builder};
 use anyhow::{Context, Result, bail, ensure};
 use bench::{host, workload};
 use clap::Parser;
-use quantities::Bytes;
+use units::Bytes;
 
 #[derive(Parser)]
 struct Arguments {

@@ -11,7 +11,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use bench::workload;
 use clap::Parser;
-use quantities::Bytes;
+use units::Bytes;
 
 #[derive(Parser)]
 struct Arguments {

@@ -1,6 +1,6 @@
 //! What a program may have made of the memory in which the pager learns.
 
-use paging::units::Learned;
+use farmem_engine::units::Learned;
 
 use crate::input::Input;
 

@@ -80,7 +80,7 @@ use std::cell::OnceCell;
 use access::AccessMap;
 use access::walk::Walker;
 use linux::pagemap::Pagemap;
-use quantities::PAGES_PER_WINDOW;
+use units::PAGES_PER_WINDOW;
 
 use crate::knob::Knob;
 use crate::toy::{Mapping, ToyProcess};

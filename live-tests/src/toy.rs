@@ -23,10 +23,10 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use linux::Pid;
-use quantities::{AddressRange, PAGES_PER_WINDOW, Window};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::Signal;
+use units::{AddressRange, PAGES_PER_WINDOW, Window};
 
 use orders::{Answer, Order};
 pub use orders::{Backing, Part, Protection};

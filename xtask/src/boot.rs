@@ -162,8 +162,8 @@ fn all_of(machines: &[Machine], at_once: usize) -> Vec<Result<Report>> {
     reports.into_inner().unwrap_or_else(PoisonError::into_inner).into_values().collect()
 }
 
-/// The chore.
-pub fn run_chore(options: &Options) -> Result<()> {
+/// The task.
+pub fn run_task(options: &Options) -> Result<()> {
     let tally = run(options)?;
     ensure!(tally.failed == 0, "live tests in virtual machines: {tally}");
     Ok(())
@@ -229,7 +229,7 @@ fn build_initial_files() -> Result<PathBuf> {
         let built = target.join(Path::new(path).file_name().unwrap_or_default());
         let library = program_file().with_file_name("libmasu.a");
         let mut compile = program("cc");
-        compile.args(["-O1", "-w", "-pthread", "-I", "crates/libmasu/include", "-o"]).arg(&built).arg(source);
+        compile.args(["-O1", "-w", "-pthread", "-I", "crates/hugepages/libmasu/include", "-o"]).arg(&built).arg(source);
         run_program(compile.arg(library))?;
         programs.push((path, read(&built)?));
     }

@@ -46,7 +46,7 @@ const STYLE: &str = "{BasedOnStyle: LLVM, UseTab: AlignWithSpaces, IndentWidth: 
     ColumnLimit: 120, BreakBeforeBraces: Linux, AllowShortFunctionsOnASingleLine: None, SortIncludes: Never, \
     Cpp11BracedListStyle: false, ReflowComments: false}";
 
-/// The chore.
+/// The task.
 pub fn run(options: &Options) -> Result<()> {
     if options.check { check() } else { write() }
 }

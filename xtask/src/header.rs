@@ -10,14 +10,16 @@ use crate::workspace;
 
 /// What to do.
 #[derive(clap::Args)]
-#[command(long_about = "Writes crates/libmasu/include/masu.h from crates/libmasu/api, to be committed.")]
+#[command(
+    long_about = "Writes crates/hugepages/libmasu/include/masu.h from crates/hugepages/libmasu, to be committed."
+)]
 pub struct Options {
     /// Write nothing: fail when the header is not what the source gives
     #[arg(long)]
     check: bool,
 }
 
-/// The chore.
+/// The task.
 pub fn run(options: &Options) -> Result<()> {
     if options.check {
         return check();
@@ -39,10 +41,10 @@ pub fn check() -> Result<()> {
 }
 
 fn place() -> PathBuf {
-    workspace::root().join("crates/libmasu/include/masu.h")
+    workspace::root().join("crates/hugepages/libmasu/include/masu.h")
 }
 
-/// Runs the generator, a program of its own so that every other chore builds without what it needs.
+/// Runs the generator, a program of its own so that every other task builds without what it needs.
 fn generate() -> Result<PathBuf> {
     let mut build = cargo();
     build.args(["build", "--quiet", "--features", "xtask/header", "--bin", "c-header"]).args(workspace::AS_FOR_TESTS);

@@ -27,7 +27,7 @@ pub struct Options {
     newest: bool,
 }
 
-/// The chore.
+/// The task.
 pub fn run(options: &Options) -> Result<()> {
     if options.newest { compare_with_newest() } else { compare_with(options.headers.as_deref()) }
 }

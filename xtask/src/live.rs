@@ -37,8 +37,8 @@ pub fn run_tests(filter: Option<&str>) -> Result<Tally> {
     }
 }
 
-/// The chore.
-pub fn run_chore(options: &Options) -> Result<()> {
+/// The task.
+pub fn run_task(options: &Options) -> Result<()> {
     match run_tests(options.filter.as_deref())? {
         Tally { failed: 0, .. } => Ok(()),
         tally => bail!("live tests: {tally}"),

@@ -1,4 +1,4 @@
-//! Chores of the project: `cargo xtask --help` lists them.
+//! Tasks of the project: `cargo xtask --help` lists them.
 
 #![forbid(unsafe_code)]
 
@@ -20,16 +20,18 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
-#[command(name = "cargo xtask", about = "Chores of the project", version)]
+#[command(name = "cargo xtask", about = "Tasks of the project", version)]
 struct Arguments {
     #[command(subcommand)]
-    chore: Chore,
+    task: Task,
 }
 
 #[derive(Subcommand)]
-enum Chore {
-    /// Everything that needs no root: format, lints, tests, documents, the house's rules, generated files
+enum Task {
+    /// Everything that needs no root: format, lints, tests, documents, the rules, generated files
     Check,
+    /// The rules over all sources, documents and commits: the part of check that needs no build
+    Rules,
     /// Live tests on the running kernel
     Live(live::Options),
     /// Live tests on Debian's kernels in virtual machines, and the table of rungs per kernel
@@ -47,15 +49,16 @@ enum Chore {
 }
 
 fn main() -> ExitCode {
-    let result = match Arguments::parse().chore {
-        Chore::Check => check::run_chore(),
-        Chore::Live(options) => live::run_chore(&options),
-        Chore::BootTest(options) => boot::run_chore(&options),
-        Chore::Test => test::run(),
-        Chore::Bpf(options) => bpf::run(&options),
-        Chore::Header(options) => header::run(&options),
-        Chore::Man(options) => man::run(&options),
-        Chore::HeaderCheck(options) => header_check::run(&options),
+    let result = match Arguments::parse().task {
+        Task::Check => check::run_task(),
+        Task::Rules => check::rules(),
+        Task::Live(options) => live::run_task(&options),
+        Task::BootTest(options) => boot::run_task(&options),
+        Task::Test => test::run(),
+        Task::Bpf(options) => bpf::run(&options),
+        Task::Header(options) => header::run(&options),
+        Task::Man(options) => man::run(&options),
+        Task::HeaderCheck(options) => header_check::run(&options),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -19,7 +19,7 @@ pub struct Options {
     check: bool,
 }
 
-/// The chore.
+/// The task.
 pub fn run(options: &Options) -> Result<()> {
     if options.check { check() } else { write() }
 }
@@ -53,7 +53,7 @@ fn folder() -> PathBuf {
     workspace::root().join("man")
 }
 
-/// Runs the generator, a program of its own so that every other chore works while masu does not compile.
+/// Runs the generator, a program of its own so that every other task works while masu does not compile.
 fn generate() -> Result<PathBuf> {
     let mut build = cargo();
     build.args(["build", "--quiet", "--features", "xtask/man", "--bin", "man-pages"]).args(workspace::AS_FOR_TESTS);

@@ -11,8 +11,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use quantities::Bytes;
 use serde::Serialize;
+use units::Bytes;
 
 use super::residency::Kept;
 use super::running::{Around, Cost};

@@ -14,8 +14,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use quantities::Bytes;
 use serde::Serialize;
+use units::Bytes;
 
 use super::residency::drop_all;
 use super::running::{Around, Cost, Running};

@@ -20,8 +20,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use quantities::Bytes;
 use serde::Serialize;
+use units::Bytes;
 
 use super::residency::drop_all;
 use super::running::{Cost, Running};

@@ -2,7 +2,7 @@
 //! of the first and of the second, over the size of the array.
 
 use anyhow::{Context, Result};
-use quantities::Bytes;
+use units::Bytes;
 
 use super::scenario::{self, Condition, Simulated};
 use crate::report::{Report, Target, Unit};

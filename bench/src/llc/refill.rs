@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use linux::Pid;
 use linux::merged_memory::{MergedCopy, PageOf};
-use quantities::Address;
+use units::Address;
 
 use super::ksm::{self, Merging};
 use crate::pairs::{Better, median, order_of_round};

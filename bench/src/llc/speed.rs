@@ -12,8 +12,8 @@ use llc::simulate::files;
 use llc::simulate::machine::{Build, Found, Level, Machine};
 use llc::simulate::run;
 use llc::simulate::scenario::{Amount, Running, Scenario};
-use quantities::{Bytes, WayMask, Ways};
 use serde::Deserialize;
+use units::{Bytes, WayMask, Ways};
 
 use super::scenario;
 use crate::pairs::{Better, median, order_of_round};

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use quantities::Bytes;
 use serde::Serialize;
 use tempfile::TempDir;
+use units::Bytes;
 
 use crate::masu::{AttachReport, Attached, Masu};
 use crate::memcached::client::{Client, Got, Latency};

@@ -7,8 +7,8 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use quantities::Bytes;
 use serde::Serialize;
+use units::Bytes;
 
 use crate::masu::{AttachReport, Masu};
 use crate::pairs::{Better, median, order_of_round};

@@ -6,8 +6,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use quantities::Bytes;
 use serde::{Deserialize, Serialize};
+use units::Bytes;
 
 use super::need::Need;
 use super::swap::{Area, Swapped};

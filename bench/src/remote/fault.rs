@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use quantities::Bytes;
+use units::Bytes;
 
 use super::cell::same_environment;
 use super::swap::Area;

@@ -84,7 +84,7 @@ fn by_way(all: &[Measured], ways: &[Way]) -> Vec<Ratios> {
 
 #[cfg(test)]
 mod tests {
-    use quantities::Bytes;
+    use units::Bytes;
 
     use super::super::cell::End;
     use super::super::measured::tests::{row, run};

@@ -102,8 +102,8 @@ impl Saved {
 
 #[cfg(test)]
 mod tests {
-    use quantities::Bytes;
     use serde_json::{Value, json};
+    use units::Bytes;
 
     use super::super::cell::End;
     use super::super::measured::tests::{row, run};

@@ -1,7 +1,7 @@
 //! What was measured of one program, and what it comes to.
 
-use quantities::Bytes;
 use serde::{Deserialize, Serialize};
+use units::Bytes;
 
 use super::cell::{End, Run};
 use super::floor::floor;

@@ -12,8 +12,8 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use quantities::Bytes;
 use serde::{Deserialize, Serialize};
+use units::Bytes;
 
 use super::cell::{self, Printed};
 use super::task::Ready;

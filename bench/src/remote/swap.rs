@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
-use quantities::Bytes;
+use units::Bytes;
 
 use crate::superpages::tools;
 

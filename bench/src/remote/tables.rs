@@ -1,6 +1,6 @@
 //! Tables of slowdowns, with the floor, the faults and the traffic behind each; and the targets.
 
-use quantities::Bytes;
+use units::Bytes;
 
 use super::measured::{Cell, Measured, Row, best_fixed, times};
 use super::task::Task;

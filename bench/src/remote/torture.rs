@@ -11,8 +11,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use quantities::Bytes;
 use serde::Serialize;
+use units::Bytes;
 
 use super::cell::same_environment;
 use super::task;

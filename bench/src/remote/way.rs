@@ -3,8 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use quantities::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use units::Bytes;
 
 /// One way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,8 +5,8 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use quantities::Bytes;
 use serde::Serialize;
+use units::Bytes;
 
 use super::tools::{self, Missing};
 use crate::launch::Program;

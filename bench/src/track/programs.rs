@@ -16,7 +16,7 @@ use crate::workload::{Reply, Workload};
 
 const TRACKED: &str = include_str!("../../workloads/track/tracked.c");
 const LINKED: &str = include_str!("../../workloads/track/linked.c");
-const HEADER: &str = include_str!("../../../crates/libmasu/include/masu.h");
+const HEADER: &str = include_str!("../../../crates/hugepages/libmasu/include/masu.h");
 
 /// The compiled programs.
 #[derive(Debug)]

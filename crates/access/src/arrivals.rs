@@ -17,7 +17,7 @@ use std::rc::Rc;
 
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, PrintLevel, RingBuffer, RingBufferBuilder};
 use linux::Pid;
-use quantities::Pages;
+use units::Pages;
 
 use crate::bpf_object::{self, Aligned};
 use crate::rung::Unavailable;

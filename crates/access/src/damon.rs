@@ -136,7 +136,7 @@ impl<F: KernelFiles> Source for DamonSource<'_, F> {
 
 #[cfg(test)]
 mod tests {
-    use quantities::{AddressRange, Window};
+    use units::{AddressRange, Window};
 
     use super::*;
 

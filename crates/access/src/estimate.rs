@@ -1,4 +1,4 @@
-//! How often a page is touched, from the moment at which it was first seen touched.
+//! How often a page is touched, from the moment at which it was first seen touched. Pure.
 //!
 //! HPS (section 5.1.1) clears the accessed bits, waits, reads, adds one to `acscount`, and repeats: its count is that of
 //! rounds in which a page was touched. We clear once and look at growing ages a₁ < a₂ < … < aₙ. A page first seen young
@@ -21,7 +21,7 @@
 
 use std::time::Duration;
 
-use quantities::Rate;
+use units::Rate;
 
 /// The age of the first look.
 pub const FIRST_LOOK: Duration = Duration::from_millis(10);

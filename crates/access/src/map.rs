@@ -1,8 +1,8 @@
-//! What an observation found: for each window its pages, present or not, and how often each was touched.
+//! What an observation found: for each window its pages, present or not, and how often each was touched. Pure.
 
 use std::time::Duration;
 
-use quantities::{Bytes, PAGES_PER_WINDOW, PageSize, Pages, Rate, Window};
+use units::{Bytes, PAGES_PER_WINDOW, PageSize, Pages, Rate, Window};
 
 use crate::Rung;
 

@@ -11,7 +11,7 @@
 
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, PrintLevel};
 use linux::Pid;
-use quantities::Pages;
+use units::Pages;
 
 use crate::arrivals::Whose;
 use crate::bpf_object::{self, Aligned};

@@ -9,7 +9,7 @@ use linux::kpageflags::{FrameTable, is_one_huge_page};
 use linux::maps::Mapping;
 use linux::pagemap::{PageEntry, Pagemap};
 use linux::{Error, KernelFiles, Pid};
-use quantities::{AddressRange, PAGES_PER_WINDOW, Pages, Window};
+use units::{AddressRange, PAGES_PER_WINDOW, Pages, Window};
 
 use crate::map::{AccessMap, Class, PageSet, WindowHeat};
 use crate::rung::Rung;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use linux::{Error, cpu_time};
-use quantities::Bytes;
+use units::Bytes;
 
 use crate::{AccessMap, Rung};
 

@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 use linux::clear_refs::{self, Forget};
 use linux::{Error, KernelFiles, Pid};
-use quantities::{Address, Bytes};
 use rustix::io::Errno;
+use units::{Address, Bytes};
 
 use crate::estimate;
 use crate::map::{AccessMap, Class, PageSet, WindowHeat};

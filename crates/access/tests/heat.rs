@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use access::{AccessMap, Class, PageSet, Rung, WindowHeat};
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
-use quantities::{PAGES_PER_WINDOW, Pages, Rate, Window};
+use units::{PAGES_PER_WINDOW, Pages, Rate, Window};
 
 const ALL: u64 = PAGES_PER_WINDOW as u64;
 

@@ -21,8 +21,8 @@ use linux::facts::Known;
 use linux::kpagecgroup::GroupTable;
 use linux::kpageflags::FrameTable;
 use linux::{Error, KernelFiles, NotRead, Pid, Untrusted, lru_gen, pagemap, stat, status, vmstat};
-use quantities::Bytes;
 use serde::Serialize;
+use units::Bytes;
 
 use crate::class::{Class, Rest};
 use code::Code;

@@ -1,4 +1,4 @@
-//! What a page frame is used for.
+//! What a page frame is used for. Pure.
 //!
 //! Oshima, Aoki and Arai, section 4: the active list is to be split by the pages' purpose, such as
 //!

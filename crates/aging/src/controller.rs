@@ -1,4 +1,4 @@
-//! Moves the dials within their bounds: by what comes back, and by what memory costs everybody.
+//! Moves the dials within their bounds: by what comes back, and by what memory costs everybody. Pure.
 //!
 //! A page that comes back soon after it had gone (a refault) should not have gone: its class is aged too fast, and its dial goes
 //! up. A class of which nothing has come back for a while, under pressure, has more than it needs: its dial goes down. When
@@ -9,8 +9,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use quantities::Fraction;
 use serde::Serialize;
+use units::Fraction;
 
 use crate::dials::{Bounds, Dial};
 use crate::policy::STALLED_MOST;

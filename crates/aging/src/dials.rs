@@ -1,4 +1,4 @@
-//! The dials: one for each class, 0 to 100, the paper's `mapped_page_cost` made general.
+//! The dials: one for each class, 0 to 100, the paper's `mapped_page_cost` made general. Pure.
 //!
 //! No I/O, no clock, no randomness.
 

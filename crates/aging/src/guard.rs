@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use linux::cgroup::limited::Limited;
 use linux::{Error, KernelFiles};
-use quantities::{Bytes, Fraction};
 use rustix::io::Errno;
+use units::{Bytes, Fraction};
 
 use crate::pins::Pins;
 use crate::policy;

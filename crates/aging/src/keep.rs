@@ -12,7 +12,7 @@ use access::source::Stopwatch;
 use linux::cgroup::group::{self, Group};
 use linux::knobs::Knobs;
 use linux::{Error, KernelFiles, Pid, processes, stat};
-use quantities::Bytes;
+use units::Bytes;
 
 use crate::class::Class;
 use crate::controller;

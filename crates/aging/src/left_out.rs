@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use quantities::Bytes;
 use rustix::io::Errno;
 use serde::Serialize;
+use units::Bytes;
 
 use crate::shares::{Name, Owner, Owners};
 

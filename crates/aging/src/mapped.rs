@@ -6,7 +6,7 @@ use std::ops::Range;
 use linux::cgroup;
 use linux::maps::{self, Mapping};
 use linux::{KernelFiles, Pid, Untrusted, status};
-use quantities::{AddressRange, Bytes};
+use units::{AddressRange, Bytes};
 
 use crate::left_out::{Cause, Tally};
 use crate::ranges::Ranges;

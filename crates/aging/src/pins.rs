@@ -15,7 +15,7 @@ use linux::pagemap::Pagemap;
 use linux::pinned_file::PinnedFile;
 use linux::place::Place;
 use linux::{Error, KernelFiles, Pid, map_files, map_limit, open_files};
-use quantities::{Bytes, Fraction, Pages};
+use units::{Bytes, Fraction, Pages};
 
 use crate::class::Class;
 use crate::dials::{ByClass, Dials};

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use linux::cgroup::group;
 use linux::{Error, KernelFiles, Pid, processes};
-use quantities::{Bytes, Pages};
 use serde::Serialize;
+use units::{Bytes, Pages};
 
 use crate::class::Class;
 use crate::dials::{ByClass, Dial};

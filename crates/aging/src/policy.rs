@@ -22,7 +22,7 @@
 
 use std::time::Duration;
 
-use quantities::{Bytes, Fraction, Pages};
+use units::{Bytes, Fraction, Pages};
 
 use crate::class::Class;
 use crate::dials::Dial;

@@ -1,4 +1,4 @@
-//! Sets of page numbers of a file, as ranges.
+//! Sets of page numbers of a file, as ranges. Pure.
 //!
 //! No I/O, no clock, no randomness.
 

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use linux::{Pid, Untrusted};
-use quantities::{Bytes, Fraction};
 use serde::Serialize;
+use units::{Bytes, Fraction};
 
 use crate::class::Class;
 use crate::controller::Why;

@@ -8,7 +8,7 @@ use linux::cgroup::limited::{self, Limited};
 use linux::meminfo::meminfo;
 use linux::pressure::{self, Pressure};
 use linux::{Error, KernelFiles, vmstat};
-use quantities::{Bytes, Fraction};
+use units::{Bytes, Fraction};
 
 use crate::policy::Room;
 

@@ -1,4 +1,4 @@
-//! Which frames to look at, and how far what they say can be wrong.
+//! Which frames to look at, and how far what they say can be wrong. Pure.
 //!
 //! A host of 24 GiB has six million frames, and to ask for each takes about a second. So frames are asked for in small blocks of neighbours,
 //! one block of each stretch of `one_in` blocks, at a place drawn by chance: a stratified sample. Each stretch stands for as much

@@ -1,5 +1,5 @@
 //! The kernel's page lists, replayed: what a trace of accesses finds in memory, by class, and what it would find with other rates of
-//! aging.
+//! aging. Pure.
 //!
 //! `trace` is the text form of a trace; `pages` are the pages and their lists; `memory` is what happens at an access; `kernel` the
 //! classic lists as kernels of today age them, `paper` those of Oshima, Aoki and Arai; `dials` what masu adds to the kernel's.
@@ -30,8 +30,8 @@ mod paper;
 mod tests;
 pub mod trace;
 
-use quantities::{Fraction, Pages};
 use serde::Serialize;
+use units::{Fraction, Pages};
 
 use crate::class::Class;
 use crate::dials::Dial;

@@ -13,7 +13,7 @@ use access::arrivals::{Arrivals, Membership, Whose};
 use access::rung::Unavailable;
 use linux::read_ahead::read_ahead;
 use linux::{Error, KernelFiles, Pid, stat, status};
-use quantities::{Bytes, Pages};
+use units::{Bytes, Pages};
 
 use crate::dials::Dial;
 use crate::policy::streams_may_keep;

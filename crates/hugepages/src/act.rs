@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use access::residency::WindowState;
 use linux::Error;
 use linux::process_madvise::Advice;
-use quantities::{AddressRange, Bytes, PageSize, Pages, Window};
 use rustix::io::Errno;
+use units::{AddressRange, Bytes, PageSize, Pages, Window};
 
 use crate::Refusal;
 use crate::policy::cost;

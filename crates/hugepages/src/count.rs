@@ -32,9 +32,9 @@ use linux::smaps::{self, VmFlags};
 use linux::status::{self, HugePages};
 use linux::thp::{self, Enabled, SizeEnabled};
 use linux::{Error, KernelFiles, Pid};
-use quantities::{Bytes, PAGES_PER_WINDOW, PageSize, Pages, Window};
 use rustix::io::Errno;
 use serde::Serialize;
+use units::{Bytes, PAGES_PER_WINDOW, PageSize, Pages, Window};
 
 pub use kind::{Kind, kinds};
 use rule::{Base, Fate, Frames, Giving, Held, Place, Tally};

@@ -8,7 +8,7 @@
 //! acting, and later the watching, within what the program does not feel. `count` stands for itself: how many superpages
 //! a process has, whoever made them.
 
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 pub mod act;
 pub mod attach;

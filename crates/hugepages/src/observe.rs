@@ -1,10 +1,10 @@
-//! Joins what is touched with what is mapped: the windows that the policy judges.
+//! Joins what is touched with what is mapped: the windows that the policy judges. Pure.
 
 use std::collections::BTreeMap;
 
 use access::{AccessMap, Rung, WindowHeat};
 use linux::maps::Mapping;
-use quantities::{Pages, Rate, Window};
+use units::{Pages, Rate, Window};
 
 use crate::Refusal;
 use crate::policy::{Evidence, HugeView, Seen, Settings, WindowView, hot_pages_needed};

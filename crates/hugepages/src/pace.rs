@@ -1,4 +1,4 @@
-//! How fast to act and how seldom to look, so that the program does not feel it.
+//! How fast to act and how seldom to look, so that the program does not feel it. Pure.
 //!
 //! A promotion holds the program's mmap lock and makes whoever touches that window wait; the kernel may first have to
 //! compact memory. So each call is followed by a pause that keeps the calls to a part of the time: a third while they are
@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use quantities::NonZeroFraction;
+use units::NonZeroFraction;
 
 /// What decides.
 #[derive(Clone, Copy, Debug, PartialEq)]

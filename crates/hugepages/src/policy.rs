@@ -23,7 +23,7 @@
 //!
 //! No I/O, no clock, no randomness.
 
-use quantities::{Bytes, Fraction, NonZeroFraction, PAGES_PER_WINDOW, PageSize, Pages, Rate, Window};
+use units::{Bytes, Fraction, NonZeroFraction, PAGES_PER_WINDOW, PageSize, Pages, Rate, Window};
 
 /// What decides. No defaults: the paper's values are [`PAPER`].
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -14,9 +14,9 @@ use linux::process_madvise::{Advice, advise};
 use linux::smaps::VmFlag;
 use linux::spare;
 use linux::{Error, KernelFiles, Pid, cgroup, maps, smaps, status};
-use quantities::{AddressRange, Bytes, Window};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use units::{AddressRange, Bytes, Window};
 
 /// What the loop needs from a program.
 pub trait Program {

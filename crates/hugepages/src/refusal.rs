@@ -1,4 +1,4 @@
-//! Why a window that deserves a huge page does not get one.
+//! Why a window that deserves a huge page does not get one. Pure.
 
 use linux::symbol;
 use rustix::io::Errno;

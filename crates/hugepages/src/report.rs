@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use access::Rung;
 use linux::{Pid, Untrusted};
-use quantities::{Address, Bytes, Pages, Window};
 use serde::Serialize;
+use units::{Address, Bytes, Pages, Window};
 
 use crate::Refusal;
 use crate::policy::Promotion;
@@ -156,7 +156,7 @@ impl Report {
 
 #[cfg(test)]
 mod tests {
-    use quantities::Rate;
+    use units::Rate;
 
     use super::*;
     use crate::policy::cost;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use access::{Rung, Source};
 use linux::{Error, Pid, Untrusted};
-use quantities::{Bytes, Pages, Rate, Window};
+use units::{Bytes, Pages, Rate, Window};
 
 use crate::Refusal;
 use crate::act::{self, Demoted, Promoted};

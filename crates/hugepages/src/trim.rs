@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use linux::process_madvise::{Advice, advise};
 use linux::{Error, KernelFiles, Pid};
-use quantities::{AddressRange, Bytes, PAGES_PER_WINDOW, Pages, Window};
 use rustix::io::Errno;
+use units::{AddressRange, Bytes, PAGES_PER_WINDOW, Pages, Window};
 
 use crate::act::{self, Demoted, Promoted};
 use crate::program::{Program, RunningProgram};

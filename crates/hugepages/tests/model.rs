@@ -63,7 +63,7 @@ proptest! {
     fn a_settled_program_is_left_as_it_is_while_it_goes_on_as_it_is(script in stationary_scripts()) {
         let mut script = script;
         (script.settings.until, script.settings.dry_run) = (Until::Settled, false);
-        script.settings.policy.settle_noise = quantities::Fraction::ZERO;
+        script.settings.policy.settle_noise = units::Fraction::ZERO;
         for cell in script.spaces.iter_mut().flat_map(|space| &mut space.cells) {
             // Seen in every round, however short; and a refusal that passes later would be a change.
             (cell.period, cell.failing) = (cell.period.min(OFTEN), None);

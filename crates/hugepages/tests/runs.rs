@@ -6,8 +6,8 @@ use hugepages::Refusal;
 use hugepages::attach::Until;
 use hugepages::policy::Settings;
 use hugepages::target::{Phase, Target};
-use quantities::{Bytes, Fraction, Pages};
 use rustix::io::Errno;
+use units::{Bytes, Fraction, Pages};
 
 #[path = "model/mod.rs"]
 mod model;

@@ -5,16 +5,16 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
+use contract::track::terms::{Terms, USUAL};
 use hugepages::attach::Until;
 use hugepages::pace;
 use hugepages::policy::Wish;
 use hugepages::track::admission::Account;
 use hugepages::track::schedule;
 use hugepages::track::watched::{Act, Came, Watched};
-use libmasu::track::terms::{Terms, USUAL};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use quantities::{NonZeroFraction, Window};
+use units::{NonZeroFraction, Window};
 
 #[path = "model/mod.rs"]
 mod model;

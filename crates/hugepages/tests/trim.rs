@@ -17,8 +17,8 @@ use linux::Error;
 use linux::maps::{Mapping, Permissions};
 use linux::process_madvise::Advice;
 use proptest::prelude::*;
-use quantities::{AddressRange, Bytes, Fraction, PageSize, Pages, Window};
 use rustix::io::Errno;
+use units::{AddressRange, Bytes, Fraction, PageSize, Pages, Window};
 
 const ALL: u64 = 512;
 const FIRST: u64 = 0x1000;

@@ -10,8 +10,8 @@
 //!
 //! Truth: proc_buddyinfo(5); `frag_show_print` in mm/vmstat.c.
 
-use quantities::{Bytes, PageSize, Pages};
 use serde::Serialize;
+use units::{Bytes, PageSize, Pages};
 
 use crate::{Error, KernelFiles};
 

@@ -11,9 +11,9 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use quantities::{Bytes, Ways};
 use rustix::io::Errno;
 use serde::Serialize;
+use units::{Bytes, Ways};
 
 use crate::{Error, KernelFiles};
 

@@ -14,8 +14,8 @@
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use linux_raw_sys::general::{__NR_cachestat, cachestat as Counts, cachestat_range};
-use quantities::{Bytes, Pages};
 use rustix::io::Errno;
+use units::{Bytes, Pages};
 
 use crate::Error;
 

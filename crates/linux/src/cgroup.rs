@@ -20,9 +20,9 @@ pub mod group;
 mod group_memory;
 pub mod limited;
 
-use quantities::Bytes;
 use rustix::io::Errno;
 use serde::Serialize;
+use units::Bytes;
 
 use crate::key_lines::lines;
 use crate::untrusted::text_of;

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use quantities::Bytes;
+use units::Bytes;
 
 /// What the children that have been waited for used, with theirs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

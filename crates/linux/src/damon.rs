@@ -25,8 +25,8 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use quantities::AddressRange;
 use rustix::io::Errno;
+use units::AddressRange;
 
 use crate::knobs::{Knobs, Mark};
 use crate::{At, Error, KernelFiles, Pid};

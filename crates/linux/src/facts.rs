@@ -12,9 +12,9 @@
 use std::fmt;
 use std::os::fd::AsFd;
 
-use quantities::{AddressRange, Bytes, PageSize};
 use rustix::io::Errno;
 use serde::ser::{Serialize, SerializeMap, Serializer};
+use units::{AddressRange, Bytes, PageSize};
 
 use crate::capabilities::Capabilities;
 use crate::clear_refs::{Forget, clear};

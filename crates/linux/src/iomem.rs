@@ -12,8 +12,8 @@
 
 use std::ops::Range;
 
-use quantities::Pages;
 use rustix::io::Errno;
+use units::Pages;
 
 use crate::{Error, KernelFiles};
 

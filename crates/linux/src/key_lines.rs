@@ -2,7 +2,7 @@
 //!
 //! The kernel writes `kB` and means KiB; that ends here.
 
-use quantities::Bytes;
+use units::Bytes;
 
 use crate::Error;
 

@@ -12,7 +12,7 @@
 //! Since: Linux 2.6.25, `ZeroPage` 4.0; needs CONFIG_PROC_PAGE_MONITOR and CAP_SYS_ADMIN.
 //! Truth: Documentation/admin-guide/mm/pagemap.rst; include/uapi/linux/kernel-page-flags.h.
 
-use quantities::PAGES_PER_WINDOW;
+use units::PAGES_PER_WINDOW;
 
 use crate::Error;
 use crate::frame_file::{BEYOND, FrameFile};

@@ -16,9 +16,9 @@
 //!
 //! Truth: Documentation/admin-guide/mm/ksm.rst; proc_pid_ksm_merging_pages(5), Documentation/filesystems/proc.rst.
 
-use quantities::{Bytes, Pages};
 use rustix::io::Errno;
 use serde::Serialize;
+use units::{Bytes, Pages};
 
 use crate::key_lines::number;
 use crate::{Error, KernelFiles, Pid};

@@ -59,8 +59,8 @@ pub fn open(files: &impl KernelFiles, place: Place, mounts: &mut Mounts) -> Resu
 
 #[cfg(test)]
 mod tests {
-    use quantities::AddressRange;
     use rustix::fs::fstat;
+    use units::AddressRange;
 
     use super::*;
     use crate::maps::maps;

@@ -12,7 +12,7 @@
 
 use std::fmt;
 
-use quantities::AddressRange;
+use units::AddressRange;
 
 use crate::key_lines::lines;
 use crate::{Error, KernelFiles, Pid, Untrusted};

@@ -8,7 +8,7 @@
 //!
 //! Truth: proc_meminfo(5); fs/proc/meminfo.c.
 
-use quantities::Bytes;
+use units::Bytes;
 
 use crate::key_lines::{amount, required, split};
 use crate::{Error, KernelFiles};

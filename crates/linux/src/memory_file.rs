@@ -16,9 +16,9 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use quantities::Address;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use units::Address;
 
 use crate::proxy::{self, Call};
 use crate::{Error, Pid};

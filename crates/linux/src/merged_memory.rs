@@ -22,9 +22,9 @@ use std::ffi::c_void;
 use std::ops::Range;
 use std::ptr::null_mut;
 
-use quantities::{Address, AddressRange, PageSize, Pages};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
+use units::{Address, AddressRange, PageSize, Pages};
 
 use crate::cache_line::{self, Flusher, LINE_BYTES, Ticks};
 use crate::memory_file::MemoryFile;

@@ -23,9 +23,9 @@ use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::null_mut;
 
-use quantities::{Bytes, Pages};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use units::{Bytes, Pages};
 
 use crate::Error;
 use crate::cachestat::cachestat;

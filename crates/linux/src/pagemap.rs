@@ -16,10 +16,10 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use linux_raw_sys::general::{
     PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PAGE_IS_SWAPPED, page_region, pm_scan_arg,
 };
-use quantities::{Address, AddressRange, Pages};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, opcode};
+use units::{Address, AddressRange, Pages};
 
 use crate::proxy::{self, Call};
 use crate::{Error, Pid, files};
@@ -281,7 +281,7 @@ pub fn need_frame_numbers() -> Result<(), Error> {
     let address = std::ptr::from_ref(&*ours).addr() as u64;
     let start = address - address % Pages(1).bytes().0;
     let path = "/proc/self/pagemap";
-    let bad = |error: quantities::BadRange| Error::malformed(path, error);
+    let bad = |error: units::BadRange| Error::malformed(path, error);
     let range = AddressRange::new(start, start + Pages(1).bytes().0).map_err(bad)?;
     let entries = Pagemap::open(Pid::own())?.entries(range)?;
     if entries.iter().any(|entry| entry.is_present() && entry.frame().is_none()) {
@@ -290,7 +290,7 @@ pub fn need_frame_numbers() -> Result<(), Error> {
     Ok(())
 }
 
-fn decode_run(region: page_region) -> Result<Run, quantities::BadRange> {
+fn decode_run(region: page_region) -> Result<Run, units::BadRange> {
     let has = |flag: u32| region.categories & u64::from(flag) != 0;
     Ok(Run {
         range: AddressRange::new(region.start, region.end)?,

@@ -24,9 +24,9 @@ use std::ops::Range;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-use quantities::{AddressRange, Pages};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MlockFlags, ProtFlags, madvise, mlock_with, mmap, munmap};
+use units::{AddressRange, Pages};
 
 use crate::kpageflags::FrameTable;
 use crate::pagemap::Pagemap;

@@ -13,9 +13,9 @@
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use quantities::AddressRange;
 use rustix::fs::{Mode, OFlags, Stat, fstat, fstatfs, open};
 use rustix::io::Errno;
+use units::AddressRange;
 
 use crate::mounts::{FileSystem, Mounts};
 use crate::{Error, KernelFiles, Pid, files, proxy};

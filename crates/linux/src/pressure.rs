@@ -15,8 +15,8 @@
 
 use std::time::Duration;
 
-use quantities::Fraction;
 use rustix::io::Errno;
+use units::Fraction;
 
 use crate::{Error, KernelFiles};
 

@@ -13,8 +13,8 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use quantities::{AddressRange, Bytes};
 use rustix::io::Errno;
+use units::{AddressRange, Bytes};
 
 use crate::proxy::{self, Call};
 use crate::{Pid, files, spare};

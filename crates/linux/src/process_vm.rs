@@ -17,8 +17,8 @@
 //!
 //! Truth: process_vm_readv(2); `process_vm_rw_single_vec` in mm/process_vm_access.c.
 
-use quantities::Address;
 use rustix::io::Errno;
+use units::Address;
 
 use crate::proxy::{self, Call};
 use crate::{Pid, files};
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
     use crate::quiet_process::QuietProcess;
     use crate::scratch::Scratch;
-    use quantities::Bytes;
+    use units::Bytes;
 
     #[test]
     fn what_lies_at_each_place_comes_in_order() {

@@ -9,7 +9,7 @@
 //!
 //! Truth: Documentation/ABI/testing/sysfs-class-bdi; mm/readahead.c.
 
-use quantities::{Bytes, Pages};
+use units::{Bytes, Pages};
 
 use crate::{Error, KernelFiles};
 

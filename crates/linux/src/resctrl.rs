@@ -31,9 +31,9 @@ mod undo;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use quantities::Bytes;
 use rustix::io::Errno;
 use serde::Serialize;
+use units::Bytes;
 
 pub use self::changes::{Changes, Moved, OwnGroup, Patience};
 pub use self::info::{CacheInfo, Info, MaskFault, MaskRules};

@@ -3,9 +3,9 @@
 use std::ffi::c_void;
 use std::ptr::{null_mut, without_provenance_mut};
 
-use quantities::{Address, AddressRange, Bytes, PageSize};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
+use units::{Address, AddressRange, Bytes, PageSize};
 
 /// A private anonymous mapping, and the part of it that may be touched.
 ///

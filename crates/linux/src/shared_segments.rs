@@ -18,8 +18,8 @@
 
 use std::fmt;
 
-use quantities::Bytes;
 use rustix::io::Errno;
+use units::Bytes;
 
 use crate::{Error, KernelFiles, Pid};
 

@@ -11,7 +11,7 @@
 //!
 //! Truth: proc_pid_smaps(5); `show_smap` and `show_smaps_rollup` in fs/proc/task_mmu.c.
 
-use quantities::Bytes;
+use units::Bytes;
 
 use crate::key_lines::{amount, lines, number, required, split};
 use crate::maps::{Mapping, not_a_mapping, parse_line};

@@ -10,7 +10,7 @@
 //!
 //! Truth: proc_pid_status(5); `proc_pid_status` in fs/proc/array.c, `task_mem` in fs/proc/task_mmu.c.
 
-use quantities::Bytes;
+use units::Bytes;
 
 use crate::key_lines::{amount, lines, number, required, split};
 use crate::{Error, KernelFiles, Pid, Untrusted};

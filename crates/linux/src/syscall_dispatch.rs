@@ -1,7 +1,7 @@
 //! Syscall User Dispatch, `prctl(PR_SET_SYSCALL_USER_DISPATCH)`: a thread's system calls become signals. Here only whether
 //! this kernel has it.
 //!
-//! The pager inside a program (`libmasu/pager`) sees calls by it. It is tried on this thread with a selector that lets
+//! The pager inside a program (`farmem/agent`) sees calls by it. It is tried on this thread with a selector that lets
 //! all calls through, and switched off again.
 //!
 //! Cost: two system calls. Side effect: none; for the time between the two, calls of this thread take some ns more.

@@ -12,8 +12,8 @@
 
 use std::time::Duration;
 
-use quantities::Bytes;
 use serde::Serialize;
+use units::Bytes;
 
 use crate::choice;
 use crate::{Error, KernelFiles};

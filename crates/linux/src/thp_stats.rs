@@ -10,9 +10,9 @@
 //!
 //! Truth: Documentation/admin-guide/mm/transhuge.rst; `mthp_stat_item` in include/linux/huge_mm.h.
 
-use quantities::Bytes;
 use rustix::io::Errno;
 use serde::Serialize;
+use units::Bytes;
 
 use crate::{Error, KernelFiles, thp};
 

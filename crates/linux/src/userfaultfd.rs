@@ -1,6 +1,6 @@
 //! `userfaultfd(2)`: a program serves its own page faults. Here only what this kernel offers of it.
 //!
-//! The pager inside a program (`libmasu/pager`) uses it; it is asked for here without using it: the descriptor is closed, and
+//! The pager inside a program (`farmem/agent`) uses it; it is asked for here without using it: the descriptor is closed, and
 //! no memory was registered.
 //!
 //! Cost: three system calls, about 5 µs. Side effect: none.

@@ -8,7 +8,7 @@
 //!
 //! Truth: `zoneinfo_show_print` in mm/vmstat.c.
 
-use quantities::Pages;
+use units::Pages;
 
 use crate::{Error, KernelFiles};
 

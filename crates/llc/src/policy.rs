@@ -25,8 +25,8 @@ pub mod ucp;
 
 use std::fmt;
 
-use quantities::{Bytes, WayMask, Ways};
 use serde::{Deserialize, Serialize};
+use units::{Bytes, WayMask, Ways};
 
 /// A figure for each number of ways from 0 to all of them.
 #[derive(Clone, Debug, PartialEq)]

@@ -6,7 +6,7 @@
 
 use llc::simulate::cache::{Access, Cache, Filler, Line, Replacement, Shape};
 use proptest::prelude::*;
-use quantities::{WayMask, Ways};
+use units::{WayMask, Ways};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Entry {

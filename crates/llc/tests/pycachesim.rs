@@ -2,7 +2,7 @@
 //! hits and misses on the same walks. `recorded/pycachesim/record.py` made the counts, and says how to make them again.
 
 use llc::simulate::cache::{Access, Cache, Filler, Line, Replacement, Shape};
-use quantities::{WayMask, Ways};
+use units::{WayMask, Ways};
 
 /// As `walk` in `record.py`.
 fn walk(seed: u64, lines: u64, accesses: usize) -> impl Iterator<Item = Line> {

@@ -9,7 +9,7 @@ use llc::simulate::compare::{accesses, compare};
 use llc::simulate::files;
 use llc::simulate::report::{OfCondition, Report};
 use llc::simulate::scenario::Scenario;
-use quantities::Bytes;
+use units::Bytes;
 
 fn run(text: &str) -> Report {
     let scenario = Scenario::parse(Path::new("s.toml"), text).unwrap();

@@ -25,9 +25,9 @@ use linux::knobs::Knobs;
 use linux::meminfo::meminfo;
 use linux::runtime_directory::DIRECTORY;
 use linux::{Error, Pid, Rooted, children, open_files, signals};
-use quantities::{Bytes, Fraction};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
+use units::{Bytes, Fraction};
 
 use crate::args::{AgingTask, Budget};
 use crate::control::{Pause, Stop, Terminal, change_haste};

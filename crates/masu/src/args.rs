@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use access::Rung;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
-use libmasu::policy::Size;
+use contract::policy::Size;
 use linux::Pid;
-use quantities::{Bytes, Fraction, NonZeroFraction};
 use serde::Serialize;
+use units::{Bytes, Fraction, NonZeroFraction};
 
 pub use aging::{AgingTask, Budget};
 pub use llc::{DomainBy, LlcPart, LlcRunTask, LlcTask, PlanTask, SharedTask, SimulateTask};
@@ -351,7 +351,7 @@ What this does to your machine: for each registered program what `masu attach` d
 now and then. It changes no sysctl and no kernel setting. One file: the socket.")]
 pub struct TrackTask {
     /// Where to listen
-    #[arg(long, value_name = "PATH", default_value = libmasu::track::SOCKET)]
+    #[arg(long, value_name = "PATH", default_value = contract::track::SOCKET)]
     pub socket: PathBuf,
 
     /// Huge pages that all programs together get from masu, and in arenas, such as 4GiB [default: no limit]

@@ -10,7 +10,7 @@ use hugepages::report::{PlannedRun, Report};
 use hugepages::target::{Phase, Target};
 use hugepages::{pace, policy};
 use linux::{Pid, Untrusted};
-use quantities::{Bytes, Fraction};
+use units::{Bytes, Fraction};
 
 use crate::args::AttachTask;
 use crate::control::{Stop, Terminal};

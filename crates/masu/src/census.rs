@@ -12,7 +12,7 @@ use linux::cgroup::group;
 use linux::facts::Known;
 use linux::meminfo::meminfo;
 use linux::{Error, KernelFiles, NotRead, Pid, stat};
-use quantities::Bytes;
+use units::Bytes;
 
 use crate::args::CensusTask;
 use crate::failure::Failure;

@@ -9,8 +9,8 @@ use hugepages::attach::{Control, Doing};
 use hugepages::target::Target;
 use indicatif::{ProgressBar, ProgressStyle};
 use linux::{cpu_time, signals};
-use quantities::Bytes;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use units::Bytes;
 
 use crate::HOST;
 

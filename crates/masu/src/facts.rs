@@ -11,8 +11,8 @@ use access::probe::probe;
 use hugepages::standing::{Standing, standings};
 use linux::facts::{HostFacts, Known};
 use linux::thp;
-use quantities::Bytes;
 use serde::Serialize;
+use units::Bytes;
 
 use crate::args::FactsTask;
 use crate::failure::Failure;
@@ -48,7 +48,7 @@ struct PageSize {
 fn page_sizes() -> Vec<PageSize> {
     // A kernel without huge pages has no sizes to tell of.
     let Ok(settings) = thp::settings(&*HOST) else { return Vec::new() };
-    let size = |(size, given): (libmasu::policy::Size, Given)| {
+    let size = |(size, given): (contract::policy::Size, Given)| {
         let (file, write) = match &given {
             Given::No { file, write, .. } => (Some(file.clone()), Some(*write)),
             Given::Yes | Given::Unknown => (None, None),

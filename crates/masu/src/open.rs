@@ -242,7 +242,7 @@ fn refuse(pid: Pid, purpose: Purpose, why: &str, remedy: &str) -> Failure {
 
 #[cfg(test)]
 mod tests {
-    use quantities::Bytes;
+    use units::Bytes;
 
     use super::*;
 

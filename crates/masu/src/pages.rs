@@ -8,8 +8,8 @@ use std::time::Duration;
 use access::{AccessMap, Class, Rung, Source, WindowHeat, estimate};
 use linux::maps::{self, Mapping};
 use linux::{Pid, Untrusted};
-use quantities::{Address, Bytes, Pages, Rate};
 use serde::Serialize;
+use units::{Address, Bytes, Pages, Rate};
 
 use crate::args::PagesTask;
 use crate::control::Stop;
@@ -228,7 +228,7 @@ fn print_runs(out: &mut impl Write, heat: &MappingHeat) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use access::PageSet;
-    use quantities::Window;
+    use units::Window;
 
     use super::*;
 

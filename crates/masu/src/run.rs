@@ -16,9 +16,9 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use contract::board::Code;
+use contract::settings::{PRELOAD, Settings};
 use hugepages::trim;
-use libmasu::board::Code;
-use libmasu::settings::{PRELOAD, Settings};
 use linux::capabilities::{self, Capability};
 use linux::thp;
 
@@ -76,7 +76,7 @@ fn started(task: &RunTask, relay: Relay) -> Result<ExitCode, NotStarted> {
     let mut changes = environment::without_ours(|name| std::env::var_os(name));
     if served.how == Huge::Touch {
         let board = memory.path();
-        let sizes = host.as_ref().map_or(Ok(libmasu::policy::Sizes::NONE), |host| sizes::choose(&task.sizes, host))?;
+        let sizes = host.as_ref().map_or(Ok(contract::policy::Sizes::NONE), |host| sizes::choose(&task.sizes, host))?;
         let settings = Settings {
             align: !task.no_align,
             stack: task.stack,
@@ -91,7 +91,7 @@ fn started(task: &RunTask, relay: Relay) -> Result<ExitCode, NotStarted> {
         if environment::is_disabled() {
             changes = environment::without_ours(|name| std::env::var_os(name));
             served.how = Huge::Off;
-            served.notes.push(format!("runs without huge pages: {} is set", libmasu::settings::DISABLE));
+            served.notes.push(format!("runs without huge pages: {} is set", contract::settings::DISABLE));
         }
         if !task.quiet {
             for missing in environment::missing_libraries(std::env::var_os(PRELOAD).as_deref()) {
@@ -175,7 +175,7 @@ fn serve_how(task: &RunTask, file: &Path, host: Option<&thp::Settings>) -> Resul
                 (_, None) => ("this kernel has no huge pages".to_owned(), false),
                 (Loads::Nothing(why), _) => (why.to_owned(), true),
                 (Loads::Library, Some(host)) => {
-                    if sizes::choose(&task.sizes, host)? != libmasu::policy::Sizes::NONE {
+                    if sizes::choose(&task.sizes, host)? != contract::policy::Sizes::NONE {
                         return Ok(served);
                     }
                     (format!("/{} is never, so that no first touch gets a huge page", thp::ENABLED), true)

@@ -2,18 +2,18 @@
 
 use std::io::Write;
 
+use contract::board::{self, Switches};
 use hugepages::act::{Made, Split, demote_all, promote_full};
 use hugepages::count::{full_windows, huge_windows};
 use hugepages::pace::{self, Pace};
 use hugepages::program::{Program, RunningProgram};
-use libmasu::board::{self, Switches};
 use linux::injection::{self, NotCalled};
 use linux::memory_file::MemoryFile;
 use linux::status::{HugePages, status};
 use linux::{Error, Pid, Untrusted, maps};
-use quantities::{Address, Bytes};
 use rustix::fs::{MemfdFlags, fstat, major, memfd_create, minor};
 use serde::Serialize;
+use units::{Address, Bytes};
 
 use crate::args::{SetTask, Word};
 use crate::failure::Failure;

@@ -11,8 +11,8 @@ use hugepages::count::{Counted, Counter, Superpages};
 use linux::facts::Known;
 use linux::status::status;
 use linux::{Error, Pid, Untrusted};
-use quantities::Bytes;
 use serde::Serialize;
+use units::Bytes;
 
 use crate::args::StatTask;
 use crate::control::{Stop, Terminal};

@@ -6,22 +6,22 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
+use contract::track::SOCKET;
+use contract::track::wire::{Refused, Totals};
 use hugepages::pace;
 use hugepages::track::admission::{Account, Bounds};
 use hugepages::track::schedule;
 use hugepages::track::serve::{Control, Farewell, Happening, Opened, Settings, Unsent, serve};
 use hugepages::track::share::Limits;
 use hugepages::track::watched::Watched;
-use libmasu::track::SOCKET;
-use libmasu::track::wire::{Refused, Totals};
 use linux::capabilities::Capability;
 use linux::handover::{Listener, Peer};
 use linux::ptrace_access::Asking;
 use linux::subordinate_ids::Owners;
 use linux::{KernelFiles, Pid, describe, open_files, queued_signal, signals, status, user_namespace};
-use quantities::{Bytes, PageSize};
 use rustix::io::Errno;
 use serde_json::{Value, json};
+use units::{Bytes, PageSize};
 
 use crate::args::TrackTask;
 use crate::attach;

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use access::Rung;
 use aging::dials::Bounds;
 use linux::Pid;
-use quantities::{Bytes, Fraction, NonZeroFraction};
+use units::{Bytes, Fraction, NonZeroFraction};
 
 /// Runs one input; true when it was understood.
 pub fn run(bytes: &[u8]) -> bool {

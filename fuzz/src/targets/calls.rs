@@ -5,8 +5,10 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 
 use crate::input::Input;
-use paging::PAGE_BYTES;
-use paging::calls::{Access, Buffer, Call, Kind, Known, Memory, Signal, Until, buffers, kind, number, robust_list};
+use farmem_engine::PAGE_BYTES;
+use farmem_engine::calls::{
+    Access, Buffer, Call, Kind, Known, Memory, Signal, Until, buffers, kind, number, robust_list,
+};
 
 const USER_START: u64 = 4096;
 const USER_END: u64 = 1 << 56;

@@ -6,13 +6,13 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use paging::field::{COUNTER_WORDS, Counters, Errand};
-use paging::pager::{Crew, FLIGHT_PAGES, FLIGHT_WORDS, FLIGHTS_PAGES, Flights, Sum};
-use paging::policy::MAX_UNIT_LOG2;
-use paging::space::Page;
-use paging::units::Learned;
-use remote::history::{History, Part};
-use remote::report::{Counted, Report};
+use farmem::history::{History, Part};
+use farmem::report::{Counted, Report};
+use farmem_engine::field::{COUNTER_WORDS, Counters, Errand};
+use farmem_engine::pager::{Crew, FLIGHT_PAGES, FLIGHT_WORDS, FLIGHTS_PAGES, Flights, Sum};
+use farmem_engine::policy::MAX_UNIT_LOG2;
+use farmem_engine::space::Page;
+use farmem_engine::units::Learned;
 
 use crate::input::Input;
 use crate::scribble::scribble;
@@ -79,7 +79,7 @@ pub fn run(bytes: &[u8]) -> bool {
                 }
                 6 => {
                     if let Some((ask, _, pages)) = Errand(&errand).asked() {
-                        assert!(ask == paging::field::Ask::Copy || (1..=1 << MAX_UNIT_LOG2).contains(&pages));
+                        assert!(ask == farmem_engine::field::Ask::Copy || (1..=1 << MAX_UNIT_LOG2).contains(&pages));
                         Errand(&errand).answer(true);
                         asked += 1;
                     }

@@ -4,9 +4,9 @@
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use crate::input::Input;
-use paging::field::{ASKED, Ask, Errand, Layout};
-use paging::greeting::{Go, Hello, MAGIC, Message, Ready, STRANGER, Secret, Terms};
-use paging::{MAX_UNIT_PAGES, PAGE_BYTES};
+use farmem_engine::field::{ASKED, Ask, Errand, Layout};
+use farmem_engine::greeting::{Go, Hello, MAGIC, Message, Ready, STRANGER, Secret, Terms};
+use farmem_engine::{MAX_UNIT_PAGES, PAGE_BYTES};
 
 /// Runs one input; true when it was understood.
 pub fn run(bytes: &[u8]) -> bool {

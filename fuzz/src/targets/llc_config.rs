@@ -11,7 +11,7 @@ use llc::keep::decide::{Figures, Seen, SetSeen, decide};
 use llc::keep::room::{Foreign, Hardware, room};
 use llc::keep::steps::{Present, Standing, Step, steps};
 use llc::policy::Curve;
-use quantities::{Bytes, WayMask, Ways};
+use units::{Bytes, WayMask, Ways};
 
 /// Runs one input; true when it was understood.
 pub fn run(bytes: &[u8]) -> bool {

@@ -6,7 +6,7 @@ use crate::input::Input;
 use llc::policy::predict::predict;
 use llc::policy::sharing::{Refiner, USUAL};
 use llc::policy::{Cache, Curve, Plan, Policy, Program, SharedSet, Sharer, Situation};
-use quantities::{Bytes, WayMask, Ways};
+use units::{Bytes, WayMask, Ways};
 
 /// Programs at most: with more than a word has bits for, too.
 const PROGRAMS_MAX: u8 = 70;

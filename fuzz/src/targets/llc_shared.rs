@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use linux::{Pid, Untrusted, ksm};
 use llc::shared::domain::{By, Member, crosses};
 use llc::shared::index::{Changed, Index, MergedPage};
-use quantities::{Address, Pages};
+use units::{Address, Pages};
 
 /// What each process has merged: page to frame.
 type Model = BTreeMap<Pid, BTreeMap<u64, u64>>;

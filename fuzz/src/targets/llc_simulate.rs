@@ -9,7 +9,7 @@ use crate::input::Input;
 use llc::simulate::cache::{Access, Cache, Filler, Line, Replacement, Shape};
 use llc::simulate::compare::{accesses, compare};
 use llc::simulate::scenario::Scenario;
-use quantities::{Bytes, WayMask, Ways};
+use units::{Bytes, WayMask, Ways};
 
 /// More than this is only read.
 const ACCESSES_MAX: u64 = 20_000;

@@ -8,15 +8,15 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use crate::input::Input;
+use farmem_engine::PAGE_BYTES;
+use farmem_engine::entry::Place;
+use farmem_engine::field::{COUNTER_WORDS, Counter, Counters};
+use farmem_engine::greeting::Sections;
+use farmem_engine::pager::{FLIGHT_WORDS, Flights, Pager, Ring, Served, Touch};
+use farmem_engine::policy::what_if::Ghosts;
+use farmem_engine::space::{CHUNK_PAGES, DIRECTORY_WORDS, Page, Space};
+use farmem_engine::units::{Costs, Learned, Units};
 use numbers::{Failure, Numbers, PAGES, address};
-use paging::PAGE_BYTES;
-use paging::entry::Place;
-use paging::field::{COUNTER_WORDS, Counter, Counters};
-use paging::greeting::Sections;
-use paging::pager::{FLIGHT_WORDS, Flights, Pager, Ring, Served, Touch};
-use paging::policy::what_if::Ghosts;
-use paging::space::{CHUNK_PAGES, DIRECTORY_WORDS, Page, Space};
-use paging::units::{Costs, Learned, Units};
 
 const NUMBERED: usize = 2 * CHUNK_PAGES as usize;
 /// Fewer than a real pager has: so the staging's ring goes round. It has half as many as the budget has frames, and 4096 more.
@@ -323,7 +323,11 @@ impl World<'_> {
             assert!(!pager.entry(number).is_of_zeros() || self.expected[page as usize] == 0, "page {page}");
             if place == Place::Staged {
                 let slot = pager.entry(number).slot();
-                assert_eq!(pager.ring.slot(slot), paging::pager::Slot::Holds(number), "page {page} in slot {slot}");
+                assert_eq!(
+                    pager.ring.slot(slot),
+                    farmem_engine::pager::Slot::Holds(number),
+                    "page {page} in slot {slot}"
+                );
             }
         }
         assert_eq!(

@@ -5,13 +5,13 @@ use std::sync::atomic::AtomicU64;
 
 use crate::input::Input;
 use crate::scribble::scribble;
-use paging::greeting::Sections;
-use paging::pager::Budget;
-use paging::policy::replace::{Arrival, ENTRY_PAGES, Memory};
-use paging::policy::site::{Fault, Kind, Order, Room};
-use paging::policy::what_if::Ghosts;
-use paging::policy::{MAX_UNIT_LOG2, Run};
-use paging::units::{Asked, Costs, Learned, Units};
+use farmem_engine::greeting::Sections;
+use farmem_engine::pager::Budget;
+use farmem_engine::policy::replace::{Arrival, ENTRY_PAGES, Memory};
+use farmem_engine::policy::site::{Fault, Kind, Order, Room};
+use farmem_engine::policy::what_if::Ghosts;
+use farmem_engine::policy::{MAX_UNIT_LOG2, Run};
+use farmem_engine::units::{Asked, Costs, Learned, Units};
 
 const KINDS: [Kind; 5] = [Kind::FirstTouch, Kind::Home, Kind::Staged, Kind::Held, Kind::Arriving];
 const WAYS: [Sections; 3] = [Sections::Auto, Sections::Marked, Sections::Off];

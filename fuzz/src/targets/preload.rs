@@ -3,9 +3,9 @@
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use libmasu::board::{self, Board, Kind, Switches};
-use libmasu::policy::{self, Request, Size, Sizes};
-use libmasu::settings::Settings;
+use contract::board::{self, Board, Kind, Switches};
+use contract::policy::{self, Request, Size, Sizes};
+use contract::settings::Settings;
 
 /// Runs one input; true when it was understood.
 pub fn run(bytes: &[u8]) -> bool {

@@ -1,10 +1,10 @@
 //! Profiles of code sites, which anybody may have written: read or refused. What is read says the same when it is written again; its
 //! habits begin a table of sites, whose orders stay in their area.
 
-use paging::policy::MAX_UNIT_LOG2;
-use paging::policy::Run;
-use paging::policy::site::{Fault, Kind, Room, Seed, Sites};
-use remote::profile::{MOST_BYTES, bytes as written, parse};
+use farmem::profile::{MOST_BYTES, bytes as written, parse};
+use farmem_engine::policy::MAX_UNIT_LOG2;
+use farmem_engine::policy::Run;
+use farmem_engine::policy::site::{Fault, Kind, Room, Seed, Sites};
 
 const AREA_PAGES: u32 = 1 << 13;
 

@@ -5,11 +5,11 @@ use std::convert::Infallible;
 use std::io::Cursor;
 use std::sync::Arc;
 
-use remote::store::redis::answers::{self, Verdict};
-use remote::store::redis::node::Node;
-use remote::store::redis::resp::{self, Field, Reply, Requests};
-use remote::store::redis::topology::{SLOTS, Topology};
-use remote::store::url::Host;
+use farmem::store::redis::answers::{self, Verdict};
+use farmem::store::redis::node::Node;
+use farmem::store::redis::resp::{self, Field, Reply, Requests};
+use farmem::store::redis::topology::{SLOTS, Topology};
+use farmem::store::url::Host;
 
 use crate::input::Input;
 

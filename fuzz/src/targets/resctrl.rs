@@ -8,8 +8,8 @@ use crate::memory_files::MemoryFiles;
 use linux::caches::{self, Cpus};
 use linux::knobs::replay;
 use linux::resctrl::{Group, MaskRules, Reading, Resctrl, Schemata};
-use quantities::{WayMask, Ways};
 use tempfile::TempDir;
+use units::{WayMask, Ways};
 
 thread_local! {
     static DIRECTORY: RefCell<Option<TempDir>> = const { RefCell::new(None) };

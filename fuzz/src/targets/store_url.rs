@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use remote::store::url::StoreUrl;
+use farmem::store::url::StoreUrl;
 
 /// Nothing that a URL or a message about one contains by itself.
 const PASSWORD: &str = "Zq7Zq7Zq7Zq7";

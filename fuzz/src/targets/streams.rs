@@ -11,7 +11,7 @@ use aging::ranges::Ranges;
 use aging::streams::detect::Detector;
 use aging::streams::policy::{Queue, SETTINGS, Settings};
 use linux::Pid;
-use quantities::{Fraction, Pages};
+use units::{Fraction, Pages};
 
 /// Runs one input; true when it was understood.
 pub fn run(bytes: &[u8]) -> bool {

@@ -5,7 +5,7 @@ use aging::class::Class;
 use aging::dials::Dial;
 use aging::simulate::trace::{Step, Trace};
 use aging::simulate::{Aging, Machine, Rate, replay};
-use quantities::Pages;
+use units::Pages;
 
 /// More steps or accesses than this are only counted: a repetition of repetitions has as many as it likes.
 const MOST: usize = 20_000;

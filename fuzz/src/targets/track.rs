@@ -4,12 +4,12 @@
 //! understood as it was said, or is nonsense; no wish names a window that was not given. The same bytes as an answer and as the
 //! head of a list lead to nothing that lies outside. The same bytes as limits on huge pages, and programs that want some.
 
+use contract::track::list::{Head, Window as Listed};
+use contract::track::wire::{Answer, MOST_BYTES, Request};
 use hugepages::track::admission::Account;
 use hugepages::track::session::{Session, Wanted};
 use hugepages::track::share::{Candidate, Held, Limits, Owner, arena, share};
-use libmasu::track::list::{Head, Window as Listed};
-use libmasu::track::wire::{Answer, MOST_BYTES, Request};
-use quantities::{Rate, Window};
+use units::{Rate, Window};
 
 use crate::input::Input;
 

@@ -8,7 +8,7 @@ use hugepages::act::{self, Demoted, Promoted};
 use hugepages::program::{Program, RunningProgram};
 use linux::Error;
 use linux::facts::HostFacts;
-use quantities::{Bytes, Pages, Window};
+use units::{Bytes, Pages, Window};
 
 use super::collapse::sparse_window;
 use super::{Outcome, huge_bytes, no_automatic_huge_pages, present_pages, walker};

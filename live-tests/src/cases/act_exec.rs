@@ -8,8 +8,8 @@ use hugepages::program::{Program, RunningProgram};
 use linux::Error;
 use linux::maps::Mapping;
 use linux::process_madvise::Advice;
-use quantities::{AddressRange, Bytes, Pages, Window};
 use rustix::io::Errno;
+use units::{AddressRange, Bytes, Pages, Window};
 
 use super::act::dense;
 use super::{Outcome, huge_bytes, no_automatic_huge_pages};

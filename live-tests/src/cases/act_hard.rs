@@ -12,7 +12,7 @@ use hugepages::observe::{Observed, observe};
 use hugepages::policy::PAPER;
 use hugepages::program::{Program, RunningProgram};
 use linux::status::{self, HugePages};
-use quantities::{Bytes, Pages};
+use units::{Bytes, Pages};
 
 use super::act::{ANY_PRICE, MADV_GUARD_INSTALL, dense, promote};
 use super::group::Group;

@@ -7,7 +7,7 @@ use hugepages::Refusal;
 use hugepages::act::{self, Promoted};
 use hugepages::program::{Program, RunningProgram};
 use linux::process_madvise::{Advice, advise};
-use quantities::Pages;
+use units::Pages;
 
 use super::act::{ANY_PRICE, dense, promote};
 use super::llc_shared::Merging;

@@ -9,10 +9,10 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use linux::page_cache::{drop_clean, resident};
-use quantities::{Bytes, Pages};
 use rustix::fs::{FileType, Mode};
 use rustix::process::Signal;
 use serde_json::Value;
+use units::{Bytes, Pages};
 
 use super::Outcome;
 use super::command::{json, masu, said, start};

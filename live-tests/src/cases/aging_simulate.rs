@@ -13,8 +13,8 @@ use std::process::Command;
 
 use aging::simulate::trace::Trace;
 use aging::simulate::{Aging, Machine, Outcome as Simulated, replay};
-use quantities::{Bytes, Pages};
 use rustix::fs::{Mode, OFlags};
+use units::{Bytes, Pages};
 
 use super::Outcome;
 use super::group::Group;

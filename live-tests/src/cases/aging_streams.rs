@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use access::arrivals::Arrivals;
 use linux::page_cache::{drop_clean, resident};
-use quantities::{Bytes, Pages};
+use units::{Bytes, Pages};
 
 use super::Outcome;
 use super::aging::Aging;

@@ -9,7 +9,7 @@ use hugepages::report::Report;
 use hugepages::target::{Phase, Target};
 use linux::facts::HostFacts;
 use linux::pagemap::{PageEntry, Pagemap};
-use quantities::{Bytes, Pages};
+use units::{Bytes, Pages};
 
 use super::stage::{Stage, generous, settings, target, use_parts};
 use super::{Outcome, huge_bytes, no_automatic_huge_pages, present_pages};

@@ -9,7 +9,7 @@ use hugepages::policy;
 use hugepages::report::Report;
 use hugepages::target::{Phase, Target};
 use linux::facts::HostFacts;
-use quantities::Pages;
+use units::Pages;
 
 use super::stage::{Stage, generous, settings, target, use_parts};
 use super::{Outcome, huge_bytes, no_automatic_huge_pages};

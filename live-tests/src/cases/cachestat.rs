@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 
 use linux::cachestat::{CacheStat, cachestat};
 use linux::page_cache;
-use quantities::{Bytes, Pages};
+use units::{Bytes, Pages};
 
 use super::Outcome;
 use super::disk_file::DiskFile;

@@ -5,8 +5,8 @@ use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 
-use quantities::{Bytes, Pages};
 use serde_json::Value;
+use units::{Bytes, Pages};
 
 use super::Outcome;
 use super::command::{json, masu, said, start};
@@ -49,7 +49,7 @@ fn meminfo(name: &str) -> Result<f64, libtest_mimic::Failed> {
 /// What the zones have free. `MemFree` may be more: a host that takes memory from its guest (a balloon) can have it counted there.
 fn free() -> Result<f64, libtest_mimic::Failed> {
     let pages = linux::vmstat::vmstat(&linux::Rooted::host())?.get("nr_free_pages").ok_or("no nr_free_pages")?;
-    Ok(quantities::Pages(pages).bytes().0 as f64)
+    Ok(units::Pages(pages).bytes().0 as f64)
 }
 
 /// Beside the kernel's own sums: the lists, the classes as far as it tells them apart, and what is free.

@@ -3,8 +3,8 @@
 use std::os::fd::AsFd;
 
 use linux::process_madvise::{Advice, advise};
-use quantities::{PAGES_PER_WINDOW, PageSize};
 use rustix::io::Errno;
+use units::{PAGES_PER_WINDOW, PageSize};
 
 use super::{Outcome, huge_bytes, no_automatic_huge_pages, present_pages};
 use crate::live::Live;

@@ -4,7 +4,7 @@ use hugepages::act::{self, Demoted};
 use hugepages::count::{Counted, Kind, Superpages, count};
 use hugepages::program::RunningProgram;
 use linux::facts::Known;
-use quantities::Bytes;
+use units::Bytes;
 
 use super::act::{ANY_PRICE, promote};
 use super::{Outcome, no_automatic_huge_pages};

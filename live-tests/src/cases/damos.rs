@@ -13,8 +13,8 @@ use linux::knobs::{self, Knobs};
 use linux::kpageflags::FrameTable;
 use linux::pagemap::Pagemap;
 use linux::{Error, Rooted};
-use quantities::Bytes;
 use rustix::io::Errno;
+use units::Bytes;
 
 use super::group::Group;
 use super::run::Folder;

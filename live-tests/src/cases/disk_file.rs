@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::ptr::{NonNull, null_mut};
 
-use quantities::{AddressRange, Bytes, Pages};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use units::{AddressRange, Bytes, Pages};
 
 use super::group::Group;
 use super::programs::Running;

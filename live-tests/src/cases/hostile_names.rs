@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use libmasu::track::terms::{Terms, USUAL};
-use libmasu::track::wire::{Answer, MOST_BYTES, Request, SHORT_BYTES};
+use contract::track::terms::{Terms, USUAL};
+use contract::track::wire::{Answer, MOST_BYTES, Request, SHORT_BYTES};
 use linux::handover::Connection;
 use rustix::process::Signal;
 

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use libmasu::track::SOCKET;
-use libmasu::track::terms::{Terms, USUAL};
-use libmasu::track::wire::{Answer, MOST_BYTES, Request, SHORT_BYTES};
+use contract::track::SOCKET;
+use contract::track::terms::{Terms, USUAL};
+use contract::track::wire::{Answer, MOST_BYTES, Request, SHORT_BYTES};
 use linux::handover::Connection;
 use linux::thp;
 use rustix::process::Signal;

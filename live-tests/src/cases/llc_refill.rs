@@ -6,8 +6,8 @@ use std::time::Duration;
 use linux::Pid;
 use linux::ksm::Run;
 use linux::merged_memory::{LINES_PER_PAGE, MergedCopy, PageOf};
-use quantities::{Address, Pages};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use units::{Address, Pages};
 
 use super::llc_shared::{Merging, merged, offering, until, until_merged};
 use super::{Outcome, no_automatic_huge_pages};

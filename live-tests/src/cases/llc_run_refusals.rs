@@ -301,7 +301,7 @@ pub fn the_facts_tell_of_caches_and_their_division(_: &Live) -> Outcome {
     let kib = fs::read_to_string("/sys/devices/system/cpu/cpu0/cache/index3/size").unwrap_or_default();
     if let Ok(kib) = kib.trim().trim_end_matches('K').parse::<u64>() {
         assert_eq!(facts["last_level_caches"][0]["size_bytes"], kib * 1024);
-        let size = quantities::Bytes::kib(kib).to_string();
+        let size = units::Bytes::kib(kib).to_string();
         assert!(row("last-level cache ").is_some_and(|value| value.contains(&size)), "{text}");
     }
     let state = facts["host"]["resctrl"]["state"].as_str().ok_or("no state")?;

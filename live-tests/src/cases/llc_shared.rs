@@ -14,9 +14,9 @@ use linux::{Pid, Rooted, process_vm};
 use llc::shared::domain::By;
 use llc::shared::index::Index;
 use llc::shared::observe::Observer;
-use quantities::Address;
 use rustix::process::Signal;
 use serde_json::Value;
+use units::Address;
 
 use super::command::{json, masu, said, start};
 use super::group::Group;

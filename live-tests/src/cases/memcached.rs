@@ -29,7 +29,7 @@ fn built(folder: &Folder) -> Result<PathBuf> {
     let prefix = folder.0.join("prefix");
     std::fs::create_dir_all(prefix.join("lib"))?;
     std::os::unix::fs::symlink(library, prefix.join("lib/libmasu.a"))?;
-    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/libmasu/include").canonicalize()?;
+    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/hugepages/libmasu/include").canonicalize()?;
     std::os::unix::fs::symlink(include, prefix.join("include"))?;
     let prefix = prefix.to_str().ok_or("a path that is no text")?;
     let said = said(&mut build(&["--masu-prefix", prefix]).ok_or("no sources")?)?;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use linux::kpageflags::FrameTable;
 use linux::page_cache::{drop_clean, resident, start_write_out};
 use linux::pagemap::Pagemap;
-use quantities::Pages;
+use units::Pages;
 
 use super::Outcome;
 use super::disk_file::{DiskFile, MappedFile, content_of};

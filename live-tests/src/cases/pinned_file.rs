@@ -6,7 +6,7 @@ use linux::Error;
 use linux::kpageflags::FrameTable;
 use linux::page_cache::{drop_clean, resident};
 use linux::pinned_file::PinnedFile;
-use quantities::{Bytes, Pages};
+use units::{Bytes, Pages};
 
 use super::Outcome;
 use super::disk_file::{DiskFile, MappedFile};

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use linux::pressure;
-use quantities::{Bytes, Pages};
+use units::{Bytes, Pages};
 
 use super::Outcome;
 use super::disk_file::DiskFile;

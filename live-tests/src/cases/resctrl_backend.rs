@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use linux::knobs::{Knobs, Undone, replay};
 use linux::resctrl::{CacheId, Group, Mode, Reading, Resctrl, Resource, Schemata, Why};
 use linux::{Pid, Rooted};
-use quantities::{Bytes, WayMask, Ways};
+use units::{Bytes, WayMask, Ways};
 
 use super::Outcome;
 use super::programs::PATIENCE;

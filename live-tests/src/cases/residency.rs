@@ -2,8 +2,8 @@
 
 use access::residency::{Viewer, WindowState};
 use linux::process_madvise::{Advice, advise};
-use quantities::{Pages, Window};
 use std::os::fd::AsFd;
+use units::{Pages, Window};
 
 use super::act::MADV_GUARD_INSTALL;
 use super::collapse::collapse;

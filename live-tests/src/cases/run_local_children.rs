@@ -3,8 +3,8 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use farmem_engine::greeting::{self, Secret, Sections, Terms};
 use linux::handover::Listener;
-use paging::greeting::{self, Secret, Sections, Terms};
 
 use super::Outcome;
 use super::programs::{self, Running};

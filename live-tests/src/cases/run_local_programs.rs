@@ -145,7 +145,7 @@ pub fn what_make_install_lays_down_is_enough(_: &Live) -> Outcome {
     assert_eq!((built.code(), built.err.as_str()), (0, ""), "{built:?}");
     // One that is linked with the library, which it finds by its soname; there is no tracker.
     let (example, libraries) = (path("wait")?, path("root/usr/lib")?);
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../crates/libmasu/examples/wait.c");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../crates/hugepages/libmasu/examples/wait.c");
     let mut compile = Command::new("cc");
     compile.args(["-Wall", "-Werror", "-pthread", "-I", &include, "-o", &example, source, "-L", &libraries, "-lmasu"]);
     let built = said(&mut compile)?;

@@ -102,7 +102,7 @@ int main(void)
 }
 ";
 
-const HEADERS: &str = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../crates/libmasu/include");
+const HEADERS: &str = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../crates/hugepages/libmasu/include");
 
 /// What goes in order is worth large units, and what jumps about is not; without sections there is one unit for both.
 pub fn sections_that_are_marked_get_units_of_their_own(_: &Live) -> Outcome {

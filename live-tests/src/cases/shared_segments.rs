@@ -7,7 +7,7 @@ use linux::kpageflags::FrameTable;
 use linux::pagemap::Pagemap;
 use linux::shared_segments::{Segment, SegmentId, lock, segments, unlock};
 use linux::{Error, Pid};
-use quantities::{AddressRange, Bytes};
+use units::{AddressRange, Bytes};
 
 use super::{Outcome, disk_file};
 use crate::live::Live;

@@ -3,8 +3,8 @@
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use farmem_engine::greeting::Secret;
 use linux::handover::{Connection, Listener};
-use paging::greeting::Secret;
 use rustix::process::Signal;
 
 use super::Outcome;

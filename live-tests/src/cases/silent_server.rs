@@ -13,8 +13,8 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use libmasu::track::terms::{Terms, USUAL};
-use libmasu::track::wire::{Answer, MOST_BYTES, Refused, Request, SHORT_BYTES};
+use contract::track::terms::{Terms, USUAL};
+use contract::track::wire::{Answer, MOST_BYTES, Refused, Request, SHORT_BYTES};
 use linux::handover::Connection;
 use linux::{Pid, Rooted, stat};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};

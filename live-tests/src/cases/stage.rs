@@ -10,7 +10,7 @@ use hugepages::policy;
 use hugepages::program::RunningProgram;
 use hugepages::target::Target;
 use linux::Rooted;
-use quantities::Fraction;
+use units::Fraction;
 
 use super::walker;
 use crate::live::Live;

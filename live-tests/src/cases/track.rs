@@ -76,7 +76,7 @@ pub(super) fn say(folder: &Folder) -> Result<String> {
     if let Some(there) = c_program("say") {
         return Ok(there.to_str().ok_or("a path that is no text")?.to_owned());
     }
-    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/libmasu/include");
+    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/hugepages/libmasu/include");
     let include = format!("-I{}", include.display());
     let library = libmasu().ok_or("libmasu.a is not beside the command")?.display().to_string();
     compile(folder, "cc", "say", include_str!("../../programs/say.c"), &[&include, &library, "-pthread"])

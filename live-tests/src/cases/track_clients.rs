@@ -4,8 +4,8 @@ use std::os::fd::AsFd;
 use std::process::Command;
 use std::time::Instant;
 
-use libmasu::track::terms::{Terms, USUAL};
-use libmasu::track::wire::{Answer, MOST_BYTES, Refused, Request, SHORT_BYTES};
+use contract::track::terms::{Terms, USUAL};
+use contract::track::wire::{Answer, MOST_BYTES, Refused, Request, SHORT_BYTES};
 use linux::handover::Connection;
 use rustix::process::Signal;
 

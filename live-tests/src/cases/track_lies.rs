@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use libmasu::track::list::{Head, MAGIC, Page, Window};
-use libmasu::track::wire::{Answer, MOST_BYTES, Request, SHORT_BYTES};
+use contract::track::list::{Head, MAGIC, Page, Window};
+use contract::track::wire::{Answer, MOST_BYTES, Request, SHORT_BYTES};
 use linux::handover::{Connection, Listener};
 use linux::sealed_memory::sealed;
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use libmasu::track::wire::{Answer, Refused};
+use contract::track::wire::{Answer, Refused};
 use rustix::process::Signal;
 
 use super::Outcome;

@@ -6,7 +6,7 @@ use hugepages::trim::observe::{Content, Reader};
 use hugepages::trim::policy::{MEASURED, SAMPLES, Settings};
 use hugepages::trim::{Round, Trimmer};
 use linux::facts::HostFacts;
-use quantities::{Fraction, NonZeroFraction, Pages};
+use units::{Fraction, NonZeroFraction, Pages};
 
 use super::collapse::collapse;
 use super::{Outcome, huge_bytes, no_automatic_huge_pages, present_pages};

@@ -3,7 +3,7 @@
 use access::Source;
 use access::walk::{WalkSource, Walker};
 use linux::facts::HostFacts;
-use quantities::PAGES_PER_WINDOW;
+use units::PAGES_PER_WINDOW;
 
 use super::collapse::collapse;
 use super::{Outcome, at_random, no_automatic_huge_pages, present_pages, seen_present, touched, walker};

@@ -7,7 +7,7 @@ use access::walk::WalkSource;
 use access::{AccessMap, Source, WindowHeat};
 use linux::Pid;
 use linux::process_madvise::{Advice, advise};
-use quantities::Window;
+use units::Window;
 
 use super::collapse::collapse;
 use super::{Outcome, no_automatic_huge_pages, present_pages, seen_present, touched, walker};

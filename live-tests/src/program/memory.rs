@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use linux::smaps::VmFlag;
 use linux::{Pid, Rooted};
-use quantities::Window;
+use units::Window;
 
 use super::Wrong;
 

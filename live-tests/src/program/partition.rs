@@ -7,7 +7,7 @@ use std::time::Duration;
 use linux::Rooted;
 use linux::knobs::Knobs;
 use linux::resctrl::{Changes, Group, Resctrl, Schemata};
-use quantities::{WayMask, Ways};
+use units::{WayMask, Ways};
 
 use super::Wrong;
 

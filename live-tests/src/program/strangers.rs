@@ -5,8 +5,8 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::Duration;
 
-use libmasu::track::terms::{Terms, USUAL};
-use libmasu::track::wire::{Answer, Request, SHORT_BYTES};
+use contract::track::terms::{Terms, USUAL};
+use contract::track::wire::{Answer, Request, SHORT_BYTES};
 use linux::handover::Connection;
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use libmasu::board;
+use contract::board;
 
 use super::Wrong;
 use super::memory::{HUGE, MIB, Memory, PAGE, PRIVATE, READ_WRITE};

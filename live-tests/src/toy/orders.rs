@@ -1,7 +1,7 @@
 //! What is said over the pipes between a test and its toy: one order per line, one answer per line, as JSON.
 
-use quantities::AddressRange;
 use serde::{Deserialize, Serialize};
+use units::AddressRange;
 
 /// What lies behind a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use paging::calls::{Access, Buffer, Call, Known, Memory, buffers, number};
+use farmem_engine::calls::{Access, Buffer, Call, Known, Memory, buffers, number};
 
 const PAGE: u64 = 4096;
 const ARENA_PAGES: u64 = 512;

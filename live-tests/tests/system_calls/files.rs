@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 
-use paging::calls::number as n;
+use farmem_engine::calls::number as n;
 
 use crate::arena::{Good, Stage, Trial, make, six};
 

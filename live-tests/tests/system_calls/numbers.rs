@@ -1,6 +1,6 @@
 //! The numbers of the calls against those of the `libc` crate.
 
-use paging::calls::number;
+use farmem_engine::calls::number;
 
 /// What libc knows. The newest calls, and a few of the oldest, are not in its list.
 #[rustfmt::skip]

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use paging::calls::number as n;
+use farmem_engine::calls::number as n;
 
 use crate::arena::{Good, Trial, make, six};
 

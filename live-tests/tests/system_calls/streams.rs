@@ -4,7 +4,7 @@ use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 
-use paging::calls::number as n;
+use farmem_engine::calls::number as n;
 
 use crate::arena::{Good, Stage, Trial, make, six};
 

@@ -1,6 +1,6 @@
 //! Clocks, timers, sleeping, and waiting for words in memory.
 
-use paging::calls::number as n;
+use farmem_engine::calls::number as n;
 
 use crate::arena::{Good, Stage, Trial, make, six};
 

@@ -1,7 +1,7 @@
 //! Writes `masu.h` to the file that the first argument names. Run by `cargo xtask header`.
 //!
-//! Declarations and their comments come from `crates/libmasu/api/src`. What that cannot say (how a program uses it, and the
-//! marks of sections, which are another library's) is `crates/libmasu/api/preface.h`.
+//! Declarations and their comments come from `crates/hugepages/libmasu/src`. What that cannot say (how a program uses it, and the
+//! marks of sections, which are another library's) is `crates/hugepages/libmasu/preface.h`.
 
 #![forbid(unsafe_code)]
 
@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 
 fn main() -> Result<()> {
     let file = std::env::args_os().nth(1).context("expected a file")?;
-    let api = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/libmasu/api");
+    let api = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/hugepages/libmasu");
     let mut config = cbindgen::Config::from_file(api.join("cbindgen.toml"))
         .map_err(anyhow::Error::msg)
         .context("cannot read cbindgen.toml")?;

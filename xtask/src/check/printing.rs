@@ -4,15 +4,15 @@ use super::Violation;
 use super::source::{Source, words};
 
 /// The place, and a program that prints for itself.
-const MAY_PRINT: [&str; 2] = ["crates/masu/src/print.rs", "crates/resctrl-emulator/src/main.rs"];
+const MAY_PRINT: [&str; 2] = ["crates/masu/src/print.rs", "crates/llc/emulator/src/main.rs"];
 
 const MACROS: [&str; 5] = ["print", "println", "eprint", "eprintln", "dbg"];
 const STREAMS: [&str; 2] = ["stdout", "stderr"];
 
 /// Lines that write to standard output or standard error by themselves.
 pub fn in_source(source: &Source) -> Vec<Violation> {
-    let (room, path) = source.room();
-    if !room.starts_with("crates/") || !path.starts_with("src/") || MAY_PRINT.contains(&source.path.as_str()) {
+    let (package, path) = source.package();
+    if !package.starts_with("crates/") || !path.starts_with("src/") || MAY_PRINT.contains(&source.path.as_str()) {
         return Vec::new();
     }
     let prints = |(line, code): (usize, &str)| {
@@ -41,7 +41,7 @@ mod tests {
             command.stdout(Stdio::null());\nuse std::io::stdout;\n// println!(\"a\")\nlet print = 7; print(7);\n\
             #[cfg(test)]\nmod tests {\n    println!(\"SKIP\");\n}\n";
         assert_eq!(found("crates/masu/src/stat.rs", text), [1, 2, 3, 4]);
-        assert_eq!(found("crates/remote/src/serve.rs", text), [1, 2, 3, 4]);
+        assert_eq!(found("crates/farmem/server/src/serve.rs", text), [1, 2, 3, 4]);
         for path in [
             "crates/masu/src/print.rs",
             "bench/src/report.rs",

@@ -58,82 +58,15 @@ pub fn in_source(source: &Source) -> Vec<Violation> {
 }
 
 fn is_policy(source: &Source) -> bool {
-    let (_, below) = source.room();
+    let (_, below) = source.package();
     below == "src/policy.rs" || below.starts_with("src/policy/") || below.ends_with("/policy.rs")
 }
 
-/// Files that ARCHITECTURE.md lists as pure. They may name `linux`, for its types of plain data; what in it reads or writes
-/// needs a `KernelFiles`, which none of them is given.
-const PURE: &[(&str, &str)] = &[
-    ("crates/access", "src/estimate.rs"),
-    ("crates/access", "src/map.rs"),
-    ("crates/access", "src/rung.rs"),
-    ("crates/aging", "src/class.rs"),
-    ("crates/aging", "src/controller.rs"),
-    ("crates/aging", "src/dials.rs"),
-    ("crates/aging", "src/ranges.rs"),
-    ("crates/aging", "src/sample.rs"),
-    ("crates/aging", "src/simulate.rs"),
-    ("crates/aging", "src/simulate/dials.rs"),
-    ("crates/aging", "src/simulate/kernel.rs"),
-    ("crates/aging", "src/simulate/memory.rs"),
-    ("crates/aging", "src/simulate/pages.rs"),
-    ("crates/aging", "src/simulate/paper.rs"),
-    ("crates/aging", "src/simulate/trace.rs"),
-    ("crates/aging", "src/streams/detect.rs"),
-    ("crates/hugepages", "src/count/kind.rs"),
-    ("crates/hugepages", "src/count/rule.rs"),
-    ("crates/hugepages", "src/observe.rs"),
-    ("crates/hugepages", "src/pace.rs"),
-    ("crates/hugepages", "src/refusal.rs"),
-    ("crates/hugepages", "src/standing.rs"),
-    ("crates/hugepages", "src/track/list.rs"),
-    ("crates/hugepages", "src/track/notice.rs"),
-    ("crates/hugepages", "src/track/schedule.rs"),
-    ("crates/hugepages", "src/track/session.rs"),
-    ("crates/hugepages", "src/track/share.rs"),
-    ("crates/libmasu", "src/settings.rs"),
-    ("crates/libmasu", "src/track/list.rs"),
-    ("crates/libmasu", "src/track/terms.rs"),
-    ("crates/libmasu", "src/track/wire.rs"),
-    ("crates/llc", "src/keep/arrange.rs"),
-    ("crates/llc", "src/keep/curve.rs"),
-    ("crates/llc", "src/keep/decide.rs"),
-    ("crates/llc", "src/keep/room.rs"),
-    ("crates/llc", "src/keep/sets.rs"),
-    ("crates/llc", "src/keep/steps.rs"),
-    ("crates/llc", "src/shared/index.rs"),
-    ("crates/llc", "src/shared/report.rs"),
-    ("crates/llc", "src/simulate/cache.rs"),
-    ("crates/llc", "src/simulate/fit.rs"),
-    ("crates/llc", "src/simulate/frames.rs"),
-    ("crates/llc", "src/simulate/machine.rs"),
-    ("crates/llc", "src/simulate/program.rs"),
-    ("crates/llc", "src/simulate/random.rs"),
-    ("crates/llc", "src/simulate/refill.rs"),
-    ("crates/llc", "src/simulate/report.rs"),
-    ("crates/llc", "src/simulate/run.rs"),
-    ("crates/llc", "src/simulate/situation.rs"),
-    ("crates/masu", "src/run/sizes.rs"),
-    ("crates/resctrl-emulator", "src/cpus.rs"),
-    ("crates/resctrl-emulator", "src/groups.rs"),
-    ("crates/resctrl-emulator", "src/hardware.rs"),
-    ("crates/resctrl-emulator", "src/info.rs"),
-    ("crates/resctrl-emulator", "src/io_alloc.rs"),
-    ("crates/resctrl-emulator", "src/machine.rs"),
-    ("crates/resctrl-emulator", "src/masks.rs"),
-    ("crates/resctrl-emulator", "src/mode.rs"),
-    ("crates/resctrl-emulator", "src/monitoring.rs"),
-    ("crates/resctrl-emulator", "src/node.rs"),
-    ("crates/resctrl-emulator", "src/number.rs"),
-    ("crates/resctrl-emulator", "src/schemata.rs"),
-    ("crates/resctrl-emulator", "src/status.rs"),
-    ("crates/resctrl-emulator", "src/tasks.rs"),
-];
-
+/// Files whose first line says `Pure.` or `Pure:`. They may name `linux`, for its types of plain data; every function of it that
+/// reads or writes needs a `KernelFiles`, which none of them is given.
 fn is_pure(source: &Source) -> bool {
-    let (room, below) = source.room();
-    room == "crates/quantities" && below.starts_with("src/") || PURE.contains(&(room, below))
+    let head = source.text.lines().take_while(|line| line.starts_with("//!"));
+    head.into_iter().any(|line| line.contains("Pure.") || line.contains("Pure:"))
 }
 
 #[cfg(test)]
@@ -164,22 +97,22 @@ mod tests {
                 [2],
                 "{effect}"
             );
-            assert_eq!(lines_found("crates/remote/src/policy/size.rs", effect), [1], "{effect}");
+            assert_eq!(lines_found("crates/farmem/server/src/policy/size.rs", effect), [1], "{effect}");
         }
     }
 
     #[test]
-    fn the_listed_files_may_name_what_the_kernel_says_and_do_nothing() {
-        let typed = "use linux::maps::Mapping;\nuse rustix::io::Errno;\nuse linux::Error;\n";
-        assert_eq!(lines_found("crates/hugepages/src/observe.rs", typed), [0; 0]);
-        assert_eq!(lines_found("crates/hugepages/src/pace.rs", "use std::time::Instant;"), [1]);
-        assert_eq!(lines_found("crates/hugepages/src/refusal.rs", "use rustix::fs::open;"), [1]);
-        assert_eq!(lines_found("crates/quantities/src/bytes.rs", "use std::fs;"), [1]);
+    fn a_file_that_says_so_may_name_types_of_the_kernel_and_has_no_effects() {
+        let found = |text: &str| lines_found("crates/hugepages/src/pace.rs", &format!("//! Pace. Pure.\n{text}"));
+        assert_eq!(found("use linux::maps::Mapping;\nuse rustix::io::Errno;\nuse linux::Error;\n"), [0; 0]);
+        assert_eq!(found("use std::time::Instant;"), [2]);
+        assert_eq!(found("use rustix::fs::open;"), [2]);
+        assert_eq!(lines_found("crates/hugepages/src/pace.rs", "use std::time::Instant;\n//! Pure."), [0; 0]);
     }
 
     #[test]
     fn pure_code_its_tests_and_other_files_pass() {
-        let pure = "use std::time::Duration;\nuse quantities::Bytes;\n/// Instant\nfn a(x: &'static str) {}\n";
+        let pure = "use std::time::Duration;\nuse units::Bytes;\n/// Instant\nfn a(x: &'static str) {}\n";
         assert_eq!(lines_found("crates/hugepages/src/policy.rs", pure), [0; 0]);
         let tested = "#[cfg(test)]\nmod tests {\n    use std::fs;\n}\n";
         assert_eq!(lines_found("crates/hugepages/src/policy.rs", tested), [0; 0]);

@@ -30,13 +30,17 @@ impl Source {
         Source { path: path.to_owned(), text: text.to_owned(), code, is_test }
     }
 
-    /// The crate's folder (`crates/linux`, `bench`), and the path below it.
-    pub fn room(&self) -> (&str, &str) {
-        let parts = if self.path.starts_with("crates/") { 2 } else { 1 };
-        match self.path.match_indices('/').nth(parts - 1) {
-            Some((end, _)) => (&self.path[..end], &self.path[end + 1..]),
-            None => ("", &self.path),
-        }
+    /// The crate's folder (`crates/linux`, `crates/llc/emulator`, `bench`), and the path below it.
+    pub fn package(&self) -> (&str, &str) {
+        const WITHIN: [&str; 5] = ["src/", "tests/", "examples/", "bpf/", "include/"];
+        let mut ends = self.path.match_indices('/').map(|(end, _)| end);
+        let is_folder = |end: &usize| {
+            let below = &self.path[end + 1..];
+            self.path[..*end] != *"crates"
+                && (WITHIN.iter().any(|part| below.starts_with(part)) || !below.contains('/'))
+        };
+        let end = if self.path.starts_with("crates/") { ends.find(is_folder) } else { ends.next() };
+        end.map_or(("", &self.path), |end| (&self.path[..end], &self.path[end + 1..]))
     }
 
     /// Each line's number, from 1, with its code.
@@ -53,11 +57,8 @@ impl Source {
 /// All Rust and C files of the workspace.
 pub fn all() -> Result<Vec<Source>> {
     let mut found = Vec::new();
-    for room in ["crates", "bench", "live-tests", "xtask", "fuzz"] {
-        let folder = workspace::root().join(room);
-        if folder.is_dir() {
-            collect(&folder, &mut found)?;
-        }
+    for folder in ["crates", "bench", "live-tests", "xtask", "fuzz"] {
+        collect(&workspace::root().join(folder), &mut found)?;
     }
     found.sort();
     found.iter().map(|path| read(path)).collect()
@@ -253,8 +254,16 @@ mod tests {
     }
 
     #[test]
-    fn a_file_belongs_to_the_room_of_its_crate() {
-        assert_eq!(Source::new("crates/linux/src/a.rs", "").room(), ("crates/linux", "src/a.rs"));
-        assert_eq!(Source::new("bench/src/a.rs", "").room(), ("bench", "src/a.rs"));
+    fn a_file_belongs_to_the_nearest_crate() {
+        for (folder, below) in [
+            ("crates/linux", "src/a.rs"),
+            ("crates/llc/emulator", "src/rules/a.rs"),
+            ("crates/hugepages/contract", "src/lib.rs"),
+            ("crates/farmem/agent", "build.rs"),
+            ("crates/masu", "build.rs"),
+            ("bench", "src/a.rs"),
+        ] {
+            assert_eq!(Source::new(&format!("{folder}/{below}"), "").package(), (folder, below));
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use quantities::Bytes;
+use units::Bytes;
 
 use crate::aging::residency::{Kept, drop_all, read_only, resident};
 use crate::mapping::PAGE_BYTES;

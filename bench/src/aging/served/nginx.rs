@@ -7,8 +7,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use quantities::Bytes;
 use rustix::process::Signal;
+use units::Bytes;
 
 use super::latency::{Latency, WRK_SCRIPT, of_wrk};
 use crate::cgroup::MemoryCgroup;

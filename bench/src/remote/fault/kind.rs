@@ -9,8 +9,8 @@
 use std::fmt;
 
 use clap::ValueEnum;
-use quantities::Bytes;
 use serde::{Deserialize, Serialize};
+use units::Bytes;
 
 use crate::masu::LocalReport;
 

@@ -6,9 +6,9 @@ use std::ptr::NonNull;
 
 use libbpf_rs::{AsRawLibbpf, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, PrintLevel};
 use linux::Error;
-use quantities::{Bytes, PageSize};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags as MemoryFlags, ProtFlags, mmap, munmap};
+use units::{Bytes, PageSize};
 
 use super::record::{WALK_CALIBRATE, WALK_READ, WALK_RECORDS_MAX, WalkAnswer, WalkRequest, WindowRecord};
 use crate::bpf_object::{self, Aligned};

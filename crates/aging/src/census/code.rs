@@ -6,7 +6,7 @@ use linux::maps::{self, Mapping};
 use linux::pagemap::{PageEntry, Pagemap};
 use linux::status::{Status, status};
 use linux::{Error, KernelFiles, Pid, processes};
-use quantities::Pages;
+use units::Pages;
 
 use super::frame_set::FrameSet;
 use super::kind::Kind;

@@ -8,7 +8,7 @@ use linux::kpageflags::FrameTable;
 use linux::maps::{self, Mapping};
 use linux::pagemap::Pagemap;
 use linux::{Error, KernelFiles, Pid};
-use quantities::{AddressRange, Bytes, Pages};
+use units::{AddressRange, Bytes, Pages};
 
 use super::frame_set::FrameSet;
 use super::kind::Kind;

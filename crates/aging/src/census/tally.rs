@@ -6,7 +6,7 @@ use linux::Error;
 use linux::facts::Known;
 use linux::kpagecgroup::GroupTable;
 use linux::kpageflags::{FrameFlags, FrameTable};
-use quantities::{Bytes, Pages};
+use units::{Bytes, Pages};
 
 use super::frame_set::FrameSet;
 use super::memory::Memory;

@@ -10,8 +10,8 @@ use std::ops::Range;
 use std::time::Duration;
 
 use linux::Error;
-use quantities::{Bytes, Pages};
 use rustix::io::Errno;
+use units::{Bytes, Pages};
 
 use crate::class::Class;
 use crate::dials::Dials;

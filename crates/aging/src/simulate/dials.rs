@@ -1,4 +1,5 @@
 //! What masu adds to the kernel's lists: pages that are kept for some time under pressure, and pages that are dropped after use.
+//! Pure.
 //!
 //! The clock of pressure runs in whole seconds, in which memory was reclaimed at least once: so often a program beside the kernel
 //! looks. It sees each use here, which a real one learns from samples.

@@ -1,4 +1,4 @@
-//! The classic lists of a control group, as Linux 6.18 ages them where generations are off.
+//! The classic lists of a control group, as Linux 6.18 ages them where generations are off. Pure.
 //!
 //! - A page comes to the inactive list. A second `read(2)` makes it active at once. A use by a mapping shows only when the page is
 //!   looked at, at the tail of the inactive list: the first such use spares it for another round, the second makes it active; of code,

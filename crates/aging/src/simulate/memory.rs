@@ -1,4 +1,4 @@
-//! What happens at an access, whatever the lists.
+//! What happens at an access, whatever the lists. Pure.
 
 use super::kernel::Classic;
 use super::pages::{List, Pages, flag};
@@ -195,9 +195,9 @@ impl Memory {
         let mut classes = Class::ALL.map(|class| ClassRow {
             class,
             counts: Counts::default(),
-            resident_pages: quantities::Pages(0),
-            active_pages: quantities::Pages(0),
-            kept_pages: quantities::Pages(0),
+            resident_pages: units::Pages(0),
+            active_pages: units::Pages(0),
+            kept_pages: units::Pages(0),
         });
         for (phase, by_file) in trace.phases().iter().zip(&self.counts) {
             for (file, counts) in trace.files().iter().zip(by_file) {

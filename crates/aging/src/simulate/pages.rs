@@ -1,4 +1,4 @@
-//! All pages of a trace, and the lists on which those in memory stand.
+//! All pages of a trace, and the lists on which those in memory stand. Pure.
 //!
 //! A page is on one list or on none, and being on none means that it is not in memory. The lists go through the pages
 //! themselves: to move one costs the same, however many there are.

@@ -1,4 +1,4 @@
-//! The lists of the paper: one active and one inactive for everything (figure 2), or two active ones (section 5).
+//! The lists of the paper: one active and one inactive for everything (figure 2), or two active ones (section 5). Pure.
 //!
 //! As of Linux 2.6: a page of the page cache comes to the inactive list; a mapped page to the active one, or to its own where the lists
 //! are split (section 4: "page は確保時や inactive-list から戻される際に、使用目的を検査され、属する active-list に入れられる"). Whatever the

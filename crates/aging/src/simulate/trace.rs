@@ -1,4 +1,4 @@
-//! A trace of page accesses, as text that people and scripts write.
+//! A trace of page accesses, as text that people and scripts write. Pure.
 //!
 //! One statement a line; words are parted by spaces; what follows a `#` is for people. Numbers are decimal.
 //!
@@ -30,7 +30,7 @@
 
 use std::fmt;
 
-use quantities::Pages;
+use units::Pages;
 
 use crate::class::Class;
 

@@ -10,7 +10,7 @@ use access::arrivals::FileId;
 use linux::cachestat::{CacheStat, cachestat};
 use linux::file_handle::FileSystems;
 use linux::{Error, KernelFiles, page_cache};
-use quantities::Pages;
+use units::Pages;
 
 use super::policy::{Due, Queue};
 

@@ -1,4 +1,4 @@
-//! Which of what comes into the page cache belongs to a stream, when nobody has said whose.
+//! Which of what comes into the page cache belongs to a stream, when nobody has said whose. Pure.
 //!
 //! A stream goes through files in order, each page once: a backup, a copy, a search, a log that grows. A program that looks
 //! things up brings in pages here and there. So a process counts as a stream when it has brought in much, nearly all of it in
@@ -17,7 +17,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use access::arrivals::{Arrival, FileId};
 use linux::Pid;
-use quantities::Pages;
+use units::Pages;
 
 /// A process that has brought in so much in order is a stream: 64 MiB.
 pub const MUCH: Pages = Pages(16384);

@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use access::arrivals::{Arrival, FileId};
-use quantities::Pages;
+use units::Pages;
 
 use crate::ranges::Ranges;
 

@@ -1,4 +1,4 @@
-//! Which kind of memory a mapping is, told from the list of mappings alone.
+//! Which kind of memory a mapping is, told from the list of mappings alone. Pure.
 //!
 //! No I/O, no clock, no randomness.
 

@@ -1,4 +1,4 @@
-//! What a window counts as: reserved, allocated, failed, downgraded.
+//! What a window counts as: reserved, allocated, failed, downgraded. Pure.
 //!
 //! Hayasaka and Shimizu, IA32 Super Page (section 6, figure 15): `/proc/super_page` of their kernel prints, by order,
 //! how many superpages were reserved, allocated and failed. That kernel counts when it does something; here it is read
@@ -30,7 +30,7 @@ use linux::maps::Mapping;
 use linux::pagemap::{PageEntry, Run};
 use linux::smaps::{VmFlag, VmFlags};
 use linux::thp::Enabled;
-use quantities::{PAGES_PER_WINDOW, Window};
+use units::{PAGES_PER_WINDOW, Window};
 
 /// Pages that must fit one base at the edge of a mapping, of which a process has many.
 pub const FIT_AT_EDGE: u64 = 64;

@@ -6,8 +6,8 @@
 //! Pure: what was seen comes in, the list goes out, as it is laid into memory for the program.
 
 use access::AccessMap;
-use libmasu::track::list::{Head, MAGIC, Page, Verdict, Window as Listed};
-use quantities::Window;
+use contract::track::list::{Head, MAGIC, Page, Verdict, Window as Listed};
+use units::Window;
 
 use crate::policy::{self, Settings, WindowView};
 
@@ -81,7 +81,7 @@ impl List {
 
     /// Its windows, by their places in it.
     pub fn places(&self) -> Vec<Window> {
-        self.windows.iter().map(|window| quantities::Address(window.address).window()).collect()
+        self.windows.iter().map(|window| units::Address(window.address).window()).collect()
     }
 }
 
@@ -93,7 +93,7 @@ fn narrow(rate: f64) -> f32 {
 #[cfg(test)]
 mod tests {
     use access::{Class, PageSet, Rung, WindowHeat};
-    use quantities::{Pages, Rate};
+    use units::{Pages, Rate};
 
     use super::*;
 

@@ -1,4 +1,4 @@
-//! When a program is told of its active pages.
+//! When a program is told of its active pages. Pure.
 //!
 //! It is told when there are as many as it named, and not again before it has fetched the list: signals that nobody attends
 //! to would pile up, and the list that it gets is the latest in any case. None is lost for good: one that could not be

@@ -1,4 +1,4 @@
-//! When a tracked program is looked at, and when it is left alone.
+//! When a tracked program is looked at, and when it is left alone. Pure.
 //!
 //! A round looks at doubling ages up to the program's own period, with a look at the period's end, from which its list is
 //! made. Then it rests: until the next round is due by its own terms, and for as long as keeps the watching of it below a part
@@ -14,8 +14,8 @@
 use std::time::Duration;
 
 use access::estimate;
-use libmasu::track::terms::Terms;
-use quantities::{Bytes, NonZeroFraction, PAGES_PER_WINDOW};
+use contract::track::terms::Terms;
+use units::{Bytes, NonZeroFraction, PAGES_PER_WINDOW};
 
 use crate::pace;
 
@@ -92,7 +92,7 @@ impl Debt {
 
 #[cfg(test)]
 mod tests {
-    use libmasu::track::terms::USUAL;
+    use contract::track::terms::USUAL;
     use proptest::prelude::*;
 
     use super::*;

@@ -6,14 +6,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use libmasu::track::terms::Terms;
-use libmasu::track::wire::{Answer, MOST_BYTES, Refused, SHORT_BYTES, Totals};
+use contract::track::terms::Terms;
+use contract::track::wire::{Answer, MOST_BYTES, Refused, SHORT_BYTES, Totals};
 use linux::handover::{Connection, Listener, Peer};
 use linux::sealed_memory::sealed;
 use linux::{Error, Pid};
-use quantities::NonZeroFraction;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use units::NonZeroFraction;
 
 use super::admission::{self, ACCOUNTS_AT_ONCE, Account, Bounds, Crowd, Verdict};
 use super::schedule;

@@ -7,11 +7,11 @@
 
 use std::collections::BTreeMap;
 
-use libmasu::track::terms::Terms;
-use libmasu::track::wire::{self, Refused, Request};
+use contract::track::terms::Terms;
+use contract::track::wire::{self, Refused, Request};
 use linux::Pid;
 use linux::handover::Peer;
-use quantities::Window;
+use units::Window;
 
 use crate::policy::Wish;
 
@@ -93,7 +93,7 @@ impl Session {
     }
 
     fn hear(&mut self, generation: u64, first: u64, verdicts: &[u8]) -> Wanted {
-        use libmasu::track::list::Verdict;
+        use contract::track::list::Verdict;
         if generation == 0 || generation > self.generation {
             return Wanted::Nonsense;
         }
@@ -141,8 +141,8 @@ pub fn may_register(peer: Peer, terms: Terms, has_room: bool) -> Result<Pid, Ref
 
 #[cfg(test)]
 mod tests {
-    use libmasu::track::terms::USUAL;
-    use libmasu::track::wire::MOST_BYTES;
+    use contract::track::terms::USUAL;
+    use contract::track::wire::MOST_BYTES;
     use proptest::prelude::*;
 
     use super::*;

@@ -1,5 +1,5 @@
 //! Who gets huge pages where there are fewer than deserved: limits on a program, on a user, and on all together, shared by
-//! benefit.
+//! benefit. Pure.
 //!
 //! The paper asks for fairness between processes (3.2) and names the danger: who came first has them all. Here a window is
 //! promoted while its program, its user and the host are below their limits. At a limit it takes the place of the window
@@ -13,7 +13,7 @@
 
 use std::collections::BTreeMap;
 
-use quantities::{Rate, Window};
+use units::{Rate, Window};
 
 use super::admission::Account;
 

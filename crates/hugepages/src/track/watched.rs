@@ -6,10 +6,10 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use libmasu::track::terms::Terms;
-use libmasu::track::wire::Totals;
+use contract::track::terms::Terms;
+use contract::track::wire::Totals;
 use linux::Error;
-use quantities::{Fraction, NonZeroFraction, Rate, Window};
+use units::{Fraction, NonZeroFraction, Rate, Window};
 
 use super::admission::Account;
 use super::list::List;

@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use access::residency::Viewer;
 use linux::{Error, Pid, cpu_time, process_vm};
-use quantities::{Address, AddressRange, PAGES_PER_WINDOW, Pages, Window};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use units::{Address, AddressRange, PAGES_PER_WINDOW, Pages, Window};
 
 use super::policy::{PAGES_PER_SAMPLE, SAMPLES};
 

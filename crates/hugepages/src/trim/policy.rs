@@ -24,7 +24,7 @@
 
 use std::time::Duration;
 
-use quantities::{Bytes, Fraction, NonZeroFraction, PAGES_PER_WINDOW, Pages, Window};
+use units::{Bytes, Fraction, NonZeroFraction, PAGES_PER_WINDOW, Pages, Window};
 
 /// What decides.
 #[derive(Clone, Copy, Debug, PartialEq)]

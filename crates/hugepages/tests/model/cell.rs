@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use access::PageSet;
 use access::residency::WindowState;
-use quantities::{PAGES_PER_WINDOW, Pages};
 use rustix::io::Errno;
+use units::{PAGES_PER_WINDOW, Pages};
 
 /// Pages of a window.
 pub const PAGES: u64 = PAGES_PER_WINDOW as u64;

@@ -8,7 +8,7 @@ use hugepages::attach::{self, Until};
 use hugepages::report::Report;
 use hugepages::target::{Phase, Target};
 use linux::Pid;
-use quantities::{Bytes, Pages};
+use units::{Bytes, Pages};
 
 use super::control::ModelControl;
 use super::program::ModelProgram;

@@ -7,8 +7,8 @@ use hugepages::program::Program;
 use linux::Error;
 use linux::maps::Mapping;
 use linux::process_madvise::Advice;
-use quantities::{AddressRange, Bytes, PageSize, Window};
 use rustix::io::Errno;
+use units::{AddressRange, Bytes, PageSize, Window};
 
 use super::cell::{Cell, Mapped, PAGES};
 use super::source::gone;

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use hugepages::attach::{ROUND_MIN, Settings, Until};
 use hugepages::{pace, policy};
-use quantities::{Bytes, Fraction, NonZeroFraction};
 use rustix::io::Errno;
+use units::{Bytes, Fraction, NonZeroFraction};
 
 use super::cell::{Answer, Cell, Mapped, OFTEN, PAGES};
 use super::space::Space;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use access::{AccessMap, Class, Cost, PageSet, Rung, Source, WindowHeat, estimate};
 use linux::Error;
-use quantities::Window;
 use rustix::io::Errno;
+use units::Window;
 
 use super::cell::{Mapped, first_pages};
 use super::space::window;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use linux::maps::{Mapping, Permissions};
-use quantities::{AddressRange, Bytes, PageSize, Pages, Window};
+use units::{AddressRange, Bytes, PageSize, Pages, Window};
 
 use super::cell::{Cell, Mapped, PAGES};
 

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use quantities::{Bytes, Fraction};
+use units::{Bytes, Fraction};
 
 use super::script::{Event, Happening, When};
 use super::space::Space;

@@ -102,7 +102,7 @@ impl Group {
 
 #[cfg(test)]
 mod tests {
-    use quantities::Bytes;
+    use units::Bytes;
 
     use super::super::group::find;
     use super::*;

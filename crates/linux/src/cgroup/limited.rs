@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use quantities::Bytes;
 use rustix::io::Errno;
+use units::Bytes;
 
 use super::{Limit, MEMORY, Mount, Version, read_number};
 use crate::{Error, KernelFiles};

@@ -24,8 +24,8 @@ mod scheme;
 pub use super::{Looks, promise_undo};
 pub use scheme::{Action, Filter, FilterKind, FilterRule, Quota, Scheme};
 
-use quantities::{AddressRange, Bytes, Pages};
 use rustix::io::Errno;
+use units::{AddressRange, Bytes, Pages};
 
 use super::{
     CONTEXT, KDAMONDS, Tree, UPDATE_INTERVAL, demand_free, failed_write, marked_update_us, read, read_number, write,

@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use quantities::Address;
+use units::Address;
 
 use super::tracee::{Stop, SystemCallInfo, decode, entered_again, is_within, mask_during_call, pending};
 use super::tracer::{Message, syscall_in, vdso_in};

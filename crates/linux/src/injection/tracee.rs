@@ -13,8 +13,8 @@
 
 use std::time::{Duration, Instant};
 
-use quantities::Address;
 use rustix::io::Errno;
+use units::Address;
 
 use super::numbers::{
     AUDIT_ARCH_X86_64, PTRACE_GET_RSEQ_CONFIGURATION, PTRACE_GET_SYSCALL_INFO, PTRACE_GETSIGMASK, PTRACE_SETSIGMASK,

@@ -9,9 +9,9 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use quantities::Address;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use units::Address;
 
 use super::tracee::{Call, Failed, INSTRUCTION_BYTES, Stopped, Tracee};
 use crate::Pid;

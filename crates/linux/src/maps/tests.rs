@@ -1,7 +1,7 @@
 use procfs::process::{MMPermissions, MMapPath, Process};
 use proptest::prelude::*;
-use quantities::Bytes;
 use rustix::io::Errno;
+use units::Bytes;
 
 use super::*;
 use crate::Rooted;

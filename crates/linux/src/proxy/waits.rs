@@ -1,4 +1,4 @@
-//! Pure. Which processes are not asked, since asking them made masu wait.
+//! Processes that are not asked, since asking them made masu wait. Instants are arguments.
 
 use std::time::{Duration, Instant};
 

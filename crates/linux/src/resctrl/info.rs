@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use quantities::{Bytes, WayMask, Ways};
 use rustix::io::Errno;
 use serde::{Serialize, Serializer};
+use units::{Bytes, WayMask, Ways};
 
 use super::schemata::{Resource, parse_masks, parse_usage};
 use super::{CacheId, Failed, Resctrl};

@@ -5,9 +5,9 @@
 
 use std::fmt;
 
-use quantities::Bytes;
 use rustix::io::Errno;
 use serde::{Serialize, Serializer};
+use units::Bytes;
 
 use super::{CacheId, Failed, Group, Resctrl};
 use crate::{Error, KernelFiles};

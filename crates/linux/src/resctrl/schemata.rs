@@ -8,8 +8,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use quantities::{Bytes, WayMask};
 use serde::{Serialize, Serializer};
+use units::{Bytes, WayMask};
 
 use super::CacheId;
 use crate::Error;

@@ -26,5 +26,5 @@ fn own(label: &str) -> Group {
 }
 
 fn masks(resource: Resource, masks: &[(u32, u64)]) -> Schemata {
-    Schemata::of_masks(resource, masks.iter().map(|(domain, mask)| (CacheId(*domain), quantities::WayMask(*mask))))
+    Schemata::of_masks(resource, masks.iter().map(|(domain, mask)| (CacheId(*domain), units::WayMask(*mask))))
 }

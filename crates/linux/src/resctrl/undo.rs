@@ -12,9 +12,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::thread::sleep;
 use std::time::Duration;
 
-use quantities::WayMask;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use units::WayMask;
 
 use super::{Failed, Group, Mount, PREFIX, Resctrl, Resource, Schemata, Values, tasks};
 use crate::knobs::{Undone, is_plain};

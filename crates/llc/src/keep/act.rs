@@ -12,7 +12,7 @@ use linux::resctrl::info::IoAlloc;
 use linux::resctrl::schemata::Difference;
 use linux::resctrl::{Changes, Failed, Group, Info, Mode, OwnGroup, PREFIX, Patience, Resctrl, Resource, Schemata};
 use linux::{KernelFiles, Lock};
-use quantities::{Bytes, WayMask};
+use units::{Bytes, WayMask};
 
 use super::arrange::Masks;
 use super::room::{Foreign, Hardware};
@@ -415,7 +415,7 @@ mod tests {
         let mut knobs = Knobs::open(&kernel, journal.path()).unwrap();
         let mut place = place(&kernel);
         let (standing, _) = place.standing().unwrap();
-        let steps = steps(&standing, &wanted(), &BTreeMap::new(), quantities::Ways(1));
+        let steps = steps(&standing, &wanted(), &BTreeMap::new(), units::Ways(1));
         let said: Vec<String> = steps.iter().flat_map(|step| writes(step, &place)).collect();
         assert_eq!(said[0], "/sys/fs/resctrl/schemata <- L3:0=c00;1=c00");
         assert_eq!(said.last().unwrap(), "/sys/fs/resctrl/masu-web/tasks <- 7");

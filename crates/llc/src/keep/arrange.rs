@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use linux::Pid;
 use linux::resctrl::{CacheId, PREFIX};
-use quantities::WayMask;
+use units::WayMask;
 
 use super::config::REGION_LABEL;
 use super::report::counted;

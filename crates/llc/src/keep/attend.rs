@@ -13,7 +13,7 @@ use std::time::Duration;
 use linux::facts::Known;
 use linux::resctrl::{Failed, PREFIX, Why};
 use linux::{Error, Pid};
-use quantities::{Bytes, Fraction};
+use units::{Bytes, Fraction};
 
 use super::arrange::{Masks, TooMany, Wanted};
 use super::config::{Config, Whom};

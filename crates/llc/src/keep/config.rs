@@ -41,9 +41,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use linux::Pid;
-use quantities::{Fraction, WayMask, Ways};
 use serde::Deserialize;
 use toml::Spanned;
+use units::{Fraction, WayMask, Ways};
 
 use crate::policy::Policy;
 pub use whom::{Like, User, Whom};

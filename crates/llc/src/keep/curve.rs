@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use quantities::{WayMask, Ways};
+use units::{WayMask, Ways};
 
 use crate::policy::{Cache, Class, Curve, Plan};
 
@@ -128,7 +128,7 @@ pub fn visit(nth: usize, cache: Cache, programs: usize) -> Option<Plan> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use quantities::Bytes;
+    use units::Bytes;
 
     use super::*;
 

@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use linux::resctrl::CacheId;
-use quantities::{Bytes, Ways};
+use units::{Bytes, Ways};
 
 use super::arrange::Planned;
 use super::config::Config;

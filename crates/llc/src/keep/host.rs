@@ -8,7 +8,7 @@ use linux::knobs::Knobs;
 use linux::ksm::{self, Run};
 use linux::resctrl::{CacheId, Cpus, Failed};
 use linux::{Error, KernelFiles, Pid, caches};
-use quantities::Bytes;
+use units::Bytes;
 
 use super::act::{Done, Place, group};
 use super::config::{Config, DomainBy};

@@ -10,7 +10,7 @@ use linux::facts::Known;
 use linux::perf_counters::{Counter, Event};
 use linux::resctrl::monitoring::Readings;
 use linux::{Error, Pid};
-use quantities::Bytes;
+use units::Bytes;
 
 use super::arrange::Processes;
 use super::curve::Point;

@@ -12,7 +12,7 @@
 
 use std::time::Duration;
 
-use quantities::{Bytes, Fraction, WayMask, Ways};
+use units::{Bytes, Fraction, WayMask, Ways};
 
 use crate::policy::{Cache, Curve, Plan, Program, Region, Situation, equal};
 

@@ -22,9 +22,9 @@ use std::time::{Duration, Instant};
 use linux::cache_line::Ticks;
 use linux::merged_memory::{LINES_PER_PAGE, MergedCopy, PageOf};
 use linux::{Error, Pid, cpu_time};
-use quantities::{Bytes, Fraction, Pages};
 use rustix::thread::{CpuSet, gettid, sched_setaffinity};
 use serde::Serialize;
+use units::{Bytes, Fraction, Pages};
 
 use super::policy::{Held, Pace, Turn};
 

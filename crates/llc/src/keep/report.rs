@@ -3,8 +3,8 @@
 use std::fmt;
 
 use linux::Untrusted;
-use quantities::{Bytes, WayMask};
 use serde::Serialize;
+use units::{Bytes, WayMask};
 
 use super::arrange::Masks;
 use super::refill::Filled;

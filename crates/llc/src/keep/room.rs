@@ -5,7 +5,7 @@
 //! since no group that has one of them can be exclusive.
 
 use linux::resctrl::CacheId;
-use quantities::{Bytes, WayMask, Ways};
+use units::{Bytes, WayMask, Ways};
 
 use super::config::{BadConfig, Config};
 use crate::policy::Cache;

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use linux::merged_memory::PageOf;
 use linux::{Pid, Untrusted};
-use quantities::{Bytes, Pages};
+use units::{Bytes, Pages};
 
 use super::arrange::Processes;
 use crate::shared::domain::{Domain, Member};
@@ -113,7 +113,7 @@ fn domain_of<'w>(frame: Frame<'_>, who: &'w Who<'_>) -> Option<(bool, &'w [u8])>
 
 #[cfg(test)]
 mod tests {
-    use quantities::Address;
+    use units::Address;
 
     use super::*;
     use crate::shared::domain::members_of;

@@ -17,7 +17,7 @@ use std::fmt;
 
 use linux::Pid;
 use linux::resctrl::{CacheId, PREFIX};
-use quantities::{WayMask, Ways};
+use units::{WayMask, Ways};
 
 use super::arrange::{Masks, Wanted};
 use super::report::{OfCache, shown};

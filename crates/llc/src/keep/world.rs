@@ -7,7 +7,7 @@ use linux::facts::Known;
 use linux::merged_memory::PageOf;
 use linux::resctrl::{CacheId, Failed};
 use linux::{Error, Pid};
-use quantities::{Bytes, Fraction, WayMask};
+use units::{Bytes, Fraction, WayMask};
 
 use super::act::Done;
 use super::members::Members;

@@ -5,7 +5,7 @@
 //! No paper was found that charges otherwise; for memory the same share has long been the kernel's proportional set size (`Pss` in
 //! proc_pid_smaps(5)).
 
-use quantities::Bytes;
+use units::Bytes;
 
 /// What one shared set has in the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]

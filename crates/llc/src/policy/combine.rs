@@ -12,7 +12,7 @@
 //!
 //! We differ: a unit is a part of a way, since a whole one is too coarse for 11 ways and 4 programs.
 
-use quantities::Ways;
+use units::Ways;
 
 use super::{Curve, Situation};
 

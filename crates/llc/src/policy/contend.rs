@@ -20,7 +20,7 @@
 //! contended. All grow together until some run of ways is full of the lines of those who may fill nothing else; they have what they have,
 //! and the others go on in the ways that are left. And several programs may feed one stream: the lines that they share.
 
-use quantities::WayMask;
+use units::WayMask;
 
 use super::Curve;
 
@@ -228,11 +228,11 @@ mod tests {
             streams in prop::collection::vec((0u32..12, 1u32..12, prop::collection::vec(0.0f64..50.0, 1..14)), 1..7),
         ) {
             let streams: Vec<(u64, Vec<f64>)> = streams.into_iter()
-                .map(|(first, ways, misses)| (WayMask::run(first, quantities::Ways(ways)).0, misses)).collect();
+                .map(|(first, ways, misses)| (WayMask::run(first, units::Ways(ways)).0, misses)).collect();
             let found = of(&streams);
             for first in 0..24 {
                 for ways in 1..24u32 {
-                    let run = WayMask::run(first, quantities::Ways(ways));
+                    let run = WayMask::run(first, units::Ways(ways));
                     let within = streams.iter().zip(&found).filter(|((mask, _), _)| run.covers(WayMask(*mask)));
                     prop_assert!(within.map(|(_, held)| held).sum::<f64>() <= f64::from(ways) + 1e-6);
                 }

@@ -23,7 +23,7 @@
 //! diameter, and *larger* is better; both programs keep the number of clusters for which it is *smallest*, and we follow the text.
 //! Two programs are clustered as well: the paper has eight or twelve.
 
-use quantities::{WayMask, Ways};
+use units::{WayMask, Ways};
 
 use super::masks::{partitions_max, ways_least};
 use super::{Class, Plan, Situation};

@@ -1,6 +1,6 @@
 //! Two baselines without a paper: nobody is kept apart, and everybody has as much.
 
-use quantities::{WayMask, Ways};
+use units::{WayMask, Ways};
 
 use super::{Class, Plan, Situation};
 

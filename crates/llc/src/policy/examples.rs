@@ -1,7 +1,7 @@
 //! Situations for the tests of the policies: by hand, and any at all.
 
 use proptest::prelude::*;
-use quantities::{Bytes, WayMask, Ways};
+use units::{Bytes, WayMask, Ways};
 
 use super::{Cache, Curve, Program, SharedSet, Sharer, Situation};
 

@@ -21,7 +21,7 @@
 //! per cycle by ways; distances are not scaled by time, since our curves are per instruction; there is no profiling phase, curves
 //! are given. Of equals the first pair is merged, and the larger number of clusters kept.
 
-use quantities::Ways;
+use units::Ways;
 
 use super::combine::{Combined, combined};
 use super::lookahead::lookahead;

@@ -23,7 +23,7 @@
 //! model ([`combine`](super::combine)). With [`Settings::pairs`] they are also merged, as in LFOC+, where the sum of slowdowns falls; its
 //! weights for throughput are left out.
 
-use quantities::Ways;
+use units::Ways;
 
 use super::combine::combined;
 use super::lookahead::lookahead;

@@ -19,7 +19,7 @@
 //! We differ: each begins with `least` ways, which hardware may ask to be 2; of equals the first wins; when nothing saves anything
 //! any more, the rest is dealt out one by one, so that all ways are used.
 
-use quantities::Ways;
+use units::Ways;
 
 use super::Curve;
 

@@ -4,7 +4,7 @@
 //! has: `info/L3/{cbm_mask,min_cbm_bits,num_closids}` in Documentation/filesystems/resctrl.rst. AMD allows more; what is in a
 //! row is right there as well.
 
-use quantities::{WayMask, Ways};
+use units::{WayMask, Ways};
 
 use super::{Cache, Class, Plan, Region, Situation};
 

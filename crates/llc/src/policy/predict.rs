@@ -12,7 +12,7 @@
 //! That the parts are in proportion is right on average and for random access. In loops that run in step the first to arrive pays for
 //! all, which class it may be in: then a plan without a region is less fair than this says.
 
-use quantities::{Bytes, WayMask, Ways};
+use units::{Bytes, WayMask, Ways};
 
 use super::contend::{Feed, Stream, held};
 use super::{Cache, Curve, Plan, SharedSet, Situation};

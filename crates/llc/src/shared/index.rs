@@ -1,4 +1,4 @@
-//! Frame → sharers, kept up to date from the merged pages of one process after the other.
+//! Frame → sharers, kept up to date from the merged pages of one process after the other. Pure.
 //!
 //! Two sorted lists instead of maps: by process and address, to find out what changed, and by frame and process, to say who shares. To
 //! build them is to sort once, to change them is one pass over what is there; an entry takes 40 bytes in both together.
@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use linux::Pid;
 use linux::merged_memory::PageOf;
-use quantities::{Address, Bytes, Pages};
+use units::{Address, Bytes, Pages};
 
 /// A merged page of some process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -28,7 +28,7 @@ use linux::maps::{Mapping, maps};
 use linux::pagemap::{PageEntry, Pagemap, need_frame_numbers};
 use linux::processes::processes;
 use linux::{Error, KernelFiles, Pid, cgroup, cpu_time, ksm, stat, status, vmstat};
-use quantities::{Address, AddressRange, Pages};
+use units::{Address, AddressRange, Pages};
 
 use super::domain::{By, Member};
 use super::index::{Changed, Index, MergedPage};

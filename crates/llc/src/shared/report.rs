@@ -1,12 +1,13 @@
 //! What a look found, for people and programs: frames and their sharers, what they save, and between whom they should not be shared.
+//! Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use linux::ksm;
 use linux::{Error, Pid, Untrusted};
-use quantities::{Address, Bytes, Pages};
 use serde::ser::SerializeSeq;
 use serde::{Serialize, Serializer};
+use units::{Address, Bytes, Pages};
 
 use super::domain::{By, Domain, Member, crosses, domains_of};
 use super::index::{Frame, Index, sets};

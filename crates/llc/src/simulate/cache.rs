@@ -1,4 +1,4 @@
-//! One cache: sets of ways, fills by mask, lookups everywhere.
+//! One cache: sets of ways, fills by mask, lookups everywhere. Pure.
 //!
 //! An access looks in all ways of its set. What it does not find it fills, and only into the ways of its mask: that is how CAT and
 //! AMD QoS work (Intel SDM volume 3, 19.19; AMD64 APM volume 2, 19.3). Addresses are physical, so a shared frame is shared lines. Each
@@ -20,8 +20,8 @@
 //! Fast: of each tag there is a byte beside it, and the bytes of eight ways are compared at once; tags only where those are equal.
 //! Nothing is allocated per access.
 
-use quantities::{Bytes, WayMask, Ways};
 use serde::{Deserialize, Serialize};
+use units::{Bytes, WayMask, Ways};
 
 mod replacement;
 

@@ -5,7 +5,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use quantities::Bytes;
+use units::Bytes;
 
 use super::report::{OfCondition, Point, Report};
 use super::run::{self, Broken, Counts, Watch};

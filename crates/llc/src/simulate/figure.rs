@@ -52,7 +52,7 @@ fn round_step(least: f64) -> f64 {
 /// Time of an access in cycles over the size of the array (to the base of 2): a line for each condition and program.
 fn sweep(report: &Report) -> String {
     #[expect(clippy::cast_precision_loss, reason = "a place in a picture")]
-    let size = |bytes: quantities::Bytes| (bytes.0.max(1) as f64).log2();
+    let size = |bytes: units::Bytes| (bytes.0.max(1) as f64).log2();
     let sizes: Vec<f64> = report.points.iter().filter_map(|point| point.array_bytes).map(size).collect();
     let (low, high) = (sizes.iter().copied().fold(f64::INFINITY, f64::min), sizes.iter().copied().fold(0.0, f64::max));
     let all = || report.points.iter().flat_map(|point| &point.conditions);
@@ -168,7 +168,7 @@ fn bars(report: &Report) -> String {
 
 #[cfg(test)]
 mod tests {
-    use quantities::{Bytes, WayMask};
+    use units::{Bytes, WayMask};
 
     use super::*;
     use crate::policy::metrics::Metrics;

@@ -1,10 +1,11 @@
 //! Regions that fit: as many ways as it takes to hold a given part of the shared set, and the same of the rest for each program.
+//! Pure.
 //!
 //! No policy to run a machine by, since it asks nobody what the ways are worth; it shows what a region can do. What does not fit into
 //! one is fetched by whichever sharer comes first, and found by those that follow. Where they run in step that is always the same one.
 //! So the ratio of their access times depends on what is left over, and hardly on anything else.
 
-use quantities::{Fraction, WayMask, Ways};
+use units::{Fraction, WayMask, Ways};
 
 use crate::policy::{Cache, Plan, Region, Situation, equal};
 

@@ -1,6 +1,6 @@
-//! Physical memory: which frames programs and shared sets have.
+//! Physical memory: which frames programs and shared sets have. Pure.
 
-use quantities::Pages;
+use units::Pages;
 
 use super::cache::Line;
 use super::random::Random;

@@ -1,6 +1,6 @@
-//! The machine: caches of its cores, the last-level cache of all, and what an access costs.
+//! The machine: caches of its cores, the last-level cache of all, and what an access costs. Pure.
 
-use quantities::WayMask;
+use units::WayMask;
 
 use super::cache::{Access, Cache, Filler, Line, Shape, Slot};
 use super::private::Private;
@@ -138,7 +138,7 @@ impl Machine {
 
 #[cfg(test)]
 mod tests {
-    use quantities::Ways;
+    use units::Ways;
 
     use super::super::cache::Replacement;
     use super::*;

@@ -3,7 +3,7 @@
 //! LRU of up to 16 ways needs three things of a set: its lines, a byte of each, and the ways in the order of their last use. A line that
 //! is thrown out goes to the end of that order, so what is empty is filled first. All else is a [`Cache`].
 
-use quantities::WayMask;
+use units::WayMask;
 
 use super::cache::{Access, Cache, EMPTY, Filler, IN_ORDER, Index, Line, Replacement, Shape, equal_marks, mark_of};
 use super::cache::{ONES, place_of, to_the_front};
@@ -125,7 +125,7 @@ impl Set {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use quantities::Ways;
+    use units::Ways;
 
     use super::*;
 

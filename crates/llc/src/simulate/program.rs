@@ -1,4 +1,4 @@
-//! Synthetic programs: which line is accessed next.
+//! Synthetic programs: which line is accessed next. Pure.
 //!
 //! | name     | next line                                                                    | like |
 //! |----------|------------------------------------------------------------------------------|------|

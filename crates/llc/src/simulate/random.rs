@@ -1,4 +1,4 @@
-//! Numbers without a pattern, the same for the same seed.
+//! Numbers without a pattern, the same for the same seed. Pure.
 
 /// splitmix64 (Steele, Lea and Flood, OOPSLA 2014): a counter whose bits are spread.
 #[derive(Clone, Debug)]

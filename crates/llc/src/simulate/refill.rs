@@ -1,4 +1,4 @@
-//! The daemon of the simulation: it keeps a region filled.
+//! The daemon of the simulation: it keeps a region filled. Pure.
 //!
 //! A touch that hits moves nothing, so a line stays in the ways of whoever missed on it. `touch` reads the set again and again, and gets
 //! those lines that happen to be nowhere. `flush-and-touch` throws each line out and reads it at once, so that it comes into the region;
@@ -7,8 +7,8 @@
 //!
 //! Between two passes it rests for so long that it takes no more of its CPU than `duty`.
 
-use quantities::{Bytes, Fraction, WayMask};
 use serde::Deserialize;
+use units::{Bytes, Fraction, WayMask};
 
 use super::cache::{Filler, Line};
 use super::machine::Machine;

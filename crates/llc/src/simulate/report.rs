@@ -1,7 +1,7 @@
-//! What is reported of a scenario.
+//! What is reported of a scenario. Pure.
 
-use quantities::{Bytes, WayMask};
 use serde::Serialize;
+use units::{Bytes, WayMask};
 
 use super::run::{Counts, Outcome};
 use super::scenario::Scenario;

@@ -1,4 +1,4 @@
-//! One run: programs on a machine, under one condition.
+//! One run: programs on a machine, under one condition. Pure.
 //!
 //! Each program has a clock of its own. The one whose clock is behind goes next, so a program that waits for memory really makes fewer
 //! accesses; or they take turns. A run warms up, then it is measured. Masks that no policy
@@ -13,7 +13,7 @@
 //!
 //! Nothing overlaps, nothing is fetched ahead, memory has no limit of bandwidth, and writing back takes no time.
 
-use quantities::{Bytes, WayMask};
+use units::{Bytes, WayMask};
 
 use super::cache::{Filler, Line};
 use super::evenness::Evenness;

@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use quantities::{Bytes, Fraction, Pages, WayMask, Ways};
+use units::{Bytes, Fraction, Pages, WayMask, Ways};
 
 use super::cache::{LINE, Line};
 use super::frames::{Frame, Memory};

@@ -1,4 +1,4 @@
-//! What policies are told: each program alone, in one pass for all numbers of ways.
+//! What policies are told: each program alone, in one pass for all numbers of ways. Pure.
 //!
 //! LRU keeps what a smaller cache would keep (Mattson et al., IBM Systems Journal 1970): an access that finds its line at place d of its
 //! set's stack, the place of the last use being 0, hits with more than d ways and misses with others. So one pass over the accesses that
@@ -10,7 +10,7 @@
 
 use std::collections::HashMap;
 
-use quantities::Bytes;
+use units::Bytes;
 
 use super::cache::{Line, Shape};
 use super::frames::Frame;
@@ -205,7 +205,7 @@ fn profile(
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use quantities::{WayMask, Ways};
+    use units::{WayMask, Ways};
 
     use super::super::cache::{Access, Cache, Filler, Replacement};
     use super::super::scenario::lines;

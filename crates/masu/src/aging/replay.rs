@@ -7,8 +7,8 @@ use std::path::Path;
 use aging::dials::Wishes;
 use aging::simulate::trace::Trace;
 use aging::simulate::{Aging, BASE_US, Counts, Lists, Machine, Outcome, Rate, replay};
-use quantities::{Bytes, Fraction};
 use serde::Serialize;
+use units::{Bytes, Fraction};
 
 use crate::failure::Failure;
 use crate::print::{self, Table};

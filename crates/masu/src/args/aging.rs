@@ -7,7 +7,7 @@ use std::time::Duration;
 use ::aging::dials::Bounds;
 use clap::Args as ClapArgs;
 use linux::Pid;
-use quantities::{Bytes, Fraction};
+use units::{Bytes, Fraction};
 
 use super::duration;
 

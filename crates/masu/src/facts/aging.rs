@@ -11,7 +11,7 @@ use hugepages::standing::{Missing, Standing};
 use linux::KernelFiles;
 use linux::kpageflags::FrameTable;
 use linux::pinned_file::PinnedFile;
-use quantities::Pages;
+use units::Pages;
 
 /// What was found by trying.
 pub struct Tried {

@@ -157,8 +157,8 @@ mod tests {
             level: 3,
             id: None,
             cpus: caches::Cpus::default(),
-            size: Some(quantities::Bytes::mib(mib)),
-            ways: Some(quantities::Ways(ways)),
+            size: Some(units::Bytes::mib(mib)),
+            ways: Some(units::Ways(ways)),
             line: None,
         };
         assert_eq!(sizes(&[cache(32, 16), cache(32, 16)]), "2 of 32.0 MiB, 16 ways");

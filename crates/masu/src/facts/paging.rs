@@ -1,9 +1,9 @@
 //! On which rung `masu run --local` stands on this host, and why not on a better one. Pure.
 
+use farmem_engine::rung::{Features, Rung};
 use hugepages::standing::{Missing, Standing};
 use linux::facts::{HostFacts, Known};
 use linux::userfaultfd;
-use paging::rung::{Features, Rung};
 
 const FORBIDDEN: &str = "Linux 5.11 or newer has it for everybody, tested on 6.1; a container's seccomp filter may forbid it: allow it there.";
 

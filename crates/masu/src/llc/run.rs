@@ -6,8 +6,8 @@ use hugepages::attach::Control;
 use linux::open_files;
 use llc::keep::config::Config;
 use llc::keep::report::{Event, Summary, counted};
-use quantities::Bytes;
 use serde::Serialize;
+use units::Bytes;
 
 use super::keeping::{Kept, SOLE, at_trouble, config, keeper};
 use super::lines::Lines;

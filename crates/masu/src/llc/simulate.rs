@@ -14,7 +14,7 @@ use llc::simulate::report::{OfCondition, Report};
 use llc::simulate::run::Broken;
 use llc::simulate::scenario::Unfit;
 use llc::simulate::trace::BadTrace;
-use quantities::Bytes;
+use units::Bytes;
 
 use crate::Done;
 use crate::args::SimulateTask;

@@ -1,6 +1,6 @@
 //! One mapping's heat at a glance: a line of cells, each an equal part of the mapping.
 
-use quantities::Pages;
+use units::Pages;
 
 use super::{MappingHeat, Run};
 
@@ -60,7 +60,7 @@ impl Cell {
 
 #[cfg(test)]
 mod tests {
-    use quantities::{Address, Rate};
+    use units::{Address, Rate};
 
     use super::*;
 

@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 use linux::children_usage::{self, Usage};
 use linux::witness::Witness;
 use linux::{Pid, describe, open_files, signals, status};
-use quantities::Bytes;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, pidfd_send_signal};
 use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGIO, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGWINCH};
 use signal_hook::iterator::{Handle, Signals};
+use units::Bytes;
 
 use crate::HOST;
 use crate::failure::Failure;

@@ -4,8 +4,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use libmasu::settings::{PRELOAD, Settings, TUNABLE, TUNABLES, VARIABLE};
-use remote::store::PASSWORD_VARIABLE;
+use contract::settings::{PRELOAD, Settings, TUNABLE, TUNABLES, VARIABLE};
+use farmem::store::PASSWORD_VARIABLE;
 
 use crate::failure::Failure;
 
@@ -38,7 +38,7 @@ pub fn library(name: &str) -> Result<PathBuf, Failure> {
 
 /// Did the user ask for the library to do nothing?
 pub fn is_disabled() -> bool {
-    std::env::var_os(libmasu::settings::DISABLE).is_some_and(|value| !matches!(value.as_bytes(), b"" | b"0"))
+    std::env::var_os(contract::settings::DISABLE).is_some_and(|value| !matches!(value.as_bytes(), b"" | b"0"))
 }
 
 /// What becomes of a variable: a value, or nothing at all.
@@ -127,7 +127,7 @@ pub fn missing_libraries(preload: Option<&OsStr>) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use libmasu::policy::{Size, Sizes};
+    use contract::policy::{Size, Sizes};
 
     use super::*;
 

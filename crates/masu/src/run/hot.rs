@@ -13,7 +13,7 @@ use hugepages::target::Target;
 use hugepages::{pace, policy};
 use linux::process_lock::ProcessLock;
 use linux::{Pid, children, status};
-use quantities::{Bytes, Fraction};
+use units::{Bytes, Fraction};
 
 use crate::HOST;
 use crate::attach::open;

@@ -9,8 +9,8 @@ use std::os::unix::process::ExitStatusExt;
 use hugepages::count::{Counted, Kind, Superpages};
 use linux::Untrusted;
 use linux::untrusted::visible;
-use quantities::Bytes;
 use serde::Serialize;
+use units::Bytes;
 
 use crate::args::Huge;
 use crate::print::Table;

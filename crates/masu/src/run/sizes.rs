@@ -1,9 +1,9 @@
 //! Which sizes of pages a program can be given at the first touch on this host, and what would have to be changed for
 //! others. Pure: the host's settings come as arguments.
 
-use libmasu::policy::{Size, Sizes};
+use contract::policy::{Size, Sizes};
 use linux::thp::{Enabled, Settings, SizeEnabled};
-use quantities::{Bytes, PageSize};
+use units::{Bytes, PageSize};
 
 use crate::failure::Failure;
 

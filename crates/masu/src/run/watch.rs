@@ -12,14 +12,14 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use contract::board::{self, Board, Code, Seat, Stage};
 use hugepages::count::{Counted, Counter};
 use hugepages::trim::Trimmer;
 use hugepages::trim::policy::Settings as Trim;
-use libmasu::board::{self, Board, Code, Seat, Stage};
 use linux::shared_memory::{self, SharedMemory};
 use linux::{Error, Pid, status};
-use quantities::Bytes;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use units::Bytes;
 
 use crate::HOST;
 use crate::failure::Failure;

@@ -10,8 +10,8 @@ use linux::status::status;
 use linux::thp::{self, Enabled, Settings};
 use linux::thp_stats::{self, SizeStats};
 use linux::{Error, KernelFiles, NotRead, Pid, Untrusted, vmstat};
-use quantities::Bytes;
 use serde::Serialize;
+use units::Bytes;
 
 use super::cell;
 use crate::HOST;

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use paging::PAGE_BYTES;
-use paging::pager::{Crew, Machine, Pager, Sum};
-use paging::space::Page;
+use farmem_engine::PAGE_BYTES;
+use farmem_engine::pager::{Crew, Machine, Pager, Sum};
+use farmem_engine::space::Page;
 
 /// Pages of the program.
 pub const PAGES: u64 = 1024;

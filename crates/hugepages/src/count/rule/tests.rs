@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use quantities::AddressRange;
+use units::AddressRange;
 
 use super::*;
 

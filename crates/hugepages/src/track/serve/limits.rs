@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use linux::Error;
-use quantities::{Rate, Window};
+use units::{Rate, Window};
 
 use super::Tracker;
 use crate::policy::Promotion;

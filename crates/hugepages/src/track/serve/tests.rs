@@ -1,7 +1,7 @@
 use std::cell::Cell;
 use std::time::Instant;
 
-use libmasu::track::wire::Request;
+use contract::track::wire::Request;
 
 use super::*;
 use crate::pace;

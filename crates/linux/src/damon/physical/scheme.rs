@@ -3,8 +3,8 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use quantities::Bytes;
 use rustix::io::Errno;
+use units::Bytes;
 
 use super::Looks;
 use crate::{At, Error};

@@ -1,6 +1,6 @@
 //! Trees as kernels print them for machines of different kinds, after the kernel's document and what owners of such machines reported.
 
-use quantities::{WayMask, Ways};
+use units::{WayMask, Ways};
 
 use super::*;
 use crate::resctrl::info::{IoAlloc, Usage};

@@ -1,7 +1,7 @@
 //! Text that is read and written again; text that cannot be.
 
 use proptest::prelude::*;
-use quantities::{WayMask, Ways};
+use units::{WayMask, Ways};
 
 use super::*;
 use crate::resctrl::info::{Usage, WaysInUse};

@@ -4,8 +4,8 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
-use quantities::WayMask;
 use rustix::io::Errno;
+use units::WayMask;
 
 use super::*;
 use crate::Locked;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use linux::Pid;
 use linux::resctrl::PREFIX;
-use quantities::{Bytes, Pages, WayMask};
+use units::{Bytes, Pages, WayMask};
 
 use super::super::act::name_of;
 use super::super::arrange::Purpose;

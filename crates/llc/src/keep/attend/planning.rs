@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use quantities::Ways;
+use units::Ways;
 
 use super::super::act::Place;
 use super::super::arrange::{self, Member, Planned, Purpose, Surroundings};

@@ -5,7 +5,7 @@ use linux::merged_memory::PageOf;
 use linux::resctrl::schemata::Difference;
 use linux::resctrl::{CacheId, Resource};
 use linux::{At, Pid};
-use quantities::{Address, Pages, WayMask, Ways};
+use units::{Address, Pages, WayMask, Ways};
 
 use super::super::act::Done;
 use super::super::arrange::Processes;

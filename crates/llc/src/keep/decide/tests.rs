@@ -1,4 +1,4 @@
-use quantities::WayMask;
+use units::WayMask;
 
 use super::*;
 

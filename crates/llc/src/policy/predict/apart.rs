@@ -9,7 +9,7 @@
 //! shared(c_all − c_private) = misses(c_all) − private_misses(c_private)
 //! ```
 
-use quantities::{Bytes, Ways};
+use units::{Bytes, Ways};
 
 use crate::policy::{Curve, Program, Situation, contend};
 

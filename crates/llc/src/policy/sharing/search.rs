@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher};
 
-use quantities::{WayMask, Ways};
+use units::{WayMask, Ways};
 
 use super::{Expected, score};
 use crate::policy::Plan;

@@ -77,8 +77,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use quantities::{Bytes, Fraction, WayMask, Ways};
 use toml::Spanned;
+use units::{Bytes, Fraction, WayMask, Ways};
 
 use crate::policy::Policy;
 

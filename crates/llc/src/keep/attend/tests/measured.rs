@@ -1,6 +1,6 @@
 //! The loop that goes on by what is measured.
 
-use quantities::{WayMask, Ways};
+use units::{WayMask, Ways};
 
 use super::*;
 

@@ -1,7 +1,7 @@
 //! The programs of a scenario.
 
-use quantities::Bytes;
 use toml::Spanned;
+use units::Bytes;
 
 use super::raw::{RawPart, RawPattern, RawProgram};
 use super::{ACCESSES_MAX, BadScenario, Reader};

@@ -1,0 +1,298 @@
+//! SIGSYS: every system call of the program, before the kernel sees it.
+//!
+//! Syscall User Dispatch (prctl(2), Linux 5.11, no privilege) turns each call that is not made by this library's own text into
+//! a signal. The handler brings and pins the memory that the call touches, since the kernel would say EFAULT of a page that
+//! is not there, and lets the call be made where the program was. Calls that change what the pager rests on are made here.
+
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
+
+use farmem_engine::calls::{self, Call, Kind, Signal};
+
+use crate::kernel::{Arguments, call};
+use crate::program::{ODDLY_WRITABLE, Program, is_paged, program};
+use crate::signals::{self, Action, SET_BYTES, without_ours};
+use crate::thread::Thread;
+use crate::{descriptors, memory, process, transfer};
+
+/// What the kernel reads at each call: 1 means that calls are caught. One byte for all threads, which nobody changes.
+pub static SELECTOR: AtomicU8 = AtomicU8::new(1);
+
+/// The interrupted program: its registers as they were at the call.
+pub struct Context(*mut libc::ucontext_t);
+
+const REGISTERS: [i32; 6] = [libc::REG_RDI, libc::REG_RSI, libc::REG_RDX, libc::REG_R10, libc::REG_R8, libc::REG_R9];
+
+impl Context {
+    /// A register.
+    pub fn get(&self, register: i32) -> u64 {
+        // SAFETY: the kernel's frame, valid while the handler runs.
+        unsafe { (*self.0).uc_mcontext.gregs[register as usize] as u64 }
+    }
+
+    /// Sets a register.
+    pub fn set(&mut self, register: i32, value: u64) {
+        // SAFETY: as above.
+        unsafe { (*self.0).uc_mcontext.gregs[register as usize] = value as i64 };
+    }
+
+    /// The call's arguments.
+    pub fn arguments(&self) -> Arguments {
+        REGISTERS.map(|register| self.get(register))
+    }
+
+    /// Sets an argument.
+    pub fn set_argument(&mut self, number: usize, value: u64) {
+        if let Some(register) = REGISTERS.get(number) {
+            self.set(*register, value);
+        }
+    }
+
+    /// The call is answered, and not made any more.
+    pub fn answer(&mut self, answer: i64) {
+        self.set(libc::REG_RAX, answer as u64);
+    }
+
+    fn mask(&mut self) -> *mut u64 {
+        // SAFETY: as above.
+        unsafe { (&raw mut (*self.0).uc_sigmask).cast() }
+    }
+
+    /// The stack for signals to which the return from the handler goes back.
+    pub fn signal_stack(&self) -> libc::stack_t {
+        // SAFETY: as above.
+        unsafe { (*self.0).uc_stack }
+    }
+
+    /// Sets it.
+    pub fn set_signal_stack(&mut self, stack: libc::stack_t) {
+        // SAFETY: as above.
+        unsafe { (*self.0).uc_stack = stack };
+    }
+
+    /// As the kernel knows it.
+    pub const fn raw(&self) -> *mut libc::ucontext_t {
+        self.0
+    }
+}
+
+/// AUDIT_ARCH_X86_64.
+const X86_64: u32 = 0xc000_003e;
+
+/// personality(2): what may be read may be run, too.
+const READ_IMPLIES_EXEC: u64 = 0x40_0000;
+
+/// # Safety
+/// Called by the kernel as a signal handler, on a stack of `thread.rs`, with all signals blocked but SIGBUS and SIGSYS.
+pub unsafe extern "C" fn on_call(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    const BY_DISPATCH: c_int = 2;
+    // SAFETY: the kernel's own.
+    let code = unsafe { (*info).si_code };
+    let Some(program) = program().filter(|_| code == BY_DISPATCH && is_paged()) else {
+        // SAFETY: the kernel's own arguments.
+        return unsafe { signals::pass_on(signal, info, context) };
+    };
+    // The kernel's record of such a signal: the call's number and its architecture follow the address.
+    // SAFETY: within the kernel's own record of 128 bytes.
+    let architecture = unsafe { info.cast::<u32>().add(7).read() };
+    if architecture != X86_64 {
+        crate::kernel::give_up(&[
+            "the program makes 32-bit system calls, which the pager does not know; it is ended\n    ",
+            "Run it without --local, or give it a build that makes none.",
+        ]);
+    }
+    let mut context = Context(context.cast());
+    // SAFETY: this is a handler of the library's, and it is not interrupted by itself: its own calls are not caught.
+    let thread = unsafe { Thread::here() };
+    memory::unpin(thread);
+    if i64::from(context.get(libc::REG_RAX) as u32) == libc::SYS_set_robust_list {
+        thread.robust = context.get(libc::REG_RDI);
+    }
+    if !matches!(i64::from(context.get(libc::REG_RAX) as u32), libc::SYS_execve | libc::SYS_execveat) {
+        thread.exec_tries = 0;
+    }
+    thread.begin();
+    dispatch(program, thread, &mut context);
+    thread.settle();
+}
+
+fn dispatch(program: &'static Program, thread: &mut Thread, context: &mut Context) {
+    let made = Call { number: context.get(libc::REG_RAX) as u32, arguments: context.arguments() };
+    if i64::from(made.number) == libc::SYS_personality && made.arguments[0] & READ_IMPLIES_EXEC != 0 {
+        ODDLY_WRITABLE.store(true, Relaxed);
+    }
+    match calls::kind(made) {
+        Kind::Plain => plain(program, thread, context, made),
+        Kind::Transfer { address, length, vectors, offset, .. } => {
+            transfer::make(program, thread, context, made, &transfer::Shape { address, length, vectors, offset });
+        }
+        Kind::Memory => {
+            if let Some(answer) = memory::make(program, made) {
+                context.answer(answer);
+            } else {
+                plain(program, thread, context, made);
+            }
+        }
+        Kind::Descriptor => match descriptors::make(program, made) {
+            Some(answer) => context.answer(answer),
+            None => process::pass(thread, context),
+        },
+        Kind::Refused { errno, refusal } => {
+            program.pager.counters.refuse(refusal);
+            context.answer(-i64::from(errno));
+        }
+        Kind::Signal(signal) => match of_signals(thread, context, made, signal) {
+            Some(answer) => context.answer(answer),
+            None => plain(program, thread, context, made),
+        },
+        Kind::Process => match i64::from(made.number) {
+            libc::SYS_exit => {
+                memory::bring_robust(program, thread);
+                // Its stack may be gone already, and nothing returns from this.
+                // SAFETY: the program's own call.
+                unsafe { crate::kernel::make(libc::SYS_exit, made.arguments) };
+            }
+            libc::SYS_exit_group => process::pass(thread, context),
+            libc::SYS_execve | libc::SYS_execveat => process::execute(program, thread, context, made),
+            _ => process::make(program, thread, context, made),
+        },
+    }
+}
+
+/// The call is made where the program was, once its memory is there.
+fn plain(program: &'static Program, thread: &mut Thread, context: &mut Context, made: Call) {
+    memory::bring(program, thread, made);
+    process::pass(thread, context);
+}
+
+const EFAULT: i64 = -(libc::EFAULT as i64);
+const EINVAL: i64 = -(libc::EINVAL as i64);
+
+/// Calls with signal sets: the answer, or `None` when the kernel is to make it, with what stands in the registers now.
+fn of_signals(thread: &mut Thread, context: &mut Context, made: Call, signal: Signal) -> Option<i64> {
+    let [first, second, third, fourth, ..] = made.arguments;
+    match signal {
+        Signal::Action => {
+            if fourth != SET_BYTES {
+                return Some(EINVAL);
+            }
+            let new = if second == 0 { None } else { Some(read_action(second)) };
+            if new == Some(None) {
+                return Some(EFAULT);
+            }
+            let answer = match signals::change(first as i32, new.flatten()) {
+                Ok(before) if third != 0 => {
+                    write_words(third, &[before.handler, before.flags, before.restorer, before.mask])
+                }
+                Ok(_) => 0,
+                Err(answer) => answer,
+            };
+            Some(answer)
+        }
+        Signal::Mask => {
+            if fourth != SET_BYTES {
+                return Some(EINVAL);
+            }
+            let mask = context.mask();
+            // SAFETY: within the kernel's frame; the return from the handler sets what stands there.
+            let before = unsafe { mask.read() } | thread.blocked;
+            if second != 0 {
+                let Some(set) = memory::read_word(second) else { return Some(EFAULT) };
+                let new = match first as i32 {
+                    libc::SIG_BLOCK => before | set,
+                    libc::SIG_UNBLOCK => before & !set,
+                    libc::SIG_SETMASK => set,
+                    _ => return Some(EINVAL),
+                };
+                const NEVER: u64 = 1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1);
+                thread.blocked = signals::ours_of(new);
+                // SAFETY: as above.
+                unsafe { mask.write(without_ours(new) & !NEVER) };
+            }
+            Some(if third == 0 { 0 } else { write_words(third, &[before]) })
+        }
+        Signal::MaskDuring { set, bytes } | Signal::Takes { set, bytes } => {
+            let address = made.arguments[set];
+            if address != 0 && made.arguments[bytes] == SET_BYTES {
+                let Some(asked) = memory::read_word(address) else { return Some(EFAULT) };
+                let place = &mut thread.made().set;
+                *place = without_ours(asked);
+                context.set_argument(set, (&raw const *place).expose_provenance() as u64);
+            }
+            None
+        }
+        Signal::MaskDuringBehind { pair } => {
+            let address = made.arguments[pair];
+            if address != 0 {
+                let both = memory::read_word(address).zip(memory::read_word(address + 8));
+                let Some((set, bytes)) = both else { return Some(EFAULT) };
+                let place = thread.made();
+                place.pair = [set, bytes];
+                if set != 0 && bytes == SET_BYTES {
+                    let Some(asked) = memory::read_word(set) else { return Some(EFAULT) };
+                    place.set = without_ours(asked);
+                    place.pair[0] = (&raw const place.set).expose_provenance() as u64;
+                }
+                context.set_argument(pair, (&raw const place.pair).expose_provenance() as u64);
+            }
+            None
+        }
+        Signal::Pending => None,
+        Signal::Stack => Some(of_signal_stack(thread, first, second)),
+        Signal::Return => {
+            let frame = context.get(libc::REG_RSP);
+            // SAFETY: the program asked for it; the frame of this handler is given up.
+            unsafe {
+                core::arch::asm!("mov rsp, {frame}", "mov eax, 15", "syscall", "ud2", frame = in(reg) frame, options(noreturn))
+            }
+        }
+    }
+}
+
+/// sigaltstack(2): the kernel's stack is ours, always. What the program says is kept and told, and its handlers run on
+/// ours, which has 240 KiB.
+fn of_signal_stack(thread: &mut Thread, new: u64, old: u64) -> i64 {
+    let before = thread.programs_stack;
+    if new != 0 {
+        let words = [0, 8, 16].map(|offset| memory::read_word(new + offset));
+        let [Some(start), Some(flags), Some(bytes)] = words else { return EFAULT };
+        let flags = flags as i32;
+        if flags & libc::SS_DISABLE == 0 && bytes < libc::MINSIGSTKSZ as u64 {
+            return -i64::from(libc::ENOMEM);
+        }
+        thread.programs_stack = libc::stack_t {
+            ss_sp: core::ptr::with_exposed_provenance_mut(start as usize),
+            ss_flags: flags & libc::SS_DISABLE,
+            ss_size: bytes as usize,
+        };
+    }
+    if old == 0 {
+        return 0;
+    }
+    write_words(old, &[before.ss_sp.addr() as u64, before.ss_flags as u64, before.ss_size as u64])
+}
+
+fn read_action(address: u64) -> Option<Action> {
+    let words = [0, 8, 16, 24].map(|offset| memory::read_word(address + offset));
+    let [Some(handler), Some(flags), Some(restorer), Some(mask)] = words else { return None };
+    Some(Action { handler, flags, restorer, mask })
+}
+
+impl PartialEq for Action {
+    fn eq(&self, other: &Action) -> bool {
+        (self.handler, self.flags, self.mask) == (other.handler, other.flags, other.mask)
+    }
+}
+
+/// Writes to the program's memory as the kernel would.
+fn write_words(address: u64, words: &[u64]) -> i64 {
+    if memory::write_words(address, words) { 0 } else { EFAULT }
+}
+
+/// Calls of this thread are caught from now on.
+pub fn begin(text: (u64, u64)) -> i64 {
+    const SET: i32 = 59;
+    const ON: i32 = 1;
+    // SAFETY: from now on calls from elsewhere raise SIGSYS, for which there is a handler.
+    unsafe { call!(libc::SYS_prctl, SET, ON, text.0, text.1, SELECTOR.as_ptr().addr()) }
+}

@@ -1,0 +1,54 @@
+//! The library's own descriptors: the program neither closes them nor puts others in their place.
+
+use farmem_engine::calls::{Call, number};
+
+use crate::kernel::call;
+use crate::program::Program;
+
+/// The answer to a call that means one of them; `None` when it is the kernel's affair.
+pub fn make(program: &Program, made: Call) -> Option<i64> {
+    let ours = |fd: u64| [program.uffd.fd, program.store, program.socket].contains(&(fd as i32));
+    let [first, second, third, ..] = made.arguments;
+    const EBADF: i64 = -(libc::EBADF as i64);
+    match made.number {
+        number::CLOSE => ours(first).then_some(EBADF),
+        number::DUP2 | number::DUP3 => ours(second).then_some(EBADF),
+        number::CLOSE_RANGE => {
+            let (mut from, last) = (first as u32, second as u32);
+            let mut kept = [program.uffd.fd, program.store.max(program.uffd.fd), program.socket].map(|fd| fd as u32);
+            kept.sort_unstable();
+            if from > last || !kept.iter().any(|fd| (from..=last).contains(fd)) {
+                return None;
+            }
+            let close = |from: u32, last: u32| {
+                // SAFETY: the program's own call, without what is not its own.
+                if from <= last { unsafe { call!(libc::SYS_close_range, from, last, third) } } else { 0 }
+            };
+            for fd in kept.into_iter().filter(|fd| (first as u32..=last).contains(fd)) {
+                if fd > from {
+                    let answer = close(from, fd - 1);
+                    if answer < 0 {
+                        return Some(answer);
+                    }
+                }
+                from = fd.saturating_add(1);
+            }
+            Some(close(from, last))
+        }
+        _ => None,
+    }
+}
+
+/// A descriptor as far up as the program's limit allows, where programs do not look for theirs.
+pub fn out_of_the_way(fd: i32) -> i32 {
+    for least in [60_000, 1_000, 200, 100] {
+        // SAFETY: makes a second descriptor.
+        let high = unsafe { call!(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, least) };
+        if high >= 0 {
+            // SAFETY: our own.
+            unsafe { call!(libc::SYS_close, fd) };
+            return high as i32;
+        }
+    }
+    fd
+}

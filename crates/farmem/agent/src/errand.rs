@@ -1,0 +1,58 @@
+//! Asking masu, for stores that the program does not reach by itself: one thing at a time, by whoever holds the lock.
+//!
+//! masu waits as long as the store needs, and tells the person meanwhile. Should masu itself be gone, what it kept is gone,
+//! too, and the program is ended with that reason.
+
+use farmem_engine::field::{ASKED, Ask};
+use farmem_engine::space::Page;
+
+use crate::kernel::{self, call};
+use crate::program::Program;
+
+/// So long the answer is waited for without sleep: about 20 µs.
+const SHORTLY_TICKS: u64 = 50_000;
+
+/// Asks, and waits until it is done.
+pub fn ask(program: &Program, ask: Ask, page: Page, pages: u32) {
+    let errand = &program.errand;
+    errand.ask(ask, page, pages);
+    let state = errand.state().as_ptr().addr();
+    // SAFETY: wakes whoever waits on our own word.
+    unsafe { call!(libc::SYS_futex, state, libc::FUTEX_WAKE, 1) };
+    let begun = kernel::ticks();
+    loop {
+        match errand.answered() {
+            Some(true) => return,
+            // masu has said why.
+            Some(false) => kernel::end(2),
+            None if kernel::ticks().wrapping_sub(begun) < SHORTLY_TICKS => core::hint::spin_loop(),
+            None => {
+                let second = libc::timespec { tv_sec: 1, tv_nsec: 0 };
+                // SAFETY: reads our own memory, and waits on our own word.
+                let answer = unsafe {
+                    call!(libc::SYS_futex, state, libc::FUTEX_WAIT, ASKED, (&raw const second).expose_provenance())
+                };
+                if answer == -i64::from(libc::ETIMEDOUT) {
+                    is_masu_there(program);
+                }
+            }
+        }
+    }
+}
+
+/// Ends the program if masu is no more.
+pub fn is_masu_there(program: &Program) {
+    if is_gone(program) {
+        kernel::give_up(&[
+            "masu is gone, and with it what it kept of this program's memory; the program is ended\n    ",
+            "Find out what ended masu (dmesg tells of a lack of memory); with --store file:DIR programs go on without it.",
+        ]);
+    }
+}
+
+fn is_gone(program: &Program) -> bool {
+    let mut fds = libc::pollfd { fd: program.socket, events: 0, revents: 0 };
+    // SAFETY: writes our own memory.
+    unsafe { call!(libc::SYS_poll, (&raw mut fds).expose_provenance(), 1, 0) };
+    fds.revents & (libc::POLLHUP | libc::POLLERR) != 0
+}

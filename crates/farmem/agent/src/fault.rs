@@ -1,0 +1,89 @@
+//! SIGBUS: a touch of a page that is not there, or the program's own affair.
+
+use core::ffi::{c_int, c_void};
+
+use farmem_engine::PAGE_BYTES;
+use farmem_engine::field::Counter;
+use farmem_engine::pager::{Served, Touch};
+
+use crate::bell;
+use crate::frames::Frames;
+use crate::kernel;
+use crate::memory;
+use crate::program::{LOCK, Program, is_paged, program};
+use crate::signals;
+use crate::thread::Repeated;
+
+/// The bit of a page fault's error code that says that it was a write.
+const WRITE: i64 = 2;
+
+/// What BUS_ADRERR is in C: there is nothing at the address.
+const NOTHING_THERE: c_int = 2;
+
+/// # Safety
+/// Called by the kernel as a signal handler, on a stack of the library's own, with all signals blocked but SIGBUS.
+pub unsafe extern "C" fn on_bus(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel's own, valid while the handler runs.
+    let (code, address) = unsafe { ((*info).si_code, (*info).si_addr().addr() as u64) };
+    let ours = |program: &&Program| code == NOTHING_THERE && program.pager.space.may_be_paged(address);
+    // In a forked child nothing is paged, and the userfaultfd is its parent's.
+    if let Some(program) = program().filter(|_| is_paged()).filter(ours) {
+        let begun = kernel::ticks();
+        // SAFETY: as above.
+        let registers = unsafe { &(*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
+        let touch = Touch {
+            address,
+            write: registers[libc::REG_ERR as usize] & WRITE != 0,
+            site: registers[libc::REG_RIP as usize] as u64,
+        };
+        let served = serve(program, touch);
+        // SAFETY: this is a handler of the library's.
+        let times = unsafe { Repeated::here() }.again(address, served == Some(Served::Already));
+        if times > PATIENCE {
+            kernel::give_up(&[
+                "a page that should be there is not; the program is ended before it goes wrong\n    ",
+                "This should not happen; please report it.",
+            ]);
+        }
+        if served.is_some() {
+            let now = kernel::ticks();
+            program.pager.counters.add(Counter::StallTicks, now.wrapping_sub(begun));
+            // What a tick is, masu finds out from two moments far apart.
+            if now.wrapping_sub(program.pager.counters.get(Counter::LateTicks)) > 1 << 28 {
+                program.pager.counters.set(Counter::LateTicks, now);
+                program.pager.counters.set(Counter::LateNs, kernel::clock_ns());
+            }
+            return;
+        }
+        if program.pager.space.page(address).is_none() {
+            memory::no_number();
+        }
+    }
+    // SAFETY: the kernel's own arguments.
+    unsafe { signals::pass_on(signal, info, context) };
+}
+
+/// Another thread may have brought the page meanwhile: so often in a row that is no chance.
+const PATIENCE: u32 = 100_000;
+
+/// Brings a page. `None` when it is none of ours.
+pub fn serve(program: &'static Program, touch: Touch) -> Option<Served> {
+    let served = serve_it(program, touch);
+    bell::ring(program);
+    served
+}
+
+fn serve_it(program: &'static Program, touch: Touch) -> Option<Served> {
+    let held = LOCK.hold();
+    let mut frames = Frames::new(program);
+    match program.pager.touch(&mut frames, &mut program.units(&held), touch) {
+        Ok(served @ (Served::Yes | Served::Already)) => Some(served),
+        // A page beside it says nothing of this one, which may be no memory of ours.
+        Ok(Served::NotPaged) if frames.was_there == Some(touch.address & !(PAGE_BYTES - 1)) => {
+            program.pager.adopt(&mut program.units(&held), touch.address);
+            Some(Served::Already)
+        }
+        Ok(Served::NotPaged) => None,
+        Err(never) => match never {},
+    }
+}

@@ -1,0 +1,344 @@
+//! The pager's machine on Linux: pages change sides by `exchange.rs`, and the store is a file, or masu's affair.
+
+use core::convert::Infallible;
+
+use farmem_engine::PAGE_BYTES;
+use farmem_engine::pager::{LOOKED_AT, Machine, Pager, Sum};
+use farmem_engine::rung::Rung;
+use farmem_engine::space::Page;
+use xxhash_rust::xxh3::xxh3_128;
+
+use farmem_engine::field::Ask;
+
+use crate::bell;
+use crate::errand;
+use crate::exchange;
+use crate::kernel::{self, Decimal, call};
+use crate::program::{ODDLY_WRITABLE, Program};
+use core::sync::atomic::Ordering::Relaxed;
+
+/// The machine for one call of the pager, whose lock is held.
+pub struct Frames {
+    program: &'static Program,
+    /// A page that the pager thought untouched, and that was there: its address.
+    pub was_there: Option<u64>,
+}
+
+const EEXIST: i64 = -(libc::EEXIST as i64);
+const EINVAL: i64 = -(libc::EINVAL as i64);
+const ENOENT: i64 = -(libc::ENOENT as i64);
+
+impl Frames {
+    pub const fn new(program: &'static Program) -> Frames {
+        Frames { program, was_there: None }
+    }
+
+    fn slot(&self, slot: u32) -> u64 {
+        self.program.staging + u64::from(slot) * PAGE_BYTES
+    }
+
+    /// Nothing came to this address, and why.
+    fn note(&mut self, address: u64, why: i64) {
+        if why == EEXIST {
+            self.was_there = Some(address);
+        }
+    }
+
+    /// A copy out of memory that the program cannot write. False when it cannot be read either.
+    fn copy_out(&self, address: u64, slot: u64, bytes: u64) -> bool {
+        // What is copied anyway was refused for another reason.
+        if self.program.uffd.rung == Rung::Copy || ODDLY_WRITABLE.load(Relaxed) {
+            return false;
+        }
+        let (local, remote) = (vector(slot, bytes as usize), vector(address, bytes as usize));
+        let process = self.program.process.load(Relaxed);
+        let (local, remote) = ((&raw const local).addr(), (&raw const remote).addr());
+        // SAFETY: the slot is ours; reading the program's memory changes nothing. Then its frames are dropped, whose content the
+        // slot has: nobody can write there, since the lock is held by which protections change.
+        unsafe {
+            call!(libc::SYS_process_vm_readv, process, local, 1, remote, 1, 0) == bytes as i64
+                && call!(libc::SYS_madvise, address, bytes, libc::MADV_DONTNEED) == 0
+        }
+    }
+
+    /// Reads pieces of the program's memory, one behind the other, and says how many bytes could be read. Through the kernel: a plain
+    /// load might end the program.
+    fn read_program(&self, words: &mut [u64], pieces: &[libc::iovec]) -> usize {
+        let local = vector(words.as_mut_ptr().expose_provenance() as u64, size_of_val(words));
+        let (process, from) = (self.program.process.load(Relaxed), pieces.as_ptr().expose_provenance());
+        // SAFETY: writes our own words; reading the program's memory changes nothing.
+        let bytes =
+            unsafe { call!(libc::SYS_process_vm_readv, process, (&raw const local).addr(), 1, from, pieces.len(), 0) };
+        usize::try_from(bytes).unwrap_or(0)
+    }
+
+    fn fail(&self, doing: &str, page: Page, answer: i64) -> ! {
+        let errno = answer.unsigned_abs();
+        let (page, number) = (Decimal::of(page.0.into()), Decimal::of(errno));
+        let mut name = [0_u8; 256];
+        let (before, (why, remedy)) = match words(errno) {
+            Some(known) => ("", known),
+            None => ("errno ", (number.text(), OF_DEVICE)),
+        };
+        kernel::give_up(&[
+            "cannot ",
+            doing,
+            " page ",
+            page.text(),
+            " of the store ",
+            self.store_name(&mut name),
+            ": ",
+            before,
+            why,
+            ". The program is ended, since it cannot go on without its own data.\n    ",
+            remedy,
+        ])
+    }
+
+    /// Reads or writes so many pages of the file, from or to memory of ours: all of them, in as many calls as it takes.
+    fn in_file(&self, (number, doing): (i64, &str), page: Page, address: u64, count: u32) {
+        let (mut done, bytes) = (0, u64::from(count) * PAGE_BYTES);
+        while done < bytes {
+            let at = u64::from(page.0) * PAGE_BYTES + done;
+            // SAFETY: the caller's memory, which is ours.
+            let answer = unsafe { call!(number, self.program.store, address + done, bytes - done, at) };
+            match answer {
+                1.. => done += answer as u64,
+                0 => self.fail(doing, page, libc::ENODATA.into()),
+                _ if answer == -i64::from(libc::EINTR) => {}
+                _ => self.fail(doing, page, answer),
+            }
+        }
+    }
+
+    /// The file's path, as the kernel knows it: a file without a name is called by a number in its folder.
+    fn store_name<'a>(&self, name: &'a mut [u8]) -> &'a str {
+        const FOLDER: &[u8] = b"/proc/self/fd/";
+        let mut link = [0_u8; FOLDER.len() + 21];
+        let number = Decimal::of(u64::try_from(self.program.store).unwrap_or(0));
+        for (place, byte) in link.iter_mut().zip(FOLDER.iter().chain(number.text().as_bytes())) {
+            *place = *byte;
+        }
+        let (link, room) = (link.as_ptr().expose_provenance(), name.len());
+        // SAFETY: reads our own text, which ends with a zero, and writes our own bytes.
+        let bytes = unsafe { call!(libc::SYS_readlink, link, name.as_mut_ptr().expose_provenance(), room) };
+        let found = usize::try_from(bytes).ok().and_then(|bytes| name.get(..bytes));
+        found.and_then(|name| core::str::from_utf8(name).ok()).unwrap_or_default()
+    }
+}
+
+const READ: (i64, &str) = (libc::SYS_pread64, "read");
+const WRITE: (i64, &str) = (libc::SYS_pwrite64, "write");
+
+const OF_ROOM: &str = "Make room there, or name a directory on a larger device with --store file:DIR.";
+const OF_DEVICE: &str =
+    "Look at what the kernel says of the device (dmesg); name another directory with --store file:DIR.";
+
+/// What a file says when it fails, as people know it, and the way out.
+fn words(errno: u64) -> Option<(&'static str, &'static str)> {
+    Some(match i32::try_from(errno).ok()? {
+        libc::ENOSPC => ("no space left on device (ENOSPC)", OF_ROOM),
+        libc::EDQUOT => ("disk quota exceeded (EDQUOT)", OF_ROOM),
+        libc::EFBIG => (
+            "file too large (EFBIG)",
+            "Raise the limit of file sizes (`ulimit -f`), or use Redis: --store redis://HOST:PORT.",
+        ),
+        libc::EIO => ("input/output error (EIO)", OF_DEVICE),
+        // No answer of the kernel: see `in_file`.
+        libc::ENODATA => (
+            "it is beyond the end of its file, which something cut short",
+            "Find out what changes files there, or name another directory with --store file:DIR.",
+        ),
+        _ => return None,
+    })
+}
+
+/// The kernel transfers within one mapping only, and says no to a piece that crosses its border: then smaller pieces, down
+/// to a page. `piece` gets how many bytes are done and how many are to be, and says how many were, and why no more. So does
+/// this.
+fn in_pieces(count: u32, mut piece: impl FnMut(u64, u64) -> (u64, i64)) -> (u64, i64) {
+    let all = u64::from(count) * PAGE_BYTES;
+    let (mut done, mut size) = (0, all);
+    while done < all {
+        let bytes = size.min(all - done);
+        let (now, why) = piece(done, bytes);
+        done += now;
+        if now == bytes {
+            continue;
+        }
+        if now == 0 && (bytes == PAGE_BYTES || !matches!(why, EINVAL | ENOENT)) {
+            return (done, why);
+        }
+        if now == 0 {
+            size = (bytes / 2).next_multiple_of(PAGE_BYTES);
+        }
+    }
+    (done, 0)
+}
+
+/// Pages of our own memory.
+fn copy(from: u64, to: u64, count: u32) {
+    let from = core::ptr::with_exposed_provenance::<u8>(from as usize);
+    let to = core::ptr::with_exposed_provenance_mut::<u8>(to as usize);
+    // SAFETY: slots and the field's data are ours and apart, and the data has room for a unit.
+    unsafe { core::ptr::copy_nonoverlapping(from, to, count as usize * PAGE_BYTES as usize) };
+}
+
+/// The sum of a page of our own memory.
+fn sum_of(address: u64) -> Sum {
+    let start = core::ptr::with_exposed_provenance::<u8>(address as usize);
+    // SAFETY: a slot with a frame: ours, and nobody writes there now.
+    let sum = xxh3_128(unsafe { core::slice::from_raw_parts(start, PAGE_BYTES as usize) });
+    Sum::from(sum)
+}
+
+fn vector(start: u64, bytes: usize) -> libc::iovec {
+    libc::iovec { iov_base: core::ptr::with_exposed_provenance_mut(start as usize), iov_len: bytes }
+}
+
+const fn pages(bytes: u64) -> u32 {
+    (bytes / PAGE_BYTES) as u32
+}
+
+impl Machine for Frames {
+    type Fatal = Infallible;
+
+    fn move_in(&mut self, slot: u32, address: u64, count: u32) -> u32 {
+        let from = self.slot(slot);
+        let (done, why) = in_pieces(count, |done, bytes| {
+            // SAFETY: the slots are ours, and are said to be empty after this.
+            unsafe { exchange::come(self.program.uffd, from + done, address + done, bytes) }
+        });
+        self.note(address + done, why);
+        pages(done)
+    }
+
+    fn move_out(&mut self, address: u64, slot: u32, count: u32) -> u32 {
+        let to = self.slot(slot);
+        let (done, _) = in_pieces(count, |done, bytes| {
+            // SAFETY: the slots are ours; what the program touches there faults, and waits for the lock that is held.
+            let (gone, why) = unsafe { exchange::leave(self.program.uffd, address + done, to + done, bytes) };
+            if gone > 0 || why != EINVAL || bytes > PAGE_BYTES {
+                return (gone, why);
+            }
+            if self.copy_out(address + done, to + done, bytes) { (bytes, 0) } else { (0, why) }
+        });
+        pages(done)
+    }
+
+    fn give_zeros(&mut self, address: u64, count: u32) -> u32 {
+        // SAFETY: a unit is no larger than the zeros.
+        let give = |done, bytes| unsafe { self.program.uffd.copy(address + done, self.program.zeros, bytes) };
+        let (done, why) = in_pieces(count, give);
+        self.note(address + done, why);
+        pages(done)
+    }
+
+    fn clear(&mut self, slot: u32, count: u32) {
+        let start = core::ptr::with_exposed_provenance_mut::<u8>(self.slot(slot) as usize);
+        // SAFETY: the slots are ours.
+        unsafe { start.write_bytes(0, count as usize * PAGE_BYTES as usize) };
+    }
+
+    fn sum(&mut self, slot: u32) -> Sum {
+        sum_of(self.slot(slot))
+    }
+
+    fn is_zeros(&mut self, slot: u32) -> bool {
+        let start = core::ptr::with_exposed_provenance::<u128>(self.slot(slot) as usize);
+        // SAFETY: as for its sum; a page is aligned.
+        let words = unsafe { core::slice::from_raw_parts(start, PAGE_BYTES as usize / size_of::<u128>()) };
+        words.iter().all(|word| *word == 0)
+    }
+
+    fn seem_zeros(&mut self, addresses: &[u64]) -> u32 {
+        // Of a page some bytes at its beginning and some from its middle, and all of it if these are zeros.
+        const PLACES: [u64; 2] = [0, PAGE_BYTES / 2 + 64];
+        const BYTES: usize = 32;
+        const ALL: usize = PLACES.len() * LOOKED_AT;
+        let mut read = [0_u64; ALL * BYTES / 8];
+        let mut pieces = [vector(0, 0); ALL];
+        let starts = addresses.iter().flat_map(|address| PLACES.map(|place| address + place));
+        pieces.iter_mut().zip(starts).for_each(|(piece, start)| *piece = vector(start, BYTES));
+        let count = ALL.min(addresses.len() * PLACES.len());
+        let bytes = self.read_program(&mut read[..count * BYTES / 8], &pieces[..count]);
+        let mut seem = 0;
+        for (number, words) in
+            read.chunks_exact(PLACES.len() * BYTES / 8).take(bytes / (PLACES.len() * BYTES)).enumerate()
+        {
+            let mut page = [0_u64; PAGE_BYTES as usize / 8];
+            let is_zeros = |words: &[u64]| words.iter().all(|word| *word == 0);
+            let whole = [vector(addresses[number], size_of_val(&page))];
+            if is_zeros(words) && self.read_program(&mut page, &whole) == size_of_val(&page) && is_zeros(&page) {
+                seem |= 1 << number;
+            }
+        }
+        seem
+    }
+
+    fn drop_frame(&mut self, slot: u32) {
+        // SAFETY: the slot is ours, and nobody needs what it holds.
+        unsafe { call!(libc::SYS_madvise, self.slot(slot), PAGE_BYTES, libc::MADV_DONTNEED) };
+    }
+
+    fn read_home(&mut self, page: Page, slot: u32, count: u32) -> Result<(), Infallible> {
+        if self.program.store < 0 {
+            errand::ask(self.program, Ask::Read, page, count);
+            copy(self.program.data, self.slot(slot), count);
+            return Ok(());
+        }
+        self.in_file(READ, page, self.slot(slot), count);
+        Ok(())
+    }
+
+    fn unload(&mut self, room: u32, slot: u32, count: u32) {
+        copy(self.program.flown + u64::from(room) * PAGE_BYTES, self.slot(slot), count);
+    }
+
+    fn load(&mut self, slot: u32, room: u32, count: u32) {
+        copy(self.slot(slot), self.program.flown + u64::from(room) * PAGE_BYTES, count);
+    }
+
+    fn wait_for_arrival(&mut self, pager: &Pager<'_>) {
+        bell::wait_for_arrival(self.program, pager);
+    }
+
+    fn flight_failed(&mut self) -> Infallible {
+        // masu has said why.
+        kernel::end(2)
+    }
+
+    fn write_home(&mut self, page: Page, slot: u32, count: u32) -> Result<(), Infallible> {
+        if self.program.store < 0 {
+            copy(self.slot(slot), self.program.data, count);
+            errand::ask(self.program, Ask::Write, page, count);
+            return Ok(());
+        }
+        self.in_file(WRITE, page, self.slot(slot), count);
+        Ok(())
+    }
+
+    fn corrupt(&mut self, page: Page) -> Infallible {
+        let page = Decimal::of(page.0.into());
+        kernel::give_up(&[
+            "page ",
+            page.text(),
+            " of the store is not what was written there: the store lost or changed it. ",
+            "The program is ended before it sees wrong data.\n    ",
+            "Find out what else writes to the store, and what the kernel says of its device (dmesg); name another with --store.",
+        ])
+    }
+}
+
+impl Frames {
+    /// A page's home is copied to another's.
+    pub fn copy_home(&mut self, from: Page, to: Page) {
+        if self.program.store < 0 {
+            return errand::ask(self.program, Ask::Copy, from, to.0);
+        }
+        let mut buffer = [0_u8; PAGE_BYTES as usize];
+        let address = buffer.as_mut_ptr().expose_provenance() as u64;
+        self.in_file(READ, from, address, 1);
+        self.in_file(WRITE, to, address, 1);
+    }
+}

@@ -1,0 +1,65 @@
+//! The pager's lock. Whoever holds it has all signals blocked, touches no paged memory, and waits for nobody but the store.
+//!
+//! What it does is `farmem_engine::lock`'s; here is how threads wait: futex(2).
+
+use core::sync::atomic::{AtomicU32, Ordering, Ordering::Relaxed};
+
+use farmem_engine::lock;
+
+use crate::kernel::{self, call};
+use crate::process;
+
+pub type Lock = lock::Lock<Futex>;
+pub type Held<'a> = lock::Held<'a, Futex>;
+
+pub const fn new() -> Lock {
+    Lock::over(Futex(AtomicU32::new(0)), Futex(AtomicU32::new(0)))
+}
+
+/// A word on which the kernel lets threads wait.
+pub struct Futex(AtomicU32);
+
+impl lock::Word for Futex {
+    #[inline(always)]
+    fn load(&self) -> u32 {
+        self.0.load(Relaxed)
+    }
+
+    #[inline(always)]
+    fn swap(&self, value: u32, order: Ordering) -> u32 {
+        self.0.swap(value, order)
+    }
+
+    #[inline(always)]
+    fn replace(&self, from: u32, to: u32, order: Ordering) -> bool {
+        self.0.compare_exchange(from, to, order, Relaxed).is_ok()
+    }
+
+    fn add_one(&self) {
+        self.0.fetch_add(1, Relaxed);
+    }
+
+    fn take_one(&self) {
+        let _ = self.0.fetch_update(Relaxed, Relaxed, |value| value.checked_sub(1));
+    }
+
+    fn wait(&self, value: u32, most_ns: i64) -> bool {
+        let most = libc::timespec { tv_sec: most_ns / 1_000_000_000, tv_nsec: most_ns % 1_000_000_000 };
+        let most = (&raw const most).expose_provenance();
+        // SAFETY: waits on our own word, and reads our own memory.
+        let answer = unsafe {
+            call!(libc::SYS_futex, self.0.as_ptr().addr(), libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG, value, most)
+        };
+        let in_vain = answer == -i64::from(libc::ETIMEDOUT);
+        if in_vain && process::is_left_behind() {
+            // The child of a vfork, whose parent was killed, maybe with the lock: nobody will give it back.
+            kernel::end(128 + libc::SIGKILL);
+        }
+        in_vain
+    }
+
+    fn wake(&self, most: i32) {
+        // SAFETY: wakes those who wait on our own word.
+        unsafe { call!(libc::SYS_futex, self.0.as_ptr().addr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, most) };
+    }
+}

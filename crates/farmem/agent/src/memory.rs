@@ -1,0 +1,570 @@
+//! The program's memory: bringing what a call touches, and calls that change what is mapped.
+
+use core::cell::Cell;
+use core::sync::atomic::Ordering::Relaxed;
+
+use farmem_engine::PAGE_BYTES;
+use farmem_engine::calls::{self, Buffer, Call, Refusal, Until, number};
+use farmem_engine::field::Counter;
+use farmem_engine::pager::Touch;
+
+use crate::bell;
+use crate::fault;
+use crate::frames::Frames;
+use crate::kernel::{self, call};
+use crate::lock::Held;
+use crate::program::{HEAP_END, LOCK, ODDLY_WRITABLE, Program, program};
+use crate::thread::Thread;
+
+const fn page_down(address: u64) -> u64 {
+    address & !(PAGE_BYTES - 1)
+}
+
+const fn page_up(address: u64) -> u64 {
+    page_down(address.saturating_add(PAGE_BYTES - 1))
+}
+
+/// So many pages may be pinned by one call.
+pub fn most_pinned(program: &Program) -> u64 {
+    u64::from(program.pager.budget().frames / 8)
+}
+
+/// Whether some of this memory may be paged.
+pub fn touches(program: &Program, start: u64, bytes: u64) -> bool {
+    program.pager.space.some_may_be_paged(start, bytes)
+}
+
+/// The lock, with nothing in the air: for whoever changes what is mapped, or takes memory away.
+fn hold_alone(program: &'static Program) -> Held<'static> {
+    let held = LOCK.hold();
+    match program.pager.settle(&mut Frames::new(program), &mut program.units(&held)) {
+        Ok(()) => held,
+        Err(never) => match never {},
+    }
+}
+
+/// Brings and pins what the call touches.
+pub fn bring(program: &'static Program, thread: &mut Thread, made: Call) {
+    bring_up_to(program, thread, made, most_pinned(program));
+}
+
+/// The same, but at most so many pages.
+pub fn bring_up_to(program: &'static Program, thread: &mut Thread, made: Call, most: u64) {
+    let mut left = most;
+    calls::buffers(made, &Own::new(program), &mut |buffer: Buffer| {
+        if touches(program, buffer.start, buffer.bytes) {
+            pin(program, buffer, left, |start, pages| {
+                if buffer.until == Until::Replaced {
+                    thread.keep(start, pages);
+                } else if let Some(more) = thread.remember(start, pages, |page| program.pager.unpin(page)) {
+                    left -= more.min(left);
+                } else {
+                    // More pieces than there is place for: they are there, only not pinned.
+                    take_off(program, start, pages);
+                }
+            });
+        }
+    });
+}
+
+/// Brings all that exec is given, and pins what it can of it.
+pub fn bring_arguments(program: &'static Program, thread: &mut Thread, made: Call) {
+    let mut left = 4 * most_pinned(program);
+    calls::buffers(made, &Own::new(program), &mut |buffer: Buffer| {
+        if touches(program, buffer.start, buffer.bytes) {
+            pin(program, buffer, u64::MAX, |start, pages| {
+                let more = (pages <= left).then(|| thread.remember(start, pages, |page| program.pager.unpin(page)));
+                match more.flatten() {
+                    Some(more) => left -= more,
+                    None => take_off(program, start, pages),
+                }
+            });
+        }
+    });
+}
+
+/// Brings and pins the mutexes that the kernel marks when the thread ends.
+pub fn bring_robust(program: &'static Program, thread: &mut Thread) {
+    if thread.robust == 0 {
+        return;
+    }
+    let (most, head) = (most_pinned(program), thread.robust);
+    calls::robust_list(head, &Own::new(program), &mut |buffer: Buffer| {
+        if touches(program, buffer.start, buffer.bytes) {
+            pin(program, buffer, most, |start, pages| {
+                if thread.remember(start, pages, |page| program.pager.unpin(page)).is_none() {
+                    take_off(program, start, pages);
+                }
+            });
+        }
+    });
+}
+
+/// So many pages of a buffer in a row that are none of ours.
+const IN_VAIN: u32 = 1024;
+
+/// Brings a buffer's pages and pins at most so many. Calls `run` with those that were pinned, in runs, with the lock held.
+fn pin(program: &'static Program, buffer: Buffer, most: u64, mut run: impl FnMut(u64, u64)) {
+    let (start, end) = (page_down(buffer.start), page_up(buffer.start.saturating_add(buffer.bytes)));
+    let held = LOCK.hold();
+    let (mut address, mut pinned, mut from) = (start, 0, start);
+    // Programs may name more than they have ("as much as comes"): what lies behind their memory is not looked for for long.
+    let mut in_vain = 0;
+    while address < end && pinned < most && in_vain < IN_VAIN {
+        let mut done = program.pager.pin(address);
+        if !done && program.pager.space.may_be_paged(address) {
+            let mut frames = Frames::new(program);
+            let touch = Touch { address, write: false, site: 0 };
+            match program.pager.touch(&mut frames, &mut program.units(&held), touch) {
+                Ok(_) => done = program.pager.pin(address),
+                Err(never) => match never {},
+            }
+        }
+        if done {
+            (pinned, in_vain) = (pinned + 1, 0);
+        } else {
+            in_vain += 1;
+            if from < address {
+                run(from, (address - from) / PAGE_BYTES);
+            }
+            from = address + PAGE_BYTES;
+        }
+        address += PAGE_BYTES;
+    }
+    if from < address {
+        run(from, (address - from) / PAGE_BYTES);
+    }
+    drop(held);
+    bell::ring(program);
+}
+
+/// What calls of the thread that have returned had pinned may go.
+pub fn unpin(thread: &mut Thread) {
+    if thread.is_idle() {
+        return;
+    }
+    let Some(program) = program() else { return };
+    let over = thread.over(read_word);
+    let _held = LOCK.hold();
+    for (start, pages) in thread.take_pins(over) {
+        take_off(program, start, pages);
+    }
+}
+
+/// What was pinned from this number on may go.
+pub fn take_off_last(thread: &mut Thread, from: usize) {
+    let Some(program) = program() else { return };
+    let _held = LOCK.hold();
+    for (start, pages) in thread.take_pins(from) {
+        take_off(program, start, pages);
+    }
+}
+
+/// Takes pins off. The lock is held.
+fn take_off(program: &Program, start: u64, pages: u64) {
+    (0..pages).for_each(|page| program.pager.unpin(start + page * PAGE_BYTES));
+}
+
+/// So much of the program's memory is read at a time: strings are looked through for their end.
+const BLOCK_BYTES: u64 = 256;
+
+/// The program's memory as `calls` reads it, for one call.
+struct Own {
+    program: &'static Program,
+    /// Where the block lies that was read last, and what it holds.
+    block: Cell<(u64, [u64; BLOCK_BYTES as usize / 8])>,
+}
+
+impl Own {
+    const fn new(program: &'static Program) -> Own {
+        Own { program, block: Cell::new((u64::MAX, [0; BLOCK_BYTES as usize / 8])) }
+    }
+}
+
+impl calls::Memory for Own {
+    fn word(&self, address: u64) -> Option<u64> {
+        let (start, at) = (address & !(BLOCK_BYTES - 1), (address % BLOCK_BYTES) as usize);
+        if !at.is_multiple_of(8) {
+            return read_word(address);
+        }
+        let (known, mut words) = self.block.get();
+        if known != start {
+            let ours = words.as_mut_ptr().expose_provenance() as u64;
+            if !through_the_kernel(libc::SYS_process_vm_readv, ours, start, BLOCK_BYTES) {
+                return None;
+            }
+            self.block.set((start, words));
+        }
+        words.get(at / 8).copied()
+    }
+
+    fn is_own_process(&self, pid: u32) -> bool {
+        pid == 0 || pid == self.program.process.load(Relaxed)
+    }
+}
+
+/// Eight bytes of the program's memory, or `None` where it has none.
+pub fn read_word(address: u64) -> Option<u64> {
+    let mut word = 0_u64;
+    let ours = core::ptr::from_mut(&mut word).expose_provenance();
+    through_the_kernel(libc::SYS_process_vm_readv, ours as u64, address, 8).then_some(word)
+}
+
+/// Writes words to the program's memory. False where it has none, or may not write.
+pub fn write_words(address: u64, words: &[u64]) -> bool {
+    let bytes = size_of_val(words) as u64;
+    through_the_kernel(libc::SYS_process_vm_writev, words.as_ptr().expose_provenance() as u64, address, bytes)
+}
+
+/// Copies between our memory and the program's, which may be none: a plain load would end the program then.
+fn through_the_kernel(direction: i64, ours: u64, theirs: u64, bytes: u64) -> bool {
+    let Some(program) = program() else { return false };
+    let vector = |start: u64| libc::iovec {
+        iov_base: core::ptr::with_exposed_provenance_mut(start as usize),
+        iov_len: bytes as usize,
+    };
+    let (local, remote) = (vector(ours), vector(theirs));
+    let write = direction == libc::SYS_process_vm_writev;
+    // Between bringing a page and the copy another thread may send it away again.
+    for _ in 0..16 {
+        let process = program.process.load(Relaxed);
+        // The kernel looks for the page first and writes to its frame then: meanwhile it must not leave.
+        let held = write.then(|| LOCK.hold());
+        // SAFETY: our own memory on one side; on the other the program's, as the call in hand asks for.
+        let answer =
+            unsafe { call!(direction, process, (&raw const local).addr(), 1, (&raw const remote).addr(), 1, 0) };
+        drop(held);
+        if answer == bytes as i64 {
+            return true;
+        }
+        let last = theirs.saturating_add(bytes - 1);
+        let mut came = false;
+        for address in [theirs, last] {
+            if program.pager.space.may_be_paged(address) {
+                came |= fault::serve(program, Touch { address, write, site: 0 }).is_some();
+            }
+        }
+        if !came {
+            return false;
+        }
+    }
+    false
+}
+
+/// Memory begins to be paged. The lock is held.
+pub fn page(program: &Program, start: u64, bytes: u64) {
+    if !program.pager.space.reaches(start.saturating_add(bytes)) {
+        program.pager.counters.add(Counter::NotRegistered, 1);
+        return;
+    }
+    // Should something have vanished here unseen, it is not to come back.
+    program.pager.forget(start, bytes);
+    register(program, start, bytes);
+}
+
+/// What lies here is paged from now on, and stays one mapping.
+fn register(program: &Program, start: u64, bytes: u64) {
+    // The kernel gives huge pages of its own accord where nothing is registered yet.
+    // SAFETY: advice that changes no content.
+    unsafe { call!(libc::SYS_madvise, start, bytes, libc::MADV_NOHUGEPAGE) };
+    if program.uffd.register(start, bytes) {
+        program.pager.space.mark(start, bytes);
+    } else {
+        program.pager.counters.add(Counter::NotRegistered, 1);
+    }
+}
+
+fn failed(answer: i64) -> bool {
+    (-4095..0).contains(&answer)
+}
+
+/// The answer to a call that changes what is mapped, or `None` when it is the kernel's affair alone.
+pub fn make(program: &'static Program, made: Call) -> Option<i64> {
+    let [first, second, third, fourth, ..] = made.arguments;
+    let paged = |start: u64, bytes: u64| touches(program, start, bytes);
+    match made.number {
+        number::MMAP => map(program, made),
+        number::MUNMAP if paged(first, second) => {
+            let _held = hold_alone(program);
+            let answer = as_it_stands(made);
+            if !failed(answer) {
+                program.pager.forget(first, page_up(second));
+            }
+            Some(answer)
+        }
+        number::MPROTECT | number::PKEY_MPROTECT if paged(first, second) => {
+            Some(protect(program, made, first, second, third))
+        }
+        number::MADVISE if paged(first, second) => Some(advise(program, made, first, page_up(second), third as i32)),
+        number::BRK => Some(move_heap_end(program, first)),
+        number::MREMAP if paged(first, second.max(1)) || (fourth as i32 & libc::MREMAP_FIXED != 0) => {
+            Some(remap(program, made))
+        }
+        // A program larger than its budget cannot be locked into it, and one that fits is not swapped by anybody.
+        number::MLOCK | number::MLOCK2 if paged(first, second) => Some(-i64::from(libc::ENOMEM)),
+        number::MLOCKALL => Some(-i64::from(libc::EPERM)),
+        number::MUNLOCK if paged(first, second) => Some(0),
+        number::USERFAULTFD => {
+            program.pager.counters.refuse(Refusal::Userfaultfd);
+            Some(-i64::from(libc::ENOSYS))
+        }
+        // On oneself it would empty memory unseen. Kernels before 6.13 say the same.
+        number::PROCESS_MADVISE if empties(fourth as i32) => Some(-i64::from(libc::EINVAL)),
+        // By these `remap` tells memory apart.
+        number::PROCESS_MADVISE if matches!(fourth as i32, libc::MADV_NORMAL..=libc::MADV_SEQUENTIAL) => {
+            Some(-i64::from(libc::EINVAL))
+        }
+        // SHM_REMAP takes the place of what is mapped.
+        number::SHMAT if third & 0o40_000 != 0 => Some(-i64::from(libc::EINVAL)),
+        _ => None,
+    }
+}
+
+fn as_it_stands(made: Call) -> i64 {
+    // SAFETY: the program's own call.
+    unsafe { kernel::make(made.number.into(), made.arguments) }
+}
+
+fn map(program: &'static Program, made: Call) -> Option<i64> {
+    let [start, bytes, protection, flags, ..] = made.arguments;
+    let (protection, flags) = (protection as i32, flags as i32);
+    let has = |flag: i32| flags & flag != 0;
+    let anonymous = has(libc::MAP_ANONYMOUS) && flags & libc::MAP_TYPE == libc::MAP_PRIVATE;
+    let peculiar = has(libc::MAP_GROWSDOWN | libc::MAP_LOCKED | libc::MAP_HUGETLB | libc::MAP_STACK);
+    let odd = protection & libc::PROT_EXEC != 0 || protection == libc::PROT_WRITE;
+    let paged = anonymous && !peculiar && bytes >= program.least_bytes && !odd;
+    let replaces = has(libc::MAP_FIXED) && touches(program, start, bytes);
+    if !paged && !replaces {
+        return None;
+    }
+    let mut made = made;
+    if paged {
+        // Pages come at their first touch, and there may be more of them than the machine has memory.
+        made.arguments[3] = (flags & !libc::MAP_POPULATE | libc::MAP_NORESERVE) as u64;
+    }
+    let _held = hold_alone(program);
+    let answer = as_it_stands(made);
+    if failed(answer) && replaces {
+        forget_what_is_gone(program, start, page_up(bytes));
+    }
+    if !failed(answer) {
+        let (start, bytes) = (answer as u64, page_up(bytes));
+        if replaces {
+            program.pager.forget(start, bytes);
+        }
+        if paged {
+            page(program, start, bytes);
+        }
+    }
+    Some(answer)
+}
+
+/// A call that failed may have unmapped something before.
+fn forget_what_is_gone(program: &Program, start: u64, bytes: u64) {
+    // SAFETY: changes nothing, and says whether there is a hole.
+    let has_hole = |start, bytes| failed(unsafe { call!(libc::SYS_msync, start, bytes, libc::MS_ASYNC) });
+    if has_hole(start, bytes) {
+        program.pager.space.each_run(start, bytes, |first, pages| {
+            let first = program.pager.space.address(first);
+            let pages = (0..pages).map(|page| first + u64::from(page) * PAGE_BYTES);
+            pages.filter(|page| has_hole(*page, PAGE_BYTES)).for_each(|page| program.pager.forget(page, PAGE_BYTES));
+        });
+    }
+}
+
+fn protect(program: &'static Program, made: Call, start: u64, bytes: u64, protection: u64) -> i64 {
+    let protection = protection as i32;
+    let has = |flag: i32| protection & flag != 0;
+    let held = hold_alone(program);
+    let plain = libc::PROT_READ | libc::PROT_WRITE;
+    let odd = has(libc::PROT_WRITE) && protection & (plain | libc::PROT_EXEC) != plain;
+    if odd || made.number == number::PKEY_MPROTECT {
+        ODDLY_WRITABLE.store(true, Relaxed);
+    }
+    if protection == libc::PROT_NONE {
+        // What nobody can read cannot be sent home later.
+        let mut frames = Frames::new(program);
+        match program.pager.all_home(&mut frames, &mut program.units(&held), start, page_up(bytes)) {
+            Ok(_) => {}
+            Err(never) => match never {},
+        }
+    }
+    as_it_stands(made)
+}
+
+/// Advice after which memory reads as zeros, or not at all.
+const fn empties(advice: i32) -> bool {
+    const DONTNEED_LOCKED: i32 = 24;
+    const GUARD_INSTALL: i32 = 102;
+    matches!(advice, libc::MADV_DONTNEED | libc::MADV_FREE | DONTNEED_LOCKED | GUARD_INSTALL)
+}
+
+fn advise(program: &'static Program, made: Call, start: u64, bytes: u64, advice: i32) -> i64 {
+    const POPULATE_READ: i32 = 22;
+    const POPULATE_WRITE: i32 = 23;
+    let (_held, asked) = (hold_alone(program), made.arguments[1]);
+    match advice {
+        _ if empties(advice) => {
+            // The kernel may keep what it was told to free, or not; here it never does. It says which memory it takes.
+            let free = advice == libc::MADV_FREE;
+            let mut made = made;
+            let mut answer = as_it_stands(made);
+            if free && !failed(answer) {
+                made.arguments[2] = libc::MADV_DONTNEED as u64;
+                answer = as_it_stands(made);
+            }
+            if !failed(answer) {
+                program.pager.forget(start, bytes);
+            } else if start.is_multiple_of(PAGE_BYTES) && start.checked_add(bytes).is_some() && asked <= bytes {
+                // It may have emptied a part before it failed: then the rest is emptied as far as it can be. A range that no
+                // memory can have, it refuses before that.
+                program.pager.space.each_run(start, bytes, |first, pages| {
+                    let first = program.pager.space.address(first);
+                    for address in (0..pages).map(|page| first + u64::from(page) * PAGE_BYTES) {
+                        // SAFETY: the program's own advice, page by page.
+                        let advised = |advice: u64| unsafe { call!(libc::SYS_madvise, address, PAGE_BYTES, advice) };
+                        let one = advised(made.arguments[2]);
+                        if free && one == 0 {
+                            advised(libc::MADV_DONTNEED as u64);
+                        }
+                        if one == 0 || one == -i64::from(libc::ENOMEM) {
+                            program.pager.forget(address, PAGE_BYTES);
+                        }
+                    }
+                });
+            }
+            answer
+        }
+        libc::MADV_HUGEPAGE
+        | libc::MADV_NOHUGEPAGE
+        | libc::MADV_MERGEABLE
+        | libc::MADV_UNMERGEABLE
+        | libc::MADV_NORMAL
+        | libc::MADV_RANDOM
+        | libc::MADV_SEQUENTIAL
+        | libc::MADV_WILLNEED
+        | libc::MADV_COLD
+        | libc::MADV_PAGEOUT
+        | POPULATE_READ
+        | POPULATE_WRITE => 0,
+        libc::MADV_COLLAPSE => -i64::from(libc::EINVAL),
+        _ => as_it_stands(made),
+    }
+}
+
+/// brk(2), which answers with where the heap ends.
+fn move_heap_end(program: &'static Program, asked: u64) -> i64 {
+    let _held = hold_alone(program);
+    let before = HEAP_END.load(Relaxed);
+    // SAFETY: the program's own call.
+    let answer = unsafe { call!(libc::SYS_brk, asked) };
+    let now = answer as u64;
+    HEAP_END.store(now, Relaxed);
+    let (old_end, end) = (page_up(before), page_up(now));
+    if before != 0 && end > old_end {
+        page(program, old_end, end - old_end);
+    } else if end < old_end {
+        program.pager.forget(end, old_end - end);
+    }
+    answer
+}
+
+/// Whether this is one mapping to the kernel, or a part of one. It says so of what is to grow.
+fn is_one_mapping(start: u64, bytes: u64) -> bool {
+    // SAFETY: grows by a page, if there is room behind it, which is taken away again and nobody knew of.
+    unsafe {
+        let grown = call!(libc::SYS_mremap, start, bytes, bytes.saturating_add(PAGE_BYTES), 0);
+        if !failed(grown) {
+            call!(libc::SYS_munmap, start + bytes, PAGE_BYTES);
+        }
+        grown != -i64::from(libc::EFAULT)
+    }
+}
+
+/// mremap(2). Pages in the program go along; those in the staging go home first, and homes are copied.
+fn remap(program: &'static Program, made: Call) -> i64 {
+    let [old, old_bytes, new_bytes, flags, place, _] = made.arguments;
+    let flags = flags as i32;
+    let (old_bytes, new_bytes) = (page_up(old_bytes), page_up(new_bytes));
+    if flags & libc::MREMAP_DONTUNMAP != 0 || old % PAGE_BYTES != 0 || old_bytes == 0 {
+        // Of no use to anybody but who serves faults himself, as the pager does; and of shared memory, which is not paged.
+        return if touches(program, old, old_bytes.max(1)) { -i64::from(libc::EINVAL) } else { as_it_stands(made) };
+    }
+    let held = hold_alone(program);
+    let fixed = flags & libc::MREMAP_FIXED != 0;
+    if !fixed {
+        // Where it is, if that can be.
+        // SAFETY: the program's own call, without leave to move.
+        let here = unsafe { call!(libc::SYS_mremap, old, old_bytes, new_bytes, 0) };
+        if !failed(here) {
+            if new_bytes < old_bytes {
+                program.pager.forget(old + new_bytes, old_bytes - new_bytes);
+            } else if new_bytes > old_bytes && program.pager.space.may_be_paged(old) {
+                program.pager.forget(old + old_bytes, new_bytes - old_bytes);
+                // What was too small to be paged is so from now on, or the kernel would see two mappings.
+                register(program, old, new_bytes);
+            }
+            return here;
+        }
+        if here != -i64::from(libc::ENOMEM) || flags & libc::MREMAP_MAYMOVE == 0 {
+            return here;
+        }
+    } else if touches(program, old, old_bytes) && !is_one_mapping(old, old_bytes) {
+        // Refused before anything happens: the kernel would unmap what lies at the new place first, or move a part (6.17).
+        return -i64::from(libc::EFAULT);
+    }
+    let kept = old_bytes.min(new_bytes);
+    let mut frames = Frames::new(program);
+    match program.pager.staged_home(&mut frames, &mut program.units(&held), old, old_bytes) {
+        Ok(()) => {}
+        Err(never) => match never {},
+    }
+    let mut made = made;
+    made.arguments[4] = place;
+    // The kernel takes what it moves out of the userfaultfd, and with it whatever it joins it to at its new place: memory of
+    // others, whose missing pages would read as zeros from then on. So until it is registered again it must look unlike all
+    // that is paged. How memory will be read is advice that the kernel never hears of paged memory, and does not heed.
+    let is_paged = touches(program, old, old_bytes);
+    // SAFETY: advice that changes no content.
+    let advised = |start: u64, bytes: u64, advice: i32| unsafe { call!(libc::SYS_madvise, start, bytes, advice) };
+    let apart = if is_paged { advised(old, old_bytes, libc::MADV_RANDOM) } else { 0 };
+    if failed(apart) {
+        advised(old, old_bytes, libc::MADV_NORMAL);
+        // SAFETY: changes nothing, and says whether there is a hole.
+        let has_hole = failed(unsafe { call!(libc::SYS_msync, old, old_bytes, libc::MS_ASYNC) });
+        return if has_hole { -i64::from(libc::EFAULT) } else { apart };
+    }
+    let answer = as_it_stands(made);
+    if failed(answer) {
+        if is_paged {
+            advised(old, old_bytes, libc::MADV_NORMAL);
+        }
+        forget_what_is_gone(program, old, old_bytes);
+        if fixed {
+            forget_what_is_gone(program, place, new_bytes);
+        }
+        return answer;
+    }
+    let new = answer as u64;
+    if fixed {
+        program.pager.forget(new, new_bytes);
+    }
+    if is_paged {
+        page(program, new, new_bytes);
+        advised(new, new_bytes, libc::MADV_NORMAL);
+        let copy = |from, to| frames.copy_home(from, to);
+        if !program.pager.relocate(&mut program.units(&held), old, new, kept, copy) {
+            no_number();
+        }
+        program.pager.forget(old, old_bytes);
+    }
+    answer
+}
+
+/// There is one for each page that masu expects of a program at most: see the terms.
+pub fn no_number() -> ! {
+    kernel::give_up(&[
+        "the program has used up all numbers for pages; it is ended, since its memory cannot be kept\n    ",
+        "There are 64 times as many as this machine has pages: run it with less data, or on a machine with more memory.",
+    ])
+}

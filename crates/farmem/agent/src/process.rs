@@ -1,0 +1,422 @@
+//! Threads and processes that the program makes.
+//!
+//! A new thread must have a stack for its handlers, and its calls caught, before its first instruction: the kernel gives it
+//! neither. So the call is made by a stub of ours, to which the thread comes back. The stub sets both up and goes on where
+//! the program would have.
+//!
+//! A child that shares the memory until it calls exec (vfork) is caught, too, since it hands paged memory to that call. One
+//! with memory of its own (fork) is not paged: see [`fork`].
+
+use core::arch::global_asm;
+use core::sync::atomic::Ordering::Relaxed;
+
+use farmem_engine::calls::{Call, number};
+use farmem_engine::entry::Place;
+use farmem_engine::field::Counter;
+
+use crate::caught::{Context, SELECTOR};
+use crate::frames::Frames;
+use crate::kernel::call;
+use crate::program::{LOCK, PAGED, Program, program};
+use crate::thread::{self, Thread};
+use crate::{DISPATCH, kernel, mappings, memory};
+
+// A call is passed on by returning from the handler to one of these stubs instead of the program's own instruction. Below the
+// program's red zone lie the address to go on at and some words; `ret 136` goes there and puts the stack pointer back, in one
+// instruction, so that no signal comes between. Registers are as the call leaves them.
+global_asm!(
+    ".globl masu_pass",
+    ".hidden masu_pass",
+    ".p2align 4",
+    "masu_pass:",
+    ".cfi_startproc",
+    ".cfi_def_cfa rsp, 144",
+    ".cfi_offset rip, -144",
+    "syscall",
+    // It is done: see `Thread::over`.
+    "mov qword ptr [rsp + 8], 0",
+    "ret 136",
+    ".cfi_endproc",
+    // With other arguments than the program's, which it gets back: whoever makes a call may rely on them afterwards.
+    ".globl masu_pass_part",
+    ".hidden masu_pass_part",
+    ".p2align 4",
+    "masu_pass_part:",
+    ".cfi_startproc",
+    ".cfi_def_cfa rsp, 168",
+    ".cfi_offset rip, -168",
+    "syscall",
+    "mov rdi, [rsp + 16]",
+    "mov rsi, [rsp + 24]",
+    "mov rdx, [rsp + 32]",
+    "mov qword ptr [rsp + 8], 0",
+    "ret 160",
+    ".cfi_endproc",
+    // exec: when the kernel says EFAULT (14), the program makes its call anew. See `execute`.
+    ".macro masu_exec name, number",
+    ".globl \\name",
+    ".hidden \\name",
+    ".p2align 4",
+    "\\name:",
+    ".cfi_startproc",
+    ".cfi_def_cfa rsp, 144",
+    ".cfi_offset rip, -144",
+    "syscall",
+    "cmp rax, -14",
+    "mov qword ptr [rsp + 8], 0",
+    "jne 5f",
+    "sub qword ptr [rsp], 2",
+    "mov eax, \\number",
+    "5:",
+    "ret 136",
+    ".cfi_endproc",
+    ".endm",
+    "masu_exec masu_execve, 59",
+    "masu_exec masu_execveat, 322",
+    // With another first argument than the program's, which it gets back.
+    ".globl masu_clone",
+    ".hidden masu_clone",
+    ".p2align 4",
+    "masu_clone:",
+    ".cfi_startproc",
+    ".cfi_def_cfa rsp, 144",
+    ".cfi_offset rip, -144",
+    "syscall",
+    "test rax, rax",
+    "jz 2f",
+    "mov rdi, [rsp + 8]",
+    "ret 136",
+    ".cfi_endproc",
+    // The child, on its own stack: the address to go on at, its record, the program's first argument.
+    "2:",
+    "push rsi",
+    "push rdx",
+    "push r10",
+    "push r8",
+    "push r9",
+    "push rbx",
+    "mov rbx, [rsp + 56]",
+    "test rbx, rbx",
+    "jz 3f",
+    "mov rdi, rbx",
+    "xor esi, esi",
+    "mov eax, 131",
+    "syscall",
+    "mov eax, 186",
+    "syscall",
+    "mov [rbx + {number}], eax",
+    "3:",
+    "mov edi, 59",
+    "mov esi, 1",
+    "mov rdx, [rip + {dispatch}]",
+    "mov r10, [rip + {dispatch} + 8]",
+    "lea r8, [rip + {selector}]",
+    "mov eax, 157",
+    "syscall",
+    "pop rbx",
+    "pop r9",
+    "pop r8",
+    "pop r10",
+    "pop rdx",
+    "pop rsi",
+    "mov rdi, [rsp + 16]",
+    "xor eax, eax",
+    "ret 16",
+    // (context, child's signal stack, number, first argument): vfork within the handler. The parent returns with the answer. The
+    // child, which shares this very stack, touches nothing of it: it goes on from the handler's frame, with a signal stack of its
+    // own in it.
+    ".globl masu_vfork",
+    ".hidden masu_vfork",
+    ".p2align 4",
+    "masu_vfork:",
+    "push rbx",
+    "push r12",
+    "mov rbx, rdi",
+    "mov r12, rsi",
+    "mov eax, edx",
+    "mov rdi, rcx",
+    "xor esi, esi",
+    "mov rdx, [rbx + 136]",
+    "mov r10, [rbx + 56]",
+    "mov r8, [rbx + 40]",
+    "syscall",
+    "test rax, rax",
+    "jz 4f",
+    "pop r12",
+    "pop rbx",
+    "ret",
+    "4:",
+    "mov [rbx + 16], r12",
+    "mov qword ptr [rbx + 144], 0",
+    // The kernel changes no signal stack while it is in use; the program's stack pointer says that it is not.
+    "mov rsp, [rbx + 160]",
+    "lea rdi, [rbx + 16]",
+    "xor esi, esi",
+    "mov eax, 131",
+    "syscall",
+    "mov edi, 59",
+    "mov esi, 1",
+    "mov rdx, [rip + {dispatch}]",
+    "mov r10, [rip + {dispatch} + 8]",
+    "lea r8, [rip + {selector}]",
+    "mov eax, 157",
+    "syscall",
+    "mov rsp, rbx",
+    "mov eax, 15",
+    "syscall",
+    "ud2",
+    number = const core::mem::offset_of!(Thread, number),
+    dispatch = sym DISPATCH,
+    selector = sym SELECTOR,
+);
+
+unsafe extern "C" {
+    fn masu_pass();
+    fn masu_pass_part();
+    fn masu_execve();
+    fn masu_execveat();
+    fn masu_clone();
+    fn masu_vfork(context: *mut libc::ucontext_t, stack: u64, number: u64, first: u64) -> i64;
+}
+
+/// How far below the program's stack pointer its stubs' words begin: its red zone, the address to go on at, and so many words.
+const fn below(words: usize) -> u64 {
+    128 + 8 * (1 + words as u64)
+}
+
+/// Where the first of these words lies: it tells when a call is done.
+fn stamp_at(context: &Context, words: usize) -> u64 {
+    context.get(libc::REG_RSP) - below(words) + 8
+}
+
+/// Returns from the handler so that the call is made, with its arguments as they stand in the context, and the program goes
+/// on behind it.
+pub fn pass(thread: &mut Thread, context: &mut Context) {
+    let stamp = thread.passed_on(stamp_at(context, 1));
+    leave_by(context, masu_pass as *const (), [stamp]);
+}
+
+/// The same for a part of the call: the program's first three arguments are others while it is made.
+pub fn pass_part(thread: &mut Thread, context: &mut Context, part: Call) {
+    let [first, second, third, ..] = context.arguments();
+    (0..3).for_each(|number| context.set_argument(number, part.arguments[number]));
+    let stamp = thread.passed_on(stamp_at(context, 4));
+    leave_by(context, masu_pass_part as *const (), [stamp, first, second, third]);
+}
+
+/// So often is an exec made anew whose arguments went away again before the kernel had them all.
+const EXEC_TRIES: u32 = 200;
+
+/// execve and execveat. There may be more arguments than can be pinned, and another thread may push them out between their
+/// coming and the call. The kernel says so before anything has happened: then they are brought again.
+pub fn execute(program: &'static Program, thread: &mut Thread, context: &mut Context, made: Call) {
+    memory::bring_arguments(program, thread, made);
+    thread.exec_tries += 1;
+    if thread.exec_tries > EXEC_TRIES {
+        return pass(thread, context);
+    }
+    let stub = if made.number == number::EXECVE { masu_execve } else { masu_execveat };
+    let stamp = thread.passed_on(stamp_at(context, 1));
+    leave_by(context, stub as *const (), [stamp]);
+}
+
+/// Below the red zone lie the address to go on at and the words.
+fn leave_by<const WORDS: usize>(context: &mut Context, stub: *const (), words: [u64; WORDS]) {
+    let stack = context.get(libc::REG_RSP) - below(WORDS);
+    let next = context.get(libc::REG_RIP);
+    let place = core::ptr::with_exposed_provenance_mut::<u64>(stack as usize);
+    // SAFETY: below the program's red zone nothing of its stack is in use; a page that is missing there is brought.
+    unsafe {
+        place.write_volatile(next);
+        for (number, word) in words.into_iter().enumerate() {
+            place.add(1 + number).write_volatile(word);
+        }
+    }
+    context.set(libc::REG_RSP, stack);
+    context.set(libc::REG_RIP, stub.expose_provenance() as u64);
+}
+
+/// What clone(2) and clone3(2) ask for.
+struct Clone {
+    flags: u64,
+    /// Where the child's stack begins; 0 for the parent's.
+    stack: u64,
+}
+
+/// clone, clone3, fork and vfork.
+pub fn make(program: &'static Program, thread: &mut Thread, context: &mut Context, made: Call) {
+    let kept = thread.kept();
+    memory::bring(program, thread, made);
+    let number = context.get(libc::REG_RAX) as i64;
+    let asked = match number {
+        libc::SYS_fork => Clone { flags: 0, stack: 0 },
+        libc::SYS_vfork => Clone { flags: (libc::CLONE_VM | libc::CLONE_VFORK) as u64, stack: 0 },
+        libc::SYS_clone => Clone { flags: context.get(libc::REG_RDI), stack: context.get(libc::REG_RSI) },
+        _ => {
+            let Some([flags, .., stack, stack_bytes, _]) = clone3_arguments(thread, context) else { return };
+            Clone { flags, stack: if stack == 0 { 0 } else { stack + stack_bytes } }
+        }
+    };
+    let shares = |flag: i32| asked.flags & flag as u64 != 0;
+    const CLEAR_SIGHAND: u64 = 1 << 32;
+    if asked.flags & CLEAR_SIGHAND != 0 && shares(libc::CLONE_VM) {
+        // Its calls could not be caught. The C library knows kernels without it.
+        return context.answer(-i64::from(libc::ENOSYS));
+    }
+    if shares(libc::CLONE_VM) && !shares(libc::CLONE_VFORK) && !shares(libc::CLONE_THREAD) {
+        // Another process with this one's memory, for good: whose pages would they be?
+        return context.answer(-i64::from(libc::EINVAL));
+    }
+    if !shares(libc::CLONE_VM) {
+        fork(program, thread, context, asked.stack);
+    } else if asked.stack == 0 {
+        vfork(context);
+    } else {
+        let record = if shares(libc::CLONE_VFORK) { Some(core::ptr::null_mut()) } else { with_lock(thread::make) };
+        if let Some(record) = record.filter(|record| !record.is_null()) {
+            // SAFETY: nobody has it yet.
+            let child = unsafe { &mut *record };
+            child.blocked = thread.blocked;
+            thread.take_kept(kept).for_each(|(start, pages)| child.keep(start, pages));
+        }
+        match record {
+            Some(record) => begin_thread(context, thread, asked.stack, record.expose_provenance() as u64, number),
+            None => context.answer(-i64::from(libc::EAGAIN)),
+        }
+    }
+}
+
+fn with_lock<T>(work: impl FnOnce() -> T) -> T {
+    let _held = LOCK.hold();
+    work()
+}
+
+/// A copy of clone3's arguments in the thread's record: flags, …, stack, its bytes, tls. Without one the call was answered.
+fn clone3_arguments(thread: &mut Thread, context: &mut Context) -> Option<[u64; 8]> {
+    let (address, bytes) = (context.get(libc::REG_RDI), context.get(libc::REG_RSI));
+    let most = size_of_val(&thread.clone_arguments) as u64;
+    if !(64..=most).contains(&bytes) {
+        context.answer(-i64::from(if bytes < 64 { libc::EINVAL } else { libc::E2BIG }));
+        return None;
+    }
+    thread.clone_arguments = [0; 16];
+    for (number, word) in thread.clone_arguments.iter_mut().take(bytes.div_ceil(8) as usize).enumerate() {
+        let Some(value) = memory::read_word(address + number as u64 * 8) else {
+            context.answer(-i64::from(libc::EFAULT));
+            return None;
+        };
+        *word = value;
+    }
+    thread.clone_arguments.first_chunk().copied()
+}
+
+/// A child with the program's memory and a stack of its own.
+fn begin_thread(context: &mut Context, thread: &mut Thread, stack: u64, record: u64, number: i64) {
+    let top = stack - 24;
+    let words = [context.get(libc::REG_RIP), record, context.get(libc::REG_RDI)];
+    let place = core::ptr::with_exposed_provenance_mut::<u64>(top as usize);
+    for (index, word) in words.into_iter().enumerate() {
+        // SAFETY: the stack that the program gives to its child, whose upper end nobody uses yet; a page that is missing is brought.
+        unsafe { place.add(index).write_unaligned(word) };
+    }
+    let first = context.get(libc::REG_RDI);
+    if number == libc::SYS_clone3 {
+        // The sixth word is the stack's size.
+        thread.clone_arguments[6] -= 24;
+        context.set(libc::REG_RDI, (&raw const thread.clone_arguments).expose_provenance() as u64);
+    } else {
+        context.set(libc::REG_RSI, top);
+    }
+    leave_by(context, masu_clone as *const (), [first]);
+}
+
+/// A child on the parent's stack, which waits meanwhile.
+fn vfork(context: &mut Context) {
+    let Some(record) = with_lock(thread::make) else { return context.answer(-i64::from(libc::EAGAIN)) };
+    let number = context.get(libc::REG_RAX);
+    let own = context.signal_stack();
+    // SAFETY: a record of ours that no thread has. Until the child is gone it has this one's number, which is in use.
+    let stack = unsafe {
+        (*record).number.store(call!(libc::SYS_gettid) as u32, Relaxed);
+        (*record).stack.ss_sp.addr() as u64
+    };
+    let first = context.get(libc::REG_RDI);
+    // SAFETY: see the stub.
+    let answer = unsafe { masu_vfork(context.raw(), stack, number, first) };
+    context.set_signal_stack(own);
+    // SAFETY: the child is gone, or has other memory. What it pinned for its last call is of no use.
+    let pins = unsafe {
+        (*record).number.store(u32::MAX, Relaxed);
+        &mut *record
+    };
+    memory::take_off_last(pins, 0);
+    pins.forget_calls();
+    context.answer(answer);
+}
+
+/// Whether this is the child of a vfork, which has its parent's memory, and the parent is no more.
+pub fn is_left_behind() -> bool {
+    let Some(program) = program() else { return false };
+    let process = program.process.load(Relaxed);
+    // SAFETY: these ask.
+    unsafe {
+        // In a PID namespace of its own it sees no parent: then nothing can be said.
+        let parent = call!(libc::SYS_getppid);
+        call!(libc::SYS_getpid) != i64::from(process)
+            && ![0, i64::from(process)].contains(&parent)
+            && call!(libc::SYS_kill, process, 0) == -i64::from(libc::ESRCH)
+    }
+}
+
+/// Whether much of what is in the store is memory that nobody may read just now: brought back, it could not leave again.
+fn too_much_would_stay(program: &Program) -> bool {
+    let mut pages = 0;
+    if program.pager.counters.get(Counter::HomePages) > 0 {
+        mappings::each(|mapping| {
+            if !mapping.readable {
+                program.pager.space.each_run(mapping.start, mapping.end - mapping.start, |first, run| {
+                    let at_home = |more: &u32| program.pager.entry(first.plus(*more)).place() == Place::Home;
+                    pages += (0..run).filter(at_home).count();
+                });
+            }
+        });
+    }
+    pages as u64 > memory::most_pinned(program)
+}
+
+/// A child with memory of its own, a copy of this one. Pages that are not there could not come there: the kernel gives the
+/// child no userfaultfd, and it would read zeros. So all that the program has must be in memory; then the child has it
+/// all, and is not paged until it calls exec. If it does not fit, fork fails as it does without memory.
+fn fork(program: &'static Program, thread: &mut Thread, context: &mut Context, stack: u64) {
+    let held = LOCK.hold();
+    let all_is_here = || match program.pager.all_here(&mut Frames::new(program), &mut program.units(&held)) {
+        Ok(all_is_here) => all_is_here,
+        Err(never) => match never {},
+    };
+    if too_much_would_stay(program) || !all_is_here() {
+        program.pager.counters.add(Counter::ForksRefused, 1);
+        drop(held);
+        return context.answer(-i64::from(libc::ENOMEM));
+    }
+    let number = context.get(libc::REG_RAX) as i64;
+    // The child goes on from the handler, too, and then on its own stack, if it was given one.
+    let mut arguments = context.arguments();
+    if number == libc::SYS_clone {
+        arguments[1] = 0;
+    } else if number == libc::SYS_clone3 {
+        (thread.clone_arguments[5], thread.clone_arguments[6]) = (0, 0);
+        arguments[0] = (&raw const thread.clone_arguments).expose_provenance() as u64;
+    }
+    // SAFETY: the program's own call; both go on from the handler's frame, each with its own copy.
+    let answer = unsafe { kernel::make(number, arguments) };
+    if answer == 0 {
+        PAGED.store(false, Relaxed);
+        if stack != 0 {
+            context.set(libc::REG_RSP, stack);
+        }
+        // SAFETY: asks.
+        program.process.store(unsafe { call!(libc::SYS_getpid) } as u32, Relaxed);
+    }
+    drop(held);
+    context.answer(answer);
+}

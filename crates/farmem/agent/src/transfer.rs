@@ -1,0 +1,228 @@
+//! Calls that move data, maybe more than may be local at a time.
+
+use farmem_engine::PAGE_BYTES;
+use farmem_engine::calls::{Call, Refusal, number};
+
+use crate::caught::Context;
+use crate::kernel::{self, call};
+use crate::program::Program;
+use crate::thread::Thread;
+use crate::{memory, process};
+
+/// Where such a call's arguments stand.
+pub struct Shape {
+    pub address: usize,
+    pub length: usize,
+    pub vectors: bool,
+    pub offset: Option<usize>,
+}
+
+/// Makes the call: whole if its memory fits, in parts if it is a regular file, and the first part of it otherwise.
+pub fn make(program: &'static Program, thread: &mut Thread, context: &mut Context, made: Call, shape: &Shape) {
+    // The call may have other memory besides.
+    let most = memory::most_pinned(program) - 8;
+    let asked = to_ask(program, made, shape);
+    let size = size_of(program, asked, shape);
+    match size.filter(|(_, pages)| *pages > most || is_past_all_pins(made, shape)) {
+        Some((all, _)) if made.number != number::GETRANDOM && is_regular(made.arguments[0]) => {
+            context.answer(in_parts(program, thread, asked, shape, most, all.min(MOST_BYTES)));
+        }
+        Some(_) if is_message(made.arguments[0]) => {
+            // A part of a message would be another message.
+            program.pager.counters.refuse(Refusal::LargeMessage);
+            context.answer(-i64::from(libc::EMSGSIZE));
+        }
+        Some(_) => {
+            let Some(part) = part(thread, asked, shape, 0, most) else {
+                return context.answer(-i64::from(libc::EFAULT));
+            };
+            memory::bring_up_to(program, thread, part, most + 8);
+            process::pass_part(thread, context, part);
+        }
+        None => {
+            memory::bring(program, thread, asked);
+            if asked == made { process::pass(thread, context) } else { process::pass_part(thread, context, asked) }
+        }
+    }
+}
+
+/// Longer buffers are looked at more closely, and made shorter by multiples of this alone: what a direct read of a file needs of its
+/// length holds of the rest then.
+const LONG: u64 = 64 << 10;
+
+/// A program has no memory from here on, and the kernel says EFAULT of what reaches so far.
+const ALL_MEMORY: u64 = (1 << 47) - PAGE_BYTES;
+
+/// The call, or one that asks for less: no more than will come. A program may name a buffer of gigabytes for a short file, and
+/// all of it would be brought for what is read into its beginning.
+fn to_ask(program: &Program, made: Call, shape: &Shape) -> Call {
+    let mut asked = made;
+    if let Some(bytes) = bytes_to_come(program, made) {
+        asked.arguments[shape.length] = bytes;
+    }
+    asked
+}
+
+/// At most how many bytes will come of those that are asked for: what a file has from here on, and what a pipe holds. `None`: all,
+/// or it is not known, as of files that say they are empty (proc(5)).
+///
+/// Of a file that is longer than it says, less may come than could, as of one that grows meanwhile.
+fn bytes_to_come(program: &Program, made: Call) -> Option<u64> {
+    let [fd, start, asked, offset, ..] = made.arguments;
+    let reads = matches!(made.number, number::READ | number::PREAD64);
+    let is_long = asked > LONG && start.checked_add(asked).is_some_and(|end| end <= ALL_MEMORY);
+    if !reads || !is_long || !memory::touches(program, start, asked) {
+        return None;
+    }
+    let status = status(fd)?;
+    // SAFETY: these ask.
+    let (position, capacity) = unsafe {
+        (|| call!(libc::SYS_lseek, fd, 0, libc::SEEK_CUR), || call!(libc::SYS_fcntl, fd, libc::F_GETPIPE_SZ))
+    };
+    let most = match status.st_mode & libc::S_IFMT {
+        libc::S_IFREG if status.st_size > 0 => {
+            let at = if made.number == number::READ { position() } else { offset.cast_signed() };
+            if at < 0 { return None } else { (status.st_size - at).max(0) }
+        }
+        libc::S_IFIFO => capacity(),
+        _ => return None,
+    };
+    let beyond = asked.saturating_sub(u64::try_from(most).ok()?.max(LONG));
+    (beyond >= LONG).then_some(asked - beyond / LONG * LONG)
+}
+
+/// The kernel moves at most this much in one call.
+const MOST_BYTES: u64 = 0x7fff_f000;
+
+/// How much is asked for, and in how many pages of paged memory that lies; `None` when it cannot be seen, or reaches beyond
+/// all memory: the kernel will say why, and does nothing.
+fn size_of(program: &Program, made: Call, shape: &Shape) -> Option<(u64, u64)> {
+    let reaches = |start: u64, bytes: u64| start.checked_add(bytes).filter(|end| *end <= i64::MAX as u64);
+    let pages_of = |start: u64, bytes: u64| match memory::touches(program, start, bytes) {
+        true => (start % PAGE_BYTES).saturating_add(bytes).div_ceil(PAGE_BYTES),
+        false => 0,
+    };
+    let count = made.arguments[shape.length];
+    if !shape.vectors {
+        reaches(made.arguments[shape.address], count)?;
+        return Some((count, pages_of(made.arguments[shape.address], count)));
+    }
+    if count > 1024 {
+        return None;
+    }
+    let mut last = u64::MAX;
+    (0..count).try_fold((0_u64, 0_u64), |(bytes, pages), number| {
+        let (start, more) = vector(made, shape, number)?;
+        reaches(start, more)?;
+        // Pieces of one page follow each other in most programs.
+        let (these, again) = (pages_of(start, more), u64::from(more > 0 && start / PAGE_BYTES == last));
+        if more > 0 {
+            last = start.saturating_add(more - 1) / PAGE_BYTES;
+        }
+        Some((bytes.saturating_add(more), pages.saturating_add(these - again.min(these))))
+    })
+}
+
+/// More pieces than these may find no place among the thread's pins: they are brought, and may leave before the call is done.
+const PINNED_PIECES: u64 = 64;
+
+/// Whether a device may be given pages that are not pinned (O_DIRECT). The kernel says EFAULT if one has left before; one that
+/// it holds it does not move, but a copy of it would not have what the device writes later.
+fn is_past_all_pins(made: Call, shape: &Shape) -> bool {
+    let many = shape.vectors && made.arguments[shape.length] > PINNED_PIECES;
+    // SAFETY: asks.
+    let flags = || unsafe { call!(libc::SYS_fcntl, made.arguments[0], libc::F_GETFL) };
+    many && is_regular(made.arguments[0]) && flags() & i64::from(libc::O_DIRECT) != 0
+}
+
+/// Whether a descriptor takes and gives messages, each whole: a socket that is no stream.
+fn is_message(fd: u64) -> bool {
+    let (mut kind, mut bytes) = (0_i32, 4_u32);
+    let (kind_at, bytes_at) = ((&raw mut kind).expose_provenance(), (&raw mut bytes).expose_provenance());
+    // SAFETY: writes our own words.
+    let answer = unsafe { call!(libc::SYS_getsockopt, fd, libc::SOL_SOCKET, libc::SO_TYPE, kind_at, bytes_at) };
+    answer == 0 && kind != libc::SOCK_STREAM
+}
+
+/// A vector's start and length.
+fn vector(made: Call, shape: &Shape, number: u64) -> Option<(u64, u64)> {
+    let at = made.arguments[shape.address].checked_add(number * 16)?;
+    memory::read_word(at).zip(memory::read_word(at + 8))
+}
+
+/// The call from so far on, for what lies in at most so many pages. Vectors are those of the thread's record then.
+fn part(thread: &mut Thread, made: Call, shape: &Shape, from: u64, most: u64) -> Option<Call> {
+    let mut part = made;
+    if let Some(offset) = shape.offset {
+        part.arguments[offset] = made.arguments[offset].wrapping_add(from);
+    }
+    if !shape.vectors {
+        part.arguments[shape.address] += from;
+        let bytes = made.arguments[shape.length] - from;
+        part.arguments[shape.length] = bytes.min(room(part.arguments[shape.address], most));
+        return Some(part);
+    }
+    let (mut skip, mut left, mut used) = (from, most, 0);
+    for number in 0..made.arguments[shape.length] {
+        let (start, bytes) = vector(made, shape, number)?;
+        if skip >= bytes {
+            skip -= bytes;
+            continue;
+        }
+        let Some(place) = thread.made().vectors.get_mut(used) else { break };
+        let (start, rest) = (start.wrapping_add(skip), bytes - skip);
+        let bytes = rest.min(room(start, left));
+        *place = [start, bytes];
+        left -= (start % PAGE_BYTES + bytes).div_ceil(PAGE_BYTES).min(left);
+        (skip, used) = (0, used + 1);
+        if left == 0 || bytes < rest {
+            break;
+        }
+    }
+    part.arguments[shape.address] = (&raw const thread.made().vectors).expose_provenance() as u64;
+    part.arguments[shape.length] = used as u64;
+    Some(part)
+}
+
+/// How many bytes from an address on lie in so many pages.
+const fn room(start: u64, pages: u64) -> u64 {
+    (pages * PAGE_BYTES).saturating_sub(start % PAGE_BYTES)
+}
+
+/// What the kernel says of a descriptor.
+fn status(fd: u64) -> Option<libc::stat> {
+    // SAFETY: all zeros are a value of it.
+    let mut status: libc::stat = unsafe { core::mem::zeroed() };
+    // SAFETY: writes our own memory.
+    let answer = unsafe { call!(libc::SYS_fstat, fd, (&raw mut status).expose_provenance()) };
+    (answer == 0).then_some(status)
+}
+
+/// Whether a descriptor is a file, or a disk, in which one reads on where one stopped.
+fn is_regular(fd: u64) -> bool {
+    status(fd).is_some_and(|status| matches!(status.st_mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFBLK))
+}
+
+/// A regular file is read and written part by part, as one call: it waits for nobody, so no signal need come between.
+fn in_parts(program: &'static Program, thread: &mut Thread, made: Call, shape: &Shape, most: u64, all: u64) -> i64 {
+    let mut done = 0;
+    while done < all {
+        let Some(now) = part(thread, made, shape, done, most) else {
+            return if done == 0 { -i64::from(libc::EFAULT) } else { done as i64 };
+        };
+        let pins = thread.part();
+        memory::bring_up_to(program, thread, now, most + 8);
+        // SAFETY: the program's own call, a part of it.
+        let answer = unsafe { kernel::make(now.number.into(), now.arguments) };
+        memory::take_off_last(thread, pins);
+        if answer < 0 {
+            return if done == 0 { answer } else { done as i64 };
+        }
+        done += answer as u64;
+        // As the call would have ended: at the end of the file, or on a full disk.
+        if answer == 0 || !shape.vectors && (answer as u64) < now.arguments[shape.length] {
+            break;
+        }
+    }
+    done as i64
+}

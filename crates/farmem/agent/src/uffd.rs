@@ -1,0 +1,209 @@
+//! userfaultfd(2): which memory is paged, and moving frames in and out of it.
+//!
+//! The file is made for faults of the program alone (USER_MODE_ONLY), which takes no privilege, and in SIGBUS mode: the
+//! thread that faults gets the signal and serves itself. UFFDIO_MOVE is Linux 6.8; where it is missing, pages are copied
+//! while they are protected against writes (`exchange.rs`).
+
+use farmem_engine::PAGE_BYTES;
+use farmem_engine::greeting::Step;
+use farmem_engine::rung::{Features, Rung};
+
+use crate::kernel::{self, call};
+
+const API: u64 = 0xaa;
+const USER_MODE_ONLY: i32 = 1;
+
+/// So often a page is tried to be put back.
+const PATIENCE: u32 = 100_000;
+
+const MODE_MISSING: u64 = 1;
+const MODE_WP: u64 = 2;
+
+/// An ioctl's number: what it reads and writes, the size of that, and the number within userfaultfd.
+const fn number(direction: u64, bytes: usize, number: u64) -> u64 {
+    direction << 30 | (bytes as u64) << 16 | API << 8 | number
+}
+
+const READ_WRITE: u64 = 3;
+
+#[repr(C)]
+struct Api {
+    api: u64,
+    features: u64,
+    ioctls: u64,
+}
+
+#[repr(C)]
+struct Register {
+    start: u64,
+    bytes: u64,
+    mode: u64,
+    ioctls: u64,
+}
+
+#[repr(C)]
+struct Copy {
+    to: u64,
+    from: u64,
+    bytes: u64,
+    mode: u64,
+    done: i64,
+}
+
+#[repr(C)]
+struct WriteProtect {
+    start: u64,
+    bytes: u64,
+    mode: u64,
+}
+
+/// A userfaultfd, and the rung on which it stands.
+#[derive(Clone, Copy)]
+pub struct Uffd {
+    pub fd: i32,
+    pub rung: Rung,
+    /// The address of a page behind the staging's slots in which none ever stays, and that has a page table; 0: none yet.
+    pub spare_page: u64,
+}
+
+const COPY: u64 = number(READ_WRITE, size_of::<Copy>(), 3);
+const MOVE: u64 = number(READ_WRITE, size_of::<Copy>(), 5);
+
+const EEXIST: i64 = -(libc::EEXIST as i64);
+const ENOENT: i64 = -(libc::ENOENT as i64);
+
+impl Uffd {
+    /// Makes one that stands on the wanted rung, or on the best; or says which step failed and why.
+    pub fn make(wanted: Option<Rung>) -> Result<Uffd, (Step, i64)> {
+        let failed = |answer| (Step::Userfaultfd, answer);
+        // What there is can be asked once of each file, and what is to be used be said once, too.
+        let (asked, offered) = open(Features(0)).map_err(failed)?;
+        // SAFETY: our own.
+        unsafe { call!(libc::SYS_close, asked) };
+        let rung = Rung::choose(offered, wanted).ok_or((Step::Rung, -i64::from(libc::EOPNOTSUPP)))?;
+        let (fd, _) = open(rung.needs()).map_err(failed)?;
+        Ok(Uffd { fd, rung, spare_page: 0 })
+    }
+
+    /// Memory is paged from now on.
+    pub fn register(self, start: u64, bytes: u64) -> bool {
+        let mode = match self.rung {
+            Rung::Move => MODE_MISSING,
+            Rung::Copy => MODE_MISSING | MODE_WP,
+        };
+        self.register_as(start, bytes, mode)
+    }
+
+    /// Memory may get frames by [`Uffd::move_frames`] and [`Uffd::copy`], and is not paged itself.
+    pub fn register_staging(self, start: u64, bytes: u64) -> bool {
+        self.register_as(start, bytes, MODE_WP)
+    }
+
+    fn register_as(self, start: u64, bytes: u64, mode: u64) -> bool {
+        let mut register = Register { start, bytes, mode, ioctls: 0 };
+        // SAFETY: reads and writes `register`; memory that is registered changes in nothing but how faults are served.
+        unsafe { ioctl(self.fd, number(READ_WRITE, size_of::<Register>(), 0), &raw mut register) == 0 }
+    }
+
+    /// Frames change their address, without a copy. Says how many bytes did, and why no more.
+    ///
+    /// Linux 6.18, which moves pages in batches, may say EEXIST of pages that it has moved itself (seen on 6.18.44): those that
+    /// it had to try twice, because their entry in the page table changed just then, as by compaction. The second try moves them,
+    /// and is followed by a third. So whoever is told that a page is there already looks whether it is still where it came from.
+    ///
+    /// # Safety
+    /// Nobody reads what is left at `from`. Each page there has a frame, wherever `to` has one already: else what lies at `to`
+    /// would be taken for it.
+    pub unsafe fn move_frames(self, to: u64, from: u64, bytes: u64) -> (u64, i64) {
+        let mut done = 0;
+        while done < bytes {
+            // SAFETY: the caller's.
+            let (moved, why) = unsafe { self.transfer(MOVE, to + done, from + done, bytes - done) };
+            done += moved;
+            // SAFETY: the caller's: who looks for the page meanwhile waits.
+            if done < bytes && (why != EEXIST || unsafe { self.is_there(from + done) }) {
+                return (done, why);
+            }
+            if done < bytes {
+                done += PAGE_BYTES;
+            }
+        }
+        (done, 0)
+    }
+
+    /// Whether an address has a page, wherever its frame is (in swap, too): it is moved aside, and back.
+    ///
+    /// # Safety
+    /// Nobody reads it meanwhile.
+    unsafe fn is_there(self, address: u64) -> bool {
+        // Where nothing was before, and who else would bring it: EEXIST says that it has moved.
+        let has_come = |(moved, why): (u64, i64)| moved > 0 || why == EEXIST;
+        // SAFETY: the caller's.
+        let aside = unsafe { self.transfer(MOVE, self.spare_page, address, PAGE_BYTES) };
+        if !has_come(aside) {
+            return aside.1 != ENOENT;
+        }
+        for _ in 0..PATIENCE {
+            // SAFETY: as above.
+            if has_come(unsafe { self.transfer(MOVE, address, self.spare_page, PAGE_BYTES) }) {
+                return true;
+            }
+        }
+        kernel::give_up(&[
+            "the kernel does not put a page back that it has moved; the program is ended, since it cannot go on without it\n    ",
+            "This should not happen; please report it.",
+        ])
+    }
+
+    /// New frames with a copy of what lies at `from`, where none are. Says how many bytes, and why no more.
+    ///
+    /// # Safety
+    /// `from` can be read.
+    pub unsafe fn copy(self, to: u64, from: u64, bytes: u64) -> (u64, i64) {
+        // SAFETY: the caller's.
+        unsafe { self.transfer(COPY, to, from, bytes) }
+    }
+
+    /// Writes to pages that are there raise SIGBUS from now on, or do no more. All threads know it when this returns.
+    pub fn write_protect(self, start: u64, bytes: u64, protected: bool) -> i64 {
+        let mut range = WriteProtect { start, bytes, mode: protected.into() };
+        // SAFETY: reads `range`; changes in nothing but how writes are served.
+        unsafe { ioctl(self.fd, number(READ_WRITE, size_of::<WriteProtect>(), 6), &raw mut range) }
+    }
+
+    /// # Safety
+    /// That of the transfer.
+    unsafe fn transfer(self, number: u64, to: u64, from: u64, bytes: u64) -> (u64, i64) {
+        let mut done = 0;
+        loop {
+            let mut copy = Copy { to: to + done, from: from + done, bytes: bytes - done, mode: 0, done: 0 };
+            // SAFETY: reads and writes `copy`; the caller's.
+            let answer = unsafe { ioctl(self.fd, number, &raw mut copy) };
+            done += u64::try_from(copy.done).unwrap_or(0);
+            let again = answer == -i64::from(libc::EAGAIN);
+            if done >= bytes || !again {
+                return (done.min(bytes), answer);
+            }
+        }
+    }
+}
+
+/// A userfaultfd that has these features, and all that this kernel has.
+fn open(features: Features) -> Result<(i32, Features), i64> {
+    // SAFETY: makes a file.
+    let fd = unsafe { call!(libc::SYS_userfaultfd, libc::O_CLOEXEC | USER_MODE_ONLY) };
+    if fd < 0 {
+        return Err(fd);
+    }
+    let mut api = Api { api: API, features: features.0, ioctls: 0 };
+    // SAFETY: reads and writes `api`.
+    let answer = unsafe { ioctl(fd as i32, number(READ_WRITE, size_of::<Api>(), 0x3f), &raw mut api) };
+    if answer == 0 { Ok((fd as i32, Features(api.features))) } else { Err(answer) }
+}
+
+/// # Safety
+/// `argument` is what the ioctl with this number reads and writes.
+unsafe fn ioctl<T>(fd: i32, number: u64, argument: *mut T) -> i64 {
+    // SAFETY: the caller's.
+    unsafe { call!(libc::SYS_ioctl, fd, number, argument.expose_provenance()) }
+}

@@ -1,0 +1,476 @@
+//! The policy on a synthetic program, page by page, with a cost model.
+//!
+//! It does what the pager does: a budget, the three rings of `replace.rs`, staging, held pages, one background that
+//! brings what was ordered ahead, one piece after the other. What it leaves out: several threads, the write-back that
+//! overlaps with computation (here a page that leaves changed costs the one who needs its room), the cost of unmapping.
+
+use core::sync::atomic::AtomicU64;
+use std::collections::BinaryHeap;
+
+use farmem_engine::policy::marked::{self, Marked};
+use farmem_engine::policy::replace::{self, Arrival, Memory, Replacement};
+use farmem_engine::policy::site::{Fault, HELD, Kind, Order, Room, Sites};
+use farmem_engine::policy::what_if::{Clock, WhatIf};
+use farmem_engine::policy::{MAX_UNIT_LOG2, NO_PAGE, Run, unit_around};
+
+use crate::programs::{Program, Step};
+
+/// Page 0 of every program lies here.
+const BASE: u64 = 0x5_5555_5000;
+
+/// What things cost, in nanoseconds.
+const FAULT_NS: u32 = 5000;
+const PAGE_NS: u32 = 700;
+const STAGED_NS: u32 = 2000;
+const AHEAD_PAGE_NS: u32 = 350;
+const AHEAD_RUN_NS: u64 = 1000;
+/// Passes until the first page of a run arrives, while other runs are on their way.
+const AHEAD_LATENCY_NS: u64 = 0;
+const OUT_PAGE_NS: u64 = 500;
+const FRESH_PAGE_NS: u64 = 300;
+const FRESH_FAULT_NS: u64 = 3000;
+
+/// How units are chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Units {
+    Fixed(u8),
+    Marked,
+    Auto,
+    /// Auto, and whatever is ordered ahead is not brought.
+    AutoAlone,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Untouched,
+    Home,
+    Staged,
+    Held,
+    Mapped,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Page {
+    state: State,
+    dirty: bool,
+    used: bool,
+    mark: u16,
+    section_run: u16,
+    left_at: u32,
+    ready_at: u64,
+}
+
+const FRESH: Page =
+    Page { state: State::Untouched, dirty: false, used: false, mark: 0, section_run: 0, left_at: 0, ready_at: 0 };
+
+/// What happened.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Outcome {
+    compute_ns: u64,
+    elapsed_ns: u64,
+    waited_ns: u64,
+    pub(super) faults_home: u64,
+    faults_fresh: u64,
+    faults_staged: u64,
+    faults_held: u64,
+    faults_arriving: u64,
+    pub(super) pages_in: u64,
+    pages_ahead: u64,
+    pages_unused: u64,
+    pages_out: u64,
+    pub(super) faults_at_half: u64,
+    pub(super) faults_at_double: u64,
+}
+
+impl Outcome {
+    /// Run time over computing time.
+    pub(super) fn slowdown(&self) -> f64 {
+        self.elapsed_ns as f64 / self.compute_ns as f64
+    }
+}
+
+struct Simulator {
+    pages: Vec<Page>,
+    units: Units,
+    sampling: bool,
+    budget: u32,
+    sites: Box<Sites>,
+    marked: Marked,
+    queue: Replacement,
+    rings: [Vec<AtomicU64>; 3],
+    in_memory: u32,
+    touched: u32,
+    staged: u32,
+    left: Clock,
+    what_if: WhatIf,
+    now: u64,
+    background_free: u64,
+    seen: Outcome,
+}
+
+/// Runs a program with a budget.
+pub(super) fn run(program: &Program, budget_pages: u32, units: Units) -> Outcome {
+    Simulator::run(program, budget_pages, units).seen
+}
+
+/// The pages that somebody brings who knows all that the program will touch, one at a time: nobody brings fewer
+/// (L. A. Belady, "A study of replacement algorithms for a virtual-storage computer", 1966).
+pub(super) fn fewest_pages_in(program: &Program, budget_pages: u32) -> u64 {
+    let mut touched = Vec::new();
+    (program.steps)(&mut |step| {
+        if let Step::Touch { page, .. } = step
+            && touched.last() != Some(&page)
+        {
+            touched.push(page);
+        }
+    });
+    const NEVER: usize = usize::MAX;
+    let mut next = vec![NEVER; touched.len()];
+    let mut coming = vec![NEVER; program.pages as usize];
+    for (at, page) in touched.iter().enumerate().rev() {
+        next[at] = std::mem::replace(&mut coming[*page as usize], at);
+    }
+    // Pages in memory by when they are needed again, the latest first; what is no longer true of a page is passed over.
+    let mut latest = BinaryHeap::new();
+    let (mut needed, mut seen) = (vec![None; program.pages as usize], vec![false; program.pages as usize]);
+    let (mut here, mut brought) = (0, 0);
+    for (at, page) in touched.iter().map(|page| *page as usize).enumerate() {
+        if needed[page].is_none() {
+            brought += u64::from(std::mem::replace(&mut seen[page], true));
+            while here >= budget_pages
+                && let Some((when, other)) = latest.pop()
+            {
+                if needed[other] == Some(when) {
+                    needed[other] = None;
+                    here -= 1;
+                }
+            }
+            here += 1;
+        }
+        needed[page] = Some(next[at]);
+        latest.push((next[at], page));
+    }
+    brought
+}
+
+impl Simulator {
+    fn run(program: &Program, budget: u32, units: Units) -> Simulator {
+        let capacity = budget as usize * 2;
+        let mut simulator = Simulator {
+            pages: vec![FRESH; program.pages as usize],
+            units,
+            sampling: true, // costs nothing worth mentioning, and all pay it
+            budget,
+            sites: Box::new(Sites::UNKNOWN),
+            marked: Marked::default(),
+            queue: Replacement::default(),
+            rings: [(); 3].map(|()| (0..capacity).map(|_| AtomicU64::new(0)).collect()),
+            in_memory: 0,
+            touched: 0,
+            staged: 0,
+            left: Clock::default(),
+            what_if: WhatIf::UNKNOWN,
+            now: 0,
+            background_free: 0,
+            seen: Outcome::default(),
+        };
+        (program.steps)(&mut |step| match step {
+            Step::Touch { site, page, write, ns } => simulator.touch(u64::from(site), page as usize, write, ns),
+            Step::Begin(section) => simulator.marked.count_start(section),
+            Step::End(section) => simulator.marked.refresh(section, marked::Settings::paper(u64::from(budget))),
+        });
+        simulator.seen.elapsed_ns = simulator.now;
+        simulator.seen.faults_at_half = simulator.what_if.at_half();
+        simulator.seen.faults_at_double = simulator.what_if.at_double();
+        simulator
+    }
+
+    fn touch(&mut self, site: u64, page: usize, write: bool, ns: u32) {
+        self.seen.compute_ns += u64::from(ns);
+        self.now += u64::from(ns);
+        let entry = &mut self.pages[page];
+        if entry.state != State::Mapped || entry.ready_at > self.now {
+            self.fault(site, page);
+        }
+        let entry = &mut self.pages[page];
+        assert_eq!(entry.state, State::Mapped);
+        entry.used = true;
+        entry.dirty |= write;
+    }
+
+    fn beyond(&self) -> u32 {
+        self.touched.saturating_sub(self.budget)
+    }
+
+    fn aside(&self) -> u32 {
+        replace::aside_pages(self.budget, self.beyond())
+    }
+
+    fn room(&self) -> Room {
+        Room {
+            budget_pages: self.budget,
+            life_pages: self.queue.life_pages(self.budget, self.aside()),
+            fault_ns: FAULT_NS,
+            page_ns: PAGE_NS,
+            ahead_page_ns: if self.units == Units::AutoAlone { 0 } else { AHEAD_PAGE_NS },
+            base_log2: 0,
+            max_unit_log2: MAX_UNIT_LOG2,
+        }
+    }
+
+    fn fault(&mut self, site: u64, at: usize) {
+        let entry = self.pages[at];
+        let kind = match entry.state {
+            State::Untouched => Kind::FirstTouch,
+            State::Home => Kind::Home,
+            State::Staged => Kind::Staged,
+            _ if entry.ready_at > self.now => Kind::Arriving,
+            State::Held => Kind::Held,
+            State::Mapped => unreachable!(),
+        };
+        let area = Run { first_page: BASE, pages: self.pages.len() as u32 };
+        let page = BASE + at as u64;
+        let distance = if kind == Kind::Home { self.left.distance(entry.left_at) } else { 0 };
+        let fault = Fault { site, page, area, distance, mark: entry.mark, kind };
+        self.what_if.fault(page, kind == Kind::Home, distance, self.budget);
+        let mut order = self.order(&fault);
+        if kind == Kind::Home {
+            // As the ghosts have it: they remember the last two budgets.
+            let known = if distance <= self.budget * 2 { distance } else { 0 };
+            self.queue.comes(order.fetch.pages, known, self.budget, self.beyond());
+        }
+        order.passing |= self.queue.goes_round();
+        assert!(order.fetch.contains(page), "{order:?} does not bring {page:#x}");
+        assert_eq!(order.fetch, order.fetch.within(area), "an order stays in its mapping");
+        assert!(!order.holds(page));
+        let began = self.now;
+        match kind {
+            Kind::FirstTouch => {
+                self.seen.faults_fresh += 1;
+                self.now += FRESH_FAULT_NS;
+                self.bring(order.fetch, &order, State::Untouched, Arrival::New, 0);
+            }
+            Kind::Home => {
+                self.seen.faults_home += 1;
+                let soon = distance < self.budget - self.budget / 8;
+                let arrival = match (soon, order.passing) {
+                    _ if self.queue.goes_round() => {
+                        self.queue.in_round(if distance <= self.budget * 2 { distance } else { 0 })
+                    }
+                    (true, _) => Arrival::Reused,
+                    (false, true) => Arrival::Passing,
+                    (false, false) => Arrival::New,
+                };
+                self.now += u64::from(FAULT_NS);
+                self.bring(order.fetch, &order, State::Home, arrival, u64::from(PAGE_NS));
+                self.bring(order.fetch, &order, State::Staged, Arrival::New, 0);
+            }
+            Kind::Staged => {
+                self.seen.faults_staged += 1;
+                self.now += u64::from(STAGED_NS);
+                self.bring(order.fetch, &order, State::Staged, Arrival::Reused, 0);
+            }
+            Kind::Held => {
+                self.seen.faults_held += 1;
+                self.now += u64::from(STAGED_NS);
+                self.pages[at].state = State::Mapped;
+            }
+            Kind::Arriving => {
+                self.seen.faults_arriving += 1;
+                self.now += u64::from(STAGED_NS);
+                self.seen.waited_ns += entry.ready_at.saturating_sub(self.now);
+                self.now = self.now.max(entry.ready_at);
+                self.pages[at].state = State::Mapped;
+            }
+        }
+        let arrival = if order.passing { Arrival::Passing } else { Arrival::New };
+        for series in order.ahead {
+            for n in 0..series.runs {
+                let run = series.run(n, area);
+                assert_eq!(run, run.within(area), "an order stays in its mapping");
+                self.bring_ahead(run, &order, arrival, began);
+            }
+        }
+        if self.sampling {
+            self.hold_lost();
+        }
+        if self.pages[at].state == State::Held {
+            self.pages[at].state = State::Mapped;
+        }
+        // What was ordered ahead may have pushed it out again, where memory is a handful of pages.
+        if self.pages[at].state != State::Mapped {
+            self.bring(Run { first_page: page, pages: 1 }, &order, self.pages[at].state, Arrival::New, 0);
+        }
+    }
+
+    fn order(&mut self, fault: &Fault) -> Order {
+        let room = self.room();
+        let largest = (self.budget / 2).max(1).ilog2() as u8;
+        let fixed = match self.units {
+            Units::Auto | Units::AutoAlone => {
+                let pages = &self.pages;
+                let here = |page: u64| {
+                    let state = pages[(page - BASE) as usize].state;
+                    state == State::Mapped || state == State::Held
+                };
+                return self.sites.on_fault(fault, &room, here);
+            }
+            Units::Fixed(log2) => log2,
+            Units::Marked => self.marked.unit_log2(marked::Settings::paper(u64::from(self.budget))),
+        };
+        let fetch = unit_around(fault.page, fixed.min(largest)).within(fault.area);
+        if self.units == Units::Marked && fault.kind == Kind::Home {
+            let entry = &mut self.pages[(fetch.first_page - BASE) as usize];
+            entry.section_run = self.marked.swapped_in(entry.section_run);
+        }
+        Order { fetch, ahead: Default::default(), held: [NO_PAGE; HELD], mark: 0, passing: false }
+    }
+
+    /// Maps those pages of `run` that are in state `from`.
+    fn bring(&mut self, run: Run, order: &Order, from: State, arrival: Arrival, page_ns: u64) {
+        let count = self.count(run, from);
+        if from != State::Staged {
+            self.now += self.make_room(count);
+        }
+        let page_ns = if from == State::Untouched { FRESH_PAGE_NS } else { page_ns };
+        self.now += u64::from(count) * page_ns;
+        if from == State::Home {
+            self.seen.pages_in += u64::from(count);
+        }
+        let now = self.now;
+        self.map(run, order, from, arrival, |_| now);
+    }
+
+    fn count(&self, run: Run, state: State) -> u32 {
+        let first = (run.first_page - BASE) as usize;
+        self.pages[first..first + run.pages as usize].iter().filter(|page| page.state == state).count() as u32
+    }
+
+    fn map(&mut self, run: Run, order: &Order, from: State, arrival: Arrival, ready_at: impl Fn(u32) -> u64) {
+        let mut done = 0;
+        // Small entries, so that a large unit leaves piece by piece.
+        let mut pieces: Vec<Run> = Vec::new();
+        for page in run.first_page..run.end_page() {
+            let entry = &mut self.pages[(page - BASE) as usize];
+            if entry.state != from {
+                continue;
+            }
+            if from == State::Staged {
+                self.staged -= 1;
+            } else {
+                self.in_memory += 1;
+                self.touched += u32::from(from == State::Untouched);
+                entry.dirty = from == State::Untouched;
+                entry.used = false;
+                entry.mark = order.mark;
+            }
+            done += 1;
+            match pieces.last_mut() {
+                Some(last) if last.end_page() == page && last.pages < 16 => last.pages += 1,
+                _ => pieces.push(Run { first_page: page, pages: 1 }),
+            }
+            entry.ready_at = ready_at(done);
+            entry.state = if order.holds(page) && from == State::Home { State::Held } else { State::Mapped };
+        }
+        if done == 0 {
+            return;
+        }
+        if from == State::Home && self.sampling {
+            self.what_if.brought(run, self.budget);
+            self.hold_lost();
+        }
+        for piece in pieces {
+            let [a, b, c] = &self.rings;
+            let memory = Memory { passing: a, kept: b, staging: c };
+            assert!(self.queue.arrived(memory, piece, arrival), "the ring is full");
+        }
+    }
+
+    fn bring_ahead(&mut self, run: Run, order: &Order, arrival: Arrival, began: u64) {
+        if self.units == Units::AutoAlone || run.pages == 0 {
+            return;
+        }
+        let count = self.count(run, State::Home);
+        self.map(run, order, State::Staged, Arrival::Passing, |_| began);
+        if count == 0 {
+            return;
+        }
+        let start = self.background_free.max(began) + AHEAD_RUN_NS + self.make_room(count);
+        self.background_free = start + u64::from(count) * u64::from(AHEAD_PAGE_NS);
+        let start = start + AHEAD_LATENCY_NS;
+        self.seen.pages_in += u64::from(count);
+        self.seen.pages_ahead += u64::from(count);
+        // Pages are there in pieces of sixteen.
+        let piece = |n: u32| start + u64::from(n.next_multiple_of(16).min(count)) * u64::from(AHEAD_PAGE_NS);
+        self.map(run, order, State::Home, arrival, piece);
+    }
+
+    /// Holds back what would not be here with half the budget.
+    fn hold_lost(&mut self) {
+        while let Some(page) = self.what_if.next_lost(self.budget) {
+            let entry = &mut self.pages[(page - BASE) as usize];
+            if entry.state == State::Mapped {
+                entry.state = State::Held;
+            }
+        }
+    }
+
+    /// Makes room for so many pages, and says what writing back costs.
+    fn make_room(&mut self, pages: u32) -> u64 {
+        let mut cost = 0;
+        let [a, b, c] = &self.rings;
+        let memory = Memory { passing: a, kept: b, staging: c };
+        let (mut idle, aside) = (0, self.aside());
+        while self.in_memory + pages > self.budget && idle < 2 {
+            idle += 1;
+            while self.staged < aside {
+                let Some(run) = self.queue.next_to_stage(memory, aside) else { break };
+                let mut moved = 0;
+                for page in run.first_page..run.end_page() {
+                    let entry = &mut self.pages[(page - BASE) as usize];
+                    if matches!(entry.state, State::Mapped | State::Held) {
+                        entry.state = State::Staged;
+                        moved += 1;
+                    }
+                }
+                self.staged += moved;
+                if moved > 0 {
+                    if !self.queue.staged(memory, run) {
+                        forget_what_came_back(&mut self.queue, memory, &self.pages);
+                        assert!(self.queue.staged(memory, run), "the ring is full");
+                    }
+                    idle = 0;
+                }
+            }
+            if let Some(run) = self.queue.next_out(memory) {
+                idle = 0;
+                for page in run.first_page..run.end_page() {
+                    let entry = &mut self.pages[(page - BASE) as usize];
+                    if entry.state == State::Staged {
+                        entry.state = State::Home;
+                        self.staged -= 1;
+                        self.in_memory -= 1;
+                        entry.left_at = self.left.tick();
+                        if entry.dirty {
+                            cost += OUT_PAGE_NS;
+                            self.seen.pages_out += 1;
+                        }
+                        if !entry.used {
+                            self.seen.pages_unused += 1;
+                        }
+                    }
+                }
+            }
+        }
+        cost
+    }
+}
+
+/// Entries of units that came back from staging leave its ring.
+fn forget_what_came_back(queue: &mut Replacement, memory: Memory<'_>, pages: &[Page]) {
+    let entries: Vec<Run> = std::iter::from_fn(|| queue.next_out(memory)).collect();
+    let is_staged = |page: u64| pages[(page - BASE) as usize].state == State::Staged;
+    for run in entries.into_iter().filter(|run| (run.first_page..run.end_page()).any(is_staged)) {
+        assert!(queue.staged(memory, run), "there were as many before");
+    }
+}

@@ -1,0 +1,508 @@
+//! The pager against a model of memory: whatever happens, the program reads what it wrote, and the budget holds.
+
+#[path = "model/machine.rs"]
+mod machine;
+#[path = "model/step.rs"]
+mod step;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use farmem_engine::PAGE_BYTES;
+use farmem_engine::entry::Place;
+use farmem_engine::field::{COUNTER_WORDS, Counter, Counters, Layout};
+use farmem_engine::greeting::Sections;
+use farmem_engine::pager::{FLIGHT_WORDS, Flights, Pager, Ring, Served, Touch};
+use farmem_engine::policy::what_if::Ghosts;
+use farmem_engine::rung::Rung;
+use farmem_engine::space::{CHUNK_PAGES, DIRECTORY_WORDS, Page, Space};
+use farmem_engine::units::{Costs, Learned, Units};
+use machine::Model;
+use proptest::prelude::*;
+use step::{Step, step};
+
+const BASE: u64 = 0x7000_0000_0000;
+
+struct Memory {
+    directory: Vec<AtomicU32>,
+    words: Vec<AtomicU64>,
+    layout: Layout,
+    counters: [AtomicU64; COUNTER_WORDS],
+    flights: Box<[AtomicU64; FLIGHT_WORDS]>,
+    ends: [AtomicU64; 3],
+}
+
+impl Memory {
+    fn new(pages: usize, frames: usize) -> Memory {
+        let layout = Layout::new(pages, frames);
+        Memory {
+            directory: (0..DIRECTORY_WORDS).map(|_| AtomicU32::new(0)).collect(),
+            words: (0..(layout.bytes - layout.bases) / 8).map(|_| AtomicU64::new(0)).collect(),
+            layout,
+            counters: [const { AtomicU64::new(0) }; COUNTER_WORDS],
+            flights: Box::new([const { AtomicU64::new(0) }; FLIGHT_WORDS]),
+            ends: [const { AtomicU64::new(0) }; 3],
+        }
+    }
+
+    fn words(&self, from: usize, count: usize) -> &[AtomicU64] {
+        &self.words[(from - self.layout.bases) / 8..][..count]
+    }
+
+    fn pager(&self) -> Pager<'_> {
+        let layout = &self.layout;
+        Pager {
+            space: Space::new(&self.directory, self.words(layout.bases, 1 + layout.pages / CHUNK)),
+            entries: self.words(layout.entries, layout.pages),
+            sums: self.words(layout.sums, layout.pages * 2),
+            ring: Ring::new(self.words(layout.ring, layout.slots), &self.ends),
+            queues: layout.queues.map(|queue| self.words(queue, layout.units)),
+            counters: Counters(&self.counters),
+            flights: Flights(&self.flights),
+        }
+    }
+}
+
+const PAGES: u64 = 3000;
+
+/// Pages of a chunk, as a size.
+const CHUNK: usize = 1 << 13;
+const _: () = assert!(CHUNK as u64 == CHUNK_PAGES);
+
+fn address(page: u64) -> u64 {
+    // Over the border of two chunks.
+    BASE + (32 << 20) - (PAGES / 2) * PAGE_BYTES + page * PAGE_BYTES
+}
+
+struct World<'a> {
+    pager: Pager<'a>,
+    units: Units<'a>,
+    model: Model,
+    expected: BTreeMap<u64, u64>,
+    pinned: Vec<u64>,
+}
+
+impl<'a> World<'a> {
+    fn new(memory: &'a Memory, learned: &'a mut Learned, ghosts: &'a mut [u64], frames: u64) -> World<'a> {
+        let pager = memory.pager();
+        pager.counters.set(Counter::BudgetFrames, frames);
+        pager.space.mark(address(0), PAGES * PAGE_BYTES);
+        let units = Units {
+            learned,
+            ghosts: Ghosts::over(ghosts),
+            sections: Sections::Off,
+            fixed_log2: 2,
+            base_log2: 0,
+            costs: Costs::SERVER,
+        };
+        let model = Model { mapped: (0..PAGES).map(address).collect(), ..Model::default() };
+        World { pager, units, model, expected: BTreeMap::new(), pinned: Vec::new() }
+    }
+
+    /// What a load or a store of the program does.
+    fn access(&mut self, page: u64, write: Option<u64>, site: u64) -> Result<(), TestCaseError> {
+        let at = address(page);
+        if !self.model.mapped.contains(&at) {
+            return Ok(());
+        }
+        if !self.model.program.contains_key(&at) {
+            let touch = Touch { address: at, write: write.is_some(), site };
+            let served = self.pager.touch(&mut self.model, &mut self.units, touch).map_err(TestCaseError::fail)?;
+            // What had arrived may have brought it.
+            prop_assert!(served == Served::Yes || served == Served::Already && self.model.program.contains_key(&at));
+        }
+        self.hear();
+        let Some(content) = self.model.program.get_mut(&at) else {
+            return Err(TestCaseError::fail(format!("page {page} is not there")));
+        };
+        prop_assert_eq!(*content, self.expected.get(&page).copied().unwrap_or(0), "page {}", page);
+        if let Some(new) = write {
+            *content = new;
+            self.expected.insert(page, new);
+        }
+        Ok(())
+    }
+
+    /// What other threads wrote is what must be read.
+    fn hear(&mut self) {
+        for (at, content) in std::mem::take(&mut self.model.written) {
+            self.expected.insert((at - address(0)) / PAGE_BYTES, content);
+        }
+    }
+
+    fn settle(&mut self) {
+        self.pager.settle(&mut self.model, &mut self.units).expect("nothing fails");
+        self.hear();
+    }
+
+    /// What happens without a fault.
+    fn launch(&mut self) {
+        self.pager.launch();
+    }
+
+    fn fly(&mut self) {
+        self.model.fly(&self.pager);
+    }
+
+    fn fly_all(&mut self) {
+        while self.model.fly(&self.pager) {}
+    }
+
+    fn land(&mut self) {
+        self.pager.land(&mut self.model, &mut self.units).expect("nothing fails");
+    }
+
+    fn forget(&mut self, page: u64, pages: u64) {
+        self.settle();
+        self.pager.forget(address(page), pages * PAGE_BYTES);
+        for page in page..page + pages {
+            self.model.program.remove(&address(page));
+            self.expected.remove(&page);
+        }
+        self.pinned.retain(|pinned| !(page..page + pages).contains(pinned));
+    }
+
+    /// mremap(2) to a place of its own, as the library does it.
+    fn move_to(&mut self, from: u64, to: u64, pages: u64) -> Result<(), TestCaseError> {
+        let pages = pages.min(PAGES - from).min(PAGES - to);
+        let apart = from + pages <= to || to + pages <= from;
+        let touched = |page: &u64| (from..from + pages).contains(page) || (to..to + pages).contains(page);
+        if !apart || self.pinned.iter().any(touched) {
+            return Ok(());
+        }
+        self.forget(to, pages);
+        let (start, bytes) = (address(from), pages * PAGE_BYTES);
+        self.pager.staged_home(&mut self.model, &mut self.units, start, bytes).map_err(TestCaseError::fail)?;
+        self.hear();
+        for page in 0..pages {
+            let (old, new) = (address(from + page), address(to + page));
+            if let Some(content) = self.model.program.remove(&old) {
+                self.model.program.insert(new, content);
+            }
+            self.model.mapped.remove(&new);
+            if self.model.mapped.remove(&old) {
+                self.model.mapped.insert(new);
+            }
+            self.model.held.remove(&old);
+            if let Some(content) = self.expected.remove(&(from + page)) {
+                self.expected.insert(to + page, content);
+            }
+        }
+        let store = &mut self.model.store;
+        let copy = |old: Page, new: Page| {
+            if let Some(content) = store.get(&old.0).copied() {
+                store.insert(new.0, content);
+            }
+        };
+        prop_assert!(self.pager.relocate(&mut self.units, start, address(to), bytes, copy));
+        self.pager.forget(start, bytes);
+        Ok(())
+    }
+
+    fn consistent(&self, shrunk_from: u64) -> Result<(), TestCaseError> {
+        let (pager, model) = (&self.pager, &self.model);
+        prop_assert_eq!(pager.counters.get(Counter::ResidentPages), model.program.len() as u64);
+        let aside = pager.counters.get(Counter::FramesAside);
+        prop_assert_eq!(u64::from(pager.frames_in_use()), (model.program.len() + model.slots.len()) as u64 + aside);
+        let most = model.most_frames as u64 + aside;
+        prop_assert!(most <= shrunk_from, "{most} frames were in use");
+        prop_assert!(pager.counters.get(Counter::PeakFrames) <= most, "less was in use than is said");
+        let (mut touched, mut zeros) = (0, 0);
+        for page in 0..PAGES {
+            let Some(number) = pager.space.page(address(page)) else { continue };
+            let entry = pager.entry(number);
+            prop_assert_eq!(
+                entry.place() == Place::Resident,
+                model.program.contains_key(&address(page)),
+                "page {}",
+                page
+            );
+            (touched, zeros) = (touched + u64::from(entry.is_touched()), zeros + u64::from(entry.is_of_zeros()));
+        }
+        prop_assert_eq!(pager.counters.get(Counter::TouchedPages), touched);
+        prop_assert_eq!(pager.counters.get(Counter::ZeroPages), zeros);
+        Ok(())
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_program_reads_what_it_wrote_and_the_budget_holds(
+        steps in proptest::collection::vec(step(), 1..120),
+        rung in proptest::sample::select(Rung::ALL.as_slice()),
+    ) {
+        let memory = Memory::new(2 * CHUNK, 1500);
+        let (mut learned, mut ghosts) = (Box::new(Learned::default()), vec![0; 800]);
+        let mut world = World::new(&memory, &mut learned, &mut ghosts, 400);
+        world.pager.counters.set(Counter::FramesAside, rung.doubled_pages().into());
+        let mut most_frames = 400;
+        for step in steps {
+            match step {
+                Step::Touch { page, write, site } => world.access(page, write, site)?,
+                Step::Sweep { page, pages, stride, background } => {
+                    for step in 0..pages {
+                        match background.get(usize::try_from(step).unwrap_or(0) % background.len().max(1)) {
+                            Some(0) => world.launch(),
+                            Some(1) => world.fly(),
+                            Some(2) => world.land(),
+                            _ => {}
+                        }
+                        let page = (page + step * stride) % PAGES;
+                        world.access(page, (step % 3 == 0).then_some(page * 1000 + step), stride)?;
+                    }
+                }
+                Step::Forget { page, pages } => world.forget(page, pages.min(PAGES - page)),
+                Step::Unmap { page, pages } => {
+                    let pages = pages.min(PAGES - page);
+                    world.forget(page, pages);
+                    let gone: BTreeSet<u64> = (page..page + pages).map(address).collect();
+                    world.model.mapped.retain(|page| !gone.contains(page));
+                }
+                Step::Map { page, pages } => {
+                    world.model.mapped.extend((page..page + pages.min(PAGES - page)).map(address));
+                }
+                Step::Pin { page } => {
+                    // As many as a call has at most.
+                    if world.pinned.len() < 32 {
+                        world.access(page, None, 9)?;
+                        if world.pager.pin(address(page)) {
+                            world.pinned.push(page);
+                        }
+                    }
+                }
+                Step::Unpin => {
+                    if let Some(page) = world.pinned.pop() {
+                        world.pager.unpin(address(page));
+                    }
+                }
+                Step::Hold { page } => {
+                    if world.model.held.len() < 16 {
+                        world.model.held.insert(address(page));
+                    }
+                }
+                Step::LetGo => world.model.held.clear(),
+                Step::AllHome { page, pages } => {
+                    let range = (address(page), pages.min(PAGES - page) * PAGE_BYTES);
+                    world.pager.all_home(&mut world.model, &mut world.units, range.0, range.1).map_err(TestCaseError::fail)?;
+                }
+                Step::Move { from, to, pages } => world.move_to(from, to, pages)?,
+                Step::AllHere => {
+                    let all = world.pager.all_here(&mut world.model, &mut world.units).map_err(TestCaseError::fail)?;
+                    prop_assert!(!world.pager.ring.holds_pages(), "what a fork needs is not all there");
+                    let of = |counter| world.pager.counters.get(counter);
+                    prop_assert_eq!(all, of(Counter::HomePages) == 0);
+                    let needed = of(Counter::TouchedPages) - of(Counter::ZeroPages) + of(Counter::FramesAside);
+                    let is_mapped = world.model.mapped.len() as u64 == PAGES;
+                    prop_assert!(all || !is_mapped || needed > world.pager.budget().frames.into(), "it fits, and does not come");
+                }
+                Step::Launch => world.launch(),
+                Step::Fly => world.fly(),
+                Step::Land => world.land(),
+                Step::Restless { restless } => world.model.restless = restless,
+                Step::Alone { alone: true } => world.units.costs = Costs::SERVER.alone(),
+                Step::Alone { alone: false } => world.units.costs = Costs::SERVER,
+                Step::Unit { log2 } => world.units.fixed_log2 = log2,
+                Step::Sections { sections } => world.units.sections = sections,
+                Step::Section { begins: true, section } => world.units.section_begins(section),
+                Step::Section { begins: false, section } => world.units.section_ends(section, world.pager.budget()),
+                Step::Frames { frames } => {
+                    world.pager.counters.set(Counter::BudgetFrames, frames);
+                    most_frames = most_frames.max(frames);
+                }
+            }
+            world.hear();
+            for page in &world.pinned {
+                prop_assert!(world.model.program.contains_key(&address(*page)), "page {} was pinned and left", page);
+            }
+            world.consistent(most_frames)?;
+        }
+    }
+}
+
+/// Touches all pages in order, again and again. Says what was counted.
+fn sweeps(frames: u64, share: u64) -> [u64; 4] {
+    let counted = counted_of_sweeps(frames, share, Sections::Off, Costs::SERVER, |_| {});
+    [Counter::FaultsFirst, Counter::FaultsStaged, Counter::FaultsHome, Counter::PagesOut].map(counted)
+}
+
+/// The same, with `background` before each touch.
+fn counted_of_sweeps(
+    frames: u64,
+    share: u64,
+    sections: Sections,
+    costs: Costs,
+    mut background: impl FnMut(&mut World<'_>),
+) -> impl Fn(Counter) -> u64 {
+    let memory = Memory::new(2 * CHUNK, 3001);
+    let (mut learned, mut ghosts) = (Box::new(Learned::default()), vec![0; 800]);
+    let mut world = World::new(&memory, &mut learned, &mut ghosts, frames);
+    world.pager.counters.set(Counter::BudgetShare, share);
+    (world.units.sections, world.units.costs) = (sections, costs);
+    for round in 0..3 {
+        for page in 0..PAGES {
+            background(&mut world);
+            world.access(page, Some(page + round), 7).expect("what was written is read");
+        }
+    }
+    world.consistent(frames).expect("the counts hold");
+    let words = world.pager.counters.0.each_ref().map(|word| word.load(std::sync::atomic::Ordering::Relaxed));
+    move |counter| words[counter as usize]
+}
+
+#[test]
+fn a_sweep_is_fetched_ahead_and_written_behind() {
+    let alone = counted_of_sweeps(600, 0, Sections::Auto, Costs::SERVER.alone(), |_| {});
+    let both = counted_of_sweeps(600, 0, Sections::Auto, Costs::SERVER, |world| world.fly_all());
+    let [waited, ahead, behind] = [Counter::FaultsHome, Counter::PagesAhead, Counter::PagesBehind].map(&both);
+    assert_eq!(alone(Counter::PagesAhead) + alone(Counter::PagesBehind), 0);
+    assert!(waited * 6 < alone(Counter::FaultsHome), "{waited} of {}", alone(Counter::FaultsHome));
+    assert!(ahead * 10 > both(Counter::PagesIn) * 9, "{ahead} of {}", both(Counter::PagesIn));
+    assert!(behind * 10 > both(Counter::PagesOut) * 9, "{behind} of {}", both(Counter::PagesOut));
+    assert!(both(Counter::FaultsHeld) > 0);
+}
+
+#[test]
+fn what_is_on_its_way_is_waited_for_and_arrives_then() {
+    // What is in the air stays there until somebody needs it.
+    let both = counted_of_sweeps(600, 0, Sections::Auto, Costs::SERVER, |_| {});
+    assert!(both(Counter::FaultsArriving) > 0);
+}
+
+#[test]
+fn what_fits_leaves_never_whether_the_budget_is_a_number_or_a_share() {
+    for (frames, share) in [(PAGES, 0), (PAGES, 1 << 16)] {
+        let [first, staged, home, out] = sweeps(frames, share);
+        assert!(first > 0);
+        assert_eq!([staged, home, out], [0, 0, 0], "{frames} frames, a share of {share}");
+    }
+}
+
+#[test]
+fn what_does_not_fit_goes_round() {
+    for (frames, share) in [(PAGES - 64, 0), (PAGES, (1 << 16) - 1024)] {
+        let [_, _, home, out] = sweeps(frames, share);
+        assert!(home > 0 && out > 0, "{frames} frames, a share of {share}: {home} {out}");
+    }
+}
+
+/// They are neither written nor kept, and the rest fits.
+#[test]
+fn pages_of_zeros_leave_room_for_the_others_and_count_as_touched() {
+    for share in [0, (2 << 16) / 3] {
+        let memory = Memory::new(2 * CHUNK, 3001);
+        let (mut learned, mut ghosts) = (Box::new(Learned::default()), vec![0; 800]);
+        let mut world = World::new(&memory, &mut learned, &mut ghosts, 2000);
+        world.pager.counters.set(Counter::BudgetShare, share);
+        let counted = |world: &World<'_>, counter| world.pager.counters.get(counter);
+        (0..PAGES).for_each(|page| world.access(page, Some(page % 2 * page), 7).expect("what was written is read"));
+        for _ in 0..8 {
+            (1..PAGES).step_by(2).for_each(|page| world.access(page, None, 7).expect("what was written is read"));
+        }
+        let moved =
+            [Counter::PagesIn, Counter::PagesOut, Counter::FaultsStaged].map(|counter| counted(&world, counter));
+        assert_eq!(moved, [0; 3], "a share of {share}");
+        assert!(counted(&world, Counter::ZeroPages) > PAGES / 4);
+        assert_eq!(counted(&world, Counter::TouchedPages), PAGES);
+        (0..PAGES).for_each(|page| world.access(page, None, 7).expect("what was written is read"));
+        world.consistent(2000).expect("the counts hold");
+    }
+}
+
+/// Chunks have numbers in the order of their first touch: the last pages of one and the first of another may follow each other in
+/// numbers, and not in memory.
+#[test]
+fn what_comes_back_for_a_fork_comes_to_its_own_address() {
+    let memory = Memory::new(4 * CHUNK, 3001);
+    let (mut learned, mut ghosts) = (Box::new(Learned::default()), vec![0; 800]);
+    let mut world = World::new(&memory, &mut learned, &mut ghosts, 2000);
+    let border = |chunk: u64| PAGES / 2 + chunk * CHUNK_PAGES;
+    let parts = [border(1) - 20..border(1), border(2)..border(2) + 20, border(1)..border(1) + 20];
+    for part in parts.clone() {
+        world.pager.space.mark(address(part.start), 20 * PAGE_BYTES);
+        world.model.mapped.extend(part.clone().map(address));
+        part.for_each(|page| world.access(page, Some(page), 7).expect("what was written is read"));
+    }
+    let number = |page: u64| world.pager.space.page(address(page)).expect("it was touched").0;
+    assert_eq!(number(border(1) - 1) + 1, number(border(2)), "they follow each other");
+    for part in parts.clone() {
+        let home = world.pager.all_home(&mut world.model, &mut world.units, address(part.start), 20 * PAGE_BYTES);
+        assert_eq!(home, Ok(0));
+    }
+    assert_eq!(world.pager.counters.get(Counter::HomePages), 60);
+    assert_eq!(world.pager.all_here(&mut world.model, &mut world.units), Ok(true));
+    parts.into_iter().flatten().for_each(|page| world.access(page, None, 7).expect("what was written is read"));
+}
+
+/// What comes back from the staging leaves a hole, and nothing is fetched that would use up what lies before the holes.
+#[test]
+fn holes_in_the_staging_leave_room_for_what_is_to_be_staged() {
+    let memory = Memory::new(2 * CHUNK, 1500);
+    let (mut learned, mut ghosts) = (Box::new(Learned::default()), vec![0; 800]);
+    let budget = PAGES - 20;
+    let mut world = World::new(&memory, &mut learned, &mut ghosts, budget);
+    let touch = |world: &mut World<'_>, page: u64, step| {
+        world.access(page, Some(step), 7).expect("what was written is read");
+    };
+    (0..PAGES).for_each(|page| touch(&mut world, page, 1));
+    for step in 1..2_000_000_u64 {
+        let page = (step.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % PAGES;
+        let place = world.pager.space.page(address(page)).map(|page| world.pager.entry(page).place());
+        if place == Some(Place::Staged) {
+            touch(&mut world, page, step);
+        }
+    }
+    world.consistent(budget).expect("the counts hold");
+    let staged = world.pager.counters.get(Counter::FaultsStaged);
+    let slots = world.pager.ring.slots();
+    assert!(staged > 4 * u64::from(slots), "{staged}");
+}
+
+/// Getting frames for a unit sends others of the same unit home.
+#[test]
+fn a_unit_brings_no_more_than_was_to_come_when_room_was_made() {
+    let memory = Memory::new(2 * CHUNK, 3001);
+    let (mut learned, mut ghosts) = (Box::new(Learned::default()), vec![0; 800]);
+    let (frames, unit) = (600, 32);
+    let mut world = World::new(&memory, &mut learned, &mut ghosts, frames);
+    world.units.fixed_log2 = 5;
+    (0..PAGES).for_each(|page| world.access(page, Some(page), 7).expect("what was written is read"));
+    for step in 0..20_000_u64 {
+        let page = (step.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % PAGES;
+        let number = address(page) / PAGE_BYTES;
+        let of_unit = (0..PAGES).filter(|other| address(*other) / PAGE_BYTES / unit == number / unit);
+        let place = |page| world.pager.space.page(address(page)).map(|page| world.pager.entry(page).place());
+        let to_come = of_unit.filter(|other| place(*other) == Some(Place::Home)).count() as u64;
+        let before = world.pager.counters.get(Counter::PagesIn);
+        world.access(page, (step % 3 == 0).then_some(step), 7).expect("what was written is read");
+        let came = world.pager.counters.get(Counter::PagesIn) - before;
+        assert!(came <= to_come, "{came} of {to_come}");
+    }
+    world.consistent(frames).expect("the counts hold");
+    assert_eq!(world.pager.counters.get(Counter::FramesBeyond), 0);
+}
+
+#[test]
+fn a_page_that_comes_changes_and_leaves_while_it_lands_is_what_was_written() {
+    let memory = Memory::new(2 * CHUNK, 3001);
+    let (mut learned, mut ghosts) = (Box::new(Learned::default()), vec![0; 800]);
+    let mut world = World::new(&memory, &mut learned, &mut ghosts, 256);
+    world.units.sections = Sections::Auto;
+    world.model.restless = true;
+    let reads = |world: &mut World<'_>, pages: std::ops::Range<u64>| {
+        for page in pages {
+            world.access(page, None, 7).expect("what was written is read");
+            world.fly();
+        }
+    };
+    reads(&mut world, 0..PAGES);
+    // Calls of many threads have nearly all frames.
+    for page in 2000..2248 {
+        world.access(page, None, 9).expect("what was written is read");
+        assert!(world.pager.pin(address(page)));
+    }
+    for _ in 0..3 {
+        reads(&mut world, 0..1500);
+    }
+}

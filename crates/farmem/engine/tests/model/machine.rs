@@ -1,0 +1,165 @@
+//! A machine of numbers for the pager, and the crew of its flights.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use farmem_engine::PAGE_BYTES;
+use farmem_engine::pager::{Crew, Machine, Pager, Sum};
+use farmem_engine::space::Page;
+
+/// A machine of numbers: a page holds one.
+#[derive(Default)]
+pub struct Model {
+    /// What the program has in memory.
+    pub program: BTreeMap<u64, u64>,
+    /// Where the program has memory at all.
+    pub mapped: BTreeSet<u64>,
+    pub slots: BTreeMap<u32, u64>,
+    pub store: BTreeMap<u32, u64>,
+    /// Another thread of the program writes to each page as soon as it is there: what it wrote, since somebody asked.
+    pub restless: bool,
+    pub written: BTreeMap<u64, u64>,
+    /// The flights' memory, and how many have flown.
+    pub flown: BTreeMap<u32, u64>,
+    pub flights: u64,
+    /// Pages that the kernel holds fast.
+    pub held: BTreeSet<u64>,
+    pub most_frames: usize,
+}
+
+impl Model {
+    fn count(&mut self) {
+        self.most_frames = self.most_frames.max(self.program.len() + self.slots.len());
+    }
+}
+
+impl Machine for Model {
+    type Fatal = String;
+
+    fn move_in(&mut self, slot: u32, address: u64, pages: u32) -> u32 {
+        for more in 0..pages {
+            let at = address + u64::from(more) * PAGE_BYTES;
+            if !self.mapped.contains(&at) || self.program.contains_key(&at) {
+                return more;
+            }
+            let mut content = self.slots.remove(&(slot + more)).expect("there is a frame");
+            if self.restless {
+                content = content.wrapping_mul(5).wrapping_add(1);
+                self.written.insert(at, content);
+            }
+            self.program.insert(at, content);
+        }
+        pages
+    }
+
+    fn move_out(&mut self, address: u64, slot: u32, pages: u32) -> u32 {
+        for more in 0..pages {
+            let at = address + u64::from(more) * PAGE_BYTES;
+            if self.held.contains(&at) {
+                return more;
+            }
+            let content = self.program.remove(&at).expect("only what is in the program is moved out");
+            assert_eq!(self.slots.insert(slot + more, content), None, "a slot in use was taken");
+        }
+        pages
+    }
+
+    fn give_zeros(&mut self, address: u64, pages: u32) -> u32 {
+        for more in 0..pages {
+            let at = address + u64::from(more) * PAGE_BYTES;
+            if !self.mapped.contains(&at) || self.program.contains_key(&at) {
+                return more;
+            }
+            self.program.insert(at, 0);
+            self.count();
+        }
+        pages
+    }
+
+    fn clear(&mut self, slot: u32, pages: u32) {
+        self.slots.extend((slot..slot + pages).map(|slot| (slot, 0)));
+        self.count();
+    }
+
+    fn sum(&mut self, slot: u32) -> Sum {
+        Sum([self.slots[&slot], !self.slots[&slot]])
+    }
+
+    fn is_zeros(&mut self, slot: u32) -> bool {
+        self.slots[&slot] == 0
+    }
+
+    fn seem_zeros(&mut self, addresses: &[u64]) -> u32 {
+        // As if only a part were looked at.
+        let seems = |address: &u64| self.program[address] & 0xff == 0;
+        addresses.iter().enumerate().map(|(number, address)| u32::from(seems(address)) << number).sum()
+    }
+
+    fn drop_frame(&mut self, slot: u32) {
+        self.slots.remove(&slot).expect("there is a frame");
+    }
+
+    fn read_home(&mut self, page: Page, slot: u32, pages: u32) -> Result<(), String> {
+        for more in 0..pages {
+            let content = self.store.get(&(page.0 + more)).ok_or("a page that never went home was fetched")?;
+            self.slots.insert(slot + more, *content);
+        }
+        self.count();
+        Ok(())
+    }
+
+    fn write_home(&mut self, page: Page, slot: u32, pages: u32) -> Result<(), String> {
+        for more in 0..pages {
+            self.store.insert(page.0 + more, self.slots[&(slot + more)]);
+        }
+        Ok(())
+    }
+
+    fn unload(&mut self, room: u32, slot: u32, pages: u32) {
+        self.slots.extend((0..pages).map(|more| (slot + more, self.flown[&(room + more)])));
+        self.count();
+    }
+
+    fn load(&mut self, slot: u32, room: u32, pages: u32) {
+        self.flown.extend((0..pages).map(|more| (room + more, self.slots[&(slot + more)])));
+    }
+
+    fn wait_for_arrival(&mut self, pager: &Pager<'_>) {
+        assert!(self.fly(pager), "somebody waits for what is not in the air");
+    }
+
+    fn flight_failed(&mut self) -> String {
+        "a flight failed".to_owned()
+    }
+
+    fn corrupt(&mut self, page: Page) -> String {
+        format!("corrupt: {page:?}")
+    }
+}
+
+/// The model is its own crew.
+impl Crew for Model {
+    type Trouble = String;
+
+    fn fetch(&mut self, page: Page, room: u32, sums: &mut [Sum]) -> Result<(), String> {
+        for (more, sum) in (0..).zip(sums) {
+            let content = self.store.get(&(page.0 + more)).ok_or("a page that never went home was fetched")?;
+            self.flown.insert(room + more, *content);
+            *sum = Sum([*content, !content]);
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, page: Page, room: u32, pages: u32) -> Result<(), String> {
+        self.store.extend((0..pages).map(|more| (page.0 + more, self.flown[&(room + more)])));
+        Ok(())
+    }
+}
+
+impl Model {
+    /// What masu does.
+    pub fn fly(&mut self, pager: &Pager<'_>) -> bool {
+        let some = pager.flights.fly(self, self.flights).expect("a flight arrives");
+        self.flights += u64::from(some);
+        some
+    }
+}

@@ -1,0 +1,180 @@
+//! What masu does for a paged program beside it: reading pages ahead, and writing home what has left (`farmem_engine::pager`,
+//! flights).
+//!
+//! A few threads of masu's for each program do it, so that what one waits for the others do not, and sleep while there is
+//! nothing to do. Pages lie in memory that both see.
+
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicU64, fence};
+use std::time::{Duration, Instant};
+
+use farmem_engine::field::Bell;
+use farmem_engine::pager::{Crew, FLIGHT_PAGES, Flights, Sum};
+use farmem_engine::space::Page;
+use linux::shared_memory;
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::store::{Error, GetRun, Home, PAGE_BYTES, PutRun, Store};
+
+/// So long the next flight is waited for without sleep: a program that faults does so again soon.
+const SHORTLY: Duration = Duration::from_micros(50);
+
+/// So long it sleeps at a time.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Threads for each program.
+pub const CREWS: u64 = 2;
+
+/// The hands of one program's flights.
+pub struct Hands<'a> {
+    store: &'a dyn Store,
+    layer: u32,
+    /// The flights' memory.
+    flown: &'a [AtomicU64],
+    pages: Vec<u8>,
+    /// Told why a flight fails, before the program can know that it did: it ends then, and masu with it.
+    says: &'a dyn Fn(&Error),
+}
+
+impl<'a> Hands<'a> {
+    /// For the program whose pages are this layer of the store's. `says` is told why a flight fails, before the program knows.
+    pub fn new(store: &'a dyn Store, layer: u32, flown: &'a [AtomicU64], says: &'a dyn Fn(&Error)) -> Hands<'a> {
+        Hands { store, layer, flown, pages: vec![0; FLIGHT_PAGES as usize * PAGE_BYTES], says }
+    }
+
+    /// Flies what takes off until it is over, or the store has failed for good: of [`CREWS`] the flights of this one.
+    pub fn work(&mut self, which: u64, flights: &Flights<'_>, bell: &Bell<'_>, is_over: impl Fn() -> bool) {
+        let mut number = which;
+        let mut flown = Instant::now();
+        while !is_over() {
+            let seen = bell.departures().load(SeqCst);
+            match flights.fly(self, number) {
+                Ok(true) => {
+                    number += CREWS;
+                    announce(bell);
+                    flown = Instant::now();
+                }
+                Ok(false) if flown.elapsed() < SHORTLY => std::hint::spin_loop(),
+                Ok(false) => {
+                    bell.masu_sleeps().fetch_add(1, SeqCst);
+                    // Either the program sees that this sleeps, or this sees the flight.
+                    fence(SeqCst);
+                    if !flights.has_taken_off(number) {
+                        shared_memory::wait(bell.departures(), seen, LOOK);
+                        flown = Instant::now();
+                    }
+                    bell.masu_sleeps().fetch_sub(1, SeqCst);
+                }
+                // Why has been said.
+                Err(_) => return announce(bell),
+            }
+        }
+    }
+
+    fn home(&self, page: Page) -> Home {
+        Home { layer: self.layer, page: page.0.into() }
+    }
+}
+
+/// A flight has arrived: wakes whoever waits for it.
+fn announce(bell: &Bell<'_>) {
+    bell.arrivals().fetch_add(1, SeqCst);
+    if bell.program_sleeps().swap(0, SeqCst) != 0 {
+        shared_memory::wake(bell.arrivals());
+    }
+}
+
+/// So many pages, in bytes.
+const fn bytes(pages: u32) -> usize {
+    pages as usize * PAGE_BYTES
+}
+
+impl Hands<'_> {
+    fn room(&self, room: u32, bytes: usize) -> &[AtomicU64] {
+        &self.flown[room as usize * PAGE_BYTES / size_of::<u64>()..][..bytes / size_of::<u64>()]
+    }
+}
+
+impl Crew for Hands<'_> {
+    type Trouble = Error;
+
+    fn fetch(&mut self, page: Page, room: u32, sums: &mut [Sum]) -> Result<(), Error> {
+        let (home, length) = (self.home(page), sums.len() * PAGE_BYTES);
+        self.store.get(&mut [GetRun { home, bytes: &mut self.pages[..length] }]).inspect_err(self.says)?;
+        for (page, sum) in self.pages.chunks_exact(PAGE_BYTES).zip(sums) {
+            *sum = Sum::from(xxh3_128(page));
+        }
+        for (word, bytes) in self.room(room, length).iter().zip(self.pages.as_chunks::<8>().0) {
+            word.store(u64::from_ne_bytes(*bytes), Relaxed);
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, page: Page, room: u32, pages: u32) -> Result<(), Error> {
+        let mut buffer = std::mem::take(&mut self.pages);
+        for (word, bytes) in self.room(room, bytes(pages)).iter().zip(buffer.as_chunks_mut::<8>().0) {
+            *bytes = word.load(Relaxed).to_ne_bytes();
+        }
+        let done = self.store.put(&[PutRun { home: self.home(page), bytes: &buffer[..bytes(pages)] }]);
+        self.pages = buffer;
+        done.inspect_err(self.says)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::store::{Span, Trouble};
+
+    /// It has lost all.
+    struct Lost;
+
+    impl Store for Lost {
+        fn name(&self) -> &str {
+            "lost"
+        }
+
+        fn put(&self, _: &[PutRun<'_>]) -> Result<(), Error> {
+            Err(Error::Unreachable(Trouble {
+                operation: "put pages into".to_owned(),
+                store: "lost".to_owned(),
+                cause: "it is lost".to_owned(),
+                remedy: String::new(),
+            }))
+        }
+
+        fn get(&self, _: &mut [GetRun<'_>]) -> Result<(), Error> {
+            self.put(&[])
+        }
+
+        fn forget(&self, _: &[Span]) -> Result<(), Error> {
+            Ok(())
+        }
+
+        fn forget_layer(&self, _: u32) -> Result<(), Error> {
+            Ok(())
+        }
+
+        fn close(&self) -> Result<(), Error> {
+            Ok(())
+        }
+    }
+
+    /// The program is told by the flight, after the crew is done: it ends at once, and nobody would hear why.
+    #[test]
+    fn why_a_flight_fails_is_said_before_the_program_knows() {
+        let flown: Vec<AtomicU64> = (0..PAGE_BYTES / size_of::<u64>()).map(|_| AtomicU64::new(0)).collect();
+        let said = Cell::new(0);
+        let says = |error: &Error| {
+            assert!(error.to_string().contains("it is lost"), "{error}");
+            said.set(said.get() + 1);
+        };
+        let mut hands = Hands::new(&Lost, 0, &flown, &says);
+        assert!(hands.fetch(Page(0), 0, &mut [Sum::default()]).is_err());
+        assert_eq!(said.get(), 1);
+        assert!(hands.write(Page(0), 0, 1).is_err());
+        assert_eq!(said.get(), 2);
+    }
+}

@@ -1,0 +1,248 @@
+//! What a program's code sites have learned, kept for its next run.
+//!
+//! A program is known by its build-id, and so is a site: by the build-id of the file that its instruction stands in, and its
+//! place in that file, since addresses are others in each run. `file.rs` is a profile as bytes, `folder.rs` where profiles are.
+//!
+//! When a program has said hello and waits, all that its loader maps is mapped: then the sites' addresses are found, and
+//! the library is told them before the program's first instruction. A fault knows nothing of it.
+
+mod file;
+mod folder;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use farmem_engine::policy::site::{SITES, Seed, Sites};
+use farmem_engine::units::Learned;
+use linux::build_id::{BuildId, build_id};
+use linux::maps::Mapping;
+use serde::{Serialize, Serializer};
+
+pub use file::{Broken, Kept, MOST_BYTES, bytes, parse};
+pub use folder::Folder;
+
+/// What came of a program's profile.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Profiled {
+    /// The file. In JSON, where a name can only be text, with marks for what is none.
+    #[serde(serialize_with = "text")]
+    pub path: PathBuf,
+    /// Sites that began with what was learned in an earlier run.
+    pub sites_loaded: u64,
+    /// Sites that the next run can begin with.
+    pub sites_saved: u64,
+}
+
+fn text<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(&path.to_string_lossy())
+}
+
+/// A program that runs, and its profile.
+pub struct Profile {
+    path: PathBuf,
+    loaded: u64,
+    code: Vec<Code>,
+}
+
+/// What was mapped from a file at the start, and can be run. Which build it is was asked then: when the program ends there may
+/// be another one in its place.
+struct Code {
+    addresses: Range<u64>,
+    /// Where in the file it starts.
+    offset: u64,
+    build: BuildId,
+}
+
+impl Profile {
+    /// The profile of the program in the file `exe`, and the sites that are known. `None` when it has no build-id. What is
+    /// wrong with a profile that is there is said.
+    pub fn begin(
+        folder: &Folder,
+        exe: &Path,
+        mappings: &[Mapping],
+        say: impl FnOnce(String),
+    ) -> Option<(Profile, Vec<Seed>)> {
+        let path = folder.path_of(build_id(exe, None)?);
+        let kept = folder.load(&path).unwrap_or_else(|why| {
+            say(format!("the profile {} is not used: {why}", path.display()));
+            Vec::new()
+        });
+        let code = code(mappings, |mapping| build_id(mapping.path.path(), Some(mapping.inode)));
+        let seeds = seeds(&kept, &code);
+        let loaded = seeds.len() as u64;
+        Some((Profile { path, loaded, code }, seeds))
+    }
+
+    /// Keeps what was learned, and of what was known before what is of other sites: other processes of the program end too,
+    /// and have run other parts of it. The file stays as it was where nothing was learned.
+    pub fn end(&self, folder: &Folder, learned: &Learned, say: impl FnOnce(String)) -> Profiled {
+        // One process at a time: each adds to what the one before has written.
+        static ENDS: Mutex<()> = Mutex::new(());
+        let _one = ENDS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = kept(learned, &self.code);
+        if !kept.is_empty() {
+            // What is wrong with it was said at the start.
+            let before = folder.load(&self.path).unwrap_or_default();
+            let mut known: BTreeSet<_> = kept.iter().map(|site| (site.object, site.offset)).collect();
+            kept.extend(before.into_iter().filter(|site| known.insert((site.object, site.offset))));
+            kept.truncate(SITES);
+        }
+        let mut saved = kept.len() as u64;
+        if saved > 0
+            && let Err(error) = folder.save(&self.path, &bytes(&kept))
+        {
+            saved = 0;
+            say(format!("the profile {} cannot be written: {error}", self.path.display()));
+        }
+        Profiled { path: self.path.clone(), sites_loaded: self.loaded, sites_saved: saved }
+    }
+}
+
+/// Which builds are mapped where. Each file is asked once.
+fn code(mappings: &[Mapping], build: impl Fn(&Mapping) -> Option<BuildId>) -> Vec<Code> {
+    let mut builds = BTreeMap::new();
+    let is_code = |mapping: &&Mapping| mapping.permissions.execute && mapping.path.bytes().starts_with(b"/");
+    let code = mappings.iter().filter(is_code).filter_map(|mapping| {
+        let build = (*builds.entry((&mapping.path, mapping.inode)).or_insert_with(|| build(mapping)))?;
+        let addresses = mapping.range.start().0..mapping.range.end().0;
+        Some(Code { addresses, offset: mapping.offset, build })
+    });
+    code.collect()
+}
+
+/// Where the sites that are kept lie now: those that the program will begin with.
+fn seeds(kept: &[Kept], code: &[Code]) -> Vec<Seed> {
+    let address = |site: &Kept| {
+        code.iter().filter(|code| code.build == site.object).find_map(|code| {
+            let address = code.addresses.start.checked_add(site.offset.checked_sub(code.offset)?)?;
+            code.addresses.contains(&address).then_some(address)
+        })
+    };
+    let seeds = kept.iter().take(SITES).filter_map(|site| Some(Seed { site: address(site)?, habit: site.habit }));
+    // The program's table has no place for some: here as there.
+    let mut table = Box::<Sites>::default();
+    seeds.filter(|seed| table.seed(*seed)).collect()
+}
+
+/// The sites that have learned something, by what does not change from run to run; those with the most faults first.
+fn kept(learned: &Learned, code: &[Code]) -> Vec<Kept> {
+    let mut habits: Vec<(u32, Seed)> = learned.sites.habits().collect();
+    habits.sort_by_key(|(faults, _)| std::cmp::Reverse(*faults));
+    let kept = habits.into_iter().filter_map(|(_, seed)| {
+        let code = code.iter().find(|code| code.addresses.contains(&seed.site))?;
+        let offset = seed.site - code.addresses.start + code.offset;
+        Some(Kept { object: code.build, offset, habit: seed.habit })
+    });
+    kept.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use farmem_engine::policy::site::Habit;
+    use linux::maps;
+
+    use super::*;
+
+    const FIRST: &str = "\
+55aa00000000-55aa00001000 r--p 00000000 fe:00 1 /bin/solver
+55aa00001000-55aa00009000 r-xp 00001000 fe:00 1 /bin/solver
+7f0000010000-7f0000050000 r-xp 00010000 fe:00 2 /lib/libm.so
+7f0000060000-7f0000070000 r-xp 00000000 fe:00 3 /lib/no-build-id.so
+";
+    const SECOND: &str = "\
+561100001000-561100009000 r-xp 00001000 fe:00 1 /home/me/solver
+7f9999910000-7f9999950000 r-xp 00010000 fe:00 2 /lib/libm.so
+";
+
+    fn code_of(text: &str) -> Vec<Code> {
+        code(&maps::parse(text, "maps").unwrap(), |mapping| match &*mapping.path.text() {
+            "/lib/no-build-id.so" => None,
+            path => Some(BuildId([if path.ends_with("solver") { 1 } else { 2 }; 20])),
+        })
+    }
+
+    #[test]
+    fn a_site_is_found_again_wherever_its_file_is_loaded() {
+        let mut learned = Box::<Learned>::default();
+        let habit = Habit::of(&[5; 24]);
+        // In the program, in a library, in one without a build-id, in no file, of the kernel.
+        let sites = [0x55aa_0000_1234, 0x7f00_0001_0010, 0x7f00_0006_0000, 0x1000, 1];
+        for site in sites {
+            assert!(learned.sites.seed(Seed { site, habit }));
+        }
+        let mut kept = kept(&learned, &code_of(FIRST));
+        kept.sort_by_key(|site| site.offset);
+        let places: Vec<_> = kept.iter().map(|site| (site.object.0[0], site.offset)).collect();
+        assert_eq!(places, [(1, 0x1234), (2, 0x10010)]);
+        let mut found: Vec<_> = seeds(&kept, &code_of(SECOND)).iter().map(|seed| seed.site).collect();
+        found.sort_unstable();
+        assert_eq!(found, [0x5611_0000_1234, 0x7f99_9991_0010]);
+    }
+
+    #[test]
+    fn a_site_outside_of_all_that_is_mapped_is_left_out() {
+        let habit = Habit::of(&[5; 24]);
+        let site = |id: u8, offset| Kept { object: BuildId([id; 20]), offset, habit };
+        let wild = [site(1, 0), site(1, 0x9000), site(1, u64::MAX), site(3, 0x1234)];
+        assert_eq!(seeds(&wild, &code_of(SECOND)), []);
+    }
+
+    #[test]
+    fn a_site_that_finds_no_place_is_not_counted() {
+        let site = |offset| Kept { object: BuildId([1; 20]), offset, habit: Habit::of(&[5; 24]) };
+        assert_eq!(seeds(&[site(0x1234); 3], &code_of(SECOND)).len(), 1);
+        let many: Vec<Kept> = (0x1000..0x1000 + SITES as u64).map(site).collect();
+        let found = seeds(&many, &code_of(SECOND));
+        assert!(found.len() < SITES, "some sets of the table are full");
+        let mut table = Box::<Sites>::default();
+        assert!(found.iter().all(|seed| table.seed(*seed)));
+    }
+
+    /// A program that is mapped, and where.
+    fn mapped(program: &Path) -> Vec<Mapping> {
+        let inode = std::fs::metadata(program).unwrap().ino();
+        maps::parse(&format!("1000-9000 r-xp 00001000 fe:00 {inode} {}\n", program.display()), "maps").unwrap()
+    }
+
+    fn learned_at(site: u64) -> Box<Learned> {
+        let mut learned = Box::<Learned>::default();
+        assert!(learned.sites.seed(Seed { site, habit: Habit::of(&[5; 24]) }));
+        learned
+    }
+
+    #[test]
+    fn a_program_that_is_built_anew_while_it_runs_learns_for_the_build_that_runs() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = Folder::at(home.path().join("profiles"));
+        let program = home.path().join("program");
+        std::fs::copy("/bin/sh", &program).unwrap();
+        let (mappings, build) = (mapped(&program), build_id(&program, None).unwrap());
+        let (profile, _) = Profile::begin(&folder, &program, &mappings, |why| panic!("{why}")).unwrap();
+        let newer = home.path().join("newer");
+        std::fs::copy("/bin/cat", &newer).unwrap();
+        std::fs::rename(&newer, &program).unwrap();
+        assert_eq!(profile.end(&folder, &learned_at(0x1234), |why| panic!("{why}")).sites_saved, 1);
+        let kept = folder.load(&folder.path_of(build)).unwrap();
+        assert_eq!((kept[0].object, kept[0].offset), (build, 0x1234));
+        // Where another file lies already, nobody knows what runs.
+        let (late, _) = Profile::begin(&folder, &program, &mappings, |why| panic!("{why}")).unwrap();
+        assert!(late.code.is_empty());
+    }
+
+    #[test]
+    fn what_each_process_of_a_program_learned_is_kept() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = Folder::at(home.path().join("profiles"));
+        let program = Path::new("/bin/sh");
+        let begin = || Profile::begin(&folder, program, &mapped(program), |why| panic!("{why}")).unwrap();
+        let ((first, _), (second, _)) = (begin(), begin());
+        let saved = [(&first, 0x1111), (&second, 0x2222), (&first, 0x1111)]
+            .map(|(profile, site)| profile.end(&folder, &learned_at(site), |why| panic!("{why}")).sites_saved);
+        assert_eq!(saved, [1, 2, 2]);
+        assert_eq!(begin().1.iter().map(|seed| seed.site).collect::<Vec<_>>(), [0x1111, 0x2222]);
+    }
+}

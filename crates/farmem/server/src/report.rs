@@ -1,0 +1,352 @@
+//! What paged programs counted, and what it says.
+
+use farmem_engine::PAGE_BYTES;
+use farmem_engine::calls::Refusal;
+use farmem_engine::field::{Counter, Counters};
+use farmem_engine::rung::Rung;
+use farmem_engine::units::Learned;
+use linux::maps::Mapping;
+use serde::Serialize;
+use units::Bytes;
+
+use crate::history::History;
+use crate::profile::Profiled;
+use crate::sites::{self, Section, Site};
+
+/// One program's counters.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Counted {
+    /// Its process, as it sees itself.
+    pub process: u32,
+    /// In which way its pages left and came; `None` where nobody has said it.
+    pub rung: Option<Rung>,
+    /// Time that threads waited for pages.
+    pub stall_s: f64,
+    /// What it was given.
+    pub local: Bytes,
+    /// The most paged memory that it had.
+    pub paged: Bytes,
+    /// The most of it that was in memory at a time, staging included.
+    pub peak_resident: Bytes,
+    /// Touches of memory that nobody had touched.
+    pub faults_first: u64,
+    /// Touches of what was in the staging.
+    pub faults_staged: u64,
+    /// Touches of what was in the store alone.
+    pub faults_home: u64,
+    /// Touches of what was on its way in the background.
+    pub faults_arriving: u64,
+    /// Touches of pages that came in the background and were held back, to see how much of it is used.
+    pub held_reached: u64,
+    /// Such pages that left without being touched.
+    pub held_in_vain: u64,
+    /// What came from the store.
+    pub bytes_in: Bytes,
+    /// What of it came in the background.
+    pub bytes_ahead: Bytes,
+    /// What went there.
+    pub bytes_out: Bytes,
+    /// What of it went in the background.
+    pub bytes_behind: Bytes,
+    /// forks that did not fit into memory.
+    pub forks_refused: u64,
+    /// Calls that cannot be made in a paged program, by the numbers of [`Refusal::ALL`].
+    pub calls_refused: [u64; Refusal::ALL.len()],
+    /// Mappings that the kernel did not let be paged.
+    pub not_paged: u64,
+    /// Frames beyond the budget, since all others were held fast.
+    pub frames_beyond: u64,
+    /// What one fault fetches where no part of the program has a unit of its own.
+    pub unit: Option<Bytes>,
+    /// The instructions that faulted most.
+    pub sites: Vec<Site>,
+    /// The sections that it marks.
+    pub sections: Vec<Section>,
+    /// Touches of what was in the store alone, as they would be with half of the memory, and with double.
+    pub faults_at_half: u64,
+    /// See `faults_at_half`.
+    pub faults_at_double: u64,
+    /// What was known from earlier runs, and is kept for later ones.
+    pub profile: Option<Profiled>,
+}
+
+impl Counted {
+    /// What stands in a program's counters.
+    pub fn of(
+        process: u32,
+        counters: &Counters<'_>,
+        learned: &Learned,
+        mappings: &[Mapping],
+        history: &History,
+    ) -> Counted {
+        let get = |counter| counters.get(counter);
+        // The program can write there what it likes.
+        let pages = |counter| Bytes(get(counter).saturating_mul(PAGE_BYTES));
+        let touched = pages(Counter::TouchedPagesPeak);
+        let share = match get(Counter::BudgetShare) {
+            0 => pages(Counter::BudgetFrames),
+            // As the pager does it.
+            share => {
+                let frames = get(Counter::TouchedPagesPeak).saturating_mul(share).div_ceil(1 << 16);
+                Bytes(frames.max(farmem_engine::pager::Budget::LEAST_FRAMES.into()).saturating_mul(PAGE_BYTES))
+            }
+        };
+        Counted {
+            process,
+            rung: None,
+            stall_s: get(Counter::StallTicks) as f64 * seconds_of_a_tick(counters),
+            local: share,
+            paged: touched,
+            peak_resident: pages(Counter::PeakFrames),
+            faults_first: get(Counter::FaultsFirst),
+            faults_staged: get(Counter::FaultsStaged),
+            faults_home: get(Counter::FaultsHome),
+            faults_arriving: get(Counter::FaultsArriving),
+            held_reached: get(Counter::FaultsHeld),
+            held_in_vain: get(Counter::HeldInVain),
+            bytes_in: pages(Counter::PagesIn),
+            bytes_ahead: pages(Counter::PagesAhead),
+            bytes_out: pages(Counter::PagesOut),
+            bytes_behind: pages(Counter::PagesBehind),
+            forks_refused: get(Counter::ForksRefused),
+            calls_refused: Refusal::ALL.map(|refusal| counters.refusals(refusal)),
+            not_paged: get(Counter::NotRegistered),
+            frames_beyond: get(Counter::FramesBeyond),
+            unit: None,
+            sites: sites::of(learned, mappings, history),
+            sections: sites::sections(learned, history),
+            faults_at_half: learned.what_if.at_half(),
+            faults_at_double: learned.what_if.at_double(),
+            profile: None,
+        }
+    }
+}
+
+/// From two moments at which both clocks were read.
+fn seconds_of_a_tick(counters: &Counters<'_>) -> f64 {
+    let between = |early, late| counters.get(late).saturating_sub(counters.get(early)) as f64;
+    let ticks = between(Counter::EarlyTicks, Counter::LateTicks);
+    let ns = between(Counter::EarlyNs, Counter::LateNs);
+    if ticks > 0.0 { ns / ticks / 1e9 } else { 0.0 }
+}
+
+/// A run of a paged program, with all that it started.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// From the start to the end.
+    pub elapsed_s: f64,
+    /// Time that threads waited for pages, of all threads together.
+    pub stall_s: f64,
+    /// In which way pages left and came, a word of `masu facts`. `None` when nothing was paged.
+    pub rung: Option<&'static str>,
+    /// Local memory, of the program that had most.
+    pub local_bytes: Bytes,
+    /// Paged memory, each program at its most.
+    pub paged_bytes: Bytes,
+    /// Of it in memory at a time.
+    pub peak_resident_bytes: Bytes,
+    /// Touches that brought a page, or many.
+    pub faults: u64,
+    /// Of these, such as found it in the staging.
+    pub faults_staged: u64,
+    /// Of these, such as touched memory that nobody had touched.
+    pub faults_first: u64,
+    /// The part of touches of what had left the program that found it in the staging still. `None` when nothing had left.
+    pub staging_hit_rate: Option<f64>,
+    /// Of these, such as touched what was on its way in the background, and waited for the rest of the way.
+    pub faults_arriving: u64,
+    /// The part of what came in the background that was touched before it left, by a sample: of each piece one page is held
+    /// back. `None` without a sample.
+    pub prefetch_hit_rate: Option<f64>,
+    /// From the store.
+    pub bytes_in: Bytes,
+    /// What of it came in the background, before it was touched.
+    pub bytes_in_ahead: Bytes,
+    /// The cipher by which pages are sealed before they go to the store; `None` where they are not.
+    pub sealed: Option<&'static str>,
+    /// To the store.
+    pub bytes_out: Bytes,
+    /// What of it went in the background.
+    pub bytes_out_behind: Bytes,
+    /// What one fault fetches: half of the faults of the known sites or sections fetch no more. Where there is one unit for all,
+    /// that. `None` when nothing was paged.
+    pub unit_bytes_median: Option<Bytes>,
+    /// The code sites that faulted most.
+    pub sites: Vec<Site>,
+    /// The sections that the program marks, with the most faults first.
+    pub sections: Vec<Section>,
+    /// Faults from the store, as they would be with other local memory. With half of it that is a rough estimate.
+    pub what_if: Vec<WhatIf>,
+    /// What was known from earlier runs and is kept for later ones, of the program with the most faults from the store. `None`
+    /// where nothing is kept: by choice, without a build-id, without `--sections auto`.
+    pub profile: Option<Profiled>,
+    /// The programs with the library in them.
+    pub processes: u64,
+    /// What should be known besides.
+    pub notes: Vec<String>,
+}
+
+/// How many faults there would be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct WhatIf {
+    /// With so much local memory.
+    pub local_bytes: Bytes,
+    /// So many from the store.
+    pub faults: u64,
+}
+
+impl Report {
+    /// Of all programs of a run.
+    pub fn of(elapsed_s: f64, programs: &[Counted]) -> Report {
+        let sum = |of: fn(&Counted) -> Bytes| Bytes(total(programs.iter().map(|program| of(program).0)));
+        let most = |of: fn(&Counted) -> Bytes| programs.iter().map(of).max_by_key(|bytes| bytes.0).unwrap_or(Bytes(0));
+        let count = |of: fn(&Counted) -> u64| total(programs.iter().map(of));
+        let faults_staged = count(|program| program.faults_staged);
+        let faults_first = count(|program| program.faults_first);
+        let faults_home = count(|program| program.faults_home);
+        let faults_arriving = count(|program| program.faults_arriving);
+        let left = total([faults_staged, faults_home, faults_arriving]);
+        let reached = count(|program| program.held_reached);
+        let sampled = reached.saturating_add(count(|program| program.held_in_vain));
+        let mut notes = Vec::new();
+        let not_paged = count(|program| program.not_paged);
+        if not_paged > 0 {
+            notes.push(format!(
+                "{not_paged} mappings are not paged, since the kernel did not register them or the program began with too \
+                 many: they come on top"
+            ));
+        }
+        let beyond = count(|program| program.frames_beyond);
+        if beyond > 0 {
+            notes.push(format!("{beyond} times a page came beyond local memory, since system calls held all of it"));
+        }
+        let mut sites: Vec<Site> = programs.iter().flat_map(|program| program.sites.iter().cloned()).collect();
+        sites.sort_by_key(|site| std::cmp::Reverse(site.faults));
+        sites.truncate(sites::MOST);
+        let mut sections: Vec<Section> = programs.iter().flat_map(|program| program.sections.iter().cloned()).collect();
+        sections.sort_by_key(|section| std::cmp::Reverse(section.faults));
+        let of_sites = sites.iter().map(|site| (site.unit_bytes, site.faults));
+        let of_sections = sections.iter().map(|section| (section.unit_bytes, section.faults));
+        let unit_bytes_median = median_unit(of_sites.chain(of_sections).collect());
+        let local = most(|program| program.local);
+        let refused = count(|program| program.forks_refused);
+        if refused > 0 {
+            notes.push(format!(
+                "{refused} forks were refused (ENOMEM): not all of the program fitted into local memory"
+            ));
+        }
+        for refusal in Refusal::ALL {
+            let times = total(programs.iter().map(|program| program.calls_refused[refusal as usize]));
+            if times > 0 {
+                let times = if times == 1 { "once".to_owned() } else { format!("{times} times") };
+                notes.push(format!("{} was refused {times}: {}", refusal.name(), refusal.reason()));
+            }
+        }
+        Report {
+            elapsed_s,
+            stall_s: programs.iter().map(|program| program.stall_s).sum(),
+            // Of one kernel, the same for all.
+            rung: programs.iter().find_map(|program| program.rung).map(Rung::name),
+            sealed: None,
+            local_bytes: local,
+            paged_bytes: sum(|program| program.paged),
+            peak_resident_bytes: most(|program| program.peak_resident),
+            faults: left.saturating_add(faults_first),
+            faults_staged,
+            faults_first,
+            staging_hit_rate: (left > 0).then(|| faults_staged as f64 / left as f64),
+            faults_arriving,
+            prefetch_hit_rate: (sampled > 0).then(|| reached as f64 / sampled as f64),
+            bytes_in: sum(|program| program.bytes_in),
+            bytes_in_ahead: sum(|program| program.bytes_ahead),
+            bytes_out: sum(|program| program.bytes_out),
+            bytes_out_behind: sum(|program| program.bytes_behind),
+            unit_bytes_median: unit_bytes_median.or_else(|| programs.iter().find_map(|program| program.unit)),
+            sites,
+            sections,
+            what_if: vec![
+                WhatIf { local_bytes: Bytes(local.0 / 2), faults: count(|program| program.faults_at_half) },
+                WhatIf {
+                    local_bytes: Bytes(local.0.saturating_mul(2)),
+                    faults: count(|program| program.faults_at_double),
+                },
+            ],
+            profile: programs
+                .iter()
+                .filter(|program| program.profile.is_some())
+                .max_by_key(|program| program.faults_home)
+                .and_then(|program| program.profile.clone()),
+            processes: programs.len() as u64,
+            notes,
+        }
+    }
+}
+
+/// The sum of counters, which programs can set to anything.
+fn total(counts: impl IntoIterator<Item = u64>) -> u64 {
+    counts.into_iter().fold(0, u64::saturating_add)
+}
+
+/// The unit that half of the faults have at most.
+fn median_unit(mut by_unit: Vec<(Bytes, u64)>) -> Option<Bytes> {
+    by_unit.retain(|(_, faults)| *faults > 0);
+    by_unit.sort_unstable_by_key(|(unit, _)| unit.0);
+    let half = total(by_unit.iter().map(|(_, faults)| *faults)).div_ceil(2);
+    let mut so_far = 0u64;
+    by_unit.into_iter().find_map(|(unit, faults)| {
+        so_far = so_far.saturating_add(faults);
+        (so_far >= half).then_some(unit)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::array;
+    use std::sync::atomic::AtomicU64;
+
+    use farmem_engine::field::COUNTER_WORDS;
+
+    use super::*;
+
+    fn counted(refused: &[Refusal]) -> Counted {
+        let words: [AtomicU64; COUNTER_WORDS] = array::from_fn(|_| AtomicU64::new(0));
+        let counters = Counters(&words);
+        refused.iter().for_each(|refusal| counters.refuse(*refusal));
+        Counted::of(1, &counters, &Learned::default(), &[], &History::default())
+    }
+
+    #[test]
+    fn what_was_refused_is_named_with_the_times_in_all_programs_and_the_reason() {
+        use Refusal::{IoUring, LargeMessage, Seccomp};
+        assert_eq!(Report::of(1.0, &[counted(&[])]).notes, Vec::<String>::new());
+        let report = Report::of(1.0, &[counted(&[IoUring, Seccomp]), counted(&[IoUring, LargeMessage])]);
+        assert_eq!(
+            report.notes,
+            [
+                "io_uring was refused 2 times: it uses memory after its call; most programs have another way and take it",
+                "a seccomp filter was refused once: it would stop the pager's own calls; switch the program's sandbox off",
+                "a message larger than an eighth of local memory was refused once: it must be in memory as a whole; a \
+                 larger --local lets it through",
+            ]
+        );
+    }
+
+    /// Found by fuzzing: the counters lie in memory that the program can write to.
+    #[test]
+    fn counters_that_a_program_has_set_to_anything_are_reported_without_a_panic() {
+        let words: [AtomicU64; COUNTER_WORDS] = array::from_fn(|_| AtomicU64::new(u64::MAX));
+        let counted = Counted::of(1, &Counters(&words), &Learned::default(), &[], &History::default());
+        let report = Report::of(1.0, &[counted.clone(), counted]);
+        assert_eq!((report.faults, report.bytes_in), (u64::MAX, Bytes(u64::MAX)));
+        assert_eq!(report.staging_hit_rate, Some(1.0));
+    }
+
+    #[test]
+    fn each_refusal_is_counted_for_itself() {
+        for (number, refusal) in Refusal::ALL.into_iter().enumerate() {
+            let mut wanted = [0; Refusal::ALL.len()];
+            wanted[number] = 2;
+            assert_eq!(counted(&[refusal, refusal]).calls_refused, wanted, "{refusal:?}");
+        }
+    }
+}

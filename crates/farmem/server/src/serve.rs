@@ -1,0 +1,560 @@
+//! masu's side of paged programs: greeting them, and doing for them what they cannot do in the store by themselves.
+//!
+//! Each program that loads the library says hello here, also those that the first one starts. It gets its terms, hands over
+//! the memory with its tables, and from then on a thread waits for what it asks. What it counted is there until the end; its
+//! layer of the store is given back when it ends.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use farmem_engine::field::{self, ANSWERED, ASKED, Ask, BELL, Bell, COUNTER_WORDS, Counters, ERRAND, Errand, Layout};
+use farmem_engine::greeting::{self, Go, Message, Ready, Secret, Sections, Terms};
+use farmem_engine::pager::Budget;
+use farmem_engine::policy::site::{SEED_WORDS, Seed};
+use farmem_engine::rung::Rung;
+use farmem_engine::space::Page;
+use farmem_engine::units::Learned;
+use linux::Rooted;
+use linux::describe;
+use linux::handover::{Connection, Peer};
+use linux::maps::{Mapping, maps};
+use linux::shared_memory::{self, SharedMemory};
+use rustix::io::Errno;
+use rustix::process::geteuid;
+use rustix::rand::{GetRandomFlags, getrandom};
+use units::Bytes;
+
+use crate::background::{CREWS, Hands};
+use crate::history::{History, Part};
+use crate::profile::{Folder, Profile};
+use crate::report::Counted;
+use crate::store::{GetRun, Home, PAGE_BYTES, PutRun, Store};
+
+mod not_begun;
+mod unproven;
+
+pub use not_begun::NotBegun;
+use unproven::{Entrance, Proven};
+
+/// Once all is over a program says what it has to say within this time, or it does not say it.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// So often it is looked whether all is over.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Programs that cannot be greeted for so long are worth a word.
+const QUIET: Duration = Duration::from_secs(2);
+
+/// What is mapped where is asked again after this time: libraries may be loaded later.
+const MAPPINGS_EVERY: Duration = Duration::from_secs(1);
+
+/// What all programs have together.
+struct Common {
+    terms: Terms,
+    /// What a program must say to be served, and hears.
+    secret: Secret,
+    store: Arc<dyn Store>,
+    complain: Complain,
+    /// Where profiles are; `None` for none.
+    profiles: Option<Folder>,
+    over: AtomicBool,
+    served: Mutex<Served>,
+    /// Layers of the store: one for each program.
+    layers: AtomicU32,
+}
+
+/// What came of the programs.
+#[derive(Default)]
+struct Served {
+    counted: Vec<Counted>,
+    not_begun: Vec<NotBegun>,
+    trouble: Vec<String>,
+}
+
+impl Served {
+    /// Says it once, however many programs and threads meet the same trouble: whether it is new.
+    fn say(&mut self, trouble: String) -> bool {
+        let new = !self.trouble.contains(&trouble);
+        if new {
+            self.trouble.push(trouble);
+        }
+        new
+    }
+}
+
+/// Says at once what went wrong, and the remedy.
+pub type Complain = fn(&str, &str);
+
+/// Serves programs until it is ended.
+pub struct Server {
+    common: Arc<Common>,
+    name: String,
+    path: Option<String>,
+    thread: JoinHandle<()>,
+}
+
+/// All that was seen of all programs.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    /// One for each program.
+    pub counted: Vec<Counted>,
+    /// Programs that could not begin.
+    pub not_begun: Vec<NotBegun>,
+    /// What went wrong with the store, or was said that makes no sense.
+    pub trouble: Vec<String>,
+}
+
+impl Seen {
+    /// Why nothing came of the program that masu started: it could not begin itself, which is not to say that it became
+    /// another one by exec, or started one, that could not.
+    pub fn not_begun_as_started(&self, process: u32) -> Option<&NotBegun> {
+        let begun = self.counted.iter().any(|counted| counted.process == process);
+        self.not_begun.iter().find(|not_begun| not_begun.process == process && !begun)
+    }
+}
+
+impl Server {
+    /// Waits for programs from now on; they get `terms`. What their code sites learn is kept in `profiles`, if
+    /// they are to learn. What goes wrong for the person who waits is told by `complain`.
+    ///
+    /// # Errors
+    /// The kernel's answer when there is no socket, or no thread.
+    pub fn begin(
+        terms: Terms,
+        store: Arc<dyn Store>,
+        profiles: Option<Folder>,
+        complain: Complain,
+    ) -> std::io::Result<Server> {
+        let profiles = profiles.filter(|_| terms.sections == Sections::Auto);
+        let secret = new_secret()?;
+        let entrance = Entrance::open(secret.hello, |name| std::env::var_os(name))?;
+        let (name, path) = (entrance.name().to_owned(), entrance.path().map(str::to_owned));
+        let common = Arc::new(Common {
+            terms,
+            secret,
+            store,
+            complain,
+            profiles,
+            over: AtomicBool::new(false),
+            served: Mutex::default(),
+            layers: AtomicU32::new(0),
+        });
+        let same = Arc::clone(&common);
+        let thread = std::thread::Builder::new().name("masu-greet".to_owned()).spawn(move || greet(entrance, &same))?;
+        Ok(Server { common, name, path, thread })
+    }
+
+    /// What stands in the environment of programs that are to find it and be served: names, and values or that it is taken out.
+    pub fn variables(&self) -> [(&'static str, Option<String>); 3] {
+        [
+            (greeting::VARIABLE, Some(self.name.clone())),
+            (greeting::PATH_VARIABLE, self.path.clone()),
+            (greeting::SECRET_VARIABLE, Some(self.common.secret.to_string())),
+        ]
+    }
+
+    /// Ends it, once the programs have ended: those that still run get nothing any more that needs masu.
+    pub fn end(self) -> Seen {
+        self.common.over.store(true, Relaxed);
+        // A thread that panicked has said so.
+        let _ = self.thread.join();
+        let served = std::mem::take(&mut *self.common.served.lock().unwrap_or_else(PoisonError::into_inner));
+        Seen { counted: served.counted, not_begun: served.not_begun, trouble: served.trouble }
+    }
+}
+
+impl Common {
+    fn note(&self, note: impl FnOnce(&mut Served)) {
+        note(&mut self.served.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// The store failed, and with it a program.
+    fn say_of_store(&self, error: &crate::store::Error) {
+        self.say_at_once(error.to_string(), error.remedy());
+    }
+
+    /// For the person who waits, and for the report.
+    fn say_at_once(&self, said: String, remedy: &str) {
+        // Several threads may meet the same trouble.
+        if held(&self.served).say(said.clone()) {
+            (self.complain)(&said, remedy);
+        }
+    }
+
+    fn say(&self, trouble: String) {
+        held(&self.served).say(trouble);
+    }
+
+    fn is_over(&self) -> bool {
+        self.over.load(Relaxed)
+    }
+
+    /// Nobody asks for the layer's pages any more. What a store does not give back now, it gives back when it is closed.
+    fn give_back(&self, layer: u32) {
+        if !self.is_over() {
+            let _ = self.store.forget_layer(layer);
+        }
+    }
+}
+
+fn greet(mut entrance: Entrance, common: &Arc<Common>) {
+    let mut threads: Vec<JoinHandle<()>> = Vec::new();
+    let mut failing: Option<Instant> = None;
+    let mut proven = Vec::new();
+    while !common.is_over() {
+        // One that has ended keeps its stack until then.
+        threads.retain(|thread| !thread.is_finished());
+        let waited = entrance.wait(LOOK, &mut proven);
+        for program in proven.drain(..) {
+            let same = Arc::clone(common);
+            let thread = std::thread::Builder::new().name("masu-serve".to_owned());
+            match thread.spawn(move || serve(&program, &same)) {
+                Ok(thread) => threads.push(thread),
+                // Without terms it ends.
+                Err(error) => common.say_at_once(
+                    format!("cannot serve a program: {error}"),
+                    "Allow more threads (`ulimit -u`, pids.max).",
+                ),
+            }
+        }
+        match waited {
+            Ok(()) => failing = None,
+            // Programs wait until others have ended and left room.
+            Err(errno) => {
+                if failing.get_or_insert_with(Instant::now).elapsed() > QUIET {
+                    let said = format!("cannot greet programs, which wait: {}", describe(errno));
+                    common.say_at_once(said, "Raise the limit of open files (`ulimit -n`).");
+                }
+                std::thread::sleep(LOOK);
+            }
+        }
+    }
+    drop(entrance);
+    for thread in threads {
+        // As above.
+        let _ = thread.join();
+    }
+}
+
+/// Says that it is over, at the latest when it is dropped.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+/// One program, from its hello to its end.
+fn serve(program: &Proven, common: &Common) {
+    let connection = &program.connection;
+    let layer = common.layers.fetch_add(1, Relaxed);
+    match begin(program, common, layer) {
+        Ok(Some(program)) => {
+            let over = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                let crews = if common.terms.background && !program.has_file { CREWS } else { 0 };
+                let (program, over) = (&program, &over);
+                // Whatever happens here, they end.
+                let ends = Ends(over);
+                let mut begun = Vec::new();
+                for which in 0..crews {
+                    let crew = std::thread::Builder::new().name("masu-background".to_owned());
+                    match crew.spawn_scoped(scope, move || program.fly(which, connection, common, over)) {
+                        Ok(crew) => begun.push(crew),
+                        Err(error) => {
+                            // What takes off would never arrive: the program is told by the end of the connection.
+                            let said = format!("cannot serve a program in the background: {error}");
+                            let remedy = "Allow more threads (`ulimit -u`, pids.max), or say --no-background.";
+                            return common.say_at_once(said, remedy);
+                        }
+                    }
+                }
+                let crews = begun;
+                program.work(connection, common);
+                drop(ends);
+                while let Some(bell) = program.bell()
+                    && crews.iter().any(|crew| !crew.is_finished())
+                {
+                    bell.departures().fetch_add(1, Relaxed);
+                    shared_memory::wake(bell.departures());
+                    std::thread::sleep(Duration::from_micros(200));
+                }
+            });
+            let counted = program.counted(common);
+            common.note(|served| served.counted.push(counted));
+            // All processes that could read there have ended, or are other programs now: each of them held the connection.
+            if connection.is_over() {
+                common.give_back(layer);
+            }
+        }
+        // A program that was not told to begin has put nothing there.
+        Ok(None) => common.give_back(layer),
+        Err(trouble) => {
+            common.say(trouble);
+            common.give_back(layer);
+        }
+    }
+}
+
+fn new_secret() -> Result<Secret, Errno> {
+    let mut bytes = [[0; 8]; 2];
+    // The kernel fills requests of up to 256 bytes whole.
+    getrandom(bytes.as_flattened_mut(), GetRandomFlags::empty())?;
+    let [hello, terms] = bytes.map(u64::from_ne_bytes);
+    Ok(Secret { hello, terms })
+}
+
+/// What a lock guards, also after a panic beside it: it is only reported.
+fn held<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
+    lock.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn bytes_of(message: &Message) -> Vec<u8> {
+    message.iter().flat_map(|word| word.to_ne_bytes()).collect()
+}
+
+fn message_of(bytes: &[u8]) -> Message {
+    let mut message = Message::default();
+    for (word, bytes) in message.iter_mut().zip(bytes.as_chunks::<8>().0) {
+        *word = u64::from_ne_bytes(*bytes);
+    }
+    message
+}
+
+/// A program with whom all is agreed.
+struct Program {
+    /// As it sees itself.
+    process: u32,
+    /// As masu sees it, if it does.
+    peer: Peer,
+    rung: Rung,
+    layer: u32,
+    /// It reads and writes its pages by itself, and asks nothing.
+    has_file: bool,
+    field: SharedMemory,
+    layout: Layout,
+    mappings: Mutex<Vec<Mapping>>,
+    history: Mutex<History>,
+    profile: Option<Profile>,
+}
+
+/// What a program says next; `None` when it is no more. It may be stopped meanwhile, for however long.
+fn hear(connection: &Connection, bytes: &mut [u8], common: &Common) -> Result<Option<(usize, Vec<OwnedFd>)>, Errno> {
+    let mut left = LAST_WORDS;
+    loop {
+        if let Some(said) = connection.receive(bytes, LOOK)? {
+            return Ok(Some(said));
+        }
+        if connection.is_over() || left.is_zero() {
+            return Ok(None);
+        }
+        if common.is_over() {
+            left = left.saturating_sub(LOOK);
+        }
+    }
+}
+
+fn begin(program: &Proven, common: &Common, layer: u32) -> Result<Option<Program>, String> {
+    let Proven { connection, peer, hello } = program;
+    let mut bytes = [0; size_of::<Message>()];
+    let failed = |errno: Errno| format!("a program could not be greeted: {}", describe(errno));
+    let direct = common.store.direct(layer).map_err(|error| error.to_string())?;
+    let fds: Vec<_> = direct.iter().map(|fd| fd.as_fd()).collect();
+    connection.send(&bytes_of(&common.terms.message(common.secret.terms)), &fds).map_err(failed)?;
+    let Some((_, mut fds)) = hear(connection, &mut bytes, common).map_err(failed)? else { return Ok(None) };
+    let nonsense = || format!("process {} said nothing sensible at its start", hello.process);
+    let ready = Ready::of(&message_of(&bytes)).ok_or_else(nonsense)?;
+    let rung = match ready.begun {
+        Ok(rung) => rung,
+        Err((step, errno)) => {
+            let errno = Errno::from_raw_os_error(errno.cast_signed());
+            common.note(|served| served.not_begun.push(NotBegun { process: hello.process, step, errno }));
+            return Ok(None);
+        }
+    };
+    if fds.is_empty() {
+        return Err(nonsense());
+    }
+    let layout = Layout::new(common.terms.most_pages as usize, common.terms.budget_frames as usize);
+    let field =
+        SharedMemory::of(fds.swap_remove(0), Bytes(layout.bytes as u64)).map_err(failed)?.ok_or_else(nonsense)?;
+    let mut program = Program {
+        process: hello.process,
+        peer: *peer,
+        rung,
+        layer,
+        has_file: direct.is_some(),
+        field,
+        layout,
+        mappings: Mutex::default(),
+        history: Mutex::default(),
+        profile: None,
+    };
+    program.look_at_mappings();
+    let seeds = program.known_sites(common);
+    // A program that has died meanwhile is counted like any other.
+    let _ = connection.send(&bytes_of(&Go { seeds }.message()), &[]);
+    Ok(Some(program))
+}
+
+impl Program {
+    fn bell(&self) -> Option<Bell<'_>> {
+        self.field.words().get(BELL..)?.first_chunk().map(Bell)
+    }
+
+    /// Flies what takes off, until it is over.
+    fn fly(&self, which: u64, connection: &Connection, common: &Common, over: &AtomicBool) {
+        let words = self.field.words_64();
+        let pager = field::pager(words, self.field.words(), &self.layout);
+        let Some((pager, bell)) = pager.zip(self.bell()) else { return };
+        let says = |error: &crate::store::Error| {
+            // A program that has ended needs nothing any more of what was on its way.
+            if !connection.is_over() {
+                common.say_of_store(error);
+            }
+        };
+        let flown = &words[self.layout.flown / size_of::<u64>()..];
+        let mut hands = Hands::new(&*common.store, self.layer, flown, &says);
+        hands.work(which, &pager.flights, &bell, || over.load(Relaxed));
+    }
+
+    fn counters(&self) -> Option<Counters<'_>> {
+        self.field.words_64().first_chunk::<COUNTER_WORDS>().map(Counters)
+    }
+
+    fn counted(&self, common: &Common) -> Counted {
+        let Some(counters) = self.counters() else { return Counted::default() };
+        let learned = self.learned();
+        let mut counted = Counted::of(self.process, &counters, &learned, &held(&self.mappings), &held(&self.history));
+        counted.rung = Some(self.rung);
+        let frames = u32::try_from(counted.local.pages().0).unwrap_or(u32::MAX);
+        let most = Budget::new(frames, 0).largest_unit_pages();
+        let unit = common.terms.plain_unit_pages().map(|pages| pages.min(most) as usize * PAGE_BYTES);
+        counted.unit = unit.map(|bytes| Bytes(bytes as u64));
+        if let (Some(folder), Some(profile)) = (&common.profiles, &self.profile) {
+            counted.profile = Some(profile.end(folder, &learned, |why| common.say(why)));
+        }
+        counted
+    }
+
+    /// Lays the sites that are known from an earlier run into the field: how many. The program waits meanwhile.
+    fn known_sites(&mut self, common: &Common) -> u32 {
+        let (Some(folder), Some(pid)) = (&common.profiles, self.peer.pid) else { return 0 };
+        if self.peer.user != geteuid().as_raw() {
+            return 0;
+        }
+        let exe = format!("/{}", pid.file("exe"));
+        let begun = Profile::begin(folder, exe.as_ref(), &held(&self.mappings), |why| common.say(why));
+        let Some((profile, seeds)) = begun else { return 0 };
+        self.profile = Some(profile);
+        let places = self.field.words_64()[self.layout.data / size_of::<u64>()..].chunks(SEED_WORDS);
+        for (place, seed) in places.zip(&seeds) {
+            place.iter().zip(Seed::words(seed)).for_each(|(place, word)| place.store(word, Relaxed));
+        }
+        u32::try_from(seeds.len()).unwrap_or(0)
+    }
+
+    /// A copy of what was learned: the program may be writing to it still.
+    fn learned(&self) -> Box<Learned> {
+        let mut learned = Box::<Learned>::default();
+        let words = self.field.words_64()[self.layout.learned / size_of::<u64>()..].iter();
+        let place = (&raw mut *learned).cast::<u64>();
+        for (index, word) in words.take(size_of::<Learned>() / size_of::<u64>()).enumerate() {
+            // SAFETY: within the box; it is made of numbers alone, of which any value is one, and is aligned as they are.
+            unsafe { place.add(index).write(word.load(Relaxed)) };
+        }
+        learned
+    }
+
+    /// What is mapped where, for the names of code sites: it cannot be asked any more when the program has ended.
+    /// Of a program of another user nothing is asked: its files would be read with masu's rights.
+    fn look_at_mappings(&self) {
+        if let Some(pid) = self.peer.pid
+            && self.peer.user == geteuid().as_raw()
+            && let Ok(mappings) = maps(&Rooted::host(), pid)
+        {
+            *held(&self.mappings) = mappings;
+        }
+    }
+
+    /// Does what it asks until it ends.
+    fn work(&self, connection: &Connection, common: &Common) {
+        let Some(errand) = self.field.words()[ERRAND..].first_chunk().map(Errand) else { return };
+        let mut data = vec![0; farmem_engine::MAX_UNIT_PAGES as usize * 4096];
+        let begun = Instant::now();
+        let mut looked = begun;
+        while !connection.is_over() && !common.is_over() {
+            let mut history = held(&self.history);
+            if history.is_due(begun.elapsed()) {
+                history.read(begun.elapsed(), Part::of(&self.learned()));
+            }
+            drop(history);
+            let Some((ask, page, pages)) = errand.asked() else {
+                if looked.elapsed() > MAPPINGS_EVERY {
+                    self.look_at_mappings();
+                    looked = Instant::now();
+                }
+                if self.has_file {
+                    // Its end, and the descriptors that it takes here, are not waited for longer than need be.
+                    connection.is_over_within(LOOK);
+                    continue;
+                }
+                for now in [0, ANSWERED] {
+                    if errand.state().load(Relaxed) == now {
+                        shared_memory::wait(errand.state(), now, LOOK);
+                    }
+                }
+                if errand.state().load(Relaxed) == ASKED && errand.asked().is_none() {
+                    // Nothing sensible: no answer would be.
+                    return;
+                }
+                continue;
+            };
+            let done = self.run(ask, page, pages, &mut data, common);
+            errand.answer(done);
+            shared_memory::wake(errand.state());
+        }
+        held(&self.history).read(begun.elapsed(), Part::of(&self.learned()));
+    }
+
+    fn home(&self, page: Page) -> Home {
+        Home { layer: self.layer, page: page.0.into() }
+    }
+
+    fn run(&self, ask: Ask, page: Page, pages: u32, data: &mut [u8], common: &Common) -> bool {
+        let words = &self.field.words_64()[self.layout.data / 8..];
+        let bytes = pages as usize * PAGE_BYTES;
+        let store = &common.store;
+        let done = match ask {
+            Ask::Read => store.get(&mut [GetRun { home: self.home(page), bytes: &mut data[..bytes] }]).map(|()| {
+                for (word, bytes) in words.iter().zip(data[..bytes].as_chunks::<8>().0) {
+                    word.store(u64::from_ne_bytes(*bytes), Relaxed);
+                }
+            }),
+            Ask::Write => {
+                for (word, bytes) in words.iter().zip(data[..bytes].as_chunks_mut::<8>().0) {
+                    *bytes = word.load(Relaxed).to_ne_bytes();
+                }
+                store.put(&[PutRun { home: self.home(page), bytes: &data[..bytes] }])
+            }
+            Ask::Copy => {
+                let one = &mut data[..PAGE_BYTES];
+                store
+                    .get(&mut [GetRun { home: self.home(page), bytes: one }])
+                    .and_then(|()| store.put(&[PutRun { home: self.home(Page(pages)), bytes: one }]))
+            }
+        };
+        if let Err(error) = &done {
+            common.say_of_store(error);
+        }
+        done.is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests;

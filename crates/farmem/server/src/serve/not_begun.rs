@@ -1,0 +1,44 @@
+//! Programs that could not begin, in words.
+
+use farmem_engine::greeting::Step;
+use linux::describe;
+use rustix::io::Errno;
+
+/// Why a program could not begin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotBegun {
+    /// Its process, as it sees itself.
+    pub process: u32,
+    /// The step that failed.
+    pub step: Step,
+    /// The kernel's answer.
+    pub errno: Errno,
+}
+
+impl NotBegun {
+    /// What failed, in words, and the way out.
+    pub fn words(&self) -> (String, &'static str) {
+        let why = describe(self.errno);
+        match self.step {
+            Step::Userfaultfd => (
+                format!("the kernel gives it no userfaultfd: {why}"),
+                "It takes Linux 5.11 with CONFIG_USERFAULTFD, and no seccomp filter that forbids it; `masu facts` says more.",
+            ),
+            Step::Memory => (
+                format!("there is no memory for its tables: {why}"),
+                "They take three words a page; see `ulimit -v` and vm.overcommit_memory.",
+            ),
+            Step::Signals => {
+                (format!("its signals cannot be taken: {why}"), "This should not happen; please report it.")
+            }
+            Step::Rung => (
+                "this kernel does not let pages leave it and come back in the way that is wanted, or in any".to_owned(),
+                "`masu facts` says what this host has; without --rung the best of it is taken.",
+            ),
+            Step::Dispatch => (
+                format!("its system calls cannot be seen: {why}"),
+                "It takes Syscall User Dispatch: Linux 5.11 on x86-64.",
+            ),
+        }
+    }
+}

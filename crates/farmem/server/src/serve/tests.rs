@@ -1,0 +1,208 @@
+//! Programs of a few words: what they say is the greeting, and then they end.
+
+use std::fs::File;
+
+use farmem_engine::greeting::{Hello, STRANGER, Step};
+
+use super::*;
+use crate::store::{Error, Span};
+
+/// What is to happen happens within this time.
+const PROMPTLY: Duration = Duration::from_secs(10);
+
+/// Keeps nothing, and remembers which layers were given back.
+#[derive(Default)]
+struct Noting(Mutex<Vec<u32>>);
+
+impl Store for Noting {
+    fn name(&self) -> &'static str {
+        "noting"
+    }
+
+    fn put(&self, _: &[PutRun<'_>]) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn get(&self, _: &mut [GetRun<'_>]) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn forget(&self, _: &[Span]) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn forget_layer(&self, layer: u32) -> Result<(), Error> {
+        held(&self.0).push(layer);
+        Ok(())
+    }
+
+    fn close(&self) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+impl Noting {
+    fn comes_to(&self, layers: &[u32]) -> bool {
+        let begun = Instant::now();
+        while begun.elapsed() < PROMPTLY {
+            if *held(&self.0) == layers {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        false
+    }
+}
+
+const TERMS: Terms = Terms {
+    budget_frames: 256,
+    budget_share: 0,
+    most_pages: 1 << 12,
+    unit_pages: 0,
+    base_pages: 1,
+    least_bytes: 1 << 16,
+    sections: Sections::Auto,
+    background: true,
+    rung: None,
+};
+
+fn server() -> (Server, Arc<Noting>) {
+    let store = Arc::new(Noting::default());
+    (Server::begin(TERMS, Arc::<Noting>::clone(&store), None, |_, _| {}).unwrap(), store)
+}
+
+/// Says hello and hears its terms.
+fn greeted(server: &Server) -> Connection {
+    hello(server, Connection::to(&server.name).unwrap())
+}
+
+fn hello(server: &Server, connection: Connection) -> Connection {
+    let hello = Hello { process: std::process::id(), secret: server.common.secret.hello };
+    connection.send(&bytes_of(&hello.message()), &[]).unwrap();
+    assert_eq!(Terms::of(&heard(&connection)), Some((TERMS, server.common.secret.terms)));
+    connection
+}
+
+fn heard(connection: &Connection) -> Message {
+    let mut bytes = [0; size_of::<Message>()];
+    connection.receive(&mut bytes, PROMPTLY).unwrap().unwrap();
+    message_of(&bytes)
+}
+
+/// The same, and hands over its tables and begins.
+fn begun(server: &Server) -> Connection {
+    let connection = greeted(server);
+    let layout = Layout::new(TERMS.most_pages as usize, TERMS.budget_frames as usize);
+    let field = SharedMemory::create("masu-test", Bytes(layout.bytes as u64)).unwrap();
+    let file: OwnedFd = File::options().read(true).write(true).open(field.path()).unwrap().into();
+    connection.send(&bytes_of(&Ready { begun: Ok(Rung::Copy) }.message()), &[file.as_fd()]).unwrap();
+    assert!(Go::of(&heard(&connection)).is_some());
+    connection
+}
+
+#[test]
+fn a_layer_is_given_back_when_its_program_has_ended_and_not_before() {
+    let (server, store) = server();
+    let first = begun(&server);
+    let second = begun(&server);
+    drop(second);
+    assert!(store.comes_to(&[1]), "{:?}", store.0);
+    drop(begun(&server));
+    assert!(store.comes_to(&[1, 2]), "{:?}", store.0);
+    // One that outlives masu may go on with its file.
+    let seen = server.end();
+    drop(first);
+    assert_eq!((seen.counted.len(), seen.trouble), (3, Vec::new()));
+    assert_eq!(*held(&store.0), [1, 2]);
+}
+
+#[test]
+fn a_program_that_cannot_begin_leaves_no_layer_and_its_reason() {
+    let (server, store) = server();
+    let connection = greeted(&server);
+    let errno = Errno::NOMEM.raw_os_error().unsigned_abs();
+    connection.send(&bytes_of(&Ready { begun: Err((Step::Memory, errno)) }.message()), &[]).unwrap();
+    assert!(store.comes_to(&[0]), "{:?}", store.0);
+    let mut seen = server.end();
+    assert_eq!(seen.not_begun_as_started(std::process::id() + 1), None);
+    let not_begun = seen.not_begun_as_started(std::process::id()).unwrap();
+    let (words, remedy) = not_begun.words();
+    assert_eq!(words, "there is no memory for its tables: cannot allocate memory (ENOMEM)");
+    assert!(remedy.contains("ulimit -v"), "{remedy}");
+    seen.counted.push(Counted { process: std::process::id(), ..Counted::default() });
+    assert_eq!(seen.not_begun_as_started(std::process::id()), None, "it had begun, and became another program");
+}
+
+#[test]
+fn who_does_not_know_the_secret_gets_nothing_and_strangers_cannot_give_it() {
+    let (server, store) = server();
+    let stranger = Connection::to(&server.name).unwrap();
+    let hello = Hello { process: 1, secret: server.common.secret.hello ^ 1 };
+    stranger.send(&bytes_of(&hello.message()), &[]).unwrap();
+    assert_eq!(heard(&stranger), STRANGER);
+    drop(begun(&server));
+    assert!(store.comes_to(&[0]), "it had no layer: {:?}", store.0);
+    let [(_, name), (_, path), (_, digits)] = server.variables();
+    let secret = Secret::of(digits.unwrap().as_bytes()).unwrap();
+    assert_eq!((name, &path, secret), (Some(server.name.clone()), &server.path, server.common.secret));
+    assert!(secret.hello != secret.terms && secret != new_secret().unwrap());
+}
+
+#[test]
+fn only_root_serves_other_users() {
+    use super::unproven::is_served;
+    assert!(is_served(1000, 1000) && is_served(0, 0) && is_served(1000, 0));
+    assert!(!is_served(1001, 1000) && !is_served(0, 1000));
+}
+
+#[test]
+fn the_same_trouble_of_many_programs_is_said_once() {
+    let mut served = Served::default();
+    let said = ["full", "lost", "full"].map(|trouble| served.say(trouble.to_owned()));
+    assert_eq!((said, served.trouble), ([true, true, false], vec!["full".to_owned(), "lost".to_owned()]));
+}
+
+#[test]
+fn a_program_that_is_stopped_at_its_start_is_waited_for_and_does_not_hold_up_the_end() {
+    let server = Server::begin(TERMS, Arc::new(Noting::default()), None, |_, _| {}).unwrap();
+    let silent = Connection::to(&server.name).unwrap();
+    std::thread::sleep(LOOK * 3);
+    assert!(!silent.is_over(), "it may go on");
+    let begun = Instant::now();
+    server.end();
+    assert!(begun.elapsed() < PROMPTLY);
+}
+
+#[test]
+fn a_crowd_that_says_nothing_costs_no_thread_and_no_program_its_turn() {
+    let threads = || {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+        tasks.filter(|task| std::fs::read(task.path().join("comm")).is_ok_and(|name| name == b"masu-serve\n")).count()
+    };
+    let (server, _) = server();
+    let before = threads();
+    let mut crowd = Vec::new();
+    for round in 0..4 {
+        for _ in 0..150 {
+            crowd.push(Connection::to(&server.name).unwrap());
+        }
+        // By either way.
+        let by_path = server.path.as_ref().filter(|_| round % 2 == 0);
+        let connection = match by_path {
+            Some(path) => Connection::at(path.as_ref()),
+            None => Connection::to(&server.name),
+        };
+        drop(hello(&server, connection.unwrap()));
+    }
+    assert!(threads() <= before + 4 + 2, "other tests have some");
+    // The oldest gave way: each of them was this user's.
+    let comes = |what: &str, holds: &dyn Fn() -> bool| {
+        let begun = Instant::now();
+        while !holds() {
+            assert!(begun.elapsed() < PROMPTLY, "{what}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    comes("who is too many is told so", &|| crowd.iter().filter(|one| one.is_over()).count() >= 600 - 256);
+    assert!(crowd.iter().rev().take(100).all(|one| !one.is_over()));
+}

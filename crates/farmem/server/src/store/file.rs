@@ -1,0 +1,411 @@
+//! `file:DIR`: one sparse file per layer; page n lies at n * 4096 (at n * 4112, if pages are sealed, and only masu reads them).
+//!
+//! The files have no name (`O_TMPFILE`; where the file system cannot, a name that is taken away at once), so that nothing is
+//! left behind, however masu ends. A program may read and write its pages there by itself: [`Store::direct`].
+//!
+//! `O_DIRECT` is not used: it asks for aligned buffers and makes each 4 KiB write wait for the device, while the page cache
+//! gathers writes, and is memory that the kernel takes back whenever it needs it.
+//!
+//! A page is home when `pwrite` has returned: it outlives the program and masu, not the machine. With `?sync` it
+//! is home when the device has it; that costs a wait for each put, and helps only someone who reads the file of a
+//! machine that crashed, which has no name; so it is for measurements.
+//!
+//! A hole reads as zeros: a page that was forgotten is not told from a page of zeros. Beyond the end nothing was ever put.
+
+use std::collections::BTreeMap;
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use linux::describe;
+use rustix::fs::{FallocateFlags, Mode, OFlags};
+use rustix::io::Errno;
+use units::Bytes;
+
+use super::url::FileUrl;
+use super::{Error, GetRun, Home, Opening, PutRun, Span, Store, Trouble, assert_in_bounds, assert_whole, operation};
+
+/// Files in a directory.
+pub struct FileStore {
+    name: String,
+    directory: OwnedFd,
+    path: std::path::PathBuf,
+    sync: bool,
+    page_bytes: usize,
+    layers: RwLock<BTreeMap<u32, Arc<OwnedFd>>>,
+}
+
+impl FileStore {
+    /// Opens the directory and makes sure that files can be made in it.
+    ///
+    /// # Errors
+    /// `Unfit` if it is no directory, `Refused` if we may not write there, `Full`.
+    pub fn open(url: &FileUrl, opening: &Opening) -> Result<FileStore, Error> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = rustix::fs::open(&url.directory, flags, Mode::empty());
+        let name = url.to_string();
+        let directory = directory.map_err(|errno| of_directory(&name, errno))?;
+        let layers = RwLock::default();
+        let store = FileStore {
+            name,
+            directory,
+            path: url.directory.clone(),
+            sync: url.sync,
+            page_bytes: opening.page_bytes,
+            layers,
+        };
+        store.layer(0)?;
+        store.say_what_it_stands_on(opening);
+        Ok(store)
+    }
+
+    /// Memory is no store, and a full device is known beforehand: both are said, neither is refused.
+    fn say_what_it_stands_on(&self, opening: &Opening) {
+        if rustix::fs::fstatfs(&self.directory).is_ok_and(|is| is_memory(u64::try_from(is.f_type).unwrap_or(0))) {
+            (opening.say)(&format!(
+                "{} is memory (tmpfs): pages that leave the program still take memory of this machine",
+                self.name
+            ));
+        }
+        if let (Some(expected), Some(free)) = (opening.expected, self.free())
+            && expected > free
+        {
+            (opening.say)(&format!("{} has {free} free, and the program may need {expected}", self.name));
+        }
+    }
+
+    /// What the file system has left for us.
+    fn free(&self) -> Option<Bytes> {
+        let vfs = rustix::fs::fstatvfs(&self.directory).ok()?;
+        Some(Bytes(vfs.f_bavail.saturating_mul(vfs.f_frsize)))
+    }
+
+    /// The layer's file, made when it is first asked for.
+    fn layer(&self, layer: u32) -> Result<Arc<OwnedFd>, Error> {
+        let known = self.layers.read().unwrap_or_else(PoisonError::into_inner).get(&layer).cloned();
+        if let Some(file) = known {
+            return Ok(file);
+        }
+        let mut layers = self.layers.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = layers.get(&layer) {
+            return Ok(Arc::clone(file));
+        }
+        let made = nameless(&self.directory, layer).map_err(|errno| match errno {
+            Errno::NOSPC | Errno::DQUOT => self.full("make a file in".to_owned(), errno),
+            errno => of_directory(&self.name, errno),
+        })?;
+        let file = Arc::new(made);
+        layers.insert(layer, Arc::clone(&file));
+        Ok(file)
+    }
+
+    fn put_run(&self, file: &OwnedFd, run: &PutRun<'_>) -> io::Result<()> {
+        let (mut bytes, mut offset) = (run.bytes, run.home.page * self.page_bytes as u64);
+        while !bytes.is_empty() {
+            let written = match rustix::io::pwrite(file, bytes, offset) {
+                Err(Errno::INTR) => continue,
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => written,
+                Err(errno) => return Err(errno.into()),
+            };
+            bytes = &bytes[written..];
+            offset += written as u64;
+        }
+        Ok(())
+    }
+
+    fn get_run(&self, file: &OwnedFd, run: &mut GetRun<'_>) -> Result<(), Error> {
+        let start = run.home.page * self.page_bytes as u64;
+        let mut done = 0;
+        while done < run.bytes.len() {
+            match rustix::io::pread(file, &mut run.bytes[done..], start + done as u64) {
+                Err(Errno::INTR) => (),
+                Ok(0) => {
+                    let home = Home { page: run.home.page + (done / self.page_bytes) as u64, ..run.home };
+                    return Err(Error::Lost(self.trouble(
+                        operation("get", [run.span(self.page_bytes)].into_iter(), "from"),
+                        format!("{home} is beyond the end of its file"),
+                        "Something cut the file short; the pages in it are lost.",
+                    )));
+                }
+                Ok(read) => done += read,
+                Err(errno) => {
+                    return Err(self.failed(operation("get", [run.span(self.page_bytes)].into_iter(), "from"), errno));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn trouble(&self, operation: String, cause: String, remedy: &str) -> Trouble {
+        Trouble { operation, store: self.name.clone(), cause, remedy: remedy.to_owned() }
+    }
+
+    fn full(&self, operation: String, errno: Errno) -> Error {
+        let free = self.free().map_or(String::new(), |free| format!(", {free} free"));
+        let path = self.path.display();
+        Error::Full(Trouble {
+            operation,
+            store: self.name.clone(),
+            cause: format!("{}{free}", describe(errno)),
+            remedy: format!("Make room in {path}, or name a directory on a larger device with --store file:DIR."),
+        })
+    }
+
+    /// A device that fails is no passing trouble: nobody brings its pages back.
+    fn failed(&self, operation: String, errno: Errno) -> Error {
+        match errno {
+            Errno::NOSPC | Errno::DQUOT | Errno::FBIG => self.full(operation, errno),
+            errno => {
+                let remedy = "Look at what the kernel says of the device (dmesg); name another directory.";
+                Error::Unfit(self.trouble(operation, describe(errno), remedy))
+            }
+        }
+    }
+}
+
+impl Store for FileStore {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn put(&self, runs: &[PutRun<'_>]) -> Result<(), Error> {
+        let failed = |error: io::Error| {
+            let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+            self.failed(operation("put", runs.iter().map(|run| run.span(self.page_bytes)), "into"), errno)
+        };
+        let mut touched = BTreeMap::new();
+        for run in runs {
+            assert_whole(run.span(self.page_bytes), run.bytes.len(), self.page_bytes);
+            let file = self.layer(run.home.layer)?;
+            self.put_run(&file, run).map_err(failed)?;
+            if self.sync {
+                touched.insert(run.home.layer, file);
+            }
+        }
+        for file in touched.values() {
+            rustix::fs::fdatasync(file).map_err(|errno| failed(errno.into()))?;
+        }
+        Ok(())
+    }
+
+    fn get(&self, runs: &mut [GetRun<'_>]) -> Result<(), Error> {
+        for run in runs {
+            assert_whole(run.span(self.page_bytes), run.bytes.len(), self.page_bytes);
+            let file = self.layer(run.home.layer)?;
+            self.get_run(&file, run)?;
+        }
+        Ok(())
+    }
+
+    fn forget(&self, spans: &[Span]) -> Result<(), Error> {
+        for span in spans {
+            assert_in_bounds(*span);
+            let file = self.layer(span.home.layer)?;
+            let (start, length) = (span.home.page * self.page_bytes as u64, span.pages * self.page_bytes as u64);
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            match rustix::fs::fallocate(&file, flags, start, length) {
+                // A file system without holes keeps the pages: more room than needed, and nothing worse.
+                Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INTR) => (),
+                Err(_) if span.pages == 0 => (),
+                Err(errno) => return Err(self.failed(operation("forget", spans.iter().copied(), "in"), errno)),
+            }
+        }
+        Ok(())
+    }
+
+    fn forget_layer(&self, layer: u32) -> Result<(), Error> {
+        let file = self.layers.write().unwrap_or_else(PoisonError::into_inner).remove(&layer);
+        // A program may still hold the file: it is emptied, not only closed.
+        match file.map(|file| rustix::fs::ftruncate(&file, 0)) {
+            Some(Err(errno)) => Err(self.failed(format!("forget layer {layer} in"), errno)),
+            _ => Ok(()),
+        }
+    }
+
+    fn direct(&self, layer: u32) -> Result<Option<Arc<OwnedFd>>, Error> {
+        self.layer(layer).map(Some)
+    }
+
+    fn close(&self) -> Result<(), Error> {
+        self.layers.write().unwrap_or_else(PoisonError::into_inner).clear();
+        Ok(())
+    }
+}
+
+/// A file without a name in the directory.
+fn nameless(directory: &OwnedFd, layer: u32) -> Result<OwnedFd, Errno> {
+    let mode = Mode::RUSR | Mode::WUSR;
+    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::LARGEFILE;
+    match rustix::fs::openat(directory, ".", flags | OFlags::TMPFILE, mode) {
+        // NFS, overlayfs before 6.1 and FUSE do not know O_TMPFILE.
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL | Errno::NOSYS) => (),
+        made => return made,
+    }
+    named_for_a_moment(directory, layer)
+}
+
+/// The same where the file system knows only files with names.
+fn named_for_a_moment(directory: &OwnedFd, layer: u32) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::LARGEFILE | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+    for attempt in 0..100 {
+        let name = format!(".masu-{}-{layer}-{attempt}", std::process::id());
+        match rustix::fs::openat(directory, &name, flags, Mode::RUSR | Mode::WUSR) {
+            Err(Errno::EXIST) => (),
+            Err(errno) => return Err(errno),
+            Ok(file) => {
+                rustix::fs::unlinkat(directory, &name, rustix::fs::AtFlags::empty())?;
+                return Ok(file);
+            }
+        }
+    }
+    Err(Errno::EXIST)
+}
+
+fn of_directory(name: &str, errno: Errno) -> Error {
+    let trouble = |remedy: &str| Trouble {
+        operation: "open".to_owned(),
+        store: name.to_owned(),
+        cause: describe(errno),
+        remedy: remedy.to_owned(),
+    };
+    match errno {
+        Errno::ACCESS | Errno::PERM | Errno::ROFS => {
+            Error::Refused(trouble("Name a directory that you may write to: --store file:DIR."))
+        }
+        Errno::NOSPC | Errno::DQUOT => Error::Full(trouble("Make room there, or name another directory.")),
+        // Other programs may end, and leave room.
+        Errno::MFILE | Errno::NFILE => Error::Unreachable(trouble("Raise the limit of open files (`ulimit -n`).")),
+        _ => Error::Unfit(trouble("Name a directory that exists: --store file:DIR.")),
+    }
+}
+
+/// TMPFS_MAGIC and RAMFS_MAGIC of include/uapi/linux/magic.h.
+fn is_memory(file_system: u64) -> bool {
+    matches!(file_system, 0x0102_1994 | 0x8584_58f6)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::FileExt;
+    use std::path::Path;
+
+    use super::*;
+    use crate::store::PAGE_BYTES;
+
+    fn opening() -> (Opening, Arc<std::sync::Mutex<Vec<String>>>) {
+        let said = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let sink = Arc::clone(&said);
+        let say = move |line: &str| sink.lock().unwrap().push(line.to_owned());
+        (Opening { page_bytes: PAGE_BYTES, expected: None, password: None, say: Arc::new(say) }, said)
+    }
+
+    fn store(directory: &Path) -> FileStore {
+        FileStore::open(&FileUrl { directory: directory.into(), sync: false }, &opening().0).unwrap()
+    }
+
+    fn home(page: u64) -> Home {
+        Home { layer: 1, page }
+    }
+
+    #[test]
+    fn nothing_is_left_in_the_directory_even_while_the_store_is_open() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = store(directory.path());
+        store.put(&[PutRun { home: home(7), bytes: &[7; PAGE_BYTES] }]).unwrap();
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_file_with_a_name_for_a_moment_is_as_good() {
+        let directory = tempfile::tempdir().unwrap();
+        let fd = rustix::fs::open(directory.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
+        let file = named_for_a_moment(&fd, 0).unwrap();
+        rustix::io::pwrite(&file, b"there", 0).unwrap();
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_the_program_writes_into_the_file_is_what_the_store_reads() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = store(directory.path());
+        let file = store.direct(1).unwrap().unwrap();
+        let file = File::from(file.try_clone().unwrap());
+        file.write_all_at(&[5; PAGE_BYTES], 3 * 4096).unwrap();
+        let mut bytes = vec![0; PAGE_BYTES];
+        store.get(&mut [GetRun { home: home(3), bytes: &mut bytes }]).unwrap();
+        assert_eq!(bytes, [5; PAGE_BYTES]);
+    }
+
+    #[test]
+    fn the_file_goes_through_the_page_cache() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = store(directory.path()).direct(0).unwrap().unwrap();
+        assert!(!rustix::fs::fcntl_getfl(file.as_fd()).unwrap().contains(OFlags::DIRECT));
+    }
+
+    #[test]
+    fn forgotten_pages_take_no_room() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = store(directory.path());
+        store.put(&[PutRun { home: home(0), bytes: &[1; 64 * PAGE_BYTES] }]).unwrap();
+        let blocks = || rustix::fs::fstat(store.direct(1).unwrap().unwrap()).unwrap().st_blocks;
+        rustix::fs::fsync(store.direct(1).unwrap().unwrap()).unwrap();
+        let before = blocks();
+        store.forget(&[Span { home: home(0), pages: 64 }]).unwrap();
+        assert!(before >= 64 * 8 && blocks() < 16, "{before} -> {}", blocks());
+    }
+
+    #[test]
+    fn a_layer_that_was_forgotten_is_empty_for_the_program_too() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = store(directory.path());
+        store.put(&[PutRun { home: home(0), bytes: &[1; PAGE_BYTES] }]).unwrap();
+        let held = store.direct(1).unwrap().unwrap();
+        store.forget_layer(1).unwrap();
+        assert_eq!(rustix::fs::fstat(&held).unwrap().st_size, 0);
+        let lost = store.get(&mut [GetRun { home: home(0), bytes: &mut [0; PAGE_BYTES] }]).unwrap_err();
+        assert!(matches!(lost, Error::Lost(_)), "{lost}");
+    }
+
+    #[test]
+    fn a_page_beyond_the_end_is_lost_by_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = store(directory.path());
+        store.put(&[PutRun { home: home(0), bytes: &[1; PAGE_BYTES] }]).unwrap();
+        let lost = store.get(&mut [GetRun { home: home(0), bytes: &mut [0; 2 * PAGE_BYTES] }]).unwrap_err();
+        assert!(matches!(lost, Error::Lost(_)));
+        assert!(lost.to_string().contains("page 1 of layer 1 is beyond the end"), "{lost}");
+    }
+
+    #[test]
+    fn a_directory_that_is_none_is_named() {
+        let (opening, _) = opening();
+        let url = |directory: &str| FileUrl { directory: directory.into(), sync: false };
+        let missing = FileStore::open(&url("/nowhere/at/all"), &opening).err().unwrap();
+        assert!(matches!(missing, Error::Unfit(_)));
+        assert_eq!(missing.to_string(), "cannot open file:/nowhere/at/all: no such file or directory (ENOENT)");
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let no_directory = FileStore::open(&url(file.path().to_str().unwrap()), &opening).err().unwrap();
+        assert!(matches!(no_directory, Error::Unfit(_)), "{no_directory}");
+    }
+
+    #[test]
+    fn too_little_room_is_said_at_the_start() {
+        let directory = tempfile::tempdir().unwrap();
+        let (mut opening, said) = opening();
+        opening.expected = Some(Bytes(u64::MAX));
+        FileStore::open(&FileUrl { directory: directory.path().into(), sync: true }, &opening).unwrap();
+        let said = said.lock().unwrap();
+        assert!(said.iter().any(|line| line.contains(" free, and the program may need ")), "{said:?}");
+    }
+
+    #[test]
+    fn memory_is_named_as_what_it_is() {
+        assert!(is_memory(0x0102_1994) && !is_memory(0xef53));
+    }
+}

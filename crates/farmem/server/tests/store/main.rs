@@ -1,0 +1,100 @@
+//! The stores, kept to their word: the same list of demands (`conformance.rs`) on every store, and then with everything
+//! against them: a proxy that delays, cuts and withholds, servers that are killed, full disks, wrong passwords.
+//!
+//! Real `redis-server` processes on loopback, in temporary directories, ended with the test. Where a program is missing, a
+//! test says SKIP and why; with `LIVE_REQUIRE=all` it fails.
+
+#![allow(clippy::unwrap_used, reason = "what cannot be unwrapped fails the test")]
+
+mod cluster;
+mod conformance;
+mod disk;
+mod faults;
+mod proxy;
+mod redis;
+mod sealed;
+mod servers;
+
+use std::sync::{Arc, Mutex};
+
+use farmem::store::url::{Secret, StoreUrl};
+use farmem::store::{self, Error, GetRun, Home, Opening, PAGE_BYTES, PutRun, Store};
+use units::Bytes;
+
+/// What a store said, line by line.
+#[derive(Clone, Default)]
+struct Said(Arc<Mutex<Vec<String>>>);
+
+impl Said {
+    fn lines(&self) -> Vec<String> {
+        self.0.lock().unwrap().clone()
+    }
+
+    fn say(&self) -> store::Say {
+        let lines = Arc::clone(&self.0);
+        Arc::new(move |line: &str| lines.lock().unwrap().push(line.to_owned()))
+    }
+}
+
+fn open(url: &str) -> Result<(Arc<dyn Store>, Said), Error> {
+    open_with(url, None)
+}
+
+fn open_with(url: &str, password: Option<&str>) -> Result<(Arc<dyn Store>, Said), Error> {
+    let password = password.map(|password| Secret::new(password.to_owned()));
+    open_expecting(url, password, None)
+}
+
+fn open_expecting(
+    url: &str,
+    password: Option<Secret>,
+    expected: Option<Bytes>,
+) -> Result<(Arc<dyn Store>, Said), Error> {
+    let said = Said::default();
+    let opening = Opening { page_bytes: PAGE_BYTES, expected, password, say: said.say() };
+    let url: StoreUrl = url.parse().unwrap();
+    Ok((store::open(&url, &opening)?, said))
+}
+
+/// What `open` fails with.
+fn failure(url: &str) -> Error {
+    match open(url) {
+        Ok(_) => panic!("{url} was opened"),
+        Err(error) => error,
+    }
+}
+
+fn home(page: u64) -> Home {
+    Home { layer: 0, page }
+}
+
+/// A page's contents, by its home and how often it was written.
+fn contents(home: Home, version: u64) -> Vec<u8> {
+    let seed =
+        home.page.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(home.layer) << 32 ^ version.wrapping_mul(0xd1b5);
+    (0..PAGE_BYTES as u64 / 8).flat_map(|at| (seed ^ at.wrapping_mul(0x2545_f491_4f6c_dd1d)).to_le_bytes()).collect()
+}
+
+fn put(store: &dyn Store, home: Home, version: u64) -> Result<(), Error> {
+    store.put(&[PutRun { home, bytes: &contents(home, version) }])
+}
+
+fn get(store: &dyn Store, home: Home) -> Result<Vec<u8>, Error> {
+    let mut bytes = vec![0xee; PAGE_BYTES];
+    store.get(&mut [GetRun { home, bytes: &mut bytes }])?;
+    Ok(bytes)
+}
+
+/// The next number of a sequence without a pattern (xorshift64).
+fn random(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
+}
+
+/// Says that a test is left out, and why; fails where nothing may be.
+fn skip(what: &str, why: &str) {
+    assert!(std::env::var("LIVE_REQUIRE").as_deref() != Ok("all"), "LIVE_REQUIRE=all, but {what}: {why}");
+    println!("SKIP {what}: {why}");
+}

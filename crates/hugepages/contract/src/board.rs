@@ -1,0 +1,447 @@
+//! The shared page between masu and the programs it started: one seat per process. Pure.
+//!
+//! masu makes it (a memfd), the library in each program maps it and takes a seat. On the seat the library counts what it
+//! reserved, masu turns switches, and at exit the two agree on a last look at the memory. Everything is a word of 32
+//! bits, read and written atomically, so that no state of it can break either side: a word that makes no sense is
+//! ignored. Nothing in it is trusted for more than a report.
+//!
+//! A program that is killed leaves its seat taken; masu clears the seats of the dead.
+
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+/// The name of the memfd: in `/proc/PID/maps` it stands as `/memfd:masu-board (deleted)`.
+pub const NAME: &str = "masu-board";
+
+/// Its size in bytes.
+pub const BYTES: usize = 64 << 10;
+
+/// The words of it.
+pub const WORDS: usize = BYTES / size_of::<u32>();
+
+/// Says that it is a board, and of which make.
+const MAGIC: u32 = u32::from_le_bytes(*b"msu1");
+
+const HEAD_WORDS: usize = 16;
+const SEAT_WORDS: usize = 16;
+
+/// How many processes can have a seat at a time.
+pub const SEATS: usize = (WORDS - HEAD_WORDS) / SEAT_WORDS;
+
+/// The words of the head.
+const TURNED_AWAY: usize = 1;
+const BELL: usize = 2;
+const SAT: usize = 4;
+const RESERVED_BEFORE: usize = 5;
+const ALIGNED_BEFORE: usize = 6;
+const CODE_BEFORE: usize = 7;
+const CLOSED: usize = 3;
+
+/// The kinds of memory that the library reserves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Grown by brk.
+    Heap = 0,
+    /// Mapped.
+    Mmap = 1,
+    /// The programs' and libraries' own data, initialised or not.
+    Bss = 2,
+    /// Stacks.
+    Stack = 3,
+    /// Text.
+    Code = 4,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Kind; 5] = [Kind::Heap, Kind::Mmap, Kind::Bss, Kind::Stack, Kind::Code];
+}
+
+/// Where a process stands with its seat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// At work.
+    Running = 0,
+    /// About to exit, waiting for the last look.
+    Leaving = 1,
+    /// It was looked at; it may go.
+    Seen = 2,
+}
+
+/// What became of the text, for `--code`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Code {
+    /// Nothing was asked, or there was not a window of it.
+    #[default]
+    Untouched = 0,
+    /// The kernel maps the file's own pages huge: profilers see the symbols as always.
+    FileMapped = 1,
+    /// It was copied to anonymous memory: profilers that go by the mapping's file do not see the symbols.
+    Copied = 2,
+    /// Neither worked.
+    Refused = 3,
+}
+
+fn code_of(word: u32) -> Code {
+    match word {
+        1 => Code::FileMapped,
+        2 => Code::Copied,
+        3 => Code::Refused,
+        _ => Code::Untouched,
+    }
+}
+
+/// What all processes counted together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Totals {
+    /// Windows reserved.
+    pub reserved: u64,
+    /// Mappings placed at a multiple of a superpage.
+    pub aligned: u64,
+    /// The worst that became of a text.
+    pub code: Code,
+}
+
+/// The whole board.
+#[derive(Clone, Copy, Debug)]
+pub struct Board<'a> {
+    words: &'a [AtomicU32],
+}
+
+impl<'a> Board<'a> {
+    /// A board over words that hold zeros: masu's side.
+    pub fn new(words: &'a [AtomicU32]) -> Option<Board<'a>> {
+        (words.len() == WORDS).then_some(())?;
+        words[0].store(MAGIC, Relaxed);
+        Some(Board { words })
+    }
+
+    /// A board that somebody else made; `None` if it is none.
+    pub fn of(words: &'a [AtomicU32]) -> Option<Board<'a>> {
+        (words.len() == WORDS && words[0].load(Relaxed) == MAGIC).then_some(Board { words })
+    }
+
+    /// The word on which masu waits, and which the library changes when somebody is leaving.
+    pub fn bell(&self) -> &'a AtomicU32 {
+        &self.words[BELL]
+    }
+
+    /// Says that masu looks no more: nobody is to wait for it. Switches can be turned still.
+    pub fn close(&self) {
+        self.words[CLOSED].store(1, Relaxed);
+    }
+
+    /// Whether masu has ended.
+    pub fn is_closed(&self) -> bool {
+        self.words[CLOSED].load(Relaxed) != 0
+    }
+
+    /// Processes that took a seat, also those that have left it.
+    pub fn processes(&self) -> u32 {
+        self.words[SAT].load(Relaxed)
+    }
+
+    /// What the seats counted, those that are taken and those that were left.
+    pub fn totals(&self) -> Totals {
+        let mut totals = Totals {
+            reserved: self.words[RESERVED_BEFORE].load(Relaxed).into(),
+            aligned: self.words[ALIGNED_BEFORE].load(Relaxed).into(),
+            code: code_of(self.words[CODE_BEFORE].load(Relaxed)),
+        };
+        for seat in self.taken() {
+            totals.reserved += u64::from(seat.reserved_in_all());
+            totals.aligned += u64::from(seat.aligned());
+            totals.code = totals.code.max(seat.code());
+        }
+        totals
+    }
+
+    /// Adds what a seat counted to the totals, and frees it.
+    pub fn leave(&self, seat: &Seat<'_>) {
+        self.add(seat);
+        seat.clear();
+    }
+
+    fn add(&self, seat: &Seat<'_>) {
+        self.words[RESERVED_BEFORE].fetch_add(seat.reserved_in_all(), Relaxed);
+        self.words[ALIGNED_BEFORE].fetch_add(seat.aligned(), Relaxed);
+        self.words[CODE_BEFORE].fetch_max(seat.code() as u32, Relaxed);
+    }
+
+    /// Processes that found no seat.
+    pub fn turned_away(&self) -> u32 {
+        self.words[TURNED_AWAY].load(Relaxed)
+    }
+
+    /// The seat with this number.
+    pub fn seat(&self, index: usize) -> Option<Seat<'a>> {
+        let first = HEAD_WORDS.checked_add(index.checked_mul(SEAT_WORDS)?)?;
+        let words = self.words.get(first..first.checked_add(SEAT_WORDS)?)?;
+        Some(Seat { words })
+    }
+
+    /// The seats that are taken.
+    pub fn taken(&self) -> impl Iterator<Item = Seat<'a>> {
+        let board = *self;
+        (0..SEATS).filter_map(move |index| board.seat(index)).filter(|seat| seat.process() != 0)
+    }
+
+    /// Takes a seat for a process and says which: the one that it had before exec, or the first that is free. `None` when
+    /// there is none, which is counted.
+    pub fn sit_down(&self, process: u32, switches: Switches) -> Option<usize> {
+        let before = self.index_of(process);
+        let index = before.or_else(|| (0..SEATS).find(|index| self.claim(*index, process)));
+        let Some(seat) = index.and_then(|index| self.seat(index)) else {
+            self.words[TURNED_AWAY].fetch_add(1, Relaxed);
+            return None;
+        };
+        match before {
+            Some(_) => self.add(&seat),
+            None => {
+                self.words[SAT].fetch_add(1, Relaxed);
+            }
+        }
+        for word in &seat.words[1..] {
+            word.store(0, Relaxed);
+        }
+        seat.words[SWITCHES].store(switches.0, Relaxed);
+        index
+    }
+
+    fn index_of(&self, process: u32) -> Option<usize> {
+        (0..SEATS).find(|index| self.seat(*index).is_some_and(|seat| seat.process() == process))
+    }
+
+    fn claim(&self, index: usize, process: u32) -> bool {
+        let taken = |seat: Seat<'_>| seat.words[PROCESS].compare_exchange(0, process, Relaxed, Relaxed).is_ok();
+        self.seat(index).is_some_and(taken)
+    }
+}
+
+/// The words of a seat.
+const PROCESS: usize = 0;
+const STAGE: usize = 1;
+const SWITCHES: usize = 2;
+const RESERVED: usize = 3;
+const ALIGNED: usize = RESERVED + Kind::ALL.len();
+const CODE: usize = ALIGNED + 1;
+
+/// What masu can turn in a running program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Switches(u32);
+
+impl Switches {
+    /// Mappings are aligned, or not.
+    pub const fn new(align: bool) -> Switches {
+        Switches(align as u32)
+    }
+
+    /// As they stand on the board.
+    pub const fn word(self) -> u32 {
+        self.0
+    }
+
+    /// Whether mappings are aligned.
+    pub const fn align(self) -> bool {
+        self.0 & 1 != 0
+    }
+}
+
+/// One process's seat.
+#[derive(Clone, Copy, Debug)]
+pub struct Seat<'a> {
+    words: &'a [AtomicU32],
+}
+
+impl<'a> Seat<'a> {
+    /// Whose it is, as that process sees its own id; zero for nobody's.
+    pub fn process(&self) -> u32 {
+        self.words[PROCESS].load(Relaxed)
+    }
+
+    /// Frees the seat of a process that is no more, or will be in a moment.
+    pub fn clear(&self) {
+        self.words[PROCESS].store(0, Relaxed);
+    }
+
+    /// Where its process stands.
+    pub fn stage(&self) -> Stage {
+        match self.words[STAGE].load(Relaxed) {
+            1 => Stage::Leaving,
+            2 => Stage::Seen,
+            _ => Stage::Running,
+        }
+    }
+
+    /// Says where it stands.
+    pub fn set_stage(&self, stage: Stage) {
+        self.words[STAGE].store(stage as u32, Relaxed);
+    }
+
+    /// The word that changes with the stage: what the library waits on.
+    pub fn stage_word(&self) -> &'a AtomicU32 {
+        &self.words[STAGE]
+    }
+
+    /// How its switches stand.
+    pub fn switches(&self) -> Switches {
+        Switches(self.words[SWITCHES].load(Relaxed))
+    }
+
+    /// Turns its switches.
+    pub fn set_switches(&self, to: Switches) {
+        self.words[SWITCHES].store(to.0, Relaxed);
+    }
+
+    /// Counts windows that were reserved.
+    pub fn add_reserved(&self, kind: Kind, windows: usize) {
+        self.words[RESERVED + kind as usize].fetch_add(u32::try_from(windows).unwrap_or(u32::MAX), Relaxed);
+    }
+
+    /// Windows reserved since the process began, also those that were unmapped since.
+    pub fn reserved(&self, kind: Kind) -> u32 {
+        self.words[RESERVED + kind as usize].load(Relaxed)
+    }
+
+    /// Counts a mapping that was moved to a multiple of a superpage.
+    pub fn add_aligned(&self) {
+        self.words[ALIGNED].fetch_add(1, Relaxed);
+    }
+
+    /// Mappings moved to a multiple of a superpage since the process began.
+    pub fn aligned(&self) -> u32 {
+        self.words[ALIGNED].load(Relaxed)
+    }
+
+    /// Windows of all kinds reserved since the process began.
+    pub fn reserved_in_all(&self) -> u32 {
+        Kind::ALL.iter().fold(0, |sum, kind| sum.saturating_add(self.reserved(*kind)))
+    }
+
+    /// What became of the text.
+    pub fn code(&self) -> Code {
+        code_of(self.words[CODE].load(Relaxed))
+    }
+
+    /// Says what became of the text.
+    pub fn set_code(&self, code: Code) {
+        self.words[CODE].store(code as u32, Relaxed);
+    }
+}
+
+/// Where, in bytes from the start of a board that was copied out of a process, the switches of `process` stand, and how.
+pub fn find_switches(copy: &[u32], process: u32) -> Option<(usize, Switches)> {
+    (copy.len() == WORDS && copy[0] == MAGIC).then_some(())?;
+    let (seats, _) = copy[HEAD_WORDS..].as_chunks::<SEAT_WORDS>();
+    let index = seats.iter().position(|seat| seat[PROCESS] == process)?;
+    let word = HEAD_WORDS + index * SEAT_WORDS + SWITCHES;
+    Some((word * size_of::<u32>(), Switches(copy[word])))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words() -> Vec<AtomicU32> {
+        (0..WORDS).map(|_| AtomicU32::new(0)).collect()
+    }
+
+    #[test]
+    fn a_process_takes_a_seat_and_counts_on_it() {
+        let words = words();
+        let board = Board::new(&words).unwrap();
+        let seat = board.seat(board.sit_down(42, Switches::new(true)).unwrap()).unwrap();
+        seat.add_reserved(Kind::Mmap, 3);
+        seat.add_reserved(Kind::Mmap, 4);
+        seat.add_aligned();
+        seat.set_code(Code::Copied);
+        let seen: Vec<_> = Board::of(&words).unwrap().taken().collect();
+        assert_eq!(seen.len(), 1);
+        assert_eq!((seen[0].process(), seen[0].reserved(Kind::Mmap), seen[0].aligned()), (42, 7, 1));
+        assert_eq!((seen[0].code(), seen[0].stage(), seen[0].reserved(Kind::Bss)), (Code::Copied, Stage::Running, 0));
+        assert!(seen[0].switches().align());
+    }
+
+    #[test]
+    fn a_seat_that_was_left_is_clean_for_the_next() {
+        let words = words();
+        let board = Board::new(&words).unwrap();
+        let seat = board.seat(board.sit_down(42, Switches::new(true)).unwrap()).unwrap();
+        seat.add_reserved(Kind::Heap, 9);
+        seat.set_stage(Stage::Seen);
+        seat.clear();
+        assert_eq!(board.taken().count(), 0);
+        let next = board.seat(board.sit_down(43, Switches::new(false)).unwrap()).unwrap();
+        assert_eq!((next.reserved(Kind::Heap), next.stage(), next.switches().align()), (0, Stage::Running, false));
+    }
+
+    #[test]
+    fn what_was_counted_is_kept_when_a_seat_is_left_or_taken_anew() {
+        let words = words();
+        let board = Board::new(&words).unwrap();
+        let first = board.seat(board.sit_down(41, Switches::new(true)).unwrap()).unwrap();
+        first.add_reserved(Kind::Mmap, 3);
+        first.set_code(Code::Copied);
+        board.sit_down(41, Switches::new(true)).unwrap(); // exec
+        first.add_reserved(Kind::Bss, 4);
+        board.leave(&first);
+        let second = board.seat(board.sit_down(42, Switches::new(true)).unwrap()).unwrap();
+        second.add_aligned();
+        assert_eq!(board.processes(), 2);
+        assert_eq!(board.totals(), Totals { reserved: 7, aligned: 1, code: Code::Copied });
+    }
+
+    #[test]
+    fn after_exec_a_process_has_the_same_seat_and_starts_anew() {
+        let words = words();
+        let board = Board::new(&words).unwrap();
+        board.sit_down(41, Switches::new(true)).unwrap();
+        let before = board.sit_down(42, Switches::new(true)).unwrap();
+        board.seat(before).unwrap().add_reserved(Kind::Heap, 9);
+        assert_eq!(board.sit_down(42, Switches::new(true)), Some(before));
+        assert_eq!(board.seat(before).unwrap().reserved(Kind::Heap), 0);
+    }
+
+    #[test]
+    fn who_finds_no_seat_is_counted() {
+        let words = words();
+        let board = Board::new(&words).unwrap();
+        for process in 1..=u32::try_from(SEATS).unwrap() {
+            assert!(board.sit_down(process, Switches::new(true)).is_some());
+        }
+        assert!(board.sit_down(77_777, Switches::new(true)).is_none());
+        assert_eq!(board.turned_away(), 1);
+    }
+
+    #[test]
+    fn a_closed_board_is_a_board_still() {
+        let words = words();
+        let board = Board::new(&words).unwrap();
+        assert!(!board.is_closed());
+        board.close();
+        let seen = Board::of(&words).unwrap();
+        assert!(seen.is_closed());
+        assert!(seen.sit_down(42, Switches::new(true)).is_some());
+    }
+
+    #[test]
+    fn what_is_no_board_is_not_taken_for_one() {
+        assert!(Board::of(&words()).is_none());
+        assert!(Board::new(&words()[1..]).is_none());
+    }
+
+    #[test]
+    fn the_switches_are_found_in_a_copy() {
+        let words = words();
+        let board = Board::new(&words).unwrap();
+        board.sit_down(41, Switches::new(false)).unwrap();
+        board.sit_down(42, Switches::new(true)).unwrap();
+        let copy: Vec<u32> = words.iter().map(|word| word.load(Relaxed)).collect();
+        let (offset, switches) = find_switches(&copy, 42).unwrap();
+        assert!(switches.align());
+        assert_eq!(copy[offset / 4], 1);
+        words[offset / 4].store(0, Relaxed);
+        assert!(!board.seat(1).unwrap().switches().align());
+        assert_eq!(find_switches(&copy, 43), None);
+        assert_eq!(find_switches(&copy[1..], 42), None);
+    }
+}

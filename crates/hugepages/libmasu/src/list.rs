@@ -1,0 +1,92 @@
+//! A list of active pages, as the tracker handed it over.
+
+use core::mem::{offset_of, size_of};
+
+use contract::track::list::{self, Head};
+
+use crate::interface::{MasuPage, MasuWindow};
+use crate::kernel::{Descriptor, Mapping};
+
+// What the program gets of a page is what lies in the list.
+const _: () = assert!(size_of::<MasuPage>() == size_of::<list::Page>());
+const _: () = assert!(offset_of!(MasuPage, address) == offset_of!(list::Page, address));
+const _: () = assert!(offset_of!(MasuPage, count) == offset_of!(list::Page, count));
+const _: () = assert!(offset_of!(MasuPage, rate) == offset_of!(list::Page, rate));
+
+/// One list, mapped to be read.
+pub struct List {
+    mapping: Mapping,
+    head: Head,
+}
+
+/// Why there is no list.
+pub enum Unusable {
+    /// It is not what a tracker hands over: it could be changed, or is no list. Who says so is not believed any more.
+    Untrue,
+    /// There is no room for it in the address space.
+    NoMemory,
+}
+
+impl List {
+    /// Of a file that nobody can change any more.
+    pub fn of(file: &Descriptor) -> Result<List, Unusable> {
+        const SEALS: i32 = libc::F_SEAL_WRITE | libc::F_SEAL_SHRINK;
+        // SAFETY: asks; of what knows no seals the answer is negative.
+        let seals = unsafe { libc::fcntl(file.number(), libc::F_GET_SEALS) };
+        if seals < 0 || seals & SEALS != SEALS {
+            return Err(Unusable::Untrue);
+        }
+        // SAFETY: asks; nothing is read or written.
+        let end = unsafe { libc::lseek(file.number(), 0, libc::SEEK_END) };
+        let bytes = usize::try_from(end).unwrap_or(0);
+        if bytes < size_of::<Head>() {
+            return Err(Unusable::Untrue);
+        }
+        let mapping = Mapping::of_file(file, bytes).ok_or(Unusable::NoMemory)?;
+        // SAFETY: the mapping begins at a page and has room for it; nobody can write to it any more, and any bytes are valid.
+        let head = unsafe { mapping.start().cast::<Head>().read() };
+        if head.fits(bytes as u64) { Ok(List { mapping, head }) } else { Err(Unusable::Untrue) }
+    }
+
+    /// Which one it is.
+    pub fn generation(&self) -> u64 {
+        self.head.generation
+    }
+
+    /// All its pages.
+    pub fn pages(&self) -> &[MasuPage] {
+        let windows = self.head.windows as usize * size_of::<list::Window>();
+        // SAFETY: the head fits the mapping, so all that follows lies within it; it is aligned, is never written to, and any
+        // bytes are valid.
+        unsafe {
+            let first = self.mapping.start().add(size_of::<Head>() + windows).cast();
+            core::slice::from_raw_parts(first, self.head.pages as usize)
+        }
+    }
+
+    /// All its windows, as the program sees them. One whose pages are not in the list is left out.
+    pub fn windows(&self) -> impl Iterator<Item = (u64, MasuWindow)> + '_ {
+        // SAFETY: as above.
+        let windows: &[list::Window] = unsafe {
+            let first = self.mapping.start().add(size_of::<Head>()).cast();
+            core::slice::from_raw_parts(first, self.head.windows as usize)
+        };
+        let pages = self.pages();
+        (0..).zip(windows).filter(|(_, window)| window.is_within(pages.len() as u64)).map(|(number, window)| {
+            let seen = MasuWindow {
+                address: window.address,
+                pages: pages[window.first as usize..].as_ptr(),
+                hot: window.hot,
+                resident: window.resident,
+                walks: window.walks,
+                suggested: list::Verdict::of(window.suggested) as i32,
+            };
+            (number, seen)
+        })
+    }
+
+    /// How many windows there are.
+    pub fn len(&self) -> usize {
+        self.head.windows as usize
+    }
+}

@@ -1,0 +1,205 @@
+//! The conversation with the tracker: one socket, one request and its answer at a time.
+//!
+//! Whatever goes wrong with it (the tracker ended, or is silent, or says what makes no sense) ends the conversation, and with
+//! it being tracked. The program goes on.
+
+use core::ffi::{CStr, c_char};
+use core::mem::{MaybeUninit, size_of};
+use core::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+use contract::track::wire::{Answer, Refused, Request, SHORT_BYTES};
+use contract::track::{SOCKET, SOCKET_PATH_BYTES, SOCKET_VARIABLE};
+
+use crate::kernel::Descriptor;
+
+/// A tracker that does not answer for so long has gone astray. It may have much memory to look at, which takes its time.
+const PATIENCE_S: libc::time_t = 10;
+
+/// So many verdicts go at once: the stack of a signal handler is small.
+pub const VERDICTS_AT_ONCE: usize = 1024;
+
+/// An open conversation.
+pub struct Tracker {
+    socket: Descriptor,
+    /// It was ended from here, since an answer did not come in time or made no sense: whatever came later would be taken for
+    /// the answer to something else.
+    given_up: AtomicBool,
+}
+
+/// Why there is no answer.
+#[derive(Clone, Copy)]
+pub enum Failed {
+    /// There is no tracker, or not any more.
+    NoTracker,
+    /// It is somebody else's than root's or the caller's own.
+    Stranger,
+    /// It said no.
+    Refused(Refused),
+}
+
+impl Tracker {
+    /// To the tracker that listens where the environment says, or else where it usually does.
+    pub fn find() -> Result<Tracker, Failed> {
+        let (address, bytes) = address().ok_or(Failed::NoTracker)?;
+        // SAFETY: a new socket.
+        let socket = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0) };
+        let socket = Descriptor::of(socket).ok_or(Failed::NoTracker)?;
+        // Before connecting: where many come at once, that waits, too.
+        for option in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
+            let time = libc::timeval { tv_sec: PATIENCE_S, tv_usec: 0 };
+            set(&socket, option, &time);
+        }
+        let at = (&raw const address).cast::<libc::sockaddr>();
+        // SAFETY: the address is of the length given, and lives as long as the call.
+        if unsafe { libc::connect(socket.number(), at, bytes) } != 0 {
+            return Err(Failed::NoTracker);
+        }
+        let tracker = Tracker { socket, given_up: AtomicBool::new(false) };
+        // SAFETY: asks.
+        let own = unsafe { libc::geteuid() };
+        match tracker.user() {
+            Some(user) if user == 0 || user == own => Ok(tracker),
+            _ => Err(Failed::Stranger),
+        }
+    }
+
+    fn user(&self) -> Option<libc::uid_t> {
+        let mut peer = libc::ucred { pid: 0, uid: libc::uid_t::MAX, gid: 0 };
+        let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;
+        let (fd, into) = (self.socket.number(), (&raw mut peer).cast());
+        // SAFETY: the kernel writes at most `bytes` bytes, which the variable has.
+        let done = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, into, &raw mut bytes) };
+        (done == 0).then_some(peer.uid)
+    }
+
+    /// Its number, to wait for its end.
+    pub fn number(&self) -> i32 {
+        self.socket.number()
+    }
+
+    /// Whether the tracker has ended this conversation, or is no more: then it sends no signal any more, which cannot be said of
+    /// one that was given up from here.
+    pub fn has_ended(&self) -> bool {
+        !self.given_up.load(SeqCst) && self.is_over()
+    }
+
+    /// Whether there is nobody to talk to any more.
+    pub fn is_over(&self) -> bool {
+        let mut fds = [libc::pollfd { fd: self.socket.number(), events: 0, revents: 0 }];
+        // SAFETY: one entry, which lives as long as the call.
+        unsafe { libc::poll(fds.as_mut_ptr(), 1, 0) > 0 && fds[0].revents & (libc::POLLHUP | libc::POLLERR) != 0 }
+    }
+
+    /// Ends the conversation from here: what the tracker says makes no sense.
+    pub fn give_up(&self) -> Failed {
+        if !self.is_over() {
+            self.given_up.store(true, SeqCst);
+            // SAFETY: a descriptor of our own; the other side sees the end, and so does a thread that waits.
+            unsafe { libc::shutdown(self.socket.number(), libc::SHUT_RDWR) };
+        }
+        Failed::NoTracker
+    }
+
+    /// Sends what is not answered.
+    pub fn tell(&self, request: &Request<'_>) -> Result<(), Failed> {
+        let mut message = [0; SHORT_BYTES + VERDICTS_AT_ONCE];
+        let bytes = request.write(&mut message);
+        loop {
+            // SAFETY: the message is of that length at least, and lives as long as the call.
+            let sent = unsafe { libc::send(self.socket.number(), message.as_ptr().cast(), bytes, libc::MSG_NOSIGNAL) };
+            if sent == bytes as isize {
+                return Ok(());
+            }
+            if crate::kernel::errno() != libc::EINTR {
+                return Err(self.give_up());
+            }
+        }
+    }
+
+    /// Asks, and waits for the answer and what comes with it.
+    pub fn ask(&self, request: &Request<'_>) -> Result<(Answer, Option<Descriptor>), Failed> {
+        self.tell(request)?;
+        let mut message = [0; SHORT_BYTES];
+        let mut file = None;
+        let bytes = receive(&self.socket, &mut message, &mut file).ok_or_else(|| self.give_up())?;
+        match Answer::read(&message[..bytes]) {
+            Ok(Answer::Refused(why)) => Err(Failed::Refused(why)),
+            Ok(answer) => Ok((answer, file)),
+            Err(_) => Err(self.give_up()),
+        }
+    }
+}
+
+unsafe extern "C" {
+    fn secure_getenv(name: *const c_char) -> *const c_char;
+}
+
+/// The address to connect to, and how many bytes of it count.
+fn address() -> Option<(libc::sockaddr_un, libc::socklen_t)> {
+    let mut name = [0u8; 32];
+    name[..SOCKET_VARIABLE.len()].copy_from_slice(SOCKET_VARIABLE.as_bytes());
+    // Of a set-uid program the environment is somebody else's, and counts for nothing.
+    // SAFETY: the name ends with a zero. What is found lives until the environment is changed, which is the program's to see
+    // to, as with any getenv(3); it is copied at once.
+    let found = unsafe { secure_getenv(name.as_ptr().cast()) };
+    let path = if found.is_null() {
+        SOCKET.as_bytes()
+    } else {
+        // SAFETY: ends with a zero.
+        unsafe { CStr::from_ptr(found) }.to_bytes()
+    };
+    if path.is_empty() || path.len() >= SOCKET_PATH_BYTES {
+        return None;
+    }
+    // SAFETY: made of numbers alone, for which zeros are valid.
+    let mut address = unsafe { MaybeUninit::<libc::sockaddr_un>::zeroed().assume_init() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    for (to, from) in address.sun_path.iter_mut().zip(path) {
+        *to = *from as c_char;
+    }
+    let bytes = core::mem::offset_of!(libc::sockaddr_un, sun_path) + path.len() + 1;
+    Some((address, bytes as libc::socklen_t))
+}
+
+fn set(socket: &Descriptor, option: i32, value: &libc::timeval) {
+    let bytes = size_of::<libc::timeval>() as libc::socklen_t;
+    // SAFETY: the value is of that length, and lives as long as the call. Without it we would wait longer, no harm.
+    unsafe { libc::setsockopt(socket.number(), libc::SOL_SOCKET, option, core::ptr::from_ref(value).cast(), bytes) };
+}
+
+/// Room for one descriptor beside a message. What of it is told to the kernel has no room for a second one: its padding, which
+/// could hold one, is left out.
+#[repr(C, align(8))]
+struct Beside([u8; 32]);
+
+/// The next message, and the descriptor that came with it. `None` when none came in time, or never will.
+fn receive(socket: &Descriptor, message: &mut [u8], file: &mut Option<Descriptor>) -> Option<usize> {
+    let mut beside = Beside([0; 32]);
+    let mut part = libc::iovec { iov_base: message.as_mut_ptr().cast(), iov_len: message.len() };
+    // SAFETY: made of numbers and pointers, for which zeros are valid.
+    let mut header = unsafe { MaybeUninit::<libc::msghdr>::zeroed().assume_init() };
+    header.msg_iov = &raw mut part;
+    header.msg_iovlen = 1;
+    header.msg_control = (&raw mut beside).cast();
+    // SAFETY: reckons.
+    header.msg_controllen = unsafe { libc::CMSG_LEN(size_of::<i32>() as u32) } as _;
+    let got = loop {
+        // SAFETY: the header names memory of ours, of the lengths that it says, which lives as long as the call.
+        let got = unsafe { libc::recvmsg(socket.number(), &raw mut header, libc::MSG_CMSG_CLOEXEC) };
+        if got >= 0 || crate::kernel::errno() != libc::EINTR {
+            break got;
+        }
+    };
+    // SAFETY: the header is as the kernel left it.
+    let first = unsafe { libc::CMSG_FIRSTHDR(&raw const header) };
+    if got > 0 && !first.is_null() {
+        // SAFETY: a control message that the kernel wrote into `beside`, which is aligned for it.
+        let control = unsafe { &*first };
+        if control.cmsg_level == libc::SOL_SOCKET && control.cmsg_type == libc::SCM_RIGHTS {
+            // SAFETY: with it comes one descriptor, ours from now on: there was room for no second, and the kernel closes what
+            // finds no room.
+            *file = Descriptor::of(unsafe { libc::CMSG_DATA(first).cast::<i32>().read_unaligned() });
+        }
+    }
+    (got > 0 && header.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) == 0).then_some(got as usize)
+}

@@ -1,0 +1,180 @@
+//! What is mapped before the program begins: the data and the text of the program and of its libraries.
+//!
+//! `.bss` is anonymous memory and only needs the advice. `.data` is a private mapping of the file, of which the kernel makes
+//! no huge pages: whole windows of it are copied to anonymous memory, which then takes their place in one system call.
+//! That is only done while the process has one thread, since a write meanwhile would be lost. Text is not written, so that
+//! it can be done at any time; but what goes by the file of a mapping (perf, uprobes) does not find its symbols any more. So
+//! the kernel is asked first whether it maps the file's own pages huge.
+
+use core::ffi::{c_int, c_void};
+use core::ops::Range;
+
+use contract::board::{Code, Kind};
+use contract::policy::{self, Size};
+
+use crate::state::STATE;
+use crate::{kernel, next, place};
+
+/// What is wanted of the objects.
+struct Wanted {
+    code: bool,
+    single: bool,
+    outcome: Code,
+}
+
+/// Advises data, and text if `code`; says what became of the text.
+pub fn advise(code: bool) -> Code {
+    let mut wanted = Wanted { code, single: is_single_threaded(), outcome: Code::Untouched };
+    // SAFETY: the function below has the type that is asked for, and gets the variable above.
+    unsafe { libc::dl_iterate_phdr(Some(of_object), (&raw mut wanted).cast()) };
+    wanted.outcome
+}
+
+/// For each object that is loaded.
+///
+/// # Safety
+/// As dl_iterate_phdr(3) calls it, with a [`Wanted`].
+unsafe extern "C" fn of_object(info: *mut libc::dl_phdr_info, _: usize, wanted: *mut c_void) -> c_int {
+    // SAFETY: the loader's, for the time of this call.
+    let info = unsafe { &*info };
+    // SAFETY: the variable that `advise` passes on; nobody else has it now.
+    let wanted = unsafe { &mut *wanted.cast::<Wanted>() };
+    if info.dlpi_phdr.is_null() {
+        return 0;
+    }
+    // SAFETY: the loader says how many there are, and they stay mapped with the object.
+    let parts = unsafe { core::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+    let base = info.dlpi_addr;
+    let ours = (of_object as *const () as usize) as u64;
+    if parts.iter().any(|part| (part.p_vaddr..part.p_vaddr + part.p_memsz).contains(&ours.wrapping_sub(base))) {
+        return 0;
+    }
+    let read_only_after_start = parts.iter().find(|part| part.p_type == libc::PT_GNU_RELRO);
+    let sealed = read_only_after_start.map_or(0..0, |part| part.p_vaddr..part.p_vaddr + part.p_memsz);
+    for part in parts.iter().filter(|part| part.p_type == libc::PT_LOAD) {
+        if part.p_flags & libc::PF_W != 0 {
+            // SAFETY: a part of an object that is loaded, with what was made read-only in it.
+            unsafe { of_data(base, part, &sealed, wanted.single) };
+        } else if wanted.code && part.p_flags & libc::PF_X != 0 && part.p_flags & libc::PF_R != 0 {
+            // SAFETY: a part of an object that is loaded.
+            let outcome = unsafe { of_text(base, part) };
+            if outcome as u32 > wanted.outcome as u32 {
+                wanted.outcome = outcome;
+            }
+        }
+    }
+    0
+}
+
+fn page_up(address: u64) -> usize {
+    address.next_multiple_of(Size::SMALL.bytes() as u64) as usize
+}
+
+/// # Safety
+/// `part` is a writable part of an object loaded at `base`.
+unsafe fn of_data(base: u64, part: &libc::Elf64_Phdr, sealed: &Range<u64>, single: bool) {
+    let start = base + part.p_vaddr;
+    let (file_end, end) = (start + part.p_filesz, start + part.p_memsz);
+    let bss = page_up(file_end);
+    if page_up(end) > bss {
+        advise_and_count(bss, page_up(end) - bss, Kind::Bss);
+    }
+    // What lies behind the part that was made read-only, be it the first piece of this part or all of it.
+    let sealed_here = sealed.start < part.p_vaddr + part.p_memsz && sealed.end > part.p_vaddr;
+    let data = if sealed_here { page_up(base + sealed.end) } else { page_up(start) };
+    let bytes = (file_end as usize & !(Size::SMALL.bytes() - 1)).saturating_sub(data);
+    if let Some((first, whole)) = policy::whole_part(data, bytes, Size::HUGE) {
+        let run = if part.p_flags & libc::PF_X != 0 { libc::PROT_EXEC } else { 0 };
+        let protection = libc::PROT_READ | libc::PROT_WRITE | run;
+        // SAFETY: loaded data behind what is read-only; nobody else runs who could write to it meanwhile.
+        if single && unsafe { replace(first, whole, protection) } {
+            STATE.count_reserved(Kind::Bss, policy::whole_pages(first, whole, Size::HUGE));
+        }
+    }
+}
+
+/// # Safety
+/// `part` is a readable, executable and not writable part of an object loaded at `base`.
+unsafe fn of_text(base: u64, part: &libc::Elf64_Phdr) -> Code {
+    let start = base + part.p_vaddr;
+    let bytes = ((start + part.p_filesz) as usize & !(Size::SMALL.bytes() - 1)).saturating_sub(page_up(start));
+    let Some((first, whole)) = policy::whole_part(page_up(start), bytes, Size::HUGE) else { return Code::Untouched };
+    let windows = policy::whole_pages(first, whole, Size::HUGE);
+    let congruent = start.wrapping_sub(part.p_offset).is_multiple_of(Size::HUGE.bytes() as u64);
+    let huge_file = congruent
+        && kernel::advise(first, whole, libc::MADV_HUGEPAGE)
+        && kernel::advise(first, whole, libc::MADV_COLLAPSE);
+    // SAFETY: loaded text, which nobody writes.
+    let outcome = match huge_file || unsafe { replace(first, whole, libc::PROT_READ | libc::PROT_EXEC) } {
+        true if huge_file => Code::FileMapped,
+        true => Code::Copied,
+        false => return Code::Refused,
+    };
+    STATE.count_reserved(Kind::Code, windows);
+    outcome
+}
+
+/// Copies `bytes` from `start` to fresh anonymous memory on huge pages, which then takes their place. False, with everything
+/// as it was, when that cannot be had.
+///
+/// # Safety
+/// Mapped and readable, and written by nobody meanwhile; `protection` is what it has.
+unsafe fn replace(start: usize, bytes: usize, protection: c_int) -> bool {
+    let flags = place::PLAIN | libc::MAP_FIXED;
+    let phase = start & (Size::HUGE.bytes() - 1);
+    let Some(copy) = place::reserve(bytes, Size::HUGE, phase, place::PLAIN) else { return false };
+    // SAFETY: our own empty reservation becomes memory.
+    if !unsafe { kernel::mprotect(copy, bytes, libc::PROT_READ | libc::PROT_WRITE) } {
+        // SAFETY: reserved above, known to nobody.
+        unsafe { kernel::munmap(copy, bytes) };
+        return false;
+    }
+    kernel::advise(copy, bytes, libc::MADV_HUGEPAGE);
+    // SAFETY: `bytes` are readable at `start` (the caller's) and writable at `copy` (ours), and they do not overlap.
+    unsafe { copy_bytes(start, copy, bytes) };
+    // SAFETY: the copy, known to nobody; then the move, which replaces the original by the same content at once.
+    let moved = unsafe {
+        kernel::mprotect(copy, bytes, protection)
+            && kernel::mremap(copy, bytes, bytes, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED, start) != kernel::FAILED
+    };
+    if !moved {
+        // The kernel takes away what lies at the target before it finds that it cannot move (for want of its own memory):
+        // so it is put back, which is the same content if it is still there. SAFETY: the copy is whole, readable since it
+        // was written, and known to nobody; the original's place is the program's, with the same content as before.
+        unsafe {
+            if kernel::mapped(kernel::mmap(start, bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)).is_some() {
+                copy_bytes(copy, start, bytes);
+                kernel::mprotect(start, bytes, protection);
+            }
+            kernel::munmap(copy, bytes);
+        }
+    }
+    moved
+}
+
+/// # Safety
+/// `bytes` are readable at `from` and writable at `to`, and do not overlap.
+unsafe fn copy_bytes(from: usize, to: usize, bytes: usize) {
+    // SAFETY: the caller's.
+    unsafe {
+        core::ptr::copy_nonoverlapping(
+            core::ptr::with_exposed_provenance::<u8>(from),
+            core::ptr::with_exposed_provenance_mut::<u8>(to),
+            bytes,
+        );
+    }
+}
+
+fn advise_and_count(start: usize, bytes: usize, kind: Kind) {
+    if STATE.sizes().largest_within(bytes).is_some() && kernel::advise(start, bytes, libc::MADV_HUGEPAGE) {
+        STATE.count_reserved(kind, policy::whole_pages(start, bytes, Size::HUGE));
+    }
+}
+
+/// True if the C library says that the process has never had a second thread.
+fn is_single_threaded() -> bool {
+    next::optional(c"__libc_single_threaded").is_some_and(|flag| {
+        // SAFETY: a variable of the C library, a char that it sets to zero before it starts a second thread.
+        unsafe { flag.cast::<u8>().read_volatile() != 0 }
+    })
+}

@@ -1,0 +1,292 @@
+//! `libmasu-preload.so`: superpages from the first touch, inside a program that knows nothing of it.
+//!
+//! Loaded by `masu run --huge touch` through LD_PRELOAD. At the start (`start.rs`) it reads what masu asks for, takes a
+//! seat on the shared board, and advises what is mapped already: the programs' own data (`image.rs`), text and the stack
+//! if asked. From then on it stands in front of the calls by which programs get memory. A large mapping is placed so
+//! that more of it can be huge, and advised; the kernel gives the huge page at the first touch. The C library's own
+//! malloc does not pass here: it is told to do the same by its tunable, in the environment (`heap.rs`).
+//!
+//! The rules of this house: a hook allocates nothing, takes no lock, prints nothing, makes no call but those in
+//! `kernel.rs`, keeps errno, and answers exactly what the kernel would have answered, except for the address where the
+//! program left it to the kernel. Where anything is in doubt it passes the call through. There is no panic in here that
+//! could be reached, no standard library and no allocator.
+
+#![no_std]
+
+mod heap;
+mod image;
+mod kernel;
+mod next;
+mod place;
+mod stack;
+mod start;
+mod state;
+
+use core::ffi::{c_int, c_long, c_void};
+
+use contract::board::Kind;
+use contract::policy::{self, Request, Size};
+
+use crate::kernel::{mapped, pointer};
+use crate::state::STATE;
+
+/// Nothing here panics; if it did, the program would be stopped rather than go on wrongly.
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    loop {
+        // SAFETY: ends the process; there is no state to be kept.
+        unsafe { libc::syscall(libc::SYS_exit_group, 134) };
+    }
+}
+
+/// mmap(3).
+///
+/// # Safety
+/// As mmap(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mmap(
+    start: *mut c_void,
+    bytes: usize,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void {
+    let foreign = next::foreign_mmap();
+    if let Some(next) = foreign.filter(|_| STATE.sizes().largest_within(bytes).is_none()) {
+        // SAFETY: the caller's.
+        return unsafe { next(start, bytes, protection, flags, fd, offset) };
+    }
+    let start = start.expose_provenance();
+    // SAFETY: the caller's.
+    let plain = || unsafe { map_as_asked(foreign, start, bytes, protection, flags, fd, offset) };
+    let sizes = STATE.sizes();
+    if sizes.largest_within(bytes).is_none() {
+        return pointer(plain());
+    }
+    let has = |flag: c_int| flags & flag != 0;
+    let placed_exactly = has(libc::MAP_FIXED) || has(libc::MAP_FIXED_NOREPLACE);
+    let placement = policy::placement(
+        Request {
+            bytes,
+            private_anonymous: flags & libc::MAP_TYPE == libc::MAP_PRIVATE && has(libc::MAP_ANONYMOUS),
+            placed: placed_exactly || start != 0,
+            stack: has(libc::MAP_GROWSDOWN) || (has(libc::MAP_STACK) && !STATE.stack()),
+            peculiar: has(libc::MAP_LOCKED | libc::MAP_HUGETLB | libc::MAP_32BIT),
+        },
+        sizes,
+        // Another library that stands here, too, must see the call as it was made.
+        STATE.align() && foreign.is_none(),
+    );
+    if !placement.advise {
+        return pointer(plain());
+    }
+    // Pages that are put there before the advice would be small ones.
+    let populate = has(libc::MAP_POPULATE) && !has(libc::MAP_NONBLOCK);
+    let flags = flags & !libc::MAP_POPULATE;
+    let aligned = |size| kernel::keeping_errno(|| place::map(bytes, size, protection, flags));
+    // SAFETY: the caller's, without a flag that only says when pages are put there.
+    let as_asked = || unsafe { map_as_asked(foreign, start, bytes, protection, flags, fd, offset) };
+    let at = match placement.align_to.and_then(aligned) {
+        Some(at) => at,
+        None => match as_asked() {
+            kernel::FAILED => return pointer(kernel::FAILED),
+            answer => answer.cast_unsigned() as usize,
+        },
+    };
+    kernel::keeping_errno(|| {
+        advise(at, bytes, Kind::Mmap);
+        if populate {
+            let write = protection & libc::PROT_WRITE != 0;
+            kernel::advise(at, bytes, if write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ });
+        }
+    });
+    core::ptr::with_exposed_provenance_mut(at)
+}
+
+/// # Safety
+/// As mmap(2).
+unsafe fn map_as_asked(
+    foreign: Option<next::Mmap>,
+    start: usize,
+    bytes: usize,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> c_long {
+    match foreign {
+        // SAFETY: the caller's.
+        None => unsafe { kernel::mmap(start, bytes, protection, flags, fd, offset) },
+        Some(next) => {
+            let start = core::ptr::with_exposed_provenance_mut(start);
+            // SAFETY: the caller's.
+            unsafe { next(start, bytes, protection, flags, fd, offset) }.expose_provenance().cast_signed() as c_long
+        }
+    }
+}
+
+/// The same under the name that programs with large files call.
+///
+/// # Safety
+/// As mmap(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mmap64(
+    start: *mut c_void,
+    bytes: usize,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void {
+    // SAFETY: the caller's.
+    unsafe { mmap(start, bytes, protection, flags, fd, offset) }
+}
+
+/// mremap(3). A mapping that must move to grow is moved to a place where its huge pages stay whole. (In C the last argument
+/// is optional; it is passed in the same register.)
+///
+/// # Safety
+/// As mremap(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mremap(
+    old: *mut c_void,
+    old_bytes: usize,
+    bytes: usize,
+    flags: c_int,
+    place: *mut c_void,
+) -> *mut c_void {
+    if let Some(next) = next::foreign_mremap() {
+        // SAFETY: the caller's.
+        return unsafe { next(old, old_bytes, bytes, flags, place) };
+    }
+    let (old, place) = (old.expose_provenance(), place.expose_provenance());
+    let grows = flags == libc::MREMAP_MAYMOVE && bytes > old_bytes && old_bytes != 0;
+    let size = STATE.sizes().largest_within(bytes).filter(|_| grows && STATE.align() && place::may_place());
+    // SAFETY: the caller's, with fewer liberties.
+    let grown = size.and_then(|size| unsafe { grow(old, old_bytes, bytes, size) });
+    // SAFETY: the caller's.
+    let answer = grown.unwrap_or_else(|| unsafe { kernel::mremap(old, old_bytes, bytes, flags, place) });
+    let began_small = STATE.sizes().largest_within(bytes) > STATE.sizes().largest_within(old_bytes);
+    if let Some(at) = mapped(answer).filter(|_| grows && began_small) {
+        // What is no private memory is hardly affected: the kernel keeps the advice, and gives huge pages there by other rules.
+        kernel::keeping_errno(|| advise(at, bytes, Kind::Mmap));
+    }
+    pointer(answer)
+}
+
+/// Grows a mapping where it is, or at an aligned place; `None` when neither worked.
+///
+/// # Safety
+/// As mremap(2) with MREMAP_MAYMOVE.
+unsafe fn grow(old: usize, old_bytes: usize, bytes: usize, size: Size) -> Option<c_long> {
+    kernel::keeping_errno(|| {
+        // SAFETY: the caller's, without leave to move.
+        let here = unsafe { kernel::mremap(old, old_bytes, bytes, 0, 0) };
+        if here != kernel::FAILED {
+            return Some(here);
+        }
+        if kernel::errno() != libc::ENOMEM {
+            return None;
+        }
+        // Huge pages stay whole only if they are as far behind a multiple of their size as before.
+        let phase = if policy::whole_pages(old, old_bytes, size) > 0 { old & (size.bytes() - 1) } else { 0 };
+        let place = place::reserve(bytes, size, phase, place::PLAIN)?;
+        // SAFETY: the caller's; what lies at `place` is our own empty reservation.
+        let there = unsafe { kernel::mremap(old, old_bytes, bytes, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED, place) };
+        if there == kernel::FAILED {
+            place::give_back(place, bytes);
+            return None;
+        }
+        Some(there)
+    })
+}
+
+/// brk(3): what the C library does, and then the advice.
+///
+/// # Safety
+/// As brk(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brk(end: *mut c_void) -> c_int {
+    let before = heap_end();
+    // SAFETY: the caller's.
+    let answer = unsafe { next::brk(end) };
+    if answer == 0 {
+        advise_heap(before, heap_end());
+    }
+    answer
+}
+
+/// sbrk(3): what the C library does, and then the advice. (The C library's malloc has a way of its own to its sbrk.)
+///
+/// # Safety
+/// As sbrk(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sbrk(more: isize) -> *mut c_void {
+    // SAFETY: the caller's.
+    let before = unsafe { next::sbrk(more) };
+    if more > 0 && before.addr() != usize::MAX {
+        advise_heap(before.addr(), before.addr().saturating_add(more.cast_unsigned()));
+    }
+    before
+}
+
+/// pthread_create(3): with `--stack`, the new thread advises its stack before it begins.
+///
+/// # Safety
+/// As pthread_create(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pthread_create(
+    thread: *mut libc::pthread_t,
+    attributes: *const libc::pthread_attr_t,
+    function: stack::Function,
+    argument: *mut c_void,
+) -> c_int {
+    // SAFETY: the caller's attributes.
+    let errand = if STATE.stack() { unsafe { stack::errand(attributes, function, argument) } } else { None };
+    let Some(errand) = errand else {
+        // SAFETY: the caller's.
+        return unsafe { next::pthread_create(thread, attributes, function, argument) };
+    };
+    // SAFETY: the caller's, with a function that calls the caller's with its argument.
+    let answer = unsafe { next::pthread_create(thread, attributes, stack::begin, errand.argument()) };
+    if answer != 0 {
+        errand.cancel();
+    }
+    answer
+}
+
+/// prctl(2). A program that is about to shut itself in (seccomp) is left alone from then on: a filter need not know the calls
+/// that we would make. (In C the arguments are as many as the operation has; they are passed in the same registers.)
+///
+/// # Safety
+/// As prctl(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn prctl(operation: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
+    if matches!(operation, libc::PR_SET_NO_NEW_PRIVS | libc::PR_SET_SECCOMP) {
+        STATE.rest();
+    }
+    // SAFETY: the caller's.
+    unsafe { next::prctl(operation, a, b, c, d) }
+}
+
+fn heap_end() -> usize {
+    // SAFETY: asks, and moves nothing.
+    unsafe { next::sbrk(0) }.addr()
+}
+
+/// Advises what the heap grew by, to whole pages, so that it is one mapping with the rest.
+fn advise_heap(before: usize, end: usize) {
+    if STATE.sizes() == policy::Sizes::NONE || end <= before {
+        return;
+    }
+    let start = before & !(Size::SMALL.bytes() - 1);
+    kernel::keeping_errno(|| advise(start, end.next_multiple_of(Size::SMALL.bytes()) - start, Kind::Heap));
+}
+
+/// Asks for huge pages, and counts the windows for which they were reserved.
+fn advise(start: usize, bytes: usize, kind: Kind) {
+    if kernel::advise(start, bytes, libc::MADV_HUGEPAGE) {
+        STATE.count_reserved(kind, policy::whole_pages(start, bytes, Size::HUGE));
+    }
+}

@@ -1,0 +1,163 @@
+//! Stacks on huge pages, for `--stack`: worth it for deep recursion and for arrays on the stack, and for nothing else.
+
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+
+use contract::board::Kind;
+use contract::policy::{self, Size};
+
+use crate::state::STATE;
+use crate::{kernel, next};
+
+/// The most that the main thread's stack is extended to at once.
+const MAIN_BYTES_MAX: usize = 64 << 20;
+
+/// What is left of the limit: other threads' libraries may need a little, and the kernel rounds.
+const SLACK_BYTES: usize = 64 << 10;
+
+/// What the kernel keeps free below a stack (`stack_guard_gap`, 256 pages), and as much again.
+const GAP_BYTES: usize = 2 << 20;
+
+/// What a thread gets that asks for no size, where the limit says nothing (glibc's value).
+const UNLIMITED_THREAD_BYTES: usize = 2 << 20;
+
+/// The size of a thread's stack that asks for none.
+static THREAD_BYTES: AtomicUsize = AtomicUsize::new(UNLIMITED_THREAD_BYTES);
+
+/// Extends the main thread's stack to what it may have, at most 64 MiB, and advises it. The kernel extends a stack page
+/// by page, so that no window of it would ever be untouched and whole otherwise. `top` is where the stack's mapping ends.
+pub fn advise_main(top: usize) {
+    let limit = limit_bytes();
+    THREAD_BYTES.store(limit.unwrap_or(UNLIMITED_THREAD_BYTES), Relaxed);
+    let page = Size::SMALL.bytes();
+    let bytes = limit.unwrap_or(MAIN_BYTES_MAX).min(MAIN_BYTES_MAX).saturating_sub(SLACK_BYTES);
+    let Some(lowest) = top.checked_sub(bytes).map(|lowest| lowest & !(page - 1)) else { return };
+    let here = core::ptr::from_ref(&bytes).addr();
+    // The kernel is made to read there, which extends the stack, or answers that there is nothing to be read.
+    if lowest < here && is_free_below(lowest, here) && kernel::can_read(lowest) {
+        let used_from = here & !(page - 1);
+        advise(lowest, used_from - lowest);
+    }
+}
+
+/// Nothing is mapped between the stack as it is and where it will end, nor close below.
+fn is_free_below(lowest: usize, here: usize) -> bool {
+    // What the stack has already (128 KiB at least, more after deep calls) is not asked for.
+    let top = (here & !(Size::SMALL.bytes() - 1)).saturating_sub(GAP_BYTES);
+    let start = lowest.saturating_sub(GAP_BYTES);
+    if top <= start {
+        return false;
+    }
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    // SAFETY: takes the place only if nothing is there.
+    let answer = unsafe { kernel::mmap(start, top - start, libc::PROT_NONE, flags, -1, 0) };
+    let Some(at) = kernel::mapped(answer) else { return false };
+    // SAFETY: mapped just now, by us, and empty.
+    unsafe { kernel::munmap(at, top - start) };
+    at == start
+}
+
+/// What a thread runs.
+pub type Function = unsafe extern "C" fn(*mut c_void) -> *mut c_void;
+
+/// What a new thread is to do after it has advised its stack. There is a fixed number of these, so that nothing is
+/// allocated: a thread takes its own before it does anything else, so they are free again at once.
+#[derive(Debug)]
+pub struct Errand {
+    taken: AtomicBool,
+    function: AtomicUsize,
+    argument: AtomicPtr<c_void>,
+    stack_bytes: AtomicUsize,
+}
+
+static ERRANDS: [Errand; 64] = [const {
+    Errand {
+        taken: AtomicBool::new(false),
+        function: AtomicUsize::new(0),
+        argument: AtomicPtr::new(core::ptr::null_mut()),
+        stack_bytes: AtomicUsize::new(0),
+    }
+}; 64];
+
+impl Errand {
+    /// What the thread gets instead of its own argument.
+    pub fn argument(&'static self) -> *mut c_void {
+        core::ptr::from_ref(self).cast_mut().cast()
+    }
+
+    /// There is no thread after all.
+    pub fn cancel(&self) {
+        self.taken.store(false, Release);
+    }
+}
+
+/// Notes what a new thread is to do. `None` when all are taken, or nothing is known of its stack: then it is left alone.
+///
+/// # Safety
+/// `attributes` is null or points to attributes.
+pub unsafe fn errand(
+    attributes: *const libc::pthread_attr_t,
+    function: Function,
+    argument: *mut c_void,
+) -> Option<&'static Errand> {
+    type GetSize = unsafe extern "C" fn(*const libc::pthread_attr_t, *mut usize) -> i32;
+    let mut bytes = THREAD_BYTES.load(Relaxed);
+    if !attributes.is_null() {
+        let get: *mut c_void = next::optional(c"pthread_attr_getstacksize")?;
+        // SAFETY: the C library's function of that name, whose type this is.
+        let get: GetSize = unsafe { core::mem::transmute(get) };
+        // SAFETY: the caller's attributes, and a variable of ours.
+        if unsafe { get(attributes, &raw mut bytes) } != 0 {
+            return None;
+        }
+    }
+    let free = |errand: &&Errand| !errand.taken.swap(true, Acquire);
+    let errand = ERRANDS.iter().find(free)?;
+    errand.function.store(function as usize, Relaxed);
+    errand.argument.store(argument, Relaxed);
+    errand.stack_bytes.store(bytes, Relaxed);
+    Some(errand)
+}
+
+/// The beginning of a thread: it advises its stack, which lies below its descriptor, and does what it is there for. A little
+/// too much of the neighbourhood may be advised, which changes nobody's content.
+///
+/// # Safety
+/// Called by the C library in a new thread, with an [`Errand`].
+pub unsafe extern "C" fn begin(errand: *mut c_void) -> *mut c_void {
+    // SAFETY: one of `ERRANDS`, which this thread alone has until it says that it is free.
+    let errand = unsafe { &*errand.cast::<Errand>() };
+    let function = errand.function.load(Relaxed);
+    let argument = errand.argument.load(Relaxed);
+    let bytes = errand.stack_bytes.load(Relaxed);
+    errand.cancel();
+    let here = core::ptr::from_ref(&bytes).addr() & !(Size::SMALL.bytes() - 1);
+    // SAFETY: no arguments; the descriptor's address, which is not read.
+    let top = unsafe { libc::pthread_self() } as usize;
+    if let Some(start) = top.checked_sub(bytes).filter(|start| (*start..top).contains(&here)) {
+        // Whole windows only: the rest could not be huge, and need not be cut off from its neighbours.
+        if let Some((first, whole)) = policy::whole_part(start, here - start, Size::HUGE) {
+            kernel::keeping_errno(|| advise(first, whole));
+        }
+    }
+    // SAFETY: stored by `errand` from a function of this type.
+    let function: Function = unsafe { core::mem::transmute(function) };
+    // SAFETY: the caller's of pthread_create.
+    unsafe { function(argument) }
+}
+
+fn advise(start: usize, bytes: usize) {
+    if kernel::advise(start, bytes, libc::MADV_HUGEPAGE) {
+        STATE.count_reserved(Kind::Stack, policy::whole_pages(start, bytes, Size::HUGE));
+    }
+}
+
+/// The limit of the stack; `None` for none.
+fn limit_bytes() -> Option<usize> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a variable of ours, of the type that the call fills.
+    let failed = unsafe {
+        libc::syscall(libc::SYS_prlimit64, 0, libc::RLIMIT_STACK, core::ptr::null::<libc::rlimit>(), &raw mut limit)
+    };
+    if failed != 0 || limit.rlim_cur == libc::RLIM_INFINITY { None } else { usize::try_from(limit.rlim_cur).ok() }
+}

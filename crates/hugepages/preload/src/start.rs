@@ -1,0 +1,230 @@
+//! The beginning and the end of a program, as the library sees them.
+//!
+//! The loader runs `begin` before the code of the program and of all its libraries (`-z initfirst`), and `end` when it
+//! returns from main or calls exit. What masu asks for stands in the environment. Without it nothing is done, and nothing is
+//! done at the end.
+
+use core::ffi::{CStr, c_char, c_int, c_void};
+use core::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
+
+use contract::board::{self, Code, Stage};
+use contract::policy::Size;
+use contract::settings::{self, Settings};
+
+use crate::state::STATE;
+use crate::{heap, image, kernel, next, stack};
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static BEGIN: unsafe extern "C" fn(c_int, *const *mut c_char, *const *mut c_char) = begin;
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = end;
+
+/// How long a program that is about to exit waits for masu's last look.
+const LAST_LOOK_MS: i64 = 250;
+
+/// Whether it waits at all.
+static LAST_LOOK: AtomicBool = AtomicBool::new(false);
+
+/// When it began, by the kernel's clock; 0 for the program that masu started itself, which is worth a look however short it was.
+static BEGUN_MS: AtomicI64 = AtomicI64::new(0);
+
+/// Others are worth a look, and their exit the wait for it, if they lived so long or reserved a window.
+const WORTH_A_LOOK_MS: i64 = 100;
+
+/// Whether masu knows this process under another id than it does itself: it is in a pid namespace within masu's.
+static NESTED: AtomicBool = AtomicBool::new(false);
+
+/// The environment as the loader hands it over. The C library's own variable for it is not set yet.
+#[derive(Clone, Copy)]
+struct Environment(*const *mut c_char);
+
+/// # Safety
+/// Called by the loader, with the program's arguments and its environment.
+unsafe extern "C" fn begin(_: c_int, _: *const *mut c_char, environment: *const *mut c_char) {
+    next::find();
+    let environment = Environment(environment);
+    kernel::keeping_errno(|| {
+        let variable = |name| environment.find(name);
+        let disabled = variable(settings::DISABLE).is_some_and(|(_, value)| !matches!(value.to_bytes(), b"" | b"0"));
+        let Some((start, asked)) = variable(settings::VARIABLE).filter(|_| !disabled) else { return };
+        let Some(asked) = asked.to_str().ok().and_then(Settings::parse) else { return };
+        if variable(settings::TUNABLES).is_some() {
+            heap::read_tunables();
+        }
+        STATE.begin(asked.sizes, asked.align, asked.stack);
+        if let Some(start) = asked.board.and_then(map_board) {
+            LAST_LOOK.store(asked.last_look, Relaxed);
+            let is_main = asked.board.and_then(masu_of).is_some_and(|masu| masu == kernel::parent());
+            BEGUN_MS.store(if is_main { 0 } else { kernel::clock_ms() }, Relaxed);
+            let process = known_as().unwrap_or_else(kernel::process);
+            NESTED.store(process != kernel::process(), Relaxed);
+            // SAFETY: mapped just now, shared and writable, and never unmapped.
+            unsafe { STATE.take_board(start, process) };
+            at_fork_take_a_seat();
+        }
+        if asked.stack {
+            stack::advise_main(environment.end());
+        }
+        let code = image::advise(asked.code);
+        if let Some(seat) = STATE.seat().filter(|_| code != Code::Untouched) {
+            seat.set_code(code);
+        }
+        if asked.alone {
+            serve_no_children(environment, start);
+        }
+    });
+}
+
+/// Gives masu, which waits for the bell, the time for a last look at what is huge; not for long, and only if masu asked for
+/// it, because a report is wanted.
+extern "C" fn end() {
+    let Some((board, seat)) = STATE.board().zip(STATE.seat()) else { return };
+    if !STATE.is_seated_here() {
+        return;
+    }
+    let short = kernel::clock_ms() - BEGUN_MS.load(Relaxed) < WORTH_A_LOOK_MS && seat.reserved_in_all() == 0;
+    if !LAST_LOOK.load(Relaxed) || short || board.is_closed() {
+        // Nobody wants to know anything of it any more, and others want to sit.
+        board.leave(&seat);
+        return;
+    }
+    seat.set_stage(Stage::Leaving);
+    board.bell().fetch_add(1, Relaxed);
+    kernel::wake(board.bell());
+    let step_ms = 50;
+    for _ in 0..LAST_LOOK_MS / step_ms {
+        if seat.stage() != Stage::Leaving || board.is_closed() {
+            return;
+        }
+        kernel::wait(seat.stage_word(), Stage::Leaving as u32, step_ms);
+    }
+}
+
+/// The process id in `/proc/PID/fd/N`.
+fn masu_of(path: &str) -> Option<u32> {
+    path.split('/').nth(2)?.parse().ok()
+}
+
+impl Environment {
+    /// Where the stack's mapping ends: with the page of its last string. The loader's strings come after the environment's,
+    /// in the same page or the next.
+    fn end(self) -> usize {
+        let mut entry = self.0;
+        let mut last = entry.addr();
+        // SAFETY: the entries up to the null pointer are strings.
+        while !entry.is_null() && unsafe { !(*entry).is_null() } {
+            // SAFETY: as above.
+            let text = unsafe { CStr::from_ptr(*entry) };
+            last = last.max(text.as_ptr().addr() + text.to_bytes().len());
+            // SAFETY: this was not the last one.
+            entry = unsafe { entry.add(1) };
+        }
+        last.next_multiple_of(Size::SMALL.bytes())
+    }
+
+    /// A variable: where its entry is, and its value.
+    fn find(self, name: &str) -> Option<(*mut c_char, &'static CStr)> {
+        let mut entry = self.0;
+        if entry.is_null() {
+            return None;
+        }
+        loop {
+            // SAFETY: the entries up to the null pointer are strings, and this is not beyond it.
+            let text = unsafe { *entry };
+            if text.is_null() {
+                return None;
+            }
+            // SAFETY: a string that lies in the environment, and stays there.
+            let value = unsafe { CStr::from_ptr(text) }.to_bytes_with_nul();
+            if let Some(rest) = value.strip_prefix(name.as_bytes()).and_then(|rest| rest.strip_prefix(b"=")) {
+                return Some((text, CStr::from_bytes_with_nul(rest).ok()?));
+            }
+            // SAFETY: this was not the last one.
+            entry = unsafe { entry.add(1) };
+        }
+    }
+}
+
+/// The board mapped. In another pid namespace, or when masu has ended, something else may have its path: only what bears a
+/// board's name is opened.
+fn map_board(path: &str) -> Option<usize> {
+    let mut text = [0u8; 64];
+    text.get_mut(..path.len())?.copy_from_slice(path.as_bytes());
+    let path = CStr::from_bytes_until_nul(&text).ok()?;
+    let mut name = [0u8; 64];
+    let found = kernel::read_link(path, &mut name)?.strip_prefix(b"/memfd:")?.strip_prefix(board::NAME.as_bytes());
+    (found? == b" (deleted)").then(|| kernel::map_file(path, board::BYTES))?
+}
+
+/// The id under which this process is known in the pid namespace of `/proc`, where the board was found: masu's.
+fn known_as() -> Option<u32> {
+    let mut digits = [0u8; 16];
+    let digits = kernel::read_link(c"/proc/self", &mut digits)?;
+    core::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+/// A child that a program forks has the same memory and is a process of its own. (What it is called further out would take
+/// a call that a sandbox may forbid by then.)
+fn at_fork_take_a_seat() {
+    type Register = unsafe extern "C" fn(
+        Option<extern "C" fn()>,
+        Option<extern "C" fn()>,
+        Option<extern "C" fn()>,
+        *mut c_void,
+    ) -> c_int;
+    extern "C" fn in_child() {
+        // In a sandbox even to ask for one's own id may be forbidden.
+        if !STATE.is_acting() {
+            return;
+        }
+        kernel::keeping_errno(|| match kernel::process() {
+            // The first of a namespace: there is nobody else who has this id after a fork.
+            1 => {
+                NESTED.store(true, Relaxed);
+                STATE.stand();
+            }
+            _ if NESTED.load(Relaxed) => STATE.stand(),
+            process => STATE.take_seat(process),
+        });
+    }
+    // The C library's pthread_atfork is this, with a handle that says whose function it is.
+    let register = next::optional(c"__register_atfork").or_else(|| next::optional(c"pthread_atfork"));
+    let Some(register) = register else { return };
+    // SAFETY: one of the two functions, whose type this is (the second ignores the last argument).
+    let register: Register = unsafe { core::mem::transmute(register) };
+    // SAFETY: a function that stays for as long as this library, which is never unloaded.
+    unsafe { register(None, None, Some(in_child), core::ptr::null_mut()) };
+}
+
+/// Takes what masu added out of the environment, in place, so that programs started from here are as without it.
+fn serve_no_children(environment: Environment, asked: *mut c_char) {
+    // SAFETY: the entry that `find` found, `MASU_TOUCH=…`.
+    unsafe { cut_value(asked, settings::VARIABLE, |_| usize::MAX) };
+    for (name, ours) in [(settings::PRELOAD, None), (settings::TUNABLES, Some(settings::TUNABLE))] {
+        let Some((entry, _)) = environment.find(name) else { continue };
+        let first = |value: &[u8]| {
+            let end = value.iter().position(|byte| *byte == b':').unwrap_or(value.len());
+            let is_ours = ours.is_none_or(|ours| value[..end] == *ours.as_bytes());
+            if is_ours { end + 1 } else { 0 }
+        };
+        // SAFETY: the entry that `find` found.
+        unsafe { cut_value(entry, name, first) };
+    }
+}
+
+/// Cuts the first bytes of a variable's value, as many as `cut` says.
+///
+/// # Safety
+/// `entry` is an entry `name=value` of the environment. No other thread reads it now: the program has not begun.
+unsafe fn cut_value(entry: *mut c_char, name: &str, cut: impl Fn(&[u8]) -> usize) {
+    // SAFETY: an entry begins with its name and the sign.
+    let value = unsafe { entry.add(name.len() + 1) };
+    // SAFETY: and ends in a zero byte.
+    let bytes = unsafe { CStr::from_ptr(value) }.to_bytes();
+    let (length, cut) = (bytes.len(), cut(bytes).min(bytes.len()));
+    // SAFETY: within the value and its zero byte.
+    unsafe { core::ptr::copy(value.add(cut), value, length - cut + 1) };
+}

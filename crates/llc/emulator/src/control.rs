@@ -1,0 +1,156 @@
+//! What a test says about the counters, on a socket beside the mount: a line each, answered by a line.
+//!
+//! ```text
+//! occupancy GROUP CACHE VALUE   what llc_occupancy shows from now on; total and local likewise
+//! want GROUP BYTES              occupancy is that many bytes in each cache, or as many as the group's ways hold
+//! settle                        the lines of removed groups are gone: no RMID is in limbo any longer
+//! ```
+//!
+//! GROUP is a path, `.` for the default group or `web/mon_groups/vm1`. CACHE is a cache's identity, with `/` and a
+//! number for one of its nodes. VALUE is a number of bytes or one of the words Error, Unavailable, Unassigned.
+
+use std::fs;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use units::Bytes;
+
+use crate::counters::{Event, Value};
+use crate::group::GroupId;
+use crate::machine::Machine;
+use crate::node::Node;
+
+impl Machine {
+    /// Does what a line says.
+    ///
+    /// # Errors
+    /// Why not, in words.
+    pub fn tell(&mut self, line: &str) -> Result<(), String> {
+        let words: Vec<&str> = line.split_ascii_whitespace().collect();
+        match words[..] {
+            ["occupancy", group, cache, value] => self.say(group, Event::Occupancy, cache, value),
+            ["total", group, cache, value] => self.say(group, Event::Total, cache, value),
+            ["local", group, cache, value] => self.say(group, Event::Local, cache, value),
+            ["want", group, bytes] => {
+                let id = self.named(group)?;
+                let bytes = bytes.parse().map_err(|_| format!("{bytes}: expected a number of bytes"))?;
+                self.counters.wanted.insert(id, Bytes(bytes));
+                Ok(())
+            }
+            ["settle"] => {
+                self.counters.settle();
+                Ok(())
+            }
+            _ => Err(format!(
+                "{line}: expected occupancy, total or local GROUP CACHE VALUE, want GROUP BYTES, or settle"
+            )),
+        }
+    }
+
+    fn named(&self, group: &str) -> Result<GroupId, String> {
+        match self.find(group) {
+            Ok(Node::Group(id)) => Ok(id),
+            _ => Err(format!("{group}: no such group")),
+        }
+    }
+
+    fn say(&mut self, group: &str, event: Event, cache: &str, value: &str) -> Result<(), String> {
+        let id = self.named(group)?;
+        let (number, node) = cache.split_once('/').map_or((cache, None), |(number, node)| (number, Some(node)));
+        let unknown = || format!("{cache}: no such cache or node");
+        let number: u32 = number.parse().map_err(|_| unknown())?;
+        let position = self.hardware.cache_ids.iter().position(|id| *id == number).ok_or_else(unknown)?;
+        let nodes = self.hardware.nodes_per_cache();
+        let node = match node {
+            None => 0,
+            Some(node) => node.parse().ok().filter(|node| *node < nodes).ok_or_else(unknown)?,
+        };
+        let value = match value {
+            "Error" => Value::Error,
+            "Unavailable" => Value::Unavailable,
+            "Unassigned" => Value::Unassigned,
+            count => Value::Count(
+                count
+                    .parse()
+                    .map_err(|_| format!("{count}: expected a number of bytes, Error, Unavailable or Unassigned"))?,
+            ),
+        };
+        self.counters.said.insert((id, event, position, node), value);
+        Ok(())
+    }
+}
+
+/// A socket's file. Dropping it removes the file, if it is still the same.
+#[derive(Debug)]
+pub struct Socket {
+    path: PathBuf,
+    identity: Option<(u64, u64)>,
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if self.identity.is_some() && identity(&self.path) == self.identity {
+            // Somebody else may have tidied up.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Device and inode.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    fs::symlink_metadata(path).ok().map(|about| (about.dev(), about.ino()))
+}
+
+/// Listens at `path` and does what it is told, in threads of its own. A socket that nobody listens at any longer is
+/// replaced.
+///
+/// # Errors
+/// When the socket cannot be made; EADDRINUSE where somebody listens, or something else is.
+pub fn listen(path: &Path, machine: Arc<Mutex<Machine>>) -> io::Result<Socket> {
+    let is_left = || UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
+    if fs::symlink_metadata(path).is_ok_and(|about| about.file_type().is_socket()) && is_left() {
+        fs::remove_file(path)?;
+    }
+    let listener = UnixListener::bind(path)?;
+    let socket = Socket { path: path.to_owned(), identity: identity(path) };
+    std::thread::spawn(move || {
+        for stream in listener.incoming().filter_map(Result::ok) {
+            let machine = Arc::clone(&machine);
+            std::thread::spawn(move || {
+                // Whoever goes away has heard enough.
+                let _ = serve(&stream, &machine);
+            });
+        }
+    });
+    Ok(socket)
+}
+
+fn serve(stream: &UnixStream, machine: &Mutex<Machine>) -> io::Result<()> {
+    for line in BufReader::new(stream).lines() {
+        let told = machine.lock().unwrap_or_else(PoisonError::into_inner).tell(line?.trim());
+        let mut to = stream;
+        match told {
+            Ok(()) => to.write_all(b"ok\n")?,
+            Err(why) => to.write_all(format!("error: {why}\n").as_bytes())?,
+        }
+    }
+    Ok(())
+}
+
+/// Says a line to the emulator that listens at `path`.
+///
+/// # Errors
+/// When nobody listens, or with its answer when the line was not understood.
+pub fn send(path: &Path, line: &str) -> io::Result<()> {
+    let mut stream = UnixStream::connect(path)?;
+    stream.write_all(format!("{line}\n").as_bytes())?;
+    let mut answer = String::new();
+    BufReader::new(stream).read_line(&mut answer)?;
+    match answer.trim_end() {
+        "ok" => Ok(()),
+        other => Err(io::Error::other(other.strip_prefix("error: ").unwrap_or("no answer").to_owned())),
+    }
+}

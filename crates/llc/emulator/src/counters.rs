@@ -1,0 +1,148 @@
+//! Counters: their identities (RMIDs), of which some are in limbo, and what was said of their values.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+
+use units::Bytes;
+
+use crate::group::GroupId;
+
+/// The kernel looks once a second which counters may leave limbo.
+const CHECK_MS: u64 = 1000;
+
+/// The hardware counts in units of its own; thresholds are whole ones.
+const UNIT: Bytes = Bytes::kib(64);
+
+/// What a counter counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Event {
+    /// Bytes in the cache whose lines were filled for the group.
+    Occupancy,
+    /// Bytes between the cache and all memory.
+    Total,
+    /// Bytes between the cache and the memory beside it.
+    Local,
+}
+
+impl Event {
+    /// All, in the order of `mon_features`.
+    pub const ALL: [Event; 3] = [Event::Occupancy, Event::Total, Event::Local];
+
+    /// Its file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Event::Occupancy => "llc_occupancy",
+            Event::Total => "mbm_total_bytes",
+            Event::Local => "mbm_local_bytes",
+        }
+    }
+}
+
+/// What a file of `mon_data` shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// Bytes.
+    Count(u64),
+    /// The hardware said that the counter is not valid.
+    Error,
+    /// The hardware has no value at this time.
+    Unavailable,
+    /// No counter is assigned.
+    Unassigned,
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Value::Count(bytes) => write!(f, "{bytes}"),
+            Value::Error => f.write_str("Error"),
+            Value::Unavailable => f.write_str("Unavailable"),
+            Value::Unassigned => f.write_str("Unassigned"),
+        }
+    }
+}
+
+/// Which value: of a group, an event, a cache and a node of it, both by position.
+pub type Place = (GroupId, Event, usize, u32);
+
+/// What was said of the counters, and which of them are free.
+#[derive(Clone, Debug, Default)]
+pub struct Counters {
+    /// RMIDs that can be given, the one that has been free for longest first.
+    free: VecDeque<u32>,
+    limbo: Vec<Waiting>,
+    /// Values that were said.
+    pub(crate) said: BTreeMap<Place, Value>,
+    /// How many bytes of cache a group's programs want.
+    pub(crate) wanted: BTreeMap<GroupId, Bytes>,
+    /// `max_threshold_occupancy`.
+    pub(crate) threshold: Bytes,
+    now_ms: u64,
+}
+
+/// An RMID whose lines are still in the cache.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    rmid: u32,
+    occupancy: Bytes,
+    checked_ms: u64,
+    gone_ms: u64,
+}
+
+impl Counters {
+    /// RMID 0 is the default group's.
+    pub(crate) fn new(rmids: u32, threshold: Bytes) -> Counters {
+        let mut counters = Counters { free: (1..rmids).collect(), ..Counters::default() };
+        // With a threshold of 0 none would ever leave limbo.
+        counters.set_threshold(threshold.max(UNIT));
+        counters
+    }
+
+    /// Rounded down to what the hardware can count.
+    pub(crate) fn set_threshold(&mut self, threshold: Bytes) {
+        self.threshold = Bytes(threshold.0 / UNIT.0 * UNIT.0);
+    }
+
+    /// One that is free.
+    pub(crate) fn take(&mut self) -> Option<u32> {
+        self.free.pop_front()
+    }
+
+    /// Gives one back whose lines fill so much of a cache: to limbo, for `limbo_ms` at most.
+    pub(crate) fn give_back(&mut self, rmid: u32, occupancy: Bytes, limbo_ms: u64) {
+        if limbo_ms == 0 {
+            self.free.push_back(rmid);
+            return;
+        }
+        let now = self.now_ms;
+        let (checked_ms, gone_ms) = (now.saturating_add(CHECK_MS), now.saturating_add(limbo_ms));
+        self.limbo.push(Waiting { rmid, occupancy, checked_ms, gone_ms });
+    }
+
+    /// Some may come out of limbo.
+    pub(crate) fn are_in_limbo(&self) -> bool {
+        !self.limbo.is_empty()
+    }
+
+    /// Time passes.
+    pub(crate) fn pass(&mut self, now_ms: u64) {
+        self.now_ms = self.now_ms.max(now_ms);
+        let (now, threshold) = (self.now_ms, self.threshold);
+        let is_ready = |waiting: &Waiting| {
+            let left = if now >= waiting.gone_ms { Bytes(0) } else { waiting.occupancy };
+            now >= waiting.checked_ms.min(waiting.gone_ms) && left < threshold
+        };
+        self.free.extend(self.limbo.iter().filter(|waiting| is_ready(waiting)).map(|waiting| waiting.rmid));
+        self.limbo.retain(|waiting| !is_ready(waiting));
+    }
+
+    /// All lines of removed groups are gone from the caches.
+    pub(crate) fn settle(&mut self) {
+        self.free.extend(self.limbo.drain(..).map(|waiting| waiting.rmid));
+    }
+
+    /// RMIDs that are free or in limbo.
+    pub fn idle(&self) -> usize {
+        self.free.len() + self.limbo.len()
+    }
+}
