@@ -1,6 +1,6 @@
 //! Finding out by trying which needs are met. Every probe does the thing itself, on a toy, and looks at the outcome.
 //!
-//! These are a second opinion on `linux::facts`, not a use of it: a mistake there must not turn into a skipped test.
+//! These are a second opinion on `linux::probe`, not a use of it: a mistake there must not turn into a skipped test.
 
 use std::collections::BTreeMap;
 use std::fs;

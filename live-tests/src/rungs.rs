@@ -6,7 +6,7 @@ use std::process::Command;
 use access::probe::probe;
 use hugepages::standing::standings;
 use linux::Rooted;
-use linux::facts::HostFacts;
+use linux::probe::HostFacts;
 use serde_json::{Map, Value, json};
 
 use crate::cases::programs;

@@ -1,4 +1,4 @@
-//! KSM, at work for a while and fast: `/sys/kernel/mm/ksm`, turned and put back, also after a kill (`linux::knobs`).
+//! KSM, at work for a while and fast: `/sys/kernel/mm/ksm`, turned and put back, also after a kill (`linux::journal`).
 
 use std::path::Path;
 use std::sync::LazyLock;
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use linux::Rooted;
-use linux::knobs::Knobs;
+use linux::journal::Knobs;
 
 use crate::stop::Stop;
 

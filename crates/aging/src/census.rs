@@ -17,7 +17,7 @@ use std::time::Instant;
 use access::refaults::Counts;
 use linux::capabilities::{self, Capability};
 use linux::cgroup::group::Group;
-use linux::facts::Known;
+use linux::probe::Known;
 use linux::kpagecgroup::GroupTable;
 use linux::kpageflags::FrameTable;
 use linux::{Error, KernelFiles, NotRead, Pid, Untrusted, lru_gen, pagemap, stat, status, vmstat};

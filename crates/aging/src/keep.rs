@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use access::arrivals::Membership;
 use access::source::Stopwatch;
 use linux::cgroup::group::{self, Group};
-use linux::knobs::Knobs;
+use linux::journal::Knobs;
 use linux::{Error, KernelFiles, Pid, processes, stat};
 use units::Bytes;
 

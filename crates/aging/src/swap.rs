@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use linux::cgroup::group::{self, Group};
 use linux::cgroup::limited;
-use linux::knobs::Knobs;
+use linux::journal::Knobs;
 use linux::{Error, KernelFiles, vmstat};
 use rustix::io::Errno;
 

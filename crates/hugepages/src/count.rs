@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use access::residency::Viewer;
-use linux::facts::Known;
+use linux::probe::Known;
 use linux::kpageflags::{FrameTable, is_one_huge_page};
 use linux::maps::{self, Mapping};
 use linux::pagemap::{PageEntry, Pagemap};

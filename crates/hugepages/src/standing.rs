@@ -5,7 +5,7 @@
 use access::rung::Unavailable;
 use access::{Rung, Rungs};
 use linux::capabilities::Capability;
-use linux::facts::{HostFacts, Known};
+use linux::probe::{HostFacts, Known};
 use serde::Serialize;
 
 /// One part of the feature.

@@ -28,7 +28,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use units::AddressRange;
 
-use crate::knobs::{Knobs, Mark};
+use crate::journal::{Knobs, Mark};
 use crate::{At, Error, KernelFiles, Pid};
 
 pub mod physical;

@@ -21,7 +21,7 @@ use aging::{pins, plan};
 use hugepages::attach::Control;
 use linux::cgroup::group;
 use linux::cgroup::limited;
-use linux::knobs::Knobs;
+use linux::journal::Knobs;
 use linux::meminfo::meminfo;
 use linux::runtime_directory::DIRECTORY;
 use linux::{Error, Pid, Rooted, children, open_files, signals};

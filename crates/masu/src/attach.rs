@@ -29,7 +29,7 @@ pub fn run(task: &AttachTask) -> Result<Done, Failure> {
         let status = admit(pid, Purpose::Attach)?;
         Ok((pid, status.name, Arc::new(hold(pid, Purpose::Attach)?)))
     })?;
-    can_promote(&linux::facts::collapse(&*HOST))?;
+    can_promote(&linux::probe::collapse(&*HOST))?;
     let observers = Observers::find(task.rung)?;
     if observers.rung == Rung::DamonVaddr && admitted.len() > 1 {
         let line = "cannot attach to several processes by damon-vaddr: the kernel's interface watches one at a time";

@@ -9,7 +9,7 @@ use access::rung::Unavailable;
 use aging::census::{self, Census, Closeness, OfProcess};
 use aging::class::Class;
 use linux::cgroup::group;
-use linux::facts::Known;
+use linux::probe::Known;
 use linux::meminfo::meminfo;
 use linux::{Error, KernelFiles, NotRead, Pid, stat};
 use units::Bytes;

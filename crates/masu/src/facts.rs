@@ -9,7 +9,7 @@ use std::io::Write;
 
 use access::probe::probe;
 use hugepages::standing::{Standing, standings};
-use linux::facts::{HostFacts, Known};
+use linux::probe::{HostFacts, Known};
 use linux::thp;
 use serde::Serialize;
 use units::Bytes;

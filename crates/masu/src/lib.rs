@@ -29,7 +29,7 @@ use std::sync::LazyLock;
 
 use clap::{CommandFactory, Parser};
 use linux::Rooted;
-use linux::knobs;
+use linux::journal;
 use linux::runtime_directory::DIRECTORY;
 
 use args::{Args, Task};
@@ -137,7 +137,7 @@ fn status_of_misuse() -> ExitCode {
 /// Knobs that an earlier masu turned and could not put back, because it was killed. One that is gone, or somebody else's
 /// by now, is left as it is.
 fn put_back_what_a_crash_left() {
-    let restored = match knobs::replay(&*HOST, Path::new(DIRECTORY)) {
+    let restored = match journal::replay(&*HOST, Path::new(DIRECTORY)) {
         Ok(restored) => restored,
         // Whoever may not read the journals may not put back knobs either; root's next start will.
         Err(linux::Error::Denied(_)) => return,
@@ -146,15 +146,15 @@ fn put_back_what_a_crash_left() {
         }
     };
     for one in restored {
-        let knobs::Restored { path, value, undone, writer, failure } = one;
+        let journal::Restored { path, value, undone, writer, failure } = one;
         let (done, not_done) = match undone {
-            knobs::Undone::Written => {
+            journal::Undone::Written => {
                 (format!("/{path} is back at {value}, if it was still its own"), format!("/{path} cannot be put back"))
             }
-            knobs::Undone::Removed => {
+            journal::Undone::Removed => {
                 (format!("its group /{path} is removed"), format!("its group /{path} cannot be removed"))
             }
-            knobs::Undone::Joined => (
+            journal::Undone::Joined => (
                 format!("the tasks that it took are back in /{path}"),
                 format!("the tasks that it took cannot go back to /{path}"),
             ),

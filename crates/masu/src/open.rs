@@ -8,11 +8,11 @@ use access::residency::ResidencySource;
 use access::walk::WalkSource;
 use access::{Rung, Source, choose_rung};
 use linux::auxv::{WordSize, word_size};
-use linux::facts::Known;
+use linux::probe::Known;
 use linux::process_lock::{self, ProcessLock, Unlocked};
 use linux::runtime_directory::DIRECTORY;
 use linux::status::{self, HugePages, Seccomp, Status};
-use linux::{Error, KernelFiles, Pid, capabilities, damon, knobs::Knobs};
+use linux::{Error, KernelFiles, Pid, capabilities, damon, journal::Knobs};
 
 use crate::failure::Failure;
 use crate::print;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use linux::knobs::Knobs;
+use linux::journal::Knobs;
 use linux::runtime_directory::{self as directory, DIRECTORY, Seen};
 use linux::{Error, Rooted};
 use rustix::io::Errno;

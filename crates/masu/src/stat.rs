@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use hugepages::count::{Counted, Counter, Superpages};
-use linux::facts::Known;
+use linux::probe::Known;
 use linux::status::status;
 use linux::{Error, Pid, Untrusted};
 use serde::Serialize;

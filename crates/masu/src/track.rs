@@ -33,7 +33,7 @@ use crate::{Done, HOST, runtime};
 
 pub fn run(task: &TrackTask) -> Result<Done, Failure> {
     let stop = Stop::on_signals()?;
-    can_promote(&linux::facts::collapse(&*HOST))?;
+    can_promote(&linux::probe::collapse(&*HOST))?;
     let observers = Observers::find(task.rung)?;
     if observers.rung == access::Rung::DamonVaddr {
         print::note(format_args!("damon-vaddr watches one process at a time: a second program will be refused"));

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::fs;
 
 use crate::memory_files::MemoryFiles;
-use linux::knobs::replay;
+use linux::journal::replay;
 use tempfile::TempDir;
 
 thread_local! {

@@ -6,7 +6,7 @@ use std::fs;
 
 use crate::memory_files::MemoryFiles;
 use linux::caches::{self, Cpus};
-use linux::knobs::replay;
+use linux::journal::replay;
 use linux::resctrl::{Group, MaskRules, Reading, Resctrl, Schemata};
 use tempfile::TempDir;
 use units::{WayMask, Ways};

@@ -7,7 +7,7 @@ use hugepages::Refusal;
 use hugepages::act::{self, Demoted, Promoted};
 use hugepages::program::{Program, RunningProgram};
 use linux::Error;
-use linux::facts::HostFacts;
+use linux::probe::HostFacts;
 use units::{Bytes, Pages, Window};
 
 use super::collapse::sparse_window;

@@ -7,7 +7,7 @@ use hugepages::Refusal;
 use hugepages::attach::Until;
 use hugepages::report::Report;
 use hugepages::target::{Phase, Target};
-use linux::facts::HostFacts;
+use linux::probe::HostFacts;
 use linux::pagemap::{PageEntry, Pagemap};
 use units::{Bytes, Pages};
 

@@ -8,7 +8,7 @@ use hugepages::attach::{Settings, Until};
 use hugepages::policy;
 use hugepages::report::Report;
 use hugepages::target::{Phase, Target};
-use linux::facts::HostFacts;
+use linux::probe::HostFacts;
 use units::Pages;
 
 use super::stage::{Stage, generous, settings, target, use_parts};

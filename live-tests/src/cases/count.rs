@@ -3,7 +3,7 @@
 use hugepages::act::{self, Demoted};
 use hugepages::count::{Counted, Kind, Superpages, count};
 use hugepages::program::RunningProgram;
-use linux::facts::Known;
+use linux::probe::Known;
 use units::Bytes;
 
 use super::act::{ANY_PRICE, promote};

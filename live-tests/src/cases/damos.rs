@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use linux::damon::physical::{
     Action, Draft, Filter, FilterKind, FilterRule, Looks, Quota, Running, Scheme, Stats, offered, promise_undo,
 };
-use linux::knobs::{self, Knobs};
+use linux::journal::{self, Knobs};
 use linux::kpageflags::FrameTable;
 use linux::pagemap::Pagemap;
 use linux::{Error, Rooted};
@@ -308,7 +308,7 @@ pub fn what_a_crash_leaves_is_taken_down_by_the_journal(live: &Live) -> Outcome 
     let journal = names.find(|path| path.extension().is_some_and(|end| end == "journal")).ok_or("no journal")?;
     fs::copy(&journal, private.join("2147483647-1.journal"))?;
     fs::remove_file(&journal)?;
-    let restored = knobs::replay(live.files(), &directory)?;
+    let restored = journal::replay(live.files(), &directory)?;
     assert!(restored.len() == 2 && restored.iter().all(|knob| knob.failure.is_none()), "{restored:?}");
     assert_eq!(nr_kdamonds()?, "0");
     Ok(())

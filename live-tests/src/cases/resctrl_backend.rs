@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use linux::knobs::{Knobs, Undone, replay};
+use linux::journal::{Knobs, Undone, replay};
 use linux::resctrl::{CacheId, Group, Mode, Reading, Resctrl, Resource, Schemata, Why};
 use linux::{Pid, Rooted};
 use units::{Bytes, WayMask, Ways};

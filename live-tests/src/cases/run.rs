@@ -296,7 +296,7 @@ pub fn what_is_touched_thinly_comes_back_within_seconds(live: &Live) -> Outcome 
     let counted = lines(&said(&mut run_program(&["--report", report.path(), "--json"], &["thin", "256"])?)?)?;
     let number = |name: &str| counted.get(name).and_then(|text| text.parse::<f64>().ok()).unwrap_or(f64::NAN);
     assert!(number("huge") >= 250.0 && number("full") > 500e6, "{counted:?}");
-    if !linux::facts::HostFacts::gather(live.files()).split_frees_zero_pages.is_yes() {
+    if !linux::probe::HostFacts::gather(live.files()).split_frees_zero_pages.is_yes() {
         return Ok(());
     }
     assert_eq!(counted.get("too-much").map(String::as_str), Some("false"), "{counted:?}");

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use hugepages::trim::observe::{Content, Reader};
 use hugepages::trim::policy::{MEASURED, SAMPLES, Settings};
 use hugepages::trim::{Round, Trimmer};
-use linux::facts::HostFacts;
+use linux::probe::HostFacts;
 use units::{Fraction, NonZeroFraction, Pages};
 
 use super::collapse::collapse;

@@ -2,7 +2,7 @@
 
 use access::Source;
 use access::walk::{WalkSource, Walker};
-use linux::facts::HostFacts;
+use linux::probe::HostFacts;
 use units::PAGES_PER_WINDOW;
 
 use super::collapse::collapse;

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use linux::Rooted;
-use linux::knobs::Knobs;
+use linux::journal::Knobs;
 use linux::resctrl::{Changes, Group, Resctrl, Schemata};
 use units::{WayMask, Ways};
 

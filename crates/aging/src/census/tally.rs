@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use linux::Error;
-use linux::facts::Known;
+use linux::probe::Known;
 use linux::kpagecgroup::GroupTable;
 use linux::kpageflags::{FrameFlags, FrameTable};
 use units::{Bytes, Pages};

@@ -338,7 +338,7 @@ fn live_what_a_crash_left_behind_is_undone_by_the_journal() {
     let _tree = host_tree();
     let Some(host) = host_with_vaddr() else { return };
     let run = tempfile::tempdir().unwrap();
-    let mut knobs = crate::knobs::Knobs::open(&host, &run.path().join("masu")).unwrap();
+    let mut knobs = crate::journal::Knobs::open(&host, &run.path().join("masu")).unwrap();
     promise_undo(&mut knobs).unwrap();
     let monitor = Monitor { pid: Pid::own(), ..MONITOR };
     std::mem::forget(Draft::new(&host, monitor).unwrap().commit().unwrap().start().unwrap());

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::undo::{How, Origin, Undo};
 use super::{Failed, Group, Mode, Resctrl, Schemata, Why};
-use crate::knobs::Knobs;
+use crate::journal::Knobs;
 use crate::{At, Error, KernelFiles, Lock, Locked, Pid};
 
 /// Asked to wait so long before another attempt; false to give up. The caller has the clock, and knows when to stop.

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use units::WayMask;
 
 use super::{Failed, Group, Mount, PREFIX, Resctrl, Resource, Schemata, Values, tasks};
-use crate::knobs::{Undone, is_plain};
+use crate::journal::{Undone, is_plain};
 use crate::{Error, KernelFiles, Lock, Locked, Pid, children, stat};
 
 /// Where the file system was mounted, and how something in it is undone.

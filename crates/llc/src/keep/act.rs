@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use linux::knobs::Knobs;
+use linux::journal::Knobs;
 use linux::resctrl::info::IoAlloc;
 use linux::resctrl::schemata::Difference;
 use linux::resctrl::{Changes, Failed, Group, Info, Mode, OwnGroup, PREFIX, Patience, Resctrl, Resource, Schemata};

@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use linux::facts::Known;
+use linux::probe::Known;
 use linux::resctrl::{Failed, PREFIX, Why};
 use linux::{Error, Pid};
 use units::{Bytes, Fraction};

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use linux::facts::Known;
-use linux::knobs::Knobs;
+use linux::probe::Known;
+use linux::journal::Knobs;
 use linux::ksm::{self, Run};
 use linux::resctrl::{CacheId, Cpus, Failed};
 use linux::{Error, KernelFiles, Pid, caches};

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use linux::facts::Known;
+use linux::probe::Known;
 use linux::perf_counters::{Counter, Event};
 use linux::resctrl::monitoring::Readings;
 use linux::{Error, Pid};

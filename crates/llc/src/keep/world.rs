@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use linux::facts::Known;
+use linux::probe::Known;
 use linux::merged_memory::PageOf;
 use linux::resctrl::{CacheId, Failed};
 use linux::{Error, Pid};

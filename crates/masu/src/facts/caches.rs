@@ -3,7 +3,7 @@
 use hugepages::standing::{Missing, Standing};
 use linux::cache_line::Flusher;
 use linux::caches::{self, Cache};
-use linux::facts::{HostFacts, Known};
+use linux::probe::{HostFacts, Known};
 use linux::ksm::{self, Run};
 use linux::{KernelFiles, resctrl};
 use serde::Serialize;

@@ -2,7 +2,7 @@
 
 use farmem_engine::rung::{Features, Rung};
 use hugepages::standing::{Missing, Standing};
-use linux::facts::{HostFacts, Known};
+use linux::probe::{HostFacts, Known};
 use linux::userfaultfd;
 
 const FORBIDDEN: &str = "Linux 5.11 or newer has it for everybody, tested on 6.1; a container's seccomp filter may forbid it: allow it there.";

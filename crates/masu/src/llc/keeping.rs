@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use linux::knobs::Knobs;
+use linux::journal::Knobs;
 use linux::resctrl::{Absent, Failed, Resctrl, Why};
 use linux::{Error, Rooted};
 use llc::keep::act::{Place, Unusable, name_of};

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
-use linux::knobs::Knobs;
+use linux::journal::Knobs;
 use linux::runtime_directory::DIRECTORY;
 use llc::keep::act::writes;
 use llc::keep::report::{Event, OfGroup, OfSet, Slowdown, shown};

@@ -63,7 +63,7 @@ pub struct Hot {
 /// Says, before anything is started, what stands against serving from outside.
 pub fn check() -> Result<(), Failure> {
     admit(Pid::own(), Purpose::Attach)?;
-    can_promote(&linux::facts::collapse(&*HOST))
+    can_promote(&linux::probe::collapse(&*HOST))
 }
 
 impl Hot {

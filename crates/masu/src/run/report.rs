@@ -185,7 +185,7 @@ mod tests {
     use std::time::Duration;
 
     use linux::children_usage::Usage;
-    use linux::facts::Known;
+    use linux::probe::Known;
 
     use super::*;
 

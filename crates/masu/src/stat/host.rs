@@ -5,7 +5,7 @@ use std::io::Write;
 
 use hugepages::count::{Counter, Superpages};
 use linux::buddyinfo::{self, Zone};
-use linux::facts::Known;
+use linux::probe::Known;
 use linux::status::status;
 use linux::thp::{self, Enabled, Settings};
 use linux::thp_stats::{self, SizeStats};

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::fake::FakeKernel;
-use crate::knobs::Knobs;
+use crate::journal::Knobs;
 use crate::{Pid, Rooted};
 
 const LOOKS: Looks = Looks {

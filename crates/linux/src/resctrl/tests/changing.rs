@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use super::machines::{broadwell, epyc, with_cdp};
 use super::ruled::Ruled;
 use super::*;
-use crate::knobs::Knobs;
+use crate::journal::Knobs;
 
 /// Files with our own `stat`, which the journal asks for, and a directory for the journal.
 pub(super) fn journal(kernel: &FakeKernel) -> (TempDir, PathBuf) {

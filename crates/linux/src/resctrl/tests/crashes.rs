@@ -6,7 +6,7 @@ use std::path::Path;
 use super::changing::{journal, sent};
 use super::machines::broadwell;
 use super::*;
-use crate::knobs::{Knobs, Restored, Undone, replay};
+use crate::journal::{Knobs, Restored, Undone, replay};
 
 /// A process shrinks the default group, makes a group, and is killed.
 fn killed_at_work(kernel: &FakeKernel, directory: &Path, mounted_at: &str) {
@@ -16,7 +16,7 @@ fn killed_at_work(kernel: &FakeKernel, directory: &Path, mounted_at: &str) {
     changes.write(&Group::DEFAULT, &masks(Resource::L3, &[(0, 0xff)])).unwrap();
     let _alive = changes.make(&own("web"), &mut impatient()).unwrap();
     drop(changes);
-    crate::knobs::tests::abandon(knobs);
+    crate::journal::tests::abandon(knobs);
     // The number goes to another process.
     kernel.add(&Pid::own().file("stat"), "1 (y) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 999 0 0\n");
 }

@@ -6,7 +6,7 @@ use super::changing::journal;
 use super::machines::broadwell;
 use super::ruled::Ruled;
 use super::*;
-use crate::knobs::Knobs;
+use crate::journal::Knobs;
 use crate::resctrl::Moved;
 
 /// Moves process 40 to a group of ours, and says what came of it and which threads are there.

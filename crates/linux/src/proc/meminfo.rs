@@ -60,7 +60,7 @@ mod tests {
     use crate::Rooted;
     use crate::fake::FakeKernel;
 
-    const RECORDED: &str = include_str!("../tests/recorded/6.18/meminfo");
+    const RECORDED: &str = include_str!("../../tests/recorded/6.18/meminfo");
 
     fn of(text: &str) -> Result<MemInfo, Error> {
         meminfo(&FakeKernel::new().file("proc/meminfo", text))
@@ -76,7 +76,8 @@ mod tests {
 
     #[test]
     fn older_kernels_are_understood() {
-        for recorded in [include_str!("../tests/recorded/6.1/meminfo"), include_str!("../tests/recorded/6.12/meminfo")]
+        for recorded in
+            [include_str!("../../tests/recorded/6.1/meminfo"), include_str!("../../tests/recorded/6.12/meminfo")]
         {
             assert!(of(recorded).unwrap().anon_huge_pages >= Some(Bytes::mib(2)));
         }

@@ -374,7 +374,7 @@ fn a_killed_process_leaves_a_real_knob_that_is_put_back() {
     let host = Rooted::host();
     let before = read_knob(&host, &knob).unwrap();
     let killed = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "knobs::tests::turn_and_die", "--ignored"])
+        .args(["--exact", "journal::tests::turn_and_die", "--ignored"])
         .envs([("KNOBS_DIRECTORY", directory.as_os_str()), ("KNOBS_PATH", knob.as_ref())])
         .output()
         .unwrap();

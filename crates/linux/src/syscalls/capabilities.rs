@@ -196,7 +196,7 @@ mod tests {
     use crate::Rooted;
     use crate::fake::FakeKernel;
 
-    const RECORDED: &str = include_str!("../tests/recorded/6.18/status");
+    const RECORDED: &str = include_str!("../../tests/recorded/6.18/status");
 
     #[test]
     fn each_name_belongs_to_one_bit_and_back() {

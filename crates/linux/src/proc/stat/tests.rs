@@ -7,9 +7,9 @@ use crate::fake::FakeKernel;
 use crate::quiet_process::QuietProcess;
 
 const RECORDED: [&str; 3] = [
-    include_str!("../../tests/recorded/6.1/stat"),
-    include_str!("../../tests/recorded/6.12/stat"),
-    include_str!("../../tests/recorded/6.18/stat"),
+    include_str!("../../../tests/recorded/6.1/stat"),
+    include_str!("../../../tests/recorded/6.12/stat"),
+    include_str!("../../../tests/recorded/6.18/stat"),
 ];
 
 /// A line with these 20 fields after the name, of which field `n` of the manual holds `n`.

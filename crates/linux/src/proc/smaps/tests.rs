@@ -7,22 +7,22 @@ use crate::Rooted;
 use crate::fake::FakeKernel;
 use crate::quiet_process::QuietProcess;
 
-const RECORDED: &str = include_str!("../../tests/recorded/6.18/smaps");
-const RECORDED_ROLLUP: &str = include_str!("../../tests/recorded/6.18/smaps_rollup");
+const RECORDED: &str = include_str!("../../../tests/recorded/6.18/smaps");
+const RECORDED_ROLLUP: &str = include_str!("../../../tests/recorded/6.18/smaps_rollup");
 
 /// Each kernel's `smaps`, `maps` and `smaps_rollup` of one process.
 const KERNELS: [[&str; 3]; 3] = [
     [
-        include_str!("../../tests/recorded/6.1/smaps"),
-        include_str!("../../tests/recorded/6.1/maps"),
-        include_str!("../../tests/recorded/6.1/smaps_rollup"),
+        include_str!("../../../tests/recorded/6.1/smaps"),
+        include_str!("../../../tests/recorded/6.1/maps"),
+        include_str!("../../../tests/recorded/6.1/smaps_rollup"),
     ],
     [
-        include_str!("../../tests/recorded/6.12/smaps"),
-        include_str!("../../tests/recorded/6.12/maps"),
-        include_str!("../../tests/recorded/6.12/smaps_rollup"),
+        include_str!("../../../tests/recorded/6.12/smaps"),
+        include_str!("../../../tests/recorded/6.12/maps"),
+        include_str!("../../../tests/recorded/6.12/smaps_rollup"),
     ],
-    [RECORDED, include_str!("../../tests/recorded/6.18/maps"), RECORDED_ROLLUP],
+    [RECORDED, include_str!("../../../tests/recorded/6.18/maps"), RECORDED_ROLLUP],
 ];
 
 /// One mapping with the lines that every kernel prints.

@@ -22,7 +22,8 @@
 //!
 //! Truth: this file; the knobs themselves are described where they are read.
 
-mod journal;
+mod file;
+pub mod runtime_directory;
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -35,8 +36,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::files::errno;
 use crate::resctrl::{Failed, Locks, Undo, When};
-use crate::{Error, KernelFiles, Pid, choice, runtime_directory, stat};
-use journal::{Journal, Line, Writer, append_line, journals_in, new_journal};
+use crate::{Error, KernelFiles, Pid, choice, stat};
+use file::{Journal, Line, Writer, append_line, journals_in, new_journal};
 
 /// The knobs that this process has turned. Dropping puts them back.
 #[derive(Debug)]

@@ -2,8 +2,8 @@ use super::*;
 use crate::Rooted;
 use crate::fake::FakeKernel;
 
-const RECORDED: &str = include_str!("../../tests/recorded/6.18/ksm_stat");
-const RECORDED_HOST: &str = include_str!("../../tests/recorded/6.18/ksm");
+const RECORDED: &str = include_str!("../../../tests/recorded/6.18/ksm_stat");
+const RECORDED_HOST: &str = include_str!("../../../tests/recorded/6.18/ksm");
 const PID: Pid = Pid(42);
 
 /// The recorded files, each a line of its name and what is in it, with some left out.

@@ -7,7 +7,7 @@ use crate::Rooted;
 use crate::fake::FakeKernel;
 use crate::quiet_process::QuietProcess;
 
-const RECORDED: &str = include_str!("../../tests/recorded/6.18/status");
+const RECORDED: &str = include_str!("../../../tests/recorded/6.18/status");
 
 const KERNEL_THREAD: &str = "Name:\tkthreadd\nState:\tS (sleeping)\nTgid:\t2\nUid:\t0\t0\t0\t0\n\
     Threads:\t1\nCapEff:\t000001ffffffffff\n";
@@ -61,7 +61,8 @@ fn the_name_is_the_bytes_that_the_process_chose() {
 
 #[test]
 fn older_kernels_are_understood() {
-    for recorded in [include_str!("../../tests/recorded/6.1/status"), include_str!("../../tests/recorded/6.12/status")]
+    for recorded in
+        [include_str!("../../../tests/recorded/6.1/status"), include_str!("../../../tests/recorded/6.12/status")]
     {
         let status = parse(recorded, "x").unwrap();
         assert_eq!(status.name, "rec) (ord S 1 2");
@@ -165,7 +166,7 @@ proptest! {
 
 #[test]
 fn a_traced_and_a_filtered_process_say_so() {
-    let recorded = include_str!("../../tests/recorded/6.18/status");
+    let recorded = include_str!("../../../tests/recorded/6.18/status");
     let with = |key: &str, value: &str| {
         let lines = recorded.lines().map(|line| match line.split_once(':') {
             Some((found, _)) if found == key => format!("{key}:\t{value}\n"),

@@ -105,7 +105,7 @@ mod tests {
     use crate::Rooted;
     use crate::fake::FakeKernel;
 
-    const RECORDED: &str = include_str!("../tests/recorded/6.18/vmstat");
+    const RECORDED: &str = include_str!("../../tests/recorded/6.18/vmstat");
 
     #[test]
     fn the_recorded_counters_are_found_by_field_and_by_name() {
@@ -118,9 +118,9 @@ mod tests {
 
     #[test]
     fn older_kernels_keep_fewer_counters() {
-        let older = parse(include_str!("../tests/recorded/6.1/vmstat")).unwrap();
+        let older = parse(include_str!("../../tests/recorded/6.1/vmstat")).unwrap();
         assert!(older.thp_split_page.is_some() && older.thp_underused_split_page.is_none());
-        let newer = parse(include_str!("../tests/recorded/6.12/vmstat")).unwrap();
+        let newer = parse(include_str!("../../tests/recorded/6.12/vmstat")).unwrap();
         assert!(newer.thp_split_page.is_some() && newer.thp_underused_split_page.is_some());
     }
 

@@ -9,9 +9,9 @@ use crate::fake::FakeKernel;
 use crate::quiet_process::QuietProcess;
 
 const RECORDED: [&str; 3] = [
-    include_str!("../../tests/recorded/6.1/maps"),
-    include_str!("../../tests/recorded/6.12/maps"),
-    include_str!("../../tests/recorded/6.18/maps"),
+    include_str!("../../../tests/recorded/6.1/maps"),
+    include_str!("../../../tests/recorded/6.12/maps"),
+    include_str!("../../../tests/recorded/6.18/maps"),
 ];
 
 fn one(line: &str) -> Mapping {

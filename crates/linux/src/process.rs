@@ -1,0 +1,8 @@
+//! Processes of masu's own: locks on a process, calls with a deadline, steps that outlive masu.
+
+pub mod forked;
+pub mod process_lock;
+pub mod proxy;
+#[cfg(test)]
+pub mod quiet_process;
+pub mod witness;

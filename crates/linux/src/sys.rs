@@ -1,0 +1,9 @@
+//! Files below `/sys`: one file per interface. Control groups, DAMON and resctrl have folders of their own.
+
+pub mod caches;
+pub mod choice;
+pub mod ksm;
+pub mod lru_gen;
+pub mod read_ahead;
+pub mod thp;
+pub mod thp_stats;

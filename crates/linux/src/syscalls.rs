@@ -1,0 +1,27 @@
+//! System calls: one file per call or group of calls, with the memory and the descriptors that they work on.
+
+pub mod cache_line;
+pub mod cachestat;
+pub mod capabilities;
+pub mod children_usage;
+pub mod cpu_time;
+pub mod file_handle;
+pub mod handover;
+pub mod injection;
+pub mod merged_memory;
+pub mod open_files;
+pub mod page_cache;
+pub mod perf_counters;
+pub mod pinned_file;
+pub mod place;
+pub mod process_madvise;
+pub mod process_vm;
+pub mod ptrace_access;
+pub mod queued_signal;
+pub mod scratch;
+pub mod sealed_memory;
+pub mod shared_memory;
+pub mod signals;
+pub mod spare;
+pub mod syscall_dispatch;
+pub mod userfaultfd;
