@@ -20,4 +20,4 @@ pub fn shown(path: &Path) -> String {
 
 /// Makes cargo build with the features with which `cargo test --workspace` builds: of all packages, and of what only tests
 /// depend on, since an example may use that, too. With other features rustls and all above it would be built once more.
-pub const AS_FOR_TESTS: [&str; 3] = ["--workspace", "--example", "simulate"];
+pub const AS_FOR_TESTS: [&str; 3] = ["--workspace", "--example", "transfer"];

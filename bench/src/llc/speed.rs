@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
-use llc::simulate::cache::{Filler, Line, Replacement, Shape};
-use llc::simulate::files;
-use llc::simulate::machine::{Build, Found, Level, Machine};
-use llc::simulate::run;
-use llc::simulate::scenario::{Amount, Running, Scenario};
 use serde::Deserialize;
+use sim::cache::files;
+use sim::cache::machine::{Build, Found, Level, Machine};
+use sim::cache::run;
+use sim::cache::scenario::{Amount, Running, Scenario};
+use sim::cache::set_associative::{Filler, Line, Replacement, Shape};
 use units::{Bytes, WayMask, Ways};
 
 use super::scenario;

@@ -27,6 +27,5 @@ pub mod room;
 pub mod rung;
 pub mod sample;
 pub mod shares;
-pub mod simulate;
 pub mod streams;
 pub mod swap;

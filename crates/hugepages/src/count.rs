@@ -24,10 +24,10 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use access::residency::Viewer;
-use linux::probe::Known;
 use linux::kpageflags::{FrameTable, is_one_huge_page};
 use linux::maps::{self, Mapping};
 use linux::pagemap::{PageEntry, Pagemap};
+use linux::probe::Known;
 use linux::smaps::{self, VmFlags};
 use linux::status::{self, HugePages};
 use linux::thp::{self, Enabled, SizeEnabled};

@@ -129,6 +129,11 @@ pub fn describe(errno: Errno) -> String {
     format!("{sentence} ({})", symbol(errno))
 }
 
+/// [`describe`] for an error of the standard library; its own words where it carries no errno.
+pub fn describe_io(error: &std::io::Error) -> String {
+    Errno::from_io_error(error).map_or_else(|| error.to_string(), describe)
+}
+
 /// The errno's name in the kernel's documents: `EACCES`.
 pub fn symbol(errno: Errno) -> String {
     let known = match errno {

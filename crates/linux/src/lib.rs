@@ -49,7 +49,7 @@ pub use syscalls::{
     queued_signal, sealed_memory, shared_memory, signals, spare, syscall_dispatch, userfaultfd,
 };
 
-pub use error::{At, Error, NotRead, describe, symbol};
+pub use error::{At, Error, NotRead, describe, describe_io, symbol};
 pub use files::{KernelFiles, Lock, Locked, Rooted};
 pub use pid::Pid;
 pub use untrusted::Untrusted;

@@ -1,22 +1,21 @@
-//! Who shares which pages, partitions of the last-level cache (LLC), and a simulator of it.
+//! Who shares which pages, and partitions of the last-level cache (LLC).
 //!
 //! 藤 and 山田, ページ共有を考慮した CPU キャッシュパーティショニング機構 (cache partitioning that knows shared pages). CAT limits in which
 //! ways of the cache a class of service may *allocate*; a *lookup* hits anywhere. So the lines of a page that KSM merged lie in the
 //! partition of whoever touched them first: that one pays, the others ride free. The paper gives shared lines a region of their
 //! own, kept filled by a daemon, and partitions the rest fairly.
 //!
-//! `shared` finds which frames are merged and between whom; `policy` decides who gets which ways; `keep` puts that in place through
-//! resctrl, keeps the region filled, and puts everything back; `simulate` is the cache without the hardware: the same policies drive it.
+//! `shared` finds which frames are merged and between whom; `policy` decides who gets which ways; `daemon` puts that in place through
+//! resctrl, keeps the region filled, and puts everything back. The simulator of the cache is `sim::cache`.
 
 #![forbid(unsafe_code)]
 
-pub mod keep;
+pub mod daemon;
 pub mod policy;
 pub mod shared;
-pub mod simulate;
 
 /// What is wrong with a TOML file that cannot be meant: what stands there, and what was expected, in words of the file and not of the parser.
-pub(crate) fn unparsed(text: &str, span: Option<std::ops::Range<usize>>, message: &str) -> String {
+pub fn unparsed(text: &str, span: Option<std::ops::Range<usize>>, message: &str) -> String {
     const KINDS: [(&str, &str); 6] = [
         ("expected u32", "expected a whole number, not below 0"),
         ("expected u64", "expected a whole number, not below 0"),
@@ -35,11 +34,6 @@ pub(crate) fn unparsed(text: &str, span: Option<std::ops::Range<usize>>, message
     let line = text.get(begin..).and_then(|rest| rest.lines().next()).unwrap_or_default();
     let line: String = line.trim().chars().take(60).collect();
     if names_it || !line.contains('=') { message } else { format!("{line}: {message}") }
-}
-
-/// Why a file cannot be read: the kernel's answer as everywhere, or what else was wrong.
-pub(crate) fn why(error: &std::io::Error) -> String {
-    rustix::io::Errno::from_io_error(error).map_or_else(|| error.to_string(), linux::describe)
 }
 
 #[cfg(test)]

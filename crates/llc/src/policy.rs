@@ -2,7 +2,7 @@
 //!
 //! A policy is a pure function from a [`Situation`] to a [`Plan`]. Each is a file of its own that cites its paper: `ucp`, `dunn`,
 //! `lfoc`, `kpart` as references, and `sharing`, masu's own, which knows shared pages. The simulator (`simulate`) and the daemon
-//! (`keep`) call the same functions; they differ in where the figures of a situation come from.
+//! (`daemon`) call the same functions; they differ in where the figures of a situation come from.
 //!
 //! Figures are per thousand instructions, so that they do not depend on how fast the program happens to run:
 //! misses per kilo-instruction (MPKI) and cycles per kilo-instruction.
@@ -12,8 +12,8 @@ pub mod combine;
 pub mod contend;
 pub mod dunn;
 pub mod equal;
-#[cfg(test)]
-pub(crate) mod examples;
+#[cfg(any(test, feature = "examples"))]
+pub mod examples;
 pub mod kpart;
 pub mod lfoc;
 pub mod lookahead;

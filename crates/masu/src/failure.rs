@@ -54,11 +54,6 @@ impl Failure {
 pub const UNANSWERED: &str = "The kernel holds the memory map of the process for another call, which waits: for a disk, or for a server of a mapped \
                               file. `cat /proc/*/wchan` names what each process waits for.";
 
-/// The kernel's answer with its symbol; of other errors their words.
-pub fn why(error: &std::io::Error) -> String {
-    rustix::io::Errno::from_io_error(error).map_or_else(|| error.to_string(), linux::describe)
-}
-
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "masu: {}", self.line)?;

@@ -2,26 +2,15 @@
 
 #![forbid(unsafe_code)]
 
-mod aging;
 mod args;
-mod attach;
-mod census;
-mod control;
-mod events;
-mod facts;
+mod commands;
 mod failure;
-mod llc;
+mod launch;
 mod only_one;
 mod open;
-mod pages;
-mod print;
 mod privileges;
-mod repeat;
-mod run;
 mod runtime;
-mod set;
-mod stat;
-mod track;
+mod terminal;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -33,8 +22,10 @@ use linux::journal;
 use linux::runtime_directory::DIRECTORY;
 
 use args::{Args, Task};
+use commands::{aging, attach, census, facts, llc, pages, run, set, stat, track};
 use failure::Failure;
-use run::child::Relay;
+use launch::child::Relay;
+use terminal::print;
 
 /// The running kernel's files, for the life of the command.
 pub(crate) static HOST: LazyLock<Rooted> = LazyLock::new(Rooted::host);

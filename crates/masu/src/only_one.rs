@@ -7,7 +7,7 @@ use std::io::{Read, Seek, Write};
 use linux::Pid;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 
-use crate::failure::{Failure, why};
+use crate::failure::Failure;
 use crate::runtime;
 
 /// What only one masu does at a time.
@@ -42,6 +42,6 @@ pub fn only_one(of: &Sole) -> Result<File, Failure> {
     file.set_len(0)
         .and_then(|()| file.rewind())
         .and_then(|()| writeln!(file, "{}", Pid::own()))
-        .map_err(|error| failed(&why(&error)))?;
+        .map_err(|error| failed(&linux::describe_io(&error)))?;
     Ok(file)
 }

@@ -15,7 +15,7 @@ use linux::status::{self, HugePages, Seccomp, Status};
 use linux::{Error, KernelFiles, Pid, capabilities, damon, journal::Knobs};
 
 use crate::failure::Failure;
-use crate::print;
+use crate::terminal::print;
 use crate::{Done, HOST, runtime};
 
 /// The ways of observing on this host, and the one chosen.

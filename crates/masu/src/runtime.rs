@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use crate::HOST;
 use crate::failure::Failure;
-use crate::print;
+use crate::terminal::print;
 
 /// The directory that everybody may read, for sockets.
 pub fn public() -> Result<(), Failure> {

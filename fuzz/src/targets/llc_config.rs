@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use linux::Pid;
 use linux::resctrl::CacheId;
-use llc::keep::arrange::{Member, Processes, Surroundings, Wanted, wanted};
-use llc::keep::config::{Config, Measured};
-use llc::keep::decide::{Figures, Seen, SetSeen, decide};
-use llc::keep::room::{Foreign, Hardware, room};
-use llc::keep::steps::{Present, Standing, Step, steps};
+use llc::daemon::arrange::{Member, Processes, Surroundings, Wanted, wanted};
+use llc::daemon::config::{Config, Measured};
+use llc::daemon::decide::{Figures, Seen, SetSeen, decide};
+use llc::daemon::room::{Foreign, Hardware, room};
+use llc::daemon::steps::{Present, Standing, Step, steps};
 use llc::policy::Curve;
 use units::{Bytes, WayMask, Ways};
 

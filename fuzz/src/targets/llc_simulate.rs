@@ -6,9 +6,9 @@ use std::io;
 use std::path::Path;
 
 use crate::input::Input;
-use llc::simulate::cache::{Access, Cache, Filler, Line, Replacement, Shape};
-use llc::simulate::compare::{accesses, compare};
-use llc::simulate::scenario::Scenario;
+use sim::cache::compare::{accesses, compare};
+use sim::cache::scenario::Scenario;
+use sim::cache::set_associative::{Access, Cache, Filler, Line, Replacement, Shape};
 use units::{Bytes, WayMask, Ways};
 
 /// More than this is only read.

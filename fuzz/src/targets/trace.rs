@@ -3,8 +3,8 @@
 
 use aging::class::Class;
 use aging::dials::Dial;
-use aging::simulate::trace::{Step, Trace};
-use aging::simulate::{Aging, Machine, Rate, replay};
+use sim::reclaim::trace::{Step, Trace};
+use sim::reclaim::{Aging, Machine, Rate, replay};
 use units::Pages;
 
 /// More steps or accesses than this are only counted: a repetition of repetitions has as many as it likes.

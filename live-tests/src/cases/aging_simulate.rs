@@ -11,9 +11,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-use aging::simulate::trace::Trace;
-use aging::simulate::{Aging, Machine, Outcome as Simulated, replay};
 use rustix::fs::{Mode, OFlags};
+use sim::reclaim::trace::Trace;
+use sim::reclaim::{Aging, Machine, Outcome as Simulated, replay};
 use units::{Bytes, Pages};
 
 use super::Outcome;
@@ -70,7 +70,7 @@ impl Place {
         let knob = format!("/sys/class/bdi/{}:{}/read_ahead_kb", libc::major(device), libc::minor(device));
         // A file takes it over as it is opened, and it is turned back at once.
         let _knob = Knob::turn(knob, "0")?;
-        let open = |file: &aging::simulate::trace::File| -> Result<OwnedFd, Failed> {
+        let open = |file: &sim::reclaim::trace::File| -> Result<OwnedFd, Failed> {
             // Without CLOEXEC: the child has it too.
             let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
             let fd = rustix::fs::open(self.0.join(&file.name), flags, Mode::RUSR | Mode::WUSR)?;

@@ -7,8 +7,8 @@ use hugepages::Refusal;
 use hugepages::attach::Until;
 use hugepages::report::Report;
 use hugepages::target::{Phase, Target};
-use linux::probe::HostFacts;
 use linux::pagemap::{PageEntry, Pagemap};
+use linux::probe::HostFacts;
 use units::{Bytes, Pages};
 
 use super::stage::{Stage, generous, settings, target, use_parts};

@@ -1,4 +1,4 @@
-//! A trace of page accesses, done for real: what `aging::simulate` says of it is compared with this.
+//! A trace of page accesses, done for real: what `sim::reclaim` says of it is compared with this.
 //!
 //! `accesses TRACE PROCS STAT EVERY FD…`: puts itself into the group with the file PROCS, and does what the text in the file TRACE says
 //! to the files behind the descriptors, one for each file line. Before each access it asks with mincore(2) whether the page is in memory,
@@ -13,8 +13,8 @@ use std::path::Path;
 use std::ptr::NonNull;
 
 use aging::class::Class;
-use aging::simulate::trace::{Access, Step, Trace};
 use rustix::mm::{MapFlags, ProtFlags};
+use sim::reclaim::trace::{Access, Step, Trace};
 
 use super::Wrong;
 

@@ -8,7 +8,7 @@ use super::source::Source;
 use crate::command::{cargo, output};
 
 /// The layers, each before those that use it. Crates of one layer do not use each other.
-const LAYERS: &str = "units contract farmem-engine <- linux <- access resctrl-emulator <- hugepages farmem aging llc <- masu <- bench fuzz live-tests xtask";
+const LAYERS: &str = "units contract farmem-engine <- linux <- access resctrl-emulator <- hugepages farmem aging llc <- sim <- masu <- bench fuzz live-tests xtask";
 
 /// A crate of the workspace.
 #[derive(Debug)]
@@ -65,7 +65,7 @@ pub fn in_manifests(packages: &[Package]) -> Vec<Violation> {
             let (owner, user) = (feature(manifest), feature(&package.manifest));
             if layer(used).is_none_or(|layer| layer >= own) {
                 say(format!("{} may not depend on {used}: {LAYERS}", package.name));
-            } else if owner.is_some() && own < layer("masu").unwrap_or(0) && owner != user {
+            } else if owner.is_some() && own < layer("sim").unwrap_or(0) && owner != user {
                 say(format!("{} may not depend on {used}, which is a part of {}", package.name, owner.unwrap_or("")));
             }
         }

@@ -3,10 +3,10 @@
 //! Which class a page is of, and that it is there, is exact. Where the pages stand with the kernel is asked of the frames, of a
 //! sample if there are many.
 
-use linux::probe::Known;
 use linux::kpageflags::FrameTable;
 use linux::maps::{self, Mapping};
 use linux::pagemap::Pagemap;
+use linux::probe::Known;
 use linux::{Error, KernelFiles, Pid};
 use units::{AddressRange, Bytes, Pages};
 

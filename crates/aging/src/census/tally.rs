@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use linux::Error;
-use linux::probe::Known;
 use linux::kpagecgroup::GroupTable;
 use linux::kpageflags::{FrameFlags, FrameTable};
+use linux::probe::Known;
 use units::{Bytes, Pages};
 
 use super::frame_set::FrameSet;

@@ -8,7 +8,7 @@
 //! | [`replace`] | which units leave, and in which order |
 //! | [`what_if`] | how many faults there would be with half and with double the budget |
 //!
-//! `examples/simulate` runs all of it on synthetic programs, with a cost model.
+//! `crates/sim/examples/transfer` runs all of it on synthetic programs, with a cost model.
 //!
 //! A user-space pager sees faults and never hits. So everything here lives on faults, and on pages that were brought but
 //! deliberately left unmapped ("held"): a fault on such a page costs little and says that the page is used.

@@ -29,11 +29,6 @@ use signal_hook::iterator::Signals;
 /// What did not work, and what may help.
 struct Failure(String, &'static str);
 
-/// The kernel's answer with its symbol; of other errors their words.
-fn why(error: &io::Error) -> String {
-    Errno::from_io_error(error).map_or_else(|| error.to_string(), linux::describe)
-}
-
 fn main() -> ExitCode {
     if std::env::args().nth(1).as_deref() == Some(guard::FLAG) {
         return guard::stand();
@@ -61,8 +56,9 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     if let Some([socket, line]) = arguments.tell.as_deref() {
         let line = line.to_string_lossy();
-        return control::send(socket, &line)
-            .map_err(|error| Failure(format!("cannot tell {} \"{line}\": {}", socket.display(), why(&error)), ""));
+        return control::send(socket, &line).map_err(|error| {
+            Failure(format!("cannot tell {} \"{line}\": {}", socket.display(), linux::describe_io(&error)), "")
+        });
     }
     let directory = arguments.directory.as_deref().unwrap_or(Path::new(""));
     let directory = suitable(directory)?;
@@ -73,7 +69,8 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
 /// Mounts the machine and stays until it is to end.
 fn emulate(arguments: &Arguments, directory: &Path, machine: Machine) -> Result<(), Failure> {
     let at = directory.display();
-    let cannot = |what: &str, error: io::Error| Failure(format!("cannot {what} {at}: {}", why(&error)), "");
+    let cannot =
+        |what: &str, error: io::Error| Failure(format!("cannot {what} {at}: {}", linux::describe_io(&error)), "");
     // Before there are threads, and before there is anything to take down.
     let mut guard = Guard::start().map_err(|error| cannot("guard", error))?;
     let (ends, end) = mpsc::channel();
@@ -87,7 +84,7 @@ fn emulate(arguments: &Arguments, directory: &Path, machine: Machine) -> Result<
         let of_rights = [Errno::PERM, Errno::ACCESS, Errno::NOENT];
         let is_of_rights = Errno::from_io_error(&error).is_some_and(|errno| of_rights.contains(&errno));
         let remedy = if is_of_rights { "It needs root and /dev/fuse (CONFIG_FUSE_FS)." } else { "" };
-        Failure(format!("cannot mount at {at}: {}", why(&error)), remedy)
+        Failure(format!("cannot mount at {at}: {}", linux::describe_io(&error)), remedy)
     })?;
     // The guard knows of it before anybody can use it.
     let served = guard.watch(directory).and_then(|()| mount::serve(device, &machine, arguments.allow_other));
@@ -114,7 +111,7 @@ fn listen(path: &Path, machine: &Arc<Mutex<Machine>>) -> Result<Socket, Failure>
                 "somebody listens there, or it is no socket: address in use (EADDRINUSE)".to_owned(),
                 "Choose another path.",
             ),
-            _ => (why(&error), ""),
+            _ => (linux::describe_io(&error), ""),
         };
         Failure(format!("cannot listen at {}: {why}", path.display()), remedy)
     })
@@ -137,7 +134,7 @@ fn until_it_ends(
     end: &Receiver<End>,
 ) -> Result<(), Failure> {
     let at = directory.display();
-    let cannot = |error: io::Error| Failure(format!("cannot unmount {at}: {}", why(&error)), "");
+    let cannot = |error: io::Error| Failure(format!("cannot unmount {at}: {}", linux::describe_io(&error)), "");
     let device = guard::device_at(directory).map_err(cannot)?;
     std::thread::spawn(move || {
         let _ = ends.send(End::Unasked(session.join()));
@@ -153,7 +150,9 @@ fn until_it_ends(
             let _ = end.recv_timeout(Duration::from_millis(500));
             Ok(())
         }
-        End::Unasked(Err(error)) => Err(Failure(format!("{at} is no longer served: {}", why(&error)), "")),
+        End::Unasked(Err(error)) => {
+            Err(Failure(format!("{at} is no longer served: {}", linux::describe_io(&error)), ""))
+        }
         End::Unasked(Ok(())) if is_mounted => Err(Failure(format!("{at} is no longer served: it was cut off"), "")),
         End::Unasked(Ok(())) => Ok(()),
     }
@@ -163,17 +162,19 @@ fn until_it_ends(
 fn suitable(directory: &Path) -> Result<PathBuf, Failure> {
     let at = directory.display();
     let full = fs::canonicalize(directory)
-        .map_err(|error| Failure(format!("cannot mount at {at}: {}", why(&error)), "mkdir makes it."))?;
+        .map_err(|error| Failure(format!("cannot mount at {at}: {}", linux::describe_io(&error)), "mkdir makes it."))?;
     match guard::device_at(&full) {
         Ok(None) => (),
         Ok(Some(_)) => {
             let what = format!("cannot mount at {at}: something is mounted there already");
             return Err(Failure(what, "umount it first, or choose another directory."));
         }
-        Err(error) => return Err(Failure(format!("cannot read /proc/self/mountinfo: {}", why(&error)), "")),
+        Err(error) => {
+            return Err(Failure(format!("cannot read /proc/self/mountinfo: {}", linux::describe_io(&error)), ""));
+        }
     }
-    let mut entries =
-        fs::read_dir(&full).map_err(|error| Failure(format!("cannot mount at {at}: {}", why(&error)), ""))?;
+    let mut entries = fs::read_dir(&full)
+        .map_err(|error| Failure(format!("cannot mount at {at}: {}", linux::describe_io(&error)), ""))?;
     match entries.next() {
         None => Ok(full),
         Some(_) => Err(Failure(format!("cannot mount at {at}: it is not empty"), "Choose an empty directory.")),

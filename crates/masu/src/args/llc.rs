@@ -300,8 +300,8 @@ mod tests {
     use std::path::Path;
 
     use clap::CommandFactory;
-    use llc::keep::config::Config;
-    use llc::simulate::scenario::Scenario;
+    use llc::daemon::config::Config;
+    use sim::cache::scenario::Scenario;
 
     /// The indented block behind `head` in the long help of `masu llc TASK`.
     fn example(task: &str, head: &str) -> String {

@@ -28,7 +28,7 @@
 //!
 //! Time is counted in pages brought: a page's life in memory is as many as come while it stays. Nothing is a float.
 //!
-//! Tried and dropped, in the simulator (`examples/simulate`): a share for passing units that grows when they come back (it
+//! Tried and dropped, in the simulator (`crates/sim/examples/transfer`): a share for passing units that grows when they come back (it
 //! takes from `kept`, and both are too small then); more patience with sites whose pages come back (the same); a gap of
 //! any pages as still in order (random faults among few pages look like streams).
 

@@ -10,8 +10,8 @@
 //! a fault, which costs no transfer; that use is a miss in the small queue, stands for 64, and puts the page in again.
 //! So thrashing that would begin at half the budget is seen while there is none.
 //!
-//! How exact, against what the simulator counts at half and at double the budget (`cargo run --release -p paging
-//! --example simulate -- --foretell`): with a fixed unit of 16 KiB within a sixth for ADI, Himeno and merge sort but for what
+//! How exact, against what the simulator counts at half and at double the budget (`cargo run --release -p sim
+//! --example transfer -- --foretell`): with a fixed unit of 16 KiB within a sixth for ADI, Himeno and merge sort but for what
 //! follows, and for random updates; for a chase of pointers with a hot set from 28 % too few at half to 80 % too many at
 //! double. Thrashing that begins at half with a fixed unit (few pages of each unit are used at a time) is missed altogether,
 //! by a factor of up to 25, since pages are sampled and not units. With units by site half is mostly too low, up to two

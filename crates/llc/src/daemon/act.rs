@@ -1,0 +1,465 @@
+//! Carrying out steps through `linux::resctrl`, and saying what the kernel made of them.
+//!
+//! Every step is one write or one directory, but for a process, whose threads are moved until all of them are there. What was written is
+//! read back. The journal has each change before it is made, so that what a crash leaves is undone by the next masu of any kind.
+//! [`writes`] says the same without doing it: `path <- value`, one line for each write.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use linux::journal::Knobs;
+use linux::resctrl::info::IoAlloc;
+use linux::resctrl::schemata::Difference;
+use linux::resctrl::{Changes, Failed, Group, Info, Mode, OwnGroup, PREFIX, Patience, Resctrl, Resource, Schemata};
+use linux::{KernelFiles, Lock};
+use units::{Bytes, WayMask};
+
+use super::arrange::Masks;
+use super::room::{Foreign, Hardware};
+use super::steps::{Present, Standing, Step};
+
+/// The file system, what it offers, and what of it is ours.
+#[derive(Debug)]
+pub struct Place<'f, F: KernelFiles> {
+    files: &'f F,
+    resctrl: Resctrl<'f, F>,
+    info: Info,
+    resources: Vec<Resource>,
+    own: BTreeMap<String, OwnGroup>,
+}
+
+/// What a step came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Done {
+    /// Threads that were moved.
+    pub threads: usize,
+    /// Threads, or a process, that ended before they could be.
+    pub ended: usize,
+    /// A process makes threads faster than they can be moved: some are outside still.
+    pub unsettled: bool,
+    /// Where the kernel has something else than was asked for.
+    pub differences: Vec<Difference>,
+}
+
+/// Why the cache cannot be partitioned here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unusable {
+    /// Only counting is possible, or only other caches can be divided.
+    NoCache,
+    /// A call failed.
+    Failed(Failed),
+}
+
+impl fmt::Display for Unusable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unusable::NoCache => f.write_str("cannot partition the cache: resctrl here divides no L3 cache (info/L3)"),
+            Unusable::Failed(failed) => failed.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Unusable {}
+
+impl From<Failed> for Unusable {
+    fn from(failed: Failed) -> Unusable {
+        Unusable::Failed(failed)
+    }
+}
+
+impl<'f, F: KernelFiles> Place<'f, F> {
+    /// Looks at what there is. Nothing is changed.
+    ///
+    /// # Errors
+    /// `NoCache` where no last-level cache can be divided.
+    pub fn look(files: &'f F, resctrl: Resctrl<'f, F>) -> Result<Place<'f, F>, Unusable> {
+        let info = resctrl.info()?;
+        let resources = info.l3_resources();
+        if resources.is_empty() || info.classes_max < 2 {
+            return Err(Unusable::NoCache);
+        }
+        Ok(Place { files, resctrl, info, resources, own: BTreeMap::new() })
+    }
+
+    /// The file system.
+    pub fn resctrl(&self) -> &Resctrl<'f, F> {
+        &self.resctrl
+    }
+
+    /// What it offers.
+    pub fn info(&self) -> &Info {
+        &self.info
+    }
+
+    /// The ways and classes that there are.
+    ///
+    /// # Errors
+    /// `Gone` when the file system is no longer mounted.
+    pub fn hardware(&self) -> Result<Hardware, Failed> {
+        let Some(l3) = self.info.l3() else { return Err(linux::Error::malformed("info", "no L3").into()) };
+        let caches = self.resctrl.domains()?;
+        let all = l3.rules.full;
+        let sizes = self.resctrl.size(&Group::DEFAULT)?;
+        let schemata = self.resctrl.schemata(&Group::DEFAULT)?;
+        // The default group may have been given less than all: what it has, by how many ways that is.
+        let way = self.resources.iter().find_map(|resource| {
+            let (bytes, masks) = (sizes.get(resource)?, schemata.masks(resource)?);
+            let (cache, mask) = masks.iter().find(|(_, mask)| !mask.is_empty())?;
+            Some(Bytes(bytes.get(cache)?.0 / u64::from(mask.ways().0)))
+        });
+        let devices = match &l3.io_alloc {
+            IoAlloc::Enabled(masks) => masks.values().fold(l3.shareable, |all, mask| all.or(*mask)),
+            IoAlloc::Unsupported | IoAlloc::Disabled => l3.shareable,
+        };
+        // Where devices have a class of their own, it is the highest.
+        let taken = usize::from(matches!(l3.io_alloc, IoAlloc::Enabled(_)));
+        let classes = usize::try_from(self.info.classes_max).unwrap_or(usize::MAX).saturating_sub(taken);
+        let ways_min = l3.rules.ways_min;
+        Ok(Hardware { all, ways_min, classes, shareable: devices, way_bytes: way.unwrap_or(Bytes(0)), caches })
+    }
+
+    /// All groups as they are. Groups of ours that a dead masu has left count as removed, and are named.
+    ///
+    /// # Errors
+    /// `Gone` when the file system is no longer mounted.
+    pub fn standing(&self) -> Result<(Standing, Vec<String>), Failed> {
+        let mut standing = Standing::new();
+        let mut left_behind = Vec::new();
+        // While somebody changes something there may be a group that its maker does not hold yet: then none counts as left behind.
+        let quiet = self.resctrl.lock_for_reading().ok();
+        for group in [vec![Group::DEFAULT], self.resctrl.groups()?].concat() {
+            let present = match self.present(&group) {
+                Ok(present) => present,
+                Err(failed) if failed.is_gone() && !group.is_default() => continue, // removed meanwhile
+                Err(failed) => return Err(failed),
+            };
+            let label = group.label().map(str::to_owned);
+            let own = label.as_ref().is_some_and(|label| self.own.contains_key(label));
+            if label.is_some() && !own && quiet.is_some() && self.is_left_behind(&group) {
+                left_behind.push(group.to_string());
+                continue;
+            }
+            let name = match label.filter(|_| own) {
+                Some(label) => label,
+                None if group.is_default() => String::new(),
+                None => group.to_string(),
+            };
+            standing.insert(name, Present { ours: own, ..present });
+        }
+        Ok((standing, left_behind))
+    }
+
+    fn present(&self, group: &Group) -> Result<Present, Failed> {
+        let schemata = self.resctrl.schemata(group)?;
+        let mut masks = Masks::new();
+        for resource in &self.resources {
+            for (cache, mask) in schemata.masks(resource).into_iter().flatten() {
+                // Code and data may differ in groups of others: what either may have.
+                let known = masks.entry(*cache).or_insert(WayMask::NONE);
+                *known = known.or(*mask);
+            }
+        }
+        let mode = match self.resctrl.mode(group) {
+            Ok(mode) => mode,
+            Err(failed) if failed.is_gone() && self.resctrl.exists(group) => Mode::Shareable, // a kernel without modes
+            Err(failed) => return Err(failed),
+        };
+        let threads = match self.resctrl.tasks(group) {
+            Ok(threads) if !group.is_default() => threads,
+            Ok(_) => Default::default(),
+            // One that is pseudo-locked has no such file.
+            Err(failed) if failed.is_gone() && self.resctrl.exists(group) => Default::default(),
+            Err(failed) => return Err(failed),
+        };
+        Ok(Present { masks, exclusive: mode != Mode::Shareable, threads, ours: false })
+    }
+
+    /// Nobody alive holds it, and nobody is in it: then it is removed ([`Place::collect`]).
+    fn is_left_behind(&self, group: &Group) -> bool {
+        self.files.lock(&self.resctrl.directory(group), Lock::Exclusive).is_ok()
+            && self.resctrl.is_deserted(group).unwrap_or(false)
+    }
+
+    /// The groups of others, for [`super::room::room`].
+    pub fn foreign(standing: &Standing) -> Vec<Foreign> {
+        let others = standing.iter().filter(|(name, group)| !group.ours && !name.is_empty());
+        let foreign = others.map(|(name, group)| {
+            let mask = group.masks.values().fold(WayMask::NONE, |all, mask| all.or(*mask));
+            Foreign { name: name.clone(), mask, exclusive: group.exclusive }
+        });
+        foreign.collect()
+    }
+
+    /// Removes groups that a dead masu has left, and names them.
+    ///
+    /// # Errors
+    /// As [`Place::carry_out`].
+    pub fn collect(&mut self, knobs: &mut Knobs<'f, F>, patience: &mut Patience<'_>) -> Result<Vec<String>, Failed> {
+        let collected = self.resctrl.change(knobs, patience)?.collect()?;
+        Ok(collected.iter().map(Group::to_string).collect())
+    }
+
+    /// Does one step. A process or a thread that ended meanwhile is no error.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub fn carry_out(
+        &mut self,
+        step: &Step,
+        knobs: &mut Knobs<'f, F>,
+        patience: &mut Patience<'_>,
+    ) -> Result<Done, Failed> {
+        let mut changes = self.resctrl.change(knobs, patience)?;
+        match step {
+            Step::Make(label) => {
+                let made = changes.make(&group(label), patience)?;
+                self.own.insert(label.clone(), made);
+            }
+            Step::Remove(label) => {
+                if let Some(own) = self.own.remove(label) {
+                    changes.remove(own)?;
+                }
+            }
+            Step::Masks(label, masks) => {
+                let lines = lines(&self.resources, masks);
+                let found = changes.write(&group(label), &lines)?;
+                return Ok(Done { differences: lines.differences(&found), ..Done::default() });
+            }
+            Step::Exclusive(label, exclusive) => {
+                changes.set_mode(&group(label), if *exclusive { Mode::Exclusive } else { Mode::Shareable })?;
+            }
+            Step::Process(label, pid, _) => {
+                return match changes.move_process(*pid, &group(label)) {
+                    Ok(moved) => Ok(Done {
+                        threads: moved.threads,
+                        ended: moved.ended,
+                        unsettled: !moved.settled,
+                        ..Done::default()
+                    }),
+                    Err(failed) if failed.is_gone() && self.resctrl.exists(&group(label)) => {
+                        Ok(Done { ended: 1, ..Done::default() })
+                    }
+                    Err(failed) => Err(failed),
+                };
+            }
+            Step::Thread(label, thread) => return move_thread(&mut changes, *thread, label),
+            Step::Refilling(..) => {} // it will come in as a thread, as soon as it is there
+        }
+        Ok(Done::default())
+    }
+
+    /// Our groups that are there.
+    pub fn own(&self) -> impl Iterator<Item = &str> {
+        self.own.keys().map(String::as_str)
+    }
+}
+
+fn move_thread<F: KernelFiles>(
+    changes: &mut Changes<'_, '_, F>,
+    thread: linux::Pid,
+    label: &str,
+) -> Result<Done, Failed> {
+    match changes.move_thread(thread, &group(label)) {
+        Ok(()) => Ok(Done { threads: 1, ..Done::default() }),
+        Err(failed) if failed.is_gone() => Ok(Done { ended: 1, ..Done::default() }),
+        Err(failed) => Err(failed),
+    }
+}
+
+/// The group of this label; the default group for none. Labels are checked where they come from.
+pub fn group(label: &str) -> Group {
+    if label.is_empty() { Group::DEFAULT } else { Group::own(label).unwrap_or(Group::DEFAULT) }
+}
+
+/// The same masks for L3, or for code and data in it.
+fn lines(resources: &[Resource], masks: &Masks) -> Schemata {
+    let lines = resources.iter().map(|resource| {
+        let line = Schemata::of_masks(resource.clone(), masks.iter().map(|(cache, mask)| (*cache, *mask)));
+        line.0
+    });
+    Schemata(lines.flatten().collect())
+}
+
+/// What a step would write, as `path <- value`; a line's end within a value is shown as `\n`.
+pub fn writes<F: KernelFiles>(step: &Step, place: &Place<'_, F>) -> Vec<String> {
+    let directory = |label: &str| format!("/{}", place.resctrl.directory(&group(label)));
+    let write = |label: &str, file: &str, value: &str| {
+        vec![format!("{}/{file} <- {}", directory(label), value.trim_end().replace('\n', "\\n"))]
+    };
+    match step {
+        Step::Make(label) => vec![format!("mkdir {}", directory(label))],
+        Step::Remove(label) => vec![format!("rmdir {}", directory(label))],
+        Step::Masks(label, masks) => write(label, "schemata", &lines(&place.resources, masks).command()),
+        Step::Exclusive(label, true) => write(label, "mode", Mode::Exclusive.word()),
+        Step::Exclusive(label, false) => write(label, "mode", Mode::Shareable.word()),
+        Step::Process(label, _, threads) => {
+            threads.iter().flat_map(|thread| write(label, "tasks", &thread.to_string())).collect()
+        }
+        Step::Thread(label, thread) => write(label, "tasks", &thread.to_string()),
+        Step::Refilling(label, cache) => write(label, "tasks", &format!("(the thread that refills cache {})", cache.0)),
+    }
+}
+
+/// What a group is called where everybody sees it.
+pub fn name_of(label: &str) -> String {
+    if label.is_empty() { "the default group".to_owned() } else { format!("{PREFIX}{label}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use linux::Pid;
+    use linux::fake::FakeKernel;
+    use linux::resctrl::CacheId;
+
+    use super::*;
+    use crate::daemon::arrange::{Group as Wish, Purpose, Wanted};
+    use crate::daemon::steps::{steps, undo};
+
+    const STAT: &str = "S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 100 0 0\n";
+
+    /// 12 ways, two caches of 12 MiB, 8 classes; a group of somebody else's; two processes.
+    fn kernel() -> FakeKernel {
+        let own = Pid::own();
+        let kernel = FakeKernel::new()
+            .file("proc/mounts", "resctrl /sys/fs/resctrl resctrl rw,relatime 0 0\n")
+            .file(&own.file("stat"), &format!("{own} (masu) {STAT}"))
+            .file("proc/sys/kernel/random/boot_id", "b\n")
+            .file("sys/fs/resctrl/info/L3/num_closids", "8\n")
+            .file("sys/fs/resctrl/info/L3/cbm_mask", "fff\n")
+            .file("sys/fs/resctrl/info/L3/min_cbm_bits", "1\n")
+            .file("sys/fs/resctrl/info/L3/shareable_bits", "0\n")
+            .file("sys/fs/resctrl/info/last_cmd_status", "ok\n")
+            .file("sys/fs/resctrl/schemata", "    L3:0=fff;1=fff\n")
+            .file("sys/fs/resctrl/size", "    L3:0=12582912;1=12582912\n")
+            .file("sys/fs/resctrl/mode", "shareable\n")
+            .file("sys/fs/resctrl/tasks", "1\n7\n8\n9\n");
+        let kernel = ["theirs"].into_iter().fold(kernel, |kernel, name| {
+            kernel
+                .file(&format!("sys/fs/resctrl/{name}/schemata"), "    L3:0=f00;1=f00\n")
+                .file(&format!("sys/fs/resctrl/{name}/mode"), "shareable\n")
+                .file(&format!("sys/fs/resctrl/{name}/tasks"), "99\n")
+        });
+        let kernel = [("schemata", "    L3:0=fff;1=fff\n"), ("mode", "shareable\n"), ("tasks", "")]
+            .into_iter()
+            .fold(kernel, |kernel, (name, content)| kernel.furnishing("sys/fs/resctrl", name, content));
+        kernel.file("proc/7/stat", &format!("7 (web) {STAT}")).file("proc/7/task/7/children", "")
+    }
+
+    fn wanted() -> Wanted {
+        let both = |mask| Masks::from([(CacheId(0), WayMask(mask)), (CacheId(1), WayMask(mask))]);
+        let wish = |label: &str, mask, exclusive, pids: &[i32]| Wish {
+            label: label.to_owned(),
+            masks: both(mask),
+            exclusive,
+            processes: pids.iter().map(|pid| (Pid(*pid), [Pid(7)].into())).collect(),
+            refilled: BTreeSet::new(),
+            purpose: Purpose::Region(0),
+        };
+        let groups = vec![wish("web", 0xf, false, &[7]), wish("shared.shop", 0x70, true, &[])];
+        Wanted { rest: both(0xc00), groups, notes: Vec::new() }
+    }
+
+    fn place(kernel: &FakeKernel) -> Place<'_, FakeKernel> {
+        Place::look(kernel, Resctrl::find(kernel).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn the_hardware_is_what_the_files_say() {
+        let kernel = kernel();
+        let hardware = place(&kernel).hardware().unwrap();
+        assert_eq!((hardware.all, hardware.classes, hardware.way_bytes), (WayMask(0xfff), 8, Bytes::mib(1)));
+        assert_eq!(hardware.caches, [CacheId(0), CacheId(1)]);
+        let (standing, left_behind) = place(&kernel).standing().unwrap();
+        assert_eq!(standing.keys().collect::<Vec<_>>(), ["", "theirs"]);
+        assert!(left_behind.is_empty() && standing["theirs"].threads == [Pid(99)].into());
+        let foreign = Place::<FakeKernel>::foreign(&standing);
+        assert_eq!(foreign, [Foreign { name: "theirs".to_owned(), mask: WayMask(0xf00), exclusive: false }]);
+    }
+
+    #[test]
+    fn a_group_that_nobody_holds_is_left_behind_unless_somebody_is_at_work() {
+        let kernel = kernel().file("sys/fs/resctrl/masu-web/schemata", "    L3:0=f;1=f\n");
+        kernel.add("sys/fs/resctrl/masu-web/mode", "shareable\n");
+        kernel.add("sys/fs/resctrl/masu-web/tasks", "");
+        let at_work = kernel.lock("sys/fs/resctrl", Lock::Exclusive).unwrap();
+        let (standing, left_behind) = place(&kernel).standing().unwrap();
+        assert!(left_behind.is_empty() && !standing["masu-web"].ours);
+        drop(at_work);
+        let (standing, left_behind) = place(&kernel).standing().unwrap();
+        assert!(left_behind == ["masu-web"] && !standing.contains_key("masu-web"));
+        // Somebody else may call groups so.
+        kernel.add("sys/fs/resctrl/masu-web/tasks", "99\n");
+        let (standing, left_behind) = place(&kernel).standing().unwrap();
+        assert!(left_behind.is_empty() && standing["masu-web"].threads == [Pid(99)].into());
+    }
+
+    #[test]
+    fn where_nothing_is_mounted_any_more_nothing_stands() {
+        let kernel = kernel();
+        let place = place(&kernel);
+        kernel.remove("sys/fs/resctrl");
+        let failed = place.standing().unwrap_err();
+        assert!(failed.is_gone(), "{failed}");
+        kernel.add("sys/fs/resctrl/schemata", "");
+        kernel.remove("sys/fs/resctrl/schemata");
+        let failed = place.standing().unwrap_err();
+        assert!(failed.is_gone(), "the directory alone is there still: {failed}");
+    }
+
+    #[test]
+    fn a_dry_run_says_exactly_what_is_written_and_all_is_put_back() {
+        let kernel = kernel();
+        let journal = tempfile::tempdir().unwrap();
+        let mut knobs = Knobs::open(&kernel, journal.path()).unwrap();
+        let mut place = place(&kernel);
+        let (standing, _) = place.standing().unwrap();
+        let steps = steps(&standing, &wanted(), &BTreeMap::new(), units::Ways(1));
+        let said: Vec<String> = steps.iter().flat_map(|step| writes(step, &place)).collect();
+        assert_eq!(said[0], "/sys/fs/resctrl/schemata <- L3:0=c00;1=c00");
+        assert_eq!(said.last().unwrap(), "/sys/fs/resctrl/masu-web/tasks <- 7");
+        assert_eq!(kernel.writes(), [""; 0], "saying writes nothing");
+        for step in &steps {
+            place.carry_out(step, &mut knobs, &mut |_| false).unwrap();
+        }
+        let done: Vec<String> = kernel.writes().iter().map(|line| shown(line)).collect();
+        assert_eq!(said, done);
+        let (standing, _) = place.standing().unwrap();
+        assert!(standing["web"].ours && standing["shared.shop"].exclusive);
+        for step in undo(&standing, &standing[""].masks) {
+            place.carry_out(&step, &mut knobs, &mut |_| false).unwrap();
+        }
+        knobs.put_back().unwrap();
+        let undone: Vec<String> = kernel.writes()[done.len()..].iter().map(|line| shown(line)).collect();
+        let expected = [
+            "rmdir /sys/fs/resctrl/masu-shared.shop",
+            "rmdir /sys/fs/resctrl/masu-web",
+            "/sys/fs/resctrl/schemata <- L3:0=fff;1=fff",
+        ];
+        assert_eq!(undone, expected);
+    }
+
+    /// The recorder's words, as a dry run has them.
+    fn shown(line: &str) -> String {
+        let line = line.trim_end().replace('\n', "\\n");
+        match line.split_once(' ') {
+            Some((word @ ("mkdir" | "rmdir"), path)) => format!("{word} /{path}"),
+            _ => format!("/{line}"),
+        }
+    }
+
+    #[test]
+    fn a_process_that_ended_is_no_error_and_a_name_that_is_taken_is() {
+        let kernel = kernel();
+        let journal = tempfile::tempdir().unwrap();
+        let mut knobs = Knobs::open(&kernel, journal.path()).unwrap();
+        let mut place = place(&kernel);
+        let mut carry_out = |step: &Step| place.carry_out(step, &mut knobs, &mut |_| false);
+        carry_out(&Step::Make("web".to_owned())).unwrap();
+        let done = carry_out(&Step::Process("web".to_owned(), Pid(4121), [Pid(4121)].into())).unwrap();
+        assert_eq!(done, Done { ended: 1, ..Done::default() });
+        let taken = carry_out(&Step::Make("web".to_owned())).unwrap_err();
+        assert_eq!(taken.to_string(), "cannot make /sys/fs/resctrl/masu-web: file exists (EEXIST)");
+    }
+}

@@ -1,0 +1,112 @@
+//! The closed loop, where the processor counts: what programs did under a plan corrects the model, and the corrected model is asked again.
+//!
+//! As in the simulation (`sim::cache::run`), by the same [`Refiner`]: first it is measured without partitions, then under a plan of masu's own
+//! policy, and so on. A program's slowdown is its cycles per instruction over those that its curve promises with all ways to itself.
+
+use super::super::config::Config;
+use super::super::decide::{Basis, Decision, Seen, situation};
+use super::super::observe::Counted;
+use super::super::room::Room;
+use super::super::world::World;
+use super::Keeper;
+use crate::policy::sharing::{self, Refiner};
+use crate::policy::{Policy, Situation, equal};
+
+/// Looks in a period.
+const PERIOD: u64 = 10;
+
+/// What is known of the plans that were tried, and what was counted in this period.
+#[derive(Clone, Debug)]
+pub(super) struct Refining {
+    /// For each cache, or caches on which the same programs run.
+    loops: Vec<(Refiner, bool)>,
+    counted: Vec<Counted>,
+    looks: u64,
+}
+
+impl Refining {
+    /// It is being measured without partitions.
+    pub(super) fn is_first(&self) -> bool {
+        self.loops.iter().any(|(_, first)| *first)
+    }
+
+    /// What was counted since the last look.
+    pub(super) fn count(&mut self, counted: &[Counted]) {
+        self.counted.resize(counted.len(), Counted::default());
+        for (sum, more) in self.counted.iter_mut().zip(counted) {
+            sum.instructions = sum.instructions.saturating_add(more.instructions);
+            sum.cycles = sum.cycles.saturating_add(more.cycles);
+        }
+        self.looks += 1;
+    }
+}
+
+/// Whether there is something to be measured, and regions are the policy's own.
+fn applies(config: &Config, decision: &Decision) -> bool {
+    let known = matches!(decision.basis, Basis::Configured | Basis::Learned) && !decision.regions_by_size;
+    let several = decision.planned.iter().any(|planned| planned.programs.len() > 1);
+    config.policy == Policy::Sharing && config.region.ways_max.is_none() && known && several
+}
+
+impl<W: World> Keeper<W> {
+    /// Begins to measure, where it can be gone on from there: without partitions in place of what was decided, once for those who run. When
+    /// something else has changed, such as what they share, it goes on from what was decided.
+    pub(super) fn measure_first(&mut self, room: &Room, seen: &Seen<'_>, decision: &mut Decision) {
+        self.refining = None;
+        if !self.refines || self.counts.is_err() || self.visit.is_some() || !applies(&self.config, decision) {
+            return;
+        }
+        let once = self.measured_without.replace(seen.running.to_vec()).is_none_or(|before| before != seen.running);
+        let mut loops = Vec::new();
+        for planned in &mut decision.planned {
+            let first = once && planned.programs.len() > 1;
+            if let Some(situation) = situation(&self.config, room, seen, planned).filter(|_| first) {
+                planned.plan = equal::unpartitioned(&situation);
+            }
+            loops.push((Refiner::new(sharing::MEASURED), first));
+        }
+        if once {
+            decision.slowdowns.clear();
+        }
+        self.refining = Some(Refining { loops, counted: Vec::new(), looks: 0 });
+    }
+
+    /// After each period another plan, if what was measured speaks for one. True when there is.
+    pub(super) fn refine(&mut self, room: &Room, seen: &Seen<'_>) -> bool {
+        let (Some(refining), Some(decision)) = (&mut self.refining, &mut self.decision) else { return false };
+        if refining.looks < PERIOD {
+            return false;
+        }
+        refining.looks = 0;
+        let counted = std::mem::take(&mut refining.counted);
+        let mut changed = false;
+        for (planned, (refiner, first)) in decision.planned.iter_mut().zip(&mut refining.loops) {
+            let Some(situation) = situation(&self.config, room, seen, planned) else { continue };
+            let next = match slowdowns(&situation, &planned.programs, &counted) {
+                Some(measured) if *first => refiner.first(&situation, &planned.plan, &measured),
+                Some(measured) => refiner.next(&situation, &planned.plan, &measured),
+                // Somebody did nothing: the curves alone are to be gone by.
+                None if *first => self.config.policy.plan(&situation, None),
+                None => planned.plan.clone(),
+            };
+            *first = false;
+            changed |= next != planned.plan;
+            planned.plan = next;
+        }
+        changed
+    }
+}
+
+/// Of each program, by what was counted; `None` where one ran too little for that.
+fn slowdowns(situation: &Situation, programs: &[usize], counted: &[Counted]) -> Option<Vec<f64>> {
+    /// Fewer instructions are somebody waking up, not a program at work.
+    const ENOUGH: u64 = 1_000_000;
+    let each = situation.programs.iter().zip(programs).map(|(program, nth)| {
+        let of = counted.get(*nth).filter(|of| of.instructions >= ENOUGH)?;
+        #[expect(clippy::cast_precision_loss, reason = "counts")]
+        let per_kilo = of.cycles as f64 / of.instructions as f64 * 1000.0;
+        let alone = program.cycles(program.misses.last());
+        (alone > 0.0).then_some(per_kilo / alone)
+    });
+    each.collect()
+}

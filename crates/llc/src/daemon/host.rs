@@ -1,0 +1,230 @@
+//! The real host, for the loop.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use linux::journal::Knobs;
+use linux::ksm::{self, Run};
+use linux::probe::Known;
+use linux::resctrl::{CacheId, Cpus, Failed};
+use linux::{Error, KernelFiles, Pid, caches};
+use units::Bytes;
+
+use super::act::{Done, Place, group};
+use super::config::{Config, DomainBy};
+use super::members::{Finder, Members};
+use super::observe::{Counted, Counting, OfGroup};
+use super::refill::{Filled, Order, Refiller};
+use super::room::Hardware;
+use super::sets::{Sets, Who, sets};
+use super::steps::{Standing, Step};
+use super::world::{Key, Region, World};
+use crate::shared::domain::By;
+use crate::shared::observe::Observer;
+
+/// Looks at what is shared take at most this part of the time.
+const LOOK_PART: u32 = 100;
+/// So long is waited for others who change something, and for a number to count with.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The running kernel.
+pub struct Host<F: KernelFiles + Sync + 'static> {
+    files: &'static F,
+    finder: Finder,
+    labels: Vec<Option<String>>,
+    by: By,
+    interval: Duration,
+    observer: Option<Observer>,
+    next_sets: Duration,
+    place: Option<Place<'static, F>>,
+    knobs: Knobs<'static, F>,
+    counting: Counting,
+    caches: BTreeMap<CacheId, (Cpus, Bytes)>,
+    refillers: BTreeMap<Key, Refiller>,
+    read: BTreeMap<String, (OfGroup, Duration)>,
+    /// Asked to end: then nothing is waited for.
+    is_over: Box<dyn Fn() -> bool + Send>,
+}
+
+impl<F: KernelFiles + Sync + 'static> Host<F> {
+    /// The host for this configuration; `place` is the file system, where there are to be partitions.
+    ///
+    /// # Errors
+    /// `Gone` for a process that is named and not there, `Unsupported` for a control group that is not.
+    pub fn new(
+        files: &'static F,
+        config: &Config,
+        place: Option<Place<'static, F>>,
+        knobs: Knobs<'static, F>,
+        is_over: impl Fn() -> bool + Send + 'static,
+    ) -> Result<Host<F>, Error> {
+        let known = caches::of_level(files, 3).unwrap_or_default();
+        let caches = known.into_iter().enumerate().map(|(nth, cache)| {
+            // Where the kernel gives no numbers there is hardly more than one.
+            let id = cache.id.unwrap_or(CacheId(u32::try_from(nth).unwrap_or(u32::MAX)));
+            (id, (cache.cpus, cache.size.unwrap_or(Bytes::mib(2))))
+        });
+        Ok(Host {
+            files,
+            finder: Finder::new(files, &config.programs)?,
+            labels: config.programs.iter().map(|program| program.domain.clone()).collect(),
+            by: match config.domain_by {
+                DomainBy::Cgroup => By::Cgroup,
+                DomainBy::Uid => By::Uid,
+            },
+            interval: config.interval,
+            observer: None,
+            next_sets: Duration::ZERO,
+            place,
+            knobs,
+            counting: Counting::default(),
+            caches: caches.collect(),
+            refillers: BTreeMap::new(),
+            read: BTreeMap::new(),
+            is_over: Box::new(is_over),
+        })
+    }
+
+    /// The file system.
+    pub fn place(&self) -> Option<&Place<'static, F>> {
+        self.place.as_ref()
+    }
+}
+
+impl<F: KernelFiles + Sync + 'static> std::fmt::Debug for Host<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Host").field("labels", &self.labels).finish_non_exhaustive()
+    }
+}
+
+/// Waits as long as the patience lasts, and nobody wants an end.
+fn patient<'p>(is_over: &'p (dyn Fn() -> bool + Send)) -> impl FnMut(Duration) -> bool + use<'p> {
+    let begun = Instant::now();
+    move |wait| {
+        if is_over() || begun.elapsed() + wait > PATIENCE {
+            return false;
+        }
+        std::thread::sleep(wait);
+        true
+    }
+}
+
+impl<F: KernelFiles + Sync + 'static> World for Host<F> {
+    fn members(&mut self) -> Result<Members, Error> {
+        self.finder.look(self.files)
+    }
+
+    fn sets(&mut self, now: Duration, members: &Members) -> Result<Option<Sets>, Error> {
+        if now < self.next_sets {
+            return Ok(None);
+        }
+        if ksm::host(self.files).is_err() {
+            return Ok(Some(Sets::default())); // a kernel without KSM: nothing is shared
+        }
+        if self.observer.is_none() {
+            self.observer = Some(Observer::new(self.by, BTreeSet::from([Pid::own()]))?);
+        }
+        let Some(observer) = &mut self.observer else { return Ok(None) };
+        self.next_sets = now + self.interval; // also when the look fails
+        let look = observer.look(self.files)?;
+        self.next_sets = now + self.interval.max(look.took * LOOK_PART);
+        // One who lets the kernel give no answer must not keep all others from their regions; what it was seen to share counts still.
+        if let Some((pid, why)) = look.not_read.iter().find(|(_, why)| !why.is_unanswered()) {
+            let unread = Some(format!("process {pid} may share and cannot be looked at: {why}"));
+            return Ok(Some(Sets { unread, ..Sets::default() }));
+        }
+        let labels = self.labels.iter().map(Option::as_deref).collect();
+        let sets = sets(observer.index(), &Who::new(&members.programs, labels, observer.members()));
+        let passed_over = look.not_read.first().map(|(pid, why)| format!("process {pid}: {why}"));
+        Ok(Some(Sets { passed_over, ..sets }))
+    }
+
+    fn merging(&mut self) -> Result<(), String> {
+        match ksm::host(self.files) {
+            Ok(host) if host.run == Run::Merging => Ok(()),
+            Ok(_) => Err("KSM is not running; `echo 1 > /sys/kernel/mm/ksm/run` starts it".to_owned()),
+            Err(error) => Err(format!("there is no KSM here: {error}")),
+        }
+    }
+
+    fn counted(&mut self, members: &Members) -> Known<Vec<Counted>> {
+        self.counting.look(&members.programs)
+    }
+
+    fn readings(&mut self, now: Duration) -> BTreeMap<String, OfGroup> {
+        let Some(place) = &self.place else { return BTreeMap::new() };
+        let mut found = BTreeMap::new();
+        for label in place.own() {
+            // One that is gone has nothing.
+            let Ok(readings) = place.resctrl().readings(&group(label)) else { continue };
+            let before = self.read.get(label).map(|(before, at)| (*before, now.saturating_sub(*at)));
+            found.insert(label.to_owned(), OfGroup::of(&readings, before));
+        }
+        self.read = found.iter().map(|(label, of)| (label.clone(), (*of, now))).collect();
+        found
+    }
+
+    fn hardware(&mut self) -> Result<Option<Hardware>, Failed> {
+        self.place.as_ref().map(Place::hardware).transpose()
+    }
+
+    fn standing(&mut self) -> Result<(Standing, Vec<String>), Failed> {
+        self.place.as_ref().map_or_else(|| Ok(Default::default()), Place::standing)
+    }
+
+    fn collect(&mut self) -> Result<Vec<String>, Failed> {
+        let Some(place) = &mut self.place else { return Ok(Vec::new()) };
+        place.collect(&mut self.knobs, &mut patient(&*self.is_over))
+    }
+
+    fn carry_out(&mut self, step: &Step) -> Result<Done, Failed> {
+        let Some(place) = &mut self.place else { return Ok(Done::default()) };
+        place.carry_out(step, &mut self.knobs, &mut patient(&*self.is_over))
+    }
+
+    fn caches(&self) -> BTreeMap<CacheId, Bytes> {
+        self.caches.iter().map(|(id, (_, size))| (*id, *size)).collect()
+    }
+
+    fn refill(&mut self, region: &Region) -> Result<Pid, Error> {
+        let key = (region.label.clone(), region.cache);
+        // The old one goes first: two would have twice the duty.
+        self.refillers.remove(&key);
+        let order = Order {
+            pages: region.pages.clone(),
+            cpus: self.caches.get(&region.cache).map(|(cpus, _)| cpus.0.clone()).unwrap_or_default(),
+            partitioned: !region.mask.is_empty(),
+            room: region.room,
+            duty: region.duty,
+        };
+        let resctrl = self.place.as_ref().filter(|_| !region.mask.is_empty()).map(|place| place.resctrl().clone());
+        let (of, cache) = (group(&region.label), region.cache);
+        let occupancy = move || resctrl.as_ref()?.llc_occupancy(&of, cache).ok()?.value();
+        let refiller = Refiller::start(&order, occupancy)?;
+        let thread = refiller.thread();
+        self.refillers.insert(key, refiller);
+        Ok(thread)
+    }
+
+    fn begin(&mut self, key: &Key) {
+        if let Some(refiller) = self.refillers.get(key) {
+            refiller.begin();
+        }
+    }
+
+    fn keep_only(&mut self, keys: &BTreeSet<Key>) {
+        self.refillers.retain(|key, _| keys.contains(key));
+    }
+
+    fn refilling(&self) -> BTreeMap<Key, Pid> {
+        self.refillers.iter().map(|(key, refiller)| (key.clone(), refiller.thread())).collect()
+    }
+
+    fn filled(&self) -> BTreeMap<Key, Filled> {
+        self.refillers.iter().map(|(key, refiller)| (key.clone(), refiller.filled())).collect()
+    }
+
+    fn put_back(&mut self) -> Result<(), Error> {
+        self.knobs.put_back()
+    }
+}

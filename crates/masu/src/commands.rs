@@ -1,0 +1,12 @@
+//! One file or folder per command: from its arguments to its report.
+
+pub mod aging;
+pub mod attach;
+pub mod census;
+pub mod facts;
+pub mod llc;
+pub mod pages;
+pub mod run;
+pub mod set;
+pub mod stat;
+pub mod track;

@@ -1,0 +1,436 @@
+//! `masu aging`.
+
+mod replay;
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use access::arrivals::{Membership, Whose};
+use access::rung::Unavailable;
+use aging::class::Class;
+use aging::dials::{Bounds, Dial, Wishes};
+use aging::keep::{Keeper, Scope, Settings};
+use aging::report::{Event, Summary};
+use aging::streams::Streams;
+use aging::{pins, plan};
+use hugepages::attach::Control;
+use linux::cgroup::group;
+use linux::cgroup::limited;
+use linux::journal::Knobs;
+use linux::meminfo::meminfo;
+use linux::runtime_directory::DIRECTORY;
+use linux::{Error, Pid, Rooted, children, open_files, signals};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde::Serialize;
+use units::{Bytes, Fraction};
+
+use crate::args::{AgingTask, Budget};
+use crate::failure::Failure;
+use crate::launch::child::{Child, Ended, Relay, end_as};
+use crate::launch::command::{NotStarted, find};
+use crate::only_one::{Sole, only_one};
+use crate::open::{Purpose, admit, each};
+use crate::terminal::control::{Pause, Stop, Terminal, change_haste};
+use crate::terminal::events;
+use crate::terminal::print::{self, Clean};
+use crate::{HOST, runtime};
+
+/// `relay`: for a command, if there is one.
+pub fn run(task: &AgingTask, relay: Option<Result<Relay, Failure>>) -> ExitCode {
+    let answer = match relay {
+        None => alone(task).map(|()| ExitCode::SUCCESS).map_err(|failure| NotStarted { failure, status: 2 }),
+        Some(relay) => relay.map_err(NotStarted::from).and_then(|relay| beside(task, relay)),
+    };
+    match answer {
+        Ok(status) => status,
+        Err(NotStarted { failure, .. }) if failure.is_broken_pipe() => ExitCode::SUCCESS,
+        Err(NotStarted { failure, status }) => {
+            print::failure(&failure);
+            ExitCode::from(status)
+        }
+    }
+}
+
+/// Until it is told to end.
+fn alone(task: &AgingTask) -> Result<(), Failure> {
+    if let (Some(trace), Some(memory)) = (&task.replay, task.memory) {
+        let part = match task.budget {
+            Budget::Part(part) => part,
+            Budget::Size(size) => Fraction::clamped(1.0 + size.growth_over(memory)),
+        };
+        return replay::run(trace, memory, &wishes(task)?, part, task.json);
+    }
+    let stop = Stop::on_signals()?;
+    let wanted = Wanted::of(task)?;
+    if task.dry_run {
+        return print_plan(task, &wanted);
+    }
+    let mut out = Out::open(task)?;
+    let mut terminal = Terminal::new(stop, Vec::new());
+    let programs = programs(&wanted.settings.scope)?;
+    let pause = Pause::on_signal()?;
+    let (mut keeper, _lock) = begin(&wanted, &|| terminal.stop(), &mut out)?;
+    in_haste(&wanted);
+    let outcome = loop {
+        let stepped = step(&mut keeper, terminal.now(), &mut out);
+        if let Err(failure) = stepped.and_then(|()| stand_still_if(&pause, &mut keeper, terminal.now(), &mut out)) {
+            break Err(failure);
+        }
+        let left = task.time.map(|time| time.saturating_sub(terminal.now()));
+        terminal.wait(left.map_or(keeper.wait(), |left| left.min(keeper.wait())));
+        let over = left.is_some_and(|left| left.is_zero()) || (!programs.is_empty() && programs.iter().all(has_ended));
+        if terminal.stop() || over {
+            break Ok(());
+        }
+    };
+    let ended = end(keeper, terminal.now(), &|| false, &mut out);
+    outcome.and(ended)
+}
+
+/// The processes that are named: with the last of them it is over. None for a host or a group.
+fn programs(scope: &Scope) -> Result<Vec<OwnedFd>, Failure> {
+    match scope {
+        Scope::Host | Scope::Group(_) => Ok(Vec::new()),
+        Scope::Processes(pids) => {
+            pids.iter().map(|pid| pid.open().map_err(|error| Failure::at_process(&error))).collect()
+        }
+    }
+}
+
+fn has_ended(program: &OwnedFd) -> bool {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::new(program, PollFlags::IN)], Some(&now)).is_ok_and(|ended| ended > 0)
+}
+
+/// As long as a command runs.
+fn beside(task: &AgingTask, relay: Relay) -> Result<ExitCode, NotStarted> {
+    let name = task.command.first().map(std::ffi::OsString::as_os_str).unwrap_or_default();
+    let file = find(name, std::env::var_os("PATH"))?;
+    let wanted = Wanted::of(task)?;
+    let mut out = Out::open(task)?;
+    let pause = Pause::on_signal().map_err(Failure::from)?;
+    let start = Instant::now();
+    let (mut keeper, _lock) = begin(&wanted, &|| false, &mut out)?;
+    // Before it is there, so that not its first page is missed.
+    keeper.follow(Pid::own(), Membership::Children).map_err(|why| at_streams(&why))?;
+    let mut child = Child::start(&file, &task.command, &[], relay)?;
+    keeper.unfollow(Pid::own());
+    in_haste(&wanted);
+    // The program is there: what cannot be done for it from here on is said, and it goes on.
+    let mut ended: Option<Ended> = None;
+    while ended.is_none() {
+        let stepped = step(&mut keeper, start.elapsed(), &mut out);
+        if let Err(failure) = stepped.and_then(|()| stand_still_if(&pause, &mut keeper, start.elapsed(), &mut out)) {
+            print::failure(&failure);
+            break;
+        }
+        ended = child.wait_at_most(keeper.wait())?;
+    }
+    // A program that has ended hears of no signal any more: from here on they are ours.
+    let stop = ended.map(|_| Stop::on_signals()).transpose().map_err(Failure::from)?;
+    let is_haste = || stop.as_ref().is_some_and(Stop::is_set);
+    // Before the program is waited for: nothing stays pinned that nobody looks after.
+    if let Err(failure) = end(keeper, start.elapsed(), &is_haste, &mut out) {
+        print::failure(&failure);
+    }
+    let ended = match ended {
+        Some(ended) => ended,
+        None => child.wait()?,
+    };
+    Ok(end_as(ended.status))
+}
+
+/// What is asked for, checked.
+struct Wanted {
+    settings: Settings,
+    whose: Whose,
+    /// Processes that are followed from the start.
+    follow: Vec<Pid>,
+    /// What the page cache's dial is a part of.
+    memory: Bytes,
+}
+
+impl Wanted {
+    fn of(task: &AgingTask) -> Result<Wanted, Failure> {
+        let wishes = wishes(task)?;
+        let scope = if let Some(name) = &task.cgroup {
+            Scope::Group(name.clone())
+        } else if task.pid.is_empty() {
+            Scope::Host
+        } else {
+            let (pids, _) = each(&task.pid, |pid| admit(pid, Purpose::Look).map(|_| pid))?;
+            Scope::Processes(pids.into_iter().collect())
+        };
+        let total = meminfo(&*HOST).map_err(Failure::new)?.total;
+        let (mut whose, mut follow, mut memory) = (Whose::Everybody, Vec::new(), total);
+        match &scope {
+            Scope::Host => {}
+            Scope::Group(name) => {
+                let group = group::find(&*HOST, name).map_err(|error| {
+                    Failure::new(error).remedy("`cat /proc/PID/cgroup` says in which group a process is.")
+                })?;
+                let own = linux::KernelFiles::inode(&*HOST, group.path.trim_start_matches('/'));
+                whose = Whose::Group(own.map_err(|errno| Failure::new(linux::describe(errno)))?);
+                memory = limit_of(&group.path).unwrap_or(total);
+            }
+            Scope::Processes(pids) => {
+                whose = Whose::Members;
+                for pid in pids {
+                    follow.push(*pid);
+                    follow.extend(children::descendants(&*HOST, *pid).unwrap_or_default());
+                }
+            }
+        }
+        if !task.command.is_empty() {
+            (whose, follow) = (Whose::Members, Vec::new());
+        }
+        let budget = budget(task.budget, total)?;
+        let settings = Settings { scope, wishes, budget, data_with_the_rest: task.data.is_none() };
+        Ok(Wanted { settings, whose, follow, memory })
+    }
+
+    fn cache(&self) -> Option<Dial> {
+        // At 100 it is the kernel's alone; a dial that may go there is not.
+        self.settings.wishes.get(Class::Cache).filter(|bounds| bounds.low < Dial::NEVER).map(|bounds| bounds.low)
+    }
+
+    fn pins(&self) -> bool {
+        pins::CLASSES.into_iter().any(|class| self.settings.wishes.get(class).is_some())
+    }
+}
+
+fn wishes(task: &AgingTask) -> Result<Wishes, Failure> {
+    let mut wishes = Wishes::default();
+    let mut set = |class, own: Option<Bounds>, mapped: Option<Bounds>| wishes.set(class, own.or(mapped));
+    set(Class::Code, task.code, task.mapped);
+    set(Class::ReadOnly, task.rodata, task.mapped);
+    set(Class::Data, task.data, task.mapped);
+    set(Class::Shared, task.shared, task.mapped);
+    set(Class::Cache, task.cache, None);
+    if wishes.iter().all(|(_, wish)| wish.is_none()) {
+        let remedy = "Say how one is to be aged: `--mapped 100` keeps what programs have mapped, `--cache 0 -- COMMAND` drops what \
+                      COMMAND streams; `masu aging --help` has more.";
+        return Err(Failure::new("cannot age pages: no dial is given").remedy(remedy));
+    }
+    Ok(wishes)
+}
+
+fn budget(asked: Budget, total: Bytes) -> Result<Bytes, Failure> {
+    match asked {
+        Budget::Part(part) => Ok(total.scaled(part.get())),
+        Budget::Size(size) if size > total => {
+            let line = format!("cannot pin up to {size}: this machine has {total} of memory");
+            Err(Failure::new(line).remedy("Give a smaller --budget, such as 10%."))
+        }
+        Budget::Size(size) => Ok(size),
+    }
+}
+
+/// The lowest limit of a control group.
+fn limit_of(path: &str) -> Option<Bytes> {
+    let directory = path.trim_start_matches('/');
+    let all = limited::groups(&*HOST).ok()?;
+    let group = all.iter().find(|group| group.directory == directory)?;
+    group.charge(&*HOST).ok()?.map(|charge| charge.limit)
+}
+
+type Running = Keeper<Rooted>;
+
+fn begin(wanted: &Wanted, is_haste: &dyn Fn() -> bool, out: &mut Out) -> Result<(Running, Option<File>), Failure> {
+    let lock = wanted.pins().then(|| only_one(&SOLE)).transpose()?;
+    // Each file that has something pinned is open.
+    open_files::raise();
+    let streams = wanted.cache().map(|dial| {
+        let streams = Streams::begin(&*HOST, wanted.whose, dial, wanted.memory)?;
+        wanted.follow.iter().try_for_each(|pid| streams.follow(*pid, Membership::Whole))?;
+        Ok(streams)
+    });
+    let streams = streams.transpose().map_err(|why| at_streams(&why))?;
+    let turns = wanted.settings.wishes.get(Class::Data).is_some();
+    let unturned = || Knobs::open(&*HOST, Path::new(DIRECTORY)).map_err(|error| at_host(&error));
+    let knobs = if turns { runtime::knobs() } else { unturned() }?;
+    let (mut keeper, mut events) =
+        Keeper::begin(&*HOST, wanted.settings.clone(), streams, knobs).map_err(|error| at_host(&error))?;
+    events.extend(keeper.settle(is_haste).map_err(|error| at_host(&error))?);
+    out.ready(wanted)?;
+    events.iter().try_for_each(|event| out.event(Duration::ZERO, event))?;
+    Ok((keeper, lock))
+}
+
+fn step(keeper: &mut Running, now: Duration, out: &mut Out) -> Result<(), Failure> {
+    let events = keeper.step(now).map_err(|error| at_host(&error))?;
+    events.iter().try_for_each(|event| out.event(now, event))
+}
+
+/// After Ctrl-Z: what is pinned is let go first, for whoever stands still looks after nothing.
+fn stand_still_if(pause: &Pause, keeper: &mut Running, now: Duration, out: &mut Out) -> Result<(), Failure> {
+    if !pause.is_set() {
+        return Ok(());
+    }
+    if let Some(event) = keeper.let_all_go().map_err(|error| at_host(&error))? {
+        out.event(now, &event)?;
+    }
+    pause.stand_still();
+    Ok(())
+}
+
+fn end(keeper: Running, now: Duration, is_haste: &dyn Fn() -> bool, out: &mut Out) -> Result<(), Failure> {
+    let (summary, events) = keeper.finish(now, is_haste).map_err(|error| at_host(&error))?;
+    events.iter().try_for_each(|event| out.event(now, event))?;
+    let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    out.end(&Summary { run_us: micros(now), cpu_us: micros(linux::cpu_time::of_process()), ..summary })
+}
+
+/// Whoever pins memory must be able to let it go when others take all of it and all of the processors, and is not stopped for a
+/// line that it prints. Not before a command is started, which would have it from us.
+fn in_haste(wanted: &Wanted) {
+    if wanted.pins() {
+        change_haste(&mut false, true);
+        signals::write_from_the_background();
+    }
+}
+
+/// Two would each have a budget: one at a time pins.
+const SOLE: Sole = Sole {
+    file: "aging.lock",
+    cannot: "keep mapped pages in memory",
+    command: "masu aging",
+    remedy: "End it, or give it these dials, too: one budget holds for the machine.",
+};
+
+fn at_streams(why: &Unavailable) -> Failure {
+    Failure::new(format!("cannot follow what streams bring into the page cache: {}", why.reason)).remedy(&why.remedy)
+}
+
+fn at_host(error: &Error) -> Failure {
+    let failure = Failure::new(error);
+    match error {
+        Error::Denied(_) => {
+            failure.remedy("Run as root: what each page frame is used for is shown to CAP_SYS_ADMIN alone.")
+        }
+        Error::Unsupported(_) => failure.remedy("`masu facts` lists what this host offers and what is missing."),
+        Error::Gone(_) | Error::Malformed { .. } | Error::Other(_) => failure,
+    }
+}
+
+fn print_plan(task: &AgingTask, wanted: &Wanted) -> Result<(), Failure> {
+    let plan = plan::of(&*HOST, &wanted.settings, wanted.cache()).map_err(|error| at_host(&error))?;
+    let mut out = print::out();
+    if task.json {
+        serde_json::to_writer(&mut out, &plan)?;
+        writeln!(out)?;
+    } else {
+        for line in plan.lines() {
+            writeln!(out, "{line}")?;
+        }
+    }
+    Ok(())
+}
+
+/// Where the lines go.
+struct Out {
+    to: Option<Box<dyn Write>>,
+    json: bool,
+    /// Beside a command.
+    is_beside: bool,
+}
+
+#[derive(Serialize)]
+struct Ready {
+    event: &'static str,
+    ready: bool,
+    dials: Vec<OfDial>,
+    budget_bytes: Bytes,
+}
+
+#[derive(Serialize)]
+struct OfDial {
+    class: Class,
+    low: Dial,
+    high: Dial,
+}
+
+impl Out {
+    fn open(task: &AgingTask) -> Result<Out, Failure> {
+        let to: Option<Box<dyn Write>> = match task.report.as_deref() {
+            Some(path) if path != Path::new("-") => {
+                let file = File::create(path).map_err(|error| {
+                    Failure::new(format!("cannot write the lines to {}: {error}", path.display()))
+                        .remedy("Name a file in a folder that you may write to, or - for standard error.")
+                })?;
+                Some(Box::new(Clean(file)))
+            }
+            Some(_) => Some(Box::new(print::err())),
+            None if task.command.is_empty() => Some(Box::new(print::out())),
+            // The terminal is the command's: what we say stands between its lines only where somebody can tell them apart.
+            None if task.json || print::err().is_terminal() => Some(Box::new(print::err())),
+            None => None,
+        };
+        Ok(Out { to, json: task.json, is_beside: !task.command.is_empty() })
+    }
+
+    fn line(&mut self, text: &str) -> Result<(), Failure> {
+        let Some(to) = &mut self.to else { return Ok(()) };
+        let written = writeln!(to, "{text}").and_then(|()| to.flush());
+        if written.is_err() && self.is_beside {
+            // The command is what matters: nobody hears of the rest.
+            self.to = None;
+            return Ok(());
+        }
+        Ok(written?)
+    }
+
+    fn event(&mut self, now: Duration, event: &Event) -> Result<(), Failure> {
+        self.line(&events::event(self.json, now, event)?)
+    }
+
+    fn ready(&mut self, wanted: &Wanted) -> Result<(), Failure> {
+        let dials = wanted.settings.wishes.iter().filter_map(|(class, wish)| Some((class, wish?)));
+        let text = if self.json {
+            let dials = dials.map(|(class, Bounds { low, high })| OfDial { class, low, high }).collect();
+            serde_json::to_string(&Ready { event: "ready", ready: true, dials, budget_bytes: wanted.settings.budget })?
+        } else {
+            let dials: Vec<String> = dials.map(|(class, bounds)| format!("{} {bounds}", class.name())).collect();
+            let whose = match &wanted.settings.scope {
+                Scope::Host => "of the host".to_owned(),
+                Scope::Group(name) => format!("of control group {name}"),
+                Scope::Processes(pids) => format!("of {}", list(pids)),
+            };
+            format!("aging pages {whose}: {}; Ctrl-C ends it", dials.join(", "))
+        };
+        self.line(&text)
+    }
+
+    fn end(&mut self, summary: &Summary) -> Result<(), Failure> {
+        if self.json {
+            return self.line(&events::end(summary)?);
+        }
+        let Summary { run_us, cpu_us, pinned_bytes_max, dropped_bytes, releases, .. } = summary;
+        let mut done = Vec::new();
+        if *pinned_bytes_max > Bytes(0) {
+            done.push(format!("pinned up to {pinned_bytes_max}"));
+        }
+        if *dropped_bytes > Bytes(0) {
+            done.push(format!("dropped {dropped_bytes} behind streams"));
+        }
+        if *releases > 0 {
+            done.push(format!("let go for want of room {releases} times"));
+        }
+        if done.is_empty() {
+            done.push("there was nothing to do".to_owned());
+        }
+        #[expect(clippy::cast_precision_loss, reason = "a time for people")]
+        let (run_s, part) = (*run_us as f64 / 1e6, *cpu_us as f64 / (*run_us).max(1) as f64 * 100.0);
+        self.line(&format!("{run_s:8.1} s  all is as it was: {}; {part:.1} % of a processor", done.join(", ")))
+    }
+}
+
+fn list(pids: &BTreeSet<Pid>) -> String {
+    let numbers: Vec<String> = pids.iter().map(Pid::to_string).collect();
+    if numbers.len() == 1 { format!("process {}", numbers[0]) } else { format!("processes {}", numbers.join(", ")) }
+}

@@ -1,0 +1,91 @@
+//! `masu aging --replay`: dials tried on a trace, beside the kernel alone.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+use aging::dials::Wishes;
+use serde::Serialize;
+use sim::reclaim::trace::Trace;
+use sim::reclaim::{Aging, BASE_US, Counts, Lists, Machine, Outcome, Rate, replay};
+use units::{Bytes, Fraction};
+
+use crate::failure::Failure;
+use crate::terminal::print::{self, Table};
+
+/// What a page takes that is not in memory: of a disk that reads 1 GB/s in order. It is what makes time go by in a trace.
+const MISS_US: u64 = 4;
+
+#[derive(Serialize)]
+struct Both {
+    kernel: Outcome,
+    dials: Outcome,
+}
+
+/// Replays the trace in `file` on a group of so much memory, and prints what was not found in memory, both ways.
+pub fn run(file: &Path, memory: Bytes, wishes: &Wishes, budget: Fraction, json: bool) -> Result<(), Failure> {
+    let text = fs::read_to_string(file).map_err(|error| {
+        Failure::new(format!("cannot read the trace {}: {error}", file.display()))
+            .remedy("A trace is text: `file NAME CLASS PAGES`, `read NAME FIRST COUNT`, `touch …`, `write …`, `wait SECONDS`, `repeat N` … `end`.")
+    })?;
+    let trace =
+        Trace::parse(&text).map_err(|bad| Failure::new(format!("cannot read the trace {}: {bad}", file.display())))?;
+    let machine = Machine {
+        memory: memory.pages(),
+        swap: Bytes(0).pages(),
+        swappiness: 60,
+        miss_us: MISS_US,
+        sums_us: 2_000_000,
+    };
+    let mut with = Aging { lists: Lists::Classic, budget, base_us: BASE_US, ..Aging::KERNEL };
+    for (class, wish) in wishes.iter() {
+        // A dial that may move stands where it begins.
+        if let Some(bounds) = wish {
+            with = with.with(class, Rate::Dial(bounds.low));
+        }
+    }
+    let both = Both { kernel: replay(&trace, &machine, &Aging::KERNEL), dials: replay(&trace, &machine, &with) };
+    let mut out = print::out();
+    if json {
+        serde_json::to_writer(&mut out, &both)?;
+        writeln!(out)?;
+        return Ok(());
+    }
+    print(&mut out, &both)
+}
+
+fn print(out: &mut impl Write, both: &Both) -> Result<(), Failure> {
+    let mut table = Table::new(&[
+        "phase",
+        "file",
+        "used for",
+        "accesses",
+        "not in memory, kernel",
+        "with dials",
+        "came back, kernel",
+        "with dials",
+    ]);
+    for row in &both.kernel.rows {
+        let with: Counts = both.dials.of(&row.phase, &row.file);
+        let accesses = row.counts.hits + row.counts.misses();
+        table.row([
+            row.phase.clone(),
+            row.file.clone(),
+            row.class.name().to_owned(),
+            accesses.to_string(),
+            row.counts.misses().to_string(),
+            with.misses().to_string(),
+            row.counts.refaults.to_string(),
+            with.refaults.to_string(),
+        ]);
+    }
+    table.write(out, "")?;
+    let refused: u64 = both.dials.classes.iter().map(|of| of.counts.refused).sum();
+    if refused > 0 {
+        writeln!(
+            out,
+            "\nwith these dials {refused} accesses found no memory at all: a kernel would have killed somebody"
+        )?;
+    }
+    Ok(())
+}

@@ -1,0 +1,188 @@
+//! `masu attach`.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use access::Rung;
+use hugepages::attach::{Control, ROUND_MIN, Settings, Until, attach};
+use hugepages::program::RunningProgram;
+use hugepages::report::{PlannedRun, Report};
+use hugepages::target::{Phase, Target};
+use hugepages::{pace, policy};
+use linux::{Pid, Untrusted};
+use units::{Bytes, Fraction};
+
+use crate::args::AttachTask;
+use crate::failure::Failure;
+use crate::open::{Observers, Purpose, admit, can_promote, each, hold};
+use crate::terminal::control::{Stop, Terminal};
+use crate::terminal::print::{self, Table, percent};
+use crate::{Done, HOST};
+
+pub fn run(task: &AttachTask) -> Result<Done, Failure> {
+    let stop = Stop::on_signals()?;
+    let mut pids = task.pids.clone();
+    pids.sort_unstable();
+    pids.dedup();
+    // Everything that can be said against a process is said before anything is loaded.
+    let (admitted, mut done) = each(&pids, |pid| {
+        let status = admit(pid, Purpose::Attach)?;
+        Ok((pid, status.name, Arc::new(hold(pid, Purpose::Attach)?)))
+    })?;
+    can_promote(&linux::probe::collapse(&*HOST))?;
+    let observers = Observers::find(task.rung)?;
+    if observers.rung == Rung::DamonVaddr && admitted.len() > 1 {
+        let line = "cannot attach to several processes by damon-vaddr: the kernel's interface watches one at a time";
+        return Err(
+            Failure::new(line).remedy("Attach to one process; `masu facts` says why the walk does not hold here.")
+        );
+    }
+    let (opened, in_part) = each(&admitted, |(pid, name, _held)| open(&observers, pid, name))?;
+    done = done.max(in_part);
+    let (mut targets, programs): (Vec<Target>, Vec<_>) = opened.into_iter().unzip();
+
+    let mut terminal = Terminal::new(stop, programs);
+    let settings = settings(task);
+    attach(&mut targets, settings, &mut terminal);
+    terminal.finish();
+    if task.undo {
+        for target in &mut targets {
+            let left = target.undo();
+            if left > 0 {
+                print::note(format_args!(
+                    "{left} windows of process {} stayed huge: locked, or shared after a fork",
+                    target.pid
+                ));
+                done = done.max(Done::InPart);
+            }
+        }
+    }
+    let reports: Vec<Report> =
+        targets.iter().map(|target| Report::of(target, linux::cpu_time::of_process(), task.dry_run)).collect();
+    for report in &reports {
+        if task.json { print_json(report)? } else { print_table(report, terminal.now().as_secs_f64())? }
+    }
+    for target in targets.iter().filter(|target| target.phase == Phase::Ended) {
+        match &target.failure {
+            Some(error) => print::failure(&Failure::at_process(error)),
+            None => print::note(format_args!("process {} ({}) ended meanwhile", target.pid, target.name)),
+        }
+        done = done.max(Done::InPart);
+    }
+    Ok(done)
+}
+
+pub fn open(observers: &Observers, pid: Pid, name: Untrusted) -> Result<(Target, std::os::fd::OwnedFd), Failure> {
+    let at_process = |error: linux::Error| Failure::at_process(&error);
+    let program = RunningProgram::open(&*HOST, pid).map_err(at_process)?;
+    let ends = pid.open().map_err(at_process)?;
+    let source = observers.open(pid)?;
+    let target = Target::new(pid, name, Box::new(program), source).map_err(at_process)?;
+    Ok((target, ends))
+}
+
+fn settings(task: &AttachTask) -> Settings {
+    let until = match task.time {
+        Some(time) => Until::For(time),
+        None if task.until_settled => Until::Settled,
+        None => Until::Stopped,
+    };
+    let policy = policy::Settings {
+        hot_fraction: task.hot_fraction,
+        max_extra_rss: task.max_extra_rss,
+        idle_rounds: task.demote_after,
+        settle_noise: Fraction::clamped(0.005),
+        ..policy::PAPER
+    };
+    Settings { policy, pace: pace::MEASURED, until, dry_run: task.dry_run, round_min: ROUND_MIN }
+}
+
+fn print_json(report: &Report) -> Result<(), Failure> {
+    let mut out = print::out();
+    serde_json::to_writer(&mut out, report)?;
+    writeln!(out)?;
+    Ok(())
+}
+
+fn print_table(report: &Report, ran_s: f64) -> Result<(), Failure> {
+    let mut out = print::out();
+    let dry = if report.dry_run { "   dry run: nothing was promoted or demoted" } else { "" };
+    writeln!(out, "process {} ({})   observed by {}{dry}\n", report.pid, report.name, report.rung)?;
+    windows(report).write(&mut out, "  ")?;
+    writeln!(out)?;
+    if let Some(plan) = report.plan.as_deref().filter(|plan| !plan.is_empty()) {
+        planned(plan).write(&mut out, "  ")?;
+        writeln!(out)?;
+    }
+    figures(report, ran_s).write(&mut out, "  ")?;
+    writeln!(out)?;
+    let mut what_if = Table::new(&["hot fraction", "huge windows", "extra memory, without a budget"]);
+    for line in &report.what_if {
+        let fraction = format!("1/{:.0}", 1.0 / line.hot_fraction);
+        what_if.row([fraction, line.windows.to_string(), line.extra_rss_bytes.to_string()]);
+    }
+    what_if.write(&mut out, "  ")?;
+    if out.is_terminal() {
+        writeln!(out)?;
+    }
+    Ok(())
+}
+
+fn windows(report: &Report) -> Table {
+    let mut table = Table::new(&["windows of 2 MiB", "number"]);
+    let mut row = |what: &str, count: u64| table.row([what.to_owned(), count.to_string()]);
+    row("seen", report.windows_seen);
+    row("hot", report.windows_hot);
+    if report.dry_run {
+        row("would be promoted", report.windows_promoted);
+    } else {
+        row("promoted", report.windows_promoted);
+        row("demoted", report.windows_demoted);
+    }
+    row("some pages hot, too few", report.windows_compactable);
+    for (reason, count) in &report.windows_refused {
+        row(&format!("refused: {}", reason.explanation()), *count);
+    }
+    table
+}
+
+/// The plan of a dry run. A table is for reading: what is beyond its length is in the JSON.
+fn planned(plan: &[PlannedRun]) -> Table {
+    const SHOWN: usize = 16;
+    let mut table = Table::new(&["would be promoted, from", "windows", "hot pages", "extra memory"]);
+    for run in plan.iter().take(SHOWN) {
+        let hot = run.hot_pages.0.to_string();
+        table.row([format!("{:x}", run.start.0), run.windows.to_string(), hot, run.extra_rss_bytes.to_string()]);
+    }
+    let rest = plan.get(SHOWN..).unwrap_or_default();
+    if !rest.is_empty() {
+        let windows: u64 = rest.iter().map(|run| run.windows).sum();
+        let hot: u64 = rest.iter().map(|run| run.hot_pages.0).sum();
+        let extra: Bytes = rest.iter().map(|run| run.extra_rss_bytes).sum();
+        let places = format!("{} more places, see --json", rest.len());
+        table.row([places, windows.to_string(), hot.to_string(), extra.to_string()]);
+    }
+    table
+}
+
+fn figures(report: &Report, ran_s: f64) -> Table {
+    let per_gib = |us: Option<f64>| us.map_or("none".to_owned(), |us| format!("{:.2} ms/GiB", us / 1e3));
+    let mut table = Table::new(&["figure", "value"]);
+    let mut row = |what: &str, value: String| table.row([what.to_owned(), value]);
+    let extra = format!("{} ({})", report.extra_rss_bytes, percent(report.extra_rss_fraction));
+    if report.dry_run {
+        row("resident memory", report.rss_before_bytes.to_string());
+        row("promotion would add", extra);
+    } else {
+        row("resident memory before", report.rss_before_bytes.to_string());
+        let none = if report.ended { "ended" } else { "not known" };
+        row("resident memory after", report.rss_after_bytes.map_or(none.to_owned(), |rss| rss.to_string()));
+        row("of that by promotion", extra);
+        row("returned by demotion", report.returned_bytes.to_string());
+        row("settled", report.settled_s.map_or(format!("not in {ran_s:.1} s"), |s| format!("after {s:.1} s")));
+    }
+    row("one look", per_gib(report.scan_us_per_gib));
+    row("one clear", per_gib(report.clear_us_per_gib));
+    row("processor time of masu", format!("{:.2} s of {ran_s:.1} s", report.cpu_s));
+    table
+}

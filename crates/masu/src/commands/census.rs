@@ -1,0 +1,379 @@
+//! `masu census`.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+
+use access::arrivals::Whose;
+use access::refaults;
+use access::rung::Unavailable;
+use aging::census::{self, Census, Closeness, OfProcess};
+use aging::class::Class;
+use linux::cgroup::group;
+use linux::meminfo::meminfo;
+use linux::probe::Known;
+use linux::{Error, KernelFiles, NotRead, Pid, stat};
+use units::Bytes;
+
+use crate::args::CensusTask;
+use crate::failure::Failure;
+use crate::open::{Purpose, admit, each};
+use crate::terminal::print::Table;
+use crate::terminal::repeat::{self, every};
+use crate::{Done, HOST};
+
+/// Processes in the table; all are in the JSON.
+const SHOWN: usize = 10;
+
+pub fn run(task: &CensusTask) -> Result<Done, Failure> {
+    let closeness = if task.exact { Closeness::Exact } else { Closeness::Sampled { seed: seed() } };
+    let mut wanted = task.pids.clone();
+    let every = every(task.watch, &mut wanted);
+    if task.cgroup.is_some() && !wanted.is_empty() {
+        let line = "cannot look at a control group and at processes in one census";
+        return Err(Failure::new(line).remedy("Ask for one after the other."));
+    }
+    let (whom, done) = if let Some(name) = &task.cgroup {
+        (Whom::Group(name.clone()), Done::Whole)
+    } else if wanted.is_empty() {
+        (Whom::Host, Done::Whole)
+    } else {
+        let (processes, done) = each(&wanted, Process::admitted)?;
+        (Whom::Processes(processes), done)
+    };
+    let counter = every.is_some().then(|| Counter::of(&whom));
+    let mut looks = Looks { whom, closeness, counter, before: None, before_by_class: Vec::new() };
+    repeat::looks(every, task.json, |out| looks.look(out, task.json))?;
+    Ok(done)
+}
+
+/// A process, and no later one with its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Process {
+    pid: Pid,
+    start_ticks: u64,
+}
+
+impl Process {
+    fn admitted(pid: Pid) -> Result<Process, Failure> {
+        admit(pid, Purpose::Look)?;
+        let stat = stat::stat(&*HOST, pid).map_err(|error| Failure::at_process(&error))?;
+        Ok(Process { pid, start_ticks: stat.start_ticks })
+    }
+
+    /// False once it has ended, also if nobody has waited for it yet: a zombie has no memory any more.
+    fn runs(self, files: &impl KernelFiles) -> Result<bool, Error> {
+        match stat::stat(files, self.pid) {
+            Ok(stat) => Ok(stat.start_ticks == self.start_ticks && !matches!(stat.state, 'Z' | 'X' | 'x')),
+            Err(error) if error.is_gone() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Whom to look at.
+#[derive(Clone, Debug)]
+enum Whom {
+    Host,
+    Group(String),
+    Processes(Vec<Process>),
+}
+
+/// Counts what comes back by class, while we watch.
+struct Counter(Result<refaults::Refaults, Unavailable>);
+
+impl Counter {
+    fn of(whom: &Whom) -> Counter {
+        let memory = meminfo(&*HOST).map_or(Bytes(0), |memory| memory.total).pages();
+        let begun = refaults::Refaults::of(whose(whom), memory).and_then(|counter| {
+            if let Whom::Processes(processes) = whom {
+                processes.iter().try_for_each(|process| counter.admit(process.pid))?;
+            }
+            Ok(counter)
+        });
+        Counter(begun)
+    }
+
+    fn so_far(&self, whom: &Whom) -> Result<refaults::Counts, String> {
+        let counter = self.0.as_ref().map_err(|why| why.reason.clone())?;
+        if let Whom::Group(_) = whom {
+            // One that was made again is another.
+            counter.watch(whose(whom)).map_err(|why| why.reason)?;
+        }
+        counter.so_far().map_err(|why| why.reason)
+    }
+
+    fn dismiss(&self, pid: Pid) {
+        if let Ok(counter) = &self.0 {
+            counter.dismiss(pid);
+        }
+    }
+}
+
+fn whose(whom: &Whom) -> Whose {
+    match whom {
+        Whom::Host => Whose::Everybody,
+        Whom::Processes(_) => Whose::Members,
+        Whom::Group(name) => {
+            let group = group::find(&*HOST, name).ok();
+            let inode = group.and_then(|group| HOST.inode(group.path.trim_start_matches('/')).ok());
+            inode.map_or(Whose::Members, Whose::Group)
+        }
+    }
+}
+
+/// One look, or one after the other.
+struct Looks {
+    whom: Whom,
+    closeness: Closeness,
+    counter: Option<Counter>,
+    /// What the last one found to have come back.
+    before: Option<Refaults>,
+    /// The same by class.
+    before_by_class: Vec<Option<u64>>,
+}
+
+impl Looks {
+    /// Looks, and writes down what there is. False when there will be no more to see.
+    fn look(&mut self, out: &mut Vec<u8>, json: bool) -> Result<bool, Failure> {
+        if let Whom::Processes(processes) = &mut self.whom {
+            let mut running = Vec::new();
+            for process in &*processes {
+                // That one could not be looked into just now, as while it becomes another program (execve), is no end.
+                if process.runs(&*HOST).map_err(|error| Failure::at_process(&error))? {
+                    running.push(*process);
+                } else if let Some(counter) = &self.counter {
+                    counter.dismiss(process.pid);
+                }
+            }
+            *processes = running;
+            if processes.is_empty() {
+                return Ok(false); // Their end is what watching waits for.
+            }
+        }
+        let mut census = look(&self.whom, self.closeness)?;
+        if let Some(counter) = &self.counter {
+            census = census.counted(&counter.so_far(&self.whom));
+        }
+        if json {
+            serde_json::to_writer(&mut *out, &census)?;
+            writeln!(out)?;
+        } else {
+            let refaults = Refaults::of(&census);
+            let since = refaults.map(|now| now.since(self.before, matches!(self.whom, Whom::Group(_))));
+            let now: Vec<Option<u64>> = census.classes.iter().map(|of| of.refaults.value().copied()).collect();
+            let came_back = self.counter.as_ref().map(|_| self.since(&now));
+            print(out, &census, since, came_back.as_deref())?;
+            (self.before, self.before_by_class) = (refaults, now);
+        }
+        Ok(true)
+    }
+}
+
+impl Looks {
+    /// What came back since the last look, by class.
+    fn since(&self, now: &[Option<u64>]) -> Vec<Option<u64>> {
+        let before = |nth: usize| self.before_by_class.get(nth).copied().flatten().unwrap_or(0);
+        now.iter().enumerate().map(|(nth, now)| now.map(|now| now.saturating_sub(before(nth)))).collect()
+    }
+}
+
+fn look(whom: &Whom, closeness: Closeness) -> Result<Census, Failure> {
+    let census = match whom {
+        Whom::Group(name) => {
+            let group = group::find(&*HOST, name).map_err(|error| Failure::new(&error).remedy(WHERE_GROUPS_ARE))?;
+            census::of_group(&*HOST, &group, closeness)
+        }
+        Whom::Host => census::of_host(&*HOST, closeness),
+        Whom::Processes(processes) => {
+            let pids: BTreeSet<Pid> = processes.iter().map(|process| process.pid).collect();
+            census::of_processes(&*HOST, &pids, closeness)
+        }
+    };
+    census.map_err(|error| at_frames(&error))
+}
+
+const WHERE_GROUPS_ARE: &str = "`cat /proc/PID/cgroup` says in which group a process is.";
+
+/// Chance, the same for all looks of a run.
+fn seed() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    u64::from(now.subsec_nanos()) << 32 | u64::from(std::process::id())
+}
+
+fn at_frames(error: &Error) -> Failure {
+    let failure = Failure::new(error);
+    match error {
+        Error::Denied(_) => {
+            let remedy = "Run as root with CAP_SYS_ADMIN, which root in a container has to be given (--cap-add SYS_ADMIN): \
+                what each page frame is used for is shown to nobody else.";
+            failure.remedy(remedy)
+        }
+        Error::Unsupported(_) => failure.remedy("The census needs a kernel with CONFIG_PROC_PAGE_MONITOR."),
+        Error::Gone(_) | Error::Malformed { .. } => failure,
+        Error::Other(_) => Failure::at_process(error),
+    }
+}
+
+/// Pages that came back soon after they had gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Refaults {
+    files: u64,
+    swap: u64,
+}
+
+impl Refaults {
+    /// `None` where nobody counts them.
+    fn of(census: &Census) -> Option<Refaults> {
+        Some(Refaults { files: census.file_refaults?, swap: census.swap_refaults? })
+    }
+
+    /// How many since the last look, if there was one; a group that was made anew counts from nothing.
+    fn since(self, before: Option<Refaults>, of_group: bool) -> (Refaults, &'static str) {
+        let more = |before: Refaults| {
+            let (files, swap) = (self.files.checked_sub(before.files)?, self.swap.checked_sub(before.swap)?);
+            Some((Refaults { files, swap }, "since the last look"))
+        };
+        let all = (self, if of_group { "since the group was made" } else { "since boot" });
+        before.and_then(more).unwrap_or(all)
+    }
+}
+
+/// What is not known is a dash.
+fn listed(bytes: &Known<Bytes>) -> String {
+    bytes.value().map_or_else(|| "-".to_owned(), Bytes::to_string)
+}
+
+fn print(
+    out: &mut impl Write,
+    census: &Census,
+    refaults: Option<(Refaults, &str)>,
+    came_back: Option<&[Option<u64>]>,
+) -> Result<(), Failure> {
+    let sampled = census.sampled_fraction < 1.0;
+    let none = || "-".to_owned();
+    let mut names = vec!["used for", "memory", "active", "idle", "locked", "off by at most"];
+    names.extend(came_back.map(|_| "pages came back"));
+    let mut table = Table::new(&names);
+    for (nth, of) in census.classes.iter().enumerate() {
+        let mut row = vec![
+            of.class.name().to_owned(),
+            of.bytes.to_string(),
+            listed(&of.active_bytes),
+            listed(&of.idle_bytes),
+            of.locked_bytes.to_string(),
+            of.error_bound_bytes.to_string(),
+        ];
+        row.extend(came_back.map(|all| all.get(nth).copied().flatten().map_or_else(none, |pages| pages.to_string())));
+        table.cells(row.into_iter());
+    }
+    // A pool that nobody has set up is no news.
+    for of in census.rest.iter().filter(|of| of.bytes > Bytes(0)) {
+        let (name, memory) = (of.rest.name().to_owned(), of.bytes.to_string());
+        let mut row = vec![name, memory, none(), none(), none(), of.error_bound_bytes.to_string()];
+        row.extend(came_back.map(|_| none()));
+        table.cells(row.into_iter());
+    }
+    table.write(out, "")?;
+    writeln!(out)?;
+    if came_back.is_some()
+        && let Some(why) =
+            census.classes.iter().find_map(|of| of.refaults.why_unknown().filter(|_| of.class.is_of_files()))
+    {
+        writeln!(out, "which files' pages came back is not known: {why}")?;
+    }
+    if let Some(why) = census.classes.iter().find_map(|of| of.active_bytes.why_unknown()) {
+        writeln!(out, "active and idle are not known: {why}")?;
+    }
+    let took = census.cost_us / 1000;
+    if sampled {
+        let looked_at = census.sampled_fraction * 100.0;
+        writeln!(out, "{looked_at:.1} % of the page frames were looked at, in {took} ms")?;
+    } else {
+        writeln!(out, "all page frames were looked at, in {took} ms")?;
+    }
+    if let Some((Refaults { files, swap }, since)) = refaults {
+        writeln!(out, "pages that came back soon after they had gone, {since}: {files} of files, {swap} from swap")?;
+    }
+    if census.in_pid_namespace {
+        let line = "processes outside of this PID namespace are not seen: their code counts as read-only data";
+        writeln!(out, "{line}")?;
+    }
+    print_processes(out, &census.processes)?;
+    for NotRead { processes, first } in &census.not_read {
+        let what = if *processes == 1 { "process" } else { "processes" };
+        writeln!(
+            out,
+            "{processes} {what} could not be looked at, whose code counts as read-only data; the first: {first}"
+        )?;
+    }
+    Ok(())
+}
+
+fn print_processes(out: &mut impl Write, processes: &[OfProcess]) -> Result<(), Failure> {
+    if processes.is_empty() {
+        return Ok(());
+    }
+    writeln!(out)?;
+    let names = [Class::Code, Class::ReadOnly, Class::Data, Class::Shared].map(Class::name);
+    let mut table = Table::new(&["pid", "resident", names[0], names[1], names[2], names[3], "major faults", "name"]);
+    for process in processes.iter().take(SHOWN) {
+        table.row([
+            process.pid.to_string(),
+            process.resident().to_string(),
+            process.code_bytes.to_string(),
+            process.read_only_bytes.to_string(),
+            process.data_bytes.to_string(),
+            process.shared_bytes.to_string(),
+            process.major_faults.to_string(),
+            process.name.to_string(),
+        ]);
+    }
+    table.write(out, "")?;
+    let left_out = &processes[processes.len().min(SHOWN)..];
+    if !left_out.is_empty() {
+        let resident: Bytes = left_out.iter().map(OfProcess::resident).sum();
+        writeln!(out, "and {} more with {resident}; --json has all", left_out.len())?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use linux::Rooted;
+
+    use super::*;
+
+    fn runs(stat: Option<&str>) -> bool {
+        let tree = tempfile::tempdir().unwrap();
+        fs::create_dir_all(tree.path().join("proc/7")).unwrap();
+        if let Some(text) = stat {
+            fs::write(tree.path().join("proc/7/stat"), text).unwrap();
+        }
+        Process { pid: Pid(7), start_ticks: 900 }.runs(&Rooted::at(tree.path())).unwrap()
+    }
+
+    #[test]
+    fn a_process_has_ended_when_its_number_is_free_or_anothers_and_when_it_is_a_zombie() {
+        let line = |state: char, start: u64| {
+            format!(
+                "7 (a b) {state} 1 7 7 0 -1 4194304 100 0 5 0 1 2 0 0 20 0 1 0 {start} 1000 10 18446744073709551615\n"
+            )
+        };
+        assert!(runs(Some(&line('S', 900))) && runs(Some(&line('T', 900))));
+        assert!(!runs(Some(&line('Z', 900))));
+        assert!(!runs(Some(&line('S', 901))));
+        assert!(!runs(None));
+    }
+
+    #[test]
+    fn what_came_back_is_told_since_boot_and_then_since_the_last_look() {
+        let of = |files, swap| Refaults { files, swap };
+        assert_eq!(of(70, 7).since(None, false), (of(70, 7), "since boot"));
+        assert_eq!(of(70, 7).since(None, true), (of(70, 7), "since the group was made"));
+        assert_eq!(of(70, 7).since(Some(of(60, 7)), true), (of(10, 0), "since the last look"));
+        // A group of this name was removed and made again.
+        assert_eq!(of(3, 0).since(Some(of(60, 7)), true), (of(3, 0), "since the group was made"));
+    }
+}

@@ -1,0 +1,181 @@
+//! `masu facts`.
+
+mod aging;
+mod caches;
+mod paging;
+
+use std::fmt::Display;
+use std::io::Write;
+
+use access::probe::probe;
+use hugepages::standing::{Standing, standings};
+use linux::probe::{HostFacts, Known};
+use linux::thp;
+use serde::Serialize;
+use units::Bytes;
+
+use crate::args::FactsTask;
+use crate::commands::run::sizes::{self, Given};
+use crate::failure::Failure;
+use crate::terminal::print::{self, Table};
+use crate::{Done, HOST};
+
+/// What is printed as JSON.
+#[derive(Debug, Serialize)]
+struct Report {
+    host: HostFacts,
+    /// The sizes of pages that this kernel has, largest first; empty for one without huge pages.
+    page_sizes: Vec<PageSize>,
+    #[serde(flatten)]
+    caches: caches::Found,
+    features: Vec<Feature>,
+}
+
+/// One size of pages, and whether a program that asks gets it at the first touch.
+#[derive(Debug, Serialize)]
+struct PageSize {
+    page_bytes: Bytes,
+    #[serde(skip)]
+    shown: String,
+    given: bool,
+    /// What says no, and what to write there for a yes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    write: Option<&'static str>,
+}
+
+fn page_sizes() -> Vec<PageSize> {
+    // A kernel without huge pages has no sizes to tell of.
+    let Ok(settings) = thp::settings(&*HOST) else { return Vec::new() };
+    let size = |(size, given): (contract::policy::Size, Given)| {
+        let (file, write) = match &given {
+            Given::No { file, write, .. } => (Some(file.clone()), Some(*write)),
+            Given::Yes | Given::Unknown => (None, None),
+        };
+        PageSize {
+            page_bytes: Bytes(size.bytes() as u64),
+            shown: sizes::shown(size),
+            given: given == Given::Yes,
+            file,
+            write,
+        }
+    };
+    sizes::all(&settings).into_iter().map(size).collect()
+}
+
+/// One feature and its parts.
+#[derive(Debug, Serialize)]
+struct Feature {
+    feature: &'static str,
+    parts: Vec<Standing>,
+}
+
+pub fn run(task: &FactsTask) -> Result<Done, Failure> {
+    let host = HostFacts::gather(&*HOST);
+    let probed = probe(&*HOST);
+    let parts = standings(&host, &probed.rungs);
+    let paging = Feature { feature: "larger than memory", parts: paging::standings(&host) };
+    let aging = Feature { feature: "aging", parts: aging::standings(&aging::try_out(&*HOST)) };
+    let found = caches::try_out(&*HOST, &host);
+    let caches = Feature { feature: "last-level cache", parts: caches::standings(&found) };
+    let features = vec![Feature { feature: "hugepages", parts }, paging, aging, caches];
+    let report = Report { host, page_sizes: page_sizes(), caches: found, features };
+    let mut out = print::out();
+    if task.json {
+        serde_json::to_writer(&mut out, &report)?;
+        writeln!(out)?;
+    } else {
+        print(&mut out, &report)?;
+    }
+    Ok(Done::Whole)
+}
+
+fn print(out: &mut impl Write, report: &Report) -> Result<(), Failure> {
+    let host = &report.host;
+    let mut facts = Table::new(&["host", "found by trying"]);
+    let mut row = |what: &str, value: String| facts.row([what.to_owned(), value]);
+    row("kernel", said(&host.kernel_release, String::clone));
+    row("processors", said(&host.cores, usize::to_string));
+    row("memory", said(&host.memory_bytes, ToString::to_string));
+    row("page tables", said(&host.page_table_levels, |levels| format!("{levels} levels")));
+    row(
+        "huge pages at the first touch",
+        said(&host.thp_enabled, |mode| mode.map_or("none in this kernel", |m| m.word()).to_owned()),
+    );
+    row("kernel type information", yes_no(&host.btf));
+    row("lockdown", said(&host.lockdown, |mode| format!("{mode:?}").to_lowercase()));
+    row(
+        "privileges",
+        said(&host.capabilities, |own| {
+            let names: Vec<&str> = own.known().map(linux::capabilities::Capability::name).collect();
+            if names.is_empty() { "none of those that matter here".to_owned() } else { names.join(" ") }
+        }),
+    );
+    row("clear accessed bits", yes_no(&host.clear_refs));
+    row("soft-dirty bits", yes_no(&host.soft_dirty));
+    row("scan of page states", yes_no(&host.pagemap_scan));
+    row(
+        "DAMON watches",
+        said(&host.damon_operations, |names| if names.is_empty() { "nothing".to_owned() } else { names.join(" ") }),
+    );
+    row(
+        "user faults",
+        said(&host.user_faults, |features| match features {
+            None => "none without privilege (UFFD_USER_MODE_ONLY)".to_owned(),
+            Some(features) => features.names().collect::<Vec<_>>().join(" "),
+        }),
+    );
+    row("syscall user dispatch", yes_no(&host.syscall_dispatch));
+    row(
+        "memory limit of our own group",
+        said(&host.cgroup_memory, |memory| match memory.as_ref().and_then(linux::cgroup::Memory::room) {
+            Some(room) => format!("{room} left"),
+            None => "none".to_owned(),
+        }),
+    );
+    row("last-level cache", said(&report.caches.last_level_caches, |all| caches::sizes(all)));
+    row("cache partitions (resctrl)", said(&host.resctrl, caches::partitions));
+    row("merging of equal pages (KSM)", said(&report.caches.ksm, |run| format!("{run:?}").to_lowercase()));
+    facts.write(out, "")?;
+    if !report.page_sizes.is_empty() {
+        writeln!(out)?;
+        let mut sizes = Table::new(&["pages at the first touch", "for programs that ask", "to change that, as root"]);
+        for size in &report.page_sizes {
+            let change = size.file.as_ref().zip(size.write).map(|(file, word)| format!("echo {word} > {file}"));
+            let given = if size.given { "yes" } else { "no" };
+            sizes.row([size.shown.clone(), given.to_owned(), change.unwrap_or_default()]);
+        }
+        sizes.write(out, "")?;
+    }
+    for feature in &report.features {
+        writeln!(out)?;
+        let mut parts = Table::new(&[feature.feature, "stands on", "which means"]);
+        for part in &feature.parts {
+            parts.row([part.part.to_owned(), part.rung.unwrap_or("nothing").to_owned(), part.meaning.clone()]);
+        }
+        parts.write(out, "")?;
+        for part in &feature.parts {
+            for missing in &part.missing {
+                writeln!(out, "\n{}: not {}, because {}", part.part, missing.rung, missing.reason)?;
+                writeln!(out, "    {}", missing.remedy)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn said<T>(fact: &Known<T>, say: impl FnOnce(&T) -> String) -> String {
+    match fact {
+        Known::Value(value) => say(value),
+        Known::Unknown(why) => unknown(why),
+    }
+}
+
+fn yes_no(fact: &Known<bool>) -> String {
+    said(fact, |yes| if *yes { "yes" } else { "no" }.to_owned())
+}
+
+fn unknown(why: impl Display) -> String {
+    format!("not known: {why}")
+}

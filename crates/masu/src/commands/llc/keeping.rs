@@ -1,0 +1,174 @@
+//! What `masu llc plan` and `masu llc run` begin with: the configuration, the file system, and a keeper over both.
+
+use std::path::Path;
+
+use linux::journal::Knobs;
+use linux::resctrl::{Absent, Failed, Resctrl, Why};
+use linux::{Error, Rooted};
+use llc::daemon::act::{Place, Unusable, name_of};
+use llc::daemon::attend::{Keeper, Refused, Trouble};
+use llc::daemon::config::{Config, NoConfig};
+use llc::daemon::host::Host;
+use llc::daemon::room::Unfit;
+use llc::daemon::steps::Step;
+
+use crate::HOST;
+use crate::failure::Failure;
+use crate::only_one::Sole;
+
+/// A keeper of this host.
+pub type Kept = Keeper<Host<Rooted>>;
+
+/// Two would divide the same cache: one at a time does.
+pub const SOLE: Sole = Sole {
+    file: "llc.lock",
+    cannot: "divide the cache",
+    command: "masu llc run",
+    remedy: "End it, or name its programs and yours in one configuration.",
+};
+
+/// While one does there is nothing to plan from: its groups are in the way.
+pub const SOLE_PLAN: Sole = Sole {
+    file: SOLE.file,
+    cannot: "plan from what is there",
+    command: SOLE.command,
+    remedy: "Its lines say what it has decided; end it first to plan another division.",
+};
+
+/// The configuration in `file`.
+pub fn config(file: &Path) -> Result<Config, Failure> {
+    Config::read(file).map_err(|error| match error {
+        NoConfig::Unread { .. } => Failure::new(error).remedy("integrations/llc/llc.toml is an example."),
+        NoConfig::Bad(bad) => Failure::new(bad).remedy("masu-llc-run(1) explains what can be said there."),
+    })
+}
+
+/// The file system, where the configuration wants partitions.
+pub fn place(config: &Config, directory: Option<&Path>) -> Result<Option<Place<'static, Rooted>>, Failure> {
+    if !config.partition {
+        return Ok(None);
+    }
+    let found = match directory {
+        None => Resctrl::find(&*HOST),
+        Some(directory) => {
+            let whole = directory.canonicalize().map_err(|error| {
+                Failure::new(format!("cannot use {}: {}", directory.display(), linux::describe_io(&error)))
+                    .remedy("Name the directory at which resctrl, or an emulator of it, is mounted.")
+            })?;
+            Resctrl::at(&*HOST, &whole.to_string_lossy())
+        }
+    };
+    let resctrl = found.map_err(|absent| at_absent(&absent))?;
+    let place = Place::look(&*HOST, resctrl).map_err(|unusable| match &unusable {
+        Unusable::NoCache => Failure::new(&unusable)
+            .remedy("This processor only counts. With partition = \"off\" masu keeps what is shared in the cache."),
+        Unusable::Failed(failed) => at_call(failed),
+    })?;
+    Ok(Some(place))
+}
+
+fn at_absent(absent: &Absent) -> Failure {
+    const OFF: &str =
+        "With partition = \"off\" in the configuration masu keeps what is shared in the cache, without partitions.";
+    let failure = Failure::new(absent);
+    match absent {
+        Absent::NotInKernel { processors_could: true } => failure.remedy(format_args!(
+            "The processor could: the kernel lacks CONFIG_X86_CPU_RESCTRL, or was started with rdt=!l3cat. {OFF}"
+        )),
+        Absent::NotInKernel { processors_could: false } => failure.remedy(format_args!(
+            "It wants a processor with Intel CAT, AMD QoS or Arm MPAM; virtual machines have none. {OFF}"
+        )),
+        Absent::NotMounted => failure.remedy("`mount -t resctrl resctrl /sys/fs/resctrl` mounts it."),
+        Absent::NotThere(_) => {
+            failure.remedy("/proc/mounts says where it is mounted; without --resctrl, masu looks there.")
+        }
+        Absent::Unknown(_) => failure,
+    }
+}
+
+/// A keeper, which has changed nothing yet.
+pub fn keeper(
+    config: &Config,
+    directory: Option<&Path>,
+    knobs: Knobs<'static, Rooted>,
+    is_over: impl Fn() -> bool + Send + 'static,
+) -> Result<Kept, Failure> {
+    let place = place(config, directory)?;
+    let host = Host::new(&*HOST, config, place, knobs, is_over).map_err(|error| match &error {
+        Error::Gone(_) => Failure::new(&error)
+            .remedy("The configuration names a process that is not there; `pgrep -a NAME` finds a running one."),
+        Error::Unsupported(_) => {
+            Failure::new(&error).remedy("`cat /proc/PID/cgroup` says in which control group a process is.")
+        }
+        _ => at_host(&error),
+    })?;
+    Keeper::new(host, config.clone()).map_err(|trouble| at_trouble(&trouble))
+}
+
+/// What ended it, with a way out.
+pub fn at_trouble(trouble: &Trouble) -> Failure {
+    match trouble {
+        Trouble::Unfit(unfit) => at_unfit(unfit),
+        Trouble::TooMany(_) => Failure::new(trouble)
+            .remedy("Without l3 = […] programs can share groups; or remove groups that nobody uses any more."),
+        Trouble::Step(refused) => at_step(refused),
+        Trouble::Unread(failed) => at_call(failed),
+        Trouble::Unseen(error) => at_host(error),
+        Trouble::Nothing(why) => Failure::new(format!("cannot keep shared pages in the cache: {why}"))
+            .remedy("partition = \"off\" leaves nothing else to do; `masu llc shared` says what is shared."),
+    }
+}
+
+fn at_unfit(unfit: &Unfit) -> Failure {
+    let failure = Failure::new(unfit);
+    match unfit {
+        Unfit::Config(_) => {
+            failure.remedy("`masu facts`, or info/L3 in the file system, says how many ways and classes there are.")
+        }
+        Unfit::Classes { .. } => {
+            failure.remedy("Remove groups that nobody uses any more (rmdir), or give fewer programs a fixed mask.")
+        }
+        Unfit::Ways { .. } => failure.remedy("Give rest_ways, fixed masks or exclusive groups of others fewer ways."),
+    }
+}
+
+fn at_step(refused: &Refused) -> Failure {
+    let answer = refused.failed.to_string();
+    // The step says already what was to be made.
+    let answer = ["cannot make ", "cannot remove ", "cannot "].iter().find_map(|start| answer.strip_prefix(start));
+    let answer = answer.map_or_else(|| refused.failed.to_string(), str::to_owned);
+    let failure = Failure::new(format!("cannot {}: {answer}", refused.step));
+    match (refused.failed.why, &refused.step) {
+        (Why::NameTaken, Step::Make(label)) => failure.remedy(format_args!(
+            "Somebody else uses {}: give the program another name, or remove the group if nobody does.",
+            name_of(label)
+        )),
+        (Why::Full, _) => failure.remedy("Remove groups that nobody uses any more (rmdir), or name fewer programs."),
+        (Why::Busy, _) => failure.remedy("Numbers of removed groups are still in the cache: try again in a minute."),
+        (Why::Refused, _) => failure.remedy("Another group may be exclusive by now: `masu llc plan` looks anew."),
+        _ => with_remedy(failure, &refused.failed),
+    }
+}
+
+fn at_call(failed: &Failed) -> Failure {
+    with_remedy(Failure::new(failed), failed)
+}
+
+fn with_remedy(failure: Failure, failed: &Failed) -> Failure {
+    match failed.why {
+        Why::Denied => failure.remedy("Run as root."),
+        Why::Locked => failure.remedy("Another program changes it just now: try again."),
+        Why::Gone => failure.remedy("It was unmounted, or the emulator has ended: with that all groups are gone, and nothing is left to put back."),
+        _ => failure,
+    }
+}
+
+/// A failure that is no resctrl's.
+pub fn at_host(error: &Error) -> Failure {
+    let failure = Failure::new(error);
+    match error {
+        Error::Denied(_) => failure.remedy("Run as root: frames of pages are shown to CAP_SYS_ADMIN alone."),
+        Error::Unsupported(_) => failure.remedy("`masu facts` lists what this host offers and what is missing."),
+        Error::Gone(_) | Error::Malformed { .. } | Error::Other(_) => failure,
+    }
+}

@@ -1,0 +1,108 @@
+//! `masu llc plan`.
+
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use linux::journal::Knobs;
+use linux::runtime_directory::DIRECTORY;
+use llc::daemon::act::writes;
+use llc::daemon::report::{Event, OfGroup, OfSet, Slowdown, shown};
+use serde::Serialize;
+
+use super::keeping::{SOLE_PLAN, at_host, at_trouble, config, keeper};
+use crate::args::PlanTask;
+use crate::failure::Failure;
+use crate::only_one::only_one;
+use crate::terminal::print::{self, Table};
+use crate::{Done, HOST};
+
+/// What is printed as JSON.
+#[derive(Debug, Default, Serialize)]
+struct Report {
+    policy: String,
+    basis: String,
+    groups: Vec<OfGroup>,
+    slowdowns: Vec<Slowdown>,
+    shared: Vec<OfSet>,
+    cross_domain_frames: u64,
+    /// What cannot be done, in words.
+    without: Vec<String>,
+    /// Each write, as `path <- value`, in order.
+    writes: Vec<String>,
+}
+
+pub fn run(task: &PlanTask) -> Result<Done, Failure> {
+    let config = config(&task.config)?;
+    if config.partition {
+        // Held no longer than to find out that nobody has it.
+        drop(only_one(&SOLE_PLAN)?);
+    }
+    let unturned = Knobs::open(&*HOST, Path::new(DIRECTORY)).map_err(|error| at_host(&error))?;
+    let mut keeper = keeper(&config, task.resctrl.as_deref(), unturned, || false)?;
+    let (events, steps) = keeper.plan(Duration::ZERO).map_err(|trouble| at_trouble(&trouble))?;
+    let mut report = Report { policy: config.policy.to_string(), ..Report::default() };
+    for event in events {
+        match event {
+            Event::Decided { basis, groups, slowdowns, .. } => {
+                (report.basis, report.groups, report.slowdowns) = (basis, groups, slowdowns);
+            }
+            Event::Shared { sets, cross_domain_frames } => {
+                (report.shared, report.cross_domain_frames) = (sets, cross_domain_frames);
+            }
+            Event::Without { what, why } => report.without.push(format!("{what}: {why}")),
+            _ => {}
+        }
+    }
+    if let Some(place) = keeper.world().place() {
+        report.writes = steps.iter().flat_map(|step| writes(step, place)).collect();
+    }
+    let mut out = print::out();
+    if task.json {
+        serde_json::to_writer(&mut out, &report)?;
+        writeln!(out)?;
+    } else if task.dry_run {
+        for write in &report.writes {
+            writeln!(out, "{write}")?;
+        }
+    } else {
+        print(&mut out, &report)?;
+    }
+    Ok(Done::Whole)
+}
+
+fn print(out: &mut impl Write, report: &Report) -> Result<(), Failure> {
+    if report.groups.is_empty() {
+        writeln!(out, "no partitions: what is shared is kept in the cache")?;
+    } else {
+        writeln!(out, "policy {}, {}", report.policy, report.basis)?;
+        let mut table = Table::new(&["group", "ways", "mask", "mode", "holds"]);
+        for group in &report.groups {
+            let ways = group.masks.first().map_or(0, |of| of.mask.ways().0);
+            let mode = if group.exclusive { "exclusive" } else { "shareable" };
+            table.row([
+                group.group.clone(),
+                ways.to_string(),
+                shown(&group.masks),
+                mode.to_owned(),
+                group.holds.join(", "),
+            ]);
+        }
+        writeln!(out)?;
+        table.write(out, "")?;
+    }
+    if !report.slowdowns.is_empty() {
+        let mut table = Table::new(&["program", "expected slowdown"]);
+        for of in &report.slowdowns {
+            table.row([of.program.clone(), format!("{:.2}", of.slowdown)]);
+        }
+        writeln!(out)?;
+        table.write(out, "")?;
+    }
+    let shared = Event::Shared { sets: report.shared.clone(), cross_domain_frames: report.cross_domain_frames };
+    writeln!(out, "\n{shared}")?;
+    for without in &report.without {
+        writeln!(out, "without {without}")?;
+    }
+    Ok(())
+}

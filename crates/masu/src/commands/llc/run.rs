@@ -1,0 +1,158 @@
+//! `masu llc run`.
+
+use std::time::Duration;
+
+use hugepages::attach::Control;
+use linux::open_files;
+use llc::daemon::config::Config;
+use llc::daemon::report::{Event, Summary, counted};
+use serde::Serialize;
+use units::Bytes;
+
+use super::keeping::{Kept, SOLE, at_trouble, config, keeper};
+use super::lines::Lines;
+use crate::Done;
+use crate::args::LlcRunTask;
+use crate::failure::Failure;
+use crate::only_one::only_one;
+use crate::runtime;
+use crate::terminal::control::{Stop, Terminal};
+use crate::terminal::events;
+use crate::terminal::print;
+
+pub fn run(task: &LlcRunTask) -> Result<Done, Failure> {
+    let stop = Stop::on_signals()?;
+    let config = config(&task.config)?;
+    let _lock = only_one(&SOLE)?;
+    // Each thread that is counted has some, and each process that shares one.
+    open_files::raise();
+    let mut out =
+        Out { json: task.json, lines: Lines::to(print::out(), if task.json { left_out_json } else { left_out })? };
+    let is_over = stop.clone();
+    let mut keeper = keeper(&config, task.resctrl.as_deref(), runtime::knobs()?, move || is_over.is_set())?;
+    let told_to_end = stop.clone();
+    let mut terminal = Terminal::new(stop, Vec::new());
+    let outcome = attend(&mut keeper, &config, task.time, &mut terminal, &mut out);
+    let (summary, events, ended) = keeper.finish();
+    let now = terminal.now();
+    // All is put back by now, whatever becomes of the reader.
+    let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    let summary = Summary { run_us: micros(now), cpu_us: micros(linux::cpu_time::of_process()), ..summary };
+    let failed = outcome.is_err() || ended.is_err();
+    let mut told = events.iter().try_for_each(|event| out.event(now, event));
+    if !failed {
+        told = told.and_then(|()| out.end(&summary, config.partition));
+    }
+    let read = out.lines.end(PATIENCE, || failed || told_to_end.is_set());
+    outcome?;
+    ended.map_err(|trouble| at_trouble(&trouble))?;
+    told?;
+    read?;
+    Ok(if summary.failures > 0 { Done::InPart } else { Done::Whole })
+}
+
+/// Until it is told to end, or there is nobody left.
+fn attend(
+    keeper: &mut Kept,
+    config: &Config,
+    time: Option<Duration>,
+    terminal: &mut Terminal,
+    out: &mut Out,
+) -> Result<(), Failure> {
+    let mut ready = false;
+    while !terminal.stop() {
+        let now = terminal.now();
+        let events = keeper.step(now).map_err(|trouble| at_trouble(&trouble))?;
+        if !ready {
+            out.ready(config)?;
+            ready = true;
+        }
+        events.iter().try_for_each(|event| out.event(now, event))?;
+        out.lines.check()?;
+        let left = time.map(|time| time.saturating_sub(terminal.now()));
+        if keeper.is_over() || left.is_some_and(|left| left.is_zero()) {
+            break;
+        }
+        terminal.wait(left.map_or(keeper.wait(), |left| left.min(keeper.wait())));
+    }
+    Ok(())
+}
+
+/// A reader who stands still when it is told to end has so long to hear the last lines.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Where the lines go.
+struct Out {
+    json: bool,
+    lines: Lines,
+}
+
+/// Stands for lines for which nobody had time.
+fn left_out(lines: u64) -> String {
+    format!("{} left out: nobody read them", counted(usize::try_from(lines).unwrap_or(usize::MAX), "line"))
+}
+
+fn left_out_json(lines: u64) -> String {
+    serde_json::json!({ "event": "left_out", "lines": lines }).to_string()
+}
+
+#[derive(Serialize)]
+struct Ready<'a> {
+    event: &'static str,
+    ready: bool,
+    policy: &'a str,
+    partition: bool,
+    programs: Vec<&'a str>,
+}
+
+impl Out {
+    fn line(&mut self, text: String) -> Result<(), Failure> {
+        Ok(self.lines.say(text)?)
+    }
+
+    fn ready(&mut self, config: &Config) -> Result<(), Failure> {
+        let programs: Vec<&str> = config.programs.iter().map(|program| program.name.as_str()).collect();
+        if self.json {
+            let (policy, partition) = (config.policy.name(), config.partition);
+            return self.line(serde_json::to_string(&Ready {
+                event: "ready",
+                ready: true,
+                policy,
+                partition,
+                programs,
+            })?);
+        }
+        let whose = programs.join(", ");
+        if config.partition {
+            self.line(format!("dividing the cache between {whose}, by {}; Ctrl-C puts it back", config.policy))
+        } else {
+            self.line(format!("keeping what {whose} share in the cache, without partitions; Ctrl-C ends it"))
+        }
+    }
+
+    fn event(&mut self, now: Duration, event: &Event) -> Result<(), Failure> {
+        self.line(events::event(self.json, now, event)?)
+    }
+
+    fn end(&mut self, summary: &Summary, partition: bool) -> Result<(), Failure> {
+        if self.json {
+            return self.line(events::end(summary)?);
+        }
+        #[expect(clippy::cast_precision_loss, reason = "times for people")]
+        let (run_s, cpu_s, refill_s) =
+            (summary.run_us as f64 / 1e6, summary.cpu_us as f64 / 1e6, summary.refill_cpu_us as f64 / 1e6);
+        let mut said = Vec::new();
+        if partition {
+            said.push(counted(usize::try_from(summary.plans).unwrap_or(usize::MAX), "plan"));
+        }
+        if summary.refilled_bytes > Bytes(0) {
+            let unmerged = summary.unmerged_pages;
+            said.push(format!(
+                "refilled {} in {refill_s:.2} s of a CPU, pages un-merged: {unmerged}",
+                summary.refilled_bytes
+            ));
+        }
+        said.push(format!("{:.1} % of a CPU in all", cpu_s / run_s.max(1e-6) * 100.0));
+        self.line(format!("{run_s:8.1} s  {}", said.join("; ")))
+    }
+}

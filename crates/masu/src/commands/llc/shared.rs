@@ -1,0 +1,288 @@
+//! `masu llc shared`.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+
+use linux::cgroup::group;
+use linux::mounts::Mounts;
+use linux::place::Place;
+use linux::processes::processes;
+use linux::{Error, Pid, ksm, status};
+use llc::shared::domain::By;
+use llc::shared::observe::{NO_CGROUPS, Observer};
+use llc::shared::report::{Report, Set};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::args::{DomainBy, SharedTask};
+use crate::failure::Failure;
+use crate::open::{Purpose, admit, each};
+use crate::terminal::print::Table;
+use crate::terminal::repeat;
+use crate::{Done, HOST};
+
+/// Sets of sharers in the table; all are in the JSON.
+const SHOWN: usize = 10;
+/// Processes named in a line of it.
+const NAMED: usize = 4;
+
+pub fn run(task: &SharedTask) -> Result<Done, Failure> {
+    ksm::host(&*HOST).map_err(|error| at_ksm(&error))?;
+    let (whom, done) = Whom::of(task)?;
+    let by = match task.domain {
+        DomainBy::Cgroup => By::Cgroup,
+        DomainBy::Uid => By::Uid,
+    };
+    let observer = Observer::new(by, BTreeSet::from([Pid::own()])).map_err(|error| at_frames(&error))?;
+    let mut looks = Looks { whom, by, observer, in_part: false };
+    repeat::looks(task.watch, task.json, |out| looks.look(out, task.json))?;
+    Ok(if looks.in_part { Done::InPart } else { done })
+}
+
+/// Whose frames are told.
+enum Whom {
+    Everybody,
+    Group(String),
+    /// With a descriptor each, which no later process of the same number has.
+    Processes(Vec<(Pid, OwnedFd)>),
+}
+
+impl Whom {
+    fn of(task: &SharedTask) -> Result<(Whom, Done), Failure> {
+        if let Some(name) = &task.cgroup {
+            return Ok((Whom::Group(name.clone()), Done::Whole));
+        }
+        if task.pid.is_empty() {
+            return Ok((Whom::Everybody, Done::Whole));
+        }
+        let (processes, done) = each(&task.pid, |pid| {
+            admit(pid, Purpose::Look)?;
+            let held = pid.open().map_err(|error| Failure::at_process(&error))?;
+            Ok((pid, held))
+        })?;
+        Ok((Whom::Processes(processes), done))
+    }
+
+    /// Those chosen who still run; `None` for everybody.
+    fn now(&mut self) -> Result<Option<BTreeSet<Pid>>, Failure> {
+        match self {
+            Whom::Everybody => Ok(None),
+            Whom::Group(name) => {
+                let group = group::find(&*HOST, name).map_err(|error| {
+                    Failure::new(&error).remedy("`cat /proc/PID/cgroup` says in which group a process is.")
+                })?;
+                Ok(Some(group.processes))
+            }
+            Whom::Processes(processes) => {
+                processes.retain(|(_, held)| runs(held));
+                Ok(Some(processes.iter().map(|(pid, _)| *pid).collect()))
+            }
+        }
+    }
+}
+
+/// A descriptor of a process can be read from once it has ended.
+fn runs(process: &OwnedFd) -> bool {
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    !matches!(poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&at_once)), Ok(1..))
+}
+
+/// One look, or one after the other.
+struct Looks {
+    whom: Whom,
+    by: By,
+    observer: Observer,
+    /// Somebody could not be looked at.
+    in_part: bool,
+}
+
+impl Looks {
+    /// Looks, and writes down what there is. False when there will be no more to see.
+    fn look(&mut self, out: &mut Vec<u8>, json: bool) -> Result<bool, Failure> {
+        let of = self.whom.now()?;
+        if let (Whom::Processes(_), Some(of)) = (&self.whom, &of)
+            && of.is_empty()
+        {
+            return Ok(false); // Their end is what watching waits for.
+        }
+        self.observer.leave_out(keepers(&HOST)?);
+        let look = self.observer.look(&*HOST).map_err(|error| at_frames(&error))?;
+        let kernel = ksm::host(&*HOST).map_err(|error| at_ksm(&error))?;
+        let report = Report::of(&self.observer, &look, of.as_ref(), self.by, kernel);
+        self.in_part |= !report.not_read.is_empty();
+        if json {
+            serde_json::to_writer(&mut *out, &report)?;
+            writeln!(out)?;
+        } else {
+            print(out, &report, of.as_ref())?;
+        }
+        Ok(true)
+    }
+}
+
+/// Other masus of root's: what they have merged with programs (`masu llc run`) is theirs to keep, and they see nothing by it that root does not.
+fn keepers(files: &linux::Rooted) -> Result<BTreeSet<Pid>, Failure> {
+    let mut mounts = Mounts::read(files).map_err(|error| Failure::new(&error))?;
+    let mut file = |pid: Pid| {
+        let found = Place::of_program(pid).ok()?.local(files, &mut mounts).ok()?.ok()?.stat().ok()?;
+        Some((found.st_dev, found.st_ino))
+    };
+    let ours = file(Pid::own());
+    let all = processes(files).map_err(|error| Failure::new(&error))?;
+    // The user first: the program of anybody else is not even held.
+    let is_keeper =
+        |pid: &Pid| ours.is_some() && status::status(files, *pid).is_ok_and(|of| of.uid == 0) && file(*pid) == ours;
+    Ok(all.into_iter().filter(is_keeper).collect())
+}
+
+fn at_ksm(error: &Error) -> Failure {
+    let failure = Failure::new(error);
+    match error {
+        Error::Unsupported(_) => failure.remedy("This kernel merges no pages: it was built without CONFIG_KSM."),
+        _ => failure,
+    }
+}
+
+fn at_frames(error: &Error) -> Failure {
+    let failure = Failure::new(error);
+    match error {
+        Error::Denied(_) => failure.remedy(
+            "Run as root with CAP_SYS_ADMIN, which root in a container has to be given (--cap-add SYS_ADMIN): \
+             what each page frame is used for is shown to nobody else.",
+        ),
+        Error::Unsupported(at) if at.object == NO_CGROUPS => {
+            failure.remedy("This host has no control groups; `--domain uid` tells by the user who trusts whom.")
+        }
+        Error::Unsupported(at) if at.object.ends_with("/ksm_stat") => failure.remedy(
+            "This kernel does not say which processes offer pages to KSM: it has no CONFIG_KSM, or is too old.",
+        ),
+        Error::Unsupported(_) => failure.remedy("It needs a kernel with CONFIG_PROC_PAGE_MONITOR and CONFIG_KSM."),
+        Error::Gone(_) | Error::Malformed { .. } | Error::Other(_) => failure,
+    }
+}
+
+fn print(out: &mut impl Write, report: &Report<'_>, of: Option<&BTreeSet<Pid>>) -> Result<(), Failure> {
+    if report.sets.is_empty() {
+        writeln!(out, "{}", nothing(report, of))?;
+    } else {
+        print_sets(out, report)?;
+    }
+    if report.ksm.run != ksm::Run::Merging && !report.sets.is_empty() {
+        writeln!(
+            out,
+            "KSM is off (/sys/kernel/mm/ksm/run is {}): what is merged stays, and nothing more is.",
+            report.ksm.run as u8
+        )?;
+    }
+    if let Some(zero) = report.ksm.zero_pages.value().filter(|pages| pages.0 > 0) {
+        let saved = zero.bytes();
+        writeln!(
+            out,
+            "empty pages that KSM made the zero page are no frames of its own: {saved}, as the kernel counts them"
+        )?;
+    }
+    for not_read in &report.not_read {
+        writeln!(out, "not looked at: process {}: {}", not_read.pid, not_read.why)?;
+    }
+    if report.cross_domain_frames > 0 {
+        print_warning(out, report)?;
+    }
+    Ok(())
+}
+
+/// Why there is nothing to see.
+fn nothing(report: &Report<'_>, of: Option<&BTreeSet<Pid>>) -> String {
+    let whose = if of.is_some() { "of these processes are" } else { "are" };
+    let run = report.ksm.run as u8;
+    match report.ksm.run {
+        ksm::Run::Stopped => {
+            format!(
+                "no pages {whose} merged, and KSM is off (/sys/kernel/mm/ksm/run is {run}): `echo 1` there turns it on."
+            )
+        }
+        ksm::Run::Unmerging => {
+            format!(
+                "no pages {whose} merged: KSM has parted them all (/sys/kernel/mm/ksm/run is {run}); `echo 1` there turns it on."
+            )
+        }
+        ksm::Run::Merging if report.look.processes == 0 => format!(
+            "no pages {whose} merged: no process has offered any (madvise MADV_MERGEABLE, prctl PR_SET_MEMORY_MERGE)."
+        ),
+        ksm::Run::Merging => {
+            format!("no pages {whose} merged: of what was offered nothing is alike, or KSM has not come by yet.")
+        }
+    }
+}
+
+fn print_sets(out: &mut impl Write, report: &Report<'_>) -> Result<(), Failure> {
+    let name = |pid: &Pid| {
+        let of = report.frames.member(*pid);
+        of.map_or_else(|| pid.to_string(), |member| format!("{} {pid}", member.name))
+    };
+    let mut table = Table::new(&["shared by", "frames", "pages", "saved", "domains", ""]);
+    for set in report.sets.iter().take(SHOWN) {
+        let domains: Vec<String> = set.domains.iter().map(ToString::to_string).collect();
+        table.row([
+            shortened(&set.processes.iter().map(name).collect::<Vec<_>>()),
+            set.frames.to_string(),
+            set.pages.to_string(),
+            set.bytes_saved.to_string(),
+            shortened(&domains),
+            if set.crosses_domains { "across domains".to_owned() } else { String::new() },
+        ]);
+    }
+    table.write(out, "")?;
+    let left_out = &report.sets[report.sets.len().min(SHOWN)..];
+    if !left_out.is_empty() {
+        let frames: u64 = left_out.iter().map(|set| set.frames).sum();
+        writeln!(out, "and {} more sets of processes with {frames} frames; --json has all", left_out.len())?;
+    }
+    writeln!(out)?;
+    let saved = report.bytes_saved;
+    writeln!(out, "{} frames are merged, for {} pages: {saved} saved", report.merged_frames, report.merged_pages)?;
+    if report.kernel_bytes_saved != saved {
+        writeln!(out, "the kernel counts {} on the whole host, {WHY_THE_KERNEL_DIFFERS}", report.kernel_bytes_saved)?;
+    }
+    Ok(())
+}
+
+const WHY_THE_KERNEL_DIFFERS: &str = "without what forks share of it, with what a running `masu llc run` keeps merged, and what was parted or has ended since KSM last came by";
+
+fn shortened(names: &[String]) -> String {
+    let shown = names[..names.len().min(NAMED)].join(", ");
+    match names.len().saturating_sub(NAMED) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
+fn print_warning(out: &mut impl Write, report: &Report<'_>) -> Result<(), Failure> {
+    let crossing = |set: &&Set<'_>| set.crosses_domains;
+    let domains: BTreeSet<String> =
+        report.sets.iter().filter(crossing).flat_map(|set| set.domains.iter().map(ToString::to_string)).collect();
+    let domains = shortened(&domains.into_iter().collect::<Vec<_>>());
+    writeln!(out)?;
+    writeln!(out, "warning: {} frames are shared across {}: {domains}", report.cross_domain_frames, report.domain_by)?;
+    let lines = [
+        "Who shares a page can tell when others read or write it. If these do not trust each other, part them:",
+        "a program takes its offer back by madvise(MADV_UNMERGEABLE) or prctl(PR_SET_MEMORY_MERGE, 0); QEMU by -machine mem-merge=off;",
+        "for the whole host `echo 2 > /sys/kernel/mm/ksm/run`. KSM has no other borders: offer memory of one tenant alone.",
+    ];
+    for line in lines {
+        writeln!(out, "    {line}")?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_lists_of_names_are_cut() {
+        let names: Vec<String> = ["a", "b", "c", "d", "e", "f"].map(str::to_owned).into();
+        assert_eq!(shortened(&names), "a, b, c, d and 2 more");
+        assert_eq!(shortened(&names[..4]), "a, b, c, d");
+        assert_eq!(shortened(&[]), "");
+    }
+}

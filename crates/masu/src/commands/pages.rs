@@ -1,0 +1,268 @@
+//! `masu pages`.
+
+mod strip;
+
+use std::io::Write;
+use std::time::Duration;
+
+use access::{AccessMap, Class, Rung, Source, WindowHeat, estimate};
+use linux::maps::{self, Mapping};
+use linux::{Pid, Untrusted};
+use serde::Serialize;
+use units::{Address, Bytes, Pages, Rate};
+
+use crate::args::PagesTask;
+use crate::failure::Failure;
+use crate::open::{Observers, Purpose, admit, hold};
+use crate::terminal::control::Stop;
+use crate::terminal::print::{self, Table};
+use crate::{Done, HOST};
+
+/// What is printed as JSON.
+#[derive(Debug, Serialize)]
+struct Report {
+    pid: Pid,
+    name: Untrusted,
+    rung: Rung,
+    observed_s: f64,
+    mappings: Vec<MappingHeat>,
+}
+
+/// One mapping with something in memory.
+#[derive(Debug, Serialize)]
+struct MappingHeat {
+    start: Address,
+    end: Address,
+    perms: String,
+    path: Untrusted,
+    runs: Vec<Run>,
+}
+
+/// Neighbouring pages in memory with the same count and rate.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct Run {
+    start: Address,
+    pages: u64,
+    huge: bool,
+    accessed_reads: u32,
+    rate_per_s: Rate,
+}
+
+pub fn run(task: &PagesTask) -> Result<Done, Failure> {
+    let stop = Stop::on_signals()?;
+    let status = admit(task.pid, Purpose::Look)?;
+    let observers = Observers::find(task.rung)?;
+    // Clearing under an attached masu would make what it watches look idle.
+    let _held = if observers.rung == Rung::Residency { None } else { Some(hold(task.pid, Purpose::Look)?) };
+    let mut source = observers.open(task.pid)?;
+    let failed = |error: linux::Error| Failure::at_process(&error);
+    watch(source.as_mut(), task.time, &stop).map_err(failed)?;
+    if source.address_space_changed() {
+        let line = format!("cannot look at process {}: it started another program meanwhile (exec)", task.pid);
+        return Err(Failure::new(line).remedy("Look again."));
+    }
+    let mappings = maps::maps(&*HOST, task.pid).map_err(failed)?;
+    let map = source.map();
+    let heats: Vec<MappingHeat> = mappings.iter().filter_map(|mapping| heat_of(mapping, map)).collect();
+    let report = Report {
+        pid: task.pid,
+        name: status.name,
+        rung: source.rung(),
+        observed_s: map.observed.as_secs_f64(),
+        mappings: heats,
+    };
+    let mut out = print::out();
+    if task.json {
+        serde_json::to_writer(&mut out, &report)?;
+        writeln!(out)?;
+    } else {
+        print(&mut out, &report, task)?;
+    }
+    Ok(Done::Whole)
+}
+
+/// One clear, then looks at doubling ages, the last one at the end.
+fn watch(source: &mut dyn Source, time: Duration, stop: &Stop) -> Result<(), linux::Error> {
+    let bar = indicatif::ProgressBar::new_spinner();
+    source.begin()?;
+    let mut due = None;
+    while !stop.is_set() {
+        let next = estimate::next_look(due).max(due.unwrap_or_default()).min(time);
+        while source.age() < next && !stop.is_set() {
+            std::thread::sleep(next.saturating_sub(source.age()).min(Duration::from_millis(100)));
+            bar.set_message(format!("looking for {:.0} s of {:.0} s", source.age().as_secs_f64(), time.as_secs_f64()));
+            bar.tick();
+        }
+        source.look()?;
+        if next >= time {
+            break;
+        }
+        due = Some(next);
+    }
+    bar.finish_and_clear();
+    Ok(())
+}
+
+/// The part of the map that lies in `mapping`; `None` when nothing of it is in memory.
+fn heat_of(mapping: &Mapping, map: &AccessMap) -> Option<MappingHeat> {
+    let first = map.windows.partition_point(|heat| heat.window.range().end() <= mapping.range.start());
+    let inside = map.windows[first..].iter().take_while(|heat| heat.window.start() < mapping.range.end());
+    let mut runs = Vec::new();
+    for heat in inside {
+        add_runs(&mut runs, mapping, map, heat);
+    }
+    (!runs.is_empty()).then(|| MappingHeat {
+        start: mapping.range.start(),
+        end: mapping.range.end(),
+        perms: mapping.permissions.to_string(),
+        path: mapping.path.clone(),
+        runs,
+    })
+}
+
+fn add_runs(runs: &mut Vec<Run>, mapping: &Mapping, map: &AccessMap, heat: &WindowHeat) {
+    let Some(part) = mapping.range.intersection(heat.window.range()) else { return };
+    let from = part.start().page_in_window();
+    let count = usize::try_from(part.pages().0).unwrap_or(0);
+    for page in (from..from + count).filter(|page| heat.huge || heat.present.contains(*page)) {
+        let start = heat.window.page(page);
+        let Class { accessed_reads, rate } = map.class(heat, page);
+        let follows = |run: &&mut Run| {
+            run.start.0 + Pages(run.pages).bytes().0 == start.0
+                && run.accessed_reads == accessed_reads
+                && run.rate_per_s == rate
+                && run.huge == heat.huge
+        };
+        match runs.last_mut().filter(follows) {
+            Some(run) => run.pages += 1,
+            None => runs.push(Run { start, pages: 1, huge: heat.huge, accessed_reads, rate_per_s: rate }),
+        }
+    }
+}
+
+impl MappingHeat {
+    fn resident(&self) -> Pages {
+        Pages(self.runs.iter().map(|run| run.pages).sum())
+    }
+
+    /// Something of it was touched, or there is enough of it to matter.
+    fn is_of_interest(&self) -> bool {
+        self.touched() > Pages(0) || self.resident() >= WORTH_A_STRIP
+    }
+
+    fn touched(&self) -> Pages {
+        Pages(self.runs.iter().filter(|run| run.accessed_reads > 0).map(|run| run.pages).sum())
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "a sum for people")]
+    fn walks(&self) -> Rate {
+        // A huge page is one translation, however many small ones it stands for.
+        let of = |run: &Run| {
+            Rate::per_second(run.rate_per_s.get() * if run.huge { run.pages as f64 / 512.0 } else { run.pages as f64 })
+        };
+        self.runs.iter().map(of).sum()
+    }
+}
+
+fn print(out: &mut impl Write, report: &Report, task: &PagesTask) -> Result<(), Failure> {
+    let Report { pid, name, rung, observed_s, mappings } = report;
+    writeln!(out, "process {pid} ({name})   observed by {rung} for {observed_s:.1} s: {}", rung.exactness())?;
+    writeln!(out)?;
+    let (shown, quiet): (Vec<&MappingHeat>, Vec<&MappingHeat>) =
+        mappings.iter().partition(|heat| task.all || heat.is_of_interest());
+    let lines = table(&shown)?;
+    let mut lines = lines.lines();
+    writeln!(out, "{}", lines.next().unwrap_or_default())?;
+    for (line, heat) in lines.zip(&shown) {
+        writeln!(out, "{line}")?;
+        if heat.resident() >= WORTH_A_STRIP {
+            writeln!(out, "  {}", strip::strip(heat))?;
+        }
+        if task.runs {
+            print_runs(out, heat)?;
+        }
+    }
+    if !quiet.is_empty() {
+        let resident: Bytes = quiet.iter().map(|heat| heat.resident().bytes()).sum();
+        writeln!(out, "\n{} more mappings, small and untouched, hold {resident}: --all shows them", quiet.len())?;
+    }
+    if print::out().is_terminal() {
+        writeln!(out, "\nA strip runs from the mapping's first to its last page in memory, in equal parts:")?;
+        writeln!(out, "blank: not in memory   ·: idle   ▁▂▃▄▅▆▇█: the part of its pages that was touched")?;
+    }
+    Ok(())
+}
+
+/// One huge page's worth: below that a strip shows nothing that the columns do not.
+const WORTH_A_STRIP: Pages = Pages(512);
+
+fn table(mappings: &[&MappingHeat]) -> Result<String, Failure> {
+    let mut table = Table::new(&["address", "perms", "resident", "touched", "walks/s", "path"]);
+    for heat in mappings {
+        table.row([
+            format!("{:x}-{:x}", heat.start.0, heat.end.0),
+            heat.perms.clone(),
+            heat.resident().bytes().to_string(),
+            heat.touched().bytes().to_string(),
+            format!("{:.0}", heat.walks().get()),
+            heat.path.to_string(),
+        ]);
+    }
+    let mut text = Vec::new();
+    table.write(&mut text, "")?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+/// As the paper's `/proc/PID/page_acs`: each run's address and count (the looks that saw it touched), and what the paper
+/// has not, its rate.
+fn print_runs(out: &mut impl Write, heat: &MappingHeat) -> std::io::Result<()> {
+    writeln!(out, "  {:<12} {:>8} {:>5}   walks/s a page", "run", "pages", "looks")?;
+    for run in &heat.runs {
+        let huge = if run.huge { "   huge" } else { "" };
+        let Run { start, pages, accessed_reads, rate_per_s, .. } = run;
+        writeln!(out, "  {:<12x} {pages:>8} {accessed_reads:>5}   {:.2}{huge}", start.0, rate_per_s.get())?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use access::PageSet;
+    use units::Window;
+
+    use super::*;
+
+    fn two_windows() -> AccessMap {
+        let mut first = WindowHeat::untouched(Window(1));
+        first.present = PageSet::FULL;
+        let mut hot = PageSet::EMPTY;
+        (500..512).for_each(|page| hot.insert(page));
+        first.classify(&hot, 1);
+        let mut second = WindowHeat::untouched(Window(2));
+        second.present.insert(0);
+        second.present.insert(9);
+        second.classify(&PageSet(std::array::from_fn(|word| u64::from(word == 0))), 1);
+        let hot = Class { accessed_reads: 4, rate: Rate::per_second(2.0) };
+        AccessMap {
+            classes: vec![Class::default(), hot],
+            windows: vec![first, second],
+            ..AccessMap::empty(Rung::BpfWalk)
+        }
+    }
+
+    #[test]
+    fn runs_join_across_windows_and_stop_at_holes_and_at_the_mapping() {
+        let maps = maps::parse("201000-40a000 rw-p 00000000 00:00 0 [heap]\n", "maps").unwrap();
+        let heat = heat_of(&maps[0], &two_windows()).unwrap();
+        let found: Vec<_> = heat.runs.iter().map(|run| (run.start.0, run.pages, run.accessed_reads)).collect();
+        assert_eq!(found, [(0x20_1000, 499, 0), (0x3f_4000, 13, 4), (0x40_9000, 1, 0)]);
+        assert_eq!(heat.touched(), Pages(13));
+        assert_eq!(heat.walks(), Rate::per_second(26.0));
+    }
+
+    #[test]
+    fn a_mapping_with_nothing_in_memory_is_left_out() {
+        let maps = maps::parse("800000-a00000 rw-p 00000000 00:00 0\n", "maps").unwrap();
+        assert!(heat_of(&maps[0], &two_windows()).is_none());
+    }
+}

@@ -1,0 +1,284 @@
+//! `masu run`: a program that is started on huge pages.
+
+mod hot;
+pub mod local;
+mod report;
+pub mod sizes;
+mod watch;
+
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use contract::board::Code;
+use contract::settings::{PRELOAD, Settings};
+use hugepages::trim;
+use linux::capabilities::{self, Capability};
+use linux::thp;
+
+use crate::args::{Huge, RunTask};
+use crate::failure::Failure;
+use crate::launch::child::{Child, Relay, end_as};
+use crate::launch::command::{Loads, NOT_STARTED, NotStarted, find, loads, refuse_privileged};
+use crate::launch::environment;
+use crate::terminal::print::{self, Clean};
+use crate::{HOST, privileges};
+use hot::Hot;
+use report::Report;
+use watch::{Seen, Wanted, Watch};
+
+/// So long after its start a program that loads the library has taken its seat, whatever its loader has to do.
+const SEATED_WITHIN: Duration = Duration::from_secs(2);
+
+/// How a program is served, and what is to be known about that.
+#[derive(Debug)]
+struct Served {
+    how: Huge,
+    notes: Vec<String>,
+}
+
+pub fn run(task: &RunTask, relay: Result<Relay, Failure>) -> ExitCode {
+    match relay.map_err(NotStarted::from).and_then(|relay| started(task, relay)) {
+        Ok(status) => status,
+        Err(NotStarted { failure, status }) => {
+            print::failure(&failure);
+            ExitCode::from(status)
+        }
+    }
+}
+
+/// Where the report goes.
+enum Place {
+    Nowhere,
+    Terminal,
+    File(File),
+}
+
+fn started(task: &RunTask, relay: Relay) -> Result<ExitCode, NotStarted> {
+    if let Some(local) = task.local {
+        return local::started(task, local, relay);
+    }
+    let name = task.command.first().map(std::ffi::OsString::as_os_str).unwrap_or_default();
+    let file = find(name, std::env::var_os("PATH"))?;
+    let host = thp::settings(&*HOST).ok();
+    let mut served = serve_how(task, &file, host.as_ref())?;
+    // The last thing that can be refused, so that a file that is there is not emptied for nothing.
+    let place = place(task)?;
+    place.empty();
+    let wanted = wanted(task, &mut served, !matches!(place, Place::Nowhere));
+    privileges::keep_for_run(task, served.how, wanted.report)?;
+    let memory = watch::new_board()?;
+    let mut changes = environment::without_ours(|name| std::env::var_os(name));
+    if served.how == Huge::Touch {
+        let board = memory.path();
+        let sizes = host.as_ref().map_or(Ok(contract::policy::Sizes::NONE), |host| sizes::choose(&task.sizes, host))?;
+        let settings = Settings {
+            align: !task.no_align,
+            stack: task.stack,
+            code: task.code,
+            alone: task.no_children,
+            last_look: wanted.report,
+            sizes,
+            board: Some(&board),
+        };
+        changes =
+            environment::variables(&environment::library(environment::NAME)?, &settings, |name| std::env::var_os(name));
+        if environment::is_disabled() {
+            changes = environment::without_ours(|name| std::env::var_os(name));
+            served.how = Huge::Off;
+            served.notes.push(format!("runs without huge pages: {} is set", contract::settings::DISABLE));
+        }
+        if !task.quiet {
+            for missing in environment::missing_libraries(std::env::var_os(PRELOAD).as_deref()) {
+                print::note(format_args!(
+                    "LD_PRELOAD names {missing}, which is not there; the loader will say so and go on"
+                ));
+            }
+        }
+    }
+    let mut child = Child::start(&file, &task.command, &changes, relay)?;
+    let without_seat = (served.how != Huge::Touch).then_some(child.pid);
+    // The program is there: whatever cannot be done for it from here on is a note.
+    let mut not_done = |what: &str, error: std::io::Error| served.notes.push(format!("{what}: {error}"));
+    let watch = (served.how != Huge::Off || wanted.report).then(|| {
+        Watch::begin(memory, Wanted { without_seat, ..wanted }).map_err(|error| not_done("not watched", error))
+    });
+    let watch = watch.and_then(Result::ok);
+    let hot = (served.how == Huge::Hot).then(|| {
+        let hot = Hot::begin(child.pid, task.no_children, task.max_extra_rss);
+        hot.map_err(|error| not_done("not served from outside", error))
+    });
+    let hot = hot.and_then(Result::ok);
+    let mut ended = child.wait_at_most(SEATED_WITHIN)?;
+    if ended.is_none() && served.how == Huge::Touch && watch.as_ref().is_some_and(|watch| !watch.is_seated(child.pid)) {
+        served.notes.push("the library was not loaded, for a reason that its file does not tell".to_owned());
+    }
+    let ended = match ended.take() {
+        Some(ended) => ended,
+        None => child.wait()?,
+    };
+    let seen = watch.map(Watch::end).unwrap_or_default();
+    let outcome = hot.map(Hot::end).transpose();
+    if !matches!(place, Place::Nowhere) {
+        let mut report = Report::of(&task.command, task.huge, served.how, &ended);
+        fill(&mut report, seen, served.notes, outcome);
+        // The program has run; that its report cannot be written is said, and changes nothing about its status.
+        if let Err(error) = write(&report, place, task.json) {
+            print::note(format_args!("cannot write the report: {error}"));
+        }
+    }
+    Ok(end_as(ended.status))
+}
+
+impl Place {
+    /// Empties the file, once nothing is refused any more: what is there is not lost for nothing.
+    fn empty(&self) {
+        if let Place::File(file) = self {
+            // A pipe or a terminal has no length.
+            let _ = file.set_len(0);
+        }
+    }
+}
+
+/// Opens the report's file before anything is started: a run may be long.
+fn place(task: &RunTask) -> Result<Place, Failure> {
+    let mut opened = File::options();
+    opened.write(true).create(true).truncate(false);
+    match task.report.as_deref() {
+        None if !task.quiet && print::err().is_terminal() => Ok(Place::Terminal),
+        None => Ok(Place::Nowhere),
+        Some(path) if path == Path::new("-") => Ok(Place::Terminal),
+        Some(path) => opened.open(path).map(Place::File).map_err(|error| {
+            Failure::new(format!("cannot write the report to {}: {error}", path.display()))
+                .remedy("Name a file in a folder that you may write to, or - for standard error.")
+        }),
+    }
+}
+
+/// How the program will be served: as asked, or as it can be.
+fn serve_how(task: &RunTask, file: &Path, host: Option<&thp::Settings>) -> Result<Served, NotStarted> {
+    let mut served = Served { how: task.huge, notes: Vec::new() };
+    match task.huge {
+        Huge::Off => {}
+        Huge::Hot => hot::check()?,
+        Huge::Touch => {
+            let name = task.command.first().map(std::ffi::OsString::as_os_str).unwrap_or_default();
+            let remedy = "Run it with --huge off, or as root start it and `masu attach` to it.";
+            refuse_privileged(file, name, "huge pages", remedy)?;
+            let (why, from_outside) = match (loads(file), host) {
+                (Loads::NotServed(why), _) => (why.to_owned(), false),
+                (_, None) => ("this kernel has no huge pages".to_owned(), false),
+                (Loads::Nothing(why), _) => (why.to_owned(), true),
+                (Loads::Library, Some(host)) => {
+                    if sizes::choose(&task.sizes, host)? != contract::policy::Sizes::NONE {
+                        return Ok(served);
+                    }
+                    (format!("/{} is never, so that no first touch gets a huge page", thp::ENABLED), true)
+                }
+            };
+            let line = match (from_outside, hot::check()) {
+                (true, Ok(())) => {
+                    served.how = Huge::Hot;
+                    format!("served from outside: {why}")
+                }
+                (true, Err(failure)) => {
+                    served.how = Huge::Off;
+                    format!("runs without huge pages: {why}; and from outside: {}", failure.line())
+                }
+                (false, _) => {
+                    served.how = Huge::Off;
+                    format!("runs without huge pages: {why}")
+                }
+            };
+            if !task.quiet {
+                print::note(format_args!("{line}"));
+            }
+            served.notes.push(line);
+        }
+    }
+    Ok(served)
+}
+
+fn wanted(task: &RunTask, served: &mut Served, report: bool) -> Wanted {
+    let mut trim = None;
+    if served.how == Huge::Touch {
+        let may_advise = capabilities::own(&*HOST).is_ok_and(|own| own.contains(Capability::SysNice));
+        if may_advise {
+            trim = Some(trim::policy::Settings { max_extra_rss: task.max_extra_rss, ..trim::policy::MEASURED });
+        } else {
+            let note = "windows that are touched thinly stay huge: to split them from outside needs CAP_SYS_NICE";
+            served.notes.push(note.to_owned());
+        }
+    }
+    Wanted { report, trim, without_seat: None }
+}
+
+fn fill(report: &mut Report, seen: Seen, notes: Vec<String>, outcome: Result<Option<hot::Outcome>, Failure>) {
+    seen.fullest.values().for_each(|counted| report.add(counted));
+    report.processes = seen.processes;
+    report.aligned_mappings = seen.aligned;
+    report.demoted_windows = seen.demoted;
+    report.returned_bytes = seen.returned;
+    report.promoted_windows = seen.promoted_again;
+    report.reserved_ever_windows = seen.reserved_ever;
+    report.rss_peak_bytes = report.rss_peak_bytes.max(seen.rss_peak);
+    report.notes = notes;
+    if seen.lost {
+        report.notes.push("what was seen while it ran is lost: the watching failed".to_owned());
+    }
+    match outcome {
+        Ok(None) => {}
+        Ok(Some(outcome)) => {
+            report.promoted_windows += outcome.promoted;
+            report.demoted_windows += outcome.demoted;
+            report.returned_bytes += outcome.returned;
+            if outcome.not_served > 0 {
+                report.notes.push(format!("processes that could not be served: {}", outcome.not_served));
+            }
+            report.notes.extend(outcome.why);
+        }
+        Err(failure) => report.notes.push(format!("nothing was done from outside: {}", failure.line())),
+    }
+    match seen.code {
+        Code::FileMapped => report.notes.push("text: the file's own pages are huge; symbols as always".to_owned()),
+        Code::Copied => report.notes.push(
+            "text: copied to anonymous huge pages, for the kernel maps no file huge here; perf and uprobes find no \
+             symbols in it, gdb does"
+                .to_owned(),
+        ),
+        Code::Refused => report.notes.push("text: left where it was; the kernel refused the copy".to_owned()),
+        Code::Untouched => {}
+    }
+    if let Some(error) = seen.no_trim {
+        report.notes.push(format!("windows that are touched thinly stayed huge: {error}"));
+    }
+    if seen.turned_away > 0 {
+        report.notes.push(format!("{} processes found no seat and are not in the report", seen.turned_away));
+    }
+}
+
+fn write(report: &Report, place: Place, json: bool) -> Result<(), Failure> {
+    let mut text = Vec::new();
+    if json {
+        serde_json::to_writer(&mut text, report)?;
+        writeln!(text)?;
+    } else {
+        report.print(&mut text)?;
+    }
+    put(&text, place)
+}
+
+/// Writes a report where it goes.
+fn put(text: &[u8], place: Place) -> Result<(), Failure> {
+    match place {
+        Place::Nowhere => {}
+        Place::Terminal => print::err().write_all(text)?,
+        Place::File(file) => Clean(file).write_all(text)?,
+    }
+    Ok(())
+}
+
+/// The status for a misuse: not 2, which may be the program's.
+pub const MISUSED: u8 = NOT_STARTED;

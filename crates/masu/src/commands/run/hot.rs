@@ -1,0 +1,222 @@
+//! Serving a program from outside while it runs, with its children: what `masu attach` does, from the start.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use access::Rung;
+use hugepages::attach::{Control, Doing, ROUND_MIN, Settings, Until, attach};
+use hugepages::report::Report;
+use hugepages::target::Target;
+use hugepages::{pace, policy};
+use linux::process_lock::ProcessLock;
+use linux::{Pid, children, status};
+use units::{Bytes, Fraction};
+
+use crate::HOST;
+use crate::commands::attach::open;
+use crate::failure::Failure;
+use crate::open::{Observers, Purpose, admit, can_promote, hold};
+use crate::terminal::control::change_haste;
+
+/// A program with less memory has no window to speak of.
+const WORTH_IT: Bytes = Bytes::mib(8);
+
+/// How often new children are looked for.
+const CHILDREN_EVERY: Duration = Duration::from_secs(1);
+
+/// The longest time without a look at the flag that ends it.
+const SLICE: Duration = Duration::from_millis(50);
+
+/// What came of it, all processes together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Windows made huge.
+    pub promoted: u64,
+    /// Windows split again.
+    pub demoted: u64,
+    /// What that returned.
+    pub returned: Bytes,
+    /// Processes that were large enough and could not be served.
+    pub not_served: u64,
+    /// Why the program itself could not be served, or its children.
+    pub why: Option<String>,
+}
+
+impl Outcome {
+    fn add(&mut self, report: &Report) {
+        self.promoted += report.windows_promoted;
+        self.demoted += report.windows_demoted;
+        self.returned += report.returned_bytes;
+    }
+}
+
+/// Serves in a thread of its own, until told to end.
+#[derive(Debug)]
+pub struct Hot {
+    over: Arc<AtomicBool>,
+    thread: JoinHandle<Result<Outcome, Failure>>,
+}
+
+/// Says, before anything is started, what stands against serving from outside.
+pub fn check() -> Result<(), Failure> {
+    admit(Pid::own(), Purpose::Attach)?;
+    can_promote(&linux::probe::collapse(&*HOST))
+}
+
+impl Hot {
+    /// Begins with `pid`; with its children, unless `alone`.
+    ///
+    /// # Errors
+    /// When there can be no more threads.
+    pub fn begin(pid: Pid, alone: bool, max_extra_rss: Fraction) -> std::io::Result<Hot> {
+        let over = Arc::new(AtomicBool::new(false));
+        let ending = Arc::clone(&over);
+        let thread = std::thread::Builder::new().spawn(move || serve(pid, alone, max_extra_rss, &ending))?;
+        Ok(Hot { over, thread })
+    }
+
+    /// Ends it, and says what came of it.
+    pub fn end(self) -> Result<Outcome, Failure> {
+        self.over.store(true, Relaxed);
+        self.thread.join().unwrap_or_else(|_| Err(Failure::new("cannot say what was promoted: the work failed")))
+    }
+}
+
+fn serve(pid: Pid, alone: bool, max_extra_rss: Fraction, over: &AtomicBool) -> Result<Outcome, Failure> {
+    let observers = Observers::find(None)?;
+    let policy =
+        policy::Settings { max_extra_rss, idle_rounds: 3, settle_noise: Fraction::clamped(0.005), ..policy::PAPER };
+    let settings =
+        Settings { policy, pace: pace::MEASURED, until: Until::Stopped, dry_run: false, round_min: ROUND_MIN };
+    let mut host = Host {
+        start: Instant::now(),
+        over,
+        root: pid,
+        // DAMON watches one process at a time.
+        alone: alone || observers.rung == Rung::DamonVaddr,
+        observers: &observers,
+        known: BTreeMap::new(),
+        waiting: Vec::new(),
+        looked: None,
+        outcome: Outcome::default(),
+        in_haste: false,
+    };
+    if host.alone && !alone {
+        host.outcome.why = Some("its children are not served: DAMON watches one process at a time".to_owned());
+    }
+    let mut targets = Vec::new();
+    attach(&mut targets, settings, &mut host);
+    let mut outcome = host.outcome;
+    for target in &targets {
+        outcome.add(&Report::of(target, linux::cpu_time::of_process(), false));
+    }
+    Ok(outcome)
+}
+
+/// The loop's surroundings: silent, for the terminal is the program's.
+struct Host<'a> {
+    start: Instant,
+    over: &'a AtomicBool,
+    root: Pid,
+    alone: bool,
+    observers: &'a Observers,
+    /// The processes that were large enough, and what keeps another masu from them; nothing where they cannot be served.
+    known: BTreeMap<Pid, Option<ProcessLock>>,
+    waiting: Vec<Target>,
+    looked: Option<Instant>,
+    outcome: Outcome,
+    in_haste: bool,
+}
+
+impl Host<'_> {
+    /// Looks for processes of the program that have grown large enough.
+    fn find_new(&mut self) {
+        if self.looked.is_some_and(|looked| looked.elapsed() < CHILDREN_EVERY) {
+            return;
+        }
+        self.looked = Some(Instant::now());
+        let mut all = vec![self.root];
+        if !self.alone {
+            match children::descendants(&*HOST, self.root) {
+                Ok(descendants) => all.extend(descendants),
+                Err(error) if error.is_gone() => {}
+                Err(error) => self.outcome.why = Some(format!("its children are not served: {error}")),
+            }
+        }
+        self.known.retain(|pid, _| all.contains(pid));
+        for pid in all {
+            let large = || status::status(&*HOST, pid).is_ok_and(|status| status.rss >= WORTH_IT);
+            if !self.known.contains_key(&pid) && large() {
+                let held = self.take_in(pid).inspect_err(|failure| {
+                    self.outcome.not_served += 1;
+                    if pid == self.root {
+                        self.outcome.why = Some(failure.line().to_owned());
+                    }
+                });
+                self.known.insert(pid, held.ok());
+            }
+        }
+    }
+
+    /// A process that cannot be served (it forbids it, it ended, another masu has it) is left alone.
+    fn take_in(&mut self, pid: Pid) -> Result<ProcessLock, Failure> {
+        let status = admit(pid, Purpose::Attach)?;
+        let held = hold(pid, Purpose::Attach)?;
+        let (target, _) = open(self.observers, pid, status.name)?;
+        self.waiting.push(target);
+        Ok(held)
+    }
+}
+
+impl Control for Host<'_> {
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    fn wait(&mut self, time: Duration) {
+        let end = Instant::now() + time;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            self.find_new();
+            if left.is_zero() || self.stop() || !self.waiting.is_empty() {
+                return;
+            }
+            std::thread::sleep(left.min(SLICE));
+        }
+    }
+
+    fn arrivals(&mut self) -> Vec<Target> {
+        self.find_new();
+        std::mem::take(&mut self.waiting)
+    }
+
+    fn has_arrivals(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    fn may_more_come(&self) -> bool {
+        !self.stop()
+    }
+
+    fn departed(&mut self, target: Target) -> Option<Target> {
+        self.outcome.add(&Report::of(&target, Duration::ZERO, false));
+        None
+    }
+
+    fn stop(&self) -> bool {
+        self.over.load(Relaxed)
+    }
+
+    fn cpu_time(&self) -> Duration {
+        linux::cpu_time::of_process()
+    }
+
+    fn in_haste(&mut self, haste: bool) {
+        change_haste(&mut self.in_haste, haste);
+    }
+
+    fn progress(&mut self, _: Doing, _: &[Target]) {}
+}

@@ -1,0 +1,529 @@
+//! `masu run --local`: a program larger than its machine, or than what it may have of it.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use farmem::profile::Folder;
+use farmem::report::Report;
+use farmem::serve::{NotBegun, Seen, Server};
+use farmem::store::retry::{Patience, Patient};
+use farmem::store::sealed::{Cipher, PAGE_BYTES_SEALED, Sealed};
+use farmem::store::url::StoreUrl;
+use farmem::store::{self, Opening, Say, Store};
+use farmem_engine::greeting::{self, Terms};
+use farmem_engine::pager::Budget;
+use farmem_engine::rung::Rung;
+use farmem_engine::{MAX_UNIT_PAGES, PAGE_BYTES};
+use linux::meminfo::meminfo;
+use linux::untrusted::visible;
+use linux::{describe, open_files};
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+use units::Bytes;
+
+use crate::args::{RunTask, Sections};
+use crate::commands::run::{Place, place, put};
+use crate::failure::Failure;
+use crate::launch::child::{Child, Relay, end_as};
+use crate::launch::command::{Loads, NOT_STARTED, NotStarted, find, loads, refuse_privileged};
+use crate::launch::environment;
+use crate::terminal::print::{self, Table};
+use crate::{HOST, privileges};
+
+/// Where pages are home unless it is said otherwise: on disk, and not in memory as /tmp may be.
+const DEFAULT_STORE: &str = "file:/var/tmp";
+
+/// Mappings smaller than this stay as they are.
+const LEAST_MAPPING: Bytes = Bytes::kib(64);
+
+/// The least that a paged program can run in: a call may have some of its memory pinned while other pages come.
+const LEAST_LOCAL: Bytes = Bytes(Budget::LEAST_FRAMES as u64 * PAGE_BYTES);
+
+/// A server is given so much time to answer, however short the limit.
+const LEAST_TIMEOUT: Duration = Duration::from_millis(50);
+
+/// In the report, where a server could read the program's memory.
+const NOT_SEALED: &str =
+    "pages were not sealed (--no-seal): who keeps the server, or its network, reads and replays them";
+
+/// So many code sites are shown to people; the JSON has more.
+const SHOWN: usize = 8;
+
+/// How much of a program's paged memory is local.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Local {
+    /// So much.
+    Size(Bytes),
+    /// A part of what it has, whatever that grows to.
+    Share(f64),
+}
+
+impl FromStr for Local {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Local, String> {
+        let example = "say a size such as 4GiB, or a part such as 10%";
+        if let Some(number) = text.strip_suffix('%') {
+            let percent: f64 = number.trim().parse().map_err(|_| format!("{text} is no part: {example}"))?;
+            if !(percent > 0.0 && percent <= 100.0) {
+                return Err(format!("{text} is not above 0% and at most 100%: {example}"));
+            }
+            return Ok(Local::Share(percent / 100.0));
+        }
+        let bytes: Bytes = text.parse().map_err(|_| format!("{text} is no size: {example}"))?;
+        if bytes < LEAST_LOCAL {
+            return Err(format!("{text} is less than {LEAST_LOCAL}, the least that works: {example}"));
+        }
+        Ok(Local::Size(bytes))
+    }
+}
+
+/// What one fault fetches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// As the policy learns.
+    Auto,
+    /// So many pages.
+    Pages(u32),
+}
+
+impl std::fmt::Display for Unit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Unit::Auto => f.write_str("auto"),
+            Unit::Pages(pages) => Bytes(u64::from(*pages) * PAGE_BYTES).fmt(f),
+        }
+    }
+}
+
+impl FromStr for Unit {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Unit, String> {
+        if text == "auto" {
+            return Ok(Unit::Auto);
+        }
+        let wrong = || format!("{text} is no unit: say auto, or a power of two from 4KiB to 1MiB");
+        let bytes: Bytes = text.parse().map_err(|_| wrong())?;
+        let pages = u32::try_from(bytes.0 / PAGE_BYTES).map_err(|_| wrong())?;
+        let fits = bytes.0.is_multiple_of(PAGE_BYTES) && pages.is_power_of_two() && pages <= MAX_UNIT_PAGES;
+        if fits { Ok(Unit::Pages(pages)) } else { Err(wrong()) }
+    }
+}
+
+/// The smallest unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Base(u32);
+
+impl Base {
+    /// Unless it is said otherwise: a page, or what the paper's rule begins with.
+    fn usual(sections: Option<Sections>) -> Base {
+        Base(if sections == Some(Sections::Marked) { 4 } else { 1 })
+    }
+}
+
+impl std::fmt::Display for Base {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        Bytes(u64::from(self.0) * PAGE_BYTES).fmt(f)
+    }
+}
+
+impl FromStr for Base {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Base, String> {
+        match text.parse() {
+            Ok(Bytes(4096)) => Ok(Base(1)),
+            Ok(Bytes(16384)) => Ok(Base(4)),
+            _ => Err(format!("{text} is no smallest unit: say 4KiB or 16KiB")),
+        }
+    }
+}
+
+/// In which way pages leave the program and come back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exchange(Rung);
+
+impl FromStr for Exchange {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Exchange, String> {
+        let found = Rung::ALL.into_iter().find(|rung| rung.name() == text);
+        found.map(Exchange).ok_or_else(|| format!("{text} is no rung: say move or copy"))
+    }
+}
+
+pub fn started(task: &RunTask, local: Local, relay: Relay) -> Result<ExitCode, NotStarted> {
+    let name = task.command.first().map(std::ffi::OsString::as_os_str).unwrap_or_default();
+    let file = find(name, std::env::var_os("PATH"))?;
+    can_be_paged(&file, name)?;
+    let url = store_url(task)?;
+    refuse_conflicts(task, &url)?;
+    let terms = terms(task, local)?;
+    keep_to_itself()?;
+    let place = place(task)?;
+    let cipher = cipher(task, &url);
+    let not_sealed = cipher.is_none() && !matches!(url, StoreUrl::File(_));
+    if matches!(url, StoreUrl::Redis(_)) {
+        // Before a server is heard. A file's folder may be another user's.
+        privileges::keep_for_run(task, task.huge, false)?;
+    }
+    let store = open_store(task, url, cipher)?;
+    let served: Arc<dyn Store> = match cipher {
+        Some(cipher) => Arc::new(
+            Sealed::around(Arc::<Patient>::clone(&store), cipher)
+                .map_err(|error| Failure::new(&error).remedy(error.remedy()))?,
+        ),
+        None => Arc::<Patient>::clone(&store),
+    };
+    place.empty();
+    privileges::keep_for_run(task, task.huge, false)?;
+    let profiles = if task.no_profile { None } else { Folder::of_user(|name| std::env::var_os(name)) };
+    // Each program takes some, as long as it runs.
+    open_files::raise();
+    let complain = |said: &str, remedy: &str| print::failure(&Failure::new(said).remedy(remedy));
+    let server = Server::begin(terms, served, profiles, complain)
+        .map_err(|error| Failure::new(format!("cannot wait for the program's library: {error}")))?;
+    let changes = environment::paged(&environment::library(environment::PAGER)?, server.variables(), |name| {
+        std::env::var_os(name)
+    });
+    let mut child = Child::start(&file, &task.command, &changes, relay)?;
+    let ended = child.wait();
+    store.give_up();
+    let seen = server.end();
+    if let Err(error) = store.close() {
+        print::failure(&Failure::new(&error).remedy(error.remedy()));
+    }
+    let ended = ended?;
+    if let Some(not_begun) = seen.not_begun_as_started(child.pid.0.cast_unsigned()) {
+        let (why, remedy) = not_begun.words();
+        return Err(Failure::new(format!("cannot run {} with --local: {why}", name.display())).remedy(remedy).into());
+    }
+    if matches!(place, Place::Nowhere) {
+        // There is no report to say it, and the program that started it heard no more than a status.
+        seen.not_begun.iter().for_each(|not_begun| print::note(format_args!("{}", of_child(not_begun))));
+    } else {
+        let mut report = report(&seen, &terms, ended.run);
+        report.sealed = cipher.map(Cipher::name);
+        report.notes.extend(not_sealed.then(|| NOT_SEALED.to_owned()));
+        if let Err(error) = write(&report, place, task.json) {
+            print::note(format_args!("cannot write the report: {error}"));
+        }
+    }
+    Ok(end_as(ended.status))
+}
+
+/// Closes masu's memory and environment, in which keys and passwords are, to all but root: the program has the same user, and
+/// would read them in /proc. Processes that are forked later inherit it, and lose it when they become another program.
+fn keep_to_itself() -> Result<(), Failure> {
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|errno| {
+        Failure::new(format!("cannot keep other processes out of masu's memory: prctl: {}", describe(errno)))
+            .remedy("No kernel without a seccomp filter says so; allow prctl(PR_SET_DUMPABLE).")
+    })
+}
+
+/// Refuses what the library cannot serve.
+fn can_be_paged(file: &Path, name: &std::ffi::OsStr) -> Result<(), NotStarted> {
+    let remedy = "Run it as the user that it becomes, or a copy of it, which has no privileges.";
+    refuse_privileged(file, name, "--local", remedy)?;
+    match loads(file) {
+        Loads::Library => Ok(()),
+        Loads::Nothing(why) | Loads::NotServed(why) => {
+            let line = format!("cannot run {} with --local: {why}, so that no library can page it", name.display());
+            let remedy = "Link it dynamically with the system's C library; or give it a memory control group and swap.";
+            Err(Failure::new(line).remedy(remedy).into())
+        }
+    }
+}
+
+/// Refuses options of which one would silently undo the other.
+fn refuse_conflicts(task: &RunTask, url: &StoreUrl) -> Result<(), Failure> {
+    let named = match task.sections {
+        Some(Sections::Auto) => Some("auto"),
+        Some(Sections::Marked) => Some("marked"),
+        Some(Sections::Off) | None => None,
+    };
+    let least = task.base.unwrap_or(Base(1));
+    let (line, remedy) = match (task.unit, named) {
+        (unit @ Unit::Pages(_), Some(sections)) => (
+            format!(
+                "cannot use --unit {unit} with --sections {sections}: a unit that is fixed is the same for all parts"
+            ),
+            "Leave one of them out.",
+        ),
+        (unit @ Unit::Pages(pages), None) if pages < least.0 => (
+            format!("cannot use --unit {unit} with --base {least}: no fault fetches less than that"),
+            "Say a larger --unit, or a smaller --base.",
+        ),
+        _ if task.store_timeout.is_some() && matches!(url, StoreUrl::File(_)) => (
+            format!("cannot use --store-timeout with {url}: only a server may be silent"),
+            "Leave it out, or name a server: --store redis://HOST:PORT.",
+        ),
+        _ => return Ok(()),
+    };
+    Err(Failure::new(line).remedy(remedy))
+}
+
+fn terms(task: &RunTask, local: Local) -> Result<Terms, Failure> {
+    let memory =
+        meminfo(&*HOST).map_err(|error| Failure::new(format!("cannot see how much memory there is: {error}")))?;
+    // A machine's memory sixty-four times over, and at least 64 GiB: what it costs is a number for each page that is touched.
+    let most_pages = (memory.total.0 / PAGE_BYTES * 64).clamp(1 << 24, 1 << 30);
+    let frames = |bytes: Bytes| u32::try_from(bytes.0 / PAGE_BYTES).unwrap_or(u32::MAX);
+    let (budget_frames, budget_share) = match local {
+        Local::Size(bytes) if bytes > memory.total => {
+            let line = format!("cannot give the program {bytes} of local memory: this machine has {}", memory.total);
+            return Err(Failure::new(line).remedy("Say less, and leave some of it to the rest of the system."));
+        }
+        Local::Size(bytes) => (frames(bytes), 0),
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "above 0 and at most 65536")]
+        Local::Share(share) => (frames(memory.total), ((share * 65536.0).round() as u32).max(1)),
+    };
+    let Base(base_pages) = task.base.unwrap_or(Base::usual(task.sections));
+    let (unit_pages, sections) = match (task.unit, task.sections) {
+        (Unit::Pages(pages), _) => (pages, greeting::Sections::Off),
+        (Unit::Auto, None | Some(Sections::Auto)) => (0, greeting::Sections::Auto),
+        (Unit::Auto, Some(Sections::Marked)) => (0, greeting::Sections::Marked),
+        (Unit::Auto, Some(Sections::Off)) => (16, greeting::Sections::Off),
+    };
+    Ok(Terms {
+        budget_frames,
+        budget_share,
+        most_pages: u32::try_from(most_pages).unwrap_or(u32::MAX),
+        unit_pages,
+        base_pages,
+        least_bytes: LEAST_MAPPING.0,
+        sections,
+        background: !task.no_background,
+        rung: task.rung.map(|Exchange(rung)| rung),
+    })
+}
+
+fn store_url(task: &RunTask) -> Result<StoreUrl, Failure> {
+    let text = task.store.as_deref().unwrap_or(DEFAULT_STORE);
+    text.parse().map_err(|error| {
+        let remedy = format!(
+            "Say --store file:DIR, redis://HOST:PORT or rediss://HOST:PORT; without it, it is {DEFAULT_STORE}."
+        );
+        Failure::new(format!("cannot use the store: {error}")).remedy(remedy)
+    })
+}
+
+/// How pages are sealed. A program reads and writes a file by itself, so there masu carries them only if that is asked for.
+fn cipher(task: &RunTask, url: &StoreUrl) -> Option<Cipher> {
+    let sealed = task.seal || !task.no_seal && !matches!(url, StoreUrl::File(_));
+    sealed.then(Cipher::of_processor)
+}
+
+fn open_store(task: &RunTask, mut url: StoreUrl, cipher: Option<Cipher>) -> Result<Arc<Patient>, Failure> {
+    if let (StoreUrl::Redis(url), Some(limit)) = (&mut url, task.store_timeout) {
+        // The clock is looked at between attempts, and one attempt takes up to two of these.
+        url.timeout = url.timeout.min(limit / 4).max(LEAST_TIMEOUT);
+    }
+    let quiet = task.quiet;
+    let say: Say = Arc::new(move |line| {
+        if !quiet {
+            print::note(format_args!("{line}"));
+        }
+    });
+    let page_bytes = if cipher.is_some() { PAGE_BYTES_SEALED } else { store::PAGE_BYTES };
+    let password = store::password_from_environment();
+    let opening = Opening { page_bytes, expected: None, password, say: Arc::clone(&say) };
+    let store = store::open(&url, &opening).map_err(|error| Failure::new(&error).remedy(error.remedy()))?;
+    Ok(Arc::new(Patient::new(store, Patience { limit: task.store_timeout, ..Patience::USUAL }, say)))
+}
+
+/// A program could not begin that the first one started.
+fn of_child(not_begun: &NotBegun) -> String {
+    let (why, remedy) = not_begun.words();
+    let process = not_begun.process;
+    format!(
+        "a program that was started (process {process}) could not begin, and ended with {NOT_STARTED}: {why}\n    {remedy}"
+    )
+}
+
+/// A unit that was asked for passes through the staging, and is cut to what fits there.
+fn cut_unit(terms: &Terms) -> Option<String> {
+    let frames = if terms.budget_share > 0 { Budget::LEAST_FRAMES } else { terms.budget_frames };
+    let largest = Budget::new(frames, 0).largest_unit_pages();
+    let [asked, largest] = [terms.unit_pages, largest].map(|pages| Bytes(u64::from(pages) * PAGE_BYTES));
+    let when = if terms.budget_share > 0 { ", while little was touched," } else { "" };
+    (largest < asked)
+        .then(|| format!("--unit {asked}{when} was {largest}: a unit takes at most a sixteenth of local memory"))
+}
+
+fn report(seen: &Seen, terms: &Terms, run: Duration) -> Report {
+    let mut report = Report::of(run.as_secs_f64(), &seen.counted);
+    report.notes.extend(cut_unit(terms).filter(|_| !seen.counted.is_empty()));
+    report.notes.extend(seen.not_begun.iter().map(of_child));
+    report.notes.extend(seen.trouble.iter().cloned());
+    if seen.counted.is_empty() {
+        report.notes.push(
+            "the library was not loaded, for a reason that the program's file does not tell: nothing was paged"
+                .to_owned(),
+        );
+    }
+    report
+}
+
+fn write(report: &Report, place: Place, json: bool) -> Result<(), Failure> {
+    let mut text = Vec::new();
+    if json {
+        serde_json::to_writer(&mut text, report)?;
+        writeln!(text)?;
+    } else {
+        print(report, &mut text)?;
+    }
+    put(&text, place)
+}
+
+fn print(report: &Report, to: &mut impl Write) -> std::io::Result<()> {
+    let others = report.processes.saturating_sub(1);
+    let others = if others > 0 { format!(", {} programs", report.processes) } else { String::new() };
+    writeln!(
+        to,
+        "masu: {:.3} s, of which {:.3} s waiting for pages; {} of {} local, at most {} in memory{others}",
+        report.elapsed_s, report.stall_s, report.local_bytes, report.paged_bytes, report.peak_resident_bytes
+    )?;
+    // What never happens with this store is not worth a word.
+    let some = |count: u64, said: String| if count > 0 { said } else { String::new() };
+    let coming = some(report.faults_arriving, format!(" {} of what was coming,", report.faults_arriving));
+    writeln!(
+        to,
+        "  faults {}: {} from the store, {} from the staging,{coming} {} first touches",
+        report.faults,
+        report.faults - report.faults_staged - report.faults_arriving - report.faults_first,
+        report.faults_staged,
+        report.faults_first,
+    )?;
+    let used = report.prefetch_hit_rate.map(|rate| format!(", {:.0} % used", rate * 100.0)).unwrap_or_default();
+    let ahead = some(report.bytes_in_ahead.0, format!(" ({} of it ahead{used})", report.bytes_in_ahead));
+    let behind = some(report.bytes_out_behind.0, format!(" ({} of it in the background)", report.bytes_out_behind));
+    writeln!(to, "  {} in{ahead}, {} out{behind}", report.bytes_in, report.bytes_out)?;
+    if let Some(cipher) = report.sealed {
+        writeln!(to, "  sealed ({cipher})")?;
+    }
+    if report.rung == Some(Rung::Copy.name()) {
+        writeln!(to, "  pages were copied, not moved (rung copy); `masu facts` says on which rung this host stands")?;
+    }
+    if let [half, double] = report.what_if[..] {
+        writeln!(
+            to,
+            "  with {} local: about {} faults from the store; with {}: {}",
+            half.local_bytes, half.faults, double.local_bytes, double.faults
+        )?;
+    }
+    let mut table = Table::new(&["faults", "unit", "where"]);
+    for site in report.sites.iter().take(SHOWN) {
+        let line = match (&site.file, site.line) {
+            (Some(file), Some(line)) => format!("{} ({file}:{line})", site.function),
+            _ => site.function.to_string(),
+        };
+        table.row([site.faults.to_string(), site.unit_bytes.to_string(), line]);
+    }
+    for section in report.sections.iter().take(SHOWN) {
+        let line = format!("section {}", section.section);
+        table.row([section.faults.to_string(), section.unit_bytes.to_string(), line]);
+    }
+    if !report.sites.is_empty() || !report.sections.is_empty() {
+        table.write(to, "  ")?;
+    }
+    if let Some(profile) = &report.profile {
+        let (loaded, saved, path) = (profile.sites_loaded, profile.sites_saved, profile.path.display());
+        writeln!(to, "  profile: {loaded} sites known from earlier runs, {saved} kept in {path}")?;
+    }
+    report.notes.iter().try_for_each(|note| writeln!(to, "  {}", visible(note)))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::{Args, Task};
+
+    #[test]
+    fn local_memory_is_a_size_or_a_part() {
+        assert_eq!("4GiB".parse(), Ok(Local::Size(Bytes::gib(4))));
+        assert_eq!("10%".parse(), Ok(Local::Share(0.1)));
+        assert_eq!("100%".parse(), Ok(Local::Share(1.0)));
+        for bad in ["0", "0%", "-1%", "101%", "nan%", "ten", "", "%", "12KiB"] {
+            let error = bad.parse::<Local>().unwrap_err();
+            assert!(error.contains("4GiB") && error.contains("10%"), "{bad}: {error}");
+        }
+    }
+
+    #[test]
+    fn options_that_undo_each_other_are_refused_with_both_names() {
+        let checked = |options: &[&str]| {
+            let words = ["masu", "run", "--local", "4MiB"].iter().chain(options).chain(&["true"]);
+            let Task::Run(task) = Args::try_parse_from(words).unwrap().task else { panic!("no run") };
+            refuse_conflicts(&task, &store_url(&task).unwrap()).map_err(|failure| failure.to_string())
+        };
+        for (options, said) in [
+            (&["--unit", "64KiB", "--sections", "marked"][..], "--unit 64.0 KiB with --sections marked: "),
+            (&["--sections", "auto", "--unit", "64KiB"], "--unit 64.0 KiB with --sections auto: "),
+            (&["--unit", "4KiB", "--base", "16KiB"], "--unit 4.0 KiB with --base 16.0 KiB: "),
+            (&["--store-timeout", "30s"], "--store-timeout with file:/var/tmp: "),
+            (&["--store-timeout", "30s", "--store", "file:/tmp"], "--store-timeout with file:/tmp: "),
+        ] {
+            let failure = checked(options).unwrap_err();
+            assert!(failure.starts_with(&format!("masu: cannot use {said}")), "{failure}");
+            assert!(failure.contains("\n    "), "{failure}");
+        }
+        for options in [
+            &["--unit", "64KiB", "--sections", "off"][..],
+            &["--unit", "auto", "--sections", "marked", "--base", "16KiB"],
+            &["--unit", "16KiB", "--base", "16KiB"],
+            &["--store-timeout", "30s", "--store", "redis://node1"],
+        ] {
+            assert_eq!(checked(options), Ok(()));
+        }
+    }
+
+    #[test]
+    fn pages_are_sealed_for_a_server_unless_one_says_not_and_for_a_file_if_one_says_so() {
+        let sealed = |options: &[&str]| {
+            let words = ["masu", "run", "--local", "4MiB"].iter().chain(options).chain(&["true"]);
+            let Task::Run(task) = Args::try_parse_from(words).unwrap().task else { panic!("no run") };
+            cipher(&task, &store_url(&task).unwrap()).is_some()
+        };
+        assert!(sealed(&["--store", "redis://node1"]) && sealed(&["--store", "rediss://node1"]));
+        assert!(!sealed(&["--store", "redis://node1", "--no-seal"]));
+        assert!(!sealed(&[]) && !sealed(&["--store", "file:/tmp"]) && sealed(&["--seal"]));
+        assert!(Args::try_parse_from(["masu", "run", "--local", "4MiB", "--seal", "--no-seal", "true"]).is_err());
+    }
+
+    #[test]
+    fn a_unit_that_was_cut_is_said() {
+        let said = |local: &str, unit: &str| {
+            let words = ["masu", "run", "--local", local, "--unit", unit, "true"];
+            let Task::Run(task) = Args::try_parse_from(words).unwrap().task else { panic!("no run") };
+            cut_unit(&terms(&task, local.parse().unwrap()).unwrap())
+        };
+        let cut = said("4MiB", "1MiB").unwrap();
+        assert!(cut.starts_with("--unit 1.0 MiB was 256.0 KiB: "), "{cut}");
+        let cut = said("50%", "1MiB").unwrap();
+        assert!(cut.starts_with("--unit 1.0 MiB, while little was touched, was 128.0 KiB: "), "{cut}");
+        for (local, unit) in [("16MiB", "1MiB"), ("4MiB", "256KiB"), ("50%", "64KiB"), ("4MiB", "auto")] {
+            assert_eq!(said(local, unit), None, "{local} {unit}");
+        }
+    }
+
+    #[test]
+    fn a_unit_is_a_power_of_two_of_pages() {
+        assert_eq!("auto".parse(), Ok(Unit::Auto));
+        assert_eq!("64KiB".parse(), Ok(Unit::Pages(16)));
+        assert_eq!("1MiB".parse(), Ok(Unit::Pages(256)));
+        for bad in ["0", "2KiB", "12KiB", "2MiB", "many"] {
+            assert!(bad.parse::<Unit>().unwrap_err().contains("power of two"), "{bad}");
+        }
+        assert_eq!(("16KiB".parse(), "4KiB".parse()), (Ok(Base(4)), Ok(Base(1))));
+        assert!("8KiB".parse::<Base>().is_err());
+        assert_eq!(("move".parse(), "copy".parse()), (Ok(Exchange(Rung::Move)), Ok(Exchange(Rung::Copy))));
+        assert!("bpf-walk".parse::<Exchange>().unwrap_err().contains("move or copy"));
+    }
+}

@@ -1,0 +1,258 @@
+//! What came of a run: a few lines for people, or one JSON object.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::ExitStatusExt;
+
+use hugepages::count::{Counted, Kind, Superpages};
+use linux::Untrusted;
+use linux::untrusted::visible;
+use serde::Serialize;
+use units::Bytes;
+
+use crate::args::Huge;
+use crate::launch::child::Ended;
+use crate::terminal::print::Table;
+
+/// The report.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// The program and its arguments.
+    pub command: Vec<Untrusted>,
+    /// How it was asked to be served.
+    pub huge: Huge,
+    /// How it was.
+    pub served: Huge,
+    /// Its status; `None` when a signal ended it.
+    pub exit_status: Option<i32>,
+    /// The signal that ended it.
+    pub signal: Option<String>,
+    /// From its start to its end.
+    pub run_s: f64,
+    /// Processor time of it and its children, in programs and in the kernel.
+    pub user_s: f64,
+    pub system_s: f64,
+    /// The most that one of its processes had resident.
+    pub rss_peak_bytes: Bytes,
+    pub minor_faults: u64,
+    pub major_faults: u64,
+    /// Processes with the library in them.
+    pub processes: u64,
+    /// Windows by kind of memory, each process at its fullest.
+    pub superpages: BTreeMap<Kind, Windows>,
+    /// Blocks of the sizes below 2 MiB, where the host gives any.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub small_sizes: BTreeMap<Bytes, u64>,
+    /// Windows that the library reserved over time, as the paper counts them; without malloc's, which reserves by itself.
+    pub reserved_ever_windows: u64,
+    /// Mappings placed at a multiple of a superpage.
+    pub aligned_mappings: u64,
+    /// Windows made huge from outside.
+    pub promoted_windows: u64,
+    /// Windows split because they held too much for nothing, and what that returned.
+    pub demoted_windows: u64,
+    pub returned_bytes: Bytes,
+    /// What should be known besides.
+    pub notes: Vec<String>,
+}
+
+/// Windows of 2 MiB.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Windows {
+    pub reserved_windows: u64,
+    pub allocated_windows: u64,
+    /// `None` where that cannot be told from downgraded ones.
+    pub failed_windows: Option<u64>,
+    pub downgraded_windows: Option<u64>,
+}
+
+impl Windows {
+    fn add(&mut self, superpages: &Superpages) {
+        let sum = |mine: Option<u64>, theirs: Option<&u64>| Some(mine? + theirs?);
+        self.reserved_windows += superpages.reserved_windows;
+        self.allocated_windows += superpages.allocated_windows;
+        self.failed_windows = sum(self.failed_windows, superpages.failed_windows.value());
+        self.downgraded_windows = sum(self.downgraded_windows, superpages.downgraded_windows.value());
+    }
+}
+
+impl Report {
+    /// What the program's end says; the rest is added.
+    pub fn of(command: &[OsString], huge: Huge, served: Huge, ended: &Ended) -> Report {
+        let signal = ended.status.signal();
+        Report {
+            command: command.iter().map(|word| Untrusted::new(word.as_bytes())).collect(),
+            huge,
+            served,
+            exit_status: ended.status.code(),
+            signal: signal.map(|number| {
+                signal_hook::low_level::signal_name(number).map_or_else(|| number.to_string(), str::to_owned)
+            }),
+            run_s: ended.run.as_secs_f64(),
+            user_s: ended.usage.user.as_secs_f64(),
+            system_s: ended.usage.system.as_secs_f64(),
+            rss_peak_bytes: ended.rss_peak.unwrap_or(Bytes(0)),
+            minor_faults: ended.usage.minor_faults,
+            major_faults: ended.usage.major_faults,
+            processes: 0,
+            superpages: BTreeMap::new(),
+            small_sizes: BTreeMap::new(),
+            reserved_ever_windows: 0,
+            aligned_mappings: 0,
+            promoted_windows: 0,
+            demoted_windows: 0,
+            returned_bytes: Bytes(0),
+            notes: Vec::new(),
+        }
+    }
+
+    /// Adds what was counted in one process.
+    pub fn add(&mut self, counted: &Counted) {
+        for of in &counted.by_kind {
+            let zero = Windows { failed_windows: Some(0), downgraded_windows: Some(0), ..Windows::default() };
+            self.superpages.entry(of.kind).or_insert(zero).add(&of.superpages);
+        }
+        for of in counted.small_sizes.iter().filter_map(|sizes| sizes.value()).flatten() {
+            *self.small_sizes.entry(of.page_bytes).or_default() += of.allocated_pages;
+        }
+    }
+
+    /// Writes it as people read it.
+    pub fn print(&self, to: &mut impl Write) -> std::io::Result<()> {
+        let name = self.command.first().cloned().unwrap_or_default();
+        let how = match (self.exit_status, &self.signal) {
+            (Some(0), _) => String::new(),
+            (Some(status), _) => format!(", status {status}"),
+            (None, Some(signal)) => format!(", ended by {signal}"),
+            (None, None) => String::new(),
+        };
+        let served = match self.served {
+            Huge::Touch => "huge pages from the first touch",
+            Huge::Hot => "huge pages where it is hot",
+            Huge::Off => "as it is",
+        };
+        writeln!(to, "masu: {} ran {:.2} s{how}, {served}", name, self.run_s)?;
+        let peak = match self.rss_peak_bytes {
+            Bytes(0) => "below masu's own".to_owned(),
+            peak => peak.to_string(),
+        };
+        writeln!(
+            to,
+            "  processor {:.2} s + {:.2} s in the kernel   peak RSS {peak}   page faults {}, {} from disk",
+            self.user_s, self.system_s, self.minor_faults, self.major_faults
+        )?;
+        let mut table = Table::new(&["2 MiB windows", "reserved", "allocated", "failed", "downgraded"]);
+        let known = |windows: Option<u64>| windows.map_or("not known".to_owned(), |windows| windows.to_string());
+        let full = self.superpages.iter().filter(|(_, windows)| windows.reserved_windows > 0);
+        for (kind, windows) in full.clone() {
+            table.row([
+                kind.name().to_owned(),
+                windows.reserved_windows.to_string(),
+                windows.allocated_windows.to_string(),
+                known(windows.failed_windows),
+                known(windows.downgraded_windows),
+            ]);
+        }
+        match full.count() {
+            0 => writeln!(to, "  no window of 2 MiB was reserved")?,
+            _ => table.write(to, "  ")?,
+        }
+        for (size, pages) in &self.small_sizes {
+            writeln!(to, "  pages of {size}: {pages}")?;
+        }
+        if self.promoted_windows > 0 {
+            writeln!(to, "  made huge from outside: {}", self.promoted_windows)?;
+        }
+        if self.demoted_windows > 0 {
+            writeln!(
+                to,
+                "  touched thinly and split: {}, which returned {}",
+                self.demoted_windows, self.returned_bytes
+            )?;
+        }
+        for note in &self.notes {
+            writeln!(to, "  {}", visible(note))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::ExitStatus;
+    use std::time::Duration;
+
+    use linux::children_usage::Usage;
+    use linux::probe::Known;
+
+    use super::*;
+
+    fn ended(raw: i32) -> Ended {
+        let usage = Usage {
+            user: Duration::from_millis(1500),
+            system: Duration::from_millis(250),
+            rss_peak: Bytes::mib(64),
+            minor_faults: 1234,
+            major_faults: 5,
+        };
+        let rss_peak = Some(usage.rss_peak);
+        Ended { status: ExitStatus::from_raw(raw), run: Duration::from_millis(2000), usage, rss_peak }
+    }
+
+    fn superpages(failed: Known<u64>) -> Superpages {
+        Superpages {
+            reserved_windows: 10,
+            allocated_windows: 7,
+            failed_windows: failed,
+            downgraded_windows: Known::Value(1),
+            not_huge_windows: 3,
+            swapped_windows: 0,
+            untouched_windows: 0,
+        }
+    }
+
+    fn printed(report: &Report) -> String {
+        let mut text = Vec::new();
+        report.print(&mut text).unwrap();
+        String::from_utf8(text).unwrap()
+    }
+
+    #[test]
+    fn a_report_reads_like_this() {
+        let mut report = Report::of(&["./solver".into(), "x".into()], Huge::Touch, Huge::Touch, &ended(0));
+        let mut windows = Windows { failed_windows: Some(0), downgraded_windows: Some(0), ..Windows::default() };
+        windows.add(&superpages(Known::Value(2)));
+        report.superpages.insert(Kind::Mmap, windows);
+        report.superpages.insert(Kind::Bss, Windows::default());
+        report.demoted_windows = 4;
+        report.returned_bytes = Bytes::mib(6);
+        assert_eq!(
+            printed(&report),
+            "masu: ./solver ran 2.00 s, huge pages from the first touch\n  \
+             processor 1.50 s + 0.25 s in the kernel   peak RSS 64.0 MiB   page faults 1234, 5 from disk\n  \
+             2 MiB windows   reserved   allocated   failed   downgraded\n  \
+             mmap                  10           7        2            1\n  \
+             touched thinly and split: 4, which returned 6.0 MiB\n"
+        );
+    }
+
+    #[test]
+    fn how_it_ended_is_said_if_it_did_not_end_well() {
+        let of = |raw| printed(&Report::of(&["x".into()], Huge::Touch, Huge::Off, &ended(raw)));
+        assert!(of(3 << 8).starts_with("masu: x ran 2.00 s, status 3, as it is\n"));
+        assert!(of(15).starts_with("masu: x ran 2.00 s, ended by SIGTERM, as it is\n"));
+        assert!(of(0).contains("no window of 2 MiB was reserved"));
+    }
+
+    #[test]
+    fn what_is_not_known_of_one_process_is_not_known_of_all() {
+        let mut windows = Windows { failed_windows: Some(0), downgraded_windows: Some(0), ..Windows::default() };
+        windows.add(&superpages(Known::Value(2)));
+        windows.add(&superpages(Known::Unknown("no privilege".to_owned())));
+        assert_eq!(windows.failed_windows, None);
+        assert_eq!(windows.downgraded_windows, Some(2));
+        assert_eq!(windows.reserved_windows, 20);
+    }
+}

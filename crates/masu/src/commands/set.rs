@@ -1,0 +1,283 @@
+//! `masu set`.
+
+use std::io::Write;
+
+use contract::board::{self, Switches};
+use hugepages::act::{Made, Split, demote_all, promote_full};
+use hugepages::count::{full_windows, huge_windows};
+use hugepages::pace::{self, Pace};
+use hugepages::program::{Program, RunningProgram};
+use linux::injection::{self, NotCalled};
+use linux::memory_file::MemoryFile;
+use linux::status::{HugePages, status};
+use linux::{Error, Pid, Untrusted, maps};
+use rustix::fs::{MemfdFlags, fstat, major, memfd_create, minor};
+use serde::Serialize;
+use units::{Address, Bytes};
+
+use crate::args::{SetTask, Word};
+use crate::failure::Failure;
+use crate::open::{Purpose, admit, each, hold};
+use crate::terminal::print::{self, Table};
+use crate::{Done, HOST};
+
+/// What the words ask for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Wish {
+    pids: Vec<Pid>,
+    huge: Option<bool>,
+    align: Option<bool>,
+}
+
+/// What is printed as JSON, for each process.
+#[derive(Debug, Serialize)]
+struct Report {
+    pid: Pid,
+    name: Untrusted,
+    /// As the kernel tells it now.
+    huge_pages_allowed: bool,
+    /// Whether large mappings start on a window; absent when it was not asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    aligned: Option<bool>,
+    windows_huge_before: u64,
+    windows_huge_after: u64,
+    windows_split: u64,
+    windows_made_huge: u64,
+    /// It called exec while its windows were made huge.
+    became_another_program: bool,
+    windows_stayed_huge: u64,
+    returned_bytes: Bytes,
+    rss_before_bytes: Bytes,
+    rss_after_bytes: Bytes,
+}
+
+pub fn run(task: &SetTask) -> Result<Done, Failure> {
+    let wish = wish(&task.words)?;
+    let (reports, mut done) = each(&wish.pids, |pid| set(pid, &wish))?;
+    let mut out = print::out();
+    for report in &reports {
+        if task.json {
+            serde_json::to_writer(&mut out, report)?;
+            writeln!(out)?;
+        } else {
+            print(&mut out, report)?;
+        }
+        if report.windows_stayed_huge > 0 {
+            let (windows, pid) = (report.windows_stayed_huge, report.pid);
+            print::note(format_args!("{windows} windows of process {pid} stayed huge: locked, or shared after a fork"));
+            done = Done::InPart;
+        }
+    }
+    Ok(done)
+}
+
+/// Sorts the words. What contradicts itself or is missing is said.
+fn wish(words: &[Word]) -> Result<Wish, Failure> {
+    const REMEDY: &str = "For example: masu set 4121 huge=off";
+    let mut wish = Wish::default();
+    for word in words {
+        let (name, setting, value) = match *word {
+            Word::Process(pid) => {
+                wish.pids.push(pid);
+                continue;
+            }
+            Word::Huge(value) => ("huge", &mut wish.huge, value),
+            Word::Align(value) => ("align", &mut wish.align, value),
+        };
+        if setting.replace(value).is_some_and(|before| before != value) {
+            return Err(Failure::new(format!("{name}=on and {name}=off: expected one of the two")).remedy(REMEDY));
+        }
+    }
+    wish.pids.sort_unstable();
+    wish.pids.dedup();
+    if wish.pids.is_empty() {
+        return Err(Failure::new("no process: expected at least one process id").remedy(REMEDY));
+    }
+    if wish.huge.is_none() && wish.align.is_none() {
+        let line = "nothing to set: expected huge=on, huge=off, align=on or align=off";
+        return Err(Failure::new(line).remedy(REMEDY));
+    }
+    Ok(wish)
+}
+
+fn set(pid: Pid, wish: &Wish) -> Result<Report, Failure> {
+    let found = admit(pid, Purpose::Change)?;
+    let _held = hold(pid, Purpose::Change)?;
+    let failed = |error: Error| Failure::at_process(&error);
+    let program = RunningProgram::open(&*HOST, pid).map_err(failed)?;
+    let huge = || huge_windows(&*HOST, pid).map_err(failed);
+    let (huge_before, rss_before) = (huge()?, program.resident_exact().map_err(failed)?);
+    // First whatever may be refused, so that nothing is done by half.
+    let switch = wish.align.map(|on| Switch::find(pid).map(|switch| (switch, on))).transpose()?;
+    let (mut split, mut made) = (Split::default(), Made::default());
+    if let Some(on) = wish.huge {
+        let wanted = if on { HugePages::Allowed } else { HugePages::Forbidden };
+        if found.huge_pages != wanted {
+            injection::forbid_huge_pages(&*HOST, pid, !on).map_err(|why| not_called(&why))?;
+        }
+        if on {
+            let mut pace = Pace::default();
+            let mut rest = |took| std::thread::sleep(pace.pause_after(took, pace::MEASURED));
+            made = promote_full(&program, &full_windows(&*HOST, pid).map_err(failed)?, &mut rest).map_err(failed)?;
+        } else {
+            split = demote_all(&program, &huge()?).map_err(failed)?;
+        }
+    }
+    let aligned = switch.map(|(switch, on)| switch.set(on)).transpose()?;
+    let now = status(&*HOST, pid).map_err(failed)?;
+    let allowed = now.huge_pages != HugePages::Forbidden;
+    if wish.huge.is_some_and(|on| on != allowed) {
+        let line = format!("cannot change process {pid}: the call was made, and THP_enabled is still as it was");
+        return Err(Failure::new(line).remedy("The program set it again; look whether it does so by itself."));
+    }
+    Ok(Report {
+        pid,
+        name: now.name,
+        huge_pages_allowed: allowed,
+        aligned,
+        windows_huge_before: huge_before.len() as u64,
+        windows_huge_after: huge()?.len() as u64,
+        windows_split: split.windows,
+        windows_made_huge: made.windows,
+        became_another_program: made.is_another,
+        windows_stayed_huge: split.stayed,
+        returned_bytes: split.returned,
+        rss_before_bytes: rss_before,
+        rss_after_bytes: program.resident_exact().map_err(failed)?,
+    })
+}
+
+/// The switch by which a program aligns its large mappings, or not. It stands on the board that `masu run` shares with the programs that it
+/// starts; others have nothing that would read it.
+struct Switch {
+    /// The memory in which it was found: that of the same program for as long as this is open.
+    memory: MemoryFile,
+    at: Address,
+}
+
+impl Switch {
+    fn find(pid: Pid) -> Result<Switch, Failure> {
+        let failed = |error: Error| Failure::at_process(&error);
+        let memory = MemoryFile::open(pid).map_err(failed)?;
+        let name = format!("/memfd:{} (deleted)", board::NAME);
+        let mappings = maps::maps(&*HOST, pid).map_err(failed)?;
+        // A name is not enough: a file of a server may have it, too, and to read that waits for the server.
+        let own = memfd_create(board::NAME, MemfdFlags::CLOEXEC).and_then(fstat);
+        let device = own.map(|of| (major(of.st_dev), minor(of.st_dev))).ok();
+        let is_board = |mapping: &&maps::Mapping| {
+            mapping.path == name.as_str() && mapping.permissions.shared && Some(mapping.device) == device
+        };
+        let found = mappings.iter().find(is_board);
+        let mut at = None;
+        if let Some(mapping) = found {
+            let mut bytes = vec![0; board::BYTES];
+            memory.read(mapping.range.start(), &mut bytes).map_err(failed)?;
+            let words: Vec<u32> = bytes.as_chunks().0.iter().map(|word| u32::from_ne_bytes(*word)).collect();
+            let place = board::find_switches(&words, u32::try_from(pid.0).unwrap_or_default());
+            at = place.map(|(offset, _)| Address(mapping.range.start().0 + offset as u64));
+        }
+        at.map(|at| Switch { memory, at }).ok_or_else(|| {
+            let line =
+                format!("cannot change process {pid}: align= is for programs started by masu run, and it was not");
+            Failure::new(line).remedy("Without align= the rest is done; huge=off and huge=on work on any program.")
+        })
+    }
+
+    /// Turns it, and returns how it stands afterwards.
+    fn set(&self, on: bool) -> Result<bool, Failure> {
+        let failed = |error: Error| Failure::at_process(&error);
+        self.memory.write(self.at, &Switches::new(on).word().to_ne_bytes()).map_err(failed)?;
+        let mut now = [0; 4];
+        self.memory.read(self.at, &mut now).map_err(failed)?;
+        Ok(u32::from_ne_bytes(now) == Switches::new(true).word())
+    }
+}
+
+/// Says why the call could not be made.
+fn not_called(why: &NotCalled) -> Failure {
+    let failure = Failure::new(why);
+    match why {
+        NotCalled::Kernel(error) => match error {
+            Error::Gone(_) => Failure::at_process(error),
+            error if error.is_unanswered() => Failure::at_process(error),
+            Error::Denied(_) => failure
+                .remedy("Run as root, or with CAP_SYS_PTRACE; kernel.yama.ptrace_scope=3 forbids it to everybody."),
+            Error::Unsupported(_) => failure.remedy("This works on x86-64 only."),
+            Error::Malformed { .. } | Error::Other(_) => failure.remedy("Nothing was changed in it; try again."),
+        },
+        NotCalled::Frozen(_, group) => failure.remedy(format!("Thaw the group, then try again; its files are in {group}.")),
+        NotCalled::NoStop(pid) => failure.remedy(format!(
+            "Nothing was changed in it. /proc/{pid}/wchan names what it waits for: a disk, a server, or the child of a vfork."
+        )),
+        NotCalled::Exec(pid) => failure.remedy(format!("Look at what process {pid} is now, then try again.")),
+        NotCalled::Foreign(_) => {
+            failure.remedy("A program that changes its own code may do this; if it goes on, the program resists.")
+        }
+        NotCalled::NoInstruction(_) => {
+            failure.remedy("Nothing was changed in it. Start it with huge pages as you want them: masu run --huge.")
+        }
+        NotCalled::Unfinished(..) => {
+            failure.remedy("The thread runs on as it was after that; THP_enabled in its /proc/PID/status shows the result.")
+        }
+    }
+}
+
+fn print(out: &mut impl Write, report: &Report) -> std::io::Result<()> {
+    let allowed = if report.huge_pages_allowed { "allowed" } else { "forbidden" };
+    write!(out, "process {} ({})   huge pages {allowed}", report.pid, report.name)?;
+    match report.aligned {
+        Some(true) => writeln!(out, "   large mappings aligned")?,
+        Some(false) => writeln!(out, "   large mappings not aligned")?,
+        None => writeln!(out)?,
+    }
+    let mut table = Table::new(&["", "before", "after"]);
+    table.row([
+        "huge windows, 2 MiB each".to_owned(),
+        report.windows_huge_before.to_string(),
+        report.windows_huge_after.to_string(),
+    ]);
+    let (before, after) = (report.rss_before_bytes, report.rss_after_bytes);
+    table.row(["resident memory".to_owned(), before.to_string(), after.to_string()]);
+    table.write(out, "")?;
+    if report.windows_made_huge > 0 {
+        writeln!(out, "{} windows, resident in full, were made huge", report.windows_made_huge)?;
+    }
+    if report.became_another_program {
+        writeln!(out, "it became another program (exec) meanwhile: the windows made huge before that are gone")?;
+    }
+    if report.windows_split > 0 {
+        writeln!(out, "{} windows were split, which returned {}", report.windows_split, report.returned_bytes)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(words: &[Word]) -> String {
+        wish(words).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn processes_and_settings_stand_in_any_order() {
+        let words = [Word::Huge(false), Word::Process(Pid(9)), Word::Process(Pid(7)), Word::Process(Pid(9))];
+        let expected = Wish { pids: vec![Pid(7), Pid(9)], huge: Some(false), align: None };
+        assert_eq!(wish(&words), Ok(expected));
+    }
+
+    #[test]
+    fn what_is_missing_or_contradicts_itself_is_said() {
+        assert!(said(&[Word::Huge(false)]).starts_with("masu: no process: expected at least one process id\n"));
+        assert!(said(&[Word::Process(Pid(7))]).starts_with("masu: nothing to set: expected huge=on"));
+        let both = [Word::Process(Pid(7)), Word::Huge(true), Word::Huge(false)];
+        assert!(said(&both).starts_with("masu: huge=on and huge=off: expected one of the two\n"));
+        assert!(wish(&[Word::Process(Pid(7)), Word::Huge(true), Word::Huge(true)]).is_ok(), "said twice is said");
+    }
+
+    #[test]
+    fn alignment_is_refused_for_a_program_that_masu_did_not_start() {
+        let said = Switch::find(Pid::own()).err().map(|failure| failure.to_string()).unwrap_or_default();
+        assert!(said.contains("align= is for programs started by masu run, and it was not"), "{said}");
+    }
+}

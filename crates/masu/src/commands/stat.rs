@@ -1,0 +1,165 @@
+//! `masu stat`.
+
+mod host;
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use hugepages::count::{Counted, Counter, Superpages};
+use linux::probe::Known;
+use linux::status::status;
+use linux::{Error, Pid, Untrusted};
+use serde::Serialize;
+use units::Bytes;
+
+use crate::args::StatTask;
+use crate::failure::Failure;
+use crate::open::{Purpose, admit, each};
+use crate::terminal::control::{Stop, Terminal};
+use crate::terminal::print::Table;
+use crate::terminal::repeat::{again_and_again, every};
+use crate::{Done, HOST};
+
+/// What is printed as JSON for a process.
+#[derive(Debug, Serialize)]
+struct Process {
+    pid: Pid,
+    name: Untrusted,
+    rss_bytes: Bytes,
+    #[serde(flatten)]
+    counted: Counted,
+}
+
+pub fn run(task: &StatTask) -> Result<Done, Failure> {
+    let stop = Stop::on_signals()?;
+    let mut pids = task.pids.clone();
+    let every = every(task.watch, &mut pids);
+    pids.sort_unstable();
+    pids.dedup();
+    if pids.is_empty() { of_host(task.json, every, stop) } else { of_processes(&pids, task.json, every, stop) }
+}
+
+fn of_host(json: bool, every: Option<Duration>, stop: Stop) -> Result<Done, Failure> {
+    let mut counters = BTreeMap::new();
+    again_and_again(every, Terminal::new(stop, Vec::new()), json, |out| {
+        let host = host::look(&mut counters)?;
+        if json {
+            line(out, &host)?
+        } else {
+            host::print(out, &host)?
+        }
+        Ok(true)
+    })?;
+    Ok(Done::Whole)
+}
+
+fn of_processes(pids: &[Pid], json: bool, every: Option<Duration>, stop: Stop) -> Result<Done, Failure> {
+    let (mut counters, done): (Vec<(Counter, OwnedFd)>, Done) = each(pids, |pid| {
+        admit(pid, Purpose::Look)?;
+        let ends = pid.open().map_err(|error| Failure::at_process(&error))?;
+        Ok((Counter::new(pid), ends))
+    })?;
+    let mut ends = Vec::new();
+    for (_, end) in &counters {
+        ends.push(end.try_clone()?);
+    }
+    let mut first = true;
+    again_and_again(every, Terminal::new(stop, ends), json, |out| {
+        let mut left = Vec::new();
+        let several = counters.len() > 1;
+        for (number, (mut counter, end)) in std::mem::take(&mut counters).into_iter().enumerate() {
+            let process = match look(&mut counter) {
+                // Its end is what watching waits for.
+                Err(error) if error.is_gone() && !first => continue,
+                other => other.map_err(|error| Failure::at_process(&error))?,
+            };
+            if json {
+                line(out, &process)?;
+            } else {
+                if several && number > 0 {
+                    writeln!(out)?;
+                }
+                print(out, &process)?;
+            }
+            left.push((counter, end));
+        }
+        first = false;
+        counters = left;
+        Ok(!counters.is_empty())
+    })?;
+    Ok(done)
+}
+
+fn line(out: &mut impl Write, value: &impl Serialize) -> Result<(), Failure> {
+    serde_json::to_writer(&mut *out, value)?;
+    Ok(writeln!(out)?)
+}
+
+fn look(counter: &mut Counter) -> Result<Process, Error> {
+    let counted = counter.count(&*HOST)?;
+    let status = status(&*HOST, counted.pid)?;
+    Ok(Process { pid: counted.pid, name: status.name, rss_bytes: status.rss, counted })
+}
+
+fn print(out: &mut impl Write, process: &Process) -> Result<(), Failure> {
+    let Process { pid, name, rss_bytes, counted } = process;
+    let forbidden = if counted.forbidden { "   huge pages forbidden (prctl)" } else { "" };
+    writeln!(out, "process {pid} ({name})   resident {rss_bytes}{forbidden}")?;
+    let mut table = Table::new(&[
+        "windows of 2 MiB",
+        "reserved",
+        "allocated",
+        "failed",
+        "downgraded",
+        "swapped",
+        "untouched",
+        "on huge pages",
+    ]);
+    let shown = counted.by_kind.iter().filter(|of| of.superpages.reserved_windows > 0);
+    for of in shown {
+        row(&mut table, of.kind.name(), &of.superpages);
+    }
+    row(&mut table, "all", &counted.total);
+    table.write(out, "")?;
+    if let Some(why) = counted.total.downgraded_windows.why_unknown() {
+        let windows = counted.total.not_huge_windows;
+        writeln!(out, "{windows} windows failed or were downgraded; which is not known: {why}")?;
+    }
+    print_sizes(out, counted)
+}
+
+/// What is not known is a dash.
+fn cell(windows: &Known<u64>) -> String {
+    windows.value().map_or_else(|| "-".to_owned(), u64::to_string)
+}
+
+fn row(table: &mut Table, name: &str, of: &Superpages) {
+    table.row([
+        name.to_owned(),
+        of.reserved_windows.to_string(),
+        of.allocated_windows.to_string(),
+        cell(&of.failed_windows),
+        cell(&of.downgraded_windows),
+        of.swapped_windows.to_string(),
+        of.untouched_windows.to_string(),
+        of.allocated().to_string(),
+    ]);
+}
+
+fn print_sizes(out: &mut impl Write, counted: &Counted) -> Result<(), Failure> {
+    let sizes = match &counted.small_sizes {
+        None => return Ok(()),
+        Some(Known::Unknown(why)) => return Ok(writeln!(out, "sizes below 2 MiB: not known: {why}")?),
+        Some(Known::Value(sizes)) => sizes,
+    };
+    let mut table = Table::new(&["page size", "allocated", "resident"]);
+    for size in sizes {
+        table.row([size.page_bytes.to_string(), size.allocated_pages.to_string(), size.resident_bytes.to_string()]);
+    }
+    let total = &counted.total;
+    table.row(["2.0 MiB".to_owned(), total.allocated_windows.to_string(), total.allocated().to_string()]);
+    writeln!(out)?;
+    Ok(table.write(out, "")?)
+}

@@ -1,0 +1,198 @@
+//! The program that was asked for: started, signalled, waited for, as if nobody stood between it and its parent.
+//!
+//! It stays in our process group and on our terminal. A signal that comes to the whole group (Ctrl-C, a shell's `kill %1`)
+//! it has already; one that comes to us alone is passed on. Stopping and continuing are group affairs.
+
+use std::ffi::{OsStr, OsString};
+use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Command, ExitCode, ExitStatus};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use linux::children_usage::{self, Usage};
+use linux::witness::Witness;
+use linux::{Pid, describe, open_files, signals, status};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Signal, pidfd_send_signal};
+use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGIO, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGWINCH};
+use signal_hook::iterator::{Handle, Signals};
+use units::Bytes;
+
+use crate::HOST;
+use crate::failure::Failure;
+use crate::launch::command::{NOT_EXECUTABLE, NOT_FOUND, NOT_STARTED, NotStarted};
+use crate::launch::environment::Change;
+use crate::launch::starter::Starter;
+
+/// What programs are told by people and by those who supervise them.
+const PASSED_ON: [i32; 10] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGIO, SIGWINCH];
+
+/// A signal to the group reaches all its members within this time of each other.
+const GROUP_TELLS_WITHIN: Duration = Duration::from_millis(20);
+
+/// A started program.
+#[derive(Debug)]
+pub struct Child {
+    process: std::process::Child,
+    own_peak: Bytes,
+    begun: Instant,
+    signals: Handle,
+    pub pid: Pid,
+}
+
+/// How it ended, and what it used with its children.
+#[derive(Clone, Copy, Debug)]
+pub struct Ended {
+    pub status: ExitStatus,
+    pub run: Duration,
+    pub usage: Usage,
+    /// The most that one of its processes had resident, if that was more than masu had when it started it.
+    pub rss_peak: Option<Bytes>,
+}
+
+/// Ready to start a program and to pass signals on to it. Must be made before the first thread, and before capabilities are
+/// given up.
+#[derive(Debug)]
+pub struct Relay {
+    witness: Option<Witness>,
+    signals: Signals,
+    starter: Starter,
+}
+
+impl Relay {
+    pub fn ready() -> Result<Relay, Failure> {
+        let failed = |error: &dyn std::fmt::Display| Failure::new(format!("cannot pass on signals: {error}"));
+        let ignored = signals::ignored(&*HOST).map_err(|error| failed(&error))?;
+        let heard: Vec<i32> = PASSED_ON.into_iter().filter(|signal| !ignored.contains(*signal)).collect();
+        // Without it every signal is passed on, and some come twice.
+        let witness = Witness::call(&heard).ok();
+        let signals = Signals::new(&heard).map_err(|error| failed(&error))?;
+        let starter = Starter::ready().map_err(|error| no_thread(&error))?;
+        Ok(Relay { witness, signals, starter })
+    }
+
+    /// Passes signals on until it is closed.
+    fn pass_on(witness: Option<&Witness>, signals: &mut Signals, to: Pid) {
+        let pidfd = to.open().ok();
+        for signal in signals.forever() {
+            if witness.is_some_and(|witness| witness.saw(signal, GROUP_TELLS_WITHIN)) {
+                continue;
+            }
+            if let (Some(signal), Some(pidfd)) = (Signal::from_named_raw(signal), &pidfd) {
+                // It may have ended by itself.
+                let _ = pidfd_send_signal(pidfd, signal);
+            }
+        }
+    }
+}
+
+impl Child {
+    /// Starts `file` under the name by which it was asked for.
+    pub fn start(file: &Path, command: &[OsString], changes: &[Change], relay: Relay) -> Result<Child, NotStarted> {
+        let name = command.first().map_or(OsStr::new(""), OsString::as_os_str);
+        let begun = Instant::now();
+        let arguments = command.get(1..).unwrap_or_default();
+        let Relay { witness, signals: mut heard, starter } = relay;
+        let start = |mut program: Command| {
+            for (name, value) in changes {
+                match value {
+                    Some(value) => program.env(name, value),
+                    None => program.env_remove(name),
+                };
+            }
+            signals::pass_on_broken_pipe(&mut program);
+            open_files::pass_on(&mut program);
+            starter.start(program)
+        };
+        let mut program = Command::new(file);
+        program.arg0(name).args(arguments);
+        let signals = heard.handle();
+        // What can be refused is asked for before there is a program that would be left alone.
+        let (tell, told) = mpsc::channel();
+        let relay = std::thread::Builder::new().spawn(move || {
+            if let Ok(pid) = told.recv() {
+                Relay::pass_on(witness.as_ref(), &mut heard, pid);
+            }
+        });
+        relay.map_err(|error| no_thread(&error))?;
+        let own_peak = status::status(&*HOST, Pid::own()).map_or(Bytes(0), |status| status.rss_peak);
+        let process = start(program).or_else(|error| match error.raw_os_error() {
+            // What no kernel knows how to run is a script for the shell: so does execvp(3).
+            Some(number) if number == rustix::io::Errno::NOEXEC.raw_os_error() => {
+                let mut shell = Command::new("/bin/sh");
+                shell.arg(file).args(arguments);
+                start(shell)
+            }
+            _ => Err(error),
+        });
+        let process = process.map_err(|error| {
+            signals.close();
+            not_started(name, &error)
+        })?;
+        let pid = Pid(process.id().try_into().unwrap_or(i32::MAX));
+        // From here on nothing may fail: the program is there. Who does not hear of it passes nothing on.
+        let _ = tell.send(pid);
+        Ok(Child { process, begun, signals, pid, own_peak })
+    }
+
+    /// Waits for its end, for at most so long.
+    pub fn wait_at_most(&mut self, time: Duration) -> Result<Option<Ended>, Failure> {
+        let timeout = Timespec::try_from(time).ok();
+        // Without a descriptor, or interrupted, it is waited for without a limit of time, which is always right.
+        let over = |pidfd: OwnedFd| poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], timeout.as_ref());
+        let over = self.pid.open().is_ok_and(|pidfd| over(pidfd).is_ok_and(|ended| ended > 0));
+        if over { self.wait().map(Some) } else { Ok(None) }
+    }
+
+    /// Waits for its end.
+    pub fn wait(&mut self) -> Result<Ended, Failure> {
+        let status =
+            self.process.wait().map_err(|error| Failure::new(format!("cannot wait for the program: {error}")))?;
+        // Before the witness is waited for, which is a child, too.
+        let usage = children_usage::of_children();
+        self.signals.close();
+        // The kernel counts the memory from which a program was started as the program's.
+        let rss_peak = Some(usage.rss_peak).filter(|peak| *peak > self.own_peak);
+        Ok(Ended { status, run: self.begun.elapsed(), usage, rss_peak })
+    }
+}
+
+fn no_thread(error: &std::io::Error) -> Failure {
+    Failure::new(format!("cannot start a thread: {error}")).remedy("See `ulimit -u`.")
+}
+
+fn not_started(name: &OsStr, error: &std::io::Error) -> NotStarted {
+    let errno = rustix::io::Errno::from_io_error(error).unwrap_or(rustix::io::Errno::IO);
+    let of_ours = matches!(errno, rustix::io::Errno::MFILE | rustix::io::Errno::NFILE);
+    let status = match error.kind() {
+        ErrorKind::NotFound => NOT_FOUND,
+        ErrorKind::OutOfMemory | ErrorKind::WouldBlock => NOT_STARTED,
+        _ if of_ours => NOT_STARTED,
+        _ => NOT_EXECUTABLE,
+    };
+    let failure = Failure::new(format!("cannot run {}: {}", name.display(), describe(errno)));
+    // The file was found before; then what is missing is what it names.
+    let remedy = match status {
+        NOT_FOUND => "The interpreter or the loader that its file names is not there.",
+        NOT_STARTED => "There is no memory, or there are too many processes or files (`ulimit -a`).",
+        _ => "The file is no program that this machine can run.",
+    };
+    NotStarted { failure: failure.remedy(remedy), status }
+}
+
+/// Ends this process as the program ended: with its status, or by its signal.
+pub fn end_as(status: ExitStatus) -> ExitCode {
+    if let Some(signal) = status.signal() {
+        // The core, if there is one to be had, is the program's. Ours would be a lie.
+        let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
+        let _ = signal_hook::low_level::emulate_default_handler(signal);
+        // It knows the signals that have a name. The others end a process, too, and we catch none of them.
+        signals::raise(signal);
+        // Where that is not possible, the status that a shell would make of it says the same.
+        return ExitCode::from(128u8.saturating_add(u8::try_from(signal).unwrap_or(127)));
+    }
+    ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(NOT_STARTED))
+}

@@ -1,0 +1,6 @@
+//! Standard output and error, signals, and repeated reports.
+
+pub mod control;
+pub mod events;
+pub mod print;
+pub mod repeat;

@@ -1,0 +1,77 @@
+//! Printing once, or again and again.
+
+use std::io::Write;
+use std::time::Duration;
+
+use hugepages::attach::Control;
+
+use linux::Pid;
+
+use crate::args::Watch;
+use crate::failure::Failure;
+use crate::terminal::control::{Stop, Terminal};
+use crate::terminal::print;
+
+/// So often with `--watch` alone.
+const EVERY: Duration = Duration::from_secs(2);
+
+/// How often `--watch` wants to be printed to; the process that may stand behind it is one of `pids` then.
+pub fn every(watch: Option<Watch>, pids: &mut Vec<Pid>) -> Option<Duration> {
+    match watch? {
+        Watch::Every(time) => Some(time),
+        Watch::Process(pid) => {
+            pids.push(pid);
+            Some(EVERY)
+        }
+    }
+}
+
+/// Prints one look, or look after look. One alone leaves Ctrl-C as it is: it ends masu at once.
+pub fn looks(
+    every: Option<Duration>,
+    json: bool,
+    mut look: impl FnMut(&mut Vec<u8>) -> Result<bool, Failure>,
+) -> Result<(), Failure> {
+    if every.is_some() {
+        return again_and_again(every, Terminal::new(Stop::on_signals()?, Vec::new()), json, look);
+    }
+    let mut text = Vec::new();
+    if !look(&mut text)? {
+        return Err(Failure::new("cannot look at what has ended meanwhile"));
+    }
+    let mut out = print::out();
+    out.write_all(&text)?;
+    Ok(out.flush()?)
+}
+
+/// Prints once, or until told to stop: in place on a terminal, one block after the other on a pipe.
+pub fn again_and_again(
+    every: Option<Duration>,
+    mut terminal: Terminal,
+    json: bool,
+    mut block: impl FnMut(&mut Vec<u8>) -> Result<bool, Failure>,
+) -> Result<(), Failure> {
+    let in_place = every.is_some() && !json && print::out().is_terminal();
+    let mut first = true;
+    loop {
+        let mut text = Vec::new();
+        let goes_on = block(&mut text)?;
+        if in_place && !text.is_empty() {
+            // Nothing flickers that does not change.
+            print::in_place(&text, first)?;
+        } else {
+            let mut out = print::out();
+            if !first && !json && !text.is_empty() {
+                writeln!(out)?;
+            }
+            out.write_all(&text)?;
+            out.flush()?;
+        }
+        first = false;
+        let Some(every) = every.filter(|_| goes_on) else { return Ok(()) };
+        terminal.wait(every);
+        if terminal.stop() {
+            return Ok(());
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Physical memory: which frames programs and shared sets have. Pure.
+
+use units::Pages;
+
+use super::random::Random;
+use super::set_associative::Line;
+
+/// Lines of a page.
+pub const PAGE_LINES: u32 = 64;
+
+/// A page frame, by its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Frame(pub u32);
+
+impl Frame {
+    /// Frames there can be: as many as have lines with a number.
+    pub const COUNT: u32 = u32::MAX / PAGE_LINES;
+
+    /// The `nth` line of it, 0 to 63.
+    #[inline]
+    pub const fn line(self, nth: u32) -> Line {
+        Line(self.0 * PAGE_LINES + nth)
+    }
+
+    /// The frame of a line.
+    #[inline]
+    pub const fn of(line: Line) -> Frame {
+        Frame(line.0 / PAGE_LINES)
+    }
+}
+
+/// Frames that nobody has yet.
+#[derive(Clone, Debug)]
+pub struct Memory {
+    free: Vec<u32>,
+    beyond: u32,
+}
+
+impl Memory {
+    /// So much memory; `scattered`: its frames are given away in no order, as on a machine that has run for a while.
+    pub fn new(pages: Pages, scattered: bool, seed: u64) -> Memory {
+        let count = u32::try_from(pages.0).unwrap_or(u32::MAX).min(Frame::COUNT);
+        let mut free: Vec<u32> = (0..count).rev().collect();
+        if scattered {
+            Random::new(seed, 0).shuffle(&mut free);
+        }
+        Memory { free, beyond: count }
+    }
+
+    /// So many frames; fewer if there are no more.
+    pub fn take(&mut self, pages: Pages) -> Vec<Frame> {
+        let count = usize::try_from(pages.0).unwrap_or(usize::MAX).min(self.free.len());
+        self.free.split_off(self.free.len() - count).into_iter().rev().map(Frame).collect()
+    }
+
+    /// Frames in a row, beyond all others, for a program that streams through more memory than is worth a table; the first.
+    pub fn take_row(&mut self, pages: Pages) -> Option<Frame> {
+        let first = self.beyond;
+        let end = first.checked_add(u32::try_from(pages.0).ok()?).filter(|end| *end <= Frame::COUNT)?;
+        self.beyond = end;
+        Some(Frame(first))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_are_given_once_and_the_same_for_the_same_seed() {
+        let take = |seed| {
+            let mut memory = Memory::new(Pages(1000), true, seed);
+            [memory.take(Pages(600)), memory.take(Pages(600))]
+        };
+        let [first, second] = take(7);
+        assert_eq!((first.len(), second.len()), (600, 400));
+        let mut all: Vec<Frame> = first.iter().chain(&second).copied().collect();
+        all.sort();
+        assert_eq!(all, (0..1000).map(Frame).collect::<Vec<_>>());
+        assert_eq!(take(7), [first.clone(), second]);
+        assert_ne!(take(8)[0], first);
+    }
+
+    #[test]
+    fn contiguous_frames_are_in_a_row() {
+        let mut memory = Memory::new(Pages(10), false, 1);
+        assert_eq!(memory.take(Pages(3)), [Frame(0), Frame(1), Frame(2)]);
+        assert_eq!((memory.take_row(Pages(5)), memory.take_row(Pages(1))), (Some(Frame(10)), Some(Frame(15))));
+        assert_eq!(memory.take_row(Pages(u64::from(Frame::COUNT))), None);
+    }
+}

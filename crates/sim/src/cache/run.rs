@@ -1,0 +1,562 @@
+//! One run: programs on a machine, under one condition. Pure.
+//!
+//! Each program has a clock of its own. The one whose clock is behind goes next, so a program that waits for memory really makes fewer
+//! accesses; or they take turns. A run warms up, then it is measured. Masks that no policy
+//! decides hold from the beginning. A policy is asked after a
+//! quarter of the warm-up, in which nothing was partitioned and stalls were measured, and then once in every interval, if there is one.
+//! The daemon begins after a quarter of the warm-up as well: programs come before their pages are merged. The warm-up does not end
+//! before it has filled each region once. What an access takes:
+//!
+//! ```text
+//! instructions · cycles_per_instruction + the cycles of the level where it was found
+//! ```
+//!
+//! Nothing overlaps, nothing is fetched ahead, memory has no limit of bandwidth, and writing back takes no time.
+
+use units::{Bytes, WayMask};
+
+use super::evenness::Evenness;
+use super::fit;
+use super::machine::{Found, Machine};
+use super::refill::Refill;
+use super::scenario::{Amount, Condition, Interleave, Open, Partition, Running, Scenario, Setup, Unfit, lines};
+use super::set_associative::{Filler, Line};
+use super::trace::BadTrace;
+use llc::policy::sharing::{self, Refiner};
+use llc::policy::{Class, Plan, Policy, Region, Situation};
+
+/// What a program did, since the warm-up.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Counts {
+    /// Lines that it accessed.
+    pub accesses: u64,
+    /// Instructions that it executed.
+    pub instructions: f64,
+    /// Cycles that it took.
+    pub cycles: f64,
+    /// Cycles in which it waited for memory.
+    pub stalled_cycles: f64,
+    /// Found in a private level.
+    pub private_hits: u64,
+    /// Found in the last-level cache.
+    pub llc_hits: u64,
+    /// Of these, on lines that another program had filled.
+    pub free_rides: u64,
+    /// Of these, on lines that the daemon had filled.
+    pub region_hits: u64,
+    /// Found nowhere.
+    pub misses: u64,
+}
+
+impl Counts {
+    /// What came since `before`.
+    pub(super) fn since(&self, before: &Counts) -> Counts {
+        Counts {
+            accesses: self.accesses - before.accesses,
+            instructions: self.instructions - before.instructions,
+            cycles: self.cycles - before.cycles,
+            stalled_cycles: self.stalled_cycles - before.stalled_cycles,
+            private_hits: self.private_hits - before.private_hits,
+            llc_hits: self.llc_hits - before.llc_hits,
+            free_rides: self.free_rides - before.free_rides,
+            region_hits: self.region_hits - before.region_hits,
+            misses: self.misses - before.misses,
+        }
+    }
+
+    /// Cycles for each access; `None` without one.
+    #[expect(clippy::cast_precision_loss, reason = "a count of accesses")]
+    pub fn access_cycles(&self) -> Option<f64> {
+        (self.accesses > 0).then(|| self.cycles / self.accesses as f64)
+    }
+
+    /// Cycles for each instruction.
+    pub fn cycles_per_instruction(&self) -> f64 {
+        if self.instructions > 0.0 { self.cycles / self.instructions } else { 0.0 }
+    }
+
+    /// The part of its time that it waited for memory.
+    pub fn stalled_fraction(&self) -> f64 {
+        if self.cycles > 0.0 { self.stalled_cycles / self.cycles } else { 0.0 }
+    }
+}
+
+/// What the daemon did for a region, from the beginning.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RegionCounts {
+    /// The region.
+    pub region: Region,
+    /// What of it is filled in the end.
+    pub occupancy: Bytes,
+    /// Passes over the set.
+    pub passes: u64,
+    /// Lines that came from memory.
+    pub fetched: u64,
+    /// Cycles of a CPU that it took.
+    pub busy_cycles: f64,
+    /// The part of a CPU that it took since the warm-up.
+    pub duty: f64,
+}
+
+/// What came of a run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// Of each program.
+    pub programs: Vec<Counts>,
+    /// What each has filled and is still there in the end.
+    pub occupancy: Vec<Bytes>,
+    /// Pages of each that were shared until it wrote to them.
+    pub unmerged: Vec<u64>,
+    /// The plan in the end.
+    pub plan: Plan,
+    /// How often it changed after the first.
+    pub changes: u64,
+    /// Passes from the first plan on until the programs' times of an access were within 5 % and stayed so; `None` if they never did.
+    pub passes_until_even: Option<u64>,
+    /// Regions in the end.
+    pub regions: Vec<RegionCounts>,
+}
+
+/// A run did not come to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum Broken {
+    /// It was told to stop.
+    #[error("stopped")]
+    Stopped,
+    /// A trace cannot be gone on with.
+    #[error(transparent)]
+    Trace(#[from] BadTrace),
+    /// It cannot be run.
+    #[error(transparent)]
+    Unfit(#[from] Unfit),
+}
+
+/// Is told how many accesses were made since it was last told; says whether to go on.
+pub type Watch<'w> = &'w (dyn Fn(u64) -> bool + Sync);
+
+/// What is not filled after so many warm-ups is never.
+const FILLING_WARM_UPS_MAX: u64 = 8;
+
+/// Accesses between two looks at the watch.
+const WATCH_EVERY: u64 = 1 << 20;
+
+/// One program.
+struct Core {
+    running: Running,
+    mask: WayMask,
+    filler: Filler,
+    /// What an access takes that is found in each private level, in the last-level cache and in memory, beside its instructions.
+    memory_cycles: f64,
+    counts: Counts,
+    /// At the last plan.
+    planned: Counts,
+    /// At the end of the warm-up.
+    warm: Counts,
+    /// Accesses of a turn.
+    turn: u64,
+}
+
+/// A run under way.
+struct Run<'s> {
+    scenario: &'s Scenario,
+    condition: &'s Condition,
+    situation: Option<&'s Situation>,
+    machine: Machine,
+    cores: Vec<Core>,
+    /// Of each core, in cycles.
+    clocks: Vec<f64>,
+    sets: Vec<Vec<Line>>,
+    level_cycles: Vec<f64>,
+    plan: Plan,
+    /// What masu's own policy learned from the plans so far.
+    refiner: Refiner,
+    changes: u64,
+    refills: Vec<(Region, Refill)>,
+    refill_next: f64,
+    evenness: Evenness,
+    /// The latest clock at the end of the warm-up.
+    warm_clock: f64,
+    /// Whose turn it is, and what is left of it.
+    turn: (usize, u64),
+}
+
+/// Runs all programs under a condition. `situation` is what its policy is told; fixed masks need none.
+///
+/// # Errors
+/// When the watch says stop, or a trace is none.
+pub fn beside_each_other(
+    scenario: &Scenario,
+    array: Bytes,
+    condition: &Condition,
+    situation: Option<&Situation>,
+    open: Open<'_>,
+    watch: Watch<'_>,
+) -> Result<Outcome, Broken> {
+    let setup = scenario.setup(array, condition.sharing, open)?;
+    let warm_up = scenario.accesses(scenario.warm_up, array);
+    let measured = scenario.accesses(scenario.measured, array).max(1);
+    let mut run = Run::new(scenario, array, condition, situation, setup);
+    let begin = match (&condition.partition, situation) {
+        (Partition::Fixed(fixed), _) => Some(fixed.plan()),
+        (Partition::Fit(part), Some(situation)) => Some(fit::plan(situation, *part)),
+        _ => None,
+    };
+    if let Some(plan) = begin {
+        run.put_in_place(Plan { regions: Vec::new(), ..plan });
+    }
+    run.advance(warm_up / 4, watch)?;
+    run.decide(true);
+    run.evenness.begin(run.cores.iter().map(|core| core.counts));
+    run.advance_by_intervals(warm_up - warm_up / 4, watch)?;
+    run.fill_regions(warm_up, watch)?;
+    run.is_warm();
+    run.advance_by_intervals(measured, watch)?;
+    Ok(run.outcome())
+}
+
+/// Runs one program with the whole cache to itself: its share of the accesses.
+///
+/// # Errors
+/// When the watch says stop, or a trace is none.
+pub fn alone(
+    scenario: &Scenario,
+    array: Bytes,
+    program: usize,
+    open: Open<'_>,
+    watch: Watch<'_>,
+) -> Result<Counts, Broken> {
+    let mut setup = scenario.setup(array, true, open)?;
+    let running = setup.programs.swap_remove(program);
+    setup.programs = vec![running];
+    let condition = Condition {
+        name: String::new(),
+        sharing: true,
+        partition: Partition::Policy(Policy::None),
+        refined: true,
+        refill: scenario.conditions[0].refill,
+    };
+    let (warm_up, measured) = share(scenario, array, program);
+    let mut run = Run::new(scenario, array, &condition, None, setup);
+    run.cores[0].memory_cycles = f64::from(scenario.programs[program].memory_cycles);
+    run.advance(warm_up, watch)?;
+    run.is_warm();
+    run.advance(measured, watch)?;
+    Ok(run.cores[0].counts.since(&run.cores[0].warm))
+}
+
+/// A program's share of the warm-up and of what is measured: by lines if both are counted in passes, else the same for each.
+pub fn share(scenario: &Scenario, array: Bytes, program: usize) -> (u64, u64) {
+    let of = |amount| {
+        let all = scenario.accesses(amount, array);
+        let part = match amount {
+            Amount::Accesses(_) => all / scenario.programs.len() as u64,
+            Amount::Passes(_) => {
+                let lines: u64 = scenario.programs.iter().map(|program| scenario.lines_of(program, array)).sum();
+                let own = scenario.lines_of(&scenario.programs[program], array);
+                u64::try_from(u128::from(all) * u128::from(own) / u128::from(lines)).unwrap_or(all)
+            }
+        };
+        part.max(1)
+    };
+    (of(scenario.warm_up), of(scenario.measured))
+}
+
+impl<'s> Run<'s> {
+    fn new(
+        scenario: &'s Scenario,
+        array: Bytes,
+        condition: &'s Condition,
+        situation: Option<&'s Situation>,
+        setup: Setup,
+    ) -> Run<'s> {
+        let machine = Machine::new(&scenario.build, setup.programs.len());
+        let all = scenario.cache().usable;
+        let turn = |program| match scenario.interleave {
+            Interleave::Turns(Amount::Accesses(accesses)) => accesses,
+            Interleave::Turns(Amount::Passes(passes)) => {
+                Bytes(scenario.lines_of(program, array)).scaled(passes).0.max(1)
+            }
+            Interleave::Time => 1,
+        };
+        let cores =
+            setup.programs.into_iter().zip(&scenario.programs).enumerate().map(|(nth, (running, program))| Core {
+                running,
+                mask: all,
+                filler: Filler { class: 0, monitor: monitor(nth) },
+                memory_cycles: f64::from(program.memory_cycles),
+                counts: Counts::default(),
+                planned: Counts::default(),
+                warm: Counts::default(),
+                turn: turn(program),
+            });
+        let cores: Vec<Core> = cores.collect();
+        let plan =
+            Plan { classes: vec![Class { mask: all, programs: (0..cores.len()).collect() }], regions: Vec::new() };
+        let pass = scenario.accesses(Amount::Passes(1.0), array).max(1);
+        let accesses = scenario.accesses(scenario.measured, array);
+        Run {
+            scenario,
+            condition,
+            situation,
+            machine,
+            turn: (0, cores[0].turn),
+            clocks: vec![0.0; cores.len()],
+            cores,
+            sets: setup.sets.iter().map(|frames| lines(frames).collect()).collect(),
+            level_cycles: scenario.build.levels.iter().map(|level| f64::from(level.cycles)).collect(),
+            plan,
+            refiner: Refiner::new(sharing::MEASURED),
+            changes: 0,
+            refills: Vec::new(),
+            refill_next: f64::INFINITY,
+            evenness: Evenness::new(pass, accesses),
+            warm_clock: 0.0,
+        }
+    }
+
+    /// Asks the policy, and puts in place what it answers.
+    fn decide(&mut self, first: bool) {
+        let plan = match (&self.condition.partition, self.situation) {
+            (Partition::Fixed(fixed), _) => fixed.plan(),
+            (Partition::Policy(_) | Partition::Fit(_), None) => return,
+            (Partition::Fit(part), Some(situation)) => fit::plan(situation, *part),
+            (Partition::Policy(policy), Some(situation)) => {
+                let mut situation = situation.clone();
+                let mut slowdowns = Vec::with_capacity(self.cores.len());
+                for (program, core) in situation.programs.iter_mut().zip(&mut self.cores) {
+                    let counts = core.counts.since(&core.planned);
+                    program.stalled_fraction = counts.stalled_fraction();
+                    let alone = program.cycles(program.misses.last()) / 1000.0;
+                    slowdowns.push(counts.cycles_per_instruction() / alone);
+                    core.planned = core.counts;
+                }
+                let refined = *policy == Policy::Sharing && self.condition.refined;
+                match (refined, first) {
+                    (true, true) => self.refiner.first(&situation, &self.plan, &slowdowns),
+                    (true, false) => self.refiner.next(&situation, &self.plan, &slowdowns),
+                    (false, _) => policy.plan(&situation, Some(&self.plan)),
+                }
+            }
+        };
+        if plan != self.plan {
+            self.changes += u64::from(!first);
+            self.put_in_place(plan);
+        }
+    }
+
+    fn put_in_place(&mut self, plan: Plan) {
+        for (nth, class) in plan.classes.iter().enumerate() {
+            for program in &class.programs {
+                let core = &mut self.cores[*program];
+                core.mask = class.mask;
+                core.filler.class = u8::try_from(nth).unwrap_or(u8::MAX);
+            }
+        }
+        let now = self.clock();
+        let mut before = std::mem::take(&mut self.refills);
+        for (nth, region) in plan.regions.iter().enumerate().filter(|_| self.condition.sharing) {
+            if let Some(same) = before.iter().position(|(other, _)| other == region) {
+                self.refills.push(before.swap_remove(same));
+                continue;
+            }
+            let class = u8::try_from(plan.classes.len() + nth).unwrap_or(u8::MAX);
+            let by = Filler { class, monitor: region_monitor(region.set) };
+            let lines = self.sets[region.set].clone();
+            let mut refill = Refill::new(lines, region.mask, by, self.condition.refill, now);
+            if let Some((_, old)) = before.iter().find(|(other, _)| other.set == region.set) {
+                refill.goes_on_counting(old);
+            }
+            self.refills.push((*region, refill));
+        }
+        self.plan = plan;
+        self.look_at_refills();
+    }
+
+    fn look_at_refills(&mut self) {
+        self.refill_next = self.refills.iter().map(|(_, refill)| refill.next()).fold(f64::INFINITY, f64::min);
+    }
+
+    /// The latest of all clocks.
+    fn clock(&self) -> f64 {
+        self.clocks.iter().copied().fold(0.0, f64::max)
+    }
+
+    /// Goes on until each region was filled once, for some warm-ups at most.
+    fn fill_regions(&mut self, warm_up: u64, watch: Watch<'_>) -> Result<(), Broken> {
+        let every = self.evenness.every();
+        let mut left = warm_up.saturating_mul(FILLING_WARM_UPS_MAX) / every;
+        while left > 0 && self.refills.iter().any(|(_, refill)| refill.is_filling()) {
+            self.advance(every, watch)?;
+            left -= 1;
+        }
+        Ok(())
+    }
+
+    /// From here on it is measured.
+    fn is_warm(&mut self) {
+        self.cores.iter_mut().for_each(|core| core.warm = core.counts);
+        self.refills.iter_mut().for_each(|(_, refill)| refill.warm_cycles = refill.busy_cycles);
+        self.warm_clock = self.clock();
+    }
+
+    fn advance_by_intervals(&mut self, accesses: u64, watch: Watch<'_>) -> Result<(), Broken> {
+        let Some(interval) = self.scenario.interval else { return self.advance(accesses, watch) };
+        let mut left = accesses;
+        while left > 0 {
+            let now = left.min(interval);
+            self.advance(now, watch)?;
+            left -= now;
+            if now == interval {
+                self.decide(false);
+            }
+        }
+        Ok(())
+    }
+
+    /// So many accesses, of all together.
+    fn advance(&mut self, accesses: u64, watch: Watch<'_>) -> Result<(), Broken> {
+        let mut left = accesses;
+        while left > 0 {
+            let now = left.min(WATCH_EVERY).min(self.evenness.next().unwrap_or(u64::MAX));
+            match self.scenario.interleave {
+                Interleave::Time => self.by_time(now)?,
+                Interleave::Turns(_) => self.by_turns(now)?,
+            }
+            left -= now;
+            self.evenness.ran(now, self.cores.iter().map(|core| core.counts));
+            if !watch(now) {
+                return Err(Broken::Stopped);
+            }
+        }
+        Ok(())
+    }
+
+    fn by_time(&mut self, accesses: u64) -> Result<(), BadTrace> {
+        let mut left = accesses;
+        while left > 0 {
+            let (who, until) = self.behind();
+            while left > 0 && self.clocks[who] <= until {
+                self.access(who)?;
+                left -= 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whose clock is behind (the first of several), and up to where it stays so.
+    fn behind(&self) -> (usize, f64) {
+        let (mut who, mut least, mut until) = (0, f64::INFINITY, f64::INFINITY);
+        for (nth, clock) in self.clocks.iter().copied().enumerate() {
+            if clock < least {
+                (who, until, least) = (nth, least, clock);
+            } else if clock < until {
+                until = clock;
+            }
+        }
+        (who, until)
+    }
+
+    fn by_turns(&mut self, accesses: u64) -> Result<(), BadTrace> {
+        for _ in 0..accesses {
+            let (who, left) = self.turn;
+            self.access(who)?;
+            self.turn = (who, left - 1);
+            if left == 1 {
+                let next = if who + 1 == self.cores.len() { 0 } else { who + 1 };
+                self.clocks[next] = self.clocks[who];
+                self.turn = (next, self.cores[next].turn);
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn access(&mut self, who: usize) -> Result<(), BadTrace> {
+        let now = self.clocks[who];
+        if now >= self.refill_next {
+            self.refill(now);
+        }
+        let core = &mut self.cores[who];
+        let (line, instructions) = match &mut core.running {
+            Running::Synthetic(synthetic, instructions) => (synthetic.next_line(), *instructions),
+            Running::Traced(traced) => {
+                let (line, instructions) = traced.next_access()?;
+                (line, f64::from(instructions))
+            }
+        };
+        let counts = &mut core.counts;
+        let waited = match self.machine.access(who, line, core.mask, core.filler) {
+            Found::Private(level) => {
+                counts.private_hits += 1;
+                self.level_cycles[level]
+            }
+            Found::Shared(filler) => {
+                counts.llc_hits += 1;
+                let anothers = filler.monitor != core.filler.monitor;
+                let daemons = filler.monitor > LAST_PROGRAM;
+                counts.free_rides += u64::from(anothers && !daemons);
+                counts.region_hits += u64::from(daemons);
+                f64::from(self.scenario.build.llc_cycles)
+            }
+            Found::Nowhere => {
+                counts.misses += 1;
+                counts.stalled_cycles += core.memory_cycles;
+                core.memory_cycles
+            }
+        };
+        let cycles = instructions * self.scenario.cycles_per_instruction + waited;
+        counts.accesses += 1;
+        counts.instructions += instructions;
+        counts.cycles += cycles;
+        self.clocks[who] = now + cycles;
+        Ok(())
+    }
+
+    /// Lets the daemon do what it would have done by `now`.
+    #[cold]
+    fn refill(&mut self, now: f64) {
+        let llc_cycles = f64::from(self.scenario.build.llc_cycles);
+        let memory_cycles = f64::from(self.scenario.memory_cycles);
+        for (_, refill) in &mut self.refills {
+            while refill.next() <= now {
+                refill.step(&mut self.machine, llc_cycles, memory_cycles);
+            }
+        }
+        self.look_at_refills();
+    }
+
+    fn outcome(self) -> Outcome {
+        let measured = (self.clock() - self.warm_clock).max(1.0);
+        let llc = self.machine.llc();
+        let regions = self.refills.iter().map(|(region, refill)| RegionCounts {
+            region: *region,
+            occupancy: llc.occupancy(region_monitor(region.set)),
+            passes: refill.passes,
+            fetched: refill.fetched,
+            busy_cycles: refill.busy_cycles,
+            duty: (refill.busy_cycles - refill.warm_cycles) / measured,
+        });
+        let unmerged = |core: &Core| if let Running::Traced(traced) = &core.running { traced.unmerged() } else { 0 };
+        Outcome {
+            programs: self.cores.iter().map(|core| core.counts.since(&core.warm)).collect(),
+            occupancy: (0..self.cores.len()).map(|nth| llc.occupancy(monitor(nth))).collect(),
+            unmerged: self.cores.iter().map(unmerged).collect(),
+            passes_until_even: self.evenness.passes_until_even(),
+            regions: regions.collect(),
+            plan: self.plan,
+            changes: self.changes,
+        }
+    }
+}
+
+/// The monitoring id of a program. There are 64 programs at most, and 16 sets.
+fn monitor(program: usize) -> u8 {
+    u8::try_from(program + 1).unwrap_or(LAST_PROGRAM)
+}
+
+const LAST_PROGRAM: u8 = 100;
+
+/// The monitoring id of the daemon's thread for a set.
+fn region_monitor(set: usize) -> u8 {
+    LAST_PROGRAM + 1 + u8::try_from(set).unwrap_or(0)
+}
