@@ -19,8 +19,8 @@ const HELP: &str = "\
 The pager's policy on synthetic programs, with a cost model. Nothing is paged; all figures but those of --time are
 the same on every machine.
 
-usage: simulate [--foretell|--traffic] [PROGRAM]
-       simulate --time
+usage: transfer [--foretell|--traffic] [PROGRAM]
+       transfer --time
 
   PROGRAM      only programs whose name contains this, in capitals or not; without it all, which takes a while
                (a minute or two, when built with --release)
