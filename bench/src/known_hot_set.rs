@@ -86,12 +86,12 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
     let masu = session.masu()?;
     session.warm_up()?;
     let _guard = Guard::turn(Mode::Madvise)?;
-    let (mut samples, mut rung) = (Vec::new(), String::new());
+    let (mut samples, mut backend) = (Vec::new(), String::new());
     for hot_per_window in SIZES {
         session.progress(&format!("{hot_per_window} of {PAGES_PER_WINDOW} pages hot"));
-        rung = one_size(session, &masu, options, hot_per_window, &mut samples)?;
+        backend = one_size(session, &masu, options, hot_per_window, &mut samples)?;
     }
-    let title = format!("known-hot-set: pages found by `masu pages` in {} MiB; rung: {rung}", options.mib);
+    let title = format!("known-hot-set: pages found by `masu pages` in {} MiB; backend: {backend}", options.mib);
     let mut report = Report::new("known-hot-set", title, &session.host);
     report.table("Medians over the sets:", table(&samples));
     let worst = |part: fn(Score) -> f64| samples.iter().map(|sample| part(sample.score)).reduce(f64::min);
@@ -109,7 +109,7 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
     report.finish(session.save)
 }
 
-/// All sets of one size; the name of masu's rung.
+/// All sets of one size; the name of masu's backend.
 fn one_size(
     session: &Session,
     masu: &Masu,
@@ -130,7 +130,7 @@ fn one_size(
         Ok((score(&found_pages(&seen, start, pages)?, truth), seen))
     };
     program_once(&mut program, "where", session)?;
-    let mut rung = String::new();
+    let mut backend = String::new();
     for epoch in 0..options.sets {
         let truth = hot_pages(seed, epoch, windows, hot_per_window);
         let mut detection_s = None;
@@ -141,12 +141,12 @@ fn one_size(
         }
         let (score, seen) = look(Duration::from_millis(options.watch_ms), &truth)?;
         samples.push(Sample { hot_per_window, epoch, score, observed_s: seen.observed_s, detection_s });
-        rung = seen.rung;
+        backend = seen.backend;
         if epoch + 1 < options.sets {
             program_once(&mut program, "move", session)?;
         }
     }
-    Ok(rung)
+    Ok(backend)
 }
 
 fn program_once(program: &mut Workload, command: &str, session: &Session) -> Result<()> {
@@ -211,7 +211,7 @@ mod tests {
             rate_per_s: 0.0,
         };
         let mapping = PagesMapping { start: String::new(), end: String::new(), runs: runs.iter().map(run).collect() };
-        PagesReport { pid: 1, rung: String::new(), observed_s: 1.0, mappings: vec![mapping] }
+        PagesReport { pid: 1, backend: String::new(), observed_s: 1.0, mappings: vec![mapping] }
     }
 
     #[test]

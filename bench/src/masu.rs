@@ -29,7 +29,7 @@ pub struct AttachReport {
     pub pid: u32,
     /// The mechanism that watched it.
     #[serde(default)]
-    pub rung: String,
+    pub backend: String,
     /// Whether it settled before it ended.
     pub settled: bool,
     /// Time from attach to settled.
@@ -151,7 +151,7 @@ pub struct PagesReport {
     pub pid: u32,
     /// The mechanism that watched it.
     #[serde(default)]
-    pub rung: String,
+    pub backend: String,
     /// For how long.
     pub observed_s: f64,
     /// Its mappings.

@@ -51,18 +51,18 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
     let dense = Workload::start("workload-dense", &arguments, &session.processors, Place::Only(0), &session.stop)?;
     let gib = resident(dense.pid())?.rss_bytes.as_gib();
     let (mut stock, mut ours) = (Costs::default(), Costs::default());
-    let mut rung = String::new();
+    let mut backend = String::new();
     for round in 0..options.pairs {
         session.progress(&format!("round {} of {}", round + 1, options.pairs));
         for nth in order_of_round(round, 2) {
             if nth == 0 {
                 by_smaps(dense.pid(), gib, &mut stock)?;
             } else {
-                rung = by_masu(session, &masu, dense.pid(), options, &mut ours)?;
+                backend = by_masu(session, &masu, dense.pid(), options, &mut ours)?;
             }
         }
     }
-    let title = format!("scan: accessed bits of a program with {gib:.2} GiB on 4 KiB pages; masu's rung: {rung}");
+    let title = format!("scan: accessed bits of a program with {gib:.2} GiB on 4 KiB pages; masu's backend: {backend}");
     let mut report = Report::new("scan", title, &session.host);
     let versus = Versus { baseline: "smaps, clear_refs", this: "masu" };
     report.compare("reading, per GiB", Unit::Microseconds, Better::Less, versus, (&stock.scan, &ours.scan));
@@ -95,7 +95,7 @@ fn by_masu(session: &Session, masu: &Masu, pid: u32, options: &Options, costs: &
     let report = attached.finish(Duration::from_secs(options.watch_s + 60), &session.stop)?;
     costs.scan.push(report.scan_us_per_gib.context("masu reports no scan_us_per_gib")?);
     costs.clear.push(report.clear_us_per_gib.context("masu reports no clear_us_per_gib")?);
-    Ok(report.rung)
+    Ok(report.backend)
 }
 /// Processor time of this thread, in which masu counts its costs too.
 pub fn thread_time() -> Duration {

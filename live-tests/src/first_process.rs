@@ -10,8 +10,8 @@ use std::process::ExitCode;
 
 use rustix::mount::{MountFlags, mount};
 
+use crate::backends;
 use crate::live;
-use crate::rungs;
 
 /// The last line: xtask reads it. What follows is JSON.
 pub const RESULT: &str = "LIVE-RESULT ";
@@ -24,7 +24,7 @@ pub fn is_this() -> bool {
 /// Runs all tests and ends the machine. Comes back only when the machine cannot be switched off.
 pub fn run() -> ExitCode {
     mount_everything();
-    println!("{}{}", rungs::LINE, rungs::of_this_host());
+    println!("{}{}", backends::LINE, backends::of_this_host());
     let conclusion = live::run(libtest_mimic::Arguments::from_args());
     println!(
         "{RESULT}{{\"passed\":{},\"failed\":{},\"skipped\":{}}}",

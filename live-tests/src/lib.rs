@@ -9,6 +9,7 @@
 //! The same code is `cargo test -p live-tests`, the program `live-tests`, and, linked statically, the first process of
 //! a virtual machine ([`first_process`]): `cargo xtask boot-test`.
 
+pub mod backends;
 pub mod cases;
 pub mod first_process;
 pub mod knob;
@@ -16,7 +17,6 @@ pub mod live;
 pub mod need;
 mod probe;
 mod program;
-pub mod rungs;
 pub mod table;
 pub mod toy;
 
@@ -29,8 +29,8 @@ pub fn main() -> ExitCode {
         Some(program::FLAG) => program::run(),
         Some(toy::subject::FLAG) => toy::subject::run(),
         Some(knob::FLAG) => knob::keep(),
-        Some(rungs::FLAG) => {
-            println!("{}{}", rungs::LINE, rungs::of_this_host());
+        Some(backends::FLAG) => {
+            println!("{}{}", backends::LINE, backends::of_this_host());
             ExitCode::SUCCESS
         }
         _ if first_process::is_this() => first_process::run(),

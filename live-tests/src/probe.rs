@@ -89,20 +89,20 @@ fn offer(need: Need) -> Offer {
 /// By what the handshake says.
 fn user_faults() -> Offer {
     match user_fault_features() {
-        Ok(_) if !paging_rungs().is_empty() => Offer::Yes,
+        Ok(_) if !paging_backends().is_empty() => Offer::Yes,
         Ok(features) => Offer::NotInThisKernel(format!("neither by moves nor by copies: features {features:#x}")),
         Err(errno) => refused(errno),
     }
 }
 
 /// In which ways `masu run --local` can bring pages here, best first.
-pub(crate) fn paging_rungs() -> Vec<&'static str> {
+pub(crate) fn paging_backends() -> Vec<&'static str> {
     const WRITE_PROTECT: u64 = 1 << 0;
     const SIGBUS: u64 = 1 << 7;
     const MOVE: u64 = 1 << 16;
     let features = user_fault_features().unwrap_or(0);
-    let rungs = [("move", SIGBUS | MOVE), ("copy", SIGBUS | WRITE_PROTECT)];
-    rungs.into_iter().filter(|(_, needs)| features & needs == *needs).map(|(name, _)| name).collect()
+    let backends = [("move", SIGBUS | MOVE), ("copy", SIGBUS | WRITE_PROTECT)];
+    backends.into_iter().filter(|(_, needs)| features & needs == *needs).map(|(name, _)| name).collect()
 }
 
 /// By the call, and the handshake that says what it can do.

@@ -125,7 +125,7 @@ pub const ALL: &[LiveTest] = tests! {
     trim::a_program_that_execs_is_trimmed_anew_and_one_that_ends_is_gone needs [Root, PageFrames, RemoteAdvice, RemoteCollapse, HugePageModes];
     trim::what_a_look_and_a_count_cost needs [Root, PageFrames, RemoteAdvice, RemoteCollapse, HugePageModes];
     damon::it_sees_the_hot_part_and_not_the_cold_one needs [Root, DamonVaddr, HugePageModes];
-    damon::attach_on_this_rung_promotes_the_hot_windows needs [Root, DamonVaddr, RemoteCollapse, HugePageModes];
+    damon::attach_on_this_backend_promotes_the_hot_windows needs [Root, DamonVaddr, RemoteCollapse, HugePageModes];
     damos::without_damon_or_with_somebody_elses_nothing_is_changed needs [Root];
     damos::what_the_kernel_knows_is_what_it_takes needs [Root, DamonPaddr];
     damos::pages_of_a_group_and_a_class_change_their_list_and_no_others needs [Root, DamonPaddr, MemoryGroups, PageFrames, HugePageModes];

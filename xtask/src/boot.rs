@@ -4,13 +4,13 @@
 //! C library, for what is loaded into programs. The former mounts what it needs, runs every test, prints what the kernel
 //! offers and the result on the serial line, and switches the machine off. Page tables of four and of five levels are tried,
 //! because masu walks them: all tests run with one of them, and with the other those of what walks page tables. What the kernels
-//! offer is collected into `docs/rungs.md`.
+//! offer is collected into `docs/kernels.md`.
 
+mod backends;
 mod console;
 mod initramfs;
 pub mod kernels;
 mod machine;
-mod rungs;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -43,7 +43,7 @@ pub struct Options {
     /// Page tables of five levels (on), of four (off), or both, of which one with only the tests of what walks page tables, but for those of the whole command
     #[arg(long, value_enum, default_value_t = La57::Both)]
     la57: La57,
-    /// Write docs/rungs.md instead of comparing with it
+    /// Write docs/kernels.md instead of comparing with it
     #[arg(long)]
     write: bool,
     /// Ask the mirror with a package index of our own, also when the host's knows a kernel
@@ -55,7 +55,7 @@ pub struct Options {
     /// A machine that takes longer than this many seconds has failed
     #[arg(long, default_value_t = LIMIT_S)]
     limit_s: u64,
-    /// Only tests whose name contains this (docs/rungs.md is compared all the same)
+    /// Only tests whose name contains this (docs/kernels.md is compared all the same)
     #[arg(long)]
     filter: Option<String>,
 }
@@ -126,7 +126,7 @@ pub fn run(options: &Options) -> Result<Tally> {
             Ok(report) => {
                 println!("== {title}: {}, {:.0} s from start to power-off", report.tally, report.took.as_secs_f64());
                 tally += report.tally;
-                columns.push(rungs::Column { kernel: series.to_owned(), levels, facts: report.rungs });
+                columns.push(backends::Column { kernel: series.to_owned(), levels, facts: report.backends });
             }
             Err(error) => {
                 println!("== {title}: FAILED: {error:#}");
@@ -137,7 +137,7 @@ pub fn run(options: &Options) -> Result<Tally> {
     }
     // After a failed test the comparison would only be a second, less telling one.
     if (options.write || tally.failed == 0)
-        && let Err(error) = rungs::write_or_compare(&columns, options.write, || host_column(&program_file()))
+        && let Err(error) = backends::write_or_compare(&columns, options.write, || host_column(&program_file()))
     {
         println!("== FAILED: {error:#}");
         failures::note(format!("{error:#}"));
@@ -170,14 +170,14 @@ pub fn run_task(options: &Options) -> Result<()> {
 }
 
 /// The running kernel's answers.
-fn host_column(program_file: &Path) -> Result<rungs::Column> {
-    let said = output(program(program_file).arg("--rungs"))?;
-    let json = said.lines().find_map(|line| line.strip_prefix("RUNGS ")).context("the program said no RUNGS")?;
-    let facts: serde_json::Value = serde_json::from_str(json).context("cannot understand RUNGS")?;
+fn host_column(program_file: &Path) -> Result<backends::Column> {
+    let said = output(program(program_file).arg("--backends"))?;
+    let json = said.lines().find_map(|line| line.strip_prefix("BACKENDS ")).context("the program said no BACKENDS")?;
+    let facts: serde_json::Value = serde_json::from_str(json).context("cannot understand BACKENDS")?;
     let release = facts["facts"]["kernel_release"].as_str().unwrap_or("unknown");
     let kernel = release.splitn(3, '.').take(2).collect::<Vec<_>>().join(".");
     let levels = facts["facts"]["page_table_levels"].as_u64().and_then(|levels| u8::try_from(levels).ok());
-    Ok(rungs::Column { kernel, levels: levels.context("no page_table_levels in RUNGS")?, facts })
+    Ok(backends::Column { kernel, levels: levels.context("no page_table_levels in BACKENDS")?, facts })
 }
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";

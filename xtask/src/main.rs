@@ -34,7 +34,7 @@ enum Task {
     Rules,
     /// Live tests on the running kernel
     Live(live::Options),
-    /// Live tests on Debian's kernels in virtual machines, and the table of rungs per kernel
+    /// Live tests on Debian's kernels in virtual machines, and the table of backends per kernel
     BootTest(boot::Options),
     /// All tests there are: check, live, boot-test; the last line counts them
     Test,

@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn the_first_line_says_that_it_is_ready() {
-        assert!(is_ready(r#"{"ready": true, "rungs": []}"#));
+        assert!(is_ready(r#"{"ready": true, "backends": []}"#));
         assert!(!is_ready(r#"{"ready": false}"#) && !is_ready("masu: ready") && !is_ready(""));
     }
 

@@ -1,7 +1,7 @@
 //! `masu-bench remote-torture`: a program that checks each byte of its memory (`workloads/remote/stress.c`), with a twentieth of
 //! it local, again and again until the time is over, each time with another seed.
 //!
-//! Both rungs that a kernel may have, with the unit that is learned and with a small fixed one, take turns. A wrong byte, a
+//! Both backends that a kernel may have, with the unit that is learned and with a small fixed one, take turns. A wrong byte, a
 //! wrong answer of a system call, or a program that does not come to its end, ends the benchmark, which names the seed.
 
 use std::collections::BTreeMap;
@@ -52,13 +52,13 @@ const EACH: Duration = Duration::from_secs(4);
 /// And so much longer at most: it checks all of its memory once more.
 const AT_MOST: Duration = Duration::from_secs(120);
 
-const RUNGS: [&str; 2] = ["move", "copy"];
+const BACKENDS: [&str; 2] = ["move", "copy"];
 const UNITS: [&str; 2] = ["auto", "16KiB"];
 
 /// A way to page the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 struct Way {
-    rung: &'static str,
+    backend: &'static str,
     unit: &'static str,
 }
 
@@ -93,9 +93,9 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
     let stress = task::stress(&folder)?.map_err(|missing| anyhow::anyhow!("{missing}"))?;
     let folder = tempfile::tempdir().context("cannot make a folder")?;
     let bench = Bench { session, options, masu, stress, folder };
-    let (rungs, missing): (Vec<_>, Vec<_>) = RUNGS.into_iter().partition(|rung| bench.stands_on(rung));
-    ensure!(!rungs.is_empty(), "no program can be paged here; `masu facts` says why");
-    let ways: Vec<Way> = rungs.iter().flat_map(|&rung| UNITS.map(|unit| Way { rung, unit })).collect();
+    let (backends, missing): (Vec<_>, Vec<_>) = BACKENDS.into_iter().partition(|backend| bench.stands_on(backend));
+    ensure!(!backends.is_empty(), "no program can be paged here; `masu facts` says why");
+    let ways: Vec<Way> = backends.iter().flat_map(|&backend| UNITS.map(|unit| Way { backend, unit })).collect();
     let (runs, wrong) = bench.until_the_time_is_over(&ways)?;
     report(session, options, &runs, &missing, wrong.as_deref()).finish(session.save)?;
     ensure!(wrong.is_none(), "{}", wrong.unwrap_or_default());
@@ -103,9 +103,10 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
 }
 
 impl Bench<'_> {
-    /// Whether this kernel has the rung: it is tried.
-    fn stands_on(&self, rung: &str) -> bool {
-        let tried = self.masu.run(&["--local", "1MiB", "--no-profile", "--rung", rung], None).arg("/bin/true").output();
+    /// Whether this kernel has the backend: it is tried.
+    fn stands_on(&self, backend: &str) -> bool {
+        let tried =
+            self.masu.run(&["--local", "1MiB", "--no-profile", "--backend", backend], None).arg("/bin/true").output();
         tried.is_ok_and(|output| output.status.success())
     }
 
@@ -133,7 +134,7 @@ impl Bench<'_> {
     }
 
     fn command(&self, way: Way, seed: u64, time: Duration, report: &Path) -> Command {
-        let options = ["--local", LOCAL, "--no-profile", "--rung", way.rung, "--unit", way.unit];
+        let options = ["--local", LOCAL, "--no-profile", "--backend", way.backend, "--unit", way.unit];
         let mut command = self.stress.under(&self.masu, &options, Some(report));
         command.args(["--seconds", &time.as_secs_f64().to_string(), "--seed", &seed.to_string()]);
         command.args(["--threads", &self.options.threads.to_string(), "--mib", &self.options.mib.to_string()]);
@@ -184,7 +185,7 @@ fn steps_of(line: &str) -> Option<u64> {
 
 impl Way {
     fn name(self) -> String {
-        format!("rung {}, unit {}", self.rung, self.unit)
+        format!("backend {}, unit {}", self.backend, self.unit)
     }
 }
 
@@ -212,8 +213,8 @@ fn report(session: &Session, options: &Options, runs: &[Ran], missing: &[&str], 
         Some(wrong) => format!("WRONG: {wrong}"),
     });
     report.note("A step is a call or several: memory is made, moved, protected, dropped, checked, given to system calls; signals come.");
-    for rung in missing {
-        report.note(format!("skipped: this kernel does not have the rung {rung}"));
+    for backend in missing {
+        report.note(format!("skipped: this kernel does not have the backend {backend}"));
     }
     report.sample("runs", runs);
     report.sample("wrong", wrong);

@@ -19,8 +19,8 @@ use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, Print
 use linux::Pid;
 use units::Pages;
 
+use crate::backend::Unavailable;
 use crate::bpf_object::{self, Aligned};
-use crate::rung::Unavailable;
 use record::{MEMBER, PARENT, Run, Wish};
 
 /// As people are told of it.

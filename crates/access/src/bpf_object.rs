@@ -2,7 +2,7 @@
 
 use libbpf_rs::{MapCore, MapHandle, Object};
 
-use crate::rung::Unavailable;
+use crate::backend::Unavailable;
 
 /// A compiled program, aligned as the ELF reader expects it.
 #[repr(align(16))]

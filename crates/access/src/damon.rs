@@ -12,10 +12,10 @@ use std::time::Duration;
 use linux::damon::{Draft, Monitor, Region, Running};
 use linux::{Error, KernelFiles, Pid};
 
+use crate::backend::Backend;
 use crate::estimate;
 use crate::map::{AccessMap, Class, PageSet, WindowHeat};
 use crate::residency::ResidencySource;
-use crate::rung::Rung;
 use crate::source::{Cost, Source, Stopwatch};
 
 /// How closely DAMON looks: the kernel's own defaults for the intervals, and regions small enough for windows.
@@ -50,7 +50,7 @@ impl<'f, F: KernelFiles> DamonSource<'f, F> {
             max_regions: REGIONS.1,
         };
         let running = Draft::new(files, monitor)?.commit()?.start()?;
-        let mut map = AccessMap::empty(Rung::DamonVaddr);
+        let mut map = AccessMap::empty(Backend::DamonVaddr);
         map.classes = classes(running.max_nr_accesses());
         Ok(DamonSource { running, present, map, cost: Cost::default() })
     }
@@ -85,8 +85,8 @@ fn overlay(windows: &mut [WindowHeat], regions: &[Region], classes: usize) {
 }
 
 impl<F: KernelFiles> Source for DamonSource<'_, F> {
-    fn rung(&self) -> Rung {
-        Rung::DamonVaddr
+    fn backend(&self) -> Backend {
+        Backend::DamonVaddr
     }
 
     fn begin(&mut self) -> Result<(), Error> {

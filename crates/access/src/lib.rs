@@ -1,8 +1,8 @@
 //! Which pages a program touches, and how often.
 //!
 //! A [`Source`] observes one process: `begin` forgets what was touched, each `look` sees what was touched since, and the
-//! [`AccessMap`] says how often every page was. Three rungs stand behind that interface, best first: the page-table
-//! walk (`walk`), DAMON (`damon`), and residency alone (`residency`). [`choose_rung`] picks from the host's facts; nothing
+//! [`AccessMap`] says how often every page was. Three backends stand behind that interface, best first: the page-table
+//! walk (`walk`), DAMON (`damon`), and residency alone (`residency`). [`choose_backend`] picks from the host's facts; nothing
 //! falls back silently.
 //!
 //! The idea is HPS's (clear the accessed bits, read them back); the cost is not. Reading is some forty times cheaper than
@@ -15,18 +15,18 @@
 #![deny(unsafe_code)]
 
 pub mod arrivals;
+pub mod backend;
 pub mod damon;
 pub mod estimate;
 pub mod map;
 pub mod probe;
 pub mod refaults;
 pub mod residency;
-pub mod rung;
 pub mod source;
 pub mod walk;
 
 mod bpf_object;
 
+pub use backend::{Backend, Backends, choose_backend};
 pub use map::{AccessMap, Class, PageSet, WindowHeat};
-pub use rung::{Rung, Rungs, choose_rung};
 pub use source::{Cost, Source};

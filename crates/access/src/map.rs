@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use units::{Bytes, PAGES_PER_WINDOW, PageSize, Pages, Rate, Window};
 
-use crate::Rung;
+use crate::Backend;
 
 /// A set of the pages of one window, page `n` by bit `n % 64` of word `n / 64`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -98,7 +98,7 @@ fn classify_chosen(classes: &mut [u8; 64], bits: u64, class: u8) {
 #[derive(Clone, Debug, PartialEq)]
 pub struct AccessMap {
     /// How it was found, and so how exact it is.
-    pub rung: Rung,
+    pub backend: Backend,
     /// For how long the program was watched.
     pub observed: Duration,
     /// Class 0 is "not seen touched"; a higher class number is not a higher rate.
@@ -109,8 +109,8 @@ pub struct AccessMap {
 
 impl AccessMap {
     /// Nothing seen yet.
-    pub fn empty(rung: Rung) -> AccessMap {
-        AccessMap { rung, observed: Duration::ZERO, classes: vec![Class::default()], windows: Vec::new() }
+    pub fn empty(backend: Backend) -> AccessMap {
+        AccessMap { backend, observed: Duration::ZERO, classes: vec![Class::default()], windows: Vec::new() }
     }
 
     /// The class of one page.
@@ -200,7 +200,7 @@ mod tests {
                 Class { accessed_reads: 3, rate: Rate::per_second(10.0) },
                 Class { accessed_reads: 1, rate: Rate::per_second(1.0) },
             ],
-            ..AccessMap::empty(Rung::BpfWalk)
+            ..AccessMap::empty(Backend::BpfWalk)
         };
         let (hot, rate) = map.heat(&heat, Rate::per_second(5.0));
         assert_eq!(hot, Pages(100));

@@ -1,42 +1,42 @@
-//! Which rungs hold on this host, found by standing on each.
+//! Which backends hold on this host, found by standing on each.
 
 use linux::{Error, KernelFiles, Pid, damon};
 
+use crate::backend::{Backend, Backends, Unavailable};
 use crate::residency::Viewer;
-use crate::rung::{Rung, Rungs, Unavailable};
 use crate::walk::Walker;
 
-/// What standing on each rung brought: the walk comes loaded, since loading it is the proof.
+/// What standing on each backend brought: the walk comes loaded, since loading it is the proof.
 #[derive(Debug)]
 pub struct Probed {
-    /// Which rungs hold.
-    pub rungs: Rungs,
+    /// Which backends hold.
+    pub backends: Backends,
     /// The walk, if it does.
     pub walker: Option<Walker>,
 }
 
-/// Tries every rung on ourselves. Costs about 0.1 s, most of it for loading the walk. Asking what DAMON can watch sets up
+/// Tries every backend on ourselves. Costs about 0.1 s, most of it for loading the walk. Asking what DAMON can watch sets up
 /// an idle monitor for a moment where there is none.
 pub fn probe(files: &impl KernelFiles) -> Probed {
     let (bpf_walk, walker) = walk(files);
-    Probed { rungs: Rungs { bpf_walk, damon_vaddr: damon_vaddr(files), residency: residency() }, walker }
+    Probed { backends: Backends { bpf_walk, damon_vaddr: damon_vaddr(files), residency: residency() }, walker }
 }
 
-/// Tries the rung that is wanted, or else the rungs from the best one on up to the first that holds, so that nothing of
-/// the host is touched for a rung that nobody stands on.
-pub fn probe_for(files: &impl KernelFiles, wanted: Option<Rung>) -> Probed {
+/// Tries the backend that is wanted, or else the backends from the best one on up to the first that holds, so that nothing of
+/// the host is touched for a backend that nobody stands on.
+pub fn probe_for(files: &impl KernelFiles, wanted: Option<Backend>) -> Probed {
     let not_asked = || Err(Unavailable { reason: "it was not asked for".to_owned(), remedy: String::new() });
     let mut probed = Probed {
-        rungs: Rungs { bpf_walk: not_asked(), damon_vaddr: not_asked(), residency: not_asked() },
+        backends: Backends { bpf_walk: not_asked(), damon_vaddr: not_asked(), residency: not_asked() },
         walker: None,
     };
-    for rung in Rung::ALL.into_iter().filter(|rung| wanted.is_none_or(|wanted| wanted == *rung)) {
-        match rung {
-            Rung::BpfWalk => (probed.rungs.bpf_walk, probed.walker) = walk(files),
-            Rung::DamonVaddr => probed.rungs.damon_vaddr = damon_vaddr(files),
-            Rung::Residency => probed.rungs.residency = residency(),
+    for backend in Backend::ALL.into_iter().filter(|backend| wanted.is_none_or(|wanted| wanted == *backend)) {
+        match backend {
+            Backend::BpfWalk => (probed.backends.bpf_walk, probed.walker) = walk(files),
+            Backend::DamonVaddr => probed.backends.damon_vaddr = damon_vaddr(files),
+            Backend::Residency => probed.backends.residency = residency(),
         }
-        if probed.rungs.get(rung).is_ok() {
+        if probed.backends.get(backend).is_ok() {
             break;
         }
     }

@@ -14,8 +14,8 @@ use linux::Pid;
 use units::Pages;
 
 use crate::arrivals::Whose;
+use crate::backend::Unavailable;
 use crate::bpf_object::{self, Aligned};
-use crate::rung::Unavailable;
 
 /// As people are told of it.
 const PROGRAM: &str = "the program that counts what comes back";

@@ -1,4 +1,4 @@
-//! What is in memory: the lowest rung, and the second look that everybody takes before and after acting.
+//! What is in memory: the lowest backend, and the second look that everybody takes before and after acting.
 //!
 //! Says nothing about use. Exact at the moment of the call, under the kernel's lock; two sources stand behind it, the
 //! `PAGEMAP_SCAN` ioctl (Linux 6.7) and, before it, frame numbers with `/proc/kpageflags`.
@@ -11,8 +11,8 @@ use linux::pagemap::{PageEntry, Pagemap};
 use linux::{Error, KernelFiles, Pid};
 use units::{AddressRange, PAGES_PER_WINDOW, Pages, Window};
 
+use crate::backend::Backend;
 use crate::map::{AccessMap, Class, PageSet, WindowHeat};
-use crate::rung::Rung;
 use crate::source::{Cost, Source, Stopwatch};
 
 /// What one window holds.
@@ -188,7 +188,7 @@ impl<F: KernelFiles> ResidencySource<F> {
     /// `Gone`, or `Denied` without ptrace access.
     pub fn new(files: F, pid: Pid) -> Result<ResidencySource<F>, Error> {
         let pagemap = Pagemap::open(pid)?;
-        let map = AccessMap { classes: vec![Class::default(); 2], ..AccessMap::empty(Rung::Residency) };
+        let map = AccessMap { classes: vec![Class::default(); 2], ..AccessMap::empty(Backend::Residency) };
         Ok(ResidencySource { files, pid, pagemap, began: Instant::now(), map, cost: Cost::default() })
     }
 
@@ -235,8 +235,8 @@ fn add_run(windows: &mut Vec<WindowHeat>, run: AddressRange, huge: bool) {
 }
 
 impl<F: KernelFiles> Source for ResidencySource<F> {
-    fn rung(&self) -> Rung {
-        Rung::Residency
+    fn backend(&self) -> Backend {
+        Backend::Residency
     }
 
     fn begin(&mut self) -> Result<(), Error> {

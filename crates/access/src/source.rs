@@ -1,11 +1,11 @@
-//! The interface that every rung serves.
+//! The interface that every backend serves.
 
 use std::time::Duration;
 
 use linux::{Error, cpu_time};
 use units::Bytes;
 
-use crate::{AccessMap, Rung};
+use crate::{AccessMap, Backend};
 
 /// What observing has cost so far, in processor time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -58,8 +58,8 @@ impl Spent {
 ///
 /// `begin`, then `look` any number of times at growing ages, then read the `map`; `begin` starts over.
 pub trait Source {
-    /// Which rung this is.
-    fn rung(&self) -> Rung;
+    /// Which backend this is.
+    fn backend(&self) -> Backend;
 
     /// Forgets what was touched and starts a new observation.
     ///

@@ -19,9 +19,9 @@ use linux::{Error, KernelFiles, Pid};
 use rustix::io::Errno;
 use units::{Address, Bytes};
 
+use crate::backend::{Backend, Unavailable};
 use crate::estimate;
 use crate::map::{AccessMap, Class, PageSet, WindowHeat};
-use crate::rung::{Rung, Unavailable};
 use crate::source::{Cost, Source, Stopwatch};
 use program::{Link, Program};
 use record::{WINDOW_HUGE, WINDOW_UNREADABLE, WindowRecord};
@@ -79,7 +79,7 @@ impl<F: KernelFiles> WalkSource<F> {
             replaced: false,
             began: Instant::now(),
             ages: Vec::new(),
-            map: AccessMap::empty(Rung::BpfWalk),
+            map: AccessMap::empty(Backend::BpfWalk),
             cost: Cost::default(),
         };
         source.read(&mut |_| ())?;
@@ -116,8 +116,8 @@ impl<F: KernelFiles> WalkSource<F> {
 }
 
 impl<F: KernelFiles> Source for WalkSource<F> {
-    fn rung(&self) -> Rung {
-        Rung::BpfWalk
+    fn backend(&self) -> Backend {
+        Backend::BpfWalk
     }
 
     fn begin(&mut self) -> Result<(), Error> {

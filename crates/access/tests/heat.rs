@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use access::{AccessMap, Class, PageSet, Rung, WindowHeat};
+use access::{AccessMap, Backend, Class, PageSet, WindowHeat};
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 use units::{PAGES_PER_WINDOW, Pages, Rate, Window};
@@ -22,7 +22,7 @@ fn page_sets() -> impl Strategy<Value = BTreeSet<usize>> {
 /// Up to five looks, each with the rate that it stands for and the pages that it saw.
 fn maps() -> impl Strategy<Value = (AccessMap, WindowHeat)> {
     vec((0u32..20, 0.0f64..100.0, page_sets()), 0..5).prop_map(|looks| {
-        let mut map = AccessMap::empty(Rung::BpfWalk);
+        let mut map = AccessMap::empty(Backend::BpfWalk);
         let mut heat = WindowHeat::untouched(Window(3));
         for (class, (accessed_reads, rate, pages)) in (1u8..).zip(&looks) {
             map.classes.push(Class { accessed_reads: *accessed_reads, rate: Rate::per_second(*rate) });

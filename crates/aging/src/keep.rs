@@ -178,7 +178,7 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
     ///
     /// # Errors
     /// When there are too many.
-    pub fn follow(&self, pid: Pid, membership: Membership) -> Result<(), access::rung::Unavailable> {
+    pub fn follow(&self, pid: Pid, membership: Membership) -> Result<(), access::backend::Unavailable> {
         self.streams.as_ref().map_or(Ok(()), |streams| streams.follow(pid, membership))
     }
 

@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod backend;
 pub mod census;
 pub mod class;
 pub mod controller;
@@ -24,7 +25,6 @@ pub mod policy;
 pub mod ranges;
 pub mod report;
 pub mod room;
-pub mod rung;
 pub mod sample;
 pub mod shares;
 pub mod streams;

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use access::arrivals::{Arrivals, Membership, Whose};
-use access::rung::Unavailable;
+use access::backend::Unavailable;
 use linux::read_ahead::read_ahead;
 use linux::{Error, KernelFiles, Pid, stat, status};
 use units::{Bytes, Pages};

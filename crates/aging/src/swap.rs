@@ -12,12 +12,12 @@ use linux::journal::Knobs;
 use linux::{Error, KernelFiles, vmstat};
 use rustix::io::Errno;
 
+use crate::backend::{self, Offers, SwapKnob};
 use crate::class::Class;
 use crate::dials::{Dial, Dials};
 use crate::keep::Scope;
 use crate::policy;
 use crate::report::Event;
-use crate::rung::{self, Offers, SwapKnob};
 
 /// The knob, and what it was.
 #[derive(Debug)]
@@ -223,7 +223,7 @@ impl Knob {
             Knob::Most { .. } => SwapKnob::Most,
         });
         let offers = Offers { pins: false, arrivals: false, has_swap: true, swap_knob };
-        match (rung::of(Class::Data, dial, gently, offers), self) {
+        match (backend::of(Class::Data, dial, gently, offers), self) {
             (Ok(_), Knob::Weight { path, normal }) => Ok((path, policy::swappiness(dial, *normal, gently).to_string())),
             (Ok(_), Knob::Most { path }) => Ok((path, "0".to_owned())),
             (Err(_), knob) => {

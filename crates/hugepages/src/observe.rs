@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use access::{AccessMap, Rung, WindowHeat};
+use access::{AccessMap, Backend, WindowHeat};
 use linux::maps::Mapping;
 use units::{Pages, Rate, Window};
 
@@ -97,8 +97,8 @@ fn eligible(mapping: &Mapping, heat: &WindowHeat) -> Result<(), Refusal> {
 fn view(map: &AccessMap, heat: &WindowHeat, known: Option<&Known>, s: Settings) -> WindowView {
     let present = Pages(u64::from(heat.present.count()));
     // Residency knows nothing of use: what is there counts as used.
-    let (hot, walks) = match map.rung {
-        Rung::Residency => (present, Rate::per_second(f64::from(heat.present.count()))),
+    let (hot, walks) = match map.backend {
+        Backend::Residency => (present, Rate::per_second(f64::from(heat.present.count()))),
         _ => map.heat(heat, s.hot_rate),
     };
     let huge = heat.huge.then(|| known.copied().unwrap_or_default().view());
@@ -141,7 +141,7 @@ mod tests {
         AccessMap {
             classes: vec![Class::default(), hot],
             windows: windows.collect(),
-            ..AccessMap::empty(Rung::BpfWalk)
+            ..AccessMap::empty(Backend::BpfWalk)
         }
     }
 

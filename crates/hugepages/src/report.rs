@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use access::Rung;
+use access::Backend;
 use linux::{Pid, Untrusted};
 use serde::Serialize;
 use units::{Address, Bytes, Pages, Window};
@@ -20,7 +20,8 @@ pub struct Report {
     /// Its name, as the kernel keeps it.
     pub name: Untrusted,
     /// How it was observed.
-    pub rung: Rung,
+    #[serde(flatten, serialize_with = "units::renamed::backend")]
+    pub backend: Backend,
     /// Planned only, nothing touched.
     pub dry_run: bool,
     /// It ended before masu did.
@@ -128,7 +129,7 @@ impl Report {
         Report {
             pid: target.pid,
             name: target.name.clone(),
-            rung: target.rung(),
+            backend: target.backend(),
             dry_run,
             ended: target.failure.is_none() && (target.phase == Phase::Ended || rss_after.is_none()),
             settled: target.settled_at.is_some() && target.phase != Phase::Watching,

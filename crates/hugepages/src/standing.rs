@@ -1,9 +1,9 @@
-//! On which rung each part of the feature stands on this host, and why not on a better one.
+//! On which backend each part of the feature stands on this host, and why not on a better one.
 //!
 //! Pure: the host's facts come in, what `masu facts` prints goes out.
 
-use access::rung::Unavailable;
-use access::{Rung, Rungs};
+use access::backend::Unavailable;
+use access::{Backend, Backends};
 use linux::capabilities::Capability;
 use linux::probe::{HostFacts, Known};
 use serde::Serialize;
@@ -13,19 +13,21 @@ use serde::Serialize;
 pub struct Standing {
     /// `observing`, `promoting`, `demoting` or `measuring again`.
     pub part: &'static str,
-    /// The rung that it stands on; `None` when no rung holds.
-    pub rung: Option<&'static str>,
+    /// The backend that it stands on; `None` when no backend holds.
+    #[serde(flatten, serialize_with = "units::renamed::backend")]
+    pub backend: Option<&'static str>,
     /// What that means for the user.
     pub meaning: String,
-    /// The better rungs that do not hold, best first.
+    /// The better backends that do not hold, best first.
     pub missing: Vec<Missing>,
 }
 
-/// A rung that does not hold.
+/// A backend that does not hold.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Missing {
     /// Its name.
-    pub rung: &'static str,
+    #[serde(flatten, serialize_with = "units::renamed::backend")]
+    pub backend: &'static str,
     /// Why not.
     pub reason: String,
     /// What would make it hold.
@@ -33,19 +35,19 @@ pub struct Missing {
 }
 
 /// All parts, in the order of the flow.
-pub fn standings(facts: &HostFacts, rungs: &Rungs) -> Vec<Standing> {
-    vec![observing(rungs), promoting(facts), demoting(facts), measuring(facts)]
+pub fn standings(facts: &HostFacts, backends: &Backends) -> Vec<Standing> {
+    vec![observing(backends), promoting(facts), demoting(facts), measuring(facts)]
 }
 
-fn observing(rungs: &Rungs) -> Standing {
-    let (best, missing) = rungs.best();
+fn observing(backends: &Backends) -> Standing {
+    let (best, missing) = backends.best();
     Standing {
         part: "observing",
-        rung: best.map(Rung::name),
-        meaning: best.map_or("no process can be observed".to_owned(), |rung| {
-            format!("{}; needs {}", rung.exactness(), rung.privilege())
+        backend: best.map(Backend::name),
+        meaning: best.map_or("no process can be observed".to_owned(), |backend| {
+            format!("{}; needs {}", backend.exactness(), backend.privilege())
         }),
-        missing: missing.into_iter().map(|(rung, why)| Missing::of(rung.name(), why.clone())).collect(),
+        missing: missing.into_iter().map(|(backend, why)| Missing::of(backend.name(), why.clone())).collect(),
     }
 }
 
@@ -54,13 +56,13 @@ const COLLAPSE: &str = "collapse";
 fn promoting(facts: &HostFacts) -> Standing {
     let missing = lack(&facts.collapse, "MADV_COLLAPSE of one window did nothing", NEEDS_COLLAPSE);
     let missing = missing.or_else(|| not_allowed(facts));
-    let (rung, meaning) = match missing {
+    let (backend, meaning) = match missing {
         None => (Some(COLLAPSE), "one window at a time, at once, whatever the THP mode says"),
         Some(_) => (None, "no window can be promoted"),
     };
     Standing {
         part: "promoting",
-        rung,
+        backend,
         meaning: meaning.to_owned(),
         missing: missing.map(|why| Missing::of(COLLAPSE, why)).into_iter().collect(),
     }
@@ -90,12 +92,12 @@ fn demoting(facts: &HostFacts) -> Standing {
     let mut missing: Vec<Missing> = no_return.into_iter().map(|why| Missing::of(RETURN, why)).collect();
     let splits = no_split.is_none();
     missing.extend(no_split.map(|why| Missing::of(SPLIT, why)));
-    let (rung, meaning) = match (splits, missing.is_empty()) {
+    let (backend, meaning) = match (splits, missing.is_empty()) {
         (true, true) => (Some(RETURN), "a huge page is split and its untouched memory comes back"),
         (true, false) => (Some(SPLIT), "a huge page is split; its memory comes back when the kernel needs it"),
         (false, _) => (None, "no window can be demoted"),
     };
-    Standing { part: "demoting", rung, meaning: meaning.to_owned(), missing }
+    Standing { part: "demoting", backend, meaning: meaning.to_owned(), missing }
 }
 
 const SCAN: &str = "pagemap-scan";
@@ -103,13 +105,13 @@ const FRAMES: &str = "frame-flags";
 
 fn measuring(facts: &HostFacts) -> Standing {
     let missing = lack(&facts.pagemap_scan, "the kernel has no PAGEMAP_SCAN", "Use Linux 6.7 or newer.");
-    let (rung, meaning) = match missing {
+    let (backend, meaning) = match missing {
         None => (Some(SCAN), "what each window holds, from the kernel under its lock"),
         Some(_) => (Some(FRAMES), "what each window holds, from frame numbers; needs CAP_SYS_ADMIN"),
     };
     Standing {
         part: "measuring again",
-        rung,
+        backend,
         meaning: meaning.to_owned(),
         missing: missing.map(|why| Missing::of(SCAN, why)).into_iter().collect(),
     }
@@ -126,8 +128,8 @@ fn lack(fact: &Known<bool>, no: &str, remedy: &str) -> Option<Unavailable> {
 }
 
 impl Missing {
-    fn of(rung: &'static str, why: Unavailable) -> Missing {
-        Missing { rung, reason: why.reason, remedy: why.remedy }
+    fn of(backend: &'static str, why: Unavailable) -> Missing {
+        Missing { backend, reason: why.reason, remedy: why.remedy }
     }
 }
 
@@ -138,8 +140,8 @@ mod tests {
 
     use super::*;
 
-    fn all() -> Rungs {
-        Rungs { bpf_walk: Ok(()), damon_vaddr: Ok(()), residency: Ok(()) }
+    fn all() -> Backends {
+        Backends { bpf_walk: Ok(()), damon_vaddr: Ok(()), residency: Ok(()) }
     }
 
     fn facts() -> HostFacts {
@@ -155,20 +157,27 @@ mod tests {
     }
 
     #[test]
-    fn without_the_privilege_for_advice_nothing_is_promoted_or_demoted() {
-        let nobody = HostFacts { capabilities: Known::Value(Capabilities(0)), ..facts() };
-        assert_eq!(rungs_of(&nobody)[1..3], [None, None]);
-        assert!(standings(&nobody, &all())[1].missing[0].reason.contains("CAP_SYS_NICE"));
-    }
-
-    fn rungs_of(facts: &HostFacts) -> Vec<Option<&'static str>> {
-        standings(facts, &all()).iter().map(|standing| standing.rung).collect()
+    fn a_backend_has_its_old_name_in_json_too() {
+        let missing = Missing { backend: "walk", reason: "no BPF".to_owned(), remedy: String::new() };
+        let json = serde_json::to_string(&missing).unwrap();
+        assert_eq!(json, r#"{"backend":"walk","rung":"walk","reason":"no BPF","remedy":""}"#);
     }
 
     #[test]
-    fn on_a_host_with_everything_each_part_stands_on_its_best_rung() {
+    fn without_the_privilege_for_advice_nothing_is_promoted_or_demoted() {
+        let nobody = HostFacts { capabilities: Known::Value(Capabilities(0)), ..facts() };
+        assert_eq!(backends_of(&nobody)[1..3], [None, None]);
+        assert!(standings(&nobody, &all())[1].missing[0].reason.contains("CAP_SYS_NICE"));
+    }
+
+    fn backends_of(facts: &HostFacts) -> Vec<Option<&'static str>> {
+        standings(facts, &all()).iter().map(|standing| standing.backend).collect()
+    }
+
+    #[test]
+    fn on_a_host_with_everything_each_part_stands_on_its_best_backend() {
         assert_eq!(
-            rungs_of(&facts()),
+            backends_of(&facts()),
             [Some("bpf-walk"), Some("collapse"), Some("split-and-return"), Some("pagemap-scan")]
         );
         assert!(standings(&facts(), &all()).iter().all(|standing| standing.missing.is_empty()));
@@ -178,9 +187,9 @@ mod tests {
     fn an_older_kernel_splits_without_return_and_measures_by_frames() {
         let no = Known::Value(false);
         let older = HostFacts { split_frees_zero_pages: no.clone(), pagemap_scan: no, ..facts() };
-        assert_eq!(rungs_of(&older), [Some("bpf-walk"), Some("collapse"), Some("split"), Some("frame-flags")]);
+        assert_eq!(backends_of(&older), [Some("bpf-walk"), Some("collapse"), Some("split"), Some("frame-flags")]);
         let demoting = &standings(&older, &all())[2];
-        assert_eq!(demoting.missing[0].rung, "split-and-return");
+        assert_eq!(demoting.missing[0].backend, "split-and-return");
         assert!(demoting.missing[0].remedy.contains("6.12"));
     }
 
@@ -188,7 +197,7 @@ mod tests {
     fn what_could_not_be_asked_is_not_taken_for_a_yes() {
         let unasked = HostFacts { collapse: Known::Unknown("permission denied (EPERM)".to_owned()), ..facts() };
         let promoting = &standings(&unasked, &all())[1];
-        assert_eq!(promoting.rung, None);
+        assert_eq!(promoting.backend, None);
         assert_eq!(promoting.missing[0].reason, "permission denied (EPERM)");
     }
 }

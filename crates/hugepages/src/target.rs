@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use access::{Rung, Source};
+use access::{Backend, Source};
 use linux::{Error, Pid, Untrusted};
 use units::{Bytes, Pages, Rate, Window};
 
@@ -161,9 +161,9 @@ impl Target {
         self.source.as_ref()
     }
 
-    /// Which rung it is observed from.
-    pub fn rung(&self) -> Rung {
-        self.source.rung()
+    /// Which backend it is observed from.
+    pub fn backend(&self) -> Backend {
+        self.source.backend()
     }
 
     /// Its resident memory now, exactly; `None` once it ended.

@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use access::Rung;
+use access::Backend;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use contract::policy::Size;
 use linux::Pid;
@@ -160,8 +160,8 @@ pub struct RunTask {
     pub no_seal: bool,
 
     /// Bring pages in this way instead of the best one: move or copy
-    #[arg(long, value_name = "RUNG", requires = "local")]
-    pub rung: Option<crate::commands::run::local::Exchange>,
+    #[arg(long, alias = "rung", value_name = "BACKEND", requires = "local")]
+    pub backend: Option<crate::commands::run::local::Exchange>,
 
     /// Neither use nor keep what the program's instructions have learned in earlier runs
     #[arg(long, requires = "local")]
@@ -212,10 +212,10 @@ pub enum Sections {
     Off,
 }
 
-/// What this machine offers, and the rung of each feature
+/// What this machine offers, and the backend of each feature
 ///
-/// Every line was found by trying it on memory of our own, never from the kernel's version. A feature that does not stand
-/// on its best rung says why, and what would change that: a config option, a capability, a sysctl.
+/// Every line was found by trying it on memory of our own, never from the kernel's version. A feature that does not use
+/// its best backend says why, and what would change that: a config option, a capability, a sysctl.
 #[derive(Debug, ClapArgs)]
 pub struct FactsTask {
     /// Print one JSON object
@@ -264,8 +264,8 @@ pub struct PagesTask {
     pub json: bool,
 
     /// Observe in this way instead of the best one: bpf-walk, damon-vaddr or residency
-    #[arg(long, value_name = "RUNG")]
-    pub rung: Option<Rung>,
+    #[arg(long, alias = "rung", value_name = "BACKEND")]
+    pub backend: Option<Backend>,
 }
 
 /// Put a running program's hot windows on huge pages
@@ -326,8 +326,8 @@ pub struct AttachTask {
     pub json: bool,
 
     /// Observe in this way instead of the best one: bpf-walk, damon-vaddr or residency
-    #[arg(long, value_name = "RUNG")]
-    pub rung: Option<Rung>,
+    #[arg(long, alias = "rung", value_name = "BACKEND")]
+    pub backend: Option<Backend>,
 }
 
 /// Serve programs that have a say about their pages
@@ -382,8 +382,8 @@ pub struct TrackTask {
     pub json: bool,
 
     /// Observe in this way instead of the best one: bpf-walk, damon-vaddr or residency
-    #[arg(long, value_name = "RUNG")]
-    pub rung: Option<Rung>,
+    #[arg(long, alias = "rung", value_name = "BACKEND")]
+    pub backend: Option<Backend>,
 }
 
 /// How many superpages a program has: reserved, allocated, failed, downgraded

@@ -6,7 +6,7 @@ use access::damon::DamonSource;
 use access::probe::{Probed, probe_for};
 use access::residency::ResidencySource;
 use access::walk::WalkSource;
-use access::{Rung, Source, choose_rung};
+use access::{Backend, Source, choose_backend};
 use linux::auxv::{WordSize, word_size};
 use linux::probe::Known;
 use linux::process_lock::{self, ProcessLock, Unlocked};
@@ -21,43 +21,46 @@ use crate::{Done, HOST, runtime};
 /// The ways of observing on this host, and the one chosen.
 pub struct Observers {
     probed: Probed,
-    pub rung: Rung,
+    pub backend: Backend,
     /// Keeps the promise to take DAMON down, should we be killed.
     _knobs: Option<Knobs<'static, linux::Rooted>>,
 }
 
 impl Observers {
-    /// Finds the best rung, or checks the one that was asked for.
-    pub fn find(wanted: Option<Rung>) -> Result<Observers, Failure> {
+    /// Finds the best backend, or checks the one that was asked for.
+    pub fn find(wanted: Option<Backend>) -> Result<Observers, Failure> {
         let probed = probe_for(&*HOST, wanted);
-        let rung = choose_rung(&probed.rungs, wanted).map_err(|missing| {
-            let reasons: Vec<String> = missing.iter().map(|(rung, why)| format!("{rung}: {}", why.reason)).collect();
+        let backend = choose_backend(&probed.backends, wanted).map_err(|missing| {
+            let reasons: Vec<String> =
+                missing.iter().map(|(backend, why)| format!("{backend}: {}", why.reason)).collect();
             let remedies: Vec<&str> = missing.iter().map(|(_, why)| why.remedy.as_str()).collect();
             let what = if wanted.is_some() { "cannot observe by" } else { "cannot observe any process:" };
             Failure::new(format!("{what} {}", reasons.join("; "))).remedy(remedies.join(" "))
         })?;
-        if wanted.is_none() && rung != Rung::BpfWalk {
-            for (better, why) in probed.rungs.best().1 {
+        if wanted.is_none() && backend != Backend::BpfWalk {
+            for (better, why) in probed.backends.best().1 {
                 print::note(format_args!(
-                    "observing by {rung} ({}), not by {better}: {}",
-                    rung.exactness(),
+                    "observing by {backend} ({}), not by {better}: {}",
+                    backend.exactness(),
                     why.reason
                 ));
             }
         }
-        let knobs = if rung == Rung::DamonVaddr { Some(promise_to_take_damon_down()?) } else { None };
-        Ok(Observers { probed, rung, _knobs: knobs })
+        let knobs = if backend == Backend::DamonVaddr { Some(promise_to_take_damon_down()?) } else { None };
+        Ok(Observers { probed, backend, _knobs: knobs })
     }
 
     /// An observer of `pid`.
     pub fn open(&self, pid: Pid) -> Result<Box<dyn Source>, Failure> {
         let files: &'static linux::Rooted = &HOST;
-        let source: Result<Box<dyn Source>, Error> = match (self.rung, &self.probed.walker) {
-            (Rung::BpfWalk, Some(walker)) => {
+        let source: Result<Box<dyn Source>, Error> = match (self.backend, &self.probed.walker) {
+            (Backend::BpfWalk, Some(walker)) => {
                 WalkSource::new(walker.clone(), files, pid).map(|source| Box::new(source) as Box<dyn Source>)
             }
-            (Rung::DamonVaddr, _) => DamonSource::start(files, pid).map(|source| Box::new(source) as Box<dyn Source>),
-            (Rung::BpfWalk | Rung::Residency, _) => {
+            (Backend::DamonVaddr, _) => {
+                DamonSource::start(files, pid).map(|source| Box::new(source) as Box<dyn Source>)
+            }
+            (Backend::BpfWalk | Backend::Residency, _) => {
                 ResidencySource::new(files, pid).map(|source| Box::new(source) as Box<dyn Source>)
             }
         };

@@ -8,6 +8,7 @@ mod address;
 mod bytes;
 mod fraction;
 mod rate;
+pub mod renamed;
 mod ways;
 
 pub use address::{Address, AddressRange, BadRange, PAGES_PER_WINDOW, PageSize, Window};

@@ -1,8 +1,8 @@
-//! What people write on the command line: amounts, fractions, rungs, dials, process ids. Read or refused, and never out of range.
+//! What people write on the command line: amounts, fractions, backends, dials, process ids. Read or refused, and never out of range.
 
 use std::str::FromStr;
 
-use access::Rung;
+use access::Backend;
 use aging::dials::Bounds;
 use linux::Pid;
 use units::{Bytes, Fraction, NonZeroFraction};
@@ -25,9 +25,9 @@ pub fn run(bytes: &[u8]) -> bool {
         assert!(part.get() > 0.0 && part.get() <= 1.0);
         assert_eq!(Fraction::from_str(&text).ok(), Some(part.into()));
     }
-    if let Ok(rung) = Rung::from_str(&text) {
+    if let Ok(backend) = Backend::from_str(&text) {
         understood = true;
-        assert_eq!(rung.name(), text);
+        assert_eq!(backend.name(), text);
     }
     if let Ok(bounds) = Bounds::from_str(&text) {
         understood = true;

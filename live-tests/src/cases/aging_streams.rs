@@ -179,7 +179,7 @@ pub fn a_static_program_is_followed_and_ends_as_it_would(_: &Live) -> Outcome {
 /// The program at the kernel's tracepoint loads here, and counts what comes, whole.
 pub fn what_comes_into_the_page_cache_is_told_once(_: &Live) -> Outcome {
     use access::arrivals::{Membership, Whose};
-    let told = |why: access::rung::Unavailable| libtest_mimic::Failed::from(why.reason);
+    let told = |why: access::backend::Unavailable| libtest_mimic::Failed::from(why.reason);
     let mut arrivals = Arrivals::of(Whose::Members).map_err(told)?;
     // A block device has a page cache of its own, whatever file systems there are.
     let device = Swap::off(Bytes::mib(16).0)?;
@@ -211,7 +211,7 @@ fn came_of(device: &str, arrivals: &mut Arrivals) -> Result<Vec<Range<u64>>, lib
 pub fn a_reader_that_changes_processors_is_told_in_order(_: &Live) -> Outcome {
     use access::arrivals::{Membership, Whose};
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-    let told = |why: access::rung::Unavailable| libtest_mimic::Failed::from(why.reason);
+    let told = |why: access::backend::Unavailable| libtest_mimic::Failed::from(why.reason);
     let all = sched_getaffinity(None)?;
     let mut processors = (0..CpuSet::MAX_CPU).filter(|processor| all.is_set(*processor));
     let first = processors.next().ok_or("no processor")?;

@@ -72,7 +72,7 @@ fn has_fields(object: &Value, names: &[&str]) -> Outcome {
 /// The fields that users were promised; more may come.
 const ATTACH_FIELDS: [&str; 16] = [
     "pid",
-    "rung",
+    "backend",
     "settled",
     "settled_s",
     "windows_seen",
@@ -100,7 +100,7 @@ pub fn attach_promotes_and_reports_in_the_promised_words(live: &Live) -> Outcome
     let report: Value = serde_json::from_str(&said.out)?;
     has_fields(&report, &ATTACH_FIELDS)?;
     assert_eq!(report["pid"], toy.pid().0);
-    assert_eq!(report["rung"], "bpf-walk");
+    assert_eq!(report["backend"], "bpf-walk");
     assert_eq!(report["settled"], true);
     assert!(report["settled_s"].as_f64().is_some_and(|s| s > 0.0));
     assert_eq!(report["windows_promoted"], 2, "{report}");
@@ -157,7 +157,7 @@ pub fn pages_reports_in_the_promised_words(_: &Live) -> Outcome {
     let said = run_on(&mut toy, &hot, &["pages", &pid, "--for", "700ms", "--json"])?;
     assert_eq!((said.code(), said.err.as_str()), (0, ""));
     let report: Value = serde_json::from_str(&said.out)?;
-    has_fields(&report, &["pid", "rung", "observed_s", "mappings"])?;
+    has_fields(&report, &["pid", "backend", "observed_s", "mappings"])?;
     assert!(report["observed_s"].as_f64().is_some_and(|s| s >= 0.7));
     let start = format!("{:#x}", heap.range().start().0);
     let mappings = report["mappings"].as_array().ok_or("no mappings")?;

@@ -103,8 +103,8 @@ pub fn somebody_elses_program_and_no_privilege(live: &Live) -> Outcome {
     };
     assert_eq!(said.code(), code, "{}", said.err);
     assert!(said.first_line().starts_with(line), "{}", said.err);
-    // A rung that was asked for is not replaced.
-    let asked = Running::start(as_nobody(masu()?).args(["pages", &pid, "--rung", "bpf-walk"]))?.said()?;
+    // A backend that was asked for is not replaced.
+    let asked = Running::start(as_nobody(masu()?).args(["pages", &pid, "--backend", "bpf-walk"]))?.said()?;
     assert_eq!(asked.code(), 2);
     assert!(asked.first_line().starts_with("masu: cannot observe by bpf-walk: "), "{}", asked.err);
     assert!(asked.first_line().ends_with("operation not permitted (EPERM)"), "{}", asked.err);

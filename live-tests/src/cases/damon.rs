@@ -62,7 +62,7 @@ pub fn it_sees_the_hot_part_and_not_the_cold_one(_: &Live) -> Outcome {
 }
 
 /// The same loop, other eyes.
-pub fn attach_on_this_rung_promotes_the_hot_windows(live: &Live) -> Outcome {
+pub fn attach_on_this_backend_promotes_the_hot_windows(live: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let (mut toy, heap) = half_hot()?;
     let program = RunningProgram::open(live.files().clone(), toy.pid())?;

@@ -192,7 +192,7 @@ pub fn a_program_of_a_killed_attach_is_unharmed(_: &Live) -> Outcome {
 
 /// DAMON is taken down by the next start.
 pub fn damon_of_a_killed_attach_is_taken_down(_: &Live) -> Outcome {
-    attach_is_killed("attach by DAMON", &["--rung", "damon-vaddr"])
+    attach_is_killed("attach by DAMON", &["--backend", "damon-vaddr"])
 }
 
 /// Whatever the call in the program was about when masu died: the program goes on.

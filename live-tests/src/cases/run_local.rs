@@ -12,7 +12,7 @@ use super::run::{Folder, Report, Result, run, said};
 use super::run_hard::compile;
 use crate::live::Live;
 use crate::need::Need;
-use crate::probe::paging_rungs;
+use crate::probe::paging_backends;
 
 /// `masu run --local …`, not started yet; alone with itself, without what earlier runs have learned.
 pub(super) fn paged(options: &[&str], command: &[&str]) -> Result<Command> {
@@ -21,9 +21,9 @@ pub(super) fn paged(options: &[&str], command: &[&str]) -> Result<Command> {
 
 /// The same, with it.
 pub(super) fn paged_with_profile(options: &[&str], command: &[&str]) -> Result<Command> {
-    // For all tests on another rung than the best: `LIVE_RUNG=copy`.
-    let rung = std::env::var("LIVE_RUNG").ok().filter(|_| !options.contains(&"--rung"));
-    let forced = rung.iter().flat_map(|rung| ["--rung", rung]);
+    // For all tests on another backend than the best: `LIVE_BACKEND=copy`.
+    let backend = std::env::var("LIVE_BACKEND").ok().filter(|_| !options.contains(&"--backend"));
+    let forced = backend.iter().flat_map(|backend| ["--backend", backend]);
     let mut run = run(&options.iter().copied().chain(forced).collect::<Vec<_>>(), command)?;
     run.env_remove("MASU_PAGER")
         .env_remove("MASU_PAGER_PATH")
@@ -32,10 +32,10 @@ pub(super) fn paged_with_profile(options: &[&str], command: &[&str]) -> Result<C
     Ok(run)
 }
 
-/// The rungs to try: all that the kernel has. Where the processor is emulated, and slow, the best one.
-pub(super) fn rungs(live: &Live) -> Vec<&'static str> {
+/// The backends to try: all that the kernel has. Where the processor is emulated, and slow, the best one.
+pub(super) fn backends(live: &Live) -> Vec<&'static str> {
     let all = if live.has(Need::RealProcessor) { usize::MAX } else { 1 };
-    paging_rungs().into_iter().take(all).collect()
+    paging_backends().into_iter().take(all).collect()
 }
 
 /// One of the programs that virtual machines have, too; elsewhere it is built.
@@ -150,17 +150,19 @@ pub fn a_program_that_checks_each_byte_finds_none_wrong(live: &Live) -> Outcome 
     // Where the processor is emulated, one, in which most happens, with less memory.
     let (but, mib) = if live.has(Need::RealProcessor) { (0, "64") } else { (5, "16") };
     let kinds = || all.into_iter().chain(moving).skip(but);
-    let rungs = rungs(live);
-    for (rung, (seed, unit, kinds)) in rungs.iter().flat_map(|rung| kinds().map(move |kinds| (*rung, kinds))) {
+    let backends = backends(live);
+    for (backend, (seed, unit, kinds)) in
+        backends.iter().flat_map(|backend| kinds().map(move |kinds| (*backend, kinds)))
+    {
         let report = Report::new("local-stress");
-        let options = ["--rung", rung, "--local", "5%", "--unit", unit, "--report", report.path(), "--json"];
+        let options = ["--backend", backend, "--local", "5%", "--unit", unit, "--report", report.path(), "--json"];
         let arguments = ["--seconds", "1", "--threads", "4", "--mib", mib, "--seed", seed, "--folder", at, "--fork"];
         let mut command = paged(&options, &[&[stress.as_str()], &arguments[..], &kinds].concat())?;
         let said = said(&mut command)?;
-        assert_eq!(said.code(), 0, "rung {rung}, seed {seed}, unit {unit}: {said:?}");
+        assert_eq!(said.code(), 0, "backend {backend}, seed {seed}, unit {unit}: {said:?}");
         assert!(said.out.ends_with(" wrong=0\n") && !said.out.starts_with("checks=0 "), "{said:?}");
         let report = report.read()?;
-        assert_eq!(report["rung"], rung, "{report}");
+        assert_eq!(report["backend"], backend, "{report}");
         let number = |name: &str| report[name].as_u64().ok_or_else(|| format!("no {name}: {report}"));
         assert!(number("bytes_in")? > 0 && number("bytes_out")? > 0, "nothing was paged: {report}");
         let local = number("local_bytes")?.next_multiple_of(4096).max(1 << 20);
@@ -199,10 +201,10 @@ pub fn local_memory_is_never_more_than_was_given(live: &Live) -> Outcome {
     let units = if live.has(Need::RealProcessor) { &["4KiB", "64KiB", "auto"][..] } else { &["auto"] };
     let (mib, seconds, enough) = if live.has(Need::RealProcessor) { (64, 1, 100) } else { (16, 3, 10) };
     let arguments = [mib, seconds].map(|number: u64| number.to_string());
-    let rungs = rungs(live);
-    for (rung, unit) in rungs.iter().flat_map(|rung| units.iter().map(move |unit| (*rung, *unit))) {
+    let backends = backends(live);
+    for (backend, unit) in backends.iter().flat_map(|backend| units.iter().map(move |unit| (*backend, *unit))) {
         let report = Report::new("local-budget");
-        let options = ["--rung", rung, "--local", "4MiB", "--unit", unit, "--report", report.path(), "--json"];
+        let options = ["--backend", backend, "--local", "4MiB", "--unit", unit, "--report", report.path(), "--json"];
         let mut talking = Talking::start(paged(&options, &[&weigh, &arguments[0], &arguments[1]])?)?;
         talking.hears("rest")?;
         let at_rest = anonymous_bytes(talking.program)?;
@@ -219,10 +221,13 @@ pub fn local_memory_is_never_more_than_was_given(live: &Live) -> Outcome {
             std::thread::sleep(Duration::from_micros(500));
         }
         let said = talking.ends()?;
-        assert_eq!((said.code(), said.out.ends_with("right\n")), (0, true), "{rung}, {unit}: {said:?}");
+        assert_eq!((said.code(), said.out.ends_with("right\n")), (0, true), "{backend}, {unit}: {said:?}");
         let more = most.saturating_sub(at_rest);
-        assert!(samples > enough && more > 2 << 20, "{rung}, {unit}: {samples} samples, at most {more} bytes: too few");
-        assert!(more <= (4 << 20) + BESIDES_BYTES, "{rung}, {unit}: {more} bytes more than at rest");
+        assert!(
+            samples > enough && more > 2 << 20,
+            "{backend}, {unit}: {samples} samples, at most {more} bytes: too few"
+        );
+        assert!(more <= (4 << 20) + BESIDES_BYTES, "{backend}, {unit}: {more} bytes more than at rest");
         let report = report.read()?;
         assert_eq!(report["local_bytes"], 4 << 20, "{report}");
         assert!(report["peak_resident_bytes"].as_u64().is_some_and(|peak| peak <= 4 << 20), "{report}");
@@ -322,21 +327,21 @@ int main(int count, char **list) {
 "#;
     let folder = Folder::make("local-fork-small")?;
     let forks = compile(&folder, "cc", "forks", FORKS, &[])?;
-    let run = |rung, shut| -> Result<_> {
+    let run = |backend, shut| -> Result<_> {
         let report = Report::new("local-fork-small");
-        let options = ["--rung", rung, "--local", "8MiB", "--report", report.path(), "--json"];
+        let options = ["--backend", backend, "--local", "8MiB", "--report", report.path(), "--json"];
         Ok((said(&mut paged(&options, &[&forks, shut])?)?, report.read()?))
     };
-    for rung in rungs(live) {
-        let (said, report) = run(rung, "512")?;
-        assert_eq!((said.code(), said.out.as_str()), (0, "9 0\n"), "rung {rung}: {said:?}");
+    for backend in backends(live) {
+        let (said, report) = run(backend, "512")?;
+        assert_eq!((said.code(), said.out.as_str()), (0, "9 0\n"), "backend {backend}: {said:?}");
         assert_eq!(report["notes"], serde_json::json!([]), "{report}");
         assert!(report["bytes_in"].as_u64().is_some_and(|bytes| bytes >= 2 << 20), "it was all there: {report}");
         assert!(report["peak_resident_bytes"].as_u64().is_some_and(|bytes| bytes <= 8 << 20), "{report}");
         // More of what nobody may read would fill local memory, since it could not leave.
-        let (said, _) = run(rung, "2048")?;
-        assert_eq!((said.code(), said.out.as_str()), (0, "0 0\n"), "rung {rung}: {said:?}");
-        assert!(said.err.contains("Cannot allocate memory"), "rung {rung}: {said:?}");
+        let (said, _) = run(backend, "2048")?;
+        assert_eq!((said.code(), said.out.as_str()), (0, "0 0\n"), "backend {backend}: {said:?}");
+        assert!(said.err.contains("Cannot allocate memory"), "backend {backend}: {said:?}");
     }
     Ok(())
 }
@@ -346,13 +351,13 @@ pub fn copies_of_a_program_find_none_wrong(live: &Live) -> Outcome {
     let folder = Folder::make("local-copies")?;
     let stress = stress(&folder)?;
     let at = folder.0.to_str().ok_or("a path that is no text")?;
-    for rung in rungs(live) {
+    for backend in backends(live) {
         let report = Report::new("local-copies");
-        let options = ["--rung", rung, "--local", "64MiB", "--report", report.path(), "--json"];
+        let options = ["--backend", backend, "--local", "64MiB", "--report", report.path(), "--json"];
         let arguments = ["--seconds", "1", "--threads", "2", "--mib", "16", "--seed", "7", "--folder", at, "--fork"];
         let mut command = paged(&options, &[&[stress.as_str()], &arguments[..], &WITHOUT].concat())?;
         let said = said(&mut command)?;
-        assert!(said.code() == 0 && said.out.ends_with(" wrong=0\n"), "rung {rung}: {said:?}");
+        assert!(said.code() == 0 && said.out.ends_with(" wrong=0\n"), "backend {backend}: {said:?}");
         assert_eq!(report.read()?["notes"], serde_json::json!([]), "no fork was refused");
     }
     Ok(())
@@ -455,9 +460,9 @@ pub fn facts_tells_that_programs_can_be_paged(_: &Live) -> Outcome {
     assert_eq!(report["host"]["syscall_dispatch"], true);
     let features = report["features"].as_array().ok_or("no features")?;
     let paging = features.iter().find(|feature| feature["feature"] == "larger than memory").ok_or("no paging")?;
-    let rungs: Vec<_> = paging["parts"].as_array().ok_or("no parts")?.iter().map(|part| &part["rung"]).collect();
-    let best = paging_rungs().first().copied();
-    assert_eq!(rungs, [&serde_json::json!(best), &serde_json::json!("user-dispatch")]);
+    let backends: Vec<_> = paging["parts"].as_array().ok_or("no parts")?.iter().map(|part| &part["backend"]).collect();
+    let best = paging_backends().first().copied();
+    assert_eq!(backends, [&serde_json::json!(best), &serde_json::json!("user-dispatch")]);
     let missing = paging["parts"][0]["missing"].as_array().map(Vec::len);
     assert_eq!(missing, Some(usize::from(best != Some("move"))), "why not the better one: {report}");
     Ok(())

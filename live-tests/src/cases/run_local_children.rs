@@ -47,7 +47,7 @@ pub(super) const TERMS: Terms = Terms {
     least_bytes: 1 << 16,
     sections: Sections::Auto,
     background: true,
-    rung: None,
+    backend: None,
 };
 
 /// So that programs that run at a time do not wait for each other: masu raises its own limit as far as it may, and nobody else's.

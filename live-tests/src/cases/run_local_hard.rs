@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use super::Outcome;
 use super::programs::Running;
 use super::run::{Folder, Report, Result, said};
-use super::run_local::{built, paged, rungs};
+use super::run_local::{backends, built, paged};
 use crate::live::Live;
 
 /// With so much local memory, and without masu, where it must be right, too.
@@ -13,21 +13,21 @@ fn right(live: &Live, part: &str, local: &str) -> Result<(String, serde_json::Va
     right_in(live, part, local, "auto")
 }
 
-/// The same, with so large units, on each rung that this kernel has. What is said, and reported, is that of the best.
+/// The same, with so large units, on each backend that this kernel has. What is said, and reported, is that of the best.
 fn right_in(live: &Live, part: &str, local: &str, unit: &str) -> Result<(String, serde_json::Value)> {
     let folder = Folder::make("local-hard")?;
     let hard = built(&folder, "hard", include_str!("../../programs/hard.c"))?;
     let plain = said(Command::new(&hard).arg(part))?;
     assert!(plain.code() == 0 && plain.out.ends_with("right\n"), "without masu: {plain:?}");
     let mut best = None;
-    for rung in rungs(live) {
+    for backend in backends(live) {
         let report = Report::new("local-hard");
-        let options = ["--rung", rung, "--local", local, "--unit", unit, "--report", report.path(), "--json"];
+        let options = ["--backend", backend, "--local", local, "--unit", unit, "--report", report.path(), "--json"];
         let said = said(&mut paged(&options, &[&hard, part])?)?;
-        assert!(said.code() == 0 && said.out.ends_with("right\n"), "{part} at {local}, rung {rung}: {said:?}");
+        assert!(said.code() == 0 && said.out.ends_with("right\n"), "{part} at {local}, backend {backend}: {said:?}");
         best.get_or_insert((said.out, report.read()?));
     }
-    best.ok_or_else(|| "this kernel has no rung".into())
+    best.ok_or_else(|| "this kernel has no backend".into())
 }
 
 /// Neither the store's old bytes nor a fault without end.
@@ -148,12 +148,12 @@ pub fn pages_that_the_kernel_moves_about_are_not_lost(live: &Live) -> Outcome {
     let hard = built(&folder, "hard", include_str!("../../programs/hard.c"))?;
     let holes = Running::start(Command::new(&hard).args(["holes", "6"]).stdin(Stdio::null()))?;
     // The best, which moves them wherever the kernel can.
-    let (rung, report) = (rungs(live)[0], Report::new("local-holes"));
-    let options = ["--rung", rung, "--local", "50%", "--report", report.path(), "--json"];
+    let (backend, report) = (backends(live)[0], Report::new("local-holes"));
+    let options = ["--backend", backend, "--local", "50%", "--report", report.path(), "--json"];
     let said = said(&mut paged(&options, &[&hard, "streams", "5"])?)?;
     assert!(said.code() == 0 && said.out == "right\n", "{said:?}");
     let report = report.read()?;
-    assert_eq!(report["rung"], rung, "{report}");
+    assert_eq!(report["backend"], backend, "{report}");
     assert!(report["bytes_out"].as_u64().is_some_and(|bytes| bytes > 256 << 20), "little was paged: {report}");
     let holes = holes.said()?;
     assert!(holes.code() == 0 && holes.out == "right\n", "{holes:?}");

@@ -128,7 +128,7 @@ pub fn who_has_no_privilege_is_paged_and_has_a_profile(_: &Live) -> Outcome {
         let said = said(run.env("XDG_CACHE_HOME", theirs.join("cache")).uid(NOBODY).gid(NOBODY))?;
         assert!(said.code() == 0 && said.out.ends_with(" wrong=0\n"), "{said:?}");
         let report = report.read()?;
-        assert!(report["bytes_in"].as_u64() > Some(0) && report["rung"].is_string(), "{report}");
+        assert!(report["bytes_in"].as_u64() > Some(0) && report["backend"].is_string(), "{report}");
         assert_eq!(report["profile"]["sites_loaded"].as_u64().map(|sites| sites > 0), Some(known), "{report}");
     }
     let files = profiles(&theirs.join("cache"));

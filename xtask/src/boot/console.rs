@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::tally::Tally;
 
 /// What the first program prints before the facts of its kernel.
-const RUNGS: &str = "RUNGS ";
+const BACKENDS: &str = "BACKENDS ";
 /// What it prints before its result, last of all.
 const RESULT: &str = "LIVE-RESULT ";
 
@@ -42,7 +42,7 @@ pub struct Report {
     /// Its tests.
     pub tally: Tally,
     /// The facts of its kernel.
-    pub rungs: Value,
+    pub backends: Value,
     /// From start to power-off.
     pub took: Duration,
 }
@@ -68,10 +68,10 @@ impl Console {
         let count = |name: &str| result[name].as_u64().with_context(|| format!("no number of {name} tests"));
         let tally = Tally { passed: count("passed")?, failed: count("failed")?, skipped: count("skipped")? };
         ensure!(tally.passed + tally.failed > 0, "no test ran");
-        let rungs = self.tagged(RUNGS)?;
-        let found = rungs["facts"]["page_table_levels"].as_u64();
+        let backends = self.tagged(BACKENDS)?;
+        let found = backends["facts"]["page_table_levels"].as_u64();
         ensure!(found == Some(u64::from(levels)), "asked for {levels}-level page tables, got {found:?}");
-        Ok(Report { tally, rungs, took: self.took })
+        Ok(Report { tally, backends, took: self.took })
     }
 
     fn tagged(&self, tag: &str) -> Result<Value> {
@@ -95,7 +95,7 @@ mod tests {
 
     const GOOD: &[&str] = &[
         "[    0.000000] Linux version 6.1.0",
-        r#"RUNGS {"facts":{"page_table_levels":4}}"#,
+        r#"BACKENDS {"facts":{"page_table_levels":4}}"#,
         "test a ... ok",
         r#"LIVE-RESULT {"passed":3,"failed":0,"skipped":1}"#,
         "[    3.100000] reboot: Power down",
@@ -117,7 +117,7 @@ mod tests {
     fn a_machine_that_ran_its_tests_and_switched_itself_off_passes() {
         let report = console(GOOD).verdict(4).unwrap();
         assert_eq!(report.tally, Tally { passed: 3, failed: 0, skipped: 1 });
-        assert_eq!(report.rungs["facts"]["page_table_levels"], 4);
+        assert_eq!(report.backends["facts"]["page_table_levels"], 4);
     }
 
     #[test]

@@ -11,8 +11,8 @@ use rustix::mm::{MapFlags as MemoryFlags, ProtFlags, mmap, munmap};
 use units::{Bytes, PageSize};
 
 use super::record::{WALK_CALIBRATE, WALK_READ, WALK_RECORDS_MAX, WalkAnswer, WalkRequest, WindowRecord};
+use crate::backend::Unavailable;
 use crate::bpf_object::{self, Aligned};
-use crate::rung::Unavailable;
 
 /// As people are told of it.
 const PROGRAM: &str = "the walk's program";

@@ -14,15 +14,15 @@ use crate::program::Program;
 const SHORTLY_TICKS: u64 = 50_000;
 
 /// How many had taken off when masu was woken last.
-static RUNG: AtomicU64 = AtomicU64::new(0);
+static BACKEND: AtomicU64 = AtomicU64::new(0);
 
 /// Something may have taken off: wakes masu if it sleeps. Best without the lock, which others wait for meanwhile.
 pub fn ring(program: &Program) {
     let launched = program.pager.flights.launched();
-    if RUNG.load(Relaxed) == launched {
+    if BACKEND.load(Relaxed) == launched {
         return;
     }
-    RUNG.store(launched, Relaxed);
+    BACKEND.store(launched, Relaxed);
     // Either masu sees the flight, or this sees that masu sleeps.
     fence(SeqCst);
     if program.bell.masu_sleeps().load(Relaxed) != 0 {

@@ -1,16 +1,16 @@
-//! Pages change sides, between the program's addresses and the staging's slots, in the way of the rung on which this stands.
+//! Pages change sides, between the program's addresses and the staging's slots, in the way of the backend on which this stands.
 //!
 //! On `move` their frames do: whoever touches such a page finds it on one side or on the other. On `copy` a page that leaves
 //! is protected against writes first. Threads go on reading it; one that writes gets SIGBUS and waits for the lock in the
 //! handler, after which the page is gone, or may be written again. Then it is copied to the slot and its frame given to the
-//! kernel. All that is in two places at a time is one piece of [`Rung::doubled_pages`], under the lock.
+//! kernel. All that is in two places at a time is one piece of [`Backend::doubled_pages`], under the lock.
 //!
 //! The kernel must have nothing of its own to write to a page that leaves: it writes to the frame that it had found, without
 //! another look. `move` is refused then, `copy` is not. So what calls of the program write to is pinned, and what the library
 //! has the kernel write to (`memory::write_words`) is written under the lock.
 
 use farmem_engine::PAGE_BYTES;
-use farmem_engine::rung::Rung;
+use farmem_engine::backend::Backend;
 
 use crate::kernel::call;
 use crate::uffd::Uffd;
@@ -20,8 +20,8 @@ const EBUSY: i64 = -(libc::EBUSY as i64);
 const EINVAL: i64 = -(libc::EINVAL as i64);
 
 /// A piece of what is to be done.
-fn piece(rung: Rung, bytes: u64) -> u64 {
-    bytes.min(u64::from(rung.doubled_pages()) * PAGE_BYTES)
+fn piece(backend: Backend, bytes: u64) -> u64 {
+    bytes.min(u64::from(backend.doubled_pages()) * PAGE_BYTES)
 }
 
 /// Pages of slots come to the program's addresses, and the slots are empty. Says how many bytes, from the first on, and why no more.
@@ -29,10 +29,10 @@ fn piece(rung: Rung, bytes: u64) -> u64 {
 /// # Safety
 /// The slots are the staging's, and have frames.
 pub unsafe fn come(uffd: Uffd, slot: u64, address: u64, bytes: u64) -> (u64, i64) {
-    match uffd.rung {
+    match uffd.backend {
         // SAFETY: the caller's.
-        Rung::Copy => unsafe { come_copied(uffd, slot, address, piece(uffd.rung, bytes)) },
-        Rung::Move => {
+        Backend::Copy => unsafe { come_copied(uffd, slot, address, piece(uffd.backend, bytes)) },
+        Backend::Move => {
             // SAFETY: the caller's: nobody reads what is left of a slot without a frame.
             let (moved, why) = unsafe { uffd.move_frames(address, slot, bytes) };
             if moved > 0 || why != EINVAL || bytes > PAGE_BYTES {
@@ -63,10 +63,10 @@ unsafe fn come_copied(uffd: Uffd, slot: u64, address: u64, bytes: u64) -> (u64, 
 /// # Safety
 /// The slots are the staging's, and empty; the lock is held, for which whoever touches what has left waits.
 pub unsafe fn leave(uffd: Uffd, address: u64, slot: u64, bytes: u64) -> (u64, i64) {
-    match uffd.rung {
+    match uffd.backend {
         // SAFETY: the caller's.
-        Rung::Copy => unsafe { leave_copied(uffd, address, slot, piece(uffd.rung, bytes)) },
-        Rung::Move => {
+        Backend::Copy => unsafe { leave_copied(uffd, address, slot, piece(uffd.backend, bytes)) },
+        Backend::Move => {
             // SAFETY: the caller's.
             let out = || unsafe { uffd.move_frames(slot, address, bytes) };
             let (moved, why) = out();

@@ -4,7 +4,7 @@ use core::convert::Infallible;
 
 use farmem_engine::PAGE_BYTES;
 use farmem_engine::pager::{LOOKED_AT, Machine, Pager, Sum};
-use farmem_engine::rung::Rung;
+use farmem_engine::backend::Backend;
 use farmem_engine::space::Page;
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -47,7 +47,7 @@ impl Frames {
     /// A copy out of memory that the program cannot write. False when it cannot be read either.
     fn copy_out(&self, address: u64, slot: u64, bytes: u64) -> bool {
         // What is copied anyway was refused for another reason.
-        if self.program.uffd.rung == Rung::Copy || ODDLY_WRITABLE.load(Relaxed) {
+        if self.program.uffd.backend == Backend::Copy || ODDLY_WRITABLE.load(Relaxed) {
             return false;
         }
         let (local, remote) = (vector(slot, bytes as usize), vector(address, bytes as usize));

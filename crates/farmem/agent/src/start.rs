@@ -11,7 +11,7 @@ use farmem_engine::field::{self, BELL, Bell, Counter, ERRAND, Errand, Layout};
 use farmem_engine::greeting::{self, Go, Hello, Message, Ready, Secret, Step, Terms};
 use farmem_engine::pager::Pager;
 use farmem_engine::policy::site::{SEED_WORDS, SITES, Seed};
-use farmem_engine::rung::Rung;
+use farmem_engine::backend::Backend;
 
 use crate::kernel::{self, call};
 use crate::lock::Held;
@@ -65,10 +65,10 @@ unsafe extern "C" fn begin(_: c_int, _: *const *mut c_char, environment: *const 
     let socket = descriptors::out_of_the_way(socket);
     let store = if store < 0 { store } else { descriptors::out_of_the_way(store) };
     match prepare(terms, process, store, socket) {
-        Ok((field, rung)) => {
+        Ok((field, backend)) => {
             let program = program::program();
             let uffd = program.map_or(-1, |program| program.uffd.fd);
-            send(socket, &Ready { begun: Ok(rung) }.message(), &[field, uffd]);
+            send(socket, &Ready { begun: Ok(backend) }.message(), &[field, uffd]);
             // SAFETY: our own; the memory stays mapped.
             unsafe { call!(libc::SYS_close, field) };
             // Without an answer the program begins with nothing known: masu is no more, or could not take its tables.
@@ -274,11 +274,11 @@ fn receive(socket: i32, fd: &mut i32) -> Option<Message> {
     (got == size_of::<Message>() as i64).then_some(message)
 }
 
-/// Makes all that the pager needs, in the program. The field's descriptor, and the rung.
-fn prepare(terms: Terms, process: u32, store: i32, socket: i32) -> Result<(i32, Rung), (Step, u32)> {
+/// Makes all that the pager needs, in the program. The field's descriptor, and the backend.
+fn prepare(terms: Terms, process: u32, store: i32, socket: i32) -> Result<(i32, Backend), (Step, u32)> {
     let errno = |answer: i64| u32::try_from(answer.unsigned_abs()).unwrap_or(0);
     let failed = |step: Step| move |answer: i64| (step, errno(answer));
-    let uffd = Uffd::make(terms.rung).map_err(|(step, answer)| (step, errno(answer)))?;
+    let uffd = Uffd::make(terms.backend).map_err(|(step, answer)| (step, errno(answer)))?;
     let layout = Layout::new(terms.most_pages as usize, terms.budget_frames as usize);
     let (field, start) = make_field(layout.bytes).map_err(failed(Step::Memory))?;
     let memory = |bytes: usize| map_memory(bytes).ok_or((Step::Memory, libc::ENOMEM as u32));
@@ -307,7 +307,7 @@ fn prepare(terms: Terms, process: u32, store: i32, socket: i32) -> Result<(i32, 
     pager.counters.set(Counter::BudgetFrames, terms.budget_frames.into());
     pager.counters.set(Counter::BudgetShare, terms.budget_share.into());
     // Where all may be local, nobody has to leave to make room.
-    let aside = if terms.budget_share >= ALL { 0 } else { uffd.rung.doubled_pages() };
+    let aside = if terms.budget_share >= ALL { 0 } else { uffd.backend.doubled_pages() };
     pager.counters.set(Counter::FramesAside, aside.into());
     pager.counters.set(Counter::EarlyTicks, kernel::ticks());
     pager.counters.set(Counter::EarlyNs, kernel::clock_ns());
@@ -340,7 +340,7 @@ fn prepare(terms: Terms, process: u32, store: i32, socket: i32) -> Result<(i32, 
         process: AtomicU32::new(process),
     });
     take_signals().map_err(failed(Step::Signals))?;
-    Ok((field, uffd.rung))
+    Ok((field, uffd.backend))
 }
 
 /// A program's whole memory, as a share of it.

@@ -6,7 +6,7 @@
 
 use farmem_engine::PAGE_BYTES;
 use farmem_engine::greeting::Step;
-use farmem_engine::rung::{Features, Rung};
+use farmem_engine::backend::{Features, Backend};
 
 use crate::kernel::{self, call};
 
@@ -57,11 +57,11 @@ struct WriteProtect {
     mode: u64,
 }
 
-/// A userfaultfd, and the rung on which it stands.
+/// A userfaultfd, and the backend on which it stands.
 #[derive(Clone, Copy)]
 pub struct Uffd {
     pub fd: i32,
-    pub rung: Rung,
+    pub backend: Backend,
     /// The address of a page behind the staging's slots in which none ever stays, and that has a page table; 0: none yet.
     pub spare_page: u64,
 }
@@ -73,23 +73,23 @@ const EEXIST: i64 = -(libc::EEXIST as i64);
 const ENOENT: i64 = -(libc::ENOENT as i64);
 
 impl Uffd {
-    /// Makes one that stands on the wanted rung, or on the best; or says which step failed and why.
-    pub fn make(wanted: Option<Rung>) -> Result<Uffd, (Step, i64)> {
+    /// Makes one that stands on the wanted backend, or on the best; or says which step failed and why.
+    pub fn make(wanted: Option<Backend>) -> Result<Uffd, (Step, i64)> {
         let failed = |answer| (Step::Userfaultfd, answer);
         // What there is can be asked once of each file, and what is to be used be said once, too.
         let (asked, offered) = open(Features(0)).map_err(failed)?;
         // SAFETY: our own.
         unsafe { call!(libc::SYS_close, asked) };
-        let rung = Rung::choose(offered, wanted).ok_or((Step::Rung, -i64::from(libc::EOPNOTSUPP)))?;
-        let (fd, _) = open(rung.needs()).map_err(failed)?;
-        Ok(Uffd { fd, rung, spare_page: 0 })
+        let backend = Backend::choose(offered, wanted).ok_or((Step::Backend, -i64::from(libc::EOPNOTSUPP)))?;
+        let (fd, _) = open(backend.needs()).map_err(failed)?;
+        Ok(Uffd { fd, backend, spare_page: 0 })
     }
 
     /// Memory is paged from now on.
     pub fn register(self, start: u64, bytes: u64) -> bool {
-        let mode = match self.rung {
-            Rung::Move => MODE_MISSING,
-            Rung::Copy => MODE_MISSING | MODE_WP,
+        let mode = match self.backend {
+            Backend::Move => MODE_MISSING,
+            Backend::Copy => MODE_MISSING | MODE_WP,
         };
         self.register_as(start, bytes, mode)
     }

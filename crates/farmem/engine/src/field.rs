@@ -68,7 +68,7 @@ pub enum Counter {
     /// Pages that were written home in the background.
     PagesBehind = 26,
     /// Frames that pages take besides while they are in two places: nobody else gets them
-    /// ([`crate::rung::Rung::doubled_pages`]).
+    /// ([`crate::backend::Backend::doubled_pages`]).
     FramesAside = 27,
     /// Of the pages that were touched, those that held zeros when they left: nowhere is anything kept of them.
     ZeroPages = 28,

@@ -10,7 +10,7 @@
 
 use core::fmt;
 
-use crate::rung::Rung;
+use crate::backend::Backend;
 
 /// The environment variable with the socket's name, without the zero before it.
 pub const VARIABLE: &str = "MASU_PAGER";
@@ -70,8 +70,8 @@ pub struct Terms {
     pub sections: Sections,
     /// Whether masu may fetch and write in the background.
     pub background: bool,
-    /// The rung that is wanted; `None` for the best that the kernel has.
-    pub rung: Option<Rung>,
+    /// The backend that is wanted; `None` for the best that the kernel has.
+    pub backend: Option<Backend>,
 }
 
 /// How sections of the program are told apart.
@@ -88,8 +88,8 @@ pub enum Sections {
 /// The library: whether it is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ready {
-    /// The rung on which it stands; or which step failed, with which errno.
-    pub begun: Result<Rung, (Step, u32)>,
+    /// The backend on which it stands; or which step failed, with which errno.
+    pub begun: Result<Backend, (Step, u32)>,
 }
 
 /// masu: the program may begin.
@@ -110,12 +110,12 @@ pub enum Step {
     Signals = 3,
     /// Catching calls: prctl(2), Syscall User Dispatch.
     Dispatch = 4,
-    /// Finding the rung that is wanted, or any.
-    Rung = 5,
+    /// Finding the backend that is wanted, or any.
+    Backend = 5,
 }
 
 impl Step {
-    const ALL: [Step; 5] = [Step::Userfaultfd, Step::Memory, Step::Signals, Step::Dispatch, Step::Rung];
+    const ALL: [Step; 5] = [Step::Userfaultfd, Step::Memory, Step::Signals, Step::Dispatch, Step::Backend];
 }
 
 impl Secret {
@@ -175,25 +175,25 @@ impl Terms {
     pub const fn message(self, secret: u64) -> Message {
         let budget = self.budget_frames as u64 | (self.budget_share as u64) << 32;
         let units = self.unit_pages as u64 | (self.base_pages as u64) << 32;
-        let rung = match self.rung {
-            Some(rung) => rung as u64,
+        let backend = match self.backend {
+            Some(backend) => backend as u64,
             None => 0,
         };
         let way = self.sections as u64 | (self.background as u64) << 32;
-        [MAGIC, budget, self.most_pages as u64, units, self.least_bytes, way, rung, secret]
+        [MAGIC, budget, self.most_pages as u64, units, self.least_bytes, way, backend, secret]
     }
 
     /// As they came, and the secret with them; `None` if they are none.
     pub fn of(message: &Message) -> Option<(Terms, u64)> {
-        let [magic, budget, most_pages, units, least_bytes, way, rung, secret] = *message;
+        let [magic, budget, most_pages, units, least_bytes, way, backend, secret] = *message;
         let halves = |word: u64| ((word & 0xffff_ffff) as u32, (word >> 32) as u32);
         let sections =
             [Sections::Auto, Sections::Marked, Sections::Off].into_iter().find(|of| *of as u64 == way & 0xffff_ffff)?;
         let ((budget_frames, budget_share), (unit_pages, base_pages)) = (halves(budget), halves(units));
         let most_pages = u32::try_from(most_pages).ok()?;
-        let rung = match rung {
+        let backend = match backend {
             0 => None,
-            word => Some(Rung::of_word(word)?),
+            word => Some(Backend::of_word(word)?),
         };
         let terms = Terms {
             budget_frames,
@@ -204,7 +204,7 @@ impl Terms {
             least_bytes,
             sections,
             background: way >> 32 != 0,
-            rung,
+            backend,
         };
         (magic == MAGIC).then_some((terms, secret))
     }
@@ -213,18 +213,18 @@ impl Terms {
 impl Ready {
     /// As it is sent.
     pub fn message(self) -> Message {
-        let (step, errno, rung) = match self.begun {
-            Ok(rung) => (0, 0, rung as u64),
+        let (step, errno, backend) = match self.begun {
+            Ok(backend) => (0, 0, backend as u64),
             Err((step, errno)) => (step as u64, errno.into(), 0),
         };
-        [MAGIC, step, errno, rung, 0, 0, 0, 0]
+        [MAGIC, step, errno, backend, 0, 0, 0, 0]
     }
 
     /// As it came; `None` if it is none.
     pub fn of(message: &Message) -> Option<Ready> {
-        let [magic, step, errno, rung, ..] = *message;
+        let [magic, step, errno, backend, ..] = *message;
         let begun = match step {
-            0 => Ok(Rung::of_word(rung)?),
+            0 => Ok(Backend::of_word(backend)?),
             step => Err((Step::ALL.into_iter().find(|of| *of as u64 == step)?, u32::try_from(errno).ok()?)),
         };
         (magic == MAGIC).then_some(Ready { begun })
@@ -273,14 +273,14 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_said_is_understood(
-            words: [u32; 5], least_bytes: u64, sections in 0_usize..3, rung in 0_usize..3, background: bool,
+            words: [u32; 5], least_bytes: u64, sections in 0_usize..3, backend in 0_usize..3, background: bool,
             secret: u64,
         ) {
             let sections = [Sections::Auto, Sections::Marked, Sections::Off][sections];
             let [budget_frames, budget_share, most_pages, unit_pages, base_pages] = words;
-            let rung = [None, Some(Rung::Move), Some(Rung::Copy)][rung];
+            let backend = [None, Some(Backend::Move), Some(Backend::Copy)][backend];
             let terms = Terms {
-                budget_frames, budget_share, most_pages, unit_pages, base_pages, least_bytes, sections, background, rung,
+                budget_frames, budget_share, most_pages, unit_pages, base_pages, least_bytes, sections, background, backend,
             };
             prop_assert_eq!(Terms::of(&terms.message(secret)), Some((terms, secret)));
             let hello = Hello { process: words[0], secret };
@@ -288,7 +288,7 @@ mod tests {
             let go = Go { seeds: words[0] };
             prop_assert_eq!(Go::of(&go.message()), Some(go));
             let failed = Step::ALL.map(|step| Err((step, words[1])));
-            for begun in Rung::ALL.map(Ok).into_iter().chain(failed) {
+            for begun in Backend::ALL.map(Ok).into_iter().chain(failed) {
                 let ready = Ready { begun };
                 prop_assert_eq!(Ready::of(&ready.message()), Some(ready));
             }

@@ -10,6 +10,7 @@
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
+pub mod backend;
 pub mod calls;
 pub mod entry;
 pub mod field;
@@ -17,7 +18,6 @@ pub mod greeting;
 pub mod lock;
 pub mod pager;
 pub mod policy;
-pub mod rung;
 pub mod space;
 pub mod units;
 

@@ -9,12 +9,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use farmem_engine::PAGE_BYTES;
+use farmem_engine::backend::Backend;
 use farmem_engine::entry::Place;
 use farmem_engine::field::{COUNTER_WORDS, Counter, Counters, Layout};
 use farmem_engine::greeting::Sections;
 use farmem_engine::pager::{FLIGHT_WORDS, Flights, Pager, Ring, Served, Touch};
 use farmem_engine::policy::what_if::Ghosts;
-use farmem_engine::rung::Rung;
 use farmem_engine::space::{CHUNK_PAGES, DIRECTORY_WORDS, Page, Space};
 use farmem_engine::units::{Costs, Learned, Units};
 use machine::Model;
@@ -231,12 +231,12 @@ proptest! {
     #[test]
     fn the_program_reads_what_it_wrote_and_the_budget_holds(
         steps in proptest::collection::vec(step(), 1..120),
-        rung in proptest::sample::select(Rung::ALL.as_slice()),
+        backend in proptest::sample::select(Backend::ALL.as_slice()),
     ) {
         let memory = Memory::new(2 * CHUNK, 1500);
         let (mut learned, mut ghosts) = (Box::new(Learned::default()), vec![0; 800]);
         let mut world = World::new(&memory, &mut learned, &mut ghosts, 400);
-        world.pager.counters.set(Counter::FramesAside, rung.doubled_pages().into());
+        world.pager.counters.set(Counter::FramesAside, backend.doubled_pages().into());
         let mut most_frames = 400;
         for step in steps {
             match step {

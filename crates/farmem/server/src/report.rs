@@ -1,9 +1,9 @@
 //! What paged programs counted, and what it says.
 
 use farmem_engine::PAGE_BYTES;
+use farmem_engine::backend::Backend;
 use farmem_engine::calls::Refusal;
 use farmem_engine::field::{Counter, Counters};
-use farmem_engine::rung::Rung;
 use farmem_engine::units::Learned;
 use linux::maps::Mapping;
 use serde::Serialize;
@@ -19,7 +19,7 @@ pub struct Counted {
     /// Its process, as it sees itself.
     pub process: u32,
     /// In which way its pages left and came; `None` where nobody has said it.
-    pub rung: Option<Rung>,
+    pub backend: Option<Backend>,
     /// Time that threads waited for pages.
     pub stall_s: f64,
     /// What it was given.
@@ -93,7 +93,7 @@ impl Counted {
         };
         Counted {
             process,
-            rung: None,
+            backend: None,
             stall_s: get(Counter::StallTicks) as f64 * seconds_of_a_tick(counters),
             local: share,
             paged: touched,
@@ -138,7 +138,8 @@ pub struct Report {
     /// Time that threads waited for pages, of all threads together.
     pub stall_s: f64,
     /// In which way pages left and came, a word of `masu facts`. `None` when nothing was paged.
-    pub rung: Option<&'static str>,
+    #[serde(flatten, serialize_with = "units::renamed::backend")]
+    pub backend: Option<&'static str>,
     /// Local memory, of the program that had most.
     pub local_bytes: Bytes,
     /// Paged memory, each program at its most.
@@ -246,7 +247,7 @@ impl Report {
             elapsed_s,
             stall_s: programs.iter().map(|program| program.stall_s).sum(),
             // Of one kernel, the same for all.
-            rung: programs.iter().find_map(|program| program.rung).map(Rung::name),
+            backend: programs.iter().find_map(|program| program.backend).map(Backend::name),
             sealed: None,
             local_bytes: local,
             paged_bytes: sum(|program| program.paged),

@@ -11,11 +11,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use farmem_engine::backend::Backend;
 use farmem_engine::field::{self, ANSWERED, ASKED, Ask, BELL, Bell, COUNTER_WORDS, Counters, ERRAND, Errand, Layout};
 use farmem_engine::greeting::{self, Go, Message, Ready, Secret, Sections, Terms};
 use farmem_engine::pager::Budget;
 use farmem_engine::policy::site::{SEED_WORDS, Seed};
-use farmem_engine::rung::Rung;
 use farmem_engine::space::Page;
 use farmem_engine::units::Learned;
 use linux::Rooted;
@@ -332,7 +332,7 @@ struct Program {
     process: u32,
     /// As masu sees it, if it does.
     peer: Peer,
-    rung: Rung,
+    backend: Backend,
     layer: u32,
     /// It reads and writes its pages by itself, and asks nothing.
     has_file: bool,
@@ -369,8 +369,8 @@ fn begin(program: &Proven, common: &Common, layer: u32) -> Result<Option<Program
     let Some((_, mut fds)) = hear(connection, &mut bytes, common).map_err(failed)? else { return Ok(None) };
     let nonsense = || format!("process {} said nothing sensible at its start", hello.process);
     let ready = Ready::of(&message_of(&bytes)).ok_or_else(nonsense)?;
-    let rung = match ready.begun {
-        Ok(rung) => rung,
+    let backend = match ready.begun {
+        Ok(backend) => backend,
         Err((step, errno)) => {
             let errno = Errno::from_raw_os_error(errno.cast_signed());
             common.note(|served| served.not_begun.push(NotBegun { process: hello.process, step, errno }));
@@ -386,7 +386,7 @@ fn begin(program: &Proven, common: &Common, layer: u32) -> Result<Option<Program
     let mut program = Program {
         process: hello.process,
         peer: *peer,
-        rung,
+        backend,
         layer,
         has_file: direct.is_some(),
         field,
@@ -431,7 +431,7 @@ impl Program {
         let Some(counters) = self.counters() else { return Counted::default() };
         let learned = self.learned();
         let mut counted = Counted::of(self.process, &counters, &learned, &held(&self.mappings), &held(&self.history));
-        counted.rung = Some(self.rung);
+        counted.backend = Some(self.backend);
         let frames = u32::try_from(counted.local.pages().0).unwrap_or(u32::MAX);
         let most = Budget::new(frames, 0).largest_unit_pages();
         let unit = common.terms.plain_unit_pages().map(|pages| pages.min(most) as usize * PAGE_BYTES);

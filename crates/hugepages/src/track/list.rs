@@ -92,7 +92,7 @@ fn narrow(rate: f64) -> f32 {
 
 #[cfg(test)]
 mod tests {
-    use access::{Class, PageSet, Rung, WindowHeat};
+    use access::{Backend, Class, PageSet, WindowHeat};
     use units::{Pages, Rate};
 
     use super::*;
@@ -113,7 +113,7 @@ mod tests {
     fn map(windows: Vec<WindowHeat>) -> AccessMap {
         let class = |accessed_reads, rate| Class { accessed_reads, rate: Rate::per_second(rate) };
         let classes = vec![Class::default(), class(3, 5.0), class(1, 0.05)];
-        AccessMap { classes, windows, ..AccessMap::empty(Rung::BpfWalk) }
+        AccessMap { classes, windows, ..AccessMap::empty(Backend::BpfWalk) }
     }
 
     fn view(window: u64, hot: u64) -> WindowView {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use access::{AccessMap, Class, Cost, PageSet, Rung, Source, WindowHeat, estimate};
+use access::{AccessMap, Backend, Class, Cost, PageSet, Source, WindowHeat, estimate};
 use linux::Error;
 use rustix::io::Errno;
 use units::Window;
@@ -32,7 +32,7 @@ impl ModelSource {
             ages: Vec::new(),
             generation,
             replaced: false,
-            map: AccessMap::empty(Rung::BpfWalk),
+            map: AccessMap::empty(Backend::BpfWalk),
         }
     }
 
@@ -87,8 +87,8 @@ pub fn gone(operation: &str) -> Error {
 }
 
 impl Source for ModelSource {
-    fn rung(&self) -> Rung {
-        Rung::BpfWalk
+    fn backend(&self) -> Backend {
+        Backend::BpfWalk
     }
 
     fn begin(&mut self) -> Result<(), Error> {

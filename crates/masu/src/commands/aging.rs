@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use access::arrivals::{Membership, Whose};
-use access::rung::Unavailable;
+use access::backend::Unavailable;
 use aging::class::Class;
 use aging::dials::{Bounds, Dial, Wishes};
 use aging::keep::{Keeper, Scope, Settings};

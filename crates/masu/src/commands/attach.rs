@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use access::Rung;
+use access::Backend;
 use hugepages::attach::{Control, ROUND_MIN, Settings, Until, attach};
 use hugepages::program::RunningProgram;
 use hugepages::report::{PlannedRun, Report};
@@ -30,8 +30,8 @@ pub fn run(task: &AttachTask) -> Result<Done, Failure> {
         Ok((pid, status.name, Arc::new(hold(pid, Purpose::Attach)?)))
     })?;
     can_promote(&linux::probe::collapse(&*HOST))?;
-    let observers = Observers::find(task.rung)?;
-    if observers.rung == Rung::DamonVaddr && admitted.len() > 1 {
+    let observers = Observers::find(task.backend)?;
+    if observers.backend == Backend::DamonVaddr && admitted.len() > 1 {
         let line = "cannot attach to several processes by damon-vaddr: the kernel's interface watches one at a time";
         return Err(
             Failure::new(line).remedy("Attach to one process; `masu facts` says why the walk does not hold here.")
@@ -107,7 +107,7 @@ fn print_json(report: &Report) -> Result<(), Failure> {
 fn print_table(report: &Report, ran_s: f64) -> Result<(), Failure> {
     let mut out = print::out();
     let dry = if report.dry_run { "   dry run: nothing was promoted or demoted" } else { "" };
-    writeln!(out, "process {} ({})   observed by {}{dry}\n", report.pid, report.name, report.rung)?;
+    writeln!(out, "process {} ({})   observed by {}{dry}\n", report.pid, report.name, report.backend)?;
     windows(report).write(&mut out, "  ")?;
     writeln!(out)?;
     if let Some(plan) = report.plan.as_deref().filter(|plan| !plan.is_empty()) {

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::io::Write;
 
 use access::arrivals::Whose;
+use access::backend::Unavailable;
 use access::refaults;
-use access::rung::Unavailable;
 use aging::census::{self, Census, Closeness, OfProcess};
 use aging::class::Class;
 use linux::cgroup::group;

@@ -74,7 +74,7 @@ struct Feature {
 pub fn run(task: &FactsTask) -> Result<Done, Failure> {
     let host = HostFacts::gather(&*HOST);
     let probed = probe(&*HOST);
-    let parts = standings(&host, &probed.rungs);
+    let parts = standings(&host, &probed.backends);
     let paging = Feature { feature: "larger than memory", parts: paging::standings(&host) };
     let aging = Feature { feature: "aging", parts: aging::standings(&aging::try_out(&*HOST)) };
     let found = caches::try_out(&*HOST, &host);
@@ -150,14 +150,14 @@ fn print(out: &mut impl Write, report: &Report) -> Result<(), Failure> {
     }
     for feature in &report.features {
         writeln!(out)?;
-        let mut parts = Table::new(&[feature.feature, "stands on", "which means"]);
+        let mut parts = Table::new(&[feature.feature, "backend", "meaning"]);
         for part in &feature.parts {
-            parts.row([part.part.to_owned(), part.rung.unwrap_or("nothing").to_owned(), part.meaning.clone()]);
+            parts.row([part.part.to_owned(), part.backend.unwrap_or("nothing").to_owned(), part.meaning.clone()]);
         }
         parts.write(out, "")?;
         for part in &feature.parts {
             for missing in &part.missing {
-                writeln!(out, "\n{}: not {}, because {}", part.part, missing.rung, missing.reason)?;
+                writeln!(out, "\n{}: not {}, because {}", part.part, missing.backend, missing.reason)?;
                 writeln!(out, "    {}", missing.remedy)?;
             }
         }

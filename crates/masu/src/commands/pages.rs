@@ -5,7 +5,7 @@ mod strip;
 use std::io::Write;
 use std::time::Duration;
 
-use access::{AccessMap, Class, Rung, Source, WindowHeat, estimate};
+use access::{AccessMap, Backend, Class, Source, WindowHeat, estimate};
 use linux::maps::{self, Mapping};
 use linux::{Pid, Untrusted};
 use serde::Serialize;
@@ -23,7 +23,8 @@ use crate::{Done, HOST};
 struct Report {
     pid: Pid,
     name: Untrusted,
-    rung: Rung,
+    #[serde(flatten, serialize_with = "units::renamed::backend")]
+    backend: Backend,
     observed_s: f64,
     mappings: Vec<MappingHeat>,
 }
@@ -51,9 +52,9 @@ struct Run {
 pub fn run(task: &PagesTask) -> Result<Done, Failure> {
     let stop = Stop::on_signals()?;
     let status = admit(task.pid, Purpose::Look)?;
-    let observers = Observers::find(task.rung)?;
+    let observers = Observers::find(task.backend)?;
     // Clearing under an attached masu would make what it watches look idle.
-    let _held = if observers.rung == Rung::Residency { None } else { Some(hold(task.pid, Purpose::Look)?) };
+    let _held = if observers.backend == Backend::Residency { None } else { Some(hold(task.pid, Purpose::Look)?) };
     let mut source = observers.open(task.pid)?;
     let failed = |error: linux::Error| Failure::at_process(&error);
     watch(source.as_mut(), task.time, &stop).map_err(failed)?;
@@ -67,7 +68,7 @@ pub fn run(task: &PagesTask) -> Result<Done, Failure> {
     let report = Report {
         pid: task.pid,
         name: status.name,
-        rung: source.rung(),
+        backend: source.backend(),
         observed_s: map.observed.as_secs_f64(),
         mappings: heats,
     };
@@ -165,8 +166,8 @@ impl MappingHeat {
 }
 
 fn print(out: &mut impl Write, report: &Report, task: &PagesTask) -> Result<(), Failure> {
-    let Report { pid, name, rung, observed_s, mappings } = report;
-    writeln!(out, "process {pid} ({name})   observed by {rung} for {observed_s:.1} s: {}", rung.exactness())?;
+    let Report { pid, name, backend, observed_s, mappings } = report;
+    writeln!(out, "process {pid} ({name})   observed by {backend} for {observed_s:.1} s: {}", backend.exactness())?;
     writeln!(out)?;
     let (shown, quiet): (Vec<&MappingHeat>, Vec<&MappingHeat>) =
         mappings.iter().partition(|heat| task.all || heat.is_of_interest());
@@ -246,7 +247,7 @@ mod tests {
         AccessMap {
             classes: vec![Class::default(), hot],
             windows: vec![first, second],
-            ..AccessMap::empty(Rung::BpfWalk)
+            ..AccessMap::empty(Backend::BpfWalk)
         }
     }
 

@@ -34,8 +34,8 @@ use crate::{Done, HOST, runtime};
 pub fn run(task: &TrackTask) -> Result<Done, Failure> {
     let stop = Stop::on_signals()?;
     can_promote(&linux::probe::collapse(&*HOST))?;
-    let observers = Observers::find(task.rung)?;
-    if observers.rung == access::Rung::DamonVaddr {
+    let observers = Observers::find(task.backend)?;
+    if observers.backend == access::Backend::DamonVaddr {
         print::note(format_args!("damon-vaddr watches one process at a time: a second program will be refused"));
     }
     open_files::raise();
@@ -275,12 +275,16 @@ fn anybody_can_cause(what: &Happening<'_>) -> bool {
 
 impl Surroundings {
     fn print_start(&mut self, socket: &Path) {
-        let (rung, socket) = (self.observers.rung, socket.display());
+        let (backend, socket) = (self.observers.backend, socket.display());
         let mut out = print::out();
         let said = if self.json {
-            writeln!(out, "{}", json!({ "event": "listening", "socket": socket.to_string(), "rung": rung }))
+            writeln!(
+                out,
+                "{}",
+                json!({ "event": "listening", "socket": socket.to_string(), "backend": backend, "rung": backend })
+            )
         } else {
-            writeln!(out, "listening at {socket}   observing by {rung}\n{:>9}  {:>8}  program", "time", "process")
+            writeln!(out, "listening at {socket}   observing by {backend}\n{:>9}  {:>8}  program", "time", "process")
         };
         self.nobody_listens |= said.and_then(|()| out.flush()).is_err();
     }

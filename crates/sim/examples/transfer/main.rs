@@ -95,7 +95,7 @@ fn main() -> ExitCode {
     let wanted = match Wanted::read(std::env::args().skip(1).collect()) {
         Ok(wanted) => wanted,
         Err(wrong) => {
-            eprintln!("simulate: {wrong}\n--help says what it knows");
+            eprintln!("transfer: {wrong}\n--help says what it knows");
             return ExitCode::from(2);
         }
     };
@@ -104,7 +104,7 @@ fn main() -> ExitCode {
         // Who reads has seen enough, as `head` does.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("simulate: writing to standard output: {error}");
+            eprintln!("transfer: writing to standard output: {error}");
             ExitCode::FAILURE
         }
     }

@@ -31,9 +31,9 @@ impl NotBegun {
             Step::Signals => {
                 (format!("its signals cannot be taken: {why}"), "This should not happen; please report it.")
             }
-            Step::Rung => (
+            Step::Backend => (
                 "this kernel does not let pages leave it and come back in the way that is wanted, or in any".to_owned(),
-                "`masu facts` says what this host has; without --rung the best of it is taken.",
+                "`masu facts` says what this host has; without --backend the best of it is taken.",
             ),
             Step::Dispatch => (
                 format!("its system calls cannot be seen: {why}"),

@@ -63,7 +63,7 @@ const TERMS: Terms = Terms {
     least_bytes: 1 << 16,
     sections: Sections::Auto,
     background: true,
-    rung: None,
+    backend: None,
 };
 
 fn server() -> (Server, Arc<Noting>) {
@@ -95,7 +95,7 @@ fn begun(server: &Server) -> Connection {
     let layout = Layout::new(TERMS.most_pages as usize, TERMS.budget_frames as usize);
     let field = SharedMemory::create("masu-test", Bytes(layout.bytes as u64)).unwrap();
     let file: OwnedFd = File::options().read(true).write(true).open(field.path()).unwrap().into();
-    connection.send(&bytes_of(&Ready { begun: Ok(Rung::Copy) }.message()), &[file.as_fd()]).unwrap();
+    connection.send(&bytes_of(&Ready { begun: Ok(Backend::Copy) }.message()), &[file.as_fd()]).unwrap();
     assert!(Go::of(&heard(&connection)).is_some());
     connection
 }

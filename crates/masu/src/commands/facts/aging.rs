@@ -3,10 +3,10 @@
 use std::fs::File;
 
 use access::arrivals::{Arrivals, Whose};
-use access::rung::Unavailable;
+use access::backend::Unavailable;
+use aging::backend::{self, Backend, Offers, SwapKnob};
 use aging::class::Class;
 use aging::dials::Dial;
-use aging::rung::{self, Offers, Rung, SwapKnob};
 use hugepages::standing::{Missing, Standing};
 use linux::KernelFiles;
 use linux::kpageflags::FrameTable;
@@ -62,31 +62,31 @@ fn of(class: Class, offers: Offers, tried: &Tried) -> Standing {
         Class::Cache => (Dial::clamped(0), &tried.arrivals),
         Class::Code | Class::ReadOnly | Class::Data | Class::Shared => (Dial::NEVER, &tried.pin),
     };
-    let (best, part) = (if class == Class::Cache { Rung::DropBehind } else { Rung::Pin }, class.name());
-    match (rung::of(class, dial, false, offers), by) {
+    let (best, part) = (if class == Class::Cache { Backend::DropBehind } else { Backend::Pin }, class.name());
+    match (backend::of(class, dial, false, offers), by) {
         (Err(_), Err(Unavailable { reason, remedy })) => {
-            let missing = vec![Missing { rung: best.name(), reason: reason.clone(), remedy: remedy.clone() }];
-            Standing { part, rung: None, meaning: meaning(Rung::Kernel).to_owned(), missing }
+            let missing = vec![Missing { backend: best.name(), reason: reason.clone(), remedy: remedy.clone() }];
+            Standing { part, backend: None, meaning: meaning(Backend::Kernel).to_owned(), missing }
         }
         (Err(_), Ok(())) => {
-            Standing { part, rung: None, meaning: meaning(Rung::Kernel).to_owned(), missing: Vec::new() }
+            Standing { part, backend: None, meaning: meaning(Backend::Kernel).to_owned(), missing: Vec::new() }
         }
-        (Ok(rung), _) => {
-            Standing { part, rung: Some(rung.name()), meaning: meaning(rung).to_owned(), missing: Vec::new() }
+        (Ok(backend), _) => {
+            Standing { part, backend: Some(backend.name()), meaning: meaning(backend).to_owned(), missing: Vec::new() }
         }
     }
 }
 
-fn meaning(rung: Rung) -> &'static str {
-    match rung {
-        Rung::Pin => "mapped and locked by masu as well, inside --budget; measured at the frames",
-        Rung::Swappiness => {
+fn meaning(backend: Backend) -> &'static str {
+    match backend {
+        Backend::Pin => "mapped and locked by masu as well, inside --budget; measured at the frames",
+        Backend::Swappiness => {
             "the host's weight, or a control group's (version 1); of a group of version 2 only 100, no swap at all"
         }
-        Rung::NoSwap => "none of it may be in swap",
-        Rung::DropBehind => "what streams bring in is taken down at the kernel's tracepoint, and goes",
-        Rung::Kernel => "as the kernel ages it",
-        Rung::NotAged => "there is no swap, so data is not aged at all",
+        Backend::NoSwap => "none of it may be in swap",
+        Backend::DropBehind => "what streams bring in is taken down at the kernel's tracepoint, and goes",
+        Backend::Kernel => "as the kernel ages it",
+        Backend::NotAged => "there is no swap, so data is not aged at all",
     }
 }
 
@@ -99,14 +99,14 @@ mod tests {
     }
 
     #[test]
-    fn each_class_has_a_rung_or_a_reason() {
+    fn each_class_has_a_backend_or_a_reason() {
         let all = standings(&Tried { pin: Ok(()), arrivals: Ok(()), has_swap: true });
-        let rungs: Vec<_> = all.iter().map(|standing| standing.rung).collect();
-        assert_eq!(rungs, [Some("pin"), Some("pin"), Some("swappiness"), Some("pin"), Some("drop-behind")]);
+        let backends: Vec<_> = all.iter().map(|standing| standing.backend).collect();
+        assert_eq!(backends, [Some("pin"), Some("pin"), Some("swappiness"), Some("pin"), Some("drop-behind")]);
         assert!(all.iter().all(|standing| standing.missing.is_empty()));
         let none = standings(&Tried { pin: no(), arrivals: no(), has_swap: false });
-        assert_eq!(none.iter().filter(|standing| standing.rung.is_none()).count(), 4);
-        assert!(none.iter().all(|standing| standing.rung.is_some() || standing.missing[0].remedy == "Run as root."));
-        assert!(none[2].rung == Some("not aged") && none[2].meaning.contains("no swap"));
+        assert_eq!(none.iter().filter(|standing| standing.backend.is_none()).count(), 4);
+        assert!(none.iter().all(|standing| standing.backend.is_some() || standing.missing[0].remedy == "Run as root."));
+        assert!(none[2].backend == Some("not aged") && none[2].meaning.contains("no swap"));
     }
 }

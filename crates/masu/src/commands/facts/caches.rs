@@ -70,8 +70,8 @@ pub fn partitions(standing: &resctrl::Standing) -> String {
     }
 }
 
-fn missing(rung: &'static str, reason: impl Into<String>, remedy: impl Into<String>) -> Missing {
-    Missing { rung, reason: reason.into(), remedy: remedy.into() }
+fn missing(backend: &'static str, reason: impl Into<String>, remedy: impl Into<String>) -> Missing {
+    Missing { backend, reason: reason.into(), remedy: remedy.into() }
 }
 
 fn divided(standing: &Known<resctrl::Standing>) -> Result<String, Missing> {
@@ -99,10 +99,10 @@ fn divided(standing: &Known<resctrl::Standing>) -> Result<String, Missing> {
 /// Dividing the cache, and keeping shared pages in it.
 pub fn standings(found: &Found) -> Vec<Standing> {
     let dividing = match &found.partitions {
-        Ok(how) => Standing { part: "dividing", rung: Some("resctrl"), meaning: how.clone(), missing: Vec::new() },
+        Ok(how) => Standing { part: "dividing", backend: Some("resctrl"), meaning: how.clone(), missing: Vec::new() },
         Err(why) => Standing {
             part: "dividing",
-            rung: None,
+            backend: None,
             meaning: "every program may use all ways".to_owned(),
             missing: vec![why.clone()],
         },
@@ -120,7 +120,7 @@ pub fn standings(found: &Found) -> Vec<Standing> {
     let meaning = if lacking.is_none() { "lines of merged pages are kept in the cache" } else { "nothing is kept" };
     let keeping = Standing {
         part: "keeping shared pages",
-        rung: lacking.is_none().then_some("KSM"),
+        backend: lacking.is_none().then_some("KSM"),
         meaning: meaning.to_owned(),
         missing: lacking.into_iter().collect(),
     };

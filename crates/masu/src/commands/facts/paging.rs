@@ -1,6 +1,6 @@
-//! On which rung `masu run --local` stands on this host, and why not on a better one. Pure.
+//! On which backend `masu run --local` stands on this host, and why not on a better one. Pure.
 
-use farmem_engine::rung::{Features, Rung};
+use farmem_engine::backend::{Backend, Features};
 use hugepages::standing::{Missing, Standing};
 use linux::probe::{HostFacts, Known};
 use linux::userfaultfd;
@@ -14,39 +14,44 @@ pub fn standings(facts: &HostFacts) -> Vec<Standing> {
 
 /// How pages come and go.
 fn faults(facts: &HostFacts) -> Standing {
-    let missing =
-        |rung: Rung, reason: String, remedy: &str| Missing { rung: rung.name(), reason, remedy: remedy.to_owned() };
-    let (rung, missing) = match &facts.user_faults {
+    let missing = |backend: Backend, reason: String, remedy: &str| Missing {
+        backend: backend.name(),
+        reason,
+        remedy: remedy.to_owned(),
+    };
+    let (backend, missing) = match &facts.user_faults {
         Known::Value(Some(features)) if features.sigbus => {
-            let chosen = Rung::choose(word_of(features), None);
-            let better = Rung::ALL.into_iter().take_while(|rung| Some(*rung) != chosen);
-            let missing = better.map(|rung| match rung {
-                Rung::Move => {
-                    missing(rung, "this kernel moves no frames (UFFDIO_MOVE)".to_owned(), "Linux 6.8 or newer has it.")
-                }
-                Rung::Copy => {
+            let chosen = Backend::choose(word_of(features), None);
+            let better = Backend::ALL.into_iter().take_while(|backend| Some(*backend) != chosen);
+            let missing = better.map(|backend| match backend {
+                Backend::Move => missing(
+                    backend,
+                    "this kernel moves no frames (UFFDIO_MOVE)".to_owned(),
+                    "Linux 6.8 or newer has it.",
+                ),
+                Backend::Copy => {
                     let why = "this kernel protects no pages against writes (UFFDIO_WRITEPROTECT)".to_owned();
-                    missing(rung, why, "Linux 5.7 or newer has it.")
+                    missing(backend, why, "Linux 5.7 or newer has it.")
                 }
             });
             (chosen, missing.collect())
         }
         Known::Value(Some(_)) => {
             let why = "its userfaultfd raises no SIGBUS".to_owned();
-            (None, vec![missing(Rung::Move, why, FORBIDDEN)])
+            (None, vec![missing(Backend::Move, why, FORBIDDEN)])
         }
         Known::Value(None) => {
             let why = "this kernel gives no userfaultfd for user faults".to_owned();
-            (None, vec![missing(Rung::Move, why, FORBIDDEN)])
+            (None, vec![missing(Backend::Move, why, FORBIDDEN)])
         }
-        Known::Unknown(why) => (None, vec![missing(Rung::Move, why.clone(), FORBIDDEN)]),
+        Known::Unknown(why) => (None, vec![missing(Backend::Move, why.clone(), FORBIDDEN)]),
     };
-    let meaning = match rung {
-        Some(Rung::Move) => "a program serves its own faults; frames are moved",
-        Some(Rung::Copy) => "a program serves its own faults; pages are copied, protected against writes meanwhile",
+    let meaning = match backend {
+        Some(Backend::Move) => "a program serves its own faults; frames are moved",
+        Some(Backend::Copy) => "a program serves its own faults; pages are copied, protected against writes meanwhile",
         None => "no program can be paged",
     };
-    Standing { part: "faults", rung: rung.map(Rung::name), meaning: meaning.to_owned(), missing }
+    Standing { part: "faults", backend: backend.map(Backend::name), meaning: meaning.to_owned(), missing }
 }
 
 /// As the kernel says it.
@@ -61,18 +66,18 @@ fn word_of(features: &userfaultfd::Features) -> Features {
 
 /// How system calls with paged memory are seen.
 fn calls(facts: &HostFacts) -> Standing {
-    const RUNG: &str = "user-dispatch";
+    const BACKEND: &str = "user-dispatch";
     let missing = match &facts.syscall_dispatch {
         Known::Value(true) => None,
         Known::Value(false) => Some("this kernel has no Syscall User Dispatch".to_owned()),
         Known::Unknown(why) => Some(why.clone()),
     };
-    let (rung, meaning) = match missing {
-        None => (Some(RUNG), "each call is shown to the program's pager first; no symbol is interposed"),
+    let (backend, meaning) = match missing {
+        None => (Some(BACKEND), "each call is shown to the program's pager first; no symbol is interposed"),
         Some(_) => (None, "no program can be paged"),
     };
-    let missing = missing.map(|reason| Missing { rung: RUNG, reason, remedy: FORBIDDEN.to_owned() });
-    Standing { part: "system calls", rung, meaning: meaning.to_owned(), missing: missing.into_iter().collect() }
+    let missing = missing.map(|reason| Missing { backend: BACKEND, reason, remedy: FORBIDDEN.to_owned() });
+    Standing { part: "system calls", backend, meaning: meaning.to_owned(), missing: missing.into_iter().collect() }
 }
 
 #[cfg(test)]
@@ -87,10 +92,10 @@ mod tests {
     }
 
     #[test]
-    fn each_rung_is_found_and_the_better_one_explained() {
+    fn each_backend_is_found_and_the_better_one_explained() {
         let all = linux::userfaultfd::decode(u64::MAX);
         let old = Features { moves: false, ..all };
-        for (features, rung, missing) in [
+        for (features, backend, missing) in [
             (Known::Value(Some(all)), Some("move"), 0),
             (Known::Value(Some(old)), Some("copy"), 1),
             (Known::Value(Some(Features { write_protect: false, ..all })), Some("move"), 0),
@@ -100,13 +105,13 @@ mod tests {
             (Known::Unknown("operation not permitted (EPERM)".to_owned()), None, 1),
         ] {
             let standing = &standings(&facts(features.clone(), Known::Value(true)))[0];
-            assert_eq!((standing.rung, standing.missing.len()), (rung, missing), "{features:?}");
+            assert_eq!((standing.backend, standing.missing.len()), (backend, missing), "{features:?}");
         }
         let old = &standings(&facts(Known::Value(Some(old)), Known::Value(true)))[0];
-        assert!(old.meaning.contains("copied") && old.missing[0].rung == "move", "{old:?}");
+        assert!(old.meaning.contains("copied") && old.missing[0].backend == "move", "{old:?}");
         assert!(old.missing[0].remedy.contains("6.8"), "{old:?}");
         let without = &standings(&facts(Known::Value(Some(all)), Known::Value(false)))[1];
-        assert_eq!((without.rung, without.missing.len()), (None, 1));
+        assert_eq!((without.backend, without.missing.len()), (None, 1));
         assert!(without.missing[0].remedy.contains("5.11") && without.missing[0].remedy.contains("tested on 6.1"));
     }
 }

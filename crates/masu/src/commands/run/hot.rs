@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use access::Rung;
+use access::Backend;
 use hugepages::attach::{Control, Doing, ROUND_MIN, Settings, Until, attach};
 use hugepages::report::Report;
 use hugepages::target::Target;
@@ -96,7 +96,7 @@ fn serve(pid: Pid, alone: bool, max_extra_rss: Fraction, over: &AtomicBool) -> R
         over,
         root: pid,
         // DAMON watches one process at a time.
-        alone: alone || observers.rung == Rung::DamonVaddr,
+        alone: alone || observers.backend == Backend::DamonVaddr,
         observers: &observers,
         known: BTreeMap::new(),
         waiting: Vec::new(),

@@ -14,9 +14,9 @@ use farmem::store::retry::{Patience, Patient};
 use farmem::store::sealed::{Cipher, PAGE_BYTES_SEALED, Sealed};
 use farmem::store::url::StoreUrl;
 use farmem::store::{self, Opening, Say, Store};
+use farmem_engine::backend::Backend;
 use farmem_engine::greeting::{self, Terms};
 use farmem_engine::pager::Budget;
-use farmem_engine::rung::Rung;
 use farmem_engine::{MAX_UNIT_PAGES, PAGE_BYTES};
 use linux::meminfo::meminfo;
 use linux::untrusted::visible;
@@ -145,14 +145,14 @@ impl FromStr for Base {
 
 /// In which way pages leave the program and come back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Exchange(Rung);
+pub struct Exchange(Backend);
 
 impl FromStr for Exchange {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Exchange, String> {
-        let found = Rung::ALL.into_iter().find(|rung| rung.name() == text);
-        found.map(Exchange).ok_or_else(|| format!("{text} is no rung: say move or copy"))
+        let found = Backend::ALL.into_iter().find(|backend| backend.name() == text);
+        found.map(Exchange).ok_or_else(|| format!("{text} is no backend: say move or copy"))
     }
 }
 
@@ -298,7 +298,7 @@ fn terms(task: &RunTask, local: Local) -> Result<Terms, Failure> {
         least_bytes: LEAST_MAPPING.0,
         sections,
         background: !task.no_background,
-        rung: task.rung.map(|Exchange(rung)| rung),
+        backend: task.backend.map(|Exchange(backend)| backend),
     })
 }
 
@@ -406,8 +406,11 @@ fn print(report: &Report, to: &mut impl Write) -> std::io::Result<()> {
     if let Some(cipher) = report.sealed {
         writeln!(to, "  sealed ({cipher})")?;
     }
-    if report.rung == Some(Rung::Copy.name()) {
-        writeln!(to, "  pages were copied, not moved (rung copy); `masu facts` says on which rung this host stands")?;
+    if report.backend == Some(Backend::Copy.name()) {
+        writeln!(
+            to,
+            "  pages were copied, not moved (backend copy); `masu facts` says on which backend this host stands"
+        )?;
     }
     if let [half, double] = report.what_if[..] {
         writeln!(
@@ -523,7 +526,7 @@ mod tests {
         }
         assert_eq!(("16KiB".parse(), "4KiB".parse()), (Ok(Base(4)), Ok(Base(1))));
         assert!("8KiB".parse::<Base>().is_err());
-        assert_eq!(("move".parse(), "copy".parse()), (Ok(Exchange(Rung::Move)), Ok(Exchange(Rung::Copy))));
+        assert_eq!(("move".parse(), "copy".parse()), (Ok(Exchange(Backend::Move)), Ok(Exchange(Backend::Copy))));
         assert!("bpf-walk".parse::<Exchange>().unwrap_err().contains("move or copy"));
     }
 }

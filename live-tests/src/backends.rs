@@ -1,5 +1,5 @@
-//! What a kernel offers and which rungs masu stands on there, as one line of JSON, which `cargo xtask boot-test`
-//! collects into `docs/rungs.md`.
+//! What a kernel offers and which backends masu stands on there, as one line of JSON, which `cargo xtask boot-test`
+//! collects into `docs/kernels.md`.
 
 use std::process::Command;
 
@@ -14,19 +14,19 @@ use crate::need::{Need, Offer};
 use crate::probe as needs;
 
 /// The argument that makes the test program print this line and nothing else.
-pub(crate) const FLAG: &str = "--rungs";
+pub(crate) const FLAG: &str = "--backends";
 
 /// How the line begins.
-pub const LINE: &str = "RUNGS ";
+pub const LINE: &str = "BACKENDS ";
 
 /// The facts of the running kernel.
 pub fn of_this_host() -> Value {
     let files = Rooted::host();
     let facts = HostFacts::gather(&files);
-    let rungs = probe(&files).rungs;
+    let backends = probe(&files).backends;
     let needs: Map<String, Value> =
         needs::all().iter().map(|(need, offer)| (need.name().to_owned(), in_words(*need, offer))).collect();
-    json!({ "facts": facts, "hugepages": standings(&facts, &rungs), "larger": larger_than_memory(), "needs": needs })
+    json!({ "facts": facts, "hugepages": standings(&facts, &backends), "larger": larger_than_memory(), "needs": needs })
 }
 
 /// By the command itself, whose rule it is. Nothing where it is not built.

@@ -1,6 +1,6 @@
-//! In which way pages leave a program and come back: which rung a kernel has. Pure.
+//! In which way pages leave a program and come back: which backend a kernel has. Pure.
 //!
-//! | rung | how a page leaves | since |
+//! | backend | how a page leaves | since |
 //! |---|---|---|
 //! | move | its frame is moved (`UFFDIO_MOVE`) | Linux 6.8 |
 //! | copy | protected against writes (`UFFDIO_WRITEPROTECT`), copied, its frame given to the kernel | Linux 5.7 |
@@ -32,49 +32,49 @@ impl Features {
 
 /// A way for pages to leave and to come back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rung {
+pub enum Backend {
     /// Frames are moved, without a copy.
     Move = 1,
     /// Pages are copied, between frames of the kernel's.
     Copy = 2,
 }
 
-impl Rung {
+impl Backend {
     /// All of them, best first.
-    pub const ALL: [Rung; 2] = [Rung::Move, Rung::Copy];
+    pub const ALL: [Backend; 2] = [Backend::Move, Backend::Copy];
 
     /// Its name in output and on the command line.
     pub const fn name(self) -> &'static str {
         match self {
-            Rung::Move => "move",
-            Rung::Copy => "copy",
+            Backend::Move => "move",
+            Backend::Copy => "copy",
         }
     }
 
     /// What it takes.
     pub const fn needs(self) -> Features {
         match self {
-            Rung::Move => Features::SIGBUS.and(Features::MOVE),
-            Rung::Copy => Features::SIGBUS.and(Features::WRITE_PROTECT),
+            Backend::Move => Features::SIGBUS.and(Features::MOVE),
+            Backend::Copy => Features::SIGBUS.and(Features::WRITE_PROTECT),
         }
     }
 
     /// So many pages at most are in two places at a time, and take a frame in each.
     pub const fn doubled_pages(self) -> u32 {
         match self {
-            Rung::Move => 0,
-            Rung::Copy => 16,
+            Backend::Move => 0,
+            Backend::Copy => 16,
         }
     }
 
     /// The best that a kernel has, or the one that is wanted, if it has that.
-    pub fn choose(offered: Features, wanted: Option<Rung>) -> Option<Rung> {
-        let fits = |rung: &Rung| offered.has(rung.needs()) && wanted.is_none_or(|wanted| wanted == *rung);
-        Rung::ALL.into_iter().find(fits)
+    pub fn choose(offered: Features, wanted: Option<Backend>) -> Option<Backend> {
+        let fits = |backend: &Backend| offered.has(backend.needs()) && wanted.is_none_or(|wanted| wanted == *backend);
+        Backend::ALL.into_iter().find(fits)
     }
 
-    pub(crate) fn of_word(word: u64) -> Option<Rung> {
-        Rung::ALL.into_iter().find(|rung| *rung as u64 == word)
+    pub(crate) fn of_word(word: u64) -> Option<Backend> {
+        Backend::ALL.into_iter().find(|backend| *backend as u64 == word)
     }
 }
 
@@ -87,32 +87,36 @@ mod tests {
     const NEW: Features = Features(0x1_ffff);
 
     #[test]
-    fn the_best_rung_that_a_kernel_has_is_taken() {
-        assert_eq!(Rung::choose(NEW, None), Some(Rung::Move));
-        assert_eq!(Rung::choose(OLD, None), Some(Rung::Copy));
-        assert_eq!(Rung::choose(Features(NEW.0 | 1 << 40), None), Some(Rung::Move), "newer bits are nothing to us");
+    fn the_best_backend_that_a_kernel_has_is_taken() {
+        assert_eq!(Backend::choose(NEW, None), Some(Backend::Move));
+        assert_eq!(Backend::choose(OLD, None), Some(Backend::Copy));
+        assert_eq!(
+            Backend::choose(Features(NEW.0 | 1 << 40), None),
+            Some(Backend::Move),
+            "newer bits are nothing to us"
+        );
     }
 
     #[test]
-    fn the_wanted_rung_is_taken_or_none() {
-        assert_eq!(Rung::choose(NEW, Some(Rung::Copy)), Some(Rung::Copy));
-        assert_eq!(Rung::choose(NEW, Some(Rung::Move)), Some(Rung::Move));
-        assert_eq!(Rung::choose(OLD, Some(Rung::Copy)), Some(Rung::Copy));
-        assert_eq!(Rung::choose(OLD, Some(Rung::Move)), None);
+    fn the_wanted_backend_is_taken_or_none() {
+        assert_eq!(Backend::choose(NEW, Some(Backend::Copy)), Some(Backend::Copy));
+        assert_eq!(Backend::choose(NEW, Some(Backend::Move)), Some(Backend::Move));
+        assert_eq!(Backend::choose(OLD, Some(Backend::Copy)), Some(Backend::Copy));
+        assert_eq!(Backend::choose(OLD, Some(Backend::Move)), None);
     }
 
     #[test]
-    fn there_is_no_rung_without_the_signal_or_without_either_way() {
-        assert_eq!(Rung::choose(Features(NEW.0 & !Features::SIGBUS.0), None), None);
-        assert_eq!(Rung::choose(Features::SIGBUS, None), None);
-        assert_eq!(Rung::choose(Features(0), None), None);
+    fn there_is_no_backend_without_the_signal_or_without_either_way() {
+        assert_eq!(Backend::choose(Features(NEW.0 & !Features::SIGBUS.0), None), None);
+        assert_eq!(Backend::choose(Features::SIGBUS, None), None);
+        assert_eq!(Backend::choose(Features(0), None), None);
         let unprotected = Features(NEW.0 & !Features::WRITE_PROTECT.0);
-        assert_eq!(Rung::choose(unprotected, None), Some(Rung::Move));
-        assert_eq!(Rung::choose(unprotected, Some(Rung::Copy)), None);
+        assert_eq!(Backend::choose(unprotected, None), Some(Backend::Move));
+        assert_eq!(Backend::choose(unprotected, Some(Backend::Copy)), None);
     }
 
     #[test]
     fn only_a_copy_takes_frames_besides() {
-        assert_eq!(Rung::ALL.map(Rung::doubled_pages), [0, 16]);
+        assert_eq!(Backend::ALL.map(Backend::doubled_pages), [0, 16]);
     }
 }

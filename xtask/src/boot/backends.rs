@@ -1,4 +1,4 @@
-//! `docs/rungs.md`: what each kernel offers, generated from what the machines said.
+//! `docs/kernels.md`: what each kernel offers, generated from what the machines said.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -16,7 +16,7 @@ pub struct Column {
     pub kernel: String,
     /// Levels of its page tables.
     pub levels: u8,
-    /// What it printed after `RUNGS`.
+    /// What it printed after `BACKENDS`.
     pub facts: Value,
 }
 
@@ -38,16 +38,16 @@ const FACTS: &[(&str, &str)] = &[
 ];
 
 /// What masu stands on, part by part.
-const FEATURES: [(&str, &str); 2] = [("hugepages", "huge pages: rung"), ("larger", "larger than memory: rung")];
+const FEATURES: [(&str, &str); 2] = [("hugepages", "huge pages: backend"), ("larger", "larger than memory: backend")];
 
 const HOST_TITLE: &str = "## The machine that this page was written on";
 
 /// Writes the page, or compares its part about Debian's kernels with what is there. `host` gives the column of the
 /// running kernel when it is needed.
 pub fn write_or_compare(columns: &[Column], write: bool, host: impl FnOnce() -> Result<Column>) -> Result<()> {
-    let path = workspace::root().join("docs/rungs.md");
+    let path = workspace::root().join("docs/kernels.md");
     if columns.len() < kernels::ALL.len() * 2 {
-        println!("docs/rungs.md is about all kernels, and not all were started: left alone");
+        println!("docs/kernels.md is about all kernels, and not all were started: left alone");
         return Ok(());
     }
     let page = debian_part(columns);
@@ -81,7 +81,7 @@ fn compare(page: &str, path: &Path) -> Result<()> {
 
 fn debian_part(columns: &[Column]) -> String {
     let mut page = String::from(
-        "# Which rung on which kernel\n\n\
+        "# Kernels: the backend of each part\n\n\
          Written by `cargo xtask boot-test --write` from what the kernels said; `cargo xtask boot-test` compares. Debian's\n\
          kernels run in virtual machines (QEMU, software emulation) as root, with page tables of 4 and of 5 levels. On a\n\
          machine of yours `masu facts` says the same, and why.\n\n",
@@ -110,11 +110,11 @@ fn tables(page: &mut String, columns: &[Column]) {
     let Some(first) = columns.first() else { return };
     for (feature, head) in FEATURES {
         let parts = |column: &Column| column.facts[feature].as_array().cloned().unwrap_or_default();
-        let rungs = parts(first).into_iter().enumerate().map(|(number, part)| {
-            let rung = |column| parts(column).get(number).map_or(Value::Null, |part| part["rung"].clone());
-            (words(&part["part"]), columns.iter().map(|column| words(&rung(column))).collect())
+        let backends = parts(first).into_iter().enumerate().map(|(number, part)| {
+            let backend = |column| parts(column).get(number).map_or(Value::Null, |part| part["backend"].clone());
+            (words(&part["part"]), columns.iter().map(|column| words(&backend(column))).collect())
         });
-        table(head, rungs.collect());
+        table(head, backends.collect());
     }
     let facts = FACTS.iter().map(|(key, name)| {
         ((*name).to_owned(), columns.iter().map(|column| words(&column.facts["facts"][key])).collect())
@@ -133,8 +133,8 @@ fn why_not(page: &mut String, columns: &[Column]) {
     for column in columns {
         for part in FEATURES.iter().filter_map(|(feature, _)| column.facts[feature].as_array()).flatten() {
             for missing in part["missing"].as_array().into_iter().flatten() {
-                let [rung, reason, remedy] = ["rung", "reason", "remedy"].map(|key| words(&missing[key]));
-                let line = format!("{}: not {rung}, because {reason}. {remedy}", words(&part["part"]));
+                let [backend, reason, remedy] = ["backend", "reason", "remedy"].map(|key| words(&missing[key]));
+                let line = format!("{}: not {backend}, because {reason}. {remedy}", words(&part["part"]));
                 match reasons.iter_mut().find(|(known, _)| *known == line) {
                     Some((_, kernels)) if kernels.contains(&column.kernel) => (),
                     Some((_, kernels)) => kernels.push(column.kernel.clone()),
@@ -178,12 +178,12 @@ mod tests {
         let missing = if pagemap_scan {
             json!([])
         } else {
-            json!([{ "rung": "pagemap-scan", "reason": "the scan is not there", "remedy": "Use Linux 6.7." }])
+            json!([{ "backend": "pagemap-scan", "reason": "the scan is not there", "remedy": "Use Linux 6.7." }])
         };
         let moves = if pagemap_scan {
             json!([])
         } else {
-            json!([{ "rung": "move", "reason": "it moves no frames", "remedy": "Linux 6.8 has it." }])
+            json!([{ "backend": "move", "reason": "it moves no frames", "remedy": "Linux 6.8 has it." }])
         };
         let facts = json!({
             "facts": {
@@ -193,8 +193,8 @@ mod tests {
                 "user_faults": { "user_mode_only": true, "sigbus": true, "moves": pagemap_scan },
                 "syscall_dispatch": true,
             },
-            "hugepages": [{ "part": "measuring again", "rung": if pagemap_scan { "pagemap-scan" } else { "smaps" }, "missing": missing }],
-            "larger": [{ "part": "faults", "rung": if pagemap_scan { "move" } else { "copy" }, "missing": moves }],
+            "hugepages": [{ "part": "measuring again", "backend": if pagemap_scan { "pagemap-scan" } else { "smaps" }, "missing": missing }],
+            "larger": [{ "part": "faults", "backend": if pagemap_scan { "move" } else { "copy" }, "missing": moves }],
             "needs": { "root": null, "PAGEMAP_SCAN": if pagemap_scan { "yes" } else { "no: ENOTTY" } },
         });
         Column { kernel: kernel.to_owned(), levels: 4, facts }
@@ -203,9 +203,9 @@ mod tests {
     #[test]
     fn the_page_has_a_column_for_each_machine_and_a_reason_for_each_lack() {
         let page = debian_part(&[column("6.1", false), column("6.12", true)]);
-        assert!(page.contains("| huge pages: rung | 6.1, 4 levels | 6.12, 4 levels |\n|---|---|---|\n"));
+        assert!(page.contains("| huge pages: backend | 6.1, 4 levels | 6.12, 4 levels |\n|---|---|---|\n"));
         assert!(page.contains("| measuring again | smaps | pagemap-scan |"));
-        assert!(page.contains("| larger than memory: rung | 6.1, 4 levels | 6.12, 4 levels |\n|---|---|---|\n"));
+        assert!(page.contains("| larger than memory: backend | 6.1, 4 levels | 6.12, 4 levels |\n|---|---|---|\n"));
         assert!(page.contains("| faults | copy | move |"));
         assert!(page.contains("| `PAGEMAP_SCAN` | no | yes |"));
         assert!(page.contains("| PAGEMAP_SCAN | no: ENOTTY | yes |"));
@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn a_page_that_differs_is_told_by_its_first_line_and_the_hosts_part_is_not_compared() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("rungs.md");
+        let path = folder.path().join("backends.md");
         let page = debian_part(&[column("6.1", false)]);
         fs::write(&path, format!("{page}\n{}", host_part(&column("6.99", true)))).unwrap();
         compare(&page, &path).unwrap();
