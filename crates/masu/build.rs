@@ -1,12 +1,12 @@
-//! Builds the libraries that programs load, and lays them beside the programs that cargo builds, where `masu` looks for them.
+//! Builds the libraries that programs load, and puts them beside the programs that cargo builds: `masu` looks there.
 //!
-//! Each is a workspace of its own, so a second cargo builds it. They are built as for release in every profile: tests run the
+//! Each library is a cargo workspace of its own, built by a second cargo, in the release profile always: tests run the
 //! code that users run.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A library: its folder, the crate that it shares with masu, and the names under which its files are installed.
+/// A library: its folder, the crate it shares with masu, and the installed names of its files.
 struct Library {
     folder: &'static str,
     shares: &'static str,
@@ -49,7 +49,7 @@ fn build(library: &Library) {
     let mut build = Command::new(cargo);
     build.args(["build", "--release", "--quiet", "--locked", "--manifest-path"]);
     build.arg(folder.join("Cargo.toml")).arg("--target-dir").arg(&target);
-    // Settings for the programs around it (a static C library, coverage) are not for this one.
+    // The settings of the outer build (a static C library, coverage) do not apply to this library.
     for name in ["RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "CARGO_BUILD_TARGET", "CARGO_BUILD_RUSTFLAGS", "RUSTC_WRAPPER"]
     {
         build.env_remove(name);
@@ -59,7 +59,7 @@ fn build(library: &Library) {
     for (built, name) in library.files {
         let built = target.join("release").join(built);
         let installed = beside_the_programs(&out).join(name);
-        // Not written over: a running program may have mapped it.
+        // Replaced by rename, not overwritten: a running program may have mapped the file.
         let new = installed.with_extension("new");
         std::fs::copy(&built, &new)
             .and_then(|_| std::fs::rename(&new, &installed))

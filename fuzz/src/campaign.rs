@@ -1,4 +1,4 @@
-//! Targets in turn, each in a process of its own, several at a time; and what came of them.
+//! Runs targets in turn, each in a process of its own, several at a time, and collects the outcomes.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
@@ -16,15 +16,15 @@ use crate::corpus::Corpus;
 use crate::worker::{Job, Progress, keep};
 use crate::{Target, mutate};
 
-/// Long runs say in between how far they are.
+/// Interval of progress lines in long runs.
 const PROGRESS: Duration = Duration::from_secs(30);
 
-/// An input that something did not hold for.
+/// An input that broke a property.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// The file with the input.
     pub file: PathBuf,
-    /// What happened.
+    /// Description of the failure.
     pub why: String,
 }
 
@@ -33,18 +33,18 @@ pub struct Finding {
 pub struct Outcome {
     /// The target.
     pub target: Target,
-    /// What was run.
+    /// Inputs that were run.
     pub progress: Progress,
-    /// Seeds that it began with.
+    /// Number of seeds.
     pub seeds: usize,
-    /// At most one: the target is left then.
+    /// At most one: a target stops at its first finding.
     pub finding: Option<Finding>,
 }
 
-/// Runs jobs, `at_once` of them at a time. `each` is told what came of a target when it is done.
+/// Runs jobs, `at_once` of them at a time. `each` is called with each outcome when its target is done.
 ///
 /// # Errors
-/// A worker cannot be started, or has ended for no reason that was found.
+/// A worker cannot be started, or has ended for a reason that could not be found.
 pub fn run(
     jobs: &[Job],
     at_once: usize,
@@ -91,7 +91,7 @@ fn start(job: &Job) -> Result<Child> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("cannot start a worker")
 }
 
-/// What a worker said until its end.
+/// Output of a worker until its end.
 #[derive(Default)]
 struct Said {
     progress: Progress,
@@ -120,7 +120,7 @@ fn hear(job: &Job, stop: &AtomicBool) -> Result<(Said, ExitStatus)> {
             _ => bail!("a worker says {line}"),
         }
         if stop.load(Relaxed) {
-            // It may have had the signal itself; a second one does no harm.
+            // The worker may have had the signal itself; a second one does no harm.
             let _ = kill_process(Pid::from_child(&worker), Signal::TERM);
         }
         if shown.elapsed() > PROGRESS {
@@ -142,7 +142,7 @@ fn run_one(job: &Job, stop: &AtomicBool) -> Result<Outcome> {
     Ok(Outcome { target: job.target, progress: said.progress, seeds: corpus.seeds.len(), finding: said.finding })
 }
 
-/// The input by which a worker ended, between what it reported last and its end: run again, and each announced.
+/// Finds the input that ended a worker, among those after its last report: runs them again, announcing each.
 fn crashed(job: &Job, from: u64, signal: i32, corpus: &Corpus, stop: &AtomicBool) -> Result<Finding> {
     let (said, status) = hear(&Job { from, careful: true, ..job.clone() }, stop)?;
     let Some(number) = said.next.filter(|_| status.signal().is_some()) else {

@@ -1,4 +1,4 @@
-//! Seeds: small files that a target understands, in `corpus/TARGET/`, named for what they are.
+//! Seeds: small files that a target understands, in `corpus/TARGET/`, named for their content.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,9 +10,9 @@ use crate::Target;
 /// The seeds of a target.
 #[derive(Clone, Debug)]
 pub struct Corpus {
-    /// Their bytes, in the order of their names, each no longer than the target takes.
+    /// Bytes of each seed, in the order of file names, cut at the target's longest input.
     pub seeds: Vec<Vec<u8>>,
-    /// Words of them: what stands between blanks and punctuation, each once.
+    /// Words of the seeds, between blanks and punctuation, each once.
     pub words: Vec<Vec<u8>>,
 }
 
@@ -23,7 +23,7 @@ pub fn home() -> &'static Path {
 
 /// The files with a target's seeds, by name.
 pub fn files(target: &Target) -> Result<Vec<PathBuf>> {
-    // Bugs on purpose have one together.
+    // All planted bugs share one folder.
     let name = if target.name.starts_with("planted") { "planted" } else { target.name };
     let folder = home().join("corpus").join(name);
     let entries = fs::read_dir(&folder).with_context(|| format!("cannot list {}", folder.display()))?;

@@ -1,4 +1,5 @@
-//! libFuzzer over one target, which the variable `FUZZ_TARGET` names: guided by coverage, with the compiler's instrumentation.
+//! libFuzzer over one target, named by the variable `FUZZ_TARGET`: guided by coverage, with the compiler's
+//! instrumentation.
 #![no_main]
 
 use std::sync::LazyLock;

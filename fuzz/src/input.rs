@@ -1,8 +1,8 @@
-//! Numbers from the fuzzer's bytes. When there are no more, they are zeros.
+//! Numbers from the fuzzer's bytes. After the last byte they are zeros.
 
 #![allow(dead_code, reason = "each target uses a part of it")]
 
-/// What is left of the bytes.
+/// The remaining bytes.
 pub struct Input<'a>(pub &'a [u8]);
 
 impl Input<'_> {

@@ -1,12 +1,13 @@
 //! Fuzz targets, and a driver that runs them with a stable compiler and no further tool.
 //!
-//! `targets` are what is tried: each takes any bytes, panics when something does not hold, and says whether it understood them.
-//! `corpus` are seeds, a folder for each target. `mutate` makes inputs of them: input N of a target is a function of the seeds and of
-//! a number, so that each can be made again. `worker` runs inputs in a process of its own; `campaign` starts workers, and learns from
-//! a worker's end what a process cannot say itself (an abort, a stack that is too small). `record` is what is kept in docs/results/fuzz.
+//! `targets` take any bytes, panic when a property does not hold, and return whether they understood the bytes.
+//! `corpus` has the seeds, a folder for each target. `mutate` makes inputs from seeds: input N of a target is a
+//! function of the seeds and a number, so that each can be made again. `worker` runs inputs in a process of its own;
+//! `campaign` starts workers, and learns from a worker's status about failures that a process cannot report itself (an
+//! abort, a stack overflow). `record` keeps results in docs/results/fuzz.
 //!
-//! Tried and dropped: bolero, whose engines beside its own random one need tools that are installed apart, and which keeps neither
-//! the number of an input nor the count of executions.
+//! Tried and dropped: bolero. Its engines beside its own random one need tools that are installed separately, and it
+//! keeps neither the number of an input nor the count of executions.
 
 pub mod campaign;
 pub mod corpus;
@@ -24,18 +25,18 @@ use targets::{
     store_url, streams, trace, track,
 };
 
-/// Something that any bytes are tried on.
+/// Code that is tried with any bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// Its module.
+    /// Name of the target's module.
     pub name: &'static str,
     /// Runs one input; true when it was understood.
     pub run: fn(&[u8]) -> bool,
-    /// Inputs are no longer.
+    /// Longest input in bytes.
     pub bytes_max: usize,
     /// Executions in continuous integration: about two seconds as tests are built.
     pub executions: u64,
-    /// The first byte of an input, modulo this, says what is tried; 1 where it does not.
+    /// The first byte of an input, modulo this number, selects the parser; 1 where it does not.
     pub variants: u8,
 }
 
@@ -47,7 +48,7 @@ const fn by_first_byte(variants: u8, of: Target) -> Target {
     Target { variants, ..of }
 }
 
-/// All of them.
+/// All targets.
 pub const TARGETS: [Target; 24] = [
     target("arguments", arguments::run, 64, 600_000),
     target("attach_loop", attach_loop::run, 300, 10_000),
@@ -82,7 +83,7 @@ pub const PLANTED: [Target; 3] = [
     target("planted_overflow", planted::overflows, 64, 100_000),
 ];
 
-/// The one of this name.
+/// The target with this name.
 pub fn named(name: &str) -> Option<Target> {
     TARGETS.iter().chain(&PLANTED).find(|target| target.name == name).copied()
 }

@@ -1,4 +1,4 @@
-//! `fuzz`: runs targets, repeats inputs, prints what was tried.
+//! `fuzz`: runs targets, repeats inputs, prints the results.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -110,7 +110,7 @@ fn job(target: Target, executions: u64, seconds: u64, bounds: &Bounds) -> Job {
     }
 }
 
-/// For so long that it makes no difference: ten years.
+/// No limit in practice: ten years.
 const FOR_EVER_S: u64 = 10 * 365 * 24 * 3600;
 
 fn run(options: &Run) -> Result<bool> {
@@ -136,7 +136,7 @@ fn run(options: &Run) -> Result<bool> {
     Ok(conclude(&outcomes, begun.elapsed()))
 }
 
-/// Why a target is not well, if it is not.
+/// Reason why a target failed, or `None`.
 fn trouble(of: &Outcome) -> Option<String> {
     match &of.finding {
         Some(finding) => Some(format!(

@@ -1,4 +1,4 @@
-//! Files of a kernel that are only in memory: what the fuzzer writes is what the parsers read.
+//! Kernel files in memory only: parsers read the fuzzer's text.
 
 #![allow(dead_code, reason = "each target uses a part of it")]
 
@@ -62,7 +62,7 @@ impl KernelFiles for MemoryFiles {
         if names.is_empty() { Err(Errno::NOENT) } else { Ok(names) }
     }
 
-    /// The same for the same path, as long as one input is tried.
+    /// The same for the same path, within one input.
     fn inode(&self, path: &str) -> Result<u64, Errno> {
         let directory = format!("{path}/");
         let files = self.files.borrow();

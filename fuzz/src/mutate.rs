@@ -1,7 +1,7 @@
-//! Inputs from seeds: a seed as it is, or one that was changed in a few places, as parsers and scripts do not expect it.
+//! Inputs from seeds: a seed unchanged, or with a few changes that parsers and scripts do not expect.
 //!
-//! Without coverage there is nothing to learn from, so no input depends on another: the same seeds and the same numbers are the
-//! same input.
+//! Without coverage there is no feedback, so no input depends on another: the same seeds and numbers make the same
+//! input.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use crate::corpus::Corpus;
 pub struct Random(u64);
 
 impl Random {
-    /// Begins with two numbers.
+    /// A generator for input `number` of run `run`.
     pub fn new(run: u64, number: u64) -> Random {
         let mut random = Random(run.wrapping_mul(0xd134_2543_de82_ef95) ^ number);
         random.next();
@@ -42,7 +42,7 @@ impl Random {
     }
 }
 
-/// What parsers stumble over.
+/// Tokens that often break parsers.
 const TOKENS: [&[u8]; 40] = [
     b"0",
     b"-1",
@@ -107,10 +107,10 @@ const NUMBERS: [u64; 18] = [
     u64::MAX,
 ];
 
-/// Ranges are short more often than long.
+/// Lengths of ranges in bytes: short ones are more frequent.
 const RANGE_BYTES: [usize; 4] = [4, 16, 64, 1024];
 
-/// Writes input `number` of the run with the number `run`: seeds as they are first.
+/// Writes input `number` of the run with the number `run`. The first inputs are the seeds unchanged.
 pub fn input(corpus: &Corpus, bytes_max: usize, run: u64, number: u64, input: &mut Vec<u8>) {
     input.clear();
     if let Some(seed) = usize::try_from(number).ok().and_then(|number| corpus.seeds.get(number)) {
@@ -125,7 +125,7 @@ pub fn input(corpus: &Corpus, bytes_max: usize, run: u64, number: u64, input: &m
         return;
     }
     input.extend_from_slice(&corpus.seeds[random.below(seeds)]);
-    // One change more often than many.
+    // One change is more frequent than many.
     let changes_max = 2 << random.below(4);
     let changes = 1 + random.below(changes_max);
     for _ in 0..changes {
@@ -134,7 +134,7 @@ pub fn input(corpus: &Corpus, bytes_max: usize, run: u64, number: u64, input: &m
     }
 }
 
-/// Puts bytes in the place of a range.
+/// Replaces a range by bytes.
 fn replace(input: &mut Vec<u8>, range: Range<usize>, bytes: &[u8]) {
     input.splice(range, bytes.iter().copied());
 }
@@ -157,7 +157,7 @@ fn change(random: &mut Random, corpus: &Corpus, input: &mut Vec<u8>) {
             replace(input, at..at, &bytes);
         }
         6 | 7 => {
-            // A piece of itself, elsewhere: instead of another, or beside it.
+            // A piece of the input, elsewhere: instead of another piece, or beside it.
             let piece = input[random.range(length, some)].to_vec();
             let place = if random.byte().is_multiple_of(2) { at..at } else { random.range(length, piece.len()) };
             replace(input, place, &piece);
@@ -185,7 +185,7 @@ fn change(random: &mut Random, corpus: &Corpus, input: &mut Vec<u8>) {
             replace(input, place, word);
         }
         12 => {
-            // A number that is written in digits becomes another.
+            // A number in digits becomes another.
             let place = run_at(input, at, u8::is_ascii_digit);
             let number =
                 if random.byte().is_multiple_of(4) { random.next() } else { NUMBERS[random.below(NUMBERS.len())] };
@@ -209,7 +209,7 @@ fn change(random: &mut Random, corpus: &Corpus, input: &mut Vec<u8>) {
     }
 }
 
-/// The bytes around a place that are all such; from the next one on, where the one at the place is not.
+/// The run of bytes around `at` that all match `such`; the next such run, if the byte at `at` does not match.
 fn run_at(input: &[u8], at: usize, such: impl Fn(&u8) -> bool) -> Range<usize> {
     let Some(first) = input.iter().skip(at).position(&such).map(|more| at + more) else { return at..at };
     let start = input[..first].iter().rposition(|byte| !such(byte)).map_or(0, |before| before + 1);

@@ -1,4 +1,4 @@
-//! What long runs have tried, kept beside the other results: samples as JSON, and the table of them.
+//! Results of long runs, kept beside the other results: samples as JSON, and a table of them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -15,21 +15,21 @@ use crate::corpus;
 /// A target in one run.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Sample {
-    /// Its name.
+    /// Name of the target.
     pub target: String,
-    /// The commit that was tried, with `-modified` where files differed from it.
+    /// The tested commit, with `-modified` where files differed from it.
     pub commit: String,
     /// The run's number.
     pub run: u64,
     /// Inputs that were run.
     pub executions: u64,
-    /// Those of them that were understood.
+    /// Inputs that were understood.
     pub understood: u64,
-    /// How long it took.
+    /// Duration in seconds.
     pub elapsed_s: f64,
-    /// Seeds that it began with.
+    /// Number of seeds.
     pub seeds: usize,
-    /// What was found.
+    /// The finding, if there was one.
     pub finding: Option<String>,
 }
 
@@ -64,7 +64,7 @@ pub fn save(folder: &Path, run: u64, outcomes: &[Outcome]) -> Result<()> {
 /// The samples in a folder.
 ///
 /// # Errors
-/// They are not there, or something else.
+/// The samples do not exist, or are malformed.
 pub fn read(folder: &Path) -> Result<Vec<Sample>> {
     let file = folder.join("samples.json");
     let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;

@@ -1,4 +1,4 @@
-//! The targets: one module each, whose head says what the bytes mean and what must hold.
+//! The targets: one module each; its head describes the bytes and the properties.
 
 pub mod arguments;
 pub mod attach_loop;

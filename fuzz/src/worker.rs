@@ -1,13 +1,13 @@
-//! A process that runs the inputs of one target, and says on its standard output how far it is.
+//! A process that runs the inputs of one target, and reports its progress on standard output.
 //!
 //! | line | when |
 //! |---|---|
 //! | `at NUMBER EXECUTIONS UNDERSTOOD MILLISECONDS` | about every second; NUMBER is the next input |
 //! | `found FILE WHY` | a panic, or an input that takes too long, which ends it |
 //! | `done NUMBER EXECUTIONS UNDERSTOOD MILLISECONDS` | at the end, and after a signal |
-//! | `next NUMBER` | before each input, where it was asked to be careful |
+//! | `next NUMBER` | before each input, in careful mode |
 //!
-//! An abort and a stack that is too small leave no line: whoever started it sees its status.
+//! An abort and a stack overflow leave no line: the parent sees the status.
 
 use std::fmt;
 use std::fs;
@@ -28,46 +28,46 @@ use crate::Target;
 use crate::corpus::Corpus;
 use crate::mutate;
 
-/// Memory of a worker: what asks for more is a finding, and no danger to the machine.
+/// Memory limit of a worker: code that asks for more is a finding, and no danger to the machine.
 const MEMORY_BYTES_MAX: u64 = 2 << 30;
 
-/// About so often it looks whether it is to end.
+/// Approximate interval between two checks of the stop flag and the clock.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// So often it says how far it is.
+/// Interval of progress lines.
 const REPORT: Duration = Duration::from_secs(1);
 
-/// What a worker does.
+/// Task of a worker.
 #[derive(Clone, Debug)]
 pub struct Job {
     /// The target.
     pub target: Target,
-    /// The run's number, of which inputs are a function.
+    /// The run's number: inputs are a function of it.
     pub run: u64,
     /// The first input.
     pub from: u64,
-    /// Inputs at most.
+    /// Most inputs.
     pub executions: u64,
-    /// Time at most.
+    /// Most time.
     pub within: Duration,
-    /// What a single input may take.
+    /// Most time for a single input.
     pub patience: Duration,
-    /// Where inputs go that were found.
+    /// Folder for the findings.
     pub findings: PathBuf,
     /// Whether each input is announced.
     pub careful: bool,
 }
 
-/// How far a worker is.
+/// Progress of a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// The next input.
     pub next: u64,
     /// Inputs that were run.
     pub executions: u64,
-    /// Those of them that were understood.
+    /// Inputs that were understood.
     pub understood: u64,
-    /// How long it took.
+    /// Elapsed time.
     pub elapsed: Duration,
 }
 
@@ -78,7 +78,7 @@ impl fmt::Display for Progress {
 }
 
 impl Progress {
-    /// Reads what it prints.
+    /// Reads a printed progress.
     pub fn parse(text: &str) -> Option<Progress> {
         let numbers: Vec<u64> = text.split(' ').map(|number| number.parse().ok()).collect::<Option<_>>()?;
         let [next, executions, understood, elapsed_ms] = numbers[..] else { return None };
@@ -86,10 +86,10 @@ impl Progress {
     }
 }
 
-/// Writes an input where it can be found, and says where.
+/// Writes an input to the folder for findings, and returns its path.
 ///
 /// # Errors
-/// It cannot be written.
+/// The file cannot be written.
 pub fn keep(findings: &Path, target: &Target, run: u64, number: u64, input: &[u8]) -> Result<PathBuf> {
     fs::create_dir_all(findings).with_context(|| format!("cannot create {}", findings.display()))?;
     let file = findings.join(format!("{}-{run}-{number}", target.name));
@@ -97,10 +97,10 @@ pub fn keep(findings: &Path, target: &Target, run: u64, number: u64, input: &[u8
     Ok(file)
 }
 
-/// Does the job. True when nothing was found.
+/// Does the job. True without a finding.
 ///
 /// # Errors
-/// No seeds, or no place for findings.
+/// No seeds, or no folder for findings.
 pub fn work(job: &Job) -> Result<bool> {
     let corpus = Arc::new(Corpus::of(&job.target)?);
     limit_memory();
@@ -115,7 +115,7 @@ pub fn work(job: &Job) -> Result<bool> {
     let mut progress = Progress { next: job.from, ..Progress::default() };
     let (mut input, mut look_at, mut pause) = (Vec::new(), 0, 1);
     while progress.executions < job.executions {
-        // To ask for the time before each input would be as much work as some targets are.
+        // Reading the clock before each input would cost as much as some targets.
         if progress.executions >= look_at {
             let before = progress.elapsed;
             progress.elapsed = begun.elapsed();
@@ -155,11 +155,11 @@ pub fn work(job: &Job) -> Result<bool> {
 
 fn limit_memory() {
     let limit = Rlimit { current: Some(MEMORY_BYTES_MAX), maximum: getrlimit(Resource::As).maximum };
-    // Where a lower limit is in force already, that one stays.
+    // A lower limit that is already in force stays.
     let _ = setrlimit(Resource::As, limit);
 }
 
-/// Panics are told in one line, and by whoever asks.
+/// Collects panics as one line each, for the caller to print.
 fn catch_panics() -> Arc<Mutex<String>> {
     let said = Arc::new(Mutex::new(String::new()));
     let here = Arc::clone(&said);
@@ -197,7 +197,7 @@ fn watch(job: Job, corpus: Arc<Corpus>, at: Arc<AtomicU64>) {
     });
 }
 
-/// Nobody listens any more when that fails.
+/// A failed write means that the reader has left.
 fn say(line: fmt::Arguments<'_>) {
     if writeln!(io::stdout(), "{line}").is_err() {
         process::exit(2);

@@ -1,4 +1,4 @@
-//! Seeds reach what they were made for, and the driver finds bugs that were made for it.
+//! Seeds reach their code, and the driver finds bugs that were planted for it.
 
 #![expect(clippy::unwrap_used, reason = "test support")]
 
@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 use fuzz::corpus::{self, files};
 use fuzz::{TARGETS, named};
 
-/// A driver that sees refusals alone would find nothing, and nobody would notice.
+/// A driver that gets only refusals would find nothing, unnoticed.
 #[test]
 fn every_seed_is_understood_but_those_whose_name_says_otherwise() {
     for target in TARGETS {
@@ -41,7 +41,7 @@ fn fuzz(arguments: &[&str], findings: &Path) -> Output {
     command.args(arguments).arg("--findings").arg(findings).output().unwrap()
 }
 
-/// A bug on purpose is found within the executions of continuous integration, and its file finds it again.
+/// A planted bug is found within the executions of continuous integration, and its file finds it again.
 fn finds(target: &str, why: &str) {
     let findings = tempfile::tempdir().unwrap();
     let output = fuzz(&["run", target, "--patience", "2"], findings.path());
@@ -50,7 +50,7 @@ fn finds(target: &str, why: &str) {
     assert!(said.contains(why) && said.contains(&format!("repeat {target} ")), "{said}");
     let files: Vec<_> = fs::read_dir(findings.path()).unwrap().map(|file| file.unwrap().path()).collect();
     let [file] = &files[..] else { panic!("{files:?}") };
-    // One that takes for ever would do so here.
+    // A hanging input would hang here too.
     if target != "planted_hang" {
         let again = Command::new(env!("CARGO_BIN_EXE_fuzz")).args(["repeat", target]).arg(file).output().unwrap();
         assert!(!again.status.success(), "{again:?}");

@@ -1,5 +1,5 @@
-//! What is said when something cannot be done: one line with operation, object and the kernel's answer; a second with
-//! the way out, if we know one.
+//! Error messages: one line with operation, object and the kernel's answer; a second line with a remedy, if there is
+//! one.
 
 use std::fmt;
 
@@ -23,17 +23,17 @@ impl Failure {
         Failure { remedy: Some(visible(&remedy.to_string()).into_owned()), ..self }
     }
 
-    /// What happened, without the way out.
+    /// The error, without the remedy.
     pub fn line(&self) -> &str {
         &self.line
     }
 
-    /// True when whoever read our output has gone, which is a normal end.
+    /// True when the reader of the output has left, which is a normal end.
     pub fn is_broken_pipe(&self) -> bool {
         self.broken_pipe
     }
 
-    /// A failure at a process, with the remedies that fit most of them.
+    /// An error of a process, with the remedy for the usual causes.
     pub fn at_process(error: &linux::Error) -> Failure {
         let failure = Failure::new(error);
         match error {
@@ -50,7 +50,7 @@ impl Failure {
     }
 }
 
-/// What keeps a call about a process from its end.
+/// Reason why a call about a process does not return.
 pub const UNANSWERED: &str = "The kernel holds the memory map of the process for another call, which waits: for a disk, or for a server of a mapped \
                               file. `cat /proc/*/wchan` names what each process waits for.";
 

@@ -1,4 +1,4 @@
-//! The command: arguments, wiring, printing. What masu decides and does is in the crates below.
+//! The command: arguments, wiring, printing. Decisions and actions are in the crates below.
 
 #![forbid(unsafe_code)]
 
@@ -30,12 +30,12 @@ use terminal::print;
 /// The running kernel's files, for the life of the command.
 pub(crate) static HOST: LazyLock<Rooted> = LazyLock::new(Rooted::host);
 
-/// How a task ended, as an exit status.
+/// Outcome of a task, as an exit status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Done {
-    /// 0.
+    /// Status 0.
     Whole,
-    /// 1: each failure was printed.
+    /// Status 1: each failure was printed.
     InPart,
 }
 
@@ -50,7 +50,7 @@ pub fn main() -> ExitCode {
         Ok(args) => args,
         Err(error) => return usage(&error, status_of_misuse()),
     };
-    // Before anything is given up that a program is to have.
+    // Before any privilege is given up that the program must have.
     let relay = starts_a_program(&args.task).then(Relay::ready);
     if let Err(failure) = restore_and_keep(&args.task) {
         print::failure(&failure);
@@ -79,7 +79,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Is there a command that masu starts?
+/// Whether masu starts a command.
 fn starts_a_program(task: &Task) -> bool {
     match task {
         Task::Run(_) => true,
@@ -96,15 +96,15 @@ fn restore_and_keep(task: &Task) -> Result<(), Failure> {
     privileges::keep(kept)
 }
 
-/// A usage error on one line, with the way to more; help and version as clap prints them.
+/// A usage error on one line, with a pointer to the help; help and version as clap prints them.
 fn usage(error: &clap::Error, misuse: ExitCode) -> ExitCode {
     if !error.use_stderr() {
-        // Nobody listens any more: a normal end.
+        // The reader has left: a normal end.
         let _ = error.print();
         return ExitCode::SUCCESS;
     }
     if error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        // The help is the answer; nobody listening is the reader's affair.
+        // The help is the answer; a reader who has left is no error.
         let _ = error.print();
         return misuse;
     }
@@ -117,7 +117,7 @@ fn usage(error: &clap::Error, misuse: ExitCode) -> ExitCode {
     misuse
 }
 
-/// 2, but for `masu run` and `masu aging -- COMMAND`, of which 2 may be the program's status.
+/// Status 2, except for `masu run` and `masu aging -- COMMAND`: there 2 may be the program's status.
 fn status_of_misuse() -> ExitCode {
     let mut words = std::env::args_os().skip(1);
     let task = words.next().unwrap_or_default();
@@ -125,12 +125,12 @@ fn status_of_misuse() -> ExitCode {
     ExitCode::from(if run { run::MISUSED } else { 2 })
 }
 
-/// Knobs that an earlier masu turned and could not put back, because it was killed. One that is gone, or somebody else's
-/// by now, is left as it is.
+/// Restores settings that an earlier masu changed and did not restore, because it was killed. A setting that is gone,
+/// or was changed by another program since, is left as it is.
 fn put_back_what_a_crash_left() {
     let restored = match journal::replay(&*HOST, Path::new(DIRECTORY)) {
         Ok(restored) => restored,
-        // Whoever may not read the journals may not put back knobs either; root's next start will.
+        // A user who may not read the journals may not restore settings either; root's next start will.
         Err(linux::Error::Denied(_)) => return,
         Err(error) => {
             return print::note(format_args!("cannot look for knobs that an earlier masu left turned: {error}"));

@@ -1,4 +1,4 @@
-//! The command `masu`. Everything is in the library, so that tests and the man pages can reach it.
+//! The command `masu`. All code is in the library, so that tests and the man pages can reach it.
 
 use std::process::ExitCode;
 

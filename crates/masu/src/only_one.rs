@@ -1,4 +1,4 @@
-//! A lock that one masu on the host holds at a time, for as long as the file is open.
+//! A lock that one masu on the host holds at a time, while the file is open.
 
 use std::fmt::Display;
 use std::fs::File;
@@ -10,19 +10,19 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use crate::failure::Failure;
 use crate::runtime;
 
-/// What only one masu does at a time.
+/// A task that only one masu does at a time.
 pub struct Sole {
-    /// The file's name.
+    /// Name of the lock file.
     pub file: &'static str,
-    /// What cannot be done while another does.
+    /// The refused operation, for the message.
     pub cannot: &'static str,
-    /// Which command the other is.
+    /// Command of the holder, for the message.
     pub command: &'static str,
-    /// What to do about it.
+    /// Remedy, for the message.
     pub remedy: &'static str,
 }
 
-/// Locks the file; it is let go with it.
+/// Locks the file. Dropping the file releases the lock.
 pub fn only_one(of: &Sole) -> Result<File, Failure> {
     let path = runtime::private_of_host(of.cannot)?.join(of.file);
     let failed = |why: &dyn Display| {
@@ -34,7 +34,7 @@ pub fn only_one(of: &Sole) -> Result<File, Failure> {
     let mut file = File::from(opened);
     if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
         let mut holder = String::new();
-        let _ = file.read_to_string(&mut holder); // The number is only for the message.
+        let _ = file.read_to_string(&mut holder); // Only for the message.
         let (cannot, command) = (of.cannot, of.command);
         let line = format!("cannot {cannot}: another {command} is at work (process {})", holder.trim());
         return Err(Failure::new(line).remedy(of.remedy));

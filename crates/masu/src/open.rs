@@ -1,4 +1,4 @@
-//! From a process id on the command line to something that can be observed: every reason against it has its own line.
+//! From a process id on the command line to an observable process: every reason against it has its own line.
 
 use std::path::Path;
 
@@ -18,16 +18,16 @@ use crate::failure::Failure;
 use crate::terminal::print;
 use crate::{Done, HOST, runtime};
 
-/// The ways of observing on this host, and the one chosen.
+/// The backends of this host, and the chosen one.
 pub struct Observers {
     probed: Probed,
     pub backend: Backend,
-    /// Keeps the promise to take DAMON down, should we be killed.
+    /// Holds the record to take DAMON down if masu is killed.
     _knobs: Option<Knobs<'static, linux::Rooted>>,
 }
 
 impl Observers {
-    /// Finds the best backend, or checks the one that was asked for.
+    /// Finds the best backend, or checks the requested one.
     pub fn find(wanted: Option<Backend>) -> Result<Observers, Failure> {
         let probed = probe_for(&*HOST, wanted);
         let backend = choose_backend(&probed.backends, wanted).map_err(|missing| {
@@ -50,7 +50,7 @@ impl Observers {
         Ok(Observers { probed, backend, _knobs: knobs })
     }
 
-    /// An observer of `pid`.
+    /// Opens an observer of `pid`.
     pub fn open(&self, pid: Pid) -> Result<Box<dyn Source>, Failure> {
         let files: &'static linux::Rooted = &HOST;
         let source: Result<Box<dyn Source>, Error> = match (self.backend, &self.probed.walker) {
@@ -75,7 +75,7 @@ fn promise_to_take_damon_down() -> Result<Knobs<'static, linux::Rooted>, Failure
     Ok(knobs)
 }
 
-/// Holds a process for one masu at a time: two would clear each other's bits and undo each other's work.
+/// Locks a process for one masu at a time: two would clear each other's bits and undo each other's work.
 pub fn hold(pid: Pid, purpose: Purpose) -> Result<ProcessLock, Failure> {
     let held = hold_silently(pid, purpose)?;
     if held.is_contended {
@@ -84,7 +84,7 @@ pub fn hold(pid: Pid, purpose: Purpose) -> Result<ProcessLock, Failure> {
     Ok(held)
 }
 
-/// The same, and says nothing of an owner's masu beside root's.
+/// Locks a process without a message about an owner's masu beside root's.
 pub fn hold_silently(pid: Pid, purpose: Purpose) -> Result<ProcessLock, Failure> {
     process_lock::lock(Path::new(DIRECTORY), pid).map_err(|unlocked| match unlocked {
         Unlocked::Held => {
@@ -95,7 +95,7 @@ pub fn hold_silently(pid: Pid, purpose: Purpose) -> Result<ProcessLock, Failure>
     })
 }
 
-/// An owner's masu, or another program with the owner's lock, does not keep root away.
+/// Note about an owner's masu, or another program with the owner's lock: root goes on beside it.
 pub fn contended(pid: Pid) -> Failure {
     Failure::new(format!(
         "another program holds /proc/{pid}/maps locked, as a masu of the owner does; root's goes on beside it"
@@ -103,7 +103,7 @@ pub fn contended(pid: Pid) -> Failure {
     .remedy(format!("`grep :$(stat -c %i /proc/{pid}/maps) /proc/locks` names its process."))
 }
 
-/// Does something for each; a failure of some is printed, of all is returned.
+/// Runs `work` for each. A failure of some is printed, a failure of all is returned.
 pub fn each<T: Clone, U>(all: &[T], mut work: impl FnMut(T) -> Result<U, Failure>) -> Result<(Vec<U>, Done), Failure> {
     let mut good = Vec::new();
     let mut failures = Vec::new();
@@ -122,14 +122,14 @@ pub fn each<T: Clone, U>(all: &[T], mut work: impl FnMut(T) -> Result<U, Failure
     }
 }
 
-/// What is to be done with a process: attaching asks more of it than looking.
+/// Purpose of opening a process: attaching requires more than looking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// Read only.
     Look,
     /// Promote and demote.
     Attach,
-    /// Have it make a system call.
+    /// Have the process make a system call.
     Change,
 }
 
@@ -143,7 +143,7 @@ impl Purpose {
     }
 }
 
-/// Checks that `pid` is something masu can work on, and returns its status.
+/// Checks that masu can work on `pid`, and returns its status.
 pub fn admit(pid: Pid, purpose: Purpose) -> Result<Status, Failure> {
     let status = status::status(&*HOST, pid).map_err(|error| {
         let failure = match &error {
@@ -169,7 +169,7 @@ pub fn admit(pid: Pid, purpose: Purpose) -> Result<Status, Failure> {
     Ok(status)
 }
 
-/// What the status alone says against it.
+/// Reasons against it in the status alone.
 fn judge(pid: Pid, status: &Status, purpose: Purpose) -> Result<(), Failure> {
     let no = |why: &str, remedy: &str| Err(refuse(pid, purpose, why, remedy));
     if status.thread_group != pid {
@@ -198,7 +198,7 @@ fn judge(pid: Pid, status: &Status, purpose: Purpose) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What stands against having it make a system call.
+/// Reasons against having the process make a system call.
 fn may_call(pid: Pid, status: &Status) -> Result<(), Failure> {
     let no = |why: &str, remedy: &str| Err(refuse(pid, Purpose::Change, why, remedy));
     if let Some(tracer) = status.tracer {
@@ -227,8 +227,8 @@ fn may_advise(pid: Pid, purpose: Purpose, files: &impl KernelFiles) -> Result<()
     Err(refuse(pid, purpose, why, "Run as root, or with CAP_SYS_NICE and CAP_SYS_PTRACE."))
 }
 
-/// Says at once what every window would otherwise be refused for, one by one: a kernel that is too old, or has no huge
-/// pages. What could not be found out is left to the first window.
+/// Reports once a reason that would refuse every window: the kernel is too old, or has no huge pages. An unknown is
+/// left to the first window.
 pub fn can_promote(collapse: &Known<bool>) -> Result<(), Failure> {
     match collapse {
         Known::Value(true) | Known::Unknown(_) => Ok(()),

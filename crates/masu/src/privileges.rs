@@ -1,10 +1,11 @@
 //! Least privilege: the capabilities that each command keeps.
 //!
-//! All others are given up as soon as the arguments are known, before anything is read that another user wrote. The table
-//! in docs/security.md says the same to users; a test compares the two.
+//! All others are given up once the arguments are known, before reading anything that another user wrote. The table in
+//! docs/security.md lists the same for users; a test compares the two.
 //!
-//! Not in the sets: CAP_BPF and CAP_PERFMON beside CAP_SYS_ADMIN, which covers them, and, but for files by handle,
-//! CAP_DAC_READ_SEARCH beside CAP_DAC_OVERRIDE. Files of root's (`/proc/sys`, `/sys`, `/run/masu`) need no capability, for user 0 owns them.
+//! Not in the sets: CAP_BPF and CAP_PERFMON beside CAP_SYS_ADMIN, which covers them, and, except for files by handle,
+//! CAP_DAC_READ_SEARCH beside CAP_DAC_OVERRIDE. Root's files (`/proc/sys`, `/sys`, `/run/masu`) need no capability,
+//! since user 0 owns them.
 
 use linux::capabilities::Capabilities;
 use linux::capabilities::Capability::{
@@ -14,25 +15,25 @@ use linux::capabilities::Capability::{
 use crate::args::{AgingTask, Huge, LlcPart, RunTask, SetTask, Task, Word};
 use crate::failure::Failure;
 
-/// A command as the table names it, and what it keeps.
+/// A command as the table names it, and its capabilities.
 type Row = (&'static str, Capabilities);
 
-/// It says which capabilities masu has on this host, and tries on memory of its own what they are for.
+/// Lists masu's capabilities on this host, and probes their uses on masu's own memory.
 const FACTS: Row = ("facts", Capabilities::of(&Capability::ALL));
-/// `clear_refs` is written by its owner alone.
+/// `clear_refs` is writable by its owner alone.
 const PAGES: Row = ("pages", Capabilities::of(&[DacOverride, SysPtrace, Perfmon, Bpf]));
 const ATTACH: Row = ("attach", Capabilities::of(&[DacOverride, SysPtrace, SysNice, Perfmon, Bpf]));
-/// Programs are told by signals.
+/// Programs are notified by signals.
 const TRACK: Row = ("track", Capabilities::of(&[DacOverride, Kill, SysPtrace, SysNice, Perfmon, Bpf]));
 const STAT: Row = ("stat", Capabilities::of(&[DacReadSearch, SysPtrace, SysAdmin]));
-/// Signals that came during the call are sent again.
+/// Signals that arrived during the call are sent again.
 const SET_HUGE: Row = ("set huge=", Capabilities::of(&[DacReadSearch, Kill, SysPtrace, SysNice]));
-/// The switch is in memory of the program, which is written by its owner alone.
+/// The switch is in the program's memory, which only its owner may write.
 const SET_ALIGN: Row = ("set align=", Capabilities::of(&[DacOverride, Kill, SysPtrace, SysNice]));
 const CENSUS: Row = ("census", Capabilities::of(&[DacReadSearch, SysPtrace, SysAdmin]));
-/// Settings of control groups may belong to the user to whom the group is delegated. CAP_FOWNER: whether pages of another
-/// user's file are in memory (mincore, cachestat), and opening it without a new time of access. CAP_DAC_READ_SEARCH: opening
-/// files by handle, for which CAP_DAC_OVERRIDE is not enough.
+/// Settings of control groups may belong to the user that the group is delegated to. CAP_FOWNER: whether pages of
+/// another user's file are in memory (mincore, cachestat), and opening it without a new access time.
+/// CAP_DAC_READ_SEARCH: opening files by handle, since CAP_DAC_OVERRIDE is not enough there.
 const AGING: Row =
     ("aging", Capabilities::of(&[DacOverride, DacReadSearch, Fowner, IpcLock, SysPtrace, SysAdmin, SysNice]));
 const AGING_COMMAND: Row = ("aging -- COMMAND", AGING.1.and(Capabilities::of(&[Kill])));
@@ -41,26 +42,26 @@ const LLC_SHARED: Row = ("llc shared", Capabilities::of(&[DacReadSearch, SysPtra
 const LLC_PLAN: Row = ("llc plan", Capabilities::of(&[DacReadSearch, SysPtrace, SysAdmin]));
 /// Groups are made in a folder that not even its owner may write to (resctrl: 0555).
 const LLC_RUN: Row = ("llc run", Capabilities::of(&[DacOverride, SysPtrace, SysAdmin]));
-/// Its files may be another user's.
+/// Its files may belong to another user.
 const LLC_SIMULATE: Row = ("llc simulate", Capabilities::of(&[DacOverride]));
 const RUN_TOUCH: Row = ("run", Capabilities::of(&[DacReadSearch, Kill, SysPtrace, SysNice]));
 const RUN_HOT: Row = ("run --huge hot", TRACK.1);
 const RUN_OFF: Row = ("run --huge off", Capabilities::of(&[DacReadSearch, Kill, SysPtrace]));
 const RUN_LOCAL: Row = ("run --local", Capabilities::of(&[DacReadSearch, Kill, SysPtrace]));
 
-/// Where pages lie, which the kernel shows to CAP_SYS_ADMIN alone: for what is counted for a report, and on a kernel
-/// without `PAGEMAP_SCAN` for what a window holds.
+/// Frame numbers, which the kernel shows to CAP_SYS_ADMIN alone: for the counts of a report, and on a kernel without
+/// `PAGEMAP_SCAN` for the content of a window.
 const FRAMES: Capabilities = Capabilities::of(&[SysAdmin]);
 
-/// What restoring needs, before a command begins: settings of groups that are delegated, and to see whether whoever
+/// Capabilities for restoring, before a command begins: settings of delegated groups, and whether the process that
 /// changed them is alive where `/proc` hides processes.
 pub const RESTORING: Capabilities = Capabilities::of(&[DacOverride, SysPtrace]).and(Capabilities::STEPS);
 
-/// What it takes to judge and open the files that the arguments of `run` name: a program, a report, a store in a folder
-/// of another user. Given up before the program is started.
+/// Capabilities to judge and open the files in the arguments of `run`: a program, a report, a store in a folder of
+/// another user. Given up before the program is started.
 const OPENING: Capabilities = Capabilities::of(&[DacOverride]).and(Capabilities::STEPS);
 
-/// What `task` keeps. `has_scan`: the kernel offers `PAGEMAP_SCAN`.
+/// Capabilities that `task` keeps. `has_scan`: the kernel offers `PAGEMAP_SCAN`.
 pub fn of(task: &Task, has_scan: bool) -> Capabilities {
     let (row, needs_scan) = match task {
         Task::Facts(_) => (FACTS, false),
@@ -72,7 +73,7 @@ pub fn of(task: &Task, has_scan: bool) -> Capabilities {
         Task::Census(_) => (CENSUS, false),
         Task::Aging(task) => (of_aging(task), false),
         Task::Llc(task) => (of_llc(&task.task), false),
-        // What cannot be served at the first touch is served from outside.
+        // A program that cannot be served at the first touch is served from outside.
         Task::Run(task) => {
             let hot = if task.huge == Huge::Touch { Huge::Hot } else { task.huge };
             return of_run(task, task.huge, !task.quiet, has_scan).and(of_run(task, hot, false, has_scan)).and(OPENING);
@@ -102,7 +103,7 @@ fn of_llc(task: &LlcPart) -> Row {
     }
 }
 
-/// What `masu run` keeps beside a program that is served in this way.
+/// Capabilities that `masu run` keeps beside a program served as `how`.
 fn of_run(task: &RunTask, how: Huge, has_report: bool, has_scan: bool) -> Capabilities {
     let served = match how {
         _ if task.local.is_some() => return RUN_LOCAL.1,
@@ -114,7 +115,7 @@ fn of_run(task: &RunTask, how: Huge, has_report: bool, has_scan: bool) -> Capabi
     if has_report || needs_scan { served.and(FRAMES) } else { served }
 }
 
-/// Gives up what `masu run` needs no more once its files are open and it is known how the program is served.
+/// Gives up the capabilities that `masu run` no longer needs once its files are open and the way of serving is known.
 ///
 /// # Errors
 /// As [`keep`].
@@ -122,10 +123,10 @@ pub fn keep_for_run(task: &RunTask, how: Huge, has_report: bool) -> Result<(), F
     keep(of_run(task, how, has_report, has_scan()))
 }
 
-/// Gives up all but these.
+/// Gives up all capabilities but `kept`.
 ///
 /// # Errors
-/// Where a filter over system calls forbids it.
+/// A filter over system calls forbids it.
 pub fn keep(kept: Capabilities) -> Result<(), Failure> {
     linux::capabilities::keep(kept).map_err(|errno| {
         let line = format!("cannot give up capabilities: {}", linux::describe(errno));
@@ -134,7 +135,7 @@ pub fn keep(kept: Capabilities) -> Result<(), Failure> {
     })
 }
 
-/// Does this kernel say without frame numbers what a range holds?
+/// Whether this kernel describes a range's pages without frame numbers.
 pub fn has_scan() -> bool {
     linux::pagemap::has_scan()
 }

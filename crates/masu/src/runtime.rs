@@ -1,4 +1,4 @@
-//! `/run/masu` for the commands: where journals and locks lie, and when that serves nothing.
+//! `/run/masu` for the commands: the place of journals and locks, and the errors when it cannot be used.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use crate::HOST;
 use crate::failure::Failure;
 use crate::terminal::print;
 
-/// The directory that everybody may read, for sockets.
+/// Checks the directory that all users may read, for sockets.
 pub fn public() -> Result<(), Failure> {
     directory::public(Path::new(DIRECTORY)).map(drop).map_err(|error| at_directory("use", &error))
 }
@@ -23,7 +23,7 @@ pub fn private(cannot: &str) -> Result<PathBuf, Failure> {
     Ok(directory::private_path(path))
 }
 
-/// The same, for what concerns the whole host.
+/// The directory of journals and locks, for an operation on the whole host.
 pub fn private_of_host(cannot: &str) -> Result<PathBuf, Failure> {
     match directory::seen(&*HOST, DIRECTORY) {
         Seen::Another => {
@@ -38,7 +38,7 @@ pub fn private_of_host(cannot: &str) -> Result<PathBuf, Failure> {
     }
 }
 
-/// Knobs of the host that are about to be turned, with their journal.
+/// Settings of the host that masu is about to change, with their journal.
 pub fn knobs() -> Result<Knobs<'static, Rooted>, Failure> {
     const CANNOT: &str = "keep a journal of settings";
     private_of_host(CANNOT)?;
@@ -50,7 +50,7 @@ pub fn knobs() -> Result<Knobs<'static, Rooted>, Failure> {
     Knobs::open(&*HOST, Path::new(DIRECTORY)).map_err(|error| at_directory(CANNOT, &error))
 }
 
-/// A failure at one of them, with its remedy.
+/// A failure at one of the directories, with its remedy.
 pub fn at_directory(cannot: &str, error: &Error) -> Failure {
     let failure = Failure::new(format!("cannot {cannot}: {error}"));
     match error.errno() {

@@ -1,4 +1,5 @@
-//! What people write on the command line: amounts, fractions, backends, dials, process ids. Read or refused, and never out of range.
+//! Command-line values: amounts, fractions, backends, dials, process ids. Each is read or refused, and never out of
+//! range.
 
 use std::str::FromStr;
 

@@ -1,5 +1,5 @@
-//! The attach loop over model programs. The bytes are a script: settings, windows, and a list of what happens, with
-//! failing advice, races between two calls and a jumping clock among it. Whatever happens, masu keeps its word.
+//! The attach loop over model programs. The bytes are a script: settings, windows, and a list of events, such as
+//! failing advice, races between two calls and a jumping clock. masu's guarantees hold throughout.
 
 #[path = "../../../crates/hugepages/tests/model/mod.rs"]
 mod model;

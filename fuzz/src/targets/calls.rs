@@ -1,5 +1,5 @@
-//! What a paged program asks of the kernel, before the kernel sees it: any call, any arguments, and any memory behind
-//! pointers. All buffers lie in user memory, nothing is read that is not named too, and all of it comes to an end.
+//! Decoding of a paged program's system calls, before the kernel gets them: any call, any arguments, and any memory
+//! behind pointers. All buffers lie in user memory, nothing is read that is not named too, and every decoding ends.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -12,17 +12,17 @@ use farmem_engine::calls::{
 
 const USER_START: u64 = 4096;
 const USER_END: u64 = 1 << 56;
-/// As much as the kernel moves in one call.
+/// Most bytes that the kernel moves in one call.
 const TRANSFER_BYTES_MAX: u64 = 0x7fff_f000;
-/// Words that a call may have read: exec with 6 MiB of pointers to empty strings has the most, 1024 messages of 1024
+/// Most words read for one call: exec with 6 MiB of pointers to empty strings has the most; 1024 messages of 1024
 /// vectors come next.
 const WORDS_MOST: u64 = 4 << 20;
 
-/// Where most pointers lead.
+/// Target of most pointers.
 const HERE: u64 = 0x10_0000;
 const REPEATED_WORDS: u64 = 1 << 12;
 
-/// A little memory that the bytes fill, and what is elsewhere.
+/// A small memory with the input's words, and a rule for all other addresses.
 struct Fake {
     words: Vec<u64>,
     elsewhere: Elsewhere,
@@ -36,7 +36,7 @@ struct Fake {
 enum Elsewhere {
     Nothing,
     Same(u64),
-    /// The same words again and again, as far as [`REPEATED_WORDS`].
+    /// The same words repeated, up to [`REPEATED_WORDS`].
     Repeated,
 }
 
@@ -66,7 +66,7 @@ impl Memory for Fake {
     }
 }
 
-/// Numbers that mean something to some call, or that lie at a border.
+/// Numbers with a meaning in some call, or at a border.
 fn argument(input: &mut Input<'_>) -> u64 {
     let small = u64::from(input.byte());
     match input.byte() % 12 {
@@ -115,7 +115,7 @@ pub fn run(bytes: &[u8]) -> bool {
     known == Known::Yes && !named.is_empty()
 }
 
-/// The buffers of a call, and that they cover what was read to find them.
+/// The buffers of a call. Checks that they cover all words read to find them.
 fn seen(call: Call, memory: &Fake) -> (Known, Named) {
     memory.read.set(0);
     memory.last.set(0);
@@ -124,7 +124,7 @@ fn seen(call: Call, memory: &Fake) -> (Known, Named) {
     let known = buffers(call, memory, &mut |buffer| {
         named.insert(checked(buffer));
     });
-    // The kernel reads these pages, too, and would find one missing that the pager had not brought.
+    // The kernel reads these pages too: the pager must have mapped all of them in.
     let mut covered = 0;
     let mut buffers = named.iter().peekable();
     for page in memory.pages.borrow().iter() {
@@ -148,7 +148,7 @@ fn checked(Buffer { start, bytes, access, until }: Buffer) -> (u64, u64, bool, b
     (start, bytes, access == Access::Write, until == Until::Replaced)
 }
 
-/// What `kind` says of a call fits to its buffers.
+/// Checks the `kind` of a call against its buffers.
 fn agrees(call: Call, named: &Named) {
     let may_be = |start: u64| (USER_START..USER_END).contains(&start);
     let begins = |start: u64| !may_be(start) || named.iter().any(|it| it.0 == start);

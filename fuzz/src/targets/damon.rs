@@ -1,4 +1,4 @@
-//! DAMON's tree under sysfs: the regions that it lists are read or refused, and the tree is taken down whatever came.
+//! DAMON's tree under sysfs: the listed regions are read or refused, and the tree is always taken down.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use linux::damon::{Draft, Monitor, available_operations};
 
 const ADMIN: &str = "sys/kernel/mm/damon/admin/kdamonds";
 
-/// Every file that a monitor is made of.
+/// Every file of a monitor.
 const FILES: &str = "nr_kdamonds 0/state 0/contexts/nr_contexts 0/contexts/0/operations \
     0/contexts/0/monitoring_attrs/intervals/sample_us 0/contexts/0/monitoring_attrs/intervals/aggr_us \
     0/contexts/0/monitoring_attrs/intervals/update_us 0/contexts/0/monitoring_attrs/nr_regions/min \
@@ -38,7 +38,7 @@ pub fn run(bytes: &[u8]) -> bool {
         }
         _ => {}
     }
-    // One region a line, its four numbers apart; the directories that hold them are named like numbers, or not.
+    // One region a line, its four numbers separated; the names of their directories are numbers, or not.
     for (number, line) in text.lines().enumerate().take(20) {
         let name = if number % 7 == 6 { format!("total_{number}") } else { number.to_string() };
         for (field, value) in FIELDS.iter().zip(line.split(' ')) {

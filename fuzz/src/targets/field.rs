@@ -1,6 +1,6 @@
-//! What masu takes from the memory that it shares with a paged program, which may write there what it likes, and when. The bytes are a
-//! script: words that are scribbled over, and what masu does meanwhile: flights, errands, figures. Pages of the store and of the memory
-//! are within their bounds, nothing panics, and all of it comes to an end.
+//! masu's side of the memory shared with a paged program, which may write any value there at any time. The bytes are a
+//! script: words that the program overwrites, and masu's work meanwhile: I/O batches, synchronous store requests,
+//! counters. Pages of the store and of the memory are within their bounds, nothing panics, and every step ends.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -21,7 +21,7 @@ thread_local! {
     static LEARNED: RefCell<Box<Learned>> = RefCell::default();
 }
 
-/// The threads of masu that fly: what they are told to do lies within.
+/// The workers of masu that run I/O batches: checks that each request is within bounds.
 struct Bounds {
     fails: bool,
     flown: u32,
@@ -62,7 +62,7 @@ pub fn run(bytes: &[u8]) -> bool {
             match input.byte() % 8 {
                 0 | 1 => flights[usize::from(input.half()) % FLIGHT_WORDS].store(word(&mut input), Relaxed),
                 2 => {
-                    // What the program writes for a flight, at its place.
+                    // The program's request for an I/O batch, at its place.
                     let first = FLIGHT_WORDS - (1 + usize::from(input.byte() % 8)) * ((FLIGHT_WORDS - 517) / 8);
                     flights[0].store(u64::from(input.byte() % 12), Relaxed);
                     for (at, value) in

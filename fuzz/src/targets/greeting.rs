@@ -1,5 +1,5 @@
-//! What the library in a paged program and masu take from each other: messages, and words of the memory that both see.
-//! The other side may be anybody, and the program may write where it should not.
+//! Handshake between masu and the library in a paged program: messages, and words of the shared memory. The peer may be
+//! any process, and the program may write to the wrong place.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -16,7 +16,7 @@ pub fn run(bytes: &[u8]) -> bool {
     if marked {
         message[0] = MAGIC;
     }
-    // What is taken for a message is one, and says the same when it is passed on.
+    // A message that is accepted is encoded again to the same words.
     let mut understood = message != STRANGER && Go::of(&message).is_some();
     if let Some(secret) = Secret::of(bytes) {
         assert_eq!(secret.to_string().as_bytes(), bytes);
@@ -38,7 +38,7 @@ pub fn run(bytes: &[u8]) -> bool {
     errand(&mut input) || understood
 }
 
-/// However large, no table reaches into the next one.
+/// No table of any size reaches into the next one.
 fn lies_in_order(layout: &Layout) {
     let slots = layout.ring + layout.slots * 8;
     let queues = [layout.queues[0] + layout.units * 8, layout.queues[1] + layout.units * 8];
@@ -59,7 +59,7 @@ fn lies_in_order(layout: &Layout) {
     assert!(layout.bytes < 1 << 47, "more than there are addresses: {layout:?}");
 }
 
-/// What masu finds asked: something that fits, or nothing.
+/// A synchronous store request read by masu: valid, or none.
 fn errand(input: &mut Input<'_>) -> bool {
     let words: [AtomicU32; 5] = std::array::from_fn(|_| AtomicU32::new(input.int() % 8));
     words[2].store(input.int(), Relaxed);

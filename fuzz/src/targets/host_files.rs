@@ -1,11 +1,12 @@
-//! The files of the host: memory and where it lies, zones, free blocks, counters, huge pages, control groups, stalls, mounts. Any text is read or refused.
+//! The files of the host: memory and NUMA nodes, zones, free blocks, counters, huge pages, control groups, stalls,
+//! mounts. Any text is read or refused.
 
 use crate::memory_files::MemoryFiles;
 use linux::cgroup::{group, limited};
 use linux::file_handle::FileSystems;
 use linux::{Pid, buddyinfo, capabilities, iomem, meminfo, pressure, thp, thp_stats, vmstat, zoneinfo};
 
-/// What the first byte says, by the rest.
+/// Parsers that the first byte selects, by its remainder.
 pub const VARIANTS: u8 = 12;
 
 /// Runs one input; true when it was understood.
@@ -75,7 +76,7 @@ pub fn run(bytes: &[u8]) -> bool {
             }
         }
         9 => {
-            // What is mounted may be anything; nothing is opened that has no handle here.
+            // The mounts may be any text; no file is opened that has no handle here.
             let files = MemoryFiles::everywhere(&["proc/self/mountinfo"], &text);
             assert!(FileSystems::read(&files).is_ok_and(|all| all.open((u32::MAX, 0), 1, 1).is_err()));
             understood = !text.is_empty();

@@ -1,5 +1,5 @@
-//! Journals of dead processes, and their replay: only files of the kernel are written, each journal is done with or kept
-//! for another attempt, and a second replay finds nothing more to do.
+//! Journals of dead processes, and their replay: only kernel files are written, each journal is finished or kept for
+//! another attempt, and a second replay finds nothing more to do.
 
 use std::cell::RefCell;
 use std::fs;
@@ -12,7 +12,7 @@ thread_local! {
     static DIRECTORY: RefCell<Option<TempDir>> = const { RefCell::new(None) };
 }
 
-/// Of these, process 7 lives; another process has had the number 8.
+/// Process 7 of these runs; number 8 was another process.
 const NAMES: [&str; 4] = ["7-100.journal", "8-100.journal", "9-1.journal", "9-2.journal"];
 
 fn stat(pid: u32, start_ticks: u32) -> String {

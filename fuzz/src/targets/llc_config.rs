@@ -1,5 +1,6 @@
-//! `llc.toml`, as text behind a byte that says on which hardware, beside which groups, and what is shared. It is read or refused, by the
-//! hardware too; what is taken has a plan, whose groups keep the hardware's rules, and steps that lead there and back.
+//! `llc.toml`, as text after a byte that selects the hardware, the groups beside masu's, and the sharing. It is read or
+//! refused, also by the hardware. An accepted one has a plan with groups that keep the hardware's rules, and with steps
+//! that lead there and back.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +19,7 @@ pub fn run(bytes: &[u8]) -> bool {
     let Some((which, text)) = bytes.split_first() else { return false };
     let Ok(config) = Config::parse("llc.toml", &String::from_utf8_lossy(text)) else { return false };
     assert!(!config.programs.is_empty() && config.duty.get() > 0.0);
-    // The policies look at thousands of plans: a handful of programs says as much.
+    // The policies try thousands of plans: a few programs test as much.
     if config.programs.len() > 6 {
         return false;
     }
@@ -71,7 +72,7 @@ fn of_measured(of: &Measured) -> Figures {
     }
 }
 
-/// 20 ways or 11, of which one, two or none must be in a mask; one cache or two; few classes or many.
+/// Hardware of 20 or 11 ways, one, two or none of them required in a mask; one cache or two; few classes or many.
 fn hardware(which: u8) -> Hardware {
     let all = WayMask::lowest(Ways(if which & 1 == 0 { 20 } else { 11 }));
     Hardware {
@@ -109,7 +110,7 @@ fn keeps_the_rules(wanted: &Wanted, hardware: &Hardware, around: &Surroundings) 
     }
 }
 
-/// The kernel takes each step, and after the last there is nothing more to do.
+/// Checks that the kernel takes each step, and that nothing is left to do after the last.
 fn leads_there(wanted: &Wanted, hardware: &Hardware, foreign: &[Foreign]) {
     let masks = |mask: WayMask| hardware.caches.iter().map(|cache| (*cache, mask)).collect::<BTreeMap<_, _>>();
     let open = foreign.iter().filter(|of| of.exclusive).fold(hardware.all, |open, of| open.without(of.mask));

@@ -1,6 +1,6 @@
-//! What policies for the last-level cache decide: a cache, programs with any curves, sets that they share. Every plan can be carried
-//! out and is the same again, what is expected of it is finite, and the closed loop keeps to such plans whatever it measures and comes to
-//! rest when that is always the same.
+//! Plans of the policies for the last-level cache: a cache, programs with any curves, sharing groups. Every plan is
+//! feasible and is the same again, and its prediction is finite. The closed loop makes such plans only, for any
+//! measurements, and settles when the measurements stay the same.
 
 use crate::input::Input;
 use llc::policy::predict::predict;
@@ -8,9 +8,9 @@ use llc::policy::sharing::{Refiner, USUAL};
 use llc::policy::{Cache, Curve, Plan, Policy, Program, SharedSet, Sharer, Situation};
 use units::{Bytes, WayMask, Ways};
 
-/// Programs at most: with more than a word has bits for, too.
+/// Most programs: more than a word has bits, too.
 const PROGRAMS_MAX: u8 = 70;
-/// Plans that masu's own policy looks at: fewer than usual, for many inputs a second.
+/// Plans that masu's own policy tries: fewer than usual, for many inputs a second.
 const PLANS_MAX: usize = 200;
 
 /// Runs one input; true when it was understood.
@@ -34,7 +34,7 @@ fn sane(situation: &Situation, plan: &Plan) {
     let expected = predict(situation, plan);
     assert_eq!(expected.len(), situation.programs.len());
     assert!(expected.iter().all(|slowdown| slowdown.is_finite() && *slowdown > 0.0), "{expected:?} of {plan:?}");
-    // Where nothing is shared and curves only fall, nobody is faster than with all of the cache to itself.
+    // Where nothing is shared and curves only fall, no program is faster than with the whole cache to itself.
     let falls = |curve: &Curve| curve.values().windows(2).all(|two| two[0] >= two[1]);
     let all = usize::try_from(situation.cache.usable.ways().0).unwrap_or(usize::MAX);
     let whole = |curve: &Curve| curve.values().len() <= all + 1;
@@ -74,7 +74,7 @@ fn situation(input: &mut Input<'_>) -> Situation {
         way_bytes: Bytes(u64::from(input.int())),
     };
     let count = input.byte();
-    // Many are slow, so they are rare.
+    // Large numbers of programs are slow, and therefore rare.
     let count = if count < 240 { count % 13 } else { count % PROGRAMS_MAX };
     let programs: Vec<Program> = (0..count).map(|_| program(input)).collect();
     let shared = (0..input.byte() % 4).filter_map(|_| set(input, programs.len())).collect();
@@ -112,7 +112,7 @@ fn curve(input: &mut Input<'_>) -> Curve {
     Curve::new((0..count).map(|_| next()).collect())
 }
 
-/// Small ones, and what measurements may say when they are wrong.
+/// Small numbers, and results of failed measurements.
 fn number(input: &mut Input<'_>) -> f64 {
     match input.byte() {
         255 => f64::NAN,
@@ -124,7 +124,7 @@ fn number(input: &mut Input<'_>) -> f64 {
     }
 }
 
-/// As many sharers as come, each once; two at least.
+/// Members from the input, each once; at least two.
 fn set(input: &mut Input<'_>, programs: usize) -> Option<SharedSet> {
     let mut who: Vec<usize> = (0..input.byte() % 6).map(|_| usize::from(input.byte())).collect();
     who.retain(|program| *program < programs);

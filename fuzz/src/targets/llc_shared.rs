@@ -1,6 +1,6 @@
-//! Who shares which frame: each four bytes a page that is merged, one that is parted or moved, a process that forks or ends, or a look.
-//! After each look the index is what a set of triples says, and what it changed is what changed. The same bytes as the text of
-//! `ksm_stat` are read or refused.
+//! Index of shared frames. Each four bytes are a page that is merged, one that is unmerged or moved, a process that
+//! forks or ends, or a scan. After each scan the index equals a set of triples, and its reported changes are the
+//! changes of that set. The same bytes as the text of `ksm_stat` are read or refused.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use llc::shared::domain::{By, Member, crosses};
 use llc::shared::index::{Changed, Index, MergedPage};
 use units::{Address, Pages};
 
-/// What each process has merged: page to frame.
+/// Merged pages of each process: page to frame.
 type Model = BTreeMap<Pid, BTreeMap<u64, u64>>;
 
 /// Runs one input; true when it was understood.
@@ -68,7 +68,7 @@ fn look(
         .collect();
     assert_eq!(found, by_frame);
     assert_eq!(index.mapped(), Pages(now.len() as u64));
-    // Two domains, and a process of which nothing is known.
+    // Two domains, and a process with unknown credentials.
     let member = |pid: &Pid| {
         let uid = pid.0.unsigned_abs() % 2;
         let domain = By::Uid.domain(&Untrusted::default(), [uid; 4]);

@@ -1,6 +1,6 @@
-//! Scenarios as people write them, and the cache. Any text is read or refused; a small one is run to its end, and every access of it is
-//! accounted for. The same bytes, four each, as accesses under masks and flushes: the cache finds, fills and throws out what a list of ways
-//! in the order of their use does.
+//! Scenarios, and the simulated cache. Any text is read or refused; a small scenario is run to its end, and every
+//! access of it is accounted for. The same bytes, four each, are accesses under masks and flushes: hits, fills and
+//! evictions are those of a list of ways in the order of their use.
 
 use std::io;
 use std::path::Path;
@@ -11,7 +11,7 @@ use sim::cache::scenario::Scenario;
 use sim::cache::set_associative::{Access, Cache, Filler, Line, Replacement, Shape};
 use units::{Bytes, WayMask, Ways};
 
-/// More than this is only read.
+/// A scenario with more accesses is only read.
 const ACCESSES_MAX: u64 = 20_000;
 const BYTES_MAX: Bytes = Bytes::mib(4);
 
@@ -52,7 +52,7 @@ fn scenario(text: &str) -> bool {
     true
 }
 
-/// Of each set, the lines by way, and the ways in the order of their last use and of their filling.
+/// Reference model of a cache set: the lines by way, and the ways in the order of their last use and of their filling.
 #[derive(Clone, Default)]
 struct Naive {
     lines: Vec<Option<Line>>,
@@ -68,7 +68,7 @@ fn cache(mut input: Input<'_>) {
     let mut naive = vec![Naive { lines: vec![None; ways as usize], ..Naive::default() }; sets as usize];
     while !input.0.is_empty() {
         let (what, line, mask) = (input.byte(), Line(u32::from(input.byte())), u64::from(input.half()));
-        // The masks of 40 ways, too: what 16 bits say, wherever it is moved.
+        // Masks of 40 ways, too: 16 bits at any offset.
         let mask = WayMask(mask << (what % 25));
         let set = &mut naive[shape.set_of(line) as usize];
         let there = set.lines.iter().position(|other| *other == Some(line));

@@ -1,6 +1,6 @@
-//! The pager over a machine of numbers. The bytes are a script: touches, sweeps, calls that change what is mapped, pins, pages
-//! that the kernel holds, a budget that changes, a store that fails and one that lies. Whatever happens, the program reads
-//! what it wrote, and no more frames are taken than there may be.
+//! The pager over a simulated machine. The bytes are a script: touches, sweeps, calls that change mappings, pins, pages
+//! that the kernel holds, a budget that changes, a failing store and a corrupting one. The program always reads the
+//! bytes that it wrote, and the pager never takes more frames than its limit.
 
 mod numbers;
 
@@ -19,12 +19,13 @@ use farmem_engine::units::{Costs, Learned, Units};
 use numbers::{Failure, Numbers, PAGES, address};
 
 const NUMBERED: usize = 2 * CHUNK_PAGES as usize;
-/// Fewer than a real pager has: so the staging's ring goes round. It has half as many as the budget has frames, and 4096 more.
+/// Fewer than in a real pager, so that the ring of the victim queue wraps. A real one has half as many as the budget
+/// has frames, and 4096 more.
 const SLOTS: usize = 1024;
 const MOST_FRAMES: u64 = 640;
 const WAYS: [Sections; 3] = [Sections::Off, Sections::Auto, Sections::Marked];
 
-/// The tables, which are made once: the directory alone has 16 MiB.
+/// The tables, made once: the directory alone has 16 MiB.
 struct Tables {
     directory: Vec<AtomicU32>,
     bases: Vec<AtomicU64>,
@@ -57,12 +58,12 @@ impl Tables {
         }
     }
 
-    /// As a new program finds them.
+    /// Restores the state of a new program.
     fn clear(&mut self) {
         let zeros = |words: &[AtomicU64]| words.iter().for_each(|word| word.store(0, Relaxed));
         [&self.bases, &self.slots, &self.queues[0], &self.queues[1]].into_iter().for_each(|words| zeros(words));
         [&self.counters[..], &self.flights[..], &self.ends[..]].into_iter().for_each(zeros);
-        // The program lies at the end of one chunk and at the beginning of the next, whichever comes first.
+        // The program lies at the end of one chunk and at the beginning of the next, in either order.
         let (half, chunk) = (PAGES as usize / 2, CHUNK_PAGES as usize);
         for pages in [0..half, chunk - half..chunk + half, 2 * chunk - half..2 * chunk] {
             zeros(&self.entries[pages.clone()]);
@@ -85,7 +86,7 @@ struct World<'a> {
     units: Units<'a>,
     machine: Numbers,
     expected: Vec<u64>,
-    /// Pages that a call has pinned, and whether they are there as long: not when the program gave them up meanwhile.
+    /// Pages that a call has pinned, and whether they are still there: not when the program gave them up.
     pins: Vec<(u64, bool)>,
 }
 
@@ -120,7 +121,7 @@ pub fn run(bytes: &[u8]) -> bool {
         let (mut ended, understood) = (Ok(()), !input.0.is_empty());
         while !input.0.is_empty() && ended.is_ok() {
             ended = world.step(&mut input);
-            // After a failure the program is no more, and nobody looks at its tables.
+            // After a failure the program has ended, and its tables are not used again.
             if ended.is_ok() {
                 world.consistent();
             }
@@ -133,7 +134,7 @@ pub fn run(bytes: &[u8]) -> bool {
 }
 
 impl World<'_> {
-    /// Some of it was in memory before paging began.
+    /// Some pages were in memory before paging began.
     fn begin(&mut self, adopted: u64) {
         self.pager.space.mark(address(0), PAGES * PAGE_BYTES);
         for page in 0..adopted {
@@ -147,7 +148,7 @@ impl World<'_> {
         u64::from(self.pager.frames_in_use())
     }
 
-    /// One thing that happens.
+    /// Runs one event of the script.
     fn step(&mut self, input: &mut Input<'_>) -> Result<(), Failure> {
         let what = input.byte();
         let page = u64::from(input.half()) % PAGES;
@@ -176,7 +177,7 @@ impl World<'_> {
                 (page..page + pages).for_each(|page| self.machine.mapped[page as usize] = false);
             }
             15 => (page..page + pages).for_each(|page| self.machine.mapped[page as usize] = true),
-            // As many as a call has at most.
+            // The most that a call has.
             16 | 17 if self.pins.len() < 32 => {
                 self.access(page, None, 9)?;
                 if self.pager.pin(address(page)) {
@@ -218,7 +219,7 @@ impl World<'_> {
             27 => self.units.section_ends(u32::from(what >> 5), self.pager.budget()),
             28 => self.pager.counters.set(Counter::BudgetFrames, page % MOST_FRAMES),
             29 => self.pager.counters.set(Counter::BudgetShare, if pages > 128 { 0 } else { pages << 9 }),
-            // One that has failed stays so: a flight may not have told it yet.
+            // A failed store stays failed: an I/O batch may not have reported it yet.
             30 if what >= 128 && self.machine.fails_after != Some(0) => self.machine.fails_after = Some(pages),
             30 => self.machine.lie(page),
             _ if what >= 128 => {
@@ -229,7 +230,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// What a load or a store of the program does.
+    /// A load or a store of the program.
     fn access(&mut self, page: u64, write: Option<u64>, site: u64) -> Result<(), Failure> {
         let at = page as usize;
         if !self.machine.mapped[at] {
@@ -240,9 +241,9 @@ impl World<'_> {
             self.machine.most = 0;
             let touch = Touch { address: address(page) + page % PAGE_BYTES, write: write.is_some(), site };
             let served = self.pager.touch(&mut self.machine, &mut self.units, touch)?;
-            // What had arrived may have brought it.
+            // An I/O batch that was complete may have mapped the page in.
             assert!(served == Served::Yes || served == Served::Already, "{served:?}");
-            // Frames that were taken while the budget was larger stay.
+            // Frames that were taken under a larger budget stay.
             let beyond = self.pager.counters.get(Counter::FramesBeyond) - before.2;
             let may = before.0.max(before.1).max(self.budget()) + beyond;
             assert!(self.machine.most <= may, "{} frames, and {may} may be", self.machine.most);
@@ -260,7 +261,7 @@ impl World<'_> {
         u64::from(self.pager.budget().frames)
     }
 
-    /// A touch where the program has no memory, or of a page that another thread has brought already.
+    /// A touch where the program has no memory, or of a page that another thread has mapped in already.
     fn touch_nothing(&mut self, page: u64) -> Result<(), Failure> {
         let at = page as usize;
         if self.machine.program[at].is_none() && self.machine.mapped[at] {
@@ -286,7 +287,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// mremap(2) to a place of its own, as the library does it.
+    /// mremap(2) to a destination of its own, as the library does it.
     fn move_to(&mut self, from: u64, to: u64, pages: u64) -> Result<(), Failure> {
         let pages = pages.min(PAGES - from).min(PAGES - to);
         if from < to + pages && to < from + pages {

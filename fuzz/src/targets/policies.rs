@@ -1,5 +1,5 @@
-//! What decides how much a fault fetches and who leaves. It learns in memory that the program can write to, so it begins with
-//! any bytes at all. Whatever it then believes, no order leaves its area, nothing panics, and all of it comes to an end.
+//! Policy of transfer sizes and of eviction. It learns in memory that the program can write to, so it begins with any
+//! bytes at all. No fetch plan leaves its area, nothing panics, and every decision ends.
 
 use std::sync::atomic::AtomicU64;
 
@@ -15,7 +15,7 @@ use farmem_engine::units::{Asked, Costs, Learned, Units};
 
 const KINDS: [Kind; 5] = [Kind::FirstTouch, Kind::Home, Kind::Staged, Kind::Held, Kind::Arriving];
 const WAYS: [Sections; 3] = [Sections::Auto, Sections::Marked, Sections::Off];
-/// A chunk's pages, as the pager has them.
+/// Pages of a chunk, as in the pager.
 const AREA_PAGES: u32 = 1 << 13;
 const SITES: u64 = 6;
 
@@ -55,7 +55,7 @@ fn decide(learned: &mut Learned, mut input: Input<'_>) {
             Costs { fault_ns: input.int(), page_ns: input.int(), ahead_page_ns: input.int() }
         },
     };
-    // Addresses have 47 bits at the most, so pages have 35.
+    // Addresses have at most 47 bits, so page numbers have 35.
     let start = u64::from(input.int()) % (1 << 22) * u64::from(AREA_PAGES);
     let area = Run { first_page: start, pages: AREA_PAGES };
     let mut last = 0_u16;
@@ -71,7 +71,7 @@ fn decide(learned: &mut Learned, mut input: Input<'_>) {
 
 fn step(units: &mut Units<'_>, input: &mut Input<'_>, memory: Memory<'_>, area: Run, budget: Budget, last: &mut u16) {
     let what = input.byte();
-    // On from where it was, in steps, or anywhere.
+    // The next page, a step, or any page.
     *last = match what >> 6 {
         0 => last.wrapping_add(1),
         1 => last.wrapping_add(u16::from(input.byte())),
@@ -145,7 +145,7 @@ fn directly(units: &mut Units<'_>, input: &mut Input<'_>, page: u64) {
     keeps(&order, page, area);
 }
 
-/// What is brought contains the page, and lies in its area whole.
+/// Checks that the fetch plan contains the page, and lies within its area as a whole.
 fn keeps(order: &Order, page: u64, area: Run) {
     assert!(order.fetch.contains(page), "{order:?} without {page:#x}");
     assert!(order.fetch.within(area) == order.fetch, "{order:?} leaves {area:?}");

@@ -1,5 +1,5 @@
-//! What the preloaded library takes from others: a variable of the environment, the words of the shared board, and what
-//! programs ask of mmap. Understood or not followed; nothing of it panics, since that would end a program.
+//! Inputs of the preloaded library: a variable of the environment, the words of the shared status page, and a program's
+//! arguments of mmap. They are understood or ignored; nothing panics, since that would end a program.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -24,7 +24,7 @@ pub fn run(bytes: &[u8]) -> bool {
     understood
 }
 
-/// Wherever a mapping lies and however large it is said to be.
+/// A mapping at any address and of any claimed size.
 fn place(start: usize, bytes: usize, sizes: Sizes) {
     let request = Request { bytes, private_anonymous: true, placed: false, stack: false, peculiar: false };
     let placement = policy::placement(request, sizes, true);
@@ -38,7 +38,7 @@ fn place(start: usize, bytes: usize, sizes: Sizes) {
     let _ = policy::gains_by_alignment(start, bytes, size);
 }
 
-/// A board of which every word may be anything but the first, which says that it is one.
+/// A status page with any words but the first, which marks it as one.
 fn sit(bytes: &[u8]) {
     let words: Vec<AtomicU32> = (0..board::WORDS).map(|_| AtomicU32::new(0)).collect();
     let Some(board) = Board::new(&words) else { unreachable!("it has the right size") };

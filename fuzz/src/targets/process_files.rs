@@ -5,7 +5,7 @@ use linux::{Pid, cgroup, maps, smaps, stat, status};
 
 const PID: Pid = Pid(42);
 
-/// What the first byte says, by the rest.
+/// Parsers that the first byte selects, by its remainder.
 pub const VARIANTS: u8 = 6;
 
 /// Runs one input; true when it was understood.
@@ -34,7 +34,7 @@ pub fn run(bytes: &[u8]) -> bool {
     }
 }
 
-/// One mapping a line, and what is printed again reads the same.
+/// One mapping a line; printed again, it reads the same.
 fn reads_maps(text: &str) -> bool {
     let Ok(all) = maps::parse(text, "maps") else { return false };
     assert!(all.len() <= text.lines().count());

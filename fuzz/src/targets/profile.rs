@@ -1,5 +1,5 @@
-//! Profiles of code sites, which anybody may have written: read or refused. What is read says the same when it is written again; its
-//! habits begin a table of sites, whose orders stay in their area.
+//! Profiles of code sites, from any author: read or refused. A profile that was read is written again with the same
+//! content; its saved sites begin a table of sites, and their fetch plans stay in their area.
 
 use farmem::profile::{MOST_BYTES, bytes as written, parse};
 use farmem_engine::policy::MAX_UNIT_LOG2;
@@ -31,7 +31,7 @@ pub fn run(bytes: &[u8]) -> bool {
     !kept.is_empty()
 }
 
-/// A fault of a site that begins with its habit.
+/// A fault of a site that begins with its saved profile.
 fn begins(sites: &mut Sites, site: u64, page: u64) {
     let area = Run { first_page: 0, pages: AREA_PAGES };
     let room = Room {

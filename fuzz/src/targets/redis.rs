@@ -1,5 +1,6 @@
-//! What a Redis server answers, which may be anybody: replies, pages, error lines, the text of INFO, the map of a Cluster. A byte says
-//! which. Understood or refused; no more memory is taken than the answer has bytes for; all of it comes to an end.
+//! Answers of a Redis server, which may be any process: replies, pages, error lines, the text of INFO, the map of a
+//! Cluster. A byte selects one. Each is understood or refused, takes no more memory than the answer has bytes for, and
+//! ends.
 
 use std::convert::Infallible;
 use std::io::Cursor;
@@ -13,10 +14,10 @@ use farmem::store::url::Host;
 
 use crate::input::Input;
 
-/// What the first byte says, by the rest.
+/// Parsers that the first byte selects, by its remainder.
 pub const VARIANTS: u8 = 5;
 
-/// Small ones: what is read is the same.
+/// Small pages: the same code reads them.
 const PAGE_BYTES: usize = 16;
 
 /// Runs one input; true when it was understood.
@@ -31,7 +32,7 @@ pub fn run(bytes: &[u8]) -> bool {
     }
 }
 
-/// One after the other, until the connection ends. Each is no larger than what came.
+/// Replies one after the other, until the connection ends. Each is no larger than the bytes received.
 fn replies(bytes: &[u8]) -> bool {
     let (mut input, mut understood) = (bytes, false);
     while !input.is_empty() {
@@ -44,7 +45,8 @@ fn replies(bytes: &[u8]) -> bool {
     understood
 }
 
-/// Values and bytes of a reply: each value takes three bytes or more on its way, each byte one, or three where it is no text.
+/// Values and bytes of a reply. A value takes at least three bytes on the wire; a byte on the wire is one byte of the
+/// value, or three in a text that is not UTF-8.
 fn parts_of(reply: &Reply) -> usize {
     match reply {
         Reply::Simple(text) | Reply::Error(text) => 1 + text.len() / 3,
@@ -54,7 +56,7 @@ fn parts_of(reply: &Reply) -> usize {
     }
 }
 
-/// The answer to a request for some pages: of each is said once what stood there, and a whole one is in its place.
+/// The answer to a request for some pages: each page is reported once, and a whole one is in its place.
 fn pages(bytes: &[u8]) -> bool {
     let Some((count, mut input)) = bytes.split_first() else { return false };
     let mut places = vec![[0xa5; PAGE_BYTES]; usize::from(count % 17)];
@@ -66,7 +68,7 @@ fn pages(bytes: &[u8]) -> bool {
     all
 }
 
-/// Texts that a server says of itself, and why it does not do as asked.
+/// Texts of a server about itself, and its reasons for refusing.
 fn texts(text: &str) -> bool {
     let verdict = answers::verdict(text);
     if let Verdict::Ask(host) = &verdict {
@@ -75,7 +77,7 @@ fn texts(text: &str) -> bool {
     let info = answers::info(text);
     let _ = answers::epoch(text);
     if let Some(id) = answers::client_id(text) {
-        // They are said again in a command.
+        // Used in a later command.
         assert!(!id.id.contains(char::is_whitespace) && !id.address.contains(char::is_whitespace));
     }
     verdict != Verdict::Unfit || info != answers::Info::default()
@@ -100,7 +102,7 @@ fn map(bytes: &[u8]) -> bool {
     !topology.masters().is_empty()
 }
 
-/// What masu asks is read by a server as it was meant: arrays of strings, whatever is in them.
+/// Requests of masu, read by a server as intended: arrays of strings with any content.
 fn requests(bytes: &[u8]) -> bool {
     let mut input = Input(bytes);
     let mut out = Requests::default();

@@ -1,5 +1,6 @@
-//! resctrl: its files, and a journal that would undo something in it. A byte says which, the rest is text. Any text is read or refused; lines
-//! that were read and written read the same; a replay changes only what is ours, and where it is mounted.
+//! resctrl: its files, and a journal that would undo a change in it. A byte selects one, the rest is text. Any text is
+//! read or refused; lines that were read and written read the same; a replay changes only masu's own objects, and only
+//! at the mount point.
 
 use std::cell::RefCell;
 use std::fs;
@@ -17,7 +18,7 @@ thread_local! {
 
 const MOUNTS: &str = "resctrl /sys/fs/resctrl resctrl rw 0 0\ne /tmp/e fuse.resctrl rw 0 0\n";
 
-/// What the first byte says, by the rest.
+/// Parsers that the first byte selects, by its remainder.
 pub const VARIANTS: u8 = 7;
 
 /// Runs one input; true when it was understood.
@@ -78,7 +79,7 @@ fn files_of_a_mount(text: &str) -> bool {
     understood
 }
 
-/// A mask that is taken is within, and in a row or allowed to have holes.
+/// An accepted mask is within the full one, and contiguous or allowed to have holes.
 fn masks(bytes: &[u8]) -> bool {
     let Some((head, mask)) = bytes.split_first_chunk::<3>() else { return false };
     let Some(mask) = mask.first_chunk::<8>() else { return false };

@@ -1,16 +1,17 @@
-//! Commands to the emulator of resctrl. Each is taken or refused, a refusal changes nothing, and what must be true of
-//! groups stays true.
+//! Commands to the emulator of resctrl. Each is accepted or refused, a refusal changes nothing, and the invariants of
+//! groups hold.
 
 use resctrl_emulator::fake::Rig;
 use resctrl_emulator::hardware::{Bandwidth, Hardware, MONITORING, Monitoring, models};
 
-/// Groups as few as that they meet often.
+/// Groups: few, so that commands often hit the same one.
 const GROUPS: [&str; 8] =
     ["", "a/", "b/", "c/", "mon_groups/m/", "a/mon_groups/m/", "a/mon_groups/n/", "b/mon_groups/m/"];
 const FILES: [&str; 6] = ["schemata", "mode", "tasks", "cpus", "cpus_list", "mba_MBps_event"];
 const INFO: [&str; 3] = ["info/L3/io_alloc", "info/L3/io_alloc_cbm", "info/L3_MON/max_threshold_occupancy"];
 
-/// With few classes and counters, so that they are used up. The lower bits say which model, the upper ones what else.
+/// Hardware with few classes and counters, so that they run out. The lower bits of `byte` select the model, the upper
+/// ones its options.
 fn machine(byte: u8) -> Hardware {
     let models = models();
     let (_, _, model) = &models[usize::from(byte & 0x1f) % models.len()];
@@ -29,11 +30,11 @@ fn machine(byte: u8) -> Hardware {
 pub fn run(bytes: &[u8]) -> bool {
     let Some((first, rest)) = bytes.split_first() else { return false };
     let hardware = machine(*first);
-    // What the kernel keeps itself is taken as it is read, also from a write that is then refused.
+    // Values that the kernel keeps itself change while a write is parsed, even if the write is then refused.
     let is_taken_at_once = hardware.bandwidth.is_some_and(|bandwidth| bandwidth.in_mib);
     let mut rig = Rig::new(hardware);
     let (mut now, mut understood) = (0, false);
-    // Not apart by zero bytes, which end a command.
+    // Not separated by zero bytes, which end a command.
     for command in rest.split(|byte| *byte == 0xff).take(64) {
         let [what, on, text @ ..] = command else { continue };
         let group = GROUPS[usize::from(*on) % GROUPS.len()];
@@ -51,13 +52,14 @@ pub fn run(bytes: &[u8]) -> bool {
             }
             4 => (rig.write(INFO[usize::from(*on) % INFO.len()], &text), false),
             5 => {
-                // What is said of counters is no command.
+                // Setting counter values is no command.
                 let _ = rig.machine.tell(&text);
                 continue;
             }
             file => {
                 let file = FILES[usize::from(file - 6)];
-                // A group that is no longer to be locked keeps its mask, whoever was given its ways in between.
+                // A group that leaves pseudo-lock setup keeps its mask, even if another group was given its ways in
+                // between.
                 let mode = rig.read(&format!("{group}mode")).unwrap_or_default();
                 if file == "mode" && mode == "pseudo-locksetup\n" {
                     continue;

@@ -1,19 +1,19 @@
-//! URLs of stores, as people write them. Any text is read or refused in one line; a password is never repeated, wherever it stands.
+//! URLs of stores. Any text is read or refused in one line; a password at any position is never repeated.
 
 use std::str::FromStr;
 
 use farmem::store::url::StoreUrl;
 
-/// Nothing that a URL or a message about one contains by itself.
+/// Text that neither a URL nor a message about one contains by itself.
 const PASSWORD: &str = "Zq7Zq7Zq7Zq7";
-/// A message quotes at most 40 characters of a piece, and two pieces.
+/// A message quotes at most two pieces, and 40 characters of each.
 const MESSAGE_CHARACTERS_MAX: usize = 400;
 
 /// Runs one input; true when it was understood.
 pub fn run(bytes: &[u8]) -> bool {
     let text = String::from_utf8_lossy(bytes);
     if !text.contains(PASSWORD) {
-        // The same with a password: a user before it, and hosts and options behind it.
+        // The same URL with a password: after a user, and before hosts and options.
         let (scheme, rest) = text.split_once("//").unwrap_or(("", &text));
         let scheme = if scheme == "rediss:" { scheme } else { "redis:" };
         let (user, rest) = rest.split_once('@').unwrap_or(("", rest));
@@ -22,7 +22,7 @@ pub fn run(bytes: &[u8]) -> bool {
     read(&text)
 }
 
-/// What is printed of a URL with a password, and of one that is refused.
+/// Output for a URL with a password, and for a refused one.
 fn said_of(text: &str) {
     let said = match StoreUrl::from_str(text) {
         Ok(url) => format!("{url} {url:?}"),

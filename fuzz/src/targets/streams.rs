@@ -1,5 +1,5 @@
-//! What streams brought in: each four bytes an arrival, a wait, a look, or pages that stayed. Every page that came goes once, or is
-//! given up; nothing waits for ever; and the ranges of a file are a set.
+//! Pages brought in by streams: each four bytes are an insertion, a wait, a scan, or pages that stayed. Every inserted
+//! page is dropped once, or given up; nothing waits for ever; and the ranges of a file are a set.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -38,7 +38,7 @@ pub fn run(bytes: &[u8]) -> bool {
             4 | 5 => {
                 for due in queue.due(now) {
                     let count = due.pages.end - due.pages.start;
-                    // Of some a part stays, to be written or in use.
+                    // A part of some ranges stays: dirty, or in use.
                     let stays = if (due.pages.start + c) % 3 == 0 { count / 2 } else { 0 };
                     went += count - stays;
                     let pages = due.pages.start..due.pages.start + stays;

@@ -1,4 +1,4 @@
-//! Traces of accesses, as people write them for `masu aging --replay`. Any text is read or refused; what was read reads the same when it is
+//! Traces of accesses for `masu aging --replay`. Any text is read or refused; a trace that was read reads the same when
 //! printed; and a replay accounts for every access.
 
 use aging::class::Class;
@@ -7,7 +7,7 @@ use sim::reclaim::trace::{Step, Trace};
 use sim::reclaim::{Aging, Machine, Rate, replay};
 use units::Pages;
 
-/// More steps or accesses than this are only counted: a repetition of repetitions has as many as it likes.
+/// Steps or accesses beyond this number are only counted: nested repetitions can have any number.
 const MOST: usize = 20_000;
 
 /// Runs one input; true when it was understood.
@@ -22,7 +22,7 @@ pub fn run(bytes: &[u8]) -> bool {
     }
     let of_steps = trace.steps().map(|step| if let Step::Use { count, .. } = step { u64::from(count) } else { 0 });
     assert_eq!(of_steps.sum::<u64>(), trace.accesses());
-    // So large a file would only be slow: the lists have a place for each page.
+    // A larger file would only be slow: the lists have an entry for each page.
     if trace.files().iter().map(|file| file.pages.0).sum::<u64>() > 1 << 20 {
         return false;
     }

@@ -1,8 +1,8 @@
 //! Messages of a client to the tracker, and of a tracker to a program.
 //!
-//! The first byte says how many bytes the first message has, and so on; between the messages lists are given. Whatever comes is
-//! understood as it was said, or is nonsense; no wish names a window that was not given. The same bytes as an answer and as the
-//! head of a list lead to nothing that lies outside. The same bytes as limits on huge pages, and programs that want some.
+//! A byte with its length precedes each message; between the messages lists are given. Each message is understood as
+//! sent, or is nonsense; no preference names a window that was not given. The same bytes as an answer and as the head
+//! of a list lead to no access outside. The same bytes are also limits on huge pages, and programs that want some.
 
 use contract::track::list::{Head, Window as Listed};
 use contract::track::wire::{Answer, MOST_BYTES, Request};
@@ -21,7 +21,7 @@ pub fn run(bytes: &[u8]) -> bool {
     answer(bytes) || said
 }
 
-/// Whether anything but nonsense and refusals came of them.
+/// True if a message was neither nonsense nor refused.
 fn messages(mut bytes: &[u8]) -> bool {
     let mut session = Session::default();
     let (mut given, mut meant) = (0, false);
@@ -77,7 +77,8 @@ fn list(bytes: &[u8]) {
     }
 }
 
-/// Limits on huge pages, and what several programs want under them: nobody has more than a limit leaves, and no window makes way twice.
+/// Limits on huge pages, and the requests of several programs under them: no program has more than a limit allows, and
+/// no window makes way twice.
 fn limits(bytes: &[u8]) {
     let mut input = Input(bytes);
     let mut limit = || if input.byte().is_multiple_of(4) { u64::MAX } else { u64::from(input.byte() % 8) };

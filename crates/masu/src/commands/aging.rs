@@ -40,7 +40,7 @@ use crate::terminal::events;
 use crate::terminal::print::{self, Clean};
 use crate::{HOST, runtime};
 
-/// `relay`: for a command, if there is one.
+/// Runs the task. `relay` is given when the task has a command to start.
 pub fn run(task: &AgingTask, relay: Option<Result<Relay, Failure>>) -> ExitCode {
     let answer = match relay {
         None => alone(task).map(|()| ExitCode::SUCCESS).map_err(|failure| NotStarted { failure, status: 2 }),
@@ -56,7 +56,7 @@ pub fn run(task: &AgingTask, relay: Option<Result<Relay, Failure>>) -> ExitCode 
     }
 }
 
-/// Until it is told to end.
+/// Ages pages until a signal, the time limit, or the end of the named processes.
 fn alone(task: &AgingTask) -> Result<(), Failure> {
     if let (Some(trace), Some(memory)) = (&task.replay, task.memory) {
         let part = match task.budget {
@@ -92,7 +92,7 @@ fn alone(task: &AgingTask) -> Result<(), Failure> {
     outcome.and(ended)
 }
 
-/// The processes that are named: with the last of them it is over. None for a host or a group.
+/// Descriptors of the named processes: aging ends with the last of them. Empty for the host and for a group.
 fn programs(scope: &Scope) -> Result<Vec<OwnedFd>, Failure> {
     match scope {
         Scope::Host | Scope::Group(_) => Ok(Vec::new()),
@@ -107,7 +107,7 @@ fn has_ended(program: &OwnedFd) -> bool {
     poll(&mut [PollFd::new(program, PollFlags::IN)], Some(&now)).is_ok_and(|ended| ended > 0)
 }
 
-/// As long as a command runs.
+/// Ages pages while a command runs, and ends with its status.
 fn beside(task: &AgingTask, relay: Relay) -> Result<ExitCode, NotStarted> {
     let name = task.command.first().map(std::ffi::OsString::as_os_str).unwrap_or_default();
     let file = find(name, std::env::var_os("PATH"))?;
@@ -116,12 +116,12 @@ fn beside(task: &AgingTask, relay: Relay) -> Result<ExitCode, NotStarted> {
     let pause = Pause::on_signal().map_err(Failure::from)?;
     let start = Instant::now();
     let (mut keeper, _lock) = begin(&wanted, &|| false, &mut out)?;
-    // Before it is there, so that not its first page is missed.
+    // Followed before the start, so that the first page of the command is counted.
     keeper.follow(Pid::own(), Membership::Children).map_err(|why| at_streams(&why))?;
     let mut child = Child::start(&file, &task.command, &[], relay)?;
     keeper.unfollow(Pid::own());
     in_haste(&wanted);
-    // The program is there: what cannot be done for it from here on is said, and it goes on.
+    // From here on the command runs: a failure is printed, and the command goes on.
     let mut ended: Option<Ended> = None;
     while ended.is_none() {
         let stepped = step(&mut keeper, start.elapsed(), &mut out);
@@ -131,10 +131,10 @@ fn beside(task: &AgingTask, relay: Relay) -> Result<ExitCode, NotStarted> {
         }
         ended = child.wait_at_most(keeper.wait())?;
     }
-    // A program that has ended hears of no signal any more: from here on they are ours.
+    // The command has ended and takes no more signals: from here on signals are for masu.
     let stop = ended.map(|_| Stop::on_signals()).transpose().map_err(Failure::from)?;
     let is_haste = || stop.as_ref().is_some_and(Stop::is_set);
-    // Before the program is waited for: nothing stays pinned that nobody looks after.
+    // Before the wait for the command: no page stays pinned without a headroom monitor.
     if let Err(failure) = end(keeper, start.elapsed(), &is_haste, &mut out) {
         print::failure(&failure);
     }
@@ -145,13 +145,13 @@ fn beside(task: &AgingTask, relay: Relay) -> Result<ExitCode, NotStarted> {
     Ok(end_as(ended.status))
 }
 
-/// What is asked for, checked.
+/// Arguments, checked.
 struct Wanted {
     settings: Settings,
     whose: Whose,
-    /// Processes that are followed from the start.
+    /// Processes followed from the start.
     follow: Vec<Pid>,
-    /// What the page cache's dial is a part of.
+    /// Memory that the page cache's protection level is a fraction of.
     memory: Bytes,
 }
 
@@ -195,7 +195,7 @@ impl Wanted {
     }
 
     fn cache(&self) -> Option<Dial> {
-        // At 100 it is the kernel's alone; a dial that may go there is not.
+        // Level 100 leaves the page cache to the kernel. A level that only may rise to 100 does not.
         self.settings.wishes.get(Class::Cache).filter(|bounds| bounds.low < Dial::NEVER).map(|bounds| bounds.low)
     }
 
@@ -231,7 +231,7 @@ fn budget(asked: Budget, total: Bytes) -> Result<Bytes, Failure> {
     }
 }
 
-/// The lowest limit of a control group.
+/// Lowest limit of a control group.
 fn limit_of(path: &str) -> Option<Bytes> {
     let directory = path.trim_start_matches('/');
     let all = limited::groups(&*HOST).ok()?;
@@ -243,7 +243,7 @@ type Running = Keeper<Rooted>;
 
 fn begin(wanted: &Wanted, is_haste: &dyn Fn() -> bool, out: &mut Out) -> Result<(Running, Option<File>), Failure> {
     let lock = wanted.pins().then(|| only_one(&SOLE)).transpose()?;
-    // Each file that has something pinned is open.
+    // Each file with pinned pages needs an open descriptor.
     open_files::raise();
     let streams = wanted.cache().map(|dial| {
         let streams = Streams::begin(&*HOST, wanted.whose, dial, wanted.memory)?;
@@ -267,7 +267,7 @@ fn step(keeper: &mut Running, now: Duration, out: &mut Out) -> Result<(), Failur
     events.iter().try_for_each(|event| out.event(now, event))
 }
 
-/// After Ctrl-Z: what is pinned is let go first, for whoever stands still looks after nothing.
+/// Stops after Ctrl-Z. Pins are released first, since a stopped masu cannot monitor headroom.
 fn stand_still_if(pause: &Pause, keeper: &mut Running, now: Duration, out: &mut Out) -> Result<(), Failure> {
     if !pause.is_set() {
         return Ok(());
@@ -286,8 +286,9 @@ fn end(keeper: Running, now: Duration, is_haste: &dyn Fn() -> bool, out: &mut Ou
     out.end(&Summary { run_us: micros(now), cpu_us: micros(linux::cpu_time::of_process()), ..summary })
 }
 
-/// Whoever pins memory must be able to let it go when others take all of it and all of the processors, and is not stopped for a
-/// line that it prints. Not before a command is started, which would have it from us.
+/// Raises the priority while pages are pinned: masu must be able to unlock them when other programs use all memory and
+/// all processors. Printing a line from the background does not stop masu. Called after a command is started, which
+/// would inherit both.
 fn in_haste(wanted: &Wanted) {
     if wanted.pins() {
         change_haste(&mut false, true);
@@ -295,7 +296,7 @@ fn in_haste(wanted: &Wanted) {
     }
 }
 
-/// Two would each have a budget: one at a time pins.
+/// Lock for pinning: two processes would each use a whole budget.
 const SOLE: Sole = Sole {
     file: "aging.lock",
     cannot: "keep mapped pages in memory",
@@ -332,11 +333,11 @@ fn print_plan(task: &AgingTask, wanted: &Wanted) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Where the lines go.
+/// Destination of the event lines.
 struct Out {
     to: Option<Box<dyn Write>>,
     json: bool,
-    /// Beside a command.
+    /// True while a command runs beside masu.
     is_beside: bool,
 }
 
@@ -367,7 +368,7 @@ impl Out {
             }
             Some(_) => Some(Box::new(print::err())),
             None if task.command.is_empty() => Some(Box::new(print::out())),
-            // The terminal is the command's: what we say stands between its lines only where somebody can tell them apart.
+            // The command owns the terminal: masu's lines go there only where a reader can tell them apart.
             None if task.json || print::err().is_terminal() => Some(Box::new(print::err())),
             None => None,
         };
@@ -378,7 +379,7 @@ impl Out {
         let Some(to) = &mut self.to else { return Ok(()) };
         let written = writeln!(to, "{text}").and_then(|()| to.flush());
         if written.is_err() && self.is_beside {
-            // The command is what matters: nobody hears of the rest.
+            // The command goes on; the remaining lines are dropped.
             self.to = None;
             return Ok(());
         }

@@ -24,7 +24,7 @@ pub fn run(task: &AttachTask) -> Result<Done, Failure> {
     let mut pids = task.pids.clone();
     pids.sort_unstable();
     pids.dedup();
-    // Everything that can be said against a process is said before anything is loaded.
+    // Every reason against a process is printed before anything is loaded.
     let (admitted, mut done) = each(&pids, |pid| {
         let status = admit(pid, Purpose::Attach)?;
         Ok((pid, status.name, Arc::new(hold(pid, Purpose::Attach)?)))
@@ -146,7 +146,7 @@ fn windows(report: &Report) -> Table {
     table
 }
 
-/// The plan of a dry run. A table is for reading: what is beyond its length is in the JSON.
+/// The plan of a dry run, cut to a readable table; the JSON has all of it.
 fn planned(plan: &[PlannedRun]) -> Table {
     const SHOWN: usize = 16;
     let mut table = Table::new(&["would be promoted, from", "windows", "hot pages", "extra memory"]);

@@ -21,7 +21,7 @@ use crate::terminal::print::Table;
 use crate::terminal::repeat::{self, every};
 use crate::{Done, HOST};
 
-/// Processes in the table; all are in the JSON.
+/// Processes in the table; the JSON has all.
 const SHOWN: usize = 10;
 
 pub fn run(task: &CensusTask) -> Result<Done, Failure> {
@@ -46,7 +46,7 @@ pub fn run(task: &CensusTask) -> Result<Done, Failure> {
     Ok(done)
 }
 
-/// A process, and no later one with its number.
+/// A process, told apart from a later one with the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Process {
     pid: Pid,
@@ -60,7 +60,7 @@ impl Process {
         Ok(Process { pid, start_ticks: stat.start_ticks })
     }
 
-    /// False once it has ended, also if nobody has waited for it yet: a zombie has no memory any more.
+    /// False once the process has ended. A zombie has ended too: it has no memory.
     fn runs(self, files: &impl KernelFiles) -> Result<bool, Error> {
         match stat::stat(files, self.pid) {
             Ok(stat) => Ok(stat.start_ticks == self.start_ticks && !matches!(stat.state, 'Z' | 'X' | 'x')),
@@ -70,7 +70,7 @@ impl Process {
     }
 }
 
-/// Whom to look at.
+/// Scope of the census.
 #[derive(Clone, Debug)]
 enum Whom {
     Host,
@@ -78,7 +78,7 @@ enum Whom {
     Processes(Vec<Process>),
 }
 
-/// Counts what comes back by class, while we watch.
+/// Counts refaults by class while masu watches.
 struct Counter(Result<refaults::Refaults, Unavailable>);
 
 impl Counter {
@@ -96,7 +96,7 @@ impl Counter {
     fn so_far(&self, whom: &Whom) -> Result<refaults::Counts, String> {
         let counter = self.0.as_ref().map_err(|why| why.reason.clone())?;
         if let Whom::Group(_) = whom {
-            // One that was made again is another.
+            // A group that was removed and made again is another group.
             counter.watch(whose(whom)).map_err(|why| why.reason)?;
         }
         counter.so_far().map_err(|why| why.reason)
@@ -121,24 +121,24 @@ fn whose(whom: &Whom) -> Whose {
     }
 }
 
-/// One look, or one after the other.
+/// A single census, or a series.
 struct Looks {
     whom: Whom,
     closeness: Closeness,
     counter: Option<Counter>,
-    /// What the last one found to have come back.
+    /// Refaults that the previous census found.
     before: Option<Refaults>,
-    /// The same by class.
+    /// Refaults of the previous census by class.
     before_by_class: Vec<Option<u64>>,
 }
 
 impl Looks {
-    /// Looks, and writes down what there is. False when there will be no more to see.
+    /// Takes a census and prints it. False when no further one can follow.
     fn look(&mut self, out: &mut Vec<u8>, json: bool) -> Result<bool, Failure> {
         if let Whom::Processes(processes) = &mut self.whom {
             let mut running = Vec::new();
             for process in &*processes {
-                // That one could not be looked into just now, as while it becomes another program (execve), is no end.
+                // A failed read is not the end: a process cannot be read while it calls execve(2).
                 if process.runs(&*HOST).map_err(|error| Failure::at_process(&error))? {
                     running.push(*process);
                 } else if let Some(counter) = &self.counter {
@@ -147,7 +147,7 @@ impl Looks {
             }
             *processes = running;
             if processes.is_empty() {
-                return Ok(false); // Their end is what watching waits for.
+                return Ok(false); // Watching ends with the last process.
             }
         }
         let mut census = look(&self.whom, self.closeness)?;
@@ -170,7 +170,7 @@ impl Looks {
 }
 
 impl Looks {
-    /// What came back since the last look, by class.
+    /// Refaults since the previous census, by class.
     fn since(&self, now: &[Option<u64>]) -> Vec<Option<u64>> {
         let before = |nth: usize| self.before_by_class.get(nth).copied().flatten().unwrap_or(0);
         now.iter().enumerate().map(|(nth, now)| now.map(|now| now.saturating_sub(before(nth)))).collect()
@@ -194,7 +194,7 @@ fn look(whom: &Whom, closeness: Closeness) -> Result<Census, Failure> {
 
 const WHERE_GROUPS_ARE: &str = "`cat /proc/PID/cgroup` says in which group a process is.";
 
-/// Chance, the same for all looks of a run.
+/// Random seed, the same for every census of a run.
 fn seed() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     u64::from(now.subsec_nanos()) << 32 | u64::from(std::process::id())
@@ -214,7 +214,7 @@ fn at_frames(error: &Error) -> Failure {
     }
 }
 
-/// Pages that came back soon after they had gone.
+/// Refaults: pages that came back soon after they were evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Refaults {
     files: u64,
@@ -222,12 +222,12 @@ struct Refaults {
 }
 
 impl Refaults {
-    /// `None` where nobody counts them.
+    /// `None` where refaults are not counted.
     fn of(census: &Census) -> Option<Refaults> {
         Some(Refaults { files: census.file_refaults?, swap: census.swap_refaults? })
     }
 
-    /// How many since the last look, if there was one; a group that was made anew counts from nothing.
+    /// Refaults since the previous census, if there was one. A group that was made anew counts from zero.
     fn since(self, before: Option<Refaults>, of_group: bool) -> (Refaults, &'static str) {
         let more = |before: Refaults| {
             let (files, swap) = (self.files.checked_sub(before.files)?, self.swap.checked_sub(before.swap)?);
@@ -238,7 +238,7 @@ impl Refaults {
     }
 }
 
-/// What is not known is a dash.
+/// The size, or a dash where it is unknown.
 fn listed(bytes: &Known<Bytes>) -> String {
     bytes.value().map_or_else(|| "-".to_owned(), Bytes::to_string)
 }
@@ -266,7 +266,7 @@ fn print(
         row.extend(came_back.map(|all| all.get(nth).copied().flatten().map_or_else(none, |pages| pages.to_string())));
         table.cells(row.into_iter());
     }
-    // A pool that nobody has set up is no news.
+    // An empty pool is not listed.
     for of in census.rest.iter().filter(|of| of.bytes > Bytes(0)) {
         let (name, memory) = (of.rest.name().to_owned(), of.bytes.to_string());
         let mut row = vec![name, memory, none(), none(), none(), of.error_bound_bytes.to_string()];

@@ -20,25 +20,25 @@ use crate::failure::Failure;
 use crate::terminal::print::{self, Table};
 use crate::{Done, HOST};
 
-/// What is printed as JSON.
+/// The JSON output.
 #[derive(Debug, Serialize)]
 struct Report {
     host: HostFacts,
-    /// The sizes of pages that this kernel has, largest first; empty for one without huge pages.
+    /// Page sizes of this kernel, largest first; empty without huge pages.
     page_sizes: Vec<PageSize>,
     #[serde(flatten)]
     caches: caches::Found,
     features: Vec<Feature>,
 }
 
-/// One size of pages, and whether a program that asks gets it at the first touch.
+/// A page size, and whether memory that asks for it gets it at the first touch.
 #[derive(Debug, Serialize)]
 struct PageSize {
     page_bytes: Bytes,
     #[serde(skip)]
     shown: String,
     given: bool,
-    /// What says no, and what to write there for a yes.
+    /// The file that denies this size, and the word to write there to allow it.
     #[serde(skip_serializing_if = "Option::is_none")]
     file: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -46,7 +46,7 @@ struct PageSize {
 }
 
 fn page_sizes() -> Vec<PageSize> {
-    // A kernel without huge pages has no sizes to tell of.
+    // A kernel without huge pages has no sizes.
     let Ok(settings) = thp::settings(&*HOST) else { return Vec::new() };
     let size = |(size, given): (contract::policy::Size, Given)| {
         let (file, write) = match &given {
@@ -64,7 +64,7 @@ fn page_sizes() -> Vec<PageSize> {
     sizes::all(&settings).into_iter().map(size).collect()
 }
 
-/// One feature and its parts.
+/// A feature and its parts.
 #[derive(Debug, Serialize)]
 struct Feature {
     feature: &'static str,

@@ -18,7 +18,7 @@ use crate::terminal::control::Stop;
 use crate::terminal::print::{self, Table};
 use crate::{Done, HOST};
 
-/// What is printed as JSON.
+/// The JSON output.
 #[derive(Debug, Serialize)]
 struct Report {
     pid: Pid,
@@ -29,7 +29,7 @@ struct Report {
     mappings: Vec<MappingHeat>,
 }
 
-/// One mapping with something in memory.
+/// A mapping with resident pages.
 #[derive(Debug, Serialize)]
 struct MappingHeat {
     start: Address,
@@ -39,7 +39,7 @@ struct MappingHeat {
     runs: Vec<Run>,
 }
 
-/// Neighbouring pages in memory with the same count and rate.
+/// Neighbouring resident pages with the same count and rate.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct Run {
     start: Address,
@@ -53,7 +53,7 @@ pub fn run(task: &PagesTask) -> Result<Done, Failure> {
     let stop = Stop::on_signals()?;
     let status = admit(task.pid, Purpose::Look)?;
     let observers = Observers::find(task.backend)?;
-    // Clearing under an attached masu would make what it watches look idle.
+    // Clearing accessed bits under an attached masu would make its windows look idle.
     let _held = if observers.backend == Backend::Residency { None } else { Some(hold(task.pid, Purpose::Look)?) };
     let mut source = observers.open(task.pid)?;
     let failed = |error: linux::Error| Failure::at_process(&error);
@@ -82,7 +82,7 @@ pub fn run(task: &PagesTask) -> Result<Done, Failure> {
     Ok(Done::Whole)
 }
 
-/// One clear, then looks at doubling ages, the last one at the end.
+/// One clear, then scans at doubling ages, the last one at the end.
 fn watch(source: &mut dyn Source, time: Duration, stop: &Stop) -> Result<(), linux::Error> {
     let bar = indicatif::ProgressBar::new_spinner();
     source.begin()?;
@@ -104,7 +104,7 @@ fn watch(source: &mut dyn Source, time: Duration, stop: &Stop) -> Result<(), lin
     Ok(())
 }
 
-/// The part of the map that lies in `mapping`; `None` when nothing of it is in memory.
+/// The part of the map within `mapping`; `None` without resident pages.
 fn heat_of(mapping: &Mapping, map: &AccessMap) -> Option<MappingHeat> {
     let first = map.windows.partition_point(|heat| heat.window.range().end() <= mapping.range.start());
     let inside = map.windows[first..].iter().take_while(|heat| heat.window.start() < mapping.range.end());
@@ -146,7 +146,7 @@ impl MappingHeat {
         Pages(self.runs.iter().map(|run| run.pages).sum())
     }
 
-    /// Something of it was touched, or there is enough of it to matter.
+    /// True when a page was touched, or the mapping is large enough to matter.
     fn is_of_interest(&self) -> bool {
         self.touched() > Pages(0) || self.resident() >= WORTH_A_STRIP
     }
@@ -157,7 +157,7 @@ impl MappingHeat {
 
     #[expect(clippy::cast_precision_loss, reason = "a sum for people")]
     fn walks(&self) -> Rate {
-        // A huge page is one translation, however many small ones it stands for.
+        // A huge page is one translation for all of its small pages.
         let of = |run: &Run| {
             Rate::per_second(run.rate_per_s.get() * if run.huge { run.pages as f64 / 512.0 } else { run.pages as f64 })
         };
@@ -194,7 +194,7 @@ fn print(out: &mut impl Write, report: &Report, task: &PagesTask) -> Result<(), 
     Ok(())
 }
 
-/// One huge page's worth: below that a strip shows nothing that the columns do not.
+/// One huge page: a strip of less shows nothing beyond the columns.
 const WORTH_A_STRIP: Pages = Pages(512);
 
 fn table(mappings: &[&MappingHeat]) -> Result<String, Failure> {
@@ -214,8 +214,8 @@ fn table(mappings: &[&MappingHeat]) -> Result<String, Failure> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// As the paper's `/proc/PID/page_acs`: each run's address and count (the looks that saw it touched), and what the paper
-/// has not, its rate.
+/// Runs as in the paper's `/proc/PID/page_acs`: address and count (the scans that saw it touched); and the rate,
+/// missing in the paper.
 fn print_runs(out: &mut impl Write, heat: &MappingHeat) -> std::io::Result<()> {
     writeln!(out, "  {:<12} {:>8} {:>5}   walks/s a page", "run", "pages", "looks")?;
     for run in &heat.runs {

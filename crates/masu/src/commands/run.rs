@@ -1,4 +1,4 @@
-//! `masu run`: a program that is started on huge pages.
+//! `masu run`: starts a program on huge pages.
 
 mod hot;
 pub mod local;
@@ -29,10 +29,10 @@ use hot::Hot;
 use report::Report;
 use watch::{Seen, Wanted, Watch};
 
-/// So long after its start a program that loads the library has taken its seat, whatever its loader has to do.
+/// Time from the start until a program with the library has taken a process slot, however slow its loader.
 const SEATED_WITHIN: Duration = Duration::from_secs(2);
 
-/// How a program is served, and what is to be known about that.
+/// Way of serving a program, with notes about it.
 #[derive(Debug)]
 struct Served {
     how: Huge,
@@ -49,7 +49,7 @@ pub fn run(task: &RunTask, relay: Result<Relay, Failure>) -> ExitCode {
     }
 }
 
-/// Where the report goes.
+/// Destination of the report.
 enum Place {
     Nowhere,
     Terminal,
@@ -64,7 +64,7 @@ fn started(task: &RunTask, relay: Relay) -> Result<ExitCode, NotStarted> {
     let file = find(name, std::env::var_os("PATH"))?;
     let host = thp::settings(&*HOST).ok();
     let mut served = serve_how(task, &file, host.as_ref())?;
-    // The last thing that can be refused, so that a file that is there is not emptied for nothing.
+    // The last step that can be refused, so that an existing file is emptied only for a run that starts.
     let place = place(task)?;
     place.empty();
     let wanted = wanted(task, &mut served, !matches!(place, Place::Nowhere));
@@ -100,7 +100,7 @@ fn started(task: &RunTask, relay: Relay) -> Result<ExitCode, NotStarted> {
     }
     let mut child = Child::start(&file, &task.command, &changes, relay)?;
     let without_seat = (served.how != Huge::Touch).then_some(child.pid);
-    // The program is there: whatever cannot be done for it from here on is a note.
+    // From here on the program runs: a failure becomes a note.
     let mut not_done = |what: &str, error: std::io::Error| served.notes.push(format!("{what}: {error}"));
     let watch = (served.how != Huge::Off || wanted.report).then(|| {
         Watch::begin(memory, Wanted { without_seat, ..wanted }).map_err(|error| not_done("not watched", error))
@@ -124,7 +124,7 @@ fn started(task: &RunTask, relay: Relay) -> Result<ExitCode, NotStarted> {
     if !matches!(place, Place::Nowhere) {
         let mut report = Report::of(&task.command, task.huge, served.how, &ended);
         fill(&mut report, seen, served.notes, outcome);
-        // The program has run; that its report cannot be written is said, and changes nothing about its status.
+        // The program has run: a failure to write the report is printed, and does not change the status.
         if let Err(error) = write(&report, place, task.json) {
             print::note(format_args!("cannot write the report: {error}"));
         }
@@ -133,7 +133,7 @@ fn started(task: &RunTask, relay: Relay) -> Result<ExitCode, NotStarted> {
 }
 
 impl Place {
-    /// Empties the file, once nothing is refused any more: what is there is not lost for nothing.
+    /// Empties the file, after the last step that can be refused.
     fn empty(&self) {
         if let Place::File(file) = self {
             // A pipe or a terminal has no length.
@@ -142,7 +142,7 @@ impl Place {
     }
 }
 
-/// Opens the report's file before anything is started: a run may be long.
+/// Opens the report's file before anything is started: a run may take hours.
 fn place(task: &RunTask) -> Result<Place, Failure> {
     let mut opened = File::options();
     opened.write(true).create(true).truncate(false);
@@ -157,7 +157,7 @@ fn place(task: &RunTask) -> Result<Place, Failure> {
     }
 }
 
-/// How the program will be served: as asked, or as it can be.
+/// The way of serving the program: as requested, or as the host allows.
 fn serve_how(task: &RunTask, file: &Path, host: Option<&thp::Settings>) -> Result<Served, NotStarted> {
     let mut served = Served { how: task.huge, notes: Vec::new() };
     match task.huge {
@@ -270,7 +270,7 @@ fn write(report: &Report, place: Place, json: bool) -> Result<(), Failure> {
     put(&text, place)
 }
 
-/// Writes a report where it goes.
+/// Writes a report to its destination.
 fn put(text: &[u8], place: Place) -> Result<(), Failure> {
     match place {
         Place::Nowhere => {}
@@ -280,5 +280,5 @@ fn put(text: &[u8], place: Place) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The status for a misuse: not 2, which may be the program's.
+/// Status for a misuse: not 2, which may be the program's.
 pub const MISUSED: u8 = NOT_STARTED;

@@ -21,7 +21,7 @@ use crate::open::{Purpose, admit, each, hold};
 use crate::terminal::print::{self, Table};
 use crate::{Done, HOST};
 
-/// What the words ask for.
+/// Request in the words of the command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Wish {
     pids: Vec<Pid>,
@@ -29,21 +29,21 @@ struct Wish {
     align: Option<bool>,
 }
 
-/// What is printed as JSON, for each process.
+/// The JSON output for each process.
 #[derive(Debug, Serialize)]
 struct Report {
     pid: Pid,
     name: Untrusted,
-    /// As the kernel tells it now.
+    /// Read back from the kernel.
     huge_pages_allowed: bool,
-    /// Whether large mappings start on a window; absent when it was not asked for.
+    /// Whether large mappings start on a window; absent when not requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     aligned: Option<bool>,
     windows_huge_before: u64,
     windows_huge_after: u64,
     windows_split: u64,
     windows_made_huge: u64,
-    /// It called exec while its windows were made huge.
+    /// The process called exec while its windows were promoted.
     became_another_program: bool,
     windows_stayed_huge: u64,
     returned_bytes: Bytes,
@@ -71,7 +71,7 @@ pub fn run(task: &SetTask) -> Result<Done, Failure> {
     Ok(done)
 }
 
-/// Sorts the words. What contradicts itself or is missing is said.
+/// Sorts the words. Contradictions and missing words are errors.
 fn wish(words: &[Word]) -> Result<Wish, Failure> {
     const REMEDY: &str = "For example: masu set 4121 huge=off";
     let mut wish = Wish::default();
@@ -107,7 +107,7 @@ fn set(pid: Pid, wish: &Wish) -> Result<Report, Failure> {
     let program = RunningProgram::open(&*HOST, pid).map_err(failed)?;
     let huge = || huge_windows(&*HOST, pid).map_err(failed);
     let (huge_before, rss_before) = (huge()?, program.resident_exact().map_err(failed)?);
-    // First whatever may be refused, so that nothing is done by half.
+    // Steps that may be refused come first, so that nothing is done by half.
     let switch = wish.align.map(|on| Switch::find(pid).map(|switch| (switch, on))).transpose()?;
     let (mut split, mut made) = (Split::default(), Made::default());
     if let Some(on) = wish.huge {
@@ -147,10 +147,10 @@ fn set(pid: Pid, wish: &Wish) -> Result<Report, Failure> {
     })
 }
 
-/// The switch by which a program aligns its large mappings, or not. It stands on the board that `masu run` shares with the programs that it
-/// starts; others have nothing that would read it.
+/// Switch in a program that aligns its large mappings. It is on the status page that `masu run` shares with the
+/// programs it starts; other programs do not read one.
 struct Switch {
-    /// The memory in which it was found: that of the same program for as long as this is open.
+    /// The memory with the switch: that of the same program while this file is open.
     memory: MemoryFile,
     at: Address,
 }
@@ -161,7 +161,7 @@ impl Switch {
         let memory = MemoryFile::open(pid).map_err(failed)?;
         let name = format!("/memfd:{} (deleted)", board::NAME);
         let mappings = maps::maps(&*HOST, pid).map_err(failed)?;
-        // A name is not enough: a file of a server may have it, too, and to read that waits for the server.
+        // A name is not enough: a file on a network file system may have it too, and reading that waits for its server.
         let own = memfd_create(board::NAME, MemfdFlags::CLOEXEC).and_then(fstat);
         let device = own.map(|of| (major(of.st_dev), minor(of.st_dev))).ok();
         let is_board = |mapping: &&maps::Mapping| {
@@ -183,7 +183,7 @@ impl Switch {
         })
     }
 
-    /// Turns it, and returns how it stands afterwards.
+    /// Sets the switch, and returns its new state.
     fn set(&self, on: bool) -> Result<bool, Failure> {
         let failed = |error: Error| Failure::at_process(&error);
         self.memory.write(self.at, &Switches::new(on).word().to_ne_bytes()).map_err(failed)?;
@@ -193,7 +193,7 @@ impl Switch {
     }
 }
 
-/// Says why the call could not be made.
+/// Explains a call that could not be made.
 fn not_called(why: &NotCalled) -> Failure {
     let failure = Failure::new(why);
     match why {

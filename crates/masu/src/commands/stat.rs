@@ -22,7 +22,7 @@ use crate::terminal::print::Table;
 use crate::terminal::repeat::{again_and_again, every};
 use crate::{Done, HOST};
 
-/// What is printed as JSON for a process.
+/// The JSON output for a process.
 #[derive(Debug, Serialize)]
 struct Process {
     pid: Pid,
@@ -71,7 +71,7 @@ fn of_processes(pids: &[Pid], json: bool, every: Option<Duration>, stop: Stop) -
         let several = counters.len() > 1;
         for (number, (mut counter, end)) in std::mem::take(&mut counters).into_iter().enumerate() {
             let process = match look(&mut counter) {
-                // Its end is what watching waits for.
+                // Watching ends with the process.
                 Err(error) if error.is_gone() && !first => continue,
                 other => other.map_err(|error| Failure::at_process(&error))?,
             };
@@ -130,7 +130,7 @@ fn print(out: &mut impl Write, process: &Process) -> Result<(), Failure> {
     print_sizes(out, counted)
 }
 
-/// What is not known is a dash.
+/// The number, or a dash where it is unknown.
 fn cell(windows: &Known<u64>) -> String {
     windows.value().map_or_else(|| "-".to_owned(), u64::to_string)
 }

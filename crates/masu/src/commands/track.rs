@@ -53,7 +53,7 @@ pub fn run(task: &TrackTask) -> Result<Done, Failure> {
     };
     surroundings.print_start(&task.socket);
     serve(&listener, settings(task), &mut surroundings);
-    // What is left of it would be found out and replaced by the next start.
+    // A socket file left here is detected and replaced at the next start.
     let _ = std::fs::remove_file(&task.socket);
     Ok(Done::Whole)
 }
@@ -89,12 +89,12 @@ fn settings(task: &TrackTask) -> Settings {
     }
 }
 
-/// Whether a process may be watched for a peer: its own, or one that the kernel lets it inspect.
+/// Whether a peer may have a process watched: its own, or one that the kernel lets the peer inspect.
 fn may_watch(pid: Pid, peer: Peer) -> Result<(), Failure> {
     let Peer { user, .. } = peer;
     let refused = |why: &str| Failure::new(format!("cannot attach to process {pid}: {why}"));
     if Some(pid) == peer.pid {
-        // What it became by exec since it connected belongs to somebody else, or shows no owner.
+        // A process that called exec since it connected may belong to another user by now, or show no owner.
         let owner = std::fs::metadata(format!("/proc/{pid}")).map(|about| about.uid());
         let is_own = owner.ok() == Some(user);
         return if is_own {
@@ -111,18 +111,18 @@ fn may_watch(pid: Pid, peer: Peer) -> Result<(), Failure> {
     Err(refused(&why).remedy("Register it with CAP_SYS_PTRACE in its user namespace."))
 }
 
-/// Whether a process is still `user`'s in every respect, and so not a setuid program that it became by exec. Root's processes may become
-/// anything: nothing has more rights.
+/// Whether all user ids of a process are `user`'s: a setuid program after exec has others. Root's processes may become
+/// any program, since none has more rights than root.
 fn belongs_to(files: &impl KernelFiles, pid: Pid, user: u32) -> Result<bool, Unsent> {
     let status = status::status(files, pid).map_err(|_| Unsent::Kernel(Errno::SRCH))?;
     Ok(user == 0 || status.uids == [user; 4])
 }
 
-/// Finds out on whose account connections go.
+/// Finds the account that a connection is charged to.
 #[derive(Default)]
 struct Accounts {
     owners: Owners,
-    /// When the files were changed last.
+    /// Last modification of the files.
     changed: Option<SystemTime>,
 }
 
@@ -137,13 +137,13 @@ impl Accounts {
         if changed != self.changed {
             (self.owners, self.changed) = (Owners::read(&*HOST), changed);
         }
-        // A namespace that root made, as for a container, says nothing of whose users are in it.
+        // A namespace that root made, as for a container, does not tell its users apart.
         let maker = peer.pid.and_then(|pid| user_namespace::maker(pid).ok()?).filter(|maker| *maker != 0);
         Account::User(self.owners.owner_of(maker.unwrap_or(peer.user)))
     }
 }
 
-/// The loop's surroundings on a real host.
+/// The loop's callbacks on a real host.
 struct Surroundings {
     accounts: Accounts,
     start: Instant,
@@ -151,15 +151,14 @@ struct Surroundings {
     observers: Observers,
     json: bool,
     in_haste: bool,
-    /// Whoever read our output has gone, which is a normal end.
+    /// The reader of the output has left, which is a normal end.
     nobody_listens: bool,
     complaints: Complaints,
-    /// Why processes cannot be worked on.
+    /// Reasons why a process cannot be served.
     reasons: Complaints,
 }
 
-/// What is said about clients that ask for what they do not get. Anybody can have it said, so it is not said more often than
-/// people would read.
+/// Complaints about clients, at most [`Complaints::MOST_PER_SECOND`]: any user can cause one.
 #[derive(Debug, Default)]
 struct Complaints {
     second: u64,
@@ -170,7 +169,7 @@ struct Complaints {
 impl Complaints {
     const MOST_PER_SECOND: u32 = 10;
 
-    /// May one be said in this second? With it, how many were left out before.
+    /// Number of complaints left out before, if one may be printed in this second.
     fn may_say(&mut self, second: u64) -> Option<u64> {
         if second != self.second {
             (self.second, self.in_it) = (second, 0);
@@ -222,7 +221,7 @@ impl Control for Surroundings {
             unfit(contended(pid));
         }
         let (target, ends) = attach::open(&self.observers, pid, status.name).map_err(&mut unfit)?;
-        // Looked at last: by exec it may have become another program since it was opened.
+        // Checked last: since it was opened the process may have become another program by exec.
         may_watch(pid, peer).map_err(|failure| {
             unfit(failure);
             Refused::NotYours
@@ -260,7 +259,7 @@ impl Control for Surroundings {
     }
 }
 
-/// Anybody can have these said, as often as he likes.
+/// True for an event that any user can cause at any rate.
 fn anybody_can_cause(what: &Happening<'_>) -> bool {
     match what {
         Happening::Refused(..) | Happening::Nonsense(_) | Happening::Full(_) => true,
@@ -290,7 +289,7 @@ impl Surroundings {
     }
 }
 
-/// One line for people; `None` for what happens all the time.
+/// One line for people; `None` for events that happen all the time.
 fn told(what: &Happening<'_>, at: f64) -> Option<String> {
     let of = |program: &Watched, text: &str| {
         let (pid, name) = (program.target.pid, &program.target.name);

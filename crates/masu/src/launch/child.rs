@@ -1,7 +1,7 @@
-//! The program that was asked for: started, signalled, waited for, as if nobody stood between it and its parent.
+//! The requested program: started, signalled and waited for, as if its parent had started it without masu.
 //!
-//! It stays in our process group and on our terminal. A signal that comes to the whole group (Ctrl-C, a shell's `kill %1`)
-//! it has already; one that comes to us alone is passed on. Stopping and continuing are group affairs.
+//! The program stays in masu's process group and on masu's terminal. A signal to the whole group (Ctrl-C, a shell's
+//! `kill %1`) reaches it directly; a signal to masu alone is passed on. Stopping and continuing apply to the group.
 
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
@@ -27,10 +27,10 @@ use crate::launch::command::{NOT_EXECUTABLE, NOT_FOUND, NOT_STARTED, NotStarted}
 use crate::launch::environment::Change;
 use crate::launch::starter::Starter;
 
-/// What programs are told by people and by those who supervise them.
+/// Signals that users and supervisors send to programs.
 const PASSED_ON: [i32; 10] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGIO, SIGWINCH];
 
-/// A signal to the group reaches all its members within this time of each other.
+/// Longest delay between two members of a group that get the same signal.
 const GROUP_TELLS_WITHIN: Duration = Duration::from_millis(20);
 
 /// A started program.
@@ -43,18 +43,17 @@ pub struct Child {
     pub pid: Pid,
 }
 
-/// How it ended, and what it used with its children.
+/// End of the program, and its resource usage with its children.
 #[derive(Clone, Copy, Debug)]
 pub struct Ended {
     pub status: ExitStatus,
     pub run: Duration,
     pub usage: Usage,
-    /// The most that one of its processes had resident, if that was more than masu had when it started it.
+    /// Peak RSS of its largest process, if it is above masu's own at the start.
     pub rss_peak: Option<Bytes>,
 }
 
-/// Ready to start a program and to pass signals on to it. Must be made before the first thread, and before capabilities are
-/// given up.
+/// Passes signals on to a program. Must be made before the first thread, and before capabilities are given up.
 #[derive(Debug)]
 pub struct Relay {
     witness: Option<Witness>,
@@ -67,14 +66,14 @@ impl Relay {
         let failed = |error: &dyn std::fmt::Display| Failure::new(format!("cannot pass on signals: {error}"));
         let ignored = signals::ignored(&*HOST).map_err(|error| failed(&error))?;
         let heard: Vec<i32> = PASSED_ON.into_iter().filter(|signal| !ignored.contains(*signal)).collect();
-        // Without it every signal is passed on, and some come twice.
+        // Without the process-group signal detector every signal is passed on, and some arrive twice.
         let witness = Witness::call(&heard).ok();
         let signals = Signals::new(&heard).map_err(|error| failed(&error))?;
         let starter = Starter::ready().map_err(|error| no_thread(&error))?;
         Ok(Relay { witness, signals, starter })
     }
 
-    /// Passes signals on until it is closed.
+    /// Passes signals on until `signals` is closed.
     fn pass_on(witness: Option<&Witness>, signals: &mut Signals, to: Pid) {
         let pidfd = to.open().ok();
         for signal in signals.forever() {
@@ -82,7 +81,7 @@ impl Relay {
                 continue;
             }
             if let (Some(signal), Some(pidfd)) = (Signal::from_named_raw(signal), &pidfd) {
-                // It may have ended by itself.
+                // The program may have ended by itself.
                 let _ = pidfd_send_signal(pidfd, signal);
             }
         }
@@ -90,7 +89,7 @@ impl Relay {
 }
 
 impl Child {
-    /// Starts `file` under the name by which it was asked for.
+    /// Starts `file` with the requested name as its first argument.
     pub fn start(file: &Path, command: &[OsString], changes: &[Change], relay: Relay) -> Result<Child, NotStarted> {
         let name = command.first().map_or(OsStr::new(""), OsString::as_os_str);
         let begun = Instant::now();
@@ -110,7 +109,7 @@ impl Child {
         let mut program = Command::new(file);
         program.arg0(name).args(arguments);
         let signals = heard.handle();
-        // What can be refused is asked for before there is a program that would be left alone.
+        // The thread is made first: a failure after the start would leave the program without masu.
         let (tell, told) = mpsc::channel();
         let relay = std::thread::Builder::new().spawn(move || {
             if let Ok(pid) = told.recv() {
@@ -120,7 +119,7 @@ impl Child {
         relay.map_err(|error| no_thread(&error))?;
         let own_peak = status::status(&*HOST, Pid::own()).map_or(Bytes(0), |status| status.rss_peak);
         let process = start(program).or_else(|error| match error.raw_os_error() {
-            // What no kernel knows how to run is a script for the shell: so does execvp(3).
+            // A file that the kernel cannot execute is run as a shell script, as in execvp(3).
             Some(number) if number == rustix::io::Errno::NOEXEC.raw_os_error() => {
                 let mut shell = Command::new("/bin/sh");
                 shell.arg(file).args(arguments);
@@ -133,28 +132,28 @@ impl Child {
             not_started(name, &error)
         })?;
         let pid = Pid(process.id().try_into().unwrap_or(i32::MAX));
-        // From here on nothing may fail: the program is there. Who does not hear of it passes nothing on.
+        // From here on nothing may fail: the program runs. A relay that has ended passes no signal on.
         let _ = tell.send(pid);
         Ok(Child { process, begun, signals, pid, own_peak })
     }
 
-    /// Waits for its end, for at most so long.
+    /// Waits for the program's end, for at most `time`.
     pub fn wait_at_most(&mut self, time: Duration) -> Result<Option<Ended>, Failure> {
         let timeout = Timespec::try_from(time).ok();
-        // Without a descriptor, or interrupted, it is waited for without a limit of time, which is always right.
+        // Without a descriptor, or after an interruption, the wait has no time limit, which is always right.
         let over = |pidfd: OwnedFd| poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], timeout.as_ref());
         let over = self.pid.open().is_ok_and(|pidfd| over(pidfd).is_ok_and(|ended| ended > 0));
         if over { self.wait().map(Some) } else { Ok(None) }
     }
 
-    /// Waits for its end.
+    /// Waits for the program's end.
     pub fn wait(&mut self) -> Result<Ended, Failure> {
         let status =
             self.process.wait().map_err(|error| Failure::new(format!("cannot wait for the program: {error}")))?;
-        // Before the witness is waited for, which is a child, too.
+        // Before the wait for the signal detector, which is a child too.
         let usage = children_usage::of_children();
         self.signals.close();
-        // The kernel counts the memory from which a program was started as the program's.
+        // The kernel counts the memory that a program was started from as the program's.
         let rss_peak = Some(usage.rss_peak).filter(|peak| *peak > self.own_peak);
         Ok(Ended { status, run: self.begun.elapsed(), usage, rss_peak })
     }
@@ -174,7 +173,7 @@ fn not_started(name: &OsStr, error: &std::io::Error) -> NotStarted {
         _ => NOT_EXECUTABLE,
     };
     let failure = Failure::new(format!("cannot run {}: {}", name.display(), describe(errno)));
-    // The file was found before; then what is missing is what it names.
+    // The file was found before: the missing file is its interpreter or loader.
     let remedy = match status {
         NOT_FOUND => "The interpreter or the loader that its file names is not there.",
         NOT_STARTED => "There is no memory, or there are too many processes or files (`ulimit -a`).",
@@ -183,15 +182,15 @@ fn not_started(name: &OsStr, error: &std::io::Error) -> NotStarted {
     NotStarted { failure: failure.remedy(remedy), status }
 }
 
-/// Ends this process as the program ended: with its status, or by its signal.
+/// Ends this process in the same way as the program: with its status, or by its signal.
 pub fn end_as(status: ExitStatus) -> ExitCode {
     if let Some(signal) = status.signal() {
-        // The core, if there is one to be had, is the program's. Ours would be a lie.
+        // Only the program dumps core: a core file of masu would mislead.
         let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
         let _ = signal_hook::low_level::emulate_default_handler(signal);
-        // It knows the signals that have a name. The others end a process, too, and we catch none of them.
+        // signal-hook knows the named signals only. Other signals end a process too, and masu catches none of them.
         signals::raise(signal);
-        // Where that is not possible, the status that a shell would make of it says the same.
+        // If that fails, the status is that of a shell: 128 plus the signal.
         return ExitCode::from(128u8.saturating_add(u8::try_from(signal).unwrap_or(127)));
     }
     ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(NOT_STARTED))

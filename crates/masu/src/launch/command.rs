@@ -1,4 +1,4 @@
-//! Finding the command, and judging before it is started how it can be served.
+//! Finds the command, and decides before its start which way of serving is possible.
 
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
@@ -12,12 +12,12 @@ use rustix::fs::{Access, access};
 
 use crate::failure::Failure;
 
-/// Statuses of `masu run` itself, those of env(1), nice(1) and timeout(1).
+/// Statuses of `masu run` itself, as in env(1), nice(1) and timeout(1).
 pub const NOT_STARTED: u8 = 125;
 pub const NOT_EXECUTABLE: u8 = 126;
 pub const NOT_FOUND: u8 = 127;
 
-/// A command that was not started: what is said, and the status.
+/// A command that was not started: the message, and the status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotStarted {
     pub failure: Failure,
@@ -30,14 +30,14 @@ impl From<Failure> for NotStarted {
     }
 }
 
-/// Whether the preload library can serve it.
+/// Whether the preload library can serve a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Loads {
-    /// It starts with the C library's loader, as far as can be told.
+    /// Loaded by the C library's loader, as far as the file tells.
     Library,
-    /// It does not; and why. From outside it can be served.
+    /// Not loaded, with the reason. The program can be served from outside.
     Nothing(&'static str),
-    /// It can be served in no way, and why.
+    /// The program cannot be served at all, with the reason.
     NotServed(&'static str),
 }
 
@@ -97,8 +97,8 @@ fn errno_of(error: &std::io::Error) -> rustix::io::Errno {
     rustix::io::Errno::from_io_error(error).unwrap_or(rustix::io::Errno::IO)
 }
 
-/// Refuses a program that would be started with other privileges than ours. `purpose` is what it cannot be run with, and
-/// `remedy` the way out.
+/// Refuses a program that would be started with other privileges than masu's. `purpose` names the option that is
+/// impossible, and `remedy` the alternative.
 pub fn refuse_privileged(file: &Path, name: &OsStr, purpose: &str, remedy: &str) -> Result<(), Failure> {
     let what = match program_file::privileged(file) {
         Ok(None) | Err(_) => return Ok(()),
@@ -112,9 +112,9 @@ pub fn refuse_privileged(file: &Path, name: &OsStr, purpose: &str, remedy: &str)
     Err(Failure::new(line).remedy(remedy))
 }
 
-/// How a program's file says it can be served.
+/// Judges a program's file.
 pub fn loads(file: &Path) -> Loads {
-    // A program that may be run and not read is started by the loader all the same.
+    // A program that is executable and not readable is started by the loader all the same.
     judge(file, &mut |path| program_file::inspect(path), 4)
 }
 
@@ -142,7 +142,7 @@ fn judge_elf(elf: &Elf) -> Loads {
         _ if elf.go => Loads::Nothing("it is a Go program, whose runtime asks the kernel itself for memory"),
         None => Loads::Nothing("it is linked statically"),
         Some(loader) => {
-            // What the system's own programs are started by: another loader has a C library of its own beside it.
+            // The loaders of the system's own programs: another loader has its own C library beside it.
             match loader.to_str() {
                 Some("/lib64/ld-linux-x86-64.so.2" | "/lib/ld-linux-aarch64.so.1") => Loads::Library,
                 _ => Loads::Nothing("it has another C library than the system's"),

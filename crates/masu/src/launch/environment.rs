@@ -1,4 +1,4 @@
-//! What is put into the environment of a program that is started with the preload library.
+//! Environment of a program that is started with the preload library.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -29,22 +29,22 @@ pub fn library(name: &str) -> Result<PathBuf, Failure> {
     let places = [folder.join(name), folder.join("../lib/masu").join(name)];
     let found = places.iter().find_map(|place| place.canonicalize().ok());
     let found = found.ok_or_else(|| missing(format!("not in {} nor in ../lib/masu beside it", folder.display())))?;
-    // The loader takes both for separators, and knows no way to write them.
+    // The loader takes both characters for separators, and has no escape for them.
     if found.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b':' | b' ')) {
         return Err(missing(format!("the loader takes no path with a space or a colon: {}", found.display())));
     }
     Ok(found)
 }
 
-/// Did the user ask for the library to do nothing?
+/// Whether the user has disabled the library.
 pub fn is_disabled() -> bool {
     std::env::var_os(contract::settings::DISABLE).is_some_and(|value| !matches!(value.as_bytes(), b"" | b"0"))
 }
 
-/// What becomes of a variable: a value, or nothing at all.
+/// A change to a variable: a new value, or `None` to remove it.
 pub type Change = (&'static str, Option<OsString>);
 
-/// The variables to set, given those that there are.
+/// Variables to set. `now` looks up the current value of a variable.
 pub fn variables(library: &Path, settings: &Settings<'_>, now: impl Fn(&str) -> Option<OsString>) -> Vec<Change> {
     let rest = without_ours(&now);
     let rest_of = |name| match rest.iter().find(|(changed, _)| *changed == name) {
@@ -64,7 +64,7 @@ pub fn variables(library: &Path, settings: &Settings<'_>, now: impl Fn(&str) -> 
     let tunables = rest_of(TUNABLES);
     let name = TUNABLE.split('=').next().unwrap_or(TUNABLE).as_bytes();
     let chosen = |tunables: &OsString| parts(tunables).any(|tunable| tunable.starts_with(name));
-    // What the user chose stays.
+    // The user's choice stays.
     if tunables.as_ref().is_some_and(chosen) {
         variables.push((TUNABLES, tunables));
     } else {
@@ -73,7 +73,7 @@ pub fn variables(library: &Path, settings: &Settings<'_>, now: impl Fn(&str) -> 
     variables
 }
 
-/// The variables to set for a program that is paged. The store's password is masu's: neither the program nor its children get it.
+/// Variables to set for a paged program. The store's password is masu's: neither the program nor its children get it.
 pub fn paged(
     library: &Path,
     of_masu: [(&'static str, Option<String>); 3],
@@ -95,7 +95,7 @@ pub fn paged(
     changes
 }
 
-/// What to change so that a program is not served by a masu further out, whose child we are; nothing, without one.
+/// Changes that keep an outer masu from serving the program; empty without one.
 pub fn without_ours(now: impl Fn(&str) -> Option<OsString>) -> Vec<Change> {
     if now(VARIABLE).is_none() {
         return Vec::new();
@@ -115,12 +115,12 @@ fn parts(value: &OsString) -> impl Iterator<Item = &[u8]> {
     value.as_bytes().split(|byte| *byte == b':').filter(|part| !part.is_empty())
 }
 
-/// Libraries that the environment names and that are not there: the loader will say so in the program's name.
+/// Libraries that the environment names and that do not exist: the loader reports them in the program's name.
 pub fn missing_libraries(preload: Option<&OsStr>) -> Vec<String> {
     let names = preload.map(OsStr::as_bytes).unwrap_or_default();
     let names = names.split(|byte| matches!(byte, b':' | b' ')).filter(|name| name.contains(&b'/'));
     let paths = names.map(|name| Path::new(OsStr::from_bytes(name)));
-    // `$LIB` and the like are the loader's to fill in.
+    // `$LIB` and the like are expanded by the loader.
     let plain = paths.filter(|path| !path.as_os_str().as_bytes().contains(&b'$'));
     plain.filter(|path| !path.exists()).map(|path| path.display().to_string()).collect()
 }

@@ -1,9 +1,9 @@
-//! Starting a program with the privileges that masu was started with, though masu has given up its own by then.
+//! Starts a program with masu's original privileges, after masu has given up its own.
 //!
-//! Capabilities and no_new_privs belong to a thread. This one keeps those that masu was started with until it has started
-//! the program, so that a set-uid program works, and a program of root's has what it would have without masu. Then it gives
-//! them up as well. It stays until masu ends: a program may have asked for a signal at the end of its parent, which the
-//! kernel sends at the end of the parent's thread.
+//! Capabilities and no_new_privs belong to a thread. This thread keeps the original ones until it has started the
+//! program: a set-uid program works, and a program of root has the same capabilities as without masu. Then the thread
+//! gives them up as well. It stays until masu ends: a program may have asked for a signal at the end of its parent
+//! (PR_SET_PDEATHSIG), and the kernel sends it when the parent's thread ends.
 
 use std::io;
 use std::process::{Child, Command};
@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use linux::capabilities::{self, Capabilities};
 
-/// The thread. Must be started before anything is given up.
+/// The starting thread. Must be started before any privilege is given up.
 #[derive(Debug)]
 pub struct Starter {
     orders: Sender<Command>,
@@ -22,7 +22,7 @@ impl Starter {
     /// Starts the thread.
     ///
     /// # Errors
-    /// When there can be no more threads.
+    /// No further thread can be started.
     pub fn ready() -> io::Result<Starter> {
         let (orders, ordered) = channel();
         let (answer, answers) = channel();
@@ -30,7 +30,7 @@ impl Starter {
         Ok(Starter { orders, answers })
     }
 
-    /// Starts a program: the first one that can be started is the last.
+    /// Starts a program. After the first success the thread starts no more.
     ///
     /// # Errors
     /// As [`Command::spawn`].
@@ -45,10 +45,10 @@ fn obey(orders: &Receiver<Command>, answers: &Sender<io::Result<Child>>) {
     let started = orders.iter().map(|mut program| program.spawn()).any(|child| {
         let is_started = child.is_ok();
         if is_started {
-            // Nobody could be told that it cannot be done, and masu itself could do it.
+            // No caller could handle a failure; the same call has already succeeded in the rest of masu.
             let _ = capabilities::keep(Capabilities(0));
         }
-        let _ = answers.send(child); // Whoever asked waits for it.
+        let _ = answers.send(child); // The caller waits for the answer.
         is_started
     });
     if started {

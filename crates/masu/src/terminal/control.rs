@@ -1,4 +1,4 @@
-//! Waiting, stopping and progress: what the loop in `hugepages` leaves to whoever runs it.
+//! Waiting, stopping and progress: the callbacks of the loop in `hugepages`.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use units::Bytes;
 
 use crate::HOST;
 
-/// Set by Ctrl-C and SIGTERM; a second one ends the process at once.
+/// Stop flag, set by Ctrl-C and SIGTERM; a second signal ends the process at once.
 #[derive(Clone, Debug)]
 pub struct Stop(Arc<AtomicBool>);
 
@@ -33,12 +33,12 @@ impl Stop {
     }
 }
 
-/// Set by Ctrl-Z: whoever holds something that others may need lets it go before it stands still.
+/// Pause flag, set by Ctrl-Z: masu releases memory that others may need before it stops.
 #[derive(Clone, Debug)]
 pub struct Pause(Arc<AtomicBool>);
 
 impl Pause {
-    /// Never set where whoever started us wants no Ctrl-Z to be heard.
+    /// The flag; never set where the parent process ignores Ctrl-Z.
     pub fn on_signal() -> std::io::Result<Pause> {
         let flag = Arc::new(AtomicBool::new(false));
         if !signals::ignored(&*HOST).is_ok_and(|ignored| ignored.contains(signal_hook::consts::SIGTSTP)) {
@@ -51,14 +51,14 @@ impl Pause {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Stands still, as was asked for, until somebody says `fg` or `bg`; not where nobody could.
+    /// Stops this process until `fg` or `bg` continues it; does nothing where no shell could.
     pub fn stand_still(&self) {
         self.0.store(false, Ordering::Relaxed);
         signals::stop_as_the_terminal_asks();
     }
 }
 
-/// The loop's surroundings on a real host.
+/// The loop's callbacks on a real host.
 pub struct Terminal {
     start: Instant,
     stop: Stop,
@@ -67,11 +67,11 @@ pub struct Terminal {
     in_haste: bool,
 }
 
-/// The longest time without a look at the stop flag: a signal that comes between the look and the wait is seen then.
+/// Longest wait between two checks of the stop flag: a signal between the check and the wait is noticed then.
 const SLICE: Duration = Duration::from_millis(250);
 
 impl Terminal {
-    /// Progress goes to standard error, and only if that is a terminal.
+    /// Callbacks with progress on standard error, if that is a terminal.
     pub fn new(stop: Stop, programs: Vec<OwnedFd>) -> Terminal {
         let bar = ProgressBar::new_spinner();
         if let Ok(style) = ProgressStyle::with_template("{spinner} {elapsed_precise}  {msg}") {
@@ -87,10 +87,10 @@ impl Terminal {
 }
 
 impl Terminal {
-    /// Waits up to `time` for a program to end, and waits for those that did no more.
+    /// Waits up to `time` for a program to end, and stops watching the programs that have ended.
     fn some_ended(&mut self, time: Duration) -> bool {
         let mut running: Vec<PollFd<'_>> = self.programs.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
-        // A wait that a signal interrupts is looked into by the caller; any other failure is a shorter wait, no harm.
+        // An interrupted wait is left to the caller; any other failure shortens the wait, which does no harm.
         if !poll(&mut running, Timespec::try_from(time).ok().as_ref()).is_ok_and(|ended| ended > 0) {
             return false;
         }
@@ -148,11 +148,12 @@ impl Control for Terminal {
     }
 }
 
-/// While a window is being promoted the program may wait for us, so we must not wait for others: those calls are short, and
-/// more than half of the time is pause. Looks and clears are longer and wait their turn. It is for this thread alone.
+/// Raises or restores the priority of this thread. While a window is promoted the program may wait for masu, and masu
+/// should not wait for others: those calls are short, with pauses of more than half of the time between them. Scans and
+/// clears take longer and keep the usual priority.
 pub fn change_haste(now: &mut bool, haste: bool) {
     const STEP: i32 = 10;
-    // Without the privilege it goes on as it is.
+    // Without the privilege the priority stays.
     if haste && !*now {
         *now = rustix::process::nice(-STEP).is_ok();
     } else if !haste && *now {

@@ -1,4 +1,4 @@
-//! Lines of what runs for long: an event and when it was, and at last what it came to.
+//! Lines of a long-running command: each event with its time, and a summary at the end.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub fn event(json: bool, now: Duration, event: &(impl Serialize + Display)) -> R
     Ok(serde_json::to_string(&Line { at_s: (now.as_secs_f64() * 1e3).round() / 1e3, what: event })?)
 }
 
-/// The last line in JSON.
+/// The summary line in JSON.
 pub fn end(summary: &impl Serialize) -> Result<String, Failure> {
     #[derive(Serialize)]
     struct Line<'a, T: Serialize> {

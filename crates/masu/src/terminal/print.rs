@@ -1,8 +1,8 @@
-//! Everything that masu writes to be read: standard output and standard error, lines, and columns.
+//! All text output of masu: standard output and standard error, lines, and columns.
 //!
-//! Names that others chose come as [`linux::Untrusted`], which shows itself escaped. This is the second line of defence, for what
-//! comes otherwise, such as the words of a library: no control character but the newline gets through [`Clean`], and a line, a cell
-//! and a message are one line each. `cargo xtask check` sees to it that nothing else in masu writes to the two.
+//! Names that others chose come as [`linux::Untrusted`], which shows itself escaped. This module is the second line of
+//! defence, for text such as a library's messages: [`Clean`] passes no control character but the newline, and a line, a
+//! cell and a message are one line each. `cargo xtask check` ensures that nothing else in masu writes to the two.
 
 use std::fmt::{self, Display};
 use std::io::{self, IsTerminal, Stderr, Stdout, Write};
@@ -11,7 +11,7 @@ use linux::untrusted::{visible, visible_but};
 
 use crate::failure::Failure;
 
-/// Lets through what is printable, and newlines. Each write is taken for whole characters.
+/// Passes printable characters and newlines. Each write must hold whole characters.
 #[derive(Debug)]
 pub struct Clean<W>(pub W);
 
@@ -25,17 +25,17 @@ pub fn err() -> Clean<Stderr> {
     Clean(io::stderr())
 }
 
-/// Writes `masu: ` and a line to standard error; that nobody listens is no reason to end.
+/// Writes `masu: ` and a line to standard error; a missing reader is no reason to end.
 pub fn note(line: impl Display) {
     let _ = writeln!(err(), "masu: {}", visible(&line.to_string()));
 }
 
-/// Writes why something was not done to standard error, in the same way.
+/// Writes a failure to standard error; a missing reader is no reason to end.
 pub fn failure(failure: &Failure) {
     let _ = writeln!(err(), "{failure}");
 }
 
-/// Writes a text over the one before, on a terminal: from the top, each line up to its end, then nothing below.
+/// Writes a text over the previous one on a terminal: from the top, clearing the rest of each line and of the screen.
 pub fn in_place(text: &[u8], is_first: bool) -> io::Result<()> {
     let clear = if is_first { "\x1b[2J" } else { "" };
     let lines = cleaned(text).replace('\n', "\x1b[K\n");
@@ -60,7 +60,7 @@ impl<W: Write> Write for Clean<W> {
         Ok(bytes.len())
     }
 
-    /// In one piece, so that lines of several threads do not mix.
+    /// One write for the whole text, so that lines of several threads do not mix.
     fn write_fmt(&mut self, text: fmt::Arguments<'_>) -> io::Result<()> {
         self.write_all(text.to_string().as_bytes())
     }
@@ -70,8 +70,8 @@ impl<W: Write> Write for Clean<W> {
     }
 }
 
-/// Text in columns: the first cell of a column is its head; numbers stand right, words left. A cell is one line, and of a longer one
-/// than [`WIDEST`] the middle is left out.
+/// Text in columns: the first cell of a column is its head; numbers are aligned right, words left. A cell is one line;
+/// the middle of a cell longer than [`WIDEST`] is left out.
 #[derive(Debug, Default)]
 pub struct Table {
     rows: Vec<Vec<String>>,
@@ -88,12 +88,12 @@ impl Table {
         self.cells(cells.into_iter());
     }
 
-    /// Adds a row of as many cells as there are columns, however many that is.
+    /// Adds a row with one cell for each column, for a number of columns known at run time.
     pub fn cells(&mut self, cells: impl Iterator<Item = String>) {
         self.rows.push(cells.map(|cell| cut(&visible(&cell))).collect());
     }
 
-    /// Writes it, each line behind `indent`.
+    /// Writes the table, each line after `indent`.
     pub fn write(&self, to: &mut impl Write, indent: &str) -> std::io::Result<()> {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let wide = |column: usize| self.rows.iter().filter_map(|row| row.get(column)).map(|c| c.chars().count()).max();
@@ -120,7 +120,7 @@ impl Table {
     }
 }
 
-/// The most characters of a cell: a path is shorter, unless somebody makes a long one.
+/// Most characters of a cell: a path is shorter, unless it was made that long on purpose.
 const WIDEST: usize = 256;
 
 fn cut(cell: &str) -> String {

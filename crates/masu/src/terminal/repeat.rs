@@ -1,4 +1,4 @@
-//! Printing once, or again and again.
+//! Prints a report once, or repeatedly.
 
 use std::io::Write;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use crate::failure::Failure;
 use crate::terminal::control::{Stop, Terminal};
 use crate::terminal::print;
 
-/// So often with `--watch` alone.
+/// Default interval of `--watch`.
 const EVERY: Duration = Duration::from_secs(2);
 
-/// How often `--watch` wants to be printed to; the process that may stand behind it is one of `pids` then.
+/// Interval of `--watch`; `None` without it. A process id given after `--watch` is added to `pids`.
 pub fn every(watch: Option<Watch>, pids: &mut Vec<Pid>) -> Option<Duration> {
     match watch? {
         Watch::Every(time) => Some(time),
@@ -26,7 +26,7 @@ pub fn every(watch: Option<Watch>, pids: &mut Vec<Pid>) -> Option<Duration> {
     }
 }
 
-/// Prints one look, or look after look. One alone leaves Ctrl-C as it is: it ends masu at once.
+/// Prints one report, or a series. A single report leaves Ctrl-C as it is: the signal ends masu at once.
 pub fn looks(
     every: Option<Duration>,
     json: bool,
@@ -44,7 +44,7 @@ pub fn looks(
     Ok(out.flush()?)
 }
 
-/// Prints once, or until told to stop: in place on a terminal, one block after the other on a pipe.
+/// Prints once, or until stopped: in place on a terminal, one block after the other on a pipe.
 pub fn again_and_again(
     every: Option<Duration>,
     mut terminal: Terminal,
@@ -57,7 +57,7 @@ pub fn again_and_again(
         let mut text = Vec::new();
         let goes_on = block(&mut text)?;
         if in_place && !text.is_empty() {
-            // Nothing flickers that does not change.
+            // Unchanged text does not flicker.
             print::in_place(&text, first)?;
         } else {
             let mut out = print::out();

@@ -1,4 +1,4 @@
-//! A machine of numbers for the pager: a page holds one.
+//! Simulated machine for the pager: a page holds one number.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,10 +9,10 @@ use farmem_engine::space::Page;
 /// Pages of the program.
 pub const PAGES: u64 = 1024;
 
-/// Over the border of two chunks.
+/// Across the border of two chunks.
 const START: u64 = 0x7000_0000_0000 + (32 << 20) - PAGES / 2 * PAGE_BYTES;
 
-/// Where a page lies.
+/// Address of a page.
 pub const fn address(page: u64) -> u64 {
     START + page * PAGE_BYTES
 }
@@ -22,31 +22,31 @@ fn index(address: u64) -> usize {
     ((address - START) / PAGE_BYTES) as usize
 }
 
-/// Why the program has to end.
+/// Reason why the program has to end.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Failure {
     /// The store is gone.
     Store,
-    /// It holds something else than was written.
+    /// The store holds other content than was written.
     Corrupt(Page),
 }
 
 pub struct Numbers {
     pub program: Vec<Option<u64>>,
     pub mapped: Vec<bool>,
-    /// Pages that the kernel holds fast.
+    /// Pages that the kernel holds in memory.
     pub held: BTreeSet<u64>,
-    /// So many pages more go to and from the store before it fails.
+    /// Number of further pages to and from the store before it fails.
     pub fails_after: Option<u64>,
-    /// Pages of which the store holds something else.
+    /// Pages with wrong content in the store.
     pub lies: BTreeSet<Page>,
-    /// The most frames since somebody set it to 0.
+    /// The most frames since the last reset to 0.
     pub most: u64,
     slots: Vec<Option<u64>>,
     /// In the program and in slots.
     frames: u64,
     store: BTreeMap<Page, u64>,
-    /// The flights' memory, and how many have flown.
+    /// Memory of the I/O batches, and the number of completed ones.
     flown: BTreeMap<u32, u64>,
     flights: u64,
 }
@@ -77,14 +77,14 @@ impl Numbers {
         self.frames
     }
 
-    /// The program has this from now on, or nothing.
+    /// Sets the program's content of a page, or removes it.
     pub fn hold(&mut self, page: usize, content: Option<u64>) {
         let before = std::mem::replace(&mut self.program[page], content);
         self.frames = self.frames + u64::from(content.is_some()) - u64::from(before.is_some());
         self.most = self.most.max(self.frames);
     }
 
-    /// The store holds something else from now on, if it holds the page at all.
+    /// Corrupts the page in the store, if the store holds it at all.
     pub fn lie(&mut self, page: u64) {
         let number = Page(page as u32);
         // Numbers are given chunk by chunk; any page of the store will do.
@@ -191,7 +191,7 @@ impl Machine for Numbers {
     }
 
     fn seem_zeros(&mut self, addresses: &[u64]) -> u32 {
-        // As if only a part were looked at.
+        // As if only a part of each page were read.
         let seems = |address: &u64| self.program[index(*address)].expect("it is in the program") & 1 == 0;
         addresses.iter().enumerate().map(|(number, address)| u32::from(seems(address)) << number).sum()
     }
@@ -253,7 +253,7 @@ impl Machine for Numbers {
 }
 
 impl Numbers {
-    /// What masu does in the background.
+    /// masu's background work.
     pub fn fly(&mut self, pager: &Pager<'_>) -> bool {
         let number = self.flights;
         let did = pager.flights.fly(self, number).unwrap_or(true);

@@ -1,4 +1,4 @@
-//! `masu aging --replay`: dials tried on a trace, beside the kernel alone.
+//! `masu aging --replay`: replays a trace with protection levels, and with the kernel alone.
 
 use std::fs;
 use std::io::Write;
@@ -13,7 +13,8 @@ use units::{Bytes, Fraction};
 use crate::failure::Failure;
 use crate::terminal::print::{self, Table};
 
-/// What a page takes that is not in memory: of a disk that reads 1 GB/s in order. It is what makes time go by in a trace.
+/// Cost of a page that is not in memory, in µs: a disk that reads 1 GB/s sequentially. Only misses advance the time in
+/// a trace.
 const MISS_US: u64 = 4;
 
 #[derive(Serialize)]
@@ -22,7 +23,7 @@ struct Both {
     dials: Outcome,
 }
 
-/// Replays the trace in `file` on a group of so much memory, and prints what was not found in memory, both ways.
+/// Replays the trace in `file` on a group with `memory` bytes, and prints the misses with masu and without.
 pub fn run(file: &Path, memory: Bytes, wishes: &Wishes, budget: Fraction, json: bool) -> Result<(), Failure> {
     let text = fs::read_to_string(file).map_err(|error| {
         Failure::new(format!("cannot read the trace {}: {error}", file.display()))
@@ -39,7 +40,7 @@ pub fn run(file: &Path, memory: Bytes, wishes: &Wishes, budget: Fraction, json: 
     };
     let mut with = Aging { lists: Lists::Classic, budget, base_us: BASE_US, ..Aging::KERNEL };
     for (class, wish) in wishes.iter() {
-        // A dial that may move stands where it begins.
+        // A level that may move starts at its lower bound.
         if let Some(bounds) = wish {
             with = with.with(class, Rate::Dial(bounds.low));
         }

@@ -1,4 +1,4 @@
-//! By what `masu aging` ages each class on this host, and why not by anything better. What is tried is tried on ourselves.
+//! Backend of `masu aging` for each class on this host, and why no better one. Probes run on masu's own process.
 
 use std::fs::File;
 
@@ -13,17 +13,17 @@ use linux::kpageflags::FrameTable;
 use linux::pinned_file::PinnedFile;
 use units::Pages;
 
-/// What was found by trying.
+/// Results of the probes.
 pub struct Tried {
-    /// A page of our own program was pinned, and its frame was seen to be held.
+    /// Pinning a page of masu's own program file, with a check that its frame stays.
     pin: Result<(), Unavailable>,
-    /// What comes into the page cache can be taken down.
+    /// Recording page-cache insertions.
     arrivals: Result<(), Unavailable>,
-    /// There is swap.
+    /// True with swap.
     has_swap: bool,
 }
 
-/// Tries on our own program's file; costs about 0.1 s, for loading a BPF program.
+/// Probes on masu's own program file; costs about 0.1 s, for loading a BPF program.
 pub fn try_out(files: &impl KernelFiles) -> Tried {
     Tried {
         pin: pin(),
@@ -46,7 +46,7 @@ fn pin() -> Result<(), Unavailable> {
     }
 }
 
-/// One part for each class, in their order, at the dial that asks most of the host.
+/// One part for each class, in their order, at the protection level that requires most of the host.
 pub fn standings(tried: &Tried) -> Vec<Standing> {
     let offers = Offers {
         pins: tried.pin.is_ok(),

@@ -1,4 +1,5 @@
-//! What `masu llc` finds here: last-level caches, whether they can be divided (resctrl), and whether equal pages are merged (KSM).
+//! Capabilities of this host for `masu llc`: last-level caches, their partitioning (resctrl), and merging of equal
+//! pages (KSM).
 
 use hugepages::standing::{Missing, Standing};
 use linux::cache_line::Flusher;
@@ -10,12 +11,12 @@ use serde::Serialize;
 
 const OFF: &str = "With partition = \"off\" `masu llc run` keeps shared pages in the cache without partitions.";
 
-/// What was found, beside `HostFacts`.
+/// Results of the probes, beside `HostFacts`.
 #[derive(Debug, Serialize)]
 pub struct Found {
     pub last_level_caches: Known<Vec<Cache>>,
     pub ksm: Known<Run>,
-    /// Whether lines can be thrown out by address.
+    /// Flushing cache lines by address.
     #[serde(skip)]
     flushes: Result<(), String>,
     #[serde(skip)]
@@ -32,7 +33,7 @@ pub fn try_out(files: &impl KernelFiles, host: &HostFacts) -> Found {
     }
 }
 
-/// `1 of 32.0 MiB, 16 ways`.
+/// Caches with size and ways: `1 of 32.0 MiB, 16 ways`.
 pub fn sizes(all: &[Cache]) -> String {
     let of = |cache: &Cache| {
         let size = cache.size.map_or("an unknown size".to_owned(), |size| size.to_string());
@@ -49,7 +50,7 @@ pub fn sizes(all: &[Cache]) -> String {
     if kinds.is_empty() { "the kernel tells of none".to_owned() } else { kinds.join("; ") }
 }
 
-/// What resctrl offers, in a line.
+/// Capabilities of resctrl, on one line.
 pub fn partitions(standing: &resctrl::Standing) -> String {
     match standing {
         resctrl::Standing::NotInKernel { processors_could: true } => {
@@ -96,7 +97,7 @@ fn divided(standing: &Known<resctrl::Standing>) -> Result<String, Missing> {
     }
 }
 
-/// Dividing the cache, and keeping shared pages in it.
+/// Partitioning the cache, and keeping shared pages in it.
 pub fn standings(found: &Found) -> Vec<Standing> {
     let dividing = match &found.partitions {
         Ok(how) => Standing { part: "dividing", backend: Some("resctrl"), meaning: how.clone(), missing: Vec::new() },

@@ -1,4 +1,4 @@
-//! On which backend `masu run --local` stands on this host, and why not on a better one. Pure.
+//! Backend of `masu run --local` on this host, and why no better one. Pure.
 
 use farmem_engine::backend::{Backend, Features};
 use hugepages::standing::{Missing, Standing};
@@ -7,12 +7,12 @@ use linux::userfaultfd;
 
 const FORBIDDEN: &str = "Linux 5.11 or newer has it for everybody, tested on 6.1; a container's seccomp filter may forbid it: allow it there.";
 
-/// The parts, in the order in which a program needs them.
+/// The parts, in the order of their use by a program.
 pub fn standings(facts: &HostFacts) -> Vec<Standing> {
     vec![faults(facts), calls(facts)]
 }
 
-/// How pages come and go.
+/// Mapping pages in and evicting them.
 fn faults(facts: &HostFacts) -> Standing {
     let missing = |backend: Backend, reason: String, remedy: &str| Missing {
         backend: backend.name(),
@@ -54,7 +54,7 @@ fn faults(facts: &HostFacts) -> Standing {
     Standing { part: "faults", backend: backend.map(Backend::name), meaning: meaning.to_owned(), missing }
 }
 
-/// As the kernel says it.
+/// Features by the kernel's names.
 fn word_of(features: &userfaultfd::Features) -> Features {
     let words = [
         (features.sigbus, Features::SIGBUS),
@@ -64,7 +64,7 @@ fn word_of(features: &userfaultfd::Features) -> Features {
     words.into_iter().filter(|(has, _)| *has).fold(Features(0), |all, (_, one)| all.and(one))
 }
 
-/// How system calls with paged memory are seen.
+/// Intercepting system calls with paged memory.
 fn calls(facts: &HostFacts) -> Standing {
     const BACKEND: &str = "user-dispatch";
     let missing = match &facts.syscall_dispatch {

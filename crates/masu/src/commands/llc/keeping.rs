@@ -1,4 +1,4 @@
-//! What `masu llc plan` and `masu llc run` begin with: the configuration, the file system, and a keeper over both.
+//! Start of `masu llc plan` and `masu llc run`: configuration, resctrl mount, and a control loop over both.
 
 use std::path::Path;
 
@@ -16,10 +16,10 @@ use crate::HOST;
 use crate::failure::Failure;
 use crate::only_one::Sole;
 
-/// A keeper of this host.
+/// A control loop on this host.
 pub type Kept = Keeper<Host<Rooted>>;
 
-/// Two would divide the same cache: one at a time does.
+/// Lock for partitioning: two control loops would divide the same cache.
 pub const SOLE: Sole = Sole {
     file: "llc.lock",
     cannot: "divide the cache",
@@ -27,7 +27,7 @@ pub const SOLE: Sole = Sole {
     remedy: "End it, or name its programs and yours in one configuration.",
 };
 
-/// While one does there is nothing to plan from: its groups are in the way.
+/// Lock for planning: the groups of a running control loop leave nothing to plan from.
 pub const SOLE_PLAN: Sole = Sole {
     file: SOLE.file,
     cannot: "plan from what is there",
@@ -43,7 +43,7 @@ pub fn config(file: &Path) -> Result<Config, Failure> {
     })
 }
 
-/// The file system, where the configuration wants partitions.
+/// The resctrl mount, if the configuration asks for partitions.
 pub fn place(config: &Config, directory: Option<&Path>) -> Result<Option<Place<'static, Rooted>>, Failure> {
     if !config.partition {
         return Ok(None);
@@ -86,7 +86,7 @@ fn at_absent(absent: &Absent) -> Failure {
     }
 }
 
-/// A keeper, which has changed nothing yet.
+/// A control loop that has changed nothing yet.
 pub fn keeper(
     config: &Config,
     directory: Option<&Path>,
@@ -105,7 +105,7 @@ pub fn keeper(
     Keeper::new(host, config.clone()).map_err(|trouble| at_trouble(&trouble))
 }
 
-/// What ended it, with a way out.
+/// An error of the control loop, with a remedy.
 pub fn at_trouble(trouble: &Trouble) -> Failure {
     match trouble {
         Trouble::Unfit(unfit) => at_unfit(unfit),
@@ -134,7 +134,7 @@ fn at_unfit(unfit: &Unfit) -> Failure {
 
 fn at_step(refused: &Refused) -> Failure {
     let answer = refused.failed.to_string();
-    // The step says already what was to be made.
+    // The step already names the object.
     let answer = ["cannot make ", "cannot remove ", "cannot "].iter().find_map(|start| answer.strip_prefix(start));
     let answer = answer.map_or_else(|| refused.failed.to_string(), str::to_owned);
     let failure = Failure::new(format!("cannot {}: {answer}", refused.step));
@@ -163,7 +163,7 @@ fn with_remedy(failure: Failure, failed: &Failed) -> Failure {
     }
 }
 
-/// A failure that is no resctrl's.
+/// An error that does not come from resctrl.
 pub fn at_host(error: &Error) -> Failure {
     let failure = Failure::new(error);
     match error {

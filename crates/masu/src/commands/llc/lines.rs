@@ -1,11 +1,11 @@
-//! Lines for a reader who may stand still: whoever says them never waits for him.
+//! Lines for a reader who may stop reading: the writing thread waits for the reader, the caller does not.
 
 use std::io::{self, Write};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Lines on their way to a reader, in order. More than [`Lines::WAITING`] do not wait: they are left out, and how many is said.
+/// Lines on their way to a reader, in order. Lines beyond [`Lines::WAITING`] are dropped and counted.
 #[derive(Debug)]
 pub struct Lines {
     waiting: Option<SyncSender<String>>,
@@ -16,20 +16,20 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// So many lines wait at most.
+    /// Most lines that wait for the reader.
     pub const WAITING: usize = 1024;
 
-    /// Lines to `out`; `say_left_out` is the line that stands for those that were left out.
+    /// Sends lines to `out`. `say_left_out` makes the line that reports the number of dropped lines.
     ///
     /// # Errors
-    /// When there can be no thread.
+    /// No thread can be started.
     pub fn to(mut out: impl Write + Send + 'static, say_left_out: fn(u64) -> String) -> io::Result<Lines> {
         let (waiting, lines) = sync_channel::<String>(Lines::WAITING);
         let (trouble, written) = sync_channel(1);
         let writer = std::thread::Builder::new().name("lines".to_owned()).spawn(move || {
             for line in lines {
                 if let Err(error) = writeln!(out, "{line}").and_then(|()| out.flush()) {
-                    // Whoever says lines may have gone as well.
+                    // The sender may have ended too.
                     trouble.try_send(error).ok();
                     return;
                 }
@@ -38,10 +38,10 @@ impl Lines {
         Ok(Lines { waiting: Some(waiting), written, writer, left_out: 0, say_left_out })
     }
 
-    /// Says a line.
+    /// Sends a line, or drops it when the queue is full.
     ///
     /// # Errors
-    /// As [`Lines::check`], of an earlier line.
+    /// As [`Lines::check`], for an earlier line.
     pub fn say(&mut self, line: String) -> io::Result<()> {
         if self.left_out > 0 && self.send((self.say_left_out)(self.left_out))? {
             self.left_out = 0;
@@ -52,7 +52,7 @@ impl Lines {
         Ok(())
     }
 
-    /// False when there is no room.
+    /// False when the queue is full.
     fn send(&self, line: String) -> io::Result<bool> {
         let Some(waiting) = &self.waiting else { return Ok(false) };
         match waiting.try_send(line) {
@@ -62,15 +62,16 @@ impl Lines {
         }
     }
 
-    /// Whether a line could not be written.
+    /// Reports a failed write.
     ///
     /// # Errors
-    /// That it could not: the reader has left, or the disk is full.
+    /// The write failed: the reader has left, or the disk is full.
     pub fn check(&self) -> io::Result<()> {
         self.written.try_recv().map_or(Ok(()), Err)
     }
 
-    /// Waits until all is written; for a reader who stands still only until `told_to_end` has been true for `patience`.
+    /// Waits until all lines are written. A reader who has stopped reading gets `patience` from the moment
+    /// `told_to_end` turns true.
     ///
     /// # Errors
     /// As [`Lines::check`].
@@ -94,7 +95,7 @@ mod tests {
 
     use super::*;
 
-    /// Takes a line only when it has a permit, and has left when there are none to come.
+    /// Takes a line for each permit, and leaves when the permits end.
     struct Slow {
         permits: Receiver<()>,
         line: Vec<u8>,
@@ -138,7 +139,7 @@ mod tests {
         let (mut lines, permit, read) = slow();
         let said = Lines::WAITING * 2;
         for nth in 0..said {
-            lines.say(nth.to_string()).unwrap(); // would stand still here
+            lines.say(nth.to_string()).unwrap(); // would block here
         }
         for _ in 0..said {
             permit.send(()).unwrap();
@@ -150,7 +151,7 @@ mod tests {
         lines.end(Duration::ZERO, || false).unwrap();
         let read = read.lock().unwrap();
         let (heard, after) = read.split_at(read.len() - 2);
-        // One line more than wait is on its way.
+        // One line more than the queue holds is with the reader.
         assert!((Lines::WAITING..=Lines::WAITING + 1).contains(&heard.len()), "{}", heard.len());
         assert_eq!(heard, (0..heard.len()).map(|nth| nth.to_string()).collect::<Vec<_>>());
         assert_eq!(after, [format!("{} left out", said - heard.len()), "last".to_owned()]);

@@ -17,7 +17,7 @@ use crate::only_one::only_one;
 use crate::terminal::print::{self, Table};
 use crate::{Done, HOST};
 
-/// What is printed as JSON.
+/// The JSON output.
 #[derive(Debug, Default, Serialize)]
 struct Report {
     policy: String,
@@ -26,7 +26,7 @@ struct Report {
     slowdowns: Vec<Slowdown>,
     shared: Vec<OfSet>,
     cross_domain_frames: u64,
-    /// What cannot be done, in words.
+    /// Parts that cannot be done, in words.
     without: Vec<String>,
     /// Each write, as `path <- value`, in order.
     writes: Vec<String>,
@@ -35,7 +35,7 @@ struct Report {
 pub fn run(task: &PlanTask) -> Result<Done, Failure> {
     let config = config(&task.config)?;
     if config.partition {
-        // Held no longer than to find out that nobody has it.
+        // Taken only to see that no control loop runs, and released at once.
         drop(only_one(&SOLE_PLAN)?);
     }
     let unturned = Knobs::open(&*HOST, Path::new(DIRECTORY)).map_err(|error| at_host(&error))?;

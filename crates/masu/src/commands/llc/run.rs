@@ -24,7 +24,7 @@ pub fn run(task: &LlcRunTask) -> Result<Done, Failure> {
     let stop = Stop::on_signals()?;
     let config = config(&task.config)?;
     let _lock = only_one(&SOLE)?;
-    // Each thread that is counted has some, and each process that shares one.
+    // Each counted thread needs descriptors, and each process that shares pages needs one.
     open_files::raise();
     let mut out =
         Out { json: task.json, lines: Lines::to(print::out(), if task.json { left_out_json } else { left_out })? };
@@ -35,7 +35,7 @@ pub fn run(task: &LlcRunTask) -> Result<Done, Failure> {
     let outcome = attend(&mut keeper, &config, task.time, &mut terminal, &mut out);
     let (summary, events, ended) = keeper.finish();
     let now = terminal.now();
-    // All is put back by now, whatever becomes of the reader.
+    // Everything is restored here, even if the reader has left.
     let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
     let summary = Summary { run_us: micros(now), cpu_us: micros(linux::cpu_time::of_process()), ..summary };
     let failed = outcome.is_err() || ended.is_err();
@@ -51,7 +51,7 @@ pub fn run(task: &LlcRunTask) -> Result<Done, Failure> {
     Ok(if summary.failures > 0 { Done::InPart } else { Done::Whole })
 }
 
-/// Until it is told to end, or there is nobody left.
+/// Runs the control loop until a signal, the time limit, or the end of the last program.
 fn attend(
     keeper: &mut Kept,
     config: &Config,
@@ -78,16 +78,16 @@ fn attend(
     Ok(())
 }
 
-/// A reader who stands still when it is told to end has so long to hear the last lines.
+/// Time for a reader who has stopped reading to take the last lines after the end was requested.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Where the lines go.
+/// Destination of the event lines.
 struct Out {
     json: bool,
     lines: Lines,
 }
 
-/// Stands for lines for which nobody had time.
+/// The line that reports dropped lines.
 fn left_out(lines: u64) -> String {
     format!("{} left out: nobody read them", counted(usize::try_from(lines).unwrap_or(usize::MAX), "line"))
 }

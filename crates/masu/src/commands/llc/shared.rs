@@ -21,9 +21,9 @@ use crate::terminal::print::Table;
 use crate::terminal::repeat;
 use crate::{Done, HOST};
 
-/// Sets of sharers in the table; all are in the JSON.
+/// Sets of sharing processes in the table; the JSON has all.
 const SHOWN: usize = 10;
-/// Processes named in a line of it.
+/// Processes named on a line of the table.
 const NAMED: usize = 4;
 
 pub fn run(task: &SharedTask) -> Result<Done, Failure> {
@@ -39,11 +39,11 @@ pub fn run(task: &SharedTask) -> Result<Done, Failure> {
     Ok(if looks.in_part { Done::InPart } else { done })
 }
 
-/// Whose frames are told.
+/// Scope of the report.
 enum Whom {
     Everybody,
     Group(String),
-    /// With a descriptor each, which no later process of the same number has.
+    /// Each with a descriptor, which a later process of the same number does not have.
     Processes(Vec<(Pid, OwnedFd)>),
 }
 
@@ -63,7 +63,7 @@ impl Whom {
         Ok((Whom::Processes(processes), done))
     }
 
-    /// Those chosen who still run; `None` for everybody.
+    /// The chosen processes that still run; `None` for the whole host.
     fn now(&mut self) -> Result<Option<BTreeSet<Pid>>, Failure> {
         match self {
             Whom::Everybody => Ok(None),
@@ -81,29 +81,29 @@ impl Whom {
     }
 }
 
-/// A descriptor of a process can be read from once it has ended.
+/// True while the process runs: its descriptor becomes readable when it ends.
 fn runs(process: &OwnedFd) -> bool {
     let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
     !matches!(poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&at_once)), Ok(1..))
 }
 
-/// One look, or one after the other.
+/// A single report, or a series.
 struct Looks {
     whom: Whom,
     by: By,
     observer: Observer,
-    /// Somebody could not be looked at.
+    /// True when some process could not be read.
     in_part: bool,
 }
 
 impl Looks {
-    /// Looks, and writes down what there is. False when there will be no more to see.
+    /// Prints a report. False when no further one can follow.
     fn look(&mut self, out: &mut Vec<u8>, json: bool) -> Result<bool, Failure> {
         let of = self.whom.now()?;
         if let (Whom::Processes(_), Some(of)) = (&self.whom, &of)
             && of.is_empty()
         {
-            return Ok(false); // Their end is what watching waits for.
+            return Ok(false); // Watching ends with the last process.
         }
         self.observer.leave_out(keepers(&HOST)?);
         let look = self.observer.look(&*HOST).map_err(|error| at_frames(&error))?;
@@ -120,7 +120,8 @@ impl Looks {
     }
 }
 
-/// Other masus of root's: what they have merged with programs (`masu llc run`) is theirs to keep, and they see nothing by it that root does not.
+/// Other masu processes of root. They keep the pages that they have merged with programs (`masu llc run`), and learn
+/// nothing by it that root cannot see.
 fn keepers(files: &linux::Rooted) -> Result<BTreeSet<Pid>, Failure> {
     let mut mounts = Mounts::read(files).map_err(|error| Failure::new(&error))?;
     let mut file = |pid: Pid| {
@@ -129,7 +130,7 @@ fn keepers(files: &linux::Rooted) -> Result<BTreeSet<Pid>, Failure> {
     };
     let ours = file(Pid::own());
     let all = processes(files).map_err(|error| Failure::new(&error))?;
-    // The user first: the program of anybody else is not even held.
+    // The user is compared first: a program of another user is not opened at all.
     let is_keeper =
         |pid: &Pid| ours.is_some() && status::status(files, *pid).is_ok_and(|of| of.uid == 0) && file(*pid) == ours;
     Ok(all.into_iter().filter(is_keeper).collect())
@@ -190,7 +191,7 @@ fn print(out: &mut impl Write, report: &Report<'_>, of: Option<&BTreeSet<Pid>>) 
     Ok(())
 }
 
-/// Why there is nothing to see.
+/// The reason for an empty report.
 fn nothing(report: &Report<'_>, of: Option<&BTreeSet<Pid>>) -> String {
     let whose = if of.is_some() { "of these processes are" } else { "are" };
     let run = report.ksm.run as u8;

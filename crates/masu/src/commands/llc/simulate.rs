@@ -29,7 +29,7 @@ pub fn run(task: &SimulateTask) -> Result<Done, Failure> {
         }
         NoScenario::Bad(_) => Failure::new(error).remedy("masu-llc-simulate(1) explains what stands in a scenario."),
     })?;
-    // Before it runs for long: and nothing is lost if it cannot be written to in the end.
+    // Opened before a long run, so that no result is lost to a file that cannot be written.
     let figure = task.svg.as_ref().map(|file| Figure::open(file)).transpose()?;
     let stop = Stop::on_signals()?;
     let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
@@ -67,7 +67,7 @@ pub fn run(task: &SimulateTask) -> Result<Done, Failure> {
     Ok(Done::InPart)
 }
 
-/// The file of the figure. What it had stays until there is something else.
+/// The file of the figure. Its old content stays until the new one is ready.
 struct Figure<'f> {
     name: &'f Path,
     file: File,
@@ -91,7 +91,7 @@ impl Figure<'_> {
     }
 }
 
-/// On standard error, and only if that is a terminal.
+/// Progress on standard error, if that is a terminal.
 struct Progress {
     bar: ProgressBar,
     accesses: AtomicU64,
@@ -135,7 +135,7 @@ fn print_sweep(out: &mut impl Write, report: &Report) -> Result<(), Failure> {
     let mut table = Table::new(&heads);
     for point in &report.points {
         for condition in &point.conditions {
-            // Without a region there is nothing to fill, and no thread that would be busy.
+            // Without a shared partition nothing is warmed, and no thread is busy with that.
             let none = condition.regions.is_empty();
             let mut cells = vec![point.array_bytes.unwrap_or_default().to_string(), condition.name.clone()];
             cells.extend(condition.programs.iter().map(|program| format!("{:.1}", program.access_cycles)));
@@ -160,7 +160,7 @@ fn print_sweep(out: &mut impl Write, report: &Report) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A row for each condition, and then one for each program under each.
+/// A row for each condition, then a row for each program under each.
 fn print_programs(out: &mut impl Write, report: &Report) -> Result<(), Failure> {
     let conditions: Vec<&OfCondition> = report.points.iter().flat_map(|point| &point.conditions).collect();
     let mut table =

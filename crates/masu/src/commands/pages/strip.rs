@@ -1,4 +1,4 @@
-//! One mapping's heat at a glance: a line of cells, each an equal part of the mapping.
+//! Heat of a mapping on one line: cells, each for an equal part of the mapping.
 
 use units::Pages;
 
@@ -49,7 +49,7 @@ impl Cell {
         match self {
             Cell { present: 0, .. } => ' ',
             Cell { touched: 0, .. } => '·',
-            // One touched page of many is still the lowest block, all of them the full one.
+            // One touched page of many gives the lowest block, all of them the full block.
             Cell { present, touched } => {
                 let eighth = usize::try_from((touched * 8).div_ceil(present)).unwrap_or(8);
                 BLOCKS[eighth.clamp(1, 8) - 1]

@@ -1,4 +1,4 @@
-//! Serving a program from outside while it runs, with its children: what `masu attach` does, from the start.
+//! Serves a program and its children from outside while it runs: `masu attach` from the start.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,27 +21,27 @@ use crate::failure::Failure;
 use crate::open::{Observers, Purpose, admit, can_promote, hold};
 use crate::terminal::control::change_haste;
 
-/// A program with less memory has no window to speak of.
+/// Smallest memory of a served program: below that it has too few windows.
 const WORTH_IT: Bytes = Bytes::mib(8);
 
-/// How often new children are looked for.
+/// Interval of the search for new children.
 const CHILDREN_EVERY: Duration = Duration::from_secs(1);
 
-/// The longest time without a look at the flag that ends it.
+/// Longest time between two checks of the stop flag.
 const SLICE: Duration = Duration::from_millis(50);
 
-/// What came of it, all processes together.
+/// Totals over all processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Windows made huge.
+    /// Windows promoted.
     pub promoted: u64,
     /// Windows split again.
     pub demoted: u64,
-    /// What that returned.
+    /// Memory returned by the splits.
     pub returned: Bytes,
     /// Processes that were large enough and could not be served.
     pub not_served: u64,
-    /// Why the program itself could not be served, or its children.
+    /// Reason why the program or its children could not be served.
     pub why: Option<String>,
 }
 
@@ -53,14 +53,14 @@ impl Outcome {
     }
 }
 
-/// Serves in a thread of its own, until told to end.
+/// Serves in a thread of its own, until it is ended.
 #[derive(Debug)]
 pub struct Hot {
     over: Arc<AtomicBool>,
     thread: JoinHandle<Result<Outcome, Failure>>,
 }
 
-/// Says, before anything is started, what stands against serving from outside.
+/// Reports, before anything is started, the reason that rules out serving from outside.
 pub fn check() -> Result<(), Failure> {
     admit(Pid::own(), Purpose::Attach)?;
     can_promote(&linux::probe::collapse(&*HOST))
@@ -70,7 +70,7 @@ impl Hot {
     /// Begins with `pid`; with its children, unless `alone`.
     ///
     /// # Errors
-    /// When there can be no more threads.
+    /// No further thread can be started.
     pub fn begin(pid: Pid, alone: bool, max_extra_rss: Fraction) -> std::io::Result<Hot> {
         let over = Arc::new(AtomicBool::new(false));
         let ending = Arc::clone(&over);
@@ -78,7 +78,7 @@ impl Hot {
         Ok(Hot { over, thread })
     }
 
-    /// Ends it, and says what came of it.
+    /// Ends the thread, and returns its totals.
     pub fn end(self) -> Result<Outcome, Failure> {
         self.over.store(true, Relaxed);
         self.thread.join().unwrap_or_else(|_| Err(Failure::new("cannot say what was promoted: the work failed")))
@@ -116,14 +116,15 @@ fn serve(pid: Pid, alone: bool, max_extra_rss: Fraction, over: &AtomicBool) -> R
     Ok(outcome)
 }
 
-/// The loop's surroundings: silent, for the terminal is the program's.
+/// The loop's callbacks: silent, since the terminal is the program's.
 struct Host<'a> {
     start: Instant,
     over: &'a AtomicBool,
     root: Pid,
     alone: bool,
     observers: &'a Observers,
-    /// The processes that were large enough, and what keeps another masu from them; nothing where they cannot be served.
+    /// Processes that were large enough, each with its lock against another masu; `None` for a process that cannot be
+    /// served.
     known: BTreeMap<Pid, Option<ProcessLock>>,
     waiting: Vec<Target>,
     looked: Option<Instant>,
@@ -161,7 +162,8 @@ impl Host<'_> {
         }
     }
 
-    /// A process that cannot be served (it forbids it, it ended, another masu has it) is left alone.
+    /// Locks and opens a process. One that cannot be served (it forbids it, it ended, another masu has it) is left
+    /// alone.
     fn take_in(&mut self, pid: Pid) -> Result<ProcessLock, Failure> {
         let status = admit(pid, Purpose::Attach)?;
         let held = hold(pid, Purpose::Attach)?;

@@ -1,4 +1,4 @@
-//! `masu run --local`: a program larger than its machine, or than what it may have of it.
+//! `masu run --local`: runs a program with more memory than its machine has, or than its budget allows.
 
 use std::io::Write;
 use std::path::Path;
@@ -33,31 +33,31 @@ use crate::launch::environment;
 use crate::terminal::print::{self, Table};
 use crate::{HOST, privileges};
 
-/// Where pages are home unless it is said otherwise: on disk, and not in memory as /tmp may be.
+/// Default backing store: on disk, and not in memory as /tmp may be.
 const DEFAULT_STORE: &str = "file:/var/tmp";
 
-/// Mappings smaller than this stay as they are.
+/// Smaller mappings are not paged.
 const LEAST_MAPPING: Bytes = Bytes::kib(64);
 
-/// The least that a paged program can run in: a call may have some of its memory pinned while other pages come.
+/// Smallest budget of a paged program: a call may have some of its memory pinned while other pages are mapped in.
 const LEAST_LOCAL: Bytes = Bytes(Budget::LEAST_FRAMES as u64 * PAGE_BYTES);
 
-/// A server is given so much time to answer, however short the limit.
+/// Shortest time for a server to answer, even under a shorter limit.
 const LEAST_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// In the report, where a server could read the program's memory.
+/// Note in the report when a server could read the program's memory.
 const NOT_SEALED: &str =
     "pages were not sealed (--no-seal): who keeps the server, or its network, reads and replays them";
 
-/// So many code sites are shown to people; the JSON has more.
+/// Code sites in the printed report; the JSON has more.
 const SHOWN: usize = 8;
 
-/// How much of a program's paged memory is local.
+/// Local part of a program's paged memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Local {
-    /// So much.
+    /// A fixed size.
     Size(Bytes),
-    /// A part of what it has, whatever that grows to.
+    /// A fraction of the program's paged memory, as it grows.
     Share(f64),
 }
 
@@ -81,12 +81,12 @@ impl FromStr for Local {
     }
 }
 
-/// What one fault fetches.
+/// Transfer size of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// As the policy learns.
+    /// Learned by the policy.
     Auto,
-    /// So many pages.
+    /// Fixed, in pages.
     Pages(u32),
 }
 
@@ -114,12 +114,12 @@ impl FromStr for Unit {
     }
 }
 
-/// The smallest unit.
+/// Smallest transfer size, in pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Base(u32);
 
 impl Base {
-    /// Unless it is said otherwise: a page, or what the paper's rule begins with.
+    /// Default: one page, or the first size of the paper's rule.
     fn usual(sections: Option<Sections>) -> Base {
         Base(if sections == Some(Sections::Marked) { 4 } else { 1 })
     }
@@ -143,7 +143,7 @@ impl FromStr for Base {
     }
 }
 
-/// In which way pages leave the program and come back.
+/// Backend that maps pages in and evicts them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exchange(Backend);
 
@@ -168,7 +168,7 @@ pub fn started(task: &RunTask, local: Local, relay: Relay) -> Result<ExitCode, N
     let cipher = cipher(task, &url);
     let not_sealed = cipher.is_none() && !matches!(url, StoreUrl::File(_));
     if matches!(url, StoreUrl::Redis(_)) {
-        // Before a server is heard. A file's folder may be another user's.
+        // Before the server's first answer is read. The folder of a file may belong to another user.
         privileges::keep_for_run(task, task.huge, false)?;
     }
     let store = open_store(task, url, cipher)?;
@@ -182,7 +182,7 @@ pub fn started(task: &RunTask, local: Local, relay: Relay) -> Result<ExitCode, N
     place.empty();
     privileges::keep_for_run(task, task.huge, false)?;
     let profiles = if task.no_profile { None } else { Folder::of_user(|name| std::env::var_os(name)) };
-    // Each program takes some, as long as it runs.
+    // Each program needs descriptors while it runs.
     open_files::raise();
     let complain = |said: &str, remedy: &str| print::failure(&Failure::new(said).remedy(remedy));
     let server = Server::begin(terms, served, profiles, complain)
@@ -203,7 +203,7 @@ pub fn started(task: &RunTask, local: Local, relay: Relay) -> Result<ExitCode, N
         return Err(Failure::new(format!("cannot run {} with --local: {why}", name.display())).remedy(remedy).into());
     }
     if matches!(place, Place::Nowhere) {
-        // There is no report to say it, and the program that started it heard no more than a status.
+        // Without a report, the parent of such a program has seen only a status: the reason is printed.
         seen.not_begun.iter().for_each(|not_begun| print::note(format_args!("{}", of_child(not_begun))));
     } else {
         let mut report = report(&seen, &terms, ended.run);
@@ -216,8 +216,8 @@ pub fn started(task: &RunTask, local: Local, relay: Relay) -> Result<ExitCode, N
     Ok(end_as(ended.status))
 }
 
-/// Closes masu's memory and environment, in which keys and passwords are, to all but root: the program has the same user, and
-/// would read them in /proc. Processes that are forked later inherit it, and lose it when they become another program.
+/// Closes masu's memory and environment, which hold keys and passwords, to all but root: the program runs as the same
+/// user, and could read them in /proc. Forked processes inherit the flag, and lose it by execve(2).
 fn keep_to_itself() -> Result<(), Failure> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|errno| {
         Failure::new(format!("cannot keep other processes out of masu's memory: prctl: {}", describe(errno)))
@@ -225,7 +225,7 @@ fn keep_to_itself() -> Result<(), Failure> {
     })
 }
 
-/// Refuses what the library cannot serve.
+/// Refuses a program that the library cannot serve.
 fn can_be_paged(file: &Path, name: &std::ffi::OsStr) -> Result<(), NotStarted> {
     let remedy = "Run it as the user that it becomes, or a copy of it, which has no privileges.";
     refuse_privileged(file, name, "--local", remedy)?;
@@ -239,7 +239,7 @@ fn can_be_paged(file: &Path, name: &std::ffi::OsStr) -> Result<(), NotStarted> {
     }
 }
 
-/// Refuses options of which one would silently undo the other.
+/// Refuses pairs of options that would silently undo each other.
 fn refuse_conflicts(task: &RunTask, url: &StoreUrl) -> Result<(), Failure> {
     let named = match task.sections {
         Some(Sections::Auto) => Some("auto"),
@@ -270,7 +270,7 @@ fn refuse_conflicts(task: &RunTask, url: &StoreUrl) -> Result<(), Failure> {
 fn terms(task: &RunTask, local: Local) -> Result<Terms, Failure> {
     let memory =
         meminfo(&*HOST).map_err(|error| Failure::new(format!("cannot see how much memory there is: {error}")))?;
-    // A machine's memory sixty-four times over, and at least 64 GiB: what it costs is a number for each page that is touched.
+    // 64 times the machine's memory, and at least 64 GiB. Cost: a number for each page that is touched.
     let most_pages = (memory.total.0 / PAGE_BYTES * 64).clamp(1 << 24, 1 << 30);
     let frames = |bytes: Bytes| u32::try_from(bytes.0 / PAGE_BYTES).unwrap_or(u32::MAX);
     let (budget_frames, budget_share) = match local {
@@ -312,7 +312,8 @@ fn store_url(task: &RunTask) -> Result<StoreUrl, Failure> {
     })
 }
 
-/// How pages are sealed. A program reads and writes a file by itself, so there masu carries them only if that is asked for.
+/// Cipher of the store's pages. A program reads and writes a file store itself; pages go through masu there only with
+/// `--seal`.
 fn cipher(task: &RunTask, url: &StoreUrl) -> Option<Cipher> {
     let sealed = task.seal || !task.no_seal && !matches!(url, StoreUrl::File(_));
     sealed.then(Cipher::of_processor)
@@ -320,7 +321,7 @@ fn cipher(task: &RunTask, url: &StoreUrl) -> Option<Cipher> {
 
 fn open_store(task: &RunTask, mut url: StoreUrl, cipher: Option<Cipher>) -> Result<Arc<Patient>, Failure> {
     if let (StoreUrl::Redis(url), Some(limit)) = (&mut url, task.store_timeout) {
-        // The clock is looked at between attempts, and one attempt takes up to two of these.
+        // The limit is checked between attempts, and one attempt takes up to two of these timeouts.
         url.timeout = url.timeout.min(limit / 4).max(LEAST_TIMEOUT);
     }
     let quiet = task.quiet;
@@ -336,7 +337,7 @@ fn open_store(task: &RunTask, mut url: StoreUrl, cipher: Option<Cipher>) -> Resu
     Ok(Arc::new(Patient::new(store, Patience { limit: task.store_timeout, ..Patience::USUAL }, say)))
 }
 
-/// A program could not begin that the first one started.
+/// Note about a program that was started by the first one and could not begin.
 fn of_child(not_begun: &NotBegun) -> String {
     let (why, remedy) = not_begun.words();
     let process = not_begun.process;
@@ -345,7 +346,7 @@ fn of_child(not_begun: &NotBegun) -> String {
     )
 }
 
-/// A unit that was asked for passes through the staging, and is cut to what fits there.
+/// Note about a transfer size that was cut: a unit passes through the victim queue, and must fit there.
 fn cut_unit(terms: &Terms) -> Option<String> {
     let frames = if terms.budget_share > 0 { Budget::LEAST_FRAMES } else { terms.budget_frames };
     let largest = Budget::new(frames, 0).largest_unit_pages();
@@ -388,7 +389,7 @@ fn print(report: &Report, to: &mut impl Write) -> std::io::Result<()> {
         "masu: {:.3} s, of which {:.3} s waiting for pages; {} of {} local, at most {} in memory{others}",
         report.elapsed_s, report.stall_s, report.local_bytes, report.paged_bytes, report.peak_resident_bytes
     )?;
-    // What never happens with this store is not worth a word.
+    // A zero is not printed: it never changes with this store.
     let some = |count: u64, said: String| if count > 0 { said } else { String::new() };
     let coming = some(report.faults_arriving, format!(" {} of what was coming,", report.faults_arriving));
     writeln!(

@@ -1,4 +1,4 @@
-//! What came of a run: a few lines for people, or one JSON object.
+//! Report of a run: a few lines for people, or one JSON object.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -16,54 +16,54 @@ use crate::args::Huge;
 use crate::launch::child::Ended;
 use crate::terminal::print::Table;
 
-/// The report.
+/// Report of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// The program and its arguments.
     pub command: Vec<Untrusted>,
-    /// How it was asked to be served.
+    /// Requested way of serving.
     pub huge: Huge,
-    /// How it was.
+    /// Actual way of serving.
     pub served: Huge,
-    /// Its status; `None` when a signal ended it.
+    /// Exit status; `None` when a signal ended the program.
     pub exit_status: Option<i32>,
-    /// The signal that ended it.
+    /// The signal that ended the program.
     pub signal: Option<String>,
-    /// From its start to its end.
+    /// Seconds from start to end.
     pub run_s: f64,
-    /// Processor time of it and its children, in programs and in the kernel.
+    /// Processor time of the program and its children, in user and in kernel mode.
     pub user_s: f64,
     pub system_s: f64,
-    /// The most that one of its processes had resident.
+    /// Peak resident memory of its largest process.
     pub rss_peak_bytes: Bytes,
     pub minor_faults: u64,
     pub major_faults: u64,
-    /// Processes with the library in them.
+    /// Processes with the library loaded.
     pub processes: u64,
     /// Windows by kind of memory, each process at its fullest.
     pub superpages: BTreeMap<Kind, Windows>,
     /// Blocks of the sizes below 2 MiB, where the host gives any.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub small_sizes: BTreeMap<Bytes, u64>,
-    /// Windows that the library reserved over time, as the paper counts them; without malloc's, which reserves by itself.
+    /// Windows ever reserved by the library, counted as in the paper; without malloc's own reservations.
     pub reserved_ever_windows: u64,
     /// Mappings placed at a multiple of a superpage.
     pub aligned_mappings: u64,
     /// Windows made huge from outside.
     pub promoted_windows: u64,
-    /// Windows split because they held too much for nothing, and what that returned.
+    /// Windows split because they held too much unused memory, and the bytes that this returned.
     pub demoted_windows: u64,
     pub returned_bytes: Bytes,
-    /// What should be known besides.
+    /// Further notes.
     pub notes: Vec<String>,
 }
 
-/// Windows of 2 MiB.
+/// Numbers of 2 MiB windows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Windows {
     pub reserved_windows: u64,
     pub allocated_windows: u64,
-    /// `None` where that cannot be told from downgraded ones.
+    /// `None` where failed windows cannot be told from downgraded ones.
     pub failed_windows: Option<u64>,
     pub downgraded_windows: Option<u64>,
 }
@@ -79,7 +79,7 @@ impl Windows {
 }
 
 impl Report {
-    /// What the program's end says; the rest is added.
+    /// A report from the program's end; the rest is added later.
     pub fn of(command: &[OsString], huge: Huge, served: Huge, ended: &Ended) -> Report {
         let signal = ended.status.signal();
         Report {
@@ -108,7 +108,7 @@ impl Report {
         }
     }
 
-    /// Adds what was counted in one process.
+    /// Adds the counts of a process.
     pub fn add(&mut self, counted: &Counted) {
         for of in &counted.by_kind {
             let zero = Windows { failed_windows: Some(0), downgraded_windows: Some(0), ..Windows::default() };
@@ -119,7 +119,7 @@ impl Report {
         }
     }
 
-    /// Writes it as people read it.
+    /// Prints the report for people.
     pub fn print(&self, to: &mut impl Write) -> std::io::Result<()> {
         let name = self.command.first().cloned().unwrap_or_default();
         let how = match (self.exit_status, &self.signal) {

@@ -1,5 +1,5 @@
-//! Which sizes of pages a program can be given at the first touch on this host, and what would have to be changed for
-//! others. Pure: the host's settings come as arguments.
+//! Page sizes that a program can get at the first touch on this host, and the settings to change for others. Pure: the
+//! host's settings come as arguments.
 
 use contract::policy::{Size, Sizes};
 use linux::thp::{Enabled, Settings, SizeEnabled};
@@ -7,23 +7,23 @@ use units::{Bytes, PageSize};
 
 use crate::failure::Failure;
 
-/// Where the host says of one size who gets it.
+/// The host's setting for a page size.
 fn file_of(size: Size) -> String {
     format!("/{}/hugepages-{}kB/enabled", linux::thp::ROOT, size.kib())
 }
 
-/// Whether the host gives pages of a size to memory that asks for it, and which file says so.
+/// Whether the host gives pages of a size to memory that asks for it, and the file that decides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Given {
-    /// It does.
+    /// Given.
     Yes,
-    /// It does not, and writing this word to this file would change that.
+    /// Not given; writing `write` to `file` changes that.
     No { file: String, says: &'static str, write: &'static str },
     /// This kernel has no such pages.
     Unknown,
 }
 
-/// Does this host give pages of `size` to memory that asks?
+/// Whether this host gives pages of `size` to memory that asks.
 pub fn given(size: Size, host: &Settings) -> Given {
     let whole = format!("/{}", linux::thp::ENABLED);
     let by_all = || match host.enabled {
@@ -32,7 +32,7 @@ pub fn given(size: Size, host: &Settings) -> Given {
     };
     let listed = host.sizes.iter().find(|listed| listed.bytes == Bytes::kib(u64::from(size.kib())));
     match listed.and_then(|listed| listed.enabled) {
-        // Before Linux 6.8 there is one size, and one file.
+        // Before Linux 6.8: one size, and one file.
         None if size == Size::HUGE && host.sizes.is_empty() && host.pmd_bytes == PageSize::Huge.bytes() => by_all(),
         None => Given::Unknown,
         Some(SizeEnabled::Inherit) => by_all(),
@@ -41,13 +41,13 @@ pub fn given(size: Size, host: &Settings) -> Given {
     }
 }
 
-/// Every size that this kernel has for private memory, largest first, and whether the host gives it.
+/// Every page size of this kernel for private memory, largest first, and whether the host gives it.
 pub fn all(host: &Settings) -> Vec<(Size, Given)> {
     let sizes = (12..=20).rev().filter_map(|order| Size::of_kib(1 << (order - 9)));
     sizes.map(|size| (size, given(size, host))).filter(|(_, given)| *given != Given::Unknown).collect()
 }
 
-/// The sizes to ask for: those that were named, or all that the host gives.
+/// Sizes to ask for: the requested ones, or all that the host gives.
 pub fn choose(wanted: &[Size], host: &Settings) -> Result<Sizes, Failure> {
     let yes = all(host).into_iter().filter(|(_, given)| *given == Given::Yes).map(|(size, _)| size);
     if wanted.is_empty() {
@@ -69,7 +69,7 @@ pub fn choose(wanted: &[Size], host: &Settings) -> Result<Sizes, Failure> {
         }
     }
     let wanted: Sizes = wanted.iter().copied().fold(Sizes::NONE, Sizes::with);
-    // The kernel gives the largest page that fits: a size above the wanted ones cannot be left out from inside.
+    // The kernel gives the largest page that fits: a size above the requested ones cannot be left out from inside.
     let smallest = wanted.iter().last();
     let larger = |size: &Size| !wanted.contains(*size) && smallest.is_some_and(|smallest| *size > smallest);
     if let Some(size) = yes.into_iter().find(larger) {
@@ -88,7 +88,7 @@ pub fn shown(size: Size) -> String {
     if size == Size::HUGE { "2 MiB".to_owned() } else { format!("{} KiB", size.kib()) }
 }
 
-/// A size as people write it: `2M`, `64K`, `64KiB`, `64k`.
+/// Reads a size in one of the usual spellings: `2M`, `64K`, `64KiB`, `64k`.
 pub fn parse(text: &str) -> Result<Size, String> {
     let lower = text.to_ascii_lowercase();
     let digits = lower.trim_end_matches(|c: char| c.is_ascii_alphabetic());

@@ -1,8 +1,7 @@
-//! What masu does while a program runs that was started with the preload library: it looks at the memory of each process
-//! that has a seat on the board, gives back what huge pages hold for nothing, and takes a last look when one leaves.
+//! Watches a program that runs with the preload library. A thread scans each process that has a process slot on the
+//! status page, splits huge pages that hold unused memory, and counts once more when a process exits.
 //!
-//! It runs in a thread of its own, and the program waits for it at one place only: at its exit, if a report is wanted, for
-//! at most a quarter of a second.
+//! The program waits for this thread at its exit only, if a report is wanted, for at most a quarter of a second.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -24,53 +23,53 @@ use units::Bytes;
 use crate::HOST;
 use crate::failure::Failure;
 
-/// The first look at a process comes so long after its start: what ends before that is not worth one.
+/// Time from the start of a process to its first scan: shorter processes are not worth one.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
 
-/// Looks for a report come so far apart at most.
+/// Longest interval between scans for a report.
 const LOOK_EVERY_MAX: Duration = Duration::from_secs(10);
 
-/// What is wanted.
+/// Tasks of the thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
     /// Count superpages for a report.
     pub report: bool,
-    /// Give back what huge pages hold for nothing.
+    /// Split huge pages that hold unused memory.
     pub trim: Option<Trim>,
-    /// A process that is watched without having a seat: one that is served from outside.
+    /// A process that is watched without a process slot: it is served from outside.
     pub without_seat: Option<Pid>,
 }
 
-/// What was seen and done, all processes together.
+/// Totals over all processes.
 #[derive(Debug, Default)]
 pub struct Seen {
     /// Each process at its fullest.
     pub fullest: BTreeMap<Pid, Counted>,
-    /// Processes that had a seat.
+    /// Processes that had a process slot.
     pub processes: u64,
-    /// Processes for which there was none.
+    /// Processes that found no free slot.
     pub turned_away: u32,
     /// Mappings moved to a multiple of a superpage.
     pub aligned: u64,
-    /// Windows split because they held too much for nothing.
+    /// Windows split because they held too much unused memory.
     pub demoted: u64,
-    /// What that returned.
+    /// Memory returned by the splits.
     pub returned: Bytes,
-    /// Split windows that were filled later and made huge again.
+    /// Split windows that were filled later and promoted again.
     pub promoted_again: u64,
-    /// The worst that became of a text.
+    /// Worst result for a text segment.
     pub code: Code,
-    /// Why nothing can be given back.
+    /// Reason why no memory can be returned.
     pub no_trim: Option<Error>,
-    /// The most that one process had resident, of those that were looked at.
+    /// Largest peak RSS of a scanned process.
     pub rss_peak: Bytes,
-    /// Windows that the library reserved, also those that were given back since.
+    /// Windows ever reserved by the library, with those returned since.
     pub reserved_ever: u64,
-    /// The watching itself failed, and what it saw is lost.
+    /// The thread itself failed, and its counts are lost.
     pub lost: bool,
 }
 
-/// The board, and the thread that watches it.
+/// The status page, and the thread that watches it.
 #[derive(Debug)]
 pub struct Watch {
     memory: Arc<SharedMemory>,
@@ -78,7 +77,7 @@ pub struct Watch {
     thread: JoinHandle<Seen>,
 }
 
-/// A board for the programs that are about to be started.
+/// Makes a status page for the programs of this run.
 pub fn new_board() -> Result<SharedMemory, Failure> {
     let size = Bytes::kib(board::BYTES as u64 / 1024);
     let memory = SharedMemory::create(board::NAME, size)
@@ -91,7 +90,7 @@ impl Watch {
     /// Begins to watch.
     ///
     /// # Errors
-    /// When there can be no more threads.
+    /// No further thread can be started.
     pub fn begin(memory: SharedMemory, wanted: Wanted) -> std::io::Result<Watch> {
         let memory = Arc::new(memory);
         let over = Arc::new(AtomicBool::new(false));
@@ -100,12 +99,12 @@ impl Watch {
         Ok(Watch { memory, over, thread })
     }
 
-    /// Has this process taken a seat?
+    /// Whether this process has taken a process slot.
     pub fn is_seated(&self, pid: Pid) -> bool {
         Board::of(self.memory.words()).is_some_and(|board| board.taken().any(|seat| pid_of(seat) == Some(pid)))
     }
 
-    /// Ends it, and says what was seen. A failure in the thread loses the report and nothing else.
+    /// Ends the thread, and returns its totals. A failure in the thread loses the report and nothing else.
     pub fn end(self) -> Seen {
         self.over.store(true, Relaxed);
         if let Some(board) = Board::of(self.memory.words()) {
@@ -116,11 +115,11 @@ impl Watch {
     }
 }
 
-/// One process that is watched.
+/// A watched process.
 struct Watched {
     due: Instant,
     quiet: Duration,
-    /// Set once it is certain that it is one of ours.
+    /// Set once the process is known to be one of this run.
     ours: Option<OwnedFd>,
     counter: Counter,
     trimmer: Option<Trimmer>,
@@ -139,16 +138,16 @@ impl Watched {
         }
     }
 
-    /// Whether there is still a process, and whether it is the one that took the seat: it has the board mapped. Whoever sits
-    /// on a seat wrote its number there itself, in a namespace of its own it may be a number of somebody else's, and a
-    /// number that is free is given again.
+    /// Whether the process still runs, and is the owner of the process slot: it then has the status page mapped. The
+    /// number in the slot proves nothing. Its process wrote it there itself; in a PID namespace it may be the number of
+    /// another process; and a free number is reused.
     fn presence(&mut self, pid: Pid, board_inode: u64) -> Presence {
         if let Some(process) = &self.ours {
             let at_once = Timespec::default();
             let ended = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&at_once)).is_ok_and(|ended| ended > 0);
             return if ended { Presence::Gone } else { Presence::Ours };
         }
-        // Opened first: what is read then is of this process, or of none.
+        // Opened before the read: all that is read is of this process, or fails.
         let process = match pid.open() {
             Ok(process) => process,
             Err(error) if error.is_gone() => return Presence::Gone,
@@ -197,7 +196,7 @@ fn watch(memory: &SharedMemory, wanted: Wanted, over: &AtomicBool) -> Seen {
                 }
                 seat.set_stage(Stage::Seen);
                 shared_memory::wake(seat.stage_word());
-                // It is as good as gone; programs that start many others need its seat.
+                // The process is about to exit; programs that start many others need its slot.
                 board.leave(&seat);
             }
         }
@@ -205,7 +204,7 @@ fn watch(memory: &SharedMemory, wanted: Wanted, over: &AtomicBool) -> Seen {
         for (pid, watched) in all.iter_mut().filter(|(_, watched)| watched.due <= Instant::now()) {
             let stays = match watched.presence(*pid, inode) {
                 Presence::Ours => {
-                    // Whoever leaves waits for us.
+                    // A process that exits waits for this thread.
                     let stop = || over.load(Relaxed) || board.bell().load(Relaxed) != bell;
                     look(*pid, watched, wanted, &mut seen, begun.elapsed(), &stop)
                 }
@@ -232,7 +231,7 @@ fn watch(memory: &SharedMemory, wanted: Wanted, over: &AtomicBool) -> Seen {
     }
     board.close();
     for seat in board.taken() {
-        // Whoever waits for a last look does so no longer.
+        // A process that waits for its last count stops waiting.
         shared_memory::wake(seat.stage_word());
     }
     all.into_values().for_each(|watched| settle_up(watched, &mut seen));
@@ -247,7 +246,7 @@ fn pid_of(seat: Seat<'_>) -> Option<Pid> {
     i32::try_from(seat.process()).ok().filter(|pid| *pid > 0).map(Pid)
 }
 
-/// Looks at one process; false when it has ended.
+/// Scans a process. False when it has ended.
 fn look(
     pid: Pid,
     watched: &mut Watched,
@@ -285,11 +284,11 @@ fn is_there(pid: Pid) -> bool {
     linux::status::status(&*HOST, pid).is_ok_and(|status| !status.zombie)
 }
 
-/// Counts, and keeps the count if more was reserved than at any time before. False when the process has ended.
+/// Counts windows, and keeps the count if it is the highest one. False when the process has ended.
 fn count(pid: Pid, watched: &mut Watched, seen: &mut Seen) -> bool {
     match watched.counter.count(&*HOST) {
         Ok(counted) => {
-            // A process that is just ending has no such figure any more.
+            // An exiting process no longer has this figure.
             let peak = status::status(&*HOST, pid).map_or(Bytes(0), |status| status.rss_peak);
             seen.rss_peak = seen.rss_peak.max(peak);
             let fullness = |counted: &Counted| (counted.total.allocated_windows, counted.total.reserved_windows);

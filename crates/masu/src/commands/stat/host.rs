@@ -1,4 +1,4 @@
-//! `masu stat` without a process: the host's counters, its free blocks, and who has huge pages.
+//! `masu stat` without a process: the host's counters, its free blocks, and the processes with huge pages.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -18,24 +18,24 @@ use crate::HOST;
 use crate::failure::Failure;
 use crate::terminal::print::Table;
 
-/// What is printed as JSON.
+/// The JSON output.
 #[derive(Debug, Serialize)]
 pub struct Host {
-    /// Who gets huge pages at the first touch; `null` for a kernel without them.
+    /// Settings for huge pages at the first touch; `null` for a kernel without them.
     thp: Option<Settings>,
-    /// Since boot, by the kernel's names; `null` for what this kernel does not count.
+    /// Counters since boot, by the kernel's names; `null` for a counter missing in this kernel.
     events: BTreeMap<&'static str, Option<u64>>,
-    /// The same by size; unknown on a kernel that does not count by size.
+    /// Counters by size; unknown on a kernel that does not count by size.
     sizes: Known<Vec<SizeStats>>,
     /// Free blocks of each zone by order.
     free: Vec<Zone>,
-    /// Huge pages that can be had without moving anything.
+    /// Huge pages available without compaction.
     free_windows: u64,
-    /// Those with huge pages, or with memory that would get them; most first.
+    /// Processes with huge pages, or with memory that would get them; most first.
     processes: Vec<OfProcess>,
-    /// Processes that could not be looked at.
+    /// Processes that could not be read.
     processes_not_read: u64,
-    /// The same by reason.
+    /// Processes that could not be read, by reason.
     not_read: Vec<NotRead>,
 }
 
@@ -48,7 +48,7 @@ struct OfProcess {
     superpages: Superpages,
 }
 
-/// The counters of `/proc/vmstat` that tell of huge pages, and what each means.
+/// The counters of `/proc/vmstat` for huge pages, with their meaning.
 const EVENTS: [(&str, &str); 11] = [
     ("thp_fault_alloc", "allocated at the first touch"),
     ("thp_fault_fallback", "failed at the first touch: small pages instead"),
@@ -63,10 +63,10 @@ const EVENTS: [(&str, &str); 11] = [
     ("thp_swpout_fallback", "split for swapping out"),
 ];
 
-/// Processes in the table; all are in the JSON.
+/// Processes in the table; the JSON has all.
 const SHOWN: usize = 20;
 
-/// Looks at everything. `counters` remembers what is slow to read from one look to the next.
+/// Reads the host's state. `counters` caches between calls the values that are slow to read.
 pub fn look(counters: &mut BTreeMap<Pid, Counter>) -> Result<Host, Failure> {
     let failed = |error: Error| Failure::at_process(&error);
     let thp = match thp::settings(&*HOST) {
@@ -108,7 +108,7 @@ fn processes(counters: &mut BTreeMap<Pid, Counter>) -> Result<(Vec<OfProcess>, V
     Ok((found, not_read))
 }
 
-/// `None` for one that has nothing to do with huge pages.
+/// The row of a process; `None` without huge pages and memory for them.
 fn of_process(pid: Pid, counter: &mut Counter) -> Result<Option<OfProcess>, Error> {
     let status = status(&*HOST, pid)?;
     if status.kernel_thread || status.zombie {
@@ -167,7 +167,7 @@ fn print_sizes(out: &mut impl Write, host: &Host) -> Result<(), Failure> {
     Ok(table.write(out, "")?)
 }
 
-/// As the paper's `/proc/alloc_pages`, with the zones beside each other.
+/// Free blocks as in the paper's `/proc/alloc_pages`, with the zones beside each other.
 fn print_free(out: &mut impl Write, host: &Host) -> Result<(), Failure> {
     writeln!(out)?;
     let names: Vec<String> = host.free.iter().map(|zone| format!("node {} {}", zone.node, zone.zone)).collect();
