@@ -1,7 +1,12 @@
 //! Everything that continuous integration runs without root.
 
+mod circles;
+mod docs;
+mod documents;
 mod file_length;
+mod language;
 mod layers;
+mod lints;
 mod names;
 mod printing;
 mod purity;
@@ -14,7 +19,7 @@ use std::process::Command;
 
 use anyhow::{Result, ensure};
 
-use crate::command::{cargo, program, run, watch};
+use crate::command::{cargo, output, program, run, watch};
 use crate::tally::Tally;
 use crate::{bpf, failures, header, header_check, man, workspace};
 use source::Source;
@@ -50,7 +55,7 @@ impl fmt::Display for Violation {
 
 /// The rules, over all sources.
 pub fn rules() -> Result<()> {
-    let sources = source::all()?;
+    let (sources, documents) = (source::all()?, documents::all()?);
     let mut found = layers::in_manifests(&layers::packages()?);
     found.extend(sources.iter().flat_map(layers::in_source));
     found.extend(sources.iter().flat_map(purity::in_source));
@@ -58,11 +63,36 @@ pub fn rules() -> Result<()> {
     found.extend(sources.iter().flat_map(names::in_source));
     found.extend(sources.iter().flat_map(file_length::in_source));
     found.extend(sources.iter().flat_map(unsafe_code::in_source));
+    found.extend(sources.iter().flat_map(docs::in_source));
+    found.extend(circles::in_sources(&sources));
+    found.extend(lints::of_libraries()?);
+    found.extend(documents.iter().flat_map(documents::in_document));
+    found.extend(language::beginnings(&sources, &documents));
+    found.extend(language::too_indirect(&sources, &documents));
     for violation in &found {
         println!("{violation}");
     }
+    for subject in long_subjects() {
+        println!("commit subject beyond {SUBJECT_MAX} characters: {subject}");
+    }
     ensure!(found.is_empty(), "{} violations of the rules", found.len());
-    println!("{} files keep the rules", sources.len());
+    println!("{} sources and {} documents keep the rules", sources.len(), documents.len());
+    Ok(())
+}
+
+/// Characters of a commit's subject.
+const SUBJECT_MAX: usize = 72;
+
+/// Subjects of recent commits that are too long: named, since a commit that is published stays. None where there is no history.
+fn long_subjects() -> Vec<String> {
+    let log = output(program("git").args(["log", "-n", "50", "--format=%s"]).current_dir(workspace::root()));
+    let subjects = log.unwrap_or_default();
+    subjects.lines().filter(|subject| subject.chars().count() > SUBJECT_MAX).map(str::to_owned).collect()
+}
+
+/// Prints the language counts of crates and documents.
+pub fn language() -> Result<()> {
+    print!("{}", language::table(&source::all()?, &documents::all()?));
     Ok(())
 }
 
@@ -75,7 +105,7 @@ fn format() -> Result<()> {
     LIBRARIES.iter().try_for_each(|library| run(cargo().args(["fmt", "--check", "--manifest-path", library])))
 }
 
-fn lints() -> Result<()> {
+fn clippy() -> Result<()> {
     run(cargo().args(["clippy", "--quiet", "--workspace", "--all-targets", "--", "--deny", "warnings"]))?;
     LIBRARIES.iter().try_for_each(|library| {
         let mut command = cargo();
@@ -90,7 +120,7 @@ fn fuzz_targets(tally: &Cell<Tally>) -> Result<()> {
     counted(driver.arg("run"), tally)
 }
 
-fn documents() -> Result<()> {
+fn rustdoc() -> Result<()> {
     run(cargo().args(["doc", "--quiet", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "--deny warnings"))
 }
 
@@ -122,10 +152,10 @@ pub fn run_all() -> Result<Tally> {
     let steps: [(&str, &mut dyn FnMut() -> Result<()>); 10] = [
         ("rules", &mut rules),
         ("format", &mut format),
-        ("lints", &mut lints),
+        ("lints", &mut clippy),
         ("tests", &mut || tests(&tally)),
         ("fuzz targets", &mut || fuzz_targets(&tally)),
-        ("documents", &mut documents),
+        ("documentation", &mut rustdoc),
         ("BPF object", &mut || bpf::check()),
         ("kernel headers", &mut || header_check::compare()),
         ("C header", &mut || header::check()),

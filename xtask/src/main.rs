@@ -32,6 +32,8 @@ enum Task {
     Check,
     /// The rules over all sources, documents and commits: the part of check that needs no build
     Rules,
+    /// Indirect constructions per 100 words, by crate and document
+    Language,
     /// Live tests on the running kernel
     Live(live::Options),
     /// Live tests on Debian's kernels in virtual machines, and the table of backends per kernel
@@ -52,6 +54,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().task {
         Task::Check => check::run_task(),
         Task::Rules => check::rules(),
+        Task::Language => check::language(),
         Task::Live(options) => live::run_task(&options),
         Task::BootTest(options) => boot::run_task(&options),
         Task::Test => test::run(),

@@ -2,6 +2,7 @@
 
 mod aging;
 mod llc;
+pub mod run;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -104,7 +105,7 @@ pub struct RunTask {
     pub huge: Huge,
 
     /// Sizes of pages to use, such as 2M,64K [default: all that the host gives]
-    #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = crate::commands::run::sizes::parse)]
+    #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = run::page_size)]
     pub sizes: Vec<Size>,
 
     /// Put the program's text on huge pages, too
@@ -129,7 +130,7 @@ pub struct RunTask {
 
     /// Local memory for the program's data, such as 4GiB or 10% of what it touches; the rest is in the store
     #[arg(long, value_name = "SIZE|N%", conflicts_with_all = ["huge", "sizes", "code", "stack", "no_align", "no_children"])]
-    pub local: Option<crate::commands::run::local::Local>,
+    pub local: Option<run::Local>,
 
     /// Where the rest is: file:DIR, redis://HOST:PORT[,HOST:PORT…] or rediss://… [default: file:/var/tmp]
     #[arg(long, value_name = "URL", requires = "local")]
@@ -137,11 +138,11 @@ pub struct RunTask {
 
     /// What one fault fetches: auto, or 4KiB to 1MiB for all; larger where memory is gone through in order
     #[arg(long, value_name = "SIZE", requires = "local", default_value = "auto")]
-    pub unit: crate::commands::run::local::Unit,
+    pub unit: run::Unit,
 
     /// The least that one fault fetches: 4KiB or 16KiB [default: 4KiB; 16KiB with --sections marked]
     #[arg(long, value_name = "SIZE", requires = "local")]
-    pub base: Option<crate::commands::run::local::Base>,
+    pub base: Option<run::Base>,
 
     /// How parts of the program get units of their own; with off all have 64KiB, or --unit [default: auto, or off with --unit]
     #[arg(long, value_name = "HOW", requires = "local")]
@@ -161,7 +162,7 @@ pub struct RunTask {
 
     /// Bring pages in this way instead of the best one: move or copy
     #[arg(long, alias = "rung", value_name = "BACKEND", requires = "local")]
-    pub backend: Option<crate::commands::run::local::Exchange>,
+    pub backend: Option<run::Exchange>,
 
     /// Neither use nor keep what the program's instructions have learned in earlier runs
     #[arg(long, requires = "local")]

@@ -3,7 +3,6 @@
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,16 +13,17 @@ use farmem::store::retry::{Patience, Patient};
 use farmem::store::sealed::{Cipher, PAGE_BYTES_SEALED, Sealed};
 use farmem::store::url::StoreUrl;
 use farmem::store::{self, Opening, Say, Store};
+use farmem_engine::PAGE_BYTES;
 use farmem_engine::backend::Backend;
 use farmem_engine::greeting::{self, Terms};
 use farmem_engine::pager::Budget;
-use farmem_engine::{MAX_UNIT_PAGES, PAGE_BYTES};
 use linux::meminfo::meminfo;
 use linux::untrusted::visible;
 use linux::{describe, open_files};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use units::Bytes;
 
+use crate::args::run::{Base, Exchange, Local, Unit};
 use crate::args::{RunTask, Sections};
 use crate::commands::run::{Place, place, put};
 use crate::failure::Failure;
@@ -39,9 +39,6 @@ const DEFAULT_STORE: &str = "file:/var/tmp";
 /// Smaller mappings are not paged.
 const LEAST_MAPPING: Bytes = Bytes::kib(64);
 
-/// Smallest budget of a paged program: a call may have some of its memory pinned while other pages are mapped in.
-const LEAST_LOCAL: Bytes = Bytes(Budget::LEAST_FRAMES as u64 * PAGE_BYTES);
-
 /// Shortest time for a server to answer, even under a shorter limit.
 const LEAST_TIMEOUT: Duration = Duration::from_millis(50);
 
@@ -51,110 +48,6 @@ const NOT_SEALED: &str =
 
 /// Code sites in the printed report; the JSON has more.
 const SHOWN: usize = 8;
-
-/// Local part of a program's paged memory.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Local {
-    /// A fixed size.
-    Size(Bytes),
-    /// A fraction of the program's paged memory, as it grows.
-    Share(f64),
-}
-
-impl FromStr for Local {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Local, String> {
-        let example = "say a size such as 4GiB, or a part such as 10%";
-        if let Some(number) = text.strip_suffix('%') {
-            let percent: f64 = number.trim().parse().map_err(|_| format!("{text} is no part: {example}"))?;
-            if !(percent > 0.0 && percent <= 100.0) {
-                return Err(format!("{text} is not above 0% and at most 100%: {example}"));
-            }
-            return Ok(Local::Share(percent / 100.0));
-        }
-        let bytes: Bytes = text.parse().map_err(|_| format!("{text} is no size: {example}"))?;
-        if bytes < LEAST_LOCAL {
-            return Err(format!("{text} is less than {LEAST_LOCAL}, the least that works: {example}"));
-        }
-        Ok(Local::Size(bytes))
-    }
-}
-
-/// Transfer size of a fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unit {
-    /// Learned by the policy.
-    Auto,
-    /// Fixed, in pages.
-    Pages(u32),
-}
-
-impl std::fmt::Display for Unit {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Unit::Auto => f.write_str("auto"),
-            Unit::Pages(pages) => Bytes(u64::from(*pages) * PAGE_BYTES).fmt(f),
-        }
-    }
-}
-
-impl FromStr for Unit {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Unit, String> {
-        if text == "auto" {
-            return Ok(Unit::Auto);
-        }
-        let wrong = || format!("{text} is no unit: say auto, or a power of two from 4KiB to 1MiB");
-        let bytes: Bytes = text.parse().map_err(|_| wrong())?;
-        let pages = u32::try_from(bytes.0 / PAGE_BYTES).map_err(|_| wrong())?;
-        let fits = bytes.0.is_multiple_of(PAGE_BYTES) && pages.is_power_of_two() && pages <= MAX_UNIT_PAGES;
-        if fits { Ok(Unit::Pages(pages)) } else { Err(wrong()) }
-    }
-}
-
-/// Smallest transfer size, in pages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Base(u32);
-
-impl Base {
-    /// Default: one page, or the first size of the paper's rule.
-    fn usual(sections: Option<Sections>) -> Base {
-        Base(if sections == Some(Sections::Marked) { 4 } else { 1 })
-    }
-}
-
-impl std::fmt::Display for Base {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        Bytes(u64::from(self.0) * PAGE_BYTES).fmt(f)
-    }
-}
-
-impl FromStr for Base {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Base, String> {
-        match text.parse() {
-            Ok(Bytes(4096)) => Ok(Base(1)),
-            Ok(Bytes(16384)) => Ok(Base(4)),
-            _ => Err(format!("{text} is no smallest unit: say 4KiB or 16KiB")),
-        }
-    }
-}
-
-/// Backend that maps pages in and evicts them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Exchange(Backend);
-
-impl FromStr for Exchange {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Exchange, String> {
-        let found = Backend::ALL.into_iter().find(|backend| backend.name() == text);
-        found.map(Exchange).ok_or_else(|| format!("{text} is no backend: say move or copy"))
-    }
-}
 
 pub fn started(task: &RunTask, local: Local, relay: Relay) -> Result<ExitCode, NotStarted> {
     let name = task.command.first().map(std::ffi::OsString::as_os_str).unwrap_or_default();
@@ -448,17 +341,6 @@ mod tests {
 
     use super::*;
     use crate::args::{Args, Task};
-
-    #[test]
-    fn local_memory_is_a_size_or_a_part() {
-        assert_eq!("4GiB".parse(), Ok(Local::Size(Bytes::gib(4))));
-        assert_eq!("10%".parse(), Ok(Local::Share(0.1)));
-        assert_eq!("100%".parse(), Ok(Local::Share(1.0)));
-        for bad in ["0", "0%", "-1%", "101%", "nan%", "ten", "", "%", "12KiB"] {
-            let error = bad.parse::<Local>().unwrap_err();
-            assert!(error.contains("4GiB") && error.contains("10%"), "{bad}: {error}");
-        }
-    }
 
     #[test]
     fn options_that_undo_each_other_are_refused_with_both_names() {

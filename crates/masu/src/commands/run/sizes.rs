@@ -88,21 +88,6 @@ pub fn shown(size: Size) -> String {
     if size == Size::HUGE { "2 MiB".to_owned() } else { format!("{} KiB", size.kib()) }
 }
 
-/// Reads a size in one of the usual spellings: `2M`, `64K`, `64KiB`, `64k`.
-pub fn parse(text: &str) -> Result<Size, String> {
-    let lower = text.to_ascii_lowercase();
-    let digits = lower.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let factor = match &lower[digits.len()..] {
-        "k" | "kb" | "kib" => 1,
-        "m" | "mb" | "mib" => 1024,
-        _ => 0,
-    };
-    let kib = digits.parse::<u32>().ok().and_then(|number| number.checked_mul(factor));
-    kib.and_then(Size::of_kib)
-        .filter(|size| size.kib() >= 16)
-        .ok_or_else(|| format!("{text}: expected a size of pages, a power of two from 16K to 2M, such as 64K"))
-}
-
 #[cfg(test)]
 mod tests {
     use linux::thp::{Defrag, Size as Listed};
@@ -166,15 +151,5 @@ mod tests {
         assert!(choose(&[kib(64), Size::HUGE], &host(Enabled::Madvise, &both)).is_ok());
         let small_only = [(64, SizeEnabled::Madvise), (2048, SizeEnabled::Never)];
         assert!(choose(&[kib(64)], &host(Enabled::Madvise, &small_only)).is_ok());
-    }
-
-    #[test]
-    fn sizes_are_written_as_people_write_them() {
-        for (text, size) in [("2M", 2048), ("64K", 64), ("64KiB", 64), ("1m", 1024), ("16k", 16)] {
-            assert_eq!(parse(text), Ok(kib(size)), "{text}");
-        }
-        for bad in ["", "64", "48K", "8K", "4M", "K", "4K", "2G", "99999999999K"] {
-            assert!(parse(bad).unwrap_err().contains("64K"), "{bad}");
-        }
     }
 }
