@@ -1,12 +1,13 @@
-//! Which pages of files come into the page cache, and through whom: told by BPF at the kernel's own tracepoint, exactly.
+//! Page-cache insertions: pages of files that enter the page cache, and the process that caused it. Read by BPF at
+//! the kernel's own tracepoint, exactly.
 //!
-//! A page that was in the cache before does not come. So whoever wants to undo what a stream did to the page cache, and
-//! nothing else, lets go what came through it, and needs no picture of what was there before.
+//! A page that was in the cache before is not inserted. So a caller that wants to undo a stream's effect on the page
+//! cache, and nothing else, drops the inserted pages, and needs no snapshot from before.
 //!
-//! `record` is what the two sides say to each other. Each page is told once, in runs. When more comes than is fetched,
-//! runs are lost and counted: 74,898 of them fit in between.
+//! `record` is the record format of the two sides. Each page is reported once, in runs. When more runs arrive than
+//! are fetched, runs are lost and counted: 74,898 of them fit in between.
 //!
-//! Cost: some 0.1 µs a folio that is added, in the path of whoever adds it; loading takes about 0.1 s.
+//! Cost: some 0.1 µs for each added folio, in the path of the process that adds it; loading takes about 0.1 s.
 
 mod record;
 
@@ -23,50 +24,50 @@ use crate::backend::Unavailable;
 use crate::bpf_object::{self, Aligned};
 use record::{MEMBER, PARENT, Run, Wish};
 
-/// As people are told of it.
+/// Name in messages.
 const PROGRAM: &str = "the program that watches the page cache";
 
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!("../bpf/arrivals.bpf.o"));
 
-/// Whose arrivals are told.
+/// Processes whose insertions are reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
-    /// Those of all processes.
+    /// All processes.
     Everybody,
-    /// Those of the processes in a control group of the memory controller and below it, which is named by its inode.
+    /// Processes in a control group of the memory controller and below it; the number is its inode.
     Group(u64),
-    /// Those of members ([`Arrivals::admit`]) and of all that they start from then on.
+    /// Members ([`Arrivals::admit`]) and all processes that they start from then on.
     Members,
 }
 
-/// What a member is.
+/// Kind of membership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Membership {
-    /// What it brings in is told, and what those bring in that it starts.
+    /// Reports the insertions of the process, and of those that it starts.
     Whole,
-    /// Only those that it starts: for whoever starts a program and is none of it.
+    /// Reports only those that it starts: for a launcher that is not itself part of the workload.
     Children,
 }
 
-/// A file, by the numbers that the kernel has for it.
+/// A file, by the kernel's numbers for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileId {
     /// The file system's device: major and minor number.
     pub device: (u32, u32),
     /// Its inode.
     pub inode: u64,
-    /// Tells it from a later file with the same inode.
+    /// Distinguishes it from a later file with the same inode.
     pub generation: u32,
 }
 
-/// Pages of one file that follow each other and came through one process.
+/// Consecutive pages of one file, inserted by one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// Which file.
+    /// The file.
     pub file: FileId,
-    /// Which of its pages.
+    /// Its page numbers.
     pub pages: Range<u64>,
-    /// Through whom.
+    /// Process that caused the insertion.
     pub process: Pid,
 }
 
@@ -85,10 +86,10 @@ pub struct Arrivals {
 }
 
 impl Arrivals {
-    /// Begins to take down what comes.
+    /// Starts recording insertions.
     ///
     /// # Errors
-    /// Why this host does not allow it, and what would.
+    /// Reason for which this host does not allow it, and the remedy.
     pub fn of(whose: Whose) -> Result<Arrivals, Unavailable> {
         libbpf_rs::set_print(None::<(PrintLevel, fn(PrintLevel, String))>);
         let open = ObjectBuilder::default().open_memory(&OBJECT.0).map_err(|e| refused("be opened", &e))?;
@@ -114,7 +115,7 @@ impl Arrivals {
         Ok(Arrivals { ring, fetched, open_runs, lost, members, told: Told::default(), wish, _links, _object: object })
     }
 
-    /// Whose arrivals are told from now on.
+    /// Sets the processes whose insertions are reported from now on.
     ///
     /// # Errors
     /// When the kernel takes the maps away, which it does not.
@@ -122,7 +123,7 @@ impl Arrivals {
         tell(&self.wish, whose)
     }
 
-    /// Makes a process a member, for [`Whose::Members`]. Those that it started before are not.
+    /// Makes a process a member, for [`Whose::Members`]. Processes that it started before are not members.
     ///
     /// # Errors
     /// When there are 65,536 already.
@@ -135,18 +136,18 @@ impl Arrivals {
         admitted.map_err(|e| refused("take another member", &e))
     }
 
-    /// Ends a membership; those that it started remain members.
+    /// Ends a membership; processes that it started remain members.
     pub fn dismiss(&self, pid: Pid) {
         let _ = self.members.delete(&pid.0.to_ne_bytes()); // It may have ended, and its membership with it.
     }
 
-    /// How many processes are members.
+    /// Number of members.
     pub fn members(&self) -> usize {
         self.members.keys().count()
     }
 
-    /// What came since the last call, in the order of coming: each processor tells its runs by itself, and who reads a file may
-    /// go from one to the other.
+    /// Insertions since the last call, in order of insertion. Each processor reports its own runs, and a reading
+    /// process may move between processors.
     ///
     /// # Errors
     /// When the kernel takes the maps away, which it does not.
@@ -158,7 +159,7 @@ impl Arrivals {
         }
         let open = self.open_runs.lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY);
         for bytes in open.map_err(|e| refused("be read", &e))?.into_iter().flatten() {
-            // Each processor's part is as long as the record; what the kernel pads it with is left out.
+            // Each processor's part has the length of the record; the kernel's padding is left out.
             let run = bytes.get(..size_of::<Run>()).and_then(Run::from_bytes);
             let run = run.filter(|run| run.pages > 0);
             new.extend(run.and_then(|run| Some((run.since_ns, self.told.so_far(run)?))));
@@ -167,7 +168,7 @@ impl Arrivals {
         Ok(new.into_iter().map(|(_, arrival)| arrival).collect())
     }
 
-    /// Pages that came and could not be told of, since the start.
+    /// Pages inserted and not reported, since the start.
     pub fn lost(&self) -> Pages {
         let lost = self.lost.lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY).ok().flatten().unwrap_or_default();
         Pages(lost.iter().filter_map(|bytes| Some(u64::from_ne_bytes(*bytes.first_chunk()?))).sum())
@@ -188,7 +189,7 @@ fn refused(what: &str, error: &libbpf_rs::Error) -> Unavailable {
     bpf_object::refused(PROGRAM, what, error)
 }
 
-/// How much was told of runs that were still open, so that each page is told once.
+/// Pages already reported of open runs, so that each page is reported once.
 #[derive(Debug, Default)]
 struct Told(BTreeMap<Run, u64>);
 
@@ -196,7 +197,7 @@ impl Told {
     /// More open runs than there are processors: their ends were lost.
     const MOST: usize = 4096;
 
-    /// What is new of a run that is still open.
+    /// New pages of a run that is still open.
     fn so_far(&mut self, run: Run) -> Option<Arrival> {
         if self.0.len() >= Self::MOST {
             self.0.clear();
@@ -205,7 +206,7 @@ impl Told {
         arrival(run, before)
     }
 
-    /// What is new of a run that is complete.
+    /// New pages of a complete run.
     fn finished(&mut self, run: Run) -> Option<Arrival> {
         let before = self.0.remove(&run.start()).unwrap_or(0);
         arrival(run, before)
@@ -241,7 +242,7 @@ mod tests {
         assert_eq!(told.so_far(run(10, 2)), None);
         assert_eq!(pages(told.so_far(run(10, 5))), 12..15);
         assert_eq!(pages(told.finished(run(10, 6))), 15..16);
-        // The same pages, when they have gone and come again, are news.
+        // The same pages, removed and inserted again, are reported again.
         assert_eq!(pages(told.finished(run(10, 6))), 10..16);
     }
 
@@ -249,7 +250,7 @@ mod tests {
     fn an_open_run_of_one_processor_hides_none_of_another() {
         let mut told = Told::default();
         assert_eq!(pages(told.so_far(run(10, 6))), 10..16);
-        // It went, and came back through another processor, while the first still has its run.
+        // It was removed, and inserted again by another processor, while the first still has its run.
         assert_eq!(pages(told.finished(Run { processor: 1, ..run(10, 6) })), 10..16);
         assert_eq!(told.so_far(run(10, 6)), None);
     }

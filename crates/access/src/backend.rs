@@ -1,26 +1,26 @@
-//! The ladder of ways to see accesses, best first, and the choice among them.
+//! Backends that observe accesses, best first, and the choice among them.
 //!
 //! Pure: the host's facts come in, the backend and the reasons against better ones go out.
 
 use serde::Serialize;
 
-/// One way to see which pages a program touches.
+/// Method of observing the pages that a program touches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Backend {
-    /// The page-table walk: every page, exact, 0.3 ms a GiB a look.
+    /// Page-table walk: every page, exact, 0.3 ms per GiB per scan.
     BpfWalk,
-    /// DAMON watching the process's addresses: regions, sampled.
+    /// DAMON on the process's virtual addresses: regions, sampled.
     DamonVaddr,
-    /// Only what is in memory: nothing about use.
+    /// Residency only: no information on use.
     Residency,
 }
 
 impl Backend {
-    /// All of them, best first.
+    /// All backends, best first.
     pub const ALL: [Backend; 3] = [Backend::BpfWalk, Backend::DamonVaddr, Backend::Residency];
 
-    /// Its name in output and on the command line.
+    /// Name in output and on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Backend::BpfWalk => "bpf-walk",
@@ -29,7 +29,7 @@ impl Backend {
         }
     }
 
-    /// How exact it is, in a few words.
+    /// Exactness, in a few words.
     pub const fn exactness(self) -> &'static str {
         match self {
             Backend::BpfWalk => "every 4 KiB page, exact at each look",
@@ -38,7 +38,7 @@ impl Backend {
         }
     }
 
-    /// The privilege it takes.
+    /// Required privilege.
     pub const fn privilege(self) -> &'static str {
         match self {
             Backend::BpfWalk => "CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE",
@@ -63,16 +63,16 @@ impl std::str::FromStr for Backend {
     }
 }
 
-/// Why a backend cannot be stood on, and what would make it hold.
+/// Reason for which a backend is unavailable, and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Unavailable {
-    /// What is missing: `the kernel has no type information (/sys/kernel/btf/vmlinux)`.
+    /// Missing item: `the kernel has no type information (/sys/kernel/btf/vmlinux)`.
     pub reason: String,
-    /// How to get it: a config option, a capability, a sysctl.
+    /// Remedy: a config option, a capability, a sysctl.
     pub remedy: String,
 }
 
-/// For each backend, whether it holds here.
+/// Availability of each backend on this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backends {
     /// The page-table walk.
@@ -84,10 +84,10 @@ pub struct Backends {
 }
 
 impl Backends {
-    /// Whether `backend` holds.
+    /// Whether `backend` is available.
     ///
     /// # Errors
-    /// Why it does not.
+    /// Reason for which it is not.
     pub fn get(&self, backend: Backend) -> Result<(), &Unavailable> {
         let state = match backend {
             Backend::BpfWalk => &self.bpf_walk,
@@ -97,7 +97,7 @@ impl Backends {
         state.as_ref().copied()
     }
 
-    /// The best backend that holds, and why each better one does not.
+    /// Best available backend, and the reason against each better one.
     pub fn best(&self) -> (Option<Backend>, Vec<(Backend, &Unavailable)>) {
         let mut missing = Vec::new();
         for backend in Backend::ALL {
@@ -110,10 +110,10 @@ impl Backends {
     }
 }
 
-/// The backend to stand on: the one asked for if it holds, the best one otherwise.
+/// The backend to use: the requested one if available, the best one otherwise.
 ///
 /// # Errors
-/// When the backend asked for, or every backend, does not hold: the reasons, best backend first.
+/// When the requested backend, or every backend, is unavailable: the reasons, best backend first.
 pub fn choose_backend(backends: &Backends, wanted: Option<Backend>) -> Result<Backend, Vec<(Backend, Unavailable)>> {
     if let Some(backend) = wanted {
         return backends.get(backend).map(|()| backend).map_err(|why| vec![(backend, why.clone())]);

@@ -1,4 +1,4 @@
-//! What all our BPF programs have in common: how their bytes lie, and why a kernel refuses them.
+//! Common parts of our BPF programs: their alignment, and the reasons for which a kernel refuses them.
 
 use libbpf_rs::{MapCore, MapHandle, Object};
 
@@ -8,7 +8,7 @@ use crate::backend::Unavailable;
 #[repr(align(16))]
 pub struct Aligned<T: ?Sized>(pub T);
 
-/// Why `program` ("the walk's program") may or can not `what` ("be loaded").
+/// Reason for which `program` ("the walk's program") may or can not `what` ("be loaded").
 pub fn refused(program: &str, what: &str, error: &libbpf_rs::Error) -> Unavailable {
     use libbpf_rs::ErrorKind;
     let errno = std::io::Error::last_os_error();
@@ -29,7 +29,7 @@ pub fn refused(program: &str, what: &str, error: &libbpf_rs::Error) -> Unavailab
     Unavailable { reason, remedy: remedy.to_owned() }
 }
 
-/// The map of this name in a loaded object of `program`.
+/// Map of this name in a loaded object of `program`.
 pub fn map_of(object: &Object, program: &str, name: &str) -> Result<MapHandle, Unavailable> {
     let map = object.maps().find(|map| map.name() == name).ok_or_else(|| Unavailable {
         reason: format!("{program} has no map {name}"),
@@ -38,7 +38,7 @@ pub fn map_of(object: &Object, program: &str, name: &str) -> Result<MapHandle, U
     MapHandle::try_from(&map).map_err(|error| refused(program, "share its maps", &error))
 }
 
-/// The members of a struct in the compiled program, each with where it lies, for tests: `object` is its name in `bpf/`.
+/// Members of a struct in the compiled program, each with its offset, for tests: `object` is its name in `bpf/`.
 #[cfg(test)]
 pub fn layout(object: &str, record: &str) -> Vec<(String, u32)> {
     use libbpf_rs::btf::Btf;

@@ -1,11 +1,10 @@
 //! DAMON as a [`Source`]: the kernel's own monitor, for hosts that do not allow the page-table walk.
 //!
-//! DAMON samples one page of each region and believes the others to be used alike, so every present page of a region gets
-//! the region's rate. What is present, and what is huge, is added from `residency`. One process at a time: sysfs has room
-//! for one monitor that is not in anybody's way.
+//! DAMON samples one page of each region and assumes the others to be used alike, so every present page of a region
+//! gets the region's rate. Present and huge pages are added from `residency`. One process at a time: sysfs has space
+//! for one monitor that does not disturb other users.
 //!
-//! A crash leaves the kernel's tree filled in; who starts this calls
-//! [`linux::damon::promise_undo`] first.
+//! A crash leaves the kernel's tree filled in; the caller first calls [`linux::damon::promise_undo`].
 
 use std::time::Duration;
 
@@ -18,11 +17,12 @@ use crate::map::{AccessMap, Class, PageSet, WindowHeat};
 use crate::residency::ResidencySource;
 use crate::source::{Cost, Source, Stopwatch};
 
-/// How closely DAMON looks: the kernel's own defaults for the intervals, and regions small enough for windows.
+/// Time between two checks of a region; the kernel's default.
 pub const SAMPLE_INTERVAL: Duration = Duration::from_millis(5);
-/// Looks are counted over this time.
+/// Accesses are counted over this time; the kernel's default.
 pub const AGGREGATION_INTERVAL: Duration = Duration::from_millis(100);
-/// Bounds the cost: one look per region and sampling interval.
+/// Least and greatest number of regions: small enough for windows. Bounds the cost: one check per region and sampling
+/// interval.
 pub const REGIONS: (u32, u32) = (100, 5000);
 
 /// A process watched by DAMON.
@@ -38,8 +38,8 @@ impl<'f, F: KernelFiles> DamonSource<'f, F> {
     /// Sets up and starts DAMON on `pid`; dropping takes it down.
     ///
     /// # Errors
-    /// `Gone`, `Denied` without root, `Unsupported` where DAMON cannot watch processes, `Other` with EBUSY when somebody
-    /// else uses it.
+    /// `Gone`, `Denied` without root, `Unsupported` where DAMON cannot watch processes, `Other` with EBUSY when
+    /// another user has it.
     pub fn start(files: &'f F, pid: Pid) -> Result<DamonSource<'f, F>, Error> {
         let present = ResidencySource::new(files, pid)?;
         let monitor = Monitor {
@@ -56,7 +56,7 @@ impl<'f, F: KernelFiles> DamonSource<'f, F> {
     }
 }
 
-/// Class n: touched in n of the looks of one aggregation interval.
+/// Class n: accessed in n of the checks of one aggregation interval.
 fn classes(looks: u32) -> Vec<Class> {
     let looks = looks.min(255);
     (0..=looks)
@@ -64,7 +64,7 @@ fn classes(looks: u32) -> Vec<Class> {
         .collect()
 }
 
-/// Gives every present page of a touched region the region's class, unless an earlier look gave it one.
+/// Gives every present page of a touched region the region's class, unless an earlier scan gave it one.
 fn overlay(windows: &mut [WindowHeat], regions: &[Region], classes: usize) {
     for region in regions.iter().filter(|region| region.nr_accesses > 0) {
         let class = usize::try_from(region.nr_accesses).unwrap_or(usize::MAX).min(classes - 1);
@@ -77,7 +77,7 @@ fn overlay(windows: &mut [WindowHeat], regions: &[Region], classes: usize) {
             let from = part.start().page_in_window();
             let count = usize::try_from(part.pages().0).unwrap_or(0);
             (from..from + count).filter(|page| heat.present.contains(*page)).for_each(|page| pages.insert(page));
-            // A huge page has one accessed bit, so what is true of a part of it is true of all.
+            // A huge page has one accessed bit, so an access to a part counts for all of it.
             let pages = if heat.huge && pages != PageSet::EMPTY { PageSet::FULL } else { pages };
             heat.classify(&pages, class);
         }
@@ -102,7 +102,7 @@ impl<F: KernelFiles> Source for DamonSource<'_, F> {
         let mut windows = self.present.map().windows.clone();
         for heat in &mut windows {
             heat.forget();
-            // What earlier looks saw of a window that is still the same stays.
+            // Results of earlier scans stay for a window that is still the same.
             let before = self.map.windows.binary_search_by_key(&heat.window, |before| before.window);
             if let Some(before) = before.ok().map(|at| &self.map.windows[at]).filter(|before| before.huge == heat.huge)
             {

@@ -1,20 +1,20 @@
-//! How often a page is touched, from the moment at which it was first seen touched. Pure.
+//! Access rate of a page, from the age at which it was first seen touched. Pure.
 //!
-//! HPS (section 5.1.1) clears the accessed bits, waits, reads, adds one to `acscount`, and repeats: its count is that of
-//! rounds in which a page was touched. We clear once and look at growing ages a₁ < a₂ < … < aₙ. A page first seen young
-//! at the kth look would have been seen at every later one, so its count is n − k + 1 of n, and its rate follows from
-//! the interval (aₖ₋₁, aₖ] in which its first access fell: for accesses that come independently at rate λ, the value
-//! that makes that interval most likely,
+//! HPS (section 5.1.1) clears the accessed bits, waits, reads, adds one to `acscount`, and repeats: its count is the
+//! number of rounds with an access. We clear once and scan at growing ages a₁ < a₂ < … < aₙ. A page first seen young
+//! at the kth scan would have been seen at every later one, so its count is n − k + 1 of n, and its rate follows from
+//! the interval (aₖ₋₁, aₖ] of its first access: for accesses that come independently at rate λ, the value that makes
+//! that interval most likely,
 //!
 //! ```text
 //! λ = ln(aₖ / aₖ₋₁) / (aₖ − aₖ₋₁)
 //! ```
 //!
-//! and for the first look, whose interval starts at zero, the rate at which half of such pages would have been seen:
-//! λ = ln 2 / a₁ (a lower bound: a page may be touched any number of times before the first look).
+//! and for the first scan, whose interval starts at zero, the rate at which half of such pages would have been seen:
+//! λ = ln 2 / a₁ (a lower bound: a page may be touched any number of times before the first scan).
 //!
 //! | paper      | here             | unit                                  |
-//! | `acscount` | `accessed_reads` | looks that saw the page young         |
+//! | `acscount` | `accessed_reads` | scans that saw the page young         |
 //! | —          | `rate`           | accesses that cost a page walk, per s |
 //!
 //! No I/O, no clock, no randomness.
@@ -23,18 +23,18 @@ use std::time::Duration;
 
 use units::Rate;
 
-/// The age of the first look.
+/// Age of the first scan.
 pub const FIRST_LOOK: Duration = Duration::from_millis(10);
 
-/// The longest observation after one clear. A page touched less often than about every ten seconds is not hot.
+/// Longest observation after one clear. A page touched less often than about every ten seconds is not hot.
 pub const LAST_LOOK: Duration = Duration::from_millis(10_240);
 
-/// When to look next: at twice the age of the last look, 10 ms after a clear.
+/// Age of the next scan: twice the age of the last one; 10 ms after a clear.
 pub fn next_look(last: Option<Duration>) -> Duration {
     last.map_or(FIRST_LOOK, |age| age.saturating_mul(2))
 }
 
-/// The rate of a page first seen young between `unseen` (zero: the clear itself) and `seen`.
+/// Rate of a page first seen young between `unseen` (zero: the clear itself) and `seen`.
 pub fn rate_between(unseen: Duration, seen: Duration) -> Rate {
     let (a, b) = (unseen.as_secs_f64(), seen.as_secs_f64());
     if b <= 0.0 {
@@ -49,9 +49,9 @@ pub fn rate_between(unseen: Duration, seen: Duration) -> Rate {
     Rate::per_second((b / a).ln() / (b - a))
 }
 
-/// The rate of a page that was found touched in `hits` of `samples` independent looks, each over `interval`: of
-/// accesses that come at rate λ, a look misses all with probability e^(−λ·interval). All hits count as one miss in twice
-/// as many looks, so that the answer stays finite.
+/// Rate of a page that was found touched in `hits` of `samples` independent checks, each over `interval`: for
+/// accesses at rate λ, a check misses all with probability e^(−λ·interval). If all are hits, one miss in twice as
+/// many checks is assumed, so that the answer stays finite.
 pub fn rate_of_hits(hits: u32, samples: u32, interval: Duration) -> Rate {
     if hits == 0 || samples == 0 || interval.is_zero() {
         return Rate::ZERO;

@@ -1,16 +1,16 @@
-//! Which pages a program touches, and how often.
+//! Observation of the pages that a program touches, and of their access rates.
 //!
-//! A [`Source`] observes one process: `begin` forgets what was touched, each `look` sees what was touched since, and the
-//! [`AccessMap`] says how often every page was. Three backends stand behind that interface, best first: the page-table
-//! walk (`walk`), DAMON (`damon`), and residency alone (`residency`). [`choose_backend`] picks from the host's facts; nothing
-//! falls back silently.
+//! A [`Source`] observes one process: `begin` clears the accessed bits, each `look` reads the accesses since, and the
+//! [`AccessMap`] has the rate of every page. Three backends implement that interface, best first: the page-table walk
+//! (`walk`), DAMON (`damon`), and residency alone (`residency`). [`choose_backend`] picks from the host's facts;
+//! nothing falls back silently.
 //!
-//! The idea is HPS's (clear the accessed bits, read them back); the cost is not. Reading is some forty times cheaper than
-//! clearing, so one clear is followed by many reads at growing delays, and the delay after which a page is first seen
-//! tells its rate (`estimate`).
+//! The idea is HPS's (clear the accessed bits, read them back); the cost is not. Reading is some forty times cheaper
+//! than clearing, so one clear is followed by many reads at growing delays, and the delay after which a page is first
+//! seen tells its rate (`estimate`).
 //!
-//! [`arrivals`] and [`refaults`] are other questions, asked of whole processes and control groups: which pages of files do they bring
-//! into the page cache, and what comes back soon after it had gone?
+//! [`arrivals`] and [`refaults`] observe whole processes and control groups: page-cache insertions, and pages of
+//! files that return soon after their eviction.
 
 #![deny(unsafe_code)]
 

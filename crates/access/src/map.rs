@@ -1,4 +1,4 @@
-//! What an observation found: for each window its pages, present or not, and how often each was touched. Pure.
+//! Result of an observation: for each window its pages, present or not, and the access rate of each. Pure.
 
 use std::time::Duration;
 
@@ -11,18 +11,18 @@ use crate::Backend;
 pub struct PageSet(pub [u64; 8]);
 
 impl PageSet {
-    /// None of the pages.
+    /// Empty set.
     pub const EMPTY: PageSet = PageSet([0; 8]);
 
     /// All 512 pages.
     pub const FULL: PageSet = PageSet([u64::MAX; 8]);
 
-    /// How many pages are in it.
+    /// Number of pages in it.
     pub fn count(&self) -> u32 {
         self.0.iter().map(|word| word.count_ones()).sum()
     }
 
-    /// Is page `index` (below 512) in it?
+    /// Whether page `index` (below 512) is in it.
     pub fn contains(&self, index: usize) -> bool {
         self.0[index / 64] >> (index % 64) & 1 == 1
     }
@@ -32,7 +32,7 @@ impl PageSet {
         self.0[index / 64] |= 1 << (index % 64);
     }
 
-    /// The pages in it, in order.
+    /// Pages in it, in order.
     pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
         self.0.iter().enumerate().flat_map(|(word, bits)| {
             let mut left = *bits;
@@ -44,23 +44,23 @@ impl PageSet {
         })
     }
 
-    /// What is in it and not in `other`.
+    /// Pages in it and not in `other`.
     #[must_use]
     pub fn without(&self, other: &PageSet) -> PageSet {
         PageSet(std::array::from_fn(|word| self.0[word] & !other.0[word]))
     }
 
-    /// What is in it or in `other`.
+    /// Pages in it or in `other`.
     #[must_use]
     pub fn union(&self, other: &PageSet) -> PageSet {
         PageSet(std::array::from_fn(|word| self.0[word] | other.0[word]))
     }
 }
 
-/// How often the pages of one class were touched.
+/// Access rate of the pages of one class.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Class {
-    /// The paper's `acscount`: looks that saw the page young.
+    /// The paper's `acscount`: scans that saw the page young.
     pub accessed_reads: u32,
     /// Accesses that cost a page walk, per second.
     pub rate: Rate,
@@ -69,20 +69,20 @@ pub struct Class {
 /// One window of 2 MiB and the class of each of its pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WindowHeat {
-    /// Which one.
+    /// Address of the window.
     pub window: Window,
     /// Mapped by one entry: the whole window has one accessed bit, so its pages are all in one class.
     pub huge: bool,
-    /// Pages of the program's own in memory. The zero page is nobody's own.
+    /// Pages of the program's own in memory, without the zero page.
     pub present: PageSet,
-    /// Pages seen touched: those whose class is not 0.
+    /// Pages seen touched: not in class 0.
     pub touched: PageSet,
-    /// By page, an index into [`AccessMap::classes`]. Class 0 is "not seen touched".
+    /// Index into [`AccessMap::classes`], by page. Class 0 is "not seen touched".
     pub class_of: Box<[u8; PAGES_PER_WINDOW]>,
 }
 
-/// Puts the pages whose bits are set in `class`, eight at a time and without a branch: in a warm window half the bits are
-/// set, in no order that a processor could learn.
+/// Puts the pages whose bits are set in `class`, eight at a time and without a branch: in a warm window half the bits
+/// are set, in no order that a branch predictor could learn.
 fn classify_chosen(classes: &mut [u8; 64], bits: u64, class: u8) {
     const ONE_EACH: u64 = 0x0101_0101_0101_0101;
     for (eight, chosen) in classes.as_chunks_mut::<8>().0.iter_mut().zip(bits.to_le_bytes()) {
@@ -94,12 +94,12 @@ fn classify_chosen(classes: &mut [u8; 64], bits: u64, class: u8) {
     }
 }
 
-/// What an observation found. Windows are in order of address; a window of which nothing is in memory is left out.
+/// Result of an observation. Windows are in order of address; windows without a page in memory are left out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AccessMap {
-    /// How it was found, and so how exact it is.
+    /// Backend, which determines the exactness.
     pub backend: Backend,
-    /// For how long the program was watched.
+    /// Length of the observation.
     pub observed: Duration,
     /// Class 0 is "not seen touched"; a higher class number is not a higher rate.
     pub classes: Vec<Class>,
@@ -108,22 +108,22 @@ pub struct AccessMap {
 }
 
 impl AccessMap {
-    /// Nothing seen yet.
+    /// Empty result.
     pub fn empty(backend: Backend) -> AccessMap {
         AccessMap { backend, observed: Duration::ZERO, classes: vec![Class::default()], windows: Vec::new() }
     }
 
-    /// The class of one page.
+    /// Class of one page.
     pub fn class(&self, heat: &WindowHeat, page: usize) -> Class {
         self.classes[usize::from(heat.class_of[page])]
     }
 
-    /// The memory of the windows in it that is present.
+    /// Memory present in its windows.
     pub fn present(&self) -> Bytes {
         self.windows.iter().map(WindowHeat::present_bytes).sum()
     }
 
-    /// How many pages of a window are touched at `threshold` or above, and at what rate all its pages together.
+    /// Number of pages of a window touched at `threshold` or above, and the rate of all its pages together.
     pub fn heat(&self, heat: &WindowHeat, threshold: Rate) -> (Pages, Rate) {
         if heat.huge {
             let class = self.class(heat, 0);
@@ -144,7 +144,7 @@ impl AccessMap {
 }
 
 impl WindowHeat {
-    /// A window of which nothing was seen touched.
+    /// A window without an access.
     pub fn untouched(window: Window) -> WindowHeat {
         WindowHeat {
             window,
@@ -169,7 +169,7 @@ impl WindowHeat {
         self.touched = self.touched.union(&fresh);
     }
 
-    /// Nothing seen touched any more.
+    /// Removes all accesses.
     pub fn forget(&mut self) {
         if self.touched != PageSet::EMPTY {
             self.touched = PageSet::EMPTY;

@@ -1,4 +1,4 @@
-//! Which backends hold on this host, found by standing on each.
+//! Available backends on this host, found by trying each.
 
 use linux::{Error, KernelFiles, Pid, damon};
 
@@ -6,24 +6,24 @@ use crate::backend::{Backend, Backends, Unavailable};
 use crate::residency::Viewer;
 use crate::walk::Walker;
 
-/// What standing on each backend brought: the walk comes loaded, since loading it is the proof.
+/// Result of trying the backends: the walk comes loaded, since loading it is the proof.
 #[derive(Debug)]
 pub struct Probed {
-    /// Which backends hold.
+    /// Availability of the backends.
     pub backends: Backends,
-    /// The walk, if it does.
+    /// The walk, if available.
     pub walker: Option<Walker>,
 }
 
-/// Tries every backend on ourselves. Costs about 0.1 s, most of it for loading the walk. Asking what DAMON can watch sets up
-/// an idle monitor for a moment where there is none.
+/// Tries every backend on ourselves. Costs about 0.1 s, most of it for loading the walk. The check of DAMON's
+/// operations sets up an idle monitor for a moment where there is none.
 pub fn probe(files: &impl KernelFiles) -> Probed {
     let (bpf_walk, walker) = walk(files);
     Probed { backends: Backends { bpf_walk, damon_vaddr: damon_vaddr(files), residency: residency() }, walker }
 }
 
-/// Tries the backend that is wanted, or else the backends from the best one on up to the first that holds, so that nothing of
-/// the host is touched for a backend that nobody stands on.
+/// Tries the wanted backend, or else the backends from the best one on up to the first available one, so that the
+/// host is not changed for an unused backend.
 pub fn probe_for(files: &impl KernelFiles, wanted: Option<Backend>) -> Probed {
     let not_asked = || Err(Unavailable { reason: "it was not asked for".to_owned(), remedy: String::new() });
     let mut probed = Probed {
@@ -50,8 +50,8 @@ fn walk(files: &impl KernelFiles) -> (Result<(), Unavailable>, Option<Walker>) {
     }
 }
 
-/// The walk reads; without the clear it would see what was touched since ever. The peak of our own RSS is the one mark
-/// whose clearing changes nothing that anybody reads.
+/// The walk reads; without the clear it would see all accesses since the start. Clearing the peak of our own RSS is
+/// the one clear without an effect on other readers.
 fn can_clear(files: &impl KernelFiles) -> Result<(), Unavailable> {
     use linux::clear_refs::{Forget, clear};
     clear(files, Pid::own(), Forget::PeakRss).map_err(|error| Unavailable {

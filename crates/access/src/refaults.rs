@@ -1,11 +1,11 @@
-//! Which pages of files come back after the kernel has taken them, by what they are used for: counted by BPF.
+//! Refaults of file pages, by the use of the file: counted by BPF.
 //!
-//! The kernel's own counts (`workingset_refault_file` in `/proc/vmstat` and `memory.stat`) know of files as a whole. These say whether the
-//! page is run, mapped otherwise, or in the page cache alone. In sum both say nearly the same: the kernel leaves out pages that
-//! are written over, and counts a large folio as a whole when one of its pages had gone.
+//! The kernel's own counts (`workingset_refault_file` in `/proc/vmstat` and `memory.stat`) are for files as a whole.
+//! These distinguish executed, otherwise mapped, and unmapped file pages. In sum both are nearly the same: the kernel
+//! leaves out pages that are written over, and counts a large folio as a whole when one of its pages was evicted.
 //!
-//! Counted from the moment of loading, which takes about 0.1 s: a page that had gone before is not known. As long as it is there it
-//! takes a thousandth of the memory, at most 64 MiB, and some 0.1 µs for each page that goes or comes.
+//! Counted from the moment of loading, which takes about 0.1 s: a page evicted before is unknown. While loaded, the
+//! program takes a thousandth of the memory, at most 64 MiB, and some 0.1 µs for each page that leaves or enters.
 //!
 //! Since: Linux 6.1 with CONFIG_DEBUG_INFO_BTF.
 
@@ -17,7 +17,7 @@ use crate::arrivals::Whose;
 use crate::backend::Unavailable;
 use crate::bpf_object::{self, Aligned};
 
-/// As people are told of it.
+/// Name in messages.
 const PROGRAM: &str = "the program that counts what comes back";
 
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!("../bpf/refaults.bpf.o"));
@@ -38,14 +38,14 @@ struct Wish {
     buckets_mask: u32,
 }
 
-/// Pages that came back, since the program was loaded.
+/// Refaulted pages, since the program was loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Files that are run.
+    /// Of files that are executed.
     pub code: Pages,
-    /// Files that are mapped otherwise.
+    /// Of files that are mapped otherwise.
     pub read_only: Pages,
-    /// Files that nobody maps.
+    /// Of files that are not mapped.
     pub cache: Pages,
 }
 
@@ -61,11 +61,11 @@ pub struct Refaults {
 }
 
 impl Refaults {
-    /// Begins to count on a host with so much memory. With [`Whose::Group`] it is what the group is charged with, whoever asked for it, as the kernel counts; with
-    /// [`Whose::Members`] what they asked for themselves.
+    /// Starts counting on a host with `memory`. [`Whose::Group`] counts the pages charged to the group, for any
+    /// process, as the kernel counts; [`Whose::Members`] the pages that the members asked for themselves.
     ///
     /// # Errors
-    /// Why this host does not allow it, and what would.
+    /// Reason for which this host does not allow it, and the remedy.
     pub fn of(whose: Whose, memory: Pages) -> Result<Refaults, Unavailable> {
         libbpf_rs::set_print(None::<(PrintLevel, fn(PrintLevel, String))>);
         let mut open = ObjectBuilder::default().open_memory(&OBJECT.0).map_err(|e| refused("be opened", &e))?;
@@ -82,7 +82,7 @@ impl Refaults {
         Ok(Refaults { counts, members, wish, buckets, _links, _object: object })
     }
 
-    /// Whose are counted from now on. What was counted stays.
+    /// Sets the processes to be counted from now on. Earlier counts stay.
     ///
     /// # Errors
     /// When the kernel takes the maps away, which it does not.
@@ -90,7 +90,7 @@ impl Refaults {
         tell(&self.wish, whose, self.buckets)
     }
 
-    /// Makes a process a member, for [`Whose::Members`]; what it starts is none.
+    /// Makes a process a member, for [`Whose::Members`]; processes that it starts are not members.
     ///
     /// # Errors
     /// When there are 65,536 already.
@@ -99,12 +99,12 @@ impl Refaults {
         admitted.map_err(|e| refused("take another member", &e))
     }
 
-    /// Ends a membership: its number may be given again.
+    /// Ends a membership: the process number may be reused.
     pub fn dismiss(&self, pid: Pid) {
         let _ = self.members.delete(&pid.0.to_ne_bytes()); // It may be none.
     }
 
-    /// What came back so far.
+    /// Refaults since loading.
     ///
     /// # Errors
     /// When the kernel takes the maps away, which it does not.
@@ -129,7 +129,7 @@ fn tell(wish: &MapHandle, whose: Whose, buckets: u32) -> Result<(), Unavailable>
     told.map_err(|e| refused("be told whom to watch", &e))
 }
 
-/// A place for each page of the memory, four to a bucket; at most 4 Mi buckets of 16 bytes.
+/// Buckets with an entry for each page of the memory, four to a bucket; at most 4 Mi buckets of 16 bytes.
 fn buckets_for(memory: Pages) -> u32 {
     const WAYS: u64 = 4;
     const MOST: u32 = 1 << 22;

@@ -1,7 +1,7 @@
-//! What is in memory: the lowest backend, and the second look that everybody takes before and after acting.
+//! Resident pages: the lowest backend, and the check before and after each action.
 //!
-//! Says nothing about use. Exact at the moment of the call, under the kernel's lock; two sources stand behind it, the
-//! `PAGEMAP_SCAN` ioctl (Linux 6.7) and, before it, frame numbers with `/proc/kpageflags`.
+//! Carries no information on use. Exact at the moment of the call, under the kernel's lock. Read from the
+//! `PAGEMAP_SCAN` ioctl (Linux 6.7) or, before it, from frame numbers with `/proc/kpageflags`.
 
 use std::time::{Duration, Instant};
 
@@ -15,10 +15,10 @@ use crate::backend::Backend;
 use crate::map::{AccessMap, Class, PageSet, WindowHeat};
 use crate::source::{Cost, Source, Stopwatch};
 
-/// What one window holds.
+/// Contents of one window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WindowState {
-    /// Pages of the program's own in memory. The zero page is nobody's own.
+    /// Pages of the program's own in memory, without the zero page.
     pub resident: Pages,
     /// Pages that map the zero page.
     pub zero: Pages,
@@ -26,7 +26,7 @@ pub struct WindowState {
     pub swapped: Pages,
     /// Resident pages that another process maps too, after a fork or merged by KSM.
     pub shared: Pages,
-    /// Guard pages. Kernels before 6.15 do not tell; their collapse refuses by itself.
+    /// Guard pages. Kernels before 6.15 do not report them; their collapse refuses by itself.
     pub guards: Pages,
     /// Pages of a file or of shared memory.
     pub file: Pages,
@@ -34,16 +34,16 @@ pub struct WindowState {
     pub huge: bool,
 }
 
-/// Looks at the windows of one process.
+/// Reader of the windows of one process.
 #[derive(Debug)]
 pub struct Viewer {
     pagemap: Pagemap,
-    /// Where there is no scan.
+    /// In use on a kernel without the scan.
     frames: Option<FrameTable>,
 }
 
 impl Viewer {
-    /// Opens what is needed to look at `pid`.
+    /// Opens the files needed to read `pid`.
     ///
     /// # Errors
     /// `Gone`, or `Denied` without ptrace access; before Linux 6.7 also without CAP_SYS_ADMIN.
@@ -64,7 +64,7 @@ impl Viewer {
         Ok(Viewer { pagemap: Pagemap::open(pid)?, frames: Some(FrameTable::open()?) })
     }
 
-    /// What `window` holds now.
+    /// Contents of `window` now.
     ///
     /// # Errors
     /// `Gone` when the address space ended.
@@ -91,7 +91,7 @@ impl Viewer {
         }
     }
 
-    /// The whole windows in `range` that are mapped by huge pages of the program's own, in order. Empty when the address
+    /// Whole windows in `range` that are mapped by huge pages of the program's own, in order. Empty when the address
     /// space ended: [`Viewer::is_current`] tells.
     ///
     /// # Errors
@@ -112,10 +112,10 @@ impl Viewer {
         Ok(huge)
     }
 
-    /// Does the process still have the address space that this was opened on? Not after exec.
+    /// Whether the process still has the address space of the opening. Not after exec.
     ///
     /// # Errors
-    /// Any answer but that it is gone.
+    /// Any error except that it is gone.
     pub fn is_current(&self) -> Result<bool, Error> {
         match self.window(Window(0)) {
             Ok(_) => Ok(true),
@@ -141,7 +141,7 @@ fn tally(entries: &[PageEntry], zero: &PageSet, huge: bool) -> WindowState {
     state
 }
 
-/// Pages that map the zero page, told by their frames. All of a window's are the same frame, so few are asked for.
+/// Pages that map the zero page, found by their frames. All of a window's have the same frame, so few are checked.
 fn zero_pages(entries: &[PageEntry], frames: &FrameTable) -> PageSet {
     let mut known: Option<(u64, bool)> = None;
     let mut zero = PageSet::EMPTY;
@@ -159,8 +159,8 @@ fn zero_pages(entries: &[PageEntry], frames: &FrameTable) -> PageSet {
     zero
 }
 
-/// 512 frames in a row, the first a multiple of 512, which are one huge page to the kernel. A huge page that is mapped page
-/// by page would pass too; nothing that masu does leaves one behind.
+/// 512 consecutive frames, the first a multiple of 512, which are one huge page to the kernel. A huge page mapped
+/// page by page would pass too; nothing that masu does leaves one behind.
 fn huge_by_frames(entries: &[PageEntry], frames: &FrameTable) -> bool {
     let Some(first) = entries.first().and_then(|entry| entry.frame()) else { return false };
     let in_a_row = entries.iter().zip(first..).all(|(entry, expected)| entry.frame() == Some(expected));
@@ -170,7 +170,7 @@ fn huge_by_frames(entries: &[PageEntry], frames: &FrameTable) -> bool {
         && frames.flags_of(first, PAGES_PER_WINDOW).is_ok_and(|flags| is_one_huge_page(&flags))
 }
 
-/// Residency as a [`Source`]: every page in memory is in class 1, which knows no count and no rate.
+/// Residency as a [`Source`]: every page in memory is in class 1, without count or rate.
 #[derive(Debug)]
 pub struct ResidencySource<F> {
     files: F,
@@ -217,7 +217,7 @@ impl<F: KernelFiles> ResidencySource<F> {
     }
 }
 
-/// Adds a run of present pages behind the windows so far. Runs come in order of address.
+/// Appends a run of present pages to the windows. Runs come in order of address.
 fn add_run(windows: &mut Vec<WindowHeat>, run: AddressRange, huge: bool) {
     for window in run.touched_windows() {
         let Some(part) = run.intersection(window.range()) else { continue };
@@ -246,7 +246,7 @@ impl<F: KernelFiles> Source for ResidencySource<F> {
 
     fn look(&mut self) -> Result<(), Error> {
         let stopwatch = Stopwatch::start();
-        // The open file means the address space it was opened on; after exec there is a new one.
+        // The open file refers to the address space of its opening; after exec there is a new one.
         self.pagemap = Pagemap::open(self.pid)?;
         let mappings: Vec<Mapping> = linux::maps::maps(&self.files, self.pid)?;
         let mut windows = Vec::new();
@@ -272,7 +272,7 @@ impl<F: KernelFiles> Source for ResidencySource<F> {
     }
 
     fn address_space_changed(&self) -> bool {
-        false // each look is of the address space of its moment, and nothing is kept from one to the next
+        false // each scan is of the address space of its moment, and nothing is kept from one to the next
     }
 }
 

@@ -1,4 +1,4 @@
-//! The interface that every backend serves.
+//! Interface of all backends.
 
 use std::time::Duration;
 
@@ -7,16 +7,16 @@ use units::Bytes;
 
 use crate::{AccessMap, Backend};
 
-/// What observing has cost so far, in processor time.
+/// Cost of an observation, in processor time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
-    /// Spent in looks, and the memory that they covered, each look anew.
+    /// Scans, with the memory that they covered, each scan anew.
     pub scan: Spent,
-    /// The same of clears.
+    /// Clears, likewise.
     pub clear: Spent,
 }
 
-/// Processor time over memory: the paper (6.2.1) measures its tracker so, and what others do meanwhile is not in it.
+/// Processor time over memory: the paper (6.2.1) measures its tracker this way, without the work of other processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Spent {
     /// Processor time.
@@ -25,17 +25,17 @@ pub struct Spent {
     pub covered: Bytes,
 }
 
-/// Measures the processor time of this thread.
+/// Stopwatch for the processor time of this thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Stopwatch(Duration);
 
 impl Stopwatch {
-    /// From now on.
+    /// Starts it.
     pub fn start() -> Stopwatch {
         Stopwatch(cpu_time::of_thread())
     }
 
-    /// Used since.
+    /// Processor time since the start.
     pub fn elapsed(self) -> Duration {
         cpu_time::of_thread().saturating_sub(self.0)
     }
@@ -54,34 +54,34 @@ impl Spent {
     }
 }
 
-/// An observer of one process.
+/// Observer of one process.
 ///
 /// `begin`, then `look` any number of times at growing ages, then read the `map`; `begin` starts over.
 pub trait Source {
-    /// Which backend this is.
+    /// Backend in use.
     fn backend(&self) -> Backend;
 
-    /// Forgets what was touched and starts a new observation.
+    /// Clears the accessed bits and starts a new observation.
     ///
     /// # Errors
     /// `Gone` when the process ended.
     fn begin(&mut self) -> Result<(), Error>;
 
-    /// Sees what was touched since `begin` and adds it to the map.
+    /// Reads the accesses since `begin` and adds them to the map.
     ///
     /// # Errors
     /// `Gone` when the process ended.
     fn look(&mut self) -> Result<(), Error>;
 
-    /// How long ago this observation began.
+    /// Age of this observation.
     fn age(&self) -> Duration;
 
-    /// What was seen since `begin`.
+    /// Accesses since `begin`.
     fn map(&self) -> &AccessMap;
 
-    /// What observing has cost since the source was made.
+    /// Cost since the source was made.
     fn cost(&self) -> Cost;
 
-    /// True when, since `begin`, the process replaced its address space (exec): the map is void then.
+    /// True when the process replaced its address space (exec) since `begin`: the map is void then.
     fn address_space_changed(&self) -> bool;
 }

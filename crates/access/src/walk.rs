@@ -1,11 +1,12 @@
-//! The page-table walk: every accessed bit of a process, read by BPF, exact, at about a third of a millisecond a GiB.
+//! The page-table walk: every accessed bit of a process, read by BPF, exact, at about a third of a millisecond per
+//! GiB.
 //!
-//! `program` loads and runs the BPF program and is the one place here with unsafe code; `record` is what the two sides
-//! say to each other; this file makes a [`Source`] of it. The clear is `/proc/PID/clear_refs`, which flushes no TLB: a
-//! page whose translation stays in the TLB is not seen again, which is what we want to know, for a page that costs no
-//! page walk gains nothing from a huge page.
+//! `program` loads and runs the BPF program and is the one file here with unsafe code; `record` is the record format
+//! of the two sides; this file makes a [`Source`] of it. The clear is `/proc/PID/clear_refs`, which flushes no TLB. A
+//! page whose translation stays in the TLB is not seen again. That is intended: a page that costs no page walk gains
+//! nothing from a huge page.
 //!
-//! A reading takes no lock and is a hint: whoever acts on it looks again through an interface that locks.
+//! A scan takes no lock and is a hint: callers check again, before they act, through an interface that locks.
 
 mod program;
 mod record;
@@ -27,7 +28,7 @@ use program::{Link, Program};
 use record::{WINDOW_HUGE, WINDOW_UNREADABLE, WindowRecord};
 
 /// The loaded and calibrated walk. Loading costs about 0.1 s (the kernel's type information), so it is done once and
-/// shared by all processes that are watched.
+/// shared by all watched processes.
 #[derive(Clone, Debug)]
 pub struct Walker(Rc<RefCell<Program>>);
 
@@ -35,14 +36,14 @@ impl Walker {
     /// Loads the program and finds the base of the kernel's direct map.
     ///
     /// # Errors
-    /// Why this host does not allow it, and what would.
+    /// Reason for which this host does not allow it, and the remedy.
     pub fn load() -> Result<Walker, Unavailable> {
         let mut program = Program::load()?;
         program.calibrate()?;
         Ok(Walker(Rc::new(RefCell::new(program))))
     }
 
-    /// How many levels the page tables have, 4 or 5: as found by walking, not as the processor could.
+    /// Number of page-table levels, 4 or 5: as found by walking, not the processor's capability.
     pub fn page_table_levels(&self) -> u32 {
         self.0.borrow().levels()
     }
@@ -86,7 +87,7 @@ impl<F: KernelFiles> WalkSource<F> {
         Ok(source)
     }
 
-    /// One reading of the whole address space.
+    /// One scan of the whole address space.
     fn read(&mut self, see: &mut dyn FnMut(&WindowRecord)) -> Result<(), Error> {
         let space = self.walker.0.borrow_mut().read(&self.link, see)?;
         if space == 0 {
@@ -99,7 +100,7 @@ impl<F: KernelFiles> WalkSource<F> {
         Ok(())
     }
 
-    /// The classes as they stand after the last look.
+    /// Classes after the last scan.
     fn classes(&self) -> Vec<Class> {
         let looks = self.ages.len();
         let mut classes = vec![Class::default()];
@@ -125,7 +126,8 @@ impl<F: KernelFiles> Source for WalkSource<F> {
         let stopwatch = Stopwatch::start();
         clear_refs::clear(&self.files, self.pid, Forget::AllPages)?;
         self.began = Instant::now();
-        // What the clear covered is known from the look before it; the first one is counted at the first look.
+        // The memory covered by the clear is known from the scan before it; for the first clear it is counted at the
+        // first scan.
         self.cost.clear.add(stopwatch.elapsed(), present);
         self.ages.clear();
         self.replaced = false;
@@ -144,7 +146,7 @@ impl<F: KernelFiles> Source for WalkSource<F> {
 
     fn look(&mut self) -> Result<(), Error> {
         let (start, stopwatch) = (Instant::now(), Stopwatch::start());
-        // Ages double, so the 255th look is out of reach; should it come, later ones share its class.
+        // Ages double, so the 255th scan is out of reach; should it come, later ones share its class.
         let number = u8::try_from(self.ages.len() + 1).unwrap_or(u8::MAX);
         let mut windows = std::mem::take(&mut self.map.windows);
         let mut merge = Merge::into(&mut windows);
@@ -176,7 +178,7 @@ impl<F: KernelFiles> Source for WalkSource<F> {
     }
 }
 
-/// Adds one record to a list of windows that it comes after.
+/// Appends one record to a list of earlier windows.
 fn absorb(windows: &mut Vec<WindowHeat>, record: &WindowRecord, class: u8) {
     let mut heat = WindowHeat::untouched(Address(record.start).window());
     update(&mut heat, record, class);
@@ -185,14 +187,14 @@ fn absorb(windows: &mut Vec<WindowHeat>, record: &WindowRecord, class: u8) {
     }
 }
 
-/// What one look says about a window, on top of what earlier ones said.
+/// Adds one scan's record of a window to earlier ones.
 fn update(heat: &mut WindowHeat, record: &WindowRecord, class: u8) {
     if record.flags & WINDOW_UNREADABLE != 0 {
         return;
     }
     let huge = record.flags & WINDOW_HUGE != 0;
     if huge != heat.huge {
-        // Promoted or split since the last look: its pages no longer have the bits that were read then.
+        // Promoted or split since the last scan: its pages no longer have the bits that were read then.
         heat.forget();
         heat.huge = huge;
     }
@@ -202,8 +204,8 @@ fn update(heat: &mut WindowHeat, record: &WindowRecord, class: u8) {
     }
 }
 
-/// Merges one look, whose records come in order of address, into the windows known so far. Windows that the look does
-/// not show have gone. Between two looks next to nothing changes, so known windows are updated where they stand.
+/// Merges one scan, whose records come in order of address, into the windows known so far. Windows missing from the
+/// scan are gone. Between two scans next to nothing changes, so known windows are updated in place.
 struct Merge<'a> {
     windows: &'a mut Vec<WindowHeat>,
     next: usize,

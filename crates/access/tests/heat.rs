@@ -1,4 +1,4 @@
-//! What an access map says of a window, against the same counted page by page; page sets against sets.
+//! An access map's figures for a window, against the same counted page by page; page sets against sets.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ fn page_sets() -> impl Strategy<Value = BTreeSet<usize>> {
     btree_set(0..PAGES_PER_WINDOW, 0..PAGES_PER_WINDOW)
 }
 
-/// Up to five looks, each with the rate that it stands for and the pages that it saw.
+/// Up to five scans, each with the rate that it implies and the pages that it saw.
 fn maps() -> impl Strategy<Value = (AccessMap, WindowHeat)> {
     vec((0u32..20, 0.0f64..100.0, page_sets()), 0..5).prop_map(|looks| {
         let mut map = AccessMap::empty(Backend::BpfWalk);

@@ -1,39 +1,39 @@
-//! By what each class is aged at another rate than the kernel's: chosen by where its dial stands, whose pages are meant, and what the host
-//! offers. What is offered is found by trying; what became of it is measured after use.
+//! Selection of the backend of each class, from its protection level, the scope and the host's capabilities.
+//! Capabilities are found by trying; effects are measured after use.
 //!
-//! | class                          | dial     | backend           | offered by                                       |
-//! | code, read-only data, shared   | above 0  | pin            | mlock of a mapping of our own, seen at the frame |
+//! | class                          | level    | backend        | needs                                            |
+//! | code, read-only data, shared   | above 0  | pin            | mlock of masu's own mapping, seen at the frame   |
 //! | data                           | above 0  | swappiness     | the host; a control group of version 1           |
 //! | data                           | 100      | no swap        | a control group of version 2 (`memory.swap.max`) |
-//! | page cache                     | below 100| drop-behind    | a tracepoint that tells what comes               |
+//! | page cache                     | below 100| drop-behind    | a tracepoint for page-cache insertions           |
 //! | each                           | the rest | kernel         |                                                  |
 //!
-//! Where there is no swap data is not aged at all, whatever its dial.
+//! Without swap, data is not aged at all, at any protection level.
 //!
 //! No I/O, no clock, no randomness.
 
 use crate::class::Class;
 use crate::dials::Dial;
 
-/// By what a class is aged.
+/// Mechanism that sets the aging of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
-    /// Mapped and locked by us as well.
+    /// Mapped and mlocked by masu as well.
     Pin,
-    /// A weight beside files.
+    /// A swappiness weight beside files.
     Swappiness,
-    /// None of it may be in swap.
+    /// `memory.swap.max` = 0.
     NoSwap,
-    /// What streams bring in goes behind them.
+    /// Pages that streams insert are dropped behind the reader.
     DropBehind,
-    /// As the kernel does it.
+    /// The kernel's own aging.
     Kernel,
-    /// By nobody: there is no swap.
+    /// No aging: there is no swap.
     NotAged,
 }
 
 impl Backend {
-    /// As `masu facts` calls it.
+    /// Name in `masu facts`.
     pub fn name(self) -> &'static str {
         match self {
             Backend::Pin => "pin",
@@ -46,45 +46,45 @@ impl Backend {
     }
 }
 
-/// What the kernel can be told of data.
+/// Kernel setting for the swapping of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SwapKnob {
-    /// Its weight beside files.
+    /// `swappiness`: weight beside files.
     Weight,
-    /// How much of it may be in swap.
+    /// `memory.swap.max`: the most that may be in swap.
     Most,
 }
 
-/// What the host offers for the pages that are meant.
+/// Host capabilities for the chosen scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offers {
-    /// A page can be pinned.
+    /// Pages can be mlocked.
     pub pins: bool,
-    /// What comes into the page cache is told.
+    /// Page-cache insertions can be traced.
     pub arrivals: bool,
-    /// There is swap.
+    /// Swap is configured.
     pub has_swap: bool,
-    /// For the host or the control group; none for single processes.
+    /// Setting of the host or of the control group; `None` for single processes.
     pub swap_knob: Option<SwapKnob>,
 }
 
-/// Why there is no backend.
+/// Reason that no backend is available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Without {
-    /// Nothing can be pinned.
+    /// mlock is not possible.
     Pins,
-    /// What comes into the page cache is not told.
+    /// Page-cache insertions cannot be traced.
     Arrivals,
-    /// The kernel weighs data for the host and for control groups alone.
+    /// The kernel has a swappiness weight for the host and for control groups only.
     Knob,
-    /// This control group can have it at 100 only, and must swap nothing then.
+    /// This control group supports level 100 only, which disables its swap entirely.
     Between,
 }
 
-/// By what a class is aged whose dial stands here. `gently`: swapping must stay possible.
+/// Backend for a class at a protection level. `gently`: swapping must stay possible.
 ///
 /// # Errors
-/// What is missing.
+/// The missing capability.
 pub fn of(class: Class, dial: Dial, gently: bool, offers: Offers) -> Result<Backend, Without> {
     let is_normal = dial.get() == 0;
     match class {
@@ -96,7 +96,8 @@ pub fn of(class: Class, dial: Dial, gently: bool, offers: Offers) -> Result<Back
         Class::Cache => Err(Without::Arrivals),
         Class::Data if !offers.has_swap => Ok(Backend::NotAged),
         Class::Data => match offers.swap_knob {
-            // A weight of 100 % is the kernel's, too; it is written all the same, for the dial may have stood elsewhere.
+            // At level 0 the weight is the kernel's own. It is written anyway, because the level may have been another
+            // before.
             Some(SwapKnob::Weight) => Ok(Backend::Swappiness),
             Some(SwapKnob::Most) if dial == Dial::NEVER && !gently => Ok(Backend::NoSwap),
             Some(SwapKnob::Most) => Err(Without::Between),

@@ -1,8 +1,8 @@
-//! Who uses memory for what.
+//! Census of memory by use.
 //!
-//! The frames of the host, or of a control group, are asked what they are used for: all of them, or a sample with a bound on its error.
-//! Only one thing is not to be seen at a frame, whether it is code: that is found out from the page tables of those who run it. Of
-//! some processes the page tables say what there is, and the frames only where it stands.
+//! The census reads the frames of the host, or of a control group: all of them, or a sample with a bound on its error.
+//! The frames show everything but code, which is found in the page tables of all processes. For a set of processes, the
+//! page tables give the amounts, and the frames only the LRU list.
 
 mod code;
 mod frame_set;
@@ -31,112 +31,112 @@ use memory::Memory;
 use processes::{Frames, HostFrames};
 use tally::{Charged, Tally};
 
-/// How closely to look.
+/// Extent of the scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Closeness {
-    /// At some thousand blocks of frames, drawn by chance from this seed.
+    /// Some thousand blocks of frames, drawn at random from this seed.
     Sampled {
-        /// The same seed looks at the same frames: what two looks differ by has changed.
+        /// The same seed reads the same frames, so a difference between two censuses is a change.
         seed: u64,
     },
-    /// At every frame.
+    /// All frames.
     Exact,
 }
 
-/// What was found.
+/// Result of a census.
 #[derive(Clone, Debug, Serialize)]
 pub struct Census {
-    /// What the kernel ages. Pages that several have count once.
+    /// Memory that the kernel ages. Pages shared by several processes count once.
     pub classes: Vec<OfClass>,
-    /// The rest of the memory; of processes what they map of it: huge pages of the pool, and buffers of the kernel and its drivers.
+    /// Other memory. For a set of processes, the part that they map: huge pages of the pool, and buffers of the kernel
+    /// and its drivers.
     pub rest: Vec<OfRest>,
-    /// Pages of files that came back soon after they had gone, since boot, or since the control group was made; `None` where
-    /// nobody counts them.
+    /// Refaults of file pages, since boot or since the creation of the control group; `None` without such a counter.
     pub file_refaults: Option<u64>,
-    /// The same of data and shared memory, which come back from swap.
+    /// Refaults of data and shared memory, from swap.
     pub swap_refaults: Option<u64>,
-    /// Those with memory of their own, most first.
+    /// Processes with memory of their own, largest first.
     pub processes: Vec<OfProcess>,
-    /// Processes that could not be looked at.
+    /// Number of processes that could not be read.
     pub processes_not_read: u64,
-    /// The same by reason.
+    /// Processes that could not be read, by reason.
     pub not_read: Vec<NotRead>,
-    /// We are in a namespace of process ids: the processes outside of it are not seen, and their code counts as read-only data.
+    /// masu runs in a pid namespace: processes outside of it are invisible, and their code counts as read-only data.
     pub in_pid_namespace: bool,
-    /// The part of the frames that was looked at.
+    /// Fraction of the frames that was read.
     pub sampled_fraction: f64,
-    /// With 95 % certainty each amount is off by no more than this.
+    /// 95 % confidence bound of each amount.
     pub error_bound_bytes: Bytes,
-    /// The time that looking took.
+    /// Duration of the census.
     pub cost_us: u64,
 }
 
-/// What one class has.
+/// Memory of one class.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OfClass {
-    /// Which.
+    /// Class.
     pub class: Class,
-    /// All of it.
+    /// Total.
     pub bytes: Bytes,
-    /// On the active list; not known of a kernel that ages by generations.
+    /// On the active list; unknown on a kernel that ages by generations.
     pub active_bytes: Known<Bytes>,
-    /// On the inactive list: the next to go.
+    /// On the inactive list, the next to be evicted.
     pub idle_bytes: Known<Bytes>,
-    /// On neither, since it may not be taken.
+    /// On neither list, because it is unevictable.
     pub locked_bytes: Bytes,
-    /// With 95 % certainty each of these is off by no more than this.
+    /// 95 % confidence bound of each of these amounts.
     pub error_bound_bytes: Bytes,
-    /// Pages that came back soon after they had gone, since somebody counts them by class ([`Census::counted`]).
+    /// Refaults since the start of counting by class ([`Census::counted`]).
     pub refaults: Known<u64>,
 }
 
 /// Memory that the kernel does not age.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OfRest {
-    /// What for.
+    /// Use.
     pub rest: Rest,
-    /// How much.
+    /// Amount.
     pub bytes: Bytes,
-    /// With 95 % certainty it is off by no more than this.
+    /// 95 % confidence bound.
     pub error_bound_bytes: Bytes,
 }
 
-/// What one process has in memory. Pages that several have count for each.
+/// Resident memory of one process. Pages shared by several processes count for each.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OfProcess {
-    /// Which.
+    /// Pid.
     pub pid: Pid,
-    /// Its command.
+    /// Command name.
     pub name: Untrusted,
-    /// Files that it runs.
+    /// Executable file mappings.
     pub code_bytes: Bytes,
-    /// Files that it maps otherwise.
+    /// Other file mappings.
     pub read_only_bytes: Bytes,
-    /// Its own.
+    /// Private memory.
     pub data_bytes: Bytes,
-    /// Memory between programs.
+    /// Shared memory.
     pub shared_bytes: Bytes,
-    /// How often it waited for a page to come from a disk.
+    /// Major faults: page faults that waited for a disk.
     pub major_faults: u64,
 }
 
 impl OfProcess {
-    /// All that it has in memory.
+    /// Resident memory in all.
     pub fn resident(&self) -> Bytes {
         [self.code_bytes, self.read_only_bytes, self.data_bytes, self.shared_bytes].into_iter().sum()
     }
 }
 
-/// What takes the place of the two lists, if they are not what the kernel ages by.
+/// Replacement of the two LRU lists, if the kernel ages by another mechanism.
 fn why_no_lists(files: &impl KernelFiles) -> Result<Option<&'static str>, Error> {
     Ok(lru_gen::is_on(files)?
         .then_some("this kernel ages by generations (MGLRU), and does not show of which one a page is"))
 }
 
-/// The frames' flags, if the kernel also tells which frame a page is in.
+/// Flags of the frames, if the kernel also shows the frame of a page.
 ///
-/// User 0 may open the flags without any capability, and then reads zeros for the frames' numbers: a census of that would be wrong
-/// and look right.
+/// User 0 can open the flags without any capability, but then reads zeros as frame numbers. A census from zeros would
+/// be wrong and look right.
 fn frame_table(files: &impl KernelFiles) -> Result<FrameTable, Error> {
     let table = FrameTable::open()?;
     capabilities::need(files, Capability::SysAdmin, "frame numbers")?;
@@ -144,10 +144,10 @@ fn frame_table(files: &impl KernelFiles) -> Result<FrameTable, Error> {
     Ok(table)
 }
 
-/// Looks at the whole host.
+/// Census of the whole host.
 ///
 /// # Errors
-/// `Denied` without CAP_SYS_ADMIN, which the frames' flags ask for; `Unsupported` for a kernel that does not show them.
+/// `Denied` without CAP_SYS_ADMIN, which the frames' flags require; `Unsupported` on a kernel without them.
 pub fn of_host(files: &impl KernelFiles, closeness: Closeness) -> Result<Census, Error> {
     let begin = Instant::now();
     let table = frame_table(files)?;
@@ -160,10 +160,10 @@ pub fn of_host(files: &impl KernelFiles, closeness: Closeness) -> Result<Census,
     of_tally(files, &tally, code, None, refaults, begin)
 }
 
-/// Looks at what is charged to a control group and those below it, page cache included.
+/// Census of the memory charged to a control group and its descendants, page cache included.
 ///
 /// # Errors
-/// `Denied` without CAP_SYS_ADMIN; `Unsupported` for a kernel that does not say who is charged.
+/// `Denied` without CAP_SYS_ADMIN; `Unsupported` on a kernel that does not show the charged group.
 pub fn of_group(files: &impl KernelFiles, group: &Group, closeness: Closeness) -> Result<Census, Error> {
     let begin = Instant::now();
     let table = frame_table(files)?;
@@ -201,7 +201,7 @@ fn of_tally(
     Ok(census.took(begin))
 }
 
-/// By itself the kernel does not count by class.
+/// Reason that refaults are unknown: the kernel alone does not count by class.
 fn not_counted(class: Class) -> Known<u64> {
     Known::Unknown(if class.is_of_files() {
         "the kernel counts those of files together; masu counts them apart while it watches".to_owned()
@@ -210,10 +210,10 @@ fn not_counted(class: Class) -> Known<u64> {
     })
 }
 
-/// Looks at some processes. One that ends meanwhile has nothing.
+/// Census of some processes. A process that ends meanwhile counts as empty.
 ///
 /// # Errors
-/// `Denied` without CAP_SYS_ADMIN, or without the right to look at one of them.
+/// `Denied` without CAP_SYS_ADMIN, or without permission to read one of the processes.
 pub fn of_processes(files: &impl KernelFiles, pids: &BTreeSet<Pid>, closeness: Closeness) -> Result<Census, Error> {
     let begin = Instant::now();
     let table = frame_table(files)?;
@@ -258,17 +258,16 @@ pub fn of_processes(files: &impl KernelFiles, pids: &BTreeSet<Pid>, closeness: C
     Ok(census.took(begin))
 }
 
-/// What a process has. One that becomes another program meanwhile (execve) loses its memory under our hands, and has other: it is asked
-/// again.
+/// Frames of a process. An execve during the scan replaces its memory; the process is then read again.
 fn frames_of(files: &impl KernelFiles, pid: Pid, code: &FrameSet, host: HostFrames<'_>) -> Result<Frames, Error> {
     let own = || Frames::of(files, pid, code, host);
     let again = |error: Error| if error.is_gone() { own() } else { Err(error) };
     own().or_else(again).or_else(again)
 }
 
-/// True where processes are hidden from us, because they are outside of our namespace of process ids.
+/// True if a pid namespace hides processes from masu.
 fn in_pid_namespace(files: &impl KernelFiles) -> bool {
-    /// That of the first namespace: PROC_PID_INIT_INO in include/linux/proc_ns.h.
+    /// Inode of the initial namespace: PROC_PID_INIT_INO in include/linux/proc_ns.h.
     const INITIAL: u64 = 0xEFFF_FFFC;
     files.inode("proc/self/ns/pid").is_ok_and(|inode| inode != INITIAL)
 }
@@ -291,7 +290,7 @@ impl Census {
         }
     }
 
-    /// With what came back of files since somebody counts it by class; or with why nobody can.
+    /// Adds the refaults of file pages since the start of counting by class, or the reason that they are unknown.
     #[must_use]
     pub fn counted(mut self, counts: &Result<Counts, String>) -> Census {
         for of in self.classes.iter_mut().filter(|of| of.class.is_of_files()) {
@@ -304,7 +303,7 @@ impl Census {
         self
     }
 
-    /// With all that follows from what was found.
+    /// Completes the census with derived values.
     fn took(mut self, begin: Instant) -> Census {
         let of_classes = self.classes.iter().map(|of| of.error_bound_bytes);
         let bounds = of_classes.chain(self.rest.iter().map(|of| of.error_bound_bytes));
@@ -321,7 +320,7 @@ fn of_runner(files: &impl KernelFiles, runner: code::Runner) -> OfProcess {
         pid: runner.pid,
         name: status.name,
         code_bytes: code,
-        // The kernel counts for each processor apart, and adds up now and then: the sum may lag behind the page tables.
+        // The kernel counts per processor and adds up now and then, so the sum may lag behind the page tables.
         read_only_bytes: status.rss_file.saturating_sub(code),
         data_bytes: status.rss_anon,
         shared_bytes: status.rss_shmem,
@@ -329,7 +328,7 @@ fn of_runner(files: &impl KernelFiles, runner: code::Runner) -> OfProcess {
     }
 }
 
-/// None of a process that has just ended.
+/// Major faults; 0 for a process that has just ended.
 fn major_faults(files: &impl KernelFiles, pid: Pid) -> u64 {
     stat::stat(files, pid).map_or(0, |stat| stat.major_faults)
 }
@@ -343,7 +342,7 @@ mod tests {
     #[test]
     fn only_the_first_namespace_of_process_ids_has_all_of_them() {
         assert!(in_pid_namespace(&FakeKernel::new().file("proc/self/ns/pid", "")));
-        // A kernel without namespaces.
+        // Kernel without namespaces.
         assert!(!in_pid_namespace(&FakeKernel::new()));
     }
 }

@@ -1,47 +1,48 @@
-//! What a page frame is used for. Pure.
+//! Classification of page frames by use. Pure.
 //!
-//! Oshima, Aoki and Arai, section 4: the active list is to be split by the pages' purpose, such as
+//! Oshima, Aoki and Arai, section 4: the active list is to be split by the use of its pages, such as
 //!
-//! | paper                          | here                | how a frame shows it (`/proc/kpageflags`)         |
+//! | paper                          | here                | flags of the frame (`/proc/kpageflags`)           |
 //! | プロセスのコード領域            | [`Class::Code`]     | a mapped page of a file, in an executable mapping |
 //! | 読み込み専用データ領域          | [`Class::ReadOnly`] | a mapped page of a file, in no executable mapping |
 //! | 通常データ領域                  | [`Class::Data`]     | anonymous                                         |
 //! | プロセス間共有メモリ            | [`Class::Shared`]   | swap-backed, not anonymous: tmpfs, SysV, memfd    |
 //! | バッファキャッシュ              | [`Class::Cache`]    | on a list of the kernel's, and none of the above  |
 //!
-//! The paper's own implementation (section 5) has two lists: active-mapped is the first four of ours, active-unmapped the last.
+//! The paper's own implementation (section 5) has two lists: active-mapped is the first four of ours, active-unmapped
+//! the last.
 //!
-//! We differ: a private copy of a file's page, such as the data section of a program, is anonymous and counts as data, as the kernel
-//! ages it. A file that a program maps writable and shared counts as read-only data: the frame does not say more. Executable
-//! mappings of `/dev/zero` and of tmpfs are shared memory, not code. Files in tmpfs that nobody maps are shared memory, too, for they
-//! need swap to go, as that does.
+//! We differ. A private copy of a file page, such as a program's data section, is anonymous and counts as data, as the
+//! kernel ages it. A file mapped writable and shared counts as read-only data, because the frame does not show more.
+//! Executable mappings of `/dev/zero` and of tmpfs are shared memory, not code. Unmapped tmpfs files are shared memory,
+//! too: their eviction needs swap.
 //!
 //! No I/O, no clock, no randomness.
 
 use linux::kpageflags::FrameFlags;
 use serde::Serialize;
 
-/// A class of pages that a program or a file has put there.
+/// Class of pages with content from a program or a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Class {
-    /// Programs and libraries, where they are run.
+    /// Executed programs and libraries.
     Code,
-    /// Files that are mapped otherwise.
+    /// Other file mappings.
     ReadOnly,
-    /// Heaps, stacks, and what was written of privately mapped files.
+    /// Heaps, stacks, and written pages of private file mappings.
     Data,
-    /// Memory between programs, and files in tmpfs.
+    /// Shared memory, and files in tmpfs.
     Shared,
-    /// Files that nobody maps.
+    /// Unmapped file pages.
     Cache,
 }
 
 impl Class {
-    /// All of them, in the order in which they are shown.
+    /// All classes, in display order.
     pub const ALL: [Class; 5] = [Class::Code, Class::ReadOnly, Class::Data, Class::Shared, Class::Cache];
 
-    /// As people call it.
+    /// Name for people.
     pub fn name(self) -> &'static str {
         match self {
             Class::Code => "code",
@@ -52,33 +53,33 @@ impl Class {
         }
     }
 
-    /// Its pages go to a file when they go, and come from one when they come back; the others need swap.
+    /// True if eviction writes to a file and a refault reads from it; other classes need swap.
     pub fn is_of_files(self) -> bool {
         matches!(self, Class::Code | Class::ReadOnly | Class::Cache)
     }
 }
 
-/// Memory that is in none of the classes: the kernel does not age it.
+/// Memory of no class: the kernel does not age it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rest {
-    /// The pool of huge pages (hugetlb), given out or not.
+    /// Pool of huge pages (hugetlb), in use or free.
     HugePool,
-    /// The kernel's objects: inodes, directory entries, buffers of the network.
+    /// Kernel objects: inodes, directory entries, network buffers.
     Slab,
     /// Page tables.
     PageTables,
-    /// The kernel's for other ends: its code, stacks, drivers, the description of the frames themselves.
+    /// Other kernel memory: code, stacks, drivers, the page descriptors.
     Kernel,
-    /// In no use.
+    /// Unused.
     Free,
 }
 
 impl Rest {
-    /// All of them, in the order in which they are shown.
+    /// All other uses, in display order.
     pub const ALL: [Rest; 5] = [Rest::HugePool, Rest::Slab, Rest::PageTables, Rest::Kernel, Rest::Free];
 
-    /// As people call it.
+    /// Name for people.
     pub fn name(self) -> &'static str {
         match self {
             Rest::HugePool => "huge page pool",
@@ -90,33 +91,33 @@ impl Rest {
     }
 }
 
-/// What a frame is used for.
+/// Use of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
-    /// Pages that the kernel ages, or would if they were not locked.
+    /// Pages that the kernel ages, or would age if they were not mlocked.
     Aged(Class, Standing),
-    /// Others.
+    /// Other memory.
     Rest(Rest),
-    /// No memory: a hole, or taken off line.
+    /// No memory: a hole, or offline.
     Absent,
 }
 
-/// Where a page stands with the kernel.
+/// LRU list of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Standing {
-    /// On the active list: used more than once lately, as far as the kernel has seen.
+    /// Active list: used more than once lately, as far as the kernel has seen.
     Active,
-    /// On the inactive list: the next to go, when memory is needed.
+    /// Inactive list: the next to be evicted.
     Idle,
-    /// On neither, because it may not be taken: mlock, SHM_LOCK, ramfs.
+    /// Unevictable: mlock, SHM_LOCK, ramfs.
     Locked,
 }
 
-/// What the frame with these flags is used for; `is_code` says whether an executable mapping of a file has it.
+/// Use of the frame with these flags; `is_code`: an executable file mapping maps it.
 ///
-/// A later frame of a block comes with the flags of its head: what a block is used for is the same for all of it.
+/// A tail frame of a block is passed with the flags of its head: the use of a block is the same for all its frames.
 pub fn use_of(flags: FrameFlags, is_code: bool) -> Use {
-    // What the kernel's own objects keep where others have their flags may look like any of those: they come first.
+    // Fields of kernel objects may look like any flags, so kernel objects are tested first.
     let rest = if flags.is_absent() {
         return Use::Absent;
     } else if flags.is_free() {
@@ -135,7 +136,7 @@ pub fn use_of(flags: FrameFlags, is_code: bool) -> Use {
     rest.map_or_else(|| Use::Aged(class_of(flags, is_code), standing_of(flags)), Use::Rest)
 }
 
-/// The class of a frame that is on one of the kernel's lists.
+/// Class of a frame that is on a list.
 fn class_of(flags: FrameFlags, is_code: bool) -> Class {
     if flags.is_anonymous() {
         Class::Data
@@ -150,7 +151,7 @@ fn class_of(flags: FrameFlags, is_code: bool) -> Class {
     }
 }
 
-/// Where a frame stands that is on one of the kernel's lists.
+/// LRU list of a frame that is on one.
 pub fn standing_of(flags: FrameFlags) -> Standing {
     if flags.is_unevictable() {
         Standing::Locked
@@ -192,14 +193,14 @@ mod tests {
         use bits::{ANON, LRU, MMAP, SWAP_BACKED};
         assert_eq!(use_of(flags(&[LRU, MMAP, SWAP_BACKED]), true), Use::Aged(Class::Shared, Standing::Idle));
         assert_eq!(use_of(flags(&[LRU, MMAP, ANON]), true), Use::Aged(Class::Data, Standing::Idle));
-        // Lazily freed (MADV_FREE): anonymous, and needs no swap any more.
+        // Lazily freed (MADV_FREE): anonymous, and needs no swap for eviction.
         assert_eq!(of(&[LRU, MMAP, ANON]), Use::Aged(Class::Data, Standing::Idle));
     }
 
     #[test]
     fn objects_of_the_kernel_are_its_own_whatever_else_their_flags_seem_to_say() {
         use bits::{ANON, BUDDY, HUGE, LRU, MMAP, NO_PAGE, OFFLINE, PAGE_TABLE, SLAB};
-        // Seen on Linux 6.18: a slab keeps a list where other frames keep whose they are.
+        // Seen on Linux 6.18: a slab keeps a list in the field that holds the owner of other frames.
         assert_eq!(of(&[SLAB, ANON]), Use::Rest(Rest::Slab));
         assert_eq!(of(&[PAGE_TABLE, MMAP]), Use::Rest(Rest::PageTables));
         assert_eq!(of(&[HUGE, MMAP, LRU]), Use::Rest(Rest::HugePool));

@@ -1,8 +1,8 @@
-//! Moves the dials within their bounds: by what comes back, and by what memory costs everybody. Pure.
+//! Controller of the protection levels within their bounds, from refaults and memory stalls. Pure.
 //!
-//! A page that comes back soon after it had gone (a refault) should not have gone: its class is aged too fast, and its dial goes
-//! up. A class of which nothing has come back for a while, under pressure, has more than it needs: its dial goes down. When
-//! everybody stands still for want of memory, the dials of those that lose nothing go down faster.
+//! A refault (a page that returns soon after its eviction) shows that its class is aged too fast, so its level rises. A
+//! class without refaults for a while, under pressure, has more memory than it needs, so its level falls. When all
+//! tasks stall on memory, the levels of classes without refaults fall faster.
 //!
 //! No I/O, no clock, no randomness.
 
@@ -15,48 +15,48 @@ use units::Fraction;
 use crate::dials::{Bounds, Dial};
 use crate::policy::STALLED_MOST;
 
-/// How often the dials are looked at.
+/// Interval of the controller.
 pub const EVERY: Duration = Duration::from_secs(5);
 
-/// Pages that came back in a second from which on a class is aged too fast: as many reads from a disk that take a millisecond
-/// each make a program stand still for a twentieth of the time.
+/// Refaults per second from which a class is aged too fast: as many disk reads of a millisecond each stall a program
+/// for a twentieth of the time.
 pub const TOO_MANY_PER_S: f64 = 50.0;
 
-/// Time under pressure without a refault after which a dial goes down a step.
+/// Time under pressure without a refault after which a level falls by a step.
 pub const QUIET: Duration = Duration::from_secs(30);
 
-/// A step up, and a step down: up soon, down slowly.
+/// Steps up and down: up fast, down slowly.
 const UP: u8 = 20;
 const DOWN: u8 = 5;
 
-/// What was seen of one class.
+/// Measurements of one class.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Seen {
-    /// Pages that came back, in a second.
+    /// Refaults per second.
     pub refaults_per_s: f64,
-    /// Time under pressure since the last of them, or since the last step down.
+    /// Time under pressure since the last refault, or since the last step down.
     pub quiet: Duration,
-    /// What share of the time everybody stood still.
+    /// Share of time with all tasks stalled.
     pub stalled: Fraction,
 }
 
-/// Why a dial was moved.
+/// Reason of a move.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "why")]
 pub enum Why {
-    /// So many pages came back in a second.
+    /// Refaults in a second.
     Refaults {
-        /// How many.
+        /// Rate.
         refaults_per_s: f64,
     },
-    /// Nothing came back for so long under pressure.
+    /// No refaults for this time under pressure.
     Quiet {
-        /// How long.
+        /// Time in seconds.
         quiet_s: f64,
     },
-    /// Everybody stood still for such a share of the time, and nothing came back.
+    /// All tasks stalled for this share of the time, without refaults.
     Stalled {
-        /// The share.
+        /// Share of time.
         stalled: Fraction,
     },
 }
@@ -77,7 +77,7 @@ impl fmt::Display for Why {
     }
 }
 
-/// Where a dial goes from here; `None`: it stays.
+/// New level; `None`: no change.
 pub fn moved(dial: Dial, bounds: Bounds, seen: Seen) -> Option<(Dial, Why)> {
     let (to, why) = if seen.refaults_per_s >= TOO_MANY_PER_S {
         (dial.raised(UP, bounds), Why::Refaults { refaults_per_s: seen.refaults_per_s })

@@ -1,4 +1,4 @@
-//! The dials: one for each class, 0 to 100, the paper's `mapped_page_cost` made general. Pure.
+//! Protection levels: one per class, 0 to 100, the paper's `mapped_page_cost` generalized. Pure.
 //!
 //! No I/O, no clock, no randomness.
 
@@ -9,21 +9,21 @@ use serde::Serialize;
 
 use crate::class::Class;
 
-/// How slowly a class is aged: 0 like the kernel does it, or faster, to 100, not at all.
+/// Protection level of a class: 0 (aged as by the kernel, or faster) to 100 (not aged).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(transparent)]
 pub struct Dial(u8);
 
-/// What a dial may be moved between. Written `80`, or `60-100`.
+/// Bounds of a protection level. Written `80`, or `60-100`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Bounds {
-    /// Where it stands at first, and goes back to when nothing asks for more.
+    /// Initial level, and the level without refaults.
     pub low: Dial,
-    /// What it is never moved beyond.
+    /// Upper bound.
     pub high: Dial,
 }
 
-/// A text that is no dial.
+/// Text that is no valid level.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadDial(String);
 
@@ -40,32 +40,32 @@ impl fmt::Display for BadDial {
 impl std::error::Error for BadDial {}
 
 impl Dial {
-    /// Aged as the kernel does, or let go at once.
+    /// Aged as by the kernel, or dropped at once.
     pub const NONE: Dial = Dial(0);
     /// Not aged.
     pub const NEVER: Dial = Dial(100);
 
-    /// `value`, 100 if it is more.
+    /// `value`, limited to 100.
     pub fn clamped(value: u8) -> Dial {
         Dial(value.min(100))
     }
 
-    /// As a number, 0 to 100.
+    /// Level as a number, 0 to 100.
     pub fn get(self) -> u8 {
         self.0
     }
 
-    /// The part of the kernel's own rate at which the class is aged: 1 at 0, 0 at 100.
+    /// Fraction of the kernel's own rate of aging: 1 at 0, 0 at 100.
     pub fn rate(self) -> f64 {
         f64::from(100 - self.0) / 100.0
     }
 
-    /// By so much more, at most to the upper bound.
+    /// Level raised by this much, at most to the upper bound.
     pub fn raised(self, by: u8, bounds: Bounds) -> Dial {
         Dial(self.0.saturating_add(by).min(bounds.high.0))
     }
 
-    /// By so much less, at least to the lower bound.
+    /// Level lowered by this much, at least to the lower bound.
     pub fn lowered(self, by: u8, bounds: Bounds) -> Dial {
         Dial(self.0.saturating_sub(by).max(bounds.low.0))
     }
@@ -78,12 +78,12 @@ impl fmt::Display for Dial {
 }
 
 impl Bounds {
-    /// A dial that stands where it is.
+    /// Bounds that fix the level.
     pub fn fixed(dial: Dial) -> Bounds {
         Bounds { low: dial, high: dial }
     }
 
-    /// True if there is something to move.
+    /// True if the level can move.
     pub fn is_free(self) -> bool {
         self.low < self.high
     }
@@ -112,35 +112,35 @@ impl FromStr for Bounds {
     }
 }
 
-/// A value for each class.
+/// One value per class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ByClass<T>(pub [T; Class::ALL.len()]);
 
 impl<T: Copy> ByClass<T> {
-    /// That of one class.
+    /// Value of one class.
     pub fn get(&self, class: Class) -> T {
         self.0[class as usize]
     }
 
-    /// Puts another in its place.
+    /// Replaces the value of one class.
     pub fn set(&mut self, class: Class, value: T) {
         self.0[class as usize] = value;
     }
 
-    /// Each class with its value.
+    /// Classes with their values.
     pub fn iter(&self) -> impl Iterator<Item = (Class, T)> + '_ {
         Class::ALL.into_iter().map(|class| (class, self.get(class)))
     }
 }
 
-/// What each class is asked to be aged like; `None` is left to the kernel.
+/// Requested bounds by class; `None`: left to the kernel.
 pub type Wishes = ByClass<Option<Bounds>>;
 
-/// Where each dial stands.
+/// Current level by class.
 pub type Dials = ByClass<Option<Dial>>;
 
 impl Wishes {
-    /// Where the dials stand at first.
+    /// Initial levels.
     pub fn at_first(&self) -> Dials {
         ByClass(self.0.map(|wish| wish.map(|bounds| bounds.low)))
     }

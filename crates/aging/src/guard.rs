@@ -1,8 +1,9 @@
-//! The thread that looks whether there is room for what is pinned, and lets go when there is not.
+//! Headroom monitor: the thread that watches the memory left beside mlocked pages, and unlocks pages when it runs
+//! short.
 //!
-//! It does nothing else and waits for nobody but the time: a file server that does not answer, a terminal that takes no more
-//! lines hold up the rest of masu, and not this. Whoever pins does so under [`Guard::lock`], a part at a time, some 30 ms at most, and
-//! neither opens files nor looks what is in memory meanwhile.
+//! The thread has no other task and waits for time only. A file server that does not answer, or a terminal that accepts
+//! no output, delays the rest of masu but not this thread. All mlock calls run under [`Guard::lock`], in parts of at
+//! most some 30 ms each. No caller opens files or scans memory under that lock.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -19,7 +20,7 @@ use crate::policy;
 use crate::report::{Because, Event};
 use crate::room::{self, Named, Stall};
 
-/// What is pinned, and the thread that looks after it. Dropping it lets all go.
+/// Mlocked pages and their headroom monitor. Dropping it unlocks all pages.
 #[derive(Debug)]
 pub struct Guard {
     shared: Arc<Shared>,
@@ -32,17 +33,17 @@ struct Shared {
     changed: Condvar,
 }
 
-/// What is pinned, and what is known of the room for it.
+/// Mlocked pages and the known headroom for them.
 #[derive(Debug)]
 pub struct Kept {
-    /// What is pinned.
+    /// Mlocked pages.
     pub pins: Pins,
-    /// The groups that may have limits.
+    /// Control groups that may have limits.
     pub limits: Vec<Limited>,
-    /// What is left in the room that has least.
+    /// Smallest headroom of all domains.
     pub tightest: Bytes,
     stall: Stall,
-    /// Rooms that were scarce.
+    /// Domains that ran short.
     holds: BTreeMap<String, Hold>,
     releases: u64,
     events: Vec<Event>,
@@ -50,7 +51,7 @@ pub struct Kept {
     is_over: bool,
 }
 
-/// New pins that are charged to a room wait.
+/// Delay of new mlocks that are charged to a domain.
 #[derive(Clone, Copy, Debug)]
 struct Hold {
     until: Instant,
@@ -58,7 +59,7 @@ struct Hold {
 }
 
 impl Guard {
-    /// Begins to look after these pins.
+    /// Starts the monitor for these pins.
     ///
     /// # Errors
     /// `Other` when no thread can be started.
@@ -77,8 +78,8 @@ impl Guard {
         let shared = Arc::new(Shared { kept: Mutex::new(kept), changed: Condvar::new() });
         let ours = Arc::clone(&shared);
         let thread = Builder::new().name("masu-guard".to_owned()).spawn(move || {
-            // Whoever lets memory go must be able to when others take all of it and all of the processors. Without the
-            // privilege it goes on as it is.
+            // The thread must be able to unlock memory while other programs use all memory and all processors. Without
+            // the privilege it keeps its priority.
             let _ = rustix::process::nice(-10);
             ours.look_after(files);
         });
@@ -89,20 +90,20 @@ impl Guard {
         Ok(Guard { shared, thread: Some(thread) })
     }
 
-    /// What is pinned, for whoever changes it. The thread looks at the rooms as soon as it is given back.
+    /// Locks the pins for a change. The thread checks the headroom as soon as the lock is released.
     pub fn lock(&self) -> Locked<'_> {
         Locked { kept: self.shared.lock(), changed: &self.shared.changed }
     }
 
-    /// What was let go since the last call, and how often that was for want of room; or why nothing could be looked after, so
-    /// that nothing is pinned.
+    /// Bytes unlocked since the last call and the number of releases for lack of headroom, or the error that stopped
+    /// the monitor; after such an error nothing stays mlocked.
     ///
     /// # Errors
-    /// What the thread met.
+    /// Error of the thread.
     pub fn news(&self) -> Result<(Vec<Event>, u64), Error> {
         let mut kept = self.shared.lock();
         if self.thread.as_ref().is_none_or(JoinHandle::is_finished) {
-            // It panicked, and that was printed. Nothing stays pinned that nobody looks after.
+            // The thread panicked and printed that. Nothing stays mlocked without a monitor.
             kept.pins.forget();
             return Err(Error::of_host("look after", "what is pinned", Errno::CANCELED));
         }
@@ -116,12 +117,12 @@ impl Drop for Guard {
         self.shared.lock().is_over = true;
         self.shared.changed.notify_all();
         if let Some(thread) = self.thread.take() {
-            let _ = thread.join(); // If it panicked, that was printed; the pins go all the same.
+            let _ = thread.join(); // A panic was printed; the pins go all the same.
         }
     }
 }
 
-/// What is pinned, held.
+/// Lock guard of the pins.
 #[derive(Debug)]
 pub struct Locked<'a> {
     kept: MutexGuard<'a, Kept>,
@@ -150,7 +151,7 @@ impl Drop for Locked<'_> {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Kept> {
-        // Nothing that panics leaves the pins half changed in a way that letting them go would mind.
+        // A panic cannot leave the pins in a state that unlocking could not handle.
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -173,30 +174,30 @@ impl Shared {
 }
 
 impl Kept {
-    /// True while nothing new is to be pinned that is charged to this room; the host's is that of all.
+    /// True while new mlocks charged to this domain wait. A wait of the host applies to all.
     pub fn is_on_hold(&self, room: &str) -> bool {
         self.holds.get(room).is_some_and(|hold| Instant::now() < hold.until)
     }
 
-    /// Nothing new is to be pinned that is charged to this room for a while.
+    /// Delays new mlocks that are charged to this domain.
     pub fn hold_on(&mut self, room: &str) {
         let now = Instant::now();
         let since = |until: Instant| now.saturating_duration_since(until);
         let length = policy::hold_for(self.holds.get(room).map(|hold| (hold.length, since(hold.until))));
-        // Those that are over for so long that the next one is as the first; groups come and go.
+        // Drops entries that expired long enough ago to have no effect on the next wait; groups come and go.
         self.holds.retain(|_, hold| policy::hold_for(Some((hold.length, since(hold.until)))) > policy::hold_for(None));
         self.holds.insert(room.to_owned(), Hold { until: now + length, length });
     }
 
-    /// Lets all go.
+    /// Unlocks all pages.
     ///
     /// # Errors
-    /// The kernel's answer.
+    /// Error of the kernel.
     pub fn let_all_go(&mut self) -> Result<Bytes, Error> {
         self.pins.let_go(Bytes(u64::MAX), None)
     }
 
-    /// The rooms that bound what is pinned; lets go when one of them is nearly used up.
+    /// Reads the headroom of the domains that bound the pins; unlocks pages when one domain is nearly used up.
     fn look(&mut self, files: &impl KernelFiles, now: Duration) -> Result<(), Error> {
         let stalled = self.stall.tick(files, now)?;
         let rooms = room::rooms(files, &self.limits, &self.pins.charged())?;
@@ -209,7 +210,8 @@ impl Kept {
             return Ok(());
         }
         let margin = policy::margin(room.limit);
-        // Enough that it is not at once so again; the rest may be what keeps others from reading it all again.
+        // Enough that the next check finds headroom. The remaining pins may still save other programs from re-reading
+        // everything.
         let bytes = self.pins.let_go(margin.scaled(3.0).saturating_sub(room.left), groups.as_ref())?;
         if bytes == Bytes(0) {
             return Ok(());
@@ -226,10 +228,10 @@ impl Kept {
         Ok(())
     }
 
-    /// Nothing stays pinned that nobody can look after.
+    /// Unlocks everything: without a monitor nothing may stay mlocked.
     fn give_up(&mut self, error: Error) {
         self.hold_on(room::THE_HOST);
-        // What cannot be let go page by page goes with its mapping.
+        // Pages that cannot be unlocked one by one go with their mapping.
         if self.let_all_go().is_err() {
             self.pins.forget();
         }

@@ -1,8 +1,8 @@
-//! The loop: look, decide, do, measure again, say so.
+//! The control loop: scan, decide, act, measure, report.
 //!
-//! A [`Keeper`] is stepped by whoever runs it, who also waits in between: as long as [`Keeper::wait`] says. What costs much (who maps
-//! what) is looked at so rarely that it takes less than a hundredth of the time. Whether there is still room for what is pinned is
-//! looked at by a thread of its own, in `guard`, however long a step takes.
+//! The caller steps a [`Keeper`], and waits between steps for [`Keeper::wait`]. The expensive scan of all mappings runs
+//! rarely enough to take less than a hundredth of the time. A separate thread in `guard` monitors the headroom of
+//! mlocked pages, however long a step takes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -28,31 +28,32 @@ use crate::room::{self, Clock, Named, Stall};
 use crate::streams::Streams;
 use crate::swap::Swap;
 
-/// Whose pages are aged.
+/// Scope of the aging.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// Those of all.
+    /// All processes of the host.
     Host,
-    /// Those of the processes in a control group and below it.
+    /// Processes in a control group and below it.
     Group(String),
-    /// Those of some processes.
+    /// Named processes.
     Processes(BTreeSet<Pid>),
 }
 
-/// What is asked for.
+/// Settings of the control loop.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// Whose pages.
+    /// Scope.
     pub scope: Scope,
-    /// Where each dial may stand.
+    /// Bounds of the level of each class.
     pub wishes: Wishes,
-    /// The most that may be pinned.
+    /// Upper limit of mlocked bytes.
     pub budget: Bytes,
-    /// Data has its dial only because all that is mapped has: where that means nothing, it is said, and the rest goes on.
+    /// Data has a level only because all mapped classes have one: where it has no effect, that is reported, and the
+    /// rest continues.
     pub data_with_the_rest: bool,
 }
 
-/// Ages pages by class until it is dropped or finished; then all is as it was.
+/// Ages pages by class until it is dropped or finished; then the previous state is restored.
 #[derive(Debug)]
 pub struct Keeper<F: KernelFiles + Sync + 'static> {
     files: &'static F,
@@ -65,18 +66,18 @@ pub struct Keeper<F: KernelFiles + Sync + 'static> {
     stall: Stall,
     pressed: Duration,
     next_refresh: Duration,
-    /// Pinned in parts that was not said yet, and whether there is more to pin at once.
+    /// Bytes mlocked in parts and not reported yet, and whether more can be mlocked at once.
     in_parts: Bytes,
-    /// What there is, while it is pinned in parts.
+    /// Scan result, while its pages are mlocked in parts.
     look: Option<Look>,
     sightings: Sightings,
-    /// Files that the last look left out, and the lines about them.
+    /// Files left out by the last scan, and the lines about them.
     left_out: Tally,
     said: Said,
-    /// That nothing could be pinned was said; and that nothing could of what is charged to some rooms.
+    /// "Nothing can be mlocked" was reported: for all, and for some domains.
     said_no_room: bool,
     said_full: BTreeSet<String>,
-    /// The processes that were named, and when each began: a number may be given again.
+    /// Start time of each named process: pids are reused.
     begun: BTreeMap<Pid, u64>,
     swap: Option<Swap>,
     streams: Option<Streams>,
@@ -86,31 +87,31 @@ pub struct Keeper<F: KernelFiles + Sync + 'static> {
     summary: Summary,
 }
 
-/// What the controller knows of a class.
+/// Controller state of a class.
 #[derive(Clone, Copy, Debug, Default)]
 struct Control {
-    /// Since the last look, and in all.
+    /// Refaults since the last check, and in all.
     refaults: u64,
     all_refaults: u64,
     /// The pressure clock at the last refault, or at the last move.
     quiet_since: Duration,
 }
 
-/// Who maps what is looked at no more often than this, and takes at most this part of a processor.
+/// Time between steps; limits of the mapping scan: its shortest interval, and its largest part of a processor.
 const STEP: Duration = Duration::from_millis(500);
 const REFRESH_EVERY: Duration = Duration::from_secs(1);
 const REFRESH_PART: u32 = 320;
 const REFRESH_LATEST: Duration = Duration::from_secs(60);
-/// So much is pinned at most before rooms are looked at again: some 10 ms, and as long again to measure it.
+/// Bytes to mlock at most before the headroom is read again: some 10 ms, and as long again to measure them.
 const PART: Bytes = Bytes::mib(64);
-/// The least that a line is worth.
+/// Smallest change that is reported in a line.
 const WORTH_A_LINE: Bytes = Bytes::mib(1);
 
 impl<F: KernelFiles + Sync + 'static> Keeper<F> {
-    /// Gets ready, and does what is to be done once.
+    /// Prepares the loop, and does the one-time work.
     ///
     /// # Errors
-    /// `Unsupported` when there is no such group; `Denied` without the privileges.
+    /// `Unsupported` without such a group; `Denied` without the privileges.
     pub fn begin(
         files: &'static F,
         settings: Settings,
@@ -174,23 +175,23 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
         Ok((keeper, events))
     }
 
-    /// Takes part in what `pid` streams.
+    /// Includes the streams of `pid` from now on.
     ///
     /// # Errors
-    /// When there are too many.
+    /// When too many processes are followed.
     pub fn follow(&self, pid: Pid, membership: Membership) -> Result<(), access::backend::Unavailable> {
         self.streams.as_ref().map_or(Ok(()), |streams| streams.follow(pid, membership))
     }
 
-    /// Ends that.
+    /// Ends the following of a process.
     pub fn unfollow(&self, pid: Pid) {
         if let Some(streams) = &self.streams {
             streams.dismiss(pid);
         }
     }
 
-    /// The first look, and what follows from it until all that is to be pinned is, or there `is_haste`: what comes after this finds
-    /// it so.
+    /// Scans first, and acts until all wanted pages are mlocked or `is_haste` returns true: processes started after
+    /// this find them protected.
     ///
     /// # Errors
     /// As [`Keeper::step`].
@@ -204,14 +205,14 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
         Ok(events)
     }
 
-    /// One look at what is there, and what follows from it.
+    /// Scans once and acts on the result.
     ///
     /// # Errors
-    /// What makes going on pointless: a privilege that is missing. A process, a file or a group that is gone is none.
+    /// Errors that make further steps useless: a missing privilege. A process, file or group that is gone is no error.
     pub fn step(&mut self, now: Duration) -> Result<Vec<Event>, Error> {
         let mut events = Vec::new();
         match self.try_step(now, &mut events) {
-            // What passes is tried again, with nothing pinned in between that nobody looks after.
+            // Transient errors are retried; nothing stays mlocked without a monitor in between.
             Err(error @ (Error::Other(_) | Error::Gone(_))) => {
                 if let Some(guard) = &self.pins {
                     let mut kept = guard.lock();
@@ -235,7 +236,7 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
             self.summary.releases += releases;
             let turned = self.take_turns(events);
             if turned {
-                self.look = None; // of classes that are on the lists now
+                self.look = None; // of classes that are exposed now
             }
             if turned || self.look.is_some() || now >= self.next_refresh {
                 self.refresh(now, events)?;
@@ -250,10 +251,10 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
         Ok(())
     }
 
-    /// Lets go of all that is pinned, for whoever will not look after it for a while. Later steps pin it again.
+    /// Unlocks all pages, for a caller that stops stepping for a while. Later steps mlock them again.
     ///
     /// # Errors
-    /// The kernel's answer.
+    /// Error of the kernel.
     pub fn let_all_go(&mut self) -> Result<Option<Event>, Error> {
         let Some(guard) = &self.pins else { return Ok(None) };
         self.look = None;
@@ -261,7 +262,7 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
         Ok((bytes > Bytes(0)).then_some(Event::LetGo { bytes, because: Because::Paused }))
     }
 
-    /// How long to wait for the next step.
+    /// Time to wait before the next step.
     pub fn wait(&self) -> Duration {
         if self.look.is_some() {
             return Duration::from_millis(1);
@@ -269,14 +270,14 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
         self.streams.as_ref().map_or(STEP, Streams::wait)
     }
 
-    /// Lets go of everything, puts everything back, and says what was done. What streams have written is waited for, unless there
-    /// `is_haste`.
+    /// Unlocks all pages, restores all settings, and returns a summary. Pages written by streams are waited for, unless
+    /// `is_haste` returns true.
     ///
     /// # Errors
-    /// A knob that could not be put back; it stays in the journal.
+    /// A setting that could not be restored; its record stays in the journal.
     pub fn finish(mut self, now: Duration, is_haste: &dyn Fn() -> bool) -> Result<(Summary, Vec<Event>), Error> {
         let mut events = Vec::new();
-        // First what others may wait for; what streams have left takes a moment.
+        // Unlocks first, because others may wait for that; dropping the pages of streams takes a moment.
         if let Some(guard) = self.pins.take()
             && let Ok((news, releases)) = guard.news()
         {
@@ -300,14 +301,14 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
         Ok((self.summary.clone(), events))
     }
 
-    /// Which classes are off the lists now; true if that changed.
+    /// Updates the duty cycles; returns true if a class changed its phase.
     fn take_turns(&mut self, events: &mut Vec<Event>) -> bool {
         let before = self.protected;
         for class in pins::CLASSES {
             let Some(dial) = self.dials.get(class) else { continue };
             let protected = policy::is_protected(dial, self.pressed);
             self.protected.set(class, protected);
-            // The first turn goes without saying.
+            // The first phase is not reported.
             if protected != before.get(class) && self.next_refresh > Duration::ZERO {
                 events.push(Event::Turn { class, dial, protected });
             }
@@ -315,7 +316,7 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
         before != self.protected
     }
 
-    /// Looks who maps what, unless what was seen is not all pinned yet, and pins a part of it.
+    /// Scans the mappings, unless the previous result is not fully mlocked yet, and mlocks a part of it.
     fn refresh(&mut self, now: Duration, events: &mut Vec<Event>) -> Result<(), Error> {
         let stopwatch = Stopwatch::start();
         let look = match self.look.take() {
@@ -326,14 +327,14 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
             },
         };
         let goes_on = self.pin(&look, now, events)?;
-        // Of a processor that others take from us nothing was used: a busy host is when it matters to look.
+        // Processor time stolen by others does not count as used: the scan matters most on a busy host.
         let pause = (stopwatch.elapsed() * REFRESH_PART).clamp(REFRESH_EVERY, REFRESH_LATEST);
         self.next_refresh = now + pause;
         self.look = goes_on.then_some(look);
         Ok(())
     }
 
-    /// What there is. What is pinned is locked only to hand over the files.
+    /// Scans the mappings. The pins are locked only while files are handed over.
     fn look(&mut self, now: Duration, events: &mut Vec<Event>) -> Result<Option<Look>, Error> {
         let pids = self.processes()?;
         let mut mapped = mapped::of(self.files, &pids);
@@ -358,12 +359,12 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
         Ok(Some(look))
     }
 
-    /// Pins a part of what was seen; true if there may be more to pin.
+    /// Mlocks a part of the scan result; returns true if there may be more.
     fn pin(&mut self, look: &Look, now: Duration, events: &mut Vec<Event>) -> Result<bool, Error> {
         let group = find(self.files, &self.settings.scope).ok().flatten();
         let Some(guard) = &self.pins else { return Ok(false) };
         let mut kept = guard.lock();
-        // What would be pinned is charged to groups that are known only then; those of the processes are a good guess.
+        // The groups charged with a page are known only after the mlock; the groups of the processes are a good guess.
         let mut charged = kept.pins.known_groups();
         charged.extend(group.into_iter().flat_map(|group| group.inodes));
         let named = room::rooms(self.files, &kept.limits, &charged)?;
@@ -381,7 +382,7 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
         }
         self.left_out.add_all(std::mem::take(&mut done.refused));
         self.in_parts += done.pinned;
-        // What was just pinned is charged to somebody: from now on that room is looked at, as soon as it has to be.
+        // New pages are charged to a group: from now on that domain is monitored, as early as necessary.
         let tightest = room::tightest(&room::rooms(self.files, &kept.limits, &kept.pins.charged())?);
         kept.tightest = tightest;
         let pins = &kept.pins;
@@ -410,7 +411,7 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
         if goes_on || done.without < WORTH_A_LINE {
             return Ok(goes_on);
         }
-        // A room that holds up what is charged to it, and nothing else.
+        // A domain without headroom delays only the pages charged to it.
         let full = named.iter().zip(&done.without_in).skip(1).filter(|(_, without)| **without >= WORTH_A_LINE);
         for (of, without) in full {
             if self.said_full.insert(of.name.clone()) {
@@ -458,7 +459,7 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
         Ok(pids)
     }
 
-    /// Moves the dials that may be moved.
+    /// Moves the levels that have bounds to move in.
     fn control(&mut self, now: Duration, events: &mut Vec<Event>) -> Result<(), Error> {
         self.control_next = now + controller::EVERY;
         let stalled = self.stall.tick(self.files, now)?;
@@ -492,7 +493,8 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
         Ok(())
     }
 
-    /// A group that was removed and made again, as a service's is when it is started again, is another with the same name.
+    /// Detects a group that was removed and created again, as for a restarted service: it has the same name but is
+    /// another group.
     fn follow_group_again(&mut self) -> Result<(), Error> {
         let (Some(streams), Scope::Group(_)) = (&self.streams, &self.settings.scope) else { return Ok(()) };
         let Ok(Some(group)) = find(self.files, &self.settings.scope) else { return Ok(()) };
@@ -501,7 +503,7 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
         told.map_err(|why| Error::malformed("the control group that is watched", why.reason))
     }
 
-    /// So many pages of a class came back.
+    /// Adds refaults of a class.
     fn note(&mut self, class: Class, refaults: u64) {
         let mut control = self.control.get(class);
         control.refaults += refaults;
@@ -513,7 +515,7 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
     }
 }
 
-/// The group that is meant, if one is.
+/// Control group of the scope, if it is one.
 fn find(files: &impl KernelFiles, scope: &Scope) -> Result<Option<Group>, Error> {
     match scope {
         Scope::Group(name) => group::find(files, name).map(Some),

@@ -1,7 +1,7 @@
-//! Mapped files that are not pinned: the cause, the amount and the largest owner.
+//! Mapped files that are not mlocked, with cause, amount and largest owner.
 //!
-//! An attacker chooses how many files there are and what becomes of them, so a cause has one line for all of them, and is said
-//! again only after a minute, then after twice that, up to an hour.
+//! An attacker controls the number of files and their fate. Therefore a cause has one line for all files, and the line
+//! is repeated only after a minute, then after twice that, up to an hour.
 //!
 //! No I/O, no clock, no randomness.
 
@@ -15,34 +15,34 @@ use units::Bytes;
 
 use crate::shares::{Name, Owner, Owners};
 
-/// Why something is not pinned.
+/// Cause that something is not mlocked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cause {
-    /// It lies on a file system whose server may not answer.
+    /// Its file system may depend on a server that does not answer.
     Served,
     /// Its mount is in no table that was read.
     Unknown,
     /// Its owners have all files that masu can hold for them.
     Files,
-    /// Its owners have their share of the budget, or of the memory that may be pinned.
+    /// Its owners have their share of the budget, or of the memory that may be mlocked.
     Memory,
     /// Its process has more mappings than masu reads for its owner in one pass.
     Mappings,
-    /// The kernel did not give the mappings of its process in time.
+    /// The kernel did not return the mappings of its process in time.
     Unanswered,
-    /// The kernel's answer, by its number.
+    /// The kernel's error number.
     Kernel(i32),
-    /// Something else that masu met.
+    /// Other errors.
     Other,
 }
 
 impl Cause {
-    /// Why the kernel refused.
+    /// Cause of a kernel error.
     pub fn of(error: &linux::Error) -> Cause {
         error.errno().map_or(Cause::Other, |errno| Cause::Kernel(errno.raw_os_error()))
     }
 
-    /// May the next try succeed?
+    /// Can the next try succeed?
     pub fn may_pass(self) -> bool {
         match self {
             Cause::Served => false,
@@ -51,7 +51,7 @@ impl Cause {
         }
     }
 
-    /// Are there no descriptors, which all files need?
+    /// Is a resource missing that all files need (descriptors)?
     pub fn is_of_all(self) -> bool {
         let is_one = |errno| matches!(Errno::from_raw_os_error(errno), Errno::MFILE | Errno::NFILE);
         matches!(self, Cause::Kernel(errno) if is_one(errno))
@@ -80,18 +80,18 @@ impl fmt::Display for Cause {
     }
 }
 
-/// Files that are left out for one cause.
+/// Files left out for one cause.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LeftOut {
-    /// The cause, for people.
+    /// Cause, for people.
     pub why: String,
-    /// Files, or processes whose mappings were not read.
+    /// Number of files, or of processes whose mappings were not read.
     pub count: u64,
-    /// Bytes of them that are mapped, or, where the cause is memory, in memory and not pinned.
+    /// Bytes of them that are mapped. With memory as the cause: bytes in memory and not mlocked.
     pub bytes: Bytes,
-    /// The owner of the most of them.
+    /// Owner of the largest part.
     pub owner: Name,
-    /// Part of `count` that is that owner's.
+    /// Part of `count` that belongs to `owner`.
     pub owner_count: u64,
 }
 
@@ -102,7 +102,7 @@ impl fmt::Display for LeftOut {
     }
 }
 
-/// All that is left out in one pass.
+/// Everything left out in one pass.
 #[derive(Debug, Default)]
 pub struct Tally(BTreeMap<Cause, BTreeMap<Owner, (u64, Bytes)>>);
 
@@ -113,7 +113,7 @@ impl Tally {
         (*count, *all) = (*count + 1, *all + bytes);
     }
 
-    /// Adds all of another.
+    /// Adds another tally.
     pub fn add_all(&mut self, other: Tally) {
         for (cause, owners) in other.0 {
             let ours = self.0.entry(cause).or_default();
@@ -135,7 +135,7 @@ impl Tally {
     }
 }
 
-/// Causes that were said, and when.
+/// Reported causes, each with the time of its last line.
 #[derive(Debug, Default)]
 pub struct Said(BTreeMap<Cause, (Duration, Duration)>);
 
@@ -144,7 +144,7 @@ impl Said {
     pub fn of(&mut self, tally: Tally, owners: &Owners, now: Duration) -> Vec<LeftOut> {
         const FIRST: Duration = Duration::from_secs(60);
         const LAST: Duration = Duration::from_secs(3600);
-        // A cause that comes and goes keeps its wait for as long as it waits.
+        // A cause that comes and goes keeps its delay for the length of the delay.
         self.0.retain(|_, (at, wait)| now < *at + *wait + LAST);
         let mut said = Vec::new();
         for (cause, left_out) in tally.causes(owners) {
@@ -190,7 +190,7 @@ mod tests {
         let (mut owners, mut said) = (Owners::default(), Said::default());
         let minutes: Vec<u32> = (0..600)
             .filter(|minute| {
-                // It comes and goes.
+                // The cause comes and goes.
                 let files: &[(u32, u64)] = if minute % 2 == 0 { &[(1, 1)] } else { &[] };
                 !said.of(tally(&mut owners, files), &owners, MINUTE * *minute).is_empty()
             })

@@ -1,11 +1,11 @@
-//! Pages by what they are used for, and a rate of aging for each class.
+//! Page classes by use, and a rate of aging for each class.
 //!
-//! LRU list split (Oshima, Aoki and Arai, メモリ管理リスト分割による大容量メモリ管理手法) on a stock kernel. The paper gives each use
-//! of memory a list of its own in the kernel, so that each ages at its own rate, down to not at all. The kernel that we have keeps
-//! one pair of lists for files and one for the rest; what a page is used for can be seen from outside all the same.
+//! LRU list split (Oshima, Aoki and Arai, メモリ管理リスト分割による大容量メモリ管理手法) on a stock kernel. The paper adds one LRU list per
+//! use of memory to the kernel, and each list ages at its own rate, down to not at all. A stock kernel has one pair of
+//! lists for files and one pair for the rest. The use of a page is visible from user space all the same.
 //!
-//! `class` says what a page frame is used for; `sample` which frames to look at, and how far what they say can be wrong;
-//! `census` looks, and adds up.
+//! `class` classifies a page frame by its use; `sample` chooses the frames to read and bounds the error; `census` reads
+//! and adds up.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,8 @@
-//! What of the mapped files is in memory, by class, and what has come back since the last look. Nothing is pinned by this.
+//! Scan of the resident pages of mapped files, by class, and of refaults since the last scan. It does not mlock
+//! anything.
 //!
-//! This is what takes long: some 25 ms for each GiB that is in memory in small pages. So it is done with nothing locked that
-//! whoever must let go may wait for.
+//! The scan takes some 25 ms per GiB resident in small pages. It therefore runs without the locks that the headroom
+//! monitor needs.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,39 +15,39 @@ use crate::dials::{ByClass, Dials};
 use crate::mapped::{FileKey, Mapped, MappedFile};
 use crate::ranges::Ranges;
 
-/// A file to look at.
+/// File to scan.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// Which.
+    /// File.
     pub key: FileKey,
-    /// Open.
+    /// Open descriptor.
     pub file: Arc<File>,
-    /// Memory between programs: it goes to swap.
+    /// Shared memory: it goes to swap.
     pub is_swap_backed: bool,
 }
 
-/// What there is.
+/// Scan result.
 #[derive(Debug)]
 pub struct Look {
-    /// What is mapped.
+    /// Mapped files.
     pub mapped: Mapped,
-    /// What of it is in memory, of the classes that have a dial.
+    /// Resident pages of the classes that have a level.
     pub found: Vec<Found>,
 }
 
 /// One class of one file.
 #[derive(Debug)]
 pub struct Found {
-    /// The file.
+    /// File.
     pub key: FileKey,
-    /// The class.
+    /// Class.
     pub class: Class,
-    /// What is mapped as such, and in memory.
+    /// Pages mapped in this class, and in memory.
     pub resident: Ranges,
 }
 
 impl Look {
-    /// Looks at the files that are open of what is mapped.
+    /// Scans the mapped files that are open.
     pub fn at(mapped: Mapped, sources: &[Source], dials: &Dials) -> Look {
         let mut found = Vec::new();
         for Source { key, file, is_swap_backed } in sources {
@@ -57,7 +58,7 @@ impl Look {
                 }
                 let mut resident = Ranges::default();
                 for range in ranges.iter() {
-                    // What cannot be told now is told at the next look.
+                    // Pages that cannot be read now are read in the next scan.
                     let there = page_cache::resident(file, range).unwrap_or_default();
                     there.into_iter().for_each(|run| resident.insert(run));
                 }
@@ -68,7 +69,7 @@ impl Look {
     }
 }
 
-/// The pages of a file by class.
+/// Pages of a file by class.
 fn by_class(mapped: &MappedFile, is_swap_backed: bool) -> Vec<(Class, Ranges)> {
     if is_swap_backed {
         return vec![(Class::Shared, mapped.all.clone())];
@@ -76,11 +77,11 @@ fn by_class(mapped: &MappedFile, is_swap_backed: bool) -> Vec<(Class, Ranges)> {
     vec![(Class::Code, mapped.code.clone()), (Class::ReadOnly, mapped.all.without(&mapped.code))]
 }
 
-/// What was in memory when it was last looked at, and what had gone.
+/// Refault samples: the pages resident at the last scan, and the evicted ones.
 #[derive(Debug, Default)]
 pub struct Sightings(BTreeMap<(FileKey, Class), Seen>);
 
-/// What is known of the pages of one class of a file.
+/// Known pages of one class of a file.
 #[derive(Debug, Default)]
 struct Seen {
     resident: Ranges,
@@ -88,7 +89,8 @@ struct Seen {
 }
 
 impl Sightings {
-    /// Pages that had been in memory, had gone, and are back, by class. Files that are not mapped any more are forgotten.
+    /// Counts refaults by class: pages that were resident, were evicted, and are back. Files that are not mapped any
+    /// more are forgotten.
     pub fn note(&mut self, look: &Look) -> ByClass<u64> {
         self.0.retain(|(key, _), _| look.mapped.files.contains_key(key));
         let mut refaults = ByClass::default();
@@ -101,7 +103,7 @@ impl Sightings {
 }
 
 impl Seen {
-    /// Pages that had gone and are back.
+    /// Refaults of one class of a file.
     fn look(&mut self, resident: &Ranges) -> u64 {
         self.resident.without(resident).iter().for_each(|range| self.gone.insert(range));
         let back = self.gone.and(resident);

@@ -1,4 +1,4 @@
-//! Which files are mapped, by class, and whose they are: what may be pinned.
+//! Mapped files by class, with their owners: the candidates for mlock.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -12,43 +12,43 @@ use crate::left_out::{Cause, Tally};
 use crate::ranges::Ranges;
 use crate::shares::{Filling, Owner, Owners};
 
-/// The files that some processes map.
+/// Files mapped by some processes.
 #[derive(Debug, Default)]
 pub struct Mapped {
-    /// Whose.
+    /// Owners of the processes.
     pub owners: Owners,
-    /// Each file.
+    /// Mapped files.
     pub files: BTreeMap<FileKey, MappedFile>,
-    /// Processes whose mappings were not read, since their owner has its share or the kernel gave no answer.
+    /// Processes whose mappings were not read: their owner has its share, or the kernel gave no answer.
     pub left_out: Tally,
 }
 
-/// A file, as `/proc/PID/maps` names it.
+/// File, as `/proc/PID/maps` names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FileKey {
-    /// The file system's device.
+    /// Device of the file system.
     pub device: (u32, u32),
-    /// Its inode.
+    /// Inode.
     pub inode: u64,
 }
 
-/// What is mapped of one file by all the processes that were asked.
+/// Mappings of one file by all scanned processes.
 #[derive(Clone, Debug)]
 pub struct MappedFile {
-    /// As the kernel prints its name.
+    /// Path, as the kernel prints it.
     pub path: Untrusted,
-    /// Everybody who maps it.
+    /// Owners of the processes that map it.
     pub owners: BTreeSet<Owner>,
-    /// Where it can be opened from: mappings of it, one for each process, of each owner a few.
+    /// Mappings through which it can be opened: one per process, a few per owner.
     pub through: Vec<(Pid, AddressRange)>,
-    /// Its pages in executable mappings.
+    /// Pages in executable mappings.
     pub code: Ranges,
-    /// Its pages in any mapping.
+    /// Pages in any mapping.
     pub all: Ranges,
 }
 
 impl MappedFile {
-    /// Everybody who maps it, as a claim wants them.
+    /// Owners that map the file, for a claim.
     pub fn owners(&self) -> Vec<Owner> {
         self.owners.iter().copied().collect()
     }
@@ -60,17 +60,17 @@ impl MappedFile {
     }
 }
 
-/// One pass costs at most this, and what one process more costs; a mapping costs 1, and [`ROW`] more where it is a new file or part of
-/// a file. Some 3 s, and 150 MiB of memory.
+/// Limit of the cost of one pass, exceeded by at most one process. A mapping costs 1, and [`ROW`] more for a new file
+/// or a new part of a file. At most some 3 s, and 150 MiB of memory.
 const MOST: u64 = 1 << 22;
 const ROW: u64 = 16;
 
-/// The files that these processes map. A process that cannot be looked at, or has ended, maps nothing.
+/// Files mapped by these processes. A process that ended or cannot be read maps nothing.
 pub fn of(files: &impl KernelFiles, pids: &BTreeSet<Pid>) -> Mapped {
     at_most(files, pids, MOST)
 }
 
-/// Processes are read by turns of their owners, of whom the next one is who has cost least, until all costs `most`.
+/// Reads processes until the cost reaches `most`. The next process belongs to the owner with the lowest cost.
 fn at_most(files: &impl KernelFiles, pids: &BTreeSet<Pid>, most: u64) -> Mapped {
     let mut found = Mapped::default();
     let mut unread: BTreeMap<Owner, VecDeque<Pid>> = BTreeMap::new();
@@ -94,7 +94,7 @@ fn at_most(files: &impl KernelFiles, pids: &BTreeSet<Pid>, most: u64) -> Mapped 
                 if error.is_unanswered() {
                     found.left_out.add(Cause::Unanswered, owner, Bytes(0));
                 }
-                continue; // gone, or not to be looked at
+                continue; // ended, or not readable
             }
         };
         let rows: u64 = mappings.iter().map(|mapping| add(&mut found.files, owner, pid, mapping)).sum();
@@ -108,8 +108,8 @@ fn at_most(files: &impl KernelFiles, pids: &BTreeSet<Pid>, most: u64) -> Mapped 
     found
 }
 
-/// Whose a process is: its real user's, whatever program of another user it runs, in its control group. `None` for a thread of the
-/// kernel, and for one that has ended.
+/// Owner of a process: its real user, even under a set-user-ID program, in its control group. `None` for a kernel
+/// thread, and for a process that has ended.
 fn owner(files: &impl KernelFiles, pid: Pid, owners: &mut Owners) -> Option<Owner> {
     let status = status::status(files, pid).ok()?;
     if status.kernel_thread || status.zombie {
@@ -119,7 +119,7 @@ fn owner(files: &impl KernelFiles, pid: Pid, owners: &mut Owners) -> Option<Owne
     Some(owners.of(&group.to_string(), status.uids[0]))
 }
 
-/// Adds a mapping; returns how many rows it takes in our tables.
+/// Adds a mapping; returns the number of rows that it takes in our tables.
 fn add(found: &mut BTreeMap<FileKey, MappedFile>, owner: Owner, pid: Pid, mapping: &Mapping) -> u64 {
     /// Processes of one owner through which a file may be opened.
     const THROUGH: usize = 4;
@@ -135,7 +135,7 @@ fn add(found: &mut BTreeMap<FileKey, MappedFile>, owner: Owner, pid: Pid, mappin
     let rows = |file: &MappedFile| file.owners.len() + file.through.len() + file.all.count() + file.code.count();
     let before = rows(file);
     file.owners.insert(owner);
-    // One owner's processes are not read at one go.
+    // The processes of one owner are not read in one go.
     if file.through.last().is_none_or(|(last, _)| *last != pid) && file.through.len() < THROUGH * file.owners.len() {
         file.through.push((pid, mapping.range));
     }
@@ -146,7 +146,7 @@ fn add(found: &mut BTreeMap<FileKey, MappedFile>, owner: Owner, pid: Pid, mappin
     rows(file).saturating_sub(before) as u64
 }
 
-/// The pages of the file behind a mapping; `None` for memory without one.
+/// Pages of the file behind a mapping; `None` for anonymous memory.
 fn pages_of(mapping: &Mapping) -> Option<Range<u64>> {
     let first = mapping.offset / 4096;
     (mapping.inode != 0).then(|| first..first.saturating_add(mapping.range.pages().0))

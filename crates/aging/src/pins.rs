@@ -1,6 +1,6 @@
-//! Pages that are kept off the kernel's lists: files that programs have mapped, mapped and locked by us as well.
+//! Pages kept off the kernel's lists: files mapped by programs, mapped and mlocked by masu as well.
 //!
-//! What is to be pinned is decided in `policy`; this does it, and measures at the page frames what became of it.
+//! `policy` decides the amount. This module executes the decision, and measures the result at the page frames.
 
 mod files;
 
@@ -27,100 +27,100 @@ use crate::ranges::Ranges;
 use crate::shares::{Claim, Owner, Owners, Pieces, divide};
 use files::{Refusals, Wanted, has_a_claim, is_of_file};
 
-/// The classes that can be pinned: those that are mapped from files or shared memory.
+/// Classes that can be mlocked: pages mapped from files or shared memory.
 pub const CLASSES: [Class; 3] = [Class::Code, Class::ReadOnly, Class::Shared];
 
-/// What we have pinned.
+/// Mlocked pages of masu.
 #[derive(Debug)]
 pub struct Pins {
     files: BTreeMap<FileKey, Pinned>,
-    /// Files that could not be pinned.
+    /// Files that could not be mlocked.
     refused: Refusals,
-    /// How many files may be held, of at most `most`.
+    /// Number of files that may be held, at most `most`.
     limit: u64,
     most: u64,
-    /// Whose they are, as last seen.
+    /// Owners, as last seen.
     owners: Owners,
-    /// The part of each file that is charged to each control group, by its inode, as last seen; also while nothing of it is pinned.
+    /// Fraction of each file charged to each control group (by inode), as last seen; kept without mlocked pages.
     shares: BTreeMap<FileKey, BTreeMap<u64, f64>>,
     frames: FrameTable,
     groups: Option<GroupTable>,
-    /// Our own page tables.
+    /// Page tables of masu.
     pagemap: Pagemap,
-    /// The file that was measured last, of those that take turns.
+    /// File measured last, of the files measured in turns.
     turn: Option<FileKey>,
 }
 
-/// One file, mapped by us.
+/// One file, mapped by masu.
 #[derive(Debug)]
 pub struct Pinned {
     mapping: PinnedFile,
     owners: Vec<Owner>,
     is_swap_backed: bool,
-    /// By class, what is pinned.
+    /// Mlocked pages by class.
     pages: ByClass<u64>,
     ranges: BTreeMap<Class, Ranges>,
-    /// The part of its pages that the kernel holds as unevictable, as measured.
+    /// Fraction of the pages that the kernel holds as unevictable, as measured.
     held: f64,
     /// Pages charged to each control group, by its inode.
     charged: BTreeMap<u64, u64>,
 }
 
-/// A room, as what is charged to it may be pinned.
+/// Headroom of a domain for mlocks charged to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PinRoom {
-    /// Whose pages count; `None`: everybody's.
+    /// Control groups, by inode, whose pages count; `None`: all.
     pub groups: Option<BTreeSet<u64>>,
-    /// How many more may be pinned.
+    /// Number of additional pages that may be mlocked.
     pub more: Pages,
 }
 
-/// How much may be pinned, and where.
+/// Limits of the mlocked amount, in all and by domain.
 #[derive(Clone, Copy, Debug)]
 pub struct PinBounds<'a> {
-    /// In all.
+    /// Limit of all mlocked bytes.
     pub all: Bytes,
-    /// More than is pinned now, at a time.
+    /// Additional bytes in one step.
     pub more: Bytes,
-    /// What is charged to each room; the first is the host's.
+    /// Limit of each domain; the first is the host.
     pub rooms: &'a [PinRoom],
 }
 
-/// What was pinned and let go.
+/// Changes of a refresh.
 #[derive(Debug, Default)]
 pub struct Refreshed {
-    /// Newly pinned.
+    /// Newly mlocked bytes.
     pub pinned: Bytes,
-    /// No longer pinned: its class has no claim to it now, or its owner no share.
+    /// Unlocked bytes: their class has no claim now, or their owner no share.
     pub let_go: Bytes,
-    /// Wanted, in memory, and not pinned for want of room in the budget or in memory.
+    /// Wanted bytes in memory, not mlocked for lack of budget or headroom.
     pub without: Bytes,
-    /// What of that is charged to a room that may have none of it, by the room's number.
+    /// Part of `without` charged to a domain without headroom, by the domain's number.
     pub without_in: Vec<Bytes>,
-    /// Whose it is.
+    /// Bytes of `without`, by owner.
     pub left_out: Tally,
     /// Files that the kernel refused in this call.
     pub refused: Tally,
 }
 
-/// Files to open, and the rest with its causes.
+/// Files to open, and the remaining files with their causes.
 #[derive(Debug, Default)]
 pub struct Admitted {
-    /// To be [opened](open_all), and then [taken](Pins::take).
+    /// Files to [open](open_all), and then to [take](Pins::take).
     pub missing: Vec<FileKey>,
-    /// No longer pinned: nobody maps it any more, or its owners have their share.
+    /// Unlocked bytes: no process maps the file any more, or its owners have their share.
     pub let_go: Bytes,
-    /// Files that are not held, and why.
+    /// Files that are not held, by cause.
     pub left_out: Tally,
 }
 
 impl Pins {
-    /// None yet.
+    /// No pins yet.
     ///
     /// # Errors
     /// `Denied` without CAP_SYS_ADMIN, which the frames' flags ask for.
     pub fn new(files: &impl KernelFiles) -> Result<Pins, Error> {
-        /// The kernel's default.
+        /// The kernel's default of `vm.max_map_count`.
         const MAPPINGS: u64 = 65_530;
         let most = files::most(open_files::limit(), map_limit::max_map_count(files).unwrap_or(MAPPINGS));
         Ok(Pins {
@@ -137,44 +137,45 @@ impl Pins {
         })
     }
 
-    /// How much is pinned of a class, as measured at the frames.
+    /// Mlocked bytes of a class, as measured at the frames.
     pub fn bytes_of(&self, class: Class) -> Bytes {
         let held = |file: &Pinned| Pages(file.pages.get(class)).bytes().scaled(file.held);
         self.files.values().map(held).sum()
     }
 
-    /// How much was asked to be pinned: what must be let go if room gets scarce, whatever part of it is held.
+    /// Bytes requested to be mlocked: the amount to unlock when headroom runs short, however much of it the kernel
+    /// holds.
     pub fn asked(&self) -> Bytes {
         self.files.values().map(|file| Pages(file.total()).bytes()).sum()
     }
 
-    /// How much is pinned.
+    /// Mlocked bytes.
     pub fn bytes(&self) -> Bytes {
         CLASSES.into_iter().map(|class| self.bytes_of(class)).sum()
     }
 
-    /// How many files have pinned pages.
+    /// Number of files with mlocked pages.
     pub fn files(&self) -> usize {
         self.files.values().filter(|file| file.total() > 0).count()
     }
 
-    /// How much is pinned that is charged to one of these control groups.
+    /// Mlocked bytes charged to one of these control groups.
     pub fn charged_to(&self, groups: &BTreeSet<u64>) -> Bytes {
         self.files.values().map(|file| file.charged_to(groups)).sum()
     }
 
-    /// The inodes of all control groups that are charged with what is pinned or was, as far as it is mapped.
+    /// Inodes of all control groups charged with pages that are or were mlocked, as long as the file is mapped.
     pub fn known_groups(&self) -> BTreeSet<u64> {
         self.shares.values().flat_map(|shares| shares.keys().copied()).collect()
     }
 
-    /// The inodes of all control groups that are charged with what is pinned.
+    /// Inodes of all control groups charged with mlocked pages.
     pub fn charged(&self) -> BTreeSet<u64> {
         self.files.values().flat_map(|file| file.charged.keys().copied()).collect()
     }
 
-    /// Chooses the files to hold, of which something may be pinned: of each owner its share. Lets go of all others, also of a file that
-    /// was replaced by another under its name. What was left out when the mappings were read is said with what is left out here.
+    /// Chooses the files to hold, each owner within its share. Releases all others, and also files replaced by another
+    /// file of the same name. The result includes the mappings left out while they were read.
     pub fn admit(&mut self, mapped: &mut Mapped, dials: &Dials, now: Duration) -> Admitted {
         let mut admitted = Admitted { left_out: std::mem::take(&mut mapped.left_out), ..Admitted::default() };
         self.refused.count(mapped, now, &mut admitted.left_out);
@@ -204,7 +205,7 @@ impl Pins {
         admitted
     }
 
-    /// Takes what was opened; returns what was refused.
+    /// Takes opened files; returns the refused ones.
     pub fn take(&mut self, opened: Vec<Opened>, mapped: &Mapped, now: Duration) -> Tally {
         let (mut was_refused, mut left_out) = (false, Tally::default());
         for (key, answer) in opened {
@@ -212,7 +213,7 @@ impl Pins {
                 Ok(file) => {
                     self.files.insert(key, file);
                 }
-                // No fault of the file: it is asked for again in the next pass, in which fewer may be held.
+                // Not caused by the file: it is opened again in the next pass, with a lower limit of files.
                 Err(NotPinned::Because(cause)) if cause.is_of_all() => was_refused = true,
                 Err(NotPinned::Because(cause)) => self.refused.add_and_count(key, cause, mapped, now, &mut left_out),
                 Err(NotPinned::NeverTaken) => self.refused.add(key, None, now),
@@ -222,7 +223,7 @@ impl Pins {
         left_out
     }
 
-    /// The files that are open, to be looked at.
+    /// Open files to scan.
     pub fn sources(&self) -> Vec<Source> {
         let source = |(key, file): (&FileKey, &Pinned)| Source {
             key: *key,
@@ -232,8 +233,8 @@ impl Pins {
         self.files.iter().map(source).collect()
     }
 
-    /// Makes what is pinned what it should be: of what was found, the classes that have a dial and are `protected` now, within
-    /// `bounds`. It may take several calls.
+    /// Mlocks the wanted pages: of `found`, the classes with a level that are `protected` now, within `bounds`.
+    /// Completion may take several calls.
     ///
     /// # Errors
     /// `Denied` without the privilege to lock memory; `Unsupported` by a kernel before Linux 5.14.
@@ -277,14 +278,14 @@ impl Pins {
                 done.without_in[nth] += without.scaled(share.get());
             }
         }
-        // First what makes room, then what takes it.
+        // Unlocks before it mlocks.
         let mut to_pin = Vec::new();
         let mut kept: BTreeSet<(FileKey, Class)> = BTreeSet::new();
         for (wanted, pages) in wanted.iter().zip(chosen) {
             kept.insert((wanted.key, wanted.class));
             let Some(file) = self.files.get_mut(&wanted.key) else { continue };
             let now = file.ranges.get(&wanted.class).cloned().unwrap_or_default();
-            // Of what is chosen, what is pinned comes first.
+            // Of the chosen pages, mlocked ones stay first.
             let stays = now.and(&wanted.resident).first(pages.0);
             let more = wanted.resident.without(&now).first(pages.0 - stays.pages());
             done.let_go += file.unpin(wanted.class, &now.without(&stays))?;
@@ -307,7 +308,7 @@ impl Pins {
                     self.refused.forget(key);
                     changed.insert(key);
                 }
-                // The file was cut short, or the kernel has no memory for it: without it, then, for a while.
+                // The file was truncated, or the kernel has no memory for it: it is skipped for a while.
                 Err(error) if is_of_file(&error) => {
                     self.files.remove(&key);
                     self.refused.add_and_count(key, Cause::of(&error), &look.mapped, now, &mut done.refused);
@@ -319,17 +320,17 @@ impl Pins {
         Ok(done)
     }
 
-    /// Closes the files of which nothing is pinned: one that is open for nothing would keep its memory, or its space, when all others
-    /// have closed it; and our mapping a little of what lay around what was pinned.
+    /// Closes files without mlocked pages. An open file keeps its memory or disk space after all other processes have
+    /// closed it, and our mapping keeps some pages around the unlocked ones.
     pub fn tidy(&mut self) {
         self.files.retain(|_, file| file.total() > 0);
     }
 
-    /// The part of a file that is charged to each room, if it was seen.
+    /// Fraction of a file charged to each domain, if it was measured.
     fn charged_in(&self, key: FileKey, rooms: &[PinRoom]) -> Option<Vec<Fraction>> {
         let of_all = || rooms.iter().map(|room| Fraction::clamped(if room.groups.is_none() { 1.0 } else { 0.0 }));
         if self.groups.is_none() {
-            return Some(of_all().collect()); // Nobody says who is charged.
+            return Some(of_all().collect()); // Nothing tells the charged group.
         }
         let shares = self.shares.get(&key)?;
         let of = |room: &PinRoom| {
@@ -340,10 +341,10 @@ impl Pins {
         Some(rooms.iter().map(of).collect())
     }
 
-    /// Asks the frames of what has changed, and of some others in turns: whom they are charged to changes when a group is removed, to
-    /// the one above.
+    /// Asks the frames of changed files, and of some others in turns: when a group is removed, its pages become charged
+    /// to its parent.
     fn measure(&mut self, changed: BTreeSet<FileKey>) -> Result<(), Error> {
-        /// Files that take turns at a time.
+        /// Number of files measured in turns per call.
         const TURNS: usize = 16;
         let after = self.turn.map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
         let turns: Vec<FileKey> =
@@ -355,18 +356,18 @@ impl Pins {
             if seen > 0 {
                 #[expect(clippy::cast_precision_loss, reason = "a share")]
                 let share = |pages: u64| pages as f64 / seen as f64;
-                // What is charged to nobody is the host's alone.
+                // Pages charged to no group count for the host only.
                 self.shares.insert(key, file.charged.iter().map(|(group, pages)| (*group, share(*pages))).collect());
             }
         }
         Ok(())
     }
 
-    /// Lets go of at least so much of what is charged to these control groups (`None`: to anybody), and says how much it was. Whoever
-    /// has most lets go first, and of its own what is least wanted.
+    /// Unlocks at least this much of the pages charged to these control groups (`None`: to any), and returns the
+    /// amount. The owner with most pages unlocks first, its least wanted pages first.
     ///
     /// # Errors
-    /// The kernel's answer.
+    /// Error of the kernel.
     pub fn let_go(&mut self, least: Bytes, groups: Option<&BTreeSet<u64>>) -> Result<Bytes, Error> {
         let charged = |class, (key, file): (&FileKey, &Pinned)| {
             let share = groups.map_or(1.0, |groups| file.share_of(groups));
@@ -386,7 +387,7 @@ impl Pins {
         {
             let Some(file) = self.files.get_mut(&key) else { continue };
             let now = file.ranges.get(&class).cloned().unwrap_or_default();
-            // Its pages are charged to the groups in this part.
+            // Its pages are charged to the groups in this proportion.
             let stays = u64::try_from(u128::from(now.pages()) * u128::from(stays) / u128::from(pages.0)).unwrap_or(0);
             let share = groups.map_or(1.0, |groups| file.share_of(groups));
             gone += file.unpin(class, &now.without(&now.first(stays)))?.scaled(share);
@@ -395,31 +396,31 @@ impl Pins {
         Ok(gone)
     }
 
-    /// Lets all go at once, whatever the kernel says: with the mappings.
+    /// Releases all pages at once by unmapping, without regard to errors.
     pub fn forget(&mut self) {
         self.files.clear();
     }
 }
 
-/// Why a file is not pinned.
+/// Reason that a file is not mlocked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotPinned {
-    /// The kernel never takes its pages: a device, a huge page of the pool, memory of the kernel that a program has mapped.
+    /// The kernel never evicts its pages: a device, a huge page of the pool, or kernel memory mapped by a program.
     NeverTaken,
-    /// For this cause.
+    /// Cause from the kernel or the limits.
     Because(Cause),
 }
 
-/// A file that was opened, or the reason for which it was not.
+/// An opened file, or the reason that it was not opened.
 pub type Opened = (FileKey, Result<Pinned, NotPinned>);
 
-/// Opens these through one of the processes that map each, and maps them, too. Those that nobody maps any more are left out, and
-/// asked for again if somebody does. A file that is not local is neither opened nor asked for anything: its server may never answer.
-/// Ends with the first for which there is too little of what all need.
+/// Opens each file through one of the processes that map it, and maps it. Files without a mapping are left out until
+/// the next one. Files that are not local are neither opened nor queried: their server may never answer. Stops at the
+/// first file that lacks a resource shared by all.
 pub fn open_all(files: &impl KernelFiles, missing: &[FileKey], mapped: &Mapped) -> Vec<Opened> {
-    /// Files that are held at a time, for one table of mounts.
+    /// Number of files held at a time, for one mount table.
     const AT_A_TIME: usize = 256;
-    /// Processes through which one file is tried.
+    /// Number of processes through which one file is tried.
     const TRIES: usize = 8;
     let mut opened = Vec::new();
     for keys in missing.chunks(AT_A_TIME) {
@@ -443,8 +444,8 @@ pub fn open_all(files: &impl KernelFiles, missing: &[FileKey], mapped: &Mapped) 
     opened
 }
 
-/// First all are held, then the table is read, then they are opened: what is held stays on the mount that the table names.
-/// Each file comes with the number of the first process through which it is tried; returned are those whose mount is in no table.
+/// Holds all files, then reads the mount table, then opens them: a held file stays on the mount that the table names.
+/// Each file comes with the index of the first process to try. Returns the files without a mount in the table.
 fn open_some(
     files: &impl KernelFiles,
     tries: &[(FileKey, usize)],
@@ -457,7 +458,7 @@ fn open_some(
         match mapped.files.get(key).map(|of| hold(files, *key, of, *first, &mut mounts)) {
             Some(Ok(Some((nth, place)))) => held.push((*key, nth, place)),
             Some(Err(why)) => opened.push((*key, Err(why))),
-            // None is left, of which the first were in no table.
+            // No process is left; the mounts seen through the first ones were in no table.
             Some(Ok(None)) if *first > 0 => opened.push((*key, Err(NotPinned::Because(Cause::Unknown)))),
             Some(Ok(None)) | None => {}
         }
@@ -482,7 +483,7 @@ fn open_some(
     Ok(unknown)
 }
 
-/// Holds a file through one of those who have it mapped, from the `first` on, and says through which; `None` when they have ended meanwhile.
+/// Holds a file through one process that maps it, from the `first` on, and returns its index; `None` if all have ended.
 fn hold(
     files: &impl KernelFiles,
     key: FileKey,
@@ -509,7 +510,7 @@ fn hold(
 }
 
 impl Pinned {
-    /// Maps a file to its end: of a large folio that is mapped in part the kernel holds nothing.
+    /// Maps a file to its end: the kernel does not mlock a large folio that is mapped in part.
     fn map(file: &File, is_swap_backed: bool, mapped: &MappedFile) -> Result<Pinned, NotPinned> {
         let length = Pages(file.metadata().map_or(0, |file| file.len().div_ceil(4096)));
         let mapping = PinnedFile::map(file, files::window(mapped, length));
@@ -554,9 +555,10 @@ impl Pinned {
         self.pages.set(class, pages);
     }
 
-    /// Asks some frames whether they are held, and whom they are charged to: some 2 µs each. Returns for how many pages they stand.
+    /// Reads the state and the charged group of some frames: some 2 µs each. Returns the number of pages that they
+    /// represent.
     fn measure(&mut self, pagemap: &Pagemap, frames: &FrameTable, groups: Option<&GroupTable>) -> Result<u64, Error> {
-        /// Frames that are asked of any file, and one more for so many pages, so that no group's part of a large one is overlooked.
+        /// Frames read per file, and one more per this number of pages: no group's part of a large file is missed.
         const OF_EACH: u64 = 128;
         const ONE_MORE: u64 = 2048;
         let total = self.total();
@@ -589,7 +591,7 @@ impl Pinned {
         Pages(self.charged.iter().filter(|(group, _)| groups.contains(group)).map(|(_, pages)| *pages).sum()).bytes()
     }
 
-    /// The part of it that is charged to these.
+    /// Fraction of it charged to these groups.
     fn share_of(&self, groups: &BTreeSet<u64>) -> f64 {
         let all = Pages(self.total()).bytes();
         if all == Bytes(0) { 0.0 } else { (1.0 + self.charged_to(groups).growth_over(all)).clamp(0.0, 1.0) }

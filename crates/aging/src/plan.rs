@@ -1,4 +1,4 @@
-//! What would be done: for `--dry-run`.
+//! Plan of the actions without executing them: for `--dry-run`.
 
 use std::time::Duration;
 
@@ -17,39 +17,39 @@ use crate::report::OfClass;
 use crate::room;
 use crate::{mapped, policy, swap};
 
-/// What would be done.
+/// Planned actions.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Plan {
-    /// What would be pinned, by class.
+    /// Bytes to mlock, by class.
     pub pins: Vec<OfClass>,
-    /// What of it would be left out, for want of room or budget.
+    /// Wanted bytes without headroom or budget.
     pub without_bytes: Bytes,
-    /// The most that may be pinned.
+    /// Upper limit of mlocked bytes.
     pub budget_bytes: Bytes,
-    /// What is left of the tightest room.
+    /// Smallest headroom of all domains.
     pub left_bytes: Bytes,
-    /// Knobs that would be turned, as `path <- value`.
+    /// Settings to write, as `path <- value`.
     pub writes: Vec<String>,
-    /// Classes that have a dial and of which there is nothing to turn: why.
+    /// Classes that have a protection level but no setting to write, with the reason.
     pub nothing: Vec<Nothing>,
-    /// Files that would not be pinned whatever there is room for, by cause.
+    /// Files that cannot be mlocked at any headroom, by cause.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<LeftOut>,
-    /// What would be done about streams.
+    /// Plan for streams.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub streams: Option<String>,
 }
 
-/// A class that is left as it is.
+/// Class that stays as it is.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Nothing {
-    /// Which.
+    /// Class.
     pub class: Class,
-    /// Why.
+    /// Reason.
     pub why: String,
 }
 
-/// Looks at what is there, and changes nothing.
+/// Scans without changing anything.
 ///
 /// # Errors
 /// As [`crate::keep::Keeper::begin`].
@@ -119,7 +119,7 @@ fn of_streams(dial: Dial, scope: &Scope) -> String {
 }
 
 impl Plan {
-    /// As lines for people.
+    /// Lines for people.
     pub fn lines(&self) -> Vec<String> {
         let mut lines: Vec<String> = self
             .pins

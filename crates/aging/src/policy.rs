@@ -1,22 +1,22 @@
-//! How each class is aged: what a dial means, what may be pinned, and when it must be let go.
+//! Aging policy of each class: effect of the protection level, amount to mlock, and time of unlocking.
 //!
-//! Oshima, Aoki and Arai, section 5: pages are aged by the list they are on, each list at a rate of its own, and
-//! `mapped_page_cost` sets the rates.
+//! Oshima, Aoki and Arai, section 5: pages are aged by their list, each list at its own rate, and `mapped_page_cost`
+//! sets the rates.
 //!
 //! | paper                              | here                        | unit                                          |
 //! | `mapped_page_cost`                 | [`Dial`]                    | 0 (as all others) to 100 (not aged)           |
 //! | rate of aging of active-mapped     | [`Dial::rate`]              | part of the time under pressure               |
 //! | stopping the aging (100)           | [`is_protected`], always    |                                               |
-//! | one list for mapped pages          | four classes, one dial each |                                               |
+//! | one list for mapped pages          | four classes, a level each  |                                               |
 //!
-//! We differ. The paper scans a list less often; from outside the kernel a page can be on its lists, or off them: pinned. So a
-//! class whose dial stands at d is off the lists for d % of the time in which the kernel takes memory back, and on them for the
-//! rest, in turns: it is aged at (100 − d)/100 of the kernel's rate. While it is on them the kernel's own second chance keeps what
-//! is in use, and what is idle goes: protection is earned again at each turn. Time in which no memory is taken back does not count,
-//! for nothing ages then.
+//! We differ. The paper scans a list less often. From user space a page can only be on its lists or off them: mlocked.
+//! A class at level d is therefore in the protected phase (off the lists) for d % of the time under reclaim, and in the
+//! exposed phase (on the lists) for the rest. This duty cycle ages it at (100 − d)/100 of the kernel's rate. In the
+//! exposed phase the kernel's second chance keeps pages in use and evicts idle pages, so protection is earned again in
+//! every cycle. Time without reclaim does not count, because nothing ages then.
 //!
-//! The objection to split lists (2006) is that they keep pages which are used less than those that go. Against it stand the
-//! turns, the budget, and [`must_let_go`]: pins are the first thing to go when room gets scarce.
+//! The objection to split lists (2006): they keep pages that are used less than the evicted pages. The duty cycle, the
+//! budget, and [`must_let_go`] answer it: mlocked pages are the first to be released when headroom runs short.
 //!
 //! No I/O, no clock, no randomness.
 
@@ -28,52 +28,52 @@ use crate::class::Class;
 use crate::dials::Dial;
 use crate::shares::{Claim, Owner, Owners, Pieces, divide};
 
-/// How long a class is on the kernel's lists at a turn, in time under pressure.
+/// Length of the exposed phase of the duty cycle, in time under pressure.
 pub const EXPOSED: Duration = Duration::from_secs(60);
 
-/// How long a class is off the lists before that: [`EXPOSED`] · d / (100 − d), so that the part of the time on them is
-/// (100 − d)/100. `None`: for ever.
+/// Length of the protected phase before it: [`EXPOSED`] · d / (100 − d), so that the exposed part of the time is (100 −
+/// d)/100. `None`: for ever.
 pub fn protected_for(dial: Dial) -> Option<Duration> {
     let (d, rest) = (f64::from(dial.get()), f64::from(100 - dial.get()));
     (rest > 0.0).then(|| EXPOSED.mul_f64(d / rest))
 }
 
-/// Is a class off the lists, after so much time under pressure? It begins so.
+/// Is a class in the protected phase, after this time under pressure? The cycle begins with the protected phase.
 pub fn is_protected(dial: Dial, pressed: Duration) -> bool {
     let Some(protected) = protected_for(dial) else { return true };
     let turn = (protected + EXPOSED).as_nanos();
     pressed.as_nanos() % turn < protected.as_nanos()
 }
 
-/// How the kernel is to weigh what needs swap against files, when the class of data has a dial: 0 takes no data at all, which
-/// is what 100 asks for; otherwise the host's own weight at the class's rate. A group that meets its limit and may not swap has its
-/// programs killed: so 0 is only for whoever asked for just that, and not `gently`.
+/// Swappiness for the class of data at a protection level: 0 swaps no data at all, as level 100 asks for; otherwise the
+/// host's own weight at the class's rate. A group that meets its limit and may not swap has its programs killed.
+/// Therefore 0 is written only for an explicit level 100, and never `gently`.
 pub fn swappiness(dial: Dial, normal: u32, gently: bool) -> u32 {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and `normal`")]
     let weight = (f64::from(normal) * dial.rate()).round() as u32;
-    // Nothing but 100 stops the aging.
+    // Only level 100 stops the aging.
     if dial == Dial::NEVER && !gently { 0 } else { weight.max(1).min(normal.max(1)) }
 }
 
-/// How much memory there is, and how much of it can still be had: of the host, or of a control group with a limit.
+/// Memory of the host, or of a control group with a limit, and its headroom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
-    /// All of it.
+    /// Memory limit in all.
     pub limit: Bytes,
-    /// What is free up to the limit, and what the kernel can take back: files that nobody pins.
+    /// Headroom: free memory up to the limit, and reclaimable files that are not mlocked.
     pub left: Bytes,
 }
 
-/// What must be left. Pins go below it.
+/// Low watermark of the headroom. Pages are unlocked below it.
 ///
-/// A program fills new memory at some 2 GiB/s; the smallest of these lasts for 30 ms, and until then we have looked twice
+/// A program fills new memory at some 2 GiB/s. The smallest watermark lasts for 30 ms, enough for two checks
 /// ([`look_again_after`]).
 pub fn margin(limit: Bytes) -> Bytes {
     const LEAST: Bytes = Bytes::mib(64);
     limit.scaled(1.0 / 16.0).max(LEAST)
 }
 
-/// How soon to look at a room again: in half the time in which it could be filled at 4 GiB/s, twice what was seen.
+/// Delay of the next check: half the time to fill the headroom at 4 GiB/s, twice the measured rate.
 pub fn look_again_after(left: Bytes) -> Duration {
     const FASTEST_PER_S: f64 = 4.0 * (1u64 << 30) as f64;
     const SOONEST: Duration = Duration::from_millis(5);
@@ -83,24 +83,24 @@ pub fn look_again_after(left: Bytes) -> Duration {
     Duration::from_secs_f64(half).clamp(SOONEST, LATEST)
 }
 
-/// What share of the time all tasks may stand still for want of memory before pins are let go.
+/// Share of time with all tasks stalled on memory (PSI full) above which pages are unlocked.
 pub const STALLED_MOST: f64 = 0.10;
 
-/// Must what is pinned be let go? When the room is used up; or, before that, when everybody stands still for want of memory and
-/// little can be taken back. A stream alone makes its reader wait, with all the room there is: that is no reason.
+/// Must pages be unlocked? Yes if the headroom is below the low watermark; or earlier, if all tasks stall on memory and
+/// little is reclaimable. A single stream stalls its reader at any headroom, so a stall alone is no reason.
 pub fn must_let_go(room: Room, stalled: Fraction) -> bool {
     let margin = margin(room.limit);
     let little = margin.scaled(2.0);
     room.left < margin || (stalled.get() >= STALLED_MOST && room.left < little)
 }
 
-/// How much more may be pinned of what is charged to this room: as long as twice the margin is left after it.
+/// Bytes that may still be mlocked with charge to this domain: twice the low watermark must be left after it.
 pub fn may_pin(room: Room) -> Bytes {
     room.left.saturating_sub(margin(room.limit).scaled(2.0))
 }
 
-/// New pins that are charged to a room wait so long after pins had to be let go for it, given how long they waited the time before and
-/// for how long that wait had been over: twice as long, halved for each time as long that went well.
+/// Delay of new mlocks charged to a domain after a release for it. `last`: the previous delay, and the time since its
+/// end. The delay doubles, and halves for each such period without a release.
 pub fn hold_for(last: Option<(Duration, Duration)>) -> Duration {
     const LEAST: Duration = Duration::from_secs(10);
     const MOST: Duration = Duration::from_secs(3600);
@@ -109,43 +109,43 @@ pub fn hold_for(last: Option<(Duration, Duration)>) -> Duration {
     (length.saturating_mul(2) / (1 << halvings)).clamp(LEAST, MOST)
 }
 
-/// What a file has of one class.
+/// Mlock candidate: the pages of one class in one file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
-    /// Which.
+    /// Class.
     pub class: Class,
-    /// Where its dial stands.
+    /// Protection level of the class.
     pub dial: Dial,
-    /// Everybody who maps the file.
+    /// Owners that map the file.
     pub owners: Vec<Owner>,
-    /// What is mapped and in memory.
+    /// Pages mapped and in memory.
     pub resident: Pages,
-    /// What is pinned of that.
+    /// Pages of `resident` already mlocked.
     pub pinned: Pages,
-    /// The part of it that is charged to each room; `None` before that was seen, which takes a few pinned pages.
+    /// Fraction charged to each domain; `None` before it was measured, which takes a few mlocked pages.
     pub charged: Option<Vec<Fraction>>,
 }
 
-/// How much may be pinned.
+/// Limits of the mlocked amount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds<'a> {
-    /// In all.
+    /// Pages in all.
     pub all: Pages,
-    /// More than is pinned now, at a time.
+    /// Additional pages in one step.
     pub more: Pages,
-    /// More of what is charged to each room; the first is the host's, to which all is.
+    /// Additional pages charged to each domain; the first domain is the host, and includes all pages.
     pub rooms: &'a [Pages],
 }
 
-/// So much of a file is pinned to see whom it is charged to.
+/// Pages of a file that are mlocked to find the groups charged with it.
 pub const TRIAL: Pages = Pages(64);
 
-/// How much of each candidate is to be pinned.
+/// Chooses the number of pages to mlock of each candidate.
 ///
-/// Each owner has its [share](crate::shares); what it has left is the others'. Of one owner's candidates higher dials come first, then the
-/// classes in the paper's order, then what is pinned already, then the small, of which more fit. The last one that fits gets what
-/// is left. An owner below its share displaces what others have pinned above theirs. A room that is full holds up what is charged to
-/// it, and nothing else.
+/// Each owner has its [share](crate::shares); unused parts go to the others. The order within an owner: higher levels
+/// first, then the classes in the paper's order, then pages already mlocked, then small candidates, because more of
+/// them fit. The last candidate that fits gets the remainder. An owner below its share displaces pages that others have
+/// mlocked above theirs. A domain without headroom delays only the pages charged to it.
 pub fn choose(owners: &Owners, candidates: &[Candidate], bounds: Bounds<'_>) -> Vec<Pages> {
     let mut order: Vec<usize> = (0..candidates.len()).collect();
     order.sort_by_key(|index| {
@@ -164,16 +164,16 @@ pub fn choose(owners: &Owners, candidates: &[Candidate], bounds: Bounds<'_>) -> 
     chosen
 }
 
-/// A budget is divided in so many pieces, none of which is larger than [`PIECE_MAX`].
+/// Number of pieces of a budget; no piece is larger than [`PIECE_MAX`].
 const PIECES: u64 = 1024;
 const PIECE_MAX: Pages = Bytes::mib(16).pages();
 
 /// Pages of the candidates that may still be granted.
 #[derive(Debug)]
 struct Growth {
-    /// Of what is not pinned yet.
+    /// Pages not mlocked yet.
     more: u64,
-    /// Of what is charged to each room, in pages, pinned or not: what one lets go another may have.
+    /// Pages charged to each domain, mlocked or not: one candidate may use pages that another one releases.
     rooms: Vec<f64>,
     granted: Vec<u64>,
 }
@@ -190,7 +190,7 @@ impl Growth {
         Growth { more: bounds.more.0, rooms, granted: vec![0; candidates.len()] }
     }
 
-    /// Grants as much of `wanted` as may be.
+    /// Grants as much of `wanted` as the limits allow.
     fn grant(&mut self, index: usize, of: &Candidate, wanted: u64) -> u64 {
         let before = self.granted[index];
         let is_there = of.is_pinned().saturating_sub(before);
@@ -212,22 +212,23 @@ impl Candidate {
     }
 }
 
-/// The shares of a candidate in each room; of one that nobody knows better, the host is charged with all.
+/// Fractions of a candidate charged to each domain. Before a measurement the host is charged with all of it.
 fn charged(of: &Candidate) -> &[Fraction] {
     const HOST: [Fraction; 1] = [Fraction::ONE];
     of.charged.as_deref().unwrap_or(&HOST)
 }
 
-/// How much there may be of what a room is charged with this share of, so that it is not charged with more than `room` pages.
+/// Largest number of pages at which a domain charged with this share gets at most `room` pages.
 fn whole_of(room: f64, share: Fraction) -> u64 {
-    /// What sums of shares are off by.
+    /// Rounding error of sums of shares.
     const OFF: f64 = 1e-3;
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "pages; what is below 0 is none")]
     let whole = (room / share.get() + OFF) as u64;
     if share.get() > 0.0 { whole } else { u64::MAX }
 }
 
-/// How much of what streams bring in may stay: the dial's part of the memory, nothing at 0. At 100 it is left to the kernel.
+/// Bytes inserted by streams that may stay: the level's part of memory, nothing at 0. Level 100 leaves it to the
+/// kernel.
 pub fn streams_may_keep(dial: Dial, memory: Bytes) -> Option<Bytes> {
     (dial < Dial::NEVER).then(|| memory.scaled(f64::from(dial.get()) / 100.0))
 }
@@ -246,7 +247,8 @@ mod tests {
 
     #[test]
     fn the_two_ends_are_the_papers() {
-        // Section 5: with mapped_page_cost = 100 the aging of active-mapped stops; with 0 it is aged like the other list.
+        // Section 5: with mapped_page_cost = 100 the aging of active-mapped stops; with 0 it is aged like the other
+        // list.
         for hours in [0, 1, 1000] {
             assert!(is_protected(dial(100), SECOND * 3600 * hours));
             assert!(!is_protected(dial(0), SECOND * 3600 * hours));
@@ -276,21 +278,21 @@ mod tests {
         assert_eq!(margin(limit), Bytes::mib(64));
         assert!(must_let_go(room(63), Fraction::ZERO));
         assert!(!must_let_go(room(64), Fraction::ZERO));
-        // Everybody waits: earlier, but not while there is plenty to take back.
+        // All tasks stall: earlier, but not while much is reclaimable.
         let stalled = Fraction::clamped(0.5);
         assert!(must_let_go(room(127), stalled) && !must_let_go(room(128), stalled));
         assert_eq!(may_pin(room(200)), Bytes::mib(72));
         assert_eq!(may_pin(room(100)), Bytes(0));
     }
 
-    /// All that is charged to the host alone, of user 0.
+    /// Candidate of user 0, charged to the host alone.
     fn of(class: Class, value: u8, resident: u64, pinned: u64) -> Candidate {
         let owners = vec![Owners::default().of("/", 0)];
         let charged = Some(vec![Fraction::ONE]);
         Candidate { class, dial: dial(value), owners, resident: Pages(resident), pinned: Pages(pinned), charged }
     }
 
-    /// What is chosen for user 0, who is alone.
+    /// Choice for user 0 as the only owner.
     fn choose(candidates: &[Candidate], bounds: Bounds<'_>) -> Vec<Pages> {
         let mut owners = Owners::default();
         owners.of("/", 0);
@@ -346,7 +348,7 @@ mod tests {
         let candidates = [of(0, 1.0), of(40, 0.5), of(0, 0.0)];
         let choose = |left| choose(&candidates, Bounds { rooms: &bounds(left), ..up_to(1000) });
         assert_eq!(choose(0), [Pages(0), Pages(40), Pages(100)]);
-        // Half of what is more of the second is charged to it.
+        // Half of the growth of the second candidate is charged to it.
         assert_eq!(choose(20), [Pages(0), Pages(80), Pages(100)]);
         assert_eq!(choose(50), [Pages(20), Pages(100), Pages(100)]);
     }
@@ -430,7 +432,7 @@ mod tests {
             prop_assert!(more == Bytes(0) || left - more.0 >= margin(room.limit).0);
         }
 
-        /// Many steps of one user's growth, of two users whose demands are what they are.
+        /// Many steps of growth for one user, with constant demands of two users.
         #[test]
         fn what_is_pinned_comes_to_rest_at_fair_shares(
             sizes in prop::collection::vec((0u32..3, 1u64..200), 1..20), most in 3u64..500, more in 20u64..100,

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Ranges in order that neither overlap nor touch.
+/// Sorted ranges that neither overlap nor touch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ranges(BTreeMap<u64, u64>);
 
@@ -16,7 +16,7 @@ impl Ranges {
             return;
         }
         let Range { mut start, mut end } = range;
-        // Those that begin before its end and do not end before its start become one with it.
+        // Ranges that begin before its end and do not end before its start are merged with it.
         while let Some((first, last)) = self.0.range(..=end).next_back().map(|(first, last)| (*first, *last)) {
             if last < start {
                 break;
@@ -27,7 +27,7 @@ impl Ranges {
         self.0.insert(start, end);
     }
 
-    /// Takes a range away.
+    /// Removes a range.
     pub fn remove(&mut self, range: &Range<u64>) {
         if range.is_empty() {
             return;
@@ -50,17 +50,17 @@ impl Ranges {
         }
     }
 
-    /// The ranges, in order.
+    /// Ranges in order.
     pub fn iter(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         self.0.iter().map(|(first, last)| *first..*last)
     }
 
-    /// True if some of it is in `range`.
+    /// True if the set overlaps `range`.
     pub fn meets(&self, range: &Range<u64>) -> bool {
         self.0.range(..range.end).next_back().is_some_and(|(_, last)| *last > range.start && !range.is_empty())
     }
 
-    /// What is in both.
+    /// Intersection.
     #[must_use]
     pub fn and(&self, other: &Ranges) -> Ranges {
         let (small, large) = if self.0.len() <= other.0.len() { (self, other) } else { (other, self) };
@@ -74,7 +74,7 @@ impl Ranges {
         both
     }
 
-    /// What is in this one and not in the other.
+    /// Difference: pages of this set that are not in the other one.
     #[must_use]
     pub fn without(&self, other: &Ranges) -> Ranges {
         let mut left = self.clone();
@@ -97,17 +97,17 @@ impl Ranges {
         some
     }
 
-    /// How many ranges.
+    /// Number of ranges.
     pub fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// How many pages.
+    /// Number of pages.
     pub fn pages(&self) -> u64 {
         self.iter().map(|range| range.end - range.start).sum()
     }
 
-    /// None at all.
+    /// True without any page.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

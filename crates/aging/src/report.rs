@@ -1,4 +1,4 @@
-//! What is said of each decision: what was measured, what was decided, what was done.
+//! Events: each decision, with its measurements and its effect.
 
 use std::fmt;
 
@@ -11,168 +11,168 @@ use crate::controller::Why;
 use crate::dials::Dial;
 use crate::left_out::LeftOut;
 
-/// One line.
+/// Event of one line.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
 pub enum Event {
-    /// Pages were pinned.
+    /// Pages were mlocked.
     Pinned {
-        /// Newly.
+        /// Newly mlocked.
         bytes: Bytes,
-        /// In all, as measured at the frames.
+        /// Mlocked in all, as measured at the frames.
         pinned_bytes: Bytes,
-        /// By class.
+        /// Mlocked by class.
         classes: Vec<OfClass>,
-        /// Files of which something is pinned.
+        /// Files with mlocked pages.
         files: usize,
-        /// Wanted, and not pinned for want of room.
+        /// Wanted, and not mlocked for lack of headroom.
         without_bytes: Bytes,
-        /// The most that may be pinned.
+        /// Upper limit of mlocked bytes.
         budget_bytes: Bytes,
-        /// What is left of the tightest room.
+        /// Smallest headroom of all domains.
         left_bytes: Bytes,
     },
-    /// Pages were let go.
+    /// Pages were unlocked.
     LetGo {
-        /// How much.
+        /// Amount.
         bytes: Bytes,
-        /// Why.
+        /// Reason.
         #[serde(flatten)]
         because: Because,
     },
-    /// A class comes on the kernel's lists, or off them, because of its dial.
+    /// Duty cycle: a class enters its protected or its exposed phase.
     Turn {
-        /// Which.
+        /// Class.
         class: Class,
-        /// Where its dial stands.
+        /// Protection level.
         dial: Dial,
-        /// Off the lists.
+        /// In the protected phase.
         protected: bool,
     },
-    /// What streams brought in has gone.
+    /// Pages inserted by streams were dropped.
     Dropped {
         /// Since the last such line.
         bytes: Bytes,
         /// In all.
         dropped_bytes: Bytes,
-        /// What waits: newest, or to be written first.
+        /// Waiting: newest pages, or dirty ones.
         waiting_bytes: Bytes,
-        /// Left where it is: it is mapped, or its file is not to be reached.
+        /// Not dropped: mapped, or in an unreachable file.
         left_bytes: Bytes,
     },
-    /// More came than could be taken down: it stays in the page cache.
+    /// Insertions were lost: they stay in the page cache.
     Missed {
-        /// How much, in all.
+        /// Lost bytes in all.
         bytes: Bytes,
     },
-    /// A process was found to be a stream.
+    /// A process was detected as a stream.
     Stream {
-        /// Which.
+        /// Pid.
         pid: Pid,
-        /// Its command.
+        /// Command name.
         name: Untrusted,
     },
-    /// A knob of the kernel was turned.
+    /// A kernel setting was written.
     Turned {
-        /// Which.
+        /// Path.
         path: String,
-        /// To what.
+        /// New value.
         value: String,
-        /// For which class.
+        /// Class that it serves.
         class: Class,
     },
-    /// Nothing is done for a class, which is as it should be.
+    /// A class needs no action, as intended.
     Nothing {
-        /// Which.
+        /// Class.
         class: Class,
-        /// Why.
+        /// Reason.
         why: String,
     },
-    /// A dial was moved.
+    /// A level was moved.
     Moved {
-        /// Of which class.
+        /// Class.
         class: Class,
-        /// From where.
+        /// Old level.
         from: Dial,
-        /// To where.
+        /// New level.
         to: Dial,
-        /// Why.
+        /// Reason.
         #[serde(flatten)]
         why: Why,
     },
-    /// Some of what is mapped is not pinned, and the rest is.
+    /// A part of the mapped files is not mlocked; the other part is.
     LeftOut(LeftOut),
-    /// Something cannot be done, and the rest goes on.
+    /// An action is impossible; the others continue.
     Without {
-        /// What: a file, a class.
+        /// Object: a file, a class.
         what: String,
-        /// Why.
+        /// Reason.
         why: String,
     },
 }
 
-/// What is pinned of a class.
+/// Mlocked amount of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct OfClass {
-    /// Which.
+    /// Class.
     pub class: Class,
-    /// How much, as measured.
+    /// Mlocked bytes, as measured.
     pub pinned_bytes: Bytes,
 }
 
-/// Why pages were let go.
+/// Reason of an unlock.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "why")]
 pub enum Because {
-    /// A room is nearly used up.
+    /// A domain is nearly used up.
     Room {
-        /// Which.
+        /// Name of the domain.
         room: String,
-        /// What is left of it.
+        /// Headroom.
         left_bytes: Bytes,
-        /// What must be left.
+        /// Low watermark.
         margin_bytes: Bytes,
     },
-    /// Whoever looks after it stands still, as Ctrl-Z asks for.
+    /// The process that monitors the pins stops, as on Ctrl-Z.
     Paused,
-    /// Everybody stands still for want of memory.
+    /// All tasks stall on memory.
     Stalled {
-        /// For which share of the time.
+        /// Share of time.
         stalled: Fraction,
-        /// Where.
+        /// Name of the domain.
         room: String,
-        /// What is left of it.
+        /// Headroom.
         left_bytes: Bytes,
     },
-    /// Nobody maps it any more, or its class is on the kernel's lists for a while.
+    /// No process maps the file any more, or its class is in the exposed phase.
     Unwanted,
 }
 
-/// What was done in all.
+/// Totals at the end.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Summary {
-    /// How long it ran.
+    /// Running time.
     pub run_us: u64,
     /// Processor time of masu.
     pub cpu_us: u64,
-    /// The most that was pinned at a time, as measured.
+    /// Maximum of mlocked bytes, as measured.
     pub pinned_bytes_max: Bytes,
-    /// What streams brought in and was dropped.
+    /// Dropped bytes of streams.
     pub dropped_bytes: Bytes,
-    /// What was left of that: mapped, or not to be reached.
+    /// Bytes of streams not dropped: mapped, or unreachable.
     pub left_bytes: Bytes,
-    /// How often pins were let go because a room was nearly used up, or everybody stood still.
+    /// Number of releases for lack of headroom, or because all tasks stalled.
     pub releases: u64,
-    /// Pages that had gone and came back, by class.
+    /// Refaults by class.
     pub refaults: Vec<Refaults>,
 }
 
-/// Pages of one class that came back.
+/// Refaults of one class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Refaults {
-    /// Which.
+    /// Class.
     pub class: Class,
-    /// How many.
+    /// Number of pages.
     pub refaults: u64,
 }
 

@@ -1,4 +1,4 @@
-//! How much room there is, whether memory is being taken back, and who stands still for want of it.
+//! Headroom of the host and of control groups, the clock of memory pressure, and the share of time stalled on memory.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,21 +12,22 @@ use units::{Bytes, Fraction};
 
 use crate::policy::Room;
 
-/// A room with a name: the host, or a control group.
+/// Headroom of a domain: the host, or a control group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
     /// `the host`, or the group's directory.
     pub name: String,
-    /// Whose pages count; `None`: everybody's.
+    /// Control groups, by inode, whose pages count; `None`: all.
     pub groups: Option<BTreeSet<u64>>,
-    /// How much.
+    /// Limit and headroom.
     pub room: Room,
 }
 
-/// The name of the host's room.
+/// Name of the host's domain.
 pub const THE_HOST: &str = "the host";
 
-/// The rooms that bound what is charged to some control groups: first the host's, and that of each group with a limit above them.
+/// Domains that bound the pages charged to some control groups: first the host, then each group with a limit at or
+/// above them.
 ///
 /// # Errors
 /// `Malformed`.
@@ -43,7 +44,7 @@ pub fn rooms(files: &impl KernelFiles, limits: &[Limited], charged: &BTreeSet<u6
     Ok(found)
 }
 
-/// The groups, which may have limits; none where there is no memory controller.
+/// Control groups that may have limits; none without a memory controller.
 ///
 /// # Errors
 /// `Malformed`.
@@ -51,7 +52,7 @@ pub fn limits(files: &impl KernelFiles) -> Result<Vec<Limited>, Error> {
     limited::groups(files)
 }
 
-/// The clock that runs while memory is taken back.
+/// Clock that runs while memory is reclaimed.
 #[derive(Debug)]
 pub struct Clock {
     source: Source,
@@ -59,44 +60,44 @@ pub struct Clock {
     pressed: Duration,
 }
 
-/// What share of the time everybody stands still for want of memory.
+/// Share of time with all tasks stalled on memory.
 #[derive(Debug)]
 pub struct Stall {
     source: Source,
     last: Option<(Duration, Duration)>,
 }
 
-/// A number that rises while memory is taken back.
+/// Counter that rises while memory is reclaimed.
 #[derive(Debug)]
 enum Source {
-    /// Pages looked at, of the whole host, whoever asked for it.
+    /// Pages scanned on the whole host, for any requester.
     Host,
-    /// The same of a group (`memory.stat`, version 2), or how often it met its limit (version 1).
+    /// Pages scanned for a group (`memory.stat`, version 2), or number of times that it met its limit (version 1).
     Group(String),
 }
 
-/// So often the clock is looked at by whoever is not held up.
+/// Longest interval between two ticks of a caller that is not delayed.
 const LOOKS_AT_LEAST_EVERY: Duration = Duration::from_secs(5);
 
-/// Since when PSI counts is unknown to users of older kernels: without it the share is 0.
+/// Interval of the stall share: older kernels do not tell users since when PSI counts. Without PSI the share is 0.
 const STALL_OVER: Duration = Duration::from_secs(1);
 
 impl Clock {
-    /// Of the host, or of a group.
+    /// Clock of the host, or of a group.
     pub fn of(group: Option<&Group>) -> Clock {
         Clock { source: Source::of(group), last: None, pressed: Duration::ZERO }
     }
 
-    /// Looks, and says for how long memory has been taken back up to now.
+    /// Reads the counter, and returns the time under reclaim up to now.
     ///
     /// # Errors
-    /// `Malformed`; a group that is gone takes nothing back.
+    /// `Malformed`; a group that is gone reclaims nothing.
     pub fn tick(&mut self, files: &impl KernelFiles, now: Duration) -> Result<Duration, Error> {
         let looked_at = self.source.read(files)?;
         if let Some((at, before)) = self.last
             && looked_at > before
         {
-            // Of a longer time nobody knows how much of it was so: we may have been stopped.
+            // Of a longer interval, the part under reclaim is unknown: masu may have been stopped.
             self.pressed += now.saturating_sub(at).min(LOOKS_AT_LEAST_EVERY);
         }
         self.last = Some((now, looked_at));
@@ -105,12 +106,12 @@ impl Clock {
 }
 
 impl Stall {
-    /// Of the host, or of a group.
+    /// Stall share of the host, or of a group.
     pub fn of(group: Option<&Group>) -> Stall {
         Stall { source: Source::of(group), last: None }
     }
 
-    /// Looks, and says what share of the last second or so everybody stood still. None where the kernel has no PSI.
+    /// Reads PSI, and returns the share of about the last second with all tasks stalled. 0 on a kernel without PSI.
     ///
     /// # Errors
     /// `Malformed`.
@@ -129,7 +130,7 @@ impl Stall {
         if time >= STALL_OVER {
             self.last = Some((now, total));
         }
-        // Too short a time says nothing: one page fault would be all of it.
+        // A short interval has no meaning: one page fault would fill all of it.
         Ok(if time >= STALL_OVER / 4 { Fraction::clamped(share) } else { Fraction::ZERO })
     }
 }
@@ -146,7 +147,7 @@ impl Source {
                 Ok(["pgscan_anon", "pgscan_file"].into_iter().filter_map(|name| counted.get(name)).sum())
             }
             Source::Group(directory) => {
-                // A limit may be above the group: whoever meets it takes from the group, too.
+                // A limit may be set above the group: meeting it reclaims from the group, too.
                 let met = |directory: &str| {
                     files.read(&format!("{directory}/memory.failcnt")).ok()?.trim().parse::<u64>().ok()
                 };
@@ -164,13 +165,14 @@ impl Source {
     fn pressure(&self, files: &impl KernelFiles) -> Result<Pressure, Error> {
         match self {
             Source::Host => pressure::of_host(files),
-            // Version 1 has none of its own, and that of the host says nothing about the group: it is busy with others.
+            // Version 1 has no PSI of its own, and the host's PSI says nothing about the group: the host is busy with
+            // others.
             Source::Group(directory) => pressure::of_group(files, directory),
         }
     }
 }
 
-/// The least of what is left, of all rooms; what to look at soonest.
+/// Smallest headroom of all domains: the domain to check soonest.
 pub fn tightest(rooms: &[Named]) -> Bytes {
     rooms.iter().map(|named| named.room.left).min().unwrap_or(Bytes(0))
 }

@@ -1,52 +1,52 @@
-//! Which frames to look at, and how far what they say can be wrong. Pure.
+//! Sampling of frames, and the error of the estimate. Pure.
 //!
-//! A host of 24 GiB has six million frames, and to ask for each takes about a second. So frames are asked for in small blocks of neighbours,
-//! one block of each stretch of `one_in` blocks, at a place drawn by chance: a stratified sample. Each stretch stands for as much
-//! as it holds. How far a sum can be wrong is estimated from how much neighbouring stretches differ (Wolter, "Introduction to
-//! Variance Estimation", 2nd edition, section 8.2.1, the estimator of successive differences): it sees that memory lies in runs, and
-//! where the neighbours are the same, nothing is unsure.
+//! A host of 24 GiB has six million frames, and reading each takes about a second. The sample reads small blocks of
+//! neighbouring frames: one block at a random place in each stretch of `one_in` blocks (a stratified sample). Each
+//! block represents its stretch. The error of a sum is estimated from the differences between neighbouring stretches
+//! (Wolter, "Introduction to Variance Estimation", 2nd edition, section 8.2.1, the estimator of successive
+//! differences). This estimator accounts for memory in long runs: equal neighbours add no uncertainty.
 //!
-//! No I/O, no clock; chance comes in as a seed.
+//! No I/O, no clock; randomness comes from a seed.
 
 use std::ops::Range;
 
-/// Frames in a row that one reading asks for.
+/// Consecutive frames in one read.
 pub const BLOCK_FRAMES: u64 = 8;
 
-/// Which part of the frames to look at.
+/// Sampling design.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Design {
-    /// One block of so many; 1 for all.
+    /// One block of this many; 1 for all.
     pub one_in: u64,
-    /// Where chance begins.
+    /// Random seed.
     pub seed: u64,
 }
 
 impl Design {
-    /// All of them.
+    /// Design that reads all frames.
     pub const WHOLE: Design = Design { one_in: 1, seed: 0 };
 
-    /// Of `frames`, at most about so many blocks.
+    /// Design for `frames` with at most about this many blocks.
     pub fn of_at_most(blocks: u64, frames: u64, seed: u64) -> Design {
         Design { one_in: frames.div_ceil(BLOCK_FRAMES).div_ceil(blocks.max(1)).max(1), seed }
     }
 }
 
-/// Frames that follow each other, to be looked at, and for how many frames they stand.
+/// Consecutive frames to read, and the number of frames that they represent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pick {
-    /// The first of them.
+    /// First frame.
     pub first: u64,
-    /// How many.
+    /// Number of frames.
     pub count: u64,
-    /// Frames of the stretch from which they were drawn, themselves included.
+    /// Number of frames in the stretch, the block included.
     pub stands_for: u64,
 }
 
-/// The frames to look at of those from `first` on, `count` of them, in order.
+/// Frames to read out of `count` frames starting with `first`, in order.
 pub fn picks(first: u64, count: u64, design: Design) -> impl Iterator<Item = Pick> {
     let one_in = design.one_in.max(1);
-    // Blocks are as long as a reading may be where all are looked at.
+    // For a full scan, blocks are as long as one read may be.
     let stretch = BLOCK_FRAMES.saturating_mul(if one_in == 1 { 64 } else { one_in });
     let mut state = design.seed;
     (0..count.div_ceil(stretch)).map(move |number| {
@@ -60,7 +60,8 @@ pub fn picks(first: u64, count: u64, design: Design) -> impl Iterator<Item = Pic
     })
 }
 
-/// The frames to look at of several ranges, in order, each with a chance of its own: the same design looks at the same frames.
+/// Frames to read of several ranges, in order, each with its own random sequence. The same design reads the same
+/// frames.
 pub fn picks_of_all(ranges: &[Range<u64>], design: Design) -> impl Iterator<Item = Pick> {
     let mut state = design.seed;
     ranges.iter().flat_map(move |range| {
@@ -78,25 +79,25 @@ fn chance(state: &mut u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// A sum over all frames, from what was seen of some.
+/// Estimate of a sum over all frames from a sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sum {
     frames: f64,
-    /// Squares of the differences between neighbours, halved as they are added.
+    /// Squared differences between neighbours, halved as they are added.
     squares: f64,
     before: Option<f64>,
-    /// Frames of the largest stretch that was not looked at whole.
+    /// Number of frames of the largest stretch that was read in part.
     stretch: f64,
 }
 
 impl Sum {
-    /// Adds a stretch, of which `seen` of the picked frames counted. Stretches come in order.
+    /// Adds a stretch with `seen` hits among the picked frames. Stretches come in order.
     #[expect(clippy::cast_precision_loss, reason = "numbers of frames, far below 2^52")]
     pub fn add(&mut self, pick: Pick, seen: u64) {
         let (count, stands_for) = (pick.count.max(1) as f64, pick.stands_for as f64);
         let share = seen as f64 / count;
         self.frames += seen as f64 * (stands_for / count);
-        // What was looked at whole is not unsure.
+        // A stretch that was read fully adds no uncertainty.
         let unseen = 1.0 - count / stands_for.max(1.0);
         if unseen > 0.0 {
             self.stretch = self.stretch.max(stands_for);
@@ -106,15 +107,15 @@ impl Sum {
         }
     }
 
-    /// The frames, by estimate.
+    /// Estimated number of frames.
     pub fn frames(&self) -> f64 {
         self.frames
     }
 
-    /// With 95 % certainty the sum is off by no more frames than this.
+    /// 95 % confidence bound of the sum, in frames.
     ///
-    /// At least three stretches: of what no block showed there may be so much (the rule of three; Hanley and Lippman-Hand, "If nothing
-    /// goes wrong, is everything all right?", 1983).
+    /// At least three stretches: a use that no block showed may still be that large (the rule of three; Hanley and
+    /// Lippman-Hand, "If nothing goes wrong, is everything all right?", 1983).
     pub fn bound(&self) -> f64 {
         (1.96 * self.squares.sqrt()).hypot(3.0 * self.stretch)
     }
@@ -162,7 +163,7 @@ mod tests {
     fn memory_strewn_at_random_is_known_as_well_as_chance_allows() {
         let mut state = 1;
         let strewn: Vec<bool> = (0..1 << 20).map(|_| chance(&mut state) >> 63 == 1).collect();
-        // 16,384 frames are looked at: half of 2^20, give or take 2^20 · 1.96 · √(¼ / 16,384) = 8,028.
+        // 16,384 frames are read: half of 2^20, give or take 2^20 · 1.96 · √(¼ / 16,384) = 8,028.
         let sum = estimate(&strewn, Design { one_in: 64, seed: 7 });
         assert!((sum.frames() - count(&strewn)).abs() < 2.0 * sum.bound(), "{sum:?}");
         assert!((7_000.0..9_000.0).contains(&sum.bound()), "{sum:?}");
@@ -181,7 +182,7 @@ mod tests {
 
     #[test]
     fn what_is_so_little_that_no_block_shows_it_is_within_the_bound() {
-        // Runs of eight frames, one in each 4,000: of 65 runs a sample of one in 64 sees one, or none.
+        // Runs of eight frames, one in each 4,000: of 65 runs a sample of one in 64 hits one, or none.
         let frames: Vec<bool> = (0..1 << 18).map(|frame| frame % 4000 < 8).collect();
         let within = (0..400)
             .map(|seed| estimate(&frames, Design { one_in: 64, seed: seed << 32 }))
@@ -194,7 +195,7 @@ mod tests {
 
     #[test]
     fn a_sample_is_as_large_as_asked_for_on_hosts_of_any_size() {
-        // 24 GiB: 6,291,456 frames in 786,432 blocks, of which one in 96 makes 8,192.
+        // 24 GiB: 6,291,456 frames in 786,432 blocks; one in 96 gives 8,192.
         assert_eq!(Design::of_at_most(8192, 6_291_456, 0).one_in, 96);
         assert_eq!(Design::of_at_most(8192, 4096, 0).one_in, 1);
         assert_eq!(Design::of_at_most(0, 0, 0).one_in, 1);

@@ -1,23 +1,25 @@
-//! Fair shares of what is scarce: descriptors, mappings, memory of the budget, time of a pass.
+//! Fair shares of scarce resources: descriptors, mappings, memory of the budget, time of a pass.
 //!
-//! Max-min fairness along the tree of control groups: each group shares evenly with its siblings, as the kernel divides processor
-//! time between groups of equal weight, and in a group each user with the others in it. So an owner that asks for no more than
-//! its share has all of it, whatever others ask for; a share that is not used goes to the others. Groups come before users because
-//! a user may have many ids (subordinate ids of a user namespace), and may make groups only below its own.
+//! Max-min fairness along the tree of control groups. Each group shares evenly with its siblings, as the kernel divides
+//! processor time between groups of equal weight. Within a group, each user shares evenly with the others. An owner
+//! that claims no more than its share gets all of it, independent of the claims of others; unused shares go to the
+//! others. Groups are divided before users because a user may have many ids (subordinate ids of a user namespace), and
+//! may create groups only below its own.
 //!
-//! The next grant goes to whoever has least after it, so a large claim never overtakes small ones. A claim of several owners counts
-//! for the one that had it granted; the others have it for nothing, so a stranger who maps somebody's file takes nothing from them.
+//! The next grant goes to the owner that has least after it, so a large claim never overtakes small ones. A claim of
+//! several owners counts for the owner that was granted it. The others get it free, so a stranger that maps another
+//! user's file takes nothing from that user.
 //!
 //! No I/O, no clock, no randomness.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// A user in a control group: a leaf of the tree of [`Owners`].
+/// User in a control group: a leaf of the tree of [`Owners`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Owner(usize);
 
-/// The tree of control groups and their users. Node 0 is the topmost group; a node's number is above that of its parent.
+/// Tree of control groups and their users. Node 0 is the root group; a node's number is above that of its parent.
 #[derive(Clone, Debug)]
 pub struct Owners {
     nodes: Vec<Node>,
@@ -30,19 +32,19 @@ struct Node {
     step: Step,
 }
 
-/// The step from a node to one of its children.
+/// Step from a node to one of its children.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Step {
     Group(String),
-    /// The processes of the group itself, beside the groups below it: its users share one share.
+    /// Processes of the group itself, beside its child groups: their users share one share.
     Itself,
     User(u32),
 }
 
-/// The root.
+/// Root.
 const TOP: usize = 0;
 
-/// Groups deeper than this count as the one at this depth: who may make groups makes no long work.
+/// Groups deeper than this count as the group at this depth: deep trees of groups cannot cause long loops.
 const DEPTH_MAX: usize = 16;
 
 impl Default for Owners {
@@ -52,7 +54,7 @@ impl Default for Owners {
 }
 
 impl Owners {
-    /// The owner of what processes of this user in this control group map; `group` as `/proc/PID/cgroup` has it.
+    /// Owner of the mappings of this user's processes in this control group; `group` as in `/proc/PID/cgroup`.
     pub fn of(&mut self, group: &str, user: u32) -> Owner {
         let mut node = TOP;
         for name in group.split('/').filter(|name| !name.is_empty()).take(DEPTH_MAX) {
@@ -71,7 +73,7 @@ impl Owners {
         node
     }
 
-    /// The owner as people know it.
+    /// Name of the owner for people.
     pub fn name(&self, owner: Owner) -> Name {
         let (mut user, mut groups) = (0, Vec::new());
         self.chain(owner.0).for_each(|node| match &self.nodes[node].step {
@@ -83,18 +85,18 @@ impl Owners {
         Name { user, group: format!("/{}", groups.join("/")) }
     }
 
-    /// A node and those above it, the root last.
+    /// A node and its ancestors, the root last.
     fn chain(&self, node: usize) -> impl Iterator<Item = usize> + '_ {
         std::iter::successors(Some(node), |node| (*node != TOP).then(|| self.nodes[*node].parent))
     }
 }
 
-/// An owner's user and control group.
+/// User and control group of an owner.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 pub struct Name {
-    /// The user's id, as masu's user namespace has it.
+    /// User id in masu's user namespace.
     pub user: u32,
-    /// The control group's path.
+    /// Path of the control group.
     pub group: String,
 }
 
@@ -104,28 +106,28 @@ impl fmt::Display for Name {
     }
 }
 
-/// What each node has, and who is next.
+/// Amount of each node, and the order of the next grants.
 #[derive(Debug)]
 pub struct Filling<'o> {
     owners: &'o Owners,
     used: Vec<u64>,
-    /// For each leaf, what its next grant would cost; `None`: it wants nothing.
+    /// Cost of the next grant of each leaf; `None`: it wants nothing.
     next: Vec<Option<u64>>,
-    /// What each node has after its next grant, as it stands in `waiting` of its parent.
+    /// Amount of each node after its next grant, equal to its key in `waiting` of the parent.
     key: Vec<Option<u64>>,
-    /// The children that want something, the next one first.
+    /// Children with a claim, the next one first.
     waiting: Vec<BTreeSet<(u64, usize)>>,
 }
 
 impl<'o> Filling<'o> {
-    /// Nobody has anything or wants anything.
+    /// Start without grants or claims.
     pub fn new(owners: &'o Owners) -> Filling<'o> {
         let count = owners.nodes.len();
         let (used, next, key) = (vec![0; count], vec![None; count], vec![None; count]);
         Filling { owners, used, next, key, waiting: vec![BTreeSet::new(); count] }
     }
 
-    /// The next grant of `owner` costs so much; `None`: it wants nothing more.
+    /// Sets the cost of the owner's next grant; `None`: it wants nothing more.
     pub fn wants(&mut self, owner: Owner, cost: Option<u64>) {
         if self.next[owner.0] == cost {
             return;
@@ -135,7 +137,7 @@ impl<'o> Filling<'o> {
         owners.chain(owner.0).for_each(|node| self.place(node));
     }
 
-    /// Whoever is next.
+    /// Owner of the next grant.
     pub fn first(&self) -> Option<Owner> {
         let mut node = TOP;
         while let Some((_, child)) = self.waiting[node].first() {
@@ -151,7 +153,7 @@ impl<'o> Filling<'o> {
         owners.chain(to.0).for_each(|node| self.place(node));
     }
 
-    /// Puts a node where it belongs among its siblings.
+    /// Sorts a node among its siblings.
     fn place(&mut self, node: usize) {
         let own = self.next[node];
         let of_child = || self.waiting[node].first().map(|(key, child)| key - self.used[*child]);
@@ -169,28 +171,28 @@ impl<'o> Filling<'o> {
     }
 }
 
-/// Something that is wanted.
+/// Claim of some owners.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// Everybody who would have it. Nobody: nobody asks for it.
+    /// Owners that benefit from it; empty: it is not requested.
     pub owners: Vec<Owner>,
-    /// How much of what is divided.
+    /// Amount of the divided resource.
     pub size: u64,
 }
 
-/// In what pieces claims are granted.
+/// Granularity of grants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pieces {
     /// All of a claim or nothing.
     Whole,
-    /// So much at a time.
+    /// Pieces of this size.
     Of(u64),
 }
 
-/// Divides `total` between claims, which stand in the order in which each owner wants them. `may` says how much of a claim may
-/// be granted of a piece, and counts on that being granted (but for whole claims, if it is less).
+/// Divides `total` between claims, sorted in each owner's order of preference. `may` returns the grantable part of a
+/// piece of a claim, and counts it as granted (for whole claims only if it is the whole).
 ///
-/// Returns how much of each claim is granted.
+/// Returns the granted amount of each claim.
 pub fn divide(
     owners: &Owners,
     claims: &[Claim],

@@ -1,6 +1,6 @@
-//! Drop-behind that keeps what was there: what streams bring into the page cache goes again, and nothing else.
+//! Drop-behind for streams: pages that streams insert into the page cache are dropped again, and no others.
 //!
-//! `policy` says when; `detect` which of what comes is a stream's when nobody has said; `act` lets go, and looks what went.
+//! `policy` decides the time; `detect` finds streams when none was named; `act` drops pages, and verifies the result.
 
 pub mod act;
 pub mod detect;
@@ -22,16 +22,16 @@ use act::{Dropper, Went};
 use detect::Detector;
 use policy::{Queue, SETTINGS};
 
-/// Follows what comes into the page cache, and lets it go.
+/// Follows page-cache insertions, and drops the pages of streams.
 #[derive(Debug)]
 pub struct Streams {
     arrivals: Arrivals,
-    /// For the arrivals of everybody: who is a stream.
+    /// Detector of streams, if insertions of all processes are followed.
     detector: Option<Detector>,
     known: BTreeSet<Pid>,
     queue: Queue,
     dropper: Dropper,
-    /// How far the kernel reads ahead, by device.
+    /// Readahead size of the kernel, by device.
     read_ahead: BTreeMap<(u32, u32), Pages>,
     memory: Bytes,
     went: Went,
@@ -40,7 +40,7 @@ pub struct Streams {
     forgot_at: Duration,
 }
 
-/// What was said, and when.
+/// Reported totals, with the time of the report.
 #[derive(Debug, Default)]
 struct Told {
     at: Duration,
@@ -48,20 +48,20 @@ struct Told {
     lost: Pages,
 }
 
-/// A line about what was dropped comes no more often than this.
+/// Shortest interval between two lines about dropped pages.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
-/// How far kernels read ahead where they do not say it: 128 KiB.
+/// Readahead size of kernels that do not show it: 128 KiB.
 const USUAL: Pages = Pages(32);
 
-/// How often to look what came.
+/// Interval of reading the insertions.
 const EVERY: Duration = Duration::from_millis(50);
 
 impl Streams {
-    /// Begins. `memory` is what the dial is a part of.
+    /// Starts the tracing. `memory` is the amount that the level is a fraction of.
     ///
     /// # Errors
-    /// Why this host does not allow it, and what would.
+    /// Reason that this host does not allow it, and the remedy.
     pub fn begin(files: &impl KernelFiles, whose: Whose, dial: Dial, memory: Bytes) -> Result<Streams, Unavailable> {
         let arrivals = Arrivals::of(whose)?;
         let dropper = Dropper::new(files)
@@ -86,49 +86,49 @@ impl Streams {
     /// Follows a process from now on.
     ///
     /// # Errors
-    /// When there are too many.
+    /// When too many processes are followed.
     pub fn follow(&self, pid: Pid, membership: Membership) -> Result<(), Unavailable> {
         self.arrivals.admit(pid, membership)
     }
 
-    /// What comes through this control group's processes from now on.
+    /// Follows the insertions by this control group's processes from now on.
     ///
     /// # Errors
-    /// When the kernel takes the maps away, which it does not.
+    /// When the kernel removes the maps, which it does not.
     pub fn follow_group(&self, inode: u64) -> Result<(), Unavailable> {
         self.arrivals.watch(Whose::Group(inode))
     }
 
-    /// Ends the membership of one that only starts others.
+    /// Ends the membership of a process that only starts others.
     pub fn dismiss(&self, pid: Pid) {
         self.arrivals.dismiss(pid);
     }
 
-    /// How much may stay from now on.
+    /// Sets the amount that may stay from now on.
     pub fn set_dial(&mut self, dial: Dial) {
         let keep = streams_may_keep(dial, self.memory).unwrap_or(Bytes(u64::MAX));
         self.queue.set_keep(Pages(keep.0 / 4096));
     }
 
-    /// How long to wait for the next step.
+    /// Time to wait before the next step.
     pub fn wait(&self) -> Duration {
         EVERY
     }
 
-    /// What was dropped, and what was left, in all.
+    /// Dropped bytes, and bytes not dropped, in all.
     pub fn totals(&self) -> (Bytes, Bytes) {
         (self.went.dropped.bytes(), self.went.left.bytes())
     }
 
-    /// Looks what came, and lets go what was passed.
+    /// Reads the insertions, and drops passed pages.
     ///
     /// # Errors
-    /// `Other` when the kernel takes the maps away, which it does not.
+    /// `Other` when the kernel removes the maps, which it does not.
     pub fn step(&mut self, files: &impl KernelFiles, now: Duration, events: &mut Vec<Event>) -> Result<(), Error> {
         let own = Pid::own();
         let came =
             self.arrivals.fetch().map_err(|why| Error::malformed("what comes into the page cache", why.reason))?;
-        // What we read for ourselves is little, and ours.
+        // Pages that masu reads for itself are few, and not of a stream.
         for arrival in came.into_iter().filter(|arrival| arrival.process != own) {
             let of_streams = match &mut self.detector {
                 None => vec![arrival],
@@ -150,7 +150,7 @@ impl Streams {
         Ok(())
     }
 
-    /// Lets go what is left: no longer than that takes, or until there `is_haste`.
+    /// Drops the remaining pages, until that is done or `is_haste` returns true.
     ///
     /// # Errors
     /// As [`Streams::step`].
@@ -161,7 +161,8 @@ impl Streams {
         is_haste: &dyn Fn() -> bool,
         events: &mut Vec<Event>,
     ) -> Result<(), Error> {
-        /// What was just written goes when it is on the disk: that is waited for as long as it gets less, and no longer than this.
+        /// Dirty pages are dropped after their write-back: waited for while their number falls, and no longer than
+        /// this.
         const MOST: Duration = Duration::from_secs(10);
         const PAUSE: Duration = Duration::from_millis(100);
         const WITHOUT_PROGRESS: u32 = 10;
@@ -178,7 +179,7 @@ impl Streams {
             }
             std::thread::sleep(PAUSE);
         }
-        // What still stays is left.
+        // Pages still present now are not dropped.
         self.went.left.0 += self.queue.rest().iter().map(|due| due.pages.end - due.pages.start).sum::<u64>();
         self.tell(now, events);
         Ok(())
@@ -194,7 +195,7 @@ impl Streams {
     fn tell_streams(&mut self, files: &impl KernelFiles, now: Duration, events: &mut Vec<Event>) {
         let Some(detector) = &mut self.detector else { return };
         if now >= self.forgot_at + LINE_EVERY {
-            // Numbers are given again: whoever has one of them next is somebody else.
+            // Pids are reused: the next process with the same pid is another one.
             self.forgot_at = now;
             let has_ended = |pid: Pid| stat::stat(files, pid).is_err_and(|error| error.is_gone());
             detector.forget(has_ended);

@@ -1,8 +1,8 @@
-//! How eagerly data is swapped: the weight that the kernel gives it beside files, turned for as long as we run.
+//! Swapping of data: the kernel's weight of anonymous memory beside files, changed while masu runs.
 //!
-//! A control group of version 1 that is made meanwhile has its weight from the one above, which is ours: it is put back, too. One
-//! that was given the very value that we have turned the one above to looks the same, and is put back as well. A group
-//! that is removed and made again is another: what was turned for a service is turned again when it is started again.
+//! A control group of version 1 created meanwhile inherits masu's weight from its parent, so it is restored, too. A
+//! group that was given the same value by its owner looks the same, and is also restored. A group that is removed and
+//! created again is another group: the setting of a restarted service is written again.
 
 use std::collections::BTreeMap;
 
@@ -19,46 +19,47 @@ use crate::keep::Scope;
 use crate::policy;
 use crate::report::Event;
 
-/// The knob, and what it was.
+/// The setting, and its original value.
 #[derive(Debug)]
 pub struct Swap {
     knob: Knob,
     dial: Dial,
     gently: bool,
     scope: Scope,
-    /// The control group's own, if there is one; another one's when it was made again.
+    /// Inode of the control group, if the scope is one; another inode after it was created again.
     inode: Option<u64>,
     before: Option<u64>,
-    /// The control groups below, by their directories.
+    /// Child control groups, by directory.
     below: BTreeMap<String, Below>,
 }
 
-/// A control group below the one whose weight is turned.
+/// Child of a control group with a changed weight.
 #[derive(Clone, Copy, Debug)]
 struct Below {
     inode: u64,
-    /// It has our weight, by having been made below it.
+    /// It inherited masu's weight at its creation.
     inherits: bool,
 }
 
-/// Why nothing is turned where there is none.
+/// Reason for no change without swap.
 pub const NO_SWAP: &str = "there is no swap, so data is not aged at all";
 
-/// Relative to the root.
+/// Path relative to the root.
 #[derive(Debug)]
 enum Knob {
-    /// A weight, and what it was before us.
+    /// Weight, and its original value.
     Weight { path: String, normal: u32 },
-    /// Version 2 of control groups has no weight, but the most that a group may have in swap.
+    /// Control groups of version 2 have no weight, only a limit of swap.
     Most { path: String },
 }
 
 impl Swap {
-    /// Turns the knob if data has a dial. Says so if there is nothing to turn. `gently`: swapping stays possible even at 100.
+    /// Writes the setting if data has a level; reports if there is nothing to write. `gently`: swapping stays possible
+    /// even at 100.
     ///
     /// # Errors
-    /// `Denied` without root; `Unsupported` where the dial means nothing: for single processes, and between 0 and 100 for a
-    /// group of version 2.
+    /// `Denied` without root; `Unsupported` where the level has no effect: for single processes, and between 0 and 100
+    /// for a group of version 2.
     pub fn begin<F: KernelFiles>(
         files: &F,
         scope: &Scope,
@@ -74,7 +75,7 @@ impl Swap {
             return Ok(None);
         }
         let knob = find(files, scope, group)?;
-        // Those that are there have their weights from others.
+        // Existing groups have weights from elsewhere.
         let others = |inode| Below { inode, inherits: false };
         let below = knob.groups_below(files)?.into_iter().map(|(path, inode)| (path, others(inode))).collect();
         let (scope, inode) = (scope.clone(), inode_of(files, group));
@@ -84,7 +85,7 @@ impl Swap {
         Ok(Some(swap))
     }
 
-    /// Turns it to where the dial is.
+    /// Writes the setting for the level.
     ///
     /// # Errors
     /// As [`Swap::begin`].
@@ -101,8 +102,8 @@ impl Swap {
         Ok(())
     }
 
-    /// Looks for control groups that were made since: what was turned is turned again for the one that is meant, and those that have our
-    /// weight only because they were made below it have in the end what they would have had.
+    /// Detects new control groups. The setting is written again for the group of the scope. Groups that inherited
+    /// masu's weight at their creation get, at the end, the weight that they would have had.
     ///
     /// # Errors
     /// When the journal cannot be written; `Denied`.
@@ -116,14 +117,14 @@ impl Swap {
             && let Ok(group) = group::find(files, name)
             && let now @ Some(_) = inode_of(files, Some(&group))
             && now != self.inode
-            // It may be there before its files are.
+            // The directory may exist before its files.
             && let Ok(knob) = find(files, &self.scope, Some(&group))
         {
-            // What the old one had is nothing to the new one.
+            // The record of the old group does not apply to the new one.
             knobs.release(self.knob.path())?;
             self.knob = knob;
             match self.turn(self.dial, knobs, events) {
-                // Gone again: the next one is another.
+                // Gone again: the next group is another one.
                 Err(Error::Unsupported(_) | Error::Gone(_)) => self.inode = None,
                 answer => {
                     answer?;
@@ -145,7 +146,7 @@ impl Swap {
             }
         }
         self.below.retain(|directory, below| now.get(directory) == Some(&below.inode));
-        // Those above come first.
+        // Parents come first.
         for (directory, inode) in now {
             if self.below.contains_key(&directory) {
                 continue;
@@ -162,7 +163,7 @@ impl Swap {
         Ok(())
     }
 
-    /// Pages that came back from swap since the last call.
+    /// Pages read back from swap since the last call.
     ///
     /// # Errors
     /// `Malformed`.
@@ -177,7 +178,7 @@ impl Swap {
     }
 }
 
-/// What would be written for data's dial, as `path <- value`.
+/// Values to write for data's level, as `path <- value`.
 ///
 /// # Errors
 /// As [`Swap::begin`].
@@ -195,28 +196,28 @@ pub fn would_write(
 }
 
 impl Knob {
-    /// Relative to the root.
+    /// Path relative to the root.
     fn path(&self) -> &str {
         let (Knob::Weight { path, .. } | Knob::Most { path }) = self;
         path
     }
 
-    /// The control groups that take their weight from here when they are made: their directories, and the inodes of those.
+    /// Control groups that inherit from here at their creation: their directories, with inodes.
     fn groups_below(&self, files: &impl KernelFiles) -> Result<BTreeMap<String, u64>, Error> {
         let Knob::Weight { path, .. } = self else { return Ok(BTreeMap::new()) };
         let mut all: Vec<String> = limited::groups(files)?.into_iter().map(|group| group.directory).collect();
         all.sort();
         let topmost = all.first().cloned().unwrap_or_default();
-        // The topmost group's weight is the host's own.
+        // The root group's weight is the host's own.
         let above = path.strip_suffix("/memory.swappiness").unwrap_or(&topmost);
         let is_below = |directory: &str| directory.strip_prefix(above).is_some_and(|below| below.starts_with('/'));
-        // One that is gone meanwhile has no inode.
+        // A group that is gone has no inode.
         let with_inode = |directory: String| Some((files.inode(&directory).ok()?, directory));
         let below = all.into_iter().filter(|directory| is_below(directory)).filter_map(with_inode);
         Ok(below.map(|(inode, directory)| (directory, inode)).collect())
     }
 
-    /// The file, and what is to stand in it.
+    /// File, and the value to write.
     fn at(&self, dial: Dial, gently: bool) -> Result<(&str, String), Error> {
         let swap_knob = Some(match self {
             Knob::Weight { .. } => SwapKnob::Weight,
@@ -241,7 +242,7 @@ fn inode_of(files: &impl KernelFiles, group: Option<&Group>) -> Option<u64> {
     files.inode(group?.path.trim_start_matches('/')).ok()
 }
 
-/// The knob of whoever's pages are meant.
+/// Setting of the scope.
 fn find(files: &impl KernelFiles, scope: &Scope, group: Option<&Group>) -> Result<Knob, Error> {
     match (scope, group) {
         (Scope::Host, _) => weight(files, "proc/sys/vm/swappiness".to_owned()),
@@ -267,7 +268,7 @@ fn weight(files: &impl KernelFiles, path: String) -> Result<Knob, Error> {
     Ok(Knob::Weight { path, normal })
 }
 
-/// `/proc/swaps` has a line for each, after one of names.
+/// True if `/proc/swaps` has a line after its header.
 pub fn has_swap(files: &impl KernelFiles) -> bool {
     files.read("proc/swaps").is_ok_and(|text| text.lines().count() > 1)
 }
@@ -301,7 +302,7 @@ mod tests {
     const V1: &str = "30 20 0:26 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n";
     const V2: &str = "30 20 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
 
-    /// Begins on `kernel`, and gives what was written and said.
+    /// Begins on `kernel`, and returns the writes and the events.
     fn begun(
         kernel: &FakeKernel,
         scope: &Scope,
@@ -384,13 +385,13 @@ mod tests {
             kernel.remove(&format!("sys/fs/cgroup/memory/{name}"));
             kernel.add(&in_group(name), value);
         };
-        // One that had a weight of its own inherits ours when it is made again; one below it that chose its own does not.
+        // A group with its own weight inherits masu's when it is created again; a child that chose its own does not.
         again("a/own", "0\n");
         kernel.add(&in_group("a/own/below"), "0\n");
         kernel.add(&in_group("a/chose"), "30\n");
         kernel.add(&in_group("a/chose/below"), "0\n");
         swap.follow(&kernel, &mut knobs, &mut events).unwrap();
-        // Then it is made again with a weight of its own, which it keeps.
+        // Created again with its own weight, which it keeps.
         again("a/own", "45\n");
         swap.follow(&kernel, &mut knobs, &mut events).unwrap();
         knobs.put_back().unwrap();

@@ -1,4 +1,4 @@
-//! Only what a program may call by name is exported; everything else of the library stays its own affair.
+//! Only the functions that a program may call are exported; all other symbols of the library are hidden.
 
 fn main() {
     println!("cargo:rerun-if-changed=exports.map");
@@ -7,6 +7,6 @@ fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libmasu-pager.so");
     // Before all other libraries: none of them has begun, and malloc has not either.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,initfirst");
-    // No start files: nothing in them that we use, and one import fewer to be resolved.
+    // No start files: they have nothing that the library uses, and one import fewer to be resolved.
     println!("cargo:rustc-cdylib-link-arg=-nostartfiles");
 }

@@ -1,4 +1,4 @@
-//! Only the hooks are exported; everything else of the library stays its own affair.
+//! Exports only the hooks; all other symbols of the library stay private.
 
 fn main() {
     println!("cargo:rerun-if-changed=exports.map");
@@ -7,6 +7,6 @@ fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libmasu-preload.so");
     // Before all other libraries: none of them has begun, and malloc has not either.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,initfirst");
-    // No start files: nothing in them that we use, and one import fewer to be resolved.
+    // No start files: we use nothing in them, and one import fewer is resolved.
     println!("cargo:rustc-cdylib-link-arg=-nostartfiles");
 }

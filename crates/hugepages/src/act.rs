@@ -1,7 +1,7 @@
-//! Promoting, probing and demoting one window: look, advise, look again.
+//! Promoting, probing and demoting one window: check, advise, check again.
 //!
-//! The kernel often answers success and does nothing, so what is reported is what the second look found. The first one
-//! re-validates what the observation, which takes no lock, only hinted at.
+//! The kernel often answers success and does nothing, so the result is taken from the second check. The first one
+//! re-validates the observation, which takes no lock and is only a hint.
 
 use std::time::{Duration, Instant};
 
@@ -15,20 +15,20 @@ use crate::Refusal;
 use crate::policy::cost;
 use crate::program::Program;
 
-/// What came of a promotion.
+/// Result of a promotion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Promoted {
-    /// Huge now; so many pages were resident before.
+    /// Huge now.
     Yes {
         /// Resident pages just before the call.
         resident_before: Pages,
     },
     /// Huge already: the kernel's own daemon, or the program, was faster.
     Already,
-    /// Not huge, and why.
+    /// Not huge, for this reason.
     No(Refusal),
-    /// The program replaced its address space (exec) after the measuring. What the call may have made huge in the new one
-    /// was split again: it was decided for another program, and nobody knows what it cost.
+    /// The program replaced its address space (exec) after the measurement. Anything that the call may have made huge
+    /// in the new one was split again: it was decided for another program, and its cost is unknown.
     Astray(Demoted),
 }
 
@@ -60,8 +60,8 @@ pub fn promote(program: &dyn Program, window: Window, budget_left: Bytes) -> Res
     })
 }
 
-/// What would stand against promoting `window` as it is now. Nothing is changed; what the call itself would meet (no huge
-/// page to be had) is not foreseen.
+/// Obstacle to promoting `window` as it is now. Changes nothing. Failures of the call itself (no huge page available)
+/// are not foreseen.
 ///
 /// # Errors
 /// `Gone` when the process ended.
@@ -74,13 +74,13 @@ pub fn foresee(program: &dyn Program, window: Window) -> Result<Option<Refusal>,
     Ok(obstacle.or_else(|| program.forbids(window).then_some(Refusal::Forbidden)))
 }
 
-/// What stands against promoting a window in this state.
+/// Obstacle to promoting a window in this state.
 fn obstacle(state: WindowState, budget_left: Bytes, cgroup_room: Option<Bytes>) -> Option<Refusal> {
     if state.resident == Pages(0) {
         return Some(Refusal::NotResident);
     }
     if state.file > Pages(0) {
-        // Mapped there since the look: what was planned for the heap is not done to a file or to shared memory.
+        // Mapped there since the scan: a plan for the heap is not applied to a file or to shared memory.
         return Some(Refusal::NotAnonymous);
     }
     if state.guards > Pages(0) {
@@ -99,7 +99,7 @@ fn obstacle(state: WindowState, budget_left: Bytes, cgroup_room: Option<Bytes>) 
     cgroup_room.filter(|room| *room < PageSize::Huge.bytes()).map(|_| Refusal::CgroupLimit)
 }
 
-/// Clears the accessed bit of a huge window with a flush of the TLB, so that the next access is sure to set it.
+/// Clears the accessed bit of a huge window with a TLB flush, so that the next access is sure to set it.
 ///
 /// # Errors
 /// `Gone` when the process ended; any other refusal leaves the window as it was, and unprobed.
@@ -111,26 +111,26 @@ pub fn probe(program: &dyn Program, window: Window) -> Result<bool, Error> {
     }
 }
 
-/// What came of a demotion.
+/// Result of a demotion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Demoted {
     /// Split now.
     Yes {
-        /// What was resident just before the call and is not any more.
+        /// Memory resident just before the call and not after it.
         returned: Bytes,
-        /// What still is.
+        /// Pages still resident.
         resident: Pages,
     },
     /// Small already: the kernel, or the program, was faster.
     Already {
-        /// What is resident.
+        /// Resident pages.
         resident: Pages,
     },
     /// Still huge.
     No,
 }
 
-/// Splits a huge window by naming one of its pages cold; the kernel returns those that hold only zeros.
+/// Splits a huge window by advising one of its pages cold; the kernel frees the pages that hold only zeros.
 ///
 /// # Errors
 /// `Gone` when the process ended.
@@ -147,7 +147,7 @@ pub fn demote(program: &dyn Program, window: Window) -> Result<Demoted, Error> {
         Err(Errno::SRCH) => return Err(gone(window)),
         Err(_) => return Ok(Demoted::No),
     }
-    // After an exec the huge page went with its memory, and nothing came back from a split.
+    // After an exec the huge page went with its memory, and the split returned nothing.
     let Some(after) = program.state(window)? else { return Ok(Demoted::Already { resident: Pages(0) }) };
     if after.huge {
         return Ok(Demoted::No);
@@ -156,14 +156,14 @@ pub fn demote(program: &dyn Program, window: Window) -> Result<Demoted, Error> {
     Ok(Demoted::Yes { returned, resident: after.resident })
 }
 
-/// What came of splitting many windows.
+/// Result of splitting many windows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Split {
-    /// Windows that were huge and are not any more.
+    /// Windows split: huge before, and not after.
     pub windows: u64,
     /// Windows that stayed huge: locked, or shared after a fork.
     pub stayed: u64,
-    /// What was resident in them and is not any more.
+    /// Memory resident in them before and not after.
     pub returned: Bytes,
 }
 
@@ -191,12 +191,13 @@ pub fn demote_all(program: &dyn Program, windows: &[Window]) -> Result<Split, Er
 pub struct Made {
     /// Windows that are huge now.
     pub windows: u64,
-    /// The program replaced its address space (exec) meanwhile: what was made huge before is gone, and the rest was not tried.
+    /// The program replaced its address space (exec) meanwhile: earlier promotions are gone, and the rest was not
+    /// tried.
     pub is_another: bool,
 }
 
-/// Makes those of `windows` huge that are resident in full, which adds no memory. After each call `rest` is told how long it
-/// took, and sees to the pause.
+/// Promotes the windows of `windows` that are fully resident, which adds no memory. After each call `rest` gets its
+/// duration, and makes the pause.
 ///
 /// # Errors
 /// `Gone` when the process ended.

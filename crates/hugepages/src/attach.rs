@@ -1,13 +1,13 @@
 //! The loop: observe, decide, act, measure again, until nothing changes; then watch at a slow pace.
 //!
-//! A round is one clear and looks at doubling ages. It ends when twice the time has shown no new hot window, after 10 s at
-//! the latest; then the plans of all programs are carried out in the order of `policy::share_turns`, each call followed
-//! by the pause that `pace` asks for. Windows that cost nothing do not wait for that, where there are many: they are promoted
-//! in the time between two looks. Waiting, stopping and telling about progress are the caller's, through [`Control`].
+//! A round is one clear and scans at doubling ages. It ends when twice the time has shown no new hot window, after 10
+//! s at the latest. Then the plans of all programs are carried out in the order of `policy::share_turns`, each call
+//! followed by the pause that `pace` asks for. Where many windows cost nothing, they are promoted earlier, in the
+//! time between two scans. The caller waits, stops and reports progress, through [`Control`].
 //!
-//! Programs may come while the loop runs. A newcomer is taken in at the start of a round, for a round clears once and looks
-//! many times. So that it need not wait long, its coming ends the watching of settled programs, and a round that looks on
-//! for more evidence ends at its shortest length.
+//! Programs may arrive while the loop runs. A new program is added at the start of a round, since a round clears once
+//! and scans many times. To keep its wait short, an arrival ends the watching of settled programs, and a round that
+//! only gathers more evidence ends at its shortest length.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -19,31 +19,31 @@ use crate::pace::{self, Pace};
 use crate::policy::{self, Growth, Plan};
 use crate::target::{Phase, Target};
 
-/// What the loop needs from whoever runs it.
+/// Caller's side of the loop.
 pub trait Control {
     /// Time since the start.
     fn now(&self) -> Duration;
 
-    /// Waits so long; returns early when asked to stop, and once for each program that ends or arrives.
+    /// Waits for `time`; returns early when asked to stop, and once for each program that ends or arrives.
     fn wait(&mut self, time: Duration);
 
-    /// The programs that came since the last call, to be taken in now.
+    /// Programs that arrived since the last call, to be added now.
     fn arrivals(&mut self) -> Vec<Target> {
         Vec::new()
     }
 
-    /// Would [`Control::arrivals`] bring somebody?
+    /// Whether [`Control::arrivals`] would return a program.
     fn has_arrivals(&self) -> bool {
         false
     }
 
-    /// May others still come? Then the loop goes on, and waits, when all programs have ended.
+    /// Whether others may still arrive. Then the loop goes on, and waits, when all programs have ended.
     fn may_more_come(&self) -> bool {
         false
     }
 
-    /// What becomes of a program that ended, at the start of a round: it is handed back to stay among the targets, or kept,
-    /// where so many come and go that they must not pile up.
+    /// Receives a program that ended, at the start of a round: hands it back to stay among the targets, or keeps it,
+    /// where many come and go and must not pile up.
     fn departed(&mut self, target: Target) -> Option<Target> {
         Some(target)
     }
@@ -54,17 +54,17 @@ pub trait Control {
     /// Processor time of this process so far.
     fn cpu_time(&self) -> Duration;
 
-    /// Told before and after a call for which the program may have to wait.
+    /// Called before and after a call that may make the program wait.
     fn in_haste(&mut self, haste: bool);
 
-    /// Called after every look and, while acting, after every window.
+    /// Called after every scan and, while acting, after every window.
     fn progress(&mut self, doing: Doing, targets: &[Target]);
 }
 
-/// What the loop is doing, for progress.
+/// Activity of the loop, for progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doing {
-    /// Looking; this old is the observation.
+    /// Scanning, at this age of the observation.
     Looking {
         /// Time since the clear.
         age: Duration,
@@ -76,41 +76,41 @@ pub enum Doing {
         /// Windows planned in this round.
         planned: u64,
     },
-    /// Waiting for the next look at settled programs.
+    /// Waiting for the next scan of settled programs.
     Watching,
 }
 
-/// When to end.
+/// End condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
-    /// When every program has settled.
+    /// All programs have settled.
     Settled,
-    /// After so long.
+    /// This time has passed.
     For(Duration),
-    /// When stopped, or when all programs ended and no other may come.
+    /// The loop was stopped, or all programs ended and no other may come.
     Stopped,
 }
 
-/// What decides.
+/// Settings of the loop.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
-    /// What becomes of a window.
+    /// Policy for windows.
     pub policy: policy::Settings,
-    /// How fast.
+    /// Rates and pauses.
     pub pace: pace::Settings,
-    /// When to end.
+    /// End condition.
     pub until: Until,
-    /// Plan, look what would be refused, and touch nothing.
+    /// Plan, check for obstacles, and change nothing.
     pub dry_run: bool,
     /// The shortest observation of the first round, and of the rounds that confirm it.
     pub round_min: (Duration, Duration),
 }
 
-/// What the figures under `bench/` were measured with.
+/// Values used for the figures under `bench/`.
 pub const ROUND_MIN: (Duration, Duration) = (Duration::from_millis(1280), Duration::from_millis(640));
 
-/// Works on `targets` until the end that `s` names. A program that ends on the way, or that cannot be worked on any more
-/// ([`Target::failure`]), is left out from then on.
+/// Works on `targets` until the end that `s` names. A program that ends meanwhile, or that cannot be worked on any
+/// more ([`Target::failure`]), is left out from then on.
 pub fn attach(targets: &mut Vec<Target>, s: Settings, control: &mut dyn Control) {
     let mut watch = Duration::ZERO;
     loop {
@@ -132,10 +132,10 @@ pub fn attach(targets: &mut Vec<Target>, s: Settings, control: &mut dyn Control)
     }
 }
 
-/// The longest wait for somebody to come when nobody is there.
+/// Longest wait for an arrival when there is no program.
 const NOBODY_THERE: Duration = Duration::from_secs(10);
 
-/// Lets go those who ended and takes in those who came. How many that are.
+/// Drops ended programs and adds arrivals. Returns the number of arrivals.
 fn take_in(targets: &mut Vec<Target>, control: &mut dyn Control) -> usize {
     let stays = |target: Target| if target.phase == Phase::Ended { control.departed(target) } else { Some(target) };
     *targets = std::mem::take(targets).into_iter().filter_map(stays).collect();
@@ -169,7 +169,7 @@ fn pause(time: Duration, s: Settings, control: &mut dyn Control) {
     control.wait(time.min(left));
 }
 
-/// One round. A settled program is watched for the whole time to the next one, `watch`, so that what is used now and then
+/// One round. A settled program is watched for the whole time to the next one, `watch`, so that memory with rare use
 /// is not taken for idle.
 fn round(targets: &mut [Target], s: Settings, control: &mut dyn Control, watch: Duration) {
     for_live(targets, Target::begin_round);
@@ -225,9 +225,9 @@ fn round(targets: &mut [Target], s: Settings, control: &mut dyn Control, watch: 
     });
 }
 
-/// Looks when the observation has reached `age`. The end of a program cuts the waiting short, and so not what is seen of
-/// the others: once it is known, the rest is waited for. For somebody who comes, the others are looked at when `enough` of
-/// that time has passed.
+/// Scans when the observation has reached `age`. The end of one program interrupts the wait, but does not shorten the
+/// observation of the others: the rest of the time is waited for. On an arrival, the others are scanned once `enough`
+/// of that time has passed.
 fn look_at(age: Duration, enough: Duration, targets: &mut [Target], s: Settings, control: &mut dyn Control) {
     let ended = |targets: &[Target]| targets.iter().filter(|target| target.phase == Phase::Ended).count();
     loop {
@@ -247,14 +247,14 @@ fn look_at(age: Duration, enough: Duration, targets: &mut [Target], s: Settings,
     }
 }
 
-/// Looking is cut short by a stop or the end of the run, not by having settled.
+/// A stop or the end of the run cuts scanning short; having settled does not.
 fn over_looking(targets: &[Target], s: Settings, control: &dyn Control) -> bool {
     let timed = matches!(s.until, Until::For(end) if control.now() >= end);
     timed || control.stop() || targets.iter().all(|target| target.phase == Phase::Ended)
 }
 
-/// Twice the last age. Where looking or promoting took longer than that, the look is due at once, as the last one that
-/// was missed.
+/// Twice the last age. Where scanning or promoting took longer than that, the scan is due at once, in place of the
+/// missed one.
 fn next_due(last: Option<Duration>, targets: &[Target]) -> Duration {
     let mut due = estimate::next_look(last);
     while due < estimate::LAST_LOOK && estimate::next_look(Some(due)) <= oldest(targets) {
@@ -263,8 +263,8 @@ fn next_due(last: Option<Duration>, targets: &[Target]) -> Duration {
     due
 }
 
-/// After a row of promotions that took its time there is no need to wait for twice the age of the look before it, when all
-/// that remains is to see that no window was missed: a quarter more shows that a sweep goes on.
+/// After a long series of promotions the next scan need not wait for twice the last age when it only has to confirm
+/// that no window was missed: a quarter more shows whether a sweep goes on.
 fn look_soon(last: Duration, targets: &[Target]) -> Duration {
     oldest(targets).max(last * 5 / 4)
 }
@@ -274,7 +274,7 @@ fn oldest(targets: &[Target]) -> Duration {
     live.map(|target| target.source().age()).max().unwrap_or_default()
 }
 
-/// What tells whether longer looking could change a verdict.
+/// Counts that tell whether a longer observation could change a verdict.
 fn growth(targets: &[Target]) -> Growth {
     let mut growth = Growth::default();
     for target in targets {
@@ -287,8 +287,8 @@ fn growth(targets: &[Target]) -> Growth {
     growth
 }
 
-/// Carries out, until the look after the one at the age of `last` is due, what need not wait for the end of the round. True
-/// if there was something.
+/// Promotes windows that need not wait for the end of the round, until the scan after the one at the age of `last` is
+/// due. True if there were any.
 fn promote_at_once(
     targets: &mut [Target],
     s: Settings,
@@ -301,7 +301,7 @@ fn promote_at_once(
     plans.iter().any(|plan| !plan.promote.is_empty())
 }
 
-/// Carries out the plans; what was refused leaves its part of the budget to the next in line.
+/// Carries out the plans; a refused window leaves its part of the budget to the next in line.
 fn promote(targets: &mut [Target], s: Settings, control: &mut dyn Control, pace: &mut Pace) {
     let refusals = |targets: &[Target]| targets.iter().map(|target| target.refusals).sum::<u64>();
     loop {
@@ -315,7 +315,7 @@ fn promote(targets: &mut [Target], s: Settings, control: &mut dyn Control, pace:
     }
 }
 
-/// A dry run's last step: looks what of the plans would be refused, and plans anew with what that leaves.
+/// Last step of a dry run: checks the plans for obstacles, and plans again with the budget that those leave.
 fn foresee(targets: &mut [Target], s: Settings, control: &mut dyn Control) {
     for index in 0..targets.len() {
         let mut foreseen = BTreeSet::new();
@@ -341,7 +341,8 @@ fn live_plans(targets: &mut [Target], mut plan: impl FnMut(&mut Target) -> Plan)
     targets.iter_mut().map(|target| if live(target) { plan(target) } else { Plan::default() }).collect()
 }
 
-/// Promotes window after window, until all are done or the observation is as old as `until`, and it is time to look again.
+/// Promotes window after window, until all are done or the observation has reached the age `until`, and the next scan
+/// is due.
 fn promote_planned(
     targets: &mut [Target],
     plans: &[Plan],
@@ -370,7 +371,7 @@ fn promote_planned(
         one(&mut targets[index], |target| target.promote(&promotion, until.is_some(), s.policy));
         control.in_haste(false);
         let took = control.now().saturating_sub(begun);
-        // Compaction is felt by all who have memory, whoever asks for it.
+        // Compaction affects all programs with memory, whichever asks for it.
         let felt = if ready > s.pace.compacting_window { ready.max(took) } else { took };
         rest = pace.pause_after(felt, s.pace);
         control.progress(Doing::Promoting { done, planned }, targets);
@@ -379,8 +380,8 @@ fn promote_planned(
     pause(rest, s, control);
 }
 
-/// Demotes what was found idle twice, and probes what was found idle. Nobody waits for such windows, so their pace is the
-/// plain one.
+/// Demotes windows found idle twice, and probes windows found idle once. No program waits for these windows, so their
+/// pace is the plain one.
 fn give_back(targets: &mut [Target], s: Settings, control: &mut dyn Control) {
     let mut pace = Pace::default();
     for index in 0..targets.len() {
@@ -404,7 +405,7 @@ fn give_back(targets: &mut [Target], s: Settings, control: &mut dyn Control) {
     }
 }
 
-/// Does something with every program that has not ended. One that ends meanwhile, or that cannot be worked on any more
+/// Calls `work` with every program that has not ended. One that ends meanwhile, or that cannot be worked on any more
 /// (a privilege lost at exec), is left out from then on; the others go on.
 fn for_live(targets: &mut [Target], mut work: impl FnMut(&mut Target) -> Result<(), Error>) {
     for target in targets.iter_mut().filter(|target| target.phase != Phase::Ended) {

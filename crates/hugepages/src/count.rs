@@ -1,21 +1,21 @@
-//! How many superpages a process has: reserved, allocated, failed and downgraded, by kind of memory and by size. Read from
-//! outside, for any process, without its help.
+//! Number of superpages of a process: reserved, allocated, failed and downgraded, by kind of memory and by size. Read
+//! from outside, for any process, without its help.
 //!
-//! What counts as what is said in `count/rule.rs`; which memory is of which kind in `count/kind.rs`. Both are pure. This
-//! file reads the kernel: the mappings, the advice on them, which pages are there (`PAGEMAP_SCAN`), and for windows that
-//! are touched and not huge the frames of their pages.
+//! `count/rule.rs` defines the counts; `count/kind.rs` assigns memory to a kind. Both are pure. This file reads the
+//! kernel: the mappings, the advice on them, the present pages (`PAGEMAP_SCAN`), and the frames of pages in windows
+//! that are touched and not huge.
 //!
-//! Cost, measured once on Linux 6.18: `maps` and a scan, 1 ms for a process on huge pages and 4 ms per GiB of small pages
-//! beside that; 20 µs, once, for each window that is touched and not huge. And `smaps`, which alone knows the advice: 11 to
-//! 15 ms per GiB of small pages. [`count`] reads all of it each time. A [`Counter`] keeps what it found out about a window
-//! until the number of its pages changes, and reads `smaps` again when a mapping with room for a window has come or changed
-//! its rights, else every five seconds, and never for more than a hundredth of the time. Side effects: none. All readings
-//! hold the mmap lock for reading, for a moment each.
+//! Cost, measured once on Linux 6.18: `maps` and a scan, 1 ms for a process on huge pages and 4 ms per GiB of small
+//! pages beside that; 20 µs, once, for each window that is touched and not huge. In addition `smaps`, the only source
+//! for the advice: 11 to 15 ms per GiB of small pages. [`count`] reads all of it each time. A [`Counter`] keeps its
+//! result on a window until the number of its pages changes. It reads `smaps` again when a mapping of at least a
+//! window appeared or changed its rights, else every five seconds, and never for more than a hundredth of the time.
+//! Side effects: none. All readings hold the mmap lock for reading, for a moment each.
 //!
-//! Before Linux 6.7, without `PAGEMAP_SCAN`, windows of which a part was unmapped or protected are not all found.
+//! Before Linux 6.7, without `PAGEMAP_SCAN`, some windows with an unmapped or protected part are not found.
 //!
-//! Not seen: shared memory, hugetlbfs, and what happened to memory that is not there any more. Frames need CAP_SYS_ADMIN;
-//! without it, failed and downgraded windows are not told apart, and that is said.
+//! Not seen: shared memory, hugetlbfs, and memory unmapped since. Frames need CAP_SYS_ADMIN; without it, failed and
+//! downgraded windows are not told apart, and the result says so.
 
 mod kind;
 mod rule;
@@ -42,19 +42,20 @@ use rule::{Base, Fate, Frames, Giving, Held, Place, Tally};
 /// The windows of one kind of memory, or of all.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Superpages {
-    /// Windows that would get a huge page at the first touch, or have or had one. All that follow are among them.
+    /// Windows that would get a huge page at the first touch, or have or had one. The following counts are parts of
+    /// this one.
     pub reserved_windows: u64,
     /// Huge now.
     pub allocated_windows: u64,
-    /// Touched and never huge: no huge page was to be had, or the memory was touched before it was advised.
+    /// Touched and never huge: no huge page was available, or the memory was touched before it was advised.
     pub failed_windows: Known<u64>,
     /// Huge once, small pages now.
     pub downgraded_windows: Known<u64>,
-    /// Touched and not huge, for whichever of the two reasons, or for one that cannot be known.
+    /// Touched and not huge, for either reason, or for an unknown one.
     pub not_huge_windows: u64,
-    /// All that was written to them is in swap.
+    /// Swapped out: all written pages are in swap.
     pub swapped_windows: u64,
-    /// Nothing was written to them yet.
+    /// Never written to.
     pub untouched_windows: u64,
 }
 
@@ -98,25 +99,25 @@ pub struct OfKind {
 pub struct OfSize {
     /// The size of the blocks.
     pub page_bytes: Bytes,
-    /// How many the process has.
+    /// Number of such blocks.
     pub allocated_pages: u64,
-    /// What of them is mapped.
+    /// Mapped part of them.
     pub resident_bytes: Bytes,
 }
 
-/// What was counted.
+/// Result of a count.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Counted {
     /// The process.
     #[serde(skip)]
     pub pid: Pid,
-    /// It forbade huge pages for itself (`prctl`), or somebody did in its name.
+    /// The process forbade huge pages for itself (`prctl`), or another did for it.
     pub forbidden: bool,
     /// All kinds, in the order of [`Kind::ALL`].
     pub by_kind: Vec<OfKind>,
     /// All kinds together.
     pub total: Superpages,
-    /// Blocks of the sizes below 2 MiB, smallest first. `None` where the host gives none, and nobody looked.
+    /// Blocks of the sizes below 2 MiB, smallest first. `None` where the host gives none, so they were not counted.
     pub small_sizes: Option<Known<Vec<OfSize>>>,
 }
 
@@ -126,7 +127,7 @@ impl Counted {
         self.by_kind.iter().find(|of| of.kind == kind).map(|of| &of.superpages)
     }
 
-    /// Has it huge memory, or memory that would be?
+    /// Whether it has huge memory, or memory that would get huge pages.
     pub fn is_of_interest(&self) -> bool {
         self.total.reserved_windows > 0
     }
@@ -140,14 +141,14 @@ pub fn count(files: &impl KernelFiles, pid: Pid) -> Result<Counted, Error> {
     Counter::new(pid).count(files)
 }
 
-/// Windows of small pages that are looked into in one count: 32 GiB. What is beyond is touched and not huge, and why is not
-/// known.
+/// Limit of small-page windows examined in one count: 32 GiB. Windows beyond it count as touched and not huge, for an
+/// unknown reason.
 const LOOKED_INTO_MAX: u64 = 16 << 10;
 
-/// For so many times its cost `smaps` is not read again without need.
+/// `smaps` is read again without need only after this multiple of its cost.
 const SMAPS_EVERY: u32 = 100;
 
-/// Nor in this time.
+/// Shortest time between two such reads.
 const SMAPS_EVERY_MIN: Duration = Duration::from_secs(5);
 
 /// Counts the superpages of one process again and again, cheaply.
@@ -158,11 +159,11 @@ pub struct Counter {
     judged: Judged,
 }
 
-/// Windows of small pages, how many were resident, and whether they were huge once. As long as the number stays, so does
-/// the answer.
+/// Windows of small pages: number of resident pages, and whether they were huge once. The answer stays valid while
+/// the number does.
 type Judged = BTreeMap<Window, (u64, Option<bool>)>;
 
-/// The advice on each mapping, as it was read.
+/// Advice on each mapping, as last read.
 #[derive(Debug)]
 struct Advice {
     read_again: Instant,
@@ -171,7 +172,7 @@ struct Advice {
 }
 
 impl Advice {
-    /// The flags of a mapping that is as it was, but for its length.
+    /// Flags of a mapping that is unchanged except for its length.
     fn on(&self, mapping: &Mapping) -> Option<VmFlags> {
         let same = |known: &Mapping| known.permissions == mapping.permissions && known.path == mapping.path;
         self.by_start.get(&mapping.range.start().0).filter(|(known, _)| same(known)).map(|(_, flags)| *flags)
@@ -224,7 +225,7 @@ impl Counter {
         Ok(look.counted(forbidden))
     }
 
-    /// A process on its way out has no memory any more, and must not be taken for one that has nothing huge.
+    /// A process on its way out has no memory any more, and must not be taken for one without huge pages.
     fn has_memory(&self, files: &impl KernelFiles) -> Result<(), Error> {
         let has = status::status(files, self.pid).is_ok_and(|status| status.rss > Bytes(0) && !status.zombie);
         if has { Ok(()) } else { Err(Error::of_process("count", format!("process {}", self.pid), Errno::SRCH)) }
@@ -246,7 +247,7 @@ impl Counter {
     }
 }
 
-/// The host's mode for pages of 2 MiB, which since Linux 6.8 may have one of their own. `Never` on a kernel without.
+/// The host's mode for 2 MiB pages; since Linux 6.8 this size may have its own. `Never` on a kernel without.
 fn enabled_for_huge(files: &impl KernelFiles) -> Result<Enabled, Error> {
     let host = match thp::enabled(files) {
         Err(Error::Unsupported(_)) => return Ok(Enabled::Never),
@@ -262,7 +263,7 @@ fn enabled_for_huge(files: &impl KernelFiles) -> Result<Enabled, Error> {
     })
 }
 
-/// Does the host give anonymous memory pages of a size between 4 KiB and 2 MiB?
+/// Whether the host gives anonymous memory pages of a size between 4 KiB and 2 MiB.
 fn gives_small_sizes(files: &impl KernelFiles) -> Result<bool, Error> {
     let sizes = match thp::sizes(files) {
         Err(Error::Unsupported(_)) => return Ok(false),
@@ -277,7 +278,7 @@ fn gives_small_sizes(files: &impl KernelFiles) -> Result<bool, Error> {
     Ok(sizes.iter().any(|size| size.bytes < PageSize::Huge.bytes() && given(size)))
 }
 
-/// The windows of private anonymous memory that are huge now.
+/// Windows of private anonymous memory that are huge now.
 ///
 /// # Errors
 /// `Gone` if the process ended, `Denied` without ptrace access.
@@ -291,7 +292,7 @@ pub fn huge_windows(files: &impl KernelFiles, pid: Pid) -> Result<Vec<Window>, E
     Ok(huge)
 }
 
-/// The windows of private anonymous memory that are resident in full and not huge, by rising address.
+/// Windows of private anonymous memory that are fully resident and not huge, by rising address.
 ///
 /// # Errors
 /// As [`huge_windows`].
@@ -305,7 +306,7 @@ pub fn full_windows(files: &impl KernelFiles, pid: Pid) -> Result<Vec<Window>, E
     Ok(full)
 }
 
-/// What the windows of a mapping hold; those that hold nothing are left out.
+/// Contents of a mapping's windows; empty windows are left out.
 fn windows_of(pagemap: &Pagemap, pid: Pid, mapping: &Mapping) -> Result<BTreeMap<Window, Held>, Error> {
     let mut windows = BTreeMap::new();
     match pagemap.scan(mapping.range) {
@@ -341,17 +342,17 @@ struct Look {
     edges: BTreeMap<Window, Edge>,
     /// Blocks and mapped pages by the number of pages in a block.
     sizes: BTreeMap<usize, (u64, u64)>,
-    /// From the look before, and of this one.
+    /// From the last count, and from this one.
     before: Judged,
     judged: Judged,
 }
 
-/// What the mappings that share a window have of it.
+/// Parts of a window that spans several mappings.
 #[derive(Clone, Copy, Debug)]
 struct Edge {
-    /// Of the first of them.
+    /// Kind of the first mapping.
     kind: Kind,
-    /// One of them would get huge pages, or may have had some.
+    /// At least one mapping would get huge pages, or may have had some.
     wanted: bool,
     resident: u64,
 }
@@ -367,7 +368,7 @@ impl Look {
         let windows = windows_of(&self.pagemap, self.pid, mapping)?;
         let tally = self.tallies.entry(kind).or_default();
         if would_get {
-            // Those that hold nothing are not among the windows found.
+            // Empty windows are not among the windows found.
             let found = windows.keys().filter(|window| mapping.range.covers(window.range())).count() as u64;
             tally.reserved += (whole.len() as u64).saturating_sub(found);
         }
@@ -385,20 +386,20 @@ impl Look {
         Ok(())
     }
 
-    /// Windows of which only a part is left, or has other rights than the rest.
+    /// Windows with one part unmapped, or with other rights than the rest.
     fn at_edges(&mut self) -> Result<(), Error> {
         for (window, Edge { kind, wanted, resident }) in std::mem::take(&mut self.edges) {
             if kind != Kind::Code && resident > 0 {
                 let place = if wanted { Place::Edge } else { Place::Unwanted };
                 let fate = self.fate(window, Held { resident, ..Held::default() }, place, true)?;
-                // One that cannot be known is most likely what it looks like: memory at the edge of a mapping.
+                // An unknown fate is most likely the apparent one: memory at the edge of a mapping.
                 self.tallies.entry(kind).or_default().add(false, fate);
             }
         }
         Ok(())
     }
 
-    /// What became of a window; its frames are read where they could tell something.
+    /// Fate of a window; its frames are read where they could decide it.
     fn fate(&mut self, window: Window, held: Held, place: Place, look_closer: bool) -> Result<Fate, Error> {
         if held.is_huge() || held.resident == 0 || !(look_closer || self.small_sizes) {
             return Ok(rule::fate(held, Some(false)));
@@ -444,7 +445,7 @@ impl Look {
         table.flags_of(base.frame, PAGES_PER_WINDOW).is_ok_and(|flags| is_one_huge_page(&flags))
     }
 
-    /// Counts the blocks of the smaller sizes in a window, and says which pages lie in one.
+    /// Counts the blocks of the smaller sizes in a window, and marks the pages that lie in one.
     fn blocks_of(&mut self, entries: &[PageEntry]) -> Vec<bool> {
         let mut in_blocks = vec![false; PAGES_PER_WINDOW];
         let mut found = Vec::new();

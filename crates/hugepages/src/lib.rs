@@ -1,12 +1,11 @@
-//! Which windows of a program deserve a huge page, and putting them there.
+//! Selection of the windows of a program that get a huge page, and their promotion.
 //!
-//! HPS on a stock kernel, from outside, without the program's help: `observe` asks `access` which pages are touched and
-//! joins that with the program's mappings; `policy` decides, window by window; `act` promotes and demotes through
-//! `process_madvise` and measures each window again; `report` says what came of it. `attach` runs that loop over one or
-//! more programs until nothing changes any more; `target` is one program with what is known about it, `program` the
-//! interface through which it is touched; `pace` keeps the
-//! acting, and later the watching, within what the program does not feel. `count` stands for itself: how many superpages
-//! a process has, whoever made them.
+//! HPS on a stock kernel, from outside, without the program's help. `observe` asks `access` for the touched pages and
+//! joins them with the program's mappings. `policy` decides, window by window. `act` promotes and demotes through
+//! `process_madvise` and measures each window again. `report` gives the result. `attach` runs that loop over one or
+//! more programs until nothing changes any more. `target` is one program with the state of its windows, `program` the
+//! interface to it. `pace` keeps the acting, and later the watching, below the program's notice. `count` is
+//! independent: the number of superpages of any process, from any cause.
 
 #![forbid(unsafe_code)]
 

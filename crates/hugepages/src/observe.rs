@@ -1,4 +1,4 @@
-//! Joins what is touched with what is mapped: the windows that the policy judges. Pure.
+//! Join of touched pages and mappings: the windows that the policy judges. Pure.
 
 use std::collections::BTreeMap;
 
@@ -9,24 +9,24 @@ use units::{Pages, Rate, Window};
 use crate::Refusal;
 use crate::policy::{Evidence, HugeView, Seen, Settings, WindowView, hot_pages_needed};
 
-/// What is known of a window from earlier rounds.
+/// State of a window from earlier rounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Known {
-    /// How it stood when masu promoted it; `None` for a window that was huge already.
+    /// State at its promotion by masu; `None` for a window that was huge already.
     pub before: Option<Before>,
-    /// Rounds in which nothing touched it since it is huge.
+    /// Rounds without an access since it is huge.
     pub idle_rounds: u32,
     /// Its accessed bit was cleared with a flush at the end of the last round.
     pub probed: bool,
-    /// It was asked to split and did not (locked memory), or was given back before and somebody else made it huge again:
-    /// it is left as it is.
+    /// It was asked to split and did not (locked memory), or was given back before and became huge again without
+    /// masu: it is left as it is.
     pub left_alone: bool,
     /// Times that masu gave it back before it promoted it again.
     pub given_back: u32,
 }
 
 impl Known {
-    /// As the policy judges it.
+    /// View for the policy.
     pub fn view(&self) -> HugeView {
         HugeView {
             resident_before: self.before.map(|before| before.resident),
@@ -37,29 +37,29 @@ impl Known {
     }
 }
 
-/// A window as it stood before its promotion.
+/// State of a window before its promotion.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Before {
-    /// Pages that were hot.
+    /// Hot pages.
     pub hot: Pages,
-    /// Pages that were resident.
+    /// Resident pages.
     pub resident: Pages,
     /// Page walks per second.
     pub walks: Rate,
-    /// How long it had been looked at.
+    /// Length of its observation.
     pub seen: Seen,
 }
 
-/// The windows of one look.
+/// The windows of one scan.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Observed {
     /// Windows that could be huge, or are.
     pub windows: Vec<WindowView>,
-    /// Hot windows that can never be, and why.
+    /// Hot windows that can never be huge, with the reason.
     pub ineligible: BTreeMap<Window, Refusal>,
 }
 
-/// Joins an access map with the mappings of the same moment. Windows of which nothing is mapped any more are left out.
+/// Joins an access map with the mappings of the same moment. Windows without any mapping are left out.
 pub fn observe(map: &AccessMap, mappings: &[Mapping], known: &BTreeMap<Window, Known>, s: Settings) -> Observed {
     let mut observed = Observed::default();
     let mut ahead = mappings;
@@ -83,7 +83,7 @@ pub fn observe(map: &AccessMap, mappings: &[Mapping], known: &BTreeMap<Window, K
     observed
 }
 
-/// Can this window be one huge page of anonymous memory?
+/// Whether this window can be one huge page of anonymous memory.
 fn eligible(mapping: &Mapping, heat: &WindowHeat) -> Result<(), Refusal> {
     if !mapping.is_anonymous() || !mapping.permissions.read {
         return Err(Refusal::NotAnonymous);
@@ -96,7 +96,7 @@ fn eligible(mapping: &Mapping, heat: &WindowHeat) -> Result<(), Refusal> {
 
 fn view(map: &AccessMap, heat: &WindowHeat, known: Option<&Known>, s: Settings) -> WindowView {
     let present = Pages(u64::from(heat.present.count()));
-    // Residency knows nothing of use: what is there counts as used.
+    // Residency carries no information on use: a resident page counts as used.
     let (hot, walks) = match map.backend {
         Backend::Residency => (present, Rate::per_second(f64::from(heat.present.count()))),
         _ => map.heat(heat, s.hot_rate),
@@ -105,7 +105,7 @@ fn view(map: &AccessMap, heat: &WindowHeat, known: Option<&Known>, s: Settings) 
     WindowView { window: heat.window, hot, resident: present, walks, huge, wish: None }
 }
 
-/// The windows as they were before masu promoted any: what the what-if table is made from.
+/// The windows as they were before masu promoted any: the input of the what-if table.
 pub fn before_promotion(windows: &[WindowView], known: &BTreeMap<Window, Known>) -> Vec<Evidence> {
     windows
         .iter()

@@ -1,9 +1,9 @@
-//! How fast to act and how seldom to look, so that the program does not feel it. Pure.
+//! Rate of acting and of scanning, low enough for the program not to notice. Pure.
 //!
-//! A promotion holds the program's mmap lock and makes whoever touches that window wait; the kernel may first have to
-//! compact memory. So each call is followed by a pause that keeps the calls to a part of the time: a third while they are
-//! quick, a quarter once they are slow (memory that the host has to find first), and when a call takes so long that it
-//! must be compaction, pauses double until calls are quick again.
+//! A promotion holds the program's mmap lock and blocks any thread that touches that window; the kernel may first
+//! have to compact memory. So each call is followed by a pause that keeps the calls to a part of the time: a third
+//! while they are quick, a quarter once they are slow (memory that the host has to find first). When a call takes
+//! long enough to indicate compaction, pauses double until calls are quick again.
 //!
 //! No I/O, no clock, no randomness.
 
@@ -11,26 +11,26 @@ use std::time::Duration;
 
 use units::NonZeroFraction;
 
-/// What decides.
+/// Settings of the pace.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
-    /// The most of the time that may pass inside promoting calls while they are quick.
+    /// Largest fraction of the time inside promoting calls while they are quick.
     pub busy_fraction: NonZeroFraction,
     /// The same while they are slow.
     pub busy_fraction_slow: NonZeroFraction,
     /// A window that took longer than this is slow.
     pub slow_window: Duration,
-    /// One that took longer than this waited for compaction.
+    /// A window that took longer than this waited for compaction.
     pub compacting_window: Duration,
     /// The longest pause.
     pub pause_max: Duration,
-    /// The most of one processor that watching a settled program may cost.
+    /// Largest fraction of one processor for watching a settled program.
     pub watch_fraction: NonZeroFraction,
-    /// The shortest and the longest time between two looks at a settled program.
+    /// Shortest and longest time between two scans of a settled program.
     pub watch_every: (Duration, Duration),
 }
 
-/// What the figures under `bench/` were measured with.
+/// Values used for the figures under `bench/`.
 pub const MEASURED: Settings = Settings {
     busy_fraction: NonZeroFraction::ratio(1, 3),
     busy_fraction_slow: NonZeroFraction::ratio(1, 4),
@@ -48,7 +48,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// How long to leave the program alone after a window that took `took`.
+    /// Pause after a window that took `took`.
     pub fn pause_after(&mut self, took: Duration, s: Settings) -> Duration {
         let busy = if took <= s.slow_window { s.busy_fraction } else { s.busy_fraction_slow };
         let even = took.mul_f64(1.0 / busy.get() - 1.0);
@@ -62,7 +62,7 @@ impl Pace {
     }
 }
 
-/// How long to wait before looking at a settled program again, when the last such round cost `spent` of processor time.
+/// Wait before the next scan of a settled program, when the last such round cost `spent` of processor time.
 pub fn watch_again_after(spent: Duration, s: Settings) -> Duration {
     let (shortest, longest) = s.watch_every;
     spent.div_f64(s.watch_fraction.get()).clamp(shortest, longest)

@@ -1,4 +1,4 @@
-//! HPS's rule: which 2 MiB windows get a huge page, which give theirs back, and when to stop looking.
+//! HPS's rule: which 2 MiB windows get a huge page, which give theirs back, and when to stop scanning.
 //!
 //! Shimizu and Yamada, "アプリケーションレベルのメモリ管理を考慮した HugePage 割り当て機構", sections 3.2 and 5.2.2:
 //! for each 2 MiB window (512 pages), when at least a quarter of its pages are accessed frequently, make the window
@@ -14,33 +14,35 @@
 //! We differ:
 //! - **A budget.** A promotion costs `(512 − resident) · 4 KiB`; windows are taken by saved walks per byte until
 //!   `max_extra_rss` of the resident memory is spent. Windows that are fully resident cost nothing and go first.
-//! - **Demotion.** A huge window that nothing touched for `idle_rounds` is given back if that returns memory, sooner
-//!   (`idle_rounds_thin`) when most of it was never touched before its promotion, later when it was given back before
-//!   and deserved a huge page again: the patience with it doubles each time. Its translation may just have stayed
-//!   in the TLB, so it is first *probed*: its accessed bit is cleared with a flush, and one more round must pass idle.
-//! - The program is asked to compact if it said that it can (`track`); otherwise the windows for which it would be are
-//!   counted (`Verdict::Compact`).
+//! - **Demotion.** A huge window without an access for `idle_rounds` is given back if that returns memory. This comes
+//!   sooner (`idle_rounds_thin`) when most of it was never touched before its promotion. It comes later when it was
+//!   given back before and deserved a huge page again: the number of rounds doubles each time. Its translation may
+//!   just have stayed in the TLB, so it is first *probed*: its accessed bit is cleared with a flush, and one more
+//!   round must pass idle.
+//! - The program is asked to compact if it announced that it can (`track`); otherwise such windows are counted
+//!   (`Verdict::Compact`).
 //!
 //! No I/O, no clock, no randomness.
 
 use units::{Bytes, Fraction, NonZeroFraction, PAGES_PER_WINDOW, PageSize, Pages, Rate, Window};
 
-/// What decides. No defaults: the paper's values are [`PAPER`].
+/// Settings of the policy. No defaults: the paper's values are [`PAPER`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
-    /// The part of a window's 512 pages that must be hot.
+    /// Fraction of a window's 512 pages that must be hot.
     pub hot_fraction: NonZeroFraction,
-    /// A page is hot when it is walked to at least so often.
+    /// Rate of page walks from which a page is hot.
     pub hot_rate: Rate,
-    /// Memory that promotion may add, as a part of what was resident without it.
+    /// Memory that promotion may add, as a fraction of the memory resident without it.
     pub max_extra_rss: Fraction,
     /// Rounds without an access before a huge window is probed, then given back.
     pub idle_rounds: u32,
-    /// The same for a window of which less than half was resident before it was promoted.
+    /// The same for a window with less than half of its pages resident before promotion.
     pub idle_rounds_thin: u32,
     /// Rounds without a change after which a program has settled.
     pub settle_rounds: u32,
-    /// Changes of so small a part of the windows are noise: a page at the threshold falls on either side of it.
+    /// Largest fraction of the windows whose changes count as noise: a page at the threshold falls on either side of
+    /// it.
     pub settle_noise: Fraction,
 }
 
@@ -55,42 +57,42 @@ pub const PAPER: Settings = Settings {
     settle_noise: Fraction::ZERO,
 };
 
-/// Touched at least about every ten seconds: what the longest observation can tell from never.
+/// Touched at least about every ten seconds: the longest observation can tell this from never.
 pub const HOT_RATE: Rate = Rate::TENTH;
 
-/// One window as it stands.
+/// State of one window.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WindowView {
-    /// Which one.
+    /// Address of the window.
     pub window: Window,
     /// Pages walked to at `hot_rate` or more.
     pub hot: Pages,
     /// Pages in memory.
     pub resident: Pages,
-    /// Page walks per second of all its pages: what a huge page would save.
+    /// Page walks per second of all its pages: a huge page would save these.
     pub walks: Rate,
-    /// Mapped by one entry already, and what is known about that.
+    /// State of a window that is already mapped by one entry.
     pub huge: Option<HugeView>,
-    /// What the program itself said is to become of it; `None` where the rule decides.
+    /// Decision of the program itself; `None` where the rule decides.
     pub wish: Option<Wish>,
 }
 
-/// What a program with a say wants of a window (section 3.2: the kernel gives material for the decision, and takes no part
-/// in it).
+/// Preference of a cooperating program for a window (section 3.2: the kernel gives material for the decision, and
+/// takes no part in it).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
-    /// Make it huge, if there is memory and room for that.
+    /// Make it huge, if memory and limits allow it.
     Promote,
-    /// Leave it: it may move what is hot in it elsewhere.
+    /// Leave it: the program may move its hot pages elsewhere.
     Leave,
 }
 
 /// A window that is huge.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HugeView {
-    /// Its pages that were resident before masu promoted it; `None` when it was huge already.
+    /// Pages resident before masu promoted it; `None` when it was huge already.
     pub resident_before: Option<Pages>,
-    /// Rounds, up to this one, in which nothing touched it.
+    /// Rounds without an access, up to this one.
     pub idle_rounds: u32,
     /// Its accessed bit was cleared with a flush at the end of the last round.
     pub probed: bool,
@@ -98,14 +100,14 @@ pub struct HugeView {
     pub given_back: u32,
 }
 
-/// What is to become of a window.
+/// Decision on a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
     /// Make it huge.
     Promote,
     /// Some pages are hot, too few: the program could compact them.
     Compact,
-    /// Nothing hot in it.
+    /// No hot page.
     Leave,
     /// Huge, and it stays so.
     Keep,
@@ -118,57 +120,57 @@ pub enum Verdict {
 /// A window to be promoted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Promotion {
-    /// Which one.
+    /// Address of the window.
     pub window: Window,
-    /// What it is expected to add to the resident memory.
+    /// Expected addition to the resident memory.
     pub cost: Bytes,
-    /// What it is expected to save: page walks per second.
+    /// Expected saving: page walks per second.
     pub walks: Rate,
-    /// Pages that were hot.
+    /// Hot pages.
     pub hot: Pages,
-    /// Pages that were resident.
+    /// Resident pages.
     pub resident: Pages,
 }
 
-/// What to do in this round.
+/// Actions of this round.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
-    /// To promote, the most worthwhile first.
+    /// Windows to promote, the most worthwhile first.
     pub promote: Vec<Promotion>,
-    /// To probe.
+    /// Windows to probe.
     pub probe: Vec<Window>,
-    /// To demote.
+    /// Windows to demote.
     pub demote: Vec<Window>,
-    /// How many windows got each verdict.
+    /// Number of windows with each verdict.
     pub verdicts: Tally,
 }
 
 /// Windows by verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Everything looked at.
+    /// All windows scanned.
     pub seen: u64,
-    /// With at least `hot_fraction` of their pages hot, huge ones in use included.
+    /// With at least `hot_fraction` of their pages hot, including huge ones in use.
     pub hot: u64,
-    /// That deserve a huge page for which the budget is spent.
+    /// Deserve a huge page, but the budget is spent.
     pub over_budget: u64,
     /// [`Verdict::Compact`].
     pub compact: u64,
-    /// The hot pages of those: while they grow, longer looking may yet find enough.
+    /// Hot pages of those: while they grow, a longer observation may yet find enough.
     pub compact_pages: u64,
 }
 
-/// The memory that promotion may still add.
+/// Memory that promotion may still add.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// Resident memory of the program, without what promotion added.
+    /// Resident memory of the program, without the memory that promotion added.
     pub base: Bytes,
-    /// What promotion has added so far.
+    /// Memory that promotion has added.
     pub spent: Bytes,
 }
 
 impl Budget {
-    /// What is left of `max_extra_rss` of the base.
+    /// Remainder of `max_extra_rss` of the base.
     pub fn left(&self, max_extra_rss: Fraction) -> Bytes {
         self.base.scaled(max_extra_rss.get()).saturating_sub(self.spent)
     }
@@ -180,12 +182,12 @@ pub fn hot_pages_needed(hot_fraction: NonZeroFraction) -> Pages {
     Pages(((hot_fraction.get() * PAGES_PER_WINDOW as f64).ceil() as u64).clamp(1, PAGES_PER_WINDOW as u64))
 }
 
-/// What promoting a window with so many resident pages adds: `(512 − resident) · 4 KiB`.
+/// Memory added by promoting a window with `resident` pages: `(512 − resident) · 4 KiB`.
 pub fn cost(resident: Pages) -> Bytes {
     PageSize::Huge.bytes().saturating_sub(resident.bytes())
 }
 
-/// The plan for one program in this round. `windows` in any order; the same input always gives the same plan.
+/// Plan for one program in this round. `windows` in any order; the same input always gives the same plan.
 pub fn decide(windows: &[WindowView], budget: Budget, s: Settings) -> Plan {
     let mut plan = Plan::default();
     let mut deserving: Vec<Promotion> = Vec::new();
@@ -222,7 +224,7 @@ pub fn decide(windows: &[WindowView], budget: Budget, s: Settings) -> Plan {
     plan
 }
 
-/// Enough of its pages are hot; of a huge window, which has one accessed bit, that it is in use.
+/// Whether enough of its pages are hot; for a huge window, which has one accessed bit, whether it is in use.
 pub fn is_hot(view: &WindowView, s: Settings) -> bool {
     match view.huge {
         Some(_) => view.walks > Rate::ZERO,
@@ -254,28 +256,29 @@ fn judge_huge(huge: HugeView, s: Settings) -> Verdict {
     }
 }
 
-/// All of it was resident before: to split it would return nothing.
+/// All of it was resident before: a split would return nothing.
 pub fn is_full(huge: HugeView) -> bool {
     huge.resident_before == Some(Pages(PAGES_PER_WINDOW as u64))
 }
 
-/// Idle rounds before a window is probed. A window that is swept every few seconds is idle in most rounds, and would be
-/// promoted and given back without end: so each time was too early, and the next one comes twice as late.
+/// Idle rounds before a window is probed. A window swept every few seconds is idle in most rounds. It would be
+/// promoted and given back without end: each give-back was too early, so the next one comes twice as late.
 fn patience(huge: HugeView, s: Settings) -> u32 {
     let thin = huge.resident_before.is_some_and(|before| before.0 < PAGES_PER_WINDOW as u64 / 2);
     let first = if thin { s.idle_rounds_thin } else { s.idle_rounds };
     first.saturating_mul(1 << huge.given_back.min(6))
 }
 
-/// Is a huge window on its way to be given back? From the second idle round on, later when it was given back too early
-/// before: what is swept every few seconds is idle now and then and must not keep the program from settling.
+/// Whether a huge window is a candidate for being given back: from the second idle round on, later when it was given
+/// back too early before. A window swept every few seconds is idle in some rounds, and must not keep the program from
+/// settling.
 pub fn is_suspect(huge: HugeView, s: Settings) -> bool {
     let half = patience(huge, s).div_ceil(2);
     let from = if huge.given_back == 0 { half.min(2) } else { half + 1 };
     !is_full(huge) && (huge.probed || huge.idle_rounds >= from.max(1))
 }
 
-/// The most saved walks per byte first; what costs nothing before everything else, by walks; equal ones by address.
+/// Most saved walks per byte first; windows without cost before all others, by walks; equal ones by address.
 fn by_saved_walks_per_byte(a: &Promotion, b: &Promotion) -> std::cmp::Ordering {
     let free_first = (b.cost == Bytes(0)).cmp(&(a.cost == Bytes(0)));
     free_first.then_with(|| worth(b).total_cmp(&worth(a))).then_with(|| a.window.cmp(&b.window))
@@ -286,10 +289,10 @@ fn worth(promotion: &Promotion) -> f64 {
     promotion.walks.get() / promotion.cost.0.max(1) as f64
 }
 
-/// Whose turn it is: the plans of several programs as one list, each entry with its program's index in `plans`.
+/// Order of promotion: the plans of several programs as one list, each entry with its program's index in `plans`.
 ///
-/// Fairness as the paper asks for it (3.2), and as Ingens does not give it: not who came first, nor as many to each, but
-/// where a byte saves most walks.
+/// The paper asks for this fairness (3.2), and Ingens does not give it. Neither first come, first served, nor equal
+/// numbers: the byte that saves most walks is first.
 pub fn share_turns(plans: &[Plan]) -> Vec<(usize, Promotion)> {
     let mut all: Vec<(usize, Promotion)> = plans
         .iter()
@@ -300,8 +303,9 @@ pub fn share_turns(plans: &[Plan]) -> Vec<(usize, Promotion)> {
     all
 }
 
-/// What of a plan need not wait until all has been seen: windows that cost nothing, for there is no choice to make between
-/// them. Not for a plan so short that it is carried out in no time: then all windows are evidence for [`what_if`].
+/// Windows of a plan that need not wait for the end of the round: they cost nothing, so there is no choice to make
+/// between them. Empty for a plan short enough to be carried out in no time: then all windows are evidence for
+/// [`what_if`].
 pub fn at_once(plan: &Plan) -> Vec<Promotion> {
     let free: Vec<Promotion> = plan.promote.iter().filter(|promotion| promotion.cost == Bytes(0)).copied().collect();
     if free.len() < AT_ONCE_FROM { Vec::new() } else { free }
@@ -310,60 +314,61 @@ pub fn at_once(plan: &Plan) -> Vec<Promotion> {
 /// A tenth of a second's work, and four controls on average.
 const AT_ONCE_FROM: usize = 64;
 
-/// One window in sixteen, spread without a pattern: it is promoted only when its round ends, so that it tells by then how
+/// One window in sixteen, spread without a pattern. It is promoted only when its round ends. Until then it tells how
 /// hot the others, which were promoted at once, would have turned out to be ([`what_if`]).
 pub fn is_control(window: Window) -> bool {
     // The golden ratio's multiplier: consecutive windows fall evenly, and no stride of a program hits one rest only.
     window.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60 == 0
 }
 
-/// For so many windows that deserve a huge page there may be one that is undecided still: a program has always some, where
-/// its mappings begin and end.
+/// Windows that deserve a huge page per undecided window allowed: a program always has some undecided ones, where its
+/// mappings begin and end.
 const UNDECIDED_OF_WANTED: u64 = 32;
 
-/// Longer looking would not change a verdict: the last look has shown no other window that deserves a huge page, and hardly
-/// a window is undecided, or the hot pages of those did not grow by a tenth in twice the time. Where pages are touched at random, all of them come in sight in time, a few at each look: then a verdict on the first
-/// of them would be one on the length of the look.
+/// Whether a longer observation would not change a verdict. The last scan has shown no other window that deserves a
+/// huge page. In addition, hardly a window is undecided, or the hot pages of those did not grow by a tenth in twice
+/// the time. Where pages are touched at random, all of them come in sight in time, a few at each scan: then a verdict
+/// on the first of them would depend on the length of the observation.
 pub fn is_steady(before: Option<Growth>, now: Growth, s: Settings) -> bool {
     let same_pages = |before: Growth| now.undecided_pages * 10 <= before.undecided_pages * 11;
     before.is_some_and(|before| are_as_many_wanted(before, now, s) && (is_decided(now) || same_pages(before)))
 }
 
-/// Hardly a window has some hot pages and too few.
+/// Whether hardly a window has some hot pages and too few.
 pub fn is_decided(now: Growth) -> bool {
     now.wanted > 0 && now.undecided <= now.wanted / UNDECIDED_OF_WANTED
 }
 
-/// But for noise, as many windows deserve a huge page as at the look before.
+/// Whether as many windows deserve a huge page as at the last scan, except for noise.
 pub fn are_as_many_wanted(before: Growth, now: Growth, s: Settings) -> bool {
     is_noise(before.wanted.abs_diff(now.wanted), now.seen, s)
 }
 
-/// What is compared between one look and the next.
+/// Values compared between one scan and the next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Growth {
-    /// Windows looked at.
+    /// Windows scanned.
     pub seen: u64,
     /// Windows that are huge by masu or deserve to be.
     pub wanted: u64,
-    /// Windows that have some hot pages, too few.
+    /// Windows with some hot pages, too few.
     pub undecided: u64,
-    /// The hot pages of those.
+    /// Hot pages of those.
     pub undecided_pages: u64,
 }
 
-/// What another hot fraction would have done.
+/// Result of another hot fraction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WhatIf {
     /// The hot fraction.
     pub hot_fraction: NonZeroFraction,
-    /// Huge windows that it would give.
+    /// Huge windows at that fraction.
     pub windows: u64,
     /// Memory that they would add, without a budget.
     pub extra_rss: Bytes,
 }
 
-/// The fractions that every report compares.
+/// Fractions that every report compares.
 pub const WHAT_IF: [NonZeroFraction; 4] = [
     NonZeroFraction::ratio(1, 8),
     NonZeroFraction::ratio(1, 4),
@@ -371,30 +376,30 @@ pub const WHAT_IF: [NonZeroFraction; 4] = [
     NonZeroFraction::ratio(1, 1),
 ];
 
-/// How long a window was looked at before it was promoted, if it was.
+/// Length of a window's observation before its promotion, if it was promoted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Seen {
     /// For the whole round.
     #[default]
     Whole,
-    /// Until it deserved a huge page; what it would have shown later is not known.
+    /// Until it deserved a huge page; its later accesses are unknown.
     CutShort,
     /// For the whole round, though it deserved a huge page before: [`is_control`].
     Control,
 }
 
-/// A window as it was before promotion: what [`what_if`] is made from.
+/// A window before promotion: the input of [`what_if`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Evidence {
     /// The window.
     pub view: WindowView,
-    /// How long it was looked at.
+    /// Length of its observation.
     pub seen: Seen,
 }
 
-/// For each of [`WHAT_IF`], the huge windows and the added memory, from the same observation. One that was huge before masu
-/// came stays so and adds nothing. Of the windows whose look was cut short, such a part counts as of their controls; where
-/// there are none, they count as they were seen.
+/// For each of [`WHAT_IF`], the huge windows and the added memory, from the same observation. A window that was huge
+/// before masu came stays so and adds nothing. Windows with an observation cut short count in the proportion of their
+/// controls; where there are no controls, they count as observed.
 pub fn what_if(evidence: &[Evidence]) -> [WhatIf; 4] {
     let controls = evidence.iter().filter(|one| one.seen == Seen::Control).count() as u64;
     WHAT_IF.map(|hot_fraction| {
@@ -425,20 +430,20 @@ fn rounded_ratio(n: u64, of: u64, parts: u64) -> u64 {
     u64::try_from(exact).unwrap_or(u64::MAX)
 }
 
-/// So few of the windows that they do not count.
+/// Few enough windows not to count.
 #[expect(clippy::cast_precision_loss, reason = "a ratio")]
 fn is_noise(some: u64, seen: u64, s: Settings) -> bool {
     some as f64 <= seen as f64 * s.settle_noise.get()
 }
 
-/// Counts rounds without a change.
+/// Counter of rounds without a change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settling {
     quiet_rounds: u32,
 }
 
 impl Settling {
-    /// One more round, in which `changed` of `seen` windows changed; true when the program has settled.
+    /// Adds one round with `changed` of `seen` windows changed; true when the program has settled.
     pub fn after_round(&mut self, changed: u64, seen: u64, s: Settings) -> bool {
         self.quiet_rounds = if is_noise(changed, seen, s) { self.quiet_rounds.saturating_add(1) } else { 0 };
         self.quiet_rounds >= s.settle_rounds

@@ -1,7 +1,7 @@
-//! One running program as the loop sees it: its mappings, its windows, and the advice that can be given about them.
+//! One running program as the loop sees it: its mappings, its windows, and advice on them.
 //!
-//! A trait, so that the loop runs in tests over a model whose advice fails, whose windows split by themselves and whose
-//! process ends half-way.
+//! A trait, so that the loop runs in tests over a model whose advice fails, whose windows split by themselves and
+//! whose process ends half-way.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -18,7 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use units::{AddressRange, Bytes, Window};
 
-/// What the loop needs from a program.
+/// The loop's interface to a program.
 pub trait Program {
     /// Its mappings, in order of address.
     ///
@@ -26,25 +26,25 @@ pub trait Program {
     /// `Gone` when it ended.
     fn mappings(&self) -> Result<Vec<Mapping>, Error>;
 
-    /// Makes sure that [`Program::state`] is about the address space that the program has now. True when that is another
-    /// one than before (exec).
+    /// Makes [`Program::state`] refer to the address space that the program has now. True when that is another one
+    /// than before (exec).
     ///
     /// # Errors
     /// `Gone` when it ended.
     fn renew(&self) -> Result<bool, Error>;
 
-    /// Contents of one window, now, in the address space of the last [`Program::renew`], as the kernel tells under its lock;
-    /// `None` when the program has another address space since (exec). Advice acts on that other one.
+    /// Contents of one window, now, in the address space of the last [`Program::renew`], as the kernel reports them
+    /// under its lock; `None` when the program has another address space since (exec). Advice acts on that other one.
     ///
     /// # Errors
     /// `Gone` when it ended.
     fn state(&self, window: Window) -> Result<Option<WindowState>, Error>;
 
-    /// Gets the next promotion's huge page ready: found, and backed by the host, so that the program need not wait for
-    /// that. May take its time; an attempt that fails leaves the finding to the promotion.
+    /// Preallocates the next promotion's huge page: found, and backed by the host, so that the program need not wait
+    /// for that. May be slow; after a failure the promotion itself has to find the page.
     fn make_ready(&self);
 
-    /// Gives back what was made ready and not used.
+    /// Gives back an unused preallocated page.
     fn rest(&self);
 
     /// Gives advice about a part of its memory.
@@ -65,10 +65,11 @@ pub trait Program {
     /// `Gone` when it ended.
     fn resident_exact(&self) -> Result<Bytes, Error>;
 
-    /// What its memory cgroup still has room for; `None` without a limit.
+    /// Room below the limit of its memory cgroup; `None` without a limit.
     fn cgroup_room(&self) -> Option<Bytes>;
 
-    /// Did the program say MADV_NOHUGEPAGE about the mapping around this window? Asked after a refusal, and in a dry run.
+    /// Whether the program used MADV_NOHUGEPAGE on the mapping around this window. Asked after a refusal, and in a
+    /// dry run.
     fn forbids(&self, window: Window) -> bool;
 }
 
@@ -80,17 +81,17 @@ pub struct RunningProgram<F> {
     pidfd: OwnedFd,
     viewer: RefCell<Viewer>,
     has_spare: Cell<bool>,
-    /// Where the program wants no huge pages, and until when that is taken for true.
+    /// Ranges with MADV_NOHUGEPAGE, and the end of their validity.
     unwanted: RefCell<Option<(Instant, Vec<AddressRange>)>>,
-    /// What its memory cgroup had room for, and when that was read.
+    /// Room of its memory cgroup, and the time of the reading.
     room: Cell<Option<(Instant, Option<Bytes>)>>,
 }
 
-/// A cgroup's room is a dozen files, and windows come by the hundred in a second: one reading answers for so long, if it
-/// found more room than could be used up meanwhile.
+/// Validity of one reading of a cgroup's room, if it found more than could be used up meanwhile. The room takes a
+/// dozen files, and windows come by the hundred in a second.
 const READ_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// A thousand windows, of which masu promotes half in a second.
+/// A thousand windows; masu promotes half of that in a second.
 const AMPLE: Bytes = Bytes::gib(2);
 
 impl<F: KernelFiles> RunningProgram<F> {
@@ -138,7 +139,7 @@ impl<F: KernelFiles> Program for RunningProgram<F> {
             return Ok(false);
         }
         let viewer = Viewer::open(self.pid)?;
-        // The number may mean another process by now, and one that ends has no memory.
+        // The number may belong to another process by now, and an ending process has no memory.
         if self.has_ended() || !viewer.is_current()? {
             return Err(Error::of_process("look at", format!("the memory of process {}", self.pid), Errno::SRCH));
         }
@@ -148,7 +149,7 @@ impl<F: KernelFiles> Program for RunningProgram<F> {
 
     fn state(&self, window: Window) -> Result<Option<WindowState>, Error> {
         match self.viewer.borrow().window(window) {
-            // The open file means the address space it was opened on.
+            // The open file refers to the address space of its opening.
             Err(error) if error.is_gone() && !self.has_ended() => Ok(None),
             state => state.map(Some),
         }
@@ -188,7 +189,7 @@ impl<F: KernelFiles> Program for RunningProgram<F> {
         if let Some((_, room)) = last {
             return room;
         }
-        // A cgroup that cannot be read limits nothing that we could respect; the kernel still does.
+        // A cgroup that cannot be read gives us no limit to respect; the kernel still enforces it.
         let room = cgroup::memory(&self.files, self.pid).ok().flatten().and_then(|memory| memory.room());
         self.room.set(Some((Instant::now(), room)));
         room
@@ -206,7 +207,7 @@ impl<F: KernelFiles> Program for RunningProgram<F> {
     }
 }
 
-/// Windows that a program forbade, remembered so that smaps, which is slow, is read once for many refusals.
+/// Windows that a program forbade, cached so that smaps, which is slow, is read once for many refusals.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Forbidden(BTreeSet<Window>);
 

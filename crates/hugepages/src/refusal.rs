@@ -1,25 +1,25 @@
-//! Why a window that deserves a huge page does not get one. Pure.
+//! Reasons for which a window that deserves a huge page does not get one. Pure.
 
 use linux::symbol;
 use rustix::io::Errno;
 use serde::{Serialize, Serializer};
 
-/// The reasons, as they are counted and printed.
+/// Reasons, as counted and printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Refusal {
     /// A file's pages or shared memory.
     NotAnonymous,
     /// The window reaches over the edge of its mapping, or into another with other permissions.
     CrossesMappings,
-    /// The program said MADV_NOHUGEPAGE there, or the kernel can never make this mapping huge.
+    /// The program used MADV_NOHUGEPAGE there, or the kernel can never make this mapping huge.
     Forbidden,
-    /// A fork, or KSM, shares pages of it: a huge page would be a copy of its own.
+    /// A fork, or KSM, shares pages of it: a huge page would be a copy.
     Shared,
     /// Part of it is in swap.
     Swapped,
     /// It has guard pages.
     GuardPages,
-    /// Nothing of it is in memory any more.
+    /// None of its pages is in memory any more.
     NotResident,
     /// The budget is spent.
     OverBudget,
@@ -35,14 +35,14 @@ pub enum Refusal {
     Busy,
     /// EINVAL.
     Invalid,
-    /// The kernel said yes, and the window is not huge.
+    /// The call succeeded, and the window is not huge.
     NotHugeAfterwards,
     /// Any other answer.
     Other,
 }
 
 impl Refusal {
-    /// The kernel's answer to a collapse as a reason.
+    /// Reason for the kernel's answer to a collapse.
     pub fn of_collapse(errno: Errno) -> Refusal {
         match errno {
             Errno::AGAIN => Refusal::TryAgain,
@@ -53,7 +53,7 @@ impl Refusal {
         }
     }
 
-    /// Its name in output.
+    /// Name in output.
     pub const fn name(self) -> &'static str {
         match self {
             Refusal::NotAnonymous => "not-anonymous",
@@ -97,13 +97,13 @@ impl Refusal {
         }
     }
 
-    /// Rounds to wait before the window is tried again, given how often it was refused; `None` for what will not pass.
+    /// Rounds to wait before the window is tried again, after `refusals` refusals; `None` for a permanent one.
     pub fn retry_after_rounds(self, refusals: u32) -> Option<u32> {
         match self {
             Refusal::NotAnonymous | Refusal::CrossesMappings | Refusal::OverBudget | Refusal::OverLimit => Some(0), // decided anew each round
             Refusal::Forbidden | Refusal::GuardPages => None,
-            // EINVAL passes too: on some kernels (6.12) it also means that no page of the window is writable, as after a
-            // fork that has ended, until the program writes to one of them.
+            // EINVAL is temporary too: on some kernels (6.12) it also means that no page of the window is writable,
+            // as after a fork that has ended, until the program writes to one of them.
             _ => Some(1 << refusals.min(6)),
         }
     }

@@ -1,4 +1,4 @@
-//! What came of it: one object per program, the same names in JSON and in the table.
+//! Results: one object per program, the same names in JSON and in the table.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,18 +17,18 @@ use crate::target::{Phase, Target};
 pub struct Report {
     /// Process id.
     pub pid: Pid,
-    /// Its name, as the kernel keeps it.
+    /// Name, as the kernel keeps it.
     pub name: Untrusted,
-    /// How it was observed.
+    /// Backend of the observation.
     #[serde(flatten, serialize_with = "units::renamed::backend")]
     pub backend: Backend,
-    /// Planned only, nothing touched.
+    /// Planned only, nothing changed.
     pub dry_run: bool,
     /// It ended before masu did.
     pub ended: bool,
     /// Nothing changed any more.
     pub settled: bool,
-    /// When that was, after the start.
+    /// Time of settling, after the start.
     pub settled_s: Option<f64>,
     /// Windows that could be huge, or are.
     pub windows_seen: u64,
@@ -44,39 +44,40 @@ pub struct Report {
     pub windows_refused: BTreeMap<Refusal, u64>,
     /// Resident memory when masu came.
     pub rss_before_bytes: Bytes,
-    /// Resident memory at the end, measured; the program's own growth is in it. `None` once it ended, or where it cannot be read.
+    /// Resident memory at the end, measured; includes the program's own growth. `None` once it ended, or where it
+    /// cannot be read.
     pub rss_after_bytes: Option<Bytes>,
-    /// What promotion added, measured window by window; in a dry run, would add.
+    /// Memory that promotion added, measured window by window; in a dry run, would add.
     pub extra_rss_bytes: Bytes,
-    /// The same as a part of `rss_before_bytes`.
+    /// The same as a fraction of `rss_before_bytes`.
     pub extra_rss_fraction: f64,
-    /// What demotion returned.
+    /// Memory that demotion returned.
     pub returned_bytes: Bytes,
-    /// Cost of one look.
+    /// Cost of one scan.
     pub scan_us_per_gib: Option<f64>,
     /// Cost of one clear.
     pub clear_us_per_gib: Option<f64>,
     /// Processor time of masu, all programs together.
     pub cpu_s: f64,
-    /// Times that the program replaced its address space meanwhile.
+    /// Times that the program replaced its address space (exec) meanwhile.
     pub execs: u32,
-    /// In a dry run, what it would promote, in order of address.
+    /// Promotions that a dry run would make, in order of address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub plan: Option<Vec<PlannedRun>>,
-    /// What other hot fractions would have done.
+    /// Results of other hot fractions.
     pub what_if: Vec<WhatIf>,
 }
 
 /// Neighbouring windows that would be promoted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct PlannedRun {
-    /// Where the first begins.
+    /// Start of the first window.
     pub start: Address,
-    /// How many.
+    /// Number of windows.
     pub windows: u64,
-    /// Their hot pages.
+    /// Hot pages in them.
     pub hot_pages: Pages,
-    /// What promoting them would add.
+    /// Memory that promoting them would add.
     pub extra_rss_bytes: Bytes,
 }
 
@@ -103,19 +104,19 @@ fn runs(planned: &[Promotion]) -> Vec<PlannedRun> {
     runs.into_iter().map(|(_, run)| run).collect()
 }
 
-/// One line of the what-if table.
+/// Row of the what-if table.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct WhatIf {
     /// The hot fraction.
     pub hot_fraction: f64,
-    /// Huge windows that it would give.
+    /// Huge windows at that fraction.
     pub windows: u64,
     /// Memory that they would add, without a budget.
     pub extra_rss_bytes: Bytes,
 }
 
 impl Report {
-    /// The report on `target` as it stands, when masu has used `cpu` of processor time.
+    /// Report on `target` as it is now, when masu has used `cpu` of processor time.
     pub fn of(target: &Target, cpu: Duration, dry_run: bool) -> Report {
         let planned = &target.plan.promote;
         let extra = if dry_run { planned.iter().map(|p| p.cost).sum() } else { target.extra_rss() };

@@ -1,6 +1,6 @@
-//! On which backend each part of the feature stands on this host, and why not on a better one.
+//! Backend of each part of the feature on this host, and the reasons against better ones.
 //!
-//! Pure: the host's facts come in, what `masu facts` prints goes out.
+//! Pure: the host's facts come in, the output of `masu facts` goes out.
 
 use access::backend::Unavailable;
 use access::{Backend, Backends};
@@ -13,24 +13,24 @@ use serde::Serialize;
 pub struct Standing {
     /// `observing`, `promoting`, `demoting` or `measuring again`.
     pub part: &'static str,
-    /// The backend that it stands on; `None` when no backend holds.
+    /// Backend in use; `None` when none is available.
     #[serde(flatten, serialize_with = "units::renamed::backend")]
     pub backend: Option<&'static str>,
-    /// What that means for the user.
+    /// Meaning for the user.
     pub meaning: String,
-    /// The better backends that do not hold, best first.
+    /// Better backends that are not available, best first.
     pub missing: Vec<Missing>,
 }
 
-/// A backend that does not hold.
+/// A backend that is not available.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Missing {
-    /// Its name.
+    /// Name of the backend.
     #[serde(flatten, serialize_with = "units::renamed::backend")]
     pub backend: &'static str,
-    /// Why not.
+    /// Reason.
     pub reason: String,
-    /// What would make it hold.
+    /// Remedy.
     pub remedy: String,
 }
 
@@ -68,7 +68,7 @@ fn promoting(facts: &HostFacts) -> Standing {
     }
 }
 
-/// Advice to another process needs a privilege that advice to ourselves, by which the rest was found out, does not.
+/// Advice to another process needs a privilege. The probe advised its own process, and does not show it.
 fn not_allowed(facts: &HostFacts) -> Option<Unavailable> {
     let allowed = facts.capabilities.value().is_none_or(|own| own.contains(Capability::SysNice));
     (!allowed).then(|| Unavailable {

@@ -1,4 +1,4 @@
-//! One program under attach: what observes it, what acts on it, and what is known of its windows.
+//! One program under attach: its source, its actions, and the state of its windows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -18,19 +18,19 @@ use crate::program::{Forbidden, Program};
 pub enum Phase {
     /// Rounds follow each other.
     Watching,
-    /// Nothing changed for some rounds; it is looked at from time to time.
+    /// Nothing changed for some rounds; scanned from time to time.
     Settled,
     /// The process ended.
     Ended,
 }
 
-/// A refused window and when to try it again.
+/// A refused window and the round of its next try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Refused {
     why: Refusal,
     times: u32,
     again_in_round: Option<u32>,
-    /// It still deserved a huge page at the last look.
+    /// It still deserved a huge page at the last scan.
     hot: bool,
 }
 
@@ -47,13 +47,13 @@ struct LeftBehind {
     now: Pages,
 }
 
-/// Whether an exec was found out before the source told of it: the source tells of each at the look after it.
+/// Whether an exec was found before the source reported it: the source reports each at the scan after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ExecKnown {
     No,
-    /// The source has not told of it yet.
+    /// The source has not reported it yet.
     Untold,
-    /// The source tells of it.
+    /// The source reports it.
     Told,
 }
 
@@ -61,9 +61,9 @@ enum ExecKnown {
 pub struct Target {
     /// Its process id.
     pub pid: Pid,
-    /// Its name, as the kernel keeps it.
+    /// Name, as the kernel keeps it.
     pub name: Untrusted,
-    /// How it stands.
+    /// State.
     pub phase: Phase,
     /// Resident memory when masu came.
     pub rss_before: Bytes,
@@ -75,32 +75,32 @@ pub struct Target {
     pub returned: Bytes,
     /// Promotions that were tried and refused.
     pub refusals: u64,
-    /// When it settled, after the start.
+    /// Time of settling, after the start.
     pub settled_at: Option<Duration>,
-    /// How often it replaced its address space (exec) meanwhile.
+    /// Number of execs meanwhile.
     pub execs: u32,
-    /// Why it cannot be worked on any more, when it has not simply ended.
+    /// Reason for which it cannot be worked on any more, other than its end.
     pub failure: Option<Error>,
-    /// The plan of the last look.
+    /// Plan of the last scan.
     pub plan: Plan,
     program: Box<dyn Program>,
     source: Box<dyn Source>,
     known: BTreeMap<Window, Known>,
-    /// What is left in memory of masu's promotions in windows that are small again.
+    /// Memory left of masu's promotions in windows that are small again.
     left_behind: BTreeMap<Window, LeftBehind>,
-    /// The sum over `known` and `left_behind`, kept along, for a program may have a million windows.
+    /// Sum over `known` and `left_behind`, kept incrementally: a program may have a million windows.
     extra_rss: Bytes,
     refused: BTreeMap<Window, Refused>,
-    /// Windows that masu split, and how often.
+    /// Windows that masu split, and the number of times.
     given_back: BTreeMap<Window, u32>,
     forbidden: Forbidden,
-    /// Windows that could have been promoted while looking went on, and were kept back to be looked at.
+    /// Windows that could have been promoted during the round, and were kept back as controls.
     controls: BTreeSet<Window>,
     observed: Observed,
     exec_known: ExecKnown,
-    /// What the program said of its windows; `None` when it leaves that to the rule.
+    /// Preferences of the program for its windows; `None` when the rule decides.
     wishes: Option<BTreeMap<Window, Wish>>,
-    /// Windows that masu did not make huge are the program's own affair: it has an arena.
+    /// Leave windows alone that masu did not make huge: the program has an arena.
     leaves_others: bool,
     settling: Settling,
     round: u32,
@@ -161,7 +161,7 @@ impl Target {
         self.source.as_ref()
     }
 
-    /// Which backend it is observed from.
+    /// Backend of the observation.
     pub fn backend(&self) -> Backend {
         self.source.backend()
     }
@@ -171,8 +171,8 @@ impl Target {
         self.program.resident_exact().ok()
     }
 
-    /// Memory that the windows masu promoted hold beyond what was resident in them before. A split gives it back only if
-    /// the kernel does so; until then it counts.
+    /// Memory that the windows masu promoted hold beyond the memory resident in them before. A split returns it only
+    /// if the kernel does so; until then it counts.
     pub fn extra_rss(&self) -> Bytes {
         self.extra_rss
     }
@@ -188,10 +188,10 @@ impl Target {
         self.known.values().filter(|known| known.before.is_some()).count() as u64
     }
 
-    /// Hot windows without a huge page, by reason, as things stand.
+    /// Hot windows without a huge page, by reason, now.
     pub fn refused(&self) -> BTreeMap<Refusal, u64> {
         let mut by_reason = BTreeMap::new();
-        // One that may be tried again was judged anew: then the plan counts it.
+        // A window due for another try was judged again: the plan counts it.
         let acted = self.refused.values().filter(|refused| refused.hot && !refused.may_try_in(self.round));
         let acted = acted.map(|refused| refused.why);
         for why in acted.chain(self.observed.ineligible.values().copied()) {
@@ -203,12 +203,12 @@ impl Target {
         by_reason
     }
 
-    /// What other hot fractions would have done, from the last observation.
+    /// Results of other hot fractions, from the last observation.
     pub fn what_if(&self) -> [WhatIf; 4] {
         policy::what_if(&observe::before_promotion(&self.observed.windows, &self.known))
     }
 
-    /// Starts a round: forgets what was touched.
+    /// Starts a round: clears the accessed bits.
     ///
     /// # Errors
     /// `Gone` when the process ended.
@@ -226,13 +226,13 @@ impl Target {
         self.source.begin()
     }
 
-    /// Looks, and plans from all that was seen in this round.
+    /// Scans, and plans from all observations of this round.
     ///
     /// # Errors
     /// `Gone` when the process ended.
     pub fn look(&mut self, s: Settings) -> Result<(), Error> {
         self.source.look()?;
-        // Not every source tells of an exec, and one may fall between its look and this.
+        // Not every source reports an exec, and one may fall between its scan and this.
         let (replaced, told) = (self.program.renew()?, self.source.address_space_changed());
         let is_told_of = told && self.exec_known == ExecKnown::No;
         if replaced || is_told_of {
@@ -242,7 +242,7 @@ impl Target {
             return Ok(());
         }
         if told {
-            self.exec_known = ExecKnown::Told; // and tells until it begins again
+            self.exec_known = ExecKnown::Told; // and reports it until it begins again
         }
         let mappings = self.program.mappings()?;
         self.observed = observe::observe(self.source.map(), &mappings, &self.known, s);
@@ -251,7 +251,7 @@ impl Target {
         self.plan_again(s)
     }
 
-    /// Plans from what the last look saw. Anew after a refusal: what the window would have cost is the next one's.
+    /// Plans from the last scan. Called again after a refusal: the refused window's cost goes to the next one.
     ///
     /// # Errors
     /// `Gone` when the process ended.
@@ -262,13 +262,13 @@ impl Target {
         let wished = |view: &WindowView| WindowView { wish: self.wish(view.window), ..*view };
         let candidates: Vec<WindowView> = self.observed.windows.iter().filter(to_judge).map(wished).collect();
         self.plan = policy::decide(&candidates, budget, s);
-        // Windows that are not to be tried again yet are seen and hot all the same.
+        // Windows that are not due for another try still count as seen and hot.
         self.plan.verdicts.seen = self.observed.windows.len() as u64;
         self.plan.verdicts.hot = self.observed.windows.iter().filter(|view| policy::is_hot(view, s)).count() as u64;
         Ok(())
     }
 
-    /// Has the program decide: what it did not speak of is left alone. `None` gives it back to the rule.
+    /// Lets the program decide: windows without a preference are left alone. `None` returns the decision to the rule.
     pub fn set_wishes(&mut self, wishes: Option<BTreeMap<Window, Wish>>) {
         self.wishes = wishes;
     }
@@ -278,34 +278,34 @@ impl Target {
         Some(wishes.get(&window).copied().unwrap_or(Wish::Leave))
     }
 
-    /// The windows of the last look.
+    /// Windows of the last scan.
     pub fn windows(&self) -> &[WindowView] {
         &self.observed.windows
     }
 
-    /// The windows that masu promoted and that are huge still: which, what each saves, and whether it was idle in the last
+    /// Windows that masu promoted and that are still huge: address, saving, and whether it was idle in the last
     /// round.
     pub fn held(&self) -> impl Iterator<Item = (Window, Rate, bool)> + '_ {
         let ours = |(window, known): (&Window, &Known)| Some((*window, known.before?.walks, known.idle_rounds > 0));
         self.known.iter().filter_map(ours)
     }
 
-    /// Leaves windows alone that masu did not make huge, however idle: a program that has an arena put them there.
+    /// Leaves windows alone that masu did not make huge, even idle ones: a program with an arena put them there.
     pub fn leave_others(&mut self, leave: bool) {
         self.leaves_others = leave;
     }
 
-    /// May this huge window be split again?
+    /// Whether this huge window may be split again.
     fn is_ours_to_split(&self, known: &Known) -> bool {
         !known.left_alone && (known.before.is_some() || !self.leaves_others)
     }
 
-    /// Are there huge windows that would be given back if they were idle?
+    /// Whether there are huge windows that would be given back if they were idle.
     pub fn may_give_back(&self) -> bool {
         self.known.values().any(|known| self.is_ours_to_split(known) && !policy::is_full(known.view()))
     }
 
-    /// Counts a window of the plan as refused for a limit that others keep.
+    /// Counts a window of the plan as refused for a limit shared with other programs.
     pub fn refuse_over_limit(&mut self, window: Window) {
         self.refuse(window, Refusal::OverLimit);
     }
@@ -315,7 +315,7 @@ impl Target {
         Ok(Budget { base: self.program.resident()?.saturating_sub(spent), spent })
     }
 
-    /// After exec nothing that was known holds.
+    /// Forgets everything: nothing known is valid after exec.
     fn forget_address_space(&mut self) {
         self.execs += 1;
         self.known.clear();
@@ -331,12 +331,13 @@ impl Target {
         (self.phase, self.settled_at) = (Phase::Watching, None);
     }
 
-    /// Windows that are huge stay known. Those of masu's that this look does not show so are measured, for a look is a
-    /// hint: a window may be inaccessible for the moment, or on its way to another place in memory.
+    /// Keeps the state of windows that are huge. Windows of masu's that this scan does not show as huge are measured,
+    /// since a scan is a hint: a window may be inaccessible for the moment, or on its way to another place in memory.
     fn keep_known_of_huge_windows(&mut self) -> Result<(), Error> {
         let mut known = std::mem::take(&mut self.known);
         for view in self.observed.windows.iter().filter(|view| view.huge.is_some()) {
-            // One that masu gave back and that is huge again was wanted by khugepaged or the program: no tug of war.
+            // A window that masu gave back and that is huge again was requested by khugepaged or the program: masu
+            // does not work against them.
             let new = Known { left_alone: self.given_back.contains_key(&view.window), ..Known::default() };
             self.known.insert(view.window, known.remove(&view.window).unwrap_or(new));
             self.left_behind.remove(&view.window);
@@ -354,7 +355,7 @@ impl Target {
         Ok(())
     }
 
-    /// Refusals of windows that are there still and not huge meanwhile.
+    /// Keeps the refusals of windows that are still mapped and not huge meanwhile.
     fn keep_refused(&mut self, s: Settings) {
         let views = &self.observed.windows;
         self.refused.retain(|window, refused| {
@@ -382,7 +383,7 @@ impl Target {
         self.refused.get(&window).is_none_or(|refused| refused.may_try_in(self.round))
     }
 
-    /// Those of the plan that need not wait until all has been seen. Their controls are kept back from now on.
+    /// Windows of the plan that need not wait for the end of the round. Their controls are kept back from now on.
     pub fn plan_at_once(&mut self) -> Plan {
         let at_once = policy::at_once(&self.plan).into_iter();
         let (controls, others): (Vec<Promotion>, _) =
@@ -391,17 +392,17 @@ impl Target {
         Plan { promote: others, ..Plan::default() }
     }
 
-    /// Gets the next promotion's huge page ready ([`Program::make_ready`]).
+    /// Preallocates the next promotion's huge page ([`Program::make_ready`]).
     pub fn make_ready(&self) {
         self.program.make_ready();
     }
 
-    /// Gives back what was made ready, when no promotion follows.
+    /// Gives back a preallocated page, when no promotion follows.
     pub fn rest(&self) {
         self.program.rest();
     }
 
-    /// Carries out one promotion, and counts what came of it. `cut_short` when looking goes on.
+    /// Carries out one promotion, and counts its result. `cut_short` when the observation goes on.
     ///
     /// # Errors
     /// `Gone` when the process ended.
@@ -410,12 +411,12 @@ impl Target {
         if self.observed.windows.is_empty() {
             return Ok(()); // planned for a program that is gone
         }
-        // The budget of the plan was estimated without a lock; the one that counts is what is left now.
+        // The plan's budget was estimated without a lock; the binding one is the present remainder.
         let left = self.budget()?.left(s.max_extra_rss);
         let outcome = act::promote(self.program.as_ref(), window, left)?;
         match outcome {
             Promoted::Yes { resident_before } => {
-                // What an earlier promotion left there is no memory of the program's own.
+                // Memory that an earlier promotion left there is not the program's own.
                 let resident = self.left_behind.remove(&window).map_or(resident_before, |left| left.before);
                 let seen = match self.controls.contains(&window) {
                     true => Seen::Control,
@@ -439,8 +440,8 @@ impl Target {
         Ok(())
     }
 
-    /// Counts what a collapse that hit the program's next address space left there. What was resident before is not known:
-    /// all that is may be masu's, unless the kernel returned what was filled in.
+    /// Counts the memory left by a collapse that hit the program's next address space. The memory resident before is
+    /// unknown: all of it may be masu's, unless the kernel returned the zero-filled pages.
     fn count_astray(&mut self, window: Window, split: Demoted) {
         self.forget_address_space();
         self.exec_known = ExecKnown::Untold;
@@ -463,7 +464,7 @@ impl Target {
         self.sum_extra_rss();
     }
 
-    /// For a dry run: counts as refused what would be. Planning anew takes it out of the plan.
+    /// For a dry run: counts a promotion that would be refused. Planning again takes it out of the plan.
     ///
     /// # Errors
     /// `Gone` when the process ended.
@@ -476,19 +477,19 @@ impl Target {
 
     fn refuse(&mut self, window: Window, why: Refusal) {
         if why == Refusal::OverBudget {
-            self.plan.verdicts.over_budget += 1; // as if the plan had known, and judged anew at the next look
+            self.plan.verdicts.over_budget += 1; // as if the plan had known; judged again at the next scan
             return;
         }
         self.refusals += 1;
         let forbidden = why == Refusal::Invalid && self.forbidden.asks(self.program.as_ref(), window);
         let why = if forbidden { Refusal::Forbidden } else { why };
         let times = self.refused.get(&window).map_or(0, |refused| refused.times) + 1;
-        // Not in this round, whatever the reason: what was refused is planned around.
+        // Not in this round, for any reason: the plan works around refused windows.
         let again_in_round = why.retry_after_rounds(times).map(|rounds| self.round.saturating_add(rounds.max(1)));
         self.refused.insert(window, Refused { why, times, again_in_round, hot: true });
     }
 
-    /// Ends the looking of a round: counts idle rounds of the huge windows, and plans which to probe and which to demote.
+    /// Ends the scanning of a round: counts idle rounds of the huge windows, and plans the probes and demotions.
     ///
     /// # Errors
     /// `Gone` when the process ended.
@@ -497,14 +498,14 @@ impl Target {
         Ok(policy::decide(&self.huge_views(), self.budget()?, s))
     }
 
-    /// Ends the round. True when the program has settled: nothing changed, and no huge window is on its way to be given
-    /// back.
+    /// Ends the round. True when the program has settled: nothing changed, and no huge window is a candidate for
+    /// being given back.
     pub fn settle(&mut self, s: Settings) -> bool {
         let unsettled = self.changed_in_round + self.under_suspicion(s);
         self.settling.after_round(unsettled, self.observed.windows.len() as u64, s)
     }
 
-    /// Huge windows whose verdict is open: idle, and on their way to be given back.
+    /// Huge windows with an open verdict: idle, and candidates for being given back.
     pub fn under_suspicion(&self, s: Settings) -> u64 {
         let is_open = |known: &&Known| self.is_ours_to_split(known) && policy::is_suspect(known.view(), s);
         self.known.values().filter(is_open).count() as u64
@@ -541,7 +542,7 @@ impl Target {
         Ok(())
     }
 
-    /// Splits a huge window, and counts what came back.
+    /// Splits a huge window, and counts the returned memory.
     ///
     /// # Errors
     /// `Gone` when the process ended.
@@ -571,15 +572,15 @@ impl Target {
         Ok(())
     }
 
-    /// Splits every window that masu promoted (`--undo`) and returns how many stayed huge all the same. A program that has
-    /// ended has nothing to undo.
+    /// Splits every window that masu promoted (`--undo`) and returns the number that stayed huge all the same. A
+    /// program that has ended has nothing to undo.
     pub fn undo(&mut self) -> u64 {
         let ours: Vec<Window> =
             self.known.iter().filter(|(_, known)| known.before.is_some()).map(|(window, _)| *window).collect();
         for window in ours {
             match self.demote(window) {
                 Err(error) if error.is_gone() => return 0,
-                // What was not split is still known, and counted below.
+                // Windows that were not split are still known, and counted below.
                 Ok(()) | Err(_) => {}
             }
         }

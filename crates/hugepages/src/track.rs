@@ -1,10 +1,11 @@
-//! Programs with a say: HPS's tracker, for programs that register themselves (Shimizu and Yamada, sections 4.1, 4.2 and 5.1).
+//! Cooperating programs: HPS's tracker, for programs that register themselves (Shimizu and Yamada, sections 4.1, 4.2
+//! and 5.1).
 //!
-//! A program says over a socket what it wants to be watched for. Each has rounds of its own, as long as it asked: one clear,
-//! looks at doubling ages, then the list of its active pages (`list`). When those are as many as it named it gets a signal
-//! (`notice`), fetches the list, and says what is to become of its windows; or it leaves that to the rule. What is promoted
-//! then is what limits on huge pages, of a program and of a user, leave room for, by benefit (`share`). `session` is what a
-//! client may say; `watched` one program with its rounds; `serve` the loop over all of them.
+//! A program sends its session parameters over a socket. Each program has its own rounds, of the requested length:
+//! one clear, scans at doubling ages, then the list of its active pages (`list`). At the requested number of active
+//! pages it gets a signal (`notice`), fetches the list, and sends a verdict on each window; or it leaves that to the
+//! rule. Windows are then promoted by benefit, within the limits on huge pages of a program and of a user (`share`).
+//! `session` checks a client's messages; `watched` is one program with its rounds; `serve` the loop over all of them.
 //!
 //! | paper (5.1.1, 5.1.2)            | here                                                  |
 //! | アクセストラッカー               | [`serve::serve`]                                      |

@@ -1,14 +1,15 @@
-//! Gives back what huge pages hold for nothing, in one program, from outside.
+//! Release of memory wasted in huge pages, in one program, from outside.
 //!
-//! For programs that get huge pages at the first touch: a window of which only some pages were touched is huge all the same.
-//! `observe` tells how many pages of a huge window hold only zeros, `policy` chooses windows until what they hold for
-//! nothing fits what is allowed, and [`Trimmer`] has them split (`act::demote`), which returns those pages, and measures
-//! again. A window that was split and is resident in full later is promoted again, for that is free.
+//! For programs that get huge pages at the first touch: even a window with few touched pages is huge. `observe`
+//! counts the pages of a huge window that hold only zeros. `policy` chooses windows until the rest of the waste is
+//! within the allowance. [`Trimmer`] has them split (`act::demote`), which returns those pages, and measures again. A
+//! split window that is fully resident later is promoted again, since that is free.
 //!
-//! Only private anonymous memory. Windows that a fork shares are not looked at before they are the program's own; locked ones, which do not split, are left as they are
-//! and not counted: they would be resident with small pages too.
+//! Only private anonymous memory. Windows shared by a fork are not scanned before they are the program's own again.
+//! Locked windows, which do not split, are left as they are and not counted: they would be resident with small pages
+//! too.
 //!
-//! The clock, the waiting and the stopping are the caller's: [`Trimmer::round`] says when it wants to be called again.
+//! The caller keeps the clock, waits and stops: [`Trimmer::round`] returns the time of its next call.
 
 pub mod observe;
 pub mod policy;
@@ -27,22 +28,22 @@ use crate::program::{Program, RunningProgram};
 use observe::{Content, Reader};
 use policy::{Choice, Finding, Known, Settings, Spent};
 
-/// What one round found and did.
+/// Result of one round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Round {
     /// Windows of private anonymous memory that are huge.
     pub huge_windows: u64,
-    /// What they still hold for nothing, after this round.
+    /// Memory still wasted, after this round.
     pub extra: Bytes,
-    /// What they may.
+    /// Allowance for wasted memory.
     pub allowed: Bytes,
     /// Windows split in this round.
     pub demoted: u64,
-    /// What that returned, as measured afterwards.
+    /// Memory that the splits returned, as measured afterwards.
     pub returned: Bytes,
     /// Windows promoted again in this round.
     pub promoted_again: u64,
-    /// When to call again, from the end of this round on.
+    /// Time of the next call, from the end of this round on.
     pub next_look: Duration,
 }
 
@@ -50,47 +51,48 @@ pub struct Round {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct GivenBack {
     times: u32,
-    /// Pages that were resident when it was last measured, and since which look.
+    /// Pages resident at the last measurement, and the scan since which the number is unchanged.
     resident: Pages,
     since: u64,
-    /// The look in which it is to be measured again.
+    /// Scan at which it is measured again.
     due: u64,
-    /// Promotions that were refused.
+    /// Refused promotions.
     refused: u32,
 }
 
 /// One program being trimmed.
 pub struct Trimmer {
-    /// Windows split so far.
+    /// Windows split since the start.
     pub demoted: u64,
-    /// Memory that came back by that.
+    /// Memory returned by the splits.
     pub returned: Bytes,
     /// Windows that were split, filled up, and are huge again.
     pub promoted_again: u64,
-    /// Exact counts so far.
+    /// Exact counts since the start.
     pub counted: u64,
-    /// Looks so far.
+    /// Scans since the start.
     pub looks: u64,
     program: Box<dyn Program>,
     content: Box<dyn Content>,
     known: BTreeMap<Window, Known>,
-    /// Huge windows that were asked to split and did not, and how often.
+    /// Huge windows that did not split, and the number of attempts.
     refused: BTreeMap<Window, u32>,
-    /// All huge windows, those that were not sampled included.
+    /// All huge windows, including those not sampled.
     huge: BTreeSet<Window>,
     given_back: BTreeMap<Window, GivenBack>,
-    /// The windows counted since the last look, while its work is not done.
+    /// Windows counted since the last scan, while its work is not done.
     under_way: Option<BTreeSet<Window>>,
-    /// Looks in a row that showed no change.
+    /// Consecutive scans without a change.
     quiet: u32,
-    /// Splits in a row that returned nothing.
+    /// Consecutive splits that returned nothing.
     in_vain: u32,
 }
 
-/// A window may be held for a moment. One that did not split so often is locked, and left alone.
+/// Attempts after which a window that does not split counts as locked, and is left alone. A window may be held for a
+/// moment.
 const REFUSED_MAX: u32 = 3;
 
-/// After so many splits that returned nothing, and none that did, the kernel does not return what a split frees.
+/// Splits without any return after which the kernel is taken not to return memory of a split.
 const IN_VAIN_MAX: u32 = 4;
 
 impl Trimmer {
@@ -105,7 +107,7 @@ impl Trimmer {
         Ok(Trimmer::of(Box::new(program), Box::new(reader)))
     }
 
-    /// A program, real or a model, and what is in it.
+    /// A program, real or a model, and its content.
     pub fn of(program: Box<dyn Program>, content: Box<dyn Content>) -> Trimmer {
         Trimmer {
             demoted: 0,
@@ -125,21 +127,22 @@ impl Trimmer {
         }
     }
 
-    /// False when splitting has turned out to return nothing here, as before Linux 6.12: then rounds do nothing any more.
+    /// False when splitting has turned out to return nothing here, as before Linux 6.12: then rounds do nothing any
+    /// more.
     pub fn returns_memory(&self) -> bool {
         self.returned > Bytes(0) || self.in_vain < IN_VAIN_MAX
     }
 
-    /// Huge windows that do not split: locked memory. They are left as they are and not counted as extra.
+    /// Huge windows that do not split: locked memory. They stay, and do not count as extra.
     pub fn left_alone(&self) -> u64 {
         self.refused.values().filter(|times| **times >= REFUSED_MAX).count() as u64
     }
 
-    /// Looks, or goes on with what the last look left to do; gives back what is too much. `now` is any clock that does not
-    /// go back.
+    /// Scans, or continues the work of the last scan; gives back memory above the allowance. `now` is any monotonic
+    /// clock.
     ///
     /// # Errors
-    /// `Gone` when the process ended; `Denied` when it became another's (exec of a set-uid program).
+    /// `Gone` when the process ended; `Denied` when it changed its owner (exec of a set-uid program).
     pub fn round(&mut self, s: Settings, now: Duration, stop: &dyn Fn() -> bool) -> Result<Round, Error> {
         let (demoted, returned, promoted_again) = (self.demoted, self.returned, self.promoted_again);
         let begun = self.content.cpu_time();
@@ -173,7 +176,7 @@ impl Trimmer {
         })
     }
 
-    /// Finds the huge windows and samples those that are due. True when something is not as it was.
+    /// Finds the huge windows and samples the due ones. True when something changed.
     fn look(&mut self, s: Settings, stop: &dyn Fn() -> bool) -> Result<bool, Error> {
         self.looks += 1;
         let mut changed = self.content.is_new_memory()? | self.program.renew()?;
@@ -189,7 +192,7 @@ impl Trimmer {
         self.huge.clone_from(&huge);
         for window in huge {
             if stop() {
-                break; // what was not sampled is for the next look
+                break; // the rest is for the next scan
             }
             changed |= !self.is_left_alone(window) && self.sample(window, s)?;
         }
@@ -211,7 +214,7 @@ impl Trimmer {
         Ok(huge)
     }
 
-    /// Samples a window if it is due. True when it is new or not as it was.
+    /// Samples a window if it is due. True when it is new or has changed.
     fn sample(&mut self, window: Window, s: Settings) -> Result<bool, Error> {
         let look = self.looks;
         if self.known.get(&window).is_some_and(|known| !known.is_due(look)) {
@@ -232,8 +235,8 @@ impl Trimmer {
         Ok(policy::choose(&self.known, self.program.resident()?, self.looks, s))
     }
 
-    /// Splits what is chosen and stays the same. What a count finds may change the choice, so it is made anew until it holds
-    /// nothing that was not counted in this look; `room` is what may be worked on before a pause.
+    /// Splits the chosen windows that are still. A count may change the choice, so it is repeated until it holds only
+    /// windows counted in this scan; `room` is the number of windows to work on before a pause.
     fn give_back(
         &mut self,
         s: Settings,
@@ -262,7 +265,7 @@ impl Trimmer {
         Ok(())
     }
 
-    /// Counts a window, and splits it if it may be.
+    /// Counts a window, and splits it if allowed.
     fn count(&mut self, window: Window, s: Settings, now: Duration) -> Result<(), Error> {
         let state = self.program.state(window)?.unwrap_or_default();
         if !state.huge {
@@ -314,7 +317,7 @@ impl Trimmer {
         Ok(())
     }
 
-    /// Promotes windows that were split here and are resident in full now: that costs no memory.
+    /// Promotes windows that were split here and are fully resident now: that costs no memory.
     fn promote_again(&mut self, s: Settings, stop: &dyn Fn() -> bool, room: &mut usize) -> Result<(), Error> {
         let look = self.looks;
         let due = self.given_back.iter().filter(|(window, given)| given.due <= look && !self.huge.contains(window));
@@ -326,7 +329,7 @@ impl Trimmer {
             let state = self.program.state(window)?.unwrap_or_default();
             let Some(given) = self.given_back.get_mut(&window) else { continue };
             if state.resident.0 + state.zero.0 + state.swapped.0 == 0 {
-                self.given_back.remove(&window); // unmapped or freed: what comes there is something else
+                self.given_back.remove(&window); // unmapped or freed: its next content is new
                 continue;
             }
             if state.resident != given.resident {
@@ -358,7 +361,8 @@ impl Trimmer {
         Ok(())
     }
 
-    /// Counts what a promotion left in the program's next address space. The windows are those of one that is gone.
+    /// Counts the memory left by a promotion in the program's next address space. The known windows are those in the
+    /// old one.
     fn count_astray(&mut self, split: Demoted) {
         self.known.clear();
         self.refused.clear();
@@ -376,7 +380,7 @@ impl Trimmer {
     }
 }
 
-/// Advice about memory that is not there is refused for that reason, or for want of the privilege.
+/// Advice on unmapped memory fails with that error, or for lack of the privilege.
 fn may_advise(pid: Pid) -> Result<(), Error> {
     let pidfd = pid.open()?;
     let nowhere = AddressRange::new(0, 4096).map_err(|bad| Error::malformed("the first page", bad))?;

@@ -1,4 +1,4 @@
-//! Whole runs of the loop over model programs, found by chance: whatever they do, masu keeps its word.
+//! Whole runs of the loop over random model programs: masu keeps its guarantees in each.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn scripts() -> impl Strategy<Value = Script> {
         .prop_map(|(header, windows, events)| Script::from_parts(header, &windows, &events))
 }
 
-/// Programs that go on as they are: what they touch they touch often, and nothing happens to them.
+/// Programs without events: they touch their pages often.
 fn stationary_scripts() -> impl Strategy<Value = Script> {
     scripts().prop_map(|mut script| {
         script.events.clear();
@@ -65,7 +65,7 @@ proptest! {
         (script.settings.until, script.settings.dry_run) = (Until::Settled, false);
         script.settings.policy.settle_noise = units::Fraction::ZERO;
         for cell in script.spaces.iter_mut().flat_map(|space| &mut space.cells) {
-            // Seen in every round, however short; and a refusal that passes later would be a change.
+            // Seen in every round, even a short one; and a temporary refusal would be a change.
             (cell.period, cell.failing) = (cell.period.min(OFTEN), None);
         }
         let counts = |run: &Run| -> Vec<(u64, u64)> {
@@ -123,7 +123,7 @@ proptest! {
         let mut script = script;
         script.settings.until = Until::Stopped;
         script.events.push(Event { when: When::Call(call), program: 0, window: 0, what: Happening::CtrlC });
-        let broken = run(script).broken(); // says so when anything but the call under way came after
+        let broken = run(script).broken(); // reports calls after the stop, except the one under way
         prop_assert!(broken.is_empty(), "{broken:#?}");
     }
 

@@ -39,7 +39,7 @@ fn script(cells: Vec<Cell>) -> Script {
     script
 }
 
-/// Watched for so long, then Ctrl-C.
+/// Watched for `seconds`, then Ctrl-C.
 fn watched(cells: Vec<Cell>, seconds: u64) -> Script {
     let mut script = script(cells);
     script.settings.until = Until::Stopped;
@@ -51,7 +51,7 @@ fn after(milliseconds: u64, window: usize, what: Happening) -> Event {
     Event { when: When::Time(Duration::from_millis(milliseconds)), program: 0, window, what }
 }
 
-/// Carries it out; whatever else is asked of the result, masu must have kept its word.
+/// Carries it out; masu must have kept its guarantees in any case.
 fn carry_out(script: Script) -> Run {
     let mut sound = run(script.clone());
     let broken = sound.broken();
@@ -67,7 +67,7 @@ fn refused(target: &Target) -> Vec<(Refusal, u64)> {
     target.refused().into_iter().collect()
 }
 
-/// The rounds in which masu asked for a window.
+/// Rounds with a request of masu for a window.
 fn asked(run: &Run, window: usize) -> Vec<u32> {
     let world = run.world.borrow();
     world.spaces[0].collapses.iter().filter(|(_, index)| *index == window).map(|(round, _)| *round).collect()
@@ -170,7 +170,7 @@ fn a_window_that_changes_every_second_is_noise_among_twenty_and_not_among_five()
         let mut noisy = script(vec![dense(); windows]);
         noisy.settings.policy.settle_noise = Fraction::clamped(0.1);
         noisy.horizon = Duration::from_secs(60);
-        // Something splits it every 600 ms, so that there is one to promote in every round.
+        // An event splits it every 600 ms, so that there is one to promote in every round.
         noisy.events = (0..100).map(|n| after(n * 600, 0, Happening::Split)).collect();
         let run = carry_out(noisy);
         run.targets[0].phase == Phase::Settled
@@ -208,7 +208,7 @@ fn a_window_that_became_huge_by_itself_is_no_longer_counted_as_refused() {
     busy.events = vec![after(20_000, 0, Happening::Khugepaged)];
     let run = carry_out(busy.clone());
     assert_eq!((refused(&run.targets[0]), counts(&run.targets[0])), (vec![], (0, 0, 0)));
-    // Nor is one that nobody touches any more.
+    // Nor is a window without touches.
     busy.events = vec![after(20_000, 0, Happening::Heat(0, OFTEN))];
     assert_eq!(refused(&carry_out(busy).targets[0]), []);
 }
@@ -245,7 +245,7 @@ fn what_must_not_be_collapsed_is_not_asked_for() {
     assert_eq!(run.targets[0].plan.verdicts.seen, 3, "the rest can never be huge");
 }
 
-/// Runs with something happening to the last window at every call in turn, until the run is over by then.
+/// Runs with the event on the last window at every call in turn, until the run ends before that call.
 fn at_every_call(before: &Script, what: Happening, check: impl Fn(&Run)) {
     let window = before.spaces[0].cells.len() - 1;
     for call in 0.. {
@@ -263,7 +263,7 @@ fn at_every_call(before: &Script, what: Happening, check: impl Fn(&Run)) {
 #[test]
 fn a_file_that_is_mapped_at_any_moment_is_left_alone() {
     for mapped in [Mapped::File, Mapped::SharedMemory] {
-        // That no collapse is asked for where a file was measured is seen to by the model.
+        // The model checks that no collapse is requested where a file was measured.
         at_every_call(&script(vec![dense(), dense(), dense()]), Happening::Map(mapped), |run| {
             assert!(run.targets[0].promoted >= 2 && run.targets[0].phase == Phase::Settled);
         });
@@ -272,7 +272,7 @@ fn a_file_that_is_mapped_at_any_moment_is_left_alone() {
 
 #[test]
 fn ctrl_c_at_any_moment_leaves_the_rest_of_the_plan_undone() {
-    // `carry_out` sees to it that no more than the call under way comes after.
+    // `carry_out` checks that only the call under way comes after.
     let idle = || Cell::used(100).huge();
     at_every_call(&script(vec![idle(); 10]), Happening::CtrlC, |run| assert!(run.targets[0].demoted <= 10));
     at_every_call(&script(vec![dense(); 10]), Happening::CtrlC, |run| assert!(run.targets[0].promoted <= 10));
@@ -282,7 +282,7 @@ fn ctrl_c_at_any_moment_leaves_the_rest_of_the_plan_undone() {
 fn what_others_do_to_a_window_at_any_moment_is_not_counted_as_masus_work() {
     let idle = || Cell::used(100).huge();
     for what in [Happening::Split, Happening::Free, Happening::Map(Mapped::Nothing), Happening::Touch(ALL)] {
-        // Whether masu demotes the last window depends on who is first; `carry_out` compares the counts.
+        // Whether masu demotes the last window depends on the order; `carry_out` compares the counts.
         at_every_call(&script(vec![idle(), idle()]), what, |run| assert!(run.targets[0].demoted >= 1));
     }
     for what in [Happening::Split, Happening::Khugepaged, Happening::Share(1), Happening::Swap(1), Happening::Forbid] {
@@ -378,7 +378,7 @@ fn a_program_that_ends_is_left_out_and_the_others_go_on() {
         let run = carry_out(two);
         let (ended, lives) = match &run.targets[..] {
             [ended, lives] => (Some(ended), lives),
-            // It was gone before masu could attach to it.
+            // It ended before masu could attach to it.
             [lives] => (None, lives),
             _ => panic!("two programs at most"),
         };
@@ -401,7 +401,7 @@ fn programs_that_end_one_after_the_other_do_not_cut_short_what_is_seen_of_the_re
     assert_eq!(counts(&run.targets[0]), (0, 0, 0));
 }
 
-/// When the first window of this program was promoted, after its coming: rounds, and time since the clear of that one.
+/// First promotion of this program, after its arrival: rounds, and time since that round's clear.
 fn first_promotion_of(run: &Run, program: usize) -> Option<(u32, Duration)> {
     let world = run.world.borrow();
     let space = &world.spaces[program];
@@ -429,7 +429,7 @@ fn a_program_that_comes_while_the_others_are_watched_is_served_at_once() {
 
 #[test]
 fn a_program_that_comes_while_a_round_waits_for_more_evidence_is_taken_in_soon() {
-    // New windows come in sight at every look: the round would go on to 10.24 s.
+    // New windows come in sight at every scan: the round would go on to 10.24 s.
     let slow = |ms| Cell::hot(ALL, 300, Duration::from_millis(ms));
     let seen_late = vec![slow(900), slow(1_900), slow(3_900), slow(7_900), slow(9_900)];
     let mut one = watched(seen_late, 4);
@@ -490,7 +490,8 @@ fn after_exec_everything_starts_anew() {
     assert_eq!(run.targets[0].extra_rss(), Bytes(0));
 }
 
-/// The next program has little in the same window: what a collapse meant for the first one adds there is not in any budget.
+/// The next program has little in the same window: memory added there by a collapse for the first one is in no
+/// budget.
 #[test]
 fn a_huge_page_meant_for_a_program_before_exec_does_not_stay_in_the_next_one() {
     let mut astray = 0;
@@ -522,7 +523,7 @@ fn a_huge_page_meant_for_a_program_before_exec_does_not_stay_in_the_next_one() {
 fn what_a_program_forbade_is_not_held_against_the_one_that_follows_by_exec() {
     let mut changing = watched(vec![Cell { forbidden: true, ..dense() }], 200);
     changing.events = vec![after(20_000, 0, Happening::Exec), after(25_000, 0, Happening::Heat(ALL, OFTEN))];
-    // No look falls between the two: the window is there before and after.
+    // No scan falls between the two: the window is there before and after.
     changing.settings.pace.watch_every = (Duration::from_secs(30), Duration::from_secs(30));
     let run = carry_out(changing);
     assert_eq!(counts(&run.targets[0]), (1, 1, 0));

@@ -1,4 +1,4 @@
-//! Tracked programs over the model: whatever they do, and whatever they ask for, masu keeps its word.
+//! Tracked programs over the model: masu keeps its guarantees for any behaviour and any session parameters.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -48,7 +48,7 @@ fn world(script: &Script) -> Shared {
     }))
 }
 
-/// What was seen of one tracked program.
+/// Record of one tracked program.
 #[derive(Default)]
 struct Seen {
     lists: Vec<Vec<(Window, u32)>>,
@@ -56,7 +56,7 @@ struct Seen {
     ended: bool,
 }
 
-/// Tracks the first program of a world until `end`; `say` is what it answers to each list.
+/// Tracks the first program of a world until `end`; `say` is its answer to each list.
 fn track(
     world: &Shared,
     terms: Terms,
@@ -179,7 +179,7 @@ proptest! {
         word in any::<u64>(),
     ) {
         let mut script = script;
-        // One program, there from the beginning; as much memory as the model holds masu to.
+        // One program, there from the beginning; as much memory as the model allows masu.
         script.spaces.truncate(1);
         script.come_at.clear();
         script.settings.dry_run = false;

@@ -26,14 +26,14 @@ const FIRST: u64 = 0x1000;
 /// One window of the model.
 #[derive(Clone, Copy, Debug)]
 struct Cell {
-    /// Pages, from the first on, that hold something.
+    /// Number of non-zero pages, from the first on.
     filled: u64,
     huge: bool,
     shared: bool,
     locked: bool,
-    /// A page is filled every so often.
+    /// Interval at which a page is filled.
     fills_every: Option<Duration>,
-    /// Splits so far.
+    /// Number of splits.
     splits: u32,
 }
 
@@ -58,14 +58,14 @@ struct World {
     elsewhere: u64,
     ended: bool,
     new_memory: bool,
-    /// What the program has after the exec that comes before the next collapse.
+    /// The program's windows after the exec that comes before the next collapse.
     execs_to: Option<Vec<Cell>>,
     /// It became another program since [`Program::renew`].
     is_another: bool,
     cpu: Duration,
     returns_zero_pages: bool,
     collapses: u32,
-    /// What was read although it was not huge.
+    /// Reads of windows that were not huge.
     broken: Vec<String>,
 }
 
@@ -107,7 +107,7 @@ impl Model {
         if world.ended { Err(Error::of_process("ask", "a model", Errno::SRCH)) } else { Ok(answer(&mut world)) }
     }
 
-    /// The program goes on for so long.
+    /// Lets time pass for the program.
     fn pass(&self, time: Duration) {
         let mut world = self.0.borrow_mut();
         let (from, to) = (world.now, world.now + time);
@@ -120,7 +120,7 @@ impl Model {
         }
     }
 
-    /// Rounds until `end`, each when the last one asked for it.
+    /// Rounds until `end`, each at the time that the last one requested.
     fn run_until(&self, trimmer: &mut Trimmer, s: Settings, end: Duration) -> Vec<Round> {
         let mut rounds = Vec::new();
         while self.0.borrow().now < end {
@@ -291,7 +291,7 @@ fn a_window_that_is_being_filled_is_not_split_until_it_is_left_thin() {
     model.change(0, |cell| cell.fills_every = None);
     model.run_until(&mut trimmer, settings(0.0), seconds(60));
     assert_eq!(trimmer.demoted, 1);
-    // One that fills at a page in 200 ms changes no sample in some looks; the counts tell.
+    // A window that fills at a page in 200 ms changes no sample in some scans; the counts tell.
     let slow = Model::of(vec![Cell { fills_every: Some(Duration::from_millis(200)), ..Cell::huge(0) }]);
     let mut trimmer = slow.trimmer();
     slow.run_until(&mut trimmer, settings(0.0), seconds(100));
@@ -348,7 +348,7 @@ fn locked_windows_are_left_alone_and_shared_ones_wait() {
 
 #[test]
 fn a_program_that_goes_on_as_it_is_costs_less_than_a_percent_and_ever_less() {
-    // 4 GiB: dense windows, and thin ones within what is allowed.
+    // 4 GiB: dense windows, and thin ones within the allowance.
     let model = Model::of([vec![Cell::huge(ALL); 2000], vec![Cell::huge(300); 48]].concat());
     let mut trimmer = model.trimmer();
     model.run_until(&mut trimmer, settings(10.0), seconds(200));
@@ -459,7 +459,7 @@ proptest! {
         prop_assert!(split.iter().all(|index| filled[*index] < ALL && cells[*index].splits == 1));
         let back: u64 = split.iter().map(|index| ALL - filled[*index]).sum();
         prop_assert_eq!(trimmer.returned, Pages(back).bytes());
-        // To the page, whatever the samples said: all of it may hold a few pages that the samples did not see.
+        // To the page, for any samples: all of it may hold a few pages that the samples did not see.
         let extra: u64 = cells.iter().map(Cell::zero).sum();
         let unseen = PAGES_PER_SAMPLE as u64 * cells.len() as u64;
         let base = elsewhere + filled.iter().sum::<u64>();

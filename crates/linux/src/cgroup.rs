@@ -1,13 +1,12 @@
-//! Memory control groups: how much memory a process may have, with whom it shares that, and how much is taken.
+//! Memory control groups: limit and usage of a process's group.
 //!
-//! What the host as a whole has is in `meminfo.rs`.
+//! The memory of the whole host is in `meminfo.rs`.
 //!
-//! Each group above the process's own may have a limit too; the one that leaves the least room is the one that counts,
-//! and the one reported. In version 2 the lower of `memory.max` (the kernel kills) and `memory.high` (the kernel makes
-//! the programs wait) is the limit. Where both versions are mounted, the memory controller is in one of them: version 1,
-//! if `/proc/PID/cgroup` has a line for it. Where the groups are mounted is read from our own `mountinfo`, because the
-//! paths are opened by us; a process whose group lies outside of what we have mounted (another container's) cannot be
-//! looked at, and that is said.
+//! Each ancestor group may have a limit too; the group with the least headroom is the one reported. In version 2 the
+//! limit is the lower of `memory.max` (the kernel kills) and `memory.high` (the kernel throttles). Where both versions
+//! are mounted, the memory controller is in one of them: version 1, if `/proc/PID/cgroup` has a line for it. Mount
+//! points are read from our own `mountinfo`, because we open the paths. A process whose group lies outside our mounts
+//! (another container's) cannot be read; this is reported as an error.
 //!
 //! Cost: two files and then two to four per level. Side effects: none. Usage is kept per CPU and may lag by some MiB.
 //!
@@ -28,36 +27,36 @@ use crate::key_lines::lines;
 use crate::untrusted::text_of;
 use crate::{Error, KernelFiles, Pid, Untrusted};
 
-/// The memory controller, as version 1 names it.
+/// Version 1's name of the memory controller.
 const MEMORY: &str = "memory";
 
-/// The most memory that a group may have.
+/// Memory limit of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Limit {
-    /// As much as there is.
+    /// No limit.
     Unlimited,
-    /// So much.
+    /// Limit in bytes.
     Bytes(Bytes),
 }
 
-/// The group that leaves a process the least room.
+/// Limit and usage of a group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Memory {
-    /// Its limit.
+    /// Limit of the group.
     pub limit: Limit,
-    /// The memory that all of its processes have now, page cache included.
+    /// Memory charged to the group now, page cache included.
     #[serde(rename = "usage_bytes")]
     pub usage: Bytes,
-    /// The part of that which is page cache nobody used lately: the kernel takes it back before it refuses anything.
+    /// Inactive page cache within `usage`; the kernel reclaims it before it refuses an allocation.
     #[serde(rename = "idle_cache_bytes")]
     pub idle_cache: Bytes,
-    /// Its directory: `/sys/fs/cgroup/web.slice`.
+    /// Directory of the group: `/sys/fs/cgroup/web.slice`.
     pub path: String,
 }
 
 impl Memory {
-    /// What is left up to the limit, idle page cache included; `None` without one.
+    /// Bytes left up to the limit, idle page cache included; `None` without a limit.
     pub fn room(&self) -> Option<Bytes> {
         match self.limit {
             Limit::Unlimited => None,
@@ -66,20 +65,20 @@ impl Memory {
     }
 }
 
-/// Which of the two interfaces the memory controller is in.
+/// Control-group version of the memory controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
-    /// `memory.limit_in_bytes`, each controller mounted for itself.
+    /// `memory.limit_in_bytes`; one hierarchy per controller.
     V1,
-    /// `memory.max`, all controllers in one tree.
+    /// `memory.max`; one hierarchy for all controllers.
     V2,
 }
 
-/// The group that leaves `pid` the least room; its own if none has a limit. `None` when this host does not account
-/// memory by groups, or not for this process.
+/// The group of `pid` or its ancestor with the least headroom; its own group if none has a limit. `None` when this host
+/// does not account memory by groups, or not for this process.
 ///
 /// # Errors
-/// `Gone` if the process ended; `Unsupported` if its group lies outside of what is mounted here.
+/// `Gone` if the process ended; `Unsupported` if its group lies outside our mounts.
 pub fn memory(files: &impl KernelFiles, pid: Pid) -> Result<Option<Memory>, Error> {
     let file = pid.file("cgroup");
     let text = files.bytes(&file).map_err(|errno| match errno {
@@ -105,8 +104,8 @@ pub fn memory(files: &impl KernelFiles, pid: Pid) -> Result<Option<Memory>, Erro
     tightest(files, version, levels.into_iter().map(|level| mount.directory_of(level)))
 }
 
-/// The group of `pid`, by its path from the top of the hierarchy that has the memory controller, as `/proc/PID/cgroup` has it: `/web`.
-/// `None` when this host has no groups, or none that this process is in.
+/// Group of `pid` as a path from the top of the memory controller's hierarchy, from `/proc/PID/cgroup`: `/web`. `None`
+/// when this host has no groups, or none has this process.
 ///
 /// # Errors
 /// `Gone` if the process ended.
@@ -119,7 +118,7 @@ pub fn path_of(files: &impl KernelFiles, pid: Pid) -> Result<Option<Untrusted>, 
     }
 }
 
-/// Of these groups, innermost first, the one that leaves the least room; the first if none has a limit.
+/// Group with the least headroom, of groups given innermost first; the first if none has a limit.
 fn tightest(
     files: &impl KernelFiles,
     version: Version,
@@ -139,8 +138,8 @@ fn tightest(
     Ok(tightest)
 }
 
-/// The process's group in the hierarchy of a controller, from `/proc/PID/cgroup`: lines of
-/// `number:controllers:path`, where version 2 has number 0 and no controllers.
+/// The process's group in the hierarchy of a controller, from `/proc/PID/cgroup`: lines of `number:controllers:path`.
+/// Version 2 has number 0 and no controllers.
 fn own_group<'t>(text: &'t [u8], controller: &str) -> Option<(Version, &'t [u8])> {
     let lines = lines(text).filter_map(|line| {
         let mut fields = line.splitn(3, |byte| *byte == b':');
@@ -155,12 +154,12 @@ fn own_group<'t>(text: &'t [u8], controller: &str) -> Option<(Version, &'t [u8])
     }
 }
 
-/// A place where groups of the wanted hierarchy are mounted.
+/// Mount point of the wanted hierarchy.
 #[derive(Debug, PartialEq, Eq)]
 struct Mount {
-    /// The group that is mounted; in a container often not the topmost one.
+    /// Group at the mount point; in a container often not the topmost one.
     root: String,
-    /// Where, without the slash in front.
+    /// Mount point without the leading slash.
     point: String,
 }
 
@@ -179,8 +178,8 @@ impl Mount {
         wanted.then(|| Mount { root, point: point.trim_start_matches('/').to_owned() })
     }
 
-    /// The group and those above it, innermost first, as far as they are mounted here, each relative to the mount:
-    /// `a/b`, `a` and the empty string. `None` when the group is not below this mount.
+    /// The group and its ancestors within this mount, innermost first, each relative to the mount: `a/b`, `a` and the
+    /// empty string. `None` when the group is not below this mount.
     fn levels_to<'g>(&self, group: &'g str) -> Option<Vec<&'g str>> {
         let below = match self.root.as_str() {
             "/" => group,
@@ -195,21 +194,21 @@ impl Mount {
         Some(std::iter::once(innermost).chain(outer).chain(top).collect())
     }
 
-    /// The directory of a level, relative to the root of the file system.
+    /// Directory of a level, relative to the root of the file system.
     fn directory_of(&self, level: &str) -> String {
         if level.is_empty() { self.point.clone() } else { format!("{}/{level}", self.point) }
     }
 }
 
-/// `\040` in a path of mountinfo is a space; so are tab, newline and backslash escaped.
+/// Unescapes a path of mountinfo: `\040` is a space; tab, newline and backslash are escaped too.
 pub(crate) fn unescape(path: &str) -> String {
     [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
         .into_iter()
         .fold(path.to_owned(), |path, (escaped, plain)| path.replace(escaped, plain))
 }
 
-/// One group's limit and usage; `None` when memory is not accounted at this level, as in the topmost group of
-/// version 2.
+/// Limit and usage of one group; `None` when memory is not accounted at this level, as in the topmost group of version
+/// 2.
 fn read_level(files: &impl KernelFiles, version: Version, directory: &str) -> Result<Option<Memory>, Error> {
     let number = |name: &str| read_number(files, &format!("{directory}/{name}"));
     let (usage, limits, cache) = match version {
@@ -225,13 +224,13 @@ fn read_level(files: &impl KernelFiles, version: Version, directory: &str) -> Re
     });
     let limit = lowest.min().map_or(Limit::Unlimited, Limit::Bytes);
     let idle_cache = match limit {
-        Limit::Unlimited => Bytes(0), // asked for by nobody, and the kernel sums it up over all groups below
+        Limit::Unlimited => Bytes(0), // not needed, and the kernel sums it up over all groups below
         Limit::Bytes(_) => idle_cache(files, &format!("{directory}/memory.stat"), cache)?,
     };
     Ok(Some(Memory { limit, usage, idle_cache, path: format!("/{directory}") }))
 }
 
-/// The line `name number` of memory.stat; nothing when there is none.
+/// The line `name number` of memory.stat; 0 when there is none.
 fn idle_cache(files: &impl KernelFiles, path: &str, name: &str) -> Result<Bytes, Error> {
     let text = match files.read(path) {
         Ok(text) => text,
@@ -245,14 +244,14 @@ fn idle_cache(files: &impl KernelFiles, path: &str, name: &str) -> Result<Bytes,
     })
 }
 
-/// A number of bytes, or the word or huge number that means no limit. `None` when there is no such file.
+/// A number of bytes; the word `max` or version 1's huge number means no limit. `None` when there is no such file.
 fn read_number(files: &impl KernelFiles, path: &str) -> Result<Option<Limit>, Error> {
-    /// Version 1 keeps the limit in pages and prints "no limit" as the most that a signed number of bytes can hold.
+    /// "No limit" in version 1: the kernel keeps the limit in pages and prints the largest signed number of bytes.
     const V1_UNLIMITED: u64 = i64::MAX as u64 / 4096 * 4096;
     let object = format!("/{path}");
     let text = match files.read(path) {
         Ok(text) => text,
-        Err(Errno::NOENT | Errno::NODEV) => return Ok(None), // NODEV: the group was removed while we looked
+        Err(Errno::NOENT | Errno::NODEV) => return Ok(None), // NODEV: the group was removed during the read
         Err(errno) => return Err(Error::of_host("read", &object, errno)),
     };
     match text.trim() {

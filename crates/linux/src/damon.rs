@@ -1,21 +1,21 @@
 //! `/sys/kernel/mm/damon/admin`: DAMON, the kernel's own monitor of accesses, watching one process.
 //!
-//! DAMON divides the address space into regions that are used alike, looks at one page of each every sampling interval,
-//! and counts over an aggregation interval in how many looks it was touched. Exact readings of every page are `access`.
-//! What it can do about the physical memory of the host is in `physical.rs`, on the same tree.
+//! DAMON divides the address space into regions of similar access, samples one page of each every sampling interval,
+//! and counts over an aggregation interval the samples that found it touched. Exact readings of every page are
+//! `access`. DAMON on the physical memory of the host is in `physical.rs`, on the same tree.
 //!
 //! A run goes through three types: [`Draft`] (nothing written yet), [`Committed`] (the tree is filled in) and
-//! [`Running`]. Dropping the last two stops the kernel's thread and takes the tree down. A crash leaves both behind: so
-//! [`promise_undo`] to a journal before committing, whose replay clears up. Our tree is told from another's by its update
-//! interval, to which our process id is added in microseconds.
+//! [`Running`]. Dropping the last two stops the kernel's thread and removes the tree. A crash leaves both behind: call
+//! [`promise_undo`] on a journal before committing; its replay removes them. Our tree is recognized by its update
+//! interval, which has our process id added in microseconds.
 //!
-//! Results come by way of one scheme that does nothing (`stat`) with all regions, which [`Running::regions`] has the
-//! kernel list. There is one tree for the whole host, and a write to `nr_kdamonds` throws away all that stood in it: so
-//! we refuse when anybody else has set up a kdamond.
+//! Results come from one scheme that does nothing (`stat`) on all regions; [`Running::regions`] makes the kernel list
+//! them. The host has one tree, and a write to `nr_kdamonds` discards its contents. So we refuse when another program
+//! has set up a kdamond.
 //!
-//! Cost: one look per region and sampling interval, done by a kernel thread. Reading back waits for the end of an
+//! Cost: one sample per region and sampling interval, done by a kernel thread. Reading back waits for the end of an
 //! aggregation interval and opens four files per region.
-//! Side effect: looking clears accessed bits, which reclaim and our own tracking read too.
+//! Side effect: sampling clears accessed bits, which reclaim and our own tracking read too.
 //!
 //! Since: sysfs Linux 5.18, `avail_operations` 5.19, `tried_regions` 6.2; needs CONFIG_DAMON_SYSFS, and
 //! CONFIG_DAMON_VADDR to watch processes. Root only.
@@ -39,31 +39,32 @@ const SCHEME: &str = "0/contexts/0/schemes/0";
 
 const UPDATE_INTERVAL: &str = "0/contexts/0/monitoring_attrs/intervals/update_us";
 
-/// Has the journal take down a tree of ours that a crash leaves behind. Whatever does not carry our mark is left alone:
-/// nothing of ours stands yet, or not any more.
+/// Has the journal remove a tree of ours after a crash. A tree without our mark is left alone: ours is not there yet,
+/// or no longer.
 ///
 /// # Errors
 /// When the journal cannot be written.
 pub fn promise_undo<F: KernelFiles>(knobs: &mut Knobs<'_, F>) -> Result<(), Error> {
     let mark = || Mark { path: format!("{KDAMONDS}/{UPDATE_INTERVAL}"), value: marked_update_us().to_string() };
-    // The journal undoes the last promise first: the thread is stopped before its files go.
+    // The journal undoes in reverse: the thread is stopped before its files are removed.
     knobs.promise_if_marked(&format!("{KDAMONDS}/nr_kdamonds"), "0", mark())?;
     knobs.promise_if_marked(&format!("{KDAMONDS}/0/state"), "off", mark())
 }
 
-/// How often DAMON looks for new mappings: about once a second, and by the number of microseconds beyond, ours.
+/// Update interval of our tree: DAMON looks for new mappings about once a second; the microseconds beyond that are our
+/// mark.
 fn marked_update_us() -> u64 {
     1_000_000 + u64::from(Pid::own().0.unsigned_abs())
 }
 
-/// What to watch, and how closely.
+/// Process, intervals and number of regions of a monitor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Monitor {
-    /// The process.
+    /// The monitored process.
     pub pid: Pid,
-    /// Time between two looks at a region.
+    /// Time between two samples of a region.
     pub sample_interval: Duration,
-    /// Time over which looks are counted; at least as long.
+    /// Time over which samples are counted; at least `sample_interval`.
     pub aggregation_interval: Duration,
     /// Fewest regions; the kernel demands three.
     pub min_regions: u32,
@@ -78,12 +79,12 @@ impl Monitor {
     }
 }
 
-/// How closely DAMON looks, whatever it is that it watches.
+/// Sampling parameters of any DAMON target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Looks {
-    /// Time between two looks at a region.
+    /// Time between two samples of a region.
     pub sample_interval: Duration,
-    /// Time over which looks are counted; at least as long.
+    /// Time over which samples are counted; at least `sample_interval`.
     pub aggregation_interval: Duration,
     /// Fewest regions; the kernel demands three.
     pub min_regions: u32,
@@ -92,7 +93,7 @@ pub struct Looks {
 }
 
 impl Looks {
-    /// Refuses what the kernel would refuse.
+    /// Refuses values that the kernel would refuse.
     fn check(self) -> Result<(), Error> {
         let Looks { sample_interval: sample, aggregation_interval: aggregation, min_regions, max_regions } = self;
         if sample.as_micros() > 0 && sample <= aggregation && (3..=max_regions).contains(&min_regions) {
@@ -103,7 +104,7 @@ impl Looks {
         Err(Error::Other(At { operation: "monitor".to_owned(), object, errno: Errno::INVAL }))
     }
 
-    /// What a context begins with: our mark, what is watched, and how closely.
+    /// First writes of a context: our mark, the operations, the intervals and the number of regions.
     fn writes(self, operations: &str) -> [(String, String); 6] {
         let of = |name: &str, value: String| (format!("{CONTEXT}/{name}"), value);
         [
@@ -116,30 +117,31 @@ impl Looks {
         ]
     }
 
-    /// The most looks that there are in one aggregation interval.
+    /// Largest number of samples in one aggregation interval.
     fn most(self) -> u32 {
         let looks = self.aggregation_interval.as_micros() / self.sample_interval.as_micros().max(1);
         u32::try_from(looks).unwrap_or(u32::MAX).max(1)
     }
 }
 
-/// One region whose pages DAMON takes to be used alike.
+/// One region whose pages DAMON takes to be of similar access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// Its addresses.
+    /// Address range of the region.
     pub range: AddressRange,
-    /// In how many looks of the last aggregation interval it had been touched, up to [`Running::max_nr_accesses`].
+    /// Samples of the last aggregation interval that found the region touched, up to [`Running::max_nr_accesses`].
     pub nr_accesses: u32,
-    /// For how many aggregation intervals it has been about like this.
+    /// Aggregation intervals since the region's access last changed much.
     pub age: u32,
 }
 
-/// The names of what DAMON can watch here: `vaddr` processes, `fvaddr` fixed ranges of them, `paddr` physical memory.
+/// The kernel's operation sets: `vaddr` processes, `fvaddr` fixed ranges of them, `paddr` physical memory.
 ///
-/// The list is a file of a context, so one is set up for a moment where there is none; somebody else's is read as it is.
+/// The list is a file of a context, so a context is set up for a moment if there is none; another program's is only
+/// read.
 ///
 /// # Errors
-/// `Unsupported` without DAMON, `Denied` without root, `Other` with EBUSY when somebody else is just setting it up.
+/// `Unsupported` without DAMON, `Denied` without root, `Other` with EBUSY when another program is just setting it up.
 pub fn available_operations(files: &impl KernelFiles) -> Result<Vec<String>, Error> {
     let list = format!("{CONTEXT}/avail_operations");
     let text = if read_number(files, "nr_kdamonds")? == 0 {
@@ -153,7 +155,7 @@ pub fn available_operations(files: &impl KernelFiles) -> Result<Vec<String>, Err
     Ok(text.split_ascii_whitespace().map(str::to_owned).collect())
 }
 
-/// A monitor of which nothing is written yet.
+/// A monitor before anything is written.
 #[derive(Debug)]
 pub struct Draft<'f, F: KernelFiles> {
     files: &'f F,
@@ -161,7 +163,7 @@ pub struct Draft<'f, F: KernelFiles> {
 }
 
 impl<'f, F: KernelFiles> Draft<'f, F> {
-    /// Checks that the wish makes sense and that nobody else uses DAMON through sysfs.
+    /// Checks that the parameters are valid and that no other program uses DAMON through sysfs.
     ///
     /// # Errors
     /// `Unsupported` without DAMON, `Denied` without root; `Other` with EBUSY when there are kdamonds already, with
@@ -175,7 +177,7 @@ impl<'f, F: KernelFiles> Draft<'f, F> {
     /// Fills in the kernel's tree.
     ///
     /// # Errors
-    /// `Unsupported` where DAMON cannot watch processes. What was written is taken back.
+    /// `Unsupported` where DAMON cannot watch processes. The writes are undone.
     pub fn commit(self) -> Result<Committed<'f, F>, Error> {
         let Draft { files, monitor } = self;
         let tree = Tree::grow_for(files, "vaddr", "processes")?;
@@ -210,14 +212,14 @@ impl<'f, F: KernelFiles> Committed<'f, F> {
     /// Starts the kernel's thread.
     ///
     /// # Errors
-    /// `Gone` if the process ended; `Other` with EBUSY when a kernel module holds DAMON for itself. What was written is
-    /// taken back.
+    /// `Gone` if the process ended; `Other` with EBUSY when a kernel module uses DAMON exclusively. The writes are
+    /// undone.
     pub fn start(mut self) -> Result<Running<'f, F>, Error> {
         let pid = self.monitor.pid;
         let started = write(self.tree.files, "0/state", "on");
         match started {
             Ok(()) => self.tree.running = true,
-            // How the kernel says that there is no such process, once the numbers are known to be good.
+            // The kernel's error for a process that does not exist, since the numbers are known to be good.
             Err(Errno::INVAL) if self.tree.files.list(&pid.file("")).is_err() => {
                 return Err(Error::of_process("monitor", format_args!("process {pid} with DAMON"), Errno::SRCH));
             }
@@ -227,7 +229,7 @@ impl<'f, F: KernelFiles> Committed<'f, F> {
     }
 }
 
-/// A monitor at work.
+/// A running monitor.
 #[derive(Debug)]
 pub struct Running<'f, F: KernelFiles> {
     tree: Tree<'f, F>,
@@ -235,7 +237,7 @@ pub struct Running<'f, F: KernelFiles> {
 }
 
 impl<F: KernelFiles> Running<'_, F> {
-    /// All regions by rising address, as they were at the end of the current aggregation interval, for which it waits.
+    /// All regions by rising address at the end of the current aggregation interval; waits for that end.
     ///
     /// # Errors
     /// `Gone` if the process ended, which stops the monitor.
@@ -262,12 +264,12 @@ impl<F: KernelFiles> Running<'_, F> {
         Ok(regions)
     }
 
-    /// The most that [`Region::nr_accesses`] can be: looks in one aggregation interval.
+    /// Largest possible [`Region::nr_accesses`]: samples in one aggregation interval.
     pub fn max_nr_accesses(&self) -> u32 {
         self.monitor.looks().most()
     }
 
-    /// Stops the kernel's thread and takes the tree down; dropping does the same, without a word if it fails.
+    /// Stops the kernel's thread and removes the tree. Dropping does the same, but ignores failures.
     ///
     /// # Errors
     /// The kernel's answer.
@@ -275,7 +277,7 @@ impl<F: KernelFiles> Running<'_, F> {
         self.tree.fell()
     }
 
-    /// The error for a monitor that stopped by itself, which it does when its process ends.
+    /// The error for a monitor that stopped by itself; it does so when its process ends.
     fn stopped(&self) -> Option<Error> {
         let state = read(self.tree.files, "0/state").ok()?;
         let object = format!("process {} with DAMON", self.monitor.pid);
@@ -283,7 +285,7 @@ impl<F: KernelFiles> Running<'_, F> {
     }
 }
 
-/// Our part of the kernel's tree: one kdamond with one context. Dropping takes it down.
+/// Our part of the kernel's tree: one kdamond with one context. Dropping removes it.
 #[derive(Debug)]
 struct Tree<'f, F: KernelFiles> {
     files: &'f F,
@@ -300,7 +302,7 @@ impl<'f, F: KernelFiles> Tree<'f, F> {
         Ok(tree)
     }
 
-    /// The same for one of `avail_operations`. `watching` says in a message what it watches.
+    /// [`Tree::grow`] for one of `avail_operations`. `watching` names the target in messages.
     fn grow_for(files: &'f F, operations: &str, watching: &str) -> Result<Tree<'f, F>, Error> {
         let tree = Tree::grow(files)?;
         let offered = read(files, &format!("{CONTEXT}/avail_operations"))?;
@@ -320,7 +322,7 @@ impl<'f, F: KernelFiles> Tree<'f, F> {
             return Ok(());
         }
         if std::mem::take(&mut self.running) {
-            // It may have stopped by itself; if it has not, the next write says so.
+            // It may have stopped by itself; if it still runs, the next write fails.
             let _ = write(self.files, "0/state", "off");
         }
         write(self.files, "nr_kdamonds", "0").map_err(|errno| failed_write("nr_kdamonds", "0", errno))
@@ -329,13 +331,13 @@ impl<'f, F: KernelFiles> Tree<'f, F> {
 
 impl<F: KernelFiles> Drop for Tree<'_, F> {
     fn drop(&mut self) {
-        // Nobody is left to tell; a journal would restore it at the next start.
+        // Drop cannot report; a journal would restore it at the next start.
         let _ = self.take_down();
     }
 }
 
-/// Writes one file below `kdamonds`. The kernel's threads and every reader share one lock, and a write that meets it
-/// taken is refused with EBUSY at once: so try again for a while.
+/// Writes one file below `kdamonds`. The kernel's threads and every reader share one lock. The kernel refuses a write
+/// at once with EBUSY while the lock is taken, so this retries for a while.
 fn write(files: &impl KernelFiles, name: &str, value: &str) -> Result<(), Errno> {
     const TRIES: u32 = 50;
     const PAUSE: Duration = Duration::from_millis(2);
@@ -376,7 +378,7 @@ fn read_region(files: &impl KernelFiles, name: &str) -> Result<Region, Error> {
     Ok(Region { range, nr_accesses: small("nr_accesses")?, age: small("age")? })
 }
 
-/// Refuses where anybody has set up a kdamond: to set up ours would throw theirs away.
+/// Refuses where another program has set up a kdamond: our setup would discard it.
 fn demand_free(files: &impl KernelFiles) -> Result<(), Error> {
     if read_number(files, "nr_kdamonds")? == 0 { Ok(()) } else { Err(taken()) }
 }

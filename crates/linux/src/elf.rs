@@ -1,4 +1,4 @@
-//! Files of programs and libraries, read before or beside their run.
+//! Program and library files, read before or during their run.
 
 pub mod build_id;
 pub mod program_file;

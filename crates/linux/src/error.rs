@@ -1,4 +1,4 @@
-//! What can go wrong at a kernel interface, by what the caller can do about it.
+//! Failures at a kernel interface, sorted by the caller's possible reaction.
 
 use std::fmt;
 
@@ -6,12 +6,12 @@ use rustix::io::Errno;
 
 use crate::untrusted::visible;
 
-/// Where it happened: the operation, the object and the kernel's answer.
+/// Place of a failure: operation, object and the kernel's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct At {
-    /// What was tried, as a verb: `read`, `write "1" to`, `promote`.
+    /// Operation, as a verb: `read`, `write "1" to`, `promote`.
     pub operation: String,
-    /// The path, or the window of the process.
+    /// Path, or window of the process.
     pub object: String,
     /// The kernel's answer.
     pub errno: Errno,
@@ -20,21 +20,21 @@ pub struct At {
 /// One failure at a kernel interface.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The process, or the object in it, ended meanwhile: normal; count it and go on.
+    /// The process, or the object in it, ended meanwhile. Normal: count it and go on.
     #[error("cannot {0}")]
     Gone(At),
     /// The caller lacks a privilege.
     #[error("cannot {0}")]
     Denied(At),
-    /// This kernel does not have the interface, or refuses this use of it always.
+    /// This kernel lacks the interface, or always refuses this use of it.
     #[error("cannot {0}")]
     Unsupported(At),
-    /// The kernel said something that this version of masu does not understand.
+    /// The kernel's text cannot be parsed by this version of masu.
     #[error("cannot understand {}: {}", visible(object), visible(found))]
     Malformed {
-        /// The path, with the line if there is one.
+        /// Path, with the line if there is one.
         object: String,
-        /// What stood there, and what was expected.
+        /// Text found, and text expected.
         found: String,
     },
     /// Anything else, mostly passing conditions such as EAGAIN and ENOMEM.
@@ -44,7 +44,7 @@ pub enum Error {
 
 impl fmt::Display for At {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Paths in it have names that somebody else chose.
+        // Paths may contain names chosen by other processes.
         write!(f, "{} {}: {}", visible(&self.operation), visible(&self.object), describe(self.errno))
     }
 }
@@ -60,7 +60,7 @@ impl Error {
         }
     }
 
-    /// Sorts the kernel's answer to a call about a process: a missing file is a process that ended.
+    /// Sorts the kernel's answer to a call about a process: a missing file is an ended process.
     pub fn of_process(operation: impl Into<String>, object: impl fmt::Display, errno: Errno) -> Error {
         let at = At { operation: operation.into(), object: object.to_string(), errno };
         match errno {
@@ -71,12 +71,12 @@ impl Error {
         }
     }
 
-    /// Text that does not read as it should.
+    /// Error for text that does not parse.
     pub fn malformed(object: impl fmt::Display, found: impl fmt::Display) -> Error {
         Error::Malformed { object: object.to_string(), found: found.to_string() }
     }
 
-    /// The kernel's answer, when it gave one.
+    /// The kernel's answer, if there was one.
     pub fn errno(&self) -> Option<Errno> {
         match self {
             Error::Gone(at) | Error::Denied(at) | Error::Unsupported(at) | Error::Other(at) => Some(at.errno),
@@ -84,28 +84,28 @@ impl Error {
         }
     }
 
-    /// True when the call made no progress (`proxy.rs`), or was not made since an earlier one made none.
+    /// True if the call made no progress (`proxy.rs`), or was skipped because an earlier one made none.
     pub fn is_unanswered(&self) -> bool {
         self.errno() == Some(Errno::TIMEDOUT)
     }
 
-    /// True when the process ended meanwhile.
+    /// True if the process ended meanwhile.
     pub fn is_gone(&self) -> bool {
         matches!(self, Error::Gone(_))
     }
 }
 
-/// Processes that could not be looked at for one reason.
+/// Processes that could not be read, for one reason.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct NotRead {
-    /// How many.
+    /// Number of processes.
     pub processes: u64,
-    /// The failure at the first of them.
+    /// Message of the first failure.
     pub first: String,
 }
 
 impl NotRead {
-    /// By the kernel's answers, in their order.
+    /// Groups failures by the kernel's answer, in order of first occurrence.
     pub fn of(errors: &[Error]) -> Vec<NotRead> {
         let mut found: Vec<(Option<Errno>, NotRead)> = Vec::new();
         for error in errors {
@@ -118,10 +118,10 @@ impl NotRead {
     }
 }
 
-/// `permission denied (EACCES)`: the sentence and the symbol under which documents explain it.
+/// `permission denied (EACCES)`: the sentence, and the symbol used in documents.
 pub fn describe(errno: Errno) -> String {
     if errno == Errno::TIMEDOUT {
-        // The C library's sentence speaks of a connection.
+        // The C library's sentence mentions a connection.
         return "no answer in time (ETIMEDOUT)".to_owned();
     }
     let system = std::io::Error::from(errno).to_string();
@@ -129,12 +129,12 @@ pub fn describe(errno: Errno) -> String {
     format!("{sentence} ({})", symbol(errno))
 }
 
-/// [`describe`] for an error of the standard library; its own words where it carries no errno.
+/// [`describe`] for an error of the standard library; its own text if it carries no errno.
 pub fn describe_io(error: &std::io::Error) -> String {
     Errno::from_io_error(error).map_or_else(|| error.to_string(), describe)
 }
 
-/// The errno's name in the kernel's documents: `EACCES`.
+/// Symbol of the errno in the kernel's documents: `EACCES`.
 pub fn symbol(errno: Errno) -> String {
     let known = match errno {
         Errno::PERM => "EPERM",

@@ -1,4 +1,4 @@
-//! A kernel made of files: the same code as on a host, over a temporary tree, with a record of every write.
+//! Fake kernel: a temporary tree under the same code as on a host, with a record of every write.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use crate::untrusted::bytes_of;
 use crate::{KernelFiles, Lock, Locked, Rooted};
 
-/// A fake tree. Files that were not given are missing, which is how a feature is absent.
+/// Fake tree. A file that was not added is missing, as for an absent feature.
 #[derive(Debug)]
 pub struct FakeKernel {
     tree: tempfile::TempDir,
@@ -28,10 +28,10 @@ impl Default for FakeKernel {
 }
 
 impl FakeKernel {
-    /// An empty tree.
+    /// Makes an empty tree.
     ///
     /// # Panics
-    /// When no temporary directory can be made.
+    /// If no temporary directory can be made.
     #[expect(clippy::unwrap_used, reason = "test support")]
     pub fn new() -> FakeKernel {
         FakeKernel {
@@ -50,14 +50,14 @@ impl FakeKernel {
         self
     }
 
-    /// The same, with content that need not be text.
+    /// As [`FakeKernel::file`], with content that need not be text.
     #[must_use]
     pub fn file_of_bytes(self, path: &str, content: &[u8]) -> FakeKernel {
         self.add_bytes(path, content);
         self
     }
 
-    /// The same, for what comes while somebody looks.
+    /// As [`FakeKernel::file`], for a file that appears during a test.
     pub fn add(&self, path: &str, content: &str) {
         self.add_bytes(path, content.as_bytes());
     }
@@ -69,15 +69,15 @@ impl FakeKernel {
         fs::write(full, content).unwrap();
     }
 
-    /// Takes a folder away, as a control group that is removed. One that is added again is another, with another inode.
+    /// Removes a folder, like a control group that is removed. A folder added again has another inode.
     #[expect(clippy::unwrap_used, reason = "test support")]
     pub fn remove(&self, path: &str) {
-        // Elsewhere in the tree it keeps its inode from being given again.
+        // The removed folder is moved within the tree, so its inode is not reused.
         let elsewhere = tempfile::tempdir_in(self.tree.path()).unwrap().keep();
         fs::rename(self.tree.path().join(path), elsewhere.join("removed")).unwrap();
     }
 
-    /// Puts this file into every directory that is made in `parent` from now on, as the kernel does.
+    /// Adds this file to every directory made in `parent` from now on, as the kernel does.
     #[must_use]
     pub fn furnishing(mut self, parent: &str, name: &str, content: &str) -> FakeKernel {
         self.furnishings.push((parent.to_owned(), name.to_owned(), content.to_owned()));
@@ -91,14 +91,14 @@ impl FakeKernel {
         self
     }
 
-    /// Makes a write of this `value` to `path` answer with this errno, as a file does that takes some words and not others.
+    /// Makes a write of this `value` to `path` answer with this errno, like a file that takes only some words.
     #[must_use]
     pub fn refusing_value(mut self, path: &str, value: &str, errno: Errno) -> FakeKernel {
         self.refused_values.insert((path.to_owned(), value.to_owned()), errno);
         self
     }
 
-    /// All writes so far, as `path <- value`, in order; among them `mkdir path` and `rmdir path`.
+    /// All writes as `path <- value`, in order, including `mkdir path` and `rmdir path`.
     #[expect(clippy::unwrap_used, reason = "test support")]
     pub fn writes(&self) -> Vec<String> {
         self.writes.lock().unwrap().clone()

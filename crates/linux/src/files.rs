@@ -1,4 +1,4 @@
-//! The kernel's text files, over a root directory, so that tests can put a tree of their own under the same code.
+//! The kernel's text files under a root directory. Tests put a tree of their own under the same code.
 //!
 //! Paths are relative to the root and have no leading slash: `proc/42/maps`, `sys/kernel/mm/damon/admin`.
 
@@ -16,40 +16,41 @@ use rustix::io::Errno;
 use crate::untrusted::{bytes_of, text_of};
 use crate::{Pid, proxy};
 
-/// What a lock on a directory of the kernel's keeps out, by agreement between those who ask for it (flock(2)).
+/// Mode of a lock on a directory of the kernel's, advisory among its users (flock(2)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lock {
-    /// Those who change something.
+    /// Excludes writers.
     Shared,
-    /// All others.
+    /// Excludes all other users.
     Exclusive,
 }
 
-/// A lock that is held until this is dropped, or the process ends.
+/// Lock that is held until it is dropped or the process ends.
 #[derive(Debug)]
 #[must_use = "the lock ends with it"]
 pub struct Locked {
-    /// The directory, open as long as it is locked.
+    /// Directory, open while it is locked.
     _directory: Option<OwnedFd>,
 }
 
 impl Locked {
-    /// None at all: for trees that nobody else can see.
+    /// No lock: for trees that no other process can see.
     pub const fn nothing() -> Locked {
         Locked { _directory: None }
     }
 }
 
-/// Reading, writing and listing, what a directory is named by, and directories that mean something to the kernel: all that text
-/// interfaces need.
+/// All file operations that text interfaces need: reading, writing, listing, inodes, and directories with a meaning
+/// to the kernel.
 pub trait KernelFiles {
-    /// The whole file as text. Bytes that are no UTF-8 stand as characters of their own (`untrusted::text_of`), so that names stay apart.
+    /// Reads the whole file as text. Bytes that are not UTF-8 become characters of their own (`untrusted::text_of`),
+    /// so different names stay different.
     ///
     /// # Errors
     /// The kernel's answer, for the caller to sort by [`crate::Error::of_host`] or [`crate::Error::of_process`].
     fn read(&self, path: &str) -> Result<String, Errno>;
 
-    /// The whole file, of which names are to be read. A tree of text alone need not say more than [`KernelFiles::read`].
+    /// Reads the whole file as bytes, for parsing names. The default, for a tree of text, is [`KernelFiles::read`].
     ///
     /// # Errors
     /// As [`KernelFiles::read`].
@@ -63,13 +64,13 @@ pub trait KernelFiles {
     /// The kernel's answer.
     fn write(&self, path: &str, value: &str) -> Result<(), Errno>;
 
-    /// The names in a directory, sorted.
+    /// Names in a directory, sorted.
     ///
     /// # Errors
     /// The kernel's answer.
     fn list(&self, path: &str) -> Result<Vec<String>, Errno>;
 
-    /// The names of the directories in a directory, sorted. Whatever a group is called, it is told from a file of the kernel's so.
+    /// Names of the directories in a directory, sorted. Distinguishes groups of any name from the kernel's files.
     ///
     /// # Errors
     /// The kernel's answer.
@@ -78,13 +79,13 @@ pub trait KernelFiles {
         Ok(names.into_iter().filter(|name| self.list(&format!("{path}/{name}")).is_ok()).collect())
     }
 
-    /// The inode of a file or directory: the name by which some interfaces mean a control group.
+    /// Inode of a file or directory. Some interfaces identify a control group by it.
     ///
     /// # Errors
     /// The kernel's answer.
     fn inode(&self, path: &str) -> Result<u64, Errno>;
 
-    /// Makes a directory, where that is how the kernel is told to make something.
+    /// Makes a directory, for interfaces that create an object by it.
     ///
     /// # Errors
     /// The kernel's answer.
@@ -99,7 +100,7 @@ pub trait KernelFiles {
     /// Locks a directory, without waiting.
     ///
     /// # Errors
-    /// `EAGAIN` when somebody else holds it, or the kernel's answer.
+    /// `EAGAIN` if another process holds it, or the kernel's answer.
     fn lock(&self, path: &str, lock: Lock) -> Result<Locked, Errno>;
 }
 
@@ -141,12 +142,12 @@ impl<F: KernelFiles + ?Sized> KernelFiles for &F {
     }
 }
 
-/// Files below `/proc/PID` that are opened or read under a lock which the process, or an exec of it, may hold for ever: its mmap lock, and
-/// exec_update_lock (`proc_mem_open` in fs/proc/base.c).
+/// Files below `/proc/PID` that are opened or read under a lock which the process, or an exec of it, may hold for
+/// ever: its mmap lock, and exec_update_lock (`proc_mem_open` in fs/proc/base.c).
 const LOCKING: [&str; 10] =
     ["auxv", "clear_refs", "cmdline", "environ", "ksm_stat", "maps", "numa_maps", "pagemap", "smaps", "smaps_rollup"];
 
-/// The files of a host, or of a tree that looks like one.
+/// Files of a host, or of a tree that looks like one.
 #[derive(Clone, Debug)]
 pub struct Rooted {
     root: PathBuf,
@@ -163,7 +164,7 @@ impl Rooted {
         Rooted { root: root.into() }
     }
 
-    /// The process whose mmap lock the kernel takes for this file of the host's.
+    /// Process whose mmap lock the kernel takes for this file of the host.
     fn may_wait_for(&self, path: &str) -> Option<Pid> {
         if self.root != Path::new("/") {
             return None;
@@ -201,7 +202,7 @@ impl KernelFiles for Rooted {
         if let Some(pid) = self.may_wait_for(path) {
             return proxy::read(pid, &format!("/{path}"));
         }
-        // The kernel's files tell no size: starting small would mean a system call for each doubling.
+        // The kernel's files report no size. A small buffer would cost a system call per doubling.
         let mut bytes = Vec::with_capacity(16 << 10);
         let mut file = fs::File::open(self.path(path)).map_err(errno)?;
         file.read_to_end(&mut bytes).map_err(errno)?;
@@ -254,7 +255,7 @@ impl KernelFiles for Rooted {
     }
 }
 
-/// Every failure of `std::fs` on these files carries a number of the kernel's; what has none counts as EIO.
+/// Errno of a failure of `std::fs` on these files. EIO if it carries none.
 pub(crate) fn errno(error: std::io::Error) -> Errno {
     Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }

@@ -1,26 +1,28 @@
-//! Knobs of the host: every one that masu turns is put back when masu ends, also after SIGTERM and after a crash.
+//! Settings of the host: each one that masu sets is restored when masu ends, also after SIGTERM and after a crash.
 //!
-//! Before a knob is turned, its value goes to a journal of this process, `/run/masu/private/<pid>-<start>.journal`, and to disk.
-//! A normal end puts the knobs back in reverse order and removes the journal; after any other end the next start finds
-//! the journal of a dead process and does it then ([`replay`]). Which end it is, SIGTERM included, is the caller's
-//! business: dropping [`Knobs`] is the normal one. A process holds flock(2) on its journal as long as it lives, which tells also in another
-//! PID namespace; a journal of an earlier version is judged by its process id and start alone.
+//! Before a setting is changed, its value is written to `/run/masu/private/<pid>-<start>.journal`, the journal of
+//! this process, and to disk. A normal end restores the settings in reverse order and removes the journal. After any
+//! other end the next start finds the journal of a dead process and restores then ([`replay`]). The caller decides
+//! which ends are normal, SIGTERM included: dropping [`Knobs`] is one. A process holds flock(2) on its journal while
+//! it lives, which also shows in another PID namespace. A journal of an earlier version is judged by process id and
+//! start alone.
 //!
-//! Two processes may turn the same knob. The second takes over the first value from the first's journal instead of
-//! reading the knob, and whoever ends last puts it back. One lock file in the directory orders all this.
+//! Two processes may change the same setting. The second takes the first value from the first one's journal instead
+//! of reading the setting, and the last to end restores it. One lock file in the directory orders all this.
 //!
-//! What is to be undone need not be a value: groups of `resctrl.rs` are removed, lines and tasks put back. Such a promise holds only
-//! while that file system is mounted in its place (`resctrl/undo.rs` says what is done when it was mounted anew), and is kept under its lock,
-//! which is taken before the journal's.
+//! An undo record need not be a value: groups of `resctrl.rs` are removed, lines and tasks put back. Such a record
+//! holds only while that file system is mounted in its place (`resctrl/undo.rs` handles a new mount). It is applied
+//! under the lock of resctrl, which is taken before the journal's.
 //!
-//! A journal is a list of lines in JSON. A line without its end was being written when the process died, before the knob
-//! was turned, and is left out. A journal of an earlier boot, if the directory outlived it, is only removed. Earlier versions kept journals in
-//! `/run/masu` itself: those are read as well. A journal that somebody else owns is passed over.
+//! A journal is a list of lines in JSON. A line without its end was being written when the process died, before the
+//! setting was changed, and is ignored. A journal of an earlier boot, if the directory outlived it, is only removed.
+//! Earlier versions kept journals in `/run/masu` itself: those are read as well. A journal with another owner is
+//! skipped.
 //!
-//! Cost: a turn reads the other journals and waits for the disk once; `/run` is in memory. Side effects: that a knob is
-//! put back even if somebody else turned it meanwhile.
+//! Cost: a change reads the other journals and waits for the disk once; `/run` is in memory. Side effects: a setting
+//! is restored even if another process changed it meanwhile.
 //!
-//! Truth: this file; the knobs themselves are described where they are read.
+//! Truth: this file; each setting is described in the file that reads it.
 
 mod file;
 pub mod runtime_directory;
@@ -39,71 +41,71 @@ use crate::resctrl::{Failed, Locks, Undo, When};
 use crate::{Error, KernelFiles, Pid, choice, stat};
 use file::{Journal, Line, Writer, append_line, journals_in, new_journal};
 
-/// The knobs that this process has turned. Dropping puts them back.
+/// Settings that this process has changed. Dropping restores them.
 #[derive(Debug)]
 pub struct Knobs<'f, F: KernelFiles> {
     files: &'f F,
     directory: PathBuf,
     writer: Writer,
     journal: Option<File>,
-    /// In the order of the first turn.
+    /// In order of the first change.
     held: Vec<Held>,
     /// Lines in the journal.
     lines: usize,
-    /// With so many promises, those are looked for that are over.
+    /// Number of records from which expired ones are searched for.
     tidied_at: usize,
 }
 
-/// The journal of one who works for months must not grow: from so many promises or lines on it is tidied, each time that they are twice
-/// as many as were left.
+/// Number of records or lines from which the journal is compacted, and again at each doubling of the remainder.
+/// Bounds the journal of a process that runs for months.
 const TIDIED_FROM: usize = 64;
 
-/// What [`replay`] did with one knob that a dead process had left turned.
+/// Result of [`replay`] for one setting that a dead process had left changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Restored {
-    /// The knob: `sys/kernel/mm/…`.
+    /// Path of the setting: `sys/kernel/mm/…`.
     pub path: String,
-    /// The value that it had, and has again.
+    /// Value before the change, and again now.
     pub value: String,
-    /// What was done to it.
+    /// Kind of undo.
     pub undone: Undone,
-    /// The process that had turned it.
+    /// Process that had changed it.
     pub writer: Pid,
-    /// Why it could not be put back; `None` if it was. The journal stays for another attempt.
+    /// Reason why it could not be restored; `None` if it was. The journal stays for another attempt.
     pub failure: Option<Error>,
 }
 
-/// How something is undone.
+/// Kind of undo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Undone {
-    /// Its old value is written.
+    /// The old value was written.
     Written,
-    /// It is a group, and is removed.
+    /// The group was removed.
     Removed,
-    /// It is a group that tasks are moved back to.
+    /// Tasks were moved back to the group.
     Joined,
 }
 
-/// How to tell, when it comes to undoing, that something is still ours: this file reads so.
+/// Mark that identifies an object as masu's at the time of the undo: the content of one file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
-    /// The file, relative to the root.
+    /// File, relative to the root.
     pub path: String,
-    /// What stands in it, without the line's end.
+    /// Its content, without the line's end.
     pub value: String,
 }
 
-/// A knob that is turned, and the value to put back.
+/// Changed setting, and the value to restore.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Held {
     path: String,
     old: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     only_if: Option<Mark>,
-    /// The part of the file that is put back, where others stay: a line, the tasks of a process.
+    /// Part of the file to restore, if others stay: a line, or the tasks of a process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     part: Option<String>,
-    /// How it is undone, if not by writing the old value.
+    /// Undo of resctrl, if it is not a write of the old value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     resctrl: Option<Undo>,
 }
@@ -113,12 +115,12 @@ impl Held {
         Held { path: path.to_owned(), old: old.to_owned(), only_if, part: None, resctrl: None }
     }
 
-    /// What it is found by.
+    /// Key of the record: path and part.
     fn key(&self) -> String {
         key(&self.path, self.part.as_deref())
     }
 
-    /// May a journal hold this? A replay never writes anything but files of the kernel, and of what stands in for it.
+    /// True if a journal may hold this record. A replay writes only files of the kernel, and of its stand-ins.
     fn is_sound(&self) -> bool {
         self.resctrl.as_ref().map_or_else(|| is_knob(&self.path), |undo| undo.is_sound(&self.path))
     }
@@ -137,10 +139,11 @@ fn key(path: &str, part: Option<&str>) -> String {
 }
 
 impl<'f, F: KernelFiles> Knobs<'f, F> {
-    /// Knobs with their journal below `directory`, `/run/masu` by custom. Nothing is written before the first turn.
+    /// Opens the settings with their journal below `directory`, by convention `/run/masu`. Nothing is written before
+    /// the first change.
     ///
     /// # Errors
-    /// When the start of this process cannot be read.
+    /// If the start of this process cannot be read.
     pub fn open(files: &'f F, directory: &Path) -> Result<Knobs<'f, F>, Error> {
         let pid = Pid::own();
         let writer = Writer { pid, start_ticks: stat::stat(files, pid)?.start_ticks };
@@ -152,11 +155,11 @@ impl<'f, F: KernelFiles> Knobs<'f, F> {
         Knobs { files, directory: directory.to_owned(), writer, journal, held, lines, tidied_at: TIDIED_FROM }
     }
 
-    /// Turns the knob `path` (relative to the root) to `value`, after its present value is safe in the journal.
+    /// Sets `path` (relative to the root) to `value`, after its present value is safe in the journal.
     ///
     /// # Errors
-    /// `Unsupported` for a knob that this kernel does not have, `Denied` without the privilege to turn it or to write
-    /// the journal. The knob is as it was.
+    /// `Unsupported` for a setting that this kernel lacks, `Denied` without the privilege to change it or to write
+    /// the journal. The setting is unchanged.
     pub fn turn(&mut self, path: &str, value: &str) -> Result<(), Error> {
         let _lock = self.lock()?;
         let first_time = !self.holds(path);
@@ -175,20 +178,20 @@ impl<'f, F: KernelFiles> Knobs<'f, F> {
         turned
     }
 
-    /// Notes that `value` is to be written to `path` in the end, without reading or writing it now: for what is about
-    /// to be made, and must be undone. A file that is not there in the end is passed over.
+    /// Records that `value` is to be written to `path` at the end, without reading or writing it now: for objects
+    /// that are about to be made and must be undone. A file that is missing at the end is skipped.
     ///
     /// # Errors
-    /// When the journal cannot be written.
+    /// If the journal cannot be written.
     pub fn promise(&mut self, path: &str, value: &str) -> Result<(), Error> {
         self.promise_held(Held::knob(path, value, None))
     }
 
-    /// The same, but in the end it is passed over unless it carries our `mark`: for what others may make in the same
-    /// place.
+    /// As [`Knobs::promise`], but skipped at the end unless the object carries our `mark`: for paths where other
+    /// programs may make objects too.
     ///
     /// # Errors
-    /// When the journal cannot be written.
+    /// If the journal cannot be written.
     pub fn promise_if_marked(&mut self, path: &str, value: &str, mark: Mark) -> Result<(), Error> {
         self.promise_held(Held::knob(path, value, Some(mark)))
     }
@@ -198,7 +201,8 @@ impl<'f, F: KernelFiles> Knobs<'f, F> {
         if self.holds(&held.key()) { Ok(()) } else { self.hold(held) }
     }
 
-    /// The same for what is undone in a way of its own. What another process holds of it already is taken over; otherwise `old` is asked.
+    /// As [`Knobs::promise`], for an undo of resctrl. A record of another process is taken over; otherwise `old` is
+    /// called.
     pub(crate) fn promise_undo(
         &mut self,
         path: &str,
@@ -218,7 +222,7 @@ impl<'f, F: KernelFiles> Knobs<'f, F> {
         Ok(self.tidy()?)
     }
 
-    /// Forgets promises of which nothing will be left to do, once there are many.
+    /// Drops records that have nothing left to undo, once there are many.
     fn tidy(&mut self) -> Result<(), Error> {
         if self.held.len() < self.tidied_at {
             return Ok(());
@@ -229,10 +233,10 @@ impl<'f, F: KernelFiles> Knobs<'f, F> {
         Ok(())
     }
 
-    /// Forgets a promise that the caller has kept by itself, or a knob that is to stay turned.
+    /// Drops a record that the caller has undone, or a setting that is to stay changed.
     ///
     /// # Errors
-    /// When the journal cannot be written.
+    /// If the journal cannot be written.
     pub fn release(&mut self, path: &str) -> Result<(), Error> {
         if !self.holds(path) {
             return Ok(());
@@ -242,17 +246,17 @@ impl<'f, F: KernelFiles> Knobs<'f, F> {
         self.remove_if_done()
     }
 
-    /// Puts all knobs back, the last one turned first, and removes the journal. One that another living process has
-    /// turned as well is left to that one.
+    /// Restores all settings, the last change first, and removes the journal. A setting that another living process
+    /// has changed as well is left to that process.
     ///
     /// # Errors
-    /// The first failure; the other knobs are put back all the same, and those that failed stay in the journal.
+    /// The first failure. The other settings are restored all the same; failed ones stay in the journal.
     pub fn put_back(&mut self) -> Result<(), Error> {
         if self.held.is_empty() {
             return Ok(());
         }
         let locks = Locks::take(self.files, self.held.iter().filter_map(|held| held.resctrl.as_ref()));
-        // Without the directory there is no other process to mind, and the knobs are still to be put back.
+        // Without the directory there is no other process to respect, and the settings are still to be restored.
         let lock = self.lock();
         let others = self.others();
         let living: Vec<&Journal> = others.iter().filter(|other| other.is_alive(self.files)).collect();
@@ -286,11 +290,11 @@ impl<'f, F: KernelFiles> Knobs<'f, F> {
         if self.lines < TIDIED_FROM.max(4 * self.held.len()) { Ok(()) } else { self.write_anew() }
     }
 
-    /// A journal of what is held and nothing else, in the place of the one that there is.
+    /// Replaces the journal by one with the held records only.
     fn write_anew(&mut self) -> Result<(), Error> {
         let (path, new) = (self.journal_path(), self.journal_path().with_extension("new"));
         let failed = |error| Error::of_host("write", new.display(), errno(error));
-        remove(&new)?; // by one who died just then
+        remove(&new)?; // left by a process that died in this step
         let mut file = new_journal(&new).map_err(failed)?;
         let lines = [Line::Boot(boot(self.files))].into_iter().chain(self.held.iter().cloned().map(Line::Turned));
         self.lines = 0;
@@ -328,7 +332,7 @@ impl<'f, F: KernelFiles> Knobs<'f, F> {
         Ok(())
     }
 
-    /// The journals of all other processes, living and dead.
+    /// Journals of all other processes, living and dead.
     fn others(&self) -> Vec<Journal> {
         let mut journals = journals_in(&self.directory).unwrap_or_default();
         journals.retain(|journal| journal.writer != self.writer && journal.is_of_boot(&boot(self.files)));
@@ -342,16 +346,16 @@ impl<'f, F: KernelFiles> Knobs<'f, F> {
 
 impl<F: KernelFiles> Drop for Knobs<'_, F> {
     fn drop(&mut self) {
-        // What could not be put back is in the journal, for the next start.
+        // Settings that could not be restored are in the journal, for the next start.
         let _ = self.put_back();
     }
 }
 
-/// Puts back what processes that are dead have left turned, and removes their journals. Journals of living processes
-/// are not touched, nor are knobs that one of them has turned as well.
+/// Restores settings that dead processes have left changed, and removes their journals. Journals of living processes
+/// are not touched, nor are settings that one of them has changed as well.
 ///
 /// # Errors
-/// `Denied` when the directory is not ours alone. A directory that is not there holds nothing to do.
+/// `Denied` if the directory is not ours alone. A missing directory means that there is nothing to do.
 pub fn replay(files: &impl KernelFiles, directory: &Path) -> Result<Vec<Restored>, Error> {
     if !directory.exists() {
         return Ok(Vec::new());
@@ -387,18 +391,18 @@ pub fn replay(files: &impl KernelFiles, directory: &Path) -> Result<Vec<Restored
     Ok(restored)
 }
 
-/// The names that a journal may hold: files of the kernel, so that replaying one never writes anything else.
+/// True for paths that a journal may hold: the kernel's files, so a replay never writes anything else.
 fn is_knob(path: &str) -> bool {
     let of_kernel = path.starts_with("sys/") || path.starts_with("proc/");
     of_kernel && is_plain(path)
 }
 
-/// A path that stays where it begins.
+/// True for a relative path without `..`.
 pub(crate) fn is_plain(path: &str) -> bool {
     path.split('/').all(|part| !matches!(part, "" | "." | ".."))
 }
 
-/// The value as it would be written: the bracketed word of a list of words, or the text without the line's end.
+/// Present value, in the form to write: the bracketed word of a list of words, or the text without the line's end.
 fn read_knob(files: &impl KernelFiles, path: &str) -> Result<String, Error> {
     let text = files.read(path).map_err(|errno| Error::of_host("read", format_args!("/{path}"), errno))?;
     Ok(choice::chosen(&text).unwrap_or(text.trim()).to_owned())
@@ -409,17 +413,17 @@ fn write_knob(files: &impl KernelFiles, path: &str, value: &str) -> Result<(), E
     files.write(path, value).map_err(|errno| Error::of_host(operation, format_args!("/{path}"), errno))
 }
 
-/// What came of putting back.
+/// Outcome of a restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
-    /// It was done, or there was no need to.
+    /// Done, or unnecessary.
     Tried,
-    /// There is nothing left to undo, and nothing to be said about it.
+    /// Nothing left to undo, and nothing to report.
     Nothing,
 }
 
-/// Writes the old value, or undoes what is undone in another way. A knob that is gone (of a process, a control group, a monitor) needs no
-/// putting back, nor does one that is somebody else's by now.
+/// Writes the old value, or applies another kind of undo. A setting that is gone (of a process, a control group, a
+/// monitor) needs no restore, nor does one that belongs to another program by now.
 fn restore(files: &impl KernelFiles, locks: &Locks, when: When, held: &Held) -> Result<Outcome, Error> {
     if let Some(undo) = &held.resctrl {
         let done = undo.carry_out(files, locks, when, &held.path, held.part.as_deref(), &held.old)?;
@@ -431,7 +435,7 @@ fn restore(files: &impl KernelFiles, locks: &Locks, when: When, held: &Held) -> 
     }
     match write_knob(files, &held.path, &held.old) {
         Err(error) if matches!(error.errno(), Some(Errno::NOENT | Errno::SRCH | Errno::NODEV)) => Ok(Outcome::Tried),
-        // Turned back already, or never turned: DAMON refuses "off" for a kdamond that was never on.
+        // Restored already, or never changed: DAMON refuses "off" for a kdamond that was never on.
         Err(_) if read_knob(files, &held.path).as_ref() == Ok(&held.old) => Ok(Outcome::Tried),
         answer => answer.map(|()| Outcome::Tried),
     }
@@ -441,7 +445,7 @@ fn boot(files: &impl KernelFiles) -> String {
     files.read("proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
 
-/// Waits for others, but not for long: whoever holds it is soon done, unless somebody stopped it.
+/// Takes the lock. Waits briefly: the holder is soon done, unless it was stopped.
 fn lock(directory: &Path) -> Result<File, Error> {
     const WAIT: Duration = Duration::from_millis(10);
     const WAITS_MAX: u32 = 500;

@@ -1,9 +1,8 @@
-//! What the kernel serves, typed: one file per interface. Mechanism only, never a decision.
+//! Typed kernel interfaces, one file each. Mechanism only, never a decision.
 //!
-//! Every file here says in its head what the interface is, what it costs, since when it exists and where the truth
-//! about it stands. Text interfaces are read through [`KernelFiles`], so that the same code runs over a fake tree in
-//! tests; binary ones split into a pure `decode` and a system call of ten lines. `probe` asks by trying, never by the
-//! kernel's version number.
+//! The head of every file states interface, cost, first version and source of truth. Text interfaces are read through
+//! [`KernelFiles`], so the same code runs over a fake tree in tests. Binary ones split into a pure `decode` and a
+//! system call of ten lines. `probe` asks by trying, never by the kernel's version number.
 //!
 //! `units` is the only crate of the workspace that this one uses.
 

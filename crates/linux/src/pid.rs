@@ -1,4 +1,4 @@
-//! Process ids and the files that the kernel keeps for each.
+//! Process ids, and the kernel's files of each process.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::Error;
 
-/// A process (thread group) id.
+/// Process (thread group) id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct Pid(pub i32);
@@ -21,15 +21,15 @@ impl Pid {
         Pid(rustix::process::getpid().as_raw_nonzero().get())
     }
 
-    /// A file of the process relative to the root: `proc/4121/clear_refs`.
+    /// File of the process relative to the root: `proc/4121/clear_refs`.
     pub fn file(self, name: &str) -> String {
         format!("proc/{}/{name}", self.0)
     }
 
-    /// A file descriptor that means this process and no later one with the same number.
+    /// Opens a descriptor for this process, never for a later one with the same number.
     ///
     /// # Errors
-    /// `Gone` when there is no such process, `Unsupported` before Linux 5.3.
+    /// `Gone` if there is no such process, `Unsupported` before Linux 5.3.
     pub fn open(self) -> Result<OwnedFd, Error> {
         let pid = rustix::process::Pid::from_raw(self.0).filter(|_| self.0 > 0);
         pid.ok_or(Errno::SRCH)

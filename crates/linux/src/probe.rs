@@ -1,10 +1,11 @@
-//! What this host offers, found out by trying on memory of our own, never by the kernel's version.
+//! Capabilities of this host, found by trying on memory of our own, never by the kernel's version.
 //!
-//! A plain struct comes out; the rules that use it are pure functions in the crates above, so every kind of host can be
-//! tested on one laptop. What could not be found out says why: "no" and "could not be asked" are different answers.
+//! The result is a plain struct, and the rules over it are pure functions in the crates above, so every kind of host
+//! can be tested on one laptop. An unknown value carries its reason: "no" and "could not be asked" are different
+//! answers.
 //!
-//! Cost: some milliseconds; the collapse may wait for memory to be compacted. Side effects: forgets which pages of this
-//! process were touched (`clear_refs`), and for a moment sets up an idle DAMON thread's files if nobody has any. All
+//! Cost: some milliseconds; the collapse may wait for memory to be compacted. Side effects: clears the accessed bits
+//! of this process (`clear_refs`), and briefly sets up the files of an idle DAMON thread if there are none. All
 //! memory is given back.
 //!
 //! Truth: the probes below.
@@ -26,17 +27,17 @@ use crate::{
     userfaultfd,
 };
 
-/// A value, or why it could not be read. Serialises as the value, or as `{"unknown": "why"}`.
+/// A value, or the reason why it could not be read. Serialises as the value, or as `{"unknown": "why"}`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Known<T> {
-    /// This is so.
+    /// Known value.
     Value(T),
-    /// It could not be found out, for this reason.
+    /// Unknown, for this reason.
     Unknown(String),
 }
 
 impl<T> Known<T> {
-    /// The value, if it is known.
+    /// The value, if known.
     pub fn value(&self) -> Option<&T> {
         match self {
             Known::Value(value) => Some(value),
@@ -44,7 +45,7 @@ impl<T> Known<T> {
         }
     }
 
-    /// Why it is not known, if it is not.
+    /// The reason, if unknown.
     pub fn why_unknown(&self) -> Option<&str> {
         match self {
             Known::Value(_) => None,
@@ -54,7 +55,7 @@ impl<T> Known<T> {
 }
 
 impl Known<bool> {
-    /// True only when it is known, and so.
+    /// True only if known and true.
     pub fn is_yes(&self) -> bool {
         matches!(self, Known::Value(true))
     }
@@ -82,22 +83,22 @@ impl<T: Serialize> Serialize for Known<T> {
     }
 }
 
-/// How far the kernel defends itself against root.
+/// Lockdown mode: protection of the kernel against root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Lockdown {
-    /// Not at all.
+    /// No protection.
     None,
-    /// It cannot be changed.
+    /// The kernel cannot be changed.
     Integrity,
-    /// Nor can its memory be read, which rules out the walk of the page tables.
+    /// The kernel's memory cannot be read either, which rules out the page-table walk.
     Confidentiality,
 }
 
-/// What this host offers.
+/// Capabilities of this host.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct HostFacts {
-    /// The kernel's release, for display; nothing may be decided by it.
+    /// Release of the kernel, for display; nothing may be decided by it.
     pub kernel_release: Known<String>,
     /// Processors that this process may use.
     pub cores: Known<usize>,
@@ -107,41 +108,41 @@ pub struct HostFacts {
     pub page_table_levels: Known<u8>,
     /// The kernel describes its types, which BPF programs need (`/sys/kernel/btf/vmlinux`).
     pub btf: Known<bool>,
-    /// How far the kernel defends itself against root.
+    /// Lockdown mode.
     pub lockdown: Known<Lockdown>,
-    /// What we are allowed to.
+    /// Effective capabilities of this process.
     pub capabilities: Known<Capabilities>,
     /// Clearing the accessed bits works: fewer pages count as referenced afterwards.
     pub clear_refs: Known<bool>,
-    /// Written pages can be told from others since a clear (CONFIG_MEM_SOFT_DIRTY).
+    /// Pages written since a clear are distinguishable (CONFIG_MEM_SOFT_DIRTY).
     pub soft_dirty: Known<bool>,
     /// The scan of page states works (`PAGEMAP_SCAN`).
     pub pagemap_scan: Known<bool>,
-    /// A window of small pages can be made huge on demand, by the call that does it for another process (for which it
-    /// also takes CAP_SYS_NICE).
+    /// A window of small pages can be collapsed on demand, by the call for another process (which also takes
+    /// CAP_SYS_NICE for one).
     pub collapse: Known<bool>,
-    /// Advising `MADV_COLD` on one page of a huge page splits it.
+    /// `MADV_COLD` on one page of a huge page splits it.
     pub cold_splits: Known<bool>,
-    /// After such a split the pages that hold only zeros are free memory again.
+    /// After such a split, zero-filled pages are free memory again.
     pub split_frees_zero_pages: Known<bool>,
-    /// What DAMON can watch: `vaddr`, `fvaddr`, `paddr`; nothing without DAMON.
+    /// Operations of DAMON: `vaddr`, `fvaddr`, `paddr`; empty without DAMON.
     pub damon_operations: Known<Vec<String>>,
-    /// Who gets huge pages at the first touch; `None` for a kernel without huge pages.
+    /// Policy for huge pages at the first touch; `None` for a kernel without huge pages.
     pub thp_enabled: Known<Option<thp::Enabled>>,
-    /// The kernel's own collapsing thread can be had.
+    /// khugepaged is available.
     pub khugepaged: Known<bool>,
-    /// What a program without privileges can do about its own page faults (userfaultfd); `None` for a kernel without.
+    /// Features of userfaultfd without privileges; `None` for a kernel without it.
     pub user_faults: Known<Option<userfaultfd::Features>>,
-    /// A thread's system calls can be shown to it (Syscall User Dispatch).
+    /// Syscall User Dispatch works: a thread can receive its own system calls as signals.
     pub syscall_dispatch: Known<bool>,
-    /// The group that limits this process's memory most; none where memory is not accounted by groups.
+    /// Group with the tightest memory limit on this process; `None` if memory is not accounted by groups.
     pub cgroup_memory: Known<Option<cgroup::Memory>>,
-    /// Whether caches can be divided, and how (resctrl).
+    /// Support for cache partitioning (resctrl).
     pub resctrl: Known<resctrl::Standing>,
 }
 
 impl HostFacts {
-    /// Finds out all of it. `files` are the host's; with others, the probes that need both answer that they do not know.
+    /// Runs all probes. `files` are the host's; over another tree, probes that also need the host answer "unknown".
     pub fn gather(files: &impl KernelFiles) -> HostFacts {
         let huge = probe_huge_window(files);
         let release = files.read("proc/sys/kernel/osrelease").map(|text| text.trim().to_owned());
@@ -179,7 +180,7 @@ fn supported<T>(answer: Result<T, Error>) -> Known<bool> {
     }
 }
 
-/// Missing on the host is "nothing".
+/// Missing on the host is the default value.
 fn none_where_missing<T: Default>(answer: Result<T, Error>) -> Known<T> {
     match answer {
         Err(Error::Unsupported(_)) => Known::Value(T::default()),
@@ -195,7 +196,7 @@ fn is_listed(files: &impl KernelFiles, directory: &str, name: &str) -> Known<boo
     }
 }
 
-/// With five levels there is memory above 128 TiB for those who ask for it.
+/// Five levels offer addresses above 128 TiB on request.
 fn page_table_levels() -> Known<u8> {
     if !cfg!(target_arch = "x86_64") {
         return Known::Unknown("only known how to find out on x86-64".to_owned());
@@ -213,7 +214,7 @@ fn lockdown(files: &impl KernelFiles) -> Known<Lockdown> {
         [("none", Lockdown::None), ("integrity", Lockdown::Integrity), ("confidentiality", Lockdown::Confidentiality)];
     match files.read(&format!("{DIRECTORY}/lockdown")) {
         Ok(text) => choice::parse(&format!("/{DIRECTORY}/lockdown"), &text, &WORDS).into(),
-        // An empty directory is where securityfs would be mounted; the kernel may be locked down all the same.
+        // An empty directory is the mount point of securityfs; the kernel may be locked down all the same.
         Err(Errno::NOENT) if files.list(DIRECTORY).is_ok_and(|names| names.is_empty()) => {
             Known::Unknown(format!("`mount -t securityfs none /{DIRECTORY}` would show it"))
         }
@@ -222,7 +223,7 @@ fn lockdown(files: &impl KernelFiles) -> Known<Lockdown> {
     }
 }
 
-/// Touches a MiB, forgets, and looks whether at least half of it is forgotten: other threads may touch other memory.
+/// Touches a MiB, clears, and checks that at least half of it is cleared: other threads may touch other memory.
 fn clear_refs_works(files: &impl KernelFiles) -> Result<bool, Error> {
     let mut scratch = scratch(Bytes::mib(1))?;
     scratch.touch_all();
@@ -269,19 +270,19 @@ fn pagemap_scan_works() -> Known<bool> {
     }
 }
 
-/// Whether this kernel makes a window huge on demand: the one fact without which there is nothing to do.
+/// Tries to collapse a window: the one capability that everything else needs.
 pub fn collapse(files: &impl KernelFiles) -> Known<bool> {
     probe_huge_window(files).collapse
 }
 
-/// What a window of our own taught.
+/// Results of the probe on a window of our own.
 struct HugeWindow {
     collapse: Known<bool>,
     cold_splits: Known<bool>,
     split_frees_zero_pages: Known<bool>,
 }
 
-/// Makes a window with one touched page huge, and splits it again.
+/// Collapses a window with one touched page, and splits it again.
 fn probe_huge_window(files: &impl KernelFiles) -> HugeWindow {
     let unknown = |why: &str| Known::Unknown(why.to_owned());
     let stopped = |collapse: Known<bool>, why: &str| HugeWindow {
@@ -307,7 +308,7 @@ fn probe_huge_window(files: &impl KernelFiles) -> HugeWindow {
     match after {
         Ok(after) => {
             let split = after.anon_huge_pages == Bytes(0);
-            // All but one of its 512 pages hold only zeros.
+            // All but one of its 512 pages are zero-filled.
             let freed = if split { Known::Value(after.rss <= Bytes::mib(1)) } else { unknown("it did not split") };
             HugeWindow { collapse: Known::Value(true), cold_splits: Known::Value(split), split_frees_zero_pages: freed }
         }
@@ -315,13 +316,13 @@ fn probe_huge_window(files: &impl KernelFiles) -> HugeWindow {
     }
 }
 
-/// What is in one mapping of our own.
+/// Resident memory of one mapping of our own.
 struct Residency {
     rss: Bytes,
     anon_huge_pages: Bytes,
 }
 
-/// A window on which collapse was tried and accepted. The inner error says that this kernel refuses it always, the
+/// A window whose collapse was tried and accepted. The inner error means that this kernel always refuses it, the
 /// outer one why it could not be tried.
 fn collapse_a_window(files: &impl KernelFiles) -> Result<Result<(Scratch, Residency), String>, String> {
     let refused = |errno| failed("collapse a window", errno).to_string();
@@ -330,7 +331,7 @@ fn collapse_a_window(files: &impl KernelFiles) -> Result<Result<(Scratch, Reside
     match advise(Pid::own(), pidfd.as_fd(), &[scratch.range()], Advice::Collapse) {
         Ok(_) => {}
         Err(Errno::INVAL) => {
-            // So the kernel answers when it does not know the advice, and when we may not have huge pages.
+            // The kernel gives this answer for unknown advice, and for a process that may not have huge pages.
             let status = crate::status::status(files, Pid::own()).map_err(|error| error.to_string())?;
             let forbidden = status.huge_pages == crate::status::HugePages::Forbidden;
             return if forbidden {

@@ -1,4 +1,4 @@
-//! Files below `/proc`: one file per interface.
+//! Files below `/proc`, one file per interface.
 
 pub mod auxv;
 pub mod buddyinfo;

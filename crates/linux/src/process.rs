@@ -1,4 +1,4 @@
-//! Processes of masu's own: locks on a process, calls with a deadline, steps that outlive masu.
+//! Helper processes of masu: locks on a process, calls with a deadline, steps that outlive masu.
 
 pub mod forked;
 pub mod process_lock;

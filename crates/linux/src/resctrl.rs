@@ -1,23 +1,27 @@
-//! `/sys/fs/resctrl`: who may allocate in which ways of a cache, and how much of it each has.
+//! `/sys/fs/resctrl`: cache ways of each group of tasks, and its occupancy.
 //!
-//! A *group* is a directory: its tasks may allocate in the ways of its `schemata`, and hit anywhere. The topmost directory is the default
-//! group, which has all tasks that are in no other. In `mon_groups` of each group there may be groups that only count. `info` says what
-//! the hardware can do. Which processors use a cache is in `caches.rs`; who gets which ways is decided elsewhere.
+//! A *group* is a directory: its tasks may allocate in the ways of its `schemata`, and hit anywhere. The topmost
+//! directory is the default group; it has all tasks that are in no other. `mon_groups` of each group may hold
+//! monitoring groups, which only count. `info` describes the hardware. Processors of each cache are in `caches.rs`; the
+//! choice of ways is made elsewhere.
 //!
-//! [`Resctrl`] reads. All changes go through [`Changes`], which holds the lock that the kernel's document asks for, and promises each
-//! change to a journal (`knobs.rs`) before it makes it; the journal undoes them under the same lock (`undo.rs`). Only groups whose names begin with [`PREFIX`] are changed, and the default
-//! group, whose values are put back; those of others are left alone.
+//! [`Resctrl`] reads. All changes go through [`Changes`], which holds the lock that the kernel's document asks for and
+//! records each change in a journal (`knobs.rs`) before making it; the journal undoes them under the same lock
+//! (`undo.rs`). Only groups whose names begin with [`PREFIX`] are changed, and the default group, whose values are
+//! restored. Groups of other programs are left alone.
 //!
-//! * One write is one command and ends with a line's end. What was written is read back: some processors move neighbouring ways together.
-//! * The file system is mounted at most once, and unmounting it throws away all groups: so it is found ([`Resctrl::find`]), and neither
-//!   mounted nor unmounted.
-//! * `info/last_cmd_status` explains the last command of anybody. It is shown, and nothing is decided by it.
+//! * One write is one command and ends with a newline. Written values are read back: some processors move neighbouring
+//!   ways together.
+//! * The file system is mounted at most once, and unmounting it discards all groups. So it is found
+//!   ([`Resctrl::find`]), and neither mounted nor unmounted.
+//! * `info/last_cmd_status` explains the last command of any program. It is shown only; no decision depends on it.
 //!
-//! Cost: some µs for each file; a group or a mask changes registers on all processors of a cache. A task that runs feels its new group at
-//! once, others when they run next. Side effects: lines stay where they are until somebody else needs their place.
+//! Cost: some µs for each file; a group or a mask changes registers on all processors of a cache. A running task
+//! changes its group at once, others when they run next. Side effects: cache lines stay where they are until they are
+//! evicted.
 //!
-//! Since: Linux 4.10 (Intel); needs CONFIG_X86_CPU_RESCTRL (CONFIG_PROC_CPU_RESCTRL for the groups of a task) and hardware that can do it.
-//! What is newer is asked for by its file: `mode`, `info/L3/bit_usage`, `info/L3/sparse_masks`.
+//! Since: Linux 4.10 (Intel); needs CONFIG_X86_CPU_RESCTRL (CONFIG_PROC_CPU_RESCTRL for the groups of a task) and
+//! hardware support. Newer features are detected by their files: `mode`, `info/L3/bit_usage`, `info/L3/sparse_masks`.
 //!
 //! Truth: Documentation/filesystems/resctrl.rst; fs/resctrl/ (before 6.16: arch/x86/kernel/cpu/resctrl/).
 
@@ -45,27 +49,28 @@ use crate::cgroup::unescape;
 use crate::untrusted::visible;
 use crate::{At, Error, KernelFiles, Lock, Locked};
 
-/// What the names of our groups begin with.
+/// Prefix of the names of our groups.
 pub const PREFIX: &str = "masu-";
 
 /// Directories of the topmost directory that are no groups.
 const NO_GROUPS: [&str; 3] = ["info", "mon_groups", "mon_data"];
 
-/// Where it is mounted, and how.
+/// Mount point and mount options.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Mount {
-    /// The directory, relative to the root: `sys/fs/resctrl`.
+    /// Mount point, relative to the root: `sys/fs/resctrl`.
     #[serde(skip)]
     pub directory: String,
-    /// Code and data have masks of their own in the last-level cache (`cdp`). Not shown of an emulator: [`Info::l3_resources`] tells.
+    /// Code and data have separate masks in the last-level cache (`cdp`). Not shown of an emulator: see
+    /// [`Info::l3_resources`].
     pub cdp: bool,
-    /// The same in the caches of cores (`cdpl2`).
+    /// Code and data have separate masks in the caches of cores (`cdpl2`).
     pub cdpl2: bool,
-    /// Bandwidth is in MiB/s, kept by the kernel (`mba_MBps`).
+    /// Bandwidth is in MiB/s, controlled by the kernel (`mba_MBps`).
     pub mba_mbps: bool,
-    /// Files for debugging are there (`debug`).
+    /// Files for debugging are present (`debug`).
     pub debug: bool,
-    /// Not the kernel's, but an emulator's (a FUSE file system of the type `fuse.resctrl`).
+    /// Mounted by an emulator, not the kernel (a FUSE file system of the type `fuse.resctrl`).
     pub emulated: bool,
 }
 
@@ -86,7 +91,7 @@ impl Mount {
         matches!(kind, "resctrl" | "fuse.resctrl").then_some(mount)
     }
 
-    /// All of them, the kernel's first.
+    /// All resctrl mounts, the kernel's first.
     fn all(files: &impl KernelFiles) -> Result<Vec<Mount>, Error> {
         let text = files.read("proc/mounts").map_err(|errno| Error::of_host("read", "/proc/mounts", errno))?;
         let mut mounts: Vec<Mount> = text.lines().filter_map(Mount::of).collect();
@@ -95,7 +100,7 @@ impl Mount {
     }
 }
 
-/// What a host has of it (`facts.rs`).
+/// State of resctrl on a host (`facts.rs`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum Standing {
@@ -104,25 +109,25 @@ pub enum Standing {
         /// As in [`Absent::NotInKernel`].
         processors_could: bool,
     },
-    /// It does, and nobody has mounted it.
+    /// The kernel offers it, but it is not mounted.
     NotMounted,
-    /// It is mounted, and can do this.
+    /// Mounted.
     Mounted {
-        /// Where: `/sys/fs/resctrl`.
+        /// Mount point: `/sys/fs/resctrl`.
         directory: String,
-        /// How.
+        /// Mount options.
         #[serde(flatten)]
         mount: Mount,
-        /// What the hardware can do.
+        /// Hardware capabilities.
         #[serde(flatten)]
         info: Info,
     },
 }
 
-/// What this host has of it. An emulator is not looked for.
+/// State of resctrl on this host. An emulator is not looked for.
 ///
 /// # Errors
-/// When it cannot be read.
+/// Read failures.
 pub fn standing(files: &impl KernelFiles) -> Result<Standing, Error> {
     match Resctrl::find(files) {
         Ok(resctrl) => {
@@ -135,58 +140,59 @@ pub fn standing(files: &impl KernelFiles) -> Result<Standing, Error> {
     }
 }
 
-/// Why there is no file system to use.
+/// Reason for the lack of a usable file system.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Absent {
-    /// The kernel offers none: `/proc/filesystems` does not have it.
+    /// The kernel offers none: it is not in `/proc/filesystems`.
     #[error("cannot use resctrl: this kernel does not offer it")]
     NotInKernel {
-        /// The processors say that they could do it (`/proc/cpuinfo`): then the kernel was built or started without. Processors that are
-        /// not x86 do not say.
+        /// The processors report support (`/proc/cpuinfo`): then the kernel was built or started without. Only x86
+        /// processors report it.
         processors_could: bool,
     },
-    /// Nobody has mounted it.
+    /// It is not mounted.
     #[error("cannot use resctrl: it is not mounted")]
     NotMounted,
-    /// This directory is not where one is mounted.
+    /// No resctrl file system is mounted at this directory.
     #[error("cannot use {0}: no resctrl file system is mounted there")]
     NotThere(String),
-    /// It could not be found out.
+    /// The state could not be read.
     #[error(transparent)]
     Unknown(#[from] Error),
 }
 
-/// Why a call failed, by what the caller can do.
+/// Kind of failure, by the caller's possible reaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// The group, the task or the whole file system is not there any more.
+    /// The group, the task or the whole file system no longer exists.
     Gone,
-    /// A group of this name is there already.
+    /// A group of this name exists already.
     NameTaken,
-    /// No more groups: out of classes, or of numbers for counting, or exclusive groups leave no ways for another (`ENOSPC`).
+    /// No more groups: out of CLOSIDs or RMIDs, or exclusive groups leave no ways for another (`ENOSPC`).
     Full,
-    /// Try again later (`EBUSY`): the numbers of removed groups are still in the cache, and none is free.
+    /// Try again later (`EBUSY`): no RMID is free, because lines of removed groups are still in the cache.
     Busy,
-    /// The kernel does not take this value (`EINVAL`): a mask against the rules, an overlap with an exclusive group, an unknown domain.
+    /// The kernel refuses this value (`EINVAL`): an invalid mask, an overlap with an exclusive group, an unknown
+    /// domain.
     Refused,
-    /// A privilege is missing, or the task is somebody else's.
+    /// A privilege is missing, or the task belongs to another user.
     Denied,
-    /// Somebody else holds the lock on the file system, and the caller's patience ended.
+    /// Another process holds the lock on the file system, and the caller's patience ended.
     Locked,
     /// Not one of our groups.
     NotOurs,
-    /// Anything else; what the error says.
+    /// Any other error; see the error itself.
     Other,
 }
 
-/// A call that failed.
+/// A failed call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failed {
-    /// What the caller can do.
+    /// Kind of failure.
     pub why: Why,
-    /// What was tried, and the kernel's answer.
+    /// Operation, object, and the kernel's answer.
     pub error: Error,
-    /// What `info/last_cmd_status` had to say. It is about the last command of anybody.
+    /// Text of `info/last_cmd_status`, about the last command of any program.
     pub status: Option<String>,
 }
 
@@ -203,7 +209,7 @@ impl std::error::Error for Failed {
     }
 }
 
-/// What failed outside of the file system, such as the journal.
+/// Failure outside of the file system, such as the journal.
 impl From<Error> for Failed {
     fn from(error: Error) -> Failed {
         let why = match error {
@@ -216,7 +222,7 @@ impl From<Error> for Failed {
 }
 
 impl Failed {
-    /// The answer to a call about `path`, which is relative to the root.
+    /// Failure of a call about `path`, which is relative to the root.
     fn of(operation: impl Into<String>, path: &str, errno: Errno) -> Failed {
         let at = At { operation: operation.into(), object: format!("/{path}"), errno };
         let (why, error) = match errno {
@@ -234,7 +240,7 @@ impl Failed {
         Failed { why, error, status: None }
     }
 
-    /// The kernel's answer, when it gave one.
+    /// The kernel's error number, if it gave one.
     pub fn errno(&self) -> Option<Errno> {
         self.error.errno()
     }
@@ -245,12 +251,12 @@ impl Failed {
     }
 }
 
-/// A name that no group can have.
+/// Invalid group name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?}: expected a name of 1 to 200 letters, digits, dots, dashes and underscores")]
 pub struct BadName(String);
 
-/// A group, by its place: nothing is known yet of whether it exists.
+/// A group, by its path. It need not exist.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Group {
     class: Option<String>,
@@ -261,10 +267,10 @@ impl Group {
     /// The default group, which has all tasks that are in no other.
     pub const DEFAULT: Group = Group { class: None, monitor: None };
 
-    /// The group of ours that is called so; [`PREFIX`] is put before the name.
+    /// Our group of this name; [`PREFIX`] is put before the name.
     ///
     /// # Errors
-    /// For a name that cannot be a directory's, or would not print well.
+    /// Names that cannot be a directory's, or would not print well.
     pub fn own(label: &str) -> Result<Group, BadName> {
         let plain = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '.' | '-' | '_');
         let good = (1..=200).contains(&label.len()) && label.chars().all(plain);
@@ -279,33 +285,33 @@ impl Group {
         Group { class: self.class.clone(), monitor: Some(name.to_owned()) }
     }
 
-    /// Is it the default group itself?
+    /// True for the default group itself.
     pub fn is_default(&self) -> bool {
         *self == Group::DEFAULT
     }
 
-    /// Does it only count?
+    /// True for a monitoring group.
     pub fn is_monitor(&self) -> bool {
         self.monitor.is_some()
     }
 
-    /// The group whose ways it uses: itself, unless it only counts.
+    /// The group whose ways it uses: itself, or the parent of a monitoring group.
     #[must_use]
     pub fn class(&self) -> Group {
         Group { class: self.class.clone(), monitor: None }
     }
 
-    /// Is it one that masu has made?
+    /// True for a group that masu has made.
     pub fn is_ours(&self) -> bool {
         self.monitor.as_ref().or(self.class.as_ref()).is_some_and(|name| name.starts_with(PREFIX))
     }
 
-    /// Its name without [`PREFIX`]: `web`; `None` for one that is not ours.
+    /// Name without [`PREFIX`]: `web`; `None` for a group that is not ours.
     pub fn label(&self) -> Option<&str> {
         self.monitor.as_ref().or(self.class.as_ref())?.strip_prefix(PREFIX)
     }
 
-    /// Below the mount: `masu-web/mon_groups/masu-a`; nothing for the default group.
+    /// Path below the mount: `masu-web/mon_groups/masu-a`; empty for the default group.
     fn path(&self) -> String {
         let class = self.class.as_deref().unwrap_or_default();
         match (&self.class, &self.monitor) {
@@ -323,17 +329,17 @@ impl fmt::Display for Group {
     }
 }
 
-/// Whether a group shares its ways.
+/// Sharing mode of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
     /// Other groups may have the same ways.
     Shareable,
-    /// No other group may.
+    /// No other group may have the same ways.
     Exclusive,
-    /// Its ways are to be locked.
+    /// Set up for pseudo-locking.
     PseudoLocksetup,
-    /// They are: no group has them.
+    /// Pseudo-locked: no group has these ways.
     PseudoLocked,
 }
 
@@ -365,10 +371,10 @@ impl<F: KernelFiles> Clone for Resctrl<'_, F> {
 }
 
 impl<'f, F: KernelFiles> Resctrl<'f, F> {
-    /// The kernel's file system, wherever somebody has mounted it.
+    /// Finds the kernel's file system at any mount point.
     ///
     /// # Errors
-    /// Why there is none. An emulator's is not found so, but by its directory ([`Resctrl::at`]).
+    /// [`Absent`]. An emulator's is found only by its directory ([`Resctrl::at`]).
     pub fn find(files: &'f F) -> Result<Resctrl<'f, F>, Absent> {
         let mount = Mount::all(files)?.into_iter().find(|mount| !mount.emulated);
         match mount {
@@ -377,7 +383,8 @@ impl<'f, F: KernelFiles> Resctrl<'f, F> {
         }
     }
 
-    /// The file system that is mounted at this directory, the kernel's or an emulator's. The path is absolute, without links.
+    /// Opens the file system mounted at this directory, the kernel's or an emulator's. The path is absolute, without
+    /// links.
     ///
     /// # Errors
     /// `NotThere` for any other directory.
@@ -387,18 +394,18 @@ impl<'f, F: KernelFiles> Resctrl<'f, F> {
         mount.map(|mount| Resctrl { files, mount }).ok_or_else(|| Absent::NotThere(directory.to_owned()))
     }
 
-    /// Where it is mounted, and how.
+    /// Mount point and mount options.
     pub fn mount(&self) -> &Mount {
         &self.mount
     }
 
-    /// A file of a group, relative to the root: `sys/fs/resctrl/masu-web/schemata`.
+    /// Path of a group's file, relative to the root: `sys/fs/resctrl/masu-web/schemata`.
     pub fn file(&self, group: &Group, name: &str) -> String {
         let directory = self.directory(group);
         format!("{directory}/{name}")
     }
 
-    /// A group's directory, relative to the root.
+    /// Path of a group's directory, relative to the root.
     pub fn directory(&self, group: &Group) -> String {
         if group.is_default() { self.mount.directory.clone() } else { self.path_of(&group.path()) }
     }
@@ -413,7 +420,7 @@ impl<'f, F: KernelFiles> Resctrl<'f, F> {
         Ok((format!("/{path}"), text))
     }
 
-    /// Groups with ways of their own, by name; without the default group. Those of others are among them.
+    /// Control groups by name, without the default group; unmanaged groups are included.
     ///
     /// # Errors
     /// `Gone` when the file system is no longer mounted.
@@ -422,10 +429,10 @@ impl<'f, F: KernelFiles> Resctrl<'f, F> {
         Ok(names.iter().filter(|name| !NO_GROUPS.contains(&name.as_str())).map(|name| Group::of_class(name)).collect())
     }
 
-    /// Groups within this one that only count; none where nothing can be counted.
+    /// Monitoring groups within this group; none where the hardware cannot count.
     ///
     /// # Errors
-    /// `Gone` when the group is.
+    /// `Gone` when the group no longer exists.
     pub fn monitors(&self, group: &Group) -> Result<Vec<Group>, Failed> {
         let class = group.class();
         match self.directories_in(&self.file(&class, "mon_groups")) {
@@ -452,7 +459,7 @@ impl<'f, F: KernelFiles> Resctrl<'f, F> {
         Ok(all)
     }
 
-    /// Is there such a group now?
+    /// True if the group exists now.
     pub fn exists(&self, group: &Group) -> bool {
         self.files.list(&self.directory(group)).is_ok()
     }
@@ -461,16 +468,16 @@ impl<'f, F: KernelFiles> Resctrl<'f, F> {
         self.files.directories(directory).map_err(|errno| Failed::of("list", directory, errno))
     }
 
-    /// What the group may use. A group that only counts has no such file.
+    /// Ways and bandwidth of the group. A monitoring group has no such file.
     ///
     /// # Errors
-    /// `Gone` when the group is, `Malformed` for text of another form.
+    /// `Gone` when the group no longer exists, `Malformed` for text of another form.
     pub fn schemata(&self, group: &Group) -> Result<Schemata, Failed> {
         let (path, text) = self.read(group, "schemata")?;
         Ok(Schemata::parse(&path, &text)?)
     }
 
-    /// What the masks of each cache amount to.
+    /// Bytes that the masks of each cache cover.
     ///
     /// # Errors
     /// As [`Resctrl::schemata`].
@@ -479,10 +486,10 @@ impl<'f, F: KernelFiles> Resctrl<'f, F> {
         Ok(schemata::parse_size(&path, &text)?)
     }
 
-    /// Whether the group shares its ways.
+    /// Sharing mode of the group.
     ///
     /// # Errors
-    /// `Gone` when the group is; also on kernels where all groups share, and there is no such file.
+    /// `Gone` when the group no longer exists, and on kernels without the file, where all groups share.
     pub fn mode(&self, group: &Group) -> Result<Mode, Failed> {
         let (path, text) = self.read(group, "mode")?;
         let found = Mode::WORDS.iter().find(|(word, _)| *word == text.trim()).map(|(_, mode)| *mode);
@@ -490,7 +497,7 @@ impl<'f, F: KernelFiles> Resctrl<'f, F> {
         found.ok_or_else(|| Error::malformed(path, format_args!("{:?}, expected one of {words}", text.trim())).into())
     }
 
-    /// The domains of the last-level cache, by the default group's masks.
+    /// Domains of the last-level cache, from the default group's masks.
     ///
     /// # Errors
     /// As [`Resctrl::schemata`].
@@ -501,10 +508,10 @@ impl<'f, F: KernelFiles> Resctrl<'f, F> {
         Ok(masks.map(|masks| masks.keys().copied().collect()).unwrap_or_default())
     }
 
-    /// Keeps out those who change something while several files are read, without waiting.
+    /// Takes the shared lock, without waiting: no cooperating program changes anything while several files are read.
     ///
     /// # Errors
-    /// `Locked` while somebody does.
+    /// `Locked` while another process changes something.
     pub fn lock_for_reading(&self) -> Result<Locked, Failed> {
         self.lock(Lock::Shared)
     }
@@ -514,7 +521,7 @@ impl<'f, F: KernelFiles> Resctrl<'f, F> {
         self.files.lock(directory, lock).map_err(|errno| Failed::of("lock", directory, errno))
     }
 
-    /// What the kernel says of the last command, unless it went well or says nothing.
+    /// The kernel's text about the last command; `None` if it succeeded or the text is empty.
     fn last_command(&self) -> Option<String> {
         let text = self.files.read(&self.path_of("info/last_cmd_status")).ok()?;
         let text = text.trim();
@@ -522,7 +529,7 @@ impl<'f, F: KernelFiles> Resctrl<'f, F> {
     }
 }
 
-/// Why nothing is mounted.
+/// Reason why nothing is mounted.
 fn why_absent(files: &impl KernelFiles) -> Absent {
     let offered = match files.read("proc/filesystems") {
         Ok(text) => text.lines().any(|line| line.split_whitespace().last() == Some("resctrl")),
@@ -531,7 +538,7 @@ fn why_absent(files: &impl KernelFiles) -> Absent {
     if offered {
         return Absent::NotMounted;
     }
-    // Flags of processors that can divide or count (Documentation/filesystems/resctrl.rst).
+    // Processor flags of allocation and monitoring (Documentation/filesystems/resctrl.rst).
     const FLAGS: [&str; 5] = ["rdt_a", "cat_l3", "cat_l2", "cqm_llc", "mba"];
     let cpuinfo = files.read("proc/cpuinfo").unwrap_or_default();
     let flags = cpuinfo.lines().find_map(|line| line.strip_prefix("flags")?.split_once(':')).map(|(_, flags)| flags);

@@ -1,10 +1,10 @@
-//! `/etc/subuid`: which users a user may act as in user namespaces.
+//! `/etc/subuid`: ranges of users that a user may act as in user namespaces.
 //!
-//! A user with a range of 65,536 subordinate users is one user to whom things are shared out. The owner of a namespace that
-//! a process is in, whatever this file says, is `user_namespace.rs`.
+//! A user with a range of 65,536 subordinate users is one user for fair sharing. The owner of a process's namespace,
+//! independent of this file, is in `user_namespace.rs`.
 //!
-//! Cost: two small files. Side effects: none. Names are looked up in `/etc/passwd` alone: of a range of a user that is only known elsewhere
-//! (LDAP) nothing is known.
+//! Cost: two small files. Side effects: none. Names are looked up in `/etc/passwd` alone, so the ranges of a user
+//! known only elsewhere (LDAP) are ignored.
 //!
 //! Since: shadow 4.2. Truth: subuid(5), passwd(5).
 
@@ -17,7 +17,7 @@ use crate::KernelFiles;
 pub struct Owners(Vec<(Range<u32>, u32)>);
 
 impl Owners {
-    /// Reads them. A file that is not there has none.
+    /// Reads the ranges. A missing file has none.
     pub fn read(files: &impl KernelFiles) -> Owners {
         let read = |path| files.read(path).unwrap_or_default();
         Owners::parse(&read("etc/subuid"), &read("etc/passwd"))
@@ -40,7 +40,7 @@ impl Owners {
         Owners(subuid.lines().filter_map(range).collect())
     }
 
-    /// The user that `user` is a subordinate of, or itself.
+    /// Owner of the subordinate user `user`, or `user` itself.
     pub fn owner_of(&self, user: u32) -> u32 {
         self.0.iter().find(|(range, _)| range.contains(&user)).map_or(user, |(_, owner)| *owner)
     }

@@ -1,4 +1,4 @@
-//! Files below `/sys`: one file per interface. Control groups, DAMON and resctrl have folders of their own.
+//! Files below `/sys`, one file per interface. Control groups, DAMON and resctrl have folders of their own.
 
 pub mod caches;
 pub mod choice;

@@ -1,4 +1,4 @@
-//! System calls: one file per call or group of calls, with the memory and the descriptors that they work on.
+//! System calls: one file per call or group of calls, and the memory and descriptors for them.
 
 pub mod cache_line;
 pub mod cachestat;

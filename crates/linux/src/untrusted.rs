@@ -1,8 +1,8 @@
-//! Bytes that another process, user, server or file chose, and how they are shown.
+//! Bytes chosen by another process, user, server or file, and their display.
 //!
-//! A name can hold anything: escape sequences that rule a terminal, a newline that forges a line, marks that turn the direction of
-//! writing. [`Untrusted`] holds such bytes and shows them escaped, so that nothing which prints a name has to remember it. Text of
-//! our own with something strange in it, such as a message, is shown by [`visible`].
+//! A name can hold anything: escape sequences that control a terminal, a newline that forges a line, marks that
+//! change the direction of writing. [`Untrusted`] holds such bytes and shows them escaped, so printing code cannot
+//! forget it. Our own text that may contain strange text, such as a message, is shown by [`visible`].
 //!
 //! | bytes | shown by `Untrusted` | shown by `visible` |
 //! |---|---|---|
@@ -11,11 +11,11 @@
 //! | other characters: control, newline, unassigned, private, other spaces, direction, zero width | each byte as `\x1b` | `\u001b` |
 //! | no UTF-8 | each byte as `\xff` | there is none |
 //!
-//! `printf %b` makes the bytes again of the first. The second is also right within the strings of JSON, and text that was shown once
-//! is shown again as it is.
+//! `printf %b` restores the bytes from the first form. The second form is also valid within the strings of JSON.
+//! Showing text twice equals showing it once.
 //!
-//! Printable is whatever `Debug` of the standard library leaves as it is: all but Cc, Cf, Cn, Co, Cs, Zl, Zp and Zs of Unicode's
-//! general categories, and the space.
+//! Printable characters are the ones that `Debug` of the standard library leaves unescaped: all but Cc, Cf, Cn, Co,
+//! Cs, Zl, Zp and Zs of Unicode's general categories, and the space.
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
@@ -25,34 +25,34 @@ use std::path::Path;
 
 use serde::{Serialize, Serializer};
 
-/// Bytes that somebody else chose: the name of a process, the path of a mapping, the answer of a server. Shown and written to JSON
+/// Bytes chosen by others: the name of a process, the path of a mapping, the answer of a server. Display and JSON are
 /// escaped.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Untrusted(Vec<u8>);
 
 impl Untrusted {
-    /// These bytes.
+    /// Wraps these bytes.
     pub fn new(bytes: impl Into<Vec<u8>>) -> Untrusted {
         Untrusted(bytes.into())
     }
 
-    /// The bytes as they were chosen: to compare and to look up, not to print.
+    /// The raw bytes: to compare and to look up, not to print.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// The same as a path, to open.
+    /// The bytes as a path, to open.
     pub fn path(&self) -> &Path {
         Path::new(OsStr::from_bytes(&self.0))
     }
 
-    /// The same as text, in which bytes that are no UTF-8 are replaced.
+    /// The bytes as text, with invalid UTF-8 replaced.
     pub fn text(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(&self.0)
     }
 }
 
-/// Of text as [`text_of`] makes it.
+/// From text made by [`text_of`].
 impl From<&str> for Untrusted {
     fn from(text: &str) -> Untrusted {
         Untrusted::new(bytes_of(text))
@@ -94,7 +94,7 @@ impl fmt::Display for Untrusted {
     }
 }
 
-/// As shown, in quotation marks.
+/// As displayed, in quotation marks.
 impl fmt::Debug for Untrusted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "\"{self}\"")
@@ -107,12 +107,12 @@ impl Serialize for Untrusted {
     }
 }
 
-/// Our own text with something strange in it, without what rules a terminal or begins a line.
+/// Escapes strange text in our own text, so nothing controls a terminal or begins a line.
 pub fn visible(text: &str) -> Cow<'_, str> {
     visible_but(text, &[])
 }
 
-/// The same, and what is in `allowed` stays as it is.
+/// As [`visible`], but leaves the characters of `allowed` as they are.
 pub fn visible_but<'t>(text: &'t str, allowed: &[char]) -> Cow<'t, str> {
     let stays = |letter: char| is_printable(letter) || allowed.contains(&letter);
     if text.chars().all(stays) {
@@ -131,15 +131,15 @@ pub fn visible_but<'t>(text: &'t str, allowed: &[char]) -> Cow<'t, str> {
     Cow::Owned(shown)
 }
 
-/// The first of the characters that stand for bytes in text: 128 at the end of the last private plane, from 0x80 on.
+/// First of the characters that stand for bytes in text: 128 at the end of the last private plane, from 0x80 on.
 const BYTES: u32 = 0x10_ff80;
 
 fn stands_for_byte(letter: char) -> Option<u8> {
     u32::from(letter).checked_sub(BYTES).and_then(|byte| u8::try_from(byte + 0x80).ok())
 }
 
-/// These bytes as text of which [`bytes_of`] makes the same bytes: paths and names in it are no others than they were. What is no
-/// UTF-8, and the characters that stand for it, are a character for each byte.
+/// Bytes as text that [`bytes_of`] converts back to the same bytes, so paths and names in it stay distinct. Each byte
+/// that is not UTF-8, or belongs to a character of this encoding, becomes one character.
 pub fn text_of(bytes: Vec<u8>) -> String {
     let bytes = match String::from_utf8(bytes) {
         Ok(text) if !text.chars().any(|letter| stands_for_byte(letter).is_some()) => return text,
@@ -160,7 +160,7 @@ pub fn text_of(bytes: Vec<u8>) -> String {
     text
 }
 
-/// The bytes of text that [`text_of`] has made.
+/// Bytes of text that [`text_of`] has made.
 pub fn bytes_of(text: &str) -> Cow<'_, [u8]> {
     if !text.chars().any(|letter| stands_for_byte(letter).is_some()) {
         return Cow::Borrowed(text.as_bytes());
@@ -185,7 +185,7 @@ fn is_printable(letter: char) -> bool {
     if letter.is_ascii() {
         return matches!(letter, ' '..='~');
     }
-    // Behind another letter, so that an accent which stands alone is not taken for one at the beginning.
+    // Behind another letter, so that a standalone accent is not taken for one at the beginning.
     let mut two = [b'a'; 5];
     let len = letter.encode_utf8(&mut two[1..]).len();
     std::str::from_utf8(&two[..=len]).is_ok_and(|two| two.escape_debug().nth(1) == Some(letter))

@@ -1,4 +1,4 @@
-//! The daemon: classes in place, the shared region filled, everything put back.
+//! The daemon: creates the classes, keeps the shared partition warm, and restores everything.
 
 pub mod act;
 pub mod arrange;

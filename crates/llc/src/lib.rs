@@ -1,12 +1,13 @@
-//! Who shares which pages, and partitions of the last-level cache (LLC).
+//! Shared pages and partitions of the last-level cache (LLC).
 //!
-//! 藤 and 山田, ページ共有を考慮した CPU キャッシュパーティショニング機構 (cache partitioning that knows shared pages). CAT limits in which
-//! ways of the cache a class of service may *allocate*; a *lookup* hits anywhere. So the lines of a page that KSM merged lie in the
-//! partition of whoever touched them first: that one pays, the others ride free. The paper gives shared lines a region of their
-//! own, kept filled by a daemon, and partitions the rest fairly.
+//! 藤 and 山田, ページ共有を考慮した CPU キャッシュパーティショニング機構 (cache partitioning that knows shared pages). CAT limits the ways of the
+//! cache where a class of service may *allocate*; a *lookup* hits anywhere. So the lines of a page that KSM merged
+//! lie in the partition of the first process to touch them: that process pays, the others use the lines free of
+//! charge. The paper gives shared lines a partition of their own, kept warm by a daemon, and partitions the rest
+//! fairly.
 //!
-//! `shared` finds which frames are merged and between whom; `policy` decides who gets which ways; `daemon` puts that in place through
-//! resctrl, keeps the region filled, and puts everything back. The simulator of the cache is `sim::cache`.
+//! `shared` finds the merged frames and their sharers; `policy` assigns ways; `daemon` applies the plan through
+//! resctrl, keeps the shared partition warm, and restores everything. The simulator of the cache is `sim::cache`.
 
 #![forbid(unsafe_code)]
 
@@ -14,7 +15,8 @@ pub mod daemon;
 pub mod policy;
 pub mod shared;
 
-/// What is wrong with a TOML file that cannot be meant: what stands there, and what was expected, in words of the file and not of the parser.
+/// Message for a TOML file that does not parse: the text found and the text expected, in words of the file and not of
+/// the parser.
 pub fn unparsed(text: &str, span: Option<std::ops::Range<usize>>, message: &str) -> String {
     const KINDS: [(&str, &str); 6] = [
         ("expected u32", "expected a whole number, not below 0"),

@@ -1,11 +1,11 @@
-//! Who gets which ways of the cache: what all policies are told, and what they answer.
+//! Assignment of cache ways: input and output of all policies.
 //!
-//! A policy is a pure function from a [`Situation`] to a [`Plan`]. Each is a file of its own that cites its paper: `ucp`, `dunn`,
-//! `lfoc`, `kpart` as references, and `sharing`, masu's own, which knows shared pages. The simulator (`simulate`) and the daemon
-//! (`daemon`) call the same functions; they differ in where the figures of a situation come from.
+//! A policy is a pure function from a [`Situation`] to a [`Plan`]. Each has a file of its own that cites its paper:
+//! `ucp`, `dunn`, `lfoc`, `kpart` as references, and `sharing`, masu's own, which knows shared pages. The simulator
+//! (`simulate`) and the daemon (`daemon`) call the same functions; they differ in the source of the figures.
 //!
-//! Figures are per thousand instructions, so that they do not depend on how fast the program happens to run:
-//! misses per kilo-instruction (MPKI) and cycles per kilo-instruction.
+//! Figures are per thousand instructions, so they do not depend on the current speed of the program: misses per
+//! kilo-instruction (MPKI) and cycles per kilo-instruction.
 
 pub mod charge;
 pub mod combine;
@@ -28,27 +28,27 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use units::{Bytes, WayMask, Ways};
 
-/// A figure for each number of ways from 0 to all of them.
+/// Value for each number of ways from 0 to all.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve(Vec<f64>);
 
 impl Curve {
-    /// `values[w]` is the figure with `w` ways. What is negative, infinite or undefined counts as 0.
+    /// `values[w]` is the value with `w` ways. Negative, infinite and undefined values count as 0.
     ///
     /// # Panics
-    /// Without a value: that is our own mistake.
+    /// Without a value: a bug in the caller.
     pub fn new(values: Vec<f64>) -> Curve {
         assert!(!values.is_empty(), "a curve has a value for 0 ways at least");
         Curve(values.into_iter().map(|value| if value > 0.0 && value.is_finite() { value } else { 0.0 }).collect())
     }
 
-    /// The figure with `ways` ways; beyond the last, the last.
+    /// Value with `ways` ways; beyond the last, the last.
     pub fn at(&self, ways: Ways) -> f64 {
         let last = self.0.len() - 1;
         self.0[usize::try_from(ways.0).map_or(last, |ways| ways.min(last))]
     }
 
-    /// The figure with a part of a way, by a straight line between its neighbours.
+    /// Value with a fraction of a way, linear between its neighbours.
     pub fn between(&self, ways: f64) -> f64 {
         let last = self.0.len() - 1;
         #[expect(
@@ -65,7 +65,7 @@ impl Curve {
         self.0[below] + (self.0[below + 1] - self.0[below]) * part
     }
 
-    /// How much it falls over the way that begins or goes on there.
+    /// Fall over the way that contains this point or begins there.
     pub fn fall(&self, ways: f64) -> f64 {
         #[expect(
             clippy::cast_possible_truncation,
@@ -76,7 +76,7 @@ impl Curve {
         if below + 1 < self.0.len() { self.0[below] - self.0[below + 1] } else { 0.0 }
     }
 
-    /// The figure with all ways.
+    /// Value with all ways.
     pub fn last(&self) -> f64 {
         self.0[self.0.len() - 1]
     }
@@ -87,133 +87,135 @@ impl Curve {
     }
 }
 
-/// The cache that is divided.
+/// The cache to divide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cache {
-    /// The ways that may be given away, in a row: all of the cache but what is kept for programs that no plan names.
+    /// The allocatable ways, contiguous: the whole cache except the ways of programs that no plan names.
     pub usable: WayMask,
-    /// The fewest ways that a class may have (`min_cbm_bits`), at least 1.
+    /// Least number of ways in a class (`min_cbm_bits`), at least 1.
     pub ways_min: Ways,
-    /// The most classes that a plan may have, regions included.
+    /// Greatest number of classes in a plan, shared partitions included.
     pub classes_max: usize,
-    /// What one way holds.
+    /// Capacity of one way.
     pub way_bytes: Bytes,
 }
 
-/// One program (or control group) that takes part.
+/// A program (or control group) of the situation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Program {
-    /// MPKI by ways, when it has them to itself; all of its accesses, also those to shared pages.
+    /// MPKI by ways when running alone in them; over all accesses, including those to shared pages.
     pub misses: Curve,
-    /// MPKI by ways of its accesses to pages of its own alone. The same as `misses` where nothing is shared.
+    /// MPKI by ways of its accesses to private pages only. Equal to `misses` for a program without shared pages.
     pub private_misses: Curve,
     /// Cycles per kilo-instruction without any miss.
     pub base_cycles: f64,
     /// Cycles that each miss adds.
     pub miss_cycles: f64,
-    /// The part of its cycles in which it waited for memory, measured under the plan in force, 0 to 1. Dunn's metric.
+    /// Fraction of cycles stalled on memory, measured under the current plan, 0 to 1. Dunn's metric.
     pub stalled_fraction: f64,
 }
 
 impl Program {
-    /// Cycles per kilo-instruction when so much is missed (MPKI): a number above 0, whatever was measured.
+    /// Cycles per kilo-instruction at this MPKI: above 0 for every measurement.
     pub fn cycles(&self, misses: f64) -> f64 {
         (self.base_cycles.max(0.0) + self.miss_cycles.max(0.0) * misses.max(0.0)).clamp(1e-3, 1e15)
     }
 
-    /// Its slowdown when so much is missed (MPKI): against all ways to itself.
+    /// Slowdown at this MPKI, relative to all ways for itself.
     pub fn slowdown(&self, misses: f64) -> f64 {
         self.cycles(misses) / self.cycles(self.misses.last())
     }
 
-    /// Its slowdown by ways, when it has them to itself.
+    /// Slowdown by ways when running alone in them.
     pub fn slowdowns(&self) -> Curve {
         Curve::new(self.misses.values().iter().map(|misses| self.slowdown(*misses)).collect())
     }
 }
 
-/// Pages that several programs share, of one trust domain: what one region can be made for.
+/// Sharing group: pages that several programs of one trust domain share; a shared partition can be made for it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SharedSet {
-    /// Who reads them: at least two.
+    /// Readers: at least two.
     pub sharers: Vec<Sharer>,
-    /// How much there is of it.
+    /// Size of the group.
     pub bytes: Bytes,
 }
 
-/// What one program has of a shared set.
+/// Share of one program in a sharing group.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sharer {
-    /// Its place in [`Situation::programs`].
+    /// Index in [`Situation::programs`].
     pub program: usize,
-    /// MPKI of its accesses to this set, by the ways of a region that holds the set and nothing else.
+    /// MPKI of its accesses to this group, by the ways of a partition that holds only the group.
     pub misses: Curve,
 }
 
-/// What a policy is told.
+/// Input of a policy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Situation {
     /// The cache.
     pub cache: Cache,
-    /// Who takes part.
+    /// Programs to place.
     pub programs: Vec<Program>,
-    /// What they share; empty where nothing is shared.
+    /// Sharing groups; empty if nothing is shared.
     pub shared: Vec<SharedSet>,
 }
 
 /// Programs that may allocate in the same ways: a class of service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Class {
-    /// Their ways, in a row.
+    /// Ways of the class, contiguous.
     pub mask: WayMask,
-    /// Who: places in [`Situation::programs`].
+    /// Members, as indices in [`Situation::programs`].
     pub programs: Vec<usize>,
 }
 
-/// Ways in which only the daemon allocates, for the lines of one shared set: one more class of service.
+/// Shared partition: ways where only the daemon allocates, for the lines of one sharing group; one more class of
+/// service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// Its ways, in a row; of no class.
+    /// Ways of the partition, contiguous; in no class.
     pub mask: WayMask,
-    /// Which set: its place in [`Situation::shared`].
+    /// Index in [`Situation::shared`].
     pub set: usize,
 }
 
-/// What a policy answers. Every program is in one class; classes may overlap (Dunn's do), regions overlap nothing.
+/// Output of a policy. Every program is in one class; classes may overlap (Dunn's do), shared partitions overlap
+/// nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// At least one, unless there is no program.
     pub classes: Vec<Class>,
-    /// None where nothing is shared, or for policies that do not know of sharing.
+    /// Empty if nothing is shared, or for policies that ignore sharing.
     pub regions: Vec<Region>,
 }
 
-/// A policy, by its name in configurations and scenarios.
+/// Policy, by its name in configurations and scenarios.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Policy {
     /// No partition: one class with all ways.
     None,
-    /// As many ways for each.
+    /// Equal ways for each program.
     Equal,
-    /// Clusters of programs that wait for memory about as much (Selfa et al.).
+    /// Clusters of programs with similar memory stalls (Selfa et al.).
     Dunn,
-    /// Streams apart, fair shares for whoever gains from them (Garcia-Garcia, Saez et al.).
+    /// Streaming programs isolated, fair shares for cache-sensitive ones (Garcia-Garcia, Saez et al.).
     Lfoc,
     /// Clusters of programs that do not hurt each other (El-Sayed et al.).
     Kpart,
     /// Fewest misses (Qureshi and Patt).
     Ucp,
-    /// masu's own: it knows what is shared.
+    /// masu's own, with knowledge of shared pages.
     Sharing,
 }
 
 impl Policy {
-    /// All of them, in the order of tables.
+    /// All policies, in the order of tables.
     pub const ALL: [Policy; 7] =
         [Policy::None, Policy::Equal, Policy::Dunn, Policy::Lfoc, Policy::Kpart, Policy::Ucp, Policy::Sharing];
 
-    /// Its name.
+    /// Name of the policy.
     pub const fn name(self) -> &'static str {
         match self {
             Policy::None => "none",
@@ -226,8 +228,8 @@ impl Policy {
         }
     }
 
-    /// What it decides; [`Plan::check`] finds nothing wrong with it. `before` is the plan in force, under which the situation was
-    /// measured, if there is one: masu's own policy stays with it unless another is clearly better.
+    /// Plan of this policy; [`Plan::check`] finds no fault in it. `before` is the current plan, if any, under which
+    /// the situation was measured: masu's own policy keeps it unless another is clearly better.
     pub fn plan(self, situation: &Situation, before: Option<&Plan>) -> Plan {
         if situation.programs.is_empty() {
             return equal::unpartitioned(situation);
@@ -244,7 +246,7 @@ impl Policy {
     }
 }
 
-/// No policy has this name.
+/// Unknown name of a policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}: expected one of none, equal, dunn, lfoc, kpart, ucp and sharing")]
 pub struct NoSuchPolicy(String);

@@ -1,13 +1,14 @@
-//! Which frames the kernel merged, and who has them.
+//! Merged frames and the processes that share them.
 //!
-//! The flow: `observe` reads page tables and the flags of frames and hands each process's merged pages to the `index`, which takes over
-//! what changed; `domain` says who trusts whom; `report` says what is shared, what it saves, and between whom it should not be.
+//! The flow: `observe` reads page tables and frame flags and hands each process's merged pages to the `index`, which
+//! applies the changes; `domain` says which processes trust each other; `report` lists the shared memory, its saving,
+//! and the processes that should not share.
 //!
-//! A frame is merged when the kernel says so (KPF_KSM) and when more than one mapping has it. One that is left to a single mapping is shared with
-//! nobody. Empty pages that KSM made the zero page (`use_zero_pages`) are no frames of KSM's: everybody has the zero page, and
-//! nobody learns from it; the kernel counts them apart.
+//! A frame is merged if the kernel says so (KPF_KSM) and more than one mapping has it. A KSM frame with one mapping
+//! left is shared with no process. Empty pages that KSM replaced by the zero page (`use_zero_pages`) are not KSM
+//! frames: every process has the zero page, and it leaks nothing; the kernel counts them apart.
 //!
-//! Looking un-merges nothing: no content is read, and no page is pinned.
+//! A scan un-merges nothing: no content is read, and no page is pinned.
 
 pub mod domain;
 pub mod index;

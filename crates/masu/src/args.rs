@@ -42,8 +42,26 @@ Examples:
 Exit status: 0 done, 1 done in part (each failure was printed), 2 not done; `masu run`, and `masu aging`
 with a command, pass on the program's own.")]
 pub struct Args {
+    /// Log decisions and calls to standard error; twice, with each window and page
+    ///
+    /// MASU_LOG does the same by crate and level: `MASU_LOG=debug`, `MASU_LOG=linux=trace,hugepages=debug`.
+    #[arg(long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+
     #[command(subcommand)]
     pub task: Task,
+}
+
+/// Print the completions of a shell
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Examples:
+  masu completions bash > /usr/share/bash-completion/completions/masu
+  masu completions zsh > /usr/local/share/zsh/site-functions/_masu
+  masu completions fish > ~/.config/fish/completions/masu.fish")]
+pub struct CompletionsTask {
+    /// bash, zsh, fish, elvish or powershell
+    pub shell: clap_complete::Shell,
 }
 
 #[derive(Debug, Subcommand)]
@@ -58,6 +76,7 @@ pub enum Task {
     Aging(AgingTask),
     Llc(LlcTask),
     Set(SetTask),
+    Completions(CompletionsTask),
 }
 
 /// Start a program whose memory is on huge pages from the first touch

@@ -3,6 +3,7 @@
 pub mod aging;
 pub mod attach;
 pub mod census;
+pub mod completions;
 pub mod facts;
 pub mod llc;
 pub mod pages;

@@ -22,10 +22,10 @@ use linux::journal;
 use linux::runtime_directory::DIRECTORY;
 
 use args::{Args, Task};
-use commands::{aging, attach, census, facts, llc, pages, run, set, stat, track};
+use commands::{aging, attach, census, completions, facts, llc, pages, run, set, stat, track};
 use failure::Failure;
 use launch::child::Relay;
-use terminal::print;
+use terminal::{log, print};
 
 /// The running kernel's files, for the life of the command.
 pub(crate) static HOST: LazyLock<Rooted> = LazyLock::new(Rooted::host);
@@ -50,6 +50,10 @@ pub fn main() -> ExitCode {
         Ok(args) => args,
         Err(error) => return usage(&error, status_of_misuse()),
     };
+    if let Err(failure) = log::start(args.verbose) {
+        print::failure(&failure);
+        return status_of_misuse();
+    }
     // Before any privilege is given up that the program must have.
     let relay = starts_a_program(&args.task).then(Relay::ready);
     if let Err(failure) = restore_and_keep(&args.task) {
@@ -58,6 +62,7 @@ pub fn main() -> ExitCode {
     }
     let outcome = match &args.task {
         Task::Run(task) => return run::run(task, relay.unwrap_or_else(Relay::ready)),
+        Task::Completions(task) => completions::run(task),
         Task::Facts(task) => facts::run(task),
         Task::Pages(task) => pages::run(task),
         Task::Attach(task) => attach::run(task),

@@ -18,6 +18,7 @@ use crate::failure::Failure;
 /// A command as the table names it, and its capabilities.
 type Row = (&'static str, Capabilities);
 
+const COMPLETIONS: Row = ("completions", Capabilities(0));
 /// Lists masu's capabilities on this host, and probes their uses on masu's own memory.
 const FACTS: Row = ("facts", Capabilities::of(&Capability::ALL));
 /// `clear_refs` is writable by its owner alone.
@@ -64,6 +65,7 @@ const OPENING: Capabilities = Capabilities::of(&[DacOverride]).and(Capabilities:
 /// Capabilities that `task` keeps. `has_scan`: the kernel offers `PAGEMAP_SCAN`.
 pub fn of(task: &Task, has_scan: bool) -> Capabilities {
     let (row, needs_scan) = match task {
+        Task::Completions(_) => (COMPLETIONS, false),
         Task::Facts(_) => (FACTS, false),
         Task::Pages(_) => (PAGES, true),
         Task::Attach(_) => (ATTACH, true),
@@ -147,7 +149,8 @@ mod tests {
     use super::*;
     use crate::args::Args;
 
-    const ROWS: [Row; 18] = [
+    const ROWS: [Row; 19] = [
+        COMPLETIONS,
         FACTS,
         PAGES,
         ATTACH,
@@ -182,7 +185,7 @@ mod tests {
         let document = include_str!("../../../docs/security.md");
         let manual = include_str!("../../../man/extra/masu.roff");
         for (name, kept) in ROWS.into_iter().chain([RUN_LOCAL]) {
-            let list = names(kept).join(", ");
+            let list = if kept == Capabilities(0) { "none".to_owned() } else { names(kept).join(", ") };
             let (words, all) = (list.replace("CAP_", ""), kept == FACTS.1);
             let row = format!("| `{name}` | {} |", if all { "all of these" } else { &words });
             assert!(document.contains(&row), "docs/security.md lacks: {row}");

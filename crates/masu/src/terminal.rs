@@ -2,5 +2,6 @@
 
 pub mod control;
 pub mod events;
+pub mod log;
 pub mod print;
 pub mod repeat;

@@ -1,9 +1,9 @@
-//! The cache without the hardware: programs, real or synthetic, on a simulated machine, under the policies that the daemon uses.
+//! Simulated last-level cache: programs, real or synthetic, on a simulated machine, under the policies of the daemon.
 //!
-//! `scenario` is what is read, `compare` makes all its runs, `report` is what comes of them and `figure` draws it. A run (`run`) has a
-//! `machine` with `cache`s, programs (`program`, `trace`) on `frames` of memory, and the daemon that keeps a region filled (`refill`).
-//! `situation` is what policies are told: each program alone, for all numbers of ways at once; `fit` is what a region could be at best.
-//! `files` alone reads files.
+//! `scenario` is the input, `compare` makes all its runs, `report` has their results and `figure` draws them. A run
+//! (`run`) has a `machine` with `cache`s, programs (`program`, `trace`) on `frames` of memory, and the daemon that
+//! keeps a shared partition warm (`refill`). `situation` is the input of policies: each program alone, for all numbers
+//! of ways at once. `fit` is the upper bound for a shared partition. Only `files` reads files.
 
 pub mod compare;
 mod evenness;

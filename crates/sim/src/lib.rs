@@ -1,7 +1,8 @@
-//! Simulators: the deciding code of a feature, run on a trace instead of a kernel.
+//! Simulators: the decision code of a feature, run on a trace instead of a kernel.
 //!
-//! `reclaim` replays a trace of page accesses on the kernel's page lists, with the protection that `aging` adds. `cache` drives
-//! the policies of `llc` on a simulated last-level cache. The example `transfer` drives the fetch policy of far memory.
+//! `reclaim` replays a trace of page accesses on the kernel's page lists, with the protection that `aging` adds.
+//! `cache` runs the policies of `llc` on a simulated last-level cache. The example `transfer` runs the fetch policy of
+//! far memory.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! A trace of a real program, as valgrind wrote it: `recorded/lackey/README.md` has the command.
+//! Trace of a real program, as recorded by valgrind: `recorded/lackey/README.md` has the command.
 
 use std::path::Path;
 
@@ -33,7 +33,7 @@ fn a_traced_program_goes_on_from_the_beginning_and_keeps_its_frames() {
         first.push(line);
         instructions += u64::from(executed);
     }
-    // That there is no more is known when the first access of the next round is there.
+    // The end is known only at the first access of the next round.
     let text = std::fs::read_to_string(file()).expect("the recorded trace");
     let executed = text.lines().filter(|line| line.starts_with("I ")).count() as u64;
     assert!((executed..executed + 10).contains(&instructions), "{instructions} of {executed}");

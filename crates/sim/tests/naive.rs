@@ -1,6 +1,6 @@
-//! The cache of the simulator against one that is as simple as can be, access by access: what was found, where, who had filled it,
-//! what went, and what is there in the end. Written from the rules alone, with lists in place of stamps, trees of structures in place
-//! of bits, and a loop over everything.
+//! Comparison of the simulator's cache with a naive one, access by access: hits, their place, the filler, evictions,
+//! and the final content. The naive cache follows the rules alone, with lists instead of stamps, trees of structures
+//! instead of bits, and linear loops.
 
 #![expect(clippy::unwrap_used, reason = "test support")]
 
@@ -60,9 +60,9 @@ impl Tree {
 #[derive(Clone, Debug)]
 struct Set {
     ways: Vec<Option<Entry>>,
-    /// The way that was used longest ago is the first.
+    /// Least recently used way first.
     used: Vec<usize>,
-    /// The way that was filled longest ago is the first.
+    /// Least recently filled way first.
     filled: Vec<usize>,
     tree: Tree,
 }
@@ -85,7 +85,7 @@ impl Naive {
         Naive { shape, sets: vec![set; shape.sets as usize] }
     }
 
-    /// The way and who had filled it, if it was there; else the way and what went.
+    /// Hit: the way and its filler. Miss: the way and the evicted line.
     fn access(&mut self, line: Line, mask: WayMask, by: Filler) -> Seen {
         let set = &mut self.sets[self.shape.set_of(line) as usize];
         if let Some(way) = set.ways.iter().position(|entry| entry.is_some_and(|entry| entry.line == line)) {
@@ -199,7 +199,7 @@ proptest! {
     }
 }
 
-/// Misses of a second walk over `lines` lines that lie one set after the other.
+/// Misses of a second pass over `lines` lines in consecutive sets.
 fn misses_of_a_second_walk(shape: Shape, lines: u32, mask: WayMask) -> usize {
     let mut cache = Cache::new(shape);
     let filler = Filler::default();

@@ -1,10 +1,11 @@
-//! The cache against pycachesim (J. Hammer, RRZE), which knows neither masks nor classes: with all ways, LRU and FIFO, the same number of
-//! hits and misses on the same walks. `recorded/pycachesim/record.py` made the counts, and says how to make them again.
+//! Comparison of the cache with pycachesim (J. Hammer, RRZE), which has neither masks nor classes: with all ways, LRU
+//! and FIFO give the same number of hits and misses on the same walks. `recorded/pycachesim/record.py` recorded the
+//! counts, and describes how to repeat it.
 
 use sim::cache::set_associative::{Access, Cache, Filler, Line, Replacement, Shape};
 use units::{WayMask, Ways};
 
-/// As `walk` in `record.py`.
+/// Same sequence as `walk` in `record.py`.
 fn walk(seed: u64, lines: u64, accesses: usize) -> impl Iterator<Item = Line> {
     let (mut state, mut near) = (seed, 0);
     std::iter::repeat_with(move || {

@@ -1,5 +1,5 @@
-//! Scenarios: those that are published are read, what comes of small ones is what can be worked out by hand, and what cannot be meant
-//! is refused with its line.
+//! Tests of scenarios: published ones are read, small ones give the result worked out by hand, and meaningless ones are
+//! refused with their line.
 
 #![expect(clippy::unwrap_used, reason = "test support")]
 
@@ -20,7 +20,7 @@ fn the<'r>(report: &'r Report, point: usize, name: &str) -> &'r OfCondition {
     report.points[point].conditions.iter().find(|condition| condition.name == name).unwrap()
 }
 
-/// Cycles of an access of each program.
+/// Cycles per access of each program.
 fn times(of: &OfCondition) -> Vec<f64> {
     of.programs.iter().map(|program| program.access_cycles).collect()
 }
@@ -42,7 +42,8 @@ fn every_published_scenario_is_read_and_its_conditions_have_different_names() {
     assert!(read >= 5, "{read}");
 }
 
-/// 64 KiB in 16 ways of a page each: a program that goes around in more pages than it has ways never hits, in fewer it always does.
+/// 64 KiB in 16 ways of a page each: a program that cycles over more pages than its ways never hits, over fewer it
+/// always does.
 const AROUND: &str = r#"
     passes = 4
     warm_up_passes = 4
@@ -76,13 +77,14 @@ fn going_around_in_what_fits_always_hits_and_in_more_never() {
         for condition in ["together", "halves"] {
             assert_eq!(times(the(&report, point, condition)), [expected; 2], "{array_kib} KiB, {condition}");
         }
-        // Alone, up to the whole cache hits.
+        // Alone, arrays up to the whole cache hit.
         let alone = if array_kib <= 64 { 40.0 } else { 200.0 };
         assert_eq!(the(&report, point, "halves").programs[0].slowdown, expected / alone, "{array_kib} KiB");
     }
 }
 
-/// The paper's scenario in small: in 16 ways of a page, 6 for each program and 4 for the region; half of each array is shared.
+/// The paper's scenario in small: in 16 ways of a page, 6 for each program and 4 for the shared partition; half of each
+/// array is shared.
 fn in_small(array_pages: u32, private_pages: u32) -> Report {
     run(&format!(
         r#"
@@ -125,15 +127,15 @@ fn in_small(array_pages: u32, private_pages: u32) -> Report {
 
 #[test]
 fn who_comes_first_pays_for_what_is_shared_and_in_a_region_nobody_does() {
-    // 4 + 4 pages: the first one's do not fit into its 6 ways, the second one's own do.
+    // 4 + 4 pages: the first program's do not fit in its 6 ways, the second program's own do.
     let report = in_small(8, 4);
     assert_eq!(times(the(&report, 0, "not shared")), [200.0, 200.0]);
-    // It is 25 of 512 lines ahead: these the second one had fetched before the first one came around to them.
+    // It is 25 of 512 lines ahead: the second program had fetched these before the first one reached them.
     assert_eq!(times(the(&report, 0, "shared, CAT")), [(25.0 * 40.0 + 487.0 * 200.0) / 512.0, 40.0]);
     assert_eq!(the(&report, 0, "shared, CAT").passes_until_even, None);
     let region = the(&report, 0, "region");
     assert_eq!((times(region), region.access_time_ratio), (vec![40.0, 40.0], 1.0));
-    // Looked at every 8 passes: over fewer accesses than these, times differ by chance.
+    // Checked every 8 passes: over fewer accesses, times differ at random.
     assert!(region.passes_until_even.is_some_and(|passes| passes <= 8), "{:?}", region.passes_until_even);
     assert_eq!(
         (region.regions[0].passes, region.regions[0].duty_fraction),
@@ -146,7 +148,7 @@ fn who_comes_first_pays_for_what_is_shared_and_in_a_region_nobody_does() {
 
 #[test]
 fn a_region_that_is_too_small_leaves_what_is_left_over_to_the_first() {
-    // 6 shared pages, 4 in the region; 2 + 3 pages fit into 6 ways.
+    // 6 shared pages, 4 in the shared partition; 2 + 3 pages fit in 6 ways.
     let region = in_small(9, 3);
     assert_eq!(times(the(&region, 0, "region")), [40.0, 40.0]);
     // 2 + 5 do not.

@@ -38,7 +38,7 @@ impl Address {
         Window(self.0 / PageSize::Huge.bytes().0)
     }
 
-    /// Which of the window's 512 pages it lies in.
+    /// Index of its page among the window's 512.
     #[expect(clippy::cast_possible_truncation, reason = "below 512")]
     pub const fn page_in_window(self) -> usize {
         ((self.0 / PageSize::Small.bytes().0) % PAGES_PER_WINDOW as u64) as usize
@@ -64,7 +64,7 @@ pub struct AddressRange {
     end: Address,
 }
 
-/// Why two numbers are not a range of whole pages.
+/// Reason for which two numbers are not a range of whole pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadRange {
     start: u64,
@@ -80,7 +80,7 @@ impl fmt::Display for BadRange {
 impl std::error::Error for BadRange {}
 
 impl AddressRange {
-    /// The only way to make one from numbers that came from outside.
+    /// The only constructor from numbers of external origin.
     ///
     /// # Errors
     /// When `end` lies before `start`, or either is not a multiple of 4 KiB.
@@ -102,17 +102,17 @@ impl AddressRange {
         self.end
     }
 
-    /// Its length.
+    /// Length in bytes.
     pub const fn bytes(self) -> Bytes {
         Bytes(self.end.0 - self.start.0)
     }
 
-    /// Its length in 4 KiB pages.
+    /// Length in 4 KiB pages.
     pub const fn pages(self) -> Pages {
         self.bytes().pages()
     }
 
-    /// True when nothing lies in it.
+    /// True when it has no page.
     pub const fn is_empty(self) -> bool {
         self.start.0 == self.end.0
     }
@@ -127,20 +127,20 @@ impl AddressRange {
         self.start <= other.start && other.end <= self.end
     }
 
-    /// What both have, or `None` when that is nothing.
+    /// Common part, or `None` when it is empty.
     pub fn intersection(self, other: AddressRange) -> Option<AddressRange> {
         let (start, end) = (self.start.max(other.start), self.end.min(other.end));
         (start < end).then_some(AddressRange { start, end })
     }
 
-    /// The windows that lie in it whole, in order: the only ones that can become huge pages.
+    /// Windows that lie in it whole, in order: the only ones that can become huge pages.
     pub fn whole_windows(self) -> impl ExactSizeIterator<Item = Window> + DoubleEndedIterator {
         let huge = PageSize::Huge.bytes().0;
         let (first, past) = (self.start.0.div_ceil(huge), self.end.0 / huge);
         WindowNumbers(first..past.max(first))
     }
 
-    /// The windows that it touches, in order.
+    /// Windows that it touches, in order.
     pub fn touched_windows(self) -> impl ExactSizeIterator<Item = Window> + DoubleEndedIterator {
         let huge = PageSize::Huge.bytes().0;
         let first = self.start.0 / huge;
@@ -182,17 +182,17 @@ impl ExactSizeIterator for WindowNumbers {}
 pub struct Window(pub u64);
 
 impl Window {
-    /// Its first address.
+    /// First address.
     pub const fn start(self) -> Address {
         Address(self.0 * PageSize::Huge.bytes().0)
     }
 
-    /// All of it.
+    /// All its addresses.
     pub const fn range(self) -> AddressRange {
         AddressRange { start: self.start(), end: Address(self.start().0 + PageSize::Huge.bytes().0) }
     }
 
-    /// The address of its `index`th page, `index` < 512.
+    /// Address of its `index`th page, `index` < 512.
     pub const fn page(self, index: usize) -> Address {
         Address(self.start().0 + index as u64 * PageSize::Small.bytes().0)
     }

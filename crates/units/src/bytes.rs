@@ -73,7 +73,7 @@ impl Bytes {
 }
 
 impl Pages {
-    /// The memory that so many pages take.
+    /// Memory of this number of pages.
     pub const fn bytes(self) -> Bytes {
         Bytes(self.0 * PageSize::Small.bytes().0)
     }
@@ -92,7 +92,7 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// Why a text is not an amount of memory.
+/// Text that is not an amount of memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadBytes(String);
 
@@ -128,7 +128,7 @@ impl FromStr for Bytes {
     }
 }
 
-/// Sums end at the largest amount: the terms may be numbers that a server or another program has said.
+/// Sums saturate: the terms may come from a server or another program.
 impl Add for Bytes {
     type Output = Bytes;
     fn add(self, other: Bytes) -> Bytes {

@@ -15,7 +15,7 @@ pub struct Fraction(f64);
 #[serde(transparent)]
 pub struct NonZeroFraction(f64);
 
-/// Why a text or number is not a fraction.
+/// Text or number that is not a fraction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BadFraction {
     given: String,
@@ -34,10 +34,10 @@ const ANY: &str = "a fraction from 0 to 1, such as 0.01, 1% or 1/4";
 const ABOVE_ZERO: &str = "a fraction above 0 and up to 1, such as 0.25, 25% or 1/4";
 
 impl Fraction {
-    /// Nothing of it.
+    /// 0.
     pub const ZERO: Fraction = Fraction(0.0);
 
-    /// All.
+    /// 1.
     pub const ONE: Fraction = Fraction(1.0);
 
     /// `value` as a fraction.
@@ -52,7 +52,7 @@ impl Fraction {
         }
     }
 
-    /// `value` forced into 0..=1; what is undefined becomes 0.
+    /// `value` clamped to 0..=1; NaN becomes 0.
     pub fn clamped(value: f64) -> Fraction {
         Fraction(if value.is_nan() { 0.0 } else { value.clamp(0.0, 1.0) })
     }
@@ -64,7 +64,7 @@ impl Fraction {
 }
 
 impl NonZeroFraction {
-    /// All of it.
+    /// 1.
     pub const ONE: NonZeroFraction = NonZeroFraction(1.0);
 
     /// `numerator / denominator`, for constants.

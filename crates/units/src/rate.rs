@@ -1,4 +1,4 @@
-//! How often something happens. Pure.
+//! Frequency of an event. Pure.
 
 use std::fmt;
 use std::iter::Sum;
@@ -12,13 +12,13 @@ use serde::Serialize;
 pub struct Rate(f64);
 
 impl Rate {
-    /// Not seen to happen at all.
+    /// No event seen.
     pub const ZERO: Rate = Rate(0.0);
 
     /// Once in ten seconds.
     pub const TENTH: Rate = Rate(0.1);
 
-    /// `value` events per second; what is negative or undefined counts as never.
+    /// `value` events per second; a negative or undefined value counts as zero.
     pub fn per_second(value: f64) -> Rate {
         Rate(if value > 0.0 { value } else { 0.0 })
     }

@@ -1,4 +1,4 @@
-//! Ways of a set-associative cache, and which of them. Pure.
+//! Ways of a set-associative cache, as a number and as a mask. Pure.
 
 use std::fmt;
 
@@ -9,15 +9,15 @@ use serde::{Deserialize, Serialize};
 #[serde(transparent)]
 pub struct Ways(pub u32);
 
-/// Which ways: bit n stands for way n. What Intel calls a capacity bitmask.
+/// Mask of ways: bit n is way n. Intel's capacity bitmask.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WayMask(pub u64);
 
 impl WayMask {
-    /// No way at all.
+    /// Empty mask.
     pub const NONE: WayMask = WayMask(0);
 
-    /// `count` ways in a row, the lowest being way `first`; those beyond way 63 are left out.
+    /// `count` consecutive ways, the lowest being way `first`; those beyond way 63 are left out.
     pub const fn run(first: u32, count: Ways) -> WayMask {
         let ones = if count.0 >= 64 { u64::MAX } else { (1 << count.0) - 1 };
         WayMask(if first >= 64 { 0 } else { ones << first })
@@ -28,60 +28,60 @@ impl WayMask {
         WayMask::run(0, count)
     }
 
-    /// How many.
+    /// Number of ways.
     pub const fn ways(self) -> Ways {
         Ways(self.0.count_ones())
     }
 
-    /// The lowest way; `None` of no way at all.
+    /// Lowest way; `None` for the empty mask.
     pub const fn first(self) -> Option<u32> {
         if self.0 == 0 { None } else { Some(self.0.trailing_zeros()) }
     }
 
-    /// No way.
+    /// Whether it is empty.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// All in a row, or none at all.
+    /// Whether all are consecutive; true for the empty mask.
     pub const fn is_contiguous(self) -> bool {
         self.0 == 0 || (self.0 >> self.0.trailing_zeros()).wrapping_add(1).is_power_of_two() || self.0 == u64::MAX
     }
 
-    /// Is `way` among them?
+    /// Whether `way` is among them.
     pub const fn contains(self, way: u32) -> bool {
         way < 64 && self.0 >> way & 1 == 1
     }
 
-    /// Are all of `other` among them?
+    /// Whether all of `other` are among them.
     pub const fn covers(self, other: WayMask) -> bool {
         other.0 & !self.0 == 0
     }
 
-    /// Has each some way of the other?
+    /// Whether both have a way in common.
     pub const fn overlaps(self, other: WayMask) -> bool {
         self.0 & other.0 != 0
     }
 
-    /// Those of both.
+    /// Ways in both.
     #[must_use]
     pub const fn and(self, other: WayMask) -> WayMask {
         WayMask(self.0 & other.0)
     }
 
-    /// Those of either.
+    /// Ways in either.
     #[must_use]
     pub const fn or(self, other: WayMask) -> WayMask {
         WayMask(self.0 | other.0)
     }
 
-    /// Those that `other` does not have.
+    /// Ways that `other` does not have.
     #[must_use]
     pub const fn without(self, other: WayMask) -> WayMask {
         WayMask(self.0 & !other.0)
     }
 
-    /// The lowest run of ways in a row.
+    /// Lowest run of consecutive ways.
     #[must_use]
     pub const fn first_run(self) -> WayMask {
         match self.first() {
@@ -91,7 +91,7 @@ impl WayMask {
     }
 }
 
-/// As the kernel writes it: `ff0`.
+/// In the kernel's format: `ff0`.
 impl fmt::Display for WayMask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&format!("{:x}", self.0))
@@ -104,7 +104,7 @@ impl Serialize for WayMask {
     }
 }
 
-/// Not a mask.
+/// Text that is not a mask.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadWayMask(String);
 

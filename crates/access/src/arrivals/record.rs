@@ -1,4 +1,4 @@
-//! What the program that watches the page cache says: `bpf/arrival_record.h` in Rust.
+//! Records of the BPF program for page-cache insertions: `bpf/arrival_record.h` in Rust.
 //!
 //! A test compares these with the type information in the compiled program, member by member.
 
@@ -31,7 +31,7 @@ pub const MEMBER: u32 = 1;
 pub const PARENT: u32 = 2;
 
 impl Run {
-    /// As the kernel wrote it; `None` when the length is not exactly that of the record.
+    /// Decodes the kernel's bytes; `None` when the length is not exactly that of the record.
     pub fn from_bytes(bytes: &[u8]) -> Option<Run> {
         let mut words =
             bytes.chunks_exact(8).filter_map(|word| word.first_chunk()).map(|word| u64::from_ne_bytes(*word));
@@ -48,14 +48,14 @@ impl Run {
         (bytes.len() == size_of::<Run>()).then_some(run)
     }
 
-    /// The run without its length: by that it is known again.
+    /// The run without its length: its identity.
     pub fn start(self) -> Run {
         Run { pages: 0, ..self }
     }
 }
 
 impl Wish {
-    /// As the kernel reads it.
+    /// Encodes it for the kernel.
     pub fn to_bytes(self) -> Vec<u8> {
         let mut bytes = self.group.to_ne_bytes().to_vec();
         bytes.extend_from_slice(&self.everybody.to_ne_bytes());

@@ -14,15 +14,16 @@ use super::record::{WALK_CALIBRATE, WALK_READ, WALK_RECORDS_MAX, WalkAnswer, Wal
 use crate::backend::Unavailable;
 use crate::bpf_object::{self, Aligned};
 
-/// As people are told of it.
+/// Name in messages.
 const PROGRAM: &str = "the walk's program";
 
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!("../../bpf/walk.bpf.o"));
 
-/// How far below the page table's own address the base of the direct map is looked for: 64 TiB, all that four levels map.
+/// Depth of the search for the direct map's base below the page table's own address: 64 TiB, all that four levels
+/// map.
 const CANDIDATES_GIB: u32 = 64 << 10;
 
-/// A page of ours that the kernel moves while it is looked for is not found; the next one is.
+/// A page of ours that the kernel moves during the search is not found; the next one is.
 const ATTEMPTS: usize = 3;
 
 /// The loaded program.
@@ -61,8 +62,8 @@ impl Program {
         self.levels
     }
 
-    /// Finds where the kernel maps physical memory and how many levels its page tables have: the only base and depth
-    /// under which a walk to a page of ours finds the word that we wrote there, twice.
+    /// Finds the kernel's mapping of physical memory and the number of page-table levels: the only base and depth for
+    /// which a walk to a page of ours finds the word that we wrote there, twice.
     pub fn calibrate(&mut self) -> Result<(), Unavailable> {
         let failed = |reason: String| Unavailable {
             reason,
@@ -227,7 +228,7 @@ impl Drop for Records {
     }
 }
 
-/// A page of our own with a word in it that stands nowhere else.
+/// A page of our own with a word in it that occurs nowhere else.
 struct MagicPage(Box<[u64]>);
 
 impl MagicPage {

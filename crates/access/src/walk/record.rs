@@ -1,4 +1,4 @@
-//! What the walk is asked and what it answers: `bpf/walk_record.h` in Rust.
+//! Request and answer of the walk: `bpf/walk_record.h` in Rust.
 //!
 //! A test compares these with the type information in the compiled program, member by member.
 
@@ -52,7 +52,7 @@ pub const WINDOW_UNREADABLE: u64 = 2;
 macro_rules! to_bytes {
     ($($record:ident: $($field:ident as $kind:ty),+;)+) => { $(
         impl $record {
-            /// As the kernel reads it: the fields in order, native byte order, no padding.
+            /// Encodes it for the kernel: the fields in order, native byte order, no padding.
             pub fn to_bytes(self) -> Vec<u8> {
                 let mut bytes = Vec::with_capacity(size_of::<$record>());
                 $( bytes.extend_from_slice(&self.$field.to_ne_bytes()); )+

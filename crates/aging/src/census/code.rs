@@ -1,6 +1,6 @@
-//! Which page frames are code: those of files that some process maps executable.
+//! Page frames that are code: frames of files that some process maps executable.
 //!
-//! A page of a library that one process runs is code also where another reads it as data.
+//! A library page that one process executes is code also for a process that reads it as data.
 
 use linux::maps::{self, Mapping};
 use linux::pagemap::{PageEntry, Pagemap};
@@ -12,29 +12,30 @@ use super::frame_set::FrameSet;
 use super::kind::Kind;
 use super::processes::HostFrames;
 
-/// A process and the code that it has in memory.
+/// Process and its resident code.
 #[derive(Clone, Debug)]
 pub struct Runner {
-    /// Which.
+    /// Pid.
     pub pid: Pid,
-    /// Who it is, and what it has.
+    /// Identity and memory of the process.
     pub status: Status,
-    /// Pages of files in its executable mappings that are in its page tables.
+    /// Resident file pages in its executable mappings.
     pub code: Pages,
 }
 
-/// What all processes run.
+/// Code of all processes.
 #[derive(Clone, Debug, Default)]
 pub struct Code {
-    /// The frames.
+    /// Frames.
     pub frames: FrameSet,
-    /// The processes with memory of their own.
+    /// Processes with memory of their own.
     pub runners: Vec<Runner>,
-    /// Why processes could not be looked at: their code counts as read-only data, unless others run it, too.
+    /// Errors of processes that could not be read: their code counts as read-only data, unless another process executes
+    /// it, too.
     pub not_read: Vec<Error>,
 }
 
-/// Looks at every process.
+/// Reads all processes.
 ///
 /// # Errors
 /// `Unsupported` where /proc is not mounted.
@@ -68,8 +69,8 @@ fn of_process(
     for mapping in mappings.iter().filter(|mapping| is_code(mapping)) {
         let entries = pagemap.entries(mapping.range)?;
         let own: Vec<u64> = entries.into_iter().filter(|entry| entry.is_file()).filter_map(PageEntry::frame).collect();
-        // A program in tmpfs is shared memory, and the kernel counts it so for the process.
-        // What another process was found to run needs no asking.
+        // A program in tmpfs is shared memory, and the kernel counts it so for the process. Code already found in
+        // another process is not read again.
         let is_known = own.first().is_some_and(|first| frames.contains(*first));
         if is_known || Kind::of_frames(&own, host.table, host.memory)? == Kind::File {
             code.0 += own.len() as u64;
@@ -81,7 +82,7 @@ fn of_process(
     Ok(Some(Runner { pid, status, code }))
 }
 
-/// An executable mapping of a file. What of it is shared memory (`/dev/zero`, memfd, tmpfs) the frames say.
+/// True for an executable mapping of a file. Shared memory (`/dev/zero`, memfd, tmpfs) is recognized at the frames.
 pub fn is_code(mapping: &Mapping) -> bool {
     mapping.permissions.execute && mapping.inode != 0
 }

@@ -1,8 +1,8 @@
-//! What is behind the pages of a mapping.
+//! Kind of memory behind the pages of a mapping.
 //!
-//! A page table tells a page of a file from others, and calls so also what is none: rings of packets and buffers that a driver or
-//! io_uring shares with a program, and huge pages of the pool. What has no description of a frame at all, such as the registers of a
-//! device, looks like a page without a file. So the frames are asked.
+//! A page table distinguishes file pages from others, but also reports as file pages the packet rings and buffers that
+//! a driver or io_uring shares with a program, and huge pages of the pool. Memory without frame descriptions, such as
+//! device registers, looks like anonymous pages. Therefore the frames are read.
 
 use linux::Error;
 use linux::kpageflags::{FrameFlags, FrameTable};
@@ -10,23 +10,24 @@ use linux::kpageflags::{FrameFlags, FrameTable};
 use super::memory::Memory;
 use super::tally::of_its_block;
 
-/// Frames of neighbouring pages that are asked for their kind.
+/// Number of frames of neighbouring pages that are read for their kind.
 const ASKED: usize = 8;
 
-/// What neighbouring pages of one mapping are. Where they disagree, the latter goes: a page that was just read from a file is on no list yet.
+/// Kind of neighbouring pages of one mapping. If they disagree, the later variant wins: a page just read from a file is
+/// on no list yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// No memory, or the page of zeros.
+    /// No memory, or the zero page.
     Nothing,
-    /// The kernel's, or a driver's.
+    /// Memory of the kernel or a driver.
     Kernel,
     /// Private memory.
     Anonymous,
-    /// Of a file on a disk.
+    /// File on a disk.
     File,
-    /// Of the pool of huge pages.
+    /// Pool of huge pages.
     HugePool,
-    /// Of tmpfs or other shared memory.
+    /// tmpfs or other shared memory.
     Shared,
 }
 
@@ -49,14 +50,14 @@ impl Kind {
         }
     }
 
-    /// Asks some of these frames, which are of neighbouring pages of one mapping.
+    /// Kind of these frames, which belong to neighbouring pages of one mapping. Reads some of them.
     ///
     /// # Errors
     /// `Denied` without CAP_SYS_ADMIN.
     pub fn of_frames(frames: &[u64], table: &FrameTable, memory: &Memory) -> Result<Kind, Error> {
         let mut kind = Kind::Nothing;
         for frame in frames.iter().step_by(frames.len().div_ceil(ASKED).max(1)) {
-            // Beyond memory there are no flags to read.
+            // Frames beyond memory have no flags.
             if memory.contains(*frame) {
                 kind = kind.max(Kind::of(of_its_block(table, *frame, table.flags(*frame)?)?));
             }

@@ -1,19 +1,20 @@
-//! Which page frames there are.
+//! Page frames of the machine's memory.
 
 use std::ops::Range;
 
 use linux::zoneinfo::{Zone, zoneinfo};
 use linux::{Error, KernelFiles, iomem};
 
-/// The frames that are memory of the kernel's: each once.
+/// Frames of the kernel's memory, each once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// By rising number; they neither overlap nor touch.
+    /// Sorted by number; ranges neither overlap nor touch.
     ranges: Vec<Range<u64>>,
 }
 
 impl Memory {
-    /// Memory by its addresses, cut to what the zones span; where the kernel says no addresses, all that the zones span, holes included.
+    /// Memory by its physical addresses, cut to the zones. If the kernel hides the addresses: all that the zones span,
+    /// with holes.
     ///
     /// # Errors
     /// `Denied` without CAP_SYS_ADMIN.
@@ -27,7 +28,7 @@ impl Memory {
 
     fn within(zones: &[Zone], memory: &[Range<u64>]) -> Memory {
         let spans = zones.iter().map(|zone| zone.first_frame..zone.first_frame.saturating_add(zone.spanned.0));
-        // Zones of several nodes may overlap, and after hotplug those of one node.
+        // Zones of several nodes may overlap, and after hotplug zones of one node, too.
         let spans = iomem::merged(spans.collect());
         if memory.is_empty() {
             return Memory { ranges: spans };
@@ -39,12 +40,12 @@ impl Memory {
         Memory { ranges: iomem::merged(memory.iter().flat_map(cut).collect()) }
     }
 
-    /// The ranges, by rising number.
+    /// Ranges, sorted by number.
     pub fn ranges(&self) -> &[Range<u64>] {
         &self.ranges
     }
 
-    /// True for a frame of memory; false for one of a hole or of a device.
+    /// True for a frame of memory; false for a frame of a hole or of a device.
     pub fn contains(&self, frame: u64) -> bool {
         let before = self.ranges.partition_point(|range| range.end <= frame);
         self.ranges.get(before).is_some_and(|range| range.contains(&frame))
@@ -84,7 +85,7 @@ c0001000-eebfffff : PCI Bus 0000:00
     fn memory_is_neither_in_holes_nor_beyond_the_zones_and_zones_that_overlap_have_it_once() {
         let kernel = FakeKernel::new().file("proc/zoneinfo", ZONES).file("proc/iomem", IOMEM);
         let memory = Memory::of(&kernel).unwrap();
-        // The last range is not the kernel's: it was told to use less.
+        // The last range is not used by the kernel: its memory was limited at boot.
         assert_eq!(memory.ranges(), [0x1..0x9f, 0x100..0xc_0000, 0x10_0000..0x40_0000]);
         assert!(memory.contains(0x1) && memory.contains(0xb_ffff) && memory.contains(0x3f_ffff));
         assert!(!memory.contains(0) && !memory.contains(0x9f) && !memory.contains(0xc_0000));

@@ -1,7 +1,7 @@
-//! What processes have in memory, by class: from their page tables.
+//! Resident memory of processes by class, from their page tables.
 //!
-//! Which class a page is of, and that it is there, is exact. Where the pages stand with the kernel is asked of the frames, of a
-//! sample if there are many.
+//! The class and the presence of a page are exact. The LRU list is read from the frames, from a sample if there are
+//! many.
 
 use linux::kpageflags::FrameTable;
 use linux::maps::{self, Mapping};
@@ -17,10 +17,10 @@ use super::tally::{OfStanding, fraction, standing};
 use super::{Closeness, OfClass, OfRest};
 use crate::class::{Class, Rest};
 
-/// Entries of a page table that are read in one go: 64 MiB of addresses.
+/// Number of page table entries read in one call: 64 MiB of addresses.
 const ENTRIES: u64 = 16384;
 
-/// The frames of some processes by class, each once.
+/// Frames of some processes by class, each once.
 #[derive(Debug, Default)]
 pub struct Frames {
     code: FrameSet,
@@ -31,27 +31,27 @@ pub struct Frames {
     kernel: FrameSet,
 }
 
-/// The host's frames, as far as a process's are looked up among them.
+/// Frames of the host, as needed to look up a process's frames.
 #[derive(Clone, Copy, Debug)]
 pub struct HostFrames<'a> {
-    /// What the kernel keeps about each.
+    /// Flags of the frames.
     pub table: &'a FrameTable,
-    /// Which there are.
+    /// Frames that exist.
     pub memory: &'a Memory,
 }
 
-/// The classes that a process can have something of.
+/// Classes that a process can have.
 pub const CLASSES: [Class; 4] = [Class::Code, Class::ReadOnly, Class::Data, Class::Shared];
 
 impl Frames {
-    /// Those that `pid` has in its page tables; `code` are those that some process of the host runs.
+    /// Frames in the page tables of `pid`; `code` are the frames executed by any process of the host.
     ///
     /// # Errors
-    /// `Gone` if it ended, `Denied` without the right to look at it.
+    /// `Gone` if it ended, `Denied` without permission to read it.
     pub fn of(files: &impl KernelFiles, pid: Pid, code: &FrameSet, host: HostFrames<'_>) -> Result<Frames, Error> {
         let pagemap = Pagemap::open(pid)?;
         let mut found = Frames::default();
-        // What the kernel maps for its own ends ([vdso], [vvar], [vsyscall]) is no memory of anybody's.
+        // Mappings of the kernel ([vdso], [vvar], [vsyscall]) belong to no process.
         for mapping in maps::maps(files, pid)?.into_iter().filter(|mapping| !mapping.path.bytes().starts_with(b"[v")) {
             found.add(&pagemap, &mapping, code, host)?;
         }
@@ -72,7 +72,7 @@ impl Frames {
                 if entry.is_file() { of_files.push(frame) } else { others.push(frame) }
             }
             self.insert(&of_files, Kind::of_frames(&of_files, host.table, host.memory)?, code);
-            // Without a file behind the mapping, what has none is the process's own.
+            // In a mapping without a file, pages without a file are the process's own.
             let kind =
                 if mapping.inode == 0 { Kind::Anonymous } else { Kind::of_frames(&others, host.table, host.memory)? };
             self.insert(&others, kind, code);
@@ -127,13 +127,14 @@ impl Frames {
         Pages(self.set(class).len()).bytes()
     }
 
-    /// What is mapped and of no class: huge pages of the pool, and buffers of the kernel and its drivers.
+    /// Mapped memory of no class: huge pages of the pool, and buffers of the kernel and its drivers.
     pub fn rest(&self) -> Vec<OfRest> {
         let of = |rest, set: &FrameSet| OfRest { rest, bytes: Pages(set.len()).bytes(), error_bound_bytes: Bytes(0) };
         vec![of(Rest::HugePool, &self.huge_pool), of(Rest::Kernel, &self.kernel)]
     }
 
-    /// By class, and which part of the frames was asked where it stands; `no_lists` is why the kernel has no active list, if so.
+    /// Memory by class, and the fraction of the frames whose list was read. `no_lists`: reason that the kernel has no
+    /// active list.
     ///
     /// # Errors
     /// `Denied` without CAP_SYS_ADMIN.
@@ -159,7 +160,7 @@ impl Frames {
     }
 }
 
-/// The parts of a mapping in which pages are in memory, none of them long, without the page of zeros where the kernel can tell.
+/// Parts of a mapping with resident pages, in short ranges; without the zero page where the kernel can tell.
 fn in_memory(pagemap: &Pagemap, range: AddressRange) -> Result<Vec<AddressRange>, Error> {
     let runs = match pagemap.scan(range) {
         Ok(runs) => runs.into_iter().filter(|run| run.present && !run.zero).map(|run| run.range).collect(),
@@ -169,12 +170,12 @@ fn in_memory(pagemap: &Pagemap, range: AddressRange) -> Result<Vec<AddressRange>
     Ok(runs.into_iter().flat_map(|run| pieces(run, Pages(ENTRIES).bytes())).collect())
 }
 
-/// A range in parts of at most `most` bytes.
+/// Splits a range into parts of at most `most` bytes.
 fn pieces(range: AddressRange, most: Bytes) -> impl Iterator<Item = AddressRange> {
     let mut start = range.start().0;
     std::iter::from_fn(move || {
         let end = start.saturating_add(most.0).min(range.end().0);
-        // Both ends are page boundaries, in order: a range that is not would be our mistake, and ends the parts.
+        // Both ends are sorted page boundaries. Any other range would be a bug, and ends the parts.
         let piece = (start < end).then(|| AddressRange::new(start, end).ok()).flatten();
         start = end;
         piece

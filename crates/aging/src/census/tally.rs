@@ -1,4 +1,4 @@
-//! Counting frames by what they are used for.
+//! Counters of frames by use.
 
 use std::collections::BTreeSet;
 
@@ -14,22 +14,22 @@ use super::{Closeness, OfClass, OfRest};
 use crate::class::{Class, Rest, Standing, Use, standing_of, use_of};
 use crate::sample::{Design, Pick, Sum, picks, picks_of_all};
 
-/// Blocks of frames that a sample looks at, whatever the size of the host: so many take about 20 ms.
+/// Number of blocks in a sample, for a host of any size: about 20 ms.
 const SAMPLED_BLOCKS: u64 = 8192;
 
-/// Of frames that lie anywhere a sample looks at fewer: each is a system call.
+/// Smaller number of blocks for scattered frames: each costs a system call.
 const SAMPLED_BLOCKS_OF_SOME: u64 = 2048;
 
-/// Only the frames that are charged to some control groups.
+/// Filter for frames charged to some control groups.
 #[derive(Debug)]
 pub struct Charged<'a> {
-    /// Who is charged with what.
+    /// Charged group of each frame.
     pub table: GroupTable,
-    /// The inodes of the groups.
+    /// Inodes of the groups.
     pub groups: &'a BTreeSet<u64>,
 }
 
-/// The sums while frames are looked at.
+/// Sums during a scan.
 #[derive(Debug, Default)]
 pub struct Tally {
     classes: [OfStanding; Class::ALL.len()],
@@ -38,7 +38,7 @@ pub struct Tally {
     frames: u64,
 }
 
-/// The sums of one class.
+/// Sums of one class.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OfStanding {
     all: Sum,
@@ -51,7 +51,7 @@ impl OfStanding {
         self.by_standing.iter_mut().zip(seen).for_each(|(sum, seen)| sum.add(pick, seen));
     }
 
-    /// As it is reported; `no_lists` is why the kernel has no active list, if so.
+    /// Report of a class. `no_lists`: reason that the kernel has no active list.
     pub fn of_class(&self, class: Class, no_lists: Option<&str>, refaults: Known<u64>) -> OfClass {
         let amount = |standing: Standing| bytes(self.by_standing[standing as usize].frames());
         let listed =
@@ -70,7 +70,7 @@ impl OfStanding {
 }
 
 impl Tally {
-    /// Counts the frames of the host, those that `only` means if it is given.
+    /// Counts the frames of the host, or of the groups in `only`.
     ///
     /// # Errors
     /// `Denied` without CAP_SYS_ADMIN.
@@ -86,7 +86,7 @@ impl Tally {
         let mut tally = Tally::default();
         let (mut flags, mut groups) = (Vec::new(), Vec::new());
         for pick in picks_of_all(memory.ranges(), design) {
-            // A block is as long as a reading at most: the number fits.
+            // A block is at most as long as a read, so the number fits.
             let count = usize::try_from(pick.count).unwrap_or(0);
             flags.clear();
             table.read_into(pick.first, count, &mut flags)?;
@@ -105,7 +105,7 @@ impl Tally {
         Ok(tally)
     }
 
-    /// Adds what the frames of `pick` are used for.
+    /// Adds the uses of the frames of `pick`.
     fn add(&mut self, pick: Pick, uses: impl Iterator<Item = Result<Use, Error>>) -> Result<(), Error> {
         let mut classes = [[0; 3]; Class::ALL.len()];
         let mut rest = [0; Rest::ALL.len()];
@@ -123,24 +123,24 @@ impl Tally {
         Ok(())
     }
 
-    /// What was counted of a class.
+    /// Sums of a class.
     pub fn class(&self, class: Class) -> &OfStanding {
         &self.classes[class as usize]
     }
 
-    /// What was counted of the rest.
+    /// Sum of other memory.
     pub fn rest(&self, rest: Rest) -> OfRest {
         let sum = self.rest[rest as usize];
         OfRest { rest, bytes: bytes(sum.frames()), error_bound_bytes: bytes(sum.bound()) }
     }
 
-    /// The part of the frames that was looked at.
+    /// Fraction of the frames that was read.
     pub fn sampled_fraction(&self) -> f64 {
         fraction(self.looked_at, self.frames)
     }
 }
 
-/// Where these frames stand; and how many of them were looked at.
+/// LRU lists of these frames, and the number of frames read.
 ///
 /// # Errors
 /// `Denied` without CAP_SYS_ADMIN.
@@ -162,16 +162,16 @@ pub fn standing(table: &FrameTable, frames: &FrameSet, closeness: Closeness) -> 
     Ok((found, looked_at))
 }
 
-/// One part of the other; all of nothing.
+/// Quotient of two counts; 1 if `all` is 0.
 #[expect(clippy::cast_precision_loss, reason = "numbers of frames, far below 2^52")]
 pub fn fraction(part: u64, all: u64) -> f64 {
     if all == 0 { 1.0 } else { part as f64 / all as f64 }
 }
 
-/// The flags of the block that a frame belongs to. Where a later frame of a block has only flags of its own, those of the
-/// head are asked for: it lies where the number is divisible by the block's size, so the first head going down is it.
+/// Flags of the block of a frame. A tail frame of a block may have only flags of its own; then the flags of the head
+/// are read. The head lies at a multiple of the block's size, so it is the first head going down.
 pub fn of_its_block(table: &FrameTable, frame: u64, flags: FrameFlags) -> Result<FrameFlags, Error> {
-    /// The largest block that the kernel hands out: 1 GiB.
+    /// Largest block of the kernel: 1 GiB.
     const LARGEST_ORDER: u32 = 18;
     if !flags.is_tail() || flags.is_listed() || flags.is_slab() || flags.is_of_huge_pool() {
         return Ok(flags);
@@ -185,7 +185,7 @@ pub fn of_its_block(table: &FrameTable, frame: u64, flags: FrameFlags) -> Result
     Ok(flags)
 }
 
-/// Frames as an amount of memory.
+/// Converts frames to bytes.
 fn bytes(frames: f64) -> Bytes {
     Pages(1).bytes().scaled(frames.round())
 }

@@ -1,7 +1,7 @@
-//! Which of the mapped files are held: open and mapped by us, so that they can be looked at and pinned.
+//! Choice of the mapped files to hold: open and mapped by masu, to scan them and to mlock their pages.
 //!
-//! A held file costs a descriptor (to look at it), a mapping (to pin it) and address space; each has an end. Owners have their
-//! [share](crate::shares) of them; what a file costs is counted in files.
+//! A held file costs a descriptor (for the scan), a mapping (for the mlock) and address space. All three are limited.
+//! Owners have their [share](crate::shares) of them; costs are counted in files.
 //!
 //! No I/O, no clock, no randomness.
 
@@ -19,57 +19,59 @@ use crate::left_out::{Cause, Tally};
 use crate::mapped::{FileKey, Mapped, MappedFile};
 use crate::shares::{Claim, Pieces, divide};
 
-/// The most files, since each is looked at in every pass: some 20 µs.
+/// Upper limit of files, since each pass scans each file: some 20 µs.
 const FILES_MAX: u64 = 16_384;
-/// The fewest, where nearly nothing may be opened.
+/// Lower limit of files, for a very low limit of descriptors.
 const FILES_MIN: u64 = 16;
-/// The address space that files may take, of 128 TiB.
+/// Address space for files, of 128 TiB.
 const ADDRESSES: Bytes = Bytes::gib(64 << 10);
 
-/// How many files may be held: three quarters of the descriptors and of the mappings; the rest is for all else that masu does.
+/// Number of files that may be held: three quarters of the descriptors and of the mappings. The rest is left for masu's
+/// other uses.
 pub fn most(open_files: u64, mappings: u64) -> u64 {
     let part = |most: u64| most / 4 * 3;
     part(open_files).min(part(mappings)).clamp(FILES_MIN, FILES_MAX)
 }
 
-/// The limit that holds now: lower when the kernel refused what all files need, and then slowly higher again.
+/// Current limit: lowered when the kernel refused a resource shared by all files, then slowly raised again.
 pub fn adapted(limit: u64, held: u64, was_refused: bool, most: u64) -> u64 {
     if was_refused { (held / 4 * 3).clamp(FILES_MIN, most) } else { (limit + limit / 4).clamp(FILES_MIN, most) }
 }
 
-/// The pages of a file that are to be mapped by us: with whole large folios at both ends, for of a folio that is mapped in part the
-/// kernel holds nothing.
+/// Pages of a file to map: with whole large folios at both ends, because the kernel does not mlock a folio that is
+/// mapped in part.
 pub fn window(mapped: &MappedFile, length: Pages) -> Range<u64> {
     const FOLIO: u64 = 512;
     let Range { start, end } = mapped.window();
     start / FOLIO * FOLIO..end.max(end.next_multiple_of(FOLIO).min(length.0))
 }
 
-/// May something of the file be pinned, whatever it turns out to be?
+/// Can any class of the file have a claim to be mlocked?
 pub fn has_a_claim(mapped: &MappedFile, dials: &Dials) -> bool {
     let has = |class| dials.get(class).is_some();
     (has(Class::Code) && !mapped.code.is_empty()) || has(Class::ReadOnly) || has(Class::Shared)
 }
 
-/// Is it about one file, so that the rest goes on? A lock that the kernel refuses for want of memory is no want of the privilege.
+/// Does the error concern one file only, so that the rest continues? A lock refused for lack of memory does not mean
+/// lack of the privilege.
 pub fn is_of_file(error: &Error) -> bool {
     matches!(error, Error::Other(_)) || matches!(error.errno(), Some(Errno::NOMEM | Errno::AGAIN))
 }
 
-/// A file that is wanted.
+/// Wanted file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// Which.
+    /// File.
     pub key: FileKey,
-    /// Some of it is pinned.
+    /// Some pages are mlocked.
     pub is_pinned: bool,
 }
 
-/// The files to hold, of these, within `limit` files.
+/// Chooses the files to hold, within `limit` files.
 pub fn choose(mapped: &Mapped, mut wanted: Vec<Wanted>, limit: u64, left_out: &mut Tally) -> Vec<FileKey> {
     let file = |of: &Wanted| mapped.files.get(&of.key);
     wanted.retain(|of| file(of).is_some());
-    // Of one owner's files, those stay that are held for something, and then the large ones are worth most.
+    // Within one owner, files with mlocked pages stay first, then large files.
     let pages = |of: &Wanted| file(of).map_or(0, |file| file.all.pages());
     wanted.sort_by_cached_key(|of| (!of.is_pinned, std::cmp::Reverse(pages(of)), of.key));
     let unit = ADDRESSES.pages().0 / limit.max(1);
@@ -93,7 +95,7 @@ pub fn choose(mapped: &Mapped, mut wanted: Vec<Wanted>, limit: u64, left_out: &m
     chosen
 }
 
-/// Files that were refused: why, and from when on each is tried again.
+/// Refused files, each with its cause and the time of the next try.
 #[derive(Debug, Default)]
 pub struct Refusals(BTreeMap<FileKey, Refusal>);
 
@@ -112,7 +114,7 @@ impl Refusal {
 }
 
 impl Refusals {
-    /// A file was refused; without a cause it is none that can be pinned at all, such as a device.
+    /// Adds a refused file. `None` as cause: it can never be mlocked, such as a device.
     pub fn add(&mut self, key: FileKey, cause: Option<Cause>, now: Duration) {
         const FIRST: Duration = Duration::from_secs(1);
         const LAST: Duration = Duration::from_secs(60);
@@ -121,23 +123,23 @@ impl Refusals {
         self.0.insert(key, Refusal { cause, again, wait });
     }
 
-    /// The same, and counts it: a file is counted in the pass in which it is refused, also if its wait is over before the next.
+    /// Adds the file, and counts it in the pass of the refusal, even if its wait is over before the next pass.
     pub fn add_and_count(&mut self, key: FileKey, cause: Cause, mapped: &Mapped, now: Duration, left_out: &mut Tally) {
         self.add(key, Some(cause), now);
         count_one(key, cause, mapped, left_out);
     }
 
-    /// The file could be pinned.
+    /// Removes a file that could be mlocked.
     pub fn forget(&mut self, key: FileKey) {
         self.0.remove(&key);
     }
 
-    /// Is it not to be tried now?
+    /// Is the file still waiting?
     pub fn has(&self, key: FileKey, now: Duration) -> bool {
         self.0.get(&key).is_some_and(|refusal| refusal.is_of(now))
     }
 
-    /// Forgets the files that nobody maps any more, and counts those that are not to be tried now.
+    /// Removes files that no process maps any more, and counts the waiting ones.
     pub fn count(&mut self, mapped: &Mapped, now: Duration, left_out: &mut Tally) {
         self.0.retain(|key, _| mapped.files.contains_key(key));
         for (key, refusal) in self.0.iter().filter(|(_, refusal)| refusal.is_of(now)) {
@@ -169,7 +171,7 @@ mod tests {
         FileKey { device: (1, 2), inode }
     }
 
-    /// Files of users in control groups, each of so many pages.
+    /// Files of users in control groups, each with a number of pages.
     fn mapped(files: &[(&str, u32, Range<u64>)]) -> Mapped {
         let mut mapped = Mapped::default();
         for (nth, (group, user, pages)) in files.iter().enumerate() {

@@ -6,7 +6,7 @@ fn all(_: usize, wanted: u64) -> u64 {
     wanted
 }
 
-/// The claims of one owner: so many of size 1.
+/// Claims of one owner, each of size 1.
 fn ones(owner: Owner, count: usize) -> Vec<Claim> {
     vec![Claim { owners: vec![owner], size: 1 }; count]
 }
@@ -112,7 +112,7 @@ impl Case {
         divide(&self.owners, &self.claims, self.total, self.pieces, all)
     }
 
-    /// What an owner has for certain: an even part at each step down.
+    /// Guaranteed amount of an owner: an even part at each level down.
     fn fair(&self, owner: Owner) -> u64 {
         let wanting: BTreeSet<usize> =
             self.claims.iter().flat_map(|claim| &claim.owners).flat_map(|owner| self.owners.chain(owner.0)).collect();
@@ -155,7 +155,7 @@ proptest! {
         }
     }
 
-    /// What was granted before comes first among its owner's claims the next time: then the same is granted.
+    /// Earlier grants come first among their owner's next claims; then the result is the same.
     #[test]
     fn the_answer_stays_when_what_was_granted_is_wanted_first(case in case()) {
         let mut case = case;

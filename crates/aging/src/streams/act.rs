@@ -1,4 +1,4 @@
-//! Lets go what streams have brought in, and looks what went.
+//! Drops pages of streams, and verifies the result.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,19 +14,19 @@ use units::Pages;
 
 use super::policy::{Due, Queue};
 
-/// What became of what was asked to go.
+/// Result of dropping pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Went {
-    /// Not in the page cache any more.
+    /// No longer in the page cache.
     pub dropped: Pages,
-    /// Still there, and asked for again later: it has to be written first, or is in use.
+    /// Still present, and retried later: dirty, or in use.
     pub later: Pages,
-    /// Given up: somebody has mapped it, or it is in a file that we cannot reach.
+    /// Given up: mapped by a process, or in an unreachable file.
     pub left: Pages,
 }
 
 impl Went {
-    /// Adds what became of others.
+    /// Adds another result.
     pub fn add(&mut self, other: Went) {
         self.dropped.0 += other.dropped.0;
         self.later.0 += other.later.0;
@@ -34,32 +34,32 @@ impl Went {
     }
 }
 
-/// Reaches files by the numbers that the kernel has for them.
+/// Opens files by their kernel numbers (device and inode).
 #[derive(Debug)]
 pub struct Dropper {
     file_systems: FileSystems,
-    /// Why files of a device could not be reached, the first time.
+    /// First reason, by device, that files could not be opened.
     unreachable: BTreeMap<(u32, u32), String>,
 }
 
-/// Any user may mount file systems of its own (FUSE): of no more devices than these it is said that they cannot be reached.
+/// Any user may mount file systems of its own (FUSE): unreachable files are reported for at most this many devices.
 const DEVICES_TOLD: usize = 256;
 
 impl Dropper {
-    /// Looks what is mounted.
+    /// Reads the mounted file systems.
     ///
     /// # Errors
-    /// The kernel's answer for `/proc/self/mountinfo`.
+    /// Error of the kernel for `/proc/self/mountinfo`.
     pub fn new(files: &impl KernelFiles) -> Result<Dropper, Error> {
         Ok(Dropper { file_systems: FileSystems::read(files)?, unreachable: BTreeMap::new() })
     }
 
-    /// Why files of some devices cannot be reached.
+    /// Reasons that files of some devices cannot be opened.
     pub fn unreachable(&self) -> impl Iterator<Item = (&(u32, u32), &String)> {
         self.unreachable.iter()
     }
 
-    /// Lets go what is due; what stays goes back to the queue.
+    /// Drops the due pages; remaining pages go back to the queue.
     pub fn let_go(&mut self, files: &impl KernelFiles, queue: &mut Queue, due: Vec<Due>, now: Duration) -> Went {
         let mut of_file: BTreeMap<FileId, Vec<Due>> = BTreeMap::new();
         for due in due {
@@ -68,14 +68,14 @@ impl Dropper {
         let mut went = Went::default();
         for (id, mut due) in of_file {
             due.sort_by_key(|due| due.pages.start);
-            // The kernel's records of its file systems, and devices that are read as they are: not files that could be opened again.
+            // Metadata of file systems, and raw reads of block devices, belong to no file that could be opened again.
             if is_of_block_device(files, id) {
                 went.left.0 += count(&due);
                 continue;
             }
             match self.open(files, id) {
                 Ok(Some(file)) => joined(due).iter().for_each(|row| went.add(let_go_of(&file, queue, row, now))),
-                // A file that is gone took its pages with it.
+                // The pages of a deleted file are gone with it.
                 Ok(None) => went.dropped.0 += count(&due),
                 Err(error) => {
                     if self.unreachable.len() < DEVICES_TOLD {
@@ -88,14 +88,14 @@ impl Dropper {
         went
     }
 
-    /// `None` for one that is gone.
+    /// `None` for a deleted file.
     fn open(&mut self, files: &impl KernelFiles, id: FileId) -> Result<Option<File>, Error> {
         match self.file_systems.open(id.device, id.inode, id.generation) {
             Ok(file) => Ok(Some(file)),
             Err(Error::Gone(_)) => Ok(None),
             Err(error) if self.unreachable.contains_key(&id.device) => Err(error),
             Err(_) => {
-                // Something may have been mounted since.
+                // The mounts may have changed.
                 self.file_systems = FileSystems::read(files)?;
                 match self.file_systems.open(id.device, id.inode, id.generation) {
                     Err(Error::Gone(_)) => Ok(None),
@@ -106,27 +106,27 @@ impl Dropper {
     }
 }
 
-/// A block device has a page cache of its own, in a file system that is mounted nowhere; its inode is the device's number.
+/// A block device has a page cache of its own, in an unmounted file system; its inode is the device's number.
 fn is_of_block_device(files: &impl KernelFiles, id: FileId) -> bool {
     let (major, minor) = (id.inode >> 20, id.inode & 0xf_ffff);
     id.device.0 == 0 && files.read(&format!("sys/dev/block/{major}:{minor}/dev")).is_ok()
 }
 
-/// Ranges of one file that follow each other: a large folio goes only as a whole.
+/// Consecutive ranges of one file: a large folio is dropped only as a whole.
 #[derive(Debug, PartialEq, Eq)]
 struct Row {
     pages: Range<u64>,
-    /// In order; none has a page of another.
+    /// Sorted; no page is in two parts.
     parts: Vec<Due>,
 }
 
-/// Rows of what is in order of its first pages.
+/// Joins ranges, sorted by their first pages.
 fn joined(due: Vec<Due>) -> Vec<Row> {
     let mut rows: Vec<Row> = Vec::new();
     for mut due in due {
         match rows.last_mut() {
             Some(row) if row.pages.end >= due.pages.start => {
-                // What has come twice was asked for already.
+                // Pages inserted twice are requested only once.
                 due.pages.start = row.pages.end.min(due.pages.end);
                 row.pages.end = row.pages.end.max(due.pages.end);
                 if !due.pages.is_empty() {
@@ -140,7 +140,7 @@ fn joined(due: Vec<Due>) -> Vec<Row> {
 }
 
 impl Row {
-    /// What of `run` belongs to each part; parts with the same past are one from now on.
+    /// Parts of `run` with their origin; parts with the same history are merged from now on.
     fn parts_of(&self, run: &Range<u64>) -> Vec<(&Due, Range<u64>)> {
         let mut found: Vec<(&Due, Range<u64>)> = Vec::new();
         for part in &self.parts {
@@ -161,18 +161,18 @@ impl Row {
 fn let_go_of(file: &File, queue: &mut Queue, row: &Row, now: Duration) -> Went {
     let all = row.pages.end - row.pages.start;
     let mut went = Went::default();
-    // Where all of it is still on its way to the disk, nothing can go.
+    // Pages under write-back cannot be dropped; if all are, there is nothing to do.
     let waits = row.parts.iter().all(|part| part.writes > 0) && waits_for_the_disk(file, &row.pages);
     let answer = if waits {
         Ok((vec![row.pages.clone()], true))
     } else {
         page_cache::drop_clean(file, row.pages.clone()).and_then(|()| stayed(file, &row.pages))
     };
-    // A file system that refuses keeps its pages; there is nothing to be asked for again.
+    // A file system that refuses keeps its pages; there is nothing to retry.
     let Ok((runs, unwritten)) = answer else { return Went { left: Pages(all), ..went } };
     went.dropped = Pages(all);
     for run in runs {
-        // Some of it; which?
+        // Some pages are dirty; the query tells whether these are.
         let unwritten = unwritten && (waits || is_unwritten(file, &run));
         for (part, pages) in row.parts_of(&run) {
             let count = pages.end - pages.start;
@@ -188,23 +188,23 @@ fn state_of(file: &File, pages: &Range<u64>) -> Result<CacheStat, Error> {
     cachestat(file.as_fd(), Pages(pages.start).bytes(), Pages(pages.end - pages.start).bytes())
 }
 
-/// All that is there of it is being written.
+/// True if all pages are cached and under write-back.
 fn waits_for_the_disk(file: &File, pages: &Range<u64>) -> bool {
     state_of(file, pages)
         .is_ok_and(|of| of.dirty == Pages(0) && of.writeback == of.cached && of.cached.0 == pages.end - pages.start)
 }
 
-/// Something of it has to be written first.
+/// True if some pages must be written first.
 fn is_unwritten(file: &File, pages: &Range<u64>) -> bool {
     state_of(file, pages).is_ok_and(|of| of.dirty.0 + of.writeback.0 > 0)
 }
 
-/// What is still there, and whether something of it has to be written first.
+/// Pages still present, and whether some of them must be written first.
 fn stayed(file: &File, pages: &Range<u64>) -> Result<(Vec<Range<u64>>, bool), Error> {
     match state_of(file, pages) {
         Ok(CacheStat { cached: Pages(0), .. }) => Ok((Vec::new(), false)),
         Ok(of) => Ok((page_cache::resident(file, pages.clone())?, of.dirty.0 + of.writeback.0 > 0)),
-        // Before Linux 6.5 that is not told: pages have as many attempts as most disks need.
+        // Before Linux 6.5 the kernel does not show dirty pages: all pages have as many attempts as most disks need.
         Err(_) => Ok((page_cache::resident(file, pages.clone())?, false)),
     }
 }

@@ -1,14 +1,14 @@
-//! Which of what comes into the page cache belongs to a stream, when nobody has said whose. Pure.
+//! Detection of streams among page-cache insertions, when no process was named. Pure.
 //!
-//! A stream goes through files in order, each page once: a backup, a copy, a search, a log that grows. A program that looks
-//! things up brings in pages here and there. So a process counts as a stream when it has brought in much, nearly all of it in
-//! order: each run where the last one of its file ended, or from a file's first page on.
+//! A stream reads or writes files in order, each page once: a backup, a copy, a search, a growing log. A program with
+//! random lookups inserts scattered pages. A process counts as a stream after it has inserted much, nearly all of it in
+//! order: each run begins at the end of the last run in its file, or at the file's first page.
 //!
-//! What it brought in before that was certain belongs to the stream, too.
+//! Insertions before the detection belong to the stream, too.
 //!
-//! A server that begins with nothing in memory reads whole files, too. But it comes back to them: who brings in a file for the
-//! second time uses what it reads, and is no stream for as long as it does so. So does, as far as can be told, who writes a file
-//! over again.
+//! A server with a cold cache also reads whole files, but returns to them. A process that inserts a file for the second
+//! time reuses its data, and is no stream for as long as it does so. The same applies, as far as can be seen, to a
+//! process that rewrites a file.
 //!
 //! No I/O, no clock, no randomness.
 
@@ -19,26 +19,26 @@ use access::arrivals::{Arrival, FileId};
 use linux::Pid;
 use units::Pages;
 
-/// A process that has brought in so much in order is a stream: 64 MiB.
+/// Insertions in order after which a process is a stream: 64 MiB.
 pub const MUCH: Pages = Pages(16384);
 
-/// If so much of it was in order.
+/// Least fraction of them in order.
 pub const IN_ORDER: f64 = 0.9;
 
-/// Files of one process whose ends are remembered.
+/// Number of files per process whose ends are remembered.
 const FILES_MOST: usize = 256;
 
-/// Files of all processes that are remembered as brought in, in 4 bytes each.
+/// Number of files of all processes that are remembered as inserted, 4 bytes each.
 const BROUGHT_MOST: usize = 1 << 18;
 
-/// Processes that have brought in little so far and are remembered.
+/// Number of remembered processes with few insertions.
 const PROCESSES_MOST: usize = 1024;
 
-/// What is known of the processes that bring in pages.
+/// State of the processes with insertions.
 #[derive(Debug, Default)]
 pub struct Detector {
     processes: BTreeMap<Pid, Process>,
-    /// Of how many files in all it is known that they were brought in.
+    /// Number of all files remembered as inserted.
     brought: usize,
 }
 
@@ -47,23 +47,23 @@ struct Process {
     all: u64,
     in_order: u64,
     ends: BTreeMap<FileId, End>,
-    /// Files whose first page it has brought in, by a hash of their number.
+    /// Files whose first page it has inserted, by a hash of their number.
     brought: BTreeSet<u32>,
-    /// Until it is decided.
+    /// Insertions before the decision.
     before: Vec<Arrival>,
     is_stream: bool,
 }
 
-/// How far a process has come in a file.
+/// Position of a process in a file.
 #[derive(Clone, Copy, Debug)]
 struct End {
     page: u64,
-    /// Not for the first time.
+    /// Not the first pass over the file.
     is_again: bool,
 }
 
 impl Detector {
-    /// What of this, and of what came earlier through the same process, is a stream's.
+    /// Insertions of a stream: of this one, and of earlier ones by the same process.
     pub fn came(&mut self, arrival: Arrival) -> Vec<Arrival> {
         if !self.processes.contains_key(&arrival.process) {
             self.make_room();
@@ -88,14 +88,14 @@ impl Detector {
             if process.is_stream {
                 return before;
             }
-            // Not now; what comes next may be one.
+            // No stream now; the next insertions may be one.
             (process.all, process.in_order) = (0, 0);
         }
         Vec::new()
     }
 
-    /// Forgets the half of the undecided processes that have brought in least, when there are too many: who starts many processes that read
-    /// little does not keep others from being found.
+    /// Forgets the half of the undecided processes with the fewest insertions when there are too many. Many short-lived
+    /// readers therefore cannot hide other processes.
     fn make_room(&mut self) {
         let undecided = self.processes.values().filter(|process| !process.is_stream);
         let mut amounts: Vec<u64> = undecided.map(|process| process.all).collect();
@@ -108,7 +108,7 @@ impl Detector {
         self.brought = self.processes.values().map(|process| process.brought.len()).sum();
     }
 
-    /// The processes that are streams.
+    /// Processes that are streams.
     pub fn streams(&self) -> impl Iterator<Item = Pid> + '_ {
         self.processes.iter().filter(|(_, process)| process.is_stream).map(|(pid, _)| *pid)
     }
@@ -135,7 +135,7 @@ impl Process {
             self.ends.clear();
         }
         self.ends.insert(arrival.file, End { page: arrival.pages.end, is_again });
-        // One that turns to looking things up is no stream any more.
+        // A process that changes to lookups is no stream any more.
         if self.is_stream && self.all >= 2 * MUCH.0 {
             self.is_stream = is_in_order(self.in_order, self.all);
             (self.all, self.in_order) = (0, 0);
@@ -143,7 +143,7 @@ impl Process {
     }
 }
 
-/// Two files in a million are taken for each other.
+/// Short hash: two files in a million collide.
 fn short(file: FileId) -> u32 {
     let mut hasher = DefaultHasher::new();
     file.hash(&mut hasher);

@@ -1,13 +1,13 @@
-//! What streams have brought into the page cache, and when it goes.
+//! Queue of pages inserted by streams, and the time of their drop.
 //!
-//! Pages are let go behind a stream, in the order in which they came, once whoever reads or writes has passed them. Nobody tells
-//! where a reader is; but the kernel reads ahead of it by a bounded stretch, so pages have been passed when enough of the same
-//! file, and enough in all, has come after them; or when some time has gone by, as at the end of a file.
+//! Pages are dropped behind a stream, in order of insertion, after the reader or writer has passed them. The position
+//! of a reader is unknown, but the kernel's readahead is bounded. Pages therefore count as passed when enough of the
+//! same file, and enough in all, was inserted after them; or after some time, as at the end of a file.
 //!
-//! What must be written first is asked for again, soon at first, as long as disks need; what somebody maps is left after some
-//! attempts: it has found another use. What was in the cache before a stream came never gets here.
+//! Dirty pages are retried, soon at first, for as long as disks need. Mapped pages are given up after some attempts,
+//! because they have found another use. Pages cached before the stream never enter the queue.
 //!
-//! No I/O, no clock, no randomness: times and arrivals come in, ranges to let go come out.
+//! No I/O, no clock, no randomness: times and insertions are inputs, ranges to drop are outputs.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -18,34 +18,34 @@ use units::Pages;
 
 use crate::ranges::Ranges;
 
-/// When pages have been passed.
+/// Conditions for passed pages, and limits of retries.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// So much of the same file has come after them, or more, if more is read ahead.
+    /// Pages of the same file inserted after them, or more with larger readahead.
     pub behind_in_file: Pages,
-    /// And so much of all files.
+    /// Pages of all files inserted after them.
     pub behind_in_all: Pages,
-    /// Or so much time has gone by, for a file of which no more than `little` has come.
+    /// Alternative: this time has passed, for a file with at most `little` inserted pages.
     pub after_little: Duration,
-    /// What little is.
+    /// Number of pages that counts as little.
     pub little: Pages,
-    /// The same for the others, of which a good deal may have been read ahead.
+    /// The same time for other files, whose readahead may be large.
     pub after: Duration,
-    /// How long to wait before pages that did not go are asked for again.
+    /// Delay of the retry for clean pages that were not dropped.
     pub again_after: Duration,
-    /// How often, when they are written already.
+    /// Number of retries for clean pages.
     pub attempts: u32,
-    /// How long to wait when they have to be written first: at first so long, then twice as long each time,
+    /// First delay of the retry for dirty pages, doubled each time,
     pub write_after: Duration,
-    /// but no longer than this,
+    /// up to this delay,
     pub write_after_most: Duration,
-    /// and so often: whoever maps a file and goes on writing to it has it written for ever.
+    /// and this number of retries: a mapped file under constant writes stays dirty for ever.
     pub write_attempts: u32,
-    /// How much may stay, of the newest; 0 lets all go that has been passed.
+    /// Amount that may stay, the newest pages; 0 drops all passed pages.
     pub keep: Pages,
 }
 
-/// For whoever reads at 16 MiB/s or faster; a slower one may have to read a stretch twice.
+/// Settings for readers of 16 MiB/s or faster. A slower reader may have to read a stretch twice.
 pub const SETTINGS: Settings = Settings {
     behind_in_file: Pages(1024),
     behind_in_all: Pages(2048),
@@ -60,44 +60,44 @@ pub const SETTINGS: Settings = Settings {
     keep: Pages(0),
 };
 
-/// How much of a file may lie before its reader when the kernel reads ahead by so much: twice as far for one that said that it
-/// reads in order, twice that because the next stretch is begun early; and a run that is not told yet.
+/// Pages of a file that may lie before its reader at this readahead: doubled by a hint of sequential reading, doubled
+/// again because the next window starts early; and one run that is not reported yet.
 pub fn ahead(read_ahead: Pages) -> Pages {
     Pages(read_ahead.0.saturating_mul(4).saturating_add(512))
 }
 
 impl Settings {
-    /// How long to wait for what had to be written so often.
+    /// Delay after this number of retries of dirty pages.
     fn write_wait(&self, writes: u32) -> Duration {
         self.write_after.saturating_mul(1 << writes.min(20)).min(self.write_after_most)
     }
 }
 
-/// Pages that are to go now.
+/// Pages to drop now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Due {
-    /// Of which file.
+    /// File.
     pub file: FileId,
-    /// Which.
+    /// Pages of the file.
     pub pages: Range<u64>,
-    /// How often they were asked to go before.
+    /// Number of earlier attempts.
     pub attempts: u32,
-    /// How often they had to be written first.
+    /// Number of attempts that found them dirty.
     pub writes: u32,
-    /// They are asked for because of others beside them; by themselves they are when this time has come. That it was in vain then
-    /// does not count.
+    /// Time of their own retry, if they are requested early because of neighbours. A failure of an early request does
+    /// not count.
     pub early: Option<Duration>,
 }
 
-/// The kernel makes no folio of a file larger than this, and one goes only as a whole.
+/// Largest folio of a file; a folio is dropped only as a whole.
 const FOLIO_MOST: u64 = 512;
 
-/// What came and has not gone yet, oldest first.
+/// Inserted pages that are still cached, oldest first.
 #[derive(Debug)]
 pub struct Queue {
     settings: Settings,
     waiting: VecDeque<Waiting>,
-    /// Pages that ever came, of each file that waits, and of all.
+    /// Total pages ever inserted, of each file in the queue, and of all files.
     of_file: BTreeMap<FileId, Came>,
     of_all: u64,
     waiting_pages: u64,
@@ -108,19 +108,19 @@ struct Came {
     pages: u64,
     waiting: usize,
     behind: u64,
-    /// It is being written: nobody reads ahead in it.
+    /// The file is being written: no readahead.
     is_written: bool,
 }
 
 #[derive(Debug)]
 struct Waiting {
     due: Due,
-    /// How many pages had come of its file, and in all, when it had.
+    /// Pages inserted of its file, and in all, at the time of its insertion.
     file_mark: u64,
     all_mark: u64,
-    /// When it came, or when it was last asked for.
+    /// Time of insertion, or of the last attempt.
     since: Duration,
-    /// When it was asked for before: how long after `since` it is asked for again.
+    /// After an earlier attempt: delay of the retry after `since`.
     again: Option<Duration>,
 }
 
@@ -131,22 +131,22 @@ impl Waiting {
 }
 
 impl Queue {
-    /// Nothing waits yet.
+    /// Empty queue.
     pub fn new(settings: Settings) -> Queue {
         Queue { settings, waiting: VecDeque::new(), of_file: BTreeMap::new(), of_all: 0, waiting_pages: 0 }
     }
 
-    /// How much waits.
+    /// Amount in the queue.
     pub fn waiting(&self) -> Pages {
         Pages(self.waiting_pages)
     }
 
-    /// Another allowance from now on.
+    /// Sets another allowance.
     pub fn set_keep(&mut self, keep: Pages) {
         self.settings.keep = keep;
     }
 
-    /// A stream has brought this, of a file that the kernel reads ahead by so much.
+    /// Adds an insertion by a stream, with the readahead size for its file.
     pub fn came(&mut self, now: Duration, arrival: &Arrival, read_ahead: Pages) {
         let count = arrival.pages.end.saturating_sub(arrival.pages.start);
         let came = self.of_file.entry(arrival.file).or_default();
@@ -156,7 +156,7 @@ impl Queue {
         came.behind = if came.is_written { far } else { far.max(ahead(read_ahead).0) };
         self.of_all += count;
         self.waiting_pages += count;
-        // What follows the last one of its file joins it: a stream of one file is a row of long ranges.
+        // A range that continues the last one of its file joins it: a stream of one file becomes a few long ranges.
         if let Some(last) = self.waiting.back_mut()
             && last.due.file == arrival.file
             && last.due.pages.end == arrival.pages.start
@@ -177,15 +177,16 @@ impl Queue {
         });
     }
 
-    /// What has been passed and is more than may stay. It waits no longer; what does not go is [`Queue::stayed`].
+    /// Removes and returns passed pages beyond the allowance. Pages that remain cached come back through
+    /// [`Queue::stayed`].
     ///
-    /// What lies around something of the same file that is asked for again is asked for with it: a large folio goes only as a whole,
-    /// and parts of one may have come to be asked for at different times.
+    /// Pages next to a retried range of the same file are requested with it: a large folio is dropped only as a whole,
+    /// and its parts may have different times of retry.
     pub fn due(&mut self, now: Duration) -> Vec<Due> {
         if self.waiting_pages <= self.settings.keep.0 {
             return Vec::new();
         }
-        // Those are in front of all others.
+        // Retried pages are at the front.
         let asked_before = self.waiting.iter().take_while(|entry| entry.again.is_some());
         let mut around = BTreeMap::<FileId, Ranges>::new();
         for Waiting { due: Due { file, pages, .. }, .. } in asked_before.filter(|entry| entry.is_due_again(now)) {
@@ -193,7 +194,7 @@ impl Queue {
             around.entry(*file).or_default().insert(folios);
         }
         let (mut due, mut left, mut left_pages) = (Vec::new(), Vec::new(), 0);
-        // No further than has to be: of an allowance of many gigabytes most stays where it is.
+        // No further than necessary: most pages of a large allowance stay in place.
         while self.waiting_pages > self.settings.keep.0.saturating_add(left_pages)
             && let Some(mut entry) = self.waiting.pop_front()
         {
@@ -212,15 +213,15 @@ impl Queue {
         due
     }
 
-    /// All that waits: the end has come.
+    /// Removes and returns all pages, at the end.
     pub fn rest(&mut self) -> Vec<Due> {
         self.of_file.clear();
         self.waiting_pages = 0;
         self.waiting.drain(..).map(|entry| entry.due).collect()
     }
 
-    /// Of `due`, `pages` are still there. They are asked for again: while they have to be written, or some more times.
-    /// Returns false when they are given up.
+    /// Takes back `pages` of `due` that are still cached. Dirty pages are retried for longer, clean pages some more
+    /// times. Returns false when they are given up.
     pub fn stayed(&mut self, now: Duration, due: &Due, pages: Range<u64>, unwritten: bool) -> bool {
         let Settings { attempts: most, write_attempts, again_after, .. } = self.settings;
         let early = due.early.filter(|at| *at > now);
@@ -244,7 +245,7 @@ impl Queue {
             (None, false) => again_after,
         };
         self.waiting_pages += pages.end.saturating_sub(pages.start);
-        // In front: it is older than all that waits for the first time.
+        // To the front: it is older than all pages without an attempt.
         self.waiting.push_front(Waiting {
             due: Due { file: due.file, pages, attempts, writes, early: None },
             file_mark: came.pages,
@@ -267,7 +268,7 @@ impl Queue {
         by_amount || now >= entry.since + after
     }
 
-    /// One entry less.
+    /// Removes one entry from the counts.
     fn forget(&mut self, due: &Due) {
         self.waiting_pages -= due.pages.end.saturating_sub(due.pages.start);
         if let Some(came) = self.of_file.get_mut(&due.file) {

@@ -1,8 +1,9 @@
-//! SIGSYS: every system call of the program, before the kernel sees it.
+//! Syscall trap (SIGSYS): every system call of the program, before the kernel sees it.
 //!
-//! Syscall User Dispatch (prctl(2), Linux 5.11, no privilege) turns each call that is not made by this library's own text into
-//! a signal. The handler brings and pins the memory that the call touches, since the kernel would say EFAULT of a page that
-//! is not there, and lets the call be made where the program was. Calls that change what the pager rests on are made here.
+//! Syscall User Dispatch (prctl(2), Linux 5.11, no privilege) turns each call outside of this library's own text into a
+//! signal. The handler maps in and pins the memory that the call touches, since the kernel would return EFAULT for a
+//! missing page, and has the call made at the program's own address. Calls that change things the pager uses are made
+//! here.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
@@ -15,16 +16,17 @@ use crate::signals::{self, Action, SET_BYTES, without_ours};
 use crate::thread::Thread;
 use crate::{descriptors, memory, process, transfer};
 
-/// What the kernel reads at each call: 1 means that calls are caught. One byte for all threads, which nobody changes.
+/// Selector that the kernel reads at each call: 1 means that calls are trapped. One byte for all threads, never
+/// changed.
 pub static SELECTOR: AtomicU8 = AtomicU8::new(1);
 
-/// The interrupted program: its registers as they were at the call.
+/// Interrupted program: its registers at the call.
 pub struct Context(*mut libc::ucontext_t);
 
 const REGISTERS: [i32; 6] = [libc::REG_RDI, libc::REG_RSI, libc::REG_RDX, libc::REG_R10, libc::REG_R8, libc::REG_R9];
 
 impl Context {
-    /// A register.
+    /// Reads a register.
     pub fn get(&self, register: i32) -> u64 {
         // SAFETY: the kernel's frame, valid while the handler runs.
         unsafe { (*self.0).uc_mcontext.gregs[register as usize] as u64 }
@@ -36,7 +38,7 @@ impl Context {
         unsafe { (*self.0).uc_mcontext.gregs[register as usize] = value as i64 };
     }
 
-    /// The call's arguments.
+    /// Arguments of the call.
     pub fn arguments(&self) -> Arguments {
         REGISTERS.map(|register| self.get(register))
     }
@@ -48,7 +50,7 @@ impl Context {
         }
     }
 
-    /// The call is answered, and not made any more.
+    /// Answers the call, which is not made any more.
     pub fn answer(&mut self, answer: i64) {
         self.set(libc::REG_RAX, answer as u64);
     }
@@ -58,19 +60,19 @@ impl Context {
         unsafe { (&raw mut (*self.0).uc_sigmask).cast() }
     }
 
-    /// The stack for signals to which the return from the handler goes back.
+    /// Signal stack to which the return from the handler switches back.
     pub fn signal_stack(&self) -> libc::stack_t {
         // SAFETY: as above.
         unsafe { (*self.0).uc_stack }
     }
 
-    /// Sets it.
+    /// Sets the signal stack.
     pub fn set_signal_stack(&mut self, stack: libc::stack_t) {
         // SAFETY: as above.
         unsafe { (*self.0).uc_stack = stack };
     }
 
-    /// As the kernel knows it.
+    /// Pointer to the kernel's form.
     pub const fn raw(&self) -> *mut libc::ucontext_t {
         self.0
     }
@@ -79,7 +81,7 @@ impl Context {
 /// AUDIT_ARCH_X86_64.
 const X86_64: u32 = 0xc000_003e;
 
-/// personality(2): what may be read may be run, too.
+/// personality(2): readable memory is executable, too.
 const READ_IMPLIES_EXEC: u64 = 0x40_0000;
 
 /// # Safety
@@ -102,7 +104,7 @@ pub unsafe extern "C" fn on_call(signal: c_int, info: *mut libc::siginfo_t, cont
         ]);
     }
     let mut context = Context(context.cast());
-    // SAFETY: this is a handler of the library's, and it is not interrupted by itself: its own calls are not caught.
+    // SAFETY: this is a handler of the library's, and it is not interrupted by itself: its own calls are not trapped.
     let thread = unsafe { Thread::here() };
     memory::unpin(thread);
     if i64::from(context.get(libc::REG_RAX) as u32) == libc::SYS_set_robust_list {
@@ -159,7 +161,7 @@ fn dispatch(program: &'static Program, thread: &mut Thread, context: &mut Contex
     }
 }
 
-/// The call is made where the program was, once its memory is there.
+/// Has the call made at the program's own address, once its memory is present.
 fn plain(program: &'static Program, thread: &mut Thread, context: &mut Context, made: Call) {
     memory::bring(program, thread, made);
     process::pass(thread, context);
@@ -168,7 +170,8 @@ fn plain(program: &'static Program, thread: &mut Thread, context: &mut Context, 
 const EFAULT: i64 = -(libc::EFAULT as i64);
 const EINVAL: i64 = -(libc::EINVAL as i64);
 
-/// Calls with signal sets: the answer, or `None` when the kernel is to make it, with what stands in the registers now.
+/// Calls with signal sets: the answer, or `None` when the kernel is to make the call, with the registers as they are
+/// now.
 fn of_signals(thread: &mut Thread, context: &mut Context, made: Call, signal: Signal) -> Option<i64> {
     let [first, second, third, fourth, ..] = made.arguments;
     match signal {
@@ -194,7 +197,7 @@ fn of_signals(thread: &mut Thread, context: &mut Context, made: Call, signal: Si
                 return Some(EINVAL);
             }
             let mask = context.mask();
-            // SAFETY: within the kernel's frame; the return from the handler sets what stands there.
+            // SAFETY: within the kernel's frame; the return from the handler applies this mask.
             let before = unsafe { mask.read() } | thread.blocked;
             if second != 0 {
                 let Some(set) = memory::read_word(second) else { return Some(EFAULT) };
@@ -241,7 +244,7 @@ fn of_signals(thread: &mut Thread, context: &mut Context, made: Call, signal: Si
         Signal::Stack => Some(of_signal_stack(thread, first, second)),
         Signal::Return => {
             let frame = context.get(libc::REG_RSP);
-            // SAFETY: the program asked for it; the frame of this handler is given up.
+            // SAFETY: the program asked for it; the frame of this handler is abandoned.
             unsafe {
                 core::arch::asm!("mov rsp, {frame}", "mov eax, 15", "syscall", "ud2", frame = in(reg) frame, options(noreturn))
             }
@@ -249,8 +252,8 @@ fn of_signals(thread: &mut Thread, context: &mut Context, made: Call, signal: Si
     }
 }
 
-/// sigaltstack(2): the kernel's stack is ours, always. What the program says is kept and told, and its handlers run on
-/// ours, which has 240 KiB.
+/// sigaltstack(2): the kernel's stack is always the library's. The program's settings are stored and reported back, and
+/// its handlers run on the library's stack, which has 240 KiB.
 fn of_signal_stack(thread: &mut Thread, new: u64, old: u64) -> i64 {
     let before = thread.programs_stack;
     if new != 0 {
@@ -289,7 +292,7 @@ fn write_words(address: u64, words: &[u64]) -> i64 {
     if memory::write_words(address, words) { 0 } else { EFAULT }
 }
 
-/// Calls of this thread are caught from now on.
+/// Traps the calls of this thread from now on.
 pub fn begin(text: (u64, u64)) -> i64 {
     const SET: i32 = 59;
     const ON: i32 = 1;

@@ -1,11 +1,11 @@
-//! The library's own descriptors: the program neither closes them nor puts others in their place.
+//! The library's own descriptors: the program can neither close nor replace them.
 
 use farmem_engine::calls::{Call, number};
 
 use crate::kernel::call;
 use crate::program::Program;
 
-/// The answer to a call that means one of them; `None` when it is the kernel's affair.
+/// Answer to a call that names one of them; `None` when the kernel is to make the call.
 pub fn make(program: &Program, made: Call) -> Option<i64> {
     let ours = |fd: u64| [program.uffd.fd, program.store, program.socket].contains(&(fd as i32));
     let [first, second, third, ..] = made.arguments;
@@ -21,7 +21,7 @@ pub fn make(program: &Program, made: Call) -> Option<i64> {
                 return None;
             }
             let close = |from: u32, last: u32| {
-                // SAFETY: the program's own call, without what is not its own.
+                // SAFETY: the program's own call, without the library's descriptors.
                 if from <= last { unsafe { call!(libc::SYS_close_range, from, last, third) } } else { 0 }
             };
             for fd in kept.into_iter().filter(|fd| (first as u32..=last).contains(fd)) {
@@ -39,7 +39,7 @@ pub fn make(program: &Program, made: Call) -> Option<i64> {
     }
 }
 
-/// A descriptor as far up as the program's limit allows, where programs do not look for theirs.
+/// Moves a descriptor as high as the program's limit allows, away from the numbers that programs use.
 pub fn out_of_the_way(fd: i32) -> i32 {
     for least in [60_000, 1_000, 200, 100] {
         // SAFETY: makes a second descriptor.

@@ -1,7 +1,8 @@
-//! Asking masu, for stores that the program does not reach by itself: one thing at a time, by whoever holds the lock.
+//! Synchronous store requests to masu, for stores that the program does not reach by itself: one at a time, by the
+//! holder of the lock.
 //!
-//! masu waits as long as the store needs, and tells the person meanwhile. Should masu itself be gone, what it kept is gone,
-//! too, and the program is ended with that reason.
+//! masu waits as long as the store needs, and informs the user meanwhile. If masu itself has ended, its stored pages
+//! are lost, and the program is ended with that reason.
 
 use farmem_engine::field::{ASKED, Ask};
 use farmem_engine::space::Page;
@@ -9,21 +10,21 @@ use farmem_engine::space::Page;
 use crate::kernel::{self, call};
 use crate::program::Program;
 
-/// So long the answer is waited for without sleep: about 20 µs.
+/// Busy-waiting time for the answer before sleeping: about 20 µs.
 const SHORTLY_TICKS: u64 = 50_000;
 
-/// Asks, and waits until it is done.
+/// Submits a request, and waits until it is done.
 pub fn ask(program: &Program, ask: Ask, page: Page, pages: u32) {
     let errand = &program.errand;
     errand.ask(ask, page, pages);
     let state = errand.state().as_ptr().addr();
-    // SAFETY: wakes whoever waits on our own word.
+    // SAFETY: wakes masu, which waits on our own word.
     unsafe { call!(libc::SYS_futex, state, libc::FUTEX_WAKE, 1) };
     let begun = kernel::ticks();
     loop {
         match errand.answered() {
             Some(true) => return,
-            // masu has said why.
+            // masu has reported the reason.
             Some(false) => kernel::end(2),
             None if kernel::ticks().wrapping_sub(begun) < SHORTLY_TICKS => core::hint::spin_loop(),
             None => {
@@ -40,7 +41,7 @@ pub fn ask(program: &Program, ask: Ask, page: Page, pages: u32) {
     }
 }
 
-/// Ends the program if masu is no more.
+/// Ends the program if masu has ended.
 pub fn is_masu_there(program: &Program) {
     if is_gone(program) {
         kernel::give_up(&[

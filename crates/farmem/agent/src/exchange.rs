@@ -1,13 +1,13 @@
-//! Pages change sides, between the program's addresses and the staging's slots, in the way of the backend on which this stands.
+//! Moves of pages between the program's addresses and the victim queue's slots, by the chosen backend.
 //!
-//! On `move` their frames do: whoever touches such a page finds it on one side or on the other. On `copy` a page that leaves
-//! is protected against writes first. Threads go on reading it; one that writes gets SIGBUS and waits for the lock in the
-//! handler, after which the page is gone, or may be written again. Then it is copied to the slot and its frame given to the
-//! kernel. All that is in two places at a time is one piece of [`Backend::doubled_pages`], under the lock.
+//! On `move` their frames move: a thread finds such a page on one side or on the other. On `copy` an evicted page is
+//! protected against writes first. Threads go on reading it. A thread that writes gets SIGBUS and waits for the lock in
+//! the handler; after that the page is gone, or may be written again. Then the page is copied to the slot and its frame
+//! given to the kernel. Pages in two places at a time are one piece of [`Backend::doubled_pages`], under the lock.
 //!
-//! The kernel must have nothing of its own to write to a page that leaves: it writes to the frame that it had found, without
-//! another look. `move` is refused then, `copy` is not. So what calls of the program write to is pinned, and what the library
-//! has the kernel write to (`memory::write_words`) is written under the lock.
+//! The kernel must have no write of its own in progress to an evicted page: it writes to the frame that it had found,
+//! without another look. `move` is refused then, `copy` is not. So the targets of the program's calls are pinned, and
+//! kernel writes for the library (`memory::write_words`) are made under the lock.
 
 use farmem_engine::PAGE_BYTES;
 use farmem_engine::backend::Backend;
@@ -19,21 +19,22 @@ const POPULATE_WRITE: i32 = 23;
 const EBUSY: i64 = -(libc::EBUSY as i64);
 const EINVAL: i64 = -(libc::EINVAL as i64);
 
-/// A piece of what is to be done.
+/// Number of bytes in the next piece.
 fn piece(backend: Backend, bytes: u64) -> u64 {
     bytes.min(u64::from(backend.doubled_pages()) * PAGE_BYTES)
 }
 
-/// Pages of slots come to the program's addresses, and the slots are empty. Says how many bytes, from the first on, and why no more.
+/// Moves pages of slots to the program's addresses; the slots are empty then. Returns the number of bytes, from the
+/// first on, and the reason for the end.
 ///
 /// # Safety
-/// The slots are the staging's, and have frames.
+/// The slots are the victim queue's, and have frames.
 pub unsafe fn come(uffd: Uffd, slot: u64, address: u64, bytes: u64) -> (u64, i64) {
     match uffd.backend {
         // SAFETY: the caller's.
         Backend::Copy => unsafe { come_copied(uffd, slot, address, piece(uffd.backend, bytes)) },
         Backend::Move => {
-            // SAFETY: the caller's: nobody reads what is left of a slot without a frame.
+            // SAFETY: the caller's: nobody reads the remains of a slot without a frame.
             let (moved, why) = unsafe { uffd.move_frames(address, slot, bytes) };
             if moved > 0 || why != EINVAL || bytes > PAGE_BYTES {
                 return (moved, why);
@@ -58,10 +59,11 @@ unsafe fn come_copied(uffd: Uffd, slot: u64, address: u64, bytes: u64) -> (u64, 
     }
 }
 
-/// Pages of the program go to empty slots. Says how many bytes, from the first on, and why no more.
+/// Moves pages of the program to empty slots. Returns the number of bytes, from the first on, and the reason for the
+/// end.
 ///
 /// # Safety
-/// The slots are the staging's, and empty; the lock is held, for which whoever touches what has left waits.
+/// The slots are the victim queue's, and empty. The lock is held; a thread that touches an evicted page waits for it.
 pub unsafe fn leave(uffd: Uffd, address: u64, slot: u64, bytes: u64) -> (u64, i64) {
     match uffd.backend {
         // SAFETY: the caller's.
@@ -73,7 +75,7 @@ pub unsafe fn leave(uffd: Uffd, address: u64, slot: u64, bytes: u64) -> (u64, i6
             if moved > 0 || why != EBUSY {
                 return (moved, why);
             }
-            // A fork has shared it, and the kernel moves only what is one program's own: as it is after a write.
+            // A fork has shared it, and the kernel moves only pages of one program: as it is after a write.
             // SAFETY: changes no content.
             unsafe { call!(libc::SYS_madvise, address, bytes, POPULATE_WRITE) };
             out()
@@ -84,7 +86,8 @@ pub unsafe fn leave(uffd: Uffd, address: u64, slot: u64, bytes: u64) -> (u64, i6
 /// # Safety
 /// That of [`leave`].
 unsafe fn leave_copied(uffd: Uffd, address: u64, slot: u64, bytes: u64) -> (u64, i64) {
-    // A range of more mappings than one may be protected in part before the kernel says no. What stays may be written again.
+    // A range of several mappings may be protected in part before the kernel fails. Pages that stay may be written
+    // again.
     let stays = |from: u64| {
         if from < bytes {
             uffd.write_protect(address + from, bytes - from, false);
@@ -95,8 +98,8 @@ unsafe fn leave_copied(uffd: Uffd, address: u64, slot: u64, bytes: u64) -> (u64,
         stays(0);
         return (0, answer);
     }
-    // The kernel reads what the program may read, and says EFAULT of the rest, and of pages that are not there.
-    // SAFETY: the caller's; what is copied does not change, since it is protected, and its frames are not needed then.
+    // The kernel reads memory that the program may read, and returns EFAULT for the rest, and for missing pages.
+    // SAFETY: the caller's; the copied pages are protected, so they do not change. Their frames are not needed then.
     unsafe {
         let (copied, why) = uffd.copy(slot, address, bytes);
         let given = if copied > 0 { call!(libc::SYS_madvise, address, copied, libc::MADV_DONTNEED) } else { 0 };

@@ -1,4 +1,4 @@
-//! SIGBUS: a touch of a page that is not there, or the program's own affair.
+//! SIGBUS: a touch of a missing page, or the program's own bus error.
 
 use core::ffi::{c_int, c_void};
 
@@ -14,10 +14,10 @@ use crate::program::{LOCK, Program, is_paged, program};
 use crate::signals;
 use crate::thread::Repeated;
 
-/// The bit of a page fault's error code that says that it was a write.
+/// Bit of a page fault's error code that marks a write.
 const WRITE: i64 = 2;
 
-/// What BUS_ADRERR is in C: there is nothing at the address.
+/// BUS_ADRERR of C: there is nothing at the address.
 const NOTHING_THERE: c_int = 2;
 
 /// # Safety
@@ -48,7 +48,7 @@ pub unsafe extern "C" fn on_bus(signal: c_int, info: *mut libc::siginfo_t, conte
         if served.is_some() {
             let now = kernel::ticks();
             program.pager.counters.add(Counter::StallTicks, now.wrapping_sub(begun));
-            // What a tick is, masu finds out from two moments far apart.
+            // masu computes the length of a tick from two moments far apart.
             if now.wrapping_sub(program.pager.counters.get(Counter::LateTicks)) > 1 << 28 {
                 program.pager.counters.set(Counter::LateTicks, now);
                 program.pager.counters.set(Counter::LateNs, kernel::clock_ns());
@@ -63,10 +63,11 @@ pub unsafe extern "C" fn on_bus(signal: c_int, info: *mut libc::siginfo_t, conte
     unsafe { signals::pass_on(signal, info, context) };
 }
 
-/// Another thread may have brought the page meanwhile: so often in a row that is no chance.
+/// Limit of faults in a row on a present page: another thread may have brought it meanwhile, but not this often by
+/// chance.
 const PATIENCE: u32 = 100_000;
 
-/// Brings a page. `None` when it is none of ours.
+/// Brings a page. `None` when the memory is not paged.
 pub fn serve(program: &'static Program, touch: Touch) -> Option<Served> {
     let served = serve_it(program, touch);
     bell::ring(program);
@@ -78,7 +79,7 @@ fn serve_it(program: &'static Program, touch: Touch) -> Option<Served> {
     let mut frames = Frames::new(program);
     match program.pager.touch(&mut frames, &mut program.units(&held), touch) {
         Ok(served @ (Served::Yes | Served::Already)) => Some(served),
-        // A page beside it says nothing of this one, which may be no memory of ours.
+        // A page beside it tells nothing of this one, which may be no paged memory.
         Ok(Served::NotPaged) if frames.was_there == Some(touch.address & !(PAGE_BYTES - 1)) => {
             program.pager.adopt(&mut program.units(&held), touch.address);
             Some(Served::Already)

@@ -1,10 +1,10 @@
-//! The pager's machine on Linux: pages change sides by `exchange.rs`, and the store is a file, or masu's affair.
+//! The pager's machine on Linux: `exchange.rs` moves the pages; the store is a file, or a server behind masu.
 
 use core::convert::Infallible;
 
 use farmem_engine::PAGE_BYTES;
-use farmem_engine::pager::{LOOKED_AT, Machine, Pager, Sum};
 use farmem_engine::backend::Backend;
+use farmem_engine::pager::{LOOKED_AT, Machine, Pager, Sum};
 use farmem_engine::space::Page;
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -17,10 +17,10 @@ use crate::kernel::{self, Decimal, call};
 use crate::program::{ODDLY_WRITABLE, Program};
 use core::sync::atomic::Ordering::Relaxed;
 
-/// The machine for one call of the pager, whose lock is held.
+/// Machine for one call of the pager, whose lock is held.
 pub struct Frames {
     program: &'static Program,
-    /// A page that the pager thought untouched, and that was there: its address.
+    /// Address of a page that was present although the pager had it as untouched.
     pub was_there: Option<u64>,
 }
 
@@ -37,32 +37,32 @@ impl Frames {
         self.program.staging + u64::from(slot) * PAGE_BYTES
     }
 
-    /// Nothing came to this address, and why.
+    /// Handles an address at which nothing was mapped, with its reason.
     fn note(&mut self, address: u64, why: i64) {
         if why == EEXIST {
             self.was_there = Some(address);
         }
     }
 
-    /// A copy out of memory that the program cannot write. False when it cannot be read either.
+    /// Copies from memory that the program cannot write. False when it cannot be read either.
     fn copy_out(&self, address: u64, slot: u64, bytes: u64) -> bool {
-        // What is copied anyway was refused for another reason.
+        // With copies anyway, the refusal had another reason.
         if self.program.uffd.backend == Backend::Copy || ODDLY_WRITABLE.load(Relaxed) {
             return false;
         }
         let (local, remote) = (vector(slot, bytes as usize), vector(address, bytes as usize));
         let process = self.program.process.load(Relaxed);
         let (local, remote) = ((&raw const local).addr(), (&raw const remote).addr());
-        // SAFETY: the slot is ours; reading the program's memory changes nothing. Then its frames are dropped, whose content the
-        // slot has: nobody can write there, since the lock is held by which protections change.
+        // SAFETY: the slot is ours; reading the program's memory changes nothing. Then its frames are dropped, whose
+        // content the slot has: nobody can write there, since the lock is held, under which protections change.
         unsafe {
             call!(libc::SYS_process_vm_readv, process, local, 1, remote, 1, 0) == bytes as i64
                 && call!(libc::SYS_madvise, address, bytes, libc::MADV_DONTNEED) == 0
         }
     }
 
-    /// Reads pieces of the program's memory, one behind the other, and says how many bytes could be read. Through the kernel: a plain
-    /// load might end the program.
+    /// Reads pieces of the program's memory, one behind the other, and returns the number of bytes read. Through the
+    /// kernel: a plain load might end the program.
     fn read_program(&self, words: &mut [u64], pieces: &[libc::iovec]) -> usize {
         let local = vector(words.as_mut_ptr().expose_provenance() as u64, size_of_val(words));
         let (process, from) = (self.program.process.load(Relaxed), pieces.as_ptr().expose_provenance());
@@ -95,7 +95,8 @@ impl Frames {
         ])
     }
 
-    /// Reads or writes so many pages of the file, from or to memory of ours: all of them, in as many calls as it takes.
+    /// Reads or writes `count` pages of the file, from or to the library's memory: all of them, in as many calls as
+    /// needed.
     fn in_file(&self, (number, doing): (i64, &str), page: Page, address: u64, count: u32) {
         let (mut done, bytes) = (0, u64::from(count) * PAGE_BYTES);
         while done < bytes {
@@ -111,7 +112,7 @@ impl Frames {
         }
     }
 
-    /// The file's path, as the kernel knows it: a file without a name is called by a number in its folder.
+    /// Path of the file, from the kernel: a file without a name has the name of its folder and a number.
     fn store_name<'a>(&self, name: &'a mut [u8]) -> &'a str {
         const FOLDER: &[u8] = b"/proc/self/fd/";
         let mut link = [0_u8; FOLDER.len() + 21];
@@ -134,7 +135,7 @@ const OF_ROOM: &str = "Make room there, or name a directory on a larger device w
 const OF_DEVICE: &str =
     "Look at what the kernel says of the device (dmesg); name another directory with --store file:DIR.";
 
-/// What a file says when it fails, as people know it, and the way out.
+/// Description of a file's error for the user, and the remedy.
 fn words(errno: u64) -> Option<(&'static str, &'static str)> {
     Some(match i32::try_from(errno).ok()? {
         libc::ENOSPC => ("no space left on device (ENOSPC)", OF_ROOM),
@@ -144,7 +145,7 @@ fn words(errno: u64) -> Option<(&'static str, &'static str)> {
             "Raise the limit of file sizes (`ulimit -f`), or use Redis: --store redis://HOST:PORT.",
         ),
         libc::EIO => ("input/output error (EIO)", OF_DEVICE),
-        // No answer of the kernel: see `in_file`.
+        // Not an answer of the kernel: see `in_file`.
         libc::ENODATA => (
             "it is beyond the end of its file, which something cut short",
             "Find out what changes files there, or name another directory with --store file:DIR.",
@@ -153,9 +154,9 @@ fn words(errno: u64) -> Option<(&'static str, &'static str)> {
     })
 }
 
-/// The kernel transfers within one mapping only, and says no to a piece that crosses its border: then smaller pieces, down
-/// to a page. `piece` gets how many bytes are done and how many are to be, and says how many were, and why no more. So does
-/// this.
+/// Transfers in pieces: the kernel transfers within one mapping only, and refuses a piece across its border; then the
+/// pieces become smaller, down to a page. `piece` gets the number of bytes done and the number to do, and returns the
+/// number done, and the reason for the end. So does this function.
 fn in_pieces(count: u32, mut piece: impl FnMut(u64, u64) -> (u64, i64)) -> (u64, i64) {
     let all = u64::from(count) * PAGE_BYTES;
     let (mut done, mut size) = (0, all);
@@ -176,15 +177,15 @@ fn in_pieces(count: u32, mut piece: impl FnMut(u64, u64) -> (u64, i64)) -> (u64,
     (done, 0)
 }
 
-/// Pages of our own memory.
+/// Copies pages of the library's memory.
 fn copy(from: u64, to: u64, count: u32) {
     let from = core::ptr::with_exposed_provenance::<u8>(from as usize);
     let to = core::ptr::with_exposed_provenance_mut::<u8>(to as usize);
-    // SAFETY: slots and the field's data are ours and apart, and the data has room for a unit.
+    // SAFETY: slots and the segment's data are ours and disjoint, and the data has space for a unit.
     unsafe { core::ptr::copy_nonoverlapping(from, to, count as usize * PAGE_BYTES as usize) };
 }
 
-/// The sum of a page of our own memory.
+/// Checksum of a page of the library's memory.
 fn sum_of(address: u64) -> Sum {
     let start = core::ptr::with_exposed_provenance::<u8>(address as usize);
     // SAFETY: a slot with a frame: ours, and nobody writes there now.
@@ -206,7 +207,7 @@ impl Machine for Frames {
     fn move_in(&mut self, slot: u32, address: u64, count: u32) -> u32 {
         let from = self.slot(slot);
         let (done, why) = in_pieces(count, |done, bytes| {
-            // SAFETY: the slots are ours, and are said to be empty after this.
+            // SAFETY: the slots are ours, and are recorded as empty after this.
             unsafe { exchange::come(self.program.uffd, from + done, address + done, bytes) }
         });
         self.note(address + done, why);
@@ -216,7 +217,7 @@ impl Machine for Frames {
     fn move_out(&mut self, address: u64, slot: u32, count: u32) -> u32 {
         let to = self.slot(slot);
         let (done, _) = in_pieces(count, |done, bytes| {
-            // SAFETY: the slots are ours; what the program touches there faults, and waits for the lock that is held.
+            // SAFETY: the slots are ours; a touch by the program there faults, and waits for the lock that is held.
             let (gone, why) = unsafe { exchange::leave(self.program.uffd, address + done, to + done, bytes) };
             if gone > 0 || why != EINVAL || bytes > PAGE_BYTES {
                 return (gone, why);
@@ -252,7 +253,7 @@ impl Machine for Frames {
     }
 
     fn seem_zeros(&mut self, addresses: &[u64]) -> u32 {
-        // Of a page some bytes at its beginning and some from its middle, and all of it if these are zeros.
+        // First some bytes at a page's beginning and some from its middle, and the whole page if these are zeros.
         const PLACES: [u64; 2] = [0, PAGE_BYTES / 2 + 64];
         const BYTES: usize = 32;
         const ALL: usize = PLACES.len() * LOOKED_AT;
@@ -277,7 +278,7 @@ impl Machine for Frames {
     }
 
     fn drop_frame(&mut self, slot: u32) {
-        // SAFETY: the slot is ours, and nobody needs what it holds.
+        // SAFETY: the slot is ours, and its content is not needed.
         unsafe { call!(libc::SYS_madvise, self.slot(slot), PAGE_BYTES, libc::MADV_DONTNEED) };
     }
 
@@ -304,7 +305,7 @@ impl Machine for Frames {
     }
 
     fn flight_failed(&mut self) -> Infallible {
-        // masu has said why.
+        // masu has reported the reason.
         kernel::end(2)
     }
 
@@ -331,7 +332,7 @@ impl Machine for Frames {
 }
 
 impl Frames {
-    /// A page's home is copied to another's.
+    /// Copies the stored content of one page to another's place.
     pub fn copy_home(&mut self, from: Page, to: Page) {
         if self.program.store < 0 {
             return errand::ask(self.program, Ask::Copy, from, to.0);

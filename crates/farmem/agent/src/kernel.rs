@@ -1,16 +1,17 @@
-//! System calls, made by instructions of our own: those in this library's text are not caught (`calls.rs`), all others are.
+//! System calls, made by the library's own instructions: calls in this library's text are not trapped (`calls.rs`), all
+//! others are.
 //!
-//! Answers are the kernel's: a negative errno in the place of a failure. The C library's errno is never touched.
+//! Answers are the kernel's: a negative errno for a failure. The C library's errno is never touched.
 
 use core::arch::asm;
 
-/// A call's arguments.
+/// Arguments of a call.
 pub type Arguments = [u64; 6];
 
-/// Makes a call as it stands.
+/// Makes a call.
 ///
 /// # Safety
-/// That of the call: whoever makes it answers for the memory that it reads, writes, maps or unmaps.
+/// That of the call: the caller is responsible for the memory that it reads, writes, maps or unmaps.
 #[inline(always)]
 pub unsafe fn make(number: i64, [a, b, c, d, e, f]: Arguments) -> i64 {
     let answer: i64;
@@ -27,7 +28,7 @@ pub unsafe fn make(number: i64, [a, b, c, d, e, f]: Arguments) -> i64 {
     answer
 }
 
-/// A call's arguments, of which the last are zeros.
+/// Arguments of a call; missing ones are zeros.
 pub const fn arguments<const N: usize>(given: [u64; N]) -> Arguments {
     let mut all = [0; 6];
     let mut number = 0;
@@ -45,7 +46,7 @@ macro_rules! call {
 }
 pub(crate) use call;
 
-/// Writes to standard error what a person should read. What cannot be written is lost.
+/// Writes a message for the user to standard error. A failed write is ignored.
 pub fn say(parts: &[&str]) {
     let mut line = [0_u8; 768];
     let mut length = 0;
@@ -59,7 +60,7 @@ pub fn say(parts: &[&str]) {
     unsafe { call!(libc::SYS_write, 2, line.as_ptr().addr(), length) };
 }
 
-/// Ends the program with masu's own status, after saying why, and in a second line what to do.
+/// Ends the program with masu's own status, after printing the reason, and in a second line the remedy.
 pub fn give_up(parts: &[&str]) -> ! {
     say(&["masu: "]);
     say(parts);

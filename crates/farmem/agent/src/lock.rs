@@ -1,6 +1,6 @@
-//! The pager's lock. Whoever holds it has all signals blocked, touches no paged memory, and waits for nobody but the store.
+//! The pager's lock. Its holder has all signals blocked, touches no paged memory, and waits for nothing but the store.
 //!
-//! What it does is `farmem_engine::lock`'s; here is how threads wait: futex(2).
+//! The algorithm is in `farmem_engine::lock`; this file has the waiting of threads: futex(2).
 
 use core::sync::atomic::{AtomicU32, Ordering, Ordering::Relaxed};
 
@@ -52,14 +52,14 @@ impl lock::Word for Futex {
         };
         let in_vain = answer == -i64::from(libc::ETIMEDOUT);
         if in_vain && process::is_left_behind() {
-            // The child of a vfork, whose parent was killed, maybe with the lock: nobody will give it back.
+            // The child of a vfork, whose parent was killed, maybe with the lock: it will never be released.
             kernel::end(128 + libc::SIGKILL);
         }
         in_vain
     }
 
     fn wake(&self, most: i32) {
-        // SAFETY: wakes those who wait on our own word.
+        // SAFETY: wakes threads that wait on our own word.
         unsafe { call!(libc::SYS_futex, self.0.as_ptr().addr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, most) };
     }
 }

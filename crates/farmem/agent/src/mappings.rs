@@ -1,4 +1,4 @@
-//! What is mapped when the library begins, from /proc/self/maps.
+//! Mappings at the start of the library, from /proc/self/maps.
 
 use crate::kernel::call;
 
@@ -11,15 +11,15 @@ pub struct Mapping {
     pub writable: bool,
     pub executable: bool,
     pub private: bool,
-    /// It has a file.
+    /// Whether the mapping has a file.
     pub file: bool,
-    /// `[heap]`.
+    /// Whether the mapping is `[heap]`.
     pub heap: bool,
-    /// Any other name in brackets.
+    /// Whether the mapping has any other name in brackets.
     pub special: bool,
 }
 
-/// Calls `each` for every mapping, in the order of their addresses. False when they cannot be read.
+/// Calls `each` for every mapping, in the order of addresses. False when they cannot be read.
 pub fn each(mut each: impl FnMut(Mapping)) -> bool {
     // SAFETY: opens a file to be read.
     let fd = unsafe {

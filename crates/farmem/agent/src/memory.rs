@@ -1,4 +1,4 @@
-//! The program's memory: bringing what a call touches, and calls that change what is mapped.
+//! The program's memory: mapping in the memory of a call, and calls that change mappings.
 
 use core::cell::Cell;
 use core::sync::atomic::Ordering::Relaxed;
@@ -24,7 +24,7 @@ const fn page_up(address: u64) -> u64 {
     page_down(address.saturating_add(PAGE_BYTES - 1))
 }
 
-/// So many pages may be pinned by one call.
+/// Largest number of pages pinned by one call.
 pub fn most_pinned(program: &Program) -> u64 {
     u64::from(program.pager.budget().frames / 8)
 }
@@ -34,7 +34,7 @@ pub fn touches(program: &Program, start: u64, bytes: u64) -> bool {
     program.pager.space.some_may_be_paged(start, bytes)
 }
 
-/// The lock, with nothing in the air: for whoever changes what is mapped, or takes memory away.
+/// Takes the lock, with no batch in flight: for calls that change mappings, or release memory.
 fn hold_alone(program: &'static Program) -> Held<'static> {
     let held = LOCK.hold();
     match program.pager.settle(&mut Frames::new(program), &mut program.units(&held)) {
@@ -43,12 +43,12 @@ fn hold_alone(program: &'static Program) -> Held<'static> {
     }
 }
 
-/// Brings and pins what the call touches.
+/// Maps in and pins the memory that the call touches.
 pub fn bring(program: &'static Program, thread: &mut Thread, made: Call) {
     bring_up_to(program, thread, made, most_pinned(program));
 }
 
-/// The same, but at most so many pages.
+/// The same, for at most `most` pages.
 pub fn bring_up_to(program: &'static Program, thread: &mut Thread, made: Call, most: u64) {
     let mut left = most;
     calls::buffers(made, &Own::new(program), &mut |buffer: Buffer| {
@@ -59,7 +59,7 @@ pub fn bring_up_to(program: &'static Program, thread: &mut Thread, made: Call, m
                 } else if let Some(more) = thread.remember(start, pages, |page| program.pager.unpin(page)) {
                     left -= more.min(left);
                 } else {
-                    // More pieces than there is place for: they are there, only not pinned.
+                    // More pieces than the record holds: they are present, only not pinned.
                     take_off(program, start, pages);
                 }
             });
@@ -67,7 +67,7 @@ pub fn bring_up_to(program: &'static Program, thread: &mut Thread, made: Call, m
     });
 }
 
-/// Brings all that exec is given, and pins what it can of it.
+/// Maps in all arguments of exec, and pins as many as possible.
 pub fn bring_arguments(program: &'static Program, thread: &mut Thread, made: Call) {
     let mut left = 4 * most_pinned(program);
     calls::buffers(made, &Own::new(program), &mut |buffer: Buffer| {
@@ -83,7 +83,7 @@ pub fn bring_arguments(program: &'static Program, thread: &mut Thread, made: Cal
     });
 }
 
-/// Brings and pins the mutexes that the kernel marks when the thread ends.
+/// Maps in and pins the mutexes that the kernel marks when the thread ends.
 pub fn bring_robust(program: &'static Program, thread: &mut Thread) {
     if thread.robust == 0 {
         return;
@@ -100,15 +100,15 @@ pub fn bring_robust(program: &'static Program, thread: &mut Thread) {
     });
 }
 
-/// So many pages of a buffer in a row that are none of ours.
+/// Number of unpaged pages in a row after which the search in a buffer ends.
 const IN_VAIN: u32 = 1024;
 
-/// Brings a buffer's pages and pins at most so many. Calls `run` with those that were pinned, in runs, with the lock held.
+/// Maps in a buffer's pages and pins at most `most`. Calls `run` with the pinned ones, in runs, with the lock held.
 fn pin(program: &'static Program, buffer: Buffer, most: u64, mut run: impl FnMut(u64, u64)) {
     let (start, end) = (page_down(buffer.start), page_up(buffer.start.saturating_add(buffer.bytes)));
     let held = LOCK.hold();
     let (mut address, mut pinned, mut from) = (start, 0, start);
-    // Programs may name more than they have ("as much as comes"): what lies behind their memory is not looked for for long.
+    // Programs may name more than they have ("as much as comes"): the search beyond their memory is short.
     let mut in_vain = 0;
     while address < end && pinned < most && in_vain < IN_VAIN {
         let mut done = program.pager.pin(address);
@@ -138,7 +138,7 @@ fn pin(program: &'static Program, buffer: Buffer, most: u64, mut run: impl FnMut
     bell::ring(program);
 }
 
-/// What calls of the thread that have returned had pinned may go.
+/// Unpins the pages of the thread's calls that have returned.
 pub fn unpin(thread: &mut Thread) {
     if thread.is_idle() {
         return;
@@ -151,7 +151,7 @@ pub fn unpin(thread: &mut Thread) {
     }
 }
 
-/// What was pinned from this number on may go.
+/// Unpins the pages that were pinned from this number on.
 pub fn take_off_last(thread: &mut Thread, from: usize) {
     let Some(program) = program() else { return };
     let _held = LOCK.hold();
@@ -160,18 +160,18 @@ pub fn take_off_last(thread: &mut Thread, from: usize) {
     }
 }
 
-/// Takes pins off. The lock is held.
+/// Removes pins. The lock is held.
 fn take_off(program: &Program, start: u64, pages: u64) {
     (0..pages).for_each(|page| program.pager.unpin(start + page * PAGE_BYTES));
 }
 
-/// So much of the program's memory is read at a time: strings are looked through for their end.
+/// Bytes of the program's memory read at a time: strings are searched for their end.
 const BLOCK_BYTES: u64 = 256;
 
 /// The program's memory as `calls` reads it, for one call.
 struct Own {
     program: &'static Program,
-    /// Where the block lies that was read last, and what it holds.
+    /// Address of the last block that was read, and its content.
     block: Cell<(u64, [u64; BLOCK_BYTES as usize / 8])>,
 }
 
@@ -203,7 +203,7 @@ impl calls::Memory for Own {
     }
 }
 
-/// Eight bytes of the program's memory, or `None` where it has none.
+/// Reads eight bytes of the program's memory; `None` where it has none.
 pub fn read_word(address: u64) -> Option<u64> {
     let mut word = 0_u64;
     let ours = core::ptr::from_mut(&mut word).expose_provenance();
@@ -216,7 +216,8 @@ pub fn write_words(address: u64, words: &[u64]) -> bool {
     through_the_kernel(libc::SYS_process_vm_writev, words.as_ptr().expose_provenance() as u64, address, bytes)
 }
 
-/// Copies between our memory and the program's, which may be none: a plain load would end the program then.
+/// Copies between the library's memory and the program's, which may be unmapped: a plain load would end the program
+/// then.
 fn through_the_kernel(direction: i64, ours: u64, theirs: u64, bytes: u64) -> bool {
     let Some(program) = program() else { return false };
     let vector = |start: u64| libc::iovec {
@@ -225,10 +226,10 @@ fn through_the_kernel(direction: i64, ours: u64, theirs: u64, bytes: u64) -> boo
     };
     let (local, remote) = (vector(ours), vector(theirs));
     let write = direction == libc::SYS_process_vm_writev;
-    // Between bringing a page and the copy another thread may send it away again.
+    // Between bringing a page and the copy another thread may evict it again.
     for _ in 0..16 {
         let process = program.process.load(Relaxed);
-        // The kernel looks for the page first and writes to its frame then: meanwhile it must not leave.
+        // The kernel looks for the page first and writes to its frame then: meanwhile the page must not leave.
         let held = write.then(|| LOCK.hold());
         // SAFETY: our own memory on one side; on the other the program's, as the call in hand asks for.
         let answer =
@@ -251,20 +252,20 @@ fn through_the_kernel(direction: i64, ours: u64, theirs: u64, bytes: u64) -> boo
     false
 }
 
-/// Memory begins to be paged. The lock is held.
+/// Begins to page memory. The lock is held.
 pub fn page(program: &Program, start: u64, bytes: u64) {
     if !program.pager.space.reaches(start.saturating_add(bytes)) {
         program.pager.counters.add(Counter::NotRegistered, 1);
         return;
     }
-    // Should something have vanished here unseen, it is not to come back.
+    // If memory here has vanished unseen, its pages must not come back.
     program.pager.forget(start, bytes);
     register(program, start, bytes);
 }
 
-/// What lies here is paged from now on, and stays one mapping.
+/// Registers memory, which is paged from now on and stays one mapping.
 fn register(program: &Program, start: u64, bytes: u64) {
-    // The kernel gives huge pages of its own accord where nothing is registered yet.
+    // The kernel maps huge pages by itself where nothing is registered yet.
     // SAFETY: advice that changes no content.
     unsafe { call!(libc::SYS_madvise, start, bytes, libc::MADV_NOHUGEPAGE) };
     if program.uffd.register(start, bytes) {
@@ -278,7 +279,7 @@ fn failed(answer: i64) -> bool {
     (-4095..0).contains(&answer)
 }
 
-/// The answer to a call that changes what is mapped, or `None` when it is the kernel's affair alone.
+/// Answer to a call that changes mappings, or `None` when only the kernel is concerned.
 pub fn make(program: &'static Program, made: Call) -> Option<i64> {
     let [first, second, third, fourth, ..] = made.arguments;
     let paged = |start: u64, bytes: u64| touches(program, start, bytes);
@@ -300,7 +301,7 @@ pub fn make(program: &'static Program, made: Call) -> Option<i64> {
         number::MREMAP if paged(first, second.max(1)) || (fourth as i32 & libc::MREMAP_FIXED != 0) => {
             Some(remap(program, made))
         }
-        // A program larger than its budget cannot be locked into it, and one that fits is not swapped by anybody.
+        // A program larger than its budget cannot be locked into it, and one that fits is not swapped at all.
         number::MLOCK | number::MLOCK2 if paged(first, second) => Some(-i64::from(libc::ENOMEM)),
         number::MLOCKALL => Some(-i64::from(libc::EPERM)),
         number::MUNLOCK if paged(first, second) => Some(0),
@@ -308,13 +309,13 @@ pub fn make(program: &'static Program, made: Call) -> Option<i64> {
             program.pager.counters.refuse(Refusal::Userfaultfd);
             Some(-i64::from(libc::ENOSYS))
         }
-        // On oneself it would empty memory unseen. Kernels before 6.13 say the same.
+        // On the process itself it would empty memory unseen. Kernels before 6.13 give the same answer.
         number::PROCESS_MADVISE if empties(fourth as i32) => Some(-i64::from(libc::EINVAL)),
-        // By these `remap` tells memory apart.
+        // `remap` uses these to tell memory apart.
         number::PROCESS_MADVISE if matches!(fourth as i32, libc::MADV_NORMAL..=libc::MADV_SEQUENTIAL) => {
             Some(-i64::from(libc::EINVAL))
         }
-        // SHM_REMAP takes the place of what is mapped.
+        // SHM_REMAP replaces existing mappings.
         number::SHMAT if third & 0o40_000 != 0 => Some(-i64::from(libc::EINVAL)),
         _ => None,
     }
@@ -339,7 +340,7 @@ fn map(program: &'static Program, made: Call) -> Option<i64> {
     }
     let mut made = made;
     if paged {
-        // Pages come at their first touch, and there may be more of them than the machine has memory.
+        // Pages come at their first touch, and they may be more than the machine's memory.
         made.arguments[3] = (flags & !libc::MAP_POPULATE | libc::MAP_NORESERVE) as u64;
     }
     let _held = hold_alone(program);
@@ -359,7 +360,7 @@ fn map(program: &'static Program, made: Call) -> Option<i64> {
     Some(answer)
 }
 
-/// A call that failed may have unmapped something before.
+/// Forgets memory that a failed call may have unmapped before its failure.
 fn forget_what_is_gone(program: &Program, start: u64, bytes: u64) {
     // SAFETY: changes nothing, and says whether there is a hole.
     let has_hole = |start, bytes| failed(unsafe { call!(libc::SYS_msync, start, bytes, libc::MS_ASYNC) });
@@ -382,7 +383,7 @@ fn protect(program: &'static Program, made: Call, start: u64, bytes: u64, protec
         ODDLY_WRITABLE.store(true, Relaxed);
     }
     if protection == libc::PROT_NONE {
-        // What nobody can read cannot be sent home later.
+        // A page that cannot be read cannot be written back later.
         let mut frames = Frames::new(program);
         match program.pager.all_home(&mut frames, &mut program.units(&held), start, page_up(bytes)) {
             Ok(_) => {}
@@ -405,7 +406,8 @@ fn advise(program: &'static Program, made: Call, start: u64, bytes: u64, advice:
     let (_held, asked) = (hold_alone(program), made.arguments[1]);
     match advice {
         _ if empties(advice) => {
-            // The kernel may keep what it was told to free, or not; here it never does. It says which memory it takes.
+            // The kernel may keep memory after MADV_FREE, or not; here it never does. The kernel checks the kind of
+            // memory.
             let free = advice == libc::MADV_FREE;
             let mut made = made;
             let mut answer = as_it_stands(made);
@@ -416,8 +418,8 @@ fn advise(program: &'static Program, made: Call, start: u64, bytes: u64, advice:
             if !failed(answer) {
                 program.pager.forget(start, bytes);
             } else if start.is_multiple_of(PAGE_BYTES) && start.checked_add(bytes).is_some() && asked <= bytes {
-                // It may have emptied a part before it failed: then the rest is emptied as far as it can be. A range that no
-                // memory can have, it refuses before that.
+                // It may have emptied a part before it failed: then the rest is emptied as far as possible. A range
+                // outside of all memory is refused before that.
                 program.pager.space.each_run(start, bytes, |first, pages| {
                     let first = program.pager.space.address(first);
                     for address in (0..pages).map(|page| first + u64::from(page) * PAGE_BYTES) {
@@ -452,7 +454,7 @@ fn advise(program: &'static Program, made: Call, start: u64, bytes: u64, advice:
     }
 }
 
-/// brk(2), which answers with where the heap ends.
+/// brk(2), whose answer is the end of the heap.
 fn move_heap_end(program: &'static Program, asked: u64) -> i64 {
     let _held = hold_alone(program);
     let before = HEAP_END.load(Relaxed);
@@ -469,9 +471,10 @@ fn move_heap_end(program: &'static Program, asked: u64) -> i64 {
     answer
 }
 
-/// Whether this is one mapping to the kernel, or a part of one. It says so of what is to grow.
+/// Whether the kernel has this range as one mapping, or as a part of one: it checks this for a range that is to grow.
 fn is_one_mapping(start: u64, bytes: u64) -> bool {
-    // SAFETY: grows by a page, if there is room behind it, which is taken away again and nobody knew of.
+    // SAFETY: grows by a page, if there is space behind it. The page is removed again, and was never known to the
+    // program.
     unsafe {
         let grown = call!(libc::SYS_mremap, start, bytes, bytes.saturating_add(PAGE_BYTES), 0);
         if !failed(grown) {
@@ -481,19 +484,21 @@ fn is_one_mapping(start: u64, bytes: u64) -> bool {
     }
 }
 
-/// mremap(2). Pages in the program go along; those in the staging go home first, and homes are copied.
+/// mremap(2). Pages in the program move along; pages in the victim queue are written back first, and stored pages are
+/// copied.
 fn remap(program: &'static Program, made: Call) -> i64 {
     let [old, old_bytes, new_bytes, flags, place, _] = made.arguments;
     let flags = flags as i32;
     let (old_bytes, new_bytes) = (page_up(old_bytes), page_up(new_bytes));
     if flags & libc::MREMAP_DONTUNMAP != 0 || old % PAGE_BYTES != 0 || old_bytes == 0 {
-        // Of no use to anybody but who serves faults himself, as the pager does; and of shared memory, which is not paged.
+        // Only of use to a program that serves its own faults, as the pager does; and for shared memory, which is not
+        // paged.
         return if touches(program, old, old_bytes.max(1)) { -i64::from(libc::EINVAL) } else { as_it_stands(made) };
     }
     let held = hold_alone(program);
     let fixed = flags & libc::MREMAP_FIXED != 0;
     if !fixed {
-        // Where it is, if that can be.
+        // In place, if possible.
         // SAFETY: the program's own call, without leave to move.
         let here = unsafe { call!(libc::SYS_mremap, old, old_bytes, new_bytes, 0) };
         if !failed(here) {
@@ -501,7 +506,7 @@ fn remap(program: &'static Program, made: Call) -> i64 {
                 program.pager.forget(old + new_bytes, old_bytes - new_bytes);
             } else if new_bytes > old_bytes && program.pager.space.may_be_paged(old) {
                 program.pager.forget(old + old_bytes, new_bytes - old_bytes);
-                // What was too small to be paged is so from now on, or the kernel would see two mappings.
+                // Memory that was too small to be paged is paged from now on, or the kernel would see two mappings.
                 register(program, old, new_bytes);
             }
             return here;
@@ -510,7 +515,8 @@ fn remap(program: &'static Program, made: Call) -> i64 {
             return here;
         }
     } else if touches(program, old, old_bytes) && !is_one_mapping(old, old_bytes) {
-        // Refused before anything happens: the kernel would unmap what lies at the new place first, or move a part (6.17).
+        // Refused before anything happens: the kernel would first unmap the memory at the new place, or move a part
+        // (6.17).
         return -i64::from(libc::EFAULT);
     }
     let kept = old_bytes.min(new_bytes);
@@ -521,9 +527,10 @@ fn remap(program: &'static Program, made: Call) -> i64 {
     }
     let mut made = made;
     made.arguments[4] = place;
-    // The kernel takes what it moves out of the userfaultfd, and with it whatever it joins it to at its new place: memory of
-    // others, whose missing pages would read as zeros from then on. So until it is registered again it must look unlike all
-    // that is paged. How memory will be read is advice that the kernel never hears of paged memory, and does not heed.
+    // The kernel removes moved memory from the userfaultfd, and with it any mapping that it merges at the new place:
+    // memory whose missing pages would read as zeros from then on. So until it is registered again it must differ from
+    // all paged memory. The difference is advice on the order of reading, which the kernel never gets for paged memory,
+    // and does not heed.
     let is_paged = touches(program, old, old_bytes);
     // SAFETY: advice that changes no content.
     let advised = |start: u64, bytes: u64, advice: i32| unsafe { call!(libc::SYS_madvise, start, bytes, advice) };
@@ -561,7 +568,7 @@ fn remap(program: &'static Program, made: Call) -> i64 {
     answer
 }
 
-/// There is one for each page that masu expects of a program at most: see the terms.
+/// Out of page numbers: there is one for each page that masu expects of a program at most (see the session parameters).
 pub fn no_number() -> ! {
     kernel::give_up(&[
         "the program has used up all numbers for pages; it is ended, since its memory cannot be kept\n    ",

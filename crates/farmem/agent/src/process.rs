@@ -1,11 +1,11 @@
 //! Threads and processes that the program makes.
 //!
-//! A new thread must have a stack for its handlers, and its calls caught, before its first instruction: the kernel gives it
-//! neither. So the call is made by a stub of ours, to which the thread comes back. The stub sets both up and goes on where
-//! the program would have.
+//! A new thread must have a stack for its handlers, and its calls trapped, before its first instruction; the kernel
+//! provides neither. So the library makes the call by a stub, to which the thread returns. The stub sets both up and
+//! continues at the program's own return address.
 //!
-//! A child that shares the memory until it calls exec (vfork) is caught, too, since it hands paged memory to that call. One
-//! with memory of its own (fork) is not paged: see [`fork`].
+//! A child that shares the memory until it calls exec (vfork) is trapped, too, since it passes paged memory to that
+//! call. A child with memory of its own (fork) is not paged: see [`fork`].
 
 use core::arch::global_asm;
 use core::sync::atomic::Ordering::Relaxed;
@@ -21,9 +21,9 @@ use crate::program::{LOCK, PAGED, Program, program};
 use crate::thread::{self, Thread};
 use crate::{DISPATCH, kernel, mappings, memory};
 
-// A call is passed on by returning from the handler to one of these stubs instead of the program's own instruction. Below the
-// program's red zone lie the address to go on at and some words; `ret 136` goes there and puts the stack pointer back, in one
-// instruction, so that no signal comes between. Registers are as the call leaves them.
+// A call is passed on by returning from the handler to one of these stubs instead of the program's own instruction. The
+// return address and some words lie below the program's red zone. `ret 136` jumps there and restores the stack pointer,
+// in one instruction, so that no signal comes between. Registers are as the call leaves them.
 global_asm!(
     ".globl masu_pass",
     ".hidden masu_pass",
@@ -33,11 +33,11 @@ global_asm!(
     ".cfi_def_cfa rsp, 144",
     ".cfi_offset rip, -144",
     "syscall",
-    // It is done: see `Thread::over`.
+    // Completion flag: see `Thread::over`.
     "mov qword ptr [rsp + 8], 0",
     "ret 136",
     ".cfi_endproc",
-    // With other arguments than the program's, which it gets back: whoever makes a call may rely on them afterwards.
+    // With other arguments than the program's, which it gets back: a caller may rely on them afterwards.
     ".globl masu_pass_part",
     ".hidden masu_pass_part",
     ".p2align 4",
@@ -52,7 +52,7 @@ global_asm!(
     "mov qword ptr [rsp + 8], 0",
     "ret 160",
     ".cfi_endproc",
-    // exec: when the kernel says EFAULT (14), the program makes its call anew. See `execute`.
+    // exec: when the kernel returns EFAULT (14), the program makes its call anew. See `execute`.
     ".macro masu_exec name, number",
     ".globl \\name",
     ".hidden \\name",
@@ -87,7 +87,7 @@ global_asm!(
     "mov rdi, [rsp + 8]",
     "ret 136",
     ".cfi_endproc",
-    // The child, on its own stack: the address to go on at, its record, the program's first argument.
+    // The child, on its own stack: the return address, its record, the program's first argument.
     "2:",
     "push rsi",
     "push rdx",
@@ -122,9 +122,9 @@ global_asm!(
     "mov rdi, [rsp + 16]",
     "xor eax, eax",
     "ret 16",
-    // (context, child's signal stack, number, first argument): vfork within the handler. The parent returns with the answer. The
-    // child, which shares this very stack, touches nothing of it: it goes on from the handler's frame, with a signal stack of its
-    // own in it.
+    // (context, child's signal stack, number, first argument): vfork within the handler. The parent returns with the
+    // answer. The child shares this very stack and touches nothing of it: it goes on from the handler's frame, with a
+    // signal stack of its own in it.
     ".globl masu_vfork",
     ".hidden masu_vfork",
     ".p2align 4",
@@ -179,24 +179,24 @@ unsafe extern "C" {
     fn masu_vfork(context: *mut libc::ucontext_t, stack: u64, number: u64, first: u64) -> i64;
 }
 
-/// How far below the program's stack pointer its stubs' words begin: its red zone, the address to go on at, and so many words.
+/// Distance of the stub's words below the program's stack pointer: the red zone, the return address, and `words` words.
 const fn below(words: usize) -> u64 {
     128 + 8 * (1 + words as u64)
 }
 
-/// Where the first of these words lies: it tells when a call is done.
+/// Address of the first of these words, the completion flag: it tells when a call is done.
 fn stamp_at(context: &Context, words: usize) -> u64 {
     context.get(libc::REG_RSP) - below(words) + 8
 }
 
-/// Returns from the handler so that the call is made, with its arguments as they stand in the context, and the program goes
-/// on behind it.
+/// Returns from the handler so that the call is made, with its arguments from the context, and the program continues
+/// behind it.
 pub fn pass(thread: &mut Thread, context: &mut Context) {
     let stamp = thread.passed_on(stamp_at(context, 1));
     leave_by(context, masu_pass as *const (), [stamp]);
 }
 
-/// The same for a part of the call: the program's first three arguments are others while it is made.
+/// The same for a part of the call: the program's first three arguments are replaced while it is made.
 pub fn pass_part(thread: &mut Thread, context: &mut Context, part: Call) {
     let [first, second, third, ..] = context.arguments();
     (0..3).for_each(|number| context.set_argument(number, part.arguments[number]));
@@ -204,11 +204,11 @@ pub fn pass_part(thread: &mut Thread, context: &mut Context, part: Call) {
     leave_by(context, masu_pass_part as *const (), [stamp, first, second, third]);
 }
 
-/// So often is an exec made anew whose arguments went away again before the kernel had them all.
+/// Largest number of retries of an exec whose arguments were evicted before the kernel had read them all.
 const EXEC_TRIES: u32 = 200;
 
-/// execve and execveat. There may be more arguments than can be pinned, and another thread may push them out between their
-/// coming and the call. The kernel says so before anything has happened: then they are brought again.
+/// execve and execveat. The arguments may be more than can be pinned, and another thread may evict them between their
+/// mapping and the call. The kernel reports this before it has done anything: then they are mapped in again.
 pub fn execute(program: &'static Program, thread: &mut Thread, context: &mut Context, made: Call) {
     memory::bring_arguments(program, thread, made);
     thread.exec_tries += 1;
@@ -220,12 +220,12 @@ pub fn execute(program: &'static Program, thread: &mut Thread, context: &mut Con
     leave_by(context, stub as *const (), [stamp]);
 }
 
-/// Below the red zone lie the address to go on at and the words.
+/// Leaves the handler by a stub: the return address and the words lie below the red zone.
 fn leave_by<const WORDS: usize>(context: &mut Context, stub: *const (), words: [u64; WORDS]) {
     let stack = context.get(libc::REG_RSP) - below(WORDS);
     let next = context.get(libc::REG_RIP);
     let place = core::ptr::with_exposed_provenance_mut::<u64>(stack as usize);
-    // SAFETY: below the program's red zone nothing of its stack is in use; a page that is missing there is brought.
+    // SAFETY: below the program's red zone nothing of its stack is in use; a missing page there is brought.
     unsafe {
         place.write_volatile(next);
         for (number, word) in words.into_iter().enumerate() {
@@ -236,10 +236,10 @@ fn leave_by<const WORDS: usize>(context: &mut Context, stub: *const (), words: [
     context.set(libc::REG_RIP, stub.expose_provenance() as u64);
 }
 
-/// What clone(2) and clone3(2) ask for.
+/// Arguments of clone(2) and clone3(2).
 struct Clone {
     flags: u64,
-    /// Where the child's stack begins; 0 for the parent's.
+    /// Start of the child's stack; 0 for the parent's.
     stack: u64,
 }
 
@@ -260,11 +260,11 @@ pub fn make(program: &'static Program, thread: &mut Thread, context: &mut Contex
     let shares = |flag: i32| asked.flags & flag as u64 != 0;
     const CLEAR_SIGHAND: u64 = 1 << 32;
     if asked.flags & CLEAR_SIGHAND != 0 && shares(libc::CLONE_VM) {
-        // Its calls could not be caught. The C library knows kernels without it.
+        // Its calls could not be trapped. The C library knows kernels without it.
         return context.answer(-i64::from(libc::ENOSYS));
     }
     if shares(libc::CLONE_VM) && !shares(libc::CLONE_VFORK) && !shares(libc::CLONE_THREAD) {
-        // Another process with this one's memory, for good: whose pages would they be?
+        // Another process with this one's memory, for good: its pages would have two owners.
         return context.answer(-i64::from(libc::EINVAL));
     }
     if !shares(libc::CLONE_VM) {
@@ -291,7 +291,7 @@ fn with_lock<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// A copy of clone3's arguments in the thread's record: flags, …, stack, its bytes, tls. Without one the call was answered.
+/// Copies clone3's arguments to the thread's record: flags, …, stack, its bytes, tls. `None`: the call was answered.
 fn clone3_arguments(thread: &mut Thread, context: &mut Context) -> Option<[u64; 8]> {
     let (address, bytes) = (context.get(libc::REG_RDI), context.get(libc::REG_RSI));
     let most = size_of_val(&thread.clone_arguments) as u64;
@@ -310,13 +310,14 @@ fn clone3_arguments(thread: &mut Thread, context: &mut Context) -> Option<[u64; 
     thread.clone_arguments.first_chunk().copied()
 }
 
-/// A child with the program's memory and a stack of its own.
+/// Creates a child with the program's memory and a stack of its own.
 fn begin_thread(context: &mut Context, thread: &mut Thread, stack: u64, record: u64, number: i64) {
     let top = stack - 24;
     let words = [context.get(libc::REG_RIP), record, context.get(libc::REG_RDI)];
     let place = core::ptr::with_exposed_provenance_mut::<u64>(top as usize);
     for (index, word) in words.into_iter().enumerate() {
-        // SAFETY: the stack that the program gives to its child, whose upper end nobody uses yet; a page that is missing is brought.
+        // SAFETY: the stack that the program gives to its child, whose upper end is not used yet; a missing page is
+        // brought.
         unsafe { place.add(index).write_unaligned(word) };
     }
     let first = context.get(libc::REG_RDI);
@@ -330,7 +331,7 @@ fn begin_thread(context: &mut Context, thread: &mut Thread, stack: u64, record: 
     leave_by(context, masu_clone as *const (), [first]);
 }
 
-/// A child on the parent's stack, which waits meanwhile.
+/// Creates a child on the parent's stack; the parent waits meanwhile.
 fn vfork(context: &mut Context) {
     let Some(record) = with_lock(thread::make) else { return context.answer(-i64::from(libc::EAGAIN)) };
     let number = context.get(libc::REG_RAX);
@@ -344,7 +345,7 @@ fn vfork(context: &mut Context) {
     // SAFETY: see the stub.
     let answer = unsafe { masu_vfork(context.raw(), stack, number, first) };
     context.set_signal_stack(own);
-    // SAFETY: the child is gone, or has other memory. What it pinned for its last call is of no use.
+    // SAFETY: the child is gone, or has other memory. The pins of its last call are not needed.
     let pins = unsafe {
         (*record).number.store(u32::MAX, Relaxed);
         &mut *record
@@ -354,13 +355,13 @@ fn vfork(context: &mut Context) {
     context.answer(answer);
 }
 
-/// Whether this is the child of a vfork, which has its parent's memory, and the parent is no more.
+/// Whether this is the child of a vfork, with its parent's memory, and the parent has ended.
 pub fn is_left_behind() -> bool {
     let Some(program) = program() else { return false };
     let process = program.process.load(Relaxed);
     // SAFETY: these ask.
     unsafe {
-        // In a PID namespace of its own it sees no parent: then nothing can be said.
+        // In a PID namespace of its own it sees no parent: then the answer is unknown.
         let parent = call!(libc::SYS_getppid);
         call!(libc::SYS_getpid) != i64::from(process)
             && ![0, i64::from(process)].contains(&parent)
@@ -368,7 +369,7 @@ pub fn is_left_behind() -> bool {
     }
 }
 
-/// Whether much of what is in the store is memory that nobody may read just now: brought back, it could not leave again.
+/// Whether much of the stored memory is unreadable at the moment: brought back, it could not be evicted again.
 fn too_much_would_stay(program: &Program) -> bool {
     let mut pages = 0;
     if program.pager.counters.get(Counter::HomePages) > 0 {
@@ -384,9 +385,9 @@ fn too_much_would_stay(program: &Program) -> bool {
     pages as u64 > memory::most_pinned(program)
 }
 
-/// A child with memory of its own, a copy of this one. Pages that are not there could not come there: the kernel gives the
-/// child no userfaultfd, and it would read zeros. So all that the program has must be in memory; then the child has it
-/// all, and is not paged until it calls exec. If it does not fit, fork fails as it does without memory.
+/// Creates a child with memory of its own, a copy of this process. The child cannot get missing pages: the kernel gives
+/// it no userfaultfd, and it would read zeros. So all pages of the program must be in memory; then the child has all of
+/// them, and is not paged until it calls exec. If they do not fit, fork fails as it does without memory.
 fn fork(program: &'static Program, thread: &mut Thread, context: &mut Context, stack: u64) {
     let held = LOCK.hold();
     let all_is_here = || match program.pager.all_here(&mut Frames::new(program), &mut program.units(&held)) {

@@ -1,4 +1,4 @@
-//! What is known of the program that this library is in: set up once by `start.rs`, before any of its code runs.
+//! State of the program with this library: set up once by `start.rs`, before the program's first instruction.
 
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
@@ -13,42 +13,42 @@ use farmem_engine::units::{Costs, Learned, Units};
 use crate::lock::{self, Held, Lock};
 use crate::uffd::Uffd;
 
-/// The pager and what it works with.
+/// Pager, and its resources.
 pub struct Program {
-    /// The tables.
+    /// Tables of the pager.
     pub pager: Pager<'static>,
-    /// Which memory is paged.
+    /// userfaultfd of the paged memory.
     pub uffd: Uffd,
-    /// Where the staging's slots lie.
+    /// Address of the victim queue's slots.
     pub staging: u64,
     /// A megabyte of zeros.
     pub zeros: u64,
-    /// The store's file; -1 when masu has to be asked.
+    /// Descriptor of the store's file; -1 when masu accesses the store.
     pub store: i32,
     /// The connection to masu.
     pub socket: i32,
-    /// What is asked of masu.
+    /// Synchronous store request to masu.
     pub errand: Errand<'static>,
-    /// Pages on their way to and from masu.
+    /// Address of the pages in transfer to and from masu.
     pub data: u64,
-    /// The memory of flights.
+    /// Address of the I/O batches' memory.
     pub flown: u64,
-    /// By what masu is woken for flights, and wakes.
+    /// Doorbells for I/O batches.
     pub bell: Bell<'static>,
-    /// Whether masu fetches ahead and writes home in the background.
+    /// Whether masu fetches ahead and writes back in the background.
     pub background: bool,
-    /// What is learned of the program, and pages that went home: for whoever holds the lock.
+    /// Learned state and evicted pages: for the holder of the lock.
     pub learned: *mut Learned,
     pub ghosts: (*mut u64, usize),
-    /// How its parts are told apart, the unit when they are not, and the smallest one.
+    /// Source of the program's sections, the transfer size without sections, and the smallest one.
     pub sections: Sections,
     pub fixed_log2: u8,
     pub base_log2: u8,
     /// Mappings smaller than this are not paged.
     pub least_bytes: u64,
-    /// Text of this library, from where calls are let through.
+    /// Text of this library, whose calls are not trapped.
     pub text: (u64, u64),
-    /// Its own process number.
+    /// PID of the process.
     pub process: AtomicU32,
 }
 
@@ -61,7 +61,7 @@ static PLACE: Place = Place(UnsafeCell::new(MaybeUninit::uninit()));
 static READY: AtomicBool = AtomicBool::new(false);
 
 impl Program {
-    /// What things cost.
+    /// Costs of the store.
     const fn costs(&self) -> Costs {
         match (self.store < 0, self.background) {
             (true, true) => Costs::SERVER,
@@ -70,13 +70,14 @@ impl Program {
         }
     }
 
-    /// The policies. There is one lock, and what stands under it is lent to who holds it.
+    /// Policies. The borrow of the lock's guard protects their state.
     pub fn units<'a>(&self, _held: &'a Held<'_>) -> Units<'a> {
-        // SAFETY: both lie in the field, apart from all else, for as long as the program runs; whoever holds the lock has them
-        // alone, since the answer does not outlive it.
+        // SAFETY: both lie in the segment, apart from all else, for as long as the program runs. The holder of the lock
+        // has exclusive access, since the result does not outlive the guard.
         let (learned, ghosts) =
             unsafe { (&mut *self.learned, core::slice::from_raw_parts_mut(self.ghosts.0, self.ghosts.1)) };
-        // There is room for those of the whole machine, should the program grow to that. Fewer lie closer together.
+        // The table has space for the pages of the whole machine, should the budget grow to that. Fewer lie closer
+        // together.
         let frames = self.pager.budget().frames as usize;
         let used = ghosts.len().min(2 * frames.next_power_of_two());
         Units {
@@ -93,14 +94,14 @@ impl Program {
 /// The pager's lock.
 pub static LOCK: Lock = lock::new();
 
-/// Set once memory was seen that can be written and from which the kernel moves nothing (it can be run, too, or has a
-/// protection key): then what cannot be moved cannot be copied safely either, for somebody may be writing to it.
+/// Set once writable memory was seen from which the kernel moves nothing (it is executable, too, or has a protection
+/// key): then memory that cannot be moved cannot be copied safely either, since a thread may be writing to it.
 pub static ODDLY_WRITABLE: AtomicBool = AtomicBool::new(false);
 
-/// Where the heap ends.
+/// End of the heap.
 pub static HEAP_END: AtomicU64 = AtomicU64::new(0);
 
-/// The program, once there is something to know.
+/// The program, after `begin`.
 pub fn program() -> Option<&'static Program> {
     if !READY.load(Acquire) {
         return None;
@@ -109,14 +110,14 @@ pub fn program() -> Option<&'static Program> {
     Some(unsafe { (*PLACE.0.get()).assume_init_ref() })
 }
 
-/// Says what is known. Once.
+/// Sets the program. Called once.
 pub fn begin(known: Program) {
     // SAFETY: READY is not set, and there is one thread.
     unsafe { (*PLACE.0.get()).write(known) };
     READY.store(true, Release);
 }
 
-/// Whether masu pages this process: not in a child that only a fork made.
+/// Whether masu pages this process: not in a child of a plain fork.
 pub static PAGED: AtomicBool = AtomicBool::new(true);
 
 /// See [`PAGED`].

@@ -1,4 +1,4 @@
-//! Sections that the program marks itself. Called as any function, so signals are blocked while the lock is held.
+//! Sections that the program marks itself. Called as plain functions, so signals are blocked while the lock is held.
 
 use core::ffi::c_int;
 
@@ -7,12 +7,12 @@ use crate::lock::Held;
 use crate::program::{LOCK, Program, is_paged, program};
 use crate::signals::{SET_BYTES, without_ours};
 
-/// A section begins.
+/// Begins a section.
 pub fn begins(section: c_int) {
     with(|program, held| program.units(held).section_begins(section.cast_unsigned()));
 }
 
-/// A section ends.
+/// Ends a section.
 pub fn ends(section: c_int) {
     with(|program, held| program.units(held).section_ends(section.cast_unsigned(), program.pager.budget()));
 }

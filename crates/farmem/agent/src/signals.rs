@@ -1,7 +1,7 @@
-//! The program's signals, of which two are ours: SIGBUS brings pages, SIGSYS shows calls.
+//! Signals of the program, two of them used by the library: SIGBUS for missing pages, SIGSYS for trapped calls.
 //!
-//! The program may handle, block and wait for them as it likes; what it says of these two is kept here and carried out when
-//! a signal is not one of ours. No signal set that reaches the kernel has them.
+//! The program may handle, block and wait for both; its settings are kept here and applied when a signal does not come
+//! from the library. No signal set that reaches the kernel has them.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::kernel::call;
 use crate::program::program;
 
-/// What rt_sigaction(2) takes.
+/// Argument of rt_sigaction(2).
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct Action {
@@ -22,25 +22,25 @@ pub struct Action {
 pub const SET_BYTES: u64 = 8;
 const SA_RESTORER: u64 = 0x0400_0000;
 
-/// The bit of a signal in a set.
+/// Bit of a signal in a set.
 pub const fn bit(signal: c_int) -> u64 {
     1 << (signal - 1)
 }
 
-/// Our signals.
+/// Signals of the library.
 const OURS: u64 = bit(libc::SIGBUS) | bit(libc::SIGSYS);
 
-/// A set without our signals.
+/// Set without the library's signals.
 pub const fn without_ours(set: u64) -> u64 {
     set & !OURS
 }
 
-/// Our signals in a set.
+/// The library's signals in a set.
 pub const fn ours_of(set: u64) -> u64 {
     set & OURS
 }
 
-/// What the program wants of our signals: handler, flags, mask.
+/// The program's settings for the library's signals: handler, flags, mask.
 struct Wanted([AtomicU64; 4]);
 
 static WANTED: [Wanted; 2] = [const { Wanted([const { AtomicU64::new(0) }; 4]) }; 2];
@@ -67,7 +67,7 @@ impl Wanted {
 }
 
 core::arch::global_asm!(
-    // Byte for byte what unwinders and debuggers look for behind a signal frame.
+    // Exactly the bytes that unwinders and debuggers look for behind a signal frame.
     ".globl masu_restore",
     ".hidden masu_restore",
     "masu_restore:",
@@ -78,14 +78,14 @@ unsafe extern "C" {
     fn masu_restore();
 }
 
-/// Where our handlers, and the program's, return to: a return of theirs is no call that is caught.
+/// Return address of all handlers, the library's and the program's: a return through it is not a trapped call.
 fn restorer() -> u64 {
     (masu_restore as *const ()).expose_provenance() as u64
 }
 
 type Handler = unsafe extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
 
-/// Takes one of our signals.
+/// Takes a signal for the library.
 pub fn take(signal: c_int, handler: Handler) -> bool {
     let mut before = Action::default();
     let action = Action {
@@ -94,7 +94,7 @@ pub fn take(signal: c_int, handler: Handler) -> bool {
         restorer: restorer(),
         mask: without_ours(u64::MAX),
     };
-    // SAFETY: reads and writes our own memory; the handlers keep what a handler must keep.
+    // SAFETY: reads and writes our own memory; the handlers preserve the state that a handler must preserve.
     let answer = unsafe {
         call!(libc::SYS_rt_sigaction, signal, (&raw const action).addr(), (&raw mut before).addr(), SET_BYTES)
     };
@@ -104,12 +104,13 @@ pub fn take(signal: c_int, handler: Handler) -> bool {
     answer == 0
 }
 
-/// rt_sigaction(2) for the program: what it says of our signals is kept, and what it says of others goes to the kernel without
-/// ours in the mask. Answers, and what was before.
+/// rt_sigaction(2) for the program: settings for the library's signals are kept, settings for other signals go to the
+/// kernel without these signals in the mask. Returns the old settings.
 pub fn change(signal: c_int, new: Option<Action>) -> Result<Action, i64> {
     if let Some(wanted) = wanted(signal) {
         let before = wanted.get();
-        // A child that shares our memory until it calls exec has handlers of its own in the kernel, and no place for them here.
+        // A child that shares our memory until it calls exec has handlers of its own in the kernel, and no place for
+        // them here.
         let is_own = program().is_some_and(|program| {
             // SAFETY: asks.
             let process = unsafe { call!(libc::SYS_getpid) };
@@ -133,37 +134,37 @@ pub fn change(signal: c_int, new: Option<Action>) -> Result<Action, i64> {
     if answer == 0 { Ok(before) } else { Err(answer) }
 }
 
-/// A signal that is not ours after all: the program's handler, or what happens without one.
+/// Passes on a signal that does not come from the library: to the program's handler, or with the default effect.
 ///
 /// # Safety
-/// With the arguments that the kernel gave to our handler, from within it.
+/// With the arguments that the kernel gave to the library's handler, from within it.
 pub unsafe fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let action = wanted(signal).map_or(Action::default(), Wanted::get);
     match action.handler as usize {
-        // Sent by somebody, and no fault.
+        // Sent by a process, and no fault.
         // SAFETY: the kernel's own.
         libc::SIG_IGN if unsafe { (*info).si_code } <= 0 => {}
         libc::SIG_DFL | libc::SIG_IGN => {
             // SAFETY: as above.
             if unsafe { (*info).si_code } <= 0 {
-                // Once more, to be met by the kernel when this handler is left.
+                // Sent again, for the kernel's default action when this handler returns.
                 // SAFETY: a signal to this process, as it was sent.
                 unsafe { call!(libc::SYS_kill, call!(libc::SYS_getpid), signal) };
             }
-            // The kernel does not let a fault be ignored. Without our handler it comes again, and does what it does.
+            // The kernel does not let a fault be ignored. Without our handler it comes again, with its default action.
             let default = Action::default();
             // SAFETY: reads our own memory.
             unsafe { call!(libc::SYS_rt_sigaction, signal, (&raw const default).addr(), 0, SET_BYTES) };
         }
         handler => {
-            // What the kernel had blocked for the program's handler: what it was before, the action's own, and the signal.
+            // Mask that the kernel would use for the program's handler: the old one, the action's own, and the signal.
             // SAFETY: the kernel's own context.
             let before = unsafe { (&raw const (*context.cast::<libc::ucontext_t>()).uc_sigmask).cast::<u64>().read() };
             let mask = without_ours(before | action.mask);
             // SAFETY: reads our own memory; the return from this handler sets the mask as it was.
             unsafe { call!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, (&raw const mask).addr(), 0, SET_BYTES) };
             let handler = core::ptr::with_exposed_provenance::<()>(handler);
-            // SAFETY: the program said that this is its handler; a plain one ignores the last two arguments.
+            // SAFETY: the program registered this handler; a plain one ignores the last two arguments.
             unsafe { core::mem::transmute::<*const (), Handler>(handler)(signal, info, context) };
         }
     }

@@ -1,17 +1,17 @@
-//! The beginning of a program, as the library sees it.
+//! Start of a program with the library.
 //!
-//! The loader runs `begin` before the code of the program and of all its libraries (`-z initfirst`). Without masu's variable in
-//! the environment nothing is done.
+//! The loader runs `begin` before the code of the program and of all its libraries (`-z initfirst`). Without masu's
+//! variable in the environment it does nothing.
 
 use core::ffi::{CStr, c_char, c_int};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use farmem_engine::PAGE_BYTES;
+use farmem_engine::backend::Backend;
 use farmem_engine::field::{self, BELL, Bell, Counter, ERRAND, Errand, Layout};
 use farmem_engine::greeting::{self, Go, Hello, Message, Ready, Secret, Step, Terms};
 use farmem_engine::pager::Pager;
 use farmem_engine::policy::site::{SEED_WORDS, SITES, Seed};
-use farmem_engine::backend::Backend;
 
 use crate::kernel::{self, call};
 use crate::lock::Held;
@@ -57,7 +57,8 @@ unsafe extern "C" fn begin(_: c_int, _: *const *mut c_char, environment: *const 
                 // SAFETY: our own, or none.
                 unsafe { call!(libc::SYS_close, fd) };
             }
-            // Somebody else has the name of a masu that has ended. Or it ends just now: then nobody answers any more.
+            // Another process has the name of a masu that has ended. Or masu ends just now: then there is no answer any
+            // more.
             let is_gone = none.is_some() || answer == Some(greeting::STRANGER);
             return without_terms(if is_gone { -libc::ECONNREFUSED } else { reach(path, name) });
         }
@@ -71,14 +72,14 @@ unsafe extern "C" fn begin(_: c_int, _: *const *mut c_char, environment: *const 
             send(socket, &Ready { begun: Ok(backend) }.message(), &[field, uffd]);
             // SAFETY: our own; the memory stays mapped.
             unsafe { call!(libc::SYS_close, field) };
-            // Without an answer the program begins with nothing known: masu is no more, or could not take its tables.
+            // Without an answer the program begins with nothing known: masu has ended, or could not take its tables.
             let go = receive(socket, &mut -1).and_then(|message| Go::of(&message));
             if let Some(program) = program {
                 seed(program, go.map_or(0, |go| go.seeds));
                 take_memory(program);
                 let answer = caught::begin((program.text.0, program.text.1));
                 if answer < 0 {
-                    // masu would have refused before it started anything, so the kernel changed its mind.
+                    // masu would have refused before it started anything, so the kernel changed its answer.
                     kernel::give_up(&[
                         "Syscall User Dispatch was refused; the program cannot be paged\n    ",
                         "`masu facts` says what this host has; run it without --local.",
@@ -88,20 +89,20 @@ unsafe extern "C" fn begin(_: c_int, _: *const *mut c_char, environment: *const 
         }
         Err((step, errno)) => {
             send(socket, &Ready { begun: Err((step, errno)) }.message(), &[]);
-            // masu says why.
+            // masu reports the reason.
             kernel::end(NOT_BEGUN);
         }
     }
 }
 
-/// The status of a program that was not let begin, as of `masu run` itself.
+/// Exit status of a program that was not allowed to begin, as of `masu run` itself.
 const NOT_BEGUN: i32 = 125;
 
 /// Deadline of a connection, and of each message at the start.
 const DEADLINE_S: u64 = 15;
 
-/// Ends the program: there is a server, and it is silent. A masu that is only slow could still write to the field, so the program does
-/// not begin.
+/// Ends the program: there is a server, and it is silent. A masu that is only slow could still write to the shared
+/// segment, so the program does not begin.
 fn without_answer() -> ! {
     kernel::say(&[
         "masu: cannot begin this program: the masu that limits its memory has not answered for ",
@@ -111,8 +112,8 @@ fn without_answer() -> ! {
     kernel::end(NOT_BEGUN)
 }
 
-/// Nobody says what this program may have; this is what the socket answered last. A program that outlives masu starts others
-/// as it would without. Where masu is, none runs without a limit.
+/// Handles a start without session parameters; `answer` is the socket's last answer. A program that outlives masu
+/// starts others as it would without masu. While masu lives, no program runs without a limit.
 fn without_terms(answer: i32) {
     if answer == -libc::EAGAIN {
         without_answer();
@@ -147,18 +148,20 @@ unsafe fn variable(environment: *const *mut c_char, name: &[u8]) -> Option<&'sta
     None
 }
 
-/// A connection to masu's socket at this path, or with this name where the path leads nowhere; a negative errno without one.
+/// Connects to masu's socket at this path, or with this name where the path does not exist; a negative errno on
+/// failure.
 fn reach(path: Option<&[u8]>, name: &[u8]) -> i32 {
     let socket = path.map_or(-libc::ENOENT, |path| connect(path, 0));
-    // Gone, or not to be seen from here (chroot, a mount namespace, another user). Of what else goes wrong there is no way around.
+    // Gone, or not visible from here (chroot, a mount namespace, another user). For all other errors there is no
+    // fallback.
     match -socket {
         libc::ENOENT | libc::ENOTDIR | libc::EACCES | libc::ECONNREFUSED | libc::EINVAL => connect(name, 1),
         _ => socket,
     }
 }
 
-/// A connection to the socket at this path, or with this name behind a zero (`zeros`): in the abstract namespace. A negative errno
-/// without one.
+/// Connects to the socket at this path, or with this name behind a zero (`zeros`): in the abstract namespace. A
+/// negative errno on failure.
 fn connect(name: &[u8], zeros: usize) -> i32 {
     let mut address = libc::sockaddr_un { sun_family: libc::AF_UNIX as u16, sun_path: [0; 108] };
     if name.len() + 1 > address.sun_path.len() {
@@ -175,7 +178,7 @@ fn connect(name: &[u8], zeros: usize) -> i32 {
         if fd < 0 {
             return fd as i32;
         }
-        // A connection waits for room in the queue of the server for as long as a message may be sent.
+        // A connection waits for space in the queue of the server as long as a message may take.
         let time = libc::timeval { tv_sec: DEADLINE_S as i64, tv_usec: 0 };
         let (place, room) = ((&raw const time).expose_provenance(), size_of::<libc::timeval>());
         for option in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
@@ -193,8 +196,8 @@ fn connect(name: &[u8], zeros: usize) -> i32 {
     }
 }
 
-/// Whether it is our own user who listens, or root, or one who has no name in our user namespace: from anybody else nothing is
-/// expected, not even an answer.
+/// Whether the listening process belongs to our own user, to root, or to a user without a name in our user namespace:
+/// from any other user not even an answer is expected.
 fn may_be_masu(socket: i64) -> bool {
     const NAMELESS: u32 = 65534;
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
@@ -208,7 +211,7 @@ fn may_be_masu(socket: i64) -> bool {
     answer < 0 || [own, 0, NAMELESS].contains(&peer.uid)
 }
 
-/// A control message with descriptors.
+/// Control message with descriptors.
 #[repr(C, align(8))]
 struct Control {
     head: libc::cmsghdr,
@@ -241,7 +244,7 @@ fn send(socket: i32, message: &Message, fds: &[i32]) {
     unsafe { call!(libc::SYS_sendmsg, socket, (&raw const head).expose_provenance(), libc::MSG_NOSIGNAL) };
 }
 
-/// A message, and the descriptor that came with it. Without any within the deadline the program is ended.
+/// Receives a message, with its descriptor. Without any within the deadline the program is ended.
 fn receive(socket: i32, fd: &mut i32) -> Option<Message> {
     let mut message: Message = [0; greeting::WORDS];
     let mut vector = libc::iovec { iov_base: message.as_mut_ptr().cast(), iov_len: size_of::<Message>() };
@@ -256,7 +259,8 @@ fn receive(socket: i32, fd: &mut i32) -> Option<Message> {
         // SAFETY: writes our own memory.
         let got =
             unsafe { call!(libc::SYS_recvmsg, socket, (&raw mut head).expose_provenance(), libc::MSG_CMSG_CLOEXEC) };
-        // A signal has the kernel count anew. A call that took longer than the kernel lets it was stopped (Ctrl-Z), perhaps with masu.
+        // A signal makes the kernel restart its timeout. A call that took longer than its timeout was stopped (Ctrl-Z),
+        // perhaps with masu.
         let now_ns = kernel::clock_ns();
         if now_ns.saturating_sub(called_ns) > MOST_NS + MOST_NS / 8 {
             begun_ns = now_ns;
@@ -274,7 +278,7 @@ fn receive(socket: i32, fd: &mut i32) -> Option<Message> {
     (got == size_of::<Message>() as i64).then_some(message)
 }
 
-/// Makes all that the pager needs, in the program. The field's descriptor, and the backend.
+/// Creates all resources of the pager in the program. Returns the shared segment's descriptor, and the backend.
 fn prepare(terms: Terms, process: u32, store: i32, socket: i32) -> Result<(i32, Backend), (Step, u32)> {
     let errno = |answer: i64| u32::try_from(answer.unsigned_abs()).unwrap_or(0);
     let failed = |step: Step| move |answer: i64| (step, errno(answer));
@@ -294,7 +298,7 @@ fn prepare(terms: Terms, process: u32, store: i32, socket: i32) -> Result<(i32, 
         call!(libc::SYS_madvise, staging, staging_bytes, libc::MADV_DONTFORK);
     }
     // The spare page gets its page table now: later there might be no memory for one.
-    // SAFETY: our own memory, in which nothing is yet.
+    // SAFETY: our own memory, which is still empty.
     unsafe {
         core::ptr::with_exposed_provenance_mut::<u8>(uffd.spare_page as usize).write_volatile(1);
         call!(libc::SYS_madvise, uffd.spare_page, PAGE_BYTES, libc::MADV_DONTNEED);
@@ -306,12 +310,12 @@ fn prepare(terms: Terms, process: u32, store: i32, socket: i32) -> Result<(i32, 
     let pager = unsafe { over(start, &layout) }.ok_or((Step::Memory, libc::EINVAL as u32))?;
     pager.counters.set(Counter::BudgetFrames, terms.budget_frames.into());
     pager.counters.set(Counter::BudgetShare, terms.budget_share.into());
-    // Where all may be local, nobody has to leave to make room.
+    // Where all may be local, nothing has to be evicted.
     let aside = if terms.budget_share >= ALL { 0 } else { uffd.backend.doubled_pages() };
     pager.counters.set(Counter::FramesAside, aside.into());
     pager.counters.set(Counter::EarlyTicks, kernel::ticks());
     pager.counters.set(Counter::EarlyNs, kernel::clock_ns());
-    // SAFETY: as above; nothing else is laid there.
+    // SAFETY: as above; nothing else is placed there.
     let errand = Errand(unsafe { &*core::ptr::with_exposed_provenance(start + ERRAND * size_of::<u32>()) });
     // SAFETY: as above.
     let bell = Bell(unsafe { &*core::ptr::with_exposed_provenance(start + BELL * size_of::<u32>()) });
@@ -343,14 +347,14 @@ fn prepare(terms: Terms, process: u32, store: i32, socket: i32) -> Result<(i32, 
     Ok((field, uffd.backend))
 }
 
-/// A program's whole memory, as a share of it.
+/// The whole memory of a program, as a share.
 const ALL: u32 = 1 << 16;
 
 fn log2(pages: u32) -> u8 {
     pages.max(1).ilog2() as u8
 }
 
-/// Sites that masu knows from an earlier run begin with what they did then.
+/// Loads the site profiles that masu has from an earlier run.
 fn seed(program: &Program, seeds: u32) {
     let held = LOCK.hold();
     let units = program.units(&held);
@@ -358,7 +362,8 @@ fn seed(program: &Program, seeds: u32) {
     for _ in 0..(seeds as usize).min(SITES) {
         let mut words = [0; SEED_WORDS];
         for word in &mut words {
-            // SAFETY: in the field's data, which is larger than all that is read here (asserted in `field.rs`), and aligned.
+            // SAFETY: in the segment's data, which is larger than all that is read here (asserted in `field.rs`), and
+            // aligned.
             unsafe {
                 *word = (*place).load(Relaxed);
                 place = place.add(1);
@@ -368,7 +373,7 @@ fn seed(program: &Program, seeds: u32) {
     }
 }
 
-/// The memory that masu sees, too.
+/// Creates the shared segment.
 fn make_field(bytes: usize) -> Result<(i32, usize), i64> {
     // SAFETY: makes a file and maps it.
     unsafe {
@@ -381,7 +386,7 @@ fn make_field(bytes: usize) -> Result<(i32, usize), i64> {
             return Err(fd);
         }
         let cut = call!(libc::SYS_ftruncate, fd, bytes);
-        // masu maps it, too, and must not find it shorter one day.
+        // masu maps it, too, and must never find it shorter.
         call!(libc::SYS_fcntl, fd, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL);
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_NORESERVE);
         let start = if cut < 0 { cut } else { call!(libc::SYS_mmap, 0, bytes, protection, flags, fd, 0) };
@@ -390,7 +395,8 @@ fn make_field(bytes: usize) -> Result<(i32, usize), i64> {
 }
 
 /// # Safety
-/// At `start` lie as many bytes as the layout says, zeros at first, shared and writable, for as long as the process lives.
+/// At `start` lie as many bytes as the layout has, zeros at first, shared and writable, for as long as the process
+/// lives.
 unsafe fn over(start: usize, layout: &Layout) -> Option<Pager<'static>> {
     // SAFETY: the caller's; both are only ever seen as atomics.
     unsafe {
@@ -404,7 +410,7 @@ unsafe fn over(start: usize, layout: &Layout) -> Option<Pager<'static>> {
     }
 }
 
-/// The mapping with this library's instructions: start and bytes.
+/// Mapping with this library's instructions: start and bytes.
 fn own_text() -> Option<(u64, u64)> {
     let inside = (own_text as *const ()).expose_provenance() as u64;
     let mut found = None;
@@ -428,15 +434,15 @@ fn take_signals() -> Result<(), i64> {
     }
     let taken = signals::take(libc::SIGBUS, fault::on_bus) && signals::take(libc::SIGSYS, caught::on_call);
     let mask = signals::bit(libc::SIGBUS) | signals::bit(libc::SIGSYS);
-    // SAFETY: reads our own set. What masu was started with may have them blocked.
+    // SAFETY: reads our own set. masu's parent may have left them blocked.
     unsafe {
         call!(libc::SYS_rt_sigprocmask, libc::SIG_UNBLOCK, (&raw const mask).expose_provenance(), 0, signals::SET_BYTES)
     };
     if taken { Ok(()) } else { Err(-i64::from(libc::EINVAL)) }
 }
 
-/// Memory that is there already and is paged from now on: the heap, and what programs and libraries have beyond their
-/// initialised data, which the kernel maps behind it without a file.
+/// Begins to page memory that is mapped already: the heap, and the memory beyond the initialised data of programs and
+/// libraries, which the kernel maps behind it without a file.
 fn take_memory(program: &'static Program) {
     // SAFETY: asks.
     HEAP_END.store(unsafe { call!(libc::SYS_brk, 0) } as u64, Relaxed);
@@ -455,7 +461,7 @@ fn take_memory(program: &'static Program) {
         }
         before = Some(mapping);
     });
-    // There is no room to note more of them, so they stay as they are.
+    // There is no space to note more of them, so they stay as they are.
     program.pager.counters.add(Counter::NotRegistered, count.saturating_sub(found.len()) as u64);
     let held = LOCK.hold();
     // SAFETY: opens a file to be read.
@@ -473,7 +479,7 @@ fn take_memory(program: &'static Program) {
     pin_thread_area(program);
 }
 
-/// Pages that are in memory already are known to be.
+/// Records pages that are in memory already.
 fn adopt(program: &Program, held: &Held<'_>, pagemap: i32, start: u64, end: u64) {
     const PRESENT: u64 = 1 << 63;
     let mut words = [0_u64; 512];
@@ -485,7 +491,7 @@ fn adopt(program: &Program, held: &Held<'_>, pagemap: i32, start: u64, end: u64)
         let got = unsafe { call!(libc::SYS_pread64, pagemap, words.as_mut_ptr().expose_provenance(), pages * 8, at) };
         let known = u64::try_from(got).unwrap_or(0) / 8;
         for (page, word) in (0..pages).zip(words) {
-            // What cannot be asked is found out when it is touched.
+            // Pages whose state cannot be read are found at their touch.
             if page < known && word & PRESENT != 0 {
                 program.pager.adopt(&mut program.units(held), address + page * PAGE_BYTES);
             }
@@ -494,7 +500,7 @@ fn adopt(program: &Program, held: &Held<'_>, pagemap: i32, start: u64, end: u64)
     }
 }
 
-/// The kernel writes to the thread's own area whenever it likes (rseq(2)): should it be paged, it stays.
+/// Pins the thread's own area, if it is paged: the kernel writes there at any time (rseq(2)).
 fn pin_thread_area(program: &Program) {
     let area: u64;
     // SAFETY: reads the word at the beginning of the thread's area, which points to itself.

@@ -1,8 +1,8 @@
-//! What the library keeps for each thread: a stack for its signal handlers, and beside it a record.
+//! State of each thread: a stack for its signal handlers, and beside it a record.
 //!
-//! Handlers run on this stack, whatever the program's own is: that one may be paged memory, of which a page is missing. The
-//! record lies at the stack's upper end, so a handler finds it from its stack pointer; nothing here uses thread-local
-//! storage, which is the C library's.
+//! Handlers run on this stack instead of the program's own, which may be paged memory with a missing page. The record
+//! lies at the stack's upper end, so a handler finds it from its stack pointer; nothing here uses thread-local storage,
+//! which belongs to the C library.
 
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
@@ -11,59 +11,61 @@ use farmem_engine::PAGE_BYTES;
 use crate::kernel::call;
 use crate::program::program;
 
-/// Stack and record of a thread, and its alignment.
+/// Size of a thread's stack and record, and its alignment.
 const BYTES: usize = 256 << 10;
 const RECORD_BYTES: usize = 8 << 10;
 const GUARD_BYTES: usize = 4096;
 
-/// The most runs of pages that one call has pinned.
+/// Largest number of page runs that one call has pinned.
 const MOST_PINS: usize = 128;
 
-/// So many calls of a thread may be under way, each interrupted by a handler that makes the next.
+/// Largest number of nested calls of a thread, each interrupted by a handler that makes the next.
 const MOST_CALLS: usize = 8;
 
-/// A call that was passed on, and may be interrupted: a handler of the program may make calls of its own before it is done.
+/// Call that was passed on, and may be interrupted: a handler of the program may make calls of its own before it is
+/// done.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Made {
-    /// Where a word stands that the stub sets to zero when the call returns, and what it is until then.
+    /// Address of the completion flag, a word that the stub sets to zero when the call returns, and its value until
+    /// then.
     word: u64,
     stamp: u64,
-    /// Its pins, and those of the calls that it interrupted, are those before this number.
+    /// End of its pins and of the pins of the calls that it interrupted.
     last_pin: usize,
-    /// Whether the kernel was given some of what follows.
+    /// Whether the kernel uses any of the following fields.
     is_used: bool,
-    /// A signal set that it is given instead of the program's.
+    /// Signal set for the kernel instead of the program's.
     pub set: u64,
-    /// A set's address and size, for pselect6.
+    /// Address and size of a set, for pselect6.
     pub pair: [u64; 2],
     /// Vectors of a transfer that was cut short.
     pub vectors: [[u64; 2]; 16],
 }
 
-/// The most runs of pages that the kernel may touch for as long as the thread lives.
+/// Largest number of page runs that the kernel may touch as long as the thread lives.
 const MOST_KEPT: usize = 16;
 
 /// One thread's record.
 #[repr(C)]
 pub struct Thread {
-    /// The stack, as sigaltstack(2) is told. First: `process.rs` passes its address on.
+    /// Stack, as passed to sigaltstack(2). First field: `process.rs` passes its address on.
     pub stack: libc::stack_t,
-    /// Its number; the child writes it itself (`process.rs`).
+    /// Thread ID; the child writes it itself (`process.rs`).
     pub number: AtomicU32,
-    /// What sigaltstack(2) was told by the program.
+    /// The program's own settings for sigaltstack(2).
     pub programs_stack: libc::stack_t,
-    /// Where its list of robust mutexes begins, which the kernel goes through when it ends.
+    /// Head of its list of robust mutexes, which the kernel walks when the thread ends.
     pub robust: u64,
-    /// Which of our signals the program believes to have blocked.
+    /// The library's signals that are blocked in the program's view.
     pub blocked: u64,
-    /// How often in a row it has tried to become another program.
+    /// Number of attempts in a row to become another program.
     pub exec_tries: u32,
-    /// The arguments of clone3.
+    /// Copied arguments of clone3.
     pub clone_arguments: [u64; 16],
     pins: [[u64; 2]; MOST_PINS],
     pinned: usize,
-    /// The number of the first that the call in hand has.
+    /// Number of the current call's first pin.
     first_pin: usize,
     calls: [Made; MOST_CALLS],
     calls_now: usize,
@@ -74,7 +76,7 @@ pub struct Thread {
 
 const _: () = assert!(size_of::<Thread>() + size_of::<Repeated>() <= RECORD_BYTES);
 
-/// A thread's last fault, behind its record: a fault may come while a call of the same thread holds the record.
+/// Last fault of a thread, behind its record: a fault may come while a call of the same thread borrows the record.
 #[repr(C)]
 pub struct Repeated {
     address: AtomicU64,
@@ -82,18 +84,18 @@ pub struct Repeated {
 }
 
 impl Repeated {
-    /// That of the thread on whose handlers' stack this runs.
+    /// Last fault of the thread on whose handlers' stack this runs.
     ///
     /// # Safety
     /// Called by one of the library's handlers.
     pub unsafe fn here() -> &'static Repeated {
         let end = start_of_stack() + BYTES;
-        // SAFETY: the kernel runs handlers on no other stack than one that `map` made, whose last bytes nobody else uses; zeros
-        // are a value of it, and it is only ever seen as atomics.
+        // SAFETY: the kernel runs handlers only on stacks that `map` made, whose last bytes nobody else uses. Zeros are
+        // a value of it, and it is only ever seen as atomics.
         unsafe { &*core::ptr::with_exposed_provenance::<Repeated>(end - size_of::<Repeated>()) }
     }
 
-    /// How often in a row a fault at this address was none, since the page was there.
+    /// Number of faults in a row at this address that found the page present.
     pub fn again(&self, address: u64, was_there: bool) -> u32 {
         let same = self.address.swap(address, Relaxed) == address;
         let times = if same && was_there { self.times.load(Relaxed) + 1 } else { 0 };
@@ -102,7 +104,7 @@ impl Repeated {
     }
 }
 
-/// Where the signal stack begins on which this runs.
+/// Start of the signal stack on which this runs.
 fn start_of_stack() -> usize {
     let on_the_stack = 0_u8;
     (&raw const on_the_stack).expose_provenance() & !(BYTES - 1)
@@ -115,12 +117,12 @@ impl Thread {
     /// Called by one of the library's handlers, at most once at a time: there is one reference to a record.
     pub unsafe fn here() -> &'static mut Thread {
         let record = start_of_stack() + BYTES - RECORD_BYTES;
-        // SAFETY: the kernel runs handlers on no other stack than one that `map` made, with a record beside it; and the caller's.
+        // SAFETY: the kernel runs handlers only on stacks that `map` made, with a record beside each; and the caller's.
         unsafe { &mut *core::ptr::with_exposed_provenance_mut::<Thread>(record) }
     }
 
-    /// Remembers pages that stay until the thread's next call. What follows the call's last ones, or begins on the same page,
-    /// takes no place of its own. Says how many more pages these are; `None` when there is no place left.
+    /// Remembers pages that stay until the thread's next call. Pages that follow the call's last run, or begin on the
+    /// same page, extend it. Returns the number of additional pages; `None` when no run is free.
     pub fn remember(&mut self, start: u64, pages: u64, unpin: impl FnOnce(u64)) -> Option<u64> {
         let of_this_call = self.pinned.checked_sub(1).filter(|last| *last >= self.first_pin);
         if let Some([from, length]) = of_this_call.and_then(|last| self.pins.get_mut(last)) {
@@ -140,8 +142,8 @@ impl Thread {
         Some(pages)
     }
 
-    /// Remembers pages that stay as long as the thread: the kernel writes there when it ends, or whenever it likes. What
-    /// there is no place for stays for good.
+    /// Remembers pages that stay as long as the thread: the kernel writes there when it ends, or at any time. Pages
+    /// without a free entry stay for good.
     pub fn keep(&mut self, start: u64, pages: u64) {
         if let Some(kept) = self.kept.get_mut(self.kept_now) {
             *kept = [start, pages];
@@ -149,38 +151,39 @@ impl Thread {
         }
     }
 
-    /// What stays as long as the thread, from the number on that there was before; it is this one's no more.
+    /// Takes the pages that stay as long as the thread, from number `from` on.
     pub fn take_kept(&mut self, from: usize) -> impl Iterator<Item = (u64, u64)> {
         let until = self.kept_now;
         self.kept_now = from.min(until);
         self.kept.iter().take(until).skip(from).map(|kept| (kept[0], kept[1]))
     }
 
-    /// How many of these there are.
+    /// Number of these pages' runs.
     pub const fn kept(&self) -> usize {
         self.kept_now
     }
 
-    /// Pins from this number on are of no use any more, and are forgotten.
+    /// Takes the pins from number `from` on, which are no longer needed.
     pub fn take_pins(&mut self, from: usize) -> impl Iterator<Item = (u64, u64)> {
         let until = self.pinned;
         self.pinned = from.min(until);
         self.pins.iter().take(until).skip(from).map(|pin| (pin[0], pin[1]))
     }
 
-    /// The call in hand goes on with another part, whose pins are apart from those that it has. Says how many runs these are.
+    /// Starts another part of the current call, whose pins are apart from the earlier ones. Returns the number of the
+    /// earlier runs.
     pub const fn part(&mut self) -> usize {
         self.first_pin = self.pinned;
         self.pinned
     }
 
-    /// Whether there is nothing to be taken off.
+    /// Whether the thread has no pins to remove.
     pub const fn is_idle(&self) -> bool {
         self.pinned == 0 && self.calls_now == 0
     }
 
-    /// Looks which calls are done: they are no more, and the number is that of their first pin. One whose frame a longjmp left
-    /// may seem to go on until its place on the stack is used anew.
+    /// Removes the calls that are done, and returns the number of their first pin. A call whose frame a longjmp left
+    /// may seem to go on until its stack memory is reused.
     pub fn over(&mut self, read: impl Fn(u64) -> Option<u64>) -> usize {
         while let Some(last) = self.calls_now.checked_sub(1).and_then(|last| self.calls.get(last)) {
             let goes_on = last.word != 0 && read(last.word) == Some(last.stamp);
@@ -195,7 +198,7 @@ impl Thread {
         }
     }
 
-    /// A call is about to be made.
+    /// Begins a call.
     pub fn begin(&mut self) -> &mut Made {
         let at = self.calls_now.min(MOST_CALLS - 1);
         (self.calls_now, self.first_pin) = (at + 1, self.pinned);
@@ -204,7 +207,7 @@ impl Thread {
         made
     }
 
-    /// The call was passed on, or answered: with neither pins nor memory of ours it needs no place here.
+    /// Settles a call that was passed on or answered: without pins and without the library's memory it needs no record.
     pub fn settle(&mut self) {
         let before = self.calls_now.checked_sub(2).map_or(0, |before| self.calls[before.min(MOST_CALLS - 1)].last_pin);
         let last = self.calls_now.clamp(1, MOST_CALLS) - 1;
@@ -213,19 +216,19 @@ impl Thread {
         }
     }
 
-    /// No call is under way.
+    /// Forgets all calls.
     pub const fn forget_calls(&mut self) {
         (self.calls_now, self.exec_tries) = (0, 0);
     }
 
-    /// The call that was begun last.
+    /// Call that was begun last.
     pub fn made(&mut self) -> &mut Made {
         let at = self.calls_now.clamp(1, MOST_CALLS) - 1;
         self.calls[at].is_used = true;
         &mut self.calls[at]
     }
 
-    /// It is passed on: a word on the stack tells when it is done. Says what that word has to be.
+    /// Marks the call as passed on: a word on the stack tells when it is done. Returns the required value of that word.
     pub fn passed_on(&mut self, word: u64) -> u64 {
         self.stamps = self.stamps.wrapping_add(2) | 1;
         let (stamp, pinned) = (self.stamps, self.pinned);
@@ -236,7 +239,7 @@ impl Thread {
     }
 }
 
-/// All records: blocks of addresses, each linked to the next.
+/// Records in a block: blocks of addresses, each linked to the next.
 const IN_A_BLOCK: usize = 510;
 
 #[repr(C)]
@@ -252,7 +255,7 @@ static FIRST: Block = Block {
     records: [const { AtomicPtr::new(core::ptr::null_mut()) }; IN_A_BLOCK],
 };
 
-/// A stack and record for a new thread: those of one that is no more, or new ones. The pager's lock is held. `None` when the
+/// Stack and record for a new thread: reused from an ended one, or new. The pager's lock is held. `None` when the
 /// kernel has no memory.
 pub fn make() -> Option<*mut Thread> {
     let process = program().map_or(0, |program| program.process.load(Relaxed));
@@ -267,7 +270,7 @@ pub fn make() -> Option<*mut Thread> {
             let is_there = || unsafe { call!(libc::SYS_tgkill, process, number.load(Relaxed), 0) } == 0;
             if number.load(Relaxed) != 0 && !is_there() {
                 number.store(0, Relaxed);
-                // SAFETY: its thread is no more, and with it what it had pinned.
+                // SAFETY: its thread has ended, and with it the use of its pins.
                 let dead = unsafe { &mut *record };
                 if let Some(program) = program() {
                     let unpin = |(start, pages): (u64, u64)| {
@@ -303,7 +306,7 @@ const NO_STACK: libc::stack_t = libc::stack_t { ss_sp: core::ptr::null_mut(), ss
 fn map() -> Option<*mut Thread> {
     let start = map_memory(2 * BYTES)?;
     let aligned = start.next_multiple_of(BYTES);
-    // SAFETY: our own memory, of which nothing is used yet.
+    // SAFETY: our own memory, not used yet.
     unsafe {
         call!(libc::SYS_munmap, start, aligned - start);
         call!(libc::SYS_munmap, aligned + BYTES, start + BYTES - aligned);
@@ -323,7 +326,7 @@ fn map() -> Option<*mut Thread> {
     Some(record)
 }
 
-/// Memory of the library's own, which is not paged.
+/// Maps memory of the library's own, which is not paged.
 pub fn map_memory(bytes: usize) -> Option<usize> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: makes new memory.

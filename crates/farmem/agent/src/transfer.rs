@@ -9,7 +9,7 @@ use crate::program::Program;
 use crate::thread::Thread;
 use crate::{memory, process};
 
-/// Where such a call's arguments stand.
+/// Positions of such a call's arguments.
 pub struct Shape {
     pub address: usize,
     pub length: usize,
@@ -17,9 +17,9 @@ pub struct Shape {
     pub offset: Option<usize>,
 }
 
-/// Makes the call: whole if its memory fits, in parts if it is a regular file, and the first part of it otherwise.
+/// Makes the call: whole if its memory fits, in parts for a regular file, and otherwise its first part.
 pub fn make(program: &'static Program, thread: &mut Thread, context: &mut Context, made: Call, shape: &Shape) {
-    // The call may have other memory besides.
+    // The call may touch other memory besides.
     let most = memory::most_pinned(program) - 8;
     let asked = to_ask(program, made, shape);
     let size = size_of(program, asked, shape);
@@ -46,15 +46,15 @@ pub fn make(program: &'static Program, thread: &mut Thread, context: &mut Contex
     }
 }
 
-/// Longer buffers are looked at more closely, and made shorter by multiples of this alone: what a direct read of a file needs of its
-/// length holds of the rest then.
+/// Longer buffers are examined more closely, and shortened only by multiples of this size: then the rest meets a direct
+/// read's condition on its length.
 const LONG: u64 = 64 << 10;
 
-/// A program has no memory from here on, and the kernel says EFAULT of what reaches so far.
+/// End of a program's memory; the kernel returns EFAULT for a buffer that reaches so high.
 const ALL_MEMORY: u64 = (1 << 47) - PAGE_BYTES;
 
-/// The call, or one that asks for less: no more than will come. A program may name a buffer of gigabytes for a short file, and
-/// all of it would be brought for what is read into its beginning.
+/// The call itself, or one that asks for less: no more than will come. A program may name a buffer of gigabytes for a
+/// short file, and all of it would be mapped in for a read into its beginning.
 fn to_ask(program: &Program, made: Call, shape: &Shape) -> Call {
     let mut asked = made;
     if let Some(bytes) = bytes_to_come(program, made) {
@@ -63,10 +63,10 @@ fn to_ask(program: &Program, made: Call, shape: &Shape) -> Call {
     asked
 }
 
-/// At most how many bytes will come of those that are asked for: what a file has from here on, and what a pipe holds. `None`: all,
-/// or it is not known, as of files that say they are empty (proc(5)).
+/// Upper bound of the bytes that will come: the rest of a file, or the content of a pipe. `None`: all requested bytes,
+/// or it is not known, as of files that claim to be empty (proc(5)).
 ///
-/// Of a file that is longer than it says, less may come than could, as of one that grows meanwhile.
+/// For a file that is longer than its size says, less may come than could, as for one that grows meanwhile.
 fn bytes_to_come(program: &Program, made: Call) -> Option<u64> {
     let [fd, start, asked, offset, ..] = made.arguments;
     let reads = matches!(made.number, number::READ | number::PREAD64);
@@ -91,11 +91,11 @@ fn bytes_to_come(program: &Program, made: Call) -> Option<u64> {
     (beyond >= LONG).then_some(asked - beyond / LONG * LONG)
 }
 
-/// The kernel moves at most this much in one call.
+/// Most bytes that the kernel moves in one call.
 const MOST_BYTES: u64 = 0x7fff_f000;
 
-/// How much is asked for, and in how many pages of paged memory that lies; `None` when it cannot be seen, or reaches beyond
-/// all memory: the kernel will say why, and does nothing.
+/// Requested bytes, and number of paged pages that hold them; `None` when they cannot be read, or reach beyond all
+/// memory: the kernel will return the error, and does nothing.
 fn size_of(program: &Program, made: Call, shape: &Shape) -> Option<(u64, u64)> {
     let reaches = |start: u64, bytes: u64| start.checked_add(bytes).filter(|end| *end <= i64::MAX as u64);
     let pages_of = |start: u64, bytes: u64| match memory::touches(program, start, bytes) {
@@ -123,11 +123,12 @@ fn size_of(program: &Program, made: Call, shape: &Shape) -> Option<(u64, u64)> {
     })
 }
 
-/// More pieces than these may find no place among the thread's pins: they are brought, and may leave before the call is done.
+/// Number of pieces above which a call may exceed the thread's pins: more pieces are mapped in, and may be evicted
+/// before the call is done.
 const PINNED_PIECES: u64 = 64;
 
-/// Whether a device may be given pages that are not pinned (O_DIRECT). The kernel says EFAULT if one has left before; one that
-/// it holds it does not move, but a copy of it would not have what the device writes later.
+/// Whether a device may be given pages that are not pinned (O_DIRECT). The kernel returns EFAULT for a page evicted
+/// before. It does not move a page that it holds; but a copy would miss later writes of the device.
 fn is_past_all_pins(made: Call, shape: &Shape) -> bool {
     let many = shape.vectors && made.arguments[shape.length] > PINNED_PIECES;
     // SAFETY: asks.
@@ -135,7 +136,7 @@ fn is_past_all_pins(made: Call, shape: &Shape) -> bool {
     many && is_regular(made.arguments[0]) && flags() & i64::from(libc::O_DIRECT) != 0
 }
 
-/// Whether a descriptor takes and gives messages, each whole: a socket that is no stream.
+/// Whether a descriptor transfers whole messages: a socket other than a stream.
 fn is_message(fd: u64) -> bool {
     let (mut kind, mut bytes) = (0_i32, 4_u32);
     let (kind_at, bytes_at) = ((&raw mut kind).expose_provenance(), (&raw mut bytes).expose_provenance());
@@ -144,13 +145,13 @@ fn is_message(fd: u64) -> bool {
     answer == 0 && kind != libc::SOCK_STREAM
 }
 
-/// A vector's start and length.
+/// Start and length of a vector.
 fn vector(made: Call, shape: &Shape, number: u64) -> Option<(u64, u64)> {
     let at = made.arguments[shape.address].checked_add(number * 16)?;
     memory::read_word(at).zip(memory::read_word(at + 8))
 }
 
-/// The call from so far on, for what lies in at most so many pages. Vectors are those of the thread's record then.
+/// The call from byte `from` on, for data in at most `most` pages. Its vectors are in the thread's record then.
 fn part(thread: &mut Thread, made: Call, shape: &Shape, from: u64, most: u64) -> Option<Call> {
     let mut part = made;
     if let Some(offset) = shape.offset {
@@ -184,12 +185,12 @@ fn part(thread: &mut Thread, made: Call, shape: &Shape, from: u64, most: u64) ->
     Some(part)
 }
 
-/// How many bytes from an address on lie in so many pages.
+/// Number of bytes from an address on in this number of pages.
 const fn room(start: u64, pages: u64) -> u64 {
     (pages * PAGE_BYTES).saturating_sub(start % PAGE_BYTES)
 }
 
-/// What the kernel says of a descriptor.
+/// Status of a descriptor from the kernel.
 fn status(fd: u64) -> Option<libc::stat> {
     // SAFETY: all zeros are a value of it.
     let mut status: libc::stat = unsafe { core::mem::zeroed() };
@@ -198,12 +199,12 @@ fn status(fd: u64) -> Option<libc::stat> {
     (answer == 0).then_some(status)
 }
 
-/// Whether a descriptor is a file, or a disk, in which one reads on where one stopped.
+/// Whether a descriptor is a file or a disk with a position.
 fn is_regular(fd: u64) -> bool {
     status(fd).is_some_and(|status| matches!(status.st_mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFBLK))
 }
 
-/// A regular file is read and written part by part, as one call: it waits for nobody, so no signal need come between.
+/// Reads or writes a regular file part by part, as one call: it does not block, so no signal need come between.
 fn in_parts(program: &'static Program, thread: &mut Thread, made: Call, shape: &Shape, most: u64, all: u64) -> i64 {
     let mut done = 0;
     while done < all {
@@ -219,7 +220,7 @@ fn in_parts(program: &'static Program, thread: &mut Thread, made: Call, shape: &
             return if done == 0 { answer } else { done as i64 };
         }
         done += answer as u64;
-        // As the call would have ended: at the end of the file, or on a full disk.
+        // The call's regular end: the end of the file, or a full disk.
         if answer == 0 || !shape.vectors && (answer as u64) < now.arguments[shape.length] {
             break;
         }

@@ -1,25 +1,25 @@
-//! userfaultfd(2): which memory is paged, and moving frames in and out of it.
+//! userfaultfd(2): registration of paged memory, and moves of frames in and out of it.
 //!
-//! The file is made for faults of the program alone (USER_MODE_ONLY), which takes no privilege, and in SIGBUS mode: the
-//! thread that faults gets the signal and serves itself. UFFDIO_MOVE is Linux 6.8; where it is missing, pages are copied
-//! while they are protected against writes (`exchange.rs`).
+//! The file is made for faults of the program only (USER_MODE_ONLY), which takes no privilege, and in SIGBUS mode: the
+//! faulting thread gets the signal and serves itself. UFFDIO_MOVE is Linux 6.8; where it is missing, pages are copied
+//! under write protection (`exchange.rs`).
 
 use farmem_engine::PAGE_BYTES;
+use farmem_engine::backend::{Backend, Features};
 use farmem_engine::greeting::Step;
-use farmem_engine::backend::{Features, Backend};
 
 use crate::kernel::{self, call};
 
 const API: u64 = 0xaa;
 const USER_MODE_ONLY: i32 = 1;
 
-/// So often a page is tried to be put back.
+/// Largest number of attempts to put a page back.
 const PATIENCE: u32 = 100_000;
 
 const MODE_MISSING: u64 = 1;
 const MODE_WP: u64 = 2;
 
-/// An ioctl's number: what it reads and writes, the size of that, and the number within userfaultfd.
+/// Number of an ioctl: its direction, the size of its argument, and the number within userfaultfd.
 const fn number(direction: u64, bytes: usize, number: u64) -> u64 {
     direction << 30 | (bytes as u64) << 16 | API << 8 | number
 }
@@ -57,12 +57,12 @@ struct WriteProtect {
     mode: u64,
 }
 
-/// A userfaultfd, and the backend on which it stands.
+/// userfaultfd, and its backend.
 #[derive(Clone, Copy)]
 pub struct Uffd {
     pub fd: i32,
     pub backend: Backend,
-    /// The address of a page behind the staging's slots in which none ever stays, and that has a page table; 0: none yet.
+    /// Address of an always empty page behind the victim queue's slots, with a page table; 0: none yet.
     pub spare_page: u64,
 }
 
@@ -73,10 +73,10 @@ const EEXIST: i64 = -(libc::EEXIST as i64);
 const ENOENT: i64 = -(libc::ENOENT as i64);
 
 impl Uffd {
-    /// Makes one that stands on the wanted backend, or on the best; or says which step failed and why.
+    /// Opens one with the requested backend, or with the best; or returns the failed step with its reason.
     pub fn make(wanted: Option<Backend>) -> Result<Uffd, (Step, i64)> {
         let failed = |answer| (Step::Userfaultfd, answer);
-        // What there is can be asked once of each file, and what is to be used be said once, too.
+        // Features can be queried once per file, and requested once, too.
         let (asked, offered) = open(Features(0)).map_err(failed)?;
         // SAFETY: our own.
         unsafe { call!(libc::SYS_close, asked) };
@@ -85,7 +85,7 @@ impl Uffd {
         Ok(Uffd { fd, backend, spare_page: 0 })
     }
 
-    /// Memory is paged from now on.
+    /// Registers memory, which is paged from now on.
     pub fn register(self, start: u64, bytes: u64) -> bool {
         let mode = match self.backend {
             Backend::Move => MODE_MISSING,
@@ -94,33 +94,34 @@ impl Uffd {
         self.register_as(start, bytes, mode)
     }
 
-    /// Memory may get frames by [`Uffd::move_frames`] and [`Uffd::copy`], and is not paged itself.
+    /// Registers memory that is not paged itself, and may get frames by [`Uffd::move_frames`] and [`Uffd::copy`].
     pub fn register_staging(self, start: u64, bytes: u64) -> bool {
         self.register_as(start, bytes, MODE_WP)
     }
 
     fn register_as(self, start: u64, bytes: u64, mode: u64) -> bool {
         let mut register = Register { start, bytes, mode, ioctls: 0 };
-        // SAFETY: reads and writes `register`; memory that is registered changes in nothing but how faults are served.
+        // SAFETY: reads and writes `register`; registration changes only how faults are served.
         unsafe { ioctl(self.fd, number(READ_WRITE, size_of::<Register>(), 0), &raw mut register) == 0 }
     }
 
-    /// Frames change their address, without a copy. Says how many bytes did, and why no more.
+    /// Moves frames to other addresses, without a copy. Returns the number of bytes, and the reason for the end.
     ///
-    /// Linux 6.18, which moves pages in batches, may say EEXIST of pages that it has moved itself (seen on 6.18.44): those that
-    /// it had to try twice, because their entry in the page table changed just then, as by compaction. The second try moves them,
-    /// and is followed by a third. So whoever is told that a page is there already looks whether it is still where it came from.
+    /// Linux 6.18, which moves pages in batches, may return EEXIST for pages that it has moved itself (seen on
+    /// 6.18.44): pages that it had to try twice, because their entry in the page table changed just then, as by
+    /// compaction. The second try moves them, and is followed by a third. So after EEXIST the caller checks whether the
+    /// page is still at its old address.
     ///
     /// # Safety
-    /// Nobody reads what is left at `from`. Each page there has a frame, wherever `to` has one already: else what lies at `to`
-    /// would be taken for it.
+    /// Nobody reads the remains at `from`. Each page there has a frame, wherever `to` has one already: else the page at
+    /// `to` would be taken for it.
     pub unsafe fn move_frames(self, to: u64, from: u64, bytes: u64) -> (u64, i64) {
         let mut done = 0;
         while done < bytes {
             // SAFETY: the caller's.
             let (moved, why) = unsafe { self.transfer(MOVE, to + done, from + done, bytes - done) };
             done += moved;
-            // SAFETY: the caller's: who looks for the page meanwhile waits.
+            // SAFETY: the caller's: a thread that needs the page meanwhile waits.
             if done < bytes && (why != EEXIST || unsafe { self.is_there(from + done) }) {
                 return (done, why);
             }
@@ -131,12 +132,12 @@ impl Uffd {
         (done, 0)
     }
 
-    /// Whether an address has a page, wherever its frame is (in swap, too): it is moved aside, and back.
+    /// Whether an address has a page, wherever its frame is (in swap, too): the page is moved aside, and back.
     ///
     /// # Safety
     /// Nobody reads it meanwhile.
     unsafe fn is_there(self, address: u64) -> bool {
-        // Where nothing was before, and who else would bring it: EEXIST says that it has moved.
+        // Nothing was there before, and nobody else would bring it: EEXIST means that it has moved.
         let has_come = |(moved, why): (u64, i64)| moved > 0 || why == EEXIST;
         // SAFETY: the caller's.
         let aside = unsafe { self.transfer(MOVE, self.spare_page, address, PAGE_BYTES) };
@@ -155,7 +156,8 @@ impl Uffd {
         ])
     }
 
-    /// New frames with a copy of what lies at `from`, where none are. Says how many bytes, and why no more.
+    /// Maps new frames with a copy of the memory at `from`, where none are. Returns the number of bytes, and the reason
+    /// for the end.
     ///
     /// # Safety
     /// `from` can be read.
@@ -164,10 +166,11 @@ impl Uffd {
         unsafe { self.transfer(COPY, to, from, bytes) }
     }
 
-    /// Writes to pages that are there raise SIGBUS from now on, or do no more. All threads know it when this returns.
+    /// Makes writes to present pages raise SIGBUS from now on, or allows them again. All threads see it when this
+    /// returns.
     pub fn write_protect(self, start: u64, bytes: u64, protected: bool) -> i64 {
         let mut range = WriteProtect { start, bytes, mode: protected.into() };
-        // SAFETY: reads `range`; changes in nothing but how writes are served.
+        // SAFETY: reads `range`; changes only how writes are served.
         unsafe { ioctl(self.fd, number(READ_WRITE, size_of::<WriteProtect>(), 6), &raw mut range) }
     }
 
@@ -188,7 +191,7 @@ impl Uffd {
     }
 }
 
-/// A userfaultfd that has these features, and all that this kernel has.
+/// Opens a userfaultfd with these features, and returns all features of this kernel.
 fn open(features: Features) -> Result<(i32, Features), i64> {
     // SAFETY: makes a file.
     let fd = unsafe { call!(libc::SYS_userfaultfd, libc::O_CLOEXEC | USER_MODE_ONLY) };
@@ -202,7 +205,7 @@ fn open(features: Features) -> Result<(i32, Features), i64> {
 }
 
 /// # Safety
-/// `argument` is what the ioctl with this number reads and writes.
+/// `argument` points to the data that the ioctl with this number reads and writes.
 unsafe fn ioctl<T>(fd: i32, number: u64, argument: *mut T) -> i64 {
     // SAFETY: the caller's.
     unsafe { call!(libc::SYS_ioctl, fd, number, argument.expose_provenance()) }

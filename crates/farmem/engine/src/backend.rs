@@ -1,49 +1,49 @@
-//! In which way pages leave a program and come back: which backend a kernel has. Pure.
+//! Backends that evict pages of a program and map them in again, and the choice of one for a kernel. Pure.
 //!
 //! | backend | how a page leaves | since |
 //! |---|---|---|
 //! | move | its frame is moved (`UFFDIO_MOVE`) | Linux 6.8 |
 //! | copy | protected against writes (`UFFDIO_WRITEPROTECT`), copied, its frame given to the kernel | Linux 5.7 |
 //!
-//! On both the thread that faults serves itself (`UFFD_FEATURE_SIGBUS`).
+//! Both backends serve a fault in the faulting thread (`UFFD_FEATURE_SIGBUS`).
 
-/// What the kernel says of its userfaultfd: a word of bits (linux/userfaultfd.h).
+/// Feature bits of a kernel's userfaultfd (linux/userfaultfd.h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features(pub u64);
 
 impl Features {
     /// A write to a page that is protected against writes is a fault (`UFFD_FEATURE_PAGEFAULT_FLAG_WP`).
     pub const WRITE_PROTECT: Features = Features(1 << 0);
-    /// A fault is a signal in the thread that had it (`UFFD_FEATURE_SIGBUS`).
+    /// A fault is a signal in the faulting thread (`UFFD_FEATURE_SIGBUS`).
     pub const SIGBUS: Features = Features(1 << 7);
     /// Frames are moved (`UFFD_FEATURE_MOVE`).
     pub const MOVE: Features = Features(1 << 16);
 
-    /// Both.
+    /// Union of both sets of bits.
     pub const fn and(self, other: Features) -> Features {
         Features(self.0 | other.0)
     }
 
-    /// Whether all of these are there.
+    /// Whether all bits of `all` are set.
     pub const fn has(self, all: Features) -> bool {
         self.0 & all.0 == all.0
     }
 }
 
-/// A way for pages to leave and to come back.
+/// Backend that evicts pages and maps them in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
-    /// Frames are moved, without a copy.
+    /// Moves frames without a copy.
     Move = 1,
-    /// Pages are copied, between frames of the kernel's.
+    /// Copies pages between frames of the kernel.
     Copy = 2,
 }
 
 impl Backend {
-    /// All of them, best first.
+    /// All backends, best first.
     pub const ALL: [Backend; 2] = [Backend::Move, Backend::Copy];
 
-    /// Its name in output and on the command line.
+    /// Name in output and on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Backend::Move => "move",
@@ -51,7 +51,7 @@ impl Backend {
         }
     }
 
-    /// What it takes.
+    /// Features that the backend requires.
     pub const fn needs(self) -> Features {
         match self {
             Backend::Move => Features::SIGBUS.and(Features::MOVE),
@@ -59,7 +59,7 @@ impl Backend {
         }
     }
 
-    /// So many pages at most are in two places at a time, and take a frame in each.
+    /// Largest number of pages that are in two places at a time and take a frame in each.
     pub const fn doubled_pages(self) -> u32 {
         match self {
             Backend::Move => 0,
@@ -67,7 +67,7 @@ impl Backend {
         }
     }
 
-    /// The best that a kernel has, or the one that is wanted, if it has that.
+    /// The best backend that the kernel offers, or the `wanted` one if the kernel offers it.
     pub fn choose(offered: Features, wanted: Option<Backend>) -> Option<Backend> {
         let fits = |backend: &Backend| offered.has(backend.needs()) && wanted.is_none_or(|wanted| wanted == *backend);
         Backend::ALL.into_iter().find(fits)
@@ -82,7 +82,8 @@ impl Backend {
 mod tests {
     use super::*;
 
-    /// What Debian's 6.1 says, and this 6.18: every bit up to `UFFD_FEATURE_WP_HUGETLBFS_SHMEM`, and to `UFFD_FEATURE_MOVE`.
+    /// Features of Debian's 6.1, and of 6.18: every bit up to `UFFD_FEATURE_WP_HUGETLBFS_SHMEM`, and to
+    /// `UFFD_FEATURE_MOVE`.
     const OLD: Features = Features(0x1fff);
     const NEW: Features = Features(0x1_ffff);
 

@@ -1,29 +1,29 @@
-//! What is known of one page: a word of 64 bits.
+//! State of one page: a word of 64 bits.
 //!
 //! | bits | |
 //! |---|---|
 //! | 0–1 | where the page is ([`Place`]) |
-//! | 2 | the store holds it as it was when it came from there; its sum is known. Untouched: it held zeros when it left |
-//! | 3 | it came in advance and was not asked for yet; at home: it is to stay out of the program's reach when it comes |
-//! | 4 | it is ordered, and comes in the background; in the staging: it came so |
-//! | 8–15 | how often it is pinned: it stays where it is |
+//! | 2 | the store holds the content that came from there, with a checksum; untouched: it held zeros when it left |
+//! | 3 | it was prefetched and is not requested yet; at home: it stays unmapped when it comes |
+//! | 4 | it is requested, and comes in the background; in the victim queue: it came so |
+//! | 8–15 | number of pins: a pinned page stays where it is |
 //! | 16–31 | the policy's own |
-//! | 32–63 | the slot of the staging that holds it |
+//! | 32–63 | its slot in the victim queue |
 //!
-//! A word of zeros is a page that nobody touched.
+//! A word of zeros is an untouched page.
 
 use core::fmt;
 
-/// Where a page is.
+/// Location of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Nowhere: nobody has touched it since it was given, or since it left with nothing but zeros. It reads as zeros.
+    /// Nowhere: untouched since it was allocated, or since it left with nothing but zeros. It reads as zeros.
     Untouched = 0,
     /// In the program.
     Resident = 1,
-    /// In a slot of the staging, out of the program's reach.
+    /// In a slot of the victim queue, unmapped.
     Staged = 2,
-    /// In the store alone.
+    /// In the store only.
     Home = 3,
 }
 
@@ -37,12 +37,12 @@ const MARK_SHIFT: u32 = 16;
 const MARK: u64 = 0xffff << MARK_SHIFT;
 const SLOT_SHIFT: u32 = 32;
 
-/// One page's word.
+/// State word of one page.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct Entry(pub u64);
 
 impl Entry {
-    /// Where it is.
+    /// Location.
     pub const fn place(self) -> Place {
         match self.0 & PLACE {
             0 => Place::Untouched,
@@ -52,101 +52,101 @@ impl Entry {
         }
     }
 
-    /// The same page elsewhere; it is in no slot.
+    /// The same page at another location; it is in no slot.
     #[must_use]
     pub const fn at(self, place: Place) -> Entry {
         Entry((self.0 & !PLACE & 0xffff_ffff) | place as u64)
     }
 
-    /// The same page in a slot.
+    /// The same page in a slot of the victim queue.
     #[must_use]
     pub const fn staged(self, slot: u32) -> Entry {
         let moved = self.at(Place::Staged);
         Entry(moved.0 | ((slot as u64) << SLOT_SHIFT))
     }
 
-    /// The slot that holds it, if one does.
+    /// Slot that holds the page, if it is in one.
     pub const fn slot(self) -> u32 {
         (self.0 >> SLOT_SHIFT) as u32
     }
 
-    /// Whether the store holds it as it was when it came from there.
+    /// Whether the store holds the content that came from there.
     pub const fn is_kept(self) -> bool {
         self.0 & KEPT != 0
     }
 
-    /// Says that the store holds it, or does not.
+    /// Sets or clears the bit of [`Entry::is_kept`].
     #[must_use]
     pub const fn kept(self, kept: bool) -> Entry {
         Entry(if kept { self.0 | KEPT } else { self.0 & !KEPT })
     }
 
-    /// Whether it came in advance and was not asked for yet.
+    /// Whether the page was prefetched and is not requested yet.
     pub const fn is_early(self) -> bool {
         self.0 & EARLY != 0
     }
 
-    /// Says that it came in advance, or that it was asked for.
+    /// Sets or clears the bit of [`Entry::is_early`].
     #[must_use]
     pub const fn early(self, early: bool) -> Entry {
         Entry(if early { self.0 | EARLY } else { self.0 & !EARLY })
     }
 
-    /// Whether it is ordered, or came so and was not asked for yet.
+    /// Whether the page is requested in the background, or came so and is not touched yet.
     pub const fn is_ordered(self) -> bool {
         self.0 & ORDERED != 0
     }
 
-    /// Says that it is ordered, or that it is not any more.
+    /// Sets or clears the bit of [`Entry::is_ordered`].
     #[must_use]
     pub const fn ordered(self, ordered: bool) -> Entry {
         Entry(if ordered { self.0 | ORDERED } else { self.0 & !ORDERED })
     }
 
-    /// How often it is pinned.
+    /// Number of pins.
     pub const fn pins(self) -> u8 {
         ((self.0 & PINS) >> PINS_SHIFT) as u8
     }
 
-    /// One pin more. `None` when there are 255.
+    /// Adds a pin. `None` when there are 255.
     pub const fn pinned(self) -> Option<Entry> {
         if self.pins() == u8::MAX { None } else { Some(Entry(self.0 + (1 << PINS_SHIFT))) }
     }
 
-    /// One pin less; without a pin, as it is.
+    /// Removes a pin; a page without pins stays as it is.
     #[must_use]
     pub const fn unpinned(self) -> Entry {
         if self.pins() == 0 { self } else { Entry(self.0 - (1 << PINS_SHIFT)) }
     }
 
-    /// Nothing but its pins: of a page that is forgotten while a call is under way.
+    /// Only the pins: of a page that is forgotten during a call.
     #[must_use]
     pub const fn only_pins(self) -> Entry {
         Entry(self.0 & PINS)
     }
 
-    /// Nothing but its pins: of a page that held zeros when it left. Nowhere is anything kept of it.
+    /// Only the pins: of a page that held zeros when it left. Nothing of its content is kept.
     #[must_use]
     pub const fn of_zeros(self) -> Entry {
         Entry(self.0 & PINS | KEPT)
     }
 
-    /// Whether it held zeros when it left, and was not touched since.
+    /// Whether the page held zeros when it left, and is untouched since.
     pub const fn is_of_zeros(self) -> bool {
         matches!(self.place(), Place::Untouched) && self.is_kept()
     }
 
-    /// Whether it was touched since it was given.
+    /// Whether the page was touched since it was allocated.
     pub const fn is_touched(self) -> bool {
         !matches!(self.place(), Place::Untouched) || self.is_kept()
     }
 
-    /// What the policy keeps of it.
+    /// Mark of the policy.
     pub const fn mark(self) -> u16 {
         ((self.0 & MARK) >> MARK_SHIFT) as u16
     }
 
-    /// Another mark of the policy's.
+    /// Replaces the mark of the policy.
     #[must_use]
     pub const fn marked(self, mark: u16) -> Entry {
         Entry((self.0 & !MARK) | ((mark as u64) << MARK_SHIFT))

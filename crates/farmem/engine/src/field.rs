@@ -1,7 +1,7 @@
-//! The memory that masu and the program share: counters and the pager's tables, one behind the other.
+//! Shared segment of masu and the program: counters and the pager's tables, one behind the other.
 //!
-//! It is made by the library in the program, as large as masu says, and all of it is zeros at first. Most of it is never
-//! touched, and takes no memory.
+//! The library in the program creates it, with masu's size, full of zeros. Most of it is never touched, and takes no
+//! memory.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
@@ -12,42 +12,42 @@ use crate::space::{CHUNK_PAGES, DIRECTORY_WORDS, Page, Space};
 use crate::units::Learned;
 use crate::{MAX_UNIT_PAGES, PAGE_BYTES};
 
-/// What is counted, and what masu says: words of 64 bits at the beginning of the field.
+/// Counters, and values that masu sets: words of 64 bits at the beginning of the segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counter {
-    /// masu says: frames that this program may have.
+    /// Set by masu: frames that this program may have.
     BudgetFrames = 0,
-    /// masu says: the part of its memory that a program may have, in parts of 65,536; zero when the budget is a number.
+    /// Set by masu: local part of the program's memory, in parts of 65,536; zero when the budget is a number.
     BudgetShare = 1,
-    /// Pages in the program.
+    /// Number of pages in the program.
     ResidentPages = 2,
-    /// The most frames that were in use at a time.
+    /// Largest number of frames in use at a time.
     PeakFrames = 3,
-    /// Touches of pages that nobody had touched.
+    /// Touches of untouched pages.
     FaultsFirst = 4,
-    /// Touches of pages that were in the staging.
+    /// Touches of pages in the victim queue.
     FaultsStaged = 5,
-    /// Touches of pages that were home, or held zeros when they left.
+    /// Touches of pages that were in the store only, or held zeros when they left.
     FaultsHome = 6,
-    /// Pages that came from the store.
+    /// Pages read from the store.
     PagesIn = 7,
-    /// Pages that went to the store.
+    /// Pages written to the store.
     PagesOut = 8,
-    /// Where units are looked for that no queue knows.
+    /// Position in the search for units that no queue knows.
     Hand = 9,
     /// Time that threads waited for pages, in ticks of the time stamp counter.
     StallTicks = 10,
-    /// Pages that are in the store alone.
+    /// Number of pages in the store only.
     HomePages = 11,
-    /// forks that were refused, because not all was in memory.
+    /// Refused forks, because not all pages were in memory.
     ForksRefused = 12,
-    /// Mappings that the kernel did not let be paged.
+    /// Mappings that the kernel refused to register.
     NotRegistered = 14,
-    /// Pages that were touched, and not given up since.
+    /// Pages that were touched, and not released since.
     TouchedPages = 15,
-    /// The most that there were.
+    /// Peak of `TouchedPages`.
     TouchedPagesPeak = 16,
-    /// Ticks and nanoseconds at the same moment, early and late: what a tick is.
+    /// Ticks and nanoseconds at two moments, early and late: they calibrate the tick.
     EarlyTicks = 17,
     /// See [`Counter::EarlyTicks`].
     EarlyNs = 18,
@@ -55,129 +55,129 @@ pub enum Counter {
     LateTicks = 19,
     /// See [`Counter::EarlyTicks`].
     LateNs = 20,
-    /// Frames that were taken beyond the budget, because all others were pinned.
+    /// Frames taken beyond the budget, because all others were pinned.
     FramesBeyond = 21,
-    /// Touches of pages that were on their way in the background.
+    /// Touches of pages in flight.
     FaultsArriving = 22,
-    /// Touches of pages that had come in advance and were held back.
+    /// Touches of prefetched pages that were left unmapped.
     FaultsHeld = 23,
-    /// Pages that came in the background.
+    /// Pages fetched in the background.
     PagesAhead = 24,
-    /// Pages that were held back after they had come in advance, and left without being touched.
+    /// Prefetched pages left unmapped that were evicted untouched.
     HeldInVain = 25,
-    /// Pages that were written home in the background.
+    /// Pages written to the store in the background.
     PagesBehind = 26,
-    /// Frames that pages take besides while they are in two places: nobody else gets them
+    /// Frames that pages take in addition while they are in two places: these frames are reserved
     /// ([`crate::backend::Backend::doubled_pages`]).
     FramesAside = 27,
-    /// Of the pages that were touched, those that held zeros when they left: nowhere is anything kept of them.
+    /// Touched pages that held zeros when they left: nothing of their content is kept.
     ZeroPages = 28,
-    /// Where pages of zeros are looked for next.
+    /// Position in the search for pages of zeros.
     ZeroHand = 29,
-    /// How many pages were looked at for that.
+    /// Number of pages examined in that search.
     ZeroLooks = 30,
 }
 
-/// Pages of a chunk, bytes of a page and of the largest unit, as sizes of memory.
+/// Pages of a chunk, bytes of a page and of the largest transfer, as sizes of memory.
 const CHUNK: usize = 1 << 13;
 const PAGE: usize = 4096;
 const UNIT_BYTES: usize = 256 * PAGE;
 const _: () = assert!(CHUNK as u64 == CHUNK_PAGES && PAGE as u64 == PAGE_BYTES);
-// Known sites are said there, too.
+// The initial profile is passed there, too.
 const _: () = assert!(SITES * SEED_WORDS * size_of::<u64>() <= UNIT_BYTES);
 const _: () = assert!(UNIT_BYTES as u64 == MAX_UNIT_PAGES as u64 * PAGE_BYTES);
 
-/// The words for counters. The last of them count what was refused.
+/// Number of counter words. The last of them count refusals.
 pub const COUNTER_WORDS: usize = 64;
 const REFUSALS: usize = COUNTER_WORDS - Refusal::ALL.len();
 const _: () = assert!((Counter::ZeroLooks as usize) < REFUSALS);
 
-/// The counters.
+/// Counters in the shared segment.
 #[derive(Clone, Copy, Debug)]
 pub struct Counters<'a>(pub &'a [AtomicU64; COUNTER_WORDS]);
 
 impl Counters<'_> {
-    /// What a counter says.
+    /// Value of a counter.
     pub fn get(&self, counter: Counter) -> u64 {
         self.0[counter as usize].load(Relaxed)
     }
 
-    /// Sets it.
+    /// Sets a counter.
     pub fn set(&self, counter: Counter, value: u64) {
         self.0[counter as usize].store(value, Relaxed);
     }
 
-    /// Counts.
+    /// Adds to a counter.
     pub fn add(&self, counter: Counter, more: u64) {
         self.0[counter as usize].fetch_add(more, Relaxed);
     }
 
-    /// Counts back.
+    /// Subtracts from a counter.
     pub fn sub(&self, counter: Counter, less: u64) {
         self.0[counter as usize].fetch_sub(less, Relaxed);
     }
 
-    /// How often it was refused.
+    /// Number of refusals for this reason.
     pub fn refusals(&self, refusal: Refusal) -> u64 {
         self.0[REFUSALS + refusal as usize].load(Relaxed)
     }
 
-    /// It is refused once more.
+    /// Counts one more refusal.
     pub fn refuse(&self, refusal: Refusal) {
         self.0[REFUSALS + refusal as usize].fetch_add(1, Relaxed);
     }
 
-    /// The larger of what it says and this.
+    /// Raises a counter to `value`, if it is lower.
     pub fn raise(&self, counter: Counter, value: u64) {
         self.0[counter as usize].fetch_max(value, Relaxed);
     }
 }
 
-/// Where what lies in the field, in bytes from its beginning.
+/// Offsets in the shared segment, in bytes from its beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// The directory.
+    /// Offset of the directory.
     pub directory: usize,
-    /// The chunks' addresses.
+    /// Offset of the chunks' addresses.
     pub bases: usize,
-    /// A chunk's pages are as many as this says in all.
+    /// Number of pages in all chunks.
     pub pages: usize,
-    /// The pages' words.
+    /// Offset of the pages' state words.
     pub entries: usize,
-    /// The pages' sums.
+    /// Offset of the pages' checksums.
     pub sums: usize,
-    /// The staging's slots.
+    /// Offset of the victim queue's slots.
     pub ring: usize,
-    /// How many.
+    /// Number of slots.
     pub slots: usize,
-    /// The queues of units in the program: those that stay, and those that pass.
+    /// Offsets of the queues of units in the program: main and probation.
     pub queues: [usize; 2],
-    /// How many units each holds.
+    /// Capacity of each queue, in units.
     pub units: usize,
-    /// Pages on their way between the program and masu; before the first of them, sites that are known.
+    /// Offset of the pages in transfer between the program and masu; before the first of them, the initial profile.
     pub data: usize,
-    /// The flights, and what is ordered.
+    /// Offset of the I/O batches and requests.
     pub flights: usize,
-    /// The pages of flights.
+    /// Offset of the batches' pages.
     pub flown: usize,
-    /// What is learned of the program ([`Learned`]).
+    /// Offset of the learned state ([`Learned`]).
     pub learned: usize,
-    /// Pages that went home, and when.
+    /// Offset of the evicted pages and their times.
     pub ghosts: usize,
-    /// How many are remembered.
+    /// Number of remembered evictions.
     pub ghost_words: usize,
-    /// The end of it all.
+    /// Length of the segment, in bytes.
     pub bytes: usize,
 }
 
 impl Layout {
-    /// For a program of at most `pages` pages, rounded up to chunks, of which at most `frames` are local.
+    /// Layout for at most `pages` pages, rounded up to chunks, with at most `frames` local.
     pub const fn new(pages: usize, frames: usize) -> Layout {
         const WORD: usize = size_of::<u64>();
         let pages = pages.next_multiple_of(CHUNK);
         let least = Budget::LEAST_FRAMES as usize;
         let frames = if frames < least { least } else { frames };
-        // Holes of what was taken back may lie between what is staged.
+        // Holes of pages that were taken back may lie between the queue's pages.
         let slots = (frames / 2 + 4096).next_power_of_two();
         let units = (frames * 2).next_power_of_two();
         let directory = PAGE;
@@ -219,42 +219,42 @@ const fn page_up(bytes: usize) -> usize {
     bytes.next_multiple_of(PAGE)
 }
 
-/// Where the ring's ends stand, in bytes.
+/// Offset of the ends of the victim queue, in bytes.
 pub const ENDS: usize = COUNTER_WORDS * size_of::<u64>();
 
-/// Where what is asked of masu stands, in words of 32 bits.
+/// Offset of the synchronous store request, in words of 32 bits.
 pub const ERRAND: usize = 1024 / size_of::<u32>();
 
-/// Where the words stand by which the program and masu wake each other for flights, in words of 32 bits.
+/// Offset of the doorbell words for I/O batches, in words of 32 bits.
 pub const BELL: usize = 1152 / size_of::<u32>();
 
-/// The words by which the program and masu wake each other for flights.
+/// Doorbells: the program and masu wake each other for I/O batches.
 #[derive(Clone, Copy, Debug)]
 pub struct Bell<'a>(pub &'a [AtomicU32; 4]);
 
 impl<'a> Bell<'a> {
-    /// Changes when a flight takes off while masu sleeps.
+    /// Changes when a batch is submitted while masu sleeps.
     pub fn departures(&self) -> &'a AtomicU32 {
         &self.0[0]
     }
 
-    /// Not zero while masu sleeps on it.
+    /// Not zero while masu sleeps on this word.
     pub fn masu_sleeps(&self) -> &'a AtomicU32 {
         &self.0[1]
     }
 
-    /// Changes when a flight arrives.
+    /// Changes when a batch completes.
     pub fn arrivals(&self) -> &'a AtomicU32 {
         &self.0[2]
     }
 
-    /// Not zero while a thread of the program sleeps on it.
+    /// Not zero while a thread of the program sleeps on this word.
     pub fn program_sleeps(&self) -> &'a AtomicU32 {
         &self.0[3]
     }
 }
 
-/// The pager's tables in the field, which both sides see as words. `None` when it is too small for its layout.
+/// The pager's tables in the segment, as words. `None` when the segment is too small for its layout.
 pub fn pager<'a>(words: &'a [AtomicU64], halves: &'a [AtomicU32], layout: &Layout) -> Option<Pager<'a>> {
     const WORD: usize = size_of::<u64>();
     let part = |offset: usize, count: usize| words.get(offset / WORD..offset / WORD + count);
@@ -272,35 +272,35 @@ pub fn pager<'a>(words: &'a [AtomicU64], halves: &'a [AtomicU32], layout: &Layou
     })
 }
 
-/// What the library asks of masu, one thing at a time: pages that it cannot read or write in the store itself.
+/// Synchronous store request from the library to masu, one at a time: pages that the library cannot read or write in
+/// the store itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Errand<'a>(pub &'a [AtomicU32; 5]);
 
-/// What is asked.
+/// Operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
-    /// Pages of the store, to the field's data.
+    /// Reads pages of the store to the segment's data.
     Read = 1,
-    /// Pages of the field's data, to the store.
+    /// Writes pages of the segment's data to the store.
     Write = 2,
-    /// The home of one page is copied to another's, whose number stands in the place of how many.
+    /// Copies one page of the store to another; the page count carries the destination.
     Copy = 3,
 }
 
-/// Nothing is asked.
 const IDLE: u32 = 0;
-/// Something is asked.
+/// A request is submitted.
 pub const ASKED: u32 = 1;
-/// It is done, or has failed.
+/// The request succeeded or failed.
 pub const ANSWERED: u32 = 2;
 
 impl Errand<'_> {
-    /// The word on which masu waits to be asked, and the program for the answer.
+    /// State word: masu waits on it for a request, the program for the answer.
     pub fn state(&self) -> &AtomicU32 {
         &self.0[0]
     }
 
-    /// The program asks.
+    /// Submits a request.
     pub fn ask(&self, ask: Ask, page: Page, pages: u32) {
         self.0[1].store(ask as u32, Relaxed);
         self.0[2].store(page.0, Relaxed);
@@ -308,7 +308,7 @@ impl Errand<'_> {
         self.state().store(ASKED, Release);
     }
 
-    /// masu looks what is asked; `None` when it is nothing, or nothing sensible.
+    /// Reads the request; `None` when there is none, or an invalid one.
     pub fn asked(&self) -> Option<(Ask, Page, u32)> {
         if self.state().load(Acquire) != ASKED {
             return None;
@@ -324,13 +324,13 @@ impl Errand<'_> {
         fits.then_some((ask, Page(self.0[2].load(Relaxed)), pages))
     }
 
-    /// masu answers.
+    /// Answers the request.
     pub fn answer(&self, done: bool) {
         self.0[4].store(u32::from(done), Relaxed);
         self.state().store(ANSWERED, Release);
     }
 
-    /// The program takes the answer; `None` when there is none yet.
+    /// Takes the answer; `None` when there is none yet.
     pub fn answered(&self) -> Option<bool> {
         if self.state().load(Acquire) != ANSWERED {
             return None;

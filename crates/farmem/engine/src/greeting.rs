@@ -1,36 +1,39 @@
-//! What the library in a program and masu say to each other at the program's start, over a socket.
+//! Handshake between masu and the library in a program at the program's start, over a socket.
 //!
-//! The socket has a path that nobody is told but the program; where that is not seen (chroot), there is one with a name in the abstract
-//! namespace. Both stand in the environment, as does a secret. Names are seen by
-//! everybody, and free for anybody once masu has ended; a process's environment is its user's. So each side says its half of
-//! the secret, and neither talks to a stranger. The library says who it is; masu answers with what it may have, and the
-//! store's file; the library says whether it is ready, and hands over the field and its userfaultfd. masu lays what is known
-//! of the program into the field, and lets it begin. The connection stays open as long as both live: its end tells masu of
-//! the program's, and the other way round.
+//! The socket has a path that only the program gets; where the path is not visible (chroot), there is a socket with a
+//! name in the abstract namespace. Both are in the environment, as is a secret. Everybody can see abstract names, and
+//! use them once masu has ended; only its user can read a process's environment. So each side sends its half of the
+//! secret, and rejects a peer without the other half.
+//!
+//! Sequence: the library identifies itself. masu answers with the session parameters and the store's file. The library
+//! reports its readiness, and passes the shared segment and its userfaultfd. masu writes the initial profile into the
+//! segment, and lets the program begin. The connection stays open as long as both live: its end tells each side of the
+//! other's end.
 
 use core::fmt;
 
 use crate::backend::Backend;
 
-/// The environment variable with the socket's name, without the zero before it.
+/// Environment variable with the socket's abstract name, without the leading zero byte.
 pub const VARIABLE: &str = "MASU_PAGER";
 
-/// The one with the path of the hidden socket. Without it, the name alone is tried.
+/// Environment variable with the path of the hidden socket. Without it, only the abstract name is tried.
 pub const PATH_VARIABLE: &str = "MASU_PAGER_PATH";
 
-/// The one with the secret. Apart from the name, so that a library of another version finds masu, and is refused by it.
+/// Environment variable with the secret. It is apart from the name, so that a library of another version finds masu,
+/// and is rejected.
 pub const SECRET_VARIABLE: &str = "MASU_PAGER_SECRET";
 
-/// Of which make the words are.
+/// Protocol version.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"masu-p03");
 
 /// Words of a message.
 pub const WORDS: usize = 8;
 
-/// A message.
+/// Message of the handshake.
 pub type Message = [u64; WORDS];
 
-/// What masu and the programs that it started know, and nobody else.
+/// Secret of masu and the programs that it started.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Secret {
     /// The library's half.
@@ -39,67 +42,67 @@ pub struct Secret {
     pub terms: u64,
 }
 
-/// masu, to a program that another masu of this name has started: that one has ended.
+/// Rejection by masu, for a program that another masu of this name has started: the other masu has ended.
 pub const STRANGER: Message = [MAGIC, u64::MAX, u64::MAX, u64::MAX, u64::MAX, u64::MAX, u64::MAX, u64::MAX];
 
-/// The library: who it is.
+/// First message of the library: its identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// As the program itself sees it.
+    /// PID in the program's own PID namespace.
     pub process: u32,
-    /// Its half of the secret.
+    /// The library's half of the secret.
     pub secret: u64,
 }
 
-/// masu: what the program may have.
+/// masu's answer: the session parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// Local memory.
+    /// Local memory, in frames.
     pub budget_frames: u32,
-    /// Of its paged memory the part that is local, in parts of 65,536, if the budget is to follow it; else 0.
+    /// Local part of its paged memory, in parts of 65,536, if the budget follows the program's memory; else 0.
     pub budget_share: u32,
-    /// The most pages that can be paged.
+    /// Largest number of pages that can be paged.
     pub most_pages: u32,
-    /// A unit, in pages; 0 when the policy decides.
+    /// Transfer size in pages; 0 when the policy decides.
     pub unit_pages: u32,
-    /// The smallest unit.
+    /// Smallest transfer size, in pages.
     pub base_pages: u32,
     /// Mappings smaller than this are not paged.
     pub least_bytes: u64,
-    /// Which sections.
+    /// Source of the program's sections.
     pub sections: Sections,
     /// Whether masu may fetch and write in the background.
     pub background: bool,
-    /// The backend that is wanted; `None` for the best that the kernel has.
+    /// Requested backend; `None` for the best that the kernel offers.
     pub backend: Option<Backend>,
 }
 
-/// How sections of the program are told apart.
+/// Distinction between sections of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sections {
-    /// By the instruction that touches memory.
+    /// By the faulting instruction.
     Auto = 0,
     /// By the program's own marks.
     Marked = 1,
-    /// Not at all.
+    /// None.
     Off = 2,
 }
 
-/// The library: whether it is ready.
+/// The library's report on its readiness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ready {
-    /// The backend on which it stands; or which step failed, with which errno.
+    /// Backend in use; or the failed step, with its errno.
     pub begun: Result<Backend, (Step, u32)>,
 }
 
-/// masu: the program may begin.
+/// masu's permission to begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Go {
-    /// So many sites that are known from an earlier run stand in the field, where pages are on their way else.
+    /// Number of saved site profiles in the segment, in the area of pages in transfer.
     pub seeds: u32,
 }
 
-/// What the library does at the start.
+/// Step of the library's start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// userfaultfd(2).
@@ -108,9 +111,9 @@ pub enum Step {
     Memory = 2,
     /// Signal handlers and their stack.
     Signals = 3,
-    /// Catching calls: prctl(2), Syscall User Dispatch.
+    /// Syscall trap: prctl(2), Syscall User Dispatch.
     Dispatch = 4,
-    /// Finding the backend that is wanted, or any.
+    /// Choice of the requested backend, or of any.
     Backend = 5,
 }
 
@@ -119,12 +122,12 @@ impl Step {
 }
 
 impl Secret {
-    /// Hexadecimal digits of it.
+    /// Hexadecimal digits of a secret.
     const DIGITS: usize = 32;
 
-    /// From the environment. `None` for what masu has not written.
+    /// Parses the environment variable. `None` for digits that masu has not written.
     pub fn of(digits: &[u8]) -> Option<Secret> {
-        // Numbers are read with signs and capitals too, which masu does not write.
+        // The parser would accept signs and capitals too, which masu does not write.
         if digits.len() != Secret::DIGITS || !digits.iter().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f')) {
             return None;
         }
@@ -134,14 +137,14 @@ impl Secret {
     }
 }
 
-/// Its digits, for the environment.
+/// Prints the digits, for the environment.
 impl fmt::Display for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:016x}{:016x}", self.hello, self.terms)
     }
 }
 
-/// Not its digits.
+/// Prints no digits.
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret(…)")
@@ -149,12 +152,12 @@ impl fmt::Debug for Secret {
 }
 
 impl Hello {
-    /// As it is sent.
+    /// Encodes the message.
     pub const fn message(self) -> Message {
         [MAGIC, self.process as u64, self.secret, 0, 0, 0, 0, 0]
     }
 
-    /// As it came; `None` if it is none.
+    /// Decodes the message; `None` if it is another one.
     pub fn of(message: &Message) -> Option<Hello> {
         let process = u32::try_from(message[1]).ok()?;
         (message[0] == MAGIC).then_some(Hello { process, secret: message[2] })
@@ -162,7 +165,8 @@ impl Hello {
 }
 
 impl Terms {
-    /// What a fault fetches where no part of the program has a unit of its own: with sections by instruction they all have.
+    /// Pages per fault where no part of the program has a transfer size of its own: with sections by instruction all
+    /// parts have one.
     pub fn plain_unit_pages(&self) -> Option<u32> {
         match self.sections {
             Sections::Auto => None,
@@ -171,7 +175,7 @@ impl Terms {
         }
     }
 
-    /// As they are sent, with masu's half of the secret.
+    /// Encodes the message, with masu's half of the secret.
     pub const fn message(self, secret: u64) -> Message {
         let budget = self.budget_frames as u64 | (self.budget_share as u64) << 32;
         let units = self.unit_pages as u64 | (self.base_pages as u64) << 32;
@@ -183,7 +187,7 @@ impl Terms {
         [MAGIC, budget, self.most_pages as u64, units, self.least_bytes, way, backend, secret]
     }
 
-    /// As they came, and the secret with them; `None` if they are none.
+    /// Decodes the message and the secret in it; `None` if it is another one.
     pub fn of(message: &Message) -> Option<(Terms, u64)> {
         let [magic, budget, most_pages, units, least_bytes, way, backend, secret] = *message;
         let halves = |word: u64| ((word & 0xffff_ffff) as u32, (word >> 32) as u32);
@@ -211,7 +215,7 @@ impl Terms {
 }
 
 impl Ready {
-    /// As it is sent.
+    /// Encodes the message.
     pub fn message(self) -> Message {
         let (step, errno, backend) = match self.begun {
             Ok(backend) => (0, 0, backend as u64),
@@ -220,7 +224,7 @@ impl Ready {
         [MAGIC, step, errno, backend, 0, 0, 0, 0]
     }
 
-    /// As it came; `None` if it is none.
+    /// Decodes the message; `None` if it is another one.
     pub fn of(message: &Message) -> Option<Ready> {
         let [magic, step, errno, backend, ..] = *message;
         let begun = match step {
@@ -232,12 +236,12 @@ impl Ready {
 }
 
 impl Go {
-    /// As it is sent.
+    /// Encodes the message.
     pub const fn message(self) -> Message {
         [MAGIC, self.seeds as u64, 0, 0, 0, 0, 0, 0]
     }
 
-    /// As it came; `None` if it is none.
+    /// Decodes the message; `None` if it is another one.
     pub fn of(message: &Message) -> Option<Go> {
         let seeds = u32::try_from(message[1]).ok()?;
         (message[0] == MAGIC).then_some(Go { seeds })

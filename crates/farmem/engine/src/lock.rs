@@ -1,69 +1,70 @@
-//! The pager's lock: one word that is free, held, or waited for, and one that says whether somebody waits for too long.
+//! The pager's lock: one word that is free, held, or waited for, and one that counts starving threads.
 //!
-//! Who comes first takes it, even before those who were woken, since a switch of threads for each page would cost more than
-//! the page. A thread that was woken in vain says that it is starving: then those who come wait until it had its turn.
+//! The first thread that asks takes the lock, even before woken threads, since a context switch for each page would
+//! cost more than the page. A thread that was woken in vain declares itself starving: then new threads wait until it
+//! had its turn.
 //!
-//! What waits and wakes is whoever implements [`Word`]: the kernel's futex in `farmem/agent`, and a model of it in
-//! `tests/lock.rs`, which goes through all orders in which threads can meet here.
+//! Waiting and waking are left to [`Word`]: the kernel's futex in `farmem/agent`, and a model of it in `tests/lock.rs`,
+//! which explores all orders of the threads' steps.
 
 use core::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
 
-/// So often a thread is woken in vain.
+/// Vain wakeups before a thread is starving.
 const PATIENCE: u32 = 2;
 
-/// Those who come wait at most so long for one who is starving, and whoever waits looks again after so long.
+/// Longest time that new threads wait for a starving one, and time after which a waiting thread looks again.
 const LET_IN_NS: i64 = 1_000_000;
 const LOOK_NS: i64 = 1_000_000_000;
 
-/// An atomic word on which threads can wait. Without an order in its name or arguments, an operation is relaxed.
+/// Atomic word on which threads can wait. Without an order in its name or arguments, an operation is relaxed.
 pub trait Word {
-    /// What it says.
+    /// Reads the word.
     fn load(&self) -> u32;
 
-    /// Sets it. Says what was there.
+    /// Sets the word. Returns its old value.
     fn swap(&self, value: u32, order: Ordering) -> u32;
 
-    /// Sets it, if this is there: then with `order`. Says whether it was.
+    /// Sets the word to `to` if it is `from`: then with `order`. Returns whether it was.
     fn replace(&self, from: u32, to: u32, order: Ordering) -> bool;
 
-    /// One more.
+    /// Adds one.
     fn add_one(&self);
 
-    /// One less; zero stays.
+    /// Subtracts one; zero stays.
     fn take_one(&self);
 
-    /// Waits to be woken, if it has this value; both together are one step for whoever wakes. Says whether so much time has
-    /// passed. It may come back for no reason.
+    /// Waits for a wakeup, if the word has this value; a waker sees both as one step. Returns whether `most_ns` has
+    /// passed. It may return for no reason.
     fn wait(&self, value: u32, most_ns: i64) -> bool;
 
-    /// Wakes at most so many who wait.
+    /// Wakes at most `most` waiting threads.
     fn wake(&self, most: i32);
 }
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
-/// Held, and somebody waits.
+/// Held, and a thread waits.
 const WAITED_FOR: u32 = 2;
 
-/// The lock.
+/// Lock over two words.
 #[derive(Debug)]
 pub struct Lock<W: Word> {
     state: W,
-    /// How many are starving.
+    /// Number of starving threads.
     starving: W,
 }
 
-/// The lock is held as long as this lives.
+/// Guard: the lock is held as long as it lives.
 #[derive(Debug)]
 pub struct Held<'a, W: Word>(&'a Lock<W>);
 
 impl<W: Word> Lock<W> {
-    /// Free. Both words are zero.
+    /// Creates a free lock. Both words are zero.
     pub const fn over(state: W, starving: W) -> Lock<W> {
         Lock { state, starving }
     }
 
-    /// Waits until it is free, and takes it.
+    /// Waits until the lock is free, and takes it.
     #[inline]
     pub fn hold(&self) -> Held<'_, W> {
         if self.starving.load() != 0 || !self.state.replace(FREE, HELD, Acquire) {
@@ -76,7 +77,8 @@ impl<W: Word> Lock<W> {
     fn hold_in_turn(&self) {
         let starving = self.starving.load();
         if starving != 0 {
-            // Once, and not for long: who starves is let in, but nobody depends on it. Whoever says so for longer is no more.
+            // Once, and not for long: a starving thread gets its turn, but nothing depends on it. One that starves
+            // longer has ended.
             if self.starving.wait(starving, LET_IN_NS) {
                 let _ = self.starving.replace(starving, 0, Relaxed);
             }

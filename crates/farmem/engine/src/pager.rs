@@ -1,4 +1,4 @@
-//! Where every page is, and moving them: the pager as a state machine over a [`Machine`] that does what it says.
+//! Location of every page, and its moves: the pager as a state machine over a [`Machine`] that carries the moves out.
 //!
 //! ```text
 //!              first touch                     make_room                    frames
@@ -8,19 +8,20 @@
 //!                              └────────────────────────────────────────────── touched ────┘
 //! ```
 //!
-//! A page that holds nothing but zeros when it leaves the staging is untouched again: nothing is written, nothing read back.
+//! A page with nothing but zeros when it leaves the victim queue (`Staged`) is untouched again: nothing is written,
+//! nothing read back.
 //!
-//! The budget is a number of frames. Every frame is in the program or in the staging, a ring of slots: what leaves the
-//! program goes to its head, what the ring holds longest goes home, and the frame that is free then is filled with what is
-//! fetched. So frames travel in a circle, and none is given to the kernel or asked of it once the budget is used up, but for those of
-//! zeros that are looked for (`zeros.rs`).
+//! The budget is a number of frames. Every frame is in the program or in the victim queue, a ring of slots: evicted
+//! pages enter at its head, its oldest pages are written back to the store (`Home`), and the frames that become free
+//! are filled with fetched pages. So frames are recycled. None is given to the kernel or requested from the kernel once
+//! the budget is used up, except in the search for pages of zeros (`zeros.rs`).
 //!
-//! Whether a page was changed is found out by its sum when it goes home: the sum is needed anyway, to check what the
-//! store answers, and it costs less than to have the kernel note writes (ARCHITECTURE.md, "The circle of frames").
+//! A changed page is recognised by its checksum when it is written back. The checksum is needed anyway, to verify the
+//! store's answers, and costs less than tracking writes in the kernel.
 //!
 //! masu may fetch and write in the background meanwhile (`flight.rs`).
 //!
-//! One at a time: whoever calls holds the pager's lock. The atomics are there because masu reads along from outside.
+//! Serial: every caller holds the pager's lock. The atomics are there because masu reads from outside at the same time.
 
 mod all_here;
 mod flight;
@@ -43,67 +44,68 @@ pub use flight::{Crew, FLIGHT_PAGES, FLIGHT_WORDS, FLIGHTS_PAGES, Flights};
 pub use ring::{Ring, Run, Slot};
 pub use zeros::LOOKED_AT;
 
-/// What moves pages. All runs are contiguous on both sides, within what exists, and at most [`MAX_UNIT_PAGES`] long.
+/// Operations that move pages. All runs are contiguous on both sides, within existing slots and pages, and at most
+/// [`MAX_UNIT_PAGES`] long.
 pub trait Machine {
-    /// The store failed for good: the program cannot go on.
+    /// Permanent failure of the store: the program cannot go on.
     type Fatal;
 
-    /// Frames of slots go to the program's addresses. Says how many went, from the first on; fewer when the program has no
-    /// memory there, or another page is there already.
+    /// Moves frames from slots to the program's addresses. Returns the number moved, from the first on; fewer when the
+    /// program has no memory there, or another page is there already.
     fn move_in(&mut self, slot: u32, address: u64, pages: u32) -> u32;
 
-    /// Frames go from the program's addresses to empty slots. From then on the program cannot change them. Says how many went,
-    /// from the first on; fewer when the kernel holds one fast, or it is not there.
+    /// Moves frames from the program's addresses to empty slots. From then on the program cannot change them. Returns
+    /// the number moved, from the first on; fewer when the kernel holds a frame, or a page is not present.
     fn move_out(&mut self, address: u64, slot: u32, pages: u32) -> u32;
 
-    /// New frames with zeros at the program's addresses. Says how many were given, as [`Machine::move_in`].
+    /// Maps new frames with zeros at the program's addresses. Returns the number mapped, as [`Machine::move_in`].
     fn give_zeros(&mut self, address: u64, pages: u32) -> u32;
 
     /// Fills slots with zeros. Empty slots get frames.
     fn clear(&mut self, slot: u32, pages: u32);
 
-    /// The sum of what a slot holds.
+    /// Checksum of a slot's page.
     fn sum(&mut self, slot: u32) -> Sum;
 
-    /// Whether a slot holds nothing but zeros: looked at byte by byte.
+    /// Whether a slot holds nothing but zeros, compared byte by byte.
     fn is_zeros(&mut self, slot: u32) -> bool;
 
-    /// Which of these pages of the program, at most [`LOOKED_AT`], may hold nothing but zeros: a bit for each. To be looked at
-    /// more closely.
+    /// Candidates among these pages of the program, at most [`LOOKED_AT`], that may hold nothing but zeros: a bit for
+    /// each. They need a closer look.
     fn seem_zeros(&mut self, addresses: &[u64]) -> u32;
 
-    /// A slot's frame goes to the kernel.
+    /// Returns a slot's frame to the kernel.
     fn drop_frame(&mut self, slot: u32);
 
-    /// Fills slots with what the store holds of these pages. Empty slots get frames.
+    /// Fills slots with these pages of the store. Empty slots get frames.
     ///
     /// # Errors
     /// When the store has failed for good.
     fn read_home(&mut self, page: Page, slot: u32, pages: u32) -> Result<(), Self::Fatal>;
 
-    /// Writes slots home.
+    /// Writes slots to the store.
     ///
     /// # Errors
     /// When the store has failed for good.
     fn write_home(&mut self, page: Page, slot: u32, pages: u32) -> Result<(), Self::Fatal>;
 
-    /// Fills slots with what flights have in their memory from this page on. Empty slots get frames.
+    /// Fills slots from the batches' memory, from page `room` on. Empty slots get frames.
     fn unload(&mut self, room: u32, slot: u32, pages: u32);
 
-    /// Copies what slots hold to the flights' memory, from this page on.
+    /// Copies slots to the batches' memory, from page `room` on.
     fn load(&mut self, slot: u32, room: u32, pages: u32);
 
-    /// Waits until the oldest flight has arrived.
+    /// Waits until the oldest batch has completed.
     fn wait_for_arrival(&mut self, pager: &Pager<'_>);
 
-    /// A flight could not do what it was to do; masu has said why.
+    /// An I/O batch failed; masu has reported the reason.
     fn flight_failed(&mut self) -> Self::Fatal;
 
-    /// The store's page is not what was written there.
+    /// The store's page differs from the page that was written there.
     fn corrupt(&mut self, page: Page) -> Self::Fatal;
 }
 
-/// The sum of a page: 128 bits, so that a change that leaves it the same does not happen.
+/// Checksum of a page: 128 bits, so that a change without a change of the checksum does not happen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum(pub [u64; 2]);
 
@@ -114,77 +116,78 @@ impl From<u128> for Sum {
     }
 }
 
-/// As what pages come, and what is kept with them.
+/// Arrival class of pages, and the marks kept with them.
 #[derive(Clone, Copy, Debug)]
 struct Come {
     mark: u16,
     arrival: Arrival,
 }
 
-/// Where pages are read.
+/// Source of pages to be read.
 #[derive(Clone, Copy, Debug)]
 enum Source {
-    /// In the store, and they are checked.
+    /// The store; the pages are verified.
     Store,
-    /// In the flights' memory from this page on; they were checked.
+    /// The batches' memory from this page on; the pages were verified.
     Flight(u32),
 }
 
-/// Pages that follow each other: the first, and how many.
+/// Consecutive pages: the first, and their number.
 type Unit = (Page, u32);
 
-/// A touch that found no page.
+/// Touch of a page that is not present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Touch {
     /// The address, anywhere in the page.
     pub address: u64,
     /// Whether it was a write.
     pub write: bool,
-    /// The instruction that did it.
+    /// The instruction that touched the page.
     pub site: u64,
 }
 
-/// What became of a touch.
+/// Result of a touch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Served {
-    /// It is there now.
+    /// The page is present now.
     Yes,
-    /// Nothing came: it was there already, or the program has no memory there that takes it.
+    /// Nothing was mapped: the page is present already, or the program has no memory there that takes it.
     Already,
-    /// This memory is none of ours.
+    /// This memory is not paged.
     NotPaged,
 }
 
-/// How many frames there are and how they are shared out.
+/// Number of frames, and their division.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
     /// All frames.
     pub frames: u32,
-    /// Of these, how many are for the staging once all are in use, and as many for what passes.
+    /// Frames for the victim queue once all are in use, and as many for probation.
     pub aside: u32,
-    /// How many pages the program has beyond them.
+    /// Pages that the program has beyond these frames.
     pub beyond: u32,
 }
 
 impl Budget {
-    /// The least that works: a call may have pages pinned while others come.
+    /// Smallest budget that works: a call may have pages pinned while others come.
     pub const LEAST_FRAMES: u32 = 256;
 
-    /// Of a program that has so many pages. What is too little is the least instead.
+    /// Budget of a program with this number of pages. A smaller number of frames becomes the minimum.
     pub fn new(frames: u32, pages: u64) -> Budget {
         let frames = frames.max(Self::LEAST_FRAMES);
         let beyond = u32::try_from(pages.saturating_sub(frames.into())).unwrap_or(u32::MAX);
         Budget { frames, aside: aside_pages(frames, beyond), beyond }
     }
 
-    /// The largest unit that makes sense: a unit passes through the staging, and several should fit into the program.
+    /// Largest transfer size that makes sense: a unit passes through the victim queue, and several should fit into the
+    /// program.
     pub fn largest_unit_pages(&self) -> u32 {
         let most = (most_aside_pages(self.frames) / 2).min(MAX_UNIT_PAGES);
         1 << most.max(1).ilog2()
     }
 }
 
-/// Some pages of a unit, by their place in it.
+/// Some pages of a unit, by their index in it.
 #[derive(Clone, Copy, Debug, Default)]
 struct OfUnit([u64; MAX_UNIT_PAGES as usize / 64]);
 
@@ -204,34 +207,34 @@ impl OfUnit {
     }
 }
 
-/// The pager's tables, in memory that masu sees, too.
+/// The pager's tables, in the shared segment.
 #[derive(Clone, Copy, Debug)]
 pub struct Pager<'a> {
     /// Addresses and pages.
     pub space: Space<'a>,
-    /// A word for each page ([`Entry`]).
+    /// State word of each page ([`Entry`]).
     pub entries: &'a [AtomicU64],
-    /// Two words for each page: the sum of what the store holds of it.
+    /// Two words for each page: the checksum of the store's copy.
     pub sums: &'a [AtomicU64],
-    /// The staging.
+    /// Victim queue.
     pub ring: Ring<'a>,
-    /// The units in the program, in the order of their coming: those that stay, and those that pass.
+    /// Units in the program, in the order of arrival: main and probation.
     pub queues: [&'a [AtomicU64]; 2],
-    /// What is done in the background.
+    /// I/O batches in the background.
     pub flights: Flights<'a>,
-    /// What is counted.
+    /// Counters.
     pub counters: Counters<'a>,
 }
 
 impl Pager<'_> {
-    /// The word of a page.
+    /// State word of a page.
     pub fn entry(&self, page: Page) -> Entry {
         self.entries.get(page.0 as usize).map_or(Entry::default(), |entry| Entry(entry.load(Relaxed)))
     }
 
     fn set(&self, page: Page, entry: Entry) {
         let Some(word) = self.entries.get(page.0 as usize) else { return };
-        // Whoever sets it holds the lock, so that nothing comes between.
+        // The caller holds the lock, so that no other change intervenes.
         let before = Entry(word.load(Relaxed));
         word.store(entry.0, Relaxed);
         let goes = |counter, was: bool, is: bool| match (was, is) {
@@ -247,12 +250,12 @@ impl Pager<'_> {
         }
     }
 
-    /// What of it is shared out: changes at any time, as masu says.
+    /// Division of the budget: masu changes the budget at any time.
     pub fn budget(&self) -> Budget {
         self.budget_with(0)
     }
 
-    /// What it is once so many more pages are touched that were not before: a share of the program's memory grows with it.
+    /// Budget once `fresh` more pages are touched for the first time: a share of the program's memory grows with them.
     fn budget_with(&self, fresh: u32) -> Budget {
         let frames = self.counters.get(Counter::BudgetFrames);
         let pages = self.counters.get(Counter::TouchedPages).saturating_add(fresh.into());
@@ -260,12 +263,12 @@ impl Pager<'_> {
             0 => frames,
             share => frames.min(pages.saturating_mul(share).div_ceil(1 << 16)),
         };
-        // What held nothing but zeros needs no frame.
+        // Pages of zeros need no frame.
         let pages = pages.saturating_sub(self.counters.get(Counter::ZeroPages));
         Budget::new(u32::try_from(frames).unwrap_or(u32::MAX), pages)
     }
 
-    /// Serves a touch of a page that was not there.
+    /// Serves a touch of a page that was not present.
     ///
     /// # Errors
     /// When the store has failed for good.
@@ -311,7 +314,7 @@ impl Pager<'_> {
             self.set(page, self.entry(page).early(false));
             self.settle_while(machine, units, || self.is_coming(page))?;
         } else if kind == Kind::Home {
-            // It may be on its way there.
+            // It may be on its way to the store.
             self.settle_while(machine, units, || self.is_under_way(page))?;
         }
         let come = Come { mark: order.mark, arrival };
@@ -331,7 +334,8 @@ impl Pager<'_> {
                 self.counters.add(Counter::FaultsArriving, 1);
                 match self.entry(page).place() {
                     Place::Staged => self.take_back(machine, units, page, unit),
-                    // Its memory did not take it: what is wrong there shows now. Or there was no frame for it.
+                    // The program's memory did not accept it: a cause in the mapping shows now. Or there was no frame
+                    // for it.
                     Place::Home => {
                         self.settle_while(machine, units, || self.is_under_way(page))?;
                         self.fetch(machine, units, page, unit, come)?;
@@ -357,12 +361,12 @@ impl Pager<'_> {
         Ok(served)
     }
 
-    /// Orders stay in a page's chunk, whose pages' numbers follow each other.
+    /// Limit of a fetch plan: it stays in a page's chunk, whose pages have consecutive numbers.
     fn area(number: u64) -> policy::Run {
         policy::Run { first_page: number & !(CHUNK_PAGES - 1), pages: 1 << CHUNK_PAGES.ilog2() }
     }
 
-    /// Asks what is to be brought: nothing leaves the chunk.
+    /// Asks the policy for the fetch plan: it does not leave the chunk.
     fn order(&self, units: &mut Units<'_>, touch: Touch, page: Page, entry: Entry, kind: Kind) -> (Order, Arrival) {
         let number = touch.address / PAGE_BYTES;
         let area = Self::area(number);
@@ -378,13 +382,13 @@ impl Pager<'_> {
         (Order { fetch, ..order }, arrival)
     }
 
-    /// The page with another number in the same chunk as `page`, whose number is `own`.
+    /// Page with another number in the same chunk as `page`, whose number is `own`.
     fn of_number(&self, page: Page, own: u64, number: u64) -> Page {
         let ahead = number.wrapping_sub(own) & u64::from(u32::MAX);
         Page(page.0.wrapping_add(u32::try_from(ahead).unwrap_or(0)))
     }
 
-    /// A page stays in memory and leaves the program's reach, so that its next touch is seen.
+    /// Unmaps a page and keeps it in memory, so that its next touch is seen.
     fn hold_back<M: Machine>(&self, machine: &mut M, number: u64) {
         if let Some(page) = self.space.page(number.wrapping_mul(PAGE_BYTES)) {
             self.hold_page_back(machine, page);
@@ -398,7 +402,7 @@ impl Pager<'_> {
         }
     }
 
-    /// The longest run of pages around `page` within its unit of which `belongs` holds.
+    /// Longest run of pages around `page` within its unit for which `belongs` holds.
     fn run_around(page: Page, (first, pages): Unit, belongs: impl Fn(Page) -> bool) -> Unit {
         let (mut start, mut end) = (page.0, page.0 + 1);
         while start > first.0 && belongs(Page(start - 1)) {
@@ -410,7 +414,7 @@ impl Pager<'_> {
         (Page(start), end - start)
     }
 
-    /// Memory that nobody has touched: zeros.
+    /// Serves the first touch of memory: zeros.
     fn first_touch<M: Machine>(
         &self,
         machine: &mut M,
@@ -421,7 +425,7 @@ impl Pager<'_> {
         let (first, pages) = Self::run_around(page, unit, |page| self.entry(page).place() == Place::Untouched);
         self.make_room(machine, units, pages, self.never_touched(first, pages));
         let before = page.0 - first.0;
-        // What lies before or behind may be no memory at all: then this page alone, which is.
+        // The pages before or after may be no memory at all: then only this page, which is.
         let mut given = self.zeros(machine, units, (first, pages), Arrival::New)?;
         if given <= before {
             given += self.zeros(machine, units, (page, first.0 + pages - page.0), Arrival::New)?;
@@ -466,8 +470,8 @@ impl Pager<'_> {
         Ok(given)
     }
 
-    /// A unit of the store. Of its pages those come that are nowhere else. Those of zeros come if the one that was
-    /// touched is one of them, and then they alone: most of them nobody needs.
+    /// Fetches a unit of the store: the pages of it that are only there. Pages of zeros come if the touched page is one
+    /// of them, and then only they: most of them are not needed.
     fn fetch<M: Machine>(
         &self,
         machine: &mut M,
@@ -478,7 +482,8 @@ impl Pager<'_> {
     ) -> Result<(), M::Fatal> {
         let is_of_zeros = self.entry(page).is_of_zeros();
         let comes = |page: Page| self.is_away(page) && self.entry(page).is_of_zeros() == is_of_zeros;
-        // Those that are home now: to get frames for them may send others of this unit home, for which there is no room.
+        // The pages in the store now: getting frames for them may write others of this unit back, for which there are
+        // no frames.
         let mut wanted = OfUnit::default();
         (0..pages).filter(|more| comes(first.plus(*more))).for_each(|more| wanted.insert(more));
         self.make_room(machine, units, wanted.len(), 0);
@@ -498,7 +503,7 @@ impl Pager<'_> {
         Ok(())
     }
 
-    /// Pages that are home and follow each other. Says for how many there were frames.
+    /// Fetches consecutive pages of the store. Returns the number of pages that got frames.
     fn fetch_run<M: Machine>(
         &self,
         machine: &mut M,
@@ -538,7 +543,7 @@ impl Pager<'_> {
         Ok(next.0 - first.0)
     }
 
-    /// A page of the staging and those of its unit that follow it there.
+    /// Takes back a page of the victim queue and the pages of its unit that follow it there.
     fn take_back<M: Machine>(&self, machine: &mut M, units: &mut Units<'_>, page: Page, unit: Unit) {
         let together = |of: Entry, with: Page, slot: u32| {
             let other = self.entry(with);
@@ -549,7 +554,8 @@ impl Pager<'_> {
             let slot = |other: Page| entry.slot().wrapping_add(other.0.wrapping_sub(page.0));
             Self::run_around(page, unit, |other| together(entry, other, slot(other)))
         };
-        // It has its frame already; others leave so that the staging keeps its share, if anybody needs one.
+        // It has its frame already; others are evicted so that the victim queue keeps its share, if the budget is
+        // exceeded at all.
         if self.budget().beyond > 0 {
             self.make_room(machine, units, run().1, 0);
         }
@@ -563,7 +569,7 @@ impl Pager<'_> {
         self.arrived(units, first, moved, Arrival::Reused);
     }
 
-    /// Pages are in the program from now on.
+    /// Records pages that are in the program now.
     fn arrived(&self, units: &mut Units<'_>, first: Page, pages: u32, arrival: Arrival) {
         if pages > 0 {
             self.counters.add(Counter::ResidentPages, pages.into());
@@ -572,7 +578,7 @@ impl Pager<'_> {
         }
     }
 
-    /// Frames in the program and in the staging, and those that are kept for pages on their way.
+    /// Frames in the program and in the victim queue, and frames reserved for pages in transfer.
     pub fn frames_in_use(&self) -> u32 {
         let aside = u32::try_from(self.counters.get(Counter::FramesAside)).unwrap_or(u32::MAX);
         self.resident_pages().saturating_add(self.ring.frames()).saturating_add(aside)

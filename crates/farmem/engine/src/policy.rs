@@ -1,19 +1,20 @@
-//! How much is fetched at a fault, what is fetched in advance, and what leaves.
+//! Fetch, prefetch and eviction policies.
 //!
 //! | file | decides |
 //! |---|---|
-//! | [`marked`] | the unit of a section that the program marks: the paper's rule |
-//! | [`site`] | the unit and the prefetch of each code site, by itself: the default |
-//! | `density`, `stream` | what a site knows: how many of its neighbours a page takes with it, and where it goes next |
-//! | [`replace`] | which units leave, and in which order |
-//! | [`what_if`] | how many faults there would be with half and with double the budget |
+//! | [`marked`] | the transfer size of a section that the program marks: the paper's rule |
+//! | [`site`] | the transfer size and the prefetch of each code site, by itself: the default |
+//! | `density`, `stream` | a site's knowledge: the number of neighbours used along with a page, and the next page |
+//! | [`replace`] | the units to evict, and their order |
+//! | [`what_if`] | the number of faults with half and with double the budget |
 //!
 //! `crates/sim/examples/transfer` runs all of it on synthetic programs, with a cost model.
 //!
-//! A user-space pager sees faults and never hits. So everything here lives on faults, and on pages that were brought but
-//! deliberately left unmapped ("held"): a fault on such a page costs little and says that the page is used.
+//! A user-space pager sees faults and never hits. So everything here uses faults, and fetched pages that were
+//! deliberately left unmapped ("held"): a fault on such a page costs little and shows that the page is used.
 //!
-//! Nothing here has a lock, a clock, or memory of its own beyond its struct. The caller holds one lock around all of it.
+//! Nothing here has a lock, a clock, or memory of its own beyond its struct. The caller holds one lock around all of
+//! it.
 
 pub mod marked;
 pub mod replace;
@@ -23,19 +24,19 @@ pub mod what_if;
 mod density;
 mod stream;
 
-/// The largest unit, as a power of two of pages: 256 pages, 1 MiB.
+/// Largest transfer size, as a power of two of pages: 256 pages, 1 MiB.
 pub const MAX_UNIT_LOG2: u8 = 8;
 
 /// Stands for "no page".
 pub const NO_PAGE: u64 = u64::MAX;
 
-/// Neighbouring pages.
+/// Consecutive pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Run {
-    /// The first one: address divided by 4096.
+    /// First page: address divided by 4096.
     pub first_page: u64,
-    /// How many; 0 is nothing.
+    /// Number of pages; 0 is nothing.
     pub pages: u32,
 }
 
@@ -48,12 +49,12 @@ impl Run {
         self.first_page.saturating_add(u64::from(self.pages))
     }
 
-    /// Whether `page` is one of them.
+    /// Whether the run has `page`.
     pub fn contains(self, page: u64) -> bool {
         page >= self.first_page && page < self.end_page()
     }
 
-    /// What of it lies in `area`.
+    /// Part of the run within `area`.
     pub fn within(self, area: Run) -> Run {
         let first = self.first_page.max(area.first_page);
         let end = self.end_page().min(area.end_page());

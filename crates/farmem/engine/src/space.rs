@@ -1,11 +1,11 @@
-//! From addresses to pages: the address space in chunks of 32 MiB.
+//! Map from addresses to pages: the address space in chunks of 32 MiB.
 //!
-//! A program's paged memory lies anywhere in 47 bits of addresses. What is kept for each page must be dense, because it has
-//! a place in the store by that number, too. So a directory says for every chunk of addresses whether it is paged, and
-//! which pages are its own: the chunks get their pages in the order in which somebody touches them.
+//! A program's paged memory lies anywhere in 47 bits of addresses. The pager's data for each page must be dense,
+//! because a page's number is also its place in the store. So a directory tells for every chunk of addresses whether it
+//! is paged, and which pages belong to it: chunks get their pages in the order of their first touch.
 //!
-//! A chunk keeps its pages for ever. A program that maps and unmaps ever new addresses uses up numbers, not memory; when
-//! there are none left, memory is not paged any more, which is said.
+//! A chunk keeps its pages for ever. A program that maps and unmaps ever new addresses uses up numbers, not memory;
+//! when there are none left, memory is not paged any more, and this is reported.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -21,28 +21,28 @@ pub const DIRECTORY_WORDS: usize = 1 << (47 - CHUNK_SHIFT);
 
 /// The chunk may be paged and has no pages yet.
 const MARKED: u32 = 1;
-/// Words from here on are a chunk's number and this.
+/// Words from here on are a chunk's number and this offset.
 const FIRST: u32 = 2;
 
-/// The number of a paged page: where it stands in all tables, and in the store.
+/// Number of a paged page: its index in all tables, and in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Page(pub u32);
 
 impl Page {
-    /// The page so many further on, in the same chunk or the next number.
+    /// Page with a number higher by `pages`, in the same chunk or the next one.
     #[must_use]
     pub const fn plus(self, pages: u32) -> Page {
         Page(self.0.wrapping_add(pages))
     }
 
-    /// Whether so many pages from this one on follow each other in memory as they do in numbers: those of different chunks need
-    /// not.
+    /// Whether the `pages` pages from this one on are consecutive in memory, as their numbers are: pages of different
+    /// chunks need not be.
     pub const fn is_in_a_row(self, pages: u32) -> bool {
         self.0 as u64 % CHUNK_PAGES + pages as u64 <= CHUNK_PAGES
     }
 }
 
-/// The directory, and the way back.
+/// Directory, and the map from chunks to addresses.
 #[derive(Clone, Copy, Debug)]
 pub struct Space<'a> {
     directory: &'a [AtomicU32],
@@ -51,7 +51,7 @@ pub struct Space<'a> {
 }
 
 impl<'a> Space<'a> {
-    /// Over words that both sides see. There may be as many chunks as there are bases, but for the first word.
+    /// Map over words of the shared segment. The limit of chunks is the number of bases, less the first word.
     pub const fn new(directory: &'a [AtomicU32], bases: &'a [AtomicU64]) -> Space<'a> {
         Space { directory, bases }
     }
@@ -60,12 +60,12 @@ impl<'a> Space<'a> {
         self.directory.get(usize::try_from(address >> CHUNK_SHIFT).ok()?)
     }
 
-    /// Whether something near this address is paged.
+    /// Whether memory near this address is paged.
     pub fn may_be_paged(&self, address: u64) -> bool {
         self.word(address).is_some_and(|word| word.load(Relaxed) != 0)
     }
 
-    /// Whether something in a range is paged. It may reach beyond all memory.
+    /// Whether memory in a range is paged. The range may reach beyond all memory.
     pub fn some_may_be_paged(&self, start: u64, bytes: u64) -> bool {
         let chunk = |address: u64| usize::try_from(address >> CHUNK_SHIFT).unwrap_or(usize::MAX).min(DIRECTORY_WORDS);
         let end = chunk(start.saturating_add(bytes.saturating_sub(1))).saturating_add(1).min(self.directory.len());
@@ -73,12 +73,12 @@ impl<'a> Space<'a> {
         bytes > 0 && words.iter().any(|word| word.load(Relaxed) != 0)
     }
 
-    /// Whether addresses up to here can be paged.
+    /// Whether addresses up to `end` can be paged.
     pub const fn reaches(&self, end: u64) -> bool {
         end <= 1 << 47
     }
 
-    /// Says that memory here is paged from now on.
+    /// Marks memory as paged from now on.
     pub fn mark(&self, start: u64, bytes: u64) {
         let mut address = start;
         let end = start.saturating_add(bytes);
@@ -89,15 +89,15 @@ impl<'a> Space<'a> {
         }
     }
 
-    /// The page at this address, if its chunk has pages.
+    /// Page at this address, if its chunk has pages.
     pub fn page(&self, address: u64) -> Option<Page> {
         let number = self.word(address)?.load(Relaxed).checked_sub(FIRST)?;
         Some(page_of(number, address))
     }
 
-    /// The page at this address; its chunk gets pages if it has none. `None` when it is not paged, or nothing is left.
+    /// Page at this address; its chunk gets pages if it has none. `None` when it is not paged, or no chunk is left.
     ///
-    /// Only one at a time may call this.
+    /// Callers must be serialized.
     pub fn page_at_last(&self, address: u64) -> Option<Page> {
         let word = self.word(address)?;
         match word.load(Relaxed) {
@@ -115,20 +115,20 @@ impl<'a> Space<'a> {
         }
     }
 
-    /// The address of a page.
+    /// Address of a page.
     pub fn address(&self, page: Page) -> u64 {
         let (chunk, index) = (u64::from(page.0) / CHUNK_PAGES, u64::from(page.0) % CHUNK_PAGES);
         let base = usize::try_from(chunk).ok().and_then(|chunk| self.bases.get(chunk + 1));
         base.map_or(0, |base| base.load(Relaxed)) + index * PAGE_BYTES
     }
 
-    /// How many pages have a number.
+    /// Number of numbered pages.
     pub fn pages(&self) -> u64 {
         self.bases.first().map_or(0, |count| count.load(Relaxed)) * CHUNK_PAGES
     }
 
-    /// Goes through a range of addresses, chunk by chunk: the first page and how many, for chunks that have pages. It may
-    /// reach beyond all memory.
+    /// Calls `run` for a range of addresses, chunk by chunk, with the first page and the number of pages, for chunks
+    /// that have pages. The range may reach beyond all memory.
     pub fn each_run(&self, start: u64, bytes: u64, mut run: impl FnMut(Page, u32)) {
         let end = start.saturating_add(bytes).min((self.directory.len() as u64) << CHUNK_SHIFT);
         let mut address = start;

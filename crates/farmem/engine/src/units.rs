@@ -1,7 +1,7 @@
-//! What a touch brings: the policies behind one door, in memory that both sides see.
+//! Fetch plan of a touch: one interface to all policies, over the shared segment.
 //!
-//! A page is known here by its address divided by 4096; the pager has numbers of its own for pages, and keeps 16 bits with
-//! each for whoever decides.
+//! A page is identified here by its address divided by 4096; the pager has numbers of its own for pages, and keeps 16
+//! bits with each for the policy.
 
 use crate::greeting::Sections;
 use crate::pager::Budget;
@@ -11,82 +11,81 @@ use crate::policy::site::{Fault, HELD, Kind, Order, Room, SERIES, Series, Sites}
 use crate::policy::what_if::{Clock, Ghosts, WhatIf};
 use crate::policy::{NO_PAGE, Run, unit_around};
 
-/// All that is learned of a program. Memory full of zeros is a valid start of it.
+/// Learned state of a program. Memory full of zeros is a valid start of it.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Learned {
-    /// By code site.
+    /// State by code site.
     pub sites: Sites,
-    /// By the program's own marks.
+    /// State by the program's own marks.
     pub marked: Marked,
-    /// Who leaves next.
+    /// Eviction queues.
     pub replacement: Replacement,
-    /// With half and with double the memory.
+    /// Prediction for half and double the memory.
     pub what_if: WhatIf,
-    /// Pages that went home.
+    /// Number of evictions.
     pub clock: Clock,
 }
 
-/// What things cost, in nanoseconds; the transfer of a page includes its check and its way in and out.
+/// Costs, in nanoseconds; the transfer of a page includes its checksum, and mapping it in and out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Costs {
-    /// A fault that brings one page from home, without the page's transfer.
+    /// Cost of a fault that brings one stored page, without the page's transfer.
     pub fault_ns: u32,
-    /// The transfer of each page.
+    /// Cost of the transfer of each page.
     pub page_ns: u32,
-    /// The transfer of each page in the background; 0: there is none.
+    /// Cost of the transfer of each page in the background; 0: there is none.
     pub ahead_page_ns: u32,
 }
 
 impl Costs {
-    /// With a file (ARCHITECTURE.md, "The circle of frames"). The kernel reads ahead in it and writes it behind; to do so
-    /// once more gains nothing.
+    /// Costs of a file. The kernel does readahead and write-behind on it; a second layer of both gains nothing.
     pub const FILE: Costs = Costs { fault_ns: 5_500, page_ns: 850, ahead_page_ns: 0 };
-    /// With a server on this machine or near it, asked through masu.
+    /// Costs of a server on this machine or near it, asked through masu.
     pub const SERVER: Costs = Costs { fault_ns: 35_000, page_ns: 3_000, ahead_page_ns: 2_000 };
 
-    /// The same, where nothing comes in the background.
+    /// Same costs without a background.
     #[must_use]
     pub const fn alone(self) -> Costs {
         Costs { ahead_page_ns: 0, ..self }
     }
 }
 
-/// Decides what a touch brings.
+/// Decides the fetch plan of a touch.
 #[derive(Debug)]
 pub struct Units<'a> {
-    /// What was learned.
+    /// Learned state.
     pub learned: &'a mut Learned,
-    /// Pages that went home, and when.
+    /// Evicted pages, and their times.
     pub ghosts: Ghosts<'a>,
-    /// How parts of the program are told apart.
+    /// Source of the program's sections.
     pub sections: Sections,
-    /// The unit when they are not.
+    /// Unit without sections: 2^n pages.
     pub fixed_log2: u8,
-    /// The smallest unit.
+    /// Smallest unit: 2^n pages.
     pub base_log2: u8,
-    /// What things cost.
+    /// Costs of fetching.
     pub costs: Costs,
 }
 
-/// A touch, as the pager sees it.
+/// Touch, in the pager's terms.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
-    /// The instruction.
+    /// Faulting instruction.
     pub site: u64,
-    /// The page.
+    /// Touched page.
     pub page: u64,
-    /// Where orders may lie.
+    /// Limit of the fetch plan.
     pub area: Run,
-    /// How it was found.
+    /// State in which the fault found the page.
     pub kind: Kind,
-    /// What was kept with it.
+    /// Mark kept with the page.
     pub mark: u16,
 }
 
 impl Units<'_> {
-    /// What is brought, and as what it comes. Nothing is ordered ahead when the background `is_busy`. `here` says of a page
-    /// near by whether it is in memory, or on its way.
+    /// Fetch plan and arrival class. Nothing is requested ahead when the background `is_busy`. `here` tells of a nearby
+    /// page whether it is in memory, or in flight.
     pub fn order(
         &mut self,
         asked: Asked,
@@ -123,14 +122,14 @@ impl Units<'_> {
             Sections::Off => plain(unit(self.fixed_log2)),
         };
         let replacement = &mut self.learned.replacement;
-        // Of what was gone for longer nothing can be kept.
+        // No page that was gone for longer can be kept.
         let distance = if u64::from(distance) <= 2 * u64::from(budget.frames) { distance } else { 0 };
         if brings {
             replacement.comes(order.fetch.pages, distance, budget.frames, budget.beyond);
         }
         let goes_round = brings && replacement.goes_round();
         order.passing |= replacement.goes_round();
-        // It would not have left, had there been a little more memory.
+        // Slightly more memory would have kept it.
         let soon = distance > 0 && u64::from(distance) < u64::from(budget.frames) * 7 / 8;
         let arrival = match asked.kind {
             Kind::Staged => Arrival::Reused,
@@ -147,14 +146,14 @@ impl Units<'_> {
         marked::Settings { base_log2: self.base_log2, max_set_log2, local_pages: budget.frames.into() }
     }
 
-    /// A section of the program begins, as it says itself.
+    /// Begins a section, marked by the program.
     pub fn section_begins(&mut self, section: u32) {
         if self.sections == Sections::Marked {
             self.learned.marked.count_start(section);
         }
     }
 
-    /// A section of the program ends, as it says itself.
+    /// Ends a section, marked by the program.
     pub fn section_ends(&mut self, section: u32, budget: Budget) {
         if self.sections == Sections::Marked {
             let settings = self.settings(budget);
@@ -162,28 +161,28 @@ impl Units<'_> {
         }
     }
 
-    /// Pages came from home.
+    /// Counts pages fetched from the store.
     pub fn brought(&mut self, run: Run, budget: Budget) {
         self.learned.what_if.brought(run, budget.frames);
     }
 
-    /// A page went home, and is in memory no more.
+    /// Records a page that is in the store only now.
     pub fn left(&mut self, page: u64) {
         self.ghosts.left(page, &mut self.learned.clock);
     }
 
-    /// A page that is to be held back, to see whether it would be missed with half the memory. To be asked until there is none.
+    /// Next page to be left unmapped, to see whether it would be missed with half the memory. To be asked until `None`.
     pub fn next_lost(&mut self, budget: Budget) -> Option<u64> {
         self.learned.what_if.next_lost(budget.frames)
     }
 }
 
-/// The largest unit is 2^n pages.
+/// Largest unit: 2^n pages.
 fn max_unit_log2(budget: Budget) -> u8 {
     u8::try_from(budget.largest_unit_pages().ilog2()).unwrap_or(0)
 }
 
-/// A run, and nothing else.
+/// Plan for one run only.
 fn plain(fetch: Run) -> Order {
     Order { fetch, ahead: [Series::NOTHING; SERIES], held: [NO_PAGE; HELD], mark: 0, passing: false }
 }

@@ -1,8 +1,9 @@
-//! The lock in all orders in which a few threads can meet at it, within the memory model (loom): one holds it at a time and
-//! sees what the one before did, nobody sleeps on while it is free, and who starves has his turn.
+//! The lock in all orders in which a few threads can meet at it, within the memory model (loom): one thread holds it at
+//! a time and sees its predecessor's writes, no thread sleeps on while it is free, and a starving thread gets its turn.
 //!
-//! loom runs the code itself. Of the kernel's futex it has a model: to look at the word and to go to sleep are one step, and so
-//! is to wake. No wait ends by itself here unless a test says so; a thread that sleeps for ever is a deadlock, which loom reports.
+//! loom runs the code itself. The kernel's futex is replaced by a model: looking at the word and going to sleep are one
+//! step, and so is waking. No wait ends by itself here unless a test asks for it; a thread that sleeps for ever is a
+//! deadlock, which loom reports.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -13,20 +14,20 @@ use loom::sync::atomic::{AtomicU32, Ordering, Ordering::Relaxed};
 use loom::sync::{Condvar, Mutex};
 use loom::thread::{self, ThreadId};
 
-/// A word, and who sleeps on it.
+/// Word, and its sleeping threads.
 struct Modelled {
     value: AtomicU32,
-    /// Numbers of those who sleep, in their order, and the next number.
+    /// Numbers of the sleeping threads, in their order, and the next number.
     asleep: Mutex<(Vec<u32>, u32)>,
     woken: Condvar,
-    /// So many waits end by themselves, at once.
+    /// Number of waits that end by themselves, at once.
     in_vain: std::sync::atomic::AtomicU32,
     loads: Loads,
     log: Arc<Log>,
     name: &'static str,
 }
 
-/// What happened, in its order: of the test's bookkeeping, so loom knows nothing of it.
+/// Events, in their order: the test's bookkeeping, hidden from loom.
 #[derive(Default)]
 struct Log(Plain<Vec<(ThreadId, &'static str)>>);
 
@@ -36,12 +37,12 @@ impl Log {
     }
 }
 
-/// What a relaxed load sees.
+/// Values that a relaxed load sees.
 #[derive(Clone, Copy)]
 enum Loads {
-    /// Anything that the memory model allows, also what was there before.
+    /// Any value that the memory model allows, also an old one.
     Old,
-    /// What is there at this moment: so it is on x86-64 once a thread has made an exchange, as letting the lock go is one.
+    /// The current value: so it is on x86-64 once a thread has made an exchange, as releasing the lock is one.
     New,
 }
 
@@ -86,7 +87,7 @@ impl Word for Modelled {
 
     fn wait(&self, value: u32, _: i64) -> bool {
         let mut asleep = self.asleep.lock().expect("nobody panicked");
-        // The kernel sees what is there at this moment.
+        // The kernel sees the current value.
         if self.value.fetch_add(0, Relaxed) != value {
             return false;
         }
@@ -120,14 +121,14 @@ const HOLDS: &str = "holds";
 
 struct World {
     lock: Lock<Modelled>,
-    /// Read and written back by who holds the lock, in two steps without an order of their own: where two do so at a time, or
-    /// one need not see what the other did, something is lost.
+    /// Read and written back by the holder of the lock, in two steps without an order of their own: if two threads do
+    /// so at a time, or one may miss the other's write, a count is lost.
     count: AtomicU32,
     log: Arc<Log>,
 }
 
-/// Each thread takes the lock so often, and so many times at most one is interrupted that could go on. So many waits, for the
-/// lock and for who starves, end by themselves. Says in how many orders somebody starved.
+/// Runs all orders: the number of turns of each thread, and the limit of preemptions. `in_vain` waits, for the lock and
+/// for starving threads, end by themselves. Returns the number of orders with a starving thread.
 fn in_all_orders((turns, preemptions): Meeting, in_vain: [u32; 2], loads: Loads) -> u64 {
     let starved = Arc::new(AtomicU64::new(0));
     let counted = starved.clone();
@@ -167,7 +168,8 @@ fn take(world: &World, turns: u32) {
     }
 }
 
-/// From when a thread says that it starves until it holds the lock, every other one holds it once at most: who was on its way.
+/// Between a thread's declaration of starving and its turn, every other thread holds the lock at most once: if it was
+/// on its way.
 fn who_starves_has_his_turn(log: &[(ThreadId, &'static str)]) {
     for (at, (who, _)) in log.iter().enumerate().filter(|(_, entry)| entry.1 == STARVES) {
         let until = log[at..].iter().take_while(|entry| **entry != (*who, HOLDS));
@@ -177,10 +179,10 @@ fn who_starves_has_his_turn(log: &[(ThreadId, &'static str)]) {
     }
 }
 
-/// For each thread, how often it takes the lock; and how many times one is interrupted.
+/// For each thread, its number of turns; and the limit of preemptions.
 type Meeting = (&'static [u32], usize);
 
-/// All of them take a second or two. In each of them somebody starves in some orders.
+/// All of them take a second or two. In each of them a thread starves in some orders.
 const MEETINGS: [Meeting; 5] = [(&[2, 2], 5), (&[4, 2], 4), (&[1, 1, 1], 3), (&[2, 1, 1], 3), (&[3, 2, 1], 2)];
 
 #[test]
@@ -197,7 +199,7 @@ fn who_starves_has_his_turn_before_others_have_two() {
     }
 }
 
-/// A wait has a limit, and a thread that starves may be killed: then nobody says any more that it had its turn.
+/// A wait has a limit, and a starving thread may be killed: then it never clears its declaration.
 #[test]
 fn nobody_depends_on_being_woken_in_time() {
     for in_vain in [[0, 1], [1, 0], [2, 1]] {

@@ -1,4 +1,4 @@
-//! The pager against a model of memory: whatever happens, the program reads what it wrote, and the budget holds.
+//! The pager against a model of memory: in all cases the program reads its own writes, and the budget holds.
 
 #[path = "model/machine.rs"]
 mod machine;
@@ -70,7 +70,7 @@ const CHUNK: usize = 1 << 13;
 const _: () = assert!(CHUNK as u64 == CHUNK_PAGES);
 
 fn address(page: u64) -> u64 {
-    // Over the border of two chunks.
+    // Across the border of two chunks.
     BASE + (32 << 20) - (PAGES / 2) * PAGE_BYTES + page * PAGE_BYTES
 }
 
@@ -99,7 +99,7 @@ impl<'a> World<'a> {
         World { pager, units, model, expected: BTreeMap::new(), pinned: Vec::new() }
     }
 
-    /// What a load or a store of the program does.
+    /// Load or store of the program.
     fn access(&mut self, page: u64, write: Option<u64>, site: u64) -> Result<(), TestCaseError> {
         let at = address(page);
         if !self.model.mapped.contains(&at) {
@@ -108,7 +108,7 @@ impl<'a> World<'a> {
         if !self.model.program.contains_key(&at) {
             let touch = Touch { address: at, write: write.is_some(), site };
             let served = self.pager.touch(&mut self.model, &mut self.units, touch).map_err(TestCaseError::fail)?;
-            // What had arrived may have brought it.
+            // A completed batch may have brought it.
             prop_assert!(served == Served::Yes || served == Served::Already && self.model.program.contains_key(&at));
         }
         self.hear();
@@ -123,7 +123,7 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// What other threads wrote is what must be read.
+    /// Writes of other threads are the expected content.
     fn hear(&mut self) {
         for (at, content) in std::mem::take(&mut self.model.written) {
             self.expected.insert((at - address(0)) / PAGE_BYTES, content);
@@ -135,7 +135,7 @@ impl<'a> World<'a> {
         self.hear();
     }
 
-    /// What happens without a fault.
+    /// Steps without a fault.
     fn launch(&mut self) {
         self.pager.launch();
     }
@@ -162,7 +162,7 @@ impl<'a> World<'a> {
         self.pinned.retain(|pinned| !(page..page + pages).contains(pinned));
     }
 
-    /// mremap(2) to a place of its own, as the library does it.
+    /// mremap(2) to a place of its own, with the library's steps.
     fn move_to(&mut self, from: u64, to: u64, pages: u64) -> Result<(), TestCaseError> {
         let pages = pages.min(PAGES - from).min(PAGES - to);
         let apart = from + pages <= to || to + pages <= from;
@@ -264,7 +264,7 @@ proptest! {
                     world.model.mapped.extend((page..page + pages.min(PAGES - page)).map(address));
                 }
                 Step::Pin { page } => {
-                    // As many as a call has at most.
+                    // Limit of one call.
                     if world.pinned.len() < 32 {
                         world.access(page, None, 9)?;
                         if world.pager.pin(address(page)) {
@@ -321,7 +321,7 @@ proptest! {
     }
 }
 
-/// Touches all pages in order, again and again. Says what was counted.
+/// Touches all pages in order, repeatedly. Returns the counters.
 fn sweeps(frames: u64, share: u64) -> [u64; 4] {
     let counted = counted_of_sweeps(frames, share, Sections::Off, Costs::SERVER, |_| {});
     [Counter::FaultsFirst, Counter::FaultsStaged, Counter::FaultsHome, Counter::PagesOut].map(counted)
@@ -365,7 +365,7 @@ fn a_sweep_is_fetched_ahead_and_written_behind() {
 
 #[test]
 fn what_is_on_its_way_is_waited_for_and_arrives_then() {
-    // What is in the air stays there until somebody needs it.
+    // Pages in flight stay there until they are needed.
     let both = counted_of_sweeps(600, 0, Sections::Auto, Costs::SERVER, |_| {});
     assert!(both(Counter::FaultsArriving) > 0);
 }
@@ -410,8 +410,8 @@ fn pages_of_zeros_leave_room_for_the_others_and_count_as_touched() {
     }
 }
 
-/// Chunks have numbers in the order of their first touch: the last pages of one and the first of another may follow each other in
-/// numbers, and not in memory.
+/// Chunks have numbers in the order of their first touch: the last pages of one and the first of another may be
+/// consecutive in numbers, and not in memory.
 #[test]
 fn what_comes_back_for_a_fork_comes_to_its_own_address() {
     let memory = Memory::new(4 * CHUNK, 3001);
@@ -435,7 +435,7 @@ fn what_comes_back_for_a_fork_comes_to_its_own_address() {
     parts.into_iter().flatten().for_each(|page| world.access(page, None, 7).expect("what was written is read"));
 }
 
-/// What comes back from the staging leaves a hole, and nothing is fetched that would use up what lies before the holes.
+/// A page taken back from the victim queue leaves a hole, and no fetch uses up the slots before the holes.
 #[test]
 fn holes_in_the_staging_leave_room_for_what_is_to_be_staged() {
     let memory = Memory::new(2 * CHUNK, 1500);
@@ -459,7 +459,7 @@ fn holes_in_the_staging_leave_room_for_what_is_to_be_staged() {
     assert!(staged > 4 * u64::from(slots), "{staged}");
 }
 
-/// Getting frames for a unit sends others of the same unit home.
+/// Getting frames for a unit writes others of the same unit back.
 #[test]
 fn a_unit_brings_no_more_than_was_to_come_when_room_was_made() {
     let memory = Memory::new(2 * CHUNK, 3001);
@@ -497,7 +497,7 @@ fn a_page_that_comes_changes_and_leaves_while_it_lands_is_what_was_written() {
         }
     };
     reads(&mut world, 0..PAGES);
-    // Calls of many threads have nearly all frames.
+    // Calls of many threads have nearly all frames pinned.
     for page in 2000..2248 {
         world.access(page, None, 9).expect("what was written is read");
         assert!(world.pager.pin(address(page)));

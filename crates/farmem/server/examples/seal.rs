@@ -1,4 +1,4 @@
-//! Price of sealing a page, beside its checksum: `cargo run --release -p remote --example seal`.
+//! Price of sealing a page, beside its checksum: `cargo run --release -p farmem --example seal`.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -10,7 +10,7 @@ use xxhash_rust::xxh3::xxh3_128;
 const ROUNDS: usize = 101;
 const PAGES: u64 = 1000;
 
-/// Nanoseconds for each page: the median of many rounds, and the best of them.
+/// Prints nanoseconds for each page: the median of many rounds, and the best of them.
 fn measure(name: &str, mut each: impl FnMut(u64)) {
     let mut rounds: Vec<f64> = (0..ROUNDS)
         .map(|_| {

@@ -1,7 +1,7 @@
-//! How fast a store is: `cargo run --release -p remote --example store_speed -- URL…`.
+//! Speed of a store: `cargo run --release -p farmem --example store_speed -- URL…`.
 //!
-//! One thread puts and gets units of 4 KiB, 64 KiB and 1 MiB at random places of 64 MiB that were put before, for a second
-//! each; then four threads get 4 KiB. What it prints are latencies (p50, p99) and bandwidths.
+//! One thread puts and gets units of 4 KiB, 64 KiB and 1 MiB at random places of 64 MiB that were put before, for a
+//! second each; then four threads get 4 KiB. The output is latencies (p50, p99) and bandwidths.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,8 +1,8 @@
-//! What masu does for a paged program beside it: reading pages ahead, and writing home what has left (`farmem_engine::pager`,
-//! flights).
+//! Background work of masu for a paged program: readahead, and write-back of evicted pages (I/O batches of
+//! `farmem_engine::pager`).
 //!
-//! A few threads of masu's for each program do it, so that what one waits for the others do not, and sleep while there is
-//! nothing to do. Pages lie in memory that both see.
+//! A few threads of masu run it for each program, so that one thread's wait does not stop the others. They sleep while
+//! there is no work. The pages lie in the shared segment.
 
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicU64, fence};
@@ -16,33 +16,36 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::store::{Error, GetRun, Home, PAGE_BYTES, PutRun, Store};
 
-/// So long the next flight is waited for without sleep: a program that faults does so again soon.
+/// Busy-waiting time for the next batch: a program that faults does so again soon.
 const SHORTLY: Duration = Duration::from_micros(50);
 
-/// So long it sleeps at a time.
+/// Longest sleep.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Threads for each program.
 pub const CREWS: u64 = 2;
 
-/// The hands of one program's flights.
+/// Worker of one program's I/O batches.
 pub struct Hands<'a> {
     store: &'a dyn Store,
     layer: u32,
-    /// The flights' memory.
+    /// Memory of the batches.
     flown: &'a [AtomicU64],
     pages: Vec<u8>,
-    /// Told why a flight fails, before the program can know that it did: it ends then, and masu with it.
+    /// Reports the reason of a failed batch, before the program can know of it: the program ends then, and masu with
+    /// it.
     says: &'a dyn Fn(&Error),
 }
 
 impl<'a> Hands<'a> {
-    /// For the program whose pages are this layer of the store's. `says` is told why a flight fails, before the program knows.
+    /// Worker for the program with this layer of the store. `says` is told the reason of a failed batch, before the
+    /// program knows.
     pub fn new(store: &'a dyn Store, layer: u32, flown: &'a [AtomicU64], says: &'a dyn Fn(&Error)) -> Hands<'a> {
         Hands { store, layer, flown, pages: vec![0; FLIGHT_PAGES as usize * PAGE_BYTES], says }
     }
 
-    /// Flies what takes off until it is over, or the store has failed for good: of [`CREWS`] the flights of this one.
+    /// Runs submitted batches until `is_over`, or until the store has failed for good: of [`CREWS`] workers the batches
+    /// of this one.
     pub fn work(&mut self, which: u64, flights: &Flights<'_>, bell: &Bell<'_>, is_over: impl Fn() -> bool) {
         let mut number = which;
         let mut flown = Instant::now();
@@ -57,7 +60,7 @@ impl<'a> Hands<'a> {
                 Ok(false) if flown.elapsed() < SHORTLY => std::hint::spin_loop(),
                 Ok(false) => {
                     bell.masu_sleeps().fetch_add(1, SeqCst);
-                    // Either the program sees that this sleeps, or this sees the flight.
+                    // Either the program sees that this thread sleeps, or this thread sees the batch.
                     fence(SeqCst);
                     if !flights.has_taken_off(number) {
                         shared_memory::wait(bell.departures(), seen, LOOK);
@@ -65,7 +68,7 @@ impl<'a> Hands<'a> {
                     }
                     bell.masu_sleeps().fetch_sub(1, SeqCst);
                 }
-                // Why has been said.
+                // The reason has been reported.
                 Err(_) => return announce(bell),
             }
         }
@@ -76,7 +79,7 @@ impl<'a> Hands<'a> {
     }
 }
 
-/// A flight has arrived: wakes whoever waits for it.
+/// Wakes the thread that waits for a completed batch.
 fn announce(bell: &Bell<'_>) {
     bell.arrivals().fetch_add(1, SeqCst);
     if bell.program_sleeps().swap(0, SeqCst) != 0 {
@@ -84,7 +87,7 @@ fn announce(bell: &Bell<'_>) {
     }
 }
 
-/// So many pages, in bytes.
+/// Bytes of this number of pages.
 const fn bytes(pages: u32) -> usize {
     pages as usize * PAGE_BYTES
 }
@@ -128,7 +131,7 @@ mod tests {
     use super::*;
     use crate::store::{Span, Trouble};
 
-    /// It has lost all.
+    /// Store that has lost all pages.
     struct Lost;
 
     impl Store for Lost {
@@ -162,7 +165,8 @@ mod tests {
         }
     }
 
-    /// The program is told by the flight, after the crew is done: it ends at once, and nobody would hear why.
+    /// The batch tells the program of the failure after the worker is done: it ends at once, and nobody would hear the
+    /// reason.
     #[test]
     fn why_a_flight_fails_is_said_before_the_program_knows() {
         let flown: Vec<AtomicU64> = (0..PAGE_BYTES / size_of::<u64>()).map(|_| AtomicU64::new(0)).collect();

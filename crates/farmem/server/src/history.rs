@@ -1,4 +1,4 @@
-//! How the units of code sites, or of marked sections, changed while a program ran.
+//! History of the transfer sizes of code sites, or of marked sections, during a run.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,28 +8,29 @@ use farmem_engine::units::Learned;
 use serde::Serialize;
 use units::Bytes;
 
-/// So many readings are kept. When there are more, every second one is dropped, and readings come half as often.
+/// Number of readings kept. When there are more, every second one is dropped, and readings come half as often.
 const MOST_READINGS: usize = 256;
 
-/// So many parts are kept of each reading: those with the most faults.
+/// Number of parts kept of each reading: the ones with the most faults.
 const MOST_PARTS: usize = 64;
 
-/// The first readings come so soon after each other.
+/// Time between the first readings.
 const EVERY: Duration = Duration::from_millis(100);
 
-/// A part of a program that has a unit of its own. Either it has code sites or marked sections, so the names are of one kind.
+/// Part of a program with a transfer size of its own. A program has code sites or marked sections, so the names are of
+/// one kind.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
     /// A site's address, or a section's number.
     pub name: u64,
-    /// Its faults so far.
+    /// Number of its faults so far.
     pub faults: u32,
-    /// Its unit.
+    /// Transfer size, in pages.
     pub unit_pages: u32,
 }
 
 impl Part {
-    /// The parts that are known, in no order.
+    /// Known parts, in no order.
     pub fn of(learned: &Learned) -> impl Iterator<Item = Part> + '_ {
         let sites = learned.sites.known();
         let sites = sites.map(|site| Part { name: site.site, faults: site.faults, unit_pages: site.unit_pages });
@@ -42,12 +43,12 @@ impl Part {
     }
 }
 
-/// The unit of a part, from a moment on.
+/// Transfer size of a part, from a moment on.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Since {
     /// Seconds after the program's start.
     pub since_s: f64,
-    /// What one fault fetched from then on.
+    /// Bytes per fault from then on.
     pub unit_bytes: Bytes,
 }
 
@@ -55,7 +56,7 @@ pub struct Since {
 #[derive(Clone, Debug)]
 pub struct History {
     every: Duration,
-    /// Pages of a unit, by the name of its part.
+    /// Transfer size in pages, by the name of the part.
     readings: Vec<(Duration, BTreeMap<u64, u32>)>,
 }
 
@@ -66,7 +67,7 @@ impl Default for History {
 }
 
 impl History {
-    /// Whether it is time for a reading.
+    /// Whether a reading is due.
     pub fn is_due(&self, now: Duration) -> bool {
         self.readings.last().is_none_or(|(last, _)| now >= *last + self.every)
     }
@@ -87,7 +88,7 @@ impl History {
         }
     }
 
-    /// When a part got which unit. Changes between two readings are not seen.
+    /// Changes of a part's transfer size. Changes between two readings are not seen.
     pub fn of(&self, name: u64) -> Vec<Since> {
         let known = self.readings.iter().filter_map(|(at, units)| Some((at, *units.get(&name)?)));
         let mut since: Vec<Since> = Vec::new();

@@ -1,6 +1,6 @@
-//! Programs larger than their machine: masu's side.
+//! Far memory for programs larger than their machine: masu's side.
 //!
-//! The library inside the program is `crates/farmem/agent`; what both decide by is `crates/farmem/engine`.
+//! The library inside the program is `crates/farmem/agent`; the policies of both are in `crates/farmem/engine`.
 
 mod background;
 pub mod history;

@@ -1,10 +1,12 @@
-//! What a program's code sites have learned, kept for its next run.
+//! Saved site profiles of a program, for its next run.
 //!
-//! A program is known by its build-id, and so is a site: by the build-id of the file that its instruction stands in, and its
-//! place in that file, since addresses are others in each run. `file.rs` is a profile as bytes, `folder.rs` where profiles are.
+//! A program is identified by its build-id. A site is identified by the build-id of the file with its instruction, and
+//! its offset in that file, since addresses differ in each run. `file.rs` is the byte format, `folder.rs` the place of
+//! profiles.
 //!
-//! When a program has said hello and waits, all that its loader maps is mapped: then the sites' addresses are found, and
-//! the library is told them before the program's first instruction. A fault knows nothing of it.
+//! While a program waits after its first handshake message, its loader has mapped all its files: then the sites'
+//! addresses are found, and the library gets them before the program's first instruction. Fault handling does not use
+//! the profile.
 
 mod file;
 mod folder;
@@ -23,15 +25,15 @@ use serde::{Serialize, Serializer};
 pub use file::{Broken, Kept, MOST_BYTES, bytes, parse};
 pub use folder::Folder;
 
-/// What came of a program's profile.
+/// Report on a program's profile.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Profiled {
-    /// The file. In JSON, where a name can only be text, with marks for what is none.
+    /// Path of the file. In JSON, where a name can only be text, other bytes are replaced by marks.
     #[serde(serialize_with = "text")]
     pub path: PathBuf,
-    /// Sites that began with what was learned in an earlier run.
+    /// Number of sites loaded from an earlier run.
     pub sites_loaded: u64,
-    /// Sites that the next run can begin with.
+    /// Number of sites saved for the next run.
     pub sites_saved: u64,
 }
 
@@ -39,25 +41,25 @@ fn text<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(&path.to_string_lossy())
 }
 
-/// A program that runs, and its profile.
+/// Running program, and its profile.
 pub struct Profile {
     path: PathBuf,
     loaded: u64,
     code: Vec<Code>,
 }
 
-/// What was mapped from a file at the start, and can be run. Which build it is was asked then: when the program ends there may
-/// be another one in its place.
+/// Executable file mapping at the start. Its build-id was read then: at the program's end another file may be in its
+/// place.
 struct Code {
     addresses: Range<u64>,
-    /// Where in the file it starts.
+    /// Offset of the mapping in the file.
     offset: u64,
     build: BuildId,
 }
 
 impl Profile {
-    /// The profile of the program in the file `exe`, and the sites that are known. `None` when it has no build-id. What is
-    /// wrong with a profile that is there is said.
+    /// Loads the profile of the program in the file `exe`, and its known sites. `None` when the program has no
+    /// build-id. A damaged profile is reported.
     pub fn begin(
         folder: &Folder,
         exe: &Path,
@@ -75,15 +77,15 @@ impl Profile {
         Some((Profile { path, loaded, code }, seeds))
     }
 
-    /// Keeps what was learned, and of what was known before what is of other sites: other processes of the program end too,
-    /// and have run other parts of it. The file stays as it was where nothing was learned.
+    /// Saves the learned profiles, and keeps earlier ones of other sites: other processes of the program end too, and
+    /// have run other parts of it. The file stays as it is when nothing was learned.
     pub fn end(&self, folder: &Folder, learned: &Learned, say: impl FnOnce(String)) -> Profiled {
-        // One process at a time: each adds to what the one before has written.
+        // One process at a time: each adds to the file of its predecessor.
         static ENDS: Mutex<()> = Mutex::new(());
         let _one = ENDS.lock().unwrap_or_else(PoisonError::into_inner);
         let mut kept = kept(learned, &self.code);
         if !kept.is_empty() {
-            // What is wrong with it was said at the start.
+            // A damaged file was reported at the start.
             let before = folder.load(&self.path).unwrap_or_default();
             let mut known: BTreeSet<_> = kept.iter().map(|site| (site.object, site.offset)).collect();
             kept.extend(before.into_iter().filter(|site| known.insert((site.object, site.offset))));
@@ -100,7 +102,7 @@ impl Profile {
     }
 }
 
-/// Which builds are mapped where. Each file is asked once.
+/// Builds of the mappings. Each file is read once.
 fn code(mappings: &[Mapping], build: impl Fn(&Mapping) -> Option<BuildId>) -> Vec<Code> {
     let mut builds = BTreeMap::new();
     let is_code = |mapping: &&Mapping| mapping.permissions.execute && mapping.path.bytes().starts_with(b"/");
@@ -112,7 +114,7 @@ fn code(mappings: &[Mapping], build: impl Fn(&Mapping) -> Option<BuildId>) -> Ve
     code.collect()
 }
 
-/// Where the sites that are kept lie now: those that the program will begin with.
+/// Addresses of the saved sites in this run, with their profiles.
 fn seeds(kept: &[Kept], code: &[Code]) -> Vec<Seed> {
     let address = |site: &Kept| {
         code.iter().filter(|code| code.build == site.object).find_map(|code| {
@@ -121,12 +123,12 @@ fn seeds(kept: &[Kept], code: &[Code]) -> Vec<Seed> {
         })
     };
     let seeds = kept.iter().take(SITES).filter_map(|site| Some(Seed { site: address(site)?, habit: site.habit }));
-    // The program's table has no place for some: here as there.
+    // The program's table has no place for some: the same ones here.
     let mut table = Box::<Sites>::default();
     seeds.filter(|seed| table.seed(*seed)).collect()
 }
 
-/// The sites that have learned something, by what does not change from run to run; those with the most faults first.
+/// Sites that have learned anything, by build-id and offset, the most faults first.
 fn kept(learned: &Learned, code: &[Code]) -> Vec<Kept> {
     let mut habits: Vec<(u32, Seed)> = learned.sites.habits().collect();
     habits.sort_by_key(|(faults, _)| std::cmp::Reverse(*faults));
@@ -202,7 +204,7 @@ mod tests {
         assert!(found.iter().all(|seed| table.seed(*seed)));
     }
 
-    /// A program that is mapped, and where.
+    /// Mappings of a program.
     fn mapped(program: &Path) -> Vec<Mapping> {
         let inode = std::fs::metadata(program).unwrap().ino();
         maps::parse(&format!("1000-9000 r-xp 00001000 fe:00 {inode} {}\n", program.display()), "maps").unwrap()
@@ -228,7 +230,7 @@ mod tests {
         assert_eq!(profile.end(&folder, &learned_at(0x1234), |why| panic!("{why}")).sites_saved, 1);
         let kept = folder.load(&folder.path_of(build)).unwrap();
         assert_eq!((kept[0].object, kept[0].offset), (build, 0x1234));
-        // Where another file lies already, nobody knows what runs.
+        // Where another file lies already, the running build is unknown.
         let (late, _) = Profile::begin(&folder, &program, &mappings, |why| panic!("{why}")).unwrap();
         assert!(late.code.is_empty());
     }

@@ -1,4 +1,4 @@
-//! What paged programs counted, and what it says.
+//! Report of paged programs, from their counters.
 
 use farmem_engine::PAGE_BYTES;
 use farmem_engine::backend::Backend;
@@ -13,65 +13,65 @@ use crate::history::History;
 use crate::profile::Profiled;
 use crate::sites::{self, Section, Site};
 
-/// One program's counters.
+/// Counters of one program.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Counted {
-    /// Its process, as it sees itself.
+    /// PID in the program's own PID namespace.
     pub process: u32,
-    /// In which way its pages left and came; `None` where nobody has said it.
+    /// Backend in use; `None` if not reported.
     pub backend: Option<Backend>,
     /// Time that threads waited for pages.
     pub stall_s: f64,
-    /// What it was given.
+    /// Granted local memory.
     pub local: Bytes,
-    /// The most paged memory that it had.
+    /// Peak of its paged memory.
     pub paged: Bytes,
-    /// The most of it that was in memory at a time, staging included.
+    /// Peak of its paged memory in RAM, victim queue included.
     pub peak_resident: Bytes,
-    /// Touches of memory that nobody had touched.
+    /// Touches of untouched memory.
     pub faults_first: u64,
-    /// Touches of what was in the staging.
+    /// Touches of pages in the victim queue.
     pub faults_staged: u64,
-    /// Touches of what was in the store alone.
+    /// Touches of pages in the store only.
     pub faults_home: u64,
-    /// Touches of what was on its way in the background.
+    /// Touches of pages in flight.
     pub faults_arriving: u64,
-    /// Touches of pages that came in the background and were held back, to see how much of it is used.
+    /// Touches of prefetched pages that were left unmapped, to see how much of the prefetch is used.
     pub held_reached: u64,
-    /// Such pages that left without being touched.
+    /// Such pages that were evicted untouched.
     pub held_in_vain: u64,
-    /// What came from the store.
+    /// Bytes read from the store.
     pub bytes_in: Bytes,
-    /// What of it came in the background.
+    /// Bytes of these read in the background.
     pub bytes_ahead: Bytes,
-    /// What went there.
+    /// Bytes written to the store.
     pub bytes_out: Bytes,
-    /// What of it went in the background.
+    /// Bytes of these written in the background.
     pub bytes_behind: Bytes,
     /// forks that did not fit into memory.
     pub forks_refused: u64,
     /// Calls that cannot be made in a paged program, by the numbers of [`Refusal::ALL`].
     pub calls_refused: [u64; Refusal::ALL.len()],
-    /// Mappings that the kernel did not let be paged.
+    /// Mappings that the kernel refused to register.
     pub not_paged: u64,
-    /// Frames beyond the budget, since all others were held fast.
+    /// Frames beyond the budget, since all others were pinned or held by the kernel.
     pub frames_beyond: u64,
-    /// What one fault fetches where no part of the program has a unit of its own.
+    /// Transfer size where no part of the program has one of its own.
     pub unit: Option<Bytes>,
-    /// The instructions that faulted most.
+    /// Instructions with the most faults.
     pub sites: Vec<Site>,
-    /// The sections that it marks.
+    /// Marked sections.
     pub sections: Vec<Section>,
-    /// Touches of what was in the store alone, as they would be with half of the memory, and with double.
+    /// Predicted touches of pages in the store only, with half of the memory and with double.
     pub faults_at_half: u64,
     /// See `faults_at_half`.
     pub faults_at_double: u64,
-    /// What was known from earlier runs, and is kept for later ones.
+    /// Loaded and saved profiles.
     pub profile: Option<Profiled>,
 }
 
 impl Counted {
-    /// What stands in a program's counters.
+    /// Reads a program's counters.
     pub fn of(
         process: u32,
         counters: &Counters<'_>,
@@ -80,12 +80,12 @@ impl Counted {
         history: &History,
     ) -> Counted {
         let get = |counter| counters.get(counter);
-        // The program can write there what it likes.
+        // The program can write any value there.
         let pages = |counter| Bytes(get(counter).saturating_mul(PAGE_BYTES));
         let touched = pages(Counter::TouchedPagesPeak);
         let share = match get(Counter::BudgetShare) {
             0 => pages(Counter::BudgetFrames),
-            // As the pager does it.
+            // Computed as in the pager.
             share => {
                 let frames = get(Counter::TouchedPagesPeak).saturating_mul(share).div_ceil(1 << 16);
                 Bytes(frames.max(farmem_engine::pager::Budget::LEAST_FRAMES.into()).saturating_mul(PAGE_BYTES))
@@ -122,7 +122,7 @@ impl Counted {
     }
 }
 
-/// From two moments at which both clocks were read.
+/// Length of a tick, from two moments at which both clocks were read.
 fn seconds_of_a_tick(counters: &Counters<'_>) -> f64 {
     let between = |early, late| counters.get(late).saturating_sub(counters.get(early)) as f64;
     let ticks = between(Counter::EarlyTicks, Counter::LateTicks);
@@ -130,74 +130,74 @@ fn seconds_of_a_tick(counters: &Counters<'_>) -> f64 {
     if ticks > 0.0 { ns / ticks / 1e9 } else { 0.0 }
 }
 
-/// A run of a paged program, with all that it started.
+/// Report on a run of a paged program, with all programs that it started.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// From the start to the end.
+    /// Time from the start to the end.
     pub elapsed_s: f64,
     /// Time that threads waited for pages, of all threads together.
     pub stall_s: f64,
-    /// In which way pages left and came, a word of `masu facts`. `None` when nothing was paged.
+    /// Backend, a word of `masu facts`. `None` when nothing was paged.
     #[serde(flatten, serialize_with = "units::renamed::backend")]
     pub backend: Option<&'static str>,
-    /// Local memory, of the program that had most.
+    /// Local memory of the program that had most.
     pub local_bytes: Bytes,
-    /// Paged memory, each program at its most.
+    /// Peak of paged memory, summed over the programs.
     pub paged_bytes: Bytes,
-    /// Of it in memory at a time.
+    /// Peak of paged memory in RAM.
     pub peak_resident_bytes: Bytes,
     /// Touches that brought a page, or many.
     pub faults: u64,
-    /// Of these, such as found it in the staging.
+    /// Of these, faults on pages in the victim queue.
     pub faults_staged: u64,
-    /// Of these, such as touched memory that nobody had touched.
+    /// Of these, faults on untouched memory.
     pub faults_first: u64,
-    /// The part of touches of what had left the program that found it in the staging still. `None` when nothing had left.
+    /// Share of the touches of evicted pages that found the page in the victim queue. `None` when nothing was evicted.
     pub staging_hit_rate: Option<f64>,
-    /// Of these, such as touched what was on its way in the background, and waited for the rest of the way.
+    /// Of these, faults on pages in flight, which waited for the rest of the transfer.
     pub faults_arriving: u64,
-    /// The part of what came in the background that was touched before it left, by a sample: of each piece one page is held
-    /// back. `None` without a sample.
+    /// Share of the prefetched pages that were touched before eviction, by a sample: of each piece one page is left
+    /// unmapped. `None` without a sample.
     pub prefetch_hit_rate: Option<f64>,
-    /// From the store.
+    /// Bytes read from the store.
     pub bytes_in: Bytes,
-    /// What of it came in the background, before it was touched.
+    /// Bytes of these read in the background, before their touch.
     pub bytes_in_ahead: Bytes,
-    /// The cipher by which pages are sealed before they go to the store; `None` where they are not.
+    /// Cipher that seals pages before they go to the store; `None` where they are not sealed.
     pub sealed: Option<&'static str>,
-    /// To the store.
+    /// Bytes written to the store.
     pub bytes_out: Bytes,
-    /// What of it went in the background.
+    /// Bytes of these written in the background.
     pub bytes_out_behind: Bytes,
-    /// What one fault fetches: half of the faults of the known sites or sections fetch no more. Where there is one unit for all,
-    /// that. `None` when nothing was paged.
+    /// Median transfer size: half of the faults of the known sites or sections fetch no more. With one size for all,
+    /// that size. `None` when nothing was paged.
     pub unit_bytes_median: Option<Bytes>,
-    /// The code sites that faulted most.
+    /// Code sites with the most faults.
     pub sites: Vec<Site>,
-    /// The sections that the program marks, with the most faults first.
+    /// Marked sections, the most faults first.
     pub sections: Vec<Section>,
-    /// Faults from the store, as they would be with other local memory. With half of it that is a rough estimate.
+    /// Predicted faults on stored pages with other local memory. For half of it this is a rough estimate.
     pub what_if: Vec<WhatIf>,
-    /// What was known from earlier runs and is kept for later ones, of the program with the most faults from the store. `None`
-    /// where nothing is kept: by choice, without a build-id, without `--sections auto`.
+    /// Loaded and saved profiles, of the program with the most faults on stored pages. `None` where nothing is saved:
+    /// by choice, without a build-id, without `--sections auto`.
     pub profile: Option<Profiled>,
-    /// The programs with the library in them.
+    /// Number of programs with the library in them.
     pub processes: u64,
-    /// What should be known besides.
+    /// Further notes for the user.
     pub notes: Vec<String>,
 }
 
-/// How many faults there would be.
+/// Predicted number of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct WhatIf {
-    /// With so much local memory.
+    /// Local memory of the prediction.
     pub local_bytes: Bytes,
-    /// So many from the store.
+    /// Number of faults on stored pages.
     pub faults: u64,
 }
 
 impl Report {
-    /// Of all programs of a run.
+    /// Report of all programs of a run.
     pub fn of(elapsed_s: f64, programs: &[Counted]) -> Report {
         let sum = |of: fn(&Counted) -> Bytes| Bytes(total(programs.iter().map(|program| of(program).0)));
         let most = |of: fn(&Counted) -> Bytes| programs.iter().map(of).max_by_key(|bytes| bytes.0).unwrap_or(Bytes(0));
@@ -246,7 +246,7 @@ impl Report {
         Report {
             elapsed_s,
             stall_s: programs.iter().map(|program| program.stall_s).sum(),
-            // Of one kernel, the same for all.
+            // One kernel, so it is the same for all.
             backend: programs.iter().find_map(|program| program.backend).map(Backend::name),
             sealed: None,
             local_bytes: local,
@@ -283,12 +283,12 @@ impl Report {
     }
 }
 
-/// The sum of counters, which programs can set to anything.
+/// Sum of counters, which programs can set to anything.
 fn total(counts: impl IntoIterator<Item = u64>) -> u64 {
     counts.into_iter().fold(0, u64::saturating_add)
 }
 
-/// The unit that half of the faults have at most.
+/// Transfer size that half of the faults do not exceed.
 fn median_unit(mut by_unit: Vec<(Bytes, u64)>) -> Option<Bytes> {
     by_unit.retain(|(_, faults)| *faults > 0);
     by_unit.sort_unstable_by_key(|(unit, _)| unit.0);

@@ -1,8 +1,8 @@
-//! masu's side of paged programs: greeting them, and doing for them what they cannot do in the store by themselves.
+//! masu's side of paged programs: the handshake, and store requests that programs cannot carry out themselves.
 //!
-//! Each program that loads the library says hello here, also those that the first one starts. It gets its terms, hands over
-//! the memory with its tables, and from then on a thread waits for what it asks. What it counted is there until the end; its
-//! layer of the store is given back when it ends.
+//! Each program with the library connects here, also the ones that the first program starts. It gets its session
+//! parameters and passes the memory with its tables; from then on a thread waits for its requests. Its counters are
+//! kept until the end; its layer of the store is released when it ends.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::Relaxed;
@@ -40,34 +40,34 @@ mod unproven;
 pub use not_begun::NotBegun;
 use unproven::{Entrance, Proven};
 
-/// Once all is over a program says what it has to say within this time, or it does not say it.
+/// Time for a program's last message once the run is over; later messages are dropped.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// So often it is looked whether all is over.
+/// Interval of the checks whether the run is over.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Programs that cannot be greeted for so long are worth a word.
+/// Failing handshakes are reported after this time.
 const QUIET: Duration = Duration::from_secs(2);
 
-/// What is mapped where is asked again after this time: libraries may be loaded later.
+/// Interval of reading the mappings: libraries may be loaded later.
 const MAPPINGS_EVERY: Duration = Duration::from_secs(1);
 
-/// What all programs have together.
+/// State shared by all programs.
 struct Common {
     terms: Terms,
-    /// What a program must say to be served, and hears.
+    /// Secret of the handshake.
     secret: Secret,
     store: Arc<dyn Store>,
     complain: Complain,
-    /// Where profiles are; `None` for none.
+    /// Folder of profiles; `None` for none.
     profiles: Option<Folder>,
     over: AtomicBool,
     served: Mutex<Served>,
-    /// Layers of the store: one for each program.
+    /// Number of store layers: one for each program.
     layers: AtomicU32,
 }
 
-/// What came of the programs.
+/// Results of the programs.
 #[derive(Default)]
 struct Served {
     counted: Vec<Counted>,
@@ -76,7 +76,7 @@ struct Served {
 }
 
 impl Served {
-    /// Says it once, however many programs and threads meet the same trouble: whether it is new.
+    /// Adds a problem once, even if several programs and threads meet it. Returns whether it is new.
     fn say(&mut self, trouble: String) -> bool {
         let new = !self.trouble.contains(&trouble);
         if new {
@@ -86,7 +86,7 @@ impl Served {
     }
 }
 
-/// Says at once what went wrong, and the remedy.
+/// Reports a problem at once, with the remedy.
 pub type Complain = fn(&str, &str);
 
 /// Serves programs until it is ended.
@@ -97,20 +97,20 @@ pub struct Server {
     thread: JoinHandle<()>,
 }
 
-/// All that was seen of all programs.
+/// Results of all programs.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
-    /// One for each program.
+    /// Counters, one set for each program.
     pub counted: Vec<Counted>,
     /// Programs that could not begin.
     pub not_begun: Vec<NotBegun>,
-    /// What went wrong with the store, or was said that makes no sense.
+    /// Store failures, and invalid messages.
     pub trouble: Vec<String>,
 }
 
 impl Seen {
-    /// Why nothing came of the program that masu started: it could not begin itself, which is not to say that it became
-    /// another one by exec, or started one, that could not.
+    /// Reason why the program that masu started did not begin: it failed itself, which does not cover a program that it
+    /// became by exec, or started.
     pub fn not_begun_as_started(&self, process: u32) -> Option<&NotBegun> {
         let begun = self.counted.iter().any(|counted| counted.process == process);
         self.not_begun.iter().find(|not_begun| not_begun.process == process && !begun)
@@ -118,8 +118,8 @@ impl Seen {
 }
 
 impl Server {
-    /// Waits for programs from now on; they get `terms`. What their code sites learn is kept in `profiles`, if
-    /// they are to learn. What goes wrong for the person who waits is told by `complain`.
+    /// Waits for programs from now on; they get `terms`. Their site profiles are kept in `profiles`, if given.
+    /// `complain` reports problems to the waiting user.
     ///
     /// # Errors
     /// The kernel's answer when there is no socket, or no thread.
@@ -148,7 +148,8 @@ impl Server {
         Ok(Server { common, name, path, thread })
     }
 
-    /// What stands in the environment of programs that are to find it and be served: names, and values or that it is taken out.
+    /// Environment variables of programs that are to be served: names, and values, or `None` for variables that are
+    /// removed.
     pub fn variables(&self) -> [(&'static str, Option<String>); 3] {
         [
             (greeting::VARIABLE, Some(self.name.clone())),
@@ -157,10 +158,10 @@ impl Server {
         ]
     }
 
-    /// Ends it, once the programs have ended: those that still run get nothing any more that needs masu.
+    /// Ends the server, once the programs have ended: programs that still run get no more service from masu.
     pub fn end(self) -> Seen {
         self.common.over.store(true, Relaxed);
-        // A thread that panicked has said so.
+        // A thread that panicked has reported it.
         let _ = self.thread.join();
         let served = std::mem::take(&mut *self.common.served.lock().unwrap_or_else(PoisonError::into_inner));
         Seen { counted: served.counted, not_begun: served.not_begun, trouble: served.trouble }
@@ -172,14 +173,14 @@ impl Common {
         note(&mut self.served.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// The store failed, and with it a program.
+    /// Reports a failure of the store, which ends a program.
     fn say_of_store(&self, error: &crate::store::Error) {
         self.say_at_once(error.to_string(), error.remedy());
     }
 
-    /// For the person who waits, and for the report.
+    /// Reports to the waiting user at once, and in the final report.
     fn say_at_once(&self, said: String, remedy: &str) {
-        // Several threads may meet the same trouble.
+        // Several threads may meet the same problem.
         if held(&self.served).say(said.clone()) {
             (self.complain)(&said, remedy);
         }
@@ -193,7 +194,8 @@ impl Common {
         self.over.load(Relaxed)
     }
 
-    /// Nobody asks for the layer's pages any more. What a store does not give back now, it gives back when it is closed.
+    /// Releases the layer, whose pages are not needed any more. A store that fails to release them does so when it is
+    /// closed.
     fn give_back(&self, layer: u32) {
         if !self.is_over() {
             let _ = self.store.forget_layer(layer);
@@ -206,7 +208,7 @@ fn greet(mut entrance: Entrance, common: &Arc<Common>) {
     let mut failing: Option<Instant> = None;
     let mut proven = Vec::new();
     while !common.is_over() {
-        // One that has ended keeps its stack until then.
+        // A thread that has ended keeps its stack until then.
         threads.retain(|thread| !thread.is_finished());
         let waited = entrance.wait(LOOK, &mut proven);
         for program in proven.drain(..) {
@@ -214,7 +216,7 @@ fn greet(mut entrance: Entrance, common: &Arc<Common>) {
             let thread = std::thread::Builder::new().name("masu-serve".to_owned());
             match thread.spawn(move || serve(&program, &same)) {
                 Ok(thread) => threads.push(thread),
-                // Without terms it ends.
+                // Without session parameters the program ends.
                 Err(error) => common.say_at_once(
                     format!("cannot serve a program: {error}"),
                     "Allow more threads (`ulimit -u`, pids.max).",
@@ -223,7 +225,7 @@ fn greet(mut entrance: Entrance, common: &Arc<Common>) {
         }
         match waited {
             Ok(()) => failing = None,
-            // Programs wait until others have ended and left room.
+            // Programs wait until others have ended and freed descriptors.
             Err(errno) => {
                 if failing.get_or_insert_with(Instant::now).elapsed() > QUIET {
                     let said = format!("cannot greet programs, which wait: {}", describe(errno));
@@ -240,7 +242,7 @@ fn greet(mut entrance: Entrance, common: &Arc<Common>) {
     }
 }
 
-/// Says that it is over, at the latest when it is dropped.
+/// Marks the run as over, at the latest when dropped.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -249,7 +251,7 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// One program, from its hello to its end.
+/// Serves one program, from its first message to its end.
 fn serve(program: &Proven, common: &Common) {
     let connection = &program.connection;
     let layer = common.layers.fetch_add(1, Relaxed);
@@ -259,7 +261,7 @@ fn serve(program: &Proven, common: &Common) {
             std::thread::scope(|scope| {
                 let crews = if common.terms.background && !program.has_file { CREWS } else { 0 };
                 let (program, over) = (&program, &over);
-                // Whatever happens here, they end.
+                // In all cases the other threads end.
                 let ends = Ends(over);
                 let mut begun = Vec::new();
                 for which in 0..crews {
@@ -267,7 +269,8 @@ fn serve(program: &Proven, common: &Common) {
                     match crew.spawn_scoped(scope, move || program.fly(which, connection, common, over)) {
                         Ok(crew) => begun.push(crew),
                         Err(error) => {
-                            // What takes off would never arrive: the program is told by the end of the connection.
+                            // Submitted batches would never complete: the program learns it by the end of the
+                            // connection.
                             let said = format!("cannot serve a program in the background: {error}");
                             let remedy = "Allow more threads (`ulimit -u`, pids.max), or say --no-background.";
                             return common.say_at_once(said, remedy);
@@ -287,12 +290,13 @@ fn serve(program: &Proven, common: &Common) {
             });
             let counted = program.counted(common);
             common.note(|served| served.counted.push(counted));
-            // All processes that could read there have ended, or are other programs now: each of them held the connection.
+            // All processes that could read there have ended, or are other programs now: each of them held the
+            // connection.
             if connection.is_over() {
                 common.give_back(layer);
             }
         }
-        // A program that was not told to begin has put nothing there.
+        // A program without permission to begin has stored nothing there.
         Ok(None) => common.give_back(layer),
         Err(trouble) => {
             common.say(trouble);
@@ -309,7 +313,7 @@ fn new_secret() -> Result<Secret, Errno> {
     Ok(Secret { hello, terms })
 }
 
-/// What a lock guards, also after a panic beside it: it is only reported.
+/// Locks even after a panic of another thread: the content is only reported.
 fn held<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
     lock.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -326,15 +330,15 @@ fn message_of(bytes: &[u8]) -> Message {
     message
 }
 
-/// A program with whom all is agreed.
+/// Program after its handshake.
 struct Program {
-    /// As it sees itself.
+    /// PID in the program's own PID namespace.
     process: u32,
-    /// As masu sees it, if it does.
+    /// Peer process as masu sees it, if it does.
     peer: Peer,
     backend: Backend,
     layer: u32,
-    /// It reads and writes its pages by itself, and asks nothing.
+    /// Whether the program reads and writes its pages itself, and submits no requests.
     has_file: bool,
     field: SharedMemory,
     layout: Layout,
@@ -343,7 +347,7 @@ struct Program {
     profile: Option<Profile>,
 }
 
-/// What a program says next; `None` when it is no more. It may be stopped meanwhile, for however long.
+/// Next message of a program; `None` when it has ended. It may be stopped meanwhile, for any time.
 fn hear(connection: &Connection, bytes: &mut [u8], common: &Common) -> Result<Option<(usize, Vec<OwnedFd>)>, Errno> {
     let mut left = LAST_WORDS;
     loop {
@@ -407,13 +411,13 @@ impl Program {
         self.field.words().get(BELL..)?.first_chunk().map(Bell)
     }
 
-    /// Flies what takes off, until it is over.
+    /// Runs submitted batches, until the run is over.
     fn fly(&self, which: u64, connection: &Connection, common: &Common, over: &AtomicBool) {
         let words = self.field.words_64();
         let pager = field::pager(words, self.field.words(), &self.layout);
         let Some((pager, bell)) = pager.zip(self.bell()) else { return };
         let says = |error: &crate::store::Error| {
-            // A program that has ended needs nothing any more of what was on its way.
+            // A program that has ended needs no more results of its batches.
             if !connection.is_over() {
                 common.say_of_store(error);
             }
@@ -442,7 +446,8 @@ impl Program {
         counted
     }
 
-    /// Lays the sites that are known from an earlier run into the field: how many. The program waits meanwhile.
+    /// Writes the site profiles of an earlier run into the segment, and returns their number. The program waits
+    /// meanwhile.
     fn known_sites(&mut self, common: &Common) -> u32 {
         let (Some(folder), Some(pid)) = (&common.profiles, self.peer.pid) else { return 0 };
         if self.peer.user != geteuid().as_raw() {
@@ -459,20 +464,20 @@ impl Program {
         u32::try_from(seeds.len()).unwrap_or(0)
     }
 
-    /// A copy of what was learned: the program may be writing to it still.
+    /// Copy of the learned state: the program may still be writing to it.
     fn learned(&self) -> Box<Learned> {
         let mut learned = Box::<Learned>::default();
         let words = self.field.words_64()[self.layout.learned / size_of::<u64>()..].iter();
         let place = (&raw mut *learned).cast::<u64>();
         for (index, word) in words.take(size_of::<Learned>() / size_of::<u64>()).enumerate() {
-            // SAFETY: within the box; it is made of numbers alone, of which any value is one, and is aligned as they are.
+            // SAFETY: within the box; it consists of numbers, for which any value is valid, and is aligned as they are.
             unsafe { place.add(index).write(word.load(Relaxed)) };
         }
         learned
     }
 
-    /// What is mapped where, for the names of code sites: it cannot be asked any more when the program has ended.
-    /// Of a program of another user nothing is asked: its files would be read with masu's rights.
+    /// Reads the mappings, for the names of code sites: they are gone when the program has ended. Not for a program of
+    /// another user: its files would be read with masu's rights.
     fn look_at_mappings(&self) {
         if let Some(pid) = self.peer.pid
             && self.peer.user == geteuid().as_raw()
@@ -482,7 +487,7 @@ impl Program {
         }
     }
 
-    /// Does what it asks until it ends.
+    /// Serves its requests until it ends.
     fn work(&self, connection: &Connection, common: &Common) {
         let Some(errand) = self.field.words()[ERRAND..].first_chunk().map(Errand) else { return };
         let mut data = vec![0; farmem_engine::MAX_UNIT_PAGES as usize * 4096];
@@ -500,7 +505,7 @@ impl Program {
                     looked = Instant::now();
                 }
                 if self.has_file {
-                    // Its end, and the descriptors that it takes here, are not waited for longer than need be.
+                    // Its end, and the descriptors that it takes here, are waited for only as long as necessary.
                     connection.is_over_within(LOOK);
                     continue;
                 }
@@ -510,7 +515,7 @@ impl Program {
                     }
                 }
                 if errand.state().load(Relaxed) == ASKED && errand.asked().is_none() {
-                    // Nothing sensible: no answer would be.
+                    // Invalid: no answer would be valid.
                     return;
                 }
                 continue;

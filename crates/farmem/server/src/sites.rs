@@ -1,7 +1,7 @@
-//! Which line of the program faults: code sites by name. Programs that mark their sections have these instead.
+//! Code sites by name: the lines of the program that fault. Programs that mark their sections have these instead.
 //!
-//! A site is the address of an instruction. Its name stands in the program's file, as far as that has symbols and debug
-//! information; what is mapped where was looked up while the program ran.
+//! A site is the address of an instruction. Its name comes from the program's file, as far as that has symbols and
+//! debug information; the mappings were read while the program ran.
 
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
@@ -19,10 +19,10 @@ use units::Bytes;
 
 use crate::history::{History, Since};
 
-/// The most sites in a report: those with the most faults.
+/// Largest number of sites in a report: the ones with the most faults.
 pub const MOST: usize = 20;
 
-/// Pages that a system call needs are asked for without an instruction of the program.
+/// Site of pages that a system call needs: they are requested without an instruction of the program.
 const OF_THE_KERNEL: u64 = 1;
 
 /// A code site.
@@ -34,15 +34,15 @@ pub struct Site {
     pub file: Option<Untrusted>,
     /// The line in it.
     pub line: Option<u32>,
-    /// Its faults, since it is known.
+    /// Number of its faults, since it is known.
     pub faults: u64,
-    /// What one of its faults fetches at last.
+    /// Bytes per fault at the end.
     pub unit_bytes: Bytes,
-    /// What it fetched before, and since when.
+    /// Earlier transfer sizes, with their times.
     pub units: Vec<Since>,
 }
 
-/// The sites of a program, with the most faults first.
+/// Sites of a program, the most faults first.
 pub fn of(learned: &Learned, mappings: &[Mapping], history: &History) -> Vec<Site> {
     let mut known: Vec<_> = learned.sites.known().collect();
     known.sort_by_key(|site| std::cmp::Reverse(site.faults));
@@ -58,20 +58,20 @@ pub fn of(learned: &Learned, mappings: &[Mapping], history: &History) -> Vec<Sit
         .collect()
 }
 
-/// A section that the program marks.
+/// Marked section.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Section {
     /// Its number.
     pub section: u32,
-    /// Its faults.
+    /// Number of its faults.
     pub faults: u64,
-    /// What one of its faults fetches at last.
+    /// Bytes per fault at the end.
     pub unit_bytes: Bytes,
-    /// What it fetched before, and since when.
+    /// Earlier transfer sizes, with their times.
     pub units: Vec<Since>,
 }
 
-/// The sections of a program that have ended, with the most faults first.
+/// Sections of a program that have ended, the most faults first.
 pub fn sections(learned: &Learned, history: &History) -> Vec<Section> {
     let known = learned.marked.known().map(|section| Section {
         section: section.section,
@@ -86,19 +86,20 @@ pub fn sections(learned: &Learned, history: &History) -> Vec<Section> {
 
 type Files = BTreeMap<PathBuf, Names>;
 
-/// What a program's file says of its instructions.
+/// Symbols of a program's file.
 struct Names {
     lines: Option<Loader>,
     /// Functions: start, end and name.
     functions: Vec<(u64, u64, String)>,
-    /// Whether it lies where the linker put it, and not where the loader found room.
+    /// Whether the file is at the linker's address, instead of one that the loader chose.
     fixed: bool,
 }
 
-/// Most bytes of a file whose symbols are read.
+/// Largest file whose symbols are read.
 const FILE_BYTES_MAX: u64 = 4 << 30;
 
-/// True when `path` names the regular file that is mapped, and not a pipe that has its name by now. It is held without being opened.
+/// Whether `path` names the mapped regular file, and not a pipe that has its name by now. The file is held without
+/// being opened.
 fn is_file_of(path: &Path, mapping: &Mapping) -> bool {
     let held =
         rustix::fs::open(path, rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC, rustix::fs::Mode::empty());
@@ -109,7 +110,7 @@ fn is_file_of(path: &Path, mapping: &Mapping) -> bool {
 }
 
 impl Names {
-    /// Of the file that is mapped, if it is one. The program chose the path: another file may have the name by now.
+    /// Reads the mapped file, if it is regular. The program chose the path: another file may have the name by now.
     fn of(mapping: &Mapping) -> Names {
         let mut names = Names { lines: None, functions: Vec::new(), fixed: false };
         let path = mapping.path.path();
@@ -130,7 +131,7 @@ impl Names {
         names
     }
 
-    /// The function with an instruction. A file without symbols names a few only, and what lies between them is none of these.
+    /// Function with an instruction. A file without symbols names a few only, and an address between them has none.
     fn function(&self, at: u64) -> Option<String> {
         let found = self.functions.iter().find(|(start, end, _)| (*start..*end).contains(&at))?;
         Some(addr2line::demangle_auto(found.2.as_str().into(), None).into_owned())
@@ -153,7 +154,7 @@ fn name(address: u64, mappings: &[Mapping], files: &mut Files) -> (Untrusted, Op
     let path = mapping.path.path();
     let short = path.file_name().unwrap_or(path.as_os_str());
     let names = files.entry(path.to_owned()).or_insert_with(|| Names::of(mapping));
-    // Where the file's first byte lies: what is loaded anywhere counts from there.
+    // Address of the file's first byte: relocated files count from there.
     let base = mappings
         .iter()
         .find(|first| first.path == mapping.path)
@@ -202,7 +203,7 @@ mod tests {
         let mut history = History::default();
         history.read(std::time::Duration::ZERO, crate::history::Part::of(&learned));
         let listed: Vec<_> = sections(&learned, &history);
-        // Each was small, so its unit was doubled when it ended: of the second from what the first left it.
+        // Each was small, so its size was doubled when it ended: the second began with the result of the first.
         let said: Vec<_> = listed.iter().map(|of| (of.section, of.faults, of.unit_bytes)).collect();
         assert_eq!(said, [(3, 5, Bytes::kib(64)), (7, 2, Bytes::kib(32))]);
         assert!(listed.iter().all(|of| of.units.last().is_some_and(|last| last.unit_bytes == of.unit_bytes)));

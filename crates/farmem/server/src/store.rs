@@ -1,13 +1,13 @@
-//! Stores: where the pages of a program have their home.
+//! Stores: backing stores of a program's pages.
 //!
-//! A store keeps pages of 4 KiB under a [`Home`]: a layer and a number. `put` returns when the pages are home, not before;
-//! `get` fills buffers or says which page is lost. Calls block, and many threads make them at once. What fails for a while
-//! ([`Error::is_passing`]) is tried again by [`retry::Patient`], which stands around a store; a store itself tries at most
-//! once more, so that a connection that was closed while idle is not an outage.
+//! A store keeps pages of 4 KiB under a [`Home`]: a layer and a number. `put` returns when the pages are stored, not
+//! before; `get` fills buffers or names the lost page. Calls block, and many threads make them at once. Temporary
+//! failures ([`Error::is_passing`]) are retried by [`retry::Patient`], which wraps a store; a store itself tries at
+//! most once more, so that a connection that was closed while idle is not an outage.
 //!
-//! Neighbours: `file.rs` and `redis.rs` are the stores, `url.rs` says which one is meant, `sealed.rs` stands around one that is not
-//! trusted. Without it, whether the bytes of a page are the right ones is the caller's to check, by a checksum; too few of them
-//! are found here. A store keeps pages of [`Opening::page_bytes`] bytes, which are all its own bytes as far as it knows.
+//! Neighbours: `file.rs` and `redis.rs` are the stores, `url.rs` selects one, `sealed.rs` wraps an untrusted one.
+//! Without `sealed.rs`, the caller checks the bytes of a page by a checksum; a store finds only missing bytes. A store
+//! keeps pages of [`Opening::page_bytes`] bytes, and does not interpret them.
 
 pub mod file;
 pub mod redis;
@@ -27,12 +27,12 @@ use url::StoreUrl;
 /// Bytes of a page.
 pub const PAGE_BYTES: usize = 4096;
 
-/// A page's fixed place in the store.
+/// Fixed place of a page in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Home {
-    /// Which of the program's address spaces; a layer is forgotten as a whole.
+    /// Address space of the program; a layer is forgotten as a whole.
     pub layer: u32,
-    /// The number of the page in it: dense, from 0.
+    /// Number of the page in the layer: dense, from 0.
     pub page: u64,
 }
 
@@ -47,42 +47,42 @@ impl fmt::Display for Home {
     }
 }
 
-/// Pages that lie one after the other, to be written.
+/// Consecutive pages, to be written.
 #[derive(Clone, Copy, Debug)]
 pub struct PutRun<'a> {
-    /// The first one's home.
+    /// Place of the first page.
     pub home: Home,
-    /// Their bytes: a multiple of those of a page.
+    /// Content: a multiple of the bytes of a page.
     pub bytes: &'a [u8],
 }
 
-/// Pages that lie one after the other, to be read.
+/// Consecutive pages, to be read.
 #[derive(Debug)]
 pub struct GetRun<'a> {
-    /// The first one's home.
+    /// Place of the first page.
     pub home: Home,
-    /// Where they go: a multiple of the bytes of a page.
+    /// Destination: a multiple of the bytes of a page.
     pub bytes: &'a mut [u8],
 }
 
-/// Pages that lie one after the other.
+/// Consecutive pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// The first one's home.
+    /// Place of the first page.
     pub home: Home,
-    /// How many.
+    /// Number of pages.
     pub pages: u64,
 }
 
 impl PutRun<'_> {
-    /// Its pages, of so many bytes each, without their bytes.
+    /// Span of the run, with `page_bytes` per page.
     pub fn span(&self, page_bytes: usize) -> Span {
         Span { home: self.home, pages: (self.bytes.len() / page_bytes) as u64 }
     }
 }
 
 impl GetRun<'_> {
-    /// Its pages, of so many bytes each, without their bytes.
+    /// Span of the run, with `page_bytes` per page.
     pub fn span(&self, page_bytes: usize) -> Span {
         Span { home: self.home, pages: (self.bytes.len() / page_bytes) as u64 }
     }
@@ -90,16 +90,16 @@ impl GetRun<'_> {
 
 /// Keeps pages. Every call blocks until it is done or has failed, and several threads make calls at once.
 ///
-/// Two calls at once on the same page are the caller's mistake, except two `get`; so is a page that a call names twice. What a call left undone when it failed
-/// is undefined: a `put` that failed may have written some of its pages, and none of them late (after a later call on the
-/// same page was answered).
+/// Two calls at once on the same page are the caller's mistake, except two `get`; so is a page that a call names twice.
+/// After a failed call the unfinished part is undefined: a `put` that failed may have written some of its pages, and
+/// none of them late (after a later call on the same page was answered).
 ///
 /// A page that was never put, or was forgotten, has no contents: `get` answers zeros or [`Error::Lost`].
 pub trait Store: Send + Sync {
     /// The URL, without user and password.
     fn name(&self) -> &str;
 
-    /// Writes the pages. Returns when they are home: in the file, or in a server and acknowledged by its replicas.
+    /// Writes the pages. Returns when they are stored: in the file, or in a server and acknowledged by its replicas.
     ///
     /// # Errors
     /// All but `Lost`.
@@ -111,7 +111,7 @@ pub trait Store: Send + Sync {
     /// `Lost` names a page that is not there, or not whole; the buffers' contents are then undefined.
     fn get(&self, runs: &mut [GetRun<'_>]) -> Result<(), Error>;
 
-    /// Gives the pages' room back, as far as that works: their contents are never asked for again.
+    /// Releases the space of the pages, as far as possible: their contents are never requested again.
     ///
     /// # Errors
     /// A caller may ignore them; then the store holds more than it needs.
@@ -123,8 +123,8 @@ pub trait Store: Send + Sync {
     /// As `forget`.
     fn forget_layer(&self, layer: u32) -> Result<(), Error>;
 
-    /// The file of a layer, for a program that reads and writes its pages there by itself (page n at n * 4096).
-    /// `None` if this store is no file.
+    /// File of a layer, for a program that reads and writes its pages there itself (page n at n * 4096). `None` if this
+    /// store is not a file.
     ///
     /// # Errors
     /// The file cannot be made.
@@ -133,23 +133,23 @@ pub trait Store: Send + Sync {
         Ok(None)
     }
 
-    /// Gives everything back. The store is not used afterwards; a second call does nothing.
+    /// Releases everything. The store is not used afterwards; a second call does nothing.
     ///
     /// # Errors
-    /// Something was left behind; the error says where.
+    /// Pages were left behind; the error names the place.
     fn close(&self) -> Result<(), Error>;
 }
 
-/// What went wrong, where, and what helps.
+/// Failure, with its place and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trouble {
-    /// What was tried, with the preposition: `put 16 pages (from page 32 of layer 0) into`.
+    /// Failed operation, with the preposition: `put 16 pages (from page 32 of layer 0) into`.
     pub operation: String,
     /// The store's name: the URL, without user and password.
     pub store: String,
-    /// Why not, in the store's words where it gave some.
+    /// Cause, in the store's words where it gave some.
     pub cause: String,
-    /// The way out.
+    /// Remedy.
     pub remedy: String,
 }
 
@@ -160,28 +160,28 @@ impl fmt::Display for Trouble {
     }
 }
 
-/// A store's failure, by what a caller can do. Prints as one line; [`Error::remedy`] is the second.
+/// Failure of a store, by the caller's options. Prints as one line; [`Error::remedy`] is the second.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// It does not answer, or not now. The same call may work later.
+    /// The store does not answer, or not now. The same call may work later.
     #[error("{0}")]
     Unreachable(Trouble),
-    /// It does not let us in: password, rights, certificate.
+    /// The store denies access: password, rights, certificate.
     #[error("{0}")]
     Refused(Trouble),
-    /// It has no room left.
+    /// The store is full.
     #[error("{0}")]
     Full(Trouble),
     /// A page that was put is not there, or not whole.
     #[error("{0}")]
     Lost(Trouble),
-    /// It is there and cannot be used as it is: no directory, a replica, a server that throws keys away.
+    /// The store exists and cannot be used as it is: no directory, a replica, a server that evicts keys.
     #[error("{0}")]
     Unfit(Trouble),
 }
 
 impl Error {
-    /// What went wrong, without its sort.
+    /// Failure without its kind.
     pub fn trouble(&self) -> &Trouble {
         let (Error::Unreachable(trouble)
         | Error::Refused(trouble)
@@ -191,7 +191,7 @@ impl Error {
         trouble
     }
 
-    /// The way out: the second line of a message.
+    /// Remedy: the second line of a message.
     pub fn remedy(&self) -> &str {
         &self.trouble().remedy
     }
@@ -202,34 +202,34 @@ impl Error {
     }
 }
 
-/// Where a store says what a person should know and what is no failure: one line each.
+/// Sink of a store's notices for the user: one line each.
 pub type Say = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// What a store needs to be opened, besides its URL.
+/// Parameters for opening a store, besides its URL.
 #[derive(Clone)]
 pub struct Opening {
-    /// Bytes of a page as it is kept there: [`PAGE_BYTES`], or [`sealed::PAGE_BYTES_SEALED`].
+    /// Bytes of a page in the store: [`PAGE_BYTES`], or [`sealed::PAGE_BYTES_SEALED`].
     pub page_bytes: usize,
-    /// How much will be put, as far as that is known.
+    /// Expected amount of data, if known.
     pub expected: Option<Bytes>,
-    /// The password, if it does not stand in the URL; it wins over the one there. See [`password_from_environment`].
+    /// Password that is not in the URL; it overrides the URL's. See [`password_from_environment`].
     pub password: Option<url::Secret>,
-    /// Where notices go.
+    /// Sink of notices.
     pub say: Say,
 }
 
-/// The environment variable for the password, so that it need not stand in the list of processes.
+/// Environment variable for the password, so that it need not appear in the list of processes.
 pub const PASSWORD_VARIABLE: &str = "MASU_STORE_PASSWORD";
 
-/// The password from [`PASSWORD_VARIABLE`]; an empty one counts as none.
+/// Password from [`PASSWORD_VARIABLE`]; an empty one counts as none.
 pub fn password_from_environment() -> Option<url::Secret> {
     std::env::var(PASSWORD_VARIABLE).ok().filter(|password| !password.is_empty()).map(url::Secret::new)
 }
 
-/// Opens a store. It is tried out: what cannot be reached or used fails here.
+/// Opens a store and tests it: a store that cannot be reached or used fails here.
 ///
 /// # Errors
-/// All but `Lost`. Nothing is tried again: at the start, a person waits for the answer.
+/// All but `Lost`. Nothing is retried: at the start, a user waits for the answer.
 pub fn open(url: &StoreUrl, opening: &Opening) -> Result<Arc<dyn Store>, Error> {
     Ok(match url {
         StoreUrl::File(url) => Arc::new(file::FileStore::open(url, opening)?),
@@ -250,7 +250,7 @@ fn operation(verb: &str, mut spans: impl Iterator<Item = Span>, preposition: &st
     }
 }
 
-/// Runs are whole pages within bounds: anything else is our own mistake.
+/// Asserts that runs are whole pages within bounds: anything else is masu's own mistake.
 fn assert_whole(span: Span, bytes: usize, page_bytes: usize) {
     assert!(bytes.is_multiple_of(page_bytes), "{bytes} bytes at {}: no whole pages", span.home);
     assert_in_bounds(span);

@@ -1,33 +1,33 @@
-//! The shared page between masu and the programs it started: one seat per process. Pure.
+//! The status page, shared by masu and the programs that it started: one slot per process. Pure.
 //!
-//! masu makes it (a memfd), the library in each program maps it and takes a seat. On the seat the library counts what it
-//! reserved, masu turns switches, and at exit the two agree on a last look at the memory. Everything is a word of 32
-//! bits, read and written atomically, so that no state of it can break either side: a word that makes no sense is
-//! ignored. Nothing in it is trusted for more than a report.
+//! masu creates it (a memfd); the library in each program maps it and takes a slot. In the slot the library counts
+//! its reservations, and masu sets switches. At exit both agree on a last count of the memory. Every value is a
+//! 32-bit word, read and written atomically. No state of it can break either side: a word with an invalid value is
+//! ignored. Its values are trusted only for a report.
 //!
-//! A program that is killed leaves its seat taken; masu clears the seats of the dead.
+//! A killed program leaves its slot taken; masu clears the slots of dead processes.
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// The name of the memfd: in `/proc/PID/maps` it stands as `/memfd:masu-board (deleted)`.
+/// Name of the memfd: `/proc/PID/maps` shows it as `/memfd:masu-board (deleted)`.
 pub const NAME: &str = "masu-board";
 
-/// Its size in bytes.
+/// Size in bytes.
 pub const BYTES: usize = 64 << 10;
 
-/// The words of it.
+/// Size in words.
 pub const WORDS: usize = BYTES / size_of::<u32>();
 
-/// Says that it is a board, and of which make.
+/// Magic number and version of the layout.
 const MAGIC: u32 = u32::from_le_bytes(*b"msu1");
 
 const HEAD_WORDS: usize = 16;
 const SEAT_WORDS: usize = 16;
 
-/// How many processes can have a seat at a time.
+/// Number of slots: processes at a time.
 pub const SEATS: usize = (WORDS - HEAD_WORDS) / SEAT_WORDS;
 
-/// The words of the head.
+/// Words of the head.
 const TURNED_AWAY: usize = 1;
 const BELL: usize = 2;
 const SAT: usize = 4;
@@ -36,10 +36,10 @@ const ALIGNED_BEFORE: usize = 6;
 const CODE_BEFORE: usize = 7;
 const CLOSED: usize = 3;
 
-/// The kinds of memory that the library reserves.
+/// Kinds of memory that the library reserves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Grown by brk.
+    /// Grown by `brk`.
     Heap = 0,
     /// Mapped.
     Mmap = 1,
@@ -52,30 +52,30 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Kind; 5] = [Kind::Heap, Kind::Mmap, Kind::Bss, Kind::Stack, Kind::Code];
 }
 
-/// Where a process stands with its seat.
+/// State of a process in its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// At work.
+    /// Running.
     Running = 0,
-    /// About to exit, waiting for the last look.
+    /// About to exit, waiting for the last count.
     Leaving = 1,
-    /// It was looked at; it may go.
+    /// Counted; the process may exit.
     Seen = 2,
 }
 
-/// What became of the text, for `--code`.
+/// Result of `--code` for the program text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Code {
-    /// Nothing was asked, or there was not a window of it.
+    /// Not requested, or shorter than one window.
     #[default]
     Untouched = 0,
-    /// The kernel maps the file's own pages huge: profilers see the symbols as always.
+    /// The kernel maps the file's own pages huge: profilers see the symbols as before.
     FileMapped = 1,
-    /// It was copied to anonymous memory: profilers that go by the mapping's file do not see the symbols.
+    /// Copied to anonymous memory: profilers that use the mapping's file do not see the symbols.
     Copied = 2,
     /// Neither worked.
     Refused = 3,
@@ -90,42 +90,42 @@ fn code_of(word: u32) -> Code {
     }
 }
 
-/// What all processes counted together.
+/// Sums over all processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Totals {
     /// Windows reserved.
     pub reserved: u64,
     /// Mappings placed at a multiple of a superpage.
     pub aligned: u64,
-    /// The worst that became of a text.
+    /// Worst result of a program text.
     pub code: Code,
 }
 
-/// The whole board.
+/// The status page.
 #[derive(Clone, Copy, Debug)]
 pub struct Board<'a> {
     words: &'a [AtomicU32],
 }
 
 impl<'a> Board<'a> {
-    /// A board over words that hold zeros: masu's side.
+    /// Initialises a status page over words of zero: masu's side.
     pub fn new(words: &'a [AtomicU32]) -> Option<Board<'a>> {
         (words.len() == WORDS).then_some(())?;
         words[0].store(MAGIC, Relaxed);
         Some(Board { words })
     }
 
-    /// A board that somebody else made; `None` if it is none.
+    /// A status page created by another process; `None` if the words are none.
     pub fn of(words: &'a [AtomicU32]) -> Option<Board<'a>> {
         (words.len() == WORDS && words[0].load(Relaxed) == MAGIC).then_some(Board { words })
     }
 
-    /// The word on which masu waits, and which the library changes when somebody is leaving.
+    /// Futex word on which masu waits; the library changes it when a process exits.
     pub fn bell(&self) -> &'a AtomicU32 {
         &self.words[BELL]
     }
 
-    /// Says that masu looks no more: nobody is to wait for it. Switches can be turned still.
+    /// Marks that masu counts no more, so that no process waits for it. Switches can still be set.
     pub fn close(&self) {
         self.words[CLOSED].store(1, Relaxed);
     }
@@ -135,12 +135,12 @@ impl<'a> Board<'a> {
         self.words[CLOSED].load(Relaxed) != 0
     }
 
-    /// Processes that took a seat, also those that have left it.
+    /// Processes that took a slot, including those no longer in it.
     pub fn processes(&self) -> u32 {
         self.words[SAT].load(Relaxed)
     }
 
-    /// What the seats counted, those that are taken and those that were left.
+    /// Sums over the slots in use and those left.
     pub fn totals(&self) -> Totals {
         let mut totals = Totals {
             reserved: self.words[RESERVED_BEFORE].load(Relaxed).into(),
@@ -155,7 +155,7 @@ impl<'a> Board<'a> {
         totals
     }
 
-    /// Adds what a seat counted to the totals, and frees it.
+    /// Adds the counts of a slot to the totals, and frees it.
     pub fn leave(&self, seat: &Seat<'_>) {
         self.add(seat);
         seat.clear();
@@ -167,26 +167,26 @@ impl<'a> Board<'a> {
         self.words[CODE_BEFORE].fetch_max(seat.code() as u32, Relaxed);
     }
 
-    /// Processes that found no seat.
+    /// Processes that found no free slot.
     pub fn turned_away(&self) -> u32 {
         self.words[TURNED_AWAY].load(Relaxed)
     }
 
-    /// The seat with this number.
+    /// Slot with this number.
     pub fn seat(&self, index: usize) -> Option<Seat<'a>> {
         let first = HEAD_WORDS.checked_add(index.checked_mul(SEAT_WORDS)?)?;
         let words = self.words.get(first..first.checked_add(SEAT_WORDS)?)?;
         Some(Seat { words })
     }
 
-    /// The seats that are taken.
+    /// Slots in use.
     pub fn taken(&self) -> impl Iterator<Item = Seat<'a>> {
         let board = *self;
         (0..SEATS).filter_map(move |index| board.seat(index)).filter(|seat| seat.process() != 0)
     }
 
-    /// Takes a seat for a process and says which: the one that it had before exec, or the first that is free. `None` when
-    /// there is none, which is counted.
+    /// Takes a slot for a process and returns its number: the slot from before exec, or the first free one. `None`
+    /// when no slot is free; that is counted.
     pub fn sit_down(&self, process: u32, switches: Switches) -> Option<usize> {
         let before = self.index_of(process);
         let index = before.or_else(|| (0..SEATS).find(|index| self.claim(*index, process)));
@@ -217,7 +217,7 @@ impl<'a> Board<'a> {
     }
 }
 
-/// The words of a seat.
+/// Words of a slot.
 const PROCESS: usize = 0;
 const STAGE: usize = 1;
 const SWITCHES: usize = 2;
@@ -225,7 +225,7 @@ const RESERVED: usize = 3;
 const ALIGNED: usize = RESERVED + Kind::ALL.len();
 const CODE: usize = ALIGNED + 1;
 
-/// What masu can turn in a running program.
+/// Switches that masu can set in a running program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Switches(u32);
 
@@ -235,7 +235,7 @@ impl Switches {
         Switches(align as u32)
     }
 
-    /// As they stand on the board.
+    /// Value on the status page.
     pub const fn word(self) -> u32 {
         self.0
     }
@@ -246,24 +246,24 @@ impl Switches {
     }
 }
 
-/// One process's seat.
+/// Slot of one process.
 #[derive(Clone, Copy, Debug)]
 pub struct Seat<'a> {
     words: &'a [AtomicU32],
 }
 
 impl<'a> Seat<'a> {
-    /// Whose it is, as that process sees its own id; zero for nobody's.
+    /// Process id in the process's own PID namespace; zero for a free slot.
     pub fn process(&self) -> u32 {
         self.words[PROCESS].load(Relaxed)
     }
 
-    /// Frees the seat of a process that is no more, or will be in a moment.
+    /// Frees the slot of a process that has ended or is about to.
     pub fn clear(&self) {
         self.words[PROCESS].store(0, Relaxed);
     }
 
-    /// Where its process stands.
+    /// State of the process.
     pub fn stage(&self) -> Stage {
         match self.words[STAGE].load(Relaxed) {
             1 => Stage::Leaving,
@@ -272,37 +272,37 @@ impl<'a> Seat<'a> {
         }
     }
 
-    /// Says where it stands.
+    /// Sets the state of the process.
     pub fn set_stage(&self, stage: Stage) {
         self.words[STAGE].store(stage as u32, Relaxed);
     }
 
-    /// The word that changes with the stage: what the library waits on.
+    /// Word of the stage: the library's futex.
     pub fn stage_word(&self) -> &'a AtomicU32 {
         &self.words[STAGE]
     }
 
-    /// How its switches stand.
+    /// Switches as set.
     pub fn switches(&self) -> Switches {
         Switches(self.words[SWITCHES].load(Relaxed))
     }
 
-    /// Turns its switches.
+    /// Sets the switches.
     pub fn set_switches(&self, to: Switches) {
         self.words[SWITCHES].store(to.0, Relaxed);
     }
 
-    /// Counts windows that were reserved.
+    /// Adds reserved windows.
     pub fn add_reserved(&self, kind: Kind, windows: usize) {
         self.words[RESERVED + kind as usize].fetch_add(u32::try_from(windows).unwrap_or(u32::MAX), Relaxed);
     }
 
-    /// Windows reserved since the process began, also those that were unmapped since.
+    /// Windows reserved since the process began, including those unmapped since.
     pub fn reserved(&self, kind: Kind) -> u32 {
         self.words[RESERVED + kind as usize].load(Relaxed)
     }
 
-    /// Counts a mapping that was moved to a multiple of a superpage.
+    /// Counts a mapping moved to a multiple of a superpage.
     pub fn add_aligned(&self) {
         self.words[ALIGNED].fetch_add(1, Relaxed);
     }
@@ -317,18 +317,18 @@ impl<'a> Seat<'a> {
         Kind::ALL.iter().fold(0, |sum, kind| sum.saturating_add(self.reserved(*kind)))
     }
 
-    /// What became of the text.
+    /// Result for the program text.
     pub fn code(&self) -> Code {
         code_of(self.words[CODE].load(Relaxed))
     }
 
-    /// Says what became of the text.
+    /// Sets the result for the program text.
     pub fn set_code(&self, code: Code) {
         self.words[CODE].store(code as u32, Relaxed);
     }
 }
 
-/// Where, in bytes from the start of a board that was copied out of a process, the switches of `process` stand, and how.
+/// Offset in bytes of the switches of `process` in a copied status page, and their value.
 pub fn find_switches(copy: &[u32], process: u32) -> Option<(usize, Switches)> {
     (copy.len() == WORDS && copy[0] == MAGIC).then_some(())?;
     let (seats, _) = copy[HEAD_WORDS..].as_chunks::<SEAT_WORDS>();

@@ -1,14 +1,13 @@
-//! What masu and the library inside a program agree on. Pure.
+//! The contract between masu and the library inside a program. Pure.
 //!
-//! `preload/` is the library: it is loaded into every program that `masu run --huge touch` starts, and is built without
-//! the standard library, by the build script of `masu`, as `libmasu-preload.so` beside it. What it decides is here,
-//! so that it can be tested without being inside anything: `policy` says where a mapping should lie and what is advised
-//! about it, `settings` is what masu asks of it, through one environment variable, and `board` the shared page on which
-//! it says what it did.
+//! `preload/` is that library: `masu run --huge touch` loads it into every program that it starts. The build script
+//! of `masu` builds it without the standard library, as `libmasu-preload.so` beside the command. Its decisions are
+//! made here, where they can be tested outside a program. `policy` places a mapping and chooses the advice on it.
+//! `settings` is masu's request, in one environment variable. `board` is the status page with the library's counts.
 //!
-//! `track` is what a program with a say, through the C library in `api/`, and `masu track` say to each other.
+//! `track` is the protocol between `masu track` and a cooperating program, which uses the C library in `libmasu/`.
 //!
-//! Nothing here allocates, does I/O, or can fail in a way that a program would notice.
+//! Nothing here allocates, does I/O, or can fail visibly to a program.
 
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]

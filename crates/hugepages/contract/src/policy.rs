@@ -1,4 +1,4 @@
-//! Where a mapping should lie so that more of it can be huge, and whether to ask for huge pages in it. Pure.
+//! Placement of a mapping so that more of it can be huge, and the choice to ask for huge pages in it. Pure.
 //!
 //! Hayasaka and Shimizu, "IA32 版 Linux Super Page の実現と評価" (2003), sections 4.1 and 4.2:
 //!
@@ -7,12 +7,12 @@
 //! | Super Page 予約: reserve, at mmap, the aligned part | [`Placement::advise`]: MADV_HUGEPAGE on the mapping      |
 //! | allocate at the access                             | the kernel's, at the first access to a window            |
 //! | アライン: an option that aligns anonymous mmap      | [`Placement::align_to`]                                  |
-//! | ワーキングセット: only aligned parts of the request | nothing is mapped beyond what was asked for              |
+//! | ワーキングセット: only aligned parts of the request | nothing is mapped beyond the request                     |
 //!
-//! We differ: several sizes; a mapping is only moved when that makes a superpage more of it; what the program placed
+//! We differ: several sizes; a mapping is only moved when that gains a superpage; a mapping that the program placed
 //! itself (a hint, MAP_FIXED) stays there; memory for stacks, shared memory and files are left alone.
 
-/// A size of pages, as a power of two of bytes.
+/// Page size, as a power of two of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Size(u8);
 
@@ -22,7 +22,7 @@ impl Size {
     /// 2 MiB: one entry of a page middle directory.
     pub const HUGE: Size = Size(21);
 
-    /// Of so many KiB: a power of two between 8 and 2048.
+    /// Size from KiB: a power of two between 8 and 2048.
     pub const fn of_kib(kib: u32) -> Option<Size> {
         let mut order = Size::SMALL.0 + 1;
         while order <= Size::HUGE.0 {
@@ -45,15 +45,15 @@ impl Size {
     }
 }
 
-/// Sizes that a program may have.
+/// Set of page sizes available to a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sizes(u32);
 
 impl Sizes {
-    /// None.
+    /// Empty set.
     pub const NONE: Sizes = Sizes(0);
 
-    /// These and `size`.
+    /// The set with `size` added.
     #[must_use]
     pub const fn with(self, size: Size) -> Sizes {
         Sizes(self.0 | 1 << size.0)
@@ -64,7 +64,7 @@ impl Sizes {
         self.0 & 1 << size.0 != 0
     }
 
-    /// The largest that fits into so many bytes.
+    /// Largest size of at most `bytes`.
     pub const fn largest_within(self, bytes: usize) -> Option<Size> {
         let mut order = Size::HUGE.0;
         while order > Size::SMALL.0 {
@@ -76,37 +76,37 @@ impl Sizes {
         None
     }
 
-    /// Each, largest first.
+    /// Sizes of the set, largest first.
     pub fn iter(self) -> impl Iterator<Item = Size> {
         (0..=Size::HUGE.0).rev().map(Size).filter(move |size| self.contains(*size))
     }
 }
 
-/// What a program asks of mmap, as far as it matters here.
+/// Arguments of an `mmap` call, as far as the placement needs them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// Bytes asked for.
     pub bytes: usize,
     /// Private memory without a file: the only kind that is reserved.
     pub private_anonymous: bool,
-    /// The program named an address: as a hint, or to have it there.
+    /// The program named an address: as a hint, or with MAP_FIXED.
     pub placed: bool,
-    /// It is meant for a stack (MAP_STACK, MAP_GROWSDOWN).
+    /// Meant for a stack (MAP_STACK, MAP_GROWSDOWN).
     pub stack: bool,
-    /// Marked in a way that ties it to its place or to a page size (MAP_LOCKED, MAP_HUGETLB, MAP_32BIT).
+    /// Has a flag that ties it to its address or to a page size (MAP_LOCKED, MAP_HUGETLB, MAP_32BIT).
     pub peculiar: bool,
 }
 
-/// What to make of a request.
+/// Placement of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// Where it may lie anywhere: at a multiple of this, if that makes a superpage more of it.
+    /// Alignment for a mapping that may lie anywhere, if it gains a superpage.
     pub align_to: Option<Size>,
     /// Ask the kernel for huge pages in it.
     pub advise: bool,
 }
 
-/// What to make of `request`, where pages of `sizes` may be had.
+/// Placement of `request` with the available page sizes `sizes`.
 pub const fn placement(request: Request, sizes: Sizes, align: bool) -> Placement {
     let fits = sizes.largest_within(request.bytes);
     let ours = request.private_anonymous && !request.stack && !request.peculiar;
@@ -118,7 +118,7 @@ pub const fn placement(request: Request, sizes: Sizes, align: bool) -> Placement
     }
 }
 
-/// How many whole pages of `size` lie in the `bytes` from `start`.
+/// Number of whole pages of `size` in the `bytes` from `start`.
 pub const fn whole_pages(start: usize, bytes: usize, size: Size) -> usize {
     let unit = size.bytes();
     match (start.checked_next_multiple_of(unit), start.checked_add(bytes)) {
@@ -127,12 +127,12 @@ pub const fn whole_pages(start: usize, bytes: usize, size: Size) -> usize {
     }
 }
 
-/// Whether moving a mapping to a multiple of `size` makes a page more of it.
+/// Whether moving a mapping to a multiple of `size` gains a page.
 pub const fn gains_by_alignment(start: usize, bytes: usize, size: Size) -> bool {
     whole_pages(start, bytes, size) < bytes / size.bytes()
 }
 
-/// The part of `[start, start + bytes)` that consists of whole pages of `size`: its start and its bytes.
+/// Part of `[start, start + bytes)` in whole pages of `size`: its start and its bytes.
 pub const fn whole_part(start: usize, bytes: usize, size: Size) -> Option<(usize, usize)> {
     match whole_pages(start, bytes, size) {
         0 => None,
@@ -191,10 +191,10 @@ mod tests {
 
     #[test]
     fn the_paper_s_figure_7_loses_a_superpage_at_both_ends() {
-        // Nine MiB from 1 MiB on: whole windows only from 2 to 10 MiB. Aligned there are as many.
+        // 9 MiB from 1 MiB on: whole windows only from 2 to 10 MiB. An aligned mapping has as many.
         assert_eq!(whole_pages(MIB, 9 * MIB, Size::HUGE), 4);
         assert!(!gains_by_alignment(MIB, 9 * MIB, Size::HUGE));
-        // Eight MiB from 1 MiB on: 2 to 8, three of four.
+        // 8 MiB from 1 MiB on: 2 to 8, three of four.
         assert_eq!(whole_part(MIB, 8 * MIB, Size::HUGE), Some((2 * MIB, 6 * MIB)));
         assert!(gains_by_alignment(MIB, 8 * MIB, Size::HUGE));
     }

@@ -1,28 +1,28 @@
-//! What masu asks of the library, in one environment variable that the programs' children inherit. Pure.
+//! masu's request to the library, in one environment variable that child processes inherit. Pure.
 //!
-//! `MASU_TOUCH=align,stack,sizes=2048+64,board=/proc/77/fd/9`. Without the variable, with one that does not read like
-//! this, or with `MASU_DISABLE=1`, the library does nothing.
+//! `MASU_TOUCH=align,stack,sizes=2048+64,board=/proc/77/fd/9`. The library does nothing without the variable, with a
+//! malformed one, or with `MASU_DISABLE=1`.
 
 use core::fmt;
 
 use crate::policy::{Size, Sizes};
 
-/// The variable's name.
+/// Name of the variable.
 pub const VARIABLE: &str = "MASU_TOUCH";
 
-/// A variable that makes the library inert when it is set to anything but nothing or `0`.
+/// Variable that makes the library inert. Unset, empty and `0` do not.
 pub const DISABLE: &str = "MASU_DISABLE";
 
-/// Where the loader looks for libraries to load first. Ours stands first in it.
+/// The loader's list of libraries to load first. Ours is first in it.
 pub const PRELOAD: &str = "LD_PRELOAD";
 
-/// Where the C library looks for its tunables. Ours stands first in it.
+/// The C library's list of tunables. Ours is first in it.
 pub const TUNABLES: &str = "GLIBC_TUNABLES";
 
-/// The C library's malloc advises its own memory, and grows by whole windows (glibc 2.35 and newer).
+/// Makes the C library's malloc advise its own memory and grow by whole windows (glibc 2.35 and newer).
 pub const TUNABLE: &str = "glibc.malloc.hugetlb=1";
 
-/// What is asked; `board` is the path of the shared page, and lies where the variable does.
+/// The request. `board`, the path of the status page, borrows from the variable's text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settings<'a> {
     /// Align mappings.
@@ -31,18 +31,18 @@ pub struct Settings<'a> {
     pub stack: bool,
     /// The programs' text, too.
     pub code: bool,
-    /// Children are not to be served: the variables are taken out of the environment.
+    /// Child processes are not served: the variables are removed from the environment.
     pub alone: bool,
-    /// Wait at exit until masu has looked at the memory a last time.
+    /// Wait at exit until masu has counted the memory a last time.
     pub last_look: bool,
-    /// The sizes of pages that may be had.
+    /// Page sizes available.
     pub sizes: Sizes,
-    /// Where the board is.
+    /// Path of the status page.
     pub board: Option<&'a str>,
 }
 
 impl<'a> Settings<'a> {
-    /// What the variable says; `None` if it says anything that is not understood.
+    /// Parses the variable; `None` if any part is not understood.
     pub fn parse(text: &'a str) -> Option<Settings<'a>> {
         let mut settings = Settings::default();
         for word in text.split(',').filter(|word| !word.is_empty()) {

@@ -1,9 +1,9 @@
-//! What a program with a say (`api/`, the C library) and the tracker (`masu track`) agree on. Pure.
+//! Protocol between a cooperating program (`libmasu/`, the C library) and the tracker (`masu track`). Pure.
 //!
-//! HPS (Shimizu and Yamada, sections 4.2 and 5.2) has the kernel send a signal with the number of active pages, and a system
-//! call that fills a buffer with their addresses. Here the tracker is a process: the signal is the same, and what was the
-//! system call is a request over a Unix socket (`wire`), whose answer carries the list as a sealed piece of memory
-//! (`list`). `terms` is what a program asks to be watched for.
+//! In HPS (Shimizu and Yamada, sections 4.2 and 5.2) the kernel sends a signal with the number of active pages, and a
+//! system call fills a buffer with their addresses. Here the tracker is a process: the signal is the same, and a
+//! request over a Unix socket (`wire`) replaces the system call. Its answer carries the list as a sealed memfd
+//! (`list`). `terms` are the session parameters.
 //!
 //! | paper                      | here                                                   |
 //! | `track_pages_tasks`        | [`terms::Terms`], one for each registered program      |
@@ -15,11 +15,11 @@ pub mod list;
 pub mod terms;
 pub mod wire;
 
-/// Where the tracker listens.
+/// Path of the tracker's socket.
 pub const SOCKET: &str = "/run/masu/track.sock";
 
-/// The environment variable that names another place.
+/// Environment variable that names another path.
 pub const SOCKET_VARIABLE: &str = "MASU_TRACK";
 
-/// The longest path of a socket, with the zero behind it: unix(7).
+/// Longest path of a socket, including the terminating zero: unix(7).
 pub const SOCKET_PATH_BYTES: usize = 108;

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * A signal handler that only says that there is something, and a main loop that attends to it: for programs that wait for
- * other things as well, and have no thread to spare.
+ * A signal handler that only wakes the main loop, and a main loop that fetches the list: for programs that wait for
+ * other events as well, and have no thread to spare.
  *
  *     cc handler.c -o handler $(pkg-config --cflags --libs masu)
  *     masu track &                      as root
  *     ./handler 10                      for ten seconds
  *
- * The program decides itself: its table is to be huge where it is used, whatever the rule says, and nothing else is. Of the
- * table's 64 windows it uses the first 48, in each of them 96 pages of 512, which the rule would leave.
+ * The program decides itself: its table is to be huge where it is used, against the rule if need be, and nothing
+ * else is. It uses the first 48 of the table's 64 windows, in each of them 96 pages of 512, which the rule would
+ * leave.
  */
 #define _GNU_SOURCE 1
 #include <errno.h>
@@ -28,15 +29,15 @@ enum { TABLE = 64, USED = 48, HOT = 96, PAGE = 4096, PAGES = 512, WINDOW = PAGE 
 static char *table;
 static int told[2]; /* a pipe: the handler writes, the main loop reads */
 
-/* In a signal handler: nothing but what signal-safety(7) allows. A pipe that is full says enough already. errno is kept by the
- * library. */
+/* In a signal handler: only calls that signal-safety(7) allows. A full pipe wakes the main loop already. The library
+ * keeps errno. */
 static void notify(uint64_t active, void *user)
 {
     ssize_t written = write(told[1], &active, sizeof active);
     (void)written, (void)user;
 }
 
-/* Asked for each window that has active pages, in the thread that calls masu_track_handle(). */
+/* Called for each window with active pages, in the thread that calls masu_track_handle(). */
 static int decide(const struct masu_window *window, void *user)
 {
     (void)user;
@@ -56,7 +57,7 @@ static int watched(masu_track **track)
     struct masu_track_settings settings;
     masu_track_settings_init(&settings, sizeof settings);
     settings.delivery = MASU_BY_HANDLER;
-    settings.max_extra_rss = 1.0; /* the budget holds for the program's own verdicts, too: the table may grow to twice its size */
+    settings.max_extra_rss = 1.0; /* limits the program's own verdicts, too: here the table may double */
     int result = masu_track_new(&settings, track);
     if (result != MASU_OK)
         return result;

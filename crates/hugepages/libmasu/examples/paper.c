@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * The four functions of the paper (Shimizu and Yamada, section 5.2, table 1), used as its memcached uses them: a thread waits
- * for the signal, each window is decided on, what is hot in sparse windows is moved to huge pages, and when nothing is left to
- * move the program takes itself from the list of those that are watched (section 4.1.1).
+ * The four functions of the paper (Shimizu and Yamada, section 5.2, table 1), used as its memcached uses them: a
+ * thread waits for the signal, each window is decided on, and hot items in sparse windows are moved to huge pages.
+ * When nothing is left to move, the program unregisters from the tracker (section 4.1.1).
  *
  *     cc paper.c -o paper $(pkg-config --cflags --libs masu) -lpthread
  *     masu track &                      as root
  *     ./paper
  *
- * The program has 64 windows of items, one item to a page, and uses 64 items of each window all the time: more pages than the
- * TLB holds.
+ * The program has 64 windows of items, one item to a page, and uses 64 items of each window all the time: more pages
+ * than the TLB holds.
  */
 #define _GNU_SOURCE 1
 #include <inttypes.h>
@@ -31,14 +31,14 @@ typedef struct item {
     char text[ITEM - 16];
 } item;
 
-static char *pages;                  /* where the items lie at first: item N on page N */
-static item *items[WINDOWS * PAGES]; /* where they lie now */
+static char *pages;                  /* first place of the items: item N on page N */
+static item *items[WINDOWS * PAGES]; /* present place */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static masu_arena *arena;
 static size_t moved;
 static atomic_int over;
 
-/* The paper's example: with a quarter of 512 pages a huge page, and with fewer the program compacts. */
+/* The paper's example: from a quarter of 512 pages on a huge page, below that the program compacts. */
 static int decide(const struct masu_window *window)
 {
     return window->hot >= PAGES / 4 ? MASU_PROMOTE : MASU_COMPACT;
@@ -61,7 +61,7 @@ static void compact(const struct masu_window *windows, size_t count)
             memcpy(room, items[number], ITEM);
             items[number] = (item *)room;
             pthread_mutex_unlock(&lock);
-            madvise((void *)(uintptr_t)address, PAGE, MADV_DONTNEED); /* nobody uses the old place any more */
+            madvise((void *)(uintptr_t)address, PAGE, MADV_DONTNEED); /* the old place is no longer used */
             moved++;
         }
     }

@@ -6,8 +6,8 @@
  *     masu track &                      as root
  *     ./wait 10                         for ten seconds
  *
- * The program touches one page in each of 64 windows all the time, which is too little for a huge page and enough to be asked
- * about; and all pages of 8 windows, which the tracker makes huge.
+ * The program touches one page in each of 64 windows all the time: too little for a huge page, and enough for a call of
+ * compact. It also touches all pages of 8 windows, which the tracker makes huge.
  */
 #define _GNU_SOURCE 1
 #include <inttypes.h>
@@ -24,8 +24,8 @@ enum { SPARSE = 64, DENSE = 8, PAGE = 4096, PAGES = 512, WINDOW = PAGE * PAGES }
 
 static volatile int over;
 
-/* What is hot in these windows could be moved elsewhere. Here it is only told. The list is about all of the program's memory:
- * a window of its stacks may be among them. */
+/* Hot objects of these windows could be moved elsewhere. Here they are only counted. The list covers all of the
+ * program's memory: a window of its stacks may be among them. */
 static void compact(const struct masu_window *windows, size_t count, void *user)
 {
     size_t pages = 0;

@@ -1,8 +1,8 @@
-//! An arena: memory on huge pages, for a program to move its hot objects into.
+//! An arena: memory on huge pages, into which a program moves its hot objects.
 //!
-//! HPS (section 4.3, figure 5) takes hugetlbfs for this. Here a window comes from the hugetlb pool, if there is one with a free
-//! page, and else it is a transparent huge page, made one before it is handed out. No memory is taken before it is asked
-//! for: what is reserved at the beginning are addresses.
+//! HPS (section 4.3, figure 5) uses hugetlbfs for this. Here a window comes from the hugetlb pool, if there is one
+//! with a free page. Otherwise it is a transparent huge page, collapsed before it is handed out. Memory is taken only
+//! on request: at the beginning only addresses are reserved.
 
 use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
@@ -19,10 +19,10 @@ const WINDOW: usize = 2 << 20;
 /// An arena. Made by masu_arena_new().
 pub struct MasuArena {
     lock: Lock,
-    /// Where the addresses begin, aligned to windows, and how many windows they hold.
+    /// First address, aligned to windows, and number of windows.
     start: usize,
     windows_most: usize,
-    /// What was mapped, which is a window more.
+    /// Mapped range, one window longer.
     mapped: (usize, usize),
     settings: MasuArenaSettings,
     track: *mut Track,
@@ -34,19 +34,19 @@ pub struct MasuArena {
 struct Inner {
     /// Windows handed out, by kind: hugetlb, transparent, small.
     by_kind: [u64; 3],
-    /// From here on the addresses may be somebody else's; 0 as long as they are not.
+    /// Address from which the range may belong to others; 0 while all of it is ours.
     lost_from: usize,
-    /// Places for windows that were used, from the first on.
+    /// Windows of the range in use, from the first on.
     places: usize,
     refused: u64,
-    /// What is left of the window from which objects are taken: from here …
+    /// Free part of the window that objects come from: its start …
     next: usize,
-    /// … to here.
+    /// … and its end.
     end: usize,
 }
 
-/// Fills in what is usual: the hugetlb pool first, transparent huge pages else, never small pages. `bytes` is the program's to
-/// say. `size` is sizeof *settings.
+/// Fills in the defaults: the hugetlb pool first, transparent huge pages otherwise, never small pages. `bytes` has no
+/// default. `size` is sizeof *settings.
 ///
 /// # Safety
 /// `settings` is NULL or points to a structure of that size.
@@ -59,12 +59,12 @@ pub unsafe extern "C" fn masu_arena_settings_init(settings: *mut MasuArenaSettin
 const USUAL: MasuArenaSettings =
     MasuArenaSettings { size: size_of::<MasuArenaSettings>(), bytes: 0, small_pages_too: 0, no_hugetlb: 0 };
 
-/// Makes an arena. With a context that is enabled, its windows count against the limit on huge pages that the tracker keeps for
-/// the program and its user; NULL for none. The context must outlive the arena.
+/// Makes an arena. With an enabled context, its windows count against the tracker's limit on huge pages for the
+/// program and its user; NULL for none. The context must outlive the arena.
 /// Returns MASU_OK, MASU_INVALID, MASU_NO_MEMORY.
 ///
 /// # Safety
-/// `settings` is of the size that it says; `track` is NULL or a context; `arena` is NULL or may be written to.
+/// `settings` is of the size in its first field; `track` is NULL or a context; `arena` is NULL or may be written to.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn masu_arena_new(
     settings: *const MasuArenaSettings,
@@ -92,7 +92,7 @@ pub unsafe extern "C" fn masu_arena_new(
     // SAFETY: asks for memory.
     let place = unsafe { libc::calloc(1, size_of::<MasuArena>()) }.cast::<MasuArena>();
     if place.is_null() {
-        // SAFETY: just mapped, and nobody knows it.
+        // SAFETY: just mapped, and known only here.
         unsafe { libc::munmap(mapped, reserved) };
         return MASU_NO_MEMORY;
     }
@@ -115,10 +115,10 @@ pub unsafe extern "C" fn masu_arena_new(
     MASU_OK
 }
 
-/// Frees it with all that lies in it. NULL is allowed.
+/// Frees it with all objects in it. NULL is allowed.
 ///
 /// # Safety
-/// NULL, or an arena that nobody uses any more, nor what lies in it.
+/// NULL, or an arena that is no longer used, and neither are its objects.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn masu_arena_free(arena: *mut MasuArena) {
     // SAFETY: the caller's.
@@ -128,7 +128,7 @@ pub unsafe extern "C" fn masu_arena_free(arena: *mut MasuArena) {
     arena_ref.tell(0i64.saturating_sub_unsigned(windows));
     let (start, bytes) = arena_ref.mapped;
     let bytes = if lost_from == 0 { bytes } else { lost_from - start };
-    // SAFETY: our own mapping, which nobody uses any more; then our own memory.
+    // SAFETY: our own mapping, no longer used; then our own memory.
     unsafe {
         libc::munmap(core::ptr::with_exposed_provenance_mut(start), bytes);
         libc::free(arena.cast());
@@ -136,8 +136,8 @@ pub unsafe extern "C" fn masu_arena_free(arena: *mut MasuArena) {
 }
 
 /// One more window: 2 MiB, aligned to 2 MiB, filled with zeros, on a huge page.
-/// Returns MASU_OK, MASU_NO_HUGE_PAGE when the arena is full, none is to be had, or the limit is reached, MASU_INVALID, MASU_BUSY
-/// when called in a signal handler that interrupts another such call.
+/// Returns MASU_OK, MASU_NO_HUGE_PAGE when the arena is full, no huge page is available, or the limit is reached,
+/// MASU_INVALID, MASU_BUSY when called in a signal handler that interrupts another such call.
 ///
 /// # Safety
 /// `arena` is NULL or an arena; `window` is NULL or may be written to.
@@ -158,8 +158,8 @@ pub unsafe extern "C" fn masu_arena_window(arena: *mut MasuArena, window: *mut *
     }
 }
 
-/// Memory for an object of `bytes`, at most 2 MiB, aligned to `align`, a power of two up to 4096; it never crosses a window. It is
-/// given back with the arena.
+/// Memory for an object of `bytes`, at most 2 MiB, aligned to `align`, a power of two up to 4096; it never crosses a
+/// window. It is freed with the arena.
 /// Returns MASU_OK, MASU_NO_HUGE_PAGE and MASU_BUSY as masu_arena_window(), MASU_INVALID.
 ///
 /// # Safety
@@ -187,7 +187,7 @@ pub unsafe extern "C" fn masu_arena_alloc(
     let found = match arena.locked(|_, inner| room(inner)) {
         Ok(Some(start)) => Ok(start),
         Ok(None) => arena.next_window(|inner, window| {
-            // Another thread may have had one made meanwhile: what is left of that is lost, as at any window's end.
+            // Another thread may have added a window meanwhile: its rest is lost, as at any window's end.
             (inner.next, inner.end) = (window + bytes, window + WINDOW);
             window
         }),
@@ -216,10 +216,10 @@ pub unsafe extern "C" fn masu_arena_contains(arena: *const MasuArena, address: *
     c_int::from(arena.is_some_and(inside))
 }
 
-/// What it holds. `stats->size` is sizeof *stats.
+/// Contents of the arena. `stats->size` is sizeof *stats.
 ///
 /// # Safety
-/// `arena` is NULL or an arena; `stats` is NULL or of the size that it says.
+/// `arena` is NULL or an arena; `stats` is NULL or of the size in its first field.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn masu_arena_stats(arena: *mut MasuArena, stats: *mut MasuArenaCounters) -> c_int {
     // SAFETY: the caller's.
@@ -250,14 +250,14 @@ impl MasuArena {
         Ok(result)
     }
 
-    /// The arenas of its context hold so many windows more. False when the tracker's limit does not allow it. Never under the
-    /// arena's lock: callbacks, which have the context's, use arenas.
+    /// Tells the tracker that the context's arenas hold `more` more windows. False when its limit does not allow it.
+    /// Never under the arena's lock: callbacks, which have the context's, use arenas.
     fn tell(&self, more: i64) -> bool {
         // SAFETY: NULL, or a context that outlives the arena.
         unsafe { self.track.as_ref() }.is_none_or(|track| track.change_arenas(more))
     }
 
-    /// The next window, and what `use_it` makes of it.
+    /// Takes the next window, and returns the result of `use_it`.
     fn next_window(&self, use_it: impl FnOnce(&mut Inner, usize) -> usize) -> Result<usize, c_int> {
         let may = self.tell(1);
         let taken = self.locked(|arena, inner| {
@@ -271,7 +271,7 @@ impl MasuArena {
         taken?.ok_or(MASU_NO_HUGE_PAGE)
     }
 
-    /// The next window; `None` when there is none to be had.
+    /// The next window; `None` when none is available.
     fn take(&self, inner: &mut Inner) -> Option<usize> {
         let place = inner.places;
         if place >= self.windows_most {
@@ -284,10 +284,10 @@ impl MasuArena {
         Some(start)
     }
 
-    /// Lays memory at `start`, and says of which kind.
+    /// Maps memory at `start`, and counts its kind.
     fn map(&self, inner: &mut Inner, start: usize) -> Option<usize> {
         let place = core::ptr::with_exposed_provenance_mut::<c_void>(start);
-        // In the middle of addresses of our own, in which nothing lies yet.
+        // Within addresses of our own, still without memory.
         let rights = libc::PROT_READ | libc::PROT_WRITE;
         let fixed = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
         if self.settings.no_hugetlb == 0 {
@@ -300,7 +300,7 @@ impl MasuArena {
                 }
             }
         }
-        // SAFETY: over addresses of our own, without any right so far.
+        // SAFETY: over addresses of our own, still without any right.
         if unsafe { libc::mmap(place, WINDOW, rights, fixed, -1, 0) } != place {
             return None;
         }
@@ -316,42 +316,43 @@ impl MasuArena {
     }
 }
 
-/// Lays a page of the hugetlb pool there. It is mapped elsewhere first: where the pool is empty, kernels before 6.12 take away
-/// what lies at a fixed place all the same, and another thread's mapping could come there.
+/// Maps a page of the hugetlb pool there. It is mapped elsewhere first. With an empty pool, kernels before 6.12 still
+/// unmap the target of a MAP_FIXED, and another thread's mapping could come there.
 fn from_pool(place: *mut c_void) -> FromPool {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB | libc::MAP_HUGE_2MB;
-    // SAFETY: a new mapping where the kernel has room. The page is reserved at once, so that a touch never fails.
+    // SAFETY: a new mapping at an address of the kernel's choice. The page is reserved at once, so that a touch never
+    // fails.
     let page = unsafe { libc::mmap(null_mut(), WINDOW, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
     if page == libc::MAP_FAILED {
         return FromPool::None;
     }
     let to = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-    // SAFETY: from a mapping that nobody else knows to addresses of our own, in which nothing lies yet.
+    // SAFETY: from a mapping known only here to addresses of our own, still without memory.
     if unsafe { libc::mremap(page, WINDOW, WINDOW, to, place) } == place {
         return FromPool::Done;
     }
-    // SAFETY: just mapped, and nobody knows it.
+    // SAFETY: just mapped, and known only here.
     unsafe { libc::munmap(page, WINDOW) };
-    // What it fails for, it may have found out after it had taken away what lay there (before 5.16 it always fails). So the place
-    // is taken again, if nobody else has it meanwhile.
+    // mremap may fail after it has unmapped the target (before 5.16 it always fails). So the place is taken again, if
+    // nothing else has been mapped there meanwhile.
     let reserve = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
     // SAFETY: nothing is mapped over anything.
     let again = unsafe { libc::mmap(place, WINDOW, libc::PROT_NONE, reserve, -1, 0) };
     if again == place { FromPool::None } else { FromPool::PlaceLost }
 }
 
-/// What came of taking a page from the pool.
+/// Result of taking a page from the pool.
 enum FromPool {
     Done,
-    /// There is none.
+    /// The pool is empty.
     None,
-    /// There is none, and the place is somebody else's now.
+    /// The pool is empty, and the place belongs to others now.
     PlaceLost,
 }
 
-/// Makes an empty window one huge page. The kernel says that it is one then, whatever the host's THP mode is.
+/// Makes an empty window one huge page. On success the kernel reports it as one, in any THP mode of the host.
 fn collapse(place: *mut c_void) -> bool {
-    // SAFETY: our own memory, of which nothing is used yet: the first byte makes the kernel give a page, a huge one if it may.
+    // SAFETY: our own memory, still unused: the first byte makes the kernel allocate a page, a huge one if allowed.
     unsafe {
         libc::madvise(place, WINDOW, libc::MADV_HUGEPAGE);
         place.cast::<u8>().write_volatile(0);

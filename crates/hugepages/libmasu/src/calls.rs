@@ -1,4 +1,4 @@
-//! What C calls, with a context each.
+//! C interface; each call has a context.
 
 use core::ffi::{c_char, c_int, c_void};
 
@@ -6,7 +6,7 @@ use crate::interface::*;
 use crate::track::{Functions, Track};
 use crate::{signal, wait};
 
-/// The context behind a pointer of the program's.
+/// Context behind a pointer of the program's.
 ///
 /// # Safety
 /// NULL, or a context that masu_track_new() made and masu_track_free() has not taken.
@@ -15,10 +15,10 @@ unsafe fn context<'a>(track: *mut Track) -> Result<&'a Track, c_int> {
     unsafe { track.as_ref() }.ok_or(MASU_INVALID)
 }
 
-/// Copies as much of `from` as the program knows of it. The first field says how much that is.
+/// Copies the part of `from` that the program knows. Its size is in the first field.
 ///
 /// # Safety
-/// `to` is NULL or points to a structure of this kind, of the size that its first field says.
+/// `to` is NULL or points to a structure of this kind, of the size in its first field.
 pub unsafe fn copy_out<T: Copy>(to: *mut T, from: T) -> c_int {
     if to.is_null() {
         return MASU_INVALID;
@@ -36,13 +36,13 @@ pub unsafe fn copy_out<T: Copy>(to: *mut T, from: T) -> c_int {
     MASU_OK
 }
 
-/// The version of this interface that the library has: MASU_ABI of the header that it was built with.
+/// Version of the library's interface: MASU_ABI of the header that it was built with.
 #[unsafe(no_mangle)]
 pub extern "C" fn masu_abi() -> c_int {
     MASU_ABI
 }
 
-/// What a result means, in words. For every number; never NULL.
+/// Text of a result. For every number; never NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn masu_result_text(result: c_int) -> *const c_char {
     match result {
@@ -64,7 +64,7 @@ pub extern "C" fn masu_result_text(result: c_int) -> *const c_char {
     .as_ptr()
 }
 
-/// Fills in what is usual, `settings->size` too. `size` is sizeof *settings.
+/// Fills in the defaults, `settings->size` too. `size` is sizeof *settings.
 ///
 /// # Safety
 /// `settings` is NULL or points to a structure of that size.
@@ -74,14 +74,14 @@ pub unsafe extern "C" fn masu_track_settings_init(settings: *mut MasuTrackSettin
     unsafe { fill_in(settings, size, MasuTrackSettings { size, ..usual() }) };
 }
 
-/// Writes as much of `usual` as the program knows of it; what it knows beyond that is zero.
+/// Writes the part of `usual` that the program knows; fields of the program beyond that are zero.
 ///
 /// # Safety
 /// `settings` is NULL or points to a structure of that size.
 pub unsafe fn fill_in<T>(settings: *mut T, size: usize, usual: T) {
     let (to, from) = (settings.cast::<u8>(), (&raw const usual).cast::<u8>());
     if !to.is_null() {
-        // SAFETY: the caller's; of ours no more is read than there is.
+        // SAFETY: the caller's; at most the size of our structure is read.
         unsafe {
             to.write_bytes(0, size);
             core::ptr::copy_nonoverlapping(from, to, size.min(size_of::<T>()));
@@ -89,10 +89,10 @@ pub unsafe fn fill_in<T>(settings: *mut T, size: usize, usual: T) {
     }
 }
 
-/// The settings of a program: what it knows of them, and the rest as usual. `None` if they are of no size that there was.
+/// Settings of a program: the fields that it knows, and defaults for the rest. `None` for a size that no version had.
 ///
 /// # Safety
-/// `settings` is of the size that its first field says.
+/// `settings` is of the size in its first field.
 pub unsafe fn take_in<T: Copy>(settings: *const T, usual: T) -> Option<T> {
     let mut wanted = usual;
     // SAFETY: all structures of ours begin with their size.
@@ -121,12 +121,12 @@ fn usual() -> MasuTrackSettings {
     }
 }
 
-/// Makes a context, not enabled yet. With `settings` NULL it has what is usual. Several may be enabled at a time, each for
-/// another process.
+/// Makes a context, not enabled yet. With `settings` NULL it has the defaults. Several may be enabled at a time, each
+/// for another process.
 /// Returns MASU_OK, MASU_INVALID for values out of their bounds, MASU_NO_MEMORY.
 ///
 /// # Safety
-/// `settings` is NULL or of the size that it says; `track` is NULL or may be written to.
+/// `settings` is NULL or of the size in its first field; `track` is NULL or may be written to.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn masu_track_new(settings: *const MasuTrackSettings, track: *mut *mut Track) -> c_int {
     if track.is_null() {
@@ -152,11 +152,11 @@ pub unsafe extern "C" fn masu_track_new(settings: *const MasuTrackSettings, trac
     MASU_OK
 }
 
-/// Disables it, if need be, and frees it. NULL is allowed. Not from a callback, which is told MASU_BUSY. In a forked child it
-/// frees the child's copy.
+/// Disables it, if need be, and frees it. NULL is allowed. Not from a callback: returns MASU_BUSY there. In a forked
+/// child it frees the child's copy.
 ///
 /// # Safety
-/// NULL, or a context that nobody uses any more.
+/// NULL, or a context that is no longer used.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn masu_track_free(track: *mut Track) -> c_int {
     // SAFETY: the caller's.
@@ -172,7 +172,7 @@ pub unsafe extern "C" fn masu_track_free(track: *mut Track) -> c_int {
             Err(result) => return result,
         }
     }
-    // SAFETY: made by masu_track_new(), and used by nobody any more; its descriptors and mappings are closed.
+    // SAFETY: made by masu_track_new(), and no longer used; its descriptors and mappings are closed.
     unsafe {
         core::ptr::drop_in_place(track);
         libc::free(track.cast());
@@ -180,9 +180,9 @@ pub unsafe extern "C" fn masu_track_free(track: *mut Track) -> c_int {
     MASU_OK
 }
 
-/// Sets the functions that masu_track_handle() calls; each may be NULL. `decide` is asked for each window; without it the
-/// tracker decides by its default rule, as `masu attach` does. `compact` gets the windows to be compacted. `user` is passed
-/// on. While it is enabled, too; from a callback of the same context MASU_BUSY.
+/// Sets the functions that masu_track_handle() calls; each may be NULL. `decide` is called for each window; without
+/// it the tracker decides by its default rule, as `masu attach` does. `compact` gets the windows to be compacted.
+/// `user` is passed on. Also allowed while enabled; from a callback of the same context MASU_BUSY.
 ///
 /// # Safety
 /// The functions live as long as they are set.
@@ -200,8 +200,8 @@ pub unsafe extern "C" fn masu_track_set_functions(
     })
 }
 
-/// With MASU_BY_HANDLER: calls `notify` in the signal handler, and does no more. Without it the handler fetches, decides and
-/// compacts at once, which is for programs whose functions may run in a signal handler. NULL takes it back.
+/// With MASU_BY_HANDLER: calls `notify` in the signal handler, and does no more. Without it the handler fetches,
+/// decides and compacts at once, which is for programs whose functions may run in a signal handler. NULL removes it.
 ///
 /// # Safety
 /// The function lives as long as it is set.
@@ -214,8 +214,8 @@ pub unsafe extern "C" fn masu_track_set_notify(track: *mut Track, notify: MasuNo
     })
 }
 
-/// Has the tracker watch. With MASU_BY_WAITING the signal is blocked in this thread, and in threads that it starts from then
-/// on. Again after the tracker ended: asks for the one that runs now.
+/// Makes the tracker watch. With MASU_BY_WAITING the signal is blocked in this thread, and in threads that it starts
+/// from then on. After the tracker ended, another call connects to the one that runs now.
 /// Returns MASU_OK, MASU_ALREADY, MASU_NO_TRACKER, MASU_REFUSED, MASU_BUSY.
 ///
 /// # Safety
@@ -226,8 +226,8 @@ pub unsafe extern "C" fn masu_track_enable(track: *mut Track) -> c_int {
     with(unsafe { context(track) }, |held| held.enable())
 }
 
-/// Has the tracker watch no more. No signal comes after it; the signal has its default action again, and is unblocked if
-/// masu_track_enable() had blocked it in this thread. Huge pages stay.
+/// Makes the tracker stop watching. No signal comes after it; the signal has its default action again, and is
+/// unblocked if masu_track_enable() had blocked it in this thread. Huge pages stay.
 /// Returns MASU_OK, MASU_NOT_ENABLED, MASU_BUSY.
 ///
 /// # Safety
@@ -238,8 +238,8 @@ pub unsafe extern "C" fn masu_track_disable(track: *mut Track) -> c_int {
     with(unsafe { context(track) }, |held| held.disable())
 }
 
-/// Waits for a notification, `timeout_ms` at most, or without end if that is negative, and writes how many pages are active.
-/// One thread at a time; others may use the context meanwhile, and masu_track_disable() ends the wait.
+/// Waits for a notification, `timeout_ms` at most, or without end if that is negative, and writes the number of
+/// active pages. One thread at a time; others may use the context meanwhile, and masu_track_disable() ends the wait.
 /// Returns MASU_OK, MASU_NOTHING when the time is up, MASU_NOT_ENABLED, MASU_NO_TRACKER when it has ended, MASU_BUSY,
 /// MASU_INVALID for a context with MASU_BY_HANDLER.
 ///
@@ -260,8 +260,8 @@ pub unsafe extern "C" fn masu_track_wait(track: *mut Track, timeout_ms: c_int, a
     result
 }
 
-/// The list of active pages, in order of address, and how many those are. Each list is given once, the latest one. With a
-/// buffer that is too small nothing is lost: call again with one for `*count` pages.
+/// The list of active pages, in order of address, and their number. Each list is returned once, the latest one. With
+/// a buffer that is too small nothing is lost: call again with one for `*count` pages.
 /// Returns MASU_OK, MASU_NOTHING when there is no new list, MASU_TOO_SMALL, MASU_NOT_ENABLED, MASU_NO_TRACKER.
 ///
 /// # Safety
@@ -287,8 +287,8 @@ pub unsafe extern "C" fn masu_track_fetch(
     result
 }
 
-/// Fetches the latest list, decides for each window, tells the tracker, and has the program compact: what is to be done after
-/// masu_track_wait(), or after `notify`. Callbacks run in this thread, before it returns.
+/// Fetches the latest list, decides for each window, tells the tracker, and has the program compact. To be called
+/// after masu_track_wait(), or after `notify`. Callbacks run in this thread, before it returns.
 /// Returns MASU_OK, MASU_NOTHING when there is no new list, MASU_NOT_ENABLED, MASU_NO_TRACKER, MASU_BUSY.
 ///
 /// # Safety
@@ -299,10 +299,10 @@ pub unsafe extern "C" fn masu_track_handle(track: *mut Track) -> c_int {
     with(unsafe { context(track) }, |held| held.handle())
 }
 
-/// What came of it so far. `stats->size` is sizeof *stats.
+/// Totals since the start. `stats->size` is sizeof *stats.
 ///
 /// # Safety
-/// A context; `stats` is NULL or of the size that it says.
+/// A context; `stats` is NULL or of the size in its first field.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn masu_track_stats(track: *mut Track, stats: *mut MasuTrackCounters) -> c_int {
     if stats.is_null() {
@@ -316,7 +316,7 @@ pub unsafe extern "C" fn masu_track_stats(track: *mut Track, stats: *mut MasuTra
     })
 }
 
-/// Why the last MASU_REFUSED was, in words. Never NULL; valid for ever.
+/// Text of the reason for the last MASU_REFUSED. Never NULL; valid for ever.
 ///
 /// # Safety
 /// A context.
@@ -327,7 +327,7 @@ pub unsafe extern "C" fn masu_track_reason(track: *mut Track) -> *const c_char {
     held.map_or(c"no reason can be given now", |mut held| held.reason()).as_ptr()
 }
 
-/// Does something with the lock of a context.
+/// Calls `work` with the lock of a context.
 pub fn with(context: Result<&Track, c_int>, work: impl FnOnce(&mut crate::track::Held<'_>) -> c_int) -> c_int {
     match context.and_then(Track::hold) {
         Ok(mut held) => work(&mut held),

@@ -8,7 +8,7 @@ use crate::calls::*;
 use crate::interface::*;
 use crate::track::Track;
 
-/// Decides what becomes of a window, as masu_decide.
+/// Decides on a window, as masu_decide.
 pub type HpsDecide = Option<unsafe extern "C" fn(window: *const MasuWindow) -> c_int>;
 
 /// Compacts, as masu_compact.
@@ -22,7 +22,7 @@ static DECIDE: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static COMPACT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
 unsafe extern "C" fn decide(window: *const MasuWindow, _: *mut c_void) -> c_int {
-    // SAFETY: what hps_set_functions() laid there, or zero, which is None.
+    // SAFETY: stored by hps_set_functions(), or zero, which is None.
     let function = unsafe { core::mem::transmute::<*mut c_void, HpsDecide>(DECIDE.load(SeqCst)) };
     // SAFETY: the program's own function; the window lives until it returns.
     function.map_or(MASU_LEAVE, |function| unsafe { function(window) })
@@ -43,7 +43,7 @@ fn context() -> Result<*mut Track, c_int> {
         return Ok(there);
     }
     let mut new = null_mut();
-    // SAFETY: what is usual; the place may be written to.
+    // SAFETY: the defaults; the place may be written to.
     match unsafe { masu_track_new(core::ptr::null(), &raw mut new) } {
         MASU_OK => {}
         failed => return Err(failed),
@@ -51,7 +51,7 @@ fn context() -> Result<*mut Track, c_int> {
     match TRACK.compare_exchange(null_mut(), new, SeqCst, SeqCst) {
         Ok(_) => Ok(new),
         Err(there) => {
-            // SAFETY: nobody else knows it.
+            // SAFETY: known only here.
             unsafe { masu_track_free(new) };
             Ok(there)
         }
@@ -83,8 +83,8 @@ fn set_functions(track: *mut Track) -> c_int {
     unsafe { masu_track_set_functions(track, decide, compact, null_mut()) }
 }
 
-/// Watches the program no more: what a program calls when it has compacted enough (section 4.1.1), for being watched costs
-/// it TLB misses.
+/// Stops watching the program. To be called when a program has compacted enough (section 4.1.1), since being watched
+/// costs it TLB misses.
 /// Returns MASU_OK, MASU_NOT_ENABLED, MASU_BUSY, MASU_FORKED.
 #[unsafe(no_mangle)]
 pub extern "C" fn hps_disable_track() -> c_int {
@@ -98,8 +98,9 @@ pub extern "C" fn hps_disable_track() -> c_int {
     }
 }
 
-/// The program's functions: `decide` for each window, and `compact` with all windows to be compacted. NULL for the default
-/// rule, and for not compacting. Before or while it is enabled; from within one of them MASU_BUSY, and nothing is changed.
+/// Sets the program's functions: `decide` for each window, and `compact` with all windows to be compacted. NULL for
+/// the default rule, and for not compacting. Before or while it is enabled; from within one of them MASU_BUSY, and
+/// nothing is changed.
 ///
 /// # Safety
 /// The functions live as long as they are set.
@@ -119,8 +120,9 @@ pub unsafe extern "C" fn hps_set_functions(decide: HpsDecide, compact: HpsCompac
     set_functions(track)
 }
 
-/// Waits for a notification, `timeout_ms` at most, or without end if that is negative; then fetches the list, decides, and
-/// compacts. Returns how many pages were active, 0 when the time is up, or a negative result as masu_track_wait().
+/// Waits for a notification, `timeout_ms` at most, or without end if that is negative; then fetches the list,
+/// decides, and compacts. Returns the number of active pages, 0 when the time is up, or a negative result as
+/// masu_track_wait().
 #[unsafe(no_mangle)]
 pub extern "C" fn hps_wait_signal(timeout_ms: c_int) -> i64 {
     let track = TRACK.load(SeqCst);

@@ -1,5 +1,5 @@
-//! The system calls that are made from here, through the C library that the program has anyway. All that is called in a
-//! signal handler is a plain system call: no memory is allocated, no lock taken.
+//! System calls of this library, through the C library that the program has anyway. Every call in a signal handler is
+//! a plain system call: no memory is allocated, no lock taken.
 
 use core::ffi::c_int;
 
@@ -9,11 +9,11 @@ pub fn errno() -> c_int {
     unsafe { *libc::__errno_location() }
 }
 
-/// Keeps errno as it is: a signal handler may come between a call of the program and its look at the answer.
+/// Preserves errno: a signal handler may come between a call of the program and its check of the result.
 pub fn keeping_errno(work: impl FnOnce()) {
     let before = errno();
     work();
-    // SAFETY: this thread's errno; nobody but this thread uses it.
+    // SAFETY: this thread's errno; only this thread uses it.
     unsafe { *libc::__errno_location() = before };
 }
 
@@ -27,7 +27,8 @@ unsafe extern "C" {
     fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
 }
 
-/// For as long as it lives this thread is not cancelled (pthread_cancel(3)): it would keep what it holds for ever.
+/// Keeps this thread from being cancelled (pthread_cancel(3)) while it lives: a cancelled thread would keep its locks
+/// for ever.
 pub struct NotCancelled(c_int);
 
 impl NotCancelled {
@@ -48,16 +49,16 @@ impl Drop for NotCancelled {
     }
 }
 
-/// A descriptor of our own, closed in programs that are started by exec.
+/// A descriptor of our own, close-on-exec.
 pub struct Descriptor(c_int);
 
 impl Descriptor {
-    /// Takes over what a call returned; `None` for a failure.
+    /// Takes over the result of a call; `None` for a failure.
     pub fn of(fd: c_int) -> Option<Descriptor> {
         (fd >= 0).then_some(Descriptor(fd))
     }
 
-    /// Its number.
+    /// Number of the descriptor.
     pub fn number(&self) -> c_int {
         self.0
     }
@@ -70,30 +71,30 @@ impl Drop for Descriptor {
     }
 }
 
-/// Pages of our own: mapped, not allocated, so that they may come and go in a signal handler.
+/// Pages of our own: mapped, not allocated, so that they can be made and freed in a signal handler.
 pub struct Mapping {
     start: *mut u8,
     bytes: usize,
 }
 
 impl Mapping {
-    /// Memory filled with zeros; `None` when there is none.
+    /// Memory filled with zeros; `None` when none is available.
     pub fn new(bytes: usize) -> Option<Mapping> {
         Mapping::of(bytes, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)
     }
 
-    /// What lies in a file, to be read.
+    /// Contents of a file, read-only.
     pub fn of_file(file: &Descriptor, bytes: usize) -> Option<Mapping> {
         Mapping::of(bytes, libc::PROT_READ, libc::MAP_SHARED, file.number())
     }
 
     fn of(bytes: usize, rights: c_int, flags: c_int, fd: c_int) -> Option<Mapping> {
-        // SAFETY: a new mapping where the kernel has room for it.
+        // SAFETY: a new mapping at an address of the kernel's choice.
         let start = unsafe { libc::mmap(core::ptr::null_mut(), bytes, rights, flags, fd, 0) };
         (start != libc::MAP_FAILED).then(|| Mapping { start: start.cast(), bytes })
     }
 
-    /// Where it begins.
+    /// Start address.
     pub fn start(&self) -> *mut u8 {
         self.start
     }
@@ -106,7 +107,7 @@ impl Drop for Mapping {
     }
 }
 
-/// Milliseconds on a clock that only goes forward.
+/// Milliseconds on a monotonic clock.
 pub fn now_ms() -> i64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: fills the variable.

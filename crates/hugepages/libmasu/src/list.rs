@@ -1,4 +1,4 @@
-//! A list of active pages, as the tracker handed it over.
+//! A list of active pages, as received from the tracker.
 
 use core::mem::{offset_of, size_of};
 
@@ -7,7 +7,7 @@ use contract::track::list::{self, Head};
 use crate::interface::{MasuPage, MasuWindow};
 use crate::kernel::{Descriptor, Mapping};
 
-// What the program gets of a page is what lies in the list.
+// The program gets a page in the layout of the list.
 const _: () = assert!(size_of::<MasuPage>() == size_of::<list::Page>());
 const _: () = assert!(offset_of!(MasuPage, address) == offset_of!(list::Page, address));
 const _: () = assert!(offset_of!(MasuPage, count) == offset_of!(list::Page, count));
@@ -19,19 +19,19 @@ pub struct List {
     head: Head,
 }
 
-/// Why there is no list.
+/// Reason for which there is no list.
 pub enum Unusable {
-    /// It is not what a tracker hands over: it could be changed, or is no list. Who says so is not believed any more.
+    /// Not a tracker's list: it could be changed, or is malformed. Its sender is not trusted any more.
     Untrue,
-    /// There is no room for it in the address space.
+    /// No room for it in the address space.
     NoMemory,
 }
 
 impl List {
-    /// Of a file that nobody can change any more.
+    /// List in a file that is sealed against changes.
     pub fn of(file: &Descriptor) -> Result<List, Unusable> {
         const SEALS: i32 = libc::F_SEAL_WRITE | libc::F_SEAL_SHRINK;
-        // SAFETY: asks; of what knows no seals the answer is negative.
+        // SAFETY: asks; a file without seals gives a negative answer.
         let seals = unsafe { libc::fcntl(file.number(), libc::F_GET_SEALS) };
         if seals < 0 || seals & SEALS != SEALS {
             return Err(Unusable::Untrue);
@@ -43,12 +43,13 @@ impl List {
             return Err(Unusable::Untrue);
         }
         let mapping = Mapping::of_file(file, bytes).ok_or(Unusable::NoMemory)?;
-        // SAFETY: the mapping begins at a page and has room for it; nobody can write to it any more, and any bytes are valid.
+        // SAFETY: the mapping begins at a page and has room for it; it is sealed against writes, and any bytes are
+        // valid.
         let head = unsafe { mapping.start().cast::<Head>().read() };
         if head.fits(bytes as u64) { Ok(List { mapping, head }) } else { Err(Unusable::Untrue) }
     }
 
-    /// Which one it is.
+    /// Number of the list.
     pub fn generation(&self) -> u64 {
         self.head.generation
     }
@@ -56,7 +57,7 @@ impl List {
     /// All its pages.
     pub fn pages(&self) -> &[MasuPage] {
         let windows = self.head.windows as usize * size_of::<list::Window>();
-        // SAFETY: the head fits the mapping, so all that follows lies within it; it is aligned, is never written to, and any
+        // SAFETY: the head fits the mapping, so the rest lies within it; it is aligned, is never written to, and any
         // bytes are valid.
         unsafe {
             let first = self.mapping.start().add(size_of::<Head>() + windows).cast();
@@ -64,7 +65,7 @@ impl List {
         }
     }
 
-    /// All its windows, as the program sees them. One whose pages are not in the list is left out.
+    /// All its windows, as the program sees them. Windows with pages beyond the list are left out.
     pub fn windows(&self) -> impl Iterator<Item = (u64, MasuWindow)> + '_ {
         // SAFETY: as above.
         let windows: &[list::Window] = unsafe {
@@ -85,7 +86,7 @@ impl List {
         })
     }
 
-    /// How many windows there are.
+    /// Number of windows.
     pub fn len(&self) -> usize {
         self.head.windows as usize
     }

@@ -1,6 +1,7 @@
-//! A lock that knows its owner: who has it and asks again, from a callback or a signal handler, is told so and never waits.
+//! A lock with an owner: the owner that takes it again, from a callback or a signal handler, gets an error and never
+//! waits.
 //!
-//! What a thread held that a fork did not copy is free in the child.
+//! A lock held at a fork by another thread, which the fork does not copy, is free in the child.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 
@@ -8,12 +9,12 @@ use crate::kernel::own_process;
 
 /// The lock.
 pub struct Lock {
-    /// Who has it: the thread, and in the upper half its process; 0 for nobody.
+    /// Owner: the thread, and in the upper half its process; 0 when free.
     owner: AtomicU64,
     waiting: AtomicU32,
 }
 
-/// It is this thread's already.
+/// This thread owns it already.
 pub struct Owned;
 
 impl Lock {
@@ -21,7 +22,7 @@ impl Lock {
         Lock { owner: AtomicU64::new(0), waiting: AtomicU32::new(0) }
     }
 
-    /// Waits for it.
+    /// Waits for the lock.
     pub fn take(&self) -> Result<(), Owned> {
         let own = own();
         loop {
@@ -33,7 +34,8 @@ impl Lock {
                 return Err(Owned);
             }
             if owner >> 32 != own >> 32 {
-                // A thread of the process of which this one is a copy: nobody will give it back. Who is first takes it over.
+                // Its owner is a thread of the parent process, which never gives it back here. The first thread takes
+                // it over.
                 if self.owner.compare_exchange(owner, own, SeqCst, SeqCst).is_ok() {
                     return Ok(());
                 }
@@ -45,23 +47,23 @@ impl Lock {
         }
     }
 
-    /// Takes it if nobody has it: for signal handlers.
+    /// Takes it if it is free: for signal handlers.
     pub fn try_take(&self) -> bool {
         self.owner.compare_exchange(0, own(), SeqCst, SeqCst).is_ok()
     }
 
-    /// Gives it back.
+    /// Releases it.
     pub fn give(&self) {
         self.owner.store(0, SeqCst);
-        // Between the two a waiter may come and sleep: it sleeps only while the owner is who it saw, and that has changed. In a
-        // forked child the number may be too high: then somebody is woken in vain.
+        // Between the two a waiter may come and sleep: it sleeps only while the owner is the one it saw, and that has
+        // changed. In a forked child the number may be too high: then a wake-up is in vain.
         if self.waiting.load(SeqCst) > 0 {
             futex(&self.owner, libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1);
         }
     }
 }
 
-/// This thread, as the kernel numbers it.
+/// Thread id of this thread.
 pub fn own_thread() -> i32 {
     // SAFETY: asks.
     unsafe { libc::syscall(libc::SYS_gettid) as i32 }
@@ -71,11 +73,11 @@ fn own() -> u64 {
     (own_process() as u64) << 32 | u64::from(own_thread() as u32)
 }
 
-/// On the half with the thread.
+/// Acts on the half with the thread.
 fn futex(word: &AtomicU64, operation: i32, value: u32) {
     let half = if cfg!(target_endian = "little") { 0 } else { 1 };
     let thread = word.as_ptr().cast::<u32>().wrapping_add(half);
-    // SAFETY: the word lives as long as the call; without a timeout the other arguments are not read. It may come back
-    // early, which is looked into by whoever called.
+    // SAFETY: the word lives as long as the call; without a timeout the other arguments are not read. It may return
+    // early, which the caller handles.
     unsafe { libc::syscall(libc::SYS_futex, thread, operation, value, core::ptr::null::<u8>()) };
 }

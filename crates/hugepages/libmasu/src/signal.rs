@@ -1,8 +1,8 @@
-//! The signal by which the tracker tells of active pages.
+//! The tracker's signal of active pages.
 //!
-//! There is a handler in both ways of delivery, for a real-time signal without one ends the program. A thread that waits has
-//! the signal blocked and takes it from a descriptor; should another thread, which does not block it, get it first, the
-//! handler wakes the one that waits.
+//! Both ways of delivery have a handler, since a real-time signal without one kills the program. A waiting thread has
+//! the signal blocked and reads it from a descriptor; should another thread, which does not block it, get it first,
+//! the handler wakes the waiting one.
 
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
@@ -14,15 +14,15 @@ use contract::track::terms::{SIGNAL_MAX, SIGNAL_MIN};
 use crate::kernel::{Descriptor, keeping_errno, own_process};
 use crate::track::Track;
 
-/// Whose each signal is, by its number.
+/// Context of each signal, by its number.
 static OWNERS: [AtomicPtr<Track>; SIGNAL_MAX as usize + 1] =
     [const { AtomicPtr::new(null_mut()) }; SIGNAL_MAX as usize + 1];
 
-/// Handlers of each signal that run just now, in whatever thread of which process: a context lives until those of its signal
-/// have returned. The upper half is the process, for a fork copies the number and not the threads.
+/// Running handlers of each signal, in all threads: a context lives until those for its signal have returned. The
+/// upper half is the process, since a fork copies the number and not the threads.
 static RUNNING: [AtomicU64; SIGNAL_MAX as usize + 1] = [const { AtomicU64::new(0) }; SIGNAL_MAX as usize + 1];
 
-/// One handler more, or less; how many there were.
+/// Adds `more` running handlers; returns the number before.
 fn count_running(signal: usize, more: i64) -> u32 {
     let own = own_process() as u64;
     let change = |now: u64| {
@@ -36,7 +36,7 @@ fn count_running(signal: usize, more: i64) -> u32 {
 /// A set of one signal.
 fn set_of(signal: c_int) -> libc::sigset_t {
     let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
-    // SAFETY: fills the variable, of which zeros are valid as well.
+    // SAFETY: fills the variable; zeros are valid as well.
     unsafe {
         libc::sigemptyset(set.as_mut_ptr());
         libc::sigaddset(set.as_mut_ptr(), signal);
@@ -46,14 +46,13 @@ fn set_of(signal: c_int) -> libc::sigset_t {
 
 fn action_of(signal: c_int) -> Option<libc::sigaction> {
     let mut now = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: asks, and sets nothing; the variable is of the type that the call fills, and zeros are valid.
+    // SAFETY: asks, and sets nothing; the variable has the type that the call fills, and zeros are valid.
     let done = unsafe { libc::sigaction(signal, core::ptr::null(), now.as_mut_ptr()) };
     // SAFETY: as above.
     (done == 0).then(|| unsafe { now.assume_init() })
 }
 
-/// Takes `wanted`, or with 0 the last signal that nobody uses, for `track`. `None` when it has a handler already, or all
-/// have.
+/// Takes `wanted`, or with 0 the last unused signal, for `track`. `None` when it has a handler already, or all have.
 pub fn take(wanted: c_int, track: *mut Track) -> Option<c_int> {
     let candidates = if wanted == 0 { SIGNAL_MIN..=SIGNAL_MAX } else { wanted..=wanted };
     for signal in candidates.rev() {
@@ -62,12 +61,12 @@ pub fn take(wanted: c_int, track: *mut Track) -> Option<c_int> {
         if !is_free || owner.compare_exchange(null_mut(), track, SeqCst, SeqCst).is_err() {
             continue;
         }
-        // SAFETY: made of numbers, for which zeros are valid.
+        // SAFETY: made of numbers; zeros are valid.
         let mut ours = unsafe { MaybeUninit::<libc::sigaction>::zeroed().assume_init() };
         ours.sa_sigaction = handler as extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) as usize;
         ours.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK;
-        // SAFETY: a handler of the type that goes with these flags, which lives as long as the library; so a library that has
-        // been used so must not be unloaded while it is enabled, as masu.h says.
+        // SAFETY: a handler of the type for these flags, which lives as long as the library; so an enabled library
+        // must not be unloaded, as masu.h says.
         if unsafe { libc::sigaction(signal, &raw const ours, null_mut()) } == 0 {
             return Some(signal);
         }
@@ -76,15 +75,16 @@ pub fn take(wanted: c_int, track: *mut Track) -> Option<c_int> {
     None
 }
 
-/// Gives the signal back: it is as it was, and no handler of ours runs any more. Nobody sends it from now on.
+/// Releases the signal: it has its earlier action, and no handler of ours runs any more. No sender uses it from now
+/// on.
 pub fn give_back(signal: c_int) {
     let set = set_of(signal);
     let was = mask(libc::SIG_BLOCK, signal);
     let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // What waits would end the program once there is no handler.
+    // A pending signal would kill the program once there is no handler.
     // SAFETY: the set and the time live as long as the call.
     while unsafe { libc::sigtimedwait(&raw const set, null_mut(), &raw const at_once) } == signal {}
-    // SAFETY: made of numbers, for which zeros are valid: the default.
+    // SAFETY: made of numbers; zeros are valid and mean the default.
     let default = unsafe { MaybeUninit::<libc::sigaction>::zeroed().assume_init() };
     if action_of(signal).is_some_and(|now| is_ours(&now)) {
         // SAFETY: as it was before.
@@ -96,7 +96,7 @@ pub fn give_back(signal: c_int) {
     }
 }
 
-/// The handler stays, for there may be signals on their way, and does nothing.
+/// Keeps the handler, since signals may be on their way, without a context: it does nothing.
 pub fn disown(signal: c_int) {
     OWNERS[signal as usize].store(null_mut(), SeqCst);
     while count_running(signal as usize, 0) > 0 {
@@ -105,10 +105,10 @@ pub fn disown(signal: c_int) {
     }
 }
 
-/// In a forked child: its copy of a context goes, and with it whatever the handler, which is copied as well, would find.
+/// Removes a forked child's copy of a context, so that the handler, which is copied as well, does not find it.
 pub fn forget(track: *mut Track) {
     for owner in &OWNERS {
-        // What is another's stays.
+        // A signal of another context stays.
         let _ = owner.compare_exchange(track, null_mut(), SeqCst, SeqCst);
     }
 }
@@ -117,7 +117,7 @@ fn is_ours(action: &libc::sigaction) -> bool {
     action.sa_sigaction == handler as extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) as usize
 }
 
-/// Blocks or unblocks it in this thread, and says whether it was blocked.
+/// Blocks or unblocks it in this thread, and returns whether it was blocked.
 pub fn mask(how: c_int, signal: c_int) -> bool {
     let set = set_of(signal);
     let mut before = set_of(signal);
@@ -127,14 +127,14 @@ pub fn mask(how: c_int, signal: c_int) -> bool {
     unsafe { libc::sigismember(&raw const before, signal) == 1 }
 }
 
-/// A descriptor from which the signal can be taken.
+/// Descriptor to read the signal from.
 pub fn descriptor(signal: c_int) -> Option<Descriptor> {
     let set = set_of(signal);
     // SAFETY: the set lives as long as the call.
     Descriptor::of(unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) })
 }
 
-/// The next signal that waits at the descriptor with this number: its value, the count of active pages.
+/// Next pending signal at this descriptor: its value, the number of active pages.
 pub fn next_of(descriptor: c_int) -> Option<u64> {
     let mut info = MaybeUninit::<libc::signalfd_siginfo>::zeroed();
     let bytes = size_of::<libc::signalfd_siginfo>();
@@ -144,14 +144,14 @@ pub fn next_of(descriptor: c_int) -> Option<u64> {
     (got == bytes as isize).then(|| unsafe { info.assume_init() }.ssi_ptr)
 }
 
-/// What comes when the tracker has something.
+/// Handler of the tracker's signal.
 extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
     keeping_errno(|| {
         let number = (signal as usize).min(SIGNAL_MAX as usize);
         count_running(number, 1);
         let track = OWNERS[number].load(SeqCst);
         if !track.is_null() && !info.is_null() {
-            // SAFETY: whoever takes a context away first disowns its signal, and waits until no handler runs; the kernel's
+            // SAFETY: a context's removal first disowns its signal, and waits until no handler runs; the kernel's
             // information lives as long as the handler.
             unsafe { (*track).notified((*info).si_value().sival_ptr as u64) };
         }

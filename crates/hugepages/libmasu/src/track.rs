@@ -1,7 +1,7 @@
-//! One context: a program that is watched, or could be.
+//! One context: a watched program, or one that can be.
 //!
-//! All calls with a context take its lock; callbacks run under it, so that one that calls back is told MASU_BUSY. A signal
-//! handler does not wait for the lock: it leaves the number of pages behind, and whoever has the lock attends to it.
+//! All calls with a context take its lock; callbacks run under it, so a call from a callback returns MASU_BUSY. A
+//! signal handler does not wait for the lock: it stores the number of pages, and the owner of the lock handles it.
 
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering::SeqCst};
@@ -16,26 +16,26 @@ use crate::lock::{Lock, own_thread};
 use crate::signal;
 use crate::tracker::{Failed, Tracker, VERDICTS_AT_ONCE};
 
-/// A program that is watched, or could be. Made by masu_track_new().
+/// A program that is watched, or can be. Made by masu_track_new().
 pub struct Track {
     lock: Lock,
     /// The process that enabled it, 0 while it is not enabled.
     process: AtomicI32,
-    /// Active pages of the last signal, 0 when that was attended to.
+    /// Active pages of the last signal, 0 once handled.
     pending: AtomicU64,
     arrived: AtomicU64,
-    /// The thread that waits, 0 for none, and the descriptor that wakes it: that is there as long as handlers may run.
+    /// The waiting thread, 0 for none, and the descriptor that wakes it: open as long as handlers may run.
     pub waiter: AtomicI32,
     woken: AtomicI32,
     by_handler: AtomicBool,
-    /// The conversation with the tracker, while there is one, for whoever has the lock.
+    /// Connection to the tracker, while there is one, for the owner of the lock.
     talk: AtomicPtr<Tracker>,
     /// Windows of all arenas of this context.
     arenas: AtomicU64,
     inner: core::cell::UnsafeCell<Inner>,
 }
 
-/// What only the lock's owner sees.
+/// State for the lock's owner only.
 struct Inner {
     terms: Terms,
     wanted_signal: c_int,
@@ -48,7 +48,7 @@ struct Inner {
     reason: &'static CStr,
 }
 
-/// What the program wants to be called.
+/// The program's callbacks.
 #[derive(Clone, Copy)]
 pub struct Functions {
     pub decide: MasuDecide,
@@ -57,25 +57,26 @@ pub struct Functions {
     pub user: *mut c_void,
 }
 
-/// While it is enabled.
+/// State while enabled.
 struct On {
     tracker: Tracker,
     signal: c_int,
-    /// Where a thread that waits takes the signal from, and where a handler in another thread says that it came.
+    /// Descriptors: one from which a waiting thread reads the signal, and one for a handler in another thread to wake
+    /// it.
     taken: Descriptor,
     woken: Descriptor,
-    /// The thread in which the signal was blocked for it.
+    /// Thread in which the signal was blocked for it.
     blocked_in: Option<i32>,
 }
 
-/// The descriptors that a thread waits at, and the signal. They stay open for as long as [`Track::waiter`] is set.
+/// Descriptors that a thread waits at, and the signal. They stay open for as long as [`Track::waiter`] is set.
 #[derive(Clone, Copy)]
 pub struct Waits {
-    /// Where the signal can be taken from.
+    /// Source of the signal.
     pub taken: c_int,
-    /// Where a handler in another thread says that it came.
+    /// Written by a handler in another thread.
     pub woken: c_int,
-    /// The conversation, for its end.
+    /// Connection to the tracker, for its end.
     pub tracker: c_int,
     /// The signal.
     pub signal: c_int,
@@ -83,18 +84,18 @@ pub struct Waits {
 
 const NO_REASON: &CStr = c"nothing has been refused";
 
-/// How a conversation with a tracker ends.
+/// End of a connection to a tracker.
 #[derive(Clone, Copy)]
 enum Parting {
-    /// The tracker is told.
+    /// Unregister with the tracker.
     Said,
-    /// It has refused to begin.
+    /// The tracker refused to begin.
     Refused,
-    /// It is no more, or does not answer.
+    /// The tracker has ended, or does not answer.
     Silent,
 }
 
-/// Proof of having the lock; gives it back.
+/// Proof of holding the lock; releases it.
 pub struct Held<'a>(&'a Track, #[expect(dead_code, reason = "for as long as it lives")] NotCancelled);
 
 impl Drop for Held<'_> {
@@ -105,7 +106,7 @@ impl Drop for Held<'_> {
 }
 
 impl Track {
-    /// By these settings; `None` for values out of their bounds.
+    /// Context with these settings; `None` for values out of their bounds.
     pub fn new(settings: &MasuTrackSettings) -> Option<Track> {
         let by_handler = match settings.delivery {
             MASU_BY_WAITING => false,
@@ -156,13 +157,13 @@ impl Track {
         self.lock.take().map(|()| Held(self, whole)).map_err(|_| MASU_BUSY)
     }
 
-    /// Whether it was enabled by a process of which this one is a copy.
+    /// Whether it was enabled by the parent of this forked process.
     pub fn is_forked(&self) -> bool {
         let process = self.process.load(SeqCst);
         process != 0 && process != own_process()
     }
 
-    /// A signal came, with so many active pages. In a signal handler.
+    /// Records a signal with `active` active pages. In a signal handler.
     pub fn notified(&self, active: u64) {
         self.arrived.fetch_add(1, SeqCst);
         self.pending.store(active.max(1), SeqCst);
@@ -173,7 +174,7 @@ impl Track {
         }
     }
 
-    /// Attends to what came, if nobody has the lock; who has it will.
+    /// Handles a signal if the lock is free; otherwise its owner will.
     fn deliver(&self) {
         while self.by_handler() && self.pending.load(SeqCst) > 0 && !self.is_forked() && self.lock.try_take() {
             let active = self.pending.swap(0, SeqCst);
@@ -192,10 +193,10 @@ impl Track {
         }
     }
 
-    /// Wakes the thread that waits.
+    /// Wakes the waiting thread.
     fn wake(&self) {
         let one = 1u64;
-        // SAFETY: eight bytes that live as long as the call; a number that is no descriptor is refused.
+        // SAFETY: eight bytes that live as long as the call; an invalid descriptor is refused.
         unsafe { libc::write(self.woken.load(SeqCst), (&raw const one).cast(), 8) };
     }
 
@@ -204,8 +205,8 @@ impl Track {
         self.by_handler.load(SeqCst)
     }
 
-    /// The arenas of this context are to hold so many windows more, or fewer. False when the tracker's limit does not allow it.
-    /// From a callback, too: while one runs nobody else talks to the tracker.
+    /// Adds `more` windows (negative: removes) to the arenas of this context. False when the tracker's limit does not
+    /// allow it. From a callback, too: while one runs, no other thread talks to the tracker.
     pub fn change_arenas(&self, more: i64) -> bool {
         if self.is_forked() {
             return true;
@@ -213,8 +214,8 @@ impl Track {
         let _whole = NotCancelled::now();
         let is_ours_already = self.lock.take().is_err();
         let wanted = self.arenas.load(SeqCst).saturating_add_signed(more);
-        // SAFETY: NULL, or the conversation that `On` holds, which ends under the lock; the lock is ours, and while callbacks run
-        // there are shared references to it alone.
+        // SAFETY: NULL, or the connection in `On`, which ends under the lock; the lock is ours, and while callbacks
+        // run there are only shared references to it.
         let may = match unsafe { self.talk.load(SeqCst).as_ref() } {
             Some(tracker) => match tracker.ask(&Request::Arena { windows: wanted }) {
                 Ok((Answer::Granted { windows }, _)) => windows >= wanted,
@@ -237,7 +238,7 @@ impl Track {
         self.process.load(SeqCst) != 0
     }
 
-    /// The active pages of the last signal that nobody attended to.
+    /// Takes the active pages of the last unhandled signal.
     pub fn take_pending(&self) -> u64 {
         self.pending.swap(0, SeqCst)
     }
@@ -285,7 +286,7 @@ impl Held<'_> {
                 track.talk.store((&raw const on.tracker).cast_mut(), SeqCst);
                 let windows = track.arenas.load(SeqCst);
                 if windows > 0 {
-                    // A tracker that came later hears of what there is.
+                    // A tracker that started later needs the arenas' size.
                     let _ = on.tracker.ask(&Request::Arena { windows });
                 }
                 MASU_OK
@@ -317,7 +318,8 @@ impl Held<'_> {
         MASU_OK
     }
 
-    /// Ends being watched. The signal is given back when none can come any more: the tracker has said so, or is no more.
+    /// Ends being watched. The signal is released when none can come any more: the tracker has confirmed that, or has
+    /// ended.
     fn leave(&mut self, parting: Parting) {
         let track = self.0;
         let inner = self.inner();
@@ -348,7 +350,7 @@ impl Held<'_> {
         inner.list = None;
         track.woken.store(-1, SeqCst);
         track.pending.store(0, SeqCst);
-        // Only now that no handler runs and nobody waits.
+        // Only now that no handler runs and no thread waits.
         drop((tracker, taken, woken));
     }
 
@@ -368,7 +370,7 @@ impl Held<'_> {
         }
     }
 
-    /// The functions that are set.
+    /// The callbacks in use.
     pub fn functions(&mut self) -> Functions {
         self.inner().functions
     }
@@ -390,7 +392,7 @@ impl Held<'_> {
         if all.len() > capacity {
             return MASU_TOO_SMALL;
         }
-        // SAFETY: as above; the list is memory of our own, which the program does not know.
+        // SAFETY: as above; the list is memory of our own, unknown to the program.
         unsafe { core::ptr::copy_nonoverlapping(all.as_ptr(), pages, all.len()) };
         inner.list = None;
         MASU_OK
@@ -412,7 +414,7 @@ impl Held<'_> {
         self.enable()
     }
 
-    /// See masu_track_stats(). Of a tracker that is no more, what it said last.
+    /// See masu_track_stats(). After the tracker ended, its last figures.
     pub fn stats(&mut self) -> MasuTrackCounters {
         let arrived = self.0.arrived.load(SeqCst);
         let inner = self.inner();
@@ -439,12 +441,12 @@ impl Held<'_> {
         }
     }
 
-    /// Why the last refusal was.
+    /// Reason for the last refusal.
     pub fn reason(&mut self) -> &'static CStr {
         self.inner().reason
     }
 
-    /// What a thread needs to wait without the lock.
+    /// Descriptors for a thread that waits without the lock.
     pub fn waits_on(&mut self) -> Option<Waits> {
         let on = self.inner().on.as_ref()?;
         let (taken, woken) = (on.taken.number(), on.woken.number());
@@ -453,7 +455,7 @@ impl Held<'_> {
 }
 
 impl Inner {
-    /// What a failure is to the program. The conversation that failed is over at the next call.
+    /// Result code of a failure. The failed connection is closed at the next call.
     fn failed(&mut self, failed: Failed) -> c_int {
         match failed {
             Failed::NoTracker => MASU_NO_TRACKER,
@@ -515,7 +517,7 @@ impl Inner {
             let verdict = if matches!(verdict, MASU_COMPACT | MASU_PROMOTE) { verdict } else { MASU_LEAVE };
             self.verdicts[verdict as usize] += 1;
             if let Some(space) = compacted.filter(|_| verdict == MASU_COMPACT) {
-                // SAFETY: there is room for as many windows as the list has, and none comes twice.
+                // SAFETY: there is room for all windows of the list, and none comes twice.
                 unsafe { space.add(compact_count).write(window) };
                 compact_count += 1;
             }
@@ -534,7 +536,7 @@ impl Inner {
     }
 }
 
-/// Verdicts on their way to the tracker, some at a time.
+/// Verdicts to be sent, some at a time.
 struct Verdicts {
     generation: u64,
     first: u64,

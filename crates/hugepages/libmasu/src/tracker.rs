@@ -1,7 +1,7 @@
-//! The conversation with the tracker: one socket, one request and its answer at a time.
+//! Connection to the tracker: one socket, one request and its answer at a time.
 //!
-//! Whatever goes wrong with it (the tracker ended, or is silent, or says what makes no sense) ends the conversation, and with
-//! it being tracked. The program goes on.
+//! Any failure (the tracker ended, does not answer, or sends a malformed answer) closes the connection, and with it
+//! ends the tracking. The program goes on.
 
 use core::ffi::{CStr, c_char};
 use core::mem::{MaybeUninit, size_of};
@@ -12,39 +12,39 @@ use contract::track::{SOCKET, SOCKET_PATH_BYTES, SOCKET_VARIABLE};
 
 use crate::kernel::Descriptor;
 
-/// A tracker that does not answer for so long has gone astray. It may have much memory to look at, which takes its time.
+/// Time without an answer after which a tracker is given up. It may have much memory to scan, which takes its time.
 const PATIENCE_S: libc::time_t = 10;
 
-/// So many verdicts go at once: the stack of a signal handler is small.
+/// Verdicts sent at once: the stack of a signal handler is small.
 pub const VERDICTS_AT_ONCE: usize = 1024;
 
-/// An open conversation.
+/// An open connection.
 pub struct Tracker {
     socket: Descriptor,
-    /// It was ended from here, since an answer did not come in time or made no sense: whatever came later would be taken for
-    /// the answer to something else.
+    /// Closed from here, since an answer was late or malformed: a later answer would be taken for that to another
+    /// request.
     given_up: AtomicBool,
 }
 
-/// Why there is no answer.
+/// Reason for which there is no answer.
 #[derive(Clone, Copy)]
 pub enum Failed {
     /// There is no tracker, or not any more.
     NoTracker,
-    /// It is somebody else's than root's or the caller's own.
+    /// It belongs neither to root nor to the caller's user.
     Stranger,
-    /// It said no.
+    /// It refused.
     Refused(Refused),
 }
 
 impl Tracker {
-    /// To the tracker that listens where the environment says, or else where it usually does.
+    /// Connects to the tracker at the environment's path, or else at the default one.
     pub fn find() -> Result<Tracker, Failed> {
         let (address, bytes) = address().ok_or(Failed::NoTracker)?;
         // SAFETY: a new socket.
         let socket = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0) };
         let socket = Descriptor::of(socket).ok_or(Failed::NoTracker)?;
-        // Before connecting: where many come at once, that waits, too.
+        // Before connecting: with many clients at once, connecting waits, too.
         for option in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
             let time = libc::timeval { tv_sec: PATIENCE_S, tv_usec: 0 };
             set(&socket, option, &time);
@@ -72,35 +72,35 @@ impl Tracker {
         (done == 0).then_some(peer.uid)
     }
 
-    /// Its number, to wait for its end.
+    /// Descriptor number, to wait for its end.
     pub fn number(&self) -> i32 {
         self.socket.number()
     }
 
-    /// Whether the tracker has ended this conversation, or is no more: then it sends no signal any more, which cannot be said of
-    /// one that was given up from here.
+    /// Whether the tracker has closed this connection, or ended: then it sends no signal any more. That is unknown
+    /// for a connection closed from here.
     pub fn has_ended(&self) -> bool {
         !self.given_up.load(SeqCst) && self.is_over()
     }
 
-    /// Whether there is nobody to talk to any more.
+    /// Whether the connection is unusable.
     pub fn is_over(&self) -> bool {
         let mut fds = [libc::pollfd { fd: self.socket.number(), events: 0, revents: 0 }];
         // SAFETY: one entry, which lives as long as the call.
         unsafe { libc::poll(fds.as_mut_ptr(), 1, 0) > 0 && fds[0].revents & (libc::POLLHUP | libc::POLLERR) != 0 }
     }
 
-    /// Ends the conversation from here: what the tracker says makes no sense.
+    /// Closes the connection from here, after a malformed answer.
     pub fn give_up(&self) -> Failed {
         if !self.is_over() {
             self.given_up.store(true, SeqCst);
-            // SAFETY: a descriptor of our own; the other side sees the end, and so does a thread that waits.
+            // SAFETY: a descriptor of our own; the other side sees the end, and so does a waiting thread.
             unsafe { libc::shutdown(self.socket.number(), libc::SHUT_RDWR) };
         }
         Failed::NoTracker
     }
 
-    /// Sends what is not answered.
+    /// Sends a request without an answer.
     pub fn tell(&self, request: &Request<'_>) -> Result<(), Failed> {
         let mut message = [0; SHORT_BYTES + VERDICTS_AT_ONCE];
         let bytes = request.write(&mut message);
@@ -116,7 +116,7 @@ impl Tracker {
         }
     }
 
-    /// Asks, and waits for the answer and what comes with it.
+    /// Sends a request, and waits for the answer and the descriptor with it.
     pub fn ask(&self, request: &Request<'_>) -> Result<(Answer, Option<Descriptor>), Failed> {
         self.tell(request)?;
         let mut message = [0; SHORT_BYTES];
@@ -134,13 +134,13 @@ unsafe extern "C" {
     fn secure_getenv(name: *const c_char) -> *const c_char;
 }
 
-/// The address to connect to, and how many bytes of it count.
+/// Address to connect to, and its length in bytes.
 fn address() -> Option<(libc::sockaddr_un, libc::socklen_t)> {
     let mut name = [0u8; 32];
     name[..SOCKET_VARIABLE.len()].copy_from_slice(SOCKET_VARIABLE.as_bytes());
-    // Of a set-uid program the environment is somebody else's, and counts for nothing.
-    // SAFETY: the name ends with a zero. What is found lives until the environment is changed, which is the program's to see
-    // to, as with any getenv(3); it is copied at once.
+    // In a set-uid program the environment is foreign, and is ignored.
+    // SAFETY: the name ends with a zero. The result lives until the environment is changed, which the program must
+    // guard, as with any getenv(3); it is copied at once.
     let found = unsafe { secure_getenv(name.as_ptr().cast()) };
     let path = if found.is_null() {
         SOCKET.as_bytes()
@@ -151,7 +151,7 @@ fn address() -> Option<(libc::sockaddr_un, libc::socklen_t)> {
     if path.is_empty() || path.len() >= SOCKET_PATH_BYTES {
         return None;
     }
-    // SAFETY: made of numbers alone, for which zeros are valid.
+    // SAFETY: made of numbers alone; zeros are valid.
     let mut address = unsafe { MaybeUninit::<libc::sockaddr_un>::zeroed().assume_init() };
     address.sun_family = libc::AF_UNIX as libc::sa_family_t;
     for (to, from) in address.sun_path.iter_mut().zip(path) {
@@ -167,24 +167,24 @@ fn set(socket: &Descriptor, option: i32, value: &libc::timeval) {
     unsafe { libc::setsockopt(socket.number(), libc::SOL_SOCKET, option, core::ptr::from_ref(value).cast(), bytes) };
 }
 
-/// Room for one descriptor beside a message. What of it is told to the kernel has no room for a second one: its padding, which
-/// could hold one, is left out.
+/// Room for one descriptor beside a message. The length passed to the kernel has no room for a second one: the
+/// padding, which could hold one, is left out.
 #[repr(C, align(8))]
 struct Beside([u8; 32]);
 
-/// The next message, and the descriptor that came with it. `None` when none came in time, or never will.
+/// Next message, and the descriptor that came with it. `None` when none came in time, or never will.
 fn receive(socket: &Descriptor, message: &mut [u8], file: &mut Option<Descriptor>) -> Option<usize> {
     let mut beside = Beside([0; 32]);
     let mut part = libc::iovec { iov_base: message.as_mut_ptr().cast(), iov_len: message.len() };
-    // SAFETY: made of numbers and pointers, for which zeros are valid.
+    // SAFETY: made of numbers and pointers; zeros are valid.
     let mut header = unsafe { MaybeUninit::<libc::msghdr>::zeroed().assume_init() };
     header.msg_iov = &raw mut part;
     header.msg_iovlen = 1;
     header.msg_control = (&raw mut beside).cast();
-    // SAFETY: reckons.
+    // SAFETY: computes only.
     header.msg_controllen = unsafe { libc::CMSG_LEN(size_of::<i32>() as u32) } as _;
     let got = loop {
-        // SAFETY: the header names memory of ours, of the lengths that it says, which lives as long as the call.
+        // SAFETY: the header names memory of ours, of the given lengths, which lives as long as the call.
         let got = unsafe { libc::recvmsg(socket.number(), &raw mut header, libc::MSG_CMSG_CLOEXEC) };
         if got >= 0 || crate::kernel::errno() != libc::EINTR {
             break got;
@@ -196,8 +196,8 @@ fn receive(socket: &Descriptor, message: &mut [u8], file: &mut Option<Descriptor
         // SAFETY: a control message that the kernel wrote into `beside`, which is aligned for it.
         let control = unsafe { &*first };
         if control.cmsg_level == libc::SOL_SOCKET && control.cmsg_type == libc::SCM_RIGHTS {
-            // SAFETY: with it comes one descriptor, ours from now on: there was room for no second, and the kernel closes what
-            // finds no room.
+            // SAFETY: with it comes one descriptor, ours from now on: there was room for no second, and the kernel
+            // closes descriptors without room.
             *file = Descriptor::of(unsafe { libc::CMSG_DATA(first).cast::<i32>().read_unaligned() });
         }
     }

@@ -1,7 +1,7 @@
 //! A thread that waits for the tracker's signal.
 //!
-//! The lock is not held while it sleeps, so that others can use the context and disable it; whoever does waits until it has
-//! woken before the descriptors are closed.
+//! It sleeps without the lock, so that other threads can use the context and disable it. Disabling waits until the
+//! thread has woken before the descriptors are closed.
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering::SeqCst;
@@ -36,7 +36,7 @@ pub fn wait(track: &Track, timeout_ms: c_int, active: &mut u64) -> c_int {
     result
 }
 
-/// Until a signal comes, the tracker or the time ends, or the context is disabled.
+/// Sleeps until a signal comes, the tracker or the time ends, or the context is disabled.
 fn sleep(track: &Track, waits: Waits, timeout_ms: c_int, active: &mut u64) -> c_int {
     let end = now_ms() + i64::from(timeout_ms);
     loop {
@@ -63,7 +63,7 @@ fn sleep(track: &Track, waits: Waits, timeout_ms: c_int, active: &mut u64) -> c_
     }
 }
 
-/// Sleeps until something comes, and says whether it is the end of the tracker alone.
+/// Sleeps until an event, and returns whether it is only the end of the tracker.
 fn look(waits: Waits, timeout_ms: c_int) -> Result<bool, ()> {
     let entry = |fd, events| libc::pollfd { fd, events, revents: 0 };
     let mut fds = [entry(waits.taken, libc::POLLIN), entry(waits.woken, libc::POLLIN), entry(waits.tracker, 0)];

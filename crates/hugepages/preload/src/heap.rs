@@ -1,22 +1,22 @@
-//! The C library's malloc, which is told by a tunable to ask for huge pages.
+//! The C library's malloc, which a tunable makes ask for huge pages.
 //!
-//! glibc (2.36, for one) reads the system's mode into memory that it has not cleared, and compares it as a string that ends
-//! in a zero byte which nobody wrote. So it takes the tunable or does not, as it happens to have used its stack before.
-//! Here it is made to read it before anybody else calls malloc, on a stack that is clean.
+//! glibc (2.36, for one) reads the system's mode into memory that it has not cleared, and compares it as a string,
+//! although no terminating zero byte was written. So earlier stack contents decide whether it takes the tunable. Here
+//! it is made to read the tunable before the first call of malloc, on a clean stack.
 
 use core::ffi::c_int;
 
 use crate::next;
 
-/// More than the way to the comparison takes.
+/// More stack than the call path to the comparison uses.
 const STACK_BYTES: usize = 16 << 10;
 
-/// No parameter of malloc's; the call does nothing but to begin, and allocates nothing.
+/// Not a parameter of malloc; the call only initialises malloc, and allocates nothing.
 const NO_PARAMETER: c_int = -1000;
 
-/// Has malloc read its tunables, if it has not yet.
+/// Makes malloc read its tunables, if it has not yet.
 pub fn read_tunables() {
-    // Under this name it is the C library's own, whatever else the program allocates with.
+    // This name is the C library's own, with any allocator of the program.
     let Some(set) = next::optional(c"__libc_mallopt") else { return };
     // SAFETY: mallopt of the C library, whose type this is.
     let set: unsafe extern "C" fn(c_int, c_int) -> c_int = unsafe { core::mem::transmute(set) };
@@ -25,7 +25,7 @@ pub fn read_tunables() {
     unsafe { set(NO_PARAMETER, 0) };
 }
 
-/// Writes zeros where the next call will have its variables.
+/// Clears the stack that the next call uses for its variables.
 #[inline(never)]
 fn clean_stack() {
     let mut stack = core::mem::MaybeUninit::<[u8; STACK_BYTES]>::uninit();

@@ -1,30 +1,30 @@
-//! The system calls that the hooks make, around the hooks: what libc would do, without the way through ourselves.
+//! System calls of the hooks, past the hooks: as libc would make them, without calling ourselves.
 //!
-//! `syscall(3)` is the only thing of libc that is called while a program runs. It takes no lock, allocates nothing and
-//! sets errno as the real function would. Only calls that every C program makes anyway (mmap, munmap, mremap, mprotect,
-//! madvise, futex, getpid) are made after the start, so that a sandbox which allows the program allows us.
+//! `syscall(3)` is the only function of libc that is called while a program runs. It takes no lock, allocates nothing
+//! and sets errno as the real function would. After the start only calls that every C program makes anyway (mmap,
+//! munmap, mremap, mprotect, madvise, futex, getpid) are made, so that a sandbox which allows the program allows us.
 
 use core::ffi::{c_int, c_long, c_void};
 use core::sync::atomic::AtomicU32;
 
-/// What a failing call returns.
+/// Return value of a failed call.
 pub const FAILED: c_long = -1;
 
 unsafe extern "C" {
     fn __errno_location() -> *mut c_int;
 }
 
-/// A number of a program's as wide as a register: the upper half of what a caller passed as an int may hold anything, and
-/// the kernel reads all of it.
+/// An int argument as wide as a register: the upper half of the caller's register may hold anything, and the kernel
+/// reads all of it.
 fn wide(number: c_int) -> c_long {
     c_long::from(number)
 }
 
-/// Keeps errno as it is over calls whose failure is nobody's business.
+/// Preserves errno over calls whose failure must stay invisible.
 pub fn keeping_errno<T>(work: impl FnOnce() -> T) -> T {
     // SAFETY: the address of this thread's errno, valid as long as the thread.
     let errno = unsafe { __errno_location() };
-    // SAFETY: as above; nobody but this thread uses it.
+    // SAFETY: as above; only this thread uses it.
     let before = unsafe { *errno };
     let result = work();
     // SAFETY: as above.
@@ -41,7 +41,7 @@ pub fn errno() -> c_int {
 /// mmap(2).
 ///
 /// # Safety
-/// As mmap(2): with MAP_FIXED, what lies there is gone.
+/// As mmap(2): MAP_FIXED replaces existing mappings.
 pub unsafe fn mmap(start: usize, bytes: usize, protection: c_int, flags: c_int, fd: c_int, offset: i64) -> c_long {
     // SAFETY: the caller's.
     unsafe { libc::syscall(libc::SYS_mmap, start, bytes, wide(protection), wide(flags), wide(fd), offset) }
@@ -65,19 +65,19 @@ pub unsafe fn mremap(old: usize, old_bytes: usize, bytes: usize, flags: c_int, p
     unsafe { libc::syscall(libc::SYS_mremap, old, old_bytes, bytes, wide(flags), place) }
 }
 
-/// mprotect(2). True if it was done.
+/// mprotect(2). True on success.
 ///
 /// # Safety
-/// Nothing is using that memory in a way that is forbidden from then on.
+/// That memory is not used in a way that the new protection forbids.
 pub unsafe fn mprotect(start: usize, bytes: usize, protection: c_int) -> bool {
     // SAFETY: the caller's.
     unsafe { libc::syscall(libc::SYS_mprotect, start, bytes, wide(protection)) == 0 }
 }
 
-/// Advice that changes no content: MADV_HUGEPAGE, MADV_COLLAPSE, MADV_POPULATE_*. True if it was taken.
+/// Advice that changes no content: MADV_HUGEPAGE, MADV_COLLAPSE, MADV_POPULATE_*. True on success.
 pub fn advise(start: usize, bytes: usize, advice: c_int) -> bool {
     debug_assert!(!matches!(advice, libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_REMOVE));
-    // SAFETY: such advice changes how memory is backed and never what it holds, wherever it is.
+    // SAFETY: such advice changes how memory is backed and never its content, anywhere.
     unsafe { libc::syscall(libc::SYS_madvise, start, bytes, wide(advice)) == 0 }
 }
 
@@ -88,22 +88,22 @@ pub fn process() -> u32 {
     u32::try_from(pid).unwrap_or(0)
 }
 
-/// Whether the kernel can read a string at an address, which may extend the stack as a read of our own would. (It looks for a
-/// file of that name; untouched memory is the empty name.)
+/// Whether the kernel can read a string at an address, which may extend the stack as a read of our own would. (It
+/// looks up a file of that name; untouched memory is the empty name.)
 pub fn can_read(address: usize) -> bool {
-    // SAFETY: the kernel checks the address itself and answers EFAULT where there is nothing.
+    // SAFETY: the kernel checks the address itself and returns EFAULT for an unmapped one.
     let answer = unsafe { libc::syscall(libc::SYS_faccessat, libc::AT_FDCWD, address, libc::F_OK) };
     answer != FAILED || errno() != libc::EFAULT
 }
 
-/// The process that started this one.
+/// Parent process.
 pub fn parent() -> u32 {
     // SAFETY: no arguments, always works.
     let pid = unsafe { libc::syscall(libc::SYS_getppid) };
     u32::try_from(pid).unwrap_or(0)
 }
 
-/// A clock that goes on while the machine does, in ms.
+/// Clock that runs while the machine does, in ms.
 pub fn clock_ms() -> i64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: a variable of ours; without a system call on all but odd machines.
@@ -111,9 +111,9 @@ pub fn clock_ms() -> i64 {
     now.tv_sec * 1000 + now.tv_nsec / 1_000_000
 }
 
-/// Where a symbolic link leads, as far as it fits.
+/// Target of a symbolic link, cut to the length of `target`.
 pub fn read_link<'a>(path: &core::ffi::CStr, target: &'a mut [u8]) -> Option<&'a [u8]> {
-    // SAFETY: a path that ends in a zero byte, and room for as many bytes as is said.
+    // SAFETY: a path that ends in a zero byte, and room for the given number of bytes.
     let length = unsafe {
         libc::syscall(libc::SYS_readlinkat, libc::AT_FDCWD, path.as_ptr(), target.as_mut_ptr(), target.len())
     };
@@ -126,32 +126,32 @@ pub fn map_file(path: &core::ffi::CStr, bytes: usize) -> Option<usize> {
     // SAFETY: a path that ends in a zero byte; the descriptor is ours until it is closed below.
     let fd = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags) };
     let fd = c_int::try_from(fd).ok().filter(|fd| *fd >= 0)?;
-    // SAFETY: a new mapping at a place that the kernel chooses.
+    // SAFETY: a new mapping at an address of the kernel's choice.
     let start = unsafe { mmap(0, bytes, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, fd, 0) };
-    // SAFETY: opened above, used by nobody else.
+    // SAFETY: opened above, used only here.
     unsafe { libc::syscall(libc::SYS_close, fd) };
     mapped(start)
 }
 
-/// Wakes whoever waits on a word of shared memory.
+/// Wakes all waiters on a word of shared memory.
 pub fn wake(word: &AtomicU32) {
     // SAFETY: a word that is mapped for as long as the borrow.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
 }
 
-/// Waits until a word of shared memory is woken, for at most so long. Also returns early, or at once.
+/// Waits until a word of shared memory is woken, at most `at_most_ms`. Also returns early, or at once.
 pub fn wait(word: &AtomicU32, while_it_is: u32, at_most_ms: i64) {
     let time = libc::timespec { tv_sec: at_most_ms / 1000, tv_nsec: at_most_ms % 1000 * 1_000_000 };
     // SAFETY: a word that is mapped for as long as the borrow, and a time that outlives the call.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, while_it_is, &raw const time) };
 }
 
-/// The address that mmap or mremap returned.
+/// Address returned by mmap or mremap.
 pub fn mapped(answer: c_long) -> Option<usize> {
     if answer == FAILED { None } else { usize::try_from(answer).ok() }
 }
 
-/// An address as C has it.
+/// Address as a C pointer.
 pub fn pointer(answer: c_long) -> *mut c_void {
     core::ptr::with_exposed_provenance_mut(answer.cast_unsigned() as usize)
 }

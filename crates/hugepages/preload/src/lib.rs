@@ -1,15 +1,14 @@
-//! `libmasu-preload.so`: superpages from the first touch, inside a program that knows nothing of it.
+//! `libmasu-preload.so`: superpages from the first touch, inside an unmodified program.
 //!
-//! Loaded by `masu run --huge touch` through LD_PRELOAD. At the start (`start.rs`) it reads what masu asks for, takes a
-//! seat on the shared board, and advises what is mapped already: the programs' own data (`image.rs`), text and the stack
-//! if asked. From then on it stands in front of the calls by which programs get memory. A large mapping is placed so
-//! that more of it can be huge, and advised; the kernel gives the huge page at the first touch. The C library's own
-//! malloc does not pass here: it is told to do the same by its tunable, in the environment (`heap.rs`).
+//! `masu run --huge touch` loads it through LD_PRELOAD. At the start (`start.rs`) it reads masu's request, takes a
+//! slot on the shared status page, and advises the existing mappings: the programs' own data (`image.rs`), text and
+//! the stack if requested. From then on it intercepts the calls by which programs get memory. A large mapping is
+//! placed so that more of it can be huge, and advised; the kernel gives the huge page at the first touch. The C
+//! library's own malloc does not pass here: its tunable, in the environment, makes it do the same (`heap.rs`).
 //!
-//! The rules of this house: a hook allocates nothing, takes no lock, prints nothing, makes no call but those in
-//! `kernel.rs`, keeps errno, and answers exactly what the kernel would have answered, except for the address where the
-//! program left it to the kernel. Where anything is in doubt it passes the call through. There is no panic in here that
-//! could be reached, no standard library and no allocator.
+//! Rules: a hook allocates nothing, takes no lock, prints nothing, makes only the calls in `kernel.rs`, keeps errno,
+//! and returns exactly the kernel's answer, except for the address where the program left it to the kernel. In doubt
+//! it passes the call through. There is no reachable panic in here, no standard library and no allocator.
 
 #![no_std]
 
@@ -30,7 +29,7 @@ use contract::policy::{self, Request, Size};
 use crate::kernel::{mapped, pointer};
 use crate::state::STATE;
 
-/// Nothing here panics; if it did, the program would be stopped rather than go on wrongly.
+/// Nothing here panics; after a panic the program is stopped rather than continued wrongly.
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     loop {
@@ -75,17 +74,17 @@ pub unsafe extern "C" fn mmap(
             peculiar: has(libc::MAP_LOCKED | libc::MAP_HUGETLB | libc::MAP_32BIT),
         },
         sizes,
-        // Another library that stands here, too, must see the call as it was made.
+        // Another preloaded library with this hook must see the original call.
         STATE.align() && foreign.is_none(),
     );
     if !placement.advise {
         return pointer(plain());
     }
-    // Pages that are put there before the advice would be small ones.
+    // Pages populated before the advice would be small ones.
     let populate = has(libc::MAP_POPULATE) && !has(libc::MAP_NONBLOCK);
     let flags = flags & !libc::MAP_POPULATE;
     let aligned = |size| kernel::keeping_errno(|| place::map(bytes, size, protection, flags));
-    // SAFETY: the caller's, without a flag that only says when pages are put there.
+    // SAFETY: the caller's, without a flag that only sets the time of populating.
     let as_asked = || unsafe { map_as_asked(foreign, start, bytes, protection, flags, fd, offset) };
     let at = match placement.align_to.and_then(aligned) {
         Some(at) => at,
@@ -126,7 +125,7 @@ unsafe fn map_as_asked(
     }
 }
 
-/// The same under the name that programs with large files call.
+/// The same under the name of the large-file interface.
 ///
 /// # Safety
 /// As mmap(2).
@@ -143,8 +142,8 @@ pub unsafe extern "C" fn mmap64(
     unsafe { mmap(start, bytes, protection, flags, fd, offset) }
 }
 
-/// mremap(3). A mapping that must move to grow is moved to a place where its huge pages stay whole. (In C the last argument
-/// is optional; it is passed in the same register.)
+/// mremap(3). A mapping that must move to grow is moved to a place where its huge pages stay whole. (In C the last
+/// argument is optional; it is passed in the same register.)
 ///
 /// # Safety
 /// As mremap(2).
@@ -163,25 +162,26 @@ pub unsafe extern "C" fn mremap(
     let (old, place) = (old.expose_provenance(), place.expose_provenance());
     let grows = flags == libc::MREMAP_MAYMOVE && bytes > old_bytes && old_bytes != 0;
     let size = STATE.sizes().largest_within(bytes).filter(|_| grows && STATE.align() && place::may_place());
-    // SAFETY: the caller's, with fewer liberties.
+    // SAFETY: the caller's, with fewer flags.
     let grown = size.and_then(|size| unsafe { grow(old, old_bytes, bytes, size) });
     // SAFETY: the caller's.
     let answer = grown.unwrap_or_else(|| unsafe { kernel::mremap(old, old_bytes, bytes, flags, place) });
     let began_small = STATE.sizes().largest_within(bytes) > STATE.sizes().largest_within(old_bytes);
     if let Some(at) = mapped(answer).filter(|_| grows && began_small) {
-        // What is no private memory is hardly affected: the kernel keeps the advice, and gives huge pages there by other rules.
+        // Other than private memory is hardly affected: the kernel keeps the advice, and gives huge pages there by
+        // other rules.
         kernel::keeping_errno(|| advise(at, bytes, Kind::Mmap));
     }
     pointer(answer)
 }
 
-/// Grows a mapping where it is, or at an aligned place; `None` when neither worked.
+/// Grows a mapping in place, or at an aligned place; `None` when neither worked.
 ///
 /// # Safety
 /// As mremap(2) with MREMAP_MAYMOVE.
 unsafe fn grow(old: usize, old_bytes: usize, bytes: usize, size: Size) -> Option<c_long> {
     kernel::keeping_errno(|| {
-        // SAFETY: the caller's, without leave to move.
+        // SAFETY: the caller's, without MREMAP_MAYMOVE.
         let here = unsafe { kernel::mremap(old, old_bytes, bytes, 0, 0) };
         if here != kernel::FAILED {
             return Some(here);
@@ -189,10 +189,10 @@ unsafe fn grow(old: usize, old_bytes: usize, bytes: usize, size: Size) -> Option
         if kernel::errno() != libc::ENOMEM {
             return None;
         }
-        // Huge pages stay whole only if they are as far behind a multiple of their size as before.
+        // Huge pages stay whole only at the same offset from a multiple of their size as before.
         let phase = if policy::whole_pages(old, old_bytes, size) > 0 { old & (size.bytes() - 1) } else { 0 };
         let place = place::reserve(bytes, size, phase, place::PLAIN)?;
-        // SAFETY: the caller's; what lies at `place` is our own empty reservation.
+        // SAFETY: the caller's; `place` holds only our own empty reservation.
         let there = unsafe { kernel::mremap(old, old_bytes, bytes, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED, place) };
         if there == kernel::FAILED {
             place::give_back(place, bytes);
@@ -202,7 +202,7 @@ unsafe fn grow(old: usize, old_bytes: usize, bytes: usize, size: Size) -> Option
     })
 }
 
-/// brk(3): what the C library does, and then the advice.
+/// brk(3): the C library's function, then the advice.
 ///
 /// # Safety
 /// As brk(2).
@@ -217,7 +217,7 @@ pub unsafe extern "C" fn brk(end: *mut c_void) -> c_int {
     answer
 }
 
-/// sbrk(3): what the C library does, and then the advice. (The C library's malloc has a way of its own to its sbrk.)
+/// sbrk(3): the C library's function, then the advice. (The C library's malloc calls its sbrk directly.)
 ///
 /// # Safety
 /// As sbrk(2).
@@ -256,8 +256,8 @@ pub unsafe extern "C" fn pthread_create(
     answer
 }
 
-/// prctl(2). A program that is about to shut itself in (seccomp) is left alone from then on: a filter need not know the calls
-/// that we would make. (In C the arguments are as many as the operation has; they are passed in the same registers.)
+/// prctl(2). A program that is about to enter a sandbox (seccomp) is left alone from then on: a filter need not allow
+/// our calls. (In C the number of arguments depends on the operation; they are passed in the same registers.)
 ///
 /// # Safety
 /// As prctl(2).
@@ -275,7 +275,7 @@ fn heap_end() -> usize {
     unsafe { next::sbrk(0) }.addr()
 }
 
-/// Advises what the heap grew by, to whole pages, so that it is one mapping with the rest.
+/// Advises the growth of the heap, to whole pages, so that it is one mapping with the rest.
 fn advise_heap(before: usize, end: usize) {
     if STATE.sizes() == policy::Sizes::NONE || end <= before {
         return;
@@ -284,7 +284,7 @@ fn advise_heap(before: usize, end: usize) {
     kernel::keeping_errno(|| advise(start, end.next_multiple_of(Size::SMALL.bytes()) - start, Kind::Heap));
 }
 
-/// Asks for huge pages, and counts the windows for which they were reserved.
+/// Asks for huge pages, and counts the windows reserved.
 fn advise(start: usize, bytes: usize, kind: Kind) {
     if kernel::advise(start, bytes, libc::MADV_HUGEPAGE) {
         STATE.count_reserved(kind, policy::whole_pages(start, bytes, Size::HUGE));

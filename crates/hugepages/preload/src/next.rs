@@ -1,7 +1,7 @@
-//! The functions that come after ours: the C library's, or those of another preloaded library.
+//! The next functions after ours: the C library's, or those in another preloaded library.
 //!
-//! Looked up once at the start. A call that comes before that (from another library's start) looks up by itself; dlsym
-//! of a function that exists allocates nothing.
+//! Looked up once at the start. A call before that (from another library's start) looks up by itself; dlsym of an
+//! existing function allocates nothing.
 
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
@@ -13,7 +13,7 @@ static SBRK: Next = Next::of(c"sbrk");
 static PTHREAD_CREATE: Next = Next::of(c"pthread_create");
 static PRCTL: Next = Next::of(c"prctl");
 
-/// mmap and mremap of another preloaded library, which must see the calls that it came for; null without one.
+/// mmap and mremap of another preloaded library, which must see the calls that it hooks; null without one.
 static FOREIGN_MMAP: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 static FOREIGN_MREMAP: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 
@@ -21,7 +21,7 @@ static FOREIGN_MREMAP: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut())
 pub type Mmap = unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, c_int, i64) -> *mut c_void;
 type Mremap = unsafe extern "C" fn(*mut c_void, usize, usize, c_int, *mut c_void) -> *mut c_void;
 
-/// A function that may be asked for by any thread at any time: all find the same.
+/// A function looked up by any thread at any time: all find the same.
 struct Next {
     name: &'static CStr,
     found: AtomicPtr<c_void>,
@@ -44,12 +44,12 @@ impl Next {
     }
 }
 
-/// Looks all of them up.
+/// Looks up all of them.
 pub fn find() {
     for next in [&BRK, &SBRK, &PTHREAD_CREATE, &PRCTL] {
         next.get();
     }
-    // Whoever stands in front of the one stands in front of the other. `__mmap` is the C library's own name.
+    // A library that hooks one hooks the other. `__mmap` is the C library's own name.
     let (mmap, mremap) = (Next::of(c"mmap").get(), Next::of(c"mremap").get());
     if optional(c"__mmap").is_some_and(|own| own != mmap) {
         FOREIGN_MMAP.store(mmap, Relaxed);
@@ -67,7 +67,7 @@ pub fn foreign_mmap() -> Option<Mmap> {
 /// mremap of another preloaded library, or of the C library if that one has none.
 pub fn foreign_mremap() -> Option<Mremap> {
     let found = FOREIGN_MREMAP.load(Relaxed);
-    // SAFETY: a function of the name mremap, whose type this is but for the last argument, which may be missing.
+    // SAFETY: a function of the name mremap, whose type this is, except the last argument, which may be missing.
     (!found.is_null()).then(|| unsafe { core::mem::transmute::<*mut c_void, Mremap>(found) })
 }
 
@@ -80,7 +80,7 @@ pub unsafe fn prctl(operation: c_int, a: usize, b: usize, c: usize, d: usize) ->
     if next.is_null() {
         return -1;
     }
-    // SAFETY: the C library's prctl; it takes as many of the four as the operation has.
+    // SAFETY: the C library's prctl; it reads only the arguments of the operation.
     let next: unsafe extern "C" fn(c_int, usize, usize, usize, usize) -> c_int = unsafe { core::mem::transmute(next) };
     // SAFETY: the caller's.
     unsafe { next(operation, a, b, c, d) }
@@ -138,7 +138,7 @@ pub unsafe fn pthread_create(
     unsafe { next(thread, attributes, function, argument) }
 }
 
-/// A function or variable of the C library that not every C library has.
+/// A function or variable that only some C libraries have.
 pub fn optional(name: &CStr) -> Option<*mut c_void> {
     // SAFETY: a name that ends in a zero byte.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };

@@ -1,11 +1,12 @@
-//! Finding a place for a mapping at a multiple of a superpage, without anybody else's memory in danger.
+//! Placement of a mapping at a multiple of a superpage, without danger to other mappings.
 //!
-//! A larger piece of address space is reserved (no memory, no commitment), its head and tail are given back, and the rest
-//! becomes the mapping. Whatever fails on the way, for want of address space (RLIMIT_AS, RLIMIT_DATA, strict
-//! overcommit) or of mappings (vm.max_map_count), the program's call is made as it stands.
+//! A larger piece of address space is reserved (no memory, no commitment), its head and tail are given back, and the
+//! rest becomes the mapping. After any failure, for lack of address space (RLIMIT_AS, RLIMIT_DATA, strict overcommit)
+//! or of mappings (vm.max_map_count), the program's call is made unchanged.
 //!
-//! Nothing is ever mapped over a reservation: kernels before Linux 6.12 take away what lies there before they find that
-//! there is no memory for what comes, and what another thread maps in the hole would then be unmapped with the reservation.
+//! Nothing is ever mapped over a reservation. Kernels before Linux 6.12 unmap the target before they find that there
+//! is no memory for the new mapping. Another thread's mapping in that hole would then be unmapped with the
+//! reservation.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -15,17 +16,17 @@ use contract::policy::{self, Size};
 use crate::kernel;
 use crate::state::STATE;
 
-/// A mapping that lies at a multiple of `size` if that makes a page more of it. `None` when it cannot be had, for whatever
-/// reason: then the program's own call is made, and its answer is the program's.
+/// A mapping at a multiple of `size` if that gains a page. `None` after any failure: then the program's own call is
+/// made, and its answer is the program's.
 ///
-/// It has no right at first, so that nothing is committed to it or locked into memory before it lies where it will lie. And
-/// it is never moved: to move a mapping makes page tables at the new place, also for one that is empty, and where there is
-/// a page table of small pages the kernel puts no huge page.
+/// It has no right at first, so that nothing is committed to it or locked into memory before it has its final
+/// address. And it is never moved: moving a mapping makes page tables at the new place, even for an empty one, and
+/// over a page table of small pages the kernel puts no huge page.
 pub fn map(bytes: usize, size: Size, protection: c_int, flags: c_int) -> Option<usize> {
-    // SAFETY: a new mapping at a place that the kernel chooses; `flags` do not say where.
+    // SAFETY: a new mapping at an address of the kernel's choice; `flags` fix no address.
     let first = kernel::mapped(unsafe { kernel::mmap(0, bytes, libc::PROT_NONE, flags, -1, 0) })?;
     let place = if policy::gains_by_alignment(first, bytes, size) {
-        // SAFETY: mapped just now, empty, and known to nobody.
+        // SAFETY: mapped just now, empty, and known only here.
         unsafe { kernel::munmap(first, bytes) };
         reserve(bytes, size, 0, flags)?
     } else {
@@ -43,12 +44,12 @@ pub fn map(bytes: usize, size: Size, protection: c_int, flags: c_int) -> Option<
     Some(place)
 }
 
-/// Address space for `bytes`, `phase` bytes behind a multiple of `size`, mapped with `flags` and without any right. It holds
-/// nothing and costs nothing but its addresses: what cannot be written is not committed either.
+/// Address space for `bytes`, `phase` bytes behind a multiple of `size`, mapped with `flags` and without any right.
+/// It holds nothing and costs nothing but its addresses: memory that cannot be written is not committed either.
 pub fn reserve(bytes: usize, size: Size, phase: usize, flags: c_int) -> Option<usize> {
     let bytes = bytes.checked_next_multiple_of(Size::SMALL.bytes())?;
     let wide = bytes.checked_add(size.bytes() - Size::SMALL.bytes())?;
-    // SAFETY: a new mapping at a place that the kernel chooses; `flags` do not say where.
+    // SAFETY: a new mapping at an address of the kernel's choice; `flags` fix no address.
     let start = kernel::mapped(unsafe { kernel::mmap(0, wide, libc::PROT_NONE, flags, -1, 0) })?;
     let place = start + (phase.wrapping_sub(start) & (size.bytes() - 1));
     let (head, tail) = (place - start, start + wide - (place + bytes));
@@ -57,19 +58,19 @@ pub fn reserve(bytes: usize, size: Size, phase: usize, flags: c_int) -> Option<u
         unsafe { kernel::munmap(start, head) };
     }
     if tail > 0 {
-        // SAFETY: the part of our reservation after what is kept.
+        // SAFETY: the part of our reservation after the kept part.
         unsafe { kernel::munmap(place + bytes, tail) };
     }
     Some(place)
 }
 
-/// Flags of memory that is nothing but memory.
+/// Flags of private anonymous memory.
 pub const PLAIN: c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 
-/// Reservations that were left behind: addresses, and no memory.
+/// Number of abandoned reservations: addresses, and no memory.
 static LEFT_BEHIND: AtomicU32 = AtomicU32::new(0);
 
-/// So many at most.
+/// Upper bound.
 const LEFT_BEHIND_MAX: u32 = 16;
 
 /// Whether a mapping may still be moved to a place of ours.
@@ -77,14 +78,14 @@ pub fn may_place() -> bool {
     LEFT_BEHIND.load(Relaxed) < LEFT_BEHIND_MAX
 }
 
-/// Gives a reservation back that a failed mremap may have taken away already. If it has, others may have mapped something
-/// there since, which cannot be told from the reservation: then it is left as it is.
+/// Gives back a reservation that a failed mremap may have unmapped already. If it has, other threads may have mapped
+/// something there since, which cannot be told from the reservation: then it is left as it is.
 pub fn give_back(place: usize, bytes: usize) {
     let flags = PLAIN | libc::MAP_FIXED_NOREPLACE;
     // SAFETY: with this flag nothing is replaced.
     let answer = unsafe { kernel::mmap(place, bytes, libc::PROT_NONE, flags, -1, 0) };
     if let Some(at) = kernel::mapped(answer) {
-        // SAFETY: mapped just now, known to nobody. (Before Linux 4.17 it may be elsewhere.)
+        // SAFETY: mapped just now, known only here. (Before Linux 4.17 it may be elsewhere.)
         unsafe { kernel::munmap(at, bytes) };
     } else {
         LEFT_BEHIND.fetch_add(1, Relaxed);

@@ -1,4 +1,4 @@
-//! Stacks on huge pages, for `--stack`: worth it for deep recursion and for arrays on the stack, and for nothing else.
+//! Stacks on huge pages, for `--stack`: useful only for deep recursion and for arrays on the stack.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
@@ -9,23 +9,23 @@ use contract::policy::{self, Size};
 use crate::state::STATE;
 use crate::{kernel, next};
 
-/// The most that the main thread's stack is extended to at once.
+/// Largest size that the main thread's stack is extended to at once.
 const MAIN_BYTES_MAX: usize = 64 << 20;
 
-/// What is left of the limit: other threads' libraries may need a little, and the kernel rounds.
+/// Margin below the limit: other threads' libraries may need a little, and the kernel rounds.
 const SLACK_BYTES: usize = 64 << 10;
 
-/// What the kernel keeps free below a stack (`stack_guard_gap`, 256 pages), and as much again.
+/// The kernel's gap below a stack (`stack_guard_gap`, 256 pages), and as much again.
 const GAP_BYTES: usize = 2 << 20;
 
-/// What a thread gets that asks for no size, where the limit says nothing (glibc's value).
+/// Stack of a thread without a requested size, where there is no limit (glibc's value).
 const UNLIMITED_THREAD_BYTES: usize = 2 << 20;
 
-/// The size of a thread's stack that asks for none.
+/// Stack size of a thread that requests none.
 static THREAD_BYTES: AtomicUsize = AtomicUsize::new(UNLIMITED_THREAD_BYTES);
 
-/// Extends the main thread's stack to what it may have, at most 64 MiB, and advises it. The kernel extends a stack page
-/// by page, so that no window of it would ever be untouched and whole otherwise. `top` is where the stack's mapping ends.
+/// Extends the main thread's stack to its limit, at most 64 MiB, and advises it. The kernel extends a stack page by
+/// page, so otherwise no window of it would ever be untouched and whole. `top` is the end of the stack's mapping.
 pub fn advise_main(top: usize) {
     let limit = limit_bytes();
     THREAD_BYTES.store(limit.unwrap_or(UNLIMITED_THREAD_BYTES), Relaxed);
@@ -33,16 +33,16 @@ pub fn advise_main(top: usize) {
     let bytes = limit.unwrap_or(MAIN_BYTES_MAX).min(MAIN_BYTES_MAX).saturating_sub(SLACK_BYTES);
     let Some(lowest) = top.checked_sub(bytes).map(|lowest| lowest & !(page - 1)) else { return };
     let here = core::ptr::from_ref(&bytes).addr();
-    // The kernel is made to read there, which extends the stack, or answers that there is nothing to be read.
+    // The kernel is made to read there, which extends the stack, or fails on unmapped memory.
     if lowest < here && is_free_below(lowest, here) && kernel::can_read(lowest) {
         let used_from = here & !(page - 1);
         advise(lowest, used_from - lowest);
     }
 }
 
-/// Nothing is mapped between the stack as it is and where it will end, nor close below.
+/// Whether nothing is mapped between the present stack and its future end, nor close below.
 fn is_free_below(lowest: usize, here: usize) -> bool {
-    // What the stack has already (128 KiB at least, more after deep calls) is not asked for.
+    // The present stack (128 KiB at least, more after deep calls) is not checked.
     let top = (here & !(Size::SMALL.bytes() - 1)).saturating_sub(GAP_BYTES);
     let start = lowest.saturating_sub(GAP_BYTES);
     if top <= start {
@@ -57,10 +57,10 @@ fn is_free_below(lowest: usize, here: usize) -> bool {
     at == start
 }
 
-/// What a thread runs.
+/// Start function of a thread.
 pub type Function = unsafe extern "C" fn(*mut c_void) -> *mut c_void;
 
-/// What a new thread is to do after it has advised its stack. There is a fixed number of these, so that nothing is
+/// Work of a new thread after it has advised its stack. There is a fixed number of these, so that nothing is
 /// allocated: a thread takes its own before it does anything else, so they are free again at once.
 #[derive(Debug)]
 pub struct Errand {
@@ -80,18 +80,18 @@ static ERRANDS: [Errand; 64] = [const {
 }; 64];
 
 impl Errand {
-    /// What the thread gets instead of its own argument.
+    /// Argument for the thread in place of its own.
     pub fn argument(&'static self) -> *mut c_void {
         core::ptr::from_ref(self).cast_mut().cast()
     }
 
-    /// There is no thread after all.
+    /// Releases it when no thread was started.
     pub fn cancel(&self) {
         self.taken.store(false, Release);
     }
 }
 
-/// Notes what a new thread is to do. `None` when all are taken, or nothing is known of its stack: then it is left alone.
+/// Stores the work of a new thread. `None` when all are taken, or its stack size is unknown: then it is left alone.
 ///
 /// # Safety
 /// `attributes` is null or points to attributes.
@@ -119,13 +119,13 @@ pub unsafe fn errand(
     Some(errand)
 }
 
-/// The beginning of a thread: it advises its stack, which lies below its descriptor, and does what it is there for. A little
-/// too much of the neighbourhood may be advised, which changes nobody's content.
+/// Start of a thread: it advises its stack, which lies below its descriptor, and calls its own function. A little of
+/// the neighbouring memory may be advised too, which changes no content.
 ///
 /// # Safety
 /// Called by the C library in a new thread, with an [`Errand`].
 pub unsafe extern "C" fn begin(errand: *mut c_void) -> *mut c_void {
-    // SAFETY: one of `ERRANDS`, which this thread alone has until it says that it is free.
+    // SAFETY: one of `ERRANDS`; only this thread has it until it marks it free.
     let errand = unsafe { &*errand.cast::<Errand>() };
     let function = errand.function.load(Relaxed);
     let argument = errand.argument.load(Relaxed);
@@ -135,14 +135,14 @@ pub unsafe extern "C" fn begin(errand: *mut c_void) -> *mut c_void {
     // SAFETY: no arguments; the descriptor's address, which is not read.
     let top = unsafe { libc::pthread_self() } as usize;
     if let Some(start) = top.checked_sub(bytes).filter(|start| (*start..top).contains(&here)) {
-        // Whole windows only: the rest could not be huge, and need not be cut off from its neighbours.
+        // Whole windows only: the rest could not be huge, and need not be split from its neighbours.
         if let Some((first, whole)) = policy::whole_part(start, here - start, Size::HUGE) {
             kernel::keeping_errno(|| advise(first, whole));
         }
     }
     // SAFETY: stored by `errand` from a function of this type.
     let function: Function = unsafe { core::mem::transmute(function) };
-    // SAFETY: the caller's of pthread_create.
+    // SAFETY: the contract of pthread_create's caller.
     unsafe { function(argument) }
 }
 

@@ -1,8 +1,8 @@
-//! The beginning and the end of a program, as the library sees them.
+//! Start and end of a program, as the library sees them.
 //!
-//! The loader runs `begin` before the code of the program and of all its libraries (`-z initfirst`), and `end` when it
-//! returns from main or calls exit. What masu asks for stands in the environment. Without it nothing is done, and nothing is
-//! done at the end.
+//! The loader runs `begin` before the code of the program and of all its libraries (`-z initfirst`), and `end` when
+//! it returns from main or calls exit. masu's request is in the environment. Without it nothing is done, and nothing
+//! is done at the end.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
@@ -22,22 +22,23 @@ static BEGIN: unsafe extern "C" fn(c_int, *const *mut c_char, *const *mut c_char
 #[unsafe(link_section = ".fini_array")]
 static END: extern "C" fn() = end;
 
-/// How long a program that is about to exit waits for masu's last look.
+/// Longest wait of an exiting program for masu's last count.
 const LAST_LOOK_MS: i64 = 250;
 
 /// Whether it waits at all.
 static LAST_LOOK: AtomicBool = AtomicBool::new(false);
 
-/// When it began, by the kernel's clock; 0 for the program that masu started itself, which is worth a look however short it was.
+/// Start time, by the kernel's clock; 0 for the program that masu started itself, which is counted even if it was
+/// short.
 static BEGUN_MS: AtomicI64 = AtomicI64::new(0);
 
-/// Others are worth a look, and their exit the wait for it, if they lived so long or reserved a window.
+/// Age from which other programs are counted at exit. A younger one is counted only if it reserved a window.
 const WORTH_A_LOOK_MS: i64 = 100;
 
-/// Whether masu knows this process under another id than it does itself: it is in a pid namespace within masu's.
+/// Whether masu knows this process by another id than its own: it is in a pid namespace within masu's.
 static NESTED: AtomicBool = AtomicBool::new(false);
 
-/// The environment as the loader hands it over. The C library's own variable for it is not set yet.
+/// The environment from the loader. The C library's own variable for it is not set yet.
 #[derive(Clone, Copy)]
 struct Environment(*const *mut c_char);
 
@@ -78,8 +79,8 @@ unsafe extern "C" fn begin(_: c_int, _: *const *mut c_char, environment: *const 
     });
 }
 
-/// Gives masu, which waits for the bell, the time for a last look at what is huge; not for long, and only if masu asked for
-/// it, because a report is wanted.
+/// Gives masu, which waits on the futex word, time for a last count of huge memory; limited, and only if masu
+/// requested it for a report.
 extern "C" fn end() {
     let Some((board, seat)) = STATE.board().zip(STATE.seat()) else { return };
     if !STATE.is_seated_here() {
@@ -87,7 +88,7 @@ extern "C" fn end() {
     }
     let short = kernel::clock_ms() - BEGUN_MS.load(Relaxed) < WORTH_A_LOOK_MS && seat.reserved_in_all() == 0;
     if !LAST_LOOK.load(Relaxed) || short || board.is_closed() {
-        // Nobody wants to know anything of it any more, and others want to sit.
+        // The slot is not read any more, and other processes may need it.
         board.leave(&seat);
         return;
     }
@@ -109,8 +110,8 @@ fn masu_of(path: &str) -> Option<u32> {
 }
 
 impl Environment {
-    /// Where the stack's mapping ends: with the page of its last string. The loader's strings come after the environment's,
-    /// in the same page or the next.
+    /// End of the stack's mapping: with the page of its last string. The loader's strings come after the
+    /// environment's, in the same page or the next.
     fn end(self) -> usize {
         let mut entry = self.0;
         let mut last = entry.addr();
@@ -125,7 +126,7 @@ impl Environment {
         last.next_multiple_of(Size::SMALL.bytes())
     }
 
-    /// A variable: where its entry is, and its value.
+    /// A variable: the address of its entry, and its value.
     fn find(self, name: &str) -> Option<(*mut c_char, &'static CStr)> {
         let mut entry = self.0;
         if entry.is_null() {
@@ -148,8 +149,8 @@ impl Environment {
     }
 }
 
-/// The board mapped. In another pid namespace, or when masu has ended, something else may have its path: only what bears a
-/// board's name is opened.
+/// Maps the status page. In another pid namespace, or after masu has ended, its path may lead elsewhere: only a file
+/// with the status page's name is opened.
 fn map_board(path: &str) -> Option<usize> {
     let mut text = [0u8; 64];
     text.get_mut(..path.len())?.copy_from_slice(path.as_bytes());
@@ -159,15 +160,15 @@ fn map_board(path: &str) -> Option<usize> {
     (found? == b" (deleted)").then(|| kernel::map_file(path, board::BYTES))?
 }
 
-/// The id under which this process is known in the pid namespace of `/proc`, where the board was found: masu's.
+/// Id of this process in the pid namespace of `/proc`, the one of the status page's path: masu's.
 fn known_as() -> Option<u32> {
     let mut digits = [0u8; 16];
     let digits = kernel::read_link(c"/proc/self", &mut digits)?;
     core::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// A child that a program forks has the same memory and is a process of its own. (What it is called further out would take
-/// a call that a sandbox may forbid by then.)
+/// Registers a slot for forked children, which have the same memory and are processes of their own. (Reading the
+/// child's id in the outer namespace would take a call that a sandbox may forbid by then.)
 fn at_fork_take_a_seat() {
     type Register = unsafe extern "C" fn(
         Option<extern "C" fn()>,
@@ -176,12 +177,12 @@ fn at_fork_take_a_seat() {
         *mut c_void,
     ) -> c_int;
     extern "C" fn in_child() {
-        // In a sandbox even to ask for one's own id may be forbidden.
+        // In a sandbox even reading one's own id may be forbidden.
         if !STATE.is_acting() {
             return;
         }
         kernel::keeping_errno(|| match kernel::process() {
-            // The first of a namespace: there is nobody else who has this id after a fork.
+            // The first of a namespace: no other process has this id after a fork.
             1 => {
                 NESTED.store(true, Relaxed);
                 STATE.stand();
@@ -190,7 +191,7 @@ fn at_fork_take_a_seat() {
             process => STATE.take_seat(process),
         });
     }
-    // The C library's pthread_atfork is this, with a handle that says whose function it is.
+    // The C library's pthread_atfork is this, with a handle of the function's owner.
     let register = next::optional(c"__register_atfork").or_else(|| next::optional(c"pthread_atfork"));
     let Some(register) = register else { return };
     // SAFETY: one of the two functions, whose type this is (the second ignores the last argument).
@@ -199,7 +200,7 @@ fn at_fork_take_a_seat() {
     unsafe { register(None, None, Some(in_child), core::ptr::null_mut()) };
 }
 
-/// Takes what masu added out of the environment, in place, so that programs started from here are as without it.
+/// Removes masu's additions from the environment, in place, so that child processes run as without masu.
 fn serve_no_children(environment: Environment, asked: *mut c_char) {
     // SAFETY: the entry that `find` found, `MASU_TOUCH=…`.
     unsafe { cut_value(asked, settings::VARIABLE, |_| usize::MAX) };
@@ -215,7 +216,7 @@ fn serve_no_children(environment: Environment, asked: *mut c_char) {
     }
 }
 
-/// Cuts the first bytes of a variable's value, as many as `cut` says.
+/// Cuts the first `cut(value)` bytes of a variable's value.
 ///
 /// # Safety
 /// `entry` is an entry `name=value` of the environment. No other thread reads it now: the program has not begun.

@@ -1,4 +1,5 @@
-//! What the hooks know: a few words, set once at the start and read without a lock. Zeros mean: pass everything through.
+//! State of the hooks: a few words, set once at the start and read without a lock. Zeros mean: pass everything
+//! through.
 
 use core::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
@@ -9,7 +10,7 @@ use contract::policy::{Size, Sizes};
 
 use crate::kernel;
 
-/// The one there is.
+/// The only instance.
 pub static STATE: State = State {
     kib: AtomicU32::new(0),
     align: AtomicBool::new(false),
@@ -24,14 +25,14 @@ const NO_SEAT: usize = usize::MAX;
 /// See [`STATE`].
 #[derive(Debug)]
 pub struct State {
-    /// The sizes that may be had: the sum of their KiB, each a power of two. Zero while nothing is asked.
+    /// Available sizes: the sum of their KiB, each a power of two. Zero without a request.
     kib: AtomicU32,
-    /// How alignment stands while there is no seat with a switch.
+    /// Alignment while there is no slot with a switch.
     align: AtomicBool,
     stack: AtomicBool,
     board: AtomicPtr<AtomicU32>,
     seat: AtomicUsize,
-    /// Whose the seat is, as this process sees its own id.
+    /// Owner of the slot: this process's own id.
     process: AtomicU32,
 }
 
@@ -50,12 +51,12 @@ impl State {
         self.seat.store(NO_SEAT, Relaxed);
     }
 
-    /// True from the beginning to the end: not before the start, and not in a program that has shut itself in.
+    /// True from the beginning to the end: not before the start, and not in a sandboxed program.
     pub fn is_acting(&self) -> bool {
         self.kib.load(Acquire) != 0
     }
 
-    /// The sizes that may be had; none before the start, or when nothing is asked.
+    /// Available sizes; none before the start, or without a request.
     pub fn sizes(&self) -> Sizes {
         let mut left = self.kib.load(Acquire);
         let mut sizes = Sizes::NONE;
@@ -82,7 +83,7 @@ impl State {
         self.stack.load(Relaxed)
     }
 
-    /// Takes the board that lies at `start`, and a seat on it under the id by which masu knows this process.
+    /// Uses the status page at `start`, and takes a slot on it under masu's id for this process.
     ///
     /// # Safety
     /// `board::BYTES` are mapped there, shared and writable, for as long as the process lives.
@@ -91,7 +92,7 @@ impl State {
         self.take_seat(process);
     }
 
-    /// Takes a seat for this process: at the start, and in a child after fork, which must not count on its parent's.
+    /// Takes a slot for this process: at the start, and in a child after fork, which must not count in its parent's.
     pub fn take_seat(&self, process: u32) {
         let Some(board) = self.board() else { return };
         let align = self.align();
@@ -100,41 +101,41 @@ impl State {
         self.seat.store(board.sit_down(process, Switches::new(align)).unwrap_or(NO_SEAT), Relaxed);
     }
 
-    /// Takes none: masu would not know whose it is.
+    /// Takes no slot: masu could not tell its owner.
     pub fn stand(&self) {
         self.align.store(self.align(), Relaxed);
         self.seat.store(NO_SEAT, Relaxed);
     }
 
-    /// True in the process that took the seat; false in a child that was made without the C library's knowledge.
+    /// True in the process that took the slot; false in a child created without the C library.
     pub fn is_seated_here(&self) -> bool {
         self.process.load(Relaxed) == kernel::process()
     }
 
-    /// The board, if there is one.
+    /// Status page, if there is one.
     pub fn board(&self) -> Option<Board<'static>> {
         let words = self.board.load(Acquire);
         if words.is_null() {
             return None;
         }
-        // SAFETY: set by `take_board`, whose caller vouches for so many words for the life of the process; atomics may
-        // be shared with whoever maps them too.
+        // SAFETY: set by `take_board`, whose caller guarantees this number of words for the life of the process;
+        // atomics may be shared with other processes.
         Board::of(unsafe { core::slice::from_raw_parts(words, WORDS) })
     }
 
-    /// This process's seat.
+    /// Slot of this process.
     pub fn seat(&self) -> Option<Seat<'static>> {
         self.board()?.seat(self.seat.load(Relaxed))
     }
 
-    /// Counts windows that were reserved.
+    /// Counts reserved windows.
     pub fn count_reserved(&self, kind: Kind, windows: usize) {
         if let Some(seat) = self.seat().filter(|_| windows > 0) {
             seat.add_reserved(kind, windows);
         }
     }
 
-    /// Counts a mapping that was moved to a multiple of a superpage.
+    /// Counts a mapping moved to a multiple of a superpage.
     pub fn count_aligned(&self) {
         if let Some(seat) = self.seat() {
             seat.add_aligned();

@@ -1,31 +1,31 @@
-//! Which kind of memory a mapping is, told from the list of mappings alone. Pure.
+//! Kind of memory of a mapping, from the list of mappings alone. Pure.
 //!
 //! No I/O, no clock, no randomness.
 
 use linux::maps::Mapping;
 use serde::Serialize;
 
-/// What a program keeps in a mapping.
+/// Use of a mapping by its program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// What `brk` made, where small allocations lie.
+    /// Grown by `brk`: small allocations.
     Heap,
     /// All other private anonymous memory: large allocations, arenas, the stacks of threads.
     Mmap,
-    /// Variables that start as zeros, of the program or of a library.
+    /// Zero-initialised variables, of the program or of a library.
     Bss,
-    /// The first thread's stack.
+    /// Stack of the first thread.
     Stack,
-    /// What is run: the program, its libraries, code that it made itself.
+    /// Executable memory: the program, its libraries, generated code.
     Code,
 }
 
 impl Kind {
-    /// All of them, in the order in which tables print them.
+    /// All kinds, in the order of the printed tables.
     pub const ALL: [Kind; 5] = [Kind::Heap, Kind::Mmap, Kind::Bss, Kind::Stack, Kind::Code];
 
-    /// Its name in tables and in JSON.
+    /// Name in tables and in JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Kind::Heap => "heap",
@@ -37,8 +37,8 @@ impl Kind {
     }
 }
 
-/// The kind of each mapping, in their order; `None` for what can never be on huge pages of this program's own: data of
-/// files, shared memory, and what the kernel maps for its own ends.
+/// Kind of each mapping, in their order; `None` for memory that can never be on huge pages of the program's own: file
+/// data, shared memory, and special mappings of the kernel.
 pub fn kinds(mappings: &[Mapping]) -> Vec<Option<Kind>> {
     let mut kinds: Vec<Option<Kind>> = Vec::with_capacity(mappings.len());
     for (number, mapping) in mappings.iter().enumerate() {
@@ -64,7 +64,7 @@ fn of(mapping: &Mapping, before: Option<(&Mapping, Option<Kind>)>) -> Option<Kin
     if mapping.path.bytes().starts_with(b"[stack") {
         return Some(Kind::Stack);
     }
-    // The zeros of a program follow its data without a gap. Advice on a part of them makes two mappings of one.
+    // The zeros of a program follow its data without a gap. Advice on a part of them splits the mapping in two.
     let follows_data = before.is_some_and(|(before, kind)| {
         let is_data = before.inode != 0 && before.permissions.write && !before.permissions.shared;
         before.range.end() == mapping.range.start() && (is_data || kind == Some(Kind::Bss)) && rights.write

@@ -1,25 +1,26 @@
-//! What a window counts as: reserved, allocated, failed, downgraded. Pure.
+//! Fate of a window: reserved, allocated, failed, downgraded. Pure.
 //!
 //! Hayasaka and Shimizu, IA32 Super Page (section 6, figure 15): `/proc/super_page` of their kernel prints, by order,
-//! how many superpages were reserved, allocated and failed. That kernel counts when it does something; here it is read
-//! from what the memory looks like now, so it holds for a program that runs already.
+//! the numbers of superpages reserved, allocated and failed. That kernel counts at the event. Here the counts are
+//! read from the memory's present state, so they hold for a program that runs already.
 //!
 //! | paper      | here                                                                              |
 //! |------------|-----------------------------------------------------------------------------------|
 //! | `reserve`  | windows that would get a huge page at the first touch, or got one in another way    |
 //! | `allocate` | of these, windows that are huge now                                               |
-//! | `fail`     | touched, never huge: no huge page was to be had, or touched before it was advised  |
+//! | `fail`     | touched, never huge: no huge page was available, or touched before it was advised   |
 //! | downgrade  | huge once, small pages now                                                        |
 //!
-//! We differ: the paper's counters only rise; ours tell how it stands, and fall when memory is unmapped. A window that is
-//! swapped out whole is neither failed nor downgraded: it has no frames that could tell.
+//! We differ: the paper's counters only rise; ours give the present state, and fall when memory is unmapped. A fully
+//! swapped-out window is neither failed nor downgraded: it has no frames to read.
 //!
-//! **Once huge.** The pages of a split huge page keep their frames: page i of the window lies in frame base + i, and base
-//! is a multiple of 512. A page that was given alone fits that by chance once in 512 times; so do pages that were given
-//! one after the other from one large block. In a window that lies whole in its mapping, half of the resident pages must
-//! fit one base. A window of which a part is unmapped, or got other rights, is found at the edge of a mapping: there 64 pages
-//! must fit, or the frames must still be one huge page to the kernel. Where nobody wanted huge pages only the latter counts:
-//! memory that is filled from its start, out of a large free block, lies like a split huge page by nature.
+//! **Once huge.** The pages of a split huge page keep their frames: page i of the window lies in frame base + i, and
+//! base is a multiple of 512. A page allocated alone fits by chance once in 512 times; so do pages allocated one
+//! after the other from one large block. In a window that lies whole in its mapping, half of the resident pages must
+//! fit one base. A window with a part unmapped, or with other rights on a part, is found at the edge of a mapping:
+//! there 64 pages must fit, or the frames must still be one huge page to the kernel. Where huge pages were not
+//! requested, only the latter counts: memory filled from its start, out of a large free block, has the frames of a
+//! split huge page anyway.
 //!
 //! No I/O, no clock, no randomness.
 
@@ -32,19 +33,19 @@ use linux::smaps::{VmFlag, VmFlags};
 use linux::thp::Enabled;
 use units::{PAGES_PER_WINDOW, Window};
 
-/// Pages that must fit one base at the edge of a mapping, of which a process has many.
+/// Pages that must fit one base at the edge of a mapping; a process has many edges.
 pub const FIT_AT_EDGE: u64 = 64;
 
-/// Who gets huge pages at the first touch.
+/// Conditions for huge pages at the first touch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Giving {
-    /// What the host is set to, for pages of 2 MiB.
+    /// The host's setting for 2 MiB pages.
     pub enabled: Enabled,
-    /// The process forbade them for itself.
+    /// The process forbade huge pages for itself.
     pub forbidden: bool,
 }
 
-/// Would the kernel give this mapping huge pages at the first touch?
+/// Whether the kernel would give this mapping huge pages at the first touch.
 pub fn would_get(mapping: &Mapping, flags: VmFlags, giving: Giving) -> bool {
     let usable = mapping.permissions.read || mapping.permissions.write;
     let wanted = match giving.enabled {
@@ -56,15 +57,15 @@ pub fn would_get(mapping: &Mapping, flags: VmFlags, giving: Giving) -> bool {
     mapping.is_anonymous() && usable && wanted && !giving.forbidden && !never
 }
 
-/// Is it worth while to look whether windows of this mapping were huge once?
+/// Whether to check windows of this mapping for an earlier huge page.
 pub fn may_have_been_huge(mapping: &Mapping, flags: VmFlags, giving: Giving) -> bool {
     would_get(mapping, flags, giving) || flags.contains(VmFlag::HugePage) || giving.forbidden
 }
 
-/// What is in a window, or in the part of it that a mapping has.
+/// Contents of a window, or of a mapping's part of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
-    /// Pages of the program's own in memory; the zero page is nobody's.
+    /// Pages of the program's own in memory, without the zero page.
     pub resident: u64,
     /// Pages in swap.
     pub swapped: u64,
@@ -83,13 +84,13 @@ impl Held {
         self.resident == PAGES_PER_WINDOW as u64 && self.huge == 0
     }
 
-    /// Something was ever written to it.
+    /// At least one page was ever written.
     pub fn is_touched(self) -> bool {
         self.resident + self.swapped > 0
     }
 }
 
-/// Adds the runs of one mapping to what its windows hold.
+/// Adds the runs of one mapping to the contents of its windows.
 pub fn held(windows: &mut BTreeMap<Window, Held>, runs: &[Run]) {
     for run in runs.iter().filter(|run| !run.zero) {
         for window in run.range.touched_windows() {
@@ -103,38 +104,38 @@ pub fn held(windows: &mut BTreeMap<Window, Held>, runs: &[Run]) {
     }
 }
 
-/// Where a window lies.
+/// Position of a window in its mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// Whole in one mapping.
     Whole,
-    /// Over the edge of one that would get huge pages.
+    /// Over the edge of a mapping that would get huge pages.
     Edge,
-    /// Over the edge of one that would not.
+    /// Over the edge of a mapping that would not.
     Unwanted,
 }
 
-/// The frame in which the huge page would have begun, and how many pages fit it.
+/// First frame of the presumed huge page, and the number of pages that fit it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Base {
     /// A multiple of 512.
     pub frame: u64,
-    /// Pages that lie where they would lie in it.
+    /// Pages in their place relative to that frame.
     pub fits: u64,
 }
 
-/// What the frames of a window tell.
+/// Evidence from the frames of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frames {
-    /// They could not be seen.
+    /// Not readable.
     Hidden,
     /// No page lies as in a huge page.
     NoBase,
-    /// Some do; the best base.
+    /// Best base of the pages that do.
     Base(Base),
 }
 
-/// The base that most pages fit. `entries` are those of a whole window; pages for which `left_out` says so do not count.
+/// Base that most pages fit. `entries` cover a whole window; pages with `left_out` true do not count.
 pub fn frames(entries: &[PageEntry], left_out: impl Fn(usize) -> bool) -> Frames {
     let mut bases: BTreeMap<u64, u64> = BTreeMap::new();
     let mut hidden = false;
@@ -158,7 +159,7 @@ pub fn frames(entries: &[PageEntry], left_out: impl Fn(usize) -> bool) -> Frames
     }
 }
 
-/// Was this window, which is not huge, huge once? `None` when that cannot be known.
+/// Whether this window, which is not huge, was huge once. `None` when unknown.
 pub fn once_huge(frames: Frames, resident: u64, place: Place, one_block_still: bool) -> Option<bool> {
     match (frames, place) {
         (Frames::Hidden, _) => None,
@@ -170,10 +171,10 @@ pub fn once_huge(frames: Frames, resident: u64, place: Place, one_block_still: b
     }
 }
 
-/// What a window counts as, beside reserved.
+/// Fate of a window, beside reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// Nothing was written to it yet.
+    /// Never written to.
     Untouched,
     /// Huge.
     Allocated,
@@ -181,9 +182,9 @@ pub enum Fate {
     Failed,
     /// Small pages, and huge once.
     Downgraded,
-    /// Small pages; whether it was huge once cannot be known.
+    /// Small pages; whether it was huge once is unknown.
     NotHuge,
-    /// All that was written to it is in swap.
+    /// All written pages are in swap.
     SwappedOut,
 }
 
@@ -202,7 +203,7 @@ pub fn fate(held: Held, once_huge: Option<bool>) -> Fate {
 /// Windows by fate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// All that follow, and the untouched ones.
+    /// Sum of the following, and the untouched ones.
     pub reserved: u64,
     /// Huge now.
     pub allocated: u64,
@@ -217,7 +218,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Counts one window. One that nobody would have made huge counts only if it is huge, or was.
+    /// Counts one window. A window without a request for huge pages counts only if it is or was huge.
     pub fn add(&mut self, would_get: bool, fate: Fate) {
         if !would_get && !matches!(fate, Fate::Allocated | Fate::Downgraded) {
             return;
@@ -233,7 +234,7 @@ impl Tally {
         }
     }
 
-    /// Both together.
+    /// Sum of both.
     #[must_use]
     pub fn and(self, other: Tally) -> Tally {
         Tally {
@@ -247,14 +248,14 @@ impl Tally {
     }
 }
 
-/// Neighbouring pages in frames in a row: those in which a block of several pages can lie.
+/// Neighbouring pages in consecutive frames: a block of several pages can lie only there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameRun {
-    /// The first page, by its number in the window.
+    /// First page, as its number in the window.
     pub page: usize,
-    /// Its frame.
+    /// Frame of the first page.
     pub frame: u64,
-    /// How many pages.
+    /// Number of pages.
     pub pages: usize,
 }
 
@@ -275,16 +276,16 @@ pub fn frame_runs(entries: &[PageEntry]) -> Vec<FrameRun> {
     runs
 }
 
-/// One block that the kernel handles as a whole, of which a part lies in a run.
+/// A block that the kernel handles as a whole, with at least a part in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// Its first page in the run.
+    /// First page in the run.
     pub first: usize,
-    /// Its pages.
+    /// Number of pages.
     pub pages: usize,
 }
 
-/// The blocks that begin in a run, from the flags of its frames and of what follows them. Single pages are none.
+/// Blocks that begin in a run, from the flags of its frames and of the following ones. Single pages are none.
 pub fn blocks(run: usize, flags: &[FrameFlags]) -> Vec<Block> {
     let heads = flags.iter().enumerate().take(run).filter(|(_, flags)| flags.is_head());
     heads

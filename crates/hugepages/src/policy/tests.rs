@@ -162,7 +162,8 @@ fn whole(views: &[WindowView]) -> Vec<Evidence> {
 
 #[test]
 fn windows_whose_look_was_cut_short_count_as_their_controls_turned_out() {
-    // Ten deserved a huge page at 130 hot pages. Two of them were looked at to the end: one stayed at 130, one came to 300.
+    // Ten deserved a huge page at 130 hot pages. Two of them were observed to the end: one stayed at 130, one came to
+    // 300.
     let cut_short = (1..=8).map(|number| Evidence { view: small(number, 130, 512), seen: Seen::CutShort });
     let controls = [small(9, 130, 500), small(10, 300, 512)].map(|view| Evidence { view, seen: Seen::Control });
     let never = Evidence { view: small(11, 64, 512), seen: Seen::Whole };

@@ -1,9 +1,10 @@
-//! Admission of connections and programs, where anybody may ask for more than there is.
+//! Admission of connections and programs, where clients may ask for more than there is.
 //!
-//! Connections and programs are bounded in all, below the limit on descriptors, and for each account: a user, with subordinate users
-//! (subuid(5)) and user namespaces counted as the owner's. A part of the bound in all is kept for root with CAP_SYS_PTRACE. A connection
-//! that is not registered yet may be closed for a newcomer: the oldest one of the account with most connections, as long as that has more than
-//! the newcomer's. So whoever has many makes way for whoever has none, and a registered program for nobody.
+//! Connections and programs are bounded in all, below the limit on descriptors, and for each account. An account is a
+//! user; subordinate users (subuid(5)) and user namespaces count as the owner's. A part of the total bound is kept
+//! for root with CAP_SYS_PTRACE. A connection that is not registered yet may be closed for a newcomer: the oldest one
+//! of the account with most connections, as long as that has more than the newcomer's. So an account with many
+//! connections yields to one with none, and a registered program is never closed.
 //!
 //! Processor time: each account has its part of one processor, and all together have that of [`ACCOUNTS_AT_ONCE`].
 //!
@@ -14,16 +15,16 @@ use std::time::Duration;
 
 use units::NonZeroFraction;
 
-/// On whose account a connection goes.
+/// Account that a connection counts against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Account {
-    /// Root, with the capability to inspect every process: it could do all that the tracker does.
+    /// Root, with the capability to inspect every process: it could do everything that the tracker does.
     Privileged,
-    /// A user, root without that capability among them.
+    /// A user, including root without that capability.
     User(u32),
 }
 
-/// How many there may be.
+/// Upper bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// Connections in all.
@@ -32,7 +33,7 @@ pub struct Bounds {
     pub programs: usize,
 }
 
-/// An account has one part in so many of all connections, and as much is kept for root.
+/// Divisor: an account may have this part of all connections, and as much is kept for root.
 pub const PARTS: usize = 8;
 
 /// Accounts that can use up their part of a processor at a time.
@@ -40,13 +41,13 @@ pub const ACCOUNTS_AT_ONCE: usize = 4;
 
 /// Descriptors of the tracker itself.
 const OWN_DESCRIPTORS: u64 = 64;
-/// Of a connection: the socket and its process.
+/// Descriptors of a connection: the socket and its process.
 const DESCRIPTORS_OF_CONNECTION: u64 = 2;
-/// Of a registered program, beside its connection: its end, its locks, what observes it.
+/// Descriptors of a registered program, beside its connection: its end, its locks, its source.
 const DESCRIPTORS_OF_PROGRAM: u64 = 16;
 
 impl Bounds {
-    /// The bounds for so many descriptors: half of them for connections, half for programs.
+    /// Bounds for a limit on descriptors: half of them for connections, half for programs.
     pub fn of_descriptors(limit: u64) -> Bounds {
         let half = limit.saturating_sub(OWN_DESCRIPTORS) / 2;
         let part = |each: u64, most: usize| usize::try_from(half / each).unwrap_or(most).clamp(1, most);
@@ -61,7 +62,7 @@ impl Bounds {
         }
     }
 
-    /// How many of `all` there may be for `account` to get one more.
+    /// Number of existing ones, of `all`, up to which `account` may get one more.
     fn for_account(all: usize, account: Account) -> usize {
         match account {
             Account::Privileged => all,
@@ -69,20 +70,20 @@ impl Bounds {
         }
     }
 
-    /// Whether a program of `account` may register, when so many are.
+    /// Whether a program of `account` may register, with `registered` programs present.
     pub fn has_room_for_program(&self, account: Account, registered: usize) -> bool {
         registered < Bounds::for_account(self.programs, account)
     }
 }
 
-/// Outcome for a newcomer.
+/// Result for a newcomer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// There is room.
+    /// Admitted.
     Admitted,
-    /// This connection is closed for it.
+    /// Admitted in place of this connection, which is closed.
     InsteadOf(usize),
-    /// There is no room.
+    /// No space.
     Refused,
 }
 
@@ -96,12 +97,12 @@ pub struct Crowd {
 #[derive(Clone, Debug, Default)]
 struct Connections {
     all: usize,
-    /// Not registered: since when, and which.
+    /// Unregistered connections: time of connecting, and key.
     waiting: BTreeSet<(Duration, usize)>,
 }
 
 impl Crowd {
-    /// One more; `waiting` says since when it is not registered.
+    /// Adds a connection; `waiting` is the time since which it is not registered.
     pub fn join(&mut self, account: Account, key: usize, waiting: Option<Duration>) {
         let of_account = self.accounts.entry(account).or_default();
         of_account.all += 1;
@@ -109,7 +110,7 @@ impl Crowd {
         self.all += 1;
     }
 
-    /// Whether a newcomer may join. One that is closed for it has left the crowd already.
+    /// Whether a newcomer may join. A connection closed for it is removed here.
     pub fn admit(&mut self, account: Account, bounds: &Bounds) -> Verdict {
         let own = self.accounts.get(&account).map_or(0, |of_account| of_account.all);
         if own >= bounds.of_account(account) {
@@ -139,7 +140,7 @@ impl Crowd {
     }
 }
 
-/// The part of a processor that each of so many accounts has.
+/// Part of a processor for each of `accounts` accounts.
 pub fn part_of_account(of_one: NonZeroFraction, accounts: usize) -> NonZeroFraction {
     let part = ACCOUNTS_AT_ONCE as f64 / accounts.max(ACCOUNTS_AT_ONCE) as f64;
     NonZeroFraction::new(of_one.get() * part).unwrap_or(of_one)

@@ -1,9 +1,9 @@
-//! The list of a program's active pages, from what was seen.
+//! List of a program's active pages, from an observation.
 //!
-//! Only windows on small pages are in it: a huge page has one accessed bit, and there is nothing to decide about it but
-//! whether it stays, which the rule does.
+//! Only windows on small pages are in it: a huge page has one accessed bit, and the only decision about it is whether
+//! it stays, which the rule makes.
 //!
-//! Pure: what was seen comes in, the list goes out, as it is laid into memory for the program.
+//! Pure: an observation comes in, the list goes out, in its memory layout for the program.
 
 use access::AccessMap;
 use contract::track::list::{Head, MAGIC, Page, Verdict, Window as Listed};
@@ -11,7 +11,7 @@ use units::Window;
 
 use crate::policy::{self, Settings, WindowView};
 
-/// A list, and which windows are in it, in its order.
+/// A list, and its windows in its order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct List {
     /// The windows.
@@ -21,7 +21,7 @@ pub struct List {
 }
 
 impl List {
-    /// What was seen, of the windows of which `views` says that they could be huge. Both in order of address.
+    /// List of an observation, with the windows of `views` that could be huge. Both in order of address.
     pub fn of(map: &AccessMap, views: &[WindowView], s: Settings) -> List {
         let mut list = List::default();
         let mut views = views.iter().peekable();
@@ -55,7 +55,7 @@ impl List {
         list
     }
 
-    /// As it lies in memory.
+    /// Bytes in the memory layout.
     pub fn bytes(&self, generation: u64) -> Vec<u8> {
         let (windows, pages) = (self.windows.len() as u64, self.pages.len() as u64);
         let head = Head { magic: MAGIC, generation, windows, pages };
@@ -79,7 +79,7 @@ impl List {
         bytes
     }
 
-    /// Its windows, by their places in it.
+    /// Its windows, by their index in it.
     pub fn places(&self) -> Vec<Window> {
         self.windows.iter().map(|window| units::Address(window.address).window()).collect()
     }

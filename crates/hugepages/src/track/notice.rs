@@ -1,52 +1,52 @@
-//! When a program is told of its active pages. Pure.
+//! Time of a program's notification of active pages. Pure.
 //!
-//! It is told when there are as many as it named, and not again before it has fetched the list: signals that nobody attends
-//! to would pile up, and the list that it gets is the latest in any case. None is lost for good: one that could not be
-//! queued, or that nobody has attended to for long (a handler that came at a bad time, a program that was stopped), is sent
-//! again, ever later.
+//! A program is notified at its number of active pages, and not again before it has fetched the list. Unhandled
+//! signals would pile up, and the fetched list is the latest in any case. None is lost for good. A signal that could
+//! not be queued, or that was not handled for long (a handler that came at a bad time, a stopped program), is sent
+//! again, at growing intervals.
 //!
 //! No I/O, no clock, no randomness.
 
 use std::time::Duration;
 
-/// After so long without a fetch the program is told again; then after twice that, and so on.
+/// Time without a fetch after which the program is notified again; it doubles each time.
 pub const AGAIN_AFTER: Duration = Duration::from_secs(2);
 
-/// It is told so seldom at last.
+/// Upper bound of that time.
 pub const AGAIN_AT_MOST: Duration = Duration::from_secs(64);
 
-/// What is known of a program's notifications.
+/// State of a program's notifications.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Notice {
-    /// When it was told of something that it has not fetched, and how often.
+    /// Time of the last notification since the last fetch, and the number of notifications since then.
     told: Option<(Duration, u32)>,
-    /// A list is there that was not fetched.
+    /// An unfetched list exists.
     waiting: bool,
 }
 
 impl Notice {
-    /// A round has ended with so many active pages, of which the program wants to hear from `threshold` on. True when there is
-    /// a list to be laid ready. Fewer pages than that take back what was laid ready: it is out of date. What it
-    /// was told of and has not fetched counts on: else a number that swings would be told of each time.
+    /// Ends a round with `active` pages; the program wants notifications from `threshold` on. True when a list is to
+    /// be prepared. Below the threshold an earlier prepared list is withdrawn: it is out of date. A notification
+    /// without a fetch still counts: otherwise a number that swings would be notified each time.
     pub fn after_round(&mut self, active: u64, threshold: u64) -> bool {
         self.waiting = active >= threshold;
         self.waiting
     }
 
-    /// Should it be told at `now`?
+    /// Whether a notification is due at `now`.
     pub fn is_due(&self, now: Duration) -> bool {
         let again =
             |(at, times): (Duration, u32)| now >= at + (AGAIN_AFTER * (1 << (times - 1).min(8))).min(AGAIN_AT_MOST);
         self.waiting && self.told.is_none_or(again)
     }
 
-    /// It was told at `now`, or it was tried: the next try comes later.
+    /// Records a notification, or an attempt, at `now`: the next one comes later.
     pub fn told(&mut self, now: Duration) {
         let times = self.told.map_or(0, |(_, times)| times);
         self.told = Some((now, times.saturating_add(1)));
     }
 
-    /// It has fetched the list: true if there was one.
+    /// Records a fetch: true if there was a list.
     pub fn fetched(&mut self) -> bool {
         self.told = None;
         std::mem::take(&mut self.waiting)

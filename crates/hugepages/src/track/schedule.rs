@@ -1,13 +1,14 @@
-//! When a tracked program is looked at, and when it is left alone. Pure.
+//! Times of scanning a tracked program, and of leaving it alone. Pure.
 //!
-//! A round looks at doubling ages up to the program's own period, with a look at the period's end, from which its list is
-//! made. Then it rests: until the next round is due by its own terms, and for as long as keeps the watching of it below a part
-//! of one processor ([`Settings::cpu_fraction`]): a program may not have the tracker to itself by asking for much. What making
-//! windows huge costs is no reason to look away: it is paced by itself, and owed only where it repeats ([`Debt`]). One that
-//! has settled, and named no time between rounds, is watched in rounds that look on for longer, as `masu attach` does.
+//! A round scans at doubling ages up to the program's own period, with a scan at the period's end, from which its
+//! list is made. Then the round rests: until the next one is due by the session parameters, and long enough to keep
+//! the cost of watching below a part of one processor ([`Settings::cpu_fraction`]): a program may not occupy the
+//! tracker by asking for much. The cost of promotion does not delay scans: promotion has its own pace, and only
+//! repeated promotion is owed ([`Debt`]). A settled program without a time between rounds is watched in longer
+//! rounds, as in `masu attach`.
 //!
-//! Whether a huge window is idle cannot be told from a round of a few milliseconds. So of a program with short rounds, and
-//! windows that could be given back, one round now and then looks on for as long as it takes ([`LONG`]).
+//! A round of a few milliseconds cannot tell whether a huge window is idle. So a program with short rounds, and with
+//! windows that could be given back, gets a longer round at intervals ([`LONG`]).
 //!
 //! No I/O, no clock, no randomness.
 
@@ -19,40 +20,41 @@ use units::{Bytes, NonZeroFraction, PAGES_PER_WINDOW};
 
 use crate::pace;
 
-/// What decides.
+/// Settings of the schedule.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
-    /// The most of one processor that watching one program may cost.
+    /// Largest fraction of one processor for watching one program.
     pub cpu_fraction: NonZeroFraction,
-    /// How settled programs are watched.
+    /// Pace of watching settled programs.
     pub pace: pace::Settings,
 }
 
-/// What is idle for so long is idle: the shortest first round of `masu attach`.
+/// Observation after which an untouched window counts as idle: the shortest first round of `masu attach`.
 pub const LONG: Duration = Duration::from_millis(1280);
 
-/// So often a program with shorter rounds has one of that length, if it has windows that could be given back.
+/// Interval of rounds of that length for a program with shorter rounds, if it has windows that could be given back.
 pub const LONG_EVERY: Duration = Duration::from_secs(10);
 
-/// The length of one observation, as the program asked for it.
+/// Length of one observation, as the program asked for it.
 pub fn period(terms: Terms) -> Duration {
     Duration::from_millis(u64::from(terms.period_ms))
 }
 
-/// The age of the next look after the one at `last`; `None` when that was the last of a round that looks for `length`, at least
-/// as long as `period`, at the end of which there is a look, too.
+/// Age of the scan after the one at `last`; `None` when that was the last of the round. The round has `length`, at
+/// least `period`, and there is a scan at the end of `period`, too.
 pub fn next_look(last: Option<Duration>, period: Duration, length: Duration) -> Option<Duration> {
     if last.is_some_and(|last| last >= length) {
         return None;
     }
     let end = if last.is_some_and(|last| last >= period) { length } else { period };
-    // The look before that at the end is two thirds as old at most: two looks close to each other show nothing new.
+    // The scan before the one at `end` has at most three quarters of its age: two scans close to each other show
+    // nothing new.
     let next = estimate::next_look(last);
     Some(if next * 4 > end * 3 { end } else { next })
 }
 
-/// How long a round looks. `spent` is what the last one cost; `is_long_due` says whether a round that is long enough to tell
-/// what is idle is due.
+/// Length of a round. `spent` is the cost of the last one; `is_long_due` is true when a round long enough to find
+/// idle windows is due.
 pub fn length(terms: Terms, settled: bool, spent: Duration, is_long_due: bool, s: Settings) -> Duration {
     let may_look_on = settled && terms.every_ms == 0;
     let watch = spent.div_f64(s.pace.watch_fraction.get()).min(s.pace.watch_every.1);
@@ -60,29 +62,29 @@ pub fn length(terms: Terms, settled: bool, spent: Duration, is_long_due: bool, s
     period(terms).max(on).max(if is_long_due { LONG } else { Duration::ZERO })
 }
 
-/// How long it rests after a round that took `took` and cost `spent` of processor time to look at it.
+/// Rest after a round that took `took` and cost `spent` of processor time for scanning.
 pub fn rest(terms: Terms, took: Duration, spent: Duration, s: Settings) -> Duration {
     let own = Duration::from_millis(u64::from(terms.every_ms)).saturating_sub(took);
     let fair = spent.div_f64(s.cpu_fraction.get()).saturating_sub(took);
     own.max(fair)
 }
 
-/// What a program has cost the tracker, and is not paid for with time yet.
+/// Cost of a program to the tracker, not yet paid for with rest.
 ///
-/// To make all of a large program huge at once may take seconds, which is no reason to look away from it for minutes. But
-/// whoever splits its windows again and again has them made huge at the pace at which it is watched.
+/// Making all of a large program huge at once may take seconds, which is no reason to stop scanning it for minutes. A
+/// program that splits its windows again and again has them promoted only at the pace of its scans.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Debt {
     owed: Duration,
 }
 
-/// So much for each 2 MiB of the program's memory may be owed without a rest: enough to make all of it huge once, also where
-/// the host of a virtual machine has to find the memory first.
+/// Allowed overdraft for each 2 MiB of the program's memory: enough to promote all of it once, even where the host of
+/// a virtual machine has to find the memory first.
 pub const OWED_PER_WINDOW: Duration = Duration::from_millis(5);
 
 impl Debt {
-    /// A round cost `spent`, looking and acting, and ended `passed` after the one before; the program has so much memory. How long
-    /// to rest, at least.
+    /// Adds a round that cost `spent`, scanning and acting, and ended `passed` after the one before; `memory` is the
+    /// program's. Returns the least rest.
     pub fn rest(&mut self, spent: Duration, passed: Duration, memory: Bytes, s: Settings) -> Duration {
         self.owed = (self.owed + spent).saturating_sub(passed.mul_f64(s.cpu_fraction.get()));
         let windows = u32::try_from(memory.pages().0 / PAGES_PER_WINDOW as u64).unwrap_or(u32::MAX);

@@ -1,4 +1,4 @@
-//! The tracker's loop: clients come and go, programs are looked at and acted on, one step at a time.
+//! The tracker's loop: clients connect and leave, programs are scanned and acted on, one step at a time.
 
 mod limits;
 
@@ -22,30 +22,30 @@ use super::share::Limits;
 use super::watched::{Came, Watched};
 use crate::target::Target;
 
-/// What decides.
+/// Settings of the loop.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
-    /// When programs are looked at.
+    /// Times of the scans.
     pub schedule: schedule::Settings,
     /// Limits on huge pages.
     pub limits: Limits,
-    /// Programs of one user that may be registered at a time.
+    /// Registered programs of one user at a time.
     pub most_programs: usize,
-    /// Connections and programs in all.
+    /// Bounds on connections and programs in all.
     pub bounds: Bounds,
 }
 
 /// A program that is ready to be watched.
 pub struct Opened {
-    /// It, with what observes it and acts on it.
+    /// The program, with its source and its actions.
     pub target: Target,
-    /// Becomes readable when it ends.
+    /// Becomes readable when the program ends.
     pub ends: OwnedFd,
-    /// Keeps other trackers away from it for as long as it is held.
+    /// Lock that keeps other trackers away from the program until dropped.
     pub hold: Box<dyn std::any::Any>,
 }
 
-/// What the loop needs from whoever runs it.
+/// Caller's side of the loop.
 pub trait Control {
     /// Time since the start.
     fn now(&self) -> Duration;
@@ -53,59 +53,59 @@ pub trait Control {
     fn stop(&self) -> bool;
     /// Processor time of this process so far.
     fn cpu_time(&self) -> Duration;
-    /// Told before and after a call for which a program may have to wait.
+    /// Called before and after a call that may make a program wait.
     fn in_haste(&mut self, haste: bool);
-    /// On whose account a connection goes.
+    /// Account of a connection.
     fn account(&mut self, peer: Peer) -> Account;
-    /// Gets a process ready to be watched for `peer`: its own, or one that the kernel lets it inspect.
+    /// Prepares a process to be watched for `peer`: its own, or one that the kernel lets it inspect.
     ///
     /// # Errors
-    /// Why not, for the client; the whole reason is the caller's to print.
+    /// Reason for the client; the caller prints the full reason.
     fn open(&mut self, pid: Pid, peer: Peer) -> Result<Opened, Refused>;
-    /// Sends a signal with a value to the process `pid` of `user`, if it would be caught there.
+    /// Sends a signal with a value to the process `pid` of `user`, if that process has a handler for it.
     ///
     /// # Errors
-    /// Why it was not sent.
+    /// Reason for which it was not sent.
     fn signal(&mut self, pid: Pid, user: u32, pidfd: BorrowedFd<'_>, signal: i32, value: u64) -> Result<(), Unsent>;
-    /// Told what happens.
+    /// Called for each event.
     fn say(&mut self, what: &Happening<'_>);
 }
 
-/// Why a signal was not sent.
+/// Reason for which a signal was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unsent {
-    /// The process has no handler for it any more: it would be ended by it. It is tried again later.
+    /// The process has no handler for it any more, and the signal would kill it. Tried again later.
     Unexpected,
     /// The process belongs to another user by now, as after exec of a setuid program: its client is forgotten.
     NotIts,
-    /// The kernel's answer. It is tried again later.
+    /// The kernel's error. Tried again later.
     Kernel(Errno),
 }
 
-/// What happened.
+/// Event.
 #[derive(Clone, Copy, Debug)]
 pub enum Happening<'a> {
-    /// A program is watched from now on.
+    /// A program was registered.
     Registered(&'a Watched),
-    /// Its terms are others now.
+    /// Its session parameters changed.
     Changed(&'a Watched),
-    /// Somebody was told no.
+    /// A client was refused.
     Refused(Peer, Refused),
-    /// Somebody sent what makes no sense, and was cut off.
+    /// A client sent a malformed message, and was disconnected.
     Nonsense(Peer),
-    /// A program was told how many of its pages are active.
+    /// A program was notified of its number of active pages.
     Notified(&'a Watched, u64),
-    /// It could not be told.
+    /// A notification failed.
     NotNotified(&'a Watched, Unsent),
-    /// A program fetched its list: windows and pages.
+    /// A program fetched its list: number of windows and pages.
     Fetched(&'a Watched, u64, u64),
-    /// A program decided on so many windows.
+    /// A program decided on this number of windows.
     Decided(&'a Watched, u64),
-    /// A round ended, with what it changed.
+    /// A round ended, with these changes.
     Round(&'a Watched, Totals),
     /// A program is not watched any more.
     Forgotten(&'a Watched, Farewell),
-    /// There is no descriptor or no memory left for another client.
+    /// No descriptor or memory left for another client.
     Full(Errno),
 }
 
@@ -115,36 +115,36 @@ impl std::fmt::Debug for Watched {
     }
 }
 
-/// Why a program is not watched any more.
+/// Reason for the end of watching.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Farewell {
-    /// It asked for that.
+    /// The program unregistered.
     Asked,
-    /// It closed its connection: it ended, or became another program.
+    /// It closed its connection: it ended, or exec replaced it.
     Left,
     /// It ended.
     Ended,
-    /// It cannot be worked on any more.
+    /// It can no longer be worked on.
     Failed,
-    /// It was cut off.
+    /// It was disconnected.
     CutOff,
-    /// The tracker ends.
+    /// The tracker stops.
     Stopped,
 }
 
-/// Who has connected.
+/// A connected client.
 struct Client {
     connection: Connection,
     peer: Peer,
     account: Account,
-    /// The process that connected, and no later one with its number.
+    /// The process that connected; a pidfd, so never a later process with its number.
     process: OwnedFd,
     since: Duration,
     session: Session,
     watched: Option<Watching>,
 }
 
-/// The program that a client has registered.
+/// Registered program of a client.
 struct Watching {
     program: Watched,
     ends: OwnedFd,
@@ -152,16 +152,16 @@ struct Watching {
     before: Totals,
 }
 
-/// A connection that is not registered after this time is closed, whatever it sent.
+/// Time after which an unregistered connection is closed, even if it sent messages.
 const REGISTERED_WITHIN: Duration = Duration::from_secs(30);
 
-/// The longest time without a look at the stop flag.
+/// Longest time between two checks of the stop flag.
 const SLICE: Duration = Duration::from_millis(250);
 
-/// So many are taken in before others have their turn.
+/// Connections accepted before other work has its turn.
 const AT_ONCE: usize = 64;
 
-/// After a failure to take in a client nobody is taken in for so long.
+/// Pause of accepting after a failure to accept.
 const FULL_FOR: Duration = Duration::from_secs(1);
 
 /// Serves programs until it is asked to stop.
@@ -181,11 +181,12 @@ struct Tracker {
     next: usize,
     s: Settings,
     full_until: Duration,
-    /// When accounts are heard again: requests cost time, too, of which each account has its part.
+    /// Time from which an account's requests are served again: requests cost processor time, and each account has its
+    /// part.
     heard_again: BTreeMap<Account, Duration>,
 }
 
-/// Who has something.
+/// Ready sources.
 #[derive(Default)]
 struct Ready {
     listener: bool,
@@ -194,7 +195,7 @@ struct Ready {
 }
 
 impl Tracker {
-    /// Waits, and does what there is to do.
+    /// Waits, and does the work that is due.
     fn turn(&mut self, listener: &Listener, control: &mut dyn Control) {
         let before = control.cpu_time();
         let ready = self.wait(listener, control);
@@ -217,13 +218,13 @@ impl Tracker {
         self.clients.get_mut(&key)?.watched.as_mut()
     }
 
-    /// The program whose step is due first.
+    /// Program with the earliest due step.
     fn first_due(&self) -> Option<(Duration, usize)> {
         let due = |(key, client): (&usize, &Client)| Some((client.watched.as_ref()?.program.due, *key));
         self.clients.iter().filter_map(due).min()
     }
 
-    /// Waits until somebody says something, a program ends, or a step is due.
+    /// Waits until a client sends, a program ends, or a step is due.
     fn wait(&mut self, listener: &Listener, control: &dyn Control) -> Ready {
         let now = control.now();
         let silent = |client: &Client| client.watched.is_none() && now > client.since + REGISTERED_WITHIN;
@@ -238,7 +239,7 @@ impl Tracker {
         let mut fds = vec![PollFd::from_borrowed_fd(listener.as_fd(), wanted)];
         let mut keys = Vec::new();
         for (key, client) in &self.clients {
-            // Without events poll(2) returns all the same when the other side is gone, at once and each time.
+            // Without events poll(2) still returns when the other side is gone, at once and each time.
             if !self.heard_again.contains_key(&client.account) {
                 fds.push(PollFd::new(&client.connection, PollFlags::IN));
                 keys.push((*key, false));
@@ -249,7 +250,7 @@ impl Tracker {
             }
         }
         let timeout = Timespec::try_from(due).ok();
-        // A signal that interrupts it is looked into by the caller.
+        // The caller handles a signal that interrupts it.
         if poll(&mut fds, timeout.as_ref()).is_err() {
             return Ready::default();
         }
@@ -260,7 +261,7 @@ impl Tracker {
         ready
     }
 
-    /// Takes in newcomers, some at a time: the others have their turn in between.
+    /// Accepts newcomers, a limited number at a time: others have their turn in between.
     fn take_in(&mut self, listener: &Listener, control: &mut dyn Control) {
         let mut crowd = Crowd::default();
         for (key, client) in &self.clients {
@@ -278,7 +279,7 @@ impl Tracker {
         }
     }
 
-    /// True if somebody was there. A connection that is refused is closed at once: to its program there is no tracker.
+    /// True if a connection was pending. A refused connection is closed at once: to its program there is no tracker.
     fn take_in_one(
         &mut self,
         listener: &Listener,
@@ -289,7 +290,7 @@ impl Tracker {
         let peer = connection.peer()?;
         let Ok(process) = connection.peer_process() else { return Ok(true) };
         let account = control.account(peer);
-        // Only now it is sure that its number was not another process's meanwhile.
+        // Only now is it sure that its number did not belong to another process meanwhile.
         if has_ended(process.as_fd()) {
             return Ok(true);
         }
@@ -305,15 +306,15 @@ impl Tracker {
         Ok(true)
     }
 
-    /// Newcomers, whoever they are, have a part of a processor, too: after a number of them nobody is taken in for a time.
+    /// All newcomers together also have a part of a processor: after a number of them accepting pauses.
     fn rest_from_newcomers(&mut self, control: &dyn Control, before: Duration) {
         let part = self.s.schedule.cpu_fraction.get() * ACCOUNTS_AT_ONCE as f64;
         let spent = control.cpu_time().saturating_sub(before).div_f64(part);
         self.full_until = self.full_until.max(control.now() + spent);
     }
 
-    /// Hears one message of a client, whose account is heard again when it has paid for it with time, and for what it took to
-    /// notice it, `woken`. Root need not.
+    /// Reads one message of a client. The account is served again after a rest in proportion to the cost of the
+    /// message and of the wake-up, `woken`. Root is exempt.
     fn attend_at_a_price(&mut self, key: usize, woken: Duration, control: &mut dyn Control) {
         let Some(account) = self.clients.get(&key).map(|client| client.account) else { return };
         if self.heard_again.contains_key(&account) {
@@ -329,7 +330,7 @@ impl Tracker {
         }
     }
 
-    /// The part of a processor that one account has, root's apart.
+    /// Part of a processor of one account, without root's.
     fn part_of_account(&self) -> NonZeroFraction {
         let watched = self.clients.values().filter(|client| client.watched.is_some());
         let accounts: BTreeSet<Account> = watched.map(|client| client.account).collect();
@@ -337,7 +338,7 @@ impl Tracker {
         admission::part_of_account(self.s.schedule.cpu_fraction, unprivileged)
     }
 
-    /// Hears one message of a client.
+    /// Reads one message of a client.
     fn attend(&mut self, key: usize, control: &mut dyn Control) {
         let Some(client) = self.clients.get_mut(&key) else { return };
         let mut message = [0; MOST_BYTES];
@@ -388,7 +389,7 @@ impl Tracker {
         self.answer(key, Answer::Refused(why), control);
     }
 
-    /// Says something. Whoever does not read what it asked for is cut off.
+    /// Sends an answer. A client that does not read its answers is disconnected.
     fn answer(&mut self, key: usize, answer: Answer, control: &mut dyn Control) {
         self.answer_with(key, answer, &[], control);
     }
@@ -442,7 +443,7 @@ impl Tracker {
             return Err(Refused::Taken);
         }
         let Opened { target, ends, hold } = control.open(pid, peer)?;
-        // Only now that it is open is it sure that its number was not another process's meanwhile.
+        // Only after opening it is it sure that its number did not belong to another process meanwhile.
         if has_ended(client.process.as_fd()) {
             return Err(Refused::NoProcess);
         }
@@ -524,7 +525,7 @@ impl Tracker {
         Ok(())
     }
 
-    /// Tells those programs of their active pages for which it is time.
+    /// Sends the notifications that are due.
     fn notify(&mut self, control: &mut dyn Control) {
         let now = control.now();
         let mut others = Vec::new();
@@ -553,7 +554,7 @@ impl Tracker {
         }
     }
 
-    /// How a program may be watched: all programs of an account share its part of a processor, but for root's.
+    /// Schedule of a program: all programs of an account, except root's, share its part of a processor.
     fn schedule_of(&self, key: usize) -> schedule::Settings {
         let s = self.s.schedule;
         let Some(account) = self.clients.get(&key).map(|client| client.account) else { return s };
@@ -566,7 +567,7 @@ impl Tracker {
         schedule::Settings { cpu_fraction: NonZeroFraction::new(fraction).unwrap_or(s.cpu_fraction), ..s }
     }
 
-    /// A program is not watched any more; its client stays.
+    /// Stops watching a program; its client stays.
     fn stop_watching(&mut self, key: usize, why: Farewell, control: &mut dyn Control) {
         let Some(client) = self.clients.get_mut(&key) else { return };
         client.session.set_registered(false);
@@ -577,7 +578,7 @@ impl Tracker {
         }
     }
 
-    /// A client is no more.
+    /// Removes a client.
     fn forget(&mut self, key: usize, why: Farewell, control: &mut dyn Control) {
         self.stop_watching(key, why, control);
         self.clients.remove(&key);

@@ -1,9 +1,9 @@
-//! What a client may say, and what it has said so far of the list that it was given.
+//! Checks of a client's messages, and the verdicts received on its current list.
 //!
-//! Whoever connects may be anybody: what is no request, and what cannot be meant (verdicts on a list that there never was),
-//! closes the connection. What merely comes late (verdicts on an older list) is passed over.
+//! Any process may connect. Malformed requests and impossible ones (verdicts on a list that never existed) close the
+//! connection. Late messages (verdicts on an older list) are ignored.
 //!
-//! Pure: messages come in, what is meant goes out.
+//! Pure: messages come in, decoded requests go out.
 
 use std::collections::BTreeMap;
 
@@ -15,30 +15,30 @@ use units::Window;
 
 use crate::policy::Wish;
 
-/// What a client wants.
+/// Decoded request of a client.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Wanted {
-    /// To be watched by these terms.
+    /// Register with these session parameters.
     Register(Terms),
-    /// Not to be watched any more.
+    /// Unregister.
     Unregister,
-    /// The latest list.
+    /// Fetch the latest list.
     Fetch,
-    /// So many windows for an arena.
+    /// Number of windows for an arena.
     Arena(u64),
-    /// To know what came of it.
+    /// Read the totals.
     Progress,
-    /// That these are its wishes, complete.
+    /// The complete preferences.
     Decided(BTreeMap<Window, Wish>),
-    /// Nothing yet.
+    /// Incomplete: more messages follow.
     More,
-    /// To be told no.
+    /// To be refused.
     No(Refused),
-    /// What makes no sense: the connection is closed.
+    /// Malformed: the connection is closed.
     Nonsense,
 }
 
-/// A client and what it has said.
+/// A client and its verdicts.
 #[derive(Clone, Debug, Default)]
 pub struct Session {
     registered: bool,
@@ -46,7 +46,7 @@ pub struct Session {
     generation: u64,
 }
 
-/// The list that it was given last, and what it said of it so far.
+/// The last list given to it, and the verdicts on it.
 #[derive(Clone, Debug)]
 struct Given {
     generation: u64,
@@ -55,7 +55,7 @@ struct Given {
 }
 
 impl Session {
-    /// A message came.
+    /// Decodes a message.
     pub fn understand(&mut self, message: &[u8]) -> Wanted {
         let Ok(request) = Request::read(message) else {
             let other = wire::wants_another_version(message);
@@ -75,7 +75,7 @@ impl Session {
         }
     }
 
-    /// It is registered from now on, or not any more.
+    /// Sets whether it is registered.
     pub fn set_registered(&mut self, registered: bool) {
         self.registered = registered;
         self.given = None;
@@ -86,7 +86,7 @@ impl Session {
         self.generation + 1
     }
 
-    /// It was given the next list, with these windows.
+    /// Records that it was given the next list, with these windows.
     pub fn give(&mut self, windows: Vec<Window>) {
         self.generation += 1;
         self.given = Some(Given { generation: self.generation, windows, wishes: BTreeMap::new() });
@@ -124,12 +124,13 @@ impl Session {
     }
 }
 
-/// Who may be watched for whom.
+/// Process that `peer` may have watched.
 ///
 /// # Errors
-/// Why not.
+/// Reason for the refusal.
 ///
-/// Another process than its own only root may name; whether the kernel lets it inspect that one is asked where it is opened.
+/// Only root may name another process than its own; opening that process checks whether the kernel allows its
+/// inspection.
 pub fn may_register(peer: Peer, terms: Terms, has_room: bool) -> Result<Pid, Refused> {
     let own = peer.pid.ok_or(Refused::NoProcess)?;
     let pid = if terms.pid == 0 { own } else { Pid(terms.pid) };

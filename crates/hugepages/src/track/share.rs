@@ -1,13 +1,13 @@
-//! Who gets huge pages where there are fewer than deserved: limits on a program, on a user, and on all together, shared by
-//! benefit. Pure.
+//! Distribution of huge pages where fewer exist than are deserved: limits on a program, on a user, and on all
+//! together, shared by benefit. Pure.
 //!
-//! The paper asks for fairness between processes (3.2) and names the danger: who came first has them all. Here a window is
-//! promoted while its program, its user and the host are below their limits. At a limit it takes the place of the window
-//! under the same limit that saves least, if it saves at least twice as much ([`TAKES_OVER`]): a huge page that changes hands
-//! costs two copies, and what a window saves is known roughly. Idle windows save nothing.
+//! The paper asks for fairness between processes (3.2) and names the danger: the first process takes all. Here a
+//! window is promoted while its program, its user and the host are below their limits. At a limit it takes the place
+//! of the window under the same limit that saves least, if it saves at least twice as much ([`TAKES_OVER`]): a huge
+//! page that changes hands costs two copies, and a window's saving is known roughly. Idle windows save nothing.
 //!
-//! What a window saves once it is huge cannot be seen any more (it has one accessed bit); it counts as when it was promoted.
-//! Windows of arenas are the program's own doing: they count, and are not taken away.
+//! The saving of a huge window cannot be measured (it has one accessed bit); it keeps the value of its promotion.
+//! Windows of arenas are under the program's control: they count, and are not taken away.
 //!
 //! No I/O, no clock, no randomness.
 
@@ -17,76 +17,77 @@ use units::{Rate, Window};
 
 use super::admission::Account;
 
-/// The most huge windows.
+/// Limits on huge windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Of one program.
+    /// Per program.
     pub of_program: u64,
-    /// Of all programs of one user.
+    /// Per user, all programs together.
     pub of_user: u64,
-    /// Of all programs.
+    /// All programs together.
     pub of_all: u64,
 }
 
 /// No limit.
 pub const UNLIMITED: Limits = Limits { of_program: u64::MAX, of_user: u64::MAX, of_all: u64::MAX };
 
-/// A window takes the place of another when it saves so many times what that one does.
+/// Factor by which a window must save more than another to take its place.
 pub const TAKES_OVER: f64 = 2.0;
 
-/// A program, by its place in a list that the caller keeps, and its user.
+/// A program, by its index in the caller's list, and its account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {
-    /// Which program.
+    /// Index of the program.
     pub program: usize,
-    /// On whose account it goes.
+    /// Account that it counts against.
     pub user: Account,
 }
 
-/// A window that is huge.
+/// A huge window.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Held {
-    /// Whose.
+    /// Owner.
     pub owner: Owner,
-    /// Which; `None` for one that cannot be taken away.
+    /// The window; `None` for one that cannot be taken away.
     pub window: Option<Window>,
-    /// What it saves: page walks per second.
+    /// Saving: page walks per second.
     pub walks: Rate,
 }
 
-/// A window that deserves to be.
+/// A window that deserves to be huge.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate {
-    /// Whose.
+    /// Owner.
     pub owner: Owner,
-    /// Which.
+    /// The window.
     pub window: Window,
-    /// What it would save.
+    /// Expected saving.
     pub walks: Rate,
 }
 
-/// What comes of the candidates, in their order.
+/// Decisions on the candidates, in their order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Shares {
-    /// To be promoted; with it a window of somebody that must be split before, where a limit is reached.
+    /// To be promoted; at a limit with another program's window that must be split first.
     pub granted: Vec<(Candidate, Option<(Owner, Window)>)>,
     /// Not to be promoted.
     pub refused: Vec<Candidate>,
 }
 
-/// Has a program's next huge window room under every limit, when it has `own`, its user `of_user` and all `of_all`?
+/// Whether a program's next huge window fits under every limit, with `own`, its user's `of_user` and all `of_all`
+/// present.
 pub fn has_room(own: u64, of_user: u64, of_all: u64, limits: Limits) -> bool {
     arena(1, own, of_user, of_all, limits) == 1
 }
 
-/// Decides on `candidates`, the first one first, beside those that are `held`.
+/// Decides on `candidates`, the first one first, beside the windows in `held`.
 pub fn share(candidates: &[Candidate], held: &[Held], limits: Limits) -> Shares {
     if limits == UNLIMITED {
         return Shares { granted: candidates.iter().map(|one| (*one, None)).collect(), refused: Vec::new() };
     }
     let mut held = held.to_vec();
     let mut shares = Shares::default();
-    // What was refused to a program is refused to its windows that save no more: places only become fewer and dearer.
+    // A refusal for a program extends to its windows that save no more: places only become fewer and dearer.
     let mut refused_up_to: BTreeMap<usize, Rate> = BTreeMap::new();
     for candidate in candidates {
         if refused_up_to.get(&candidate.owner.program).is_some_and(|walks| candidate.walks <= *walks) {
@@ -105,7 +106,7 @@ pub fn share(candidates: &[Candidate], held: &[Held], limits: Limits) -> Shares 
                 continue;
             }
         }
-        // It makes way for no other candidate: that would be to promote and split it at once.
+        // It yields to no other candidate: that would promote and split it at once.
         held.push(Held { owner: candidate.owner, window: None, walks: candidate.walks });
     }
     shares
@@ -116,8 +117,8 @@ enum Place {
     Of(usize),
 }
 
-/// Where there is room for it under every limit, if there is. One window at most makes way: so it must be under all limits
-/// that are reached.
+/// Place for it under every limit, if there is one. At most one window yields, so it must be under all limits that
+/// are reached.
 fn place_for(candidate: &Candidate, held: &[Held], limits: Limits) -> Option<Place> {
     let owner = candidate.owner;
     let count = |of: &dyn Fn(&Owner) -> bool| held.iter().filter(|one| of(&one.owner)).count() as u64;
@@ -139,7 +140,7 @@ fn place_for(candidate: &Candidate, held: &[Held], limits: Limits) -> Option<Pla
     (is_worth_it && !is_over(reached, held, owner, limits)).then_some(Place::Of(least.0))
 }
 
-/// Beyond a limit (it was made lower, or an arena grew): then one that makes way is not enough.
+/// Above a limit (it was lowered, or an arena grew): then one yielding window is not enough.
 fn is_over(reached: [bool; 3], held: &[Held], owner: Owner, limits: Limits) -> bool {
     let of_program = held.iter().filter(|one| one.owner.program == owner.program).count() as u64;
     let of_user = held.iter().filter(|one| one.owner.user == owner.user).count() as u64;
@@ -147,8 +148,8 @@ fn is_over(reached: [bool; 3], held: &[Held], owner: Owner, limits: Limits) -> b
     reached.iter().zip(beyond).any(|(reached, beyond)| *reached && beyond)
 }
 
-/// How many windows an arena may have that asks for `wanted`, of a program that has `own` huge windows besides, whose user has
-/// `of_user` and all programs `of_all`, all without this arena.
+/// Number of windows granted to an arena that asks for `wanted`. `own` is the number of the program's other huge
+/// windows, `of_user` of its user's and `of_all` of all programs', each without this arena.
 pub fn arena(wanted: u64, own: u64, of_user: u64, of_all: u64, limits: Limits) -> u64 {
     let left = [(limits.of_program, own), (limits.of_user, of_user), (limits.of_all, of_all)];
     left.into_iter().fold(wanted, |granted, (limit, used)| granted.min(limit.saturating_sub(used)))
@@ -227,7 +228,7 @@ mod tests {
         ) {
             let limits = Limits { of_program, of_user, of_all };
             let owner = |program: u8| Owner { program: usize::from(program), user: Account::User(u32::from(program / 2)) };
-            // What is there is within the limits, as it would be after earlier rounds.
+            // The existing windows are within the limits, as after earlier rounds.
             let wish = |from: &[(u8, u8, f64)], base: u64| -> Vec<Candidate> {
                 let windows = base..;
                 windows.zip(from).map(|(window, (program, _, walks))| candidate(owner(*program), window, *walks)).collect()
@@ -255,7 +256,7 @@ mod tests {
         }
     }
 
-    /// What is held after all grants of a first round.
+    /// Windows held after all grants of a first round.
     fn now_of(granted: &[(Candidate, Option<(Owner, Window)>)]) -> Vec<Held> {
         let mut held: Vec<Held> = Vec::new();
         for (one, instead) in granted {

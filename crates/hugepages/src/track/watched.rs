@@ -1,7 +1,7 @@
-//! One tracked program: its rounds, its list, and what is to be done about its windows.
+//! One tracked program: its rounds, its list, and the pending actions on its windows.
 //!
-//! Each call does one step, none of which takes longer than one look or one promotion; when the next one is due stands in
-//! [`Watched::due`]. So one thread serves all programs, and none waits for another's round.
+//! Each call does one step, none of which takes longer than one scan or one promotion; [`Watched::due`] is the time
+//! of the next one. So one thread serves all programs, and none waits for another's round.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -20,10 +20,10 @@ use crate::pace::Pace;
 use crate::policy::{self, Promotion, Wish};
 use crate::target::{Phase, Target};
 
-/// Something to be done with a window.
+/// Action on a window.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Act {
-    /// Make it huge; before that, where a limit is reached, split another's window.
+    /// Make it huge; before that, at a limit, split another program's window.
     Promote(Promotion, Option<(Owner, Window)>),
     /// Give it back.
     Demote(Window),
@@ -31,49 +31,49 @@ pub enum Act {
     Probe(Window),
 }
 
-/// Where a program stands in its round.
+/// Stage of a program's round.
 #[derive(Clone, Debug, PartialEq)]
 enum Stage {
-    /// A round begins.
+    /// Start of a round.
     Begin,
-    /// Accesses are looked at.
+    /// Scanning.
     Looking { last: Option<Duration>, length: Duration, listed: bool },
-    /// The program has been asked what it wants.
+    /// Waiting for the program's verdicts.
     Deciding,
-    /// What is decided is carried out.
+    /// Carrying out the decisions.
     Acting { queue: VecDeque<Act>, giving_back: bool },
 }
 
-/// What a step came to, for the loop.
+/// Result of a step, for the loop.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Came {
-    /// Nothing that anybody need know.
+    /// Nothing to report.
     Nothing,
-    /// What is to be promoted must be shared out with others: [`Watched::act_on`] is to be told.
+    /// Promotions to be shared out with other programs; the loop answers with [`Watched::act_on`].
     ToShare(Vec<Promotion>),
-    /// This is to be done now.
+    /// Action to be done now.
     ToDo(Act),
-    /// The round is over.
+    /// End of the round.
     Rested,
 }
 
 /// A program under watch.
 pub struct Watched {
-    /// The program and what is known of it.
+    /// The program and its state.
     pub target: Target,
     /// Its user.
     pub user: u32,
-    /// On whose account it goes.
+    /// Account that it counts against.
     pub account: Account,
-    /// When the next step is due.
+    /// Time of the next step.
     pub due: Duration,
     /// Processor time spent on it.
     pub spent: Duration,
     /// Windows of its arenas.
     pub arena: u64,
-    /// When it is told.
+    /// Notification state.
     pub notice: Notice,
-    /// Signals that it was sent.
+    /// Signals sent to it.
     pub signals: u64,
     terms: Terms,
     policy: policy::Settings,
@@ -82,22 +82,22 @@ pub struct Watched {
     pace: Pace,
     began: Duration,
     spent_before: Duration,
-    /// What the last round cost until all was seen.
+    /// Cost of the last round up to its last scan.
     spent_looking: Duration,
     debt: schedule::Debt,
-    /// When the last round was over.
+    /// End of the last round.
     ended: Duration,
-    /// The last round was long enough to tell what is idle; the next such one is due then.
+    /// The last round was long enough to find idle windows; the time of the next such one.
     was_long: bool,
     long_again: Duration,
     rounds: u64,
 }
 
-/// A program that decides is waited for so long, or four periods.
+/// Longest wait for a deciding program; four periods if that is longer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Watched {
-    /// From now on, by these terms.
+    /// Watches `target` from now on, with these session parameters.
     pub fn new(target: Target, user: u32, account: Account, terms: Terms, now: Duration) -> Watched {
         let mut watched = Watched {
             target,
@@ -126,7 +126,7 @@ impl Watched {
         watched
     }
 
-    /// Other terms, from now on. The round goes on: whoever changes them often is not looked at more often.
+    /// Replaces the session parameters from now on. The round goes on, so frequent changes do not cause more scans.
     pub fn change(&mut self, terms: Terms) {
         self.terms = terms;
         self.policy = policy::Settings {
@@ -139,17 +139,17 @@ impl Watched {
         self.target.set_wishes(terms.decides.then(BTreeMap::new));
     }
 
-    /// By which terms it is watched.
+    /// Session parameters.
     pub fn terms(&self) -> Terms {
         self.terms
     }
 
-    /// By which settings its windows are judged.
+    /// Policy settings for its windows.
     pub fn policy(&self) -> policy::Settings {
         self.policy
     }
 
-    /// What came of it.
+    /// Totals so far.
     pub fn totals(&self) -> Totals {
         Totals {
             rounds: self.rounds,
@@ -161,17 +161,17 @@ impl Watched {
         }
     }
 
-    /// The list of the last round, if it is there to be fetched.
+    /// List of the last round, if unfetched.
     pub fn list(&self) -> Option<&List> {
         self.list.as_ref()
     }
 
-    /// It was fetched.
+    /// Takes the list for a fetch.
     pub fn take_list(&mut self) -> Option<List> {
         if self.notice.fetched() { self.list.take() } else { None }
     }
 
-    /// The program has decided.
+    /// Receives the program's preferences.
     pub fn decided(&mut self, wishes: BTreeMap<Window, Wish>, now: Duration) {
         if !self.terms.decides {
             return;
@@ -179,7 +179,7 @@ impl Watched {
         self.target.set_wishes(Some(wishes));
         match self.stage {
             Stage::Deciding => self.due = now,
-            // A round that looks on is cut short, if it has been long enough to tell what is idle.
+            // A longer round is cut short, if it was long enough to find idle windows.
             Stage::Looking { listed: true, .. } if self.target.source().age() >= schedule::LONG => {
                 self.rounds += 1;
                 (self.stage, self.was_long, self.due) = (Stage::Deciding, true, now);
@@ -188,7 +188,7 @@ impl Watched {
         }
     }
 
-    /// Does what is due.
+    /// Does the due step.
     ///
     /// # Errors
     /// `Gone` when the program ended.
@@ -221,7 +221,7 @@ impl Watched {
         Ok(())
     }
 
-    /// Sets when to look next; where looking took longer than that, at once.
+    /// Sets the time of the next scan; at once where scanning took longer than that.
     fn next_look(&mut self, now: Duration, last: Option<Duration>, length: Duration, listed: bool) {
         self.stage = Stage::Looking { last, length, listed };
         let age = schedule::next_look(last, schedule::period(self.terms), length).unwrap_or(length);
@@ -234,7 +234,7 @@ impl Watched {
         let due = schedule::next_look(last, period, length).unwrap_or(length);
         let listed = listed || due >= period && self.list_what_was_seen();
         if due < length {
-            // Looks that came too late to be made are left out, but for those at the ends.
+            // Scans that are already too late are skipped, except those at the ends.
             let (age, end) = (self.target.source().age(), if due < period { period } else { length });
             let mut seen = due;
             while let Some(next) = schedule::next_look(Some(seen), period, length).filter(|next| *next < age.min(end)) {
@@ -251,7 +251,7 @@ impl Watched {
         Ok(Came::Nothing)
     }
 
-    /// Lays a list ready if it has as many pages as the program wants to hear of. Always true: it was done.
+    /// Prepares a list if it has as many pages as the program asked for. Always returns true: done.
     fn list_what_was_seen(&mut self) -> bool {
         let list = List::of(self.target.source().map(), self.target.windows(), self.policy);
         let ready = self.notice.after_round(list.pages.len() as u64, self.terms.threshold_pages);
@@ -259,7 +259,7 @@ impl Watched {
         true
     }
 
-    /// What to promote, by the program's word or by the rule.
+    /// Windows to promote, by the program's preference or by the rule.
     fn plan(&mut self) -> Result<Came, Error> {
         self.spent_looking = self.spent.saturating_sub(self.spent_before);
         self.target.plan_again(self.policy)?;
@@ -267,13 +267,13 @@ impl Watched {
         Ok(Came::ToShare(self.target.plan.promote.clone()))
     }
 
-    /// What of the plan is to be carried out now.
+    /// Takes the part of the plan that is to be carried out now.
     pub fn act_on(&mut self, promotions: impl IntoIterator<Item = (Promotion, Option<(Owner, Window)>)>) {
         let queue = promotions.into_iter().map(|(promotion, instead)| Act::Promote(promotion, instead)).collect();
         self.stage = Stage::Acting { queue, giving_back: false };
     }
 
-    /// Does something with one of its windows.
+    /// Carries out an action on one of its windows.
     ///
     /// # Errors
     /// `Gone` when the program ended.
@@ -285,7 +285,7 @@ impl Watched {
         }
     }
 
-    /// Gets ready for the next promotion, if there is one, while the program is left alone.
+    /// Prepares the next promotion, if there is one, during the pause.
     pub fn make_ready(&self) {
         match &self.stage {
             Stage::Acting { queue, .. } if matches!(queue.front(), Some(Act::Promote(..))) => self.target.make_ready(),
@@ -293,7 +293,7 @@ impl Watched {
         }
     }
 
-    /// The pause after an act that took `took`.
+    /// Pause after an action that took `took`.
     pub fn pause(&mut self, now: Duration, took: Duration, s: schedule::Settings) {
         self.due = now + self.pace.pause_after(took, s.pace);
     }
@@ -302,7 +302,7 @@ impl Watched {
         self.target.rest();
         if let Stage::Acting { queue, giving_back: giving_back @ false } = &mut self.stage {
             *giving_back = true;
-            // A shorter round does not tell what is idle.
+            // A shorter round does not find idle windows.
             if self.was_long {
                 self.long_again = now + schedule::LONG_EVERY;
                 let plan = self.target.plan_giving_back(self.policy)?;
@@ -311,7 +311,7 @@ impl Watched {
             }
             return Ok(Came::Nothing);
         }
-        // What it said was of this round's list. The window may be another thing by the next one.
+        // The program's preferences were for this round's list. By the next round the window may hold other data.
         if self.terms.decides {
             self.target.set_wishes(Some(BTreeMap::new()));
         }
@@ -330,7 +330,7 @@ impl Watched {
     }
 }
 
-/// A promotion as the sharing sees it.
+/// A promotion as a candidate for the sharing.
 pub fn candidate(promotion: &Promotion, owner: Owner) -> Candidate {
     Candidate { owner, window: promotion.window, walks: promotion.walks }
 }

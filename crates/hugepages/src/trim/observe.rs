@@ -1,11 +1,11 @@
-//! What huge windows hold: how many of their pages hold only zeros.
+//! Content of huge windows: the number of pages that hold only zeros.
 //!
-//! The only place where masu looks at the *content* of a program's pages. What is read serves to tell zero from not zero,
-//! and is forgotten in the same call: it goes into a buffer that is wiped before the call returns.
+//! The only place where masu reads the *content* of a program's pages. The bytes are only compared with zero, and
+//! forgotten in the same call: they go into a buffer that is wiped before the call returns.
 //!
-//! A window is sampled first: half a KiB of every eighth page, at changing places. A sample of 64 places costs a tenth of
-//! what the whole window does; one of 1024 would cost more than the whole, for each place is looked up on its own. What a
-//! sample calls zero may hold something elsewhere, so before a window is split all of it is read.
+//! A window is sampled first: half a KiB of every eighth page, at changing places. A sample of 64 places costs a
+//! tenth of the whole window; one of 1024 would cost more than the whole, since each place is looked up on its own. A
+//! page that a sample calls zero may hold data elsewhere, so before a window is split all of it is read.
 
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
@@ -19,39 +19,39 @@ use units::{Address, AddressRange, PAGES_PER_WINDOW, Pages, Window};
 
 use super::policy::{PAGES_PER_SAMPLE, SAMPLES};
 
-/// What trimming needs to see of a program.
+/// Access to a program's content for trimming.
 pub trait Content {
-    /// Makes sure that what follows is about the memory that the program has now. True when that is another one than
+    /// Makes the following calls refer to the memory that the program has now. True when that is another one than
     /// before (exec).
     ///
     /// # Errors
     /// `Gone` when it ended.
     fn is_new_memory(&self) -> Result<bool, Error>;
 
-    /// The whole windows of `range` that are huge right now, in order.
+    /// Whole windows of `range` that are huge right now, in order.
     ///
     /// # Errors
     /// `Gone` when it ended.
     fn huge_windows(&self, range: AddressRange) -> Result<Vec<Window>, Error>;
 
-    /// How many of the [`SAMPLES`] sampled pages of a window seem to hold only zeros; `None` when it is not huge any more,
-    /// shared after a fork, or cannot be read.
+    /// Number of the [`SAMPLES`] sampled pages of a window that seem to hold only zeros; `None` when it is not huge
+    /// any more, shared after a fork, or cannot be read.
     ///
     /// # Errors
     /// `Gone` when it ended.
     fn sample(&self, window: Window) -> Result<Option<Pages>, Error>;
 
-    /// How many pages of a window hold only zeros, byte for byte; `None` as for a sample.
+    /// Number of pages of a window that hold only zeros, byte for byte; `None` as for a sample.
     ///
     /// # Errors
     /// `Gone` when it ended.
     fn count(&self, window: Window) -> Result<Option<Pages>, Error>;
 
-    /// Processor time that this and everything else of ours took so far.
+    /// Processor time of masu since its start, this work included.
     fn cpu_time(&self) -> Duration;
 }
 
-/// The content of a process of this host.
+/// Content of a process of this host.
 #[derive(Debug)]
 pub struct Reader {
     pid: Pid,
@@ -66,7 +66,8 @@ impl Reader {
     /// Opens it.
     ///
     /// # Errors
-    /// `Gone`; `Denied` without the right to trace it; `Unsupported` on a kernel that cannot copy out of other processes.
+    /// `Gone`; `Denied` without the right to trace it; `Unsupported` on a kernel that cannot copy out of other
+    /// processes.
     pub fn open(pid: Pid) -> Result<Reader, Error> {
         let pidfd = pid.open()?;
         let viewer = RefCell::new(Viewer::open(pid)?);
@@ -85,12 +86,13 @@ impl Reader {
         each: usize,
         tell: impl FnOnce(&[u8]) -> Pages,
     ) -> Result<Option<Pages>, Error> {
-        // Reading what is not there would bring it there; reading what a fork shares would copy it, and split the window.
+        // Reading a missing page would allocate it; reading a page shared by a fork would copy it, and split the
+        // window.
         let state = self.viewer.borrow().window(window);
         match state {
             Ok(state) if state.huge && [state.shared, state.zero, state.file] == [Pages(0); 3] => {}
             Ok(_) => return Ok(None),
-            Err(error) if error.is_gone() && !self.has_ended() => return Ok(None), // exec: the next look finds out
+            Err(error) if error.is_gone() && !self.has_ended() => return Ok(None), // exec: the next scan finds out
             Err(error) => return Err(error),
         }
         let wanted = places.len() * each;
@@ -100,7 +102,7 @@ impl Reader {
             Err(Errno::FAULT | Errno::NOMEM | Errno::AGAIN | Errno::INTR) => None,
             Err(errno) => return Err(self.failed(errno)),
         };
-        // The number may mean another process by now.
+        // The number may belong to another process by now.
         if self.has_ended() { Err(self.failed(Errno::SRCH)) } else { Ok(told) }
     }
 
@@ -144,12 +146,12 @@ impl Content for Reader {
     }
 }
 
-/// Bytes of a page that a sample reads. Looking a page up costs as much as copying some KiB, so a single word would cost the
-/// same.
+/// Bytes of a page that a sample reads. Looking a page up costs as much as copying some KiB, so a single word would
+/// cost the same.
 const SAMPLE: usize = 512;
 
-/// Where a sample reads: one page of each eight, and one eighth of it, neither in step with its neighbours, so that no
-/// regular pattern of pages or records hides from it. The same for every window and look.
+/// Places that a sample reads: one page of each eight, and one eighth of it, neither in step with its neighbours, so
+/// that no regular pattern of pages or records hides from it. The same for every window and scan.
 fn places(window: Window) -> [Address; SAMPLES] {
     std::array::from_fn(|number| {
         // The golden ratio's multiplier; its upper bits are the good ones.
@@ -160,12 +162,12 @@ fn places(window: Window) -> [Address; SAMPLES] {
     })
 }
 
-/// How many of the pieces of `length` bytes hold only zeros.
+/// Number of pieces of `length` bytes that hold only zeros.
 fn zero_chunks(bytes: &[u8], length: usize) -> Pages {
     Pages(bytes.chunks_exact(length).filter(|chunk| is_zero(chunk)).count() as u64)
 }
 
-/// Word by word in lines of 64 bytes: ten times as quick as byte by byte.
+/// Word by word in lines of 64 bytes: ten times faster than byte by byte.
 fn is_zero(bytes: &[u8]) -> bool {
     let line_is_zero = |line: &[u8]| {
         let (words, rest) = line.as_chunks::<8>();

@@ -1,7 +1,7 @@
-//! Which huge windows to split because they hold memory for nothing, and when to look again.
+//! Choice of huge windows to split because they waste memory, and time of the next scan.
 //!
-//! A program that gets huge pages at the first touch pays for all 512 pages of a window when it touches one. What it never
-//! touched holds zeros. So
+//! A program that gets huge pages at the first touch pays for all 512 pages of a window when it touches one. Its
+//! untouched pages hold zeros. So
 //!
 //! ```text
 //! extra   = Σ zero pages of the huge windows
@@ -10,15 +10,15 @@
 //!
 //! and while `extra` is more than `allowed`, windows are split, those with the most zero pages first.
 //!
-//! There is no paper behind this. The kernel's own shrinker (Linux 6.12, `max_ptes_none`) splits huge pages with many zero
-//! pages too, but only when memory runs short, and without a word from the program. What is ours:
-//! - **Patience.** A window that is just being filled is left alone. Samples must have shown the same for a look
+//! There is no paper behind this. The kernel's own shrinker (Linux 6.12, `max_ptes_none`) splits huge pages with many
+//! zero pages too, but only when memory runs short, and without asking the program. Our additions:
+//! - **Patience.** A window that is just being filled is left alone. Samples must have been the same for one scan
 //!   ([`Known::is_still`]), then two exact counts `still_for` apart must be the same ([`Known::count`]).
-//! - **No tug of war.** A window that was given back and is huge again must keep still for 2, 4, 8, 16 looks. Not for longer:
-//!   khugepaged makes thin windows huge again where the program asked for huge pages, eight of them every ten seconds, and
-//!   for ever. So it is never more than some dozen windows ahead. One whose count fell after it was counted is being
-//!   filled, and must keep still for up to 64.
-//! - **Cost.** What stays the same is looked at ever more seldom; the pause after a look grows with what the look cost.
+//! - **No oscillation.** A window that was given back and is huge again must keep still for 2, 4, 8, 16 scans. Not
+//!   for longer: khugepaged makes thin windows huge again where the program asked for huge pages, eight of them every
+//!   ten seconds, and for ever. So it is never more than some dozen windows ahead. A window whose count fell after it
+//!   was counted is being filled, and must keep still for up to 64.
+//! - **Cost.** Unchanged windows are scanned at growing intervals; the pause after a scan grows with its cost.
 //!
 //! No I/O, no clock, no randomness.
 
@@ -26,28 +26,28 @@ use std::time::Duration;
 
 use units::{Bytes, Fraction, NonZeroFraction, PAGES_PER_WINDOW, Pages, Window};
 
-/// What decides.
+/// Settings of the policy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
-    /// Memory that huge pages may hold for nothing, as a part of what would be resident without it.
+    /// Memory that huge pages may waste, as a fraction of the memory resident without the waste.
     pub max_extra_rss: Fraction,
-    /// So far apart two exact counts must be the same.
+    /// Interval over which two exact counts must be the same.
     pub still_for: Duration,
-    /// The time between two looks: at first, and when nothing changes any more.
+    /// Time between two scans: at first, and when nothing changes any more.
     pub look_every: (Duration, Duration),
-    /// The most of one processor that looking may cost.
+    /// Largest fraction of one processor for scanning.
     pub look_fraction: NonZeroFraction,
-    /// The longest time between two looks, whatever they cost.
+    /// Longest time between two scans, at any cost.
     pub look_every_max: Duration,
-    /// What stays the same is sampled at least once in so many looks.
+    /// Scans within which an unchanged window is sampled at least once.
     pub sample_every_max: u64,
-    /// The most of the time that counting and splitting may take.
+    /// Largest fraction of the time for counting and splitting.
     pub busy_fraction: NonZeroFraction,
-    /// Windows counted or split in one go.
+    /// Windows counted or split in one batch.
     pub windows_at_once: usize,
 }
 
-/// What was measured with; without an allowance, which is the user's.
+/// Values used for the measurements; without an allowance, which is the user's.
 pub const MEASURED: Settings = Settings {
     max_extra_rss: Fraction::ZERO,
     still_for: Duration::from_secs(1),
@@ -59,26 +59,26 @@ pub const MEASURED: Settings = Settings {
     windows_at_once: 64,
 };
 
-/// Pages of a window of which a sample looks at one.
+/// Pages of a window per sampled page.
 pub const PAGES_PER_SAMPLE: usize = 8;
 
-/// Pages that one sample of a window looks at.
+/// Pages that one sample of a window reads.
 pub const SAMPLES: usize = PAGES_PER_WINDOW / PAGES_PER_SAMPLE;
 
-/// Doublings of patience with a window that was given back.
+/// Doublings of the required stillness for a window that was given back.
 const GIVEN_BACK_MAX: u32 = 4;
 
-/// Doublings of patience with a window whose count fell.
+/// Doublings of the required stillness for a window whose count fell.
 const DISTURBED_MAX: u32 = 6;
 
-/// What is known of one huge window.
+/// State of one huge window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Known {
-    /// Of the [`SAMPLES`] pages looked at, those that seemed to hold only zeros.
+    /// Number of the [`SAMPLES`] sampled pages that seemed to hold only zeros.
     sampled: Pages,
-    /// The first of the looks, by number, that showed no change up to now.
+    /// Number of the first scan since which there was no change.
     still_since: u64,
-    /// The look in which it is to be sampled again.
+    /// Scan at which it is sampled again.
     due: u64,
     /// The last exact count, if the samples did not change since.
     counted: Option<Counted>,
@@ -92,33 +92,33 @@ pub struct Known {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Counted {
     zero: Pages,
-    /// When this figure was first found.
+    /// Time at which this figure was first found.
     since: Duration,
 }
 
-/// What an exact count says.
+/// Result of an exact count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finding {
     /// The same as `still_for` ago: it may be split.
     Ripe,
-    /// Not the same, or not known for long enough.
+    /// Changed, or not known for long enough.
     Unripe,
-    /// Nothing to be had.
+    /// No memory to gain.
     Full,
 }
 
 impl Known {
-    /// A window first seen huge in `look`, that was given back so often before.
+    /// A window first seen huge in `look`, given back `given_back` times before.
     pub fn first(sampled: Pages, look: u64, given_back: u32) -> Known {
         Known { sampled, still_since: look, due: look + 1, counted: None, given_back, disturbed: 0 }
     }
 
-    /// Is it to be sampled in `look`?
+    /// Whether it is to be sampled in `look`.
     pub fn is_due(&self, look: u64) -> bool {
         look >= self.due
     }
 
-    /// Takes in another sample. True when it differs from the last.
+    /// Adds another sample. True when it differs from the last.
     pub fn sample(&mut self, sampled: Pages, look: u64, s: Settings) -> bool {
         let changed = sampled != self.sampled;
         if changed {
@@ -128,7 +128,7 @@ impl Known {
         changed
     }
 
-    /// Takes in an exact count at the time `now`, in `look`.
+    /// Adds an exact count at the time `now`, in `look`.
     pub fn count(&mut self, zero: Pages, now: Duration, look: u64, s: Settings) -> Finding {
         match self.counted {
             Some(counted) if counted.zero == zero => {
@@ -142,18 +142,18 @@ impl Known {
         Finding::of_unripe(zero)
     }
 
-    /// Somebody is at work on it: what was seen says nothing, and patience grows.
+    /// Records that the window is being written: earlier samples are void, and the required stillness grows.
     pub fn disturb(&mut self, look: u64) {
         self.disturbed = self.disturbed.saturating_add(1);
         (self.still_since, self.due) = (look, look + 1);
     }
 
-    /// Its zero pages, as well as is known.
+    /// Best known number of its zero pages.
     pub fn zero(&self) -> Pages {
         self.counted.map_or(Pages(self.sampled.0 * PAGES_PER_SAMPLE as u64), |counted| counted.zero)
     }
 
-    /// No change was seen for long enough to count it. Never in the look that saw it first.
+    /// Whether no change was seen for long enough to count it. Never in the scan that saw it first.
     pub fn is_still(&self, look: u64) -> bool {
         let doublings = self.given_back.min(GIVEN_BACK_MAX).max(self.disturbed.min(DISTURBED_MAX));
         look.saturating_sub(self.still_since) >= 1 << doublings
@@ -166,23 +166,23 @@ impl Finding {
     }
 }
 
-/// The look in which to look again at what has not changed since the look `since`: after as many looks as it kept still.
+/// Scan at which to sample a window unchanged since the scan `since`: after as many scans as it kept still.
 pub fn look_again_in(since: u64, look: u64, s: Settings) -> u64 {
     look + look.saturating_sub(since).clamp(1, s.sample_every_max.max(1))
 }
 
-/// Which windows to split.
+/// Windows to split.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Choice {
-    /// What huge windows hold for nothing.
+    /// Memory that huge windows waste.
     pub extra: Bytes,
-    /// What they may.
+    /// Allowance for it.
     pub allowed: Bytes,
-    /// To be split, the thinnest first.
+    /// Windows to split, the thinnest first.
     pub windows: Vec<Window>,
 }
 
-/// Chooses from the huge windows of a program with so much resident memory. The same input always gives the same choice.
+/// Chooses from the huge windows of a program with `resident` memory. The same input always gives the same choice.
 pub fn choose<'a>(
     huge: impl IntoIterator<Item = (&'a Window, &'a Known)>,
     resident: Bytes,
@@ -202,7 +202,7 @@ pub fn choose<'a>(
     let mut windows = Vec::new();
     if extra > allowed {
         still.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
-        // What is given back leaves `resident − extra` as it is, and so what is allowed.
+        // A split leaves `resident − extra` as it is, and so the allowance.
         let mut rest = extra;
         for (zero, window) in still {
             if rest <= allowed {
@@ -215,7 +215,7 @@ pub fn choose<'a>(
     Choice { extra, allowed, windows }
 }
 
-/// What a round has cost, in processor time.
+/// Processor time of a round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spent {
     /// Finding the huge windows and sampling them.
@@ -224,8 +224,8 @@ pub struct Spent {
     pub acting: Duration,
 }
 
-/// How long to wait after a look, when the `quiet` looks up to it showed no change. The wait doubles, from the shorter of
-/// `look_every` to the longer, and is never so short that looking costs more than its part of the processor.
+/// Wait after a scan, when the `quiet` scans up to it showed no change. The wait doubles, from the shorter of
+/// `look_every` to the longer, and is always long enough to keep scanning within its part of the processor.
 pub fn next_look(quiet: u32, spent: Spent, s: Settings) -> Duration {
     let (first, last) = s.look_every;
     let due = first.saturating_mul(1 << quiet.min(20)).min(last);
@@ -233,7 +233,7 @@ pub fn next_look(quiet: u32, spent: Spent, s: Settings) -> Duration {
     due.max(affordable).max(next_batch(spent, s))
 }
 
-/// How long to wait in the middle of a round's work, so that it takes no more than its part of the time.
+/// Wait in the middle of a round's work, so that it takes no more than its part of the time.
 pub fn next_batch(spent: Spent, s: Settings) -> Duration {
     spent.acting.mul_f64(1.0 / s.busy_fraction.get() - 1.0)
 }
@@ -253,7 +253,7 @@ mod tests {
         Settings { max_extra_rss: Fraction::clamped(0.1), ..S }
     }
 
-    /// Windows that have kept still since look 1, by the samples that seemed zero.
+    /// Windows unchanged since scan 1, by the samples that seemed zero.
     fn windows(sampled: &[u64]) -> BTreeMap<Window, Known> {
         (1..).map(Window).zip(sampled.iter().map(|n| Known::first(Pages(*n), 1, 0))).collect()
     }

@@ -1,4 +1,4 @@
-//! One window of a model program, and what the kernel does to it when advised.
+//! One window of a model program, and the kernel's effects on it when advised.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,20 +11,20 @@ use units::{PAGES_PER_WINDOW, Pages};
 /// Pages of a window.
 pub const PAGES: u64 = PAGES_PER_WINDOW as u64;
 
-/// How often a program touches what it uses, where a test does not care.
+/// Default interval between a program's touches.
 pub const OFTEN: Duration = Duration::from_millis(100);
 
-/// A program that touches its pages so often is seen in any round that decides, and counts as using them.
+/// A program with this interval is seen in any deciding round, and counts as using its pages.
 pub const IN_USE: Duration = Duration::from_millis(1200);
 
-/// What is mapped over one window.
+/// Mapping over one window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mapped {
     /// Private memory that may be read and written.
     Anonymous,
     /// The same, made read-only.
     ReadOnly,
-    /// The same, made inaccessible for now; what is in it stays.
+    /// The same, made inaccessible for now; its content stays.
     NoAccess,
     /// A private mapping of a file.
     File,
@@ -36,25 +36,25 @@ pub enum Mapped {
     Nothing,
 }
 
-/// How the kernel answers a collapse that it does not carry out.
+/// The kernel's answer to a collapse that it does not carry out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It says so.
+    /// An error.
     Refused(Errno),
-    /// It says yes.
+    /// Success, without effect.
     YesAndNothing,
 }
 
-/// One window. Pages are counted, not named: the program's own come first, then zero pages, then what is in swap.
+/// One window. Pages are counted, not named: the program's own come first, then zero pages, then swapped pages.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Cell {
-    /// What is mapped there.
+    /// Mapping.
     pub mapped: Mapped,
     /// Pages in memory that the program has touched.
     pub used: u64,
-    /// Pages in memory that nobody has touched: what a collapse filled in.
+    /// Pages in memory filled in by a collapse and not touched.
     pub filled: u64,
-    /// Of those, what masu's collapses filled in.
+    /// Part of them filled in by masu's collapses.
     pub added: u64,
     /// Pages that map the zero page.
     pub zero: u64,
@@ -66,43 +66,43 @@ pub struct Cell {
     pub guards: u64,
     /// Pages that the program touches again and again.
     pub hot: u64,
-    /// How often it does.
+    /// Interval of the touches.
     pub period: Duration,
-    /// Since when.
+    /// Start of the touches.
     pub hot_since: Duration,
     /// Mapped by one entry.
     pub huge: bool,
     /// Made huge by masu: its pages in memory before. Kept after a split until masu had a chance to see the split.
     pub ours: Option<u64>,
-    /// How often masu made it huge since it was last empty.
+    /// Number of promotions by masu since it was last empty.
     pub promotions: u32,
-    /// The program said MADV_NOHUGEPAGE.
+    /// The program used MADV_NOHUGEPAGE.
     pub forbidden: bool,
-    /// The next collapses fail like this.
+    /// Answer to the next collapses, and their number.
     pub failing: Option<(Answer, u32)>,
-    /// So many splits do nothing, because somebody holds the huge page.
+    /// Number of splits without effect, because the huge page is held.
     pub pinned: u32,
-    /// So many looks do not see it.
+    /// Number of scans that do not see it.
     pub hidden: u32,
-    /// The whole window was named cold since it is huge.
+    /// The whole window was advised cold since it is huge.
     pub probed: bool,
-    /// A collapse was answered with yes, and masu has not measured again yet.
+    /// A collapse succeeded, and masu has not measured again yet.
     pub collapsed: bool,
     /// That collapse was meant for an address space that is gone.
     pub astray: bool,
-    /// A split was answered with yes, and masu has not measured again yet; how many pages came back.
+    /// A split succeeded, and masu has not measured again yet; number of pages returned.
     pub split: Option<u64>,
-    /// Grows with every event, so that a race between a look and an act can be told from a mistake.
+    /// Grows with every event, so that a race between a scan and an action can be told from a mistake.
     pub version: u64,
-    /// Its version when `state` was asked for.
+    /// Version at the last call of `state`.
     pub version_measured: Option<u64>,
     /// It was small then.
     pub measured_small: bool,
-    /// Its version when the source looked.
+    /// Version at the source's last scan.
     pub version_looked: Option<u64>,
 }
 
-/// On one line, and only what is not zero: a failing script is read by people.
+/// On one line, non-zero fields only: people read a failing script.
 impl fmt::Debug for Cell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let huge = if self.huge { " huge" } else { "" };
@@ -129,7 +129,7 @@ impl fmt::Debug for Cell {
 }
 
 impl Cell {
-    /// Anonymous memory of which `used` pages are in memory and none is touched any more.
+    /// Anonymous memory with `used` pages in memory and no further touches.
     pub fn used(used: u64) -> Cell {
         Cell {
             mapped: Mapped::Anonymous,
@@ -161,7 +161,7 @@ impl Cell {
         }
     }
 
-    /// The same, of which the first `hot` pages are touched every `period`.
+    /// The same, with the first `hot` pages touched every `period`.
     pub fn hot(used: u64, hot: u64, period: Duration) -> Cell {
         Cell { hot: hot.min(used), period, ..Cell::used(used) }
     }
@@ -176,7 +176,7 @@ impl Cell {
         self.used + self.filled
     }
 
-    /// As the kernel tells under its lock.
+    /// State as the kernel reports it under its lock.
     pub fn state(&self) -> WindowState {
         WindowState {
             resident: Pages(self.resident()),
@@ -189,7 +189,7 @@ impl Cell {
         }
     }
 
-    /// masu looks at it, and can tell from now on whether it was split meanwhile.
+    /// Scan by masu, which from now on can tell whether it was split meanwhile.
     pub fn show(&mut self) {
         self.version_looked = Some(self.version);
         if !self.huge {
@@ -197,7 +197,7 @@ impl Cell {
         }
     }
 
-    /// masu measures it. True when it may count a promotion: small before, yes to a collapse, huge after.
+    /// Measurement by masu. True when it may count a promotion: small before, a successful collapse, huge after.
     pub fn measure(&mut self) -> bool {
         (self.version_measured, self.measured_small) = (Some(self.version), !self.huge);
         if !self.huge {
@@ -205,7 +205,7 @@ impl Cell {
         }
         let promoted = std::mem::take(&mut self.collapsed) && self.huge;
         if promoted && self.ours.is_none() {
-            (self.ours, self.promotions) = (Some(self.used), self.promotions + 1); // by somebody else, just then
+            (self.ours, self.promotions) = (Some(self.used), self.promotions + 1); // by others, just then
         }
         promoted
     }
@@ -215,18 +215,18 @@ impl Cell {
         first_pages(self.resident() + self.zero)
     }
 
-    /// Was it touched after `since`, up to `now`?
+    /// Whether it was touched after `since`, up to `now`.
     pub fn touched(&self, since: Duration, now: Duration) -> bool {
         let turn = |at: Duration| at.as_nanos() / self.period.as_nanos().max(1);
         self.hot > 0 && turn(now) > turn(since.max(self.hot_since))
     }
 
-    /// Is it in use, and was so all the time since `began`?
+    /// Whether it is in use, and was so all the time since `began`.
     pub fn in_use_since(&self, began: Duration) -> bool {
         self.hot > 0 && self.period <= IN_USE && self.hot_since <= began
     }
 
-    /// The program touches so many pages for the first time.
+    /// First touch of `used` pages by the program.
     pub fn touch(&mut self, used: u64) {
         let more = used.min(PAGES).saturating_sub(self.used);
         let refilled = more.min(self.filled);
@@ -236,7 +236,7 @@ impl Cell {
         self.fit();
     }
 
-    /// Whatever is not in memory gives way to what is.
+    /// Shrinks the counts of absent pages to the room beside the present ones.
     pub fn fit(&mut self) {
         let mut room = PAGES - self.resident();
         for kind in [&mut self.guards, &mut self.swapped, &mut self.zero] {
@@ -247,14 +247,14 @@ impl Cell {
         self.hot = self.hot.min(self.used);
     }
 
-    /// The memory goes back to the kernel: MADV_DONTNEED, munmap.
+    /// Returns the memory to the kernel: MADV_DONTNEED, munmap.
     pub fn empty(&mut self) {
         let new = Cell::used(0);
         let Cell { mapped, forbidden, ours, probed, split, version, version_looked, version_measured, .. } = *self;
         *self = Cell { mapped, forbidden, ours, probed, split, version, version_looked, version_measured, ..new };
     }
 
-    /// Somebody splits it without giving anything back: a change of protection on one page, reclaim, the program itself.
+    /// Splits it without returning memory: a change of protection on one page, reclaim, the program itself.
     pub fn split_by_others(&mut self) {
         self.huge = false;
     }
@@ -270,7 +270,7 @@ impl Cell {
             _ => return Err(Errno::INVAL),
         }
         if self.huge {
-            self.collapsed |= by_masu && self.measured_small; // whoever was faster
+            self.collapsed |= by_masu && self.measured_small; // whichever was faster
             return Ok(());
         }
         if let Some((answer, times)) = self.failing.filter(|(_, times)| by_masu && *times > 0) {
@@ -293,19 +293,19 @@ impl Cell {
             self.promotions += 1;
             self.probed = false;
         } else {
-            self.added = 0; // from now on those pages are khugepaged's wish
+            self.added = 0; // from now on those pages are khugepaged's
         }
         self.filled += PAGES - before;
         (self.zero, self.swapped, self.shared, self.huge) = (0, 0, 0, true);
         Ok(())
     }
 
-    /// Its pages are a file's, or shared memory.
+    /// Whether its pages are a file's, or shared memory.
     pub fn is_file(&self) -> bool {
         matches!(self.mapped, Mapped::File | Mapped::SharedMemory)
     }
 
-    /// Where MADV_COLD is refused, or does nothing.
+    /// Whether MADV_COLD is refused, or does nothing.
     pub fn refuses_cold(&self) -> bool {
         self.is_file() || self.mapped == Mapped::Nothing
     }

@@ -1,4 +1,4 @@
-//! One run from a script, and whether what masu reports is what the world knows.
+//! One run from a script, and the comparison of masu's report with the world.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -19,11 +19,11 @@ use super::world::{COLLAPSE, Coming, Shared, World};
 
 /// A finished run.
 pub struct Run {
-    /// What was asked for.
+    /// Settings and events of the run.
     pub script: Script,
-    /// What became of the programs.
+    /// The programs after the run.
     pub world: Shared,
-    /// What masu knows.
+    /// masu's state.
     pub targets: Vec<Target>,
 }
 
@@ -59,7 +59,7 @@ pub fn run(script: Script) -> Run {
     Run { script, world, targets }
 }
 
-/// The program with this index as the loop sees it; `None` when it ended before masu came.
+/// Target of the program with this index; `None` when it ended before masu came.
 pub fn target(world: &Shared, index: usize) -> Option<Target> {
     let pid = Pid(i32::try_from(index).unwrap_or(0) + 1);
     let (program, source) = (ModelProgram::new(world, index), ModelSource::new(world, index));
@@ -71,7 +71,7 @@ fn coming((at, program): (&Duration, usize)) -> Coming {
 }
 
 impl Run {
-    /// What does not hold and must, after any script.
+    /// Violations of the guarantees that hold after any script.
     pub fn broken(&mut self) -> Vec<String> {
         let failures: Vec<String> =
             self.targets.iter().filter_map(|t| t.failure.as_ref()).map(ToString::to_string).collect();
@@ -96,7 +96,7 @@ impl Run {
         self.world.borrow_mut().blame(|| what);
     }
 
-    /// The program behind a target: those that ended before masu came have none.
+    /// Program of a target: programs that ended before masu came have none.
     fn program(&self, index: usize) -> usize {
         usize::try_from(self.targets[index].pid.0 - 1).unwrap_or(0)
     }
@@ -125,14 +125,14 @@ impl Run {
         }
     }
 
-    /// After Ctrl-C what is under way is finished, no more.
+    /// After Ctrl-C only the call under way is finished.
     fn check_stop(&self) {
         let Some(stop) = self.world.borrow().stop else { return };
         if stop.advice > 1 {
             self.blame(format!("{} calls for advice after Ctrl-C", stop.advice));
         }
         let slept: Duration = self.world.borrow().now.saturating_sub(stop.at);
-        // Nobody waits any more: what passes is the time of the calls under way, unless the host sleeps.
+        // Without waits, only the calls under way take time, unless the host sleeps.
         let sleeps = self.script.events.iter().any(|event| matches!(event.what, super::script::Happening::Sleep(_)));
         if slept > COLLAPSE * 10 && !sleeps {
             self.blame(format!("the loop went on for {slept:?} after Ctrl-C"));
@@ -156,7 +156,7 @@ impl Run {
         if u64::from(target.execs) > generation {
             self.blame(format!("{} execs reported, {generation} were", target.execs));
         }
-        // Between a split and the measuring after it the program may touch what came back, or lose more.
+        // Between a split and the measurement after it the program may touch the returned pages, or lose more.
         let quiet = self.script.events.is_empty();
         if quiet && target.returned != returned {
             self.blame(format!("{} reported as returned, {returned} was", target.returned));
@@ -170,7 +170,7 @@ impl Run {
         }
     }
 
-    /// A look at a world in which nothing happens, so that what masu knows can be compared with what is.
+    /// A scan in a world without events, to compare masu's state with the world.
     fn look_once_more(&mut self, index: usize) {
         let program = self.program(index);
         self.world.borrow_mut().spaces[program].cells.iter_mut().for_each(|cell| cell.hidden = 0);
@@ -179,7 +179,7 @@ impl Run {
             return;
         }
         let looks = 1 + u32::from(target.begin_round().and_then(|()| target.look(self.script.settings.policy)).is_ok());
-        // The first look after an exec only finds out that there was one.
+        // The first scan after an exec only finds the exec.
         let again = if looks == 2 { target.look(self.script.settings.policy) } else { Ok(()) };
         let gone = looks == 1 || again.is_err_and(|error| error.is_gone());
         let ended = self.world.borrow().spaces[program].ended;
@@ -222,7 +222,7 @@ impl Run {
         }
     }
 
-    /// `--undo`: what masu made huge is small again, unless somebody holds it; nothing else is touched.
+    /// `--undo`: windows that masu made huge are small again, unless they are held; nothing else is touched.
     fn undo(&mut self) {
         self.world.borrow_mut().undoing = true;
         for index in 0..self.targets.len() {

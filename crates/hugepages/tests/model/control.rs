@@ -8,7 +8,8 @@ use hugepages::target::{Phase, Target};
 use super::check::target;
 use super::world::{Coming, Shared};
 
-/// The loop's surroundings in the model: the world, and the targets of programs that ended, where others come and go.
+/// Caller's side of the loop in the model: the world, and the targets of programs that ended, where others come and
+/// go.
 pub struct ModelControl(pub Shared, pub Vec<Target>);
 
 impl Control for ModelControl {
@@ -64,7 +65,7 @@ impl Control for ModelControl {
     }
 
     fn progress(&mut self, _: Doing, targets: &[Target]) {
-        // What is asked for at any moment must make sense at any moment.
+        // Every query must be valid at any moment.
         for target in targets {
             let _ = (target.refused(), target.what_if(), target.extra_rss());
             let promoted = target.promoted_now();

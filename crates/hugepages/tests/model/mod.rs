@@ -1,10 +1,10 @@
-//! A small world in place of a kernel: programs whose windows answer advice as the kernel does, fail when a script says
-//! so, and change between any two calls.
+//! A model in place of a kernel: programs whose windows answer advice as the kernel does, fail when a script says so,
+//! and change between any two calls.
 //!
-//! `cell` is one window and what the kernel would do to it, `space` one program's address space, `world` the clock, the
-//! events and the record of every word that masu broke; `program`, `source` and `control` are the three interfaces
-//! through which the loop touches it. A `script` is a list of bytes in readable form: the fuzz target and the property
-//! tests run the same ones. `check` compares what masu reports with what the world knows.
+//! `cell` is one window and the kernel's effects on it, `space` one program's address space, `world` the clock, the
+//! events and the record of masu's violations. `program`, `source` and `control` are the loop's three interfaces to
+//! it. A `script` is a list of bytes in readable form: the fuzz target and the property tests run the same ones.
+//! `check` compares masu's report with the world.
 
 #![allow(dead_code, reason = "the property tests and the fuzz target each use a part of it")]
 

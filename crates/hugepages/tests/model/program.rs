@@ -1,4 +1,4 @@
-//! A model program as the loop touches it. Every call is checked against what masu could have known.
+//! A model program as the loop sees it. Every call is checked against the knowledge available to masu.
 
 use std::cell::Cell as StdCell;
 
@@ -19,7 +19,7 @@ use super::world::{COLLAPSE, Shared, World};
 pub struct ModelProgram {
     world: Shared,
     index: usize,
-    /// The address space that it is looked at in.
+    /// Address space in which it is read.
     generation: StdCell<u64>,
 }
 
@@ -30,14 +30,14 @@ impl ModelProgram {
         ModelProgram { world: world.clone(), index, generation }
     }
 
-    /// Begins a call and does something with the program, if it is still there.
+    /// Begins a call and runs `answer` on the program, if it still exists.
     fn ask<T>(&self, operation: &str, answer: impl FnOnce(&mut World) -> T) -> Result<T, Error> {
         let mut world = self.world.borrow_mut();
         world.call();
         if world.spaces[self.index].ended { Err(gone(operation)) } else { Ok(answer(&mut world)) }
     }
 
-    /// masu asks for a huge page.
+    /// Collapse by masu.
     fn collapse(&self, world: &mut World, window: Window) -> Result<(), Errno> {
         let Some(index) = world.spaces[self.index].index(window) else {
             world.blame(|| format!("collapse of window {window}, where the program never had anything"));
@@ -55,13 +55,13 @@ impl ModelProgram {
             return Err(Errno::BUSY); // the charge to the cgroup fails
         }
         let cell = &space.cells[index];
-        // What masu measured is not what it gets: its sum is off by the difference from now on.
+        // masu measured another address space: its sum is off by the difference from now on.
         let astray = space.generation != self.generation.get();
         space.raced |= small && cell.version_measured != Some(cell.version) && !astray;
         let answer = space.cells[index].collapse(true);
         if astray && answer.is_ok() {
             let cell = &mut space.cells[index];
-            // masu cannot tell who was faster, and nothing is to stay of what it may have made there.
+            // masu cannot tell which was faster, and any huge page that it may have made there must go.
             (cell.collapsed, cell.astray) = (cell.huge, cell.huge);
         }
         if space.cells[index].collapsed {
@@ -71,7 +71,7 @@ impl ModelProgram {
         answer
     }
 
-    /// What masu knew, or could have known, against this collapse.
+    /// Violations in this collapse, by the knowledge available to masu.
     fn wrong_with_collapse(&self, world: &World, index: usize) -> Vec<String> {
         let space = &world.spaces[self.index];
         let cell = &space.cells[index];
@@ -80,7 +80,7 @@ impl ModelProgram {
             wrong.push(format!("where the last look found {:?}", cell.mapped));
         }
         if cell.version_measured != Some(cell.version) {
-            return wrong; // it changed between the measuring and the call
+            return wrong; // it changed between the measurement and the call
         }
         let state = cell.state();
         let not_its_own = cell.shared + cell.swapped + cell.guards > 0 || cell.is_file();
@@ -100,7 +100,7 @@ impl ModelProgram {
         wrong
     }
 
-    /// masu names memory cold: a whole window to probe it, one page to split it.
+    /// MADV_COLD by masu: a whole window to probe it, one page to split it.
     fn cold(&self, world: &mut World, range: AddressRange) -> Result<(), Errno> {
         let window = range.start().window();
         let Some(index) = world.spaces[self.index].index(window) else {
@@ -123,7 +123,7 @@ impl ModelProgram {
             _ => cell.cold_page(returns),
         }
         if world.spaces[self.index].generation != self.generation.get() {
-            world.spaces[self.index].cells[index].split = None; // what was to be split went with its memory
+            world.spaces[self.index].cells[index].split = None; // its huge page went with its memory
         }
         Ok(())
     }
@@ -134,7 +134,7 @@ fn wrong_with_probe(cell: &Cell) -> Vec<String> {
     if known_small { vec!["which the last look found small".to_owned()] } else { Vec::new() }
 }
 
-/// `began` is when the marks were cleared.
+/// `began` is the time of the last clear.
 fn wrong_with_split(cell: &Cell, began: std::time::Duration, undoing: bool) -> Vec<String> {
     let mut wrong = Vec::new();
     if cell.version_measured != Some(cell.version) {

@@ -1,4 +1,4 @@
-//! What happens in a run: the programs as masu finds them, what they do and suffer, and what masu was asked for.
+//! Input of a run: the programs at masu's start, their events, and masu's settings.
 //!
 //! A script is made from bytes, so that a fuzzer's bytes and the lists of a property test mean the same.
 
@@ -13,17 +13,17 @@ use units::{Bytes, Fraction, NonZeroFraction};
 use super::cell::{Answer, Cell, Mapped, OFTEN, PAGES};
 use super::space::Space;
 
-/// When an event happens.
+/// Time of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// After so long.
+    /// At this time.
     Time(Duration),
-    /// At the start of this call: between a look and an act, if it so falls.
+    /// At the start of this call: between a scan and an action, if it so falls.
     Call(u64),
 }
 
 impl When {
-    /// Has it come?
+    /// Whether it is due.
     pub fn is_due(self, now: Duration, calls: u64) -> bool {
         match self {
             When::Time(at) => at <= now,
@@ -32,33 +32,33 @@ impl When {
     }
 }
 
-/// One thing that happens.
+/// One event.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Event {
-    /// When.
+    /// Time.
     pub when: When,
-    /// To which program, counted round.
+    /// Index of the program, modulo the number of programs.
     pub program: usize,
-    /// To which of its windows, counted round.
+    /// Index of the window, modulo the number of windows.
     pub window: usize,
-    /// What.
+    /// Event.
     pub what: Happening,
 }
 
-/// What can happen.
+/// Possible events.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Happening {
     /// The program touches this many of a window's pages for the first time.
     Touch(u64),
-    /// It begins to touch so many again and again, or stops with zero.
+    /// The program touches this number of pages repeatedly, or stops with zero.
     Heat(u64, Duration),
-    /// It only reads so many pages: they map the zero page.
+    /// The program reads this number of pages: they map the zero page.
     Zero(u64),
-    /// So many pages go to swap.
+    /// This number of pages goes to swap.
     Swap(u64),
-    /// A forked child shares so many pages from now on; with zero, no longer.
+    /// A forked child shares this number of pages from now on; with zero, no longer.
     Share(u64),
-    /// So many guard pages.
+    /// This number of pages becomes guard pages.
     Guard(u64),
     /// Another mapping over the window; its memory goes, unless only the permissions change.
     Map(Mapped),
@@ -66,7 +66,7 @@ pub enum Happening {
     Free,
     /// MADV_NOHUGEPAGE.
     Forbid,
-    /// Somebody else splits it.
+    /// Split, not by masu.
     Split,
     /// khugepaged makes it huge.
     Khugepaged,
@@ -74,9 +74,9 @@ pub enum Happening {
     Fail(Answer, u32),
     /// The next splits do nothing.
     Pin(u32),
-    /// The next looks do not see it: it is being migrated.
+    /// The next scans do not see it: it is being migrated.
     Hide(u32),
-    /// The limit of the memory cgroup comes so close.
+    /// Room below the memory cgroup's limit.
     Room(Option<Bytes>),
     /// The program replaces its address space.
     Exec,
@@ -89,7 +89,7 @@ pub enum Happening {
 }
 
 impl Happening {
-    /// What of it concerns one window.
+    /// Applies its effect on one window.
     pub fn change(self, cell: &mut Cell, now: Duration) {
         let small = !cell.huge;
         match self {
@@ -119,7 +119,7 @@ impl Happening {
             Happening::Forbid => cell.forbidden = true,
             Happening::Split => cell.split_by_others(),
             Happening::Khugepaged => {
-                // What it refuses stays small, which is the script's business and nobody's error.
+                // A window that refuses it stays small, as the script intends.
                 let _ = cell.collapse(false);
             }
             Happening::Fail(answer, times) => cell.failing = Some((answer, times)),
@@ -134,23 +134,23 @@ impl Happening {
 /// One run.
 #[derive(Clone)]
 pub struct Script {
-    /// The programs as masu finds them.
+    /// The programs at masu's start.
     pub spaces: Vec<Space>,
-    /// What happens.
+    /// Events.
     pub events: Vec<Event>,
-    /// What masu was asked for.
+    /// masu's settings.
     pub settings: Settings,
     /// Splits return the pages that hold only zeros.
     pub returns_zero_pages: bool,
-    /// Ctrl-C at the latest.
+    /// Latest time of Ctrl-C.
     pub horizon: Duration,
-    /// What it takes to make a huge page ready.
+    /// Time to preallocate a huge page.
     pub readying: Duration,
-    /// When each program comes to masu's knowledge; those beyond the list are there from the start.
+    /// Arrival time of each program; programs beyond the list are there from the start.
     pub come_at: Vec<Duration>,
 }
 
-/// A few lines for people, who read it when it fails.
+/// A few lines for reading a failed script.
 impl fmt::Debug for Script {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Settings { policy, until, dry_run, .. } = self.settings;
@@ -178,7 +178,7 @@ pub const WINDOW: usize = 5;
 /// Bytes of one event.
 pub const EVENT: usize = 6;
 
-/// What the tests settle on where they do not care.
+/// Default settings of the tests.
 pub const SETTINGS: Settings = Settings {
     policy: policy::PAPER,
     pace: pace::MEASURED,
@@ -188,7 +188,7 @@ pub const SETTINGS: Settings = Settings {
 };
 
 impl Script {
-    /// Programs to which nothing happens.
+    /// Programs without events.
     pub fn of(spaces: Vec<Space>) -> Script {
         Script {
             spaces,
@@ -201,7 +201,7 @@ impl Script {
         }
     }
 
-    /// The script that these bytes mean; any bytes mean one.
+    /// Script decoded from bytes; any bytes are valid.
     pub fn from_bytes(bytes: &[u8]) -> Script {
         let (header, rest) = bytes.split_at(HEADER.min(bytes.len()));
         let mut full = [0; HEADER];

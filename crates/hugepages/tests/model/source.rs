@@ -1,4 +1,4 @@
-//! An observer of a model program: what the page-table walk would see.
+//! An observer of a model program, with the view of the page-table walk.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -42,7 +42,7 @@ impl ModelSource {
         if world.spaces[self.program].ended { Err(gone("look at")) } else { Ok(()) }
     }
 
-    /// The windows of this look, each with the pages touched since the clear.
+    /// Windows of this scan, each with the pages touched since the clear.
     fn see(&self) -> Vec<(Window, bool, PageSet, PageSet)> {
         let mut world = self.world.borrow_mut();
         let now = world.now;

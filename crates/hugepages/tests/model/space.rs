@@ -1,4 +1,4 @@
-//! One model program: its windows, and what of masu's dealings with it is worth remembering.
+//! One model program: its windows, and the record of masu's actions on it.
 
 use std::time::Duration;
 
@@ -13,38 +13,38 @@ pub const FIRST: u64 = 0x1000;
 /// One program.
 #[derive(Clone, Debug)]
 pub struct Space {
-    /// Its windows, one behind the other.
+    /// Its consecutive windows.
     pub cells: Vec<Cell>,
     /// Pages in memory elsewhere: code, libraries, stacks.
     pub other_rss: u64,
-    /// What its memory cgroup has room for.
+    /// Room below its memory cgroup's limit.
     pub room: Option<Bytes>,
     /// It ended.
     pub ended: bool,
-    /// Which of its successive address spaces this is.
+    /// Number of the present address space.
     pub generation: u64,
     /// Grows with every event.
     pub version: u64,
-    /// Its version when the resident memory was asked for.
+    /// Version at the last reading of the resident memory.
     pub version_counted: Option<u64>,
-    /// Something happened that hides from masu what it added: a window changed between the measuring and the collapse, or
+    /// An event hid from masu the memory that it added: a window changed between the measurement and the collapse, or
     /// pages of the program's own went to swap beside those.
     pub raced: bool,
-    /// When masu last cleared the marks.
+    /// Time of masu's last clear.
     pub began: Duration,
-    /// How often it did: the rounds.
+    /// Number of clears: the rounds.
     pub rounds: u32,
     /// Collapses that masu measured again and found huge.
     pub promoted: u64,
     /// Splits by masu that it measured again and found small.
     pub demoted: u64,
-    /// Pages that came back by those.
+    /// Pages that those splits returned.
     pub returned: u64,
-    /// Every collapse that masu asked for: the round, the window's index.
+    /// Every collapse requested by masu: the round, the window's index.
     pub collapses: Vec<(u32, usize)>,
     /// The age of the observation at each of these.
     pub ages: Vec<Duration>,
-    /// A huge page was made ready for it, and is still.
+    /// A huge page is preallocated for it.
     pub ready: bool,
 }
 
@@ -83,12 +83,12 @@ impl Space {
         Pages(cells + self.other_rss).bytes()
     }
 
-    /// Memory that is there only because masu collapsed.
+    /// Memory present only because masu collapsed.
     pub fn added(&self) -> Bytes {
         Pages(self.cells.iter().map(|cell| cell.added).sum()).bytes()
     }
 
-    /// Its mappings as the kernel lists them: neighbours that are alike are one.
+    /// Its mappings as the kernel lists them: like neighbours are merged.
     pub fn mappings(&self) -> Vec<Mapping> {
         let half = PageSize::Huge.bytes().0 / 2;
         let mut all: Vec<Mapping> = Vec::new();
@@ -147,7 +147,7 @@ pub fn window(index: usize) -> Window {
     Window(FIRST + index as u64)
 }
 
-/// What promoting a window with so many pages in memory adds.
+/// Memory added by promoting a window with `resident` pages.
 pub fn cost(resident: u64) -> Bytes {
     Pages(PAGES - resident.min(PAGES)).bytes()
 }

@@ -1,4 +1,4 @@
-//! The clock, the events, and the record of every word that masu broke.
+//! The clock, the events, and the record of masu's violations.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -12,86 +12,86 @@ use super::space::Space;
 /// Model programs, the observers and the clock share one world.
 pub type Shared = Rc<RefCell<World>>;
 
-/// What a call into the kernel takes.
+/// Duration of a call into the kernel.
 pub const CALL: Duration = Duration::from_micros(20);
 
-/// What a collapse takes.
+/// Duration of a collapse.
 pub const COLLAPSE: Duration = Duration::from_micros(500);
 
 /// A run that makes more calls than this does not end.
 const CALLS_MAX: u64 = 3_000_000;
 
-/// Everything.
+/// State of the model.
 #[derive(Debug)]
 pub struct World {
     /// Time since masu came.
     pub now: Duration,
     /// The programs.
     pub spaces: Vec<Space>,
-    /// What will happen.
+    /// Future events.
     pub events: Vec<Event>,
-    /// Ctrl-C was pressed: when, and how many calls for advice came after.
+    /// Ctrl-C: its time, and the number of calls for advice after it.
     pub stop: Option<Stop>,
     /// Ctrl-C is pressed at this time at the latest.
     pub horizon: Duration,
     /// Splits return the pages that hold only zeros (Linux 6.12).
     pub returns_zero_pages: bool,
-    /// What masu promised not to exceed.
+    /// masu's limit.
     pub max_extra_rss: Fraction,
     /// No advice is to be given.
     pub dry_run: bool,
-    /// masu said that the program may have to wait for it.
+    /// masu announced that the program may have to wait for it.
     pub haste: bool,
-    /// What it takes to make a huge page ready.
+    /// Time to preallocate a huge page.
     pub readying: Duration,
     /// masu is undoing its work.
     pub undoing: bool,
-    /// Calls so far.
+    /// Number of calls.
     pub calls: u64,
-    /// A program ended, and whoever waits has not been woken yet.
+    /// A program ended, and the waiting loop has not been woken yet.
     pub to_wake: bool,
-    /// Programs that have not been taken in yet.
+    /// Programs that have not been added yet.
     pub to_come: Vec<Coming>,
     /// Every promotion in order: the program's index and the window's.
     pub turns: Vec<(usize, usize)>,
-    /// What masu did and should not have done.
+    /// Violations.
     pub broken: Vec<String>,
 }
 
-/// What came after Ctrl-C.
+/// Record of Ctrl-C.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stop {
-    /// When it was pressed.
+    /// Time.
     pub at: Duration,
-    /// Calls for advice that came later.
+    /// Calls for advice after it.
     pub advice: u32,
 }
 
-/// A program that comes while masu runs.
+/// A program that arrives while masu runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Coming {
-    /// When.
+    /// Time of its arrival.
     pub at: Duration,
     /// Its index.
     pub program: usize,
-    /// Whoever waits was woken for it.
+    /// The waiting loop was woken for it.
     pub woken: bool,
 }
 
 impl World {
-    /// Somebody has come and was not taken in yet.
+    /// Whether a program has arrived and was not added yet.
     pub fn has_arrivals(&self) -> bool {
         self.to_come.iter().any(|coming| coming.at <= self.now)
     }
 
-    /// The first for whom whoever waits is to be woken.
+    /// Marks the first arrival for which the waiting loop is to be woken.
     fn wake_for_one_who_came(&mut self) -> bool {
         let now = self.now;
         let coming = self.to_come.iter_mut().find(|coming| coming.at <= now && !coming.woken);
         coming.map(|coming| coming.woken = true).is_some()
     }
 
-    /// A call begins: time passes, and with it whatever is due.
+    /// Begins a call: time passes, and due events happen.
     pub fn call(&mut self) {
         self.calls += 1;
         assert!(self.calls < CALLS_MAX, "the loop does not end");
@@ -183,7 +183,7 @@ impl World {
         }
     }
 
-    /// Notes what masu should not have done.
+    /// Records a violation.
     pub fn blame(&mut self, what: impl FnOnce() -> String) {
         if self.broken.len() < 20 {
             let at = format!("at {:?}, call {}: {}", self.now, self.calls, what());
@@ -191,7 +191,7 @@ impl World {
         }
     }
 
-    /// The memory that masu may have added to a program, as it stands.
+    /// Memory that masu may have added to a program, now.
     pub fn allowance(&self, program: usize) -> Bytes {
         let space = &self.spaces[program];
         space.resident().saturating_sub(space.added()).scaled(self.max_extra_rss.get())

@@ -1,7 +1,7 @@
-//! The freezer: control groups whose processes stand still until they are thawed.
+//! The freezer: control groups whose processes are frozen until they are thawed.
 //!
-//! A frozen thread comes to no stop, and a call that waits for it waits until the thaw: PTRACE_SEIZE of a stopped thread in a frozen group sleeps
-//! in the kernel. So the state is read first.
+//! A frozen thread does not reach a stop, and a call that waits for the stop waits until the thaw: PTRACE_SEIZE of a
+//! stopped thread in a frozen group sleeps in the kernel. So the state is read first.
 //!
 //! Cost: three files. Side effects: none.
 //!
@@ -14,7 +14,8 @@ use crate::key_lines::lines;
 use crate::untrusted::text_of;
 use crate::{KernelFiles, Pid};
 
-/// Directory of the group of `pid` if it is frozen, by itself or by a group above. `None` also where that cannot be read.
+/// Directory of the group of `pid` if it is frozen, by itself or by an ancestor. `None` also if the state cannot be
+/// read.
 pub fn frozen_group(files: &impl KernelFiles, pid: Pid) -> Option<String> {
     let groups = files.bytes(&pid.file("cgroup")).ok()?;
     let mounts = files.read("proc/self/mountinfo").ok()?;

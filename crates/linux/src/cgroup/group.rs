@@ -1,7 +1,7 @@
-//! One memory control group, those below it, and who is in them.
+//! One memory control group with its descendants and their processes.
 //!
-//! `/proc/kpagecgroup` names a group by the inode of its directory; so do we. What it may have, and the files by which that is
-//! changed, are in `group_memory.rs`.
+//! `/proc/kpagecgroup` names a group by the inode of its directory; so do we. Limits and settings are in
+//! `group_memory.rs`.
 
 use std::collections::BTreeSet;
 
@@ -10,26 +10,25 @@ use rustix::io::Errno;
 use super::{MEMORY, Mount, Version};
 use crate::{Error, KernelFiles, Pid};
 
-/// A group with all those below it.
+/// A group with all its descendants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// Its directory: `/sys/fs/cgroup/backup.slice`.
+    /// Directory of the group: `/sys/fs/cgroup/backup.slice`.
     pub path: String,
-    /// The inodes of its directory and of those below.
+    /// Inodes of the directory and of its descendants.
     pub inodes: BTreeSet<u64>,
-    /// The processes in them.
+    /// Processes of the group and its descendants.
     pub processes: BTreeSet<Pid>,
-    /// Pages of files, and others, that came back soon after they had gone, of all these groups since they were made; `None`
-    /// where the kernel does not count them.
+    /// Refaults of file pages and of anonymous pages, over all these groups since they were made; `None` where the
+    /// kernel does not count them.
     pub refaults: [Option<u64>; 2],
-    /// The interface that its files belong to.
+    /// Control-group version of its files.
     pub version: Version,
-    /// Where its hierarchy is mounted, relative to the root of the file system.
+    /// Mount point of its hierarchy, relative to the root of the file system.
     pub(super) mounted_at: String,
 }
 
-/// The group of this name: a directory, or a path below the place where the memory controller is mounted, as
-/// `/proc/PID/cgroup` has it.
+/// Finds a group by a directory, or by a path below the memory controller's mount point, as in `/proc/PID/cgroup`.
 ///
 /// # Errors
 /// `Unsupported` when there is no such group, or no memory controller.
@@ -44,7 +43,7 @@ pub fn find(files: &impl KernelFiles, name: &str) -> Result<Group, Error> {
         return Err(Error::of_host("find", "a mounted memory controller (cgroup)", Errno::NOENT));
     };
     let no_such = || {
-        // A name of nothing would otherwise not be seen in the message.
+        // Quotes make an empty name visible in the message.
         let shown = if name.is_empty() { "\"\"" } else { name };
         Error::of_host("find", format_args!("control group {shown} in /{}", mounts[0].point), Errno::NOENT)
     };
@@ -72,9 +71,9 @@ pub fn find(files: &impl KernelFiles, name: &str) -> Result<Group, Error> {
     Ok(group)
 }
 
-/// What a name may mean below this mount, the likeliest first: a directory; a path from the top of the hierarchy, as
-/// `/proc/PID/cgroup` has it, of which a container has only a part mounted; a path below the mount. Nothing is no name: an unset
-/// variable is not to mean all groups.
+/// Levels that a name may mean below this mount, the likeliest first: a directory; a path from the top of the
+/// hierarchy, as in `/proc/PID/cgroup` (a container has only a part of it mounted); a path below the mount. An empty
+/// name means none: an unset variable must not mean all groups.
 fn levels_of<'n>(mount: &Mount, name: &'n str) -> Vec<&'n str> {
     if name.is_empty() {
         return Vec::new();
@@ -87,11 +86,11 @@ fn levels_of<'n>(mount: &Mount, name: &'n str) -> Vec<&'n str> {
     from_top.and_then(|levels| levels.first().copied()).into_iter().chain([name.trim_matches('/')]).collect()
 }
 
-/// Adds the group in `directory` and those below it.
+/// Adds the group in `directory` and its descendants.
 fn add(files: &impl KernelFiles, directory: &str, group: &mut Group) -> Result<(), Error> {
     let failed = |errno| Error::of_host("look at", format_args!("/{directory}"), errno);
     let names = match files.directories(directory) {
-        Err(Errno::NOTDIR) => return Ok(()),               // a file of the group above
+        Err(Errno::NOTDIR) => return Ok(()),               // a file of the parent group
         Err(Errno::NOENT | Errno::NODEV) => return Ok(()), // removed meanwhile
         names => names.map_err(failed)?,
     };
@@ -100,7 +99,7 @@ fn add(files: &impl KernelFiles, directory: &str, group: &mut Group) -> Result<(
         inode => inode.map_err(failed)?,
     };
     group.inodes.insert(inode);
-    // A group of threads (version 2) refuses: its processes are in the one above.
+    // A group of threads (version 2) refuses: its processes are in the parent.
     let text = files.read(&format!("{directory}/cgroup.procs")).unwrap_or_default();
     group.processes.extend(text.lines().filter_map(|line| line.parse::<Pid>().ok()));
     names.iter().try_for_each(|name| add(files, &format!("{directory}/{name}"), group))
@@ -109,7 +108,7 @@ fn add(files: &impl KernelFiles, directory: &str, group: &mut Group) -> Result<(
 fn refaults(files: &impl KernelFiles, directory: &str, version: Version) -> [Option<u64>; 2] {
     let text = files.read(&format!("{directory}/memory.stat")).unwrap_or_default();
     let below = match version {
-        Version::V1 => "total_", // version 1 counts each group apart, and all below it with this in front
+        Version::V1 => "total_", // version 1 counts each group by itself; this prefix includes the descendants
         Version::V2 => "",
     };
     ["workingset_refault_file ", "workingset_refault_anon "].map(|name| {
@@ -188,7 +187,7 @@ mod tests {
 
     #[test]
     fn a_group_that_is_removed_between_two_looks_is_no_reason_to_give_up() {
-        /// Groups of which one goes as soon as it was listed.
+        /// Groups; one is removed as soon as it was listed.
         struct Going(FakeKernel);
         impl KernelFiles for Going {
             fn read(&self, path: &str) -> Result<String, Errno> {

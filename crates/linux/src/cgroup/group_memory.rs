@@ -1,16 +1,17 @@
-//! `memory.*` of one control group: what it may have and has, and the files by which it keeps out of swap or is watched.
+//! `memory.*` of one control group: limit, usage, swap settings and pressure.
 //!
-//! The group is found by `group.rs`; its files are turned by `knobs.rs`, and its pressure is read by `pressure.rs`. All paths
-//! here are relative to the root, as those want them.
+//! The group is found by `group.rs`; its settings are written by `knobs.rs`, and its pressure is read by `pressure.rs`.
+//! All paths here are relative to the root, as those files expect them.
 //!
 //! | to keep data in memory | version 1                          | version 2                                      |
 //! | its file               | `memory.swappiness`                | `memory.swap.max`                              |
 //! | never                  | `0`                                | `0`                                            |
-//! | as the kernel likes    | what it was: inherited when made   | `max`                                          |
+//! | as the kernel likes    | old value: inherited when made     | `max`                                          |
 //! | counts for             | this group alone, not those below  | this group and those below together            |
 //! | the topmost group      | has it, but means `vm.swappiness`  | has no such file                               |
 //!
-//! Cost: a file each, as in `cgroup.rs`. Side effects of writing: from then on; what is in swap already stays there.
+//! Cost: one file each, as in `cgroup.rs`. Side effects of writing: they apply from then on; swapped-out data stays in
+//! swap.
 //!
 //! Since: `memory.swappiness` Linux 2.6.25 (CONFIG_MEMCG_V1 since 6.11), `memory.swap.max` 4.5, `memory.pressure` 4.20.
 //! Without CONFIG_SWAP, or with `swapaccount=0` before 6.2, there is no `memory.swap.max`.
@@ -24,24 +25,24 @@ use super::{Limit, Memory, Version, read_level, read_number, tightest};
 use crate::{Error, KernelFiles, pressure};
 
 impl Group {
-    /// Its directory, relative to the root: `sys/fs/cgroup/web.slice`.
+    /// Directory of the group, relative to the root: `sys/fs/cgroup/web.slice`.
     pub fn directory(&self) -> &str {
         self.path.trim_start_matches('/')
     }
 
-    /// Its own limit and usage, those below it included. `None` where its memory is not accounted, as at the top of
+    /// Limit and usage of the group, descendants included. `None` where its memory is not accounted, as at the top of
     /// version 2, or when it was removed.
     ///
     /// # Errors
-    /// `Malformed` for what is no number of bytes.
+    /// `Malformed` for text that is no number of bytes.
     pub fn memory(&self, files: &impl KernelFiles) -> Result<Option<Memory>, Error> {
         read_level(files, self.version, self.directory())
     }
 
-    /// Limit and usage of that one among it and the groups above it which leaves it the least room. `None` as for `memory`.
+    /// Limit and usage of the group or its ancestor with the least headroom. `None` as for `memory`.
     ///
     /// # Errors
-    /// `Malformed` for what is no number of bytes.
+    /// `Malformed` for text that is no number of bytes.
     pub fn tightest(&self, files: &impl KernelFiles) -> Result<Option<Memory>, Error> {
         let below = self.directory().strip_prefix(self.mounted_at.as_str()).unwrap_or_default();
         let ends = below.rmatch_indices('/').map(|(end, _)| self.mounted_at.len() + end);
@@ -49,15 +50,15 @@ impl Group {
         tightest(files, self.version, std::iter::once(self.directory().to_owned()).chain(above))
     }
 
-    /// The file by which version 1 says how gladly the group's data goes to swap.
+    /// File of version 1's swappiness.
     pub fn swappiness_path(&self) -> Option<String> {
         (self.version == Version::V1).then(|| format!("{}/memory.swappiness", self.directory()))
     }
 
-    /// How gladly the group's data goes to swap: 0 (never, as long as there is page cache) to 200, or to 100 before Linux 5.8.
+    /// Swappiness of the group: 0 (no swap while there is page cache) to 200, or to 100 before Linux 5.8.
     ///
     /// # Errors
-    /// `Unsupported` in version 2, which has no such file; `Malformed` for what is no such number.
+    /// `Unsupported` in version 2, which has no such file; `Malformed` for text that is no such number.
     pub fn swappiness(&self, files: &impl KernelFiles) -> Result<u32, Error> {
         let (path, object) = self.named(self.swappiness_path(), "memory.swappiness")?;
         let text = files.read(&path).map_err(|errno| self.unread(files, &object, errno))?;
@@ -65,32 +66,33 @@ impl Group {
         number.ok_or_else(|| Error::malformed(&object, format_args!("{:?}, expected a number up to 200", text.trim())))
     }
 
-    /// The file by which version 2 says how much of the group's data may be in swap.
+    /// File of version 2's swap limit.
     pub fn swap_limit_path(&self) -> Option<String> {
         (self.version == Version::V2).then(|| format!("{}/memory.swap.max", self.directory()))
     }
 
-    /// How much of the group's data may be in swap.
+    /// Swap limit of the group.
     ///
     /// # Errors
-    /// `Unsupported` in version 1, for the topmost group, and where swap is not accounted; `Malformed` for what is no number of bytes.
+    /// `Unsupported` in version 1, for the topmost group, and where swap is not accounted; `Malformed` for text that is
+    /// no number of bytes.
     pub fn swap_limit(&self, files: &impl KernelFiles) -> Result<Limit, Error> {
         let (path, object) = self.named(self.swap_limit_path(), "memory.swap.max")?;
         read_number(files, &path)?.ok_or_else(|| self.unread(files, &object, Errno::NOENT))
     }
 
-    /// The file by which version 2 says how long the group waits for memory.
+    /// File of version 2's memory pressure.
     pub fn pressure_path(&self) -> Option<String> {
         (self.version == Version::V2).then(|| format!("{}/{}", self.directory(), pressure::FILE_OF_GROUP))
     }
 
-    /// The path, and as it is named in messages.
+    /// Path, and its name in messages.
     fn named(&self, path: Option<String>, name: &str) -> Result<(String, String), Error> {
         let object = format!("{}/{name}", self.path);
         path.map(|path| (path, object.clone())).ok_or_else(|| Error::of_host("find", object, Errno::NOENT))
     }
 
-    /// A file that is missing with its whole group is another matter than one that this kernel does not have.
+    /// Tells a file that is missing with its whole group from a file that this kernel does not have.
     fn unread(&self, files: &impl KernelFiles, object: &str, errno: Errno) -> Error {
         match errno {
             Errno::NODEV => Error::of_process("read", object, Errno::NOENT),

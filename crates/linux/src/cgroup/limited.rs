@@ -1,4 +1,4 @@
-//! The memory control groups, and how much each that has a limit can still have.
+//! Memory control groups with a limit, and the memory left to each.
 
 use std::collections::BTreeSet;
 
@@ -8,31 +8,31 @@ use units::Bytes;
 use super::{Limit, MEMORY, Mount, Version, read_number};
 use crate::{Error, KernelFiles};
 
-/// A group, which may have a limit, or be given one.
+/// A group, which may have a limit or be given one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limited {
-    /// Its directory, relative to the root: `sys/fs/cgroup/memory/web`.
+    /// Directory of the group, relative to the root: `sys/fs/cgroup/memory/web`.
     pub directory: String,
-    /// The inodes of its directory and of those below: what is charged to any of them counts against the limit.
+    /// Inodes of the directory and of its descendants: memory charged to any of them counts against the limit.
     pub inodes: BTreeSet<u64>,
     version: Version,
 }
 
-/// What a group may have and has.
+/// Limit and usage of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Charge {
-    /// The most that it may have.
+    /// Limit of the group.
     pub limit: Bytes,
-    /// What it has.
+    /// Memory charged to the group.
     pub usage: Bytes,
-    /// The part of that which the kernel can take back without swap: files, unless they are locked.
+    /// Part of `usage` that the kernel can reclaim without swap: file pages, unless they are locked.
     pub evictable: Bytes,
 }
 
-/// All groups. Costs a directory's listing for each.
+/// All groups. Cost: one directory listing per group.
 ///
 /// # Errors
-/// The kernel's answer for a file of ours; a host without the memory controller has none.
+/// The kernel's error for one of these files. A host without the memory controller has no groups.
 pub fn groups(files: &impl KernelFiles) -> Result<Vec<Limited>, Error> {
     const MOUNTS: &str = "proc/self/mountinfo";
     let text = files.read(MOUNTS).map_err(|errno| Error::of_host("read", format_args!("/{MOUNTS}"), errno))?;
@@ -43,7 +43,7 @@ pub fn groups(files: &impl KernelFiles) -> Result<Vec<Limited>, Error> {
     Ok(found)
 }
 
-/// Adds a group and those below it, and returns the inodes of all of them.
+/// Adds a group and its descendants, and returns the inodes of all of them.
 fn add(
     files: &impl KernelFiles,
     directory: &str,
@@ -53,7 +53,7 @@ fn add(
     let failed = |errno| Error::of_host("look at", format_args!("/{directory}"), errno);
     let gone = |errno| matches!(errno, Errno::NOENT | Errno::NODEV);
     let names = match files.directories(directory) {
-        Err(Errno::NOTDIR) => return Ok(BTreeSet::new()), // a file of the group above
+        Err(Errno::NOTDIR) => return Ok(BTreeSet::new()), // a file of the parent group
         Err(errno) if gone(errno) => return Ok(BTreeSet::new()),
         names => names.map_err(failed)?,
     };
@@ -68,7 +68,7 @@ fn add(
     Ok(inodes)
 }
 
-/// The lowest limit of a group itself.
+/// Lowest limit of the group itself.
 fn limit(files: &impl KernelFiles, directory: &str, version: Version) -> Result<Option<Bytes>, Error> {
     let names: &[&str] = match version {
         Version::V1 => &["memory.limit_in_bytes"],
@@ -84,7 +84,7 @@ fn limit(files: &impl KernelFiles, directory: &str, version: Version) -> Result<
 }
 
 impl Limited {
-    /// What it has now; `None` when it is gone, or has no limit any more.
+    /// Limit and usage now; `None` when the group is gone or no longer has a limit.
     ///
     /// # Errors
     /// `Malformed`.
@@ -116,7 +116,7 @@ impl Limited {
 }
 
 impl Charge {
-    /// What is left up to the limit, with what can be taken back.
+    /// Bytes left up to the limit, reclaimable memory included.
     pub fn left(&self) -> Bytes {
         self.limit.saturating_sub(self.usage.saturating_sub(self.evictable))
     }

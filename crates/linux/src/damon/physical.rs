@@ -1,21 +1,23 @@
-//! DAMON on the physical memory of the host: schemes that do something with pages (DAMOS, `paddr`).
+//! DAMON on the physical memory of the host: schemes that act on pages (DAMOS, `paddr`).
 //!
-//! A scheme goes over the regions of memory that are used as it says, and does something with each page in them that its filters
-//! let through: moves it to the active or the inactive list, reclaims it, or counts it. So classes of pages can be aged
-//! apart: anonymous or not, mapped or not, of one control group. What a page is used for is read from `kpageflags.rs`.
+//! A scheme visits the memory regions of a given access and acts on each page that its filters let through: moves it to
+//! the active or the inactive list, reclaims it, or counts it. So classes of pages can be aged separately: anonymous or
+//! not, mapped or not, of one control group. The class of a page is read from `kpageflags.rs`.
 //!
-//! As in `damon.rs`, whose tree this is: [`Draft`] (nothing written yet), [`Committed`], [`Running`], [`promise_undo`] to a
-//! journal for the case of a crash, and a refusal where anybody else has set up a kdamond. The regions to begin with are all
-//! the memory that `iomem.rs` finds.
+//! As in `damon.rs`, which owns the tree: [`Draft`] (nothing written yet), [`Committed`], [`Running`], [`promise_undo`]
+//! to a journal in case of a crash, and a refusal where another program has set up a kdamond. The initial regions are
+//! all memory that `iomem.rs` finds.
 //!
-//! What the kernel here knows is found out by trying: [`offered`].
+//! Capabilities of this kernel are found by trying: [`offered`].
 //!
-//! Cost: one look per region and sampling interval, and for each pass of a scheme some 100 ns a page of its regions, done by a
-//! kernel thread; a [`Quota`] bounds it. Asking for the numbers waits for the end of a sampling interval.
-//! Side effect: looking clears accessed bits, which reclaim and our own tracking read too.
+//! Cost: one sample per region and sampling interval, and some 100 ns per page of its regions for each pass of a
+//! scheme, done by a kernel thread; a [`Quota`] bounds it. Reading the counters waits for the end of a sampling
+//! interval.
+//! Side effect: sampling clears accessed bits, which reclaim and our own tracking read too.
 //!
-//! Since: `lru_prio` and `lru_deprio` Linux 6.0; filters by anonymous and group 6.3, young 6.10, unmapped and active 6.15;
-//! `apply_interval_us` 6.7, `allow` and `sz_ops_filter_passed` 6.14. Needs CONFIG_DAMON_PADDR and CONFIG_DAMON_SYSFS. Root only.
+//! Since: `lru_prio` and `lru_deprio` Linux 6.0; filters by anonymous and group 6.3, young 6.10, unmapped and active
+//! 6.15; `apply_interval_us` 6.7, `allow` and `sz_ops_filter_passed` 6.14. Needs CONFIG_DAMON_PADDR and
+//! CONFIG_DAMON_SYSFS. Root only.
 //!
 //! Truth: Documentation/admin-guide/mm/damon/usage.rst and Documentation/mm/damon/design.rst.
 
@@ -36,18 +38,18 @@ const OPERATIONS: &str = "paddr";
 const WATCHING: &str = "physical memory";
 const STATE: &str = "0/state";
 
-/// What the kernel here can do with physical memory.
+/// Capabilities of this kernel's DAMON for physical memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// The actions that it knows.
+    /// Supported actions.
     pub actions: Vec<Action>,
-    /// The filters that it knows.
+    /// Supported filters.
     pub filters: Vec<FilterKind>,
     /// Filters can allow pages too; otherwise only reject.
     pub allowing: bool,
     /// A scheme can have an interval of its own.
     pub apply_interval: bool,
-    /// It counts what the filters let through.
+    /// The kernel counts the bytes that the filters let through.
     pub counts_passed: bool,
 }
 
@@ -63,11 +65,11 @@ impl Offer {
     }
 }
 
-/// What the kernel here can do with physical memory, found out by setting up a scheme for a moment. No thread is started.
+/// Probes DAMON for physical memory by setting up a scheme for a moment. No thread is started.
 ///
 /// # Errors
-/// `Unsupported` without DAMON, or where it cannot watch physical memory; `Denied` without root; `Other` with EBUSY where
-/// somebody else has set up a kdamond, which is left alone.
+/// `Unsupported` without DAMON, or where it cannot watch physical memory; `Denied` without root; `Other` with EBUSY
+/// where another program has set up a kdamond, which is left alone.
 pub fn offered(files: &impl KernelFiles) -> Result<Offer, Error> {
     demand_free(files)?;
     let tree = Tree::grow_for(files, OPERATIONS, WATCHING)?;
@@ -105,7 +107,7 @@ pub fn offered(files: &impl KernelFiles) -> Result<Offer, Error> {
     Ok(offer)
 }
 
-/// Schemes of which nothing is written yet.
+/// Schemes before anything is written.
 #[derive(Debug)]
 pub struct Draft<'f, F: KernelFiles> {
     files: &'f F,
@@ -115,12 +117,12 @@ pub struct Draft<'f, F: KernelFiles> {
 }
 
 impl<'f, F: KernelFiles> Draft<'f, F> {
-    /// Checks that the wish makes sense, that nobody else uses DAMON through sysfs, and where the memory is.
+    /// Checks that the schemes are valid and that no other program uses DAMON through sysfs; finds the memory.
     ///
     /// # Errors
-    /// `Unsupported` without DAMON, `Denied` without root; `Other` with EBUSY when there are kdamonds already, with EINVAL for
-    /// what the kernel would refuse or take for something else: no scheme at all, an empty range, a quota of nothing, a group
-    /// that is no path, intervals or regions that cannot be.
+    /// `Unsupported` without DAMON, `Denied` without root; `Other` with EBUSY when there are kdamonds already, with
+    /// EINVAL for parameters that the kernel would refuse or misread: no scheme at all, an empty range, a quota of
+    /// nothing, a group that is no path, invalid intervals or regions.
     pub fn new(files: &'f F, looks: Looks, schemes: Vec<Scheme>) -> Result<Draft<'f, F>, Error> {
         looks.check()?;
         if schemes.is_empty() {
@@ -136,8 +138,8 @@ impl<'f, F: KernelFiles> Draft<'f, F> {
     /// Fills in the kernel's tree.
     ///
     /// # Errors
-    /// `Unsupported` where DAMON cannot watch physical memory, or does not know an action or a filter, which it names.
-    /// What was written is taken back.
+    /// `Unsupported` where DAMON cannot watch physical memory, or lacks an action or a filter; the error names it. The
+    /// writes are undone.
     pub fn commit(self) -> Result<Committed<'f, F>, Error> {
         let Draft { files, looks, schemes, memory } = self;
         let tree = Tree::grow_for(files, OPERATIONS, WATCHING)?;
@@ -176,12 +178,12 @@ impl<'f, F: KernelFiles> Committed<'f, F> {
     /// Starts the kernel's thread.
     ///
     /// # Errors
-    /// `Gone` if a control group that a filter names is not there; `Other` with EBUSY when a kernel module holds DAMON for
-    /// itself. What was written is taken back.
+    /// `Gone` if a control group that a filter names does not exist; `Other` with EBUSY when a kernel module uses DAMON
+    /// exclusively. The writes are undone.
     pub fn start(mut self) -> Result<Running<'f, F>, Error> {
         let files = self.tree.files;
         write(files, STATE, "on").map_err(|errno| match self.missing_group() {
-            // How kernels say that there is no such group: EINVAL, and ENOMEM (6.12), whatever memory there is.
+            // Kernels report a missing group as EINVAL, or as ENOMEM (6.12) with any amount of memory.
             Some(path) if matches!(errno, Errno::INVAL | Errno::NOMEM) => {
                 let object = format!("pages by control group {path} with DAMON, which finds no such group");
                 Error::Gone(At { operation: "filter".to_owned(), object, errno })
@@ -192,7 +194,7 @@ impl<'f, F: KernelFiles> Committed<'f, F> {
         Ok(Running { tree: self.tree, looks: self.looks, schemes: self.schemes.len() })
     }
 
-    /// A group of a filter that has no directory where groups are mounted by custom.
+    /// A filter's group without a directory at the usual mount points.
     fn missing_group(&self) -> Option<&str> {
         let there = |path: &str| {
             ["sys/fs/cgroup", "sys/fs/cgroup/memory"]
@@ -207,25 +209,24 @@ impl<'f, F: KernelFiles> Committed<'f, F> {
     }
 }
 
-/// What a scheme has done since it was started, by the kernel's names.
+/// Counters of a scheme since its start, by the kernel's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stats {
-    /// Regions whose access was as the scheme says.
+    /// Regions with the scheme's access.
     pub nr_tried: u64,
-    /// Their bytes, each time it was tried.
+    /// Bytes of those regions, each time one was tried.
     pub sz_tried: Bytes,
-    /// Regions of which at least a page was acted on.
+    /// Regions with at least one page acted on.
     pub nr_applied: u64,
-    /// Bytes that were acted on. A page that was there already, on the list that it was sent to, may count or not: look
-    /// yourself (`kpageflags.rs`).
+    /// Bytes acted on. A page that was already on its target list may count or not: check with `kpageflags.rs`.
     pub sz_applied: Bytes,
     /// Bytes that the filters let through; `None` where the kernel does not count them.
     pub sz_ops_filter_passed: Option<Bytes>,
-    /// How many times the quota stopped it.
+    /// Number of times the quota stopped the scheme.
     pub qt_exceeds: u64,
 }
 
-/// Schemes that are applied.
+/// Running schemes.
 #[derive(Debug)]
 pub struct Running<'f, F: KernelFiles> {
     tree: Tree<'f, F>,
@@ -234,10 +235,10 @@ pub struct Running<'f, F: KernelFiles> {
 }
 
 impl<F: KernelFiles> Running<'_, F> {
-    /// What each scheme has done so far, in their order. Waits for the end of a sampling interval.
+    /// Counters of each scheme, in the order of the schemes. Waits for the end of a sampling interval.
     ///
     /// # Errors
-    /// `Gone` if somebody stopped the thread, `Malformed` for what is no number.
+    /// `Gone` if another program stopped the thread, `Malformed` for text that is no number.
     pub fn stats(&self) -> Result<Vec<Stats>, Error> {
         const COMMAND: &str = "update_schemes_stats";
         let files = self.tree.files;
@@ -247,12 +248,12 @@ impl<F: KernelFiles> Running<'_, F> {
         (0..self.schemes).map(|number| read_stats(files, &format!("{}/stats", directory_of(number)))).collect()
     }
 
-    /// The most that a scheme's `nr_accesses` can be: looks in one aggregation interval.
+    /// Largest possible `nr_accesses` of a scheme: samples in one aggregation interval.
     pub fn max_nr_accesses(&self) -> u32 {
         self.looks.most()
     }
 
-    /// Stops the kernel's thread and takes the tree down; dropping does the same, without a word if it fails.
+    /// Stops the kernel's thread and removes the tree. Dropping does the same, but ignores failures.
     ///
     /// # Errors
     /// The kernel's answer.
@@ -260,7 +261,7 @@ impl<F: KernelFiles> Running<'_, F> {
         self.tree.fell()
     }
 
-    /// The error for a thread that does not run any more, which it never ends by itself.
+    /// The error for a thread that no longer runs; it never ends by itself.
     fn stopped(&self) -> Option<Error> {
         let state = read(self.tree.files, STATE).ok()?;
         let object = "with DAMON, whose thread somebody stopped".to_owned();
@@ -272,7 +273,7 @@ fn directory_of(scheme: usize) -> String {
     format!("{CONTEXT}/schemes/{scheme}")
 }
 
-/// A write that every kernel with DAMON takes.
+/// A write that succeeds on every kernel with DAMON.
 fn demand(files: &impl KernelFiles, name: &str, value: &str) -> Result<(), Error> {
     write(files, name, value).map_err(|errno| failed_write(name, value, errno))
 }
@@ -293,7 +294,7 @@ fn read_stats(files: &impl KernelFiles, directory: &str) -> Result<Stats, Error>
     })
 }
 
-/// The physical addresses of memory.
+/// Physical address ranges of memory.
 fn memory(files: &impl KernelFiles) -> Result<Vec<AddressRange>, Error> {
     const OBJECT: &str = "System RAM in /proc/iomem";
     let frames = iomem::memory(files)?;

@@ -16,7 +16,7 @@ const MONITOR: Monitor = Monitor {
     max_regions: 1000,
 };
 
-/// The files that the kernel would make on the way, all there from the start.
+/// A tree with the files that the kernel would make on the way, all present from the start.
 fn kernel_with(operations: &str, regions: &[[&str; 4]]) -> FakeKernel {
     let kernel = [
         ("nr_kdamonds", "0\n"),
@@ -181,7 +181,7 @@ fn a_process_that_ended_before_the_start_is_gone() {
 
 #[test]
 fn without_regions_in_a_stopped_monitor_the_process_is_gone() {
-    // The fake state keeps the last word written to it; "off" is what a kernel answers whose thread ended by itself.
+    // The fake state keeps the last word written to it; "off" is the answer of a kernel whose thread ended by itself.
     let kernel = kernel();
     let running = Draft::new(&kernel, MONITOR).unwrap().commit().unwrap().start().unwrap();
     assert_eq!(running.regions(), Ok(vec![]));
@@ -189,7 +189,7 @@ fn without_regions_in_a_stopped_monitor_the_process_is_gone() {
     assert!(running.stopped().unwrap().is_gone());
 }
 
-/// As [`kernel`], with what a journal needs.
+/// [`kernel`] with the files that a journal needs.
 fn kernel_with_journal() -> (tempfile::TempDir, FakeKernel) {
     let stat = format!("{} (masu) S{}", Pid::own(), " 1".repeat(30));
     (tempfile::tempdir().unwrap(), kernel().file(&Pid::own().file("stat"), &stat))
@@ -251,7 +251,7 @@ pub(crate) fn host_tree() -> MutexGuard<'static, ()> {
     TREE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The host, if its DAMON can watch processes and nobody uses it.
+/// The host, if its DAMON can watch processes and is not in use.
 fn host_with_vaddr() -> Option<Rooted> {
     let host = Rooted::host();
     let free = read_number(&host, "nr_kdamonds") == Ok(0);
@@ -292,7 +292,7 @@ fn live_the_memory_that_a_program_uses_is_told_from_the_memory_that_it_does_not(
         (regions, most)
     });
     assert_eq!(read_number(&host, "nr_kdamonds"), Ok(0));
-    // Looks that found the memory touched, out of all looks, each page counted as its region.
+    // Share of samples that found the memory touched, each page counted as its region.
     let share = |of: AddressRange| {
         let parts = regions.iter().filter_map(|r| Some((of.intersection(r.range)?.bytes().0, r.nr_accesses)));
         let touched: u64 = parts.clone().map(|(bytes, accesses)| bytes * u64::from(accesses)).sum();

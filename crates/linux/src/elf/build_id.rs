@@ -1,4 +1,4 @@
-//! The build-id of a program or library: which build of it this is, wherever the file lies and wherever it is loaded.
+//! Build-id of a program or library: names one build, independent of path and load address.
 //!
 //! Cost: two opens and three reads. Side effects: none.
 //!
@@ -13,17 +13,17 @@ use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, ReadCache, ReadRef, elf};
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 
-/// Bytes that are kept of a build-id: all of what linkers make by default.
+/// Bytes kept of a build-id: the full default length of the linkers.
 pub const BUILD_ID_BYTES: usize = 20;
 
-/// Shorter ones were chosen by somebody, and are not of one build alone.
+/// Minimum length. Shorter build-ids are set by hand and may be shared by several builds.
 const LEAST_BYTES: usize = 8;
 
-/// Files with more or larger program headers than any linker makes are not looked at.
+/// Maximum number and size of program headers. Files above it, which no linker makes, are ignored.
 const MOST_HEADERS: usize = 1024;
 const MOST_NOTE_BYTES: u64 = 1 << 16;
 
-/// Which build of a file. Longer ones are cut off, shorter ones end in zeros.
+/// Build-id of a file. Longer ones are cut off, shorter ones end in zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BuildId(pub [u8; BUILD_ID_BYTES]);
 
@@ -33,10 +33,10 @@ impl fmt::Display for BuildId {
     }
 }
 
-/// What the file says. `None` when it says nothing, is no such file, is another than the one with that inode, or cannot be
-/// read.
+/// Reads the build-id of the file at `path`. `None` if the file has none, is not ELF, has another inode than `inode`,
+/// or cannot be read.
 pub fn build_id(path: &Path, inode: Option<u64>) -> Option<BuildId> {
-    // To open a pipe or a device would be felt at its other end: it is looked at first, without being opened.
+    // Opening a pipe or a device affects its other end, so the file type is read first, through `O_PATH`.
     let seen = open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let about = fstat(&seen).ok()?;
     if !FileType::from_raw_mode(about.st_mode).is_file() || inode.is_some_and(|inode| inode != about.st_ino) {

@@ -1,6 +1,6 @@
-//! What a program's file says before it is run: ELF or script, with which loader, with which privileges.
+//! Start properties of a program's file, before it is run: ELF or script, loader, privileges.
 //!
-//! How wide the addresses of a running process are is in `auxv.rs`.
+//! The address width of a running process is in `auxv.rs`.
 //!
 //! Cost: a few reads of the file. Side effects: none.
 //!
@@ -19,48 +19,48 @@ use object::{Endianness, ReadCache, elf};
 use crate::auxv::WordSize;
 use crate::{Error, files};
 
-/// What kind of file it is.
+/// Format of a program's file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// A program.
+    /// ELF file.
     Elf(Elf),
-    /// A script: `#!` and what runs it.
+    /// Script: `#!` and an interpreter.
     Script {
-        /// The program that is run in its place.
+        /// Program that is run in the script's place.
         interpreter: PathBuf,
     },
-    /// Something else, which only the kernel (binfmt_misc) or a shell knows what to do with.
+    /// Any other file: left to the kernel (binfmt_misc) or to a shell.
     Other,
 }
 
-/// What an ELF file says about how it is started.
+/// Properties of an ELF file that decide its start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Elf {
-    /// Its addresses' width.
+    /// Width of its addresses.
     pub word_size: WordSize,
-    /// For this machine's kind of processor.
+    /// True if built for this machine's kind of processor.
     pub native: bool,
-    /// The loader of its libraries; `None` for a program that was linked statically.
+    /// Dynamic loader; `None` for a statically linked program.
     pub loader: Option<PathBuf>,
-    /// The libraries that it names, in its order.
+    /// Needed libraries, in the order of the dynamic section.
     pub needs: Vec<OsString>,
-    /// Built by Go's tools, whose runtime asks the kernel for memory without any library.
+    /// True if built by Go's tools, whose runtime asks the kernel for memory without any library.
     pub go: bool,
 }
 
-/// Privileges that starting it would give, for which the loader ignores libraries that the environment names.
+/// Privileges that a start would give. The loader then ignores libraries named in the environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Privileged {
-    /// The set-user-ID or set-group-ID bit, of another user or group.
+    /// Set-user-ID or set-group-ID bit, of another user or group.
     SetId,
     /// File capabilities.
     Capabilities,
 }
 
-/// Looks at a program's file.
+/// Reads the format of a program's file.
 ///
 /// # Errors
-/// `Denied` when it cannot be read (a program need not be readable to be run), `Malformed` for a torn ELF file.
+/// `Denied` if it cannot be read (a program may be executable but not readable), `Malformed` for a torn ELF file.
 pub fn inspect(path: &Path) -> Result<Format, Error> {
     let object = path.display().to_string();
     let failed = |error: std::io::Error| Error::of_host("read", &object, files::errno(error));
@@ -93,7 +93,7 @@ fn inspect_elf<Header: FileHeader<Endian = Endianness>>(
             loader = Some(PathBuf::from(OsString::from_vec(name.to_vec())));
         }
     }
-    // A file may have no sections (sstrip): then nothing says that it is Go's.
+    // A file may have no sections (sstrip). Go programs are then not recognised.
     let go = header.sections(endian, data).is_ok_and(|sections| {
         sections.iter().any(|section| {
             let name = sections.section_name(endian, section).unwrap_or_default();
@@ -105,7 +105,7 @@ fn inspect_elf<Header: FileHeader<Endian = Endianness>>(
     Ok(Elf { word_size, native: header.e_machine(endian) == machine, loader, needs, go })
 }
 
-/// The names of the libraries in the dynamic section.
+/// Names of the libraries in the dynamic section.
 fn needed<Header: FileHeader<Endian = Endianness>>(
     header: &Header,
     endian: Endianness,
@@ -118,14 +118,14 @@ fn needed<Header: FileHeader<Endian = Endianness>>(
     needed.map(|entry| entry.string(endian, names).map(|name| OsString::from_vec(name.to_vec()))).collect()
 }
 
-/// The first word of a script's first line.
+/// First word of a script's first line.
 fn interpreter_of(line: &[u8]) -> Option<PathBuf> {
     let line = line.split(|byte| *byte == b'\n').next()?.trim_ascii();
     let word = line.split(|byte| byte.is_ascii_whitespace()).next().filter(|word| !word.is_empty())?;
     Some(PathBuf::from(OsString::from_vec(word.to_vec())))
 }
 
-/// The privileges that starting it would give to us; `None` for none.
+/// Privileges that this process would gain by starting the file; `None` for none.
 ///
 /// # Errors
 /// `Denied` or `Gone`-like answers of the file system.
@@ -135,14 +135,14 @@ pub fn privileged(path: &Path) -> Result<Option<Privileged>, Error> {
     let meta = std::fs::metadata(path).map_err(failed)?;
     let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     const SET_USER: u32 = 0o4000;
-    const SET_GROUP_AND_RUN: u32 = 0o2010; // without the execute bit it means mandatory locking
+    const SET_GROUP_AND_RUN: u32 = 0o2010; // without the execute bit: mandatory locking
     let set_user = meta.mode() & SET_USER != 0 && meta.uid() != user;
     let set_group = meta.mode() & SET_GROUP_AND_RUN == SET_GROUP_AND_RUN && meta.gid() != group;
     if set_user || set_group {
         return Ok(Some(Privileged::SetId));
     }
     let has_capabilities = rustix::fs::getxattr(path, "security.capability", &mut [0u8; 64]).is_ok();
-    // To root they add nothing, so that the loader trusts the environment.
+    // Root gains nothing by file capabilities, so the loader trusts the environment.
     Ok((has_capabilities && user != 0).then_some(Privileged::Capabilities))
 }
 

@@ -1,4 +1,4 @@
-//! `/run/masu/private/<pid>-<start>.journal`: the files of the journals that `knobs.rs` describes.
+//! `/run/masu/private/<pid>-<start>.journal`: files of the journals that `journal.rs` describes.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
@@ -17,15 +17,15 @@ use crate::{Error, KernelFiles, Pid, runtime_directory, stat};
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Line {
-    /// The boot in which the rest was written.
+    /// Boot of the following lines.
     Boot(String),
-    /// This knob is about to be turned.
+    /// This setting is about to be changed.
     Turned(Held),
-    /// This knob (or the part of it behind a `#`) has its value back.
+    /// This setting (or the part of it behind a `#`) is restored.
     Kept(String),
 }
 
-/// A process, told apart from a later one with the same number.
+/// A process, distinct from a later one with the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Writer {
     pub(super) pid: Pid,
@@ -42,7 +42,7 @@ impl Writer {
         Some(Writer { pid: pid.parse().ok()?, start_ticks: start_ticks.parse().ok()? })
     }
 
-    /// By its process id. A process of which nothing can be read, for want of a privilege, counts as alive.
+    /// Judges by the process id. A process that cannot be read, for want of a privilege, counts as alive.
     pub(super) fn is_alive(self, files: &impl KernelFiles) -> bool {
         match stat::stat(files, self.pid) {
             Ok(stat) => stat.start_ticks == self.start_ticks && !matches!(stat.state, 'Z' | 'X'),
@@ -51,7 +51,7 @@ impl Writer {
     }
 }
 
-/// A journal, as parsed.
+/// A parsed journal.
 #[derive(Debug)]
 pub(super) struct Journal {
     pub(super) path: PathBuf,
@@ -78,7 +78,8 @@ impl Journal {
         self.held.iter().find(|held| held.key() == key).map(|held| held.old.clone())
     }
 
-    /// Under our lock, so that nobody who makes a journal meets the lock that this tries.
+    /// Called under the lock of the directory, so the lock tried here never collides with a process that makes a
+    /// journal.
     pub(super) fn is_alive(&self, files: &impl KernelFiles) -> bool {
         self.is_of_boot(&boot(files)) && (self.writer.is_alive(files) || is_held(&self.path))
     }
@@ -88,7 +89,7 @@ impl Journal {
     }
 }
 
-/// All journals, those of earlier versions included.
+/// All journals, including old ones in `/run/masu` itself.
 pub(super) fn journals_in(directory: &Path) -> Result<Vec<Journal>, Error> {
     let mut journals = Vec::new();
     for place in [directory, &runtime_directory::private_path(directory)] {
@@ -110,21 +111,21 @@ pub(super) fn journals_in(directory: &Path) -> Result<Vec<Journal>, Error> {
     Ok(journals)
 }
 
-/// A new file, locked as long as it is open.
+/// Creates a file that is locked while it is open.
 pub(super) fn new_journal(path: &Path) -> Result<File, std::io::Error> {
     let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)?;
     flock(&file, FlockOperation::NonBlockingLockExclusive)?;
     Ok(file)
 }
 
-/// Does the writer of this journal hold it? The file was found to be ours.
+/// True if the journal's writer holds it. The file is known to be ours.
 fn is_held(path: &Path) -> bool {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     open(path, flags, Mode::empty())
         .is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared) == Err(Errno::AGAIN))
 }
 
-/// The text of a file that is ours; `None` if it is gone, because its writer has just ended, or is not ours.
+/// Text of a file that is ours; `None` if it is gone because its writer has just ended, or is not ours.
 fn read_own(path: &Path) -> Result<Option<String>, std::io::Error> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let mut file = match open(path, flags, Mode::empty()) {
@@ -147,7 +148,7 @@ pub(super) fn append_line(journal: &mut File, line: &Line) -> Result<(), std::io
     let length = journal.metadata()?.len();
     let written = journal.write_all(text.as_bytes()).and_then(|()| journal.sync_data());
     if written.is_err() {
-        let _ = journal.set_len(length); // the first error is the one to tell
+        let _ = journal.set_len(length); // the first error is reported
     }
     written
 }

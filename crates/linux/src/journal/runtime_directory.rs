@@ -1,8 +1,9 @@
-//! `/run/masu`: what masu leaves for other processes of this boot, in two directories with fixed modes.
+//! `/run/masu`: masu's files for other processes of this boot, in two directories with fixed modes.
 //!
-//! `/run/masu` is 0755: sockets that clients of every user connect to. `/run/masu/private` is 0700: journals (`knobs.rs`) and locks
-//! (`process_lock.rs`). The first masu makes both, and every use repairs the modes, whatever umask or older masu made them. A directory of
-//! another owner, or a symbolic link in its place, is refused: who can rename its entries could have masu read and write other files.
+//! `/run/masu` is 0755: sockets that clients of every user connect to. `/run/masu/private` is 0700: journals
+//! (`journal.rs`) and locks (`process_lock.rs`). The first masu makes both, and every use repairs the modes after
+//! another umask or an older masu. A directory of another owner, or a symbolic link in its place, is refused: a user
+//! able to rename its entries could make masu read and write other files.
 //!
 //! Cost: five system calls each. Side effects: the directories stay.
 //!
@@ -22,13 +23,14 @@ use rustix::io::Errno;
 use crate::files::errno;
 use crate::{Error, KernelFiles};
 
-/// The place on every host.
+/// Path on every host.
 pub const DIRECTORY: &str = "/run/masu";
 
-/// Makes or repairs the directory that everybody may read, and opens it.
+/// Makes or repairs the directory that every user may read, and opens it.
 ///
 /// # Errors
-/// `Denied` without the privilege, with EPERM for a directory of another owner and ENOTDIR for what is no directory.
+/// `Denied` without the privilege, with EPERM for a directory of another owner and ENOTDIR for anything but a
+/// directory.
 pub fn public(directory: &Path) -> Result<OwnedFd, Error> {
     if let Some(above) = directory.parent() {
         let made = DirBuilder::new().recursive(true).mode(0o755).create(above);
@@ -46,7 +48,7 @@ pub fn private(directory: &Path) -> Result<OwnedFd, Error> {
     make(&private_path(directory), Mode::RWXU)
 }
 
-/// Where the private one lies.
+/// Path of the private directory.
 pub fn private_path(directory: &Path) -> PathBuf {
     directory.join("private")
 }
@@ -64,7 +66,7 @@ fn make(path: &Path, mode: Mode) -> Result<OwnedFd, Error> {
     let opened =
         match open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()) {
             Err(Errno::NOTDIR | Errno::LOOP) => return Err(untrusted("is not a directory", Errno::NOTDIR)),
-            // The reason why it was not made says more than that it is not there.
+            // The reason why it was not made is more useful than ENOENT.
             Err(Errno::NOENT) => return Err(failed("create", made.err().unwrap_or(Errno::NOENT))),
             opened => opened.map_err(|errno| failed("open", errno))?,
         };
@@ -79,19 +81,19 @@ fn make(path: &Path, mode: Mode) -> Result<OwnedFd, Error> {
     Ok(opened)
 }
 
-/// Whose `/run/masu` this process sees. What lies in another than the host's ends with its mount namespace, while settings of the kernel stay
-/// turned.
+/// Owner of the `/run/masu` that this process sees. A journal in another `/run/masu` than the host's ends with its
+/// mount namespace, while settings of the kernel stay changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Seen {
     /// The host's: that of process 1.
     Hosts,
-    /// Another.
+    /// Another one.
     Another,
-    /// It cannot be told, for this reason.
+    /// Undecidable, for this reason.
     CannotTell(String),
 }
 
-/// Looks whose `directory` is: an absolute path, without `..` and symbolic links.
+/// Compares `directory` with that of process 1. `directory` is an absolute path, without `..` and symbolic links.
 pub fn seen(files: &impl KernelFiles, directory: &str) -> Seen {
     const FIRST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
     let place_in = |pid: &str| {
@@ -106,14 +108,14 @@ pub fn seen(files: &impl KernelFiles, directory: &str) -> Seen {
     }
     match (place_in("self"), place_in("1")) {
         (Ok(own), Ok(Some(hosts))) if own == Some(hosts.clone()) => Seen::Hosts,
-        // Without a mount that holds it: a chroot.
+        // No mount holds it: a chroot.
         (Ok(_), Ok(Some(_))) => Seen::Another,
         (Err(error), _) | (_, Err(error)) => Seen::CannotTell(Error::to_string(&error)),
         (_, Ok(None)) => Seen::CannotTell(format!("process 1 has no mount that holds {directory}")),
     }
 }
 
-/// The file system (`major:minor`) and the path in it at which `path` lies, by the mounts of a process.
+/// File system (`major:minor`) of `path`, and the path within it, by the mounts of a process.
 fn place(mounts: &str, path: &str) -> Option<(String, String)> {
     let lies_in = |line: &str| {
         let fields: Vec<&str> = line.split(' ').collect();
@@ -122,7 +124,7 @@ fn place(mounts: &str, path: &str) -> Option<(String, String)> {
         let place = (device.to_owned(), format!("{}{below}", root.trim_end_matches('/')));
         (below.is_empty() || below.starts_with('/')).then_some((at.len(), place))
     };
-    // Of two at the same point the later one covers the earlier.
+    // Of two mounts at the same point the later one covers the earlier.
     mounts.lines().filter_map(lies_in).max_by_key(|(length, _)| *length).map(|(_, place)| place)
 }
 

@@ -13,7 +13,7 @@ use crate::quiet_process::QuietProcess;
 const THP: &str = "sys/kernel/mm/transparent_hugepage/enabled";
 const SCAN: &str = "sys/kernel/mm/ksm/pages_to_scan";
 
-/// A directory with room for journals, made by the code under test; in memory where that can be, as `/run` is.
+/// Directory for journals, made by the code under test; in memory if possible, like `/run`.
 fn run() -> (TempDir, PathBuf) {
     let run = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
     let directory = run.path().join("masu");
@@ -36,13 +36,13 @@ fn born(kernel: FakeKernel, writer: Writer) -> FakeKernel {
     kernel.file(&writer.pid.file("stat"), &stat_line(writer))
 }
 
-/// The pid goes to another process, which started later.
+/// Gives the pid to another process, which started later.
 fn dies(kernel: &FakeKernel, writer: Writer) {
     let next = Writer { start_ticks: writer.start_ticks + 50_000, ..writer };
     kernel.write(&writer.pid.file("stat"), &stat_line(next)).unwrap();
 }
 
-/// The process ends with its descriptors, and puts nothing back.
+/// Ends the process with its descriptors, without a restore.
 pub(crate) fn abandon<F: KernelFiles>(mut knobs: Knobs<'_, F>) {
     knobs.journal = None;
     std::mem::forget(knobs);
@@ -140,7 +140,7 @@ fn a_living_process_keeps_its_knobs() {
     assert_eq!(kernel.read(THP).unwrap(), "madvise");
 }
 
-/// In its PID namespace it has the number of another process of ours, or of none.
+/// The PID namespace gives it the number of another process of ours, or of none.
 #[test]
 fn a_living_process_of_another_pid_namespace_keeps_its_knobs() {
     let (_run, directory) = run();
@@ -225,7 +225,7 @@ fn a_directory_that_others_could_write_is_repaired_and_its_journals_are_replayed
     }
 }
 
-/// Earlier versions kept them in `/run/masu` itself.
+/// Earlier versions kept journals in `/run/masu` itself.
 #[test]
 fn journals_of_an_earlier_version_are_replayed_and_those_of_its_living_processes_inherited() {
     let (_run, directory) = run();
@@ -355,7 +355,7 @@ fn a_knob_that_this_kernel_does_not_have_is_unsupported_and_not_held() {
     assert_eq!(knob_writes(&kernel), [""; 0]);
 }
 
-/// The other half of the test below: turns a knob and dies without a chance to put it back.
+/// Second half of the test below: changes a setting and dies without a restore.
 #[test]
 #[ignore = "run by the next test, as a process of its own"]
 fn turn_and_die() {
@@ -385,7 +385,7 @@ fn a_killed_process_leaves_a_real_knob_that_is_put_back() {
     assert_eq!(read_knob(&host, &knob).unwrap(), before);
 }
 
-/// What can happen to the processes and the knobs of a host.
+/// Events for the processes and settings of a host.
 #[derive(Clone, Debug)]
 enum Event {
     Turn { process: usize, knob: usize, value: u8 },
@@ -395,15 +395,15 @@ enum Event {
     Replay,
 }
 
-/// Where in its work a process died.
+/// Point at which a process died.
 #[derive(Clone, Copy, Debug)]
 enum Crash {
     Idle,
-    /// After the journal's line, before the knob was turned.
+    /// After the journal's line, before the setting was changed.
     BeforeTheKnob(usize),
-    /// So many bytes into the journal's line.
+    /// After this number of bytes of the journal's line.
     InTheLine(usize, usize),
-    /// After putting this many knobs back.
+    /// After restoring this number of settings.
     WhilePuttingBack(usize),
 }
 
@@ -425,7 +425,7 @@ fn event() -> impl Strategy<Value = Event> {
 
 const KNOBS: [(&str, &str); 3] = [("sys/a", "1"), ("sys/b", "on"), ("sys/c", "2 3")];
 
-/// Lets a process die: the journal and the knobs stay as they would at that point.
+/// Lets a process die: the journal and the settings stay as at that point.
 fn crash(kernel: &FakeKernel, mut knobs: Knobs<'_, FakeKernel>, how: Crash) {
     match how {
         Crash::Idle => {}
@@ -456,7 +456,7 @@ fn crash(kernel: &FakeKernel, mut knobs: Knobs<'_, FakeKernel>, how: Crash) {
     dies(kernel, writer);
 }
 
-/// What the knobs should show meanwhile: who has turned each, and to what.
+/// Expected state of the settings: the writers of each, and their values.
 #[derive(Default)]
 struct Model {
     turned: BTreeMap<&'static str, (BTreeSet<usize>, String)>,

@@ -1,39 +1,39 @@
-//! `/proc/PID/auxv`: the kernel's own words to a program at its start, of which the width of its addresses is told.
+//! `/proc/PID/auxv`: the kernel's start data for a program; masu reads the address width from it.
 //!
-//! The program's file would tell it too, and may lie on a server that does not answer (FUSE, NFS): to open `/proc/PID/exe` then
-//! waits in the kernel, also against SIGKILL. The kernel keeps this vector itself: no file, no lock and no memory of the
-//! process is touched. What a file says before it is run is `program_file.rs`.
+//! The program's file has the width too, but may lie on a server that does not answer (FUSE, NFS): opening
+//! `/proc/PID/exe` then waits in the kernel, also against SIGKILL. The kernel keeps this vector itself: no file, no
+//! lock and no memory of the process is touched. The properties of a file before its run are in `program_file.rs`.
 //!
-//! Cost: one open and a read of some 400 bytes. Side effect: none. A process can replace the vector
-//! (prctl(2), `PR_SET_MM_MAP`): what it says is a hint, on which no safety rests.
+//! Cost: one open and a read of some 400 bytes. Side effect: none. A process can replace the vector (prctl(2),
+//! `PR_SET_MM_MAP`), so the width is a hint, and no safety may depend on it.
 //! Since: always; needs ptrace access (PTRACE_MODE_READ).
 //! Truth: proc_pid_auxv(5), getauxval(3); `auxv_read` in fs/proc/base.c.
 
 use crate::{Error, Pid, proxy};
 
-/// How wide the program's addresses are.
+/// Width of a program's addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WordSize {
-    /// A 32-bit program on a 64-bit kernel.
+    /// 32-bit program on a 64-bit kernel.
     Bits32,
-    /// A 64-bit program.
+    /// 64-bit program.
     Bits64,
 }
 
-/// `AT_PHENT`: the size of a program header, which is 32 bytes in a 32-bit file and 56 in a 64-bit one.
+/// `AT_PHENT`: size of a program header, 32 bytes in a 32-bit file and 56 in a 64-bit one.
 const AT_PHENT: u64 = 4;
 
 /// Reads the width of a program's addresses.
 ///
 /// # Errors
-/// `Gone`, `Denied`, or `Malformed` when there is no such vector (a thread of the kernel, a process that has ended).
+/// `Gone`, `Denied`, or `Malformed` if there is no such vector (a kernel thread, an ended process).
 pub fn word_size(pid: Pid) -> Result<WordSize, Error> {
     let path = format!("/{}", pid.file("auxv"));
     let bytes = proxy::read(pid, &path).map_err(|errno| Error::of_process("read", &path, errno))?;
     decode(&bytes).ok_or_else(|| Error::malformed(&path, "no size of a program header"))
 }
 
-/// Pairs of a type and a value, each of a word of the program's.
+/// Decodes pairs of a type and a value, each one word of the program.
 fn decode(bytes: &[u8]) -> Option<WordSize> {
     let wide = bytes.as_chunks::<16>().0.iter().map(|pair| {
         let (words, _) = pair.as_chunks::<8>();

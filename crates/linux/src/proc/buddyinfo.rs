@@ -1,12 +1,12 @@
-//! `/proc/buddyinfo`: the free memory of each zone, by the size of the blocks in which it lies.
+//! `/proc/buddyinfo`: free memory of each zone, by block size.
 //!
-//! How much is free in all is in `meminfo.rs`. What a huge page costs to find when no block is left that is large
-//! enough (compaction) is counted in `vmstat.rs`.
+//! The free total is in `meminfo.rs`. The cost of finding a huge page without a large enough block (compaction) is
+//! counted in `vmstat.rs`.
 //!
-//! Cost: some 20 µs, under each zone's lock for a moment. Side effects: none.
+//! Cost: some 20 µs, briefly under each zone's lock. Side effects: none.
 //!
-//! Since: Linux 2.6. Pages on the processors' own lists, and the pages of memory hot-plugged but not yet online, are not
-//! in it. Blocks of 4 MiB are the largest on x86-64; other kernels print more or fewer columns.
+//! Since: Linux 2.6. Pages on the per-processor lists, and pages of memory hot-plugged but not yet online, are not
+//! included. Blocks of 4 MiB are the largest on x86-64; other kernels print more or fewer columns.
 //!
 //! Truth: proc_buddyinfo(5); `frag_show_print` in mm/vmstat.c.
 
@@ -15,27 +15,27 @@ use units::{Bytes, PageSize, Pages};
 
 use crate::{Error, KernelFiles};
 
-/// The order of a block that makes one huge page: 2⁹ small pages.
+/// Order of a block that makes one huge page: 2⁹ small pages.
 pub const HUGE_ORDER: usize = 9;
 
 /// One zone of one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Zone {
-    /// The node (NUMA) it belongs to.
+    /// NUMA node of the zone.
     pub node: u32,
-    /// Its name: `DMA`, `DMA32`, `Normal`, `Movable`.
+    /// Name: `DMA`, `DMA32`, `Normal`, `Movable`.
     pub zone: String,
     /// Free blocks of 2ⁿ small pages, by n.
     pub free_blocks: Vec<u64>,
 }
 
 impl Zone {
-    /// Huge pages that could be had without moving anything: a block of order n holds 2ⁿ⁻⁹ of them.
+    /// Huge pages available without moving memory: a block of order n holds 2ⁿ⁻⁹ of them.
     pub fn free_windows(&self) -> u64 {
         free_windows(&self.free_blocks)
     }
 
-    /// All that is free in it.
+    /// Free memory of the zone.
     pub fn free(&self) -> Bytes {
         Bytes(
             (0..)
@@ -45,7 +45,7 @@ impl Zone {
     }
 }
 
-/// Huge pages in free blocks, given their numbers by order.
+/// Huge pages in free blocks, from the number of blocks by order.
 pub fn free_windows(free_blocks: &[u64]) -> u64 {
     let of_order = |(order, blocks): (usize, &u64)| {
         let windows = block_bytes(order).0 / PageSize::Huge.bytes().0;
@@ -54,7 +54,7 @@ pub fn free_windows(free_blocks: &[u64]) -> u64 {
     free_blocks.iter().enumerate().skip(HUGE_ORDER).map(of_order).fold(0, u64::saturating_add)
 }
 
-/// The size of a block of this order.
+/// Size of a block of this order.
 pub fn block_bytes(order: usize) -> Bytes {
     let pages = u32::try_from(order).ok().and_then(|order| 1u64.checked_shl(order));
     Bytes(pages.unwrap_or(0).saturating_mul(Pages(1).bytes().0))
@@ -63,7 +63,7 @@ pub fn block_bytes(order: usize) -> Bytes {
 /// Reads all zones, in the kernel's order.
 ///
 /// # Errors
-/// `Unsupported` where there is no such file, `Malformed` for a line that is not a zone.
+/// `Unsupported` if there is no such file, `Malformed` for a line that is not a zone.
 pub fn buddyinfo(files: &impl KernelFiles) -> Result<Vec<Zone>, Error> {
     let text = files.read("proc/buddyinfo").map_err(|errno| Error::of_host("read", "/proc/buddyinfo", errno))?;
     let zones = text.lines().enumerate().map(|(index, line)| {
@@ -77,7 +77,7 @@ pub fn buddyinfo(files: &impl KernelFiles) -> Result<Vec<Zone>, Error> {
     zones.collect()
 }
 
-/// `Node 0, zone   Normal    746   1529 …`. `None` when it is something else.
+/// Parses `Node 0, zone   Normal    746   1529 …`. `None` for any other text.
 fn parse_line(line: &str) -> Option<Zone> {
     let (node, rest) = line.strip_prefix("Node ")?.split_once(',')?;
     let mut words = rest.split_ascii_whitespace();

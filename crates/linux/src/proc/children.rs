@@ -1,17 +1,17 @@
-//! `/proc/PID/task/TID/children`: which processes a process has started.
+//! `/proc/PID/task/TID/children`: child processes of a process.
 //!
-//! Where the kernel does not keep that file, the parent in each process's `stat` (`stat.rs`) says the same, for all
-//! processes of the host.
+//! On kernels without that file, the parent in each process's `stat` (`stat.rs`) gives the same, for all processes of
+//! the host.
 //!
-//! Neither is a snapshot. A process that starts while the list is read may be missing, and is found the next time. One whose
-//! parent has ended belongs to whoever took it over: the first process, or the nearest ancestor that asked for such
-//! (PR_SET_CHILD_SUBREAPER). Whoever wants to follow a program's daemons asks for that before starting it.
+//! Neither is a snapshot. A process that starts while the list is read may be missing, and is found the next time. A
+//! process whose parent has ended belongs to its new parent: the first process, or the nearest ancestor that asked
+//! for such (PR_SET_CHILD_SUBREAPER). To follow a program's daemons, ask for that before starting it.
 //!
-//! Cost: one directory and a file for each thread of each process in the tree, some 10 µs a thread; by `stat`, 15 µs for
-//! every process of the host. Side effects: none.
+//! Cost: one directory and a file for each thread of each process in the tree, some 10 µs a thread; by `stat`, 15 µs
+//! for every process of the host. Side effects: none.
 //!
-//! Since: Linux 3.5 with CONFIG_CHECKPOINT_RESTORE, 4.2 with CONFIG_PROC_CHILDREN. Anyone may read it, unless /proc is
-//! mounted with hidepid.
+//! Since: Linux 3.5 with CONFIG_CHECKPOINT_RESTORE, 4.2 with CONFIG_PROC_CHILDREN. Every user may read it, unless
+//! /proc is mounted with hidepid.
 //!
 //! Truth: proc_pid_task(5), proc_tid_children(5); `children_seq_show` in fs/proc/array.c.
 
@@ -21,11 +21,10 @@ use rustix::io::Errno;
 
 use crate::{Error, KernelFiles, Pid, stat};
 
-/// The processes that `pid` started and those that these started, and so on; parents before their children, without `pid`.
-/// Processes that have ended and were not waited for are among them.
+/// All descendants of `pid`, without `pid`, parents before their children. Includes zombies.
 ///
 /// # Errors
-/// `Gone` if `pid` ended, `Malformed`. A descendant that ends meanwhile is left out with those that it had.
+/// `Gone` if `pid` ended, `Malformed`. A descendant that ends meanwhile is left out, with its own children.
 pub fn descendants(files: &impl KernelFiles, pid: Pid) -> Result<Vec<Pid>, Error> {
     let Some(first) = children(files, pid)? else {
         return Ok(among(&parents(files)?, pid));
@@ -34,7 +33,7 @@ pub fn descendants(files: &impl KernelFiles, pid: Pid) -> Result<Vec<Pid>, Error
     let mut seen = BTreeSet::from([pid]);
     let mut next = VecDeque::from(first);
     while let Some(child) = next.pop_front() {
-        // A number that comes up again while we read was given to another process meanwhile.
+        // A number that comes up again during the read was given to another process meanwhile.
         if !seen.insert(child) {
             continue;
         }
@@ -50,7 +49,7 @@ pub fn descendants(files: &impl KernelFiles, pid: Pid) -> Result<Vec<Pid>, Error
     Ok(found)
 }
 
-/// What all threads of `pid` have started; `None` where this kernel does not say.
+/// Children of all threads of `pid`; `None` if this kernel does not report them.
 fn children(files: &impl KernelFiles, pid: Pid) -> Result<Option<Vec<Pid>>, Error> {
     let tasks = pid.file("task");
     let threads = files.list(&tasks).map_err(|errno| Error::of_process("list", format!("/{tasks}"), errno))?;
@@ -59,7 +58,7 @@ fn children(files: &impl KernelFiles, pid: Pid) -> Result<Option<Vec<Pid>>, Erro
         let path = format!("{tasks}/{thread}/children");
         match files.read(&path) {
             Ok(text) => all.extend(parse(&text, &path)?),
-            // Either the thread has ended or the kernel keeps no such file: the thread's directory tells.
+            // Either the thread has ended or the kernel has no such file: the thread's directory decides.
             Err(Errno::NOENT) if files.list(&format!("{tasks}/{thread}")).is_ok() => return Ok(None),
             Err(Errno::NOENT | Errno::SRCH) => {}
             Err(errno) => return Err(Error::of_process("read", format!("/{path}"), errno)),
@@ -69,13 +68,13 @@ fn children(files: &impl KernelFiles, pid: Pid) -> Result<Option<Vec<Pid>>, Erro
     Ok(Some(all))
 }
 
-/// Numbers with a space after each.
+/// Parses numbers with a space after each.
 fn parse(text: &str, path: &str) -> Result<Vec<Pid>, Error> {
     let malformed = |word: &str| Error::malformed(format!("/{path}"), format_args!("{word:?}, expected a process id"));
     text.split_ascii_whitespace().map(|word| word.parse().map_err(|_| malformed(word))).collect()
 }
 
-/// The parent of every process of the host.
+/// Parent of every process of the host.
 fn parents(files: &impl KernelFiles) -> Result<BTreeMap<Pid, Pid>, Error> {
     let names = files.list("proc").map_err(|errno| Error::of_host("list", "/proc", errno))?;
     let mut parents = BTreeMap::new();
@@ -89,7 +88,7 @@ fn parents(files: &impl KernelFiles) -> Result<BTreeMap<Pid, Pid>, Error> {
     Ok(parents)
 }
 
-/// Those in `parents` that descend from `pid`, parents before their children.
+/// Descendants of `pid` in `parents`, parents before their children.
 fn among(parents: &BTreeMap<Pid, Pid>, pid: Pid) -> Vec<Pid> {
     let mut children: BTreeMap<Pid, Vec<Pid>> = BTreeMap::new();
     for (child, parent) in parents {
@@ -98,7 +97,7 @@ fn among(parents: &BTreeMap<Pid, Pid>, pid: Pid) -> Vec<Pid> {
     let mut found = Vec::new();
     let mut next = VecDeque::from([pid]);
     while let Some(parent) = next.pop_front() {
-        // Taken out, so that a list that runs in circles ends.
+        // Removed, so that a cyclic list ends.
         let more = children.remove(&parent).unwrap_or_default();
         found.extend(more.iter().filter(|child| **child != pid));
         next.extend(more);

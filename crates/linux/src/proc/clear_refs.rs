@@ -1,38 +1,40 @@
-//! `/proc/PID/clear_refs`: forget which pages of a process were touched.
+//! `/proc/PID/clear_refs`: clears the accessed bits of a process.
 //!
-//! After a clear, a page's accessed bit is set again only by a page walk of the processor, that is by an access whose
-//! translation was not in the TLB. Reading the bits back is `access`; `Referenced:` in `smaps` counts the same bits.
+//! After a clear, a page's accessed bit is set again only by a page walk of the processor, that is by an access
+//! without a translation in the TLB. Reading the bits back is `access`; `Referenced:` in `smaps` counts the same
+//! bits.
 //!
-//! Cost: walks the page tables of the whole process with its mmap lock held for reading, so a thread of the program
-//! that maps or unmaps memory waits that long; page faults do not. No TLB is flushed (1–3).
-//! Side effect: 1–3 clear the bits that reclaim also reads, so the kernel sees colder memory until they are set again.
+//! Cost: walks the page tables of the whole process with its mmap lock held for reading. A thread of the program that
+//! maps or unmaps memory waits that long; page faults do not. No TLB is flushed (1–3).
+//! Side effect: 1–3 clear the bits that reclaim also reads, so the kernel sees colder memory until they are set
+//! again.
 //!
 //! Since: 1–3 Linux 2.6.32, 4 Linux 3.11, 5 Linux 4.0; needs CONFIG_PROC_PAGE_MONITOR. Without CONFIG_MEM_SOFT_DIRTY
-//! writing 4 succeeds and does nothing, so ask `facts` first.
+//! writing 4 succeeds and does nothing, so ask `probe` first.
 //!
 //! Truth: proc_pid_clear_refs(5); `clear_refs_write` in fs/proc/task_mmu.c.
 
 use crate::{Error, KernelFiles, Pid};
 
-/// What to forget. The discriminant is the number that the kernel expects, written in decimal.
+/// Bits to clear. The discriminant is the number that the kernel expects, written in decimal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forget {
-    /// The accessed bits of every page.
+    /// Accessed bits of every page.
     AllPages = 1,
-    /// Those of anonymous memory.
+    /// Accessed bits of anonymous memory.
     AnonPages = 2,
-    /// Those of file pages.
+    /// Accessed bits of file pages.
     FilePages = 3,
-    /// The soft-dirty bits: the first write to each page faults afterwards.
+    /// Soft-dirty bits: the first write to each page faults afterwards.
     SoftDirty = 4,
-    /// The peak of the resident set (`VmHWM`).
+    /// Peak of the resident set (`VmHWM`).
     PeakRss = 5,
 }
 
-/// Clears the chosen marks on every page of `pid`.
+/// Clears the chosen bits on every page of `pid`.
 ///
 /// # Errors
-/// `Gone` if the process ended (callers usually skip it), `Denied` if it belongs to someone else.
+/// `Gone` if the process ended (callers usually skip it), `Denied` if it belongs to another user.
 pub fn clear(files: &impl KernelFiles, pid: Pid, forget: Forget) -> Result<(), Error> {
     let path = pid.file("clear_refs");
     let number = forget as u8;

@@ -1,11 +1,11 @@
-//! Whether a process runs a file: `/proc/PID/exe`, compared by device and inode.
+//! `/proc/PID/exe`, compared with a file by device and inode: does a process run this file?
 //!
-//! The text of the link is what it is called where the process sees it, and any user may mount something of its own in a namespace of its own
-//! and call a program there as it likes. So the file itself is asked for. Nobody is waited for: the link is looked at first,
-//! which asks no file system, and of a file that is called otherwise nothing more is asked; then `statx` takes what the kernel
-//! knows (`AT_STATX_DONT_SYNC`), so a file server of the process's owner (FUSE) is not asked.
+//! The text of the link is a path in the mount namespace of the process. Any user can build a namespace and run a
+//! program there under any path. So the file itself is compared, without waiting for any process. First the link is
+//! read, which asks no file system; a different name ends the comparison. Then `statx` takes the kernel's cached data
+//! (`AT_STATX_DONT_SYNC`), so a file server of the process's owner (FUSE) is not asked.
 //!
-//! Running a file says nothing about who runs it: any user may, with an environment of its choice.
+//! Running a file says nothing about its user: any user may run it, with an environment of its choice.
 //!
 //! Cost: two system calls, some 3 µs, and two more for a process that runs a file of this name. Side effects: none.
 //!
@@ -20,7 +20,7 @@ use rustix::io::Errno;
 
 use crate::{Error, Pid};
 
-/// A program's file, by its name here.
+/// A program's file, by its path in our namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Executable {
     /// Without symbolic links.
@@ -28,10 +28,10 @@ pub struct Executable {
 }
 
 impl Executable {
-    /// The file of this name, which must be there.
+    /// The file at this path, which must exist.
     ///
     /// # Errors
-    /// `Unsupported` when there is no such file; `Other` with EACCES or EINVAL for what is no regular file.
+    /// `Unsupported` if there is no such file; `Other` with EACCES or EINVAL for anything but a regular file.
     pub fn at(path: &Path) -> Result<Executable, Error> {
         let failed = |errno| Error::of_host("find", path.display(), errno);
         let path = std::fs::canonicalize(path).map_err(|error| failed(crate::files::errno(error)))?;
@@ -42,7 +42,7 @@ impl Executable {
         Ok(Executable { path })
     }
 
-    /// Does this process run it? A file that has its name by now is meant, and not one that was replaced by it.
+    /// True if this process runs the file that has the path now, not one that it replaced.
     pub fn is_run_by(&self, pid: Pid) -> bool {
         let link = format!("/proc/{pid}/exe");
         let is_called_so = std::fs::read_link(&link).is_ok_and(|name| name == self.path);
@@ -52,7 +52,7 @@ impl Executable {
 
 type FileId = (u32, u32, u64);
 
-/// Device and inode, and what it is.
+/// Device, inode and file type.
 fn file(path: &Path) -> Result<(FileId, FileType), Errno> {
     let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
     let found = statx(CWD, path, flags, StatxFlags::TYPE | StatxFlags::INO)?;

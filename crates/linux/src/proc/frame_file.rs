@@ -1,4 +1,4 @@
-//! The files with a word of 64 bits for each page frame: `/proc/kpageflags`, `/proc/kpagecgroup`.
+//! Files with a word of 64 bits for each page frame: `/proc/kpageflags`, `/proc/kpagecgroup`.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -8,13 +8,13 @@ use rustix::io::Errno;
 
 use crate::{Error, files};
 
-/// Words that one system call asks for: a page of them.
+/// Words per system call: one page of them.
 const WORDS_PER_CALL: usize = 512;
 
-/// There is no such frame.
+/// Errno for a frame that does not exist.
 pub(crate) const BEYOND: Errno = Errno::NXIO;
 
-/// One of them, open.
+/// Open file of this format.
 #[derive(Debug)]
 pub(crate) struct FrameFile {
     file: File,
@@ -31,10 +31,10 @@ impl FrameFile {
         Ok(FrameFile { file, path })
     }
 
-    /// Hands the words of `count` frames, from `first` on, to `take`, in order.
+    /// Passes the words of `count` frames, from `first` on, to `take`, in order.
     ///
     /// # Errors
-    /// `Other` ([`BEYOND`]) for frames beyond the last; those before it were handed on.
+    /// `Other` ([`BEYOND`]) for frames beyond the last; the words of earlier frames were passed on.
     pub fn each(&self, first: u64, count: usize, mut take: impl FnMut(u64)) -> Result<(), Error> {
         let mut bytes = [0; WORDS_PER_CALL * 8];
         let mut done = 0;
@@ -56,7 +56,7 @@ impl FrameFile {
         Ok(())
     }
 
-    /// A file that looks like one, for tests.
+    /// Wraps a file of the same format, for tests.
     #[cfg(test)]
     pub fn of(file: File) -> FrameFile {
         FrameFile { file, path: "frames" }

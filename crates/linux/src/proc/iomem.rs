@@ -1,12 +1,13 @@
-//! `/proc/iomem`: what lies at which physical address; here, where there is memory.
+//! `/proc/iomem`: map of physical addresses; here, the ranges of memory.
 //!
-//! A zone of `zoneinfo.rs` spans holes, such as that of the PCI bus below 4 GiB, and the flags of a frame in a hole look like those of a
-//! frame that the kernel has taken for itself. Zones of several nodes may overlap, too. These ranges do neither.
+//! A zone of `zoneinfo.rs` spans holes, such as that of the PCI bus below 4 GiB. The flags of a frame in a hole look
+//! like those of a frame used by the kernel itself. Zones of several nodes may overlap, too. The ranges here have
+//! neither holes nor overlaps.
 //!
 //! Cost: some 50 µs. Side effects: none.
 //!
-//! Since: always; without CAP_SYS_ADMIN all addresses read as zero since Linux 4.6. Memory that came later is named `System RAM (kmem)` or
-//! `System RAM (virtio_mem)`, and lies below the device that brought it.
+//! Since: always; without CAP_SYS_ADMIN all addresses read as zero since Linux 4.6. Memory added later is named
+//! `System RAM (kmem)` or `System RAM (virtio_mem)`, and lies below the device that brought it.
 //!
 //! Truth: `r_show` in kernel/resource.c; Documentation/filesystems/proc.rst.
 
@@ -19,11 +20,12 @@ use crate::{Error, KernelFiles};
 
 const PATH: &str = "/proc/iomem";
 
-/// The frames of memory: ranges by rising number that neither overlap nor touch. Of a page that is not memory as a whole the
-/// kernel makes no use. Empty where the kernel names no memory here.
+/// Frames of memory: ranges by rising number that neither overlap nor touch. Pages that are only partly memory, which
+/// the kernel does not use, are left out. Empty if the kernel lists no memory here.
 ///
 /// # Errors
-/// `Unsupported` where there is no such file, `Denied` where addresses are not shown, `Malformed` for a line of memory without any.
+/// `Unsupported` if there is no such file, `Denied` if addresses are hidden, `Malformed` for a line of memory without
+/// any.
 pub fn memory(files: &impl KernelFiles) -> Result<Vec<Range<u64>>, Error> {
     let text = files.read("proc/iomem").map_err(|errno| Error::of_host("read", PATH, errno))?;
     let mut ranges = Vec::new();
@@ -42,7 +44,7 @@ pub fn memory(files: &impl KernelFiles) -> Result<Vec<Range<u64>>, Error> {
     Ok(merged(ranges))
 }
 
-/// `  00100000-bfffffff`: the first and the last address.
+/// Parses `  00100000-bfffffff`: the first and the last address.
 fn parse(addresses: &str) -> Option<(u64, u64)> {
     let (first, last) = addresses.trim_start().split_once('-')?;
     let of = |digits| u64::from_str_radix(digits, 16).ok();
@@ -52,12 +54,12 @@ fn parse(addresses: &str) -> Option<(u64, u64)> {
 
 fn whole_pages((first, last): (u64, u64)) -> Range<u64> {
     let page = Pages(1).bytes().0;
-    // The last address of all is the last of a page.
+    // The highest possible address is the end of a page.
     let end = last.checked_add(1).map_or(u64::MAX / page + 1, |end| end / page);
     first.div_ceil(page)..end
 }
 
-/// The same numbers in as few ranges as possible, by rising number.
+/// Merges ranges into the smallest number of ranges over the same numbers, by rising number.
 pub fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges.retain(|range| !range.is_empty());
     ranges.sort_by_key(|range| range.start);

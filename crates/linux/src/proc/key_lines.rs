@@ -1,4 +1,4 @@
-//! Lines of the form `Key:   value`, which `status`, `smaps` and `meminfo` share, and the amounts in them.
+//! Lines of the form `Key:   value`, shared by `status`, `smaps` and `meminfo`, and the amounts in them.
 //!
 //! The kernel writes `kB` and means KiB; that ends here.
 
@@ -6,19 +6,19 @@ use units::Bytes;
 
 use crate::Error;
 
-/// The lines of a file, without their ends.
+/// Lines of a file, without their ends.
 pub(crate) fn lines(bytes: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
     bytes.split_inclusive(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\n").unwrap_or(line))
 }
 
-/// `Key: value` apart, the value without the padding around it; `None` for a line of another form.
+/// Splits `Key: value`, the value without the padding around it; `None` for a line of another form.
 pub(crate) fn split(line: &str) -> Option<(&str, &str)> {
     let (key, value) = line.split_once(':')?;
     let one_word = !key.is_empty() && !key.contains([' ', '\t']);
     one_word.then(|| (key, value.trim()))
 }
 
-/// `1624 kB` as an amount of memory.
+/// Parses `1624 kB` as an amount of memory.
 ///
 /// # Errors
 /// `Malformed`, naming `object` and the key.
@@ -29,7 +29,7 @@ pub(crate) fn amount(object: &str, key: &str, value: &str) -> Result<Bytes, Erro
     })
 }
 
-/// A plain decimal number.
+/// Parses a plain decimal number.
 ///
 /// # Errors
 /// `Malformed`, naming `object` and the key.
@@ -39,10 +39,10 @@ pub(crate) fn number<N: std::str::FromStr>(object: &str, key: &str, value: &str)
         .map_err(|_| Error::malformed(format_args!("{object}, {key}"), format_args!("{value:?}, expected a number")))
 }
 
-/// What a line that every kernel prints said.
+/// Value of a line that every kernel prints.
 ///
 /// # Errors
-/// `Malformed` when there was no such line.
+/// `Malformed` if there was no such line.
 pub(crate) fn required<T>(object: &str, key: &str, value: Option<T>) -> Result<T, Error> {
     value.ok_or_else(|| Error::malformed(object, format_args!("no line {key:?}")))
 }

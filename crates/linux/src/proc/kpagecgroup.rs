@@ -1,9 +1,10 @@
-//! `/proc/kpagecgroup`: which memory control group each page frame is charged to.
+//! `/proc/kpagecgroup`: memory control group that each page frame is charged to.
 //!
-//! A group is named by the inode of its directory. What the frame is used for is in `kpageflags.rs`; who has which group, in
-//! `cgroup.rs`.
+//! A group is identified by the inode of its directory. The use of a frame is in `kpageflags.rs`; the groups of
+//! processes are in `cgroup.rs`.
 //!
-//! Cost: as `kpageflags.rs`. Side effect: none. Racy by nature: a frame may have another owner by the time it is told.
+//! Cost: as `kpageflags.rs`. Side effect: none. Racy by nature: the owner of a frame may have changed before the
+//! answer arrives.
 //!
 //! Since: Linux 4.3; needs CONFIG_MEMCG and CAP_SYS_ADMIN.
 //!
@@ -25,8 +26,8 @@ impl GroupTable {
         FrameFile::open("/proc/kpagecgroup").map(GroupTable)
     }
 
-    /// Adds, for each of `count` frames from `first` on, the inode of its group's directory to `groups`; 0 for a frame that is
-    /// charged to nobody.
+    /// Appends to `groups`, for each of `count` frames from `first` on, the inode of its group's directory; 0 for an
+    /// uncharged frame.
     ///
     /// # Errors
     /// `Other` for frames beyond the last.

@@ -1,12 +1,13 @@
-//! `/proc/kpageflags`: what the kernel keeps about a page frame.
+//! `/proc/kpageflags`: the kernel's flags of a page frame.
 //!
-//! What a frame is used for, whether the kernel holds it for active, and of how many pages the block is that the kernel handles as one
-//! (a compound page, a folio); where `PAGEMAP_SCAN` is missing (before Linux 6.7), also which pages are huge or the zero page.
-//! Frame numbers come from `pagemap.rs`, which frames there are from `zoneinfo.rs`.
+//! The flags give the use of a frame, its place on the active list, and the extent of its compound page (folio).
+//! Without `PAGEMAP_SCAN` (before Linux 6.7) they also identify huge pages and the zero page. Frame numbers come from
+//! `pagemap.rs`, the existing frames from `zoneinfo.rs`.
 //!
-//! Later frames of a block have the flags of the first; up to some kernel between 6.1 and 6.12 most of them only the first has.
+//! Later frames of a block have the flags of the first; up to some kernel between 6.1 and 6.12 only the first has
+//! most of them.
 //!
-//! Debian's 6.12 (6.12.117) sets KPF_KSM for each anonymous page, 6.1 and 6.18 for KSM's alone.
+//! Debian's 6.12 (6.12.117) sets KPF_KSM for each anonymous page, 6.1 and 6.18 only for pages of KSM.
 //!
 //! Cost: one `pread` of 8 bytes a frame; some 2 µs and 10 ns a frame for frames in a row. Side effect: none.
 //! Since: Linux 2.6.25, `ZeroPage` 4.0; needs CONFIG_PROC_PAGE_MONITOR and CAP_SYS_ADMIN.
@@ -17,31 +18,31 @@ use units::PAGES_PER_WINDOW;
 use crate::Error;
 use crate::frame_file::{BEYOND, FrameFile};
 
-/// The bits that are looked at, as `linux/kernel-page-flags.h` numbers them.
+/// Bits in use, numbered as in `linux/kernel-page-flags.h`.
 pub mod bits {
-    /// What is in it is what is in the file.
+    /// Content equals the file's.
     pub const UP_TO_DATE: u32 = 3;
-    /// On a list of those that the kernel ages, or on the one of those that it may not take.
+    /// On an LRU list, or on the unevictable list.
     pub const LRU: u32 = 5;
     /// On the active list.
     pub const ACTIVE: u32 = 6;
-    /// Objects of the kernel's own.
+    /// Slab: the kernel's own objects.
     pub const SLAB: u32 = 7;
     /// Free.
     pub const BUDDY: u32 = 10;
-    /// In a page table.
+    /// Mapped by a page table.
     pub const MMAP: u32 = 11;
-    /// Memory of programs, without a file.
+    /// Anonymous memory of programs.
     pub const ANON: u32 = 12;
-    /// Its place on a disk is swap.
+    /// Backed by swap.
     pub const SWAP_BACKED: u32 = 14;
-    /// The first frame of a block.
+    /// First frame of a compound page.
     pub const COMPOUND_HEAD: u32 = 15;
-    /// A later one.
+    /// Later frame of a compound page.
     pub const COMPOUND_TAIL: u32 = 16;
-    /// Of the pool of huge pages (hugetlb).
+    /// From the pool of huge pages (hugetlb).
     pub const HUGE: u32 = 17;
-    /// On the list of those that the kernel may not take.
+    /// On the unevictable list.
     pub const UNEVICTABLE: u32 = 18;
     /// No such frame.
     pub const NO_PAGE: u32 = 20;
@@ -49,18 +50,18 @@ pub mod bits {
     pub const KSM: u32 = 21;
     /// Part of a transparent huge page.
     pub const THP: u32 = 22;
-    /// Taken off line.
+    /// Taken offline.
     pub const OFFLINE: u32 = 23;
-    /// The zero page.
+    /// Zero page.
     pub const ZERO_PAGE: u32 = 24;
-    /// A page table.
+    /// Page table.
     pub const PAGE_TABLE: u32 = 26;
-    /// Locked by mlock(2); on its way to the unevictable list, if it is not there yet. Not among the kernel's promises
+    /// Locked by mlock(2); on its way to the unevictable list, if it is not there yet. Not a stable interface
     /// (include/linux/kernel-page-flags.h).
     pub const MLOCKED: u32 = 33;
 }
 
-/// The flags of one frame.
+/// Flags of one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameFlags(u64);
 
@@ -69,12 +70,13 @@ impl FrameFlags {
         self.0 & (1 << bit) != 0
     }
 
-    /// On one of the lists of those that the kernel ages, or may not take (KPF_LRU).
+    /// On an LRU list or the unevictable list (KPF_LRU).
     pub const fn is_listed(self) -> bool {
         self.has(bits::LRU)
     }
 
-    /// A file's page whose content has been read (KPF_UPTODATE); what the kernel and its drivers take for themselves is not marked so.
+    /// A file's page with read content (KPF_UPTODATE). Frames taken by the kernel and its drivers do not have this
+    /// flag.
     pub const fn is_up_to_date(self) -> bool {
         self.has(bits::UP_TO_DATE)
     }
@@ -84,22 +86,22 @@ impl FrameFlags {
         self.has(bits::ACTIVE)
     }
 
-    /// The kernel may not take it, because somebody has locked it; it may still wait to be put on that list.
+    /// Locked in memory; possibly not yet moved to the unevictable list.
     pub const fn is_held(self) -> bool {
         self.has(bits::UNEVICTABLE) || self.has(bits::MLOCKED)
     }
 
-    /// On the list of those that the kernel may not take, because they are locked (KPF_UNEVICTABLE).
+    /// On the unevictable list, because it is locked (KPF_UNEVICTABLE).
     pub const fn is_unevictable(self) -> bool {
         self.has(bits::UNEVICTABLE)
     }
 
-    /// Memory of programs without a file: heap, stack, what they wrote of privately mapped files (KPF_ANON).
+    /// Anonymous memory: heap, stack, written pages of private file mappings (KPF_ANON).
     pub const fn is_anonymous(self) -> bool {
         self.has(bits::ANON)
     }
 
-    /// With swap as its place on a disk: anonymous, or of tmpfs and shared memory (KPF_SWAPBACKED).
+    /// Backed by swap: anonymous, or of tmpfs and shared memory (KPF_SWAPBACKED).
     pub const fn is_swap_backed(self) -> bool {
         self.has(bits::SWAP_BACKED)
     }
@@ -109,49 +111,49 @@ impl FrameFlags {
         self.has(bits::MMAP)
     }
 
-    /// Objects of the kernel's own (KPF_SLAB).
+    /// Slab: the kernel's own objects (KPF_SLAB).
     pub const fn is_slab(self) -> bool {
         self.has(bits::SLAB)
     }
 
-    /// A page table (KPF_PGTABLE).
+    /// Page table (KPF_PGTABLE).
     pub const fn is_page_table(self) -> bool {
         self.has(bits::PAGE_TABLE)
     }
 
-    /// Free (KPF_BUDDY). Frames that a processor keeps at hand for its next request are free and do not show it.
+    /// Free (KPF_BUDDY). Free frames on a per-processor list do not show it.
     pub const fn is_free(self) -> bool {
         self.has(bits::BUDDY)
     }
 
-    /// Of the pool of huge pages (KPF_HUGE).
+    /// From the pool of huge pages (KPF_HUGE).
     pub const fn is_of_huge_pool(self) -> bool {
         self.has(bits::HUGE)
     }
 
-    /// No memory: a hole between others, or taken off line (KPF_NOPAGE, KPF_OFFLINE).
+    /// No memory: a hole, or taken offline (KPF_NOPAGE, KPF_OFFLINE).
     pub const fn is_absent(self) -> bool {
         self.has(bits::NO_PAGE) || self.has(bits::OFFLINE)
     }
 
-    /// The first frame of a block that the kernel handles as one (KPF_COMPOUND_HEAD).
+    /// First frame of a compound page (KPF_COMPOUND_HEAD).
     pub const fn is_head(self) -> bool {
         self.has(bits::COMPOUND_HEAD)
     }
 
-    /// A later frame of such a block (KPF_COMPOUND_TAIL).
+    /// Later frame of a compound page (KPF_COMPOUND_TAIL).
     pub const fn is_tail(self) -> bool {
         self.has(bits::COMPOUND_TAIL)
     }
 
-    /// Flags as the file serves them, for tests of the crates above.
+    /// Wraps a raw word of the file, for tests of the crates above.
     #[cfg(any(test, feature = "fake"))]
     pub const fn of(flags: u64) -> FrameFlags {
         FrameFlags(flags)
     }
 
-    /// Merged by KSM with others of the same content, be it that only one is left (KPF_KSM). An empty page that KSM made the zero page
-    /// is none.
+    /// Merged by KSM with pages of the same content, even if only one is left (KPF_KSM). An empty page that KSM
+    /// replaced by the zero page does not count.
     pub const fn is_merged(self) -> bool {
         self.has(bits::KSM)
     }
@@ -161,14 +163,14 @@ impl FrameFlags {
         self.has(bits::THP)
     }
 
-    /// The zero page, small or huge (KPF_ZERO_PAGE).
+    /// Zero page, small or huge (KPF_ZERO_PAGE).
     pub const fn is_zero_page(self) -> bool {
         self.has(bits::ZERO_PAGE)
     }
 }
 
-/// Are these, the flags of 512 frames in a row, those of one transparent huge page? A frame shows KPF_THP in a block of smaller size,
-/// too, as the page cache has many: of a huge page the first frame alone is a head, and all others are tails.
+/// True if these flags, of 512 frames in a row, belong to one transparent huge page. KPF_THP also shows in smaller
+/// blocks, common in the page cache. In a huge page only the first frame is a head, and all others are tails.
 pub fn is_one_huge_page(flags: &[FrameFlags]) -> bool {
     let Some((first, others)) = flags.split_first() else { return false };
     flags.len() == PAGES_PER_WINDOW
@@ -177,7 +179,7 @@ pub fn is_one_huge_page(flags: &[FrameFlags]) -> bool {
         && others.iter().all(|frame| frame.is_tail())
 }
 
-/// The open file.
+/// Open `/proc/kpageflags`.
 #[derive(Debug)]
 pub struct FrameTable(FrameFile);
 
@@ -190,7 +192,7 @@ impl FrameTable {
         FrameFile::open("/proc/kpageflags").map(FrameTable)
     }
 
-    /// The flags of frame `number`.
+    /// Flags of frame `number`.
     ///
     /// # Errors
     /// `Other` for a frame that does not exist.
@@ -200,7 +202,7 @@ impl FrameTable {
         Ok(flags)
     }
 
-    /// The flags of `count` frames in a row, from `first` on.
+    /// Flags of `count` frames in a row, from `first` on.
     ///
     /// # Errors
     /// `Other` for frames that do not exist.
@@ -210,7 +212,7 @@ impl FrameTable {
         Ok(flags)
     }
 
-    /// Adds the flags of `count` frames in a row, from `first` on, to `flags`.
+    /// Appends the flags of `count` frames in a row, from `first` on, to `flags`.
     ///
     /// # Errors
     /// `Other` for frames that do not exist.
@@ -218,11 +220,11 @@ impl FrameTable {
         self.0.each(first, count, |word| flags.push(FrameFlags(word)))
     }
 
-    /// Hands the flags of each of `numbers` to `take`, in order, which is to be rising. Frames that lie close to each other are read by
-    /// one call, with what lies between. One that does not exist any more has no flags.
+    /// Passes the flags of each of `numbers`, which must rise, to `take`, in order. Frames close to each other are
+    /// read by one call, with the frames between them. A frame that no longer exists has no flags.
     ///
     /// # Errors
-    /// The kernel's answer: `Denied`, when it has changed its mind about us.
+    /// The kernel's answer: `Denied`, if our privilege was revoked.
     pub fn of_each(&self, numbers: &[u64], mut take: impl FnMut(u64, FrameFlags)) -> Result<(), Error> {
         let mut left = numbers;
         while let Some(first) = left.first() {
@@ -247,9 +249,9 @@ impl FrameTable {
     }
 }
 
-/// How many of these rising numbers, from the first on, are worth one call.
+/// Number of these rising numbers, from the first on, that are worth one call.
 fn run_of(numbers: &[u64]) -> usize {
-    /// Steps to a next frame that surely cost less than a call.
+    /// Largest gap between frames that surely costs less than a call.
     const STEP_MAX: u64 = 4;
     let apart = numbers.windows(2).position(|pair| pair[1].saturating_sub(pair[0]) > STEP_MAX);
     apart.map_or(numbers.len(), |last| last + 1)
@@ -286,7 +288,7 @@ mod tests {
         let mut found = Vec::new();
         table.of_each(&numbers, |number, flags| found.push((number, flags))).unwrap();
         assert_eq!(found.iter().map(|(number, _)| *number).collect::<Vec<_>>(), numbers);
-        // What a frame is used for may change at any time: those count that are the same before and after, and a few looks for each.
+        // Flags may change at any time. Only flags equal before and after count, with a few tries for each.
         let one_by_one =
             || numbers.iter().map(|number| table.flags(*number).unwrap_or(FrameFlags(0))).collect::<Vec<_>>();
         let mut unlike: BTreeSet<u64> = numbers.iter().copied().collect();
@@ -327,7 +329,7 @@ mod tests {
         assert!(!is_one_huge_page(&flags), "two blocks");
         flags[16..].fill(FrameFlags(0));
         assert!(!is_one_huge_page(&flags), "one of sixteen, and single pages");
-        // Of the pool of huge pages.
+        // From the pool of huge pages.
         let pool = [vec![FrameFlags(1 << 15 | 1 << 17)], vec![FrameFlags(1 << 16 | 1 << 17); 511]].concat();
         assert!(!is_one_huge_page(&pool));
     }

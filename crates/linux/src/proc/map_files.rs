@@ -1,10 +1,10 @@
-//! `/proc/PID/map_files`: the very file that a process has mapped, also when its name is gone or means another file by now.
+//! `/proc/PID/map_files`: the file behind a mapping, also if its name is gone or now means another file.
 //!
-//! What is mapped where is in `maps.rs`. A file whose server may not answer is not touched: how that is known stands in `place.rs`
-//! and `mounts.rs`.
+//! The list of mappings is in `maps.rs`. A file whose server may not answer is not touched: `place.rs` and
+//! `mounts.rs` decide that.
 //!
-//! Cost: seven system calls. Side effects: the file is open for as long as we hold it, so it cannot be unmounted, and a deleted
-//! one keeps its space. Only regular files are opened: to open a device may do something.
+//! Cost: seven system calls. Side effects: while we hold it, the file is open, so its file system cannot be
+//! unmounted, and a deleted one keeps its space. Only regular files are opened: opening a device may have an effect.
 //!
 //! Since: Linux 3.3, for all programs 4.3. Needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE.
 //!
@@ -19,31 +19,31 @@ use crate::mounts::Mounts;
 use crate::place::Place;
 use crate::{Error, KernelFiles};
 
-/// A file that a process has mapped.
+/// File that a process has mapped.
 #[derive(Debug)]
 pub enum MappedFile {
     /// Open for reading.
     Open {
-        /// It.
+        /// Open file.
         file: File,
-        /// Memory that is home in no file system: tmpfs, SysV segments, memfd. It needs swap to go.
+        /// True if the backing store is swap: tmpfs, SysV segments, memfd.
         is_swap_backed: bool,
     },
-    /// Not opened, nor asked for anything: its file system, of this kind, is not local.
+    /// Neither opened nor asked for anything: its file system, of this kind, is not local.
     NotLocal(String),
 }
 
-/// `TMPFS_MAGIC`, which is that of all shared memory.
+/// `TMPFS_MAGIC`, used by all shared memory.
 const TMPFS: u64 = 0x0102_1994;
 /// `HUGETLBFS_MAGIC`.
 const HUGETLBFS: u64 = 0x9584_58f6;
 /// `RAMFS_MAGIC`.
 const RAMFS: u64 = 0x8584_58f6;
 
-/// Opens a file that was found behind a mapping ([`Place::of_mapping`]); the tables must have been read since then.
+/// Opens the file found behind a mapping ([`Place::of_mapping`]); the mount tables must have been read since then.
 ///
 /// # Errors
-/// `Unsupported` for what is no regular file, or lies in memory that the kernel never takes (huge pages, ramfs).
+/// `Unsupported` for anything but a regular file, and for memory that the kernel never reclaims (huge pages, ramfs).
 pub fn open(files: &impl KernelFiles, place: Place, mounts: &mut Mounts) -> Result<MappedFile, Error> {
     let found = match place.local(files, mounts)? {
         Ok(found) => found,

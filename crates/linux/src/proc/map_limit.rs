@@ -1,6 +1,6 @@
-//! `/proc/sys/vm/max_map_count`: how many mappings a process may have.
+//! `/proc/sys/vm/max_map_count`: maximum number of mappings of a process.
 //!
-//! How many files it may have open is in `open_files.rs`; which mappings it has in `maps.rs`.
+//! The maximum number of open files is in `open_files.rs`; the mappings themselves are in `maps.rs`.
 //!
 //! Cost: one read. Side effects: none.
 //!
@@ -12,10 +12,10 @@ use crate::{Error, KernelFiles};
 
 const PATH: &str = "proc/sys/vm/max_map_count";
 
-/// The most mappings that a process may have.
+/// Maximum number of mappings of a process.
 ///
 /// # Errors
-/// `Unsupported` where there is no such file, `Malformed` for what is no number.
+/// `Unsupported` if there is no such file, `Malformed` for anything but a number.
 pub fn max_map_count(files: &impl KernelFiles) -> Result<u64, Error> {
     let text = files.read(PATH).map_err(|errno| Error::of_host("read", format_args!("/{PATH}"), errno))?;
     let bad = |_| Error::malformed(format_args!("/{PATH}"), format_args!("{:?}, expected a number", text.trim()));

@@ -1,9 +1,9 @@
-//! `/proc/PID/maps`: what is mapped where in a process.
+//! `/proc/PID/maps`: mappings of a process.
 //!
-//! How much of it is resident and how it is used is `smaps.rs`; which pages, `pagemap.rs`.
+//! Resident memory and use per mapping are in `smaps.rs`, single pages in `pagemap.rs`.
 //!
-//! Cost: 0.3 µs per mapping in the kernel and as much here, measured once on Linux 6.18; under the mmap lock for reading.
-//! The list is not a snapshot: a mapping that changes while it is read may turn up old, new or not at all.
+//! Cost: 0.3 µs per mapping in the kernel and as much here, measured once on Linux 6.18; under the mmap lock for
+//! reading. The list is not a snapshot: a mapping that changes while it is read may turn up old, new or not at all.
 //! Side effects: none.
 //!
 //! Since: always. Needs ptrace access to the process (PTRACE_MODE_READ).
@@ -20,24 +20,24 @@ use crate::{Error, KernelFiles, Pid, Untrusted};
 /// One mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mapping {
-    /// Its addresses.
+    /// Address range.
     pub range: AddressRange,
-    /// What may be done with it.
+    /// Permissions: `rw-p`.
     pub permissions: Permissions,
-    /// Where in the file it starts.
+    /// Offset of its start in the file, in bytes.
     pub offset: u64,
     /// Device of the file: major and minor number. Zeros for memory without a file.
     pub device: (u32, u32),
     /// Inode of the file; zero for memory without one.
     pub inode: u64,
-    /// As the kernel prints it: empty for plain anonymous memory, `[heap]`, `[stack]`, `[anon:name]`, or a file name,
-    /// in which a newline stands as `\012` and which ends in ` (deleted)` when the file is gone.
+    /// Name as the kernel prints it: empty for plain anonymous memory, `[heap]`, `[stack]`, `[anon:name]`, or a file
+    /// name. A file name has `\012` for a newline, and ends in ` (deleted)` if the file is gone.
     pub path: Untrusted,
 }
 
 impl Mapping {
-    /// True for private memory of the process without a file behind it: heap, stacks, anonymous mappings. False for
-    /// what the kernel maps for its own ends, such as `[vdso]`, `[vvar]`, `[vsyscall]` and `[uprobes]`.
+    /// True for private memory of the process without a file: heap, stacks, anonymous mappings. False for the
+    /// kernel's own mappings, such as `[vdso]`, `[vvar]`, `[vsyscall]` and `[uprobes]`.
     pub fn is_anonymous(&self) -> bool {
         let path = self.path.bytes();
         let named_like_memory =
@@ -46,16 +46,16 @@ impl Mapping {
     }
 }
 
-/// What may be done with a mapping. Prints as the kernel writes it: `rw-p`.
+/// Permissions of a mapping. Prints as the kernel writes it: `rw-p`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Permissions {
-    /// It may be read.
+    /// Readable.
     pub read: bool,
-    /// It may be written.
+    /// Writable.
     pub write: bool,
-    /// It may be run.
+    /// Executable.
     pub execute: bool,
-    /// Writes reach the file or the other processes that map it; otherwise they are private.
+    /// True if writes reach the file or other processes that map it; false for private memory.
     pub shared: bool,
 }
 
@@ -78,7 +78,7 @@ impl fmt::Display for Permissions {
 /// that is just exiting.
 ///
 /// # Errors
-/// `Gone` if the process ended, `Denied` if it belongs to someone else.
+/// `Gone` if the process ended, `Denied` if it belongs to another user.
 pub fn maps(files: &impl KernelFiles, pid: Pid) -> Result<Vec<Mapping>, Error> {
     let path = pid.file("maps");
     let object = format!("/{path}");
@@ -86,7 +86,7 @@ pub fn maps(files: &impl KernelFiles, pid: Pid) -> Result<Vec<Mapping>, Error> {
     parse(&text, &object)
 }
 
-/// The mappings in the text of a `maps` file; `object` is the path for messages.
+/// Parses the text of a `maps` file; `object` is the path for messages.
 ///
 /// # Errors
 /// `Malformed`, naming the line.
@@ -100,7 +100,7 @@ pub fn parse(text: &(impl AsRef<[u8]> + ?Sized), object: &str) -> Result<Vec<Map
     Ok(mappings)
 }
 
-/// The error for line `index` (from 0) of `object`.
+/// Error for line `index` (from 0) of `object`.
 pub(crate) fn not_a_mapping(object: &str, index: usize, line: &[u8]) -> Error {
     let line = Untrusted::new(line);
     Error::malformed(
@@ -109,7 +109,7 @@ pub(crate) fn not_a_mapping(object: &str, index: usize, line: &[u8]) -> Error {
     )
 }
 
-/// `55bb75674000-55bb7567a000 r-xp 00002000 fe:00 247278   /usr/bin/head`. `None` when it is something else.
+/// Parses `55bb75674000-55bb7567a000 r-xp 00002000 fe:00 247278   /usr/bin/head`. `None` for any other text.
 pub(crate) fn parse_line(line: &[u8]) -> Option<Mapping> {
     let mut fields = line.splitn(6, |byte| *byte == b' ');
     let mut field = || str::from_utf8(fields.next()?).ok();

@@ -1,8 +1,8 @@
-//! `/proc/meminfo`: how much memory the host has, and how much of it is free.
+//! `/proc/meminfo`: total and free memory of the host.
 //!
-//! What a memory cgroup allows may be less: `cgroup.rs`. Counters of what was done are in `vmstat.rs`.
+//! A memory cgroup may allow less: `cgroup.rs`. Counters of reclaim, compaction and huge pages are in `vmstat.rs`.
 //!
-//! Cost: sums per-CPU counters, some 15 µs. Side effects: none. A gauge: the next reading may say otherwise.
+//! Cost: sums per-CPU counters, some 15 µs. Side effects: none. A gauge: the next reading may differ.
 //!
 //! Since: always; `MemAvailable` Linux 3.14, `AnonHugePages` 2.6.38 with CONFIG_TRANSPARENT_HUGEPAGE.
 //!
@@ -13,23 +13,23 @@ use units::Bytes;
 use crate::key_lines::{amount, required, split};
 use crate::{Error, KernelFiles};
 
-/// What we need of it.
+/// Fields in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemInfo {
     /// All memory that the kernel manages.
     pub total: Bytes,
-    /// Memory in use for nothing at all.
+    /// Unused memory.
     pub free: Bytes,
-    /// What programs could have without swapping, by the kernel's estimate.
+    /// Memory available to programs without swapping, by the kernel's estimate.
     pub available: Bytes,
     /// Anonymous memory on huge pages; `None` for a kernel without huge pages.
     pub anon_huge_pages: Option<Bytes>,
 }
 
-/// Reads it.
+/// Reads the file.
 ///
 /// # Errors
-/// `Malformed` when a line that every kernel prints is missing or is no amount of memory.
+/// `Malformed` if a line that every kernel prints is missing or is no amount of memory.
 pub fn meminfo(files: &impl KernelFiles) -> Result<MemInfo, Error> {
     const OBJECT: &str = "/proc/meminfo";
     let text = files.read("proc/meminfo").map_err(|errno| Error::of_host("read", OBJECT, errno))?;

@@ -1,14 +1,15 @@
-//! `/proc/PID/mem`: the memory of another process as a file.
+//! `/proc/PID/mem`: memory of another process as a file.
 //!
-//! For a word or a page of its own making; what is read in bulk is `process_vm.rs`'s.
+//! For single words or pages. Bulk reads are in `process_vm.rs`.
 //!
-//! The file stays with the memory that the process had when it was opened: after an exec it is the old program's, which the new one does not see.
+//! The file stays with the memory that the process had when it was opened: after an exec it is the old program's
+//! memory, which the new program does not have.
 //!
-//! The process chooses what is mapped there: memory of a file whose server does not answer would keep the reader in the kernel. So each copy is
-//! made by a process of its own (`proxy.rs`), until a deadline.
+//! The process chooses its mappings: memory of a file whose server does not answer would keep the reader in the
+//! kernel. So each copy is made by a proxy (`proxy.rs`), until a deadline.
 //!
-//! Cost: one open, and one call of the proxy for each copy. Side effects: as if the process itself had read or written there, but for protections, which
-//! do not hold: so whoever writes must be sure of the place.
+//! Cost: one open, and one call of the proxy for each copy. Side effects: as if the process itself had read or
+//! written there, except that protections do not hold. Check the address before a write.
 //!
 //! Since: writing Linux 2.6.39. Needs the right to trace the process (PTRACE_MODE_ATTACH).
 //!
@@ -23,7 +24,7 @@ use units::Address;
 use crate::proxy::{self, Call};
 use crate::{Error, Pid};
 
-/// The memory of one program, open.
+/// Open memory of one program.
 #[derive(Debug)]
 pub struct MemoryFile {
     file: OwnedFd,
@@ -32,7 +33,7 @@ pub struct MemoryFile {
 }
 
 impl MemoryFile {
-    /// Opens the memory that `pid` has now.
+    /// Opens the present memory of `pid`.
     ///
     /// # Errors
     /// `Gone` if the process ended, `Denied` without the right to trace it.
@@ -46,7 +47,7 @@ impl MemoryFile {
     /// Fills `into` from `at`.
     ///
     /// # Errors
-    /// `Gone` when the program has ended; `Other`: EIO where nothing is mapped, ETIMEDOUT where the memory does not come.
+    /// `Gone` if the program has ended; `Other`: EIO for unmapped addresses, ETIMEDOUT if the memory does not come.
     pub fn read(&self, at: Address, into: &mut [u8]) -> Result<(), Error> {
         fn step(call: &mut Call<'_>) -> Result<u64, Errno> {
             let length = usize::try_from(call.numbers[1]).unwrap_or(0);
@@ -56,7 +57,7 @@ impl MemoryFile {
         let read = proxy::about(self.pid, |proxy| {
             let length = into.len() as u64;
             match proxy.call(step, [at.0, length, 0, 0], Some(self.file.as_fd()))?.value {
-                0 => return Err(Errno::SRCH), // nothing is left of that address space
+                0 => return Err(Errno::SRCH), // that address space has ended
                 read if read < length => return Err(Errno::IO),
                 _ => {}
             }
@@ -71,7 +72,7 @@ impl MemoryFile {
     /// Writes `from` to `at`.
     ///
     /// # Errors
-    /// As [`MemoryFile::read`]. What was not written within the deadline may be written later.
+    /// As [`MemoryFile::read`]. Bytes not written within the deadline may be written later.
     pub fn write(&self, at: Address, from: &[u8]) -> Result<(), Error> {
         fn step(call: &mut Call<'_>) -> Result<u64, Errno> {
             let length = usize::try_from(call.numbers[1]).unwrap_or(0);

@@ -1,12 +1,14 @@
-//! `/proc/PID/mountinfo`: what is mounted, and which of it is local: answered by the kernel alone, without a server.
+//! `/proc/PID/mountinfo`: mounts, and their locality. The kernel alone answers, without a server.
 //!
-//! A file of a server (NFS, CIFS, 9p) or of a program (FUSE) cannot be opened, asked for its length or read without waiting for
-//! whoever serves it; who waits does so in the kernel, also against SIGKILL. Every user can be such a server. So a file that
-//! another process chose is held first without asking anybody (`place.rs`), and touched only if its mount is local.
+//! A file of a server (NFS, CIFS, 9p) or of a program (FUSE) cannot be opened, asked for its length or read without
+//! waiting for that server. The wait is in the kernel, also against SIGKILL. Every user can run such a server. So a
+//! file chosen by another process is first held without asking its server (`place.rs`), and touched only if its mount
+//! is local.
 //!
-//! Local is what a list says: unknown kinds are not. An overlay is as local as its layers, which are names in the namespace of
-//! whoever mounted it: it is local only where this process sees it mounted, too. What lies on a loop device or a network block
-//! device is not. Limit: a device-mapper or ublk device over something served cannot be told from a disk; to mount one takes root.
+//! Local file systems are a list; unknown kinds are not local. An overlay is local only if its layers are. Layers are
+//! paths in the mount namespace of their mounter, so an overlay is local only if this process sees it mounted, too. A
+//! file system on a loop device or a network block device is not local. Limit: a device-mapper or ublk device over
+//! served storage looks like a disk; mounting one takes root.
 //!
 //! Cost: some 30 µs a table, read once for many files. Side effects: none; no server is asked for its options.
 //!
@@ -19,7 +21,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use crate::place::mount_of;
 use crate::{Error, KernelFiles, Pid};
 
-/// File systems that the kernel answers for by itself, from memory or from a disk.
+/// File systems that the kernel serves by itself, from memory or from a disk.
 const LOCAL: [&str; 26] = [
     "bcachefs",
     "btrfs",
@@ -48,62 +50,62 @@ const LOCAL: [&str; 26] = [
     "xfs",
     "zfs",
 ];
-/// Majors of devices behind which a file of any file system, or a server, may be: loop and nbd.
+/// Majors of devices that may be backed by a file of any file system, or by a server: loop and nbd.
 const SERVED_DEVICES: [u32; 2] = [7, 43];
-/// Overlays on overlays beyond this depth are not local.
+/// Maximum depth of overlays on overlays. Deeper ones are not local.
 const MOST_LAYERS: u32 = 3;
-/// Tables that are read of one namespace, each of up to 100,000 mounts (`fs.mount-max`).
+/// Maximum number of tables read per namespace, each of up to 100,000 mounts (`fs.mount-max`).
 const MOST_TABLES: usize = 8;
-/// The kind of a file system whose mount is in no table that was read; no table has one of this name.
+/// Kind for a mount in no table that was read. No real kind has this name.
 pub const UNKNOWN: &str = "a file system in no mount table";
 
-/// The file system behind a mount.
+/// File system of a mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileSystem {
-    /// As mount(8) names it: `ext4`, `fuse.sshfs`.
+    /// Kind as in mount(8): `ext4`, `fuse.sshfs`.
     pub kind: String,
-    /// Answered by the kernel alone.
+    /// True if the kernel alone answers for it.
     pub is_local: bool,
 }
 
-/// One line.
+/// One line of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// Unique among all that is mounted now.
+    /// Id, unique among all present mounts.
     pub id: u64,
     /// Major and minor number of the file system.
     pub device: (u32, u32),
-    /// Its place.
+    /// Mount point.
     pub point: String,
     kind: String,
     options: String,
 }
 
-/// The mounts of one namespace, in the kernel's order.
+/// Mounts of one namespace, in the kernel's order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table(Vec<Mount>);
 
-/// All tables that were needed, read at one time.
+/// Tables already read.
 #[derive(Debug)]
 pub struct Mounts {
     own: Table,
-    /// The kernel's own mounts for memory without a name, which are in no table; by their ids.
+    /// The kernel's own mounts for unnamed memory, which are in no table; by id.
     internal: BTreeMap<u64, &'static str>,
-    /// Of other namespaces, by the kernel's name of each.
+    /// Other namespaces, by the kernel's name of each.
     others: BTreeMap<String, Namespace>,
 }
 
-/// The mounts of another namespace. The kernel leaves out of a process's table what its root does not reach (chroot(2)), so one
-/// table may be a part.
+/// Mounts of another namespace. The kernel leaves out of a process's table any mount outside its root (chroot(2)), so
+/// one table may be incomplete.
 #[derive(Debug, Default)]
 struct Namespace {
     table: Table,
-    /// The processes whose tables these are.
+    /// Processes whose tables were read.
     read: BTreeSet<Pid>,
 }
 
 impl Table {
-    /// Reads the table that `whose` (`self`, or a process id) sees.
+    /// Reads the table of `whose`: `self`, or a process id.
     ///
     /// # Errors
     /// The kernel's answer.
@@ -113,7 +115,7 @@ impl Table {
         Ok(Table(text.lines().filter_map(parse).collect()))
     }
 
-    /// The first mount of a device.
+    /// First mount of a device.
     pub fn of_device(&self, device: (u32, u32)) -> Option<&Mount> {
         self.0.iter().find(|mount| mount.device == device)
     }
@@ -122,7 +124,7 @@ impl Table {
         self.0.iter().find(|mount| mount.id == id)
     }
 
-    /// The mount in which a path without links lies; the last of those at one point covers the others.
+    /// Mount of a path without links; the last mount at one point covers the others.
     fn of_path(&self, path: &str) -> Option<&Mount> {
         let holds = |mount: &&Mount| {
             let rest = path.strip_prefix(mount.point.trim_end_matches('/'));
@@ -131,7 +133,7 @@ impl Table {
         self.0.iter().filter(holds).max_by_key(|mount| mount.point.len())
     }
 
-    /// Does the kernel alone answer for what is mounted there, by what this table, which is our own, says of it?
+    /// True if the kernel alone answers for this mount, by this table, which is our own.
     pub fn is_local(&self, mount: &Mount) -> bool {
         self.is_local_at(mount, MOST_LAYERS)
     }
@@ -141,7 +143,7 @@ impl Table {
             return LOCAL.contains(&mount.kind.as_str()) && !SERVED_DEVICES.contains(&mount.device.0);
         }
         let Some(ours) = self.of_device(mount.device).filter(|_| depth > 0) else { return false };
-        // Whatever our own root lies on: without it there would be no masu, and its layers have no names in here.
+        // File system of our own root: masu itself runs from it, and its layers have no paths in this namespace.
         let is_root = self.0.iter().any(|mount| mount.device == ours.device && mount.point == "/");
         is_root
             || layers(&ours.options).is_some_and(|layers| {
@@ -151,7 +153,7 @@ impl Table {
     }
 }
 
-/// The layers of an overlay; `None` where they cannot be told for sure.
+/// Layers of an overlay; `None` if they are not certain.
 fn layers(options: &str) -> Option<Vec<&str>> {
     if options.contains('\\') {
         return None;
@@ -166,7 +168,7 @@ fn layers(options: &str) -> Option<Vec<&str>> {
     paths.iter().all(is_plain).then_some(paths)
 }
 
-/// `36 35 98:0 / /mnt rw shared:1 - ext4 /dev/root rw`.
+/// Parses `36 35 98:0 / /mnt rw shared:1 - ext4 /dev/root rw`.
 fn parse(line: &str) -> Option<Mount> {
     let (place, what) = line.split_once(" - ")?;
     let mut place = place.split(' ');
@@ -175,16 +177,16 @@ fn parse(line: &str) -> Option<Mount> {
     let device = (major.parse().ok()?, minor.parse().ok()?);
     let point = crate::cgroup::unescape(place.nth(1)?);
     let mut what = what.split(' ');
-    // A user chooses what follows `fuse.`, and it is printed.
+    // A user chooses the text behind `fuse.`, and it is printed.
     let kind = what.next()?.chars().map(|letter| if letter.is_ascii_graphic() { letter } else { '?' }).collect();
     let options = what.nth(1).unwrap_or_default().to_owned();
     Some(Mount { id, device, point, kind, options })
 }
 
 impl Mounts {
-    /// Reads our own table; others when they are needed.
+    /// Reads our own table; others are read when needed.
     ///
-    /// A mount that is held (`place.rs`) before this is called is what the table says, and stays so.
+    /// The table is valid for each mount that was held (`place.rs`) before this call, and stays so.
     ///
     /// # Errors
     /// The kernel's answer for `/proc/self/mountinfo`.
@@ -192,7 +194,7 @@ impl Mounts {
         Ok(Mounts { own: Table::read(files, "self")?, internal: internal(), others: BTreeMap::new() })
     }
 
-    /// The file system of a mount that a process sees, or that is the kernel's own. Unknown is not local.
+    /// File system of a mount that a process sees, or of one of the kernel's own. Unknown is not local.
     pub fn of_mount(&mut self, files: &impl KernelFiles, pid: Pid, id: u64) -> FileSystem {
         if let Some(kind) = self.internal.get(&id) {
             return FileSystem { kind: (*kind).to_owned(), is_local: true };
@@ -201,8 +203,9 @@ impl Mounts {
         self.found(files, pid, MOST_TABLES, |table| table.by_id(id)).unwrap_or_else(unknown)
     }
 
-    /// The file system with a device number, as `maps` names it: a first look before anything is held. `None` if no table has it:
-    /// memory without a name, and file systems that give files other numbers than their mounts (btrfs, overlayfs).
+    /// File system with a device number, as `maps` gives it: a first check before anything is held. `None` if no
+    /// table has it: unnamed memory, and file systems that give files other numbers than their mounts (btrfs,
+    /// overlayfs).
     pub fn of_device(&mut self, files: &impl KernelFiles, pid: Pid, device: (u32, u32)) -> Option<FileSystem> {
         self.found(files, pid, 1, |table| table.of_device(device))
     }
@@ -229,7 +232,7 @@ impl Mounts {
 }
 
 impl Namespace {
-    /// A mount of what was read; on a miss the tables of these processes are read, too, until there are `most`.
+    /// Finds a mount in the tables already read. On a miss the tables of these processes are read, too, up to `most`.
     fn find(
         &mut self,
         files: &impl KernelFiles,
@@ -259,7 +262,7 @@ fn namespace(pid: Pid) -> Option<String> {
     Some(link.to_string_lossy().into_owned())
 }
 
-/// Shared memory and huge pages without a name, by the mounts of some of our own.
+/// Mounts of unnamed shared memory and huge pages, found through some of our own.
 fn internal() -> BTreeMap<u64, &'static str> {
     let huge = MemfdFlags::HUGETLB;
     let kinds = [

@@ -1,13 +1,13 @@
-//! `/proc/PID/pagemap`: where each page of a process is, entry by entry or by the `PAGEMAP_SCAN` ioctl.
+//! `/proc/PID/pagemap`: state of each page of a process, entry by entry or by the `PAGEMAP_SCAN` ioctl.
 //!
-//! The entries say which pages are present, swapped, shared with another process or merged (`exclusive` is off); the
-//! scan says which are mapped by huge pages and which are the zero page. Neither says whether a page is used: `access`.
+//! Entries show pages that are present, swapped, or shared with another process or merged (`exclusive` is off). The
+//! scan shows pages mapped by huge pages, and the zero page. Neither shows the use of a page: `access`.
 //!
 //! Cost: about 2 µs a window for the entries, less for the scan, under the mmap lock held for reading.
 //! Side effect: none.
 //!
-//! Since: entries Linux 2.6.25, `exclusive` 4.2, guard pages 6.15; `PAGEMAP_SCAN` 6.7. Needs ptrace access to the process
-//! (PTRACE_MODE_READ); frame numbers need CAP_SYS_ADMIN and read as zero without it.
+//! Since: entries Linux 2.6.25, `exclusive` 4.2, guard pages 6.15; `PAGEMAP_SCAN` 6.7. Needs ptrace access to the
+//! process (PTRACE_MODE_READ); frame numbers need CAP_SYS_ADMIN and read as zero without it.
 //!
 //! Truth: Documentation/admin-guide/mm/pagemap.rst; fs/proc/task_mmu.c.
 
@@ -39,28 +39,28 @@ impl PageEntry {
         self.0 & (1 << 62) != 0
     }
 
-    /// A file's page, or shared anonymous memory.
+    /// File page, or shared anonymous memory.
     pub const fn is_file(self) -> bool {
         self.0 & (1 << 61) != 0
     }
 
-    /// A guard page (MADV_GUARD_INSTALL): touching it kills the program. Reported since Linux 6.15.
+    /// Guard page (MADV_GUARD_INSTALL): touching it kills the program. Reported since Linux 6.15.
     pub const fn is_guard(self) -> bool {
         self.0 & (1 << 58) != 0
     }
 
-    /// Mapped by this process alone. Off for the zero page, for what a fork shares and for what KSM merged.
+    /// Mapped by this process alone. Off for the zero page, for pages shared by a fork and for pages merged by KSM.
     pub const fn is_exclusive(self) -> bool {
         self.0 & (1 << 56) != 0
     }
 
-    /// What may be a page that KSM merged: present, without a file, and mapped elsewhere as well. So are the zero page and what a fork
-    /// shares: the frame's flags tell (`kpageflags.rs`).
+    /// Candidate for a page merged by KSM: present, without a file, and mapped elsewhere as well. The zero page and
+    /// pages shared by a fork qualify too; the frame's flags decide (`kpageflags.rs`).
     pub const fn may_be_merged(self) -> bool {
         self.is_present() && !self.is_file() && !self.is_exclusive()
     }
 
-    /// The frame's number; `None` for a page that is not present or a reader without CAP_SYS_ADMIN.
+    /// Frame number; `None` for a page that is not present or a reader without CAP_SYS_ADMIN.
     pub const fn frame(self) -> Option<u64> {
         let number = self.0 & ((1 << 55) - 1);
         if self.is_present() && number != 0 { Some(number) } else { None }
@@ -70,19 +70,19 @@ impl PageEntry {
 /// Neighbouring pages in the same state, as the scan reports them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// The pages.
+    /// Address range of the pages.
     pub range: AddressRange,
     /// In memory.
     pub present: bool,
     /// In swap.
     pub swapped: bool,
-    /// The zero page: present, but no memory of the program's own.
+    /// Zero page: present, but no memory of the program's own.
     pub zero: bool,
     /// Mapped by an entry of 2 MiB (or more).
     pub huge: bool,
 }
 
-/// The open file of one process. It keeps meaning the address space that it was opened on.
+/// Open file of one process. It stays with the address space of its opening.
 #[derive(Debug)]
 pub struct Pagemap {
     file: OwnedFd,
@@ -92,13 +92,13 @@ pub struct Pagemap {
 const REPORTED: u64 = (PAGE_IS_PRESENT | PAGE_IS_SWAPPED | PAGE_IS_PFNZERO | PAGE_IS_HUGE) as u64;
 const SCAN: Opcode = opcode::read_write::<pm_scan_arg>(b'f', 16);
 const RUNS_PER_CALL: usize = 1024;
-/// Huge pages lie side by side, and a single window is asked for often.
+/// Runs per call. Huge pages lie side by side, and most calls ask for a single window.
 const HUGE_RUNS_PER_CALL: usize = 16;
 
-/// Which pages a scan reports.
+/// Filter of a scan.
 #[derive(Clone, Copy)]
 struct Category {
-    /// Each of these has to be as it should: set, or not set if it is in `none_of` as well.
+    /// Categories that must be set, or not set if they are in `none_of` as well.
     all_of: u64,
     none_of: u64,
     any_of: u64,
@@ -123,21 +123,21 @@ impl Pagemap {
         }
     }
 
-    /// The entries of all pages in `range`, in order. Pages that are not mapped read as empty entries.
+    /// Entries of all pages in `range`, in order. Pages that are not mapped read as empty entries.
     ///
     /// # Errors
-    /// `Gone` when the address space ended.
+    /// `Gone` if the address space ended.
     pub fn entries(&self, range: AddressRange) -> Result<Vec<PageEntry>, Error> {
         let mut entries = Vec::with_capacity(usize::try_from(range.pages().0).unwrap_or(0));
         self.each(range, |_, entry| entries.push(entry))?;
         Ok(entries)
     }
 
-    /// Hands each page of `range`, by its address, with its entry to `take`, in order; what is not mapped has an empty entry. For
-    /// ranges of any length: nothing is kept.
+    /// Passes the address and entry of each page of `range` to `take`, in order; unmapped pages have an empty entry.
+    /// For ranges of any length: nothing is kept.
     ///
     /// # Errors
-    /// `Gone` when the address space ended.
+    /// `Gone` if the address space ended.
     pub fn each(&self, range: AddressRange, mut take: impl FnMut(Address, PageEntry)) -> Result<(), Error> {
         /// 256 KiB: stays in the second-level cache.
         const ENTRIES_PER_CALL: u64 = 32 << 10;
@@ -156,7 +156,7 @@ impl Pagemap {
                 let filled = usize::try_from(filled).unwrap_or(0);
                 let words = proxy.bytes()[..filled].as_chunks::<8>().0;
                 if words.is_empty() {
-                    return Err(Errno::SRCH); // how the kernel says that the memory is gone
+                    return Err(Errno::SRCH); // the kernel's sign that the memory is gone
                 }
                 for word in words {
                     take(Address(at), PageEntry(u64::from_ne_bytes(*word)));
@@ -168,9 +168,9 @@ impl Pagemap {
         read.map_err(|errno| self.failed("read", errno))
     }
 
-    /// The runs of pages in `range` that are in memory, small, and not the zero page. Empty when the address space ended.
+    /// Runs of pages in `range` that are in memory, small, and not the zero page. Empty if the address space ended.
     ///
-    /// For this the kernel looks at page tables alone. To leave out pages of files as well it would have to look at each frame, and
+    /// The kernel reads page tables alone for this. Leaving out file pages as well would make it read each frame, and
     /// the scan would take as long as reading the entries.
     ///
     /// # Errors
@@ -181,15 +181,15 @@ impl Pagemap {
         Ok(self.scan_for(range, wanted, RUNS_PER_CALL)?.into_iter().map(|run| run.range).collect())
     }
 
-    /// The runs of present or swapped pages in `range`.
+    /// Runs of present or swapped pages in `range`.
     ///
     /// # Errors
-    /// `Unsupported` before Linux 6.7; `Gone` when the address space ended.
+    /// `Unsupported` before Linux 6.7; `Gone` if the address space ended.
     pub fn scan(&self, range: AddressRange) -> Result<Vec<Run>, Error> {
         self.scan_for(range, Category::default(), RUNS_PER_CALL)
     }
 
-    /// The runs of pages in `range` that are mapped by huge pages. Empty when the address space ended: `entries` tells.
+    /// Runs of pages in `range` that are mapped by huge pages. Empty if the address space ended; `entries` can tell.
     ///
     /// # Errors
     /// `Unsupported` before Linux 6.7.
@@ -215,7 +215,7 @@ impl Pagemap {
                     found.push(page_region { start: next(), end: next(), categories: next() });
                 }
                 if walked <= from {
-                    break; // no progress: nothing left that the kernel would report
+                    break; // no progress: nothing left to report
                 }
                 from = walked;
             }
@@ -255,14 +255,15 @@ fn scan_step(call: &mut Call<'_>) -> Result<u64, Errno> {
         return_mask: REPORTED,
     };
     let file = call.file.ok_or(Errno::BADF)?;
-    // SAFETY: `request` and the bytes that it points to, room for `vec_len` records, outlive the call; the kernel writes at most so many of
-    // them and the fields of `request`; the file is open while it is borrowed.
+    // SAFETY: `request` and the bytes that it points to, with space for `vec_len` records, outlive the call; the
+    // kernel writes at most that number of records and the fields of `request`; the file is open while it is
+    // borrowed.
     let filled = unsafe { libc::ioctl(file.as_raw_fd(), libc::Ioctl::from(SCAN), &raw mut request) };
     walked.copy_from_slice(&request.walk_end.to_ne_bytes());
     u64::try_from(filled).map_err(|_| files::errno(std::io::Error::last_os_error()))
 }
 
-/// Does this kernel offer `PAGEMAP_SCAN`? No, where it could not be asked.
+/// True if this kernel offers `PAGEMAP_SCAN`; false if it could not be asked.
 pub fn has_scan() -> bool {
     let nothing = AddressRange::new(0, Pages(1).bytes().0);
     let asked =
@@ -270,12 +271,13 @@ pub fn has_scan() -> bool {
     asked.is_ok()
 }
 
-/// Asks the kernel for the frame of a page of our own: whether it tells frame numbers, which it gives as zero to those it does not.
+/// Checks that the kernel reports frame numbers, by asking for the frame of a page of our own. Hidden numbers read as
+/// zero.
 ///
-/// A user namespace may have a user 0 with all capabilities whom it tells none.
+/// User 0 of a user namespace may have all capabilities and still get none.
 ///
 /// # Errors
-/// `Denied` if it does not; else as [`Pagemap::open`] and [`Pagemap::entries`].
+/// `Denied` if they are hidden; else as [`Pagemap::open`] and [`Pagemap::entries`].
 pub fn need_frame_numbers() -> Result<(), Error> {
     let ours = Box::new(1_u8); // written, so in memory, unless it goes to swap at once
     let address = std::ptr::from_ref(&*ours).addr() as u64;
@@ -330,7 +332,7 @@ mod tests {
         let own = crate::capabilities::own(&crate::Rooted::host()).unwrap();
         match need_frame_numbers() {
             Ok(()) => assert!(own.contains(admin)),
-            // In a user namespace the capability is there and does not help.
+            // In a user namespace the capability is present but has no effect here.
             Err(error) => assert!(matches!(error, Error::Denied(_)), "{error}"),
         }
     }

@@ -1,17 +1,19 @@
-//! `/proc/pressure/memory` and `memory.pressure` of a control group: how much time is lost waiting for memory (PSI).
+//! `/proc/pressure/memory` and `memory.pressure` of a control group: time lost waiting for memory (PSI).
 //!
-//! Waiting is: taking memory back oneself, reading in again what was taken back too early, waiting for swap, being held
-//! back by `memory.high`. `vmstat.rs` counts the pages, this counts the time. Of version 1 no group has such a file.
+//! Time counts during direct reclaim, refaults of pages evicted too early, swap-in, and throttling by `memory.high`.
+//! `vmstat.rs` counts the pages, this counts the time. Groups of version 1 have no such file.
 //!
-//! Cost: a read of the host's about 10 µs, of a group as much; the averages are renewed every 2 s by the kernel and at a read.
+//! Cost: a read of the host's about 10 µs, of a group as much; the averages are renewed every 2 s by the kernel and
+//! at a read.
 //! Side effect: none. `total` is exact to the microsecond and only grows: the difference of two readings over the
 //! time between them says more, and sooner, than `avg10`.
 //!
-//! Since: the host Linux 4.20, groups of version 2 as well; needs CONFIG_PSI, and `psi=1` at boot where
-//! CONFIG_PSI_DEFAULT_DISABLED. Where PSI is off there is no `/proc/pressure`, and a group's file answers EOPNOTSUPP. A group may
-//! switch its own off (`cgroup.pressure`, 6.1), and its file is gone then.
+//! Since: the host Linux 4.20, groups of version 2 as well; needs CONFIG_PSI, and `psi=1` at boot with
+//! CONFIG_PSI_DEFAULT_DISABLED. With PSI off there is no `/proc/pressure`, and a group's file answers EOPNOTSUPP. A
+//! group may switch its own off (`cgroup.pressure`, 6.1), and its file is gone then.
 //!
-//! Truth: Documentation/accounting/psi.rst; Documentation/admin-guide/cgroup-v2.rst; `psi_show` in kernel/sched/psi.c.
+//! Truth: Documentation/accounting/psi.rst; Documentation/admin-guide/cgroup-v2.rst; `psi_show` in
+//! kernel/sched/psi.c.
 
 use std::time::Duration;
 
@@ -20,46 +22,45 @@ use units::Fraction;
 
 use crate::{Error, KernelFiles};
 
-/// The file of the host.
+/// File of the host.
 const HOST: &str = "proc/pressure/memory";
 
-/// The file of a group, in its directory.
+/// File of a group, in its directory.
 pub const FILE_OF_GROUP: &str = "memory.pressure";
 
-/// Time lost for want of memory.
+/// Time lost to memory stalls.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pressure {
     /// At least one task waited for memory.
     pub some: Stall,
-    /// All tasks that were not idle waited, so that nothing was done at all.
+    /// All tasks that were not idle waited, so no work was done at all.
     pub full: Stall,
 }
 
-/// How long it was so.
+/// Duration of a state.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stall {
-    /// The part of the time, as an average that fades over ten seconds.
+    /// Fraction of the time, as an average that fades over ten seconds.
     pub avg10: Fraction,
-    /// All of it, since the host or the group began.
+    /// Total, since the host or the group began.
     pub total: Duration,
 }
 
-/// The host's.
+/// Pressure of the host.
 ///
 /// # Errors
-/// `Unsupported` where the kernel does not count it, `Malformed` for what does not read as pressure.
+/// `Unsupported` if the kernel does not count it, `Malformed` for other text.
 pub fn of_host(files: &impl KernelFiles) -> Result<Pressure, Error> {
     let object = format!("/{HOST}");
     let text = files.read(HOST).map_err(|errno| Error::of_host("read", &object, errno))?;
     of_text(&object, &text)
 }
 
-/// That of a group, with all groups below it. `group_path` is its directory, as `cgroup::group::find` has it or relative to
-/// the root.
+/// Pressure of a group, with all groups below it. `group_path` is its directory, as `cgroup::group::find` returns it
+/// or relative to the root.
 ///
 /// # Errors
-/// `Gone` when there is no such group (any more), `Unsupported` where groups do not count it, `Malformed` for what does
-/// not read as pressure.
+/// `Gone` if there is no such group (any more), `Unsupported` if groups do not count it, `Malformed` for other text.
 pub fn of_group(files: &impl KernelFiles, group_path: &str) -> Result<Pressure, Error> {
     let directory = group_path.trim_matches('/');
     let path = format!("{directory}/{FILE_OF_GROUP}");
@@ -73,7 +74,8 @@ pub fn of_group(files: &impl KernelFiles, group_path: &str) -> Result<Pressure, 
     of_text(&object, &text)
 }
 
-/// `some avg10=0.12 avg60=0.00 avg300=0.00 total=532467455`, and a line for `full`; averages in percent, totals in µs.
+/// Parses `some avg10=0.12 avg60=0.00 avg300=0.00 total=532467455`, and a line for `full`; averages in percent,
+/// totals in µs.
 fn of_text(object: &str, text: &str) -> Result<Pressure, Error> {
     let stall = |word: &str| {
         let fields = text.lines().find_map(|line| line.strip_prefix(word)?.strip_prefix(' '));

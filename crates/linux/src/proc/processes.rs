@@ -1,7 +1,7 @@
-//! `/proc`: which processes there are.
+//! `/proc`: list of the processes.
 //!
-//! Who each is, and what it has, is in `status.rs`. The list is not a snapshot: one that starts or ends while it is read may be
-//! missing, and one that is in it may be gone when it is looked at.
+//! Owner, memory and state of each are in `status.rs`. The list is not a snapshot: a process that starts or ends
+//! while it is read may be missing, and a listed one may be gone before it is read.
 //!
 //! Cost: some 2 µs a process. Side effects: none.
 //!
@@ -11,10 +11,10 @@
 
 use crate::{Error, KernelFiles, Pid};
 
-/// The processes, by rising id; threads of the kernel are among them.
+/// Processes, by rising id, including kernel threads.
 ///
 /// # Errors
-/// `Unsupported` where /proc is not mounted.
+/// `Unsupported` if /proc is not mounted.
 pub fn processes(files: &impl KernelFiles) -> Result<Vec<Pid>, Error> {
     let names = files.list("proc").map_err(|errno| Error::of_host("list", "/proc", errno))?;
     let mut pids: Vec<Pid> = names.iter().filter_map(|name| name.parse().ok()).collect();

@@ -1,18 +1,21 @@
-//! `/proc/sysvipc/shm` and `shmctl(2)`: the segments of shared memory that programs made by `shmget`, and locking them.
+//! `/proc/sysvipc/shm` and `shmctl(2)`: shared memory segments made by `shmget`, and locking them.
 //!
-//! Other shared memory is a file (`/dev/shm`, memfd) and can be kept in memory by `pinned_file.rs`, or belongs to processes alone.
+//! Other shared memory is a file (`/dev/shm`, memfd), locked in memory by `pinned_file.rs`, or belongs to processes
+//! alone.
 //!
-//! A lock brings nothing in. What comes in from then on is not taken; what was there before the kernel puts aside when it comes
-//! across it. Pages of huge-page segments (SHM_HUGETLB) are never taken, and of those a lock is answered with success and does nothing.
+//! A lock brings nothing in. Pages that come in later are not reclaimed; earlier ones move to the unevictable list
+//! when the kernel comes across them. Pages of huge-page segments (SHM_HUGETLB) are never reclaimed; a lock on one
+//! succeeds and does nothing.
 //!
-//! Cost: some 20 µs for the list, more with many segments, whose pages are summed up under a lock of the kernel's; a lock is
-//! a system call; letting go walks the segment's pages, some ms a GiB.
-//! Side effects: the lock belongs to the segment and not to who made it: it outlives us, and somebody else may take it away or have it already.
-//! So look first, let go only of what one locked, and note that in case of a crash. A locked segment counts against RLIMIT_MEMLOCK of whoever
-//! locked it, and is charged to the group that touched it first, locked or not: a group that is full of it kills (OOM).
+//! Cost: some 20 µs for the list, more with many segments, whose pages are summed up under a lock of the kernel's; a
+//! lock is a system call; an unlock walks the segment's pages, some ms a GiB.
+//! Side effects: the lock belongs to the segment, not to its setter: it outlives us, and other processes may remove
+//! it or have set it already. So look first, unlock only our own locks, and record them in case of a crash. A locked
+//! segment counts against the RLIMIT_MEMLOCK of the user that locked it, and is charged to the group that touched it
+//! first, locked or not: a group that is full of it kills (OOM).
 //!
-//! Since: always (CONFIG_SYSVIPC); `rss` and `swap` Linux 2.6.36. Of the list only the segments of our IPC namespace: those of a
-//! container are not in it. Locking takes the segment's owner, or CAP_IPC_LOCK.
+//! Since: always (CONFIG_SYSVIPC); `rss` and `swap` Linux 2.6.36. The list has only the segments of our IPC
+//! namespace, not those of a container. Locking needs the segment's owner, or CAP_IPC_LOCK.
 //!
 //! Truth: proc_sysvipc(5), shmctl(2); `sysvipc_shm_proc_show` in ipc/shm.c; Documentation/mm/unevictable-lru.rst.
 
@@ -25,10 +28,10 @@ use crate::{Error, KernelFiles, Pid};
 
 const FILE: &str = "proc/sysvipc/shm";
 const OBJECT: &str = "/proc/sysvipc/shm";
-/// Among the permissions: it is locked.
+/// Bit of the permissions: locked.
 const SHM_LOCKED: u32 = 0o2000;
 
-/// A segment's number, by which the kernel knows it.
+/// The kernel's number of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SegmentId(pub i32);
 
@@ -41,17 +44,17 @@ impl fmt::Display for SegmentId {
 /// One segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Its number.
+    /// The kernel's number.
     pub id: SegmentId,
-    /// What programs agreed on to find it by; 0 for one that only relatives know.
+    /// Key agreed on between programs; 0 for a segment known only to related processes.
     pub key: i32,
-    /// Its size, whether in memory or not.
+    /// Size, in memory or not.
     pub size: Bytes,
-    /// The process that made it, which may have ended.
+    /// Process that made it, which may have ended.
     pub creator: Pid,
-    /// The user whom it belongs to.
+    /// User id of the owner.
     pub owner_uid: u32,
-    /// How many times it is mapped.
+    /// Number of mappings.
     pub attached: u64,
     /// In memory.
     pub resident: Bytes,
@@ -61,10 +64,10 @@ pub struct Segment {
     pub locked: bool,
 }
 
-/// The segments, as the kernel lists them.
+/// Segments, in the kernel's order.
 ///
 /// # Errors
-/// `Unsupported` without CONFIG_SYSVIPC; `Malformed` for what does not read as the list.
+/// `Unsupported` without CONFIG_SYSVIPC; `Malformed` for other text.
 pub fn segments(files: &impl KernelFiles) -> Result<Vec<Segment>, Error> {
     let text = files.read(FILE).map_err(|errno| Error::of_host("read", OBJECT, errno))?;
     let mut lines = text.lines();
@@ -72,7 +75,7 @@ pub fn segments(files: &impl KernelFiles) -> Result<Vec<Segment>, Error> {
     lines.filter(|line| !line.trim().is_empty()).map(|line| segment(&head, line)).collect()
 }
 
-/// One line, whose columns the first line names.
+/// Parses one line by the column names of the first line.
 fn segment(head: &[&str], line: &str) -> Result<Segment, Error> {
     let values: Vec<&str> = line.split_ascii_whitespace().collect();
     let bad =
@@ -96,24 +99,25 @@ fn segment(head: &[&str], line: &str) -> Result<Segment, Error> {
     })
 }
 
-/// Has the kernel take no page of the segment from now on.
+/// Locks the segment: the kernel evicts none of its pages from now on.
 ///
 /// # Errors
-/// `Gone` when it was removed; `Denied` for one of somebody else without CAP_IPC_LOCK, and beyond RLIMIT_MEMLOCK (ENOMEM).
+/// `Gone` if it was removed; `Denied` for one of another user without CAP_IPC_LOCK, and beyond RLIMIT_MEMLOCK
+/// (ENOMEM).
 pub fn lock(id: SegmentId) -> Result<(), Error> {
     control("lock", id, libc::SHM_LOCK)
 }
 
-/// Takes the lock away, whoever set it.
+/// Removes the lock, whichever process set it.
 ///
 /// # Errors
-/// `Gone` when it was removed; `Denied` for one of somebody else without CAP_IPC_LOCK.
+/// `Gone` if it was removed; `Denied` for one of another user without CAP_IPC_LOCK.
 pub fn unlock(id: SegmentId) -> Result<(), Error> {
     control("unlock", id, libc::SHM_UNLOCK)
 }
 
 fn control(operation: &str, id: SegmentId, order: libc::c_int) -> Result<(), Error> {
-    // SAFETY: these two orders take a number and read no record.
+    // SAFETY: these two commands take a number and read no record.
     if unsafe { libc::shmctl(id.0, order, std::ptr::null_mut()) } == 0 {
         return Ok(());
     }
@@ -165,7 +169,7 @@ mod tests {
             Segment {
                 id: SegmentId(32768),
                 key: -559_038_737,
-                size: Bytes(18_446_744_073_692_774_400), // as large as it goes: no limit by default
+                size: Bytes(18_446_744_073_692_774_400), // maximum size: no limit by default
                 creator: Pid(812),
                 owner_uid: 1000,
                 attached: 2,

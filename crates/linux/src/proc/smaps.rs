@@ -1,13 +1,14 @@
-//! `/proc/PID/smaps_rollup` and `/proc/PID/smaps`: how much of a process is resident, and how, exactly.
+//! `/proc/PID/smaps_rollup` and `/proc/PID/smaps`: exact resident memory of a process, by kind.
 //!
-//! Cheaper and coarser figures are in `status.rs`; single pages are in `pagemap.rs`. `Referenced` counts what was
-//! touched since `clear_refs.rs` last cleared it.
+//! Cheaper and coarser figures are in `status.rs`; single pages are in `pagemap.rs`. `Referenced` counts pages
+//! touched since the last clear by `clear_refs.rs`.
 //!
 //! Cost: both walk the page tables of the whole process under the mmap lock for reading, 11 ms per GiB of small pages
-//! (measured once on Linux 6.18); the rollup lets go of the lock now and then when a writer waits. Side effects: none.
+//! (measured once on Linux 6.18); the rollup releases the lock now and then when a writer waits. Side effects: none.
 //!
 //! Since: smaps Linux 2.6.14, smaps_rollup Linux 4.14; needs CONFIG_PROC_PAGE_MONITOR and ptrace access. `KSM:` is
-//! missing in Linux 6.1 and there in 6.12; `THPeligible:` Linux 5.0, `VmFlags:` Linux 3.8. A process without memory answers ESRCH to the rollup.
+//! missing in Linux 6.1 and present in 6.12; `THPeligible:` Linux 5.0, `VmFlags:` Linux 3.8. A process without memory
+//! answers ESRCH to the rollup.
 //!
 //! Truth: proc_pid_smaps(5); `show_smap` and `show_smaps_rollup` in fs/proc/task_mmu.c.
 
@@ -22,53 +23,53 @@ use crate::{Error, KernelFiles, Pid};
 pub struct Rollup {
     /// Resident memory.
     pub rss: Bytes,
-    /// Resident memory, shared pages divided by the number of those who share.
+    /// Resident memory, shared pages divided by the number of sharers.
     pub pss: Bytes,
     /// Resident memory without a file behind it.
     pub anonymous: Bytes,
     /// Anonymous memory on huge pages.
     pub anon_huge_pages: Bytes,
-    /// Touched since the marks were cleared (`clear_refs.rs`).
+    /// Memory touched since the last clear (`clear_refs.rs`).
     pub referenced: Bytes,
     /// Locked by mlock, shared out like `pss`.
     pub locked: Bytes,
     /// Swapped out.
     pub swap: Bytes,
-    /// Merged by KSM, the zero page included; `None` where the kernel does not say (as 6.1).
+    /// Merged by KSM, the zero page included; `None` on a kernel without this figure (6.1).
     pub ksm: Option<Bytes>,
 }
 
-/// One mapping and what is in it.
+/// One mapping with its memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Detail {
-    /// As in `maps`.
+    /// Mapping as in `maps`.
     pub mapping: Mapping,
     /// Resident memory.
     pub rss: Bytes,
-    /// Resident memory without a file behind it, which in a private file mapping is what was written.
+    /// Resident memory without a file behind it: in a private file mapping, the written pages.
     pub anonymous: Bytes,
     /// Anonymous memory on huge pages.
     pub anon_huge_pages: Bytes,
     /// Swapped out.
     pub swap: Bytes,
-    /// Locked by mlock, shared out among those who map it.
+    /// Locked by mlock, divided by the number of processes that map it.
     pub locked: Bytes,
-    /// Merged by KSM; `None` where the kernel does not say (as 6.1).
+    /// Merged by KSM; `None` on a kernel without this figure (6.1).
     pub ksm: Option<Bytes>,
-    /// Whether the kernel would give it huge pages by itself; `None` where it does not say (before 5.0).
+    /// True if the kernel would give it huge pages by itself; `None` before 5.0.
     pub thp_eligible: Option<bool>,
-    /// The marks on the mapping that matter to us.
+    /// Flags of the mapping.
     pub flags: VmFlags,
 }
 
-/// One mark on a mapping, as in `VmFlags:`.
+/// One flag of a mapping, as in `VmFlags:`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VmFlag {
     /// `sh`: shared with others.
     Shared,
     /// `lo`: locked by mlock.
     Locked,
-    /// `ht`: hugetlbfs, which is not ours to manage.
+    /// `ht`: hugetlbfs, never managed by masu.
     HugeTlb,
     /// `nh`: `MADV_NOHUGEPAGE`.
     NoHugePage,
@@ -124,12 +125,12 @@ impl VmFlag {
 pub struct VmFlags(u16);
 
 impl VmFlags {
-    /// True when the mapping has this mark.
+    /// True if the mapping has this flag.
     pub fn contains(self, flag: VmFlag) -> bool {
         self.0 & (1 << flag as u16) != 0
     }
 
-    /// The set in the value of a `VmFlags:` line. Codes that we have no use for are left out.
+    /// Parses the value of a `VmFlags:` line. Other codes are ignored.
     fn of(codes: &str) -> VmFlags {
         codes.split_ascii_whitespace().filter_map(VmFlag::of).collect()
     }
@@ -141,10 +142,10 @@ impl FromIterator<VmFlag> for VmFlags {
     }
 }
 
-/// The sums of `pid`.
+/// Sums over `pid`.
 ///
 /// # Errors
-/// `Gone` if the process ended or has no memory, `Denied` if it belongs to someone else.
+/// `Gone` if the process ended or has no memory, `Denied` if it belongs to another user.
 pub fn rollup(files: &impl KernelFiles, pid: Pid) -> Result<Rollup, Error> {
     let path = pid.file("smaps_rollup");
     let object = format!("/{path}");
@@ -155,7 +156,7 @@ pub fn rollup(files: &impl KernelFiles, pid: Pid) -> Result<Rollup, Error> {
 /// Every mapping of `pid`, by rising address. Empty for a process without memory.
 ///
 /// # Errors
-/// `Gone` if the process ended, `Denied` if it belongs to someone else.
+/// `Gone` if the process ended, `Denied` if it belongs to another user.
 pub fn details(files: &impl KernelFiles, pid: Pid) -> Result<Vec<Detail>, Error> {
     let path = pid.file("smaps");
     let object = format!("/{path}");
@@ -163,7 +164,7 @@ pub fn details(files: &impl KernelFiles, pid: Pid) -> Result<Vec<Detail>, Error>
     parse_details(&text, &object)
 }
 
-/// The lines of one mapping, or of the sums, that we look at.
+/// Lines in use of one mapping, or of the sums.
 #[derive(Default)]
 struct Amounts {
     rss: Option<Bytes>,
@@ -177,7 +178,7 @@ struct Amounts {
 }
 
 impl Amounts {
-    /// Takes one `Key: value`; a key that we have no use for is left out.
+    /// Takes one `Key: value`; other keys are ignored.
     fn take(&mut self, object: &str, key: &str, value: &str) -> Result<(), Error> {
         let slot = match key {
             "Rss" => &mut self.rss,
@@ -212,7 +213,7 @@ fn parse_rollup(text: &str, object: &str) -> Result<Rollup, Error> {
     })
 }
 
-/// One mapping whose lines are still coming in.
+/// One mapping, while its lines are read.
 struct Open {
     mapping: Mapping,
     amounts: Amounts,
@@ -257,7 +258,7 @@ fn parse_details(text: &(impl AsRef<[u8]> + ?Sized), object: &str) -> Result<Vec
             continue;
         }
         if line.first().is_some_and(u8::is_ascii_uppercase) {
-            continue; // a line of a newer kernel: mappings start with a hexadecimal digit in lower case
+            continue; // line of a newer kernel: mappings start with a lower-case hexadecimal digit
         }
         let mapping = parse_line(line).ok_or_else(|| not_a_mapping(object, index, line))?;
         let next = Open { mapping, amounts: Amounts::default(), thp_eligible: None, flags: VmFlags::default() };

@@ -4,7 +4,7 @@
 //!
 //! Cost: some 15 µs. Side effects: none.
 //!
-//! Since: always. Anyone may read it, unless /proc is mounted with hidepid.
+//! Since: always. Every user may read it, unless /proc is mounted with hidepid.
 //!
 //! Truth: proc_pid_stat(5); `do_task_stat` in fs/proc/array.c.
 
@@ -12,19 +12,19 @@ use std::time::Duration;
 
 use crate::{Error, KernelFiles, Pid};
 
-/// What `stat` says.
+/// Fields in use of `stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
     /// `R` running, `S` sleeping, `D` waiting for a disk, `T` stopped, `Z` zombie, …
     pub state: char,
-    /// The process that started it, or whoever took it over when that one ended. 0 for the first process and for one whose
-    /// parent is outside of our process namespace.
+    /// Parent process, or the one that took over after the parent's end. 0 for the first process, and for a parent
+    /// outside of our PID namespace.
     pub parent: Pid,
-    /// It runs the program that it was forked with: it has not become another (execve) since it began.
+    /// True if it still runs the program that it was forked with (no execve since).
     pub forked: bool,
-    /// It is a thread of the kernel, which has no memory of its own.
+    /// True for a kernel thread, which has no memory of its own.
     pub of_kernel: bool,
-    /// When it started, in clock ticks since boot: with the pid, names this process and no later one.
+    /// Start, in clock ticks since boot: with the pid, identifies this process and no later one.
     pub start_ticks: u64,
     /// CPU time of all its threads in user mode.
     pub user: Duration,
@@ -44,7 +44,7 @@ pub fn stat(files: &impl KernelFiles, pid: Pid) -> Result<Stat, Error> {
     read(files, &pid.file("stat"))
 }
 
-/// Reads the line of one thread, which began when it says; the times and the faults in it are the thread's own.
+/// Reads the line of one thread; start, times and faults are the thread's own.
 ///
 /// # Errors
 /// `Gone` if the thread ended.
@@ -52,7 +52,7 @@ pub fn of_thread(files: &impl KernelFiles, pid: Pid, thread: Pid) -> Result<Stat
     read(files, &pid.file(&format!("task/{thread}/stat")))
 }
 
-/// The time now, as [`Stat::start_ticks`] counts it (`/proc/uptime`).
+/// Present time in the unit of [`Stat::start_ticks`] (`/proc/uptime`).
 ///
 /// # Errors
 /// `Malformed`.
@@ -64,7 +64,7 @@ pub fn now_ticks(files: &impl KernelFiles) -> Result<u64, Error> {
         .ok_or_else(|| Error::malformed(&object, format_args!("{text:?}, expected seconds such as 350735.47")))
 }
 
-/// `350735.47 234388.90`: the first, with hundredths.
+/// Parses `350735.47 234388.90`: the first number, with hundredths.
 fn ticks_of(uptime: &str, ticks_per_second: u64) -> Option<u64> {
     let (seconds, hundredths) = uptime.split_ascii_whitespace().next()?.split_once('.')?;
     let hundredths = Some(hundredths).filter(|digits| digits.len() == 2)?.parse::<u64>().ok()?;
@@ -80,11 +80,11 @@ fn read(files: &impl KernelFiles, path: &str) -> Result<Stat, Error> {
     })
 }
 
-/// The numbers after the name. The name may hold spaces and parentheses: it ends at the last one.
+/// Parses the numbers after the name. The name may hold spaces and parentheses: it ends at the last one.
 fn parse(text: &str, ticks_per_second: u64) -> Option<Stat> {
     /// PF_FORKNOEXEC in include/linux/sched.h.
     const FORKED: u64 = 0x40;
-    /// PF_KTHREAD, there too.
+    /// PF_KTHREAD, in the same file.
     const OF_KERNEL: u64 = 0x0020_0000;
     let after_name = &text[text.rfind(')')? + 1..];
     // The manual counts fields from 1; the state is field 3.

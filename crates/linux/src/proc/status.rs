@@ -1,12 +1,12 @@
-//! `/proc/PID/status`: who a process is, how much memory it has, what it may do.
+//! `/proc/PID/status`: identity, memory and capabilities of a process.
 //!
 //! CPU time and start time are in `stat.rs`; exact resident memory is in `smaps.rs`.
 //!
-//! Cost: some 15 µs. Side effects: none. The memory figures are kept per CPU and may lag behind by some
-//! dozens of pages per CPU (before 6.2: per thread).
+//! Cost: some 15 µs. Side effects: none. The memory figures are kept per CPU and may lag behind by some dozens of
+//! pages per CPU (before 6.2: per thread).
 //!
-//! Since: always; the parts of the resident memory Linux 4.5, `THP_enabled` Linux 5.0, `Seccomp` 3.8, `Kthread` is missing in Linux 6.1 and there in 6.12. Anyone may read it,
-//! unless /proc is mounted with hidepid.
+//! Since: always; the parts of the resident memory Linux 4.5, `THP_enabled` Linux 5.0, `Seccomp` 3.8, `Kthread` is
+//! missing in Linux 6.1 and present in 6.12. Every user may read it, unless /proc is mounted with hidepid.
 //!
 //! Truth: proc_pid_status(5); `proc_pid_status` in fs/proc/array.c, `task_mem` in fs/proc/task_mmu.c.
 
@@ -15,69 +15,69 @@ use units::Bytes;
 use crate::key_lines::{amount, lines, number, required, split};
 use crate::{Error, KernelFiles, Pid, Untrusted};
 
-/// What `status` says.
+/// Fields in use of `status`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// Command name, at most 15 bytes for a user process, which it chose itself.
+    /// Command name, at most 15 bytes for a user process, which chooses it.
     pub name: Untrusted,
-    /// The process that this thread belongs to; its own id for the first thread.
+    /// Process of this thread; its own id for the first thread.
     pub thread_group: Pid,
     /// Effective user.
     pub uid: u32,
-    /// Real, effective, saved and file-system user, as our user namespace has them.
+    /// Real, effective, saved and file-system user, as mapped in our user namespace.
     pub uids: [u32; 4],
     /// Number of threads.
     pub threads: u32,
-    /// A thread of the kernel: no memory of its own, nothing to do here. Where the kernel does not say (as 6.1),
-    /// what lives and has no memory counts as one, so for a moment may a process that is exiting.
+    /// Kernel thread: no memory of its own, nothing to do here. On a kernel without this line (6.1), any living
+    /// process without memory counts as one, so a process that is exiting may briefly count too.
     pub kernel_thread: bool,
-    /// It ended, and its parent has not asked for the result yet.
+    /// Zombie: ended, and not yet waited for by its parent.
     pub zombie: bool,
-    /// Whether it may have huge pages.
+    /// Permission for huge pages.
     pub huge_pages: HugePages,
-    /// The process that traces it (a debugger, strace), if any.
+    /// Process that traces it (a debugger, strace), if any.
     pub tracer: Option<Pid>,
-    /// Whether its system calls are filtered.
+    /// Filter of its system calls.
     pub seccomp: Seccomp,
-    /// Resident memory. Zero when it has none.
+    /// Resident memory. Zero for a process without memory.
     pub rss: Bytes,
-    /// Most resident memory so far.
+    /// Peak resident memory.
     pub rss_peak: Bytes,
-    /// The part of the resident memory without a file behind it.
+    /// Resident memory without a file behind it.
     pub rss_anon: Bytes,
-    /// The part that is pages of files.
+    /// Resident pages of files.
     pub rss_file: Bytes,
-    /// The part that is memory shared between processes, and files in tmpfs.
+    /// Resident memory shared between processes, and files in tmpfs.
     pub rss_shmem: Bytes,
     /// Memory locked by mlock.
     pub locked: Bytes,
-    /// Effective capabilities, one bit each; `capabilities.rs` names them.
+    /// Effective capabilities, one bit each; named in `capabilities.rs`.
     pub effective_capabilities: u64,
 }
 
-/// Whether a process may have huge pages (`prctl(PR_SET_THP_DISABLE)`).
+/// Permission of a process for huge pages (`prctl(PR_SET_THP_DISABLE)`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HugePages {
-    /// It did not forbid them.
+    /// Not forbidden.
     Allowed,
-    /// It forbade them for itself, and `MADV_COLLAPSE` will be refused.
+    /// Forbidden by itself; `MADV_COLLAPSE` will be refused.
     Forbidden,
-    /// The kernel does not say: before 5.0, or a process without memory.
+    /// Not reported: before 5.0, or a process without memory.
     NotReported,
 }
 
-/// Whether somebody looks over the system calls of a process (seccomp).
+/// Mode of seccomp, the filter of a process's system calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seccomp {
-    /// Nobody.
+    /// No filter.
     Off,
     /// Only read, write and exit are allowed; any other call kills it.
     Strict,
-    /// A filter decides, which may kill it for a call that it does not expect.
+    /// A filter decides, and may kill it for a call that it does not expect.
     Filtered,
-    /// A mode that we do not know.
+    /// A mode unknown to masu.
     Unknown,
-    /// The kernel does not say: built without seccomp.
+    /// Not reported: a kernel without seccomp.
     NotReported,
 }
 
@@ -92,7 +92,7 @@ pub fn status(files: &impl KernelFiles, pid: Pid) -> Result<Status, Error> {
     parse(&text, &object)
 }
 
-/// The lines that we look at, as they were found.
+/// Lines in use, unparsed.
 #[derive(Default)]
 struct Lines<'a> {
     state: Option<&'a str>,
@@ -142,7 +142,7 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// The text of a `status` file; `object` is the path for messages.
+/// Parses the text of a `status` file; `object` is the path for messages.
 pub(crate) fn parse(text: &(impl AsRef<[u8]> + ?Sized), object: &str) -> Result<Status, Error> {
     let name = lines(text.as_ref()).find_map(|line| line.strip_prefix(b"Name:"));
     let text = String::from_utf8_lossy(text.as_ref());
@@ -198,7 +198,7 @@ fn users(text: &str) -> Option<[u32; 4]> {
     ids?.try_into().ok()
 }
 
-/// The name behind `Name:` and a tab, in which the kernel escapes a newline and a backslash.
+/// Decodes the name behind `Name:` and a tab. The kernel escapes a newline and a backslash in it.
 fn unescape(name: &[u8]) -> Untrusted {
     let mut bytes = Vec::with_capacity(name.len());
     let mut name = name.strip_prefix(b"\t").unwrap_or(name);

@@ -1,8 +1,10 @@
-//! `/proc/PID/ns/user`: who made the user namespace of a process.
+//! `/proc/PID/ns/user`: maker of the user namespace of a process.
 //!
-//! A user can have any number of users in namespaces of their own. Of nested ones the outermost counts: its maker is a user of ours.
+//! A user can have any number of users in namespaces of its own. Of nested namespaces the outermost counts: its maker
+//! is a user of ours.
 //!
-//! Cost: an open and two ioctls for each level, at most 32. Side effects: none. Needs ptrace access to the process (PTRACE_MODE_READ).
+//! Cost: an open and two ioctls for each level, at most 32. Side effects: none. Needs ptrace access to the process
+//! (PTRACE_MODE_READ).
 //!
 //! Since: Linux 4.9 (NS_GET_PARENT), 4.11 (NS_GET_OWNER_UID).
 //!
@@ -17,10 +19,10 @@ use crate::{Error, Pid};
 
 const NS_GET_PARENT: u32 = 0xb702;
 const NS_GET_OWNER_UID: u32 = 0xb704;
-/// The kernel allows no more.
+/// Maximum nesting depth of the kernel.
 const DEPTH_MAX: usize = 33;
 
-/// The user who made the outermost namespace that `pid` is in and we are not; `None` when it is in ours.
+/// User id of the maker of the outermost namespace that `pid` is in and we are not; `None` if `pid` is in ours.
 ///
 /// # Errors
 /// `Gone`, `Denied`; `Other` for a namespace that is not below ours.
@@ -51,7 +53,7 @@ fn inode(namespace: &OwnedFd) -> Result<u64, Errno> {
 }
 
 fn parent(namespace: &OwnedFd) -> Result<OwnedFd, Errno> {
-    // SAFETY: the descriptor is open for as long as `namespace` is; this call takes no argument.
+    // SAFETY: the descriptor is open while `namespace` lives; this call takes no argument.
     let above = unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_PARENT as _) };
     if above < 0 {
         return Err(last_errno());
@@ -62,7 +64,7 @@ fn parent(namespace: &OwnedFd) -> Result<OwnedFd, Errno> {
 
 fn owner(namespace: &OwnedFd) -> Result<u32, Errno> {
     let mut user: libc::uid_t = 0;
-    // SAFETY: the descriptor is open for as long as `namespace` is; the kernel writes one `uid_t`, which outlives the call.
+    // SAFETY: the descriptor is open while `namespace` lives; the kernel writes one `uid_t`, which outlives the call.
     let done = unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_OWNER_UID as _, &raw mut user) };
     if done < 0 { Err(last_errno()) } else { Ok(user) }
 }

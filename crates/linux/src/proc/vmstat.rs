@@ -1,8 +1,9 @@
-//! `/proc/vmstat`: what the host has done with memory since boot, one counter a line.
+//! `/proc/vmstat`: memory events of the host since boot, one counter a line.
 //!
-//! Amounts of memory as they are now are in `meminfo.rs`.
+//! Present amounts of memory are in `meminfo.rs`.
 //!
-//! Cost: sums per-CPU counters, some 30 µs. Side effects: none. Counters only rise; take the difference of two readings.
+//! Cost: sums per-CPU counters, some 30 µs. Side effects: none. Counters only rise; take the difference of two
+//! readings.
 //!
 //! Since: Linux 2.6; the lines differ by version and configuration, so each may be missing.
 //!
@@ -12,8 +13,8 @@ use crate::{Error, KernelFiles};
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
-        /// The counters that we need, by the kernel's names, each `None` where this kernel does not keep it;
-        /// [`VmStat::get`] has all others.
+        /// Counters in use, by the kernel's names, each `None` if this kernel does not keep it; [`VmStat::get`] has
+        /// all others.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         pub struct VmStat {
             $($(#[doc = $doc])+ pub $name: Option<u64>,)+
@@ -35,9 +36,9 @@ counters! {
     thp_fault_alloc,
     /// First touches that wanted a huge page and got small ones.
     thp_fault_fallback,
-    /// Windows made huge by khugepaged or `MADV_COLLAPSE`.
+    /// Windows collapsed by khugepaged or `MADV_COLLAPSE`.
     thp_collapse_alloc,
-    /// Windows for which no huge page was found.
+    /// Collapses without a free huge page.
     thp_collapse_alloc_failed,
     /// Huge pages split into small ones.
     thp_split_page,
@@ -47,7 +48,7 @@ counters! {
     thp_deferred_split_page,
     /// Huge pages split because most of them was never touched; since Linux 6.12.
     thp_underused_split_page,
-    /// Huge mappings split, their pages left whole.
+    /// Huge mappings split, with their pages left whole.
     thp_split_pmd,
     /// Huge pages of zeros made.
     thp_zero_page_alloc,
@@ -55,24 +56,24 @@ counters! {
     thp_swpout,
     /// Huge pages split for swapping out.
     thp_swpout_fallback,
-    /// Times that somebody waited for memory to be compacted.
+    /// Waits for compaction.
     compact_stall,
-    /// Those waits that got nothing.
+    /// Waits for compaction that failed.
     compact_fail,
-    /// Those waits that got what they wanted.
+    /// Waits for compaction that succeeded.
     compact_success,
-    /// Pages looked at for moving.
+    /// Pages examined for moving.
     compact_migrate_scanned,
-    /// Pages looked at as a place to move to.
+    /// Pages examined as a destination.
     compact_free_scanned,
     /// Pages taken off their lists for compaction.
     compact_isolated,
-    /// Times that the compaction daemon was woken.
+    /// Wake-ups of the compaction daemon.
     compact_daemon_wake,
 }
 
 impl VmStat {
-    /// The counter of this name; `None` where this kernel does not keep it.
+    /// Counter of this name; `None` if this kernel does not keep it.
     pub fn get(&self, name: &str) -> Option<u64> {
         self.all.iter().find(|(key, _)| key == name).map(|(_, value)| *value)
     }
@@ -81,7 +82,7 @@ impl VmStat {
 /// Reads all counters.
 ///
 /// # Errors
-/// `Unsupported` where there is no `/proc/vmstat`, `Malformed` for a line that is not a name and a number.
+/// `Unsupported` if there is no `/proc/vmstat`, `Malformed` for a line that is not a name and a number.
 pub fn vmstat(files: &impl KernelFiles) -> Result<VmStat, Error> {
     let text = files.read("proc/vmstat").map_err(|errno| Error::of_host("read", "/proc/vmstat", errno))?;
     parse(&text)

@@ -1,10 +1,10 @@
-//! `/proc/zoneinfo`: which page frames the host has, zone by zone.
+//! `/proc/zoneinfo`: page frames of the host, by zone.
 //!
-//! How many of them are free, and in which blocks, is in `buddyinfo.rs`; what each is used for, in `kpageflags.rs`.
+//! Free frames by block size are in `buddyinfo.rs`; the use of each frame is in `kpageflags.rs`.
 //!
 //! Cost: some 50 µs a node, and more with many processors, whose lists are printed too. Side effects: none.
 //!
-//! Since: Linux 2.6.13. A zone spans frames that do not exist (holes); `present` counts those that do.
+//! Since: Linux 2.6.13. A zone spans frames that do not exist (holes); `present` counts existing ones.
 //!
 //! Truth: `zoneinfo_show_print` in mm/vmstat.c.
 
@@ -15,11 +15,11 @@ use crate::{Error, KernelFiles};
 /// One zone of one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Zone {
-    /// The node (NUMA) it belongs to.
+    /// NUMA node of the zone.
     pub node: u32,
-    /// Its name: `DMA`, `DMA32`, `Normal`, `Movable`.
+    /// Name: `DMA`, `DMA32`, `Normal`, `Movable`.
     pub zone: String,
-    /// Its first frame.
+    /// Number of the first frame.
     pub first_frame: u64,
     /// Frames from the first to the last, holes included.
     pub spanned: Pages,
@@ -27,16 +27,16 @@ pub struct Zone {
     pub present: Pages,
 }
 
-/// The zones that have frames, by rising frame.
+/// Zones that have frames, by rising frame.
 ///
 /// # Errors
-/// `Unsupported` where there is no such file, `Malformed` for one in which a zone does not say where it lies.
+/// `Unsupported` if there is no such file, `Malformed` for a zone without its position.
 pub fn zoneinfo(files: &impl KernelFiles) -> Result<Vec<Zone>, Error> {
     let text = files.read("proc/zoneinfo").map_err(|errno| Error::of_host("read", "/proc/zoneinfo", errno))?;
     parse(&text)
 }
 
-/// What is known of a zone while its lines are read.
+/// A zone while its lines are read.
 #[derive(Default)]
 struct Partly {
     node: u32,
@@ -47,7 +47,7 @@ struct Partly {
 }
 
 impl Partly {
-    /// `None` for a zone without frames, of which the kernel says no more.
+    /// The zone. `None` for a zone without frames, for which the kernel prints nothing more.
     fn whole(self) -> Result<Option<Zone>, Error> {
         let Partly { node, zone, first_frame, spanned, present } = self;
         match (first_frame, spanned, present) {
@@ -87,14 +87,14 @@ fn parse(text: &str) -> Result<Vec<Zone>, Error> {
     Ok(zones)
 }
 
-/// `0, zone   Normal`.
+/// Parses `0, zone   Normal`.
 fn parse_head(head: &str) -> Option<(u32, String)> {
     let (node, zone) = head.split_once(',')?;
     let name = zone.trim_start().strip_prefix("zone")?.trim();
     (!name.is_empty()).then(|| Some((node.trim().parse().ok()?, name.to_owned())))?
 }
 
-/// `        spanned  4095`, `  start_pfn:           1`. `None` for a line of another form.
+/// Parses `        spanned  4095`, `  start_pfn:           1`. `None` for a line of another form.
 fn split(line: &str) -> Option<(&str, u64)> {
     let mut words = line.split_ascii_whitespace();
     let (key, value) = (words.next()?, words.next()?);
@@ -110,7 +110,7 @@ mod tests {
     use crate::Rooted;
     use crate::fake::FakeKernel;
 
-    // As Linux 6.18 prints it: of a zone without frames the lines end early.
+    // As Linux 6.18 prints it: the lines of a zone without frames end early.
     const FOUND: &str = "\
 Node 0, zone      DMA
   per-node stats

@@ -1,10 +1,10 @@
-//! `fork(2)`: a process of our own for a step that the kernel may never end, or that must go on when masu ends.
+//! `fork(2)`: a child process for a step that the kernel may never end, or that must go on when masu ends.
 //!
-//! A page fault on a file whose server does not answer, and a wait for a thread that does not stop, end for nobody, SIGKILL included. So such a step
-//! is done by a fork: in a session of its own, with all signals blocked, and with no descriptor but its pipe and one more. masu waits for its
-//! answer until a deadline.
+//! A page fault on a file whose server does not answer cannot be interrupted, and neither can a wait for a thread
+//! that does not stop, not even by SIGKILL. So such a step runs in a fork: in a session of its own, with all signals
+//! blocked, and with no descriptor but its pipe and one more. masu waits for its answer until a deadline.
 //!
-//! Cost: some 100 µs, more for a masu with much memory. Side effect: a process stays for as long as the kernel keeps it.
+//! Cost: some 100 µs, more for a masu with much memory. Side effect: the process stays while the kernel keeps it.
 //!
 //! Since: close_range Linux 5.9. Truth: fork(2), signal-safety(7), setsid(2).
 
@@ -22,7 +22,7 @@ use rustix::process::{WaitId, WaitIdOptions, waitid};
 
 use crate::Pid;
 
-/// A fork at work. Dropping it waits for its end for a moment, and leaves one that does not end.
+/// A running fork. Dropping it waits briefly for its end, and leaves one that does not end.
 #[derive(Debug)]
 pub(crate) struct Forked {
     pid: Pid,
@@ -30,15 +30,16 @@ pub(crate) struct Forked {
 }
 
 impl Forked {
-    /// Forks. The child does `work` with its copy of `kept`, and what it says with the function is read by [`Forked::read`].
+    /// Forks. The child does `work` with its copy of `kept`, and sends bytes by the function; [`Forked::read`]
+    /// receives them.
     pub(crate) fn start(
         name: &CStr,
         kept: BorrowedFd<'_>,
         work: impl FnOnce(BorrowedFd<'_>, &dyn Fn(&[u8])),
     ) -> Result<Forked, Errno> {
         let (answers, pipe) = pipe_with(PipeFlags::CLOEXEC)?;
-        // SAFETY: the child has one thread. It allocates, which the C library allows after a fork (its allocator is made ready in the child), and
-        // makes system calls; it takes no lock of ours, and ends by _exit.
+        // SAFETY: the child has one thread. It allocates, which the C library allows after a fork (its allocator is
+        // made ready in the child), and makes system calls; it takes no lock of ours, and ends by _exit.
         match unsafe { libc::fork() } {
             0 => live(name, pipe.as_raw_fd(), kept.as_raw_fd(), work),
             -1 => Err(last_errno()),
@@ -50,7 +51,7 @@ impl Forked {
         self.pid
     }
 
-    /// Fills `into` with what the child says next. ETIMEDOUT at the deadline, EIO when it ended without a word.
+    /// Fills `into` with the next bytes of the child. ETIMEDOUT at the deadline, EIO if it ended without an answer.
     pub(crate) fn read(&mut self, into: &mut [u8], deadline: Instant) -> Result<(), Errno> {
         let mut filled = 0;
         while filled < into.len() {
@@ -73,20 +74,20 @@ impl Forked {
         Ok(())
     }
 
-    /// Ends it as far as the kernel lets it end.
+    /// Kills it, as far as the kernel allows.
     pub(crate) fn kill(&self) {
         // SAFETY: two numbers; it is our child and was not waited for.
         unsafe { libc::kill(self.pid.0, libc::SIGKILL) };
     }
 
-    /// True when the kernel has let it end. It is still to be dropped.
+    /// True if the kernel has let it end. It is still to be dropped.
     pub(crate) fn has_ended(&self) -> bool {
         let Some(pid) = rustix::process::Pid::from_raw(self.pid.0) else { return true };
         let seen = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT);
         !matches!(seen, Ok(None))
     }
 
-    /// Lets it finish without anybody who waits.
+    /// Lets it finish, without a wait for it.
     pub(crate) fn leave(self) {
         std::mem::forget(self);
     }
@@ -104,10 +105,10 @@ impl Drop for Forked {
     }
 }
 
-/// Life of the child.
+/// Main function of the child.
 fn live(name: &CStr, pipe: i32, kept: i32, work: impl FnOnce(BorrowedFd<'_>, &dyn Fn(&[u8]))) -> ! {
-    // SAFETY: system calls with numbers and with data that outlives them. Descriptor 0 becomes the pipe, 1 the kept one; everything else is
-    // closed, for nothing else of this copy of masu is used any more.
+    // SAFETY: system calls with numbers and with data that outlives them. Descriptor 0 becomes the pipe, 1 the kept
+    // one; everything else is closed, and nothing else of this copy of masu is used any more.
     let (pipe, kept) = unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&raw mut all);
@@ -116,7 +117,7 @@ fn live(name: &CStr, pipe: i32, kept: i32, work: impl FnOnce(BorrowedFd<'_>, &dy
         libc::prctl(libc::PR_SET_NAME, name.as_ptr());
         // 0 to 2 are open in every Rust program, so neither of the two is among them.
         let moved = libc::dup2(pipe, 0) == 0 && libc::dup2(kept, 1) == 1;
-        // Descriptor 2 is taken, so that the message of a panic gets into no file that is opened later.
+        // Descriptor 2 is occupied, so that a panic message reaches no file opened later.
         let null = libc::open(c"/dev/null".as_ptr(), libc::O_WRONLY);
         let moved = moved && null >= 0 && libc::dup2(null, 2) == 2;
         if !moved || libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) != 0 {
@@ -125,12 +126,12 @@ fn live(name: &CStr, pipe: i32, kept: i32, work: impl FnOnce(BorrowedFd<'_>, &dy
         (BorrowedFd::borrow_raw(0), BorrowedFd::borrow_raw(1))
     };
     let say = |mut bytes: &[u8]| {
-        // A masu that has gone needs no answer.
+        // A masu that has ended needs no answer.
         while let Ok(written @ 1..) = rustix::io::write(pipe, bytes) {
             bytes = &bytes[written..];
         }
     };
-    // A panic must not unwind into this copy of masu. Its message goes nowhere.
+    // A panic must not unwind into this copy of masu. Its message is discarded.
     let _ = catch_unwind(AssertUnwindSafe(|| work(kept, &say)));
     // SAFETY: ends this process.
     unsafe { libc::_exit(0) }

@@ -1,14 +1,15 @@
-//! A lock on a process: one masu at a time works on it.
+//! Lock on a process: one masu at a time works on it.
 //!
-//! Two locks, since who may take a lock may keep others away by it:
+//! There are two locks, since a user that may take a lock can exclude others by it:
 //!
-//! * root: the byte at the offset of the pid in `/run/masu/private/processes.lock` (`runtime_directory.rs`), which nobody else can open.
-//! * everybody else: `/proc/PID/maps`, by flock(2). It opens for who has ptrace access to the process (PTRACE_MODE_READ; on newer
-//!   kernels also for CAP_PERFMON), so no stranger
-//!   keeps its owner away. Root takes it as well, and goes on without it: an owner does not keep root away.
+//! * root: the byte at the offset of the pid in `/run/masu/private/processes.lock` (`runtime_directory.rs`), which no
+//!   other user can open.
+//! * every other user: `/proc/PID/maps`, by flock(2). Opening it needs ptrace access to the process
+//!   (PTRACE_MODE_READ) or, on newer kernels, CAP_PERFMON. So no stranger excludes its owner. Root takes this lock
+//!   as well, and continues without it: an owner does not exclude root.
 //!
-//! Both end with the descriptor, however masu ends, and leave no file for each process. `/proc/PID/maps` is one inode for each mount of procfs:
-//! two masus without root that see different ones do not see each other.
+//! Both end with the descriptor, however masu ends, and leave no file for each process. `/proc/PID/maps` is one inode
+//! for each mount of procfs: two masus without root that see different mounts do not see each other.
 //!
 //! Cost: three system calls and two descriptors. Side effects: none on the process.
 //!
@@ -24,26 +25,26 @@ use rustix::io::Errno;
 
 use crate::{Error, Pid, proxy, runtime_directory};
 
-/// Ends with the value.
+/// Lock that ends when it is dropped.
 #[derive(Debug)]
 #[must_use = "the lock ends with it"]
 pub struct ProcessLock {
     _of_root: Option<OwnedFd>,
     _of_owner: Option<OwnedFd>,
-    /// Another program holds the owner's lock: a masu of the owner may be at work, beside root's.
+    /// True if another program holds the owner's lock: a masu of the owner may be at work, beside root's.
     pub is_contended: bool,
 }
 
-/// Why a process is not locked.
+/// Reason why a process is not locked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unlocked {
-    /// Another holds the lock.
+    /// Another process holds the lock.
     Held,
     /// The kernel's answer.
     Failed(Error),
 }
 
-/// Locks `pid`; `directory` is `/run/masu` by custom.
+/// Locks `pid`; `directory` is by convention `/run/masu`.
 ///
 /// # Errors
 /// [`Unlocked`].
@@ -66,11 +67,13 @@ fn lock_byte(path: &Path, pid: Pid) -> Result<OwnedFd, Unlocked> {
     let failed = |errno| Unlocked::Failed(Error::of_host("lock", path.display(), errno));
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = open(path, flags, Mode::RUSR | Mode::WUSR).map_err(failed)?;
-    // SAFETY: `flock` is made of numbers alone, for which zeros are valid; of `l_whence` they say that `l_start` counts from the beginning.
+    // SAFETY: `flock` is made of numbers alone, so zeros are valid; a zero `l_whence` makes `l_start` count from the
+    // beginning.
     let mut byte: libc::flock = unsafe { std::mem::zeroed() };
     byte.l_type = libc::c_short::try_from(libc::F_WRLCK).map_err(|_| failed(Errno::INVAL))?;
     (byte.l_start, byte.l_len) = (libc::off_t::from(pid.0), 1);
-    // SAFETY: the descriptor is open for as long as `file` is; the kernel reads one `flock`, which outlives the call, and keeps no pointer.
+    // SAFETY: the descriptor is open while `file` lives; the kernel reads one `flock`, which outlives the call, and
+    // keeps no pointer.
     let done = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const byte) };
     if done == 0 {
         return Ok(file);

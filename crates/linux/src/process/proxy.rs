@@ -1,17 +1,21 @@
-//! `fork(2)` and `unix(7)`: calls that may wait for the mmap lock of another process, made by a process of masu's until a deadline.
+//! `fork(2)` and `unix(7)`: calls that may wait for the mmap lock of another process, made by a proxy process until a
+//! deadline.
 //!
-//! A process can hold its own mmap lock in the kernel for as long as it likes: a second process reads its memory through `/proc/PID/mem` where
-//! a file of a silent FUSE server is mapped. Reading its maps, clearing its marks, giving it advice and copying its memory wait then, some of
-//! them also against SIGKILL. A thread of masu that made such a call could not even end. A proxy can be left behind.
+//! A process can hold its own mmap lock in the kernel for an unlimited time: a second process reads its memory
+//! through `/proc/PID/mem`, at a mapped file of a silent FUSE server. Reading its maps, clearing its accessed bits,
+//! advising it and copying its memory then wait, some of them also against SIGKILL. A thread of masu in such a call
+//! could not even end. A proxy can be left behind.
 //!
-//! The proxy has one descriptor, a socket, and memory in common with masu. A request names a function of masu's own code, which the fork has at the
-//! same address. Files come and go with the messages. A call about masu itself is made without a proxy. A proxy runs at the nice value of the thread that
-//! calls, and its processor time counts as that thread's (`cpu_time.rs`).
+//! The proxy has one descriptor, a socket, and memory shared with masu. A request names a function of masu's own
+//! code, which the fork has at the same address. Files are passed with the messages. A call about masu itself is made
+//! without a proxy. A proxy runs at the nice value of the calling thread, and its processor time counts as that
+//! thread's (`cpu_time.rs`).
 //!
-//! Cost: about 10 µs a call. Memory: 2 MiB, where it is touched, for each thread that calls at the same time. Side effect: a proxy
-//! that waits in the kernel stays until the kernel lets it end.
+//! Cost: about 10 µs a call. Memory: 2 MiB, where it is touched, for each thread that calls at the same time. Side
+//! effect: a proxy that waits in the kernel stays until the kernel lets it end.
 //!
-//! Since: close_range Linux 5.9. Truth: fork(2), cmsg(3); `mmap_read_lock` in fs/proc/task_mmu.c, mm/madvise.c, mm/process_vm_access.c.
+//! Since: close_range Linux 5.9. Truth: fork(2), cmsg(3); `mmap_read_lock` in fs/proc/task_mmu.c, mm/madvise.c,
+//! mm/process_vm_access.c.
 
 mod waits;
 
@@ -37,36 +41,36 @@ use crate::forked::Forked;
 use crate::{Pid, cpu_time};
 use waits::Waits;
 
-/// Bytes that a call can take and give: a window of 2 MiB, and 1024 addresses.
+/// Maximum bytes of arguments and results: a window of 2 MiB, and 1024 addresses.
 pub(crate) const BYTES: usize = (2 << 20) + 1024 * 8;
-/// A call that takes no longer is not looked after.
+/// Duration below which the progress of a call is not checked.
 const USUAL: Duration = Duration::from_millis(100);
 /// Time without progress after which a proxy is left.
 const STALLED: Duration = Duration::from_secs(3);
-/// Time for a call that makes progress.
+/// Maximum time for a call that makes progress.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// A function that makes the call.
+/// Function that makes the call.
 pub(crate) type Step = fn(&mut Call<'_>) -> Result<u64, Errno>;
 
-/// One request, as the step sees it.
+/// One request, as passed to the step.
 pub(crate) struct Call<'c> {
-    /// As the caller gave them.
+    /// Arguments of the caller.
     pub numbers: [u64; 4],
-    /// A file of the caller's.
+    /// File of the caller.
     pub file: Option<BorrowedFd<'c>>,
-    /// Of both sides.
+    /// Memory shared with the caller.
     pub bytes: &'c mut [u8],
-    /// A file for the caller.
+    /// File for the caller.
     pub opened: Option<OwnedFd>,
 }
 
 /// Answer of a step.
 #[derive(Debug)]
 pub(crate) struct Answer {
-    /// As it returned it.
+    /// Value that the step returned.
     pub value: u64,
-    /// As it opened it.
+    /// File that the step opened.
     pub opened: Option<OwnedFd>,
 }
 
@@ -74,27 +78,27 @@ pub(crate) struct Answer {
 #[derive(Debug)]
 pub(crate) struct Proxy {
     memory: Memory,
-    /// `None` makes the calls here.
+    /// `None` makes the calls in this process.
     child: Option<(Forked, OwnedFd)>,
-    /// The process that started it: a fork of that has the same socket, and must not use it.
+    /// Process that started it. A fork of this process has the same socket, and must not use it.
     starter: Pid,
-    /// Time that the calls waited, beyond what they ran.
+    /// Time that the calls waited, without their processor time.
     waited: Duration,
     /// Left, and not known to have ended.
     stalled: bool,
 }
 
-/// Idle ones, for masu itself and for others.
+/// Idle proxies, for other processes and for masu itself.
 static IDLE: Mutex<[Vec<Proxy>; 2]> = Mutex::new([Vec::new(), Vec::new()]);
 static WAITS: Mutex<Waits> = Mutex::new(Waits::new());
-/// Those that were left, with the owner of the process that they were asked about.
+/// Proxies that were left, each with the owner of its target process.
 static LEFT: Mutex<Vec<(Option<u32>, Proxy)>> = Mutex::new(Vec::new());
 
-/// Has `work` make calls about `pid`.
+/// Runs `work`, which makes calls about `pid`.
 ///
 /// # Errors
-/// As `work` has them; TIMEDOUT when a call makes no progress, or is not made since earlier ones made none; the kernel's
-/// answer when there is no process or descriptor left.
+/// Errors of `work`; TIMEDOUT if a call makes no progress, or is skipped because earlier ones made none; the kernel's
+/// answer if there is no process or descriptor left.
 pub(crate) fn about<T>(pid: Pid, work: impl FnOnce(&mut Proxy) -> Result<T, Errno>) -> Result<T, Errno> {
     let own = Pid::own();
     let is_own = pid == own;
@@ -122,7 +126,7 @@ pub(crate) fn about<T>(pid: Pid, work: impl FnOnce(&mut Proxy) -> Result<T, Errn
     done
 }
 
-/// How many of those that were left the kernel still keeps, of these owners.
+/// Number of proxies that were left and still exist, for these owners.
 fn kept(of: impl Fn(Option<u32>) -> bool) -> usize {
     let mut left = lock(&LEFT);
     left.retain_mut(|(_, proxy)| {
@@ -132,13 +136,13 @@ fn kept(of: impl Fn(Option<u32>) -> bool) -> usize {
     left.iter().filter(|(owner, _)| of(*owner)).count()
 }
 
-/// Ends all idle proxies: the next ones have the rights, and the memory, that masu has then.
+/// Ends all idle proxies. Later proxies get the rights and the memory that masu has then.
 pub fn retire() {
     let idle = std::mem::take(&mut *lock(&IDLE));
     drop(idle);
 }
 
-/// Opens `path`, which is a file of `pid`.
+/// Opens `path`, a file of `pid`.
 ///
 /// # Errors
 /// As [`about`].
@@ -153,7 +157,7 @@ pub(crate) fn open(pid: Pid, path: &str, flags: OFlags) -> Result<OwnedFd, Errno
     })
 }
 
-/// Reads the whole of `path`, which is a file of `pid`.
+/// Reads the whole of `path`, a file of `pid`.
 ///
 /// # Errors
 /// As [`about`].
@@ -193,7 +197,7 @@ pub(crate) fn read(pid: Pid, path: &str) -> Result<Vec<u8>, Errno> {
     })
 }
 
-/// Writes `value` to `path`, which is a file of `pid`, with one `write(2)`.
+/// Writes `value` to `path`, a file of `pid`, with one `write(2)`.
 ///
 /// # Errors
 /// As [`about`].
@@ -237,7 +241,7 @@ impl Proxy {
         if found.starter == own {
             return Some(found);
         }
-        std::mem::forget(found); // the starter's: its child is none of ours
+        std::mem::forget(found); // belongs to the starter; its child is not ours
         None
     }
 
@@ -256,14 +260,14 @@ impl Proxy {
 
     /// Bytes that both sides see.
     pub(crate) fn bytes(&mut self) -> &mut [u8] {
-        // One that was left may still write there.
+        // A proxy that was left may still write there.
         if self.stalled { &mut [] } else { self.memory.bytes() }
     }
 
-    /// Has `step` run.
+    /// Runs `step` in the proxy.
     ///
     /// # Errors
-    /// As the step has them; TIMEDOUT when it makes no progress; IO when the proxy was killed.
+    /// Errors of the step; TIMEDOUT if it makes no progress; IO if the proxy was killed.
     pub(crate) fn call(
         &mut self,
         step: Step,
@@ -280,7 +284,8 @@ impl Proxy {
         };
         let begun = Instant::now();
         let nice = getpriority_process(None)?;
-        // SAFETY: the header is in memory that is mapped as long as `self` lives, aligned, and the proxy waits for the message below.
+        // SAFETY: the header is in memory that stays mapped while `self` lives, aligned, and the proxy waits for the
+        // message below.
         unsafe { self.memory.header().write(Request { step, numbers, nice }) };
         let answered = send(socket.as_fd(), &[0], file).and_then(|()| wait(child, socket.as_fd(), begun));
         let Ok(Reply { result, waited, ran, opened }) = answered else {
@@ -306,9 +311,9 @@ struct Request {
 }
 
 struct Reply {
-    /// As the step returned it, or a negative errno.
+    /// Value of the step, or a negative errno.
     result: i64,
-    /// Nanoseconds that the step did not run.
+    /// Nanoseconds during which the step did not run.
     waited: u64,
     /// Nanoseconds that the proxy ran since its last reply.
     ran: u64,
@@ -344,7 +349,7 @@ fn wait(child: &Forked, socket: BorrowedFd<'_>, begun: Instant) -> Result<Reply,
     }
 }
 
-/// Processor time and turns of the proxy; the same again when it waits in the kernel. `None` when it cannot be told.
+/// Processor time and time slices of the proxy; unchanged while it waits in the kernel. `None` if unreadable.
 fn progress(proxy: Pid) -> Option<Vec<u8>> {
     std::fs::read(format!("/proc/{proxy}/schedstat")).ok()
 }
@@ -358,15 +363,15 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Life of the proxy: it ends with the socket.
+/// Main function of the proxy: it ends with the socket.
 fn serve(socket: BorrowedFd<'_>, mut memory: Memory) {
     let nanoseconds = |time: Duration| i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
     let mut own_nice = getpriority_process(None).unwrap_or(0);
-    let mut told = cpu_time::of_process(); // with what the starter counted
+    let mut told = cpu_time::of_process(); // includes time already counted by the starter
     loop {
         let Ok((1, file)) = receive(socket, &mut [0]) else { return };
-        // SAFETY: masu wrote a whole request before its message and waits for the answer; the fork has the same functions at the same
-        // addresses.
+        // SAFETY: masu wrote a whole request before its message and waits for the answer; the fork has the same
+        // functions at the same addresses.
         let Request { step, numbers, nice } = unsafe { memory.header().read() };
         if nice != own_nice && setpriority_process(None, nice).is_ok() {
             own_nice = nice;
@@ -412,14 +417,15 @@ fn receive(socket: BorrowedFd<'_>, message: &mut [u8]) -> Result<(usize, Option<
 /// Memory of masu and one proxy: a page with the request, then the bytes.
 ///
 /// # Safety
-/// `start` is a shared mapping of a page and [`BYTES`], made by [`Memory::map`]. Only one side uses it at a time: the proxy between a request
-/// and its answer, masu otherwise. It stays mapped in masu while a proxy that was left lives, since that may still write.
+/// `start` is a shared mapping of a page and [`BYTES`], made by [`Memory::map`]. Only one side uses it at a time: the
+/// proxy between a request and its answer, masu otherwise. It stays mapped in masu while a proxy that was left lives,
+/// since that proxy may still write.
 #[derive(Debug)]
 struct Memory {
     start: NonNull<u8>,
 }
 
-// SAFETY: it belongs to whoever has the struct.
+// SAFETY: the memory belongs to the owner of the struct.
 unsafe impl Send for Memory {}
 
 const HEADER: usize = 4096;
@@ -437,7 +443,7 @@ impl Memory {
     }
 
     fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: as the struct says; the borrow of `self` keeps requests away while the slice is used.
+        // SAFETY: see the struct; the borrow of `self` excludes requests while the slice is used.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(HEADER), BYTES) }
     }
 }

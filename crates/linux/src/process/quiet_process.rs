@@ -1,4 +1,4 @@
-//! A child process that does nothing at all, so that two readings of it say the same.
+//! Child process that does nothing, so that two readings of it are equal.
 
 use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
@@ -9,13 +9,13 @@ use crate::Pid;
 pub(crate) struct QuietProcess(Child);
 
 impl QuietProcess {
-    /// Starts it and waits until it has done all that it will do.
+    /// Starts it and waits until it is idle.
     pub(crate) fn start() -> QuietProcess {
         let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         child.stdin.as_mut().unwrap().write_all(b"x").unwrap();
         child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         let quiet = QuietProcess(child);
-        // The echo comes shortly before it goes back to sleep.
+        // The echo comes shortly before `cat` goes back to sleep.
         while crate::stat::stat(&crate::Rooted::host(), quiet.pid()).unwrap().state != 'S' {
             std::thread::yield_now();
         }

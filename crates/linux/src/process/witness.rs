@@ -1,11 +1,11 @@
-//! A process that only tells which signals came to the whole process group.
+//! Detector of signals that came to the whole process group.
 //!
-//! Who stands between a program and its parent must pass on the signals that came to it alone, and must not pass on those
-//! that came to the group, for the program has them already; a second Ctrl-C means something else to many programs. The
-//! kernel does not say which of the two a signal was. A member of the group that nobody signals by itself gets only the
-//! second kind. That is what this process is; it does nothing else, holds no file but a pipe, and dies with its parent. It lets the
-//! signals wait, where they are seen in its `status`, and takes one off when it is told to: so a signal that came three
-//! times before anybody looked is one, for it as for everybody else.
+//! A process between a program and its parent must pass on the signals that came to it alone. It must not pass on
+//! signals to the group, since the program has them already; a second Ctrl-C means something else to many programs.
+//! The kernel does not distinguish the two. A group member that is never signalled by itself gets only group signals,
+//! and this process is such a member. It does nothing else, holds no file but a pipe, and dies with its parent.
+//! Signals stay pending in it, visible in its `status`, and it consumes one on request. So a signal sent three times
+//! before a look counts once, as in every process.
 //!
 //! Cost: one fork. Side effect: one more process in the group, called `masu-witness`.
 //!
@@ -20,21 +20,21 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 use crate::{Rooted, signals};
 
-/// The process, until it is dropped.
+/// The process. Ends when it is dropped.
 #[derive(Debug)]
 pub struct Witness {
     pid: Pid,
     tell: OwnedFd,
 }
 
-/// Between two looks at what waits for it.
+/// Interval between two reads of its pending signals.
 const STEP: Duration = Duration::from_micros(200);
 
 impl Witness {
-    /// Begins to watch for `signals` (their numbers).
+    /// Starts a process that watches `signals` (their numbers).
     ///
     /// # Errors
-    /// The kernel's answer when there can be no more processes or files.
+    /// The kernel's answer if there can be no more processes or files.
     ///
     /// # Panics
     /// If this process has other threads: only a process with one can be forked and go on in ordinary code.
@@ -68,20 +68,21 @@ impl Witness {
         Ok(Witness { pid, tell })
     }
 
-    /// Did `signal` come to the whole group just now? Looks for so long; what it has not seen by then came to us alone.
+    /// True if `signal` came to the whole group just now. Waits at most `at_most`; a signal not seen by then came to
+    /// us alone.
     pub fn saw(&self, signal: i32, at_most: Duration) -> bool {
         if !self.until(signal, true, at_most) {
             return false;
         }
         if let Ok(order) = u8::try_from(signal) {
-            // It cannot take the signal off only if it has ended, and then it will not be seen again.
+            // It fails to consume the signal only if it has ended, and then the signal will not be seen again.
             let _ = rustix::io::write(&self.tell, &[order]);
         }
         self.until(signal, false, at_most);
         true
     }
 
-    /// Waits until the signal waits for it, or does not any more.
+    /// Waits until the signal is pending in it, or no longer pending.
     fn until(&self, signal: i32, waits: bool, at_most: Duration) -> bool {
         let pid = crate::Pid(self.pid.as_raw_nonzero().get());
         let end = Instant::now() + at_most;
@@ -103,7 +104,7 @@ impl Drop for Witness {
     }
 }
 
-/// The life of the child: system calls only, for ever.
+/// Main function of the child: system calls only, for ever.
 fn watch(orders: i32, parent: Pid) -> ! {
     // SAFETY: system calls with numbers and with data that outlives them; `orders` is moved to 0 before all else is closed,
     // and nothing else of this copy of the process is used any more.
@@ -112,7 +113,7 @@ fn watch(orders: i32, parent: Pid) -> ! {
         libc::prctl(libc::PR_SET_NAME, c"masu-witness".as_ptr());
         libc::dup2(orders, 0);
         libc::syscall(libc::SYS_close_range, 1, u32::MAX, 0);
-        // System calls only. It has no use for any capability, and works with them as without.
+        // System calls only. It needs no capability, and works with them as without.
         let _ = crate::capabilities::keep(crate::capabilities::Capabilities(0));
         let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let mut order = 0u8;

@@ -1,7 +1,7 @@
-//! Changing: groups, masks, modes, tasks. One process at a time, and each change promised to the journal first.
+//! Changes of groups, masks, modes and tasks: one process at a time, each change recorded in the journal first.
 //!
-//! The order that leaves no way unguarded is: shrink the default group, make the group, write its masks, make it exclusive, move the tasks.
-//! The journal undoes in reverse.
+//! This order leaves no way unguarded: shrink the default group, make the group, write its masks, make it exclusive,
+//! move the tasks. The journal undoes in reverse.
 
 use std::collections::BTreeSet;
 use std::ops::Deref;
@@ -14,15 +14,16 @@ use super::{Failed, Group, Mode, Resctrl, Schemata, Why};
 use crate::journal::Knobs;
 use crate::{At, Error, KernelFiles, Lock, Locked, Pid};
 
-/// Asked to wait so long before another attempt; false to give up. The caller has the clock, and knows when to stop.
+/// Called with the wait before another attempt; false to give up. The caller has the clock and decides when to stop.
 pub type Patience<'p> = dyn FnMut(Duration) -> bool + 'p;
 
-/// The first wait; each further one is twice as long, up to [`WAIT_MAX`].
+/// First wait; each further one is twice as long, up to [`WAIT_MAX`].
 const WAIT_FIRST: Duration = Duration::from_millis(10);
-/// The longest wait: the kernel looks at numbers in limbo from time to time.
+/// Longest wait: the kernel checks RMIDs in limbo from time to time.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// So many times are the threads of a process looked through; one that still makes threads outside of the group then is reported.
+/// Maximum number of passes over the threads of a process; a process that still makes threads outside of the group then
+/// is reported.
 const ROUNDS_MAX: u32 = 64;
 
 /// The right to change something: the lock on the file system, and the journal. Others wait until it is dropped.
@@ -30,12 +31,12 @@ const ROUNDS_MAX: u32 = 64;
 pub struct Changes<'c, 'f, F: KernelFiles> {
     resctrl: &'c Resctrl<'f, F>,
     knobs: &'c mut Knobs<'f, F>,
-    /// `None` only when waiting for a number let it go and patience ended before it was free again.
+    /// `None` only when the lock was released to wait for an RMID and patience ended before it was free again.
     lock: Option<Locked>,
 }
 
-/// A group that we have made. As long as this lives, no other masu takes the group for one that was left behind; dropping it does not
-/// remove the group ([`Changes::remove`] and the journal do).
+/// A group that we have made. While this value lives, no other masu takes the group for a leftover. Dropping it does
+/// not remove the group ([`Changes::remove`] and the journal do).
 #[derive(Debug)]
 #[must_use = "without it, the group counts as left behind"]
 pub struct OwnGroup {
@@ -50,24 +51,25 @@ impl Deref for OwnGroup {
     }
 }
 
-/// What moving a process came to.
+/// Result of moving a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
-    /// Threads that were moved.
+    /// Number of threads moved.
     pub threads: usize,
-    /// Threads that ended before they could be.
+    /// Number of threads that ended before they could be moved.
     pub ended: usize,
-    /// How often the list of threads was read.
+    /// Number of passes over the list of threads.
     pub rounds: u32,
-    /// In the end all of its threads were in the group. If not, it makes threads faster than they can be moved.
+    /// True if all threads were in the group at the end. If not, the process makes threads faster than they can be
+    /// moved.
     pub settled: bool,
 }
 
 impl<'f, F: KernelFiles> Resctrl<'f, F> {
-    /// Takes the lock to change something. Do not keep it for long: others wait.
+    /// Takes the lock for changes. Hold it briefly: others wait.
     ///
     /// # Errors
-    /// `Locked` when patience ended before the others had.
+    /// `Locked` when patience ended before the others released the lock.
     pub fn change<'c>(
         &'c self,
         knobs: &'c mut Knobs<'f, F>,
@@ -78,7 +80,7 @@ impl<'f, F: KernelFiles> Resctrl<'f, F> {
     }
 }
 
-/// Tries again as long as the answer is this one.
+/// Retries while the call fails with this error.
 fn retrying<T>(
     errno: Errno,
     patience: &mut Patience<'_>,
@@ -99,12 +101,13 @@ impl<F: KernelFiles> Changes<'_, '_, F> {
         self.resctrl
     }
 
-    /// Makes a group of ours. It begins with ways that are free or shared ([`Changes::write`] gives it others), and without tasks.
-    /// Others may change something while this waits for a number.
+    /// Makes a group of ours. It begins with free or shared ways ([`Changes::write`] gives it others), and without
+    /// tasks. Other programs may change something while this waits for an RMID.
     ///
     /// # Errors
-    /// `NameTaken`, `Full`, and `Busy` when patience ended before a number was free; `NotOurs` for another name. `Locked` when it ended
-    /// while somebody else had the lock: then nothing more can be changed here.
+    /// `NameTaken`, `Full`, and `Busy` when patience ended before an RMID was free; `NotOurs` for another name.
+    /// `Locked` when patience ended while another process had the lock: then no further change is possible through this
+    /// value.
     pub fn make(&mut self, group: &Group, patience: &mut Patience<'_>) -> Result<OwnGroup, Failed> {
         self.must_be_ours(group, "make")?;
         let path = self.resctrl.directory(group);
@@ -115,13 +118,13 @@ impl<F: KernelFiles> Changes<'_, '_, F> {
         match self.make_directory(&path, patience) {
             Ok(alive) => Ok(OwnGroup { group: group.clone(), _alive: alive }),
             Err(failed) => {
-                let _ = self.knobs.release(&path); // why there is no group is what matters
+                let _ = self.knobs.release(&path); // the error of `make_directory` matters more
                 Err(failed)
             }
         }
     }
 
-    /// The directory, and what says that its maker lives. Without the second, not the first either.
+    /// Makes the directory, and locks it as a sign that its maker lives. If locking fails, the directory is removed.
     fn make_directory(&mut self, path: &str, patience: &mut Patience<'_>) -> Result<Locked, Failed> {
         let mut wait = WAIT_FIRST;
         loop {
@@ -139,7 +142,7 @@ impl<F: KernelFiles> Changes<'_, '_, F> {
                 made => break made?,
             }
         }
-        // Whoever looks for groups that are left behind does so under the lock on the file system; but not everybody asks for that.
+        // A search for leftover groups runs under the lock on the file system, but not every program takes that lock.
         let alive = retrying(Errno::AGAIN, patience, || {
             self.resctrl.files.lock(path, Lock::Shared).map_err(|errno| Failed::of("lock", path, errno))
         });
@@ -148,10 +151,11 @@ impl<F: KernelFiles> Changes<'_, '_, F> {
         })
     }
 
-    /// Removes a group of ours: its tasks and processors go to the default group, or to the group that it only counted in.
+    /// Removes a group of ours: its tasks and processors go to the default group, or to the parent of a monitoring
+    /// group.
     ///
     /// # Errors
-    /// The kernel's answer. One that is gone already is no error.
+    /// The kernel's answer. A group that is gone already is no error.
     pub fn remove(&mut self, own: OwnGroup) -> Result<(), Failed> {
         self.must_be_locked()?;
         let path = self.remove_directory(&own)?;
@@ -166,8 +170,8 @@ impl<F: KernelFiles> Changes<'_, '_, F> {
         }
     }
 
-    /// Removes groups with our prefix that no living masu has made and in which nobody is, and names them. One with somebody in it may be
-    /// somebody else's, whatever it is called: what a dead masu put into its groups is undone by its journal (`knobs`).
+    /// Removes empty groups with our prefix that no living masu has made, and returns them. A group with tasks may
+    /// belong to another program, whatever its name: groups in use by a dead masu are undone by its journal (`knobs`).
     ///
     /// # Errors
     /// The kernel's answer.
@@ -179,7 +183,7 @@ impl<F: KernelFiles> Changes<'_, '_, F> {
             match self.resctrl.files.lock(&path, Lock::Exclusive) {
                 Ok(_nobody) if !self.resctrl.is_deserted(&group).unwrap_or(false) => continue,
                 Ok(_nobody) => drop(self.remove_directory(&group)?),
-                // Somebody has it, or it went with the group that it was in.
+                // Its maker lives, or it was removed with its parent.
                 Err(Errno::AGAIN | Errno::NOENT) => continue,
                 Err(errno) => return Err(Failed::of("lock", &path, errno)),
             }
@@ -188,12 +192,12 @@ impl<F: KernelFiles> Changes<'_, '_, F> {
         Ok(collected)
     }
 
-    /// Writes these lines and leaves all others; the answer has them as they are now, which may be something else. Of the default group
-    /// the old ones are put back in the end.
+    /// Writes these lines and leaves all others. Returns them as read back, which may differ from the request. The
+    /// default group's old lines are restored at the end.
     ///
     /// # Errors
-    /// `Refused` for a mask against the rules, an overlap with an exclusive group, a domain or resource that is not there: then nothing
-    /// was written. `NotOurs` for a group of somebody else's.
+    /// `Refused` for an invalid mask, an overlap with an exclusive group, an unknown domain or resource: then nothing
+    /// was written. `NotOurs` for an unmanaged group.
     pub fn write(&mut self, group: &Group, lines: &Schemata) -> Result<Schemata, Failed> {
         self.may_change(group, "write")?;
         let path = self.resctrl.file(group, "schemata");
@@ -212,10 +216,11 @@ impl<F: KernelFiles> Changes<'_, '_, F> {
         Ok(lines.as_in(&self.resctrl.schemata(group)?))
     }
 
-    /// Makes a group share its ways, or keep them for itself.
+    /// Makes a group's ways shareable or exclusive.
     ///
     /// # Errors
-    /// `Refused` when it overlaps another group, or ways of devices (`shareable_bits`). `NotOurs` for a group of somebody else's.
+    /// `Refused` when it overlaps another group, or ways of devices (`shareable_bits`). `NotOurs` for an unmanaged
+    /// group.
     pub fn set_mode(&mut self, group: &Group, mode: Mode) -> Result<(), Failed> {
         self.may_change(group, "change")?;
         let path = self.resctrl.file(group, "mode");
@@ -226,10 +231,11 @@ impl<F: KernelFiles> Changes<'_, '_, F> {
         self.command(&path, &format!("{}\n", mode.word()))
     }
 
-    /// Moves one thread, which may be our own. Threads that it makes later are in the same group.
+    /// Moves one thread, which may be our own. Threads that it makes later start in the same group.
     ///
     /// # Errors
-    /// `Gone` when it ended, `Denied` when it is somebody else's and we are not root. `NotOurs` for a group of somebody else's.
+    /// `Gone` when it ended, `Denied` when it belongs to another user and we are not root. `NotOurs` for an unmanaged
+    /// group.
     pub fn move_thread(&mut self, thread: Pid, group: &Group) -> Result<(), Failed> {
         self.may_change(group, "move tasks to")?;
         let path = self.resctrl.file(group, "tasks");
@@ -239,12 +245,13 @@ impl<F: KernelFiles> Changes<'_, '_, F> {
             .map_err(|errno| self.failed(&format!("move task {thread} to"), &path, errno))
     }
 
-    /// Moves all threads of a process, those that come meanwhile too: until all that it has are in the group. If they were in a group of
-    /// somebody else's, they are moved back in the end, and with them the threads and the children that were born since; but not the
-    /// children of a child that has ended by then, whose parent nobody knows any more.
+    /// Moves all threads of a process, new ones included, until all are in the group. Threads from an unmanaged group
+    /// are moved back at the end, together with the threads and children born since. Not moved back are children of a
+    /// child that has ended by then: their parent is unknown.
     ///
     /// # Errors
-    /// `Gone` when the process ended, `Denied` when it is somebody else's and we are not root. `NotOurs` for a group of somebody else's.
+    /// `Gone` when the process ended, `Denied` when it belongs to another user and we are not root. `NotOurs` for an
+    /// unmanaged group.
     pub fn move_process(&mut self, pid: Pid, group: &Group) -> Result<Moved, Failed> {
         self.may_change(group, "move tasks to")?;
         self.promise_to_move_back(pid)?;
@@ -270,7 +277,7 @@ impl<F: KernelFiles> Changes<'_, '_, F> {
         Ok(moved)
     }
 
-    /// Notes which threads of a process are in groups of somebody else's.
+    /// Records the threads of a process that are in unmanaged groups.
     fn promise_to_move_back(&mut self, pid: Pid) -> Result<(), Failed> {
         let others: Vec<Group> = self.resctrl.all_groups()?.into_iter().filter(|group| !group.is_ours()).collect();
         let taken = self.resctrl.groups_of_tasks(&others)?;
@@ -295,13 +302,13 @@ impl<F: KernelFiles> Changes<'_, '_, F> {
         self.knobs.promise_undo(path, part, undo, old)
     }
 
-    /// One write, which has its line's end.
+    /// One write, ended with a newline.
     fn command(&self, path: &str, command: &str) -> Result<(), Failed> {
         let written = self.resctrl.files.write(path, command);
         written.map_err(|errno| self.failed(&format!("write {:?} to", command.trim()), path, errno))
     }
 
-    /// With what the kernel says of it. We hold the lock, but not everybody asks for it.
+    /// Adds the kernel's text about the last command. We hold the lock, but not every program takes it.
     fn failed(&self, operation: &str, path: &str, errno: Errno) -> Failed {
         Failed { status: self.resctrl.last_command(), ..Failed::of(operation, path, errno) }
     }

@@ -1,4 +1,4 @@
-//! `info`: what the hardware can do, and which masks it takes.
+//! `info`: capabilities of the hardware, and its rules for masks.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,27 +11,27 @@ use super::schemata::{Resource, parse_masks, parse_usage};
 use super::{CacheId, Failed, Resctrl};
 use crate::KernelFiles;
 
-/// What the file system says about itself.
+/// Capabilities of resctrl.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Info {
-    /// The caches that can be divided, by name: L2 or L3; with code and data apart two of each.
+    /// Caches that can be allocated, by name: L2 or L3; two entries each if code and data are separate.
     pub caches: BTreeMap<Resource, CacheInfo>,
-    /// Memory bandwidth, where it can be divided.
+    /// Memory bandwidth, where it can be allocated.
     pub bandwidth: Option<BandwidthInfo>,
-    /// Counting what groups have in the cache, where that can be counted.
+    /// Monitoring, where it is supported.
     pub monitoring: Option<MonitoringInfo>,
-    /// The groups that there may be at most, the default group included: the least `num_closids` of all resources. 1 where only
-    /// monitoring is possible.
+    /// Maximum number of control groups, the default group included: the least `num_closids` of all resources. 1 where
+    /// only monitoring is possible.
     pub classes_max: u32,
 }
 
 impl Info {
-    /// The last-level cache; with code and data apart, what is said of data.
+    /// The last-level cache; its data entry if code and data are separate.
     pub fn l3(&self) -> Option<&CacheInfo> {
         [Resource::L3, Resource::L3Data].iter().find_map(|resource| self.caches.get(resource))
     }
 
-    /// The names under which masks of the last-level cache are written: L3, or L3CODE and L3DATA.
+    /// Names of the last-level cache in `schemata`: L3, or L3CODE and L3DATA.
     pub fn l3_resources(&self) -> Vec<Resource> {
         self.caches.keys().filter(|resource| resource.is_l3()).cloned().collect()
     }
@@ -40,91 +40,91 @@ impl Info {
 /// One cache, or code or data in it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CacheInfo {
-    /// `num_closids`: the groups that it can tell apart, the default group included.
+    /// `num_closids`: number of control groups, the default group included.
     pub classes_max: u32,
-    /// Which masks it takes.
+    /// Rules for its masks.
     #[serde(flatten)]
     pub rules: MaskRules,
     /// Ways that devices fill as well (`shareable_bits`). An exclusive group may not have them.
     pub shareable: WayMask,
-    /// How each way is used now, by domain; empty where the kernel does not say.
+    /// Current use of each way, by domain; empty where the kernel does not report it.
     pub usage: BTreeMap<CacheId, WaysInUse>,
-    /// Ways that devices fill by a class of their own (AMD: SDCIAE).
+    /// Ways that devices fill under their own CLOSID (AMD: SDCIAE).
     pub io_alloc: IoAlloc,
 }
 
-/// Where devices may allocate by a class of their own.
+/// Allocation by devices under their own CLOSID.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum IoAlloc {
-    /// This kernel or hardware has no such thing.
+    /// Not supported by this kernel or hardware.
     Unsupported,
-    /// It has, and it is switched off.
+    /// Supported, and switched off.
     Disabled,
-    /// In these ways. It takes the highest class.
+    /// Switched on, in these ways. It takes the highest CLOSID.
     Enabled(BTreeMap<CacheId, WayMask>),
 }
 
-/// Memory bandwidth.
+/// Memory bandwidth allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct BandwidthInfo {
-    /// The groups that it can tell apart, the default group included.
+    /// Number of control groups, the default group included.
     pub classes_max: u32,
-    /// The least that can be asked for, in what the resource counts in.
+    /// Smallest value, in the unit of the resource.
     pub bandwidth_min: u64,
-    /// The step to which the kernel rounds.
+    /// Step to which the kernel rounds.
     pub step: u64,
 }
 
-/// Counting.
+/// Monitoring.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MonitoringInfo {
-    /// `num_rmids`: the groups that can be counted apart, of both kinds together.
+    /// `num_rmids`: number of groups that can be counted, of both kinds together.
     pub groups_max: u32,
-    /// What is counted: `llc_occupancy`, `mbm_total_bytes`, `mbm_local_bytes`, and what else a kernel may have.
+    /// Counters: `llc_occupancy`, `mbm_total_bytes`, `mbm_local_bytes`, and others that a kernel may have.
     pub features: Vec<String>,
-    /// With this much left in the cache, the number of a removed group may be given to another.
+    /// Occupancy below which the RMID of a removed group may be reused.
     #[serde(rename = "max_threshold_occupancy_bytes")]
     pub max_threshold_occupancy: Option<Bytes>,
 }
 
 impl MonitoringInfo {
-    /// Is this counted?
+    /// True if the kernel has this counter.
     pub fn counts(&self, feature: &str) -> bool {
         self.features.iter().any(|known| known == feature)
     }
 }
 
-/// Which masks a cache takes.
+/// A cache's rules for masks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct MaskRules {
-    /// All of its ways (`cbm_mask`).
+    /// All ways of the cache (`cbm_mask`).
     #[serde(rename = "ways")]
     pub full: WayMask,
-    /// The fewest ways in a row (`min_cbm_bits`): 1 or 2 with Intel, 0 with AMD.
+    /// Fewest contiguous ways (`min_cbm_bits`): 1 or 2 with Intel, 0 with AMD.
     pub ways_min: Ways,
-    /// May there be holes (`sparse_masks`)?
+    /// Holes are allowed (`sparse_masks`).
     pub sparse: bool,
 }
 
-/// Why a cache does not take a mask.
+/// Reason why a cache refuses a mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MaskFault {
-    /// It has ways that the cache does not have.
+    /// The mask has ways beyond the cache's.
     TooHigh {
-        /// All of the cache's.
+        /// All ways of the cache.
         full: WayMask,
     },
-    /// It has none, and must have some.
+    /// The mask is empty, and may not be.
     Empty {
-        /// So many at least.
+        /// Fewest ways.
         ways_min: Ways,
     },
-    /// Its ways are not in a row.
+    /// The ways are not contiguous.
     Holes,
-    /// Too few of its lowest ways are in a row.
+    /// Too few of the lowest ways are contiguous.
     TooFew {
-        /// So many must be.
+        /// Fewest contiguous ways.
         ways_min: Ways,
     },
 }
@@ -143,11 +143,11 @@ impl fmt::Display for MaskFault {
 impl std::error::Error for MaskFault {}
 
 impl MaskRules {
-    /// Would the kernel take this mask for a group that overlaps no exclusive one? In the order in which it looks: of masks with holes it
-    /// counts the lowest ways in a row.
+    /// Checks a mask for a group that overlaps no exclusive one, in the kernel's order. In masks with holes the kernel
+    /// counts the lowest contiguous ways.
     ///
     /// # Errors
-    /// The first rule that is broken.
+    /// The first broken rule.
     pub const fn check(&self, mask: WayMask) -> Result<(), MaskFault> {
         let ways_min = self.ways_min;
         if !self.full.covers(mask) {
@@ -166,19 +166,19 @@ impl MaskRules {
     }
 }
 
-/// How a way is used.
+/// Use of a way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Usage {
-    /// `0`: by nobody.
+    /// `0`: unused.
     Unused,
-    /// `H`: by devices alone.
+    /// `H`: devices only.
     Hardware,
-    /// `X`: by devices and groups.
+    /// `X`: devices and groups.
     HardwareAndGroups,
-    /// `S`: by groups that share.
+    /// `S`: shareable groups.
     Shared,
-    /// `E`: by one group alone.
+    /// `E`: one exclusive group.
     Exclusive,
     /// `P`: pseudo-locked.
     PseudoLocked,
@@ -186,7 +186,7 @@ pub enum Usage {
     Unknown(char),
 }
 
-/// How each way of one cache is used, the lowest first.
+/// Use of each way of one cache, the lowest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WaysInUse(pub Vec<Usage>);
 
@@ -200,7 +200,7 @@ impl WaysInUse {
         ('P', Usage::PseudoLocked),
     ];
 
-    /// One letter for each way, the highest first; `None` for other text than up to 64 letters and digits.
+    /// One letter for each way, the highest first; `None` for any text but up to 64 letters and digits.
     pub(super) fn parse(text: &str) -> Option<WaysInUse> {
         let plain = text.len() <= 64 && text.bytes().all(|letter| letter.is_ascii_alphanumeric());
         plain.then(|| WaysInUse(text.chars().rev().map(WaysInUse::of_letter).collect()))
@@ -211,7 +211,7 @@ impl WaysInUse {
         known.map_or(Usage::Unknown(letter), |(_, usage)| usage)
     }
 
-    /// The ways that are used so.
+    /// Ways with this use.
     pub fn ways(&self, usage: Usage) -> WayMask {
         let ways = (0u32..).zip(&self.0).filter(|(_, way)| **way == usage);
         ways.fold(WayMask::NONE, |mask, (way, _)| mask.or(WayMask::run(way, Ways(1))))
@@ -236,7 +236,7 @@ impl Serialize for WaysInUse {
 }
 
 impl<F: KernelFiles> Resctrl<'_, F> {
-    /// What can be divided and counted here.
+    /// Allocation and monitoring capabilities of this host.
     ///
     /// # Errors
     /// `Gone` when the file system is no longer mounted, `Malformed` for text of another form.
@@ -268,7 +268,8 @@ impl<F: KernelFiles> Resctrl<'_, F> {
             rules: MaskRules {
                 full: mask("cbm_mask")?,
                 ways_min: Ways(number("min_cbm_bits")?),
-                // Older kernels allow holes with AMD alone, and do not tell: whoever takes them for forbidden is never refused.
+                // Older kernels allow holes with AMD alone, and do not report it. Assuming that holes are forbidden is
+                // never refused.
                 sparse: optional(number("sparse_masks"))?.is_some_and(|sparse| sparse != 0),
             },
             shareable: optional(mask("shareable_bits"))?.unwrap_or(WayMask::NONE),

@@ -1,7 +1,8 @@
-//! `mon_data`: what the tasks of a group have in the cache, and what they moved from and to memory.
+//! `mon_data`: cache occupancy and memory traffic of a group's tasks.
 //!
-//! A cache line is counted for the group that filled it, until it is replaced: moving a task changes nothing at first. A group with ways of
-//! its own has what the groups within it count added to its own. The counts of memory wrap, and only grow; occupancy is of this moment.
+//! A cache line is counted for the group that filled it, until it is replaced: moving a task changes nothing at first.
+//! A control group's counts include those of its monitoring groups. Counters of memory traffic only grow, and wrap;
+//! occupancy is of this moment.
 
 use std::fmt;
 
@@ -12,18 +13,18 @@ use units::Bytes;
 use super::{CacheId, Failed, Group, Resctrl};
 use crate::{Error, KernelFiles};
 
-/// What one counter says. Only the first is a number, and the others are four different things.
+/// Reading of one counter. Only the first is a number; the others are four different states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading {
-    /// So much.
+    /// Bytes.
     Value(Bytes),
-    /// The hardware reported an error: the number of the group is out of its range.
+    /// The hardware reported an error: the group's RMID is out of range.
     Error,
     /// The hardware has no number yet: it counts again from now on. The next reading may have one.
     Unavailable,
-    /// No counter is given to the group (AMD, `mbm_event` mode).
+    /// No counter is assigned to the group (AMD, `mbm_event` mode).
     Unassigned,
-    /// This hardware does not count that: there is no such file.
+    /// This hardware does not count it: there is no such file.
     Unsupported,
 }
 
@@ -38,7 +39,7 @@ impl Reading {
         word.or_else(|| text.parse().ok().map(|bytes| Reading::Value(Bytes(bytes))))
     }
 
-    /// The number, if it is one.
+    /// Bytes, if the counter has a number.
     pub fn value(self) -> Option<Bytes> {
         match self {
             Reading::Value(bytes) => Some(bytes),
@@ -58,7 +59,7 @@ impl fmt::Display for Reading {
     }
 }
 
-/// A number, or a word.
+/// A number of bytes, or a word.
 impl Serialize for Reading {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
@@ -68,27 +69,27 @@ impl Serialize for Reading {
     }
 }
 
-/// What is counted for one group in one domain.
+/// Counters of one group in one domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Readings {
-    /// The last-level cache.
+    /// Domain of the last-level cache.
     pub domain: CacheId,
-    /// The part of it, where one cache serves several nodes (sub-NUMA clustering); `None` for all of it.
+    /// Node of the domain, where one cache serves several nodes (sub-NUMA clustering); `None` for the whole domain.
     pub node: Option<u32>,
-    /// What there is in the cache that the group has filled.
+    /// Cache occupancy of the group.
     #[serde(rename = "llc_occupancy_bytes")]
     pub llc_occupancy: Reading,
-    /// From and to all memory.
+    /// Traffic with all memory.
     pub mbm_total_bytes: Reading,
-    /// From and to memory of the same node.
+    /// Traffic with memory of the same node.
     pub mbm_local_bytes: Reading,
 }
 
 impl<F: KernelFiles> Resctrl<'_, F> {
-    /// All that is counted for this group, by domain and then by node. Nothing where nothing can be counted.
+    /// All counters of this group, by domain and then by node. Empty where the hardware cannot count.
     ///
     /// # Errors
-    /// `Gone` when the group is, `Malformed` for text of another form.
+    /// `Gone` when the group no longer exists, `Malformed` for text of another form.
     pub fn readings(&self, group: &Group) -> Result<Vec<Readings>, Failed> {
         let directory = self.file(group, "mon_data");
         let names = match self.files.list(&directory) {
@@ -112,10 +113,10 @@ impl<F: KernelFiles> Resctrl<'_, F> {
         Ok(all)
     }
 
-    /// What the group has in one cache: the one file of these that is read often.
+    /// Occupancy of the group in one cache: the one file of these that is read often.
     ///
     /// # Errors
-    /// `Gone` when the group is, `Malformed` for text of another form.
+    /// `Gone` when the group no longer exists, `Malformed` for text of another form.
     pub fn llc_occupancy(&self, group: &Group, domain: CacheId) -> Result<Reading, Failed> {
         let reading =
             self.reading(&format!("{}/mon_L3_{:02}", self.file(group, "mon_data"), domain.0), "llc_occupancy")?;

@@ -1,9 +1,10 @@
-//! `schemata`: what a group may use of each resource. Also the form of `size`, which has the same lines with bytes in them.
+//! `schemata`: resources that a group may use. Also the form of `size`, which has the same lines with bytes in them.
 //!
-//! A line has the resource, padded with spaces to a common width, and a value for each domain: `    L3:0=fffff;1=000ff`. Caches have masks
-//! in hexadecimal, without `0x` (some kernels pad them with zeros); memory bandwidth has decimal numbers, padded with spaces. With code
-//! and data apart (CDP), `L3` is replaced by `L3CODE` and `L3DATA`. A group that is being set up for pseudo-locking says
-//! `L3:uninitialized`. What a newer kernel adds is kept as text, and never written.
+//! A line has the resource, padded with spaces to a common width, and a value for each domain: `
+//! L3:0=fffff;1=000ff`. Caches have masks in hexadecimal, without `0x` (some kernels pad them with zeros); memory
+//! bandwidth has decimal numbers, padded with spaces. With code and data separate (CDP), `L3` is replaced by `L3CODE`
+//! and `L3DATA`. A group that is being set up for pseudo-locking says `L3:uninitialized`. Unknown resources of newer
+//! kernels are kept as text, and never written.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,26 +15,26 @@ use units::{Bytes, WayMask};
 use super::CacheId;
 use crate::Error;
 
-/// A resource, by the name that the kernel has for it.
+/// A resource, by the kernel's name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Resource {
     /// The last-level cache.
     L3,
-    /// Code in it, where code and data are apart.
+    /// Code in the last-level cache, where code and data are separate.
     L3Code,
-    /// Data in it, where code and data are apart.
+    /// Data in the last-level cache, where code and data are separate.
     L3Data,
     /// The cache of each core.
     L2,
-    /// Code in it.
+    /// Code in the cache of each core.
     L2Code,
-    /// Data in it.
+    /// Data in the cache of each core.
     L2Data,
     /// Memory bandwidth.
     Mb,
     /// Bandwidth of slow memory.
     Smba,
-    /// One that this version of masu does not know.
+    /// A resource that this version of masu does not know.
     Other(String),
 }
 
@@ -55,12 +56,12 @@ impl Resource {
         known.map_or_else(|| Resource::Other(name.to_owned()), |(_, resource)| resource)
     }
 
-    /// A cache: its values are masks.
+    /// True for a cache: its values are masks.
     pub fn is_cache(&self) -> bool {
         self.is_l3() || matches!(self, Resource::L2 | Resource::L2Code | Resource::L2Data)
     }
 
-    /// The last-level cache, or code or data in it.
+    /// True for the last-level cache, or code or data in it.
     pub fn is_l3(&self) -> bool {
         matches!(self, Resource::L3 | Resource::L3Code | Resource::L3Data)
     }
@@ -83,35 +84,35 @@ impl Serialize for Resource {
     }
 }
 
-/// What a group may use of one resource.
+/// Values of one resource for a group, by domain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Values {
     /// Ways of a cache.
     Masks(BTreeMap<CacheId, WayMask>),
-    /// Bandwidth, in what the resource counts it in: percent (Intel), MiB/s (mounted with `mba_MBps`), eighths of GB/s (AMD).
+    /// Bandwidth in the unit of the resource: percent (Intel), MiB/s (mounted with `mba_MBps`), eighths of GB/s (AMD).
     Numbers(BTreeMap<CacheId, u64>),
     /// Nothing yet: the group is to be pseudo-locked.
     Uninitialized,
-    /// What this version of masu does not know, as it stands there.
+    /// Unparsed text of a resource that this version of masu does not know.
     Other(String),
 }
 
-/// The lines of one `schemata` file, or those of them that are to be written.
+/// Lines of one `schemata` file, or a part of them to be written.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Schemata(pub BTreeMap<Resource, Values>);
 
-/// A value that is not what was asked for.
+/// A value that differs from the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// Of which resource.
+    /// Resource of the value.
     pub resource: Resource,
-    /// Where.
+    /// Domain of the value.
     pub domain: CacheId,
-    /// What was asked for, as the kernel writes it.
+    /// Requested value, as the kernel writes it.
     pub asked: String,
-    /// What there is; `None` for a domain that is not there.
+    /// Value found; `None` for a domain that does not exist.
     pub found: Option<String>,
 }
 
@@ -127,7 +128,7 @@ impl Schemata {
         Schemata(resources.iter().map(|resource| (resource.clone(), Values::Masks(masks.clone()))).collect())
     }
 
-    /// Reads the text of `object`, which is named in errors.
+    /// Parses the text of `object`, which is named in errors.
     ///
     /// # Errors
     /// `Malformed` for a line without a resource, or with a known one and values of another form.
@@ -146,7 +147,7 @@ impl Schemata {
             .map(Schemata)
     }
 
-    /// The masks of a resource; `None` when it has none.
+    /// Masks of a resource; `None` when it has none.
     pub fn masks(&self, resource: &Resource) -> Option<&BTreeMap<CacheId, WayMask>> {
         match self.0.get(resource) {
             Some(Values::Masks(masks)) => Some(masks),
@@ -154,7 +155,7 @@ impl Schemata {
         }
     }
 
-    /// One command for all lines that can be written, with its end of line; empty when there is none.
+    /// One command for all writable lines, ended with a newline; empty when there is none.
     pub fn command(&self) -> String {
         let lines = self.0.iter().filter_map(|(resource, values)| {
             let values = written(values)?;
@@ -163,15 +164,15 @@ impl Schemata {
         lines.collect()
     }
 
-    /// These lines alone, as they are in `present`: what is to be put back after they were written.
+    /// The values that `present` has for these lines, to be restored after a write.
     #[must_use]
     pub fn as_in(&self, present: &Schemata) -> Schemata {
         let lines = self.0.keys().filter_map(|resource| Some((resource.clone(), present.0.get(resource)?.clone())));
         Schemata(lines.collect())
     }
 
-    /// Of these lines what `present` has a place for: a resource or a domain that is not there any more is left out, as is what is so
-    /// already.
+    /// These lines without resources and domains that are missing in `present`, and without values that are equal
+    /// there.
     #[must_use]
     pub fn still_to_write(&self, present: &Schemata) -> Schemata {
         let mut left = Schemata::default();
@@ -188,8 +189,8 @@ impl Schemata {
         left
     }
 
-    /// Where `found`, what the kernel made of it, is something else: some processors move neighbouring ways together, and bandwidth is
-    /// rounded.
+    /// Values that differ in `found`, the lines read back: some processors move neighbouring ways together, and
+    /// bandwidth is rounded.
     pub fn differences(&self, found: &Schemata) -> Vec<Difference> {
         let mut differences = Vec::new();
         for (resource, values) in &self.0 {
@@ -218,7 +219,7 @@ fn texts(values: &Values) -> BTreeMap<CacheId, String> {
     }
 }
 
-/// `0=ff;1=f`; `None` for what is never written.
+/// `0=ff;1=f`; `None` for values that are never written.
 fn written(values: &Values) -> Option<String> {
     if matches!(values, Values::Uninitialized | Values::Other(_)) {
         return None;
@@ -256,7 +257,7 @@ fn parse_values<V>(text: &str, parse: impl Fn(&str) -> Option<V>) -> Option<BTre
     Some(values)
 }
 
-/// The file `size`: what the masks of each cache amount to. Lines of other resources are left out.
+/// Parses the file `size`: bytes that the masks of each cache cover. Lines of other resources are left out.
 ///
 /// # Errors
 /// `Malformed`, naming `object`, for a cache's line that has no bytes.

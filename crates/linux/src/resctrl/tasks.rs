@@ -1,7 +1,7 @@
-//! `tasks`, `cpus_list`, and `/proc/PID/cpu_resctrl_groups`: who is in a group.
+//! `tasks`, `cpus_list`, and `/proc/PID/cpu_resctrl_groups`: tasks and processors of a group.
 //!
-//! A task is a thread. A new one is in the group of the one that made it. A task's own group goes before that of its processor, and that
-//! before the default group.
+//! A task is a thread. A new task is in the group of its maker. A task's own group takes precedence over that of its
+//! processor, and that over the default group.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,10 +11,10 @@ use super::{Cpus, Failed, Group, Resctrl};
 use crate::{Error, KernelFiles, Pid};
 
 impl<F: KernelFiles> Resctrl<'_, F> {
-    /// The threads in this group, by their ids; those of the groups within it are among them. Threads of other process namespaces are not.
+    /// Thread ids of this group, its monitoring groups included. Threads of other PID namespaces are missing.
     ///
     /// # Errors
-    /// `Gone` when the group is, `Malformed` for text of another form.
+    /// `Gone` when the group no longer exists, `Malformed` for text of another form.
     pub fn tasks(&self, group: &Group) -> Result<BTreeSet<Pid>, Failed> {
         let (path, text) = self.read(group, "tasks")?;
         let parse = |word: &str| {
@@ -23,7 +23,7 @@ impl<F: KernelFiles> Resctrl<'_, F> {
         Ok(text.split_whitespace().map(parse).collect::<Result<_, Error>>()?)
     }
 
-    /// The processors whose tasks are in this group, unless they are in another by themselves.
+    /// Processors of this group: their tasks belong to it, unless a task has a group of its own.
     ///
     /// # Errors
     /// As [`Resctrl::tasks`].
@@ -33,7 +33,7 @@ impl<F: KernelFiles> Resctrl<'_, F> {
         Ok(Cpus::parse(&text).ok_or_else(malformed)?)
     }
 
-    /// Nobody is in it: no thread, no processor, and no group of somebody else's within it.
+    /// True if the group is empty: no thread, no processor, and no unmanaged group within it.
     ///
     /// # Errors
     /// As [`Resctrl::tasks`].
@@ -47,11 +47,11 @@ impl<F: KernelFiles> Resctrl<'_, F> {
             && (group.is_monitor() || self.monitors(group)?.iter().all(Group::is_ours)))
     }
 
-    /// The group of a process's first thread. Reads one file where the kernel keeps it (CONFIG_PROC_CPU_RESCTRL), else the tasks of all
-    /// groups. An emulator does not know of that file.
+    /// The group of a process's first thread. Reads one file where the kernel has it (CONFIG_PROC_CPU_RESCTRL), else
+    /// the tasks of all groups. An emulator does not have that file.
     ///
     /// # Errors
-    /// `Gone` when the process is.
+    /// `Gone` when the process ended.
     pub fn group_of(&self, pid: Pid) -> Result<Group, Failed> {
         let path = pid.file("cpu_resctrl_groups");
         let text = if self.mount.emulated { Err(Errno::NOENT) } else { self.files.read(&path) };
@@ -74,10 +74,10 @@ impl<F: KernelFiles> Resctrl<'_, F> {
         }
     }
 
-    /// Of the tasks in these groups, the innermost group of each; those of the default group itself are left out.
+    /// Innermost group of each task in these groups; tasks of the default group itself are left out.
     pub(super) fn groups_of_tasks(&self, groups: &[Group]) -> Result<BTreeMap<Pid, Group>, Failed> {
         let mut found = BTreeMap::new();
-        // Those that only count come behind the group that they are in, and so have the last word.
+        // A monitoring group comes after its parent, so its entry overrides the parent's.
         for group in groups.iter().filter(|group| !group.is_default()) {
             match self.tasks(group) {
                 Ok(tasks) => found.extend(tasks.into_iter().map(|task| (task, group.clone()))),
@@ -88,8 +88,9 @@ impl<F: KernelFiles> Resctrl<'_, F> {
         Ok(found)
     }
 
-    /// The threads of a process that are in other groups than this one. Its threads are listed before and after those of the groups: what
-    /// comes or ends between is in one of the lists, and what is born in this group is none of the others'.
+    /// Threads of a process in groups other than this one. The process's threads are listed before and after those of
+    /// the groups: a thread that starts or ends in between is in one of the lists, and a thread born in this group is
+    /// in no other group's list.
     pub(super) fn threads_outside(&self, pid: Pid, group: &Group) -> Result<BTreeSet<Pid>, Failed> {
         let mut threads = self.threads(pid)?;
         let classes = [vec![Group::DEFAULT], self.groups()?].concat();
@@ -101,7 +102,7 @@ impl<F: KernelFiles> Resctrl<'_, F> {
                 Err(failed) => return Err(failed),
             }
         }
-        // A group that only counts has its threads in its class's list, too.
+        // A monitoring group's threads are in its control group's list, too.
         let there = self.tasks(group)?;
         others.retain(|thread| !there.contains(thread));
         threads.append(&mut self.threads(pid)?);
@@ -121,8 +122,8 @@ pub(super) fn threads(files: &impl KernelFiles, pid: Pid) -> Result<BTreeSet<Pid
     Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
 }
 
-/// `res:/masu-web` and `mon:a`, each on a line of its own; `res:/` is the default group. `None` for other text, also where nothing is
-/// mounted (`res:`).
+/// Parses `res:/masu-web` and `mon:a`, each on a line of its own; `res:/` is the default group. `None` for other text,
+/// also where nothing is mounted (`res:`).
 pub(super) fn parse_groups(text: &str) -> Option<Group> {
     let value = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
     let (class, monitor) = (value("res:")?, value("mon:")?);

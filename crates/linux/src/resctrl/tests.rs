@@ -1,4 +1,4 @@
-//! Fake trees: what is sent, in order, and what is made of what is read.
+//! Fake trees: writes in order, and results of reads.
 
 mod changing;
 mod crashes;
@@ -16,7 +16,7 @@ use crate::fake::FakeKernel;
 
 const ROOT: &str = "sys/fs/resctrl";
 
-/// Nobody waits.
+/// Patience that gives up at once.
 fn impatient() -> impl FnMut(Duration) -> bool {
     |_| false
 }

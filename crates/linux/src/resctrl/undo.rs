@@ -1,12 +1,12 @@
-//! What the journal (`knobs.rs`) undoes of this file system, after a normal end and after a crash.
+//! Undo of resctrl changes by the journal (`knobs.rs`), after a normal end and after a crash.
 //!
-//! Nothing is done where no such file system is mounted any more: unmounting has undone everything. Each kind asks first whether there is
-//! still something to undo, since others may have been at work meanwhile. All is done under the lock on the file system ([`Locks`]), which
-//! is taken before the journal's, in the order in which `changes.rs` takes both.
+//! Nothing is done where no such file system is mounted any more: unmounting has undone everything. Each kind first
+//! checks for something to undo, since other programs may have made changes meanwhile. All is done under the lock on
+//! the file system ([`Locks`]), which is taken before the journal's, in the same order as in `changes.rs`.
 //!
-//! That it was unmounted and mounted again nothing tells for sure: the next mount gets the numbers of the last one (mount, device, inode),
-//! and the same mount has other numbers in another namespace. But then the default group has all ways again. So after a crash, from a
-//! default group that has all ways of a cache, none is taken.
+//! A remount cannot be detected for sure: the next mount gets the numbers of the last one (mount, device, inode), and
+//! the same mount has other numbers in another namespace. But a remount gives the default group all ways. So after a
+//! crash, a default group that has all ways of a cache is not shrunk.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::thread::sleep;
@@ -20,12 +20,12 @@ use super::{Failed, Group, Mount, PREFIX, Resctrl, Resource, Schemata, Values, t
 use crate::journal::{Undone, is_plain};
 use crate::{Error, KernelFiles, Lock, Locked, Pid, children, stat};
 
-/// Where the file system was mounted, and how something in it is undone.
+/// Mount point of the file system, and the kind of undo.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Undo {
-    /// The directory, relative to the root.
+    /// Mount point, relative to the root.
     pub(super) mount: String,
-    /// How.
+    /// Kind of undo.
     pub(super) how: How,
 }
 
@@ -34,29 +34,29 @@ pub(crate) struct Undo {
 pub(super) enum How {
     /// The path is a group's directory, which is removed: its tasks and processors go back to the default group.
     Remove,
-    /// The path is a `schemata` file, of which the old line is written, as far as it has domains that are still there.
+    /// The path is a `schemata` file. The old line is written, restricted to domains that still exist.
     Line,
     /// The old value is written.
     Value,
-    /// The path is a `tasks` file of somebody else's group; part and old value are an [`Origin`].
+    /// The path is a `tasks` file of an unmanaged group; part and old value are an [`Origin`].
     Tasks,
 }
 
-/// When something is undone.
+/// Time of an undo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum When {
-    /// By the process that did it, at its end.
+    /// By the process that made the change, at its end.
     AtTheEnd,
-    /// By another, after that process was killed, however long ago.
+    /// By another process, at any time after that process was killed.
     AfterACrash,
 }
 
-/// The locks on the file systems in which something is to be undone.
+/// Locks on the file systems of the undos.
 #[derive(Debug)]
 pub(crate) struct Locks(BTreeMap<String, Result<Locked, Failed>>);
 
 impl Locks {
-    /// Takes those that these need, and waits for others, but not for long: whoever changes something is soon done.
+    /// Takes the locks that these undos need. Waits for other holders, but not for long: changes are short.
     pub(crate) fn take<'u>(files: &impl KernelFiles, undos: impl Iterator<Item = &'u Undo>) -> Locks {
         const WAIT: Duration = Duration::from_millis(10);
         const WAITS_MAX: u32 = 500;
@@ -85,21 +85,22 @@ impl Locks {
     }
 }
 
-/// What a process had in a group of somebody else's before its threads were moved.
+/// Threads of a process that were in an unmanaged group before the move.
 ///
-/// Back go the threads that were in it. If the first was, so do those that were born since then, here or in a child that was born since
-/// then: without us they would have been born there. A child whose parent has ended is nobody's, and stays in the default group.
+/// They are moved back. If the first thread was in it, so are threads born since, in this process or in a child born
+/// since: without us they would have been born there. A child whose parent has ended cannot be attributed, and stays in
+/// the default group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Origin {
     pid: Pid,
     start_ticks: u64,
-    /// When they were looked at.
+    /// Time of the record, in ticks.
     since_ticks: u64,
     threads: BTreeSet<Pid>,
 }
 
 impl Origin {
-    /// All of a process, by groups. `taken` are the tasks in groups of others.
+    /// Origins of a process, one per group. `taken` are the tasks in unmanaged groups.
     pub(super) fn all(
         files: &impl KernelFiles,
         pid: Pid,
@@ -119,12 +120,12 @@ impl Origin {
         Ok(threads.into_iter().map(|(group, threads)| (group, origin(threads))).collect())
     }
 
-    /// `40-500`: the process, told apart from a later one with the same number.
+    /// `40-500`: process id and start time, which tell it from a later process with the same id.
     pub(super) fn part(&self) -> String {
         format!("{}-{}", self.pid, self.start_ticks)
     }
 
-    /// `800 40 41`: when, and which threads.
+    /// `800 40 41`: time in ticks, and thread ids.
     pub(super) fn old(&self) -> String {
         self.threads.iter().fold(self.since_ticks.to_string(), |text, thread| format!("{text} {thread}"))
     }
@@ -141,7 +142,7 @@ impl Origin {
         stat::stat(files, self.pid).is_ok_and(|stat| stat.start_ticks == self.start_ticks)
     }
 
-    /// Those that belong there, whoever is in which group now.
+    /// Threads that belong to the group, regardless of their groups now.
     fn belonging(&self, files: &impl KernelFiles) -> Result<Vec<Pid>, Failed> {
         let since =
             |pid, thread| stat::of_thread(files, pid, thread).is_ok_and(|stat| stat.start_ticks >= self.since_ticks);
@@ -165,7 +166,7 @@ impl Origin {
 }
 
 impl Undo {
-    /// May a journal hold this? It names a file below the mount, and removes nothing but groups of ours.
+    /// True if a journal may hold this: it names a file below the mount, and removes only groups of ours.
     pub(crate) fn is_sound(&self, path: &str) -> bool {
         let below = path.strip_prefix(&self.mount).and_then(|rest| rest.strip_prefix('/'));
         let name = path.rsplit('/').next().unwrap_or_default();
@@ -178,7 +179,7 @@ impl Undo {
         is_plain(&self.mount) && below.is_some_and(is_plain) && right
     }
 
-    /// What is said of it.
+    /// Description of the undo for the report.
     pub(crate) fn undone(&self) -> Undone {
         match self.how {
             How::Remove => Undone::Removed,
@@ -187,16 +188,16 @@ impl Undo {
         }
     }
 
-    /// Will there never be anything to undo? So it is with a process that has ended.
+    /// True if there will never be anything to undo: the process has ended.
     pub(crate) fn is_over(&self, files: &impl KernelFiles, part: Option<&str>, old: &str) -> bool {
         let origin = part.filter(|_| self.how == How::Tasks).and_then(|part| Origin::parse(part, old));
         origin.is_some_and(|origin| !origin.is_alive(files))
     }
 
-    /// Undoes it. False when there was nothing to undo.
+    /// Performs the undo. False when there was nothing to undo.
     ///
     /// # Errors
-    /// The kernel's answer: an exclusive group of somebody else's may stand in the way of a line. `EAGAIN` when the lock was not to be had.
+    /// The kernel's answer: an exclusive unmanaged group may block a line. `EAGAIN` when the lock could not be taken.
     pub(crate) fn carry_out(
         &self,
         files: &impl KernelFiles,
@@ -249,7 +250,7 @@ fn write_line<F: KernelFiles>(resctrl: &Resctrl<'_, F>, path: &str, old: &str, w
     write(resctrl.files, path, &command).map(|()| true)
 }
 
-/// All ways of a cache; `None` for what is none.
+/// All ways of a cache; `None` for other resources.
 fn full<F: KernelFiles>(resctrl: &Resctrl<'_, F>, resource: &Resource) -> Option<WayMask> {
     resctrl.files.read(&resctrl.path_of(&format!("info/{resource}/cbm_mask"))).ok()?.trim().parse().ok()
 }
@@ -262,7 +263,7 @@ fn write_value(files: &impl KernelFiles, path: &str, old: &str) -> Result<bool, 
     write(files, path, &format!("{old}\n")).map(|()| true)
 }
 
-/// Moves back those that are in no group of somebody else's by now.
+/// Moves back the threads that are now in no unmanaged group.
 fn move_back<F: KernelFiles>(resctrl: &Resctrl<'_, F>, path: &str, origin: &Origin) -> Result<bool, Failed> {
     if !origin.is_alive(resctrl.files) {
         return Ok(false);
@@ -271,7 +272,7 @@ fn move_back<F: KernelFiles>(resctrl: &Resctrl<'_, F>, path: &str, origin: &Orig
     let taken = resctrl.groups_of_tasks(&others)?;
     let mut moved = false;
     for thread in origin.belonging(resctrl.files)?.into_iter().filter(|thread| !taken.contains_key(thread)) {
-        // A group that only counts takes none but the tasks of the group that it is in.
+        // A monitoring group takes only tasks of its parent group.
         let class = path.rsplit_once("mon_groups/").map(|(class, _)| format!("{class}tasks"));
         for file in class.iter().map(String::as_str).chain([path]) {
             match resctrl.files.write(file, &format!("{thread}\n")) {

@@ -1,10 +1,11 @@
-//! `/sys/devices/system/cpu/cpuN/cache/indexM`: the caches, how large each is, and which processors use it.
+//! `/sys/devices/system/cpu/cpuN/cache/indexM`: processor caches, their sizes, and their processors.
 //!
-//! Who may fill which ways of one is `resctrl.rs`, where a cache is named by the same number.
+//! The partitioning of a cache by ways is `resctrl.rs`, which identifies a cache by the same number.
 //!
-//! Cost: seven files for each cache of each processor. Side effects: none. A processor that is switched off shows no caches.
+//! Cost: seven files for each cache of each processor. Side effects: none. An offline processor shows no caches.
 //!
-//! Since: Linux 2.6.11; not every kernel and firmware gives an `id`, and a virtual machine may show less than there is.
+//! Since: Linux 2.6.11; not every kernel and firmware gives an `id`, and a virtual machine may show less than there
+//! is.
 //!
 //! Truth: Documentation/ABI/testing/sysfs-devices-system-cpu.
 
@@ -19,7 +20,7 @@ use crate::{Error, KernelFiles};
 
 const CPUS: &str = "sys/devices/system/cpu";
 
-/// The number of a cache, the only one of its level with it. The numbers may have gaps.
+/// Number of a cache, unique within its level. The numbers may have gaps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct CacheId(pub u32);
@@ -36,7 +37,7 @@ impl fmt::Display for CacheId {
 pub struct Cpus(pub BTreeSet<u32>);
 
 impl Cpus {
-    /// What the kernel prints: `0-3,8`, or nothing. `None` for other text, and for more than 65536 processors.
+    /// Parses the kernel's list: `0-3,8`, or nothing. `None` for other text, and for more than 65536 processors.
     pub fn parse(list: &str) -> Option<Cpus> {
         const CPUS_MAX: u32 = 1 << 16;
         let mut cpus = BTreeSet::new();
@@ -52,7 +53,7 @@ impl Cpus {
     }
 }
 
-/// As the kernel prints them: `0-3,8`.
+/// Prints the kernel's form: `0-3,8`.
 impl fmt::Display for Cpus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut runs: Vec<(u32, u32)> = Vec::new();
@@ -70,29 +71,29 @@ impl fmt::Display for Cpus {
     }
 }
 
-/// One cache that holds data.
+/// One data cache.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Cache {
-    /// 1 for the one nearest to a processor.
+    /// Level: 1 for the one nearest to a processor.
     pub level: u32,
-    /// Its number; `None` where the kernel does not tell.
+    /// Number; `None` if the kernel does not report it.
     pub id: Option<CacheId>,
-    /// The processors that use it and are switched on.
+    /// Online processors that use it.
     pub cpus: Cpus,
-    /// What it holds; `None` where the kernel does not tell.
+    /// Capacity; `None` if the kernel does not report it.
     #[serde(rename = "size_bytes")]
     pub size: Option<Bytes>,
-    /// Its ways; `None` where the kernel does not tell.
+    /// Number of ways; `None` if the kernel does not report it.
     pub ways: Option<Ways>,
-    /// Its lines; `None` where the kernel does not tell.
+    /// Line size; `None` if the kernel does not report it.
     #[serde(rename = "line_bytes")]
     pub line: Option<Bytes>,
 }
 
-/// The caches of this level that hold data, each once, by number.
+/// Data caches of this level, each once, by number.
 ///
 /// # Errors
-/// `Unsupported` where there is no such directory. A host that tells nothing about its caches has none.
+/// `Unsupported` if there is no such directory. A host that reports nothing about its caches has none.
 pub fn of_level(files: &impl KernelFiles, level: u32) -> Result<Vec<Cache>, Error> {
     let names = files.list(CPUS).map_err(|errno| Error::of_host("list", format_args!("/{CPUS}"), errno))?;
     let mut caches: Vec<Cache> = Vec::new();
@@ -112,11 +113,11 @@ fn is_the_same(one: &Cache, other: &Cache) -> bool {
     one.id == other.id && one.cpus == other.cpus
 }
 
-/// The cache of this directory, if it is of this level and holds data.
+/// Cache of this directory, if it is a data cache of this level.
 fn read(files: &impl KernelFiles, directory: &str, level: u32) -> Result<Option<Cache>, Error> {
     let text = |name: &str| match files.read(&format!("{directory}/{name}")) {
         Ok(text) => Ok(Some(text.trim().to_owned())),
-        Err(Errno::NOENT | Errno::NODEV) => Ok(None), // not told, or switched off meanwhile
+        Err(Errno::NOENT | Errno::NODEV) => Ok(None), // not reported, or switched off meanwhile
         Err(errno) => Err(Error::of_host("read", format_args!("/{directory}/{name}"), errno)),
     };
     let number = |name: &str| -> Result<Option<u32>, Error> {
@@ -144,7 +145,7 @@ fn read(files: &impl KernelFiles, directory: &str, level: u32) -> Result<Option<
     }))
 }
 
-/// `20480K`; nothing for 0, with which the kernel says that it does not know.
+/// Parses `20480K`; `None` for 0, the kernel's value for "unknown".
 fn parse_size(text: &str) -> Option<Bytes> {
     let kib: u64 = text.strip_suffix('K')?.parse().ok()?;
     kib.checked_mul(1 << 10).filter(|bytes| *bytes > 0).map(Bytes)

@@ -1,18 +1,18 @@
-//! Files that list the words one may write and bracket the one that holds: `always [madvise] never`.
+//! Files with a list of words that may be written, the present one in brackets: `always [madvise] never`.
 
 use crate::Error;
 
-/// The bracketed word of such a list; `None` for text of another form.
+/// Bracketed word of such a list; `None` for text of another form.
 pub(crate) fn chosen(text: &str) -> Option<&str> {
     let mut bracketed = text.split_ascii_whitespace().filter_map(|word| word.strip_prefix('[')?.strip_suffix(']'));
     let only = bracketed.next()?;
     bracketed.next().is_none().then_some(only)
 }
 
-/// The bracketed word as one of ours.
+/// Parses the bracketed word as one of `known`.
 ///
 /// # Errors
-/// `Malformed`, naming `object`, when no word is bracketed, or one that this version of masu does not know.
+/// `Malformed`, naming `object`, if no word is bracketed, or the word is unknown to this version of masu.
 pub(crate) fn parse<T: Copy>(object: &str, text: &str, known: &[(&str, T)]) -> Result<T, Error> {
     let word = chosen(text);
     known.iter().find(|(name, _)| Some(*name) == word).map(|(_, value)| *value).ok_or_else(|| {

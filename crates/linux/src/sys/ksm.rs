@@ -1,18 +1,20 @@
-//! `/sys/kernel/mm/ksm` and `/proc/PID/ksm_stat`: what the kernel merges, and how much of it is whose.
+//! `/sys/kernel/mm/ksm` and `/proc/PID/ksm_stat`: settings and counters of KSM, per host and per process.
 //!
-//! KSM merges pages with the same content into one frame, of what programs offered (MADV_MERGEABLE, PR_SET_MEMORY_MERGE). Which frames
-//! those are is in `kpageflags.rs`, who has them in `pagemap.rs`. Offering pages of our own is `merged_memory.rs`. To change a knob so
-//! that it is put back afterwards, `turn` its path with `knobs.rs`; masu turns none of them.
+//! KSM merges pages with the same content into one frame, in memory that programs offered (MADV_MERGEABLE,
+//! PR_SET_MEMORY_MERGE). Merged frames are in `kpageflags.rs`, their users in `pagemap.rs`. Offering pages of our own
+//! is `merged_memory.rs`. To set a setting with a restore, pass its path to `turn` of `journal.rs`; masu sets none of
+//! them.
 //!
-//! **The counters lag.** A page that is written, unmapped or given back is parted from the others at once; the kernel takes it off the
-//! counters when KSM next comes by, and not at all while KSM is off. A forked child begins with zeros and has all merged pages of its
-//! parent (seen on Linux 6.18; older ones give it its parent's figures). So they say what KSM has done, and
-//! neither who has merged pages now nor how many.
+//! **The counters lag.** A page that is written, unmapped or freed is separated from the others at once. The kernel
+//! updates the counters on KSM's next pass over it, and not at all while KSM is off. A forked child begins with zeros
+//! and has all merged pages of its parent (seen on Linux 6.18; older ones give it its parent's figures). So the
+//! counters tell the work of KSM, and neither the owners nor the number of present merged pages.
 //!
 //! Cost: a small file for each figure. `ksm_mergeable` goes over the mappings of the process. Side effects: none.
 //!
-//! Since: Linux 2.6.32; `ksm_merging_pages` and `ksm_stat` (then `ksm_rmap_items` alone) are there in 6.1, the rest of `ksm_stat` in 6.18,
-//! and what a kernel does not have is `NotReported`. Needs CONFIG_KSM; the files of a process are its user's.
+//! Since: Linux 2.6.32; `ksm_merging_pages` and `ksm_stat` (then `ksm_rmap_items` alone) exist in 6.1, the rest of
+//! `ksm_stat` in 6.18; a figure that the kernel lacks is `NotReported`. Needs CONFIG_KSM; the files of a process are
+//! its user's.
 //!
 //! Truth: Documentation/admin-guide/mm/ksm.rst; proc_pid_ksm_merging_pages(5), Documentation/filesystems/proc.rst.
 
@@ -23,33 +25,33 @@ use units::{Bytes, Pages};
 use crate::key_lines::number;
 use crate::{Error, KernelFiles, Pid};
 
-/// The directory of the knobs and counters.
+/// Directory of the settings and counters.
 pub const ROOT: &str = "sys/kernel/mm/ksm";
 
-/// What KSM is doing (`run`). The discriminant is the number in the file.
+/// State of KSM (`run`). The discriminant is the number in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Run {
-    /// Nothing. What is merged stays merged.
+    /// Stopped. Merged pages stay merged.
     Stopped = 0,
-    /// It looks for pages to merge.
+    /// Looking for pages to merge.
     Merging = 1,
-    /// Nothing, and what was merged has been parted.
+    /// Stopped, and all merged pages have been separated.
     Unmerging = 2,
 }
 
-/// A figure, if this kernel has it.
+/// Figure, if this kernel has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Reported<T> {
-    /// It says so.
+    /// Reported figure.
     Value(T),
-    /// It does not say: an older one. Null in JSON.
+    /// Not reported: an older kernel. Null in JSON.
     NotReported,
 }
 
 impl<T: Copy> Reported<T> {
-    /// The figure, if there is one.
+    /// The figure, if reported.
     pub fn value(self) -> Option<T> {
         match self {
             Reported::Value(value) => Some(value),
@@ -64,61 +66,61 @@ impl<T> From<Option<T>> for Reported<T> {
     }
 }
 
-/// What the host is set to, and what KSM has done on it.
+/// Settings of the host, and counters of KSM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Host {
-    /// What KSM is doing.
+    /// State of KSM.
     pub run: Run,
-    /// Frames that are shared.
+    /// Shared frames.
     pub pages_shared: Pages,
-    /// How many more pages there would be without: what is saved.
+    /// Additional pages that would exist without KSM: the saving.
     pub pages_sharing: Pages,
-    /// Pages that are like no other, and are looked at again and again.
+    /// Unique pages, which are compared again in each scan.
     pub pages_unshared: Pages,
     /// Pages that change too fast.
     pub pages_volatile: Pages,
-    /// How often all of what was offered was looked at.
+    /// Number of full scans of all offered memory.
     pub full_scans: u64,
-    /// Pages that are looked at before it sleeps.
+    /// Pages scanned between two sleeps.
     pub pages_to_scan: u64,
-    /// For how long it sleeps, in milliseconds.
+    /// Sleep, in milliseconds.
     pub sleep_millisecs: u64,
-    /// The most pages that have one frame: what is more of the same content has another.
+    /// Maximum pages per frame; further pages of the same content use another frame.
     pub max_page_sharing: Reported<u64>,
     /// Empty pages become the zero page, which is no frame of KSM's.
     pub use_zero_pages: Reported<bool>,
-    /// Pages that did, and still are.
+    /// Pages that are at present replaced by the zero page.
     pub zero_pages: Reported<Pages>,
-    /// What is saved, less what KSM needs for it.
+    /// Saving less KSM's own memory, in bytes.
     pub general_profit_bytes: Reported<i64>,
 }
 
 impl Host {
-    /// What is saved by frames, as the kernel counts it.
+    /// Memory saved by shared frames, by the kernel's count.
     pub const fn saved(&self) -> Bytes {
         self.pages_sharing.bytes()
     }
 }
 
-/// What KSM has done with one process.
+/// Counters of KSM for one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OfProcess {
-    /// Pages that KSM has looked at.
+    /// Pages that KSM has scanned.
     pub rmap_items: Reported<u64>,
-    /// Pages that it merged, of those that it knows.
+    /// Pages that it merged, among its known pages.
     pub merging_pages: Reported<Pages>,
-    /// Empty pages that it made the zero page.
+    /// Empty pages that it replaced by the zero page.
     pub zero_pages: Reported<Pages>,
     /// All of its memory is offered (PR_SET_MEMORY_MERGE).
     pub merge_any: Reported<bool>,
-    /// Some of its memory is offered, one way or the other: without that it has no merged pages.
+    /// Some of its memory is offered, in either way; without that it has no merged pages.
     pub mergeable: Reported<bool>,
 }
 
-/// The knobs and counters of the host.
+/// Reads the settings and counters of the host.
 ///
 /// # Errors
-/// `Unsupported` by a kernel without KSM.
+/// `Unsupported` on a kernel without KSM.
 pub fn host(files: &impl KernelFiles) -> Result<Host, Error> {
     let optional = |name: &str| -> Result<Option<u64>, Error> {
         match figure(files, name) {
@@ -160,15 +162,15 @@ fn figure<N: std::str::FromStr>(files: &impl KernelFiles, name: &str) -> Result<
     number(&format!("/{ROOT}"), name, text.trim())
 }
 
-/// What KSM has done with `pid`; `None` for one without memory of its own: a thread of the kernel, a zombie.
+/// Reads the counters for `pid`; `None` for a process without memory of its own: a kernel thread, a zombie.
 ///
 /// # Errors
-/// `Gone` if the process ended, `Denied` if it belongs to someone else, `Unsupported` by a kernel without the file.
+/// `Gone` if the process ended, `Denied` if it belongs to another user, `Unsupported` on a kernel without the file.
 pub fn of_process(files: &impl KernelFiles, pid: Pid) -> Result<Option<OfProcess>, Error> {
     let path = pid.file("ksm_stat");
     let object = format!("/{path}");
     let text = files.read(&path).map_err(|errno| match errno {
-        // The process is there, and the file is not.
+        // The process exists, and the file does not.
         Errno::NOENT if files.list(&pid.file("")).is_ok() => Error::of_host("read", &object, errno),
         _ => Error::of_process("read", &object, errno),
     })?;
@@ -179,7 +181,7 @@ pub fn of_process(files: &impl KernelFiles, pid: Pid) -> Result<Option<OfProcess
     Ok(Some(found))
 }
 
-/// The file with this one figure, which is older than the line.
+/// Reads the file with this one figure, which is older than the line.
 fn merging_pages(files: &impl KernelFiles, pid: Pid) -> Result<Reported<Pages>, Error> {
     let path = pid.file("ksm_merging_pages");
     let object = format!("/{path}");
@@ -191,7 +193,7 @@ fn merging_pages(files: &impl KernelFiles, pid: Pid) -> Result<Reported<Pages>, 
     }
 }
 
-/// The text of a `ksm_stat` file; `object` is the path for messages. `None` of none.
+/// Parses the text of a `ksm_stat` file; `object` is the path for messages. `None` for an empty text.
 ///
 /// # Errors
 /// `Malformed`, naming the line.
@@ -199,7 +201,7 @@ pub fn parse(text: &str, object: &str) -> Result<Option<OfProcess>, Error> {
     if text.is_empty() {
         return Ok(None);
     }
-    // Figures stand behind a space, and answers behind a colon.
+    // Figures follow a space, and answers follow a colon.
     let find = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix([' ', ':']));
         line.map(str::trim)

@@ -1,6 +1,6 @@
-//! `/sys/kernel/mm/lru_gen/enabled`: whether the kernel ages pages by generations (MGLRU) instead of an active and an inactive list.
+//! `/sys/kernel/mm/lru_gen/enabled`: page aging by generations (MGLRU) instead of an active and an inactive list.
 //!
-//! With generations no frame is on an active list (`kpageflags.rs`), and which generation it is in is not shown.
+//! With generations no frame is on an active list (`kpageflags.rs`), and the generation of a frame is not shown.
 //!
 //! Cost: one small file. Side effects: none.
 //!
@@ -12,17 +12,17 @@ use rustix::io::Errno;
 
 use crate::{Error, KernelFiles};
 
-/// True where pages are aged by generations. False where the kernel has none.
+/// True if pages are aged by generations; false on a kernel without them.
 ///
 /// # Errors
-/// `Malformed` for anything but a number, `Denied` where the file may not be read.
+/// `Malformed` for anything but a number, `Denied` if the file is unreadable.
 pub fn is_on(files: &impl KernelFiles) -> Result<bool, Error> {
     const PATH: &str = "sys/kernel/mm/lru_gen/enabled";
     let text = match files.read(PATH) {
         Err(Errno::NOENT) => return Ok(false),
         text => text.map_err(|errno| Error::of_host("read", format_args!("/{PATH}"), errno))?,
     };
-    // Bit 0 is the switch; the others are about how the page tables are read.
+    // Bit 0 is the switch; the others control the reading of page tables.
     let digits = text.trim().strip_prefix("0x").and_then(|digits| u32::from_str_radix(digits, 16).ok());
     let malformed =
         || Error::malformed(format_args!("/{PATH}"), format_args!("{text:?}, expected a number such as 0x0007"));

@@ -1,7 +1,8 @@
-//! `/sys/class/bdi/MAJOR:MINOR/read_ahead_kb`: how far the kernel reads ahead of whoever reads in order.
+//! `/sys/class/bdi/MAJOR:MINOR/read_ahead_kb`: readahead distance of the kernel for a sequential reader.
 //!
-//! It doubles for a file that was opened for reading in order (posix_fadvise(2), `POSIX_FADV_SEQUENTIAL`, as cat and cp do), and the
-//! next stretch is begun before the last one is read through: so up to four times as much lies before a reader.
+//! It doubles for a file opened for sequential reads (posix_fadvise(2), `POSIX_FADV_SEQUENTIAL`, as cat and cp do),
+//! and the next stretch is begun before the last one is read through. So up to four times the distance lies before a
+//! reader.
 //!
 //! Cost: one small file. Side effects: none.
 //!
@@ -13,10 +14,10 @@ use units::{Bytes, Pages};
 
 use crate::{Error, KernelFiles};
 
-/// How far for files on this device.
+/// Readahead distance for files on this device.
 ///
 /// # Errors
-/// `Unsupported` for a device of which the kernel does not say so, `Malformed`.
+/// `Unsupported` for a device without this file, `Malformed`.
 pub fn read_ahead(files: &impl KernelFiles, (major, minor): (u32, u32)) -> Result<Pages, Error> {
     let path = format!("sys/class/bdi/{major}:{minor}/read_ahead_kb");
     let object = format!("/{path}");

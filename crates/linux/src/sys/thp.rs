@@ -1,12 +1,12 @@
-//! `/sys/kernel/mm/transparent_hugepage`: when the kernel gives huge pages by itself.
+//! `/sys/kernel/mm/transparent_hugepage`: the kernel's own policy for huge pages.
 //!
-//! Giving them by order is `process_madvise.rs`; what came of it is counted in `vmstat.rs`. To change a setting so that
-//! it is put back afterwards, `turn` its path to the setting's word with `knobs.rs`.
+//! Collapse on demand is `process_madvise.rs`; its results are counted in `vmstat.rs`. To change a setting with a
+//! restore, pass its path and word to `turn` of `journal.rs`.
 //!
-//! Cost: none. Side effect of a write: memory that is touched later is affected, at once and on the whole host.
+//! Cost: none. Side effect of a write: affects memory touched later, at once and on the whole host.
 //!
 //! Since: Linux 2.6.38, the sizes below 2 MiB (`hugepages-*kB`) 6.8; needs CONFIG_TRANSPARENT_HUGEPAGE. khugepaged
-//! runs only while `enabled` (or that of a size) is not `never`; its directory is there all the same.
+//! runs only while `enabled` (or that of a size) is not `never`; its directory always exists.
 //!
 //! Truth: Documentation/admin-guide/mm/transhuge.rst; mm/huge_memory.c, mm/khugepaged.c.
 
@@ -18,26 +18,26 @@ use units::Bytes;
 use crate::choice;
 use crate::{Error, KernelFiles};
 
-/// The directory of all these files.
+/// Directory of all these files.
 pub const ROOT: &str = "sys/kernel/mm/transparent_hugepage";
 
-/// The file of [`Enabled`].
+/// File of [`Enabled`].
 pub const ENABLED: &str = "sys/kernel/mm/transparent_hugepage/enabled";
 
-/// Who gets huge pages at the first touch.
+/// Mappings that get huge pages at the first touch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Enabled {
     /// Every mapping that is large enough.
     Always,
-    /// Those that asked with `MADV_HUGEPAGE`.
+    /// Mappings with `MADV_HUGEPAGE`.
     Madvise,
     /// None.
     Never,
 }
 
 impl Enabled {
-    /// As the kernel writes it, and takes it.
+    /// The word that the kernel prints and accepts.
     pub const fn word(self) -> &'static str {
         match self {
             Enabled::Always => "always",
@@ -47,32 +47,32 @@ impl Enabled {
     }
 }
 
-/// How hard a page fault tries to find a huge page.
+/// Effort of a page fault to find a huge page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Defrag {
-    /// It compacts memory and waits.
+    /// Compacts memory and waits.
     Always,
-    /// It asks the kernel's threads to compact memory, and takes small pages meanwhile.
+    /// Asks the kernel's threads to compact memory, and takes small pages meanwhile.
     Defer,
-    /// It waits where `MADV_HUGEPAGE` was given and defers elsewhere.
+    /// Waits in mappings with `MADV_HUGEPAGE` and defers elsewhere.
     #[serde(rename = "defer+madvise")]
     DeferMadvise,
-    /// It waits where `MADV_HUGEPAGE` was given and does nothing elsewhere.
+    /// Waits in mappings with `MADV_HUGEPAGE` and does nothing elsewhere.
     Madvise,
-    /// It takes what is there.
+    /// Takes a huge page only if one is free.
     Never,
 }
 
-/// Which shared memory (tmpfs, memfd, shared anonymous) gets huge pages.
+/// Shared memory (tmpfs, memfd, shared anonymous) that gets huge pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ShmemEnabled {
     /// All of it.
     Always,
-    /// What lies within the file's size.
+    /// Pages within the file's size.
     WithinSize,
-    /// What asked with `MADV_HUGEPAGE`.
+    /// Mappings with `MADV_HUGEPAGE`.
     Advise,
     /// None.
     Never,
@@ -82,15 +82,15 @@ pub enum ShmemEnabled {
     Force,
 }
 
-/// When pages of one size are given.
+/// Condition for pages of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SizeEnabled {
-    /// To every mapping that is large enough.
+    /// Every mapping that is large enough.
     Always,
-    /// As [`Enabled`] says.
+    /// As [`Enabled`].
     Inherit,
-    /// To those that asked with `MADV_HUGEPAGE`.
+    /// Mappings with `MADV_HUGEPAGE`.
     Madvise,
     /// Never.
     Never,
@@ -99,53 +99,53 @@ pub enum SizeEnabled {
 /// One directory `hugepages-64kB`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Size {
-    /// The size of the pages.
+    /// Page size.
     pub bytes: Bytes,
-    /// When anonymous memory gets them; `None` for a size that only shared memory can have.
+    /// Condition for anonymous memory; `None` for a size that only shared memory can have.
     pub enabled: Option<SizeEnabled>,
 }
 
-/// What the host is set to.
+/// Settings of the host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Settings {
-    /// Who gets huge pages at the first touch.
+    /// Mappings that get huge pages at the first touch.
     pub enabled: Enabled,
-    /// How hard a page fault tries.
+    /// Effort of a page fault.
     pub defrag: Defrag,
-    /// The same for shared memory; `None` for a kernel without it (CONFIG_SHMEM off, or before 4.8).
+    /// Policy for shared memory; `None` for a kernel without it (CONFIG_SHMEM off, or before 4.8).
     pub shmem_enabled: Option<ShmemEnabled>,
     /// Reading untouched memory maps a huge page of zeros.
     pub use_zero_page: bool,
-    /// The size of a huge page: 2 MiB on x86-64.
+    /// Size of a huge page: 2 MiB on x86-64.
     pub pmd_bytes: Bytes,
     /// All sizes that the host offers, smallest first; empty before Linux 6.8.
     pub sizes: Vec<Size>,
 }
 
-/// What `khugepaged`, the kernel's own collapsing thread, is set to and has done.
+/// Settings and counters of `khugepaged`, the kernel's own collapsing thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Khugepaged {
-    /// Whether it may compact memory.
+    /// True if it may compact memory.
     pub defrag: bool,
-    /// Pages to look at in one go.
+    /// Pages scanned per pass.
     pub pages_to_scan: u64,
-    /// Pause between two goes.
+    /// Pause between two passes.
     pub scan_sleep: Duration,
     /// Pause after it found no huge page.
     pub alloc_sleep: Duration,
-    /// Pages of a window that may be empty: 511 collapses a window with one page in it, which is how memory bloats.
+    /// Maximum empty pages of a window: 511 collapses a window with one page in it, and so bloats memory.
     pub max_ptes_none: u64,
-    /// Pages of a window that may be swapped out.
+    /// Maximum swapped-out pages of a window.
     pub max_ptes_swap: u64,
-    /// Pages of a window that may be shared after a fork; `None` before Linux 5.8.
+    /// Maximum pages of a window that are shared after a fork; `None` before Linux 5.8.
     pub max_ptes_shared: Option<u64>,
-    /// Windows that it made huge since boot.
+    /// Windows that it collapsed since boot.
     pub pages_collapsed: u64,
-    /// Times that it went round all memory since boot.
+    /// Full scans of all memory since boot.
     pub full_scans: u64,
 }
 
-/// Who gets huge pages at the first touch.
+/// Reads the policy for the first touch.
 ///
 /// # Errors
 /// `Unsupported` for a kernel without huge pages.
@@ -153,7 +153,7 @@ pub fn enabled(files: &impl KernelFiles) -> Result<Enabled, Error> {
     choice_of(files, "enabled", &[Enabled::Always, Enabled::Madvise, Enabled::Never].map(|e| (e.word(), e)))
 }
 
-/// Sets who gets huge pages at the first touch, for good: nothing puts it back. See `knobs.rs` for that.
+/// Sets the policy for the first touch permanently. `journal.rs` has a way with a restore.
 ///
 /// # Errors
 /// `Unsupported` for a kernel without huge pages, `Denied` without root.
@@ -162,7 +162,7 @@ pub fn set_enabled(files: &impl KernelFiles, to: Enabled) -> Result<(), Error> {
     files.write(ENABLED, to.word()).map_err(|errno| Error::of_host(operation, format_args!("/{ENABLED}"), errno))
 }
 
-/// All settings.
+/// Reads all settings.
 ///
 /// # Errors
 /// `Unsupported` for a kernel without huge pages.
@@ -192,7 +192,7 @@ pub fn settings(files: &impl KernelFiles) -> Result<Settings, Error> {
     })
 }
 
-/// The sizes that the host offers, smallest first. Empty before Linux 6.8.
+/// Page sizes of the host, smallest first. Empty before Linux 6.8.
 ///
 /// # Errors
 /// `Unsupported` for a kernel without huge pages.
@@ -215,7 +215,7 @@ pub fn sizes(files: &impl KernelFiles) -> Result<Vec<Size>, Error> {
     Ok(sizes)
 }
 
-/// What khugepaged is set to.
+/// Reads the settings and counters of khugepaged.
 ///
 /// # Errors
 /// `Unsupported` for a kernel without it.
@@ -251,7 +251,7 @@ fn number(files: &impl KernelFiles, name: &str) -> Result<u64, Error> {
     text.trim().parse().map_err(|_| Error::malformed(&object, format_args!("{:?}, expected a number", text.trim())))
 }
 
-/// A file that older kernels lack.
+/// Makes a file that older kernels lack optional.
 fn if_there<T>(read: Result<T, Error>) -> Result<Option<T>, Error> {
     match read {
         Ok(value) => Ok(Some(value)),

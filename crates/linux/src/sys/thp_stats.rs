@@ -1,9 +1,10 @@
-//! `/sys/kernel/mm/transparent_hugepage/hugepages-*kB/stats`: what the host did with huge pages, by size.
+//! `/sys/kernel/mm/transparent_hugepage/hugepages-*kB/stats`: counters of huge pages on the host, by size.
 //!
-//! The sums for 2 MiB alone, with what compaction did, are in `vmstat.rs`; when pages of a size are given is in `thp.rs`.
+//! Sums for 2 MiB alone, with the counters of compaction, are in `vmstat.rs`; the policy for each size is in
+//! `thp.rs`.
 //!
-//! Cost: one read a counter, each summed over the processors: some 15 µs a size and dozen counters. Side effects: none.
-//! `nr_*` are gauges, all others only rise.
+//! Cost: one read a counter, each summed over the processors: some 15 µs a size and dozen counters. Side effects:
+//! none. `nr_*` are gauges, all others only rise.
 //!
 //! Since: Linux 6.10, `split*` 6.11, `nr_anon` 6.13; the set grows with each version. Before, there is no such
 //! directory, and the answer is `Unsupported`, which is not "none".
@@ -18,11 +19,11 @@ use crate::{Error, KernelFiles, thp};
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
-        /// The counters of one size, by the kernel's names, each `None` where this kernel does not keep it;
+        /// Counters of one size in use, by the kernel's names, each `None` if this kernel does not keep it;
         /// [`SizeStats::get`] has all others.
         #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
         pub struct SizeStats {
-            /// The size of these pages.
+            /// Page size.
             pub page_bytes: Bytes,
             $($(#[doc = $doc])+ pub $name: Option<u64>,)+
             #[serde(skip)]
@@ -44,17 +45,17 @@ counters! {
     anon_fault_alloc,
     /// First touches that wanted a page of this size and got a smaller one.
     anon_fault_fallback,
-    /// Those of them for which the memory group had no room.
+    /// Fallbacks caused by the limit of the memory group.
     anon_fault_fallback_charge,
     /// Pages split into smaller ones.
     split,
     /// Pages that could not be split.
     split_failed,
-    /// Pages put on the list of those to split when memory is short.
+    /// Pages put on the list of pages to split when memory is short.
     split_deferred,
-    /// Pages of this size that are in use now, anonymous ones.
+    /// Anonymous pages of this size in use now.
     nr_anon,
-    /// Those of them of which a part is unmapped.
+    /// Anonymous pages of this size in use now, with a part unmapped.
     nr_anon_partially_mapped,
     /// Pages swapped out whole.
     swpout,
@@ -63,13 +64,13 @@ counters! {
 }
 
 impl SizeStats {
-    /// The counter of this name; `None` where this kernel does not keep it.
+    /// Counter of this name; `None` if this kernel does not keep it.
     pub fn get(&self, name: &str) -> Option<u64> {
         self.all.iter().find(|(key, _)| key == name).map(|(_, value)| *value)
     }
 }
 
-/// The counters of all sizes, smallest first.
+/// Reads the counters of all sizes, smallest first.
 ///
 /// # Errors
 /// `Unsupported` on a kernel that does not count by size.

@@ -1,23 +1,23 @@
-//! `clflush`, loads and the time stamp counter: cache lines of our own memory thrown out, brought in, and asked where they are.
+//! `clflush`, loads and the time stamp counter: flushes, loads and times cache lines of our own memory.
 //!
-//! A load that hits moves nothing: the line stays in the part of the cache in which it is. Only a line that was thrown out comes
-//! back where the class of service of the thread that loads it may allocate. So to move lines is to flush and then to touch them.
-//! Lines are found by physical address: flushing and touching a page that KSM merged (`merged_memory.rs`) is flushing and
-//! touching it for all who share it.
+//! A load that hits moves nothing: the line stays in its part of the cache. Only a flushed line comes back to ways of
+//! the loading thread's class of service. So moving lines takes a flush and then a load. Lines are found by physical
+//! address: flushing and touching a page that KSM merged (`merged_memory.rs`) flushes and touches it for all sharers.
 //!
-//! **One load is not enough** where the last-level cache does not hold what the caches of a processor's own hold (Intel since
-//! Skylake-SP). The load brings the line into the second-level cache of the one who loads; from there the last level gets it
-//! when it is pushed out, and only if it was used again: read once, it is dropped. So `touch` loads everything twice, and
-//! then asks for it to be handed down (`cldemote`, a hint, which processors without it pass over), so that a small part does not stay with the one who touched it. Measured from
-//! another processor (docs/results/llc-refill): after a flush a load takes 400 ticks; after one pass of loads 240 to 260 up to 4 MiB, and
-//! nearly 400 for 16 MiB; 135 after what `touch` does, for 256 KiB as for 16 MiB.
+//! **One load is not enough** where the last-level cache does not include the processor's own caches (Intel since
+//! Skylake-SP). The load brings the line into the loading processor's second-level cache. The last level gets the line
+//! when it is evicted from there, and only if it was used again: a line read once is dropped. So `touch` loads
+//! everything twice, and then asks for a demotion (`cldemote`, a hint, ignored by processors without it), so that a
+//! small part does not stay with the loading processor. Measured from another processor (docs/results/llc-refill):
+//! after a flush a load takes 400 ticks; after one pass of loads 240 to 260 up to 4 MiB, and nearly 400 for 16 MiB;
+//! after `touch` 135, for 256 KiB as for 16 MiB.
 //!
-//! Cost: to flush lines that are in, and to touch them, each a part of a millisecond a MiB (docs/results/llc-refill). Side effects: `clflush`
-//! throws a line out of the caches of all processors, and whoever reads it next waits for memory. It changes no content and needs no right
-//! but to read the page.
+//! Cost: flushing cached lines and touching them take a part of a millisecond per MiB each (docs/results/llc-refill).
+//! Side effects: `clflush` evicts a line from the caches of all processors, and the next reader waits for memory. It
+//! changes no content and needs only the right to read the page.
 //!
-//! Since: x86 with `clflush` (SSE2, so every x86-64); `clflushopt`, which does not wait for the one before, where CPUID has it. Other
-//! processors are `Unsupported`, and loads and nothing else there.
+//! Since: x86 with `clflush` (SSE2, so every x86-64); `clflushopt`, which does not wait for the previous one, where
+//! CPUID has it. Other processors are `Unsupported`; there only loads work.
 //!
 //! Truth: Intel SDM volume 2, CLFLUSH, CLFLUSHOPT, CLDEMOTE, RDTSC, LFENCE; AMD APM volume 3.
 
@@ -25,24 +25,24 @@ use rustix::io::Errno;
 
 use crate::Error;
 
-/// The bytes of one line, on every x86-64 so far.
+/// Bytes of one cache line, on every x86-64 so far.
 pub const LINE_BYTES: usize = 64;
 
-/// Time as the time stamp counter counts it: at an even pace, of which many are a nanosecond. For comparing only.
+/// Time in ticks of the time stamp counter, at a constant rate of some ticks per nanosecond. For comparing only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticks(pub u64);
 
-/// How this processor throws lines out.
+/// Flush instruction of this processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flusher {
-    /// One after the other.
+    /// One line at a time, in order.
     Clflush,
-    /// Several at a time.
+    /// Several lines at a time.
     Clflushopt,
 }
 
 impl Flusher {
-    /// The best one that this processor has.
+    /// The best instruction that this processor has.
     ///
     /// # Errors
     /// `Unsupported` on a processor other than x86-64.
@@ -50,7 +50,7 @@ impl Flusher {
         arch::flusher().ok_or_else(|| Error::of_host("flush", "cache lines on this processor", Errno::OPNOTSUPP))
     }
 
-    /// Throws out the `lines` lines from `first` on, and waits until they are out.
+    /// Flushes the `lines` lines from `first` on, and waits until they are out.
     ///
     /// # Safety
     /// `first` is the start of a line; all of the lines are mapped and may be read until this returns.
@@ -60,7 +60,8 @@ impl Flusher {
     }
 }
 
-/// Brings the `lines` lines from `first` on to where all processors find them: loads each twice, one pass after the other, and hands it down.
+/// Makes the `lines` lines from `first` on hit for all processors: loads each twice, one pass after the other, and
+/// demotes it.
 ///
 /// # Safety
 /// `first` is the start of a line; all of the lines are mapped and may be read until this returns.
@@ -79,13 +80,13 @@ pub(crate) unsafe fn touch(first: *const u8, lines: usize) {
 /// As `touch`.
 pub(crate) unsafe fn load(first: *const u8, lines: usize) {
     for line in 0..lines {
-        // SAFETY: within the lines that the caller promises; a line's start is aligned for a word. Volatile, since the memory may be
-        // exchanged for another with the same content at any time.
+        // SAFETY: within the lines that the caller promises; a line's start is aligned for a word. Volatile, since the
+        // memory may be exchanged for another with the same content at any time.
         unsafe { first.add(line * LINE_BYTES).cast::<u64>().read_volatile() };
     }
 }
 
-/// How long the load of one word takes. The load begins when all before it are done, and ends before the clock is read again.
+/// Times the load of one word. The load begins after all earlier loads, and ends before the clock is read again.
 ///
 /// # Errors
 /// `Unsupported` on a processor other than x86-64.
@@ -110,43 +111,44 @@ mod arch {
         /// CPUID leaf 7, EBX.
         const CLFLUSHOPT: u32 = 1 << 23;
         #[allow(unused_unsafe, reason = "newer compilers know that every x86-64 has it")]
-        // SAFETY: every x86-64 has CPUID; a leaf that it does not have reads as something, and is asked for only if it has it.
+        // SAFETY: every x86-64 has CPUID; a missing leaf reads as some value, and is queried only if it exists.
         let has = unsafe { __cpuid_count(0, 0).eax >= 7 && __cpuid_count(7, 0).ebx & CLFLUSHOPT != 0 };
         Some(if has { Flusher::Clflushopt } else { Flusher::Clflush })
     }
 
     pub unsafe fn flush(by: Flusher, first: *const u8, lines: usize) {
-        // SAFETY: a fence, which every x86-64 has. Stores and loads before it are done before anything is thrown out.
+        // SAFETY: a fence, which every x86-64 has. Earlier stores and loads complete before any flush.
         unsafe { _mm_mfence() };
         for line in 0..lines {
             let at = first.wrapping_add(line * LINE_BYTES);
             match by {
                 // SAFETY: a line that may be read, as the caller promises. Every x86-64 has the instruction.
                 Flusher::Clflush => unsafe { _mm_clflush(at) },
-                // SAFETY: a line that may be read, as the caller promises; only a processor that has the instruction has this value.
-                // It changes no register, no flag and no content.
+                // SAFETY: a line that may be read, as the caller promises; only a processor that has the instruction
+                // has this value. It changes no register, no flag and no content.
                 Flusher::Clflushopt => unsafe {
                     asm!("clflushopt [{}]", in(reg) at, options(nostack, preserves_flags))
                 },
             }
         }
-        // SAFETY: as above. A load after it does not find what is still on its way out.
+        // SAFETY: as above. A later load does not hit a line that is being flushed.
         unsafe { _mm_mfence() };
     }
 
     pub unsafe fn demote(first: *const u8, lines: usize) {
         for line in 0..lines {
             let at = first.wrapping_add(line * LINE_BYTES);
-            // SAFETY: a hint, which a processor without the instruction takes for one that does nothing (its code is reserved for
-            // that). It changes no register, no flag and no content.
+            // SAFETY: a hint; a processor without the instruction executes its (reserved) code as a no-op. It changes
+            // no register, no flag and no content.
             unsafe { asm!("cldemote [{}]", in(reg) at, options(nostack, preserves_flags)) };
         }
     }
 
     #[expect(clippy::unnecessary_wraps, reason = "other processors have none")]
     pub unsafe fn time_load(word: *const u64) -> Option<Ticks> {
-        // SAFETY: every x86-64 has the fences and the time stamp counter (not so RDTSCP), and they touch no memory; `word` may be read, as
-        // the caller promises. A fence waits for the loads before it, and nothing after it begins before.
+        // SAFETY: every x86-64 has the fences and the time stamp counter (not so RDTSCP), and they touch no memory;
+        // `word` may be read, as the caller promises. A fence waits for the loads before it, and no later instruction
+        // begins before.
         let (begun, ended) = unsafe {
             _mm_mfence();
             _mm_lfence();
@@ -183,13 +185,14 @@ mod arch {
 mod tests {
     use super::*;
 
-    /// So that each starts where a line does.
+    /// Aligned to a cache line.
     #[repr(align(64))]
     struct Line([u64; 8]);
 
     #[test]
     fn a_flushed_line_is_slower_than_a_touched_one_by_the_median_and_its_content_stays() {
-        /// Lines of a page; pages, so few that a second-level cache holds them: one pass of loads brings them no farther for sure.
+        /// Lines per page, and pages: few enough for a second-level cache, so one pass of loads surely brings them no
+        /// farther.
         const EACH: usize = 64;
         const PAGES: usize = 64;
         let lines: Vec<Line> = (0..(EACH * PAGES) as u64).map(|n| Line([n; 8])).collect();
@@ -220,7 +223,7 @@ mod tests {
                 let flushed = median();
                 // SAFETY: as above.
                 unsafe {
-                    by.flush(first, lines.len()); // what was timed is in again
+                    by.flush(first, lines.len()); // the timed lines are cached again
                     way(first, lines.len());
                 }
                 let near = median();

@@ -1,13 +1,13 @@
-//! `cachestat(2)`: how many pages of a file are in the page cache, and how many left it not long ago.
+//! `cachestat(2)`: number of pages of a file in the page cache, and of pages evicted recently.
 //!
-//! Numbers only; which pages they are says `page_cache.rs`. Between two calls, `recently_evicted` is who lost pages that
-//! are likely to be missed.
+//! Counts only; `page_cache.rs` finds the pages themselves. The difference of `recently_evicted` between two calls
+//! counts evicted pages that are likely to be missed.
 //!
-//! Cost, measured on Linux 6.18: 3 µs for a file of which nothing is cached, 80 µs a GiB in large folios, 8 ms in small ones.
-//! Side effect: none, but that the counts of the memory groups which lost pages of it are brought up to date.
+//! Cost, measured on Linux 6.18: 3 µs for a file with nothing cached, 80 µs per GiB in large folios, 8 ms in small
+//! ones. Side effect: only a flush of the statistics of the memory groups that lost pages of it.
 //!
-//! Since: Linux 6.5. Since 6.14 the file must be one's own or opened for writing, or EPERM; before, anyone with a descriptor was told.
-//! Of hugetlbfs nothing is said (EOPNOTSUPP).
+//! Since: Linux 6.5. Since 6.14 the file must be one's own or opened for writing, or EPERM; before, any descriptor was
+//! enough. Not for hugetlbfs (EOPNOTSUPP).
 //!
 //! Truth: cachestat(2); `filemap_cachestat` in mm/filemap.c.
 
@@ -19,23 +19,23 @@ use units::{Bytes, Pages};
 
 use crate::Error;
 
-/// What of a part of a file is in the page cache.
+/// Page-cache counts of a part of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheStat {
     /// Pages in memory.
     pub cached: Pages,
-    /// Those of them that were written to and are not on the disk yet.
+    /// Cached pages that are dirty.
     pub dirty: Pages,
-    /// Those of them that are on their way to the disk.
+    /// Cached pages under writeback.
     pub writeback: Pages,
-    /// Pages that were in memory, are not, and of which the kernel remembers when they went.
+    /// Evicted pages with a shadow entry: the kernel remembers the time of the eviction.
     pub evicted: Pages,
-    /// Those of them that would be active if they came back now: they went too early.
+    /// Evicted pages that would be active if they came back now: evicted too early.
     pub recently_evicted: Pages,
 }
 
-/// Counts the pages of `file` from `start` on, `length` long; 0 is to the end of the file. Pages that are only partly in
-/// it count whole.
+/// Counts the pages of `file` from `start` on, `length` long; 0 is to the end of the file. Pages that are only partly
+/// in this range count whole.
 ///
 /// # Errors
 /// `Unsupported` before Linux 6.5 and for files without pages of their own (hugetlbfs), `Denied` for a file that is
@@ -43,7 +43,8 @@ pub struct CacheStat {
 pub fn cachestat(file: BorrowedFd<'_>, start: Bytes, length: Bytes) -> Result<CacheStat, Error> {
     let mut range = cachestat_range { off: start.0, len: length.0 };
     let mut counts = Counts { nr_cache: 0, nr_dirty: 0, nr_writeback: 0, nr_evicted: 0, nr_recently_evicted: 0 };
-    // SAFETY: both records outlive the call, which reads one and writes the other; the file is open while it is borrowed.
+    // SAFETY: both records outlive the call, which reads one and writes the other; the file is open while it is
+    // borrowed.
     let answer = unsafe {
         libc::syscall(libc::c_long::from(__NR_cachestat), file.as_raw_fd(), &raw mut range, &raw mut counts, 0u32)
     };

@@ -1,9 +1,9 @@
-//! Capabilities: the pieces of root's power, which of them a process holds, and giving up the others.
+//! Capabilities: the parts of root's power; reads the sets of a process and drops capabilities.
 //!
-//! The sets come from `status.rs`; which call needs which is said by each interface's file.
+//! The sets come from `status.rs`; each interface's file names the capabilities that its calls need.
 //!
-//! Cost: one read of `/proc/self/status`; [`keep`] some 50 system calls. Side effects: none of reading; [`keep`] changes the
-//! calling thread for good, and the threads and processes that it starts afterwards.
+//! Cost: one read of `/proc/self/status`; [`keep`] some 50 system calls. Side effects: none of reading; [`keep`]
+//! changes the calling thread for good, and the threads and processes that it starts afterwards.
 //!
 //! Since: CAP_PERFMON and CAP_BPF Linux 5.8, before and still also covered by CAP_SYS_ADMIN. In a user namespace a full
 //! set says little: most of these calls ask for the capability in the first namespace.
@@ -21,35 +21,35 @@ use serde::{Serialize, Serializer};
 
 use crate::{Error, KernelFiles, Pid, status};
 
-/// The capabilities that masu asks for. The discriminant is the kernel's number of the bit.
+/// Capabilities that masu uses. The discriminant is the kernel's number of the bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Capability {
-    /// To read and write files of others.
+    /// Read and write files of others.
     DacOverride = 1,
-    /// To read files of others, to search their folders, and to open files by handle.
+    /// Read files of others, search their folders, and open files by handle.
     DacReadSearch = 2,
-    /// To do with files of others what their owner may: open them without a new time of access, ask what of them is in memory.
+    /// Act as the owner of others' files: open them without updating the access time, query their pages in memory.
     Fowner = 3,
-    /// To signal processes of others.
+    /// Signal processes of others.
     Kill = 5,
-    /// To lock more memory than the limit.
+    /// Lock more memory than the limit.
     IpcLock = 14,
-    /// To look into the processes of others.
+    /// Inspect the processes of others.
     SysPtrace = 19,
-    /// To set knobs, and to see frame numbers.
+    /// Write settings, and read frame numbers.
     SysAdmin = 21,
-    /// To give advice about the memory of others.
+    /// Give advice about the memory of others.
     SysNice = 23,
-    /// To go over limits.
+    /// Exceed resource limits.
     SysResource = 24,
-    /// To let a BPF program read kernel memory.
+    /// Let a BPF program read kernel memory.
     Perfmon = 38,
-    /// To load a BPF program.
+    /// Load a BPF program.
     Bpf = 39,
 }
 
 impl Capability {
-    /// All of them, by number.
+    /// All capabilities, by number.
     pub const ALL: [Capability; 11] = [
         Capability::DacOverride,
         Capability::DacReadSearch,
@@ -64,7 +64,7 @@ impl Capability {
         Capability::Bpf,
     ];
 
-    /// Its name in documents: `CAP_SYS_PTRACE`.
+    /// Name in documents: `CAP_SYS_PTRACE`.
     pub const fn name(self) -> &'static str {
         match self {
             Capability::DacOverride => "CAP_DAC_OVERRIDE",
@@ -93,15 +93,15 @@ impl fmt::Display for Capability {
     }
 }
 
-/// A set of capabilities, one bit each. Serialises as the list of names that we know.
+/// A set of capabilities, one bit each. Serialises as the list of the known names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capabilities(pub u64);
 
 impl Capabilities {
-    /// CAP_SETPCAP alone: kept until the last of several steps, so that this one cuts the bounding set, too.
+    /// CAP_SETPCAP alone: kept until the last of several steps, so that this step cuts the bounding set, too.
     pub const STEPS: Capabilities = Capabilities(1 << 8);
 
-    /// The set of these.
+    /// Set of the listed capabilities.
     pub const fn of(list: &[Capability]) -> Capabilities {
         let (mut bits, mut at) = (0, 0);
         while at < list.len() {
@@ -111,7 +111,7 @@ impl Capabilities {
         Capabilities(bits)
     }
 
-    /// What is in one of the two.
+    /// Union of the two sets.
     pub const fn and(self, other: Capabilities) -> Capabilities {
         Capabilities(self.0 | other.0)
     }
@@ -121,14 +121,14 @@ impl Capabilities {
         self.0 & (1 << capability as u32) != 0
     }
 
-    /// True when the kernel would let its holder do what `capability` is for: by the bit, or for CAP_BPF and
+    /// True when the kernel would grant `capability` to the holder of this set: by the bit, or for CAP_BPF and
     /// CAP_PERFMON by CAP_SYS_ADMIN.
     pub const fn covers(self, capability: Capability) -> bool {
         let by_admin = matches!(capability, Capability::Bpf | Capability::Perfmon);
         self.contains(capability) || (by_admin && self.contains(Capability::SysAdmin))
     }
 
-    /// Those of ours that are in it, by number.
+    /// Capabilities in the set that masu knows, by number.
     pub fn known(self) -> impl Iterator<Item = Capability> {
         Capability::ALL.into_iter().filter(move |capability| self.contains(*capability))
     }
@@ -140,7 +140,7 @@ impl Serialize for Capabilities {
     }
 }
 
-/// The effective set of this process.
+/// Effective set of this process.
 ///
 /// # Errors
 /// As [`status::status`].
@@ -148,10 +148,11 @@ pub fn own(files: &impl KernelFiles) -> Result<Capabilities, Error> {
     status::status(files, Pid::own()).map(|status| Capabilities(status.effective_capabilities))
 }
 
-/// Says no where this process lacks what the kernel would let pass, and answer wrongly: `object` is what would be read.
+/// Refuses if this process lacks the capability. For calls that the kernel would allow, but answer wrongly: `object` is
+/// the object to be read.
 ///
 /// # Errors
-/// `Denied` without it; else as [`own`].
+/// `Denied` without the capability; else as [`own`].
 pub fn need(files: &impl KernelFiles, capability: Capability, object: &str) -> Result<(), Error> {
     if own(files)?.covers(capability) {
         return Ok(());
@@ -159,8 +160,8 @@ pub fn need(files: &impl KernelFiles, capability: Capability, object: &str) -> R
     Err(Error::of_host("read", format_args!("{object} without {capability}"), Errno::PERM))
 }
 
-/// Gives up, for the calling thread and for what it starts, all capabilities but those in `kept`: also the inheritable,
-/// ambient and bounding ones. Sets no_new_privs, so that no program that it starts brings any back.
+/// Drops all capabilities but `kept` for the calling thread and its later children: also the inheritable, ambient and
+/// bounding ones. Sets no_new_privs, so that no program that it starts regains any.
 ///
 /// A thread without CAP_SETPCAP cannot cut its bounding set; with no_new_privs that set gives nothing.
 ///
@@ -174,7 +175,7 @@ pub fn keep(kept: Capabilities) -> Result<(), Errno> {
         }
         match remove_capability_from_bounding_set(one) {
             Ok(()) => {}
-            // Beyond the kernel's last one; or without CAP_SETPCAP.
+            // Beyond the kernel's last capability; or without CAP_SETPCAP.
             Err(Errno::INVAL | Errno::PERM) => break,
             Err(error) => return Err(error),
         }
@@ -186,7 +187,7 @@ pub fn keep(kept: Capabilities) -> Result<(), Errno> {
         CapabilitySets { effective: effective & kept, permitted: permitted & kept, inheritable: inheritable & kept };
     set_capabilities(None, less)?;
     set_no_new_privs(true)?;
-    crate::proxy::retire(); // those have the rights of before
+    crate::proxy::retire(); // proxies still have the previous rights
     Ok(())
 }
 
@@ -266,7 +267,7 @@ mod tests {
         assert_eq!(two.0.count_ones(), 2);
     }
 
-    /// A thread of its own: what it gives up is gone for it alone.
+    /// Runs in a thread of its own: the dropped capabilities are lost for that thread alone.
     fn status_after(kept: Capabilities) -> String {
         let thread = std::thread::spawn(move || {
             keep(kept).unwrap();

@@ -1,4 +1,4 @@
-//! `getrusage(2)` of the children: what a program that was started and has ended used.
+//! `getrusage(2)` of the children: resources used by started programs that have ended.
 //!
 //! Cost: one system call. Side effects: none. Since: always; `maxrss` Linux 2.6.32.
 //! Truth: getrusage(2); with several children the times and faults are sums and the memory is the largest.
@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use units::Bytes;
 
-/// What the children that have been waited for used, with theirs.
+/// Resources used by the waited-for children and their descendants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
-    /// Processor time in the programs.
+    /// Processor time in user mode.
     pub user: Duration,
     /// Processor time in the kernel.
     pub system: Duration,
-    /// The most that one of them had resident.
+    /// Largest resident size of any child.
     pub rss_peak: Bytes,
     /// Faults that needed no I/O.
     pub minor_faults: u64,
@@ -22,7 +22,7 @@ pub struct Usage {
     pub major_faults: u64,
 }
 
-/// What the children used.
+/// Resources used by the children.
 pub fn of_children() -> Usage {
     let mut raw = std::mem::MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: a variable of ours, of the type that the call fills; the call cannot fail with this argument.

@@ -1,4 +1,4 @@
-//! `clock_gettime(2)`: processor time of masu, with that of the processes that make its calls (`proxy.rs`).
+//! `clock_gettime(2)`: processor time of masu, including that of its proxies (`proxy.rs`).
 //!
 //! Cost: one system call. Side effects: none.
 //!
@@ -18,17 +18,17 @@ thread_local! {
     static OF_THREAD: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Processor time of the calling thread, with that of its calls in proxies.
+/// Processor time of the calling thread, including that of its calls in proxies.
 pub fn of_thread() -> Duration {
     clock(ClockId::ThreadCPUTime) + Duration::from_nanos(OF_THREAD.get())
 }
 
-/// Processor time of this process, with that of its calls in proxies.
+/// Processor time of this process, including that of its calls in proxies.
 pub fn of_process() -> Duration {
     clock(ClockId::ProcessCPUTime) + Duration::from_nanos(PROXIES.load(Relaxed))
 }
 
-/// Adds what a proxy ran for the calling thread.
+/// Adds processor time of a proxy for the calling thread.
 pub(crate) fn add(nanoseconds: u64) {
     PROXIES.fetch_add(nanoseconds, Relaxed);
     OF_THREAD.set(OF_THREAD.get() + nanoseconds);

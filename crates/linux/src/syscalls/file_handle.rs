@@ -1,13 +1,13 @@
-//! open_by_handle_at(2): a file by the numbers that the kernel has for it, when nobody knows its name.
+//! open_by_handle_at(2): opens a file by the kernel's numbers for it, without a path.
 //!
-//! What comes into the page cache is named by device, inode and generation. A file system whose handles are made of the last
-//! two, as ext2, ext3, ext4, f2fs and xfs do, gives the file for them; how its handles look is seen at the one of its root.
-//! Others (btrfs, overlayfs, network file systems) have handles of their own kind, and such a file must be found in another
-//! way.
+//! Events of the page cache name a file by device, inode and generation. File systems with handles made of the last two
+//! (ext2, ext3, ext4, f2fs and xfs) open the file by them; the form of their handles is read from the handle of the
+//! root. Others (btrfs, overlayfs, network file systems) have handles of their own kind; a file on them must be found
+//! in another way.
 //!
-//! Cost: some 5 µs a file. Side effects: a file that is open cannot be unmounted, and its space is not freed: close it soon.
-//! Opening a file breaks a lease on it (fcntl(2), `F_SETLEASE`) as any open does; we do not wait for that. A file system that is not
-//! local (`mounts.rs`) is not asked: its server may not answer.
+//! Cost: some 5 µs per file. Side effects: an open file prevents unmounting, and its space is not freed: close it soon.
+//! Opening a file breaks a lease on it (fcntl(2), `F_SETLEASE`) as any open does; we do not wait for that. A file
+//! system that is not local (`mounts.rs`) is not asked: its server may not answer.
 //!
 //! Since: Linux 2.6.39. Needs CAP_DAC_READ_SEARCH.
 //!
@@ -23,7 +23,7 @@ use crate::mounts::Table;
 use crate::place::mount_of;
 use crate::{Error, KernelFiles};
 
-/// The kernel's types of handles that we can make: inode (32 bits) and generation; inode (64 bits) and generation.
+/// The kernel's handle types that we can make: inode (32 bits) and generation; inode (64 bits) and generation.
 const FILEID_INO32_GEN: i32 = 1;
 const FILEID_INO64_GEN: i32 = 0x81;
 
@@ -45,7 +45,7 @@ struct Handle {
 pub struct FileSystems(Table);
 
 impl FileSystems {
-    /// Those that are mounted now, where we can see them.
+    /// Reads the file systems that are mounted now in our mount namespace.
     ///
     /// # Errors
     /// The kernel's answer for `/proc/self/mountinfo`.
@@ -56,14 +56,15 @@ impl FileSystems {
     /// Opens the file for reading.
     ///
     /// # Errors
-    /// `Gone` when there is no such file any more; `Unsupported` for a file system that is not mounted here, or not local, or
-    /// whose handles are of another kind; `Denied` without CAP_DAC_READ_SEARCH.
+    /// `Gone` when the file no longer exists; `Unsupported` for a file system that is not mounted here, or not local,
+    /// or has handles of another kind; `Denied` without CAP_DAC_READ_SEARCH.
     pub fn open(&self, device: (u32, u32), inode: u64, generation: u32) -> Result<File, Error> {
         let object = || format!("inode {inode} of device {}:{}", device.0, device.1);
         let failed = |errno| Error::of_host("open", object(), errno);
         let unfit = || failed(Errno::OPNOTSUPP);
         let mount = self.0.of_device(device).filter(|mount| self.0.is_local(mount)).ok_or_else(unfit)?;
-        // Something else may be mounted over it, as a server's: it is held, and asked for nothing before that is known.
+        // A server's file system may be mounted over it: O_PATH opens it without a request to the server, until that is
+        // known.
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let held = open(mount.point.as_str(), flags, Mode::empty()).map_err(failed)?;
         if mount_of(&held).map_err(failed)? != mount.id {
@@ -74,19 +75,19 @@ impl FileSystems {
         let at = at.map_err(failed)?;
         let handle = encode(kind_of(&at).map_err(failed)?, inode, generation).ok_or_else(unfit)?;
         open_handle(&at, &handle).map_err(|errno| match errno {
-            // How a file system says that there is no such inode, or that it is another file now.
+            // A file system's errors for an inode that does not exist, or is another file now.
             Errno::STALE | Errno::NOENT => Error::of_process("open", object(), Errno::SRCH),
             errno => failed(errno),
         })
     }
 }
 
-/// The kind of handles of the file system with this directory.
+/// Handle type of the file system with this directory.
 fn kind_of(at: &OwnedFd) -> Result<i32, Errno> {
     let mut handle = Handle { bytes: MOST_BYTES_U32, kind: 0, handle: [0; MOST_BYTES] };
     let mut mount_id = 0;
-    // SAFETY: `at` is open and the path an empty C string; `handle` has room for as many bytes as it says, and `mount_id` is an
-    // int; the kernel writes no more than these.
+    // SAFETY: `at` is open and the path an empty C string; `handle` holds as many bytes as it says, and `mount_id` is
+    // an int; the kernel writes no more than these.
     let answer = unsafe {
         libc::syscall(
             libc::SYS_name_to_handle_at,
@@ -100,7 +101,7 @@ fn kind_of(at: &OwnedFd) -> Result<i32, Errno> {
     if answer == 0 { Ok(handle.kind) } else { Err(last_errno()) }
 }
 
-/// The handle of a file; `None` for a kind that is not made of inode and generation.
+/// Handle of a file; `None` for a kind that is not made of inode and generation.
 fn encode(kind: i32, inode: u64, generation: u32) -> Option<Handle> {
     let mut bytes = match kind {
         FILEID_INO32_GEN => u32::try_from(inode).ok()?.to_ne_bytes().to_vec(),
@@ -118,7 +119,7 @@ fn open_handle(at: &OwnedFd, handle: &Handle) -> Result<File, Errno> {
     // SAFETY: `at` is open, and `handle` is a whole struct that the kernel only reads.
     let answer = unsafe { libc::syscall(libc::SYS_open_by_handle_at, at.as_raw_fd(), handle, flags) };
     match i32::try_from(answer) {
-        // SAFETY: a new descriptor, owned by nobody else.
+        // SAFETY: a new descriptor with no other owner.
         Ok(fd) if fd >= 0 => Ok(unsafe { File::from_raw_fd(fd) }),
         _ => Err(last_errno()),
     }

@@ -1,17 +1,19 @@
 //! `unix(7)`: messages of a few words with descriptors in them, between masu and a library inside a program.
 //!
-//! A listener for programs that masu starts is hidden: a socket under a random name, in a folder that others may pass and not list. The
-//! kernel shows the name that it was bound to to everybody (/proc/net/unix), so it is bound to another one and then renamed. Who
-//! is not told the name cannot connect, and cannot fill its queue. A second one has a name in the abstract namespace, seen by
-//! everybody: a program that is chrooted finds it all the same (not so in another network namespace). One for programs that come by
-//! themselves is a file where they look for it; what an ended one has left is taken away. Messages are whole (SOCK_SEQPACKET). The
-//! end of a connection says that the other side is no more.
+//! A listener for programs that masu starts is hidden: a socket under a random name, in a folder that others may pass
+//! and not list. The kernel shows the name in bind(2) to everybody (/proc/net/unix), so the socket is bound to another
+//! name and then renamed. A process that was not told the name cannot connect, and cannot fill its queue. A second
+//! listener has a name in the abstract namespace, visible to everybody: a chrooted program finds it all the same (not
+//! so in another network namespace). A listener for programs that connect by themselves is a file at a known path; a
+//! leftover of an ended one is removed. Messages are whole (SOCK_SEQPACKET). The end of a connection means that the
+//! other side has ended.
 //!
 //! Cost: a few system calls for each program. Side effects: none.
 //!
 //! Since: always.
 //!
-//! Truth: unix(7), cmsg(3), socket(7) on SO_PEERCRED; `unix_seq_show` in net/unix/af_unix.c on the name that is shown; `sk_getsockopt` in net/core/sock.c on SO_PEERPIDFD.
+//! Truth: unix(7), cmsg(3), socket(7) on SO_PEERCRED; `unix_seq_show` in net/unix/af_unix.c on the name that is shown;
+//! `sk_getsockopt` in net/core/sock.c on SO_PEERPIDFD.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -34,32 +36,32 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::{Pid, files};
 
-/// At most so many descriptors come with a message.
+/// Maximum number of descriptors in a message.
 const MOST_FDS: usize = 4;
 
-/// Beginning of the names of folders with hidden sockets.
+/// Prefix of the names of folders with hidden sockets.
 const HIDDEN: &str = "programs-";
 
-/// Waits for programs.
+/// A socket that accepts programs.
 #[derive(Debug)]
 pub struct Listener {
     socket: OwnedFd,
     name: String,
-    /// A folder of its own, which goes with it, and its lock.
+    /// A folder of its own, removed with it, and the folder's lock.
     folder: Option<(PathBuf, OwnedFd)>,
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
         if let Some((folder, _lock)) = &self.folder {
-            // What cannot be removed now is removed by the next one, see `sweep`.
+            // A folder that cannot be removed now is removed by the next listener, see `sweep`.
             let _ = std::fs::remove_dir_all(folder);
         }
     }
 }
 
 impl Listener {
-    /// Under a name that nobody else has.
+    /// Opens a listener under a unique abstract name.
     ///
     /// # Errors
     /// The kernel's answer when there is no descriptor left.
@@ -74,18 +76,18 @@ impl Listener {
                     listen(&socket, 64)?;
                     return Ok(Listener { socket, name, folder: None });
                 }
-                // A pid namespace of its own, in the same network namespace.
+                // A masu with the same process id in another PID namespace, in the same network namespace.
                 Err(Errno::ADDRINUSE) => number += 1,
                 Err(errno) => return Err(errno),
             }
         }
     }
 
-    /// At a place where everybody looks for it, for all users. One that nobody listens at any more is replaced.
+    /// Opens a listener at a known path, for all users. A socket with no listener any more is replaced.
     ///
     /// # Errors
-    /// The kernel's answer: EADDRINUSE when somebody listens there, or what lies there is no socket; EINVAL for a path that is too
-    /// long.
+    /// The kernel's answer: EADDRINUSE when another process listens there, or the file there is no socket; EINVAL for a
+    /// path that is too long.
     pub fn at(path: &Path) -> Result<Listener, Errno> {
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let address = SocketAddrUnix::new(path)?;
@@ -101,10 +103,10 @@ impl Listener {
         Ok(Listener { socket, name: path.display().to_string(), folder: None })
     }
 
-    /// Under a name in `place` that is found by nobody who was not told it; by processes of other users only `for_others`.
+    /// Opens a listener under a secret name in `place`; processes of other users can connect only if `for_others`.
     ///
     /// # Errors
-    /// The kernel's answer; `EPERM` when somebody else may write to `place`, and could put another socket there.
+    /// The kernel's answer; `EPERM` when another user may write to `place`, and could put another socket there.
     pub fn hidden(place: &Path, for_others: bool) -> Result<Listener, Errno> {
         is_safe(place)?;
         sweep(place);
@@ -113,26 +115,26 @@ impl Listener {
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let path = folder.join(random_name()?);
         let name = path.to_str().ok_or(Errno::INVAL)?.to_owned();
-        // From here on the folder goes when this fails.
+        // From here on the folder is removed when this fails.
         let listener = Listener { socket, name, folder: Some((folder.clone(), lock)) };
         chmod(&folder, Mode::from_raw_mode(mode))?;
         let shown = folder.join("socket");
         bind(&listener.socket, &SocketAddrUnix::new(&shown)?)?;
-        // Nobody connects before the name is another one.
+        // No connection is possible before the name changes.
         std::fs::rename(&shown, &path).map_err(files::errno)?;
         chmod(&path, Mode::from_raw_mode(if for_others { 0o666 } else { 0o600 }))?;
         listen(&listener.socket, 64)?;
-        // A name that no address can hold would be of no use to programs.
+        // A name too long for an address would be useless to programs.
         SocketAddrUnix::new(&path)?;
         Ok(listener)
     }
 
-    /// The name in the abstract namespace, without the zero before it; or the path.
+    /// Name in the abstract namespace, without the zero before it; or the path.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The next program, within so long; `None` when none came.
+    /// Accepts the next program; `None` when none connected within `within`.
     ///
     /// # Errors
     /// The kernel's answer when there is no descriptor left.
@@ -154,7 +156,8 @@ impl AsFd for Listener {
     }
 }
 
-/// Whatever the umask is. By the descriptor of the socket: in a directory of somebody else the name may be another file by now.
+/// Sets the mode, regardless of the umask. Uses the descriptor of the socket: in another user's directory the name may
+/// be another file by now.
 fn open_to_all(path: &Path) -> Result<(), Errno> {
     let socket = open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     let about = fstat(&socket)?;
@@ -164,7 +167,7 @@ fn open_to_all(path: &Path) -> Result<(), Errno> {
     chmod(format!("/proc/self/fd/{}", socket.as_raw_fd()), Mode::from_raw_mode(0o666))
 }
 
-/// Errors when somebody else than this user and root may put things there or rename them.
+/// Errors when a user other than this one and root may add or rename files there.
 fn is_safe(place: &Path) -> Result<(), Errno> {
     let about = std::fs::symlink_metadata(place).map_err(files::errno)?;
     let ours = [0, geteuid().as_raw()].contains(&about.uid());
@@ -172,7 +175,7 @@ fn is_safe(place: &Path) -> Result<(), Errno> {
     if about.is_dir() && ours && !shared { Ok(()) } else { Err(Errno::PERM) }
 }
 
-/// A new folder in `place`, locked (flock(2)) for as long as the descriptor is open.
+/// Makes a new folder in `place`, locked (flock(2)) while the descriptor is open.
 fn make_locked(place: &Path, mode: u32) -> Result<(PathBuf, OwnedFd), Errno> {
     const TRIES: u32 = 100;
     for _ in 0..TRIES {
@@ -187,19 +190,19 @@ fn make_locked(place: &Path, mode: u32) -> Result<(PathBuf, OwnedFd), Errno> {
     Err(Errno::AGAIN)
 }
 
-/// The lock of a folder of this user's. `None` when another process holds it, or there is no such folder (any more).
+/// Locks a folder of this user. `None` when another process holds the lock, or the folder does not exist (any more).
 fn lock_folder(folder: &Path) -> Option<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let lock = open(folder, flags, Mode::empty()).ok()?;
     let about = fstat(&lock).ok().filter(|about| about.st_uid == geteuid().as_raw())?;
     flock(&lock, FlockOperation::NonBlockingLockExclusive).ok()?;
-    // The folder may have been removed by the holder of the lock before.
+    // The previous holder of the lock may have removed the folder.
     let named = std::fs::symlink_metadata(folder).ok()?;
     ((named.dev(), named.ino()) == (about.st_dev, about.st_ino)).then_some(lock)
 }
 
-/// Removes folders in `place` whose lock nobody holds: their owners have ended. A number of a process would not say so of one in
-/// another PID namespace. Folders of other users stay.
+/// Removes folders in `place` whose lock is free: their owners have ended. A process id would not tell this of an owner
+/// in another PID namespace. Folders of other users stay.
 fn sweep(place: &Path) {
     let Ok(entries) = std::fs::read_dir(place) else { return };
     for entry in entries.flatten().filter(|entry| entry.file_name().as_bytes().starts_with(HIDDEN.as_bytes())) {
@@ -218,45 +221,45 @@ fn random_name() -> Result<String, Errno> {
     Ok(format!("{:032x}", u128::from_ne_bytes(bytes)))
 }
 
-/// Is there a socket at which nobody listens?
+/// True for a socket with no listener.
 fn is_left_behind(path: &Path, address: &SocketAddrUnix) -> Result<bool, Errno> {
     let is_socket = std::fs::symlink_metadata(path).map_err(files::errno)?.file_type().is_socket();
-    // Somebody who listens and does not accept answers EAGAIN at once; without NONBLOCK it would be waited for.
+    // A listener that does not accept answers EAGAIN at once; without NONBLOCK this would wait for it.
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let probe = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     Ok(is_socket && connect(&probe, address) == Err(Errno::CONNREFUSED))
 }
 
-/// Who is at the other side: as it was when it connected, and as the kernel says it.
+/// Credentials of the other side at the time it connected, from the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Its process; `None` when it is in a PID namespace that cannot be seen from here.
+    /// Process id; `None` when it is in a PID namespace that cannot be seen from here.
     pub pid: Option<Pid>,
-    /// Its effective user.
+    /// Effective user id.
     pub user: u32,
-    /// Its effective group.
+    /// Effective group id.
     pub group: u32,
 }
 
-/// One program.
+/// Connection to one program.
 #[derive(Debug)]
 pub struct Connection(OwnedFd);
 
 impl Connection {
-    /// To the listener with this name, as a program connects.
+    /// Connects to the listener with this name, as a program does.
     ///
     /// # Errors
-    /// The kernel's answer: ECONNREFUSED when nobody listens.
+    /// The kernel's answer: ECONNREFUSED without a listener.
     pub fn to(name: &str) -> Result<Connection, Errno> {
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         connect(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
         Ok(Connection(socket))
     }
 
-    /// To the listener at this place.
+    /// Connects to the listener at this path.
     ///
     /// # Errors
-    /// The kernel's answer: ENOENT or ECONNREFUSED when nobody listens there.
+    /// The kernel's answer: ENOENT or ECONNREFUSED without a listener there.
     pub fn at(path: &Path) -> Result<Connection, Errno> {
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         connect(&socket, &SocketAddrUnix::new(path)?)?;
@@ -266,7 +269,7 @@ impl Connection {
     /// Sends a message and descriptors.
     ///
     /// # Errors
-    /// The kernel's answer: EPIPE when the other side is no more.
+    /// The kernel's answer: EPIPE when the other side has ended.
     pub fn send(&self, message: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
         self.send_with(message, fds, SendFlags::NOSIGNAL)
     }
@@ -280,20 +283,20 @@ impl Connection {
         sendmsg(&self.0, &[IoSlice::new(message)], &mut control, flags).map(|_| ())
     }
 
-    /// Sends a message and descriptors without waiting for room.
+    /// Sends a message and descriptors without waiting for space in the queue.
     ///
     /// # Errors
-    /// The kernel's answer: EAGAIN when the other side has not read what it was sent, EPIPE when it is no more.
+    /// The kernel's answer: EAGAIN when the other side has not read earlier messages, EPIPE when it has ended.
     pub fn send_at_once(&self, message: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
         self.send_with(message, fds, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
     }
 
-    /// The next message, if there is one.
+    /// Receives the next message, if there is one.
     ///
     /// # Errors
-    /// The kernel's answer, ECONNRESET when the other side is no more. Descriptors in it are closed.
+    /// The kernel's answer, ECONNRESET when the other side has ended. Descriptors in it are closed.
     pub fn receive_at_once(&self, message: &mut [u8]) -> Result<Option<usize>, Errno> {
-        // Without room for them, descriptors that come with it are given back by the kernel.
+        // Without a buffer for them, the kernel closes descriptors that come with the message.
         match recv(&self.0, &mut *message, RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
             Ok((_, 0)) => Err(Errno::CONNRESET),
             Ok((_, bytes)) if bytes > message.len() => Err(Errno::MSGSIZE),
@@ -303,7 +306,8 @@ impl Connection {
         }
     }
 
-    /// The next message, within so long: its length and the descriptors in it. `None` when none came or the other side is no more.
+    /// Receives the next message: its length and its descriptors. `None` when none came within `within`, or the other
+    /// side has ended.
     ///
     /// # Errors
     /// The kernel's answer.
@@ -323,7 +327,7 @@ impl Connection {
         Ok((got.bytes > 0).then_some((got.bytes, fds)))
     }
 
-    /// Who is at the other side.
+    /// Credentials of the other side.
     ///
     /// # Errors
     /// The kernel's answer.
@@ -332,8 +336,8 @@ impl Connection {
         let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
         let mut bytes = libc::socklen_t::try_from(size_of::<libc::ucred>()).map_err(|_| Errno::INVAL)?;
         let fd = self.0.as_raw_fd();
-        // SAFETY: the descriptor is open for as long as `self` is borrowed; the kernel writes at most `bytes` bytes to
-        // `peer`, which has as many and is made of numbers alone.
+        // SAFETY: the descriptor is open while `self` is borrowed; the kernel writes at most `bytes` bytes to `peer`,
+        // which has as many and is made of numbers alone.
         let done = unsafe {
             libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut peer).cast(), &raw mut bytes)
         };
@@ -343,8 +347,8 @@ impl Connection {
         Ok(Peer { pid: (peer.pid > 0).then_some(Pid(peer.pid)), user: peer.uid, group: peer.gid })
     }
 
-    /// The process at the other side as it was when it connected, and no later one with its number. On kernels without
-    /// SO_PEERPIDFD (before 6.5) it is the one that has that number now: whoever needs to be sure asks at once.
+    /// The process at the other side at the time it connected, and no later one with its number. On kernels without
+    /// SO_PEERPIDFD (before 6.5) it is the process with that number now: ask at once after connecting to be sure.
     ///
     /// # Errors
     /// `ESRCH` when it has ended, or is in a PID namespace that cannot be seen from here.
@@ -353,8 +357,8 @@ impl Connection {
         let mut pidfd = -1i32;
         let mut bytes = libc::socklen_t::try_from(size_of::<i32>()).map_err(|_| Errno::INVAL)?;
         let fd = self.0.as_raw_fd();
-        // SAFETY: the descriptor is open for as long as `self` is borrowed; the kernel writes at most `bytes` bytes to
-        // `pidfd`, which has as many.
+        // SAFETY: the descriptor is open while `self` is borrowed; the kernel writes at most `bytes` bytes to `pidfd`,
+        // which has as many.
         let done =
             unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, SO_PEERPIDFD, (&raw mut pidfd).cast(), &raw mut bytes) };
         if done == 0 && pidfd >= 0 {
@@ -371,12 +375,12 @@ impl Connection {
         }
     }
 
-    /// Whether the other side is no more.
+    /// True if the other side has ended.
     pub fn is_over(&self) -> bool {
         self.is_over_within(Duration::ZERO)
     }
 
-    /// The same; it is waited for, for so long.
+    /// [`Connection::is_over`], waiting up to `within`.
     pub fn is_over_within(&self, within: Duration) -> bool {
         let mut fds = [PollFd::new(&self.0, PollFlags::empty())];
         let timeout = Timespec::try_from(within).ok();
@@ -491,7 +495,8 @@ mod tests {
             std::fs::create_dir(folder).unwrap();
         }
         std::fs::write(&file, "mine").unwrap();
-        // As a masu in another PID namespace, whose number no process has here; that of the dead one is a living process's.
+        // Like a masu in another PID namespace, whose number no process has here; the dead one's number is a living
+        // process's.
         let lock = lock_folder(&living).unwrap();
         assert!(lock_folder(&living).is_none(), "locked");
         let first = Listener::hidden(place.path(), true).unwrap();

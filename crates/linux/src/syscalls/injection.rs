@@ -1,31 +1,34 @@
 //! `ptrace(2)`: one system call in the name of another process, `prctl(PR_SET_THP_DISABLE)`, and nothing else.
 //!
-//! A flag of its memory says whether a process may have huge pages at all, and only the process itself can set it. So one of
-//! its threads is stopped, makes the call, and is restored: registers, signal mask, the system call it
-//! slept in. Everything else is done from outside without a stop (`process_madvise.rs`). The result is in `status.rs` (`THP_enabled:`).
+//! A flag of a process's memory decides if it may have huge pages at all, and only the process itself can set it. So
+//! one of its threads is stopped, makes the call, and is restored: registers, signal mask, interrupted system call.
+//! Everything else is done from outside without a stop (`process_madvise.rs`). The result is in `status.rs`
+//! (`THP_enabled:`).
 //!
 //! The thread is left as it was found:
-//! - It is stopped by PTRACE_INTERRUPT, in the kernel, on its way to user mode. A system call in which it slept
-//!   has answered "to be restarted" and does so after the restore: the registers with `orig_rax` say which, and the
-//!   kernel keeps the time that is left. Our call carries `orig_rax` −1 so that nothing is restarted before.
-//! - Its signals are blocked meanwhile, and wait. A stop signal, which cannot be blocked, is held and sent again.
-//! - The call uses an instruction that is there already: in the vdso, else the one of the thread's own last call. Neither code nor stack is written,
-//!   and no memory of a file is read.
-//! - It is restored at a stop of the same kind as the first, so no instruction of its own runs in between.
-//! - A thread in a restartable sequence (rseq) runs on until it has left it.
-//! - A process stopped by job control (Ctrl-Z) runs for the one call and stops again.
-//! - Waiting calls that the kernel does not restart by itself (`epoll_wait`, `semop` and others that signal(7) lists) are
-//!   made again, unless a signal is there that they should answer EINTR to.
+//! * It is stopped by PTRACE_INTERRUPT, in the kernel, on its way to user mode. An interrupted system call has answered
+//!   "to be restarted" and restarts after the restore: the registers with `orig_rax` name it, and the kernel keeps the
+//!   remaining time. Our call carries `orig_rax` −1 so that nothing is restarted before.
+//! * Its signals are blocked and stay pending meanwhile. A stop signal, which cannot be blocked, is held and sent
+//!   again.
+//! * The call uses an existing instruction: in the vdso, else the one of the thread's own last call. Neither code nor
+//!   stack is written, and no memory of a file is read.
+//! * It is restored at a stop of the same kind as the first, so no instruction of its own runs in between.
+//! * A thread in a restartable sequence (rseq) runs on until it has left it.
+//! * A process stopped by job control (Ctrl-Z) runs for the one call and stops again.
+//! * Waiting calls that the kernel does not restart by itself (`epoll_wait`, `semop` and others that signal(7) lists)
+//!   are made again, unless a pending signal must make them answer EINTR.
 //!
-//! A hostile process gains nothing and holds up nobody: after an exec nothing is written, a call that is not ours never runs (`tracee.rs`), every
-//! wait of masu has a deadline, and the tracer is a process of its own that outlives masu (`tracer.rs`). A process in a frozen control group is
-//! refused before it is touched (`cgroup/freezer.rs`).
+//! A hostile process gains nothing and blocks nobody: after an exec nothing is written, a foreign call never runs
+//! (`tracee.rs`), every wait of masu has a deadline, and the tracer is a process of its own that outlives masu
+//! (`tracer.rs`). A process in a frozen control group is refused before it is touched (`cgroup/freezer.rs`).
 //!
-//! Cost: one fork and some 100 µs, for which one thread stands still. Side effects: the timeout of a call that is made again starts
-//! anew; rare ones (`io_uring_enter`, `connect` with a timeout) answer EINTR, as after SIGSTOP and SIGCONT.
+//! Cost: one fork and some 100 µs, during which one thread is stopped. Side effects: the timeout of a call that is made
+//! again starts anew; rare ones (`io_uring_enter`, `connect` with a timeout) answer EINTR, as after SIGSTOP and
+//! SIGCONT.
 //!
-//! Since: PTRACE_SEIZE Linux 3.4, signal masks 3.11, PTRACE_GET_SYSCALL_INFO 5.3, the place of rseq 5.13; PR_SET_THP_DISABLE 3.15. x86-64 only. Needs
-//! ptrace access (PTRACE_MODE_ATTACH): the same user, or CAP_SYS_PTRACE.
+//! Since: PTRACE_SEIZE Linux 3.4, signal masks 3.11, PTRACE_GET_SYSCALL_INFO 5.3, the address of rseq 5.13;
+//! PR_SET_THP_DISABLE 3.15. x86-64 only. Needs ptrace access (PTRACE_MODE_ATTACH): the same user, or CAP_SYS_PTRACE.
 //!
 //! Truth: ptrace(2), prctl(2), signal(7), rseq(2), vdso(7); kernel/ptrace.c, `get_signal` in kernel/signal.c,
 //! `arch_do_signal_or_restart` in arch/x86/kernel/signal.c, `de_thread` in fs/exec.c.
@@ -44,7 +47,7 @@ use crate::cgroup::freezer;
 use crate::status::{self, Seccomp};
 use crate::{Error, KernelFiles, Pid, maps};
 
-/// The kernel's numbers that libc does not have, or that are asked for by value.
+/// Kernel numbers that libc lacks, or that are needed by value.
 pub mod numbers {
     /// prctl: the process may have no huge pages, or may again.
     pub const PR_SET_THP_DISABLE: u64 = libc::PR_SET_THP_DISABLE as u64;
@@ -52,27 +55,27 @@ pub mod numbers {
     pub const PTRACE_GETSIGMASK: u32 = 0x420a;
     /// ptrace: sets them.
     pub const PTRACE_SETSIGMASK: u32 = 0x420b;
-    /// ptrace: the system call at whose entry or exit a thread stands.
+    /// ptrace: the system call at whose entry or exit a thread is stopped.
     pub const PTRACE_GET_SYSCALL_INFO: u32 = 0x420e;
-    /// ptrace: where the thread's restartable sequences are described.
+    /// ptrace: the address of the thread's rseq area.
     pub const PTRACE_GET_RSEQ_CONFIGURATION: u32 = 0x420f;
-    /// ptrace: a stop that was asked for, or one of the group.
+    /// ptrace: a requested stop, or a group stop.
     pub const PTRACE_EVENT_STOP: u32 = 128;
-    /// ptrace: a thread stands at the entry of a system call.
+    /// ptrace: stopped at the entry of a system call.
     pub const PTRACE_SYSCALL_INFO_ENTRY: u8 = 1;
-    /// ptrace: at its exit.
+    /// ptrace: stopped at its exit.
     pub const PTRACE_SYSCALL_INFO_EXIT: u8 = 2;
     /// audit: a system call by the 64-bit convention of x86.
     pub const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
 }
 
-/// Most threads that are tried, the first one first.
+/// Maximum number of threads tried, the first one first.
 const THREADS_MAX: usize = 8;
 
-/// Reason for which a process did not make the call. It is unharmed in each case.
+/// Reason why a process did not make the call. The process is unharmed in each case.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotCalled {
-    /// The kernel refused something: `Gone` if the process ended, `Denied` without ptrace access or when it is traced already.
+    /// The kernel's error: `Gone` if the process ended, `Denied` without ptrace access or when it is traced already.
     #[error(transparent)]
     Kernel(#[from] Error),
     /// Its control group, at this path, is frozen.
@@ -92,7 +95,8 @@ pub enum NotCalled {
     /// No `syscall` instruction was found that needs no memory of a file.
     #[error("cannot change process {0}: it has no vdso, and no thread that waits in a system call")]
     NoInstruction(Pid),
-    /// The call waits in the kernel, for the memory of the process. The second process restores the thread once it returns.
+    /// The call waits in the kernel, for the memory of the process. The second process restores the thread once it
+    /// returns.
     #[error(
         "cannot wait any longer for process {0}: its call waits in the kernel; process {1} (masu-tracer) restores the thread when it returns"
     )]
@@ -106,10 +110,10 @@ impl NotCalled {
     }
 }
 
-/// Forbids `pid` to have huge pages, or allows them again: memory that is touched from now on. What is huge stays so.
+/// Forbids huge pages for `pid`, or allows them again, for memory touched from now on. Existing huge pages stay.
 ///
 /// # Errors
-/// The reason for which the call was not made.
+/// The reason why the call was not made.
 pub fn forbid_huge_pages(files: &impl KernelFiles, pid: Pid, forbid: bool) -> Result<(), NotCalled> {
     let pidfd =
         rustix::process::Pid::from_raw(pid.0).ok_or(Errno::SRCH).and_then(|p| pidfd_open(p, PidfdFlags::empty()));
@@ -146,7 +150,7 @@ fn not_called(files: &impl KernelFiles, pid: Pid, why: NoAnswer) -> NotCalled {
         NoAnswer::Failed(Failed::Foreign | Failed::NoCall) => NotCalled::Foreign(pid),
         NoAnswer::Failed(Failed::NoInstruction) => NotCalled::NoInstruction(pid),
         NoAnswer::Failed(Failed::Ended) => failed("trace", pid, Errno::SRCH).into(),
-        // The kernel answers EPERM about a process on its way out, too.
+        // The kernel answers EPERM about an exiting process, too.
         NoAnswer::Failed(Failed::Kernel(Errno::PERM)) if has_ended(files, pid) => {
             failed("trace", pid, Errno::SRCH).into()
         }

@@ -1,19 +1,23 @@
-//! Pages of our own with the content of others' pages, which KSM merges with them: their frames, under addresses of ours.
+//! Pages of our own with the content of other processes' pages, merged with them by KSM: the same frames at our
+//! addresses.
 //!
-//! What is done to the cache through such an address (`cache_line.rs`) is done to the lines of the page that others use, and un-merges
-//! nothing: the memory is read-only, and neither a load nor `clflush` is a write. The content is read through `/proc/PID/mem`, which
-//! leaves a merged page merged. `process_vm_readv` (`process_vm.rs`) pins what it reads, and so un-merges it.
+//! A cache operation on such an address (`cache_line.rs`) acts on the lines of the shared page, and un-merges nothing:
+//! the memory is read-only, and neither a load nor `clflush` is a write. The content is read through `/proc/PID/mem`,
+//! which leaves a merged page merged. `process_vm_readv` (`process_vm.rs`) pins the pages it reads, and so un-merges
+//! them.
 //!
-//! KSM merges when it comes by, if it runs (`ksm.rs`); we do not turn it on. [`MergedCopy::merged`] says what is merged by now, by frame
-//! numbers on both sides. A page whose source was written meanwhile, has ended, or has more sharers than KSM puts on one frame
-//! (`max_page_sharing`) is not merged, and stays a plain copy.
+//! KSM merges at its next scan, if it runs (`ksm.rs`); we do not turn it on. [`MergedCopy::merged`] reports the merged
+//! pages, by frame numbers on both sides. A page is not merged, and stays a plain copy, if its source was written
+//! meanwhile, has ended, or has more sharers than KSM puts on one frame (`max_page_sharing`).
 //!
-//! Cost: a copy of each page until it is merged; then no memory but 8 bytes of page table and KSM's own record (64 bytes, `rmap_item`).
-//! To make one takes a system call a page. Descriptors: one for each process, two while the copy is made. Side effects: the kernel counts our pages among those that share; a sharer that reads its
-//! page waits as long as ever.
+//! Cost: a copy of each page until it is merged; then no memory but 8 bytes of page table and KSM's own record (64
+//! bytes, `rmap_item`). Making a copy takes one system call per page. Descriptors: one for each process, two while the
+//! copy is made. Side effects: the kernel counts our pages as sharers; a sharer that reads its page waits no longer
+//! than before.
 //!
-//! Since: KSM Linux 2.6.32. Needs the right to trace the process (PTRACE_MODE_ATTACH), and CAP_SYS_ADMIN for frame numbers. Whoever may
-//! not flush the lines of a page (another trust domain) must not be given one: that is decided elsewhere.
+//! Since: KSM Linux 2.6.32. Needs the right to trace the process (PTRACE_MODE_ATTACH), and CAP_SYS_ADMIN for frame
+//! numbers. A caller that may not flush the lines of a page (another trust domain) must not get a copy: this is decided
+//! elsewhere.
 //!
 //! Truth: Documentation/admin-guide/mm/ksm.rst; madvise(2); seen on Linux 6.18.
 
@@ -34,19 +38,19 @@ use crate::{Error, Pid};
 const PAGE_BYTES: usize = 4096;
 const _: () = assert!(PAGE_BYTES as u64 == PageSize::Small.bytes().0);
 
-/// Lines of one page.
+/// Number of cache lines in one page.
 pub const LINES_PER_PAGE: usize = PAGE_BYTES / LINE_BYTES;
 
 /// A page of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PageOf {
-    /// Whose.
+    /// Process of the page.
     pub pid: Pid,
-    /// Where it starts.
+    /// Start address of the page.
     pub address: Address,
 }
 
-/// Copies of others' pages that KSM merges with them.
+/// Copies of other processes' pages that KSM merges with them.
 #[derive(Debug)]
 pub struct MergedCopy {
     memory: Memory,
@@ -57,13 +61,13 @@ pub struct MergedCopy {
 }
 
 impl MergedCopy {
-    /// Copies these pages and offers the copies to KSM. Pages that are not there any more are left out: [`MergedCopy::sources`] says
-    /// which are in it, in order of address for each process, as `pages` should be. Whoever has the number of a process now is meant, and
-    /// nobody who gets it while the copy is made.
+    /// Copies these pages and offers the copies to KSM. Missing pages are left out. [`MergedCopy::sources`] lists the
+    /// copied pages in order of address for each process, as `pages` should be. A process number means the process that
+    /// has it now, and no later one that gets it during the copy.
     ///
     /// # Errors
-    /// `Denied` without the right to trace one of the processes, `Other` without memory or descriptors, `Unsupported` by a kernel without
-    /// KSM. `Gone` when nothing is left of any page.
+    /// `Denied` without the right to trace one of the processes, `Other` without memory or descriptors, `Unsupported`
+    /// by a kernel without KSM. `Gone` when all pages are missing.
     pub fn of(pages: &[PageOf]) -> Result<MergedCopy, Error> {
         let own = Pagemap::open(Pid::own())?;
         let mut memory = Memory::map(pages.len()).map_err(failed("map"))?;
@@ -71,7 +75,7 @@ impl MergedCopy {
         let mut processes: BTreeMap<Pid, Result<Source, Error>> = BTreeMap::new();
         let mut last = None;
         for page in pages {
-            // One that was gone is gone: its number may be another's by the next page.
+            // A process that has ended stays excluded: its number may belong to another by the next page.
             let source = processes.entry(page.pid).or_insert_with(|| Source::open(page.pid));
             match source.as_ref().map_err(Error::clone).and_then(|source| source.content(page.address)) {
                 Ok(content) => {
@@ -95,17 +99,17 @@ impl MergedCopy {
         Ok(MergedCopy { memory, sources, pagemaps, own })
     }
 
-    /// The pages that were copied, in the order in which we have them.
+    /// The copied pages, in our order.
     pub fn sources(&self) -> &[PageOf] {
         &self.sources
     }
 
-    /// How many pages that are.
+    /// Number of copied pages.
     pub fn pages(&self) -> Pages {
         Pages(self.sources.len() as u64)
     }
 
-    /// The frames that our pages are in now; `None` for one that is not in memory.
+    /// Current frames of our pages; `None` for a page that is not in memory.
     ///
     /// # Errors
     /// `Denied` without CAP_SYS_ADMIN.
@@ -117,8 +121,8 @@ impl MergedCopy {
         Ok(entries.into_iter().map(PageEntry::frame).collect())
     }
 
-    /// For each page, whether it is in the same frame as the one that it was copied from, now. False for all pages of a process that
-    /// has ended, or has become another program.
+    /// For each page, true if it shares the frame of its source now. False for all pages of a process that has ended,
+    /// or has become another program.
     ///
     /// # Errors
     /// `Denied` without CAP_SYS_ADMIN.
@@ -144,7 +148,7 @@ impl MergedCopy {
         Ok(merged)
     }
 
-    /// How many of the pages are merged with those that they were copied from, now.
+    /// Number of pages that share the frame of their source now.
     ///
     /// # Errors
     /// As [`MergedCopy::merged`].
@@ -152,24 +156,24 @@ impl MergedCopy {
         Ok(Pages(self.merged()?.into_iter().filter(|merged| *merged).count() as u64))
     }
 
-    /// Throws the lines of these pages (by their places in [`MergedCopy::sources`]) out of all caches.
+    /// Flushes the lines of these pages (indices into [`MergedCopy::sources`]) from all caches.
     ///
     /// # Errors
     /// `Unsupported` on a processor other than x86-64.
     ///
     /// # Panics
-    /// For pages that are none of ours.
+    /// For indices out of range.
     pub fn flush(&self, pages: Range<usize>) -> Result<(), Error> {
         let flusher = Flusher::of_this_processor()?;
         let (first, lines) = self.lines(&pages);
-        // SAFETY: whole lines of our own mapping, which is readable for as long as `self` lives.
+        // SAFETY: whole lines of our own mapping, which is readable while `self` lives.
         unsafe { flusher.flush(first, lines) };
         Ok(())
     }
 
-    /// Brings the lines of these pages into the last-level cache, for all processors that use it: where the class of service of this
-    /// thread may allocate, if they were in no cache; one that was stays where it is. Best for all that is to be there at once: in
-    /// parts of less than the second-level cache has it does not stay as well (`cache_line.rs`).
+    /// Brings the lines of these pages into the last-level cache, for all processors that use it. A line that was in no
+    /// cache goes to ways of this thread's class of service; a cached line stays where it is. Call it once for the
+    /// whole range: in parts smaller than the second-level cache, fewer lines stay (`cache_line.rs`).
     ///
     /// # Panics
     /// As [`MergedCopy::flush`].
@@ -189,13 +193,13 @@ impl MergedCopy {
         unsafe { cache_line::load(first, lines) };
     }
 
-    /// How long a load of line `line` of page `page` takes, now; the line is in the caches afterwards.
+    /// Times a load of line `line` of page `page`, now; the line is in the caches afterwards.
     ///
     /// # Errors
     /// `Unsupported` on a processor other than x86-64.
     ///
     /// # Panics
-    /// For a page that is none of ours, or a line that no page has.
+    /// For a page index or a line index out of range.
     pub fn time_load(&self, page: usize, line: usize) -> Result<Ticks, Error> {
         assert!(line < LINES_PER_PAGE, "line {line} of a page");
         let (first, _) = self.lines(&(page..page + 1));
@@ -203,7 +207,7 @@ impl MergedCopy {
         unsafe { cache_line::time_load(first.add(line * LINE_BYTES).cast()) }
     }
 
-    /// The first line of these pages, and how many lines they have.
+    /// First line of these pages, and their number of lines.
     fn lines(&self, pages: &Range<usize>) -> (*const u8, usize) {
         assert!(
             pages.start <= pages.end && pages.end <= self.sources.len(),
@@ -214,7 +218,7 @@ impl MergedCopy {
     }
 }
 
-/// One process's memory: two files that keep meaning the address space that they were opened on.
+/// Memory of one process: two files that stay bound to the address space at the time they were opened.
 #[derive(Debug)]
 struct Source {
     memory: MemoryFile,
@@ -233,12 +237,13 @@ impl Source {
     }
 }
 
-/// Is the page gone, or the process (EIO is the answer where nothing is mapped)? Everything else would be so for others as well.
+/// True if only the page or its process is gone (EIO is the answer for an unmapped page). Any other error would hit
+/// other pages as well.
 fn is_of_page_only(error: &Error) -> bool {
     error.is_gone() || error.errno() == Some(Errno::IO)
 }
 
-/// How many pages, from the first on, are neighbours in one process.
+/// Number of pages, from the first on, that are neighbours in one process.
 fn run_of(pages: &[PageOf]) -> usize {
     let Some(first) = pages.first() else { return 0 };
     let follows = |(nth, page): &(usize, &PageOf)| {
@@ -255,8 +260,9 @@ fn range_of(start: u64, pages: usize) -> Result<AddressRange, Error> {
 /// Memory that is filled once and then only read.
 ///
 /// # Safety
-/// `mapped` is one whole private anonymous mapping of `pages` pages (of one, for none), made here and owned by this value alone. It is
-/// written by `fill` alone, which takes `&mut self`, and not after `offer`, which makes it read-only. No reference into it is ever made.
+/// `mapped` is one whole private anonymous mapping of `pages` pages (of one, for none), made here and owned by this
+/// value alone. It is written by `fill` alone, which takes `&mut self`, and not after `offer`, which makes it
+/// read-only. No reference into it is ever made.
 #[derive(Debug)]
 struct Memory {
     mapped: *mut c_void,
@@ -272,10 +278,10 @@ impl Memory {
     fn map(pages: usize) -> Result<Memory, Errno> {
         let length = pages.max(1).checked_mul(PAGE_BYTES).ok_or(Errno::NOMEM)?;
         let rights = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at a place of the kernel's choice.
+        // SAFETY: a new mapping at an address that the kernel chooses.
         let mapped = unsafe { mmap_anonymous(null_mut(), length, rights, MapFlags::PRIVATE)? };
         let memory = Memory { mapped, pages };
-        // Small pages from the start; a forked child has no use for them, and a core dump neither.
+        // Small pages from the start; excluded from forked children and from core dumps.
         for advice in [Advice::LinuxNoHugepage, Advice::LinuxDontFork, Advice::LinuxDontDump] {
             // SAFETY: our own new mapping, to which nothing refers; the advice changes no content.
             match unsafe { madvise(mapped, length, advice) } {
@@ -293,15 +299,16 @@ impl Memory {
     fn fill(&mut self, page: usize, content: &[u8; PAGE_BYTES]) {
         assert!(page < self.pages, "page {page} of {}", self.pages);
         let to = self.mapped.wrapping_byte_add(page * PAGE_BYTES).cast::<u8>();
-        // SAFETY: a whole page of our own mapping, which is still writable, as `offer` comes after; `content` lies elsewhere.
+        // SAFETY: a whole page of our own mapping, which is still writable, as `offer` comes after; `content` lies
+        // elsewhere.
         unsafe { to.copy_from_nonoverlapping(content.as_ptr(), PAGE_BYTES) };
     }
 
-    /// No writing any more, and to be merged.
+    /// Makes the memory read-only and mergeable.
     fn offer(&mut self) -> Result<(), Errno> {
-        // SAFETY: the whole of our own mapping; only the right to write is taken away.
+        // SAFETY: the whole of our own mapping; only the right to write is removed.
         unsafe { mprotect(self.mapped, self.length(), MprotectFlags::READ)? };
-        // SAFETY: the same; what KSM puts there has the same content.
+        // SAFETY: the same mapping; a merged page has the same content.
         unsafe { madvise(self.mapped, self.length(), Advice::LinuxMergeable) }
     }
 
@@ -309,7 +316,7 @@ impl Memory {
         self.mapped.wrapping_byte_add(page * PAGE_BYTES).cast_const().cast()
     }
 
-    /// The first `pages` of it.
+    /// Range of the first `pages` pages.
     fn range(&self, pages: usize) -> Result<AddressRange, Error> {
         range_of(self.mapped.addr() as u64, pages)
     }
@@ -365,7 +372,7 @@ mod tests {
             copy.flush(0..2).unwrap();
             assert!(copy.time_load(1, 63).unwrap() > Ticks(0));
         }
-        // Whoever may see frame numbers sees two frames; KSM may run here, or not.
+        // A caller with access to frame numbers sees two frames; KSM may run here, or not.
         if let Ok(frames) = copy.frames() {
             assert_eq!(frames.iter().flatten().count(), 2);
             assert_eq!(copy.merged().unwrap().len(), 2);

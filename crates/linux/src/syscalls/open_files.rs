@@ -1,9 +1,9 @@
-//! `RLIMIT_NOFILE`: how many files this process may have open at a time.
+//! `RLIMIT_NOFILE`: maximum number of open files of this process.
 //!
-//! The soft limit is low for programs that use select(2); the hard one is what the administrator allows. Who serves many
-//! programs takes the hard one for itself, and starts others with the one that it found.
+//! The soft limit is low for programs that use select(2); the administrator sets the hard one. A server of many
+//! programs raises its own soft limit to the hard one, and starts others with the original soft limit.
 //!
-//! Cost: one system call each. Side effects: as said; they end with the process.
+//! Cost: one system call each. Side effects: the changed limit, until the process ends.
 //!
 //! Since: always.
 //!
@@ -15,13 +15,13 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// The soft limit that was found, if it was raised.
+/// Original soft limit, if it was raised.
 static FOUND: AtomicU64 = AtomicU64::new(NOT_RAISED);
 
-/// No limit is 0 when there are descriptors.
+/// Not a possible limit: a process with descriptors has a limit above 0.
 const NOT_RAISED: u64 = 0;
 
-/// Raises the soft limit to the hard one. What cannot be had is done without.
+/// Raises the soft limit to the hard one. Failures are ignored.
 pub fn raise() {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let Some(found) = current.filter(|_| current != maximum) else { return };
@@ -30,12 +30,12 @@ pub fn raise() {
     }
 }
 
-/// The most files that this process may have open now.
+/// Maximum number of files that this process may have open now.
 pub fn limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Has `command` start with the limit that we found.
+/// Makes `command` start with the original limit.
 pub fn pass_on(command: &mut Command) {
     let found = FOUND.load(Relaxed);
     if found == NOT_RAISED {
@@ -60,7 +60,7 @@ mod tests {
         String::from_utf8(command.output().unwrap().stdout).unwrap()
     }
 
-    /// The limit is the process's: one test alone may turn it.
+    /// The limit belongs to the process: only one test may change it.
     #[test]
     fn a_raised_limit_is_ours_alone() {
         let before = getrlimit(Resource::Nofile);

@@ -1,22 +1,24 @@
-//! `mincore(2)`, `sync_file_range(2)`, `posix_fadvise(2)`: which pages of a file are in memory, and letting them go.
+//! `mincore(2)`, `sync_file_range(2)`, `posix_fadvise(2)`: finding the pages of a file that are in memory, writing them
+//! out and dropping them.
 //!
-//! Counts alone are cheaper by `cachestat.rs`; keeping pages in memory is `pinned_file.rs`. Whose pages may go is decided
-//! elsewhere.
+//! Counts alone are cheaper by `cachestat.rs`; keeping pages in memory is `pinned_file.rs`. The choice of pages to drop
+//! is made elsewhere.
 //!
-//! Pages are numbered from the start of the file. A page cache is made of folios, of one page up to 2 MiB each (ext4 since Linux 6.16, XFS
-//! since 5.18), which come and go as a whole: see [`drop_clean`].
+//! Pages are numbered from the start of the file. A page cache is made of folios of one page up to 2 MiB each (large
+//! ones in ext4 since Linux 6.16, in XFS since 5.18). A folio is read and dropped as a whole: see [`drop_clean`].
 //!
-//! Cost, measured on Linux 6.18: looking 15 ms a GiB that is in memory in large folios, 25 ms in small ones; a GiB of which
-//! nothing is costs 3 µs where `cachestat` says so, else 9 ms. In steps of 1 GiB, under the mmap lock of this process. Letting go
-//! costs 3 ms a GiB in large folios, 180 ms in small ones.
-//! Side effect of looking: none. Nothing is read, nothing touched, no accessed bit set; that is why a file which is cut off
-//! meanwhile does no harm (SIGBUS). Those of letting go stand there.
+//! Cost, measured on Linux 6.18: finding pages costs 15 ms per GiB in memory in large folios, 25 ms in small ones. A
+//! GiB with nothing in memory costs 3 µs with `cachestat`, else 9 ms. It is done in steps of 1 GiB, under the mmap lock
+//! of this process. Dropping costs 3 ms per GiB in large folios, 180 ms in small ones.
+//! Side effect of finding: none. Nothing is read or touched, no accessed bit is set; so a file that is truncated
+//! meanwhile does no harm (SIGBUS). Side effects of dropping: see [`drop_clean`].
 //!
-//! Since: always; since Linux 5.2 (and in stable kernels since 2019) `mincore` says of a file that is neither ours nor open for
-//! writing that all of it is in memory. We ask it first about a page far beyond the end, and are `Denied` if that is said to be
-//! in memory too.
+//! Since: always. Since Linux 5.2 (and in stable kernels since 2019), `mincore` reports every page as present for a
+//! file that is neither ours nor open for writing. We first ask about a page far beyond the end, and return `Denied` if
+//! that is reported as present too.
 //!
-//! Truth: mincore(2), sync_file_range(2), posix_fadvise(2); mm/mincore.c, mm/fadvise.c, `mapping_try_invalidate` in mm/truncate.c.
+//! Truth: mincore(2), sync_file_range(2), posix_fadvise(2); mm/mincore.c, mm/fadvise.c, `mapping_try_invalidate` in
+//! mm/truncate.c.
 
 use std::fs::File;
 use std::ops::Range;
@@ -31,18 +33,18 @@ use crate::Error;
 use crate::cachestat::cachestat;
 
 const PAGE: u64 = 4096;
-/// So much is looked at a time: 256 KiB of answers, and some milliseconds.
+/// Pages per `mincore` call: 256 KiB of answers, and some milliseconds.
 const STEP_PAGES: u64 = Bytes::gib(1).pages().0;
-/// So far beyond its end no file grows while we look.
+/// Distance beyond the end of the file that it does not grow by during a call.
 const BEYOND: Bytes = Bytes::gib(1);
 
-/// The runs of pages among `pages` that are in memory, by rising number. Pages beyond the file's end are in none.
+/// Runs of pages among `pages` that are in memory, by rising number. Pages beyond the file's end are left out.
 ///
-/// A file that becomes shorter meanwhile has a shorter answer. Pages may come and go before the answer is read.
+/// If the file is truncated meanwhile, the answer ends earlier. Pages may come and go before the answer is read.
 ///
 /// # Errors
-/// `Denied` for a file that is neither ours nor open for writing: the kernel would name all pages. `Denied` too for one that is not
-/// open for reading; `Unsupported` for what is no file with pages.
+/// `Denied` for a file that is neither ours nor open for writing: the kernel would report all pages. `Denied` too for a
+/// file that is not open for reading; `Unsupported` for an object without pages.
 pub fn resident(file: &File, pages: Range<u64>) -> Result<Vec<Range<u64>>, Error> {
     let length = length_in_pages(file)?;
     let mut runs = Runs::default();
@@ -68,19 +70,19 @@ pub fn resident(file: &File, pages: Range<u64>) -> Result<Vec<Range<u64>>, Error
     Ok(runs.0)
 }
 
-/// Nothing of it is in memory, which is much faster told than asking page by page.
+/// True if `cachestat` finds nothing in memory, which is much faster than asking page by page.
 fn is_surely_empty(file: &File, pages: Range<u64>) -> bool {
     let (start, length) = (Pages(pages.start).bytes(), Pages(pages.end - pages.start).bytes());
     cachestat(file.as_fd(), start, length).is_ok_and(|counted| counted.cached == Pages(0))
 }
 
-/// The pages of the file, a torn last one included.
+/// Length of the file in pages, a partial last page included.
 pub(crate) fn length_in_pages(file: &File) -> Result<Pages, Error> {
     let about = rustix::fs::fstat(file).map_err(|errno| failed("ask for the length of", errno))?;
     Ok(Pages(about.st_size.cast_unsigned().div_ceil(PAGE)))
 }
 
-/// Maps the pages without any right to touch them, and hands on what `mincore` says of each.
+/// Maps the pages without any right to touch them, and passes on the answer of `mincore` for each.
 fn look(file: &File, pages: Range<u64>, mut take: impl FnMut(u64, bool) -> Result<(), Errno>) -> Result<(), Error> {
     const OPERATION: &str = "ask which pages are in memory of";
     let usize_of = |number: Option<u64>| number.and_then(|number| usize::try_from(number).ok());
@@ -89,14 +91,14 @@ fn look(file: &File, pages: Range<u64>, mut take: impl FnMut(u64, bool) -> Resul
     let (Some(count), Some(length)) = sizes else { return Err(failed(OPERATION, Errno::NOMEM)) };
     let offset = pages.start.checked_mul(PAGE).ok_or_else(|| failed(OPERATION, Errno::OVERFLOW))?;
     let mut answers = vec![0u8; count];
-    // SAFETY: a new mapping at a place that the kernel chooses, which nobody may touch.
+    // SAFETY: a new mapping at an address that the kernel chooses; its protection forbids every access.
     let start =
         unsafe { mmap(null_mut(), length, ProtFlags::empty(), MapFlags::SHARED | MapFlags::NORESERVE, file, offset) };
     let start = start.map_err(|errno| failed("map", errno))?;
-    // SAFETY: the mapping of just now, `length` long; `answers` has a byte for each of its pages and outlives the call.
+    // SAFETY: the mapping just made, `length` long; `answers` has a byte for each of its pages and outlives the call.
     let answer = unsafe { libc::mincore(start, length, answers.as_mut_ptr()) };
     let errno = (answer != 0).then(|| Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));
-    // SAFETY: the mapping of just now, to which nothing points.
+    // SAFETY: the mapping just made, to which nothing points.
     let unmapped = unsafe { munmap(start, length) };
     if let Some(errno) = errno.or(unmapped.err()) {
         return Err(failed(OPERATION, errno));
@@ -105,7 +107,7 @@ fn look(file: &File, pages: Range<u64>, mut take: impl FnMut(u64, bool) -> Resul
     pages.try_for_each(|(page, answer)| take(page, answer & 1 != 0)).map_err(|errno| failed(OPERATION, errno))
 }
 
-/// Pages that come by rising number, as runs.
+/// Runs of pages, built from pages by rising number.
 #[derive(Debug, Default)]
 struct Runs(Vec<Range<u64>>);
 
@@ -118,11 +120,11 @@ impl Runs {
     }
 }
 
-/// Has the kernel begin to write what is dirty among `pages` to the disk, and does not wait for it (beyond a full queue of the
-/// disk). A file is safe only after `fsync`: this writes no metadata.
+/// Has the kernel start writeback of the dirty pages among `pages`, without waiting for it (except on a full disk
+/// queue). A file is safe only after `fsync`: this writes no metadata.
 ///
 /// # Errors
-/// `Other`, with `ESPIPE` for what is no file.
+/// `Other`, with `ESPIPE` for an object that is no file.
 pub fn start_write_out(file: &File, pages: Range<u64>) -> Result<(), Error> {
     let Some((offset, length)) = span("write out", &pages)? else { return Ok(()) };
     // SAFETY: a system call with numbers; the file is open while it is borrowed.
@@ -133,21 +135,21 @@ pub fn start_write_out(file: &File, pages: Range<u64>) -> Result<(), Error> {
     Err(failed("write out", Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)))
 }
 
-/// Lets go of those among `pages` that are clean and that nobody has mapped.
+/// Drops the pages among `pages` that are clean and not mapped.
 ///
-/// The answer says nothing of what went: look with [`resident`]. What stays, without a word:
-/// * what is dirty or on its way to the disk (the call also has it begin to be written out, as [`start_write_out`]);
-/// * what a program maps or locks;
-/// * folios of which a part lies outside of `pages`, at both ends, with all their pages: measured on Linux 6.18, ext4: of a
-///   file read in order, in folios of 2 MiB, dropping the pages 1001..2001 drops 1024..1536 alone. So ask for the whole
+/// The answer does not report the dropped pages: check with [`resident`]. These stay without an error:
+/// * dirty pages and pages under writeback (the call also starts their writeback, as [`start_write_out`]);
+/// * mapped or locked pages;
+/// * folios that lie partly outside of `pages`, at both ends, with all their pages. Measured on Linux 6.18, ext4, a
+///   file read in order in folios of 2 MiB: dropping the pages 1001..2001 drops 1024..1536 alone. So ask for the whole
 ///   run of pages that came in together, or for whole windows of 2 MiB;
-/// * what was just read and still waits to be put on a list, on another processor: the kernel drains those lists and tries again, which
-///   interrupts every processor.
+/// * pages just read that still wait on another processor to be put on a list. The kernel drains those lists and tries
+///   again, which interrupts every processor.
 ///
 /// Other programs that use the file pay for reading it again.
 ///
 /// # Errors
-/// `Other` with `ESPIPE` for what is no file.
+/// `Other` with `ESPIPE` for an object that is no file.
 pub fn drop_clean(file: &File, pages: Range<u64>) -> Result<(), Error> {
     let Some((offset, length)) = span("let go of", &pages)? else { return Ok(()) };
     // SAFETY: a system call with numbers; the file is open while it is borrowed.
@@ -155,7 +157,7 @@ pub fn drop_clean(file: &File, pages: Range<u64>) -> Result<(), Error> {
     if answer == 0 { Ok(()) } else { Err(failed("let go of", Errno::from_raw_os_error(answer))) }
 }
 
-/// As offset and length in bytes; `None` for no pages, since a length of 0 would mean all of the file.
+/// Offset and length in bytes; `None` for no pages, since a length of 0 would mean the whole file.
 fn span(operation: &str, pages: &Range<u64>) -> Result<Option<(i64, i64)>, Error> {
     if pages.is_empty() {
         return Ok(None);
@@ -163,7 +165,7 @@ fn span(operation: &str, pages: &Range<u64>) -> Result<Option<(i64, i64)>, Error
     let bytes = |pages: u64| pages.checked_mul(PAGE).and_then(|bytes| i64::try_from(bytes).ok());
     match (bytes(pages.start), bytes(pages.end)) {
         (Some(start), Some(end)) => Ok(Some((start, end - start))),
-        // To the end of whatever the file is.
+        // To the end of the file, whatever its length.
         (Some(start), None) => Ok(Some((start, i64::MAX - start))),
         _ => Err(failed(operation, Errno::OVERFLOW)),
     }

@@ -1,14 +1,16 @@
-//! `perf_event_open(2)`: how many instructions, cycles and cache misses a thread had.
+//! `perf_event_open(2)`: instructions, cycles and cache misses of a thread.
 //!
-//! Each counter is a file descriptor of one thread, on whatever processor it runs. Where more counters are asked for than the processor
-//! has, the kernel gives them in turns; what was counted since the last look is then scaled by the part of that time in which it was
-//! counted, and is unknown where there was no turn. Threads that the thread starts are not counted: open them as well.
+//! Each counter is a file descriptor of one thread, on any processor. With more counters than the processor has, the
+//! kernel multiplexes them. A count since the last read is then scaled by the fraction of time that the counter was
+//! active; it is unknown if the counter was never active. Threads that the thread starts are not counted: open them as
+//! well.
 //!
-//! Cost: a system call to open each counter and one to read it; switches of threads take longer. Side effects: none. Descriptors: one for
-//! each event and thread.
+//! Cost: a system call to open each counter and one to read it; thread switches take longer. Side effects: none.
+//! Descriptors: one for each event and thread.
 //!
-//! Since: Linux 2.6.31; needs CONFIG_PERF_EVENTS, a processor with counters (virtual machines often have none: ENOENT, EOPNOTSUPP), and
-//! for others' threads CAP_PERFMON (Linux 5.8) or CAP_SYS_ADMIN, unless `/proc/sys/kernel/perf_event_paranoid` is low.
+//! Since: Linux 2.6.31; needs CONFIG_PERF_EVENTS, a processor with counters (virtual machines often have none: ENOENT,
+//! EOPNOTSUPP), and for others' threads CAP_PERFMON (Linux 5.8) or CAP_SYS_ADMIN, unless
+//! `/proc/sys/kernel/perf_event_paranoid` is low.
 //!
 //! Truth: perf_event_open(2); include/uapi/linux/perf_event.h; kernel/events/core.c.
 
@@ -21,23 +23,23 @@ use rustix::io::Errno;
 use crate::proxy::{self, Call};
 use crate::{Error, Pid, files};
 
-/// `struct perf_event_attr` as it was at first (PERF_ATTR_SIZE_VER0), which every kernel takes.
+/// `struct perf_event_attr` in its first version (PERF_ATTR_SIZE_VER0), which every kernel accepts.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Attributes {
-    /// Which kind of event.
+    /// Type of event.
     pub kind: u32,
-    /// Of this structure.
+    /// Bytes of this structure.
     pub size: u32,
-    /// Which event.
+    /// Event number within the type.
     pub config: u64,
     /// 0: no samples.
     pub sample_period: u64,
     /// 0.
     pub sample_type: u64,
-    /// What a read gives.
+    /// Format of a read, `PERF_FORMAT_*` bits.
     pub read_format: u64,
-    /// Bits.
+    /// Flag bits.
     pub flags: u64,
     /// 0.
     pub wakeup_events: u32,
@@ -49,41 +51,41 @@ pub struct Attributes {
 
 /// Numbers of `linux/perf_event.h`.
 pub mod numbers {
-    /// Events of the processor, by names that all have.
+    /// Generic events of the processor.
     pub const PERF_TYPE_HARDWARE: u32 = 0;
     /// Events of the kernel.
     pub const PERF_TYPE_SOFTWARE: u32 = 1;
-    /// Cycles while it runs.
+    /// Cycles while the thread runs.
     pub const PERF_COUNT_HW_CPU_CYCLES: u64 = 0;
-    /// Instructions that were done.
+    /// Retired instructions.
     pub const PERF_COUNT_HW_INSTRUCTIONS: u64 = 1;
     /// Misses of the last-level cache, on most processors.
     pub const PERF_COUNT_HW_CACHE_MISSES: u64 = 3;
-    /// Cycles in which nothing was done for want of data, on those that count them.
+    /// Cycles stalled for want of data, on processors that count them.
     pub const PERF_COUNT_HW_STALLED_CYCLES_BACKEND: u64 = 8;
     /// Time that the thread ran, in nanoseconds.
     pub const PERF_COUNT_SW_TASK_CLOCK: u64 = 1;
-    /// For how long it was there.
+    /// Read format with the time enabled.
     pub const PERF_FORMAT_TOTAL_TIME_ENABLED: u64 = 1;
-    /// For how long it counted.
+    /// Read format with the time counting.
     pub const PERF_FORMAT_TOTAL_TIME_RUNNING: u64 = 2;
     /// Closed on exec.
     pub const PERF_FLAG_FD_CLOEXEC: u64 = 8;
 }
 use numbers as n;
 
-/// What is counted.
+/// Counted event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Event {
-    /// Instructions that were done.
+    /// Retired instructions.
     Instructions,
-    /// Cycles while it runs.
+    /// Cycles while the thread runs.
     Cycles,
     /// Misses of the last-level cache.
     Misses,
-    /// Cycles in which it waited for data.
+    /// Cycles stalled for want of data.
     Stalled,
-    /// Time that it ran, in nanoseconds; the kernel's own, which every host has.
+    /// Time that the thread ran, in nanoseconds; the kernel's own counter, present on every host.
     Time,
 }
 
@@ -117,13 +119,13 @@ pub struct Counter {
     last: Count,
 }
 
-/// What the kernel says of a counter, all since it was opened.
+/// The kernel's reading of a counter, all since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Count {
     count: u64,
-    /// For how long it was there, in nanoseconds.
+    /// Time enabled, in nanoseconds.
     enabled: u64,
-    /// For how long of that it counted.
+    /// Time counting, in nanoseconds.
     running: u64,
 }
 
@@ -134,7 +136,7 @@ impl Count {
         Count { count: word(0), enabled: word(1), running: word(2) }
     }
 
-    /// What was counted since `before`, scaled; `None` when it was there and never had a turn.
+    /// Count since `before`, scaled; `None` when the counter was enabled but never active.
     fn since(self, before: Count) -> Option<u64> {
         let (count, enabled) = (self.count.saturating_sub(before.count), self.enabled.saturating_sub(before.enabled));
         let running = self.running.saturating_sub(before.running);
@@ -150,7 +152,8 @@ impl Counter {
     /// Counts `event` of the thread `thread` from now on, in user mode.
     ///
     /// # Errors
-    /// `Gone` if the thread ended, `Denied` without the privilege, `Unsupported` where the processor or the kernel does not count it.
+    /// `Gone` if the thread ended, `Denied` without the privilege, `Unsupported` where the processor or the kernel does
+    /// not count it.
     pub fn open(thread: Pid, event: Event) -> Result<Counter, Error> {
         let object = format!("{} of thread {thread}", event.name());
         let (kind, config) = event.number();
@@ -161,10 +164,10 @@ impl Counter {
         Ok(Counter { file: File::from(fd), object, last: Count::default() })
     }
 
-    /// How much since the last time that this was asked, or since it was opened; `None` when it had no turn to count while the thread ran.
+    /// Count since the last call or since opening; `None` when the counter was never active while the thread ran.
     ///
     /// # Errors
-    /// `Malformed` when the kernel gives something else than three numbers.
+    /// `Malformed` when the kernel returns anything but three numbers.
     pub fn since_last(&mut self) -> Result<Option<u64>, Error> {
         let now = self.read()?;
         Ok(now.since(std::mem::replace(&mut self.last, now)))
@@ -182,7 +185,7 @@ impl Counter {
 }
 
 fn open_here(call: &mut Call<'_>) -> Result<u64, Errno> {
-    /// Not in the kernel, not in a hypervisor.
+    /// Excludes the kernel and a hypervisor.
     const EXCLUDE_KERNEL: u64 = 1 << 5;
     const EXCLUDE_HV: u64 = 1 << 6;
     const NO_GROUP: libc::c_long = -1;
@@ -196,7 +199,8 @@ fn open_here(call: &mut Call<'_>) -> Result<u64, Errno> {
         flags: EXCLUDE_KERNEL | EXCLUDE_HV,
         ..Attributes::default()
     };
-    // SAFETY: `attributes` lives during the call and says its own size, which is all that the kernel reads; the rest are numbers.
+    // SAFETY: `attributes` lives during the call and says its own size, and the kernel reads no more; the rest are
+    // numbers.
     let fd = unsafe {
         libc::syscall(
             libc::SYS_perf_event_open,
@@ -209,16 +213,16 @@ fn open_here(call: &mut Call<'_>) -> Result<u64, Errno> {
     };
     let fd = libc::c_int::try_from(fd).ok().filter(|fd| *fd >= 0);
     let fd = fd.ok_or_else(|| files::errno(std::io::Error::last_os_error()))?;
-    // SAFETY: the call made it, and nobody else knows it.
+    // SAFETY: the call made it; it has no other owner.
     call.opened = Some(unsafe { OwnedFd::from_raw_fd(fd) });
     Ok(0)
 }
 
-/// The kernel's answer to opening a counter. A missing event is a missing feature, a missing thread one that ended.
+/// The error of opening a counter. A missing event is a missing feature, a missing thread has ended.
 fn failed(object: &str, errno: Errno) -> Error {
     match errno {
         Errno::SRCH => Error::of_process("count", object, errno),
-        // A processor without this event says ENOENT; some say EINVAL, and EOPNOTSUPP for a kind that they do not have.
+        // A processor without this event says ENOENT; some say EINVAL, and EOPNOTSUPP for an unknown type.
         Errno::INVAL => Error::of_host("count", object, Errno::OPNOTSUPP),
         errno => Error::of_host("count", object, errno),
     }
@@ -242,7 +246,7 @@ mod tests {
         assert_eq!(since([100, 30, 10], [0; 3]), Some(300));
         assert_eq!(since([100, 30, 30], [0; 3]), Some(100));
         assert_eq!(since([u64::MAX, u64::MAX, 1], [0; 3]), Some(u64::MAX));
-        // Only the interval counts: all of it, after one of which a third was counted.
+        // Only the interval counts: all of it, then one with a third counted.
         assert_eq!(since([150, 60, 40], [100, 30, 10]), Some(50));
         assert_eq!(since([110, 60, 20], [100, 30, 10]), Some(30));
     }
@@ -261,7 +265,7 @@ mod tests {
             Err(error @ (Error::Denied(_) | Error::Unsupported(_))) => return println!("SKIP: {error}"),
             counter => counter.unwrap(),
         };
-        // A millisecond of work, in as many looks as it takes.
+        // A millisecond of work, in any number of reads.
         let mut left = 1_000_000;
         assert!((0..10_000_000).any(|_| {
             left -= i64::try_from(counter.since_last().unwrap().unwrap()).unwrap();

@@ -1,20 +1,22 @@
-//! mlock2(2) on a mapping of our own: pages of a file that the kernel must not take, whoever else uses them ("lock by proxy").
+//! mlock2(2) on a mapping of our own: locks pages of a file in memory for all processes ("lock by proxy").
 //!
-//! A page that one process has locked stays for all. So whoever maps a file and locks what is in memory of it keeps it there for
-//! the programs that use it, and touches none of them.
+//! A page that one process has locked stays for all. So a process that maps a file and locks its resident pages keeps
+//! them in memory for the programs that use it, and touches none of them.
 //!
-//! Nothing is brought in: the mapping is locked by `MLOCK_ONFAULT`, which leaves out what is not in our page tables; what is in
-//! memory is found by `page_cache.rs` and put there by `MADV_POPULATE_READ`, which answers with an error where a touch would mean
-//! SIGBUS. The kernel puts there what lies around it in memory as well (64 KiB, or a whole large folio): so a little more is
-//! pinned than was asked for, until the mapping is dropped.
+//! Nothing is read in. The mapping is locked by `MLOCK_ONFAULT`, which skips pages outside our page tables. Resident
+//! pages are found by `page_cache.rs` and mapped by `MADV_POPULATE_READ`, which answers with an error where a touch
+//! would mean SIGBUS. The kernel also maps resident pages around them (64 KiB, or a whole large folio). So a little
+//! more is pinned than was asked for, until the mapping is dropped.
 //!
-//! Cost, measured on Linux 6.18: 3 ms a GiB to pin in large folios, 170 ms in small ones; three times that when it was locked before
-//! it was there, as what comes later is.
-//! Side effects: pinned pages are on none of the kernel's lists and count as unevictable, to whoever is charged with them; too
-//! many of them, and the kernel kills programs. What was pinned comes back to the inactive list, as referenced. Without
-//! `MADV_RANDOM` to map pages would read ahead, and to unmap them would make all of them active. The file cannot be unmounted, and a deleted one keeps its space.
+//! Cost, measured on Linux 6.18: pinning takes 3 ms per GiB in large folios, 170 ms in small ones. It takes three times
+//! that if the range was locked before the pages were mapped, as for pages that come later.
+//! Side effects: pinned pages are on none of the kernel's LRU lists and count as unevictable, charged to their cgroup;
+//! with too many of them the kernel kills programs. Unpinned pages return to the inactive list, as referenced. Without
+//! `MADV_RANDOM`, mapping pages would read ahead, and unmapping would make all of them active. The file system cannot
+//! be unmounted, and a deleted file keeps its space.
 //!
-//! Since: `mlock2` Linux 4.4, `MADV_POPULATE_READ` 5.14, `MADV_DONTNEED_LOCKED` 5.18. Needs CAP_IPC_LOCK, or RLIMIT_MEMLOCK.
+//! Since: `mlock2` Linux 4.4, `MADV_POPULATE_READ` 5.14, `MADV_DONTNEED_LOCKED` 5.18. Needs CAP_IPC_LOCK, or
+//! RLIMIT_MEMLOCK.
 //!
 //! Truth: mlock(2), madvise(2); Documentation/mm/unevictable-lru.rst.
 
@@ -37,11 +39,11 @@ const PAGE: u64 = 4096;
 /// Drops page-table entries of locked memory, too.
 const MADV_DONTNEED_LOCKED: i32 = 24;
 
-/// A file mapped by us, of which some pages may be pinned. Dropping it lets all of them go.
+/// A file mapped by us, with some pages possibly pinned. Dropping it unpins all of them.
 ///
 /// # Safety
-/// `memory` is one whole mapping of the `pages` of the file, read-only and shared, made here and owned by this value alone. It is never
-/// accessed: the file may be cut short by anybody.
+/// `memory` is one whole mapping of the `pages` of the file, read-only and shared, made here and owned by this value
+/// alone. It is never accessed: any process may truncate the file.
 #[derive(Debug)]
 pub struct PinnedFile {
     file: Arc<File>,
@@ -50,11 +52,11 @@ pub struct PinnedFile {
     is_locked: bool,
 }
 
-// SAFETY: nothing of the mapping belongs to a thread, and what changes it takes `&mut self`.
+// SAFETY: no part of the mapping belongs to a thread, and every change takes `&mut self`.
 unsafe impl Send for PinnedFile {}
 
 impl PinnedFile {
-    /// Maps these pages of a file, which is open for as long. Nothing is pinned yet.
+    /// Maps these pages of a file, which stays open. Nothing is pinned yet.
     ///
     /// # Errors
     /// `Other` with ENOMEM when there is no address space, or too many mappings (`vm.max_map_count`).
@@ -62,30 +64,30 @@ impl PinnedFile {
         let length = bytes(pages.end.saturating_sub(pages.start)).map_err(failed("map"))?;
         let offset = pages.start.checked_mul(PAGE).ok_or_else(|| failed("map")(Errno::OVERFLOW))?;
         let ours = file.try_clone().map_err(|error| failed("map")(crate::files::errno(error)))?;
-        // SAFETY: a new mapping at a place of the kernel's choice.
+        // SAFETY: a new mapping at an address that the kernel chooses.
         let memory =
             unsafe { mmap(null_mut(), length, ProtFlags::READ, MapFlags::SHARED | MapFlags::NORESERVE, file, offset) };
         let memory = memory.map_err(failed("map"))?;
         let mapped = PinnedFile { file: Arc::new(ours), memory, pages, is_locked: false };
         if length > 0 {
-            // Otherwise to map a page would read ahead, and to unmap it would count as a use.
+            // Otherwise mapping a page would read ahead, and unmapping it would count as a use.
             // SAFETY: our own mapping; the advice changes nothing that it holds.
             unsafe { madvise(memory, length, Advice::Random) }.map_err(failed("map"))?;
         }
         Ok(mapped)
     }
 
-    /// The pages that are mapped.
+    /// Range of mapped pages.
     pub fn pages(&self) -> Range<u64> {
         self.pages.clone()
     }
 
-    /// The file, for whoever wants to look at it while others pin.
+    /// The file, to be read by other threads during pinning.
     pub fn file(&self) -> Arc<File> {
         Arc::clone(&self.file)
     }
 
-    /// The runs of `pages` that are in memory.
+    /// Runs of `pages` that are in memory.
     ///
     /// # Errors
     /// The kernel's answer.
@@ -93,22 +95,22 @@ impl PinnedFile {
         page_cache::resident(&self.file, self.within(&pages))
     }
 
-    /// Pins what is in memory of `pages`. What comes later is pinned by another call.
+    /// Pins the pages among `pages` that are in memory. Pages that come later need another call.
     ///
     /// # Errors
-    /// `Unsupported` without `MADV_POPULATE_READ`; `Denied` beyond RLIMIT_MEMLOCK; `Other` with EFAULT for a file that was cut
-    /// short meanwhile.
+    /// `Unsupported` without `MADV_POPULATE_READ`; `Denied` beyond RLIMIT_MEMLOCK; `Other` with EFAULT for a file that
+    /// was truncated meanwhile.
     pub fn pin(&mut self, pages: Range<u64>) -> Result<(), Error> {
         let pages = self.within(&pages);
         for run in self.resident(pages)? {
             let (at, length) = (self.address(run.start), bytes(run.end - run.start).map_err(failed("pin"))?);
-            // SAFETY: part of our own mapping; what it maps is never accessed by us.
+            // SAFETY: part of our own mapping; we never access the mapped pages.
             retried(|| unsafe { madvise(at, length, Advice::LinuxPopulateRead) }).map_err(failed("pin"))?;
         }
         if !self.is_locked && !self.pages.is_empty() {
             let length = self.length().map_err(failed("lock"))?;
-            // Once for all of it, and only what comes into our page tables: a lock for each run would make each a mapping. After
-            // the first run is there, which the kernel locks faster so.
+            // Once for the whole range, and only for pages in our page tables: a lock per run would make each a
+            // mapping. After the first run is mapped, because locking is faster then.
             // SAFETY: our own mapping; locking changes nothing that it holds.
             retried(|| unsafe { mlock_with(self.memory, length, MlockFlags::ONFAULT) }).map_err(failed("lock"))?;
             self.is_locked = true;
@@ -116,7 +118,7 @@ impl PinnedFile {
         Ok(())
     }
 
-    /// Lets `pages` go: they are where the kernel's lists want them, and nothing of ours keeps them.
+    /// Unpins `pages`: they return to the kernel's LRU lists.
     ///
     /// # Errors
     /// The kernel's answer.
@@ -126,14 +128,14 @@ impl PinnedFile {
             return Ok(());
         }
         let (at, length) = (self.address(pages.start), bytes(pages.end - pages.start).map_err(failed("unpin"))?);
-        // SAFETY: part of our own mapping, which nobody accesses; what is dropped are page-table entries.
+        // SAFETY: part of our own mapping, which is never accessed; only page-table entries are dropped.
         match unsafe { libc::madvise(at, length, MADV_DONTNEED_LOCKED) } {
             0 => Ok(()),
             _ => Err(failed("unpin")(last_errno())),
         }
     }
 
-    /// How many of `pages` the kernel may not take: asked of the frames, not remembered.
+    /// Number of unevictable pages among `pages`, read from the frames' flags.
     ///
     /// # Errors
     /// `Denied` without CAP_SYS_ADMIN.
@@ -151,7 +153,7 @@ impl PinnedFile {
     /// Calls `see` with the frame of each of `pages` that we have mapped.
     ///
     /// # Errors
-    /// `Denied` without CAP_SYS_ADMIN, and what `see` answers.
+    /// `Denied` without CAP_SYS_ADMIN, and errors of `see`.
     pub fn frames(&self, pages: Range<u64>, mut see: impl FnMut(u64) -> Result<(), Error>) -> Result<(), Error> {
         /// Entries fetched at a time.
         const MOST: u64 = 1 << 16;
@@ -170,10 +172,10 @@ impl PinnedFile {
         Ok(())
     }
 
-    /// The frame of a page, if we have it mapped; `pagemap` is our own.
+    /// Frame of a page, if we have it mapped; `pagemap` is our own.
     ///
     /// # Errors
-    /// `Gone` when it is not, and that process has ended.
+    /// `Gone` when the page is not mapped and that process has ended.
     pub fn frame(&self, pagemap: &Pagemap, page: u64) -> Result<Option<u64>, Error> {
         if !self.pages.contains(&page) {
             return Ok(None);
@@ -192,7 +194,7 @@ impl PinnedFile {
         bytes(self.pages.end - self.pages.start)
     }
 
-    /// Of a page up to the end; the end itself is the address after the mapping.
+    /// Address of a page up to the end; the end itself is the address after the mapping.
     fn address(&self, page: u64) -> *mut c_void {
         let offset = usize::try_from((page - self.pages.start) * PAGE).unwrap_or(usize::MAX);
         self.memory.cast::<u8>().wrapping_add(offset).cast()
@@ -222,13 +224,13 @@ fn failed(operation: &'static str) -> impl Fn(Errno) -> Error {
             let object = "pages of a file beyond RLIMIT_MEMLOCK, without CAP_IPC_LOCK".to_owned();
             Error::Denied(At { operation: operation.to_owned(), object, errno })
         }
-        // EINVAL is how a kernel answers to advice that it does not know.
+        // EINVAL is the kernel's answer to unknown advice.
         Errno::INVAL => Error::of_host(operation, "pages of a file", Errno::OPNOTSUPP),
         errno => Error::of_host(operation, "pages of a file", errno),
     }
 }
 
-/// Again, after a signal.
+/// Retries after a signal.
 fn retried(mut call: impl FnMut() -> rustix::io::Result<()>) -> rustix::io::Result<()> {
     loop {
         match call() {
@@ -263,7 +265,7 @@ mod tests {
         file.write_all(&[7; 64 * 4096]).unwrap();
         let mut pinned = PinnedFile::map(&file, 0..64).unwrap();
         file.set_len(4096).unwrap();
-        // A large folio may still stand in the cache with pages beyond the end.
+        // A large folio may stay in the cache with pages beyond the end.
         if let Err(error) = pinned.pin(0..64) {
             assert_eq!(error.errno(), Some(Errno::FAULT), "{error}");
         }

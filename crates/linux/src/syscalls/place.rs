@@ -1,12 +1,16 @@
-//! open(2) with `O_PATH`: holds a file of another process without asking whoever serves it, and then says on which mount it lies.
+//! open(2) with `O_PATH`: holds a file of another process without asking its server, and then finds the mount of the
+//! file.
 //!
-//! A link of the kernel's (`/proc/PID/exe`, `map_files`) leads to a file that the process chose. Holding it opens nothing; the
-//! number of its mount stands in `/proc/self/fdinfo`; whether that is local is `mounts.rs`'s. Only then is it opened, through
-//! `/proc/self/fd`: the file that was judged, whatever the link leads to by now. A mount that is held keeps its number.
+//! A kernel link (`/proc/PID/exe`, `map_files`) leads to a file that the process chose. Holding it opens nothing. The
+//! number of its mount is in `/proc/self/fdinfo`; `mounts.rs` decides whether that mount is local. Only then is the
+//! file opened, through `/proc/self/fd`: this is the file that was checked, even if the link has changed since. A held
+//! mount keeps its number.
 //!
-//! Limit: a file of NFS before version 4 is looked up again at the server when it is held, so `maps` is asked for its device first.
+//! Limit: a file of NFS before version 4 is looked up again at the server when it is held, so `maps` is asked for its
+//! device first.
 //!
-//! Cost: four system calls. Side effects: while it is held, its file system cannot be unmounted, and a deleted file keeps its space.
+//! Cost: four system calls. Side effects: while it is held, its file system cannot be unmounted, and a deleted file
+//! keeps its space.
 //!
 //! Since: Linux 2.6.39, `mnt_id` 3.15. Truth: open(2), proc_pid_fdinfo(5); `seq_show` in fs/proc/fd.c.
 
@@ -20,24 +24,24 @@ use units::AddressRange;
 use crate::mounts::{FileSystem, Mounts};
 use crate::{Error, KernelFiles, Pid, files, proxy};
 
-/// A file that is held, and not open.
+/// A file that is held (`O_PATH`), and not open.
 #[derive(Debug)]
 pub struct Place {
     held: OwnedFd,
     pid: Pid,
-    /// For messages.
+    /// Path for messages.
     path: String,
 }
 
-/// A file that is held and local: to ask it waits for nobody but a disk.
+/// A held file on a local mount: access to it waits at most for a disk.
 #[derive(Debug)]
 pub struct LocalFile(Place);
 
 impl Place {
-    /// The file behind a mapping, at the range that `maps` names. Needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE.
+    /// Holds the file of the mapping at a range of `maps`. Needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE.
     ///
     /// # Errors
-    /// `Gone` when there is no such mapping any more; `Denied` without the privilege.
+    /// `Gone` when the mapping no longer exists; `Denied` without the privilege.
     pub fn of_mapping(pid: Pid, range: AddressRange) -> Result<Place, Error> {
         let path = format!("/{}", pid.file(&format!("map_files/{:x}-{:x}", range.start().0, range.end().0)));
         // The kernel looks the mapping up under the mmap lock.
@@ -45,7 +49,7 @@ impl Place {
         Place::of(held, pid, path)
     }
 
-    /// The file of the program that a process runs.
+    /// Holds the executable of a process.
     ///
     /// # Errors
     /// `Gone`; `Denied` without ptrace access (PTRACE_MODE_READ).
@@ -59,7 +63,8 @@ impl Place {
         Ok(Place { held, pid, path })
     }
 
-    /// The file, if its mount is local; else the kind of its file system. The tables must have been read since it is held.
+    /// The file, if its mount is local; else the type of its file system. The mount tables must have been read after
+    /// the file was held.
     ///
     /// # Errors
     /// The kernel's answer for `/proc/self/fdinfo`.
@@ -71,7 +76,7 @@ impl Place {
 }
 
 impl LocalFile {
-    /// Its stat(2).
+    /// stat(2) of the file.
     ///
     /// # Errors
     /// The kernel's answer.
@@ -79,7 +84,7 @@ impl LocalFile {
         fstat(&self.0.held).map_err(|errno| Error::of_process("look at", &self.0.path, errno))
     }
 
-    /// The magic number of its file system (statfs(2)).
+    /// Magic number of its file system (statfs(2)).
     ///
     /// # Errors
     /// The kernel's answer.
@@ -88,23 +93,23 @@ impl LocalFile {
         Ok(u64::try_from(about.f_type).unwrap_or(0))
     }
 
-    /// Opens it: regular files only, since to open a device may do something.
+    /// Opens the file. Regular files only, since opening a device may have side effects.
     ///
     /// # Errors
-    /// The kernel's answer; `AGAIN` for one with a lease.
+    /// The kernel's answer; `AGAIN` for a file with a lease.
     pub fn open(&self, flags: OFlags) -> Result<File, Error> {
         let again = format!("/proc/self/fd/{}", self.0.held.as_raw_fd());
         let opened = open(again.as_str(), flags | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty());
         opened.map(File::from).map_err(|errno| Error::of_process("open", &self.0.path, errno))
     }
 
-    /// As `open` of what is unfit says it.
+    /// The error that opening an unfit file gives.
     pub(crate) fn failed(&self, errno: Errno) -> Error {
         Error::of_host("open", &self.0.path, errno)
     }
 }
 
-/// The number of the mount on which a descriptor's file lies, without a question to the file.
+/// Number of the mount of a descriptor's file, without a request to the file system.
 pub(crate) fn mount_of(descriptor: &OwnedFd) -> Result<u64, Errno> {
     let path = format!("/proc/self/fdinfo/{}", descriptor.as_raw_fd());
     let text = std::fs::read_to_string(path).map_err(files::errno)?;

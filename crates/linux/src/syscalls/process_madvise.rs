@@ -1,10 +1,10 @@
 //! `process_madvise(2)`: advice about another process's memory, given from outside.
 //!
-//! What each piece of advice does is the kernel's business and not always what it answers: collapse may meet a page that
-//! cannot move, cold skips pages mapped twice, both without a word. Measure again afterwards (`pagemap.rs`).
+//! The answer does not always report the effect: collapse may meet a page that cannot move, and cold skips pages mapped
+//! twice, both without an error. Measure again afterwards (`pagemap.rs`).
 //!
-//! Cost: one system call for up to 1024 ranges; `Collapse` copies 2 MiB a window under the program's mmap lock and may
-//! enter compaction; every call with `Collapse` first drains the per-CPU page lists (`lru_add_drain_all`).
+//! Cost: one system call for up to 1024 ranges; `Collapse` copies 2 MiB per window under the program's mmap lock and
+//! may enter compaction; every call with `Collapse` first drains the per-CPU page lists (`lru_add_drain_all`).
 //! Side effect: `Cold` also moves pages to the inactive list. On *part* of a huge page it splits the huge page.
 //!
 //! Since: Linux 5.10, `Collapse` 6.1. Needs PTRACE_MODE_READ on the process and CAP_SYS_NICE.
@@ -19,27 +19,29 @@ use units::{AddressRange, Bytes};
 use crate::proxy::{self, Call};
 use crate::{Pid, files, spare};
 
-/// The advice that the kernel takes for another process. The discriminant is the kernel's number.
+/// Advice that the kernel accepts for another process. The discriminant is the kernel's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advice {
-    /// `MADV_COLD`: not used soon; clears accessed bits; splits a huge page of which only a part is named.
+    /// `MADV_COLD`: not used soon; clears accessed bits; splits a huge page if the range covers only a part of it.
     Cold = 20,
-    /// `MADV_PAGEOUT`: give the memory back now, to swap or file.
+    /// `MADV_PAGEOUT`: reclaim the memory now, to swap or file.
     PageOut = 21,
-    /// `MADV_COLLAPSE`: make whole windows huge now, whatever the system-wide THP mode says.
+    /// `MADV_COLLAPSE`: make whole windows huge now, regardless of the system-wide THP mode.
     Collapse = 25,
 }
 
 /// The most ranges in one call (`UIO_MAXIOV`).
 pub const RANGES_MAX: usize = 1024;
 
-/// Gives `advice` on `ranges` of the process `pid` behind `pidfd`, in order, and says how many bytes the kernel accepted.
+/// Gives `advice` on `ranges` of the process `pid` behind `pidfd`, in order, and returns the number of bytes that the
+/// kernel accepted.
 ///
-/// Fewer bytes than asked for means that the range after them was refused; to learn why, ask for that one alone.
+/// Fewer bytes than asked for means that the range after them was refused; to learn the reason, call with that range
+/// alone.
 ///
 /// # Errors
-/// The kernel's answer for the first range. `ESRCH` when the process ended; `TIMEDOUT` when its mmap lock did not come: the advice
-/// may be taken later.
+/// The kernel's answer for the first range. `ESRCH` when the process ended; `TIMEDOUT` when its mmap lock was not free
+/// in time: the advice may be applied later.
 pub fn advise(pid: Pid, pidfd: BorrowedFd<'_>, ranges: &[AddressRange], advice: Advice) -> Result<Bytes, Errno> {
     debug_assert!(ranges.len() <= RANGES_MAX, "at most {RANGES_MAX} ranges a call");
     proxy::about(pid, |proxy| {
@@ -52,10 +54,10 @@ pub fn advise(pid: Pid, pidfd: BorrowedFd<'_>, ranges: &[AddressRange], advice: 
     })
 }
 
-/// The same by this process itself: it waits for the mmap lock for as long as it takes.
+/// [`advise`] by this process itself: it waits for the mmap lock without a limit.
 pub(crate) fn advise_directly(pidfd: BorrowedFd<'_>, vectors: &[libc::iovec], advice: usize) -> Result<u64, Errno> {
-    // SAFETY: `vectors` outlives the call and holds `len` initialised records; the addresses in them belong to the process behind `pidfd`,
-    // are only looked at by the kernel there, and are never turned into a reference here.
+    // SAFETY: `vectors` outlives the call and holds `len` initialised records; the addresses in them belong to the
+    // process behind `pidfd`, are only read by the kernel there, and are never turned into a reference here.
     let answer = unsafe {
         libc::syscall(libc::SYS_process_madvise, pidfd.as_raw_fd(), vectors.as_ptr(), vectors.len(), advice, 0u32)
     };
@@ -74,7 +76,7 @@ fn step(call: &mut Call<'_>) -> Result<u64, Errno> {
     let ranges = words[..count].iter().map(|words| words.map(u64::from_ne_bytes));
     let vectors: Vec<libc::iovec> = ranges.map(|[start, length]| vector(start, length)).collect();
     if advice == Advice::Collapse as usize {
-        spare::free(); // what is freed last is allocated first
+        spare::free(); // the page freed last is allocated first
     }
     advise_directly(pidfd, &vectors, advice)
 }

@@ -1,19 +1,19 @@
 //! `process_vm_readv(2)`: copies out of the memory of another process.
 //!
-//! Used for one question only, whether a page of a huge page holds nothing but zeros; where huge pages are is
-//! `pagemap.rs`. What is read is copied out, and may have changed before the caller looks at it.
+//! Used only to test if a page of a huge page holds nothing but zeros; huge pages are found by `pagemap.rs`. The data
+//! is a copy; the original may have changed before the caller reads it.
 //!
-//! Cost: one system call for up to 1024 places, each of which takes the process's mmap lock for reading for a moment and
-//! looks its page up: 0.6 µs a place, and 0.4 ms for 2 MiB in one piece (measured on Linux 6.18). So 1024 places in 2 MiB
-//! cost more than all of it.
-//! Side effects: sets the accessed bit of what it reads, as the program's own reading does. On memory that is not there it
-//! *faults in* what the program's own reading would: the zero page, or a page from swap. And memory that a fork shares it
-//! *copies* for this process, splitting huge pages, since the kernel pins what it reads (`gup_must_unshare` in mm/; seen on
-//! Linux 6.18). So it is only for memory that is known to be there, and to be the process's own.
+//! Cost: one system call for up to 1024 addresses. Each takes the process's mmap lock for reading for a moment and
+//! looks its page up: 0.6 µs per address, and 0.4 ms for 2 MiB in one piece (measured on Linux 6.18). So 1024 addresses
+//! in 2 MiB cost more than all of it.
+//! Side effects: a read sets the accessed bit, as the program's own read does. On absent memory it *faults in* a page
+//! as the program's own read would: the zero page, or a page from swap. Memory that a fork shares with the process is
+//! *copied* for this process, splitting huge pages, since the kernel pins the pages it reads (`gup_must_unshare` in
+//! mm/; seen on Linux 6.18). So it is only for memory that is known to be present, and to be the process's own.
 //!
 //! Since: Linux 3.2; needs CONFIG_CROSS_MEMORY_ATTACH and the right to trace the process (PTRACE_MODE_ATTACH, more than
-//! `pagemap` asks for). It takes a process id and no pidfd: who must be sure whom it read looks afterwards whether the pidfd
-//! that was opened before is still that of a running process.
+//! `pagemap` asks for). It takes a process id and no pidfd: to be sure of the process, check afterwards that a pidfd
+//! opened before still belongs to a running process.
 //!
 //! Truth: process_vm_readv(2); `process_vm_rw_single_vec` in mm/process_vm_access.c.
 
@@ -23,15 +23,15 @@ use units::Address;
 use crate::proxy::{self, Call};
 use crate::{Pid, files};
 
-/// The most places in one call (`UIO_MAXIOV`).
+/// Maximum number of addresses in one call (`UIO_MAXIOV`).
 pub const PLACES_MAX: usize = 1024;
 
-/// Has `tell` see `each` bytes from every one of `places` in the memory of `pid`, one behind the other, as far as they could be
-/// read: fewer than asked for means that the first place after those could not be. They are wiped afterwards.
+/// Calls `tell` with `each` bytes from every one of `places` in the memory of `pid`, one after the other. Fewer bytes
+/// mean that the first missing place could not be read. The bytes are wiped afterwards.
 ///
 /// # Errors
-/// The kernel's answer for the first place: `FAULT` where nothing may be read, `SRCH` when the process ended, `PERM` without
-/// the right to trace it, `TIMEDOUT` when its mmap lock or its memory did not come.
+/// The kernel's answer for the first place: `FAULT` for unreadable memory, `SRCH` when the process ended, `PERM`
+/// without the right to trace it, `TIMEDOUT` when its mmap lock or its memory was not available in time.
 ///
 /// # Panics
 /// For more than 2 MiB in all, or more than [`PLACES_MAX`] places.
@@ -51,7 +51,7 @@ pub fn read<T>(pid: Pid, places: &[Address], each: usize, tell: impl FnOnce(&[u8
     })
 }
 
-/// Addresses lie behind the bytes.
+/// Offset of the addresses, behind the bytes.
 const PLACES_AT: usize = proxy::BYTES - PLACES_MAX * 8;
 
 fn step(call: &mut Call<'_>) -> Result<u64, Errno> {
@@ -65,8 +65,9 @@ fn step(call: &mut Call<'_>) -> Result<u64, Errno> {
     let here = &mut bytes[..count * each];
     let here = libc::iovec { iov_base: here.as_mut_ptr().cast(), iov_len: here.len() };
     let pid = libc::pid_t::try_from(pid).map_err(|_| Errno::SRCH)?;
-    // SAFETY: `here` is the one local piece, which outlives the call and which nobody else refers to. `there` outlives the call too;
-    // the addresses in it belong to another process, are only looked up by the kernel there, and are never turned into a reference here.
+    // SAFETY: `here` is the one local piece, which outlives the call and has no other reference. `there` outlives the
+    // call too; the addresses in it belong to another process, are only looked up by the kernel there, and are never
+    // turned into a reference here.
     let answer =
         unsafe { libc::process_vm_readv(pid, &raw const here, 1, there.as_ptr(), there.len() as libc::c_ulong, 0) };
     u64::try_from(answer).map_err(|_| files::errno(std::io::Error::last_os_error()))

@@ -1,19 +1,22 @@
-//! Whether a process may inspect another (PTRACE_MODE_READ), by the kernel's own answer.
+//! Access check of one process to another (PTRACE_MODE_READ), by the kernel's own answer.
 //!
-//! User 0 is no privilege: without CAP_SYS_PTRACE the kernel keeps it from processes of others. The rule (user, group, capabilities, user
-//! namespaces, `dumpable`, security modules) is not repeated here: a thread takes the group and the effective capabilities of the process that
-//! asks, and reads the link `/proc/PID/ns/user`, which the kernel shows by that rule alone (`maps` opens for CAP_PERFMON as well on newer
-//! kernels). Its other credentials stay ours: the asking process is of our user, which [`Asking::of`] checks, and
-//! nobody else may signal or trace the thread.
+//! User 0 is no privilege: without CAP_SYS_PTRACE the kernel denies it access to other users' processes. The rule
+//! (user, group, capabilities, user namespaces, `dumpable`, security modules) is not repeated here. A thread takes on
+//! the group and the effective capabilities of the asking process, and reads the link `/proc/PID/ns/user`, which the
+//! kernel shows by that rule alone (`maps` opens for CAP_PERFMON as well on newer kernels). The thread's other
+//! credentials stay ours: the asking process is of our user, which [`Asking::of`] checks, and no other user may signal
+//! or trace the thread.
 //!
-//! Of a process in another user namespace no capability counts, for it holds them there only. Security modules see masu's label.
+//! For a process in another user namespace no capability counts, because it holds them only there. Security modules see
+//! masu's label.
 //!
 //! Cost: one thread, five system calls. Side effects: none that outlive the thread.
 //!
-//! Since: always. Credentials are a thread's in the kernel, and a process's by the C library only, which is passed by.
+//! Since: always. Credentials belong to a thread in the kernel; only the C library makes them per process, and it is
+//! bypassed.
 //!
-//! Truth: ptrace(2) on access modes; credentials(7); setfsgid(2); `__ptrace_may_access` in kernel/ptrace.c, `cap_ptrace_access_check` in
-//! security/commoncap.c, `proc_ns_readlink` in fs/proc/namespaces.c.
+//! Truth: ptrace(2) on access modes; credentials(7); setfsgid(2); `__ptrace_may_access` in kernel/ptrace.c,
+//! `cap_ptrace_access_check` in security/commoncap.c, `proc_ns_readlink` in fs/proc/namespaces.c.
 
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -22,20 +25,21 @@ use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use crate::handover::Peer;
 use crate::{Error, KernelFiles, Pid, status};
 
-/// A process of our user that asks.
+/// An asking process of our user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asking {
-    /// Its effective group.
+    /// Effective group id.
     pub group: u32,
-    /// Its effective capabilities in our user namespace.
+    /// Effective capabilities in our user namespace, one bit each.
     pub capabilities: u64,
 }
 
 impl Asking {
-    /// The process behind a connection. Who needs to be sure that it is no later one of the same number looks afterwards whether it has ended.
+    /// The process behind a connection. To exclude a later process with the same number, check afterwards that it has
+    /// not ended.
     ///
     /// # Errors
-    /// `Denied` for a process of another user than ours, or that is of another user now than when it connected; `Gone`.
+    /// `Denied` for a process of another user than ours, or that has changed its user since it connected; `Gone`.
     pub fn of(files: &impl KernelFiles, peer: Peer) -> Result<Asking, Error> {
         let pid = peer.pid.ok_or_else(|| Error::of_process("find", "the process that asks", Errno::SRCH))?;
         let status = status::status(files, pid)?;
@@ -51,7 +55,7 @@ impl Asking {
         Ok(Asking { group: peer.group, capabilities })
     }
 
-    /// Whether it may inspect `target` now.
+    /// True if it may inspect `target` now.
     ///
     /// # Errors
     /// `Gone`, or `Other` when there is no thread or no descriptor left.
@@ -70,7 +74,7 @@ impl Asking {
         }
     }
 
-    /// Gives this thread, which must end after it, the credentials of the process that asks.
+    /// Gives this thread, which must end afterwards, the credentials of the asking process.
     fn take_on(self) -> Result<(), Errno> {
         let own = capabilities(None)?;
         set_file_group(self.group)?;
@@ -79,7 +83,7 @@ impl Asking {
     }
 }
 
-/// The group by which this thread's access is judged (setfsgid(2)), which says only what it was before.
+/// Sets the group for this thread's access checks (setfsgid(2)), which returns only the previous one.
 fn set_file_group(group: u32) -> Result<(), Errno> {
     let set = |group: u32| {
         // SAFETY: a number is passed, no memory; it changes credentials of this thread alone.
@@ -133,12 +137,12 @@ mod tests {
         for (capabilities, expected) in [(0, false), (ALL & !SYS_PTRACE, false), (SYS_PTRACE, true), (ALL, true)] {
             assert_eq!(asking(capabilities).may_inspect(others.pid()), Ok(expected), "{capabilities:#x}");
         }
-        // Of the same user, which has capabilities that the asking process has not.
+        // Of the same user, with capabilities that the asking process lacks.
         assert_eq!(asking(0).may_inspect(own.pid()), Ok(false));
         assert_eq!(asking(ALL).may_inspect(own.pid()), Ok(true));
         let other_group = Sleeper::of(0, 4001);
         assert_eq!(asking(ALL & !SYS_PTRACE).may_inspect(other_group.pid()), Ok(false));
-        // Nothing of it stays with us.
+        // Our own credentials are unchanged.
         assert!(std::fs::read_link(format!("/proc/{}/ns/user", others.pid())).is_ok());
     }
 

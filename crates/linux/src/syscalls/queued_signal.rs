@@ -1,9 +1,9 @@
 //! `pidfd_send_signal(2)` with a value: a queued real-time signal to a process, and to no later one with its number.
 //!
-//! Whether anybody there would catch it is `signals.rs`'s: a real-time signal without a handler ends the process.
+//! `signals.rs` checks that the process would catch it: a real-time signal without a handler ends the process.
 //!
-//! Cost: one system call. Side effects: the signal. The kernel keeps so many for the user of the receiving process
-//! (RLIMIT_SIGPENDING), and says EAGAIN beyond that.
+//! Cost: one system call. Side effects: the signal. The kernel queues a limited number for the user of the receiving
+//! process (RLIMIT_SIGPENDING), and says EAGAIN beyond that.
 //!
 //! Since: Linux 5.1. Needs the receiver's user, or CAP_KILL.
 //!
@@ -14,7 +14,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::io::Errno;
 
-/// The beginning of the kernel's siginfo_t as sigqueue(3) fills it.
+/// First fields of the kernel's siginfo_t, as sigqueue(3) fills them.
 #[repr(C)]
 struct Queued {
     signal: i32,
@@ -29,16 +29,18 @@ struct Queued {
 /// Queues `signal` for the process behind `pidfd`, with `value` for its handler (`si_value.sival_ptr`).
 ///
 /// # Errors
-/// The kernel's answer: ESRCH when the process ended, EPERM when it is another user's, EAGAIN when too many wait.
+/// The kernel's answer: ESRCH when the process ended, EPERM for another user's process, EAGAIN when too many signals
+/// are queued.
 pub fn queue(pidfd: BorrowedFd<'_>, signal: i32, value: u64) -> Result<(), Errno> {
     let own = rustix::process::getpid().as_raw_nonzero().get();
     let uid = rustix::process::getuid().as_raw();
     let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
     let queued = Queued { signal, errno: 0, code: libc::SI_QUEUE, _hole: 0, pid: own, uid, value };
     const { assert!(size_of::<Queued>() <= size_of::<libc::siginfo_t>()) };
-    // SAFETY: siginfo_t is larger and at least as aligned, and its first fields are these (checked by a test with a handler).
+    // SAFETY: siginfo_t is larger and at least as aligned, and its first fields are these (checked by a test with a
+    // handler).
     unsafe { info.as_mut_ptr().cast::<Queued>().write(queued) };
-    // SAFETY: the descriptor is open for the call, and the information lives as long as it.
+    // SAFETY: the descriptor is open for the call, and the information outlives the call.
     let done = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, info.as_ptr(), 0) };
     if done == 0 {
         return Ok(());
@@ -63,12 +65,12 @@ mod tests {
         unsafe { libc::sigaddset(set.as_mut_ptr(), signal) };
         // SAFETY: as above; valid since it was filled.
         let set = unsafe { set.assume_init() };
-        // Blocked in a process of its own: other threads of this one would be ended by it.
+        // Blocked in a process of its own: it would end other threads of this one.
         // SAFETY: the child makes system calls alone until it ends.
         let child = unsafe { libc::fork() };
         if child == 0 {
             let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
-            // SAFETY: the sets and the variable live as long as the calls, which fill the latter.
+            // SAFETY: the sets and the variable outlive the calls; the calls fill the variable.
             let status = unsafe {
                 libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
                 let own = libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0);
@@ -83,7 +85,7 @@ mod tests {
             unsafe { libc::_exit(status) };
         }
         let mut status = -1;
-        // SAFETY: waits for the child of just now.
+        // SAFETY: waits for the child just forked.
         unsafe { libc::waitpid(child, &raw mut status, 0) };
         assert_eq!(status, 0);
     }

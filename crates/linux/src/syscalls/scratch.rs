@@ -1,4 +1,4 @@
-//! Memory of our own to try things on. Nothing else refers to it, and it is given back when dropped.
+//! Memory of our own for trials. It has no other references, and is unmapped when dropped.
 
 use std::ffi::c_void;
 use std::ptr::{null_mut, without_provenance_mut};
@@ -20,20 +20,20 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// So much untouched memory, anywhere.
+    /// Maps `size` bytes of untouched memory at any address.
     pub(crate) fn of(size: Bytes) -> Result<Scratch, Errno> {
         map(null_mut(), size, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
     }
 
-    /// One page at this address.
+    /// Maps one page at this address.
     pub(crate) fn at(address: u64) -> Result<Scratch, Errno> {
         let hint = without_provenance_mut(usize::try_from(address).map_err(|_| Errno::NOMEM)?);
         let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
         map(hint, PageSize::Small.bytes(), ProtFlags::READ | ProtFlags::WRITE, flags)
     }
 
-    /// One whole window of which only the first page was touched, and small at that, even where the first touch of a
-    /// window gets a huge page: no more than that page may be touched when it is.
+    /// One whole window with only its first page touched. That page is small, even where the first touch of a window
+    /// gets a huge page: only that page is accessible at the touch.
     pub(crate) fn window_with_one_touched_page() -> Result<Scratch, Errno> {
         let twice = Bytes(2 * PageSize::Huge.bytes().0);
         let mut scratch = map(null_mut(), twice, ProtFlags::empty(), MapFlags::PRIVATE)?;
@@ -49,7 +49,7 @@ impl Scratch {
         Ok(scratch)
     }
 
-    /// One whole window of which the first page was touched, and which the kernel was asked to make huge at that touch.
+    /// One whole window with its first page touched, after asking the kernel for a huge page.
     pub(crate) fn window_wanted_huge() -> Result<Scratch, Errno> {
         let twice = Bytes(2 * PageSize::Huge.bytes().0);
         let mut scratch = map(null_mut(), twice, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)?;
@@ -58,19 +58,19 @@ impl Scratch {
         };
         scratch.range = window;
         let start = scratch.pointer_to(window.start());
-        // SAFETY: whole pages inside the mapping; the advice changes how they are backed, not what is in them.
+        // SAFETY: whole pages inside the mapping; the advice changes their backing, not their content.
         unsafe { madvise(start, usize_of(window.bytes().0), Advice::LinuxHugepage)? };
         // SAFETY: the first byte of `range`, which is writable; no reference to it exists.
         unsafe { start.cast::<u8>().write_volatile(1) };
         Ok(scratch)
     }
 
-    /// The part that may be touched.
+    /// Range that may be touched.
     pub(crate) fn range(&self) -> AddressRange {
         self.range
     }
 
-    /// Writes to every page of it.
+    /// Writes to every page of the range.
     pub(crate) fn touch_all(&mut self) {
         let step = PageSize::Small.bytes().0;
         for address in (self.range.start().0..self.range.end().0).step_by(usize_of(step)) {
@@ -104,12 +104,12 @@ impl Drop for Scratch {
 
 fn map(hint: *mut c_void, size: Bytes, rights: ProtFlags, flags: MapFlags) -> Result<Scratch, Errno> {
     let length = usize_of(size.0);
-    // SAFETY: a fresh anonymous mapping. With a hint it carries FIXED_NOREPLACE, so nothing that exists is replaced.
+    // SAFETY: a new anonymous mapping. With a hint it carries FIXED_NOREPLACE, so no existing mapping is replaced.
     let mapped = unsafe { mmap_anonymous(hint, length, rights, flags)? };
     let start = mapped.addr() as u64;
     match AddressRange::new(start, start + size.0) {
         Ok(range) if hint.is_null() || hint == mapped => Ok(Scratch { mapped, length, range }),
-        // Before Linux 4.17 the flag was unknown and the hint a mere hint.
+        // Before Linux 4.17 the flag was unknown and the hint not binding.
         _ => {
             // SAFETY: the mapping made above, to which nothing refers.
             unsafe { munmap(mapped, length)? };

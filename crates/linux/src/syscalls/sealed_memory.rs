@@ -1,9 +1,9 @@
-//! `memfd_create(2)` with seals: bytes that are handed to another process, and that nobody can change any more.
+//! `memfd_create(2)` with seals: immutable bytes for another process.
 //!
-//! Whoever maps them need not fear that they change or go away under it. Memory that both sides write to is
+//! A process that maps them need not fear that they change or disappear. Memory that both sides write to is
 //! `shared_memory.rs`.
 //!
-//! Cost: the pages that it takes, one copy, three system calls. Side effects: none; it lives as long as somebody has it.
+//! Cost: its pages, one copy, three system calls. Side effects: none; it lives while any process has it open or mapped.
 //!
 //! Since: memfd_create Linux 3.17.
 //!
@@ -18,7 +18,7 @@ use rustix::io::Errno;
 
 use crate::files;
 
-/// These bytes, sealed. `name` is seen in `/proc/PID/maps` as `/memfd:NAME (deleted)`.
+/// Makes a sealed file of these bytes. `name` is seen in `/proc/PID/maps` as `/memfd:NAME (deleted)`.
 ///
 /// # Errors
 /// The kernel's answer when there is no memory or no descriptor left.

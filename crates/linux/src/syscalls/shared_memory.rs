@@ -1,7 +1,7 @@
 //! `memfd_create(2)` and `futex(2)`: a few pages that other processes may map too, and waiting on a word in them.
 //!
-//! Others find it as `/proc/PID/fd/N` and map it shared; it lives until the last of them ends. Everything in it is an atomic
-//! word: what the others write is never taken for more than a number.
+//! Other processes open it as `/proc/PID/fd/N` and map it shared; it lives until the last of them ends. Its content is
+//! atomic words only: a value that another process wrote is never taken for more than a number.
 //!
 //! Cost: a page where it is touched, and one system call to wait or to wake. Side effects: none.
 //!
@@ -24,9 +24,9 @@ use units::Bytes;
 /// Memory that other processes may map.
 ///
 /// # Safety
-/// `start` and `length` (in words) describe one whole shared mapping of `file`, made here and unmapped only on drop. Others
-/// write to it at any time, so that it is only ever seen as atomics. The file cannot be made shorter (sealed), so that
-/// every word can be reached for as long as it is mapped.
+/// `start` and `length` (in words) describe one whole shared mapping of `file`, made here and unmapped only on drop.
+/// Others write to it at any time, so it is only ever accessed as atomics. The file cannot be made shorter (sealed), so
+/// every word stays valid while it is mapped.
 #[derive(Debug)]
 pub struct SharedMemory {
     start: NonNull<AtomicU32>,
@@ -40,8 +40,8 @@ unsafe impl Send for SharedMemory {}
 unsafe impl Sync for SharedMemory {}
 
 impl SharedMemory {
-    /// So many bytes of zeros, whole words. `name` is seen in `/proc/PID/maps` as `/memfd:NAME (deleted)`. No program that
-    /// is started inherits the file.
+    /// Creates zeroed shared memory of `size` bytes, whole words. `name` is seen in `/proc/PID/maps` as `/memfd:NAME
+    /// (deleted)`. Started programs do not inherit the file.
     ///
     /// # Errors
     /// The kernel's answer when there is no memory or no free descriptor.
@@ -52,7 +52,8 @@ impl SharedMemory {
         Self::map(file, size)
     }
 
-    /// What another process made and sealed against being made shorter. `None` when it is not sealed, or not so large.
+    /// Maps a file that another process made and sealed against shrinking. `None` when it is not sealed, or smaller
+    /// than `size`.
     ///
     /// # Errors
     /// The kernel's answer when it cannot be mapped.
@@ -67,25 +68,25 @@ impl SharedMemory {
     fn map(file: OwnedFd, size: Bytes) -> Result<SharedMemory, Errno> {
         let bytes = usize::try_from(size.0).map_err(|_| Errno::NOMEM)?;
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at a place that the kernel chooses.
+        // SAFETY: a new mapping at an address that the kernel chooses.
         let start = unsafe { mmap(null_mut(), bytes, access, MapFlags::SHARED | MapFlags::NORESERVE, &file, 0)? };
         let start = NonNull::new(start.cast()).ok_or(Errno::NOMEM)?;
         Ok(SharedMemory { start, length: bytes / size_of::<AtomicU32>(), file })
     }
 
-    /// Its words of 64 bits.
+    /// The memory as words of 64 bits.
     pub fn words_64(&self) -> &[AtomicU64] {
         // SAFETY: as for `words`; two words of 32 bits make one, and pages are aligned for both.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast(), self.length / 2) }
     }
 
-    /// Its words.
+    /// The memory as words of 32 bits.
     pub fn words(&self) -> &[AtomicU32] {
-        // SAFETY: mapped for as long as `self` (see the type); a mapping is aligned to pages.
+        // SAFETY: mapped while `self` lives (see the type); a mapping is aligned to pages.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
     }
 
-    /// Where other processes find it, for as long as this one lives.
+    /// Path for other processes, valid while this process lives.
     pub fn path(&self) -> String {
         format!("/proc/{}/fd/{}", crate::Pid::own(), self.file.as_raw_fd())
     }
@@ -99,16 +100,16 @@ impl Drop for SharedMemory {
     }
 }
 
-/// Waits while `word` is `value`, for at most so long. Also returns when it is woken, or for no reason.
+/// Waits while `word` is `value`, for at most `at_most`. Also returns when woken, or spuriously.
 pub fn wait(word: &AtomicU32, value: u32, at_most: Duration) {
     let timeout = Timespec::try_from(at_most).ok();
-    // Changed already, interrupted, timed out: the caller looks.
+    // Changed already, interrupted, or timed out: the caller checks.
     let _ = futex::wait(word, futex::Flags::empty(), value, timeout.as_ref());
 }
 
-/// Wakes all who wait on `word`.
+/// Wakes all waiters on `word`.
 pub fn wake(word: &AtomicU32) {
-    // Nobody waits: nothing to do.
+    // No waiter: nothing to do.
     let _ = futex::wake(word, futex::Flags::empty(), i32::MAX.unsigned_abs());
 }
 

@@ -1,11 +1,11 @@
-//! `SigIgn:`, `SigCgt:` and `ShdPnd:` of `/proc/PID/status`, sigaction(2): signals that are ignored, and that wait.
+//! `SigIgn:`, `SigCgt:` and `ShdPnd:` of `/proc/PID/status`, sigaction(2): ignored and pending signals.
 //!
-//! Those that whoever started us had ignored stay ignored over exec, as with nohup(1) or a shell's `&`; to catch one would undo that for the programs that we
-//! start. SIGPIPE needs more: the Rust library ignores it in every program before main, and has it end those that are
-//! started from there. How it was is seen before that.
+//! Signals ignored by our parent stay ignored over exec, as with nohup(1) or a shell's `&`; catching one would undo
+//! that for the programs that we start. SIGPIPE needs more: the Rust library ignores it in every program before main,
+//! and resets it to the default in programs started from there. So its original state is read before that.
 //!
-//! Cost: one small file; one system call at the start of the program. Side effects: those of `raise`, `stop_…` and `write_…`. Since:
-//! always. Truth: proc_pid_status(5), signal(7), sigaction(2), setpgid(2) on orphaned process groups.
+//! Cost: one small file; one system call at the start of the program. Side effects: those of `raise`, `stop_…` and
+//! `write_…`. Since: always. Truth: proc_pid_status(5), signal(7), sigaction(2), setpgid(2) on orphaned process groups.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -19,13 +19,13 @@ use crate::{Error, KernelFiles, Pid};
 pub struct Signals(u64);
 
 impl Signals {
-    /// True if the signal with this number is one of them.
+    /// True if the set contains the signal with this number.
     pub fn contains(self, signal: i32) -> bool {
         u32::try_from(signal - 1).is_ok_and(|bit| self.0.checked_shr(bit).is_some_and(|rest| rest & 1 != 0))
     }
 }
 
-/// The signals that wait for a process to take them.
+/// Pending signals of a process.
 ///
 /// # Errors
 /// `Gone` if it ended, `Malformed`.
@@ -36,8 +36,8 @@ pub fn pending(files: &impl KernelFiles, pid: Pid) -> Result<Signals, Error> {
     set_of(&text, "ShdPnd", &object)
 }
 
-/// Would a signal do no harm: is it caught by a handler of the process, or ignored? That a thread blocks it says nothing: another
-/// need not, and exec(2) keeps what is blocked and not what is handled.
+/// True if a signal would do no harm: a handler of the process catches it, or it is ignored. A thread's blocked mask
+/// does not count: another thread need not block it, and exec(2) keeps the mask but resets the handlers.
 ///
 /// # Errors
 /// `Gone` if it ended, `Malformed`.
@@ -57,10 +57,10 @@ fn set_of(text: &str, key: &str, object: &str) -> Result<Signals, Error> {
     bits.map(Signals).map_err(|_| Error::malformed(object, format_args!("{key}: {value}, expected a hexadecimal set")))
 }
 
-/// The signals that this process ignores.
+/// Signals that this process ignores.
 ///
 /// # Errors
-/// `Malformed`, or the answer of a host without /proc.
+/// `Malformed`, or the kernel's error on a host without /proc.
 pub fn ignored(files: &impl KernelFiles) -> Result<Signals, Error> {
     const PATH: &str = "proc/self/status";
     let object = format!("/{PATH}");
@@ -68,31 +68,31 @@ pub fn ignored(files: &impl KernelFiles) -> Result<Signals, Error> {
     set_of(&text, "SigIgn", &object)
 }
 
-/// Whether SIGPIPE was ignored when this program started.
+/// True if SIGPIPE was ignored when this program started.
 static BROKEN_PIPE_IGNORED: AtomicBool = AtomicBool::new(false);
 
 /// Run by the C library's start code, before the Rust library's.
 #[used]
-// SAFETY: a function of the type that stands in this section; it needs nothing of the Rust library.
+// SAFETY: a function of the type that this section holds; it needs nothing of the Rust library.
 #[unsafe(link_section = ".init_array")]
 static LOOK: extern "C" fn() = look;
 
 extern "C" fn look() {
     let mut now = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: asks, and sets nothing; the variable is of the type that the call fills.
+    // SAFETY: only reads the action; the variable is of the type that the call fills.
     unsafe { libc::sigaction(libc::SIGPIPE, std::ptr::null(), now.as_mut_ptr()) };
     // SAFETY: filled, or zeros, which are valid too.
     let now = unsafe { now.assume_init() };
     BROKEN_PIPE_IGNORED.store(now.sa_sigaction == libc::SIG_IGN, Relaxed);
 }
 
-/// Has `command` start with SIGPIPE as this program did, and with all other signals as they are now.
+/// Makes `command` start with SIGPIPE as this program did, and with all other signals as they are now.
 pub fn pass_on_broken_pipe(command: &mut Command) {
     let ignored = BROKEN_PIPE_IGNORED.load(Relaxed);
-    // Also when there is nothing to be done: without it posix_spawn is used, and glibc's leaves signals 32 and 33 ignored.
+    // Also without work: otherwise posix_spawn is used, and glibc's leaves signals 32 and 33 ignored.
     let work = move || {
         if ignored {
-            // SAFETY: a signal that may be ignored; nothing of ours hears it.
+            // SAFETY: a signal that may be ignored; no code of ours handles it.
             unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
         }
         Ok(())
@@ -101,15 +101,16 @@ pub fn pass_on_broken_pipe(command: &mut Command) {
     unsafe { command.pre_exec(work) };
 }
 
-/// Sends this thread a signal, which ends it if that is what the signal does by default. Any number; one that is no signal
-/// does nothing.
+/// Sends this thread a signal, which ends it if that is the signal's default action. Accepts any number; one that is no
+/// signal does nothing.
 pub fn raise(signal: i32) {
     // SAFETY: a system call with a number.
     unsafe { libc::raise(signal) };
 }
 
-/// Stops all threads of this process as Ctrl-Z does where nobody catches it, and returns when it goes on. In a process group whose
-/// parents are of another session nobody could say `fg`: there the kernel stops nobody, and this returns at once.
+/// Stops all threads of this process as an uncaught Ctrl-Z does, and returns when it continues. An orphaned process
+/// group (all parents in another session) could not be resumed by `fg`: there the kernel does not stop it, and this
+/// returns at once.
 pub fn stop_as_the_terminal_asks() {
     let mut before = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: all of it may be zeros: no flags, no other signals blocked, the default action (SIG_DFL is 0).
@@ -117,14 +118,14 @@ pub fn stop_as_the_terminal_asks() {
     // SAFETY: both are of the type that the call reads and fills; it cannot fail for a signal that may be caught.
     unsafe { libc::sigaction(libc::SIGTSTP, &raw const default, before.as_mut_ptr()) };
     raise(libc::SIGTSTP);
-    // SAFETY: what the first call filled, and the handler that stood there.
+    // SAFETY: the action that the first call saved; its handler was installed before.
     unsafe { libc::sigaction(libc::SIGTSTP, before.as_ptr(), std::ptr::null_mut()) };
 }
 
-/// Has this process write to its terminal also from the background of one that stops whoever does (`stty tostop`). What is started
-/// from then on has it so, too.
+/// Allows writes to the terminal from the background, even if the terminal stops background writers (`stty tostop`).
+/// Programs started from then on inherit this.
 pub fn write_from_the_background() {
-    // SAFETY: a signal that may be ignored; nothing of ours hears it.
+    // SAFETY: a signal that may be ignored; no code of ours handles it.
     unsafe { libc::signal(libc::SIGTTOU, libc::SIG_IGN) };
 }
 

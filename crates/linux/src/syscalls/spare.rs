@@ -1,16 +1,17 @@
-//! A huge page of our own, kept only to be freed at the right moment.
+//! A preallocated huge page of our own, freed just before a collapse.
 //!
-//! `MADV_COLLAPSE` of another process finds a huge page, by compaction if need be, and then fills it under that process's mmap
-//! lock. Where the host of a virtual machine backs memory only when it is touched, that filling takes many times as long as
-//! the copying, and whoever touches the window waits. What a processor freed last it allocates first (`free_unref_page` in
-//! mm/page_alloc.c keeps freed huge pages on a list per processor): so a page that we allocated and touched before, and
-//! free just before the call, is the one that the call gets: found and backed. The process that makes the call keeps it (`proxy.rs`).
+//! `MADV_COLLAPSE` of another process finds a huge page, by compaction if need be, and then fills it under that
+//! process's mmap lock. If the host of a virtual machine backs memory only on first touch, filling takes many times as
+//! long as the copy, and every thread that touches the window waits. A processor first allocates the page that it freed
+//! last (`free_unref_page` in mm/page_alloc.c keeps freed huge pages on a list per processor). So the call gets the
+//! page that we allocated and touched earlier and free just before it: found and backed. The process that makes the
+//! call keeps it (`proxy.rs`).
 //!
-//! Cost: 2 MiB for as long as it is kept, and what the finding and backing take, here and under no lock of others
-//! (measured on a virtual machine whose host had taken the memory back: 4.4 ms here, and 0.6 instead of 5.0 ms there).
-//! Here too collapse first drains the per-CPU page lists (`lru_add_drain_all`), where the first touch did not do. Side
-//! effect: none when the freed page goes elsewhere, to another processor or a process of another memory node; the
-//! call then finds one by itself.
+//! Cost: 2 MiB while it is kept, and the time to find and back it, here and under no lock of others (measured on a
+//! virtual machine whose host had taken the memory back: 4.4 ms here, and 0.6 instead of 5.0 ms there). Here too
+//! collapse first drains the per-CPU page lists (`lru_add_drain_all`), if the first touch gave no huge page. Side
+//! effect: none when the freed page goes elsewhere, to another processor or a process of another memory node; the call
+//! then finds one by itself.
 //!
 //! Since: Linux 6.1, as collapse.
 
@@ -25,15 +26,15 @@ use crate::proxy::{self, Call};
 use crate::scratch::Scratch;
 
 thread_local! {
-    /// Of a proxy, which has one thread.
+    /// Spare page of a proxy, which has one thread.
     static SPARE: RefCell<Option<SparePage>> = const { RefCell::new(None) };
 }
 
-/// Has the proxy that will collapse windows of `pid` take a huge page, if it has none. It is freed by the next collapse, or by [`release`]; when
-/// another proxy serves that call, the call finds a page by itself.
+/// Has the proxy that will collapse windows of `pid` take a huge page, if it has none. It is freed by the next
+/// collapse, or by [`release`]; when another proxy serves that call, the call finds a page by itself.
 ///
 /// # Errors
-/// The kernel's answer: `NOMEM` when there is none to be had, `INVAL` without collapse.
+/// The kernel's answer: `NOMEM` when no huge page is available, `INVAL` without collapse.
 pub fn prepare(pid: Pid) -> Result<(), Errno> {
     fn step(_: &mut Call<'_>) -> Result<u64, Errno> {
         SPARE.with_borrow_mut(|spare| {
@@ -46,13 +47,13 @@ pub fn prepare(pid: Pid) -> Result<(), Errno> {
     proxy::about(pid, |proxy| proxy.call(step, [0; 4], None)).map(drop)
 }
 
-/// Frees what [`prepare`] took.
+/// Frees the page of [`prepare`].
 pub fn release(pid: Pid) {
     fn step(_: &mut Call<'_>) -> Result<u64, Errno> {
         free();
         Ok(0)
     }
-    // A proxy that was left frees it with all it has.
+    // A proxy that was abandoned frees it with all its memory.
     let _ = proxy::about(pid, |proxy| proxy.call(step, [0; 4], None));
 }
 
@@ -61,15 +62,15 @@ pub(crate) fn free() {
     SPARE.take();
 }
 
-/// A huge page that is in memory. Dropped, it is free.
+/// A huge page that is in memory. Dropping it frees it.
 #[derive(Debug)]
 struct SparePage {
     _memory: Scratch,
 }
 
 impl SparePage {
-    /// Takes a huge page from the kernel; it may have to be compacted for. At the first touch, if the host's THP mode
-    /// allows that, for there the kernel makes way for others after each 4 KiB; else by collapse.
+    /// Takes a huge page from the kernel, which may have to compact for it. It is taken at the first touch, if the
+    /// host's THP mode allows that, since the kernel yields to others there after each 4 KiB; else by collapse.
     fn take() -> Result<SparePage, Errno> {
         let memory = Scratch::window_wanted_huge()?;
         let own = Pid::own().open().map_err(|_| Errno::SRCH)?;
@@ -87,7 +88,7 @@ mod tests {
 
     #[test]
     fn it_is_a_huge_page_until_it_is_dropped() {
-        // A kernel without collapse has no use for one.
+        // A kernel without collapse cannot use one.
         let spare = match SparePage::take() {
             Err(Errno::INVAL | Errno::PERM) => return println!("SKIP: no collapse here"),
             other => other.unwrap(),

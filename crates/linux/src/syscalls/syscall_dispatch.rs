@@ -1,12 +1,13 @@
-//! Syscall User Dispatch, `prctl(PR_SET_SYSCALL_USER_DISPATCH)`: a thread's system calls become signals. Here only whether
-//! this kernel has it.
+//! Syscall User Dispatch, `prctl(PR_SET_SYSCALL_USER_DISPATCH)`: turns a thread's system calls into signals. This file
+//! only probes for it.
 //!
-//! The pager inside a program (`farmem/agent`) sees calls by it. It is tried on this thread with a selector that lets
-//! all calls through, and switched off again.
+//! The pager inside a program (`farmem/agent`) uses it to see calls. The probe enables it on this thread with a
+//! selector that lets all calls through, and disables it again.
 //!
 //! Cost: two system calls. Side effect: none; for the time between the two, calls of this thread take some ns more.
 //!
-//! Since: Linux 5.11, x86 (others 6.17 and later, with the generic entry code). No privilege. A seccomp filter may forbid it.
+//! Since: Linux 5.11, x86 (others 6.17 and later, with the generic entry code). No privilege. A seccomp filter may
+//! forbid it.
 //!
 //! Truth: Documentation/admin-guide/syscall-user-dispatch.rst; kernel/entry/syscall_user_dispatch.c.
 
@@ -18,23 +19,23 @@ use crate::Error;
 pub mod numbers {
     /// The operation of prctl(2).
     pub const PR_SET_SYSCALL_USER_DISPATCH: i32 = 59;
-    /// No call is a signal any more.
+    /// Disables dispatch: calls are no longer signals.
     pub const PR_SYS_DISPATCH_OFF: u64 = 0;
-    /// All calls are, but those made within a range of text, as the selector says.
+    /// Turns all calls into signals, except from a range of text, as the selector says.
     pub const PR_SYS_DISPATCH_ON: u64 = 1;
 }
 
-/// What the kernel reads at each call: 0 lets it through. Never changed.
+/// Selector that the kernel reads at each call: 0 lets it through. Never changed.
 static LET_THROUGH: u8 = 0;
 
-/// Whether this thread could have its calls shown to it.
+/// True if this thread could use the dispatch.
 ///
 /// # Errors
-/// `Denied` if it is forbidden, and the kernel's answer if it is any other than that it does not know it.
+/// `Denied` if it is forbidden; the kernel's answer, except the one for an unknown operation.
 pub fn is_there() -> Result<bool, Error> {
     let nothing: libc::c_ulong = 0;
-    // SAFETY: the kernel reads one byte at an address that stays for ever, from here to the next call only; it holds "let
-    // through", so no call of this thread becomes a signal. The second call has no address.
+    // SAFETY: the kernel reads one byte at an address that stays valid for ever, from here to the next call only; it
+    // holds "let through", so no call of this thread becomes a signal. The second call has no address.
     let (on, errno) = unsafe {
         let selector = &raw const LET_THROUGH;
         let on =

@@ -1,12 +1,13 @@
-//! `userfaultfd(2)`: a program serves its own page faults. Here only what this kernel offers of it.
+//! `userfaultfd(2)`: a program serves its own page faults. This file only probes the kernel's features.
 //!
-//! The pager inside a program (`farmem/agent`) uses it; it is asked for here without using it: the descriptor is closed, and
-//! no memory was registered.
+//! The pager inside a program (`farmem/agent`) uses it. The probe does not: the descriptor is closed, and no memory was
+//! registered.
 //!
 //! Cost: three system calls, about 5 µs. Side effect: none.
 //!
-//! Since: Linux 4.3, needs CONFIG_USERFAULTFD; faults of user mode only, without privilege, 5.11; SIGBUS 4.14;
-//! protection against writes 5.7, that the kernel lifts by itself (`WP_ASYNC`) 6.7; moving frames 6.8. A seccomp filter may forbid it (EPERM).
+//! Since: Linux 4.3, needs CONFIG_USERFAULTFD; faults of user mode only, without privilege, 5.11; SIGBUS 4.14; write
+//! protection 5.7, lifted by the kernel itself (`WP_ASYNC`) 6.7; moving frames 6.8. A seccomp filter may forbid it
+//! (EPERM).
 //!
 //! Truth: userfaultfd(2), ioctl_userfaultfd(2); fs/userfaultfd.c.
 
@@ -24,23 +25,23 @@ use crate::Error;
 /// The handshake: `_IOWR(0xaa, 0x3f, struct uffdio_api)`.
 pub const HANDSHAKE: Opcode = opcode::read_write::<uffdio_api>(0xaa, 0x3f);
 
-/// What it can do for a program's own faults.
+/// Features for a program's own faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Features {
-    /// It is given to everybody, for faults of user mode alone. Nothing else is asked for here, so this is so.
+    /// Available without privilege, for user-mode faults alone. Always true: the probe asks for nothing else.
     pub user_mode_only: bool,
-    /// A fault is a signal in the thread that had it, and no second thread is needed.
+    /// A fault is a signal in the faulting thread, and no second thread is needed.
     pub sigbus: bool,
-    /// Frames are moved within the address space, not copied.
+    /// Frames can be moved within the address space instead of copied.
     pub moves: bool,
-    /// Pages are protected against writes, and a write to one is a fault.
+    /// Pages can be write-protected; a write to one is a fault.
     pub write_protect: bool,
-    /// Writes to protected pages are noted without a message.
+    /// Writes to protected pages are recorded without a message.
     pub write_protect_async: bool,
 }
 
 impl Features {
-    /// What there is, in the kernel's words without their `UFFD_` and `FEATURE_`.
+    /// Names of the features, in the kernel's words without their `UFFD_` and `FEATURE_`.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         let words = [
             (self.user_mode_only, "USER_MODE_ONLY"),
@@ -53,7 +54,7 @@ impl Features {
     }
 }
 
-/// What a word of features says; bits that are not known here are nothing to us.
+/// Decodes a word of features; unknown bits are ignored.
 pub const fn decode(word: u64) -> Features {
     Features {
         user_mode_only: true,
@@ -64,16 +65,16 @@ pub const fn decode(word: u64) -> Features {
     }
 }
 
-/// What this kernel offers to a program without privileges.
+/// Features of this kernel for a program without privileges.
 ///
 /// # Errors
-/// `Unsupported` if it has none, or none for user mode alone; `Denied` if it is forbidden.
+/// `Unsupported` without userfaultfd, or without its user-mode-only form; `Denied` if it is forbidden.
 pub fn features() -> Result<Features, Error> {
     let failed = |errno| Error::of_host("make", "a userfaultfd for user faults", errno);
     // SAFETY: a system call with numbers.
     let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::c_long::from(UFFD_USER_MODE_ONLY | FLAGS)) };
     let fd = match libc::c_int::try_from(fd) {
-        // SAFETY: the call made it, and nobody else knows it.
+        // SAFETY: the call made it; it has no other owner.
         Ok(fd @ 0..) => unsafe { OwnedFd::from_raw_fd(fd) },
         _ => return Err(failed(last_errno())),
     };
@@ -85,7 +86,7 @@ pub fn features() -> Result<Features, Error> {
     }
 }
 
-/// Not for programs that are started: `O_CLOEXEC`.
+/// Not inherited by started programs: `O_CLOEXEC`.
 const FLAGS: u32 = libc::O_CLOEXEC.cast_unsigned();
 
 fn last_errno() -> Errno {
@@ -122,7 +123,7 @@ mod tests {
     #[test]
     fn asking_leaves_nothing_behind() {
         let count = || std::fs::read_dir("/proc/self/fd").map(Iterator::count).unwrap_or(0);
-        // Other tests open files at the same time: many questions would show.
+        // Other tests open files at the same time: many probes would show a leak.
         let before = count();
         for _ in 0..200 {
             let _ = features();

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What `printf %b` makes of it.
+/// Output of `printf %b`.
 fn bytes_again(shown: &str) -> Option<Vec<u8>> {
     let (mut bytes, mut rest) = (Vec::new(), shown.as_bytes());
     while let Some((first, after)) = rest.split_first() {
@@ -23,7 +23,7 @@ fn bytes_again(shown: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Rules a terminal, begins a line, hides, or turns the direction of writing.
+/// True for characters that control a terminal, begin a line, hide, or change the direction of writing.
 fn is_dangerous(letter: char) -> bool {
     letter.is_control()
         || matches!(letter, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')

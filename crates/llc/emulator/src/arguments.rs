@@ -1,4 +1,4 @@
-//! The arguments of the program, and the machine that they describe.
+//! Arguments of the program, and the machine that they describe.
 
 use std::path::PathBuf;
 
@@ -120,16 +120,16 @@ pub struct Arguments {
     pub tell: Option<Vec<PathBuf>>,
 }
 
-/// The definition of the arguments, for help and the man page.
+/// Definition of the arguments, for help and the man page.
 pub fn command() -> clap::Command {
     Arguments::command()
 }
 
 impl Arguments {
-    /// The machine.
+    /// The described machine.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The fault of the description.
     pub fn hardware(&self, online: Cpus) -> Result<Hardware, String> {
         let mut hardware = Hardware::named(&self.machine).ok_or("no such machine")?;
         hardware.online = match &self.cpus {
@@ -169,9 +169,9 @@ impl Arguments {
         Some(monitoring).filter(|monitoring| monitoring.rmids > 0)
     }
 
-    /// The kernel refuses to be mounted with what the machine cannot do.
+    /// Applies the mount options. The kernel refuses a mount with options that the machine does not support.
     fn mounted_with(&self, hardware: &mut Hardware) -> Result<(), String> {
-        // What keeps bandwidth down must count it, for the same CPUs: of a whole cache, not of its nodes.
+        // A bandwidth limit needs its count, for the same CPUs: of a whole cache, not of its nodes.
         let counts =
             hardware.monitoring.is_some_and(|monitoring| monitoring.bandwidth) && hardware.nodes_per_cache() == 1;
         for option in &self.options {

@@ -1,4 +1,4 @@
-//! What a test says about the counters, on a socket beside the mount: a line each, answered by a line.
+//! Control socket beside the mount, to set the counters in tests: one line per command, answered by a line.
 //!
 //! ```text
 //! occupancy GROUP CACHE VALUE   what llc_occupancy shows from now on; total and local likewise
@@ -6,8 +6,8 @@
 //! settle                        the lines of removed groups are gone: no RMID is in limbo any longer
 //! ```
 //!
-//! GROUP is a path, `.` for the default group or `web/mon_groups/vm1`. CACHE is a cache's identity, with `/` and a
-//! number for one of its nodes. VALUE is a number of bytes or one of the words Error, Unavailable, Unassigned.
+//! GROUP is a path, `.` for the default group or `web/mon_groups/vm1`. CACHE is a cache's id, with `/` and a number
+//! for one of its nodes. VALUE is a number of bytes or one of the words Error, Unavailable, Unassigned.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
@@ -24,10 +24,10 @@ use crate::machine::Machine;
 use crate::node::Node;
 
 impl Machine {
-    /// Does what a line says.
+    /// Executes one line.
     ///
     /// # Errors
-    /// Why not, in words.
+    /// The reason, in words.
     pub fn tell(&mut self, line: &str) -> Result<(), String> {
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
         match words[..] {
@@ -83,7 +83,7 @@ impl Machine {
     }
 }
 
-/// A socket's file. Dropping it removes the file, if it is still the same.
+/// File of a socket. Dropping it removes the file, if it is still the same.
 #[derive(Debug)]
 pub struct Socket {
     path: PathBuf,
@@ -93,7 +93,7 @@ pub struct Socket {
 impl Drop for Socket {
     fn drop(&mut self) {
         if self.identity.is_some() && identity(&self.path) == self.identity {
-            // Somebody else may have tidied up.
+            // The file may have been removed already.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -104,11 +104,10 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
     fs::symlink_metadata(path).ok().map(|about| (about.dev(), about.ino()))
 }
 
-/// Listens at `path` and does what it is told, in threads of its own. A socket that nobody listens at any longer is
-/// replaced.
+/// Listens at `path` and executes the commands, in threads of its own. A socket without a listener is replaced.
 ///
 /// # Errors
-/// When the socket cannot be made; EADDRINUSE where somebody listens, or something else is.
+/// When the socket cannot be made; EADDRINUSE if another process listens, or something else is at `path`.
 pub fn listen(path: &Path, machine: Arc<Mutex<Machine>>) -> io::Result<Socket> {
     let is_left = || UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
     if fs::symlink_metadata(path).is_ok_and(|about| about.file_type().is_socket()) && is_left() {
@@ -120,7 +119,7 @@ pub fn listen(path: &Path, machine: Arc<Mutex<Machine>>) -> io::Result<Socket> {
         for stream in listener.incoming().filter_map(Result::ok) {
             let machine = Arc::clone(&machine);
             std::thread::spawn(move || {
-                // Whoever goes away has heard enough.
+                // A closed connection needs no answer.
                 let _ = serve(&stream, &machine);
             });
         }
@@ -140,10 +139,10 @@ fn serve(stream: &UnixStream, machine: &Mutex<Machine>) -> io::Result<()> {
     Ok(())
 }
 
-/// Says a line to the emulator that listens at `path`.
+/// Sends a line to the emulator that listens at `path`.
 ///
 /// # Errors
-/// When nobody listens, or with its answer when the line was not understood.
+/// Without a listener, or with its answer when the line was not understood.
 pub fn send(path: &Path, line: &str) -> io::Result<()> {
     let mut stream = UnixStream::connect(path)?;
     stream.write_all(format!("{line}\n").as_bytes())?;

@@ -1,4 +1,4 @@
-//! Counters: their identities (RMIDs), of which some are in limbo, and what was said of their values.
+//! Counters: their ids (RMIDs), free or in limbo, and their configured values.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -7,13 +7,13 @@ use units::Bytes;
 
 use crate::group::GroupId;
 
-/// The kernel looks once a second which counters may leave limbo.
+/// Interval of the kernel's checks for counters that may leave limbo.
 const CHECK_MS: u64 = 1000;
 
-/// The hardware counts in units of its own; thresholds are whole ones.
+/// Unit of the hardware's counts; thresholds are whole units.
 const UNIT: Bytes = Bytes::kib(64);
 
-/// What a counter counts.
+/// Counted event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Event {
     /// Bytes in the cache whose lines were filled for the group.
@@ -28,7 +28,7 @@ impl Event {
     /// All, in the order of `mon_features`.
     pub const ALL: [Event; 3] = [Event::Occupancy, Event::Total, Event::Local];
 
-    /// Its file.
+    /// Name of its file.
     pub fn name(self) -> &'static str {
         match self {
             Event::Occupancy => "llc_occupancy",
@@ -38,12 +38,12 @@ impl Event {
     }
 }
 
-/// What a file of `mon_data` shows.
+/// Content of a file of `mon_data`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value {
     /// Bytes.
     Count(u64),
-    /// The hardware said that the counter is not valid.
+    /// The hardware reports an invalid counter.
     Error,
     /// The hardware has no value at this time.
     Unavailable,
@@ -62,25 +62,25 @@ impl fmt::Display for Value {
     }
 }
 
-/// Which value: of a group, an event, a cache and a node of it, both by position.
+/// Key of a value: group, event, cache and its node, both by position.
 pub type Place = (GroupId, Event, usize, u32);
 
-/// What was said of the counters, and which of them are free.
+/// Configured values of the counters, and the free counters.
 #[derive(Clone, Debug, Default)]
 pub struct Counters {
-    /// RMIDs that can be given, the one that has been free for longest first.
+    /// Free RMIDs, the longest free one first.
     free: VecDeque<u32>,
     limbo: Vec<Waiting>,
-    /// Values that were said.
+    /// Configured values.
     pub(crate) said: BTreeMap<Place, Value>,
-    /// How many bytes of cache a group's programs want.
+    /// Demand of a group's programs, in bytes of cache.
     pub(crate) wanted: BTreeMap<GroupId, Bytes>,
     /// `max_threshold_occupancy`.
     pub(crate) threshold: Bytes,
     now_ms: u64,
 }
 
-/// An RMID whose lines are still in the cache.
+/// RMID with lines still in the cache.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     rmid: u32,
@@ -98,17 +98,17 @@ impl Counters {
         counters
     }
 
-    /// Rounded down to what the hardware can count.
+    /// Rounded down to the hardware's unit.
     pub(crate) fn set_threshold(&mut self, threshold: Bytes) {
         self.threshold = Bytes(threshold.0 / UNIT.0 * UNIT.0);
     }
 
-    /// One that is free.
+    /// Takes a free RMID.
     pub(crate) fn take(&mut self) -> Option<u32> {
         self.free.pop_front()
     }
 
-    /// Gives one back whose lines fill so much of a cache: to limbo, for `limbo_ms` at most.
+    /// Frees an RMID with this occupancy: to limbo, for at most `limbo_ms`.
     pub(crate) fn give_back(&mut self, rmid: u32, occupancy: Bytes, limbo_ms: u64) {
         if limbo_ms == 0 {
             self.free.push_back(rmid);
@@ -119,12 +119,12 @@ impl Counters {
         self.limbo.push(Waiting { rmid, occupancy, checked_ms, gone_ms });
     }
 
-    /// Some may come out of limbo.
+    /// Whether some may come out of limbo.
     pub(crate) fn are_in_limbo(&self) -> bool {
         !self.limbo.is_empty()
     }
 
-    /// Time passes.
+    /// Advances the time.
     pub(crate) fn pass(&mut self, now_ms: u64) {
         self.now_ms = self.now_ms.max(now_ms);
         let (now, threshold) = (self.now_ms, self.threshold);
@@ -136,7 +136,7 @@ impl Counters {
         self.limbo.retain(|waiting| !is_ready(waiting));
     }
 
-    /// All lines of removed groups are gone from the caches.
+    /// Removes all lines of removed groups from the caches.
     pub(crate) fn settle(&mut self) {
         self.free.extend(self.limbo.drain(..).map(|waiting| waiting.rmid));
     }

@@ -5,10 +5,10 @@ use std::fmt;
 
 use rustix::io::Errno;
 
-/// A larger number is not a CPU's.
+/// Limit of CPU numbers.
 const MOST: u32 = 8192;
 
-/// A set of CPUs.
+/// Set of CPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cpus(pub BTreeSet<u32>);
 
@@ -18,10 +18,10 @@ impl Cpus {
         Cpus((0..count).collect())
     }
 
-    /// From a list: `0-3,8`. Nothing is an empty set.
+    /// Parses a list: `0-3,8`. Empty text is an empty set.
     ///
     /// # Errors
-    /// EINVAL of no list; ERANGE of numbers too large.
+    /// EINVAL for no list; ERANGE for numbers too large.
     pub fn of_list(text: &str) -> Result<Cpus, Errno> {
         let mut cpus = BTreeSet::new();
         for part in text.trim().split(',').map(str::trim).filter(|part| !part.is_empty()) {
@@ -37,10 +37,10 @@ impl Cpus {
         Ok(Cpus(cpus))
     }
 
-    /// From a mask in hexadecimal, in groups of up to eight digits between commas, the highest first.
+    /// Parses a mask in hexadecimal, in groups of up to eight digits between commas, the highest first.
     ///
     /// # Errors
-    /// EINVAL of no mask; EOVERFLOW of one with more bits than there can be CPUs.
+    /// EINVAL for no mask; EOVERFLOW for one with more bits than there can be CPUs.
     pub fn of_mask(text: &str) -> Result<Cpus, Errno> {
         let mut cpus = BTreeSet::new();
         let words = text.trim().split(',').rev();
@@ -56,7 +56,7 @@ impl Cpus {
         Ok(Cpus(cpus))
     }
 
-    /// As a mask with as many digits as `highest` CPU needs.
+    /// Mask with the digits needed for CPU `highest`.
     pub fn mask(&self, highest: u32) -> String {
         let word = |word: u32| self.0.range(word * 32..word * 32 + 32).fold(0_u32, |bits, cpu| bits | 1 << (cpu % 32));
         let top = highest / 32;
@@ -68,19 +68,19 @@ impl Cpus {
         text
     }
 
-    /// Those that `other` does not have.
+    /// CPUs that `other` does not have.
     #[must_use]
     pub fn without(&self, other: &Cpus) -> Cpus {
         Cpus(self.0.difference(&other.0).copied().collect())
     }
 
-    /// None at all.
+    /// Whether the set has no CPU.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// As a list: `0-3,8`.
+/// List format: `0-3,8`.
 impl fmt::Display for Cpus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut runs: Vec<(u32, u32)> = Vec::new();

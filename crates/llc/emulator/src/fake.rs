@@ -1,5 +1,4 @@
-//! A machine with threads that a test makes up, used by paths as a program uses files, and what must always be true of
-//! it.
+//! Emulated machine with threads made up by a test, used by paths as a program uses files; and its invariants.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,14 +19,14 @@ use crate::schema::Schema;
 pub struct FakeTasks(Arc<Mutex<BTreeMap<u32, (Task, Owner)>>>);
 
 impl FakeTasks {
-    /// A new thread `tid` of a process that is a child of `parent`, all of user `uid`.
+    /// Starts thread `tid` of a process that is a child of `parent`, all of user `uid`.
     pub fn start(&self, tid: u32, process: u32, parent: u32, uid: u32) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let task = Task { tid, process, parent, began: u64::from(tid) };
         all.insert(tid, (task, Owner { uid, saved_uid: uid }));
     }
 
-    /// It ends.
+    /// Ends a thread.
     pub fn end(&self, tid: u32) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&tid);
     }
@@ -43,19 +42,19 @@ impl Tasks for FakeTasks {
     }
 }
 
-/// A machine whose files are used by their paths.
+/// Emulated machine whose files are used by their paths.
 #[derive(Debug)]
 pub struct Rig {
-    /// It.
+    /// The machine.
     pub machine: Machine,
     /// Its threads: 1, the first; 100 and 101, of process 100; 200, of user 1000.
     pub tasks: FakeTasks,
-    /// Who writes.
+    /// The writing thread.
     pub writer: Writer,
 }
 
 impl Rig {
-    /// As just mounted.
+    /// Rig as just mounted.
     pub fn new(hardware: Hardware) -> Rig {
         let tasks = FakeTasks::default();
         tasks.start(1, 1, 0, 0);
@@ -65,7 +64,7 @@ impl Rig {
         Rig { machine: Machine::new(hardware, tasks.clone()), tasks, writer: Writer { tid: 1, uid: 0 } }
     }
 
-    /// What a file shows.
+    /// Content of a file.
     ///
     /// # Errors
     /// As the kernel's.
@@ -74,7 +73,7 @@ impl Rig {
         self.machine.read(node)
     }
 
-    /// One write.
+    /// Writes once.
     ///
     /// # Errors
     /// As the kernel's.
@@ -114,12 +113,12 @@ impl Rig {
         self.machine.rename(parent, name, new_parent, new_name)
     }
 
-    /// What the last command came to.
+    /// Text of `info/last_cmd_status`.
     pub fn status(&self) -> String {
         self.machine.status.show()
     }
 
-    /// All files and what they show, but for what the last command came to.
+    /// All files and their content, except `info/last_cmd_status`.
     pub fn everything(&mut self) -> BTreeMap<String, Result<String, Errno>> {
         let mut all = BTreeMap::new();
         let mut open = vec![(String::new(), Node::Group(GroupId::ROOT))];
@@ -133,15 +132,15 @@ impl Rig {
                 Err(_) => drop(all.insert(path, self.machine.read(node))),
             }
         }
-        // Some files, read, are a command as well.
+        // Reading some files is a command as well.
         self.machine.status = status;
         all
     }
 
-    /// What must be true whatever was written, made and removed.
+    /// Checks the invariants that hold after any writes, creations and removals.
     ///
     /// # Errors
-    /// What is not.
+    /// The violated invariant.
     pub fn check(&mut self) -> Result<(), String> {
         self.machine.look();
         check_identities(&self.machine)?;
@@ -159,7 +158,7 @@ impl Rig {
     }
 }
 
-/// Classes and counters are of one group, or free; groups have a parent.
+/// Checks that classes and counters belong to one group, or are free, and that groups have a parent.
 fn check_identities(machine: &Machine) -> Result<(), String> {
     let classes: Vec<u32> = machine.groups.values().filter_map(|group| group.class).collect();
     let of_devices = u32::from(machine.io_alloc);
@@ -184,8 +183,8 @@ fn check_identities(machine: &Machine) -> Result<(), String> {
     Ok(())
 }
 
-/// Every class has a mask that could be written, and none has a way of a group that shares with none, or of the locked
-/// region, of which a cache has one at most.
+/// Checks that every class has a mask that could be written, without ways of an exclusive group or of the locked
+/// region; a cache has at most one such region.
 fn check_masks(machine: &Machine) -> Result<(), String> {
     for schema in machine.schemata().into_iter().filter(|schema| schema.is_cache()) {
         for cache in 0..machine.hardware.cache_ids.len() {
@@ -210,7 +209,7 @@ fn check_masks(machine: &Machine) -> Result<(), String> {
     Ok(())
 }
 
-/// The ways that anybody else has of a cache: other classes, for code or data, and devices.
+/// Ways of all others in a cache: other classes, for code or data, and devices.
 fn of_others(machine: &Machine, schema: Schema, cache: usize, class: u32) -> WayMask {
     let is_set_up = |other: u32| machine.mode_of_class(other) == Some(Mode::PseudoLocksetup);
     let others = machine.taken_classes().filter(|other| *other != class && !is_set_up(*other));
@@ -218,7 +217,7 @@ fn of_others(machine: &Machine, schema: Schema, cache: usize, class: u32) -> Way
     all.fold(machine.hardware.shareable, |ways, (schema, other)| ways.or(machine.mask(schema, cache, other)))
 }
 
-/// A CPU is in one control group, and in at most one monitoring group, of that one.
+/// Checks that a CPU is in one control group, and in at most one monitoring group, of that control group.
 fn check_cpus(machine: &Machine) -> Result<(), String> {
     let mut of_control = BTreeSet::new();
     let mut of_monitor = BTreeSet::new();

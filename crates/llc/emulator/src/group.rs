@@ -1,11 +1,11 @@
-//! Groups, and what each has.
+//! Groups and their resources.
 
 use units::WayMask;
 
 use crate::cpus::Cpus;
 use crate::schema::Schema;
 
-/// A group, for as long as it is there; never used again.
+/// Id of a group, valid while the group exists; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupId(pub u64);
 
@@ -14,14 +14,14 @@ impl GroupId {
     pub const ROOT: GroupId = GroupId(0);
 }
 
-/// What a group is for.
+/// Purpose of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A class of service, and counting (CTRL_MON).
     Control,
-    /// Counting a part of what is in a control group (MON).
+    /// Counts a part of a control group (MON).
     Monitor {
-        /// That group.
+        /// That control group.
         of: GroupId,
     },
 }
@@ -29,28 +29,28 @@ pub enum Kind {
 /// A group.
 #[derive(Clone, Debug)]
 pub struct Group {
-    /// Its directory's name; empty of the root.
+    /// Name of its directory; empty for the root.
     pub name: String,
-    /// What it is for.
+    /// Purpose of the group.
     pub kind: Kind,
-    /// The class (CLOSID) of a control group that is not a locked region.
+    /// Class (CLOSID) of a control group that is not a locked region.
     pub class: Option<u32>,
-    /// Its counters (RMID).
+    /// Counters (RMID).
     pub rmid: Option<u32>,
-    /// How it has its ways.
+    /// Sharing mode of its ways.
     pub mode: Mode,
-    /// Its CPUs.
+    /// CPUs of the group.
     pub cpus: Cpus,
-    /// Its locked region.
+    /// Locked region of the group.
     pub locked: Option<Region>,
-    /// Which of the two events keeps its bandwidth down; only with `-o mba_MBps`.
+    /// Bandwidth is limited by the total event, not the local one; only with `-o mba_MBps`.
     pub kept_by_total: bool,
-    /// Who made it: user and group of its files.
+    /// Creator: user and group of its files.
     pub owner: (u32, u32),
 }
 
 impl Group {
-    /// One that has nothing yet.
+    /// Group without resources.
     pub(crate) fn empty() -> Group {
         Group {
             name: String::new(),
@@ -65,7 +65,7 @@ impl Group {
         }
     }
 
-    /// The group that it monitors a part of.
+    /// The monitored control group.
     pub fn parent(&self) -> Option<GroupId> {
         match self.kind {
             Kind::Control => None,
@@ -74,12 +74,12 @@ impl Group {
     }
 }
 
-/// How a group has its ways.
+/// Sharing mode of a group's ways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Others may have them, too.
+    /// Other groups may have them, too.
     Shareable,
-    /// Nobody else has them.
+    /// No other group has them.
     Exclusive,
     /// Some of them are about to be locked.
     PseudoLocksetup,
@@ -88,7 +88,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// As the file shows it.
+    /// Text of the file.
     pub fn name(self) -> &'static str {
         match self {
             Mode::Shareable => "shareable",
@@ -98,19 +98,19 @@ impl Mode {
         }
     }
 
-    /// Is, or is to be, a locked region.
+    /// Whether it is, or is to be, a locked region.
     pub fn is_of_pseudo_locking(self) -> bool {
         matches!(self, Mode::PseudoLocksetup | Mode::PseudoLocked)
     }
 }
 
-/// A locked region.
+/// Locked region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// Of which line of `schemata`.
+    /// Line of `schemata`.
     pub schema: Schema,
-    /// In which cache, by position.
+    /// Cache, by position.
     pub cache: usize,
-    /// In which ways.
+    /// Ways.
     pub mask: WayMask,
 }

@@ -1,8 +1,8 @@
-//! Takes the mount down when the emulator is killed.
+//! Unmounts the file system when the emulator is killed.
 //!
-//! A file system whose program is gone answers ENOTCONN until somebody unmounts it. The guard is this program once
-//! more. It holds the end of a pipe and is told over it what was mounted; when the pipe ends without a word that all is
-//! well, it unmounts that.
+//! A file system without its program answers ENOTCONN until it is unmounted. The guard is a second process of this
+//! program. It holds the end of a pipe and receives the mount point over it; when the pipe ends without the final
+//! message, it unmounts that mount point.
 
 use std::io::{self, BufRead, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -23,7 +23,8 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Starts one. Its process group is its own, so that Ctrl-C at the terminal reaches the emulator and not the guard.
+    /// Starts a guard. Its process group is its own, so that Ctrl-C at the terminal reaches the emulator and not the
+    /// guard.
     ///
     /// # Errors
     /// When the program cannot be started.
@@ -35,7 +36,7 @@ impl Guard {
         Ok(Guard { child, pipe })
     }
 
-    /// What is to be taken down.
+    /// Names the mount point to unmount.
     ///
     /// # Errors
     /// When nothing is mounted there, or the guard is gone.
@@ -47,16 +48,16 @@ impl Guard {
         self.pipe.write_all(&line)
     }
 
-    /// It was taken down.
+    /// Tells the guard that the file system was unmounted.
     pub fn dismiss(mut self) {
-        // A guard that is gone needs no word.
+        // A dead guard needs no message.
         let _ = self.pipe.write_all(b"done\n");
         drop(self.pipe);
         let _ = self.child.wait();
     }
 }
 
-/// The guard's side.
+/// Runs the guard.
 pub fn stand() -> ExitCode {
     let mut watched: Option<(String, PathBuf)> = None;
     for line in io::stdin().lock().split(b'\n').map_while(Result::ok) {
@@ -69,7 +70,7 @@ pub fn stand() -> ExitCode {
     }
     let Some((device, path)) = watched else { return ExitCode::SUCCESS };
     match device_at(&path) {
-        // What else may be mounted there by now is not ours.
+        // Another file system mounted there by now is not the emulator's.
         Ok(Some(now)) if now == device => match unmount(&path, UnmountFlags::DETACH) {
             Ok(()) => ExitCode::SUCCESS,
             Err(_) => ExitCode::FAILURE,
@@ -78,7 +79,7 @@ pub fn stand() -> ExitCode {
     }
 }
 
-/// The device (`0:53`) of what is mounted at a path, uppermost; that a dead file system also has.
+/// Device (`0:53`) of the uppermost mount at a path; a dead file system also has one.
 ///
 /// # Errors
 /// When the list of mounts cannot be read.
@@ -96,7 +97,7 @@ fn device_in(mounts: &[u8], path: &[u8]) -> Option<String> {
     lines.next_back()
 }
 
-/// Blanks and the like are there as `\040`: proc_pid_mountinfo(5).
+/// Decodes blanks and the like, written as `\040`: proc_pid_mountinfo(5).
 fn unescaped(field: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut rest = field;

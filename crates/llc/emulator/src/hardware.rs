@@ -1,48 +1,48 @@
-//! What the emulated machine has: its caches, its classes of service, its counters. Pure.
+//! Hardware of the emulated machine: its caches, its classes of service, its counters. Pure.
 
 use units::{Bytes, WayMask, Ways};
 
 use crate::cpus::Cpus;
 
-/// The figures that a processor, the firmware and the mount's options decide on a real machine.
+/// Properties decided by the processor, the firmware and the mount's options on a real machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hardware {
-    /// The identities of the L3 caches, in order.
+    /// Ids of the L3 caches, in order.
     pub cache_ids: Vec<u32>,
-    /// The size of one L3 cache.
+    /// Size of one L3 cache.
     pub cache: Bytes,
-    /// The ways of one L3 cache, 1 to 32: the bits of a mask.
+    /// Ways of one L3 cache, 1 to 32: the bits of a mask.
     pub ways: Ways,
-    /// How many ways a mask must have in a row; 0 lets a class have none (AMD).
+    /// Least number of contiguous ways in a mask; 0 permits a class without ways (AMD).
     pub min_ways: Ways,
-    /// The ways that devices also use.
+    /// Ways that devices also use.
     pub shareable: WayMask,
     /// Masks may have holes.
     pub sparse_masks: bool,
-    /// Classes of service (CLOSIDs), the default one included, 1 to 64. With `cdp` there are half as many.
+    /// Classes of service (CLOSIDs), the default one included, 1 to 64. With `cdp` half of them.
     pub classes: u32,
-    /// Code and data of a class can have masks of their own.
+    /// Code and data of a class can have separate masks.
     pub cdp_capable: bool,
-    /// They have: as mounted with `-o cdp`.
+    /// Separate masks are enabled: as mounted with `-o cdp`.
     pub cdp: bool,
     /// Ways that a mask has together or not at all; none on most machines.
     pub paired_ways: WayMask,
     /// Devices can have a mask of their own (AMD's SDCIAE).
     pub io_alloc_capable: bool,
-    /// The kernel knows how to stop the processor's prefetchers, so that a region can be locked: of Broadwell-X, Goldmont
-    /// and Goldmont Plus (`resctrl_arch_get_prefetch_disable_bits` in arch/x86/kernel/cpu/resctrl/pseudo_lock.c).
+    /// The kernel can stop the processor's prefetchers, so that a region can be locked: of Broadwell-X, Goldmont and
+    /// Goldmont Plus (`resctrl_arch_get_prefetch_disable_bits` in arch/x86/kernel/cpu/resctrl/pseudo_lock.c).
     pub pseudo_lock: bool,
-    /// Bandwidth can be limited.
+    /// Bandwidth limits, if supported.
     pub bandwidth: Option<Bandwidth>,
-    /// What can be counted.
+    /// Monitoring, if supported.
     pub monitoring: Option<Monitoring>,
-    /// Files for the identities in the hardware: as mounted with `-o debug`.
+    /// Files for the ids in the hardware: as mounted with `-o debug`.
     pub debug: bool,
-    /// The CPUs that are online.
+    /// Online CPUs.
     pub online: Cpus,
 }
 
-/// How bandwidth is limited.
+/// Bandwidth limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bandwidth {
     /// The least, in percent.
@@ -53,23 +53,24 @@ pub struct Bandwidth {
     pub in_mib: bool,
 }
 
-/// What can be counted, and for how many groups.
+/// Counted events, and the number of groups with counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Monitoring {
     /// Groups that can be monitored at once (RMIDs), the default one included.
     pub rmids: u32,
     /// Nodes into which each L3 cache's CPUs are divided (sub-NUMA clusters, SNC); 1 if they are not.
     pub nodes_per_cache: u32,
-    /// How much memory is read and written is counted, too.
+    /// Bytes read from and written to memory are counted, too.
     pub bandwidth: bool,
-    /// How long the lines of a removed group stay in the cache, and its RMID in limbo; 0 of a kernel without limbo.
+    /// Time for which the lines of a removed group stay in the cache, and its RMID in limbo; 0 for a kernel without
+    /// limbo.
     pub limbo_ms: u64,
 }
 
 /// The counters of a usual server.
 pub const MONITORING: Monitoring = Monitoring { rmids: 176, nodes_per_cache: 1, bandwidth: true, limbo_ms: 5000 };
 
-/// Intel Xeon E5 v4, as in the examples of the kernel's document: 20 ways, of which devices use two.
+/// Intel Xeon E5 v4, as in the examples of the kernel's document: 20 ways, two of them used by devices.
 ///
 /// Truth: `shareable_bits` c0000 in intel-cmt-cat's issues 41 and 150.
 pub fn broadwell_20() -> Hardware {
@@ -162,7 +163,7 @@ pub fn models() -> [(&'static str, &'static str, Hardware); 7] {
 }
 
 impl Hardware {
-    /// The machine of this name.
+    /// Machine of this name.
     pub fn named(name: &str) -> Option<Hardware> {
         models().into_iter().find(|(other, _, _)| *other == name).map(|(_, _, hardware)| hardware)
     }
@@ -172,7 +173,7 @@ impl Hardware {
         WayMask::lowest(self.ways)
     }
 
-    /// How many classes groups can have; one of them is the default group's.
+    /// Number of classes for groups, including the default group's.
     pub fn usable_classes(&self) -> u32 {
         if self.cdp { self.classes / 2 } else { self.classes }
     }
@@ -182,13 +183,13 @@ impl Hardware {
         self.monitoring.map_or(1, |monitoring| monitoring.nodes_per_cache.max(1))
     }
 
-    /// How much of a cache these ways are, of all its nodes together.
+    /// Size of these ways in a cache, over all its nodes.
     pub fn size_of(&self, mask: WayMask) -> Bytes {
         let way = self.cache.0 / u64::from(self.ways.0.max(1));
         Bytes(way * u64::from(mask.ways().0))
     }
 
-    /// What the hardware makes of a mask: ways that come together do.
+    /// Mask as the hardware reads it back: with all paired ways of each way.
     pub fn read_back(&self, mask: WayMask) -> WayMask {
         if mask.overlaps(self.paired_ways) { mask.or(self.paired_ways) } else { mask }
     }

@@ -1,16 +1,16 @@
 //! The kernel's resctrl file system without the hardware: its rules, errno and status text included.
 //!
-//! Programs that partition the last-level cache write to files under /sys/fs/resctrl, which are there only where the
-//! processor can do it. This is a file system (FUSE) with the same files that refuses what the kernel refuses, in the
-//! same words. No cache is partitioned.
+//! Programs that partition the last-level cache write to files under /sys/fs/resctrl, which exist only on processors
+//! with the feature. This is a file system (FUSE) with the same files; it refuses the same writes as the kernel, in
+//! the same words. No cache is partitioned.
 //!
-//! `machine` is all of it as data, without system calls: `hardware` says what the machine has, `node` what there may be
-//! to be found, `group`, `cpus`, `members`, `counters`, `schema` and `status` what is kept. `rules` says what may be done
-//! with it, a file of the file system each. `mount` shows it to programs, `processes` tells it who is there, `control`
-//! lets a test say what is counted, `guard` takes the mount down when the program is killed, `arguments` says what the
-//! program is told.
+//! `machine` is all of it as data, without system calls: `hardware` describes the machine, `node` the possible files,
+//! and `group`, `cpus`, `members`, `counters`, `schema` and `status` hold the state. `rules` implements the
+//! operations, one file for each file of the file system. `mount` serves it to programs, `processes` lists the
+//! threads of this machine, `control` lets a test set the counters, `guard` unmounts when the program is killed,
+//! `arguments` defines the command line.
 //!
-//! The rules are facts from the kernel's document and sources, each named where it is used; nothing is copied from
+//! The rules are facts from the kernel's document and sources, each named beside its rule; nothing is copied from
 //! there.
 
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! All that the file system is made of, as data. What may be done with it is in `rules`. Pure.
+//! State of the file system, as data. Its operations are in `rules`. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use crate::members::{Members, Tasks};
 use crate::schema::Schema;
 use crate::status::LastCommand;
 
-/// The state of everything.
+/// State of the machine.
 pub struct Machine {
     pub(crate) hardware: Hardware,
     pub(crate) groups: BTreeMap<GroupId, Group>,
@@ -20,7 +20,7 @@ pub struct Machine {
     pub(crate) free_classes: BTreeSet<u32>,
     /// Devices have the highest class.
     pub(crate) io_alloc: bool,
-    /// By line, cache (by position) and class. What nobody has been given is not there.
+    /// By line, cache (by position) and class. Unassigned values are absent.
     values: BTreeMap<(Schema, usize, u32), u64>,
     pub(crate) counters: Counters,
     pub(crate) status: LastCommand,
@@ -65,19 +65,19 @@ impl Machine {
         machine
     }
 
-    /// What the machine has.
+    /// Hardware of the machine.
     pub fn hardware(&self) -> &Hardware {
         &self.hardware
     }
 
-    /// The groups that are there.
+    /// Existing groups.
     pub fn groups(&self) -> impl Iterator<Item = (GroupId, &Group)> {
         self.groups.iter().map(|(id, group)| (*id, group))
     }
 
-    /// A group that is there.
+    /// An existing group.
     pub(crate) fn group(&self, id: GroupId) -> Result<&Group, Errno> {
-        // What kernfs says of a file whose directory was removed while it was open.
+        // kernfs gives this errno for an open file of a removed directory.
         self.groups.get(&id).ok_or(Errno::NODEV)
     }
 
@@ -85,31 +85,31 @@ impl Machine {
         self.groups.get_mut(&id).ok_or(Errno::NODEV)
     }
 
-    /// The monitoring groups of a control group.
+    /// Monitoring groups of a control group.
     pub(crate) fn children(&self, id: GroupId) -> Vec<GroupId> {
         let all = self.groups.iter().filter(|(_, group)| group.kind == Kind::Monitor { of: id });
         all.map(|(id, _)| *id).collect()
     }
 
-    /// The control group of a group: itself, or the one that it monitors.
+    /// Control group of a group: itself, or the one that it monitors.
     pub(crate) fn control_of(&self, id: GroupId) -> GroupId {
         self.groups.get(&id).and_then(Group::parent).unwrap_or(id)
     }
 
-    /// Looks who is there.
+    /// Scans the threads.
     pub(crate) fn look(&mut self) {
         let all = self.tasks.all();
         self.members.look(&all);
     }
 
-    /// The lines of `schemata`, in its order.
+    /// Lines of `schemata`, in its order.
     pub(crate) fn schemata(&self) -> Vec<Schema> {
         let caches: &[Schema] = if self.hardware.cdp { &[Schema::L3Data, Schema::L3Code] } else { &[Schema::L3] };
         let bandwidth = self.hardware.bandwidth.map(|_| Schema::Mb);
         bandwidth.into_iter().chain(caches.iter().copied()).collect()
     }
 
-    /// What a class has in a cache.
+    /// Value of a class in a cache.
     pub(crate) fn value(&self, schema: Schema, cache: usize, class: u32) -> u64 {
         self.values.get(&(schema, cache, class)).copied().unwrap_or(0)
     }
@@ -123,18 +123,18 @@ impl Machine {
         self.values.insert((schema, cache, class), value);
     }
 
-    /// No limit.
+    /// Greatest bandwidth: no limit.
     pub(crate) fn most_bandwidth(&self) -> u64 {
         if self.hardware.bandwidth.is_some_and(|bandwidth| bandwidth.in_mib) { u64::from(u32::MAX) } else { 100 }
     }
 
-    /// Classes that somebody has.
+    /// Classes in use.
     pub(crate) fn taken_classes(&self) -> impl Iterator<Item = u32> + use<> {
         let free = self.free_classes.clone();
         (0..self.hardware.usable_classes()).filter(move |class| !free.contains(class))
     }
 
-    /// The mode of the group that has a class; `None` of the devices'.
+    /// Mode of the group that has a class; `None` for the devices' class.
     pub(crate) fn mode_of_class(&self, class: u32) -> Option<Mode> {
         self.groups.values().find(|group| group.class == Some(class)).map(|group| group.mode)
     }

@@ -1,4 +1,4 @@
-//! `resctrl-emulator`: mounts it.
+//! `resctrl-emulator`: mounts the emulated file system.
 
 #![forbid(unsafe_code)]
 
@@ -26,7 +26,7 @@ use rustix::mount::{UnmountFlags, unmount};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-/// What did not work, and what may help.
+/// The failure, and a remedy.
 struct Failure(String, &'static str);
 
 fn main() -> ExitCode {
@@ -37,14 +37,14 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure(what, remedy)) => {
             let remedy = if remedy.is_empty() { String::new() } else { format!("    {remedy}\n") };
-            // Who does not listen still learns it from the status.
+            // Without a reader of stderr the exit status remains.
             let _ = write!(io::stderr(), "resctrl-emulator: {what}\n{remedy}");
             ExitCode::from(2)
         }
     }
 }
 
-/// What nobody wants to read is no reason to end.
+/// Prints a line; a closed stdout is no error.
 fn say(line: &str) {
     let _ = writeln!(io::stdout(), "{line}");
 }
@@ -66,16 +66,16 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     emulate(arguments, &directory, Machine::new(hardware, Processes))
 }
 
-/// Mounts the machine and stays until it is to end.
+/// Mounts the machine and serves it to the end.
 fn emulate(arguments: &Arguments, directory: &Path, machine: Machine) -> Result<(), Failure> {
     let at = directory.display();
     let cannot =
         |what: &str, error: io::Error| Failure(format!("cannot {what} {at}: {}", linux::describe_io(&error)), "");
-    // Before there are threads, and before there is anything to take down.
+    // Before there are threads, and before there is anything to unmount.
     let mut guard = Guard::start().map_err(|error| cannot("guard", error))?;
     let (ends, end) = mpsc::channel();
     let ignored = linux::signals::ignored(&Rooted::host()).map_err(|error| Failure(error.to_string(), ""))?;
-    // What nohup(1) or a shell's `&` has ignored stays ignored.
+    // Signals ignored by nohup(1) or a shell's `&` stay ignored.
     let taken = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !ignored.contains(*signal));
     let mut signals = Signals::new(taken).map_err(|error| cannot("wait for signals at", error))?;
     let machine = Arc::new(Mutex::new(machine));
@@ -86,10 +86,10 @@ fn emulate(arguments: &Arguments, directory: &Path, machine: Machine) -> Result<
         let remedy = if is_of_rights { "It needs root and /dev/fuse (CONFIG_FUSE_FS)." } else { "" };
         Failure(format!("cannot mount at {at}: {}", linux::describe_io(&error)), remedy)
     })?;
-    // The guard knows of it before anybody can use it.
+    // The guard knows of it before any program can use it.
     let served = guard.watch(directory).and_then(|()| mount::serve(device, &machine, arguments.allow_other));
     let session = served.map_err(|error| {
-        // The first error says more than one of this.
+        // The first error says more than a failed unmount.
         let _ = unmount(directory, UnmountFlags::DETACH);
         cannot("serve", error)
     })?;
@@ -117,16 +117,15 @@ fn listen(path: &Path, machine: &Arc<Mutex<Machine>>) -> Result<Socket, Failure>
     })
 }
 
-/// Why it comes to its end.
+/// Reason of the end.
 enum End {
-    /// By a signal.
+    /// A signal.
     Asked,
-    /// The file system ended, as a rule because somebody unmounted it.
+    /// The file system ended, usually by an unmount.
     Unasked(io::Result<()>),
 }
 
-/// Until a signal comes, or somebody unmounts it. What somebody still uses is unmounted all the same, and ends with
-/// them.
+/// Waits for a signal, or an unmount. A file system still in use is unmounted all the same, and ends with its users.
 fn until_it_ends(
     session: BackgroundSession,
     directory: &Path,
@@ -158,7 +157,7 @@ fn until_it_ends(
     }
 }
 
-/// An empty directory on which nothing is mounted, by its full path.
+/// Checks that the directory is empty and no mount point; returns its full path.
 fn suitable(directory: &Path) -> Result<PathBuf, Failure> {
     let at = directory.display();
     let full = fs::canonicalize(directory)
@@ -181,7 +180,7 @@ fn suitable(directory: &Path) -> Result<PathBuf, Failure> {
     }
 }
 
-/// The CPUs of this machine; one, where that cannot be read.
+/// CPUs of this machine; one, if they cannot be read.
 fn online() -> Cpus {
     let text = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
     Cpus::of_list(&text).ok().filter(|cpus| !cpus.is_empty()).unwrap_or(Cpus::first(1))

@@ -1,9 +1,10 @@
-//! Who is there, and in which group.
+//! Threads and their groups.
 //!
-//! In the kernel new threads and processes are in the group of whoever made them, from the fork on. An emulator sees no forks: before every
-//! move and every reading it looks who is there, and whoever is new is put where its process's first thread is, or, if it is that, where its
-//! parent process is. So it differs from the kernel in two cases: a fork by a thread that is in another group than its process's first one,
-//! and a process whose parent ended before the next look.
+//! In the kernel new threads and processes are in the group of their creator, from the fork on. An emulator sees no
+//! forks: before every move and every read it scans the threads, and puts a new one into the group of its process's
+//! first thread, or, if it is that, into the group of its parent process. So it differs from the kernel in two cases:
+//! a fork by a thread in another group than its process's first one, and a process whose parent ended before the next
+//! scan.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,46 +13,46 @@ use crate::group::GroupId;
 /// A thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Task {
-    /// Its id.
+    /// Thread id.
     pub tid: u32,
-    /// The id of its process: of the process's first thread.
+    /// Id of its process: of the process's first thread.
     pub process: u32,
-    /// The process that its process is a child of; 0 of none.
+    /// Parent of its process; 0 for none.
     pub parent: u32,
-    /// Tells it from another thread that had the same id before: when it began, in ticks of the clock.
+    /// Start time in clock ticks, which tells it from an earlier thread with the same id.
     pub began: u64,
 }
 
-/// Whose a thread is.
+/// Owner of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {
     /// The user.
     pub uid: u32,
-    /// The user that it may become again.
+    /// Saved user, which the thread may become again.
     pub saved_uid: u32,
 }
 
-/// Who is there.
+/// Source of threads.
 pub trait Tasks: Send {
     /// All threads.
     fn all(&self) -> Vec<Task>;
 
-    /// The user of this thread; `None` if there is no such thread.
+    /// User of this thread; `None` if there is no such thread.
     fn owner(&self, tid: u32) -> Option<Owner>;
 }
 
-/// Where each thread is that was seen.
+/// Group of each thread of the last scan.
 #[derive(Clone, Debug, Default)]
 pub struct Members(BTreeMap<u32, (u64, GroupId)>);
 
 impl Members {
-    /// Puts those who are new where they belong, and forgets those who are gone.
+    /// Assigns new threads to groups, and forgets ended ones.
     pub fn look(&mut self, tasks: &[Task]) {
         let by_tid: HashMap<u32, &Task> = tasks.iter().map(|task| (task.tid, task)).collect();
         let mut now = BTreeMap::new();
         for task in tasks {
             let mut kin = task;
-            // Up to the first that is known. Ids may be written over while they are read, so that the way is bounded.
+            // Up to the first known ancestor. Ids may be reused during the read, so the path is bounded.
             let group = (0..=tasks.len()).find_map(|_| match self.0.get(&kin.tid) {
                 Some((began, group)) if *began == kin.began => Some(*group),
                 _ => {
@@ -70,35 +71,35 @@ impl Members {
         self.0 = now;
     }
 
-    /// Where a thread is that was seen at the last look.
+    /// Group of a thread of the last scan.
     pub fn group_of(&self, tid: u32) -> Option<GroupId> {
         self.0.get(&tid).map(|(_, group)| *group)
     }
 
-    /// Puts it there.
+    /// Moves a thread into a group.
     pub fn put(&mut self, tid: u32, into: GroupId) {
         if let Some((_, group)) = self.0.get_mut(&tid) {
             *group = into;
         }
     }
 
-    /// Puts all of a group into another.
+    /// Moves all threads of a group into another.
     pub fn put_all(&mut self, from: GroupId, into: GroupId) {
         self.0.values_mut().filter(|(_, group)| *group == from).for_each(|(_, group)| *group = into);
     }
 
-    /// The threads of groups that are asked for, in order.
+    /// Threads of the selected groups, in order.
     pub fn of(&self, is_asked: impl Fn(GroupId) -> bool) -> Vec<u32> {
         self.0.iter().filter(|(_, (_, group))| is_asked(*group)).map(|(tid, _)| *tid).collect()
     }
 }
 
-/// Who writes.
+/// The writing thread of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Writer {
-    /// The thread.
+    /// Thread id.
     pub tid: u32,
-    /// Its user.
+    /// User of the thread.
     pub uid: u32,
 }
 
@@ -120,7 +121,7 @@ mod tests {
         members.put(10, WEB);
         let new = [task(12, 10, 1), task(21, 20, 10), task(30, 30, 10), task(31, 30, 10), task(40, 40, 20)];
         members.look(&[&before[..], &new].concat());
-        // Thread 11 and child 20 were there before; thread 12, child 30 and its thread 31 were made by what is in the
+        // Thread 11 and child 20 were there before; thread 12, child 30 and its thread 31 were made by threads of the
         // group.
         assert_eq!(members.of(|group| group == WEB), [10, 12, 30, 31]);
         members.look(&[task(1, 1, 0), task(30, 30, 1)]);

@@ -1,8 +1,8 @@
-//! The machine as a file system: what system calls become, and what else the kernel's kernfs would answer.
+//! The machine as a file system: translation of system calls, and the other answers of the kernel's kernfs.
 //!
 //! Files are read and written past the page cache, so that one write(2) is one command; they have no size. The kernel
-//! keeps nothing it was told: names and rights change with commands. flock(2) on the root, by which programs keep out
-//! of each other's way (Documentation/filesystems/resctrl.rst, "Locking in resctrl"), is done by the kernel itself.
+//! caches nothing: names and rights change with commands. flock(2) on the root, the lock between programs
+//! (Documentation/filesystems/resctrl.rst, "Locking in resctrl"), is done by the kernel itself.
 //!
 //! Truth: fs/kernfs/file.c (`kernfs_fop_open`, `kernfs_fop_write_iter`), fs/kernfs/dir.c; libfuse's documentation of
 //! FUSE.
@@ -29,11 +29,11 @@ use crate::machine::Machine;
 use crate::members::Writer;
 use crate::node::Node;
 
-/// The kernel asks anew each time.
+/// Cache time: the kernel asks again each time.
 const AT_ONCE: Duration = Duration::ZERO;
 
-/// Mounts a file system at a directory, for its owner or for all users. Whoever uses it waits until `serve` is called
-/// with what this answers.
+/// Mounts a file system at a directory, for its owner or for all users. Its users wait until `serve` is called with
+/// the returned descriptor.
 ///
 /// # Errors
 /// When it cannot be mounted: ENOENT, EACCES, EPERM without /dev/fuse or root.
@@ -49,7 +49,7 @@ pub fn mount(at: &Path, for_all_users: bool) -> std::io::Result<OwnedFd> {
     Ok(device)
 }
 
-/// Shows the machine in what was mounted, in threads of its own.
+/// Serves the machine at the mount, in threads of its own.
 ///
 /// # Errors
 /// When the kernel and FUSE do not agree on how.
@@ -106,15 +106,15 @@ impl Inodes {
 struct Emulated {
     machine: Arc<Mutex<Machine>>,
     inodes: Mutex<Inodes>,
-    /// What each open file that was read showed then.
+    /// Content of each open file at its first read.
     open: Mutex<HashMap<u64, Vec<u8>>>,
     last_handle: AtomicU64,
-    /// What chmod(1) and chown(1) changed.
+    /// Changes by chmod(1) and chown(1).
     given: Mutex<HashMap<Node, Given>>,
     began: Instant,
 }
 
-/// Rights and owners that were given to a node, in place of those it has.
+/// Rights and owners set on a node, in place of its own.
 #[derive(Clone, Copy, Debug, Default)]
 struct Given {
     rights: Option<u16>,
@@ -130,13 +130,13 @@ fn said(errno: Errno) -> fuser::Errno {
     fuser::Errno::from_i32(errno.raw_os_error())
 }
 
-/// Names are text here; what is not can be no name of a file that is there.
+/// Name as text; a name that is no text belongs to no existing file.
 fn text(name: &OsStr) -> Result<&str, Errno> {
     name.to_str().ok_or(Errno::INVAL)
 }
 
 impl Emulated {
-    /// The machine, told how much time has passed.
+    /// The machine, with its time advanced.
     fn machine(&self) -> MutexGuard<'_, Machine> {
         let mut machine = held(&self.machine);
         machine.pass_time(u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX));
@@ -147,7 +147,7 @@ impl Emulated {
         held(&self.inodes).nodes.get(&number.0).map(|(node, _)| *node).ok_or(Errno::NOENT)
     }
 
-    /// What the commands made of a node's rights counts more than what was given to it.
+    /// Rights made by commands override rights set on the node.
     fn rights(&self, machine: &Machine, node: Node) -> u16 {
         let own = machine.rights(node);
         let given = held(&self.given).get(&node).and_then(|given| given.rights);
@@ -204,7 +204,7 @@ impl Emulated {
         self.attributes(&machine, node)
     }
 
-    /// Even root cannot open what has no right for anybody: kernfs looks at the file's rights itself.
+    /// A file without any right cannot be opened, even by root: kernfs checks the file's rights itself.
     fn opened(&self, number: INodeNo, mode: OpenAccMode) -> Result<u64, Errno> {
         let node = self.node(number)?;
         let machine = self.machine();
@@ -220,7 +220,8 @@ impl Emulated {
         Ok(self.last_handle.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    /// What a file shows is made when it is first read or its beginning is, and stays so to its end.
+    /// Piece of a file. The content is made at the first read, or when its beginning is read, and stays the same to
+    /// its end.
     fn piece(&self, number: INodeNo, handle: u64, offset: u64, size: u32) -> Result<Vec<u8>, Errno> {
         let node = self.node(number)?;
         if offset == 0 || !held(&self.open).contains_key(&handle) {
@@ -340,7 +341,7 @@ impl Filesystem for Emulated {
         }
     }
 
-    /// Where in the file does not matter.
+    /// The offset in the file does not matter.
     fn write(
         &self,
         request: &Request,
@@ -424,7 +425,7 @@ impl Filesystem for Emulated {
         empty(self.moved(parent, name, to, new_name, flags), reply);
     }
 
-    // Files come and go with their groups alone.
+    // Files are created and removed only with their groups.
 
     fn create(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, _: i32, reply: ReplyCreate) {
         reply.error(said(Errno::ACCESS));

@@ -1,15 +1,15 @@
-//! The directories and files that there may be, and their names. Pure.
+//! Possible directories and files, and their names. Pure.
 
 use crate::counters::Event;
 use crate::group::GroupId;
 use crate::schema::Schema;
 
-/// A directory or a file, by what it is about; it stays the same when its group is renamed.
+/// Directory or file, by its subject; it stays the same when its group is renamed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Node {
-    /// A group's directory.
+    /// Directory of a group.
     Group(GroupId),
-    /// A file of a group.
+    /// File of a group.
     File(GroupId, GroupFile),
     /// `mon_groups` of a control group.
     MonGroups(GroupId),
@@ -19,19 +19,19 @@ pub enum Node {
     MonCache(GroupId, usize),
     /// `mon_sub_L3_YY` in that: of this node of the cache.
     MonNode(GroupId, usize, u32),
-    /// A counter's file in one of the two.
+    /// File of a counter in one of the two.
     Event(GroupId, usize, Option<u32>, Event),
     /// `info`.
     Info,
     /// `info/last_cmd_status`.
     LastCommand,
-    /// A directory of `info`.
+    /// Directory of `info`.
     Folder(Folder),
-    /// A file of it.
+    /// File of such a directory.
     InfoFile(Folder, InfoFile),
 }
 
-/// A file of a group.
+/// File of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[expect(missing_docs, reason = "named after the files, which the kernel's document describes")]
 pub enum GroupFile {
@@ -59,7 +59,7 @@ impl GroupFile {
         GroupFile::Tasks,
     ];
 
-    /// Its name.
+    /// Name of the file.
     pub fn name(self) -> &'static str {
         match self {
             GroupFile::Cpus => "cpus",
@@ -76,12 +76,12 @@ impl GroupFile {
 }
 
 impl Node {
-    /// A directory?
+    /// Whether it is a directory.
     pub fn is_directory(self) -> bool {
         !matches!(self, Node::File(..) | Node::Event(..) | Node::LastCommand | Node::InfoFile(..))
     }
 
-    /// The group that it is about.
+    /// Group of the node.
     pub fn group(self) -> Option<GroupId> {
         match self {
             Node::Group(id) | Node::File(id, _) | Node::MonGroups(id) | Node::MonData(id) => Some(id),
@@ -91,17 +91,17 @@ impl Node {
     }
 }
 
-/// A directory of `info`.
+/// Directory of `info`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Folder {
-    /// Of a line of `schemata`.
+    /// Directory for a line of `schemata`.
     Schema(Schema),
     /// `L3_MON`.
     Monitoring,
 }
 
 impl Folder {
-    /// Its name.
+    /// Name of the directory.
     pub fn name(self) -> &'static str {
         match self {
             Folder::Schema(schema) => schema.name(),
@@ -110,7 +110,7 @@ impl Folder {
     }
 }
 
-/// A file of one of them.
+/// File of such a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[expect(missing_docs, reason = "named after the files, which the kernel's document describes")]
 pub enum InfoFile {
@@ -143,7 +143,7 @@ impl InfoFile {
         [NumClosids, MinBandwidth, BandwidthGran, DelayLinear, ThreadThrottleMode];
     pub(crate) const MONITORING: [InfoFile; 3] = [NumRmids, MonFeatures, MaxThresholdOccupancy];
 
-    /// Its name.
+    /// Name of the file.
     pub fn name(self) -> &'static str {
         match self {
             NumClosids => "num_closids",
@@ -164,7 +164,7 @@ impl InfoFile {
         }
     }
 
-    /// Can it be written to?
+    /// Whether it can be written.
     pub fn is_writable(self) -> bool {
         matches!(self, IoAlloc | IoAllocCbm | MaxThresholdOccupancy)
     }

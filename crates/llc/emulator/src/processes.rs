@@ -1,6 +1,6 @@
-//! The threads of this machine, from `/proc`.
+//! Threads of this machine, from `/proc`.
 //!
-//! Those that the emulator sees: of its own PID namespace. Truth: proc_pid_stat(5), proc_pid_status(5).
+//! The emulator sees the threads of its own PID namespace. Truth: proc_pid_stat(5), proc_pid_status(5).
 
 use std::fs;
 
@@ -11,7 +11,7 @@ use crate::members::{Owner, Task, Tasks};
 pub struct Processes;
 
 impl Tasks for Processes {
-    /// What ends in the meantime is left out.
+    /// Skips processes that end during the read.
     fn all(&self) -> Vec<Task> {
         let mut all = Vec::new();
         for process in numbers("/proc") {
@@ -30,7 +30,7 @@ impl Tasks for Processes {
     }
 }
 
-/// A process may be called by what is no UTF-8, and is there all the same.
+/// Content of a file. The name of a process may be no UTF-8, and the process counts all the same.
 fn text(path: &str) -> Option<String> {
     Some(String::from_utf8_lossy(&fs::read(path).ok()?).into_owned())
 }

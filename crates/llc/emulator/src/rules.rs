@@ -1,7 +1,7 @@
-//! What may be done with the file system, what is refused and why: a file of it each.
+//! Operations of the file system, and their refusals with reasons: one file for each.
 //!
 //! Nothing here knows of FUSE, of time or of processes: `mount.rs` calls these functions for system calls, the tests
-//! call them themselves.
+//! call them directly.
 
 use rustix::io::Errno;
 
@@ -22,15 +22,15 @@ mod monitoring;
 mod schemata;
 mod tasks;
 
-/// The most that one write can hold: a page.
+/// Greatest size of one write: a page.
 pub const MOST_BYTES: usize = 4096;
 
 impl Machine {
-    /// What a file shows now.
+    /// Current content of a file.
     ///
     /// # Errors
-    /// EISDIR of a directory; ENODEV of a file of a group that was removed; EINVAL and ENODEV of `io_alloc_cbm` where
-    /// there is none.
+    /// EISDIR for a directory; ENODEV for a file of a removed group; EINVAL and ENODEV for `io_alloc_cbm` where there
+    /// is none.
     pub fn read(&mut self, node: Node) -> Result<String, Errno> {
         match node {
             Node::File(id, file) => self.read_group_file(id, file),
@@ -61,7 +61,7 @@ impl Machine {
     /// One write, which is one command.
     ///
     /// # Errors
-    /// E2BIG of more than a page; EACCES of a file that is only read; else what the rules say, with the reason in
+    /// E2BIG for more than a page; EACCES for a read-only file; else by the rules, with the reason in
     /// `info/last_cmd_status`.
     pub fn write(&mut self, node: Node, bytes: &[u8], writer: Writer) -> Result<(), Errno> {
         if bytes.len() > MOST_BYTES {

@@ -1,4 +1,4 @@
-//! The lines of `schemata`.
+//! Lines of `schemata`.
 
 /// A line of `schemata`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -14,7 +14,7 @@ pub enum Schema {
 }
 
 impl Schema {
-    /// As the file names it.
+    /// Name in the file.
     pub fn name(self) -> &'static str {
         match self {
             Schema::Mb => "MB",
@@ -24,12 +24,12 @@ impl Schema {
         }
     }
 
-    /// Does it say which ways?
+    /// Whether the line holds ways.
     pub fn is_cache(self) -> bool {
         self != Schema::Mb
     }
 
-    /// It, and the other of code and data.
+    /// The schema, and the other of code and data.
     pub fn with_peer(self) -> impl Iterator<Item = Schema> {
         let peer = match self {
             Schema::L3Data => Some(Schema::L3Code),

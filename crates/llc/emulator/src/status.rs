@@ -1,4 +1,4 @@
-//! `info/last_cmd_status`: what the last command of anybody came to. Pure.
+//! `info/last_cmd_status`: result of the last command of any process. Pure.
 //!
 //! Commands clear it and failures add to it; empty, it reads as `ok`. At most 512 bytes. Truth:
 //! Documentation/filesystems/resctrl.rst; `rdt_last_cmd_status_show` in fs/resctrl/rdtgroup.c.
@@ -12,19 +12,19 @@ const MOST_BYTES: usize = 512;
 pub struct LastCommand(String);
 
 impl LastCommand {
-    /// A command begins.
+    /// Begins a command.
     pub fn clear(&mut self) {
         self.0.clear();
     }
 
-    /// Adds to the text; what does not fit is cut off.
+    /// Adds to the text; the rest beyond the limit is cut off.
     pub fn say(&mut self, text: &str) {
         let room = MOST_BYTES - 1 - self.0.len();
         let fits = (0..=room.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
         self.0.push_str(&text[..fits]);
     }
 
-    /// Says why and fails.
+    /// Adds the reason and fails.
     ///
     /// # Errors
     /// Always `errno`.
@@ -33,7 +33,7 @@ impl LastCommand {
         Err(errno)
     }
 
-    /// What the file shows.
+    /// Content of the file.
     pub fn show(&self) -> String {
         if self.0.is_empty() { "ok\n".to_owned() } else { self.0.clone() }
     }

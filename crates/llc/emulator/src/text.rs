@@ -1,11 +1,11 @@
-//! What was written, as the kernel reads it: lines and numbers.
+//! Written text as the kernel parses it: lines and numbers.
 //!
 //! One sign, digits, at most one newline behind them, nothing else. Truth: Documentation/core-api/kernel-api.rst,
 //! kstrtox.
 
 use rustix::io::Errno;
 
-/// What was written, without the newline that it must end in. Like the kernel, which takes it for a string of C, it
+/// The written text, without the newline that it must end in. Like the kernel, which takes it for a string of C, it
 /// ends at a zero byte.
 ///
 /// # Errors
@@ -15,17 +15,17 @@ pub(crate) fn line(text: &str) -> Result<&str, Errno> {
     Ok(text.split('\0').next().unwrap_or_default())
 }
 
-/// A number of 64 bits without a sign, in base 10, 16 (with or without `0x`) or, as 0, in the base that its prefix
-/// says.
+/// Parses an unsigned number of 64 bits, in base 10, 16 (with or without `0x`) or, for base 0, in the base of its
+/// prefix.
 pub fn unsigned(text: &str, base: u32) -> Option<u64> {
     let text = text.strip_suffix('\n').unwrap_or(text);
     magnitude(text.strip_prefix('+').unwrap_or(text), base).ok()
 }
 
-/// The same with 32 bits, and what is wrong with it.
+/// The same with 32 bits, and its errno.
 ///
 /// # Errors
-/// EINVAL of no number, ERANGE of one that is too large.
+/// EINVAL for no number, ERANGE for one that is too large.
 pub fn unsigned_32(text: &str, base: u32) -> Result<u32, Errno> {
     let text = text.strip_suffix('\n').unwrap_or(text);
     let number = magnitude(text.strip_prefix('+').unwrap_or(text), base)?;
@@ -41,7 +41,7 @@ pub fn signed(text: &str, base: u32) -> Option<i32> {
     }
 }
 
-/// `1`, `y`, `on`, `0`, `n`, `off`: what counts are the first letters.
+/// Parses `1`, `y`, `on`, `0`, `n`, `off`: only the first letters count.
 pub fn truth(text: &str) -> Option<bool> {
     let mut letters = text.chars();
     match (letters.next()?.to_ascii_lowercase(), letters.next().map(|letter| letter.to_ascii_lowercase())) {

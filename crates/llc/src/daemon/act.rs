@@ -1,8 +1,9 @@
-//! Carrying out steps through `linux::resctrl`, and saying what the kernel made of them.
+//! Applies steps through `linux::resctrl`, and reads back the kernel's result.
 //!
-//! Every step is one write or one directory, but for a process, whose threads are moved until all of them are there. What was written is
-//! read back. The journal has each change before it is made, so that what a crash leaves is undone by the next masu of any kind.
-//! [`writes`] says the same without doing it: `path <- value`, one line for each write.
+//! Every step is one write or one directory, except the one for a process: its threads are moved until all of them
+//! are in the group. Each write is read back. The journal has each change before it is made, so the next masu of any
+//! kind undoes the remains of a crash.
+//! [`writes`] prints the same without doing it: `path <- value`, one line for each write.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,7 +19,7 @@ use super::arrange::Masks;
 use super::room::{Foreign, Hardware};
 use super::steps::{Present, Standing, Step};
 
-/// The file system, what it offers, and what of it is ours.
+/// The resctrl file system, its capabilities, and masu's own groups in it.
 #[derive(Debug)]
 pub struct Place<'f, F: KernelFiles> {
     files: &'f F,
@@ -28,23 +29,23 @@ pub struct Place<'f, F: KernelFiles> {
     own: BTreeMap<String, OwnGroup>,
 }
 
-/// What a step came to.
+/// Result of a step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Done {
-    /// Threads that were moved.
+    /// Moved threads.
     pub threads: usize,
-    /// Threads, or a process, that ended before they could be.
+    /// Threads, or a process, that ended before the move.
     pub ended: usize,
-    /// A process makes threads faster than they can be moved: some are outside still.
+    /// The process creates threads faster than they can be moved: some are still outside.
     pub unsettled: bool,
-    /// Where the kernel has something else than was asked for.
+    /// Differences between the requested and the actual state.
     pub differences: Vec<Difference>,
 }
 
-/// Why the cache cannot be partitioned here.
+/// Reason why the cache cannot be partitioned on this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unusable {
-    /// Only counting is possible, or only other caches can be divided.
+    /// Only monitoring is possible, or only other caches can be divided.
     NoCache,
     /// A call failed.
     Failed(Failed),
@@ -68,7 +69,7 @@ impl From<Failed> for Unusable {
 }
 
 impl<'f, F: KernelFiles> Place<'f, F> {
-    /// Looks at what there is. Nothing is changed.
+    /// Reads the current state. Changes nothing.
     ///
     /// # Errors
     /// `NoCache` where no last-level cache can be divided.
@@ -86,12 +87,12 @@ impl<'f, F: KernelFiles> Place<'f, F> {
         &self.resctrl
     }
 
-    /// What it offers.
+    /// Its capabilities.
     pub fn info(&self) -> &Info {
         &self.info
     }
 
-    /// The ways and classes that there are.
+    /// Ways and classes of the hardware.
     ///
     /// # Errors
     /// `Gone` when the file system is no longer mounted.
@@ -101,7 +102,7 @@ impl<'f, F: KernelFiles> Place<'f, F> {
         let all = l3.rules.full;
         let sizes = self.resctrl.size(&Group::DEFAULT)?;
         let schemata = self.resctrl.schemata(&Group::DEFAULT)?;
-        // The default group may have been given less than all: what it has, by how many ways that is.
+        // The default group may have less than all: its capacity, divided by its ways.
         let way = self.resources.iter().find_map(|resource| {
             let (bytes, masks) = (sizes.get(resource)?, schemata.masks(resource)?);
             let (cache, mask) = masks.iter().find(|(_, mask)| !mask.is_empty())?;
@@ -111,21 +112,21 @@ impl<'f, F: KernelFiles> Place<'f, F> {
             IoAlloc::Enabled(masks) => masks.values().fold(l3.shareable, |all, mask| all.or(*mask)),
             IoAlloc::Unsupported | IoAlloc::Disabled => l3.shareable,
         };
-        // Where devices have a class of their own, it is the highest.
+        // A class for devices, if enabled, is the highest.
         let taken = usize::from(matches!(l3.io_alloc, IoAlloc::Enabled(_)));
         let classes = usize::try_from(self.info.classes_max).unwrap_or(usize::MAX).saturating_sub(taken);
         let ways_min = l3.rules.ways_min;
         Ok(Hardware { all, ways_min, classes, shareable: devices, way_bytes: way.unwrap_or(Bytes(0)), caches })
     }
 
-    /// All groups as they are. Groups of ours that a dead masu has left count as removed, and are named.
+    /// All observed groups. masu groups left by a dead masu count as removed, and are named.
     ///
     /// # Errors
     /// `Gone` when the file system is no longer mounted.
     pub fn standing(&self) -> Result<(Standing, Vec<String>), Failed> {
         let mut standing = Standing::new();
         let mut left_behind = Vec::new();
-        // While somebody changes something there may be a group that its maker does not hold yet: then none counts as left behind.
+        // During a change there may be a group that its maker does not hold yet: then none counts as left behind.
         let quiet = self.resctrl.lock_for_reading().ok();
         for group in [vec![Group::DEFAULT], self.resctrl.groups()?].concat() {
             let present = match self.present(&group) {
@@ -154,7 +155,7 @@ impl<'f, F: KernelFiles> Place<'f, F> {
         let mut masks = Masks::new();
         for resource in &self.resources {
             for (cache, mask) in schemata.masks(resource).into_iter().flatten() {
-                // Code and data may differ in groups of others: what either may have.
+                // Code and data may differ in unmanaged groups: the union of both.
                 let known = masks.entry(*cache).or_insert(WayMask::NONE);
                 *known = known.or(*mask);
             }
@@ -167,20 +168,20 @@ impl<'f, F: KernelFiles> Place<'f, F> {
         let threads = match self.resctrl.tasks(group) {
             Ok(threads) if !group.is_default() => threads,
             Ok(_) => Default::default(),
-            // One that is pseudo-locked has no such file.
+            // A pseudo-locked group has no such file.
             Err(failed) if failed.is_gone() && self.resctrl.exists(group) => Default::default(),
             Err(failed) => return Err(failed),
         };
         Ok(Present { masks, exclusive: mode != Mode::Shareable, threads, ours: false })
     }
 
-    /// Nobody alive holds it, and nobody is in it: then it is removed ([`Place::collect`]).
+    /// Without a living holder and without members: such a group is removed ([`Place::collect`]).
     fn is_left_behind(&self, group: &Group) -> bool {
         self.files.lock(&self.resctrl.directory(group), Lock::Exclusive).is_ok()
             && self.resctrl.is_deserted(group).unwrap_or(false)
     }
 
-    /// The groups of others, for [`super::room::room`].
+    /// Unmanaged groups, for [`super::room::room`].
     pub fn foreign(standing: &Standing) -> Vec<Foreign> {
         let others = standing.iter().filter(|(name, group)| !group.ours && !name.is_empty());
         let foreign = others.map(|(name, group)| {
@@ -190,7 +191,7 @@ impl<'f, F: KernelFiles> Place<'f, F> {
         foreign.collect()
     }
 
-    /// Removes groups that a dead masu has left, and names them.
+    /// Removes groups left by a dead masu, and names them.
     ///
     /// # Errors
     /// As [`Place::carry_out`].
@@ -199,7 +200,7 @@ impl<'f, F: KernelFiles> Place<'f, F> {
         Ok(collected.iter().map(Group::to_string).collect())
     }
 
-    /// Does one step. A process or a thread that ended meanwhile is no error.
+    /// Applies one step. A process or a thread that ended meanwhile is no error.
     ///
     /// # Errors
     /// The kernel's answer.
@@ -243,12 +244,12 @@ impl<'f, F: KernelFiles> Place<'f, F> {
                 };
             }
             Step::Thread(label, thread) => return move_thread(&mut changes, *thread, label),
-            Step::Refilling(..) => {} // it will come in as a thread, as soon as it is there
+            Step::Refilling(..) => {} // joins as a thread, as soon as it exists
         }
         Ok(Done::default())
     }
 
-    /// Our groups that are there.
+    /// Existing masu groups.
     pub fn own(&self) -> impl Iterator<Item = &str> {
         self.own.keys().map(String::as_str)
     }
@@ -266,7 +267,7 @@ fn move_thread<F: KernelFiles>(
     }
 }
 
-/// The group of this label; the default group for none. Labels are checked where they come from.
+/// The group of this label; the default group for an empty one. Labels are checked by their sources.
 pub fn group(label: &str) -> Group {
     if label.is_empty() { Group::DEFAULT } else { Group::own(label).unwrap_or(Group::DEFAULT) }
 }
@@ -280,7 +281,7 @@ fn lines(resources: &[Resource], masks: &Masks) -> Schemata {
     Schemata(lines.flatten().collect())
 }
 
-/// What a step would write, as `path <- value`; a line's end within a value is shown as `\n`.
+/// Writes of a step, as `path <- value`; a newline within a value is shown as `\n`.
 pub fn writes<F: KernelFiles>(step: &Step, place: &Place<'_, F>) -> Vec<String> {
     let directory = |label: &str| format!("/{}", place.resctrl.directory(&group(label)));
     let write = |label: &str, file: &str, value: &str| {
@@ -300,7 +301,7 @@ pub fn writes<F: KernelFiles>(step: &Step, place: &Place<'_, F>) -> Vec<String> 
     }
 }
 
-/// What a group is called where everybody sees it.
+/// Directory name of a group.
 pub fn name_of(label: &str) -> String {
     if label.is_empty() { "the default group".to_owned() } else { format!("{PREFIX}{label}") }
 }
@@ -319,7 +320,7 @@ mod tests {
 
     const STAT: &str = "S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 100 0 0\n";
 
-    /// 12 ways, two caches of 12 MiB, 8 classes; a group of somebody else's; two processes.
+    /// 12 ways, two caches of 12 MiB, 8 classes; an unmanaged group; two processes.
     fn kernel() -> FakeKernel {
         let own = Pid::own();
         let kernel = FakeKernel::new()
@@ -389,7 +390,7 @@ mod tests {
         drop(at_work);
         let (standing, left_behind) = place(&kernel).standing().unwrap();
         assert!(left_behind == ["masu-web"] && !standing.contains_key("masu-web"));
-        // Somebody else may call groups so.
+        // Another tool may use such names.
         kernel.add("sys/fs/resctrl/masu-web/tasks", "99\n");
         let (standing, left_behind) = place(&kernel).standing().unwrap();
         assert!(left_behind.is_empty() && standing["masu-web"].threads == [Pid(99)].into());

@@ -1,11 +1,11 @@
-//! From plans to groups: which groups there are to be, with which masks in which cache, and who is in them.
+//! From plans to groups: the desired groups, their masks in each cache, and their members.
 //!
-//! Pure. A group is a class of service, and has a mask in every cache of the host. A policy plans one cache; where programs run on the
-//! CPUs of some caches only, each cache has a plan of its own, and programs that have the same ways everywhere share a group. In a
-//! cache on which a program does not run it has the ways of the rest.
+//! Pure. A group is a class of service, and has a mask in every cache of the host. A policy plans one cache; where
+//! programs run on the CPUs of some caches only, each cache has a plan of its own, and programs with the same ways in
+//! all caches share a group. In a cache on which a program does not run it has the ways of the default group.
 //!
-//! A group is called `masu-NAME` after the first of its programs, a region `masu-shared.DOMAIN`; no program can be called so.
-//! Names are given here as labels, without `masu-`, which `linux::resctrl` puts before them.
+//! A group is called `masu-NAME` after the first of its programs, a shared partition `masu-shared.DOMAIN`; no program
+//! can have such a name. Names are given here as labels, without `masu-`, the prefix that `linux::resctrl` adds.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,103 +18,103 @@ use super::report::counted;
 use super::room::Foreign;
 use crate::policy::Plan;
 
-/// A mask for each cache.
+/// Mask for each cache.
 pub type Masks = BTreeMap<CacheId, WayMask>;
 
 /// Processes, each with its threads.
 pub type Processes = BTreeMap<Pid, BTreeSet<Pid>>;
 
-/// A group as it is to be.
+/// Desired group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// Its label.
+    /// Label, without the prefix.
     pub label: String,
-    /// Its ways.
+    /// Ways, by cache.
     pub masks: Masks,
-    /// Nobody else may allocate in them.
+    /// No other group may allocate in them.
     pub exclusive: bool,
-    /// Who is in it.
+    /// Members.
     pub processes: Processes,
-    /// The caches in each of which a thread of ours refills it, and is in it.
+    /// Caches where a masu thread keeps the partition warm, and is in the group.
     pub refilled: BTreeSet<CacheId>,
-    /// What it is for.
+    /// Purpose of the group.
     pub purpose: Purpose,
 }
 
-/// What a group is for.
+/// Purpose of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// Programs, by their places in the configuration.
+    /// Programs, by their indices in the configuration.
     Programs(Vec<usize>),
-    /// The lines of a shared set, by its place among those that were found.
+    /// Lines of a sharing group, by its index among the groups found.
     Region(usize),
 }
 
-/// All groups as they are to be.
+/// All desired groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// The default group's ways.
+    /// Ways of the default group.
     pub rest: Masks,
-    /// Ours, in the order in which they are made.
+    /// masu groups, in the order of their creation.
     pub groups: Vec<Group>,
-    /// What is not as one would wish, in words.
+    /// Restrictions to report, in words.
     pub notes: Vec<String>,
 }
 
-/// What was planned for some caches.
+/// Plan for some caches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Planned {
-    /// For these.
+    /// These caches.
     pub caches: BTreeSet<CacheId>,
-    /// The plan's programs, by their places in the configuration.
+    /// Programs of the plan, by their indices in the configuration.
     pub programs: Vec<usize>,
-    /// The plan's shared sets, by their places among those that were found.
+    /// Sharing groups of the plan, by their indices among those found.
     pub sets: Vec<usize>,
-    /// What the policy answered.
+    /// Output of the policy.
     pub plan: Plan,
 }
 
-/// What is known of a program when it is arranged.
+/// Input about one program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
     /// Its name in the configuration.
     pub name: String,
     /// Its processes.
     pub processes: Processes,
-    /// The caches on whose CPUs it runs.
+    /// Caches on whose CPUs it runs.
     pub caches: BTreeSet<CacheId>,
-    /// Ways that the configuration gives it, and whether nobody else may have them.
+    /// Ways assigned by the configuration, and whether they are exclusive.
     pub fixed: Option<(WayMask, bool)>,
 }
 
-/// What cannot be arranged.
+/// The plans need more groups than there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot make {}, classes of service left: {left}", counted(*wanted, "group"))]
 pub struct TooMany {
-    /// As many as the plans ask for.
+    /// Number of groups in the plans.
     pub wanted: usize,
-    /// As many as there may be.
+    /// Number of available groups.
     pub left: usize,
 }
 
-/// What surrounds ours.
+/// State of the host around the masu groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Surroundings {
     /// All caches.
     pub caches: BTreeSet<CacheId>,
-    /// The ways of the rest, in caches on which any of the programs runs.
+    /// Ways of the default group, in caches on which any of the programs runs.
     pub rest: WayMask,
-    /// What the default group had before all this: it keeps that in all other caches.
+    /// Masks of the default group before masu: kept in all other caches.
     pub before: Masks,
     /// Ways that other hardware uses.
     pub shareable: WayMask,
-    /// Groups of others, which are left as they are.
+    /// Unmanaged groups, which stay unchanged.
     pub foreign: Vec<Foreign>,
-    /// As many groups as there may be of ours.
+    /// Greatest number of masu groups.
     pub groups_max: usize,
 }
 
-/// The groups for these plans.
+/// Groups for these plans.
 ///
 /// # Errors
 /// When there are more of them than classes.
@@ -160,7 +160,7 @@ pub fn wanted(
     Ok(Wanted { rest, groups, notes })
 }
 
-/// Programs with the same ways in all caches share a group.
+/// Groups of programs; programs with the same ways in all caches share one.
 fn groups_of_programs(plans: &[Planned], members: &[Member], around: &Surroundings) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     for (program, member) in members.iter().enumerate() {
@@ -196,14 +196,14 @@ fn groups_of_programs(plans: &[Planned], members: &[Member], around: &Surroundin
     groups
 }
 
-/// The ways that the plan for this cache gives to a program.
+/// Ways of a program in the plan for this cache.
 fn class_of(plans: &[Planned], cache: CacheId, program: usize) -> Option<WayMask> {
     let planned = plans.iter().find(|planned| planned.caches.contains(&cache))?;
     let place = planned.programs.iter().position(|other| *other == program)?;
     planned.plan.classes.iter().find(|class| class.programs.contains(&place)).map(|class| class.mask)
 }
 
-/// The group for a shared set, where any plan has a region for it.
+/// Group for a sharing group, if any plan has a partition for it.
 fn region(set: usize, domain: &str, plans: &[Planned], domains: &[String], around: &Surroundings) -> Option<Group> {
     let mut masks: Masks = around.caches.iter().map(|cache| (*cache, around.rest)).collect();
     let mut refilled = BTreeSet::new();
@@ -218,23 +218,23 @@ fn region(set: usize, domain: &str, plans: &[Planned], domains: &[String], aroun
     if refilled.is_empty() {
         return None;
     }
-    // Of one domain there may be several sets, shared by different programs.
+    // A domain may have several sharing groups, with different programs.
     let nth = domains[..set].iter().filter(|other| label_of(other) == label_of(domain)).count();
     let label = if nth == 0 { label_of(domain) } else { format!("{}.{}", label_of(domain), nth + 1) };
     let processes = Processes::new();
     Some(Group { label, masks, exclusive: false, processes, refilled, purpose: Purpose::Region(set) })
 }
 
-/// A domain's label may be the path of a control group.
+/// Label of a domain, which may be the path of a control group.
 fn label_of(domain: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.') { c } else { '_' };
     let label: String = domain.trim_matches('/').chars().map(plain).collect();
-    // A directory's name has an end; of a path the last part says most.
+    // Names of directories are limited; the last part of a path says most.
     let from = label.len().saturating_sub(100);
     format!("{REGION_LABEL}{}", if label.is_empty() { "all" } else { &label[from..] })
 }
 
-/// Who else may allocate where the `nth` group does.
+/// Another group that may allocate in the ways of the `nth`.
 fn overlapped_by(nth: usize, groups: &[Group], around: &Surroundings) -> Option<String> {
     let own = &groups[nth].masks;
     let any = own.values().fold(WayMask::NONE, |all, mask| all.or(*mask));

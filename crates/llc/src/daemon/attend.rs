@@ -1,11 +1,11 @@
-//! The loop: look, decide, do, measure again, say so.
+//! The control loop: observe, decide, act, measure again, report.
 //!
-//! A [`Keeper`] is stepped by whoever runs it, who also waits in between, and reaches the host through [`World`] alone. The ways are
-//! divided anew when something that matters has changed: who runs, what they share by a whole way or more, what is known of them, what
-//! others have. Threads that come are put into their groups at every step.
+//! A [`Keeper`] is stepped by its caller, who also waits in between, and reaches the host through [`World`] alone.
+//! The ways are divided anew after a relevant change: the running programs, their shared memory by a whole way or
+//! more, the known curves, unmanaged groups. New threads are put into their groups at every step.
 //!
-//! Until all is in place for the first time, a failure ends it: nobody is to believe that the cache is divided when it is not. After that
-//! it is said, and tried again at the next step.
+//! Until everything is in place for the first time, a failure ends the loop, so that no caller takes the cache for
+//! divided when it is not. After that a failure is reported, and tried again at the next step.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -27,33 +27,33 @@ use super::sets::Sets;
 use super::steps::{Standing, Step, steps, undo};
 use super::world::{Key, Region, World};
 
-/// What ends it.
+/// Error that ends the loop.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Trouble {
-    /// The configuration asks for what is not there, or nothing is left to give away.
+    /// The configuration needs more than the host has, or nothing is left to assign.
     #[error(transparent)]
     Unfit(#[from] Unfit),
     /// More groups than classes.
     #[error(transparent)]
     TooMany(#[from] TooMany),
-    /// A step was refused.
+    /// A refused step.
     #[error("{}", .0.failed)]
     Step(Box<Refused>),
     /// The file system cannot be read.
     #[error(transparent)]
     Unread(#[from] Failed),
-    /// Processes or frames cannot be seen.
+    /// Processes or frames cannot be read.
     #[error(transparent)]
     Unseen(#[from] Error),
-    /// There is nothing that could be done here.
+    /// Nothing can be done on this host.
     #[error("{0}")]
     Nothing(String),
 }
 
-/// A step that was refused.
+/// A refused step.
 #[derive(Clone, Debug)]
 pub struct Refused {
-    /// Which.
+    /// The step.
     pub step: Step,
     /// The kernel's answer.
     pub failed: Failed,
@@ -65,7 +65,7 @@ impl Trouble {
     }
 }
 
-/// Divides the cache until it is finished; then all is as it was.
+/// Divides the cache until `finish` restores the former state.
 #[derive(Debug)]
 pub struct Keeper<W: World> {
     world: W,
@@ -74,7 +74,7 @@ pub struct Keeper<W: World> {
     members: Members,
     sets: Sets,
     learned: Vec<Learned>,
-    /// The allocation that is visited to learn curves, and since when.
+    /// The allocation visited to learn curves, and the time of its begin.
     visit: Option<(usize, Duration)>,
     visited: bool,
     counts: Result<(), String>,
@@ -82,38 +82,38 @@ pub struct Keeper<W: World> {
     grounds: Option<Grounds>,
     decision: Option<Decision>,
     wanted: Option<Wanted>,
-    /// The loop that goes on by what is measured, where it is one.
+    /// The closed loop over measurements, if enabled.
     refining: Option<Refining>,
-    /// Who ran when it was last begun to measure without partitions.
+    /// Programs that ran when the last measurement without partitions began.
     measured_without: Option<Vec<bool>>,
     /// There is time to measure: a plan alone has none.
     refines: bool,
-    /// What the default group had when it all began.
+    /// Masks of the default group at the begin.
     before: Option<Masks>,
-    /// Why no region can be kept filled.
+    /// Reason why no shared partition can be kept warm.
     unfilled: Option<String>,
     /// Something was changed, or tried.
     touched: bool,
-    /// All was in place once.
+    /// Everything was in place once.
     settled: bool,
-    /// Where the kernel made something else of a mask: by group what was asked for, and what there is.
+    /// Masks changed by the kernel: by group the requested and the actual ones.
     made_of: BTreeMap<String, (Masks, Masks)>,
     regions: BTreeMap<Key, Region>,
     said: BTreeSet<String>,
-    /// Threads in our groups that were nobody's at the last look.
+    /// Unmanaged threads in masu groups at the last scan.
     strangers: BTreeSet<Pid>,
-    /// What the threads had done when it was added to the summary, and when it was told.
+    /// Counts of the threads when last added to the summary, and when reported.
     counted: BTreeMap<Key, Filled>,
     told: BTreeMap<Key, Filled>,
     steps: u64,
     next_report: Duration,
-    /// What was done so far.
+    /// Totals so far.
     pub summary: Summary,
 }
 
-/// What is counted is told every so often.
+/// Interval between reports of counts.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
-/// When more than this part of a region's pages is another, its copy is made anew.
+/// Divisor of a partition's pages: with more changed pages its copy is made anew.
 const STALE: usize = 20;
 
 impl<W: World> Keeper<W> {
@@ -167,7 +167,7 @@ impl<W: World> Keeper<W> {
         &self.world
     }
 
-    /// What would be done, without doing it.
+    /// Plans without applying.
     ///
     /// # Errors
     /// As [`Keeper::step`].
@@ -188,10 +188,10 @@ impl<W: World> Keeper<W> {
         Ok((events, steps))
     }
 
-    /// One look at what is there, and what follows from it.
+    /// Observes once, and acts on the result.
     ///
     /// # Errors
-    /// What makes going on pointless.
+    /// An error that makes continuing pointless.
     pub fn step(&mut self, now: Duration) -> Result<Vec<Event>, Trouble> {
         let mut events = Vec::new();
         if self.steps == 0 && self.hardware.is_some() {
@@ -207,7 +207,7 @@ impl<W: World> Keeper<W> {
         if self.hardware.is_some() {
             let (standing, _) = self.world.standing()?;
             match self.decide_on(&standing, now, &mut events) {
-                // What there is stays as it is: it may be of other sets by now.
+                // The partitions stay unchanged: their sharing groups may have changed by now.
                 Err(trouble) if self.settled => {
                     self.say_without("a new plan", &trouble.to_string(), &mut events);
                     self.end_refills(&standing);
@@ -227,7 +227,7 @@ impl<W: World> Keeper<W> {
         Ok(events)
     }
 
-    /// How long to wait for the next step.
+    /// Time until the next step.
     pub fn wait(&self) -> Duration {
         self.config.interval
     }
@@ -238,7 +238,7 @@ impl<W: World> Keeper<W> {
         named && self.steps > 0 && self.members.programs.iter().all(BTreeMap::is_empty)
     }
 
-    /// Takes everything down.
+    /// Removes everything.
     ///
     /// # Errors
     /// The first failure, after all the rest was tried.
@@ -248,7 +248,7 @@ impl<W: World> Keeper<W> {
         self.world.keep_only(&BTreeSet::new());
         let mut first: Result<(), Trouble> = Ok(());
         let (mut groups, mut unmounted) = (0, false);
-        // What a step does not put back, the journal does: only if both fail something is left.
+        // The journal restores the rest after a failed step: only if both fail something is left.
         if self.hardware.is_some() {
             match self.world.standing() {
                 Ok((standing, _)) => {
@@ -260,7 +260,7 @@ impl<W: World> Keeper<W> {
                         }
                     }
                 }
-                // With the file system all groups went, and what they had.
+                // With the file system all groups and their masks are gone.
                 Err(failed) if failed.is_gone() => unmounted = true,
                 Err(failed) => first = Err(failed.into()),
             }
@@ -284,7 +284,7 @@ impl<W: World> Keeper<W> {
             Ok(None) => {}
             // Without partitions there is nothing else to do.
             Err(error) if self.hardware.is_none() => return Err(error.into()),
-            // Who shares what now, nobody knows: nothing stays in a region.
+            // The sharers are unknown: nothing stays in a shared partition.
             Err(error) => {
                 self.say_without(REGIONS, &error.to_string(), events);
                 self.take_sets(Sets::default(), events);
@@ -305,7 +305,8 @@ impl<W: World> Keeper<W> {
             }
             Known::Unknown(why) => {
                 self.counts = Err(why);
-                // Without counts it is gone by curves alone, and from nothing: what was in force was there to be measured.
+                // Without counts only curves decide, and from nothing: the current plan was in force only to be
+                // measured.
                 if self.refining.take().is_some() {
                     (self.grounds, self.decision) = (None, None);
                 }
@@ -314,7 +315,7 @@ impl<W: World> Keeper<W> {
         Ok(())
     }
 
-    /// The steps from what is there to what is wanted.
+    /// Steps from the observed to the desired state.
     fn steps_from(&self, standing: &Standing) -> Vec<Step> {
         let (Some(wanted), Some(hardware)) = (&self.wanted, &self.hardware) else { return Vec::new() };
         let mut standing = standing.clone();
@@ -326,11 +327,12 @@ impl<W: World> Keeper<W> {
         steps(&standing, wanted, &self.world.refilling(), hardware.ways_min)
     }
 
-    /// True when all is as it is wanted.
+    /// Applies the desired state; true if it is reached.
     fn arrange(&mut self, standing: &Standing, events: &mut Vec<Event>) -> Result<bool, Trouble> {
         self.end_refills(standing);
         let mut steps = self.steps_from(standing);
-        // While ways change hands a thread would fill those of others; and what lies in the old ones is to be placed anew.
+        // While ways move between groups a thread would fill other groups' ways; and lines in the old ones are to be
+        // placed anew.
         let moves = |label: &str| {
             steps.iter().any(|step| matches!(step, Step::Masks(of, _) | Step::Remove(of) if of.as_str() == label))
         };
@@ -339,8 +341,8 @@ impl<W: World> Keeper<W> {
             self.keep_refills(&stay);
             steps = self.steps_from(standing);
         }
-        // A child that was born between the two looks is in our group already, and at home at the next look: so only who is a stranger
-        // twice is sent away.
+        // A child created between the two scans is in a masu group already, and is known at the next scan: so only a
+        // thread that is unmanaged twice is sent away.
         let stranger = |step: &Step| match step {
             Step::Thread(label, thread) if label.is_empty() => Some(*thread),
             _ => None,
@@ -368,8 +370,8 @@ impl<W: World> Keeper<W> {
             self.summary.failures += 1;
             self.say_not_done(&refused.step.to_string(), &refused.failed.to_string(), events);
             self.grounds = None;
-            self.keep_refills(&BTreeSet::new()); // a region may lie in ways of others
-            return Ok(false); // the next step looks at what is there
+            self.keep_refills(&BTreeSet::new()); // a partition may lie in ways of others
+            return Ok(false); // the next step observes the state
         }
         self.settled = true;
         self.tell_notes(events);
@@ -383,7 +385,7 @@ impl<W: World> Keeper<W> {
     }
 }
 
-/// What there is not, where nobody knows who shares what.
+/// Name of the missing feature if the sharers are unknown.
 const REGIONS: &str = "regions for what is shared";
 
 mod filling;
@@ -403,14 +405,14 @@ fn without_prefix(name: String) -> String {
     name.strip_prefix(PREFIX).map(str::to_owned).unwrap_or(name)
 }
 
-/// A part of the duty for each thread.
+/// Part of the duty for each thread.
 fn share(duty: Fraction, threads: usize) -> Fraction {
     #[expect(clippy::cast_precision_loss, reason = "a handful of threads")]
     let part = duty.get() / threads.max(1) as f64;
     Fraction::clamped(part)
 }
 
-/// Nothing bigger than half of a cache is kept in it where nobody divides it.
+/// Half of a cache, the limit for kept data where it is not divided.
 fn half(cache: Bytes) -> Bytes {
     Bytes(cache.0 / 2)
 }

@@ -1,12 +1,12 @@
-//! `llc.toml`: which programs take part, by which policy, and what they may have.
+//! `llc.toml`: programs, policy and limits.
 //!
 //! ```toml
 //! policy = "sharing"            # none, equal, dunn, lfoc, kpart, ucp or sharing
 //! partition = "on"              # "off": no partitions, shared pages are only kept in the cache
-//! rest_ways = 2                 # for whoever is not named below
-//! interval_s = 1.0              # how often is looked and decided
+//! rest_ways = 2                 # for all programs not named below
+//! interval_s = 1.0              # seconds between steps of the control loop
 //! duty_fraction = 0.01          # the most of one CPU that refilling may take
-//! domain = "cgroup"             # who trusts each other: those in one control group ("cgroup") or of one user ("uid")
+//! domain = "cgroup"             # trust within one control group ("cgroup") or one user ("uid")
 //!
 //! [region]
 //! on = true                     # shared pages get ways of their own; as a rule with policy = "sharing" alone
@@ -19,19 +19,20 @@
 //! l3 = [0]                      # the caches on whose CPUs it runs; without it, all
 //! mpki = [40.0, 22.0, 9.5]      # misses per thousand instructions with 0, 1, 2 … ways, where they are known
 //! private_mpki = [30.0, 18.0]   # of its own pages alone
-//! shared_mpki = [10.0, 6.0]     # of what it shares, by the ways of a region
+//! shared_mpki = [10.0, 6.0]     # of its shared pages, by the ways of a region
 //! base_cycles = 500.0           # cycles per thousand instructions without a miss
-//! miss_cycles = 180.0           # what each miss adds
+//! miss_cycles = 180.0           # cycles that each miss adds
 //!
 //! [[program]]
 //! name = "voice"
 //! user = "asterisk"
-//! command = "asterisk"          # of that user's processes those of this name
-//! mask = "3"                    # these ways, whatever the policy says
-//! exclusive = true              # and nobody else in them
+//! command = "asterisk"          # that user's processes with this name
+//! mask = "3"                    # these ways, under every policy
+//! exclusive = true              # and in no other group
 //! ```
 //!
-//! What only the hardware can say (how many ways there are) is checked when it is known, in `arrange`; the line is kept for that.
+//! Values that depend on the hardware (the number of ways) are checked when it is known, in `arrange`; the line is
+//! kept for that.
 
 mod whom;
 
@@ -49,80 +50,80 @@ use crate::policy::Policy;
 pub use whom::{Like, User, Whom};
 use whom::{RawUser, RawWhom};
 
-/// What is asked for.
+/// Parsed configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// The name of the file, for messages.
+    /// Name of the file, for messages.
     pub file: String,
-    /// Who decides.
+    /// Policy.
     pub policy: Policy,
-    /// Are there to be partitions at all?
+    /// Whether to make partitions.
     pub partition: bool,
-    /// For whoever is not named; `None` leaves it to the hardware ([`super::room`]).
+    /// Ways of the default group; `None` leaves them to the hardware ([`super::room`]).
     pub rest_ways: Option<Ways>,
-    /// Where `rest_ways` stands.
+    /// Line of `rest_ways`.
     pub rest_line: usize,
-    /// How often is looked and decided.
+    /// Interval of the control loop.
     pub interval: Duration,
-    /// The most of one CPU that refilling may take.
+    /// Greatest part of one CPU that refilling may take.
     pub duty: Fraction,
-    /// What the regions may have.
+    /// Limits of the shared partitions.
     pub region: Region,
-    /// Who trusts whom, where no label says so.
+    /// Criterion for trust domains, for programs without a label.
     pub domain_by: DomainBy,
-    /// At least one.
+    /// Programs, at least one.
     pub programs: Vec<Named>,
 }
 
-/// What the regions for shared pages may have.
+/// Limits of the shared partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
     /// Shared pages get ways of their own; `None` leaves that to the policy.
     pub on: Option<bool>,
-    /// The most for each region; `None` leaves it to the policy.
+    /// Greatest number of ways for each partition; `None` leaves it to the policy.
     pub ways_max: Option<Ways>,
-    /// Where that stands.
+    /// Line of `ways_max`.
     pub line: usize,
 }
 
-/// By what processes are put into trust domains.
+/// Criterion for trust domains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DomainBy {
-    /// Those in one control group.
+    /// Processes of one control group trust each other.
     #[default]
     Cgroup,
-    /// Those of one user.
+    /// Processes of one user trust each other.
     Uid,
 }
 
-/// One program that is named.
+/// A program of the configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Named {
-    /// What its group is called, after the prefix.
+    /// Name of its group, after the prefix.
     pub name: String,
-    /// Where it stands in the file.
+    /// Line in the file.
     pub line: usize,
-    /// Which processes it is.
+    /// Selection of its processes.
     pub whom: Whom,
-    /// Who it trusts, by a label.
+    /// Label of its trust domain.
     pub domain: Option<String>,
     /// The caches on whose CPUs it runs; `None` for all.
     pub l3: Option<Vec<u32>>,
-    /// What was measured of it beforehand.
+    /// Figures measured beforehand.
     pub measured: Option<Measured>,
-    /// Its ways, whatever the policy says.
+    /// Fixed ways, under every policy.
     pub fixed: Option<Fixed>,
 }
 
-/// What was measured of a program beforehand, such as by `masu llc simulate` from a trace.
+/// Figures of a program measured beforehand, for example by `masu llc simulate` from a trace.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
     /// Misses per thousand instructions with 0, 1, 2 … ways.
     pub misses: Vec<f64>,
-    /// Of its own pages alone, where that was measured.
+    /// Misses on private pages only, if measured.
     pub private_misses: Option<Vec<f64>>,
-    /// Of what it shares, by the ways of a region, where that was measured.
+    /// Misses on shared pages, by the ways of a shared partition, if measured.
     pub shared_misses: Option<Vec<f64>>,
     /// Cycles per thousand instructions without a miss.
     pub base_cycles: f64,
@@ -130,39 +131,39 @@ pub struct Measured {
     pub miss_cycles: f64,
 }
 
-/// Ways that the configuration gives.
+/// Ways assigned by the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fixed {
-    /// Which, in a row.
+    /// Ways, contiguous.
     pub mask: WayMask,
-    /// Nobody else may allocate in them.
+    /// No other group may allocate in them.
     pub exclusive: bool,
 }
 
-/// Something in the file is not as it should be.
+/// Invalid configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{file} line {line}: {what}")]
 pub struct BadConfig {
-    /// The file's name.
+    /// Name of the file.
     pub file: String,
-    /// The line, from 1.
+    /// Line, from 1.
     pub line: usize,
-    /// What stood there, and what was expected.
+    /// Text found and text expected.
     pub what: String,
 }
 
-/// Why there is no configuration.
+/// Reason why there is no configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum NoConfig {
     /// The file cannot be read.
     #[error("cannot read {file}: {why}")]
     Unread {
-        /// Its name.
+        /// Name of the file.
         file: String,
         /// The system's answer.
         why: String,
     },
-    /// It can, and something in it is wrong.
+    /// The file is readable, and something in it is wrong.
     #[error(transparent)]
     Bad(#[from] BadConfig),
 }
@@ -171,7 +172,7 @@ impl Config {
     /// Reads the file at `path`.
     ///
     /// # Errors
-    /// When it cannot be read, or says what cannot be meant.
+    /// When it cannot be read, or has an invalid value.
     pub fn read(path: &Path) -> Result<Config, NoConfig> {
         let file = path.display().to_string();
         let text = std::fs::read_to_string(path)
@@ -181,10 +182,10 @@ impl Config {
         Ok(config)
     }
 
-    /// Finds the numbers of the users that are named, in the content of `/etc/passwd`.
+    /// Finds the numbers of the named users, in the content of `/etc/passwd`.
     ///
     /// # Errors
-    /// The first that is not there, with its line.
+    /// The first unknown user, with its line.
     fn look_up_users(&mut self, passwd: &[u8]) -> Result<(), BadConfig> {
         // A user's full name may be no text.
         let passwd = String::from_utf8_lossy(passwd);
@@ -203,10 +204,10 @@ impl Config {
         Ok(())
     }
 
-    /// What `text` says; `file` is its name.
+    /// Parses `text`; `file` is its name.
     ///
     /// # Errors
-    /// The first thing that is wrong, with its line.
+    /// The first fault, with its line.
     pub fn parse(file: &str, text: &str) -> Result<Config, BadConfig> {
         let place = Place { file, text };
         let raw: RawConfig = toml::from_str(text).map_err(|error| {
@@ -216,13 +217,13 @@ impl Config {
         raw.checked(&place)
     }
 
-    /// A complaint about what stands on `line`.
+    /// Error about `line`.
     pub fn bad(&self, line: usize, what: impl Into<String>) -> BadConfig {
         BadConfig { file: self.file.clone(), line, what: what.into() }
     }
 }
 
-/// Where something stands.
+/// Position of a value.
 struct Place<'t> {
     file: &'t str,
     text: &'t str,
@@ -237,7 +238,7 @@ impl Place<'_> {
         BadConfig { file: self.file.to_owned(), line: self.line(offset), what: what.into() }
     }
 
-    /// `value` as it is, if `holds`.
+    /// Returns `value` unchanged, if `holds`.
     fn check<T: Clone + fmt::Display>(
         &self,
         name: &str,
@@ -302,12 +303,12 @@ struct RawProgram {
     exclusive: Option<Spanned<bool>>,
 }
 
-/// So often is looked, and this part of a CPU refills, where nothing else is said.
+/// Defaults of the interval and of the part of a CPU for refilling.
 const INTERVAL_S: f64 = 1.0;
 const DUTY: f64 = 0.01;
-/// Names of groups are names of directories, and stand in messages.
+/// Greatest length: names of groups are names of directories, and appear in messages.
 const NAME_MAX: usize = 48;
-/// What the labels of regions begin with, and no program's name does.
+/// Prefix of the labels of shared partitions, which no program's name has.
 pub const REGION_LABEL: &str = "shared.";
 
 impl RawConfig {
@@ -355,7 +356,7 @@ impl RawConfig {
 }
 
 impl Config {
-    /// What each program says may be right, and all of them together not.
+    /// Checks the programs against each other.
     fn is_consistent(&self) -> Result<(), BadConfig> {
         let mut names: BTreeMap<&str, usize> = BTreeMap::new();
         let mut pids: BTreeMap<Pid, &str> = BTreeMap::new();

@@ -1,11 +1,13 @@
-//! A miss curve from few points: what a program missed with the ways that it happened to have.
+//! Learned miss curve of a program, from measurements at few numbers of ways.
 //!
-//! Pure. A program is seen under one allocation at a time, so its curve is learned by visiting some: the same for all first, and then
-//! each in turn has most of the cache. From what was seen the curve is the nearest one that does not rise (isotonic regression by
-//! pooling adjacent violators; Barlow et al., Statistical Inference under Order Restrictions, 1972), straight in between and flat
-//! beyond. With points for one number of ways alone nothing is known: a flat curve would say that ways are of no use.
+//! Pure. A program is measured under one allocation at a time, so its curve is learned by visiting some: first equal
+//! ways for all, and then most of the cache for each in turn. The curve is the nearest one to the measurements that
+//! does not rise (isotonic regression by pooling adjacent violators; Barlow et al., Statistical Inference under Order
+//! Restrictions, 1972), straight in between and flat beyond. Points for only one number of ways give no curve: a flat
+//! one would say that ways are of no use.
 //!
-//! Cycles are taken for a straight line over misses, cycles = `base` + `miss` · misses, both per thousand instructions, by least squares.
+//! Cycles are fitted by a straight line over misses, cycles = `base` + `miss` · misses, both per thousand
+//! instructions, by least squares.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +15,7 @@ use units::{WayMask, Ways};
 
 use crate::policy::{Cache, Class, Curve, Plan};
 
-/// What one look at a program under one allocation found, per thousand instructions.
+/// Measurement of a program under one allocation, per thousand instructions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
     /// Misses.
@@ -28,11 +30,11 @@ pub struct Learned {
     by_ways: BTreeMap<u32, Point>,
 }
 
-/// So much of what is known of an allocation is replaced by what was seen last.
+/// Weight of the newest measurement in the mean of an allocation.
 const NEW: f64 = 0.25;
 
 impl Learned {
-    /// Takes a look into account.
+    /// Adds a measurement.
     pub fn see(&mut self, ways: Ways, point: Point) {
         if !(point.misses >= 0.0 && point.cycles > 0.0 && point.misses.is_finite() && point.cycles.is_finite()) {
             return;
@@ -42,7 +44,7 @@ impl Learned {
         known.cycles += NEW * (point.cycles - known.cycles);
     }
 
-    /// Misses by ways, from 0 to `all`; `None` before two allocations were seen.
+    /// Misses by ways, from 0 to `all`; `None` before two allocations were measured.
     pub fn misses(&self, all: Ways) -> Option<Curve> {
         if self.by_ways.len() < 2 {
             return None;
@@ -52,8 +54,8 @@ impl Learned {
         Some(Curve::new((0..=all.0).map(|at| between(&ways, &values, f64::from(at))).collect()))
     }
 
-    /// Cycles without a miss, and those that each miss adds; `None` before two allocations were seen. Where misses do not differ, or
-    /// more of them took less time, a miss is taken to add nothing.
+    /// Cycles without a miss, and cycles per miss; `None` before two allocations were measured. If misses do not
+    /// differ, or more of them took less time, a miss is taken to cost nothing.
     pub fn cycles(&self) -> Option<(f64, f64)> {
         if self.by_ways.len() < 2 {
             return None;
@@ -67,7 +69,7 @@ impl Learned {
         let spread: f64 = points.iter().map(|point| along(point) * along(point)).sum();
         let both: f64 = points.iter().map(|point| along(point) * (point.cycles - mean_cycles)).sum();
         let miss = if spread > 1e-9 { (both / spread).max(0.0) } else { 0.0 };
-        // A program that only ever waits still does something in between.
+        // A program that mostly waits still executes something in between.
         let base = (mean_cycles - miss * mean_misses).max(mean_cycles * 0.01);
         Some((base, miss))
     }
@@ -75,7 +77,7 @@ impl Learned {
 
 /// The nearest values, by squares, that do not rise.
 fn falling(values: &[f64]) -> Vec<f64> {
-    // Blocks of neighbours with one value: their sum and how many.
+    // Blocks of neighbours with one value: their sum and number.
     let mut blocks: Vec<(f64, u32)> = Vec::new();
     let mean = |(sum, count): (f64, u32)| sum / f64::from(count);
     for value in values {
@@ -101,8 +103,8 @@ fn between(ways: &[f64], values: &[f64], at: f64) -> f64 {
     }
 }
 
-/// The allocation of the `nth` visit: first the same for all, then each in turn has all ways but the fewest that the others may have.
-/// `None` after the last, and where there are no two classes to be had.
+/// Allocation of the `nth` visit: first equal ways for all, then for each in turn all ways but the fewest that the
+/// others may have. `None` after the last, and without two classes.
 pub fn visit(nth: usize, cache: Cache, programs: usize) -> Option<Plan> {
     let ways = cache.usable.ways().0;
     let count = u32::try_from(programs).ok()?;

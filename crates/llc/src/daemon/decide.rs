@@ -1,12 +1,14 @@
-//! What is decided: a plan for each cache from what is known, and on what it rests.
+//! Decides a plan for each cache, and names its basis.
 //!
-//! Pure. The policies want a miss curve of each program. Where one of them has none, neither configured nor learned, none is made up:
-//! then each program has as many ways, and a shared set has as many as hold it. How much of a set each program uses is known only where
-//! the configuration has `shared_mpki` or `private_mpki`; without them a set's region is by size as well, and the policy divides the rest.
-//! From `private_mpki` alone a set's curve is taken for a straight line: all of the program's other misses without a region, none with
-//! one that holds the set.
+//! Pure. The policies need a miss curve of each program. If one program has none, neither configured nor learned,
+//! none is made up: then all programs have equal ways, and a sharing group has the ways that hold it. The use of a
+//! sharing group by each program is known only if the configuration has `shared_mpki` or `private_mpki`; without them
+//! a group's partition is sized by its bytes as well, and the policy divides the rest. From `private_mpki` alone a
+//! straight line is assumed for a group's curve: all of the program's other misses without a shared partition, none
+//! with one that holds the group.
 //!
-//! Regions belong to the policy `sharing`. Others have them, by size, where the configuration says `[region] on = true`.
+//! Shared partitions belong to the policy `sharing`. Others have them, by size, if the configuration says `[region]
+//! on = true`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,55 +22,55 @@ use super::room::Room;
 use crate::policy::predict::predict;
 use crate::policy::{Cache, Curve, Plan, Policy, Program, Region, SharedSet, Sharer, Situation};
 
-/// What is known of one program.
+/// Figures of one program.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Figures {
     /// MPKI by ways.
     pub misses: Curve,
-    /// Of its own pages alone; `None` where that is not known.
+    /// MPKI on private pages only; `None` if unknown.
     pub private_misses: Option<Curve>,
-    /// Of what it shares, by the ways of a region; `None` where that is not known.
+    /// MPKI on shared pages, by the ways of a shared partition; `None` if unknown.
     pub shared_misses: Option<Curve>,
     /// Cycles per kilo-instruction without a miss.
     pub base_cycles: f64,
     /// Cycles that each miss adds.
     pub miss_cycles: f64,
-    /// The part of its cycles in which it waited, where that was counted.
+    /// Fraction of its cycles stalled on memory, if counted.
     pub stalled_fraction: Option<f64>,
-    /// From the configuration, not from what was counted here.
+    /// From the configuration, not from counters.
     pub configured: bool,
 }
 
-/// One shared set, as far as deciding goes.
+/// A sharing group, as input of the decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SetSeen {
-    /// By places in the configuration.
+    /// Sharers, by indices in the configuration.
     pub sharers: BTreeSet<usize>,
-    /// How much it is.
+    /// Size of the group.
     pub bytes: Bytes,
 }
 
-/// What is known when it is decided.
+/// Observations for the decision.
 #[derive(Clone, Debug)]
 pub struct Seen<'s> {
     /// All caches.
     pub caches: &'s [CacheId],
     /// For each program, whether it has a process.
     pub running: &'s [bool],
-    /// For each program, what is known of it.
+    /// For each program, its figures.
     pub figures: &'s [Option<Figures>],
-    /// What is shared.
+    /// Sharing groups.
     pub sets: &'s [SetSeen],
 }
 
-/// What a plan rests on.
+/// Basis of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Basis {
-    /// Nothing had to be known.
+    /// No figures were needed.
     Nothing,
     /// Curves of the configuration.
     Configured,
-    /// Curves that were learned here, of some programs at least.
+    /// Curves learned on this host, of some programs at least.
     Learned,
     /// No curves: this program has none.
     NoCurve(usize),
@@ -77,17 +79,17 @@ pub enum Basis {
 /// The decision.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
-    /// By caches on which the same programs run.
+    /// Plans by caches on which the same programs run.
     pub planned: Vec<Planned>,
-    /// On what it rests; the weakest of all caches.
+    /// Basis of the plans; the weakest of all caches.
     pub basis: Basis,
-    /// Regions are as large as what they hold, whatever it is worth.
+    /// Shared partitions are sized by their content, not by their benefit.
     pub regions_by_size: bool,
-    /// Expected slowdowns by places in the configuration, where they can be said; of several caches the worst.
+    /// Predicted slowdowns by indices in the configuration, if available; of several caches the worst.
     pub slowdowns: BTreeMap<usize, f64>,
 }
 
-/// Decides for all caches; `before` is what is in force.
+/// Decides for all caches; `before` is the current decision.
 pub fn decide(config: &Config, room: &Room, seen: &Seen<'_>, before: &[Planned]) -> Decision {
     let mut decision =
         Decision { planned: Vec::new(), basis: Basis::Nothing, regions_by_size: false, slowdowns: BTreeMap::new() };
@@ -108,7 +110,7 @@ pub fn decide(config: &Config, room: &Room, seen: &Seen<'_>, before: &[Planned])
     decision
 }
 
-/// Those that run on the CPUs of a cache and have no fixed ways.
+/// Programs that run on the CPUs of a cache and have no fixed ways.
 fn programs_on(config: &Config, seen: &Seen<'_>, cache: CacheId) -> Vec<usize> {
     let on = |l3: &Option<Vec<u32>>| l3.as_ref().is_none_or(|caches| caches.contains(&cache.0));
     let all = config.programs.iter().enumerate();
@@ -117,12 +119,13 @@ fn programs_on(config: &Config, seen: &Seen<'_>, cache: CacheId) -> Vec<usize> {
         .collect()
 }
 
-/// The places among `programs` of those who share a set.
+/// Indices among `programs` of the sharers of a group.
 fn shared_by(set: &SetSeen, programs: &[usize]) -> Vec<usize> {
     programs.iter().enumerate().filter(|(_, program)| set.sharers.contains(program)).map(|(place, _)| place).collect()
 }
 
-/// What the policy is told of the programs in these caches, when regions are left to it; `None` where something of that is not known.
+/// The policy's situation for the programs in these caches, if it decides on shared partitions; `None` if a figure is
+/// unknown.
 pub fn situation(config: &Config, room: &Room, seen: &Seen<'_>, planned: &Planned) -> Option<Situation> {
     if planned.programs.iter().any(|program| seen.figures[*program].is_none()) {
         return None;
@@ -166,7 +169,8 @@ fn plan(
     let shared =
         if with_regions && config.policy == Policy::Sharing { shared_sets(seen, planned, &room.cache) } else { None };
     let known = |cache: &Cache| programs_of(seen, planned, cache);
-    // A plan with regions by size is no plan of the policy's: what is in force is told to it only where it made that.
+    // A plan with partitions by size is no plan of the policy's: the current one is passed on only if the policy made
+    // it.
     let whole = shared.map(|shared| Situation { cache: room.cache, programs: known(&room.cache), shared });
     let whole = whole.map(|situation| (config.policy.plan(&situation, before), situation));
     let fits =
@@ -188,7 +192,7 @@ fn plan(
     decided(config, seen, programs, plan, decision)
 }
 
-/// Expected slowdowns, of several caches the worst.
+/// Predicted slowdowns, of several caches the worst.
 fn add(slowdowns: Option<Vec<f64>>, programs: &[usize], to: &mut BTreeMap<usize, f64>) {
     for (program, slowdown) in programs.iter().zip(slowdowns.into_iter().flatten()) {
         let worst = to.entry(*program).or_insert(slowdown);
@@ -196,7 +200,7 @@ fn add(slowdowns: Option<Vec<f64>>, programs: &[usize], to: &mut BTreeMap<usize,
     }
 }
 
-/// Notes on what it rests.
+/// Notes the basis.
 fn decided(config: &Config, seen: &Seen<'_>, programs: &[usize], plan: Plan, decision: &mut Decision) -> Plan {
     if !needs_curves(config.policy) || matches!(decision.basis, Basis::NoCurve(_)) {
         return plan;
@@ -233,14 +237,14 @@ fn program_of(figures: Option<&Figures>, cache: &Cache) -> Program {
         miss_cycles: figures.miss_cycles,
         stalled_fraction: 0.0,
     };
-    // What was not counted is what the curve says of half of the cache.
+    // A rate that was not counted is taken from the curve at half of the cache.
     let missed = program.misses.at(Ways(cache.usable.ways().0 / 2));
     let expected = 1.0 - program.base_cycles / program.cycles(missed);
     program.stalled_fraction = figures.stalled_fraction.unwrap_or(expected).clamp(0.0, 1.0);
     program
 }
 
-/// The sets with their curves; `None` where one of a sharer is not known.
+/// Sharing groups with their curves; `None` if one of a sharer is unknown.
 fn shared_sets(seen: &Seen<'_>, planned: &Planned, cache: &Cache) -> Option<Vec<SharedSet>> {
     let each = planned.sets.iter().map(|set| {
         let set = &seen.sets[*set];
@@ -254,7 +258,7 @@ fn shared_sets(seen: &Seen<'_>, planned: &Planned, cache: &Cache) -> Option<Vec<
     each.collect()
 }
 
-/// Without a region all accesses to the set are missed that are no private ones; with one that holds it none is.
+/// Without a shared partition all non-private accesses to the group miss; with one that holds the group none do.
 fn straight(figures: &Figures, bytes: Bytes, cache: &Cache) -> Option<Curve> {
     let private = figures.private_misses.as_ref()?;
     let accesses = (figures.misses.at(Ways(0)) - private.at(Ways(0))).max(0.0);

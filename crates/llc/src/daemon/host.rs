@@ -1,4 +1,4 @@
-//! The real host, for the loop.
+//! The real host, for the control loop.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -22,9 +22,9 @@ use super::world::{Key, Region, World};
 use crate::shared::domain::By;
 use crate::shared::observe::Observer;
 
-/// Looks at what is shared take at most this part of the time.
+/// Divisor of the time that scans for shared memory may take.
 const LOOK_PART: u32 = 100;
-/// So long is waited for others who change something, and for a number to count with.
+/// Timeout for other tools that change something, and for a free counter.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The running kernel.
@@ -42,15 +42,15 @@ pub struct Host<F: KernelFiles + Sync + 'static> {
     caches: BTreeMap<CacheId, (Cpus, Bytes)>,
     refillers: BTreeMap<Key, Refiller>,
     read: BTreeMap<String, (OfGroup, Duration)>,
-    /// Asked to end: then nothing is waited for.
+    /// Returns true when asked to end: then every wait stops.
     is_over: Box<dyn Fn() -> bool + Send>,
 }
 
 impl<F: KernelFiles + Sync + 'static> Host<F> {
-    /// The host for this configuration; `place` is the file system, where there are to be partitions.
+    /// The host for this configuration; `place` is the resctrl file system, if partitions are made.
     ///
     /// # Errors
-    /// `Gone` for a process that is named and not there, `Unsupported` for a control group that is not.
+    /// `Gone` for a named process that does not exist, `Unsupported` for such a control group.
     pub fn new(
         files: &'static F,
         config: &Config,
@@ -60,7 +60,7 @@ impl<F: KernelFiles + Sync + 'static> Host<F> {
     ) -> Result<Host<F>, Error> {
         let known = caches::of_level(files, 3).unwrap_or_default();
         let caches = known.into_iter().enumerate().map(|(nth, cache)| {
-            // Where the kernel gives no numbers there is hardly more than one.
+            // A kernel without numbers has hardly more than one cache.
             let id = cache.id.unwrap_or(CacheId(u32::try_from(nth).unwrap_or(u32::MAX)));
             (id, (cache.cpus, cache.size.unwrap_or(Bytes::mib(2))))
         });
@@ -85,7 +85,7 @@ impl<F: KernelFiles + Sync + 'static> Host<F> {
         })
     }
 
-    /// The file system.
+    /// The resctrl file system.
     pub fn place(&self) -> Option<&Place<'static, F>> {
         self.place.as_ref()
     }
@@ -97,7 +97,7 @@ impl<F: KernelFiles + Sync + 'static> std::fmt::Debug for Host<F> {
     }
 }
 
-/// Waits as long as the patience lasts, and nobody wants an end.
+/// Waits until the timeout, or until asked to end.
 fn patient<'p>(is_over: &'p (dyn Fn() -> bool + Send)) -> impl FnMut(Duration) -> bool + use<'p> {
     let begun = Instant::now();
     move |wait| {
@@ -125,10 +125,11 @@ impl<F: KernelFiles + Sync + 'static> World for Host<F> {
             self.observer = Some(Observer::new(self.by, BTreeSet::from([Pid::own()]))?);
         }
         let Some(observer) = &mut self.observer else { return Ok(None) };
-        self.next_sets = now + self.interval; // also when the look fails
+        self.next_sets = now + self.interval; // also when the scan fails
         let look = observer.look(self.files)?;
         self.next_sets = now + self.interval.max(look.took * LOOK_PART);
-        // One who lets the kernel give no answer must not keep all others from their regions; what it was seen to share counts still.
+        // A process whose reads go unanswered must not keep all others from their partitions; its last known sharing
+        // still counts.
         if let Some((pid, why)) = look.not_read.iter().find(|(_, why)| !why.is_unanswered()) {
             let unread = Some(format!("process {pid} may share and cannot be looked at: {why}"));
             return Ok(Some(Sets { unread, ..Sets::default() }));
@@ -155,7 +156,7 @@ impl<F: KernelFiles + Sync + 'static> World for Host<F> {
         let Some(place) = &self.place else { return BTreeMap::new() };
         let mut found = BTreeMap::new();
         for label in place.own() {
-            // One that is gone has nothing.
+            // A removed group has no readings.
             let Ok(readings) = place.resctrl().readings(&group(label)) else { continue };
             let before = self.read.get(label).map(|(before, at)| (*before, now.saturating_sub(*at)));
             found.insert(label.to_owned(), OfGroup::of(&readings, before));

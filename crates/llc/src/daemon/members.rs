@@ -1,8 +1,10 @@
-//! Who the programs of a configuration are now: their processes and threads.
+//! Current processes and threads of the configured programs.
 //!
-//! A program is a control group with those below it, some processes with all that they started, or all processes of a user, a file or a
-//! name with all that they started; of a user's nothing of another's, whoever started it. What a process starts is in its group from the first moment, since the kernel puts it there. A process that fits
-//! two programs is the first one's. Looking is no snapshot: one that comes meanwhile is found the next time.
+//! A program is a control group with all groups below it, some processes with all their descendants, or all processes
+//! of a user, a file or a name with all their descendants; for a user, without processes of other users, whichever
+//! process started them. A child is in the group of its parent from the first moment, since the kernel puts it there.
+//! A process that fits two programs belongs to the first. A scan is no snapshot: a process that starts meanwhile is
+//! found the next time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,28 +16,28 @@ use linux::{Error, KernelFiles, Pid, children, processes, stat, status};
 use super::arrange::Processes;
 use super::config::{Like, Named, Whom};
 
-/// A look at all programs.
+/// Scan of all programs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Members {
     /// For each program, in the order of the configuration, its processes with their threads.
     pub programs: Vec<Processes>,
-    /// Processes that fit a later program as well, which has them not.
+    /// Processes that also fit a later program, which does not get them.
     pub twice: BTreeMap<Pid, usize>,
 }
 
-/// Finds the programs again and again.
+/// Finds the processes of the programs repeatedly.
 #[derive(Clone, Debug)]
 pub struct Finder {
     programs: Vec<Whom>,
-    /// When the named processes began: a number may be given again.
+    /// Start times of the named processes: a number may be reused.
     begun: BTreeMap<Pid, u64>,
 }
 
 impl Finder {
-    /// A finder for these programs. The processes that are named must be there.
+    /// A finder for these programs. The named processes must exist.
     ///
     /// # Errors
-    /// `Gone` for a process that is not, `Unsupported` for a control group that is not.
+    /// `Gone` for a missing process, `Unsupported` for a missing control group.
     pub fn new(files: &impl KernelFiles, programs: &[Named]) -> Result<Finder, Error> {
         let mut begun = BTreeMap::new();
         for program in programs {
@@ -53,7 +55,7 @@ impl Finder {
         Ok(Finder { programs: programs.iter().map(|program| program.whom.clone()).collect(), begun })
     }
 
-    /// Looks. A control group that is gone has no processes.
+    /// Scans. A removed control group has no processes.
     ///
     /// # Errors
     /// When there is no list of processes.
@@ -105,7 +107,7 @@ impl Finder {
                 let Ok(executable) = executable else { return Ok(BTreeSet::new()) };
                 let is_run = |pid: Pid| executable.as_ref().is_none_or(|executable| executable.is_run_by(pid));
                 let all = processes::processes(files)?.into_iter();
-                // One that ends meanwhile has no name.
+                // A process that ends meanwhile has no name.
                 let is_one =
                     |pid: &Pid| status::status(files, *pid).is_ok_and(|status| is_like(&status, like)) && is_run(*pid);
                 all.filter(is_one).collect()
@@ -127,12 +129,14 @@ fn is_like(status: &Status, like: &Like) -> bool {
     is_called_so && is_of_user(status, like) && !status.kernel_thread && !status.zombie
 }
 
-/// Is the process its user's alone? One that runs a program with the rights of another user (setuid) is not.
+/// Whether the process belongs to its user alone. A process that runs a program with the rights of another user
+/// (setuid) does not.
 fn is_of_user(status: &Status, like: &Like) -> bool {
     like.user.as_ref().is_none_or(|user| status.uids.iter().all(|id| Some(*id) == user.id))
 }
 
-/// The threads of a process; none of one that has ended, or has and was not waited for. Its first one may have ended before others.
+/// Threads of a process; none for a process that has ended, also if it was not waited for. Its first thread may have
+/// ended before others.
 fn threads(files: &impl KernelFiles, pid: Pid) -> BTreeSet<Pid> {
     let first_ended = stat::stat(files, pid).is_ok_and(|stat| matches!(stat.state, 'Z' | 'X'));
     let names = files.list(&pid.file("task")).unwrap_or_default();
@@ -207,7 +211,8 @@ mod tests {
     fn whoever_calls_itself_like_a_users_program_is_not_that_users() {
         let kernel = process(kernel(), 20, "redis-server", 1, &[20]);
         let kernel = process_of("4001\t4001\t4001\t4001", kernel, 21, "redis-server", 1, &[21]);
-        // A program with the rights of user 0 that user 4001 started, and a child of user 0's that is user 4001's by now.
+        // A program with the rights of user 0 that user 4001 started, and a child of user 0's that is user 4001's by
+        // now.
         let kernel = process_of("4001\t0\t0\t0", kernel, 22, "redis-server", 1, &[22]);
         let kernel = process_of("4001\t4001\t4001\t4001", kernel, 23, "shell", 20, &[23]);
         kernel.add("proc/20/task/20/children", "23 ");
@@ -251,7 +256,7 @@ mod tests {
         kernel.add("proc/7/stat", &stat_of(7, 'S', 1, 900));
         kernel.remove("sys/fs/cgroup/web/in");
         assert_eq!(finder.look(&kernel).unwrap().programs, [Processes::new(), Processes::new()]);
-        // One that has ended and was not waited for has no threads.
+        // A process that has ended and was not waited for has no threads.
         kernel.add("proc/9/stat", &stat_of(9, 'Z', 1, 100));
         let finder = Finder::new(&kernel, &[named(Whom::Pids(vec![Pid(9)]))]).unwrap();
         assert_eq!(pids(&finder.look(&kernel).unwrap().programs[0]), [11]);

@@ -1,7 +1,8 @@
-//! What programs do with their ways: instructions, cycles and misses, where the processor counts them, and what the groups' counters say.
+//! Counts of programs: instructions, cycles and misses from the processor's counters, and the readings of the groups.
 //!
-//! Misses are counted by the processor. Where it has no counters (many virtual machines) there is no rate per instruction, and so no
-//! curve: bytes from memory per second say only how fast the program happened to run. They are shown, and nothing is decided by them.
+//! Misses are counted by the processor. Without its counters (many virtual machines) there is no rate per
+//! instruction, and so no curve: bytes from memory per second only reflect the current speed of the program. They are
+//! shown, and nothing is decided by them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use units::Bytes;
 use super::arrange::Processes;
 use super::curve::Point;
 
-/// What a program did since the last look.
+/// Counts of a program since the last read.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Counted {
     /// Instructions.
@@ -24,14 +25,14 @@ pub struct Counted {
     pub cycles: u64,
     /// Misses of the last-level cache.
     pub misses: u64,
-    /// Cycles without an instruction for want of data; `None` where the processor does not count them.
+    /// Cycles stalled for data; `None` if the processor does not count them.
     pub stalled: Option<u64>,
 }
 
 impl Counted {
-    /// Per thousand instructions; `None` when hardly any were done.
+    /// Per thousand instructions; `None` with hardly any.
     pub fn point(&self) -> Option<Point> {
-        /// Below this, what starts and ends weighs too much.
+        /// Least number of instructions: below it, starting and ending weigh too much.
         const ENOUGH: u64 = 1_000_000;
         #[expect(clippy::cast_precision_loss, reason = "counts of one interval")]
         let per_thousand = |count: u64| count as f64 * 1000.0 / self.instructions as f64;
@@ -39,7 +40,7 @@ impl Counted {
         enough.then(|| Point { misses: per_thousand(self.misses), cycles: per_thousand(self.cycles) })
     }
 
-    /// The part of its cycles in which it waited.
+    /// Fraction of its cycles stalled on memory.
     pub fn stalled_fraction(&self) -> Option<f64> {
         #[expect(clippy::cast_precision_loss, reason = "counts of one interval")]
         let part = |stalled: u64| stalled as f64 / self.cycles as f64;
@@ -63,7 +64,7 @@ impl OfThread {
         Ok(OfThread { counters, stalled })
     }
 
-    /// `None` when one of them had no turn to count.
+    /// `None` if one of the counters was never scheduled.
     fn since_last(&mut self) -> Result<Option<Counted>, Error> {
         let [instructions, cycles, misses] = &mut self.counters;
         let (instructions, cycles) = (instructions.since_last()?, cycles.since_last()?);
@@ -74,16 +75,16 @@ impl OfThread {
     }
 }
 
-/// Counts for all threads of some programs.
+/// Counters for all threads of some programs.
 #[derive(Debug, Default)]
 pub struct Counting {
     threads: BTreeMap<Pid, OfThread>,
-    /// Why nothing is counted here; asked once.
+    /// Reason why nothing is counted on this host; determined once.
     cannot: Option<String>,
 }
 
 impl Counting {
-    /// What each program did since the last look. Threads that are new begin to count, those that ended are let go.
+    /// Counts of each program since the last read. New threads begin to count; counters of ended ones are closed.
     pub fn look(&mut self, programs: &[Processes]) -> Known<Vec<Counted>> {
         if let Some(why) = &self.cannot {
             return Known::Unknown(why.clone());
@@ -130,19 +131,19 @@ fn add(sum: &mut Counted, more: Counted) {
     sum.stalled = sum.stalled.zip(more.stalled).map(|(one, other)| one + other);
 }
 
-/// What the counters of one group say.
+/// Readings of one group.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct OfGroup {
-    /// What it has in all caches together.
+    /// Occupancy, summed over all caches.
     pub occupancy: Option<Bytes>,
-    /// From and to memory, in all.
+    /// Bytes from and to memory, in all.
     pub total: Option<Bytes>,
-    /// From and to memory, each second since the last look.
+    /// Bytes from and to memory, per second since the last read.
     pub bytes_per_s: Option<f64>,
 }
 
 impl OfGroup {
-    /// The sum of a group's readings; a part that has no number makes no sum. `before` is the last look, and how long ago that was.
+    /// Sum of a group's readings; a reading without a number makes no sum. `before` is the last sum, and its age.
     pub fn of(readings: &[Readings], before: Option<(OfGroup, Duration)>) -> OfGroup {
         let whole = || readings.iter().filter(|reading| reading.node.is_none());
         let sum = |values: Vec<Option<Bytes>>| {

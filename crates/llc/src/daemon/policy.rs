@@ -1,14 +1,14 @@
-//! When a region is refilled and how much of it, and what is decided where no miss curve is known.
+//! Pace of warming a shared partition, and plans without miss curves.
 //!
-//! Pure: time comes in as an argument. A line that was flushed and touched is in the region until somebody throws it out, so most looks
-//! find nothing to do, and looks become rarer. What is spent is bounded: a refill that took a hundredth of a second is followed, at a
-//! duty of one percent, by a second of rest.
+//! Pure: time comes in as an argument. A line that was flushed and touched is in the partition until it is evicted,
+//! so most checks find nothing to do, and checks become rarer. The CPU time is bounded: a refill that took a
+//! hundredth of a second is followed, at a duty of one percent, by a second of rest.
 //!
 //! | here        | unit                                        | source |
 //! |-------------|---------------------------------------------|--------|
 //! | `duty`      | CPU time per wall time, one thread, 0 to 1  | configuration; 0.01 |
-//! | `allowance` | CPU time that may be spent now; below 0 after a long piece | `duty` · time, at most that of [`SAVED`] |
-//! | `missing`   | bytes of the set that are not in the region | the set, less `llc_occupancy`; or by sampled loads |
+//! | `allowance` | CPU time to spend now; below 0 after a long piece | `duty` · time, at most that of [`SAVED`] |
+//! | `missing`   | bytes of the group outside the partition | the group, less `llc_occupancy`; or by sampled loads |
 
 use std::time::Duration;
 
@@ -16,61 +16,63 @@ use units::{Bytes, Fraction, WayMask, Ways};
 
 use crate::policy::{Cache, Curve, Plan, Program, Region, Situation, equal};
 
-/// Allowance is saved up for so long, and no longer.
+/// Greatest time over which unused allowance accumulates.
 pub const SAVED: Duration = Duration::from_secs(10);
-/// The first rest after a look that found nothing to do; each further one is twice as long, up to the last.
+/// The first rest after a check that found nothing to do; each further one is twice as long, up to the last.
 pub const REST_MIN: Duration = Duration::from_millis(50);
 /// The longest rest.
 pub const REST_MAX: Duration = Duration::from_secs(2);
-/// So much of a set may be missing before it is worth a refill: occupancy is counted in pieces, and samples scatter.
+/// Fraction of a sharing group that may be missing without a refill: occupancy is counted in pieces, and samples
+/// scatter.
 const TOLERATED: f64 = 1.0 / 32.0;
 
-/// The longest rest for what was spent too early.
+/// Longest rest to pay off an overdraft.
 const DEBT_MAX_S: f64 = 3600.0;
 
-/// What is known of how much of a set is in its region.
+/// Knowledge about the part of a sharing group in its partition.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Held {
-    /// As the occupancy of the region's monitoring group says.
+    /// Occupancy of the partition's monitoring group.
     Measured(Bytes),
-    /// This part of some lines that were loaded and timed came from a cache.
+    /// Fraction of loaded and timed lines that came from a cache.
     Sampled(Fraction),
-    /// Nothing.
+    /// No measurement.
     Unknown,
 }
 
-/// What to do now.
+/// Next action.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Turn {
-    /// Nothing, for so long.
+    /// Rest for this time.
     Rest(Duration),
-    /// Flush and touch, until so much is done or so much CPU time is used, whichever is first.
+    /// Flush and touch, up to this number of bytes or this CPU time, whichever is first.
     Refill {
-        /// As much as is missing.
+        /// Missing bytes.
         bytes: Bytes,
-        /// As much as may be spent.
+        /// CPU time that may be spent.
         time: Duration,
     },
 }
 
-/// How fast one thread may refill.
+/// Rate limiter of one thread.
 #[derive(Clone, Debug)]
 pub struct Pace {
     duty: f64,
-    /// In seconds; below 0 for what was spent beyond it.
+    /// In seconds; below 0 after an overdraft.
     allowance_s: f64,
     looked: Duration,
-    /// Looks in a row that found nothing to do.
+    /// Number of checks in a row that found nothing to do.
     quiet: u32,
 }
 
 impl Pace {
-    /// A pace from `now` on.
+    /// Rate limiter that begins at `now`.
     pub fn new(duty: Fraction, now: Duration) -> Pace {
         Pace { duty: duty.get(), allowance_s: 0.0, looked: now, quiet: 0 }
     }
 
-    /// What to do at `now`, with so much of `wanted` in the region. So much is known to be `new`: it was never brought in.
+    /// Next action at `now`, with `held` of `wanted` in the partition. `new` bytes are known to be missing: they were
+    /// never placed.
     pub fn turn(&mut self, now: Duration, held: Held, wanted: Bytes, new: Bytes) -> Turn {
         self.earn(now);
         let missing = missing(held, wanted).max(new);
@@ -87,23 +89,23 @@ impl Pace {
         Turn::Refill { bytes: missing, time: Duration::from_secs_f64(self.allowance_s) }
     }
 
-    /// So much CPU time was spent, on looking or refilling.
+    /// Charges CPU time, of checks and refills.
     pub fn spent(&mut self, cpu: Duration) {
         self.allowance_s -= cpu.as_secs_f64();
     }
 
-    /// Something is known to have changed: the next look is soon again.
+    /// Notes a known change: the next check is soon again.
     pub fn changed(&mut self) {
         self.quiet = 0;
     }
 
-    /// How long to rest until what was spent is earned, whatever it was spent on.
+    /// Rest until the spent time is earned, for checks and refills.
     pub fn debt(&self) -> Duration {
         let owed = (-self.allowance_s / self.duty).clamp(0.0, DEBT_MAX_S);
         Duration::from_secs_f64(if owed.is_nan() { 0.0 } else { owed })
     }
 
-    /// Time has passed, in which something may be spent.
+    /// Adds the allowance of the time that has passed.
     pub fn earn(&mut self, now: Duration) {
         let passed = now.saturating_sub(self.looked);
         self.looked = self.looked.max(now);
@@ -111,7 +113,7 @@ impl Pace {
     }
 }
 
-/// What is to be brought in; nothing when so little is missing that it may be an error of the measurement.
+/// Bytes to place; 0 if the difference may be an error of the measurement.
 fn missing(held: Held, wanted: Bytes) -> Bytes {
     let missing = match held {
         Held::Measured(bytes) => Bytes(wanted.0.saturating_sub(bytes.0)),
@@ -121,8 +123,8 @@ fn missing(held: Held, wanted: Bytes) -> Bytes {
     if missing <= wanted.scaled(TOLERATED) { Bytes(0) } else { missing }
 }
 
-/// Regions by the size of what is shared: as many ways as hold it, at most `ways_max` each, and half of the ways for all. From the
-/// top down; the largest set first. For where nobody knows how often a set is missed.
+/// Shared partitions by size: for each group the ways that hold it, at most `ways_max`, and half of the ways for all.
+/// From the top down; the largest group first. For groups with unknown misses.
 pub fn regions_by_size(cache: Cache, sets: &[Bytes], ways_max: Option<Ways>) -> Vec<Region> {
     let mut left = Ways(cache.usable.ways().0 / 2);
     // At least one class is for the programs.
@@ -147,7 +149,7 @@ pub fn regions_by_size(cache: Cache, sets: &[Bytes], ways_max: Option<Ways>) -> 
     regions
 }
 
-/// What is left of a cache beside some regions at its top.
+/// The rest of a cache beside some shared partitions at its top.
 pub fn beside(cache: Cache, regions: &[Region]) -> Cache {
     let taken = regions.iter().fold(WayMask::NONE, |all, region| all.or(region.mask));
     Cache {
@@ -157,7 +159,7 @@ pub fn beside(cache: Cache, regions: &[Region]) -> Cache {
     }
 }
 
-/// As many ways for each, beside regions by size: what is decided where no miss curve is known.
+/// Equal ways for each, beside shared partitions by size: the plan without miss curves.
 pub fn without_curves(cache: Cache, programs: usize, sets: &[Bytes], ways_max: Option<Ways>) -> Plan {
     let regions = regions_by_size(cache, sets, ways_max);
     let flat = Curve::new(vec![0.0]);
@@ -219,7 +221,7 @@ mod tests {
         assert_eq!(missing(Held::Measured(Bytes(SET.0 - SET.0 / 31)), SET), Bytes(SET.0 / 31));
         assert_eq!(missing(Held::Measured(Bytes(SET.0 * 2)), SET), Bytes(0));
         assert_eq!(missing(Held::Unknown, SET), SET);
-        // What was never brought in is.
+        // New bytes are placed.
         let mut pace = pace();
         let turn = pace.turn(at(1000), Held::Measured(SET), SET, Bytes::kib(4));
         assert_eq!(turn, Turn::Refill { bytes: Bytes::kib(4), time: at(10) });

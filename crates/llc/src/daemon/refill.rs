@@ -1,15 +1,16 @@
-//! Keeping a region filled: a thread for each region and each cache, which may allocate in the region alone.
+//! Keeps a shared partition warm: a thread for each partition and each cache, which may allocate only in the
+//! partition.
 //!
-//! It has own pages that KSM merged with those of the set (`linux::merged_memory`). A page is *placed* by flushing its lines and touching
-//! them: a touch alone moves no line that lies in somebody's ways. Once placed, lines stay, and only what was lost is placed again: how
-//! much that is, the occupancy of the region's group says; without it, some lines are loaded and timed. `policy::Pace` says when and how
-//! much.
+//! The thread has own pages that KSM merged with those of the sharing group (`linux::merged_memory`). A page is
+//! *placed* by flushing its lines and touching them: a touch alone moves no line that lies in other ways. Once
+//! placed, lines stay, and only lost ones are placed again: the occupancy of the partition's group gives their
+//! number; without it, some lines are loaded and timed. `policy::Pace` decides the time and the amount.
 //!
-//! Where there are no partitions, a page is placed once, and then only touched where a timed load says that it was lost: so it is kept in
-//! the cache, wherever there.
+//! Without partitions, a page is placed once, and then only touched if a timed load finds it lost: so it is kept in
+//! the cache, in any way.
 //!
-//! Each check reads the frames of our pages and of those that they were copied from. Pages that are no longer the same frame are left out,
-//! and counted by whose frame changed: ours must never, unless the kernel moved the page for both.
+//! Each check reads the frames of our pages and of their originals. Pages that are no longer in the same frame are
+//! left out, and counted by the side that changed: ours must never, unless the kernel moved the page for both.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -28,28 +29,28 @@ use units::{Bytes, Fraction, Pages};
 
 use super::policy::{Held, Pace, Turn};
 
-/// Own pages that are merged with others', and what can be done to their lines.
+/// Own pages that are merged with others', and operations on their lines.
 pub trait Lines {
-    /// How many pages.
+    /// Number of pages.
     fn count(&self) -> usize;
-    /// For each, whether it is in the same frame as the one that it was copied from.
+    /// For each page, whether it is in the same frame as its original.
     ///
     /// # Errors
     /// `Denied` without the privilege to see frames.
     fn merged(&self) -> Result<Vec<bool>, Error>;
-    /// The frames of ours.
+    /// Frames of our pages.
     ///
     /// # Errors
     /// As [`Lines::merged`].
     fn frames(&self) -> Result<Vec<Option<u64>>, Error>;
-    /// Throws their lines out of all caches.
+    /// Evicts their lines from all caches.
     ///
     /// # Errors
     /// `Unsupported` on a processor that cannot.
     fn flush(&self, pages: Range<usize>) -> Result<(), Error>;
     /// Loads their lines.
     fn touch(&self, pages: Range<usize>);
-    /// How long the load of one line takes.
+    /// Duration of the load of one line.
     ///
     /// # Errors
     /// As [`Lines::flush`].
@@ -82,59 +83,59 @@ impl Lines for MergedCopy {
     }
 }
 
-/// What one thread has done so far, and found last.
+/// Counts of one thread, and its last measurement.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Filled {
-    /// Pages of the set that it looks after.
+    /// Pages of the sharing group that the thread keeps warm.
     pub pages: u64,
-    /// Of these, merged with ours now.
+    /// Pages merged with ours now.
     pub merged_pages: u64,
-    /// Of these, placed.
+    /// Placed pages.
     pub placed_pages: u64,
-    /// What was flushed and touched, in all.
+    /// Bytes flushed and touched, in all.
     pub refilled_bytes: Bytes,
-    /// How much of the merged pages is in the region, as measured last; `None` before that.
+    /// Fraction of the merged pages in the partition, as measured last; `None` before that.
     pub held_fraction: Option<f64>,
-    /// By the occupancy of the group, not by timed loads.
+    /// Measured by the occupancy of the group, not by timed loads.
     pub by_occupancy: bool,
     /// CPU time, in all.
     pub cpu_us: u64,
     /// Pages that were merged until their owner wrote them or ended.
     pub parted_pages: u64,
-    /// Pages that were merged until ours was another frame: parted by us. There must be none.
+    /// Pages un-merged by masu: merged until ours was another frame. There must be none.
     pub unmerged_pages: u64,
-    /// Why it stopped.
+    /// Reason why the thread stopped.
     pub failure: Option<String>,
 }
 
-/// Pieces are so large: what is brought in at once stays where it is put (`linux::cache_line`), and takes a few milliseconds.
+/// Pages per piece: lines placed at once stay in place (`linux::cache_line`), and take a few milliseconds.
 const PIECE_PAGES: usize = 64;
-/// Whether pages are merged is looked at so often.
+/// Interval between checks of the merged pages.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
-/// As long as nothing is merged.
+/// The same, while nothing is merged.
 const CHECK_FIRST: Duration = Duration::from_millis(100);
-/// Lines that are loaded and timed for a look.
+/// Number of lines loaded and timed in a check.
 const SAMPLES: usize = 64;
 
-/// One thread's work, a turn at a time.
+/// Work of one thread, a turn at a time.
 #[derive(Debug)]
 pub struct Worker<L: Lines> {
     lines: L,
     pace: Pace,
-    /// There is a region to move lines to.
+    /// There is a partition to move lines to.
     partitioned: bool,
-    /// The most that the region can hold.
+    /// Capacity of the partition.
     room: Bytes,
     merged: Vec<bool>,
     placed: Vec<bool>,
     frames: Vec<Option<u64>>,
     next: usize,
     checked: Option<Duration>,
-    /// A load that takes longer came from memory.
+    /// Threshold: a slower load came from memory.
     slow: Option<Ticks>,
-    /// Where the next samples are taken.
+    /// Position of the next samples.
     sample: usize,
-    /// What was found and done.
+    /// Counts so far.
     pub filled: Filled,
 }
 
@@ -160,11 +161,11 @@ impl<L: Lines> Worker<L> {
         }
     }
 
-    /// One look and what follows from it; how long to rest. `cpu` is the CPU time of this thread, `occupancy` what the region's group
-    /// has in this cache, where that is known.
+    /// Checks once and refills; returns the time to rest. `cpu` is the CPU time of this thread, `occupancy` the
+    /// occupancy of the partition's group in this cache, if known.
     ///
     /// # Errors
-    /// What makes going on pointless.
+    /// An error that makes continuing pointless.
     pub fn turn(
         &mut self,
         now: Duration,
@@ -207,7 +208,7 @@ impl<L: Lines> Worker<L> {
         }
     }
 
-    /// Merged and not placed yet, as far as there is room.
+    /// Bytes merged and not placed yet, up to the capacity.
     fn new_bytes(&self) -> Bytes {
         let new = self.merged.iter().zip(&self.placed).filter(|(merged, placed)| **merged && !**placed).count();
         let placed = self.placed.iter().filter(|placed| **placed).count();
@@ -215,17 +216,17 @@ impl<L: Lines> Worker<L> {
         Bytes(Pages(new as u64).bytes().0.min(room / Pages(1).bytes().0 * Pages(1).bytes().0))
     }
 
-    /// Which pages are merged now.
+    /// Checks which pages are merged now.
     fn check(&mut self) -> Result<(), Error> {
         let (merged, frames) = (self.lines.merged()?, self.lines.frames()?);
         for page in 0..self.lines.count() {
             if self.merged[page] && !merged[page] {
-                // Ours is where it was: the other has left.
+                // Ours stayed: the other has left.
                 let ours_stayed = self.frames[page] == frames[page];
                 let count = if ours_stayed { &mut self.filled.parted_pages } else { &mut self.filled.unmerged_pages };
                 *count += 1;
             }
-            // What moved to another frame has other lines.
+            // A page that moved to another frame has other lines.
             if !merged[page] || self.frames[page] != frames[page] {
                 self.placed[page] = false;
             }
@@ -235,7 +236,7 @@ impl<L: Lines> Worker<L> {
         Ok(())
     }
 
-    /// How much is where it should be.
+    /// Measures the part that is in place.
     fn held(&mut self, wanted: Bytes, occupancy: &dyn Fn() -> Option<Bytes>) -> Result<Held, Error> {
         let placed = self.placed_part();
         if let Some(bytes) = occupancy().filter(|_| self.partitioned) {
@@ -244,14 +245,14 @@ impl<L: Lines> Worker<L> {
             (self.filled.held_fraction, self.filled.by_occupancy) = (Some(part.min(1.0)), true);
             return Ok(Held::Measured(bytes));
         }
-        // What was never placed is not to be asked for.
+        // Pages that were never placed are not sampled.
         let near = if placed > 0.0 { self.near_part()? } else { 1.0 };
         let part = placed * near;
         (self.filled.held_fraction, self.filled.by_occupancy) = (Some(part), false);
         Ok(Held::Sampled(Fraction::clamped(part)))
     }
 
-    /// The part of what can be placed that is.
+    /// Placed fraction of the pages that can be placed.
     fn placed_part(&self) -> f64 {
         let wanted = self.filled.merged_pages.min(self.room.0 / Pages(1).bytes().0).max(1);
         let placed = self.placed.iter().filter(|placed| **placed).count();
@@ -260,7 +261,8 @@ impl<L: Lines> Worker<L> {
         part.min(1.0)
     }
 
-    /// The part of some lines of placed pages that comes from a cache. Sampling brings in what it samples, so each time it is others.
+    /// Fraction of some lines of placed pages that comes from a cache. Sampling loads the sampled lines, so each time
+    /// it takes others.
     fn near_part(&mut self) -> Result<f64, Error> {
         let slow = self.calibrated()?;
         let placed: Vec<usize> = (0..self.placed.len()).filter(|page| self.placed[*page]).collect();
@@ -276,7 +278,7 @@ impl<L: Lines> Worker<L> {
         Ok(part)
     }
 
-    /// What is slow: three quarters of the way from a load that hits to one that has to go to memory.
+    /// Threshold of slow loads: three quarters of the way from a load that hits to one from memory.
     fn calibrated(&mut self) -> Result<Ticks, Error> {
         if let Some(slow) = self.slow {
             return Ok(slow);
@@ -298,8 +300,8 @@ impl<L: Lines> Worker<L> {
         Ok(slow)
     }
 
-    /// Places pages, those first that never were, until so much is done, or time is up. With the occupancy known, also until nothing
-    /// is missing any more.
+    /// Places pages, never placed ones first, up to the given bytes or time. With the occupancy known, also until
+    /// nothing is missing any more.
     fn place(
         &mut self,
         bytes: Bytes,
@@ -319,7 +321,7 @@ impl<L: Lines> Worker<L> {
             let mut pages = Vec::with_capacity(end - self.next);
             for page in self.next..end {
                 let new = !self.placed[page];
-                // A region holds no more than its room.
+                // A partition holds no more than its capacity.
                 if !self.merged[page] || (only_new && !new) || (new && placed >= limit) {
                     continue;
                 }
@@ -351,7 +353,7 @@ impl<L: Lines> Worker<L> {
         Ok(())
     }
 
-    /// Does a line of this page come from memory?
+    /// Whether a line of this page comes from memory.
     fn is_lost(&mut self, page: usize) -> Result<bool, Error> {
         let slow = self.calibrated()?;
         self.sample = self.sample.wrapping_add(SAMPLE_STEP);
@@ -362,22 +364,22 @@ impl<L: Lines> Worker<L> {
 /// No divisor in common with the lines of a page, and far.
 const SAMPLE_STEP: usize = 64 * 1543 + 37;
 
-/// What one thread is to do.
+/// Input of one thread.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Order {
     /// One page of each frame.
     pub pages: Vec<PageOf>,
-    /// The CPUs of the cache.
+    /// CPUs of the cache.
     pub cpus: BTreeSet<u32>,
-    /// There is a region to move lines to.
+    /// There is a partition to move lines to.
     pub partitioned: bool,
-    /// The most that the region can hold.
+    /// Capacity of the partition.
     pub room: Bytes,
-    /// The most of one CPU.
+    /// Greatest part of one CPU.
     pub duty: Fraction,
 }
 
-/// A thread that refills. Dropping ends it.
+/// Warm-up thread. Dropping ends it.
 #[derive(Debug)]
 pub struct Refiller {
     thread: Pid,
@@ -407,7 +409,7 @@ impl Refiller {
         };
         let body = move || {
             let pinned = pin(&order.cpus);
-            // Nobody listens any more only when it is over.
+            // A missing listener means that it is over.
             let _ = tell.send((Pid(gettid().as_raw_nonzero().get()), pinned));
             if wait.recv().is_ok() {
                 refill(copy, &order, &own_filled, &own_ends, &wait, &occupancy);
@@ -420,19 +422,19 @@ impl Refiller {
         Ok(refiller)
     }
 
-    /// Its thread.
+    /// Id of the thread.
     pub fn thread(&self) -> Pid {
         self.thread
     }
 
-    /// From now on.
+    /// Starts refilling.
     pub fn begin(&self) {
         if let Some(go) = &self.go {
-            let _ = go.send(()); // it may have ended, which is seen in what it says
+            let _ = go.send(()); // an ended thread is seen in its counts
         }
     }
 
-    /// What it has done so far.
+    /// Counts so far.
     pub fn filled(&self) -> Filled {
         self.filled.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -473,7 +475,7 @@ fn refill(
             Err(error) => {
                 worker.filled.failure = Some(error.to_string());
                 tell(&worker.filled);
-                // Its number is kept until somebody asks it to end: it stands in a group, and must not become another's.
+                // The thread id is kept until the thread is asked to end: it is in a group, and must not be reused.
                 while !ends.load(Ordering::Relaxed) && wait.recv().is_ok() {}
                 return;
             }

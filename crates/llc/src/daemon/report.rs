@@ -1,4 +1,4 @@
-//! What is said of each decision: what was measured, what was decided, what was done.
+//! Events of the control loop: measurements, decisions, changes.
 
 use std::fmt;
 
@@ -9,93 +9,93 @@ use units::{Bytes, WayMask};
 use super::arrange::Masks;
 use super::refill::Filled;
 
-/// One line.
+/// One event.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
 pub enum Event {
-    /// Processes of a program came or ended.
+    /// Processes of a program started or ended.
     Program {
-        /// Its name.
+        /// Name of the program.
         program: String,
-        /// That it has now.
+        /// Number of its processes.
         processes: usize,
-        /// In them.
+        /// Number of their threads.
         threads: usize,
-        /// Since the last look.
+        /// Processes started since the last scan.
         began: usize,
-        /// Since the last look.
+        /// Processes ended since the last scan.
         ended: usize,
     },
-    /// What the programs share is not what it was.
+    /// The shared memory of the programs has changed.
     Shared {
-        /// By trust domain.
+        /// Sharing groups, by trust domain.
         sets: Vec<OfSet>,
-        /// Frames that they share with somebody who is not trusted.
+        /// Frames shared across trust domains.
         cross_domain_frames: u64,
     },
-    /// The ways are divided so.
+    /// A new division of the ways.
     Decided {
-        /// By which policy.
+        /// Name of the policy.
         policy: String,
-        /// On what it rests.
+        /// Basis of the plan.
         basis: String,
-        /// Who has which ways; those of the rest last.
+        /// Groups and their ways; the default group last.
         groups: Vec<OfGroup>,
-        /// What to expect.
+        /// Predicted slowdowns.
         slowdowns: Vec<Slowdown>,
     },
     /// Something was changed.
     Done {
-        /// In words.
+        /// Change, in words.
         what: String,
-        /// Threads that were moved.
+        /// Moved threads.
         #[serde(skip_serializing_if = "is_zero")]
         threads: usize,
-        /// Threads that ended before they could be.
+        /// Threads that ended before the move.
         #[serde(skip_serializing_if = "is_zero")]
         ended: usize,
     },
-    /// The kernel has something else than was asked for.
+    /// The kernel's state differs from the request.
     Differs {
-        /// Which group.
+        /// Name of the group.
         group: String,
-        /// What was asked for.
+        /// Requested value.
         asked: String,
-        /// What it has.
+        /// Actual value.
         found: String,
     },
-    /// What groups have and move, as counted.
+    /// Counted occupancy and memory traffic of groups.
     Measured {
-        /// By group.
+        /// Readings by group.
         groups: Vec<Reading>,
     },
-    /// How full a region is.
+    /// State of a shared partition.
     Filled {
-        /// Which group, or what is kept where there are no groups.
+        /// Name of the group, or of the kept data on hosts without groups.
         group: String,
-        /// In which cache.
+        /// Id of the cache.
         cache: u32,
-        /// What was found and done.
+        /// Counts of the thread.
         #[serde(flatten)]
         filled: Filled,
     },
     /// A step was refused; it will be tried again.
     NotDone {
-        /// In words.
+        /// Step, in words.
         what: String,
         /// The kernel's answer.
         why: String,
     },
-    /// Something cannot be done, and the rest goes on.
+    /// A feature is unavailable, and the rest goes on.
     Without {
-        /// What.
+        /// Name of the feature.
         what: String,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// It is all as it was.
+    /// The former state is restored.
     PutBack {
-        /// Groups that were removed.
+        /// Number of removed groups.
         groups: usize,
     },
 }
@@ -105,86 +105,86 @@ fn is_zero(count: &usize) -> bool {
     *count == 0
 }
 
-/// What is shared within a domain.
+/// Memory shared within a domain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OfSet {
-    /// Whose.
+    /// Trust domain.
     pub domain: Untrusted,
-    /// By which programs.
+    /// Programs that share it.
     pub programs: Vec<String>,
-    /// How much.
+    /// Size in bytes.
     pub bytes: Bytes,
 }
 
-/// Who has which ways.
+/// Group and its ways.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OfGroup {
-    /// The group's name.
+    /// Name of the group.
     pub group: String,
-    /// The programs in it, or the domain whose pages it holds.
+    /// Its programs, or the domain of the pages that it holds.
     pub holds: Vec<String>,
-    /// By cache.
+    /// Ways by cache.
     pub masks: Vec<OfCache>,
-    /// Nobody else may allocate there.
+    /// No other group may allocate there.
     pub exclusive: bool,
 }
 
-/// The ways of a group in one cache.
+/// Ways of a group in one cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct OfCache {
-    /// Which.
+    /// Id of the cache.
     pub cache: u32,
-    /// Which ways.
+    /// Ways.
     pub mask: WayMask,
 }
 
 impl OfCache {
-    /// The ways in all caches.
+    /// Ways in all caches.
     pub fn all(masks: &Masks) -> Vec<OfCache> {
         masks.iter().map(|(cache, mask)| OfCache { cache: cache.0, mask: *mask }).collect()
     }
 }
 
-/// An expectation.
+/// Prediction for a program.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Slowdown {
-    /// Of which program.
+    /// Name of the program.
     pub program: String,
-    /// Against all of the cache for itself.
+    /// Slowdown relative to all of the cache for itself.
     pub slowdown: f64,
 }
 
-/// What was counted of a group.
+/// Counts of a group.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Reading {
-    /// Its name.
+    /// Name of the group.
     pub group: String,
-    /// What it has in the cache; null where that is not counted.
+    /// Occupancy in the cache; null if not counted.
     pub llc_occupancy_bytes: Option<Bytes>,
-    /// From and to memory; null where that is not counted, and at the first look.
+    /// Bytes from and to memory per second; null if not counted, and at the first read.
     pub memory_bytes_per_s: Option<f64>,
 }
 
-/// At the end.
+/// Totals at the end.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Summary {
-    /// How long it ran.
+    /// Duration of the run in microseconds.
     pub run_us: u64,
-    /// CPU time of it all.
+    /// CPU time of the whole run in microseconds.
     pub cpu_us: u64,
-    /// How often the ways were divided anew.
+    /// Number of plans.
     pub plans: u64,
-    /// Flushed and touched.
+    /// Bytes flushed and touched.
     pub refilled_bytes: Bytes,
-    /// CPU time of that.
+    /// CPU time of refilling in microseconds.
     pub refill_cpu_us: u64,
-    /// Pages that were parted by us. There must be none.
+    /// Pages un-merged by masu. There must be none.
     pub unmerged_pages: u64,
-    /// Steps that failed.
+    /// Number of failed steps.
     pub failures: u64,
 }
 
-/// `0=ff;1=f`, or `ff` where all caches have the same.
+/// `0=ff;1=f`, or `ff` if all caches have the same.
 pub fn shown(masks: &[OfCache]) -> String {
     match masks.split_first() {
         None => "none".to_owned(),

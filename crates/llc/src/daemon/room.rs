@@ -1,8 +1,8 @@
-//! What may be given away: the ways and classes of the hardware, without what the rest keeps, what others have for themselves, and
-//! what the configuration gives by itself.
+//! Allocatable ways: the ways and classes of the hardware, without those of the default group, of exclusive unmanaged
+//! groups, and of fixed masks in the configuration.
 //!
-//! Pure. Ways that hardware besides the CPUs uses (`shareable_bits`, such as those into which network cards write) go to the rest first,
-//! since no group that has one of them can be exclusive.
+//! Pure. Ways that hardware besides the CPUs uses (`shareable_bits`, such as those filled by network cards) go to the
+//! default group first, since no group with one of them can be exclusive.
 
 use linux::resctrl::CacheId;
 use units::{Bytes, WayMask, Ways};
@@ -10,79 +10,79 @@ use units::{Bytes, WayMask, Ways};
 use super::config::{BadConfig, Config};
 use crate::policy::Cache;
 
-/// What the file system says of the hardware.
+/// The hardware as the file system describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hardware {
     /// All ways.
     pub all: WayMask,
-    /// The fewest that a mask may have; 0 on AMD's.
+    /// Fewest ways of a mask; 0 on AMD.
     pub ways_min: Ways,
-    /// How many classes there are, that of the default group included.
+    /// Number of classes, including that of the default group.
     pub classes: usize,
     /// Ways that hardware besides the CPUs may use as well.
     pub shareable: WayMask,
-    /// What one way holds, in each cache.
+    /// Capacity of one way, in each cache.
     pub way_bytes: Bytes,
-    /// The caches, by their ids.
+    /// Ids of the caches.
     pub caches: Vec<CacheId>,
 }
 
-/// A group that somebody else made.
+/// Unmanaged group, made by another tool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Foreign {
-    /// Its name.
+    /// Name of the group.
     pub name: String,
     /// Its ways, in any of the caches.
     pub mask: WayMask,
-    /// Nobody else may allocate in them.
+    /// No other group may allocate in them.
     pub exclusive: bool,
 }
 
-/// What may be given away.
+/// Allocatable ways and classes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Room {
-    /// For the default group.
+    /// Ways of the default group.
     pub rest: WayMask,
-    /// For those that the policy decides on; none if all programs have fixed ways.
+    /// Ways left to the policy; none if all programs have fixed ways.
     pub cache: Cache,
-    /// Groups in whose ways ours will allocate as well, and they in ours.
+    /// Unmanaged groups whose ways overlap masu's.
     pub beside: Vec<Foreign>,
 }
 
-/// Why there is nothing to give away.
+/// Reason why no ways are allocatable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
-    /// The configuration asks for what this hardware does not have.
+    /// The configuration needs more than this hardware has.
     #[error(transparent)]
     Config(#[from] BadConfig),
-    /// There are no classes left.
+    /// No classes are left.
     #[error(
         "cannot make groups: {classes} classes of service, the default group has one, other groups {foreign}, needed: {wanted}"
     )]
     Classes {
-        /// All of them.
+        /// All classes.
         classes: usize,
-        /// Those of others.
+        /// Classes of unmanaged groups.
         foreign: usize,
-        /// The fewest that would do.
+        /// Fewest classes needed.
         wanted: usize,
     },
-    /// There are no ways left.
+    /// No ways are left.
     #[error("cannot partition the cache: {taken} of its {all} ways are taken, needed in a row: {wanted}")]
     Ways {
-        /// All of them.
+        /// All ways.
         all: Ways,
-        /// By the rest, fixed masks and exclusive groups.
+        /// Ways of the default group, of fixed masks and of exclusive groups.
         taken: Ways,
-        /// The fewest that would do.
+        /// Fewest ways needed.
         wanted: Ways,
     },
 }
 
-/// What may be given away under `config` on `hardware`, beside the groups of others.
+/// Allocatable ways under `config` on `hardware`, beside unmanaged groups.
 ///
 /// # Errors
-/// When the configuration asks for more than there is, or nothing is left.
+/// When the configuration needs more than there is, or nothing is left.
 pub fn room(config: &Config, hardware: &Hardware, foreign: &[Foreign]) -> Result<Room, Unfit> {
     check(config, hardware)?;
     let closed = union(foreign.iter().filter(|group| group.exclusive).map(|group| group.mask));
@@ -123,15 +123,15 @@ pub fn room(config: &Config, hardware: &Hardware, foreign: &[Foreign]) -> Result
     Ok(Room { rest, cache, beside: beside.collect() })
 }
 
-/// The ways of the rest where the configuration does not say it: those that other hardware uses, unless that is more than half of all;
-/// at least as few as a mask may have.
+/// Ways of the default group without a setting: those that other hardware uses, unless that is more than half of all;
+/// else the fewest that a mask may have.
 fn usual_rest(hardware: &Hardware) -> Ways {
     let (all, shareable) = (hardware.all.ways().0, hardware.shareable);
     let used = if shareable.is_contiguous() && shareable.ways().0 <= all / 2 { shareable.ways().0 } else { 0 };
     Ways(used.max(hardware.ways_min.0).max(1))
 }
 
-/// What the configuration says, beside what the hardware has.
+/// Checks the configuration against the hardware.
 fn check(config: &Config, hardware: &Hardware) -> Result<(), BadConfig> {
     let all = hardware.all.ways();
     if let Some(rest) = config.rest_ways.filter(|rest| *rest >= all) {
@@ -191,15 +191,15 @@ fn union(masks: impl Iterator<Item = WayMask>) -> WayMask {
     masks.fold(WayMask::NONE, WayMask::or)
 }
 
-/// `count` ways in a row of those that are open: where other hardware comes in, else at the top; where that would cut what is left
-/// in two, at the other end.
+/// `count` contiguous ways of the open ones: at those of other hardware, else at the top; at the other end if that
+/// would cut the remainder in two.
 fn place_rest(open: WayMask, count: Ways, shareable: WayMask) -> Option<WayMask> {
     let places = (0..64).map(|first| WayMask::run(first, count)).filter(|run| run.ways() == count && open.covers(*run));
-    // Most of what is shared with other hardware, then the longest run for the rest of us, then as high as can be.
+    // Most ways of other hardware, then the longest remaining run for masu, then the highest position.
     places.max_by_key(|run| (run.and(shareable).ways(), longest_run(open.without(*run)).ways(), run.0))
 }
 
-/// The longest run of ways in a row; of equals the lowest.
+/// The longest run of contiguous ways; of equals the lowest.
 fn longest_run(mask: WayMask) -> WayMask {
     let (mut best, mut left) = (WayMask::NONE, mask);
     while !left.is_empty() {
@@ -262,7 +262,7 @@ mod tests {
         let rest = |shareable, ways_min| room(&config(TWO), &hardware(shareable, ways_min), &[]).unwrap().rest.0;
         assert_eq!(rest(0xc_0000, 1), 0xc_0000); // as on Intel's
         assert_eq!((rest(0, 1), rest(0, 2), rest(0x8_0000, 2)), (0x8_0000, 0xc_0000, 0xc_0000));
-        // In two pieces, or most of the cache: as few as can be.
+        // In two pieces, or most of the cache: the fewest possible.
         assert_eq!((rest(0xc_0003, 1).count_ones(), rest(0x7_ffff, 1).count_ones()), (1, 1));
     }
 

@@ -1,8 +1,9 @@
-//! What the programs share, put together so that a region can be made of it: one set for each trust domain.
+//! Sharing groups: the frames shared by programs of one trust domain, one group for each domain.
 //!
-//! Pure: it reads the index of a look (`shared`). A frame belongs to a set when at least two programs have it, and all who have it, named
-//! or not, trust each other. A program trusts by the label that the configuration gives it; without one, by its control group or user, as
-//! those do who are not named. Frames across domains are counted and left alone: a region would let one watch the other.
+//! Pure: it reads the index of a scan (`shared`). A frame belongs to a sharing group if at least two programs have
+//! it, and all its sharers, configured or not, trust each other. A program trusts by its label in the configuration;
+//! without one, by its control group or user, like processes outside the configuration. Frames across domains are
+//! counted and left alone: a shared partition would let one watch the other.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,40 +15,41 @@ use super::arrange::Processes;
 use crate::shared::domain::{Domain, Member};
 use crate::shared::index::{Frame, Index};
 
-/// What is shared within one domain.
+/// Frames shared within one domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Set {
-    /// Whose.
+    /// Trust domain.
     pub domain: Untrusted,
-    /// Which programs, by their places in the configuration: at least two.
+    /// Programs, by their indices in the configuration: at least two.
     pub sharers: BTreeSet<usize>,
-    /// One page of each frame, those that most programs have first.
+    /// One page of each frame; frames with the most programs first.
     pub pages: Vec<PageOf>,
 }
 
 impl Set {
-    /// How much that is.
+    /// Size of the group.
     pub fn bytes(&self) -> Bytes {
         Pages(self.pages.len() as u64).bytes()
     }
 }
 
-/// All that is shared.
+/// All sharing groups.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sets {
-    /// By domain.
+    /// Groups by domain.
     pub sets: Vec<Set>,
-    /// Frames that programs of ours share with somebody of another domain.
+    /// Frames shared by a configured program and a process of another domain.
     pub crossing: Pages,
-    /// The pages that programs of ours have in such frames: nothing of them stays in a region.
+    /// Pages of configured programs in such frames: none of them stays in a shared partition.
     pub crossing_pages: BTreeSet<PageOf>,
-    /// Why nothing is known: somebody who may share could not be looked at, so nobody can say who shares with whom.
+    /// Reason why nothing is known: a possible sharer could not be scanned, so the sharers of every frame are
+    /// uncertain.
     pub unread: Option<String>,
-    /// Somebody who gave no answer, and what it may share without our knowing.
+    /// A process whose reads go unanswered, and its possible unknown sharing.
     pub passed_over: Option<String>,
 }
 
-/// Who is who, when sets are made.
+/// Identity of the sharers, as input of the groups.
 pub struct Who<'w> {
     program_of: BTreeMap<Pid, usize>,
     labels: Vec<Option<&'w str>>,
@@ -55,13 +57,13 @@ pub struct Who<'w> {
 }
 
 impl<'w> Who<'w> {
-    /// The programs' processes, their labels, and what was found of all processes that share.
+    /// The programs' processes, their labels, and the members found for all sharing processes.
     pub fn new(programs: &[Processes], labels: Vec<Option<&'w str>>, members: &'w BTreeMap<Pid, Member>) -> Who<'w> {
         let program_of = programs.iter().enumerate().flat_map(|(nth, of)| of.keys().map(move |pid| (*pid, nth)));
         Who { program_of: program_of.collect(), labels, members }
     }
 
-    /// Whom a process trusts: a label is no control group of the same name.
+    /// Domain of a process: a label differs from a control group of the same name.
     fn domain(&self, pid: Pid) -> Option<(bool, &[u8])> {
         let label = self.program_of.get(&pid).and_then(|program| self.labels.get(*program).copied().flatten());
         match label {
@@ -71,9 +73,9 @@ impl<'w> Who<'w> {
     }
 }
 
-/// The sets of these programs.
+/// Sharing groups of these programs.
 pub fn sets(index: &Index, who: &Who<'_>) -> Sets {
-    // Who shares, and the pages, each with how many programs have it.
+    // Sharers, and pages with the number of programs that have each.
     type Found = (BTreeSet<usize>, Vec<(usize, PageOf)>);
     let mut found = Sets::default();
     let mut by_domain: BTreeMap<(bool, &[u8]), Found> = BTreeMap::new();
@@ -104,7 +106,7 @@ pub fn sets(index: &Index, who: &Who<'_>) -> Sets {
     found
 }
 
-/// The domain of all who have a frame; `None` when they are of several, or nothing is known of one.
+/// Domain of all sharers of a frame; `None` for several domains, or an unknown sharer.
 fn domain_of<'w>(frame: Frame<'_>, who: &'w Who<'_>) -> Option<(bool, &'w [u8])> {
     let mut domains = frame.processes().map(|pid| who.domain(pid));
     let first = domains.next()??;
@@ -140,7 +142,7 @@ mod tests {
         let members = members_of(&[(1, "a"), (2, "a"), (3, "a"), (4, "a")]);
         let programs = programs(&[&[1, 2], &[3], &[4]]);
         let found = sets(&index, &Who::new(&programs, vec![None; 3], &members));
-        // Frame 10 is shared within one program, 13 with nobody.
+        // Frame 10 is shared within one program, 13 with none.
         let page = |number: u64| PageOf { pid: Pid(1), address: Address(number * 4096) };
         let set = Set { domain: "a".into(), sharers: [0, 1, 2].into(), pages: vec![page(3), page(2)] };
         assert_eq!(found, Sets { sets: vec![set], ..Sets::default() });
@@ -159,7 +161,7 @@ mod tests {
         assert_eq!(crossing(vec![None, None]), (3, 0));
         assert_eq!(crossing(vec![Some("shop"), Some("shop")]), (1, 2), "9 is not named, and not of the shop");
         assert_eq!(crossing(vec![Some("b"), None]), (3, 0), "a label is no control group");
-        // Of frame 12, which 9 has too, the pages of the programs may not stay in a region.
+        // Frame 12 is also in 9: the programs' pages of it may not stay in a shared partition.
         let found = sets(&index, &Who::new(&both, vec![Some("shop"), Some("shop")], &members));
         let page = found.crossing_pages.iter().map(|page| page.pid.0).collect::<Vec<_>>();
         assert_eq!(page, [1, 2]);

@@ -1,16 +1,18 @@
-//! From the groups that are there to those that are wanted: which steps, in which order.
+//! Diff from observed to desired groups: ordered steps.
 //!
-//! Pure. The order keeps what the kernel wants of each step, and that no program allocates in a region while it is one:
+//! Pure. The order meets the kernel's conditions for each step, and no program allocates in a shared partition while
+//! it is one:
 //!
-//! 1. groups of ours that nobody wants any more go; their threads fall to the default group;
-//! 2. what is exclusive and is not to be is opened; every group shrinks to what it has and is to keep, the default group first: a new group gets what is free;
+//! 1. obsolete masu groups are removed; their threads fall to the default group;
+//! 2. groups that must no longer be exclusive are opened; every group shrinks to the ways that it has and keeps, the
+//!    default group first: a new group gets free ways;
 //! 3. new groups are made;
-//! 4. masks move, each only when its new ways are in nobody's exclusive ones, and those of an exclusive group only to where nobody
-//!    else is. Where two wait for each other, one steps aside to the ways of the default group;
-//! 5. regions become exclusive;
-//! 6. processes come in, and the threads that refill.
+//! 4. masks move, each only when its new ways are in no exclusive group, and those of an exclusive group only to ways
+//!    of no other group. Where two wait for each other, one steps aside to the ways of the default group;
+//! 5. shared partitions become exclusive;
+//! 6. processes join, and the warm-up threads.
 //!
-//! To take everything down is the reverse: processes leave with their groups, and the default group has its ways back.
+//! Removing everything is the reverse: processes leave with their groups, and the default group has its ways back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -22,26 +24,26 @@ use units::{WayMask, Ways};
 use super::arrange::{Masks, Wanted};
 use super::report::{OfCache, shown};
 
-/// One change of the file system. Groups are named by their labels; none is the default group.
+/// One change of the file system. Groups are named by their labels; the empty label is the default group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// A group is made.
+    /// Makes a group.
     Make(String),
-    /// One of ours is removed.
+    /// Removes a masu group.
     Remove(String),
-    /// The ways of a group; that without a name is the default group.
+    /// Sets the ways of a group; the empty name is the default group.
     Masks(String, Masks),
-    /// Nobody else may allocate in its ways any more, or others may again.
+    /// Makes the ways of a group exclusive (true) or shareable (false).
     Exclusive(String, bool),
-    /// These threads of a process come into a group, and those that it makes meanwhile.
+    /// Moves these threads of a process into a group, and those that it makes meanwhile.
     Process(String, Pid, BTreeSet<Pid>),
-    /// A thread of nobody's any more goes to the default group, or one of ours comes into a region.
+    /// Moves an orphaned thread to the default group, or a masu thread into a shared partition.
     Thread(String, Pid),
-    /// The thread that refills the region in this cache comes in, as soon as it is there.
+    /// Moves the warm-up thread of this cache into the partition, as soon as it exists.
     Refilling(String, CacheId),
 }
 
-/// In words, for what was done or not: `make group masu-web`.
+/// In words, for reports: `make group masu-web`.
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let of = |label: &String| match label.as_str() {
@@ -66,7 +68,7 @@ impl fmt::Display for Step {
 }
 
 impl Step {
-    /// The group that it is about.
+    /// Label of the group.
     pub fn label(&self) -> &str {
         match self {
             Step::Make(label) | Step::Remove(label) | Step::Masks(label, _) | Step::Exclusive(label, _) => label,
@@ -75,23 +77,24 @@ impl Step {
     }
 }
 
-/// A group as it is there.
+/// Observed group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Present {
     /// Its ways.
     pub masks: Masks,
-    /// Nobody else may allocate in them.
+    /// No other group may allocate in them.
     pub exclusive: bool,
-    /// Who is in it; not looked at in the default group.
+    /// Threads in the group; not read for the default group.
     pub threads: BTreeSet<Pid>,
-    /// It is one of ours: others are left as they are.
+    /// A masu group: others stay unchanged.
     pub ours: bool,
 }
 
-/// All groups that are there, by label, those of others by name; the default group, which is always there, by none.
+/// All observed groups, masu's by label, unmanaged ones by name; the default group, always present, by the empty
+/// name.
 pub type Standing = BTreeMap<String, Present>;
 
-/// The steps from `standing` to `wanted`. `refilling` says which threads of ours are there already.
+/// Steps from `standing` to `wanted`. `refilling` lists the existing warm-up threads.
 pub fn steps(
     standing: &Standing,
     wanted: &Wanted,
@@ -129,7 +132,7 @@ pub fn steps(
     steps
 }
 
-/// The steps that take all of ours down; `rest` is what the default group had.
+/// Steps that remove all masu groups; `rest` is the former masks of the default group.
 pub fn undo(standing: &Standing, rest: &Masks) -> Vec<Step> {
     let ours = standing.iter().filter(|(_, group)| group.ours);
     // The exclusive ones first, as they came last.
@@ -142,19 +145,19 @@ pub fn undo(standing: &Standing, rest: &Masks) -> Vec<Step> {
     steps
 }
 
-/// Where a group stands while others move. What a new one has is not known before it is there.
+/// Ways of a group while others move. Those of a new group are unknown until it exists.
 struct Place {
     masks: Option<Masks>,
     exclusive: bool,
 }
 
-/// The masks that are wanted of each group, the default group among them.
+/// Desired masks of each group, the default group among them.
 fn targets(wanted: &Wanted) -> BTreeMap<&str, &Masks> {
     let groups = wanted.groups.iter().map(|group| (group.label.as_str(), &group.masks));
     std::iter::once(("", &wanted.rest)).chain(groups).collect()
 }
 
-/// Where what a group has and what it is to have have enough ways in common, it shrinks to those.
+/// Shrinks a group to the common ways of its observed and desired masks, if there are enough.
 fn shrink(
     places: &mut BTreeMap<String, Place>,
     targets: &BTreeMap<&str, &Masks>,
@@ -177,14 +180,14 @@ fn shrink(
     }
 }
 
-/// Brings all masks to where they are wanted.
+/// Moves all masks to the desired ones.
 fn move_masks(
     places: &mut BTreeMap<String, Place>,
     wanted: &Wanted,
     targets: &BTreeMap<&str, &Masks>,
     steps: &mut Vec<Step>,
 ) {
-    // The default group first; then in the order in which groups are made. One that is not there does not move.
+    // The default group first; then in the order of creation. A missing group does not move.
     let all = std::iter::once("").chain(wanted.groups.iter().map(|group| group.label.as_str()));
     let order: Vec<&str> = all.filter(|name| places.contains_key(*name)).collect();
     let is_there = |places: &BTreeMap<String, Place>, name: &str| {
@@ -201,9 +204,9 @@ fn move_masks(
             }
             continue;
         }
-        // Everybody waits for somebody: one steps aside, none twice.
+        // All wait for each other: one steps aside, none twice.
         let Some(shy) = waiting.iter().copied().find(|name| !name.is_empty() && !aside.contains(name)) else {
-            // Others are in the way: the kernel will say no to this one, which is then reported.
+            // Other groups are in the way: the kernel refuses this step, and the refusal is reported.
             steps.push(Step::Masks((*first).to_owned(), targets[first].clone()));
             if let Some(place) = places.get_mut(*first) {
                 place.masks = Some(targets[first].clone());
@@ -224,7 +227,8 @@ fn move_masks(
     }
 }
 
-/// Would the kernel let this group have these ways now? Where somebody stands is not known means: anywhere but in exclusive ways.
+/// Whether the kernel would accept these ways for the group now. Unknown ways of a group may be anywhere except in
+/// exclusive ones.
 fn may_move(places: &BTreeMap<String, Place>, name: &str, target: &Masks) -> bool {
     let Some(own) = places.get(name) else { return false };
     places.iter().filter(|(other, _)| *other != name).all(|(_, other)| match &other.masks {
@@ -236,7 +240,7 @@ fn may_move(places: &BTreeMap<String, Place>, name: &str, target: &Masks) -> boo
     })
 }
 
-/// Everybody into their group, and out of ours who belongs to nobody any more.
+/// Moves threads into their groups, and orphaned ones out of masu's.
 fn threads(standing: &Standing, wanted: &Wanted, refilling: &BTreeMap<(String, CacheId), Pid>, steps: &mut Vec<Step>) {
     let mut at_home: BTreeSet<Pid> = BTreeSet::new();
     let nobody = BTreeSet::new();

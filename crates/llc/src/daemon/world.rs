@@ -1,4 +1,4 @@
-//! What the loop reaches the host through, so that it runs in tests against a model.
+//! Interface of the control loop to the host, so that tests run it against a model.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,100 +17,100 @@ use super::room::Hardware;
 use super::sets::Sets;
 use super::steps::{Standing, Step};
 
-/// One region to be kept filled in one cache.
+/// A shared partition to keep warm in one cache.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Region {
-    /// Its group.
+    /// Label of its group.
     pub label: String,
-    /// Where.
+    /// Id of the cache.
     pub cache: CacheId,
-    /// One page of each frame; what the region has no room for is left out.
+    /// One page of each frame; pages beyond the capacity are left out.
     pub pages: Vec<PageOf>,
-    /// So many that is.
+    /// Number of pages left out.
     pub left_out: usize,
-    /// What it can hold.
+    /// Capacity in bytes.
     pub room: Bytes,
-    /// Its ways; none where the cache is not divided.
+    /// Ways of the partition; none where the cache is not divided.
     pub mask: WayMask,
-    /// The most of one CPU.
+    /// Greatest part of one CPU.
     pub duty: Fraction,
 }
 
-/// Which region, in which cache.
+/// Label of a shared partition, and its cache.
 pub type Key = (String, CacheId);
 
 /// The host, or a model of one.
 pub trait World {
-    /// The programs' processes now.
+    /// The programs' current processes.
     ///
     /// # Errors
     /// When there is no list of processes.
     fn members(&mut self) -> Result<Members, Error>;
 
-    /// What they share; `None` when it is not to be looked at yet, since that costs too much to do it often.
+    /// Shared memory of the programs; `None` if no scan is due yet, since scans are too expensive to repeat often.
     ///
     /// # Errors
     /// `Denied`, or `Unsupported` where frames cannot be seen.
     fn sets(&mut self, now: Duration, members: &Members) -> Result<Option<Sets>, Error>;
 
-    /// Does KSM merge, so that copies of ours become what they are copies of?
+    /// Checks that KSM merges, so that masu's copies are merged with their originals.
     ///
     /// # Errors
-    /// Why not, with what to do.
+    /// The reason, with a remedy.
     fn merging(&mut self) -> Result<(), String>;
 
-    /// What the programs did since the last look.
+    /// Counts of the programs since the last read.
     fn counted(&mut self, members: &Members) -> Known<Vec<Counted>>;
 
-    /// What the counters of our groups say, by label.
+    /// Readings of masu's groups, by label.
     fn readings(&mut self, now: Duration) -> BTreeMap<String, OfGroup>;
 
-    /// The ways and classes that there are; `None` where the cache is not to be divided.
+    /// Ways and classes of the hardware; `None` where the cache is not to be divided.
     ///
     /// # Errors
     /// As of the calls.
     fn hardware(&mut self) -> Result<Option<Hardware>, Failed>;
 
-    /// All groups that are there, and those called as ours are in which nobody is and which no masu holds.
+    /// All observed groups, and abandoned ones: named like masu's, without threads, and held by no masu.
     ///
     /// # Errors
     /// As of the calls.
     fn standing(&mut self) -> Result<(Standing, Vec<String>), Failed>;
 
-    /// Removes those called as ours are in which nobody is and which no masu holds, and names them.
+    /// Removes the abandoned groups, and names them.
     ///
     /// # Errors
     /// As of the calls.
     fn collect(&mut self) -> Result<Vec<String>, Failed>;
 
-    /// Does one step.
+    /// Applies one step.
     ///
     /// # Errors
     /// The kernel's answer.
     fn carry_out(&mut self, step: &Step) -> Result<Done, Failed>;
 
-    /// The caches of which a CPU of this host can be had, with what they hold; where a thread can refill.
+    /// Caches with a usable CPU of this host, with their sizes; where a thread can refill.
     fn caches(&self) -> BTreeMap<CacheId, Bytes>;
 
-    /// Starts the thread that refills a region, or one that takes its place; it waits for [`World::begin`].
+    /// Starts the thread that keeps a partition warm, or one that replaces it; it waits for [`World::begin`].
     ///
     /// # Errors
     /// When nothing can be copied, or no thread started.
     fn refill(&mut self, region: &Region) -> Result<Pid, Error>;
 
-    /// The thread is in its group: from now on it refills.
+    /// Tells the thread that it is in its group: from now on it refills.
     fn begin(&mut self, key: &Key);
 
-    /// Ends the threads of all other regions.
+    /// Ends the threads of all other partitions.
     fn keep_only(&mut self, keys: &BTreeSet<Key>);
 
-    /// The threads that refill.
+    /// Warm-up threads.
     fn refilling(&self) -> BTreeMap<Key, Pid>;
 
-    /// What they have done.
+    /// Their counts.
     fn filled(&self) -> BTreeMap<Key, Filled>;
 
-    /// Puts back what is left of what was changed.
+    /// Restores the rest of the changed state.
     ///
     /// # Errors
     /// The first failure; the journal has the rest, for the next start.

@@ -1,24 +1,24 @@
-//! Who pays for the lines that are in the cache: a line that k programs share is charged 1/k to each.
+//! Attribution of lines in the cache: a line shared by k programs is charged 1/k to each.
 //!
-//! Hardware counts a line for whoever filled it (`llc_occupancy`: "Notes on cache occupancy" in
-//! Documentation/filesystems/resctrl.rst). With merged pages the first to touch one is charged all of it, and the others nothing.
-//! No paper was found that charges otherwise; for memory the same share has long been the kernel's proportional set size (`Pss` in
-//! proc_pid_smaps(5)).
+//! Hardware charges a line to the class that filled it (`llc_occupancy`: "Notes on cache occupancy" in
+//! Documentation/filesystems/resctrl.rst). With merged pages the first to touch one is charged all of it, and the
+//! others nothing. No paper was found that charges otherwise; for memory the same share has long been the kernel's
+//! proportional set size (`Pss` in proc_pid_smaps(5)).
 
 use units::Bytes;
 
-/// What one shared set has in the cache.
+/// Lines of one sharing group in the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedLines {
-    /// Who shares it: places of programs, each once.
+    /// Sharers, as indices of programs, each once.
     pub sharers: Vec<usize>,
-    /// How much of it is in the cache, whoever filled it.
+    /// Bytes of the group in the cache, from all fillers.
     pub resident: Bytes,
 }
 
-/// Bytes charged to each program: what it alone has in the cache, and its part of what it shares. What does not come out even is
-/// charged to the first sharers, a byte each, so that nothing is lost. A sharer that is not among `private` pays nothing, and
-/// the others pay for it.
+/// Bytes charged to each program: its private lines in the cache, and its part of the shared ones. The remainder is
+/// charged to the first sharers, a byte each, so that nothing is lost. A sharer that is not among `private` pays
+/// nothing, and the others pay for it.
 pub fn charged(private: &[Bytes], shared: &[SharedLines]) -> Vec<Bytes> {
     let mut charged = private.to_vec();
     for set in shared {
@@ -35,18 +35,18 @@ pub fn charged(private: &[Bytes], shared: &[SharedLines]) -> Vec<Bytes> {
     charged
 }
 
-/// Hits of one program on lines of shared pages, by who filled them. A simulator counts them; hardware does not.
+/// Hits of one program on lines of shared pages, by filler. A simulator counts them; hardware does not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rides {
-    /// Its hits on lines that others filled.
+    /// Its hits on lines filled by others.
     pub on_others: u64,
-    /// Hits of others on lines that it filled.
+    /// Hits of others on lines filled by it.
     pub by_others: u64,
 }
 
 impl Rides {
-    /// The free-rider index: hits on what others filled, per hit of others on what it filled. Above 1 it rides, below 1 it
-    /// pays, 1 is even. `None` when nobody met a line of another.
+    /// Free-rider index: hits on lines filled by others, per hit of others on lines filled by this program. Above 1
+    /// it rides, below 1 it pays, 1 is even. `None` without a hit of either kind.
     pub fn free_rider_index(self) -> Option<f64> {
         #[expect(clippy::cast_precision_loss, reason = "a ratio")]
         let (on, by) = (self.on_others as f64, self.by_others as f64);
@@ -66,8 +66,8 @@ mod tests {
 
     #[test]
     fn who_filled_does_not_matter() {
-        // The paper's scenario: two programs with 2 MiB of their own each, and 2 MiB that they share, all filled by the first.
-        // Hardware says 4 and 2 MiB; each is charged 2 + 2/2.
+        // The paper's scenario: two programs with 2 MiB of their own each, and 2 MiB that they share, all filled by
+        // the first. Hardware says 4 and 2 MiB; each is charged 2 + 2/2.
         let shared = [SharedLines { sharers: vec![0, 1], resident: Bytes::mib(2) }];
         assert_eq!(charged(&[Bytes::mib(2); 2], &shared), [Bytes::mib(3); 2]);
     }

@@ -1,8 +1,9 @@
-//! What programs miss when they share a partition, as KPart estimates it.
+//! Merged miss curve of programs that share a partition, as KPart estimates it.
 //!
-//! El-Sayed et al., "KPart: A Hybrid Cache Partitioning-Sharing Technique for Commodity Multicores", HPCA 2018, section IV, with the
-//! model of Mukkara, Beckmann and Sanchez, "Whirlpool", ASPLOS 2016: the partition grows by one unit at a time, and each unit goes to
-//! the programs in proportion to what they miss with what they have so far.
+//! El-Sayed et al., "KPart: A Hybrid Cache Partitioning-Sharing Technique for Commodity Multicores", HPCA 2018,
+//! section IV, with the model of Mukkara, Beckmann and Sanchez, "Whirlpool", ASPLOS 2016: the partition grows by one
+//! unit at a time, and each unit is divided between the programs in proportion to their misses with their shares at
+//! that point.
 //!
 //! | paper                       | here                 | unit                       |
 //! |-----------------------------|----------------------|----------------------------|
@@ -10,25 +11,26 @@
 //! | combined curve              | [`Combined::misses`] | per thousand instructions, summed |
 //! | one unit                    | [`UNITS`] to a way   | ways                       |
 //!
-//! We differ: a unit is a part of a way, since a whole one is too coarse for 11 ways and 4 programs.
+//! We differ: a unit is a fraction of a way, since a whole one is too coarse for 11 ways and 4 programs.
 
 use units::Ways;
 
 use super::{Curve, Situation};
 
-/// Units to a way.
+/// Units per way.
 pub const UNITS: u32 = 4;
 
 /// A group in a partition, by its ways.
 #[derive(Clone, Debug)]
 pub struct Combined {
-    /// MPKI of all together, by ways from 0 to all that are usable.
+    /// MPKI summed over the group, by ways from 0 to all usable ways.
     pub misses: Curve,
-    /// What each has of the partition, in ways, by the ways of the partition; programs in the order of the group.
+    /// Share of each program in the partition, in ways, by the ways of the partition; programs in the order of the
+    /// group.
     pub shares: Vec<Vec<f64>>,
 }
 
-/// Estimates it for these programs.
+/// Estimates the merged curve of these programs.
 pub fn combined(situation: &Situation, group: &[usize]) -> Combined {
     let curves: Vec<&Curve> =
         group.iter().filter_map(|program| situation.programs.get(*program)).map(|program| &program.misses).collect();
@@ -56,7 +58,7 @@ fn sum(curves: &[&Curve], has: &[f64]) -> f64 {
 }
 
 impl Combined {
-    /// The slowdown of each of the group in a partition of so many ways.
+    /// Slowdown of each program of the group in a partition with this number of ways.
     pub fn slowdowns<'a>(
         &'a self,
         situation: &'a Situation,

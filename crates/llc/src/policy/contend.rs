@@ -1,8 +1,8 @@
-//! How much of the cache each has when several fill the same ways.
+//! Shared occupancy: the ways that each stream holds when several fill the same ones.
 //!
-//! Xiang, Ding, Luo and Bao, "HOTL: A Higher Order Theory of Locality", ASPLOS 2013: with LRU all lines that are younger than some age stay,
-//! whoever they belong to; what a stream holds is its footprint within that age; and a footprint grows at the rate at which the
-//! stream misses with a cache of its size:
+//! Xiang, Ding, Luo and Bao, "HOTL: A Higher Order Theory of Locality", ASPLOS 2013: with LRU all lines younger than
+//! some age stay, whichever stream filled them; a stream holds its footprint within that age; and a footprint grows
+//! at the miss rate of the stream with a cache of its size:
 //!
 //! ```text
 //! d c_i / d age = speed_i · misses_i(c_i)        until  Σ c_i = the ways that there are
@@ -16,54 +16,55 @@
 //!
 //! Whirlpool's and KPart's step by step division is the same equation with coarse steps (`combine`).
 //!
-//! We differ: masks may overlap. A line goes where the oldest one is, so a stream that may fill several ways avoids those that are
-//! contended. All grow together until some run of ways is full of the lines of those who may fill nothing else; they have what they have,
-//! and the others go on in the ways that are left. And several programs may feed one stream: the lines that they share.
+//! We differ: masks may overlap. A line replaces the oldest one, so a stream that may fill several ways avoids the
+//! contended ones. All grow together until some run of ways is full of lines of streams that are confined to it;
+//! these streams are final, and the others go on in the remaining ways. And several programs may feed one stream: the
+//! lines that they share.
 
 use units::WayMask;
 
 use super::Curve;
 
-/// Steps to a way.
+/// Steps per way.
 const STEPS: f64 = 2.0;
-/// A step that does not matter, in ways.
+/// Negligible step, in ways.
 const LEAST_STEP: f64 = 1e-9;
 
-/// The accesses of one program in a stream.
+/// Accesses of one program in a stream.
 #[derive(Clone, Copy, Debug)]
 pub struct Feed<'a> {
-    /// Whose: its place among the speeds.
+    /// Index of the program in the speeds.
     pub program: usize,
-    /// What it misses by the ways that all of the data has.
+    /// Its misses by the ways of all of the data.
     pub curve: &'a Curve,
 }
 
-/// Lines that are as young as their last access, by whoever that was.
+/// Lines as young as their last access, by any program.
 #[derive(Clone, Debug)]
 pub struct Stream<'a> {
-    /// The ways that are filled with them, in a row.
+    /// Ways that the stream fills, contiguous.
     pub mask: WayMask,
-    /// The part of the data that this stream is, above 0 to 1.
+    /// Fraction of the data in this stream, above 0 to 1.
     pub part: f64,
-    /// Who reads them.
+    /// Programs that read the lines.
     pub feeds: Vec<Feed<'a>>,
 }
 
 impl Stream<'_> {
-    /// Misses over time when it holds so much.
+    /// Misses over time when the stream holds this number of ways.
     fn rate(&self, ways: f64, speeds: &[f64]) -> f64 {
         let whole = ways / self.part;
         self.feeds.iter().map(|feed| speeds[feed.program] * self.part * feed.curve.between(whole)).sum()
     }
 
-    /// How much slower it misses with one way more, never negative.
+    /// Decrease of the miss rate with one more way, never negative.
     fn fall(&self, ways: f64, speeds: &[f64]) -> f64 {
         let whole = ways / self.part;
         self.feeds.iter().map(|feed| speeds[feed.program] * feed.curve.fall(whole)).sum::<f64>().max(0.0)
     }
 }
 
-/// A stream that still grows: from its first way up to its last, with the full ways taken out.
+/// A growing stream: from its first way to its last, with the full ways removed.
 #[derive(Clone, Copy)]
 struct Growing {
     stream: usize,
@@ -78,7 +79,7 @@ impl Growing {
     }
 }
 
-/// The ways that each stream holds in the end; it may hold a part of a way.
+/// The ways that each stream holds in the end, fractions included.
 pub fn held(streams: &[Stream<'_>], speeds: &[f64]) -> Vec<f64> {
     let mut held = vec![0.0; streams.len()];
     let mut growing: Vec<Growing> = Vec::with_capacity(streams.len());
@@ -96,10 +97,10 @@ pub fn held(streams: &[Stream<'_>], speeds: &[f64]) -> Vec<f64> {
         }
         let mut time = 1.0 / (STEPS * total);
         if total <= 0.0 || !total.is_finite() || !time.is_finite() {
-            break; // All that they have is in the cache, or as good as all.
+            break; // Their data is in the cache, nearly all of it.
         }
         for one in &mut growing {
-            // While it grows along a straight line its rate falls; this is the mean of it.
+            // While it grows along a straight line its rate falls; this is the mean rate.
             let bend = streams[one.stream].fall(held[one.stream], speeds) * time;
             one.rate *= mean_of_decay(bend);
         }
@@ -116,7 +117,7 @@ pub fn held(streams: &[Stream<'_>], speeds: &[f64]) -> Vec<f64> {
         growing.iter().for_each(|one| held[one.stream] += one.rate * time);
         let grown: f64 = growing.iter().map(|one| one.rate * time).sum();
         if full.is_none() && (grown < LEAST_STEP || grown.is_nan()) {
-            break; // The same, but for rounding.
+            break; // The same, up to rounding.
         }
         if let Some((first, end)) = full {
             growing.retain(|one| !one.within(first, end));
@@ -130,11 +131,11 @@ pub fn held(streams: &[Stream<'_>], speeds: &[f64]) -> Vec<f64> {
 
 /// (1 − e^−x)/x, from 1 down to 0: the mean of e^−t over t from 0 to x.
 pub(super) fn mean_of_decay(x: f64) -> f64 {
-    // The series of its inverse; what is left out is x⁴/720.
+    // Series of the inverse; the omitted term is x⁴/720.
     if x < 0.5 { 1.0 / (1.0 + x / 2.0 + x * x / 12.0) } else { (1.0 - (-x).exp()) / x }
 }
 
-/// Every run of ways that begins where some stream does and ends where some does.
+/// Every run of ways from the first way of some stream to the last way of some stream.
 fn runs(growing: &[Growing]) -> Vec<(u32, u32)> {
     let mut runs: Vec<(u32, u32)> = growing
         .iter()
@@ -153,7 +154,7 @@ mod tests {
     use super::*;
     use crate::policy::examples::{cyclic, random};
 
-    /// What streams hold, each of one program, all equally fast.
+    /// Ways held by streams of one program each, all equally fast.
     fn of(streams: &[(u64, Vec<f64>)]) -> Vec<f64> {
         let curves: Vec<Curve> = streams.iter().map(|(_, misses)| Curve::new(misses.clone())).collect();
         let stream = |(program, (mask, _)): (usize, &(u64, Vec<f64>))| {
@@ -176,7 +177,8 @@ mod tests {
 
     #[test]
     fn what_fits_stays_and_the_other_has_the_rest() {
-        // Random accesses to 2 ways, 40 of them, beside a stream of 1: 2 · (1 − e^(−20 · age)), and the age is about 6.
+        // Random accesses to 2 ways, 40 of them, beside a stream of 1: 2 · (1 − e^(−20 · age)), and the age is about
+        // 6.
         let found = of(&[(0xff, random(40.0, 2, 8)), (0xff, vec![1.0; 9])]);
         assert!(close(&found, &[2.0, 6.0]), "{found:?}");
         let found = of(&[(0xff, cyclic(40.0, 2, 8)), (0xf0, cyclic(1.0, 3, 8))]);
@@ -185,7 +187,7 @@ mod tests {
 
     #[test]
     fn whoever_may_fill_more_avoids_what_is_contended() {
-        // The first may fill ways 0 and 1 alone; the second all 8, and has 6 of them for itself.
+        // The first may fill only ways 0 and 1; the second all 8, and has 6 of them for itself.
         let found = of(&[(0x03, vec![10.0; 9]), (0xff, vec![10.0; 9])]);
         assert!(close(&found, &[2.0, 6.0]), "{found:?}");
         // A slow one in ways 0 to 3 keeps its lines as long as the fast one does in all 8: 8 · 1/11 of them.
@@ -209,13 +211,13 @@ mod tests {
             held(&[shared, other], &[1.0; 3])[0]
         };
         assert!(with(vec![feed(0, &curve), feed(1, &curve)]) > with(vec![feed(0, &curve)]) + 0.5);
-        // Half of the data, by itself: 4 ways hold it.
+        // Half of the data, alone: 4 ways hold it.
         let half = Stream { mask: WayMask(0xff), part: 0.5, feeds: vec![feed(0, &curve)] };
         let found = held(&[half], &[1.0])[0];
         assert!(found > 3.5 && found <= 4.0, "{found}");
     }
 
-    /// Found by fuzzing: the time to the next miss is beyond all numbers, and the loop had no end.
+    /// Found by fuzzing: the time to the next miss exceeds all numbers, and the loop had no end.
     #[test]
     fn misses_that_are_almost_none_come_to_an_end() {
         assert!(of(&[(0xff, vec![40.0, 1e-319, 0.0]), (0xff, vec![1e-320; 4])]).iter().all(|held| held.is_finite()));

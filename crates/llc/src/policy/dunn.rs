@@ -1,8 +1,8 @@
-//! Dunn: programs that wait for memory about as much form a cluster; the more they wait, the more ways they may use.
+//! Dunn: programs with similar memory stalls form a cluster; the greater the stalls, the more ways they may use.
 //!
-//! Selfa, Sahuquillo, Eeckhout, Petit and Gómez, "Application Clustering Policies to Address System Fairness with Intel's Cache Allocation
-//! Technology", PACT 2017. Clusters by k-means over stall cycles, their number by Dunn's index; then, with x a cluster's stalls over
-//! those of the worst:
+//! Selfa, Sahuquillo, Eeckhout, Petit and Gómez, "Application Clustering Policies to Address System Fairness with
+//! Intel's Cache Allocation Technology", PACT 2017. Clusters by k-means over stall cycles, their number by Dunn's
+//! index; then, with x a cluster's stalls over those of the worst:
 //!
 //! ```text
 //! ways(x) = exp(x · ln(W − w_min + 1)) + w_min − 1
@@ -10,46 +10,47 @@
 //!
 //! | paper                       | here                                  | unit                     | paper's value |
 //! |-----------------------------|---------------------------------------|--------------------------|---------------|
-//! | stall cycles                | [`Program::stalled_fraction`](super::Program::stalled_fraction) | part of its cycles | |
+//! | stall cycles | [`Program::stalled_fraction`](super::Program::stalled_fraction) | part of its cycles | |
 //! | W                           | all usable ways                       | ways                     | 20            |
 //! | w_min                       | [`Settings::ways_min`]                | ways                     | 2             |
 //! | masks                       | [`Settings::layout`]                  |                          | nested        |
 //!
-//! The masks overlap: the worst cluster sees all ways, the others a part. The authors' program (vtselfa/manager) nests all masks from
-//! one end; [`Layout::Spread`] begins every other one at the other end, as a later simulator of other authors (PBBCache) does.
+//! The masks overlap: the worst cluster has all ways, the others a part. The authors' program (vtselfa/manager) nests
+//! all masks from one end; [`Layout::Spread`] begins every other one at the other end, as a later simulator of other
+//! authors (PBBCache) does.
 //!
-//! We differ. The first centers are taken from the sorted values in even steps, and a cluster that runs empty takes the value that is
-//! farthest from its center: nothing here is random. Dunn's index is the least distance between clusters over the greatest
-//! diameter, and *larger* is better; both programs keep the number of clusters for which it is *smallest*, and we follow the text.
-//! Two programs are clustered as well: the paper has eight or twelve.
+//! We differ. The first centers are taken from the sorted values in even steps, and an empty cluster takes the value
+//! farthest from its center: nothing here is random. Dunn's index is the least distance between clusters over the
+//! greatest diameter, and *larger* is better; both programs keep the number of clusters with the *smallest* index,
+//! and we follow the text. Two programs are clustered as well: the paper has eight or twelve.
 
 use units::{WayMask, Ways};
 
 use super::masks::{partitions_max, ways_least};
 use super::{Class, Plan, Situation};
 
-/// Where the clusters' masks lie.
+/// Position of the clusters' masks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// All from the lowest way on.
+    /// All from the lowest way.
     Nested,
-    /// In turns from the lowest and from the highest.
+    /// Alternately from the lowest and from the highest way.
     Spread,
 }
 
-/// What is left to choose.
+/// Free parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Ways of a cluster that does not wait at all.
+    /// Ways of a cluster without stalls.
     pub ways_min: Ways,
-    /// Where masks lie.
+    /// Position of the masks.
     pub layout: Layout,
 }
 
-/// As in the paper.
+/// Values of the paper.
 pub const PAPER: Settings = Settings { ways_min: Ways(2), layout: Layout::Nested };
 
-/// Rounds of k-means at most.
+/// Greatest number of k-means rounds.
 const ROUNDS: usize = 100;
 
 /// The plan.
@@ -62,7 +63,7 @@ pub fn plan(situation: &Situation, settings: Settings) -> Plan {
     let (first, all) = (usable.first().unwrap_or(0), usable.ways());
     let least = settings.ways_min.max(ways_least(&situation.cache)).min(all);
     let classes = clusters.into_iter().enumerate().map(|(nth, programs)| {
-        // Nobody waits: nobody is to be kept apart.
+        // Without stalls no program needs isolation.
         let x = if most > 0.0 { center(&programs) / most } else { 1.0 };
         let ways = ways(x, all, least);
         let from_above = settings.layout == Layout::Spread && nth % 2 == 1;
@@ -76,7 +77,7 @@ fn tidy(stalled: f64) -> f64 {
     if stalled > 0.0 { stalled.min(1.0) } else { 0.0 }
 }
 
-/// Ways for a cluster that waits `x` times as much as the worst, 0 to 1: from `least` to `all`.
+/// Ways for a cluster with `x` times the stalls of the worst, 0 to 1: from `least` to `all`.
 pub fn ways(x: f64, all: Ways, least: Ways) -> Ways {
     let span = f64::from(all.0.saturating_sub(least.0) + 1);
     let ways = (x.clamp(0.0, 1.0) * span.ln()).exp() + f64::from(least.0) - 1.0;
@@ -85,8 +86,8 @@ pub fn ways(x: f64, all: Ways, least: Ways) -> Ways {
     Ways(ways.clamp(least.0.min(all.0), all.0))
 }
 
-/// Places of `values` by cluster, at most `most` clusters, the least values first. The number of clusters is the one with the
-/// greatest index; of equals the smallest. One cluster where all values are the same.
+/// Indices of `values` by cluster, at most `most` clusters, the least values first. The number of clusters is the one
+/// with the greatest index; of equals the smallest. One cluster if all values are the same.
 pub fn clusters(values: &[f64], most: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..values.len()).collect();
     order.sort_by(|a, b| values[*a].total_cmp(&values[*b]));
@@ -101,7 +102,7 @@ pub fn clusters(values: &[f64], most: usize) -> Vec<Vec<usize>> {
     }
     let mut clusters: Vec<Vec<usize>> = Vec::new();
     for (nth, place) in order.into_iter().enumerate() {
-        // In order of their values neighbours have the same label, or another cluster begins.
+        // In order of their values, neighbours have the same label or begin another cluster.
         match clusters.last_mut() {
             Some(last) if best.1[nth] == best.1[nth - 1] => last.push(place),
             _ => clusters.push(vec![place]),
@@ -110,7 +111,7 @@ pub fn clusters(values: &[f64], most: usize) -> Vec<Vec<usize>> {
     clusters
 }
 
-/// The cluster of each of the sorted values.
+/// Cluster of each of the sorted values.
 fn k_means(sorted: &[f64], k: usize) -> Vec<usize> {
     let mut centers: Vec<f64> = (0..k).map(|nth| sorted[nth * sorted.len() / k]).collect();
     let mut labels = Vec::new();
@@ -142,7 +143,7 @@ fn nearest(centers: &[f64], value: f64) -> usize {
     (0..centers.len()).min_by(|a, b| distance(a).total_cmp(&distance(b))).unwrap_or(0)
 }
 
-/// The least gap between clusters over the greatest width of one; 0 when there is one cluster, or no gap.
+/// The least gap between clusters over the greatest width of one; 0 for one cluster, or without a gap.
 fn dunn_index(sorted: &[f64], labels: &[usize]) -> f64 {
     let (mut gap, mut width, mut from) = (f64::INFINITY, 0.0f64, 0);
     for at in 1..sorted.len() {

@@ -1,18 +1,18 @@
-//! Two baselines without a paper: nobody is kept apart, and everybody has as much.
+//! Two baselines without a paper: no partition, and equal partitions.
 
 use units::{WayMask, Ways};
 
 use super::{Class, Plan, Situation};
 
-/// One class with all ways: what hardware without partitions does.
+/// One class with all ways: hardware without partitions.
 pub fn unpartitioned(situation: &Situation) -> Plan {
     let programs: Vec<usize> = (0..situation.programs.len()).collect();
     let classes = if programs.is_empty() { Vec::new() } else { vec![Class { mask: situation.cache.usable, programs }] };
     Plan { classes, regions: Vec::new() }
 }
 
-/// As many ways for each program; the first ones have one more where it does not come out even. Where there are fewer classes, or
-/// fewer ways than the least that a class may have, neighbours share one.
+/// Equal ways for each program; the first ones have one more if there is a remainder. With fewer classes, or with too
+/// few ways for the least number per class, neighbours share one.
 pub fn equal(situation: &Situation) -> Plan {
     let cache = situation.cache;
     let ways = cache.usable.ways().0;

@@ -1,27 +1,27 @@
-//! Situations for the tests of the policies: by hand, and any at all.
+//! Situations for the tests of the policies: by hand, and arbitrary.
 
 use proptest::prelude::*;
 use units::{Bytes, WayMask, Ways};
 
 use super::{Cache, Curve, Program, SharedSet, Sharer, Situation};
 
-/// A cache of so many ways of 1 MiB, and so many classes.
+/// Cache with this number of ways of 1 MiB, and this number of classes.
 pub fn cache(ways: u32, classes_max: usize) -> Cache {
     Cache { usable: WayMask::lowest(Ways(ways)), ways_min: Ways(1), classes_max, way_bytes: Bytes::mib(1) }
 }
 
-/// A program with this MPKI by ways, that shares nothing: 1000 cycles without a miss, 100 more for each.
+/// Program with this MPKI by ways that shares nothing: 1000 cycles without a miss, 100 more for each.
 pub fn program(misses: &[f64]) -> Program {
     let misses = Curve::new(misses.to_vec());
     Program { private_misses: misses.clone(), misses, base_cycles: 1000.0, miss_cycles: 100.0, stalled_fraction: 0.0 }
 }
 
-/// MPKI of random accesses to so many ways' worth of data.
+/// MPKI of random accesses to `holds` ways' worth of data.
 pub fn random(accesses: f64, holds: u32, ways: u32) -> Vec<f64> {
     (0..=ways).map(|w| accesses * (1.0 - f64::from(w.min(holds)) / f64::from(holds))).collect()
 }
 
-/// MPKI of a loop over so many ways' worth of data: all miss, or none.
+/// MPKI of a loop over `holds` ways' worth of data: all accesses miss, or none.
 pub fn cyclic(accesses: f64, holds: u32, ways: u32) -> Vec<f64> {
     (0..=ways).map(|w| if w < holds { accesses } else { 0.0 }).collect()
 }
@@ -31,13 +31,13 @@ pub fn situation(cache: Cache, programs: Vec<Program>) -> Situation {
     Situation { cache, programs, shared: Vec::new() }
 }
 
-/// A set of 4 MiB that these share, with the same MPKI for each.
+/// Sharing group of 4 MiB with these sharers, and the same MPKI for each.
 pub fn set(sharers: &[usize], misses: &[f64]) -> SharedSet {
     let sharer = |program: &usize| Sharer { program: *program, misses: Curve::new(misses.to_vec()) };
     SharedSet { sharers: sharers.iter().map(sharer).collect(), bytes: Bytes::mib(4) }
 }
 
-/// A curve that falls, in steps of any height, with as many values as come.
+/// Falling curve, in steps of any height, with an arbitrary number of values.
 fn falling(most: f64) -> impl Strategy<Value = Vec<f64>> {
     (0.0..most, prop::collection::vec(prop_oneof![Just(1.0), 0.0..1.0f64], 1..24)).prop_map(|(first, falls)| {
         let mut value = first;
@@ -64,7 +64,7 @@ prop_compose! {
 }
 
 prop_compose! {
-    /// Anything that can be.
+    /// Arbitrary valid situation.
     pub fn any_situation()(
         (first, ways) in (0u32..8, 1u32..24),
         ways_min in 1u32..4,

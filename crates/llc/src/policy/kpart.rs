@@ -1,14 +1,15 @@
 //! KPart: programs that do not hurt each other share a partition.
 //!
-//! El-Sayed, Mukkara, Tsai, Kasture, Ma and Sanchez, "KPart: A Hybrid Cache Partitioning-Sharing Technique for Commodity Multicores", HPCA 2018:
+//! El-Sayed, Mukkara, Tsai, Kasture, Ma and Sanchez, "KPart: A Hybrid Cache Partitioning-Sharing Technique for
+//! Commodity Multicores", HPCA 2018:
 //!
 //! ```text
 //! distance(P, Q) = Σ over sizes s of | combined(s) − partitioned(s) |
 //! ```
 //!
-//! where partitioned(s) is what both miss when look-ahead divides s between them, and combined(s) what they miss when they share s
-//! ([`combine`](super::combine)). The closest two are merged, again and again; of the numbers of clusters on the way, the one with the best
-//! estimated throughput is taken, its ways by look-ahead.
+//! where partitioned(s) counts the misses of both if look-ahead divides s between them, and combined(s) their misses
+//! if they share s ([`combine`](super::combine)). The closest two are merged repeatedly; the number of clusters with
+//! the best estimated throughput is taken, its ways by look-ahead.
 //!
 //! | paper                   | here                                        | unit                      |
 //! |-------------------------|---------------------------------------------|---------------------------|
@@ -17,9 +18,10 @@
 //! | weighted speedup        | Σ 1/slowdown                                | programs                  |
 //! | K                       | classes that there may be                   |                           |
 //!
-//! We differ: progress comes from misses and their cost ([`Program::slowdown`](super::Program::slowdown)), not from measured instructions
-//! per cycle by ways; distances are not scaled by time, since our curves are per instruction; there is no profiling phase, curves
-//! are given. Of equals the first pair is merged, and the larger number of clusters kept.
+//! We differ: progress comes from misses and their cost ([`Program::slowdown`](super::Program::slowdown)), not from
+//! measured instructions per cycle by ways; distances are not scaled by time, since our curves are per instruction;
+//! there is no profiling phase, curves are given. Of equals the first pair is merged, and the larger number of
+//! clusters kept.
 
 use units::Ways;
 
@@ -74,7 +76,7 @@ pub fn plan(situation: &Situation) -> Plan {
     side_by_side(cache, &best.map(|(_, classes)| classes).unwrap_or_default(), &[])
 }
 
-/// The estimated throughput of these clusters, in programs, and their ways.
+/// Estimated throughput of these clusters, in programs, and their ways.
 fn divided(situation: &Situation, clusters: &[Cluster]) -> (f64, Divided) {
     let curves: Vec<_> = clusters.iter().map(|cluster| cluster.curve.misses.clone()).collect();
     let ways = lookahead(&curves, situation.cache.usable.ways(), ways_least(&situation.cache));
@@ -84,7 +86,7 @@ fn divided(situation: &Situation, clusters: &[Cluster]) -> (f64, Divided) {
     (throughput, ways.into_iter().zip(clusters.iter().map(|cluster| cluster.programs.clone())).collect())
 }
 
-/// What sharing costs these two, in MPKI, over all sizes.
+/// Cost of sharing for these two, in MPKI, over all sizes.
 fn distance(situation: &Situation, a: &Cluster, b: &Cluster) -> f64 {
     let both = Cluster::of(situation, [a.programs.as_slice(), &b.programs].concat()).curve.misses;
     let curves = [a.curve.misses.clone(), b.curve.misses.clone()];
@@ -95,12 +97,12 @@ fn distance(situation: &Situation, a: &Cluster, b: &Cluster) -> f64 {
     (1..=situation.cache.usable.ways().0).map(at).sum()
 }
 
-/// The distances of cluster `a` from those before it.
+/// Distances of cluster `a` from those before it.
 fn row(situation: &Situation, clusters: &[Cluster], a: usize) -> Vec<f64> {
     (0..a).map(|b| distance(situation, &clusters[a], &clusters[b])).collect()
 }
 
-/// The closest pair, the one that comes first of it first.
+/// Closest pair, in ascending order; of equals the first.
 fn closest(distances: &[Vec<f64>]) -> Option<(usize, usize)> {
     let pairs =
         distances.iter().enumerate().flat_map(|(b, row)| row.iter().enumerate().map(move |(a, far)| (*far, a, b)));
@@ -114,7 +116,8 @@ mod tests {
 
     #[test]
     fn streams_are_merged_and_the_loop_is_left_alone() {
-        // Two streams miss the same whatever they have: their distance is 0. Four ways for the loop, then, and no loss at all.
+        // Two streams miss the same with any number of ways: their distance is 0. So the loop has four ways, and no
+        // loss at all.
         let stream = program(&[30.0; 6]);
         let programs = vec![stream.clone(), program(&cyclic(20.0, 4, 5)), stream];
         let plan = plan(&situation(cache(5, 16), programs));
@@ -126,8 +129,8 @@ mod tests {
     fn distance_is_what_sharing_costs() {
         let both = situation(cache(2, 16), vec![program(&[10.0; 3]), program(&random(10.0, 2, 2))]);
         let [a, b] = [0, 1].map(|program| Cluster::of(&both, vec![program]));
-        // Partitioned: 15 with one way, 10 with two. Combined, in quarters of a way, the second has 0.43 of one way: its miss
-        // rate with h ways is 10 − 5h, and of each quarter it gets (10 − 5h)/(20 − 5h).
+        // Partitioned: 15 with one way, 10 with two. Combined, in quarters of a way, the second has 0.43 of one way:
+        // its miss rate with h ways is 10 − 5h, and of each quarter it gets (10 − 5h)/(20 − 5h).
         let mut has = 0.0f64;
         let mut cost = 0.0;
         for ways in [1.0, 2.0] {

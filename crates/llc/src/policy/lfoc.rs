@@ -1,7 +1,9 @@
-//! LFOC: streams apart, fair shares for whoever gains from the cache, and those who do not care where there is room.
+//! LFOC: isolates streaming programs, gives fair shares to cache-sensitive ones, and places light ones in the
+//! remaining ways.
 //!
-//! Garcia-Garcia, Saez, Castro and Prieto-Matias, "LFOC: A Lightweight Fairness-Oriented Cache Clustering Policy for Commodity
-//! Multicores", ICPP 2019; its successor LFOC+ (Saez, Castro, Fanizzi and Prieto-Matias, IEEE TPDS 2022) lets pairs share a partition.
+//! Garcia-Garcia, Saez, Castro and Prieto-Matias, "LFOC: A Lightweight Fairness-Oriented Cache Clustering Policy for
+//! Commodity Multicores", ICPP 2019; its successor LFOC+ (Saez, Castro, Fanizzi and Prieto-Matias, IEEE TPDS 2022)
+//! lets pairs share a partition.
 //!
 //! | paper                       | here                          | unit                              | their value |
 //! |-----------------------------|-------------------------------|-----------------------------------|-------------|
@@ -15,13 +17,13 @@
 //! | ways for streams at most    | [`Settings::stream_ways_max`] | ways                              | 2           |
 //! | `gaps_per_streaming`        | [`Settings::light_per_gap`]   | light programs for a stream that is missing | 2 |
 //!
-//! The values are those of the authors' simulator (PBBCache). Sensitive programs have a partition each, and look-ahead on their *slowdown*
-//! curves divides what the streams leave.
+//! The values are those of the authors' simulator (PBBCache). Sensitive programs have a partition each, and
+//! look-ahead on their *slowdown* curves divides the ways left by the streams.
 //!
-//! We differ. The least number of ways is the hardware's: with `min_cbm_bits` 2 a stream partition has 2. Curves begin with 0 ways, but
-//! only 1 and more are looked at. Where there are fewer classes than partitions those are merged that lose least by it, by KPart's sharing
-//! model ([`combine`](super::combine)). With [`Settings::pairs`] they are also merged, as in LFOC+, where the sum of slowdowns falls; its
-//! weights for throughput are left out.
+//! We differ. The least number of ways is the hardware's: with `min_cbm_bits` 2 a stream partition has 2. Curves
+//! begin with 0 ways, but only 1 and more are used. With fewer classes than partitions, those with the least loss are
+//! merged, by KPart's sharing model ([`combine`](super::combine)). With [`Settings::pairs`] partitions are also
+//! merged, as in LFOC+, if the sum of slowdowns falls; its weights for throughput are left out.
 
 use units::Ways;
 
@@ -33,26 +35,26 @@ use super::{Curve, Plan, Program, Situation};
 /// Thresholds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
-    /// A stream loses no more than this with some number of ways …
+    /// Streaming: slowdown at most this with some number of ways …
     pub streaming_slowdown: f64,
-    /// … while it misses at least so often, in misses per thousand cycles …
+    /// … with at least this number of misses per thousand cycles …
     pub streaming_mpkc: f64,
-    /// … and with no number of ways loses so much.
+    /// … and below this slowdown with every number of ways.
     pub streaming_slowdown_never: f64,
-    /// Who loses so much with two ways or more is sensitive.
+    /// Sensitive: at least this slowdown with two ways or more.
     pub sensitive_slowdown: f64,
-    /// Streams for which a way is kept.
+    /// Streams per way.
     pub streams_per_way: usize,
-    /// Ways for all streams together, at most.
+    /// Greatest number of ways for all streams together.
     pub stream_ways_max: Ways,
-    /// Light programs that go to the streams for each stream that there is room for.
+    /// Light programs that join the streams for each free place of a stream.
     pub light_per_gap: usize,
     /// Whether pairs may share a partition (LFOC+).
     pub pairs: bool,
 }
 
-/// As the authors have them, without LFOC+'s pairs: by our model of sharing these gain nothing in ten mixes of `bench/scenarios`, and lose in
-/// two.
+/// The authors' values, without LFOC+'s pairs: by our model of sharing these gain nothing in ten mixes of
+/// `bench/scenarios`, and lose in two.
 pub const PAPER: Settings = Settings {
     streaming_slowdown: 1.03,
     streaming_mpkc: 14.0,
@@ -64,23 +66,23 @@ pub const PAPER: Settings = Settings {
     pairs: false,
 };
 
-/// What a program is to the cache.
+/// Cache behaviour of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It misses much, whatever it has.
+    /// Many misses with any number of ways.
     Streaming,
-    /// It gains from ways.
+    /// Gains from ways.
     Sensitive,
     /// Neither.
     Light,
 }
 
-/// Misses per thousand cycles, when so much is missed (MPKI).
+/// Misses per thousand cycles, at this MPKI.
 pub fn misses_per_kilocycle(program: &Program, misses: f64) -> f64 {
     misses / program.cycles(misses) * 1000.0
 }
 
-/// What this one is, in a cache of so many ways.
+/// Behaviour of this program in a cache with this number of ways.
 pub fn kind(program: &Program, ways: Ways, settings: &Settings) -> Kind {
     let misses = |from: u32| (from..=ways.0).map(|ways| program.misses.at(Ways(ways)));
     let calm = |misses: f64| program.slowdown(misses) <= settings.streaming_slowdown;
@@ -112,7 +114,7 @@ pub fn plan(situation: &Situation, settings: Settings) -> Plan {
     if !streams.is_empty() {
         let parts = streams.len().div_ceil(settings.streams_per_way.max(1));
         let wide = u32::try_from(parts).unwrap_or(u32::MAX).min(settings.stream_ways_max.0);
-        // A partition is left for the others.
+        // Leaves a partition for the others.
         let wide = wide.max(least.0).min(all.0 - least.0);
         let gaps = (parts * settings.streams_per_way.max(1)).saturating_sub(streams.len()) * settings.light_per_gap;
         let with: Vec<usize> = light.drain(..gaps.min(light.len())).collect();
@@ -131,7 +133,7 @@ pub fn plan(situation: &Situation, settings: Settings) -> Plan {
     side_by_side(cache, &classes, &[])
 }
 
-/// The sensitive ones in clusters, at most `most`, with their ways.
+/// Clusters of sensitive programs, at most `most`, with their ways.
 fn paired(
     situation: &Situation,
     sensitive: Vec<usize>,
@@ -144,7 +146,7 @@ fn paired(
     let mut curves: Vec<Curve> = clusters.iter().map(|cluster| slowdowns(situation, cluster)).collect();
     loop {
         let forced = clusters.len() > most;
-        // There may be more clusters than ways: then each is judged by as many as there are for one.
+        // With more clusters than ways, each is judged by the least number of ways.
         let given = if forced { vec![least; clusters.len()] } else { lookahead(&curves, ways, least) };
         let mut best: Option<(f64, usize, usize, Curve)> = None;
         for b in 1..clusters.len() {
@@ -164,7 +166,7 @@ fn paired(
     }
 }
 
-/// The sum of their slowdowns by the ways that they share.
+/// Sum of their slowdowns by the ways that they share.
 fn slowdowns(situation: &Situation, cluster: &[usize]) -> Curve {
     let shared = combined(situation, cluster);
     let at = |ways: u32| shared.slowdowns(situation, cluster, Ways(ways)).sum();
@@ -201,7 +203,7 @@ mod tests {
         ];
         let plan = plan(&situation(cache(12, 16), programs), PAPER);
         let classes: Vec<_> = plan.classes.iter().map(|class| (class.mask.0, class.programs.clone())).collect();
-        // Three streams are missing to five: room for six light ones.
+        // Three streams are missing to five: places for six light ones.
         assert_eq!(classes, [(0x1, vec![0, 2, 4]), (0x7e, vec![1]), (0xf80, vec![3])]);
     }
 

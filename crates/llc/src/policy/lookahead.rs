@@ -1,13 +1,14 @@
-//! Look-ahead: ways to where they save most, seeing past steps that save nothing yet.
+//! Look-ahead: assigns ways by the greatest saving, also over several ways at once.
 //!
-//! Qureshi and Patt, "Utility-Based Cache Partitioning: A Low-Overhead, High-Performance, Runtime Mechanism to Partition Shared
-//! Caches", MICRO 2006, algorithm 2:
+//! Qureshi and Patt, "Utility-Based Cache Partitioning: A Low-Overhead, High-Performance, Runtime Mechanism to
+//! Partition Shared Caches", MICRO 2006, algorithm 2:
 //!
 //! ```text
 //! MU(a, b) = (misses with a blocks − misses with b blocks) / (b − a)
 //! ```
 //!
-//! and, while there are ways left, the partition with the greatest MU over any number of further ways gets that many.
+//! and, while there are ways left, the partition with the greatest MU over any number of further ways gets that
+//! number.
 //!
 //! | paper            | here                  | unit                            |
 //! |------------------|-----------------------|---------------------------------|
@@ -16,14 +17,14 @@
 //! | `allocations[i]` | the answer            | ways; each begins with 1        |
 //! | `blocks_req`     | further ways, fewest first | ways                       |
 //!
-//! We differ: each begins with `least` ways, which hardware may ask to be 2; of equals the first wins; when nothing saves anything
-//! any more, the rest is dealt out one by one, so that all ways are used.
+//! We differ: each begins with `least` ways, as hardware may require 2; of equals the first wins; when no saving is
+//! left, the rest is assigned one by one, so that all ways are used.
 
 use units::Ways;
 
 use super::Curve;
 
-/// Ways for each curve, all of `ways` together; each has `least` at least, for which there must be enough.
+/// Ways for each curve, `ways` in all; each has at least `least`, and `ways` must suffice for that.
 pub fn lookahead(curves: &[Curve], ways: Ways, least: Ways) -> Vec<Ways> {
     let count = u32::try_from(curves.len()).unwrap_or(u32::MAX);
     let mut given = vec![least; curves.len()];
@@ -46,7 +47,7 @@ pub fn lookahead(curves: &[Curve], ways: Ways, least: Ways) -> Vec<Ways> {
     given
 }
 
-/// The greatest saving per way over any number of further ways, and the fewest ways that have it.
+/// Greatest saving per way over any number of further ways, and the fewest ways that reach it.
 fn utility(curve: &Curve, given: Ways, left: u32) -> (f64, u32) {
     let now = curve.at(given);
     let mut best = (0.0, 0);
@@ -75,7 +76,7 @@ mod tests {
     fn a_loop_gets_all_that_it_needs_or_nothing() {
         // From 1 way to 5 the loop saves 20 in 4 ways, 5 each; random access 2 a way. Then it has 8 − 5 = 3.
         assert_eq!(of(&[cyclic(20.0, 5, 8), random(20.0, 10, 8)], 8, 1), [5, 3]);
-        // 9 ways are not there: random access gets all but the first.
+        // 9 ways do not exist: random access gets all but the first.
         assert_eq!(of(&[cyclic(20.0, 9, 8), random(20.0, 10, 8)], 8, 1), [1, 7]);
     }
 

@@ -1,42 +1,42 @@
-//! From numbers of ways to masks, and whether a plan is sound.
+//! Masks from numbers of ways, and the check of a plan.
 //!
-//! Intel's masks are in a row (without `sparse_masks`), have at least `min_cbm_bits`, and there are as many classes as the hardware
-//! has: `info/L3/{cbm_mask,min_cbm_bits,num_closids}` in Documentation/filesystems/resctrl.rst. AMD allows more; what is in a
-//! row is right there as well.
+//! Intel's masks are contiguous (without `sparse_masks`), have at least `min_cbm_bits`, and the hardware limits the
+//! number of classes: `info/L3/{cbm_mask,min_cbm_bits,num_closids}` in Documentation/filesystems/resctrl.rst. AMD
+//! allows more; contiguous masks are valid there as well.
 
 use units::{WayMask, Ways};
 
 use super::{Cache, Class, Plan, Region, Situation};
 
-/// Why a plan cannot be carried out.
+/// Fault of a plan that cannot be applied.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unsound {
     /// A program is in no class, or in several.
     #[error("program {program} is in {classes} classes, expected one")]
     Membership {
-        /// Its place in the situation.
+        /// Index in the situation.
         program: usize,
-        /// In how many.
+        /// Number of its classes.
         classes: usize,
     },
-    /// A class names a program that there is not.
+    /// A class names a program outside the situation.
     #[error("there is no program {0}")]
     NoSuchProgram(usize),
-    /// A region names a set that there is not, or one that has a region already.
+    /// A shared partition names a sharing group outside the situation, or one that already has a partition.
     #[error("there is no shared set {0} without a region")]
     NoSuchSet(usize),
-    /// A class without a program: it would take a class of service for nothing.
+    /// A class without a program: it would waste a class of service.
     #[error("a class with mask {0} has no program")]
     Unused(WayMask),
     /// A mask with holes.
     #[error("mask {0} has holes")]
     Holes(WayMask),
-    /// A mask with ways that may not be given away.
+    /// A mask with ways that are not allocatable.
     #[error("mask {mask} is not within {usable}")]
     Outside {
         /// The mask.
         mask: WayMask,
-        /// What may be given away.
+        /// Allocatable ways.
         usable: WayMask,
     },
     /// A mask with too few ways.
@@ -44,32 +44,32 @@ pub enum Unsound {
     TooFew {
         /// The mask.
         mask: WayMask,
-        /// The fewest that there may be.
+        /// Least number of ways.
         least: Ways,
     },
-    /// A region has ways of a class, or of another region.
+    /// A shared partition has ways of a class, or of another shared partition.
     #[error("region {region} overlaps {other}")]
     Overlap {
-        /// The region's mask.
+        /// Mask of the shared partition.
         region: WayMask,
         /// The other mask.
         other: WayMask,
     },
-    /// More classes of service than there are.
+    /// More classes of service than the hardware has.
     #[error("{wanted} classes, and there are {most}")]
     TooMany {
-        /// Classes and regions of the plan.
+        /// Classes and shared partitions of the plan.
         wanted: usize,
-        /// What the hardware has.
+        /// Limit of the hardware.
         most: usize,
     },
 }
 
 impl Plan {
-    /// Can this be carried out?
+    /// Checks that the plan can be applied.
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    /// The first fault.
     pub fn check(&self, situation: &Situation) -> Result<(), Unsound> {
         let cache = &situation.cache;
         let wanted = self.classes.len() + self.regions.len();
@@ -118,21 +118,21 @@ fn sound(mask: WayMask, cache: &Cache) -> Result<(), Unsound> {
     Ok(())
 }
 
-/// The fewest ways of a class: `ways_min`, but at least 1, and no more than there are.
+/// Fewest ways of a class: `ways_min`, but at least 1, and at most all usable ways.
 pub fn ways_least(cache: &Cache) -> Ways {
     Ways(cache.ways_min.0.min(cache.usable.ways().0).max(1))
 }
 
-/// How many partitions without overlap there can be at most, by classes and by ways; at least 1.
+/// Greatest number of partitions without overlap, by classes and by ways; at least 1.
 pub fn partitions_max(cache: &Cache) -> usize {
     let room = cache.usable.ways().0 / ways_least(cache).0;
     cache.classes_max.min(usize::try_from(room).unwrap_or(usize::MAX)).max(1)
 }
 
-/// Classes side by side from the lowest usable way on, in the order given; those without a program are left out. Regions come
-/// after them. Ways that are left over are added to the last class.
+/// Classes side by side from the lowest usable way on, in the order given; classes without a program are left out.
+/// Shared partitions follow. Remaining ways are added to the last class.
 ///
-/// The numbers are to be at least [`ways_least`] each, and no more than the usable ways together.
+/// Each number must be at least [`ways_least`], and their sum at most all usable ways.
 pub fn side_by_side(cache: &Cache, classes: &[(Ways, Vec<usize>)], regions: &[(Ways, usize)]) -> Plan {
     let mut next = cache.usable.first().unwrap_or(0);
     let mut run = |ways: Ways| {
@@ -154,8 +154,8 @@ pub fn side_by_side(cache: &Cache, classes: &[(Ways, Vec<usize>)], regions: &[(W
     plan
 }
 
-/// So many groups of neighbours: what a policy without an answer of its own does with more programs than partitions. The first
-/// groups have one more where it does not come out even.
+/// Divides programs into this number of groups of neighbours: the fallback of a policy with more programs than
+/// partitions. The first groups have one more if there is a remainder.
 pub fn neighbours(programs: usize, groups: usize) -> Vec<Vec<usize>> {
     let groups = groups.clamp(1, programs.max(1));
     let mut next = 0;

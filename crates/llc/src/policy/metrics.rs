@@ -1,4 +1,4 @@
-//! How a run is judged: fairness and throughput from the slowdowns of its programs.
+//! Metrics of a run: fairness and throughput from the slowdowns of its programs.
 //!
 //! A slowdown is a program's time beside the others, over its time with the whole cache to itself: 1 is no loss.
 //!
@@ -25,7 +25,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Of these slowdowns, each above 0; `None` of none.
+    /// Metrics of these slowdowns, each above 0; `None` without any.
     pub fn of(slowdowns: &[f64]) -> Option<Metrics> {
         let largest = slowdowns.iter().copied().reduce(f64::max)?;
         let least = slowdowns.iter().copied().reduce(f64::min)?;

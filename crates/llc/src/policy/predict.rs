@@ -1,16 +1,16 @@
-//! What a plan is expected to do: the slowdown of each program.
+//! Predicts the slowdown of each program under a plan.
 //!
-//! Programs that fill the same ways divide them as `contend` says; who is slowed misses more slowly, so the answer is looked for
-//! in a few rounds. Lines of a shared set are one stream, kept young by all who read it. What a region holds of a set is always
-//! there; of the rest each class with sharers in it holds a part, in proportion to how often those read the set, which for
-//! equal sharers is 1/k each. Where a class is known by itself (a search tries thousands), the rest of a set is taken to be as
-//! well off elsewhere.
+//! Programs that fill the same ways divide them by the model of `contend`; a slowed program misses more slowly, so
+//! the result is iterated over a few rounds. Lines of a sharing group are one stream, kept young by all readers. The
+//! part of a group that a shared partition holds is always in the cache; of the rest each class with sharers holds a
+//! part, in proportion to their access rate, 1/k each for equal sharers. Where only one class is known (a search
+//! tries thousands), the rest of a group is assumed to fare the same elsewhere.
 //!
-//! What a program misses on a shared set when its lines are replaced like all others is not among the figures of a situation: a sharer's
-//! curve is that of a region, which is kept filled. It follows from the others (`apart`).
+//! The misses of a program on a sharing group whose lines are replaced like all others are not in the situation: a
+//! sharer's curve is that of a shared partition, which is kept warm. `apart` derives them from the other curves.
 //!
-//! That the parts are in proportion is right on average and for random access. In loops that run in step the first to arrive pays for
-//! all, which class it may be in: then a plan without a region is less fair than this says.
+//! Proportional parts are right on average and for random access. In loops that run in step the first to arrive pays
+//! for all, in either class: then a plan without a shared partition is less fair than predicted.
 
 use units::{Bytes, WayMask, Ways};
 
@@ -19,11 +19,12 @@ use super::{Cache, Curve, Plan, SharedSet, Situation};
 
 mod apart;
 
-/// Rounds in which speeds are adjusted.
+/// Rounds of adjusting the speeds.
 const ROUNDS: usize = 3;
 
-/// The slowdown of each program under this plan, against all of the cache for itself; 1 is no loss. Less than 1 is possible: what
-/// others read into a region is a gain. A program in no class is expected to find nothing in the cache.
+/// Slowdown of each program under this plan, relative to all of the cache for itself; 1 is no loss. Less than 1 is
+/// possible: lines that others read into a shared partition are a gain. A program in no class is predicted to find
+/// nothing in the cache.
 pub fn predict(situation: &Situation, plan: &Plan) -> Vec<f64> {
     let classes: Vec<(WayMask, &[usize])> =
         plan.classes.iter().map(|class| (class.mask, class.programs.as_slice())).collect();
@@ -39,12 +40,12 @@ pub fn predict(situation: &Situation, plan: &Plan) -> Vec<f64> {
     situation.programs.iter().zip(misses).map(|(program, misses)| program.slowdown(misses)).collect()
 }
 
-/// The part of a set that a region of so many ways holds, 0 to 1: for whoever does not know where its pages lie, and needs a curve
-/// for [`Sharer::misses`](super::Sharer::misses) all the same.
+/// Fraction of a sharing group that a shared partition with `ways` ways holds, 0 to 1: for callers without the
+/// physical addresses that still need a curve for [`Sharer::misses`](super::Sharer::misses).
 ///
-/// Pages are scattered over physical memory, so where a cache's sets have λ lines each on average, some have more: about as many
-/// as a Poisson distribution says. A region of w ways holds min(w, X) of the X lines of each. A set of 4 ways' worth of data: 4 ways
-/// hold 80 %, 6 ways 95 %, 8 ways 99 %.
+/// Pages are scattered over physical memory, so the sets of a cache with λ lines each on average have a Poisson
+/// distribution of lines. A partition of w ways holds min(w, X) of the X lines of each. A group of 4 ways' worth of
+/// data: 4 ways hold 80 %, 6 ways 95 %, 8 ways 99 %.
 pub fn part_in_region(set: &SharedSet, ways: Ways, cache: &Cache) -> f64 {
     if ways.0 == 0 {
         return 0.0;
@@ -69,37 +70,37 @@ fn lines_per_set(bytes: Bytes, way: Bytes) -> f64 {
     ratio
 }
 
-/// A part of a shared set, in one class.
+/// Part of a sharing group, in one class.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Piece {
-    /// Which set.
+    /// Index of the group.
     pub set: usize,
-    /// How much of it, 0 to 1.
+    /// Fraction of the group, 0 to 1.
     pub part: f64,
-    /// The ways that all of it would have, if it were as well off everywhere.
+    /// Ways that the whole group would have, if it fared the same everywhere.
     pub ways: f64,
 }
 
-/// What some classes hold.
+/// Content of some classes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// For each of their programs: what it misses on pages of its own, MPKI.
+    /// For each of their programs: its misses on private pages, MPKI.
     pub private: Vec<(usize, f64)>,
-    /// The parts of sets.
+    /// Parts of sharing groups.
     pub pieces: Vec<Piece>,
 }
 
-/// A situation, with what is asked of it again and again.
+/// A situation, with derived values for repeated predictions.
 pub struct Model<'a> {
     situation: &'a Situation,
-    /// By set: the part of all accesses to it that each of its sharers makes, when each runs alone.
+    /// By group: fraction of all accesses to it that each of its sharers makes, when each runs alone.
     weights: Vec<Vec<f64>>,
-    /// By set: what each of its sharers misses on it without a region, by the ways that its lines have.
+    /// By group: misses of each sharer on it without a shared partition, by the ways that its lines have.
     curves: Vec<Vec<Curve>>,
 }
 
 impl<'a> Model<'a> {
-    /// Of this situation.
+    /// Model of this situation.
     pub fn new(situation: &'a Situation) -> Model<'a> {
         let weights = situation.shared.iter().map(|set| {
             let rate = |sharer: &super::Sharer| {
@@ -114,7 +115,7 @@ impl<'a> Model<'a> {
         Model { situation, weights: weights.collect(), curves: curves.collect() }
     }
 
-    /// The part of the accesses to each set that its region does not serve, by the region's ways.
+    /// Fraction of the accesses to each group that its shared partition does not serve, by the partition's ways.
     pub fn outside(&self, regions: &[Ways]) -> Vec<f64> {
         let outside = |(set, ways): (usize, &Ways)| {
             let sharers = self.situation.shared[set].sharers.iter().zip(&self.weights[set]);
@@ -127,8 +128,8 @@ impl<'a> Model<'a> {
         regions.iter().enumerate().take(self.situation.shared.len()).map(|(set, ways)| outside((set, ways))).collect()
     }
 
-    /// What these classes hold; `outside` is the part of each set that is in no region. Classes that are not given do not matter to
-    /// these, as long as they do not overlap.
+    /// Content of these classes; `outside` is the fraction of each group that is in no shared partition. Other
+    /// classes do not matter to these, as long as they do not overlap.
     pub fn outcome(&self, classes: &[(WayMask, &[usize])], outside: &[f64]) -> Outcome {
         let programs = &self.situation.programs;
         let mut streams: Vec<Stream<'_>> = Vec::new();
@@ -147,7 +148,7 @@ impl<'a> Model<'a> {
                 let weight: f64 =
                     of_class.filter(|(sharer, _)| members.contains(&sharer.program)).map(|(_, weight)| weight).sum();
                 let part = weight * outside[set];
-                // What is less than a thousandth neither gains nor hurts.
+                // Less than a thousandth has no effect.
                 if part > 1e-3 {
                     let known = shared.sharers.iter().zip(&self.curves[set]);
                     let known = known.filter(|(sharer, _)| sharer.program < programs.len());
@@ -159,7 +160,7 @@ impl<'a> Model<'a> {
         }
         let mut speeds: Vec<f64> = programs.iter().map(|program| 1.0 / program.cycles(program.misses.last())).collect();
         let mut outcome = Outcome::default();
-        // Whoever has its ways to itself has them at any speed.
+        // A program alone in its ways has them at any speed.
         let rounds = if streams.len() > classes.len() { ROUNDS } else { 1 };
         for _ in 0..rounds {
             let held = held(&streams, &speeds);
@@ -175,7 +176,7 @@ impl<'a> Model<'a> {
             outcome.pieces = streams[who.len()..].iter().zip(sets.iter().zip(shared)).map(piece).collect();
             for (program, private) in &outcome.private {
                 let misses = private + self.shared_misses(*program, &outcome.pieces, outside);
-                // Halfway, so that two who take turns do not swing.
+                // Halfway, so that alternating programs do not oscillate.
                 speeds[*program] = 0.5 * (speeds[*program] + 1.0 / programs[*program].cycles(misses));
             }
         }
@@ -192,7 +193,7 @@ impl<'a> Model<'a> {
         misses
     }
 
-    /// MPKI of a program's accesses to sets: those of the pieces, made up to the part `outside`.
+    /// MPKI of a program's accesses to sharing groups: those of the pieces, scaled to the fraction `outside`.
     fn shared_misses(&self, program: usize, pieces: &[Piece], outside: &[f64]) -> f64 {
         let mut misses = 0.0;
         for (set, shared) in self.situation.shared.iter().enumerate() {
@@ -226,7 +227,7 @@ mod tests {
         assert_eq!(predict(&two, &plan), [1.5, 3.0]);
     }
 
-    /// The paper's two programs: half of what each reads is shared. Arrays of 2·`half` ways.
+    /// The paper's two programs: half of the data of each is shared. Arrays of 2·`half` ways.
     fn paper(ways: u32, half: u32) -> Situation {
         let reader = Program { misses: Curve::new(random(20.0, 2 * half, ways)), ..program(&random(10.0, half, ways)) };
         let shared = vec![set(&[0, 1], &random(10.0, half, ways))];
@@ -242,7 +243,7 @@ mod tests {
         assert_eq!(plan.check(&two), Ok(()));
         let found = predict(&two, &plan);
         assert!(found.iter().all(|slowdown| (slowdown - 1.0).abs() < 0.01), "{found:?}");
-        // Without it each class holds a half of the set: 4 + 2 ways' worth, and 4 ways.
+        // Without it each class holds a half of the group: 4 + 2 ways' worth, and 4 ways.
         let without = Plan { classes: vec![class(0xf, 0), class(0xf0, 1)], regions: Vec::new() };
         let found = predict(&two, &without);
         assert!(found[0] > 1.3 && found[0] == found[1], "{found:?}");
@@ -254,7 +255,8 @@ mod tests {
             let set = SharedSet { bytes: Bytes::mib(mib), ..set(&[0, 1], &[1.0]) };
             (part_in_region(&set, Ways(ways), &cache(20, 16)) * 1000.0).round()
         };
-        // λ = 4: P(X ≥ 1 … 4) = 0.9817, 0.9084, 0.7619, 0.5665, together 3.2185 of 4; then 0.3712, 0.2149, 0.1107, 0.0511.
+        // λ = 4: P(X ≥ 1 … 4) = 0.9817, 0.9084, 0.7619, 0.5665, together 3.2185 of 4; then 0.3712, 0.2149, 0.1107,
+        // 0.0511.
         assert_eq!([part(4, 0), part(4, 4), part(4, 6), part(4, 8)], [0.0, 805.0, 951.0, 992.0]);
     }
 

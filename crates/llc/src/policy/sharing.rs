@@ -1,21 +1,25 @@
-//! masu's own policy: fair ways for what each has alone, and a region for what is shared.
+//! masu's own policy: fair ways for private data, and a shared partition for shared data.
 //!
-//! No paper was found that does this. What it takes from others: regions for shared pages from 藤 and 山田 (see the head of this crate),
-//! clusters from KPart and LFOC, unfairness from Selfa et al., the sharing model from HOTL (`contend`). Its rules:
+//! No paper was found that does this. Taken from others: partitions for shared pages from 藤 and 山田 (see the head of
+//! this crate), clusters from KPart and LFOC, unfairness from Selfa et al., the sharing model from HOTL (`contend`).
+//! Its rules:
 //!
-//! - A line that k programs share is charged 1/k to each (`charge`): a region is nobody's, and without one each class with sharers
-//!   is taken to hold its part of the set (`predict`).
-//! - What a program has alone and what it shares have curves of their own. A set is one more that asks for ways, and what it gains is
-//!   what all who share it gain. A region is made when that pays, and only then.
-//! - The aim is the least [`score`]: unfairness (greatest over least slowdown), and of equally fair plans the one with the greater throughput.
-//! - The plans of all other policies are candidates, and so is no partition at all. The best of them and some of its own are improved
-//!   step by step (`search`). So by its own model it is no worse than any of them, whether something is shared or not.
-//! - The model knows a partition of one program exactly and a shared one roughly. So who is not kept apart counts as a little slower
-//!   or faster than predicted ([`Settings::doubt`]).
-//! - The plan in force stays unless the new one is better by [`Settings::clearly`].
-//! - Whoever can measure slowdowns goes on by them ([`Refiner`]): they correct the model, and the corrected model is asked again.
+//! - A line that k programs share is charged 1/k to each (`charge`): a shared partition belongs to no program, and
+//!   without one each class with sharers is assumed to hold its part of the sharing group (`predict`).
+//! - Private and shared data of a program have separate curves. A sharing group competes for ways like a program, and
+//!   its gain is the sum over all sharers. A shared partition is made only when that pays.
+//! - The objective is the least [`score`]: unfairness (greatest over least slowdown), and of equally fair plans the
+//!   one with the greater throughput.
+//! - The plans of all other policies are candidates, and so is no partition at all. The best of them and some of its
+//!   own are improved step by step (`search`). So by its own model it is no worse than any of them, with and without
+//!   shared data.
+//! - The model knows a partition of one program exactly and a shared one roughly. So a program without isolation
+//!   counts as a little slower or faster than predicted ([`Settings::doubt`]).
+//! - The current plan stays unless the new one is better by [`Settings::clearly`].
+//! - A caller that can measure slowdowns continues with them ([`Refiner`]): they correct the model, and the corrected
+//!   model plans again.
 //!
-//! With more than 64 programs the candidates are all there is.
+//! With more than 64 programs only the candidates are compared.
 
 use super::predict::predict;
 use super::{Class, Plan, Policy, Situation, dunn};
@@ -26,29 +30,29 @@ mod search;
 pub use refine::Refiner;
 use search::{Division, Search};
 
-/// What is weighed against what.
+/// Weights and limits of the policy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
-    /// How much throughput counts beside fairness: a loss of all of it is as bad as e to this power in unfairness.
+    /// Weight of throughput beside fairness: a loss of all of it is as bad as e to this power in unfairness.
     pub throughput_weight: f64,
-    /// How wrong a prediction may be for programs that share ways, as a part of their slowdown beyond 1.
+    /// Error of a prediction for programs that share ways, as a fraction of their slowdown beyond 1.
     pub doubt: f64,
-    /// The part of unfairness by which another plan must be better than the one in force.
+    /// Fraction of unfairness by which another plan must be better than the current one.
     pub clearly: f64,
-    /// Plans that are looked at, at most.
+    /// Greatest number of evaluated plans.
     pub plans_max: usize,
 }
 
-/// What masu plans by, where it has curves alone. With less doubt it puts programs into one partition that want the same ways, and
-/// errs: of the mixes in `bench/scenarios` `mix-4b` then has an unfairness of 2.7 in place of 1.3.
+/// Values for planning from curves alone. With less doubt the policy puts programs into one partition that want the
+/// same ways, and errs: of the mixes in `bench/scenarios` `mix-4b` then has an unfairness of 2.7 in place of 1.3.
 pub const USUAL: Settings = Settings { throughput_weight: 0.05, doubt: 0.15, clearly: 0.005, plans_max: 8_000 };
-/// The same where it goes on by what is measured ([`Refiner`]), and errors are found out.
+/// Values for planning with measurements ([`Refiner`]), which reveal errors.
 pub const MEASURED: Settings = Settings { doubt: 0.05, ..USUAL };
 
-/// Whose plans are candidates.
+/// Policies whose plans are candidates.
 const OTHERS: [Policy; 6] = [Policy::None, Policy::Equal, Policy::Lfoc, Policy::Kpart, Policy::Ucp, Policy::Dunn];
 
-/// How bad these slowdowns are: the logarithm of unfairness, and a little for lost throughput. 0 is best.
+/// Cost of these slowdowns: the logarithm of unfairness, and a little for lost throughput. 0 is best.
 pub fn score(slowdowns: &[f64], settings: &Settings) -> f64 {
     let (mut least, mut most, mut progress) = (f64::INFINITY, 0.0f64, 0.0);
     for slowdown in slowdowns {
@@ -63,7 +67,7 @@ pub fn score(slowdowns: &[f64], settings: &Settings) -> f64 {
     (most / least).ln() + settings.throughput_weight * lost
 }
 
-/// The plan; `before` is the one in force.
+/// The plan; `before` is the current one.
 pub fn plan(situation: &Situation, before: Option<&Plan>, settings: Settings) -> Plan {
     let model = Expected { situation, settings, learned: &Learned::default() };
     let found = model.best(None, &[]);
@@ -75,8 +79,7 @@ pub fn plan(situation: &Situation, before: Option<&Plan>, settings: Settings) ->
     }
 }
 
-/// By how much the model was wrong about programs, as a factor of their slowdown: those with ways to themselves, and those that share
-/// them. 1 where nothing is known.
+/// Error of the model by program, as a factor of the slowdown: alone in its ways, and sharing them. 1 if unknown.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Learned {
     alone: Vec<f64>,
@@ -84,7 +87,7 @@ pub struct Learned {
 }
 
 impl Learned {
-    /// These slowdowns were measured where others had been predicted; `alone`: who had ways to itself.
+    /// Learns from slowdowns measured against predicted ones; `alone`: programs with ways to themselves.
     fn learn(&mut self, predicted: &[f64], measured: &[f64], alone: &[bool]) {
         self.alone.resize(measured.len(), 1.0);
         self.together.resize(measured.len(), 1.0);
@@ -94,7 +97,7 @@ impl Learned {
         }
     }
 
-    /// Corrects what is predicted, but not to less than no loss at all.
+    /// Corrects predicted slowdowns, but to no less than 1.
     fn correct(&self, slowdowns: &mut [f64], alone: &[bool]) {
         for (nth, slowdown) in slowdowns.iter_mut().enumerate() {
             let of = if alone[nth] { &self.alone } else { &self.together };
@@ -104,7 +107,7 @@ impl Learned {
     }
 }
 
-/// What is expected of plans: the model, corrected by what was learned, and with some doubt.
+/// Predicted slowdowns of plans: the model, corrected by measurements, with some doubt.
 #[derive(Clone, Copy)]
 struct Expected<'a> {
     situation: &'a Situation,
@@ -113,7 +116,8 @@ struct Expected<'a> {
 }
 
 impl Expected<'_> {
-    /// Slowdowns from predicted ones: corrected, and those of programs that share ways at the worse end of what they may be.
+    /// Slowdowns from predicted ones: corrected, and those of programs that share ways at the worse end of their
+    /// range.
     fn slowdowns_from(&self, mut predicted: Vec<f64>, alone: &[bool]) -> Vec<f64> {
         self.learned.correct(&mut predicted, alone);
         worsened(&mut predicted, alone, self.settings.doubt);
@@ -128,8 +132,8 @@ impl Expected<'_> {
         score(&self.slowdowns(plan), &self.settings)
     }
 
-    /// The best plan but for those that were `tried`, with its score. What other policies say is looked at, and so is what can be made
-    /// of that and of the plan in force, step by step.
+    /// Best plan except those `tried`, with its score. Candidates are the plans of other policies, and the plans
+    /// reached step by step from them and from the current plan.
     fn best(&self, before: Option<&Plan>, tried: &[Plan]) -> Option<(f64, Plan)> {
         let situation = self.situation;
         let mut candidates: Vec<Plan> = OTHERS.into_iter().map(|policy| policy.plan(situation, None)).collect();
@@ -147,7 +151,7 @@ impl Expected<'_> {
     }
 }
 
-/// Who has ways to itself under this plan.
+/// Programs with ways to themselves under this plan.
 fn alone(situation: &Situation, plan: &Plan) -> Vec<bool> {
     let is_alone = |class: &&Class| {
         let mut others = plan.classes.iter().filter(|other| !std::ptr::eq(*other, *class));

@@ -1,15 +1,16 @@
 //! UCP: fewest misses together.
 //!
-//! Qureshi and Patt, MICRO 2006 (see [`lookahead`](super::lookahead)): each program has a partition of its own, and look-ahead on their
-//! misses says how large.
+//! Qureshi and Patt, MICRO 2006 (see [`lookahead`](super::lookahead)): each program has a partition of its own, sized
+//! by look-ahead on the misses of all.
 //!
 //! | paper                       | here                | unit                          |
 //! |-----------------------------|---------------------|-------------------------------|
 //! | misses by UMON, per interval | [`Program::misses`](super::Program::misses) | per thousand instructions |
 //! | partitions                  | classes             |                               |
 //!
-//! We differ: misses are per thousand instructions, not per interval, so a fast program does not count for more. The paper has as many
-//! partitions as programs; where there are fewer, neighbours share one, by the combined curves of KPart ([`combine`](super::combine)).
+//! We differ: misses are per thousand instructions, not per interval, so a fast program does not count for more. The
+//! paper has one partition for each program; with fewer partitions, neighbours share one, by the combined curves of
+//! KPart ([`combine`](super::combine)).
 
 use super::combine::combined;
 use super::lookahead::lookahead;

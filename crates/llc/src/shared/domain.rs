@@ -1,8 +1,9 @@
-//! Who trusts whom, and which frames are shared by those who should not.
+//! Trust domains, and frames shared across them.
 //!
-//! Who shares a page can find out what others do with it: whether they wrote it, by how long a write of one's own takes, and whether they read
-//! it, by flushing it and timing the next load (Flush+Reload). The kernel's document on KSM therefore asks to merge between those
-//! who trust each other alone. A cache region that is kept filled would sharpen such a look, so none is made across domains.
+//! A sharer of a page can observe the other sharers: writes, by the duration of a write of its own, and reads, by
+//! flushing the page and timing the next load (Flush+Reload). The kernel's document on KSM therefore asks to merge
+//! only between processes that trust each other. A shared partition that is kept warm would sharpen such an attack,
+//! so none is made across domains.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,19 +11,19 @@ use std::fmt;
 use linux::{Pid, Untrusted};
 use serde::Serialize;
 
-/// By what processes are put into domains.
+/// Criterion for trust domains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum By {
-    /// Those in one control group trust each other.
+    /// Processes of one control group trust each other.
     Cgroup,
-    /// Those of one user do.
+    /// Processes of one user trust each other.
     Uid,
 }
 
 impl By {
-    /// The domain of a process in this group, of these real, effective, saved and file-system users. One that runs a program with the
-    /// rights of another user (setuid) is not in the domain of either.
+    /// The domain of a process in this group, with these real, effective, saved and file-system users. A process that
+    /// runs a program with the rights of another user (setuid) is in the domain of neither user.
     pub fn domain(self, group: &Untrusted, users: [u32; 4]) -> Domain {
         let [real, effective, saved, files] = users;
         match self {
@@ -42,7 +43,7 @@ impl fmt::Display for By {
     }
 }
 
-/// Those who trust each other, by the name of their control group, their user, or a label of a configuration.
+/// Trust domain, named by the control group, the user, or a label of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(transparent)]
 pub struct Domain(pub Untrusted);
@@ -53,16 +54,16 @@ impl fmt::Display for Domain {
     }
 }
 
-/// What a process is to the others.
+/// A process as the other sharers see it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Member {
-    /// Its name, as `/proc/PID/status` has it.
+    /// Name from `/proc/PID/status`.
     pub name: Untrusted,
-    /// Its effective user.
+    /// Effective user.
     pub uid: u32,
-    /// Its control group, as `/proc/PID/cgroup` has it; empty where there are none.
+    /// Control group from `/proc/PID/cgroup`; empty on hosts without control groups.
     pub group: Untrusted,
-    /// Whom it trusts.
+    /// Domain that the process trusts.
     pub domain: Domain,
 }
 
@@ -75,14 +76,14 @@ pub fn domains_of(processes: impl IntoIterator<Item = Pid>, members: &BTreeMap<P
     domains
 }
 
-/// Do these processes, which share something, not all trust each other? One of whom nothing is known trusts nobody else.
+/// Whether these sharers do not all trust each other. An unknown process trusts no other.
 pub fn crosses(processes: &[Pid], members: &BTreeMap<Pid, Member>) -> bool {
     let mut domains = processes.iter().map(|pid| members.get(pid).map(|member| &member.domain));
     let Some(first) = domains.next() else { return false };
     domains.any(|domain| domain.is_none() || domain != first)
 }
 
-/// Processes by who they trust, for tests.
+/// Processes with their domains, for tests.
 #[cfg(test)]
 pub(crate) fn members_of(of: &[(i32, &str)]) -> BTreeMap<Pid, Member> {
     let member =
@@ -110,7 +111,7 @@ mod tests {
         assert!(!crosses(&[], &members) && !crosses(&[Pid(1)], &members) && !crosses(&[Pid(1), Pid(2)], &members));
         assert!(crosses(&[Pid(1), Pid(2), Pid(3)], &members));
         assert!(crosses(&[Pid(1), Pid(9)], &members) && crosses(&[Pid(8), Pid(9)], &members));
-        // One alone crosses nothing, whoever it is.
+        // A single process crosses nothing, even an unknown one.
         assert!(!crosses(&[Pid(9)], &members));
         let names: Vec<String> =
             domains_of([Pid(3), Pid(1), Pid(2)], &members).into_iter().map(ToString::to_string).collect();

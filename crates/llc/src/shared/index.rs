@@ -1,7 +1,8 @@
-//! Frame → sharers, kept up to date from the merged pages of one process after the other. Pure.
+//! Frame → sharers, updated from the merged pages of one process after the other. Pure.
 //!
-//! Two sorted lists instead of maps: by process and address, to find out what changed, and by frame and process, to say who shares. To
-//! build them is to sort once, to change them is one pass over what is there; an entry takes 40 bytes in both together.
+//! Two sorted lists instead of maps: one by process and address, to find changes, and one by frame and process, to
+//! find sharers. Building them takes one sort, changing them one pass over all entries; an entry takes 40 bytes in
+//! both together.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap};
@@ -10,16 +11,16 @@ use linux::Pid;
 use linux::merged_memory::PageOf;
 use units::{Address, Bytes, Pages};
 
-/// A merged page of some process.
+/// Merged page of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MergedPage {
-    /// Where it is mapped.
+    /// Address where it is mapped.
     pub address: Address,
-    /// The number of its frame.
+    /// Frame number.
     pub frame: u64,
 }
 
-/// One who has a frame.
+/// Sharer of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Entry {
     frame: u64,
@@ -27,62 +28,63 @@ struct Entry {
     address: Address,
 }
 
-/// A merged frame with all who have it, by process and address.
+/// Merged frame with all its sharers, by process and address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'i> {
     entries: &'i [Entry],
 }
 
 impl<'i> Frame<'i> {
-    /// Its number.
+    /// Frame number.
     pub fn number(self) -> u64 {
         self.entries.first().map_or(0, |entry| entry.frame)
     }
 
-    /// Who has it, and where; a process may have it at several addresses.
+    /// Sharers and their addresses; a process may have the frame at several addresses.
     pub fn sharers(self) -> impl ExactSizeIterator<Item = PageOf> + 'i {
         self.entries.iter().map(|entry| PageOf { pid: entry.pid, address: entry.address })
     }
 
-    /// The processes that have it, each once, by rising id.
+    /// Processes that have the frame, each once, by rising id.
     pub fn processes(self) -> impl Iterator<Item = Pid> + 'i {
         self.entries.chunk_by(|one, other| one.pid == other.pid).filter_map(|of| of.first()).map(|entry| entry.pid)
     }
 
-    /// What there would be more without it.
+    /// Memory saved by the merge: the additional bytes that would be used without it.
     pub fn saved(self) -> Bytes {
         Pages(self.entries.len() as u64 - 1).bytes()
     }
 }
 
-/// All frames that the same processes share.
+/// All frames shared by the same processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedSet {
-    /// Who: by rising id. One alone has its pages merged with each other, or with those of somebody whom we do not see.
+    /// Sharers by rising id. A single process has its pages merged with each other, or with those of a process that
+    /// masu does not see.
     pub processes: Vec<Pid>,
-    /// How many frames.
+    /// Number of frames.
     pub frames: Pages,
-    /// How many pages that are, of all of them together.
+    /// Number of mapped pages, over all sharers.
     pub mapped: Pages,
 }
 
 impl SharedSet {
-    /// What there would be more without.
+    /// Memory saved by the merge.
     pub const fn saved(&self) -> Bytes {
         Pages(self.mapped.0 - self.frames.0).bytes()
     }
 }
 
-/// What an update changed.
+/// Changes made by an update.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changed {
-    /// Pages that are merged now and were not.
+    /// Newly merged pages.
     pub come: u64,
-    /// Pages that are merged no more, or with others.
+    /// Pages no longer merged, or merged with others.
     pub gone: u64,
 }
 
-/// Who has which merged frame.
+/// Index of merged frames and their sharers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Index {
     by_process: BTreeMap<Pid, Vec<MergedPage>>,
@@ -90,17 +92,18 @@ pub struct Index {
 }
 
 impl Index {
-    /// The merged pages of a process, by address.
+    /// Merged pages of a process, by address.
     pub fn of(&self, pid: Pid) -> &[MergedPage] {
         self.by_process.get(&pid).map_or(&[], Vec::as_slice)
     }
 
-    /// The processes that have any.
+    /// Processes with merged pages.
     pub fn processes(&self) -> impl Iterator<Item = Pid> {
         self.by_process.keys().copied()
     }
 
-    /// Takes over a look: the merged pages of every process that has any, in any order, each address once. Who is not among them has none any more.
+    /// Applies a scan: the merged pages of every process that has any, in any order, each address once. A process
+    /// missing from the scan has none any more.
     pub fn update(&mut self, look: impl IntoIterator<Item = (Pid, Vec<MergedPage>)>) -> Changed {
         let (mut come, mut gone) = (Vec::new(), Vec::new());
         let mut before = std::mem::take(&mut self.by_process);
@@ -131,25 +134,25 @@ impl Index {
         self.by_frame.chunk_by(|one, other| one.frame == other.frame).map(|entries| Frame { entries })
     }
 
-    /// The frame of this number, if it is merged.
+    /// The frame with this number, if it is merged.
     pub fn frame(&self, number: u64) -> Option<Frame<'_>> {
         let first = self.by_frame.partition_point(|entry| entry.frame < number);
         let end = first + self.by_frame[first..].partition_point(|entry| entry.frame == number);
         (end > first).then(|| Frame { entries: &self.by_frame[first..end] })
     }
 
-    /// How many pages are merged, each counted where it is mapped.
+    /// Number of merged pages, each counted where it is mapped.
     pub fn mapped(&self) -> Pages {
         Pages(self.by_frame.len() as u64)
     }
 
-    /// Frames put together by who shares them, what saves most first.
+    /// Frames grouped by their sharers, the largest saving first.
     pub fn sets(&self) -> Vec<SharedSet> {
         sets(self.frames())
     }
 }
 
-/// Some frames put together by who shares them, what saves most first; of those that save as much, by who.
+/// Groups the given frames by their sharers, the largest saving first; equal savings are ordered by sharers.
 pub fn sets<'i>(frames: impl Iterator<Item = Frame<'i>>) -> Vec<SharedSet> {
     let mut by_who: HashMap<Vec<Pid>, (u64, u64)> = HashMap::new();
     let mut who = Vec::new();
@@ -172,7 +175,7 @@ pub fn sets<'i>(frames: impl Iterator<Item = Frame<'i>>) -> Vec<SharedSet> {
     sets
 }
 
-/// What is in one sorted list and not in the other.
+/// Entries that are in only one of two sorted lists.
 fn differences(pid: Pid, old: &[MergedPage], new: &[MergedPage], gone: &mut Vec<Entry>, come: &mut Vec<Entry>) {
     let entry = |page: &MergedPage| Entry { frame: page.frame, pid, address: page.address };
     let (mut old, mut new) = (old.iter().peekable(), new.iter().peekable());
@@ -196,7 +199,7 @@ fn differences(pid: Pid, old: &[MergedPage], new: &[MergedPage], gone: &mut Vec<
     }
 }
 
-/// One sorted list without some of its entries and with others.
+/// Removes some entries from a sorted list and adds others.
 fn merged(all: Vec<Entry>, gone: &[Entry], come: Vec<Entry>) -> Vec<Entry> {
     if all.is_empty() {
         return come;

@@ -1,23 +1,26 @@
-//! A look at who has merged pages now: page tables of the processes that offered memory to KSM, and the flags of the frames in them.
+//! Scans for merged pages: page tables of the processes that offered memory to KSM, and the flags of their frames.
 //!
-//! 1. `ksm_stat` chooses the processes: only memory that was offered is merged. Its counters do not choose: a forked child has none and all merged
-//!    pages of its parent. On kernels that do not say who offered something all processes are looked at.
-//! 2. `maps` names the mappings that may hold anonymous pages: all private ones. smaps would tell which were offered (`mg`), but walks
-//!    all of their pages for that.
-//! 3. `PAGEMAP_SCAN` leaves out, of large mappings, what is not there, huge, or the zero page.
-//! 4. `pagemap` has a word for each page that is left: the frame, and whether others map it too. Only then it may be merged.
-//! 5. `kpageflags` tells whether the frame is: asked once for each frame, in their order, neighbours in one call.
+//! 1. `ksm_stat` selects the processes: only offered memory is merged. Its counters do not select: a forked child has
+//!    counters of zero and all merged pages of its parent. Kernels without that information get all processes
+//!    scanned.
+//! 2. `maps` lists the mappings that may hold anonymous pages: all private ones. smaps would tell the offered ones
+//!    (`mg`), but walks all of their pages for that.
+//! 3. `PAGEMAP_SCAN` skips, in large mappings, absent and huge pages and the zero page.
+//! 4. `pagemap` gives an entry for each remaining page: the frame, and whether other processes map it too. Only then
+//!    it may be merged.
+//! 5. `kpageflags` tells whether the frame is merged: read once for each frame, in frame order, neighbours in one
+//!    call.
 //!
-//! **Look after look** the fifth step, which costs most, is for what changed: a page in whose word nothing changed is merged still. A
-//! frame stays KSM's until all have left it. That it was then taken again for the same address and is shared with others there, and is
-//! not KSM's, can be only with a fork since, or with a page that older forks share and that came back from swap; so when there is a
-//! process that began since the last look as a fork, or anything was swapped in, all flags are asked anew. Pages that a fork shares and
-//! KSM has not merged are asked at each look: KSM may turn them into merged ones where they are.
-//! Steps 1 to 4 are for all pages at each look. Nothing cheaper is exact: neither KSM's counters nor its tracepoints nor the counts of
-//! page faults tell of a page that was written, given back, moved or parted by another process.
+//! **In repeated scans** the fifth step, the most expensive one, covers only changes: a page with an unchanged entry
+//! is still merged. A frame stays KSM's until its last mapping is gone. The same frame can return to the same
+//! address, shared there and not KSM's, only through a fork since then, or through a page shared by older forks that
+//! came back from swap. So all flags are read again when a process has been forked since the last scan, or any page
+//! was swapped in. Pages shared by a fork and not merged by KSM are read at each scan: KSM may merge them in place.
+//! Steps 1 to 4 cover all pages at each scan. Nothing cheaper is exact: neither KSM's counters nor its tracepoints
+//! nor the counts of page faults report a page that was written, freed, moved or un-merged by another process.
 //!
-//! A look is no snapshot: processes go on while it is taken, and a page may be parted between its two steps. What is in it was so at
-//! some moment of the look.
+//! A scan is no snapshot: processes run meanwhile, and a page may be un-merged between the two steps. Each result was
+//! true at some moment of the scan.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -33,17 +36,18 @@ use units::{Address, AddressRange, Pages};
 use super::domain::{By, Member};
 use super::index::{Changed, Index, MergedPage};
 
-/// From so many pages on a mapping is scanned before it is read: what a scan costs at the least, reading a page costs a hundred times.
+/// Least size of a mapping that is scanned before it is read: the fixed cost of a scan is a hundred times the cost of
+/// reading a page.
 const SCANNED_FROM: Pages = Pages(1024);
 
-/// What is not found where domains are made by control groups and there are none.
+/// Name of the missing feature where domains are made by control groups and the host has none.
 pub const NO_CGROUPS: &str = "the control groups of processes";
 
-/// What is scanned at once, and how many of these are read without a scan at most.
+/// Range of one scan, and the greatest number of such steps in a row that are read without a scan.
 const STEP: Pages = Pages(4096);
 const UNSCANNED_MAX: u32 = 63;
 
-/// Looks at the host, again and again.
+/// Scans the host repeatedly.
 #[derive(Debug)]
 pub struct Observer {
     frames: FrameTable,
@@ -54,20 +58,20 @@ pub struct Observer {
     seen: Seen,
 }
 
-/// What there was at the last look, of that which can make other pages look like merged ones.
+/// State at the last scan of everything that can make other pages look like merged ones.
 #[derive(Debug, Default)]
 struct Seen {
-    /// Every process that has memory, by when it began.
+    /// Start time of every process that has memory.
     processes: BTreeMap<Pid, u64>,
     /// Pages swapped in since boot.
     swapped_in: u64,
 }
 
 impl Seen {
-    /// Notes what there is now, and says whether anybody began since the last time as the fork of another, and is one still, or anything
-    /// was swapped in.
+    /// Notes the current state. Returns whether, since the last time, a process was forked that still runs its
+    /// parent's program, or a page was swapped in.
     fn changes(&mut self, files: &impl KernelFiles) -> Result<bool, Error> {
-        /// From a device, from compressed memory, and pages of nothing but zeros.
+        /// From a device, from compressed memory, and pages of only zeros.
         const SWAPPED_IN: [&str; 3] = ["pswpin", "zswpin", "swpin_zero"];
         let mut now = BTreeMap::new();
         let mut forked = false;
@@ -87,39 +91,39 @@ impl Seen {
     }
 }
 
-/// What a look was like.
+/// Result of a scan.
 #[derive(Debug, Default)]
 pub struct Look {
-    /// Processes whose pages were looked at.
+    /// Processes with scanned pages.
     pub processes: usize,
-    /// Those that have offered something, as far as we could see, and could not be looked at, with the reason.
+    /// Processes that appear to have offered memory and could not be scanned, with the reason.
     pub not_read: Vec<(Pid, Error)>,
-    /// Words of page tables that were read.
+    /// Page-table entries read.
     pub pages: Pages,
-    /// Frames whose flags were asked.
+    /// Frames whose flags were read.
     pub frames_asked: u64,
-    /// All flags were asked, also of what had not changed.
+    /// All flags were read, including unchanged ones.
     pub anew: bool,
-    /// What was different from the last look.
+    /// Changes since the last scan.
     pub changed: Changed,
-    /// How long it took.
+    /// Duration.
     pub took: Duration,
-    /// The processor time of that.
+    /// CPU time.
     pub cpu: Duration,
 }
 
-/// What was found in one process.
+/// Pages found in one process.
 #[derive(Debug, Default)]
 struct Found {
-    /// Merged, as nothing has changed.
+    /// Merged: the entry is unchanged.
     known: Vec<MergedPage>,
-    /// To be asked.
+    /// Flags still to be read.
     open: Vec<MergedPage>,
     words: u64,
 }
 
 impl Observer {
-    /// An observer that puts processes into domains in this way. Processes that are `left_out` are not looked at.
+    /// Observer with this criterion for trust domains. Processes in `left_out` are not scanned.
     ///
     /// # Errors
     /// `Denied` without CAP_SYS_ADMIN; `Unsupported` by a kernel without CONFIG_PROC_PAGE_MONITOR.
@@ -130,25 +134,26 @@ impl Observer {
         Ok(Observer { frames, by, left_out, index, members, seen })
     }
 
-    /// What was found by the last look.
+    /// Index of the last scan.
     pub fn index(&self) -> &Index {
         &self.index
     }
 
-    /// Who those are that have merged pages.
+    /// Processes that have merged pages.
     pub fn members(&self) -> &BTreeMap<Pid, Member> {
         &self.members
     }
 
-    /// From now on looks at these processes not, and at all others.
+    /// Excludes exactly these processes from later scans.
     pub fn leave_out(&mut self, processes: BTreeSet<Pid>) {
         self.left_out = processes;
     }
 
-    /// Looks at all processes.
+    /// Scans all processes.
     ///
     /// # Errors
-    /// When there is no list of processes, or `Unsupported` where domains are made by control groups and there are none.
+    /// When there is no list of processes, or `Unsupported` where domains are made by control groups and there are
+    /// none.
     pub fn look(&mut self, files: &impl KernelFiles) -> Result<Look, Error> {
         let (begun, cpu_begun) = (Instant::now(), cpu_time::of_thread());
         let mut look = Look::default();
@@ -173,7 +178,7 @@ impl Observer {
                 }
             }
         }
-        // Only now: whoever forked while we read, forked before the flags are asked.
+        // Only now: a fork during the read precedes the read of the flags.
         look.anew = self.seen.changes(files)?;
         if look.anew {
             found.iter_mut().for_each(|(_, of)| of.open = joined(std::mem::take(of)));
@@ -185,14 +190,14 @@ impl Observer {
         Ok(look)
     }
 
-    /// The pages of one process that may be merged; `None` for one that has offered nothing.
+    /// Pages of one process that may be merged; `None` for a process that has offered nothing.
     fn look_at(&self, files: &impl KernelFiles, pid: Pid) -> Result<Option<(Member, Found)>, Error> {
         match ksm::of_process(files, pid)? {
             None => return Ok(None),
             Some(of) if of.mergeable == Reported::Value(false) => return Ok(None),
             Some(_) => {}
         }
-        // Opened first: it keeps meaning the memory that the mappings are of, or has none.
+        // Opened first: the descriptor keeps naming the memory of these mappings, or has none.
         let pagemap = Pagemap::open(pid)?;
         let mappings = maps(files, pid)?;
         if mappings.is_empty() {
@@ -218,9 +223,9 @@ impl Observer {
         Ok(Member { name: status.name, uid: status.uid, group, domain })
     }
 
-    /// Asks for the flags of all open frames, and keeps of the open pages those that are merged. How many frames that were.
+    /// Reads the flags of all open frames, and keeps the merged ones of the open pages. Returns the number of frames.
     fn ask(&self, found: &mut [(Pid, Found)]) -> Result<u64, Error> {
-        // Frames in their order, with the place of the page among all open ones.
+        // Frames in order, with the index of the page among all open ones.
         let mut places: Vec<(u64, usize)> =
             found.iter().flat_map(|(_, of)| &of.open).enumerate().map(|(place, page)| (page.frame, place)).collect();
         places.sort_unstable();
@@ -240,22 +245,22 @@ impl Observer {
     }
 }
 
-/// What the last look found in a process that gives no answer: nobody hides by giving none.
+/// Keeps the last result for a process that cannot be read: a process cannot hide by failing reads.
 fn as_before(error: &Error, pid: Pid, members: &mut BTreeMap<Pid, Member>, index: &Index) -> Option<(Member, Found)> {
     let member = members.remove(&pid).filter(|_| error.is_unanswered())?;
     Some((member, Found { known: index.of(pid).to_vec(), ..Found::default() }))
 }
 
-/// Private memory: what is shared is never merged. What the kernel maps for its own ends has nothing to merge.
+/// Private memory: shared mappings are never merged. The kernel's own mappings have nothing to merge.
 fn may_hold_merged(mapping: &Mapping) -> bool {
     let kernels = ["[vdso]", "[vvar]", "[vvar_vclock]", "[vsyscall]", "[uprobes]"];
     !mapping.permissions.shared && !kernels.iter().any(|kernels| mapping.path == *kernels)
 }
 
-/// Has those parts of a mapping read that may hold merged pages.
+/// Reads the parts of a mapping that may hold merged pages.
 ///
-/// A scan saves reading where little is in memory or much of it is huge, and else doubles the cost. So what follows a step that was
-/// full of small pages is read without one, twice as far each time.
+/// A scan saves reads where little is in memory or much of it is huge, and else doubles the cost. So after a step
+/// full of small pages, reading goes on without a scan, twice as far each time.
 fn each_part(
     pagemap: &Pagemap,
     range: AddressRange,
@@ -290,9 +295,9 @@ fn steps(range: AddressRange) -> impl Iterator<Item = AddressRange> {
     starts.filter_map(move |start| AddressRange::new(start, range.end().0.min(start + STEP.bytes().0)).ok())
 }
 
-/// Runs with small gaps between them are read as one.
+/// Joins runs with small gaps between them.
 fn coarser(runs: Vec<AddressRange>) -> Vec<AddressRange> {
-    /// Reading so many pages for nothing costs no more than another call.
+    /// Gap whose reading costs no more than another call.
     const GAP_BYTES_MAX: u64 = Pages(32).bytes().0;
     let mut coarse: Vec<AddressRange> = Vec::with_capacity(runs.len());
     for run in runs {
@@ -308,7 +313,7 @@ fn coarser(runs: Vec<AddressRange>) -> Vec<AddressRange> {
     coarse
 }
 
-/// Reads the words of a range. `known` is what was merged at the last look, by address.
+/// Reads the entries of a range. `known` lists the pages merged at the last scan, by address.
 fn read(pagemap: &Pagemap, range: AddressRange, known: &[MergedPage], found: &mut Found) -> Result<(), Error> {
     let mut known = &known[known.partition_point(|page| page.address < range.start())..];
     pagemap.each(range, |address, entry| {
@@ -317,7 +322,7 @@ fn read(pagemap: &Pagemap, range: AddressRange, known: &[MergedPage], found: &mu
     })
 }
 
-/// Takes one word. `known` is what is left of what was known, from this address on.
+/// Takes one entry. `known` is the rest of the known pages, from this address on.
 fn take(address: Address, entry: PageEntry, known: &mut &[MergedPage], found: &mut Found) {
     if !entry.may_be_merged() {
         return;
@@ -332,7 +337,7 @@ fn take(address: Address, entry: PageEntry, known: &mut &[MergedPage], found: &m
     if known.first() == Some(&page) { found.known.push(page) } else { found.open.push(page) }
 }
 
-/// All that is merged of one process, by address.
+/// All merged pages of one process, by address.
 fn joined(of: Found) -> Vec<MergedPage> {
     let Found { mut known, open, .. } = of;
     if known.is_empty() {

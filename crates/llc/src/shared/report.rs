@@ -1,4 +1,5 @@
-//! What a look found, for people and programs: frames and their sharers, what they save, and between whom they should not be shared.
+//! The result of a scan, for people and programs: frames and their sharers, the memory saved, and frames shared
+//! across trust domains.
 //! Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,93 +14,93 @@ use super::domain::{By, Domain, Member, crosses, domains_of};
 use super::index::{Frame, Index, sets};
 use super::observe::{Look, Observer};
 
-/// All of it, in the words of `--json`.
+/// The whole report, in the words of `--json`.
 #[derive(Debug, Serialize)]
 pub struct Report<'o> {
     /// Each merged frame with its sharers.
     pub frames: Frames<'o>,
-    /// What there would be more without these frames.
+    /// Memory saved by the merges, in bytes.
     pub bytes_saved: Bytes,
-    /// Frames that are shared by those who do not all trust each other.
+    /// Frames shared across trust domains.
     pub cross_domain_frames: u64,
-    /// How many frames.
+    /// Number of merged frames.
     pub merged_frames: u64,
-    /// How many pages that are, each counted where it is mapped.
+    /// Number of merged pages, each counted where it is mapped.
     pub merged_pages: u64,
-    /// The frames, put together by who shares them; what saves most comes first.
+    /// Frames grouped by their sharers, the largest saving first.
     pub sets: Vec<Set<'o>>,
-    /// By what domains are made.
+    /// Criterion for trust domains.
     pub domain_by: By,
-    /// Who has merged pages, of those that were asked for.
+    /// Selected processes that have merged pages.
     pub processes: Vec<OfProcess<'o>>,
-    /// Those that could not be looked at.
+    /// Processes that could not be scanned.
     pub not_read: Vec<NotRead>,
-    /// What the kernel counts as saved, on the whole host. It corrects that when KSM next comes by.
+    /// Memory saved on the whole host, by the kernel's count. The kernel corrects it on the next pass of KSM.
     pub kernel_bytes_saved: Bytes,
-    /// The knobs and counters of the kernel.
+    /// The kernel's settings and counters of KSM.
     pub ksm: ksm::Host,
-    /// What the look was like.
+    /// Cost of the scan.
     pub look: Cost,
 }
 
-/// Frames that the same processes share.
+/// Frames shared by the same processes.
 #[derive(Debug, Serialize)]
 pub struct Set<'o> {
-    /// Who.
+    /// Sharers.
     pub processes: Vec<Pid>,
     /// Their domains, each once.
     pub domains: Vec<&'o Domain>,
-    /// They do not all trust each other.
+    /// The sharers do not all trust each other.
     pub crosses_domains: bool,
-    /// How many.
+    /// Number of frames.
     pub frames: u64,
-    /// How many pages that are, of all of them together.
+    /// Number of mapped pages, over all sharers.
     pub pages: u64,
-    /// What there would be more without.
+    /// Memory saved by the merges, in bytes.
     pub bytes_saved: Bytes,
 }
 
-/// One who shares.
+/// A process with merged pages.
 #[derive(Debug, Serialize)]
 pub struct OfProcess<'o> {
-    /// Who.
+    /// Process id.
     pub pid: Pid,
-    /// More about it.
+    /// Name, user, group and domain.
     #[serde(flatten)]
     pub member: &'o Member,
-    /// How many merged pages it has.
+    /// Number of its merged pages.
     pub merged_pages: u64,
 }
 
-/// One who could not be looked at.
+/// A process that could not be scanned.
 #[derive(Debug, Serialize)]
 pub struct NotRead {
-    /// Who.
+    /// Process id.
     pub pid: Pid,
     /// The reason.
     pub why: String,
 }
 
-/// What the look was like.
+/// Cost of a scan.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Cost {
-    /// Processes that were looked at.
+    /// Scanned processes.
     pub processes: usize,
-    /// Words of page tables that were read.
+    /// Page-table entries read.
     pub pages_read: Pages,
-    /// Frames whose flags were asked.
+    /// Frames whose flags were read.
     pub frames_asked: u64,
-    /// Pages that are merged now and were not at the last look.
+    /// Pages merged since the last scan.
     pub pages_come: u64,
-    /// Pages that are not any more.
+    /// Pages no longer merged since the last scan.
     pub pages_gone: u64,
-    /// How long it took.
+    /// Duration in microseconds.
     pub took_us: u128,
-    /// The processor time of that.
+    /// CPU time in microseconds.
     pub cpu_us: u128,
 }
 
-/// Frames, written down one after the other: there may be millions.
+/// Frames, serialized one after the other: there may be millions.
 #[derive(Clone, Copy, Debug)]
 pub struct Frames<'o> {
     index: &'o Index,
@@ -108,12 +109,12 @@ pub struct Frames<'o> {
 }
 
 impl<'o> Frames<'o> {
-    /// Who a sharer is.
+    /// Details of a sharer.
     pub fn member(self, pid: Pid) -> Option<&'o Member> {
         self.members.get(&pid)
     }
 
-    /// Those that one of the chosen has, whoever else has them.
+    /// Frames of which a selected process is a sharer.
     fn chosen(self) -> impl Iterator<Item = Frame<'o>> {
         let is_chosen =
             move |frame: &Frame<'_>| self.of.is_none_or(|of| frame.processes().any(|pid| of.contains(&pid)));
@@ -153,7 +154,7 @@ impl Serialize for Frames<'_> {
 }
 
 impl<'o> Report<'o> {
-    /// What `observer` found by `look`, of the frames that one of `of` has; of all frames for `None`.
+    /// Report of `observer` after `look`, on the frames shared by a process of `of`; on all frames for `None`.
     pub fn of(
         observer: &'o Observer,
         look: &Look,

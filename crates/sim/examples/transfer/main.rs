@@ -1,6 +1,6 @@
-//! The policy on synthetic programs, with a cost model: what it is tuned and tested by.
+//! The fetch policy on synthetic programs, with a cost model: used to tune and test the policy.
 //!
-//! `cargo run --release -p sim --example transfer -- --help` says what it prints. `cargo test -p sim` runs its tests.
+//! `cargo run --release -p sim --example transfer -- --help` describes the output. `cargo test -p sim` runs its tests.
 
 #![expect(clippy::cast_possible_truncation, reason = "figures of small programs")]
 
@@ -40,11 +40,11 @@ It prints run time over computing time, for each program and for local memory of
 programs:
 ";
 
-/// What is to be printed.
+/// Requested output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Wanted {
     Help,
-    /// Of programs whose name contains this.
+    /// Programs with this text in their name.
     Slowdowns(String),
     Foretold(String),
     Traffic(String),
@@ -52,7 +52,7 @@ enum Wanted {
 }
 
 impl Wanted {
-    /// Reads the command's arguments; what is wrong with them, if they make no sense.
+    /// Reads the command's arguments; the error describes the first invalid one.
     fn read(arguments: Vec<String>) -> Result<Wanted, String> {
         let (options, names): (Vec<String>, Vec<String>) =
             arguments.into_iter().partition(|argument| argument.starts_with('-'));
@@ -101,7 +101,7 @@ fn main() -> ExitCode {
     };
     match wanted.print(&mut io::stdout()) {
         Ok(()) => ExitCode::SUCCESS,
-        // Who reads has seen enough, as `head` does.
+        // The reader has closed the pipe, as `head` does.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("transfer: writing to standard output: {error}");

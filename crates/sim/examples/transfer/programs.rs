@@ -1,16 +1,16 @@
-//! Programs, as the pages they touch. Arrays are scaled down, their proportions are not.
+//! Synthetic programs, as sequences of touched pages. Arrays are scaled down with their proportions kept.
 
-/// What a program does next.
+/// Next step of a program.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Step {
-    /// Touches a page, after computing for a while.
+    /// Touches a page, after some computation.
     Touch {
         site: u32,
         page: u32,
         write: bool,
         ns: u32,
     },
-    /// A section that a programmer would mark.
+    /// Section that a programmer would mark.
     Begin(u32),
     End(u32),
 }
@@ -38,13 +38,13 @@ pub(super) fn all() -> Vec<Program> {
     ]
 }
 
-/// Those whose name contains `part`, in capitals or not.
+/// Programs with `part` in their name; case is ignored.
 pub(super) fn named(part: &str) -> Vec<Program> {
     let part = part.to_lowercase();
     all().into_iter().filter(|program| program.name.to_lowercase().contains(&part)).collect()
 }
 
-/// A sequence of numbers that look random: 1, 2, 3, …, each with its bits spread as in splitmix64.
+/// Sequence of pseudo-random numbers: 1, 2, 3, …, each with its bits spread as in splitmix64.
 pub(super) struct Random(pub(super) u64);
 
 impl Random {
@@ -57,7 +57,7 @@ impl Random {
     }
 }
 
-/// Arrays one behind the other, as in `.bss`: byte address to page.
+/// Consecutive arrays, as in `.bss`: byte address to page.
 struct Array {
     first_byte: u64,
 }
@@ -79,7 +79,8 @@ fn fill(pages: u32, site: u32, sink: Sink<'_>) {
     }
 }
 
-/// Alternating directions over a cube: four arrays of 25 doubles a cell (5x5 blocks), lines along x, y, z, there and back.
+/// Alternating directions over a cube: four arrays of 25 doubles a cell (5x5 blocks), lines along x, y, z, there and
+/// back.
 fn adi(name: &'static str, site_per_array: bool) -> Program {
     const N: u64 = 36;
     const CELL: u64 = 200;
@@ -224,7 +225,7 @@ fn gups() -> Program {
     Program { name: "GUPS", pages: PAGES, steps: Box::new(steps) }
 }
 
-/// Merging runs from one half to the other: two streams in, one out, by turns as the keys fall.
+/// Merges runs from one half to the other: two streams in, one out, alternating with the keys.
 fn merge_sort() -> Program {
     const HALF: u32 = 4096;
     const SLICES: u32 = 8;
@@ -260,7 +261,7 @@ fn merge_sort() -> Program {
     Program { name: "merge sort", pages: HALF * 2, steps: Box::new(steps) }
 }
 
-/// Sparse matrix times vector: values and columns in order, the vector all over, the result in order.
+/// Sparse matrix times vector: values and columns in order, the vector at random, the result in order.
 fn sparse() -> Program {
     const ROWS: u64 = 65_536;
     const VALUES: u64 = ROWS * 16 * 8;
@@ -290,7 +291,7 @@ fn sparse() -> Program {
     Program { name: "sparse matrix", pages, steps: Box::new(steps) }
 }
 
-/// Chasing pointers: nine of ten steps within a tenth of the pages, which lie all over.
+/// Pointer chasing: nine of ten steps within a scattered tenth of the pages.
 fn chase() -> Program {
     const PAGES: u32 = 8192;
     let steps = |sink: Sink<'_>| {

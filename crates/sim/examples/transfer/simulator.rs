@@ -1,8 +1,8 @@
-//! The policy on a synthetic program, page by page, with a cost model.
+//! The fetch policy on a synthetic program, page by page, with a cost model.
 //!
-//! It does what the pager does: a budget, the three rings of `replace.rs`, staging, held pages, one background that
-//! brings what was ordered ahead, one piece after the other. What it leaves out: several threads, the write-back that
-//! overlaps with computation (here a page that leaves changed costs the one who needs its room), the cost of unmapping.
+//! Like the pager, the simulator has a budget, the three rings of `replace.rs`, a victim queue, held pages, and one
+//! background thread that fetches requested runs one after the other. It omits: several threads, write-back overlapping
+//! with computation (here a dirty page costs the fault that evicts it), and the cost of unmapping.
 
 use core::sync::atomic::AtomicU64;
 use std::collections::BinaryHeap;
@@ -15,28 +15,28 @@ use farmem_engine::policy::{MAX_UNIT_LOG2, NO_PAGE, Run, unit_around};
 
 use crate::programs::{Program, Step};
 
-/// Page 0 of every program lies here.
+/// Address of page 0 of every program.
 const BASE: u64 = 0x5_5555_5000;
 
-/// What things cost, in nanoseconds.
+/// Costs in nanoseconds.
 const FAULT_NS: u32 = 5000;
 const PAGE_NS: u32 = 700;
 const STAGED_NS: u32 = 2000;
 const AHEAD_PAGE_NS: u32 = 350;
 const AHEAD_RUN_NS: u64 = 1000;
-/// Passes until the first page of a run arrives, while other runs are on their way.
+/// Time until the first page of a run arrives, while other runs are in flight.
 const AHEAD_LATENCY_NS: u64 = 0;
 const OUT_PAGE_NS: u64 = 500;
 const FRESH_PAGE_NS: u64 = 300;
 const FRESH_FAULT_NS: u64 = 3000;
 
-/// How units are chosen.
+/// Choice of the transfer size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Units {
     Fixed(u8),
     Marked,
     Auto,
-    /// Auto, and whatever is ordered ahead is not brought.
+    /// Auto, without fetching ahead.
     AutoAlone,
 }
 
@@ -63,7 +63,7 @@ struct Page {
 const FRESH: Page =
     Page { state: State::Untouched, dirty: false, used: false, mark: 0, section_run: 0, left_at: 0, ready_at: 0 };
 
-/// What happened.
+/// Result of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Outcome {
     compute_ns: u64,
@@ -113,8 +113,8 @@ pub(super) fn run(program: &Program, budget_pages: u32, units: Units) -> Outcome
     Simulator::run(program, budget_pages, units).seen
 }
 
-/// The pages that somebody brings who knows all that the program will touch, one at a time: nobody brings fewer
-/// (L. A. Belady, "A study of replacement algorithms for a virtual-storage computer", 1966).
+/// Number of pages fetched with perfect knowledge of the future, one at a time: the minimum (L. A. Belady, "A study of
+/// replacement algorithms for a virtual-storage computer", 1966).
 pub(super) fn fewest_pages_in(program: &Program, budget_pages: u32) -> u64 {
     let mut touched = Vec::new();
     (program.steps)(&mut |step| {
@@ -130,7 +130,7 @@ pub(super) fn fewest_pages_in(program: &Program, budget_pages: u32) -> u64 {
     for (at, page) in touched.iter().enumerate().rev() {
         next[at] = std::mem::replace(&mut coming[*page as usize], at);
     }
-    // Pages in memory by when they are needed again, the latest first; what is no longer true of a page is passed over.
+    // Pages in memory by their next use, the latest first; stale entries are skipped.
     let mut latest = BinaryHeap::new();
     let (mut needed, mut seen) = (vec![None; program.pages as usize], vec![false; program.pages as usize]);
     let (mut here, mut brought) = (0, 0);
@@ -159,7 +159,7 @@ impl Simulator {
         let mut simulator = Simulator {
             pages: vec![FRESH; program.pages as usize],
             units,
-            sampling: true, // costs nothing worth mentioning, and all pay it
+            sampling: true, // its cost is negligible, and the same for all
             budget,
             sites: Box::new(Sites::UNKNOWN),
             marked: Marked::default(),
@@ -235,7 +235,7 @@ impl Simulator {
         self.what_if.fault(page, kind == Kind::Home, distance, self.budget);
         let mut order = self.order(&fault);
         if kind == Kind::Home {
-            // As the ghosts have it: they remember the last two budgets.
+            // Limit of the ghosts: they remember the last two budgets.
             let known = if distance <= self.budget * 2 { distance } else { 0 };
             self.queue.comes(order.fetch.pages, known, self.budget, self.beyond());
         }
@@ -297,7 +297,7 @@ impl Simulator {
         if self.pages[at].state == State::Held {
             self.pages[at].state = State::Mapped;
         }
-        // What was ordered ahead may have pushed it out again, where memory is a handful of pages.
+        // With a few pages of memory, fetching ahead may have evicted it again.
         if self.pages[at].state != State::Mapped {
             self.bring(Run { first_page: page, pages: 1 }, &order, self.pages[at].state, Arrival::New, 0);
         }
@@ -326,7 +326,7 @@ impl Simulator {
         Order { fetch, ahead: Default::default(), held: [NO_PAGE; HELD], mark: 0, passing: false }
     }
 
-    /// Maps those pages of `run` that are in state `from`.
+    /// Maps the pages of `run` in state `from`.
     fn bring(&mut self, run: Run, order: &Order, from: State, arrival: Arrival, page_ns: u64) {
         let count = self.count(run, from);
         if from != State::Staged {
@@ -348,7 +348,7 @@ impl Simulator {
 
     fn map(&mut self, run: Run, order: &Order, from: State, arrival: Arrival, ready_at: impl Fn(u32) -> u64) {
         let mut done = 0;
-        // Small entries, so that a large unit leaves piece by piece.
+        // Small entries, so that a large unit is evicted piece by piece.
         let mut pieces: Vec<Run> = Vec::new();
         for page in run.first_page..run.end_page() {
             let entry = &mut self.pages[(page - BASE) as usize];
@@ -400,12 +400,12 @@ impl Simulator {
         let start = start + AHEAD_LATENCY_NS;
         self.seen.pages_in += u64::from(count);
         self.seen.pages_ahead += u64::from(count);
-        // Pages are there in pieces of sixteen.
+        // Pages arrive in pieces of sixteen.
         let piece = |n: u32| start + u64::from(n.next_multiple_of(16).min(count)) * u64::from(AHEAD_PAGE_NS);
         self.map(run, order, State::Home, arrival, piece);
     }
 
-    /// Holds back what would not be here with half the budget.
+    /// Marks pages as held that half the budget would have evicted.
     fn hold_lost(&mut self) {
         while let Some(page) = self.what_if.next_lost(self.budget) {
             let entry = &mut self.pages[(page - BASE) as usize];
@@ -415,7 +415,7 @@ impl Simulator {
         }
     }
 
-    /// Makes room for so many pages, and says what writing back costs.
+    /// Evicts until this number of pages fits, and returns the cost of write-back.
     fn make_room(&mut self, pages: u32) -> u64 {
         let mut cost = 0;
         let [a, b, c] = &self.rings;
@@ -466,7 +466,7 @@ impl Simulator {
     }
 }
 
-/// Entries of units that came back from staging leave its ring.
+/// Removes entries of units that returned from the victim queue.
 fn forget_what_came_back(queue: &mut Replacement, memory: Memory<'_>, pages: &[Page]) {
     let entries: Vec<Run> = std::iter::from_fn(|| queue.next_out(memory)).collect();
     let is_staged = |page: u64| pages[(page - BASE) as usize].state == State::Staged;

@@ -1,4 +1,5 @@
-//! The tables: what is estimated, by program, budget and way of choosing units. A line is written when it is known.
+//! Tables of the estimates, by program, budget and choice of transfer size. Each line is written as soon as it is
+//! known.
 
 use std::io::{self, Write};
 
@@ -7,7 +8,7 @@ use crate::simulator::{Units, fewest_pages_in, run};
 
 const BUDGETS_PERCENT: [u32; 4] = [5, 10, 25, 50];
 
-/// Run time over computing time. `ratio` is `auto` over the best of the fixed units; `<` stands where a fixed unit is better.
+/// Run time over computing time. `ratio` is `auto` over the best fixed unit; `<` marks a better fixed unit.
 pub(super) fn slowdowns(programs: &[Program], out: &mut impl Write) -> io::Result<()> {
     let fixed: Vec<Units> = (0..=8).map(Units::Fixed).collect();
     write!(out, "{:<26}{:>6}", "run time / computing time", "local")?;
@@ -35,7 +36,7 @@ pub(super) fn slowdowns(programs: &[Program], out: &mut impl Write) -> io::Resul
     Ok(())
 }
 
-/// Faults now, and at half and at double the budget: what `what_if` says, and what is counted there.
+/// Faults now, and at half and at double the budget: the prediction of `what_if`, and the simulated count.
 pub(super) fn foretold(programs: &[Program], out: &mut impl Write) -> io::Result<()> {
     writeln!(
         out,
@@ -56,7 +57,7 @@ pub(super) fn foretold(programs: &[Program], out: &mut impl Write) -> io::Result
     Ok(())
 }
 
-/// Pages brought from home, and how many that is for each that somebody brings who knows the future.
+/// Pages fetched from the backing store, and their ratio to the minimum with perfect knowledge of the future.
 pub(super) fn traffic(programs: &[Program], out: &mut impl Write) -> io::Result<()> {
     writeln!(
         out,

@@ -1,4 +1,4 @@
-//! What the policy does on these programs, and how the command is read.
+//! Tests of the policy on these programs, and of the command's arguments.
 
 use crate::simulator::{Units, run};
 use crate::{Wanted, programs};
@@ -21,8 +21,8 @@ fn no_budget_makes_single_pages_better_than_what_sites_learn() {
     for name in ["ADI, one site a sweep", "FFT 3-D", "sparse matrix"] {
         let programs = programs::all();
         let program = programs.iter().find(|program| program.name == name).unwrap();
-        // The vector of the sparse matrix is as large as a twentieth of it: there each page that comes in vain costs one that is
-        // used, and single pages win (ARCHITECTURE.md, "Not yet").
+        // The vector of the sparse matrix is as large as a twentieth of the matrix. At that budget each useless page
+        // evicts a used one, and single pages win (ARCHITECTURE.md, "Not yet").
         let percents = if name == "sparse matrix" { [10, 25] } else { [5, 25] };
         for percent in percents {
             let budget = program.pages * percent / 100;
@@ -42,7 +42,7 @@ fn who_knows_the_future_keeps_a_part_of_a_loop() {
         }
     };
     let program = Program { name: "sweeps", pages: 100, steps: Box::new(sweeps) };
-    // One half stays, and each of the later sweeps brings the other.
+    // One half stays, and each later sweep fetches the other.
     assert_eq!(fewest_pages_in(&program, 50), 4 * 50);
     assert_eq!(fewest_pages_in(&program, 100), 0);
     assert_eq!(fewest_pages_in(&program, 1), 4 * 100);

@@ -1,4 +1,4 @@
-//! What one decision costs, on this machine.
+//! Cost of one decision on this machine.
 
 use std::hint::black_box;
 use std::io::{self, Write};
@@ -23,7 +23,7 @@ const ROOM: Room = Room {
 
 const FAULTS: u64 = 1_000_000;
 
-/// Nanoseconds that [`Sites::on_fault`] takes, for three sites whose faults go through memory in one way or another.
+/// Nanoseconds of [`Sites::on_fault`], for three sites with different fault patterns.
 pub(super) fn decisions(out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "{:<12}{:>12}", "faults", "ns a fault")?;
     let mut random = Random(0);

@@ -1,6 +1,7 @@
-//! All runs of a scenario: every condition at every size of the array, and each program alone, over as many threads as there are CPUs.
+//! All runs of a scenario: every condition at every size of the array, and each program alone, in as many threads as
+//! there are CPUs.
 //!
-//! Which thread makes which run has no effect on what comes of it.
+//! The assignment of runs to threads has no effect on the results.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,7 +14,7 @@ use super::scenario::{Condition, Open, Partition, Scenario};
 use super::situation::{self, ACCESSES_MAX};
 use llc::policy::Situation;
 
-/// One piece of work.
+/// Unit of work.
 #[derive(Clone, Copy, Debug)]
 enum Task {
     Alone { point: usize, program: usize },
@@ -21,14 +22,14 @@ enum Task {
     Condition { point: usize, condition: usize },
 }
 
-/// What came of it.
+/// Result of a task.
 enum Done {
     Alone(Counts),
     Situation(Box<Situation>),
     Condition(Box<run::Outcome>),
 }
 
-/// Accesses of all runs together, for whoever shows progress.
+/// Accesses of all runs together, to show progress.
 pub fn accesses(scenario: &Scenario) -> u64 {
     let of = |array: Option<Bytes>| {
         let array = array.unwrap_or_default();
@@ -45,15 +46,15 @@ pub fn accesses(scenario: &Scenario) -> u64 {
     scenario.points().into_iter().map(of).fold(0, u64::saturating_add)
 }
 
-/// Is there a policy that wants to be told something?
+/// True if a policy needs a situation.
 fn decides(scenario: &Scenario) -> bool {
     scenario.conditions.iter().any(|condition| !matches!(condition.partition, Partition::Fixed(_)))
 }
 
-/// Makes all runs. When `watch` says stop, the report has what was done by then.
+/// Makes all runs. When `watch` stops them, the report has the results up to then.
 ///
 /// # Errors
-/// When a trace is none, or a program has no memory.
+/// When a file is no trace, or a program has no memory.
 pub fn compare(scenario: &Scenario, threads: usize, open: Open<'_>, watch: Watch<'_>) -> Result<Report, Broken> {
     let points = scenario.points();
     let mut first = Vec::new();
@@ -113,7 +114,7 @@ fn told(condition: &Condition, situation: Option<&Situation>) -> Option<Situatio
     situation.map(|known| if condition.sharing { known.clone() } else { situation::without_sharing(known) })
 }
 
-/// Does all tasks, and gives back what came of each, in their order. After a failure no further ones are begun.
+/// Executes all tasks, and returns their results in order. After a failure no further task is started.
 fn all(
     tasks: &[Task],
     threads: usize,

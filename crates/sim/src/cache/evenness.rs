@@ -1,51 +1,51 @@
-//! How long it takes until programs that share a cache find their lines equally fast.
+//! Time until programs that share a cache access their lines equally fast.
 
 use super::run::Counts;
 
-/// Times of an access are even up to this ratio of the longest and the shortest.
+/// Ratio of the longest to the shortest access time up to which the times are even.
 pub const EVEN: f64 = 1.05;
 
-/// Looks, after each pass, whether the programs' times of an access are even.
+/// Checks after each pass whether the programs' access times are even.
 #[derive(Clone, Debug, Default)]
 pub struct Evenness {
-    /// Accesses of a pass; of a look, which is one or more; and those up to the next look.
+    /// Accesses of a pass, between two checks (one or more passes), and until the next check.
     pass: u64,
     every: u64,
     left: u64,
-    /// At the last look.
+    /// Counters at the last check.
     before: Vec<Counts>,
-    /// Looks since the first plan, and which was the last that found them uneven.
+    /// Number of checks since the first plan, and the last uneven one.
     looks: u64,
     uneven_until: u64,
 }
 
-/// Over fewer accesses than this, times differ by chance.
+/// Least number of accesses between checks: over fewer, times differ at random.
 const LOOK_MIN: u64 = 1 << 13;
 
 impl Evenness {
-    /// For passes of so many accesses of all programs, in a run that measures so many.
+    /// Checker for passes of this number of accesses of all programs, in a run that measures `measured` accesses.
     pub fn new(pass: u64, measured: u64) -> Evenness {
         let pass = pass.max(1);
         Evenness { pass, every: pass.max(measured / 64).max(LOOK_MIN), ..Evenness::default() }
     }
 
-    /// Accesses between two looks.
+    /// Accesses between two checks.
     pub fn every(&self) -> u64 {
         self.every
     }
 
-    /// Accesses up to the next look; `None` before it has begun.
+    /// Accesses until the next check; `None` before the start.
     pub fn next(&self) -> Option<u64> {
         (self.left > 0).then_some(self.left)
     }
 
-    /// From now on, when programs have come so far.
+    /// Starts at the current counters of the programs.
     pub fn begin(&mut self, counts: impl Iterator<Item = Counts>) {
         self.left = self.every;
         self.before = counts.collect();
     }
 
-    /// So many accesses were made, [`Evenness::next`] at most, and programs have now come so far.
+    /// Advances by at most [`Evenness::next`] accesses, to the current counters of the programs.
     pub fn ran(&mut self, accesses: u64, counts: impl Iterator<Item = Counts>) {
         if self.left == 0 {
             return;
@@ -64,7 +64,7 @@ impl Evenness {
         self.begin(now.into_iter());
     }
 
-    /// Passes until they were even and stayed so; `None` if they were not at the last look.
+    /// Passes until the times became and stayed even; `None` if the last check found them uneven.
     pub fn passes_until_even(&self) -> Option<u64> {
         let even = self.uneven_until == 0 || self.uneven_until < self.looks;
         even.then(|| (self.uneven_until * self.every).div_ceil(self.pass))

@@ -1,6 +1,7 @@
-//! The report as a picture (SVG): lines over the size of the array where one is varied, else bars of unfairness and of each slowdown.
+//! Report as a picture (SVG): lines over the size of the array if it is varied, else bars of unfairness and of each
+//! slowdown.
 //!
-//! Nothing that needs a library or a font file.
+//! No library and no font file is needed.
 
 use std::fmt::Write as _;
 
@@ -10,17 +11,17 @@ const LEFT: f64 = 70.0;
 const TOP: f64 = 40.0;
 const PLOT_WIDTH: f64 = 620.0;
 const PLOT_HEIGHT: f64 = 340.0;
-/// A row of the legend, or of bars.
+/// Height of a row of the legend, or of bars.
 const ROW: f64 = 18.0;
 
-/// Colours that people with any colour vision can tell apart (M. Okabe, K. Ito, 2008).
+/// Colours that people with any colour vision can distinguish (M. Okabe, K. Ito, 2008).
 const COLOURS: [&str; 8] = ["#000000", "#d55e00", "#56b4e9", "#009e73", "#cc79a7", "#e69f00", "#0072b2", "#9a9a9a"];
-/// Programs differ by their dashes.
+/// Dashes of the programs.
 const DASHES: [&str; 4] = ["", "7 7", "2 5", "9 3 2 3"];
-/// Dashes of different conditions begin at different places, so that a line shows in the gaps of another that lies on it.
+/// Offset of the dashes between conditions, so that a line shows in the gaps of another line on the same path.
 const DASH_OFFSET: usize = 3;
 
-/// The whole picture.
+/// Complete picture.
 pub fn svg(report: &Report) -> String {
     if report.points.iter().any(|point| point.array_bytes.is_some()) { sweep(report) } else { bars(report) }
 }
@@ -43,13 +44,13 @@ fn line(from: (f64, f64), to: (f64, f64), style: &str) -> String {
     format!("<line x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\" {style}/>\n", from.0, from.1, to.0, to.1)
 }
 
-/// The smallest of 1, 2 and 5 times a power of ten that is not below `least`.
+/// Smallest of 1, 2 and 5 times a power of ten that is not below `least`.
 fn round_step(least: f64) -> f64 {
     let power = 10f64.powf(least.max(1e-9).log10().floor());
     [1.0, 2.0, 5.0].into_iter().map(|factor| factor * power).find(|step| *step >= least).unwrap_or(10.0 * power)
 }
 
-/// Time of an access in cycles over the size of the array (to the base of 2): a line for each condition and program.
+/// Access time in cycles over the size of the array (base 2): one line for each condition and program.
 fn sweep(report: &Report) -> String {
     #[expect(clippy::cast_precision_loss, reason = "a place in a picture")]
     let size = |bytes: units::Bytes| (bytes.0.max(1) as f64).log2();
@@ -121,7 +122,7 @@ fn sweep(report: &Report) -> String {
     sheet(&report.title, LEFT + PLOT_WIDTH + 30.0, y, &inside)
 }
 
-/// A bar of unfairness for each condition, with the slowdown of each program as a mark on it.
+/// Bar of unfairness for each condition, with a mark for the slowdown of each program.
 fn bars(report: &Report) -> String {
     const NAMES: f64 = 150.0;
     let conditions: Vec<&OfCondition> = report.points.iter().flat_map(|point| &point.conditions).collect();
@@ -214,7 +215,7 @@ mod tests {
         }
     }
 
-    /// Every element is closed, in order, and no `<` or `&` stands for itself.
+    /// Checks that every element is closed, in order, and that `<` and `&` are escaped.
     fn assert_well_formed(svg: &str) {
         let mut open: Vec<&str> = Vec::new();
         for piece in svg.split('<').skip(1) {

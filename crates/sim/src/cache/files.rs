@@ -1,4 +1,4 @@
-//! The files of a scenario: itself, and traces.
+//! Files of a scenario: the scenario itself, and traces.
 
 use std::fs::File;
 use std::io::{self, BufReader};
@@ -7,18 +7,18 @@ use std::path::Path;
 use super::scenario::{BadScenario, Scenario};
 use super::trace::Source;
 
-/// Why there is no scenario.
+/// Reason that there is no scenario.
 #[derive(Debug, thiserror::Error)]
 pub enum NoScenario {
     /// The file cannot be read.
     #[error("cannot read the scenario {file}: {why}")]
     Unread {
-        /// Its name.
+        /// File name.
         file: String,
-        /// The system's answer.
+        /// Error of the system.
         why: String,
     },
-    /// It can, and something in it is wrong.
+    /// The file is readable, but its content is invalid.
     #[error(transparent)]
     Bad(#[from] BadScenario),
 }
@@ -26,7 +26,7 @@ pub enum NoScenario {
 /// Reads a scenario.
 ///
 /// # Errors
-/// When it cannot be read, or says what cannot be meant.
+/// When the file cannot be read, or its content is invalid.
 pub fn scenario(file: &Path) -> Result<Scenario, NoScenario> {
     let unread =
         |error: io::Error| NoScenario::Unread { file: file.display().to_string(), why: linux::describe_io(&error) };
@@ -34,12 +34,12 @@ pub fn scenario(file: &Path) -> Result<Scenario, NoScenario> {
     Ok(Scenario::parse(file, &text)?)
 }
 
-/// Opens a trace, to be read line by line: it may be larger than memory.
+/// Opens a trace for reading line by line: it may be larger than memory.
 ///
 /// # Errors
-/// When it cannot be opened, or is no plain file and so could not be read twice.
+/// When it cannot be opened, or is no plain file: it must be readable twice.
 pub fn trace(file: &Path) -> io::Result<Box<dyn Source>> {
-    // Before it is opened: a pipe without a writer would be waited for.
+    // Before the open: opening a pipe without a writer would block.
     if !std::fs::metadata(file)?.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a plain file"));
     }

@@ -1,27 +1,29 @@
-//! Regions that fit: as many ways as it takes to hold a given part of the shared set, and the same of the rest for each program.
-//! Pure.
+//! Shared partitions that fit: as many ways as hold a given part of the shared set, and the same part of the rest for
+//! each program. Pure.
 //!
-//! No policy to run a machine by, since it asks nobody what the ways are worth; it shows what a region can do. What does not fit into
-//! one is fetched by whichever sharer comes first, and found by those that follow. Where they run in step that is always the same one.
-//! So the ratio of their access times depends on what is left over, and hardly on anything else.
+//! Not a policy for a real machine, since it ignores the value of the ways; it shows the potential of a shared
+//! partition. Lines that do not fit are fetched by the first sharer, and found by the following ones. If the programs
+//! run in step, the first one is always the same. The ratio of their access times therefore depends almost only on the
+//! part that does not fit.
 
 use units::{Fraction, WayMask, Ways};
 
 use llc::policy::{Cache, Plan, Region, Situation, equal};
 
-/// The plan; `part` is how much of each set is to be held.
+/// Plan that holds this `part` of each set.
 pub fn plan(situation: &Situation, part: Fraction) -> Plan {
     let cache = situation.cache;
     let classes = u32::try_from(situation.programs.len()).unwrap_or(u32::MAX);
     let (all, least) = (cache.usable.ways().0, cache.ways_min.0.max(1));
     let mut wide: Vec<u32> = (0..situation.shared.len()).map(|set| ways_for(situation, set, part)).collect();
-    // Every program keeps the least that a class may have, if there are so many ways.
+    // Every program keeps the least number of ways of a class, if there are enough ways.
     let room = all.saturating_sub(classes.saturating_mul(least)).max(all / 2);
     while wide.iter().sum::<u32>() > room {
         let Some(widest) = wide.iter_mut().max_by_key(|wide| **wide).filter(|wide| **wide > least) else { break };
         *widest -= 1;
     }
-    // What cannot be divided evenly goes to a region: a way more for one program is as unfair as what this is against.
+    // Ways that cannot be divided evenly go to a shared partition: one more way for one program is the kind of
+    // unfairness to avoid.
     let left = all.saturating_sub(wide.iter().sum());
     if let Some(last) = wide.last_mut().filter(|_| classes > 0 && left > classes) {
         *last += left % classes;
@@ -43,7 +45,7 @@ pub fn plan(situation: &Situation, part: Fraction) -> Plan {
     Plan { regions, ..equal::equal(&Situation { cache: rest, ..situation.clone() }) }
 }
 
-/// The fewest ways in which at most the other part of the accesses to this set misses.
+/// Fewest ways with at most the remaining part of the accesses to this set as misses.
 fn ways_for(situation: &Situation, set: usize, part: Fraction) -> u32 {
     let misses =
         |ways: u32| situation.shared[set].sharers.iter().map(|sharer| sharer.misses.at(Ways(ways))).sum::<f64>();
@@ -57,7 +59,7 @@ mod tests {
     use super::*;
     use llc::policy::examples::{self, cache, program, random, set};
 
-    /// Two programs that share a set of which each way holds a `1 / fits` part.
+    /// Two programs that share a set; each way holds a `1 / fits` part of it.
     fn situation(ways: u32, fits: u32) -> Situation {
         let shared = vec![set(&[0, 1], &random(1.0, fits, ways))];
         Situation { shared, ..examples::situation(cache(ways, 16), vec![program(&[1.0]); 2]) }
@@ -71,7 +73,7 @@ mod tests {
     #[test]
     fn a_region_is_as_wide_as_its_set_and_the_rest_is_shared_evenly() {
         assert_eq!(masks(&plan(&situation(20, 8), Fraction::clamped(1.0))), (vec![0x3f, 0xfc0], vec![0xf_f000]));
-        // Half of it is in half of the ways.
+        // Half of it fits in half of the ways.
         assert_eq!(masks(&plan(&situation(20, 8), Fraction::clamped(0.5))), (vec![0xff, 0xff00], vec![0xf_0000]));
     }
 

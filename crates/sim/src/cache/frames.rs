@@ -1,35 +1,35 @@
-//! Physical memory: which frames programs and shared sets have. Pure.
+//! Physical memory: the frames of programs and shared sets. Pure.
 
 use units::Pages;
 
 use super::random::Random;
 use super::set_associative::Line;
 
-/// Lines of a page.
+/// Lines per page.
 pub const PAGE_LINES: u32 = 64;
 
-/// A page frame, by its number.
+/// Page frame, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Frame(pub u32);
 
 impl Frame {
-    /// Frames there can be: as many as have lines with a number.
+    /// Largest number of frames, limited by line numbers.
     pub const COUNT: u32 = u32::MAX / PAGE_LINES;
 
-    /// The `nth` line of it, 0 to 63.
+    /// Line `nth` of the frame, 0 to 63.
     #[inline]
     pub const fn line(self, nth: u32) -> Line {
         Line(self.0 * PAGE_LINES + nth)
     }
 
-    /// The frame of a line.
+    /// Frame of a line.
     #[inline]
     pub const fn of(line: Line) -> Frame {
         Frame(line.0 / PAGE_LINES)
     }
 }
 
-/// Frames that nobody has yet.
+/// Free frames.
 #[derive(Clone, Debug)]
 pub struct Memory {
     free: Vec<u32>,
@@ -37,7 +37,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// So much memory; `scattered`: its frames are given away in no order, as on a machine that has run for a while.
+    /// Memory of this size; `scattered`: frames are handed out in random order, as on a machine with some uptime.
     pub fn new(pages: Pages, scattered: bool, seed: u64) -> Memory {
         let count = u32::try_from(pages.0).unwrap_or(u32::MAX).min(Frame::COUNT);
         let mut free: Vec<u32> = (0..count).rev().collect();
@@ -47,13 +47,14 @@ impl Memory {
         Memory { free, beyond: count }
     }
 
-    /// So many frames; fewer if there are no more.
+    /// Takes this number of frames, or all if there are fewer.
     pub fn take(&mut self, pages: Pages) -> Vec<Frame> {
         let count = usize::try_from(pages.0).unwrap_or(usize::MAX).min(self.free.len());
         self.free.split_off(self.free.len() - count).into_iter().rev().map(Frame).collect()
     }
 
-    /// Frames in a row, beyond all others, for a program that streams through more memory than is worth a table; the first.
+    /// Takes consecutive frames above all others, for a program that streams through more memory than a table should
+    /// list; returns the first.
     pub fn take_row(&mut self, pages: Pages) -> Option<Frame> {
         let first = self.beyond;
         let end = first.checked_add(u32::try_from(pages.0).ok()?).filter(|end| *end <= Frame::COUNT)?;

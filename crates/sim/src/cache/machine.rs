@@ -1,56 +1,56 @@
-//! The machine: caches of its cores, the last-level cache of all, and what an access costs. Pure.
+//! Machine: private caches of the cores, the shared last-level cache, and the cost of an access. Pure.
 
 use units::WayMask;
 
 use super::private::Private;
 use super::set_associative::{Access, Cache, Filler, Line, Shape, Slot};
 
-/// A cache that one program has to itself, in front of the shared one.
+/// Private cache of one program, in front of the shared one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Level {
-    /// How it is built.
+    /// Geometry.
     pub shape: Shape,
-    /// What a hit takes.
+    /// Cycles of a hit.
     pub cycles: u32,
 }
 
-/// How a machine is built.
+/// Structure of a machine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Build {
-    /// The cache that is partitioned.
+    /// Partitioned last-level cache.
     pub llc: Shape,
-    /// What goes out of the last-level cache goes out of the private ones.
+    /// An eviction from the last-level cache evicts from the private ones.
     pub inclusive: bool,
-    /// Private levels, the nearest first.
+    /// Private levels, nearest first.
     pub levels: Vec<Level>,
-    /// What a hit in the last-level cache takes.
+    /// Cycles of a hit in the last-level cache.
     pub llc_cycles: u32,
 }
 
-/// Where an access ended.
+/// Place of the accessed line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// In a private level, by its number.
+    /// Private level, by its index.
     Private(usize),
-    /// In the last-level cache, and who had filled it.
+    /// Last-level cache, with the line's filler.
     Shared(Filler),
-    /// In memory.
+    /// Memory.
     Nowhere,
 }
 
-/// One program after another has private levels of its own; all share one last-level cache.
+/// Machine: each program has its own private levels; all share one last-level cache.
 #[derive(Clone, Debug)]
 pub struct Machine {
     llc: Cache,
     inclusive: bool,
-    /// Of each core.
+    /// Private levels of each core.
     private: Vec<Vec<Private>>,
-    /// For each slot of an inclusive cache: which cores may hold it, bit n for core n.
+    /// Possible holders of each slot of an inclusive cache: bit n for core n.
     holders: Vec<u64>,
 }
 
 impl Machine {
-    /// With so many cores, at most 64.
+    /// Machine with this number of cores, at most 64.
     pub fn new(build: &Build, cores: usize) -> Machine {
         let llc = Cache::new(build.llc);
         let levels: Vec<Private> = build.levels.iter().map(|level| Private::new(level.shape)).collect();
@@ -59,12 +59,12 @@ impl Machine {
         Machine { llc, inclusive, private: vec![levels; cores], holders }
     }
 
-    /// The shared cache.
+    /// Shared cache.
     pub fn llc(&self) -> &Cache {
         &self.llc
     }
 
-    /// An access of a core.
+    /// Access of a core.
     #[inline]
     pub fn access(&mut self, core: usize, line: Line, mask: WayMask, by: Filler) -> Found {
         for (nth, level) in self.private[core].iter_mut().enumerate() {
@@ -94,7 +94,7 @@ impl Machine {
         }
     }
 
-    /// An access of the daemon, which has no private levels here: what it touches it does not keep. True if the line was there.
+    /// Access of the daemon, which has no private levels here. True if the line was cached.
     pub fn touch(&mut self, line: Line, mask: WayMask, by: Filler) -> bool {
         match self.llc.access(line, mask, by) {
             Access::Hit { .. } => true,
@@ -108,7 +108,7 @@ impl Machine {
         }
     }
 
-    /// `clflush`: out of all caches.
+    /// `clflush`: removes a line from all caches.
     pub fn flush(&mut self, line: Line) {
         let holders = match self.llc.flush(line) {
             Some(slot) if self.inclusive => self.holders[slot.0],
@@ -161,7 +161,7 @@ mod tests {
             let mut machine = machine(inclusive);
             assert_eq!(machine.access(0, Line(0), ALL, BY), Found::Nowhere);
             assert_eq!(machine.access(0, Line(0), ALL, BY), Found::Private(0));
-            // The other core pushes it out of the shared cache.
+            // The other core evicts it from the shared cache.
             (1..=4).for_each(|line| _ = machine.access(1, Line(line), ALL, BY));
             assert_eq!(machine.access(0, Line(0), ALL, BY), expected);
         }

@@ -1,7 +1,9 @@
-//! A private level: a cache without masks and classes, of which nobody asks in which way a line is. So it can be faster than a [`Cache`].
+//! Private level: a cache without masks and classes, and without way numbers in its results. It is therefore faster
+//! than a [`Cache`].
 //!
-//! LRU of up to 16 ways needs three things of a set: its lines, a byte of each, and the ways in the order of their last use. A line that
-//! is thrown out goes to the end of that order, so what is empty is filled first. All else is a [`Cache`].
+//! LRU of up to 16 ways needs three things per set: its lines, a byte of each line, and the ways in the order of their
+//! last use. A removed line goes to the end of that order, so empty ways are filled first. Other replacements use a
+//! [`Cache`].
 
 use units::WayMask;
 
@@ -10,36 +12,36 @@ use super::set_associative::{
 };
 use super::set_associative::{ONES, place_of, to_the_front};
 
-/// A private level and what is in it.
+/// Private level with its content.
 #[derive(Clone, Debug)]
 pub enum Private {
     /// LRU of up to 16 ways.
     Fast(Fast),
-    /// Any.
+    /// Any geometry and replacement.
     Plain(Box<Cache>),
 }
 
-/// See the head of this file.
+/// LRU of up to 16 ways; see the head of this file.
 #[derive(Clone, Debug)]
 pub struct Fast {
     index: Index,
     sets: Vec<Set>,
-    /// Words of marks.
+    /// Number of words of marks.
     words: usize,
-    /// Where the last place of an order is, in bits.
+    /// Position of the last place of an order, in bits.
     last: u32,
 }
 
 #[derive(Clone, Debug)]
 struct Set {
     marks: [u64; 2],
-    /// The way of the last use in the lowest 4 bits.
+    /// Order of use: the most recent way in the lowest 4 bits.
     order: u64,
     tags: [u32; 16],
 }
 
 impl Private {
-    /// An empty one.
+    /// Empty level.
     pub fn new(shape: Shape) -> Private {
         if shape.replacement != Replacement::Lru || shape.ways.0 > 16 {
             return Private::Plain(Box::new(Cache::new(shape)));
@@ -53,7 +55,7 @@ impl Private {
         })
     }
 
-    /// Was the line there? It is now.
+    /// Accesses a line; returns whether it was cached. It is cached afterwards.
     #[inline]
     pub fn access(&mut self, line: Line) -> bool {
         match self {
@@ -64,7 +66,7 @@ impl Private {
         }
     }
 
-    /// Throws a line out, if it is there.
+    /// Removes a line, if it is cached.
     #[inline]
     pub fn flush(&mut self, line: Line) {
         match self {
@@ -97,7 +99,7 @@ impl Fast {
         let set = &mut self.sets[self.index.set_of(line) as usize];
         let Some(way) = set.find(line, mark_of(line) * ONES, self.words) else { return };
         set.tags[way as usize] = EMPTY;
-        // All behind it move up, and it goes to the end.
+        // The ways behind it move up, and it goes to the end.
         let place = place_of(set.order, way);
         let before = set.order & ((1 << place) - 1);
         let unused = set.order & !(0xf << self.last | ((1 << self.last) - 1));

@@ -1,36 +1,36 @@
-//! Synthetic programs: which line is accessed next. Pure.
+//! Synthetic programs: the sequence of accessed lines. Pure.
 //!
-//! | name     | next line                                                                    | like |
-//! |----------|------------------------------------------------------------------------------|------|
-//! | `cyclic` | the one after the last, and from the end to the beginning again              | loops over an array |
-//! | `chase`  | the same, but the lines stand in an order without a pattern, always the same | linked lists, and what a benchmark of latency does |
-//! | `random` | any, each as likely                                                          | hash tables |
-//! | `zipf`   | any; the n-th line has a weight of 1/n^skew                                  | caches of objects |
-//! | `stream` | the one after the last, in more memory than any cache holds                  | copying, scanning |
+//! | name | next line | similar to |
+//! |---|---|---|
+//! | `cyclic` | the one after the last, wrapping around at the end | loops over an array |
+//! | `chase` | the same, but the lines have a fixed random order | linked lists, latency benchmarks |
+//! | `random` | any, with equal probability | hash tables |
+//! | `zipf` | any; the n-th line has a weight of 1/n^skew | caches of objects |
+//! | `stream` | the one after the last, in more memory than any cache holds | copying, scanning |
 //!
-//! A program has phases, one after the other and then from the first again. A phase has parts, each a pattern over an area, that are
-//! drawn by weight, access by access. A pattern goes on where it was, also in the next round of phases.
+//! A program has phases, one after the other and then from the first again. A phase has parts, each a pattern over an
+//! area; each access draws a part by weight. A pattern continues at its position, also in the next round of phases.
 
 use super::frames::{Frame, PAGE_LINES};
 use super::random::Random;
 use super::set_associative::Line;
 
-/// What a part walks over: pages wherever they are, or in a row.
+/// Area of a part: a list of pages, or consecutive pages.
 #[derive(Clone, Debug)]
 pub enum Area {
-    /// These, in this order.
+    /// Pages in this order.
     Pages(Vec<Frame>),
-    /// So many lines from the first of this frame on.
+    /// Consecutive lines from the first line of this frame on.
     Row {
-        /// The first.
+        /// First frame.
         first: Frame,
-        /// How many lines.
+        /// Number of lines.
         lines: u32,
     },
 }
 
 impl Area {
-    /// How many lines it has.
+    /// Number of lines.
     pub fn lines(&self) -> u32 {
         match self {
             Area::Pages(frames) => u32::try_from(frames.len()).unwrap_or(u32::MAX).saturating_mul(PAGE_LINES),
@@ -47,21 +47,21 @@ impl Area {
     }
 }
 
-/// Which of its lines comes next, by number.
+/// Choice of the next line in an area, by number.
 #[derive(Clone, Debug)]
 pub enum Pattern {
-    /// The one after the last. For `stream` as well, which differs in its area alone.
+    /// Next line in order. `stream` uses it as well, with another area.
     Cyclic,
-    /// The next of this order.
+    /// Next line of this order.
     Chase(Vec<u32>),
-    /// Any.
+    /// Any line.
     Random,
-    /// Any, the first ones more often.
+    /// Any line, the first ones more often.
     Zipf(Quantiles),
 }
 
 impl Pattern {
-    /// An order of so many lines.
+    /// Random cyclic order of this number of lines.
     pub fn chase(lines: u32, seed: u64) -> Pattern {
         let mut order: Vec<u32> = (0..lines).collect();
         Random::new(seed, 1).shuffle(&mut order);
@@ -69,14 +69,14 @@ impl Pattern {
     }
 }
 
-/// Zipf's law by 4096 pieces, each as likely, within which all lines are as likely.
+/// Zipf's law in 4096 pieces of equal probability, uniform within each piece.
 #[derive(Clone, Debug)]
 pub struct Quantiles(Vec<f32>);
 
 const PIECES: usize = 4096;
 
 impl Quantiles {
-    /// Of `lines` lines, the n-th of which has a weight of 1/n^`skew`.
+    /// Distribution over `lines` lines; the n-th line has a weight of 1/n^`skew`.
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
@@ -110,7 +110,7 @@ impl Quantiles {
     }
 }
 
-/// A pattern over an area.
+/// Pattern over an area.
 #[derive(Clone, Debug)]
 pub struct Part {
     pattern: Pattern,
@@ -120,10 +120,10 @@ pub struct Part {
 }
 
 impl Part {
-    /// `begin`: where in it the first access is, from 0 to below 1, for patterns that have an order.
+    /// Part with its first access at `begin`, from 0 to below 1, for patterns with an order.
     ///
     /// # Panics
-    /// Over an area without a line: whoever reads programs from people checks that.
+    /// Without a line in the area: parsers of input have to check that.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a line number, and clamped")]
     pub fn new(pattern: Pattern, area: Area, begin: f64) -> Part {
         let lines = area.lines();
@@ -155,16 +155,16 @@ impl Part {
     }
 }
 
-/// Parts that are drawn by weight, for so many accesses.
+/// Parts drawn by weight, for a number of accesses.
 #[derive(Clone, Debug)]
 pub struct Phase {
     accesses: u64,
-    /// The part that is drawn by a number below the first of these, by one below the second, …
+    /// Cumulative weights: a random number below the first draws the first part, below the second the second part, …
     parts: Vec<(u32, Part)>,
 }
 
 impl Phase {
-    /// `accesses`: after them the next phase begins; not 0. Weights are above 0.
+    /// Phase of `accesses` accesses, not 0. Weights are above 0.
     ///
     /// # Panics
     /// Without a part.
@@ -192,7 +192,7 @@ impl Phase {
     }
 }
 
-/// A program that accesses one line after the other, without an end.
+/// Endless sequence of line accesses.
 #[derive(Clone, Debug)]
 pub struct Synthetic {
     phases: Vec<Phase>,
@@ -210,7 +210,7 @@ impl Synthetic {
         Synthetic { phases, now: 0, left, random }
     }
 
-    /// The next access.
+    /// Line of the next access.
     #[inline]
     pub fn next_line(&mut self) -> Line {
         if self.left == 0 {

@@ -1,18 +1,18 @@
-//! Numbers without a pattern, the same for the same seed. Pure.
+//! Pseudo-random numbers, the same for the same seed. Pure.
 
-/// splitmix64 (Steele, Lea and Flood, OOPSLA 2014): a counter whose bits are spread.
+/// splitmix64 (Steele, Lea and Flood, OOPSLA 2014): a counter with its bits spread.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// The sequence of `seed` for one `purpose`: sequences of different purposes have nothing to do with each other.
+    /// Sequence of `seed` for one `purpose`: sequences of different purposes are independent.
     pub fn new(seed: u64, purpose: u64) -> Random {
         let mut random = Random(seed ^ purpose.wrapping_mul(0xd6e8_feb8_6659_fd93));
         random.0 = random.number();
         random
     }
 
-    /// The next number.
+    /// Next number.
     #[inline]
     pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -22,13 +22,13 @@ impl Random {
         spread ^ spread >> 31
     }
 
-    /// One of 0 … `count` − 1, each as likely, to within `count` in 4 billion. `count` is at least 1.
+    /// Number from 0 to `count` − 1 with equal probability, to within `count` in 4 billion. `count` is at least 1.
     #[inline]
     pub fn below(&mut self, count: u32) -> u32 {
         (((self.number() >> 32) * u64::from(count)) >> 32) as u32
     }
 
-    /// Puts a list into another order.
+    /// Shuffles a list.
     pub fn shuffle<T>(&mut self, list: &mut [T]) {
         for place in (1..list.len()).rev() {
             let other = self.below(u32::try_from(place + 1).unwrap_or(u32::MAX)) as usize;

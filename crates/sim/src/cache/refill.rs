@@ -1,11 +1,11 @@
-//! The daemon of the simulation: it keeps a region filled. Pure.
+//! Simulated daemon that keeps a shared partition warm. Pure.
 //!
-//! A touch that hits moves nothing, so a line stays in the ways of whoever missed on it. `touch` reads the set again and again, and gets
-//! those lines that happen to be nowhere. `flush-and-touch` throws each line out and reads it at once, so that it comes into the region;
-//! then it looks at the occupancy of its monitoring group, and works again only when much was lost since its last pass. Of a set that
-//! does not fit, the lines that were touched last stay.
+//! A touch that hits moves nothing, so a line stays in the ways of the program that fetched it. Mode `touch` reads the
+//! set again and again, and fetches only lines that are uncached at that moment. Mode `flush-and-touch` flushes and
+//! reads each line, so that it enters the partition. It then reads the occupancy of its monitoring group, and starts
+//! another pass only after a large loss since the last pass. Of a set that does not fit, the lines touched last stay.
 //!
-//! Between two passes it rests for so long that it takes no more of its CPU than `duty`.
+//! Between two passes the daemon rests, so that it uses at most `duty` of its CPU.
 
 use serde::Deserialize;
 use units::{Bytes, Fraction, WayMask};
@@ -13,33 +13,34 @@ use units::{Bytes, Fraction, WayMask};
 use super::machine::Machine;
 use super::set_associative::{Filler, Line};
 
-/// How a region is filled.
+/// Mode of warming a shared partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// Not at all.
+    /// No warming.
     Off,
-    /// By reading.
+    /// Reads.
     Touch,
-    /// By throwing out and reading.
+    /// Flushes and reads.
     FlushAndTouch,
 }
 
-/// What the daemon may do.
+/// Settings of the daemon.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
-    /// How.
+    /// Mode.
     pub mode: Mode,
-    /// How often it looks, in cycles.
+    /// Interval of the checks, in cycles.
     pub every_cycles: u64,
-    /// The most of one CPU that passes may take, after the first.
+    /// Largest fraction of one CPU for passes after the first.
     pub duty: Fraction,
 }
 
-/// Of what a pass had brought into the region, this much must be there, or there is another pass.
+/// Fraction of the bytes fetched by the last pass that must remain; below it another pass starts.
 const KEPT: f64 = 0.98;
 
-/// Is there to be another pass over a region? `now` is in it, `after_pass` was when the last pass had ended; `None` before the first.
+/// Is another pass due? `now`: current occupancy; `after_pass`: occupancy at the end of the last pass, `None` before
+/// the first.
 pub fn is_due(mode: Mode, now: Bytes, after_pass: Option<Bytes>) -> bool {
     match (mode, after_pass) {
         (Mode::Off, _) => false,
@@ -48,29 +49,29 @@ pub fn is_due(mode: Mode, now: Bytes, after_pass: Option<Bytes>) -> bool {
     }
 }
 
-/// When the next pass may begin at the earliest, in cycles: a pass that began at `begin` took `busy`.
+/// Earliest start of the next pass, in cycles, after a pass of `busy` cycles that started at `begin`.
 pub fn not_before(begin: f64, busy: f64, settings: &Settings) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "cycles of a simulation")]
     let every = settings.every_cycles as f64;
     begin + f64::max(every, busy / settings.duty.get().max(1e-9))
 }
 
-/// One region, and the thread that fills it.
+/// One shared partition, and its daemon thread.
 #[derive(Clone, Debug)]
 pub struct Refill {
     lines: Vec<Line>,
     mask: WayMask,
     by: Filler,
     settings: Settings,
-    /// The next line of the pass under way.
+    /// Next line of the current pass.
     place: Option<usize>,
     begun: f64,
-    /// When it does something next, in cycles.
+    /// Time of the next action, in cycles.
     next: f64,
     after_pass: Option<Bytes>,
-    /// Passes that were begun.
+    /// Number of started passes.
     pub passes: u64,
-    /// Lines that came from memory.
+    /// Lines fetched from memory.
     pub fetched: u64,
     /// Cycles of its CPU.
     pub busy_cycles: f64,
@@ -78,11 +79,11 @@ pub struct Refill {
     pub warm_cycles: f64,
 }
 
-/// What `clflush` takes beside the read that follows, in cycles.
+/// Cycles of a `clflush` without the following read.
 const FLUSH_CYCLES: f64 = 40.0;
 
 impl Refill {
-    /// Of these lines, in this order, from `begin` on.
+    /// Daemon for these lines, in this order, from time `begin` on.
     pub fn new(lines: Vec<Line>, mask: WayMask, by: Filler, settings: Settings, begin: f64) -> Refill {
         let next = if settings.mode == Mode::Off || lines.is_empty() { f64::INFINITY } else { begin };
         Refill {
@@ -101,29 +102,29 @@ impl Refill {
         }
     }
 
-    /// It takes the place of another, whose ways were other ones: what that had done counts on.
+    /// Takes over the counters of a daemon for other ways.
     pub fn goes_on_counting(&mut self, old: &Refill) {
         (self.passes, self.fetched) = (old.passes, old.fetched);
         (self.busy_cycles, self.warm_cycles) = (old.busy_cycles, old.warm_cycles);
     }
 
-    /// Its ways.
+    /// Ways of the partition.
     pub fn mask(&self) -> WayMask {
         self.mask
     }
 
-    /// When it does something next, in cycles; never, where it is off.
+    /// Time of the next action, in cycles; infinity for mode `off`.
     #[inline]
     pub fn next(&self) -> f64 {
         self.next
     }
 
-    /// Its first pass is still to come, or under way.
+    /// True until the end of the first pass.
     pub fn is_filling(&self) -> bool {
         self.after_pass.is_none() && self.next < f64::INFINITY
     }
 
-    /// Does what is next: a look, or a line.
+    /// Executes the next action: a check, or a line.
     pub fn step(&mut self, machine: &mut Machine, llc_cycles: f64, memory_cycles: f64) {
         let Some(place) = self.place else {
             if is_due(self.settings.mode, machine.llc().occupancy(self.by.monitor), self.after_pass) {

@@ -1,4 +1,4 @@
-//! What is reported of a scenario. Pure.
+//! Report of a scenario. Pure.
 
 use serde::Serialize;
 use units::{Bytes, WayMask};
@@ -7,103 +7,103 @@ use super::run::{Counts, Outcome};
 use super::scenario::Scenario;
 use llc::policy::metrics::Metrics;
 
-/// What kind of model it is: printed with every report.
+/// Description of the model, printed with every report.
 pub const MODEL: &str = "a model: one access at a time, in order; nothing is fetched ahead, memory has no limit of bandwidth, \
                          writing back takes no time, and which way a real cache chooses under a mask is not published";
 
-/// Everything.
+/// Complete report.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// What it shows.
+    /// Title.
     pub title: String,
-    /// [`MODEL`].
+    /// Description of the model, [`MODEL`].
     pub model: &'static str,
-    /// Of all that was drawn.
+    /// Random seed.
     pub seed: u64,
-    /// Of the last-level cache.
+    /// Size of the last-level cache.
     pub cache_bytes: Bytes,
-    /// The same.
+    /// Ways of the last-level cache.
     pub cache_ways: u32,
     /// All runs were made.
     pub complete: bool,
-    /// One for each size of the array; one if nothing is varied.
+    /// Results for each size of the array; one if nothing is varied.
     pub points: Vec<Point>,
 }
 
-/// What was found at one size of the array.
+/// Results at one size of the array.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Point {
-    /// Of the array that is varied.
+    /// Size of the varied array.
     pub array_bytes: Option<Bytes>,
-    /// One for each condition that was run.
+    /// Results of each condition that was run.
     pub conditions: Vec<OfCondition>,
 }
 
-/// What was found under one condition.
+/// Results under one condition.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OfCondition {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// How it is judged; `None` where a program did nothing.
+    /// Metrics; `None` if a program made no accesses.
     pub metrics: Option<Metrics>,
-    /// The longest of the programs' mean times of an access, over the shortest.
+    /// Longest mean access time of a program over the shortest.
     pub access_time_ratio: f64,
-    /// Each program.
+    /// Programs.
     pub programs: Vec<OfProgram>,
-    /// Each region.
+    /// Shared partitions.
     pub regions: Vec<OfRegion>,
-    /// How often the plan changed after the first.
+    /// Number of changes of the plan after the first one.
     pub plan_changes: u64,
-    /// Passes of the programs over their memory from the first plan on, until the ratio was 1.05 or less and stayed so; `None` if it never
-    /// did.
+    /// Passes of the programs over their memory from the first plan on, until the ratio was 1.05 or less and stayed so;
+    /// `None` if it never did.
     pub passes_until_even: Option<u64>,
 }
 
-/// What was found of one program.
+/// Results of one program.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OfProgram {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// The ways of its class in the end.
+    /// Ways of its class at the end.
     pub mask: WayMask,
-    /// Cycles for each instruction, over the same alone with the whole cache.
+    /// Cycles per instruction, over the same value alone with the whole cache.
     pub slowdown: f64,
-    /// The mean time of an access, its instructions included.
+    /// Mean time of an access, its instructions included.
     pub access_cycles: f64,
-    /// Accesses that were made.
+    /// Number of accesses.
     pub accesses: u64,
-    /// Of these, found in no cache.
+    /// Fraction of the accesses that missed all caches.
     pub miss_fraction: f64,
-    /// Misses for each thousand instructions.
+    /// Misses per thousand instructions.
     pub mpki: f64,
-    /// Of the accesses, those that found a line in the last-level cache that another program had filled.
+    /// Fraction of the accesses that hit a line in the last-level cache fetched by another program.
     pub free_ride_fraction: f64,
-    /// Of the accesses, those that found a line that the daemon had filled.
+    /// Fraction of the accesses that hit a line fetched by the daemon.
     pub region_hit_fraction: f64,
-    /// Of its time, waiting for memory.
+    /// Fraction of its time spent waiting for memory.
     pub stalled_fraction: f64,
-    /// What it has filled and is still there in the end.
+    /// Bytes that it filled and that are cached at the end.
     pub occupancy_bytes: Bytes,
-    /// Pages of a trace that were shared until it wrote to them.
+    /// Pages of a trace that were shared until the program wrote to them.
     pub unmerged_pages: u64,
 }
 
-/// What was found of one region.
+/// Results of one shared partition.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OfRegion {
-    /// Whose lines it is for.
+    /// Shared set.
     pub set: String,
-    /// Its ways.
+    /// Ways.
     pub mask: WayMask,
-    /// What the daemon has filled and is still there in the end.
+    /// Bytes that the daemon filled and that are cached at the end.
     pub occupancy_bytes: Bytes,
-    /// Passes over the set.
+    /// Number of passes over the set.
     pub passes: u64,
-    /// What came from memory.
+    /// Bytes fetched from memory.
     pub fetched_bytes: Bytes,
-    /// Cycles of a CPU that all passes took.
+    /// CPU cycles of all passes.
     pub busy_cycles: f64,
-    /// The part of a CPU that passes took since the warm-up.
+    /// Fraction of a CPU for passes since the warm-up.
     pub duty_fraction: f64,
 }
 
@@ -113,7 +113,8 @@ fn part(of: u64, all: u64) -> f64 {
 }
 
 impl OfCondition {
-    /// Of condition number `condition` of the scenario; `alone` is each program by itself, where that was run.
+    /// Results of condition number `condition` of the scenario; `alone`: counters of each program alone, if that was
+    /// run.
     pub fn new(scenario: &Scenario, condition: usize, outcome: &Outcome, alone: &[Option<Counts>]) -> OfCondition {
         let programs: Vec<OfProgram> = (0..scenario.programs.len())
             .map(|nth| OfProgram::new(scenario, nth, outcome, alone[nth].as_ref()))
@@ -172,7 +173,7 @@ impl OfRegion {
 }
 
 impl Report {
-    /// Of these points.
+    /// Report of these points.
     pub fn new(scenario: &Scenario, points: Vec<Point>, complete: bool) -> Report {
         Report {
             title: scenario.title.clone(),

@@ -1,17 +1,17 @@
 //! One run: programs on a machine, under one condition. Pure.
 //!
-//! Each program has a clock of its own. The one whose clock is behind goes next, so a program that waits for memory really makes fewer
-//! accesses; or they take turns. A run warms up, then it is measured. Masks that no policy
-//! decides hold from the beginning. A policy is asked after a
-//! quarter of the warm-up, in which nothing was partitioned and stalls were measured, and then once in every interval, if there is one.
-//! The daemon begins after a quarter of the warm-up as well: programs come before their pages are merged. The warm-up does not end
-//! before it has filled each region once. What an access takes:
+//! Each program has a clock of its own. The program with the earliest clock goes next, so a program that waits for
+//! memory makes fewer accesses; or the programs take turns. A run has a warm-up and a measured part. Fixed masks apply
+//! from the beginning. A policy decides first after a quarter of the warm-up, without a partition up to then and with
+//! stalls measured, and then once per interval, if there is one. The daemon also starts after a quarter of the warm-up:
+//! programs start before their pages are merged. The warm-up does not end before the daemon has filled each shared
+//! partition once. Duration of an access:
 //!
 //! ```text
 //! instructions · cycles_per_instruction + the cycles of the level where it was found
 //! ```
 //!
-//! Nothing overlaps, nothing is fetched ahead, memory has no limit of bandwidth, and writing back takes no time.
+//! Nothing overlaps, nothing is prefetched, memory bandwidth is unlimited, and write-back takes no time.
 
 use units::{Bytes, WayMask};
 
@@ -25,31 +25,31 @@ use super::trace::BadTrace;
 use llc::policy::sharing::{self, Refiner};
 use llc::policy::{Class, Plan, Policy, Region, Situation};
 
-/// What a program did, since the warm-up.
+/// Counters of a program since the warm-up.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Counts {
-    /// Lines that it accessed.
+    /// Accessed lines.
     pub accesses: u64,
-    /// Instructions that it executed.
+    /// Executed instructions.
     pub instructions: f64,
-    /// Cycles that it took.
+    /// Cycles.
     pub cycles: f64,
-    /// Cycles in which it waited for memory.
+    /// Cycles waiting for memory.
     pub stalled_cycles: f64,
-    /// Found in a private level.
+    /// Hits in a private level.
     pub private_hits: u64,
-    /// Found in the last-level cache.
+    /// Hits in the last-level cache.
     pub llc_hits: u64,
-    /// Of these, on lines that another program had filled.
+    /// Part of `llc_hits` on lines filled by another program.
     pub free_rides: u64,
-    /// Of these, on lines that the daemon had filled.
+    /// Part of `llc_hits` on lines filled by the daemon.
     pub region_hits: u64,
-    /// Found nowhere.
+    /// Misses in all caches.
     pub misses: u64,
 }
 
 impl Counts {
-    /// What came since `before`.
+    /// Difference to `before`.
     pub(super) fn since(&self, before: &Counts) -> Counts {
         Counts {
             accesses: self.accesses - before.accesses,
@@ -64,80 +64,81 @@ impl Counts {
         }
     }
 
-    /// Cycles for each access; `None` without one.
+    /// Cycles per access; `None` without one.
     #[expect(clippy::cast_precision_loss, reason = "a count of accesses")]
     pub fn access_cycles(&self) -> Option<f64> {
         (self.accesses > 0).then(|| self.cycles / self.accesses as f64)
     }
 
-    /// Cycles for each instruction.
+    /// Cycles per instruction.
     pub fn cycles_per_instruction(&self) -> f64 {
         if self.instructions > 0.0 { self.cycles / self.instructions } else { 0.0 }
     }
 
-    /// The part of its time that it waited for memory.
+    /// Fraction of its time spent waiting for memory.
     pub fn stalled_fraction(&self) -> f64 {
         if self.cycles > 0.0 { self.stalled_cycles / self.cycles } else { 0.0 }
     }
 }
 
-/// What the daemon did for a region, from the beginning.
+/// Counters of the daemon for a shared partition, from the beginning.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RegionCounts {
-    /// The region.
+    /// Shared partition.
     pub region: Region,
-    /// What of it is filled in the end.
+    /// Bytes filled at the end.
     pub occupancy: Bytes,
-    /// Passes over the set.
+    /// Number of passes over the set.
     pub passes: u64,
-    /// Lines that came from memory.
+    /// Lines fetched from memory.
     pub fetched: u64,
-    /// Cycles of a CPU that it took.
+    /// CPU cycles.
     pub busy_cycles: f64,
-    /// The part of a CPU that it took since the warm-up.
+    /// Fraction of a CPU since the warm-up.
     pub duty: f64,
 }
 
-/// What came of a run.
+/// Result of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// Of each program.
+    /// Counters of each program.
     pub programs: Vec<Counts>,
-    /// What each has filled and is still there in the end.
+    /// Bytes that each program filled and that are cached at the end.
     pub occupancy: Vec<Bytes>,
-    /// Pages of each that were shared until it wrote to them.
+    /// Pages of each program that were shared until it wrote to them.
     pub unmerged: Vec<u64>,
-    /// The plan in the end.
+    /// Plan at the end.
     pub plan: Plan,
-    /// How often it changed after the first.
+    /// Number of changes of the plan after the first one.
     pub changes: u64,
-    /// Passes from the first plan on until the programs' times of an access were within 5 % and stayed so; `None` if they never did.
+    /// Passes from the first plan on until the programs' access times were within 5 % and stayed so; `None` if they
+    /// never did.
     pub passes_until_even: Option<u64>,
-    /// Regions in the end.
+    /// Shared partitions at the end.
     pub regions: Vec<RegionCounts>,
 }
 
-/// A run did not come to its end.
+/// Reason that a run ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum Broken {
-    /// It was told to stop.
+    /// The watch stopped it.
     #[error("stopped")]
     Stopped,
-    /// A trace cannot be gone on with.
+    /// A trace cannot be continued.
     #[error(transparent)]
     Trace(#[from] BadTrace),
-    /// It cannot be run.
+    /// The scenario cannot be run.
     #[error(transparent)]
     Unfit(#[from] Unfit),
 }
 
-/// Is told how many accesses were made since it was last told; says whether to go on.
+/// Callback with the number of accesses since the last call; returns whether to continue.
 pub type Watch<'w> = &'w (dyn Fn(u64) -> bool + Sync);
 
-/// What is not filled after so many warm-ups is never.
+/// Number of warm-ups after which the filling of partitions is given up.
 const FILLING_WARM_UPS_MAX: u64 = 8;
 
-/// Accesses between two looks at the watch.
+/// Accesses between two calls of the watch.
 const WATCH_EVERY: u64 = 1 << 20;
 
 /// One program.
@@ -145,45 +146,46 @@ struct Core {
     running: Running,
     mask: WayMask,
     filler: Filler,
-    /// What an access takes that is found in each private level, in the last-level cache and in memory, beside its instructions.
+    /// Cycles of an access found in each private level, in the last-level cache and in memory, without its
+    /// instructions.
     memory_cycles: f64,
     counts: Counts,
-    /// At the last plan.
+    /// Counters at the last plan.
     planned: Counts,
-    /// At the end of the warm-up.
+    /// Counters at the end of the warm-up.
     warm: Counts,
-    /// Accesses of a turn.
+    /// Accesses per turn.
     turn: u64,
 }
 
-/// A run under way.
+/// Run in progress.
 struct Run<'s> {
     scenario: &'s Scenario,
     condition: &'s Condition,
     situation: Option<&'s Situation>,
     machine: Machine,
     cores: Vec<Core>,
-    /// Of each core, in cycles.
+    /// Clock of each core, in cycles.
     clocks: Vec<f64>,
     sets: Vec<Vec<Line>>,
     level_cycles: Vec<f64>,
     plan: Plan,
-    /// What masu's own policy learned from the plans so far.
+    /// State that masu's own policy learned from earlier plans.
     refiner: Refiner,
     changes: u64,
     refills: Vec<(Region, Refill)>,
     refill_next: f64,
     evenness: Evenness,
-    /// The latest clock at the end of the warm-up.
+    /// Latest clock at the end of the warm-up.
     warm_clock: f64,
-    /// Whose turn it is, and what is left of it.
+    /// Program with the current turn, and its remaining accesses.
     turn: (usize, u64),
 }
 
-/// Runs all programs under a condition. `situation` is what its policy is told; fixed masks need none.
+/// Runs all programs under a condition. `situation` is the input of its policy; fixed masks need none.
 ///
 /// # Errors
-/// When the watch says stop, or a trace is none.
+/// When the watch stops it, or a file is no trace.
 pub fn beside_each_other(
     scenario: &Scenario,
     array: Bytes,
@@ -214,10 +216,10 @@ pub fn beside_each_other(
     Ok(run.outcome())
 }
 
-/// Runs one program with the whole cache to itself: its share of the accesses.
+/// Runs one program alone with the whole cache, for its share of the accesses.
 ///
 /// # Errors
-/// When the watch says stop, or a trace is none.
+/// When the watch stops it, or a file is no trace.
 pub fn alone(
     scenario: &Scenario,
     array: Bytes,
@@ -244,7 +246,7 @@ pub fn alone(
     Ok(run.cores[0].counts.since(&run.cores[0].warm))
 }
 
-/// A program's share of the warm-up and of what is measured: by lines if both are counted in passes, else the same for each.
+/// Share of a program in the warm-up and in the measured part: by lines if both are counted in passes, else equal.
 pub fn share(scenario: &Scenario, array: Bytes, program: usize) -> (u64, u64) {
     let of = |amount| {
         let all = scenario.accesses(amount, array);
@@ -314,7 +316,7 @@ impl<'s> Run<'s> {
         }
     }
 
-    /// Asks the policy, and puts in place what it answers.
+    /// Asks the policy, and applies its plan.
     fn decide(&mut self, first: bool) {
         let plan = match (&self.condition.partition, self.situation) {
             (Partition::Fixed(fixed), _) => fixed.plan(),
@@ -376,12 +378,12 @@ impl<'s> Run<'s> {
         self.refill_next = self.refills.iter().map(|(_, refill)| refill.next()).fold(f64::INFINITY, f64::min);
     }
 
-    /// The latest of all clocks.
+    /// Latest of all clocks.
     fn clock(&self) -> f64 {
         self.clocks.iter().copied().fold(0.0, f64::max)
     }
 
-    /// Goes on until each region was filled once, for some warm-ups at most.
+    /// Continues until each shared partition was filled once, for a limited number of warm-ups.
     fn fill_regions(&mut self, warm_up: u64, watch: Watch<'_>) -> Result<(), Broken> {
         let every = self.evenness.every();
         let mut left = warm_up.saturating_mul(FILLING_WARM_UPS_MAX) / every;
@@ -392,7 +394,7 @@ impl<'s> Run<'s> {
         Ok(())
     }
 
-    /// From here on it is measured.
+    /// Starts the measured part.
     fn is_warm(&mut self) {
         self.cores.iter_mut().for_each(|core| core.warm = core.counts);
         self.refills.iter_mut().for_each(|(_, refill)| refill.warm_cycles = refill.busy_cycles);
@@ -413,7 +415,7 @@ impl<'s> Run<'s> {
         Ok(())
     }
 
-    /// So many accesses, of all together.
+    /// Makes this number of accesses in all.
     fn advance(&mut self, accesses: u64, watch: Watch<'_>) -> Result<(), Broken> {
         let mut left = accesses;
         while left > 0 {
@@ -443,7 +445,7 @@ impl<'s> Run<'s> {
         Ok(())
     }
 
-    /// Whose clock is behind (the first of several), and up to where it stays so.
+    /// Program with the earliest clock (the first of several), and the time up to which it stays the earliest.
     fn behind(&self) -> (usize, f64) {
         let (mut who, mut least, mut until) = (0, f64::INFINITY, f64::INFINITY);
         for (nth, clock) in self.clocks.iter().copied().enumerate() {
@@ -512,7 +514,7 @@ impl<'s> Run<'s> {
         Ok(())
     }
 
-    /// Lets the daemon do what it would have done by `now`.
+    /// Executes the daemon's actions up to `now`.
     #[cold]
     fn refill(&mut self, now: f64) {
         let llc_cycles = f64::from(self.scenario.build.llc_cycles);
@@ -549,14 +551,14 @@ impl<'s> Run<'s> {
     }
 }
 
-/// The monitoring id of a program. There are 64 programs at most, and 16 sets.
+/// Monitoring id of a program. There are at most 64 programs, and 16 sets.
 fn monitor(program: usize) -> u8 {
     u8::try_from(program + 1).unwrap_or(LAST_PROGRAM)
 }
 
 const LAST_PROGRAM: u8 = 100;
 
-/// The monitoring id of the daemon's thread for a set.
+/// Monitoring id of the daemon's thread for a set.
 fn region_monitor(set: usize) -> u8 {
     LAST_PROGRAM + 1 + u8::try_from(set).unwrap_or(0)
 }

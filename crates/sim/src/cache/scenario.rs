@@ -1,7 +1,7 @@
-//! Scenarios: what cache there is, which programs run on it, what they share, and under which conditions.
+//! Scenarios: the cache, its programs, their shared memory, and the conditions.
 //!
-//! `file` reads them; its head shows one. Here is what they mean: amounts may depend on the size of an array that is varied, and
-//! [`Scenario::setup`] gives every program and shared set its frames.
+//! `file` reads them, and its head shows one. This file defines their meaning: amounts may depend on the size of a
+//! varied array, and [`Scenario::setup`] assigns frames to every program and shared set.
 
 use std::path::PathBuf;
 
@@ -20,74 +20,74 @@ mod file;
 
 pub use file::BadScenario;
 
-/// A scenario that makes sense.
+/// Valid scenario.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
-    /// What it shows.
+    /// Title.
     pub title: String,
-    /// Of all that is drawn.
+    /// Random seed.
     pub seed: u64,
-    /// How long it is measured.
+    /// Length of the measured part.
     pub measured: Amount,
-    /// How long it runs before.
+    /// Length of the warm-up before it.
     pub warm_up: Amount,
-    /// Accesses of all programs after which policies decide anew; `None` for never.
+    /// Accesses of all programs between two decisions of a policy; `None` for no further decision.
     pub interval: Option<u64>,
-    /// Who goes next.
+    /// Order of the programs.
     pub interleave: Interleave,
-    /// Frames are given away in no order.
+    /// Frames are handed out in random order.
     pub scattered: bool,
-    /// Memory that frames come from.
+    /// Memory for frames.
     pub memory: Pages,
-    /// The machine.
+    /// Machine.
     pub build: Build,
-    /// What a miss takes.
+    /// Cycles of a miss.
     pub memory_cycles: u32,
-    /// What an instruction takes that waits for no memory.
+    /// Cycles of an instruction that does not wait for memory.
     pub cycles_per_instruction: f64,
-    /// The fewest ways that a class may have.
+    /// Least number of ways of a class.
     pub ways_min: Ways,
-    /// The most classes.
+    /// Largest number of classes.
     pub classes_max: usize,
-    /// What is shared.
+    /// Shared sets.
     pub sets: Vec<Set>,
-    /// Who runs; one at least, 64 at most.
+    /// Programs: 1 to 64.
     pub programs: Vec<Program>,
-    /// Under which conditions; one at least.
+    /// Conditions: at least one.
     pub conditions: Vec<Condition>,
-    /// Sizes of the array that is varied; empty for none.
+    /// Sizes of the varied array; empty for none.
     pub arrays: Vec<Bytes>,
 }
 
-/// How many accesses, of all programs together.
+/// Number of accesses of all programs together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Amount {
-    /// So many.
+    /// Number of accesses.
     Accesses(u64),
-    /// As many as all programs have lines, so often.
+    /// Multiple of the number of lines of all programs.
     Passes(f64),
 }
 
-/// Which program goes next.
+/// Choice of the next program.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Interleave {
-    /// The one that has spent the fewest cycles: they run side by side, each on a CPU of its own.
+    /// The program with the fewest cycles: they run side by side, each on a CPU of its own.
     Time,
-    /// One after the other, each for so many accesses; a pass is as many as it has lines.
+    /// In turn, each for this number of accesses; a pass is as many as the program has lines.
     Turns(Amount),
 }
 
-/// An amount of memory.
+/// Amount of memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Size {
-    /// This.
+    /// Fixed amount.
     Bytes(Bytes),
-    /// This part of the array that is varied.
+    /// Fraction of the varied array.
     OfArray(f64),
 }
 
 impl Size {
-    /// In whole pages, rounded up, for such an array.
+    /// Whole pages, rounded up, for this size of the array.
     pub fn pages(self, array: Bytes) -> Pages {
         let bytes = match self {
             Size::Bytes(bytes) => bytes,
@@ -97,124 +97,126 @@ impl Size {
     }
 }
 
-/// Pages that programs share.
+/// Pages shared by programs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Set {
-    /// What it is called.
+    /// Name.
     pub name: String,
-    /// How large it is.
+    /// Size.
     pub size: Size,
 }
 
-/// A program.
+/// Program.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Program {
-    /// What it is called.
+    /// Name.
     pub name: String,
-    /// Memory of its own.
+    /// Private memory.
     pub private: Size,
-    /// What it shares: places in [`Scenario::sets`].
+    /// Shared sets: indices in [`Scenario::sets`].
     pub shared: Vec<usize>,
-    /// Instructions for each access; of a trace they are counted.
+    /// Instructions per access; counted in a trace.
     pub instructions_per_access: f64,
-    /// What a miss takes it, where that differs: whoever knows early what is next waits for less.
+    /// Cycles of a miss of this program: with early knowledge of the next addresses, a program waits less.
     pub memory_cycles: u32,
-    /// Where its accesses come from.
+    /// Source of its accesses.
     pub source: Source,
 }
 
-/// Where accesses come from.
+/// Source of accesses.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Source {
     /// Patterns.
     Synthetic(Vec<PhaseOf>),
-    /// A trace.
+    /// Recorded trace.
     Trace {
-        /// The file.
+        /// File.
         file: PathBuf,
-        /// Where each set of `shared` begins in its address space.
+        /// Start address of each set of `shared` in its address space.
         starts: Vec<u64>,
     },
 }
 
-/// One phase of a program.
+/// Phase of a program.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PhaseOf {
-    /// How long.
+    /// Length in accesses.
     pub accesses: u64,
-    /// What it does.
+    /// Parts.
     pub parts: Vec<PartOf>,
 }
 
-/// One thing that a program does.
+/// Part of a phase.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PartOf {
-    /// In which order.
+    /// Pattern.
     pub pattern: PatternOf,
-    /// Over what: sets first, in this order, and then its own memory if `private`. For streams, neither.
+    /// Area: these sets first, in this order, and then the private memory if `private`. For streams, neither.
     pub sets: Vec<usize>,
-    /// Its own memory as well.
+    /// Private memory included.
     pub private: bool,
-    /// Only so much from the beginning of that; how much a stream goes over.
+    /// Limit of the area from its beginning; for a stream, its length.
     pub size: Option<Size>,
-    /// How often, beside other parts.
+    /// Weight beside other parts.
     pub weight: f64,
-    /// Where in it the first access is, as a part of it; of those patterns that have an order.
+    /// Start position as a fraction of the area, for patterns with an order.
     pub begin: f64,
 }
 
-/// In which order.
+/// Order of accesses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum PatternOf {
-    /// Around.
+    /// In order, cyclic.
     Cyclic,
-    /// Around, in another order.
+    /// In a fixed random order, cyclic.
     Chase,
-    /// Any.
+    /// At random.
     Random,
-    /// Any, with this skew.
+    /// At random, with this skew.
     Zipf(f64),
     /// New memory.
     Stream,
 }
 
-/// What is compared.
+/// Compared condition.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Condition {
-    /// What it is called.
+    /// Name.
     pub name: String,
-    /// False: each has a copy of what it would share.
+    /// False: each program has a copy of its shared sets.
     pub sharing: bool,
-    /// Who gets which ways.
+    /// Partition of the ways.
     pub partition: Partition,
-    /// masu's own policy goes on by what is measured, as it does where the processor counts; else it plans from curves alone.
+    /// masu's own policy refines its plan by measurements, as on a processor with counters; else it plans from curves
+    /// alone.
     pub refined: bool,
-    /// How the regions of policies are filled.
+    /// Warming of the policies' shared partitions.
     pub refill: Settings,
 }
 
-/// Who gets which ways.
+/// Partition of the ways.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Partition {
-    /// As a policy decides.
+    /// Decided by a policy.
     Policy(Policy),
-    /// These.
+    /// Fixed ways.
     Fixed(Fixed),
-    /// Regions that hold such a part of their sets, and the same of the rest for each program (`fit`).
+    /// Shared partitions that hold this fraction of their sets, and the same fraction of the rest for each program
+    /// (`fit`).
     Fit(Fraction),
 }
 
-/// Ways that the scenario gives.
+/// Ways given by the scenario.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fixed {
-    /// Of each program.
+    /// Ways of each program.
     pub masks: Vec<WayMask>,
-    /// Of regions.
+    /// Shared partitions.
     pub regions: Vec<Region>,
 }
 
 impl Fixed {
-    /// As a plan: programs with the same ways are in one class.
+    /// Plan with programs of the same ways in one class.
     pub fn plan(&self) -> Plan {
         let mut classes: Vec<Class> = Vec::new();
         for (program, mask) in self.masks.iter().enumerate() {
@@ -227,46 +229,46 @@ impl Fixed {
     }
 }
 
-/// What runs at one size of the array, with or without sharing: programs with their frames.
+/// Programs with their frames at one size of the array, with or without sharing.
 pub struct Setup {
-    /// Of each program.
+    /// Programs.
     pub programs: Vec<Running>,
     /// Frames of each set.
     pub sets: Vec<Vec<Frame>>,
 }
 
-/// Where a program's accesses come from, ready to run.
+/// Source of a program's accesses, ready to run.
 pub enum Running {
-    /// Patterns, and instructions for each access.
+    /// Patterns, and instructions per access.
     Synthetic(Box<Synthetic>, f64),
-    /// A trace.
+    /// Trace.
     Traced(Box<Traced>),
 }
 
 /// Opens the file of a trace.
 pub type Open<'o> = &'o (dyn Fn(&std::path::Path) -> std::io::Result<Box<dyn super::trace::Source>> + Sync);
 
-/// A scenario cannot be run as it stands.
+/// Reason that a scenario cannot be run.
 #[derive(Debug, thiserror::Error)]
 pub enum Unfit {
     /// The file of a trace cannot be opened.
     #[error("cannot open the trace {file}: {why}")]
     Trace {
-        /// Which.
+        /// File name.
         file: String,
-        /// The system's answer.
+        /// Error of the system.
         why: std::io::Error,
     },
-    /// There is not as much memory as the programs have.
+    /// Memory is too small for the programs.
     #[error("program {program} does not fit into the memory of the scenario: expected a larger `memory`")]
     Memory {
-        /// The first that does not.
+        /// First program that does not fit.
         program: String,
     },
 }
 
 impl Scenario {
-    /// The cache as policies see it.
+    /// Cache as seen by policies.
     pub fn cache(&self) -> policy::Cache {
         policy::Cache {
             usable: WayMask::lowest(self.build.llc.ways),
@@ -276,18 +278,18 @@ impl Scenario {
         }
     }
 
-    /// Sizes to run at: those of the array, or the only one there is.
+    /// Sizes to run at: those of the array, or the only one.
     pub fn points(&self) -> Vec<Option<Bytes>> {
         if self.arrays.is_empty() { vec![None] } else { self.arrays.iter().copied().map(Some).collect() }
     }
 
-    /// Lines that a program has, its own and shared ones; those of streams are not counted.
+    /// Lines of a program, private and shared; without streams.
     pub fn lines_of(&self, program: &Program, array: Bytes) -> u64 {
         let shared: u64 = program.shared.iter().map(|set| self.sets[*set].size.pages(array).0).sum();
         (shared + program.private.pages(array).0).max(1) * 64
     }
 
-    /// How many accesses that is.
+    /// Number of accesses of an amount.
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
@@ -304,7 +306,7 @@ impl Scenario {
         }
     }
 
-    /// Gives everybody frames and opens traces. The same frames, whatever else differs between conditions.
+    /// Assigns frames to all programs and opens traces. The frames are the same under all conditions.
     ///
     /// # Errors
     /// When a trace cannot be opened or memory is too small.
@@ -333,11 +335,11 @@ impl Scenario {
     }
 }
 
-/// A program with its frames.
+/// Program with its frames.
 struct Own<'s> {
     program: &'s Program,
     private: Vec<Frame>,
-    /// Of each set that it shares.
+    /// Frames of each shared set.
     copies: Vec<Vec<Frame>>,
     array: Bytes,
     seed: u64,
@@ -371,7 +373,7 @@ impl Own<'_> {
         }
     }
 
-    /// `None` when there is no memory left for a stream.
+    /// Part with its frames; `None` without memory for a stream.
     fn part(&self, part: &PartOf, memory: &mut Memory) -> Option<Part> {
         let area = if part.pattern == PatternOf::Stream {
             let pages = part.size.unwrap_or(Size::Bytes(STREAM)).pages(self.array);
@@ -400,7 +402,7 @@ impl Own<'_> {
     }
 }
 
-/// What a stream goes over before it begins again.
+/// Memory that a stream passes before it begins again.
 const STREAM: Bytes = Bytes::gib(1);
 
 /// All lines of these frames, in order.

@@ -1,24 +1,28 @@
-//! One cache: sets of ways, fills by mask, lookups everywhere. Pure.
+//! Set-associative cache: fills are limited by a mask, lookups are not. Pure.
 //!
-//! An access looks in all ways of its set. What it does not find it fills, and only into the ways of its mask: that is how CAT and
-//! AMD QoS work (Intel SDM volume 3, 19.19; AMD64 APM volume 2, 19.3). Addresses are physical, so a shared frame is shared lines. Each
-//! line remembers who filled it: the class of service, and the monitoring id that `llc_occupancy` counts by.
+//! An access looks in all ways of its set. A miss fills a line, into the ways of its mask only: so work CAT and AMD QoS
+//! (Intel SDM volume 3, 19.19; AMD64 APM volume 2, 19.3). Addresses are physical, so shared frames have shared lines.
+//! Each line records its filler: the class of service, and the monitoring id counted by `llc_occupancy`.
 //!
-//! Replacement looks at the ways of the mask alone, and takes an empty one first, the lowest:
+//! Replacement considers the ways of the mask alone, and takes an empty one first, the lowest:
 //!
-//! | name        | which line goes                                                | how a mask restricts it |
+//! | name        | evicted line                            | effect of a mask |
 //! |-------------|----------------------------------------------------------------|-------------------------|
-//! | `lru`       | the one used longest ago                                       | among those of the mask |
-//! | `fifo`      | the one filled longest ago                                     | the same |
-//! | `tree-plru` | where the bits of a binary tree point; each access turns those on its path away | where a bit points to a half without a way of the mask, the other half is taken; bits change on the path of any way |
-//! | `qlru`      | the lowest way of age 3                                        | ages of the mask's ways alone are looked at and raised |
+//! | `lru`       | the least recently used                 | among the ways of the mask |
+//! | `fifo`      | the least recently filled               | the same |
+//! | `tree-plru` | the target of the bits of a binary tree | bits that point away from the mask are ignored |
+//! | `qlru`      | the lowest way of age 3                 | only ages of the mask's ways are read and raised |
 //!
-//! `qlru` is QLRU_H11_M1_R0_U0_UMO in the naming of Abel and Reineke (nanoBench, ISPASS 2020; uops.info/cache.html): a hit makes age 3
-//! or 2 to 1 and 1 to 0 (H11), a fill has age 1 (M1), the lowest way of age 3 goes (R0), and if there is none all ages are raised until
-//! there is (U0), on a miss only (UMO). Which way real processors choose under a mask is published for none of these.
+//! `tree-plru`: each access turns the bits on its path away, also on the path of a way outside of the mask. Where a bit
+//! points to a half without a way of the mask, the other half is taken.
 //!
-//! Fast: of each tag there is a byte beside it, and the bytes of eight ways are compared at once; tags only where those are equal.
-//! Nothing is allocated per access.
+//! `qlru` is QLRU_H11_M1_R0_U0_UMO in the naming of Abel and Reineke (nanoBench, ISPASS 2020; uops.info/cache.html): a
+//! hit changes age 3 or 2 to 1 and 1 to 0 (H11), a fill has age 1 (M1), the lowest way of age 3 is evicted (R0), and
+//! without one all ages are raised until there is one (U0), on a miss only (UMO). The choice of real processors under a
+//! mask is published for none of these.
+//!
+//! Fast: each tag has a byte beside it, and the bytes of eight ways are compared at once; tags are compared only where
+//! the bytes are equal. Accesses do not allocate.
 
 use serde::{Deserialize, Serialize};
 use units::{Bytes, WayMask, Ways};
@@ -28,17 +32,17 @@ mod replacement;
 use replacement::Recency;
 pub(super) use replacement::{IN_ORDER, place_of, to_the_front};
 
-/// Bytes of a line.
+/// Bytes per line.
 pub const LINE: Bytes = Bytes(64);
 
-/// A line of physical memory: its address over 64. So there are 256 GiB of memory, less one line.
+/// Line of physical memory: its address divided by 64. This limits memory to 256 GiB, less one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Line(pub u32);
 
-/// No line has this number.
+/// Number that no line has.
 pub(super) const EMPTY: u32 = u32::MAX;
 
-/// Who fills.
+/// Filler of a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Filler {
     /// Class of service.
@@ -47,55 +51,56 @@ pub struct Filler {
     pub monitor: u8,
 }
 
-/// Which line goes when one has to.
+/// Replacement policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Replacement {
-    /// The one used longest ago.
+    /// Least recently used.
     Lru,
-    /// The one filled longest ago.
+    /// Least recently filled.
     Fifo,
-    /// Where a tree of bits points.
+    /// Tree of bits.
     TreePlru,
     /// Four ages: `QLRU_H11_M1_R0_U0_UMO`.
     Qlru,
 }
 
 impl Replacement {
-    /// All of them.
+    /// All policies.
     pub const ALL: [Replacement; 4] = [Replacement::Lru, Replacement::Fifo, Replacement::TreePlru, Replacement::Qlru];
 }
 
-/// How a cache is built.
+/// Geometry and replacement of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Sets of all slices together: at least 1, a multiple of `slices`.
     pub sets: u32,
-    /// Lines in a set: 1 to 64.
+    /// Lines per set: 1 to 64.
     pub ways: Ways,
-    /// Parts that a hash of the address chooses between; 1 for none. Real hashes are not published; this one spreads as well as any.
+    /// Slices, chosen by a hash of the address; 1 for none. Real hashes are not published; this one spreads as well as
+    /// any.
     pub slices: u32,
-    /// Which line goes.
+    /// Replacement policy.
     pub replacement: Replacement,
 }
 
 impl Shape {
-    /// What it holds.
+    /// Capacity.
     pub fn bytes(self) -> Bytes {
         Bytes(u64::from(self.sets) * u64::from(self.ways.0) * LINE.0)
     }
 
-    /// Which set a line belongs to.
+    /// Set of a line.
     pub fn set_of(self, line: Line) -> u32 {
         Index::new(self).set_of(line)
     }
 }
 
-/// How sets are found: what of a shape would otherwise be divided at each access.
+/// Precomputed lookup of sets: avoids divisions at each access.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Index {
     slices: u32,
-    /// Sets of a slice, and the bits that choose among them, if these are all numbers of so many bits.
+    /// Sets of a slice, and their bit mask if their number is a power of two.
     in_slice: u32,
     bits: Option<u32>,
 }
@@ -113,7 +118,8 @@ impl Index {
     }
 }
 
-/// The slice of a line: its number spread over 32 bits (the finalizer of `MurmurHash3`, public domain), and the part of these that it is in.
+/// Slice of a line: its number hashed to 32 bits (the finalizer of `MurmurHash3`, public domain), scaled to the number
+/// of slices.
 #[inline]
 fn slice_of(line: Line, slices: u32) -> u32 {
     let mut spread = line.0;
@@ -123,48 +129,48 @@ fn slice_of(line: Line, slices: u32) -> u32 {
     ((u64::from(spread) * u64::from(slices)) >> 32) as u32
 }
 
-/// Where a line lies: set and way in one number, from 0 to sets · ways.
+/// Position of a line: set and way in one number, from 0 to sets · ways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot(pub usize);
 
-/// What came of an access.
+/// Result of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// It was there, in some way.
+    /// The line was cached, in any way.
     Hit {
-        /// Where.
+        /// Position.
         slot: Slot,
-        /// Who had filled it.
+        /// Filler of the line.
         filler: Filler,
     },
-    /// It was not there, and was filled.
+    /// The line was not cached, and was filled.
     Miss {
-        /// Where it is now.
+        /// Position now.
         slot: Slot,
-        /// What had to go for it.
+        /// Evicted line.
         evicted: Option<Line>,
     },
-    /// It was not there, and the mask has no way: nothing changed.
+    /// The line was not cached, and the mask has no way: nothing changed.
     Bypass,
 }
 
-/// The highest bit of each byte that is equal; of one above such a byte as well at times, and its tag then differs.
+/// Highest bit of each equal byte; sometimes also of a byte above an equal one, whose tag then differs.
 #[inline]
 pub(super) fn equal_marks(marks: u64, wanted: u64) -> u64 {
     let other = marks ^ wanted;
     other.wrapping_sub(ONES) & !other & HIGHS
 }
 
-/// A cache and what is in it.
+/// Cache with its content.
 #[derive(Clone, Debug)]
 pub struct Cache {
     shape: Shape,
     index: Index,
-    /// Lines of a set and then of the next; [`Cache::stride`] apart.
+    /// Lines, set after set, [`Cache::stride`] apart.
     tags: Vec<u32>,
-    /// A byte of each tag, way 0 of a word being the lowest.
+    /// Mark byte of each tag; way 0 is the lowest byte of a word.
     marks: Vec<u64>,
-    /// Of each set: bit n for way n, if it holds a line.
+    /// Filled ways of each set: bit n for way n.
     filled: Vec<u64>,
     fillers: Vec<Filler>,
     recency: Recency,
@@ -174,23 +180,23 @@ pub struct Cache {
     held: Vec<u32>,
 }
 
-/// Marks in a word.
+/// Marks per word.
 const LANES: usize = 8;
 /// A one, and the highest bit, in each byte.
 pub(super) const ONES: u64 = 0x0101_0101_0101_0101;
 const HIGHS: u64 = ONES << 7;
 
-/// The mark of a line: a byte that lines of one set seldom have in common.
+/// Mark of a line: a byte that lines of one set seldom have in common.
 #[inline]
 pub(super) fn mark_of(line: Line) -> u64 {
     u64::from(line.0.wrapping_mul(0x9e37_79b1) >> 24)
 }
 
 impl Cache {
-    /// An empty one.
+    /// Empty cache.
     ///
     /// # Panics
-    /// With a shape outside of its bounds: whoever reads shapes from people checks them.
+    /// With a shape out of bounds: parsers of input have to check it.
     pub fn new(shape: Shape) -> Cache {
         assert!((1..=64).contains(&shape.ways.0), "1 to 64 ways");
         assert!(
@@ -213,17 +219,17 @@ impl Cache {
         }
     }
 
-    /// How it is built.
+    /// Geometry.
     pub fn shape(&self) -> Shape {
         self.shape
     }
 
-    /// How many slots there are: one more than the greatest [`Slot`] that an access names.
+    /// Number of slots: one more than the largest [`Slot`] of an access.
     pub fn slots(&self) -> usize {
         self.tags.len()
     }
 
-    /// Looks for a line in all ways, and fills it into those of `mask` if it is in none.
+    /// Looks a line up in all ways, and fills it into the ways of `mask` on a miss.
     #[inline]
     pub fn access(&mut self, line: Line, mask: WayMask, by: Filler) -> Access {
         debug_assert_ne!(line.0, EMPTY, "the last line of all does not exist");
@@ -235,7 +241,7 @@ impl Cache {
         Access::Hit { slot: Slot(slot), filler: self.fillers[slot] }
     }
 
-    /// Where in its set a line is.
+    /// Way of a line in its set.
     #[inline]
     fn find(&self, set: usize, line: Line) -> Option<usize> {
         let words = self.stride / LANES;
@@ -276,7 +282,7 @@ impl Cache {
         Access::Miss { slot: Slot(slot), evicted }
     }
 
-    /// Throws a line out, as `clflush` does; where it was, if it was there.
+    /// Removes a line, as `clflush` does; returns its slot if it was cached.
     #[inline]
     pub fn flush(&mut self, line: Line) -> Option<Slot> {
         let set = self.index.set_of(line) as usize;
@@ -287,27 +293,27 @@ impl Cache {
         Some(Slot(slot))
     }
 
-    /// Where a line is, without any effect.
+    /// Slot of a line, without any effect.
     pub fn slot_of(&self, line: Line) -> Option<Slot> {
         self.find(self.index.set_of(line) as usize, line).map(Slot)
     }
 
-    /// The way of a slot.
+    /// Way of a slot.
     pub fn way_of(&self, slot: Slot) -> u32 {
         u32::try_from(slot.0 % self.stride).unwrap_or(0)
     }
 
-    /// Who filled what is in a slot; what it was before, if it is empty.
+    /// Filler of a slot; of an empty slot, the last one.
     pub fn filler_of(&self, slot: Slot) -> Filler {
         self.fillers[slot.0]
     }
 
-    /// What a monitoring id has filled and is still there: `llc_occupancy`.
+    /// Bytes filled by a monitoring id and still cached: `llc_occupancy`.
     pub fn occupancy(&self, monitor: u8) -> Bytes {
         Bytes(u64::from(self.held[usize::from(monitor)]) * LINE.0)
     }
 
-    /// All lines that are there, with the slot of each.
+    /// All cached lines, with their slots.
     pub fn lines(&self) -> impl Iterator<Item = (Line, Slot)> + '_ {
         self.tags.iter().enumerate().filter(|(_, tag)| **tag != EMPTY).map(|(slot, tag)| (Line(*tag), Slot(slot)))
     }

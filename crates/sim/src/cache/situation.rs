@@ -1,12 +1,14 @@
-//! What policies are told: each program alone, in one pass for all numbers of ways. Pure.
+//! Input of policies: each program alone, in one pass for all numbers of ways. Pure.
 //!
-//! LRU keeps what a smaller cache would keep (Mattson et al., IBM Systems Journal 1970): an access that finds its line at place d of its
-//! set's stack, the place of the last use being 0, hits with more than d ways and misses with others. So one pass over the accesses that
-//! come through the private levels counts the misses for all ways. Three stacks: of all accesses, of those to private pages, and none for
-//! a shared set: a region is kept filled and not replaced, so what misses is what does not fit. Of the lines of the set in one set of
-//! the cache those that the daemon touches last stay; an access to the line that has r behind it misses with r ways or fewer.
+//! LRU contains the content of every smaller cache (Mattson et al., IBM Systems Journal 1970). An access that finds its
+//! line at place d of its set's stack, with the last use at place 0, hits with more than d ways and misses otherwise.
+//! One pass over the accesses behind the private levels therefore counts the misses for all ways. There are stacks of
+//! all accesses and of accesses to private pages. A shared set has no stack: a shared partition is kept warm and not
+//! replaced, so only lines that do not fit miss. In each set of the cache, the lines of the shared set that the daemon
+//! touches last stay; an access to a line with r lines behind it misses with r ways or fewer.
 //!
-//! For a cache that is not LRU these curves are an approximation. Lines that an inclusive cache takes from private levels are not seen.
+//! For other replacements than LRU these curves are an approximation. Evictions from private levels by an inclusive
+//! cache are ignored.
 
 use std::collections::HashMap;
 
@@ -19,29 +21,29 @@ use super::scenario::{Open, Running, Scenario, Setup};
 use super::set_associative::{Line, Shape};
 use llc::policy::{Curve, Program, SharedSet, Sharer, Situation};
 
-/// The most accesses of a program that are looked at.
+/// Largest number of accesses of a program to analyse.
 pub(super) const ACCESSES_MAX: u64 = 20_000_000;
 
-/// LRU stacks of the sets of a cache, and how often each place was hit.
+/// LRU stacks of the sets of a cache, with the number of hits at each place.
 #[derive(Clone, Debug)]
 pub struct Stacks {
     shape: Shape,
     /// Lines of a set, the last used first.
     tags: Vec<u32>,
-    /// Hits by place; the last counts those found nowhere.
+    /// Hits by place; the last entry counts misses.
     hits: Vec<u64>,
 }
 
 const EMPTY: u32 = u32::MAX;
 
 impl Stacks {
-    /// Empty ones, for a cache of this shape; its replacement does not matter.
+    /// Empty stacks for a cache of this shape; its replacement does not matter.
     pub fn new(shape: Shape) -> Stacks {
         let ways = shape.ways.0 as usize;
         Stacks { shape, tags: vec![EMPTY; shape.sets as usize * ways], hits: vec![0; ways + 1] }
     }
 
-    /// An access.
+    /// Records an access.
     pub fn access(&mut self, line: Line) {
         let ways = self.shape.ways.0 as usize;
         let first = self.shape.set_of(line) as usize * ways;
@@ -52,7 +54,7 @@ impl Stacks {
         self.hits[place] += 1;
     }
 
-    /// Forgets what was counted, and keeps the lines.
+    /// Clears the counters, and keeps the lines.
     pub fn forget(&mut self) {
         self.hits.fill(0);
     }
@@ -63,7 +65,7 @@ impl Stacks {
     }
 }
 
-/// Misses by ways, of accesses that need more than so many ways.
+/// Misses by ways, from the accesses that need more than each number of ways.
 fn misses_of(needs_more_than: &[u64]) -> Vec<u64> {
     let mut misses: Vec<u64> = needs_more_than.to_vec();
     for ways in (0..misses.len() - 1).rev() {
@@ -72,7 +74,7 @@ fn misses_of(needs_more_than: &[u64]) -> Vec<u64> {
     misses
 }
 
-/// The lines of shared sets: of each, which set it is in, and how many of that set come after it in its set of the cache.
+/// Lines of shared sets: the shared set of each, and the number of its lines after it in the same set of the cache.
 #[derive(Clone, Debug)]
 struct Ranks {
     pages: HashMap<Frame, (usize, Box<[u8; 64]>)>,
@@ -94,27 +96,27 @@ impl Ranks {
         Ranks { pages }
     }
 
-    /// Which set and which rank; `None` for private lines.
+    /// Shared set and rank; `None` for private lines.
     fn of(&self, line: Line) -> Option<(usize, u8)> {
         let (set, ranks) = self.pages.get(&Frame::of(line))?;
         Some((*set, ranks[(line.0 % 64) as usize]))
     }
 }
 
-/// What was counted of one program.
+/// Counters of one program.
 struct Profile {
     instructions: f64,
     base_cycles: f64,
     all: Vec<u64>,
     private: Vec<u64>,
-    /// Of each set that it shares.
+    /// Counters of each shared set.
     shared: Vec<Vec<u64>>,
 }
 
-/// What is known of the programs at one size of the array, before any of them ran beside another.
+/// Situation of the programs at one size of the array, before any of them ran beside another.
 ///
 /// # Errors
-/// When the watch says stop, or a trace is none.
+/// When the watch stops it, or a file is no trace.
 pub fn situation(scenario: &Scenario, array: Bytes, open: Open<'_>, watch: Watch<'_>) -> Result<Situation, Broken> {
     let Setup { programs: mut running, sets } = scenario.setup(array, true, open)?;
     let ranks = Ranks::new(&sets, scenario.build.llc);
@@ -143,7 +145,7 @@ pub fn situation(scenario: &Scenario, array: Bytes, open: Open<'_>, watch: Watch
     Ok(Situation { cache: scenario.cache(), programs, shared: shared.collect() })
 }
 
-/// The same, if everybody had a copy of what is shared.
+/// The same, with a copy of the shared sets for each program.
 pub fn without_sharing(situation: &Situation) -> Situation {
     let mut apart = situation.clone();
     apart.shared.clear();
@@ -196,7 +198,7 @@ fn profile(
             Some((set, rank)) => shared[set][usize::from(rank).min(ways)] += 1,
         }
     }
-    // A trace may begin with accesses before its first instruction; nothing is divided by zero.
+    // A trace may begin with accesses before its first instruction; avoids a division by zero.
     let instructions = f64::max(instructions, 1.0);
     let shared = shared.iter().map(|needs| misses_of(needs)).collect();
     Ok(Profile { instructions, base_cycles, all: all.misses(), private: private.misses(), shared })

@@ -1,4 +1,5 @@
-//! Traces of real programs, as valgrind's lackey writes them: `valgrind --tool=lackey --trace-mem=yes --log-file=FILE PROGRAM`.
+//! Traces of real programs in the format of valgrind's lackey: `valgrind --tool=lackey --trace-mem=yes --log-file=FILE
+//! PROGRAM`.
 //!
 //! ```text
 //! ==4121== Lackey, an example Valgrind tool     a line of valgrind, left out
@@ -8,8 +9,8 @@
 //!  M 04a2b858,4                                 a load and a store
 //! ```
 //!
-//! An access to two lines is two accesses here. Instructions are counted, and their own lines left out: they hardly ever reach the
-//! last-level cache. A trace is read again from the beginning when it ends.
+//! An access to two lines is two accesses here. Instructions are counted, but their own lines are ignored: they hardly
+//! ever reach the last-level cache. A trace restarts from the beginning at its end.
 //!
 //! Truth: "Lackey: an example tool" in the Valgrind manual.
 
@@ -19,29 +20,29 @@ use std::io::{BufRead, Read, Seek};
 use super::frames::{Frame, PAGE_LINES};
 use super::set_associative::{LINE, Line};
 
-/// Lines of lackey's are shorter; those of valgrind may be long.
+/// Longest line: lackey's are shorter; other lines of valgrind may be long.
 const LINE_MAX: u64 = 64 << 10;
 
-/// One line of a trace that says something.
+/// Meaningful line of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record {
-    /// An instruction was executed.
+    /// Executed instruction.
     Instruction,
-    /// Memory was read or written.
+    /// Read or write of memory.
     Data {
-        /// Virtual.
+        /// Virtual address.
         address: u64,
-        /// How many bytes, at least 1.
+        /// Length in bytes, at least 1.
         bytes: u32,
         /// Written, or read and written.
         store: bool,
     },
 }
 
-/// What a line says; `None` for lines of valgrind itself and empty ones.
+/// Parses a line; `None` for other lines of valgrind and empty ones.
 ///
 /// # Errors
-/// With what was expected, for any other.
+/// Expected form, for any other line.
 pub fn record(line: &str) -> Result<Option<Record>, &'static str> {
     const EXPECTED: &str = "expected I, L, S or M with an address and a number of bytes, such as \" L 1ffefffd30,8\"";
     let line = line.trim();
@@ -53,7 +54,7 @@ pub fn record(line: &str) -> Result<Option<Record>, &'static str> {
     let plain = |digits: &str| !digits.is_empty() && !digits.starts_with('+');
     let address = plain(address).then(|| u64::from_str_radix(address, 16).ok()).flatten().ok_or(EXPECTED)?;
     let bytes = plain(bytes).then(|| bytes.parse::<u32>().ok()).flatten().ok_or(EXPECTED)?;
-    // The widest access of any processor's instruction that valgrind knows is far below (FXSAVE, XSAVE).
+    // The widest access of any instruction known to valgrind is far below (FXSAVE, XSAVE).
     if !(1..=65_536).contains(&bytes) || address.checked_add(u64::from(bytes)).is_none() {
         return Err("expected 1 to 65536 bytes that end within memory");
     }
@@ -65,60 +66,60 @@ pub fn record(line: &str) -> Result<Option<Record>, &'static str> {
     }
 }
 
-/// What a trace is read from.
+/// Input of a trace.
 pub trait Source: BufRead + Seek + Send {}
 
 impl<T: BufRead + Seek + Send> Source for T {}
 
-/// A trace cannot be gone on with.
+/// Reason that a trace cannot be continued.
 #[derive(Debug, thiserror::Error)]
 pub enum BadTrace {
     /// It cannot be read.
     #[error("cannot read the trace {name}: {why}")]
     Unread {
-        /// The file.
+        /// File name.
         name: String,
-        /// The system's answer.
+        /// Error of the system.
         why: std::io::Error,
     },
-    /// A line is none of a trace.
+    /// Invalid line.
     #[error("{name} line {line}: {expected}")]
     Line {
-        /// The file.
+        /// File name.
         name: String,
-        /// From 1.
+        /// Line number, from 1.
         line: u64,
-        /// What was expected.
+        /// Expected form.
         expected: &'static str,
     },
     /// It has no access.
     #[error("{name}: expected a trace, and it has no access to memory in it")]
     Empty {
-        /// The file.
+        /// File name.
         name: String,
     },
-    /// It uses more memory than was set apart for it.
+    /// It uses more memory than was reserved for it.
     #[error("{name} line {line}: the program uses more memory than the scenario gives it; expected a larger `private`")]
     Memory {
-        /// The file.
+        /// File name.
         name: String,
-        /// From 1.
+        /// Line number, from 1.
         line: u64,
     },
 }
 
-/// The memory of a traced program: pages get frames as they are first used.
+/// Memory of a traced program: pages get frames at their first use.
 #[derive(Clone, Debug)]
 struct Space {
     frames: HashMap<u64, (Frame, bool)>,
     free: Vec<Frame>,
-    /// The page of the last access.
+    /// Page of the last access.
     last: Option<(u64, Frame, bool)>,
     unmerged: u64,
 }
 
 impl Space {
-    /// The frame of a page; `None` when there are no more. A store to a shared one gets the program a copy of its own.
+    /// Frame of a page; `None` without a free one. A store to a shared page gives the program its own copy.
     fn frame(&mut self, page: u64, store: bool) -> Option<Frame> {
         if let Some((last, frame, shared)) = self.last
             && last == page
@@ -140,14 +141,14 @@ impl Space {
     }
 }
 
-/// A traced program.
+/// Traced program.
 pub struct Traced {
     name: String,
     source: Box<dyn Source>,
     text: Vec<u8>,
     line: u64,
     space: Space,
-    /// Lines of the access under way that are still to come, and whether it stores.
+    /// Remaining lines of the current access, and whether it stores.
     pending: std::ops::Range<u64>,
     store: bool,
     instructions: u32,
@@ -156,7 +157,8 @@ pub struct Traced {
 }
 
 impl Traced {
-    /// `shared`: which pages of its address space, by number, are merged, and their frames. `free`: frames for all others.
+    /// Trace with its memory. `shared`: merged pages of its address space, by number, with their frames. `free`: frames
+    /// for all other pages.
     pub fn new(
         name: String,
         source: Box<dyn Source>,
@@ -180,20 +182,20 @@ impl Traced {
         }
     }
 
-    /// Pages that were shared until the program wrote to them.
+    /// Number of pages that were shared until the program wrote to them.
     pub fn unmerged(&self) -> u64 {
         self.space.unmerged
     }
 
-    /// How often the trace was read to its end.
+    /// Number of completed rounds of the trace.
     pub fn rounds(&self) -> u64 {
         self.rounds
     }
 
-    /// The next access, and the instructions executed for it: those since the last one.
+    /// Next access, with the number of instructions since the last one.
     ///
     /// # Errors
-    /// When the trace cannot be read, is none, or uses too much memory.
+    /// When the trace cannot be read, is invalid, or uses too much memory.
     pub fn next_access(&mut self) -> Result<(Line, u32), BadTrace> {
         while self.pending.is_empty() {
             match self.record()? {
@@ -215,11 +217,11 @@ impl Traced {
         Ok((frame.line(in_page), std::mem::take(&mut self.instructions)))
     }
 
-    /// What the next line says; the first one again after the last.
+    /// Next record; after the last line, the first one again.
     fn record(&mut self) -> Result<Option<Record>, BadTrace> {
         self.text.clear();
         let unread = |why| BadTrace::Unread { name: self.name.clone(), why };
-        // No line of lackey's is so long: what is, is no trace, and may be larger than memory.
+        // No line of lackey's is this long: a longer line is no trace, and may be larger than memory.
         let mut line = (&mut self.source).take(LINE_MAX);
         if line.read_until(b'\n', &mut self.text).map_err(unread)? == 0 {
             if !self.seen_any {

@@ -1,8 +1,7 @@
-//! What masu adds to the kernel's lists: pages that are kept for some time under pressure, and pages that are dropped after use.
-//! Pure.
+//! masu's addition to the kernel's lists: pages kept for some time under pressure, and pages dropped after use. Pure.
 //!
-//! The clock of pressure runs in whole seconds, in which memory was reclaimed at least once: so often a program beside the kernel
-//! looks. It sees each use here, which a real one learns from samples.
+//! The clock of pressure counts whole seconds with at least one reclaim: the polling interval of a program beside the
+//! kernel. The simulator sees each use; masu learns uses from samples.
 
 use super::memory::Memory;
 use super::pages::{List, flag};
@@ -19,14 +18,14 @@ impl Memory {
         }
     }
 
-    /// After a use of a page, which `came` into memory by it or was there.
+    /// Applies the level after a use of a page; `came`: the use inserted it.
     pub(super) fn turn_dial(&mut self, page: u32, came: bool) {
         match self.rate(self.pages.get(page).class) {
             Rate::Kernel => (),
             Rate::Dial(dial) if dial.get() > 0 => self.keep(page),
             Rate::Dial(_) if came && (self.is_of_file(page) || self.has_swap_left()) => {
                 self.let_go(page);
-                // Nobody took it away, so that nothing is to be learnt from its coming back.
+                // It was not evicted, so its return is no refault.
                 self.pages.clear(page, flag::WORKINGSET);
                 self.counts(page).drops += 1;
             }
@@ -48,7 +47,7 @@ impl Memory {
         of_files.map(|class| self.pages.len(List::Kept(class))).sum()
     }
 
-    /// Pages of files that may be kept.
+    /// Limit of kept file pages.
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
@@ -59,7 +58,7 @@ impl Memory {
         (self.machine.memory.0 as f64 * self.aging.budget.get()) as u64
     }
 
-    /// Memory is being reclaimed: the clock goes on, and whose time is over is given back.
+    /// Advances the clock at a reclaim, and returns expired pages to the kernel.
     pub(super) fn feel_pressure(&mut self) {
         let second = self.now_us / SECOND_US;
         if self.last_pressure_s.replace(second) == Some(second) {
@@ -69,7 +68,7 @@ impl Memory {
         for class in Class::ALL {
             let Rate::Dial(dial) = self.rate(class) else { continue };
             let left = u64::from(100 - dial.get());
-            // At 100 there is no end to it.
+            // Level 100 has no expiry.
             let Some(keep_us) = self.aging.base_us.saturating_mul(u64::from(dial.get())).checked_div(left) else {
                 continue;
             };
@@ -81,9 +80,10 @@ impl Memory {
         }
     }
 
-    /// Nothing else can be reclaimed: kept pages are given back, of the class with the lowest dial first. False if there are none.
+    /// Returns kept pages to the kernel when nothing else is reclaimable, the class with the lowest level first. False
+    /// if there are none.
     ///
-    /// Without swap, what is of no file does not go then either.
+    /// Without swap, memory without a file cannot be evicted even then.
     pub(super) fn release_for_want(&mut self) -> bool {
         let dial_of = |class: &Class| match self.rate(*class) {
             Rate::Kernel => 0,
@@ -101,7 +101,7 @@ impl Memory {
         true
     }
 
-    /// The kernel ages it again, as one that was unlocked: from the head of the inactive list.
+    /// Returns a page to the kernel's aging like an unlocked page: at the head of the inactive list.
     fn give_back(&mut self, page: u32) {
         let list = if self.is_of_file(page) { List::InactiveFile } else { List::InactiveAnon };
         self.pages.put(page, list);

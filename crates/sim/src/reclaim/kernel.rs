@@ -1,71 +1,72 @@
-//! The classic lists of a control group, as Linux 6.18 ages them where generations are off. Pure.
+//! Classic lists of a control group, with the aging of Linux 6.18 without generations. Pure.
 //!
-//! - A page comes to the inactive list. A second `read(2)` makes it active at once. A use by a mapping shows only when the page is
-//!   looked at, at the tail of the inactive list: the first such use spares it for another round, the second makes it active; of code,
-//!   the first does.
-//! - The active list is aged while the inactive one is low (less than active / √(10 · GiB of both), or than active below 1 GiB), or
-//!   pages come back too soon. What is aged goes to the inactive list, whether it was used or not; only code that was used stays.
-//! - A page that goes leaves a shadow with the time, counted in pages that went or became active. If it comes back before as much
-//!   time has gone by as there are active pages, it becomes active at once, unless it is overwritten.
-//! - The lengths of lists by which it decides both, and the number of pages that came back, are sums over the group, which are up to two
-//!   seconds old ([`super::Machine::sums_us`]).
-//! - Files and the rest are looked at as swappiness and what each cost lately say; without swap only files are.
+//! - A page is inserted into the inactive list. A second `read(2)` activates it at once. A use through a mapping is
+//!   seen only when the page is scanned at the tail of the inactive list: the first use spares it for another round,
+//!   the second activates it. For code, the first use activates it.
+//! - The active list is aged while the inactive list is low (less than active / √(10 · GiB of both), or than active
+//!   below 1 GiB), or refaults come too soon. Aged pages go to the inactive list, used or not; only used code stays.
+//! - An evicted page leaves a shadow with the time, counted in evicted or activated pages. A page that returns before
+//!   as much time has passed as there are active pages is activated at once, unless it is overwritten.
+//! - Both decisions use the list lengths, and the number of refaults, as sums over the group that are up to two seconds
+//!   old ([`super::Machine::sums_us`]).
+//! - Files and other memory are scanned according to swappiness and the recent cost of each; without swap only files
+//!   are.
 //!
-//! Truth: mm/vmscan.c, mm/workingset.c and mm/swap.c; Documentation/mm/multigen_lru.rst for what is not meant here. Calibrated against
-//! the running kernel by `live-tests/src/cases/aging_simulate.rs`.
+//! Truth: mm/vmscan.c, mm/workingset.c and mm/swap.c; Documentation/mm/multigen_lru.rst describes the generations,
+//! which are not simulated. Calibrated against the running kernel by `live-tests/src/cases/aging_simulate.rs`.
 
 use super::memory::Memory;
 use super::pages::{List, flag};
 use super::trace::Access;
 use aging::class::Class;
 
-/// So many pages are wanted by a reclaim, and looked at in a row (`SWAP_CLUSTER_MAX`).
+/// Number of pages wanted by a reclaim, and scanned in a row (`SWAP_CLUSTER_MAX`).
 pub(super) const BATCH: u64 = 32;
-/// A reclaim looks at one page of each list in 2¹², then of 2¹¹, and so on (`DEF_PRIORITY`).
+/// Initial priority: a reclaim scans one in 2¹² pages of each list, then one in 2¹¹, and so on (`DEF_PRIORITY`).
 pub(super) const PRIORITY: u32 = 12;
-/// The greatest swappiness.
+/// Largest swappiness.
 const SWAPPINESS_MAX: u64 = 200;
-/// Of the sums over the lists: anonymous and shared, and files.
+/// Indices of the sums over the lists: anonymous and shared memory, and files.
 const ANON: usize = 0;
 const FILE: usize = 1;
 
 const INACTIVE: [List; 2] = [List::InactiveAnon, List::InactiveFile];
 const ACTIVE: [List; 2] = [List::ActiveAnon, List::ActiveFile];
 
-/// What the kernel adds up over a group.
+/// Sums of the kernel over a group.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sums {
     inactive: [u64; 2],
     active: [u64; 2],
-    /// Pages that became active since they came back soon enough.
+    /// Pages activated because their refault came soon enough.
     back_soon: [u64; 2],
 }
 
-/// What only the classic lists have.
+/// State of the classic lists only.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Classic {
-    /// The clock by which shadows are dated: pages that went or became active.
+    /// Clock of the shadows: number of evicted or activated pages.
     pub(super) age: u64,
     back_soon: [u64; 2],
-    /// The same, as it was at the end of the last reclaim.
+    /// The same, at the end of the last reclaim.
     back_soon_before: [u64; 2],
-    /// What looking at pages of each kind was worth lately: I/O, and pages that were looked at in vain.
+    /// Recent cost of scanning each kind: I/O, and pages scanned without success.
     cost: [u64; 2],
     sums: Sums,
-    /// The period in which they were added up.
+    /// Period of the last update of the sums.
     sums_at: u64,
 }
 
-/// What was decided for a round of a reclaim.
+/// Decisions for a round of a reclaim.
 #[derive(Clone, Copy, Debug)]
 struct Round {
     priority: u32,
     may_age: [bool; 2],
-    /// There are plenty of files that nobody comes back for: nothing else is looked at.
+    /// Many file pages without refaults: only files are scanned.
     files_alone: bool,
 }
 
-/// What becomes of a page at the tail of the inactive list.
+/// Decision for a page at the tail of the inactive list.
 enum Verdict {
     Activate,
     Spare,
@@ -73,14 +74,14 @@ enum Verdict {
 }
 
 impl Memory {
-    /// Adds a page that was not in memory.
+    /// Inserts a page that was not in memory.
     pub(super) fn add_classic(&mut self, access: Access, page: u32) {
         let is_of_file = self.is_of_file(page);
         let kind = usize::from(is_of_file);
         let had_shadow = self.pages.take(page, flag::SHADOW);
         let was_active = self.pages.take(page, flag::WORKINGSET);
         self.pages.put(page, INACTIVE[kind]);
-        // What is overwritten is worth nothing.
+        // Overwritten pages have no refault value.
         let is_overwritten = access == Access::Write && is_of_file;
         if !had_shadow || is_overwritten || !self.is_back_soon(page, kind) {
             return;
@@ -93,7 +94,8 @@ impl Memory {
         }
     }
 
-    /// Less time has gone by since it went than there is room for: it would be here still if it had been active.
+    /// True if less time has passed since its eviction than there is space for: as an active page it would still be
+    /// cached.
     fn is_back_soon(&mut self, page: u32, kind: usize) -> bool {
         let distance = self.classic.age.saturating_sub(self.pages.get(page).stamp);
         let sums = self.sums();
@@ -110,7 +112,7 @@ impl Memory {
         distance <= room
     }
 
-    /// The sums, as old as the machine lets them get.
+    /// Sums, as old as the machine allows.
     fn sums(&mut self) -> Sums {
         if self.machine.sums_us == 0 {
             self.add_up();
@@ -118,7 +120,7 @@ impl Memory {
         self.classic.sums
     }
 
-    /// Time has gone by: the kernel adds up its sums when their time has come, whether anybody wants them or not.
+    /// Updates the sums after their period, even without a reader.
     pub(super) fn add_up_in_time(&mut self) {
         if let Some(period) = self.now_us.checked_div(self.machine.sums_us)
             && period != self.classic.sums_at
@@ -144,7 +146,7 @@ impl Memory {
         }
     }
 
-    /// Frees some pages, if any can be.
+    /// Frees some pages, if possible.
     pub(super) fn reclaim_classic(&mut self) -> bool {
         let mut forced = false;
         loop {
@@ -173,7 +175,7 @@ impl Memory {
         Round { priority, may_age, files_alone }
     }
 
-    /// Pages of each list that are to be looked at: inactive and active, anonymous and of files.
+    /// Number of pages of each list to scan: inactive and active, anonymous and file.
     fn targets(&self, round: Round) -> [[u64; 2]; 2] {
         let swappiness = u64::from(self.machine.swappiness).min(SWAPPINESS_MAX);
         let (share, of) = if !self.has_swap_left() || swappiness == 0 {
@@ -194,7 +196,7 @@ impl Memory {
             .map(|lists| [ANON, FILE].map(|kind| (self.pages.len(lists[kind]) >> round.priority) * share[kind] / of))
     }
 
-    /// Looks at as many pages of each list as this priority asks for, or until enough is free.
+    /// Scans the share of each list for this priority, or until enough is free.
     fn go_round(&mut self, round: Round) -> u64 {
         let targets = self.targets(round);
         let mut left = targets;
@@ -214,7 +216,7 @@ impl Memory {
             if freed < BATCH || is_even {
                 continue;
             }
-            // Enough: of the kind of which less is left no more, and of the other as great a part as was done of that.
+            // Enough is free: the kind with less left is not scanned further, the other one up to the same proportion.
             let sum_of = |of: &[[u64; 2]; 2], kind: usize| of[0][kind] + of[1][kind];
             let rest = [ANON, FILE].map(|kind| sum_of(&left, kind));
             if rest[ANON] == 0 || rest[FILE] == 0 {
@@ -230,7 +232,7 @@ impl Memory {
             }
             is_even = true;
         }
-        // Anonymous memory is aged also where none of it is to go, if it can go at all.
+        // Anonymous memory is aged even if it is not to be evicted, if it can be evicted at all.
         let sums = self.sums();
         if self.machine.swap.0 > 0 && is_low(sums, ANON) {
             self.age_active(ANON, BATCH);
@@ -238,10 +240,10 @@ impl Memory {
         freed
     }
 
-    /// Looks at pages from the tail of the inactive list on, and says how many went.
+    /// Scans pages from the tail of the inactive list, and returns the number of evicted pages.
     fn look_at_inactive(&mut self, kind: usize, count: u64) -> u64 {
         let (mut freed, mut written) = (0, 0);
-        // What goes back to the head comes to no second look.
+        // Pages moved back to the head are not scanned again.
         let count = count.min(self.pages.len(INACTIVE[kind]));
         for _ in 0..count {
             let Some(page) = self.pages.oldest(INACTIVE[kind]) else { break };
@@ -266,11 +268,11 @@ impl Memory {
         let was_young = self.pages.take(page, flag::YOUNG);
         let was_referenced = self.pages.take(page, flag::REFERENCED);
         if was_young {
-            // Every mapped page comes with a first use: it has to be seen twice.
+            // A mapped page is inserted with a first use, so two uses must be seen.
             self.pages.set(page, flag::REFERENCED);
             return if was_referenced || self.is_code(page) { Verdict::Activate } else { Verdict::Spare };
         }
-        // Without room in swap it cannot go.
+        // Without free swap space it cannot be evicted.
         if self.is_of_file(page) || self.has_swap_left() { Verdict::Reclaim } else { Verdict::Activate }
     }
 
@@ -287,7 +289,7 @@ impl Memory {
         self.counts(page).evictions += 1;
     }
 
-    /// Takes pages from the tail of the active list.
+    /// Scans pages from the tail of the active list.
     fn age_active(&mut self, kind: usize, count: u64) {
         let mut stayed = 0;
         for _ in 0..count.min(self.pages.len(ACTIVE[kind])) {
@@ -296,7 +298,7 @@ impl Memory {
             let was_young = self.pages.take(page, flag::YOUNG);
             if was_young && self.is_code(page) {
                 stayed += 1;
-                // It counts as made active once more.
+                // It counts as activated once more.
                 self.classic.age += 1;
                 self.pages.put(page, ACTIVE[kind]);
             } else {
@@ -310,7 +312,7 @@ impl Memory {
     }
 }
 
-/// The inactive list is shorter than it should be, to the active one's length.
+/// True if the inactive list is too short in proportion to the active one.
 fn is_low(sums: Sums, kind: usize) -> bool {
     let gib = (sums.inactive[kind] + sums.active[kind]) >> 18;
     let ratio = if gib > 0 { (10 * gib).isqrt() } else { 1 };
@@ -326,7 +328,7 @@ mod tests {
         let gib = 1 << 18;
         let sums =
             |inactive: u64, active: u64| Sums { inactive: [0, inactive], active: [0, active], back_soon: [0; 2] };
-        // Below 1 GiB as long as the active one; of 1 GiB √10 = 3 times shorter, of 10 GiB 10 times, of 1 TiB 101 times.
+        // Below 1 GiB equal to the active list; at 1 GiB √10 = 3 times shorter, at 10 GiB 10 times, at 1 TiB 101 times.
         assert!(is_low(sums(99, 100), FILE) && !is_low(sums(100, 100), FILE));
         assert!(!is_low(sums(gib / 4, 3 * gib / 4), FILE) && is_low(sums(gib / 4 - 1, 3 * gib / 4 + 1), FILE));
         assert!(!is_low(sums(gib, 10 * gib), FILE) && is_low(sums(gib, 10 * gib + 1), FILE));

@@ -1,4 +1,4 @@
-//! What happens at an access, whatever the lists. Pure.
+//! Handling of an access with any page lists. Pure.
 
 use super::kernel::Classic;
 use super::pages::{List, Pages, flag};
@@ -6,34 +6,34 @@ use super::trace::{Access, Trace};
 use super::{Aging, ClassRow, Counts, Lists, Machine, Outcome, Row, Work};
 use aging::class::Class;
 
-/// Memory, with all that is known of it.
+/// Memory with its whole state.
 #[derive(Clone, Debug)]
 pub(super) struct Memory {
     pub(super) pages: Pages,
     pub(super) machine: Machine,
     pub(super) aging: Aging,
-    /// What only the classic lists have.
+    /// State of the classic lists only.
     pub(super) classic: Classic,
-    /// Pages of the paper's active lists that are due to be looked at, times a hundred.
+    /// Pages of the paper's active lists due for a scan, times a hundred.
     pub(super) due: [u64; 2],
-    /// The priority with which the last reclaim of the paper's lists came to its end.
+    /// Priority at the end of the last reclaim of the paper's lists.
     pub(super) last_priority: u32,
-    /// Pages in memory that are mapped.
+    /// Mapped pages in memory.
     pub(super) mapped: u64,
     pub(super) swap_used: u64,
     pub(super) now_us: u64,
     pub(super) dials_hold: bool,
-    /// The last second in which there was pressure.
+    /// Last second under pressure.
     pub(super) last_pressure_s: Option<u64>,
     pub(super) work: Work,
     firsts: Vec<u32>,
     phase: usize,
-    /// By phase, and in it by file.
+    /// Counters by phase, and by file.
     counts: Vec<Vec<Counts>>,
 }
 
 impl Memory {
-    /// With nothing in it yet.
+    /// Empty memory.
     pub(super) fn of(trace: &Trace, machine: &Machine, aging: &Aging) -> Memory {
         let files = trace.files();
         let mut next = 0_u32;
@@ -78,12 +78,12 @@ impl Memory {
         self.swap_used < self.machine.swap.0
     }
 
-    /// It is of a file, and needs no swap to go.
+    /// True for a file page: its eviction needs no swap.
     pub(super) fn is_of_file(&self, page: u32) -> bool {
         self.pages.get(page).class.is_of_files()
     }
 
-    /// One page is used.
+    /// Handles one use of a page.
     pub(super) fn access(&mut self, access: Access, page: u32) {
         let is_there = self.pages.list(page).is_some();
         if is_there {
@@ -99,20 +99,20 @@ impl Memory {
                 self.pages.set(page, flag::YOUNG | flag::MAPPED);
             }
             Access::Read => self.mark_accessed(page),
-            // What is written to a file is no sign that it is used again; shared memory makes no difference.
+            // A write to a file does not predict another use; for shared memory it counts as a use.
             Access::Write if !self.is_of_file(page) => self.mark_accessed(page),
             Access::Write => (),
         }
         self.turn_dial(page, !is_there);
     }
 
-    /// Time goes by.
+    /// Advances the time.
     pub(super) fn pass(&mut self, us: u64) {
         self.now_us = self.now_us.saturating_add(us);
         self.add_up_in_time();
     }
 
-    /// False if there is no memory for it.
+    /// Inserts a page; false without memory for it.
     fn bring_in(&mut self, access: Access, page: u32) -> bool {
         self.pass(self.machine.miss_us);
         let was_seen = self.pages.has(page, flag::SEEN);
@@ -129,7 +129,7 @@ impl Memory {
                 return false;
             }
         }
-        // It was in swap, if it was not seen for the first time.
+        // A page seen before was in swap.
         if was_seen && !self.is_of_file(page) {
             self.swap_used = self.swap_used.saturating_sub(1);
         }
@@ -140,7 +140,7 @@ impl Memory {
         true
     }
 
-    /// A use of which the kernel hears at once: the second makes a page active, and the first is forgotten then.
+    /// Use known to the kernel at once: the second one activates the page, and clears the first one.
     fn mark_accessed(&mut self, page: u32) {
         if !self.pages.has(page, flag::REFERENCED) {
             self.pages.set(page, flag::REFERENCED);
@@ -150,7 +150,7 @@ impl Memory {
         }
     }
 
-    /// Puts it on its active list.
+    /// Moves a page to its active list.
     pub(super) fn activate(&mut self, page: u32) {
         let list = match self.aging.lists {
             Lists::Classic => {
@@ -163,7 +163,7 @@ impl Memory {
         self.counts(page).activations += 1;
     }
 
-    /// Something is to be freed, and whether something was.
+    /// Frees some memory; returns whether it could.
     fn reclaim(&mut self) -> bool {
         self.feel_pressure();
         self.work.reclaims += 1;
@@ -177,7 +177,7 @@ impl Memory {
         freed
     }
 
-    /// It goes, for want of memory or not: to swap, if it is of no file.
+    /// Removes a page, for lack of memory or not: to swap, if it has no file.
     pub(super) fn let_go(&mut self, page: u32) {
         if self.pages.take(page, flag::MAPPED) {
             self.mapped -= 1;
@@ -189,7 +189,7 @@ impl Memory {
         self.pages.remove(page);
     }
 
-    /// What came of it all.
+    /// Result of the replay.
     pub(super) fn outcome(&self, trace: &Trace) -> Outcome {
         let mut rows = Vec::new();
         let mut classes = Class::ALL.map(|class| ClassRow {

@@ -1,29 +1,29 @@
-//! All pages of a trace, and the lists on which those in memory stand. Pure.
+//! All pages of a trace, and the lists of those in memory. Pure.
 //!
-//! A page is on one list or on none, and being on none means that it is not in memory. The lists go through the pages
-//! themselves: to move one costs the same, however many there are.
+//! A page on a list is in memory, and a page on no list is not. The lists are linked through the pages: moving a page
+//! has constant cost.
 
 use aging::class::Class;
 
 /// No page.
 const NONE: u32 = u32::MAX;
 
-/// A list of pages in memory. The newest is at its head; the kernel takes from its tail.
+/// List of pages in memory. The newest page is at the head; the kernel reclaims from the tail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum List {
-    /// Of anonymous and shared memory. With the paper's lists it is not used.
+    /// Anonymous and shared memory. Not used with the paper's lists.
     InactiveAnon,
-    /// The same, used more than once; with the paper's split lists, whatever is mapped (active-mapped).
+    /// The same, used more than once; with the paper's split lists, all mapped pages (active-mapped).
     ActiveAnon,
-    /// Of files; with the paper's lists, the one inactive list.
+    /// File pages; with the paper's lists, the one inactive list.
     InactiveFile,
-    /// The same, used more than once; with the paper's lists, the active one, or active-unmapped.
+    /// The same, used more than once; with the paper's lists, the active list, or active-unmapped.
     ActiveFile,
-    /// Kept from aging, by class: locked, as the kernel sees it.
+    /// Kept from aging, by class: mlocked, from the kernel's view.
     Kept(Class),
 }
 
-/// How many lists there are.
+/// Number of lists.
 pub(super) const LISTS: usize = 9;
 
 impl List {
@@ -48,17 +48,17 @@ impl List {
     }
 }
 
-/// What is known of a page beside its list.
+/// Flags of a page.
 pub(super) mod flag {
-    /// A mapping has used it since the kernel last looked (the accessed bit of a page table entry).
+    /// A mapping has used it since the last scan (accessed bit of a page table entry).
     pub(crate) const YOUNG: u8 = 1;
-    /// The kernel has heard of a use (`PG_referenced`).
+    /// The kernel knows of a use (`PG_referenced`).
     pub(crate) const REFERENCED: u8 = 2;
-    /// It was active at some time (`PG_workingset`); when it has gone, its shadow says so.
+    /// It was active at some time (`PG_workingset`); its shadow keeps this.
     pub(crate) const WORKINGSET: u8 = 4;
-    /// A mapping has it.
+    /// A mapping contains it.
     pub(crate) const MAPPED: u8 = 8;
-    /// It has gone, and left a shadow that says when.
+    /// It was evicted, and left a shadow with the time.
     pub(crate) const SHADOW: u8 = 16;
     /// It was in memory at some time.
     pub(crate) const SEEN: u8 = 32;
@@ -68,12 +68,12 @@ pub(super) mod flag {
 pub(super) struct Page {
     newer: u32,
     older: u32,
-    /// Which of the trace's files.
+    /// Index in the trace's files.
     pub(super) file: u32,
     list: u8,
     pub(super) flags: u8,
     pub(super) class: Class,
-    /// In memory and kept: the clock of pressure at its last use. Gone: what its shadow says.
+    /// In memory and kept: clock of pressure at the last use. Evicted: time of the shadow.
     pub(super) stamp: u64,
 }
 
@@ -92,7 +92,7 @@ pub(super) struct Pages {
 }
 
 impl Pages {
-    /// Files that follow each other, of so many pages, all of them on no list.
+    /// Consecutive files of these lengths, all pages on no list.
     pub(super) fn of(files: impl Iterator<Item = (Class, u64)>) -> Pages {
         let mut pages = Vec::new();
         for ((class, count), file) in files.zip(0_u32..) {
@@ -122,14 +122,14 @@ impl Pages {
         self.get_mut(page).flags &= !flags;
     }
 
-    /// Clears the flag, and says whether it was set.
+    /// Clears the flag, and returns whether it was set.
     pub(super) fn take(&mut self, page: u32, flags: u8) -> bool {
         let was = self.has(page, flags);
         self.clear(page, flags);
         was
     }
 
-    /// Where it is; nothing if it is not in memory.
+    /// List of a page; `None` if it is not in memory.
     pub(super) fn list(&self, page: u32) -> Option<List> {
         List::of(self.get(page).list)
     }
@@ -138,22 +138,22 @@ impl Pages {
         self.lists[list.index()].pages
     }
 
-    /// The one that has been on the list longest.
+    /// Page that has been on the list longest.
     pub(super) fn oldest(&self, list: List) -> Option<u32> {
         Some(self.lists[list.index()].tail).filter(|page| *page != NONE)
     }
 
-    /// Pages on any list.
+    /// Number of pages on any list.
     pub(super) fn resident(&self) -> u64 {
         self.resident
     }
 
-    /// Where each page in memory is, and of which class it is.
+    /// List and class of each page in memory.
     pub(super) fn residents(&self) -> impl Iterator<Item = (List, Class)> {
         self.pages.iter().filter_map(|page| List::of(page.list).map(|list| (list, page.class)))
     }
 
-    /// Takes it from the list on which it is, if it is on any.
+    /// Removes a page from its list, if it is on one.
     pub(super) fn remove(&mut self, page: u32) {
         let Page { newer, older, list, .. } = *self.get(page);
         let Some(list) = List::of(list) else { return };
@@ -173,7 +173,7 @@ impl Pages {
         (page.newer, page.older, page.list) = (NONE, NONE, u8::MAX);
     }
 
-    /// Puts it at the head of the list, wherever it was.
+    /// Moves a page to the head of the list, from any list or none.
     pub(super) fn put(&mut self, page: u32, list: List) {
         self.remove(page);
         let head = self.lists[list.index()].head;
@@ -190,7 +190,7 @@ impl Pages {
         self.resident += 1;
     }
 
-    /// Goes through everything and says what does not agree; for tests, since it takes long.
+    /// Checks all lists and describes the first inconsistency; slow, so for tests only.
     #[cfg(test)]
     pub(super) fn check(&self) -> Result<(), String> {
         let mut seen = vec![false; self.pages.len()];

@@ -1,16 +1,20 @@
-//! The lists of the paper: one active and one inactive for everything (figure 2), or two active ones (section 5). Pure.
+//! Page lists of the paper: one active and one inactive list for all memory (figure 2), or two active lists (section
+//! 5). Pure.
 //!
-//! As of Linux 2.6: a page of the page cache comes to the inactive list; a mapped page to the active one, or to its own where the lists
-//! are split (section 4: "page は確保時や inactive-list から戻される際に、使用目的を検査され、属する active-list に入れられる"). Whatever the
-//! reclaim looks at on the inactive list and finds used goes back to an active list. Of an active list so many pages are looked at as
-//! of the inactive one where that is half as long, fewer where it is longer, and up to twice as many where it is shorter.
+//! As of Linux 2.6: a page of the page cache is inserted into the inactive list; a mapped page into the active one, or
+//! into its own active list with split lists (section 4: "page は確保時や inactive-list から戻される際に、使用目的を検査され、属する active-list
+//! に入れられる"). Used pages on the inactive list go back to an active list at the scan. The scan of an active list covers
+//! as many pages as that of the inactive list if the latter is half as long, fewer if it is longer, and up to twice as
+//! many if it is shorter.
 //!
-//! With one list, mapped pages at its tail are put back unseen as long as they are few or memory comes easily (section 4: "一定の割合で
-//! 無条件に active-list に戻す"): `mapped % / 2 + distress + swappiness` below 100, where distress is 0 to 100 as the last reclaim had to
-//! go further. To find that out each is looked at, and where many of them lie together, memory comes late.
+//! With one list, mapped pages at its tail are put back unseen while they are few or memory is easy to reclaim (section
+//! 4: "一定の割合で無条件に active-list に戻す"): `mapped % / 2 + distress + swappiness` below 100. Distress is 0 to 100 and grows
+//! with the effort of the last reclaim. This test scans each page; a long row of adjacent mapped pages therefore delays
+//! the reclaim.
 //!
-//! With two, the mapped one is aged at (100 − `mapped_page_cost`) % of the rate of the other. We differ: the patch on which the paper
-//! builds (Piggin 2004) weighs the two by another formula, which the paper does not give; at 100 they agree.
+//! With two lists, the mapped one is aged at (100 − `mapped_page_cost`) % of the rate of the other. We differ: the
+//! patch under the paper's work (Piggin 2004) weighs the two lists by another formula, which the paper does not give;
+//! at 100 they agree.
 
 use super::Lists;
 use super::kernel::{BATCH, PRIORITY};
@@ -20,10 +24,10 @@ use super::trace::Access;
 
 const UNMAPPED: usize = 0;
 const MAPPED: usize = 1;
-/// By the number of the list: where pages that are not mapped stand, or all of them, and those that are.
+/// Active lists by number: unmapped pages or all pages, and mapped pages.
 const ACTIVE: [List; 2] = [List::ActiveFile, List::ActiveAnon];
 const INACTIVE: List = List::InactiveFile;
-/// Due pages are counted in hundredths.
+/// Unit of due pages: hundredths.
 const WHOLE: u64 = 100;
 
 impl Memory {
@@ -32,7 +36,7 @@ impl Memory {
         ACTIVE[usize::from(has_own)]
     }
 
-    /// Adds a page that was not in memory.
+    /// Inserts a page that was not in memory.
     pub(super) fn add_of_paper(&mut self, access: Access, page: u32) {
         if access == Access::Touch {
             self.mapped += 1;
@@ -42,13 +46,13 @@ impl Memory {
         self.pages.put(page, list);
     }
 
-    /// Frees some pages, if any can be.
+    /// Frees some pages, if possible.
     pub(super) fn reclaim_of_paper(&mut self) -> bool {
         let mut freed = 0;
         for priority in (0..=PRIORITY).rev() {
             let inactive = self.pages.len(INACTIVE);
             let count = (inactive >> priority).max(2 * BATCH);
-            // At the last priority nothing is spared but what the lists themselves spare.
+            // At the last priority, pages are spared only by the lists themselves.
             let spares = self.spares_mapped(priority);
             for which in [UNMAPPED, MAPPED] {
                 let rate = match self.aging.lists {
@@ -73,7 +77,7 @@ impl Memory {
         freed > 0
     }
 
-    /// Mapped pages on the one list are put back.
+    /// True if mapped pages on the one list are put back.
     fn spares_mapped(&self, priority: u32) -> bool {
         let distress = 100_u64 >> self.last_priority.min(priority).min(63);
         let mapped_percent = self.mapped * 100 / self.machine.memory.0.max(1);

@@ -16,7 +16,7 @@ fn half() -> Fraction {
     Fraction::new(0.5).unwrap()
 }
 
-/// A service with 40 % of memory, idle while four times the memory goes by three times.
+/// A service with 40 % of memory, idle while four times the memory passes through three times.
 const IDLE: &str = "file service rodata 400\nfile stream cache 4000\ntouch service 0 400\n\
                     repeat 3\nread stream 0 4000\nend\nphase wake-up\ntouch service 0 400\n";
 
@@ -52,12 +52,12 @@ fn between_a_page_is_kept_for_so_long_of_pressure_and_not_of_time() {
         let aging = Aging { budget: half(), ..Aging::KERNEL.with(Class::ReadOnly, dial(number)) };
         replay(&trace(text), &MACHINE, &aging).of("wake-up", "service").hits
     };
-    // The stream is 12,000 pages of a millisecond: 12 seconds, of which the first does not yet fill the memory.
-    // 60 s · 10 / 90 = 6.7 s, and 60 s · 20 / 80 = 15 s.
+    // The stream is 12,000 pages of a millisecond each: 12 seconds, the first without pressure because memory is not
+    // full yet. 60 s · 10 / 90 = 6.7 s, and 60 s · 20 / 80 = 15 s.
     assert_eq!((woken(10, IDLE), woken(20, IDLE)), (0, 400));
-    // A day without pressure is nothing.
+    // A day without pressure has no effect.
     assert_eq!(woken(20, &IDLE.replace("repeat 3\n", "wait 86400\nrepeat 3\n")), 400);
-    // A use in the middle gives the whole of it back: 6 s and 6 s, where 6.7 are kept.
+    // A use in the middle restarts the time: 6 s and 6 s, with 6.7 kept.
     let used = "file service rodata 400\nfile stream cache 6000\ntouch service 0 400\nread stream 0 6000\n\
                 touch service 0 400\nread stream 0 6000\nphase wake-up\ntouch service 0 400\n";
     assert_eq!(woken(10, used), 400);
@@ -99,7 +99,7 @@ fn anonymous_memory_without_swap_stays_and_what_does_not_fit_is_refused() {
 #[test]
 fn code_is_active_after_its_first_use_and_other_mapped_files_after_their_second() {
     let active_of = |class: &str, times: u32| {
-        // Touched once for each time that the inactive list has gone by.
+        // Touched once in each pass of the inactive list.
         let text = format!(
             "file mapped {class} 100\nfile stream cache 9000\nrepeat {times}\ntouch mapped 0 100\nread stream 0 950\n\
              end\nphase after\ntouch mapped 0 100"
@@ -122,14 +122,14 @@ fn what_is_read_once_goes_and_what_is_read_twice_is_active() {
 
 #[test]
 fn what_comes_back_within_the_length_of_the_active_list_is_active_at_once() {
-    // 500 pages are active and idle; the inactive list has room for 500 of 600 that go round.
+    // 500 pages are active and idle; the inactive list has space for 500 of 600 cycling pages.
     let text = "file idle cache 500\nfile round cache 600\nrepeat 2\nread idle 0 500\nend\n\
                 repeat 2\nread round 0 600\nend\nphase later\nrepeat 9\nread round 0 600\nend\n";
     let outcome = replay(&trace(text), &MACHINE, &Aging::KERNEL);
     assert!(outcome.of("start", "round").refaults > 400, "{outcome:?}");
-    // They have taken the place of what was active before.
+    // They have replaced the previously active pages.
     assert!(outcome.of("later", "round").misses() < 600, "{outcome:?}");
-    // What is overwritten does not.
+    // Overwritten pages do not.
     let written = text.replace("read round", "write round");
     assert_eq!(replay(&trace(&written), &MACHINE, &Aging::KERNEL).of_class(Class::Cache).activations, 500);
 }
@@ -148,10 +148,10 @@ fn with_a_mapped_page_cost_of_100_mapped_pages_stay_and_are_not_even_looked_at()
     let split = paper(900, Lists::Split { mapped_page_cost: Dial::NEVER });
     assert_eq!(split.of("after", "processes"), Counts { hits: 900, ..Counts::default() });
     assert_eq!(split.work.active_scans, 0);
-    // With one list so many mapped pages are not spared: 90 / 2 + 60 is above 100.
+    // With one list, this many mapped pages are not spared: 90 / 2 + 60 is above 100.
     let one = paper(900, Lists::One);
     assert!(one.of("after", "processes").refaults > 400, "{:?}", one.of("after", "processes"));
-    // The less the cost, the more of them go.
+    // The lower the cost, the more of them are evicted.
     let gone = [100, 95, 80, 0].map(|cost| {
         let lists = Lists::Split { mapped_page_cost: Dial::clamped(cost) };
         paper(900, lists).of("start", "processes").evictions
@@ -171,8 +171,8 @@ fn where_one_list_spares_mapped_pages_it_looks_at_them_all_the_same() {
 
 #[test]
 fn where_mapped_pages_lie_together_on_one_list_memory_comes_late_and_on_two_it_does_not() {
-    // Section 4: "active-list 内の参照/書き込みページの位置的なバランスが崩れた場合、メモリ回収速度がばらつき": the page cache has become
-    // active after the processes' pages, which lie together before it, so that all of these are gone through to come to it.
+    // Section 4: "active-list 内の参照/書き込みページの位置的なバランスが崩れた場合、メモリ回収速度がばらつき": the page cache was activated after the
+    // adjacent pages of the processes, so all of these are scanned before the reclaim reaches it.
     let text = "file processes rodata 500\nfile cached cache 480\nfile more cache 480\ntouch processes 0 500\n\
                 repeat 2\nread cached 0 480\nend\nread more 0 480\n";
     let of = |lists: Lists| replay(&trace(text), &MACHINE, &Aging { lists, ..Aging::KERNEL }).work;
@@ -183,7 +183,8 @@ fn where_mapped_pages_lie_together_on_one_list_memory_comes_late_and_on_two_it_d
 
 #[test]
 fn a_list_of_its_own_keeps_what_is_used_less_than_what_goes() {
-    // The objection of 2006: with a cost of 100 idle mapped pages stay while a working set that would fit instead does not.
+    // The objection of 2006: at a cost of 100, idle mapped pages stay and a working set that would fit in their place
+    // does not.
     let text = "file idle rodata 600\nfile work cache 700\ntouch idle 0 600\nrepeat 9\nread work 0 700\nend\n";
     let of = |lists: Lists| replay(&trace(text), &MACHINE, &Aging { lists, ..Aging::KERNEL }).of_class(Class::Cache);
     let (split, kernel) = (of(Lists::Split { mapped_page_cost: Dial::NEVER }), of(Lists::Classic));
@@ -284,7 +285,7 @@ proptest! {
         let mut all = Counts::default();
         outcome.classes.iter().for_each(|row| all.add(row.counts));
         prop_assert_eq!(all.hits + all.misses(), trace.accesses());
-        // What came and did not go is there.
+        // Pages inserted and not evicted are in memory.
         let resident: u64 = outcome.classes.iter().map(|row| row.resident_pages.0).sum();
         prop_assert_eq!(all.misses() - all.refused, all.evictions + all.drops + resident);
         for row in &outcome.classes {
@@ -295,13 +296,13 @@ proptest! {
         }
     }
 
-    /// With dials between 0 and 100 this is not so for a larger number against a smaller: see the test after this one.
+    /// This does not hold for two levels between 0 and 100: see the test after this one.
     #[test]
     fn a_class_at_100_within_the_budget_loses_nothing_once_the_dials_hold(
         text in any_trace(), machine in any_machine(), which in 0..5_usize, memory in 310..500_u64,
     ) {
         let class = Class::ALL[which];
-        // What cannot go, and what shall not, has room.
+        // Unevictable and protected pages fit in memory.
         let machine = Machine { memory: Pages(memory), ..machine };
         let aging = Aging { budget: Fraction::clamped(1.0), ..Aging::KERNEL.with(class, Rate::Dial(Dial::NEVER)) };
         let trace = trace(&text.replace("dials", ""));
@@ -341,8 +342,8 @@ proptest! {
 
 #[test]
 fn a_larger_dial_may_cost_its_own_class_a_refault_since_more_is_kept_beside() {
-    // Found by chance. With 41 other pages of the class are kept for longer, too: what is given back has fewer pages to go among,
-    // and is gone sooner than what 26 gives back earlier.
+    // Found at random. At 41, other pages of the class are kept longer, too: a returned page has fewer pages around it,
+    // and is evicted sooner than a page that 26 returns earlier.
     let text = "file own rodata 100\nfile stream cache 1000\ntouch own 28 22\nread stream 0 186\ntouch own 0 20\n\
                 read stream 0 86\ntouch own 0 1\nread stream 0 1\ntouch own 0 37\nread stream 0 1\n\
                 touch own 7 26\nread stream 0 381\ntouch own 0 34\nread stream 0 1\n";

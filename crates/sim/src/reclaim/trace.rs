@@ -1,19 +1,19 @@
-//! A trace of page accesses, as text that people and scripts write. Pure.
+//! Trace of page accesses, as text written by people and scripts. Pure.
 //!
-//! One statement a line; words are parted by spaces; what follows a `#` is for people. Numbers are decimal.
+//! One statement per line; words are separated by spaces; a `#` begins a comment. Numbers are decimal.
 //!
-//! | line                      | what it means                                                                            |
-//! |---------------------------|------------------------------------------------------------------------------------------|
-//! | `file NAME CLASS PAGES`   | memory of a class: `code`, `rodata`, `data`, `shared` or `cache`; before its first use    |
-//! | `read NAME FIRST COUNT`   | `read(2)`, page by page, from page FIRST on; of all classes but data                      |
-//! | `write NAME FIRST COUNT`  | `write(2)` of whole pages; of all classes but data                                        |
-//! | `touch NAME FIRST COUNT`  | by a mapping that stays, one touch a page; of all classes but the page cache              |
-//! | `wait SECONDS`            | nothing is done, for so long; up to six digits after the point                            |
-//! | `dials`                   | the dials hold from here on; without this line, from the beginning                        |
-//! | `phase NAME`              | from here on it is counted under this name; again the same name, in the same sums         |
-//! | `repeat N` … `end`        | the lines between, so many times; may be nested                                           |
+//! | line | meaning |
+//! |---|---|
+//! | `file NAME CLASS PAGES` | memory of a class: `code`, `rodata`, `data`, `shared` or `cache`; before its first use |
+//! | `read NAME FIRST COUNT` | `read(2)`, page by page, from page FIRST on; of all classes but data |
+//! | `write NAME FIRST COUNT` | `write(2)` of whole pages; of all classes but data |
+//! | `touch NAME FIRST COUNT` | by a mapping that stays, one touch a page; of all classes but the page cache |
+//! | `wait SECONDS` | idle time in seconds, with up to six decimals |
+//! | `dials` | levels apply from here on; without this line, from the beginning |
+//! | `phase NAME` | events are counted under this name from here on; a repeated name adds to the same sums |
+//! | `repeat N` … `end` | the lines between, N times; may be nested |
 //!
-//! A service that is idle while a stream goes by, for memory of 16,384 pages:
+//! A service that is idle while a stream passes, for memory of 16,384 pages:
 //!
 //! ```text
 //! file service rodata 6400
@@ -26,7 +26,7 @@
 //! touch service 0 6400
 //! ```
 //!
-//! A repetition is kept as it is written, so that a trace of billions of accesses is as small as its text.
+//! A repetition is stored as written, so that a trace of billions of accesses is as small as its text.
 
 use std::fmt;
 
@@ -34,75 +34,75 @@ use units::Pages;
 
 use aging::class::Class;
 
-/// Files together have at most so many pages (8 TiB): pages are numbered in 32 bits.
+/// Limit of the pages of all files (8 TiB): page numbers have 32 bits.
 pub const PAGES_MAX: u64 = 1 << 31;
-/// Repetitions are nested at most so deep.
+/// Limit of the nesting of repetitions.
 pub const DEPTH_MAX: usize = 16;
-/// What comes before the first line `phase` is counted under this name.
+/// Name of the phase before the first `phase` line.
 pub const FIRST_PHASE: &str = "start";
 
-/// Memory that has a name.
+/// Named memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct File {
-    /// As the trace calls it.
+    /// Name in the trace.
     pub name: String,
-    /// What it is used for.
+    /// Class.
     pub class: Class,
-    /// How much there is.
+    /// Length in pages.
     pub pages: Pages,
 }
 
-/// How pages are used.
+/// Kind of page access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// By `read(2)`: the kernel hears of it at once.
+    /// By `read(2)`: the kernel knows it at once.
     Read,
-    /// By `write(2)`: no sign that it will be used again.
+    /// By `write(2)`: does not predict another use.
     Write,
-    /// Through a mapping: the kernel sees it when it next looks at the page.
+    /// Through a mapping: the kernel sees it at its next scan of the page.
     Touch,
 }
 
-/// What happens next.
+/// Next step of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Pages of a file are used, one after the other.
+    /// Pages of a file are used, in order.
     Use {
-        /// How.
+        /// Kind of access.
         access: Access,
-        /// Which of [`Trace::files`].
+        /// Index in [`Trace::files`].
         file: usize,
-        /// The first page, counted from the beginning of the file.
+        /// First page, from the beginning of the file.
         first: u32,
-        /// How many.
+        /// Number of pages.
         count: u32,
     },
-    /// Time goes by.
+    /// Time passes.
     Wait {
-        /// So much.
+        /// Microseconds.
         us: u64,
     },
-    /// From here on the dials hold.
+    /// Levels apply from here on.
     Dials,
-    /// From here on it is counted under this one of [`Trace::phases`].
+    /// Events are counted from here on under this index of [`Trace::phases`].
     Phase(usize),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Line {
     Step(Step),
-    /// The lines up to the end with this number, so many times: once at least, and one line at least.
+    /// Repeats the steps up to the end with this number: at least once, and at least one line.
     Repeat {
         times: u64,
         end: usize,
     },
-    /// Of the repetition that begins at the line with this number.
+    /// End of the repetition that begins at this line.
     End {
         begin: usize,
     },
 }
 
-/// What is used, and in which order.
+/// Trace: files and steps in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
     files: Vec<File>,
@@ -110,14 +110,14 @@ pub struct Trace {
     lines: Vec<Line>,
 }
 
-/// A line that is not as it should be.
+/// Invalid line of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadTrace {
-    /// Counted from 1.
+    /// Line number, from 1.
     pub line: usize,
-    /// The line itself, without what is for people, and not all of it if it is long.
+    /// The line without its comment, cut if it is long.
     pub text: String,
-    /// What should be there instead.
+    /// Expected form.
     pub expected: String,
 }
 
@@ -129,7 +129,7 @@ impl fmt::Display for BadTrace {
 
 impl std::error::Error for BadTrace {}
 
-/// Classes as traces and the arguments of the command name them.
+/// Classes, as named by traces and by the command's arguments.
 const CLASSES: [(&str, Class); 5] = [
     ("code", Class::Code),
     ("rodata", Class::ReadOnly),
@@ -139,10 +139,10 @@ const CLASSES: [(&str, Class); 5] = [
 ];
 
 impl Trace {
-    /// Understands a text.
+    /// Parses a text.
     ///
     /// # Errors
-    /// The first line that is not as the head of this file says, with what was expected.
+    /// The first invalid line, with the expected form.
     pub fn parse(text: &str) -> Result<Trace, BadTrace> {
         let mut trace = Trace { files: Vec::new(), phases: vec![FIRST_PHASE.to_owned()], lines: Vec::new() };
         let mut open = Vec::new();
@@ -160,7 +160,7 @@ impl Trace {
         }
     }
 
-    /// Adds a line; `open` are the repetitions that have no end yet, with the number of phases before each.
+    /// Adds a line; `open` are the repetitions without an end yet, each with the number of phases before it.
     fn add(&mut self, line: &str, open: &mut Vec<(usize, usize)>) -> Result<(), String> {
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
         let line = match words[..] {
@@ -190,7 +190,7 @@ impl Trace {
                 let here = self.lines.len();
                 match self.lines.get_mut(begin) {
                     Some(Line::Repeat { times, end }) if *times > 0 && begin + 1 < here => *end = here,
-                    // Nothing, however often: it is left out, so that nobody goes through it.
+                    // No accesses: it is left out, to avoid empty loops.
                     _ => {
                         self.lines.truncate(begin);
                         self.phases.truncate(phases);
@@ -245,27 +245,27 @@ impl Trace {
         self.files.iter().position(|file| file.name == name)
     }
 
-    /// All files, in the order of the text.
+    /// Files, in the order of the text.
     pub fn files(&self) -> &[File] {
         &self.files
     }
 
-    /// The names of the phases: [`FIRST_PHASE`], and the others in the order of the text.
+    /// Names of the phases: [`FIRST_PHASE`], and the others in the order of the text.
     pub fn phases(&self) -> &[String] {
         &self.phases
     }
 
-    /// Some line says from where on the dials hold.
+    /// True if the trace has a `dials` line.
     pub fn turns_dials(&self) -> bool {
         self.lines.contains(&Line::Step(Step::Dials))
     }
 
-    /// What happens, in order, repetitions and all.
+    /// Steps in order, with repetitions expanded.
     pub fn steps(&self) -> Steps<'_> {
         Steps { lines: &self.lines, next: 0, left: Vec::new() }
     }
 
-    /// How many pages are used in all, one that is used twice twice; the greatest number if there are more than that.
+    /// Number of page uses, repeated uses included; saturates.
     pub fn accesses(&self) -> u64 {
         let mut sums = vec![0_u64];
         for line in &self.lines {
@@ -293,7 +293,7 @@ fn bad(line: usize, text: &str, expected: String) -> BadTrace {
     BadTrace { line, text: text.chars().take(60).collect(), expected }
 }
 
-/// How a line that begins with this word goes on.
+/// Form of a line with this first word.
 fn form_of(word: &str) -> &'static str {
     match word {
         "file" => "file NAME CLASS PAGES",
@@ -309,7 +309,7 @@ fn form_of(word: &str) -> &'static str {
     }
 }
 
-/// Digits and nothing else: no sign, no letters.
+/// Parses a number from digits only: no sign, no letters.
 fn whole(word: &str, what: &str) -> Result<u64, String> {
     let is_plain = word.bytes().all(|byte| byte.is_ascii_digit());
     word.parse().ok().filter(|_| is_plain).ok_or_else(|| format!("{what}, a whole number, in place of {word}"))
@@ -327,7 +327,7 @@ fn us_of(word: &str) -> Result<u64, String> {
     seconds.checked_mul(1_000_000).and_then(|us| us.checked_add(part)).ok_or_else(wrong)
 }
 
-/// As text that is understood as the same trace.
+/// Text that parses to the same trace.
 impl fmt::Display for Trace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for file in &self.files {
@@ -358,12 +358,12 @@ impl fmt::Display for Trace {
     }
 }
 
-/// See [`Trace::steps`].
+/// Iterator of [`Trace::steps`].
 #[derive(Clone, Debug)]
 pub struct Steps<'a> {
     lines: &'a [Line],
     next: usize,
-    /// How many times more, of each repetition that is going on.
+    /// Remaining rounds of each active repetition.
     left: Vec<u64>,
 }
 
@@ -469,7 +469,7 @@ mod tests {
         assert!(expected(&"repeat 1\n".repeat(17)).contains("at most 16 repetitions"));
     }
 
-    /// Texts that are nearly traces, so that not all of them fail at the first word.
+    /// Texts close to a trace, so that not all of them fail at the first word.
     fn nearly() -> impl Strategy<Value = String> {
         let word = prop_oneof![
             4 => "(file|read|write|touch|wait|dials|phase|repeat|end)",
@@ -482,7 +482,7 @@ mod tests {
         prop::collection::vec(line, 0..20).prop_map(|lines| lines.join("\n"))
     }
 
-    /// Lines that are right, with the files `a`, `b` and `c` of 100 pages.
+    /// Valid lines, with the files `a`, `b` and `c` of 100 pages.
     fn right() -> impl Strategy<Value = String> {
         let use_of = |word: &'static str, names: &'static [&'static str]| {
             (prop::sample::select(names), 0..100_u32, 1..100_u32)

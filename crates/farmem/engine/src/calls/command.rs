@@ -1,7 +1,7 @@
 //! Calls that are a family each: prctl, arch_prctl, ptrace, keyctl, bpf, and the controls of System V.
 //!
-//! Numbers of commands stand in `linux/prctl.h`, `asm/prctl.h`, `linux/ptrace.h`, `linux/keyctl.h`, `linux/bpf.h`,
-//! `linux/ipc.h` and the three beside it; their names are beside the numbers here.
+//! Sources of the command numbers: `linux/prctl.h`, `asm/prctl.h`, `linux/ptrace.h`, `linux/keyctl.h`, `linux/bpf.h`,
+//! `linux/ipc.h` and the three headers beside it. Each number has its name beside it here.
 
 use super::walk::Walk;
 
@@ -41,7 +41,7 @@ pub(super) fn prctl(walk: &mut Walk<'_>) {
     }
 }
 
-/// `prctl_mm_map`: the auxiliary vector's address stands at 88, its bytes at 96.
+/// `prctl_mm_map`: the auxiliary vector's address is at byte 88, its length in bytes at 96.
 fn memory_map(walk: &mut Walk<'_>, start: u64, bytes: u64) {
     walk.reads(start, bytes.min(4096));
     if let (Some(vector_at), Some(bytes_at)) = (start.checked_add(88), start.checked_add(96))
@@ -54,14 +54,14 @@ fn memory_map(walk: &mut Walk<'_>, start: u64, bytes: u64) {
 /// arch_prctl(code, address).
 pub(super) fn arch_prctl(walk: &mut Walk<'_>) {
     match walk.int(0) {
-        // ARCH_GET_FS, ARCH_GET_GS, ARCH_GET_XCOMP_SUPP, _PERM, _GUEST_PERM, ARCH_GET_UNTAG_MASK, ARCH_GET_MAX_TAG_BITS,
-        // ARCH_SHSTK_STATUS.
+        // ARCH_GET_FS, ARCH_GET_GS, ARCH_GET_XCOMP_SUPP, _PERM, _GUEST_PERM, ARCH_GET_UNTAG_MASK,
+        // ARCH_GET_MAX_TAG_BITS, ARCH_SHSTK_STATUS.
         0x1003 | 0x1004 | 0x1021 | 0x1022 | 0x1024 | 0x4001 | 0x4003 | 0x5005 => walk.writes(walk.argument(1), 8),
         _ => {}
     }
 }
 
-/// ptrace(request, pid, address, data): what the tracer gives and gets. The traced program's memory is its own.
+/// ptrace(request, pid, address, data): the memory of the tracer. The traced program's memory is in another process.
 pub(super) fn ptrace(walk: &mut Walk<'_>) {
     let (address, data) = (walk.argument(2), walk.argument(3));
     match walk.argument(0) {
@@ -88,7 +88,7 @@ pub(super) fn ptrace(walk: &mut Walk<'_>) {
                 walk.writes(base, bytes.min(1 << 20));
             }
         }
-        // PEEKSIGINFO: address is offset, flags and, at 12, how many.
+        // PEEKSIGINFO: address is offset, flags and, at 12, the count.
         0x4209 => {
             walk.reads(address, 16);
             let count = address.checked_add(12).and_then(|at| walk.half(at)).unwrap_or(0);
@@ -163,10 +163,10 @@ pub(super) fn keyctl(walk: &mut Walk<'_>) {
     }
 }
 
-/// The largest key or value of a BPF map that is brought. The kernel knows the true size, the call does not say it.
+/// Largest key or value of a BPF map that is mapped in. The kernel knows the true size; the call does not carry it.
 const BPF_ELEMENT: u64 = 64 << 10;
 
-/// bpf(command, attributes, size): the attributes are written, as some commands answer in them.
+/// bpf(command, attributes, size): the attributes count as written, since some commands answer in them.
 pub(super) fn bpf(walk: &mut Walk<'_>) {
     let (command, start, bytes) = (walk.int(0), walk.argument(1), u64::from(walk.int(2)).min(4096));
     walk.writes(start, bytes);
@@ -187,12 +187,12 @@ pub(super) fn bpf(walk: &mut Walk<'_>) {
                 walk.writes(field(walk, at), BPF_ELEMENT.saturating_mul(count(walk, 32).clamp(1, 1 << 16)));
             }
         }
-        // PROG_LOAD: instructions at 8 and their count at 4, licence, log at 32 and its room at 28.
+        // PROG_LOAD: instructions at 8 and their count at 4, licence, log at 32 and its size at 28.
         5 => {
             walk.reads(field(walk, 8), count(walk, 4) * 8);
             walk.text(field(walk, 16), 128);
             walk.writes(field(walk, 32), count(walk, 28));
-            // The functions', lines' and relocations' records: address, bytes of one, how many.
+            // The functions', lines' and relocations' records: address, bytes of one, count.
             for (at, each, how_many) in [(80, 76, 88), (96, 92, 104), (128, 136, 116)] {
                 let bytes = count(walk, each).saturating_mul(count(walk, how_many)).min(1 << 24);
                 walk.reads(field(walk, at), bytes);
@@ -210,15 +210,15 @@ pub(super) fn bpf(walk: &mut Walk<'_>) {
             walk.reads(field(walk, 48), count(walk, 40));
             walk.writes(field(walk, 56), count(walk, 44));
         }
-        // OBJ_GET_INFO_BY_FD: its size at 4, its address at 8. What the answer points to is not followed.
+        // OBJ_GET_INFO_BY_FD: its size at 4, its address at 8. Pointers in the answer are not followed.
         15 => walk.writes(field(walk, 8), count(walk, 4)),
-        // PROG_QUERY: programs' numbers at 16, how many at 24.
+        // PROG_QUERY: programs' numbers at 16, their count at 24.
         16 => walk.writes(field(walk, 16), count(walk, 24) * 4),
         // RAW_TRACEPOINT_OPEN.
         17 => {
             walk.text(field(walk, 0), 128);
         }
-        // BTF_LOAD: type information at 0 and its size at 16, log at 8 and its room at 20.
+        // BTF_LOAD: type information at 0 and its size at 16, log at 8 and its size at 20.
         18 => {
             walk.reads(field(walk, 0), count(walk, 16));
             walk.writes(field(walk, 8), count(walk, 20));
@@ -253,7 +253,8 @@ pub(super) fn msgctl(walk: &mut Walk<'_>) {
     }
 }
 
-/// semctl(id, number, command, address). How many semaphores the set has, the kernel knows: at most 32,000 of 2 bytes.
+/// semctl(id, number, command, address). The kernel knows the number of semaphores in the set: at most 32,000 of 2
+/// bytes.
 pub(super) fn semctl(walk: &mut Walk<'_>) {
     let address = walk.argument(3);
     match walk.int(2) & !IPC_64 {

@@ -1,16 +1,17 @@
-//! Calls that no row of the table describes: which memory they touch depends on an operation, on flags, or on a struct.
+//! Calls that no row of the table describes: the memory that they touch depends on an operation, on flags, or on a
+//! struct.
 //!
-//! `command.rs` has those that are whole families: prctl, keyctl, ptrace, bpf, System V.
+//! `command.rs` has the calls that are whole families: prctl, keyctl, ptrace, bpf, System V.
 
 use super::Access;
 use super::walk::{VECTORS_MAX, Walk};
 
 /// `struct flock`.
 const LOCK: u64 = 32;
-/// As much as a struct of an ioctl without a size may need: the old ones, from before there were sizes in the number.
+/// Largest struct of an ioctl whose number carries no size: the old ioctls.
 const OLD_IOCTL: u64 = 256;
 
-/// fcntl: locks, owners and hints are structs; all else are numbers.
+/// fcntl: locks, owners and hints are structs; all other arguments are numbers.
 pub(super) fn fcntl(walk: &mut Walk<'_>) {
     let start = walk.argument(2);
     match walk.int(1) {
@@ -26,8 +27,9 @@ pub(super) fn fcntl(walk: &mut Walk<'_>) {
     }
 }
 
-/// ioctl: the number says how large the struct is (bits 16 to 29). Those of old do not say it, and drivers are not exact
-/// about the direction, so it is never less than 256 bytes and always written. A few structs have pointers.
+/// ioctl: the number carries the size of the struct (bits 16 to 29). Old ioctls do not carry it, and drivers are not
+/// exact about the direction, so the size is at least 256 bytes and the struct always counts as written. A few structs
+/// have pointers.
 pub(super) fn ioctl(walk: &mut Walk<'_>) {
     let (request, start) = (walk.int(1), walk.argument(2));
     // Below, the argument is a number.
@@ -40,7 +42,7 @@ pub(super) fn ioctl(walk: &mut Walk<'_>) {
     match (group, number) {
         // SIOCGIFCONF: an int length, then at 8 the address.
         (0x89, 0x12) => described(walk, start, 0, 8, 1),
-        // SIOCETHTOOL, SIOCxMII: `ifr_data` at 16 of `ifreq`. How long it is, the driver knows.
+        // SIOCETHTOOL, SIOCxMII: `ifr_data` at 16 of `ifreq`. Only the driver knows its length.
         (0x89, 0x46..=0x49) => pointed(walk, start + 16, 4096),
         // FS_IOC_FIEMAP: 32 bytes, then 56 for each of the count at 24.
         (0x66, 0x0b) => counted_behind(walk, start, 24, 32, 56),
@@ -77,7 +79,7 @@ pub(super) fn ioctl(walk: &mut Walk<'_>) {
     }
 }
 
-/// `count` (32 bits) at one place of a struct, the address of the elements at another.
+/// A `count` (32 bits) at one offset of a struct, the address of the elements at another.
 fn described(walk: &mut Walk<'_>, start: u64, count_at: u64, address_at: u64, each: u64) {
     if let (Some(count), Some(address)) = (walk.half(start + count_at), walk.word(start + address_at)) {
         walk.writes(address, u64::from(count) * each);
@@ -129,8 +131,9 @@ pub(super) fn socket_filter(walk: &mut Walk<'_>) {
     }
 }
 
-/// Options whose answer is not where and as long as they say: SO_GET_FILTER counts instructions of 8 bytes, and
-/// TCP_ZEROCOPY_RECEIVE copies what it cannot map to where its struct says (address at 24, bytes at 32).
+/// Options whose answer has another address or length than the call gives: SO_GET_FILTER counts instructions of 8
+/// bytes, and TCP_ZEROCOPY_RECEIVE copies data that it cannot map to the address in its struct (address at 24, bytes at
+/// 32).
 pub(super) fn socket_answer(walk: &mut Walk<'_>) {
     let (value, length) = (walk.argument(3), walk.argument(4));
     match (walk.int(1), walk.int(2)) {
@@ -149,7 +152,7 @@ pub(super) fn socket_answer(walk: &mut Walk<'_>) {
     }
 }
 
-/// name_to_handle_at: the struct begins with the room that follows its 8 bytes.
+/// name_to_handle_at: the struct begins with the number of bytes that follow its first 8.
 pub(super) fn file_handle(walk: &mut Walk<'_>) {
     let handle = walk.argument(2);
     let bytes = walk.half(handle).unwrap_or(0).min(128);
@@ -163,7 +166,7 @@ pub(super) fn file_handle_opened(walk: &mut Walk<'_>) {
     walk.reads(handle, 8 + u64::from(bytes));
 }
 
-/// setxattrat: a struct has the value's address and, at 8, its size.
+/// setxattrat: a struct has the value's address at 0 and its size at 8.
 pub(super) fn xattr_read(walk: &mut Walk<'_>) {
     xattr(walk, Access::Read);
 }
@@ -198,7 +201,7 @@ pub(super) fn fsconfig(walk: &mut Walk<'_>) {
     }
 }
 
-/// quotactl and quotactl_fd: a command and, in its low byte, a type. Q_QUOTAON names a file.
+/// quotactl and quotactl_fd: a command and, in its low byte, a type. Q_QUOTAON has the path of a file.
 pub(super) fn quota(walk: &mut Walk<'_>) {
     let of_file = walk.call.number == super::number::QUOTACTL_FD;
     let command = if of_file { walk.int(1) } else { walk.int(0) };
@@ -227,16 +230,16 @@ pub(super) fn mincore(walk: &mut Walk<'_>) {
     walk.writes(walk.argument(2), pages);
 }
 
-/// get_mempolicy with MPOL_F_NODE and MPOL_F_ADDR asks on which node the page at an address is: it must be there.
+/// get_mempolicy with MPOL_F_NODE and MPOL_F_ADDR asks for the node of the page at an address: the page must be there.
 pub(super) fn policy_of_address(walk: &mut Walk<'_>) {
     if walk.argument(4) & 3 == 3 {
         walk.reads(walk.argument(3), 1);
     }
 }
 
-/// What the kernel writes for a new thread, and how much of its stack must be there until it has a signal stack: the
-/// kernel cannot put the frame of the first SIGBUS on a page that is missing. The frame of a processor with AVX-512 takes
-/// 3.5 KiB, that of one with AMX 11 KiB.
+/// Bytes that the kernel writes for a new thread: the part of its stack that must be present until the thread has a
+/// signal stack. The kernel cannot put the frame of the first SIGBUS on a missing page. The frame of a processor with
+/// AVX-512 takes 3.5 KiB, of one with AMX 11 KiB.
 const FIRST_STACK: u64 = 16 << 10;
 const CLONE_VM: u64 = 0x100;
 const CLONE_PIDFD: u64 = 0x1000;
@@ -244,7 +247,8 @@ const CLONE_PARENT_SETTID: u64 = 0x10_0000;
 const CLONE_CHILD_CLEARTID: u64 = 0x20_0000;
 const CLONE_CHILD_SETTID: u64 = 0x100_0000;
 
-/// clone(flags, end of the stack, parent's word, child's word, tls). The tls block is only named; the kernel leaves it alone.
+/// clone(flags, end of the stack, parent's word, child's word, tls). The tls block is only named; the kernel does not
+/// touch it.
 pub(super) fn clone(walk: &mut Walk<'_>) {
     let flags = walk.argument(0);
     if flags & (CLONE_PARENT_SETTID | CLONE_PIDFD) != 0 {
@@ -257,8 +261,8 @@ pub(super) fn clone(walk: &mut Walk<'_>) {
     }
 }
 
-/// clone3(struct, size): flags at 0, pidfd at 8, child's word at 16, parent's at 24, stack at 40 and 48, wished numbers
-/// at 64 and 72.
+/// clone3(struct, size): flags at 0, pidfd at 8, child's word at 16, parent's at 24, stack at 40 and 48, the array of
+/// requested PIDs at 64 and 72.
 pub(super) fn clone3(walk: &mut Walk<'_>) {
     let (start, bytes) = (walk.argument(0), walk.argument(1).min(4096));
     walk.reads(start, bytes);
@@ -306,8 +310,8 @@ pub(super) fn rseq(walk: &mut Walk<'_>) {
 /// The locks that the kernel walks through when a thread ends (`ROBUST_LIST_LIMIT`).
 const ROBUST_LOCKS_MAX: usize = 2048;
 
-/// The list that set_robust_list gave: its head has the first entry, at 8 how far the lock's word is from an entry, and
-/// at 16 the entry that is being changed. Bit 0 of a pointer says that the lock inherits priority.
+/// The list given to set_robust_list. Its head has the first entry; at 8 the offset of the lock's word from an entry;
+/// at 16 the entry that is being changed. Bit 0 of a pointer marks a lock that inherits priority.
 pub(super) fn robust_list(walk: &mut Walk<'_>, head: u64) {
     walk.reads(head, 24);
     let at = |by: u64| head.checked_add(by);
@@ -350,7 +354,7 @@ pub(super) fn seccomp(walk: &mut Walk<'_>) {
     }
 }
 
-/// sigaltstack(new, old): the new stack itself is written when a signal comes. SS_DISABLE (2) names none.
+/// sigaltstack(new, old): the new stack itself is written when a signal arrives. SS_DISABLE (2) names none.
 pub(super) fn signal_stack(walk: &mut Walk<'_>) {
     let new = walk.argument(0);
     let at = |by: u64| new.checked_add(by).filter(|_| new != 0);
@@ -408,7 +412,7 @@ pub(super) fn futex(walk: &mut Walk<'_>) {
     }
 }
 
-/// futex_waitv: at most 128 waiters of 24 bytes; the word's address stands at 8.
+/// futex_waitv: at most 128 waiters of 24 bytes; the word's address is at 8.
 pub(super) fn futex_waiters(walk: &mut Walk<'_>) {
     let count = u64::from(walk.int(1));
     if count <= 128 {
@@ -416,7 +420,7 @@ pub(super) fn futex_waiters(walk: &mut Walk<'_>) {
     }
 }
 
-/// futex_requeue: two of them.
+/// futex_requeue: two waiters.
 pub(super) fn futex_two_waiters(walk: &mut Walk<'_>) {
     waiters(walk, walk.argument(0), 2);
 }
@@ -440,7 +444,7 @@ pub(super) fn message_received(walk: &mut Walk<'_>) {
     walk.writes(walk.argument(1), walk.argument(2).saturating_add(8));
 }
 
-/// mq_notify with SIGEV_THREAD (2): 32 bytes behind `sigev_value`, which stands first.
+/// mq_notify with SIGEV_THREAD (2): 32 bytes behind `sigev_value`, the first field.
 pub(super) fn cookie(walk: &mut Walk<'_>) {
     let event = walk.argument(1);
     if let (Some(2), Some(cookie)) = (event.checked_add(12).and_then(|at| walk.half(at)), walk.word(event)) {
@@ -448,7 +452,7 @@ pub(super) fn cookie(walk: &mut Walk<'_>) {
     }
 }
 
-/// kexec_load(entry, count, segments, flags): at most 16 segments of 32 bytes; address and size stand first.
+/// kexec_load(entry, count, segments, flags): at most 16 segments of 32 bytes; address and size come first.
 pub(super) fn kexec_segments(walk: &mut Walk<'_>) {
     let (count, start) = (walk.argument(1), walk.argument(2));
     if count > 16 || start >= super::USER_END {

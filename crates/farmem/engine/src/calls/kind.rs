@@ -1,8 +1,8 @@
-//! What the pager has to do with a call, beside bringing its buffers.
+//! Duties of the pager for a call, beside mapping in its buffers.
 //!
-//! Most calls are `Plain`. The others change what the pager itself rests on: the address space, the threads and
-//! processes, the signals by which it works, its descriptors. Some cannot work in a paged program and are refused, with the
-//! error that the kernel gives where the call does not exist, so that the program takes its other way.
+//! Most calls are `Plain`. The others change things that the pager itself uses: the address space, threads and
+//! processes, its signals, its descriptors. Some cannot work in a paged program and are refused, with the error that
+//! the kernel gives where the call does not exist, so that the program takes its fallback.
 
 use super::{Access, Call, number};
 
@@ -10,70 +10,71 @@ const EINVAL: i32 = 22;
 const ENOSYS: i32 = 38;
 const EOPNOTSUPP: i32 = 95;
 
-/// What a call needs beside its buffers.
+/// Class of a call, by its needs beside its buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Nothing.
+    /// No further need.
     Plain,
-    /// It changes or describes the address space: what is mapped, with which rights, what is resident.
+    /// Changes or describes the address space: mappings, their rights, residency.
     Memory,
-    /// It makes or ends a thread or a process, or replaces the program.
+    /// Creates or ends a thread or a process, or replaces the program.
     Process,
-    /// It changes which signals arrive, where, or on which stack.
+    /// Changes the delivery of signals: their handlers, masks or stack.
     Signal(Signal),
-    /// It closes or replaces descriptors, and may mean one of the pager's.
+    /// Closes or replaces descriptors, and may name one of the pager's.
     Descriptor,
-    /// It moves data, maybe more than may be local at a time. A regular file may be read and written in parts. Of
-    /// everything else one call may be one message: then the whole must be there, or only a first part be asked for
-    /// where a short count is a good answer (pipes, stream sockets, terminals).
+    /// Moves data, maybe more than may be local at a time. A regular file may be read and written in parts. For every
+    /// other file one call may be one message: then the whole buffer must be present. Where a short count is a valid
+    /// answer (pipes, stream sockets, terminals), only a first part may be requested.
     Transfer {
-        /// Which argument is the address: of the data, or of the vectors.
+        /// Index of the argument with the address of the data or of the vectors.
         address: usize,
-        /// Which is the length: in bytes, or how many vectors.
+        /// Index of the argument with the length: in bytes, or in vectors.
         length: usize,
-        /// The address is that of an array of `iovec`.
+        /// Whether the address is that of an array of `iovec`.
         vectors: bool,
-        /// What the kernel does with the program's memory.
+        /// Access of the kernel to the program's memory.
         access: Access,
-        /// Which argument is the place in the file, and must grow from part to part. None: the descriptor knows it.
+        /// Index of the argument with the file offset, which must grow from part to part. `None`: the descriptor has
+        /// the offset.
         offset: Option<usize>,
     },
-    /// It must not be made.
+    /// Must not be made.
     Refused {
-        /// What the program gets.
+        /// Error number that the program gets.
         errno: i32,
-        /// What it is that cannot work, and why.
+        /// Refused feature, with its reason.
         refusal: Refusal,
     },
 }
 
-/// What a paged program cannot have. Each is counted for itself.
+/// Features that a paged program cannot have. Each has a counter of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The kernel's threads use the memory at any later time, and no call says when they are done.
+    /// The kernel's threads use the memory at any later time, and no call reports their end.
     IoUring,
-    /// The same.
+    /// Same reason as `IoUring`.
     KernelAio,
-    /// The pipe keeps the page itself; when it is moved out, the reader would see whatever comes into its frame.
+    /// The pipe keeps the page itself; after its eviction, the reader would see the next content of its frame.
     Vmsplice,
     /// A filter made for the program does not know the pager's calls and would kill it.
     Seccomp,
-    /// There is one for each thread, and it is the pager's.
+    /// Each thread has one, and the pager uses it.
     UserDispatch,
     /// It would be a second pager of the same pages.
     Userfaultfd,
-    /// Then pointers have bits that are not address, in all that is compared here.
+    /// Pointers would have bits that are not address, in every comparison of the pager.
     TaggedAddresses,
     /// Pages are sent after the call.
     ZeroCopy,
     /// Memory that a network card shares for good.
     NetworkCard,
-    /// It must be in memory as a whole, and a part of it would be another message.
+    /// The buffer must be present as a whole, and a part of it would be another message.
     LargeMessage,
 }
 
 impl Refusal {
-    /// All of them, by their numbers.
+    /// All refusals, by their numbers.
     pub const ALL: [Refusal; 10] = [
         Refusal::IoUring,
         Refusal::KernelAio,
@@ -87,7 +88,7 @@ impl Refusal {
         Refusal::LargeMessage,
     ];
 
-    /// What it is called.
+    /// Name in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -104,7 +105,7 @@ impl Refusal {
         }
     }
 
-    /// Why, and the way out where there is one.
+    /// Reason, and the way out where there is one.
     #[must_use]
     pub const fn reason(self) -> &'static str {
         match self {
@@ -123,30 +124,30 @@ impl Refusal {
     }
 }
 
-/// Calls with signal sets. The pager needs its own signals, SIGBUS and SIGSYS, whatever the program blocks or handles.
+/// Calls with signal sets. The pager needs its signals, SIGBUS and SIGSYS, even if the program blocks or handles them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
     /// rt_sigaction: argument 1 points to the new action (its mask is at byte 24), argument 3 is the mask's size.
     Action,
-    /// rt_sigprocmask: argument 0 says how, 1 points to the set, 2 to the old one, 3 is the size.
+    /// rt_sigprocmask: argument 0 is the operation, 1 points to the set, 2 to the old one, 3 is the size.
     Mask,
-    /// The set replaces the thread's mask until the call returns.
+    /// Calls whose set replaces the thread's mask until they return.
     MaskDuring {
-        /// Which argument points to the set; null leaves the mask as it is.
+        /// Index of the argument that points to the set; null keeps the mask.
         set: usize,
-        /// Which argument is its size.
+        /// Index of the argument with the set's size.
         bytes: usize,
     },
-    /// The same, but the argument points to a pair: the set's address and its size.
+    /// Like `MaskDuring`, but the argument points to a pair: the set's address and its size.
     MaskDuringBehind {
-        /// Which argument points to the pair.
+        /// Index of the argument that points to the pair.
         pair: usize,
     },
-    /// The call takes signals of this set that are pending: a blocked SIGBUS would be taken away from the pager.
+    /// Takes pending signals of this set: a blocked SIGBUS would be taken away from the pager.
     Takes {
-        /// Which argument points to the set.
+        /// Index of the argument that points to the set.
         set: usize,
-        /// Which argument is its size.
+        /// Index of the argument with the set's size.
         bytes: usize,
     },
     /// rt_sigpending: argument 0 is written, argument 1 is the size.
@@ -157,7 +158,7 @@ pub enum Signal {
     Return,
 }
 
-/// What is to be done with a call.
+/// Class of a call.
 #[must_use]
 pub fn kind(call: Call) -> Kind {
     use number as n;
@@ -166,13 +167,14 @@ pub fn kind(call: Call) -> Kind {
         n::MADVISE | n::MSYNC | n::MLOCK | n::MLOCK2 | n::MUNLOCK | n::MLOCKALL | n::MUNLOCKALL | n::MSEAL => {
             Kind::Memory
         }
-        // What is resident, the pager knows better: a page at home is the program's, and missing.
+        // The pager knows residency better: a stored page belongs to the program, and is missing.
         n::MINCORE => Kind::Memory,
-        // On another process it is none of ours. Whether the descriptor means this one, only the pager can ask.
+        // On another process it does not concern the pager. Only the pager can ask whether the descriptor means this
+        // process.
         n::PROCESS_MADVISE => Kind::Memory,
-        // They place and remove mappings as mmap and munmap do.
+        // Place and remove mappings as mmap and munmap do.
         n::SHMAT | n::SHMDT | n::MAP_SHADOW_STACK | n::USELIB => Kind::Memory,
-        // They split mappings, and ask where pages lie.
+        // Split mappings, and ask for the nodes of pages.
         n::MBIND | n::SET_MEMPOLICY_HOME_NODE | n::GET_MEMPOLICY => Kind::Memory,
         // Allowed: the program may serve its own mappings. They must not be paged then.
         n::USERFAULTFD => Kind::Memory,
@@ -192,7 +194,7 @@ pub fn kind(call: Call) -> Kind {
         n::RT_SIGRETURN => Kind::Signal(Signal::Return),
 
         n::CLOSE | n::CLOSE_RANGE | n::DUP2 | n::DUP3 => Kind::Descriptor,
-        // F_DUPFD and F_DUPFD_CLOEXEC can ask for a number from one of the pager's on.
+        // F_DUPFD and F_DUPFD_CLOEXEC can ask for a descriptor from one of the pager's numbers on.
         n::FCNTL if matches!(call.int(1), 0 | 1030) => Kind::Descriptor,
 
         n::READ | n::RECVFROM => transfer(1, 2, Access::Write),
@@ -204,7 +206,7 @@ pub fn kind(call: Call) -> Kind {
         n::WRITEV => by_vectors(transfer(1, 2, Access::Read)),
         n::PREADV => by_vectors(at_offset(transfer(1, 2, Access::Write))),
         n::PWRITEV => by_vectors(at_offset(transfer(1, 2, Access::Read))),
-        // An offset of -1 means the descriptor's own place.
+        // An offset of -1 means the descriptor's own offset.
         n::PREADV2 if call.arguments[3] == u64::MAX => by_vectors(transfer(1, 2, Access::Write)),
         n::PWRITEV2 if call.arguments[3] == u64::MAX => by_vectors(transfer(1, 2, Access::Read)),
         n::PREADV2 => by_vectors(at_offset(transfer(1, 2, Access::Write))),
@@ -214,35 +216,35 @@ pub fn kind(call: Call) -> Kind {
     }
 }
 
-/// What cannot work. Anything else that `kind` does not name is plain, among it calls that nobody knows yet.
+/// Calls that cannot work. All other calls that `kind` does not name are plain, unknown ones included.
 fn refused(call: Call) -> Kind {
     use number as n;
     let (errno, refusal) = match call.number {
-        // Programs have another way for kernels without it.
+        // Programs have a fallback for kernels without it.
         n::IO_URING_SETUP | n::IO_URING_ENTER | n::IO_URING_REGISTER => (ENOSYS, Refusal::IoUring),
         n::IO_SETUP | n::IO_DESTROY | n::IO_SUBMIT | n::IO_CANCEL | n::IO_GETEVENTS | n::IO_PGETEVENTS => {
             (ENOSYS, Refusal::KernelAio)
         }
-        // EINVAL is what descriptors that cannot do it give.
+        // EINVAL is the answer of descriptors that cannot do it.
         n::VMSPLICE => (EINVAL, Refusal::Vmsplice),
-        // As without CONFIG_SECCOMP. Questions (operations 2 and 3) are answered.
+        // As without CONFIG_SECCOMP. Queries (operations 2 and 3) are answered.
         n::SECCOMP if call.int(0) <= 1 => (ENOSYS, Refusal::Seccomp),
         n::PRCTL => match call.int(0) {
             22 => (EINVAL, Refusal::Seccomp),
             59 => (EINVAL, Refusal::UserDispatch),
-            // PR_SET_MM moves the borders of the heap under the pager's feet; the kernel needs CAP_SYS_RESOURCE for it.
+            // PR_SET_MM moves the borders of the heap without the pager; the kernel needs CAP_SYS_RESOURCE for it.
             35 => return Kind::Memory,
             _ => return Kind::Plain,
         },
         // ARCH_ENABLE_TAGGED_ADDR.
         n::ARCH_PRCTL if call.int(0) == 0x4002 => (EINVAL, Refusal::TaggedAddresses),
-        // SO_ZEROCOPY: without it MSG_ZEROCOPY copies, or says no.
+        // SO_ZEROCOPY: without it MSG_ZEROCOPY copies, or fails.
         n::SETSOCKOPT if call.int(1) == 1 && call.int(2) == 60 => (EOPNOTSUPP, Refusal::ZeroCopy),
         // XDP_UMEM_REG.
         n::SETSOCKOPT if call.int(1) == 283 && call.int(2) == 4 => (EOPNOTSUPP, Refusal::NetworkCard),
-        // Plain on purpose, though they look as if they were not. personality: flags for later mmaps and execs, which
-        // are seen themselves. restart_syscall: the kernel repeats what was allowed before. process_vm_*, ptrace:
-        // buffers as any. setuid and its like: may stop masu from looking in, not the program from running.
+        // Plain on purpose, against appearance. personality: flags for later mmaps and execs, which are seen
+        // themselves. restart_syscall: the kernel repeats a call that was allowed before. process_vm_*, ptrace: buffers
+        // like any others. setuid and its like: may stop masu from reading the process, not the program from running.
         _ => return Kind::Plain,
     };
     Kind::Refused { errno, refusal }
@@ -261,7 +263,7 @@ fn by_vectors(kind: Kind) -> Kind {
     }
 }
 
-/// The place in the file is argument 3 in all calls that have one.
+/// The file offset is argument 3 in all calls that have one.
 fn at_offset(kind: Kind) -> Kind {
     match kind {
         Kind::Transfer { address, length, vectors, access, .. } => {

@@ -1,9 +1,9 @@
-//! The numbers of the system calls of x86-64, and their names.
+//! Numbers and names of the system calls of x86-64.
 //!
 //! Truth: `arch/x86/entry/syscalls/syscall_64.tbl`, as the kernel's `unistd_64.h` and syscalls(2) publish it;
 //! `live-tests/tests/system_calls/numbers.rs` compares them with the `libc` crate. The numbers from 337 to 423 name no
-//! call: the kernel left them out, so that new calls have one number on all machines. The x32 calls (bit 30) are not here:
-//! a kernel with them is not supported.
+//! call: the kernel left them out, so that new calls have one number on all machines. The x32 calls (bit 30) are not
+//! here: a kernel with them is not supported.
 
 /// Makes a constant of each number, and `name`.
 macro_rules! numbers {

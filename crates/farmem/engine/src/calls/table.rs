@@ -1,23 +1,22 @@
-//! One row for each system call: which argument points to what.
+//! One row for each system call, with the memory behind each argument.
 //!
-//! Arguments count from 0. Rows are in groups by what the calls are for, and a test sees to it that no number is left
-//! out. Sizes of structs are those of x86-64 and stand in section 2 of the manual pages or in the headers named there.
+//! Arguments count from 0. Rows are grouped by purpose, and a test checks that no number is left out. Sizes of structs
+//! are those on x86-64; their sources are section 2 of the manual pages and the headers named there.
 //!
-//! A struct that is read and written is `w`. An array of bytes is `r_bytes` or `w_bytes`. Calls that this machine's
-//! kernel does not have any more (`uselib`, `nfsservctl`, …) have the row that they had, or an empty one if they never did
-//! anything on x86-64.
+//! A struct that is read and written is `w`. An array of bytes is `r_bytes` or `w_bytes`. Calls that the kernel no
+//! longer has (`uselib`, `nfsservctl`, …) keep their row, or have an empty one if they never did anything on x86-64.
 
 use super::number;
 use super::walk::{Count, PATH_BYTES, Part};
 use super::{Access, command, control};
 use Count::{Int, Long};
 
-/// A struct of so many bytes that is read.
+/// Struct of `bytes` bytes that is read.
 const fn r(argument: usize, bytes: u64) -> Part {
     Part::Fixed { argument, bytes, access: Access::Read }
 }
 
-/// A struct of so many bytes that is written.
+/// Struct of `bytes` bytes that is written.
 const fn w(argument: usize, bytes: u64) -> Part {
     Part::Fixed { argument, bytes, access: Access::Write }
 }
@@ -76,7 +75,7 @@ const XATTR_NAME: u64 = 256;
 
 macro_rules! rows {
     ($($($number:ident)|+ : [$($part:expr),* $(,)?];)*) => {
-        /// What the arguments of a call point to. Empty: nothing; None: no such call.
+        /// Memory behind the arguments of a call. Empty: none; `None`: no such call.
         pub(super) fn row(number: u32) -> Option<&'static [Part]> {
             match number {
                 $($(number::$number)|+ => {
@@ -101,14 +100,14 @@ rows! {
     VMSPLICE: [w_vectors(1, 2)];
     SENDFILE: [w(2, 8)];
     SPLICE | COPY_FILE_RANGE: [w(1, 8), w(3, 8)];
-    // Vectors of another process lie there; if that is this one, they are buffers as well.
+    // Vectors of another process; if that is this one, they are buffers as well.
     PROCESS_VM_READV | PROCESS_VM_WRITEV: [Part::Own(control::process_vm)];
     LSEEK | CLOSE | CLOSE_RANGE | DUP | DUP2 | DUP3 | FLOCK | FSYNC | FDATASYNC | FTRUNCATE | SYNC | SYNCFS
         | SYNC_FILE_RANGE | FALLOCATE | FADVISE64 | READAHEAD | TEE: [];
     FCNTL: [Part::Own(control::fcntl)];
     IOCTL: [Part::Own(control::ioctl)];
 
-    // Waiting for descriptors. poll gives what came back, select the sets and the time left.
+    // Waiting for descriptors. poll writes the events, select the sets and the time left.
     POLL: [w_array(0, Int(1), 8)];
     PPOLL: [w_array(0, Int(1), 8), w(2, TIMESPEC), r(3, SIGNAL_SET)];
     SELECT: [
@@ -133,7 +132,7 @@ rows! {
     INOTIFY_ADD_WATCH: [path(1)];
     FANOTIFY_MARK: [path(4)];
     PIPE | PIPE2: [w(0, 8)];
-    // Refused by `kind`; the rows are for what they would touch at once.
+    // Refused by `kind`; the rows are for the memory that they would touch at once.
     IO_SETUP: [w(0, 8)];
     IO_DESTROY | IO_URING_ENTER: [];
     IO_GETEVENTS: [w_array(3, Long(2), 32), r(4, TIMESPEC)];
@@ -202,7 +201,7 @@ rows! {
     LISTXATTRAT: [path(1), w_bytes(3, Long(4))];
     REMOVEXATTRAT: [path(1), text(3, XATTR_NAME)];
 
-    // File systems. mount copies a whole page of options, as far as it is there.
+    // File systems. mount copies a whole page of options, as far as it is present.
     MOUNT: [path(0), path(1), path(2), r(4, 4096)];
     MOUNT_SETATTR: [path(1), r_bytes(3, Long(4))];
     OPEN_TREE_ATTR: [path(1), r_bytes(3, Long(4))];
@@ -216,12 +215,12 @@ rows! {
     SYSFS: [Part::Own(control::sysfs)];
     NFSSERVCTL: [];
 
-    // Memory. Where it is changed, the pager acts by itself (`kind`); mincore writes one byte for each page.
+    // Memory. The pager itself acts on changes (`kind`); mincore writes one byte for each page.
     MMAP | MPROTECT | MUNMAP | BRK | MREMAP | MSYNC | MADVISE | MLOCK | MLOCK2 | MUNLOCK | MLOCKALL | MUNLOCKALL
         | REMAP_FILE_PAGES | PKEY_MPROTECT | PKEY_ALLOC | PKEY_FREE | SHMGET | SHMAT | SHMDT | MAP_SHADOW_STACK | MSEAL
         | USERFAULTFD | MEMFD_SECRET | PROCESS_MRELEASE | MEMBARRIER | SET_MEMPOLICY_HOME_NODE: [];
     MINCORE: [Part::Own(control::mincore)];
-    // Only the vectors: what they name is not touched.
+    // Only the vectors: the memory that they name is not touched.
     PROCESS_MADVISE: [r_array(1, Long(2), 16)];
     MEMFD_CREATE: [text(0, 256)];
     SHMCTL: [Part::Own(command::shmctl)];
@@ -253,7 +252,7 @@ rows! {
     GETRESUID | GETRESGID: [w(0, 4), w(1, 4), w(2, 4)];
     GETGROUPS: [w_array(1, Int(0), 4)];
     SETGROUPS: [r_array(1, Int(0), 4)];
-    // A version that the kernel does not know is replaced. Two halves of the sets from version 2 on.
+    // A version unknown to the kernel is replaced. Two halves of the sets from version 2 on.
     CAPGET: [w(0, 8), w(1, 24)];
     CAPSET: [w(0, 8), r(1, 24)];
     GETRLIMIT: [w(1, 16)];
@@ -261,12 +260,12 @@ rows! {
     PRLIMIT64: [r(2, 16), w(3, 16)];
     GETRUSAGE: [w(1, RUSAGE)];
     TIMES: [w(0, 32)];
-    // Written when the thread ends, and woken there.
+    // Written when the thread ends, with a wakeup there.
     SET_TID_ADDRESS: [Part::Kept { argument: 0, bytes: 4 }];
     // Read when the thread ends; the locks that it names, too, but these belong to the program's data.
     SET_ROBUST_LIST: [Part::Kept { argument: 0, bytes: 24 }];
     GET_ROBUST_LIST: [w(1, 8), w(2, 8)];
-    // Written whenever the thread is put on a processor. A missing page would be the end of the program.
+    // Written whenever the thread is scheduled. A missing page would end the program.
     RSEQ: [Part::Own(control::rseq)];
     PRCTL: [Part::Own(command::prctl)];
     ARCH_PRCTL: [Part::Own(command::arch_prctl)];
@@ -302,7 +301,7 @@ rows! {
     RT_TGSIGQUEUEINFO: [r(3, SIGINFO)];
     SIGALTSTACK: [r(0, 24), w(1, 24), Part::Own(control::signal_stack)];
     SIGNALFD | SIGNALFD4: [r(1, SIGNAL_SET)];
-    // What it reads is the frame on the stack, which no argument names.
+    // It reads the frame on the stack, which no argument names.
     RT_SIGRETURN: [];
     KILL | TKILL | TGKILL | PAUSE | ALARM | RESTART_SYSCALL: [];
 
@@ -323,7 +322,7 @@ rows! {
     TIMER_GETTIME | TIMERFD_GETTIME: [w(1, TIMES)];
     TIMER_GETOVERRUN | TIMER_DELETE: [];
 
-    // Waiting for words in memory.
+    // Waiting on words in memory.
     FUTEX: [Part::Own(control::futex)];
     FUTEX_WAITV: [Part::Own(control::futex_waiters), r(3, TIMESPEC)];
     FUTEX_WAKE: [r(0, 8)];
@@ -361,9 +360,9 @@ rows! {
     KEXEC_LOAD: [Part::Own(control::kexec_segments)];
     KEXEC_FILE_LOAD: [r_bytes(3, Long(2))];
     BPF: [Part::Own(command::bpf)];
-    // A size that is too large for the kernel is answered by its own.
+    // For a size that is too large the kernel writes its own.
     PERF_EVENT_OPEN: [Part::Sized { argument: 0, at: 4, otherwise: 64 }];
-    // Called by what the kernel wrote into the program's text; their memory is the stack.
+    // Called by instructions that the kernel wrote into the program's text; their memory is the stack.
     URETPROBE | UPROBE: [];
     SYSCTL | CREATE_MODULE | GET_KERNEL_SYMS | QUERY_MODULE | GETPMSG | PUTPMSG | AFS_SYSCALL | TUXCALL | SECURITY | VSERVER:
         [];

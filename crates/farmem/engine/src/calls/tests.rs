@@ -1,4 +1,4 @@
-//! The table against what the calls are known to touch, and against nonsense.
+//! The table against the known accesses of the calls, and against random arguments.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Memory that holds what was put into it, and else what `elsewhere` says.
+/// Memory with the words that were put into it; all other words come from `elsewhere`.
 struct Fake {
     words: BTreeMap<u64, u64>,
     elsewhere: Option<u64>,
@@ -214,7 +214,7 @@ fn the_locks_of_a_thread_that_ends_are_followed() {
     let locks = [(C - 32, 4, Access::Write), (B, 8, Access::Read), (B - 32, 4, Access::Write)];
     let more = [(D, 8, Access::Read), (D - 32, 4, Access::Write)];
     assert_eq!(seen, [&[(A, 24, Access::Read)], &locks[..], &more[..]].concat());
-    // A ring that never comes back to its head.
+    // A list that never comes back to its head.
     let endless = Fake::new().with_words(A, &[B, 0, 0]).with_words(B, &[B]);
     let mut count = 0;
     robust_list(A, &endless, &mut |_| count += 1);
@@ -237,7 +237,8 @@ fn strings_end_where_they_end() {
             &[B, C, C + 8],
             "r20000+2 r30000+8 r10005+12 r30008+8 r20000+2 r30010+8 r30008+8 r20000+2 r30010+8",
         ),
-        // It runs into memory that cannot be read: what can be is named, and the kernel says the rest.
+        // The string runs into memory that cannot be read: the readable part is named, and the kernel returns the
+        // error.
         (n::OPEN, &[D - 8], "r3fff8+8"),
         (n::OPEN, &[D - 3], "r3fffd+3"),
         (n::OPEN, &[0], ""),
@@ -300,7 +301,7 @@ fn every_set_of_signals_that_kind_names_is_a_buffer() {
     }
 }
 
-/// Addresses that are likely to mean something, and any others.
+/// Arguments that are likely addresses or counts, and any others.
 fn any_argument() -> impl Strategy<Value = u64> {
     prop_oneof![
         any::<u64>(),

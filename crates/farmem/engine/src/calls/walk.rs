@@ -1,62 +1,62 @@
-//! Carries out a row of the table: from the arguments of a call to its buffers.
+//! Walk from the arguments of a call to its buffers, as a row of the table describes it.
 //!
-//! Everything that is read here belongs to the program and may be nonsense: addresses that lead nowhere, counts of
-//! billions. So each loop has the bound that the kernel has, and each sum is clamped.
+//! All memory that is read here belongs to the program and may hold nonsense: addresses that lead nowhere, counts of
+//! billions. So each loop has the kernel's bound, and each sum is clamped.
 
 use super::{Access, Buffer, Call, Memory, USER_END, USER_START, Until};
 
-/// The kernel moves at most this much in one read or write (`MAX_RW_COUNT`).
+/// Most bytes that the kernel moves in one read or write (`MAX_RW_COUNT`).
 const TRANSFER_BYTES_MAX: u64 = 0x7fff_f000;
 /// The longest path, with its end (`PATH_MAX`).
 pub(super) const PATH_BYTES: u64 = 4096;
 /// The longest argument of execve (`MAX_ARG_STRLEN`).
 const ARGUMENT_BYTES_MAX: u64 = 128 << 10;
-/// All arguments of execve together, with their pointers: three quarters of the largest stack that counts.
+/// All arguments of execve together, with their pointers: three quarters of the largest stack that the kernel counts.
 const ARGUMENTS_BYTES_MAX: u64 = 6 << 20;
 /// More vectors in one call are refused (`UIO_MAXIOV`).
 pub(super) const VECTORS_MAX: u64 = 1024;
 /// A socket's address is at most this long (`sockaddr_storage`).
 const SOCKET_ADDRESS_BYTES_MAX: u64 = 128;
 
-/// Where a number of bytes or elements stands.
+/// Source of a number of bytes or elements.
 #[derive(Clone, Copy)]
 pub(super) enum Count {
     /// An argument that the kernel takes as 64 bits.
     Long(usize),
-    /// One that it takes as an int; a negative one is an error.
+    /// An argument that the kernel takes as an int; a negative one is an error.
     Int(usize),
 }
 
-/// A part of a row: memory that an argument points to.
+/// Part of a row: memory that an argument points to.
 #[derive(Clone, Copy)]
 pub(super) enum Part {
     /// A struct.
     Fixed { argument: usize, bytes: u64, access: Access },
-    /// A struct that the kernel goes on using after the call.
+    /// Struct that the kernel uses after the call, too.
     Kept { argument: usize, bytes: u64 },
     /// `count` elements of `each` bytes.
     Array { argument: usize, count: Count, each: u64, access: Access },
     /// One bit for each of `count`, in whole words.
     Bits { argument: usize, count: Count, access: Access },
-    /// A string, of at most so many bytes with its end.
+    /// String of at most `bytes_max` bytes with its end.
     Text { argument: usize, bytes_max: u64 },
     /// A null-terminated array of strings.
     Texts { argument: usize },
-    /// Written; its length stands in memory, too, where another argument points to, and is replaced.
+    /// Written memory. Its length is in memory, too, behind another argument, and is replaced.
     Measured { argument: usize, length: usize, bytes_max: u64 },
     /// An array of `iovec`.
     Vectors { argument: usize, count: usize, access: Access },
     /// A `msghdr`.
     Message { argument: usize, access: Access },
-    /// `mmsghdr`s, and how many.
+    /// Array of `count` `mmsghdr`s.
     Messages { argument: usize, count: usize, access: Access },
-    /// A struct whose size stands in its first bytes, or else is this.
+    /// Struct whose first bytes carry its size; `otherwise` if they do not.
     Sized { argument: usize, at: u64, otherwise: u64 },
-    /// By code of its own.
+    /// Code of its own.
     Own(fn(&mut Walk<'_>)),
 }
 
-/// One call on its way.
+/// One call during its walk.
 pub(super) struct Walk<'a> {
     pub(super) call: Call,
     memory: &'a dyn Memory,
@@ -170,15 +170,15 @@ impl<'a> Walk<'a> {
             Part::Sized { argument, at, otherwise } => {
                 let start = self.argument(argument);
                 let bytes = start.checked_add(at).and_then(|address| self.half(address)).map_or(0, u64::from);
-                // A size that the kernel does not like gets the right one written back.
+                // For a size that the kernel rejects it writes the right one back.
                 self.writes(start, bytes.clamp(otherwise, PATH_BYTES));
             }
             Part::Own(code) => code(self),
         }
     }
 
-    /// A string with its end; returns its bytes. Read by aligned words, so a page is read only if a byte of it belongs to
-    /// the string or to the word in which it ends, which lies in the same page.
+    /// Names a string with its end; returns its bytes. Read by aligned words, so a page is read only if a byte of it
+    /// belongs to the string or to its last word, which lies in the same page.
     pub(super) fn text(&mut self, start: u64, bytes_max: u64) -> u64 {
         if !(USER_START..USER_END).contains(&start) {
             return 0;
@@ -206,7 +206,7 @@ impl<'a> Walk<'a> {
         let mut room = ARGUMENTS_BYTES_MAX;
         let mut address = start;
         loop {
-            // Before it is looked at: of one that lies in two pages the second may not be there.
+            // Named before it is read: of a string in two pages the second may be missing.
             self.reads(address, 8);
             let Some(text) = self.word(address).filter(|text| *text != 0) else { break };
             let bytes = 8 + self.text(text, ARGUMENT_BYTES_MAX);
@@ -240,7 +240,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// What a `msghdr` points to; `access` is what is done with the data.
+    /// Buffers of a `msghdr`; `access` applies to the data.
     fn message(&mut self, start: u64, access: Access) {
         if start == 0 || start >= USER_END - 4096 {
             return;
@@ -260,7 +260,7 @@ impl<'a> Walk<'a> {
         if start == 0 || start >= USER_END - (1 << 20) {
             return;
         }
-        // More are not an error: the kernel takes the first 1024. How much was moved is written into each.
+        // More are no error: the kernel takes the first 1024. The number of bytes moved is written into each.
         let count = count.min(VECTORS_MAX);
         self.writes(start, count * 64);
         for message in 0..count {

@@ -1,4 +1,4 @@
-//! All that a program has is in the program: for a copy of it, which gets no pager and would read zeros elsewhere.
+//! Brings all pages into the program: for a copy of it, which gets no pager and would read zeros elsewhere.
 
 use super::{Come, Machine, Pager, Slot, Source};
 use crate::MAX_UNIT_PAGES;
@@ -9,7 +9,7 @@ use crate::space::Page;
 use crate::units::Units;
 
 impl Pager<'_> {
-    /// All pages come into the program, if there are frames for them. Says whether none is elsewhere then.
+    /// Brings all pages into the program, if there are frames for them. Returns whether none is elsewhere then.
     ///
     /// # Errors
     /// When the store has failed for good.
@@ -18,7 +18,7 @@ impl Pager<'_> {
         if self.ring.holds_pages() {
             return Ok(false);
         }
-        // Frames in the staging are free now.
+        // Frames in the victim queue are free now.
         let used = u64::from(self.frames_in_use().saturating_sub(self.ring.frames()));
         if used.saturating_add(self.counters.get(Counter::HomePages)) <= self.budget().frames.into() {
             self.fetch_all(machine, units)?;
@@ -31,7 +31,7 @@ impl Pager<'_> {
         let is_home = |page: u32| self.entry(Page(page)).place() == Place::Home;
         let mut next = 0;
         while next < all && self.counters.get(Counter::HomePages) > 0 {
-            // Pages of different chunks follow each other in numbers, not in memory.
+            // Pages of different chunks have consecutive numbers, not consecutive memory.
             let alike = |page: &u32| Page(next).is_in_a_row(*page - next + 1) && is_home(*page) == is_home(next);
             let alike = (next..all.min(next.saturating_add(MAX_UNIT_PAGES))).take_while(alike);
             let mut run = u32::try_from(alike.count()).unwrap_or(1);
@@ -44,7 +44,8 @@ impl Pager<'_> {
         Ok(())
     }
 
-    /// All that is staged goes back into the program, as far as it lets: then the staging holds no page.
+    /// Takes all pages of the victim queue back into the program, as far as it accepts them: then the queue holds no
+    /// page.
     ///
     /// # Errors
     /// When the store has failed for good.

@@ -1,16 +1,17 @@
-//! What is done in the background: pages are fetched before they are touched, and written home after their frames were given
-//! to others.
+//! I/O batches in the background: pages are fetched before they are touched, and written to the store after their
+//! frames were given to others.
 //!
-//! masu does it, in its own process, beside the thread that faults, for stores that take long to answer. What there is to do is
-//! cut into *flights*, each with room for some pages in memory that both sides see. They take off with the pager's lock held
-//! ([`Pager::launch`]); masu flies them, several at a time, and needs no lock ([`Flights::fly`]); and they land, in the same
-//! order, with the lock held, at the next fault after their arrival, or when somebody needs one of their pages and waits
-//! ([`Pager::settle`]). So what is in the air is nobody else's. All pages of a flight are home, and ordered, as far as their
-//! words say.
+//! masu runs them, in its own process, beside the faulting thread, for stores with a long latency. The work is cut into
+//! *flights*: I/O batches, each with space for some pages in the shared segment. A batch is submitted with the pager's
+//! lock held ([`Pager::launch`]). masu runs several at a time, without the lock ([`Flights::fly`]). Batches complete in
+//! the same order with the lock held, at the next fault, or when a thread needs one of their pages and waits
+//! ([`Pager::settle`]). So pages in a batch belong to that batch only. By their state words, all pages of a batch are
+//! in the store, and requested.
 //!
-//! Tried and dropped, with a file as the store: all of it, for it gains nothing over the kernel's own reading ahead and writing
-//! behind, and takes copies; a thread of the program's own, which shares its address space, so that each move of frames
-//! interrupts the other processor; and masu reaching into the program's frames, which takes longer than a copy by the program.
+//! Tried and dropped, with a file as the store: the whole mechanism, since it gains nothing over the kernel's own
+//! readahead and write-behind, and takes copies; a thread in the program, since it shares the address space, so that
+//! each move of frames interrupts the other processor; and access by masu to the program's frames, which takes longer
+//! than a copy by the program.
 
 use core::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
@@ -23,19 +24,19 @@ use crate::policy::{self, NO_PAGE};
 use crate::space::Page;
 use crate::units::Units;
 
-/// The most pages of a flight.
+/// Largest number of pages in a batch.
 pub const FLIGHT_PAGES: u32 = 32;
 
-/// Flights that are under way at a time.
+/// Batches in flight at a time.
 const FLIGHTS: u32 = 8;
 
-/// Orders that wait at a time.
+/// Pending requests at a time.
 const MOST_ORDERS: u32 = 256;
 
-/// With so many pages ordered nothing more is: who faults fetches by himself then, and both work.
+/// Limit of requested pages: beyond it no more are requested, and the faulting thread fetches by itself, so both work.
 const MOST_PAGES_ORDERED: u64 = 128;
 
-// Words for all of them.
+// Words of all batches.
 const LAUNCHED: usize = 0;
 const LANDED: usize = 1;
 const ORDERS_DONE: usize = 2;
@@ -44,7 +45,7 @@ const PAGES_ORDERED: usize = 4;
 const ORDERS: usize = 5;
 const FIRST_FLIGHT: usize = ORDERS + 2 * MOST_ORDERS as usize;
 
-// Words of each.
+// Words of each batch.
 const STATE: usize = 0;
 const KIND: usize = 1;
 const FIRST: usize = 2;
@@ -53,10 +54,10 @@ const COME: usize = 4;
 const SUMS: usize = 5;
 const WORDS_OF_A_FLIGHT: usize = SUMS + 2 * FLIGHT_PAGES as usize;
 
-/// Words that it all takes.
+/// Words of all batches and requests.
 pub const FLIGHT_WORDS: usize = FIRST_FLIGHT + FLIGHTS as usize * WORDS_OF_A_FLIGHT;
 
-/// Pages that there is room for.
+/// Pages that all batches hold together.
 pub const FLIGHTS_PAGES: u32 = FLIGHTS * FLIGHT_PAGES;
 
 // Values of the state.
@@ -68,33 +69,33 @@ const FAILED: u64 = 3;
 const FETCH: u64 = 0;
 const WRITE: u64 = 1;
 
-/// What is under way, and what is ordered. All zeros: nothing.
+/// Batches in flight and pending requests. All zeros: none.
 #[derive(Clone, Copy, Debug)]
 pub struct Flights<'a>(pub &'a [AtomicU64; FLIGHT_WORDS]);
 
-/// Who flies: `room` is the number of the first page in the flights' memory.
+/// Worker of the I/O batches: `room` is the number of the first page in the batches' memory.
 pub trait Crew {
-    /// Why it cannot be done.
+    /// Reason of a failure.
     type Trouble;
 
-    /// Fills the room with what the store holds of these pages, and says their sums.
+    /// Reads these pages of the store into the batch's memory, and writes their checksums.
     ///
     /// # Errors
     /// When the store has failed for good.
     fn fetch(&mut self, page: Page, room: u32, sums: &mut [Sum]) -> Result<(), Self::Trouble>;
 
-    /// Writes what is in the room home.
+    /// Writes the batch's memory to the store.
     ///
     /// # Errors
     /// When the store has failed for good.
     fn write(&mut self, page: Page, room: u32, pages: u32) -> Result<(), Self::Trouble>;
 }
 
-/// One flight's words.
+/// Words of one batch.
 #[derive(Clone, Copy)]
 struct Flight<'a>(&'a [AtomicU64]);
 
-/// The lower half of a word.
+/// Lower half of a word.
 const fn low(word: u64) -> u32 {
     (word & 0xffff_ffff) as u32
 }
@@ -144,18 +145,18 @@ impl Flight<'_> {
     }
 }
 
-/// Where the pages lie of the flight with this number.
+/// First page of the batch with this number, in the batches' memory.
 const fn room_of(number: u64) -> u32 {
     low(number % FLIGHTS as u64) * FLIGHT_PAGES
 }
 
 impl<'a> Flights<'a> {
-    /// How many took off so far.
+    /// Number of batches submitted.
     pub fn launched(&self) -> u64 {
         self.0[LAUNCHED].load(Acquire)
     }
 
-    /// Whether the oldest flight has not arrived yet.
+    /// Whether the oldest batch has not completed yet.
     pub fn is_waited_for(&self) -> bool {
         self.flight(self.get(LANDED)).state() == IN_THE_AIR
     }
@@ -166,22 +167,23 @@ impl<'a> Flights<'a> {
         Flight(&words[at..at + WORDS_OF_A_FLIGHT])
     }
 
-    /// Those that have not landed, the oldest first.
+    /// Batches in flight, the oldest first.
     fn under_way(&self) -> impl Iterator<Item = Flight<'a>> + use<'a> {
         let (landed, flights) = (self.get(LANDED), *self);
         let count = self.get(LAUNCHED).wrapping_sub(landed).min(FLIGHTS.into());
         (0..count).map(move |more| flights.flight(landed.wrapping_add(more)))
     }
 
-    /// Whether the flight with this number has taken off, and has not landed long ago.
+    /// Whether the batch with this number was submitted, and its words still belong to it.
     pub fn has_taken_off(&self, number: u64) -> bool {
         (1..=u64::from(FLIGHTS)).contains(&self.launched().wrapping_sub(number))
     }
 
-    /// Flies the flight with this number, if it has taken off. Says whether it did. By masu alone, and each number once.
+    /// Runs the batch with this number, if it was submitted. Returns whether it was. Called by masu only, and once for
+    /// each number.
     ///
     /// # Errors
-    /// When it cannot be done: then the program is told so when it lands.
+    /// When the batch fails: then the program sees the failure when the batch completes.
     pub fn fly<C: Crew>(&self, crew: &mut C, number: u64) -> Result<bool, C::Trouble> {
         let flight = self.flight(number);
         if !self.has_taken_off(number) || flight.state() != IN_THE_AIR {
@@ -200,7 +202,7 @@ impl<'a> Flights<'a> {
         done.map(|()| true)
     }
 
-    /// Whether one of them has this page.
+    /// Whether a batch has this page.
     pub(super) fn have(&self, page: Page) -> bool {
         self.under_way().any(|flight| flight.has(page))
     }
@@ -213,7 +215,7 @@ impl<'a> Flights<'a> {
         self.0[word].store(value, Relaxed);
     }
 
-    /// A flight to be filled in, if there is one that is not under way.
+    /// A free batch, if one is not in flight.
     fn free(&self) -> Option<Flight<'a>> {
         let launched = self.get(LAUNCHED);
         let is_free = launched.wrapping_sub(self.get(LANDED)) < u64::from(FLIGHTS);
@@ -228,7 +230,7 @@ impl<'a> Flights<'a> {
         self.0[LAUNCHED].store(self.get(LAUNCHED).wrapping_add(1), Release);
     }
 
-    /// Whether there is so much to do that more would come too late.
+    /// Whether the pending work is so large that more would come too late.
     pub(super) fn is_busy(&self) -> bool {
         self.get(PAGES_ORDERED) > MOST_PAGES_ORDERED
     }
@@ -237,7 +239,7 @@ impl<'a> Flights<'a> {
         self.get(ORDERS_DONE) != self.get(ORDERS_MADE)
     }
 
-    /// False: there are too many.
+    /// Adds a request. False: there are too many.
     fn order(&self, (first, pages): Unit, come: u64) -> bool {
         let made = self.get(ORDERS_MADE);
         if made.wrapping_sub(self.get(ORDERS_DONE)) >= u64::from(MOST_ORDERS) {
@@ -251,14 +253,14 @@ impl<'a> Flights<'a> {
         true
     }
 
-    /// The oldest order, and as what it comes.
+    /// The oldest request, and the arrival class of its pages.
     fn first_order(&self) -> Option<(Unit, u64)> {
         let at = ORDERS + 2 * low(self.get(ORDERS_DONE) % u64::from(MOST_ORDERS)) as usize;
         let word = self.get(at);
         self.has_orders().then_some(((Page(low(word)), low(word >> 32)), self.get(at + 1)))
     }
 
-    /// So many pages of the oldest order are dealt with.
+    /// Removes `done` pages from the oldest request.
     fn dealt_with(&self, (first, pages): Unit, done: u32) {
         let number = self.get(ORDERS_DONE);
         self.put(PAGES_ORDERED, self.get(PAGES_ORDERED).saturating_sub(done.min(pages).into()));
@@ -283,23 +285,23 @@ impl Come {
 }
 
 impl Pager<'_> {
-    /// At home, and neither on its way from there nor to there.
+    /// Whether the page is in the store, and in no batch.
     pub(super) fn is_at_home(&self, page: Page) -> bool {
         self.entry(page).place() == Place::Home && !self.is_under_way(page)
     }
 
-    /// Whether a flight has this page.
+    /// Whether a batch has this page.
     pub(super) fn is_under_way(&self, page: Page) -> bool {
         self.entry(page).is_ordered() && self.flights.have(page)
     }
 
-    /// Whether a flight brings this page.
+    /// Whether a batch reads this page.
     pub(super) fn is_coming(&self, page: Page) -> bool {
         let brings = |flight: Flight<'_>| flight.is_fetch() && flight.has(page);
         self.entry(page).is_ordered() && self.flights.under_way().any(brings)
     }
 
-    /// Notes what is to come in the background. `page` is the one of `number`; what is ordered lies in its chunk.
+    /// Adds requests for the background. `page` is the page of `number`; requested pages lie in its chunk.
     pub(super) fn order_ahead(&self, order: &Order, page: Page, number: u64, area: policy::Run) {
         let arrival = if order.passing { Arrival::Passing } else { Arrival::New };
         let come = Come { mark: order.mark, arrival }.word();
@@ -324,7 +326,7 @@ impl Pager<'_> {
         }
     }
 
-    /// Begins flights for what is ordered. With the lock.
+    /// Submits batches for the requests. The lock is held.
     pub fn launch(&self) {
         while let Some(flight) = self.flights.free()
             && let Some((unit, come)) = self.flights.first_order()
@@ -341,8 +343,8 @@ impl Pager<'_> {
         }
     }
 
-    /// Hands pages over that are to be written home: their slots may be used by others after this, and whoever calls says that
-    /// they are home, and ordered. Says how many it took, from the first on; fewer when the others are whoever asks's to write.
+    /// Hands over pages that are to be written to the store. Their slots may be reused after this, and the caller marks
+    /// them as in the store, and requested. Returns the number taken, from the first on; the caller writes the others.
     pub(super) fn hand_over<M: Machine>(&self, machine: &mut M, (first, pages): Unit, slot: u32) -> u32 {
         let mut taken = 0;
         while taken < pages
@@ -357,7 +359,7 @@ impl Pager<'_> {
         taken
     }
 
-    /// Lands what has arrived. With the lock.
+    /// Completes batches that have run. The lock is held.
     ///
     /// # Errors
     /// When the store has failed for good.
@@ -382,14 +384,15 @@ impl Pager<'_> {
         let number = self.flights.get(LANDED);
         let (first, pages) = (flight.first(), flight.count());
         if flight.is_fetch() {
-            // Before anything happens that may look at them: all that is not right ends the program.
+            // Checked before any access to the pages: a mismatch ends the program.
             for more in 0..pages {
                 if flight.sum(more) != self.sum(first.plus(more)) {
                     return Err(machine.corrupt(first.plus(more)));
                 }
             }
         }
-        // It is under way no more, and its pages are this thread's; its room is not used anew as long as it says so.
+        // The batch is no longer in flight, and its pages belong to this thread; its memory is not reused before the
+        // state word allows it.
         self.flights.put(LANDED, number.wrapping_add(1));
         if flight.is_fetch() {
             let come = Come::of(flight.get(COME));
@@ -414,7 +417,7 @@ impl Pager<'_> {
         come: Come,
         room: u32,
     ) -> Result<(), M::Fatal> {
-        // One that is fetched otherwise forgets that it was to be held back.
+        // A page that is fetched otherwise loses the mark that leaves it unmapped.
         let mut held = 0_u64;
         for more in 0..pages {
             held |= u64::from(self.entry(first.plus(more)).is_early()) << more;
@@ -426,7 +429,7 @@ impl Pager<'_> {
             let end = (from..pages).find(|more| !home(more)).unwrap_or(pages);
             self.make_room(machine, units, end - from, 0);
             if self.frames_in_use() >= self.budget().frames && self.ring.frames() == 0 {
-                // All is pinned. Nobody waits for these pages.
+                // All frames are pinned. No thread waits for these pages.
                 break;
             }
             let source = Source::Flight(room + from);
@@ -445,7 +448,7 @@ impl Pager<'_> {
         Ok(())
     }
 
-    /// After this nothing is in the air: whoever holds the lock waits for what is, and lands it.
+    /// Waits for all batches and completes them, so that none is in flight. The lock is held.
     ///
     /// # Errors
     /// When the store has failed for good.
@@ -453,7 +456,7 @@ impl Pager<'_> {
         self.settle_while(machine, units, || true)
     }
 
-    /// Waits for the oldest flights, and lands them, as long as this holds.
+    /// Waits for the oldest batches, and completes them, as long as the condition holds.
     pub(super) fn settle_while<M: Machine>(
         &self,
         machine: &mut M,

@@ -1,7 +1,7 @@
-//! Who leaves the program to make room, and memory that is given up or moved by the program itself.
+//! Eviction to free frames, and memory that the program itself releases or moves.
 //!
-//! Who leaves is `policy/replace.rs`'s to say. What it says is a hint: pages that are not in the program any more are passed
-//! over, and should it know of none, a hand goes round the table.
+//! `policy/replace.rs` chooses the units to evict. Its choice is a hint: pages that are not in the program any more are
+//! skipped, and if it knows none, a hand scans the table.
 
 use super::ring::Slot;
 use super::{Machine, Pager};
@@ -13,13 +13,14 @@ use crate::policy::replace::{Arrival, Memory};
 use crate::space::Page;
 use crate::units::Units;
 
-/// Units enter the queues in pieces of so many pages, so that a large one does not leave as a whole for a small one.
+/// Length of the pieces in which units enter the queues, so that a large unit is not evicted as a whole for a small
+/// one.
 const PIECE_PAGES: u32 = 16;
 
-/// So many pages are staged at least, when some are.
+/// Least number of pages in the victim queue, once it has any.
 const LEAST_STAGED: u32 = 64;
 
-/// So many pages the hand looks at for one that is in the program.
+/// Pages that the hand examines to find one in the program.
 const LOOKS: u64 = 1 << 20;
 
 impl Pager<'_> {
@@ -27,7 +28,7 @@ impl Pager<'_> {
         Memory { kept: self.queues[0], passing: self.queues[1], staging: &[] }
     }
 
-    /// Pages came, and are to leave in their turn.
+    /// Enters pages that came into the queues.
     pub(super) fn line_up(&self, units: &mut Units<'_>, first: Page, pages: u32, arrival: Arrival) {
         let start = self.space.address(first) / PAGE_BYTES;
         let mut next = 0;
@@ -35,7 +36,7 @@ impl Pager<'_> {
             let piece = Run { first_page: start + u64::from(next), pages: (pages - next).min(PIECE_PAGES) };
             let replacement = &mut units.learned.replacement;
             if !replacement.arrived(self.queues(), piece, arrival) {
-                // Full of what is not there any more. Should the oldest be there still, the hand finds it.
+                // Full of pages that are not there any more. If the oldest is there still, the hand finds it.
                 let _ = replacement.next_to_stage(self.queues(), 0);
                 let _ = replacement.arrived(self.queues(), piece, arrival);
             }
@@ -43,11 +44,11 @@ impl Pager<'_> {
         }
     }
 
-    /// Sends units to the staging until so many more pages fit into the program, of which `fresh` are touched for the first
-    /// time.
+    /// Evicts units to the victim queue until `pages` more pages fit into the program, of which `fresh` are touched for
+    /// the first time.
     ///
-    /// Nobody leaves while there are frames that nobody has, and then the staging grows by and by to its share: a program
-    /// whose memory fits never meets it.
+    /// Nothing is evicted while frames are free; then the victim queue grows gradually to its share. So a program that
+    /// fits in its budget never uses the victim queue.
     pub(super) fn make_room<M: Machine>(&self, machine: &mut M, units: &mut Units<'_>, pages: u32, fresh: u32) {
         let budget = self.budget_with(fresh);
         let fits = || self.frames_in_use().saturating_add(pages) <= budget.frames;
@@ -60,7 +61,7 @@ impl Pager<'_> {
         }
         let step = pages.saturating_mul(2).max(LEAST_STAGED);
         let most = (budget.frames - budget.aside).max(self.resident_pages().saturating_sub(step));
-        // Those that are pinned, or held by the kernel, stay, and come up again.
+        // Pages that are pinned, or held by the kernel, stay, and come up again.
         let mut looks = self.resident_pages().saturating_mul(2).saturating_add(64);
         while self.resident_pages() > 0 && self.resident_pages().saturating_add(pages) > most && looks > 0 {
             looks -= 1;
@@ -72,7 +73,7 @@ impl Pager<'_> {
         }
     }
 
-    /// A page in the program, found by going on in the table from where it was looked last.
+    /// Finds a page in the program, from the hand's last position in the table on.
     fn one_that_no_queue_knows(&self) -> Option<Run> {
         let all = self.space.pages();
         let from = self.counters.get(Counter::Hand);
@@ -86,7 +87,7 @@ impl Pager<'_> {
         Some(Run { first_page: self.space.address(found) / PAGE_BYTES, pages: 1 })
     }
 
-    /// A unit's pages go to the staging, and to the end of the queue if they cannot.
+    /// Moves a unit's pages to the victim queue, or to the end of their queue if that fails.
     fn one_leaves<M: Machine>(&self, machine: &mut M, units: &mut Units<'_>, first: Page, pages: u32) {
         let may_go = |page: Page| {
             let entry = self.entry(page);
@@ -111,9 +112,9 @@ impl Pager<'_> {
         }
     }
 
-    /// The program gave this memory up: what it held is of no use. The frames in the program are the kernel's to take.
+    /// Forgets memory that the program released. The kernel takes the frames in the program.
     ///
-    /// What is in the air has been waited for before they were ([`Pager::settle`]).
+    /// The caller has completed all I/O batches before the release ([`Pager::settle`]).
     pub fn forget(&self, start: u64, bytes: u64) {
         self.space.each_run(start, bytes, |first, pages| {
             for page in (0..pages).map(|more| first.plus(more)) {
@@ -124,14 +125,14 @@ impl Pager<'_> {
                     Place::Untouched | Place::Home => {}
                 }
                 if entry != entry.only_pins() {
-                    // A call that is under way may have pins here still, and takes them off later.
+                    // A call in progress may still have pins here, and removes them later.
                     self.set(page, entry.only_pins());
                 }
             }
         });
     }
 
-    /// What is in the program already when paging begins.
+    /// Records a page that is in the program already when paging begins.
     pub fn adopt(&self, units: &mut Units<'_>, address: u64) {
         if let Some(page) = self.space.page_at_last(address)
             && self.entry(page).place() == Place::Untouched
@@ -141,7 +142,7 @@ impl Pager<'_> {
         }
     }
 
-    /// Pins a page that is in the program. False when it is not there, or pinned too often.
+    /// Pins a page in the program. False when it is not there, or has too many pins.
     pub fn pin(&self, address: u64) -> bool {
         let Some(page) = self.space.page(address) else { return false };
         let entry = self.entry(page);
@@ -154,15 +155,15 @@ impl Pager<'_> {
         }
     }
 
-    /// Takes a pin off.
+    /// Removes a pin.
     pub fn unpin(&self, address: u64) {
         if let Some(page) = self.space.page(address) {
             self.set(page, self.entry(page).unpinned());
         }
     }
 
-    /// All pages of a range are home after this, or nowhere if they hold zeros, but for those that are pinned or held by the kernel.
-    /// Says how many of them stay.
+    /// Writes all pages of a range back to the store, or forgets them if they hold zeros, except pages that are pinned
+    /// or held by the kernel. Returns the number of these.
     ///
     /// # Errors
     /// When the store has failed for good.
@@ -214,7 +215,7 @@ impl Pager<'_> {
         Ok(true)
     }
 
-    /// The pages of a range that are in the staging are home after this, or nowhere.
+    /// Writes the victim-queue pages of a range back to the store, or forgets them if they hold zeros.
     ///
     /// # Errors
     /// When the store has failed for good.
@@ -237,11 +238,11 @@ impl Pager<'_> {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Memory moved to other addresses, as by mremap(2): what was in the program went along, and what was home gets a home
-    /// of its own there, to which `copy` copies it. Nothing of it is staged. False when there are no numbers left for its
-    /// pages there: then not all of it is known any more.
+    /// Relocates memory, as after mremap(2): pages in the program moved along, and stored pages get a page of the store
+    /// for their new address, to which `copy` copies them. None of the memory is in the victim queue. False when the
+    /// page numbers are used up: then not all of the memory is tracked any more.
     ///
-    /// What is in the air has been waited for ([`Pager::settle`]).
+    /// The caller has completed all I/O batches ([`Pager::settle`]).
     pub fn relocate(
         &self,
         units: &mut Units<'_>,

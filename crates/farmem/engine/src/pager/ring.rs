@@ -1,8 +1,8 @@
-//! The staging: a ring of slots, each of which may have a frame.
+//! Victim queue: a ring of slots, each with or without a frame.
 //!
-//! Between the tail and the head lie the slots in use, in the order in which they were filled. A slot holds a page, a frame
-//! that is free to be filled, or nothing: what it held was taken back. Slots outside hold nothing. There are more slots than
-//! frames may be in use, so where the head meets the tail some slots hold nothing.
+//! The slots in use lie between the tail and the head, in the order of their filling. A slot holds a page, a free
+//! frame, or nothing if its page was taken back. Slots outside hold nothing. The ring has more slots than frames may be
+//! in use, so where the head meets the tail some slots hold nothing.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -13,23 +13,23 @@ use crate::field::Counter;
 use crate::space::Page;
 use crate::units::Units;
 
-/// Slots that follow each other.
+/// Consecutive slots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Run {
-    /// The first of them.
+    /// First slot.
     pub slot: u32,
-    /// How many.
+    /// Number of slots.
     pub pages: u32,
 }
 
-/// So many pieces of free frames are looked for at a time.
+/// Largest number of runs of free frames in one search.
 const MOST_RUNS: usize = 64;
 
 /// Frames to be filled.
 pub(super) struct Frames {
     runs: [Run; MOST_RUNS],
     found: usize,
-    /// Where the tail was.
+    /// Position of the tail at the start.
     tail: u64,
 }
 
@@ -39,12 +39,12 @@ impl Frames {
     }
 }
 
-/// What a slot has.
+/// Content of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slot {
     /// No frame.
     Empty,
-    /// A frame with nothing that anybody needs.
+    /// A frame whose content is not needed.
     Spare,
     /// A page.
     Holds(Page),
@@ -68,27 +68,27 @@ impl Slot {
     }
 }
 
-/// The ring.
+/// Ring of slots.
 #[derive(Clone, Copy, Debug)]
 pub struct Ring<'a> {
     /// A word for each slot.
     slots: &'a [AtomicU64],
-    /// Tail, head (both only grow; a slot is its remainder), and the frames.
+    /// Tail, head (both only grow; the remainder is the slot), and number of frames.
     ends: &'a [AtomicU64; 3],
 }
 
 impl<'a> Ring<'a> {
-    /// Over words that both sides see.
+    /// Ring over words of the shared segment.
     pub const fn new(slots: &'a [AtomicU64], ends: &'a [AtomicU64; 3]) -> Ring<'a> {
         Ring { slots, ends }
     }
 
-    /// How many slots it has.
+    /// Number of slots.
     pub fn slots(&self) -> u32 {
         u32::try_from(self.slots.len()).unwrap_or(u32::MAX)
     }
 
-    /// Frames in slots.
+    /// Number of frames in slots.
     pub fn frames(&self) -> u32 {
         u32::try_from(self.ends[2].load(Relaxed)).unwrap_or(u32::MAX)
     }
@@ -110,7 +110,7 @@ impl<'a> Ring<'a> {
         (0..self.slots()).any(|slot| matches!(self.slot(slot), Slot::Holds(_)))
     }
 
-    /// What a slot has.
+    /// Content of a slot.
     pub fn slot(&self, slot: u32) -> Slot {
         self.slots.get(slot as usize).map_or(Slot::Empty, |word| Slot::of(word.load(Relaxed)))
     }
@@ -126,25 +126,25 @@ impl<'a> Ring<'a> {
         }
     }
 
-    /// Frames left these slots.
+    /// Records that frames left these slots.
     pub(super) fn emptied(&self, slot: u32, pages: u32) {
         (slot..slot + pages).for_each(|slot| self.put(slot, Slot::Empty));
     }
 
-    /// What this slot held is of no use any more.
+    /// Marks the content of this slot as not needed.
     pub(super) fn spare(&self, slot: u32) {
         if self.slot(slot) != Slot::Empty {
             self.put(slot, Slot::Spare);
         }
     }
 
-    /// Empty slots at the head that follow each other: at most `pages`, fewer at the end of the row.
+    /// Consecutive empty slots at the head: at most `pages`, fewer at the end of the row.
     fn vacant(&self, pages: u32) -> Run {
         let slot = self.index(self.head());
         Run { slot, pages: pages.min(self.slots() - slot) }
     }
 
-    /// How many more can come to the head.
+    /// Number of slots that can still enter at the head.
     fn room(&self) -> u32 {
         let used = self.head() - self.tail();
         u32::try_from((self.slots.len() as u64).saturating_sub(used)).unwrap_or(0)
@@ -160,9 +160,9 @@ impl<'a> Ring<'a> {
 }
 
 impl Pager<'_> {
-    /// Frames to be filled, in at most [`MOST_RUNS`] runs: new ones while there is budget, then the oldest of the staging,
-    /// whose pages go home. Whoever gets them says [`Ring::emptied`] of those that it sent away, and
-    /// [`Pager::give_back`] of all in the end, before anything else.
+    /// Gets frames to be filled, in at most [`MOST_RUNS`] runs: new ones while there is budget, then the oldest of the
+    /// victim queue, whose pages are written back. The caller reports used frames by [`Ring::emptied`], and in the end
+    /// returns the rest by [`Pager::give_back`], before anything else.
     ///
     /// # Errors
     /// When the store has failed for good.
@@ -174,7 +174,7 @@ impl Pager<'_> {
     ) -> Result<Frames, M::Fatal> {
         let (mut runs, mut found) = ([Run::default(); MOST_RUNS], 0);
         let mut left = pages;
-        // New ones: slots at the head, which get their frame from the kernel when they are filled.
+        // New frames: slots at the head, which get a frame from the kernel when they are filled.
         let new = self.budget().frames.saturating_sub(self.frames_in_use()).min(left);
         while left > pages - new && found < MOST_RUNS {
             let run = self.claim_vacant(left - (pages - new));
@@ -207,7 +207,8 @@ impl Pager<'_> {
             }
         }
         if found == 0 {
-            // All is pinned, or held by the kernel: better a page too much for a while than a program that stands still.
+            // All frames are pinned, or held by the kernel: one frame too many for a while is better than a stopped
+            // program.
             self.counters.add(Counter::FramesBeyond, 1);
             let run = self.claim_vacant(1);
             (run.slot..run.slot + run.pages).for_each(|slot| self.ring.put(slot, Slot::Spare));
@@ -216,12 +217,12 @@ impl Pager<'_> {
         Ok(Frames { runs, found, tail })
     }
 
-    /// Empty slots at the head: at most so many, and one at least, if any is empty.
+    /// Claims empty slots at the head: at most `pages`, and at least one, if any is empty.
     ///
-    /// What is taken back leaves holes. Where the ring is full of them, the slot at the tail is also the next at the head: what it
-    /// has stays there, as if it had come just now, until holes are at the tail.
+    /// Pages that were taken back leave holes. Where the ring is full of them, the slot at the tail is also the next at
+    /// the head: its content stays, as if it had just arrived, until holes are at the tail.
     fn claim_vacant(&self, pages: u32) -> Run {
-        // Twice round is more than it takes, whatever the program may have written here.
+        // Two rounds are more than needed; the bound holds for any values that the program may have written here.
         for _ in 0..2 * u64::from(self.ring.slots()) {
             if self.ring.room() >= pages {
                 break;
@@ -239,7 +240,7 @@ impl Pager<'_> {
         run
     }
 
-    /// Frames that were not sent away after all: they are free still, and lie at the tail again, with holes between them.
+    /// Returns unused frames: they are still free, and lie at the tail again, with holes between them.
     pub(super) fn give_back(&self, frames: &Frames) {
         let mut slots = frames.runs().flat_map(|run| run.slot..run.slot + run.pages);
         if slots.any(|slot| self.ring.slot(slot) != Slot::Empty) {
@@ -247,8 +248,8 @@ impl Pager<'_> {
         }
     }
 
-    /// The pages at the tail, at most so many and only such as follow each other, are home after this, and their frames spare.
-    /// Those of zeros are nowhere.
+    /// Writes pages at the tail back to the store, at most `most` and only consecutive ones; their frames become spare.
+    /// Pages of zeros are not written.
     fn send_home<M: Machine>(&self, machine: &mut M, units: &mut Units<'_>, most: u32) -> Result<(), M::Fatal> {
         let slot = self.ring.index(self.ring.tail());
         let Slot::Holds(first) = self.ring.slot(slot) else { return Ok(()) };
@@ -257,7 +258,7 @@ impl Pager<'_> {
         while slot + pages < end && self.ring.slot(slot + pages) == Slot::Holds(first.plus(pages)) {
             pages += 1;
         }
-        // Those that changed, in runs: handed over to be written, as far as there is somebody.
+        // The changed pages, in runs: handed over to masu, as far as batches are free.
         let mut from = 0;
         for more in 0..=pages {
             let changed = more < pages && !self.ends_as_zeros(machine, units, first.plus(more), slot + more) && {
@@ -297,7 +298,7 @@ impl Pager<'_> {
         Ok(())
     }
 
-    /// Pages of the program go to the head of the staging. Says how many went, from the first on.
+    /// Moves pages of the program to the head of the victim queue. Returns the number moved, from the first on.
     pub(super) fn stage<M: Machine>(&self, machine: &mut M, first: Page, pages: u32) -> u32 {
         let mut gone = 0;
         while gone < pages {

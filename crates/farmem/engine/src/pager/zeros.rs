@@ -1,8 +1,8 @@
-//! Pages that hold nothing but zeros: of them nothing is kept but that they were touched.
+//! Pages that hold nothing but zeros: only the fact that they were touched is kept.
 //!
-//! They are so when they leave; and where a program has little more than its memory they are looked for, since a program that
-//! goes round keeps most of what it has, and these with it. Such pages are many where more is given than is touched, as at the
-//! ends of arrays.
+//! They are found when they leave. In a program slightly larger than its budget they are also searched, since a program
+//! that loops over its memory keeps most of it, these pages included. Such pages are frequent where a program allocates
+//! more than it touches, as at the ends of arrays.
 
 use super::{Budget, Come, Machine, Pager, Source, Unit};
 use crate::PAGE_BYTES;
@@ -12,14 +12,14 @@ use crate::policy::replace::zeros_to_look_for;
 use crate::space::Page;
 use crate::units::Units;
 
-/// So many pages of the program are looked at together.
+/// Number of pages of the program examined together.
 pub const LOOKED_AT: usize = 32;
 
-/// So many are passed over at most, in the table.
+/// Largest number of table entries skipped in one search.
 const PASSED: u64 = 1 << 16;
 
 impl Pager<'_> {
-    /// Whether the page of a slot holds nothing but zeros: then nothing of it is kept, and its frame is spare.
+    /// Checks whether the page of a slot holds nothing but zeros: then its content is dropped, and its frame is spare.
     pub(super) fn ends_as_zeros<M: Machine>(
         &self,
         machine: &mut M,
@@ -38,7 +38,7 @@ impl Pager<'_> {
         zeros
     }
 
-    /// Gives the frames of pages of zeros back, until so many more pages fit, or enough was looked at for now.
+    /// Releases the frames of pages of zeros, until `pages` more pages fit, or the limit of the search is reached.
     pub(super) fn give_zeros_up<M: Machine>(&self, machine: &mut M, units: &mut Units<'_>, pages: u32, budget: Budget) {
         let (looked, touched) = (self.counters.get(Counter::ZeroLooks), self.counters.get(Counter::TouchedPagesPeak));
         let mut left = zeros_to_look_for(budget.frames, budget.beyond, looked, touched) as usize;
@@ -64,7 +64,7 @@ impl Pager<'_> {
             for (number, page) in these.into_iter().take(found).enumerate() {
                 if seem >> number & 1 == 1 && self.stage(machine, page, 1) == 1 {
                     let slot = self.entry(page).slot();
-                    // One that is not stays in the staging.
+                    // A page with other content stays in the victim queue.
                     if self.ends_as_zeros(machine, units, page, slot) {
                         machine.drop_frame(slot);
                         self.ring.emptied(slot, 1);
@@ -74,17 +74,17 @@ impl Pager<'_> {
         }
     }
 
-    /// Of these pages, how many nobody has touched since they were given.
+    /// Number of these pages that were never touched since they were allocated.
     pub(super) fn never_touched(&self, first: Page, pages: u32) -> u32 {
         (0..pages).map(|more| u32::from(!self.entry(first.plus(more)).is_touched())).sum()
     }
 
-    /// At home, or of zeros.
+    /// Whether the page is in the store only, or of zeros.
     pub(super) fn is_away(&self, page: Page) -> bool {
         self.is_at_home(page) || self.entry(page).is_of_zeros()
     }
 
-    /// Pages that follow each other and are all at home, or all of zeros.
+    /// Fetches consecutive pages that are all in the store only, or all of zeros.
     pub(super) fn fetch_alike<M: Machine>(
         &self,
         machine: &mut M,

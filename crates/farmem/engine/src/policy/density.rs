@@ -1,17 +1,17 @@
-//! How many of its neighbours a page takes with it: what a site's unit is chosen by.
+//! Number of neighbours that are used along with a page: the base of a site's transfer size.
 //!
-//! A unit is worth its transfer when the pages around the faulting one are used before they leave. A pager does not see
-//! uses, so it makes experiments: at some faults one page of the neighbourhood is *watched*. It may be outside of what is
-//! fetched; or inside, then it is held back unmapped. Either way its use is a fault. If the fault comes within a life
-//! time (as many pages were brought as the budget holds), the page was worth bringing, else not.
+//! A unit is worth its transfer when the pages around the faulting one are used before they are evicted. A pager does
+//! not see uses, so it makes experiments: at some faults one page of the neighbourhood is *watched*. It lies outside of
+//! the fetched pages, or it is fetched and left unmapped. Either way its use is a fault. If the fault comes within a
+//! life time (until as many pages were fetched as the budget holds), the page was worth its fetch, else not.
 //!
-//! Level `n` is the half of the aligned block of 2^n pages that the faulting page does not lie in. The watched page is
-//! any page of it, so the share of watched pages that are used is an unbiased estimate of `m(n)`, the used share of that
-//! half, under the pressure of the moment. A unit of 2^k pages is then expected to have 1 + Σ 2^(n-1)·m(n) used pages,
-//! and costs F + 2^k·c. The unit is the one with the least cost per used page. When memory gets short, pages leave
-//! before they are used, m falls and the unit with it: by itself, without a threshold.
+//! Level `n` is the half of the aligned block of 2^n pages without the faulting page. The watched page is any page of
+//! it, so the used share of the watched pages is an unbiased estimate of `m(n)`, the used share of that half, under the
+//! pressure of the moment. A unit of 2^k pages is then expected to have 1 + Σ 2^(n-1)·m(n) used pages, and costs F +
+//! 2^k·c. The chosen unit has the least cost per used page. When memory gets short, pages leave before they are used, m
+//! falls and the unit with it: by itself, without a threshold.
 //!
-//! The cost of a page includes what it pushes out: see `Price`.
+//! The cost of a page includes the fault on the page that it evicts: see `Price`.
 
 use super::spread;
 
@@ -21,17 +21,17 @@ pub(super) const ONE: u32 = 4096;
 /// Levels 1..=8; 0 is not used.
 const LEVELS: usize = 9;
 
-/// The expected used share of the smallest half of which nothing is known, and what each level above it loses.
+/// The expected used share of the smallest half before any sample, and the loss per level above it.
 const GUESS: u32 = ONE * 3 / 4;
 const GUESS_KEEPS: (u32, u32) = (7, 8);
 
 /// Samples after which the mean moves by a fixed share.
 const LONGEST_MEMORY: u32 = 20;
 
-/// What is kept for the next run is counted in parts of so many [`ONE`]ths.
+/// Unit of the saved share: this number of [`ONE`]ths.
 const KEPT_PART: u16 = 16;
 
-/// What a site knows of its neighbourhood. All zeros: nothing.
+/// Neighbourhood of a site. All zeros: nothing known.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct Density {
@@ -43,16 +43,16 @@ impl Density {
     /// Nothing known.
     pub(super) const UNKNOWN: Density = Density { used: [0; LEVELS], samples: [0; LEVELS] };
 
-    /// What was learned in an earlier run weighs no more than so many samples of this one.
+    /// Largest weight of an earlier run, in samples of this one.
     pub(super) const MOST_KEPT: u8 = 10;
 
-    /// For levels 1 to 8 the used share in parts of 256, and how well it is known.
+    /// Used share of levels 1 to 8 in parts of 256, and its number of samples.
     pub(super) fn kept(&self) -> ([u8; LEVELS - 1], [u8; LEVELS - 1]) {
         let of = |n: usize| u8::try_from(self.used[n + 1] / KEPT_PART).unwrap_or(u8::MAX);
         (core::array::from_fn(of), core::array::from_fn(|n| self.samples[n + 1].min(Density::MOST_KEPT)))
     }
 
-    /// As it was kept.
+    /// Restores a saved neighbourhood.
     pub(super) fn of_kept(used: [u8; LEVELS - 1], samples: [u8; LEVELS - 1]) -> Density {
         let mut density = Density::UNKNOWN;
         for (n, (used, samples)) in used.into_iter().zip(samples).enumerate() {
@@ -62,7 +62,7 @@ impl Density {
         density
     }
 
-    /// A watched page of `level` was used in its time, or not.
+    /// Counts a watched page of `level` that was used in its time, or not.
     pub(super) fn learn(&mut self, level: u8, was_used: bool) {
         let guess = self.share(level);
         let n = usize::from(level);
@@ -75,7 +75,8 @@ impl Density {
         *samples = samples.saturating_add(1);
     }
 
-    /// The expected used share of the half at `level`, of [`ONE`]. What was not watched yet follows from the level below.
+    /// The expected used share of the half at `level`, of [`ONE`]. A level without samples follows from the level
+    /// below.
     pub(super) fn share(&self, level: u8) -> u32 {
         let mut share = GUESS;
         for n in 1..=usize::from(level).min(LEVELS - 1) {
@@ -101,7 +102,7 @@ impl Density {
                 } else {
                     share * GUESS_KEEPS.0 / GUESS_KEEPS.1
                 };
-                // What is uncertain is not counted: one standard deviation of a mean with this memory.
+                // The uncertain part is not counted: one standard deviation of a mean with this memory.
                 let doubt = (share * (ONE - share.min(ONE)) / (2 * LONGEST_MEMORY)).isqrt();
                 used += u64::from(share.saturating_sub(doubt)) << (n - 1);
             }
@@ -121,35 +122,35 @@ impl Density {
     }
 }
 
-/// What a fetch costs, in nanoseconds, at most 2^32 each.
+/// Cost of a fetch, in nanoseconds, at most 2^32 each.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Price {
-    /// Whatever the size.
+    /// Cost of the fault with any size.
     pub(super) fault_ns: u64,
-    /// For each page: its transfer, and the share of a fault that follows because another page had to leave for it.
+    /// Cost of each page: its transfer, and the share of a fault that follows because another page was evicted for it.
     pub(super) page_ns: u64,
 }
 
-/// Watched pages at a time.
+/// Number of watched pages at a time.
 const WATCHES: usize = 512;
 
-/// Pages of which one is watched at a time: 2^n.
+/// One page is watched at a time in each group of 2^n pages.
 const GROUP_LOG2: u32 = 4;
 
-/// A page whose use is waited for.
+/// Watched page.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct Watch {
     /// 1 + the page; 0: none.
     page: u64,
-    /// Pages brought, when the waiting began.
+    /// Pages fetched when the watch began.
     since: u32,
     site: u16,
     level: u8,
     unused: u8,
 }
 
-/// What became of a watch.
+/// Result of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Outcome {
     pub(super) site: u16,
@@ -157,18 +158,17 @@ pub(super) struct Outcome {
     pub(super) was_used: bool,
 }
 
-/// All pages that are watched.
+/// All watched pages.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Watches {
     slots: [Watch; WATCHES],
-    /// The next slot that is looked at for its age.
+    /// Next slot whose age is checked.
     hand: u32,
     unused: u32,
 }
 
 impl Watches {
-    /// None.
     pub(super) const NONE: Watches =
         Watches { slots: [Watch { page: 0, since: 0, site: 0, level: 0, unused: 0 }; WATCHES], hand: 0, unused: 0 };
 
@@ -176,7 +176,7 @@ impl Watches {
         usize::try_from(spread(page >> GROUP_LOG2) % (WATCHES as u64)).unwrap_or(0)
     }
 
-    /// Watches `page` from now on. False when its place is taken; `hold` says what that place's own time is up to.
+    /// Begins the watch of `page`. False when its slot is taken and the watch there is not over.
     pub(super) fn begin(&mut self, page: u64, site: u16, level: u8, clock: u32) -> bool {
         let slot = &mut self.slots[Watches::slot_of(page)];
         if slot.page != 0 || page == super::NO_PAGE {
@@ -186,7 +186,7 @@ impl Watches {
         true
     }
 
-    /// `page` was used: ends its watch.
+    /// Ends the watch of `page`, which was used.
     pub(super) fn used(&mut self, page: u64) -> Option<Outcome> {
         let slot = &mut self.slots[Watches::slot_of(page)];
         if slot.page == 0 || slot.page - 1 != page {
@@ -196,7 +196,7 @@ impl Watches {
         Some(Outcome { site: slot.site, level: slot.level, was_used: true })
     }
 
-    /// `page` is not watched any more.
+    /// Ends the watch of `page` without a result.
     pub(super) fn forget(&mut self, page: u64) {
         let slot = &mut self.slots[Watches::slot_of(page)];
         if slot.page == page.wrapping_add(1) {
@@ -210,7 +210,7 @@ impl Watches {
         (watched >> GROUP_LOG2 == page >> GROUP_LOG2).then_some(watched)
     }
 
-    /// Looks at one more slot; when its time is up, says so and frees it.
+    /// Checks one more slot; frees it and returns its result when its time is up.
     pub(super) fn next_expired(&mut self, clock: u32, life: u32) -> Option<Outcome> {
         let slot = &mut self.slots[self.hand as usize % WATCHES];
         self.hand = self.hand.wrapping_add(1);

@@ -1,37 +1,37 @@
-//! The unit of a section that the program marks: the paper's rule, and the fixed unit.
+//! Transfer size of a section that the program marks: the paper's rule, and the fixed size.
 //!
-//! Midorikawa and Uchiyama, "遠隔メモリアクセスのためのスワップページサイズ自動調整機構" (Adaptive Page Size Control for Remote
-//! Page Swapping, 2012), sections 3.2, 3.3, 4.1 and 4.3. When a section ends, the pages that were swapped in during it are
-//! its working set, about:
+//! Midorikawa and Uchiyama, "遠隔メモリアクセスのためのスワップページサイズ自動調整機構" (Adaptive Page Size Control for Remote Page Swapping,
+//! 2012), sections 3.2, 3.3, 4.1 and 4.3. When a section ends, the pages that were swapped in during it are its working
+//! set, about:
 //!
-//! - more than local memory holds: ideal bytes = local bytes / working-set pages (formula 1), and the page size falls in
-//!   one step to the largest possible one that is not above it;
+//! - more than local memory holds: ideal bytes = local bytes / working-set pages (formula 1), and the page size falls
+//!   in one step to the largest possible one that is not above it;
 //! - fewer: the size may have been made too small before, so it is doubled.
 //!
-//! | paper                                  | here                     | unit                          | paper's value |
-//! | 最小ページサイズ                        | `base_log2`              | 2^n pages of 4 KiB            | 2 (16 KiB)    |
-//! | セット枚数, at most 64                  | `max_set_log2`           | 2^n base pages                | 6 (1 MiB)     |
-//! | ローカルメモリサイズ                     | `local_pages`            | pages of 4 KiB                |               |
-//! | `swpin count` ≠ 0 の枚数                | `distinct_units`         | units swapped in at least once|               |
-//! | `request setnum` of an `id`            | `remembered`             | unit, as 2^n pages            |               |
-//! | `swpin_countstart(id)`                 | [`Marked::count_start`]  |                               |               |
-//! | `swpin_refresh(id)`                    | [`Marked::refresh`]      |                               |               |
+//! | paper                                  | here                   | unit                          | paper's value |
+//! | 最小ページサイズ                        | `base_log2`            | 2^n pages of 4 KiB            | 2 (16 KiB)    |
+//! | セット枚数, at most 64                  | `max_set_log2`         | 2^n base pages                | 6 (1 MiB)     |
+//! | ローカルメモリサイズ                     | `local_pages`          | pages of 4 KiB                |               |
+//! | `swpin count` ≠ 0 の枚数                | `distinct_units`       | units swapped in at least once|               |
+//! | `request setnum` of an `id`            | `remembered`           | unit, as 2^n pages            |               |
+//! | `swpin_countstart(id)`                 | [`Marked::count_start`]|                               |               |
+//! | `swpin_refresh(id)`                    | [`Marked::refresh`]    |                               |               |
 //!
-//! We differ, where the paper says nothing:
+//! Differences, where the paper is silent:
 //! - A working set as large as local memory keeps its unit.
 //! - Nothing below one base page and nothing above the largest set.
-//! - `refresh` without its `count_start`, or after another section's, changes no unit: what was counted is not its own.
+//! - `refresh` without its `count_start`, or after another section's, changes no unit: the count is not its own.
 //! - Sections have numbers 0..[`SECTIONS`]; others are not remembered.
-//! - Instead of a counter per page that is set to zero at each refresh, a page has the number of the section run in which
-//!   its unit was last swapped in (see [`Marked::swapped_in`]). A run is one of 65,535, then numbers return: a page that
-//!   was not swapped in for exactly that many runs is counted once too few.
+//! - Instead of a counter per page that is set to zero at each refresh, a page has the number of the section run of its
+//!   unit's last swap-in (see [`Marked::swapped_in`]). A run is one of 65,535, then numbers return: a page that was not
+//!   swapped in for exactly that many runs is counted once too few.
 
 use super::{MAX_UNIT_LOG2, Run, unit_around};
 
-/// Sections that are remembered.
+/// Number of remembered sections.
 pub const SECTIONS: usize = 256;
 
-/// What the rule works with.
+/// Parameters of the rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Smallest transfer: 2^n pages of 4 KiB.
@@ -43,7 +43,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The paper's sizes, 16 KiB to 1 MiB, with so much local memory.
+    /// The paper's sizes, 16 KiB to 1 MiB, with `local_pages` of local memory.
     pub const fn paper(local_pages: u64) -> Settings {
         Settings { base_log2: 2, max_set_log2: 6, local_pages }
     }
@@ -57,7 +57,8 @@ impl Settings {
     }
 }
 
-/// The unit after a section: 2^n pages. `unit_log2` is the one it ran with, `distinct_units` what it swapped in.
+/// Unit after a section: 2^n pages. `unit_log2` is the unit of the section's run, `distinct_units` its number of units
+/// swapped in.
 pub fn next_unit_log2(unit_log2: u8, distinct_units: u64, settings: Settings) -> u8 {
     let (smallest, largest) = (settings.smallest(), settings.largest());
     let unit_log2 = unit_log2.clamp(smallest, largest);
@@ -83,24 +84,24 @@ pub struct Marked {
     unit: u8,
     /// Whether a section is being counted.
     counting: u8,
-    /// Number of the section run: what pages are marked with.
+    /// Number of the section run: the mark of its pages.
     run: u16,
-    /// The section that is being counted.
+    /// Section in the count.
     section: u32,
     /// Units swapped in at least once in this run.
     distinct_units: u64,
-    /// By section: its faults.
+    /// Faults by section.
     faults: [u32; SECTIONS],
 }
 
-/// What is known of one section, for a report.
+/// Report on one section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SectionView {
-    /// Its number.
+    /// Number of the section.
     pub section: u32,
-    /// Its faults so far.
+    /// Number of faults so far.
     pub faults: u32,
-    /// Its unit, in pages.
+    /// Unit, in pages.
     pub unit_pages: u32,
 }
 
@@ -119,7 +120,7 @@ impl Default for Marked {
 }
 
 impl Marked {
-    /// What one fault at `page` fetches now.
+    /// Fetched run of one fault at `page` now.
     pub fn unit(&self, page: u64, settings: Settings) -> Run {
         unit_around(page, self.unit_log2(settings))
     }
@@ -129,7 +130,7 @@ impl Marked {
         self.unit.saturating_sub(1).clamp(settings.smallest(), settings.largest())
     }
 
-    /// A section begins: its unit is in force, if one is known, and counting starts.
+    /// Begins a section: its unit is in force, if one is known, and counting starts.
     pub fn count_start(&mut self, section: u32) {
         if let Some(known) = self.slot(section).filter(|slot| **slot != 0) {
             self.unit = *known;
@@ -140,7 +141,7 @@ impl Marked {
         self.run = if self.run == u16::MAX { 1 } else { self.run + 1 };
     }
 
-    /// A page was touched that was not there.
+    /// Counts a touch of a page that was not present.
     pub fn faulted(&mut self) {
         let section = usize::try_from(self.section).unwrap_or(SECTIONS);
         if let Some(faults) = self.faults.get_mut(section).filter(|_| self.counting != 0) {
@@ -159,8 +160,8 @@ impl Marked {
         )
     }
 
-    /// A unit was swapped in. `mark` is what the caller keeps with the **first page of the unit**, zero at first; the
-    /// answer is to be kept there instead. Outside of a section nothing is counted.
+    /// Counts a unit that was swapped in. `mark` is the caller's mark of the **first page of the unit**, zero at first;
+    /// the caller replaces it by the result. Outside of a section nothing is counted.
     pub fn swapped_in(&mut self, mark: u16) -> u16 {
         if self.counting == 0 {
             return mark;
@@ -171,7 +172,7 @@ impl Marked {
         self.run
     }
 
-    /// A section ends: its next unit is computed, remembered and in force.
+    /// Ends a section: its next unit is computed, remembered and in force.
     pub fn refresh(&mut self, section: u32, settings: Settings) {
         if self.counting == 0 || self.section != section {
             return;
@@ -239,7 +240,7 @@ mod tests {
         }
         marked.refresh(0, LOCAL);
         assert_eq!(marked.unit_log2(LOCAL), 5); // 16 MiB / 128 = 128 KiB
-        marked.count_start(1); // unknown: goes on with what is in force
+        marked.count_start(1); // unknown: goes on with the unit in force
         marked.refresh(1, LOCAL);
         assert_eq!(marked.unit_log2(LOCAL), 6);
         marked.count_start(0);

@@ -1,6 +1,7 @@
-//! What leaves: units in the order in which they came, through staging, with a second round for those that came back.
+//! Eviction: units leave in the order of arrival, through the victim queue, with a second round for units that came
+//! back.
 //!
-//! Three rings over memory that the caller gives:
+//! Three rings over memory of the caller:
 //!
 //! ```text
 //!   arrived ──► passing ──┐                      came back: `arrived` again, as re-used
@@ -9,42 +10,44 @@
 //!                 └──┘ re-used units go round once more, mapped all the time
 //! ```
 //!
-//! - `kept`: first in, first out. A unit that was re-used gets another round for each time it came back, at most three.
-//! - `passing`: units of streams, which nobody needs for long ([`Order::passing`](super::site::Order)). They leave first,
-//!   once there are more of them than their share. So a scan over everything does not push out what is used again; and
-//!   in a loop over more than memory holds, a part stays and is hit, where a single queue would miss everything.
-//!   One passing unit in 32 goes to `kept`, so that what lies there for nothing leaves in the end.
-//!   While most of what comes from home has not been gone for long, the program **goes round** in more than memory holds:
-//!   then all of it passes, whoever brought it, and one in eight is kept.
-//! - `staging`: unmapped and still in memory. A fault there costs no transfer, and says that the unit is re-used.
+//! - `kept` (main): first in, first out. A re-used unit gets another round for each time it came back, at most three.
+//! - `passing` (probation): units of streams, which are not needed for long ([`Order::passing`](super::site::Order)).
+//!   They leave first, once there are more of them than their share. So a scan over everything does not evict the pages
+//!   in repeated use. In a loop over more than memory holds, a part stays and is hit, where a single queue would miss
+//!   everything. One passing unit in 32 goes to `kept`, so that unused units there leave in the end. While most fetched
+//!   pages were not gone for long, the program **goes round** in more than memory holds: then every unit is on
+//!   probation, regardless of its site, and one in eight is kept.
+//! - `staging` (victim queue): unmapped and still in memory. A fault there costs no transfer, and shows that the unit
+//!   is re-used.
 //!
-//! Published relatives: Yang et al., "FIFO queues are all you need for cache eviction" (S3-FIFO), SOSP 2023, a small queue
-//! before a large one; Zhang et al., "SIEVE is simpler than LRU", NSDI 2024; Qureshi et al., "Adaptive insertion policies for high
-//! performance caching", ISCA 2007, the one in 32. We differ: hits are not seen. Only a fault in staging shows one, and who
-//! brought a unit says whether it is passing.
+//! Published relatives: Yang et al., "FIFO queues are all you need for cache eviction" (S3-FIFO), SOSP 2023, a small
+//! queue before a large one; Zhang et al., "SIEVE is simpler than LRU", NSDI 2024; Qureshi et al., "Adaptive insertion
+//! policies for high performance caching", ISCA 2007, the one in 32. We differ: hits are not seen. Only a fault in the
+//! victim queue shows one, and the site that fetched a unit decides whether it is passing.
 //!
 //! An entry is a hint, the page's own state decides: pages of a unit that came back or were unmapped stay in its entry,
-//! and the caller passes over those that are not where the ring says. So no entry is ever searched for.
+//! and the caller skips pages that are not where the ring has them. So the rings are never searched for an entry.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::Run;
 
-/// A place of a ring: a run of at most 512 pages. Zero is as good as anything, rings count their entries.
+/// Place of a ring: a run of at most 512 pages. Zero is a valid entry, since rings count their entries.
 const PAGE_BITS: u32 = 45;
 const PAGES_BITS: u32 = 9;
 
-/// The longest run that one entry holds; longer ones take several.
+/// Longest run of one entry; longer ones take several.
 pub const ENTRY_PAGES: u32 = 1 << PAGES_BITS;
 
-/// Rounds that a re-used unit gets on top of its first.
+/// Rounds of a re-used unit after its first.
 const MOST_ROUNDS: u8 = 3;
 
-/// One passing unit in so many is kept; and while the program goes round.
+/// One passing unit in this number is kept; the second figure applies while the program goes round.
 const KEEP_ONE_IN: u32 = 32;
 const KEEP_ONE_IN_A_LOOP: u32 = 8;
 
-/// The memory of the rings: words that both sides may see, though only the holder of the lock changes them. Each may have as many entries as the budget has pages, then no push can fail in practice.
+/// Memory of the rings: words of the shared segment that only the holder of the lock changes. With as many entries per
+/// ring as the budget has pages, no push can fail in practice.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory<'a> {
     /// Units of streams.
@@ -61,7 +64,7 @@ pub struct Memory<'a> {
 struct Ring {
     head: u32,
     len: u32,
-    /// Pages of all entries, those included that are not there any more.
+    /// Pages of all entries, including pages that are not there any more.
     pages: u64,
 }
 
@@ -96,14 +99,14 @@ impl Ring {
     }
 }
 
-/// What a unit is when it arrives.
+/// Class of an arriving unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// Brought from home, or touched for the first time.
+    /// Fetched from the store, or touched for the first time.
     New,
     /// Brought for a stream.
     Passing,
-    /// Back from staging; or soon back from home.
+    /// Back from the victim queue; or soon back from the store.
     Reused,
 }
 
@@ -114,46 +117,47 @@ pub struct Replacement {
     passing: Ring,
     kept: Ring,
     staging: Ring,
-    /// Passing units so far.
+    /// Number of passing units so far.
     passed: u32,
-    /// Which part of the pages that came from home lately had not been gone for long, in 65536ths.
+    /// Part of the recently fetched pages that had not been gone for long, in 65536ths.
     known: u32,
-    /// How many pages left while those were gone.
+    /// Number of evictions while those pages were gone.
     usual: u32,
     unused: u32,
 }
 
-/// Pages that staging should have, for which room is made before anything is brought; and as many that pass may be mapped
-/// before they are the first to leave. An eighth of memory each. Of a program that has not so much `beyond` it, so much as it
-/// has: all of these pages go round, and what is theirs is taken from those that could stay.
+/// Target size of the victim queue, in pages, freed before a fetch; also the number of mapped passing pages above which
+/// they leave first. An eighth of memory each. A program with fewer pages `beyond` its budget gets only that number:
+/// all of these pages go round, and each queue's share reduces the pages that could stay.
 pub fn aside_pages(budget_pages: u32, beyond_pages: u32) -> u32 {
     beyond_pages.clamp((budget_pages / 64).max(LEAST_ASIDE), most_aside_pages(budget_pages))
 }
 
-/// As [`aside_pages`], of a program of any size.
+/// As [`aside_pages`], for a program of any size.
 pub fn most_aside_pages(budget_pages: u32) -> u32 {
     (budget_pages / 8).max(LEAST_ASIDE)
 }
 
-/// How many pages are looked at now for such as hold nothing but zeros and need no memory, before others leave. Only where these
-/// may be what is too much; and for each page of the program two were looked at in the end.
+/// Number of pages to examine now for pages of zeros, which need no memory, before others are evicted. Only where pages
+/// of zeros may be the whole excess; at most two are examined per page of the program in all.
 pub fn zeros_to_look_for(budget_pages: u32, beyond_pages: u32, looked: u64, touched_pages: u64) -> u32 {
     let almost_fits = (1..=budget_pages / 2).contains(&beyond_pages);
     let left = touched_pages.saturating_mul(2).saturating_sub(looked);
     if almost_fits { u32::try_from(left).unwrap_or(u32::MAX).min(LOOKS) } else { 0 }
 }
 
-/// So many pages are looked at in a row, while a fault waits: half a millisecond if few of them are of zeros.
+/// Pages examined in a row, while a fault waits: half a millisecond if few of them are of zeros.
 const LOOKS: u32 = 4096;
 
-/// Some units.
+/// Least size of a share: some units.
 const LEAST_ASIDE: u32 = 64;
 
 impl Replacement {
-    /// So many pages come from home, and so many others left since one of them did; 0: not known, it was long ago.
+    /// Counts `pages` fetched from the store. `distance` is the number of evictions since one of them left; 0: not
+    /// known, it was long ago.
     ///
-    /// Of a program that has more than half as much again as its memory nothing is concluded: what it uses again and again would
-    /// pass as well.
+    /// Nothing is concluded for a program of more than one and a half times its memory: the pages that it uses
+    /// repeatedly would pass as well.
     pub fn comes(&mut self, pages: u32, distance: u32, budget_pages: u32, beyond_pages: u32) {
         if beyond_pages > budget_pages / 2 {
             self.known = 0;
@@ -170,7 +174,8 @@ impl Replacement {
         }
     }
 
-    /// As what a page comes back whose distance is known while the program goes round: one that is missed much sooner than usual is kept.
+    /// Arrival class of a page with a known distance while the program goes round: a page that is missed much sooner
+    /// than usual is kept.
     pub fn in_round(&self, distance: u32) -> Arrival {
         if distance > 0 && distance < self.usual / 2 { Arrival::Reused } else { Arrival::Passing }
     }
@@ -180,13 +185,13 @@ impl Replacement {
         self.known > 1 << 15
     }
 
-    /// Pages that come while one stays that is not kept.
+    /// Pages fetched during the stay of a page that is not kept.
     pub fn life_pages(&self, budget_pages: u32, aside_pages: u32) -> u32 {
         if self.goes_round() { aside_pages.saturating_mul(2) } else { budget_pages }
     }
 
-    /// A run was mapped, or is held back, or is on its way. False: the ring is full, and something must leave first.
-    /// A run longer than [`ENTRY_PAGES`] is refused.
+    /// Enters a run that was mapped, left unmapped, or is in flight. False: the ring is full, and a run must leave
+    /// first. A run longer than [`ENTRY_PAGES`] is refused.
     pub fn arrived(&mut self, memory: Memory<'_>, run: Run, arrival: Arrival) -> bool {
         match arrival {
             Arrival::New => self.kept.push(memory.kept, run, 0),
@@ -203,7 +208,7 @@ impl Replacement {
         }
     }
 
-    /// The next run to be unmapped. The caller unmaps those of its pages that are mapped, and calls [`Self::staged`].
+    /// Next run to be unmapped. The caller unmaps its mapped pages, and calls [`Self::staged`].
     pub fn next_to_stage(&mut self, memory: Memory<'_>, aside_pages: u32) -> Option<Run> {
         if self.passing.pages > u64::from(aside_pages)
             && let Some((run, _)) = self.passing.pop(memory.passing)
@@ -219,13 +224,13 @@ impl Replacement {
         self.passing.pop(memory.passing).map(|(run, _)| run)
     }
 
-    /// A run was unmapped. False: the ring is full, and [`Self::next_out`] must come first.
+    /// Enters an unmapped run in the victim queue. False: the ring is full, and [`Self::next_out`] must come first.
     pub fn staged(&mut self, memory: Memory<'_>, run: Run) -> bool {
         self.staging.push(memory.staging, run, 0)
     }
 
-    /// The next run to leave memory. The caller writes back those of its pages that are staged and changed, and frees
-    /// those that are staged.
+    /// Next run to leave memory. The caller writes back its changed pages in the victim queue, and frees its pages
+    /// there.
     pub fn next_out(&mut self, memory: Memory<'_>) -> Option<Run> {
         self.staging.pop(memory.staging).map(|(run, _)| run)
     }
@@ -316,7 +321,7 @@ mod tests {
         }
     }
 
-    /// Rounds over 1200 pages with memory for 1000, in units of 8: how many come from home in the last of them.
+    /// Number of pages fetched in the last of several rounds over 1200 pages with memory for 1000, in units of 8.
     fn comes_in_a_round(is_told: bool) -> u64 {
         const BUDGET: u32 = 1000;
         const UNIT: u32 = 8;
@@ -365,7 +370,7 @@ mod tests {
         queue.comes(64, 700, 1000, 501);
         assert!(!queue.goes_round());
         assert_eq!(queue.life_pages(1000, 125), 1000);
-        // What was away for long is no round either.
+        // Pages that were gone for long are no round either.
         (0..100).for_each(|_| queue.comes(64, 0, 1000, 500));
         assert!(!queue.goes_round());
     }

@@ -1,36 +1,37 @@
-//! Units and prefetch by code site: sections that nobody has to mark.
+//! Transfer size and prefetch by code site: sections without marks.
 //!
-//! A site is the instruction that faulted. Nearly all faults of a program come from few sites, and each of them has its
-//! own way through memory: a sweep along the rows wants large units, the same sweep across them single pages. So each
-//! site has
+//! A site is the instruction that faulted. Nearly all faults of a program come from few sites, and each site has its
+//! own access pattern: a sweep along the rows needs large units, the same sweep across them single pages. So each site
+//! has
 //!
-//! - a **unit**, from what is learned about the use of its neighbouring pages (`density.rs`);
-//! - **streams**, and what is fetched ahead of them (`stream.rs`).
+//! - a **unit**, its transfer size, from the learned use of the neighbouring pages (`density.rs`);
+//! - **streams**, and the prefetch ahead of them (`stream.rs`).
 //!
-//! A fault on a page whose unit is large brings the sixteen pages around it at once, and lets the rest of its unit come in
-//! the background, if there is one. A stream that goes on in order has a window ahead of it, which doubles while it is
-//! hit; its first page is held back (brought, but not mapped), so that the program says when it gets there: then the next
-//! window is ordered, and has the time of a whole window to arrive. A stream that goes in steps has a series of units
-//! ahead, with the same trick.
+//! A fault on a page with a large unit brings the sixteen pages around it at once, and requests the rest of its unit in
+//! the background, if there is one. A stream in order has a window ahead of it, which doubles while it is hit. The
+//! first page of the window is left unmapped, so that its fault shows the program's arrival there: then the next window
+//! is requested, and has the time of a whole window to arrive. A stream in steps has a series of units ahead, with the
+//! same mechanism.
 //!
-//! What the caller does:
-//! 1. at each fault, calls [`Sites::on_fault`] with what it knows of the page;
-//! 2. brings `fetch` at once (what of it is missing; a page that is on its way is waited for), maps the faulting page and
-//!    the others, except the pages in `held`: they stay in memory unmapped;
-//! 3. has `ahead` brought in the background, in order, with the same exception, and maps what arrived;
-//! 4. keeps `mark` with the pages brought, also when they leave, and shows it at their next fault.
+//! Duties of the caller:
+//! 1. at each fault, calls [`Sites::on_fault`] with its knowledge of the page;
+//! 2. brings the missing pages of `fetch` at once (it waits for a page in flight), maps the faulting page and the
+//!    others, except the pages in `held`: they stay in memory unmapped;
+//! 3. has `ahead` brought in the background, in order, with the same exception, and maps the pages that arrived;
+//! 4. keeps `mark` with the pages brought, also when they leave, and passes it at their next fault.
 //!
-//! A held page that leaves memory before it is touched is nobody's business: no call says so, and its fault is then one
-//! from home. It may wait wherever the caller likes, the longer the better. Of a mark only its owner is read: how often pages
-//! that a site brought came back within a life time decides whether its streams are passing (`replace.rs`).
+//! An unmapped page that leaves memory before its touch needs no report: its fault is then one on a stored page. The
+//! caller may keep it anywhere, the longer the better. Only the owner of a mark is read: the share of a site's fetched
+//! pages that came back within a life time decides whether its streams are passing (`replace.rs`).
 //!
-//! What a site has learned can be kept for the program's next run (`habit.rs`).
+//! The state of a site can be saved for the program's next run (`habit.rs`).
 //!
-//! Time is counted in pages brought: a page's life in memory is as many as come while it stays. Nothing is a float.
+//! Time is counted in pages fetched: a page's life in memory is the number of pages fetched during its stay. Nothing is
+//! a float.
 //!
-//! Tried and dropped, in the simulator (`crates/sim/examples/transfer`): a share for passing units that grows when they come back (it
-//! takes from `kept`, and both are too small then); more patience with sites whose pages come back (the same); a gap of
-//! any pages as still in order (random faults among few pages look like streams).
+//! Tried and dropped, in the simulator (`crates/sim/examples/transfer`): a share for passing units that grows when they
+//! come back (it takes from `kept`, and both are too small then); a higher threshold for sites whose pages come back
+//! (the same); a gap of any pages as still in order (random faults among few pages look like streams).
 
 mod ahead;
 mod habit;
@@ -46,16 +47,16 @@ use ahead::{Asked, FIRST_PIECE_LOG2, MAX_WINDOW_LOG2};
 pub use habit::{HABIT_BYTES, Habit, SEED_WORDS, Seed};
 pub use order::{Fault, HELD, Kind, Order, Room, SERIES, Series};
 
-/// Sites that are known at a time.
+/// Number of sites known at a time.
 pub const SITES: usize = 1024;
 
-/// Ways of the table: a site has so many places.
+/// Ways of the table: possible places of one site.
 const WAYS: usize = 4;
 
-/// Faults of a site after which its unit is looked at again.
+/// Faults of a site between two choices of its unit.
 const UNIT_EVERY: u32 = 8;
 
-/// One site. All zeros: none.
+/// State of one site. All zeros: none.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct Site {
@@ -64,10 +65,10 @@ struct Site {
     streams: Streams,
     density: Density,
     faults: u32,
-    /// Pages brought by all sites, at its last fault.
+    /// Pages fetched by all sites, at its last fault.
     touched: u32,
-    /// Orders, and faults on pages of its own that would not have happened had they stayed for a life time: both halved
-    /// from time to time.
+    /// Requests, and faults on the site's own pages that a stay of a whole life time would have saved: both halved from
+    /// time to time.
     orders: u16,
     returned: u16,
     /// 1 + log2 of its unit; 0: not chosen yet.
@@ -89,32 +90,32 @@ impl Site {
     };
 }
 
-/// What is known of one site, for a report.
+/// Report on one site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SiteView {
     /// Address of the instruction.
     pub site: u64,
-    /// Its faults since it is known.
+    /// Number of its faults since it is known.
     pub faults: u32,
     /// Its unit, in pages.
     pub unit_pages: u32,
-    /// Its step from fault to fault in pages; 0: none that is trusted.
+    /// Step from fault to fault in pages; 0: none that is trusted.
     pub stride_pages: i64,
 }
 
-/// All sites of a program. All zeros: nothing known. A megabyte.
+/// All sites of a program. All zeros: nothing known. One megabyte.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Sites {
     sites: [Site; SITES],
     watches: Watches,
-    /// Pages brought so far.
+    /// Pages fetched so far.
     clock: u32,
     random: u32,
-    /// Faults on pages that had left shortly before, and pages brought in that time: both halved from time to time.
+    /// Faults on pages that had left shortly before, and pages fetched in that time: both halved from time to time.
     soon: u32,
     brought: u32,
-    /// Streams that ordered something ahead, in this epoch and in the one before.
+    /// Streams that requested pages ahead, in this epoch and in the one before.
     active_now: u32,
     active_before: u32,
     epoch_began: u32,
@@ -142,8 +143,8 @@ impl Sites {
         epoch: 0,
     };
 
-    /// Decides what a fault brings. `here` says of a page whether it is mapped, held or on its way; it is asked about a few
-    /// pages, and may be wrong.
+    /// Decides the fetch plan of a fault. `here` tells whether a page is mapped, held or in flight; it is asked about a
+    /// few pages, and may be wrong.
     pub fn on_fault(&mut self, fault: &Fault, room: &Room, here: impl Fn(u64) -> bool) -> Order {
         let page = fault.page;
         let area = if fault.area.contains(page) { fault.area } else { Run { first_page: page, pages: 1 } };
@@ -170,7 +171,7 @@ impl Sites {
             }
             Kind::FirstTouch => self.go_on(&asked, &mut order),
             Kind::Held | Kind::Arriving | Kind::Staged if waiting => self.go_on(&asked, &mut order),
-            // A watched page, or one that another site ordered.
+            // A watched page, or a page that another site requested.
             Kind::Held | Kind::Arriving => return order,
             Kind::Staged => {
                 order.fetch = unit_around(page, unit).within(area);
@@ -183,7 +184,7 @@ impl Sites {
         order
     }
 
-    /// The sites that have faulted, in no order: not those that are known from an earlier run alone.
+    /// Sites that have faulted, in no order: without sites known only from an earlier run.
     pub fn known(&self) -> impl Iterator<Item = SiteView> + '_ {
         self.sites.iter().filter(|site| site.address != 0 && site.faults > 0).map(|site| SiteView {
             site: site.address,
@@ -193,7 +194,7 @@ impl Sites {
         })
     }
 
-    /// Where the site is in the table; a new one takes the place of the one that faulted longest ago.
+    /// Index of the site in the table; a new one replaces the site that faulted longest ago.
     fn site_at(&mut self, address: u64) -> usize {
         let address = address.max(1);
         let set = Sites::set_of(address);
@@ -213,7 +214,7 @@ impl Sites {
         at
     }
 
-    /// Ends the watch on the faulting page, and those whose time is up.
+    /// Ends the watch on the faulting page, and the expired ones.
     fn end_watches(&mut self, fault: &Fault, life: u32) {
         if let Some(outcome) = self.watches.used(fault.page) {
             self.learn(outcome);
@@ -231,7 +232,7 @@ impl Sites {
         }
     }
 
-    /// Counts what the fault says about memory: was it short, and did a stream's page come back?
+    /// Counts the fault's evidence about memory: a shortage, or a stream's page that came back.
     fn count(&mut self, fault: &Fault, at: usize, life: u32) {
         let site = &mut self.sites[at];
         site.faults = site.faults.saturating_add(1);
@@ -256,19 +257,19 @@ impl Sites {
         }
     }
 
-    /// Pages that this site brings are seldom needed again within a life time.
+    /// Whether pages of this site are seldom needed again within a life time.
     fn passing(&self, at: usize) -> bool {
         let site = &self.sites[at];
         site.orders >= habit::JUDGED_ORDERS && u32::from(site.returned) * 32 < u32::from(site.orders)
     }
 
-    /// What a page costs: its transfer, and the faults that follow because it pushes out another one.
+    /// Cost of a page: its transfer, and the faults that follow because it evicts another one.
     fn price(&self, room: &Room) -> Price {
-        // Of the pages that left, so many were needed again within a quarter of a life time. Had there been one page more
-        // of memory, four times that share of a fault would have been saved, per page of room and life time.
+        // The share of evicted pages that were needed again within a quarter of a life time. One page more of memory
+        // would have saved four times that share of a fault, per page of space and life time.
         let one = u64::from(ONE);
         let lost = (u64::from(self.soon) * 4 * one / u64::from(self.brought.max(256))).min(one * 15 / 16);
-        // Such a fault pushes out something in its turn: V = F + c + lost * V.
+        // Such a fault evicts another page in its turn: V = F + c + lost * V.
         let (fault_ns, page_ns) = (u64::from(room.fault_ns), u64::from(room.page_ns));
         let whole_fault_ns = (fault_ns + page_ns) * one / (one - lost);
         Price { fault_ns, page_ns: page_ns + whole_fault_ns * lost / one }
@@ -289,19 +290,19 @@ impl Sites {
         site.unit - 1
     }
 
-    /// Pages that one stream may have ahead of it: all active ones together at most a quarter of memory.
+    /// Limit of the pages ahead of one stream: all active ones together have at most a quarter of memory.
     fn window_limit(&self, room: &Room) -> u32 {
         let streams = self.active_now.max(self.active_before).max(1);
         (room.budget_pages / 4 / streams).min(1 << MAX_WINDOW_LOG2)
     }
 
-    /// Chooses a page of the neighbourhood to be watched, now and then.
+    /// Chooses a page of the neighbourhood to be watched, at some faults.
     fn watch(&mut self, asked: &Asked<'_, impl Fn(u64) -> bool>) {
         let (fault, unit, room) = (asked.fault.page, asked.unit, asked.room);
         self.random = u32::try_from(spread(u64::from(self.random) ^ (fault << 32)) >> 32).unwrap_or(1);
         let random = self.random;
         let levels = u32::from(room.max_unit_log2.clamp(1, MAX_UNIT_LOG2));
-        // Mostly the levels around the unit, for they decide.
+        // Mostly the levels around the unit, since they decide.
         let level = match random % 4 {
             0 => u32::from(unit) + 1,
             1 => u32::from(unit).max(1),
@@ -309,7 +310,7 @@ impl Sites {
         }
         .min(levels);
         let level = u8::try_from(level).unwrap_or(1);
-        // A page within the unit that is held back costs a fault if it is used: seldom, where units are cheap.
+        // An unmapped page within the unit costs a fault if it is used: seldom, where units are cheap.
         if level <= unit && unit < FIRST_PIECE_LOG2 && !(random >> 16).is_multiple_of(4) {
             return;
         }
@@ -323,7 +324,7 @@ impl Sites {
         self.watches.begin(page, site, level, self.clock);
     }
 
-    /// Watched pages that are brought with others stay unmapped; where that is not possible they are not watched any more.
+    /// Leaves watched pages of the plan unmapped; ends the watch where that is not possible.
     fn hold_watched(&mut self, order: &mut Order, page: u64, area: Run) {
         self.hold_watched_in(order.fetch, order, page);
         for series in order.ahead {

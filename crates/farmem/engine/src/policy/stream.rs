@@ -1,14 +1,15 @@
-//! Where a site goes next: streams, in order or in steps.
+//! Streams: the next pages of a site, in order or in steps.
 //!
-//! A site may sweep several arrays at a time, so it has several streams; a fault belongs to the stream whose held page it
-//! hits, else to the one whose end it continues, else to the one it is one step away from, else to the nearest. The step
-//! is the site's, the position the stream's: loops over lines start each line somewhere else and step alike in all of them.
+//! A site may sweep several arrays at a time, so it has several streams. A fault belongs to the stream whose held page
+//! it hits, else to the one whose end it continues, else to the one it is one step away from, else to the nearest. The
+//! step belongs to the site, the position to the stream: loops over lines start each line at another position and step
+//! alike in all of them.
 //!
 //! The step is found by majority vote over the distances between faults (Boyer and Moore's vote, one candidate and one
 //! counter), as Leap does over a window of them: Al Maruf and Chowdhury, "Effectively Prefetching Remote Memory with
-//! Leap", USENIX ATC 2020. We differ: a vote per code site instead of per process; positions apart from the step;
-//! what is ahead is ordered by a fault on its own first page, which was held back, so that ordering goes on
-//! while everything is hit.
+//! Leap", USENIX ATC 2020. We differ: a vote per code site instead of per process; positions apart from the step; pages
+//! ahead are requested by a fault on the first page of the earlier request, which was left unmapped, so that requests
+//! go on while everything is hit.
 
 /// Streams of a site.
 pub(super) const STREAMS: usize = 16;
@@ -16,37 +17,37 @@ pub(super) const STREAMS: usize = 16;
 /// Faults farther apart than this many pages never belong together, unless they are one step apart.
 pub(super) const NEAR_PAGES: u64 = 4096;
 
-/// Pages that were there already may lie between a stream's end and its next fault: fewer than so many.
+/// Limit of the pages between a stream's end and its next fault that were present already.
 const MOST_GAP: u64 = 64;
 
-/// The vote is trusted from here on, and never counts higher than the second figure.
+/// Vote from which on the step is trusted; its largest value is the second figure.
 pub(super) const TRUSTED: u8 = 3;
 const MOST_TRUST: u8 = 8;
 
-/// One place where a site is.
+/// One position of a site.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct Stream {
-    /// What lies behind it without a gap: first page, and the page behind the last.
+    /// Contiguous pages behind the position: first page, and the page after the last.
     pub(super) low: u64,
     pub(super) high: u64,
-    /// Its last fault.
+    /// Page of its last fault.
     pub(super) last: u64,
-    /// 1 + the held page at which more is to be ordered; 0: none.
+    /// Readahead marker: 1 + the unmapped page whose fault requests more; 0: none.
     pub(super) trigger: u64,
-    /// Where the next series of steps begins, if one was ordered.
+    /// First page of the next series of steps, if one was requested.
     pub(super) next: u64,
-    /// Pages brought by all sites, at its last fault.
+    /// Pages fetched by all sites, at its last fault.
     pub(super) touched: u32,
     /// Steps, or windows, in a row that were right.
     pub(super) hits: u8,
-    /// Series ordered last: 2^n steps; or window: 2^n pages.
+    /// Last request: 2^n steps of a series, or 2^n pages of a window.
     pub(super) depth: u8,
-    /// 0: unused slot. 1: nothing known. 2: going up in order. 3: going down in order. 4: in steps.
+    /// 0: unused slot. 1: nothing known. 2: up in order. 3: down in order. 4: in steps.
     pub(super) way: u8,
-    /// The epoch in which it was counted as active.
+    /// Epoch of its last count as active.
     pub(super) epoch: u8,
-    /// Steps from where its line began, those that were ordered included, and how many of them were ordered last.
+    /// Number of steps from the start of its line, including requested ones, and number of steps requested last.
     pub(super) steps: u16,
     pub(super) ordered: u16,
 }
@@ -75,23 +76,23 @@ impl Stream {
     };
 }
 
-/// How a fault continues its stream.
+/// Relation of a fault to its stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// It hit the held page.
+    /// Hit the held page.
     Trigger,
-    /// It is right behind what was fetched, or right before.
+    /// Right behind the fetched pages, or right before them.
     Up,
     Down,
-    /// It is one step of the site's away.
+    /// One step of the site away.
     Stride,
-    /// It is somewhere else, near.
+    /// Near, without another relation.
     Near,
-    /// It begins a stream.
+    /// Begins a stream.
     New,
 }
 
-/// The streams of a site, and its step. All zeros: nothing known.
+/// Streams of a site, and its step. All zeros: nothing known.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct Streams {
@@ -100,24 +101,24 @@ pub(super) struct Streams {
     pub(super) stride: i64,
     /// The vote's counter.
     pub(super) trust: u8,
-    /// Steps ordered at a time, 2^n, where streams of this site begin.
+    /// Steps requested at a time by a new stream of this site: 2^n.
     pub(super) depth: u8,
-    /// Counts held pages that were not reached up, and those that were down.
+    /// Counter: up for held pages that were not reached, down for others.
     pub(super) doubt: u8,
-    /// Windows are so many times halved, since pages left before the site got there.
+    /// Number of halvings of the windows, since pages left before the site got there.
     pub(super) cut: u8,
-    /// Held pages reached since then.
+    /// Held pages reached since the last halving.
     pub(super) reached: u8,
     pub(super) unused: u8,
-    /// Steps of a line, about: nothing is ordered beyond; 0: not known.
+    /// Approximate steps of a line: nothing is requested beyond; 0: not known.
     pub(super) line: u16,
 }
 
-/// Windows are halved so many times at most, and doubled again after so many held pages that were reached.
+/// Largest number of halvings, and number of reached held pages after which the windows are doubled again.
 const MOST_CUT: u8 = 10;
 const REACHED_BEFORE_GROWTH: u8 = 16;
 
-/// Doubt from which on a stream must go on for longer before something is ordered ahead, and the most of it.
+/// Doubt from which on a stream must be longer before pages are requested ahead, and the largest doubt.
 const DOUBTFUL: u8 = 8;
 const MOST_DOUBT: u8 = 40;
 
@@ -135,12 +136,13 @@ impl Streams {
         line: 0,
     };
 
-    /// The stream that waits for a fault on `page`.
+    /// Stream whose held page is `page`.
     pub(super) fn waiting_for(&self, page: u64) -> Option<usize> {
         self.stream.iter().position(|s| s.way != UNUSED && s.trigger != 0 && s.trigger - 1 == page)
     }
 
-    /// Which stream the fault belongs to, and how; votes on the step. A gap counts as in order when all of it is `here`.
+    /// Finds the fault's stream and its relation to it; votes on the step. A gap counts as in order when all of it is
+    /// `here`.
     pub(super) fn follow(&mut self, page: u64, clock: u32, here: &impl Fn(u64) -> bool) -> (usize, Step) {
         if let Some(at) = self.waiting_for(page) {
             return (at, Step::Trigger);
@@ -189,7 +191,7 @@ impl Streams {
         (at, step)
     }
 
-    /// What was ordered ahead was reached, or not.
+    /// Counts a request that was reached, or not.
     pub(super) fn judge(&mut self, reached: bool) {
         self.doubt = if reached { self.doubt.saturating_sub(4) } else { self.doubt.saturating_add(1).min(MOST_DOUBT) };
         self.reached = self.reached.saturating_add(u8::from(reached));
@@ -199,7 +201,7 @@ impl Streams {
         }
     }
 
-    /// `page` had to be brought again. If a stream ordered it and has not got there yet, its window was too long.
+    /// Handles a second fetch of `page`. If a stream requested it and has not got there yet, its window was too long.
     pub(super) fn missed(&mut self, page: u64, limit_log2: u8) {
         let ahead = |s: &&mut Stream| match s.way {
             UP => page > s.last && page < s.high,
@@ -215,8 +217,8 @@ impl Streams {
         }
     }
 
-    /// A stream in steps ended its line. Lines of a loop are mostly of the same length: what was ordered beyond this one's
-    /// end will not be ordered beyond the next one's.
+    /// Ends the line of a stream in steps. Lines of a loop are mostly of the same length: the steps beyond this line's
+    /// end will not be requested beyond the next line's end.
     pub(super) fn end_of_line(&mut self, stream: &Stream) {
         if stream.way != STEPS || stream.steps < 3 {
             return;
@@ -224,19 +226,19 @@ impl Streams {
         self.line = if stream.trigger != 0 {
             stream.steps.saturating_sub(stream.ordered).max(1)
         } else {
-            // Nothing was left over: perhaps it ended even before. A fault will say if this is too short.
+            // Nothing was left over: perhaps it ended even before. A fault shows if this is too short.
             (self.line - self.line / 16).max(1)
         };
     }
 
-    /// A stream in steps went on with a fault. Beyond the length of a line, lines are longer than thought.
+    /// Counts a step of a stream in steps by a fault. Beyond the known length of a line, the length grows.
     pub(super) fn goes_on(&mut self, steps: u16) {
         if self.line != 0 && steps >= self.line {
             self.line = steps.saturating_add(steps / 8).saturating_add(2);
         }
     }
 
-    /// Whether a stream that went on so often deserves that something is ordered ahead of it.
+    /// Whether a stream with this number of hits gets pages requested ahead of it.
     pub(super) fn deserves(&self, hits: u8) -> bool {
         self.doubt < DOUBTFUL || hits > self.doubt / DOUBTFUL
     }
@@ -254,7 +256,7 @@ impl Streams {
     }
 }
 
-/// `to - from` in pages, as far as it can be said.
+/// `to - from` in pages, clamped to the type.
 fn difference(to: u64, from: u64) -> i64 {
     if to >= from {
         i64::try_from(to - from).unwrap_or(i64::MAX)

@@ -1,38 +1,38 @@
-//! How many faults there would be with half and with double the budget.
+//! Number of faults with half and with double the budget.
 //!
-//! A page that left memory is remembered with the number of pages that had left by then. When it comes back, the
-//! difference is its distance: it would not have left, had there been room for so many pages more. So the faults whose
-//! distance is at most the budget are those that double the budget would save.
+//! A page that is evicted is remembered with the number of evictions until then. When it comes back, the difference is
+//! its distance: the number of pages of additional memory that would have kept it. So the faults whose distance is at
+//! most the budget are the faults that double the budget would save.
 //!
 //! Half the budget is simulated in small, as in Waldspurger et al., "Cache Modeling and Optimization using Miniature
 //! Simulations", USENIX ATC 2017: of 64 pages one is sampled, by its number. The sampled pages go through a queue with
-//! a 64th of half the budget. A page that falls out of it is held back in the real memory, so that its next use is
-//! a fault, which costs no transfer; that use is a miss in the small queue, stands for 64, and puts the page in again.
-//! So thrashing that would begin at half the budget is seen while there is none.
+//! a 64th of half the budget. A page that falls out of the queue is left unmapped in the real memory, so that its next
+//! use is a fault, which costs no transfer. That use is a miss in the small queue, counts as 64, and puts the page in
+//! again. So thrashing that would begin at half the budget is seen while there is none.
 //!
-//! How exact, against what the simulator counts at half and at double the budget (`cargo run --release -p sim
-//! --example transfer -- --foretell`): with a fixed unit of 16 KiB within a sixth for ADI, Himeno and merge sort but for what
-//! follows, and for random updates; for a chase of pointers with a hot set from 28 % too few at half to 80 % too many at
-//! double. Thrashing that begins at half with a fixed unit (few pages of each unit are used at a time) is missed altogether,
-//! by a factor of up to 25, since pages are sampled and not units. With units by site half is mostly too low, up to two
-//! and a half times, since units become smaller then; streams that just fit can be off by 30 (sparse matrix at 10 %). So: a hint whether
-//! more memory would help; no promise of what less would do.
+//! Accuracy, against the simulator's counts at half and at double the budget (`cargo run --release -p sim --example
+//! transfer -- --foretell`). With a fixed unit of 16 KiB: within a sixth for ADI, Himeno and merge sort, except for the
+//! cases below, and for random updates; for a chase of pointers with a hot set from 28 % too few at half to 80 % too
+//! many at double. Thrashing that begins at half with a fixed unit (few pages of each unit are used at a time) is
+//! missed altogether, by a factor of up to 25, since pages are sampled and not units. With units by site half is mostly
+//! too low, up to two and a half times, since units become smaller then; streams that just fit can be off by 30 (sparse
+//! matrix at 10 %). So the figure is a hint whether more memory would help, and no promise about less.
 
 use super::{Run, spread};
 
 /// Entries of one page's group in [`Ghosts`].
 const WAYS: usize = 4;
 
-/// Pages that left memory, and when: in a slice that the caller gives, zeros at first. An entry has 32 bits of the page and
-/// 32 bits of the time. What finds no room takes the place of the oldest of its group. Callers that have 32 bits for each page keep
-/// [`Clock::tick`]'s number there instead.
+/// Evicted pages and their times: in a slice of the caller, zeros at first. An entry has 32 bits of the page and 32
+/// bits of the time. A page without a free entry replaces the oldest of its group. Callers that have 32 bits for each
+/// page keep [`Clock::tick`]'s number there instead.
 #[derive(Debug)]
 pub struct Ghosts<'a> {
     slots: &'a mut [u64],
 }
 
 impl<'a> Ghosts<'a> {
-    /// Over this memory; its length should be twice the budget in pages, and is used up to a multiple of four.
+    /// Table over this memory; its length should be twice the budget in pages, and is used up to a multiple of four.
     pub fn over(slots: &'a mut [u64]) -> Ghosts<'a> {
         Ghosts { slots }
     }
@@ -47,7 +47,7 @@ impl<'a> Ghosts<'a> {
         (page & 0xffff_ffff) << 32
     }
 
-    /// `page` leaves memory.
+    /// Records that `page` leaves memory.
     pub fn left(&mut self, page: u64, clock: &mut Clock) {
         let now = clock.tick();
         let Some(group) = self.group(page) else { return };
@@ -60,7 +60,7 @@ impl<'a> Ghosts<'a> {
         group[same.unwrap_or(oldest)] = Ghosts::tag(page) | u64::from(now);
     }
 
-    /// `page` comes back: how many pages left since it did; 0: not known.
+    /// Number of evictions since `page` left, when it comes back; 0: not known.
     pub fn back(&mut self, page: u64, clock: &Clock) -> u32 {
         let tag = Ghosts::tag(page);
         let Some(group) = self.group(page) else { return 0 };
@@ -73,7 +73,7 @@ impl<'a> Ghosts<'a> {
     }
 }
 
-/// Pages that left so far. All zeros: none.
+/// Number of evictions so far. All zeros: none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Clock {
@@ -81,13 +81,13 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// One more page leaves: its number, to be kept with it; never 0.
+    /// Counts one more eviction. Returns its number, to be kept with the page; never 0.
     pub fn tick(&mut self) -> u32 {
         self.left = self.left.wrapping_add(1).max(1);
         self.left
     }
 
-    /// The distance of a page that left with that number; 0 stays "not known".
+    /// Distance of a page that left with that number; 0 stays "not known".
     pub fn distance(&self, left: u32) -> u32 {
         if left == 0 { 0 } else { self.left.wrapping_sub(left).saturating_add(1) }
     }
@@ -96,10 +96,10 @@ impl Clock {
 /// Places for sampled pages.
 const SAMPLES: u32 = 256;
 
-/// How far from its place a sample may lie.
+/// Largest distance of a sample from its hashed place.
 const PROBES: u64 = 8;
 
-/// One page of so many is sampled at least; fewer, where memory is large, so that all samples find room.
+/// Sampling rate: at most one page in this number; fewer, where memory is large, so that all samples fit.
 const ONE_IN: u32 = 64;
 
 /// A sampled page.
@@ -108,18 +108,18 @@ const ONE_IN: u32 = 64;
 struct Sample {
     /// 1 + the page; 0: free.
     page: u64,
-    /// Pages brought when it came or was lost.
+    /// Clock when it came or was lost.
     since: u32,
-    /// Not 0: with half the budget it would have left, as the so-manieth.
+    /// Not 0: with half the budget it would have left, with this number among the lost ones.
     lost: u32,
-    /// Gets another round.
+    /// Whether it gets another round.
     again: u32,
     unused: u32,
 }
 
 const FREE: Sample = Sample { page: 0, since: 0, lost: 0, again: 0, unused: 0 };
 
-/// Counts faults, and those that would be more or fewer. All zeros: nothing seen.
+/// Counts faults, and predicts them for other budgets. All zeros: nothing seen.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct WhatIf {
@@ -127,12 +127,12 @@ pub struct WhatIf {
     pages: u64,
     saved_by_double: u64,
     lost_pages_by_half: u64,
-    /// Pages brought.
+    /// Pages fetched.
     clock: u32,
     hand: u32,
     /// Samples lost so far.
     lost: u32,
-    /// The queue of half the budget: where it begins, and how many.
+    /// Queue of half the budget: its head, and its length.
     head: u32,
     len: u32,
     unused: u32,
@@ -163,7 +163,7 @@ impl WhatIf {
         samples: [FREE; SAMPLES as usize],
     };
 
-    /// A fault on `page`. `distance`: see [`Clock::distance`]; `brings`: its data comes from home.
+    /// Counts a fault on `page`. `distance`: see [`Clock::distance`]; `brings`: its data comes from the store.
     pub fn fault(&mut self, page: u64, brings: bool, distance: u32, budget_pages: u32) {
         if brings {
             self.faults = self.faults.saturating_add(1);
@@ -180,14 +180,14 @@ impl WhatIf {
         let Some(sample) = self.find(page).filter(|sample| sample.lost != 0) else { return };
         let away = lost_now.wrapping_sub(sample.lost);
         *sample = Sample { lost: 0, again: u32::from(away < room), ..*sample };
-        // For the eighth of memory that is staging it would still have been there.
+        // With the eighth of memory in the victim queue it would still have been there.
         if away > room / 7 {
             self.lost_pages_by_half = self.lost_pages_by_half.saturating_add(u64::from(one_in));
         }
         self.enqueue(page);
     }
 
-    /// A run was brought from home.
+    /// Counts a run that was fetched from the store.
     pub fn brought(&mut self, run: Run, budget_pages: u32) {
         self.clock = self.clock.wrapping_add(run.pages);
         self.pages = self.pages.saturating_add(u64::from(run.pages));
@@ -197,12 +197,12 @@ impl WhatIf {
         }
     }
 
-    /// To be asked after each fault until it answers `None`: a page that would have left with half the budget. If it is
-    /// mapped, it is to be held back from now on (unmapped, and kept in memory).
+    /// Next page that would have left with half the budget, to be asked after each fault until `None`. A mapped page is
+    /// to be left unmapped from now on, and kept in memory.
     pub fn next_lost(&mut self, budget_pages: u32) -> Option<u64> {
         self.free_one(budget_pages);
         let room = room_of_half(budget_pages);
-        // Whatever a program that writes where it should not has left here: the queue has no more places.
+        // A faulty program may have written any values here: the queue has no more places.
         (self.head, self.len) = (self.head % SAMPLES, self.len.min(SAMPLES));
         while self.len > room {
             let page = self.queue[(self.head % SAMPLES) as usize];
@@ -222,17 +222,17 @@ impl WhatIf {
         None
     }
 
-    /// Faults that brought something from home.
+    /// Number of faults that fetched from the store.
     pub fn faults(&self) -> u64 {
         self.faults
     }
 
-    /// Predicted faults from home with double the budget.
+    /// Predicted fetching faults with double the budget.
     pub fn at_double(&self) -> u64 {
         self.faults.saturating_sub(self.saved_by_double)
     }
 
-    /// Predicted faults from home with half the budget: as many pages to each as there are now.
+    /// Predicted fetching faults with half the budget: with as many pages to each as now.
     pub fn at_half(&self) -> u64 {
         let more = u128::from(self.faults) * u128::from(self.lost_pages_by_half) / u128::from(self.pages.max(1));
         self.faults.saturating_add(u64::try_from(more).unwrap_or(u64::MAX))
@@ -269,7 +269,7 @@ impl WhatIf {
         self.samples.get_mut(at)
     }
 
-    /// Frees one sample, if it was lost a life time ago: it has left indeed.
+    /// Frees one sample that was lost a life time ago: it has left indeed.
     fn free_one(&mut self, budget_pages: u32) {
         let sample = &mut self.samples[(self.hand % SAMPLES) as usize];
         self.hand = self.hand.wrapping_add(1);
@@ -283,7 +283,7 @@ fn one_in(budget_pages: u32) -> u32 {
     ONE_IN.max(budget_pages / (SAMPLES / 2))
 }
 
-/// Samples that half the budget has room for, without its staging.
+/// Number of samples for half the budget, without its victim queue.
 fn room_of_half(budget_pages: u32) -> u32 {
     (u64::from(budget_pages) * 7 / 16).div_ceil(u64::from(one_in(budget_pages))).try_into().unwrap_or(SAMPLES)
 }
@@ -328,7 +328,7 @@ mod tests {
         assert_eq!(ghosts.back(1, &clock), 4);
     }
 
-    /// Found by fuzzing: a queue that was said to hold four billion pages was gone through, with the pager's lock held.
+    /// Found by fuzzing: a queue with a length of four billion pages was gone through, with the pager's lock held.
     #[test]
     fn a_queue_of_any_length_is_gone_through_as_far_as_it_has_places() {
         let mut scribbled = WhatIf { head: u32::MAX, len: u32::MAX, queue: [7; SAMPLES as usize], ..WhatIf::UNKNOWN };
@@ -368,7 +368,7 @@ mod tests {
             }
         }
         let lost = what_if.at_half() - what_if.faults();
-        // All but those that were too young at the end: 57856, within the noise of a sample of 900.
+        // All but the pages too young at the end: 57856, within the noise of a sample of 900.
         assert!((43_000..=72_000).contains(&lost), "{lost} of 57856");
     }
 

@@ -1,4 +1,4 @@
-//! A machine of numbers for the pager, and the crew of its flights.
+//! Machine of numbers for the pager, and the worker of its batches.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,22 +6,23 @@ use farmem_engine::PAGE_BYTES;
 use farmem_engine::pager::{Crew, Machine, Pager, Sum};
 use farmem_engine::space::Page;
 
-/// A machine of numbers: a page holds one.
+/// Machine of numbers: a page holds one.
 #[derive(Default)]
 pub struct Model {
-    /// What the program has in memory.
+    /// Pages in the program.
     pub program: BTreeMap<u64, u64>,
-    /// Where the program has memory at all.
+    /// Addresses at which the program has memory.
     pub mapped: BTreeSet<u64>,
     pub slots: BTreeMap<u32, u64>,
     pub store: BTreeMap<u32, u64>,
-    /// Another thread of the program writes to each page as soon as it is there: what it wrote, since somebody asked.
+    /// Whether another thread of the program writes to each page as soon as it is there: its writes since the last
+    /// query.
     pub restless: bool,
     pub written: BTreeMap<u64, u64>,
-    /// The flights' memory, and how many have flown.
+    /// Memory of the batches, and number of batches run.
     pub flown: BTreeMap<u32, u64>,
     pub flights: u64,
-    /// Pages that the kernel holds fast.
+    /// Pages that the kernel holds.
     pub held: BTreeSet<u64>,
     pub most_frames: usize,
 }
@@ -89,7 +90,7 @@ impl Machine for Model {
     }
 
     fn seem_zeros(&mut self, addresses: &[u64]) -> u32 {
-        // As if only a part were looked at.
+        // As if only a part were compared.
         let seems = |address: &u64| self.program[address] & 0xff == 0;
         addresses.iter().enumerate().map(|(number, address)| u32::from(seems(address)) << number).sum()
     }
@@ -136,7 +137,7 @@ impl Machine for Model {
     }
 }
 
-/// The model is its own crew.
+/// The model is its own worker.
 impl Crew for Model {
     type Trouble = String;
 
@@ -156,7 +157,7 @@ impl Crew for Model {
 }
 
 impl Model {
-    /// What masu does.
+    /// Runs masu's part.
     pub fn fly(&mut self, pager: &Pager<'_>) -> bool {
         let some = pager.flights.fly(self, self.flights).expect("a flight arrives");
         self.flights += u64::from(some);

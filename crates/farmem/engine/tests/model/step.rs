@@ -1,4 +1,4 @@
-//! What may happen to a paged program.
+//! Events of a paged program.
 
 use farmem_engine::greeting::Sections;
 use proptest::prelude::*;
@@ -12,7 +12,7 @@ pub enum Step {
         write: Option<u64>,
         site: u64,
     },
-    /// With a step of the background thread's before each page, in this order, over and over.
+    /// With a step of the background thread before each page, in this order, repeated.
     Sweep {
         page: u64,
         pages: u64,
@@ -75,7 +75,7 @@ pub enum Step {
 
 const WAYS: [Sections; 3] = [Sections::Off, Sections::Auto, Sections::Marked];
 
-/// Anything, the usual more often.
+/// Any step, the usual ones more often.
 pub fn step() -> impl Strategy<Value = Step> {
     let page = || 0..PAGES;
     let pages = || 1..600_u64;

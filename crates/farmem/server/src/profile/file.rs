@@ -1,43 +1,43 @@
-//! A profile as bytes. Anybody may have written them: whatever they are, they are sites with habits, or refused.
+//! Byte format of a profile. Anybody may have written the bytes: they decode to sites with profiles, or are refused.
 //!
-//! A head of 16 bytes (what it is and which make, then how many sites), and for each site 52 bytes: build-id, offset in that
-//! file, habit. Numbers are little-endian.
+//! A head of 16 bytes (magic with version, then the number of sites), and for each site 52 bytes: build-id, offset in
+//! that file, profile. Numbers are little-endian.
 
 use farmem_engine::policy::site::{HABIT_BYTES, Habit, SITES};
 use linux::build_id::{BUILD_ID_BYTES, BuildId};
 
-/// Another layout, or another meaning of a habit, is another make.
+/// Magic with version: another layout, or another meaning of a profile, needs another one.
 const MAGIC: &[u8; 12] = b"masu-sites-1";
 
 const HEAD_BYTES: usize = MAGIC.len() + 4;
 const SITE_BYTES: usize = BUILD_ID_BYTES + 8 + HABIT_BYTES;
 
-/// No profile is larger.
+/// Largest size of a profile.
 pub const MOST_BYTES: usize = HEAD_BYTES + SITES * SITE_BYTES;
 
-/// A site, named so that another run finds it.
+/// Site with an identity that is stable between runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kept {
     /// The file with its instruction.
     pub object: BuildId,
-    /// Where in the file.
+    /// Offset in the file.
     pub offset: u64,
-    /// What it does.
+    /// Saved profile.
     pub habit: Habit,
 }
 
-/// Why a profile is none.
+/// Reason why bytes are not a profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Broken {
-    /// Its first bytes are others.
+    /// Wrong first bytes.
     #[error("it is no profile, or one of another version of masu")]
     Magic,
-    /// It does not have the length that it says.
+    /// Length differs from the number of sites.
     #[error("it is torn: it has not the length that it says")]
     Length,
 }
 
-/// What is kept, at most as many sites as can be known.
+/// Encodes the sites, at most as many as can be known.
 pub fn bytes(sites: &[Kept]) -> Vec<u8> {
     let sites = &sites[..sites.len().min(SITES)];
     let mut bytes = MAGIC.to_vec();
@@ -50,10 +50,10 @@ pub fn bytes(sites: &[Kept]) -> Vec<u8> {
     bytes
 }
 
-/// What was kept.
+/// Decodes the sites.
 ///
 /// # Errors
-/// Why it is nothing.
+/// Reason why the bytes are not a profile.
 pub fn parse(bytes: &[u8]) -> Result<Vec<Kept>, Broken> {
     let rest = bytes.strip_prefix(MAGIC).ok_or(Broken::Magic)?;
     let (count, rest) = rest.split_first_chunk().ok_or(Broken::Length)?;

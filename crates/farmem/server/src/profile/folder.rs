@@ -1,7 +1,7 @@
-//! Where profiles are: one file for each program, in the user's cache folder.
+//! Folder of profiles: one file for each program, in the user's cache folder.
 //!
-//! Read and written is only what belongs to the effective user. Under sudo the environment may still name the folders of
-//! whoever called it: then root's own are taken.
+//! Only files of the effective user are read and written. Under sudo the environment may still name the folders of the
+//! calling user: then root's own are taken.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File};
@@ -18,10 +18,10 @@ use rustix::process::geteuid;
 
 use super::file::{Kept, MOST_BYTES, parse};
 
-/// More files than this are not kept: those that were written longest ago go.
+/// Largest number of files kept: the oldest are removed.
 const MOST_FILES: usize = 256;
 
-/// How names of files begin that are being written.
+/// Prefix of files that are being written.
 const NEW: &str = ".new-";
 
 /// The folder with the profiles.
@@ -29,7 +29,7 @@ const NEW: &str = ".new-";
 pub struct Folder(PathBuf);
 
 impl Folder {
-    /// The effective user's. `None` when there is none to be found.
+    /// Folder of the effective user. `None` when it has none.
     pub fn of_user(variable: impl Fn(&str) -> Option<OsString>) -> Option<Folder> {
         let user = geteuid().as_raw();
         let named = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
@@ -45,15 +45,15 @@ impl Folder {
         Folder(path)
     }
 
-    /// The file of a program.
+    /// File of a program.
     pub fn path_of(&self, program: BuildId) -> PathBuf {
         self.0.join(program.to_string())
     }
 
-    /// What was kept; nothing if there is no such file.
+    /// Loads the saved sites; none if there is no such file.
     ///
     /// # Errors
-    /// Why it cannot be used, in words.
+    /// Reason why the file cannot be used, as text.
     pub fn load(&self, path: &Path) -> Result<Vec<Kept>, String> {
         let file = match File::options().read(true).custom_flags(flags(OFlags::NONBLOCK)).open(path) {
             Ok(file) => file,
@@ -70,7 +70,7 @@ impl Folder {
         parse(&bytes).map_err(|broken| broken.to_string())
     }
 
-    /// Keeps it, in one step: whoever reads meanwhile sees the old one or the new one.
+    /// Saves the bytes, in one step: a concurrent reader sees the old file or the new one.
     ///
     /// # Errors
     /// The kernel's answer.
@@ -84,7 +84,7 @@ impl Folder {
         let mut file = File::options().write(true).create_new(true).mode(0o600).open(&new)?;
         let written = file.write_all(bytes).and_then(|()| fs::rename(&new, path));
         if written.is_err() {
-            // It cannot be removed either, then.
+            // A failure here changes nothing: it cannot be removed either, then.
             let _ = fs::remove_file(&new);
         } else {
             self.tidy();
@@ -92,7 +92,8 @@ impl Folder {
         written
     }
 
-    /// Removes the oldest files where there are too many. What cannot be seen or removed stays, and what has no name of ours.
+    /// Removes the oldest files where there are too many. Files that cannot be seen or removed stay, and files with a
+    /// foreign name.
     fn tidy(&self) {
         let Ok(entries) = fs::read_dir(&self.0) else { return };
         let names = entries.filter_map(|entry| Some(entry.ok()?.file_name()));
@@ -111,14 +112,15 @@ fn flags(more: OFlags) -> i32 {
     i32::try_from((OFlags::NOFOLLOW | OFlags::NOCTTY | more).bits()).unwrap_or(0)
 }
 
-/// What a file is called until it is whole: as no other of this process, nor one with its number in another PID namespace.
+/// Temporary name of a file: different from all others of this process, and of a process with its PID in another PID
+/// namespace.
 fn new_name() -> String {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let now_ns = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_nanos());
     format!("{NEW}{}-{}-{now_ns}", std::process::id(), NUMBER.fetch_add(1, Relaxed))
 }
 
-/// A build-id, or a file that whoever wrote it did not live to rename.
+/// Whether the name is a build-id, or a temporary file whose writer died before the rename.
 fn is_ours(name: &OsStr) -> bool {
     let name = name.as_bytes();
     name.starts_with(NEW.as_bytes()) || name.len() == 2 * BUILD_ID_BYTES && name.iter().all(u8::is_ascii_hexdigit)
@@ -128,7 +130,7 @@ fn is_of(path: &Path, user: u32) -> bool {
     fs::metadata(path).is_ok_and(|about| about.uid() == user)
 }
 
-/// Whether a folder is the user's, or would be: what is not there yet is made in a folder of the user's.
+/// Whether a folder belongs to the user, or would: a missing one is created in a folder of the user's.
 fn would_be_of(path: &Path, user: u32) -> bool {
     path.ancestors().find(|path| path.exists()).is_some_and(|nearest| is_of(nearest, user))
 }
@@ -212,7 +214,7 @@ mod tests {
         let folder = Folder(home.path().to_owned());
         let names = || (0..MOST_FILES + 3).map(|n| home.path().join(format!("letter-{n}")));
         names().for_each(|name| fs::write(name, "").unwrap());
-        // Another process with our number, in another PID namespace, writes there too.
+        // Another process with our PID, in another PID namespace, writes there too.
         let new = |n| home.path().join(format!(".new-{}-{n}", std::process::id()));
         (0..100).for_each(|n| fs::write(new(n), "").unwrap());
         folder.save(&folder.path_of(ID), b"").unwrap();

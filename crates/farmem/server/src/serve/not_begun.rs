@@ -1,22 +1,22 @@
-//! Programs that could not begin, in words.
+//! Programs that could not begin, as text.
 
 use farmem_engine::greeting::Step;
 use linux::describe;
 use rustix::io::Errno;
 
-/// Why a program could not begin.
+/// Failed start of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotBegun {
-    /// Its process, as it sees itself.
+    /// PID in the program's own PID namespace.
     pub process: u32,
-    /// The step that failed.
+    /// Failed step.
     pub step: Step,
     /// The kernel's answer.
     pub errno: Errno,
 }
 
 impl NotBegun {
-    /// What failed, in words, and the way out.
+    /// Description of the failure, and the remedy.
     pub fn words(&self) -> (String, &'static str) {
         let why = describe(self.errno);
         match self.step {

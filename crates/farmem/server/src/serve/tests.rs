@@ -1,4 +1,4 @@
-//! Programs of a few words: what they say is the greeting, and then they end.
+//! Programs of a few messages: they carry out the handshake, and then they end.
 
 use std::fs::File;
 
@@ -7,10 +7,10 @@ use farmem_engine::greeting::{Hello, STRANGER, Step};
 use super::*;
 use crate::store::{Error, Span};
 
-/// What is to happen happens within this time.
+/// Time limit of each expected event.
 const PROMPTLY: Duration = Duration::from_secs(10);
 
-/// Keeps nothing, and remembers which layers were given back.
+/// Store that keeps nothing, and records the released layers.
 #[derive(Default)]
 struct Noting(Mutex<Vec<u32>>);
 
@@ -71,7 +71,7 @@ fn server() -> (Server, Arc<Noting>) {
     (Server::begin(TERMS, Arc::<Noting>::clone(&store), None, |_, _| {}).unwrap(), store)
 }
 
-/// Says hello and hears its terms.
+/// Sends the first message and receives the session parameters.
 fn greeted(server: &Server) -> Connection {
     hello(server, Connection::to(&server.name).unwrap())
 }
@@ -89,7 +89,7 @@ fn heard(connection: &Connection) -> Message {
     message_of(&bytes)
 }
 
-/// The same, and hands over its tables and begins.
+/// The same, then passes its tables and begins.
 fn begun(server: &Server) -> Connection {
     let connection = greeted(server);
     let layout = Layout::new(TERMS.most_pages as usize, TERMS.budget_frames as usize);
@@ -109,7 +109,7 @@ fn a_layer_is_given_back_when_its_program_has_ended_and_not_before() {
     assert!(store.comes_to(&[1]), "{:?}", store.0);
     drop(begun(&server));
     assert!(store.comes_to(&[1, 2]), "{:?}", store.0);
-    // One that outlives masu may go on with its file.
+    // A program that outlives masu may go on with its file.
     let seen = server.end();
     drop(first);
     assert_eq!((seen.counted.len(), seen.trouble), (3, Vec::new()));
@@ -186,7 +186,7 @@ fn a_crowd_that_says_nothing_costs_no_thread_and_no_program_its_turn() {
         for _ in 0..150 {
             crowd.push(Connection::to(&server.name).unwrap());
         }
-        // By either way.
+        // By both sockets.
         let by_path = server.path.as_ref().filter(|_| round % 2 == 0);
         let connection = match by_path {
             Some(path) => Connection::at(path.as_ref()),
@@ -195,7 +195,7 @@ fn a_crowd_that_says_nothing_costs_no_thread_and_no_program_its_turn() {
         drop(hello(&server, connection.unwrap()));
     }
     assert!(threads() <= before + 4 + 2, "other tests have some");
-    // The oldest gave way: each of them was this user's.
+    // The oldest was dropped: each of them was this user's.
     let comes = |what: &str, holds: &dyn Fn() -> bool| {
         let begun = Instant::now();
         while !holds() {

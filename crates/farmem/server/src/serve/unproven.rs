@@ -1,8 +1,9 @@
-//! Connections of which nobody knows yet who they are: a bounded number of them, without a thread, until they say the secret.
+//! Connections that have not sent the secret yet: a bounded number, without a thread.
 //!
-//! Programs come by a hidden socket, of which only they were told. Where it is not seen (chroot), they come by one whose name
-//! everybody sees, and there others come as well: those are told apart by the kernel's word for their user, never heard for long, and
-//! the oldest of them gives way to the next. They cost neither a program that comes by the hidden socket nor masu more than that.
+//! Programs connect by a hidden socket whose path only they get. Where the path is not visible (chroot), they use a
+//! socket with a public name, and there unrelated processes connect as well. The kernel's report of the peer's user
+//! separates the latter; they are never heard for long, and the oldest of them is dropped for the next. They cost
+//! neither masu nor a program on the hidden socket more than that.
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -17,40 +18,40 @@ use rustix::process::geteuid;
 
 use super::{bytes_of, message_of};
 
-/// In this time another user's program says who it is.
+/// Time for another user's program to identify itself.
 const STRANGERS_WORDS: Duration = Duration::from_secs(10);
 
-/// Connections that are heard at a time: of this user's or by the hidden socket, and of others.
+/// Connections heard at a time: of this user or by the hidden socket, and of others.
 const MOST: [usize; 2] = [256, 64];
 
-/// Connections that are accepted at a time by the socket that everybody sees; then it rests for `REST`.
+/// Connections accepted at a time by the public socket; then it pauses for `REST`.
 const AT_A_TIME: usize = 64;
 
-/// After others have come. So they cost at most some 30,000 system calls in a second.
+/// Pause after connections of other users. It limits their cost to some 30,000 system calls in a second.
 const REST: Duration = Duration::from_millis(5);
 
-/// One of them.
+/// Connection without the secret so far.
 struct Unproven {
     connection: Connection,
     peer: Peer,
-    /// Of another user, by the socket that everybody sees.
+    /// Whether it belongs to another user, by the public socket.
     stranger: bool,
     since: Instant,
 }
 
-/// A program that has said the secret.
+/// Program that has sent the secret.
 pub struct Proven {
-    /// By which it is served.
+    /// Connection of its service.
     pub connection: Connection,
     /// The process at the other side.
     pub peer: Peer,
-    /// What it said.
+    /// Its first message.
     pub hello: Hello,
 }
 
-/// Both sockets, and who came by them.
+/// Both sockets, and their unproven connections.
 pub struct Entrance {
-    /// Missing where there is no place for it.
+    /// Hidden socket; `None` where no folder accepts it.
     hidden: Option<Listener>,
     seen: Listener,
     secret: u64,
@@ -58,10 +59,11 @@ pub struct Entrance {
     rests_until: Instant,
 }
 
-/// Where hidden sockets may be: for root's programs, which may become other users', a folder of root's; else one of the user's own.
+/// Folders for hidden sockets: for root's programs, which may become other users', a folder of root's; else one of the
+/// user's own.
 fn places(variable: impl Fn(&str) -> Option<std::ffi::OsString>) -> Vec<PathBuf> {
     if geteuid().is_root() {
-        // Where it cannot be made or is somebody else's, the next one may do.
+        // Where it cannot be created or belongs to another user, the next one may do.
         let own = runtime_directory::public(Path::new(runtime_directory::DIRECTORY)).ok();
         let own = own.map(|_| PathBuf::from(runtime_directory::DIRECTORY));
         return own.into_iter().chain([std::env::temp_dir()]).collect();
@@ -71,7 +73,7 @@ fn places(variable: impl Fn(&str) -> Option<std::ffi::OsString>) -> Vec<PathBuf>
 }
 
 impl Entrance {
-    /// Opens both. Programs say this half of the secret.
+    /// Opens both sockets. `secret` is the half that programs send.
     ///
     /// # Errors
     /// The kernel's answer when there is no descriptor left.
@@ -81,20 +83,21 @@ impl Entrance {
         Ok(Entrance { hidden, seen: Listener::open()?, secret, unproven: Vec::new(), rests_until: Instant::now() })
     }
 
-    /// The name that everybody sees.
+    /// Public name.
     pub fn name(&self) -> &str {
         self.seen.name()
     }
 
-    /// The path that nobody is told.
+    /// Hidden path.
     pub fn path(&self) -> Option<&str> {
         self.hidden.as_ref().map(Listener::name)
     }
 
-    /// Waits for programs, at most so long, and hands over those that said the secret.
+    /// Waits for programs, at most `within`, and returns the ones that sent the secret.
     ///
     /// # Errors
-    /// The kernel's answer when there is no descriptor left; who had come before is kept, and `proven` has who was heard.
+    /// The kernel's answer when there is no descriptor left; earlier connections are kept, and `proven` has the
+    /// programs heard.
     pub fn wait(&mut self, within: Duration, proven: &mut Vec<Proven>) -> Result<(), Errno> {
         let rests = self.rests_until.saturating_duration_since(Instant::now());
         let within = if rests.is_zero() { within } else { within.min(rests) };
@@ -122,7 +125,7 @@ impl Entrance {
         }
     }
 
-    /// Takes in who waits at the sockets.
+    /// Accepts waiting connections.
     fn accept(&mut self, now: Instant, seen: bool) -> Result<(), Errno> {
         let own = geteuid().as_raw();
         for _ in 0..AT_A_TIME {
@@ -140,7 +143,7 @@ impl Entrance {
     }
 
     fn take_in(&mut self, connection: Connection, own: u32, now: Instant, seen: bool) {
-        // Of who is not known nothing is expected.
+        // Nothing is expected from an unknown peer.
         let Ok(peer) = connection.peer() else { return };
         let stranger = seen && peer.user != own;
         if stranger {
@@ -152,7 +155,7 @@ impl Entrance {
         }
     }
 
-    /// The oldest gives way: a program says who it is as soon as it has connected.
+    /// Drops the oldest connection: a program identifies itself as soon as it has connected.
     fn make_room(&mut self, stranger: bool) {
         let of_its_sort = |one: &Unproven| one.stranger == stranger;
         if self.unproven.iter().filter(|one| of_its_sort(one)).count() >= MOST[usize::from(stranger)]
@@ -163,18 +166,18 @@ impl Entrance {
     }
 }
 
-/// What one of them said.
+/// Result of reading a connection.
 enum Heard {
-    /// It may still say it.
+    /// No message yet.
     Nothing(Unproven),
-    /// It is ours.
+    /// A program of this masu.
     Secret(Proven),
-    /// It is gone, not ours, or too late.
+    /// Closed, wrong, or too late.
     Wrong,
 }
 
 impl Unproven {
-    /// It may be stopped before it says anything, for however long, if it is of this user.
+    /// Reads a connection. A program of this user may be stopped before its message, for any time.
     fn hear(self, secret: u64, now: Instant) -> Heard {
         let mut bytes = [0; size_of::<Message>()];
         match self.connection.receive_at_once(&mut bytes) {
@@ -187,7 +190,7 @@ impl Unproven {
             Some(hello) if hello.secret == secret => {
                 Heard::Secret(Proven { connection: self.connection, peer: self.peer, hello })
             }
-            // A program that outlives a masu of this name; or somebody else.
+            // A program that outlives a masu of this name; or an unrelated process.
             Some(_) => {
                 let _ = self.connection.send_at_once(&bytes_of(&STRANGER), &[]);
                 Heard::Wrong
@@ -197,8 +200,8 @@ impl Unproven {
     }
 }
 
-/// A program that masu started is another user's only if it was root's: what an ordinary user's program could become another user's
-/// by runs without the library.
+/// Whether a peer of this user is served. A program that masu started is another user's only if it was root's: any
+/// program that would turn an ordinary user's process into another user's runs without the library.
 pub fn is_served(peer: u32, own: u32) -> bool {
     peer == own || own == 0
 }

@@ -1,16 +1,17 @@
-//! `file:DIR`: one sparse file per layer; page n lies at n * 4096 (at n * 4112, if pages are sealed, and only masu reads them).
+//! `file:DIR`: one sparse file per layer; page n lies at n * 4096 (at n * 4112, if pages are sealed: then only masu
+//! reads them).
 //!
-//! The files have no name (`O_TMPFILE`; where the file system cannot, a name that is taken away at once), so that nothing is
-//! left behind, however masu ends. A program may read and write its pages there by itself: [`Store::direct`].
+//! The files have no name (`O_TMPFILE`; where the file system cannot, a name that is removed at once), so that nothing
+//! is left behind, however masu ends. A program may read and write its pages there by itself: [`Store::direct`].
 //!
-//! `O_DIRECT` is not used: it asks for aligned buffers and makes each 4 KiB write wait for the device, while the page cache
-//! gathers writes, and is memory that the kernel takes back whenever it needs it.
+//! `O_DIRECT` is not used: it needs aligned buffers and makes each 4 KiB write wait for the device, while the page
+//! cache gathers writes, and is memory that the kernel takes back whenever it needs it.
 //!
-//! A page is home when `pwrite` has returned: it outlives the program and masu, not the machine. With `?sync` it
-//! is home when the device has it; that costs a wait for each put, and helps only someone who reads the file of a
-//! machine that crashed, which has no name; so it is for measurements.
+//! A page is stored when `pwrite` has returned: it outlives the program and masu, not the machine. With `?sync` it is
+//! stored when the device has it. That costs a wait for each put, and would help only to read the file of a crashed
+//! machine, which has no name; so it is for measurements.
 //!
-//! A hole reads as zeros: a page that was forgotten is not told from a page of zeros. Beyond the end nothing was ever put.
+//! A hole reads as zeros: a forgotten page cannot be told from a page of zeros. Beyond the end nothing was ever put.
 
 use std::collections::BTreeMap;
 
@@ -38,10 +39,10 @@ pub struct FileStore {
 }
 
 impl FileStore {
-    /// Opens the directory and makes sure that files can be made in it.
+    /// Opens the directory and checks that files can be created in it.
     ///
     /// # Errors
-    /// `Unfit` if it is no directory, `Refused` if we may not write there, `Full`.
+    /// `Unfit` if it is no directory, `Refused` if masu may not write there, `Full`.
     pub fn open(url: &FileUrl, opening: &Opening) -> Result<FileStore, Error> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = rustix::fs::open(&url.directory, flags, Mode::empty());
@@ -61,7 +62,7 @@ impl FileStore {
         Ok(store)
     }
 
-    /// Memory is no store, and a full device is known beforehand: both are said, neither is refused.
+    /// Warns of a store in memory, and of a device known to be too small: both are reported, neither is refused.
     fn say_what_it_stands_on(&self, opening: &Opening) {
         if rustix::fs::fstatfs(&self.directory).is_ok_and(|is| is_memory(u64::try_from(is.f_type).unwrap_or(0))) {
             (opening.say)(&format!(
@@ -76,13 +77,13 @@ impl FileStore {
         }
     }
 
-    /// What the file system has left for us.
+    /// Free space of the file system for this user.
     fn free(&self) -> Option<Bytes> {
         let vfs = rustix::fs::fstatvfs(&self.directory).ok()?;
         Some(Bytes(vfs.f_bavail.saturating_mul(vfs.f_frsize)))
     }
 
-    /// The layer's file, made when it is first asked for.
+    /// The layer's file, created at its first use.
     fn layer(&self, layer: u32) -> Result<Arc<OwnedFd>, Error> {
         let known = self.layers.read().unwrap_or_else(PoisonError::into_inner).get(&layer).cloned();
         if let Some(file) = known {
@@ -154,7 +155,7 @@ impl FileStore {
         })
     }
 
-    /// A device that fails is no passing trouble: nobody brings its pages back.
+    /// Error of a failed device, which is not temporary: its pages do not come back.
     fn failed(&self, operation: String, errno: Errno) -> Error {
         match errno {
             Errno::NOSPC | Errno::DQUOT | Errno::FBIG => self.full(operation, errno),
@@ -207,7 +208,8 @@ impl Store for FileStore {
             let (start, length) = (span.home.page * self.page_bytes as u64, span.pages * self.page_bytes as u64);
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             match rustix::fs::fallocate(&file, flags, start, length) {
-                // A file system without holes keeps the pages: more room than needed, and nothing worse.
+                // A file system without holes keeps the pages: it uses more space than needed, and nothing else
+                // changes.
                 Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INTR) => (),
                 Err(_) if span.pages == 0 => (),
                 Err(errno) => return Err(self.failed(operation("forget", spans.iter().copied(), "in"), errno)),
@@ -235,7 +237,7 @@ impl Store for FileStore {
     }
 }
 
-/// A file without a name in the directory.
+/// Creates a file without a name in the directory.
 fn nameless(directory: &OwnedFd, layer: u32) -> Result<OwnedFd, Errno> {
     let mode = Mode::RUSR | Mode::WUSR;
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::LARGEFILE;
@@ -247,7 +249,7 @@ fn nameless(directory: &OwnedFd, layer: u32) -> Result<OwnedFd, Errno> {
     named_for_a_moment(directory, layer)
 }
 
-/// The same where the file system knows only files with names.
+/// The same for file systems that know only files with names.
 fn named_for_a_moment(directory: &OwnedFd, layer: u32) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::LARGEFILE | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
     for attempt in 0..100 {
@@ -276,7 +278,7 @@ fn of_directory(name: &str, errno: Errno) -> Error {
             Error::Refused(trouble("Name a directory that you may write to: --store file:DIR."))
         }
         Errno::NOSPC | Errno::DQUOT => Error::Full(trouble("Make room there, or name another directory.")),
-        // Other programs may end, and leave room.
+        // Other programs may end, and free descriptors.
         Errno::MFILE | Errno::NFILE => Error::Unreachable(trouble("Raise the limit of open files (`ulimit -n`).")),
         _ => Error::Unfit(trouble("Name a directory that exists: --store file:DIR.")),
     }

@@ -1,20 +1,22 @@
-//! `redis://…`: pages at home in Redis or Valkey, one server or a Cluster.
+//! `redis://…`: pages in Redis or Valkey, one server or a Cluster.
 //!
-//! Calls are carried out by the thread that makes them, on blocking connections of a pool per server: no runtime, no hand
-//! over to another thread. A batch is cut into blocks of 16 pages (`blocks.rs`), the blocks are sorted by node
-//! (`topology.rs`), each node gets its requests in one go, and then the replies are read, node after node (`exchange.rs`).
+//! Calls are carried out by the calling thread, on blocking connections of a pool per server: no runtime, no handover
+//! to another thread. A batch is cut into blocks of 16 pages (`blocks.rs`), the blocks are sorted by node
+//! (`topology.rs`), each node gets its requests in one go, and then the replies are read, node after node
+//! (`exchange.rs`).
 //!
-//! **Home** means: the server has it, and a replica too, where the server has any (`WAIT`, on the connection that wrote). A
-//! server without replicas is said once. `?replicas=N` asks for N, always.
+//! **Stored** means: the server has the page, and a replica too, where the server has any (`WAIT`, on the connection
+//! that wrote). A server without replicas is reported once. `?replicas=N` requires N, always.
 //!
-//! **Lease.** Every block expires (`?ttl`, 24 h), and a thread renews all of them four times in that, at least hourly: a masu
-//! that was killed leaves nothing for ever. `close` deletes them. It also means that a server which may evict keys with a
-//! lease (`volatile-…`) or any (`allkeys-…`) would throw pages away: such a server is refused at the start.
+//! **Lease.** Every block expires (`?ttl`, 24 h), and a thread renews all of them four times in that, at least hourly:
+//! a killed masu leaves nothing for ever. `close` deletes them. It also means that a server which may evict keys with a
+//! lease (`volatile-…`) or any (`allkeys-…`) would lose pages: such a server is refused at the start.
 //!
-//! **What it costs the user of the server:** `~masu:*` and the commands HSET HMGET HDEL EXPIRE UNLINK WAIT INFO
+//! **Permissions of the server's user:** `~masu:*` and the commands HSET HMGET HDEL EXPIRE UNLINK WAIT INFO
 //! CLIENT|SETNAME CLIENT|INFO CLIENT|KILL, in a Cluster CLUSTER|SLOTS CLUSTER|INFO and ASKING.
 //!
-//! **Memory there:** a page takes 5 KiB with Redis' own jemalloc (its next size above 4096 bytes and a header), sealed or not.
+//! **Memory there:** a page takes 5 KiB with Redis' own jemalloc (its next size above 4096 bytes and a header), sealed
+//! or not.
 
 pub mod answers;
 mod blocks;
@@ -46,13 +48,13 @@ use live::Live;
 use resp::Field;
 use work::{Forgets, Gets, Leases, Puts};
 
-/// A server or a Cluster.
+/// One server or a Cluster.
 pub struct RedisStore {
     shared: Arc<Shared>,
     lease_thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What the lease thread shares with the callers.
+/// State shared by the lease thread and the callers.
 struct Shared {
     name: String,
     exchange: Exchange,
@@ -63,17 +65,17 @@ struct Shared {
     closing: Condvar,
 }
 
-/// What a byte takes there: see the head of this file.
+/// Memory per byte in the server: see the head of this file.
 const ROOM: f64 = 1.25;
 
-/// So long is the cleaning up at the end tried at servers that do not answer.
+/// Time limit of the cleanup at the end with servers that do not answer.
 const CLOSE_MAX: Duration = Duration::from_secs(10);
 
-/// A layer that no program has: to try the store out.
+/// Layer without a program: for testing the store.
 const TRIAL: Home = Home { layer: u32::MAX, page: 0 };
 
 impl RedisStore {
-    /// Connects, looks at what the server is, and tries it out with one page.
+    /// Connects, checks the server's properties, and tests it with one page.
     ///
     /// # Errors
     /// All but `Lost`.
@@ -148,7 +150,7 @@ impl RedisStore {
         Ok(())
     }
 
-    /// True for the first to close.
+    /// Stops the lease thread. True for the first call.
     fn stop_lease_thread(&self) -> bool {
         let first = !std::mem::replace(&mut *self.shared.closed.lock().unwrap_or_else(PoisonError::into_inner), true);
         self.shared.closing.notify_all();
@@ -160,7 +162,7 @@ impl RedisStore {
 }
 
 impl Drop for RedisStore {
-    /// The pages stay until they expire: whoever wants them deleted calls `close`, which can say that it failed.
+    /// The pages stay until they expire: `close` deletes them, and can report a failure.
     fn drop(&mut self) {
         self.stop_lease_thread();
     }
@@ -220,7 +222,8 @@ impl Store for RedisStore {
             let forgotten = self.shared.forget(Forgets::whole(&blocks), || "delete what is left in".to_owned());
             if let Err(error) = forgotten {
                 failed.get_or_insert(error);
-                // Other nodes of a Cluster may still answer; but a program that has ended does not wait for them for long.
+                // Other nodes of a Cluster may still answer; but a program that has ended does not wait for them for
+                // long.
                 if begun.elapsed() > CLOSE_MAX {
                     break;
                 }
@@ -247,7 +250,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Each master: whether it throws keys away, and whether it has the replicas that were asked for.
+    /// Checks each master: whether it evicts keys, and whether it has the required replicas.
     fn look_at_servers(&self, url: &RedisUrl, opening: &Opening) -> Result<(), Error> {
         let open = || "open".to_owned();
         self.exchange.refresh().map_err(|failure| self.sort(open(), &failure))?;
@@ -278,7 +281,7 @@ impl Shared {
             let left = Bytes(info.maxmemory_bytes).saturating_sub(Bytes(info.used_bytes));
             free = free.filter(|_| info.maxmemory_bytes > 0).map(|free| free + left);
         }
-        // No limit is no promise, but nothing that could be compared.
+        // No limit is no promise, but there is no figure to compare.
         if let (Some(expected), Some(free)) = (opening.expected, free)
             && expected.scaled(ROOM) > free
         {
@@ -288,7 +291,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Renews all leases again and again, until the store is closed.
+    /// Renews all leases repeatedly, until the store is closed.
     fn keep_leases(&self) {
         let rest = (self.ttl / 4).min(Duration::from_secs(3600));
         let mut pause = rest;
@@ -303,7 +306,7 @@ impl Shared {
         }
     }
 
-    /// False if it broke off: because the store does not answer, or is closed.
+    /// Renews all leases. False if it was interrupted: because the store does not answer, or is closed.
     fn renew_leases(&self) -> bool {
         let mut last = None;
         while let Some((chunk, blocks)) = self.live.next(last) {
@@ -345,7 +348,7 @@ impl Shared {
     }
 }
 
-/// The first of the URL's hosts that lets us in.
+/// First of the URL's hosts that accepts a connection.
 fn first_that_answers(url: &RedisUrl, access: &Access, name: &str) -> Result<(Host, Connection), Error> {
     let mut last = None;
     for host in &url.hosts {
@@ -363,7 +366,7 @@ fn first_that_answers(url: &RedisUrl, access: &Access, name: &str) -> Result<(Ho
     Err(last.unwrap_or_else(|| sorted(name, "open".to_owned(), &Failure::NoMaster(0), true)))
 }
 
-/// A failure as an error. At the start, an answer that is none is the wrong kind of server; later it is a disturbance.
+/// Failure as an error. At the start, an invalid answer means the wrong kind of server; later it is a disturbance.
 fn sorted(name: &str, operation: String, failure: &Failure, at_start: bool) -> Error {
     let trouble = |remedy: &str| Trouble {
         operation: operation.clone(),

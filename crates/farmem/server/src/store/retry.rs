@@ -1,30 +1,30 @@
-//! Patience: a store that does not answer is asked again, and the program waits for it.
+//! Retries: a store that does not answer is asked again, and the program waits for it.
 //!
-//! One outage is one thing, however many threads meet it: it is said once that the store does not answer, by the call that
-//! has waited too long, and once that it is back, when that call is answered. After the time limit every call gives up with
-//! the last reason; a store that was given up once stays so, since a program cannot go on without a page.
+//! One outage is reported once, even if several threads meet it: its begin by the call that has waited too long, and
+//! its end when that call is answered. After the time limit every call fails with the last reason. The failure is
+//! final, since a program cannot go on without a page.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::{Error, GetRun, PutRun, Say, Span, Store, Trouble};
 
-/// How patient.
+/// Parameters of the retries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// How long a call may wait for its pages, each by itself: that others are answered meanwhile, by the rest of a Cluster, does
-    /// not help it. `None` is for ever.
+    /// Longest wait of a call for its pages, each by itself: answers to other calls meanwhile, by the rest of a
+    /// Cluster, do not help it. `None` is for ever.
     pub limit: Option<Duration>,
-    /// An outage is mentioned when it has lasted so long: one that nobody felt needs no words.
+    /// Time after which an outage is reported: a shorter one needs no report.
     pub quiet: Duration,
-    /// The pause before the second attempt; it doubles from one to the next.
+    /// Pause before the second attempt; it doubles from one to the next.
     pub pause_min: Duration,
-    /// No pause is longer.
+    /// Longest pause.
     pub pause_max: Duration,
 }
 
 impl Patience {
-    /// What people see and feel: first attempts soon, and a word after two seconds.
+    /// Usual values: first attempts soon, and a report after two seconds.
     pub const USUAL: Patience = Patience {
         limit: None,
         quiet: Duration::from_secs(2),
@@ -33,7 +33,7 @@ impl Patience {
     };
 }
 
-/// A store whose passing failures are waited for.
+/// Store with retries of temporary failures.
 pub struct Patient {
     store: Arc<dyn Store>,
     patience: Patience,
@@ -44,28 +44,28 @@ pub struct Patient {
 
 #[derive(Default)]
 struct Outage {
-    /// Set while a call waits: since when the first of them fails.
+    /// Set while a call waits: begin of the first one's failure.
     since: Option<Instant>,
-    /// So many calls wait.
+    /// Number of waiting calls.
     waiting: u32,
-    /// So many waited and had an answer: then whoever waits still tries at once.
+    /// Number of calls that waited and had an answer: then all waiting calls try at once.
     answered: u64,
-    /// Since when the call fails of which it was said.
+    /// Begin of the failure of the reported call.
     said: Option<Instant>,
-    /// Why nobody waits any more.
+    /// Reason of the final failure.
     given_up: Option<Error>,
 }
 
-/// A call that waits.
+/// Call that waits.
 struct Wait {
-    /// Since when it fails: others may be answered all the while, by a Cluster of which a part is lost.
+    /// Begin of its failure: other calls may be answered all the while, by a Cluster that lost a part.
     since: Instant,
-    /// Answers of which it has heard.
+    /// Number of answers seen.
     answered: u64,
 }
 
 impl Patient {
-    /// Stands around `store`.
+    /// Wraps `store`.
     pub fn new(store: Arc<dyn Store>, patience: Patience, say: Say) -> Patient {
         Patient { store, patience, say, outage: Mutex::default(), changed: Condvar::new() }
     }
@@ -83,7 +83,7 @@ impl Patient {
         self.changed.notify_all();
     }
 
-    /// How long the store has not answered; `None` when it does.
+    /// Duration of the outage; `None` when the store answers.
     pub fn silent_for(&self) -> Option<Duration> {
         self.outage().since.map(|since| since.elapsed())
     }
@@ -98,7 +98,7 @@ impl Patient {
             let begun = Instant::now();
             let error = match attempt(&*self.store) {
                 Err(error) if error.is_passing() => error,
-                // Any other answer is an answer.
+                // Any other result is final.
                 result => break result,
             };
             let wait = waits.get_or_insert_with(|| self.begins_to_wait(begun));
@@ -113,7 +113,7 @@ impl Patient {
         result
     }
 
-    /// A call's first attempt failed, which began then.
+    /// Registers a call whose first attempt failed, which began at `since`.
     fn begins_to_wait(&self, since: Instant) -> Wait {
         let mut outage = self.outage();
         outage.waiting += 1;
@@ -121,7 +121,7 @@ impl Patient {
         Wait { since, answered: outage.answered }
     }
 
-    /// The call was answered, `well` or not, or given up.
+    /// Removes a call that was answered, `well` or not, or given up.
     fn waits_no_more(&self, wait: &Wait, well: bool) {
         let mut outage = self.outage();
         outage.waiting -= 1;
@@ -138,7 +138,7 @@ impl Patient {
         }
     }
 
-    /// Until the next attempt is due, or another call that waited had an answer, be it while this one's last attempt failed.
+    /// Waits until the next attempt is due, or another waiting call was answered, even during this one's last attempt.
     fn wait(&self, error: Error, wait: &mut Wait, pause: Duration) -> Result<(), Error> {
         let mut outage = self.outage();
         if let Some(reason) = &outage.given_up {
@@ -190,7 +190,7 @@ impl Store for Patient {
         self.patiently(|store| store.get(runs))
     }
 
-    /// Not waited for: what is not forgotten takes room, and harms nobody.
+    /// No retries: pages that are not forgotten take space, and do no harm.
     fn forget(&self, spans: &[Span]) -> Result<(), Error> {
         self.store.forget(spans)
     }
@@ -216,7 +216,7 @@ mod tests {
     use super::*;
     use crate::store::Home;
 
-    /// What it says is decided for each page and attempt.
+    /// Store whose answers are decided for each page and attempt.
     struct Scripted<F>(F, Mutex<BTreeMap<u64, u32>>);
 
     impl<F: Fn(u64, u32) -> bool + Send + Sync> Store for Scripted<F> {
@@ -255,7 +255,7 @@ mod tests {
         }
     }
 
-    /// Fails so many times, then answers.
+    /// Store that fails a number of times, then answers.
     struct Flaky {
         failures: AtomicU32,
         error: fn(Trouble) -> Error,
@@ -333,7 +333,7 @@ mod tests {
         store.put(&[PutRun { home: Home { layer: 0, page }, bytes: &[] }])
     }
 
-    /// A moment that a thread waits for.
+    /// Moment that a thread waits for.
     #[derive(Clone, Default)]
     struct Moment(Arc<AtomicU32>);
 

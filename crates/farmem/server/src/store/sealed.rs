@@ -1,20 +1,20 @@
-//! Pages leave sealed: a store that is not trusted can neither read a page, nor change it, nor give another or an older one instead.
+//! Sealed pages: an untrusted store can neither read a page, nor change it, nor return another or an older one instead.
 //!
-//! Authenticated encryption by a key that is drawn for this run and is nowhere but in masu's memory: AES-256-GCM where the processor
-//! has instructions for it, else ChaCha20-Poly1305 (RFC 8439). Sealed pages are 16 bytes longer, by the tag.
+//! Authenticated encryption by a key that is drawn for this run and is only in masu's memory: AES-256-GCM where the
+//! processor has instructions for it, else ChaCha20-Poly1305 (RFC 8439). Sealed pages are 16 bytes longer, by the tag.
 //!
-//! | part | what it is | against |
+//! | part | content | against |
 //! |---|---|---|
-//! | nonce | 64 bits that count the pages sealed in this run: none comes twice under the key | what a nonce is for |
+//! | nonce | 64 bits that count the pages sealed in this run: none comes twice under the key | reuse of a nonce |
 //! | associated data | layer and page number | another page's contents |
-//! | version | of each page, the nonce of what was acknowledged last; in masu's memory, 8 bytes a page | an older page |
+//! | version | nonce of each page's last acknowledged write; in masu's memory, 8 bytes a page | an older page |
 //!
-//! A page is opened by the version that masu remembers, so the store has no say in it. It is remembered when the write was
-//! acknowledged: before that the page is what it was, and of a write that failed nobody knows what the store has. What was never
-//! put, or was forgotten, has no version and is not even asked for. A write that is tried again (`retry.rs`, which stands inside) sends
-//! the same bytes.
+//! A page is opened with the version that masu remembers, so the store has no influence on it. The version is set when
+//! the write is acknowledged: before that the page is the old one, and after a failed write the store's content is
+//! unknown. A page that was never put, or was forgotten, has no version and is not even requested. A write that is
+//! retried (`retry.rs`, which is inside) sends the same bytes.
 //!
-//! The store still sees which pages are read and written, and when.
+//! The store still sees the page numbers and times of reads and writes.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -27,24 +27,24 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::{Error, GetRun, Home, PAGE_BYTES, PutRun, Span, Store, Trouble, assert_whole, operation};
 
-/// Bytes of a tag, which stands behind its page. Both ciphers have as many.
+/// Bytes of a tag, behind its page. Both ciphers have as many.
 const TAG_BYTES: usize = 16;
 
-/// Bytes of a page as the store has it.
+/// Bytes of a page in the store.
 pub const PAGE_BYTES_SEALED: usize = PAGE_BYTES + TAG_BYTES;
 
-/// Bytes of a key. As above.
+/// Bytes of a key. Both ciphers have as many.
 const KEY_BYTES: usize = 32;
 
-/// Buffers that are kept for later calls: one for each thread that makes any at a time.
+/// Number of buffers kept for later calls: one for each concurrent thread.
 const BUFFERS_MAX: usize = 8;
 
-/// How pages are sealed.
+/// Cipher of the pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cipher {
-    /// Where the processor has AES and carry-less multiplication.
+    /// For processors with AES and carry-less multiplication.
     Aes256Gcm,
-    /// Elsewhere.
+    /// For other processors.
     ChaCha20Poly1305,
 }
 
@@ -61,7 +61,7 @@ impl Cipher {
         if has_aes { Cipher::Aes256Gcm } else { Cipher::ChaCha20Poly1305 }
     }
 
-    /// As reports say it.
+    /// Name in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Cipher::Aes256Gcm => "aes-256-gcm",
@@ -79,15 +79,15 @@ impl fmt::Display for Cipher {
 /// Seals and opens single pages.
 pub struct Sealer {
     key: LessSafeKey,
-    /// Nonces given out.
+    /// Number of nonces used.
     sealed: AtomicU64,
 }
 
-/// Which of all that was sealed in this run. Never zero.
+/// Number of a sealed page in this run. Never zero.
 pub type Version = u64;
 
 impl Sealer {
-    /// With a key of its own.
+    /// Sealer with a key of its own.
     ///
     /// # Errors
     /// The kernel's answer when it has no random numbers.
@@ -117,7 +117,7 @@ impl Sealer {
         Aad::from(bytes)
     }
 
-    /// Seals a page of [`PAGE_BYTES`] into [`PAGE_BYTES_SEALED`] bytes, and says which version it is.
+    /// Seals a page of [`PAGE_BYTES`] into [`PAGE_BYTES_SEALED`] bytes, and returns its version.
     pub fn seal(&self, home: Home, page: &[u8], sealed: &mut [u8]) -> Version {
         // 2^64 pages are more than any run writes.
         let version = self.sealed.fetch_add(1, Relaxed) + 1;
@@ -130,7 +130,7 @@ impl Sealer {
         version
     }
 
-    /// Opens a page; false if it is not what was sealed as this version of this page. Then `page` is what it was.
+    /// Opens a page; false if it is not the one sealed as this version of this page. Then `page` is unchanged.
     pub fn open(&self, home: Home, version: Version, sealed: &mut [u8], page: &mut [u8]) -> bool {
         match self.key.open_in_place(Sealer::nonce(version), Sealer::bound_in(home), sealed) {
             Ok(text) if text.len() == page.len() => page.copy_from_slice(text),
@@ -140,16 +140,16 @@ impl Sealer {
     }
 }
 
-/// Pages whose versions lie together.
+/// Number of consecutive pages whose versions are stored together.
 const CHUNK_PAGES: usize = 64;
 
-/// Of each page the version that was acknowledged last; zero for none.
+/// Last acknowledged version of each page; zero for none.
 #[derive(Default)]
 struct Versions(HashMap<u32, HashMap<u64, Box<[Version; CHUNK_PAGES]>>>);
 
 impl Versions {
     fn place(page: u64) -> (u64, usize) {
-        // Less than a chunk.
+        // Smaller than a chunk.
         (page / CHUNK_PAGES as u64, usize::try_from(page % CHUNK_PAGES as u64).unwrap_or(0))
     }
 
@@ -167,7 +167,7 @@ impl Versions {
     fn forget(&mut self, span: Span) {
         let end = span.home.page + span.pages;
         let Some(layer) = self.0.get_mut(&span.home.layer) else { return };
-        // Spans may be much longer than what is known of them.
+        // Spans may be much longer than their known versions.
         for (chunk, versions) in layer.iter_mut() {
             for (page, version) in (chunk * CHUNK_PAGES as u64..).zip(versions.iter_mut()) {
                 if (span.home.page..end).contains(&page) {
@@ -179,7 +179,7 @@ impl Versions {
     }
 }
 
-/// A store whose pages are sealed.
+/// Store with sealed pages.
 pub struct Sealed {
     store: Arc<dyn Store>,
     sealer: Sealer,
@@ -191,13 +191,13 @@ fn held<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
     lock.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Each page of runs of sealed or plain pages.
+/// Places of consecutive pages.
 fn homes(home: Home, pages: u64) -> impl Iterator<Item = Home> {
     (home.page..home.page + pages).map(move |page| Home { page, ..home })
 }
 
 impl Sealed {
-    /// Stands around `store`, which keeps pages of [`PAGE_BYTES_SEALED`] bytes.
+    /// Wraps `store`, which keeps pages of [`PAGE_BYTES_SEALED`] bytes.
     ///
     /// # Errors
     /// `Unfit` when the kernel has no random numbers for a key.
@@ -213,7 +213,7 @@ impl Sealed {
         Ok(Sealed { store, sealer, versions: Mutex::default(), buffers: Mutex::default() })
     }
 
-    /// Runs `with` on a buffer of so many bytes.
+    /// Runs `with` on a buffer of `bytes` bytes.
     fn with_buffer<T>(&self, bytes: usize, with: impl FnOnce(&mut [u8]) -> T) -> T {
         let mut buffer = held(&self.buffers).pop().unwrap_or_default();
         if buffer.len() < bytes {
@@ -310,7 +310,7 @@ impl Store for Sealed {
         })
     }
 
-    /// Forgotten here first: whatever the store does, the pages are not taken for anything again.
+    /// Forgets the versions first: the pages are then never accepted again, regardless of the store.
     fn forget(&self, spans: &[Span]) -> Result<(), Error> {
         let mut known = held(&self.versions);
         spans.iter().for_each(|span| known.forget(*span));

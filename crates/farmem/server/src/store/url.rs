@@ -1,33 +1,34 @@
-//! Store URLs: `file:DIR`, `redis://[user[:password]@]host[:port][,host[:port]…][/db]`, `rediss://…`, with `?option=value`.
+//! Store URLs: `file:DIR`, `redis://[user[:password]@]host[:port][,host[:port]…][/db]`, `rediss://…`, with
+//! `?option=value`.
 //!
-//! | option | store | what it says |
+//! | option | store | meaning |
 //! |---|---|---|
 //! | `sync` | file | wait for the device after each put |
-//! | `replicas=N` | Redis | a page is home when N replicas have it; without it: one, where the server has any |
-//! | `timeout=5s` | Redis | how long a request may go unanswered; twice that until all of the answer is there |
-//! | `ttl=24h` | Redis | how long pages outlive a masu that was killed |
-//! | `eviction=accept` | Redis | use a server that throws keys away when it is full |
-//! | `ca=FILE`, `cert=FILE`, `key=FILE` | rediss | who signed the server's certificate; our own certificate and key |
+//! | `replicas=N` | Redis | a page is stored when N replicas have it; without it: one, where the server has any |
+//! | `timeout=5s` | Redis | time limit of a request without an answer; twice that for all of the answer |
+//! | `ttl=24h` | Redis | life time of pages after masu was killed |
+//! | `eviction=accept` | Redis | use a server that evicts keys when it is full |
+//! | `ca=FILE`, `cert=FILE`, `key=FILE` | rediss | signer of the server's certificate; masu's own certificate and key |
 //!
-//! Special characters (`@ / ? , %` and the like) in user, password and directory are written as `%40` and so on.
-//! A message about a bad URL never repeats a password: it quotes pieces that cannot hold one.
+//! Special characters (`@ / ? , %` and the like) in user, password and directory are written as `%40` and so on. A
+//! message about a bad URL never repeats a password: it quotes pieces that cannot hold one.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// A text that is not printed.
+/// Text that is not printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// Takes the text.
+    /// Creates a secret.
     pub fn new(text: String) -> Secret {
         Secret(text)
     }
 
-    /// The text, for the server and nobody else.
+    /// Text, for the server only.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -39,12 +40,12 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Which store is meant, and how to use it.
+/// Selected store, and its settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreUrl {
     /// Files in a directory.
     File(FileUrl),
-    /// A Redis or Valkey server, or a Cluster of them.
+    /// Redis or Valkey server, or a Cluster of them.
     Redis(RedisUrl),
 }
 
@@ -53,7 +54,7 @@ pub enum StoreUrl {
 pub struct FileUrl {
     /// The directory, which must exist.
     pub directory: PathBuf,
-    /// Whether a page is home only when the device has it.
+    /// Whether a page is stored only when the device has it.
     pub sync: bool,
 }
 
@@ -64,23 +65,23 @@ pub struct RedisUrl {
     pub hosts: Vec<Host>,
     /// The user of the server's access list.
     pub user: Option<String>,
-    /// The password, if it stands in the URL.
+    /// Password in the URL, if any.
     pub password: Option<Secret>,
     /// The number of the database.
     pub database: u32,
-    /// The connection is encrypted, if this is set.
+    /// TLS files; `None`: the connection is not encrypted.
     pub tls: Option<TlsFiles>,
-    /// How many replicas acknowledge a page before it is home; `None` is one, where the server has any.
+    /// Number of replicas that acknowledge a page before it is stored; `None` is one, where the server has any.
     pub replicas: Option<u32>,
-    /// How long a request may go unanswered.
+    /// Time limit of a request without an answer.
     pub timeout: Duration,
-    /// How long pages outlive a masu that was killed.
+    /// Life time of pages after masu was killed.
     pub ttl: Duration,
-    /// Whether a server that throws keys away when it is full is good enough.
+    /// Whether a server that evicts keys when it is full is accepted.
     pub accepts_eviction: bool,
 }
 
-/// A server's name or address, and its port.
+/// Name or address of a server, and its port.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Host {
     /// A name, or an address without brackets.
@@ -101,13 +102,13 @@ impl fmt::Display for Host {
 /// Files in PEM form for an encrypted connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// Certificates of those who sign the server's; without it, the system's.
+    /// Certificates of the server's signers; without it, the system's.
     pub authorities: Option<PathBuf>,
-    /// Our own certificate and its key, if the server asks for one.
+    /// masu's own certificate and its key, if the server asks for one.
     pub own: Option<(PathBuf, PathBuf)>,
 }
 
-/// Why a text is no store URL: one line with an example.
+/// Reason why a text is no store URL: one line with an example.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what}, such as {example}")]
 pub struct BadUrl {
@@ -115,13 +116,13 @@ pub struct BadUrl {
     example: &'static str,
 }
 
-/// Redis' own default.
+/// Default port of Redis.
 const PORT: u16 = 6379;
 /// Long enough for a server that saves its data, short enough to notice one that is gone.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// A laptop may sleep for a night, and find its pages in the morning.
 const TTL: Duration = Duration::from_secs(24 * 3600);
-/// Pages are given a new lease four times in that; a minute leaves time for a server that is away for a while.
+/// Least life time: leases are renewed four times in that; a minute leaves time for a server that is away for a while.
 const TTL_MIN: Duration = Duration::from_secs(60);
 const REDIS: &str = "redis://node1:6379,node2:6379";
 const FILE: &str = "file:/var/tmp";
@@ -146,7 +147,7 @@ impl FromStr for StoreUrl {
 }
 
 impl fmt::Display for StoreUrl {
-    /// Without user, password and options.
+    /// Prints the URL without user, password and options.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             StoreUrl::File(url) => url.fmt(f),
@@ -209,7 +210,7 @@ impl RedisUrl {
         let authority_end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
         let (authority, rest) = rest.split_at(authority_end);
         if rest.contains('@') {
-            // Whatever stands before that @ may be a password: nothing of it is repeated.
+            // The text before that @ may be a password: nothing of it is repeated.
             let what = "store URL: an @ after the host; in a password / ? # @ are written as %2F %3F %23 %40";
             return Err(bad(what.to_owned(), "redis://user:pass%2Fword@node1:6379"));
         }
@@ -341,14 +342,14 @@ impl Host {
     }
 }
 
-/// `PATH?a=1&b` as the path and its options; an option without a value has an empty one.
+/// Splits `PATH?a=1&b` into the path and its options; an option without a value has an empty one.
 fn split_options(text: &str) -> (&str, Vec<(&str, &str)>) {
     let (path, query) = text.split_once('?').unwrap_or((text, ""));
     let pieces = query.split('&').filter(|piece| !piece.is_empty());
     (path, pieces.map(|piece| piece.split_once('=').unwrap_or((piece, ""))).collect())
 }
 
-/// `%40` as `@`. `None` for a % without two hexadecimal digits after it, and for bytes that are no text.
+/// Decodes `%40` to `@`. `None` for a % without two hexadecimal digits after it, and for bytes that are no text.
 fn decode(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut pieces = text.split('%');
@@ -388,7 +389,7 @@ fn quote(text: &str) -> String {
     format!("\"{}\"", shorten(text))
 }
 
-/// At most 40 characters of it, in one line.
+/// At most 40 characters of the text, in one line.
 fn shorten(text: &str) -> String {
     let visible = |c: char| if c.is_control() { '\u{fffd}' } else { c };
     match text.char_indices().nth(40) {

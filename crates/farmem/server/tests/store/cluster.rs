@@ -15,7 +15,7 @@ struct Cluster {
 }
 
 impl Cluster {
-    /// Masters notice that one of them is gone after a second.
+    /// Masters notice after a second that one of them is gone.
     fn start() -> Option<Cluster> {
         let options = ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--repl-diskless-sync-delay", "0"];
         let servers = (0..6).map(|_| Server::start(&options)).collect::<Option<Vec<_>>>()?;
@@ -87,7 +87,7 @@ fn keys_lie_on_every_master(cluster: &Cluster) {
     assert!(sizes.len() == 3 && sizes.iter().all(|&size| size > 20), "{sizes:?}");
 }
 
-/// A slot is given from one master to another by hand, and read and written at each step.
+/// Moves a slot from one master to another by hand, and reads and writes it at each step.
 fn pages_on_the_move_are_found(cluster: &Cluster, store: &dyn Store) {
     (0..64).for_each(|page| put(store, home(page * 16), 1).unwrap());
     let masters: Vec<_> = cluster.masters().collect();
@@ -113,7 +113,7 @@ fn pages_on_the_move_are_found(cluster: &Cluster, store: &dyn Store) {
     assert!(get(store, there).unwrap() == contents(there, 2), "moved");
 }
 
-/// The first host of the URL is the one that was killed.
+/// The first host of the URL is the killed one.
 fn who_comes_later_finds_the_living(cluster: &Cluster) {
     let dead = cluster.servers.iter().find(|server| !server.runs()).unwrap().port;
     let living = cluster.masters().next().unwrap().port;
@@ -122,7 +122,7 @@ fn who_comes_later_finds_the_living(cluster: &Cluster) {
     store.close().unwrap();
 }
 
-/// Longer than it takes the others to put its replica in its place; then it wakes up, and knows nothing of that.
+/// Longer than the others take to promote its replica; then it wakes up, and knows nothing of that.
 fn a_master_sleeps_and_wakes(cluster: &Cluster, store: &dyn Store) {
     let sleeper = cluster.masters().last().unwrap();
     while_programs_run(store, 31, || {

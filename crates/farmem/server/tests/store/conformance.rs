@@ -1,4 +1,4 @@
-//! What every store must do, whatever it is made of.
+//! Conformance tests for every store.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::{contents, get, put, random};
 
 type Demand = (&'static str, fn(&dyn Store));
 
-/// All demands. Each has layers of its own, so that they need no empty store.
+/// All tests. Each has layers of its own, so they need no empty store.
 pub const DEMANDS: [Demand; 10] = [
     ("what was put is what is got", what_was_put_is_what_is_got),
     ("a run may begin and end anywhere", a_run_may_begin_and_end_anywhere),
@@ -22,7 +22,7 @@ pub const DEMANDS: [Demand; 10] = [
     ("any sequence of calls does what a map would do", any_sequence_does_what_a_map_would_do),
 ];
 
-/// Keeps a store to all of it.
+/// Runs all tests on a store.
 pub fn demand_all(store: &dyn Store) {
     for (name, demand) in DEMANDS {
         println!("{}: {name}", store.name());
@@ -85,7 +85,7 @@ fn layers_are_apart(store: &dyn Store) {
     homes.iter().for_each(|&home| assert!(get(store, home).unwrap() == contents(home, 1), "{home}"));
 }
 
-/// Zeros, or lost by name.
+/// Asserts that the page is zeros, or lost by name.
 fn assert_gone(store: &dyn Store, home: Home) {
     match get(store, home) {
         Ok(bytes) => assert!(bytes.iter().all(|&byte| byte == 0), "{home} is still there"),
@@ -100,7 +100,7 @@ fn forgotten_pages_are_gone_and_may_be_put_again(store: &dyn Store) {
     store
         .forget(&[Span { home: at(5), pages: 1 }, Span { home: at(16), pages: 16 }, Span { home: at(40), pages: 20 }])
         .unwrap();
-    // What was never put may be forgotten, too.
+    // Pages that were never put may be forgotten, too.
     store.forget(&[Span { home: at(1 << 20), pages: 100 }]).unwrap();
     for page in 0..64 {
         match page {
@@ -147,7 +147,7 @@ fn any_sequence_does_what_a_map_would_do(store: &dyn Store) {
     run_against_a_map(store, 21, 0, 100, 300);
 }
 
-/// Random calls on some pages of a layer, each answer compared with what a map says.
+/// Random calls on some pages of a layer, each answer compared with a map.
 pub fn run_against_a_map(store: &dyn Store, layer: u32, first: u64, pages: u64, calls: u64) {
     let mut state = 0x1234_5678_9abc_def1 ^ first;
     let mut known: BTreeMap<u64, u64> = BTreeMap::new();
@@ -157,7 +157,7 @@ pub fn run_against_a_map(store: &dyn Store, layer: u32, first: u64, pages: u64, 
         let home = Home { layer, page };
         match random(&mut state) % 10 {
             0 => {
-                // Nobody waits for a store that is away in order to forget: what it still has is not asked for again.
+                // A forget does not wait for an unreachable store: the pages that it still has are not requested again.
                 let forgotten = store.forget(&[Span { home, pages: run }]);
                 assert!(forgotten.as_ref().err().is_none_or(Error::is_passing), "{forgotten:?}");
                 known.retain(|known, _| !(page..page + run).contains(known));

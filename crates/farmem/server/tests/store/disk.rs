@@ -1,4 +1,4 @@
-//! The file store, and disks that are full, missing or memory.
+//! File store, with disks that are full, missing or memory.
 
 use std::process::Command;
 
@@ -41,7 +41,7 @@ fn a_directory_that_cannot_be_used_is_said_in_words() {
     assert!(matches!(proc, Error::Refused(_) | Error::Unfit(_)), "{proc}");
 }
 
-/// A file system of 1 MiB, gone with this value.
+/// File system of 1 MiB, removed when dropped.
 struct Small(tempfile::TempDir);
 
 impl Small {
@@ -90,7 +90,7 @@ fn a_full_disk_is_said_with_what_is_free_and_what_was_put_stays() {
     for page in 0..page {
         assert!(get(&*store, home(page)).unwrap() == contents(home(page), 1));
     }
-    // Room that was given back is room.
+    // Released space can be reused.
     store.forget(&[farmem::store::Span { home: home(0), pages: 8 }]).unwrap();
     put(&*store, home(page), 2).unwrap();
     let large = vec![1; 64 * PAGE_BYTES];

@@ -1,4 +1,4 @@
-//! Stores that fail in the middle, with `Patient` around them as in masu.
+//! Stores that fail in the middle of a call, wrapped in `Patient` as in masu.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -46,7 +46,7 @@ fn an_answer_that_is_garbled_is_a_failure_or_another_page_and_never_the_end() {
     let Some(server) = Server::start(&[]) else { return };
     let (good, _) = open(&server.url()).unwrap();
     let mut state = 5;
-    // Most of an answer is pages, whose checksums are the caller's; most of what is not stands in the first bytes.
+    // Most of an answer is pages, whose checksums are the caller's; most of the rest is in the first bytes.
     let proxy = Proxy::start(server.port, |_| Fate::default());
     let (store, _) = open(&format!("{}?timeout=100ms", proxy.url())).unwrap();
     proxy.choose(move |_| Fate {
@@ -161,7 +161,7 @@ fn what_was_asked_on_a_lost_connection_is_not_carried_out_late() {
     let gate = Gate::default();
     let proxy = Proxy::start(server.port, |_| Fate::default());
     let (store, said) = open(&format!("{}?timeout=200ms", proxy.url())).unwrap();
-    // Away with the connection that is good; the next one swallows the page and keeps it.
+    // Ends the good connection; the next one swallows the page and keeps it.
     server.ask(&["CLIENT", "KILL", "TYPE", "normal"]);
     let (swallower, first) = (gate.clone(), proxy.count.load(std::sync::atomic::Ordering::SeqCst));
     proxy.choose(move |number| match number == first {

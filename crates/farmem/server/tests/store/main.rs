@@ -1,8 +1,8 @@
-//! The stores, kept to their word: the same list of demands (`conformance.rs`) on every store, and then with everything
-//! against them: a proxy that delays, cuts and withholds, servers that are killed, full disks, wrong passwords.
+//! Tests of the stores: the same conformance tests (`conformance.rs`) on every store, and then with faults: a proxy
+//! that delays, cuts and withholds, killed servers, full disks, wrong passwords.
 //!
-//! Real `redis-server` processes on loopback, in temporary directories, ended with the test. Where a program is missing, a
-//! test says SKIP and why; with `LIVE_REQUIRE=all` it fails.
+//! Real `redis-server` processes on loopback, in temporary directories, ended with the test. Where a program is
+//! missing, a test prints SKIP and the reason; with `LIVE_REQUIRE=all` it fails.
 
 #![allow(clippy::unwrap_used, reason = "what cannot be unwrapped fails the test")]
 
@@ -21,7 +21,7 @@ use farmem::store::url::{Secret, StoreUrl};
 use farmem::store::{self, Error, GetRun, Home, Opening, PAGE_BYTES, PutRun, Store};
 use units::Bytes;
 
-/// What a store said, line by line.
+/// Notices of a store, line by line.
 #[derive(Clone, Default)]
 struct Said(Arc<Mutex<Vec<String>>>);
 
@@ -56,7 +56,7 @@ fn open_expecting(
     Ok((store::open(&url, &opening)?, said))
 }
 
-/// What `open` fails with.
+/// Error of `open`.
 fn failure(url: &str) -> Error {
     match open(url) {
         Ok(_) => panic!("{url} was opened"),
@@ -68,7 +68,7 @@ fn home(page: u64) -> Home {
     Home { layer: 0, page }
 }
 
-/// A page's contents, by its home and how often it was written.
+/// Contents of a page, by its place and its number of writes.
 fn contents(home: Home, version: u64) -> Vec<u8> {
     let seed =
         home.page.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(home.layer) << 32 ^ version.wrapping_mul(0xd1b5);
@@ -93,7 +93,7 @@ fn random(state: &mut u64) -> u64 {
     *state
 }
 
-/// Says that a test is left out, and why; fails where nothing may be.
+/// Prints that a test is skipped, with the reason; fails where no test may be.
 fn skip(what: &str, why: &str) {
     assert!(std::env::var("LIVE_REQUIRE").as_deref() != Ok("all"), "LIVE_REQUIRE=all, but {what}: {why}");
     println!("SKIP {what}: {why}");

@@ -1,4 +1,4 @@
-//! A proxy between a store and its server that does what networks do: delays, cuts, withholds.
+//! Proxy between a store and its server with the faults of networks: delays, cuts, withheld bytes.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -6,22 +6,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-/// What happens on one connection.
+/// Faults of one connection.
 #[derive(Clone, Default)]
 pub struct Fate {
-    /// Each piece is so late.
+    /// Delay of each piece.
     pub delay: Duration,
-    /// After so many bytes from the client the connection is cut.
+    /// Number of bytes from the client after which the connection is cut.
     pub cut_up: Option<usize>,
-    /// After so many bytes from the server the connection is cut, in the middle of an answer.
+    /// Number of bytes from the server after which the connection is cut, in the middle of an answer.
     pub cut_down: Option<usize>,
-    /// The byte of the server's answers at this place is another one.
+    /// Offset of a changed byte in the server's answers.
     pub garbled_at: Option<usize>,
-    /// After so many bytes from the client the rest is kept back until the gate is opened; answers, too.
+    /// Number of bytes from the client after which the rest is withheld until the gate is opened; answers, too.
     pub withheld_after: Option<(usize, Gate)>,
 }
 
-/// Shut, until somebody opens it.
+/// Gate that is closed until a test opens it.
 #[derive(Clone, Default)]
 pub struct Gate(Arc<(Mutex<bool>, Condvar)>);
 
@@ -39,18 +39,18 @@ impl Gate {
 
 type Chooser = Box<dyn FnMut(u64) -> Fate + Send>;
 
-/// Listens on a port of its own until the test's process ends.
+/// Proxy on a port of its own until the test's process ends.
 pub struct Proxy {
     pub port: u16,
     chooser: Arc<Mutex<Chooser>>,
-    /// Connections so far.
+    /// Number of connections.
     pub count: Arc<AtomicU64>,
-    /// Bytes that were withheld, then sent on.
+    /// Number of bytes that were withheld, then sent on.
     pub late_bytes: Arc<AtomicU64>,
 }
 
 impl Proxy {
-    /// In front of a port; `chooser` gives the fate of each connection, counted from 0.
+    /// Starts a proxy in front of a port; `chooser` gives the fate of each connection, counted from 0.
     pub fn start(target: u16, chooser: impl FnMut(u64) -> Fate + Send + 'static) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -65,7 +65,7 @@ impl Proxy {
         std::thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
                 let fate = (chooser.lock().unwrap())(count.fetch_add(1, Ordering::SeqCst));
-                // A server that is not there: the client's connection ends at once.
+                // A missing server: the client's connection ends at once.
                 let Ok(server) = TcpStream::connect(("127.0.0.1", target)) else { continue };
                 serve(client, server, fate, &late_bytes);
             }
@@ -73,7 +73,7 @@ impl Proxy {
         proxy
     }
 
-    /// Changes the fates of connections to come.
+    /// Changes the fates of later connections.
     pub fn choose(&self, chooser: impl FnMut(u64) -> Fate + Send + 'static) {
         *self.chooser.lock().unwrap() = Box::new(chooser);
     }
@@ -106,7 +106,7 @@ fn pump(mut from: TcpStream, mut to: TcpStream, fate: Fate, late: &AtomicU64) {
             length = cut.unwrap_or(0).saturating_sub(passed);
         }
         if let Some((_, gate)) = withheld_after.take_if(|(after, _)| passed + length > *after) {
-            // Everything that comes until then is kept, also beyond the client's end of the connection.
+            // All bytes until then are kept, also beyond the client's end of the connection.
             let mut kept = piece[..length].to_vec();
             let reader = std::thread::spawn(move || {
                 let mut rest = Vec::new();

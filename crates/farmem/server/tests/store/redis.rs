@@ -1,4 +1,4 @@
-//! One Redis server: all that is demanded, and everything that it may refuse.
+//! One Redis server: the conformance tests, and every refusal.
 
 use std::time::{Duration, Instant};
 
@@ -55,7 +55,7 @@ fn a_page_is_home_when_a_replica_has_it() {
     assert!(said.lines().is_empty(), "{:?}", said.lines());
     put(&*store, home(7), 1).unwrap();
     assert_ne!(replica.ask(&["DBSIZE"]), "0");
-    // A replica that sleeps does not acknowledge: the page is not home.
+    // A replica that sleeps does not acknowledge: the page is not stored.
     replica.signal("STOP");
     let not_home = put(&*store, home(8), 1).unwrap_err();
     assert!(not_home.is_passing(), "{not_home}");
@@ -182,7 +182,7 @@ fn a_page_that_is_missing_or_too_short_is_lost_by_name() {
     assert_eq!(server.ask(&["HSET", &keys, "5", "short"]), "1");
     let lost = store.get(&mut [GetRun { home: home(0), bytes: &mut back }]).unwrap_err();
     assert!(lost.to_string().ends_with(": page 21 of layer 0 has 5 bytes and not 4096"), "{lost}");
-    // The connection is still in step.
+    // The connection is still in sync.
     store.get(&mut [GetRun { home: home(0), bytes: &mut back[..16 * PAGE_BYTES] }]).unwrap();
 }
 

@@ -1,4 +1,4 @@
-//! Real stores with sealed pages: all that is demanded, and what somebody changes in the server behind masu's back.
+//! Real stores with sealed pages: the conformance tests, and changes in the server without masu's knowledge.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ fn what_somebody_does_in_the_server_is_found_out() {
     };
     let again = || (0..4).for_each(|page| put(&store, home(page), 1).unwrap());
     again();
-    // An old one is kept in another key, and comes back.
+    // An old value is kept in another key, and comes back.
     eval("redis.call('SET', 'old', redis.call('HGET', KEYS[1], '0')) return 1");
     again();
     for (lie, cause) in [

@@ -1,4 +1,4 @@
-//! `redis-server` processes of our own: on free ports of loopback, in a temporary directory, ended by their id.
+//! `redis-server` processes of the tests: on free ports of loopback, in a temporary directory, ended by their PIDs.
 
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::skip;
 
-/// A server that ends with this value.
+/// Server that ends when dropped.
 pub struct Server {
     pub port: u16,
     pub directory: tempfile::TempDir,
@@ -18,8 +18,8 @@ pub struct Server {
     process: Option<Child>,
 }
 
-/// Where Debian and others put it. Its package redis-tools has the server under another name, which it minds: it is
-/// called by its own. `None` was said already.
+/// Path of the server, as in Debian and others. The package redis-tools has the server under another name, which
+/// changes its behaviour, so it is called by its own. `None` was reported already.
 pub fn redis_server() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let find = |name: &str| std::env::split_paths(&path).map(|at| at.join(name)).find(|at| at.exists());
@@ -31,7 +31,7 @@ pub fn redis_server() -> Option<PathBuf> {
     server
 }
 
-/// A port that nobody listens on, and 5000 above it another one for the Cluster's own talk.
+/// Port without a listener, with another one 5000 above it for the Cluster's own protocol.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let first = u16::try_from(std::process::id() % 4000).unwrap();
@@ -44,7 +44,7 @@ pub fn free_port() -> u16 {
 }
 
 impl Server {
-    /// Starts one. `None` if there is none to start; that was said.
+    /// Starts a server. `None` if there is none to start; that was reported.
     pub fn start(options: &[&str]) -> Option<Server> {
         redis_server()?;
         let password = options.windows(2).find(|pair| pair[0] == "--requirepass").map(|pair| pair[1].to_owned());
@@ -93,7 +93,7 @@ impl Server {
         self.process.is_some()
     }
 
-    /// As if its machine had lost power.
+    /// Kills it, as if its machine had lost power.
     pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
             let _ = process.kill();
@@ -107,7 +107,7 @@ impl Server {
         assert!(status.success());
     }
 
-    /// What `redis-cli` prints for a command.
+    /// Output of `redis-cli` for a command.
     pub fn ask(&self, arguments: &[&str]) -> String {
         let mut command = Command::new("redis-cli");
         command.args(["-p", &self.port.to_string()]).args(arguments).stdin(Stdio::null());
@@ -121,11 +121,11 @@ impl Server {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// A replica of this one, in step.
+    /// Starts a replica of this server, in sync.
     pub fn replica(&self) -> Server {
         let port = self.port.to_string();
         let server = Server::start(&["--replicaof", "127.0.0.1", &port]).unwrap();
-        // Online it may be a second before it acknowledges for the first time.
+        // An online replica may need a second for its first acknowledgement.
         let acknowledges = |line: &str| line.contains("state=online") && !line.contains("offset=0,");
         wait_until("a replica is in step", || self.ask(&["INFO", "replication"]).lines().any(acknowledges));
         server
@@ -147,7 +147,7 @@ pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// A certificate for 127.0.0.1 and the key to it: both files in the directory. `None` was said.
+/// Creates a certificate for 127.0.0.1 and its key: both files in the directory. `None` was reported.
 pub fn certificate(directory: &Path) -> Option<(PathBuf, PathBuf)> {
     let (certificate, key) = (directory.join("own.pem"), directory.join("own.key"));
     let made = Command::new("openssl")

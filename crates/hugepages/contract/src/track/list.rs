@@ -1,41 +1,41 @@
-//! The list of active pages, as it lies in the memory that the tracker hands over. Pure.
+//! List of active pages, in the memory layout that the tracker hands over. Pure.
 //!
-//! A [`Head`], then the [`Window`]s in order of address, then the [`Page`]s: those of the first window, of the second, and so
-//! on. The memory is a memfd that can neither be written nor shrunk any more (sealed), so that whoever maps it may read it
-//! like memory of his own. All numbers are the processor's own: both sides are on one machine.
+//! A [`Head`], then the [`Window`]s in order of address, then the [`Page`]s: those in the first window, in the
+//! second, and so on. The memory is a sealed memfd: it can no longer be written or shrunk, so its receiver may read
+//! it like private memory. All numbers have the processor's byte order: both sides are on one machine.
 
-/// Which make of list this is.
+/// Version of the list layout.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"masu-l01");
 
-/// Before all else.
+/// Head of the list.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Head {
     /// [`MAGIC`].
     pub magic: u64,
-    /// Which list of this program it is, from 1.
+    /// Number of this list of the program, from 1.
     pub generation: u64,
-    /// How many windows follow.
+    /// Number of windows.
     pub windows: u64,
-    /// How many pages follow those.
+    /// Number of pages behind the windows.
     pub pages: u64,
 }
 
-/// A window of 2 MiB on small pages of which at least one is active.
+/// 2 MiB window on small pages, with at least one active page.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Window {
-    /// Where it begins.
+    /// Start address.
     pub address: u64,
-    /// Which of the pages is its first.
+    /// Index of its first page in the list.
     pub first: u64,
-    /// How many of its 512 pages are active.
+    /// Number of its 512 pages that are active.
     pub hot: u32,
-    /// How many are in memory.
+    /// Number of its pages in memory.
     pub resident: u32,
-    /// Page walks a second of all its pages: what a huge page would save.
+    /// Page walks per second of all its pages: a huge page would save these.
     pub walks: f32,
-    /// What is suggested: a [`Verdict`] as a number.
+    /// Suggested [`Verdict`] as a number.
     pub suggested: u32,
 }
 
@@ -43,29 +43,29 @@ pub struct Window {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Page {
-    /// Where it begins.
+    /// Start address.
     pub address: u64,
-    /// Looks that saw it touched: the paper's `acscount`.
+    /// Scans that found it accessed: the paper's `acscount`.
     pub count: u32,
-    /// Page walks a second.
+    /// Page walks per second.
     pub rate: f32,
 }
 
 const _: () = assert!(size_of::<Head>() == 32 && size_of::<Window>() == 32 && size_of::<Page>() == 16);
 
-/// What is to become of a window.
+/// Decision on a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Leave it as it is.
     Leave = 0,
-    /// Move what is hot in it elsewhere: the program does that.
+    /// Move its hot pages elsewhere: the program does that.
     Compact = 1,
     /// Make it huge: the tracker does that.
     Promote = 2,
 }
 
 impl Verdict {
-    /// From a number out of another program: what is no verdict leaves the window alone.
+    /// Verdict from a number of another program: an unknown number leaves the window alone.
     pub fn of(number: u32) -> Verdict {
         match number {
             1 => Verdict::Compact,
@@ -83,15 +83,15 @@ impl Head {
         windows.checked_add(pages)?.checked_add(size_of::<Head>() as u64)
     }
 
-    /// Whether a list with this head lies in memory of so many bytes. What the windows say of their pages is looked at one
-    /// by one ([`Window::is_within`]).
+    /// Whether a list with this head fits in `bytes` of memory. The windows' page ranges are checked one by one
+    /// ([`Window::is_within`]).
     pub fn fits(&self, bytes: u64) -> bool {
         self.magic == MAGIC && self.bytes().is_some_and(|needed| needed <= bytes)
     }
 }
 
 impl Window {
-    /// Whether its pages are among those of a list of so many.
+    /// Whether its pages lie within a list of `pages` pages.
     pub fn is_within(&self, pages: u64) -> bool {
         self.hot <= 512 && self.first.checked_add(u64::from(self.hot)).is_some_and(|end| end <= pages)
     }

@@ -1,29 +1,29 @@
-//! What a program asks to be watched for, and within which bounds. Pure.
+//! Session parameters of a tracked program, and their bounds. Pure.
 
-/// Of whom, for what and how often.
+/// Process, signal, thresholds and periods.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Terms {
-    /// The process to watch, as it sees itself; 0 for the one that asks.
+    /// Process to watch, in the client's PID namespace; 0 for the client itself.
     pub pid: i32,
-    /// The signal by which it is told, 0 for none.
+    /// Signal for notifications, 0 for none.
     pub signal: i32,
-    /// It has a function that decides, so nothing is promoted without its word.
+    /// The program has a deciding function, so nothing is promoted without its verdict.
     pub decides: bool,
-    /// It is told when so many pages are active.
+    /// Number of active pages from which the program is notified.
     pub threshold_pages: u64,
-    /// How long one observation takes.
+    /// Length of one observation.
     pub period_ms: u32,
-    /// From the beginning of one observation to that of the next, at least.
+    /// Least time from the beginning of one observation to that of the next.
     pub every_ms: u32,
-    /// A page is active that is walked to so often in a second.
+    /// Page walks per second from which a page is active.
     pub hot_rate: f64,
-    /// Of a window's 512 pages the part that must be active for a huge page.
+    /// Fraction of a window's 512 pages that must be active for a huge page.
     pub hot_fraction: f64,
-    /// What promotion may add, as a part of the resident memory.
+    /// Memory that promotion may add, as a fraction of the resident memory.
     pub max_extra_rss: f64,
 }
 
-/// What holds when nothing else is asked for: as `masu attach`.
+/// Defaults: as `masu attach`.
 pub const USUAL: Terms = Terms {
     pid: 0,
     signal: 0,
@@ -36,19 +36,19 @@ pub const USUAL: Terms = Terms {
     max_extra_rss: 0.01,
 };
 
-/// The shortest observation: that of the first look.
+/// Shortest observation: that of the first scan.
 pub const PERIOD_MS_MIN: u32 = 10;
 
-/// The longest: ten minutes.
+/// Longest observation: ten minutes.
 pub const PERIOD_MS_MAX: u32 = 600_000;
 
-/// The longest time between two: a day.
+/// Longest time between two observations: a day.
 pub const EVERY_MS_MAX: u32 = 86_400_000;
 
-/// Signals that can be queued are from here on (SIGRTMIN of the C libraries, which keep the ones below for themselves) …
+/// First signal that can be queued (SIGRTMIN of the C libraries, which reserve the lower ones) …
 pub const SIGNAL_MIN: i32 = 34;
 
-/// … up to here (SIGRTMAX).
+/// … and the last (SIGRTMAX).
 pub const SIGNAL_MAX: i32 = 64;
 
 impl Terms {

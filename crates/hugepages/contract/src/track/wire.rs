@@ -1,8 +1,8 @@
-//! What a program asks the tracker, and what it answers: one message each, over a socket that keeps messages whole.
-//! Pure.
+//! Messages between a program and the tracker: one request and one answer each, over a socket that keeps message
+//! boundaries. Pure.
 //!
-//! Every request is answered but [`Request::Verdicts`] and [`Request::Decided`]. The tracker says nothing of its own
-//! accord: for that there is the signal. Whatever is no request closes the connection that it came over, and no other.
+//! Every request is answered except [`Request::Verdicts`] and [`Request::Decided`]. The tracker sends only answers;
+//! the signal notifies the program. A malformed request closes its own connection, and no other.
 //!
 //! Numbers are little-endian, one after the other, without gaps.
 
@@ -10,114 +10,114 @@ use core::ffi::CStr;
 
 use super::terms::Terms;
 
-/// Which make of messages this is: the first word of a registration.
+/// Protocol version: the first word of a registration.
 pub const VERSION: u64 = u64::from_le_bytes(*b"masu-t01");
 
-/// No message is longer.
+/// Longest message.
 pub const MOST_BYTES: usize = 16 * 1024;
 
-/// Every message but verdicts fits into so many; verdicts need as many besides as they are.
+/// Longest message without its verdicts; each verdict adds one byte.
 pub const SHORT_BYTES: usize = 128;
 
-/// So many verdicts go into one message.
+/// Most verdicts in one message.
 pub const MOST_VERDICTS: usize = MOST_BYTES - SHORT_BYTES;
 
-/// A program, to the tracker.
+/// From a program to the tracker.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Request<'a> {
-    /// Watch me, from now on; said again, by other terms. Answered by `Welcome` or `Refused`.
+    /// Start watching, or replace the session parameters. Answered by `Welcome` or `Refused`.
     Register(Terms),
-    /// Watch me no more, and send no signal after the answer: `Bye`.
+    /// Stop watching; no signal follows the answer `Bye`.
     Unregister,
-    /// The list that the signal was about. Answered by `List` with the memory, or `Nothing`.
+    /// Send the list that the signal announced. Answered by `List` with the memory, or `Nothing`.
     Fetch,
-    /// What is to become of windows of a list, one byte each, from the one with the number `first` on.
+    /// Verdicts on windows of a list, one byte each, from window number `first` on.
     Verdicts {
-        /// Of which list.
+        /// Number of the list.
         generation: u64,
-        /// The first window's place in it.
+        /// Index of the first window in it.
         first: u64,
         /// [`super::list::Verdict`]s.
         verdicts: &'a [u8],
     },
-    /// That was all of them.
+    /// The verdicts are complete.
     Decided {
-        /// Of which list.
+        /// Number of the list.
         generation: u64,
     },
-    /// How many windows the program holds in an arena of its own, from now on. Answered by `Granted`.
+    /// Number of windows in the program's own arena from now on. Answered by `Granted`.
     Arena {
         /// Windows.
         windows: u64,
     },
-    /// What came of it. Answered by `Progress`.
+    /// Totals so far. Answered by `Progress`.
     Progress,
 }
 
-/// The tracker, to a program.
+/// From the tracker to a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// You are watched.
+    /// The program is watched.
     Welcome,
-    /// You are not.
+    /// The program is not watched.
     Refused(Refused),
-    /// The list comes with this message.
+    /// The list, whose memory comes with this message.
     List {
-        /// Which it is.
+        /// Number of the list.
         generation: u64,
-        /// How many windows are in it.
+        /// Number of windows.
         windows: u64,
-        /// How many pages.
+        /// Number of pages.
         pages: u64,
     },
-    /// There is none that was not fetched.
+    /// No unfetched list.
     Nothing,
-    /// You may have so many.
+    /// Windows granted to the arena.
     Granted {
         /// Windows.
         windows: u64,
     },
-    /// What came of it so far.
+    /// Totals so far.
     Progress(Totals),
-    /// You are not watched any more.
+    /// The program is no longer watched.
     Bye,
 }
 
-/// What a tracker did for a program so far.
+/// Totals of the tracker's work for a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Observations.
     pub rounds: u64,
     /// Signals.
     pub signals: u64,
-    /// Windows that were made huge.
+    /// Windows promoted.
     pub promoted: u64,
-    /// Windows that were split again.
+    /// Windows split again.
     pub demoted: u64,
-    /// Promotions that were refused: by the kernel, the budget or a limit.
+    /// Promotions refused by the kernel, the budget or a limit.
     pub refused: u64,
-    /// Memory that promotion holds beyond what was resident before.
+    /// Memory that promotion holds beyond the earlier resident memory.
     pub extra_rss_bytes: u64,
 }
 
-/// Why a program is not watched.
+/// Reason for a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// It speaks another version.
+    /// Another protocol version.
     Version = 1,
-    /// A value lies out of its bounds.
+    /// A value is out of its bounds.
     Terms = 2,
-    /// There is no such process.
+    /// No such process.
     NoProcess = 3,
     /// Only root may register another process than its own, and only one that the kernel lets it inspect.
     NotYours = 4,
-    /// Its user has as many programs registered as one may have.
+    /// The user has the maximum number of registered programs.
     TooMany = 5,
-    /// It is registered already, or another masu is at work on it.
+    /// Already registered, or another masu works on it.
     Taken = 6,
-    /// It cannot be observed, or forbids huge pages: the tracker has said why.
+    /// It cannot be observed, or forbids huge pages: the tracker has printed the reason.
     Unfit = 7,
-    /// It is not registered, and asked what only those may ask who are.
+    /// Not registered; the request needs a registration.
     Unregistered = 8,
 }
 
@@ -133,7 +133,7 @@ impl Refused {
         Refused::Unregistered,
     ];
 
-    /// In words, for whoever asked.
+    /// Text for the client.
     pub const fn text(self) -> &'static CStr {
         match self {
             Refused::Version => c"the tracker is of another version than this library: install both anew",
@@ -150,11 +150,11 @@ impl Refused {
     }
 }
 
-/// A message that makes no sense.
+/// Malformed message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
-/// A message being written.
+/// Writer of a message.
 struct Writer<'a> {
     into: &'a mut [u8],
     bytes: usize,
@@ -162,7 +162,7 @@ struct Writer<'a> {
 
 impl Writer<'_> {
     fn put(&mut self, bytes: &[u8]) {
-        // What is too long for the space is cut: callers bring enough, and a test says how much that is.
+        // A value too long for the buffer is cut: callers bring enough space, and a test asserts the size.
         let bytes = &bytes[..bytes.len().min(self.into.len() - self.bytes)];
         self.into[self.bytes..self.bytes + bytes.len()].copy_from_slice(bytes);
         self.bytes += bytes.len();
@@ -174,7 +174,7 @@ impl Writer<'_> {
     }
 }
 
-/// A message being read.
+/// Reader of a message.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -202,7 +202,7 @@ impl<'a> Reader<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// Writes it into [`SHORT_BYTES`], or as many more as there are verdicts, and says how long it is.
+    /// Writes it into [`SHORT_BYTES`], or as many more as there are verdicts, and returns its length.
     pub fn write(&self, into: &mut [u8]) -> usize {
         let writer = Writer { into, bytes: 0 };
         let wide = |number: i32| i64::from(number).cast_unsigned();
@@ -230,7 +230,7 @@ impl<'a> Request<'a> {
     /// Reads it.
     ///
     /// # Errors
-    /// What is no request. Another version is one: [`wants_another_version`] tells.
+    /// Malformed requests. A request of another version is valid: [`wants_another_version`] tells.
     pub fn read(message: &'a [u8]) -> Result<Request<'a>, Malformed> {
         let mut reader = Reader(message);
         let request = match reader.word()? {
@@ -264,7 +264,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Whether a message registers a program in words of another version.
+/// Whether a message registers a program with another protocol version.
 pub fn wants_another_version(message: &[u8]) -> bool {
     let mut reader = Reader(message);
     reader.word() == Ok(1) && reader.word().is_ok_and(|version| version != VERSION && version & 0xff_ffff_ffff == OURS)
@@ -274,7 +274,7 @@ pub fn wants_another_version(message: &[u8]) -> bool {
 const OURS: u64 = u64::from_le_bytes(*b"masu-\0\0\0");
 
 impl Answer {
-    /// Writes it into [`SHORT_BYTES`], and says how long it is.
+    /// Writes it into [`SHORT_BYTES`], and returns its length.
     pub fn write(&self, into: &mut [u8]) -> usize {
         let writer = Writer { into, bytes: 0 };
         match *self {
@@ -294,7 +294,7 @@ impl Answer {
     /// Reads it.
     ///
     /// # Errors
-    /// What is no answer.
+    /// Malformed answers.
     pub fn read(message: &[u8]) -> Result<Answer, Malformed> {
         let mut reader = Reader(message);
         let answer = match reader.word()? {

@@ -62,7 +62,7 @@ fn runs_are_shared_out_among_their_windows() {
     assert!(windows[&Window(2)].is_huge() && !windows[&Window(1)].is_huge());
 }
 
-/// The entries of a window: page n in the frame that `frame` says, or not there.
+/// Entries of a window: page n in the frame `frame(n)`, or not present.
 fn entries(frame: impl Fn(u64) -> Option<u64>) -> Vec<PageEntry> {
     (0..512).map(|page| PageEntry(frame(page).map_or(0, |frame| PRESENT | frame))).collect()
 }
@@ -114,7 +114,7 @@ fn a_reader_who_may_not_see_frames_does_not_know() {
 fn pages_of_files_and_of_smaller_blocks_do_not_count() {
     let files: Vec<PageEntry> = (0..512).map(|page| PageEntry(PRESENT | FILE | (BASE + page))).collect();
     assert_eq!(frames(&files, |_| false), Frames::NoBase);
-    // A block of 1 MiB lies at a multiple of its size, which is one of 2 MiB every other time.
+    // A block of 1 MiB is aligned to its size, and so to 2 MiB every other time.
     let block = entries(|page| Some(if page < 256 { BASE + page } else { page * 3 }));
     assert!(matches!(frames(&block, |_| false), Frames::Base(Base { frame: BASE, fits: 256.. })));
     assert!(!matches!(frames(&block, |page| page < 256), Frames::Base(Base { frame: BASE, .. })));

@@ -1,4 +1,4 @@
-//! What limits on huge pages mean while programs come and go: who may have how many now, and who makes way.
+//! Limits on huge pages while programs come and go: grants, and evictions between programs.
 
 use std::collections::BTreeMap;
 
@@ -10,11 +10,11 @@ use crate::policy::Promotion;
 use crate::track::share::{self, Held, Owner, UNLIMITED};
 use crate::track::watched::{Act, Watched, candidate};
 
-/// No machine has more: 256 TiB.
+/// Upper bound on any machine: 256 TiB.
 const MOST_ARENA_WINDOWS: u64 = 1 << 27;
 
 impl Tracker {
-    /// How many windows the arenas of a program may have.
+    /// Number of windows granted to the arenas of a program.
     pub(super) fn grant(&mut self, key: usize, windows: u64) -> u64 {
         let limits = self.s.limits;
         let Some([own, of_user, of_all]) = self.counts(key, |one| one.target.promoted_now().saturating_add(one.arena))
@@ -25,12 +25,12 @@ impl Tracker {
         let there = watching.program.arena;
         let [own, of_user, of_all] = [own, of_user, of_all].map(|count| count.saturating_sub(there));
         let granted = share::arena(windows.min(MOST_ARENA_WINDOWS), own, of_user, of_all, limits);
-        // What it has it has: a request that is refused does not change it.
+        // Existing windows stay: a refused request does not change the count.
         watching.program.arena = if granted >= windows { granted } else { there.min(windows) };
         granted
     }
 
-    /// Does something with a window. Where that takes another's place it is looked at again whether there is room by then.
+    /// Carries out an action on a window. Where that takes another's place, the limits are checked again afterwards.
     pub(super) fn carry_out(&mut self, key: usize, act: Act) -> Result<(), Error> {
         if let Act::Promote(promotion, instead) = act
             && self.s.limits != UNLIMITED
@@ -40,7 +40,7 @@ impl Tracker {
             {
                 match other.program.carry_out(Act::Demote(window)) {
                     Err(error) if loser.program == key => return Err(error),
-                    // Its own next step says so; there is no room then.
+                    // Its own next step reports the error; there is no space then.
                     Ok(()) | Err(_) => {}
                 }
             }
@@ -62,7 +62,7 @@ impl Tracker {
         share::has_room(own, of_user, of_all, self.s.limits)
     }
 
-    /// A count of a program, of its user's programs, and of all.
+    /// A count for a program, for its user's programs, and for all.
     fn counts(&self, key: usize, count: impl Fn(&Watched) -> u64) -> Option<[u64; 3]> {
         let own = &self.clients.get(&key)?.watched.as_ref()?.program;
         let mut counts = [count(own), 0, 0];
@@ -76,7 +76,7 @@ impl Tracker {
         Some(counts)
     }
 
-    /// Shares out what limits leave.
+    /// Shares out the huge pages within the limits.
     pub(super) fn share(&mut self, key: usize, plan: &[Promotion]) {
         let limits = self.s.limits;
         let held = if limits == UNLIMITED { Vec::new() } else { self.held() };
@@ -96,7 +96,7 @@ impl Tracker {
     /// All huge windows that count against limits.
     fn held(&self) -> Vec<Held> {
         let mut held = Vec::new();
-        // Beyond every limit that there is more make no difference.
+        // More windows than every limit allows make no difference.
         let limits = self.s.limits;
         let finite = [limits.of_program, limits.of_user, limits.of_all].into_iter().filter(|limit| *limit < u64::MAX);
         let most = finite.max().unwrap_or(0).saturating_add(1).min(MOST_ARENA_WINDOWS);

@@ -7,7 +7,7 @@ use super::*;
 use crate::pace;
 use crate::track::share::UNLIMITED;
 
-/// Clients of one account, of which each look at the processor time costs 20 ms.
+/// Clients of one account; each reading of the processor time costs 20 ms.
 struct OneAccount {
     start: Instant,
     spent: Cell<Duration>,

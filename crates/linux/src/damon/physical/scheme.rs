@@ -1,4 +1,4 @@
-//! One scheme: which pages of the physical memory, what to do with them, how much of it and how often.
+//! One scheme: selected pages of the physical memory, an action on them, its quota and its interval.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -9,21 +9,21 @@ use units::Bytes;
 use super::Looks;
 use crate::{At, Error};
 
-/// What is done with pages.
+/// Action on pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Action {
-    /// Nothing: they are counted. What the filters let through is counted apart since Linux 6.14.
+    /// Counts pages only. Pages that the filters let through are counted separately since Linux 6.14.
     Stat,
-    /// Reclaimed. Without a filter for young pages, those that were touched since the kernel last looked are passed over.
+    /// Reclaims pages. Without a filter for young pages, pages touched since the kernel's last check are skipped.
     PageOut,
-    /// Touched, as if a program had: to the active list. Up to Linux 6.19 it takes two passes.
+    /// Marks pages as accessed, as a program would: to the active list. Up to Linux 6.19 it takes two passes.
     LruPrio,
-    /// To the inactive list; where pages are aged by generations, to the oldest.
+    /// Moves pages to the inactive list; with multi-generational LRU, to the oldest generation.
     LruDeprio,
 }
 
 impl Action {
-    /// All of them.
+    /// All actions.
     pub const ALL: [Action; 4] = [Action::Stat, Action::PageOut, Action::LruPrio, Action::LruDeprio];
 
     /// The kernel's word.
@@ -37,24 +37,24 @@ impl Action {
     }
 }
 
-/// By what a page can be told from others.
+/// Property of a page to filter by.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Filter {
-    /// Memory without a file. Shared memory and tmpfs do not count as such (Linux 6.3).
+    /// Anonymous memory. Shared memory and tmpfs do not count as such (Linux 6.3).
     Anon,
     /// In no page table (Linux 6.15).
     Unmapped,
-    /// Touched since this was last asked; asking clears the accessed bits (Linux 6.10).
+    /// Touched since the last check; checking clears the accessed bits (Linux 6.10).
     Young,
     /// On the active list (Linux 6.15).
     Active,
-    /// Charged to this memory control group, not to those below it: its path from where the controller is mounted, such
-    /// as `/backup` (Linux 6.3).
+    /// Charged to this memory control group, descendants excluded: its path from the controller's mount point, such as
+    /// `/backup` (Linux 6.3).
     Group(String),
 }
 
 impl Filter {
-    /// Its kind, which is what a kernel knows or does not.
+    /// Kind of the filter, which a kernel supports or not.
     pub const fn kind(&self) -> FilterKind {
         match self {
             Filter::Anon => FilterKind::Anon,
@@ -66,7 +66,7 @@ impl Filter {
     }
 }
 
-/// [`Filter`] without what a particular one holds.
+/// [`Filter`] without its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FilterKind {
     /// [`Filter::Anon`].
@@ -82,7 +82,7 @@ pub enum FilterKind {
 }
 
 impl FilterKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [FilterKind; 5] =
         [FilterKind::Anon, FilterKind::Unmapped, FilterKind::Young, FilterKind::Active, FilterKind::Group];
 
@@ -98,43 +98,44 @@ impl FilterKind {
     }
 }
 
-/// A rule about pages. The first whose filter fits a page decides. Where none does, the last rule decides: if it is one that
-/// rejects, the page is let through, and if it is one that allows, kept out (Linux 6.14 let such a page through in any case).
+/// A rule about pages. The first rule whose filter fits a page decides. If none does, the last rule decides: a
+/// rejecting rule lets the page through, an allowing rule keeps it out (Linux 6.14 let such a page through in any
+/// case).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilterRule {
-    /// Which pages.
+    /// Filter of the rule.
     pub filter: Filter,
-    /// The rule is for pages that are so, or for those that are not.
+    /// True for pages that match the filter, false for the others.
     pub matching: bool,
-    /// They are let through, or kept out. To allow takes Linux 6.14.
+    /// Lets the pages through (Linux 6.14), or keeps them out.
     pub allow: bool,
 }
 
 impl FilterRule {
-    /// Keeps out pages that are so.
+    /// Keeps out pages that match.
     pub const fn reject(filter: Filter) -> FilterRule {
         FilterRule { filter, matching: true, allow: false }
     }
 
-    /// Keeps out all pages that are not so: the others go on to the next rule.
+    /// Keeps out all pages that do not match; the others go on to the next rule.
     pub const fn only(filter: Filter) -> FilterRule {
         FilterRule { filter, matching: false, allow: false }
     }
 
-    /// Lets pages through that are so, whatever later rules say.
+    /// Lets matching pages through, regardless of later rules.
     pub const fn allow(filter: Filter) -> FilterRule {
         FilterRule { filter, matching: true, allow: true }
     }
 }
 
-/// How much may be done in an interval. The memory has its turn by rising address, and the next interval goes on where the last
-/// one stopped.
+/// Bound on the work in an interval. Memory is visited by rising address; the next interval continues at the last
+/// position.
 ///
-/// Kernels count the first interval from the first application on, and let that one do all it finds (6.12.117, measured: 1.5 GiB
-/// under a quota of 8 MiB). See [`Scheme::bounded_from_the_start`].
+/// Kernels count the first interval from the first application on, and do not bound that application (6.12.117,
+/// measured: 1.5 GiB under a quota of 8 MiB). See [`Scheme::bounded_from_the_start`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
-    /// Bytes of the regions that are tried, with those pages that the filters keep out. `None` is without a bound.
+    /// Bytes of the tried regions, filtered-out pages included. `None` is without a bound.
     pub bytes: Option<Bytes>,
     /// Time of the kernel's thread, in whole milliseconds. `None` is without a bound.
     pub time: Option<Duration>,
@@ -142,51 +143,51 @@ pub struct Quota {
     pub reset_interval: Duration,
 }
 
-/// What to do with which pages.
+/// An action with its filters, access pattern, quota and interval.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scheme {
-    /// What.
+    /// Action on the selected pages.
     pub action: Action,
-    /// With which pages of those in regions of this access.
+    /// Rules that select pages within the matching regions.
     pub filters: Vec<FilterRule>,
-    /// In how many looks of an aggregation interval the region was touched.
+    /// Number of samples in an aggregation interval that found the region touched.
     pub nr_accesses: RangeInclusive<u32>,
-    /// For how many aggregation intervals it has been about like this.
+    /// Aggregation intervals since the region's access last changed much.
     pub age: RangeInclusive<u32>,
-    /// How much of it.
+    /// Bound on the work; `None` is without a bound.
     pub quota: Option<Quota>,
-    /// How often; `None` after each aggregation interval. Anything else takes Linux 6.7.
+    /// Interval between applications; `None` after each aggregation interval. Any other value needs Linux 6.7.
     pub apply_interval: Option<Duration>,
 }
 
 /// A write to a file of a scheme.
 pub(super) struct SchemeWrite {
-    /// Below the scheme's directory.
+    /// Path below the scheme's directory.
     pub(super) name: String,
     pub(super) value: String,
-    /// What this kernel lacks when it refuses the write.
+    /// Capability that this kernel lacks when it refuses the write.
     pub(super) lack: Lack,
 }
 
-/// What a refused write says about the kernel.
+/// Kernel capability that a refused write disproves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lack {
-    /// Nothing in particular.
+    /// None in particular.
     Nothing,
-    /// It has no such action.
+    /// This action.
     Action(Action),
-    /// It has no filters.
+    /// Filters at all.
     Filters,
-    /// It has no such filter.
+    /// This filter.
     Filter(FilterKind),
-    /// Its filters cannot allow.
+    /// Filters that allow.
     Allowing,
-    /// It applies schemes after aggregation intervals only.
+    /// Intervals other than the aggregation interval.
     ApplyInterval,
 }
 
 impl Lack {
-    /// The refusal in words; `None` when it says nothing about the kernel.
+    /// The error for a refused write; `None` when the refusal says nothing about the kernel.
     pub(super) fn error(self, errno: Errno) -> Option<Error> {
         if !matches!(errno, Errno::INVAL | Errno::NOENT) {
             return None;
@@ -208,8 +209,8 @@ impl Lack {
 }
 
 impl Scheme {
-    /// The same, such that its quota holds from the start: only for regions of an age at which the kernel keeps to it. Without
-    /// a quota nothing changes.
+    /// The same scheme, with its quota valid from the start: restricted to regions of an age at which the kernel
+    /// applies the quota. Without a quota nothing changes.
     #[must_use]
     pub fn bounded_from_the_start(mut self, looks: Looks) -> Scheme {
         if let Some(quota) = self.quota {
@@ -223,7 +224,8 @@ impl Scheme {
         self
     }
 
-    /// Refuses what the kernel would take for something else, or refuse. `sample` is the shortest interval that it can keep.
+    /// Refuses values that the kernel would misread or refuse. `sample` is the shortest interval that the kernel can
+    /// keep.
     pub(super) fn check(&self, sample: Duration) -> Result<(), Error> {
         let senseless = |what: String| {
             let object = format!("{:?} with DAMON {what}", self.action.name());
@@ -238,7 +240,7 @@ impl Scheme {
             return senseless(format!("every {interval:?}, with looks every {sample:?}"));
         }
         if let Some(Quota { bytes, time, reset_interval }) = self.quota {
-            // The kernel takes zero for no bound.
+            // The kernel takes zero as "no bound".
             let none = bytes == Some(Bytes(0)) || time.is_some_and(|time| time.as_millis() == 0);
             if none || reset_interval.as_millis() == 0 {
                 return senseless(format!("for {bytes:?} and {time:?} every {reset_interval:?}"));
@@ -254,7 +256,7 @@ impl Scheme {
         Ok(())
     }
 
-    /// All that is written to make it, in order.
+    /// All writes that create the scheme, in order.
     pub(super) fn writes(&self) -> Vec<SchemeWrite> {
         let mut writes = Vec::new();
         let mut add = |name: &str, value: String, lack| {

@@ -25,7 +25,7 @@ fn scheme_file(number: usize, name: &str) -> String {
     of(&format!("{CONTEXT}/schemes/{number}/{name}"))
 }
 
-/// The files that a kernel of today would make on the way, all there from the start, as far as `is_there` says so.
+/// The files that a current kernel would make on the way, all present from the start, filtered by `is_there`.
 fn kernel_where(is_there: impl Fn(&str) -> bool) -> FakeKernel {
     let mut names = vec![
         (of("nr_kdamonds"), "0\n"),
@@ -60,7 +60,7 @@ fn kernel() -> FakeKernel {
     kernel_where(|_| true)
 }
 
-/// As [`kernel`], with what Linux 6.12 lacks.
+/// [`kernel`] without the files that Linux 6.12 lacks.
 fn kernel_6_12() -> FakeKernel {
     let kernel = kernel_where(|name| !name.ends_with("/allow") && !name.ends_with("sz_ops_filter_passed"));
     ["unmapped", "active"]
@@ -68,7 +68,7 @@ fn kernel_6_12() -> FakeKernel {
         .fold(kernel, |kernel, word| kernel.refusing_value(&scheme_file(0, "filters/0/type"), word, Errno::INVAL))
 }
 
-/// Everything, and after each aggregation interval.
+/// A scheme for all regions, after each aggregation interval.
 fn scheme(action: Action, filters: Vec<FilterRule>) -> Scheme {
     let (nr_accesses, age) = (0..=u32::MAX, 0..=u32::MAX);
     Scheme { action, filters, nr_accesses, age, quota: None, apply_interval: None }
@@ -283,7 +283,7 @@ fn of_an_older_kernel_the_offer_is_smaller_and_says_which_schemes_can_be() {
     assert!(offer.takes(&scheme(Action::Stat, Vec::new())) && !offer.takes(&every));
 }
 
-/// What a draft of this one scheme is refused with; nothing of it may be left.
+/// The refusal of a draft of this one scheme; no write of it may remain.
 fn refusal(kernel: &FakeKernel, scheme: Scheme) -> Error {
     let error = Draft::new(kernel, LOOKS, vec![scheme]).unwrap().commit().unwrap_err();
     assert!(matches!(error, Error::Unsupported(_)), "{error:?}");

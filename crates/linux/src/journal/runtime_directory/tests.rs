@@ -41,7 +41,7 @@ fn what_is_no_directory_is_refused_and_left_alone() {
         );
     }
     assert_eq!((mode(&target), fs::read_dir(&target).unwrap().count()), (0o711, 0));
-    // In the place of the private one as well.
+    // Also in the place of the private directory.
     let directory = run.path().join("masu");
     public(&directory).unwrap();
     symlink(&target, private_path(&directory)).unwrap();

@@ -10,7 +10,7 @@ use crate::quiet_process::QuietProcess;
 const RECORDED: &str = include_str!("../../../tests/recorded/6.18/smaps");
 const RECORDED_ROLLUP: &str = include_str!("../../../tests/recorded/6.18/smaps_rollup");
 
-/// Each kernel's `smaps`, `maps` and `smaps_rollup` of one process.
+/// `smaps`, `maps` and `smaps_rollup` of one process, per kernel.
 const KERNELS: [[&str; 3]; 3] = [
     [
         include_str!("../../../tests/recorded/6.1/smaps"),

@@ -12,7 +12,7 @@ const RECORDED: [&str; 3] = [
     include_str!("../../../tests/recorded/6.18/stat"),
 ];
 
-/// A line with these 20 fields after the name, of which field `n` of the manual holds `n`.
+/// A line with 20 fields after the name; field `n` of the manual holds `n`.
 fn counting(name: &str) -> String {
     let numbers: String = (4..=52).map(|n| format!(" {n}")).collect();
     format!("42 ({name}) S{numbers}\n")
@@ -37,7 +37,7 @@ fn each_figure_is_the_field_that_the_manual_says() {
 #[test]
 fn threads_of_the_kernel_say_so() {
     let flags = |flags: &str| parse(&counting("sh").replacen(" 9 ", &format!(" {flags} "), 1), 100).unwrap();
-    let worker = flags("69238880"); // a kworker's
+    let worker = flags("69238880"); // of a kworker
     assert!(worker.of_kernel && worker.forked);
     assert!(!flags("4194368").of_kernel);
 }

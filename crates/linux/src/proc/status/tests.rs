@@ -12,7 +12,7 @@ const RECORDED: &str = include_str!("../../../tests/recorded/6.18/status");
 const KERNEL_THREAD: &str = "Name:\tkthreadd\nState:\tS (sleeping)\nTgid:\t2\nUid:\t0\t0\t0\t0\n\
     Threads:\t1\nCapEff:\t000001ffffffffff\n";
 
-/// The recorded status with the line of this key replaced, or without it.
+/// Recorded status with the line of this key replaced, or removed.
 fn with_line(key: &str, replacement: Option<&str>) -> String {
     let of_key = |line: &str| line.starts_with(&format!("{key}:"));
     assert!(RECORDED.lines().any(of_key), "{key}");
@@ -145,7 +145,7 @@ fn procfs_sees_the_same() {
 
 #[test]
 fn the_first_kernel_thread_of_this_host_is_one() {
-    // Process 2 is kthreadd, unless we are in a container, where it is whatever was started second, or nothing.
+    // Process 2 is kthreadd. In a container it is the second process started there, or missing.
     let Ok(second) = status(&Rooted::host(), Pid(2)) else { return };
     assert_eq!(second.kernel_thread, second.name == "kthreadd");
 }

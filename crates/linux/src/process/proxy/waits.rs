@@ -1,21 +1,21 @@
-//! Processes that are not asked, since asking them made masu wait. Instants are arguments.
+//! Processes that are skipped, because calls about them made masu wait. Instants are arguments.
 
 use std::time::{Duration, Instant};
 
 use crate::Pid;
 
-/// A call that waits no longer is not counted.
+/// Shorter waits are not counted.
 pub(super) const UNNOTICED: Duration = Duration::from_millis(20);
-/// A process that made a call stall is not asked again for this time.
+/// Time for which a process is skipped after it made a call stall.
 const AFTER_STALL: Duration = Duration::from_secs(30);
 /// Time that calls may wait for the processes of one user, beyond the share below.
 const ALLOWANCE: Duration = Duration::from_secs(30);
-/// One part in so many of the time may be spent waiting for the processes of one user.
+/// Divisor of time: 1/4 of it may be spent waiting for the processes of one user.
 const SHARE: u32 = 4;
-/// Proxies that the kernel may keep for the processes of one user.
+/// Maximum number of left proxies for the processes of one user.
 const LEFT: usize = 8;
 
-/// Waiting so far.
+/// Record of waits.
 #[derive(Debug)]
 pub(super) struct Waits {
     stalled: Vec<(Pid, Instant)>,
@@ -28,14 +28,14 @@ impl Waits {
         Waits { stalled: Vec::new(), owed: Vec::new() }
     }
 
-    /// Nothing is remembered.
+    /// True if no wait is remembered.
     pub(super) fn is_empty(&mut self, now: Instant) -> bool {
         self.stalled.retain(|(_, at)| now.saturating_duration_since(*at) < AFTER_STALL);
         self.owed.retain(|owed| owing(owed, now) > Duration::ZERO);
         self.stalled.is_empty() && self.owed.is_empty()
     }
 
-    /// True when a process of this user, for whose processes the kernel keeps `left` proxies, may be asked.
+    /// True if a call about `pid` is allowed, given `left` remaining proxies for its owner.
     pub(super) fn admits(&self, pid: Pid, owner: Option<u32>, left: usize, now: Instant) -> bool {
         let has_stalled =
             self.stalled.iter().any(|(of, at)| *of == pid && now.saturating_duration_since(*at) < AFTER_STALL);
@@ -44,7 +44,7 @@ impl Waits {
         !has_stalled && owed <= ALLOWANCE && left < LEFT
     }
 
-    /// A call about `pid` waited.
+    /// Records that a call about `pid` waited.
     pub(super) fn note(&mut self, pid: Pid, owner: Option<u32>, waited: Duration, stalled: bool, now: Instant) {
         if stalled {
             self.stalled.push((pid, now));

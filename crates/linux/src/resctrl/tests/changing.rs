@@ -1,4 +1,4 @@
-//! What is sent, in order, and what is made of refusals.
+//! Writes in order, and handling of refusals.
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use super::ruled::Ruled;
 use super::*;
 use crate::journal::Knobs;
 
-/// Files with our own `stat`, which the journal asks for, and a directory for the journal.
+/// Adds our own `stat`, which the journal reads, and makes a directory for the journal.
 pub(super) fn journal(kernel: &FakeKernel) -> (TempDir, PathBuf) {
     let pid = Pid::own();
     kernel.add(&pid.file("stat"), &format!("{pid} (masu) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 100 0 0\n"));
@@ -22,7 +22,7 @@ pub(super) fn journal(kernel: &FakeKernel) -> (TempDir, PathBuf) {
     (run, directory)
 }
 
-/// What was written, without the place where it is mounted.
+/// Writes so far, without the mount point.
 pub(super) fn sent(kernel: &FakeKernel) -> Vec<String> {
     let writes = kernel.writes().into_iter().filter(|write| write.contains(ROOT));
     writes.map(|write| write.replace(&format!("{ROOT}/"), "").trim_end().to_owned()).collect()
@@ -63,7 +63,7 @@ fn of_the_default_group_only_the_lines_that_were_changed_are_put_back() {
     let mut knobs = Knobs::open(&kernel, &directory).unwrap();
     let mut changes = resctrl.change(&mut knobs, &mut impatient()).unwrap();
     changes.write(&Group::DEFAULT, &masks(Resource::L3, &[(0, 0xff00)])).unwrap();
-    // What the kernel would print then; somebody else has changed the bandwidth, and one complex is switched off.
+    // Output of the kernel at that time; another program has changed the bandwidth, and one complex is offline.
     kernel.add(&format!("{ROOT}/schemata"), "MB:0=100;1=16;2=2048\nL3:0=ff00;1=ffff;2=ffff\n");
     changes.write(&Group::DEFAULT, &masks(Resource::L3, &[(0, 0xf000)])).unwrap();
     changes.set_mode(&Group::DEFAULT, Mode::Exclusive).unwrap();
@@ -150,7 +150,7 @@ fn while_one_waits_for_a_number_others_may_change_something() {
     let web = web.unwrap();
     assert_eq!(others, 2);
     assert_eq!(resctrl.lock(Lock::Exclusive).unwrap_err().why, Why::Locked, "it is ours again");
-    // Another keeps the lock, and nothing is changed without it.
+    // Another process keeps the lock, and nothing is changed without it.
     kernel.limbo.set(1);
     let mut other = None;
     let failed = changes.make(&own("db"), &mut |_: Duration| {
@@ -204,7 +204,7 @@ fn what_is_to_be_put_back_is_read_when_nobody_can_put_it_back() {
     let mut changes = resctrl.change(&mut knobs, &mut impatient()).unwrap();
     changes.write(&Group::DEFAULT, &masks(Resource::L3, &[(0, 0xff)])).unwrap();
     changes.set_mode(&Group::DEFAULT, Mode::Shareable).unwrap();
-    // Which lines there are, what they have (with the journal held), and what they have then.
+    // Files of the undos in order, and whether each has something to undo.
     let expected = [("schemata", false), ("schemata", true), ("schemata", false), ("mode", true)];
     assert_eq!(*reads.borrow(), expected.map(|(name, held)| (name.to_owned(), held)));
 }

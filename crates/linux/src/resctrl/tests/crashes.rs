@@ -1,4 +1,4 @@
-//! What the next start makes of a journal that a killed process has left.
+//! Replay of a killed process's journal at the next start.
 
 use rustix::io::Errno;
 use std::path::Path;
@@ -17,7 +17,7 @@ fn killed_at_work(kernel: &FakeKernel, directory: &Path, mounted_at: &str) {
     let _alive = changes.make(&own("web"), &mut impatient()).unwrap();
     drop(changes);
     crate::journal::tests::abandon(knobs);
-    // The number goes to another process.
+    // The process id goes to another process.
     kernel.add(&Pid::own().file("stat"), "1 (y) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 999 0 0\n");
 }
 
@@ -33,7 +33,7 @@ fn the_next_start_removes_the_group_and_gives_the_default_group_its_ways_back() 
     let restored = replay(&kernel, &directory).unwrap();
     let (group, schemata) = (format!("{ROOT}/masu-web"), format!("{ROOT}/schemata"));
     assert_eq!(what(&restored), [(group.as_str(), Undone::Removed, true), (schemata.as_str(), Undone::Written, true)]);
-    // The fake's file has only what was written last: domain 1 is not there any more.
+    // The fake's file has only the last write: domain 1 is missing.
     assert_eq!(sent(&kernel)[2..], ["rmdir masu-web", "schemata <- L3:0=fffff"]);
     assert_eq!(replay(&kernel, &directory).unwrap(), []);
 }
@@ -70,7 +70,7 @@ fn a_file_system_that_was_mounted_anew_has_nothing_to_undo() {
     let (_run, directory) = journal(&kernel);
     killed_at_work(&kernel, &directory, "/sys/fs/resctrl");
     kernel.remove(&format!("{ROOT}/masu-web"));
-    // With code and data apart this time.
+    // Code and data are separate this time.
     kernel.add(&format!("{ROOT}/schemata"), "L3DATA:0=fffff;1=fffff\nL3CODE:0=fffff;1=fffff\n");
     let before = kernel.writes();
     assert_eq!(replay(&kernel, &directory).unwrap(), []);
@@ -81,10 +81,10 @@ fn a_file_system_that_was_mounted_anew_has_nothing_to_undo() {
 fn a_default_group_that_has_all_ways_since_is_not_given_fewer() {
     let kernel = broadwell();
     let (_run, directory) = journal(&kernel);
-    // Somebody has taken ways from the default group before us.
+    // Another program has taken ways from the default group before us.
     kernel.add(&format!("{ROOT}/schemata"), "L3:0=ff;1=ff\n");
     killed_at_work(&kernel, &directory, "/sys/fs/resctrl");
-    // No groups, and all ways of one cache, as after mounting anew; of the other it has fewer still.
+    // No groups, and all ways of one cache, as after a remount; of the other cache the default group still has fewer.
     kernel.remove(&format!("{ROOT}/masu-web"));
     kernel.add(&format!("{ROOT}/schemata"), "L3:0=fffff;1=f0\n");
     let restored = replay(&kernel, &directory).unwrap();
@@ -123,7 +123,7 @@ fn a_group_of_the_same_name_that_a_living_process_holds_stays() {
     let kernel = broadwell();
     let (_run, directory) = journal(&kernel);
     killed_at_work(&kernel, &directory, "/sys/fs/resctrl");
-    // The next one clears away what is left behind by itself, and begins anew before anybody replays.
+    // The next run removes the leftover group by itself, and starts before any replay.
     let own_stat = Pid::own().file("stat");
     let resctrl = Resctrl::find(&kernel).unwrap();
     let mut knobs = Knobs::open(&kernel, &directory).unwrap();
@@ -136,7 +136,7 @@ fn a_group_of_the_same_name_that_a_living_process_holds_stays() {
     assert!(kernel.read(&own_stat).unwrap().contains(" 999 "));
     assert_eq!(replay(&kernel, &directory).unwrap(), []);
     assert!(resctrl.exists(&own("web")));
-    // What the first found is what is put back, not what it left.
+    // The value restored is the one that the first run found, not the one that it left.
     knobs.put_back().unwrap();
     assert_eq!(sent(&kernel).last().unwrap(), "schemata <- L3:0=fffff");
 }

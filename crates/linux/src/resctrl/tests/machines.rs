@@ -1,4 +1,5 @@
-//! Trees as kernels print them for machines of different kinds, after the kernel's document and what owners of such machines reported.
+//! Trees as kernels print them for machines of different kinds, from the kernel's document and reports of owners of
+//! such machines.
 
 use units::{WayMask, Ways};
 
@@ -7,7 +8,7 @@ use crate::resctrl::info::{IoAlloc, Usage};
 
 const MOUNTS: &str = "proc /proc proc rw,nosuid 0 0\n";
 
-/// A tree with these files below the mount, and a journal's needs.
+/// A tree with these files below the mount, and the files that a journal needs.
 fn machine(options: &str, files: &[(&str, &str)]) -> FakeKernel {
     let mounts = format!("{MOUNTS}resctrl /{ROOT} resctrl rw,relatime{options} 0 0\n");
     let kernel = FakeKernel::new()
@@ -18,7 +19,7 @@ fn machine(options: &str, files: &[(&str, &str)]) -> FakeKernel {
     files.iter().fold(kernel, |kernel, (path, text)| kernel.file(&format!("{ROOT}/{path}"), text))
 }
 
-/// Two sockets of a Xeon E5 v4: 20 ways, of which devices fill two as well; Linux 4.20 and later.
+/// Two sockets of a Xeon E5 v4: 20 ways, two of them shared with devices; Linux 4.20 and later.
 pub(super) fn broadwell() -> FakeKernel {
     let files = [
         ("info/L3/num_closids", "16\n"),
@@ -47,7 +48,7 @@ pub(super) fn broadwell() -> FakeKernel {
         .furnishing(ROOT, "cpus_list", "\n")
 }
 
-/// A Xeon Scalable: 11 ways, of which devices fill the upper two; padded masks, and bandwidth.
+/// A Xeon Scalable: 11 ways, the upper two shared with devices; padded masks, and bandwidth.
 pub(super) fn skylake() -> FakeKernel {
     let files = [
         ("info/L3/num_closids", "16\n"),
@@ -65,7 +66,7 @@ pub(super) fn skylake() -> FakeKernel {
     machine("", &files)
 }
 
-/// An EPYC of four core complexes: 16 ways, masks with holes and without any way, devices by a class of their own.
+/// An EPYC of four core complexes: 16 ways, masks with holes and empty masks, devices under their own CLOSID.
 pub(super) fn epyc() -> FakeKernel {
     let files = [
         ("info/L3/num_closids", "15\n"),
@@ -88,7 +89,7 @@ pub(super) fn epyc() -> FakeKernel {
     machine("", &files)
 }
 
-/// Code and data apart, with the masks padded by zeros of Linux before 5.14.
+/// Code and data separate, with the masks padded by zeros of Linux before 5.14.
 pub(super) fn with_cdp() -> FakeKernel {
     let each = |name| {
         [("num_closids", "8\n"), ("cbm_mask", "fffff\n"), ("min_cbm_bits", "1\n"), ("shareable_bits", "c0000\n")]
@@ -100,7 +101,7 @@ pub(super) fn with_cdp() -> FakeKernel {
     files.iter().fold(kernel, |kernel, (path, text)| kernel.file(&format!("{ROOT}/{path}"), text))
 }
 
-/// One cache that serves two nodes (sub-NUMA clustering), and can only be counted.
+/// One cache that serves two nodes (sub-NUMA clustering), with monitoring only.
 pub(super) fn two_nodes_that_only_count() -> FakeKernel {
     let files = [
         ("info/L3_MON/num_rmids", "144\n"),
@@ -212,7 +213,7 @@ fn masks_are_checked_as_the_kernel_does() {
         assert_eq!(intel.check(WayMask(mask)).unwrap_err().to_string(), expected);
     }
     assert_eq!(intel.check(WayMask(0xc)), Ok(()));
-    // With holes allowed, only the lowest ways in a row are counted.
+    // With holes allowed, only the lowest contiguous ways are counted.
     let sparse = MaskRules { sparse: true, ..intel };
     assert_eq!(sparse.check(WayMask(0x33)), Ok(()));
     assert_eq!(sparse.check(WayMask(0x31)), Err(MaskFault::TooFew { ways_min: Ways(2) }));

@@ -1,4 +1,4 @@
-//! Text that is read and written again; text that cannot be.
+//! Parsing and writing back; refused text.
 
 use proptest::prelude::*;
 use units::{WayMask, Ways};

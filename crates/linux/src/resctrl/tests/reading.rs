@@ -1,4 +1,4 @@
-//! Finding it, and reading groups, modes and counts.
+//! Detection, and reading of groups, modes and counters.
 
 use super::machines::{broadwell, skylake};
 use super::*;

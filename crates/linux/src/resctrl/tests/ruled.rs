@@ -1,5 +1,5 @@
-//! A fake tree with the rules that need more than files: tasks that are in one group each, threads that come and go, numbers in limbo,
-//! and ways that move together.
+//! A fake tree with rules beyond plain files: each task is in one group, threads start and end, RMIDs stay in limbo,
+//! and ways move together.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,10 +10,10 @@ use units::WayMask;
 use super::*;
 use crate::Locked;
 
-/// What happens before the file of this path is read.
+/// Called before the file of this path is read.
 type BeforeRead = Box<dyn Fn(&str)>;
 
-/// What happens to threads after a write.
+/// Called on the threads after a write.
 type Happening = Box<dyn Fn(&mut Threads)>;
 
 /// The threads of processes, and the directories of the groups that they are in.
@@ -21,13 +21,13 @@ type Happening = Box<dyn Fn(&mut Threads)>;
 pub(super) struct Threads {
     pub(super) of: BTreeMap<i32, BTreeSet<i32>>,
     pub(super) group_of: BTreeMap<i32, String>,
-    /// When a thread began, in ticks; 500 for the others.
+    /// Start time of a thread in ticks; 500 for the others.
     pub(super) born: BTreeMap<i32, u64>,
     parent: BTreeMap<i32, i32>,
 }
 
 impl Threads {
-    /// A thread makes another, which is in the same group.
+    /// A thread makes another, in the same group.
     pub(super) fn make(&mut self, process: i32, maker: i32, thread: i32) {
         self.of.entry(process).or_default().insert(thread);
         if let Some(group) = self.group_of.get(&maker).cloned() {
@@ -35,7 +35,7 @@ impl Threads {
         }
     }
 
-    /// A process begins another, which is in the same group.
+    /// A process starts another, in the same group.
     pub(super) fn fork(&mut self, parent: i32, child: i32, born: u64) {
         self.make(child, parent, child);
         self.parent.insert(child, parent);
@@ -65,14 +65,14 @@ impl Threads {
 pub(super) struct Ruled {
     pub(super) kernel: FakeKernel,
     pub(super) threads: RefCell<Threads>,
-    /// What happens after so many tasks were moved.
+    /// Changes to threads, by the number of moved tasks that triggers them.
     pub(super) happenings: BTreeMap<usize, Happening>,
     moves: Cell<usize>,
-    /// So many times is a directory refused.
+    /// Number of times that making a directory is refused.
     pub(super) limbo: Cell<u32>,
     /// Ways 10 and 9 move together.
     pub(super) pairs: bool,
-    /// Somebody holds the next directory as soon as it is made: the one who looks.
+    /// The next directory is locked by another process as soon as it is made, as a search for leftovers does.
     pub(super) looked_at: Cell<bool>,
     pub(super) looker: RefCell<Option<Locked>>,
     pub(super) before_read: Option<BeforeRead>,
@@ -100,7 +100,7 @@ impl Ruled {
         self
     }
 
-    /// What stands in the file after the command.
+    /// Content of the file after the command.
     fn merged(&self, before: &str, command: &str) -> String {
         let mut all = Schemata::parse("before", before).unwrap();
         for (resource, values) in Schemata::parse("command", command).unwrap().0 {
@@ -136,7 +136,7 @@ impl Ruled {
     }
 }
 
-/// The group's directory, of a file `tasks` that is there.
+/// Directory of the group, for a `tasks` file that exists.
 fn group_of_tasks(path: &str) -> Option<&str> {
     path.strip_suffix("/tasks")
 }

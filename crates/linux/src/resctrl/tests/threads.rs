@@ -1,4 +1,4 @@
-//! Processes whose threads come and go while they are moved.
+//! Processes whose threads start and end during a move.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use super::*;
 use crate::journal::Knobs;
 use crate::resctrl::Moved;
 
-/// Moves process 40 to a group of ours, and says what came of it and which threads are there.
+/// Moves process 40 to a group of ours; returns the result and the threads of that group.
 fn moved(kernel: &Ruled) -> (Result<Moved, Failed>, BTreeSet<Pid>) {
     let (_run, directory) = journal(&kernel.kernel);
     let resctrl = Resctrl::find(kernel).unwrap();
@@ -38,7 +38,7 @@ fn threads_made_meanwhile_are_moved_too_whoever_made_them() {
     let kernel = Ruled::new(broadwell())
         .process(40, &[40, 41])
         .when_moved(1, |threads| {
-            threads.make(40, 40, 50); // by one that is moved already
+            threads.make(40, 40, 50); // by a thread that is moved already
             threads.make(40, 41, 51); // and by one that is not
         })
         .when_moved(3, |threads| threads.make(40, 51, 52));
@@ -125,7 +125,7 @@ fn threads_and_children_that_were_born_meanwhile_go_where_the_first_thread_was()
         threads.fork(40, 50, 900);
         threads.fork(50, 51, 950);
         threads.fork(60, 61, 950);
-        // A daemon, whose parent is gone: nothing says where it comes from.
+        // A daemon, whose parent is gone: its origin is unknown.
         threads.fork(40, 70, 900);
         threads.fork(70, 71, 950);
         threads.end(70, 70);
@@ -188,7 +188,7 @@ fn of_processes_with_the_same_number_each_goes_where_it_was() {
     drop(changes);
     knobs.put_back().unwrap();
     assert_eq!(kernel.threads.borrow().group_of.get(&40), Some(&format!("{ROOT}/other")));
-    // The next one is in no group, and stays where it is.
+    // The next process is in no group, and stays there.
     another(750, "batch");
     let mut changes = resctrl.change(&mut knobs, &mut impatient()).unwrap();
     let web = changes.make(&own("web"), &mut impatient()).unwrap();

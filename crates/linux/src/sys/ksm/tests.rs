@@ -6,7 +6,7 @@ const RECORDED: &str = include_str!("../../../tests/recorded/6.18/ksm_stat");
 const RECORDED_HOST: &str = include_str!("../../../tests/recorded/6.18/ksm");
 const PID: Pid = Pid(42);
 
-/// The recorded files, each a line of its name and what is in it, with some left out.
+/// Recorded files, each a line with its name and its content, without `names`.
 fn host_without(names: &[&str]) -> FakeKernel {
     let files = RECORDED_HOST.lines().filter_map(|line| line.split_once(' '));
     files

@@ -4,7 +4,7 @@ use super::*;
 use crate::Rooted;
 use crate::fake::FakeKernel;
 
-/// As on a Linux 6.18 with the defaults of its maker.
+/// Linux 6.18 with its default settings.
 fn kernel() -> FakeKernel {
     let files = [
         ("enabled", "always [madvise] never\n"),

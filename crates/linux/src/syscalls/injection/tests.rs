@@ -124,7 +124,7 @@ fn a_process_that_is_not_there_is_gone() {
     assert!(error.is_gone(), "{error}");
 }
 
-/// Its last system call, a read, goes on as if nothing had happened: the process ends only when it is told to.
+/// Its last system call, a read, is restarted: the process ends only when it is told to.
 #[test]
 fn a_process_of_our_own_gets_the_flag_and_loses_it() {
     if crate::status::status(&Rooted::host(), Pid::own()).unwrap().seccomp != Seccomp::Off {
@@ -135,7 +135,7 @@ fn a_process_of_our_own_gets_the_flag_and_loses_it() {
     for (forbid, expected) in [(true, HugePages::Forbidden), (true, HugePages::Forbidden), (false, HugePages::Allowed)]
     {
         match forbid_huge_pages(&host, quiet.pid(), forbid) {
-            Err(NotCalled::Kernel(Error::Denied(_))) => return, // somebody else's rule about tracing
+            Err(NotCalled::Kernel(Error::Denied(_))) => return, // a security rule about tracing
             done => done.unwrap(),
         }
         assert_eq!(status::status(&host, quiet.pid()).unwrap().huge_pages, expected);

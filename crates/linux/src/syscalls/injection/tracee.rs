@@ -1,15 +1,18 @@
 //! One thread of another process under ptrace: a stop, one system call, and the registers as they were.
 //!
-//! A [`Tracee`] is seized; [`Stopped`] is at a stop from which it can be restored. The kernel detaches both, at the latest when the
-//! tracing process ends.
+//! A [`Tracee`] is seized; [`Stopped`] is at a stop from which it can be restored. The kernel detaches both, at the
+//! latest when the tracing process ends.
 //!
 //! Rules that hold against a hostile process:
-//! - Every exec is a stop of its own (PTRACE_O_TRACEEXEC, set by the seize itself). After it nothing is written any more: registers belong to
-//!   the program that was stopped, and another program has the thread now. An exec by another thread ends this one, and ptrace answers ESRCH.
-//! - Each entry of a system call is a stop. It runs only if number, arguments, instruction and architecture are those of our call; any other one
-//!   is skipped. So the instruction may be changed at any time by other threads: their code runs with their rights alone.
-//! - Every wait has a deadline, but for two: while the kernel executes our call, and while it brings the thread to the stop at which it is restored.
-//!   Leaving then would leave the thread with our registers. These waits are in a process of their own (`tracer.rs`).
+//! * Every exec is a stop of its own (PTRACE_O_TRACEEXEC, set by the seize itself). After it nothing is written any
+//!   more: the saved registers belong to the stopped program, and the thread now runs another one. An exec by another
+//!   thread ends this one, and ptrace answers ESRCH.
+//! * Each entry of a system call is a stop. The call runs only if number, arguments, instruction and architecture match
+//!   our call; any other call is skipped. So other threads may change the instruction at any time: their code runs with
+//!   their rights alone.
+//! * Every wait has a deadline, except two: while the kernel executes our call, and while it brings the thread to the
+//!   stop at which it is restored. Giving up then would leave the thread with our registers. These waits are in a
+//!   process of their own (`tracer.rs`).
 
 use std::time::{Duration, Instant};
 
@@ -28,25 +31,26 @@ const CODE_64: u64 = 0x33;
 /// Length of the `syscall` instruction.
 pub(super) const INSTRUCTION_BYTES: u64 = 2;
 
-/// Signals that an instruction raises. They stay unblocked during our call: the kernel resets the handler of one that it must force.
+/// Signals that an instruction raises. They stay unblocked during our call: the kernel resets the handler of a blocked
+/// one that it must force.
 const FAULTS: [i32; 6] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS];
 
-/// Reasons for which a call was not made. The numbers go over the pipe to masu.
+/// Reason why a call was not made. The numbers go over the pipe to masu.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Failed {
     /// No stop before the deadline.
     NoStop,
     /// The process called exec. Nothing was written afterwards.
     Exec,
-    /// Other code ran where the call was to be made. The thread was restored.
+    /// Other code ran in place of the call. The thread was restored.
     Foreign,
     /// The call was not reached before the deadline. The thread was restored.
     NoCall,
-    /// No `syscall` instruction to use.
+    /// No usable `syscall` instruction.
     NoInstruction,
     /// The thread or its process ended.
     Ended,
-    /// Another answer of ptrace.
+    /// Another error of ptrace.
     Kernel(Errno),
 }
 
@@ -56,7 +60,7 @@ impl From<Errno> for Failed {
     }
 }
 
-/// Reason for which a traced thread stopped.
+/// Reason of a stop of a traced thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
     /// PTRACE_INTERRUPT, or a group stop by job control: a stop to restore from.
@@ -99,12 +103,12 @@ pub(super) struct Call {
 pub(super) struct Tracee {
     process: Pid,
     thread: Pid,
-    /// Signals that came during our call, one bit each.
+    /// Signals that arrived during our call, one bit each.
     held: u64,
 }
 
 impl Tracee {
-    /// Begins to trace. The thread runs on.
+    /// Seizes the thread, which runs on.
     pub(super) fn seize(process: Pid, thread: Pid) -> Result<Tracee, Failed> {
         if !cfg!(all(target_arch = "x86_64", target_os = "linux")) {
             return Err(Failed::Kernel(Errno::NOSYS));
@@ -115,7 +119,7 @@ impl Tracee {
         Ok(Tracee { process, thread, held: 0 })
     }
 
-    /// Stops it outside any restartable sequence. Signals that come before are delivered.
+    /// Stops the thread outside any restartable sequence. Signals that arrive before are delivered.
     pub(super) fn stopped(self, deadline: Instant) -> Result<Stopped, Failed> {
         loop {
             self.interrupt()?;
@@ -141,18 +145,18 @@ impl Tracee {
         unsafe { ptrace(libc::PTRACE_INTERRUPT, self.thread, 0, 0) }
     }
 
-    /// Resumes it; delivers `signal` first if it is not 0.
+    /// Resumes the thread; delivers `signal` first if it is not 0.
     fn go_on(&self, how: libc::c_uint, signal: i32) -> Result<(), Errno> {
         // SAFETY: takes a signal's number and touches no memory of ours.
         unsafe { ptrace(how, self.thread, 0, u64::from(signal.unsigned_abs())) }
     }
 
-    /// Waits for the stop that was asked for; delivers signals that come before it.
+    /// Waits for the requested stop; delivers signals that arrive before it.
     fn until_asked(&self, deadline: Instant) -> Result<(), Failed> {
         loop {
             match self.wait(Some(deadline))?.ok_or(Failed::NoStop)? {
                 Stop::Asked => return Ok(()),
-                // Any other stop takes back the interrupt (`ptrace_stop` in kernel/signal.c).
+                // Any other stop cancels the interrupt (`ptrace_stop` in kernel/signal.c).
                 Stop::SystemCall => self.interrupt().and_then(|()| self.go_on(libc::PTRACE_CONT, 0))?,
                 Stop::Signal(signal) => self.interrupt().and_then(|()| self.go_on(libc::PTRACE_CONT, signal))?,
                 Stop::Exec => {
@@ -203,24 +207,24 @@ impl Tracee {
     /// Blocked signals, one bit each.
     fn mask(&self) -> Result<u64, Errno> {
         let mut mask = 0u64;
-        // SAFETY: `mask` is as long as is said, and outlives the call, which fills it.
+        // SAFETY: `mask` is as long as stated, and outlives the call, which fills it.
         unsafe { ptrace(PTRACE_GETSIGMASK, self.thread, 8, (&raw mut mask).expose_provenance() as u64)? };
         Ok(mask)
     }
 
     fn set_mask(&self, mask: u64) -> Result<(), Errno> {
-        // SAFETY: `mask` is as long as is said, and outlives the call, which only reads it.
+        // SAFETY: `mask` is as long as stated, and outlives the call, which only reads it.
         unsafe { ptrace(PTRACE_SETSIGMASK, self.thread, 8, (&raw const mask).expose_provenance() as u64) }
     }
 
-    /// True when a signal waits that it will handle, and when that cannot be read.
+    /// True if a pending signal will be handled, or the state cannot be read.
     fn has_signal_for(&self, mask: u64) -> bool {
         let path = format!("/proc/{}/task/{}/status", self.process, self.thread);
         let status = std::fs::read(path).map(|status| String::from_utf8_lossy(&status).into_owned());
         status.map_or(true, |status| pending(&status) & !mask != 0)
     }
 
-    /// True when the signal at whose delivery it stands was raised by an instruction, not sent.
+    /// True if the signal at this stop was raised by an instruction, not sent.
     fn is_fault(&self, signal: i32) -> bool {
         // SAFETY: the information is plain data, for which zeros are valid; it outlives the call, which fills it.
         let code = unsafe {
@@ -231,18 +235,18 @@ impl Tracee {
         FAULTS.contains(&signal) && code.is_ok_and(|code| code > 0)
     }
 
-    /// The system call at whose entry or exit it stands.
+    /// The system call at whose entry or exit the thread is stopped.
     fn system_call(&self) -> Result<SystemCallInfo, Errno> {
         let mut info = SystemCallInfo::default();
         let size = size_of::<SystemCallInfo>() as u64;
-        // SAFETY: `info` is as long as is said, and outlives the call, which fills it.
+        // SAFETY: `info` is as long as stated, and outlives the call, which fills it.
         unsafe {
             ptrace(PTRACE_GET_SYSCALL_INFO, self.thread, size, (&raw mut info).expose_provenance() as u64)?;
         }
         Ok(info)
     }
 
-    /// Skips the system call at whose entry it stands. At an exit nothing is left to skip.
+    /// Skips the system call at whose entry the thread is stopped. At an exit there is nothing to skip.
     fn skip_call(&self) -> Result<(), Errno> {
         if self.system_call()?.op == PTRACE_SYSCALL_INFO_EXIT {
             return Ok(());
@@ -251,17 +255,17 @@ impl Tracee {
         self.set_registers(&libc::user_regs_struct { orig_rax: u64::MAX, ..registers })
     }
 
-    /// True in a restartable sequence, which the kernel would not restart if the thread went on elsewhere in between.
+    /// True in a restartable sequence; the kernel would not restart it if the thread ran other code in between.
     fn in_sequence(&self, at: u64) -> Result<bool, Failed> {
         let mut found = RseqConfiguration::default();
         let size = size_of::<RseqConfiguration>() as u64;
-        // SAFETY: `found` is as long as is said, and outlives the call, which fills it.
+        // SAFETY: `found` is as long as stated, and outlives the call, which fills it.
         let asked = unsafe {
             ptrace(PTRACE_GET_RSEQ_CONFIGURATION, self.thread, size, (&raw mut found).expose_provenance() as u64)
         };
         match asked {
             Ok(()) if found.pointer != 0 => {}
-            // Not registered, or a kernel that cannot say: before 5.13.
+            // Not registered, or a kernel without this request: before 5.13.
             Ok(()) | Err(Errno::IO | Errno::INVAL) => return Ok(false),
             Err(errno) => return Err(errno.into()),
         }
@@ -279,14 +283,14 @@ impl Tracee {
         Ok(u64::from_ne_bytes(word))
     }
 
-    /// Fills `into` from its memory. May wait for whoever provides that memory.
+    /// Fills `into` from the thread's memory. May wait for the provider of that memory.
     fn read(&self, at: Address, into: &mut [u8]) -> Result<(), Errno> {
         let ours = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
         let theirs = libc::iovec {
             iov_base: std::ptr::without_provenance_mut(usize::try_from(at.0).map_err(|_| Errno::FAULT)?),
             iov_len: into.len(),
         };
-        // SAFETY: `ours` names `into`, which outlives the call; `theirs` is only looked at by the kernel, there.
+        // SAFETY: `ours` names `into`, which outlives the call; `theirs` is only read by the kernel, there.
         let read = unsafe { libc::process_vm_readv(self.process.0, &raw const ours, 1, &raw const theirs, 1, 0) };
         match usize::try_from(read) {
             Ok(read) if read == into.len() => Ok(()),
@@ -295,22 +299,22 @@ impl Tracee {
         }
     }
 
-    /// Ends the tracing.
+    /// Detaches from the thread.
     fn let_go(&self) {
         // SAFETY: takes a signal's number, here none, and touches no memory of ours.
         let _ended_or_free = unsafe { ptrace(libc::PTRACE_DETACH, self.thread, 0, 0) };
     }
 
-    /// Sends again the signals that were held.
+    /// Sends the held signals again.
     fn send_held(&self) {
         for signal in (1..=64).filter(|signal| self.held & bit(*signal) != 0) {
-            // SAFETY: three numbers. The thread may have ended; then nobody misses the signal.
+            // SAFETY: three numbers. The thread may have ended; then the signal is not needed.
             unsafe { libc::syscall(libc::SYS_tgkill, self.process.0, self.thread.0, signal) };
         }
     }
 }
 
-/// A signal's place in a mask.
+/// Bit of a signal in a mask.
 fn bit(signal: i32) -> u64 {
     u32::try_from(signal - 1).ok().and_then(|place| 1u64.checked_shl(place)).unwrap_or(0)
 }
@@ -321,14 +325,14 @@ pub(super) fn mask_during_call(of_thread: u64) -> u64 {
     !faults | of_thread & faults
 }
 
-/// Signals that wait for a thread or for its process, in the text of its `status`.
+/// Pending signals of a thread and of its process, from the text of its `status`.
 pub(super) fn pending(status: &str) -> u64 {
     let waiting = status.lines().filter_map(|line| line.strip_prefix("SigPnd:").or(line.strip_prefix("ShdPnd:")));
     waiting.filter_map(|bits| u64::from_str_radix(bits.trim(), 16).ok()).fold(0, |all, bits| all | bits)
 }
 
-/// The registers of a thread whose system call was interrupted and that the kernel will not restart by itself, as they were before the
-/// call, so that it is made again. Only for calls that have done nothing when they answer EINTR. A timeout starts anew.
+/// Registers that make an interrupted system call again, for calls that the kernel does not restart by itself: as they
+/// were before the call. Only for calls that have done nothing when they answer EINTR. A timeout starts anew.
 pub(super) fn entered_again(registers: libc::user_regs_struct) -> libc::user_regs_struct {
     const CALLS: [i64; 12] = [
         libc::SYS_epoll_wait,
@@ -395,7 +399,7 @@ impl SystemCallInfo {
 #[derive(Debug)]
 pub(super) struct Stopped {
     tracee: Tracee,
-    /// As found at the stop.
+    /// Registers found at the stop.
     found: libc::user_regs_struct,
     mask: u64,
     has_signal: bool,
@@ -407,19 +411,19 @@ impl Stopped {
         self.tracee.read(at, into)
     }
 
-    /// The instruction by which the thread entered the system call that it was stopped in.
+    /// The instruction with which the thread entered its interrupted system call.
     pub(super) fn own_instruction(&self) -> Option<Address> {
         let in_call = self.found.orig_rax.cast_signed() >= 0;
         in_call.then(|| Address(self.found.rip.wrapping_sub(INSTRUCTION_BYTES)))
     }
 
-    /// Detaches from it, unchanged.
+    /// Detaches from the thread, unchanged.
     pub(super) fn release(self) {
         self.tracee.let_go();
     }
 
-    /// Makes `call` by the instruction at `at`, restores the thread and detaches. The kernel's answer: a negative number is an errno.
-    /// The call must be reached by `deadline`.
+    /// Makes `call` with the instruction at `at`, restores the thread and detaches. Returns the kernel's answer: a
+    /// negative number is an errno. The call must be reached by `deadline`.
     pub(super) fn call(mut self, at: Address, call: Call, deadline: Instant) -> Result<i64, Failed> {
         let answer = self.make(at, call, deadline);
         if let Err(gone @ (Failed::Exec | Failed::Ended)) = answer {
@@ -473,7 +477,8 @@ impl Stopped {
         self.tracee.held |= bit(signal);
     }
 
-    /// Everything as it was, from a stop of the kind in which it was found. System calls that begin before that stop are skipped.
+    /// Restores the thread at a stop of the kind in which it was found. System calls that begin before that stop are
+    /// skipped.
     fn restore(&mut self) -> Result<(), Failed> {
         self.tracee.interrupt()?;
         // ESRCH while it runs: it is on its way to the stop.
@@ -487,7 +492,7 @@ impl Stopped {
                 Stop::Signal(signal) if self.tracee.is_fault(signal) => {}
                 Stop::Signal(signal) => self.hold(signal),
             }
-            // The stop took back the interrupt.
+            // The stop cancelled the interrupt.
             self.tracee.interrupt()?;
             self.tracee.go_on(libc::PTRACE_SYSCALL, 0)?;
         }
@@ -498,7 +503,7 @@ impl Stopped {
 }
 
 /// # Safety
-/// As for the request: `data` and `address` are numbers, or addresses of memory that is as long as the request expects.
+/// As for the request: `data` and `address` are numbers, or addresses of memory as long as the request expects.
 unsafe fn ptrace(request: libc::c_uint, thread: Pid, address: u64, data: u64) -> Result<(), Errno> {
     // SAFETY: the caller's contract; both are passed on as they are.
     let answer = unsafe { libc::ptrace(request, thread.0, address, data) };

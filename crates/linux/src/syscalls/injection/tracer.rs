@@ -1,10 +1,12 @@
-//! The process that traces: a fork of masu (`forked.rs`).
+//! The tracing process: a fork of masu (`forked.rs`).
 //!
-//! SIGTERM, Ctrl-C and SIGKILL end masu at once, and a thread that has our registers is restored all the same. masu waits for the
-//! answer until a deadline. A tracer that has changed nothing by then is killed: the kernel detaches it. One that has is left to
-//! finish, and masu says so: its call waits in the kernel, and to leave would leave the thread with our registers.
+//! SIGTERM, Ctrl-C and SIGKILL end masu at once, and a thread that has our registers is restored all the same. masu
+//! waits for the answer until a deadline. A tracer that has changed nothing by then is killed: the kernel detaches it.
+//! A tracer that has is left to finish, and masu reports it: its call waits in the kernel, and ending it would leave
+//! the thread with our registers.
 //!
-//! Side effect: SIGKILL to the tracer itself (`masu-tracer`), as when a whole control group is killed, leaves the thread where it is.
+//! Side effect: SIGKILL to the tracer itself (`masu-tracer`), as when a whole control group is killed, leaves the
+//! thread with our registers.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -19,22 +21,22 @@ use crate::forked::Forked;
 use crate::maps::{self, Mapping};
 use crate::untrusted;
 
-/// Time in which one of the threads has to stop. A thread that waits for a disk, or for the child of a vfork, does not.
+/// Time for one of the threads to stop. A thread that waits for a disk, or for the child of a vfork, does not.
 pub(super) const STOP_WITHIN: Duration = Duration::from_millis(1800);
 
-/// Time in which the stopped thread has to reach the call.
+/// Time for the stopped thread to reach the call.
 const CALL_WITHIN: Duration = Duration::from_secs(1);
 
 /// Time that masu allows the tracer beyond its own deadlines, on a busy machine.
 const SLACK: Duration = Duration::from_millis(700);
 
-/// Most bytes of the vdso that are searched.
+/// Maximum number of bytes of the vdso searched.
 const VDSO_BYTES_MAX: u64 = 64 << 10;
 
 /// Message of the tracer: a kind and a value, written in one piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Message {
-    /// From now on the thread has our registers.
+    /// The thread has our registers from now on.
     Changing,
     /// The kernel's answer to the call.
     Answer(i64),
@@ -78,7 +80,7 @@ impl Message {
     }
 }
 
-/// Reasons for which masu has no answer.
+/// Reason why masu has no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoAnswer {
     /// The call was not made.
@@ -123,7 +125,7 @@ pub(super) fn make_call(process: Pid, threads: &[Pid], pidfd: BorrowedFd<'_>, ca
     }
 }
 
-/// The first thread that stops makes the call.
+/// Makes the call in the first thread that stops.
 fn in_any_of(
     process: Pid,
     threads: &[Pid],
@@ -138,7 +140,7 @@ fn in_any_of(
         let deadline = Instant::now() + end.saturating_duration_since(Instant::now()) / left;
         let tracee = match Tracee::seize(process, *thread) {
             Ok(tracee) if belongs(process, *thread, pidfd) => tracee,
-            // Another process has the number by now. The end of this one detaches it.
+            // The number belongs to another process by now. The end of this process detaches the thread.
             Ok(_) => return Err(Failed::Ended),
             Err(Failed::Ended) => continue,
             Err(failed) => return Err(failed),
@@ -150,7 +152,7 @@ fn in_any_of(
                     last = Failed::NoInstruction;
                     continue;
                 };
-                // A filter may have come since the threads were chosen; masu may have given up meanwhile.
+                // A seccomp filter may have been added since the threads were chosen; masu may have given up meanwhile.
                 let refused = if is_filtered(process, *thread) {
                     Some(Failed::Kernel(Errno::PERM))
                 } else {
@@ -170,7 +172,7 @@ fn in_any_of(
     Err(last)
 }
 
-/// True where a seccomp filter would judge the call, and where that cannot be read.
+/// True if a seccomp filter would judge the call, or the filter state cannot be read.
 fn is_filtered(process: Pid, thread: Pid) -> bool {
     let status = std::fs::read(format!("/proc/{process}/task/{thread}/status")).unwrap_or_default();
     let status = String::from_utf8_lossy(&status);
@@ -178,20 +180,20 @@ fn is_filtered(process: Pid, thread: Pid) -> bool {
     status.is_empty() || status.lines().any(|line| line.strip_prefix("Seccomp:").is_some_and(|mode| mode.trim() != "0"))
 }
 
-/// True for a thread of the process that masu means: both numbers may have been given to others since.
+/// True for a thread of the intended process: both numbers may have been reused since.
 fn belongs(process: Pid, thread: Pid, pidfd: BorrowedFd<'_>) -> bool {
     let ended = poll(&mut [PollFd::new(&pidfd.as_fd(), PollFlags::IN)], Some(&Timespec::default()));
     ended == Ok(0) && std::fs::exists(format!("/proc/{process}/task/{thread}")).unwrap_or(false)
 }
 
-/// A `syscall` instruction for the call: in the vdso, which the kernel maps and no server provides; else the one by which the thread entered
-/// the call that it was stopped in. Memory of files is not read: its server may not answer.
+/// A `syscall` instruction for the call: in the vdso, which the kernel maps and no server provides; else the thread's
+/// own instruction of its interrupted call. Memory of files is not read: its server may not answer.
 fn instruction(process: Pid, stopped: &Stopped) -> Option<Address> {
     let maps = std::fs::read(format!("/proc/{process}/maps")).unwrap_or_default();
     vdso_in(maps).and_then(|vdso| in_vdso(&vdso, stopped)).or_else(|| stopped.own_instruction())
 }
 
-/// The vdso in the bytes of a `maps` file, in which names of files may be no text and may end like the vdso's.
+/// Finds the vdso in the bytes of a `maps` file; its file names may be no text and may end like the vdso's.
 pub(super) fn vdso_in(maps: Vec<u8>) -> Option<Mapping> {
     let text = untrusted::text_of(maps);
     let lines = text.lines().filter(|line| line.ends_with("[vdso]"));
@@ -211,7 +213,8 @@ fn in_vdso(vdso: &Mapping, stopped: &Stopped) -> Option<Address> {
     syscall_in(&bytes).map(|found| Address(vdso.range.start().0 + found as u64))
 }
 
-/// The first `syscall` instruction (0f 05) in these bytes, also in the middle of another: the processor begins where it is told to.
+/// Offset of the first `syscall` instruction (0f 05) in these bytes, also in the middle of another: the processor
+/// begins at any given address.
 pub(super) fn syscall_in(bytes: &[u8]) -> Option<usize> {
     const { assert!(INSTRUCTION_BYTES == 2) };
     bytes.windows(2).position(|pair| pair == [0x0f, 0x05])

@@ -1,6 +1,6 @@
-//! `cpus` and `cpus_list`: which group has which CPUs. Pure.
+//! `cpus` and `cpus_list`: assignment of CPUs to groups. Pure.
 //!
-//! Truth: Documentation/filesystems/resctrl.rst, `cpus`; `rdtgroup_cpus_write` and what it calls in
+//! Truth: Documentation/filesystems/resctrl.rst, `cpus`; `rdtgroup_cpus_write` and its callees in
 //! fs/resctrl/rdtgroup.c.
 
 use rustix::io::Errno;
@@ -10,7 +10,7 @@ use crate::group::{GroupId, Kind, Mode};
 use crate::machine::Machine;
 
 impl Machine {
-    /// What `cpus` (`list` false) and `cpus_list` show.
+    /// Content of `cpus` (`list` false) and `cpus_list`.
     pub(crate) fn show_cpus(&self, group: GroupId, list: bool) -> Result<String, Errno> {
         let group = self.group(group)?;
         // A locked region shows the CPUs of its cache: here all, since an emulated cache has no CPUs of its own.
@@ -19,7 +19,7 @@ impl Machine {
         Ok(if list { format!("{cpus}\n") } else { format!("{}\n", cpus.mask(highest)) })
     }
 
-    /// A write to `cpus` or `cpus_list`.
+    /// Write to `cpus` or `cpus_list`.
     pub(crate) fn write_cpus(&mut self, id: GroupId, text: &str, list: bool) -> Result<(), Errno> {
         let group = self.group(id)?;
         let (mode, kind) = (group.mode, group.kind);
@@ -54,7 +54,7 @@ impl Machine {
             if *other == id {
                 group.cpus = wanted.clone();
             } else if is_child {
-                // Whatever it monitored: the kernel begins anew with each write.
+                // Monitoring groups lose their CPUs: the kernel begins anew with each write.
                 group.cpus = Cpus::default();
             } else {
                 group.cpus = group.cpus.without(&wanted);

@@ -1,7 +1,7 @@
-//! Groups: making, removing and moving them. Pure.
+//! Groups: creation, removal and moves. Pure.
 //!
 //! Truth: Documentation/filesystems/resctrl.rst, "Resource alloc and monitor groups"; `rdtgroup_mkdir`,
-//! `rdtgroup_rmdir`, `rdtgroup_rename` and what they call in fs/resctrl/rdtgroup.c.
+//! `rdtgroup_rmdir`, `rdtgroup_rename` and their callees in fs/resctrl/rdtgroup.c.
 
 use rustix::io::Errno;
 
@@ -13,8 +13,8 @@ impl Machine {
     /// Makes a group: a control group in the root, a monitoring group in a directory `mon_groups`.
     ///
     /// # Errors
-    /// EEXIST; ENODEV in `info`, EPERM elsewhere; EINVAL of a newline in the name; ENOSPC when classes, counters or ways are used up;
-    /// EBUSY while counters are in limbo.
+    /// EEXIST; ENODEV in `info`, EPERM elsewhere; EINVAL for a newline in the name; ENOSPC when classes, counters or
+    /// ways are used up; EBUSY while counters are in limbo.
     pub fn mkdir(&mut self, parent: Node, name: &str, owner: (u32, u32)) -> Result<Node, Errno> {
         if !parent.is_directory() {
             return Err(Errno::NOTDIR);
@@ -29,7 +29,7 @@ impl Machine {
         if !is_root && self.hardware.monitoring.is_none() {
             return Err(Errno::PERM);
         }
-        // No group to be found there.
+        // Without a group at this node.
         if parent.group().is_none() {
             return Err(Errno::NODEV);
         }
@@ -49,7 +49,7 @@ impl Machine {
         let made = self.take_rmid().and_then(|rmid| match self.init_class(class) {
             Ok(()) => Ok(rmid),
             Err(errno) => {
-                // A counter that counted nothing goes the way of all the same.
+                // An unused counter is freed like all others.
                 rmid.into_iter().for_each(|rmid| self.give_back_rmid(GroupId::ROOT, rmid));
                 Err(errno)
             }
@@ -78,11 +78,11 @@ impl Machine {
         id
     }
 
-    /// Removes a group. Its threads and CPUs go to the default group, those of a monitoring group to the group that it
-    /// is of.
+    /// Removes a group. Its threads and CPUs go to the default group, those of a monitoring group to its control
+    /// group.
     ///
     /// # Errors
-    /// ENOENT, ENOTDIR of a file, EPERM of a directory that is no group.
+    /// ENOENT, ENOTDIR for a file, EPERM for a directory that is no group.
     pub fn rmdir(&mut self, parent: Node, name: &str) -> Result<(), Errno> {
         let node = self.lookup(parent, name)?;
         if !node.is_directory() {
@@ -123,10 +123,10 @@ impl Machine {
     /// once, and its counts stay.
     ///
     /// # Errors
-    /// ENOENT; EPERM of anything else, or of a group that monitors CPUs.
+    /// ENOENT; EPERM for anything else, or for a group that monitors CPUs.
     pub fn rename(&mut self, parent: Node, name: &str, new_parent: Node, new_name: &str) -> Result<(), Errno> {
         let node = self.lookup(parent, name)?;
-        // Neither info nor what is in it belongs to a group.
+        // Neither info nor its content belongs to a group.
         if node.group().is_none() || new_parent.group().is_none() {
             return Err(Errno::NOENT);
         }

@@ -1,4 +1,4 @@
-//! The directory `info`: what the machine has, and what the last command came to. Pure.
+//! The directory `info`: properties of the machine, and the result of the last command. Pure.
 //!
 //! Truth: Documentation/filesystems/resctrl.rst, "Info directory"; `res_common_files` in fs/resctrl/rdtgroup.c.
 
@@ -22,7 +22,7 @@ impl Machine {
         lines.chain(self.hardware.monitoring.map(|_| Folder::Monitoring)).collect()
     }
 
-    /// The files of one of them.
+    /// Files of such a directory.
     pub(crate) fn info_files(&self, folder: Folder) -> Vec<InfoFile> {
         let of_devices = |file: &InfoFile| matches!(file, IoAlloc | IoAllocCbm);
         match folder {
@@ -35,7 +35,7 @@ impl Machine {
         }
     }
 
-    /// What a file shows.
+    /// Content of a file.
     pub(crate) fn show_info(&mut self, folder: Folder, file: InfoFile) -> Result<String, Errno> {
         let hardware = &self.hardware;
         let bandwidth = hardware.bandwidth;
@@ -60,7 +60,7 @@ impl Machine {
         })
     }
 
-    /// A write to one of the few that take it.
+    /// Write to one of the few writable files.
     pub(crate) fn write_info(&mut self, folder: Folder, file: InfoFile, text: &str) -> Result<(), Errno> {
         let schema = if let Folder::Schema(schema) = folder { schema } else { Schema::L3 };
         match file {

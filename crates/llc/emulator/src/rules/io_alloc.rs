@@ -1,5 +1,4 @@
-//! `io_alloc` and `io_alloc_cbm`: the ways that devices fill, where they have a class of their own (AMD's SDCIAE).
-//! Pure.
+//! `io_alloc` and `io_alloc_cbm`: the ways that devices fill, if they have a class of their own (AMD's SDCIAE). Pure.
 //!
 //! The highest class is theirs while it is enabled. Truth: Documentation/filesystems/resctrl.rst, `io_alloc`;
 //! `resctrl_io_alloc_write`, `resctrl_io_alloc_cbm_write` in fs/resctrl/ctrlmondata.c.
@@ -13,7 +12,7 @@ use crate::schema::Schema;
 use crate::text::{line, truth, unsigned};
 
 impl Machine {
-    /// What `io_alloc` shows.
+    /// Content of `io_alloc`.
     pub(crate) fn show_io_alloc(&self) -> &'static str {
         match (self.hardware.io_alloc_capable, self.io_alloc) {
             (false, _) => "not supported\n",
@@ -22,7 +21,7 @@ impl Machine {
         }
     }
 
-    /// A write to `io_alloc`: 1 or 0.
+    /// Write to `io_alloc`: 1 or 0.
     pub(crate) fn write_io_alloc(&mut self, schema: Schema, text: &str) -> Result<(), Errno> {
         let enable = truth(text).ok_or(Errno::INVAL)?;
         self.status.clear();
@@ -50,7 +49,7 @@ impl Machine {
         Ok(())
     }
 
-    /// What `io_alloc_cbm` shows.
+    /// Content of `io_alloc_cbm`.
     pub(crate) fn show_io_alloc_cbm(&mut self, schema: Schema) -> Result<String, Errno> {
         self.status.clear();
         self.check_io_alloc(schema)?;
@@ -60,7 +59,7 @@ impl Machine {
         Ok(format!("{}\n", masks.collect::<Vec<_>>().join(";")))
     }
 
-    /// A write to `io_alloc_cbm`: `0=ffff;1=00ff`. Code and data have the same.
+    /// Write to `io_alloc_cbm`: `0=ffff;1=00ff`. Code and data have the same.
     pub(crate) fn write_io_alloc_cbm(&mut self, schema: Schema, text: &str) -> Result<(), Errno> {
         let text = line(text)?;
         self.status.clear();

@@ -1,4 +1,4 @@
-//! What there is in a directory, how it is found, and the rights on it. Pure.
+//! Directory content, lookup, and rights. Pure.
 
 use rustix::io::Errno;
 
@@ -7,10 +7,10 @@ use crate::machine::Machine;
 use crate::node::{GroupFile, Node};
 
 impl Machine {
-    /// What is in a directory, by name.
+    /// Entries of a directory, by name.
     ///
     /// # Errors
-    /// ENOTDIR of a file, ENODEV of what is in a group that was removed.
+    /// ENOTDIR for a file, ENODEV for the content of a removed group.
     pub fn list(&self, node: Node) -> Result<Vec<(String, Node)>, Errno> {
         if let Some(id) = node.group() {
             self.group(id)?;
@@ -84,10 +84,10 @@ impl Machine {
         events.map(|event| (event.name().to_owned(), Node::Event(id, cache, node, *event))).collect()
     }
 
-    /// What has this name in a directory.
+    /// The entry of this name in a directory.
     ///
     /// # Errors
-    /// ENOENT; ENOTDIR of a file.
+    /// ENOENT; ENOTDIR for a file.
     pub fn lookup(&self, parent: Node, name: &str) -> Result<Node, Errno> {
         let all = match self.list(parent) {
             Err(Errno::NODEV) => return Err(Errno::NOENT),
@@ -96,7 +96,7 @@ impl Machine {
         all.into_iter().find(|(other, _)| other == name).map(|(_, node)| node).ok_or(Errno::NOENT)
     }
 
-    /// What is at a path from the root, such as `web/mon_groups/vm1/tasks`.
+    /// The node at a path from the root, such as `web/mon_groups/vm1/tasks`.
     ///
     /// # Errors
     /// As for `lookup`.
@@ -126,7 +126,7 @@ impl Machine {
                     0o444
                 }
             }
-            // The root is kernfs', and what is in it has its rights.
+            // The root is made by kernfs, and its entries have its rights.
             _ if node.group().is_none_or(|id| id == GroupId::ROOT) => 0o555,
             _ => 0o755,
         }

@@ -1,7 +1,8 @@
-//! Which masks a class may have: the rules of one mask, and of several together. Pure.
+//! Valid masks of a class: the rules of one mask, and of several together. Pure.
 //!
-//! Truth: `cbm_validate`, `parse_cbm` in fs/resctrl/ctrlmondata.c; `__rdtgroup_cbm_overlaps`, `rdtgroup_cbm_overlaps`,
-//! `__init_one_rdt_domain`, `cbm_ensure_valid`, `rdt_bit_usage_show` in fs/resctrl/rdtgroup.c.
+//! Truth: `cbm_validate`, `parse_cbm` in fs/resctrl/ctrlmondata.c; `__rdtgroup_cbm_overlaps`,
+//! `rdtgroup_cbm_overlaps`, `__init_one_rdt_domain`, `cbm_ensure_valid`, `rdt_bit_usage_show` in
+//! fs/resctrl/rdtgroup.c.
 
 use rustix::io::Errno;
 use units::WayMask;
@@ -15,7 +16,7 @@ use crate::text::unsigned;
 /// Reads a mask and applies the rules of one mask.
 ///
 /// # Errors
-/// What `info/last_cmd_status` says.
+/// The text of `info/last_cmd_status`.
 pub fn validated(hardware: &Hardware, text: &str) -> Result<WayMask, String> {
     let Some(bits) = unsigned(text, 16) else {
         return Err(format!("Non-hex character in the mask {text}\n"));
@@ -34,8 +35,8 @@ pub fn validated(hardware: &Hardware, text: &str) -> Result<WayMask, String> {
 }
 
 impl Machine {
-    /// Has `mask` a way of another class's mask of that cache? With `exclusive` only of a class that shares with none;
-    /// without it, also of the ways that devices use. Of code and data both count.
+    /// Whether `mask` has a way of another class's mask of that cache. With `exclusive` only of the class of an
+    /// exclusive group; without it, also of the ways that devices use. Of code and data both count.
     pub(crate) fn overlaps(&self, schema: Schema, cache: usize, mask: WayMask, class: u32, exclusive: bool) -> bool {
         if !exclusive && mask.overlaps(self.hardware.shareable) {
             return true;
@@ -48,13 +49,13 @@ impl Machine {
         })
     }
 
-    /// Has it a way of a locked region of that cache?
+    /// Whether it has a way of a locked region of that cache.
     pub(crate) fn overlaps_locked(&self, cache: usize, mask: WayMask) -> bool {
         self.locked_regions(cache).any(|locked| locked.overlaps(mask))
     }
 
-    /// What a new class gets of a cache: the ways that devices use, those of classes that share, and those that nobody
-    /// has; of these the first ones in a row.
+    /// Initial mask of a new class in a cache: the first contiguous run of the ways that devices use, of those of
+    /// shareable classes, and of unused ones.
     ///
     /// # Errors
     /// ENOSPC if there are too few.
@@ -81,7 +82,7 @@ impl Machine {
         Ok(mask)
     }
 
-    /// What `bit_usage` shows: a letter for each way, the highest first.
+    /// Content of `bit_usage`: a letter for each way, the highest first.
     pub(crate) fn show_bit_usage(&self, schema: Schema) -> String {
         let caches = (0..self.hardware.cache_ids.len()).map(|cache| {
             let letters = self.usage(schema, cache);

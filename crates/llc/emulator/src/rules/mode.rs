@@ -13,11 +13,11 @@ use crate::group::{GroupId, Kind, Mode, Region};
 use crate::machine::Machine;
 use crate::text::line;
 
-/// The most that the kernel can have in one piece (KMALLOC_MAX_SIZE).
+/// Greatest contiguous allocation of the kernel (KMALLOC_MAX_SIZE).
 const LARGEST_REGION: Bytes = Bytes(4 << 20);
 
 impl Machine {
-    /// A write to `mode`.
+    /// Write to `mode`.
     pub(crate) fn write_mode(&mut self, id: GroupId, text: &str) -> Result<(), Errno> {
         let wanted = line(text)?;
         let now = self.group(id)?.mode;
@@ -82,7 +82,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Locks the region that was written to `schemata`. A failure leaves the group as it was, with its class.
+    /// Locks the region written to `schemata`. A failure leaves the group as it was, with its class.
     pub(crate) fn lock(&mut self, id: GroupId, region: Region) -> Result<(), Errno> {
         if self.hardware.size_of(region.mask) > LARGEST_REGION {
             return self.status.refuse(Errno::TOOBIG, "Requested region exceeds maximum size\n");
@@ -90,14 +90,14 @@ impl Machine {
         let group = self.group_mut(id)?;
         group.mode = Mode::PseudoLocked;
         group.locked = Some(region);
-        // The ways are safe as long as no class has them, so the class is free for others.
+        // The ways are safe while no class has them, so the class is free for others.
         if let Some(class) = group.class.take() {
             self.free_classes.insert(class);
         }
         Ok(())
     }
 
-    /// The ways of locked regions in a cache.
+    /// Ways of locked regions in a cache.
     pub(crate) fn locked_regions(&self, cache: usize) -> impl Iterator<Item = WayMask> {
         let regions = self.groups.values().filter_map(|group| group.locked);
         regions.filter(move |region| region.cache == cache).map(|region| region.mask)

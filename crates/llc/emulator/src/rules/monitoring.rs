@@ -1,8 +1,8 @@
-//! What is counted: identities of counters (RMIDs), their limbo, and the values. Pure.
+//! Monitoring: ids of counters (RMIDs), their limbo, and the values. Pure.
 //!
-//! Nothing is measured here. A value is what was said of it (`control.rs`), or, of occupancy, the least of what a
-//! group's programs were said to want and of what its ways hold; before anything is said it is 0. Each group's wants are
-//! met by themselves, so that those of several may add up to more than their ways hold.
+//! Nothing is measured here. A value is the configured one (`control.rs`), or, for occupancy, the lesser of the
+//! configured demand of a group's programs and the capacity of its ways; by default it is 0. Each group's demand is
+//! met independently, so the sum over several groups may exceed the capacity of their ways.
 //!
 //! Truth: Documentation/filesystems/resctrl.rst, `mon_data` and "max_threshold_occupancy"; `alloc_rmid`, `free_rmid`,
 //! `__check_limbo`, `mon_event_count`, `__mon_event_count` in fs/resctrl/monitor.c; `rdtgroup_mondata_show` in
@@ -17,12 +17,12 @@ use crate::machine::Machine;
 use crate::schema::Schema;
 
 impl Machine {
-    /// Tells how much time has passed since the mount.
+    /// Sets the time since the mount.
     pub fn pass_time(&mut self, now_ms: u64) {
         self.counters.pass(now_ms);
     }
 
-    /// An RMID; `None` of a machine that counts nothing.
+    /// Takes an RMID; `None` for a machine without counters.
     ///
     /// # Errors
     /// ENOSPC if there are none, EBUSY if some may come out of limbo.
@@ -39,7 +39,7 @@ impl Machine {
         }
     }
 
-    /// Gives an RMID back, to limbo as long as lines of the group that had it are in the cache.
+    /// Frees an RMID, to limbo while lines of its group are in the cache.
     pub(crate) fn give_back_rmid(&mut self, id: GroupId, rmid: u32) {
         let limbo_ms = self.hardware.monitoring.map_or(0, |monitoring| monitoring.limbo_ms);
         let caches = 0..self.hardware.cache_ids.len();
@@ -60,7 +60,7 @@ impl Machine {
         }
     }
 
-    /// What a file of `mon_data` shows: of a control group, its own and those of its monitoring groups together.
+    /// Content of a file of `mon_data`: for a control group, the sum with its monitoring groups.
     pub(crate) fn show_event(
         &self,
         id: GroupId,
@@ -71,12 +71,12 @@ impl Machine {
         self.group(id)?;
         let groups = [id].into_iter().chain(self.children(id));
         let values: Vec<Value> = groups.map(|group| self.own_value(group, event, cache, node)).collect();
-        // Of words alone the last one read is shown.
+        // With words alone the last one read is shown.
         let value = sum(&values).or(values.last().copied()).unwrap_or(Value::Error);
         Ok(format!("{value}\n"))
     }
 
-    /// Without a node, all nodes of the cache together; of which some have a count, or it is not available.
+    /// Without a node, the sum over all nodes of the cache with a count; without any count it is not available.
     fn own_value(&self, id: GroupId, event: Event, cache: usize, node: Option<u32>) -> Value {
         let nodes = self.hardware.nodes_per_cache();
         let Some(node) = node else {
@@ -108,14 +108,14 @@ impl Machine {
         })
     }
 
-    /// Nothing is said any longer of a group that was removed.
+    /// Forgets the configured values of a removed group.
     pub(crate) fn forget_readings(&mut self, id: GroupId) {
         self.counters.said.retain(|(group, _, _, _), _| *group != id);
         self.counters.wanted.remove(&id);
     }
 }
 
-/// A count of any of them is an answer, and the words of others are left out; `None` of words alone.
+/// Sum of the counts, words left out; `None` if there are only words.
 fn sum(values: &[Value]) -> Option<Value> {
     let counts = values.iter().filter_map(|value| match value {
         Value::Count(bytes) => Some(*bytes),

@@ -5,7 +5,7 @@ use crate::group::Mode;
 use crate::hardware::{Bandwidth, Hardware, MONITORING, Monitoring, models};
 use crate::node::Node;
 
-/// What somebody does.
+/// Operation of a program.
 #[derive(Clone, Debug)]
 enum Step {
     Make(String),
@@ -17,7 +17,7 @@ enum Step {
     Wait(u64),
 }
 
-/// Groups as few as that they meet often.
+/// Few group names, so that operations meet often.
 fn group() -> impl Strategy<Value = String> {
     prop::sample::select(vec!["", "a", "b", "c", "mon_groups/m", "a/mon_groups/m", "a/mon_groups/n", "b/mon_groups/m"])
         .prop_map(str::to_owned)
@@ -68,8 +68,8 @@ fn hardware() -> impl Strategy<Value = Hardware> {
     })
 }
 
-/// A group that is no longer to be locked keeps its mask, whoever was given its ways in between: the kernel does not
-/// look.
+/// Whether the write ends a lock setup: such a group keeps its mask, even if its ways were assigned in between: the
+/// kernel does not check.
 fn leaves_setup(rig: &Rig, path: &str, text: &str) -> bool {
     let node = path.strip_suffix("/mode").map(|group| rig.machine.find(group));
     let Some(Ok(Node::Group(id))) = node else { return false };
@@ -106,7 +106,7 @@ fn take(rig: &mut Rig, step: &Step, now: &mut u64) -> Result<(), TestCaseError> 
             Ok(())
         }
     };
-    // What the kernel keeps itself is taken as it is read.
+    // A value that the kernel keeps itself is taken as it is read.
     let at_once = rig.machine.hardware().bandwidth.is_some_and(|bandwidth| bandwidth.in_mib);
     let in_part = matches!(
         step,
@@ -118,7 +118,7 @@ fn take(rig: &mut Rig, step: &Step, now: &mut u64) -> Result<(), TestCaseError> 
     rig.check().map_err(|why| TestCaseError::fail(format!("after {step:?}: {why}")))
 }
 
-/// Every value of an accepted write to `schemata` is shown, the ways that come together together.
+/// Checks that every value of an accepted write to `schemata` is shown, with paired ways together.
 fn written_is_read(rig: &mut Rig, path: &str, text: &str) -> Result<(), TestCaseError> {
     let mode = rig.read(&path.replace("schemata", "mode")).unwrap_or_default();
     if !path.ends_with("schemata") || mode.starts_with("pseudo") {

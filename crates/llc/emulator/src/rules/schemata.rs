@@ -1,11 +1,11 @@
-//! `schemata` and `size`: which ways, and how much bandwidth, a group has. Pure.
+//! `schemata` and `size`: ways and bandwidth of a group. Pure.
 //!
 //! Truth: Documentation/filesystems/resctrl.rst, "Reading/writing the schemata file"; `rdtgroup_schemata_write`,
-//! `parse_line`, `parse_cbm`, `parse_bw`, `rdtgroup_schemata_show` in fs/resctrl/ctrlmondata.c; `rdtgroup_size_show` in
-//! fs/resctrl/rdtgroup.c.
+//! `parse_line`, `parse_cbm`, `parse_bw`, `rdtgroup_schemata_show` in fs/resctrl/ctrlmondata.c; `rdtgroup_size_show`
+//! in fs/resctrl/rdtgroup.c.
 //!
-//! An unknown cache is EINVAL while `info/last_cmd_status` reads `ok`, as up to Linux 6.19. Later kernels say `Invalid
-//! domain` there.
+//! An unknown cache is EINVAL while `info/last_cmd_status` reads `ok`, as up to Linux 6.19. Later kernels say
+//! `Invalid domain` there.
 
 use std::collections::BTreeMap;
 
@@ -18,11 +18,11 @@ use crate::rules::masks;
 use crate::schema::Schema;
 use crate::text::{line, unsigned};
 
-/// What was written and is to be applied when all of it is understood: by line and cache.
+/// Parsed values, applied when all of the write is valid: by line and cache.
 type Staged = BTreeMap<(Schema, usize), u64>;
 
 impl Machine {
-    /// A write to `schemata`: several lines are applied together or, when one is not understood, not at all.
+    /// Write to `schemata`: several lines are applied together or, if one is invalid, not at all.
     pub(crate) fn write_schemata(&mut self, id: GroupId, text: &str) -> Result<(), Errno> {
         let text = line(text)?;
         let mode = self.group(id)?.mode;
@@ -54,7 +54,7 @@ impl Machine {
         }
     }
 
-    /// The values of one line. Answers the region to be locked of a group that is set up for that.
+    /// Parses the values of one line. Returns the region to lock for a group in lock setup.
     fn read_line(
         &mut self,
         id: GroupId,
@@ -75,7 +75,7 @@ impl Machine {
                 return self.status.refuse(Errno::INVAL, "Missing '=' or non-numeric domain\n");
             };
             let mut known = self.hardware.cache_ids.iter();
-            // Nothing is said of an unknown one.
+            // An unknown cache sets no status text.
             let cache = known.position(|known| u64::from(*known) == cache_id).ok_or(Errno::INVAL)?;
             if staged.contains_key(&(schema, cache)) {
                 return self.status.refuse(Errno::INVAL, &format!("Duplicate domain {cache_id}\n"));
@@ -122,7 +122,7 @@ impl Machine {
             return self.status.refuse(Errno::INVAL, &format!("Invalid MB value {value}\n"));
         };
         if bandwidth.in_mib {
-            // What the kernel keeps itself is not staged.
+            // A value that the kernel keeps itself is not staged.
             let class = self.group(id)?.class.ok_or(Errno::INVAL)?;
             self.set(Schema::Mb, cache, class, u64::from(amount));
             return Ok(());
@@ -143,10 +143,10 @@ impl Machine {
         }
     }
 
-    /// Gives a new class what it begins with.
+    /// Sets the initial values of a new class.
     ///
     /// # Errors
-    /// ENOSPC when groups that share with none leave nothing.
+    /// ENOSPC when exclusive groups leave nothing.
     pub(crate) fn init_class(&mut self, class: u32) -> Result<(), Errno> {
         for schema in self.schemata() {
             let mut staged = Staged::new();
@@ -160,7 +160,7 @@ impl Machine {
         Ok(())
     }
 
-    /// What `schemata` shows.
+    /// Content of `schemata`.
     pub(crate) fn show_schemata(&self, id: GroupId) -> Result<String, Errno> {
         let group = self.group(id)?;
         if let Some(region) = group.locked {
@@ -176,7 +176,7 @@ impl Machine {
         }))
     }
 
-    /// What `size` shows.
+    /// Content of `size`.
     pub(crate) fn show_size(&self, id: GroupId) -> Result<String, Errno> {
         let group = self.group(id)?;
         if let Some(region) = group.locked {
@@ -203,7 +203,7 @@ impl Machine {
         lines.collect()
     }
 
-    /// Names are as wide as the widest could be: also that of code alone, where that is possible.
+    /// Width of the widest possible name: including that of code alone, where that is possible.
     fn name_width(&self) -> usize {
         let names = self.schemata().into_iter().map(|schema| schema.name().len());
         names.chain(self.hardware.cdp_capable.then_some("L3CODE".len())).max().unwrap_or(0)

@@ -1,4 +1,4 @@
-//! `tasks`: which thread is in which group. A write moves one thread for each id. Pure.
+//! `tasks`: the threads of each group. A write moves one thread for each id. Pure.
 //!
 //! Truth: Documentation/filesystems/resctrl.rst, `tasks`; `rdtgroup_tasks_write`, `rdtgroup_move_task`,
 //! `show_rdt_tasks` in fs/resctrl/rdtgroup.c.
@@ -19,13 +19,13 @@ impl Machine {
         self.members.of(|other| other == id || within(other))
     }
 
-    /// What `tasks` shows.
+    /// Content of `tasks`.
     pub(crate) fn show_tasks(&mut self, id: GroupId) -> Result<String, Errno> {
         self.group(id)?;
         Ok(self.threads_of(id).iter().map(|tid| format!("{tid}\n")).collect())
     }
 
-    /// A write to `tasks`.
+    /// Write to `tasks`.
     pub(crate) fn write_tasks(&mut self, id: GroupId, text: &str, writer: Writer) -> Result<(), Errno> {
         let mode = self.group(id)?.mode;
         self.status.clear();

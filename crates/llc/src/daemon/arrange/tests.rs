@@ -63,7 +63,7 @@ fn where_no_program_runs_the_default_group_keeps_what_it_had() {
     };
     assert_eq!(rest(&[member("web", &[], &[0, 1])], &around()), [0xfff, 0x7ff]);
     assert_eq!(rest(&[member("web", &[7], &[0])], &around()), [0xc00, 0x7ff]);
-    // Unless somebody has it for himself by now.
+    // Unless an unmanaged group has it exclusively by now.
     let theirs = Foreign { name: "theirs".to_owned(), mask: WayMask(0x1), exclusive: true };
     let around = Surroundings { foreign: vec![theirs], ..around() };
     assert_eq!(rest(&[member("web", &[], &[0, 1])], &around), [0xc00, 0xc00]);

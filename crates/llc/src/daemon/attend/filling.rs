@@ -1,4 +1,4 @@
-//! Which regions are refilled by which threads, and what is told of it.
+//! Assigns warm-up threads to shared partitions, and reports their counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::super::world::{Key, Region, World};
 use super::{Keeper, REPORT_EVERY, STALE, Trouble, half, share};
 
 impl<W: World> Keeper<W> {
-    /// The regions that are to be kept filled now.
+    /// Partitions to keep warm now.
     fn wanted_regions(&self) -> BTreeMap<Key, Region> {
         let mut regions = BTreeMap::new();
         let mut add = |label: &str, cache, set: usize, room: Bytes, mask: WayMask| {
@@ -40,7 +40,7 @@ impl<W: World> Keeper<W> {
             (None, _) => {
                 for (cache, size) in self.world.caches() {
                     for (set, of) in self.sets.sets.iter().enumerate() {
-                        // A label may be called as a control group is.
+                        // A label may equal the name of a control group.
                         let twin = self.sets.sets[..set].iter().any(|other| other.domain == of.domain);
                         let label = if twin { format!("{}#{set}", of.domain) } else { of.domain.to_string() };
                         add(&label, cache, set, half(size), WayMask::NONE);
@@ -56,8 +56,8 @@ impl<W: World> Keeper<W> {
         regions
     }
 
-    /// Threads of regions that are not wanted any more end before their groups go, and those that somebody took out of their group: in
-    /// another they would fill its ways. One that has failed stays as a sign of that, and is not tried again.
+    /// Ends threads of obsolete partitions before their groups are removed, and threads that were moved out of their
+    /// group: in another they would fill its ways. A failed thread stays as a mark, and is not tried again.
     pub(super) fn end_refills(&mut self, standing: &Standing) {
         let groups = self.wanted.iter().flat_map(|wanted| &wanted.groups);
         let wanted: BTreeSet<Key> =
@@ -75,7 +75,7 @@ impl<W: World> Keeper<W> {
         self.keep_refills(&keys);
     }
 
-    /// Ends the threads of all other regions, after what they did is counted.
+    /// Ends the threads of all other partitions, after their counts are added.
     pub(super) fn keep_refills(&mut self, keys: &BTreeSet<Key>) {
         self.count_refills();
         self.world.keep_only(keys);
@@ -84,13 +84,13 @@ impl<W: World> Keeper<W> {
         self.told.retain(|key, _| keys.contains(key));
     }
 
-    /// A page of it has become one that those share who do not trust each other.
+    /// Whether one of its pages is now shared by processes that do not trust each other.
     fn is_seen_by_others(&self, region: &Region) -> bool {
         let crossing = &self.sets.crossing_pages;
         !crossing.is_empty() && region.pages.iter().any(|page| crossing.contains(page))
     }
 
-    /// Threads for the regions that are wanted, each in its group, and for no others.
+    /// Starts a thread for each desired partition, in its group, and for no others.
     pub(super) fn refill(&mut self, events: &mut Vec<Event>) -> Result<(), Trouble> {
         let mut wanted = if self.settled || self.hardware.is_none() { self.wanted_regions() } else { BTreeMap::new() };
         let there = self.world.caches();
@@ -113,7 +113,7 @@ impl<W: World> Keeper<W> {
             {
                 continue;
             }
-            // Another thread counts from nothing.
+            // Another thread counts from zero.
             self.counted.remove(&key);
             self.told.remove(&key);
             let thread = match self.world.refill(&region) {
@@ -155,11 +155,11 @@ impl<W: World> Keeper<W> {
         Ok(())
     }
 
-    /// Adds what the threads have done to the summary, before they may end.
+    /// Adds the counts of the threads to the summary, before they may end.
     pub(super) fn count_refills(&mut self) {
         for (key, filled) in self.world.filled() {
             let known = self.counted.get(&key).cloned().unwrap_or_default();
-            // A thread that took another's place begins anew.
+            // A replacing thread counts from zero.
             let more = |now: u64, before: u64| if now >= before { now - before } else { now };
             self.summary.refilled_bytes.0 += more(filled.refilled_bytes.0, known.refilled_bytes.0);
             self.summary.refill_cpu_us += more(filled.cpu_us, known.cpu_us);
@@ -209,7 +209,7 @@ impl<W: World> Keeper<W> {
     }
 }
 
-/// The same region with nearly the same pages: no reason to copy them anew.
+/// Whether the partition has nearly the same pages: no reason to copy them anew.
 fn is_as_good(known: &Region, wanted: &Region) -> bool {
     if (known.room, known.mask, known.duty) != (wanted.room, wanted.mask, wanted.duty) {
         return false;

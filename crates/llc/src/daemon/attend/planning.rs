@@ -1,4 +1,4 @@
-//! A plan for what is seen: when another one is due, and what it rests on.
+//! Plans from observations: when a new plan is due, and its basis.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -18,26 +18,26 @@ use super::super::world::World;
 use super::{Keeper, REGIONS, Trouble};
 use crate::policy::{Curve, Plan, Policy};
 
-/// What a plan was made for: when this is another, there is another plan.
+/// Input of a plan: a change causes another plan.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Grounds {
     running: Vec<bool>,
     known: Vec<bool>,
-    /// By domain: who shares, and how many ways it fills.
+    /// By domain: the sharers, and the number of ways that the group fills.
     sets: Vec<(String, BTreeSet<usize>, u64)>,
     room: Option<Room>,
     visit: Option<usize>,
-    /// Curves that are learned change all the time.
+    /// Round of learned curves, which change all the time.
     round: u64,
 }
 
-/// Learned curves are looked at anew every so many steps.
+/// Steps between plans from learned curves.
 const ROUND: u64 = 10;
-/// An allocation is visited for so many steps.
+/// Steps of a visit to an allocation.
 const VISIT: u32 = 3;
 
 impl<W: World> Keeper<W> {
-    /// The ways that a program has to itself now.
+    /// Ways that a program has to itself now.
     pub(super) fn ways_of(&self, program: usize) -> Option<Ways> {
         let wanted = self.wanted.as_ref().filter(|_| self.settled)?;
         let alone = wanted.groups.iter().find(|group| group.purpose == Purpose::Programs(vec![program]))?;
@@ -78,7 +78,7 @@ impl<W: World> Keeper<W> {
         each.collect()
     }
 
-    /// A plan, if there is reason for another one.
+    /// Makes a plan, if there is reason for another one.
     pub(super) fn decide_on(
         &mut self,
         standing: &Standing,
@@ -90,7 +90,7 @@ impl<W: World> Keeper<W> {
         if self.before.is_none() {
             self.before = standing.get("").map(|group| group.masks.clone());
         }
-        // A region that nobody fills would only take ways from others.
+        // A partition that is not kept warm would only take ways from others.
         self.unfilled = self.world.merging().err();
         if let Some(why) = self.unfilled.clone().filter(|_| !self.sets.sets.is_empty()) {
             self.say_without(REGIONS, &why, events);
@@ -109,7 +109,7 @@ impl<W: World> Keeper<W> {
                 .collect(),
             visit: self.visit.map(|(nth, _)| nth),
             round: match (&self.refining, &self.grounds) {
-                // It goes on by what is measured.
+                // The closed loop continues from measurements.
                 (Some(_), Some(before)) => before.round,
                 _ if figures.iter().flatten().any(|of| !of.configured) => self.steps / ROUND,
                 _ => 0,
@@ -131,7 +131,7 @@ impl<W: World> Keeper<W> {
             }
             return Ok(());
         }
-        // What is in force only to be measured was nobody's choice.
+        // A plan in force only for a measurement was not the policy's choice.
         let chosen = self.refining.as_ref().is_none_or(|refining| !refining.is_first());
         let before = self.decision.as_ref().filter(|_| chosen).map(|decision| decision.planned.clone());
         let before = before.unwrap_or_default();
@@ -158,12 +158,12 @@ impl<W: World> Keeper<W> {
         Ok(())
     }
 
-    /// What is shared, where regions for it can be kept filled.
+    /// Sharing groups, if partitions for them can be kept warm.
     fn sets_to_fill(&self) -> &[Set] {
         if self.unfilled.is_none() { &self.sets.sets } else { &[] }
     }
 
-    /// To the next allocation, when one has been seen for long enough and curves are still to be learned.
+    /// Goes to the next allocation, when one has been visited long enough and curves are still to be learned.
     fn visit_next(&mut self, now: Duration, room: &Room, figures: &[Option<Figures>]) {
         let running: Vec<usize> = (0..figures.len()).filter(|nth| !self.members.programs[*nth].is_empty()).collect();
         let lacking = running.iter().any(|nth| figures[*nth].is_none());
@@ -185,7 +185,7 @@ impl<W: World> Keeper<W> {
         }
     }
 
-    /// The plan of a visit, in all caches alike.
+    /// Plan of a visit, the same in all caches.
     fn visited_plan(&self, nth: usize, room: &Room, decision: &mut Decision) {
         for planned in &mut decision.planned {
             if let Some(Plan { classes, .. }) = curve::visit(nth, room.cache, planned.programs.len()) {
@@ -195,7 +195,7 @@ impl<W: World> Keeper<W> {
         decision.slowdowns.clear();
     }
 
-    /// The groups for the plan in force and the processes of this moment.
+    /// Groups for the current plan and the current processes.
     fn rearrange(&mut self, room: &Room, foreign: &[Foreign], hardware: &Hardware) -> Result<(), Trouble> {
         let Some(decision) = &self.decision else { return Ok(()) };
         let caches: BTreeSet<_> = hardware.caches.iter().copied().collect();

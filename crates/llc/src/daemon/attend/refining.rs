@@ -1,7 +1,9 @@
-//! The closed loop, where the processor counts: what programs did under a plan corrects the model, and the corrected model is asked again.
+//! Closed loop on processors with counters: the programs' counts under a plan correct the model, and the corrected
+//! model plans again.
 //!
-//! As in the simulation (`sim::cache::run`), by the same [`Refiner`]: first it is measured without partitions, then under a plan of masu's own
-//! policy, and so on. A program's slowdown is its cycles per instruction over those that its curve promises with all ways to itself.
+//! As in the simulation (`sim::cache::run`), by the same [`Refiner`]: the first measurement is without partitions,
+//! the next under a plan of masu's own policy, and so on. A program's slowdown is its cycles per instruction over
+//! those predicted by its curve with all ways to itself.
 
 use super::super::config::Config;
 use super::super::decide::{Basis, Decision, Seen, situation};
@@ -12,10 +14,10 @@ use super::Keeper;
 use crate::policy::sharing::{self, Refiner};
 use crate::policy::{Policy, Situation, equal};
 
-/// Looks in a period.
+/// Steps of a period.
 const PERIOD: u64 = 10;
 
-/// What is known of the plans that were tried, and what was counted in this period.
+/// Results of the plans tried so far, and the counts of this period.
 #[derive(Clone, Debug)]
 pub(super) struct Refining {
     /// For each cache, or caches on which the same programs run.
@@ -25,12 +27,12 @@ pub(super) struct Refining {
 }
 
 impl Refining {
-    /// It is being measured without partitions.
+    /// Whether the measurement without partitions is running.
     pub(super) fn is_first(&self) -> bool {
         self.loops.iter().any(|(_, first)| *first)
     }
 
-    /// What was counted since the last look.
+    /// Adds the counts since the last step.
     pub(super) fn count(&mut self, counted: &[Counted]) {
         self.counted.resize(counted.len(), Counted::default());
         for (sum, more) in self.counted.iter_mut().zip(counted) {
@@ -41,7 +43,7 @@ impl Refining {
     }
 }
 
-/// Whether there is something to be measured, and regions are the policy's own.
+/// Whether there is something to measure, and partitions are left to the policy.
 fn applies(config: &Config, decision: &Decision) -> bool {
     let known = matches!(decision.basis, Basis::Configured | Basis::Learned) && !decision.regions_by_size;
     let several = decision.planned.iter().any(|planned| planned.programs.len() > 1);
@@ -49,8 +51,8 @@ fn applies(config: &Config, decision: &Decision) -> bool {
 }
 
 impl<W: World> Keeper<W> {
-    /// Begins to measure, where it can be gone on from there: without partitions in place of what was decided, once for those who run. When
-    /// something else has changed, such as what they share, it goes on from what was decided.
+    /// Begins to measure, if the loop can continue from it: without partitions in place of the decision, once for
+    /// these running programs. After other changes, such as of shared data, it continues from the decision.
     pub(super) fn measure_first(&mut self, room: &Room, seen: &Seen<'_>, decision: &mut Decision) {
         self.refining = None;
         if !self.refines || self.counts.is_err() || self.visit.is_some() || !applies(&self.config, decision) {
@@ -71,7 +73,7 @@ impl<W: World> Keeper<W> {
         self.refining = Some(Refining { loops, counted: Vec::new(), looks: 0 });
     }
 
-    /// After each period another plan, if what was measured speaks for one. True when there is.
+    /// Makes another plan after each period, if the measurements justify it; true if it did.
     pub(super) fn refine(&mut self, room: &Room, seen: &Seen<'_>) -> bool {
         let (Some(refining), Some(decision)) = (&mut self.refining, &mut self.decision) else { return false };
         if refining.looks < PERIOD {
@@ -85,7 +87,7 @@ impl<W: World> Keeper<W> {
             let next = match slowdowns(&situation, &planned.programs, &counted) {
                 Some(measured) if *first => refiner.first(&situation, &planned.plan, &measured),
                 Some(measured) => refiner.next(&situation, &planned.plan, &measured),
-                // Somebody did nothing: the curves alone are to be gone by.
+                // A program did nothing: only the curves decide.
                 None if *first => self.config.policy.plan(&situation, None),
                 None => planned.plan.clone(),
             };
@@ -97,9 +99,9 @@ impl<W: World> Keeper<W> {
     }
 }
 
-/// Of each program, by what was counted; `None` where one ran too little for that.
+/// Slowdown of each program, by its counts; `None` if one ran too little.
 fn slowdowns(situation: &Situation, programs: &[usize], counted: &[Counted]) -> Option<Vec<f64>> {
-    /// Fewer instructions are somebody waking up, not a program at work.
+    /// Least number of instructions: fewer are a program waking up, not at work.
     const ENOUGH: u64 = 1_000_000;
     let each = situation.programs.iter().zip(programs).map(|(program, nth)| {
         let of = counted.get(*nth).filter(|of| of.instructions >= ENOUGH)?;

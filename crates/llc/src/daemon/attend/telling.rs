@@ -1,4 +1,4 @@
-//! What is said of what was seen, decided and done.
+//! Reports of observations, decisions and changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -143,7 +143,7 @@ impl<W: World> Keeper<W> {
             }
         }
         match step {
-            Step::Refilling(..) => {} // it will come in as a thread, as soon as it is there
+            Step::Refilling(..) => {} // joins as a thread, as soon as it exists
             Step::Process(label, ..) => moved.add(label, 1, done),
             Step::Thread(label, _) => moved.add(label, 0, done),
             Step::Make(_) | Step::Remove(_) | Step::Masks(..) | Step::Exclusive(..) => {
@@ -157,19 +157,19 @@ impl<W: World> Keeper<W> {
     }
 }
 
-/// Who was moved: by group its processes, threads, and those that ended before.
+/// Moves: by group its processes, threads, and those that ended before.
 #[derive(Debug, Default)]
 pub(super) struct MovedTo(BTreeMap<String, (usize, usize, usize)>);
 
 impl MovedTo {
     fn add(&mut self, label: &str, processes: usize, done: &Done) {
         let of = self.0.entry(label.to_owned()).or_default();
-        // One that ended before is no process any more.
+        // A process that ended before is not counted.
         of.0 += if done.threads > 0 { processes } else { 0 };
         (of.1, of.2) = (of.1 + done.threads, of.2 + done.ended);
     }
 
-    /// A line for each group.
+    /// Adds a line for each group.
     pub(super) fn tell(self, events: &mut Vec<Event>) {
         for (label, (processes, threads, ended)) in self.0.into_iter().filter(|(_, (_, threads, _))| *threads > 0) {
             let who = match processes {

@@ -19,7 +19,7 @@ mod anything;
 mod measured;
 mod trust;
 
-/// A host of 12 ways, two caches and as many classes as one likes.
+/// A host of 12 ways, two caches and any number of classes.
 #[derive(Debug)]
 struct Host {
     kernel: Kernel,
@@ -28,11 +28,11 @@ struct Host {
     merging: bool,
     partitions: bool,
     unmounted: bool,
-    /// Misses per thousand instructions with so many ways, for each program; `None` without counters.
+    /// Misses per thousand instructions with this number of ways, for each program; `None` without counters.
     misses: Option<fn(usize, u32) -> u64>,
-    /// A step with this in its words is refused.
+    /// A step with this text in its description is refused.
     refuses: Option<&'static str>,
-    /// Ways that come together.
+    /// Ways that the kernel sets together.
     paired: WayMask,
     steps: Vec<Step>,
     threads: BTreeMap<Key, (Pid, bool, usize)>,
@@ -50,7 +50,7 @@ fn refused(step: &Step, why: String) -> Failed {
 }
 
 impl Model {
-    /// Two programs of one process with two threads each, that share so many MiB.
+    /// Two programs of one process with two threads each, that share this number of MiB.
     fn new(shared_mib: u64) -> Model {
         let host = Host {
             kernel: kernel(12),
@@ -183,7 +183,7 @@ impl World for Model {
         let mut host = self.0.borrow_mut();
         host.next_thread += 1;
         let thread = Pid(host.next_thread);
-        // One that is taken the place of ends, and leaves its group.
+        // A replaced thread ends, and leaves its group.
         if let Some((old, ..)) =
             host.threads.insert((region.label.clone(), region.cache), (thread, false, region.pages.len()))
         {
@@ -268,7 +268,7 @@ fn what_is_planned_is_done_said_and_not_done_again() {
     assert_eq!((model.ways("web"), model.ways("db"), model.ways("shared.shop")), (0xf, 0xf0, 0x300));
     assert_eq!((model.threads_in("web"), model.threads_in("shared.shop")), (vec![10, 11], vec![901]));
     assert!(model.0.borrow().threads[&("shared.shop".to_owned(), CacheId(0))].1, "it has begun");
-    // The plan's steps, with the thread in the place of its name; the other cache has no CPU here.
+    // Steps of the plan, with the thread in place of its name; the other cache has no CPU here.
     let done = model.0.borrow().steps.clone();
     let at_first = planned.iter().take_while(|step| !matches!(step, Step::Refilling(..))).count();
     assert_eq!(planned[..at_first], done[..at_first]);
@@ -426,7 +426,7 @@ fn with_counters_allocations_are_visited_and_then_curves_decide() {
     assert!(decided[1].contains("allocation 2") && decided[1].contains("masu-web 1ff, masu-db 200"), "{decided:#?}");
     assert!(decided[2].contains("allocation 3") && decided[2].contains("masu-web 1, masu-db 3fe"), "{decided:#?}");
     assert!(decided[3].contains("measuring without partitions first: masu-web 3ff, "), "{decided:#?}");
-    // So is web served best: nothing is to be gained by dividing.
+    // web is served best this way: nothing is to be gained by dividing.
     assert_eq!((model.ways("web"), decided.len()), (0x3ff, 4), "and there it stays: {decided:#?}");
 }
 

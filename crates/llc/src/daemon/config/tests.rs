@@ -54,7 +54,7 @@ fn what_is_not_said_is_modest() {
     assert!(config.partition && config.region.on.is_none() && config.region.ways_max.is_none());
 }
 
-/// What is complained of in a program `a` with these further lines, and this above it.
+/// The complaint about a program `a` with these further lines, and this above it.
 fn complaint(above: &str, program: &str) -> String {
     let text = format!("policy = \"equal\"\n{above}\n[[program]]\nname = \"a\"\n{program}\n");
     Config::parse("llc.toml", &text).unwrap_err().to_string()
@@ -209,7 +209,7 @@ proptest::proptest! {
     }
 }
 
-/// The example that messages refer to says what it means, also with all of its comments that show a setting.
+/// The example named in messages is valid, also with all of its comments that show a setting.
 #[test]
 fn the_example_is_taken() {
     let text = include_str!("../../../../../integrations/llc/llc.toml");
@@ -223,7 +223,7 @@ fn the_example_is_taken() {
     let shown: Vec<&str> = text.lines().map(|line| if is_setting(&line) { &line[1..] } else { line }).collect();
     let all = Config::parse("llc.toml", &shown.join("\n")).unwrap();
     assert_eq!((all.region.ways_max, all.programs[1].l3.clone()), (Some(Ways(4)), Some(vec![0])));
-    // What holds without a setting is what its comment shows.
+    // The comment of each default shows its value.
     assert_eq!(
         (all.partition, all.interval, all.duty, all.domain_by),
         (config.partition, config.interval, config.duty, config.domain_by)

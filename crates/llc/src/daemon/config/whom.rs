@@ -1,15 +1,15 @@
-//! Which processes a program of the configuration is.
+//! Selection of a program's processes by the configuration.
 //!
-//! | key | it says | who can make it true |
+//! | key | selects | can be forged by |
 //! |---|---|---|
-//! | `pids` | these processes and what they start | nobody else |
-//! | `cgroup` | the processes of a control group | whoever may move processes into it |
+//! | `pids` | these processes and their children | no other process |
+//! | `cgroup` | the processes of a control group | every user that may move processes into it |
 //! | `user` | the processes of a user | that user |
-//! | `executable` | the processes that run a file | every user who may run the file |
-//! | `command` | the processes of a name | every process: it calls itself as it likes |
+//! | `executable` | the processes that run a file | every user that may run the file |
+//! | `command` | the processes of a name | every process: it can set any name |
 //!
-//! So a name is taken only of one user's processes; and trust, which a label of `domain` gives, wants `pids`, `cgroup` or `user`: who is in the
-//! domain of another can find out which of its pages that uses.
+//! So a name is accepted only together with a user; and trust, given by a label of `domain`, needs `pids`, `cgroup`
+//! or `user`: a process in the domain of another can find out which of its pages the other uses.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -20,36 +20,36 @@ use toml::Spanned;
 
 use super::{BadConfig, Place};
 
-/// Which processes a program is.
+/// Selection of processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Whom {
-    /// Those in a control group and below it.
+    /// Processes in a control group and below it.
     Cgroup(String),
-    /// These, with all their threads.
+    /// Processes with all their threads.
     Pids(Vec<Pid>),
-    /// All that are so, with all that they start.
+    /// All processes with these properties, and all their descendants.
     Like(Like),
 }
 
 /// Conditions on a process: at least one of these, and never a command alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Like {
-    /// It runs this file.
+    /// File that the process runs.
     pub executable: Option<PathBuf>,
-    /// It is this user's alone: by its real, effective, saved and file-system user.
+    /// User of the process: by its real, effective, saved and file-system user.
     pub user: Option<User>,
-    /// Its name, as `/proc/PID/status` has it: at most 15 bytes.
+    /// Its name from `/proc/PID/status`: at most 15 bytes.
     pub command: Option<String>,
 }
 
 /// A user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
-    /// As the configuration has it.
+    /// Text in the configuration.
     pub shown: String,
-    /// Where that stands.
+    /// Line of that text.
     pub line: usize,
-    /// Its number; `None` until the name was [looked up](super::Config::read).
+    /// Number of the user; `None` until the name was [looked up](super::Config::read).
     pub id: Option<u32>,
 }
 
@@ -76,7 +76,7 @@ impl fmt::Display for Like {
     }
 }
 
-/// The keys, as they stand in the file.
+/// Keys as in the file.
 pub(super) struct RawWhom {
     pub(super) cgroup: Option<String>,
     pub(super) pids: Option<Vec<Spanned<i32>>>,
@@ -93,11 +93,11 @@ pub(super) enum RawUser {
     Name(String),
 }
 
-/// As long as the kernel keeps a command's name.
+/// Kernel's limit on a command's name.
 const COMMAND_MAX: usize = 15;
 
 impl RawWhom {
-    /// The processes of program `name`, which stands at `start`; `domain` is where its label stands.
+    /// The processes of program `name`, defined at `start`; `domain` is the position of its label.
     pub(super) fn checked(
         self,
         name: &str,

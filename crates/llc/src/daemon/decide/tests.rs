@@ -13,7 +13,7 @@ fn room() -> Room {
     Room { rest: WayMask(0x3_0000), cache, beside: Vec::new() }
 }
 
-/// Misses fall until it has so many ways.
+/// Misses fall up to this number of ways.
 fn figures(until: u32) -> Option<Figures> {
     let misses = (0..=16u32).map(|ways| 40.0 * f64::from(until.saturating_sub(ways)) / f64::from(until));
     Some(Figures {
@@ -95,7 +95,7 @@ fn a_set_of_known_use_is_the_policys_and_one_of_unknown_use_is_by_size() {
     let decision = decide(&free, &room(), &seen(&known, &[shared(6)]), &[]);
     assert!(!decision.regions_by_size && decision.slowdowns.len() == 2, "{decision:?}");
     let limited = config("policy = \"sharing\"\n[region]\nways_max = 3");
-    // The policy may find that a region does not pay; a larger one than allowed it does not get.
+    // The policy may find that a shared partition does not pay; it gets no larger one than allowed.
     let decision = decide(&limited, &room(), &seen(&known, &[shared(6)]), &[]);
     assert!(decision.planned[0].plan.regions.iter().all(|region| region.mask.ways() <= Ways(3)), "{decision:?}");
     let half_known = [figures(12), private(figures(12))];

@@ -5,10 +5,10 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Pages whose lines are in the region, somewhere else, or in memory; every touch and flush takes time.
+/// Pages whose lines are in the partition, elsewhere in the cache, or in memory; every touch and flush takes time.
 #[derive(Debug, Default)]
 struct Cache {
-    /// For each page, where all its lines are: 0 memory, 1 anywhere, 2 the region.
+    /// Location of all lines of each page: 0 memory, 1 anywhere, 2 the partition.
     place: RefCell<Vec<u8>>,
     merged: RefCell<Vec<bool>>,
     frames: RefCell<Vec<Option<u64>>>,
@@ -67,12 +67,12 @@ impl Lines for Model {
 
     fn time_load(&self, page: usize, _: usize) -> Result<Ticks, Error> {
         self.spends(1);
-        // Ours is one line of 64; the others stay where they are.
+        // Ours is one line of 64; the others stay in place.
         Ok(Ticks(if self.0.place.borrow()[page] == 0 { 300 } else { 60 }))
     }
 }
 
-/// Runs until this time; how long it rested at the end.
+/// Runs until this time; returns the rest at the end.
 fn run(worker: &mut Worker<Model>, model: &Model, from: &mut Duration, to: u64, measured: bool) -> Duration {
     let mut rest = Duration::ZERO;
     while *from < Duration::from_secs(to) {

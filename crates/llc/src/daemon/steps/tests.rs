@@ -3,17 +3,17 @@ use proptest::prelude::*;
 use super::*;
 use crate::daemon::arrange::{Group, Purpose};
 
-/// What the kernel lets pass, as far as steps are concerned: masks that are in a row, of enough ways, and in nobody's exclusive ones;
-/// as many groups as there are classes.
+/// Model of the kernel's rules for steps: masks that are contiguous, of enough ways, and in no other group's
+/// exclusive ones; groups up to the number of classes.
 #[derive(Clone, Debug)]
 pub struct Kernel {
-    /// The default group among them.
+    /// Groups, including the default group.
     pub groups: Standing,
     /// All ways.
     pub all: WayMask,
-    /// The fewest of a mask.
+    /// Fewest ways of a mask.
     pub ways_min: Ways,
-    /// The most groups.
+    /// Greatest number of groups.
     pub classes: usize,
 }
 
@@ -26,10 +26,10 @@ impl Kernel {
         hit.next()
     }
 
-    /// One step.
+    /// Applies one step.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason of a refusal.
     pub fn does(&mut self, step: &Step) -> Result<(), String> {
         let present = |name: &String| self.groups.get(name).cloned().ok_or(format!("{name} is not there"));
         match step {
@@ -106,7 +106,7 @@ impl Kernel {
     }
 }
 
-/// Two caches of so many ways each, and nobody in them.
+/// Two caches with this number of ways each, without threads.
 pub fn kernel(ways: u32) -> Kernel {
     let all = WayMask::lowest(Ways(ways));
     let default = Present { masks: both(all.0), ..Present::default() };
@@ -196,19 +196,20 @@ fn a_thread_of_ours_is_named_by_its_cache_until_it_is_there() {
     assert_eq!(after.last(), Some(&Step::Thread("s".to_owned(), Pid(50))));
 }
 
-/// Ways cut into runs at random, some of them exclusive, for some of six groups; in the second cache shifted by one part.
+/// Ways cut into runs at random, some of them exclusive, for some of six groups; in the second cache shifted by one
+/// part.
 fn arrangement(ways: u32) -> impl Strategy<Value = Wanted> {
     let parts = prop::collection::vec((1u32..4, any::<bool>(), any::<bool>(), 0i32..6), 1..6);
     (parts, Just((0i32..6).collect::<Vec<_>>()).prop_shuffle()).prop_map(move |(parts, names)| {
         let mut first = 0;
         let mut groups = Vec::new();
         for ((count, exclusive, twice, thread), name) in parts.into_iter().zip(names) {
-            // The top two ways are the rest's.
+            // The top two ways are the default group's.
             if first + count > ways - 2 {
                 break;
             }
             let mask = WayMask::run(first, Ways(count));
-            // An ordinary group may have another's ways as well.
+            // A shareable group may have another's ways as well.
             let other = if exclusive || !twice { mask } else { WayMask::run(0, Ways(first + count)) };
             let mut group = group(&format!("{name}"), mask.0, exclusive, &[thread * 10 + name]);
             group.masks.insert(CacheId(1), other);

@@ -1,8 +1,8 @@
-//! What a program misses on its shared sets, when it has the cache to itself and nothing is kept filled.
+//! Misses of a program on its sharing groups, when it has the cache to itself and no shared partition is kept warm.
 //!
-//! Known are its misses on all of its pages and on its private ones, by ways. With LRU all lines younger than some age are in the cache
-//! (`contend`), so at each age both footprints are known, that of the shared pages is what is between them, and so is what
-//! is missed on them:
+//! Known are its misses on all of its pages and on its private ones, by ways. With LRU all lines younger than some
+//! age are in the cache (`contend`), so at each age both footprints are known. The footprint of the shared pages is
+//! their difference, and the shared misses follow in the same manner:
 //!
 //! ```text
 //! d c_all / d age = misses(c_all)        d c_private / d age = private_misses(c_private)
@@ -13,11 +13,11 @@ use units::{Bytes, Ways};
 
 use crate::policy::{Curve, Program, Situation, contend};
 
-/// Steps to a way.
+/// Steps per way.
 const STEPS: u32 = 8;
 
-/// For each sharer of a set: its misses on the set, by the ways that lines of the set have. A program that shares several sets is taken
-/// to treat all alike, each by its size.
+/// For each sharer of a group: its misses on the group, by the ways that lines of the group have. A program with
+/// several sharing groups is assumed to treat all alike, each by its size.
 pub fn curves(situation: &Situation, set: usize) -> Vec<Curve> {
     let of = |program: usize| {
         let mine = situation.shared.iter().flat_map(move |other| {
@@ -44,14 +44,14 @@ pub fn curves(situation: &Situation, set: usize) -> Vec<Curve> {
     situation.shared[set].sharers.iter().map(curve).collect()
 }
 
-/// How often `one` has `other` in it.
+/// Fraction `one` / `other`.
 fn part_of(one: Bytes, other: Bytes) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "a ratio of sizes")]
     let ratio = one.0 as f64 / other.0.max(1) as f64;
     ratio.max(1.0)
 }
 
-/// Misses on all that a program shares, `all` without any cache, by the ways that its lines have.
+/// Misses on all shared data of a program, `all` without any cache, by the ways that its lines have.
 fn together(program: &Program, all: f64, ways: Ways) -> Curve {
     let (mut has, mut private, mut least) = (0.0f64, 0.0f64, all);
     let mut found = vec![(0.0, all)];
@@ -68,7 +68,7 @@ fn together(program: &Program, all: f64, ways: Ways) -> Curve {
         least = least.min((program.misses.between(has) - program.private_misses.between(private)).max(0.0));
         found.push((has - private, least));
     }
-    // Values at whole ways, along straight lines between what was found; nothing is known beyond the last.
+    // Values at whole ways, on straight lines between the computed points; the last is kept beyond them.
     let at = |ways: u32| {
         let ways = f64::from(ways);
         let next = found.iter().position(|(has, _)| *has >= ways);
@@ -95,7 +95,8 @@ mod tests {
 
     #[test]
     fn half_of_a_loop_is_a_loop_of_half_the_size() {
-        // A loop over 8 ways' worth, half of it shared: its shared accesses hit with 4 ways of their own, and not with fewer.
+        // A loop over 8 ways' worth, half of it shared: its shared accesses hit with 4 ways of their own, and not
+        // with fewer.
         let loops = reader(cyclic(20.0, 8, 12), &cyclic(10.0, 4, 12));
         let found = together(&loops, 10.0, Ways(12));
         assert!((0..3).all(|ways| (found.at(Ways(ways)) - 10.0).abs() < 0.5), "{found:?}");

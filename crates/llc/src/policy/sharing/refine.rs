@@ -1,11 +1,12 @@
-//! The closed loop: when programs are not as slow as the model says, the model is corrected, and asked again.
+//! Closed loop: corrects the model by measured slowdowns, and plans again.
 //!
-//! What was measured under a plan, over what was predicted for it, is each program's correction ([`Learned`]). With it another plan may
-//! be the best. It is tried if it is expected to gain clearly, and no plan is tried twice: in the end the fairest one that was measured
-//! stays.
+//! The slowdown measured under a plan, over the predicted one, is each program's correction ([`Learned`]). With it
+//! another plan may be the best. A plan is tried if its predicted gain is clear, and no plan is tried twice: in the
+//! end the fairest measured one stays.
 //!
-//! A reason to be wrong is that lines are found anywhere: what a program had filled before its ways were taken stays there as long as
-//! it is used, in the ways of another. That one has less than the model says, and the first has more.
+//! One cause of error is that lines are found anywhere: lines that a program filled before its ways were taken stay
+//! there while they are in use, in the ways of another program. That program has less than the model says, and the
+//! first has more.
 
 use super::{Expected, Learned, Settings, alone};
 use crate::policy::predict::predict;
@@ -13,14 +14,14 @@ use crate::policy::{Plan, Situation};
 
 /// Unfairness at which nothing is tried.
 pub const FAIR: f64 = 1.03;
-/// What a plan is to gain, as a part of the unfairness; twice as much after each that was tried in vain.
+/// Least predicted gain of a plan, as a fraction of the unfairness; doubled after each unsuccessful trial.
 pub const GAIN: f64 = 0.01;
-/// Slowdowns that change by no more than this part from period to period have settled …
+/// Slowdowns that change by at most this fraction from period to period have settled …
 pub const SETTLED: f64 = 0.02;
-/// … and after so many periods they are taken as they are.
+/// … and after this number of periods they are accepted unsettled.
 pub const PATIENCE: u32 = 8;
 
-/// Whether these are slowdowns of all programs, under a plan that there can be.
+/// Whether these are slowdowns of all programs, under a valid plan.
 fn is_known(situation: &Situation, plan: &Plan, measured: &[f64]) -> bool {
     let all = !measured.is_empty() && measured.len() == situation.programs.len();
     all && measured.iter().all(|one| *one > 0.0 && one.is_finite()) && plan.check(situation).is_ok()
@@ -31,40 +32,40 @@ fn unfairness(slowdowns: &[f64]) -> f64 {
     most / slowdowns.iter().copied().fold(f64::INFINITY, f64::min)
 }
 
-/// The loop over several periods: it remembers what each plan did, so that it does not go in a circle, and ends with the fairest plan
-/// that was measured.
+/// The loop over several periods: it remembers the result of each plan, so that it does not cycle, and ends with the
+/// fairest plan that was measured.
 ///
-/// A plan is not judged in its first period, nor as long as slowdowns go on changing: a class that was given ways has to fill them, and
-/// lines that it left in the ways of others leave one by one.
+/// A plan is not judged in its first period, nor while slowdowns still change: a class with new ways has to fill
+/// them, and lines that it left in the ways of others leave one by one.
 #[derive(Clone, Debug)]
 pub struct Refiner {
     settings: Settings,
     learned: Learned,
-    /// Plans and the unfairness that was last measured under each.
+    /// Plans and the unfairness last measured under each.
     tried: Vec<(Plan, f64)>,
-    /// The plan in force, what was measured in the period before, and for how many periods it has been in force.
+    /// The current plan, the slowdowns of the period before, and its age in periods.
     stay: Option<(Plan, Vec<f64>, u32)>,
-    /// The unfairness at which nothing better was found than the plan in force.
+    /// Unfairness at which no better plan than the current one was found.
     content: Option<f64>,
-    /// How often a plan was tried in vain.
+    /// Number of unsuccessful trials.
     in_vain: i32,
 }
 
 impl Refiner {
-    /// One that has seen nothing.
+    /// Refiner without measurements.
     pub fn new(settings: Settings) -> Refiner {
         Refiner { settings, learned: Learned::default(), tried: Vec::new(), stay: None, content: None, in_vain: 0 }
     }
 
-    /// The first plan of its own, from the slowdown of each program that was measured under `plan`, which has been in force for long: in
-    /// most cases no partition. Nothing is changed by slowdowns that are none.
+    /// First plan of the refiner, from the slowdown of each program measured under `plan`, which has been in force
+    /// for long: in most cases no partition. Invalid slowdowns change nothing.
     pub fn first(&mut self, situation: &Situation, plan: &Plan, measured: &[f64]) -> Plan {
         if is_known(situation, plan, measured) { self.judged(situation, plan, measured) } else { plan.clone() }
     }
 
-    /// The plan for the next period, from what was measured under `plan` in the one that ends. A plan that has been tried is tried again
-    /// only as the last: when there is nothing new to try, or the last one was worse than the best, the best stays. A change of programs or
-    /// of what they share is for a new `Refiner`.
+    /// Plan for the next period, from the slowdowns measured under `plan` in the period that ends. A plan is repeated
+    /// only as the final one: when there is nothing new to try, or the last one was worse than the best, the best
+    /// stays. A change of programs or of their shared data needs a new `Refiner`.
     pub fn next(&mut self, situation: &Situation, plan: &Plan, measured: &[f64]) -> Plan {
         if is_known(situation, plan, measured) && self.has_settled(plan, measured) {
             self.judged(situation, plan, measured)
@@ -100,7 +101,7 @@ impl Refiner {
         better.unwrap_or_else(|| plan.clone())
     }
 
-    /// Whether these slowdowns are those of the plan, and not of the change to it.
+    /// Whether these slowdowns belong to the plan, and not to the transition to it.
     fn has_settled(&mut self, plan: &Plan, measured: &[f64]) -> bool {
         let (change, periods) = match &self.stay {
             Some((same, before, periods)) if same == plan && before.len() == measured.len() => {
@@ -131,7 +132,7 @@ mod tests {
         plan.classes.iter().map(|class| class.mask.ways().0).collect()
     }
 
-    /// It has seen both without a partition, and with as many ways for each.
+    /// The refiner has seen both no partition and equal partitions.
     fn told(two: &Situation) -> (Refiner, Plan) {
         let mut refiner = Refiner::new(MEASURED);
         refiner.first(two, &Policy::None.plan(two, None), &[2.4, 1.2]);
@@ -140,12 +141,12 @@ mod tests {
 
     #[test]
     fn ways_go_to_whoever_is_slower_than_expected() {
-        // With 6 ways each is expected to be slowed twice, and the second is not: its factor is 0.75. With 8 ways the first is at
-        // 1000 + 100 · 20/3 cycles of 1000, 1.67, and the second, with 4, at 0.75 · 2.33 = 1.75.
+        // With 6 ways each has a predicted slowdown of 2, and the second is not: its factor is 0.75. With 8 ways the
+        // first is at 1000 + 100 · 20/3 cycles of 1000, 1.67, and the second, with 4, at 0.75 · 2.33 = 1.75.
         let (mut refiner, equal) = told(&two());
         assert_eq!(refiner.next(&two(), &equal, &[2.0, 1.5]), equal, "the first period is that of the change");
         assert_eq!(widths(&refiner.next(&two(), &equal, &[2.0, 1.5])), [8, 4]);
-        // What is no slowdown changes nothing.
+        // Invalid slowdowns change nothing.
         let (mut refiner, equal) = told(&two());
         for measured in [&[f64::NAN, 1.5][..], &[1.5], &[2.0, 0.0]] {
             assert_eq!(refiner.next(&two(), &equal, measured), equal);
@@ -168,14 +169,14 @@ mod tests {
         let (mut refiner, equal) = told(&two());
         let (mut plan, mut seen) = (equal.clone(), Vec::new());
         for _ in 0..60 {
-            // Whatever is tried is worse.
+            // Every trial is worse.
             let measured = if plan == equal { [2.0, 1.5] } else { [3.0, 1.5] };
             plan = refiner.next(&two(), &plan, &measured);
             if !seen.contains(&plan) {
                 seen.push(plan.clone());
             }
         }
-        // 1 %, 2 %, … 16 % are asked for; of 1.33 there is no more to gain than 25 %.
+        // 1 %, 2 %, … 16 % are required; of 1.33 there is no more to gain than 25 %.
         assert!(plan == equal && (2..=6).contains(&seen.len()), "{seen:?}");
     }
 
@@ -187,7 +188,7 @@ mod tests {
         ) {
             let mut refiner = Refiner::new(Settings { plans_max: 300, ..MEASURED });
             let measure = |plan: &Plan| -> Vec<f64> {
-                // The world differs from the model, by program and by plan.
+                // Measured slowdowns differ from the model, by program and by plan.
                 let odd = |nth: usize| 1.0 + 0.1 * ((plan.classes.iter().map(|c| c.mask.0).sum::<u64>() + nth as u64) % 7) as f64;
                 predict(&situation, plan).iter().enumerate().map(|(nth, s)| s * wrong[nth] * odd(nth)).collect()
             };

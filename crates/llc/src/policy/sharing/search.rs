@@ -1,10 +1,10 @@
-//! The search for a fair division: from several starts, step by step to the best neighbour, until no neighbour is better.
+//! Local search for a fair division: from several starts, to the best neighbour, until no neighbour is better.
 //!
-//! A division is a list of groups with their ways, and the ways of regions; groups do not overlap, so each can be judged by itself
-//! and what is known of it is kept. Only the slowest and the fastest program decide about fairness, so a step concerns one of them:
-//! ways come to the group of the slowest or leave that of the fastest; one of them, or one that shares with it, goes to
-//! another group or gets one of its own; two groups become one, and the ways that are gained go to the slowest; a region gets ways or
-//! loses them.
+//! A division is a list of groups with their ways, and the ways of shared partitions; groups do not overlap, so each
+//! is judged alone and the result is cached. Only the slowest and the fastest program decide the unfairness, so a
+//! step concerns one of them: the group of the slowest gains ways or that of the fastest loses them; one of the two,
+//! or a program in its group, moves to another group or to a new one; two groups are merged, and the gained ways go
+//! to the slowest; a shared partition gains or loses ways.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher};
@@ -16,24 +16,24 @@ use crate::policy::Plan;
 use crate::policy::masks::{partitions_max, side_by_side, ways_least};
 use crate::policy::predict::{Model, Outcome};
 
-/// A part of a set that a region should hold if it holds most of it.
+/// Fraction of a sharing group in its partition, if the partition is to hold most of it.
 const MOST: f64 = 0.97;
-/// As many as a division has bits for.
+/// Number of bits in a division.
 pub const PROGRAMS_MAX: usize = 64;
-/// Ways that change hands in one step, at most.
+/// Greatest number of ways moved in one step.
 const STEP_MAX: u32 = 4;
 
-/// Who has which number of ways.
+/// Division of the ways.
 #[derive(Clone, Debug)]
 pub struct Division {
     /// Programs, as bits, and their ways.
     groups: Vec<(u64, u32)>,
-    /// Ways of the region of each set; 0 is no region. Shorter where the rest has none.
+    /// Ways of the shared partition of each group; 0 is none. Shorter if the rest has none.
     regions: Vec<u32>,
 }
 
 impl Division {
-    /// Of a plan; `None` where classes overlap, or for too many programs.
+    /// Division of a plan; `None` for overlapping classes, or too many programs.
     pub fn of(plan: &Plan) -> Option<Division> {
         let mut taken = WayMask::NONE;
         let mut groups = Vec::new();
@@ -57,7 +57,7 @@ impl Division {
     }
 }
 
-/// Whoever has what; in which order makes no difference.
+/// Equality of the groups, in any order.
 impl PartialEq for Division {
     fn eq(&self, other: &Division) -> bool {
         let region = |of: &Division, set: usize| of.regions.get(set).copied().unwrap_or(0);
@@ -71,24 +71,24 @@ fn members(group: u64) -> Vec<usize> {
     (0..64).filter(|program| group >> program & 1 == 1).collect()
 }
 
-/// A division and what is expected of it.
+/// A division and its prediction.
 struct Judged {
     division: Division,
     score: f64,
     slowdowns: Vec<f64>,
 }
 
-/// The search, and what it knows.
+/// State of the search.
 pub struct Search<'a> {
     expected: Expected<'a>,
     model: Model<'a>,
-    /// Divisions that are not looked for.
+    /// Divisions to skip.
     tried: &'a [Division],
     plans_max: usize,
-    /// What groups hold, by programs, ways, and the ways of regions (their place in `regions`).
+    /// Content of groups, by programs, ways, and the ways of shared partitions (their index in `regions`).
     known: HashMap<(u64, u32, u32), Outcome, BuildHasherDefault<DefaultHasher>>,
     regions: Vec<(Vec<u32>, Vec<f64>)>,
-    /// Programs that share something, as bits.
+    /// Programs with shared data, as bits.
     sharing: u64,
     looked_at: usize,
 }
@@ -110,13 +110,13 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The best plans that were found: one for each choice of regions that was begun with.
+    /// Best plans found: one for each initial choice of shared partitions.
     pub fn best(mut self, starts: Vec<Division>) -> Vec<Plan> {
         let mut found = Vec::new();
         let plans_max = self.plans_max;
         let choices = self.choices();
         for (nth, regions) in choices.iter().enumerate() {
-            // What is left of the plans that may be looked at is for all choices alike.
+            // An equal part of the budget for each choice; its unused part goes to the next ones.
             self.plans_max = plans_max * (nth + 1) / choices.len();
             let mut begun: Vec<Judged> = Vec::new();
             for start in self.own_starts(regions).into_iter().chain(starts.clone()) {
@@ -132,14 +132,15 @@ impl<'a> Search<'a> {
         found.into_iter().map(|judged| self.plan(&judged.division)).collect()
     }
 
-    /// Regions to begin with: none, and for each number of sets from the most wanted on, as much as holds most of them or a half.
+    /// Initial shared partitions: none, and for each number of sharing groups from the most wanted on, ways for most
+    /// of the group or for half of it.
     fn choices(&self) -> Vec<Vec<u32>> {
         let sets = &self.expected.situation.shared;
         let cache = &self.expected.situation.cache;
         let least = ways_least(cache).0;
         let room = cache.usable.ways().0.saturating_sub(least);
         let mut order: Vec<usize> = (0..sets.len()).collect();
-        // Who would miss most without it, over what it takes.
+        // Misses without the partition, over its ways.
         let wanted = |set: &usize| {
             let misses: f64 = sets[*set].sharers.iter().map(|sharer| sharer.misses.at(Ways(0))).sum();
             misses / sets[*set].bytes.0.max(1) as f64
@@ -166,7 +167,8 @@ impl<'a> Search<'a> {
         choices
     }
 
-    /// Divisions of its own to begin with: each by itself, or as many groups as there can be, and ways one by one to the slowest.
+    /// Own initial divisions: each program alone, or the greatest possible number of groups, and ways one by one to
+    /// the slowest.
     fn own_starts(&mut self, regions: &[u32]) -> Vec<Division> {
         let cache = &self.expected.situation.cache;
         let least = ways_least(cache).0;
@@ -176,7 +178,7 @@ impl<'a> Search<'a> {
         if most == 0 {
             return Vec::new();
         }
-        // Those who gain least from ways of their own are put together.
+        // Merges the programs with the least gain from ways of their own.
         let programs = &self.expected.situation.programs;
         let mut order: Vec<usize> = (0..programs.len()).collect();
         let gain = |program: &usize| {
@@ -196,7 +198,7 @@ impl<'a> Search<'a> {
         let mut spare = left - least * u32::try_from(judged.division.groups.len()).unwrap_or(0);
         while spare > 0 {
             let worst = self.group_of(&judged, true);
-            // As many as it takes until it gains something.
+            // Adds ways until there is a gain.
             let mut best: Option<(f64, u32, Judged)> = None;
             for ways in 1..=spare {
                 let mut division = judged.division.clone();
@@ -214,8 +216,8 @@ impl<'a> Search<'a> {
         vec![judged.division]
     }
 
-    /// A division with these regions: groups give ways, the widest first, and the narrowest are put together where there are
-    /// too many. `None` where there is no room.
+    /// Division with these shared partitions: groups give ways, the widest first, and the narrowest are merged if
+    /// there are too many. `None` without enough ways.
     fn with_regions(&self, mut division: Division, regions: &[u32]) -> Option<Division> {
         let cache = &self.expected.situation.cache;
         let least = ways_least(cache).0;
@@ -269,7 +271,7 @@ impl<'a> Search<'a> {
         Judged { score: score(&slowdowns, &self.expected.settings), division, slowdowns }
     }
 
-    /// The place of these regions among those that were seen.
+    /// Index of these shared partitions among the known ones.
     fn regions_of(&mut self, regions: &[u32]) -> u32 {
         let at = self.regions.iter().position(|(other, _)| other == regions).unwrap_or_else(|| {
             let ways: Vec<Ways> = regions.iter().map(|ways| Ways(*ways)).collect();
@@ -279,7 +281,7 @@ impl<'a> Search<'a> {
         u32::try_from(at).unwrap_or(u32::MAX)
     }
 
-    /// The group of the slowest program, or of the fastest.
+    /// Group of the slowest program, or of the fastest.
     fn group_of(&self, judged: &Judged, slowest: bool) -> usize {
         let by = |one: &usize, other: &usize| judged.slowdowns[*one].total_cmp(&judged.slowdowns[*other]);
         let all = 0..judged.slowdowns.len();
@@ -287,7 +289,7 @@ impl<'a> Search<'a> {
         judged.division.groups.iter().position(|(members, _)| members >> program & 1 == 1).unwrap_or(0)
     }
 
-    /// The best of each kind of step in turns, as long as any kind helps.
+    /// Best step of each kind in turn, while any kind helps.
     fn improve(&mut self, start: Judged) -> Judged {
         let mut best = start;
         let mut in_vain = 0;
@@ -318,7 +320,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// What changes.
+/// Kind of a step.
 #[derive(Clone, Copy)]
 enum Step {
     Ways,
@@ -331,7 +333,7 @@ impl Step {
     const ALL: [Step; 4] = [Step::Ways, Step::Members, Step::Merged, Step::Regions];
 }
 
-/// The divisions one step away from this one.
+/// Divisions one step away from this one.
 struct Neighbours<'a> {
     of: &'a Division,
     cache: &'a crate::policy::Cache,
@@ -379,7 +381,7 @@ impl Neighbours<'_> {
         }
     }
 
-    /// One of the group of the slowest or the fastest goes to another, or to ways of its own.
+    /// Moves a member of the slowest's or the fastest's group to another group, or to a new one.
     fn members(&self, found: &mut Vec<Division>) {
         for group in [self.worst, self.fastest] {
             let (all, _) = self.of.groups[group];
@@ -410,7 +412,8 @@ impl Neighbours<'_> {
         }
     }
 
-    /// `program` in another group; its old one, left empty, gives its ways to the slowest, or to the other where that was it.
+    /// Moves `program` to another group; its old one, if empty, gives its ways to the slowest, or to the other if it
+    /// was the slowest's.
     fn moved(&self, group: usize, other: usize, program: usize) -> Division {
         let mut next = self.of.clone();
         next.groups[group].0 ^= 1 << program;
@@ -423,7 +426,7 @@ impl Neighbours<'_> {
         next
     }
 
-    /// Two groups become one; some of their ways go to the slowest.
+    /// Merges two groups; some of their ways go to the slowest.
     fn merged(&self, found: &mut Vec<Division>) {
         for b in 1..self.of.groups.len() {
             for a in 0..b {
@@ -445,7 +448,8 @@ impl Neighbours<'_> {
         }
     }
 
-    /// Ways from regions to the slowest, or from the fastest or the widest to regions; without ways it is no region.
+    /// Ways from shared partitions to the slowest, or from the fastest or the widest to them; a partition without
+    /// ways is removed.
     fn regions(&self, found: &mut Vec<Division>) {
         let widest = (0..self.of.groups.len()).max_by_key(|group| self.of.groups[*group].1).unwrap_or(0);
         for (set, has) in self.of.regions.iter().enumerate() {

@@ -14,7 +14,8 @@ fn index(look: &[(i32, &[(u64, u64)])]) -> Index {
     index
 }
 
-/// Two machines with three pages in common, one of which a third has as well; the first has two of its own alike.
+/// Two machines with three pages in common, one of them also in a third; the first has two identical pages of its
+/// own.
 fn example() -> Index {
     index(&[(10, &[(1, 7), (2, 8), (3, 9), (4, 5), (5, 5)]), (11, &[(1, 7), (2, 8), (9, 9)]), (12, &[(6, 9)])])
 }
@@ -95,7 +96,7 @@ fn agrees(index: &Index, model: &Model) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    /// Look after look, each with what some processes have then.
+    /// Repeated scans, each with the pages of some processes at that time.
     #[test]
     fn after_any_looks_the_index_is_what_a_full_look_would_give(
         looks in prop::collection::vec(

@@ -1,12 +1,12 @@
-//! Scenarios as people write them. How long to run, `cache`, a program and what to compare are needed, all else may be left out; what is
-//! not known is refused.
+//! Scenario files. The length of the run, `cache`, a program and a condition are required, everything else is optional;
+//! unknown keys are refused.
 //!
 //! ```toml
 //! title = "two programs, half of their array shared"
 //! seed = 1
 //! passes = 12                      # or accesses = 40_000_000: of all programs together
 //! warm_up_passes = 8               # or warm_up_accesses
-//! interval_accesses = 1_000_000    # policies decide anew so often
+//! interval_accesses = 1_000_000    # between two decisions of a policy
 //! interleave = "turns"             # one after the other, or by "time", side by side
 //! turn_passes = 1                  # or turn_accesses = 1: in lockstep
 //! pages = "scattered"              # or "contiguous"
@@ -30,7 +30,7 @@
 //! ways = 8
 //! cycles = 4
 //!
-//! [refill]                         # of regions
+//! [refill]                         # of shared partitions
 //! mode = "flush-and-touch"         # touch, off
 //! every_cycles = 1_000_000
 //! duty_fraction = 0.01
@@ -46,7 +46,7 @@
 //! name = "first"
 //! private = "array/2"
 //! shared = ["half"]
-//! pattern = "cyclic"               # chase, random, zipf (with skew), stream; over all that is shared, then what is private
+//! pattern = "cyclic"               # chase, random, zipf (with skew), stream; over the shared sets, then private
 //! begin_fraction = 0.5             # cyclic and chase: where in it
 //! instructions_per_access = 4
 //!
@@ -70,8 +70,8 @@
 //! region = [{ set = "half", mask = "f0000" }]
 //! refill = { mode = "touch" }      # else that of above
 //! # or policy = "none"
-//! # or policy = "sharing" and refined = false: it plans from curves alone, as where the processor counts nothing
-//! # or fit_fraction = 0.98: regions that hold so much of their sets, and the same of the rest for each program
+//! # or policy = "sharing" and refined = false: plans from curves alone, as without counters of the processor
+//! # or fit_fraction = 0.98: shared partitions with this fraction of their sets, and the same of the rest per program
 //! ```
 
 use std::collections::BTreeMap;
@@ -93,19 +93,19 @@ mod raw;
 
 use raw::{RawCache, RawInterleave, RawPages, RawRefill, RawRegion, RawScenario};
 
-/// Something in the file is not as it should be.
+/// Invalid content of the file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{file} line {line}: {what}")]
 pub struct BadScenario {
-    /// The file's name.
+    /// File name.
     pub file: String,
-    /// The line, from 1.
+    /// Line number, from 1.
     pub line: usize,
-    /// What stood there, and what was expected.
+    /// Found text, and expected text.
     pub what: String,
 }
 
-/// The most of anything that is counted, so that sums stay within their types.
+/// Largest count of anything, so that sums stay within their types.
 const ACCESSES_MAX: u64 = 1 << 48;
 const PASSES_MAX: f64 = 1e6;
 const PROGRAMS_MAX: usize = 64;
@@ -115,10 +115,10 @@ const BYTES_MAX: Bytes = Bytes::gib(64);
 const CACHE_MAX: Bytes = Bytes::gib(1);
 
 impl Scenario {
-    /// What `text` says; `file` is its name, for messages and to find traces beside it.
+    /// Parses `text`; `file` is its name, for messages and to find traces beside it.
     ///
     /// # Errors
-    /// The first thing that is wrong, with its line.
+    /// The first error, with its line.
     pub fn parse(file: &Path, text: &str) -> Result<Scenario, BadScenario> {
         let reader = Reader { file, text };
         let raw: RawScenario = toml::from_str(text).map_err(|error| {
@@ -129,7 +129,7 @@ impl Scenario {
     }
 }
 
-/// Turns what was written into what is meant.
+/// Converter from the written form to a scenario.
 struct Reader<'t> {
     file: &'t Path,
     text: &'t str,
@@ -141,7 +141,7 @@ impl Reader<'_> {
         BadScenario { file: self.file.display().to_string(), line, what: what.into() }
     }
 
-    /// A number as it is, if `holds`; `or` where it was left out.
+    /// Checked number: the value if `holds`; `or` if it is missing.
     fn number<T: Copy + std::fmt::Display>(
         &self,
         name: &str,
@@ -168,7 +168,7 @@ impl Reader<'_> {
         Ok(bytes)
     }
 
-    /// An amount, or a part of the array that is varied.
+    /// Amount, or fraction of the varied array.
     fn size(&self, name: &str, value: &Spanned<String>, arrays: &[Bytes]) -> Result<Size, BadScenario> {
         let text = value.get_ref();
         let Some(part) = text.strip_prefix("array") else { return self.bytes(name, value, BYTES_MAX).map(Size::Bytes) };
@@ -304,7 +304,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// `NAMEaccesses` or `NAMEpasses`; `None` where neither stands there.
+    /// Value of `NAMEaccesses` or `NAMEpasses`; `None` if neither is present.
     fn amount(
         &self,
         name: &str,

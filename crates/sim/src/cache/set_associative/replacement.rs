@@ -1,36 +1,37 @@
-//! What each replacement remembers of a set, and which way it gives up.
+//! State of the replacement policies, and their choice of the victim.
 
 use super::{Replacement, Shape};
 
-/// What is remembered, for all sets.
+/// State for all sets.
 #[derive(Clone, Debug)]
 pub enum Recency {
-    /// LRU and FIFO of up to 16 ways: the ways in 4 bits each, the one used or filled last in the lowest.
+    /// LRU and FIFO of up to 16 ways: the ways in 4 bits each, the last used or filled in the lowest.
     Orders {
-        /// Of each set.
+        /// Order of each set.
         orders: Vec<u64>,
-        /// Bits of an order that are used.
+        /// Used bits of an order.
         bits: u32,
-        /// LRU: a hit counts as well.
+        /// LRU: a hit counts as a use.
         hits_count: bool,
     },
-    /// LRU and FIFO of more ways: when each line was used, or filled.
+    /// LRU and FIFO of more ways: time of use, or of fill, of each line.
     Stamps {
-        /// Of each slot.
+        /// Stamp of each slot.
         stamps: Vec<u32>,
-        /// The last one given.
+        /// Last stamp.
         clock: u32,
-        /// LRU: a hit counts as well.
+        /// LRU: a hit counts as a use.
         hits_count: bool,
     },
-    /// Tree-PLRU: the bits of a set; bit n of node n, whose children are 2n and 2n + 1. Node 1 is the root. A bit that is set points right.
+    /// Tree-PLRU: the bits of a set; bit n belongs to node n, with the children 2n and 2n + 1. Node 1 is the root. A
+    /// set bit points right.
     Trees {
-        /// Of each set.
+        /// Bits of each set.
         nodes: Vec<u64>,
-        /// The levels of the tree.
+        /// Levels of the tree.
         levels: u32,
     },
-    /// QLRU: the ages of the ways of a set, their high bits and their low bits.
+    /// QLRU: the ages of the ways of a set, high bits and low bits.
     Ages(Vec<[u64; 2]>),
 }
 
@@ -52,7 +53,7 @@ impl Recency {
         }
     }
 
-    /// A way was found.
+    /// Records a hit.
     #[inline]
     pub fn hit(&mut self, set: usize, first: usize, way: u32) {
         match self {
@@ -70,14 +71,14 @@ impl Recency {
             Recency::Ages(ages) => {
                 let [high, low] = &mut ages[set];
                 let bit = 1 << way;
-                // H11: of age 2 and 3 to 1, of 1 and 0 to 0.
+                // H11: ages 2 and 3 to 1, ages 1 and 0 to 0.
                 *low = if *high & bit != 0 { *low | bit } else { *low & !bit };
                 *high &= !bit;
             }
         }
     }
 
-    /// A way was filled.
+    /// Records a fill.
     #[inline]
     pub fn fill(&mut self, set: usize, first: usize, way: u32) {
         match self {
@@ -92,7 +93,7 @@ impl Recency {
         }
     }
 
-    /// Which of the `allowed` ways, at least one and none of them empty, gives way.
+    /// Victim among the `allowed` ways, at least one and none of them empty.
     #[inline]
     pub fn victim(&mut self, set: usize, first: usize, allowed: u64) -> u32 {
         match self {
@@ -108,21 +109,21 @@ impl Recency {
     }
 }
 
-/// Way n is at place n.
+/// Order with way n at place n.
 pub const IN_ORDER: u64 = 0xfedc_ba98_7654_3210;
 /// A one, and the highest bit, in each place.
 const ONES: u64 = 0x1111_1111_1111_1111;
 const HIGHS: u64 = ONES << 3;
 
-/// Where a way is, in bits.
+/// Place of a way, in bits.
 #[inline]
 pub fn place_of(order: u64, way: u32) -> u32 {
-    // The lowest place that is zero, which is exact: only places above it may be taken for one.
+    // Lowest zero place, which is exact: only places above it can be false matches.
     let other = order ^ (u64::from(way) * ONES);
     (other.wrapping_sub(ONES) & !other & HIGHS).trailing_zeros() & 0x3c
 }
 
-/// Puts a way first; those before it move up by a place.
+/// Moves a way to the front; the ways before it move up by a place.
 #[inline]
 pub fn to_the_front(order: u64, way: u32) -> u64 {
     let place = place_of(order, way);
@@ -130,7 +131,7 @@ pub fn to_the_front(order: u64, way: u32) -> u64 {
     order & !(before | 0xf << place) | (order & before) << 4 | u64::from(way)
 }
 
-/// The last way that is allowed, of one at least.
+/// Last allowed way in the order; at least one way is allowed.
 #[inline]
 fn last(order: u64, bits: u32, allowed: u64) -> u32 {
     let mut place = bits;
@@ -144,7 +145,7 @@ fn last(order: u64, bits: u32, allowed: u64) -> u32 {
     allowed.trailing_zeros()
 }
 
-/// The next stamp. When there are no more of them, all are moved down in order, which happens once in 4 billion accesses.
+/// Next stamp. At overflow, all stamps are renumbered in order: once in 4 billion accesses.
 #[inline]
 fn next(clock: &mut u32, stamps: &mut [u32]) -> u32 {
     if *clock == u32::MAX {
@@ -154,7 +155,7 @@ fn next(clock: &mut u32, stamps: &mut [u32]) -> u32 {
     *clock
 }
 
-/// Gives stamps the numbers from 1 on, in their order; those that are 0 or equal stay so. Returns the last.
+/// Renumbers stamps from 1 on, in order; zero and equal stamps stay so. Returns the last.
 #[cold]
 fn renumber(stamps: &mut [u32]) -> u32 {
     let mut sorted: Vec<u32> = stamps.iter().copied().filter(|stamp| *stamp != 0).collect();
@@ -167,7 +168,7 @@ fn renumber(stamps: &mut [u32]) -> u32 {
     u32::try_from(sorted.len()).unwrap_or(u32::MAX)
 }
 
-/// The allowed way with the least stamp; the lowest of several.
+/// Allowed way with the least stamp; the lowest of several.
 #[inline]
 fn oldest(stamps: &[u32], first: usize, allowed: u64) -> u32 {
     let lowest = allowed.trailing_zeros();
@@ -177,7 +178,7 @@ fn oldest(stamps: &[u32], first: usize, allowed: u64) -> u32 {
     for (way, stamp) in (lowest..).zip(&stamps[begin..begin + run as usize]) {
         (best, least) = if *stamp < least { (way, *stamp) } else { (best, least) };
     }
-    // Only a mask with a hole has more.
+    // Only a mask with a hole has further ways.
     let mut left = allowed & !(u64::MAX >> (64 - run) << lowest);
     while left != 0 {
         let way = left.trailing_zeros();
@@ -214,7 +215,7 @@ fn pointed_at(nodes: u64, levels: u32, allowed: u64) -> u32 {
     first
 }
 
-/// U0: if none of the `allowed` ways has age 3, all of them are raised by what the oldest lacks.
+/// U0: if none of the `allowed` ways has age 3, all of them are raised by the difference of the oldest to 3.
 #[inline]
 fn raise(high: &mut u64, low: &mut u64, allowed: u64) {
     let (h, l) = (*high & allowed, *low & allowed);
@@ -263,7 +264,7 @@ mod tests {
     fn a_tree_points_to_the_way_that_was_not_used_and_masks_bend_it() {
         let mut nodes = 0;
         [0, 1, 2].into_iter().for_each(|way| turn_away(&mut nodes, 2, way));
-        // The last access was left of the middle of the right half: the root points left, there away from 1.
+        // The last access (2) was in the right half: the root points left, and the left node away from 1.
         assert_eq!(pointed_at(nodes, 2, 0b1111), 0);
         assert_eq!(pointed_at(nodes, 2, 0b1100), 3);
         assert_eq!(pointed_at(nodes, 2, 0b0110), 1);

@@ -1,17 +1,17 @@
-//! What is ordered ahead of a stream.
+//! Requests ahead of a stream.
 
 use super::super::stream::{self, Step, Stream};
 use super::super::{MAX_UNIT_LOG2, Run, pages_between, unit_around};
 use super::Sites;
 use super::order::{Fault, Kind, Order, Room, SERIES, Series};
 
-/// Brought at once when the rest of the unit can come in the background: 2^n pages.
+/// Pages brought at once when the rest of the unit can come in the background: 2^n.
 pub(super) const FIRST_PIECE_LOG2: u8 = 4;
 
 /// The largest window ahead of a stream: 2^n pages (4 MiB).
 pub(super) const MAX_WINDOW_LOG2: u8 = 10;
 
-/// A stream that turns out to go on in order begins with a window of at least 2^n pages.
+/// First window of a stream found to be in order: at least 2^n pages.
 const FIRST_WINDOW_LOG2: u8 = 3;
 
 /// The longest series of steps: 2^n.
@@ -20,18 +20,18 @@ pub(super) const MAX_STEPS_LOG2: u8 = 5;
 /// The largest unit for pages never touched before: 2^n pages (64 KiB).
 const MAX_FRESH_LOG2: u8 = 4;
 
-/// Pages that were there already are passed over, so many at most.
+/// Largest number of pages skipped because they were present already.
 const MOST_PASSED_OVER: u32 = 256;
 
-/// One fault, with all that is known of it.
+/// One fault, with its context.
 pub(super) struct Asked<'a, Here> {
     pub(super) fault: &'a Fault,
     pub(super) room: &'a Room,
-    /// No order leaves it.
+    /// Limit of the fetch plan.
     pub(super) area: Run,
     /// The unit of the site: 2^n pages.
     pub(super) unit: u8,
-    /// Where the site is in the table.
+    /// Index of the site in the table.
     pub(super) at: usize,
     pub(super) here: &'a Here,
 }
@@ -43,7 +43,7 @@ impl<Here: Fn(u64) -> bool> Asked<'_, Here> {
 }
 
 impl Sites {
-    /// Finds the fault's stream and orders what lies ahead of it.
+    /// Finds the fault's stream and requests pages ahead of it.
     pub(super) fn go_on(&mut self, asked: &Asked<'_, impl Fn(u64) -> bool>, order: &mut Order) {
         let page = asked.fault.page;
         let clock = self.clock;
@@ -121,7 +121,7 @@ impl Sites {
         self.window_limit(asked.room) >> self.sites[asked.at].streams.cut.min(31)
     }
 
-    /// A stream orders something ahead: counts it as active once an epoch.
+    /// Counts a stream as active once an epoch when it requests pages ahead.
     fn activate(&mut self, n: usize, asked: &Asked<'_, impl Fn(u64) -> bool>) {
         if self.clock.wrapping_sub(self.epoch_began) >= asked.room.budget_pages / 2 {
             self.epoch_began = self.clock;
@@ -137,8 +137,8 @@ impl Sites {
         }
     }
 
-    /// The next window of a stream that goes in order: behind what is here already. Its first page, on the way of the
-    /// stream, is held back.
+    /// Requests the next window of a stream in order: behind the pages that are present. Its first page in the
+    /// direction of the stream is left unmapped.
     fn window(&mut self, n: usize, asked: &Asked<'_, impl Fn(u64) -> bool>, order: &mut Order) {
         let limit = self.stream_limit(n, asked);
         let stream = &mut self.sites[asked.at].streams.stream[n];
@@ -179,7 +179,7 @@ impl Sites {
         order.add(Series { first_page, stride, run_pages, runs, align_log2: u16::from(asked.room.base_log2) });
     }
 
-    /// The next series of a stream that goes in steps. The page of its first step is held back.
+    /// Requests the next series of a stream in steps. The page of its first step is left unmapped.
     fn steps(&mut self, n: usize, asked: &Asked<'_, impl Fn(u64) -> bool>, order: &mut Order) {
         self.activate(n, asked);
         let limit = self.window_limit(asked.room) >> asked.unit;
@@ -218,11 +218,11 @@ impl Sites {
     }
 }
 
-/// What is brought at once: the unit; or more, at most `limit` pages, where a stream goes up in order and nothing comes
+/// Pages brought at once: the unit; or more, at most `limit` pages, where a stream goes up in order and nothing comes
 /// in the background.
 fn fetch(asked: &Asked<'_, impl Fn(u64) -> bool>, unit: Run, step: Step, before: &Stream, limit: u32) -> Run {
     let page = asked.fault.page;
-    // Only what begins with this page: what lies before it was passed.
+    // Only aligned runs that begin with this page: the pages before it were passed.
     let aligned = u8::try_from(page.trailing_zeros()).unwrap_or(0);
     let going_up = step == Step::Up && before.way == stream::UP;
     match asked.fault.kind {
@@ -240,7 +240,7 @@ fn fetch(asked: &Asked<'_, impl Fn(u64) -> bool>, unit: Run, step: Step, before:
     }
 }
 
-/// Lets the rest of a large unit come in the background.
+/// Moves the rest of a large unit to the background.
 pub(super) fn split(asked: &Asked<'_, impl Fn(u64) -> bool>, order: &mut Order) {
     let piece_log2 = FIRST_PIECE_LOG2.max(asked.room.base_log2);
     let whole = order.fetch;
@@ -255,7 +255,7 @@ pub(super) fn split(asked: &Asked<'_, impl Fn(u64) -> bool>, order: &mut Order) 
     };
     let behind = rest(piece.end_page(), whole.end_page());
     let before = rest(whole.first_page, piece.first_page);
-    // The rest of the unit first, then what lies ahead.
+    // The rest of the unit first, then the pages ahead.
     let ahead = order.ahead[0];
     order.ahead = [Series::NOTHING; SERIES];
     for series in [behind, before, ahead] {

@@ -1,10 +1,11 @@
-//! What of a site is kept for the program's next run, and how a site begins with it.
+//! Saved profile of a site, for the program's next run.
 //!
-//! Kept is what is the site's own: its unit and what it stands on, its step, the length of its lines, and whether its pages
-//! pass. Not kept is what depends on the run: where its streams are, how long their windows may be, how short memory is.
+//! Saved are the properties of the site itself: its unit with the samples behind it, its step, the length of its lines,
+//! and whether its pages pass. Not saved are the properties of the run: the positions of its streams, the lengths of
+//! their windows, the shortage of memory.
 //!
-//! It is a hint. Any 24 bytes are a habit, wrong ones cost time alone, and what was learned before never weighs more than
-//! half of what can be learned, so that a site that has changed learns anew in a few dozen faults.
+//! A profile is a hint. Any 24 bytes are valid, wrong ones cost only time, and earlier samples never weigh more than
+//! half of the full weight, so that a changed site learns anew in a few dozen faults.
 
 use super::super::density::Density;
 use super::super::stream::{self, Streams};
@@ -12,21 +13,21 @@ use super::super::{MAX_UNIT_LOG2, spread};
 use super::ahead::MAX_STEPS_LOG2;
 use super::{SITES, Site, Sites, WAYS};
 
-/// A habit's bytes.
+/// Length of a profile, in bytes.
 pub const HABIT_BYTES: usize = 24;
 
-/// Words of a site with its habit.
+/// Words of a site with its profile.
 pub const SEED_WORDS: usize = 1 + HABIT_BYTES / 8;
 
-/// Orders of a site from which on it is judged whether its pages pass.
+/// Requests of a site before it is judged whether its pages pass.
 pub(super) const JUDGED_ORDERS: u16 = 16;
 
-/// What is kept of a site.
+/// Saved profile of a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Habit {
     /// As in [`Site`]: 1 + log2 of its unit; 0: none.
     unit: u8,
-    /// The used share of each level, in parts of 256, and how well it is known.
+    /// Used share of each level, in parts of 256, and its number of samples.
     used: [u8; 8],
     samples: [u8; 8],
     /// Pages; 0: none that is trusted.
@@ -36,17 +37,17 @@ pub struct Habit {
     passing: bool,
 }
 
-/// A site of this run that is known from an earlier one.
+/// Site with its profile from an earlier run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seed {
     /// The instruction.
     pub site: u64,
-    /// What it does.
+    /// Saved profile.
     pub habit: Habit,
 }
 
 impl Habit {
-    /// Any bytes are one: what is out of bounds is taken back to them.
+    /// Decodes any bytes: values out of bounds are clamped.
     pub fn of(bytes: &[u8; HABIT_BYTES]) -> Habit {
         let [unit, rest @ ..] = *bytes;
         let (used, rest) = rest.split_first_chunk::<8>().unwrap_or((&[0; 8], &[]));
@@ -66,7 +67,7 @@ impl Habit {
 
     const NONE: Habit = Habit { unit: 0, used: [0; 8], samples: [0; 8], stride: 0, depth: 0, line: 0, passing: false };
 
-    /// As it is kept.
+    /// Encodes the profile.
     pub fn bytes(&self) -> [u8; HABIT_BYTES] {
         let mut bytes = [0; HABIT_BYTES];
         let parts: [&[u8]; 7] = [
@@ -84,7 +85,7 @@ impl Habit {
         bytes
     }
 
-    /// What is worth to be kept of a site; `None` when it has learned nothing.
+    /// Profile of a site; `None` when it has learned nothing.
     fn of_site(site: &Site, passing: bool) -> Option<Habit> {
         let (used, samples) = site.density.kept();
         let trusted = site.streams.trust >= stream::TRUSTED;
@@ -116,7 +117,7 @@ impl Habit {
 }
 
 impl Seed {
-    /// As masu says it to the library.
+    /// Encodes the site for the library.
     pub fn words(&self) -> [u64; SEED_WORDS] {
         let mut words = [self.site; SEED_WORDS];
         let bytes = self.habit.bytes();
@@ -126,7 +127,7 @@ impl Seed {
         words
     }
 
-    /// As the library understands it.
+    /// Decodes the words from masu.
     pub fn of(words: [u64; SEED_WORDS]) -> Seed {
         let mut bytes = [0; HABIT_BYTES];
         for (bytes, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(&words[1..]) {
@@ -137,7 +138,7 @@ impl Seed {
 }
 
 impl Sites {
-    /// What is worth to be kept, with each site's faults; in no order.
+    /// Profiles worth saving, with each site's faults; in no order.
     pub fn habits(&self) -> impl Iterator<Item = (u32, Seed)> + '_ {
         self.sites.iter().enumerate().filter(|(_, site)| site.address != 0).filter_map(|(at, site)| {
             let habit = Habit::of_site(site, self.passing(at))?;
@@ -145,7 +146,7 @@ impl Sites {
         })
     }
 
-    /// A site begins with its habit. Not when it is known already, or has no place: the first ones have it.
+    /// Creates a site from its profile. False when it is known already, or all its ways are taken: the first ones stay.
     pub fn seed(&mut self, seed: Seed) -> bool {
         let address = seed.site;
         let first = Sites::set_of(address);
@@ -158,7 +159,7 @@ impl Sites {
         true
     }
 
-    /// Where the ways of a site begin in the table.
+    /// First way of a site in the table.
     pub(super) fn set_of(address: u64) -> usize {
         usize::try_from(spread(address) % ((SITES / WAYS) as u64)).unwrap_or(0) * WAYS
     }

@@ -1,14 +1,14 @@
-//! What is asked at a fault, and what is ordered.
+//! Input of a fault, and the fetch plan.
 
 use super::super::{NO_PAGE, Run};
 
-/// Series that one order can have.
+/// Largest number of series in one plan.
 pub const SERIES: usize = 3;
 
-/// Pages that one order can hold back.
+/// Largest number of pages that one plan leaves unmapped.
 pub const HELD: usize = 6;
 
-/// How a page was found.
+/// State in which the fault found the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -16,11 +16,11 @@ pub enum Kind {
     FirstTouch = 0,
     /// In the store only.
     Home = 1,
-    /// In memory, since it has just left the program.
+    /// In memory, in the victim queue.
     Staged = 2,
-    /// In memory, since it was held back.
+    /// In memory, left unmapped on purpose.
     Held = 3,
-    /// On its way.
+    /// In flight.
     Arriving = 4,
 }
 
@@ -30,31 +30,32 @@ pub enum Kind {
 pub struct Fault {
     /// Address of the instruction.
     pub site: u64,
-    /// Address that was touched, divided by 4096.
+    /// Touched address, divided by 4096.
     pub page: u64,
-    /// The mapping it lies in: no order leaves it.
+    /// Mapping of the page: no plan leaves it.
     pub area: Run,
-    /// Pages that left memory since this one did (`what_if`); 0: not known.
+    /// Number of evictions since this page's own (`what_if`); 0: not known.
     pub distance: u32,
-    /// What the order that last brought the page asked to keep with it; 0: nothing.
+    /// Mark from the plan that last brought the page; 0: none.
     pub mark: u16,
-    /// How the page was found.
+    /// State in which the fault found the page.
     pub kind: Kind,
 }
 
-/// What there is to work with. All figures may change at any time.
+/// Limits and costs. All figures may change at any time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Room {
-    /// Local memory, staging included.
+    /// Local memory in pages, victim queue included.
     pub budget_pages: u32,
-    /// Pages that come while one stays ([`Replacement::life_pages`](crate::policy::replace::Replacement::life_pages)).
+    /// Number of pages fetched during one page's stay
+    /// ([`Replacement::life_pages`](crate::policy::replace::Replacement::life_pages)).
     pub life_pages: u32,
-    /// A fault that brings one page from home, without the page's transfer, in nanoseconds.
+    /// Cost of a fault that brings one stored page, without the page's transfer, in nanoseconds.
     pub fault_ns: u32,
-    /// The transfer of each page, in nanoseconds.
+    /// Cost of the transfer of each page, in nanoseconds.
     pub page_ns: u32,
-    /// The transfer of each page in the background; 0: there is no background.
+    /// Cost of the transfer of each page in the background, in nanoseconds; 0: there is no background.
     pub ahead_page_ns: u32,
     /// Smallest transfer: 2^n pages.
     pub base_log2: u8,
@@ -62,24 +63,24 @@ pub struct Room {
     pub max_unit_log2: u8,
 }
 
-/// What to do.
+/// Fetch plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Order {
-    /// To be brought now: contains the faulting page. Of a staged page's unit, bring back what is staged and no more.
+    /// Pages to be brought now: the faulting page included. Of a staged page's unit, only the staged pages come back.
     pub fetch: Run,
-    /// To be brought in the background.
+    /// Pages to be brought in the background.
     pub ahead: [Series; SERIES],
-    /// Not to be mapped, wherever they lie in `fetch` and `ahead`; [`NO_PAGE`]: none.
+    /// Pages that stay unmapped, in `fetch` and `ahead`; [`NO_PAGE`]: none.
     pub held: [u64; HELD],
-    /// To be kept with the pages that are brought.
+    /// Mark to be kept with the pages that are brought.
     pub mark: u16,
-    /// They belong to a stream that does not come back soon: they may leave before others.
+    /// Whether the pages belong to a stream that does not come back soon: they may leave before others.
     pub passing: bool,
 }
 
 impl Order {
-    /// Just this page.
+    /// Plan for one page only.
     pub(super) fn only(page: u64) -> Order {
         Order {
             fetch: Run { first_page: page, pages: 1 },
@@ -95,7 +96,7 @@ impl Order {
         self.held.contains(&page)
     }
 
-    /// False: there is no room for another one.
+    /// Leaves `page` unmapped. False: the plan has no more space.
     pub(super) fn hold(&mut self, page: u64) -> bool {
         let free = self.held.iter_mut().find(|held| **held == NO_PAGE);
         free.map(|free| *free = page).is_some()
@@ -107,7 +108,7 @@ impl Order {
         }
     }
 
-    /// Pages that are to come in the background.
+    /// Number of pages for the background.
     pub fn pages_ahead(&self) -> u32 {
         self.ahead.iter().fold(0, |sum: u32, s| sum.saturating_add(s.pages()))
     }
@@ -121,11 +122,11 @@ pub struct Series {
     pub first_page: u64,
     /// Pages from one run to the next; may be negative.
     pub stride: i64,
-    /// Pages of each run, at most 256.
+    /// Length of each run in pages, at most 256.
     pub run_pages: u32,
-    /// How many runs; 0: nothing.
+    /// Number of runs; 0: nothing.
     pub runs: u16,
-    /// Runs begin at a multiple of 2^n pages, at their page or before it.
+    /// Alignment of the runs: they begin at a multiple of 2^n pages, at their page or before it.
     pub align_log2: u16,
 }
 
@@ -133,7 +134,7 @@ impl Series {
     /// Nothing.
     pub const NOTHING: Series = Series { first_page: 0, stride: 0, run_pages: 0, runs: 0, align_log2: 0 };
 
-    /// The run `n`, as far as it lies in `area`.
+    /// Run `n`, as far as it lies in `area`.
     pub fn run(self, n: u16, area: Run) -> Run {
         if n >= self.runs {
             return Run::NOTHING;
@@ -144,7 +145,7 @@ impl Series {
         Run { first_page: page - before, pages: self.run_pages }.within(area)
     }
 
-    /// Pages of all runs.
+    /// Number of pages of all runs.
     pub fn pages(self) -> u32 {
         self.run_pages.saturating_mul(u32::from(self.runs))
     }

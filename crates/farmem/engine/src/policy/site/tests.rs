@@ -1,4 +1,4 @@
-//! What sites learn, in small cases, and what no order ever does.
+//! Learning of sites, in small cases, and invariants of every plan.
 
 use super::*;
 use proptest::prelude::*;
@@ -15,7 +15,7 @@ const ROOM: Room = Room {
     max_unit_log2: 8,
 };
 
-/// A program of which every page that is brought stays, and the policy that serves it.
+/// Program whose fetched pages all stay, and the policy that serves it.
 struct Endless {
     sites: Box<Sites>,
     room: Room,
@@ -147,7 +147,7 @@ fn two_sites_have_two_units() {
 
 #[test]
 fn zeros_are_a_policy_that_knows_nothing() {
-    // What `Sites::UNKNOWN` says must be what a field full of zeros says: nothing is known of any site.
+    // `Sites::UNKNOWN` must mean the same as a segment full of zeros: nothing is known of any site.
     assert_eq!(Sites::UNKNOWN.known().count(), 0);
     assert_eq!((Sites::UNKNOWN.clock, Sites::UNKNOWN.epoch), (0, 0));
 }
@@ -170,7 +170,7 @@ fn kind() -> impl Strategy<Value = Kind> {
 }
 
 fn page() -> impl Strategy<Value = u64> {
-    // Near each other mostly, and at both ends of what there is.
+    // Mostly near each other, and at both ends of the address range.
     prop_oneof![
         (0u64..300),
         (0u64..300),
@@ -180,7 +180,7 @@ fn page() -> impl Strategy<Value = u64> {
     ]
 }
 
-/// Found by fuzzing: what is learned lies where the program can write.
+/// Found by fuzzing: the learned state lies where the program can write.
 #[test]
 fn counters_that_the_program_wrote_over_stay_where_they_are() {
     let mut sites = Box::new(Sites { soon: u32::MAX, ..Sites::UNKNOWN });

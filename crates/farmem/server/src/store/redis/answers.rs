@@ -1,28 +1,29 @@
-//! What a server says, understood: error lines, `INFO`, `CLUSTER SLOTS`.
+//! Parser of a server's answers: error lines, `INFO`, `CLUSTER SLOTS`.
 //!
-//! Truth: `src/server.c`, `src/cluster.c` of Redis 7 (the errors' first words), <https://redis.io/docs/latest/commands/info/>.
+//! Truth: `src/server.c`, `src/cluster.c` of Redis 7 (the errors' first words),
+//! <https://redis.io/docs/latest/commands/info/>.
 
 use super::resp::Reply;
 use crate::store::url::Host;
 
-/// What an error line asks for.
+/// Consequence of an error line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The pages of this slot moved to another node: look at the map again.
+    /// The slot's pages moved to another node: read the map again.
     Moved,
-    /// They are on their way: this once, ask that node.
+    /// The slot is migrating: ask that node, this once.
     Ask(Host),
-    /// Not now.
+    /// Temporary failure.
     Later,
-    /// We may not.
+    /// Permission denied.
     Refused,
-    /// No room.
+    /// The server is full.
     Full,
-    /// This server is not what we can use.
+    /// The server cannot be used.
     Unfit,
 }
 
-/// Sorts an error line.
+/// Classifies an error line.
 pub fn verdict(line: &str) -> Verdict {
     let mut words = line.split_whitespace();
     let first = words.next().unwrap_or("");
@@ -37,7 +38,7 @@ pub fn verdict(line: &str) -> Verdict {
         }
         "NOAUTH" | "WRONGPASS" | "NOPERM" | "DENIED" => Verdict::Refused,
         "OOM" | "MISCONF" => Verdict::Full,
-        // What WAIT says where a master has become a replica.
+        // Error of WAIT where a master has become a replica.
         "ERR" if line.contains("replica instance") => Verdict::Moved,
         "ERR" if line.contains("max number of clients") => Verdict::Later,
         "ERR" if line.contains("AUTH") || line.contains("invalid password") => Verdict::Refused,
@@ -52,26 +53,26 @@ fn host(text: &str) -> Option<Host> {
     Some(Host { name: name.to_owned(), port: port.parse().ok()? }).filter(|host| !host.name.is_empty())
 }
 
-/// What we ask of `INFO`.
+/// Fields of `INFO` that are used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Info {
-    /// One of a Cluster.
+    /// Whether the server belongs to a Cluster.
     pub in_cluster: bool,
-    /// A copy of this master; `None` for a master.
+    /// Master of a replica; `None` for a master.
     pub replica_of: Option<String>,
-    /// Replicas that are connected, in step or not.
+    /// Connected replicas, in sync or not.
     pub replicas: u32,
-    /// Replicas that are in step, and so can acknowledge.
+    /// Replicas in sync, which can acknowledge.
     pub replicas_online: u32,
-    /// Its limit in bytes; 0 is none.
+    /// Memory limit in bytes; 0 is none.
     pub maxmemory_bytes: u64,
-    /// What it holds already.
+    /// Memory in use, in bytes.
     pub used_bytes: u64,
-    /// What it throws away at the limit: `noeviction` is nothing.
+    /// Eviction policy at the limit; `noeviction` evicts nothing.
     pub eviction: String,
 }
 
-/// Reads the text of `INFO`; what is missing stays at its zero.
+/// Parses the text of `INFO`; missing fields stay at zero.
 pub fn info(text: &str) -> Info {
     let mut info = Info::default();
     for line in text.lines() {
@@ -100,12 +101,12 @@ fn is_replica(key: &str) -> bool {
     key.strip_prefix("slave").is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))
 }
 
-/// The epoch that a node has heard of, from `CLUSTER INFO`: it grows with every change of masters.
+/// Newest epoch that a node knows, from `CLUSTER INFO`: it grows with every change of masters.
 pub fn epoch(text: &str) -> Option<u64> {
     text.lines().find_map(|line| line.trim_end().strip_prefix("cluster_current_epoch:")?.parse().ok())
 }
 
-/// A range of slots, who has them, and how many replicas of that master are well.
+/// Range of slots, its master, and the number of that master's healthy replicas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Range {
     /// The first slot.
@@ -114,14 +115,14 @@ pub struct Range {
     pub last: u16,
     /// Their master.
     pub master: Host,
-    /// Replicas that the Cluster does not hold for failed.
+    /// Number of replicas that the Cluster does not consider failed.
     pub replicas: u32,
 }
 
-/// Reads `CLUSTER SLOTS`, which `asked` answered. A node without a name of its own is the one that was asked.
+/// Parses `CLUSTER SLOTS`, as answered by `asked`. A node without a name of its own is `asked`.
 pub fn slots(reply: &Reply, asked: &Host) -> Option<Vec<Range>> {
     let Reply::Array(ranges) = reply else { return None };
-    // More ranges than slots are no map.
+    // More ranges than slots are an invalid map.
     if ranges.len() > usize::from(super::topology::SLOTS) {
         return None;
     }
@@ -148,16 +149,17 @@ fn slot_range(range: &Reply, asked: &Host) -> Option<Range> {
     })
 }
 
-/// What names a connection to its server for certain: its number, and our end of it.
+/// Unique identity of a connection in its server: its number, and its client address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientId {
-    /// Counted by the server, from 1 at its start.
+    /// Number from the server's counter, from 1 at its start.
     pub id: String,
-    /// As the server sees it; tells it from a connection of the same number after the server was started again.
+    /// Client address, as the server sees it; tells it from a connection of the same number after a restart of the
+    /// server.
     pub address: String,
 }
 
-/// Reads `CLIENT INFO`.
+/// Parses `CLIENT INFO`.
 pub fn client_id(text: &str) -> Option<ClientId> {
     let field = |name: &str| text.split_whitespace().find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
     Some(ClientId { id: field("id")?.to_owned(), address: field("addr")?.to_owned() })

@@ -1,13 +1,13 @@
-//! How pages lie in Redis: 16 of them are a block, a block is a hash, a page is one of its fields.
+//! Layout of pages in Redis: 16 of them are a block, a block is a hash, a page is one of its fields.
 //!
 //! | key | field | value |
 //! |---|---|---|
 //! | `masu:RUN:LAYER:BLOCK` | `0` … `15` | the page's 4096 bytes, or 4112 if it is sealed |
 //!
-//! A hash, and not one string of 64 KiB: a page that is not there is told from a page of zeros, a single dirty page is
-//! written without growing what stands before it (`SETRANGE` fills holes with zeros, and doubles the string's room as it
-//! grows), and a page that is forgotten gives its room back. Both took the same time for 4 KiB and 64 KiB (measured).
-//! A block keeps the number of keys and of requests small; all its pages are on one node of a Cluster.
+//! A hash, and not one string of 64 KiB: a missing page is told from a page of zeros; a single dirty page is written
+//! without growing the bytes before it (`SETRANGE` fills holes with zeros, and doubles the string's space as it grows);
+//! and a forgotten page frees its space. Both took the same time for 4 KiB and 64 KiB (measured). A block keeps the
+//! number of keys and of requests small; all its pages are on one node of a Cluster.
 
 use std::ops::Range;
 
@@ -20,44 +20,44 @@ pub const BLOCK_PAGES: u64 = 16;
 pub const FIELDS: [&[u8]; 16] =
     [b"0", b"1", b"2", b"3", b"4", b"5", b"6", b"7", b"8", b"9", b"10", b"11", b"12", b"13", b"14", b"15"];
 
-/// 16 pages of a layer.
+/// Block of 16 pages of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Block {
     /// The layer.
     pub layer: u32,
-    /// Counted from the layer's start.
+    /// Number, counted from the layer's start.
     pub number: u64,
 }
 
 impl Block {
-    /// Its key.
+    /// Key of the block.
     pub fn key(self, run: u64) -> Vec<u8> {
         format!("masu:{run:016x}:{}:{}", self.layer, self.number).into_bytes()
     }
 
-    /// The home of one of its pages.
+    /// Place of one of its pages.
     pub fn home(self, field: usize) -> Home {
         Home { layer: self.layer, page: self.number * BLOCK_PAGES + field as u64 }
     }
 }
 
-/// A span's part in one block.
+/// Part of a span in one block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
     /// The block.
     pub block: Block,
-    /// Which of its pages.
+    /// Range of its pages.
     pub fields: Range<usize>,
 }
 
 impl Part {
-    /// True for all pages of the block.
+    /// Whether the part is the whole block.
     pub fn is_whole(&self) -> bool {
         self.fields == (0..FIELDS.len())
     }
 }
 
-/// Cuts a span where blocks end.
+/// Cuts a span at the ends of blocks.
 pub fn cut(span: Span) -> impl Iterator<Item = Part> {
     let end = span.home.page + span.pages;
     let mut page = span.home.page;
@@ -74,7 +74,8 @@ pub fn cut(span: Span) -> impl Iterator<Item = Part> {
     })
 }
 
-/// The slot of a key in a Cluster: CRC-16/XMODEM of it, modulo 16384. Our keys have no `{…}`, of which alone it would be taken.
+/// Slot of a key in a Cluster: CRC-16/XMODEM of it, modulo 16384. masu's keys have no `{…}`, which alone would be
+/// hashed.
 pub fn slot(key: &[u8]) -> u16 {
     let crc = key.iter().fold(0u16, |crc, &byte| (crc << 8) ^ CRC[usize::from((crc >> 8) ^ u16::from(byte))]);
     crc % super::topology::SLOTS
@@ -104,7 +105,7 @@ mod tests {
 
     #[test]
     fn the_slot_is_the_one_that_redis_computes() {
-        // CRC-16/XMODEM's check value, and what `CLUSTER KEYSLOT` of Redis 7 said.
+        // CRC-16/XMODEM's check value, and results of `CLUSTER KEYSLOT` of Redis 7.
         assert_eq!(slot(b"123456789"), 0x31c3);
         assert_eq!(slot(b"foo"), 12182);
         assert_eq!(slot(b""), 0);

@@ -1,5 +1,5 @@
-//! One connection to one server: TCP or TLS, logged in, with a time limit on every read and write, and on each exchange of
-//! requests and replies as a whole: a server that sends a byte now and then is bounded, too.
+//! One connection to one server: TCP or TLS, logged in. Every read and write has a time limit, and so has each exchange
+//! of requests and replies as a whole: a server that sends a byte now and then is bounded, too.
 
 use std::fmt;
 use std::io::{self, BufReader, IoSlice, Read, Write};
@@ -15,53 +15,53 @@ use super::answers::{self, ClientId, Verdict};
 use super::resp::{self, Reply, Requests};
 use crate::store::url::{Host, Secret, TlsFiles};
 
-/// How to get in.
+/// Credentials and settings of a connection.
 pub struct Access {
     /// Certificates, if the connection is encrypted.
     pub tls: Option<Arc<rustls::ClientConfig>>,
-    /// The user of the access list.
+    /// User of the server's access list.
     pub user: Option<String>,
     /// The password.
     pub password: Option<Secret>,
     /// The number of the database.
     pub database: u32,
-    /// How long a read or a write may take; an exchange may take [`EXCHANGE`] times as long.
+    /// Time limit of a read or a write; an exchange may take [`EXCHANGE`] times as long.
     pub timeout: Duration,
-    /// What the connection is called in the server's `CLIENT LIST`.
+    /// Name of the connection in the server's `CLIENT LIST`.
     pub client_name: String,
 }
 
-/// The most characters of a server's words in a message.
+/// Largest number of characters of a server's words in a message.
 const SHOWN_MAX: usize = 300;
 
-/// Why a server did not do as asked.
+/// Failure of a request.
 #[derive(Debug)]
 pub enum Failure {
     /// The connection failed.
     Io(io::Error),
     /// The server gave an error line; made by [`Connection::said`].
     Said {
-        /// What the line asks for, as the server sent it.
+        /// Consequence of the line, as the server sent it.
         verdict: Verdict,
-        /// The line, fit to be printed.
+        /// Printable line.
         line: String,
     },
     /// Too few replicas acknowledged in time.
     Unacknowledged {
-        /// So many did.
+        /// Number of replicas that acknowledged.
         acknowledged: i64,
-        /// So many have to.
+        /// Number of replicas required.
         wanted: u32,
     },
     /// A Cluster names more nodes than [`super::exchange::NODES_MAX`].
     TooManyNodes,
-    /// Nobody has the slot.
+    /// No master has the slot.
     NoMaster(u16),
-    /// A node of a Cluster that has slept through a change of masters.
+    /// The node of a Cluster has missed a change of masters.
     OutOfDate {
-        /// What it knows.
+        /// Epoch of the node.
         epoch: u64,
-        /// What others have told.
+        /// Newest epoch of other nodes.
         newest: u64,
     },
 }
@@ -101,10 +101,10 @@ impl fmt::Display for Failure {
     }
 }
 
-/// An exchange of requests and replies may take so many times the URL's timeout.
+/// Time limit of an exchange of requests and replies, as a multiple of the URL's timeout.
 const EXCHANGE: u32 = 2;
 
-/// A socket with a deadline.
+/// Socket with a deadline.
 pub struct Timed {
     stream: TcpStream,
     timeout: Duration,
@@ -116,7 +116,7 @@ impl Timed {
         Timed { stream, timeout, deadline: Instant::now() + timeout * EXCHANGE }
     }
 
-    /// What the next read or write may take; never zero, which would be no limit.
+    /// Time limit of the next read or write; never zero, which would be no limit.
     fn left(&self) -> io::Result<Option<Duration>> {
         let left = self.deadline.saturating_duration_since(Instant::now()).min(self.timeout);
         if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(Some(left)) }
@@ -146,11 +146,11 @@ impl Write for Timed {
     }
 }
 
-/// A stream that may be encrypted.
+/// Stream that may be encrypted.
 pub enum Stream {
-    /// Not.
+    /// Without encryption.
     Plain(Timed),
-    /// By TLS.
+    /// With TLS.
     Tls(Box<rustls::StreamOwned<rustls::ClientConnection, Timed>>),
 }
 
@@ -195,16 +195,16 @@ impl Write for Stream {
     }
 }
 
-/// What is read at once.
+/// Bytes read at once.
 const BUFFER_BYTES: usize = 128 << 10;
-/// A host that is gone for good does not keep the others waiting for a whole request's time.
+/// Time limit of connecting: a host that is gone for good does not delay the others by a whole request's time.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
 
-/// A connection that is logged in, and waits for no reply.
+/// Connection that is logged in, and waits for no reply.
 pub struct Connection {
     input: BufReader<Stream>,
     password: Option<Secret>,
-    /// What names it to the server, if the server says so.
+    /// Identity at the server, if the server reports it.
     pub id: Option<ClientId>,
 }
 
@@ -212,7 +212,7 @@ impl Connection {
     /// Connects and logs in.
     ///
     /// # Errors
-    /// The connection's, or what the server said of the password or the database.
+    /// The connection's, or the server's answer on the password or the database.
     pub fn open(host: &Host, access: &Access) -> Result<Connection, Failure> {
         let stream = connect(host, access.timeout.min(CONNECT_MAX))?;
         stream.set_nodelay(true)?;
@@ -255,7 +255,7 @@ impl Connection {
                 refused.get_or_insert(line);
             }
         }
-        // A server that asks for a password says so now.
+        // A server that requires a password reports it now.
         if let Reply::Error(line) = self.reply()?
             && line.starts_with("NOAUTH")
         {
@@ -267,16 +267,16 @@ impl Connection {
         refused.map_or(Ok(()), |line| Err(self.said(&line)))
     }
 
-    /// An error line as a failure, fit to be printed: servers repeat what they did not understand, be it the password.
+    /// Failure of an error line, printable: servers repeat text that they did not understand, even the password.
     pub fn said(&self, line: &str) -> Failure {
-        // The line as it came: without the password it may read otherwise.
+        // The line as received: without the password it may read otherwise.
         Failure::Said { verdict: answers::verdict(line), line: printable(line, self.password.as_ref()) }
     }
 
-    /// Sends requests, all of them. The deadline of the exchange begins here.
+    /// Sends all requests. The deadline of the exchange begins here.
     ///
     /// # Errors
-    /// The connection is of no use any more.
+    /// The connection cannot be used any more.
     pub fn send(&mut self, requests: &Requests<'_>) -> io::Result<()> {
         let stream = self.input.get_mut();
         let socket = stream.socket();
@@ -293,17 +293,17 @@ impl Connection {
     /// Reads one reply.
     ///
     /// # Errors
-    /// The connection is of no use any more.
+    /// The connection cannot be used any more.
     pub fn reply(&mut self) -> io::Result<Reply> {
         resp::reply(&mut self.input)
     }
 
-    /// Where replies are read.
+    /// Input with the replies.
     pub fn input(&mut self) -> &mut BufReader<Stream> {
         &mut self.input
     }
 
-    /// One request and its reply; an error line is a failure.
+    /// Sends one request and reads its reply; an error line is a failure.
     ///
     /// # Errors
     /// The connection's, or the server's.
@@ -317,7 +317,7 @@ impl Connection {
         }
     }
 
-    /// `INFO`, read.
+    /// Reads and parses `INFO`.
     ///
     /// # Errors
     /// As [`Connection::ask`].
@@ -333,11 +333,11 @@ impl Connection {
     }
 }
 
-/// Characters of a server's line that are printed.
+/// Largest number of characters of a server's line that are printed.
 const LINE_MAX: usize = 200;
 
-/// A server's line without the password, without control characters, and not too long. Its first word stays if it can only be the
-/// sort of error, which a password that is a part of it would spoil.
+/// Cleans a server's line: without the password, without control characters, and not too long. Its first word stays if
+/// it can only be the kind of error, which a password that is a part of it would spoil.
 fn printable(line: &str, password: Option<&Secret>) -> String {
     let (sort, rest) = line.split_at(line.find(' ').unwrap_or(line.len()));
     let is_sort = |password: &str| {
@@ -366,7 +366,7 @@ fn connect(host: &Host, timeout: Duration) -> io::Result<TcpStream> {
     Err(last)
 }
 
-/// What TLS has to say of a failed connection, if it was TLS that failed.
+/// TLS error of a failed connection, if TLS failed.
 pub fn tls_failure(failure: &Failure) -> Option<&rustls::Error> {
     match failure {
         Failure::Io(error) => error.get_ref()?.downcast_ref(),
@@ -467,7 +467,7 @@ mod tests {
     fn a_server_that_sends_a_byte_now_and_then_is_not_waited_for_beyond_the_deadline() {
         let timeout = Duration::from_millis(100);
         let mut connection = connected(timeout, "p", |mut stream| {
-            // Until the other end is closed; ten minutes for a line, if nobody stopped it.
+            // Until the other end is closed; ten minutes for a line, if nothing stopped it.
             while stream.write_all(b"+").is_ok() {
                 std::thread::sleep(Duration::from_millis(20));
             }

@@ -1,4 +1,4 @@
-//! Work on its way: sorted by node, sent to all of them, answered, and once more where that was not enough.
+//! Exchange of requests: sorted by node, sent to all of them, answered, and retried once where needed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,18 +15,18 @@ use super::work::{Asking, Work};
 use crate::store::Say;
 use crate::store::url::{Host, RedisUrl};
 
-/// Bytes under way at once. More would only wait in buffers, ours and the server's.
+/// Largest number of bytes in flight. More would only wait in buffers, masu's and the server's.
 const BATCH_BYTES: usize = 4 << 20;
-/// How often a server without replicas is asked whether it has one now.
+/// Interval of checking a server without replicas for new ones.
 const REPLICAS_AGAIN: Duration = Duration::from_secs(1);
-/// At most so often is a Cluster asked for its slots.
+/// Least interval between requests for a Cluster's slots.
 const REFRESH_MIN: Duration = Duration::from_millis(20);
-/// So many times the timeout it is asked, node after node; the next attempt asks again.
+/// Time limit of such a request over all nodes, as a multiple of the timeout; the next attempt asks again.
 const REFRESH_TIMEOUTS: u32 = 10;
-/// The most nodes that are known at once. The largest Clusters have a thousand.
+/// Largest number of known nodes. The largest Clusters have a thousand.
 pub const NODES_MAX: usize = 1000;
 
-/// The way to the servers.
+/// Exchange with the servers.
 pub struct Exchange {
     name: String,
     run: u64,
@@ -40,7 +40,7 @@ pub struct Exchange {
     unfenced_said: AtomicBool,
 }
 
-/// Every server heard of, at most [`NODES_MAX`]: fences must outlive a change of the map.
+/// All known servers, at most [`NODES_MAX`]: fences must outlive a change of the map.
 struct Nodes {
     by_host: BTreeMap<Host, Arc<Node>>,
     /// The servers of the URL, which stay.
@@ -53,7 +53,7 @@ impl Nodes {
         Nodes { _given: by_host.values().cloned().collect(), by_host }
     }
 
-    /// The node of a host. Where there is no room, nodes leave that are in no use, and have no fence.
+    /// Node of a host. Where the table is full, nodes leave that are not in use, and have no fence.
     fn get(&mut self, host: &Host) -> Result<Arc<Node>, Failure> {
         if let Some(node) = self.by_host.get(host) {
             return Ok(Arc::clone(node));
@@ -70,40 +70,40 @@ impl Nodes {
     }
 }
 
-/// When the map of a Cluster was last drawn, and from what.
+/// Last refresh of a Cluster's map, and its source.
 #[derive(Default)]
 struct Refreshed {
     at: Option<Instant>,
-    /// The newest epoch that any node has told. A master that slept while another took its place wakes up with the old
-    /// map, and would for a moment still give out its old pages: nobody is sent there.
+    /// Newest epoch of any node. A master that slept while another replaced it wakes up with the old map, and would for
+    /// a moment still return its old pages: no request goes there.
     epoch: u64,
 }
 
-/// A failure, and whose it was.
+/// Failure, and its server.
 pub struct Failed {
-    /// What happened.
+    /// Cause.
     pub failure: Failure,
     /// The server.
     pub host: Option<Host>,
 }
 
-/// What one node is asked at once.
+/// Requests for one node.
 struct Group {
     node: Arc<Node>,
-    /// The blocks, by their place in the work.
+    /// Indices of the blocks in the work.
     indices: Vec<usize>,
-    /// The pages are on their way to this node: it must be told that we know.
+    /// Whether the pages are migrating to this node: then each request needs ASKING.
     asking: Asking,
 }
 
-/// A block that was not done.
+/// Block that is not done.
 struct Left {
     index: usize,
     ask: Option<Host>,
 }
 
 impl Exchange {
-    /// For the servers of a URL, of which `host` has answered.
+    /// Exchange with the servers of a URL, of which `host` has answered.
     pub fn new(
         name: String,
         run: u64,
@@ -129,19 +129,19 @@ impl Exchange {
         }
     }
 
-    /// More than one server.
+    /// Whether the exchange has a Cluster.
     pub fn is_cluster(&self) -> bool {
         self.cluster
     }
 
-    /// A connection that was opened elsewhere.
+    /// Returns a connection that was opened elsewhere to the pool.
     pub fn give_back(&self, host: &Host, connection: Connection) {
         if let Ok(node) = self.node(host) {
             node.give_back(connection);
         }
     }
 
-    /// Who has what, as far as is known.
+    /// Known map of slots to nodes.
     pub fn topology(&self) -> Arc<Topology> {
         Arc::clone(&self.topology.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -150,7 +150,7 @@ impl Exchange {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner).get(host)
     }
 
-    /// `INFO` of a server, which also tells how many replicas acknowledge its writes.
+    /// `INFO` of a server, which also tells the number of replicas that acknowledge its writes.
     ///
     /// # Errors
     /// As [`Connection::ask`].
@@ -173,16 +173,16 @@ impl Exchange {
         }
     }
 
-    /// Does the work: all of it, or says why not.
+    /// Carries out all of the work, or fails.
     ///
     /// # Errors
-    /// The first failure that does not pass; else the last one of the second attempt.
+    /// The first permanent failure; else the last one of the second attempt.
     pub fn carry_out(&self, work: &mut dyn Work) -> Result<(), Failed> {
         let mut left: Vec<Left> = (0..work.len()).map(|index| Left { index, ask: None }).collect();
         let mut last = None;
         for attempt in 0..2 {
             if attempt > 0 {
-                // The answer counts, not the way to it: if this fails, so will the second attempt.
+                // Only the retry counts: if this fails, so will the second attempt.
                 let _ = self.refresh();
             }
             let mut again = Vec::new();
@@ -190,7 +190,7 @@ impl Exchange {
                 let batch = left.drain(..batch_length(work, &left)).collect();
                 if let Some(failed) = self.attempt(work, batch, &mut again)? {
                     last = Some(failed);
-                    // What is left would most likely wait just as long.
+                    // The rest would most likely wait just as long.
                     again.append(&mut left);
                 }
             }
@@ -202,7 +202,7 @@ impl Exchange {
         Err(last.unwrap_or(Failed { failure: Failure::NoMaster(0), host: None }))
     }
 
-    /// One attempt at one batch: what is to be done again goes to `again`, with the last reason returned.
+    /// One attempt at one batch: blocks to be retried go to `again`; returns the last reason.
     fn attempt(&self, work: &mut dyn Work, batch: Vec<Left>, again: &mut Vec<Left>) -> Result<Option<Failed>, Failed> {
         let mut last = None;
         let groups = self.by_node(work, batch, again, &mut last);
@@ -224,7 +224,7 @@ impl Exchange {
                 _ => true,
             };
             let failed = Failed { failure, host: Some(group.node.host.clone()) };
-            // All replies are read first: the connections are of use to others.
+            // All replies are read first: other calls can reuse the connections.
             if passes { last = Some(failed) } else { fatal = fatal.or(Some(failed)) }
         }
         fatal.map_or(Ok(last), Err)
@@ -267,7 +267,8 @@ impl Exchange {
         groups
     }
 
-    /// Sends a node its part. Returns the connection, on which the replies will come, and how many replicas must acknowledge.
+    /// Sends a node its part. Returns the connection with the coming replies, and the required number of
+    /// acknowledgements.
     fn send(&self, work: &dyn Work, group: &Group) -> Result<(Connection, u32), Failure> {
         let mut connection = group.node.connection(&self.access)?;
         let mut wanted = 0;
@@ -366,7 +367,7 @@ impl Exchange {
         last
     }
 
-    /// Reads the reply to `WAIT`. Too few, where the rule is "one, if there is any", may mean that there is none left.
+    /// Reads the reply to `WAIT`. With the rule "one, if there is any", too few may mean that no replica is left.
     fn acknowledged(&self, node: &Node, connection: &mut Connection, wanted: u32) -> Result<(), Failure> {
         let acknowledged = match connection.reply()? {
             Reply::Integer(acknowledged) => acknowledged,
@@ -384,7 +385,7 @@ impl Exchange {
         if info.replica_of.is_some() || info.replicas > 0 {
             return Err(short);
         }
-        // Cut off from its replicas, a master of a Cluster looks like one without. The Cluster decides which it is.
+        // Cut off from its replicas, a master of a Cluster looks like one without. The Cluster decides.
         if self.cluster {
             let reply = connection.ask(&[b"CLUSTER", b"SLOTS"])?;
             let ranges = answers::slots(&reply, &node.host).unwrap_or_default();
@@ -412,10 +413,10 @@ impl Exchange {
         }
     }
 
-    /// Asks a Cluster who has what. One server is what it is.
+    /// Refreshes the map of a Cluster. A single server has a fixed one.
     ///
     /// # Errors
-    /// Nobody answered; the last one's failure.
+    /// No node answered; the last one's failure.
     pub fn refresh(&self) -> Result<(), Failure> {
         if !self.cluster {
             return Ok(());
@@ -424,7 +425,7 @@ impl Exchange {
         if refreshed.at.is_some_and(|at| at.elapsed() < REFRESH_MIN) {
             return Ok(());
         }
-        // The masters first, then everybody ever heard of.
+        // The masters first, then all servers ever known.
         let masters = self.topology().masters().to_vec();
         let all: Vec<_> = self.nodes.lock().unwrap_or_else(PoisonError::into_inner).by_host.values().cloned().collect();
         let mut asked = BTreeSet::new();
@@ -474,7 +475,7 @@ impl Exchange {
     }
 }
 
-/// As many blocks as go at once: at least one.
+/// Number of blocks that go at once: at least one.
 fn batch_length(work: &dyn Work, left: &[Left]) -> usize {
     let mut bytes = 0;
     let fits = |left: &&Left| {

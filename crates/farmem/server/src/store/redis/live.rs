@@ -1,4 +1,4 @@
-//! Which blocks were put and not forgotten: so that they are deleted at the end, and their lease is renewed until then.
+//! Set of blocks that were put and not forgotten: they are deleted at the end, and their lease is renewed until then.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -17,7 +17,7 @@ fn place(block: Block) -> ((u32, u64), usize, u64) {
 }
 
 impl Live {
-    /// A block has pages from now on.
+    /// Marks blocks that have pages from now on.
     pub fn mark(&self, blocks: impl Iterator<Item = Block>) {
         let mut chunks = self.chunks.lock().unwrap_or_else(PoisonError::into_inner);
         for block in blocks {
@@ -26,7 +26,7 @@ impl Live {
         }
     }
 
-    /// A block has none any more.
+    /// Clears blocks that have no pages any more.
     pub fn clear(&self, blocks: impl Iterator<Item = Block>) {
         let mut chunks = self.chunks.lock().unwrap_or_else(PoisonError::into_inner);
         for block in blocks {
@@ -40,8 +40,8 @@ impl Live {
         }
     }
 
-    /// The blocks of one chunk after `last`, in order; chunk by chunk, so that nobody waits long for the lock.
-    /// Returns the chunk's name, for the next call.
+    /// Blocks of one chunk after `last`, in order; chunk by chunk, so that the lock is never held for long. Returns the
+    /// chunk's name, for the next call.
     pub fn next(&self, last: Option<(u32, u64)>) -> Option<((u32, u64), Vec<Block>)> {
         use std::ops::Bound::{Excluded, Unbounded};
         let chunks = self.chunks.lock().unwrap_or_else(PoisonError::into_inner);

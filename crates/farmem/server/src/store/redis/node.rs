@@ -1,10 +1,10 @@
-//! One server: its idle connections, what it knows of its replicas, and its fences.
+//! One server: its idle connections, its known replicas, and its fences.
 //!
-//! A **fence** stands against late writes. A connection that fails in the middle of a write may have left requests behind:
-//! in the server's socket, or in a retransmission that arrives a minute later. Carried out after the same page was
-//! written again on another connection, they would bring old contents back. So a connection that failed while writing is
-//! remembered, and the next writer to this server first has the server end it (`CLIENT KILL ID … ADDR …`); what
-//! it had not read by then it never does.
+//! A **fence** protects against late writes. A connection that fails in the middle of a write may have left requests
+//! behind: in the server's socket, or in a retransmission that arrives a minute later. Carried out after the same page
+//! was written again on another connection, they would bring old contents back. So a connection that failed while
+//! writing is remembered, and the next writer to this server first has the server end it (`CLIENT KILL ID … ADDR …`);
+//! the server never carries out requests that it had not read by then.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -25,24 +25,24 @@ pub struct Node {
     replicas: Mutex<Replicas>,
 }
 
-/// What is known of a server's replicas.
+/// Known replicas of a server.
 #[derive(Clone, Copy, Debug)]
 pub struct Replicas {
-    /// How many acknowledgements a write waits for; `None` until it was asked.
+    /// Number of acknowledgements that a write waits for; `None` until it was asked.
     pub wanted: Option<u32>,
-    /// When that was found out.
+    /// Time of the last check.
     pub checked: Instant,
-    /// Whether it was said that there are none.
+    /// Whether their absence was reported.
     pub said: bool,
 }
 
-/// More connections than threads that write and fetch are of no use.
+/// Largest number of idle connections: more than the threads that write and fetch are of no use.
 const IDLE_MAX: usize = 16;
-/// A server or a firewall may have closed a connection that was idle for longer.
+/// Largest idle time: a server or a firewall may have closed a connection that was idle for longer.
 const IDLE_FOR_MAX: Duration = Duration::from_secs(30);
 
 impl Node {
-    /// A server nobody has spoken to.
+    /// Server without any connection so far.
     pub fn new(host: Host) -> Node {
         let replicas = Replicas { wanted: None, checked: Instant::now(), said: false };
         Node {
@@ -54,10 +54,10 @@ impl Node {
         }
     }
 
-    /// An idle connection, or a new one.
+    /// Idle connection, or a new one.
     ///
     /// # Errors
-    /// Why there is none: the server does not answer, or refuses who comes.
+    /// Reason for the failure: the server does not answer, or denies access.
     pub fn connection(&self, access: &Access) -> Result<Connection, Failure> {
         let idle = lock(&self.idle).pop();
         match idle {
@@ -66,7 +66,7 @@ impl Node {
         }
     }
 
-    /// A connection that waits for no reply, for the next one.
+    /// Returns a connection that waits for no reply to the pool.
     pub fn give_back(&self, connection: Connection) {
         let mut idle = lock(&self.idle);
         if idle.len() < IDLE_MAX {
@@ -74,8 +74,8 @@ impl Node {
         }
     }
 
-    /// A connection that failed. Those that are idle most likely failed with it. Returns false if it wrote, and the
-    /// server gave it no name: then there can be no fence.
+    /// Discards a failed connection. Idle ones most likely failed with it. Returns false if it wrote, and the server
+    /// gave it no identity: then there can be no fence.
     pub fn discard(&self, connection: Connection, wrote: bool) -> bool {
         lock(&self.idle).clear();
         if !wrote {
@@ -88,7 +88,7 @@ impl Node {
         true
     }
 
-    /// Puts the fences up, before anything is written. Returns what the server said if it does not let us.
+    /// Puts the fences up, before anything is written. Returns the server's answer if it denies this.
     ///
     /// # Errors
     /// The connection failed; the fences are still to be put up.
@@ -122,7 +122,7 @@ impl Node {
         !lock(&self.fences).is_empty()
     }
 
-    /// What is known of its replicas.
+    /// Known replicas.
     pub fn replicas(&self) -> MutexGuard<'_, Replicas> {
         lock(&self.replicas)
     }

@@ -1,4 +1,4 @@
-//! Which node has which slots: one server has them all, a Cluster says so by `CLUSTER SLOTS`.
+//! Map of slots to nodes: a single server has all slots, a Cluster reports them by `CLUSTER SLOTS`.
 
 use std::sync::Arc;
 
@@ -6,23 +6,23 @@ use super::answers::Range;
 use super::node::Node;
 use crate::store::url::Host;
 
-/// Slots of a Cluster.
+/// Number of slots of a Cluster.
 pub const SLOTS: u16 = 16384;
 
 /// The masters, and their slots.
 pub struct Topology {
     masters: Vec<Arc<Node>>,
-    /// The index of the master of each slot; beyond the end for a slot that nobody has.
+    /// Index of the master of each slot; beyond the end for a slot without one.
     of_slot: Vec<usize>,
 }
 
 impl Topology {
-    /// One server.
+    /// Map of one server.
     pub fn single(node: Arc<Node>) -> Topology {
         Topology { masters: vec![node], of_slot: vec![0; usize::from(SLOTS)] }
     }
 
-    /// A Cluster; `node` gives the node of a host.
+    /// Map of a Cluster; `node` gives the node of a host.
     ///
     /// # Errors
     /// The first of `node`.
@@ -49,12 +49,12 @@ impl Topology {
         &self.masters
     }
 
-    /// Who has a slot; `None` if nobody does.
+    /// Master of a slot; `None` if it has none.
     pub fn of_slot(&self, slot: u16) -> Option<&Arc<Node>> {
         self.masters.get(*self.of_slot.get(usize::from(slot))?)
     }
 
-    /// The first slot that nobody has.
+    /// First slot without a master.
     pub fn uncovered(&self) -> Option<u16> {
         (0..SLOTS).find(|&slot| self.of_slot(slot).is_none())
     }

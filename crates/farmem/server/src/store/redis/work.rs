@@ -1,4 +1,4 @@
-//! What is asked of Redis, block by block: the requests of each kind, and how their replies are read.
+//! Work for Redis, block by block: the requests of each kind, and the parsing of their replies.
 
 use std::io::{self, BufReader};
 
@@ -7,29 +7,28 @@ use super::connection::Stream;
 use super::resp::{self, Field, Reply, Requests};
 use crate::store::{GetRun, Home, PAGE_BYTES, PutRun, Span};
 
-/// A list of blocks, and what to do with each. Doing it twice does what doing it once does.
+/// List of blocks, and an idempotent operation on each.
 pub trait Work {
-    /// How many blocks.
+    /// Number of blocks.
     fn len(&self) -> usize;
-    /// One of them.
+    /// Block at an index.
     fn block(&self, index: usize) -> Block;
-    /// How many bytes go there or come back.
+    /// Number of bytes transferred for a block.
     fn bytes(&self, index: usize) -> usize;
-    /// Whether it changes anything: then replicas acknowledge it, and it must not be carried out late.
+    /// Whether it changes data: then replicas acknowledge it, and it must not be carried out late.
     fn writes(&self) -> bool;
-    /// Appends the requests, each after what `asking` says.
+    /// Appends the requests, each after the prefix of `asking`.
     fn request<'s>(&'s self, index: usize, key: &[u8], asking: Asking, out: &mut Requests<'s>);
-    /// Reads the replies to them, all, also after an error line; that is returned as `Ok(Err(line))`.
+    /// Reads all replies to them, also after an error line; that is returned as `Ok(Err(line))`.
     fn reply(&mut self, index: usize, input: &mut BufReader<Stream>) -> io::Result<Result<(), String>>;
 }
 
-/// Whether the pages are just on their way to this node. It must then be told, before every request, that we know; its
-/// `+OK` to that is skipped.
+/// Whether the pages are migrating to this node. Then every request needs the prefix ASKING, whose `+OK` is skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asking {
-    /// They are.
+    /// Migrating.
     Yes,
-    /// They are not.
+    /// Not migrating.
     No,
 }
 
@@ -41,10 +40,10 @@ impl Asking {
     }
 }
 
-/// Pages of a block, by field: what to write, or where to read to.
+/// Pages of a block, by field: their content, or their destination.
 type Pages<P> = (Block, Vec<(usize, P)>);
 
-/// Pages of a run go to their blocks; a block that follows itself is one.
+/// Sorts the pages of a run into their blocks; equal consecutive blocks are merged.
 fn sort_in<P>(blocks: &mut Vec<Pages<P>>, span: Span, mut pages: impl Iterator<Item = P>) {
     for part in blocks::cut(span) {
         let fields = part.fields.zip(&mut pages);
@@ -55,7 +54,7 @@ fn sort_in<P>(blocks: &mut Vec<Pages<P>>, span: Span, mut pages: impl Iterator<I
     }
 }
 
-/// Writes pages, and gives their block a new lease.
+/// Writes pages, and renews their block's lease.
 pub struct Puts<'a> {
     blocks: Vec<Pages<&'a [u8]>>,
     ttl_seconds: String,
@@ -118,7 +117,7 @@ impl Work for Puts<'_> {
 pub struct Gets<'a> {
     blocks: Vec<Pages<&'a mut [u8]>>,
     page_bytes: usize,
-    /// The first page that was not there, or not whole.
+    /// First page that was missing, or not whole.
     pub lost: Option<(Home, Field)>,
 }
 
@@ -185,12 +184,12 @@ impl Forgets {
         Forgets { parts: spans.iter().flat_map(|span| blocks::cut(*span)).collect() }
     }
 
-    /// Blocks as a whole.
+    /// Deletes whole blocks.
     pub fn whole(blocks: &[Block]) -> Forgets {
         Forgets { parts: blocks.iter().map(|&block| Part { block, fields: 0..FIELDS.len() }).collect() }
     }
 
-    /// The blocks of which nothing is left.
+    /// Blocks that are deleted as a whole.
     pub fn whole_blocks(&self) -> impl Iterator<Item = Block> {
         self.parts.iter().filter(|part| part.is_whole()).map(|part| part.block)
     }
@@ -206,7 +205,7 @@ impl Work for Forgets {
     }
 
     fn bytes(&self, _: usize) -> usize {
-        // Little is sent, but the server has much to do: as many at once as pages would be.
+        // Little is sent, but the server has much to do: the same number at once as with pages.
         PAGE_BYTES
     }
 
@@ -233,11 +232,11 @@ impl Work for Forgets {
     }
 }
 
-/// Gives blocks a new lease.
+/// Renews the leases of blocks.
 pub struct Leases<'a> {
     /// The blocks.
     pub blocks: &'a [Block],
-    /// How long they live from now on.
+    /// Life time from now on, in seconds.
     pub ttl_seconds: String,
 }
 
@@ -255,7 +254,7 @@ impl Work for Leases<'_> {
     }
 
     fn writes(&self) -> bool {
-        // Carried out late, it does no harm, and nobody waits for it.
+        // Carried out late, it does no harm, and nothing waits for it.
         false
     }
 
@@ -269,7 +268,8 @@ impl Work for Leases<'_> {
     }
 }
 
-/// Reads so many replies, which are numbers; the first error line among them. Before each may come the answer to ASKING.
+/// Reads `count` integer replies, and returns the first error line among them. The answer to ASKING may come before
+/// each.
 fn integers(input: &mut BufReader<Stream>, count: usize) -> io::Result<Result<(), String>> {
     let mut said = Ok(());
     for _ in 0..count {

@@ -1,4 +1,4 @@
-//! A store that lies in every way that it has, and is found out each time.
+//! A store that lies in every possible way, and is detected each time.
 
 use std::collections::BTreeMap;
 
@@ -6,16 +6,16 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Where a page lies in the store.
+/// Place of a page in the store.
 type Key = (u32, u64);
 
-/// A store in memory which keeps all that it ever had, and lies as it is told.
+/// Store in memory that keeps all contents that it ever had, and lies on request.
 #[derive(Default)]
 struct Liar {
     now: Mutex<BTreeMap<Key, Vec<u8>>>,
-    /// All that was ever put: where, and what.
+    /// All contents ever put, with their places.
     ever: Mutex<Vec<(Key, Vec<u8>)>>,
-    /// Puts that are forgotten, and acknowledged; puts that are carried out, and fail.
+    /// Puts that are dropped, and acknowledged; puts that are carried out, and fail.
     deaf: Mutex<bool>,
     failing: Mutex<bool>,
 }
@@ -52,7 +52,7 @@ impl Store for Liar {
             for (page, place) in (run.home.page..).zip(run.bytes.chunks_exact_mut(PAGE_BYTES_SEALED)) {
                 match held(&self.now).get(&(run.home.layer, page)) {
                     Some(bytes) if bytes.len() == place.len() => place.copy_from_slice(bytes),
-                    // As Redis is asked: what has another length is lost.
+                    // As with Redis: a value of another length is lost.
                     _ => return Err(Error::Lost(Liar::trouble("not there, or not whole"))),
                 }
             }
@@ -60,7 +60,7 @@ impl Store for Liar {
         Ok(())
     }
 
-    // It keeps what it is told to forget.
+    // Keeps pages that it is told to forget.
     fn forget(&self, _: &[Span]) -> Result<(), Error> {
         Ok(())
     }
@@ -161,12 +161,12 @@ fn what_is_forgotten_does_not_come_back_and_what_was_not_acknowledged_is_not_bel
     found_out(&store, (1, 0));
     assert!(held(&store.versions).0.is_empty());
     put(&store, (2, 0), 1).unwrap();
-    // It says that it has it, and kept the old one.
+    // Acknowledges the page, and keeps the old one.
     *held(&liar.deaf) = true;
     put(&store, (2, 0), 2).unwrap();
     found_out(&store, (2, 0));
     *held(&liar.deaf) = false;
-    // It says that it failed, and has it.
+    // Reports a failure, and has the page.
     put(&store, (2, 1), 1).unwrap();
     *held(&liar.failing) = true;
     assert!(put(&store, (2, 1), 2).is_err());
@@ -197,15 +197,15 @@ fn no_program_writes_there_by_itself() {
     assert!(sealed(Cipher::of_processor()).0.direct(0).unwrap().is_none());
 }
 
-/// What happens to a page.
+/// Event of a page.
 #[derive(Clone, Debug)]
 enum Event {
     Put(Key, u8),
     Get(Key),
     Forget(Key),
-    /// The store gives the n-th of all that it ever had for this page.
+    /// The store returns the n-th of all contents that it ever had for this page.
     Replay(Key, prop::sample::Index),
-    /// It changes a byte.
+    /// The store changes a byte.
     Change(Key, prop::sample::Index),
 }
 
@@ -225,7 +225,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// What comes is what was put last, or nothing at all; and it comes if the store has it.
+    /// A get returns the last put, or nothing at all; and it returns the page if the store has it.
     #[test]
     fn what_is_got_is_what_was_put_last_whatever_the_store_does(events in events()) {
         let (store, liar) = sealed(Cipher::of_processor());

@@ -32,7 +32,7 @@ fn groups_are_made_in_the_root_and_in_mon_groups_and_nowhere_else() {
     for (path, errno) in refusals {
         rig.write("mode", "nonsense\n").unwrap_err();
         assert_eq!(rig.mkdir(path), Err(errno), "{path:?}");
-        // What is in a group has been taken for a command before it was refused.
+        // A change inside a group counts as a command before it is refused.
         assert_eq!(rig.status() == "ok\n", errno == Errno::PERM, "{path:?}");
     }
     let mut blind = Rig::new(Hardware { monitoring: None, ..broadwell_20() });
@@ -74,7 +74,7 @@ fn counters_are_used_up_and_come_back_after_their_time_in_limbo() {
     assert_eq!((rig.mkdir("b"), rig.status().as_str()), (Err(Errno::BUSY), "Out of RMIDs\n"));
     rig.machine.pass_time(999);
     assert_eq!(rig.mkdir("b"), Err(Errno::BUSY));
-    // Nothing was in the cache for it: the kernel's next look, after a second, frees it.
+    // Nothing was in the cache for it: the kernel's next check, after a second, frees it.
     rig.machine.pass_time(1000);
     assert!(rig.mkdir("b").is_ok());
     rig.check().unwrap();
@@ -93,7 +93,7 @@ fn lines_in_the_cache_keep_a_counter_in_limbo_unless_the_threshold_is_above_them
         rig.machine.pass_time(5000);
         assert_eq!(rig.mkdir("c").is_ok(), !is_free, "then the lines are gone");
     }
-    // Below 0 there is nothing.
+    // Occupancy does not fall below 0.
     let mut rig = rig(16, 2);
     rig.mkdir("a").unwrap();
     rig.rmdir("a").unwrap();
@@ -102,7 +102,7 @@ fn lines_in_the_cache_keep_a_counter_in_limbo_unless_the_threshold_is_above_them
     assert_eq!(rig.mkdir("b"), Err(Errno::BUSY));
     rig.machine.tell("settle").unwrap();
     rig.mkdir("b").unwrap();
-    // A time beyond all times is no reason to end.
+    // A time beyond all numbers is no reason to end.
     rig.rmdir("b").unwrap();
     assert_eq!(rig.mkdir("b"), Err(Errno::BUSY));
 }
@@ -115,7 +115,7 @@ fn a_new_group_begins_with_what_is_shared_and_unused_up_to_the_first_hole() {
     rig.write("alone/schemata", "L3:0=f0\n").unwrap();
     rig.write("alone/mode", "exclusive\n").unwrap();
     rig.mkdir("new").unwrap();
-    // Unused are f and f00, shared ff000, devices use c0000: the first in a row of these is f.
+    // Unused are f and f00, shared ff000, devices use c0000: the first contiguous run of these is f.
     assert_eq!(rig.read("new/schemata").as_deref(), Ok("    L3:0=f\n"));
     rig.write("new/schemata", "L3:0=1\n").unwrap();
     rig.write("new/mode", "exclusive\n").unwrap();
@@ -139,7 +139,7 @@ fn when_groups_that_share_with_none_leave_nothing_there_is_no_space() {
     rig.write("schemata", "L3:0=ffffc\n").unwrap();
     assert!(rig.mkdir("web").is_ok());
     rig.check().unwrap();
-    // Where a class may have no way at all, it gets that.
+    // If the hardware permits a class without ways, it gets none.
     let mut rig = Rig::new(amd_16());
     rig.write("mode", "exclusive\n").unwrap();
     rig.mkdir("web").unwrap();
@@ -216,7 +216,7 @@ fn a_monitoring_group_moves_with_its_threads_and_its_counts() {
         assert_eq!((rig.rename(from, to), rig.status().as_str()), (Err(errno), status), "{from} to {to}");
     }
     assert_eq!(rig.rename("info", "info2"), Err(Errno::NOENT));
-    // Only mkdir minds what is in a name.
+    // Only mkdir checks the characters of a name.
     assert_eq!(rig.rename("db/mon_groups/vm2", "db/mon_groups/a\nb"), Ok(()));
     assert_eq!(rig.rename("db/mon_groups/a\nb", "db/mon_groups/vm2"), Ok(()));
     rig.write("db/cpus_list", "0\n").unwrap();

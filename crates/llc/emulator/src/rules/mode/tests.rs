@@ -8,7 +8,7 @@ fn refused(rig: &mut Rig, path: &str, text: &str, errno: Errno, status: &str) {
     assert_eq!(rig.status(), status, "{path} {text:?}");
 }
 
-/// The upper half is the default group's, and `lock` is there with nothing in it.
+/// The upper half is the default group's, and the group `lock` exists and is empty.
 fn with_lock() -> Rig {
     let mut rig = Rig::new(broadwell_20());
     rig.write("schemata", "L3:0=ffc00\n").unwrap();
@@ -91,7 +91,7 @@ fn a_group_that_is_set_up_for_locking_takes_a_mask_and_nothing_else() {
         let node = rig.machine.find(path).unwrap();
         assert_eq!(rig.machine.rights(node), 0, "{path}");
     }
-    // 5 MiB are more than the kernel has in one piece.
+    // 5 MiB exceed the kernel's greatest contiguous allocation.
     refused(&mut rig, "lock/schemata", "L3:0=1f\n", Errno::TOOBIG, "Requested region exceeds maximum size\n");
     assert_eq!(rig.read("lock/mode").as_deref(), Ok("pseudo-locksetup\n"));
     rig.write("lock/schemata", "L3:0=f\n").unwrap();
@@ -114,7 +114,7 @@ fn a_cache_has_one_locked_region_at_most() {
         rig.write(&format!("{path}/mode"), "pseudo-locksetup\n").unwrap();
     }
     rig.write("lock/schemata", "L3:0=3\n").unwrap();
-    // Not even its mask is looked at.
+    // Not even its mask is checked.
     for mask in ["f0", "3", "0", "xyz"] {
         let line = format!("L3:0={mask}\n");
         refused(&mut rig, "other/schemata", &line, Errno::INVAL, "Pseudo-locked region in hierarchy\n");

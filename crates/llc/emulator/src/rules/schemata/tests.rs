@@ -10,7 +10,7 @@ fn rig(hardware: Hardware) -> Rig {
     rig
 }
 
-/// What is written to `web/schemata`, and what comes of it.
+/// Writes to `web/schemata`, and their results.
 fn refused(rig: &mut Rig, cases: &[(&str, &str)]) {
     let before = rig.everything();
     for (text, status) in cases {
@@ -158,7 +158,7 @@ fn code_and_data_have_masks_of_their_own_and_half_the_classes() {
     assert_eq!(rig.read("web/schemata").as_deref(), Ok("L3DATA:0=f0\nL3CODE:0=f\n"));
     assert_eq!(rig.read("info/L3CODE/num_closids").as_deref(), Ok("8\n"));
     refused(&mut rig, &[("L3:0=f\n", "Unknown or unsupported resource name 'L3'\n")]);
-    // Neither may have a way of the other's of a group that shares with none.
+    // Code and data may have no way of the other's mask of an exclusive group.
     rig.write("schemata", "L3CODE:0=fff00\nL3DATA:0=fff00\n").unwrap();
     rig.write("web/mode", "exclusive\n").unwrap();
     assert_eq!(rig.write("schemata", "L3CODE:0=10\n"), Err(Errno::INVAL));

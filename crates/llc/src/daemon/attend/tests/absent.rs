@@ -1,4 +1,4 @@
-//! What is not there: programs, the file system, KSM, room.
+//! Absent programs, file system, KSM, and ways.
 
 use super::*;
 
@@ -43,7 +43,7 @@ fn without_ksm_there_is_no_region_and_with_it_there_is_one() {
     model.0.borrow_mut().merging = true;
     keeper.step(at(1)).unwrap();
     assert_eq!((model.ways("web"), model.ways("shared.shop")), (0xf, 0x300));
-    // It is switched off again: nobody would fill it.
+    // KSM is switched off again: no thread would keep the partition warm.
     model.0.borrow_mut().merging = false;
     keeper.step(at(2)).unwrap();
     assert_eq!(model.labels(), ["db", "web"]);

@@ -1,26 +1,27 @@
-//! Whatever happens between the steps: nothing panics, others' groups stay as they are, and in the end ours are gone.
+//! Arbitrary events between the steps: nothing panics, unmanaged groups stay unchanged, and in the end masu's groups
+//! are gone.
 
 use proptest::prelude::*;
 
 use super::super::super::steps::Present;
 use super::*;
 
-/// What happens between two steps.
+/// Event between two steps.
 #[derive(Clone, Debug)]
 enum Happens {
-    /// A program has these processes from now on, each with so many threads.
+    /// A program has these processes from now on, each with this number of threads.
     Processes(usize, Vec<usize>),
-    /// So many MiB are shared by the programs of one domain, so many by those of another.
+    /// The programs of one domain share the first number of MiB, those of another the second.
     Shared(u64, u64),
     Merging(bool),
-    /// Somebody makes a group of these ways, if the kernel lets him, or changes it, or removes it.
+    /// Another tool makes a group of these ways, if the kernel permits it, or changes it, or removes it.
     Theirs(u64, bool),
     NoTheirs,
-    /// Steps with this in their words are refused from now on.
+    /// Steps with this text in their description are refused from now on.
     Refused(Option<&'static str>),
-    /// Somebody removes one of our groups.
+    /// Another tool removes one of masu's groups.
     OursRemoved,
-    /// A thread is born in one of our groups.
+    /// A thread is born in one of masu's groups.
     Born(i32),
 }
 
@@ -50,7 +51,7 @@ fn happen(host: &mut Host, what: Happens) {
             let first = 10 * (i32::try_from(nth).unwrap() + 1);
             let threads = |pid: i32, count: usize| (0..i32::try_from(count).unwrap()).map(|n| pid * 10 + n).collect();
             host.programs[nth] = (first..).zip(of).map(|(pid, count)| (pid, threads(pid, count))).collect();
-            // Whoever has ended is in no group.
+            // Ended threads are in no group.
             let alive: BTreeSet<Pid> = host
                 .programs
                 .iter()
@@ -112,7 +113,7 @@ proptest! {
                 prop_assert!(!settled, "it was in place, and goes on: {:?}", answer);
                 break;
             }
-            // Each thread that refills has begun only within a group that is there.
+            // Each warm-up thread has begun only within an existing group.
             let host = model.0.borrow();
             for ((label, _), (thread, has_begun, _)) in &host.threads {
                 let within = host.kernel.groups.get(label).is_some_and(|group| group.threads.contains(thread));

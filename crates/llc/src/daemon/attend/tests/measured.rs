@@ -1,10 +1,10 @@
-//! The loop that goes on by what is measured.
+//! Closed loop over measurements.
 
 use units::{WayMask, Ways};
 
 use super::*;
 
-/// Both are to want ways alike.
+/// Both have equal demand for ways.
 const ALIKE: &str = "policy = \"sharing\"\nrest_ways = 2\n\
      [[program]]\nname = \"web\"\npids = [10]\nmpki = [20.0, 18.0, 16.0, 14.0, 12.0, 10.0, 8.0, 6.0, 4.0, 2.0, 0.0]\n\
      base_cycles = 500.0\nmiss_cycles = 200.0\n\
@@ -49,7 +49,7 @@ fn what_is_measured_corrects_the_curves() {
         assert!(!said.iter().any(|line| line.starts_with("decided")), "{said:?}");
     }
     assert!((2..20).contains(&settled));
-    // Another program ends: what is alone has nothing to be measured against.
+    // Another program ends: a program alone has nothing to be measured against.
     model.0.borrow_mut().programs[1].clear();
     keeper.step(at(200)).unwrap();
     assert_eq!((model.labels(), model.ways("web")), (vec!["web".to_owned()], 0x3ff));
@@ -62,7 +62,7 @@ fn where_it_cannot_be_refined_learned_curves_are_looked_at_anew() {
         if is_asked { 5 * u64::from(7u32.saturating_sub(ways)) } else { 1 }
     }
     model.0.borrow_mut().misses = Some(|program, ways| needs(program == 0, ways));
-    // A bound for regions is for plans from curves alone.
+    // A bound for partitions is for plans from curves alone.
     let mut keeper = keeper(&model, &SHARING.replace("rest_ways = 2", "rest_ways = 2\n[region]\nways_max = 2"));
     for second in 0..20 {
         keeper.step(at(second)).unwrap();
@@ -87,7 +87,7 @@ fn when_something_else_changes_it_is_not_measured_without_partitions_again() {
     let mut decided = Vec::new();
     for second in 0..9 {
         if second == 5 {
-            // Somebody makes a group beside ours, before the first period has ended.
+            // An unmanaged group is made, before the first period has ended.
             let masks = [(CacheId(0), WayMask(1)), (CacheId(1), WayMask(1))].into();
             let theirs = super::super::super::steps::Present { masks, ..Default::default() };
             model.0.borrow_mut().kernel.groups.insert("theirs".to_owned(), theirs);
@@ -109,7 +109,7 @@ fn without_counts_or_with_somebody_idle_curves_alone_decide() {
         said.iter().any(|line| line.contains("by curves of the configuration: masu-web 1f, masu-db 3e0")),
         "{said:?}"
     );
-    // The counters come, and go while it is being measured.
+    // The counters appear, and disappear during the measurement.
     model.0.borrow_mut().misses = Some(|_, _| 1);
     model.0.borrow_mut().programs[0] = vec![(10, vec![10])];
     model.0.borrow_mut().programs[1].clear();

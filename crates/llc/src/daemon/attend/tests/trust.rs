@@ -1,8 +1,8 @@
-//! What must not stay in a region.
+//! Pages that must not stay in a shared partition.
 
 use super::*;
 
-/// The shared set of 2 MiB, of which the first page is one that others see by now.
+/// The sharing group of 2 MiB; its first page is now shared across domains.
 fn crossing() -> Sets {
     let mut sets = shares(2);
     let page = sets.sets[0].pages.remove(0);
@@ -20,7 +20,7 @@ fn a_page_that_others_come_to_see_leaves_its_region_at_once() {
         keeper.step(at(0)).unwrap();
         let thread = || model.0.borrow().threads.values().next().map(|(thread, ..)| *thread);
         assert_eq!(thread(), Some(Pid(901)));
-        // One page of 512 less is no reason to copy all anew, but for this.
+        // One page of 512 less is no reason to copy all anew, except for this.
         model.0.borrow_mut().sets = crossing();
         keeper.step(at(1)).unwrap();
         assert_eq!(thread(), Some(Pid(902)));

@@ -1,4 +1,4 @@
-//! The programs of a scenario.
+//! Programs of a scenario.
 
 use toml::Spanned;
 use units::Bytes;
@@ -82,7 +82,7 @@ impl Reader<'_> {
             starts.push(start);
         }
         for (nth, start) in starts.iter().enumerate() {
-            // How long each is depends on the array; that they begin apart is the least.
+            // Their lengths depend on the array; only the starts can be checked to differ.
             if starts[..nth].contains(start) {
                 let at = raw.shared_at[nth].span().start;
                 return Err(
@@ -122,7 +122,7 @@ impl Reader<'_> {
             if !stream && !private && sets.is_empty() {
                 return Err(self.bad(start, "no memory: expected private or shared"));
             }
-            // Of a stream, what is private is what it goes over.
+            // For a stream, `private` is the length of the stream.
             let size = raw.private.as_ref().filter(|_| stream).map(|size| self.size("private", size, own.arrays));
             vec![PhaseOf {
                 accesses: u64::MAX,
@@ -194,12 +194,12 @@ impl Reader<'_> {
     }
 }
 
-/// Its private memory is what the stream goes over, and nothing besides.
+/// True if the private memory is the length of a stream only.
 fn alone_a_stream(raw: &RawProgram) -> bool {
     raw.pattern == Some(RawPattern::Stream)
 }
 
-/// What a program has.
+/// Memory of a program.
 struct Own<'r> {
     sets: &'r [Set],
     arrays: &'r [Bytes],
@@ -207,5 +207,5 @@ struct Own<'r> {
     private: bool,
 }
 
-/// What a traced program may use, where nothing else is said.
+/// Default limit of a traced program's memory.
 const TRACED: Bytes = Bytes::mib(256);

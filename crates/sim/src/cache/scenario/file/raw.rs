@@ -1,4 +1,4 @@
-//! Scenarios as they are written, before anything is made of them.
+//! Scenarios as written, before conversion.
 
 use std::collections::BTreeMap;
 
