@@ -1,11 +1,12 @@
-//! Pages aged by what they are used for: what `masu aging` does for programs beside streams, backups, writers and copies, held
-//! against the kernel alone and against the tools that people use for it.
+//! Measurements of `masu aging`: programs beside streams, backups, writers and copies, with masu, with the kernel
+//! alone, and with the usual tools for the purpose.
 //!
-//! - `idle_service`: what a program finds of its memory after a stream has passed;
-//! - `backup`: what a backup leaves of the page cache;
-//! - `served`: how long requests take while a large copy runs;
+//! - `idle_service`: resident memory of an idle program after a stream has passed;
+//! - `backup`: page cache before and after a backup;
+//! - `served`: request latency while a large copy runs;
 //! - `writers`: the LRU-split paper's throughput of many writers, as the memory grows;
-//! - `running`, `residency`, `swappiness`: masu at work, what is in the page cache, and a setting of the host's.
+//! - `running`, `residency`, `swappiness`: a running masu, the residency of files in the page cache, and a setting of
+//!   the host.
 
 use std::path::Path;
 use std::process::Command;
@@ -27,10 +28,10 @@ pub mod served;
 pub mod swappiness;
 pub mod writers;
 
-/// Where files lie that are written and read: on a disk, unlike `/tmp` on many hosts.
+/// Folder for files that are written and read: on a disk, unlike `/tmp` on many hosts.
 pub const FOLDER: &str = "/var/tmp";
 
-/// Which lists the kernel keeps pages on: a sentence for a report.
+/// Names the kernel's kind of page lists, as a sentence for a report.
 pub fn lists() -> String {
     let enabled = std::fs::read_to_string("/sys/kernel/mm/lru_gen/enabled").unwrap_or_default();
     let lists = match enabled.trim() {
@@ -55,15 +56,15 @@ fn masu(session: &Session, needs: bool) -> Result<Option<Masu>> {
     Ok(Some(masu))
 }
 
-/// How long it may take vmtouch to read and lock what it is told to.
+/// Time limit of vmtouch for reading and locking its files.
 const VMTOUCH_LIMIT: Duration = Duration::from_secs(120);
 
 /// `vmtouch -l` on a file or folder, when it has locked all of it; no file in it is larger than `largest`.
 ///
 /// # Errors
-/// When it cannot be started, or says that it has failed.
+/// When it cannot be started, or reports a failure.
 fn vmtouch(session: &Session, path: &Path, largest: Bytes) -> Result<OwnChild> {
-    // Into a pipe it would say so only when its buffer is full: never.
+    // Into a pipe it would print the line only when its buffer is full: never.
     let mut command = Command::new("stdbuf");
     command.args(["-oL", "vmtouch", "-l", "-m", &largest.0.to_string()]).arg(path);
     let mut child = OwnChild::start(command, &session.processors, Place::Anywhere)?;

@@ -1,5 +1,5 @@
-//! `masu-bench census`: what it costs to find out who uses memory for what, from a sample and from every frame, and how far the
-//! sample is off.
+//! `masu-bench census`: cost of attributing memory to its users, from a sample and from every frame, and the error of
+//! the sample.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -29,14 +29,14 @@ pub struct Options {
     pub pairs: usize,
 }
 
-/// What was found in both ways.
+/// Findings of both ways.
 #[derive(Default, serde::Serialize)]
 struct Ways {
     sampled: Vec<CensusReport>,
     exact: Vec<CensusReport>,
 }
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// # Errors
 /// When masu is missing or fails, or we are interrupted.
@@ -61,7 +61,7 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
     report(session, options, &ways)
 }
 
-/// A file without a name, of so much, written and in the page cache.
+/// An unnamed file of `mib` MiB, written and in the page cache.
 fn cached(mib: u64) -> Result<File> {
     let mut file = tempfile::tempfile_in("/var/tmp").context("cannot make a file in /var/tmp")?;
     let some = vec![7; 1 << 20];

@@ -1,12 +1,13 @@
-//! A memory cgroup of our own, version 1 or 2: what a program of a benchmark takes is counted in it, and limited.
+//! A private memory cgroup, version 1 or 2: the memory of a benchmark's program is charged to it, and limited.
 //!
-//! A program joins before it starts, through a shell that replaces itself. Dropped, the cgroup is removed; what it was charged
-//! for and what is still there (pages of files) goes to its parent.
+//! A program joins before it starts, through a shell that replaces itself. Dropping the value removes the cgroup; its
+//! remaining charges (pages of files) go to its parent.
 //!
-//! The kernel decides what to reclaim from counters that it brings up to date every two seconds, or when somebody reads them. In a
-//! cgroup of some MiB a program swaps all of it several times in between; the kernel then finds nothing to reclaim, several times in
-//! a row, and kills the program (seen on 6.18: no page is scanned although all can be swapped). So the counters are read
-//! all the time ([`MemoryCgroup::refresh`]), and under version 1 a program that finds no memory waits instead of being killed.
+//! The kernel decides on reclaim from counters that are updated every two seconds, or when they are read. In a cgroup
+//! of some MiB a program swaps all of it several times in between. The kernel then finds nothing to reclaim, several
+//! times in a row, and kills the program (seen on 6.18: no page is scanned although all can be swapped). So the
+//! counters are read all the time ([`MemoryCgroup::refresh`]), and under version 1 a program that finds no memory waits
+//! instead of being killed.
 //!
 //! Truth: Documentation/admin-guide/cgroup-v1/memory.rst and cgroup-v2.rst of the kernel.
 
@@ -22,10 +23,10 @@ use units::Bytes;
 
 use crate::launch::Program;
 
-/// How many were made by this process: each has a name of its own.
+/// Number of cgroups made by this process, for unique names.
 static MADE: AtomicU32 = AtomicU32::new(0);
 
-/// Which of the kernel's two interfaces.
+/// Version of the kernel's interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Version {
     One,
@@ -39,7 +40,7 @@ pub struct MemoryCgroup {
     version: Version,
 }
 
-/// What a cgroup is charged for.
+/// Charges of a cgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Charged {
     /// All of it.
@@ -48,7 +49,7 @@ pub struct Charged {
     pub unmapped_files: Bytes,
 }
 
-/// How long the last processes of a cgroup may take to leave it.
+/// Time limit for the last processes of a cgroup to leave it.
 const GRACE: Duration = Duration::from_secs(5);
 
 impl MemoryCgroup {
@@ -71,13 +72,13 @@ impl MemoryCgroup {
         Ok(MemoryCgroup { folder, version })
     }
 
-    /// What `--cgroup` of masu calls it: its path below the root of the hierarchy.
+    /// Value for masu's `--cgroup`: the path below the root of the hierarchy.
     pub fn name(&self) -> String {
         self.folder.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    /// Limits memory, as anybody would; what lies in swap does not count. Where a group has nothing left that can be taken back,
-    /// the kernel kills one of its programs.
+    /// Limits memory in the usual way; pages in swap do not count. When no page of the cgroup can be reclaimed any
+    /// more, the kernel kills one of its programs.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -115,7 +116,7 @@ impl MemoryCgroup {
         Ok(waits)
     }
 
-    /// What it is charged for now.
+    /// Current charges.
     ///
     /// # Errors
     /// When the kernel does not say.
@@ -139,7 +140,7 @@ impl MemoryCgroup {
     /// `program`, started in it.
     pub fn start(&self, program: &Program) -> Command {
         let mut command = Command::new("/bin/sh");
-        // The shell moves itself (0 means "whoever writes"), and then becomes the program.
+        // The shell moves itself (0 means the writing process), and then becomes the program.
         command.args(["-c", "echo 0 > \"$0\" && exec \"$@\""]).arg(self.folder.join("cgroup.procs"));
         command.arg(&program.path).args(&program.arguments);
         command
@@ -170,8 +171,8 @@ impl Drop for MemoryCgroup {
     }
 }
 
-/// Where cgroups that could count memory are mounted, by the text of `/proc/mounts`; version 1 first, which has the controller
-/// for itself where both are mounted.
+/// Mount points of hierarchies that could count memory, from the text of `/proc/mounts`. Version 1 comes first: where
+/// both are mounted, it has the controller for itself.
 fn hierarchies(mounts: &str) -> Vec<(Version, PathBuf)> {
     let mut found: Vec<(Version, PathBuf)> = mounts
         .lines()
@@ -196,7 +197,7 @@ fn offers(version: Version, root: &Path) -> bool {
             .is_ok_and(|text| text.split_whitespace().any(|controller| controller == "memory"))
 }
 
-/// By the text of `memory.stat`.
+/// Reads the text of `memory.stat`.
 fn unmapped_files(stat: &str, version: Version) -> Bytes {
     let (all, mapped) = match version {
         Version::One => ("total_cache", "total_mapped_file"),

@@ -1,4 +1,4 @@
-//! Programs that a benchmark starts: each ended by its own number when the benchmark ends, whichever way it ends.
+//! Programs started by a benchmark. Each is ended by its own process id when the benchmark ends, on every path.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group, set_parent_
 use crate::place::{Place, Processors};
 use crate::stop::Stop;
 
-/// How long a program that was asked to end may take before it is killed.
+/// Time limit for a program that was asked to end, before it is killed.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// A program of ours. Dropped, it is asked to end (SIGTERM), then killed, and waited for.
@@ -54,7 +54,7 @@ impl OwnChild {
         Ok(OwnChild { name, child, usage: None, lines, errors })
     }
 
-    /// Its number.
+    /// Process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -72,7 +72,7 @@ impl OwnChild {
         matches!(self.ended(), Ok(None))
     }
 
-    /// Its status once it has ended, noting what it used before the kernel forgets it.
+    /// Exit status after the end; records the usage before the kernel forgets it.
     fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
         if self.usage.is_none() {
             match usage_at_end(self.child.id()) {
@@ -121,13 +121,13 @@ impl OwnChild {
         }
     }
 
-    /// What it prints from now on, for somebody else to read: [`OwnChild::line`] finds nothing any more.
+    /// Hands the further output to another reader: [`OwnChild::line`] finds nothing any more.
     pub fn take_lines(&mut self) -> Receiver<String> {
         std::mem::replace(&mut self.lines, channel().1)
     }
 
-    /// Waits until it ends by itself, up to `limit`, and leaves it to be waited for with [`OwnChild::finish`]: until then `/proc`
-    /// still tells what it used.
+    /// Waits until it ends by itself, up to `limit`, and leaves it to be waited for with [`OwnChild::finish`]: until
+    /// then `/proc` still shows its usage.
     ///
     /// # Errors
     /// When it does not end, or we are interrupted.
@@ -168,7 +168,7 @@ impl OwnChild {
         Ok(Ended { status, usage: self.usage, lines: rest(&self.lines), errors: rest(&self.errors) })
     }
 
-    /// How it ended, and the last thing it complained of.
+    /// Exit status, and the last line on standard error.
     fn last_words(&mut self) -> String {
         let status = self.child.wait().map_or_else(|error| error.to_string(), describe);
         match rest(&self.errors).into_iter().rfind(|line| !line.trim().is_empty()) {
@@ -178,8 +178,8 @@ impl OwnChild {
     }
 }
 
-/// A shell's `&` starts a program with SIGINT ignored, and whatever that program starts inherits it: the child could not be
-/// asked to end.
+/// A shell's `&` starts a program with SIGINT ignored, and all its children inherit this: the child could not be asked
+/// to end.
 fn hear_interrupts() {
     // SAFETY: the default action of a signal is no code of ours.
     unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
@@ -208,12 +208,12 @@ impl Drop for OwnChild {
     }
 }
 
-/// How a program ended, and what it said before.
+/// End of a program, and its output before.
 #[derive(Debug)]
 pub struct Ended {
-    /// Its status.
+    /// Exit status.
     pub status: ExitStatus,
-    /// What it used; `None` when the kernel did not say.
+    /// Resource usage; `None` when the kernel did not report it.
     pub usage: Option<Usage>,
     /// Lines of its standard output.
     pub lines: Vec<String>,
@@ -221,7 +221,7 @@ pub struct Ended {
     pub errors: Vec<String>,
 }
 
-/// What a program and the programs that it waited for have used, all together; the memory is that of the largest.
+/// Total usage of a program and the programs that it waited for; the memory is that of the largest.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub struct Usage {
     /// Processor time in the program.
@@ -236,10 +236,10 @@ pub struct Usage {
     pub major_faults: u64,
 }
 
-/// What our child `pid` used; `None` while it runs.
+/// Usage of our child `pid`; `None` while it runs.
 ///
 /// # Errors
-/// When somebody has waited for it already.
+/// When it was waited for already.
 fn usage_at_end(pid: u32) -> io::Result<Option<Usage>> {
     // SAFETY: both structs are plain numbers, for which zero bytes are a value.
     let (mut info, mut usage): (libc::siginfo_t, libc::rusage) = unsafe { std::mem::zeroed() };
@@ -282,7 +282,7 @@ pub fn describe(status: ExitStatus) -> String {
     }
 }
 
-/// What is left in the pipe of a program that has ended.
+/// Remaining output in the pipe of a program that has ended.
 fn rest(lines: &Receiver<String>) -> Vec<String> {
     // The reader hangs up at the end of the pipe; a grandchild that keeps it open does not keep us waiting.
     let mut all = Vec::new();
@@ -338,7 +338,7 @@ mod tests {
         let grandchild: u32 = child.line(SOON, &Stop::default()).unwrap().parse().unwrap();
         assert!(exists(grandchild));
         drop(child);
-        // Whoever adopts it waits for it when it comes to it.
+        // The adopting process waits for it in its own time.
         let state = || std::fs::read_to_string(format!("/proc/{grandchild}/stat")).unwrap_or_default();
         let is_gone = || state().is_empty() || state().contains(") Z ");
         let end = Instant::now() + SOON;
@@ -362,7 +362,7 @@ mod tests {
         // SAFETY: ignoring a signal is no code of ours.
         let before = unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
         let child = shell("grep SigIgn /proc/self/status");
-        // SAFETY: what was there before, which in a test is an action of the kernel's.
+        // SAFETY: the previous disposition, which in a test is a default action of the kernel's.
         unsafe { libc::signal(libc::SIGINT, before) };
         let ended = child.finish(SOON, &Stop::default()).unwrap();
         let ignored = u64::from_str_radix(ended.lines[0].split_whitespace().last().unwrap(), 16).unwrap();

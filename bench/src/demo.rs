@@ -1,5 +1,5 @@
-//! `masu-bench demo`: what masu does for a real Redis, in two minutes and one table: three servers alike, on 4 KiB pages, with
-//! THP=always, and with masu attached. The figures with intervals come from `masu-bench redis`.
+//! `masu-bench demo`: masu's effect on a real Redis, in two minutes and one table: three equal servers, on 4 KiB pages,
+//! with THP=always, and with masu attached. The figures with intervals come from `masu-bench redis`.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ struct Condition {
     gets_per_s: Vec<f64>,
 }
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// # Errors
 /// When Redis or masu is missing, a wrong value comes back, or we are interrupted.

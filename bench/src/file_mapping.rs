@@ -1,7 +1,7 @@
-//! A file mapped for reading, and which of its pages are in the page cache (`mincore`).
+//! A file mapped for reading, and its residency in the page cache (`mincore`).
 //!
-//! To look maps the file for a moment and touches no page of it. Read here and not through masu's own census: a benchmark that
-//! measured with what it judges could not find its mistakes.
+//! The check maps the file for a moment and touches no page of it. It does not use masu's own census: a benchmark that
+//! measured with the code under test could not find its mistakes.
 
 use std::ffi::c_void;
 use std::fs::File;
@@ -32,7 +32,7 @@ impl FileMapping {
         Ok(FileMapping { start, bytes })
     }
 
-    /// Its pages; the last one may be in part.
+    /// Number of pages; the last one may be partial.
     pub const fn pages(&self) -> usize {
         self.bytes.div_ceil(PAGE_BYTES)
     }
@@ -42,7 +42,7 @@ impl FileMapping {
     /// # Errors
     /// When the kernel refuses.
     pub fn expect_random(&self) -> io::Result<()> {
-        // SAFETY: the range is this mapping; the advice changes what is read ahead, not what is in it.
+        // SAFETY: the range is this mapping; the advice changes read-ahead, not contents.
         Ok(unsafe { rustix::mm::madvise(self.start, self.bytes, Advice::Random) }?)
     }
 
@@ -53,12 +53,13 @@ impl FileMapping {
     pub fn touch(&self, page: usize) -> u8 {
         assert!(page < self.pages(), "page {page} of {}", self.pages());
         let at = self.start.wrapping_byte_add(page * PAGE_BYTES).cast::<u8>();
-        // SAFETY: the byte lies in the mapping, which is readable as long as `self` lives. It is read as a volatile one, since the
-        // file may change. Nobody cuts our files short while they are mapped; that would end us with SIGBUS.
+        // SAFETY: the byte lies in the mapping, which is readable as long as `self` lives. It is read as a volatile
+        // one, since the file may change. No process truncates our files while they are mapped; that would end this one
+        // with SIGBUS.
         unsafe { ptr::read_volatile(at) }
     }
 
-    /// For each page, whether it is in the page cache.
+    /// Residency of each page in the page cache.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -74,7 +75,7 @@ impl FileMapping {
 
 impl Drop for FileMapping {
     fn drop(&mut self) {
-        // SAFETY: exactly what was mapped. A refusal would only keep the addresses.
+        // SAFETY: exactly the mapped range. A refusal would only keep the addresses.
         let _ = unsafe { rustix::mm::munmap(self.start, self.bytes) };
     }
 }

@@ -1,5 +1,5 @@
-//! Promotes and demotes random windows of another process as fast as the kernel lets us: what masu does, without its
-//! judgement, for the torture test.
+//! Promotes and demotes random windows of another process as fast as the kernel allows, for the torture test: masu's
+//! actions without its policy.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,10 +16,10 @@ use crate::random::XorShift;
 /// `MADV_COLLAPSE`, Linux 6.1 and newer; not in the libc crate for every target.
 const MADV_COLLAPSE: libc::c_int = 25;
 
-/// What a hammering did.
+/// Counts of a hammering.
 #[derive(Clone, Debug, Default)]
 pub struct Blows {
-    /// Windows that the kernel says it put on a huge page.
+    /// Windows put on a huge page, by the kernel's answer.
     pub promoted: u64,
     /// Single pages marked cold, which splits the huge page that one lies in.
     pub split: u64,
@@ -88,7 +88,7 @@ fn reason(error: &io::Error) -> String {
 fn advise(process: &OwnedFd, address: usize, bytes: usize, advice: libc::c_int) -> io::Result<()> {
     let range = libc::iovec { iov_base: std::ptr::without_provenance_mut(address), iov_len: bytes };
     // SAFETY: `range` outlives the call and the kernel only reads it; the address is one of the other process, never
-    // dereferenced here; neither piece of advice changes what the memory contains.
+    // dereferenced here; neither piece of advice changes the memory's contents.
     let done = unsafe {
         libc::syscall(libc::SYS_process_madvise, process.as_raw_fd(), &raw const range, 1usize, advice, 0u32)
     };

@@ -1,4 +1,4 @@
-//! What the figures were measured on, in one line.
+//! The machine of the measurements, in one line.
 
 use std::fmt;
 use std::fs;
@@ -31,7 +31,8 @@ pub struct Host {
 }
 
 impl Host {
-    /// Looks at this host. What cannot be read is shown as "unknown" or 0: it only labels the figures.
+    /// Reads the properties of this host. A value that cannot be read is shown as "unknown" or 0: it only labels the
+    /// figures.
     pub fn here() -> Host {
         let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let setting = |name| thp::setting(name).unwrap_or_else(|_| "unknown".into());
@@ -52,7 +53,8 @@ impl Host {
 }
 
 impl Host {
-    /// Whether figures of both may stand in one table: the same machine under the same kernel and setting, as far as we can tell.
+    /// Whether figures of both hosts are comparable: the same machine under the same kernel and setting, as far as can
+    /// be told.
     pub fn is_same(&self, other: &Host) -> bool {
         let gib = |bytes: Bytes| bytes.0 >> 30; // the kernel's own part differs from start to start
         let machine = |host: &Host| (host.cores, host.processor.clone(), host.kernel.clone(), gib(host.memory_bytes));
@@ -89,7 +91,7 @@ pub fn huge_pages_in_use() -> Result<u64> {
     count.context("/proc/vmstat: no nr_anon_transparent_hugepages")
 }
 
-/// What the kernel has counted about huge pages of private memory since it started.
+/// Kernel counters of huge pages of private memory since boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VmCounters {
     /// Page faults that got a huge page.
@@ -99,7 +101,7 @@ pub struct VmCounters {
 }
 
 impl VmCounters {
-    /// Its counts now.
+    /// Current counters.
     ///
     /// # Errors
     /// When the kernel does not count.
@@ -107,7 +109,7 @@ impl VmCounters {
         Ok(VmCounters::in_text(&fs::read_to_string("/proc/vmstat").context("cannot read /proc/vmstat")?))
     }
 
-    /// What was counted since `before`.
+    /// Increase since `before`.
     pub const fn since(self, before: VmCounters) -> VmCounters {
         VmCounters {
             huge_faults: self.huge_faults.saturating_sub(before.huge_faults),

@@ -1,6 +1,6 @@
-//! Which pages the workload `hot-set` visits: the truth that `known-hot-set` holds masu's findings against.
+//! Pages visited by the workload `hot-set`: the reference for masu's findings in `known-hot-set`.
 //!
-//! Both programs compute it from the same seed, so that nothing has to be handed over.
+//! Both programs compute them from the same seed, so nothing has to be handed over.
 
 use crate::random::{XorShift, permutation, scramble};
 

@@ -1,5 +1,5 @@
-//! `masu-bench idle-cost`: what masu goes on costing once it has settled: its own processor time, and the speed of the
-//! program that it watches.
+//! `masu-bench idle-cost`: masu's cost after it has settled: its own processor time, and the speed of the watched
+//! program.
 
 use std::time::{Duration, Instant};
 
@@ -34,7 +34,7 @@ pub struct Options {
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// # Errors
 /// When masu is missing or fails, or we are interrupted.
@@ -84,7 +84,7 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
     report.finish(session.save)
 }
 
-/// The program at work for `time`, in pieces, so that a signal is heard.
+/// Runs the program for `time`, in pieces, so that a signal is noticed.
 fn run_for(dense: &mut Workload, session: &Session, time: Duration) -> Result<()> {
     let begun = Instant::now();
     while begun.elapsed() < time {

@@ -1,8 +1,8 @@
-//! `masu-bench known-hot-set`: does `masu pages` find exactly the pages that a program visits, and how soon?
+//! `masu-bench known-hot-set`: precision and delay of `masu pages` in finding a program's hot pages.
 //!
-//! The program visits a random set of pages known to both sides (`hot_pages.rs`). A page counts as found when masu saw it
-//! accessed in at least one reading. Precision is the part of the found pages that are hot, recall the part of the hot pages
-//! that were found. Beside it stands what residency alone would say: every page in memory is hot.
+//! The program visits a random set of pages known to both sides (`hot_pages.rs`). A page counts as found when masu saw
+//! it accessed in at least one reading. Precision is the part of the found pages that are hot, recall the part of the
+//! hot pages that were found. Residency alone is the baseline: it takes every page in memory for hot.
 
 use std::time::{Duration, Instant};
 
@@ -36,16 +36,16 @@ pub struct Options {
 /// Hot pages in each window of 512: 1/16, 1/8, 1/4, 1/2 and all.
 const SIZES: [u32; 5] = [32, 64, 128, 256, 512];
 
-/// How good a reading must be to count as a detection.
+/// Score from which a reading counts as a detection.
 const GOOD: f64 = 0.99;
 
-/// How long masu watches when the question is how soon it finds a moved set.
+/// Observation time of masu in the measurement of the delay after a move.
 const GLANCE: Duration = Duration::from_millis(250);
 
 /// A detection that takes longer than this is given up.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// How what masu found compares with the truth.
+/// Comparison of masu's findings with the truth.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 struct Score {
     hot: usize,
@@ -77,7 +77,7 @@ struct Sample {
     detection_s: Option<f64>,
 }
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// # Errors
 /// When masu is missing or fails, or we are interrupted.

@@ -1,6 +1,6 @@
-//! Starting a program so that it gets its memory on huge pages in one of several ways, and seeing what came of it.
+//! Starts a program with its memory on huge pages in one of several ways, and counts the huge pages that it got.
 //!
-//! | way | host's switch (THP) | how the program asks |
+//! | way | host's setting (THP) | how the program asks |
 //! |---|---|---|
 //! | `4k` | never | it cannot |
 //! | `always` | always | it need not |
@@ -9,8 +9,8 @@
 //! | `touch` | madvise | `masu run --huge touch` |
 //! | `touch-stack` | madvise | `masu run --huge touch --stack` |
 //!
-//! The switch is turned for one run and put back after it. How many huge pages there were is counted on the whole host,
-//! since to ask for those of one process walks its page tables, which costs more the smaller its pages are.
+//! The setting is changed for one run and restored after it. Huge pages are counted on the whole host: counting those
+//! of one process walks its page tables, and costs more the smaller its pages are.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -50,7 +50,7 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// Its name on the command line and in tables.
+    /// Name on the command line and in tables.
     pub const fn name(self) -> &'static str {
         match self {
             Policy::Small => "4k",
@@ -71,7 +71,7 @@ impl Policy {
         }
     }
 
-    /// What `masu run` is told, when it is masu that starts the program.
+    /// Arguments of `masu run`, for the ways that use masu.
     pub const fn of_masu(self) -> Option<&'static [&'static str]> {
         match self {
             Policy::Touch => Some(&["--huge", "touch"]),
@@ -87,12 +87,12 @@ impl fmt::Display for Policy {
     }
 }
 
-/// A program and what it is told.
+/// A program and its arguments.
 #[derive(Clone, Debug)]
 pub struct Program {
-    /// Where it is, or its name on the PATH.
+    /// Path, or a name on the PATH.
     pub path: PathBuf,
-    /// What it is told.
+    /// Arguments.
     pub arguments: Vec<OsString>,
 }
 
@@ -112,14 +112,14 @@ impl Program {
         Program { path: path.into(), arguments: arguments.into_iter().map(Into::into).collect() }
     }
 
-    /// It, started by itself.
+    /// Command that starts the program directly.
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.path);
         command.args(&self.arguments);
         command
     }
 
-    /// It, started by `masu run`.
+    /// Command that starts the program by `masu run`.
     pub fn under(&self, masu: &Masu, arguments: &[&str], report: Option<&Path>) -> Command {
         let mut command = masu.run(arguments, report);
         command.arg(&self.path).args(&self.arguments);
@@ -136,7 +136,7 @@ pub struct Launcher {
     skipped: Vec<String>,
 }
 
-/// A program that was started in one of the ways. Dropped, it is ended first, and then the host's switch is put back.
+/// A program that was started in one of the ways. Dropped, it is ended first, and then the host's setting is restored.
 #[derive(Debug)]
 pub struct Launched {
     /// The program, or the `masu run` that watches over it.
@@ -145,38 +145,38 @@ pub struct Launched {
     guard: Guard,
 }
 
-/// The host's switch, turned, and the file for masu's report. Dropped, the one is put back and the other removed.
+/// The host's changed setting, and the file for masu's report. Dropping restores the one and removes the other.
 #[derive(Debug)]
 pub struct Held {
     _report: Option<tempfile::NamedTempFile>,
     _guard: Guard,
 }
 
-/// What one run of a program took.
+/// Measurements of one run of a program.
 #[derive(Clone, Debug, Serialize)]
 pub struct Run {
-    /// From its start to its end.
+    /// Time from its start to its end, in seconds.
     pub run_s: f64,
-    /// What it used.
+    /// Resource usage.
     pub usage: Usage,
-    /// The most huge pages that the host had meanwhile, beyond those that it had before.
+    /// Peak number of huge pages on the host during the run, beyond those before it.
     pub huge_pages_peak: u64,
     /// Page faults that got a huge page, on the whole host.
     pub huge_faults: u64,
     /// Page faults that wanted a huge page and got a small one, on the whole host.
     pub huge_faults_refused: u64,
-    /// What masu says about it.
+    /// masu's report.
     pub report: Option<RunReport>,
-    /// What it printed.
+    /// Lines of standard output.
     #[serde(skip)]
     pub lines: Vec<String>,
 }
 
-/// Where Debian's libjemalloc2 and others put it.
+/// Paths of the library in Debian's libjemalloc2 and in other distributions.
 const JEMALLOC: [&str; 3] =
     ["/usr/lib/x86_64-linux-gnu/libjemalloc.so.2", "/usr/lib64/libjemalloc.so.2", "/usr/lib/libjemalloc.so.2"];
 
-/// How often huge pages are counted while a program runs.
+/// Interval between counts of huge pages while a program runs.
 const EVERY: Duration = Duration::from_millis(20);
 
 impl Launcher {
@@ -208,12 +208,12 @@ impl Launcher {
         Ok(Launcher { masu, jemalloc, offered, skipped })
     }
 
-    /// What is offered, in the order in which it was wanted.
+    /// Available ways, in the requested order.
     pub fn offered(&self) -> &[Policy] {
         &self.offered
     }
 
-    /// What is not, with the reason.
+    /// Unavailable ways, with the reason.
     pub fn skipped(&self) -> &[String] {
         &self.skipped
     }
@@ -235,7 +235,7 @@ impl Launcher {
             (Some(_), None) => bail!("{policy} is not offered here"),
             (None, _) => program.command(),
         };
-        // What the caller's environment says about any of this would make two ways alike.
+        // These variables of the caller's environment would make two ways alike.
         for name in ["GLIBC_TUNABLES", "LD_PRELOAD", "MALLOC_CONF"] {
             command.env_remove(name);
         }
@@ -289,12 +289,12 @@ impl Launcher {
 }
 
 impl Launched {
-    /// The program, and what must be held until it has ended.
+    /// The program, and the guards that must live until it has ended.
     pub fn split(self) -> (OwnChild, Held) {
         (self.child, Held { _report: self.report, _guard: self.guard })
     }
 
-    /// Takes what is left of a program that has ended: its status and output, and what masu says about it.
+    /// Collects the results of a program that has ended: its status and output, and masu's report.
     ///
     /// # Errors
     /// When we are interrupted, or masu left no report although the program went well.

@@ -1,14 +1,14 @@
 //! Every published claim as a command, side by side with its baseline.
 //!
 //! `masu-bench NAME` starts a program, measures it under each condition in interleaved pairs, and prints the ratio, its
-//! interval and what it cost. The programs are in `workloads/`; `redis-server` is the real one. What the benchmarks share:
+//! interval and its cost. The programs are in `workloads/`; `redis-server` is the real one. Shared by the benchmarks:
 //!
 //! - `pairs`, `table`, `plot`, `report`: from samples to a verdict, without I/O until the last step;
-//! - `host`, `warm_up`, `thp`, `place`, `stop`: the machine, and leaving it as it was;
+//! - `host`, `warm_up`, `thp`, `place`, `stop`: the machine, and restoring its state;
 //! - `children`, `workload`, `masu`, `tracker`, `process`: the programs that are run and watched;
 //! - `launch`, `side_by_side`: one program with its huge pages got in several ways;
-//! - `llc`: what is shared in the cache, and the cache of the simulator;
-//! - `cgroup`, `file_mapping`, `aging`: a group with little memory, and which pages of files are in it.
+//! - `llc`: shared lines in the cache, and the simulator's cache;
+//! - `cgroup`, `file_mapping`, `aging`: a cgroup with little memory, and the residency of files in it.
 
 pub mod aging;
 pub mod census;

@@ -93,7 +93,7 @@ enum Bench {
     All,
 }
 
-/// What `all` runs: hours on a small machine, most of them the paper's 400 rounds.
+/// Benchmarks of `all`: hours on a small machine, most of them the paper's 400 rounds.
 const ALL: [&[&str]; 31] = [
     &["scan"],
     &["known-hot-set"],
@@ -188,7 +188,7 @@ fn one(session: &Session, bench: &Bench) -> Result<()> {
     }
 }
 
-/// Runs all, also when one fails, and says at the end which did.
+/// Runs all, also when one fails, and names the failed ones at the end.
 fn all(session: &Session) -> Result<()> {
     session.masu()?;
     let mut failed = Vec::new();

@@ -1,4 +1,4 @@
-//! Anonymous memory of our own, mapped by itself: aligned to 2 MiB and fenced on both sides, so that it is one mapping in
+//! A private anonymous mapping, aligned to 2 MiB and fenced on both sides, so that it is one mapping in
 //! `/proc/PID/maps`, never merged with a neighbour.
 
 use std::ffi::c_void;
@@ -55,26 +55,26 @@ impl Mapping {
     /// When the kernel was built without transparent huge pages.
     pub fn want_huge_pages(&mut self, wanted: bool) -> io::Result<()> {
         let advice = if wanted { Advice::LinuxHugepage } else { Advice::LinuxNoHugepage };
-        // SAFETY: the range is this mapping; the advice changes how it is backed, not what is in it.
+        // SAFETY: the range is this mapping; the advice changes its backing, not its contents.
         Ok(unsafe { rustix::mm::madvise(self.start, self.bytes, advice) }?)
     }
 
-    /// Its first address.
+    /// First address.
     pub fn address(&self) -> usize {
         self.start.addr()
     }
 
-    /// Its length in bytes.
+    /// Length in bytes.
     pub const fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Its first address, for code that must work with the mapping itself.
+    /// First address, for code that must work with the mapping itself.
     pub const fn start(&self) -> *mut c_void {
         self.start
     }
 
-    /// Its memory.
+    /// The memory as words.
     pub fn words(&mut self) -> &mut [u64] {
         // SAFETY: the range is mapped readable and writable, page-aligned and zeroed by the kernel, for as long as `self`
         // lives; `&mut self` makes the slice the only way to it.
@@ -84,7 +84,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: exactly what was mapped, and no slice of it outlives `self`. A refusal would only keep the memory.
+        // SAFETY: exactly the mapped range, and no slice of it outlives `self`. A refusal would only keep the memory.
         let _ = unsafe { rustix::mm::munmap(self.whole, self.whole_bytes) };
     }
 }

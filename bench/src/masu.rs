@@ -1,4 +1,4 @@
-//! The command under test, run as a user runs it, and what it reports with `--json`.
+//! The command under test, run as a user runs it, and its reports with `--json`.
 
 mod sources;
 
@@ -22,7 +22,7 @@ pub struct Masu {
     path: PathBuf,
 }
 
-/// What `masu attach --json` says at its end.
+/// Final report of `masu attach --json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct AttachReport {
     /// The process.
@@ -30,7 +30,7 @@ pub struct AttachReport {
     /// The mechanism that watched it.
     #[serde(default)]
     pub backend: String,
-    /// Whether it settled before it ended.
+    /// Whether masu settled before it ended.
     pub settled: bool,
     /// Time from attach to settled.
     #[serde(default)]
@@ -38,7 +38,7 @@ pub struct AttachReport {
     /// Windows of 2 MiB seen.
     #[serde(default)]
     pub windows_seen: u64,
-    /// Of these, hot ones.
+    /// Number of hot windows among them.
     #[serde(default)]
     pub windows_hot: u64,
     /// Windows put on huge pages.
@@ -68,18 +68,18 @@ pub struct AttachReport {
     /// Processor time that masu used.
     #[serde(default)]
     pub cpu_s: f64,
-    /// What other settings would do.
+    /// Estimates for other settings.
     #[serde(default)]
     pub what_if: Vec<serde_json::Value>,
 }
 
-/// What `masu run --report FILE --json` writes when the program has ended.
+/// Report of `masu run --report FILE --json` after the program's end.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct RunReport {
-    /// How huge pages were asked for.
+    /// Requested way of getting huge pages.
     #[serde(default)]
     pub huge: String,
-    /// How they were served in fact.
+    /// Way that was actually used.
     #[serde(default)]
     pub served: String,
     /// Huge pages by the kind of memory: heap, mmap, bss, stack, code.
@@ -91,60 +91,60 @@ pub struct RunReport {
     /// Memory that this returned.
     #[serde(default)]
     pub returned_bytes: u64,
-    /// What a reader should know.
+    /// Notes for the reader.
     #[serde(default)]
     pub notes: Vec<String>,
-    /// All else that it says.
+    /// Remaining fields of the report.
     #[serde(flatten)]
     pub rest: BTreeMap<String, serde_json::Value>,
 }
 
-/// What became of the windows of one kind of memory.
+/// Outcome for the windows of one kind of memory.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Superpages {
     /// Windows for which a huge page was wanted.
     pub reserved_windows: u64,
-    /// Of these, with a huge page.
+    /// Windows with a huge page.
     pub allocated_windows: u64,
-    /// Of these, refused by the kernel.
+    /// Windows refused by the kernel.
     pub failed_windows: u64,
-    /// Of these, once huge and split since.
+    /// Windows that were huge and have been split since.
     pub downgraded_windows: u64,
 }
 
-/// What `masu run --local --report FILE --json` writes when the program has ended.
+/// Report of `masu run --local --report FILE --json` after the program's end.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LocalReport {
-    /// From the program's start to its end.
+    /// Time from the program's start to its end, in seconds.
     pub elapsed_s: f64,
-    /// Of this, time in which its threads waited for memory.
+    /// Part of this time during which its threads waited for memory.
     pub stall_s: f64,
-    /// What paged memory it might have at a time.
+    /// Budget of paged memory in bytes.
     pub local_bytes: u64,
-    /// What paged memory it had altogether.
+    /// Total paged memory in bytes.
     pub paged_bytes: u64,
-    /// The most that was in memory, staging included.
+    /// Peak resident bytes, victim queue included.
     pub peak_resident_bytes: u64,
     /// Page faults that fetched something.
     pub faults: u64,
     /// Page faults whose page was still in memory.
     pub faults_staged: u64,
-    /// Page faults of memory that nobody had touched.
+    /// First-touch page faults.
     pub faults_first: u64,
     /// Fetched.
     pub bytes_in: u64,
     /// Written back.
     pub bytes_out: u64,
-    /// What half of the faults fetched, or more; `None` without known sites.
+    /// Median transfer size of faults; `None` without known sites.
     pub unit_bytes_median: Option<u64>,
-    /// All else that it says: sites, what other budgets would do, notes.
+    /// Remaining fields of the report: sites, estimates for other budgets, notes.
     #[serde(flatten)]
     pub rest: BTreeMap<String, serde_json::Value>,
 }
 
-/// What `masu pages --json` says.
+/// Report of `masu pages --json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PagesReport {
     /// The process.
@@ -152,9 +152,9 @@ pub struct PagesReport {
     /// The mechanism that watched it.
     #[serde(default)]
     pub backend: String,
-    /// For how long.
+    /// Length of the observation, in seconds.
     pub observed_s: f64,
-    /// Its mappings.
+    /// Mappings of the process.
     pub mappings: Vec<PagesMapping>,
 }
 
@@ -176,17 +176,17 @@ pub struct PagesRun {
     pub start: String,
     /// Number of 4 KiB pages.
     pub pages: u64,
-    /// In how many readings they were found accessed.
+    /// Number of readings that found them accessed.
     pub accessed_reads: u64,
     /// Estimated accesses per second of one page.
     #[serde(default)]
     pub rate_per_s: f64,
 }
 
-/// What `masu census --json` says.
+/// Report of `masu census --json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CensusReport {
-    /// By class.
+    /// Memory by class.
     pub classes: Vec<ClassReport>,
     /// The part of the frames that was looked at.
     pub sampled_fraction: f64,
@@ -197,7 +197,7 @@ pub struct CensusReport {
 /// One class of a [`CensusReport`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ClassReport {
-    /// Its name.
+    /// Name of the class.
     pub class: String,
     /// All of it.
     pub bytes: f64,
@@ -205,18 +205,18 @@ pub struct ClassReport {
     pub error_bound_bytes: f64,
 }
 
-/// What `masu llc shared --json` says, without the frames.
+/// Report of `masu llc shared --json`, without the frames.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SharedReport {
     /// Frames that are merged.
     pub merged_frames: u64,
     /// Pages that have one of them.
     pub merged_pages: u64,
-    /// What the look was like.
+    /// Properties of the scan.
     pub look: LookReport,
 }
 
-/// What a look of [`SharedReport`] was like.
+/// Properties of a scan of [`SharedReport`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LookReport {
     /// Pages whose entries were read.
@@ -228,12 +228,12 @@ pub struct LookReport {
 }
 
 impl SharedReport {
-    /// What each of so many pages cost.
+    /// Cost of each of `pages` pages, in ns.
     pub fn ns_per_page(&self, pages: f64) -> f64 {
         self.look.cpu_us * 1e3 / pages
     }
 
-    /// What each entry of a page table cost: more are read than there are pages, and of other processes too.
+    /// Cost of each page-table entry, in ns: more entries are read than there are pages, and of other processes too.
     pub fn ns_per_entry(&self) -> f64 {
         self.ns_per_page(self.look.pages_read)
     }
@@ -285,8 +285,8 @@ impl Masu {
         command
     }
 
-    /// `masu run` with further `arguments`, to which the program and what it is told are to be added. Where there is a
-    /// `report`, masu writes there what it did.
+    /// `masu run` with further `arguments`; the caller adds the program and its arguments. With a `report`, masu writes
+    /// its report there.
     pub fn run(&self, arguments: &[&str], report: Option<&Path>) -> Command {
         let mut command = Command::new(&self.path);
         command.arg("run").args(arguments);
@@ -318,10 +318,10 @@ impl Masu {
         OwnChild::start(command, processors, Place::Anywhere)
     }
 
-    /// Who uses memory for what.
+    /// Attribution of memory to its users.
     ///
     /// # Errors
-    /// When it cannot be started, fails, or says something else.
+    /// When it cannot be started, fails, or prints something else.
     pub fn census(&self, options: &[&str], processors: &Processors, stop: &Stop) -> Result<CensusReport> {
         let mut command = Command::new(&self.path);
         command.args(["census", "--json"]).args(options);
@@ -329,10 +329,10 @@ impl Masu {
         report_of(child, "masu census", 0, Duration::from_secs(600), stop)
     }
 
-    /// What `masu llc simulate SCENARIO --json` says; with `svg`, it draws a figure there.
+    /// Output of `masu llc simulate SCENARIO --json`; with `svg`, it draws a figure there.
     ///
     /// # Errors
-    /// When it cannot be started, fails, takes longer than `patience`, or says something else.
+    /// When it cannot be started, fails, takes longer than `patience`, or prints something else.
     pub fn simulate<T: DeserializeOwned>(
         &self,
         scenario: &Path,
@@ -350,10 +350,10 @@ impl Masu {
         report_of(child, "masu llc simulate", 0, patience, stop)
     }
 
-    /// Who shares which merged page, by the last one of so many looks in a row.
+    /// Sharers of every merged page, from the last of `looks` consecutive scans.
     ///
     /// # Errors
-    /// When it cannot be started, fails, or says something else.
+    /// When it cannot be started, fails, or prints something else.
     pub fn shared(&self, looks: usize, processors: &Processors, stop: &Stop) -> Result<SharedReport> {
         let mut command = Command::new(&self.path);
         command.args(["llc", "shared", "--json"]);
@@ -395,7 +395,7 @@ impl Masu {
     }
 }
 
-/// A `masu attach` at work.
+/// A running `masu attach`.
 #[derive(Debug)]
 pub struct Attached {
     target: u32,
@@ -404,7 +404,7 @@ pub struct Attached {
 }
 
 impl Attached {
-    /// Its own number.
+    /// Process id of masu.
     pub fn pid(&self) -> u32 {
         self.child.pid()
     }
@@ -414,7 +414,7 @@ impl Attached {
         self.child.is_running()
     }
 
-    /// How long it has been at work.
+    /// Time since masu started its work.
     pub fn age(&self) -> Duration {
         self.begun.elapsed()
     }
@@ -424,7 +424,7 @@ impl Attached {
         self.child.signal(signal);
     }
 
-    /// Waits up to `limit` for it to end by itself, then asks it to, and returns what it reports.
+    /// Waits up to `limit` for masu to end by itself, then asks it to end, and returns its report.
     ///
     /// # Errors
     /// When it failed, printed no report, or we are interrupted.
@@ -432,7 +432,7 @@ impl Attached {
         report_of(self.child, "masu attach", self.target, limit, stop)
     }
 
-    /// Asks it to end now and returns what it reports.
+    /// Asks masu to end now and returns its report.
     ///
     /// # Errors
     /// As [`Attached::finish`].
@@ -468,7 +468,7 @@ fn last_object<T: DeserializeOwned>(text: &str) -> Result<T> {
 pub fn run_report(path: &Path) -> Result<RunReport> {
     let text = std::fs::read_to_string(path).context("masu run left no report")?;
     let mut report: RunReport = last_object(&text).context("masu run left no report")?;
-    // Where the program lay is this machine's affair; what it was, the benchmark says itself.
+    // The program's path depends on this machine; the benchmark names the program itself.
     report.rest.remove("command");
     Ok(report)
 }

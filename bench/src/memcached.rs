@@ -1,4 +1,4 @@
-//! memcached: the paper's experiment (section 6.4), and the case in which only compaction helps.
+//! memcached: the paper's experiment (section 6.4), and the case where only compaction helps.
 
 mod client;
 mod command;

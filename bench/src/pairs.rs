@@ -1,21 +1,21 @@
-//! Pairs of measurements: this against its baseline, taken right after each other, in the order ABBA.
+//! Pairs of measurements: a condition and its baseline, taken right after each other, in the order ABBA.
 //!
-//! What drifts while a benchmark runs (a warmer host, a noisy neighbour) meets both sides of a pair alike, and the order
-//! ABBA lets a steady drift favour neither. So the figure is the median of the paired ratios, and its interval comes from
-//! drawing the pairs again, with replacement (bootstrap). No clock and no randomness of its own: both come in from outside.
+//! Drift during a benchmark (a warmer host, a noisy neighbour) affects both sides of a pair alike, and the order ABBA
+//! lets a steady drift favour neither. So the figure is the median of the paired ratios, and its interval comes from
+//! drawing the pairs again, with replacement (bootstrap). No clock and no randomness of its own: both are passed in.
 
 use serde::Serialize;
 
 use crate::random::XorShift;
 
-/// Fewer pairs than this cannot tell a difference from chance: that n pairs all fall on one side happens by chance with a
+/// Minimum number of pairs for telling a difference from chance: n pairs all fall on one side by chance with a
 /// probability of 2 / 2^n, which is below 5 % from 6 on.
 pub const PAIRS_MIN: usize = 6;
 
-/// How often the pairs are drawn again for the interval.
+/// Number of bootstrap resamples for the interval.
 const RESAMPLES: usize = 4000;
 
-/// Which way a figure should go.
+/// Desired direction of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Better {
@@ -25,7 +25,7 @@ pub enum Better {
     Less,
 }
 
-/// What a comparison says.
+/// Result of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
@@ -40,7 +40,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// In words, for a table.
+    /// Words for a table.
     pub const fn words(self) -> &'static str {
         match self {
             Verdict::Better => "better",
@@ -51,7 +51,7 @@ impl Verdict {
     }
 }
 
-/// One thing measured under two conditions, pair by pair.
+/// One figure measured under two conditions, pair by pair.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Comparison {
     /// Number of pairs.
@@ -69,10 +69,10 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Compares two equally long lists of samples, of which those at the same place were taken right after each other.
+    /// Compares two equally long lists of samples, where samples of the same index were taken right after each other.
     ///
-    /// `None` when the lists are empty, differ in length, or hold a value from which no ratio can be made (a baseline of
-    /// zero or below, or what is not a number).
+    /// `None` when the lists are empty, differ in length, or hold a value that allows no ratio (a baseline of zero or
+    /// below, or not a number).
     pub fn of(baseline: &[f64], this: &[f64], random: &mut XorShift) -> Option<Comparison> {
         let ratios = paired_ratios(baseline, this)?;
         let (ratio_low, ratio_high) = bootstrap_interval(&ratios, random)?;
@@ -86,7 +86,7 @@ impl Comparison {
         })
     }
 
-    /// Whether this is better than its baseline, when more (or less) of it is what one wants.
+    /// Whether this condition is better than its baseline, for the desired direction `better`.
     pub fn verdict(&self, better: Better) -> Verdict {
         if self.pairs < PAIRS_MIN {
             Verdict::TooFewPairs
@@ -100,7 +100,8 @@ impl Comparison {
     }
 }
 
-/// How far two conditions lie apart, where a ratio would say nothing: 5 ms are much beside `true` and little beside a compiler.
+/// Difference between two conditions, for cases where a ratio would be meaningless: 5 ms are much beside `true` and
+/// little beside a compiler.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Difference {
     /// Number of pairs.
@@ -120,7 +121,7 @@ pub struct Difference {
 impl Difference {
     /// Compares two equally long lists of samples, as [`Comparison::of`] does.
     ///
-    /// `None` when the lists are empty, differ in length, or hold what is not a number.
+    /// `None` when the lists are empty, differ in length, or hold a value that is not a number.
     pub fn of(baseline: &[f64], this: &[f64], random: &mut XorShift) -> Option<Difference> {
         if baseline.len() != this.len() {
             return None;
@@ -172,8 +173,8 @@ fn bootstrap_interval(values: &[f64], random: &mut XorShift) -> Option<(f64, f64
     Some((medians[cut], medians[RESAMPLES - 1 - cut]))
 }
 
-/// The order in which one round measures its conditions: forward in even rounds, backward in odd ones, so that two
-/// conditions come as ABBA and three as ABCCBA.
+/// Order of the conditions in one round: forward in even rounds, backward in odd ones, so that two conditions come as
+/// ABBA and three as ABCCBA.
 pub fn order_of_round(round: usize, conditions: usize) -> Vec<usize> {
     if round.is_multiple_of(2) { (0..conditions).collect() } else { (0..conditions).rev().collect() }
 }
@@ -198,7 +199,7 @@ mod tests {
 
     #[test]
     fn drift_that_meets_both_sides_alike_does_not_show() {
-        // The machine gets ten times slower while both run; each pair still says 1.25.
+        // The machine gets ten times slower while both run; each pair still gives 1.25.
         let baseline: Vec<f64> = (1..=10).map(|speed| 100.0 / f64::from(speed)).collect();
         let this: Vec<f64> = baseline.iter().map(|speed| speed * 1.25).collect();
         let found = compare(&baseline, &this).unwrap();

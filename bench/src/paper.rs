@@ -1,8 +1,8 @@
 //! `masu-bench paper`: the micro-benchmark of the HPS paper (section 6.3), with the paper's three columns.
 //!
-//! Twice: first each condition alone, over all rounds, as the paper did, for the curves of throughput and memory; masu is
-//! attached before the first page is touched and stays until the last round. Then the three programs, still alive, in turns,
-//! for the ratio: masu is gone by then, and its huge pages stay.
+//! Measured twice. First each condition alone, over all rounds, as the paper did, for the curves of throughput and
+//! memory; masu is attached before the first page is touched and stays until the last round. Then the three programs,
+//! still alive, in turns, for the ratio: masu has ended by then, and its huge pages stay.
 //!
 //! | paper | here |
 //! | sequential, random, skew ("about a third of the range") | `seq`, `rand`, `skew` |
@@ -10,9 +10,10 @@
 //! | 16 sets a round, 80 rounds, then 400 | the same, `--rounds` |
 //! | memory by `ps` every 5 s | after each round, exactly (smaps_rollup) |
 //!
-//! The paper's THP grows by 147 % under skew, which a third in one piece would not do; so its third lay scattered. The
-//! pattern `skew-spread` takes a third of the pages anywhere. There a huge page costs three times the memory it saves walks
-//! for, and masu, which cannot move the objects of a program that does not cooperate, must leave them where they are.
+//! The paper's THP grows by 147 % under skew, and a contiguous third would not do that; so its third was scattered. The
+//! pattern `skew-spread` takes a third of the pages anywhere. There a huge page costs three times the memory it saves
+//! walks for, and masu, which cannot move the objects of a program that does not cooperate, must leave them where they
+//! are.
 
 use std::time::Duration;
 
@@ -83,7 +84,7 @@ struct Measured {
     attach: AttachReport,
 }
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// # Errors
 /// When masu is missing or fails, a pattern is unknown, or we are interrupted.

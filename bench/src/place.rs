@@ -1,15 +1,15 @@
-//! Which processor a program runs on. A server and its client share no processor, so that one is not measured as the other.
+//! Processors of the programs. A server and its client share no processor, so that one is not measured as the other.
 
 use std::io;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Where a program may run.
+/// Processors that a program may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// On every processor that was ours when the benchmark began.
+    /// All processors that were ours when the benchmark began.
     Anywhere,
-    /// On the n-th of them only (the last one, when there are not so many).
+    /// The n-th processor only (the last one, when there are fewer).
     Only(usize),
 }
 

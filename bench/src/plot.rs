@@ -1,5 +1,5 @@
-//! Line charts as SVG: axes, ticks, a legend, and nothing that needs a library or a font file. Bars, heat maps and
-//! charts of ratios are beside it.
+//! Line charts as SVG: axes, ticks and a legend, without a library or a font file. Bars, heat maps and charts of ratios
+//! are in `plot/`.
 
 use std::fmt::Write as _;
 
@@ -14,22 +14,22 @@ pub use ratios::{Point, Ratios, Shape, ratios};
 /// One line of a chart.
 #[derive(Clone, Debug)]
 pub struct Series {
-    /// Its name in the legend.
+    /// Name in the legend.
     pub name: String,
-    /// Its points, in the order in which they are joined.
+    /// Points, in drawing order.
     pub points: Vec<(f64, f64)>,
 }
 
 /// One chart.
 #[derive(Clone, Debug)]
 pub struct Chart {
-    /// What it shows.
+    /// Title.
     pub title: String,
     /// Name and unit of the horizontal axis.
     pub x_label: String,
     /// Name and unit of the vertical axis.
     pub y_label: String,
-    /// Its lines; the same place in two charts has the same colour.
+    /// Lines; the same index in two charts has the same colour.
     pub series: Vec<Series>,
 }
 
@@ -91,7 +91,7 @@ fn one(chart: &Chart) -> String {
     let mut svg = String::new();
     frame(&mut svg, chart, &x_axis, &y_axis);
     for (nth, (series, (colour, dashes))) in chart.series.iter().zip(STYLES.iter().cycle()).enumerate() {
-        // The first is the widest, so that it shows below those that run along it.
+        // The first line is the widest, so that it shows below later lines along it.
         let style =
             format!("stroke=\"{colour}\" stroke-width=\"{}\" stroke-dasharray=\"{dashes}\"", WIDTHS[nth.min(2)]);
         line(&mut svg, series, &style, &x_axis, &y_axis);
@@ -147,7 +147,7 @@ fn line(svg: &mut String, series: &Series, style: &str, x_axis: &Axis, y_axis: &
 fn legend(svg: &mut String, series: &[Series]) {
     let (mut x, mut y) = (LEFT, 40.0);
     for (series, (colour, dashes)) in series.iter().zip(STYLES.iter().cycle()) {
-        // Letters of this size are about 7 wide; what is a little off only moves the next name.
+        // Letters of this size are about 7 wide; a small error only moves the next name.
         let width = 30.0 + 7.0 * series.name.chars().count() as f64 + 22.0;
         if x > LEFT && x + width > WIDTH + 22.0 {
             (x, y) = (LEFT, y + 13.0);
@@ -166,7 +166,7 @@ fn legend(svg: &mut String, series: &[Series]) {
     }
 }
 
-/// The two axes and what they are called.
+/// The two axes and their labels.
 fn axes(svg: &mut String, [left, top, right, bottom]: [f64; 4], height: f64, [x_label, y_label]: [&str; 2]) {
     let _ = writeln!(
         svg,
@@ -219,7 +219,7 @@ impl Axis {
         ticks.take_while(|tick| *tick <= self.high + self.step * 1e-6).collect()
     }
 
-    /// Where `value` lies between the coordinates `from` and `to`.
+    /// Position of `value` between the coordinates `from` and `to`.
     fn place(&self, value: f64, from: f64, to: f64) -> f64 {
         from + (value - self.low) / (self.high - self.low) * (to - from)
     }

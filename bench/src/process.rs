@@ -1,6 +1,6 @@
 //! A process's memory and processor time, from `/proc`.
 //!
-//! Read here and not through masu's own readers: a benchmark that measured with what it judges could not find its mistakes.
+//! These do not use masu's own readers: a benchmark that measured with the code under test could not find its mistakes.
 
 use std::fs;
 use std::time::Duration;
@@ -53,10 +53,10 @@ pub fn hugetlb(pid: u32) -> Result<Bytes> {
     Ok(amount(&read(pid, "status")?, "HugetlbPages"))
 }
 
-/// Processor time that process `pid` has used so far, in the threads that it has now, to the nanosecond.
+/// Processor time of process `pid` up to now, in its current threads, to the nanosecond.
 ///
 /// # Errors
-/// When the process is gone, or this kernel does not count so closely.
+/// When the process is gone, or this kernel does not count that precisely.
 pub fn processor_time_closely(pid: u32) -> Result<Duration> {
     Ok(closely_of(pid)? + proxies_of(pid).into_iter().flat_map(closely_of).sum::<Duration>())
 }

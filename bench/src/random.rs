@@ -1,4 +1,4 @@
-//! Random numbers from a seed, and nothing else: the same seed gives the same run on every machine.
+//! Random numbers from a seed, without any other state: the same seed gives the same run on every machine.
 
 /// A small generator (xorshift64*). Good enough to choose pages and keys; not for secrets.
 #[derive(Clone, Debug)]
@@ -25,7 +25,7 @@ impl XorShift {
 
     /// A number from 0 up to, not including, 1.
     pub fn unit(&mut self) -> f64 {
-        // 53 bits are what a double holds exactly.
+        // A double holds exactly 53 bits.
         (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 

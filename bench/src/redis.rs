@@ -1,4 +1,4 @@
-//! Redis: a real server, loaded with gigabytes, asked by a client of ours.
+//! Redis: a real server, loaded with gigabytes, and our own client.
 
 pub mod client;
 pub mod command;

@@ -1,11 +1,14 @@
-//! `masu-bench remote`: programs with less memory than they have data, under `masu run --local` and under the kernel's own swapping.
+//! `masu-bench remote`: programs with less memory than data, under `masu run --local` and under the kernel's own
+//! swapping.
 //!
-//! A budget is a part of the memory that masu can page (`remote/need.rs`). masu is told the budget. The kernel's swapping gets a
-//! memory cgroup whose limit is the budget and what the program needs besides, so both have the same memory for data.
+//! A budget is a part of the memory that masu can page (`remote/need.rs`). masu is told the budget. The kernel's
+//! swapping gets a memory cgroup with a limit of the budget plus the program's other memory, so both have the same
+//! memory for data.
 //!
-//! In each round each way runs the program once, beside one run with all memory; ways are taken in turns over rounds. A slowdown
-//! pairs the two that ran in the same round. It is of the part of the run after the data was made, where a program tells that
-//! apart. Every run's result must be that of a run with all memory, else its cell says so and the benchmark fails in the end.
+//! In each round each way runs the program once, beside one run with all memory; ways are taken in turns over rounds. A
+//! slowdown pairs the two runs of the same round. It covers the part of the run after the data was made, where a
+//! program reports that part. Every run's result must equal that of a run with all memory; otherwise its cell says so
+//! and the benchmark fails in the end.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -109,11 +112,11 @@ impl Options {
     }
 }
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// # Errors
-/// When masu is missing, a program cannot be built, this host cannot swap or limit memory, a result was wrong, or we are
-/// interrupted.
+/// When masu is missing, a program cannot be built, this host cannot swap or limit memory, a result was wrong, or we
+/// are interrupted.
 pub fn run(session: &Session, options: &Options) -> Result<()> {
     options.check()?;
     if !options.join.is_empty() {
@@ -193,7 +196,7 @@ fn ways_of(ready: &Ready, ways: &[Way]) -> Vec<Way> {
     ways.iter().copied().filter(|way| *way != Way::Marked || ready.marked.is_some()).collect()
 }
 
-/// Runs one program with each budget. What `rows` has got is whole, also after an error.
+/// Runs one program with each budget. Rows already in `rows` are complete, also after an error.
 fn measure(bench: &Bench, options: &Options, task: Task, ways: &[Way], rows: &mut Vec<Row>) -> Result<()> {
     for percent in options.budgets() {
         let budget = bench.need.paged_bytes.scaled(percent / 100.0).pages().bytes();

@@ -1,4 +1,4 @@
-//! What a benchmark found: printed side by side with its baseline and its target, and saved with the raw samples.
+//! Findings of a benchmark: printed side by side with its baseline and its target, and saved with the raw samples.
 
 use std::fmt;
 use std::fs;
@@ -35,9 +35,9 @@ pub enum Unit {
     Nanoseconds,
     /// A part of a whole.
     Fraction,
-    /// How many.
+    /// A count.
     Count,
-    /// How many times as much.
+    /// A factor.
     Times,
 }
 
@@ -62,15 +62,15 @@ impl Unit {
     }
 }
 
-/// What a figure should reach. Printed beside it; a benchmark never fails by it.
+/// Target of a figure. Printed beside it; a benchmark never fails by it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Target {
-    /// This much or more.
+    /// At least this value.
     AtLeast(f64),
-    /// This much or less.
+    /// At most this value.
     AtMost(f64),
-    /// Of a comparison: its interval touches 1, or lies on the good side of it.
+    /// For a comparison: its interval touches 1, or lies on the better side of it.
     NotWorse,
 }
 
@@ -103,12 +103,12 @@ impl Target {
     }
 }
 
-/// Two conditions, by name: what stands in the first column of figures and what in the second.
+/// Names of two conditions: of the first column of figures, and of the second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Versus {
     /// The baseline.
     pub baseline: &'static str,
-    /// What is held against it.
+    /// Condition that is compared with it.
     pub this: &'static str,
 }
 
@@ -391,7 +391,7 @@ impl fmt::Display for Report {
                     figure.target.zip(figure.value).map(|(t, value)| t.print(value, |bound| figure.unit.print(bound)));
                 table.row([figure.what.clone(), value, target.unwrap_or_default()]);
             }
-            write!(f, "{table}")?; // its head is empty: the line between it and what stands above
+            write!(f, "{table}")?; // its head is empty: the line between it and the text above
         }
         if !self.notes.is_empty() {
             writeln!(f)?;

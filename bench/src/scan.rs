@@ -1,4 +1,4 @@
-//! `masu-bench scan`: what it costs to read and to clear the accessed bits of a large process, per GiB of 4 KiB pages, beside
+//! `masu-bench scan`: cost of reading and clearing the accessed bits of a large process, per GiB of 4 KiB pages, beside
 //! the kernel's own way: `Referenced:` in smaps after a write to clear_refs.
 
 use std::fs;
@@ -37,7 +37,7 @@ struct Costs {
     clear: Vec<f64>,
 }
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// # Errors
 /// When masu is missing or fails, or we are interrupted.
@@ -97,7 +97,7 @@ fn by_masu(session: &Session, masu: &Masu, pid: u32, options: &Options, costs: &
     costs.clear.push(report.clear_us_per_gib.context("masu reports no clear_us_per_gib")?);
     Ok(report.backend)
 }
-/// Processor time of this thread, in which masu counts its costs too.
+/// Processor time of this thread; masu counts its costs in the same way.
 pub fn thread_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::try_from(time).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! What every benchmark has at hand: the host, the command under test, and a way to end early.
+//! Context of every benchmark: the host, the command under test, and a way to end early.
 
 use std::io::IsTerminal as _;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use crate::warm_up;
 pub struct Session {
     /// Raised by Ctrl-C and SIGTERM.
     pub stop: Stop,
-    /// What the figures are measured on.
+    /// Host of the measurements.
     pub host: Host,
     /// The processors that are ours.
     pub processors: Processors,
@@ -28,7 +28,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Looks at the host and takes over the signals.
+    /// Reads the host's properties and takes over the signals.
     ///
     /// # Errors
     /// When the kernel refuses a signal handler or does not name our processors.
@@ -73,8 +73,8 @@ impl Session {
         Ok(())
     }
 
-    /// Touches `bytes` of free memory once more, right before something that needs them: a host that backs memory lazily
-    /// also takes back what is free. Does nothing when we were told not to warm up.
+    /// Touches `bytes` of free memory once more, right before they are needed: a host that backs memory lazily also
+    /// takes free memory back. Does nothing without warm-up.
     ///
     /// # Errors
     /// When interrupted.
@@ -85,7 +85,7 @@ impl Session {
         Ok(())
     }
 
-    /// Says what goes on, on a terminal and nowhere else.
+    /// Prints progress, on a terminal only.
     pub fn progress(&self, text: &str) {
         if std::io::stderr().is_terminal() {
             eprintln!("  {text}");

@@ -1,4 +1,4 @@
-//! Several ways of getting huge pages, held against two of them: against no huge pages, and against the kernel's own setting.
+//! Several ways of getting huge pages, compared with two baselines: no huge pages, and the kernel's own setting.
 
 use crate::launch::{Policy, Run};
 use crate::pairs::{Better, Comparison, Verdict, median};
@@ -6,10 +6,10 @@ use crate::random::XorShift;
 use crate::report::Unit;
 use crate::table::Table;
 
-/// What all others are held against, where they were measured.
+/// Baselines of all other ways, where they were measured.
 pub const BASELINES: [Policy; 2] = [Policy::Small, Policy::Always];
 
-/// So many huge pages come and go elsewhere on a host while a program runs.
+/// Huge pages that may come and go elsewhere on a host while a program runs.
 const FEW: u64 = 8;
 
 /// Runs of one program in one way, a run for each round.
@@ -36,7 +36,7 @@ pub fn ratio_with_interval(found: Option<Comparison>) -> String {
     found.map_or_else(|| "–".into(), print)
 }
 
-/// A line for each way: its run time against both baselines, what it cost, and where it loses, why.
+/// One line for each way: its run time against both baselines, its cost, and the cause of a loss.
 pub fn table(all: &[Runs]) -> Table {
     let mut table = Table::new([
         "",
@@ -89,14 +89,14 @@ fn range(counts: &[f64]) -> String {
     }
 }
 
-/// Of the page faults that wanted a huge page, the part that got a small one: the kernel had no whole free block at hand.
+/// Part of the huge-page faults that got a small page: the kernel had no free huge block.
 fn refused_share(runs: &[Run]) -> Option<f64> {
     let refused: u64 = runs.iter().map(|run| run.huge_faults_refused).sum();
     let wanted = refused + runs.iter().map(|run| run.huge_faults).sum::<u64>();
     (wanted > FEW).then(|| refused as f64 / wanted as f64)
 }
 
-/// What the runs themselves say about why a way is slow.
+/// Cause of a way's slowness, from the runs' own counters.
 fn cause(policy: Policy, runs: &[Run]) -> String {
     let sum = |figure: &dyn Fn(&Run) -> u64| runs.iter().map(figure).sum::<u64>();
     let without = runs.iter().filter(|run| run.huge_pages_peak + run.huge_faults <= FEW).count();

@@ -1,5 +1,5 @@
-//! `masu-bench sparse`: a heap most of whose windows are almost empty and cold, where huge pages everywhere waste memory and
-//! huge pages on the rest give all of the speed.
+//! `masu-bench sparse`: a heap with mostly empty, cold windows. Huge pages everywhere waste memory; huge pages on the
+//! remaining windows give the full speed.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ type Conditions = [Vec<f64>; 3];
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// # Errors
 /// When masu is missing or fails, or we are interrupted.

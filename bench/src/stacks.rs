@@ -1,8 +1,8 @@
 //! `masu-bench stacks`: memory at rest of a program with many threads, each of which has touched a little of its stack.
 //!
-//! A stack of 8 MiB holds whole windows, so whoever puts stacks on huge pages may pay 2 MiB for a thread that needs 16 KiB. A
-//! host on which that happens runs out of memory long before the last thread; the workload then starts fewer, and memory is
-//! scaled up to the number wanted, with a note.
+//! A stack of 8 MiB holds whole windows, so huge pages on stacks may cost 2 MiB for a thread that needs 16 KiB. A host
+//! runs out of memory that way long before the last thread. The workload then starts fewer, and memory is scaled up to
+//! the number wanted, with a note.
 
 use std::time::Duration;
 
@@ -45,10 +45,10 @@ pub struct Options {
 
 const POLICIES: [Policy; 4] = [Policy::Small, Policy::Always, Policy::Touch, Policy::TouchStack];
 
-/// How long a program may take to end once it is told to.
+/// Time limit for a program's end after it was told to end.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// One program at rest.
+/// Memory of one program at rest.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Rest {
     threads: u64,
@@ -56,7 +56,7 @@ struct Rest {
 }
 
 impl Rest {
-    /// Memory of so many threads, if each takes as much as those that were started.
+    /// Memory of `threads` threads, if each takes as much as those that were started.
     fn scaled_to(self, threads: u32) -> f64 {
         self.resident.rss_bytes.0 as f64 * f64::from(threads) / (self.threads.max(1)) as f64
     }
@@ -68,7 +68,7 @@ struct Measured {
     rests: Vec<(Policy, Vec<Rest>)>,
 }
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// # Errors
 /// When masu is missing, a program fails, or we are interrupted.
@@ -123,7 +123,7 @@ fn at_rest(
     let (child, held) = launched.split();
     let workload = Workload::greet(child, &program.path.display().to_string(), &session.stop)?;
     session.stop.sleep(Duration::from_millis(options.rest_ms))?;
-    // Under `masu run` our child is masu; the program says itself who it is.
+    // Under `masu run` our child is masu; the program prints its own process id.
     let pid = u32::try_from(workload.ready().whole("pid")?)?;
     let rest = Rest { threads: workload.ready().whole("threads")?, resident: resident(pid)? };
     workload.end(LIMIT, &session.stop)?;

@@ -1,9 +1,9 @@
-//! `masu-bench startup`: what `masu run` costs a program that does nothing, and what its hooks cost a program that only asks for
-//! memory and gives it back.
+//! `masu-bench startup`: cost of `masu run` for a program that does nothing, and cost of its hooks for a program that
+//! only allocates and frees memory.
 //!
-//! The first is a difference in time, since a ratio beside `true` would say nothing. The second holds three copies of
-//! `workloads/churn.rs` against each other, in turns: started by itself, by `masu run`, and by `masu run` with MASU_DISABLE=1,
-//! where each call should go straight through.
+//! The first is a difference in time, since a ratio to `true` would be meaningless. The second compares three copies of
+//! `workloads/churn.rs`, in turns: started directly, by `masu run`, and by `masu run` with MASU_DISABLE=1, where each
+//! call should go straight through.
 
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -34,14 +34,14 @@ pub struct Options {
     pub segment_ms: u64,
 }
 
-/// What the starts are of. Only the first needs no `masu run`.
+/// Programs that are started. Only the first needs no `masu run`.
 const STARTS: [(&str, &[&str]); 3] =
     [("true", &[]), ("masu run", &["--huge", "touch"]), ("masu run --huge off", &["--huge", "off"])];
 
-/// How the program that asks for memory is started.
+/// Ways of starting the allocating program.
 const HOOKS: [&str; 3] = ["none", "masu run", "MASU_DISABLE=1"];
 
-/// Pairs of calls, as the workload is told them and as a reader wants them.
+/// Pairs of calls: the workload's command, and the reader's label.
 const CALLS: [(&str, &str); 5] = [
     ("mmap 4096", "mmap + munmap, 4 KiB"),
     ("mmap 65536", "mmap + munmap, 64 KiB"),
@@ -50,7 +50,7 @@ const CALLS: [(&str, &str); 5] = [
     ("malloc 65536", "malloc + free, 64 KiB"),
 ];
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// # Errors
 /// When masu is missing or fails, or we are interrupted.
@@ -125,7 +125,7 @@ fn churn(session: &Session, options: &Options, masu: &Masu, conditions: usize) -
         if nth == 2 {
             command.env("MASU_DISABLE", "1");
         }
-        // Never two of them at work at a time; on one processor, none is measured on a faster one.
+        // Never do two of them run at a time; on one processor, none is measured on a faster one.
         let child = OwnChild::start(command, &session.processors, Place::Only(0))?;
         Workload::greet(child, "workload-churn", &session.stop)
     };

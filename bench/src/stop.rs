@@ -1,5 +1,5 @@
-//! Ctrl-C and SIGTERM as a flag: every loop that waits asks it, returns early, and what was borrowed from the host is put
-//! back on the way out.
+//! Ctrl-C and SIGTERM as a flag: every waiting loop checks it and returns early, and the host's settings are restored
+//! on the way out.
 
 use std::fmt;
 use std::io;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-/// Whether somebody asked us to end.
+/// Flag: a request to end has arrived.
 #[derive(Clone, Debug, Default)]
 pub struct Stop(Arc<AtomicBool>);
 

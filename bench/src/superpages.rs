@@ -1,9 +1,9 @@
-//! `masu-bench superpages`: programs with much memory, each with its huge pages got in each of several ways, side by side.
+//! `masu-bench superpages`: programs with much memory, each with huge pages from several sources, side by side.
 //!
-//! Four are small programs of our own (random updates, a pointer chase, a hash join, a graph), four are what people run:
-//! SQLite, NumPy, a Java and a Go program (`superpages/job.rs`). A run is a process from its start to its end, with the first
-//! touch of its memory in it, since that is where huge pages cost and save too; "work" is the part after that, where the
-//! program tells it apart. Each run prints a checksum, and all runs of a program must print the same.
+//! Four are small programs of our own (random updates, a pointer chase, a hash join, a graph), four are real
+//! applications: SQLite, NumPy, a Java and a Go program (`superpages/job.rs`). A run is a process from its start to its
+//! end, including the first touch of its memory, since huge pages cost and save there too. "work" is the part after
+//! that, where the program reports it. Each run prints a checksum, and all runs of a program must print the same.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -53,11 +53,11 @@ struct Measured {
     job: Job,
     checksum: String,
     runs: Vec<Runs>,
-    /// Time of the work alone, of the programs that tell it.
+    /// Time of the work alone, of the programs that report it.
     work_s: Vec<(Policy, Vec<f64>)>,
 }
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// # Errors
 /// When masu is missing, a program fails, its results differ between two ways, or we are interrupted.
@@ -100,13 +100,13 @@ fn one(session: &Session, options: &Options, launcher: &Launcher, job: Job, read
     Ok(Measured { job, checksum, runs, work_s })
 }
 
-/// The line in which a program tells its result.
+/// Line with a program's result.
 fn result(run: &Run) -> Result<Reply> {
     let line = run.lines.iter().rfind(|line| line.starts_with("checksum="));
     line.map(|line| Reply::of(line)).context("it printed no checksum")
 }
 
-/// What the first run printed, and how it got its memory.
+/// Output of the first run, and its way of getting memory.
 struct Checksum(Option<(Policy, String)>);
 
 impl Checksum {

@@ -1,20 +1,20 @@
-//! The host's switch for transparent huge pages, `/sys/kernel/mm/transparent_hugepage/enabled`, turned for a while.
+//! The host's setting for transparent huge pages, `/sys/kernel/mm/transparent_hugepage/enabled`, changed temporarily.
 //!
-//! The guard puts the old setting back when it goes out of scope: at the end, on an error, on a panic, and after SIGINT or
-//! SIGTERM, which raise a flag that ends the benchmark in the ordinary way (`stop.rs`).
+//! The guard restores the old setting when it goes out of scope: at the end, on an error, on a panic, and after SIGINT
+//! or SIGTERM, which raise a flag that ends the benchmark in the ordinary way (`stop.rs`).
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-/// Where the kernel keeps its settings for transparent huge pages.
+/// Folder of the kernel's settings for transparent huge pages.
 pub const FOLDER: &str = "/sys/kernel/mm/transparent_hugepage";
 
 /// A setting of `enabled`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// No huge pages, whoever asks.
+    /// No huge pages, whatever a program asks for.
     Never,
     /// Huge pages for every mapping.
     Always,
@@ -69,15 +69,15 @@ impl Drop for Guard {
     }
 }
 
-/// khugepaged in a hurry, until dropped: what it would come to in minutes (with its usual settings 16 MiB in ten seconds) it
-/// comes to at once. Which pages it takes is decided as ever.
+/// khugepaged at full speed, until dropped. At its usual settings it collapses 16 MiB in ten seconds; here the same
+/// pages are collapsed at once. Its choice of pages is unchanged.
 #[derive(Debug)]
 pub struct Hurry {
     before: Vec<(PathBuf, String)>,
 }
 
 impl Hurry {
-    /// Pages that it looks at in one go, and how long it sleeps then.
+    /// Pages scanned in one go, and the sleep between scans.
     const SETTINGS: [(&str, &str); 2] = [("pages_to_scan", "65536"), ("scan_sleep_millisecs", "10")];
 
     /// Changes khugepaged's settings.
@@ -99,7 +99,7 @@ impl Hurry {
         Ok(hurry)
     }
 
-    /// How often khugepaged has been through all programs since the host started.
+    /// Number of khugepaged's full scans since the host started.
     ///
     /// # Errors
     /// When it does not count.

@@ -1,8 +1,8 @@
-//! `masu-bench torture`: a program that checks its own memory (`workloads/self_check.rs`) runs while its windows are promoted
-//! and demoted as fast as can be, and must find no difference.
+//! `masu-bench torture`: a program that checks its own memory (`workloads/self_check.rs`) runs while its windows are
+//! promoted and demoted at the highest rate, and must find no difference.
 //!
-//! Three parts: our own hammer alone, which strikes far more often than masu ever would; `masu attach --undo` again and again,
-//! told to promote almost everything; and both at once. Any difference is an error.
+//! Three parts: our own hammer alone, at a far higher rate than masu's; `masu attach --undo` again and again, told to
+//! promote almost everything; and both at once. Any difference is an error.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ pub(crate) fn time(text: &str) -> Result<Duration, String> {
         .map_err(|_| "expected a time of 0 s or more, such as 120s or 2m".to_owned())
 }
 
-/// What acts on the program in one part.
+/// Agents that act on the program in one part.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     name: &'static str,
@@ -65,7 +65,7 @@ const PARTS: [Part; 3] = [
     Part { name: "both", hammer: true, masu: true },
 ];
 
-/// What masu's runs of one part did.
+/// Results of masu's runs of one part.
 #[derive(Debug, Default, serde::Serialize)]
 struct Runs {
     runs: u64,
@@ -74,7 +74,7 @@ struct Runs {
     refused: BTreeMap<String, u64>,
 }
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// # Errors
 /// When the program finds a difference, masu is missing or fails, or we are interrupted.
@@ -189,8 +189,8 @@ fn act(program: &mut Workload, masu: Option<&Masu>, time: Duration, session: &Se
             status(program, session)?;
             continue;
         };
-        // Promote what was touched at all, whatever it costs in memory, and give all of it back at the end.
-        // Twice in each part: masu promotes what it has watched for a while, so that many short runs would do nothing.
+        // Promotes every touched window, at any cost in memory, and demotes all of them at the end. Twice in each part:
+        // masu promotes windows that it has watched for a while, so that many short runs would do nothing.
         let watch = format!("{}s", left.as_secs().min(time.as_secs() / 2).max(1));
         let eager =
             ["--for", &watch, "--hot-fraction", "0.002", "--max-extra-rss", "100%", "--demote-after", "1", "--undo"];

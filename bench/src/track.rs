@@ -1,7 +1,7 @@
-//! `masu-bench track`: what it costs to be watched, how soon a program hears of its pages, and what a program pays that is
-//! built with libmasu where nobody watches.
+//! `masu-bench track`: cost of being watched, delay of notifications, and cost of libmasu in a program without a
+//! tracker.
 //!
-//! All with a `masu track` of our own and programs in C that are compiled here (`workloads/track/`).
+//! All with a private `masu track` and programs in C that are compiled here (`workloads/track/`).
 
 use anyhow::{Result, ensure};
 
@@ -58,7 +58,7 @@ impl Options {
         Ok(())
     }
 
-    /// As given, or less of all for a quick one.
+    /// Options as given, or less of all for a quick run.
     fn effective(&self) -> Options {
         if !self.quick {
             return self.clone();
@@ -70,7 +70,7 @@ impl Options {
     }
 }
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// # Errors
 /// When masu, its library or gcc is missing, a program is not watched, or we are interrupted.

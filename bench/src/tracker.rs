@@ -1,4 +1,4 @@
-//! A `masu track` of our own, on a socket of its own, and what it says while it is at work.
+//! A private `masu track` on its own socket, and its output while it runs.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,16 +20,16 @@ use crate::stop::Stop;
 /// One event.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
-    /// By the monotonic clock, when its line was read.
+    /// Time of reading its line, by the monotonic clock.
     pub read_ns: u64,
-    /// Since the tracker's start, by its own clock.
+    /// Time since the tracker's start, by its own clock.
     pub at_s: f64,
-    /// All that it says.
+    /// All fields of the event.
     pub said: Value,
 }
 
 impl Event {
-    /// Its name.
+    /// Name of the event.
     pub fn name(&self) -> &str {
         self.said["event"].as_str().unwrap_or_default()
     }
@@ -40,7 +40,7 @@ impl Event {
     }
 }
 
-/// A tracker at work. It ends when dropped.
+/// A running tracker. It ends when dropped.
 #[derive(Debug)]
 pub struct Tracker {
     // Dropped in this order: the program ends before its folder goes.
@@ -50,19 +50,19 @@ pub struct Tracker {
     reader: Option<JoinHandle<()>>,
 }
 
-/// So long it may take to look at the host and to listen.
+/// Time limit for probing the host and for listening.
 const START_LIMIT: Duration = Duration::from_secs(30);
 
 impl Tracker {
     /// Starts one with further `options` of `masu track`, and waits until it listens.
     ///
     /// # Errors
-    /// When it cannot be started or says no.
+    /// When it cannot be started or refuses its options.
     pub fn start(masu: &Masu, options: &[&str], session: &Session) -> Result<Tracker> {
         Tracker::start_in(Tracker::folder()?, masu, options, session)
     }
 
-    /// A folder for one that is started later; [`socket_in`] says where it will listen.
+    /// A folder for one that is started later; [`socket_in`] returns its future socket.
     ///
     /// # Errors
     /// When there can be none.
@@ -73,7 +73,7 @@ impl Tracker {
     /// As [`Tracker::start`], with a folder that is there already.
     ///
     /// # Errors
-    /// When it cannot be started or says no.
+    /// When it cannot be started or refuses its options.
     pub fn start_in(folder: TempDir, masu: &Masu, options: &[&str], session: &Session) -> Result<Tracker> {
         let mut child = masu.track(&socket_in(folder.path()), options, &session.processors)?;
         let line = child.line(START_LIMIT, &session.stop)?;
@@ -95,22 +95,22 @@ impl Tracker {
         Ok(Tracker { child, folder, events, reader: Some(reader) })
     }
 
-    /// Where it listens.
+    /// Path of its socket.
     pub fn socket(&self) -> PathBuf {
         socket_in(self.folder.path())
     }
 
-    /// Its number.
+    /// Process id.
     pub fn pid(&self) -> u32 {
         self.child.pid()
     }
 
-    /// What it has said so far.
+    /// Events up to now.
     pub fn events(&self) -> Vec<Event> {
         self.events.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// When it was heard that the process `pid` has settled, by the monotonic clock; `None` until it has.
+    /// Time of the event that the process `pid` has settled, by the monotonic clock; `None` before.
     pub fn settled_ns(&self, pid: u32) -> Option<u64> {
         settled_ns(&self.events(), pid)
     }
@@ -123,7 +123,7 @@ impl Tracker {
         processor_time_closely(self.pid()).context("masu track has ended")
     }
 
-    /// Has it end, and hands out all that it said.
+    /// Ends it, and returns all its events.
     ///
     /// # Errors
     /// When it failed, does not end, or we are interrupted.
@@ -131,7 +131,7 @@ impl Tracker {
         let Tracker { mut child, folder: _folder, events, mut reader } = self;
         child.signal(Signal::INT);
         let ended = child.finish(Duration::from_secs(30), stop)?;
-        // Its end of the pipe is closed: the reader has come to the end.
+        // The tracker's end of the pipe is closed: the reader has come to the end.
         let _ = reader.take().map(JoinHandle::join);
         if !ended.status.success() {
             bail!("masu track failed: {}", ended.errors.last().map_or("no message", String::as_str));
@@ -141,13 +141,13 @@ impl Tracker {
     }
 }
 
-/// One that settled and did not stay so counts from the last time on.
+/// A program that settled and did not stay so counts from its last settling on.
 fn settled_ns(events: &[Event], pid: u32) -> Option<u64> {
     let rounds = events.iter().rev().filter(|event| event.is("round", pid));
     rounds.take_while(|event| event.said["settled_s"].is_number()).last().map(|event| event.read_ns)
 }
 
-/// Where a tracker with this folder listens.
+/// Socket of a tracker with this folder.
 pub fn socket_in(folder: &Path) -> PathBuf {
     folder.join("track.sock")
 }

@@ -1,5 +1,5 @@
-//! `masu-bench transpose`: the matrix transposition of the Super Page paper (section 5.1, figures 8 to 11), over dimensions,
-//! with each way of getting huge pages.
+//! `masu-bench transpose`: the matrix transposition of the Super Page paper (section 5.1, figures 8 to 11), over
+//! dimensions, with each way of getting huge pages.
 //!
 //! | paper | here |
 //! | load stride, store stride | the same |
@@ -7,11 +7,12 @@
 //! | figure 9, MB/s over the dimension | the curves; a MiB is one of the matrix, copied once |
 //! | figures 10 and 11, ratio over the dimension | the heat map, and the table of the worst and the best dimension |
 //!
-//! The dimensions go on beyond 4096, since today's processors keep the translations of some 2000 pages: only a column of more
-//! rows than that misses all of them.
+//! The dimensions go on beyond 4096, since today's processors keep the translations of some 2000 pages: only a column
+//! of more rows than that misses all of them.
 //!
-//! In each round each way runs one process (`workloads/transpose.rs`), which goes through all dimensions; ways are taken in
-//! turns over rounds. A ratio pairs what two ways gave in the same round for the same dimension and stride.
+//! In each round each way runs one process (`workloads/transpose.rs`), which goes through all dimensions; ways are
+//! taken in turns over rounds. A ratio pairs the results of two ways in the same round for the same dimension and
+//! stride.
 
 use std::time::Duration;
 
@@ -53,7 +54,7 @@ pub struct Options {
 
 const POLICIES: [Policy; 5] = [Policy::Small, Policy::Always, Policy::Glibc, Policy::Jemalloc, Policy::Touch];
 
-/// Which side of the copy jumps from row to row.
+/// Side of the copy that jumps from row to row.
 const STRIDES: [&str; 2] = ["load stride", "store stride"];
 
 const LIMIT: Duration = Duration::from_secs(600);
@@ -69,7 +70,7 @@ struct Cell {
     found: Comparison,
 }
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// # Errors
 /// When masu is missing, a program fails, its results are wrong, or we are interrupted.

@@ -1,7 +1,7 @@
-//! Touches and frees most free memory once, before anything is measured.
+//! Touches and frees most free memory once, before any measurement.
 //!
-//! A virtual machine's memory is often backed by its host only when it is first touched, and that first touch can cost tens
-//! of times an ordinary page fault. Whichever condition happened to run first would pay for all others.
+//! A virtual machine's memory is often backed by its host only at the first touch, and that first touch can cost tens
+//! of times an ordinary page fault. Without the warm-up, the first condition would pay for all others.
 
 use std::io;
 use std::sync::Arc;
@@ -19,18 +19,18 @@ use crate::stop::Stop;
 /// Free memory that the warm-up leaves alone.
 const LEAVE: Bytes = Bytes::gib(2);
 
-/// What one warm-up did.
+/// Results of one warm-up.
 #[derive(Clone, Copy, Debug)]
 pub struct WarmUp {
     /// Memory touched.
     pub bytes: Bytes,
     /// Time taken with huge pages, which come from whole free blocks.
     pub huge: Duration,
-    /// Time taken with 4 KiB pages, which come from what is left in pieces too.
+    /// Time taken with 4 KiB pages, which also use fragmented free memory.
     pub small: Duration,
 }
 
-/// Touches memory with huge pages and then with 4 KiB pages: all but 2 GiB of what is free, or `limit` where that is less.
+/// Touches memory with huge pages and then with 4 KiB pages: all free memory but 2 GiB, or `limit` where that is less.
 ///
 /// # Errors
 /// When interrupted, or when memory cannot be mapped.
@@ -57,24 +57,24 @@ fn touch(bytes: Bytes, with_huge_pages: bool, stop: &Stop) -> Result<Duration> {
         stop.check()?;
         window.iter_mut().step_by(PAGE_BYTES / 8).for_each(|word| *word = 1);
         if host::available() < Bytes::gib(1) {
-            break; // somebody else needs the memory now
+            break; // another process needs the memory now
         }
     }
     Ok(begun.elapsed())
 }
 
-/// Warm memory held back, to be freed piece by piece as somebody else turns memory into huge pages.
+/// Warm memory in reserve, freed piece by piece as another process turns memory into huge pages.
 ///
-/// A host that backs memory lazily also takes back what the machine reports free, within seconds: memory warmed up before a
-/// measurement is cold again in the middle of it, and giving it back costs processor time that the host does not charge
-/// evenly. What was freed last is allocated first, so memory freed at the pace at which it is taken keeps a measurement
-/// on warm memory throughout, as on a machine with memory of its own.
+/// A host that backs memory lazily also takes back free memory, within seconds. Memory warmed up before a measurement
+/// is cold again in the middle of it, and returning it costs processor time that the host does not charge evenly. The
+/// kernel allocates the most recently freed memory first. So memory freed at the rate of its allocation keeps a
+/// measurement on warm memory throughout, as on a machine with memory of its own.
 #[derive(Debug)]
 pub struct Reservoir {
     pieces: Vec<Mapping>,
 }
 
-/// Frees a [`Reservoir`] until it is dropped; what is left of it then is freed at once.
+/// Frees a [`Reservoir`] until it is dropped; the remainder is freed at once then.
 #[derive(Debug)]
 pub struct Flow {
     over: Arc<AtomicBool>,
@@ -83,10 +83,10 @@ pub struct Flow {
 
 const PIECE: Bytes = Bytes::mib(8);
 
-/// So many pieces are free before they are asked for.
+/// Number of pieces that are free before they are needed.
 const AHEAD: u64 = 2;
 
-/// How often the kernel's count of huge pages is read.
+/// Interval between reads of the kernel's count of huge pages.
 const EVERY: Duration = Duration::from_millis(5);
 
 impl Reservoir {
@@ -134,13 +134,13 @@ impl Reservoir {
         Flow { over, thread: Some(thread) }
     }
 
-    /// Frees as much of it, from another thread, as huge pages come into being from now on.
+    /// Frees from another thread as much of it as becomes huge pages from now on.
     ///
     /// # Errors
-    /// When the kernel does not tell how many there are.
+    /// When the kernel does not count huge pages.
     pub fn flow(mut self) -> Result<Flow> {
         let windows_a_piece = PIECE.0 / PageSize::Huge.bytes().0;
-        // The pieces are huge pages themselves: what is freed of them is missing in the count, and added here.
+        // The pieces are huge pages themselves: freed ones are missing in the count, and added here.
         let at_first = host::huge_pages_in_use()?;
         let over = Arc::new(AtomicBool::new(false));
         let ends = Arc::clone(&over);
@@ -195,7 +195,7 @@ mod tests {
         for _ in 0..200 {
             thread::sleep(Duration::from_millis(10));
             after = host::huge_pages_in_use().unwrap();
-            // Other tests use huge pages meanwhile, but not so many.
+            // Other tests use huge pages meanwhile, but fewer.
             if after <= before + 16 {
                 drop(flow);
                 return;

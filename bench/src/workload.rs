@@ -1,7 +1,7 @@
-//! How a benchmark talks to its workload programs: a line to standard input, a line back.
+//! Protocol between a benchmark and its workload programs: a line to standard input, a line back.
 //!
-//! A workload prints `ready …` once its memory is set up, answers each command with one line of `name=number` words, and
-//! ends when its input is closed, so that none is left behind whatever happens to the benchmark.
+//! A workload prints `ready …` once its memory is set up, answers each command with one line of `name=number` words,
+//! and ends when its input is closed, so that none outlives the benchmark, even if that is killed.
 
 use std::io::{self, BufRead, Write};
 use std::process::Command;
@@ -20,7 +20,7 @@ pub struct Workload {
     ready: Reply,
 }
 
-/// How long a workload may take to set up its memory.
+/// Time limit of a workload for setting up its memory.
 const READY_LIMIT: Duration = Duration::from_secs(300);
 
 impl Workload {
@@ -45,19 +45,19 @@ impl Workload {
     /// Waits until `child`, which runs the workload program `name`, is ready.
     ///
     /// # Errors
-    /// When it ends or says something else, or we are interrupted.
+    /// When it ends or prints something else, or we are interrupted.
     pub fn greet(mut child: OwnChild, name: &str, stop: &Stop) -> Result<Workload> {
         let line = child.line(READY_LIMIT, stop)?;
         let Some(rest) = line.strip_prefix("ready") else { bail!("{name} said `{line}` instead of `ready`") };
         Ok(Workload { ready: Reply(rest.to_owned()), child })
     }
 
-    /// Its number.
+    /// Process id.
     pub fn pid(&self) -> u32 {
         self.child.pid()
     }
 
-    /// What it said when it was ready.
+    /// Reply at the start.
     pub const fn ready(&self) -> &Reply {
         &self.ready
     }
@@ -77,7 +77,7 @@ impl Workload {
     /// When it has ended.
     pub fn tell(&mut self, command: &str) -> Result<()> {
         if self.child.tell(command).is_err() {
-            // It is gone; its last words say more than the broken pipe.
+            // The workload has ended; the last lines of its output say more than the broken pipe.
             self.child.line(Duration::from_secs(5), &Stop::default())?;
             bail!("a workload no longer listens");
         }
@@ -143,7 +143,7 @@ impl Reply {
     }
 }
 
-/// The workload's side: says that it is ready, then answers commands until its input ends.
+/// The workload's side: reports that it is ready, then answers commands until its input ends.
 ///
 /// # Errors
 /// When the benchmark no longer listens, or a command is not understood.

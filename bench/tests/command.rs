@@ -1,10 +1,10 @@
-//! `masu-bench` as its user meets it when something is wrong: one clear line, status 2, nothing left changed.
+//! `masu-bench` with wrong input, from the user's side: one clear line, status 2, no setting left changed.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on ends there")]
 
 use assert_cmd::Command;
 
-/// What it says on standard error, having failed as it should.
+/// Standard error of a call that failed with the expected status.
 fn refusal(arguments: &[&str]) -> String {
     let output = Command::cargo_bin("masu-bench").unwrap().args(arguments).output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{arguments:?}");

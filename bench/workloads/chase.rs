@@ -1,4 +1,5 @@
-//! A pointer chase: each cache line of a large memory says which is next, so that each load, with its page walk, is waited for.
+//! A pointer chase: each cache line of a large memory holds the index of the next, so that each load, with its page
+//! walk, is waited for.
 //!
 //! Prints a checksum and the time of the chase alone.
 
@@ -40,8 +41,9 @@ fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// One circle through all `count` lines (a power of two), in the order of a linear congruential generator. By the theorem of
-/// Hull and Dobell its period is full, since the factor is one more than a multiple of four and the summand is odd.
+/// One cycle through all `count` lines (a power of two), in the order of a linear congruential generator. By the
+/// theorem of Hull and Dobell its period is full, since the factor is one more than a multiple of four and the summand
+/// is odd.
 fn circle(count: usize) -> Vec<Line> {
     let mask = count as u64 - 1;
     let next = |at: u64| at.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F) & mask;

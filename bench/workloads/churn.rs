@@ -1,4 +1,4 @@
-//! Asks for memory and gives it back, again and again, without using it: what remains is the cost of the calls.
+//! Allocates and frees memory again and again without using it, so that only the calls cost time.
 //!
 //! The commands `mmap BYTES MS` and `malloc BYTES MS` answer with pairs of calls per second.
 
@@ -40,11 +40,11 @@ fn rate(once: fn(usize) -> Result<()>, bytes: usize, time: Duration) -> Result<f
     Ok(f64::from(pairs) / begun.elapsed().as_secs_f64())
 }
 
-/// By the C library's functions, which a preloaded library takes the place of.
+/// Calls the C library's functions, which a preloaded library interposes.
 fn map_and_unmap(bytes: usize) -> Result<()> {
     let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: no address is asked for, so that nothing that is in use is touched; what was mapped, and only that, is
-    // unmapped, and nobody has used it.
+    // SAFETY: no address is asked for, so the kernel picks an unused one; exactly the mapped range is unmapped, and no
+    // code has used it.
     let done = unsafe {
         let start = libc::mmap(ptr::null_mut(), black_box(bytes), access, flags, -1, 0);
         start != libc::MAP_FAILED && libc::munmap(start, bytes) == 0
@@ -54,7 +54,7 @@ fn map_and_unmap(bytes: usize) -> Result<()> {
 }
 
 fn allocate_and_free(bytes: usize) -> Result<()> {
-    // SAFETY: what was allocated is freed once and not used; freeing nothing is allowed.
+    // SAFETY: the allocation is freed once and not used; freeing a null pointer is allowed.
     let got = unsafe {
         let memory = black_box(libc::malloc(black_box(bytes)));
         libc::free(memory);

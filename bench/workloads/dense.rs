@@ -1,6 +1,6 @@
 //! One large mapping, every page of it touched once as a 4 KiB page, then random access to all of it.
 //!
-//! The command `run MS` answers with accesses per second, each of which depends on the one before; `idle` does nothing.
+//! The command `run MS` answers with accesses per second; each access depends on the previous one. `idle` does nothing.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};

@@ -1,9 +1,10 @@
-//! Breadth-first search and PageRank on a generated graph whose edges are as unevenly spread as those of R-MAT
-//! (D. Chakrabarti et al., "R-MAT: A Recursive Model for Graph Mining", SDM 2004).
+//! Breadth-first search and PageRank on a generated graph with edges as unevenly spread as in R-MAT (D. Chakrabarti et
+//! al., "R-MAT: A Recursive Model for Graph Mining", SDM 2004).
 //!
-//! R-MAT chooses the row and the column of an edge bit by bit. Here each bit is 0 with a probability of 3/4, in rows and columns
-//! alike (R-MAT with a = 9/16, b = c = 3/16, d = 1/16): then a row's share of the edges follows from its number, and the graph
-//! is written in its final form at once. Vertices are renumbered so that the busy ones lie anywhere.
+//! R-MAT chooses the row and the column of an edge bit by bit. Here each bit is 0 with a probability of 3/4, in rows
+//! and columns alike (R-MAT with a = 9/16, b = c = 3/16, d = 1/16): then a row's share of the edges follows from its
+//! number, and the graph is written in its final form at once. Vertices are renumbered so that the busy ones are
+//! scattered.
 //!
 //! Prints a checksum and the time of search and ranks.
 
@@ -32,7 +33,7 @@ const DEGREE: u64 = 8;
 /// Edges, their beginning, two ranks, the depth and a place in the queue.
 const BYTES_PER_VERTEX: u64 = 4 * DEGREE + 8 + 2 * 8 + 4 + 4;
 
-/// Who does not follow an edge goes anywhere; the usual value.
+/// Probability of following an edge; otherwise the walk jumps to any vertex. The usual value.
 const DAMPING: f64 = 0.85;
 
 /// Depth of a vertex that the search has not met.
@@ -40,9 +41,9 @@ const UNSEEN: u32 = u32::MAX;
 
 /// Edges by the vertex from which they come.
 struct Graph {
-    /// Where the edges of each vertex begin, and where the last ones end.
+    /// Start of each vertex's edges, and the end of the last ones.
     begins: Vec<u64>,
-    /// Where they go.
+    /// Targets of the edges.
     ends: Vec<u32>,
 }
 
@@ -112,7 +113,7 @@ impl Graph {
         &self.ends[place(self.begins[at])..place(self.begins[at + 1])]
     }
 
-    /// How many edges each vertex is away from `first`.
+    /// Distance of each vertex from `first`, in edges.
     fn depths_from(&self, first: u32) -> Vec<u32> {
         let count = self.begins.len() - 1;
         let mut depths = vec![UNSEEN; count];

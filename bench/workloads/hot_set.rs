@@ -26,7 +26,7 @@ struct Arguments {
     seed: u64,
 }
 
-/// What the visiting thread and the answering one share.
+/// State shared by the visiting thread and the answering one.
 #[derive(Default)]
 struct Visits {
     /// The set to visit.

@@ -1,6 +1,6 @@
-//! A service that has nothing to do for a while: a file mapped and read, each page of it once, then left alone.
+//! A service that idles: it maps a file and reads each page of it once, then leaves it alone.
 //!
-//! The command `touch` reads each page again, in the same order, and answers with the time that it took and the page faults.
+//! The command `touch` reads each page again, in the same order, and answers with its time and page faults.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -41,7 +41,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     })
 }
 
-/// A sum, so that nobody leaves the reading out.
+/// Returns a sum, so that the compiler cannot drop the reads.
 fn touch_all(mapping: &FileMapping) -> u64 {
     (0..mapping.pages()).map(|page| u64::from(mapping.touch(page))).sum()
 }

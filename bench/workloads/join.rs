@@ -65,7 +65,7 @@ fn build(hash: &mut [Row], rows: &[Row]) {
     }
 }
 
-/// How many rows found a partner, and the sum of their products.
+/// Number of rows with a partner, and the sum of their products.
 fn probe(hash: &[Row], rows: &[Row]) -> (u64, u64) {
     let (mut partners, mut sum) = (0, 0u64);
     for row in rows {

@@ -1,7 +1,7 @@
-//! Memory that is offered to KSM: pages of a content that every such program has, and pages that only this one has.
+//! Memory offered to KSM: pages with a content common to all such programs, and pages with a unique content.
 //!
-//! Pages of one kind lie together: first those in common. The command `loads PAGES` answers with how long a load of a line takes, as the
-//! median of one line in each of the first so many pages, in ticks of the processor's clock.
+//! Pages of one kind are contiguous, the common ones first. The command `loads PAGES` answers with the load latency of
+//! a line: the median over one line in each of the first PAGES pages, in ticks of the processor's clock.
 
 use std::process::ExitCode;
 
@@ -41,7 +41,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         page.fill(content.wrapping_mul(0x9E37_79B9_7F4A_7C15));
     }
     if !arguments.keep {
-        // SAFETY: the whole of our own mapping; what KSM puts there has the same content.
+        // SAFETY: the whole of our own mapping; KSM replaces pages only by pages of the same content.
         unsafe { madvise(mapping.start(), mapping.bytes(), Advice::LinuxMergeable) }
             .context("cannot offer memory to KSM")?;
     }
@@ -57,12 +57,12 @@ fn run(arguments: &Arguments) -> Result<()> {
     })
 }
 
-/// In an order, and of lines, that no prefetcher guesses: newer processors guess large steps, and the rest of a page of which they have
-/// seen a few lines.
+/// Reads lines in an order that no prefetcher predicts: newer processors predict large steps, and the rest of a page
+/// after a few of its lines.
 #[cfg(target_arch = "x86_64")]
 fn loads(words: &[u64], random: &mut XorShift) -> Result<u64> {
     use std::arch::x86_64::{_mm_lfence, _mm_mfence, _rdtsc};
-    /// A median needs no more, and so many translations are kept.
+    /// A median needs no more, and the TLB holds this many translations.
     const SAMPLES: usize = 800;
     let mut pages: Vec<&[u64]> = words.chunks(WORDS_PER_PAGE).collect();
     random.shuffle(&mut pages);

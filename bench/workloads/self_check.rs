@@ -1,8 +1,8 @@
-//! A program that checks its own memory: threads write patterns and check them while they give pages back, protect, unmap,
-//! move and fork them. Whatever another program does to the way this memory is backed, it must not find a difference.
+//! A program that checks its own memory: threads write patterns and check them while they give pages back, protect,
+//! unmap, move and fork them. It must find no difference, however other programs change the backing of this memory.
 //!
-//! `status` answers with the counts so far, `stop` checks every page a last time. Each difference is one line on standard
-//! error.
+//! `status` answers with the counts up to now, `stop` checks every page a last time. Each difference is one line on
+//! standard error.
 
 #[path = "self_check/model.rs"]
 mod model;
@@ -35,7 +35,7 @@ struct Arguments {
     seed: u64,
 }
 
-/// What the threads count, and when they end.
+/// Counters of the threads, and their end flag.
 #[derive(Debug, Default)]
 struct Counts {
     operations: AtomicU64,
@@ -97,7 +97,7 @@ impl Counts {
     }
 }
 
-/// One thread: its pages of the shared memory (every n-th), and memory of its own.
+/// One thread: its pages of the shared memory (every n-th), and private memory.
 struct Worker<'a> {
     id: usize,
     threads: usize,
@@ -168,7 +168,7 @@ impl<'a> Worker<'a> {
             }
             90..92 => self.advise_run(Advice::LinuxCold)?,
             92..94 => self.advise_run(Advice::LinuxHugepage)?,
-            // Rarer than its opposite: where it was given last, nobody may promote.
+            // Rarer than its opposite: after this advice, no process may promote the range.
             94..95 if self.random.below(4) == 0 => self.advise_run(Advice::LinuxNoHugepage)?,
             // A run of neighbours, so that whole windows fill up.
             95..99 => {
@@ -185,7 +185,7 @@ impl<'a> Worker<'a> {
     fn own_operation(&mut self) -> std::io::Result<()> {
         let pages = self.own_model.len();
         if self.random.below(4000) == 0 {
-            // Moving leaves a patchwork of mappings, in which no window is whole any more; begin again in one piece.
+            // Moving leaves many small mappings without a whole window; this starts again with a single one.
             self.own.renew(0, pages)?;
             self.own_model.fill(Content::Zero);
         }
@@ -230,8 +230,8 @@ impl<'a> Worker<'a> {
         (place(), place(), count * unit)
     }
 
-    /// Advice on whole windows of everybody's pages: it may change how they are backed, not what they contain. Only whole
-    /// ones, because some advice cuts the mapping in two, and a window with a cut in it can no longer be promoted.
+    /// Advice on whole windows of all threads' pages: it may change their backing, not their contents. Only whole ones,
+    /// because some advice splits the mapping, and a window with a split in it can no longer be promoted.
     fn advise_run(&mut self, advice: Advice) -> std::io::Result<()> {
         let windows = self.shared.pages() / PAGES_PER_WINDOW;
         let window = self.random.below(windows);
@@ -269,7 +269,8 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// A child checks what it inherited, writes to it, checks that; the parent's pages must stay as they were.
+    /// Forks. The child checks the inherited memory, writes to it and checks that; the parent's pages must stay as they
+    /// were.
     fn fork(&mut self) -> std::io::Result<()> {
         Counts::add(&self.counts.forks);
         let begin = self.random.below(self.shared_model.len());

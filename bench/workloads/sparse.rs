@@ -81,7 +81,7 @@ fn chase(words: &[u64], dense: &[u32], at: &mut u64, time: Duration) -> f64 {
             let place = spread(*at, dense.len() * WORDS_PER_WINDOW);
             let window = dense[place / WORDS_PER_WINDOW] as usize;
             let loaded = words[window * WORDS_PER_WINDOW + place % WORDS_PER_WINDOW];
-            // The next place needs what was loaded here, and the odd constant keeps it off any circle.
+            // The next index needs the loaded value, and the odd constant keeps it off any cycle.
             *at = at.wrapping_add(0x9E37_79B9_7F4A_7C15).rotate_left(21) ^ loaded;
         }
         accesses += BATCH;

@@ -1,7 +1,7 @@
 //! Many threads that touch a little of their stacks and then sleep.
 //!
-//! Says `ready threads=N pid=PID` once all of them sleep, and ends when its input is closed. It starts fewer threads than
-//! it is told to when free memory runs short: a host that gives each of them a huge page would run out of it.
+//! Prints `ready threads=N pid=PID` once all of them sleep, and ends when its input is closed. It starts fewer threads
+//! than told when free memory runs short: a host that gives each of them a huge page would run out of it.
 
 use std::hint::black_box;
 use std::process::ExitCode;
@@ -29,7 +29,7 @@ struct Arguments {
 /// Free memory at which no more threads are started.
 const LEAVE: Bytes = Bytes::gib(1);
 
-/// Between two looks at free memory.
+/// Threads between two checks of free memory.
 const BATCH: usize = 64;
 
 fn main() -> ExitCode {

@@ -1,4 +1,4 @@
-//! The matrix transposition of the Super Page paper (section 5.1, figure 8), in every dimension that it is told:
+//! The matrix transposition of the Super Page paper (section 5.1, figure 8), in a list of dimensions:
 //!
 //! ```c
 //! for (k = 0; k < ITR; k++)
@@ -7,10 +7,10 @@
 //!       a[i][j] = b[j][i];
 //! ```
 //!
-//! This is the load stride: from a dimension of 512 doubles on, each load is on another page of 4 KiB than the one before.
-//! With `i` and `j` exchanged it is the store stride. For each dimension the two matrices are allocated anew by the C
-//! library's malloc and first touched by writing, as a C program would. Prints a line for each dimension: MiB copied per
-//! second with either stride, the best of some repeats, and a checksum.
+//! This is the load stride: from a dimension of 512 doubles on, each load is on another page of 4 KiB than the one
+//! before. With `i` and `j` exchanged it is the store stride. For each dimension the two matrices are allocated anew by
+//! the C library's malloc and first touched by writing, as a C program would. Prints a line for each dimension: MiB
+//! copied per second with either stride, the best of some repeats, and a checksum.
 
 use std::hint::black_box;
 use std::process::ExitCode;
@@ -31,7 +31,7 @@ struct Arguments {
     cell_ms: u64,
 }
 
-/// How often a cell is measured; the best counts.
+/// Number of measurements of a cell; the best counts.
 const REPEATS: u32 = 3;
 
 fn main() -> ExitCode {
@@ -96,7 +96,7 @@ fn measure(dim: usize, cell: Duration, mut once: impl FnMut()) -> f64 {
     mib * f64::from(iterations) / best.as_secs_f64()
 }
 
-/// A number in which each cell counts with its place.
+/// A checksum that depends on each cell and its position.
 fn checksum(cells: &[f64]) -> u64 {
     cells.iter().fold(0, |sum, cell| scramble(sum ^ cell.to_bits()))
 }
@@ -130,7 +130,7 @@ mod tests {
             runs += 1;
             std::thread::sleep(Duration::from_millis(1));
         });
-        // One that is not counted, and then three times from once (a first run that was held up) to ten times.
+        // One uncounted call, and then three measurements of one call (when the first was delayed) to ten calls.
         assert!(rate > 0.0 && runs % REPEATS == 1 && (4..=31).contains(&runs), "{rate} {runs}");
     }
 }

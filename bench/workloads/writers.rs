@@ -1,8 +1,8 @@
-//! Many processes that write files of 100 KB to 5 MB, as in the LRU-split paper, and read some of them again; between two files each
-//! touches pages of a large mapped file, which all of them share as programs share their code.
+//! Many processes that write files of 100 KB to 5 MB, as in the LRU-split paper, and read some of them again. Between
+//! two files each touches pages of a large mapped file, shared by all as programs share their code.
 //!
-//! The command `start` starts them and answers when each has what it needs; `run MS` lets them work at the same time, and answers with
-//! what all of them did.
+//! The command `start` starts them and answers when each is ready; `run MS` lets them work at the same time, and
+//! answers with the sum of their work.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Lines, PipeReader, PipeWriter, Read as _, Write as _};
@@ -46,7 +46,7 @@ const FILE_BYTES_MIN: usize = 100_000;
 const FILE_BYTES_MAX: usize = 5_000_000;
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// One of so many files is one that is read again.
+/// One file in four is read again.
 const READ_ONE_OF: usize = 4;
 
 /// Pages of the mapped file touched after each file.
@@ -73,7 +73,7 @@ fn lead(arguments: &Arguments) -> Result<()> {
     })
 }
 
-/// What processes did.
+/// Sum of the processes' work.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Done {
     written: u64,
@@ -106,8 +106,9 @@ impl Done {
     }
 }
 
-/// All processes. Each begins when it has read from its input, which is one pipe for all, at which moment it ends, and says one line
-/// into another. Who could not begin for want of memory has less time, and counts no less than others.
+/// All processes. They share one input pipe, which carries the end time: each begins when it has read from it, and
+/// prints one line into another pipe. A process that lacked memory at the start has less time, and counts no less than
+/// others.
 struct Writers {
     children: Vec<OwnedChild>,
     gate: PipeWriter,
@@ -149,7 +150,7 @@ impl Writers {
     }
 }
 
-/// Of a clock that is the same for all processes.
+/// Time of a clock that is the same for all processes.
 fn now_ns() -> Result<u64> {
     let now = clock_gettime(ClockId::Monotonic);
     Ok(u64::try_from(now.tv_sec)? * 1_000_000_000 + u64::try_from(now.tv_nsec)?)
@@ -165,7 +166,7 @@ impl Drop for OwnedChild {
     }
 }
 
-/// One of the processes.
+/// Work of one process.
 fn work(arguments: &Arguments, number: u64) -> Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     let code = FileMapping::of(&File::open(&arguments.code).context("cannot open what is mapped")?)?;
@@ -181,7 +182,7 @@ fn work(arguments: &Arguments, number: u64) -> Result<()> {
     };
     println!("ready");
     let mut until_ns = [0; 8];
-    // Without a buffer, which would take what is meant for others.
+    // Unbuffered: a buffer would take the other processes' input.
     File::from(io::stdin().as_fd().try_clone_to_owned()?).read_exact(&mut until_ns)?;
     writer.until = Instant::now() + Duration::from_nanos(u64::from_ne_bytes(until_ns).saturating_sub(now_ns()?));
     let (before, mut sum) = (page_faults(std::process::id())?, 0);
@@ -191,7 +192,8 @@ fn work(arguments: &Arguments, number: u64) -> Result<()> {
             sum += u64::from(code.touch(skewed(code.pages(), &mut writer.random)));
         }
     }
-    // What is counted was done in this time. One of a thousand may wait much longer for its last file to be cut short.
+    // Only the work done in this time is counted. One process in a thousand may wait much longer for its last file to
+    // be truncated.
     let done = Done { major: page_faults(std::process::id())?.major - before.major, ..writer.done };
     println!("{done} sum={sum}");
     Ok(())
@@ -205,7 +207,7 @@ fn skewed(pages: usize, random: &mut XorShift) -> usize {
 
 struct Writer<'a> {
     folder: &'a Path,
-    /// Of each file, as far as it is written.
+    /// Written size of each file.
     sizes: Vec<usize>,
     random: XorShift,
     buffer: Vec<u8>,
@@ -227,7 +229,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// What is done when the time is over counts, and what comes after it is left.
+    /// Work done by the end of the time counts; the rest is left out.
     fn write(&mut self, path: &Path, bytes: usize) -> io::Result<usize> {
         let (mut file, mut at) = (File::create(path)?, 0);
         while at < bytes && Instant::now() < self.until {

@@ -1,6 +1,6 @@
-// Calls that a pager gets wrong if it does not take care.
+// Calls that need special care in a pager.
 //
-// Each part is asked for by its name, checks itself, and says "right" or what is wrong.
+// Each part is selected by its name, checks itself, and prints "right" or the error.
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -26,7 +26,8 @@ enum { PAGE = 4096, BIG = 8 << 20, PART = 16 * PAGE };
 static volatile char *big;
 static void all(void) { for (size_t i = 0; i < BIG; i += PAGE) big[i]++; }
 
-/* The kernel empties what is mapped, and says ENOMEM for what is not; old bytes must not come back, nor a fault for ever. */
+/* The kernel empties the mapped part and returns ENOMEM for the unmapped one; old bytes must not come back, nor a fault
+ * for ever. */
 static void hole(void) {
     char *memory = mmap(NULL, 3 * PART, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     memset(memory, 5, 3 * PART);
@@ -40,7 +41,8 @@ static void hole(void) {
 /* A read sleeps; handlers come again and again, push all of its memory out and make calls of the same kind. */
 static int data[2], other[2];
 static volatile int came;
-/* From the end of one to the next: else, on a busy machine, they would come faster than they go. */
+/* Time from the end of one handler to the next signal: on a busy machine, a repeating timer would be faster than the
+ * handlers. */
 static const struct itimerval soon = {{0, 0}, {0, 10000}};
 static void on_alarm(int signal) {
     char buffer[20];
@@ -84,7 +86,7 @@ static void interrupted(void) {
     if (came < 8) WRONG("only %d alarms", came);
 }
 
-/* Whole, or not at all. What lies in memory that is not paged has no limit. */
+/* Whole, or not at all. Memory that is not paged has no limit. */
 static void message(void) {
     int pair[2];
     static char small[1000];
@@ -104,7 +106,7 @@ static void message(void) {
     printf("%s ", said == -1 ? "refused" : "sent");
 }
 
-/* As a container's first process is made: a copy, but on a stack of its own. */
+/* Clones as for a container's first process: a copy, but on a stack of its own. */
 static int child(void *argument) { _exit(big[PAGE] == *(char *)argument ? 42 : 1); }
 static void stack(void) {
     char *memory = malloc(1 << 16), expected = big[PAGE];
@@ -127,7 +129,7 @@ static void lengths(void) {
     if (read(file, (char *)big, -1) != -1 || errno != EFAULT) WRONG("read of all there is: %s", strerror(errno));
     if (pread(file, (char *)big, (size_t)1 << 63, 0) != -1) WRONG("pread of half of it");
     if (readv(file, vectors, 2) != -1 || errno != EINVAL) WRONG("readv: %s", strerror(errno));
-    /* Nothing lies at the beginning, so the kernel changes nothing; and nobody goes through all that would follow. */
+    /* No memory is mapped at the beginning, so the kernel changes nothing; the following range must not be walked. */
     char *low = (char *)(2 * PAGE), there = big[PAGE];
     if (!mprotect(low, 1ul << 62, PROT_NONE) || errno != ENOMEM) WRONG("mprotect: %s", strerror(errno));
     for (int part = 0; part < 4; part++)
@@ -136,8 +138,8 @@ static void lengths(void) {
     if (!there || big[PAGE] != there) WRONG("what was there is %d", big[PAGE]);
 }
 
-/* The kernel joins what it moves to what lies around it, most of all what nobody has touched. All of that must be what it
-   was, though much of it is elsewhere. */
+/* The kernel merges a moved mapping with its neighbours, most of all with untouched ones. All of that must keep its
+   contents, though much of it is stored elsewhere. */
 static void neighbours(void) {
     for (int turn = 0; turn < 4; turn++) {
         char *memory = mmap(NULL, 3 * PART, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -153,7 +155,7 @@ static void neighbours(void) {
     }
 }
 
-/* What the kernel unmaps before it says no is gone, and what comes there later is new. */
+/* Memory that the kernel unmaps before it returns an error is gone, and a later mapping there is new. */
 static void gone(void) {
     char *memory = mmap(NULL, 2 * PART, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     char *place = mmap(NULL, PART, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -169,7 +171,8 @@ static void gone(void) {
     for (size_t i = 0; i < 2 * PART; i++) if (memory[i] != 5) WRONG("byte %zu of what did not move is %d", i, memory[i]);
 }
 
-/* Freed as far as it is anonymous; what follows is a file. The kernel says no, and takes what it has seen. */
+/* Freed as far as it is anonymous; the rest is a file. The kernel returns an error, but has freed the pages it walked.
+ */
 static void freed(void) {
     char *memory = mmap(NULL, 2 * PART, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     int file = fileno(tmpfile());
@@ -182,7 +185,7 @@ static void freed(void) {
     }
 }
 
-/* What is too small to be paged grows where it is, is all there, and is one mapping to the kernel, which moves it. */
+/* A mapping too small to be paged grows in place, is complete, and is one mapping to the kernel, which moves it. */
 static void grows(void) {
     char *memory = mmap(NULL, 3 * PART, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     memset(memory, 5, PART);
@@ -225,7 +228,7 @@ static void beside(void) {
     for (size_t i = 0; i < PART / 2; i++) if (small[i] != (i < PAGE ? 7 : 0)) WRONG("byte %zu is %d", i, small[i]);
 }
 
-/* More arguments than can be held fast at a time, while other threads push them out. */
+/* Passes more arguments than can be pinned at a time, while other threads evict them. */
 static void *push(void *nothing) {
     for (;;) all();
     return nothing;
@@ -285,7 +288,7 @@ static void holes(const char *seconds) {
     }
 }
 
-/* From one end to the other, again and again: pages come and leave as fast as they can. */
+/* Reads and writes from one end to the other, again and again: pages are evicted and fetched at the highest rate. */
 static void streams(const char *seconds) {
     enum { WORDS = PAGE / sizeof(long), PAGES = (64 << 20) / PAGE };
     long *memory = mmap(NULL, PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), turn = 0;
@@ -297,7 +300,7 @@ static void streams(const char *seconds) {
         }
 }
 
-/* A call as others make it who know that it changes none of its arguments. */
+/* A call as other programs make it, which know that it changes none of its arguments. */
 static long plain(long number, int fd, volatile void *place, size_t bytes, off_t offset) {
     register long fourth __asm__("r10") = offset;
     long first = fd, third = (long)bytes, answer = number;
@@ -311,7 +314,7 @@ static void reads(const char *what, long answer, long expected, const volatile c
     if (answer != expected) WRONG("%s: %ld bytes instead of %ld", what, answer, expected);
     for (long i = 0; i < answer; i++) if (memory[i] != (char)((from + i) % 251)) WRONG("%s: byte %ld is %d", what, i, memory[i]);
 }
-/* Files and pipes of which less comes than is asked for: the rest of the buffer is not to be brought for it. */
+/* Files and pipes that return less than requested: the rest of the buffer must not be mapped in for it. */
 static void buffers(void) {
     char *memory = mmap(NULL, LONG, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), written[SHORT];
     int file = memfd_create("short", 0), pipes[2];
@@ -333,7 +336,7 @@ static void buffers(void) {
     if (plain(SYS_read, file, (void *)64, LONG, 0) != 0) WRONG("read of nothing to nowhere");
     if (plain(SYS_pread64, file, (void *)64, LONG, 0) != -EFAULT) WRONG("read to nowhere");
 }
-/* Calls that are made in parts, and what is not known to be short. */
+/* Calls that are made in parts, and sources not known to be short. */
 static void parts(void) {
     char *memory = mmap(NULL, LONG, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), text[10000];
     int ends[2], maps = open("/proc/self/maps", O_RDONLY), file = memfd_create("long", 0);
@@ -352,7 +355,8 @@ static void parts(void) {
     reads("a long read of a little less", plain(SYS_pread64, file, memory, LONG, 251), LONG - 251, memory, 0);
 }
 
-/* Pages of zeros that left and came back, were written over and emptied again: what they held before must not come back. */
+/* Pages of zeros that were evicted and fetched, overwritten and emptied again: their earlier contents must not come
+ * back. */
 static void zeros(void) {
     enum { ALL = 32 << 20 };
     volatile char *memory = mmap(NULL, ALL, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -375,7 +379,7 @@ static void zeros(void) {
     }
 }
 
-/* As much as may be local, and beside it pages of zeros, and such as hold zeros nearly everywhere. */
+/* Fills local memory, and beside it pages of zeros, and pages with zeros nearly everywhere. */
 static void spare(void) {
     enum { ALL = 24 << 20 };
     volatile char *memory = mmap(NULL, ALL, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -1,8 +1,8 @@
 /*
- * A program with a say, for tests: `say PART` does one thing with libmasu, and ends with "right", or says what was wrong.
- * The tracker that it talks to is where MASU_TRACK says; who runs it sees to that.
+ * A cooperating program, for tests: `say PART` does one thing with libmasu, and ends with "right", or prints the error.
+ * MASU_TRACK holds the socket of the tracker; the caller sets it.
  *
- * Longer than 600 lines because virtual machines get each test program as one file; each part stands for itself.
+ * Longer than 600 lines because virtual machines get each test program as one file; each part is independent.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -37,7 +37,7 @@ enum { PAGE = 4096, PAGES = 512, WINDOW = PAGE * PAGES };
 static volatile char *memory;
 static size_t windows;
 
-/* So many windows, aligned; every page written. */
+/* Allocates `count` windows, aligned; every page written. */
 static void get_memory(size_t count)
 {
     char *start = mmap(NULL, (count + 1) * WINDOW, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -49,7 +49,7 @@ static void get_memory(size_t count)
         memory[page * PAGE] = (char)page;
 }
 
-/* Which pages are touched all the time, by window: the first so many, or all. */
+/* Pages touched continuously in each window: the first `hot_pages`, or all. */
 static volatile size_t hot_pages = 2;
 static volatile int rests;
 
@@ -108,7 +108,7 @@ static int64_t now_ms(void)
     return (int64_t)time.tv_sec * 1000 + time.tv_nsec / 1000000;
 }
 
-/* Bytes of `memory` on huge pages, as the kernel says. */
+/* Bytes of `memory` on huge pages, as the kernel counts them. */
 static size_t huge_bytes(void)
 {
     FILE *smaps = fopen("/proc/self/smaps", "r");
@@ -263,7 +263,7 @@ static int windows_seen;
 static int see(const masu_window *window, void *nothing)
 {
     (void)nothing;
-    /* Each of its pages can be read, whatever the tracker says. */
+    /* Each listed page is readable, whatever the tracker says. */
     uint64_t sum = 0;
     for (uint32_t page = 0; page < window->hot; page++)
         sum += window->pages[page].address;
@@ -272,7 +272,7 @@ static int see(const masu_window *window, void *nothing)
     return MASU_LEAVE;
 }
 
-/* A tracker that does not tell the truth. What comes of it is for whoever knows what it said. */
+/* A tracker that lies. The caller knows the lie and judges the outcome. */
 static void lied(void)
 {
     int before = descriptors();
@@ -351,7 +351,7 @@ static void twice(void)
         CHECK(masu_track_enable(track) == MASU_OK);
         CHECK(handlers() == before[1] + 1 && blocked() == before[2] + 1);
         CHECK(masu_track_enable(track) == MASU_ALREADY);
-        /* One process is watched once. */
+        /* A process is watched only once. */
         CHECK(masu_track_enable(other) == MASU_REFUSED && strstr(masu_track_reason(other), "already") != NULL);
         masu_track_counters counters = { .size = sizeof counters };
         CHECK(masu_track_stats(track, &counters) == MASU_OK && counters.enabled == 1 && counters.signal >= SIGRTMIN);
@@ -400,7 +400,7 @@ static void list(void)
                 found++;
             }
         }
-        /* The first rounds may see what was written before. */
+        /* The first rounds may see earlier writes. */
         right = only_those && found == 64 * 100;
         /* Each list is given once. */
         int again = masu_track_fetch(track, pages, count, &none);
@@ -615,7 +615,7 @@ static void paper(void)
     for (int64_t end = now_ms() + 60000; paper_compacted == 0 && now_ms() < end;)
         usleep(10000);
     CHECK(paper_compacted > 0 && hps_wait_signal(0) == MASU_INVALID);
-    /* While a handler may be at work. */
+    /* While a handler may be running. */
     CHECK(hps_set_functions(NULL, NULL) == MASU_OK && hps_disable_track() == MASU_OK);
     rests = 1;
     pthread_join(toucher, NULL);
@@ -680,7 +680,7 @@ static void stray(void)
     CHECK(masu_track_free(track) == MASU_OK);
 }
 
-/* Another program by exec, while signals may be on their way: it goes on. */
+/* Replaces the program by exec, while signals may be on their way: the new one goes on. */
 static void replaced(char *self)
 {
     masu_track_settings settings;
@@ -699,7 +699,7 @@ static void replaced(char *self)
     CHECK(!"exec");
 }
 
-/* Says when it is watched, and when the tracker has ended; then asks for the next one until there is one. */
+/* Reports when it is watched, and when the tracker has ended; then asks for the next one until there is one. */
 static void outlives(void)
 {
     masu_track *track = made(MASU_BY_WAITING, 1);
@@ -723,14 +723,14 @@ static void outlives(void)
     CHECK(masu_track_free(track) == MASU_OK);
 }
 
-/* Another process is root's to name. */
+/* Only root may register another process. */
 static void others(void)
 {
     masu_track_settings settings;
     masu_track *track;
     pid_t parent = getpid(), child = fork();
     if (child == 0) {
-        /* As long as whoever made it, and without what that one's output goes to. */
+        /* Lives as long as its parent, and without the parent's output pipe. */
         fclose(stdout);
         fclose(stderr);
         get_memory(4);

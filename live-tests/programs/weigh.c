@@ -1,6 +1,7 @@
-// Fills memory, waits to be told to go on, looks whether all is as it left it, and changes it meanwhile.
+// Fills memory, waits for a line, checks that all is as it left it, and changes it meanwhile.
 //
-// `weigh MIB SECONDS`: each wait is for a line, or for the end of the input. `rest` is said before memory is touched.
+// `weigh MIB SECONDS`: each wait is for a line, or for the end of the input. `rest` is printed before memory is
+// touched.
 
 #include <pthread.h>
 #include <stdio.h>
@@ -36,7 +37,8 @@ static void *work(void *first) {
     return NULL;
 }
 int main(int count, char **list) {
-    /* A thread's stack is not paged, and before Linux 6.7 may get a huge page, which would look like a budget that is exceeded. */
+    /* A thread's stack is not paged, and before Linux 6.7 may get a huge page, which would seem to exceed the budget.
+     */
     prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
     unsigned long pages = strtoul(list[1], NULL, 10) * 256;
     seconds = atof(list[2]);

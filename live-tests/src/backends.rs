@@ -1,5 +1,5 @@
-//! What a kernel offers and which backends masu stands on there, as one line of JSON, which `cargo xtask boot-test`
-//! collects into `docs/kernels.md`.
+//! A kernel's features and masu's backends there, as one line of JSON, collected by `cargo xtask boot-test` into
+//! `docs/kernels.md`.
 
 use std::process::Command;
 
@@ -16,7 +16,7 @@ use crate::probe as needs;
 /// The argument that makes the test program print this line and nothing else.
 pub(crate) const FLAG: &str = "--backends";
 
-/// How the line begins.
+/// Prefix of the line.
 pub const LINE: &str = "BACKENDS ";
 
 /// The facts of the running kernel.
@@ -29,7 +29,7 @@ pub fn of_this_host() -> Value {
     json!({ "facts": facts, "hugepages": standings(&facts, &backends), "larger": larger_than_memory(), "needs": needs })
 }
 
-/// By the command itself, whose rule it is. Nothing where it is not built.
+/// Asks the command itself, whose rule it is. Null where it is not built.
 fn larger_than_memory() -> Value {
     let said = programs::masu().and_then(|masu| Command::new(masu).args(["facts", "--json"]).output().ok());
     let report: Value = said.and_then(|said| serde_json::from_slice(&said.stdout).ok()).unwrap_or_default();
@@ -39,7 +39,7 @@ fn larger_than_memory() -> Value {
 
 fn in_words(need: Need, offer: &Offer) -> Value {
     match offer {
-        // Who runs the tests, and what is installed, is no property of the kernel.
+        // Users and installed programs are no property of the kernel.
         _ if !need.is_of_the_kernel() => Value::Null,
         Offer::Yes => "yes".into(),
         Offer::NotInThisKernel(why) | Offer::NotOnThisMachine(why) => format!("no: {why}").into(),

@@ -85,18 +85,18 @@ use units::PAGES_PER_WINDOW;
 use crate::knob::Knob;
 use crate::toy::{Mapping, ToyProcess};
 
-/// What goes wrong in a test; any error with words turns into it.
+/// Outcome of a test; any error with words turns into a failure.
 type Outcome = Result<(), libtest_mimic::Failed>;
 
-/// Huge pages come only by order (or by a program's own wish) until this is dropped: nobody is given any, and khugepaged
-/// makes no window huge that has pages missing. By default it fills up what was asked to be huge, some windows every ten
-/// seconds, and so undoes what is given back.
+/// Disables automatic huge pages until dropped, except by order or by a program's own advice. No program is given any,
+/// and khugepaged makes no window huge that has pages missing. By default it fills up windows with advice, some every
+/// ten seconds, and so undoes a split.
 fn no_automatic_huge_pages() -> std::io::Result<[Knob; 2]> {
     let huge_pages = |file| format!("/sys/kernel/mm/transparent_hugepage/{file}");
     Ok([Knob::turn(huge_pages("enabled"), "madvise")?, Knob::turn(huge_pages("khugepaged/max_ptes_none"), "0")?])
 }
 
-/// Which pages of the mapping are in memory, by number.
+/// Numbers of the mapping's resident pages.
 fn present_pages(toy: &ToyProcess, mapping: Mapping) -> Result<Vec<u64>, linux::Error> {
     let entries = Pagemap::open(toy.pid())?.entries(mapping.range())?;
     Ok((0..).zip(&entries).filter(|(_, entry)| entry.is_present()).map(|(page, _)| page).collect())
@@ -124,12 +124,12 @@ fn walker() -> Result<Walker, libtest_mimic::Failed> {
     })
 }
 
-/// Pages of the mapping that the map says were touched, by number.
+/// Numbers of the mapping's touched pages, according to the map.
 fn touched(map: &AccessMap, mapping: Mapping) -> Vec<u64> {
     pages_in(map, mapping, |heat, page| heat.touched.contains(page))
 }
 
-/// Pages of the mapping that the map says are in memory, by number.
+/// Numbers of the mapping's resident pages, according to the map.
 fn seen_present(map: &AccessMap, mapping: Mapping) -> Vec<u64> {
     pages_in(map, mapping, |heat, page| heat.present.contains(page))
 }

@@ -1,8 +1,9 @@
-//! Being the first process of a virtual machine: mount what tests look at, run them, report, switch the machine off.
+//! First process of a virtual machine: mounts the file systems of the tests, runs the tests, reports, switches the
+//! machine off.
 //!
-//! The machine is one that `cargo xtask boot-test` starts: a kernel, this program as the whole initial file system, and
-//! a serial line on which everything is printed. Arguments after `--` on the kernel's command line arrive as ours, and
-//! `NAME=value` as environment.
+//! The machine is started by `cargo xtask boot-test`: a kernel, this program as the whole initial file system, and a
+//! serial line for all output. Arguments after `--` on the kernel's command line arrive as ours, and `NAME=value` as
+//! environment.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +14,7 @@ use rustix::mount::{MountFlags, mount};
 use crate::backends;
 use crate::live;
 
-/// The last line: xtask reads it. What follows is JSON.
+/// Prefix of the last line, read by xtask; JSON follows.
 pub const RESULT: &str = "LIVE-RESULT ";
 
 /// True in a machine that has just started: the first process, and not even /proc is there. A container has it.
@@ -51,7 +52,7 @@ fn mount_everything() {
         ("bpf", "/sys/fs/bpf"),
     ];
     for (kind, place) in FILE_SYSTEMS {
-        // Those under /sys exist when the kernel offers them; creating fails there, and then so does mounting.
+        // Mount points under /sys exist when the kernel offers them; creating fails there, and then so does mounting.
         let _ = fs::create_dir_all(place);
         if let Err(errno) = mount(kind, place, kind, MountFlags::empty(), None) {
             println!("cannot mount {kind} on {place}: {}", linux::describe(errno));

@@ -1,8 +1,9 @@
-//! Turning knobs of the whole machine, and turning them back: at the end of the test, and also when the test program is
-//! killed in the middle of one.
+//! Settings of the whole machine: set, and restored at the end of the test, also when the test program is killed in the
+//! middle of one.
 //!
-//! For the latter there is a keeper: this program once more, told over a pipe what was turned. When the pipe ends, by a
-//! clean exit or by a kill, it writes back whatever is still turned, the latest first.
+//! A second process of this program restores them after a kill: it is told over a pipe which settings were changed.
+//! When the pipe closes, by a clean exit or by a kill, it writes back every setting that is still changed, the latest
+//! first.
 
 use std::fs;
 use std::io::{self, BufRead, Write};
@@ -16,7 +17,7 @@ use serde::{Deserialize, Serialize};
 /// The argument that makes the test program a keeper.
 pub(crate) const FLAG: &str = "--keep-knobs";
 
-/// A turned knob. Dropping it turns it back.
+/// A changed setting. Dropping it restores the old value.
 #[derive(Debug)]
 pub struct Knob {
     path: PathBuf,
@@ -54,7 +55,7 @@ impl Drop for Knob {
     }
 }
 
-/// No file is created: a missing knob is an error.
+/// No file is created: a missing setting is an error.
 fn write(path: &Path, value: &str) -> io::Result<()> {
     fs::OpenOptions::new().write(true).open(path)?.write_all(value.as_bytes())
 }
@@ -84,7 +85,7 @@ fn start_keeper() -> io::Result<ChildStdin> {
     child.stdin.ok_or_else(|| io::Error::other("the keeper of the knobs has no pipe"))
 }
 
-/// What is still turned after these notes, the latest first.
+/// Settings still changed after these notes, the latest first.
 fn still_turned(notes: impl Iterator<Item = Note>) -> Vec<(PathBuf, String)> {
     let mut turned: Vec<(PathBuf, String)> = Vec::new();
     for note in notes {

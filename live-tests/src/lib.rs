@@ -1,10 +1,10 @@
 //! Tests that need a running kernel, and most of them root.
 //!
-//! A test is a function in `cases/`, listed in [`table`] with what it needs of the kernel. What a kernel lacks is a
-//! named skip, decided by trying ([`need`]); with `LIVE_REQUIRE=all` a test may be skipped only for what *this kernel*
-//! cannot offer, and anything else that is missing (a privilege, a program) is a failure. Tests never look at their own
-//! memory: each starts a [`toy`], a process of its own whose every page it commands. Knobs of the host are turned
-//! through [`knob`], which turns them back, also when the tests are killed.
+//! A test is a function in `cases/`, listed in [`table`] with its requirements on the kernel. A missing capability is a
+//! named skip, decided by trying ([`need`]). With `LIVE_REQUIRE=all` a test may be skipped only for capabilities that
+//! *this kernel* cannot offer; a missing privilege or program is a failure. Tests never look at their own memory: each
+//! starts a [`toy`], a target process whose every page it controls. Settings of the host are changed through [`knob`],
+//! which restores them, also when the tests are killed.
 //!
 //! The same code is `cargo test -p live-tests`, the program `live-tests`, and, linked statically, the first process of
 //! a virtual machine ([`first_process`]): `cargo xtask boot-test`.
@@ -22,7 +22,7 @@ pub mod toy;
 
 use std::process::ExitCode;
 
-/// What one program does in its six parts; which one is said by its first argument, or by being the first process.
+/// Entry point of one program with six parts, selected by its first argument or by being the first process.
 pub fn main() -> ExitCode {
     match std::env::args_os().nth(1).as_deref().and_then(std::ffi::OsStr::to_str) {
         Some(toy::FLAG) => toy::served::run(),

@@ -1,4 +1,4 @@
-//! Running the table of tests: probing once, skipping by name, and libtest's words for the rest.
+//! Runs the table of tests: one probe of the host, named skips, and libtest's output format.
 
 use std::collections::BTreeMap;
 use std::os::linux::net::SocketAddrExt;
@@ -13,7 +13,7 @@ use crate::need::{self, Need, Offer, Verdict};
 use crate::probe;
 use crate::table::{self, LiveTest};
 
-/// What every test is given: the host's files, and what it offers.
+/// Input of every test: the host's files, and its capabilities.
 #[derive(Debug)]
 pub struct Live {
     files: Rooted,
@@ -33,20 +33,20 @@ impl Live {
         &self.files
     }
 
-    /// What was found for each need.
+    /// Findings for each need.
     pub fn offers(&self) -> &BTreeMap<Need, Offer> {
         &self.offers
     }
 
-    /// True when this need is met: for a test that has something to say in both cases.
+    /// True when this need is met: for a test that has assertions in both cases.
     pub fn has(&self, need: Need) -> bool {
         self.offers.get(&need) == Some(&Offer::Yes)
     }
 }
 
-/// Runs the tests that the arguments choose, one after the other. With `LIVE_TESTS=off` there are none: for a
-/// `cargo test` of everything else. With `LIVE_TESTS=page-tables` there are those of what walks page tables, or is about their
-/// depth, but for those of the whole command.
+/// Runs the tests that the arguments choose, one after the other. With `LIVE_TESTS=off` there are none: for a `cargo
+/// test` of everything else. `LIVE_TESTS=page-tables` selects the tests that walk page tables or check their depth,
+/// without the tests of the whole command.
 pub fn run(mut args: Arguments) -> Conclusion {
     let tests: Vec<&'static LiveTest> = match std::env::var("LIVE_TESTS").as_deref() {
         Ok("off") => {
@@ -56,7 +56,7 @@ pub fn run(mut args: Arguments) -> Conclusion {
         Ok("page-tables") => table::ALL.iter().filter(|test| is_about_page_tables(test)).collect(),
         _ => table::ALL.iter().collect(),
     };
-    // One at a time: they turn knobs of the whole machine and measure its memory. Of two runs as well.
+    // One at a time, across runs as well: the tests change settings of the whole machine and measure its memory.
     args.test_threads = Some(1);
     let _turn = (!args.list).then(turn);
     let live = Arc::new(Live::on_this_host());
@@ -73,14 +73,14 @@ pub fn run(mut args: Arguments) -> Conclusion {
     libtest_mimic::run(&args, trials)
 }
 
-/// The whole command walks page tables as the tests of its parts do: what depends on their depth shows there already.
+/// The whole command walks page tables as the tests of its parts do: effects of their depth show there already.
 fn is_about_page_tables(test: &LiveTest) -> bool {
     let about = test.needs.iter().any(|need| matches!(need, Need::PageTableWalk | Need::FiveLevels));
     about && !test.needs.contains(&Need::MasuCommand)
 }
 
-/// Waits until no other run of these tests is going on: each would turn back the other's knobs, or keep them turned. The
-/// lock is a socket's name that the kernel takes back however the run ends.
+/// Waits until no other run of these tests is active: each would restore the other's settings, or keep them changed.
+/// The lock is a socket's name that the kernel frees however the run ends.
 fn turn() -> Option<UnixListener> {
     let name = SocketAddr::from_abstract_name("masu-live-tests").ok()?;
     let mut told = false;
@@ -92,7 +92,7 @@ fn turn() -> Option<UnixListener> {
                 }
                 std::thread::sleep(Duration::from_millis(200));
             }
-            // Without it the tests still run, as one who runs them alone wants.
+            // Without it the tests still run, as for a user who runs them alone.
             turn => return turn.ok(),
         }
     }

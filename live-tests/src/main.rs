@@ -1,4 +1,4 @@
-//! The live tests as a program of its own: run it as root, or boot a virtual machine with it as the first process.
+//! The live tests as a separate program: run it as root, or boot a virtual machine with it as the first process.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! What a test needs, whether it is there, and what to do when it is not.
+//! Requirements of tests, their check, and the consequence when one is not met.
 
 use std::collections::BTreeMap;
 
@@ -49,9 +49,9 @@ pub enum Need {
     Swap,
     /// Pages between 4 KiB and 2 MiB for anonymous memory, with a switch for each size.
     SmallHugePages,
-    /// DAMON watching processes, with nobody else using it.
+    /// DAMON watching processes, with no other user.
     DamonVaddr,
-    /// DAMON on physical memory, with nobody else using it.
+    /// DAMON on physical memory, with no other user.
     DamonPaddr,
     /// 32-bit programs run.
     Programs32,
@@ -66,7 +66,7 @@ pub enum Need {
     RedisServer,
     /// The library that `masu run` preloads, beside the command.
     PreloadLibrary,
-    /// The library by which `masu run --local` pages a program, beside the command.
+    /// Pager library of `masu run --local`, beside the command.
     PagerLibrary,
     /// A C compiler.
     CCompiler,
@@ -82,7 +82,7 @@ pub enum Need {
     Python,
     /// The shell of SQLite.
     Sqlite,
-    /// stress-ng, which checks what it does.
+    /// stress-ng, which checks its own work.
     StressNg,
     /// The allocators that programs are linked to or preloaded with: jemalloc, mimalloc, tcmalloc.
     Allocators,
@@ -90,7 +90,7 @@ pub enum Need {
     Script,
     /// systemd-analyze, and the unit in the sources.
     SystemdAnalyze,
-    /// The distribution's source of memcached, and what builds it.
+    /// The distribution's source of memcached, and its build tools.
     MemcachedSource,
     /// File systems by programs (FUSE), and the right to mount one.
     Fuse,
@@ -101,7 +101,7 @@ pub enum Need {
 }
 
 impl Need {
-    /// All of them, in the order in which tables print them.
+    /// All needs, in the order of the tables.
     pub const ALL: [Need; 46] = [
         Need::Root,
         Need::RemoteAdvice,
@@ -151,7 +151,7 @@ impl Need {
         Need::Resctrl,
     ];
 
-    /// Its name in tables.
+    /// Name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Need::Root => "root",
@@ -203,7 +203,7 @@ impl Need {
         }
     }
 
-    /// False for what says something about who runs the tests and what is installed, and nothing about the kernel.
+    /// False for needs on users and installed programs, which do not depend on the kernel.
     pub fn is_of_the_kernel(self) -> bool {
         let programs = [
             Need::MasuCommand,
@@ -239,16 +239,16 @@ pub enum Offer {
     NotInThisKernel(String),
     /// A virtual machine that holds nothing but the tests has no programs to run.
     NotOnThisMachine(String),
-    /// This kernel may well have it, but something else is in the way: a privilege, a setting, a missing program.
+    /// This kernel may have it, but something else is in the way: a privilege, a setting, a missing program.
     Withheld(String),
 }
 
-/// What to do with a test.
+/// Action for a test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// All it needs is there.
     Run,
-    /// It is left out, by name, for this reason.
+    /// It is skipped, by name, for this reason.
     Skip(String),
     /// It cannot run, and should have.
     Fail(String),

@@ -1,6 +1,6 @@
-//! Finding out by trying which needs are met. Every probe does the thing itself, on a toy, and looks at the outcome.
+//! Probes of the requirements. Every probe performs the operation itself, on a target process, and checks the outcome.
 //!
-//! These are a second opinion on `linux::probe`, not a use of it: a mistake there must not turn into a skipped test.
+//! The probes do not use `linux::probe`: a mistake there must not turn into a skipped test.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,7 +20,7 @@ use crate::cases::{disk_file, elf32, llc_refill, memcached, programs, resctrl_ho
 use crate::need::{Need, Offer};
 use crate::toy::{Backing, Mapping, Part, ToyProcess};
 
-/// What a probe that could not even be carried out says.
+/// Error of a probe that could not be carried out.
 type Unprobed = Box<dyn std::error::Error>;
 
 /// All needs, each probed once.
@@ -86,7 +86,7 @@ fn offer(need: Need) -> Offer {
     probed.unwrap_or_else(|error| Offer::Withheld(format!("could not be tried: {error}")))
 }
 
-/// By what the handshake says.
+/// Decided by the handshake's answer.
 fn user_faults() -> Offer {
     match user_fault_features() {
         Ok(_) if !paging_backends().is_empty() => Offer::Yes,
@@ -95,7 +95,7 @@ fn user_faults() -> Offer {
     }
 }
 
-/// In which ways `masu run --local` can bring pages here, best first.
+/// Paging backends of `masu run --local` on this host, best first.
 pub(crate) fn paging_backends() -> Vec<&'static str> {
     const WRITE_PROTECT: u64 = 1 << 0;
     const SIGBUS: u64 = 1 << 7;
@@ -105,13 +105,14 @@ pub(crate) fn paging_backends() -> Vec<&'static str> {
     backends.into_iter().filter(|(_, needs)| features & needs == *needs).map(|(name, _)| name).collect()
 }
 
-/// By the call, and the handshake that says what it can do.
+/// Features from the system call and its handshake.
 fn user_fault_features() -> Result<u64, Errno> {
     const USER_MODE_ONLY: libc::c_long = 1;
     // `_IOWR(0xaa, 0x3f, struct uffdio_api)`.
     const UFFDIO_API: libc::c_ulong = 0xc018_aa3f;
     let mut api = [0xaa_u64, 0, 0];
-    // SAFETY: a system call with numbers; the second reads and writes our own 24 bytes; the third closes what the first made.
+    // SAFETY: a system call with numbers; the second reads and writes our own 24 bytes; the third closes the descriptor
+    // of the first.
     let answer = unsafe {
         let fd = libc::syscall(libc::SYS_userfaultfd, USER_MODE_ONLY | libc::c_long::from(libc::O_CLOEXEC));
         let Ok(fd @ 0..) = libc::c_int::try_from(fd) else { return Err(last_errno()) };
@@ -192,7 +193,7 @@ fn file(path: &str) -> Offer {
     }
 }
 
-/// Of a file that can only be written to, and does something then: it is opened.
+/// Probes a write-only file with side effects: it is only opened.
 fn written(path: &str) -> Offer {
     match fs::OpenOptions::new().write(true).open(path) {
         Ok(_) => Offer::Yes,
@@ -219,7 +220,7 @@ fn five_levels() -> Result<Offer, Unprobed> {
 }
 
 fn real_processor() -> Offer {
-    // QEMU's software emulation names itself; where nothing is said, the tests are worth their time.
+    // QEMU's software emulation names itself; without a name, the tests are worth their time.
     let named = fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| text.contains("QEMU TCG"));
     if named { Offer::NotOnThisMachine("the processor is emulated (QEMU TCG)".to_owned()) } else { Offer::Yes }
 }
@@ -231,7 +232,7 @@ fn shared_cache() -> Offer {
     }
 }
 
-/// By the call, on no file: a kernel that has it looks for the file.
+/// Probes the call on no file: a kernel that has it reports the missing file.
 fn cachestat() -> Offer {
     const CACHESTAT: libc::c_long = 451;
     // SAFETY: a system call with numbers, which fails before it would write anything.
@@ -260,7 +261,8 @@ fn guard_pages() -> Result<Offer, Unprobed> {
     }
 }
 
-/// Somebody's monitor is looked at and left alone: there is one for the whole machine. Whether ours would start is for the test.
+/// An existing monitor of another program is checked and left alone: there is one for the whole machine. The test
+/// itself finds out whether ours would start.
 fn damon(watching: &str) -> Offer {
     const KDAMONDS: &str = "/sys/kernel/mm/damon/admin/kdamonds";
     let theirs = fs::read_to_string(format!("{KDAMONDS}/nr_kdamonds")).is_ok_and(|number| number.trim() != "0");
@@ -274,7 +276,7 @@ fn damon(watching: &str) -> Offer {
     }
 }
 
-/// Nobody's mount is made here: it is there once for the whole machine, and an unmount would take away everybody's groups.
+/// The probe mounts nothing: there is one mount for the whole machine, and an unmount would remove all users' groups.
 fn resctrl() -> Offer {
     match resctrl_host::mounted() {
         Some(_) => Offer::Yes,
@@ -282,7 +284,7 @@ fn resctrl() -> Offer {
     }
 }
 
-/// What could be made, and is gone again.
+/// Result of making an object that is removed again.
 fn made<T>(thing: std::io::Result<T>) -> Offer {
     match thing {
         Ok(_) => Offer::Yes,
@@ -303,7 +305,7 @@ fn program(name: &str, path: Option<std::path::PathBuf>) -> Offer {
     }
 }
 
-/// Fetched if it is not there. That an archive cannot be reached is nobody's fault; a missing program is.
+/// Fetched if it is missing. An unreachable archive is a skip; a missing program is a failure.
 fn memcached_source() -> Offer {
     let Some(mut fetch) = memcached::build(&["--fetch"]) else {
         return Offer::NotOnThisMachine("this machine has no sources".to_owned());

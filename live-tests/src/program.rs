@@ -1,7 +1,7 @@
-//! Programs that do one thing and say what came of it: what `masu run` starts in the tests.
+//! Programs with one task and a result: started by `masu run` in the tests.
 //!
-//! `live-tests --program NAME ARGUMENTS…` prints lines `key=value`, and ends with status 0 if all it checked was right, 1 if
-//! something was not. They ask the C library for memory, as programs do, so that the preloaded library hears of it.
+//! `live-tests --program NAME ARGUMENTS…` prints lines `key=value`, and ends with status 0 if all its checks passed, 1
+//! if one failed. They allocate through the C library, as programs do, so that the preloaded library sees it.
 
 mod accesses;
 mod crowd;

@@ -1,4 +1,4 @@
-//! The list of all live tests, and what each needs.
+//! List of all live tests, with the requirements of each.
 
 use libtest_mimic::Failed;
 
@@ -9,11 +9,11 @@ use crate::need::Need;
 /// One test.
 #[derive(Debug)]
 pub struct LiveTest {
-    /// Its module and its function: `collapse::a_touched_window_becomes_huge`.
+    /// Module and function: `collapse::a_touched_window_becomes_huge`.
     pub name: &'static str,
-    /// What must be there for it to run.
+    /// Requirements for running it.
     pub needs: &'static [Need],
-    /// It.
+    /// Function of the test.
     pub run: fn(&Live) -> Result<(), Failed>,
 }
 

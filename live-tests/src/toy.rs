@@ -1,8 +1,8 @@
-//! A process whose every page the test commands.
+//! A target process: a process with all its pages under the control of the test.
 //!
 //! The test program starts itself again as `--toy` and gives it orders over a pipe, one at a time, each answered before
 //! the next. Its mappings are aligned to windows of 2 MiB and merge with no neighbour; nothing but orders touches them.
-//! The toy ends with the test: when its [`ToyProcess`] is dropped, and also when the test itself is killed.
+//! The target process ends with the test: when its [`ToyProcess`] is dropped, and also when the test itself is killed.
 //!
 //! ```ignore
 //! let mut toy = ToyProcess::start()?;
@@ -31,12 +31,12 @@ use units::{AddressRange, PAGES_PER_WINDOW, Window};
 use orders::{Answer, Order};
 pub use orders::{Backing, Part, Protection};
 
-/// The argument that makes the test program a toy.
+/// The argument that makes the test program a target process.
 pub(crate) const FLAG: &str = "--toy";
 
 const PAGE: u64 = 4096;
 
-/// An order is answered within this time, or the toy hangs. Emulated machines are slow, so it is long.
+/// An order is answered within this time, or the target process hangs. Emulated machines are slow, so it is long.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Why an order was not carried out.
@@ -45,43 +45,43 @@ pub enum ToyError {
     /// The kernel refused it.
     #[error("toy {pid}: {order}: {}", linux::describe(*errno))]
     Refused {
-        /// The toy.
+        /// Process id of the target process.
         pid: Pid,
-        /// What was ordered.
+        /// Order that was sent.
         order: String,
         /// The kernel's answer.
         errno: Errno,
     },
-    /// A page does not hold what was written to it.
+    /// A page differs from its written contents.
     #[error("toy {pid}: memory changed: {address:#x} holds {found:#018x} instead of {expected:#018x}")]
     Differs {
-        /// The toy.
+        /// Process id of the target process.
         pid: Pid,
         /// The first wrong word.
         address: u64,
-        /// What it holds.
+        /// Word found.
         found: u64,
-        /// What was written.
+        /// Word written.
         expected: u64,
     },
-    /// It ended instead of answering.
+    /// The process ended instead of answering.
     #[error("toy {pid}: {order}: it ended instead ({status})")]
     Ended {
-        /// The toy.
+        /// Process id of the target process.
         pid: Pid,
-        /// What was ordered.
+        /// Order that was sent.
         order: String,
-        /// How it ended, in words.
+        /// Exit status, in words.
         status: String,
     },
-    /// It did not answer in time, or not in words we know.
+    /// The process did not answer in time, or not in known words.
     #[error("toy {pid}: {order}: {problem}")]
     Unanswered {
-        /// The toy.
+        /// Process id of the target process.
         pid: Pid,
-        /// What was ordered.
+        /// Order that was sent.
         order: String,
-        /// What came instead.
+        /// Problem with the answer.
         problem: String,
     },
 }
@@ -96,7 +96,7 @@ impl ToyError {
     }
 }
 
-/// One mapping of a toy's.
+/// One mapping of a target process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapping {
     start: u64,
@@ -129,12 +129,12 @@ impl Mapping {
         self.pages(index * pages, (index + 1) * pages)
     }
 
-    /// Its windows, as the rest of masu names them.
+    /// Windows, as the rest of masu names them.
     pub fn windows(self) -> Vec<Window> {
         self.range().whole_windows().collect()
     }
 
-    /// Where it lies.
+    /// Address range.
     ///
     /// # Panics
     /// Never: the kernel maps whole pages.
@@ -144,7 +144,7 @@ impl Mapping {
 }
 
 impl Part {
-    /// Of these pages the first and every `nth` after it.
+    /// The first of these pages and every `nth` after it.
     pub fn every(self, nth: u64) -> Part {
         Part { step: self.step * nth.max(1), ..self }
     }
@@ -155,7 +155,7 @@ impl Part {
     }
 }
 
-/// A forked copy of a toy, by number. It shares the toy's pages until one of them writes.
+/// A forked copy of a target process, by number. It shares the target process's pages until one of them writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forked {
     index: usize,
@@ -163,13 +163,13 @@ pub struct Forked {
 }
 
 impl Forked {
-    /// Its process id.
+    /// Process id.
     pub fn pid(self) -> Pid {
         self.pid
     }
 }
 
-/// A running toy. Dropping it ends it and its forks.
+/// A running target process. Dropping it ends it and its forks.
 #[derive(Debug)]
 pub struct ToyProcess {
     child: Child,
@@ -188,7 +188,7 @@ impl ToyProcess {
         ToyProcess::start_by(Command::new("/proc/self/exe"))
     }
 
-    /// Starts one through `command`, which must end in running this program with what arguments it is given.
+    /// Starts one through `command`, which must in the end run this program with the appended arguments.
     ///
     /// # Errors
     /// As `start`.
@@ -203,7 +203,7 @@ impl ToyProcess {
         toy.answer("start").map(|_| toy)
     }
 
-    /// Its process id.
+    /// Process id.
     pub fn pid(&self) -> Pid {
         Pid(self.child.id().cast_signed())
     }
@@ -216,11 +216,11 @@ impl ToyProcess {
         self.mapping_of(Order::Map { backing, windows })
     }
 
-    /// Maps `windows` windows of private memory at `start`: for places that the kernel would not choose, and for more
-    /// memory than there is.
+    /// Maps `windows` windows of private memory at `start`: for addresses that the kernel would not choose, and for
+    /// more memory than there is.
     ///
     /// # Errors
-    /// The kernel's refusal; `ENOMEM` for a place beyond what its page tables reach.
+    /// The kernel's refusal; `ENOMEM` for an address beyond the reach of its page tables.
     pub fn map_at(&mut self, start: u64, windows: u64) -> Result<Mapping, ToyError> {
         self.mapping_of(Order::MapAt { start, windows })
     }
@@ -228,7 +228,7 @@ impl ToyProcess {
     /// Fills each of the pages with a pattern of its own, that `check` knows.
     ///
     /// # Errors
-    /// When the toy ended, as it does by writing where it must not.
+    /// When the target process ended, as it does by writing where it must not.
     pub fn write(&mut self, part: Part, seed: u64) -> Result<(), ToyError> {
         self.done(Order::Write { part, seed })
     }
@@ -236,7 +236,7 @@ impl ToyProcess {
     /// Sets one byte of each of the pages, `at` bytes from the page's start. It is not zero from then on.
     ///
     /// # Errors
-    /// When the toy ended.
+    /// When the target process ended.
     pub fn write_byte(&mut self, part: Part, at: u64) -> Result<(), ToyError> {
         self.done(Order::WriteByte { part, at })
     }
@@ -244,7 +244,7 @@ impl ToyProcess {
     /// Reads one word of each of the pages.
     ///
     /// # Errors
-    /// When the toy ended.
+    /// When the target process ended.
     pub fn read(&mut self, part: Part) -> Result<(), ToyError> {
         self.done(Order::Read { part })
     }
@@ -252,13 +252,13 @@ impl ToyProcess {
     /// Has `threads` threads read the pages of these numbers, each thread its share.
     ///
     /// # Errors
-    /// When the toy ended.
+    /// When the target process ended.
     pub fn read_pages(&mut self, mapping: Mapping, pages: &[u64], threads: usize) -> Result<(), ToyError> {
         let pages = pages.iter().map(|page| mapping.start + page * PAGE).collect();
         self.done(Order::ReadPages { pages, threads })
     }
 
-    /// Looks whether each of the pages still holds, in every word, what `write` with this seed wrote.
+    /// Checks that each of the pages still holds, in every word, the pattern of `write` with this seed.
     ///
     /// # Errors
     /// `Differs` for the first wrong word.
@@ -315,11 +315,11 @@ impl ToyProcess {
         self.done(Order::Unlock { part })
     }
 
-    /// Empties what the processor remembers of this process's page tables: after clearing accessed bits, the next
-    /// access to any page sets its bit again.
+    /// Flushes the TLB entries of this process: after clearing accessed bits, the next access to any page sets its bit
+    /// again.
     ///
     /// # Errors
-    /// When the toy ended.
+    /// When the target process ended.
     pub fn forget_translations(&mut self) -> Result<(), ToyError> {
         self.done(Order::ForgetTranslations)
     }
@@ -332,7 +332,7 @@ impl ToyProcess {
         self.done(Order::ForbidHugePages)
     }
 
-    /// `prctl(PR_SET_MEMORY_MERGE)`: all of its memory may be merged with what is like it.
+    /// `prctl(PR_SET_MEMORY_MERGE)`: all of its memory may be merged with equal pages.
     ///
     /// # Errors
     /// The kernel's refusal: `INVAL` before Linux 6.4.
@@ -340,8 +340,8 @@ impl ToyProcess {
         self.done(Order::OfferAll)
     }
 
-    /// How long a load of a line of these pages takes just now, by the median of one line of each page, in ticks of the
-    /// processor's clock. Those are in its caches afterwards.
+    /// Current load latency of these pages: the median over one line of each page, in ticks of the processor's clock.
+    /// The lines are in its caches afterwards.
     ///
     /// # Errors
     /// `OPNOTSUPP` on a processor other than x86-64.
@@ -353,11 +353,11 @@ impl ToyProcess {
         }
     }
 
-    /// Starts `threads` threads that go over the pages, again and again, until [`ToyProcess::rest`]. Writing ones write
-    /// what already stands there, so the pages still check.
+    /// Starts `threads` threads that go over the pages, again and again, until [`ToyProcess::rest`]. Writing threads
+    /// rewrite the present contents, so the pages still check.
     ///
     /// # Errors
-    /// When the toy ended.
+    /// When the target process ended.
     pub fn spin(&mut self, part: Part, threads: usize, writing: bool) -> Result<(), ToyError> {
         self.done(Order::Spin { part, threads, writing })
     }
@@ -365,7 +365,7 @@ impl ToyProcess {
     /// Ends the spinning threads.
     ///
     /// # Errors
-    /// When the toy ended.
+    /// When the target process ended.
     pub fn rest(&mut self) -> Result<(), ToyError> {
         self.done(Order::Rest)
     }
@@ -417,7 +417,7 @@ impl ToyProcess {
         self.done(Order::EndFork { index: fork.index })
     }
 
-    /// Does touching these pages end a program? Tried by a copy, which ends for it.
+    /// Whether touching these pages ends a program. Tried by a forked copy, which may end.
     ///
     /// # Errors
     /// When no copy can be made.
@@ -432,7 +432,7 @@ impl ToyProcess {
         Ok(faulted)
     }
 
-    /// Becomes a fresh toy under the same process id. Its mappings and forks are gone.
+    /// Becomes a fresh target process under the same process id. Its mappings and forks are gone.
     ///
     /// # Errors
     /// The kernel's refusal.
@@ -474,7 +474,7 @@ impl ToyProcess {
 
     /// Ends it (SIGKILL), and waits until nothing but the answer to `wait` is left.
     pub fn kill(&mut self) {
-        // Both fail only when it has ended and was waited for, which is what was wanted.
+        // Both fail only when it has ended and was waited for, which is the wanted state.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -522,7 +522,7 @@ impl ToyProcess {
         writeln!(self.orders, "{line}").map_err(|_| self.ended(&name))
     }
 
-    /// One line from the toy, within our patience.
+    /// One line from the target process, within the time limit.
     fn answer(&mut self, order: &str) -> Result<Answer, ToyError> {
         let deadline = Instant::now() + PATIENCE;
         loop {

@@ -1,8 +1,8 @@
-//! `masu-bench backup`: `tar` and `rsync` read a tree of which some pages are in the page cache. What was cached before should be
-//! cached after, and what was not should not: a backup costs nobody else their cache, and takes nothing from it.
+//! `masu-bench backup`: `tar` and `rsync` read a tree that is partly in the page cache. A backup should leave the page
+//! cache unchanged: cached pages stay cached, and the pages that it read are dropped.
 //!
-//! Before each run the page cache is brought into the same state, by a seed; afterwards `mincore` tells of each page whether it is
-//! there. `tar` writes into a pipe: into `/dev/null` GNU tar would not read the files at all.
+//! Before each run the page cache is brought into the same state, from a seed. Afterwards `mincore` reports for each
+//! page whether it is cached. `tar` writes into a pipe: into `/dev/null` GNU tar would not read the files at all.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -114,18 +114,17 @@ impl fmt::Display for Way {
     }
 }
 
-/// One run.
 #[derive(Clone, Debug, Serialize)]
 struct Run {
-    /// From its start to its end.
+    /// Time from its start to its end, in seconds.
     run_s: f64,
     /// The same, and until all that it wrote is on disk.
     on_disk_s: f64,
     /// Pages of the tree.
     kept: Kept,
-    /// Of the copy's pages, the part that is in the page cache.
+    /// Cached part of the copy's pages.
     copy_cached_fraction: Option<f64>,
-    /// What masu used, where it was masu.
+    /// masu's cost, in the runs under masu.
     masu: Option<Cost>,
 }
 
@@ -134,7 +133,7 @@ const LIMIT: Duration = Duration::from_secs(600);
 
 type Runs = (Job, Way, Vec<Run>);
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// # Errors
 /// When masu is missing, a program fails, a copy differs, or we are interrupted.

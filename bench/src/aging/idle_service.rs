@@ -1,8 +1,8 @@
-//! `masu-bench idle-service`: a service maps a file, reads it once and has nothing to do; meanwhile a stream of several times the
-//! memory of their common group passes. How much of its file does the service find in memory when it wakes?
+//! `masu-bench idle-service`: a service maps a file, reads it once and then idles, while a stream of several times the
+//! memory of their common cgroup passes. Measures the part of the file that is still resident when the service wakes.
 //!
-//! A run has a group of its own, and the file is dropped from the page cache before it: pages are charged to the group in which
-//! they were read first.
+//! Each run has its own cgroup, and the file is dropped from the page cache before it: pages are charged to the cgroup
+//! that read them first.
 
 use std::fmt;
 use std::fs::File;
@@ -104,27 +104,26 @@ impl fmt::Display for Way {
     }
 }
 
-/// One run.
 #[derive(Clone, Debug, Serialize)]
 struct Run {
     /// Pages that the service maps.
     pages: u64,
-    /// Page faults of its second look at them that waited for the disk.
+    /// Major page faults of the second read.
     major_faults: u64,
-    /// How long that look took.
+    /// Time of that second read.
     wake_s: f64,
-    /// What the stream wrote and read, over the time that it took.
+    /// Bytes written and read by the stream, over its time.
     stream_mib_per_s: f64,
-    /// Of this time, what it took to write.
+    /// Part of this time spent on writing.
     write_s: f64,
-    /// What masu used, where it was masu.
+    /// masu's cost, in the runs under masu.
     masu: Option<Cost>,
 }
 
-/// Neither a stream nor a look at the pages takes longer.
+/// Time limit of a stream, and of a read of the pages.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// # Errors
 /// When masu is missing, this host has no memory cgroups, a program fails, or we are interrupted.
@@ -165,7 +164,7 @@ struct Bench<'a> {
     mapped: PathBuf,
 }
 
-/// Who keeps pages during a run.
+/// Protection of the service's pages during a run.
 enum Keeper {
     Nobody,
     Masu(Running),

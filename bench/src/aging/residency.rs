@@ -1,4 +1,4 @@
-//! Which pages of some files are in the page cache, and putting them there or taking them out.
+//! Page-cache residency of files: reading it, and loading or dropping pages.
 
 use std::fs::File;
 use std::io;
@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::file_mapping::FileMapping;
 use crate::mapping::PAGE_BYTES;
 
-/// For each page of a file, whether it is in the page cache.
+/// Residency of each page of a file in the page cache.
 ///
 /// # Errors
 /// When the file cannot be opened or mapped.
@@ -24,10 +24,10 @@ pub fn resident(path: &Path) -> Result<Vec<bool>> {
     asked().with_context(|| format!("cannot see which pages of {} are cached", path.display()))
 }
 
-/// Takes all pages of a file out of the page cache, what was written being on disk first.
+/// Drops all pages of a file from the page cache, after writing dirty ones to disk.
 ///
 /// # Errors
-/// When the file cannot be opened, or pages of it stay: somebody maps or locks them.
+/// When the file cannot be opened, or pages of it stay: a process maps or locks them.
 pub fn drop_all(path: &Path) -> Result<()> {
     let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
     file.sync_data().with_context(|| format!("cannot write {} out", path.display()))?;
@@ -70,13 +70,13 @@ pub fn read_only(path: &Path, first: usize, end: usize) -> Result<()> {
 /// Pages of files before and after something read them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Kept {
-    /// In the page cache before.
+    /// Pages in the page cache before.
     pub before_pages: u64,
-    /// Of these, in it after.
+    /// Pages cached before and after.
     pub kept_pages: u64,
     /// Not in it before.
     pub absent_pages: u64,
-    /// Of these, in it after.
+    /// Pages cached after, but not before.
     pub brought_pages: u64,
 }
 
@@ -94,12 +94,12 @@ impl Kept {
         }
     }
 
-    /// Of what was there before, the part that is there after; all of nothing.
+    /// Part of the previously cached pages that is still cached; 1 when there were none.
     pub fn kept_fraction(&self) -> f64 {
         if self.before_pages == 0 { 1.0 } else { self.kept_pages as f64 / self.before_pages as f64 }
     }
 
-    /// Of what was not there before, the part that is there after.
+    /// Part of the previously uncached pages that is cached now.
     pub fn brought_fraction(&self) -> f64 {
         if self.absent_pages == 0 { 0.0 } else { self.brought_pages as f64 / self.absent_pages as f64 }
     }

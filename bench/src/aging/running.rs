@@ -1,7 +1,7 @@
-//! A `masu aging` at work, what it reports with `--json`, and what the kernel counts that it used.
+//! A running `masu aging`, its report with `--json`, and its use of resources as the kernel counts it.
 //!
-//! It prints a line with `"ready": true` when its dials are in force, and one with `"end": true` when all is put back. Its
-//! share of a processor is taken from `/proc/PID/stat`, not from what it says of itself.
+//! It prints a line with `"ready": true` when its protection levels are in force, and one with `"end": true` when all
+//! settings are restored. Its processor time is read from `/proc/PID/stat`, not from its own report.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,16 +19,16 @@ use crate::place::Place;
 use crate::process::processor_time;
 use crate::session::Session;
 
-/// How long it may take to be ready, and to put everything back.
+/// Time limit for getting ready, and for restoring all settings.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What `masu aging --json` says at its end.
+/// Final report of `masu aging --json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AgingReport {
     /// Processor time that it used, as it counts.
     pub cpu_us: u64,
-    /// From its start to its end.
+    /// Time from its start to its end, in µs.
     pub run_us: u64,
     /// The most that it kept in memory.
     pub pinned_bytes_max: u64,
@@ -36,16 +36,16 @@ pub struct AgingReport {
     pub dropped_bytes: u64,
 }
 
-/// What a `masu aging` has cost.
+/// Cost of a `masu aging`.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Cost {
-    /// Of one processor, over the time that it was at work, as the kernel counts (in steps of 10 ms).
+    /// Use of one processor while masu was active, as the kernel counts it (in steps of 10 ms).
     pub core_fraction: f64,
-    /// What it says of itself.
+    /// masu's own report.
     pub said: AgingReport,
 }
 
-/// One at work beside other programs. Dropped, it is ended, and puts back what it changed.
+/// A running `masu aging` beside other programs. Dropping it ends masu, which restores its settings.
 #[derive(Debug)]
 pub struct Running {
     child: OwnChild,
@@ -68,11 +68,11 @@ impl Running {
     fn greet(mut child: OwnChild, session: &Session) -> Result<Running> {
         let line = child.line(LIMIT, &session.stop).context("masu aging is not ready")?;
         ensure!(is_ready(&line), "masu aging said `{line}` instead of that it is ready");
-        // What it did before is not its cost at work.
+        // Processor time before the ready line is not part of the cost.
         Ok(Running { at_ready: processor_time(child.pid())?, begun: Instant::now(), child })
     }
 
-    /// Asks it to end, and what it has cost from when it was ready to before that.
+    /// Asks masu to end, and returns its cost from the ready line to this request.
     ///
     /// # Errors
     /// When it has ended already, ends badly, reports nothing, or we are interrupted.
@@ -95,7 +95,7 @@ pub struct Around {
 }
 
 impl Around {
-    /// With `options`; its report goes to a file in `folder`.
+    /// A run with `options`; its report goes to a file in `folder`.
     pub fn of(masu: &Masu, options: &[&str], folder: &Path) -> Around {
         let options = options.iter().map(|option| (*option).to_owned()).collect();
         Around { masu: masu.clone(), options, report: folder.join("masu-aging.json") }
@@ -114,7 +114,7 @@ impl Around {
         command
     }
 
-    /// What it has cost: `used` of `elapsed`, and what it has written.
+    /// Cost of the run: `used` of `elapsed`, and masu's own report.
     ///
     /// # Errors
     /// When it has left no report.
@@ -129,7 +129,7 @@ fn is_ready(line: &str) -> bool {
     serde_json::from_str::<Value>(line).is_ok_and(|value| value["ready"] == true)
 }
 
-/// The report in the last line that says that it is the end.
+/// The report in the last line, the one with `"end": true`.
 fn last_report(text: &str) -> Result<AgingReport> {
     let mut values = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     match values.rfind(|value| value["end"] == true) {

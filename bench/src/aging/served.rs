@@ -1,9 +1,9 @@
-//! `masu-bench served`: how long requests to nginx and PostgreSQL take while a file of twice their group's memory is copied in the
-//! same group, and read back.
+//! `masu-bench served`: request latency of nginx and PostgreSQL while a file of twice their cgroup's memory is copied
+//! in the same cgroup, and read back.
 //!
-//! Each run has a group of its own. What is served is dropped from the page cache, the server starts, all that is served is read
-//! twice in the group, and then requests come at an even pace, from a client outside of it, for as long as the copy runs. The
-//! server has one processor, the client the other, and the copy and masu take what they get.
+//! Each run has its own cgroup. The served data is dropped from the page cache, the server starts, and all served data
+//! is read twice in the cgroup. Then requests arrive at a fixed rate from a client outside of the cgroup, until the
+//! copy ends. The server has one processor and the client the other; the copy and masu may run on both.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -123,13 +123,12 @@ impl fmt::Display for Kind {
     }
 }
 
-/// One run.
 #[derive(Clone, Debug, Serialize)]
 struct Run {
     latency: Latency,
-    /// What was copied, over the time of copying and reading back.
+    /// Bytes copied, over the time of copying and reading back.
     copy_mib_per_s: Option<f64>,
-    /// What masu used, where it was masu.
+    /// masu's cost, in the runs under masu.
     masu: Option<Cost>,
 }
 
@@ -138,7 +137,7 @@ const LIMIT: Duration = Duration::from_secs(900);
 
 type Runs = (Kind, Way, Vec<Run>);
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// # Errors
 /// When masu is missing, this host has no memory cgroups, a program fails, or we are interrupted.
@@ -326,7 +325,7 @@ impl Bench<'_> {
         Ok((taken, around.map(|around| around.cost(used, taken)).transpose()?))
     }
 
-    /// Runs it to its end; the time that it took and the processor time that it used itself.
+    /// Runs the command to its end; returns its elapsed time and its own processor time.
     fn finished(&self, command: Command) -> Result<(Duration, Duration)> {
         let begun = Instant::now();
         let child = OwnChild::start(command, &self.session.processors, Place::Anywhere)?;

@@ -1,4 +1,5 @@
-//! `/proc/sys/vm/swappiness`, set for a while: groups made meanwhile begin with it, in both versions of cgroups.
+//! `/proc/sys/vm/swappiness`, set temporarily: cgroups created meanwhile start with its value, in both versions of
+//! cgroups.
 
 use std::fs;
 use std::path::{Path, PathBuf};

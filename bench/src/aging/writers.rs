@@ -1,5 +1,5 @@
-//! `masu-bench writers`: the experiment of the LRU-split paper: many processes write files, and the throughput is measured as their
-//! memory grows.
+//! `masu-bench writers`: the experiment of the LRU-split paper: many processes write files, and the throughput is
+//! measured as their memory grows.
 //!
 //! Oshima, Aoki, Arai, "Large Scale Memory Management Method Using LRU List Split", its section 6 and figures 1 and 5.
 //!
@@ -11,8 +11,8 @@
 //! | 2.6.6-mm3 | the kernel of the host |
 //! | split lists, `mapped_page_cost` 100 | `masu aging --mapped 100 --cache 0` on the group |
 //!
-//! The paper's kernels scan lists of all pages, and lose throughput where there are many. Kernels have changed since; whether this
-//! one loses any is what the first column says.
+//! The paper's kernels scan lists of all pages, and lose throughput where there are many. Kernels have changed since;
+//! the first column says whether this one loses any.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -37,7 +37,7 @@ use crate::session::Session;
 use crate::table::Table;
 use crate::workload::Workload;
 
-/// Processes, if nobody says how many.
+/// Default number of processes.
 const USUAL: u32 = 64;
 
 /// Arguments of `masu-bench writers`.
@@ -91,14 +91,13 @@ impl std::fmt::Display for Way {
     }
 }
 
-/// One run.
 #[derive(Clone, Debug, Serialize)]
 struct Run {
     written_mib_per_s: f64,
     /// Written and read.
     mib_per_s: f64,
     files_per_s: f64,
-    /// Of all processes: mostly pages of what they map as their code.
+    /// Major faults of all processes: mostly in the file that they map as their code.
     major_faults: u64,
     masu: Option<Cost>,
 }
@@ -110,13 +109,13 @@ struct Runs {
     runs: Vec<Run>,
 }
 
-/// A file has so many bytes in the middle.
+/// Mean size of a file.
 const FILE_BYTES: u64 = 2_550_000;
 
-/// How much longer than it is told the work may take: processes start, and wait for what is written out.
+/// Extra time limit beyond the run's own time: processes start, and wait for write-back.
 const GRACE: Duration = Duration::from_secs(300);
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// # Errors
 /// When masu is missing, this host has no memory cgroups, too little disk or memory, or we are interrupted.

@@ -1,5 +1,5 @@
-//! `masu-bench llc-figure`: the paper's figure. Two programs, 4 MiB of the cache each, half of the array shared; the time of an access
-//! of the first and of the second, over the size of the array.
+//! `masu-bench llc-figure`: the paper's figure. Two programs, 4 MiB of the cache each, half of the array shared; access
+//! time of the first and of the second, over the size of the array.
 
 use anyhow::{Context, Result};
 use units::Bytes;
@@ -20,7 +20,7 @@ pub struct Options {
 /// The condition that the target is for.
 const REGION: &str = "masu's region";
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// # Errors
 /// When masu is missing or fails, or we are interrupted.
@@ -95,7 +95,7 @@ fn unfairness(said: &Simulated) -> Option<f64> {
     of(said, REGION).filter_map(|of| of.metrics).map(|metrics| metrics.unfairness).reduce(f64::max)
 }
 
-/// Of the condition with sharing, partitions, and no region.
+/// Worst value in the condition with sharing, partitions, and no shared partition.
 fn worst_of_plain(said: &Simulated) -> Option<f64> {
     worst(said, "shared, CAT")
 }

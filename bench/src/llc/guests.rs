@@ -1,5 +1,5 @@
-//! `masu-bench llc-guests`: virtual machines of one kernel, whose pages KSM merges (QEMU offers them): what masu finds, beside what the
-//! kernel counts, and what a look costs.
+//! `masu-bench llc-guests`: virtual machines of one kernel with pages merged by KSM (QEMU offers them): masu's
+//! findings, the kernel's counts, and the cost of a scan.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ pub struct Options {
     pub pairs: usize,
 }
 
-/// Of each round: nanoseconds per page of the guests' memory, and merged pages.
+/// Samples of each round: nanoseconds per page of the guests' memory, and merged pages.
 #[derive(Default, serde::Serialize)]
 struct Found {
     masu_ns: Vec<f64>,
@@ -45,7 +45,7 @@ struct Found {
     smaps_pages: Vec<f64>,
 }
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// # Errors
 /// When there is no QEMU, no C library to link statically, or a machine does not boot.
@@ -127,7 +127,7 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
     report.finish(session.save)
 }
 
-/// What the kernel sums up for each mapping of these: how long that takes, and how many pages are merged.
+/// Kernel's sums for each mapping of these processes: time of reading them, and number of merged pages.
 fn by_smaps(machines: impl Iterator<Item = u32>) -> Result<(f64, f64)> {
     let begun = thread_time();
     let mut kib = 0;

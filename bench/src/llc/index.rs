@@ -1,5 +1,5 @@
-//! `masu-bench llc-index`: what it costs to find out who shares which merged page, beside reading smaps of the same processes and
-//! beside asking for each page by itself.
+//! `masu-bench llc-index`: cost of finding the sharers of every merged page, compared with reading smaps of the same
+//! processes and with a query for each single page.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
@@ -35,7 +35,7 @@ pub struct Options {
     pub pairs: usize,
 }
 
-/// Nanoseconds per page of the programs' memory, and of masu's looks also per entry that was read.
+/// Nanoseconds per page of the programs' memory, and for masu's scans also per page-table entry.
 #[derive(Default, serde::Serialize)]
 struct Costs {
     first: Vec<f64>,
@@ -46,7 +46,7 @@ struct Costs {
     again_per_entry: Vec<f64>,
 }
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// # Errors
 /// When masu is missing or fails, KSM does not merge, or we are interrupted.
@@ -98,7 +98,7 @@ fn pages_of(programs: &[Workload]) -> Result<f64> {
     programs.iter().map(|program| Ok(program.ready().number("bytes")? / PAGE as f64)).sum()
 }
 
-/// A first look, and another one right after it. How many flags the second asked.
+/// A first scan, and another one right after it. Returns the number of flags that the second one asked for.
 fn by_masu(session: &Session, masu: &Masu, costs: &mut Costs, pages: f64, expected: u64) -> Result<u64> {
     let first = masu.shared(1, &session.processors, &session.stop)?;
     let again = masu.shared(2, &session.processors, &session.stop)?;
@@ -112,7 +112,7 @@ fn by_masu(session: &Session, masu: &Masu, costs: &mut Costs, pages: f64, expect
     Ok(again.look.frames_asked)
 }
 
-/// What the kernel sums up for each mapping, `KSM:` among it.
+/// Kernel's sums for each mapping, `KSM:` among them.
 fn by_smaps(programs: &[Workload]) -> Result<f64> {
     let begun = thread_time();
     for program in programs {

@@ -1,4 +1,5 @@
-//! KSM, at work for a while and fast: `/sys/kernel/mm/ksm`, turned and put back, also after a kill (`linux::journal`).
+//! KSM, switched on temporarily and at full speed: settings in `/sys/kernel/mm/ksm`, restored afterwards, also after a
+//! kill (`linux::journal`).
 
 use std::path::Path;
 use std::sync::LazyLock;
@@ -12,13 +13,13 @@ use crate::stop::Stop;
 
 static HOST: LazyLock<Rooted> = LazyLock::new(Rooted::host);
 
-/// Where masu looks for knobs that were left turned.
+/// Folder of masu's undo records for settings.
 const JOURNALS: &str = "/run/masu";
 
-/// How long KSM may take to come by.
+/// Time limit for KSM's merging.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Holds the knobs where they were turned to, until dropped; if that never comes, the next masu puts them back. What is merged stays so.
+/// Holds the changed settings until dropped; after a crash, the next masu restores them. Merged pages stay merged.
 #[derive(Debug)]
 pub struct Merging {
     _knobs: Knobs<'static, Rooted>,
@@ -40,7 +41,7 @@ impl Merging {
     }
 }
 
-/// Waits until `is_so`, and says how long that took.
+/// Waits until `is_so`, and returns the time that this took.
 ///
 /// # Errors
 /// When KSM does not get there, or we are interrupted.

@@ -24,16 +24,16 @@ pub struct Options {
 const OURS: &str = "sharing";
 /// The same where the processor counts nothing: it plans once, from curves.
 const OURS_BY_CURVES: &str = "sharing, by curves alone";
-/// How the names of scenarios end in which something is shared.
+/// Suffix of scenario names with shared memory.
 const SHARED: &str = "-shared";
 
-/// One scenario, once for each seed.
+/// Results of one scenario, one for each seed.
 struct Mix {
     name: String,
     runs: Vec<Simulated>,
 }
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// # Errors
 /// When masu is missing or fails, or we are interrupted.
@@ -79,7 +79,7 @@ fn judged(said: &Simulated) -> impl Iterator<Item = (&Condition, Metrics)> {
     conditions.filter_map(|condition| Some((condition, condition.metrics?)))
 }
 
-/// One of ours, over the best of the others; and which that is.
+/// Ratio of our policy to the best of the others, and that policy's name.
 fn over_best<'s>(said: &'s Simulated, ours: &str) -> Option<(f64, &'s str)> {
     let ours = judged(said).find(|(condition, _)| condition.name == ours)?.1.unfairness;
     let others = judged(said).filter(|(condition, _)| ![OURS, OURS_BY_CURVES].contains(&condition.name.as_str()));
@@ -164,7 +164,8 @@ fn geometric(values: impl Iterator<Item = f64>) -> Option<f64> {
     (count > 0.0).then(|| f64::exp(sum / count))
 }
 
-/// A row for each mix: the median over seeds, the least and the greatest, and who was the best of the others how often.
+/// One row for each mix: the median over seeds, the minimum and the maximum, and the number of times that each other
+/// policy was best.
 fn ratios(mixes: &[Mix], ours: &str) -> Table {
     let mut table = Table::new(["mix", "ratio", "least … greatest", "seeds", "best of the others"]);
     for mix in mixes {

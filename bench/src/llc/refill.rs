@@ -1,5 +1,6 @@
-//! `masu-bench llc-refill`: what it costs to bring the lines of merged pages into the last-level cache, through pages of our own that KSM
-//! merged with a program's, and how long that program's loads take then; and that nothing is parted by it.
+//! `masu-bench llc-refill`: cost of bringing the lines of merged pages into the last-level cache through pages of our
+//! own that KSM merged with a program's, and the program's load latency afterwards. Checks that no page is unmerged by
+//! it.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,7 @@ use crate::session::Session;
 use crate::table::Table;
 use crate::workload::Workload;
 
-/// How long a workload may take for some hundred loads.
+/// Time limit of a workload for some hundred loads.
 const ANSWER: Duration = Duration::from_secs(60);
 
 /// Arguments of `masu-bench llc-refill`.
@@ -30,7 +31,7 @@ pub struct Options {
     pub pairs: usize,
 }
 
-/// What was done before the program's loads.
+/// Action before the program's loads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Flush,
@@ -52,14 +53,14 @@ impl Way {
     }
 }
 
-/// Of one size and way: milliseconds per MiB, ticks of a load of the program's.
+/// Samples of one size and way: milliseconds per MiB, and ticks of one load of the program.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 struct Found {
     ms_per_mib: Vec<f64>,
     ticks: Vec<f64>,
 }
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// # Errors
 /// When KSM does not merge, the processor is none that can be asked, or we are interrupted.
@@ -111,7 +112,7 @@ fn of_size(
     for round in 0..options.pairs {
         session.stop.check()?;
         for nth in order_of_round(round, Way::ALL.len()) {
-            // The lines are in: what is flushed is there to be thrown out.
+            // The lines are in the cache, so the flush has lines to evict.
             copy.flush(0..pages)?;
             copy.touch(0..pages);
             let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! `masu llc simulate` on a scenario of `bench/scenarios`, and what it says.
+//! `masu llc simulate` on a scenario of `bench/scenarios`, and its output.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -12,34 +12,34 @@ use crate::session::Session;
 /// A scenario may take this long.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
-/// What `masu llc simulate --json` says; names as in masu-llc-simulate(1).
+/// Output of `masu llc simulate --json`; names as in masu-llc-simulate(1).
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Simulated {
-    /// What the scenario shows.
+    /// Title of the scenario.
     pub title: String,
-    /// What kind of model it is.
+    /// Kind of the model.
     pub model: String,
     /// All runs were made.
     pub complete: bool,
-    /// One for each size of the array; one if nothing is varied.
+    /// Results for each size of the array; a single one if nothing is varied.
     pub points: Vec<Point>,
 }
 
-/// One size of the array.
+/// Results for one size of the array.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Point {
-    /// It, where it is varied.
+    /// Size of the array, where it is varied.
     pub array_bytes: Option<u64>,
-    /// One for each way to divide the cache.
+    /// Results for each way to divide the cache.
     pub conditions: Vec<Condition>,
 }
 
-/// One way to divide the cache.
+/// Results of one way to divide the cache.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Condition {
-    /// Its name: a policy's, or the scenario's.
+    /// Name of the policy, or of the scenario.
     pub name: String,
-    /// How it is judged.
+    /// Metrics of the condition.
     pub metrics: Option<Metrics>,
     /// The longest mean time of an access over the shortest.
     pub access_time_ratio: f64,
@@ -65,10 +65,10 @@ pub struct Metrics {
     pub jain: f64,
 }
 
-/// One program under one condition.
+/// Results of one program under one condition.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Program {
-    /// Its name.
+    /// Name of the program.
     pub name: String,
     /// Time beside the others over time alone.
     pub slowdown: f64,
@@ -78,7 +78,7 @@ pub struct Program {
     pub accesses: u64,
 }
 
-/// One region under one condition.
+/// Results of one shared partition under one condition.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Region {
     /// The part of a CPU that filling it took.
@@ -93,7 +93,7 @@ pub fn path(name: &str) -> Result<PathBuf> {
     Ok(repository()?.join("bench/scenarios").join(name).with_extension("toml"))
 }
 
-/// Those whose names begin so, in order.
+/// Names of scenarios with this prefix, in order.
 ///
 /// # Errors
 /// When we are not in the repository.
@@ -131,10 +131,10 @@ fn reseeded(text: &str, seed: u64) -> Option<String> {
     )
 }
 
-/// Simulates it; with `svg`, a figure is drawn there. Also says how long it took.
+/// Simulates it; with `svg`, a figure is drawn there. Also returns its duration.
 ///
 /// # Errors
-/// When masu cannot be started, fails, or says something else.
+/// When masu cannot be started, fails, or prints something else.
 pub fn simulate(session: &Session, scenario: &Path, svg: Option<&Path>) -> Result<(Simulated, Duration)> {
     let begun = Instant::now();
     let said: Simulated = session.masu()?.simulate(scenario, svg, PATIENCE, &session.processors, &session.stop)?;

@@ -1,5 +1,5 @@
-//! `masu-bench llc-speed`: how fast the simulator is; beside pycachesim, which has neither masks nor classes, on one program's trace and the
-//! same caches, and then at its own work: eight programs, partitions and a region.
+//! `masu-bench llc-speed`: speed of the simulator. First beside pycachesim, which has neither masks nor classes, on one
+//! program's trace and the same caches; then at its own work: eight programs, partitions and a shared partition.
 
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
@@ -43,14 +43,14 @@ pub struct Options {
 
 const SCRIPT: &str = include_str!("speed.py");
 
-/// What a simulator made of a trace: processor time, and hits of each level.
+/// Result of a simulator on a trace: processor time, and hits of each level.
 #[derive(Debug, Deserialize)]
 struct Played {
     seconds: f64,
     hits: [u64; 3],
 }
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// # Errors
 /// When the scenario cannot be read, the simulators do not agree, or we are interrupted.
@@ -120,7 +120,7 @@ fn beside_pycachesim(
     Ok(())
 }
 
-/// What one program of the scenario accesses.
+/// Accesses of one program of the scenario.
 fn trace(scenario: &Scenario, program: &str, accesses: usize) -> Result<Vec<Line>> {
     let nth = scenario.programs.iter().position(|other| other.name == program);
     let nth = nth.with_context(|| format!("the scenario has no program {program}"))?;
@@ -129,7 +129,7 @@ fn trace(scenario: &Scenario, program: &str, accesses: usize) -> Result<Vec<Line
     Ok((0..accesses).map(|_| running.next_line()).collect())
 }
 
-/// As in `speed.py`.
+/// Build options, as in `speed.py`.
 fn build() -> Build {
     let shape = |sets, ways| Shape { sets, ways: Ways(ways), slices: 1, replacement: Replacement::Lru };
     let levels = vec![Level { shape: shape(64, 8), cycles: 4 }, Level { shape: shape(512, 8), cycles: 12 }];

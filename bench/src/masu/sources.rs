@@ -1,6 +1,7 @@
-//! Sources of a program in masu's reports, by names that say nothing about the machine.
+//! Memory sources of a program in masu's reports, by names that do not depend on the machine.
 
-/// Cuts each `file` of a source down to what is the same on every machine: from the workloads' folder on, or to its name.
+/// Cuts each `file` of a source down to the part that is the same on every machine: from the workloads' folder on, or
+/// to its name.
 pub(super) fn shorten(value: &mut serde_json::Value) {
     match value {
         serde_json::Value::Array(values) => values.iter_mut().for_each(shorten),

@@ -1,4 +1,4 @@
-//! The client: a program of ours in C over libmemcached (`workloads/memcached/load.c`), compiled here with the system's gcc.
+//! The client: our own C program over libmemcached (`workloads/memcached/load.c`), compiled here with the system's gcc.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -31,12 +31,12 @@ pub struct Latency {
     pub max_us: f64,
 }
 
-/// What came of asking for a while.
+/// Result of asking for some time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Got {
     /// Keys asked for.
     pub gets: f64,
-    /// Of these, not there.
+    /// Misses among them.
     pub misses: f64,
     /// The time that it took.
     pub seconds: f64,
@@ -48,7 +48,7 @@ pub struct Client {
     program: Workload,
 }
 
-/// How long one command may take beyond what it is told.
+/// Time limit of one command beyond its own duration.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// Items set, or compared, by one command: so that a signal is heard.
@@ -73,7 +73,7 @@ impl Client {
         }
     }
 
-    /// Connects `connections` times to the server at `socket`, to ask for what was drawn.
+    /// Connects `connections` times to the server at `socket`, to ask for the drawn items.
     ///
     /// # Errors
     /// When the server does not answer.
@@ -90,7 +90,7 @@ impl Client {
         Ok(Client { program: Workload::greet(child, "load", &session.stop)? })
     }
 
-    /// Its number.
+    /// Process id.
     pub fn pid(&self) -> u32 {
         self.program.pid()
     }
@@ -103,10 +103,10 @@ impl Client {
         self.in_steps("set", items, session).map(|_| ())
     }
 
-    /// Compares every byte of the items `0..items`; how many are not there.
+    /// Compares every byte of the items `0..items`; returns the number of missing items.
     ///
     /// # Errors
-    /// When one is not what was set, or we are interrupted.
+    /// When an item differs from its set value, or we are interrupted.
     pub fn check(&mut self, items: u32, session: &Session) -> Result<u64> {
         let replies = self.in_steps("check", items, session)?;
         replies.iter().map(|reply| reply.whole("missing")).sum()
@@ -132,7 +132,7 @@ impl Client {
         Ok(Got { gets: reply.number("gets")?, misses: reply.number("misses")?, seconds: reply.number("seconds")? })
     }
 
-    /// Of all requests since it was last asked for.
+    /// Latency of all requests since the previous call.
     ///
     /// # Errors
     /// When the client is gone.

@@ -1,7 +1,8 @@
-//! `masu-bench memcached`: the throughput and the memory of memcached in several ways, over runs from start to end.
+//! `masu-bench memcached`: throughput and memory of memcached in several ways, over runs from start to end.
 //!
-//! The paper's experiment (section 6.4) by default. With `--workload scattered` the case that it holds against promotion by
-//! windows (section 2.2.3): few hot items in every 2 MiB, so that no window is worth a huge page, and only moving them helps.
+//! The paper's experiment (section 6.4) by default. `--workload scattered` selects the paper's case against promotion
+//! by windows (section 2.2.3): few hot items in every 2 MiB, so that no window is worth a huge page, and only moving
+//! them helps.
 
 use std::path::PathBuf;
 
@@ -84,7 +85,7 @@ pub enum Workload {
     Scattered,
 }
 
-/// Memory of an item beyond its value: memcached's header, the key, and what is left over in its chunk.
+/// Memory of an item beyond its value: memcached's header, the key, and the unused rest of its chunk.
 const BEYOND_VALUE_BYTES: usize = 88;
 
 impl Options {
@@ -141,7 +142,7 @@ impl Options {
         if self.conditions.is_empty() { usual.to_vec() } else { self.conditions.clone() }
     }
 
-    /// What is asked for, of items that take `chunk_bytes` each. The hot ones are the same in all runs.
+    /// Requested items, for items that take `chunk_bytes` each. The hot ones are the same in all runs.
     pub fn wanted(&self, chunk_bytes: usize) -> Wanted {
         match self.workload {
             Workload::Zipfian => Wanted::all(self.items(), self.law),
@@ -168,7 +169,7 @@ impl Options {
     }
 }
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// # Errors
 /// When masu, a memcached or libmemcached is missing, an item is lost or wrong, or we are interrupted.

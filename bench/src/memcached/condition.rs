@@ -1,4 +1,4 @@
-//! The conditions: which memcached, under which setting of the host, helped by whom.
+//! Conditions of a run: the memcached binary, the host's setting, and its helper (masu or none).
 
 use serde::Serialize;
 
@@ -23,7 +23,7 @@ pub enum Condition {
 }
 
 impl Condition {
-    /// Its name in tables.
+    /// Name in tables.
     pub const fn name(self) -> &'static str {
         match self {
             Condition::Default => "Default",
@@ -43,7 +43,7 @@ impl Condition {
         }
     }
 
-    /// Whether it is the memcached that was built to cooperate.
+    /// Whether this is the memcached that was built to cooperate.
     pub const fn is_patched(self) -> bool {
         matches!(self, Condition::Hps)
     }

@@ -1,4 +1,4 @@
-//! What the runs show: each condition against each that it is to be held against, what it cost, and the paper's figures beside.
+//! Findings of the runs: each condition against each of its baselines, its cost, and the paper's figures beside.
 
 use crate::memcached::command::{Options, Workload};
 use crate::memcached::condition::Condition;
@@ -15,7 +15,7 @@ use crate::table::Table;
 /// The runs of a condition, in order of rounds.
 pub type Runs = (Condition, Vec<Run>);
 
-/// Baseline and what is held against it, where both were run.
+/// Pairs of a baseline and a condition, compared where both were run.
 const PAIRS: [(Condition, Condition); 9] = [
     (Condition::Promote, Condition::Hps),
     (Condition::Collapsed, Condition::Hps),
@@ -30,7 +30,7 @@ const PAIRS: [(Condition, Condition); 9] = [
 
 const MIB: f64 = 1_048_576.0;
 
-/// What is printed and saved.
+/// Prints and saves the findings.
 pub fn report(session: &Session, options: &Options, all: &[Runs]) -> Report {
     let mut report = Report::new(name(options), title(options, all), &session.host);
     for (baseline, this) in PAIRS {
@@ -72,7 +72,7 @@ fn middle_of(runs: &[Run], figure: impl Fn(&Run) -> f64) -> f64 {
     median(&samples(runs, figure)).unwrap_or(f64::NAN)
 }
 
-/// What was measured with so many keys a request.
+/// Measurement with `keys` keys a request.
 fn with_keys(run: &Run, keys: usize) -> Option<&Measured> {
     run.measured.iter().find(|measured| measured.keys_per_get == keys)
 }
@@ -233,7 +233,7 @@ fn ratio(all: &[Runs], (baseline, this): (Condition, Condition), figure: impl Fn
     compare(&samples(base, &figure), &samples(other, &figure)).map(|found| found.ratio)
 }
 
-/// With the largest number of keys a request, where memory counts the most.
+/// Ratio with the largest number of keys a request, where memory counts the most.
 fn last_ratio(options: &Options, all: &[Runs], pair: (Condition, Condition)) -> Option<f64> {
     ratio(all, pair, |run| speed(run, options.keys_while_settling()))
 }

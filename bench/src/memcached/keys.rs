@@ -1,7 +1,7 @@
-//! Which items are asked for: numbers drawn beforehand, in a file that the client goes through.
+//! Requested items: numbers drawn beforehand, in a file that the client reads in order.
 //!
-//! Items are set in the order of their numbers, and memcached carves its pages in order: those with numbers next to each other
-//! lie next to each other.
+//! Items are set in the order of their numbers, and memcached carves its pages in order: items with adjacent numbers
+//! have adjacent addresses.
 
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
@@ -25,7 +25,7 @@ pub enum Law {
     Uniform,
 }
 
-/// What is asked for.
+/// Distribution of the requested items.
 #[derive(Clone, Debug)]
 pub enum Wanted {
     /// All items, by a law.
@@ -51,7 +51,7 @@ impl Wanted {
         let mut hot = Vec::new();
         for first in (0..items as usize).step_by(in_window) {
             let length = in_window.min(items as usize - first);
-            // One from each of as many parts: no two are the same.
+            // One item from each of `per_window` parts, so that no two are the same.
             let parts = per_window.min(length);
             hot.extend((0..parts).map(|part| {
                 let (from, to) = (length * part / parts, length * (part + 1) / parts);
@@ -61,7 +61,7 @@ impl Wanted {
         Wanted::Some(hot)
     }
 
-    /// How many items are asked for at all.
+    /// Number of distinct requested items.
     pub fn distinct(&self, items: u32) -> usize {
         match self {
             Wanted::All(..) => items as usize,
@@ -102,7 +102,7 @@ mod tests {
 
     const ITEMS: u32 = 800_000;
 
-    /// How often each item is drawn, the most drawn first, and its number.
+    /// Number of draws of each item, the most drawn first, and the item's number.
     fn counted(wanted: &Wanted, draws: usize) -> Vec<(usize, u32)> {
         let mut random = XorShift::seeded(5);
         let mut counts = vec![0; ITEMS as usize];

@@ -1,4 +1,4 @@
-//! One run under one condition: a server is started, filled, asked until it has settled, then measured, and ends.
+//! One run under one condition: a server is started, filled, asked until it has settled, then measured, and ended.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -30,17 +30,17 @@ const CLIENT: Place = Place::Only(1);
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// When khugepaged is not through by then, the run goes on with what it has done.
+/// Time limit for khugepaged; after it, the run goes on with the pages collapsed by then.
 const COLLAPSE_LIMIT: Duration = Duration::from_secs(600);
 
-/// Numbers drawn for one run: more than are asked for in the time in which a machine's caches forget.
+/// Numbers drawn for one run: more requests than a machine's caches remember.
 const DRAWN: usize = 1 << 22;
 
-/// What stays the same in all runs.
+/// Inputs common to all runs.
 pub struct Bench<'a> {
     /// The host and the signals.
     pub session: &'a Session,
-    /// What was asked for.
+    /// Arguments of the command.
     pub options: &'a Options,
     /// The command under test.
     pub masu: Masu,
@@ -52,14 +52,14 @@ pub struct Bench<'a> {
     pub client: PathBuf,
 }
 
-/// Requests with so many keys each.
+/// Requests with a fixed number of keys each.
 #[derive(Clone, Debug, Serialize)]
 pub struct Measured {
     /// Keys of a request.
     pub keys_per_get: usize,
     /// Keys a second.
     pub gets_per_s: f64,
-    /// Of requests.
+    /// Latency of requests.
     pub latency: Latency,
     /// Busy part of the server's processor.
     pub server_busy_fraction: f64,
@@ -67,7 +67,7 @@ pub struct Measured {
     pub client_busy_fraction: f64,
 }
 
-/// What watching cost.
+/// Cost of watching.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Watched {
     /// Part of one processor from the first get until it had settled.
@@ -81,13 +81,14 @@ pub struct Watched {
 /// All that one run shows.
 #[derive(Clone, Debug, Serialize)]
 pub struct Run {
-    /// From the first set until all are answered.
+    /// Time from the first set until all are answered, in seconds.
     pub load_s: f64,
-    /// From the first get until masu and memcached had come to rest; `None` where there is no masu, or they had not.
+    /// Time from the first get until masu and memcached had settled, in seconds; `None` without masu, or when they had
+    /// not.
     pub settled_s: Option<f64>,
     /// Keys a second from the first get on, all of the settling included.
     pub whole_gets_per_s: f64,
-    /// Of requests until it had settled.
+    /// Latency of requests until the run had settled.
     pub settling: Latency,
     /// Settled, for each number of keys a request.
     pub measured: Vec<Measured>,
@@ -97,9 +98,9 @@ pub struct Run {
     pub gets_over_time: Series,
     /// Resident memory at the end.
     pub rss_bytes: f64,
-    /// Of this, on huge pages.
+    /// Part of it on huge pages.
     pub huge_bytes: f64,
-    /// What an item takes, and how many are asked for.
+    /// Bytes of an item, and number of requested items.
     pub chunk_bytes: usize,
     /// Items that are asked for at all.
     pub asked_for: usize,
@@ -119,13 +120,13 @@ struct Live<'a> {
     client: Client,
     tracker: Option<Tracker>,
     attached: Option<Attached>,
-    /// Since the begin of the load.
+    /// Begin of the load.
     begun: Instant,
     gets_over_time: Series,
     looks: Vec<Look>,
 }
 
-/// What came of the time until it had settled.
+/// Results of the time until the run had settled.
 struct Settled {
     got: Got,
     at_s: Option<f64>,
@@ -134,7 +135,7 @@ struct Settled {
 }
 
 impl Bench<'_> {
-    /// Does it. `round` seeds what is drawn: all conditions of a round are asked for the same.
+    /// Does one run. `round` seeds the draws: all conditions of a round request the same items.
     ///
     /// # Errors
     /// When a program is missing or fails, an item is lost or wrong, or we are interrupted.
@@ -172,7 +173,7 @@ impl Bench<'_> {
         Ok(Run { load_s, chunk_bytes, asked_for: wanted.distinct(items), ..run })
     }
 
-    /// With a tracker that listens at `socket`, or will.
+    /// Starts the server with a tracker that listens at `socket`, or will.
     fn start(&self, condition: Condition, socket: Option<&Path>) -> Result<Server> {
         let program =
             if condition.is_patched() { self.patched.as_ref().context("no patched memcached")? } else { &self.plain };
@@ -265,7 +266,7 @@ impl Live<'_> {
         while begun.elapsed() < COLLAPSE_LIMIT {
             let scans = Hurry::full_scans()?;
             while Hurry::full_scans()? < scans + 2 && begun.elapsed() < COLLAPSE_LIMIT {
-                // It takes only what was touched of late.
+                // The command acts only on recently touched items.
                 self.client.get(keys, SECOND, self.bench.session)?;
             }
             let huge = resident(self.server.pid())?.anon_huge_bytes;
@@ -277,7 +278,7 @@ impl Live<'_> {
         self.client.latency(self.bench.session).map(|_| ())
     }
 
-    /// Asks for keys for as long as was said, and with masu until it has settled.
+    /// Requests keys for the configured time, and with masu until it has settled.
     fn settle(&mut self) -> Result<Settled> {
         let (session, options) = (self.bench.session, self.bench.options);
         let (begun, keys) = (Instant::now(), options.keys_while_settling());
@@ -294,7 +295,7 @@ impl Live<'_> {
         Ok(Settled { got, at_s, latency: self.client.latency(session)?, attach })
     }
 
-    /// Whether somebody is at work who comes to rest.
+    /// Whether a component is active that settles.
     const fn may_settle(&self) -> bool {
         self.tracker.is_some() || self.attached.is_some()
     }

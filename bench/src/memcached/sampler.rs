@@ -1,4 +1,4 @@
-//! Resident memory over time, read from beside a program once a second.
+//! Resident memory over time, sampled from outside the program once a second.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -42,7 +42,7 @@ impl Sampler {
         Sampler { over, thread: Some(thread) }
     }
 
-    /// What it has read.
+    /// Samples read.
     pub fn finish(mut self) -> Series {
         self.over.store(true, Ordering::Relaxed);
         self.thread.take().and_then(|thread| thread.join().ok()).unwrap_or_default()
@@ -56,7 +56,7 @@ impl Drop for Sampler {
     }
 }
 
-/// Second by second the median of all series that last so long.
+/// Median of all series second by second, over those that last that long.
 pub fn middle(all: &[&Series]) -> Series {
     let longest = all.iter().map(|series| series.len()).max().unwrap_or(0);
     let at = |second: usize| -> Option<(f64, f64)> {

@@ -1,4 +1,4 @@
-//! A memcached of our own: one worker thread, on a Unix socket in a folder of its own, gone when dropped.
+//! A private memcached: one worker thread, on a Unix socket in its own folder, ended when dropped.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -15,7 +15,7 @@ use crate::place::Place;
 use crate::report::repository;
 use crate::session::Session;
 
-/// What memcached says about itself.
+/// memcached's statistics.
 pub type Stats = BTreeMap<String, String>;
 
 /// A running server.
@@ -27,10 +27,11 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts the memcached `program` with so many MiB of memory at most and further `arguments`, and waits until it answers.
+    /// Starts the memcached `program` with at most `memory_mib` MiB and further `arguments`, and waits until it
+    /// answers.
     ///
     /// # Errors
-    /// When it cannot be started, or says why it does not go on.
+    /// When it cannot be started, or exits with a message.
     pub fn start(
         program: &Path,
         memory_mib: u64,
@@ -50,27 +51,27 @@ impl Server {
                 return Ok(server);
             }
             if !server.child.is_running() {
-                // Its last words say why.
+                // The last lines of its output give the reason.
                 server.child.line(Duration::from_secs(5), &session.stop)?;
             }
         }
         bail!("{} does not answer", program.display())
     }
 
-    /// Its number.
+    /// Process id.
     pub fn pid(&self) -> u32 {
         self.child.pid()
     }
 
-    /// Where it listens.
+    /// Path of its socket.
     pub fn socket(&self) -> PathBuf {
         self.folder.path().join("socket")
     }
 
-    /// What it answers to `stats WHAT`.
+    /// Answer to `stats WHAT`.
     ///
     /// # Errors
-    /// When it is gone, or does not know that.
+    /// When the server has ended, or does not know that command.
     pub fn stats(&self, what: &str) -> Result<Stats> {
         let mut stream = UnixStream::connect(self.socket()).context("memcached does not listen")?;
         stream.set_read_timeout(Some(Duration::from_secs(30)))?;
@@ -93,7 +94,7 @@ pub fn number(stats: &Stats, name: &str) -> f64 {
     stats.get(name).and_then(|text| text.parse().ok()).unwrap_or(0.0)
 }
 
-/// Bytes that an item takes, by what a loaded server says about its classes: those of the class with the most items.
+/// Bytes of an item, from a loaded server's slab statistics: those of the class with the most items.
 pub fn chunk_bytes(slabs: &Stats) -> Option<usize> {
     let classes = slabs.iter().filter_map(|(name, used)| {
         let class = name.strip_suffix(":used_chunks")?;

@@ -1,8 +1,8 @@
-//! Whether memcached and masu have come to rest: hardly anything more is promoted, the arena does not grow, and few items move.
+//! Settling of memcached and masu: hardly any further promotion, no growth of the arena, and few moved items.
 
 use crate::memcached::server::{Stats, number};
 
-/// What `stats hps` said at one time.
+/// Values of `stats hps` at one time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Look {
     rounds: f64,
@@ -12,19 +12,19 @@ pub struct Look {
     in_arena: f64,
 }
 
-/// Looks, one a second, over which nothing may change, at least; and so many rounds of the tracker, which take longer where
-/// there is much to look at.
+/// Minimum number of scans, one a second, without a change; also the number of rounds of the tracker, which take longer
+/// for more memory.
 const SPAN: usize = 5;
 const ROUNDS: f64 = 2.0;
 
-/// Of the items in the arena, the part that may be others meanwhile: those on the border of being hot come and go.
+/// Part of the arena's items that may be replaced meanwhile: items on the border of being hot come and go.
 const MOVING: f64 = 0.02;
 
-/// Of the windows that were promoted, the part that may be added: some are on the border as well.
+/// Part of the promoted windows that may be added meanwhile: some are on the border as well.
 const MORE: f64 = 0.01;
 
 impl Look {
-    /// Takes what counts from `stats hps`.
+    /// Reads the relevant values of `stats hps`.
     pub fn of(stats: &Stats) -> Look {
         let of = |name| number(stats, name);
         Look {
@@ -37,7 +37,7 @@ impl Look {
     }
 }
 
-/// Whether it has settled by the last of `looks`.
+/// Whether memcached had settled by the last of `looks`.
 pub fn has_settled(looks: &[Look]) -> bool {
     let Some(now) = looks.last() else { return false };
     let long_ago = &looks[..looks.len().saturating_sub(SPAN)];
@@ -53,7 +53,7 @@ mod tests {
 
     const CALM: Look = Look { rounds: 4.0, promoted: 7.0, arena_bytes: 2e6, moved: 1000.0, in_arena: 900.0 };
 
-    /// One a second, with a round each, of which the last one is `last`.
+    /// Scans one second and one round apart, ending with `last`.
     fn calm_until(last: Look) -> Vec<Look> {
         let mut looks: Vec<Look> = (0..6).map(|n| Look { rounds: CALM.rounds + f64::from(n), ..CALM }).collect();
         looks[5] = Look { rounds: CALM.rounds + 5.0, ..last };

@@ -1,4 +1,4 @@
-//! Bars from zero, each with its number and with how far its runs lie apart.
+//! Bars from zero, each with its number and the spread of its runs.
 
 use std::fmt::Write as _;
 
@@ -7,9 +7,9 @@ use super::{Axis, STYLES, WIDTH, escaped, sheet};
 /// One bar.
 #[derive(Clone, Debug)]
 pub struct Bar {
-    /// Its name; a comma or blank begins a new line where it is long.
+    /// Name; a long one is broken at a comma or blank.
     pub name: String,
-    /// Its height.
+    /// Height of the bar.
     pub value: f64,
     /// The least and the most of the runs that it stands for.
     pub range: (f64, f64),
@@ -18,11 +18,11 @@ pub struct Bar {
 /// One chart.
 #[derive(Clone, Debug)]
 pub struct Bars {
-    /// What it shows.
+    /// Title.
     pub title: String,
     /// Name and unit of the vertical axis.
     pub y_label: String,
-    /// Its bars, from left to right; the same place in two charts has the same colour.
+    /// Bars, from left to right; the same index in two charts has the same colour.
     pub bars: Vec<Bar>,
 }
 

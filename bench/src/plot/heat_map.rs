@@ -1,4 +1,4 @@
-//! A heat map as SVG: one rectangle for each ratio, coloured by how far it lies from 1.
+//! A heat map as SVG: one rectangle for each ratio, coloured by its distance from 1.
 
 use std::fmt::Write as _;
 
@@ -7,9 +7,9 @@ use super::escaped;
 /// Ratios over two things.
 #[derive(Clone, Debug)]
 pub struct HeatMap {
-    /// What it shows.
+    /// Title.
     pub title: String,
-    /// Name and unit of what the columns are.
+    /// Name and unit of the columns.
     pub x_label: String,
     /// Names of the columns. Not all are printed where they are many.
     pub columns: Vec<String>,
@@ -24,7 +24,7 @@ const ROW: f64 = 30.0;
 const CELL_MIN: f64 = 12.0;
 const WIDTH_MIN: f64 = 640.0;
 const LEGEND: f64 = 64.0;
-/// Room that a column's name takes.
+/// Width of a column's name.
 const NAME: f64 = 34.0;
 
 /// Ratios from `1 / FULL` to `FULL` have colours of their own; beyond, the colour stays.
@@ -73,7 +73,7 @@ pub fn heat_map(map: &HeatMap) -> String {
     svg + "</svg>\n"
 }
 
-/// The columns' names, as many as find room, and what they mean.
+/// Names of the columns, as many as fit, and their label.
 fn names(svg: &mut String, map: &HeatMap, cell: f64, bottom: f64) {
     let mut free_from = 0.0;
     for (column, name) in map.columns.iter().enumerate() {
@@ -97,7 +97,7 @@ fn names(svg: &mut String, map: &HeatMap, cell: f64, bottom: f64) {
     );
 }
 
-/// Which colour means which ratio.
+/// Legend from colours to ratios.
 fn legend(svg: &mut String, y: f64) {
     const STEPS: u32 = 16;
     let width = 14.0;

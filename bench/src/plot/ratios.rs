@@ -1,4 +1,4 @@
-//! Ratios over named places, on a logarithmic axis: lines over page sizes, or a bar for each way of doing something.
+//! Ratios over named positions, on a logarithmic axis: lines over page sizes, or a bar for each way of a task.
 //!
 //! A value that is only known to lie beyond some bound is drawn at the bound: a hollow point, a bar that fades out.
 
@@ -9,13 +9,13 @@ use super::{STYLES, WIDTH, WIDTHS, axes, escaped, sheet};
 /// One value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
-    /// It, or the bound that it lies beyond.
+    /// Ratio, or the bound that it lies beyond.
     pub ratio: f64,
     /// True when it is only a bound.
     pub is_beyond: bool,
 }
 
-/// How values are drawn.
+/// Style of the values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// A line for each series.
@@ -27,9 +27,9 @@ pub enum Shape {
 /// One chart.
 #[derive(Clone, Debug)]
 pub struct Ratios {
-    /// What it shows.
+    /// Title.
     pub title: String,
-    /// What the places are.
+    /// Label of the positions.
     pub x_label: String,
     /// Name of the vertical axis.
     pub y_label: String,
@@ -37,7 +37,7 @@ pub struct Ratios {
     pub places: Vec<String>,
     /// Names, and a value for each place where there is one.
     pub series: Vec<(String, Vec<Option<Point>>)>,
-    /// How they are drawn.
+    /// Style of the values.
     pub shape: Shape,
 }
 
@@ -130,13 +130,13 @@ fn line(svg: &mut String, chart: &Ratios, points: &[Option<Point>], nth: usize, 
     );
 }
 
-/// From 1 up (or down): a ratio of 1 has no bar.
+/// Bars from 1 up (or down): a ratio of 1 has no bar.
 fn bars(svg: &mut String, chart: &Ratios, points: &[Option<Point>], axis: &Axis) {
     for (place, point) in points.iter().enumerate() {
         let Some(point) = point else { continue };
         let (middle, width) = column(chart, place);
         let (one, at) = (axis.place(1.0), axis.place(point.ratio));
-        // What has a unit of its own is grey; the others each have a colour.
+        // Series with a fixed transfer size are grey; the others each have a colour.
         let is_unit =
             chart.places.get(place).is_some_and(|name| name.starts_with(|first: char| first.is_ascii_digit()));
         let colour = if is_unit { STYLES[0].0 } else { STYLES[1 + place % 5].0 };
@@ -195,7 +195,7 @@ impl Axis {
     fn over(values: impl Iterator<Item = f64>) -> Axis {
         let known = values.filter(|value| value.is_finite() && *value > 0.0);
         let (low, high) = known.fold((1.0f64, 2.0f64), |(low, high), value| (low.min(value), high.max(value)));
-        // A little room below the lowest value and, for the numbers on the bars, above the highest.
+        // A margin below the lowest value and, for the numbers on the bars, above the highest.
         Axis { low: if low < 1.0 { low * 0.9 } else { 1.0 }, high: high * (high / low).powf(0.08) }
     }
 

@@ -1,4 +1,4 @@
-//! The client's half of Redis's protocol, as much as a benchmark needs: pipelined SET and GET, and plain commands.
+//! The client's half of Redis's protocol, as far as a benchmark needs it: pipelined SET and GET, and plain commands.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -21,10 +21,10 @@ pub struct Client {
     answers: Vec<u8>,
 }
 
-/// How closely an answer is looked at.
+/// Depth of the check of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
-    /// Its length and its first bytes, which depend on the key.
+    /// Length and first bytes, which depend on the key.
     Quick,
     /// Every byte.
     Whole,
@@ -34,7 +34,7 @@ impl Client {
     /// Connects to the Unix socket at `path`.
     ///
     /// # Errors
-    /// When nobody listens there.
+    /// When no server listens there.
     pub fn connect(path: &Path) -> Result<Client> {
         let stream = UnixStream::connect(path).with_context(|| format!("cannot connect to {}", path.display()))?;
         stream.set_read_timeout(Some(Duration::from_secs(30)))?;
@@ -49,7 +49,7 @@ impl Client {
     /// Sends a command and returns the answer's text: a status, a number or a string.
     ///
     /// # Errors
-    /// When the server says so, or is gone.
+    /// When the server answers with an error, or is gone.
     pub fn command(&mut self, words: &[&str]) -> Result<String> {
         self.requests.clear();
         write!(self.requests, "*{}\r\n", words.len())?;
@@ -108,10 +108,10 @@ impl Client {
         Ok(())
     }
 
-    /// Gets `keys`, two batches of [`DEPTH`] under way at a time, and checks what comes back.
+    /// Gets `keys`, two batches of [`DEPTH`] under way at a time, and checks the answers.
     ///
     /// # Errors
-    /// When an answer is not the value that was set, or the server is gone.
+    /// When an answer is not the set value, or the server is gone.
     pub fn get_pipelined(&mut self, keys: &[u32], value_bytes: usize, look: Look) -> Result<()> {
         let mut waiting: Option<&[u32]> = None;
         for batch in keys.chunks(DEPTH) {
@@ -132,8 +132,8 @@ impl Client {
         self.hear(&[key], value_bytes, Look::Quick)
     }
 
-    /// Gets the keys of `pool`, from the beginning again when it is through, while `go_on`, told the time since it began, says
-    /// so. GETs per second, and the time taken.
+    /// Gets the keys of `pool`, from the beginning again when it is through, while `go_on`, called with the time since
+    /// the start, returns true. Returns GETs per second, and the time taken.
     ///
     /// # Errors
     /// As [`Client::get_pipelined`], or when we are interrupted.
@@ -194,7 +194,7 @@ const _: () = assert!(NAME_BYTES == 14);
 mod tests {
     use super::*;
 
-    /// A server that answers everything with `answer`, and hands back what it was asked.
+    /// A server that answers everything with `answer`, and returns the requests that it received.
     fn answering(answer: Vec<u8>) -> (Client, std::thread::JoinHandle<Vec<u8>>) {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let server = std::thread::spawn(move || {

@@ -1,8 +1,8 @@
-//! `masu-bench redis`: GET throughput and memory of one server on 4 KiB pages, one with THP=always, and one that masu was
-//! attached to; and what the attaching cost.
+//! `masu-bench redis`: GET throughput and memory of one server on 4 KiB pages, one with THP=always, and one with masu
+//! attached; and the cost of the attaching.
 //!
-//! All three servers live at the same time and are measured in turns. Each reload starts them anew, because where in physical
-//! memory a server happens to lie shows in its speed: the row "before masu" says by how much, for two servers alike.
+//! All three servers live at the same time and are measured in turns. Each reload starts them anew, because a server's
+//! speed depends on its physical addresses: the row "before masu" gives the size of this effect, for two equal servers.
 
 use std::time::{Duration, Instant};
 
@@ -68,10 +68,10 @@ const MASU: &str = "masu";
 const SERVER: Place = Place::Only(0);
 const CLIENT: Place = Place::Only(1);
 
-/// How long latency is measured before masu comes, and after it is gone.
+/// Time of the latency measurement before masu starts, and after it has ended.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// Before that nothing is done for so long: the host of a virtual machine is busy for a while with memory that was freed.
+/// Idle time before that: the host of a virtual machine is busy for a while with freed memory.
 const CALM: Duration = Duration::from_secs(5);
 
 /// About as long as masu takes to promote a GiB.
@@ -92,12 +92,12 @@ struct Segment {
     server_busy_fraction: f64,
 }
 
-/// How masu was attached in one reload, and what happened to requests before, meanwhile and after.
+/// One attach in one reload, and the latency of requests before, during and after.
 #[derive(Debug, Serialize)]
 struct Attach {
     server_busy_fraction: f64,
     quiet: Latency,
-    /// While as much memory is freed as masu's promotions free, by somebody else.
+    /// Latency while another process frees as much memory as masu's promotions free.
     freeing: Latency,
     during: Latency,
     after: Latency,
@@ -116,7 +116,7 @@ struct Samples {
     attached: Vec<Attach>,
 }
 
-/// What stays the same in all reloads.
+/// Inputs common to all reloads.
 struct Bench<'a> {
     session: &'a Session,
     options: &'a Options,
@@ -125,7 +125,7 @@ struct Bench<'a> {
     random: XorShift,
 }
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// # Errors
 /// When Redis or masu is missing, a wrong value comes back, or we are interrupted.
@@ -195,7 +195,7 @@ impl Bench<'_> {
         let time = Duration::from_millis(self.options.segment_ms);
         let pid = loaded.server.pid();
         let busy = processor_time(pid)?;
-        // Drawn beforehand: choosing keys is not what is measured.
+        // Drawn beforehand: choosing keys must not be measured.
         let pool = self.keys.draw(1 << 18, &mut self.random);
         let (bytes, stop) = (self.options.value_bytes, &self.session.stop);
         let (gets_per_s, taken) = loaded.client.get_while(&pool, bytes, stop, |since| since < time)?;
@@ -263,7 +263,7 @@ fn load_keys(client: &mut Client, wanted: u32, options: &Options, stop: &crate::
     Ok(loaded)
 }
 
-/// What the server says its data takes.
+/// Memory of the server's data, from its own report.
 fn used_memory(client: &mut Client) -> Result<f64> {
     let info = client.command(&["INFO", "memory"])?;
     let line = info.lines().find_map(|line| line.strip_prefix("used_memory:"));

@@ -1,4 +1,4 @@
-//! Which keys are asked for, and what must come back.
+//! Requested keys, and their expected values.
 
 use crate::random::{XorShift, Zipf, scramble, spread};
 
@@ -12,7 +12,7 @@ pub enum Distribution {
 }
 
 impl Distribution {
-    /// As it is written on the command line.
+    /// Name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Distribution::Uniform => "uniform",

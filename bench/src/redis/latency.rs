@@ -1,9 +1,9 @@
-//! How long single requests take while the server is busy with others.
+//! Latency of single requests while the server is busy with others.
 //!
-//! Cycles begin at even distances, whatever became of the one before: a request that is timed, then a batch of pipelined
-//! ones, which keep the server's memory in use. The distance leaves the server some time in which it has nothing to do
-//! ([`Load`]): at the most that it can do, a queue would be measured. A request is timed from when its cycle should have
-//! begun, so what a stall kept waiting counts with it.
+//! Cycles begin at fixed intervals, whether or not the previous one was late: a request that is timed, then a batch of
+//! pipelined ones, which keep the server's memory in use. The interval leaves the server some idle time ([`Load`]): at
+//! full load, a queue would be measured. A request is timed from the scheduled begin of its cycle, so the delay behind
+//! a stall is counted.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -35,30 +35,30 @@ pub struct Latency {
     pub max_ms: f64,
 }
 
-/// How often cycles begin.
+/// Rate of cycles.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Load {
-    /// From the beginning of one to that of the next.
+    /// Time from the beginning of one cycle to that of the next.
     pub interval: Duration,
 }
 
-/// A minute; what takes longer counts as that.
+/// One minute; longer latencies count as this.
 const LONGEST_NS: u64 = 60_000_000_000;
 
 /// Asks one server for keys.
 pub struct Asker<'a> {
     /// The connection.
     pub client: &'a mut Client,
-    /// Which keys.
+    /// Keys to request.
     pub keys: &'a Keys,
     /// Bytes of each value.
     pub value_bytes: usize,
-    /// Ends it early.
+    /// Flag that ends the measurement early.
     pub stop: &'a Stop,
 }
 
 impl Asker<'_> {
-    /// So many cycles that the server does `part` of the most that it can, found out over `time`.
+    /// Rate of cycles that uses `part` of the server's capacity, measured over `time`.
     ///
     /// # Errors
     /// When an answer is wrong, the server is gone, or we are interrupted.
@@ -74,7 +74,7 @@ impl Asker<'_> {
         Ok(Load { interval: Duration::from_secs_f64(middle / part) })
     }
 
-    /// Times single requests under `load` for as long as `go_on` says so, asked once a cycle.
+    /// Times single requests under `load` while `go_on`, called once a cycle, returns true.
     ///
     /// # Errors
     /// As [`Asker::load`].

@@ -1,5 +1,5 @@
-//! A `redis-server` of our own: on a Unix socket in a folder of its own, and on a port of the loopback where that is wanted;
-//! without persistence, gone when dropped.
+//! A private `redis-server`: on a Unix socket in its own folder, and optionally on a port of the loopback; without
+//! persistence, ended when dropped.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::symlink;
@@ -38,7 +38,7 @@ impl Server {
     /// # Errors
     /// As [`Server::start`], or when there is no free port.
     pub fn start_on_loopback(processors: &Processors, place: Place, stop: &Stop) -> Result<Server> {
-        // Free now, and nobody else is given it soon: the kernel hands them out in turns.
+        // The port is free now and soon reused by no other process: the kernel hands ports out in turns.
         let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
         Server::start_on(free.context("no port of the loopback is free")?.port(), processors, place, stop)
     }
@@ -63,7 +63,7 @@ impl Server {
             "--appendonly",
             "no",
         ]);
-        // With THP=always Redis would forbid itself huge pages by prctl, and nobody could give it any.
+        // With THP=always Redis would forbid itself huge pages by prctl, and no other process could give it any.
         command.args(["--disable-thp", "no", "--daemonize", "no", "--loglevel", "warning"]);
         command.args(["--activedefrag", "no", "--maxmemory", "0", "--databases", "1"]);
         let child = OwnChild::start(command, processors, place)?;
@@ -74,14 +74,14 @@ impl Server {
                 return Ok(server);
             }
             if !server.child.is_running() {
-                // Its last words say why.
+                // The last lines of its output give the reason.
                 server.child.line(Duration::from_secs(5), stop)?;
             }
         }
         bail!("redis-server does not answer")
     }
 
-    /// Its number.
+    /// Process id.
     pub fn pid(&self) -> u32 {
         self.child.pid()
     }
@@ -95,8 +95,8 @@ impl Server {
     }
 }
 
-/// The `redis-server` of the search path. Debian's redis-tools has the same program under another name, which is told by the
-/// name it is called by what to be.
+/// The `redis-server` of the search path. Debian's redis-tools has the same program under another name; it chooses its
+/// role by that name.
 fn program(folder: &Path) -> Result<PathBuf> {
     if let Some(server) = on_path("redis-server") {
         return Ok(server);

@@ -21,21 +21,21 @@ use crate::place::Place;
 use crate::session::Session;
 use crate::workload::Reply;
 
-/// What a program has printed.
+/// Output of a program.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Printed {
-    /// What must be the same in all runs.
+    /// Checksum; must be the same in all runs.
     pub checksum: String,
-    /// Time of its main part, after its data was made, where it tells it.
+    /// Time of its main part, after its data was made, where the program reports it.
     pub main_s: Option<f64>,
 }
 
 /// A run that went well.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Run {
-    /// Time of the main part; of the whole run, where the program does not tell it apart.
+    /// Time of the main part; of the whole run, where the program does not report the part.
     pub main_s: f64,
-    /// From start to end.
+    /// Time from start to end, in seconds.
     pub run_s: f64,
     /// Page faults that had to fetch something.
     pub faults: u64,
@@ -47,40 +47,40 @@ pub struct Run {
     pub peak_bytes: u64,
     /// The most memory that compressed pages took.
     pub compressed_bytes: Option<u64>,
-    /// How often it was found waiting because the kernel found nothing to reclaim.
+    /// Number of times that it was found waiting because the kernel found nothing to reclaim.
     pub waits: u64,
-    /// What masu says.
+    /// masu's report.
     pub report: Option<LocalReport>,
 }
 
-/// How a run ended.
+/// End of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum End {
     /// Well.
     Well(Box<Run>),
-    /// It was ended, having taken this many times as long as with all memory.
+    /// Ended by us, after this many times the run time with all memory.
     TooLong(f64),
-    /// It failed, or its result was wrong.
+    /// Failed, or printed a wrong result.
     Badly(String),
 }
 
-/// What every run of one program is made with.
+/// Inputs common to all runs of one program.
 #[derive(Debug)]
 pub struct Bench<'a> {
     /// The host, and a way to end early.
     pub session: &'a Session,
     /// The command under test, where it knows `--local`.
     pub masu: Option<&'a Masu>,
-    /// Where it keeps pages; its own default where there is none.
+    /// Store for pages; masu's default if `None`.
     pub store: Option<&'a str>,
-    /// Whether it may move pages in the background.
+    /// Whether masu may move pages in the background.
     pub background: bool,
-    /// Where it keeps what it has learned of this program, for the way that knows it.
+    /// Folder of site profiles of this program, for the way that uses them.
     pub profiles: &'a Path,
     /// The program.
     pub ready: &'a Ready,
-    /// What it needs.
+    /// Memory need of the program.
     pub need: &'a Need,
     /// Swap areas, as far as they are wanted.
     pub zram: Option<Area>,
@@ -100,8 +100,8 @@ impl Bench<'_> {
         }
     }
 
-    /// Runs it with so much memory for its data, and ends it when it takes too long for a program that takes `all_local_s` with
-    /// all memory.
+    /// Runs the program with `budget` for its data, and ends it when it takes too long compared with `all_local_s`, its
+    /// time with all memory.
     ///
     /// # Errors
     /// When something other than the program fails, or we are interrupted.
@@ -119,7 +119,7 @@ impl Bench<'_> {
             _ => &self.ready.program,
         };
         if way != Way::Known {
-            // What an earlier run has learned is not known to this one.
+            // The profile of an earlier run is not visible to this one.
             let none = tempfile::tempdir().context("cannot make a folder")?;
             return self.paged(program, words, budget, limit, none.path());
         }
@@ -211,7 +211,7 @@ impl Bench<'_> {
         Ok(Some(Ran { ended: child.finish(Duration::ZERO, &self.session.stop)?, run_s, woken }))
     }
 
-    /// What a program that has ended did, or what is wrong with it.
+    /// Result of a program that has ended, or its fault.
     fn judged(&self, ran: &Ran) -> std::result::Result<Run, String> {
         let Ran { ended, run_s, woken } = ran;
         if !ended.status.success() {
@@ -244,10 +244,10 @@ struct Ran {
     woken: u64,
 }
 
-/// How often a program is looked at. Its end is seen by so much too late.
+/// Interval between looks at a program; its end is noticed at most this much too late.
 const EVERY: Duration = Duration::from_millis(2);
 
-/// What the caller's environment says about locales and libraries would make two runs differ, or two hosts.
+/// Removes the caller's settings of locales and libraries: they would make two runs differ, or two hosts.
 pub fn same_environment(command: &mut Command) {
     command.env("LC_ALL", "C");
     for name in ["GLIBC_TUNABLES", "LD_PRELOAD", "MALLOC_CONF"] {
@@ -256,7 +256,7 @@ pub fn same_environment(command: &mut Command) {
 }
 
 impl Printed {
-    /// What `lines` tell; `None` when that is nothing.
+    /// Parses `lines`; `None` when they hold no result.
     pub fn of(lines: &[String], told: Told) -> Option<Printed> {
         if told == Told::ByOutput {
             let checksum = format!("{:016x}-{}", checksum_of(lines), lines.len());
@@ -269,7 +269,7 @@ impl Printed {
     }
 }
 
-/// FNV-1a, 64 bits: tells two texts apart unless somebody wants them to look alike.
+/// FNV-1a, 64 bits: tells two texts apart unless a collision is made on purpose.
 fn checksum_of(lines: &[String]) -> u64 {
     let bytes = lines.iter().flat_map(|line| line.bytes().chain([b'\n']));
     bytes.fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))

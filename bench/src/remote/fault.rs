@@ -1,9 +1,9 @@
-//! `masu-bench remote-fault`: what one page fault costs a paged program, from the touch to the next instruction.
+//! `masu-bench remote-fault`: cost of one page fault of a paged program, from the touch to the next instruction.
 //!
-//! A program times single touches by the processor's clock (`workloads/remote/touch.c`), in the real `masu run --local` with
-//! units of 4 KiB. In each round each kind of fault runs once, in turns. The first touch of a page without masu is what the
-//! others are held against; where the kernel can swap to zram, that stands beside them. Of what kind the faults were is not
-//! believed but counted (`fault/kind.rs`): a run that had others fails.
+//! A program times single touches by the processor's clock (`workloads/remote/touch.c`), in the real `masu run --local`
+//! with a transfer size of 4 KiB. In each round each kind of fault runs once, in turns. The baseline is the first touch
+//! of a page without masu; where the kernel can swap to zram, its figure stands beside. The kinds of the faults are
+//! counted, not assumed (`fault/kind.rs`): a run with other faults fails.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -49,19 +49,19 @@ pub struct Options {
     pub passes: u64,
 }
 
-/// Fewer would not fill the least staging that masu has.
+/// Fewer pages would not fill masu's smallest victim queue.
 const PAGES_MIN: u64 = 4096;
 
 /// No run takes longer.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// What the program has besides its pages, when the kernel limits it.
+/// Memory of the program beside its pages, when the kernel limits it.
 const BESIDES: Bytes = Bytes::mib(4);
 
-/// As often the kernel's counters are brought up to date, and the program's end is looked for.
+/// Interval of updates of the kernel's counters, and of checks for the program's end.
 const EVERY: Duration = Duration::from_millis(2);
 
-/// What the runs are made with.
+/// Inputs of the runs.
 struct Bench<'a> {
     session: &'a Session,
     masu: Masu,
@@ -75,7 +75,7 @@ struct Measured {
     kind: Kind,
     plan: Plan,
     runs: Vec<(Touches, Option<LocalReport>)>,
-    /// Of the first run that had other faults.
+    /// Message of the first run that had other faults.
     wrong: Option<String>,
 }
 
@@ -95,11 +95,11 @@ impl Options {
     }
 }
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// # Errors
-/// When masu is missing or cannot page, the program cannot be built, a run fails or had faults of another kind, or we are
-/// interrupted.
+/// When masu is missing or cannot page, the program cannot be built, a run fails or had faults of another kind, or we
+/// are interrupted.
 pub fn run(session: &Session, options: &Options) -> Result<()> {
     options.check()?;
     let masu = session.masu()?;
@@ -187,7 +187,7 @@ impl Bench<'_> {
         Ok(program.under(&self.masu, &words, Some(report)))
     }
 
-    /// Runs it to its end, and reads what it says.
+    /// Runs the command to its end, and parses its output.
     fn finished(&self, mut command: Command, cgroup: Option<&MemoryCgroup>) -> Result<Touches> {
         same_environment(&mut command);
         let begun = Instant::now();
@@ -213,7 +213,7 @@ impl Measured {
         self.runs.iter().map(|(told, _)| of(told)).collect()
     }
 
-    /// Of each run, in µs.
+    /// Times of each run, in µs.
     fn times(&self) -> [(&'static str, Vec<f64>); 3] {
         [
             ("p50", self.all(|told| told.p50_ns / 1e3)),

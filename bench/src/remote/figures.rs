@@ -1,5 +1,5 @@
-//! The figures of the DLM paper (H. Midorikawa, J. Uchiyama, "Adaptive Page Size Control for Remote Page Swapping", 2012), drawn
-//! from what was measured here: run time relative to all-local, on a logarithmic axis.
+//! Figures of the DLM paper (H. Midorikawa, J. Uchiyama, "Adaptive Page Size Control for Remote Page Swapping", 2012),
+//! drawn from these measurements: run time relative to all-local, on a logarithmic axis.
 //!
 //! | paper | here |
 //! |---|---|
@@ -17,7 +17,7 @@ const SMALL_PERCENT: f64 = 10.0;
 
 const Y_LABEL: &str = "run time, all-local = 1";
 
-/// All figures: names of files, and what is in them.
+/// All figures: names of files, and their contents.
 pub fn figures(all: &[Measured], ways: &[Way]) -> Vec<(&'static str, String)> {
     let fixed: Vec<Way> = ways.iter().copied().filter(|way| way.unit().is_some()).collect();
     let mut files = Vec::new();

@@ -1,24 +1,24 @@
-//! How fast a program could be at best with a budget: the fewest bytes that had to be moved, at the speed at which this machine
-//! copies memory, and nothing else added to the program's own time.
+//! Lower bound of a program's run time with a budget: the fewest bytes that had to be moved, at this machine's speed of
+//! copying memory, added to the program's own time.
 //!
 //! floor = (all-local time + (bytes in + bytes out) / copy bandwidth) / all-local time
 //!
-//! Bytes are those of the way that moved least, so there is one floor for all ways: who moves more does not raise it. They are
-//! counted from start to end, so times are of the whole run, and so is what it is compared with. A way that moves bytes while the
-//! program computes can lie below it.
+//! Bytes are those of the way that moved least, so there is one floor for all ways: moving more does not raise it. They
+//! are counted from start to end, so times are of the whole run, and so is the compared slowdown. A way that moves
+//! bytes while the program computes can lie below it.
 
 use std::hint::black_box;
 use std::time::Instant;
 
 use crate::pairs::median;
 
-/// So much is copied for one measurement: more than caches hold.
+/// Bytes copied for one measurement: more than caches hold.
 const COPIED_BYTES: usize = 256 << 20;
 
-/// In pieces of a usual unit.
+/// Size of the copied pieces: a usual transfer size.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// As a ratio to the all-local time. `None` when there is nothing to divide by.
+/// Floor as a ratio to the all-local time. `None` when there is nothing to divide by.
 pub fn floor(moved_bytes: f64, bytes_per_s: f64, all_local_s: f64) -> Option<f64> {
     let can = all_local_s > 0.0 && bytes_per_s > 0.0;
     can.then(|| (all_local_s + moved_bytes / bytes_per_s) / all_local_s)

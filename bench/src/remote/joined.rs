@@ -1,7 +1,7 @@
-//! One table and one set of plots from programs that were measured one at a time: nothing is measured here.
+//! One table and one set of plots from programs that were measured one at a time: no new measurement.
 //!
-//! Each folder is one that `masu-bench --save remote --workloads PROGRAM` has left. What cannot be compared is refused: other
-//! hosts, other stores, the same program twice.
+//! Each folder is the output of `masu-bench --save remote --workloads PROGRAM`. Folders that cannot be compared are
+//! refused: other hosts, other stores, the same program twice.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::host::Host;
 use crate::report::Report;
 use crate::session::Session;
 
-/// What one folder's `samples.json` says, as far as it matters here.
+/// Relevant parts of one folder's `samples.json`.
 #[derive(Debug, Deserialize)]
 struct Saved {
     #[serde(skip)]
@@ -34,10 +34,10 @@ struct Samples {
     programs: Vec<Measured>,
 }
 
-/// Joins what lies in `folders`, in their order.
+/// Joins the results in `folders`, in their order.
 ///
 /// # Errors
-/// When one cannot be read, or two do not belong together.
+/// When one cannot be read, or two are not comparable.
 pub fn run(session: &Session, folders: &[PathBuf]) -> Result<()> {
     let saved = folders.iter().map(|folder| read(folder)).collect::<Result<Vec<Saved>>>()?;
     check(&saved)?;

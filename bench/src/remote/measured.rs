@@ -1,4 +1,4 @@
-//! What was measured of one program, and what it comes to.
+//! Measurements of one program, and their summary.
 
 use serde::{Deserialize, Serialize};
 use units::Bytes;
@@ -16,26 +16,26 @@ use crate::side_by_side::compare;
 pub struct Measured {
     /// The program.
     pub task: Task,
-    /// What it needs.
+    /// Memory need of the program.
     pub need: Need,
     /// A row for each budget.
     pub rows: Vec<Row>,
 }
 
-/// One program with one budget.
+/// Results of one program with one budget.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Row {
-    /// Of the memory that can be paged.
+    /// Budget in percent of the pageable memory.
     pub percent: f64,
     /// The budget.
     pub budget: Bytes,
-    /// With all memory, a run for each round.
+    /// Runs with all memory, one for each round.
     pub all_local: Vec<Run>,
     /// Each way's runs; one that failed or took too long is not repeated.
     pub ways: Vec<(Way, Vec<End>)>,
 }
 
-/// What the runs of one cell come to.
+/// Summary of the runs of one cell.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cell {
     /// All went well: the main part's time against all-local.
@@ -44,7 +44,7 @@ pub enum Cell {
     Beyond(f64),
     /// A run failed, or its result was wrong.
     Wrong(String),
-    /// It was not measured.
+    /// Not measured.
     Missing,
 }
 
@@ -68,7 +68,7 @@ pub struct Found {
 }
 
 impl Row {
-    /// What the runs in `way` come to.
+    /// Summary of the runs in `way`.
     pub fn cell(&self, way: Way) -> Cell {
         let Some((_, ends)) = self.ways.iter().find(|(other, _)| *other == way) else { return Cell::Missing };
         let mut runs = Vec::new();
@@ -117,12 +117,12 @@ impl Cell {
         if let Cell::Slowdown(found) = self { Some(found.main.ratio) } else { None }
     }
 
-    /// The slowdown, or what it is beyond.
+    /// Slowdown, or its lower bound.
     pub fn at_least(&self) -> Option<f64> {
         if let Cell::Beyond(times) = self { Some(*times) } else { self.slowdown() }
     }
 
-    /// For a table of slowdowns.
+    /// Short form for a table of slowdowns.
     pub fn short(&self) -> String {
         match self {
             Cell::Slowdown(found) => times(found.main.ratio),
@@ -143,7 +143,7 @@ pub fn times(ratio: f64) -> String {
     }
 }
 
-/// The best of the fixed units in a row.
+/// The best fixed transfer size of a row.
 pub fn best_fixed(row: &Row) -> Option<(Way, f64)> {
     let fixed = row.ways.iter().map(|(way, _)| *way).filter(|way| way.unit().is_some());
     let known = fixed.filter_map(|way| Some((way, row.cell(way).slowdown()?)));
@@ -154,7 +154,7 @@ pub fn best_fixed(row: &Row) -> Option<(Way, f64)> {
 pub mod tests {
     use super::*;
 
-    /// A run that took so long.
+    /// A run of `main_s` seconds.
     pub fn run(main_s: f64, bytes: u64) -> Run {
         Run {
             main_s,

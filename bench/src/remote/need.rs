@@ -1,12 +1,12 @@
-//! How much memory a program needs, seen from outside while it runs with all of it.
+//! Memory need of a program, seen from outside while it runs with all of it.
 //!
-//! | part | what it is |
+//! | part | contents |
 //! |---|---|
-//! | paged | what `masu run --local` pages: static arrays (.bss), the heap, anonymous mappings |
-//! | rest | all else that its cgroup is charged for and that the kernel could not drop at once: .data, stacks, page tables and other memory of the kernel, mapped files |
+//! | paged | memory that `masu run --local` pages: static arrays (.bss), the heap, anonymous mappings |
+//! | rest | other charges, not droppable at once: .data, stacks, kernel memory such as page tables, mapped files |
 //!
-//! A budget is a part of the first. Under the kernel's swapping the cgroup's limit is the budget and the rest, so both have
-//! the same memory for data.
+//! A budget is a part of the first. Under the kernel's swapping the cgroup's limit is the budget and the rest, so both
+//! have the same memory for data.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -23,16 +23,16 @@ use crate::host::amount;
 use crate::place::Place;
 use crate::session::Session;
 
-/// What one program needs, and what it computes.
+/// Memory need of one program, and its result.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Need {
     /// The most that it had of memory that can be paged.
     pub paged_bytes: Bytes,
     /// The most that it had of other memory.
     pub rest_bytes: Bytes,
-    /// What it computes, in all runs.
+    /// Checksum of its result, in all runs.
     pub checksum: String,
-    /// One run, watched.
+    /// Time of one watched run.
     pub run_s: f64,
 }
 
@@ -71,7 +71,7 @@ pub fn measure(session: &Session, ready: &Ready, limit: Duration) -> Result<Need
     Ok(Need { paged_bytes: watched.paged, rest_bytes: watched.rest(), checksum, run_s })
 }
 
-/// What was seen of a program so far.
+/// Observations of a program up to now.
 #[derive(Debug, Default)]
 struct Watched {
     paged: Bytes,
@@ -90,8 +90,8 @@ impl Watched {
         }
     }
 
-    /// The most other memory while the program had most of its own: at its start and at its end, what it has not yet or no
-    /// longer would be taken for other memory.
+    /// Peak of the other memory while the program had most of its own. At its start and at its end, data pages not yet
+    /// or no longer there would be taken for other memory.
     fn rest(&self) -> Bytes {
         let full = self.paged.scaled(0.9);
         self.seen.iter().filter(|(paged, _)| *paged >= full).map(|(_, rest)| *rest).max().unwrap_or_default()
@@ -103,12 +103,12 @@ fn paged_by(cgroup: &MemoryCgroup) -> Bytes {
     let mut processes = cgroup.processes().unwrap_or_default();
     processes.sort_unstable(); // version 1 may name one more than once
     processes.dedup();
-    // One that has ended in between has none.
+    // A process that has ended in between has none.
     let of = |pid: u32| paged_of(&fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap_or_default());
     processes.into_iter().map(of).sum()
 }
 
-/// By the text of `smaps`: private memory of mappings that have no file and are no stack.
+/// Reads the text of `smaps`: private memory of mappings that have no file and are no stack.
 fn paged_of(smaps: &str) -> Bytes {
     let mut sum = Bytes(0);
     let mut counts = false;

@@ -1,10 +1,10 @@
-//! The kernel's own swapping, to compress into memory (zram) or to a file: made for one program, turned on for one run.
+//! The kernel's own swapping, to compressed memory (zram) or to a file: created for one program, turned on for one run.
 //!
-//! The pages of zram lie in memory that no cgroup is charged for, so a limit on a cgroup does not count them. Pages that are
-//! swapped to a file go past the page cache: none of them stays in memory (unless below, in the host of a virtual machine).
+//! The pages of zram are charged to no cgroup, so a limit on a cgroup does not count them. Pages that are swapped to a
+//! file go past the page cache: none of them stays in memory (unless below, in the host of a virtual machine).
 //!
-//! Dropped, the area is turned off, and the device or the file is removed: at the end, on an error, on a panic, and after
-//! Ctrl-C, which raises a flag that ends the benchmark in the ordinary way (`stop.rs`).
+//! Dropping the value turns the area off and removes the device or the file: at the end, on an error, on a panic, and
+//! after Ctrl-C, which raises a flag that ends the benchmark in the ordinary way (`stop.rs`).
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -43,7 +43,7 @@ enum Kind {
 pub struct On<'a>(&'a Area);
 
 impl Area {
-    /// A device that compresses what is swapped and keeps it in memory.
+    /// A device that compresses swapped pages and keeps them in memory.
     ///
     /// # Errors
     /// When this kernel has no zram, or we may not make one.
@@ -131,7 +131,7 @@ impl Drop for On<'_> {
 pub struct Swapped {
     /// Back into memory.
     pub bytes_in: Bytes,
-    /// Out of it.
+    /// Bytes swapped out of memory.
     pub bytes_out: Bytes,
 }
 
@@ -155,7 +155,7 @@ impl Swapped {
         Ok(Swapped { bytes_in: bytes("pswpin")?, bytes_out: bytes("pswpout")? })
     }
 
-    /// What was swapped since `before`.
+    /// Pages swapped since `before`.
     pub fn since(self, before: Swapped) -> Swapped {
         Swapped {
             bytes_in: self.bytes_in.saturating_sub(before.bytes_in),
@@ -164,7 +164,7 @@ impl Swapped {
     }
 }
 
-/// By the text of `mm_stat`: the fifth number.
+/// Reads the text of `mm_stat`: the fifth number.
 fn memory_peak(mm_stat: &str) -> Option<Bytes> {
     mm_stat.split_whitespace().nth(4)?.parse().ok().map(Bytes)
 }

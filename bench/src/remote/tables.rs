@@ -66,7 +66,7 @@ pub fn details(measured: &Measured, copy_bytes_per_s: f64) -> Table {
     table
 }
 
-/// What each program is and needs.
+/// Description and memory need of each program.
 pub fn programs(all: &[Measured]) -> Table {
     let mut table = Table::new(["", "all-local", "whole run", "paged memory", "other memory", "what it does"]);
     for Measured { task, need, rows } in all {
@@ -87,7 +87,7 @@ pub fn programs(all: &[Measured]) -> Table {
     table
 }
 
-/// What `masu run --local` should reach, wherever it was measured.
+/// Targets of `masu run --local`, for the cells that were measured.
 pub fn targets(report: &mut Report, all: &[Measured]) {
     for measured in all {
         for row in &measured.rows {
@@ -102,7 +102,7 @@ pub fn targets(report: &mut Report, all: &[Measured]) {
             }
             if let Some(zram) = row.cell(Way::Zram).at_least().filter(|_| row.percent <= 10.0) {
                 let what = format!("{at}: zram against auto");
-                // Nobody knows, where both took too long.
+                // Unknown where both took too long.
                 let found = row.cell(Way::Auto).slowdown().map(|auto| zram / auto);
                 report.figure(&what, Unit::Times, found, Some(Target::AtLeast(2.0)));
             }
@@ -122,7 +122,7 @@ fn bound(task: Task, row: &Row) -> Option<f64> {
     }
 }
 
-/// The best fixed unit. With all memory none is better than another, and the best of many would be the luckiest.
+/// The best fixed transfer size. With all memory none is better than another, and the best of many would be chance.
 fn rival(row: &Row) -> Option<(Way, f64)> {
     best_fixed(row).filter(|_| row.percent < 100.0)
 }

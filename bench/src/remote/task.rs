@@ -1,4 +1,4 @@
-//! The programs that `masu-bench remote` runs: small ones in C, compiled here with the system's gcc, and some that people use.
+//! Programs of `masu-bench remote`: small ones in C, compiled here with the system's gcc, and some real applications.
 
 use std::fmt::{self, Write as _};
 use std::fs;
@@ -42,7 +42,7 @@ pub enum Task {
     Gcc,
 }
 
-/// Those that are run unless told otherwise.
+/// Default programs.
 pub const USUAL: [Task; 10] = [
     Task::Adi,
     Task::Himeno,
@@ -59,20 +59,20 @@ pub const USUAL: [Task; 10] = [
 /// A program that can be run.
 #[derive(Clone, Debug)]
 pub struct Ready {
-    /// It.
+    /// Command of the program.
     pub program: Program,
     /// The same with marked sections, where there is one.
     pub marked: Option<Program>,
-    /// How its result is told.
+    /// Form of its result.
     pub result: Told,
-    /// A run is ended when it takes so many times as long as one with all memory.
+    /// A run is ended when it takes this many times as long as one with all memory.
     pub times_at_most: f64,
 }
 
-/// How a program tells its result.
+/// Form of a program's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// In lines that begin with `checksum=`.
+    /// Lines that begin with `checksum=`.
     ByChecksum,
     /// All that it prints is its result.
     ByOutput,
@@ -105,7 +105,7 @@ const TOUCH: Source = Source { name: "touch", text: include_str!("../../workload
 const TIMES_OF_GUPS: f64 = 1000.0;
 
 impl Task {
-    /// What it does.
+    /// Description of the program.
     pub const fn what(self) -> &'static str {
         match self {
             Task::Adi => "an ADI solver, block-tridiagonal systems of 5 x 5 along x, y and z",
@@ -121,10 +121,10 @@ impl Task {
         }
     }
 
-    /// Builds what must be built, in `folder`; smaller when `quick`.
+    /// Builds the program in `folder` if necessary; smaller when `quick`.
     ///
     /// # Errors
-    /// When something that is installed does not work. What is not installed is no error.
+    /// When an installed tool does not work. A tool that is not installed is no error.
     pub fn prepare(self, folder: &Path, times_at_most: f64, quick: bool) -> Result<Result<Ready, Missing>> {
         fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
         let size = |usual: &'static str, small: &'static str| if quick { small } else { usual };

@@ -1,8 +1,9 @@
-//! `masu-bench remote-torture`: a program that checks each byte of its memory (`workloads/remote/stress.c`), with a twentieth of
-//! it local, again and again until the time is over, each time with another seed.
+//! `masu-bench remote-torture`: a program that checks each byte of its memory (`workloads/remote/stress.c`), with a
+//! twentieth of it local, repeated until the time is over, each time with another seed.
 //!
-//! Both backends that a kernel may have, with the unit that is learned and with a small fixed one, take turns. A wrong byte, a
-//! wrong answer of a system call, or a program that does not come to its end, ends the benchmark, which names the seed.
+//! Both kernel backends take turns, with the learned transfer size and with a small fixed one. A wrong byte, a wrong
+//! answer of a system call, or a program that does not come to its end, ends the benchmark with the seed in its
+//! message.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -43,13 +44,13 @@ pub struct Options {
     pub seed: u64,
 }
 
-/// Of the program's memory so much is local.
+/// Local part of the program's memory.
 const LOCAL: &str = "5%";
 
-/// A run takes so long.
+/// Time of a run.
 const EACH: Duration = Duration::from_secs(4);
 
-/// And so much longer at most: it checks all of its memory once more.
+/// Extra time limit: the program checks all of its memory once more.
 const AT_MOST: Duration = Duration::from_secs(120);
 
 const BACKENDS: [&str; 2] = ["move", "copy"];
@@ -62,7 +63,7 @@ struct Way {
     unit: &'static str,
 }
 
-/// What a run has done.
+/// Results of a run.
 #[derive(Clone, Debug, Serialize)]
 struct Ran {
     #[serde(flatten)]
@@ -82,7 +83,7 @@ struct Bench<'a> {
     folder: tempfile::TempDir,
 }
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// # Errors
 /// When masu is missing or cannot page, the program cannot be built, it found something wrong, or we are interrupted.
@@ -110,7 +111,7 @@ impl Bench<'_> {
         tried.is_ok_and(|output| output.status.success())
     }
 
-    /// All runs, and what the last one found wrong.
+    /// All runs, and the error of the last one.
     fn until_the_time_is_over(&self, ways: &[Way]) -> Result<(Vec<Ran>, Option<String>)> {
         let (begun, mut runs) = (Instant::now(), Vec::new());
         for round in 0.. {
@@ -171,12 +172,12 @@ impl Bench<'_> {
     }
 }
 
-/// Of `checks=12 wrong=0`.
+/// Parses `checks=12 wrong=0`.
 fn checks_of(line: &str) -> Option<u64> {
     line.strip_prefix("checks=")?.strip_suffix(" wrong=0")?.parse().ok()
 }
 
-/// Of `mremap 12`.
+/// Parses `mremap 12`.
 fn steps_of(line: &str) -> Option<u64> {
     let mut words = line.split_ascii_whitespace();
     let (_, count, end) = (words.next()?, words.next()?, words.next());

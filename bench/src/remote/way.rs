@@ -1,4 +1,4 @@
-//! The ways in which a program lives with less memory than it has data: the columns of the tables.
+//! Ways of running a program with less memory than data: the columns of the tables.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,16 +6,16 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use units::Bytes;
 
-/// One way.
+/// A way of running the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// `masu run --local`, every fault fetches so many KiB.
+    /// `masu run --local` with a fixed transfer size, in KiB.
     Fixed(u32),
-    /// `masu run --local`, units by the paper's rule in sections that the program marks.
+    /// `masu run --local`, transfer sizes by the paper's rule in sections that the program marks.
     Marked,
     /// `masu run --local`, as it is by default, with a program that it has never seen.
     Auto,
-    /// The same with what it has learned of the program in an earlier run.
+    /// The same with the site profile of an earlier run.
     Known,
     /// The kernel swaps to compressed memory.
     Zram,
@@ -23,16 +23,16 @@ pub enum Way {
     SwapFile,
 }
 
-/// Units from the smallest to the largest, in KiB.
+/// Transfer sizes from the smallest to the largest, in KiB.
 const UNITS_KIB: [u32; 9] = [4, 8, 16, 32, 64, 128, 256, 512, 1024];
 
-/// Those that are measured unless all are wanted.
+/// Default transfer sizes in KiB, unless all are requested.
 const USUAL_KIB: [u32; 5] = [4, 16, 64, 256, 1024];
 
-/// Those of a quick look.
+/// Transfer sizes of a quick run, in KiB.
 const FEW_KIB: [u32; 3] = [4, 64, 1024];
 
-/// How many units are measured.
+/// Number of measured transfer sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Units {
     /// Three.
@@ -44,7 +44,7 @@ pub enum Units {
 }
 
 impl Way {
-    /// All ways, with some or all of the fixed units.
+    /// All ways, with some or all of the fixed transfer sizes.
     pub fn all(units: Units) -> Vec<Way> {
         let fixed: &[u32] = match units {
             Units::Few => &FEW_KIB,
@@ -55,7 +55,7 @@ impl Way {
         fixed.iter().map(|kib| Way::Fixed(*kib)).chain(others).collect()
     }
 
-    /// What `masu run` is told, when it is masu that does it.
+    /// Arguments of `masu run`, for the ways that use masu.
     pub fn of_masu(self) -> Option<Vec<String>> {
         let words =
             |unit: &str, sections: &str| Some(["--unit", unit, "--sections", sections].map(str::to_owned).to_vec());
@@ -68,7 +68,7 @@ impl Way {
         }
     }
 
-    /// The unit of a way that has only one.
+    /// Transfer size of a way with a single one.
     pub const fn unit(self) -> Option<Bytes> {
         match self {
             Way::Fixed(kib) => Some(Bytes::kib(kib as u64)),

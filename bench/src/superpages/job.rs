@@ -1,4 +1,4 @@
-//! The programs that `masu-bench superpages` runs, and what each of them needs.
+//! Programs of `masu-bench superpages`, and their requirements.
 
 use std::fmt;
 use std::fs;
@@ -36,7 +36,7 @@ pub enum Job {
 /// A program that can be run.
 #[derive(Debug)]
 pub struct Ready {
-    /// It.
+    /// Command of the program.
     pub program: Program,
     /// About how much memory it takes.
     pub memory: Bytes,
@@ -48,11 +48,11 @@ const GO: [(&str, &str); 2] =
     [("main.go", include_str!("../../workloads/go/main.go")), ("go.mod", include_str!("../../workloads/go/go.mod"))];
 const JAVA: &str = include_str!("../../workloads/jvm/RandomAccess.java");
 
-/// Memory of one row of the SQL, with what the page around it takes.
+/// Memory of one row of the SQL, with its share of the page around it.
 const ROW_BYTES: u64 = 256;
 
 impl Job {
-    /// What it does.
+    /// Description of the program.
     pub const fn what(self) -> &'static str {
         match self {
             Job::Gups => "random updates all over one table",
@@ -66,10 +66,10 @@ impl Job {
         }
     }
 
-    /// Builds what must be built, in `folder`, for a program of about `size`.
+    /// Builds the program in `folder` if necessary, for a memory of about `size`.
     ///
     /// # Errors
-    /// When something that is installed does not work. What is not installed is no error.
+    /// When an installed tool does not work. A tool that is not installed is no error.
     pub fn prepare(self, size: Bytes, folder: &Path) -> Result<Result<Ready, Missing>> {
         let ours = |name: &str, memory: Bytes| -> Result<Result<Ready, Missing>> {
             let program = Program::workload(name, ["--size".to_owned(), size.0.to_string()])?;
@@ -134,7 +134,7 @@ fn jvm(memory: Bytes, folder: &Path) -> Result<Result<Ready, Missing>> {
         Ok(java) => java,
         Err(missing) => return Ok(Err(missing)),
     };
-    // The heap has twice what the program fills, as is usual; so it is filled to half of `memory`.
+    // The heap has twice the size of the program's data, as is usual; so it is filled to half of `memory`.
     let heap = format!("-Xmx{}m", (memory.0 >> 20).max(512));
     let arguments = [heap, "-cp".into(), folder.display().to_string(), "RandomAccess".into()];
     let filled = memory.scaled(0.5).0.to_string();

@@ -1,4 +1,4 @@
-//! Programs of others that a benchmark uses where they are installed: found on the PATH, told to compile, and named when missing.
+//! Third-party programs, used where they are installed: found on the PATH, told to compile, and named when missing.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-/// What is not installed, with the package that has it.
+/// Name of a program that is not installed, with its package.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Missing(pub &'static str);
 
@@ -18,7 +18,7 @@ impl fmt::Display for Missing {
     }
 }
 
-/// Where the program `name` is, by the PATH.
+/// Path of the program `name`, by the PATH.
 pub fn on_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|folder| folder.join(name)).find(|path| path.is_file())
@@ -31,8 +31,8 @@ pub fn succeeds(path: &Path, arguments: &[&str]) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// Compiles `files` (name, text), of which the first is a program in C, in `folder`; the program, called `name`. `flags` come
-/// after its file, where libraries are named.
+/// Compiles `files` (name, text; the first is a program in C) in `folder`, and returns the program, called `name`.
+/// `flags` come after its file, where libraries are named.
 ///
 /// # Errors
 /// When it does not compile.
@@ -99,7 +99,7 @@ pub fn build_go(folder: &Path, name: &str, files: &[(&str, &str)]) -> Result<Res
 /// Runs a command to its end.
 ///
 /// # Errors
-/// When it cannot be started, or fails; with what it said.
+/// When it cannot be started, or fails; with its output.
 pub fn finished(command: &mut Command) -> Result<()> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start {name}"))?;

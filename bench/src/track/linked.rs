@@ -1,4 +1,4 @@
-//! What a program pays that is built with libmasu where no tracker is running: instructions, by valgrind, and time.
+//! Cost of libmasu in a program when no tracker is running: instructions, by valgrind, and time.
 
 use std::process::{Command, Stdio};
 
@@ -19,19 +19,19 @@ use crate::workload::Reply;
 const COUNTED: [u64; 2] = [1, 11];
 const TIMED: u64 = 20;
 
-/// Where it is run to count instructions.
+/// Command that counts instructions.
 const COUNT: [&str; 3] = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"];
 
 /// Instructions of one way of building it.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Instructions {
-    /// From start to end with little work.
+    /// Instructions from start to end with little work.
     little: u64,
-    /// With ten rounds more.
+    /// Instructions with ten rounds more.
     much: u64,
 }
 
-/// By the ways of building it.
+/// Results by the ways of building it.
 #[derive(Debug)]
 pub struct Linked {
     /// `None` where valgrind is not installed.
@@ -73,7 +73,7 @@ fn count(session: &Session, programs: &Programs) -> Result<Vec<Instructions>> {
         .collect()
 }
 
-/// What it printed, and its last words.
+/// Output of the program, and the last lines of its standard error.
 fn finished(command: &mut Command) -> Result<(Reply, String)> {
     let output = command.stdin(Stdio::null()).output().context("cannot start a program")?;
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();

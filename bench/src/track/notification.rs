@@ -1,4 +1,4 @@
-//! How soon a program hears that so many of its pages are active, and has the list.
+//! Delay until a program is notified of a number of active pages, and has the list.
 
 use anyhow::{Result, ensure};
 use serde::Serialize;
@@ -23,30 +23,30 @@ struct Heard {
     told_us: f64,
     /// The callback is called with the first window.
     first_us: f64,
-    /// It was called with the last one.
+    /// Time of the last call, in microseconds.
     last_us: f64,
     /// Pages in the list.
     pages: u64,
 }
 
-/// How a program is watched, and how much of its memory is touched.
+/// Parameters of the watching, and amount of touched memory.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Terms {
     period_ms: u64,
-    /// An observation begins with each period, whatever it costs. Otherwise a program that has settled is watched for longer at a
+    /// An observation begins with each period, at any cost. Otherwise a settled program is watched for longer at a
     /// time, so that it costs half a percent of a processor.
     is_steady: bool,
     memory_mib: u64,
 }
 
-/// Those under the same terms.
+/// Notifications under the same parameters.
 #[derive(Debug, Serialize)]
 struct Series {
     terms: Terms,
     heard: Vec<Heard>,
 }
 
-/// The observation of a settled program that was watched for longer may end so much later.
+/// Extra delay of the observation of a settled program, which is watched for longer.
 const LOOKED_ON_MS: u64 = 3000;
 
 /// All of them.
@@ -76,7 +76,7 @@ fn series(session: &Session, masu: &Masu, programs: &Programs, terms: Terms, wan
     let tracker = Tracker::start(masu, &[], session)?;
     let mut program = programs.start_tracked(session, &tracker.socket(), memory_mib)?;
     let pages = memory_mib * PAGES_PER_MIB;
-    // Half of them: pages that are touched all the time are seen in every look, but for a few.
+    // Half of them: nearly all continuously touched pages are seen in every scan.
     program.enable(pages / 2, (period_ms, if is_steady { period_ms } else { 0 }), session)?;
     let mut random = XorShift::seeded(memory_mib);
     let mut heard = Vec::new();

@@ -1,4 +1,4 @@
-//! The programs in C: one that has itself watched, and one that works with libmasu and without.
+//! The programs in C: one that registers itself to be watched, and one that works with libmasu and without.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -24,11 +24,11 @@ pub struct Programs {
     tracked: PathBuf,
     /// The same program in three ways, in the order of [`WAYS`].
     pub linked: [PathBuf; 3],
-    /// Where the dynamic linker finds libmasu.
+    /// Folder of libmasu for the dynamic linker.
     pub libraries: PathBuf,
 }
 
-/// How the program that only works is built.
+/// Builds of the program that only works.
 pub const WAYS: [&str; 3] = ["without libmasu", "linked", "asks for a tracker"];
 
 impl Programs {
@@ -64,7 +64,7 @@ impl Programs {
         })
     }
 
-    /// Starts the program that has itself watched, with so much memory, by the tracker at `socket`.
+    /// Starts the program that registers itself to be watched, with `memory_mib` MiB, by the tracker at `socket`.
     ///
     /// # Errors
     /// When it cannot be started.
@@ -75,7 +75,7 @@ impl Programs {
         Ok(Tracked { program: Workload::greet(child, "tracked", &session.stop)? })
     }
 
-    /// The `nth` of [`WAYS`], where nobody watches.
+    /// The `nth` of [`WAYS`], without a tracker.
     pub fn linked(&self, nth: usize, before: &[&str], rounds: u64) -> Command {
         let program = self.linked[nth].as_os_str();
         let words: Vec<OsString> = before.iter().map(OsString::from).chain([program.to_owned()]).collect();
@@ -92,7 +92,7 @@ pub struct Tracked {
     program: Workload,
 }
 
-/// Longer than any answer takes.
+/// Time limit longer than any answer takes.
 const LIMIT: Duration = Duration::from_secs(300);
 
 impl Tracked {
@@ -104,10 +104,11 @@ impl Tracked {
         self.program.ask(command, LIMIT, &session.stop)
     }
 
-    /// Has it watched, with a notification from so many pages on; observations begin `every_ms` after each other at least.
+    /// Enables the watching, with a notification from `threshold_pages` pages on; observations begin at least
+    /// `every_ms` apart.
     ///
     /// # Errors
-    /// When the tracker does not.
+    /// When the tracker refuses.
     pub fn enable(&mut self, threshold_pages: u64, (period_ms, every_ms): (u64, u64), session: &Session) -> Result<()> {
         let reply = self.ask(&format!("enable {threshold_pages} {period_ms} {every_ms}"), session)?;
         let result = reply.number("result")?;
@@ -125,7 +126,7 @@ impl Tracked {
         self.ask("stats", session)?.whole("rounds")
     }
 
-    /// Has it touch so many pages all the time.
+    /// Makes the program touch `pages` pages continuously.
     ///
     /// # Errors
     /// When it has ended.

@@ -1,4 +1,4 @@
-//! What the tracker's processor time goes to: memory that is watched, and programs.
+//! The tracker's processor time by cause: watched memory, and number of programs.
 
 use std::time::{Duration, Instant};
 
@@ -14,24 +14,24 @@ use crate::session::Session;
 use crate::table::Table;
 use crate::tracker::Tracker;
 
-/// A program of those that are watched by the hundred.
+/// Memory of one of the many programs, in MiB.
 const SMALL_MIB: u64 = 16;
 
 /// The tracker does as usual.
 const PERIOD_MS: u64 = 1280;
 
-/// One tracker and whom it watched.
+/// One tracker and its programs.
 #[derive(Debug, Serialize)]
 struct Watched {
     programs: usize,
-    /// Of each.
+    /// Memory of each program, in MiB.
     memory_mib: u64,
     /// Touched all the time, or never.
     is_touched: bool,
-    /// An observation begins with each period, whatever it costs. Otherwise a program that has settled is watched for longer at a
+    /// An observation begins with each period, at any cost. Otherwise a settled program is watched for longer at a
     /// time, so that it costs half a percent of a processor.
     is_steady: bool,
-    /// Of one processor.
+    /// Use of one processor.
     cpu_fraction: f64,
     /// Processor time for one observation of one program; `None` where none ended.
     cpu_ms_per_round: Option<f64>,
@@ -41,7 +41,7 @@ struct Watched {
     rss_bytes: u64,
 }
 
-/// Whom it is to watch.
+/// Programs to watch.
 #[derive(Clone, Copy, Debug)]
 struct Wanted {
     programs: usize,
@@ -74,14 +74,14 @@ fn watched(session: &Session, masu: &Masu, programs: &Programs, wanted: Wanted, 
     for _ in 0..count {
         session.stop.check()?;
         let mut one = programs.start_tracked(session, &tracker.socket(), memory_mib)?;
-        // More pages than it has: no list is made, and what is left is watching.
+        // More pages than the program has: no list is made, and only the watching remains.
         one.enable(u64::MAX, (PERIOD_MS, if is_steady { PERIOD_MS } else { 0 }), session)?;
         if is_touched {
             one.work(memory_mib * 256, session)?;
         }
         running.push(one);
     }
-    // Until the observations that were cut short by starting so many are over.
+    // Waits until the observations that were cut short by the start of many programs are over.
     session.stop.sleep(Duration::from_millis(PERIOD_MS * 3))?;
     let rounds = |running: &mut Vec<Tracked>| running.first_mut().map_or(Ok(0), |first| first.rounds(session));
     let (cpu_before, rounds_before, begun) = (tracker.processor_time()?, rounds(&mut running)?, Instant::now());
@@ -148,7 +148,7 @@ impl Upkeep {
     }
 }
 
-/// What one more of x adds to y, from the first to the last of the points; `None` for fewer than two.
+/// Slope of y over x from the first to the last of the points; `None` for fewer than two.
 fn slope(points: &[(f64, f64)]) -> Option<f64> {
     let least = points.iter().min_by(|a, b| a.0.total_cmp(&b.0))?;
     let most = points.iter().max_by(|a, b| a.0.total_cmp(&b.0))?;

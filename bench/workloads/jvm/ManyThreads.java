@@ -1,5 +1,5 @@
-// Many threads that touch a little of their stacks and then sleep. Usage: java ManyThreads COUNT. Says
-// `ready threads=N pid=PID` once all of them sleep, and ends when its input is closed.
+// Many threads that touch a little of their stacks and then sleep. Usage: java ManyThreads COUNT. Prints `ready
+// threads=N pid=PID` once all of them sleep, and ends when its input is closed.
 
 import java.io.IOException;
 import java.util.concurrent.CountDownLatch;

@@ -1,4 +1,5 @@
-// Random updates of large arrays and look-ups in a hash map of many objects, with the flags that a user gives: the heap's size.
+// Random updates of large arrays and look-ups in a hash map of many objects, with a user's usual flags: the heap's
+// size.
 //
 // Usage: java -Xmx… RandomAccess BYTES. Prints a checksum and the time after the arrays and the map were filled.
 

@@ -1,5 +1,5 @@
-/* The first and only program of a virtual machine: fills some memory with pages that the same program in another machine has too, says so, and
- * sleeps. */
+/* First and only program of a virtual machine: fills some memory with pages that the same program in another machine
+ * has too, reports this, and sleeps. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -4,16 +4,17 @@
  *
  *     load SOCKET DRAWN CONNECTIONS BYTES
  *
- * DRAWN is a file of item numbers, 32 bits each, which is gone through again and again. A value is BYTES long and repeats eight
- * bytes that its number gives. It prints `ready`, and answers a line with a line:
+ * DRAWN is a file of item numbers, 32 bits each, read again and again. A value is BYTES long and repeats eight bytes
+ * that its number gives. It prints `ready`, and answers a line with a line:
  *
  *     set FROM TO       items FROM to TO - 1, answered when the server has them all
  *     check FROM TO     the same, each value compared byte by byte: missing=
- *     get KEYS MS       for so long, so many keys a request: requests= gets= misses= seconds=
- *     latency           of the requests since it was last asked: requests= p50_us= p99_us= p999_us= max_us=
+ *     get KEYS MS       for MS milliseconds, KEYS keys a request: requests= gets= misses= seconds=
+ *     latency           of the requests since the last `latency`: requests= p50_us= p99_us= p999_us= max_us=
  *
- * Each connection has one request under way: while the server works on one, the answer to another is looked at. A value that is
- * not its key's ends the program. Of a value that `get` fetched, its length and its first eight bytes are compared.
+ * Each connection has one request under way: while the server works on one, the answer to another is looked at. A value
+ * that is not its key's ends the program. Of a value that `get` fetched, its length and its first eight bytes are
+ * compared.
  */
 #include <fcntl.h>
 #include <inttypes.h>
@@ -77,7 +78,7 @@ static void note_time(uint64_t ns)
 		longest_ns = ns;
 }
 
-/* The upper end of the bucket in which that part of all times ends. */
+/* Upper end of the bucket that holds the quantile `part`. */
 static double quantile_us(double part)
 {
 	uint64_t wanted = (uint64_t)((double)timed * part), seen = 0;
@@ -100,7 +101,7 @@ static void tell_latency(void)
 
 /*** Keys and values ***/
 
-/* A number that looks random, from its place in a row. */
+/* A pseudo-random number from an index. */
 static uint64_t scrambled(uint64_t place)
 {
 	place += 0x9e3779b97f4a7c15u;
@@ -109,7 +110,7 @@ static uint64_t scrambled(uint64_t place)
 	return place ^ (place >> 31);
 }
 
-/* As YCSB's keys: `user` and a hash of the number. */
+/* Key in YCSB's form: `user` and a hash of the number. */
 static void name_of(uint32_t number, char *name)
 {
 	uint64_t hash = scrambled(number);
@@ -175,7 +176,7 @@ static void ask(struct connection *one, const uint32_t *numbers, size_t count)
 		fail("ask for keys", memcached_last_error_message(one->memcached));
 }
 
-/* Takes the answer. The server answers in the order of the keys, and leaves out those that it does not have. */
+/* Reads the answer. The server answers in the order of the keys, and leaves out missing ones. */
 static void hear(struct connection *one, int whole)
 {
 	char name[NAME_BYTES];
@@ -205,7 +206,7 @@ static void set(uint32_t from, uint32_t to)
 	static char value[BYTES_MOST];
 	struct connection *one = &connections[0];
 	char name[NAME_BYTES];
-	/* Without an answer to each, many at a time: an `end` that is answered comes after them. */
+	/* Requests without single answers, many at a time: an `end` that is answered comes after them. */
 	memcached_behavior_set(one->memcached, MEMCACHED_BEHAVIOR_NOREPLY, 1);
 	memcached_behavior_set(one->memcached, MEMCACHED_BEHAVIOR_BUFFER_REQUESTS, 1);
 	for (uint32_t number = from; number < to; number++) {

@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * An implicit solver by alternating directions (ADI) on a cube, five unknowns a cell, coupled: the scheme of the compressible
- * flow solvers from which the programs BT and SP of the NAS benchmarks were drawn, written from the idea. A repetition computes
- * the right-hand side and then sweeps along x, y and z. A sweep assembles, for each cell, three blocks of 5 x 5 into one
- * static array, and then solves a block-tridiagonal system for each line: forward elimination, back substitution.
+ * An implicit solver by alternating directions (ADI) on a cube, five unknowns a cell, coupled: the scheme of the
+ * compressible flow solvers from which the programs BT and SP of the NAS benchmarks were drawn, written from the idea.
+ * A repetition computes the right-hand side and then sweeps along x, y and z. A sweep assembles, for each cell, three
+ * blocks of 5 x 5 into one static array, and then solves a block-tridiagonal system for each line: forward elimination,
+ * back substitution.
  *
- * Along x the cells of a line are neighbours. Along y they are a row apart, along z a plane: a line then touches one page in each
- * plane, and the next line the same pages again. So a large page serves the sweep along x, and along z it fetches what will
- * be pushed out before it is used.
+ * Along x the cells of a line are neighbours. Along y they are a row apart, along z a plane: a line then touches one
+ * page in each plane, and the next line the same pages again. So a large page serves the sweep along x; along z it
+ * fetches data that will be evicted before it is used.
  *
- * -DSIDE=64: cells along an edge. Argument: repetitions. Marked sections: 0 right-hand side; 1, 2, 3 assembly along x, y, z;
- * 4, 5, 6 solution along x, y, z; 7 the update.
+ * -DSIDE=64: cells along an edge. Argument: repetitions. Marked sections: 0 right-hand side; 1, 2, 3 assembly along x,
+ * y, z; 4, 5, 6 solution along x, y, z; 7 the update.
  *
- * Verified: sources are chosen so that a known field is at rest; a disturbance of it must die away, and each line's solution
- * is put into its own equations at some places.
+ * Verified: sources are chosen so that a known field is at rest; a disturbance of it must die away, and each line's
+ * solution is put into its own equations at some places.
  */
 #include <math.h>
 
@@ -31,7 +32,7 @@ typedef double Block[UNKNOWNS][UNKNOWNS];
 static Vector field[SIDE][SIDE][SIDE], source[SIDE][SIDE][SIDE], right[SIDE][SIDE][SIDE];
 static Block lhs[SIDE][SIDE][SIDE][3];
 
-/* What couples the unknowns with each other. */
+/* Coupling between the unknowns. */
 static Block coupling[DIRECTIONS];
 
 static const double time_step = 0.4, transport = 0.15, mixing = 0.1;
@@ -39,7 +40,7 @@ static const double time_step = 0.4, transport = 0.15, mixing = 0.1;
 /* The steps from a cell to its neighbour, in cells. */
 static const int stride[DIRECTIONS] = { 1, SIDE, SIDE * SIDE };
 
-/* How far apart the walls are, in steps. */
+/* Distance of the walls, in steps. */
 static const double width = SIDE - 1;
 
 /* The field at rest: smooth, and different in each unknown. */
@@ -175,7 +176,7 @@ static inline void divide(Block diagonal, Block block, Vector vector)
 	}
 }
 
-/* One line: `blocks` and `values` are those of its first inner cell, the others `step` cells further each. */
+/* One line: `blocks` and `values` point to its first inner cell, the others are `step` cells further each. */
 static void solve_line(Block *blocks, Vector *values, int step)
 {
 	for (int at = 0; at < SIDE - 2; at++) {
@@ -218,7 +219,7 @@ static void update(void)
 	SECTION_ENDS(7);
 }
 
-/* How far the field is from rest, on average. */
+/* Mean distance of the field from rest. */
 static double disturbance(void)
 {
 	double sum = 0.0;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * A Fourier transform in three dimensions, in place: radix-2 transforms along x; x and y are exchanged, and the same again; x and
- * z are exchanged, and the same again; and all of it back with the inverse. The first exchange stays within a plane, the second
- * goes across all of them.
+ * A Fourier transform in three dimensions, in place: radix-2 transforms along x; x and y are exchanged, and the same
+ * again; x and z are exchanged, and the same again; and all of it back with the inverse. The first exchange stays
+ * within a plane, the second goes across all of them.
  *
- * -DSIDE=256: points along an edge, a power of two. Argument: how often there and back.
+ * -DSIDE=256: points along an edge, a power of two. Argument: number of round trips.
  *
- * Verified: the inverse gives what was there before; and the square of the norm is kept (Parseval).
+ * Verified: the inverse restores the original values, and the square of the norm is kept (Parseval).
  */
 #include <math.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Random updates of one static table (what the HPC Challenge calls RandomAccess): no place is more likely than another, so no
- * page size and no prefetch can help; the worst case. Verified by a replay: XOR undoes itself.
+ * Random updates of one static table (RandomAccess in the HPC Challenge): all words are equally likely, so no page size
+ * and no prefetch can help; the worst case. Verified by a replay: XOR undoes itself.
  *
  * -DLOG2_WORDS=24: the table's size. Argument: thousands of updates.
  */

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * A 19-point Jacobi stencil: Poisson's equation for the pressure of an incompressible flow in curvilinear coordinates, as the
- * Himeno benchmark describes it. Every repetition reads fourteen arrays from one end to the other and writes two: as
- * local as memory accesses get.
+ * A 19-point Jacobi stencil: Poisson's equation for the pressure of an incompressible flow in curvilinear coordinates,
+ * as the Himeno benchmark describes it. Every repetition reads fourteen arrays from one end to the other and writes
+ * two: as local as memory accesses get.
  *
- * Sizes: -DSIZE_S (64 x 64 x 128), -DSIZE_M (128 x 128 x 256, the default), -DSIZE_L (256 x 256 x 512). Argument: repetitions.
+ * Sizes: -DSIZE_S (64 x 64 x 128), -DSIZE_M (128 x 128 x 256, the default), -DSIZE_L (256 x 256 x 512). Argument:
+ * repetitions.
  *
- * Verified by what the initial state is like: the pressure depends on the first coordinate only, and so do the walls, hence
- * it must stay a mirror image of itself along the other two; and the residual must fall.
+ * Verified by a property of the initial state: the pressure depends on the first coordinate only, and so do the walls,
+ * hence it must stay a mirror image of itself along the other two; and the residual must fall.
  */
 #include <math.h>
 

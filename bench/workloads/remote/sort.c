@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Sorts records of 32 bytes by their keys with a merge sort that halves until the pieces are small: streams of all lengths.
- * The left half is copied aside and merged back, so the room beside the records is half of theirs.
+ * Sorts records of 32 bytes by their keys with a merge sort that halves until the pieces are small: streams of all
+ * lengths. The left half is copied aside and merged back, so the extra memory is half of the records' size.
  *
- * -DRECORDS=8000000. Argument: how often (each time from the same disorder).
+ * -DRECORDS=8000000. Argument: number of repetitions (each from the same disorder).
  *
- * Verified: in order, each record's content belongs to its key, and the keys are those that were there before.
+ * Verified: in order, each record's content belongs to its key, and the set of keys is unchanged.
  */
 #include <string.h>
 

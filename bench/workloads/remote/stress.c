@@ -3,18 +3,17 @@
 //     gcc -O2 -pthread -o stress stress.c
 //     ./stress --seconds 60 --threads 4 --mib 256 --seed 7 --fork
 //
-// It knows nothing of masu. Run by itself it must end with `checks=N wrong=0`; so must it when its memory is paged.
-// Each thread has blocks of memory and takes one step after the other, of a kind that chance chooses: it makes, moves,
+// The program does not depend on masu. It must end with `checks=N wrong=0`, both when run directly and when its memory
+// is paged. Each thread has blocks of memory and takes one randomly chosen step after the other: it makes, moves,
 // protects, drops and verifies blocks, gives them to system calls of all sorts, and takes signals meanwhile. A page of
 // a block holds words that follow from the block's number, the page and the page's version, so a page that is lost,
 // old, moved to the wrong place or mixed with another is found. Version 0 is all zeros.
 //
-// `--corrupt` has it spoil its own memory: it must find out.
+// `--corrupt` makes it change a byte of its own memory, which it must detect.
 //
-// The first wrong byte, or a call that answers what it must not, is printed, and the exit status is 3. 2: wrong
-// arguments.
+// The first wrong byte, or the first wrong answer of a call, is printed, and the exit status is 3. 2: wrong arguments.
 //
-// Longer than 600 lines because one command must build it, and one file is easily copied to where it is needed.
+// Longer than 600 lines because one command must build it, and one file is easily copied to a target machine.
 
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -57,7 +56,7 @@
 
 extern char **environ;
 
-// ---- What is right, and what is wrong -------------------------------------------------------------------------------
+// ---- Expected contents, and mismatches -----------------------------------------------------------------------------
 
 enum where { MALLOC, MAPPED, STATIC };
 
@@ -73,7 +72,7 @@ struct block {
     uint32_t *version; // of each page
 };
 
-// What the thread that is checked by a signal handler shares with it; lies in malloc memory.
+// State shared by a thread and the signal handler that checks it; lies in malloc memory.
 struct alarms {
     atomic_ulong came;
     unsigned long checks;
@@ -168,7 +167,7 @@ static inline uint64_t word_of(uint64_t number, uint64_t page, uint32_t version,
 
 static size_t pages_of(const struct block *b) { return (b->bytes + PAGE - 1) / PAGE; }
 
-// Compares `bytes` at `data` with what stands in the block from `from` on.
+// Compares `bytes` at `data` with the contents of the block from `from` on.
 static void compare(const void *data, const struct block *b, size_t from, size_t bytes, const char *what) {
     const unsigned char *at = data;
     size_t done = 0;
@@ -367,7 +366,7 @@ static void step_realloc(void) {
     size_t end = before > 6 * PAGE ? before - 6 * PAGE : 0;
     compare(b->at + end, b, end, before - end, "a block made larger");
     resize(b, bytes);
-    // What came in addition is anything: the last page that was there in part, and all after it.
+    // The added part has any contents: the last page that was partly there, and all after it.
     size_t page = before / PAGE;
     if (before % PAGE) {
         struct block old = *b;
@@ -565,7 +564,7 @@ static void step_shared(void) {
 // The break: while there is one thread.
 static void test_break(void) {
     self->doing = "brk";
-    // malloc takes from the break, too: it must have what it needs before.
+    // malloc takes from the break, too: it must have its memory before.
     uint32_t versions[BRK_BYTES / PAGE];
     unsigned char *start = memory(sbrk(0), "sbrk");
     start = memory(sbrk((intptr_t)((0 - (uintptr_t)start) % PAGE + BRK_BYTES)), "sbrk");
@@ -577,7 +576,7 @@ static void test_break(void) {
         verify(&b, 0, pages_of(&b), "the break");
         renew(&b, below(BRK_BYTES / PAGE), 1 + below(400));
         size_t less = 1 + below(BRK_BYTES / PAGE - 1);
-        if (sbrk(0) != (void *)(start + BRK_BYTES)) return; // somebody else's
+        if (sbrk(0) != (void *)(start + BRK_BYTES)) return; // another library's break
         must((long)(sbrk(-(intptr_t)(less * PAGE)) == (void *)-1 ? -1 : 0), "sbrk down");
         must((long)(sbrk((intptr_t)(less * PAGE)) == (void *)-1 ? -1 : 0), "sbrk up");
         for (size_t p = BRK_BYTES / PAGE - less; p < BRK_BYTES / PAGE; p++) versions[p] = 0;
@@ -917,7 +916,7 @@ static void step_clocks(void) {
     free(times);
 }
 
-// Calls with memory that is not there: the kernel says EFAULT, or ends early, as without a pager.
+// Calls with unmapped memory: the kernel returns EFAULT, or ends early, as without a pager.
 static void step_bad_pointers(void) {
     int ends[2];
     must(pipe(ends), "pipe");
@@ -946,7 +945,7 @@ static void step_bad_pointers(void) {
         same(-1, syscall(SYS_clock_gettime, CLOCK_MONOTONIC, bad[i]), "clock_gettime to where nothing is");
         same(EFAULT, errno, "its error");
     }
-    // A file takes what is there.
+    // The kernel writes only the part that is in the file.
     same(100, pwrite(self->file, at + PAGE - 100, 200, 0), "pwrite of what is there in part");
     must(ftruncate(self->file, 0), "ftruncate");
     must(munmap(at, 4 * PAGE), "munmap");
@@ -1279,7 +1278,7 @@ static void step_timers(void) {
     free(when), free(timer), free(event), free(a);
 }
 
-// All signals blocked: also those that a pager would work by.
+// All signals blocked: also those that a pager could use.
 static void step_blocked(void) {
     sigset_t *all = memory(malloc(sizeof *all), "malloc"), *old = memory(malloc(sizeof *old), "malloc"),
              *now = memory(malloc(sizeof *now), "malloc");
@@ -1289,7 +1288,7 @@ static void step_blocked(void) {
     must(-pthread_sigmask(SIG_SETMASK, NULL, now), "pthread_sigmask");
     for (int s = 1; s < 32; s++)
         if (s != SIGKILL && s != SIGSTOP) same(1, sigismember(now, s), "whether a blocked signal is blocked");
-    // One that comes meanwhile waits.
+    // A signal that arrives meanwhile stays pending.
     pthread_kill(pthread_self(), SIGUSR1);
     sigpending(now);
     same(1, sigismember(now, SIGUSR1), "whether a signal is pending");
@@ -1561,7 +1560,7 @@ static void *work(void *argument) {
     w->doing = "start";
     w->file = (int)must(open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600), "open");
     unlink(path);
-    // A share of the static memory, which holds zeros so far.
+    // A share of the static memory, which holds zeros until now.
     size_t share = BSS_BYTES / (size_t)settings.threads / PAGE * PAGE;
     if (share > w->limit / 4) share = w->limit / 4 / PAGE * PAGE;
     struct block *own =

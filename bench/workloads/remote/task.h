@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * What the programs in this folder share: a clock, a checksum over every bit of a result, the two lines that a benchmark reads,
- * and sections that a program marks (only when compiled with -DMARKED; outside `masu run` the marks do nothing).
+ * Common parts of the programs in this folder: a clock, a checksum over every bit of a result, the two lines that a
+ * benchmark reads, and sections that a program marks (only when compiled with -DMARKED; outside `masu run` the marks do
+ * nothing).
  */
 #ifndef TASK_H
 #define TASK_H
@@ -19,7 +20,7 @@ static inline double now_s(void)
 	return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
 }
 
-/* A number that looks random, from its place in a row: data that can be made again instead of being kept. */
+/* A pseudo-random number from an index: data that can be made again instead of being kept. */
 static inline uint64_t scrambled(uint64_t place)
 {
 	place += 0x9e3779b97f4a7c15u;
@@ -28,13 +29,13 @@ static inline uint64_t scrambled(uint64_t place)
 	return place ^ (place >> 31);
 }
 
-/* From 0 up to 1. */
+/* Number from 0 up to 1. */
 static inline double fraction(uint64_t place)
 {
 	return (double)(scrambled(place) >> 11) / 9007199254740992.0;
 }
 
-/* One bit of `bytes` bytes at `data` that is wrong changes it. `bytes` is a multiple of 8. */
+/* Any single wrong bit of the `bytes` bytes at `data` changes the sum. `bytes` is a multiple of 8. */
 static inline uint64_t checksum(const void *data, size_t bytes)
 {
 	const uint64_t *words = data;

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * What one touch of a page costs: each is timed by itself, and what they took is printed as one line of JSON.
+ * Cost of one touch of a page: each touch is timed by itself, and the times are printed as one line of JSON.
  *
- * -DPAGE=4096: what is touched once. Arguments:
+ * -DPAGE=4096: bytes for each touch. Arguments:
  *
- * touch first PAGES: pages that nobody has touched, each once.
- * touch load PAGES PASSES, touch store PAGES PASSES: all pages are written, and touched once more untimed; then so many
- * passes are timed. Each pass, the first and the last included, has the same order that jumps about, so that a page comes up
+ * touch first PAGES: untouched pages, each once.
+ * touch load PAGES PASSES, touch store PAGES PASSES: all pages are written, and touched once more untimed; then PASSES
+ * passes are timed. Each pass, the first and the last included, has the same scattered order, so that a page comes up
  * again after all others.
  *
- * In a pass, a touch that takes less than THERE_NS found its page there: it is counted by itself, and is not part of what
- * faults took. The samples lie on the stack, which masu does not page.
+ * In a pass, a touch that takes less than THERE_NS found its page there: it is counted separately, and is not part of
+ * the fault times. The samples lie on the stack, which masu does not page.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -67,7 +67,7 @@ static double quantile(const struct counted *counted, double part)
 	return 0;
 }
 
-/* How fast the counter ticks: between two moments 20 ms apart. */
+/* Length of a tick of the counter in ns: measured between two moments 20 ms apart. */
 static double ns_of_a_tick(void)
 {
 	double begun = now_s(), now;
@@ -123,7 +123,7 @@ __attribute__((noinline)) static void pass(volatile uint64_t *data, uint64_t pag
 	}
 }
 
-/* Half of each page is noise and half is zeros: no two pages are alike, and what compresses halves them. */
+/* Half of each page is noise and half is zeros: no two pages are alike, and compression halves them. */
 static uint64_t word_of(uint64_t at)
 {
 	return at % WORDS < WORDS / 2 ? scrambled(at) : 0;
@@ -137,7 +137,7 @@ static void fill(uint64_t *data, uint64_t pages)
 			data[at] = word_of(at);
 }
 
-/* The first word of a page is what a pass writes. */
+/* The first word of a page is the number written by the pass. */
 static void check(const uint64_t *data, uint64_t pages)
 {
 	uint64_t step = step_for(pages), page = 0;

@@ -1,4 +1,4 @@
-//! What each page must contain, as far as the program itself can know.
+//! Expected contents of each page, as far as the program itself can know.
 
 use bench::random::scramble;
 
@@ -20,7 +20,7 @@ impl Content {
         scramble(number).wrapping_add((nth as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15))
     }
 
-    /// Whether `found` may stand in the `nth` word.
+    /// Whether `found` is allowed in the `nth` word.
     pub const fn allows(self, nth: usize, found: u64) -> bool {
         match self {
             Content::Zero => found == 0,
@@ -29,7 +29,7 @@ impl Content {
         }
     }
 
-    /// What it becomes by MADV_FREE.
+    /// Contents after MADV_FREE.
     pub const fn freed(self) -> Content {
         match self {
             Content::Zero => Content::Zero,

@@ -24,14 +24,14 @@ unsafe impl Send for Region {}
 // SAFETY: as above; no method hands out a plain reference to the memory.
 unsafe impl Sync for Region {}
 
-/// Where a page is not what it must be.
+/// A page with unexpected contents.
 #[derive(Clone, Copy, Debug)]
 pub struct Difference {
     /// The page.
     pub page: usize,
     /// The word in it.
     pub word: usize,
-    /// What it holds.
+    /// Word found.
     pub found: u64,
 }
 
@@ -77,7 +77,7 @@ impl Region {
         Ok(())
     }
 
-    /// `madvise` on `count` pages. What it does to their content is up to the caller's model.
+    /// `madvise` on `count` pages. The caller's model knows its effect on their contents.
     pub fn advise(&self, page: usize, count: usize, advice: Advice) -> io::Result<()> {
         let (start, bytes) = self.range(page, count);
         // SAFETY: the range is mapped and ours; its words are only accessed as atomics, which may change at any time.
@@ -87,10 +87,10 @@ impl Region {
     /// Makes a page read-only, checks it, and makes it writable again.
     pub fn check_while_read_only(&self, page: usize, wanted: Content) -> io::Result<Result<(), Difference>> {
         let (start, bytes) = self.range(page, 1);
-        // SAFETY: the page is mapped and ours, and its owner, who calls this, writes nothing meanwhile.
+        // SAFETY: the page is mapped and ours, and its owner, the caller, writes nothing meanwhile.
         unsafe { rustix::mm::mprotect(start, bytes, MprotectFlags::READ) }?;
         let found = self.check(page, wanted);
-        // SAFETY: as above; this restores what every other method relies on.
+        // SAFETY: as above; this restores the protection that every other method relies on.
         unsafe { rustix::mm::mprotect(start, bytes, MprotectFlags::READ | MprotectFlags::WRITE) }?;
         Ok(found)
     }
@@ -98,7 +98,7 @@ impl Region {
     /// Unmaps `count` pages and maps new, empty ones at the same place. Only the one owner of all these pages may call it.
     pub fn renew(&self, page: usize, count: usize) -> io::Result<()> {
         let (start, bytes) = self.range(page, count);
-        // SAFETY: the range is ours and nobody accesses it until the next call has mapped it again.
+        // SAFETY: the range is ours and no thread accesses it until the next call has mapped it again.
         unsafe { rustix::mm::munmap(start, bytes) }?;
         let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
         // SAFETY: the address was ours a moment ago; should another mapping have taken it, the kernel refuses.

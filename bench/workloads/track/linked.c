@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * A program that works on a table of chained entries, for comparing how it runs with libmasu and without.
+ * A program that works on a table of chained entries, for comparing its speed with libmasu and without.
  *
  *     linked ROUNDS
  *
- * Compiled with ASKS it wants to be watched, as a program does that cooperates, and goes on when nobody watches. It prints
- * what its work came to: checksum= seconds=
+ * Compiled with ASKS it asks to be watched, as a cooperating program does, and goes on without a tracker. It prints its
+ * result: checksum= seconds=
  */
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * A program that has itself watched, and times what it is told.
+ * A program that registers itself to be watched, and times its notifications.
  *
  *     tracked MIB
  *
- * It has so many MiB of pages of 4 KiB, all in memory. It prints `ready`, and answers a line with a line:
+ * It has MIB MiB of pages of 4 KiB, all in memory. It prints `ready`, and answers a line with a line:
  *
- *     enable THRESHOLD PERIOD EVERY   has itself watched, times in ms: result=, 0 when a tracker does
- *     idle MS                         touches nothing until so long went by without a notification: waited_ms=
- *     touch PAGES                     touches so many pages, again and again, until it has been told of them and has looked at
+ *     enable THRESHOLD PERIOD EVERY   registers to be watched, times in ms: result=, 0 when watched
+ *     idle MS                         touches nothing until MS ms went by without a notification: waited_ms=
+ *     touch PAGES                     touches PAGES pages again and again until notified of them and done with reading
  *                                     each: told_us= first_us= last_us= pages=, since the first touch
- *     work PAGES                      touches so many pages again and again in a thread, until told otherwise: working=
+ *     work PAGES                      touches PAGES pages again and again in a thread, until the next `work`: working=
  *     stats                           rounds= notifications= lists=
  *
- * All windows are left as they are. Notifications are waited for by a thread of its own.
+ * No window is promoted or split. A separate thread waits for notifications.
  */
 #include <inttypes.h>
 #include <pthread.h>
@@ -33,9 +33,9 @@ static volatile char *memory;
 static size_t pages;
 static masu_track *track;
 
-/* What the thread that waits found, by the clock; 0 for not yet. `listed` is of the last list. */
+/* Findings of the waiting thread, by the clock; 0 for not yet. `listed` is of the last list. */
 static _Atomic uint64_t told_ns, first_ns, last_ns, listed, notified;
-/* So many pages are touched by the thread that works. */
+/* Number of pages touched by the working thread. */
 static _Atomic size_t working;
 
 static _Noreturn void fail(const char *what, const char *why)
@@ -122,7 +122,7 @@ static void enable(unsigned long threshold, unsigned long period_ms, unsigned lo
 	printf("result=%d\n", result);
 }
 
-/* What was begun before the last touch of an earlier `touch` may still come. */
+/* An observation begun before the last touch of an earlier `touch` may still end. */
 static void idle(unsigned long ms)
 {
 	uint64_t begun = now_ns(), quiet_since = begun, before = notified;

@@ -1,4 +1,4 @@
-//! Promotion, probing and demotion of single windows of a running program, each looked at again.
+//! Promotion, probing and demotion of single windows of a running program, each verified afterwards.
 
 use access::Source;
 use access::residency::WindowState;
@@ -21,7 +21,7 @@ pub(crate) const MADV_GUARD_INSTALL: i32 = 102;
 /// All that a window can cost.
 pub(super) const ANY_PRICE: Bytes = Bytes::mib(2);
 
-/// A toy with so many dense windows, and the handle by which masu acts on it.
+/// A target process with dense windows, and masu's handle on it.
 pub(super) fn dense(
     live: &Live,
     windows: u64,
@@ -33,7 +33,7 @@ pub(super) fn dense(
     Ok((toy, heap, program))
 }
 
-/// As masu does over its rounds: passing refusals are tried again.
+/// Promotes as masu does over its rounds: passing refusals are tried again.
 pub(super) fn promote(program: &dyn Program, window: Window, budget: Bytes) -> Result<Promoted, Error> {
     let mut outcome = act::promote(program, window, budget)?;
     for _ in 0..20 {
@@ -47,7 +47,7 @@ pub(super) fn promote(program: &dyn Program, window: Window, budget: Bytes) -> R
     Ok(outcome)
 }
 
-/// As hot windows mostly are: all there already.
+/// The usual state of hot windows: all pages resident already.
 pub fn a_dense_window_is_promoted_for_nothing(live: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let (mut toy, heap, program) = dense(live, 2)?;
@@ -61,7 +61,7 @@ pub fn a_dense_window_is_promoted_for_nothing(live: &Live) -> Outcome {
     Ok(())
 }
 
-/// To the page: what is resident now counts, not what was when it was planned.
+/// Exact to the page: the check uses current residency, not that of the plan.
 pub fn a_sparse_window_is_promoted_only_within_the_budget(live: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let (mut toy, heap) = sparse_window(8)?;
@@ -101,7 +101,7 @@ pub fn demotion_returns_the_pages_that_hold_only_zeros(live: &Live) -> Outcome {
     assert_eq!((state.resident, state.huge), (kept, false), "{state:?}");
     assert_eq!(huge_bytes(live, &toy, heap)?, 0);
     toy.check(heap.all().every(8), 7)?;
-    // What came back is there again when it is wanted, and the window can be huge again.
+    // The returned pages are available again when needed, and the window can be huge again.
     toy.write(heap.page(1), 9)?;
     assert!(matches!(promote(&program, window, ANY_PRICE)?, Promoted::Yes { .. }));
     toy.check(heap.page(1), 9)?;
@@ -133,7 +133,7 @@ pub fn probing_clears_the_accessed_bit_and_the_next_touch_sets_it(live: &Live) -
     Ok(())
 }
 
-/// Between two windows: the error that callers take as the program's end.
+/// The end comes between two windows: the error that callers take as the program's end.
 pub fn a_program_that_ends_half_way_is_gone(live: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let (mut toy, heap, program) = dense(live, 3)?;
@@ -152,7 +152,7 @@ pub fn a_program_that_ends_half_way_is_gone(live: &Live) -> Outcome {
     Ok(())
 }
 
-/// The same process, and nothing of what was known: its new memory is not touched by mistake.
+/// The same process, but with nothing known of its memory: its new memory is not touched by mistake.
 pub fn a_program_that_execs_half_way_has_nothing_there_any_more(live: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let (mut toy, heap, program) = dense(live, 2)?;

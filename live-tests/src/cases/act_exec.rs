@@ -1,4 +1,5 @@
-//! A program that replaces itself (exec) between the measuring and the call: the call acts on the memory of the next program.
+//! A program that replaces itself (exec) between the measuring and the call: the call acts on the memory of the next
+//! program.
 
 use std::cell::RefCell;
 
@@ -19,7 +20,7 @@ use crate::toy::ToyProcess;
 /// Pages that the next program has in the window.
 const NEXT: u64 = 100;
 
-/// The toy execs, and maps the same window again, just before advice reaches it.
+/// The target process execs, and maps the same window again, just before advice reaches it.
 struct ExecsBeforeCollapse<'a> {
     program: RunningProgram<&'a linux::Rooted>,
     toy: RefCell<ToyProcess>,

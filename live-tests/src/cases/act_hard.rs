@@ -1,5 +1,5 @@
-//! The hard cases: windows that cannot or must not be huge. The policy refuses them; asked all the same, the kernel does,
-//! and in every case the program keeps its memory as it was.
+//! Hard cases: windows that cannot or must not be huge. The policy refuses them. When the kernel is asked all the same,
+//! the kernel refuses, and in every case the program's memory stays as it was.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,7 +21,7 @@ use crate::knob::Knob;
 use crate::live::Live;
 use crate::toy::{Backing, Mapping, Part, Protection, ToyProcess};
 
-/// What the policy is given of a program that touched all of these pages just now.
+/// Input of the policy for a program that touched all of these pages just now.
 fn observed(live: &Live, toy: &mut ToyProcess, touch: &[Part]) -> Result<Observed, libtest_mimic::Failed> {
     let mut source = WalkSource::new(walker()?, live.files(), toy.pid())?;
     source.begin()?;
@@ -34,7 +34,7 @@ fn observed(live: &Live, toy: &mut ToyProcess, touch: &[Part]) -> Result<Observe
     Ok(observe(source.map(), &mappings, &BTreeMap::new(), PAPER))
 }
 
-/// The policy sees no candidate in the window, and says why.
+/// The policy sees no candidate in the window, and gives the reason.
 fn ineligible(live: &Live, toy: &mut ToyProcess, heap: Mapping, touch: &[Part], why: Refusal) -> Outcome {
     let observed = observed(live, toy, touch)?;
     let window = heap.windows()[0];
@@ -126,7 +126,7 @@ pub fn reserved_huge_pages_are_left_alone(live: &Live) -> Outcome {
     Ok(())
 }
 
-/// What faults must go on faulting: an allocator's last line against a buffer that overflows.
+/// Guard pages must go on faulting: an allocator's last line against a buffer that overflows.
 pub fn guard_pages_go_on_guarding(live: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let (mut toy, heap, program) = dense(live, 1)?;
@@ -137,7 +137,7 @@ pub fn guard_pages_go_on_guarding(live: &Live) -> Outcome {
     let told = program.state(heap.windows()[0])?.unwrap_or_default().guards == Pages(1);
     let refused = if told { outcome == Promoted::No(Refusal::GuardPages) } else { matches!(outcome, Promoted::No(_)) };
     assert!(refused, "{outcome:?}");
-    // Whoever asks the kernel without looking first must fail as well.
+    // A direct call of the kernel, without the policy, must fail as well.
     assert!(program.advise(heap.windows()[0].range(), linux::process_madvise::Advice::Collapse).is_err());
     assert_eq!(huge_bytes(live, &toy, heap)?, 0);
     assert!(toy.faults(guard)?, "the guard page lets accesses pass");
@@ -175,8 +175,8 @@ pub fn a_program_that_forbids_huge_pages_gets_none(live: &Live) -> Outcome {
     Ok(())
 }
 
-/// For a moment old pages and new are both charged. Without room for that, the kernel would have to push out other pages
-/// of the group, or kill.
+/// For a moment old and new pages are both charged. Without headroom for that, the kernel would have to reclaim other
+/// pages of the cgroup, or kill.
 pub fn a_group_without_room_gets_no_huge_page(live: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let group = Group::make("room")?;

@@ -1,4 +1,5 @@
-//! Pages that are not the program's alone, or not in memory: a huge page would be a copy that costs memory, so they wait.
+//! Pages that are shared, or not in memory: a huge page would be a copy that costs memory, so masu does not promote
+//! them yet.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -28,7 +29,7 @@ pub fn what_a_forked_child_shares_is_promoted_only_after_it_ended(live: &Live) -
     toy.write(heap.pages(0, 511), 8)?;
     assert_eq!(act::promote(&program, windows[0], ANY_PRICE)?, Promoted::No(Refusal::Shared));
     assert!(!program.state(windows[0])?.unwrap_or_default().huge);
-    // Demoting what is shared does what the kernel lets it do; either way both keep what they had.
+    // Demoting shared memory has the effect that the kernel allows; either way both processes keep their contents.
     act::demote(&program, windows[1])?;
     toy.check_in_fork(fork, heap.all(), 7)?;
     toy.check(heap.window(1), 7)?;
@@ -40,7 +41,7 @@ pub fn what_a_forked_child_shares_is_promoted_only_after_it_ended(live: &Live) -
     Ok(())
 }
 
-/// One of many pages with the same content.
+/// The page with its origin at its own start, so that many such pages get the same content.
 fn the_same(page: Part) -> Part {
     Part { origin: page.start, ..page }
 }
@@ -74,7 +75,7 @@ pub fn what_the_kernel_merged_is_promoted_only_after_it_was_parted(live: &Live) 
     Ok(())
 }
 
-/// The kernel would read all of it back in; what was sent out is not hot.
+/// The kernel would read all of it back in; swapped pages are not hot.
 pub fn what_is_in_swap_stays_there_until_the_program_wants_it(live: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let _swap = Swap::on(16 << 20)?;

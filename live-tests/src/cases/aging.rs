@@ -1,4 +1,4 @@
-//! `masu aging`: what is mapped stays, as long as there is room.
+//! `masu aging`: mapped pages stay in memory while there is headroom.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -30,7 +30,7 @@ const STREAM: Pages = Bytes::mib(256).pages();
 const ALL: Range<u64> = 0..KEPT.0;
 const LIMIT: u64 = 256 << 20;
 
-/// `masu aging` at work, and what it says.
+/// A running `masu aging`, and its output.
 pub(crate) struct Aging {
     running: Running,
     lines: PathBuf,
@@ -71,7 +71,7 @@ impl Aging {
         }
     }
 
-    /// Ends it as Ctrl-C does, and takes its last line.
+    /// Ends it as Ctrl-C does, and returns its last line.
     pub(crate) fn end(self) -> Result<Value, libtest_mimic::Failed> {
         self.running.signal(Signal::INT)?;
         let said = self.running.said()?;
@@ -121,7 +121,8 @@ fn own_pid() -> String {
     std::process::id().to_string()
 }
 
-/// The kernel alone takes what is mapped and idle; with its dial at 100 all of it stays; and when masu has gone it is as before.
+/// The kernel alone reclaims mapped idle pages; with a protection level of 100 all of them stay; after masu's end the
+/// kernel's behaviour is unchanged.
 pub fn what_is_mapped_stays_while_a_stream_goes_by(_: &Live) -> Outcome {
     let stage = Stage::set()?;
     let aging = Aging::start(&["--mapped", "100", "--pid", &own_pid()])?;
@@ -137,14 +138,14 @@ pub fn what_is_mapped_stays_while_a_stream_goes_by(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// Pins are let go before a program of the group is killed for want of memory.
+/// Pages are unlocked before a program of the cgroup is killed for lack of memory.
 pub fn pins_go_before_a_group_runs_out_of_memory(_: &Live) -> Outcome {
     let stage = Stage::set()?;
     let aging = Aging::start(&["--mapped", "100", "--pid", &own_pid()])?;
     aging.wait_for(|line| line["event"] == "pinned")?;
     let mut toy = ToyProcess::start()?;
     stage.group.take_in(toy.pid())?;
-    // With what is pinned, more than the limit; without, less.
+    // With the locked pages, more than the limit; without, less.
     let heap = toy.map(Backing::Anonymous, (LIMIT - (24 << 20)) / (2 << 20))?;
     toy.write(heap.all(), 7)?;
     toy.check(heap.all(), 7)?;
@@ -156,7 +157,7 @@ pub fn pins_go_before_a_group_runs_out_of_memory(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// A group without room holds up what is charged to it, which is said, and nothing else.
+/// A full cgroup holds up its own charges, which is reported, and nothing else.
 pub fn a_full_group_does_not_hold_up_the_others(_: &Live) -> Outcome {
     let (full, stage) = (Group::make("aging-full")?, Stage::set()?);
     full.limit(80 << 20)?;
@@ -166,7 +167,7 @@ pub fn a_full_group_does_not_hold_up_the_others(_: &Live) -> Outcome {
     let aging = Aging::start(&["--rodata", "100", "--pid", &own_pid()])?;
     let line = aging.wait_for(|line| line["event"] == "pinned")?;
     assert!(line["pinned_bytes"].as_u64() >= Some(KEPT.bytes().0), "{line}");
-    // Of the full group's, only some pages to see whose they are.
+    // Of the full cgroup only a few pages, which were read to find their owner.
     assert!(line["without_bytes"].as_u64() >= Some(KEPT.bytes().0 - (1 << 20)), "{line}");
     aging.wait_for(|line| {
         line["event"] == "without" && line["why"].as_str().is_some_and(|why| why.contains(&full.name()))
@@ -178,9 +179,9 @@ pub fn a_full_group_does_not_hold_up_the_others(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// The same while nobody takes its lines: what looks after the pins waits for no terminal.
+/// The same while no reader takes its lines: the upkeep of locked pages waits for no terminal.
 pub fn pins_go_though_nobody_takes_its_lines(_: &Live) -> Outcome {
-    /// The first line finds room, the next does not.
+    /// The first line fits, the next does not.
     const ROOM: usize = 200;
     let stage = Stage::set()?;
     let folder = Folder::make("aging-blocked")?;
@@ -192,7 +193,7 @@ pub fn pins_go_though_nobody_takes_its_lines(_: &Live) -> Outcome {
     let mut command = masu()?;
     command.args(["aging", "--rodata", "100", "--pid", &own_pid(), "--json", "--report"]).arg(&lines);
     let running = Running::start(&mut command)?;
-    // It writes, and does nothing else: write(2) is system call 1.
+    // It is blocked in write(2), which is system call 1.
     let is_writing =
         || fs::read_to_string(format!("/proc/{}/syscall", running.pid())).is_ok_and(|call| call.starts_with("1 "));
     let mut seen = 0;
@@ -222,7 +223,7 @@ pub fn pins_go_though_nobody_takes_its_lines(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// Ctrl-Z lets go first; after `fg` it is pinned again.
+/// Ctrl-Z first unlocks all pages; after `fg` they are locked again.
 pub fn pins_go_before_masu_is_stopped(_: &Live) -> Outcome {
     let _stage = Stage::set()?;
     let mut masu = masu()?;
@@ -243,7 +244,8 @@ pub fn pins_go_before_masu_is_stopped(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// Where nobody could say `fg`, as with a command that ssh(1) starts on a terminal, Ctrl-Z stops nothing: it pins again.
+/// Where no shell could continue it with `fg`, as with a command that ssh(1) starts on a terminal, Ctrl-Z stops
+/// nothing: it locks pages again.
 pub fn masu_is_not_stopped_where_nobody_could_continue_it(_: &Live) -> Outcome {
     let _stage = Stage::set()?;
     let mut masu = Command::new("setsid");
@@ -258,7 +260,7 @@ pub fn masu_is_not_stopped_where_nobody_could_continue_it(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// No more is pinned than the budget has, and a plan says beforehand what would be.
+/// Locked memory never exceeds the budget, and a plan shows the amount beforehand.
 pub fn no_more_is_pinned_than_the_budget_has(_: &Live) -> Outcome {
     let stage = Stage::set()?;
     let plan = json(&["aging", "--rodata", "100", "--pid", &own_pid(), "--budget", "16MiB", "--dry-run", "--json"])?;
@@ -266,7 +268,7 @@ pub fn no_more_is_pinned_than_the_budget_has(_: &Live) -> Outcome {
     assert!(wanted >= KEPT.bytes().0 && plan["without_bytes"].as_u64() >= Some(wanted - (16 << 20)), "{plan}");
     let aging = Aging::start(&["--rodata", "100", "--pid", &own_pid(), "--budget", "16MiB"])?;
     let line = aging.wait_for(|line| line["event"] == "pinned")?;
-    // `bytes` is the sum of all that was pinned since the last line, also in exchange for what was let go.
+    // `bytes` is the sum of all pages locked since the last line, including those that replaced unlocked ones.
     assert_eq!(line["pinned_bytes"].as_u64(), Some(16 << 20), "{line}");
     assert!(line["without_bytes"].as_u64() > Some(0), "{line}");
     drop(stage);
@@ -274,7 +276,7 @@ pub fn no_more_is_pinned_than_the_budget_has(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// A file that nobody maps any more, because another has taken its name, is not kept.
+/// A file is unlocked when no process maps it any more because another file has taken its name.
 pub fn a_file_that_was_replaced_is_let_go(_: &Live) -> Outcome {
     let stage = Stage::set()?;
     let aging = Aging::start(&["--mapped", "100", "--pid", &own_pid()])?;
@@ -285,7 +287,7 @@ pub fn a_file_that_was_replaced_is_let_go(_: &Live) -> Outcome {
     drop(mapped);
     let line = aging.wait_for(|line| line["event"] == "let_go")?;
     assert!(line["bytes"].as_u64() >= Some(KEPT.bytes().0), "{line}");
-    // Nothing of ours holds it: what is clean and nobody's goes.
+    // Without a lock of ours, clean pages without a user are dropped.
     let end = Instant::now() + PATIENCE;
     while pages(&resident(&kept.file, ALL)?) > 0 && Instant::now() < end {
         drop_clean(&kept.file, ALL)?;
@@ -296,7 +298,7 @@ pub fn a_file_that_was_replaced_is_let_go(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// With the last of the processes that were named it is over.
+/// The run is over with the last of the named processes.
 pub fn aging_ends_with_its_processes(_: &Live) -> Outcome {
     let mut owner = ToyProcess::start()?;
     let aging = Aging::start(&["--shared", "100", "--pid", &owner.pid().to_string()])?;
@@ -323,7 +325,7 @@ pub fn shared_memory_is_pinned_and_let_go(_: &Live) -> Outcome {
     let aging = Aging::start(&["--shared", "100", "--pid", &pid])?;
     let line = aging.wait_for(|line| line["event"] == "pinned")?;
     assert!(line["pinned_bytes"].as_u64() >= Some(16 << 20), "{line}");
-    // Some frames wait a moment for the list of those that may not be taken.
+    // Some frames wait a moment for the unevictable list.
     let now = locked()?;
     assert!(now >= before + (15 << 20), "{now} bytes are locked, {before} were");
     owner.check(shared.all(), 7)?;
@@ -333,7 +335,7 @@ pub fn shared_memory_is_pinned_and_let_go(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// Shared memory stays in memory while what it shares its group with is swapped.
+/// Protected shared memory stays in memory while other memory of its cgroup is swapped.
 pub fn shared_memory_that_is_to_stay_is_not_swapped(_: &Live) -> Outcome {
     let _swap = Swap::on(256 << 20)?;
     let group = Group::make("aging-shared")?;
@@ -360,7 +362,8 @@ pub fn shared_memory_that_is_to_stay_is_not_swapped(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// Data's dial turns the weight of swapping, and it is back at the end; after a crash, at the next start.
+/// The protection level of data changes the weight of swapping (swappiness), which is restored at the end; after a
+/// crash, at the next start.
 pub fn the_weight_of_swapping_is_put_back(_: &Live) -> Outcome {
     let _swap = Swap::on(64 << 20)?;
     let knob = Path::new("/proc/sys/vm/swappiness");
@@ -404,7 +407,7 @@ pub fn a_group_made_meanwhile_has_its_weight_in_the_end(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// Who asks for what cannot be has one line that says why, and what to do.
+/// An impossible request gets one line with the reason, and the remedy.
 pub fn what_cannot_be_aged_is_named(_: &Live) -> Outcome {
     let cases: [(&[&str], i32, &str); 9] = [
         (&[], 2, "no dial is given"),
@@ -427,7 +430,7 @@ pub fn what_cannot_be_aged_is_named(_: &Live) -> Outcome {
     let second = start(&["aging", "--code", "100"])?.said()?;
     assert_eq!(second.code(), 2);
     assert!(second.first_line().contains(&format!("(process {})", first.running.pid())), "{}", second.err);
-    // What pins nothing may run beside it.
+    // A command that locks nothing may run beside it.
     let command = programs::masu().ok_or("the command is not built")?.display().to_string();
     let beside = said(&["aging", "--cache", "0", "--", &command, "--version"])?;
     assert_eq!((beside.code(), beside.err.as_str()), (0, ""));

@@ -1,9 +1,10 @@
-//! The simulator of the kernel's page lists beside the kernel: the same traces, done for real in a control group with a limit.
+//! The simulator of the kernel's page lists beside the kernel: the same traces, run for real in a cgroup with a limit.
 //!
-//! What is in memory is asked of mincore(2) before each access, and what came of mapped pages is asked of the count of major faults
-//! as well; neither knows of the simulator. Files are holes on a disk, so that nothing waits for one; the kernel keeps their pages as
-//! any others. Their read-ahead is off, since the simulator has none: advice to the kernel (MADV_RANDOM) would do it too, but then the
-//! uses of such mappings count for nothing when pages are aged (since Linux 6.3).
+//! Residency is read with mincore(2) before each access. The fate of mapped pages is also read from the count of major
+//! faults; neither depends on the simulator. Files are holes on a disk, so that no access waits for one; the kernel
+//! keeps their pages as any others. Their read-ahead is off, since the simulator has none. Advice to the kernel
+//! (MADV_RANDOM) would do it too, but then the uses of such mappings count for nothing when pages are aged (since Linux
+//! 6.3).
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -24,26 +25,28 @@ use crate::live::Live;
 
 /// The limit of the groups.
 const LIMIT: Bytes = Bytes::mib(64);
-/// Simulated misses may differ from the real ones by so much of the accesses. The largest difference that was seen in ten runs on Linux
-/// 6.18 was 0.9 %, and mostly it is below 0.2 %. What is left: what the group has beside pages of files goes up and down, and others
-/// on the host, such as DAMON, take pages in hand for a moment, which go back to the head of their list then.
+/// Bound on the difference between simulated and real misses, as a part of the accesses. The largest difference in ten
+/// runs on Linux 6.18 was 0.9 %, and mostly it is below 0.2 %. The remaining causes: the cgroup's other memory goes up
+/// and down, and other agents on the host, such as DAMON, isolate pages for a moment, which go back to the head of
+/// their list then.
 const BOUND: f64 = 0.02;
-/// The same for a loop that finds nothing: a page that somebody had in hand as its turn came is found, once, becomes active, and is found
-/// from then on in each round. 3.4 % was seen in one run of ten rounds, mostly it is below 0.7 %; and here there are three rounds.
+/// The same for a loop without hits: a page that was isolated when its turn came is hit once, becomes active, and is
+/// hit from then on in each round. 3.4 % was seen in one run of ten rounds, mostly it is below 0.7 %; and here there
+/// are three rounds.
 const BOUND_OF_LOOPS: f64 = 0.05;
 
 type Failed = libtest_mimic::Failed;
 
-/// Hits and misses by phase and file, and what else was said.
+/// Hits and misses by phase and file, and the other output.
 type Seen = BTreeMap<(String, String), (u64, u64)>;
 
-/// How old the sums over the group are by which the kernel decides. It adds them up every two seconds, at times that nobody knows, and
-/// when somebody reads `memory.stat`.
+/// Age of the cgroup's sums that the kernel decides by. The kernel adds them up every two seconds, at unknown times,
+/// and when `memory.stat` is read.
 #[derive(Clone, Copy)]
 enum Sums {
     /// Read every few pages.
     New,
-    /// Left to the kernel: for a run of less than two seconds they are mostly those of an empty group.
+    /// Left to the kernel: for a run of less than two seconds they are mostly those of an empty cgroup.
     AsTheyAre,
 }
 
@@ -51,7 +54,7 @@ enum Sums {
 struct Place(PathBuf);
 
 impl Place {
-    /// On a disk: files in tmpfs do not go where there is no swap.
+    /// Makes the file on a disk: files in tmpfs are not evicted without swap.
     fn make(name: &str) -> Result<Place, Failed> {
         const TMPFS_MAGIC: u32 = 0x0102_1994;
         for folder in [std::env::temp_dir(), PathBuf::from("/var/tmp")] {
@@ -118,7 +121,7 @@ fn live_run(trace: &Trace, sums: Sums) -> Result<Seen, Failed> {
     Ok(said.out.lines().filter_map(line).collect())
 }
 
-/// What the group has for pages of files: its limit, without what else is charged to it.
+/// Memory of the cgroup for pages of files: its limit, without its other charges.
 fn room(seen: &Seen) -> Result<Pages, Failed> {
     let of_group = |what: &str| seen.get(&("group".to_owned(), what.to_owned())).map(|(number, _)| *number);
     let cache = of_group("cache").or(of_group("file")).ok_or("the group does not say how much page cache it has")?;
@@ -157,7 +160,7 @@ fn compare(name: &str, text: &str, sums: Sums, bounds: &[(&str, &str, f64)]) -> 
     Ok(())
 }
 
-/// By how much a number of misses is off, as a part of the accesses.
+/// Error of a number of misses, as a part of the accesses.
 fn off(hits: u64, misses: u64, simulated: u64) -> f64 {
     misses.abs_diff(simulated) as f64 / (hits + misses).max(1) as f64
 }
@@ -217,7 +220,7 @@ repeat 3
 end
 ";
 
-/// Another working set takes the place of an older one, which nobody uses any more.
+/// A new working set replaces an older one, which is not used any more.
 const SHIFT: &str = "\
 file old cache 12000
 file new cache 9000
@@ -272,7 +275,7 @@ fn at_random() -> String {
     text
 }
 
-/// An idle mapping beside a stream: all of it goes, and the simulator says so; however old the kernel's sums are.
+/// An idle mapping beside a stream: all of it is evicted, and the simulator agrees, at every age of the kernel's sums.
 pub fn what_is_idle_beside_a_stream_goes_live_and_simulated(_: &Live) -> Outcome {
     let bounds = [("stream", "stream", BOUND), ("wake-up", "service", BOUND)];
     compare("idle", IDLE, Sums::New, &bounds)?;

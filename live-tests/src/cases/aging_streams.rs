@@ -1,4 +1,4 @@
-//! `masu aging --cache`: what streams bring in goes again, and nothing else.
+//! `masu aging --cache`: the pages of streams are dropped, and no others.
 
 use std::fs::{self, File};
 use std::ops::Range;
@@ -22,7 +22,7 @@ use crate::live::Live;
 const LENGTH: Pages = Bytes::mib(64).pages();
 const ALL: Range<u64> = 0..LENGTH.0;
 
-/// Reads some pages here and there, one by one, and says which are in the page cache then.
+/// Reads some scattered pages, one by one, and returns the cached ranges then.
 fn partly_cached(of: &DiskFile) -> Result<Vec<Range<u64>>, libtest_mimic::Failed> {
     rustix::fs::fadvise(&of.file, 0, None, rustix::fs::Advice::Random)?;
     for page in (0..LENGTH.0).filter(|page| (page * 7919) % 100 < 40) {
@@ -38,7 +38,7 @@ fn pages(runs: &[Range<u64>]) -> u64 {
     runs.iter().map(|run| run.end - run.start).sum()
 }
 
-/// What is in both.
+/// Number of pages in both.
 fn common(a: &[Range<u64>], b: &[Range<u64>]) -> u64 {
     let inside = |page: &u64, runs: &[Range<u64>]| runs.iter().any(|run| run.contains(page));
     let (few, many) = if a.len() < b.len() { (b, a) } else { (a, b) };
@@ -59,7 +59,7 @@ pub fn what_was_in_the_page_cache_is_there_afterwards_and_nothing_more(_: &Live)
     drop(of);
     let of = DiskFile::make("aging-streams", LENGTH)?;
     let before_masu = partly_cached(&of)?;
-    // Nobody reads this one: what it loses others have taken, such as a host that wants memory back.
+    // A file that is not read: its losses have another cause, such as a host that takes memory back.
     let untouched = DiskFile::make("aging-untouched", LENGTH)?;
     let before_untouched = partly_cached(&untouched)?;
     let path = of.path().display().to_string();
@@ -78,7 +78,7 @@ pub fn what_was_in_the_page_cache_is_there_afterwards_and_nothing_more(_: &Live)
     Ok(())
 }
 
-/// What a stream writes is written, all of it, and then it goes.
+/// All writes of a stream reach the disk, and then its pages are dropped.
 pub fn what_a_stream_writes_is_on_the_disk_and_not_in_the_page_cache(_: &Live) -> Outcome {
     let of = DiskFile::make("aging-streams", LENGTH)?;
     let (from, to) = (of.path(), of.path().with_extension("copy"));
@@ -97,7 +97,7 @@ pub fn what_a_stream_writes_is_on_the_disk_and_not_in_the_page_cache(_: &Live) -
     Ok(())
 }
 
-/// Those in a control group are followed, and nobody else.
+/// Processes in a cgroup are followed, and no others.
 pub fn a_groups_streams_go_and_those_of_others_stay(_: &Live) -> Outcome {
     let group = Group::make("aging-streams")?;
     let (inside, outside) = (DiskFile::make("aging-inside", LENGTH)?, DiskFile::make("aging-outside", LENGTH)?);
@@ -118,7 +118,7 @@ pub fn a_group_that_is_made_again_is_followed(_: &Live) -> Outcome {
     let aging = Aging::start(&["--cache", "0", "--cgroup", &group.name()])?;
     drop(group);
     let group = Group::make("aging-again")?;
-    // It looks every five seconds; until then nothing of it is followed.
+    // masu scans every five seconds; until then nothing of the stream is followed.
     let mut left = LENGTH.0;
     let end = Instant::now() + PATIENCE;
     while left * 100 > LENGTH.0 && Instant::now() < end {
@@ -133,7 +133,8 @@ pub fn a_group_that_is_made_again_is_followed(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// Without a word about whose: one that goes through much in order is a stream, and one that looks things up is none.
+/// Without the owner's process: a reader that goes through much in order is a stream, and a reader with scattered
+/// look-ups is none.
 pub fn a_stream_is_told_from_one_that_looks_things_up(_: &Live) -> Outcome {
     let much = Bytes::mib(160).pages();
     let (streamed, looked_up) = (DiskFile::make("aging-streamed", much)?, DiskFile::make("aging-looked-up", much)?);
@@ -176,12 +177,12 @@ pub fn a_static_program_is_followed_and_ends_as_it_would(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// The program at the kernel's tracepoint loads here, and counts what comes, whole.
+/// The program at the kernel's tracepoint loads here, and counts page-cache insertions completely.
 pub fn what_comes_into_the_page_cache_is_told_once(_: &Live) -> Outcome {
     use access::arrivals::{Membership, Whose};
     let told = |why: access::backend::Unavailable| libtest_mimic::Failed::from(why.reason);
     let mut arrivals = Arrivals::of(Whose::Members).map_err(told)?;
-    // A block device has a page cache of its own, whatever file systems there are.
+    // A block device has a page cache of its own, independent of file systems.
     let device = Swap::off(Bytes::mib(16).0)?;
     arrivals.admit(linux::Pid::own(), Membership::Whole).map_err(told)?;
     let read = fs::read(device.path())?;
@@ -196,10 +197,10 @@ pub fn what_comes_into_the_page_cache_is_told_once(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// What came of this block device through us since the last call, and of no other file: pages of our own program that went come
-/// again at any moment.
+/// Insertions of this block device by us since the last call, and of no other file: dropped pages of our own program
+/// come again at any moment.
 fn came_of(device: &str, arrivals: &mut Arrivals) -> Result<Vec<Range<u64>>, libtest_mimic::Failed> {
-    // Its page cache is an inode of the kernel's own with the device's number (major and minor, as the kernel writes them).
+    // Its page cache is a kernel inode with the device's number (major and minor, in the kernel's format).
     let number = fs::metadata(device)?.rdev();
     let inode = u64::from(rustix::fs::major(number)) << 20 | u64::from(rustix::fs::minor(number));
     let came = arrivals.fetch().map_err(|why| why.reason)?.into_iter();
@@ -207,7 +208,7 @@ fn came_of(device: &str, arrivals: &mut Arrivals) -> Result<Vec<Range<u64>>, lib
     Ok(of_device.map(|of| of.pages).collect())
 }
 
-/// One reader that goes from processor to processor is told of as it went, not each processor's part for itself.
+/// One reader that moves between processors is reported in the order of its reads, not processor by processor.
 pub fn a_reader_that_changes_processors_is_told_in_order(_: &Live) -> Outcome {
     use access::arrivals::{Membership, Whose};
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -215,7 +216,7 @@ pub fn a_reader_that_changes_processors_is_told_in_order(_: &Live) -> Outcome {
     let all = sched_getaffinity(None)?;
     let mut processors = (0..CpuSet::MAX_CPU).filter(|processor| all.is_set(*processor));
     let first = processors.next().ok_or("no processor")?;
-    // The first tells nothing more until it is asked; the other tells long runs by itself.
+    // The first reports nothing more until it is asked; the other reports long runs by itself.
     let other = processors.next_back().unwrap_or(first);
     let device = Swap::off(Bytes::mib(16).0)?;
     let file = File::open(device.path())?;

@@ -1,4 +1,4 @@
-//! The whole loop on a running program: observe, decide, act, measure again, report.
+//! The whole control loop on a running program: observe, decide, act, measure again, report.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::toy::{Backing, Mapping, Part, ToyProcess};
 
 const HUGE: u64 = 2 << 20;
 
-/// Eight windows: two dense and hot, two dense and cold, two of which 64 pages are there and hot, two of which 200 are.
+/// Eight windows: two dense and hot, two dense and cold, two with 64 resident pages and hot, two with 200.
 struct Heap {
     all: Mapping,
 }
@@ -60,7 +60,7 @@ impl Heap {
     }
 }
 
-/// Which windows of the mapping are huge.
+/// Numbers of the mapping's huge windows.
 fn huge_windows(toy: &ToyProcess, heap: Mapping) -> Result<Vec<usize>, libtest_mimic::Failed> {
     let viewer = access::residency::Viewer::open(toy.pid())?;
     let mut huge = Vec::new();
@@ -72,7 +72,7 @@ fn huge_windows(toy: &ToyProcess, heap: Mapping) -> Result<Vec<usize>, libtest_m
     Ok(huge)
 }
 
-/// What masu is for: the paper's rule, without a byte more memory.
+/// masu's main task: the paper's rule, without a byte more memory.
 pub fn hot_dense_windows_become_huge_and_cold_and_sparse_ones_do_not(live: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let mut toy = ToyProcess::start()?;
@@ -102,7 +102,7 @@ pub fn idle_huge_windows_are_given_back(live: &Live) -> Outcome {
     let mut toy = ToyProcess::start()?;
     let heap = Heap::of(&mut toy)?;
     let mut targets = vec![target(live, &toy)?];
-    // Once all that deserve it are huge, those of 200 pages are not used any more.
+    // Once all qualifying windows are huge, those of 200 pages are not used any more.
     let idle = Cell::new(false);
     let hot = heap.hot();
     let still_hot = [&[heap.dense_hot()], &heap.thin_hot()[..]].concat();
@@ -117,7 +117,7 @@ pub fn idle_huge_windows_are_given_back(live: &Live) -> Outcome {
 
     assert_eq!(huge_windows(&toy, heap.all)?, [0, 1], "the windows in use keep their huge pages");
     let added = Pages(2 * (512 - 200)).bytes();
-    // What does not come back is owed.
+    // Memory that is not returned is owed.
     let (returned, owed, left) = if returns { (added, Bytes(0), 400) } else { (Bytes(0), added, 1024) };
     let report = Report::of(&targets[0], Duration::ZERO, false);
     assert_eq!((report.windows_promoted, report.windows_demoted), (4, 2));
@@ -138,7 +138,7 @@ fn zero_pages(toy: &ToyProcess, part: Part) -> Result<usize, libtest_mimic::Fail
     Ok(zero)
 }
 
-/// As if masu had never been there.
+/// The state afterwards is the same as without masu.
 pub fn undo_splits_what_this_run_promoted(live: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let mut toy = ToyProcess::start()?;
@@ -159,7 +159,7 @@ pub fn undo_splits_what_this_run_promoted(live: &Live) -> Outcome {
     heap.check(&mut toy)
 }
 
-/// One loop, one list of turns, both served.
+/// One loop, one schedule, both served.
 pub fn two_programs_share_one_masu(live: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let mut toys = [ToyProcess::start()?, ToyProcess::start()?];
@@ -205,7 +205,7 @@ pub fn a_dry_run_plans_the_same_and_changes_nothing(live: &Live) -> Outcome {
     heap.check(&mut toy)
 }
 
-/// A huge page there would be one for everybody who maps the file.
+/// A huge page there would be shared by all processes that map the file.
 pub fn shared_memory_and_files_are_left_alone_however_hot(live: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let mut toy = ToyProcess::start()?;

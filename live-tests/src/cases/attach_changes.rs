@@ -24,7 +24,7 @@ fn hot_heap(toy: &mut ToyProcess, windows: u64) -> Result<Mapping, ToyError> {
     Ok(heap)
 }
 
-/// Its new memory is found and served; what was known of the old is forgotten.
+/// Its new memory is found and served; the state of the old memory is forgotten.
 pub fn a_program_that_execs_starts_anew(live: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let mut toy = ToyProcess::start()?;
@@ -55,7 +55,7 @@ pub fn a_program_that_execs_starts_anew(live: &Live) -> Outcome {
     Ok(())
 }
 
-/// In the middle of a round: an end like any other, and a report that says so.
+/// In the middle of a round: an end like any other, and it is in the report.
 pub fn a_program_that_exits_ends_the_run_and_is_reported(live: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     for exit_at in [1, 2, 4, 9] {
@@ -98,7 +98,7 @@ pub fn of_two_programs_the_one_that_stays_is_served(live: &Live) -> Outcome {
 }
 
 /// A database that forks to save: nothing is promoted while the copy lives, everything after. On kernels that refuse a
-/// window of which no page is writable, as a fork leaves them, only after it was written to.
+/// window without a writable page, as a fork leaves them, only after a write.
 pub fn windows_that_a_fork_shares_wait_until_it_ended(live: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let mut toy = ToyProcess::start()?;

@@ -1,4 +1,4 @@
-//! Counting what of a file is in the page cache.
+//! Counting a file's pages in the page cache.
 
 use std::os::fd::AsFd;
 
@@ -31,7 +31,8 @@ pub fn the_count_is_that_of_the_pages_which_are_named_resident(_: &Live) -> Outc
     Ok(())
 }
 
-/// What a group had no room for was evicted. Whether it would be missed depends on what else the group has used since.
+/// Pages above a cgroup's limit were evicted. Whether they would be missed depends on the cgroup's other accesses
+/// since.
 pub fn what_a_group_has_no_room_for_was_evicted(_: &Live) -> Outcome {
     let group = Group::make("cachestat")?;
     group.limit(Bytes::mib(32).0)?;

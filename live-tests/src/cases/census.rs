@@ -1,4 +1,4 @@
-//! `masu census` as users run it, beside what the kernel says by other ways.
+//! `masu census` as users run it, checked against other interfaces of the kernel.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -18,17 +18,17 @@ use crate::knob::Knob;
 use crate::live::Live;
 use crate::toy::{Backing, ToyProcess};
 
-/// The user who owns nothing.
+/// User id of nobody, which owns nothing.
 const NOBODY_UID: u32 = 65534;
 const CLASSES: [&str; 5] = ["code", "read_only", "data", "shared", "cache"];
 
-/// What a report says of a class.
+/// A report's entry for a class.
 fn of_class<'a>(report: &'a Value, class: &str) -> &'a Value {
     let all = report["classes"].as_array().into_iter().flatten();
     all.into_iter().find(|of| of["class"] == class).unwrap_or(&Value::Null)
 }
 
-/// What a report says of memory of no class.
+/// A report's value for memory without a class.
 fn of_rest(report: &Value, name: &str) -> f64 {
     let all = report["rest"].as_array().into_iter().flatten();
     all.into_iter().find(|of| of["rest"] == name).map_or(f64::NAN, |of| amount(of, "bytes"))
@@ -46,13 +46,15 @@ fn meminfo(name: &str) -> Result<f64, libtest_mimic::Failed> {
     Ok(kib.trim().parse::<f64>()? * 1024.0)
 }
 
-/// What the zones have free. `MemFree` may be more: a host that takes memory from its guest (a balloon) can have it counted there.
+/// Free memory of the zones. `MemFree` may be more: a host that takes memory from its guest (a balloon) can have it
+/// counted there.
 fn free() -> Result<f64, libtest_mimic::Failed> {
     let pages = linux::vmstat::vmstat(&linux::Rooted::host())?.get("nr_free_pages").ok_or("no nr_free_pages")?;
     Ok(units::Pages(pages).bytes().0 as f64)
 }
 
-/// Beside the kernel's own sums: the lists, the classes as far as it tells them apart, and what is free.
+/// Compares a report with the kernel's own sums: the lists, the classes as far as the kernel counts them, and free
+/// memory.
 fn is_near_what_the_kernel_counts(report: &Value, bound: f64) -> Outcome {
     let sum =
         |classes: &[&str], field: &str| classes.iter().map(|class| amount(of_class(report, class), field)).sum::<f64>();
@@ -74,7 +76,7 @@ fn is_near_what_the_kernel_counts(report: &Value, bound: f64) -> Outcome {
             assert!(ours.is_nan(), "{what} is not to be known where pages are aged by generations: {report}");
             continue;
         }
-        // Others use memory meanwhile; and frames that a processor has at hand, to give or to list, are in no sum yet.
+        // Other processes use memory meanwhile; and frames in per-processor lists are in no sum yet.
         let slack = 24e6 + 0.01 * kernels + bound;
         assert!((ours - kernels).abs() <= slack, "{what}: {ours} bytes, the kernel counts {kernels}: {report}");
     }
@@ -92,12 +94,12 @@ pub fn the_exact_census_agrees_with_the_kernels_own_sums(_: &Live) -> Outcome {
     let memory: f64 = frames.iter().map(|range| ((range.end - range.start) * 4096) as f64).sum();
     let total = meminfo("MemTotal")?;
     assert!(memory == 0.0 || all <= memory, "{all} bytes are used for something, of {memory} that there are: {report}");
-    // Beside MemTotal: what the kernel has set aside at boot, for itself and for the description of the frames.
+    // Compared with MemTotal plus the kernel's boot-time reservations, for itself and for the page structs.
     assert!((total..1.05 * total + 128e6).contains(&all), "{all} bytes, MemTotal {total}: {report}");
     Ok(())
 }
 
-/// A sample, with its bound; three times of which hardly anything is off by.
+/// A sample, with its bound; three times that bound is hardly ever exceeded.
 pub fn a_sample_is_as_near_as_it_says(_: &Live) -> Outcome {
     let report = json(&["census", "--json"])?;
     let fraction = amount(&report, "sampled_fraction");
@@ -106,7 +108,7 @@ pub fn a_sample_is_as_near_as_it_says(_: &Live) -> Outcome {
     is_near_what_the_kernel_counts(&report, 3.0 * 5.0_f64.sqrt() * amount(&report, "error_bound_bytes"))
 }
 
-/// A file in `folder` of so much, all of it on the disk.
+/// A file of `size` in `folder`, all of it on the disk.
 fn file(folder: &Folder, name: &str, size: Bytes) -> Result<File, libtest_mimic::Failed> {
     let mut file = File::options().read(true).write(true).create_new(true).open(folder.0.join(name))?;
     file.write_all(&vec![7; usize::try_from(size.0)?])?;
@@ -114,7 +116,7 @@ fn file(folder: &Folder, name: &str, size: Bytes) -> Result<File, libtest_mimic:
     Ok(file)
 }
 
-/// What a program maps is found by class, and what two have in common counts once.
+/// A program's mappings are found by class, and memory shared by two counts once.
 pub fn the_memory_of_processes_is_told_apart_and_what_they_share_counts_once(_: &Live) -> Outcome {
     let mut toy = ToyProcess::start()?;
     let before = json(&["census", "--exact", "--json", &toy.pid().to_string()])?;
@@ -153,14 +155,14 @@ fn is_in_tmpfs(path: &str) -> rustix::io::Result<bool> {
     Ok(rustix::fs::statfs(path)?.f_type == rustix::fs::FsWord::from(TMPFS_MAGIC))
 }
 
-/// A control group is charged with what its processes read, and the page cache is told from what they map.
+/// A cgroup is charged with its processes' reads, and unmapped page cache is told from mapped pages.
 pub fn a_group_is_charged_with_the_files_that_it_reads(_: &Live) -> Outcome {
     let folder = Folder::make("census")?;
     let size = Bytes::mib(32);
     drop(file(&folder, "cold", size)?);
     let group = Group::make("census")?;
     let path = folder.0.join("cold");
-    // What was written is charged to us: it has to go first.
+    // Written pages are charged to us: they have to be dropped first.
     forget(&path)?;
     let procs = group.procs();
     let mut command = std::process::Command::new("/bin/sh");
@@ -172,7 +174,7 @@ pub fn a_group_is_charged_with_the_files_that_it_reads(_: &Live) -> Outcome {
         let report = json(&["census", "--exact", "--json", "--cgroup", &name])?;
         let cached = amount(of_class(&report, "cache"), "bytes");
         let processes = report["processes"].as_array().map_or(0, Vec::len);
-        // Who is in the group is looked up first, and then, frame by frame, what it is charged with.
+        // The members of the cgroup are looked up first, and then, frame by frame, its charges.
         if (cached - size.0 as f64).abs() < 4e6 && processes == 1 {
             break report;
         }
@@ -210,7 +212,7 @@ pub fn watching_a_census_ends_with_the_process(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// What comes back is told by what it is used for, and in sum as the kernel counts it.
+/// Refaults are counted by class, and their sum agrees with the kernel's count.
 pub fn what_comes_back_is_counted_by_class(_: &Live) -> Outcome {
     const EACH: Pages = Bytes::mib(16).pages();
     let group = Group::make("census-back")?;
@@ -225,7 +227,7 @@ pub fn what_comes_back_is_counted_by_class(_: &Live) -> Outcome {
     let watching = start(&["census", "--cgroup", &group.name(), "--watch", "100ms", "--json"])?;
     std::thread::sleep(std::time::Duration::from_secs(2));
     for file in [&stream, &code, &data, &stream] {
-        // Of the stream less stays than it has, by far.
+        // Far less of the stream stays resident than it has.
         file.stream_through(&group, if std::ptr::eq(file, &raw const stream) { 2 } else { 1 })?;
     }
     std::thread::sleep(std::time::Duration::from_millis(500));
@@ -237,7 +239,7 @@ pub fn what_comes_back_is_counted_by_class(_: &Live) -> Outcome {
     let came_back = |line: &Value, class: &str| of_class(line, class)["refaults"].as_f64().unwrap_or(f64::NAN);
     let [code, data, cache] = ["code", "read_only", "cache"].map(|class| came_back(last, class));
     let of_each = EACH.0 as f64;
-    // Each part is read twice in a row: all of it comes back once, and what went again in between comes back twice.
+    // Each part is read twice in a row: all of it refaults once, and pages evicted in between refault twice.
     for (class, pages) in [("code", code), ("read-only data", data)] {
         assert!((0.9..=2.0).contains(&(pages / of_each)), "{class}: {pages} of {of_each}: {last}");
     }
@@ -249,7 +251,7 @@ pub fn what_comes_back_is_counted_by_class(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// A kernel that lets the walk look lets what comes back be counted, too.
+/// A kernel that allows the walk allows counting refaults, too.
 pub fn what_comes_back_can_be_counted_where_the_walk_can_look(_: &Live) -> Outcome {
     let watching = start(&["census", "--watch", "100ms", "--json"])?;
     std::thread::sleep(std::time::Duration::from_secs(4));
@@ -262,7 +264,7 @@ pub fn what_comes_back_can_be_counted_where_the_walk_can_look(_: &Live) -> Outco
     Ok(())
 }
 
-/// It is watched for as long as it lives, whatever it becomes meanwhile; and a zombie lives no more.
+/// A process is watched for its whole life, across every exec; a zombie counts as ended.
 pub fn a_process_is_watched_through_each_program_that_it_becomes_until_it_is_a_zombie(_: &Live) -> Outcome {
     let mut toy = ToyProcess::start()?;
     let mut watching = start(&["census", &toy.pid().to_string(), "--watch", "1ms", "--json"])?;
@@ -278,13 +280,13 @@ pub fn a_process_is_watched_through_each_program_that_it_becomes_until_it_is_a_z
     let watching = start(&["census", &sleep.pid().to_string(), "--watch", "50ms", "--json"])?;
     std::thread::sleep(std::time::Duration::from_secs(1));
     sleep.0.kill()?;
-    // Nobody has waited for it yet.
+    // The test has not waited for it yet.
     assert_eq!(watching.said()?.code(), 0);
     assert!(sleep.0.try_wait()?.is_some());
     Ok(())
 }
 
-/// Huge pages of the pool are aged by nobody: they are no data of the program, however it got them.
+/// Huge pages of the pool are on no list: they are not the program's data, for every way of getting them.
 pub fn what_is_mapped_of_the_huge_page_pool_is_of_no_class(_: &Live) -> Outcome {
     const POOL: &str = "/proc/sys/vm/nr_hugepages";
     let before: u64 = fs::read_to_string(POOL)?.trim().parse()?;
@@ -302,7 +304,7 @@ pub fn what_is_mapped_of_the_huge_page_pool_is_of_no_class(_: &Live) -> Outcome 
     Ok(())
 }
 
-/// Without --watch nothing stands between Ctrl-C and the end.
+/// Without --watch, Ctrl-C has its default action.
 pub fn one_look_leaves_ctrl_c_as_it_is(_: &Live) -> Outcome {
     let looking = start(&["census", "--exact", "--json"])?;
     let status = format!("/proc/{}/status", looking.pid());
@@ -325,7 +327,7 @@ fn without_sys_admin(arguments: &[&str]) -> Result<Said, libtest_mimic::Failed> 
     command.args(arguments);
     let thread = std::thread::spawn(move || {
         remove_capability_from_bounding_set(CapabilitySet::SYS_ADMIN)?;
-        // What a program inherits is not cut by the bounds.
+        // Inherited capabilities are not limited by the bounds.
         let mut own = capabilities(None)?;
         own.inheritable -= CapabilitySet::SYS_ADMIN;
         set_capabilities(None, own)?;
@@ -334,7 +336,7 @@ fn without_sys_admin(arguments: &[&str]) -> Result<Said, libtest_mimic::Failed> 
     Ok(thread.join().map_err(|_| "a thread without CAP_SYS_ADMIN panicked")??)
 }
 
-/// One line each, with the way out.
+/// One line each, with the remedy.
 pub fn what_a_census_cannot_look_at_is_named(_: &Live) -> Outcome {
     let said_of = |arguments: &[&str]| -> Result<Said, libtest_mimic::Failed> {
         let said = said(arguments)?;
@@ -353,7 +355,7 @@ pub fn what_a_census_cannot_look_at_is_named(_: &Live) -> Outcome {
     let denied = Running::start(command.arg("census"))?.said()?;
     assert_eq!(denied.code(), 2, "{denied:?}");
     assert!(denied.err.contains("/proc/kpageflags: permission denied (EACCES)\n    Run as root"), "{denied:?}");
-    // Root in a container may open the file, and is told no frame numbers: a census of zeros must not look like one.
+    // Root in a container may open the file, but sees no frame numbers: a census of zeros must be recognised.
     let denied = without_sys_admin(&["census"])?;
     assert_eq!((denied.code(), denied.out.as_str()), (2, ""), "{denied:?}");
     let expected =

@@ -1,4 +1,4 @@
-//! Promotion and demotion from outside: what `process_madvise` really does to a window.
+//! Promotion and demotion from outside: the actual effect of `process_madvise` on a window.
 
 use std::os::fd::AsFd;
 

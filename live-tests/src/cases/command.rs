@@ -1,4 +1,4 @@
-//! The command as users run it: what it does, what it prints, and how it ends.
+//! The command as users run it: its effects, its output, and its end.
 
 use std::io;
 use std::path::PathBuf;
@@ -39,7 +39,7 @@ pub(super) fn json(arguments: &[&str]) -> Result<Value, libtest_mimic::Failed> {
     Ok(serde_json::from_str(&said.out)?)
 }
 
-/// Runs the command while the toy uses these parts of its memory.
+/// Runs the command while the target process uses these parts of its memory.
 fn run_on(toy: &mut ToyProcess, hot: &[Part], arguments: &[&str]) -> Result<Said, libtest_mimic::Failed> {
     Ok(start(arguments)?.said_while(|| use_parts(toy, hot).map_err(io::Error::other))?)
 }
@@ -149,7 +149,7 @@ pub fn a_dry_run_touches_nothing(live: &Live) -> Outcome {
     check(&mut toy, heap)
 }
 
-/// What the papers' /proc/PID/page_acs prints, page by page.
+/// Output of the papers' /proc/PID/page_acs, page by page.
 pub fn pages_reports_in_the_promised_words(_: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let (mut toy, heap, hot) = toy_with_heap()?;
@@ -183,7 +183,7 @@ pub fn pages_reports_in_the_promised_words(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// Waits until the command has done something, by which time it listens to signals.
+/// Waits until the command has promoted a window; by then it listens to signals.
 fn until_promoted(live: &Live, toy: &mut ToyProcess, heap: Mapping, hot: &[Part]) -> Outcome {
     let deadline = Instant::now() + PATIENCE;
     while huge_bytes(live, toy, heap)? == 0 {
@@ -234,7 +234,7 @@ pub fn a_broken_pipe_is_a_normal_end(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// Done in part, and what was done is reported.
+/// Done in part, and that part is reported.
 pub fn a_program_that_ends_half_way_is_reported_with_status_1(live: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let (mut toy, heap, hot) = toy_with_heap()?;

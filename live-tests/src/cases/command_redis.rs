@@ -1,4 +1,4 @@
-//! The program for which everybody turns huge pages off: Redis, as it is installed, under load.
+//! Redis as it is installed, under load: the usual example of a program for which huge pages are turned off.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -43,7 +43,7 @@ fn start_redis(folder: &Path) -> Result<Running, libtest_mimic::Failed> {
 
 /// The same, started by another program, whose last argument it becomes.
 pub(super) fn start_redis_by(starter: Option<Command>, folder: &Path) -> Result<Running, libtest_mimic::Failed> {
-    // Redis looks at the name under which it was called.
+    // Redis reads the name under which it was called.
     let called = folder.join("redis-server");
     std::os::unix::fs::symlink(programs::redis_server().ok_or("no redis-server")?, &called)?;
     let mut command = match starter {
@@ -175,7 +175,7 @@ pub fn redis_gets_huge_pages_within_the_budget_and_keeps_its_data(_: &Live) -> O
         client.check(first..first + 200)?;
     }
 
-    // Taken back: the huge pages of this second run go; those of the first, which stayed, are not its own.
+    // The huge pages of this second run are undone; those of the first, which stayed, are not its own.
     let masu = start(&["attach", &pid.to_string(), "--for", "3s", "--undo", "--json"])?;
     let said = masu.said_while(|| client.check((0..100).map(|n| n * 1601 % KEYS)))?;
     assert_eq!((said.code(), said.err.as_str()), (0, ""));

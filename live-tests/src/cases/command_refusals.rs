@@ -15,10 +15,10 @@ use crate::toy::{Backing, ToyProcess};
 /// Larger than any process id can be.
 const NOBODY: i32 = 4_194_304;
 
-/// The user who owns nothing.
+/// User id of nobody, which owns nothing.
 const NOBODY_UID: u32 = 65534;
 
-/// The command is refused with this line, and says nothing else but the way out.
+/// The command is refused with this line, and prints nothing else but the remedy.
 fn refused(arguments: &[&str], line: &str) -> Outcome {
     refused_by(masu()?.args(arguments), line)
 }
@@ -65,7 +65,7 @@ pub fn a_thread_of_a_program(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// Its parent, here the test, has not asked how it ended.
+/// Its parent, the test, has not waited for it.
 pub fn a_program_that_has_ended_but_was_not_waited_for(_: &Live) -> Outcome {
     let mut child = Command::new("/proc/self/exe");
     child.arg(crate::toy::FLAG).stdin(Stdio::null()).stdout(Stdio::null());
@@ -83,7 +83,7 @@ fn as_nobody(mut command: Command) -> Command {
     command
 }
 
-/// Another user's program, and one's own without the privilege that advice takes.
+/// Another user's program, and the user's own without the privilege for the advice.
 pub fn somebody_elses_program_and_no_privilege(live: &Live) -> Outcome {
     let toy = ToyProcess::start()?;
     let pid = toy.pid().to_string();
@@ -95,7 +95,8 @@ pub fn somebody_elses_program_and_no_privilege(live: &Live) -> Outcome {
     let pid = own.pid().to_string();
     let why = "advice to another process needs CAP_SYS_NICE: operation not permitted (EPERM)";
     refused_by(as_nobody(masu()?).args(["attach", &pid]), &format!("masu: cannot attach to process {pid}: {why}"))?;
-    // Looking at one's own program takes none where there is a scan, but uses are not seen then, and that is said.
+    // Scanning a program of one's own takes no privilege where the kernel has the scan, but accesses are not seen then,
+    // and that is reported.
     let said = Running::start(as_nobody(masu()?).args(["pages", &pid, "--for", "20ms"]))?.said()?;
     let (code, line) = match live.has(Need::PagemapScan) {
         true => (0, "masu: observing by residency"),
@@ -117,7 +118,7 @@ pub fn a_32_bit_program(_: &Live) -> Outcome {
     refused_by_all(child.pid(), "it is a 32-bit program")
 }
 
-/// By its own wish; looking is allowed.
+/// The program itself forbids them; scanning it is allowed.
 pub fn a_program_that_forbids_huge_pages(_: &Live) -> Outcome {
     let mut toy = ToyProcess::start()?;
     toy.forbid_huge_pages()?;
@@ -166,7 +167,7 @@ pub fn fractions_out_of_range(_: &Live) -> Outcome {
     refused(&["attach", "x"], line)
 }
 
-/// Whoever types only the name wants to know what there is.
+/// A user who types only the name wants an overview.
 pub fn the_name_alone_shows_the_help(_: &Live) -> Outcome {
     let said = start(&[])?.said()?;
     assert_eq!((said.code(), said.out.as_str()), (2, ""));
@@ -174,7 +175,7 @@ pub fn the_name_alone_shows_the_help(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// The good one is served, the bad one named, and the status says that not all was done.
+/// The good one is served, the bad one named, and the status shows that not all was done.
 pub fn one_bad_process_of_two_is_done_in_part(_: &Live) -> Outcome {
     let toy = ToyProcess::start()?;
     let (good, bad) = (toy.pid().to_string(), NOBODY.to_string());

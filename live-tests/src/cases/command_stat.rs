@@ -14,7 +14,7 @@ use crate::live::Live;
 use crate::toy::subject;
 use crate::toy::{Backing, Mapping, ToyProcess};
 
-/// The user who owns nothing.
+/// User id of nobody, which owns nothing.
 const NOBODY_UID: u32 = 65534;
 
 const WINDOW_FIELDS: [&str; 7] = [
@@ -60,7 +60,7 @@ pub fn stat_of_a_process_says_what_became_of_its_windows(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// The paper's two files, and who has huge pages.
+/// The paper's two files, and the processes with huge pages.
 pub fn stat_of_the_host_names_its_counters_its_free_blocks_and_the_processes(_: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let (toy, _heap) = toy()?;
@@ -84,14 +84,14 @@ pub fn stat_of_the_host_names_its_counters_its_free_blocks_and_the_processes(_: 
     Ok(())
 }
 
-/// One object a line until the process ends, which is what it waits for.
+/// One object a line until the process ends, which ends the command.
 pub fn watching_ends_with_the_process(_: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let (mut toy, _heap) = toy()?;
     let pid = toy.pid().to_string();
     let begun = Instant::now();
     said(&["stat", &pid])?;
-    // Both have to start before they look for the first time, which takes long on a slow machine.
+    // Both have to start before their first scan, which takes long on a slow machine.
     let to_start = 4 * begun.elapsed();
     let json = start(&["stat", &pid, "--watch", "50ms", "--json"])?;
     let text = start(&["stat", "--watch", "50ms", &pid])?;
@@ -108,7 +108,7 @@ pub fn watching_ends_with_the_process(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// What takes root to see is said to be not known, and is not zero.
+/// Values that only root can read are reported as not known, and not as zero.
 pub fn without_privileges_the_reason_is_not_known(_: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let mut own = Command::new("/proc/self/exe");
@@ -130,7 +130,7 @@ pub fn without_privileges_the_reason_is_not_known(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// For memory that is there and for memory to come, without a restart, and back again.
+/// Memory that is there and memory to come, without a restart, and back again.
 pub fn set_switches_huge_pages_off_and_on(live: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let (mut toy, heap) = toy()?;
@@ -172,11 +172,11 @@ fn refused(arguments: &[&str], line: &str) -> Outcome {
     Ok(())
 }
 
-/// A debugger is at work, or a filter that could kill it.
+/// A debugger is attached, or a filter that could kill it.
 pub fn set_leaves_traced_and_filtered_programs_alone(live: &Live) -> Outcome {
     let toy = ToyProcess::start()?;
     let pid = toy.pid();
-    // SAFETY: SEIZE and DETACH take numbers alone; the toy is a child of ours, which goes on running.
+    // SAFETY: SEIZE and DETACH take numbers alone; the target process is a child of ours, which goes on running.
     let seized = unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid.0, 0, 0) };
     assert_eq!(seized, 0);
     let tracer = status(live.files(), pid)?.tracer.ok_or("not traced")?;
@@ -200,7 +200,7 @@ pub fn set_leaves_traced_and_filtered_programs_alone(live: &Live) -> Outcome {
     Ok(())
 }
 
-/// Each names the bad word and what is expected.
+/// Each message names the bad word and the expected ones.
 pub fn set_names_the_word_that_it_does_not_understand(_: &Live) -> Outcome {
     let expected = "expected a process id, huge=on, huge=off, align=on or align=off";
     for bad in ["huge=maybe", "huge", "x", "0"] {

@@ -1,4 +1,4 @@
-//! Superpages counted from outside: what a window counts as is what was done to it.
+//! Superpages counted from outside: a window counts as the last call left it.
 
 use hugepages::act::{self, Demoted};
 use hugepages::count::{Counted, Kind, Superpages, count};
@@ -31,7 +31,7 @@ fn counted(live: &Live, toy: &ToyProcess) -> Result<Counted, linux::Error> {
     Ok(counted)
 }
 
-/// What a toy that maps only this has, as the five numbers.
+/// Expected counts of a target process with this mapping only, as the five numbers.
 fn is(live: &Live, toy: &ToyProcess, expected: [u64; 5]) -> Outcome {
     let counted = counted(live, toy)?;
     assert_eq!(numbers(&counted.total), expected.map(Some), "{counted:?}");
@@ -45,7 +45,7 @@ fn advised(windows: u64) -> Result<(ToyProcess, Mapping), libtest_mimic::Failed>
     Ok((toy, heap))
 }
 
-/// The three words of the paper, and what it calls a downgrade.
+/// The paper's three terms, and its term for a downgrade.
 pub fn each_window_counts_as_what_became_of_it(live: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let mut toy = ToyProcess::start()?;
@@ -57,7 +57,7 @@ pub fn each_window_counts_as_what_became_of_it(live: &Live) -> Outcome {
     is(live, &toy, [0; 5])?;
     toy.advise(heap.all(), libc::MADV_HUGEPAGE)?;
     is(live, &toy, [8, 0, 2, 0, 6])?;
-    // One page is enough, and reading alone gives nothing of one's own.
+    // One page is enough; reading alone gives no private page.
     toy.write(heap.page(4 * 512), 7)?;
     toy.write(heap.window(5), 7)?;
     toy.read(heap.page(6 * 512))?;
@@ -73,7 +73,7 @@ pub fn each_window_counts_as_what_became_of_it(live: &Live) -> Outcome {
     Ok(())
 }
 
-/// What nobody asked for and somebody made huge all the same is counted, on both sides.
+/// A window made huge without advice is counted all the same, on both sides.
 pub fn a_collapsed_window_is_reserved_and_allocated(live: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let mut toy = ToyProcess::start()?;
@@ -110,12 +110,12 @@ pub fn a_process_that_forbids_huge_pages_has_none_reserved(live: &Live) -> Outco
     toy.write(heap.window(1), 7)?;
     let found = counted(live, &toy)?;
     assert!(found.forbidden);
-    // What is huge already stays so.
+    // A window that is huge already stays so.
     assert_eq!(numbers(&found.total), [1, 1, 0, 0, 0].map(Some));
     Ok(())
 }
 
-/// The host's word, for those who say nothing.
+/// The host's setting, for programs without advice.
 pub fn on_a_host_that_gives_to_all_everything_is_reserved(live: &Live) -> Outcome {
     let _always = Knob::turn("/sys/kernel/mm/transparent_hugepage/enabled", "always")?;
     let mut toy = ToyProcess::start()?;

@@ -19,7 +19,7 @@ static FILES: LazyLock<Rooted> = LazyLock::new(Rooted::host);
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Twelve windows in use and twelve not, side by side. Where they meet a region may reach over, so the tests look at the
+/// Twelve windows in use and twelve not, side by side. A region may extend over their border, so the tests check the
 /// inner ones.
 fn half_hot() -> Result<(ToyProcess, Mapping), crate::toy::ToyError> {
     let mut toy = ToyProcess::start()?;
@@ -29,7 +29,7 @@ fn half_hot() -> Result<(ToyProcess, Mapping), crate::toy::ToyError> {
     Ok((toy, heap))
 }
 
-/// As a working program's would be, the processor's translations are replaced all the time.
+/// Replaces the processor's translations all the time, as a working program does.
 fn work_on(toy: &mut ToyProcess) -> Result<(), crate::toy::ToyError> {
     toy.forget_translations()
 }

@@ -1,4 +1,4 @@
-//! DAMON's schemes on physical memory: what they move, what they leave alone, and that nothing of them stays.
+//! DAMON's schemes on physical memory: moved pages, untouched pages, and complete removal of the schemes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -37,7 +37,7 @@ const LOOKS: Looks = Looks {
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Whatever its access, without a bound.
+/// A scheme for any access frequency, without a bound.
 fn always(action: Action, filters: Vec<FilterRule>) -> Scheme {
     let (nr_accesses, age) = (0..=u32::MAX, 0..=u32::MAX);
     Scheme { action, filters, nr_accesses, age, quota: None, apply_interval: None }
@@ -47,7 +47,7 @@ fn nr_kdamonds() -> std::io::Result<String> {
     Ok(fs::read_to_string(format!("{KDAMONDS}/nr_kdamonds"))?.trim().to_owned())
 }
 
-/// A kdamond as somebody else would set one up, with a scheme. It does not run. Dropping it takes it down.
+/// A kdamond as another program would set one up, with a scheme. It does not run. Dropping it removes it.
 struct Strangers;
 
 impl Strangers {
@@ -73,7 +73,7 @@ impl Drop for Strangers {
     }
 }
 
-/// Every file below, with what stands in it or why it cannot be read.
+/// Every file below, with its contents or the error of reading it.
 fn contents(directory: &Path, into: &mut BTreeMap<String, String>) -> std::io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
@@ -87,7 +87,7 @@ fn contents(directory: &Path, into: &mut BTreeMap<String, String>) -> std::io::R
     Ok(())
 }
 
-/// No DAMON at all, a real monitor of somebody's, or one of ours that plays it: each is refused, and left as it is.
+/// No DAMON at all, a real monitor of another program, or one of ours in its place: each is refused, and left as it is.
 pub fn without_damon_or_with_somebody_elses_nothing_is_changed(live: &Live) -> Outcome {
     let wishes = || vec![always(Action::LruDeprio, vec![FilterRule::reject(Filter::Anon)])];
     if !Path::new(ADMIN).exists() {
@@ -149,12 +149,12 @@ fn two_lists() -> std::io::Result<Option<Knob>> {
     Path::new(SWITCH).exists().then(|| Knob::turn(SWITCH, "0")).transpose()
 }
 
-/// A processor gathers up to so many pages before it moves them to another list.
+/// Number of pages that a processor batches before it moves them to another list.
 fn gathered() -> usize {
     31 * available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
-/// How many pages of the mapping are on the active list.
+/// Number of the mapping's pages on the active list.
 fn active(toy: &ToyProcess, mapping: Mapping) -> Result<usize, linux::Error> {
     let table = FrameTable::open()?;
     let entries = Pagemap::open(toy.pid())?.entries(mapping.range())?;
@@ -170,7 +170,7 @@ fn start(files: &Rooted, schemes: Vec<Scheme>) -> Result<Running<'_, Rooted>, Er
     Draft::new(files, LOOKS, schemes)?.commit()?.start()
 }
 
-/// Applies a scheme until it has done what is waited for; says what it counted. Nothing stays of it.
+/// Applies a scheme until it has reached the awaited effect; returns its counts. The scheme is removed.
 fn apply(
     files: &Rooted,
     scheme: Scheme,
@@ -188,8 +188,8 @@ fn apply(
     Ok(stats)
 }
 
-/// All pages of a group are made active, then those of a file inactive again: never a page of another group, and in the
-/// second step no anonymous one.
+/// All pages of a cgroup are made active, then those of a file inactive again: never a page of another cgroup, and in
+/// the second step no anonymous one.
 pub fn pages_of_a_group_and_a_class_change_their_list_and_no_others(live: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let _lists = two_lists()?;
@@ -198,7 +198,7 @@ pub fn pages_of_a_group_and_a_class_change_their_list_and_no_others(live: &Live)
     group.take_in(inside.pid())?;
     let mut outside = ToyProcess::start()?;
     let file = inside.map(Backing::SharedFile, 4)?;
-    // More than a quota lets through at a time, of which it takes a hundred to come around, or fewer.
+    // More than the quota of an interval; all memory takes a hundred intervals, or fewer.
     let quota = Bytes((linux::meminfo::meminfo(live.files())?.total.0 / 100).max(Bytes::mib(64).0) / 4096 * 4096);
     let heap = inside.map(Backing::Anonymous, quota.0 / Bytes::mib(2).0 * 5 / 4)?;
     let strangers = outside.map(Backing::SharedFile, 4)?;
@@ -239,7 +239,8 @@ pub fn pages_of_a_group_and_a_class_change_their_list_and_no_others(live: &Live)
     Ok(())
 }
 
-/// Each interval goes on where the last one stopped: else a quota below what memory there is would never come to all of it.
+/// Each interval goes on where the last one stopped: otherwise a quota smaller than the memory would never cover all of
+/// it.
 fn anonymous_pages_have_their_turn_under_a_quota(
     live: &Live,
     bytes: Bytes,
@@ -261,7 +262,7 @@ fn anonymous_pages_have_their_turn_under_a_quota(
     Ok(())
 }
 
-/// So many bytes in each interval, and one more for those that only began.
+/// The quota's bytes in each interval, and one quota more for intervals that only began.
 pub fn a_quota_bounds_what_is_done_in_an_interval(live: &Live) -> Outcome {
     let (bytes, interval) = (Bytes::mib(8), Duration::from_secs(1));
     let quota = Some(Quota { bytes: Some(bytes), time: None, reset_interval: interval });
@@ -302,7 +303,7 @@ pub fn what_a_crash_leaves_is_taken_down_by_the_journal(live: &Live) -> Outcome 
     std::mem::forget(start(live.files(), vec![always(Action::Stat, Vec::new())])?);
     std::mem::forget(knobs);
     assert_eq!(fs::read_to_string(format!("{KDAMONDS}/0/state"))?.trim(), "on");
-    // To the journal's name belongs a process that is not there, and nobody holds the file.
+    // The journal's name holds a process id that does not exist, and no process has the file open.
     let private = directory.join("private");
     let mut names = fs::read_dir(&private)?.filter_map(|entry| Some(entry.ok()?.path()));
     let journal = names.find(|path| path.extension().is_some_and(|end| end == "journal")).ok_or("no journal")?;

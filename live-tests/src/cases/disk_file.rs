@@ -1,4 +1,4 @@
-//! A file on a disk, and a program that reads it in a memory control group.
+//! A file on a disk, and a program that reads it in a memory cgroup.
 
 use std::ffi::c_void;
 use std::fs::File;
@@ -45,7 +45,7 @@ impl DiskFile {
         Ok(DiskFile { file, folder })
     }
 
-    /// Reads these pages, one by one, and finds in them what was written. More may come in with them.
+    /// Reads these pages one by one, and compares them with the written content. Read-ahead may bring in more.
     pub(crate) fn read(&self, pages: Range<u64>) -> Result<(), libtest_mimic::Failed> {
         for page in pages {
             let mut found = vec![0; content_of(page).len()];
@@ -55,13 +55,13 @@ impl DiskFile {
         Ok(())
     }
 
-    /// Where it is.
+    /// Path of the file.
     pub(crate) fn path(&self) -> PathBuf {
         self.folder.0.join("file")
     }
 
-    /// Has programs in `group` read all of it, `times` times, and waits for their end. Each part of 8 MiB is read twice in a row,
-    /// so that its pages are active: a stream that is read once passes by what was there.
+    /// Has programs in `group` read all of it, `times` times, and waits for their end. Each part of 8 MiB is read twice
+    /// in a row, so that its pages are active: a stream that is read once does not displace earlier pages.
     pub(crate) fn stream_through(&self, group: &Group, times: u32) -> Result<(), libtest_mimic::Failed> {
         let parts = self.file.metadata()?.len().div_ceil(Bytes::mib(8).0);
         let (procs, path) = (group.procs(), self.path());
@@ -92,7 +92,7 @@ impl MappedFile {
         MappedFile::map_for(file, pages, ProtFlags::READ)
     }
 
-    /// As a program's code is.
+    /// Maps the file as a program's code is mapped.
     pub(crate) fn map_to_run(file: &File, pages: Pages) -> std::io::Result<MappedFile> {
         MappedFile::map_for(file, pages, ProtFlags::READ | ProtFlags::EXEC)
     }
@@ -120,7 +120,7 @@ impl Drop for MappedFile {
     }
 }
 
-/// What stands in a page.
+/// Content of a page.
 pub(crate) fn content_of(page: u64) -> Vec<u8> {
     page.to_le_bytes().repeat(usize::try_from(Bytes::kib(4).0).unwrap_or(0) / 8)
 }

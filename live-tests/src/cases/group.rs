@@ -1,4 +1,4 @@
-//! A memory control group for one test, of whichever version has the memory controller here.
+//! A memory cgroup for one test, of the version with the memory controller on this host.
 
 use std::fs;
 use std::io;
@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use linux::Pid;
 
-/// A group of our own. Dropping it removes it: its processes must have ended by then, so make it before the toy.
+/// A private cgroup. Dropping it removes it: its processes must have ended by then, so make it before the target
+/// process.
 #[derive(Debug)]
 pub(crate) struct Group {
     directory: PathBuf,
@@ -43,12 +44,12 @@ impl Group {
         self.directory.join("cgroup.procs")
     }
 
-    /// Its name below the place where the memory controller is mounted.
+    /// Name below the mount point of the memory controller.
     pub(crate) fn name(&self) -> String {
         self.directory.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
     }
 
-    /// How many of its processes the kernel has killed for want of memory.
+    /// Number of its processes that the kernel has killed for lack of memory.
     pub(crate) fn killed(&self) -> io::Result<u64> {
         let v1 = self.limit == "memory.limit_in_bytes";
         let text = fs::read_to_string(self.directory.join(if v1 { "memory.oom_control" } else { "memory.events" }))?;
@@ -56,12 +57,12 @@ impl Group {
         line.and_then(|number| number.trim().parse().ok()).ok_or_else(|| io::Error::other("no oom_kill"))
     }
 
-    /// Its path from where the controller is mounted.
+    /// Path from the controller's mount point.
     pub(crate) fn path(&self) -> String {
         self.directory.file_name().map(|name| format!("/{}", name.to_string_lossy())).unwrap_or_default()
     }
 
-    /// Puts a process in it. What it has in memory already stays charged to where it was.
+    /// Puts a process in it. Memory that is already resident stays charged to the former cgroup.
     pub(crate) fn take_in(&self, pid: Pid) -> io::Result<()> {
         fs::write(self.procs(), pid.to_string())
     }

@@ -1,4 +1,4 @@
-//! Programs that choose their names: whatever masu prints, no name rules the terminal, forges a line or breaks the JSON.
+//! Programs that choose their names: no name controls the terminal, forges a line or breaks the JSON of masu's output.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -25,9 +25,9 @@ use crate::live::Live;
 use crate::program;
 use crate::program::names::CODE;
 
-/// What the programs are called, as masu shows it.
+/// Command names of the programs, as masu shows them.
 const COMM_SHOWN: &str = r"\x1b]0;own\x07\x0aPID\xff\\";
-/// What they are started as, and by what name.
+/// File name that the programs are started by.
 const PROGRAM: &[u8] = b"exe\x1b[2J\nforged\xff";
 
 /// Two programs, in a group of such a name: the first runs all the time, the second sleeps most of it.
@@ -72,7 +72,7 @@ impl Hostile {
         self.programs[0].pid().to_string()
     }
 
-    /// Runs the command in text and in JSON, both checked; what it said in text.
+    /// Runs the command in text and in JSON, both checked; returns the text output.
     fn both(&self, arguments: &[&str]) -> Result<String> {
         let json = said(masu()?.args(arguments).arg("--json"))?;
         check_json(&json.out, &arguments)?;
@@ -80,7 +80,7 @@ impl Hostile {
     }
 }
 
-/// Runs it to its end, which is a good one.
+/// Runs it to its end, with status 0.
 fn said(command: &mut Command) -> Result<Said> {
     let said = Running::start(command)?.said()?;
     assert_eq!(said.code(), 0, "{command:?}: {said:?}");
@@ -89,7 +89,8 @@ fn said(command: &mut Command) -> Result<Said> {
     Ok(said)
 }
 
-/// Neither a control character but the newline, nor one that is not seen, nor bytes that are no text, nor a line of the program's.
+/// Checks for control characters except the newline, invisible characters, bytes that are no text, and lines of the
+/// program's making.
 fn check(text: &str, of: &impl std::fmt::Debug) {
     let unseen = |letter: char| {
         (letter.is_control() && letter != '\n')
@@ -112,7 +113,7 @@ fn has(text: &str, what: &str) {
     assert!(text.contains(what), "no {what} in {text}");
 }
 
-/// Whatever looks at a process, or changes it.
+/// All commands that inspect a process, or change it.
 pub fn no_name_of_a_process_or_a_file_reaches_the_terminal_as_it_is(_: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let hostile = Hostile::start("names", None)?;
@@ -120,7 +121,7 @@ pub fn no_name_of_a_process_or_a_file_reaches_the_terminal_as_it_is(_: &Live) ->
     hostile.both(&["facts"])?;
     let pages = hostile.both(&["pages", &pid, "--for", "100ms", "--all", "--runs"])?;
     has(&pages, COMM_SHOWN);
-    // Where the kernel has escaped a newline, there is a backslash.
+    // The kernel has escaped a newline, so there is a backslash.
     has(&pages, r"/lib\x1b]0;pwned\x07\x1b[31mRED\\012PID 1 root: forged line\x0d.so");
     has(&pages, r"/data\xff\xfe\xc2\x9b31m\xe2\x80\xae\x1b[2J\x7f.bin");
     has(&pages, r"/gone\x1b[2J\\012forged (deleted)");
@@ -150,7 +151,7 @@ pub fn no_name_of_a_process_or_a_file_reaches_the_terminal_as_it_is(_: &Live) ->
     Ok(())
 }
 
-/// A client of the tracker, in what it says of it.
+/// A client of the tracker, in the tracker's output.
 pub fn no_name_of_a_client_reaches_the_terminal_as_it_is(_: &Live) -> Outcome {
     let hostile = Hostile::start("names-track", None)?;
     let socket = hostile.folder.0.join("track.sock");
@@ -187,7 +188,7 @@ fn group() -> std::io::Result<Group> {
 
 const GROUP_SHOWN: &str = r"\x1b[2J\xc2\x9b31m\xe2\x80\xae\x0d\\";
 
-/// What is pinned, planned, and counted of a group.
+/// Names of locked files, of plans, and of a cgroup's counts.
 pub fn no_name_of_a_group_or_a_pinned_file_reaches_the_terminal_as_it_is(_: &Live) -> Outcome {
     let hostile = Hostile::start("names-aging", Some(group()?))?;
     let name = hostile.group.as_ref().ok_or("no group")?.name();
@@ -197,7 +198,7 @@ pub fn no_name_of_a_group_or_a_pinned_file_reaches_the_terminal_as_it_is(_: &Liv
     Ok(())
 }
 
-/// Those who share, those for whom the cache is divided, and the groups of others.
+/// Names of sharing processes, of programs in the partitions, and of unmanaged groups.
 pub fn no_name_of_a_sharer_reaches_the_terminal_as_it_is(_: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let _merging = Merging::start()?;

@@ -14,7 +14,7 @@ use super::programs::{PATIENCE, Running};
 use crate::live::Live;
 use crate::toy::subject::{FLAG, SLEEP_MS, queued_signal};
 
-/// A subject and what it says.
+/// A target process and its output.
 struct Subject {
     running: Running,
     said: BufReader<ChildStdout>,
@@ -49,7 +49,7 @@ impl Subject {
         Ok(line.trim().to_owned())
     }
 
-    /// What came out, and after how many milliseconds.
+    /// Result, and its time in milliseconds.
     fn outcome(&mut self) -> Result<(String, u64), libtest_mimic::Failed> {
         let line = self.line()?;
         let (outcome, time) = line.rsplit_once(' ').ok_or_else(|| format!("{line:?} is no outcome"))?;
@@ -60,7 +60,7 @@ impl Subject {
         stat::stat(live.files(), self.pid()).map(|stat| stat.state)
     }
 
-    /// Until it is in this state.
+    /// Waits until it is in this state.
     fn until(&self, live: &Live, state: char) -> Outcome {
         let deadline = Instant::now() + PATIENCE;
         while self.state(live)? != state {
@@ -70,7 +70,7 @@ impl Subject {
         Ok(())
     }
 
-    /// Sets the flag and takes it away again, so many times in all, looking each time.
+    /// Sets the flag and clears it again, `times` times in all, and checks each time.
     fn interfere(&self, live: &Live, times: usize) -> Outcome {
         assert!(self.interfere_while_it_runs(live, times)?, "it ended");
         Ok(())
@@ -97,7 +97,7 @@ impl Subject {
     }
 }
 
-/// Each sleeps for as long as it wanted, and is told of no interruption.
+/// Each sleeps for its full time, and sees no interruption.
 pub fn a_sleeping_process_sleeps_on(live: &Live) -> Outcome {
     for (call, expected) in [("nanosleep", "0"), ("poll", "0"), ("futex", "errno110")] {
         let mut subject = Subject::start(call)?;
@@ -133,7 +133,7 @@ pub fn a_call_that_is_never_restarted_is_made_again(live: &Live) -> Outcome {
     Ok(())
 }
 
-/// It gets the byte that comes afterwards.
+/// It gets the byte that is sent afterwards.
 pub fn a_process_that_waits_for_input_gets_it(live: &Live) -> Outcome {
     let mut subject = Subject::start("read")?;
     subject.until(live, 'S')?;
@@ -144,7 +144,7 @@ pub fn a_process_that_waits_for_input_gets_it(live: &Live) -> Outcome {
     Ok(())
 }
 
-/// Every register is put back, those of the floating point unit among them.
+/// Every register is restored, including those of the floating point unit.
 pub fn a_computation_comes_out_the_same(live: &Live) -> Outcome {
     for what in ["compute", "threads"] {
         let expected = Subject::start(what)?.outcome()?.0;
@@ -184,7 +184,7 @@ pub fn no_signal_is_lost(live: &Live) -> Outcome {
     let numbers: Vec<u64> = said.split(' ').map(str::parse).collect::<Result<_, _>>()?;
     let [queued, alarms, wrong] = numbers[..] else { return Err(format!("{said:?}").into()) };
     assert_eq!((queued, wrong), (SENT, 0), "{said}");
-    // How many depends on how often the processor gets round to it; that of an emulated one, rarely.
+    // The number depends on the processor's speed; an emulated one seldom delivers any.
     assert!(alarms > 0, "{said}");
     Ok(())
 }
@@ -225,7 +225,7 @@ pub fn a_process_that_ends_meanwhile_is_gone(live: &Live) -> Outcome {
     Ok(())
 }
 
-/// Nothing is written into the new program, which goes on; nobody waits.
+/// Nothing is written into the new program, which goes on; no call blocks.
 pub fn a_process_that_execs_goes_on_and_it_is_said(live: &Live) -> Outcome {
     let mut subject = Subject::counting("execs", 1500)?;
     let (mut made, mut exec) = (0, 0);
@@ -233,7 +233,7 @@ pub fn a_process_that_execs_goes_on_and_it_is_said(live: &Live) -> Outcome {
         match forbid_huge_pages(live.files(), subject.pid(), made % 2 == 0) {
             Ok(()) => made += 1,
             Err(NotCalled::Exec(_)) => exec += 1,
-            // Its memory is being exchanged.
+            // Its memory is being replaced.
             Err(NotCalled::NoInstruction(_) | NotCalled::Kernel(_)) => {}
             Err(other) => return Err(other.into()),
         }
@@ -279,7 +279,7 @@ pub fn a_process_that_does_not_stop_is_given_up(live: &Live) -> Outcome {
     Ok(())
 }
 
-/// In a frozen group: refused before anybody waits, running or stopped, and untouched.
+/// In a frozen cgroup: refused without a wait, running or stopped, and untouched.
 pub fn a_frozen_process_is_refused(live: &Live) -> Outcome {
     for stopped in [false, true] {
         let mut subject = Subject::start("read")?;
@@ -311,7 +311,7 @@ struct Freezer {
 }
 
 impl Freezer {
-    /// In a mount of its own of the freezer of version 1, or of version 2.
+    /// Freezer in a mount of its own of version 1, or in version 2.
     fn of(pid: Pid) -> Result<Freezer, libtest_mimic::Failed> {
         let mount = std::env::temp_dir().join(format!("masu-live-freezer-{pid}"));
         std::fs::create_dir(&mount)?;

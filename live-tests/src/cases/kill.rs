@@ -1,6 +1,7 @@
-//! masu is killed (SIGKILL) at random moments: the next start of any command restores everything, and no program is harmed.
+//! masu is killed (SIGKILL) at random moments: the next start of any command restores everything, and no program is
+//! harmed.
 //!
-//! `LIVE_KILLS` sets how many kills each test makes, `LIVE_SEED` which moments: the seed is printed.
+//! `LIVE_KILLS` sets the number of kills in each test, `LIVE_SEED` their moments: the seed is printed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -52,8 +53,8 @@ impl Moments {
         Duration::from_nanos((word ^ (word >> 31)) % u64::try_from(most.as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// Starts the command again and again, and kills it within `most`; after each kill what `restored` looks at must be as it
-    /// was, once masu was started again. Returns how many kills left something changed.
+    /// Starts the command again and again, and kills it within `most`. After each kill and a new start of masu, the
+    /// state read by `restored` must be as before. Returns the number of kills that left a change.
     fn kill<T: PartialEq + std::fmt::Debug>(
         &mut self,
         most: Duration,
@@ -122,9 +123,9 @@ pub fn partitions_of_a_killed_run_are_removed_by_the_next_start(_: &Live) -> Out
     Ok(())
 }
 
-/// What the dials of a group change, and what is pinned.
+/// Settings changed by a cgroup's protection levels, and locked pages.
 pub fn settings_of_a_killed_aging_are_restored_and_nothing_stays_pinned(_: &Live) -> Outcome {
-    let _swap = Swap::on(64 << 20)?; // without it no dial changes a weight
+    let _swap = Swap::on(64 << 20)?; // without swap no protection level changes a weight
     let group = Group::make("kill")?;
     group.limit(256 << 20)?;
     let mut toy = ToyProcess::start()?;
@@ -147,7 +148,7 @@ pub fn settings_of_a_killed_aging_are_restored_and_nothing_stays_pinned(_: &Live
     Ok(())
 }
 
-/// A toy with eight windows of which each page is in memory, four of them in use.
+/// A target process with eight fully resident windows, four of them in use.
 fn busy() -> Result<(ToyProcess, Mapping)> {
     let mut toy = ToyProcess::start()?;
     let heap = toy.map(Backing::Anonymous, 8)?;
@@ -156,7 +157,7 @@ fn busy() -> Result<(ToyProcess, Mapping)> {
     Ok((toy, heap))
 }
 
-/// Nothing of the host is left changed: the switch of huge pages, and DAMON.
+/// State of the host that must be unchanged: the setting of huge pages, and DAMON.
 fn host() -> Result<(String, Option<String>)> {
     let enabled = fs::read_to_string(Path::new("/").join(thp::ENABLED))?;
     let kdamonds = Path::new("/sys/kernel/mm/damon/admin/kdamonds");
@@ -164,8 +165,8 @@ fn host() -> Result<(String, Option<String>)> {
     Ok((enabled, damon.map(|count| if is_unmarked(kdamonds) { "0\n".to_owned() } else { count })))
 }
 
-/// True for a tree that does nothing and does not bear masu's mark. A masu that is killed between making the tree and marking it leaves
-/// one, and nobody can tell whose it is: a known limit (docs/security.md).
+/// True for a tree that does nothing and does not bear masu's mark. A masu that is killed between making the tree and
+/// marking it leaves one, and its owner cannot be told: a known limit (docs/security.md).
 fn is_unmarked(kdamonds: &Path) -> bool {
     let read = |file: &str| fs::read_to_string(kdamonds.join(file)).unwrap_or_default();
     let update_us: u64 = read("0/contexts/0/monitoring_attrs/intervals/update_us").trim().parse().unwrap_or(0);
@@ -195,7 +196,7 @@ pub fn damon_of_a_killed_attach_is_taken_down(_: &Live) -> Outcome {
     attach_is_killed("attach by DAMON", &["--backend", "damon-vaddr"])
 }
 
-/// Whatever the call in the program was about when masu died: the program goes on.
+/// At any point of the injected call when masu died, the program goes on.
 pub fn a_program_of_a_killed_set_goes_on(_: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let (mut toy, heap) = busy()?;

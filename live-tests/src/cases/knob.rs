@@ -1,4 +1,4 @@
-//! The harness's own promise: no knob stays turned.
+//! The harness's own guarantee: every setting is restored.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -10,8 +10,8 @@ use crate::live::Live;
 
 const DEFRAG: &str = "/sys/kernel/mm/transparent_hugepage/khugepaged/pages_to_scan";
 
-/// Turned back by `Drop`, and by the keeper when there was no time for that: here a keeper is told of a knob, and then
-/// its pipe is closed without a word.
+/// Restored by `Drop`, and by the second process when there was no time for that: here that process is told of a
+/// setting, and then its pipe is closed without a message.
 pub fn a_turned_knob_is_turned_back_also_after_a_kill(_: &Live) -> Outcome {
     let before = fs::read_to_string(DEFRAG)?;
     let knob = Knob::turn(DEFRAG, "4097")?;

@@ -1,4 +1,5 @@
-//! Pages of our own that KSM merges with a program's, and what flushing and touching them does to that program's loads.
+//! Pages of our own that KSM merges with a program's, and the effect of flushing and touching them on that program's
+//! loads.
 
 use std::fs;
 use std::time::Duration;
@@ -19,7 +20,7 @@ fn sources(pid: Pid, part: Part) -> Vec<PageOf> {
     part.pages().map(|address| PageOf { pid, address: Address(address) }).collect()
 }
 
-/// Two toys with the same `pages` pages, and our copy of them, all in the same frames.
+/// Two target processes with the same `pages` pages, and our copy of them, all in the same frames.
 fn merged_copy(seed: u64, pages: u64) -> Result<([(ToyProcess, Mapping); 2], MergedCopy), libtest_mimic::Failed> {
     let _merging = Merging::start()?;
     let toys = [offering(seed, pages)?, offering(seed, pages)?];
@@ -30,7 +31,7 @@ fn merged_copy(seed: u64, pages: u64) -> Result<([(ToyProcess, Mapping); 2], Mer
     Ok((toys, copy))
 }
 
-/// How much memory the host has in frames of KSM's, as the kernel counts it.
+/// The host's memory in KSM frames, as the kernel counts it.
 fn pages_shared() -> Result<u64, libtest_mimic::Failed> {
     Ok(linux::ksm::host(&linux::Rooted::host())?.pages_shared.0)
 }
@@ -53,7 +54,7 @@ pub fn our_copies_take_no_memory_and_flushing_and_touching_them_parts_nothing(_:
         assert_eq!(merged(toy.pid(), heap.pages(0, PAGES))?, usize::try_from(PAGES)?);
     }
     assert_eq!(pages_shared()?, shared);
-    // What a program writes is its own again: our page stays merged with the other's, and is no longer that of the first.
+    // A page that a program writes is private again: our page stays merged with the other's, and not with the first's.
     let [(a, in_a), (b, in_b)] = &mut toys;
     a.write(in_a.pages(10, 15), 21)?;
     assert_eq!(copy.merged_pages()?, Pages(PAGES - 5));
@@ -66,7 +67,7 @@ pub fn our_copies_take_no_memory_and_flushing_and_touching_them_parts_nothing(_:
     Ok(())
 }
 
-/// With KSM off a copy stays a copy, and says so.
+/// With KSM off a copy stays a copy, and this is reported.
 pub fn without_ksm_a_copy_stays_a_copy(live: &Live) -> Outcome {
     let _off = Knob::turn("/sys/kernel/mm/ksm/run", "0")?;
     let (toy, heap) = offering(22, 8)?;
@@ -85,7 +86,7 @@ fn put_on(pid: Option<Pid>, cpu: usize) -> std::io::Result<()> {
     Ok(sched_setaffinity(pid, &cpus)?)
 }
 
-/// This thread, on one processor. Dropping lets it go where it might before.
+/// Pins this thread to one processor. Dropping restores its affinity.
 struct Pinned {
     before: CpuSet,
 }
@@ -111,7 +112,8 @@ fn median(mut of: Vec<u64>) -> u64 {
     of[of.len() / 2]
 }
 
-/// Two processors that have a last-level cache in common. Not all that say so have: a virtual machine's may be far apart.
+/// Two processors with a common last-level cache. Not every report of one is true: the processors of a virtual machine
+/// may be far apart.
 pub(crate) fn neighbours() -> Option<[usize; 2]> {
     let allowed = sched_getaffinity(None).ok()?;
     let cpus = || (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
@@ -122,7 +124,8 @@ pub(crate) fn neighbours() -> Option<[usize; 2]> {
     is_near(said).unwrap_or(false).then_some(said)
 }
 
-/// Is what one of these has loaded again and again, and is more than its own caches keep, nearer to the other than memory is?
+/// Whether lines loaded by one of these processors, beyond the size of its private caches, are faster for the other
+/// than memory is.
 fn is_near([one, other]: [usize; 2]) -> Result<bool, libtest_mimic::Failed> {
     const PAGES: u64 = 2048;
     let memory = vec![1u8; usize::try_from((PAGES + 1) * 4096)?];
@@ -150,7 +153,7 @@ pub fn lines_that_were_flushed_and_touched_are_near_for_a_program_on_another_pro
     /// 512 KiB, which a second-level cache holds, and 8 MiB, which it does not.
     const PAGES: [usize; 2] = [128, 2048];
     const ROUNDS: usize = 9;
-    /// Whoever runs a virtual machine may move its processors apart for a while, and together again.
+    /// The host of a virtual machine may move its processors apart for a while, and together again.
     const ATTEMPTS: usize = 10;
     let _quiet = no_automatic_huge_pages()?;
     let (mut toys, copy) = merged_copy(23, PAGES[1] as u64)?;
@@ -176,7 +179,7 @@ pub fn lines_that_were_flushed_and_touched_are_near_for_a_program_on_another_pro
     Ok(())
 }
 
-/// For each number of pages what a load by `toy` takes, in ticks: after a flush, and after flush and touch.
+/// Load latency of `toy` in ticks for each number of pages: after a flush, and after flush and touch.
 fn loads_after(
     copy: &MergedCopy,
     toy: &mut ToyProcess,

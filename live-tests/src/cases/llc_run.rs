@@ -1,4 +1,5 @@
-//! `masu llc plan` and `masu llc run` as users run them, on the emulator of resctrl: what they write, fill, say, and put back.
+//! `masu llc plan` and `masu llc run` as users run them, on the emulator of resctrl: their writes, warm-up, output, and
+//! restored settings.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -25,7 +26,7 @@ use super::{Outcome, no_automatic_huge_pages};
 use crate::live::Live;
 use crate::toy::{Backing, Mapping, ToyProcess};
 
-/// Pages that two toys share: 1.2 MiB, two ways of the emulator's.
+/// Pages that two target processes share: 1.2 MiB, two ways of the emulator's.
 const PAGES: u64 = 300;
 
 /// An emulator, and a configuration beside it.
@@ -58,7 +59,7 @@ impl Place {
         Ok(fs::read_to_string(self.emulator.root().join(name.trim_start_matches('/')))?)
     }
 
-    /// All files with what they say, but for the threads of the whole host, which come and go.
+    /// All files with their contents, except the threads of the whole host, which come and go.
     pub(super) fn tree(&self) -> Result<BTreeMap<PathBuf, String>> {
         let mut tree = BTreeMap::new();
         read_all(&self.emulator.root(), &mut tree)?;
@@ -66,7 +67,7 @@ impl Place {
         Ok(tree)
     }
 
-    /// The same, without what was said of the last command.
+    /// The same, without the status of the last command.
     pub(super) fn state(&self) -> Result<BTreeMap<PathBuf, String>> {
         let mut tree = self.tree()?;
         tree.remove(&self.emulator.root().join("info/last_cmd_status"));
@@ -88,7 +89,8 @@ fn read_all(directory: &Path, tree: &mut BTreeMap<PathBuf, String>) -> Outcome {
     Ok(())
 }
 
-/// These programs, who trust each other, with as many ways for each; what they share has a region.
+/// Configuration of these programs, which trust each other, with equal numbers of ways; their shared pages have a
+/// partition.
 pub(super) fn config(programs: &[(&str, String)]) -> String {
     let mut text = "policy = \"equal\"\nrest_ways = 2\ninterval_s = 0.1\n[region]\non = true\n".to_owned();
     for (name, whom) in programs {
@@ -101,7 +103,7 @@ pub(super) fn by_pid(toy: &ToyProcess) -> String {
     format!("pids = [{}]", toy.pid())
 }
 
-/// Two toys that share `PAGES` pages, merged already; KSM goes on.
+/// Two target processes that share `PAGES` pages, merged already; KSM goes on.
 pub(super) struct Sharers {
     pub(super) one: ToyProcess,
     pub(super) two: ToyProcess,
@@ -123,7 +125,7 @@ impl Sharers {
         config(&[("one", by_pid(&self.one)), ("two", by_pid(&self.two))])
     }
 
-    /// All pages are merged still, and hold what they held.
+    /// All pages are still merged, and keep their contents.
     fn are_merged(&mut self, seed: u64) -> Outcome {
         for (toy, heap) in [(&mut self.one, self.heaps[0]), (&mut self.two, self.heaps[1])] {
             assert_eq!(merged(toy.pid(), heap.pages(0, PAGES))?, usize::try_from(PAGES)?);
@@ -133,7 +135,7 @@ impl Sharers {
     }
 }
 
-/// `masu llc run --json` at work, and what it has said.
+/// A running `masu llc run --json`, and its output.
 pub(super) struct Daemon {
     running: Option<Running>,
     lines: Receiver<Value>,
@@ -149,7 +151,7 @@ impl Daemon {
         let (tell, lines) = channel();
         std::thread::spawn(move || {
             for line in BufReader::new(out).lines().map_while(std::io::Result::ok) {
-                // What is no JSON is told as a text, and found wrong by whoever looks for fields.
+                // A line that is not JSON is kept as a text, and fails the later look for fields.
                 let value = serde_json::from_str(&line).unwrap_or(Value::String(line));
                 if tell.send(value).is_err() {
                     return;
@@ -189,7 +191,7 @@ impl Daemon {
         })
     }
 
-    /// Ends it; what it said last, and how it ended. Each line is JSON.
+    /// Ends it; returns its last output and its exit status. Each line is JSON.
     pub(super) fn end(&mut self, signal: Option<Signal>) -> Result<(Value, Said)> {
         let running = self.running.take().ok_or("it has ended")?;
         if let Some(signal) = signal {
@@ -251,7 +253,7 @@ pub fn a_dry_run_prints_each_write_and_changes_nothing(_: &Live) -> Outcome {
     assert!(table.out.contains("masu-shared.live      2   30000   exclusive   live"), "{}", table.out);
     assert!(table.out.contains("shared: 1.2 MiB in live by one, two"), "{}", table.out);
     assert_eq!(place.tree()?, before);
-    // A run does just that: what is written last to each file is what it says then.
+    // A run follows the plan: the last write to each file is the plan's value.
     let mut daemon = Daemon::start(&arguments)?;
     daemon.until_event("ready")?;
     for (path, value) in expected.lines().filter_map(|line| line.split_once(" <- ")) {
@@ -300,7 +302,8 @@ pub fn a_run_divides_fills_and_puts_everything_back(_: &Live) -> Outcome {
     let of_cache = fs::read_to_string("/sys/devices/system/cpu/cpu0/cache/index3/shared_cpu_list").unwrap_or_default();
     assert_eq!(allowed, Some(of_cache.trim()));
 
-    // Nothing of it stays in the region, as far as the counter tells: it is filled again and again, within its duty.
+    // The shared partition is empty, as far as the counter shows: it is warmed up again and again, within its duty
+    // cycle.
     place.emulator.tell("occupancy masu-shared.live 0 0")?;
     std::thread::sleep(Duration::from_millis(1500));
     let (end, said) = daemon.end(Some(Signal::TERM))?;
@@ -317,7 +320,7 @@ pub fn a_run_divides_fills_and_puts_everything_back(_: &Live) -> Outcome {
     sharers.are_merged(31)
 }
 
-/// Ctrl-C, what a service manager sends, a terminal that closes, and `--for`.
+/// Ctrl-C, a service manager's signal, a terminal that closes, and `--for`.
 pub fn it_ends_by_each_signal_and_by_time_and_all_is_as_it_was(_: &Live) -> Outcome {
     let (one, two) = (ToyProcess::start()?, ToyProcess::start()?);
     let place = Place::make(&[])?;
@@ -334,7 +337,7 @@ pub fn it_ends_by_each_signal_and_by_time_and_all_is_as_it_was(_: &Live) -> Outc
         assert_eq!(daemon.heard.iter().rev().nth(1).map(|event| &event["groups"]), Some(&2.into()));
         assert_eq!(place.state()?, before, "{signal:?}");
     }
-    // The same in words; a reader who leaves ends it, and it is put back all the same.
+    // The same as text; a reader that closes the pipe ends it, and the state is restored all the same.
     let mut words = masu()?;
     let said = Running::start(words.args(["llc", "run", "--for", "250ms"]).args(&arguments))?.said()?;
     assert_eq!(said.code(), 0);
@@ -357,7 +360,7 @@ pub fn it_ends_by_each_signal_and_by_time_and_all_is_as_it_was(_: &Live) -> Outc
     Ok(())
 }
 
-/// Its output is a full pipe that nobody reads: threads that come are put into their groups, and SIGTERM puts everything back.
+/// Its output is a full pipe without a reader: new threads are put into their groups, and SIGTERM restores everything.
 pub fn a_reader_who_stands_still_is_not_waited_for(_: &Live) -> Outcome {
     let mut toy = ToyProcess::start()?;
     let place = Place::make(&[])?;
@@ -385,7 +388,7 @@ pub fn a_reader_who_stands_still_is_not_waited_for(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// A pipe, from whose one end nobody reads yet, and into whose other nothing goes any more.
+/// A full pipe: its read end is not read yet, and its write end accepts nothing any more.
 fn full_pipe() -> Result<(OwnedFd, OwnedFd)> {
     let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     let flags = rustix::fs::fcntl_getfl(&writer)?;
@@ -403,7 +406,7 @@ pub fn what_a_killed_run_leaves_is_undone_and_what_is_others_stays(_: &Live) -> 
     fs::create_dir(root.join("theirs"))?;
     fs::write(root.join("theirs/schemata"), "L3:0=f0000\n")?;
     fs::write(root.join("theirs/tasks"), format!("{}\n", toy.pid()))?;
-    // Somebody may call his group so.
+    // Another user may use this name for a group.
     let other = ToyProcess::start()?;
     fs::create_dir(root.join("masu-mine"))?;
     fs::write(root.join("masu-mine/schemata"), "L3:0=ff\n")?;
@@ -416,7 +419,7 @@ pub fn what_a_killed_run_leaves_is_undone_and_what_is_others_stays(_: &Live) -> 
     assert_eq!(in_group(&place, "masu-one")?, threads(toy.pid())?);
     daemon.kill()?;
     assert_eq!(in_group(&place, "masu-one")?, threads(toy.pid())?, "nobody has put it back yet");
-    // Any start of masu does it, and says so.
+    // Any start of masu does it, and reports it.
     let said_so = said(&["facts", "--json"])?;
     for line in [
         format!("masu: process {pid} was killed: its group {}/masu-one is removed", root.display()),
@@ -425,7 +428,7 @@ pub fn what_a_killed_run_leaves_is_undone_and_what_is_others_stays(_: &Live) -> 
         assert!(said_so.err.lines().any(|said| said == line), "{line}\n{}", said_so.err);
     }
     assert_eq!(place.state()?, before);
-    // Of one whose journal is lost the group is there still. Others' groups are others', whatever they hold.
+    // A group without its journal is still there. Other users' groups are untouched, whatever they hold.
     fs::create_dir(root.join("masu-stale"))?;
     let plan = said(&[&["llc", "plan", "--dry-run"][..], &strings(&arguments)].concat())?;
     assert_eq!(plan.out.lines().next(), Some(format!("rmdir {}/masu-stale", root.display()).as_str()));
@@ -440,7 +443,7 @@ pub fn what_a_killed_run_leaves_is_undone_and_what_is_others_stays(_: &Live) -> 
     Ok(())
 }
 
-/// A control group that is empty at first, and in the end.
+/// A cgroup that is empty at first, and in the end.
 pub fn programs_that_join_and_end_are_planned_for(_: &Live) -> Outcome {
     let group = Group::make("llc-run")?;
     let first = ToyProcess::start()?;
@@ -469,7 +472,7 @@ pub fn programs_that_join_and_end_are_planned_for(_: &Live) -> Outcome {
     let (end, said) = daemon.end(Some(Signal::TERM))?;
     assert_eq!((said.code(), &end["plans"], &end["failures"]), (0, &3.into(), &0.into()));
     assert_eq!(place.state()?, before);
-    // Where all are named by their processes, it is over with the last of them.
+    // Where all programs are named by process ids, the run ends with the last of them.
     let arguments = place.with(&config(&[("one", by_pid(&first))]))?;
     let mut daemon = Daemon::start(&arguments)?;
     daemon.until_event("ready")?;
@@ -479,7 +482,7 @@ pub fn programs_that_join_and_end_are_planned_for(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// Killed after another time each: it is there, or it is not, and nothing else can be said.
+/// Killed after another time each: the program is there, or it is not; both outcomes are allowed.
 pub fn a_program_that_ends_at_any_moment_is_no_harm(_: &Live) -> Outcome {
     let place = Place::make(&[])?;
     let before = place.state()?;

@@ -1,4 +1,4 @@
-//! `masu llc run` on machines that differ in what masks they take, in how many caches there are, and in whether code and data are apart.
+//! `masu llc run` on machines with other accepted masks, other numbers of caches, and with code and data apart.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::toy::ToyProcess;
 
 type Masks = BTreeMap<u64, String>;
 
-/// What was decided, by group; the rest is the default group.
+/// Decided masks by group; the rest is the default group.
 fn decided(event: &Value) -> Result<BTreeMap<String, Masks>> {
     let mut all = BTreeMap::new();
     for group in event["groups"].as_array().ok_or("no groups")? {
@@ -73,7 +73,7 @@ pub fn each_machine_is_divided_as_decided_and_put_back(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// This host has a cache 0 and no cache 7: the region is in both, and a thread in one.
+/// This host has a cache 0 and no cache 7: the shared partition is in both, and a thread in one.
 pub fn an_other_cache_has_masks_and_no_thread(_: &Live) -> Outcome {
     let sharers = Sharers::start(34)?;
     let place = Place::make(&["--machine", "two-sockets", "--caches", "0,7"])?;
@@ -103,7 +103,7 @@ pub fn an_other_cache_has_masks_and_no_thread(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// Mounted with `mba_MBps`: the lines of memory bandwidth stay as they are. Where ways come together, that is told.
+/// Mounted with `mba_MBps`: the lines of memory bandwidth stay as they are. Combined ways are reported.
 pub fn bandwidth_is_left_alone(_: &Live) -> Outcome {
     let (one, two) = (ToyProcess::start()?, ToyProcess::start()?);
     let place = Place::make(&["--machine", "skylake-11", "-o", "mba_MBps"])?;

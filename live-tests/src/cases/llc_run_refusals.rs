@@ -1,4 +1,4 @@
-//! What `masu llc run` cannot do, and how it says so: a line with the reason, one with the way out, and nothing is changed.
+//! Refusals of `masu llc run`: a line with the reason, one with the remedy, and nothing is changed.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
@@ -25,25 +25,25 @@ fn run(arguments: &[impl AsRef<str>]) -> Result<Said> {
     Ok(Running::start(masu()?.args(["llc", "run"]).args(arguments.iter().map(AsRef::as_ref)))?.said()?)
 }
 
-/// Nothing is done, and these two lines say why and what to do.
+/// Nothing is done, and these two lines give the reason and the remedy.
 fn refused(said: &Said, line: &str, remedy: &str) {
     let expected = format!("masu: {line}\n    {remedy}\n");
     assert_eq!((said.err.as_str(), said.out.as_str(), said.code()), (expected.as_str(), "", 2));
 }
 
-/// Something was done before it was refused, and is put back.
+/// The run is refused after its first change, which is undone.
 fn refused_later(said: Said, line: &str, remedy: &str) {
     assert!(said.out.ends_with(" s  put back: 0 groups removed, the default group has its ways\n"), "{}", said.out);
     assert_eq!(said.out.lines().count(), 1);
     refused(&Said { out: String::new(), ..said }, line, remedy);
 }
 
-/// One that runs this test itself.
+/// A configuration with a program that runs this test itself.
 fn own() -> String {
     format!("pids = [{}]", std::process::id())
 }
 
-/// As in the kernel, so in the message. Where resctrl is mounted, it is used.
+/// The message follows the kernel's facilities. Where resctrl is mounted, it is used.
 pub fn no_file_system_to_use(_: &Live) -> Outcome {
     let folder = Folder::make("llc-refusals")?;
     let file = folder.0.join("llc.toml");
@@ -80,7 +80,7 @@ pub fn no_file_system_to_use(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// Out of classes, a name that is taken, ways that others keep for themselves.
+/// No free class, a name that is taken, ways that others hold exclusively.
 pub fn no_room_in_the_file_system(_: &Live) -> Outcome {
     let toy = ToyProcess::start()?;
     let place = Place::make(&["--classes", "3"])?;
@@ -103,7 +103,7 @@ pub fn no_room_in_the_file_system(_: &Live) -> Outcome {
         "cannot make groups: 3 classes of service, the default group has one, other groups 2, needed: 1",
         "Remove groups that nobody uses any more (rmdir), or give fewer programs a fixed mask.",
     );
-    // Somebody has nearly all ways for himself.
+    // Another user has nearly all ways exclusively.
     drop(alive);
     fs::remove_dir(root.join("masu-one"))?;
     fs::write(root.join("schemata"), "L3:0=80000\n")?;
@@ -202,7 +202,7 @@ pub fn a_configuration_that_cannot_be_meant(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// A process and a control group that are not there.
+/// A process and a cgroup that do not exist.
 pub fn programs_that_are_not_there(_: &Live) -> Outcome {
     let place = Place::make(&[])?;
     let before = place.tree()?;
@@ -225,7 +225,7 @@ pub fn programs_that_are_not_there(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// A second one while the first is at work, and one who is not root.
+/// A second run while the first is active, and a user who is not root.
 pub fn one_at_a_time_and_only_root(_: &Live) -> Outcome {
     let toy = ToyProcess::start()?;
     let place = Place::make(&["--allow-other"])?;
@@ -259,7 +259,8 @@ pub fn one_at_a_time_and_only_root(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// It is unmounted, or its server is killed, while the cache is divided: that is said, and it ends.
+/// The file system is unmounted, or its server is killed, while the cache is divided: an error is printed, and masu
+/// ends.
 pub fn a_file_system_that_goes_away_ends_it(_: &Live) -> Outcome {
     for signal in [Signal::TERM, Signal::KILL] {
         let toy = ToyProcess::start()?;
@@ -293,7 +294,7 @@ pub fn without_ksm_and_without_partitions_there_is_nothing_to_do(_: &Live) -> Ou
     Ok(())
 }
 
-/// In words and as JSON, beside what the kernel's files say.
+/// As text and as JSON, compared with the kernel's files.
 pub fn the_facts_tell_of_caches_and_their_division(_: &Live) -> Outcome {
     let facts = json(&["facts", "--json"])?;
     let text = said(&["facts"])?.out;

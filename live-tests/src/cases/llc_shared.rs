@@ -1,4 +1,4 @@
-//! `masu llc shared` beside the kernel's own tables, read word by word; and that looking parts nothing.
+//! `masu llc shared` beside the kernel's own tables, read word by word; and a scan unmerges no page.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -28,15 +28,15 @@ use crate::toy::{Backing, Mapping, Part, ToyProcess};
 
 const KSM: &str = "/sys/kernel/mm/ksm";
 const PAGE: u64 = 4096;
-/// The user who owns nothing.
+/// User id of nobody, which owns nothing.
 const NOBODY_UID: u32 = 65534;
 
 type Checked<T> = Result<T, libtest_mimic::Failed>;
 
-/// KSM at work, and fast. Dropping it puts it back; what is merged stays so.
+/// KSM at full speed. Dropping it restores the settings; merged pages stay merged.
 ///
-/// `smart_scan` (since 6.7) is off: it looks at a page that does not merge in every ninth scan only, and two equal pages whose
-/// scans do not coincide are never merged. Seen on 6.12: no page in 8,085 full scans.
+/// `smart_scan` (since 6.7) is off: it looks at a page that does not merge in every ninth scan only, and two equal
+/// pages whose scans do not coincide are never merged. Seen on 6.12: no page in 8,085 full scans.
 pub(super) struct Merging {
     _knobs: Vec<Knob>,
 }
@@ -50,7 +50,7 @@ impl Merging {
     }
 }
 
-/// The words of pagemap for the pages from `start` to `end`, read by nobody's code but this test's.
+/// Words of pagemap for the pages from `start` to `end`, read by this test's own code.
 fn words(pid: Pid, start: u64, end: u64) -> Checked<Vec<u64>> {
     let mut bytes = vec![0; usize::try_from((end - start) / PAGE * 8)?];
     let filled = File::open(format!("/proc/{pid}/pagemap"))?.read_at(&mut bytes, start / PAGE * 8)?;
@@ -75,7 +75,7 @@ fn frames_of(pid: Pid, part: Part) -> Checked<Vec<Option<u64>>> {
     words(pid, range.start().0, range.end().0)?.into_iter().map(|word| merged_frame(&flags, word)).collect()
 }
 
-/// How many of these pages are in a frame of KSM's.
+/// Number of these pages in a KSM frame.
 pub(super) fn merged(pid: Pid, part: Part) -> Checked<usize> {
     Ok(frames_of(pid, part)?.into_iter().flatten().count())
 }
@@ -112,7 +112,8 @@ pub(super) fn until_merged(whose: &[(Pid, Part)]) -> Outcome {
     })
 }
 
-/// A toy with `pages` pages of a content that others of the same seed have too, offered to KSM.
+/// A target process with `pages` pages of the content of `seed`, offered to KSM; others of the same seed have equal
+/// pages.
 pub(super) fn offering(seed: u64, pages: u64) -> Checked<(ToyProcess, Mapping)> {
     let mut toy = ToyProcess::start()?;
     let heap = offer(&mut toy, seed, pages)?;
@@ -130,7 +131,7 @@ fn offer(toy: &mut ToyProcess, seed: u64, pages: u64) -> Checked<Mapping> {
 
 type Frames = BTreeMap<u64, BTreeSet<(i32, u64)>>;
 
-/// All merged frames of these processes, with who has them, word by word. A frame that one page alone has is shared with nobody.
+/// All merged frames of these processes, with their users, word by word. A frame of a single page is not shared.
 fn by_brute_force(pids: &[Pid]) -> Checked<Frames> {
     let flags = File::open("/proc/kpageflags")?;
     let mut frames = Frames::new();
@@ -152,7 +153,7 @@ fn by_brute_force(pids: &[Pid]) -> Checked<Frames> {
     Ok(frames)
 }
 
-/// The same, as `masu llc shared --json` says it.
+/// The same from the report of `masu llc shared --json`.
 fn as_said(report: &Value) -> Checked<Frames> {
     let mut frames = Frames::new();
     for frame in report["frames"].as_array().ok_or("no frames")? {
@@ -173,7 +174,7 @@ fn saved(frames: &Frames) -> u64 {
     frames.values().map(|sharers| (sharers.len() as u64 - 1) * PAGE).sum()
 }
 
-/// What `masu` says is what the tables say, of these processes and no others.
+/// `masu` reports exactly the contents of the tables, for these processes and no others.
 fn is_exact(pids: &[Pid], arguments: &[&str]) -> Checked<Value> {
     let expected = by_brute_force(pids)?;
     // Debian's 6.12 sets KPF_KSM for each anonymous page, also for those that this process shares with a fork.
@@ -206,7 +207,7 @@ pub fn merged_frames_are_found_with_all_who_have_them(_: &Live) -> Outcome {
     until_merged(&[(a.pid(), again.pages(0, 8))])?;
     let fork = a.fork()?;
     drop(merging);
-    // KSM rests: what the programs do now changes none of its counters.
+    // KSM is idle: the programs' writes now change none of its counters.
     b.write(in_b.pages(100, 200), 2)?;
     a.write_in_fork(fork, in_a.pages(0, 5), 3)?;
     c.advise(in_c.pages(300, 310), libc::MADV_DONTNEED)?;
@@ -215,7 +216,7 @@ pub fn merged_frames_are_found_with_all_who_have_them(_: &Live) -> Outcome {
     let report = is_exact(&pids, &[])?;
     assert!(report["merged_frames"].as_u64() >= Some(PAGES), "{}", report["merged_frames"]);
     assert_eq!(report["ksm"]["run"], "stopped");
-    // Of one process: all that it has in common with others, and nothing else.
+    // For one process: all its pages shared with others, and nothing else.
     let of_b: Frames =
         by_brute_force(&pids)?.into_iter().filter(|(_, of)| of.iter().any(|(pid, _)| *pid == b.pid().0)).collect();
     let report = json(&["llc", "shared", "--json", "--pid", &b.pid().to_string()])?;
@@ -227,7 +228,7 @@ pub fn merged_frames_are_found_with_all_who_have_them(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// Two toys with the same sixteen pages, merged, and KSM at rest.
+/// Two target processes with the same sixteen pages, merged, and KSM idle.
 fn sixteen_merged(seed: u64) -> Checked<[(ToyProcess, Part); 2]> {
     let merging = Merging::start()?;
     let toys = [offering(seed, 16)?, offering(seed, 16)?].map(|(toy, heap)| (toy, heap.pages(0, 16)));
@@ -236,7 +237,7 @@ fn sixteen_merged(seed: u64) -> Checked<[(ToyProcess, Part); 2]> {
     Ok(toys)
 }
 
-/// How many of the pages of both are merged still.
+/// Number of pages of both that are still merged.
 fn still([(a, in_a), (b, in_b)]: &[(ToyProcess, Part); 2]) -> Checked<(usize, usize)> {
     Ok((merged(a.pid(), *in_a)?, merged(b.pid(), *in_b)?))
 }
@@ -277,7 +278,7 @@ pub fn process_vm_readv_parts_what_it_reads(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// Numbers that look random, the same in every run.
+/// Pseudo-random numbers, the same in every run.
 struct Dice(u64);
 
 impl Dice {
@@ -299,7 +300,7 @@ fn index_of(observer: &Observer, pids: &[Pid]) -> Frames {
     all
 }
 
-/// Whatever happens between two looks, with KSM and without it.
+/// Any change between two scans, with KSM and without it.
 pub fn look_after_look_finds_what_a_first_look_and_the_tables_find(_: &Live) -> Outcome {
     const PAGES: u64 = 96;
     const ROUNDS: u64 = 40;
@@ -350,7 +351,7 @@ pub fn look_after_look_finds_what_a_first_look_and_the_tables_find(_: &Live) -> 
         if merging.is_some() {
             std::thread::sleep(Duration::from_millis(40));
         }
-        // KSM must not change anything while three look.
+        // KSM must not change anything during three scans.
         let running = merging.take().is_some();
         std::thread::sleep(Duration::from_millis(10));
         let pids: Vec<Pid> =
@@ -366,12 +367,12 @@ pub fn look_after_look_finds_what_a_first_look_and_the_tables_find(_: &Live) -> 
         assert_eq!(step_by_step, at_once, "round {round}");
         let expected = by_brute_force(&pids)?;
         assert_eq!(at_once, expected, "round {round}");
-        // A look at what did not change asks for nothing that it knows.
+        // A scan without changes asks for nothing known.
         let idle = observer.look(&files)?;
         let merged: usize = expected.len();
         if !idle.anew {
             assert_eq!((idle.changed.come, idle.changed.gone), (0, 0), "round {round}");
-            // But for what a fork shares and KSM has not merged.
+            // Except for pages shared by fork and not merged by KSM.
             let asked = idle.frames_asked;
             assert!(
                 !forks.is_empty() || merged == 0 || asked < 16,
@@ -386,7 +387,7 @@ pub fn look_after_look_finds_what_a_first_look_and_the_tables_find(_: &Live) -> 
     Ok(())
 }
 
-/// Two groups and two users: who trusts whom is as it was asked.
+/// Two cgroups and two users: the trust relations are as requested.
 pub fn frames_shared_across_groups_and_users_are_counted_and_warned_of(_: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let (one, other) = (Group::make("llc-a")?, Group::make("llc-b")?);
@@ -421,7 +422,7 @@ pub fn frames_shared_across_groups_and_users_are_counted_and_warned_of(_: &Live)
         assert!(text.out.contains("warning: 12 frames are shared across"), "{}", text.out);
         assert!(text.out.contains("MADV_UNMERGEABLE") && text.out.contains("run"), "{}", text.out);
     }
-    // Of one group alone: its frames with all who have them.
+    // For one cgroup alone: its frames with all their users.
     let report = json(&["llc", "shared", "--json", "--cgroup", &other.name()])?;
     assert_eq!((as_said(&report)?.len(), &report["cross_domain_frames"]), (12, &12.into()));
     drop(c);

@@ -37,7 +37,8 @@ fn built(folder: &Folder) -> Result<PathBuf> {
     Ok(PathBuf::from(said.out.trim_end()))
 }
 
-/// Random items move all the time, in and out, with evictions and without, while clients know what each of theirs must be.
+/// Random items move all the time, in and out, with evictions and without, while clients know the expected value of
+/// each of theirs.
 pub fn items_move_while_clients_check_them(_: &Live) -> Outcome {
     let folder = Folder::make("memcached")?;
     let memcached = built(&folder)?.with_file_name("memcached-debug");
@@ -49,14 +50,14 @@ pub fn items_move_while_clients_check_them(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// One that listens in a folder, until dropped.
+/// A memcached that listens in a folder, until dropped.
 struct Memcached {
     running: Option<Running>,
     stream: BufReader<UnixStream>,
 }
 
 const ITEMS: usize = 350_000;
-/// Of each hundred items that lie beside each other one is asked for: some 35 in each 2 MiB.
+/// One of each hundred adjacent items is requested: some 35 in each 2 MiB.
 const EACH: usize = 100;
 
 fn value(item: usize) -> String {
@@ -66,7 +67,7 @@ fn value(item: usize) -> String {
 impl Memcached {
     fn start(program: &Path, folder: &Folder, tracker: &Tracker) -> Result<Memcached> {
         let socket = folder.0.join("memcached.sock");
-        // A table with room: a fetch touches the item that it asks for, and none on the way to it.
+        // A sparse hash table: a fetch touches the requested item, and none on the way to it.
         let hps = format!("hps,hps_socket={},hps_period=200,hashpower=20", tracker.socket().display());
         let mut command = Command::new(program);
         command.arg("-s").arg(&socket).args(["-u", "root", "-m", "512", "-t", "2", "-o", &hps]);
@@ -163,8 +164,8 @@ fn number(text: &str) -> usize {
     text.parse().unwrap_or(0)
 }
 
-/// By the real tracker, which ends meanwhile, and comes back. What fills memcached, what reads all of it once, and what crawls
-/// over it touch all that is cold; that hides nothing.
+/// By the real tracker, which ends meanwhile, and comes back. Filling memcached, reading all of it once, and crawling
+/// over it touch all cold items; the hot ones are found all the same.
 pub fn hot_items_move_together_onto_huge_pages(_: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let folder = Folder::make("memcached")?;
@@ -172,7 +173,7 @@ pub fn hot_items_move_together_onto_huge_pages(_: &Live) -> Outcome {
     let mut tracker = Tracker::start(&[])?;
     let mut memcached = Memcached::start(&program, &folder, &tracker)?;
     memcached.fill()?;
-    // A mark of having been fetched stays until somebody looks.
+    // The fetched mark of an item stays until the next scan.
     memcached.ask_for(0..ITEMS)?;
     let crawled = |memcached: &mut Memcached| {
         memcached.crawl()?;
@@ -180,10 +181,10 @@ pub fn hot_items_move_together_onto_huge_pages(_: &Live) -> Outcome {
     };
     memcached.work_until("windows_doubted", |windows| number(windows) >= ITEMS * 512 / (2 << 20), crawled)?;
     memcached.work_until("items_moved", |moved| number(moved) >= ITEMS / EACH / 2, Memcached::ask_for_hot)?;
-    // What the arena has is said after the list that was worked on.
+    // The arena's statistics are printed after the processed list.
     memcached.work_until("arena_windows_thp", |windows| number(windows) >= 1, Memcached::ask_for_hot)?;
-    // Of what is not items, such as the hash table, some is hot all over; and where the processors are busy, what was filled and
-    // crawled over a while ago is fetched for longer. All but a few of those that hold items stay as they are.
+    // Some memory without items, such as the hash table, is hot all over; and on busy processors, recent fills and
+    // crawls are visible for longer. All but a few of the windows with items stay as they are.
     let promoted = number(&memcached.stat("tracker_promoted")?);
     assert!(
         promoted <= ITEMS * 512 / (2 << 20) / 3,
@@ -215,12 +216,12 @@ pub fn windows_whose_items_are_all_asked_for_become_huge(_: &Live) -> Outcome {
     memcached.fill()?;
     let before = number(&memcached.stat("tracker_promoted")?);
     let some = |memcached: &mut Memcached| memcached.ask_for(0..ITEMS / 10);
-    // Without those in which other items lie as well, or of which `before` has some.
+    // Without windows that hold other items as well, or that overlap `before`.
     let windows = ITEMS / 10 * 512 / (2 << 20) - 2;
     memcached.work_until("tracker_promoted", |promoted| number(promoted) >= before + windows, some)
 }
 
-/// More is hot than the arena has room for, in windows that are too sparse for a huge page by the rule.
+/// More is hot than fits in the arena, in windows that are too sparse for a huge page by the rule.
 pub fn what_finds_no_room_in_the_arena_becomes_huge_where_it_lies(_: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let folder = Folder::make("memcached")?;
@@ -229,10 +230,10 @@ pub fn what_finds_no_room_in_the_arena_becomes_huge_where_it_lies(_: &Live) -> O
     let mut memcached = Memcached::start(&program, &folder, &tracker)?;
     memcached.fill()?;
     let before = number(&memcached.stat("tracker_promoted")?);
-    // A hundred pages of each window's 512, and two and a half times what the arena's one window holds.
+    // A hundred pages of each window's 512, and two and a half times the capacity of the arena's one window.
     let some = |memcached: &mut Memcached| memcached.ask_for((0..ITEMS).step_by(40));
     memcached.work_until("items_no_room", |items| number(items) > 0, some)?;
-    // Of what is not items, such as the hash table, some is hot all over.
+    // Some memory without items, such as the hash table, is hot all over.
     let so_far = number(&memcached.stat("tracker_promoted")?);
     let sparse = so_far.saturating_sub(before);
     assert!(

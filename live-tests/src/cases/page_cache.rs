@@ -1,4 +1,4 @@
-//! What of a file is in the page cache, and what of it goes when it is let go.
+//! A file's pages in the page cache, and the pages that a drop removes.
 
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -28,7 +28,8 @@ pub fn clean_pages_go_all_at_once(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// Folios that reach over an end of the range stay as a whole: nothing outside of it goes, and what stays inside are theirs.
+/// Folios that reach over an end of the range stay as a whole: nothing outside of it is dropped, and the remaining
+/// pages inside are theirs.
 pub fn a_range_loses_its_folios_and_nothing_outside_of_it_goes(_: &Live) -> Outcome {
     let of = DiskFile::make("page-cache", LENGTH)?;
     for asked in [1001..2001, 2048..4096, 5000..5001] {
@@ -76,7 +77,7 @@ pub fn pages_that_a_program_maps_stay(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// What was written is on the disk or in memory, whenever the pages are dropped, and goes once it is on the disk.
+/// Written pages are on the disk or in memory, whenever pages are dropped, and are dropped once they are on the disk.
 pub fn written_pages_are_never_lost(_: &Live) -> Outcome {
     let of = DiskFile::make("page-cache", LENGTH)?;
     for (page, mark) in [(0, 1), (4095, 2), (4096, 3), (8191, 4)] {
@@ -99,7 +100,7 @@ pub fn written_pages_are_never_lost(_: &Live) -> Outcome {
         assert!(Instant::now() < end, "never written out: {left:?}");
         std::thread::sleep(Duration::from_millis(10));
     }
-    // What the disk itself has.
+    // Contents of the disk itself.
     let past_the_cache = std::fs::File::options().read(true).custom_flags(libc::O_DIRECT).open(of.path())?;
     let mut buffer = vec![0u8; 2 * 4096];
     let skipped = buffer.as_ptr().align_offset(4096);
@@ -117,8 +118,8 @@ pub fn of_somebody_elses_file_nothing_is_said(_: &Live) -> Outcome {
         std::fs::set_permissions(folder, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
     }
     let asked = std::thread::spawn(move || {
-        // Of this thread alone: the library would change all threads of the process.
-        // SAFETY: a system call with a number.
+        // For this thread alone: the library would change all threads of the process. SAFETY: a system call with a
+        // number.
         let answer = unsafe { libc::syscall(libc::SYS_setresuid, -1, NOBODY_UID, -1) };
         assert_eq!(answer, 0);
         std::fs::File::open(path).map(|file| resident(&file, 0..16))
@@ -128,5 +129,5 @@ pub fn of_somebody_elses_file_nothing_is_said(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// The user who owns nothing.
+/// User id of nobody, which owns nothing.
 const NOBODY_UID: libc::c_long = 65534;

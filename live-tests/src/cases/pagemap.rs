@@ -1,4 +1,4 @@
-//! What the kernel says about single pages.
+//! The kernel's information on single pages.
 
 use linux::clear_refs::{self, Forget};
 use linux::pagemap::Pagemap;

@@ -1,4 +1,4 @@
-//! Keeping the pages of a file in memory by proxy, against a stream through the same control group.
+//! Locking the pages of a file in memory from another process, against a stream through the same cgroup.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use crate::live::Live;
 
 /// 24 MiB, of the 96 MiB that the group may have.
 const LENGTH: Pages = Pages(6144);
-/// More than twice what the group may have.
+/// More than twice the cgroup's limit.
 const STREAM: Pages = Pages(65536);
 const ALL: Range<u64> = 0..LENGTH.0;
 
@@ -39,8 +39,9 @@ impl Stage {
         Ok(stage)
     }
 
-    /// Has all of the idle file in memory, charged to the group. The stream makes room first: what it would push out meanwhile,
-    /// a mapping of ours would bring in at our own charge, where no stream through the group reaches it.
+    /// Brings all of the idle file into memory, charged to the cgroup. The stream runs first to make space: pages that
+    /// it evicted later would be brought in by a mapping of ours at our own charge, where no stream through the cgroup
+    /// reaches them.
     fn bring_in(&self) -> Outcome {
         drop_clean(&self.stream.file, 0..STREAM.0)?;
         self.idle.stream_through(&self.group, 1)?;
@@ -63,7 +64,7 @@ fn in_memory(of: &DiskFile, pages: Range<u64>) -> Result<u64, Error> {
     Ok(resident(&of.file, pages)?.iter().map(|run| run.end - run.start).sum())
 }
 
-/// The kernel takes what is only mapped; what is pinned it leaves; and when that is let go it takes it as before.
+/// The kernel reclaims pages that are only mapped, and leaves locked ones; after the unlock it reclaims them as before.
 pub fn pinned_pages_stay_in_a_stream_and_go_when_they_are_let_go(_: &Live) -> Outcome {
     let stage = Stage::make("pinned")?;
     let program = MappedFile::map(&stage.idle.file, LENGTH)?;
@@ -94,7 +95,7 @@ pub fn a_pinned_part_stays_and_the_rest_goes(_: &Live) -> Outcome {
     let stage = Stage::make("pinned-part")?;
     let part = 1001..2001;
     let pinned = stage.pinned(part.clone())?;
-    // With what lies around it in memory at both ends.
+    // Including the adjacent resident pages at both ends.
     let locked = pinned.locked(&FrameTable::open()?, ALL)?;
     assert!((1000..=1000 + 2 * 512).contains(&locked.0), "{locked:?} of 1000 pages");
     stage.stream()?;
@@ -109,12 +110,12 @@ pub fn a_pinned_part_stays_and_the_rest_goes(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// Not even by readahead, which leaves its mark on a page near the end of what it read.
+/// Not even by readahead, which leaves its marker on a page near the end of its range.
 pub fn pinning_brings_in_nothing(_: &Live) -> Outcome {
     let of = DiskFile::make("pinned", LENGTH)?;
     of.read(0..2500)?;
     of.read(4000..4001)?;
-    std::thread::sleep(std::time::Duration::from_millis(200)); // what is being read ahead arrives
+    std::thread::sleep(std::time::Duration::from_millis(200)); // waits for the read-ahead to arrive
     let before = resident(&of.file, ALL)?;
     let count: u64 = before.iter().map(|run| run.end - run.start).sum();
     assert!((2501..LENGTH.0).contains(&count), "{before:?}");
@@ -124,7 +125,7 @@ pub fn pinning_brings_in_nothing(_: &Live) -> Outcome {
     assert_eq!(resident(&of.file, ALL)?, before);
     assert_eq!(pinned.locked(&FrameTable::open()?, ALL)?, Pages(count));
 
-    // What came in since is kept from the next pin on.
+    // Pages that came in since are locked from the next call on.
     of.read(5000..5001)?;
     let count = in_memory(&of, ALL)?;
     assert!(pinned.locked(&FrameTable::open()?, ALL)? < Pages(count));

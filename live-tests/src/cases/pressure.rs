@@ -1,4 +1,4 @@
-//! Time that is lost waiting for memory.
+//! Time lost waiting for memory.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use super::disk_file::DiskFile;
 use super::group::Group;
 use crate::live::Live;
 
-/// A program whose group is too small for what it reads again and again waits, and no longer than it runs.
+/// A program whose cgroup is too small for its repeated reads waits, and no longer than it runs.
 pub fn a_group_that_is_too_small_for_what_it_reads_makes_the_host_wait(live: &Live) -> Outcome {
     let group = Group::make("pressure")?;
     group.limit(Bytes::mib(32).0)?;

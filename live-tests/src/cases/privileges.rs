@@ -1,4 +1,4 @@
-//! Capabilities: what a running command has of them, and what a program has that it starts.
+//! Capabilities of a running command, and of a program that it starts.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -38,7 +38,8 @@ fn of(pid: i32) -> Result<Vec<(String, u64)>> {
     Ok(privileges(&fs::read_to_string(format!("/proc/{pid}/status"))?))
 }
 
-/// Waits until every thread of the command has exactly these: of what these tests have, and the thread that starts programs none.
+/// Waits until every thread of the command has exactly these capabilities, out of those of the tests, and the thread
+/// that starts programs none.
 fn keeps(name: &str, pid: i32, kept: Capabilities) -> Outcome {
     let own =
         of(std::process::id().cast_signed())?.into_iter().find(|(name, _)| name == "CapPrm:").ok_or("no CapPrm")?;
@@ -61,7 +62,7 @@ fn keeps(name: &str, pid: i32, kept: Capabilities) -> Outcome {
     }
 }
 
-/// What runs for long is looked at while it runs; the table of each command is tested beside it.
+/// Long-running commands are inspected while they run; the table of each command is tested beside it.
 pub fn each_command_holds_the_capabilities_of_its_table_and_no_other(live: &Live) -> Outcome {
     let frames = if live.has(Need::PagemapScan) { vec![] } else { vec![SysAdmin] };
     let set = |list: &[_]| Capabilities::of(list).and(Capabilities::of(&frames));
@@ -97,7 +98,7 @@ fn without(capability: Capability, arguments: &[&str]) -> Result<Said> {
     command.args(arguments);
     let thread = std::thread::spawn(move || {
         remove_capability_from_bounding_set(lost)?;
-        // What a program inherits is not cut by the bounds.
+        // Inherited capabilities are not limited by the bounds.
         let mut own = capabilities(None)?;
         own.inheritable -= lost;
         set_capabilities(None, own)?;
@@ -106,16 +107,16 @@ fn without(capability: Capability, arguments: &[&str]) -> Result<Said> {
     Ok(thread.join().map_err(|_| "a thread without a capability panicked")??)
 }
 
-/// Without any one of its set a command refuses, or says that it observes by something worse. Before `PAGEMAP_SCAN` the sets have
-/// CAP_SYS_ADMIN, which stands in for most others.
+/// Without any one of its set a command refuses, or reports a worse source of observation. Before `PAGEMAP_SCAN` the
+/// sets have CAP_SYS_ADMIN, which stands in for most others.
 pub fn each_capability_of_a_set_is_needed(_: &Live) -> Outcome {
     let mut command = Command::new(own()?);
     command.uid(4001).gid(4001);
     let toy = ToyProcess::start_by(command)?;
     let pid = toy.pid().to_string();
     let cases: [(&[&str], &[Capability]); 5] = [
-        // Linux 6.18 lets CAP_PERFMON and CAP_SYS_ADMIN look into /proc/PID, where 6.1 wants CAP_SYS_PTRACE, and 6.1 walks without
-        // CAP_PERFMON: so these two are not asked for here where another may stand in.
+        // Linux 6.18 allows reading /proc/PID with CAP_PERFMON and CAP_SYS_ADMIN, where 6.1 requires CAP_SYS_PTRACE,
+        // and 6.1 walks without CAP_PERFMON: so these two are not checked here where another may stand in.
         (&["pages", &pid, "--for", "100ms", "--json"], &[DacOverride, Bpf]),
         (&["attach", &pid, "--for", "100ms", "--json"], &[DacOverride, SysNice, Bpf]),
         // CAP_KILL is needed only where a signal comes during the call.
@@ -147,7 +148,7 @@ pub fn a_divided_cache_takes_three_capabilities(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// Credentials of a program are those that it has without masu, however it is served; masu beside it has its own.
+/// A program's credentials are the same as without masu, in every way of serving it; masu beside it has its own.
 pub fn a_program_has_the_capabilities_that_it_has_without_masu(_: &Live) -> Outcome {
     let show = ["sh", "-c", "grep -E '^(Cap|NoNewPrivs|Uid|Gid|Groups)' /proc/self/status"];
     let alone = said(Command::new(show[0]).args(&show[1..]))?.out;
@@ -208,7 +209,7 @@ pub fn a_delegated_groups_settings_are_changed_and_restored(_: &Live) -> Outcome
     Ok(())
 }
 
-/// What systemd thinks of the unit, without running it.
+/// systemd's assessment of the unit, without running it.
 pub fn the_service_is_confined(_: &Live) -> Outcome {
     const MOST: f64 = 4.0;
     let analyze = programs::installed("systemd-analyze").ok_or("no systemd-analyze")?;

@@ -1,4 +1,4 @@
-//! Programs that some tests need: where they are, running them, and their ends.
+//! Programs that some tests need: finding them, running them, and their ends.
 
 use std::io::{self, Read};
 use std::os::unix::process::ExitStatusExt;
@@ -7,19 +7,19 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// What to do about a missing one.
+/// Remedy for a missing program.
 pub(crate) const HOW_TO_GET: &str = "build it (cargo build -p masu -p resctrl-emulator) or install it (`make deps-test` \
                                      installs all that are needed), or name it in MASU, RESCTRL_EMULATOR or REDIS_SERVER";
 
-/// A program gets so long to do what it should.
+/// Time limit for a program to do its task.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The command: as `MASU` says, or from the same build as these tests.
+/// The command: from `MASU`, or from the same build as these tests.
 pub(crate) fn masu() -> Option<PathBuf> {
     of_this_build("masu", "MASU")
 }
 
-/// The emulator of resctrl: as `RESCTRL_EMULATOR` says, or from the same build as these tests.
+/// The emulator of resctrl: from `RESCTRL_EMULATOR`, or from the same build as these tests.
 pub(crate) fn resctrl_emulator() -> Option<PathBuf> {
     of_this_build("resctrl-emulator", "RESCTRL_EMULATOR")
 }
@@ -31,7 +31,7 @@ fn of_this_build(name: &str, variable: &str) -> Option<PathBuf> {
     named.into_iter().chain(built).find(|path| is_program(path))
 }
 
-/// Redis: as `REDIS_SERVER` says, or as Debian installs it. Its checking tools are the same program under other names.
+/// Redis: from `REDIS_SERVER`, or Debian's. Its checking tools are the same program under other names.
 pub(crate) fn redis_server() -> Option<PathBuf> {
     let named = std::env::var_os("REDIS_SERVER").map(PathBuf::from);
     let installed =
@@ -39,18 +39,19 @@ pub(crate) fn redis_server() -> Option<PathBuf> {
     named.into_iter().chain(installed).find(|path| is_program(path))
 }
 
-/// The library that `masu run` preloads: where the command looks for it.
+/// The library that `masu run` preloads, at the command's own search path.
 pub(crate) fn preload_library() -> Option<PathBuf> {
-    // It is loaded into these tests themselves, too, which have no loader in a virtual machine that holds nothing else.
+    // The library is loaded into these tests themselves, too, which have no loader in a virtual machine without other
+    // files.
     library("libmasu-preload.so").filter(|_| !cfg!(target_feature = "crt-static"))
 }
 
-/// The library by which `masu run --local` pages a program.
+/// Library that pages a program under `masu run --local`.
 pub(crate) fn pager_library() -> Option<PathBuf> {
     library("libmasu-pager.so")
 }
 
-/// The C library for programs with a say.
+/// The C library for cooperating programs.
 pub(crate) fn libmasu() -> Option<PathBuf> {
     library("libmasu.a")
 }
@@ -62,7 +63,7 @@ fn library(name: &str) -> Option<PathBuf> {
     places.into_iter().find(|place| place.is_file())?.canonicalize().ok()
 }
 
-/// One of the tests' own programs in C, which a virtual machine has built already.
+/// A C program of the tests, prebuilt in a virtual machine.
 pub(crate) fn c_program(name: &str) -> Option<PathBuf> {
     let own = std::env::current_exe().ok()?;
     Some(own.parent()?.join("programs").join(name)).filter(|path| is_program(path))
@@ -74,7 +75,7 @@ pub(crate) fn installed(name: &str) -> Option<PathBuf> {
     folders.into_iter().map(|folder| folder.join(name)).find(|path| is_program(path))
 }
 
-/// Python itself, and no script that looks for one.
+/// Python itself, and no script that starts one.
 pub(crate) fn python() -> Option<PathBuf> {
     installed("python3")
 }
@@ -91,7 +92,7 @@ fn is_program(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|about| about.is_file() && about.permissions().mode() & 0o111 != 0)
 }
 
-/// How a command ended and what it said.
+/// Exit status and output of a command.
 #[derive(Debug)]
 pub(crate) struct Said {
     pub(crate) status: ExitStatus,
@@ -100,12 +101,12 @@ pub(crate) struct Said {
 }
 
 impl Said {
-    /// What it complained of, without the remedy.
+    /// First line of its error, without the remedy.
     pub(crate) fn first_line(&self) -> &str {
         self.err.lines().next().unwrap_or_default()
     }
 
-    /// Its exit status; a signal counts as 128 and its number, as shells say it.
+    /// Exit status; a signal counts as 128 and its number, as in shells.
     pub(crate) fn code(&self) -> i32 {
         self.status.code().unwrap_or_else(|| 128 + self.status.signal().unwrap_or(0))
     }
@@ -121,7 +122,7 @@ impl Running {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map(Running)
     }
 
-    /// Its process id.
+    /// Process id.
     pub(crate) fn pid(&self) -> i32 {
         self.0.id().cast_signed()
     }
@@ -132,7 +133,7 @@ impl Running {
         Ok(rustix::process::kill_process(pid, signal)?)
     }
 
-    /// Waits for its end, and takes what it said, however long it is.
+    /// Waits for the end, and returns the output, of any length.
     pub(crate) fn said(self) -> io::Result<Said> {
         self.said_while(|| {
             std::thread::sleep(Duration::from_millis(5));
@@ -158,11 +159,11 @@ impl Running {
     }
 }
 
-/// Reads a pipe to its end, beside whatever else is done.
+/// Reads a pipe to its end, in a thread of its own.
 fn all_of(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<String> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
-        // What was read before a failure is told all the same.
+        // Bytes read before a failure are returned all the same.
         let _ = pipe.map(|mut pipe| pipe.read_to_end(&mut bytes));
         String::from_utf8_lossy(&bytes).into_owned()
     })

@@ -1,4 +1,4 @@
-//! Redis servers of our own on loopback, alone or as a Cluster: ended by their ids, however the test ends.
+//! Private Redis servers on loopback, alone or as a Cluster: ended by their process ids, however the test ends.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -11,7 +11,7 @@ use super::programs::{self, PATIENCE, Running};
 use super::run::{Folder, Result};
 use super::run_local::signal;
 
-/// One server, which writes nothing to disk unless its options say so.
+/// One server, which by default writes nothing to disk.
 pub(super) struct Redis {
     // Ends before its folder goes, into which it may write.
     running: Running,
@@ -20,8 +20,8 @@ pub(super) struct Redis {
     pub(super) port: u16,
 }
 
-/// A port that nobody listens on, and 10000 above it another one for the Cluster's own talk. Below those that the kernel gives
-/// to connections, which could take it while the server is gone.
+/// A free port, with another free one 10000 above it for the Cluster's own traffic. It is below the kernel's ephemeral
+/// range, so that no connection takes it while the server is down.
 fn free_port() -> Result<u16> {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let first = u16::try_from(std::process::id() % 2000)?;
@@ -34,7 +34,7 @@ fn free_port() -> Result<u16> {
     Err("no port is free".into())
 }
 
-/// Waits for what servers do among themselves.
+/// Waits for a state that servers reach among themselves.
 pub(super) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) -> Outcome {
     let deadline = Instant::now() + PATIENCE;
     while !holds() {
@@ -53,7 +53,7 @@ impl Redis {
 
     pub(super) fn start_with(name: &str, options: &[&str]) -> Result<Redis> {
         let folder = Folder::make(name)?;
-        // Redis looks at the name under which it was called.
+        // Redis reads the name under which it was called.
         std::os::unix::fs::symlink(programs::redis_server().ok_or("no redis-server")?, folder.0.join("redis-server"))?;
         let port = free_port()?;
         let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
@@ -70,14 +70,14 @@ impl Redis {
         Ok(running)
     }
 
-    /// As if its machine had lost power.
+    /// Kills it, as a loss of power would.
     pub(super) fn kill(&mut self) -> Outcome {
         self.running.0.kill()?;
         self.running.0.wait()?;
         Ok(())
     }
 
-    /// After it was killed, on the same port and folder.
+    /// Starts it again after a kill, on the same port and folder.
     pub(super) fn run_again(&mut self) -> Outcome {
         self.running = Redis::run(&self.folder, self.port, &self.options)?;
         Ok(())

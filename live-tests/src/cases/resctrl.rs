@@ -1,10 +1,10 @@
-//! The rules of resctrl, tried by system calls on the emulator of several machines.
+//! Rules of resctrl, tried by system calls on the emulator of several machines.
 //!
 //! The same rules are tried on the kernel's own file system where it is mounted (`resctrl_host.rs`), as far as that
-//! disturbs nobody. What needs ways, classes, counters or CPUs of others is tried on the emulator alone: groups that
-//! share with none, what a new group begins with, classes and counters that are used up, limbo, giving CPUs away,
-//! `io_alloc` and locked regions. Of those the kernel's document and its source are the only evidence. None of the rules
-//! has been tried on a machine with the hardware yet.
+//! disturbs no other user. Tests that need other users' ways, classes, counters or CPUs run on the emulator alone:
+//! exclusive groups, the initial state of a new group, exhausted classes and counters, limbo, giving CPUs away,
+//! `io_alloc` and locked regions. For those the kernel's document and its source are the only evidence. None of the
+//! rules has been tried on a machine with the hardware yet.
 
 mod counters;
 mod emulator;
@@ -31,7 +31,7 @@ pub use ends::{
 };
 pub(crate) use subject::{Shown, Subject, Trial};
 
-/// Machines that differ in what masks they take, in how many caches there are, and in whether code and data are apart.
+/// Machines with different accepted masks, numbers of caches, and with code and data apart or not.
 const MACHINES: [&[&str]; 5] = [
     &["--machine", "broadwell-20", "--allow-other"],
     &["--machine", "haswell-20", "--allow-other"],
@@ -138,12 +138,12 @@ rules! {
     counters::the_threshold_is_a_number_up_to_the_caches_size on ONE;
 }
 
-/// Nothing is left of a mount, however the emulator ends: by its own will, by a signal, killed, or unmounted by others,
-/// also while it is used.
+/// No mount is left, however the emulator ends: by itself, by a signal, killed, or unmounted by others, also while it
+/// is used.
 pub fn the_mount_ends_with_the_emulator(live: &Live) -> Outcome {
     let ignored = linux::signals::ignored(live.files())?;
     let all = [Signal::TERM, Signal::INT, Signal::HUP, Signal::KILL];
-    // What these tests themselves ignore, it does.
+    // Signals ignored by these tests themselves are ignored by it, too.
     for signal in all.into_iter().filter(|signal| !ignored.contains(signal.as_raw())) {
         for is_used in [false, true] {
             let mut emulator = Emulator::start(&[])?;
@@ -170,7 +170,7 @@ pub fn the_mount_ends_with_the_emulator(live: &Live) -> Outcome {
     Ok(())
 }
 
-/// In /proc/mounts it has a type of its own, so that nobody takes it for the kernel's.
+/// In /proc/mounts it has its own type, so that it is not taken for the kernel's.
 pub fn the_mount_says_what_it_is(_: &Live) -> Outcome {
     let mut emulator = Emulator::start(&["--machine", "two-sockets"])?;
     let root = emulator.root();
@@ -200,7 +200,7 @@ pub fn it_mounts_on_nothing_but_an_empty_directory(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// `--tell`, and what is wrong with what is told.
+/// `--tell`, and errors in its input.
 pub fn it_can_be_told_what_its_counters_show(_: &Live) -> Outcome {
     let emulator = Emulator::start(&[])?;
     let tell = |line: &str| {

@@ -1,4 +1,5 @@
-//! What `linux::resctrl` makes of the file system: on the emulator of several machines, and on the kernel's own where it is mounted.
+//! `linux::resctrl` on the file system: on the emulator of several machines, and on the kernel's own where it is
+//! mounted.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -32,7 +33,7 @@ const MACHINES: [&[&str]; 6] = [
     &["--machine", "cdp"],
 ];
 
-/// One test's file system, and a folder of its own for the journal.
+/// One test's file system, and a private folder for the journal.
 struct Place {
     root: String,
     journal: PathBuf,
@@ -72,7 +73,7 @@ impl Drop for Place {
     }
 }
 
-/// One of the programs of `program.rs`, which has said that it is done with what it does first. Dropping kills it.
+/// One of the programs of `program.rs` that has reported the end of its first step. Dropping kills it.
 struct Helper {
     child: Child,
     _input: Option<ChildStdin>,
@@ -134,7 +135,7 @@ fn life_cycle(place: &Place, host: &Rooted) -> Outcome {
     Ok(())
 }
 
-/// A process is killed in the middle, and the next start undoes what it has left.
+/// A process is killed in the middle, and the next start undoes its changes.
 fn crash(place: &Place, host: &Rooted) -> Outcome {
     let before = place.state(host)?;
     let mut killed = Helper::start(&["partition", &place.root, place.journal.to_str().ok_or("no text")?])?;
@@ -190,7 +191,7 @@ pub fn after_an_unmount_there_is_nothing_left_to_undo(live: &Live) -> Outcome {
     Ok(())
 }
 
-/// A group's maker holds its directory; when it is killed, nobody does.
+/// A group's maker holds its directory open; after its death no process does.
 pub fn a_group_is_collected_once_its_maker_is_dead_and_not_before(live: &Live) -> Outcome {
     let place = Place::emulated(&[])?;
     let elsewhere = place.journal.join("of-another");
@@ -250,7 +251,7 @@ pub fn ways_that_come_together_are_told(live: &Live) -> Outcome {
     Ok(())
 }
 
-/// What is written for one cache, or for data, leaves the others.
+/// A write for one cache, or for data, leaves the others unchanged.
 pub fn code_and_data_and_several_caches_are_divided_apart(live: &Live) -> Outcome {
     let place = Place::emulated(&["--machine", "two-sockets", "--caches", "0,3", "-o", "cdp"])?;
     let resctrl = Resctrl::at(live.files(), &place.root)?;
@@ -284,7 +285,7 @@ pub fn all_threads_of_a_process_are_moved_while_they_come_and_go(live: &Live) ->
     let moved = changes.move_process(helper.pid(), &web)?;
     assert!(moved.settled && moved.threads > 0, "{moved:?}");
     println!("{moved:?}");
-    // From now on its threads are born there: of those that are alive before and after a look at the default group, none is in it.
+    // From now on its threads are born there: no thread alive before and after a scan of the default group is in it.
     let threads = || -> Result<Vec<Pid>> {
         let listed = fs::read_dir(Path::new("/").join(helper.pid().file("task")))?;
         Ok(listed.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
@@ -331,7 +332,7 @@ pub fn a_process_from_somebody_elses_group_goes_back_there(live: &Live) -> Outco
     Ok(())
 }
 
-/// What the emulator is told to show.
+/// Values that the emulator is told to show.
 pub fn counters_show_numbers_and_words(live: &Live) -> Outcome {
     let place = Place::emulated(&["--machine", "snc-2"])?;
     let resctrl = Resctrl::at(live.files(), &place.root)?;

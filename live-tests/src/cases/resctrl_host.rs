@@ -1,4 +1,4 @@
-//! The rules of resctrl, tried on the kernel's own file system, with groups of our own that are gone afterwards.
+//! Rules of resctrl, tried on the kernel's own file system, with private groups that are removed afterwards.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use super::Outcome;
 use super::resctrl::{RULES, Shown, Subject};
 use crate::live::Live;
 
-/// Where it is mounted: it is there once for the whole machine, if at all.
+/// Mount point: at most one for the whole machine.
 pub(crate) fn mounted() -> Option<PathBuf> {
     let mounts = std::fs::read_to_string("/proc/self/mounts").ok()?;
     mounts.lines().find_map(|line| {
@@ -16,7 +16,7 @@ pub(crate) fn mounted() -> Option<PathBuf> {
     })
 }
 
-/// All of `resctrl.rs`. Those that this machine cannot show, or that would disturb others, are named and left out.
+/// All of `resctrl.rs`. Rules that this machine cannot show, or that would disturb others, are named and left out.
 pub fn the_kernel_keeps_the_rules_of_the_emulator(_: &Live) -> Outcome {
     let root = mounted().ok_or("it is not mounted")?;
     let mut broken = Vec::new();

@@ -1,4 +1,4 @@
-//! What a window holds, by the scan and by frame numbers: both must say the same, and what is so.
+//! Contents of a window, by the scan and by frame numbers: both must say the same, and the truth.
 
 use access::residency::{Viewer, WindowState};
 use linux::process_madvise::{Advice, advise};
@@ -13,7 +13,7 @@ use crate::live::Live;
 use crate::need::Need;
 use crate::toy::{Backing, Protection, ToyProcess};
 
-/// Nothing in memory.
+/// A window without resident memory.
 const NOTHING: WindowState = WindowState {
     resident: Pages(0),
     zero: Pages(0),
@@ -57,7 +57,7 @@ pub fn each_kind_of_page_is_counted_as_what_it_is(live: &Live) -> Outcome {
     Ok(())
 }
 
-/// Who writes gets a copy of his own, and the page that is left has one owner again only when the other has gone.
+/// The writer gets a private copy, and the remaining page has one owner again only when the other process has gone.
 pub fn pages_that_a_fork_shares_are_shared_until_it_ends_or_writes(live: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let mut toy = ToyProcess::start()?;
@@ -97,7 +97,7 @@ pub fn a_huge_page_is_told_from_512_small_ones(live: &Live) -> Outcome {
     Ok(())
 }
 
-/// What a program that asked for huge pages gets for reading memory that it never wrote.
+/// A program that asked for huge pages gets the huge zero page when it reads memory that it never wrote.
 pub fn the_huge_zero_page_is_nobodys_memory(live: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let _zero = crate::knob::Knob::turn("/sys/kernel/mm/transparent_hugepage/use_zero_page", "1")?;
@@ -135,7 +135,7 @@ pub fn swapped_pages_are_counted(live: &Live) -> Outcome {
     expect(live, &toy, heap.windows()[0], WindowState { resident: Pages(100), ..NOTHING })
 }
 
-/// The open file outlives its process, and says so.
+/// The open file outlives its process, and reports its end.
 pub fn a_program_that_ended_is_gone(_: &Live) -> Outcome {
     let mut toy = ToyProcess::start()?;
     let heap = toy.map(Backing::Anonymous, 1)?;

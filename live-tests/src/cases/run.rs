@@ -1,4 +1,4 @@
-//! `masu run --huge touch`: what of a program's memory is huge from the first touch on.
+//! `masu run --huge touch`: the parts of a program's memory that are huge from the first touch on.
 
 use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;
@@ -16,7 +16,7 @@ use crate::program;
 
 pub(super) type Result<T> = std::result::Result<T, libtest_mimic::Failed>;
 
-/// The test program, which is also what is started: see `program.rs`.
+/// The test program, which is also the started program: see `program.rs`.
 pub(super) fn own() -> Result<PathBuf> {
     Ok(std::env::current_exe()?)
 }
@@ -28,8 +28,8 @@ pub(super) fn run(options: &[&str], command: &[&str]) -> Result<Command> {
     for name in ["LD_PRELOAD", "GLIBC_TUNABLES", "MASU_TOUCH", "MASU_DISABLE"] {
         run.env_remove(name);
     }
-    // Whoever started the tests may have them ignored (nohup, a shell's `&`), which masu and the program would inherit.
-    // SAFETY: between fork and exec: system calls with numbers only.
+    // The tests may have been started with these signals ignored (nohup, a shell's `&`), which masu and the program
+    // would inherit. SAFETY: between fork and exec: system calls with numbers only.
     unsafe {
         run.pre_exec(|| {
             for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT] {
@@ -54,7 +54,7 @@ pub(super) fn said(command: &mut Command) -> Result<Said> {
     Ok(Running::start(command.stdin(Stdio::null()))?.said()?)
 }
 
-/// What it printed as `key=value`, where it did well.
+/// Its output as `key=value`, after status 0.
 pub(super) fn lines(said: &Said) -> Result<BTreeMap<String, String>> {
     assert_eq!(said.code(), 0, "{said:?}");
     let pairs = said.out.lines().filter_map(|line| line.split_once('='));
@@ -68,7 +68,7 @@ pub(super) fn windows(lines: &BTreeMap<String, String>, name: &str) -> Result<(u
     Ok((huge.parse()?, possible.parse()?))
 }
 
-/// Where a report goes; removed when dropped.
+/// File of a report; removed when dropped.
 pub(super) struct Report(PathBuf);
 
 impl Report {
@@ -92,7 +92,7 @@ impl Drop for Report {
     }
 }
 
-/// A folder for what a test makes; it goes with the test.
+/// A folder for a test's files, removed with the test.
 #[derive(Debug)]
 pub(super) struct Folder(pub(super) PathBuf);
 
@@ -183,7 +183,7 @@ pub fn without_the_library_nothing_is_huge(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// glibc's malloc is reached through its tunable, whatever was on its stack before.
+/// glibc's malloc is reached through its tunable, independent of the earlier contents of its stack.
 pub fn what_malloc_gives_is_huge(_: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     for mib in ["8", "16", "64"] {
@@ -194,7 +194,7 @@ pub fn what_malloc_gives_is_huge(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// Three MiB lie where the kernel puts them; the kernel itself aligns what is a multiple of two.
+/// Three MiB lie at the kernel's choice of address; the kernel itself aligns multiples of two MiB.
 pub fn with_no_align_mappings_lie_where_the_kernel_puts_them(_: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let report = Report::new("no-align");
@@ -215,14 +215,14 @@ pub fn stacks_are_huge_when_asked_for(_: &Live) -> Outcome {
     let plain = lines(&said(&mut run_program(&[], &["stack"])?)?)?;
     assert_eq!((number(&plain, "main")?, number(&plain, "thread")?), (0, 0), "{plain:?}");
     let asked = lines(&said(&mut run_program(&["--stack"], &["stack"])?)?)?;
-    // Of 6 MiB two windows are whole, wherever they lie; the upper one was begun before the advice if it ends close below
-    // the top.
+    // 6 MiB hold two whole windows at any address; the upper one was begun before the advice if it ends close below the
+    // top.
     assert!(number(&asked, "main")? >= 1 && number(&asked, "thread")? >= 5, "{asked:?}");
     Ok(())
 }
 
-/// A program with many MiB of text, the compiler itself: it makes the same of the same, its text is on huge pages, and the
-/// report says how.
+/// A program with many MiB of text, the compiler itself: it makes the same output from the same input, its text is on
+/// huge pages, and the report names the method.
 pub fn text_is_huge_when_asked_for(_: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let folder = Folder::make("code")?;
@@ -247,7 +247,7 @@ pub fn text_is_huge_when_asked_for(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// A size that the host does not give is named with its file; turned on, it serves what is too small for a window.
+/// A size that the host does not provide is named with its file; turned on, it serves mappings smaller than a window.
 pub fn smaller_sizes_serve_what_is_too_small_for_a_window(_: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let file = "/sys/kernel/mm/transparent_hugepage/hugepages-64kB/enabled";
@@ -276,7 +276,7 @@ pub fn smaller_sizes_serve_what_is_too_small_for_a_window(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// Half of a window is unmapped, half of another forbidden: what is left keeps its content, and both count as downgraded.
+/// Half of a window is unmapped, half of another forbidden: the rest keeps its content, and both count as downgraded.
 pub fn half_of_a_window_can_go_and_the_rest_stays(_: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let report = Report::new("half");

@@ -1,4 +1,4 @@
-//! `masu run`: the program runs as if nobody stood between it and its parent.
+//! `masu run`: the program behaves as if it ran directly under its parent.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -10,7 +10,7 @@ use super::programs::{self, PATIENCE, Running, Said};
 use super::run::{Report, Result, run, run_program, said};
 use crate::live::Live;
 
-/// In all ways of serving.
+/// Ways of serving.
 const HOWS: [&str; 2] = ["touch", "off"];
 
 /// Statuses pass, signals end masu in the same way, without a core of its own.
@@ -69,7 +69,7 @@ pub fn its_input_and_its_output_are_its_own(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// What a program finds of its surroundings, as far as it can be compared.
+/// Comparable part of a program's environment as the program sees it.
 fn surroundings(command: &mut Command) -> Result<String> {
     // SAFETY: between fork and exec: system calls with numbers only.
     unsafe {
@@ -153,7 +153,7 @@ impl Listening {
         self.masu.id().cast_signed()
     }
 
-    /// How often each signal came, by lines `number=times`; and how it ended.
+    /// Number of deliveries of each signal, by lines `number=times`; and the exit status.
     fn heard(mut self) -> Result<(String, i32)> {
         drop(self.input.take());
         let mut text = String::new();
@@ -165,7 +165,7 @@ impl Listening {
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        // Its input ends, and so does the program; masu is ours to wait for.
+        // Its input ends, and so does the program; the test waits for masu.
         drop(self.input.take());
         let _ = self.masu.kill();
         let _ = self.masu.wait();
@@ -182,7 +182,7 @@ fn signal(to: i32, signal: i32) -> Result<()> {
 
 const TOLD: [i32; 6] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2];
 
-/// Ctrl-C among them: the program decides what to make of it, and here it only counts.
+/// Ctrl-C among them: the program decides on its effect, and here it only counts.
 pub fn each_signal_reaches_it_exactly_once(_: &Live) -> Outcome {
     let rest = || std::thread::sleep(Duration::from_millis(60));
     for how in HOWS {
@@ -201,7 +201,7 @@ pub fn each_signal_reaches_it_exactly_once(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// As under nohup(1), or in the background of a shell without job control.
+/// The signals are ignored as under nohup(1), or in the background of a shell without job control.
 pub fn signals_that_are_ignored_at_the_start_stay_ignored(_: &Live) -> Outcome {
     let words = ["grep", "SigIgn", "/proc/self/status"];
     let mut plain = Command::new(words[0]);
@@ -267,14 +267,14 @@ pub fn when_masu_is_killed_the_program_lives_on(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// On a terminal of its own, by script(1).
+/// Runs it on a terminal of its own, by script(1).
 fn on_a_terminal(options: &str, command: &str) -> Result<Said> {
     let masu = programs::masu().ok_or("no masu")?;
     let line = format!("{} run {options} -- {command}", masu.display());
     said(Command::new("script").args(["-q", "-e", "-c", &line, "/dev/null"]))
 }
 
-/// A report where somebody reads it, and the terminal is the program's.
+/// A report on the terminal, and the terminal belongs to the program.
 pub fn on_a_terminal_there_is_a_report_and_the_program_has_the_terminal(_: &Live) -> Outcome {
     let said = on_a_terminal("", "sh -c 'test -t 0 && test -t 1 && test -t 2 && tty && ps -o stat= -p $$; exit 3'")?;
     assert_eq!(said.code(), 3, "{said:?}");
@@ -309,7 +309,7 @@ pub fn the_report_goes_where_it_is_wanted(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// By all ways that there are, also out of the middle of its threads.
+/// Every way of ending, also out of the middle of its threads.
 pub fn programs_end_in_all_ways_that_there_are(_: &Live) -> Outcome {
     let _quiet = super::no_automatic_huge_pages()?;
     let ways = [
@@ -353,7 +353,7 @@ pub fn a_program_in_a_chroot_goes_on(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// Who is forked from a daemon, and what is started, is served; with `--no-children` only what was named.
+/// Forks of a daemon and started programs are served; with `--no-children` only the named program.
 pub fn children_are_served_unless_that_is_not_wanted(_: &Live) -> Outcome {
     let _quiet = super::no_automatic_huge_pages()?;
     let report = Report::new("alone");
@@ -361,7 +361,7 @@ pub fn children_are_served_unless_that_is_not_wanted(_: &Live) -> Outcome {
     let alone = said(&mut run_program(&options, &["ends", "spawn"])?)?;
     assert_eq!((alone.code(), alone.out.as_str()), (0, "huge=4\nmalloc=0/8\n"), "{alone:?}");
     assert_eq!(report.read()?["processes"], 1);
-    // What the user had stays his.
+    // The user's own setting stays.
     let mut command =
         run(&["--no-children", "-q"], &["/bin/sh", "-c", "echo \"$LD_PRELOAD|$GLIBC_TUNABLES|$MASU_TOUCH\""])?;
     command.env("LD_PRELOAD", "libm.so.6").env("GLIBC_TUNABLES", "glibc.malloc.check=0");
@@ -370,7 +370,7 @@ pub fn children_are_served_unless_that_is_not_wanted(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// More than there are seats on the board: all run, and the report says how many are not in it.
+/// More than there are process slots on the status page: all run, and the report has the number without a slot.
 pub fn more_children_than_seats_all_run(_: &Live) -> Outcome {
     let report = Report::new("many");
     let said = said(&mut run_program(&["--report", report.path(), "--json"], &["many", "1100"])?)?;
@@ -381,7 +381,8 @@ pub fn more_children_than_seats_all_run(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// A program in a pid namespace of its own has a number there that is somebody else's here: it is counted, and nobody else.
+/// In a pid namespace the program has a number that belongs to another process outside: the program is counted, and no
+/// other.
 pub fn a_pid_namespace_of_its_own_is_no_confusion(_: &Live) -> Outcome {
     let _quiet = super::no_automatic_huge_pages()?;
     let report = Report::new("namespace");

@@ -1,4 +1,4 @@
-//! `masu run`: what a library in front of a program's memory calls must not break.
+//! `masu run`: behaviour that a library in front of a program's memory calls must not break.
 
 use std::time::{Duration, Instant};
 
@@ -7,14 +7,14 @@ use super::programs::{PATIENCE, Running};
 use super::run::{lines, run, run_program, said, windows};
 use crate::live::Live;
 
-/// A growth that the kernel refuses half-way takes nobody else's memory with it.
+/// A growth that the kernel refuses half-way takes no other thread's memory.
 pub fn a_refused_growth_takes_nothing_of_other_threads(_: &Live) -> Outcome {
     let said = lines(&said(&mut run_program(&[], &["refused-growth"])?)?)?;
     assert!(said.get("rounds").is_some_and(|rounds| rounds != "0"), "{said:?}");
     Ok(())
 }
 
-/// What was too small for a window when it was mapped.
+/// Memory that was too small for a window when it was mapped.
 pub fn memory_that_began_small_is_huge_once_it_is_large(_: &Live) -> Outcome {
     let (huge, possible) = windows(&lines(&said(&mut run_program(&[], &["small-grows"])?)?)?, "grown")?;
     // The first window was touched before.
@@ -22,14 +22,15 @@ pub fn memory_that_began_small_is_huge_once_it_is_large(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// With `--stack`, nothing of a thread's is looked at that it may have freed.
+/// With `--stack`, memory that a thread may have freed is not read.
 pub fn threads_that_free_their_own_handle_are_no_trouble(_: &Live) -> Outcome {
     let said = lines(&said(&mut run_program(&["--stack"], &["detached"])?)?)?;
     assert_eq!(said.get("threads").map(String::as_str), Some("3000"));
     Ok(())
 }
 
-/// A filter that knows only the program's own calls kills nobody, not at the exit either, where a report is wanted.
+/// A filter that allows only the program's own calls kills no process, not at the exit either, when a report is
+/// requested.
 pub fn a_program_that_shuts_itself_in_is_left_alone(_: &Live) -> Outcome {
     for options in [&[][..], &["--report", "-"]] {
         let said = lines(&said(&mut run_program(options, &["boxed"])?)?)?;
@@ -46,7 +47,7 @@ pub fn a_long_list_of_arguments_does_not_harm_the_stack(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// As execvp(3) does it.
+/// The shell runs it, as execvp(3) does it.
 pub fn a_script_without_a_first_line_is_run_by_the_shell(_: &Live) -> Outcome {
     let path = std::env::temp_dir().join(format!("masu-live-script-{}", std::process::id()));
     std::fs::write(&path, "echo \"said $1\"; exit 7\n")?;
@@ -58,7 +59,7 @@ pub fn a_script_without_a_first_line_is_run_by_the_shell(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// What the outer one gives its children is taken away by the inner one.
+/// The inner run removes the outer run's settings for its children.
 pub fn off_is_off_within_another_run(_: &Live) -> Outcome {
     let mut outer = run(&[], &[])?;
     let masu = outer.get_program().to_owned();

@@ -1,4 +1,4 @@
-//! `masu run` where something is in the way: other libraries, other programs, other settings, limits.
+//! `masu run` with obstacles: other libraries, other programs, other settings, limits.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -13,7 +13,7 @@ use super::{Outcome, no_automatic_huge_pages};
 use crate::knob::Knob;
 use crate::live::Live;
 
-/// Compiles a piece of C; says where it is.
+/// Compiles a piece of C; returns the path of the program.
 pub(super) fn compile(folder: &Folder, compiler: &str, name: &str, source: &str, arguments: &[&str]) -> Result<String> {
     let (file, made) = (folder.0.join(format!("{name}.c")), folder.0.join(name));
     std::fs::write(&file, source)?;
@@ -22,7 +22,7 @@ pub(super) fn compile(folder: &Folder, compiler: &str, name: &str, source: &str,
     Ok(made.to_str().ok_or("a path that is no text")?.to_owned())
 }
 
-/// Said once by masu, and once more by the loader, which goes on; the program runs and is served.
+/// Reported once by masu, and once more by the loader, which goes on; the program runs and is served.
 pub fn a_preloaded_library_that_is_not_there_is_remarked(_: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let mut command = run_program(&[], &["allocation", "16"])?;
@@ -48,8 +48,8 @@ void *mmap(void *a, size_t n, int p, int f, int fd, off_t o) { calls += n == 671
 __attribute__((destructor)) static void end(void) { fprintf(stderr, "saw %ld\n", calls); }
 "#;
 
-/// Two libraries that stand before the same call: the other one sees what the program asks for, as it was asked, and what it
-/// gives is advised.
+/// Two libraries that interpose the same call: the other one sees the program's unchanged request, and its result is
+/// advised.
 pub fn another_library_that_interposes_mmap_does_no_harm(_: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let folder = Folder::make("interposer")?;
@@ -78,7 +78,7 @@ int main(void) {
 }
 "#;
 
-/// Said before it starts; and served by what masu attach does.
+/// Printed before the start; and served as by masu attach.
 fn served_from_outside(program: &str, why: &str) -> Outcome {
     let report = Report::new("outside");
     let said = said(&mut run(&["--report", report.path(), "--json"], &[program])?)?;
@@ -98,7 +98,7 @@ pub fn a_static_program_is_served_from_outside(_: &Live) -> Outcome {
     served_from_outside(&compile(&folder, "cc", "static", HUNGRY, &["-static"])?, "it is linked statically")
 }
 
-/// The sanitizer of addresses ends a program in which another library comes before its own.
+/// The address sanitizer ends a program when another library is loaded before its own.
 pub fn a_sanitized_program_is_served_from_outside(_: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let folder = Folder::make("asan")?;
@@ -126,7 +126,7 @@ pub fn a_set_uid_program_is_refused(_: &Live) -> Outcome {
     let folder = Folder::make("setuid")?;
     let file = folder.0.join("true");
     std::fs::copy("/bin/true", &file)?;
-    // Of somebody else: to be made what one is already is no privilege.
+    // Owned by another user: a set-user-id bit for the current user grants no privilege.
     std::os::unix::fs::chown(&file, Some(65534), Some(65534))?;
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o4755))?;
     let file = file.to_str().ok_or("a path that is no text")?;
@@ -151,7 +151,7 @@ pub fn where_huge_pages_are_off_it_is_served_from_outside(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// Limits so tight that nothing beyond what is asked for can be reserved: what would succeed without masu succeeds.
+/// Limits that allow no reservation beyond the request: calls that succeed without masu succeed with it.
 pub fn tight_limits_make_no_difference(_: &Live) -> Outcome {
     let plain = said(Command::new(super::run::own()?).args([crate::program::FLAG, "limited"]))?;
     assert_eq!(plain.code(), 0, "{plain:?}");
@@ -161,7 +161,8 @@ pub fn tight_limits_make_no_difference(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// A group that may have 96 MiB: what does not fit as huge pages comes as small ones, or not at all, as ever.
+/// A cgroup with a limit of 96 MiB: memory that does not fit as huge pages comes as small ones, or not at all, as
+/// without masu.
 pub fn a_group_with_a_limit_is_kept(_: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let group = Group::make("run")?;
@@ -275,7 +276,7 @@ int main(void) {
 }
 "#;
 
-/// Rights stay what they were when data is laid on huge pages.
+/// Access rights stay unchanged when data is put on huge pages.
 pub fn data_that_is_run_can_still_be_run(_: &Live) -> Outcome {
     if !cfg!(target_arch = "x86_64") {
         return Ok(());
@@ -289,7 +290,7 @@ pub fn data_that_is_run_can_still_be_run(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// Without the privilege for what is done from outside, the rest is done, and the report says what is not.
+/// Without the privilege for the outside part, the rest is done, and the report names the missing part.
 pub fn without_privileges_it_is_served_and_the_report_says_what_is_missing(_: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let mut command = run_program(&["--report", "-", "--json"], &["allocation", "16"])?;

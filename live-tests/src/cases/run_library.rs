@@ -1,4 +1,4 @@
-//! The library that is in every program: what it needs of others, what it shows them, and how large it is.
+//! The preloaded library: its dependencies, its exported symbols, and its size.
 
 use object::elf::FileHeader64;
 use object::read::elf::{FileHeader, Sym};
@@ -23,12 +23,12 @@ const IMPORTS: [&str; 10] = [
     "pthread_self",
 ];
 
-/// What the compiler asks for in its own name, where it is not a part of it.
+/// Symbols that the compiler itself requests, where it does not inline them.
 const ALSO: [&str; 2] = ["strlen", "syscall"];
 
 const HOOKS: [&str; 7] = ["brk", "mmap", "mmap64", "mremap", "prctl", "pthread_create", "sbrk"];
 
-/// Names of symbols that it wants from others, and of those that it has for others.
+/// Names of imported symbols, and of exported ones.
 fn symbols() -> Result<(Vec<String>, Vec<String>)> {
     let file = std::fs::read(programs::preload_library().ok_or("no library")?)?;
     assert!(file.len() < 200 << 10, "{} bytes", file.len());

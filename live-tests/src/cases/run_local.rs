@@ -1,4 +1,5 @@
-//! `masu run --local`: a program with less memory than it uses finds what it put there, and nobody sees the difference.
+//! `masu run --local`: a program with less memory than it uses finds its data unchanged, and no program sees the
+//! difference.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -14,7 +15,7 @@ use crate::live::Live;
 use crate::need::Need;
 use crate::probe::paging_backends;
 
-/// `masu run --local …`, not started yet; alone with itself, without what earlier runs have learned.
+/// `masu run --local …`, not started yet; isolated, without the profiles of earlier runs.
 pub(super) fn paged(options: &[&str], command: &[&str]) -> Result<Command> {
     paged_with_profile(&[&["--no-profile"], options].concat(), command)
 }
@@ -46,7 +47,7 @@ pub(super) fn built(folder: &Folder, name: &str, source: &str) -> Result<String>
     }
 }
 
-/// A program that fills memory, waits to be told to go on, looks whether all is as it left it, and changes it meanwhile.
+/// A program that fills memory, waits for a line, checks that all is as it left it, and changes it meanwhile.
 pub(super) fn weigh(folder: &Folder) -> Result<String> {
     built(folder, "weigh", include_str!("../../programs/weigh.c"))
 }
@@ -56,7 +57,7 @@ pub(super) struct Talking {
     pub(super) masu: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
-    /// The program itself, once it has said so.
+    /// Process id of the program, once it has printed it.
     pub(super) program: i32,
 }
 
@@ -69,7 +70,7 @@ impl Talking {
         Ok(Talking { masu, input, output, program: 0 })
     }
 
-    /// Waits until it says this.
+    /// Waits until it prints this word.
     pub(super) fn hears(&mut self, word: &str) -> Outcome {
         let mut line = String::new();
         self.output.read_line(&mut line)?;
@@ -78,7 +79,7 @@ impl Talking {
         Ok(())
     }
 
-    /// The next line of what it says.
+    /// Next line of its output.
     pub(super) fn line(&mut self) -> Result<String> {
         let mut line = String::new();
         self.output.read_line(&mut line)?;
@@ -90,7 +91,7 @@ impl Talking {
         Ok(self.input.as_mut().ok_or("no pipe")?.write_all(b"\n")?)
     }
 
-    /// To the end of what it writes, which is later than masu's own end if that was killed.
+    /// Waits for the end of its output, which is later than masu's own end if masu was killed.
     pub(super) fn ends(mut self) -> Result<Said> {
         drop(self.input.take());
         let (mut out, mut err) = (String::new(), String::new());
@@ -134,20 +135,20 @@ pub(super) fn stress_with_build_id(folder: &Folder) -> Result<String> {
     compile(folder, "cc", "stress", STRESS, &["-pthread", "-Wl,--build-id"])
 }
 
-/// Not among what is asked of a paged program: its handlers do not run on the signal stack that it chose.
+/// Steps not requested from a paged program: its handlers do not run on the signal stack that it chose.
 const WITHOUT: [&str; 2] = ["--without", "altstack"];
 
 /// Memory that moves, grows and is given up, and little else: such is rare in a mixture of all.
 const MOVING: [&str; 2] = ["--only", "mremap,realloc,dontneed,touch"];
 
-/// Other seeds and other units. Copies of it (fork) do not fit, and it goes on without them.
+/// Other seeds and other transfer sizes. Copies of it (fork) do not fit, and it goes on without them.
 pub fn a_program_that_checks_each_byte_finds_none_wrong(live: &Live) -> Outcome {
     let folder = Folder::make("local-stress")?;
     let stress = stress(&folder)?;
     let at = folder.0.to_str().ok_or("a path that is no text")?;
     let all = [("1", "4KiB"), ("2", "16KiB"), ("3", "64KiB"), ("4", "auto")].map(|(seed, unit)| (seed, unit, WITHOUT));
     let moving = [("5", "16KiB"), ("6", "auto")].map(|(seed, unit)| (seed, unit, MOVING));
-    // Where the processor is emulated, one, in which most happens, with less memory.
+    // On an emulated processor a single backend, with nearly all the steps and less memory.
     let (but, mib) = if live.has(Need::RealProcessor) { (0, "64") } else { (5, "16") };
     let kinds = || all.into_iter().chain(moving).skip(but);
     let backends = backends(live);
@@ -182,7 +183,7 @@ pub fn a_program_that_checks_each_byte_finds_a_wrong_one(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// Anonymous memory of a process that is in memory, in bytes: its paged memory and the staging are part of it.
+/// Resident anonymous memory of a process in bytes, paged memory and the victim queue included.
 fn anonymous_bytes(process: i32) -> Result<u64> {
     let text = std::fs::read_to_string(format!("/proc/{process}/status"))?;
     let line = text.lines().find_map(|line| line.strip_prefix("RssAnon:")).ok_or("no RssAnon")?;
@@ -190,8 +191,9 @@ fn anonymous_bytes(process: i32) -> Result<u64> {
     Ok(kib << 10)
 }
 
-/// Sampled from outside; what the program has besides paged memory is known from before it had touched any. The kernel counts
-/// in parts for each processor, up to 64 pages that are not in the sum, and the stacks' and tables' pages come on the way.
+/// Tolerance of sampling from outside. The program's other memory is known from before its first touch of paged memory.
+/// The kernel counts in parts for each processor, up to 64 pages that are not in the sum, and the stacks' and tables'
+/// pages are added meanwhile.
 const BESIDES_BYTES: u64 = 512 << 10;
 
 /// 64 MiB in 4 MiB, with threads that change it all the time; where the processor is emulated, 16 MiB, and for longer.
@@ -215,7 +217,7 @@ pub fn local_memory_is_never_more_than_was_given(live: &Live) -> Outcome {
         while begun.elapsed() < Duration::from_millis(seconds * 1200) {
             match anonymous_bytes(talking.program) {
                 Ok(bytes) => (samples, most) = (samples + 1, most.max(bytes)),
-                // It has ended.
+                // The process has ended.
                 Err(_) => break,
             }
             std::thread::sleep(Duration::from_micros(500));
@@ -250,7 +252,7 @@ pub fn a_paged_program_ends_and_talks_as_without_masu(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// With a process that is a copy, plain fork: it works as long as all is in memory, and is refused in words when not.
+/// A plain fork, which makes a copy: it works as long as all is in memory, and is otherwise refused with a message.
 pub fn a_fork_works_while_all_fits_and_is_refused_and_reported_when_not(_: &Live) -> Outcome {
     const FORKS: &str = r#"
 #include <errno.h>
@@ -287,7 +289,7 @@ int main(int count, char **list) {
     Ok(())
 }
 
-/// What is in the store comes back for it: of a program that was larger, and of memory that nobody may read just now.
+/// A fork needs the stored pages back: of a program that was larger, and of memory that is unreadable just now.
 pub fn a_fork_brings_back_what_fits(live: &Live) -> Outcome {
     const FORKS: &str = r#"
 #include <stdio.h>
@@ -338,7 +340,7 @@ int main(int count, char **list) {
         assert_eq!(report["notes"], serde_json::json!([]), "{report}");
         assert!(report["bytes_in"].as_u64().is_some_and(|bytes| bytes >= 2 << 20), "it was all there: {report}");
         assert!(report["peak_resident_bytes"].as_u64().is_some_and(|bytes| bytes <= 8 << 20), "{report}");
-        // More of what nobody may read would fill local memory, since it could not leave.
+        // More unreadable memory would fill local memory, since it could not be evicted.
         let (said, _) = run(backend, "2048")?;
         assert_eq!((said.code(), said.out.as_str()), (0, "0 0\n"), "backend {backend}: {said:?}");
         assert!(said.err.contains("Cannot allocate memory"), "backend {backend}: {said:?}");
@@ -346,7 +348,7 @@ int main(int count, char **list) {
     Ok(())
 }
 
-/// It and its copies, which change what is theirs, check each byte.
+/// The program and its forks, which change their own memory, check each byte.
 pub fn copies_of_a_program_find_none_wrong(live: &Live) -> Outcome {
     let folder = Folder::make("local-copies")?;
     let stress = stress(&folder)?;
@@ -363,7 +365,7 @@ pub fn copies_of_a_program_find_none_wrong(live: &Live) -> Outcome {
     Ok(())
 }
 
-/// As if the kernel had none of them: io_uring, kernel AIO, vmsplice and filters for system calls.
+/// The calls fail as on a kernel without them: io_uring, kernel AIO, vmsplice and filters for system calls.
 pub fn what_cannot_work_on_paged_memory_is_not_there_for_the_program(_: &Live) -> Outcome {
     const ASKS: &str = r#"
 #include <errno.h>
@@ -452,7 +454,7 @@ int main(void) {
     Ok(())
 }
 
-/// What this test program could find out, `masu facts` found out, too.
+/// The findings of this test program agree with those of `masu facts`.
 pub fn facts_tells_that_programs_can_be_paged(_: &Live) -> Outcome {
     let said = said(masu()?.args(["facts", "--json"]))?;
     let report: serde_json::Value = serde_json::from_str(&said.out)?;

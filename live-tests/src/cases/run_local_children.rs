@@ -1,4 +1,4 @@
-//! `masu run --local` for programs that start others: each is paged, and what it took is given back when it ends.
+//! `masu run --local` for programs that start others: each is paged, and its memory is freed when it ends.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -50,7 +50,8 @@ pub(super) const TERMS: Terms = Terms {
     backend: None,
 };
 
-/// So that programs that run at a time do not wait for each other: masu raises its own limit as far as it may, and nobody else's.
+/// masu raises its own limit as far as allowed, so that concurrent programs do not wait for each other, and no other
+/// process's limit.
 pub fn masu_alone_may_have_more_open_files(_: &Live) -> Outcome {
     const LIMITS: &str = "ulimit -S -n; while read -r max open files soft hard unit; do \
                           [ \"$max $open\" = \"Max open\" ] && [ \"$soft\" = \"$hard\" ] && echo raised; \
@@ -61,7 +62,8 @@ pub fn masu_alone_may_have_more_open_files(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// One that says nothing is played here, and one whose name somebody else has taken. Of one that is gone nothing is expected.
+/// The test plays a masu that sends nothing, and one whose socket name is taken by another process. Nothing is expected
+/// from a masu that has ended.
 pub fn without_terms_a_program_ends_unless_masu_is_gone(_: &Live) -> Outcome {
     let library = programs::masu().ok_or("no masu")?.with_file_name("libmasu-pager.so");
     let listener = Listener::open()?;
@@ -75,7 +77,7 @@ pub fn without_terms_a_program_ends_unless_masu_is_gone(_: &Live) -> Outcome {
     assert_eq!((refused.code(), refused.out.as_str()), (125, ""), "{refused:?}");
     assert!(refused.first_line().ends_with("gives it no terms"), "{refused:?}");
     assert!(refused.err.contains("\n    masu says why") && refused.err.contains("ulimit -n"), "{refused:?}");
-    // It asked once more whether anybody is there.
+    // The program has checked once more that masu is there.
     drop(listener.accept(Duration::from_secs(10))?.ok_or("nobody asked again")?);
     let mut outlived = Vec::new();
     for answer in [TERMS.message(3), greeting::STRANGER] {
@@ -98,7 +100,7 @@ pub fn without_terms_a_program_ends_unless_masu_is_gone(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// Its own affair: the others go on, and the report says why.
+/// Only that child fails: the others go on, and the report has the reason.
 pub fn a_child_that_cannot_begin_does_not_end_the_run(_: &Live) -> Outcome {
     const CHILD: &str = "(ulimit -v 200000; exec /bin/true); echo $?; exit 7";
     for with_report in [true, false] {

@@ -1,4 +1,4 @@
-//! `masu run --local`: calls that a pager gets wrong if it does not take care.
+//! `masu run --local`: calls that need special care in a pager.
 
 use std::process::{Command, Stdio};
 
@@ -8,12 +8,13 @@ use super::run::{Folder, Report, Result, said};
 use super::run_local::{backends, built, paged};
 use crate::live::Live;
 
-/// With so much local memory, and without masu, where it must be right, too.
+/// Runs the part with `local` memory, and without masu, where it must be right, too.
 fn right(live: &Live, part: &str, local: &str) -> Result<(String, serde_json::Value)> {
     right_in(live, part, local, "auto")
 }
 
-/// The same, with so large units, on each backend that this kernel has. What is said, and reported, is that of the best.
+/// The same with a transfer size of `unit`, on each backend that this kernel has. Returns the output and the report of
+/// the best.
 fn right_in(live: &Live, part: &str, local: &str, unit: &str) -> Result<(String, serde_json::Value)> {
     let folder = Folder::make("local-hard")?;
     let hard = built(&folder, "hard", include_str!("../../programs/hard.c"))?;
@@ -59,19 +60,19 @@ pub fn a_copy_with_a_stack_of_its_own_runs_on_it(live: &Live) -> Outcome {
     Ok(())
 }
 
-/// They are neither gone through nor taken for what there is.
+/// The ranges are neither walked nor taken for existing memory.
 pub fn lengths_beyond_all_memory_do_no_harm(live: &Live) -> Outcome {
     right(live, "lengths", "2MiB")?;
     Ok(())
 }
 
-/// The kernel takes what it joins to a moved mapping out of the userfaultfd, unless it is kept from joining it.
+/// The kernel takes mappings merged with a moved one out of the userfaultfd, unless the merge is prevented.
 pub fn what_lies_beside_moved_memory_stays_what_it_was(live: &Live) -> Outcome {
     right(live, "neighbours", "2MiB")?;
     Ok(())
 }
 
-/// Neither of a mapping that was to be moved, nor of what lay where it was to go.
+/// Neither of the mapping to be moved, nor of the memory at its target.
 pub fn a_move_that_fails_leaves_nothing_behind(live: &Live) -> Outcome {
     right(live, "gone", "2MiB")?;
     Ok(())
@@ -89,19 +90,19 @@ pub fn small_memory_that_grows_is_paged_as_a_whole(live: &Live) -> Outcome {
     Ok(())
 }
 
-/// What is known of a page's neighbour is not taken for its own.
+/// A neighbour page's state is not taken for the page's own.
 pub fn bus_errors_beside_paged_memory_are_the_programs_own(live: &Live) -> Outcome {
     right_in(live, "beside", "2MiB", "64KiB")?;
     Ok(())
 }
 
-/// The kernel looks for all of it first, and the device writes later: also to what has left meanwhile.
+/// The kernel pins all of it first, and the device writes later: also to pages evicted meanwhile.
 pub fn a_direct_read_into_many_pieces_is_whole(live: &Live) -> Outcome {
     right(live, "direct", "7MiB")?;
     Ok(())
 }
 
-/// Nor do calls change what the program knows of them.
+/// Calls do not change their arguments, either.
 pub fn a_long_buffer_is_brought_as_far_as_it_is_filled(live: &Live) -> Outcome {
     right(live, "buffers", "2MiB")?;
     let (_, report) = right(live, "buffers", "128MiB")?;
@@ -110,13 +111,13 @@ pub fn a_long_buffer_is_brought_as_far_as_it_is_filled(live: &Live) -> Outcome {
     Ok(())
 }
 
-/// Those of streams, of files that do not say how long they are, and of more than may be local.
+/// Calls on streams, on files without a known length, and on more than may be local.
 pub fn a_call_that_is_made_in_parts_is_one_to_the_program(live: &Live) -> Outcome {
     right(live, "parts", "2MiB")?;
     Ok(())
 }
 
-/// Nothing of them is written, and nothing of what they held before comes back.
+/// Pages of zeros are not written, and their earlier contents do not come back.
 pub fn pages_of_zeros_are_kept_nowhere(live: &Live) -> Outcome {
     let (_, report) = right(live, "zeros", "2MiB")?;
     // One page of 64 is not zeros in two of three rounds, and 8 MiB are the program's own.
@@ -125,24 +126,24 @@ pub fn pages_of_zeros_are_kept_nowhere(live: &Live) -> Outcome {
     Ok(())
 }
 
-/// Where they are all that is too much, nothing else does.
+/// Where zero pages are the whole excess, no other page is evicted.
 pub fn pages_of_zeros_leave_before_others(live: &Live) -> Outcome {
     // 20 MiB that are not zeros, and 12 that are.
     let (_, report) = right(live, "spare", "24MiB")?;
     assert!(report["paged_bytes"].as_u64().is_some_and(|bytes| bytes > 30 << 20), "{report}");
-    // Only at the end all zeros are looked at, and some of the rest makes room for them.
+    // Only at the end all zero pages are read, and some of the rest is evicted for them.
     assert!(report["bytes_out"].as_u64().is_some_and(|bytes| bytes < 1 << 20), "{report}");
     Ok(())
 }
 
-/// The kernel says EFAULT of arguments that went away again, before anything has happened.
+/// The kernel returns EFAULT for evicted arguments, before anything has happened.
 pub fn exec_takes_more_arguments_than_can_be_pinned(live: &Live) -> Outcome {
     right(live, "arguments", "4MiB")?;
     Ok(())
 }
 
-/// The kernel may say of a page that it just moved that it was there already, and it does so of pages that something else
-/// has its hands on. On 6.18.44 without the look that `Uffd::move_frames` takes, one run of this in three fails.
+/// The kernel may report a page that it just moved as already present, and it does so for pages that another part of it
+/// holds. On 6.18.44 without the check in `Uffd::move_frames`, one run of this in three fails.
 pub fn pages_that_the_kernel_moves_about_are_not_lost(live: &Live) -> Outcome {
     let folder = Folder::make("local-holes")?;
     let hard = built(&folder, "hard", include_str!("../../programs/hard.c"))?;

@@ -1,4 +1,4 @@
-//! `masu run --local` when servers of its store die or sleep under the program: what was home is home still, so the program
+//! `masu run --local` when servers of its store die or sleep under the program: stored data survives, so the program
 //! waits, goes on, and finds every byte.
 
 use std::time::Duration;
@@ -10,10 +10,10 @@ use super::run::{Folder, Report, Result};
 use super::run_local::{Talking, paged, stress, weigh};
 use crate::live::Live;
 
-/// So long a server is gone, or all of them.
+/// Outage of one server, or of all of them.
 const GONE: Duration = Duration::from_secs(10);
 
-/// A program with 2 MiB of local memory, whose 16 MiB are nearly all home, and which waits; then it works for so long.
+/// A program with 2 MiB of local memory and nearly all of its 16 MiB stored, which waits; then it works for `seconds`.
 fn full(store: &str, report: &Report, folder: &Folder, seconds: &str) -> Result<Talking> {
     let options = ["--local", "2MiB", "--store", store, "--report", report.path(), "--json"];
     let mut talking = Talking::start(paged(&options, &[&weigh(folder)?, "16", seconds])?)?;
@@ -23,7 +23,7 @@ fn full(store: &str, report: &Report, folder: &Folder, seconds: &str) -> Result<
     Ok(talking)
 }
 
-/// It found all as it had left it, and masu has told of the outage.
+/// The program found all its data, and masu has reported the outage.
 fn survived(said: &Said) {
     assert_eq!((said.code(), said.out.as_str()), (0, "right\n"), "{said:?}");
     assert!(said.err.contains("does not answer since") && said.err.contains("is back after"), "{said:?}");
@@ -37,15 +37,15 @@ fn waited_at_least(report: &Report, least: Duration) -> Outcome {
     Ok(())
 }
 
-/// There are three masters as before, and nothing in them.
+/// Checks that there are three masters as before, and no data in them.
 fn nothing_is_left(cluster: &Cluster) -> Outcome {
     let left = cluster.servers.iter().filter(|server| server.is_master()).map(|master| master.ask(&["DBSIZE"]));
     assert_eq!(left.collect::<std::io::Result<Vec<_>>>()?, [":0", ":0", ":0"]);
     Ok(())
 }
 
-/// Two programs at once: one that reads each of its pages once more at the end, and one that uses memory in every way. A third
-/// of their pages is with the master, and what was home is with its replica.
+/// Two programs at once: one that reads each of its pages once more at the end, and one that uses memory in every way.
+/// A third of their pages is with the master, and the stored ones are with its replica.
 pub fn a_cluster_whose_master_is_killed_is_waited_for(_: &Live) -> Outcome {
     let mut cluster = Cluster::start("local-cluster-killed")?;
     let (folder, report) = (Folder::make("local-cluster-killed-programs")?, Report::new("local-cluster-killed"));
@@ -68,7 +68,8 @@ pub fn a_cluster_whose_master_is_killed_is_waited_for(_: &Live) -> Outcome {
     nothing_is_left(&cluster)
 }
 
-/// One of its masters sleeps longer than the others, which vote for its replica; then it wakes, with old pages and old orders.
+/// One of its masters sleeps longer than the others, which vote for its replica; then it wakes, with old pages and old
+/// orders.
 pub fn a_cluster_that_sleeps_and_wakes_with_another_master_is_waited_for(_: &Live) -> Outcome {
     let cluster = Cluster::start("local-cluster-asleep")?;
     let (folder, report) = (Folder::make("local-cluster-asleep-program")?, Report::new("local-cluster-asleep"));
@@ -88,7 +89,7 @@ pub fn a_cluster_that_sleeps_and_wakes_with_another_master_is_waited_for(_: &Liv
     nothing_is_left(&cluster)
 }
 
-/// Killed in the midst of writes. What it had written to its log is with the kernel, and outlives it.
+/// Killed in the midst of writes. Its log is with the kernel, and survives it.
 pub fn a_redis_that_was_killed_and_comes_back_with_its_data_is_waited_for(_: &Live) -> Outcome {
     let options = ["--appendonly", "yes", "--appendfsync", "no", "--auto-aof-rewrite-percentage", "0"];
     let mut redis = Redis::start_with("local-redis-back", &options)?;

@@ -1,4 +1,5 @@
-//! `masu run --local`: what a program's code sites have learned is known to its next run, and never more than a hint.
+//! `masu run --local`: the profiles of a program's code sites are known to its next run, and are never more than a
+//! hint.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -32,7 +33,7 @@ int main(void) {
 }
 "#;
 
-/// A run with its profiles in a folder of its own: the report, and what the program said.
+/// A run with its profiles in a private folder: the report, and the program's output.
 fn ran(program: &str, cache: &Path, options: &[&str]) -> Result<(Value, String)> {
     let report = Report::new("local-profile");
     let options = [options, &["--local", "2MiB", "--report", report.path(), "--json"]].concat();
@@ -46,7 +47,7 @@ fn profiles(cache: &Path) -> Vec<PathBuf> {
     files.filter_map(|file| Some(file.ok()?.path())).collect()
 }
 
-/// The units of the first run are those that the second begins with, at other addresses.
+/// The second run starts with the transfer sizes of the first, at other addresses.
 pub fn a_second_run_begins_with_what_the_first_one_learned(_: &Live) -> Outcome {
     let folder = Folder::make("local-profile")?;
     let jumps = compile(&folder, "cc", "jumps", JUMPS, &["-Wl,--build-id"])?;
@@ -69,7 +70,7 @@ pub fn a_second_run_begins_with_what_the_first_one_learned(_: &Live) -> Outcome 
     Ok(())
 }
 
-/// There the program is process 1 to itself, and somebody else to masu.
+/// There the program is process 1 to itself, and has another number for masu.
 pub fn a_program_in_a_pid_namespace_is_known_as_itself(_: &Live) -> Outcome {
     let folder = Folder::make("local-profile-namespace")?;
     let jumps = compile(&folder, "cc", "jumps", JUMPS, &["-Wl,--build-id"])?;
@@ -87,7 +88,7 @@ pub fn a_program_in_a_pid_namespace_is_known_as_itself(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// Not to be read, and not to be written; and only where instructions have units of their own.
+/// Not to be read, and not to be written; and only where instructions have transfer sizes of their own.
 pub fn no_profile_is_kept_where_none_is_wanted(_: &Live) -> Outcome {
     let folder = Folder::make("local-no-profile")?;
     let jumps = compile(&folder, "cc", "jumps", JUMPS, &["-Wl,--build-id"])?;
@@ -111,7 +112,7 @@ pub fn no_profile_is_kept_where_none_is_wanted(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// Each byte is right, and what is kept is theirs.
+/// Each byte is right, and the kept files belong to the user.
 pub fn who_has_no_privilege_is_paged_and_has_a_profile(_: &Live) -> Outcome {
     const NOBODY: u32 = 65534;
     let folder = Folder::make("local-nobody")?;
@@ -156,7 +157,7 @@ pub fn a_broken_profile_is_ignored_and_replaced(_: &Live) -> Outcome {
         let (report, _) = ran(&jumps, &cache, &[])?;
         assert!(report["profile"]["sites_loaded"].as_u64() > Some(0), "{report}");
     }
-    // Of somebody else: what it says does not count. The folder is ours, so it is replaced.
+    // Owned by another user: its contents do not count. The folder is ours, so it is replaced.
     std::os::unix::fs::chown(&file, Some(65534), Some(65534))?;
     let (report, same) = ran(&jumps, &cache, &[])?;
     assert_eq!((report["profile"]["sites_loaded"].as_u64(), &same), (Some(0), &out), "{report}");

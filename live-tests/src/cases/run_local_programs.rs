@@ -1,4 +1,4 @@
-//! `masu run --local` with programs as they are installed: they give the answer that they give without it.
+//! `masu run --local` with programs as they are installed: their results are those of a run without it.
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ use super::run::{Folder, Report, said};
 use super::run_local::paged;
 use crate::live::Live;
 
-/// The output without masu, and with it; the report must say that pages went out and came in.
+/// The output without masu, and with it; the report must show pages going out and coming in.
 fn same(options: &[&str], command: &[&str]) -> Outcome {
     let (first, rest) = command.split_first().ok_or("no command")?;
     let plain = said(Command::new(first).args(rest))?;
@@ -75,7 +75,7 @@ pub fn sqlite_answers_the_same(_: &Live) -> Outcome {
     same(&["--local", "3MiB"], &[sqlite.to_str().ok_or("a path that is no text")?, ":memory:", SQL])
 }
 
-/// The compiler is a program that starts others. What it makes does not depend on where its memory is.
+/// The compiler is a program that starts others. Its output does not depend on the place of its memory.
 pub fn the_c_compiler_makes_the_same_file(_: &Live) -> Outcome {
     let folder = Folder::make("local-cc")?;
     let path = |name: &str| folder.0.join(name).to_str().map(str::to_owned).ok_or("a path that is no text");
@@ -143,7 +143,7 @@ pub fn what_make_install_lays_down_is_enough(_: &Live) -> Outcome {
     std::fs::write(&source, MARKED)?;
     let built = said(Command::new("cc").args(["-O1", "-Wall", "-Werror", "-I", &include, "-o", &program, &source]))?;
     assert_eq!((built.code(), built.err.as_str()), (0, ""), "{built:?}");
-    // One that is linked with the library, which it finds by its soname; there is no tracker.
+    // A program that is linked with the library, which it finds by its soname; there is no tracker.
     let (example, libraries) = (path("wait")?, path("root/usr/lib")?);
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../crates/hugepages/libmasu/examples/wait.c");
     let mut compile = Command::new("cc");

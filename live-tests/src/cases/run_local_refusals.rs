@@ -1,4 +1,4 @@
-//! `masu run --local` where it cannot be: said before anything is started, with what to do.
+//! `masu run --local` where it is not possible: an error before anything is started, with the remedy.
 
 use super::Outcome;
 use super::redis::Redis;
@@ -66,7 +66,7 @@ pub fn stores_that_cannot_be_used_are_refused_with_their_name(_: &Live) -> Outco
     Ok(())
 }
 
-/// Without a password, and with a wrong one, which is not repeated. The right one does.
+/// A missing password and a wrong one are refused, and the wrong one is not repeated. The right one is accepted.
 pub fn a_redis_that_does_not_let_masu_in_is_refused_with_the_way_out(_: &Live) -> Outcome {
     let redis = Redis::start_with("local-redis-password", &["--requirepass", "right"])?;
     let url = redis.url();
@@ -94,21 +94,21 @@ pub fn programs_that_cannot_be_paged_are_refused_with_the_reason(_: &Live) -> Ou
     let fixed = compile(&folder, "cc", "fixed", SOURCE, &["-static"])?;
     refused_with(&["--local", "4MiB"], &[&fixed], &["--local", "it is linked statically"], "Link it dynamically")?;
     let privileged = compile(&folder, "cc", "privileged", SOURCE, &[])?;
-    // Of somebody else: to be made what one is already is no privilege.
+    // Owned by another user: a set-user-id bit for the current user grants no privilege.
     std::os::unix::fs::chown(&privileged, Some(65534), Some(65534))?;
     std::fs::set_permissions(&privileged, std::os::unix::fs::PermissionsExt::from_mode(0o4755))?;
     let words = ["--local", "it is set-uid or set-gid"];
     refused_with(&["--local", "4MiB"], &[&privileged], &words, "Run it as the user that it becomes")
 }
 
-/// By its loader.
+/// Recognised by its loader.
 pub fn a_program_of_another_c_library_is_refused(_: &Live) -> Outcome {
     let folder = Folder::make("local-musl")?;
     let other = compile(&folder, "musl-gcc", "other", "int main(void) { return 3; }\n", &[])?;
     refused(&["--local", "4MiB"], &[&other], &["--local", "so that no library can page it"])
 }
 
-/// As the shell does.
+/// The status is the shell's.
 pub fn a_program_that_is_not_there_has_its_usual_status(_: &Live) -> Outcome {
     let missing = said(&mut paged(&["--local", "4MiB"], &["/no/such/program"])?)?;
     assert_eq!(missing.code(), 127, "{missing:?}");

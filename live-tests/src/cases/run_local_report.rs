@@ -1,4 +1,4 @@
-//! `masu run --local`: what its report says, to people and to programs.
+//! `masu run --local`: its report, for people and for programs.
 
 use serde_json::Value;
 
@@ -22,7 +22,7 @@ const FIELDS: [&str; 10] = [
     "unit_bytes_median",
 ];
 
-/// What the report of a program says that ends well, and what the program says.
+/// Report of a program that ends well, and the program's output.
 fn reported(options: &[&str], command: &[&str]) -> Result<(Value, String)> {
     let report = Report::new("local-report");
     let said = said(&mut paged(&[options, &["--report", report.path(), "--json"]].concat(), command)?)?;
@@ -34,7 +34,7 @@ fn number(of: &Value) -> Result<u64> {
     of.as_u64().ok_or_else(|| format!("no number: {of}").into())
 }
 
-/// Its unit was changed at these times to these sizes; the last is the one in force.
+/// Its transfer size was changed at these times to these sizes; the last is the one in force.
 fn has_its_history(of: &Value) -> bool {
     let units = of["units"].as_array().map_or(&[][..], Vec::as_slice);
     let last = units.last().is_some_and(|last| last["unit_bytes"] == of["unit_bytes"]);
@@ -104,7 +104,8 @@ int main(void)
 
 const HEADERS: &str = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../crates/hugepages/libmasu/include");
 
-/// What goes in order is worth large units, and what jumps about is not; without sections there is one unit for both.
+/// Sequential sections are worth large transfer sizes, and scattered ones are not; without sections there is one
+/// transfer size for both.
 pub fn sections_that_are_marked_get_units_of_their_own(_: &Live) -> Outcome {
     let folder = Folder::make("local-sections")?;
     let parts = compile(&folder, "cc", "parts", PARTS, &[HEADERS])?;
@@ -143,7 +144,7 @@ pub fn sections_that_are_marked_get_units_of_their_own(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// With debug information; and none of its units is smaller than was said.
+/// With debug information; and no transfer size is smaller than configured.
 pub fn what_faults_is_named_by_function_file_and_line(_: &Live) -> Outcome {
     let folder = Folder::make("local-sites")?;
     let parts = compile(&folder, "cc", "parts", PARTS, &[HEADERS, "-g"])?;

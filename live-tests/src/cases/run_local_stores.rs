@@ -1,4 +1,5 @@
-//! `masu run --local` when the store, or masu itself, fails: the program waits or ends with a reason, and never sees wrong data.
+//! `masu run --local` when the store, or masu itself, fails: the program waits or ends with a reason, and never sees
+//! wrong data.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -16,12 +17,12 @@ use super::run_hard::compile;
 use super::run_local::{Talking, paged, signal, stress, weigh};
 use crate::live::Live;
 
-/// As a paged program with little local memory at this store.
+/// A paged program with little local memory at this store.
 fn at(store: &str, command: &[&str]) -> Result<Command> {
     paged(&["--local", "2MiB", "--store", store], command)
 }
 
-/// A program whose pages are nearly all home, and which waits.
+/// A program with nearly all of its pages stored, which waits.
 pub(super) fn full(store: &str, weigh: &str) -> Result<Talking> {
     full_with(store, weigh, &[])
 }
@@ -36,7 +37,7 @@ pub(super) fn full_with(store: &str, weigh: &str, options: &[&str]) -> Result<Ta
     Ok(talking)
 }
 
-/// It ended because of its store, said so in these words, and never found anything wrong.
+/// The program ended because of its store, with these words, and never found anything wrong.
 pub(super) fn ended_by_its_store(said: &Said, words: &[&str]) {
     assert_eq!((said.code(), said.out.contains("wrong")), (2, false), "{said:?}");
     assert!(!said.out.contains("right"), "{said:?}");
@@ -60,7 +61,8 @@ pub fn a_redis_keeps_the_pages_and_is_left_empty(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// What goes in order comes from a server before it is touched, and what leaves is written behind, unless one says not to.
+/// Sequential pages come from a server before they are touched, and evicted pages are written behind, unless an option
+/// turns this off.
 pub fn a_redis_is_read_ahead_and_written_behind(_: &Live) -> Outcome {
     const SWEEPS: &str = r#"
 #include <stdio.h>
@@ -136,12 +138,12 @@ pub fn pages_that_are_gone_from_the_file_are_found(_: &Live) -> Outcome {
     let mut talking = full(&format!("file:{}", folder.0.display()), &weigh(&built)?)?;
     OpenOptions::new().write(true).open(store_file(talking.program, &folder.0)?)?.set_len(4096)?;
     talking.says()?;
-    // Beyond the end, or in a hole that what was written since has left.
+    // Beyond the end, or in a hole left by an earlier write.
     ended_by_its_store(&talking.ends()?, &["masu: ", "\n    Find out what "]);
     Ok(())
 }
 
-/// Somebody else writes to the server.
+/// Another client writes to the server.
 pub fn pages_that_were_changed_in_redis_are_found(_: &Live) -> Outcome {
     const SPOIL: &str = "local n = 0 for _, k in ipairs(redis.call('KEYS', 'masu:*')) do \
                          for _, f in ipairs(redis.call('HKEYS', k)) do \
@@ -163,7 +165,7 @@ pub fn pages_that_were_changed_in_redis_are_found(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// Killed, and started again without what it had.
+/// Killed, and started again without its data.
 pub fn pages_that_a_redis_forgot_are_found(_: &Live) -> Outcome {
     let mut redis = Redis::start("local-redis-anew")?;
     let built = Folder::make("local-redis-anew-program")?;
@@ -191,7 +193,7 @@ pub fn a_redis_that_is_silent_for_a_while_is_waited_for(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// With a limit on the patience.
+/// An option limits the wait.
 pub fn a_redis_that_stays_silent_ends_the_program_after_the_time_that_was_said(_: &Live) -> Outcome {
     let redis = Redis::start("local-redis-timeout")?;
     let built = Folder::make("local-redis-timeout-program")?;
@@ -238,7 +240,7 @@ pub fn a_store_that_is_full_ends_the_program_with_its_name(_: &Live) -> Outcome 
     Ok(())
 }
 
-/// Nor do they fit into 8 MiB of a server, which drops nothing of what it has.
+/// Nor do they fit into 8 MiB of a server, which drops none of its data.
 pub fn a_redis_that_is_full_ends_the_program_with_its_name(_: &Live) -> Outcome {
     let redis = Redis::start_with("local-redis-full", &["--maxmemory", "8mb"])?;
     let built = Folder::make("local-redis-full-program")?;
@@ -260,7 +262,7 @@ pub fn with_a_file_the_program_outlives_masu(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// A shell, which has nothing in the store, tells how the program that it started ended.
+/// A shell, which has nothing in the store, reports the end of the program that it started.
 pub fn with_redis_the_program_ends_when_masu_is_killed(_: &Live) -> Outcome {
     let redis = Redis::start("local-redis-orphan")?;
     let built = Folder::make("local-redis-orphan-program")?;

@@ -1,4 +1,4 @@
-//! `masu run --local` beside those who wish it ill: the program with masu's secrets, other users, a server that lies.
+//! `masu run --local` under attack: the program looking for masu's secrets, other users, a server that lies.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::program;
 /// A user without privileges. It needs no name.
 const SOMEBODY: u32 = 4001;
 
-/// Of an ordinary user: root may read everything.
+/// As an ordinary user: root may read everything.
 pub fn a_stores_password_stays_with_masu(_: &Live) -> Outcome {
     const LOOK: &str =
         "env; /bin/sh -c env; cat /proc/$PPID/environ /proc/$PPID/task/*/environ; head -c 1 /proc/$PPID/mem";
@@ -36,11 +36,11 @@ fn held(process: i32) -> Result<(usize, usize)> {
     Ok((count("task")?, count("fd")?))
 }
 
-/// Starts a shell that starts programs, tells when, and waits to be told to go on, twice.
+/// Starts a shell that starts programs, reports their start, and waits for a line, twice.
 const STARTS: &str = "echo name $MASU_PAGER $MASU_PAGER_PATH; read go; i=0; \
                       while [ $i -lt 40 ]; do /bin/true || exit 1; i=$((i+1)); done; echo done $i; read go";
 
-/// Another user who knows what everybody can know. Neither do root's programs wait for it, nor does it cost threads or open files.
+/// Another user with public knowledge only. Root's programs do not wait for it, and it costs no threads or open files.
 pub fn another_users_connections_keep_no_program_waiting(_: &Live) -> Outcome {
     let mut talking = Talking::start(paged(&["-q", "--local", "4MiB"], &["/bin/sh", "-c", STARTS])?)?;
     let names = talking.line()?;
@@ -56,7 +56,8 @@ pub fn another_users_connections_keep_no_program_waiting(_: &Live) -> Outcome {
     std::thread::sleep(Duration::from_millis(500));
     talking.says()?;
     assert_eq!(talking.line()?.trim(), "done 40");
-    // Its programs have ended, and it notices; besides what it had, it holds 64 connections of others and the one that just came.
+    // Its programs have ended, and it notices; beside its own files, it holds 64 foreign connections and the newest
+    // one.
     let masu = talking.masu();
     wait_until("masu has no thread more than before", || held(masu).is_ok_and(|now| now.0 <= before.0))?;
     let during = held(masu)?;
@@ -81,7 +82,7 @@ pub fn a_program_that_became_another_user_is_paged(_: &Live) -> Outcome {
     let options = ["--local", "4MiB", "--report", report.path(), "--json"];
     let said = said(&mut paged(&options, &[python.to_str().ok_or("a path that is no text")?, "-c", BECOMES])?)?;
     assert_eq!((said.code(), said.out.as_str(), said.err.as_str()), (7, "4001\n", ""), "{said:?}");
-    // Python, what it became, and id(1).
+    // Python, the program that it became, and id(1).
     assert_eq!(report.read()?["processes"].as_u64(), Some(3));
     Ok(())
 }
@@ -95,7 +96,7 @@ const SWAP: &str = "for _, k in ipairs(redis.call('KEYS', 'masu:*')) do local f 
                     local all = redis.call('HGETALL', k) for n = 1, #f do \
                     redis.call('HSET', k, f[n], all[2 * (n % #f + 1)]) end end return 1";
 
-/// Old pages are what the program itself wrote there once: no checksum of the store's would tell.
+/// Old pages have contents that the program itself wrote there once: no checksum of the store's would tell.
 pub fn a_server_that_replays_or_swaps_pages_is_found_out(_: &Live) -> Outcome {
     let folder = Folder::make("local-liar")?;
     let weigh = weigh(&folder)?;
@@ -103,7 +104,7 @@ pub fn a_server_that_replays_or_swaps_pages_is_found_out(_: &Live) -> Outcome {
     for lie in [REPLAY, SWAP] {
         let mut talking = full(&redis.url(), &weigh)?;
         assert_eq!(redis.ask(&["EVAL", KEEP, "0"])?, ":1");
-        // What it changes meanwhile is home by the time it has looked at all of it.
+        // All pages changed meanwhile are stored by the time it has read all of it.
         talking.says()?;
         let begun = std::time::Instant::now();
         while redis.ask(&["EVAL", lie, "0"])? == ":1" && Path::new(&format!("/proc/{}", talking.program)).exists() {
@@ -116,7 +117,7 @@ pub fn a_server_that_replays_or_swaps_pages_is_found_out(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// By masu, since the program would need the key; what the file holds is not the program's memory.
+/// Sealed by masu, since the program would need the key; the file does not hold the program's memory in clear.
 pub fn pages_in_a_file_are_sealed_where_one_says_so(_: &Live) -> Outcome {
     let (folder, built) = (Folder::make("local-sealed")?, Folder::make("local-sealed-program")?);
     let report = Report::new("local-sealed");

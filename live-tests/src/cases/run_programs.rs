@@ -1,4 +1,4 @@
-//! `masu run` on programs that others wrote.
+//! `masu run` on third-party programs.
 
 use std::process::Command;
 
@@ -27,7 +27,7 @@ fn stress(arguments: &[&str]) -> Outcome {
     Ok(())
 }
 
-/// stress-ng checks what it wrote, by all its methods.
+/// stress-ng checks its own writes, by all its methods.
 pub fn stress_ng_finds_its_memory_as_it_left_it(_: &Live) -> Outcome {
     stress(&["--vm", "2", "--vm-bytes", "128M", "--vm-method", "all", "-t", "8s"])?;
     stress(&["--mmap", "1", "--mremap", "2", "--brk", "1", "--malloc", "1", "-t", "6s"])
@@ -51,7 +51,7 @@ out.append(os.waitpid(pid, 0)[1])
 print(out)
 ";
 
-/// Python with maps, threads, forks and programs of its own: the output is what it is without masu.
+/// Python with maps, threads, forks and programs of its own: the output is the same as without masu.
 pub fn python_with_threads_and_children_says_the_same(_: &Live) -> Outcome {
     let python = programs::python().ok_or("no python3")?;
     let python = python.to_str().ok_or("a path that is no text")?;

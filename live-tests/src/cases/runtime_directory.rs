@@ -1,4 +1,4 @@
-//! `/run/masu`, whoever makes it first, and locks on processes, whoever would have them.
+//! `/run/masu`, made first by any user, and locks on processes, taken by any user.
 
 use std::collections::BTreeMap;
 use std::os::linux::net::SocketAddrExt;
@@ -15,7 +15,7 @@ use crate::live::Live;
 use crate::program::FLAG;
 use crate::toy::ToyProcess;
 
-/// What `program/own_run.rs` printed.
+/// Output of `program/own_run.rs`.
 fn in_own_run(umask: &str, prepared: &str, actions: &[&str]) -> Result<BTreeMap<String, String>> {
     let masu = masu().ok_or("the command is not built")?;
     let mut command = std::process::Command::new(own()?);
@@ -31,7 +31,7 @@ fn are_right(said: &BTreeMap<String, String>) {
     }
 }
 
-/// In either order, under any umask, and over whatever modes an earlier masu made.
+/// In either order, under any umask, and over any modes of an earlier masu.
 pub fn both_directories_have_their_modes_whoever_comes_first(_: &Live) -> Outcome {
     let orders: [&[&str]; 2] = [&["track", "attach"], &["attach", "track"]];
     let wrong = ["", "700:0:/run/masu", "775:0:/run/masu", "777:0:/run/masu,777:0:/run/masu/private"];
@@ -47,7 +47,7 @@ pub fn both_directories_have_their_modes_whoever_comes_first(_: &Live) -> Outcom
     Ok(())
 }
 
-/// Whoever owns them could swap what is in them.
+/// Their owner could exchange the contents.
 pub fn a_directory_of_somebody_else_and_a_link_are_refused_with_the_reason(_: &Live) -> Outcome {
     let cases = [
         ("755:4001:/run/masu", "/run/masu, which belongs to user 4001: operation not permitted (EPERM)"),
@@ -66,7 +66,7 @@ pub fn a_directory_of_somebody_else_and_a_link_are_refused_with_the_reason(_: &L
     Ok(())
 }
 
-/// Its journal would end with the namespace, and leave the host's settings turned.
+/// Its journal would end with the namespace, and leave the host's settings changed.
 pub fn settings_are_not_turned_where_run_is_not_the_hosts(_: &Live) -> Outcome {
     let toy = ToyProcess::start()?;
     let folder = Folder::make("own-run")?;
@@ -79,7 +79,7 @@ pub fn settings_are_not_turned_where_run_is_not_the_hosts(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// Neither the name that stood for a process once, nor the lock of its owner.
+/// Neither a former name of a process, nor the lock of its owner.
 pub fn nobody_keeps_root_away_from_a_process(_: &Live) -> Outcome {
     let toy = ToyProcess::start()?;
     let pid = toy.pid().to_string();

@@ -46,7 +46,7 @@ impl Attached {
     /// Writes to its pages from `first` on, before `end`.
     fn write(&self, first: usize, end: usize) {
         for page in first..end.min(PAGES) {
-            // SAFETY: within the mapping (see the type), which nobody else has.
+            // SAFETY: within the mapping (see the type), which no other code has.
             unsafe { self.start.cast::<u8>().add(page * 4096).write_volatile(7) };
         }
     }
@@ -55,7 +55,7 @@ impl Attached {
         Ok(segments(live.files())?.into_iter().find(|segment| segment.id == self.id))
     }
 
-    /// Which pages that are in memory the kernel may not take.
+    /// Resident pages that the kernel may not reclaim.
     fn unevictable(&self) -> Result<Vec<usize>, libtest_mimic::Failed> {
         let start = self.start.addr().get() as u64;
         let range = AddressRange::new(start, start + LENGTH as u64).map_err(|bad| bad.to_string())?;
@@ -90,7 +90,7 @@ fn remove(id: i32) {
     }
 }
 
-/// What comes in after the lock is put aside at once, and comes back with the lock's end.
+/// Pages that come in after the lock are moved to the unevictable list at once, and come back at the unlock.
 pub fn a_locked_segment_is_listed_so_and_its_pages_are_put_aside(live: &Live) -> Outcome {
     let segment = Attached::make()?;
     segment.write(0, 8);

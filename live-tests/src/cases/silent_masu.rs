@@ -1,4 +1,4 @@
-//! A server in the place of masu that is silent: a program that is to be paged ends within its deadline, and says so.
+//! A silent server in the place of masu: a program that is to be paged ends within its deadline, with a message.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -26,8 +26,8 @@ fn start(listener: &Listener) -> Result<Running> {
     Ok(Running::start(program.env("MASU_PAGER_SECRET", SECRET.to_string()).stdin(Stdio::null()))?)
 }
 
-/// One that accepts nobody any more, one that says nothing, and one that says nothing after the terms; all at a time. Time in which a program is
-/// stopped (Ctrl-Z) is not counted.
+/// A masu that accepts no connection any more, one that sends nothing, and one that sends nothing after the handshake;
+/// all at a time. Time during which a program is stopped (Ctrl-Z) is not counted.
 pub fn a_program_whose_masu_is_silent_ends_within_its_deadline(_: &Live) -> Outcome {
     let [full, silent, half, later] = [Listener::open()?, Listener::open()?, Listener::open()?, Listener::open()?];
     // The queue has 64 places and one.
@@ -40,7 +40,7 @@ pub fn a_program_whose_masu_is_silent_ends_within_its_deadline(_: &Live) -> Outc
     half.send(&terms, &[])?;
     let mut stopped = start(&later)?;
     let _later = later.accept(SOON)?.ok_or("nobody connected")?;
-    std::thread::sleep(Duration::from_millis(200)); // It waits for the terms.
+    std::thread::sleep(Duration::from_millis(200)); // It waits for the session parameters.
     stopped.signal(Signal::STOP)?;
     let since = Instant::now();
     while !programs.iter_mut().map(|one| one.0.try_wait()).all(|ended| matches!(ended, Ok(Some(_)))) {

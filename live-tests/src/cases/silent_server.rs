@@ -1,4 +1,4 @@
-//! A file system by a program (FUSE) that stops answering, and what masu does with the processes that use its files.
+//! A file system by a program (FUSE) that stops answering, and masu's treatment of the processes that use its files.
 
 use std::fs::{File, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -28,21 +28,22 @@ use super::track::Tracker;
 use crate::live::Live;
 use crate::program;
 
-/// So long may a command take, with a second of watching in it.
+/// Time limit of a command, with a second of watching in it.
 const DEADLINE: Duration = Duration::from_secs(20);
-/// Nobody in particular.
+/// An arbitrary user id.
 const USER: u32 = 4001;
 const ANSWERS: u8 = 0;
 const SILENT: u8 = 1;
 const OVER: u8 = 2;
 const NO_ANSWER: &str = "no answer in time (ETIMEDOUT)";
 
-/// The server: one file, which is this program. Dropping it ends the connection, with an error for whoever waits.
+/// The server: one file, which is this program. Dropping it ends the connection, with an error for each waiting
+/// process.
 struct Server {
     state: Arc<AtomicU8>,
     thread: Option<JoinHandle<()>>,
     folder: Folder,
-    /// After the end of the server: until then an end of theirs may wait for it.
+    /// Dropped after the end of the server: until then their own end may wait for it.
     users: Vec<Running>,
 }
 
@@ -181,7 +182,7 @@ fn word(request: &[u8], at: usize) -> u64 {
     request.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_ne_bytes)
 }
 
-/// The error and the body; `None` for what wants no answer.
+/// Error and body of an answer; `None` for requests without an answer.
 fn answer(request: &[u8], program: &File, length: u64) -> Option<(i32, Vec<u8>)> {
     const HOUR: u64 = 3600;
     let words = |words: &[u64]| words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<u8>>();
@@ -227,7 +228,7 @@ fn attributes(node: u64, length: u64) -> Vec<u8> {
     wide.chain(narrow).collect()
 }
 
-/// Every command that looks at the process ends, and says what it has always said.
+/// Every command that inspects the process ends, with its usual output.
 fn are_looked_at(server: &mut Server, pid: &str) -> Outcome {
     for arguments in [
         &["stat", pid][..],
@@ -246,7 +247,7 @@ fn is_passed_over(options: &str) -> Outcome {
     let mut server = Server::start(options)?;
     let user = server.user()?;
     let pid = user.to_string();
-    are_looked_at(&mut server, &pid)?; // It answers.
+    are_looked_at(&mut server, &pid)?; // The server answers.
     server.fall_silent();
     are_looked_at(&mut server, &pid)?;
     let is_line = |line: &str| {
@@ -366,7 +367,8 @@ pub fn a_process_whose_mmap_lock_does_not_come_is_passed_over(_: &Live) -> Outco
     Ok(())
 }
 
-/// One whose lock is taken while masu works on it is let go with the reason; the others are worked on to the end.
+/// A process whose lock is taken while masu works on it is dropped with the reason; the others are worked on to the
+/// end.
 pub fn a_process_whose_mmap_lock_is_taken_later_is_let_go_and_the_others_go_on(_: &Live) -> Outcome {
     let mut server = Server::start(",allow_other")?;
     let mapper = server.mapper()?;

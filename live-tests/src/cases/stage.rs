@@ -1,5 +1,5 @@
-//! The surroundings of the attach loop in tests: a toy that touches what the test says before every look, so that what is
-//! hot does not depend on how fast anything runs.
+//! Environment of the attach loop in tests: a target process that touches the pages of the test's choice before every
+//! scan, so that hotness does not depend on speed.
 
 use std::time::{Duration, Instant};
 
@@ -16,10 +16,11 @@ use super::walker;
 use crate::live::Live;
 use crate::toy::{Part, ToyError, ToyProcess};
 
-/// A run takes milliseconds; one that takes so long has failed, and is stopped.
+/// A run takes milliseconds; a run of this length has failed, and is stopped.
 const PATIENCE: Duration = Duration::from_secs(150);
 
-/// Before every look `play` is called with the number of waits so far; when `until` says so the run is stopped.
+/// Context of a run. Before every scan `play` is called with the number of waits up to then; the run is stopped when
+/// `until` returns true.
 pub(super) struct Stage<P, U> {
     start: Instant,
     waits: u32,
@@ -89,7 +90,7 @@ pub(super) fn generous(until: Until) -> Settings {
     Settings { policy: policy::Settings { max_extra_rss: Fraction::clamped(1.0), ..s.policy }, ..s }
 }
 
-/// The toy as the loop sees it, observed by the walk.
+/// The target process as the loop sees it, observed by the walk.
 pub(super) fn target(live: &Live, toy: &ToyProcess) -> Result<Target, libtest_mimic::Failed> {
     let files: Rooted = live.files().clone();
     let program = RunningProgram::open(files.clone(), toy.pid())?;

@@ -1,4 +1,5 @@
-//! Programs of users who take what they can get and call themselves what they like, beside masu.
+//! Hostile programs of other users beside masu: they take all the resources that they can get, and choose their own
+//! names.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -29,7 +30,7 @@ const ATTACKER: u32 = 4001;
 const SECOND: u32 = 4003;
 const VICTIM: u32 = 4002;
 
-/// A program of `program/strangers.rs` that runs.
+/// A running program of `program/strangers.rs`.
 struct Stranger(Running);
 
 impl Stranger {
@@ -56,7 +57,7 @@ impl Stranger {
         Pid(self.0.pid())
     }
 
-    /// How many of its pages in files of memory masu holds.
+    /// Number of its file pages that masu has locked.
     fn held(&self) -> Result<usize> {
         let (frames, pagemap) = (FrameTable::open()?, Pagemap::open(self.pid())?);
         let mut held = 0;
@@ -101,8 +102,9 @@ impl Drop for Below {
     }
 }
 
-/// Two users of one control group map more files, and more memory, than masu can hold. Who maps less than its share has all of it held: in a
-/// group of its own and in theirs, come before masu or after it was full; and when they have gone, who maps more than that.
+/// Two users of one cgroup map more files, and more memory, than masu can lock. A user with less than its share has all
+/// of it locked: in a separate cgroup and in theirs, started before masu or after its budget was full; and once they
+/// have gone, a user with more than that.
 pub fn who_takes_all_that_masu_can_hold_takes_nothing_from_others(_: &Live) -> Outcome {
     const FILES: &str = "300";
     let below = Below::make(&["attackers", "victims"])?;
@@ -172,7 +174,8 @@ pub fn an_impostor_by_name_does_not_enter_a_group(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// Each way to say which processes a program is that others could choose is refused, with its line.
+/// Every way of naming a program is refused if other users could choose the processes that it matches, each with its
+/// line.
 pub fn a_program_that_anybody_could_be_is_refused(_: &Live) -> Outcome {
     let place = Place::make(&[])?;
     let before = place.tree()?;

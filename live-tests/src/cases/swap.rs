@@ -1,4 +1,4 @@
-//! Swap on compressed memory, for one test: a zram device of our own.
+//! Swap on compressed memory, for one test: a private zram device.
 
 use std::ffi::CString;
 use std::fs;
@@ -15,7 +15,7 @@ pub(crate) struct Swap {
 }
 
 impl Swap {
-    /// Swap for so many bytes of memory.
+    /// Swap for `bytes` of memory.
     pub(crate) fn on(bytes: u64) -> io::Result<Swap> {
         let mut swap = Swap::off(bytes)?;
         let mut file = fs::OpenOptions::new().write(true).open(swap.path())?;
@@ -32,7 +32,7 @@ impl Swap {
 
     /// Only the device, full of zeros.
     pub(crate) fn off(bytes: u64) -> io::Result<Swap> {
-        // Reading this file makes a device: nobody else's is touched.
+        // Reading this file makes a device, so no other user's is touched.
         let number = fs::read_to_string(format!("{CONTROL}/hot_add"))?;
         let number: u32 = number.trim().parse().map_err(io::Error::other)?;
         let path = format!("/dev/zram{number}");
@@ -42,12 +42,12 @@ impl Swap {
         Ok(swap)
     }
 
-    /// Its file.
+    /// Path of the device.
     pub(crate) fn path(&self) -> String {
         format!("/dev/zram{}", self.number)
     }
 
-    /// Where nobody runs to make device files, as in a container, we do.
+    /// Where no daemon makes device files, as in a container, this does.
     fn wait_for_device(&self, path: &str) -> io::Result<()> {
         for _ in 0..50 {
             if fs::metadata(path).is_ok() {
@@ -66,7 +66,7 @@ impl Drop for Swap {
             eprintln!("cannot turn off {:?}: {}", self.device, io::Error::last_os_error());
         }
         for _ in 0..100 {
-            // Whoever looks at new devices may hold it open for a moment.
+            // A program that scans new devices may hold it open for a moment.
             let _ = fs::write(format!("/sys/block/zram{}/reset", self.number), "1");
             match fs::write(format!("{CONTROL}/hot_remove"), self.number.to_string()) {
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {

@@ -1,4 +1,4 @@
-//! The harness's own tool: if the toy lied, every other live test would mean nothing.
+//! Tests of the harness's own target process (`toy`): every other live test relies on it.
 
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ pub fn a_page_is_resident_once_it_was_touched_and_not_before(_: &Live) -> Outcom
     Ok(())
 }
 
-/// `check` looks at every word: one byte that somebody else changes is found, and named.
+/// `check` reads every word: one byte changed by another process is found, and named.
 pub fn memory_that_was_changed_by_another_is_noticed(_: &Live) -> Outcome {
     let mut toy = ToyProcess::start()?;
     let heap = toy.map(Backing::Anonymous, 1)?;
@@ -61,7 +61,7 @@ pub fn a_moved_mapping_still_checks(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// Both sides keep their own view, whoever writes first.
+/// Both sides keep their own view, whichever writes first.
 pub fn a_fork_shares_until_one_of_the_two_writes(_: &Live) -> Outcome {
     let mut toy = ToyProcess::start()?;
     let heap = toy.map(Backing::Anonymous, 1)?;
@@ -106,7 +106,7 @@ pub fn refusals_and_faults_come_back_as_errors(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// Everything that was mapped is gone, and the same toy takes orders.
+/// Everything that was mapped is gone, and the same target process takes orders.
 pub fn the_process_id_stays_over_exec_and_the_memory_does_not(live: &Live) -> Outcome {
     let mut toy = ToyProcess::start()?;
     let pid = toy.pid();
@@ -122,14 +122,14 @@ pub fn the_process_id_stays_over_exec_and_the_memory_does_not(live: &Live) -> Ou
     Ok(())
 }
 
-/// Nor does a dropped toy with forks.
+/// Nor does a dropped target process with forks.
 pub fn a_dropped_toy_leaves_no_process_behind(live: &Live) -> Outcome {
     let mut toy = ToyProcess::start()?;
     let pid = toy.pid();
     let fork = toy.fork()?.pid();
     drop(toy);
     assert_eq!(live.files().read(&pid.file("stat")), Err(Errno::NOENT));
-    // The fork is nobody's child any more, so only the kernel's word comes after its end; give it a moment.
+    // The fork is an orphan, so the kernel reports its end only in its own time; give it a moment.
     let deadline = Instant::now() + Duration::from_secs(20);
     while is_running(live, &fork.file("stat")) {
         assert!(Instant::now() < deadline, "the fork {fork} lives on");
@@ -138,12 +138,12 @@ pub fn a_dropped_toy_leaves_no_process_behind(live: &Live) -> Outcome {
     Ok(())
 }
 
-/// A zombie that nobody has waited for has ended all the same.
+/// A zombie has ended, even before it is waited for.
 fn is_running(live: &Live, stat: &str) -> bool {
     live.files().read(stat).is_ok_and(|text| !text.contains(") Z "))
 }
 
-/// Threads touch what they were told to, and stop when told to.
+/// Threads touch the given pages, and stop when told to.
 pub fn spinning_threads_touch_pages_until_they_rest(live: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let mut toy = ToyProcess::start()?;

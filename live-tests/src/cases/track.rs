@@ -1,4 +1,4 @@
-//! Programs with a say: the C library in a program of its own, and the tracker that serves it.
+//! Cooperating programs: the C library in a program of its own, and the tracker that serves it.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ impl Tracker {
         let socket = self.socket();
         let mut command = super::command::masu()?;
         command.args(["track", "--json", "--socket"]).arg(&socket).args(&self.options);
-        // Not to a pipe that nobody empties: it has much to say.
+        // The events go to a file and not to an unread pipe: there are many.
         let events = std::fs::File::options().create(true).append(true).open(self.folder.0.join("events"))?;
         command.stdin(Stdio::null()).stdout(events).stderr(Stdio::piped());
         self.running = Some(Running(command.spawn()?));
@@ -54,14 +54,14 @@ impl Tracker {
         self.running.as_ref().ok_or_else(|| "it was ended".into())
     }
 
-    /// Ends it, and takes what it said.
+    /// Ends it, and returns its output.
     pub(super) fn end(&mut self, signal: Signal) -> Result<Said> {
         let running = self.running.take().ok_or("it was ended already")?;
         running.signal(signal)?;
         Ok(running.said()?)
     }
 
-    /// Ends it as an operator does: its events.
+    /// Ends it as an operator does; returns its events.
     pub(super) fn events(&mut self) -> Result<Vec<Value>> {
         let said = self.end(Signal::INT)?;
         assert_eq!((said.code(), said.err.as_str()), (0, ""), "{said:?}");
@@ -71,7 +71,7 @@ impl Tracker {
     }
 }
 
-/// The program with a say; a virtual machine has it built.
+/// The cooperating program; a virtual machine has it built.
 pub(super) fn say(folder: &Folder) -> Result<String> {
     if let Some(there) = c_program("say") {
         return Ok(there.to_str().ok_or("a path that is no text")?.to_owned());
@@ -82,7 +82,7 @@ pub(super) fn say(folder: &Folder) -> Result<String> {
     compile(folder, "cc", "say", include_str!("../../programs/say.c"), &[&include, &library, "-pthread"])
 }
 
-/// Runs one part, with a tracker or without; says what it printed.
+/// Runs one part, with a tracker or without; returns its output.
 fn part(tracker: Option<&Tracker>, name: &str) -> Result<String> {
     let folder = Folder::make("say")?;
     let socket = tracker.map_or_else(|| folder.0.join("nobody.sock"), Tracker::socket);
@@ -103,7 +103,7 @@ fn events_named<'a>(events: &'a [Value], name: &str) -> Vec<&'a Value> {
     events.iter().filter(|event| event["event"] == name).collect()
 }
 
-/// Each function says so, and does nothing.
+/// Each function returns an error, and does nothing.
 pub fn what_is_null_or_out_of_bounds_is_refused(_: &Live) -> Outcome {
     part(None, "invalid")?;
     Ok(())
@@ -132,7 +132,7 @@ pub fn an_arena_takes_pages_from_the_pool_first(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// And each time all is as it was before.
+/// The state after each call is as before it.
 pub fn enabling_twice_and_disabling_without_enabling_is_told(_: &Live) -> Outcome {
     let events = tracked("twice", &[])?;
     assert_eq!(events_named(&events, "registered").len(), 7, "{events:?}");
@@ -157,7 +157,7 @@ pub fn the_program_decides_window_by_window(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// It is told MASU_BUSY, and signals of meanwhile are one.
+/// It is told MASU_BUSY, and signals that arrive meanwhile are merged into one.
 pub fn a_callback_that_calls_back_and_takes_a_second_does_no_harm(_: &Live) -> Outcome {
     tracked("back", &[])?;
     Ok(())
@@ -196,7 +196,7 @@ pub fn a_program_that_becomes_another_one_is_forgotten_and_lives(_: &Live) -> Ou
     Ok(())
 }
 
-/// Of a user's own there is no need.
+/// A user's own processes need no registration by root.
 pub fn another_process_is_roots_to_register(_: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let mut tracker = Tracker::start(&[])?;
@@ -210,7 +210,7 @@ pub fn another_process_is_roots_to_register(_: &Live) -> Outcome {
 pub fn a_limit_holds_for_arenas_and_for_promotion(_: &Live) -> Outcome {
     let events = tracked("limited", &["--max-huge-per-program", "4MiB"])?;
     let last = events_named(&events, "forgotten");
-    // One may have taken the place of another: what counts is what is left.
+    // One program may have replaced another: only the final state counts.
     let count = |event: &Value, name: &str| event[name].as_u64().unwrap_or(0);
     let held = |event: &Value| count(event, "windows_promoted").saturating_sub(count(event, "windows_demoted"));
     assert!(!last.is_empty() && last.iter().all(|event| held(event) <= 2), "{events:?}");
@@ -219,7 +219,7 @@ pub fn a_limit_holds_for_arenas_and_for_promotion(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// It came later, and saves more.
+/// The later program saves more.
 pub fn at_a_limit_the_program_that_saves_more_has_the_huge_pages(_: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let mut tracker = Tracker::start(&["--max-huge", "4MiB"])?;

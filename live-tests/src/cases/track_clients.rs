@@ -1,4 +1,4 @@
-//! The tracker and those who connect to it, whoever they are.
+//! The tracker and its clients, of every kind.
 
 use std::os::fd::AsFd;
 use std::process::Command;
@@ -40,7 +40,7 @@ fn is_served(tracker: &Tracker) -> Outcome {
     Ok(())
 }
 
-/// What makes no sense closes the connection that it came over, and no other.
+/// An invalid message closes its own connection, and no other.
 pub fn garbage_closes_its_own_connection_only(_: &Live) -> Outcome {
     let mut tracker = Tracker::start(&[])?;
     let good = connected(&tracker)?;
@@ -56,7 +56,7 @@ pub fn garbage_closes_its_own_connection_only(_: &Live) -> Outcome {
         bad.send(message, &[])?;
         assert!(bad.is_over_within(PATIENCE), "{message:?} was taken");
     }
-    // A descriptor that comes with it is nobody's.
+    // A descriptor that comes with it is closed.
     let bad = connected(&tracker)?;
     let folder = Folder::make("garbage")?;
     let file = std::fs::File::create(folder.0.join("file"))?;
@@ -69,7 +69,8 @@ pub fn garbage_closes_its_own_connection_only(_: &Live) -> Outcome {
     other.wait()?;
     is_served(&tracker)?;
     let events = tracker.events()?;
-    assert_eq!(events.iter().filter(|event| event["event"] == "cut-off").count(), 7, "{events:?}"); // below what is left out in a second
+    // Seven events are below the rate limit of one second.
+    assert_eq!(events.iter().filter(|event| event["event"] == "cut-off").count(), 7, "{events:?}");
     Ok(())
 }
 
@@ -96,7 +97,7 @@ pub fn what_cannot_be_served_is_refused_with_the_reason(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// They are taken in and answered, and cost nothing when they have gone.
+/// They are accepted and answered, and cost nothing when they have gone.
 pub fn a_thousand_clients_are_served(live: &Live) -> Outcome {
     let count = if live.has(crate::need::Need::RealProcessor) { 1000 } else { 100 };
     linux::open_files::raise();
@@ -150,7 +151,7 @@ pub fn a_client_that_reads_no_answers_is_cut_off(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// One line each, with the way out.
+/// One line each, with the remedy.
 pub fn a_tracker_that_cannot_listen_says_why(_: &Live) -> Outcome {
     let mut tracker = Tracker::start(&[])?;
     let socket = tracker.socket();

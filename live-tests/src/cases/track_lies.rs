@@ -1,4 +1,4 @@
-//! Trackers that do not tell the truth: the library believes nothing that it has not looked at, and the program goes on.
+//! Trackers that lie: the library checks everything before it believes it, and the program goes on.
 
 use std::fs::File;
 use std::io::Write;
@@ -17,7 +17,7 @@ use super::run::{Folder, Result, said};
 use super::track::say;
 use crate::live::Live;
 
-/// What stands for a tracker: does the talking over one connection, until the program has gone.
+/// A fake tracker: talks over one connection, until the program has gone.
 type Liar = fn(&Connection) -> Outcome;
 
 /// The program that is lied to.
@@ -32,7 +32,7 @@ impl Told {
         Ok(Told { program: say(&folder)?, folder })
     }
 
-    /// What it made of it.
+    /// The program's output after the lie.
     fn heard(&self, liar: Liar) -> Result<String> {
         let socket = self.folder.0.join("track.sock");
         let _ = std::fs::remove_file(&socket);
@@ -80,7 +80,7 @@ fn hand_over(connection: &Connection, what: &Answer, files: &[OwnedFd]) -> Outco
 
 const LIST: Answer = Answer::List { generation: 1, windows: 1, pages: 2 };
 
-/// A list of one window with two pages, but for what `change` makes of it.
+/// A list of one window with two pages, modified by `change`.
 fn list(change: fn(&mut Head, &mut Window)) -> Vec<u8> {
     let mut head = Head { magic: MAGIC, generation: 1, windows: 1, pages: 2 };
     let mut window = Window { address: 2 << 20, first: 0, hot: 2, resident: 2, walks: 1.0, suggested: 1 };
@@ -117,7 +117,7 @@ pub fn a_list_comes_with_one_descriptor(_: &Live) -> Outcome {
     Ok(())
 }
 
-/// It could be changed while it is read, or is none; and nothing that such a tracker says later counts.
+/// The list is writable while it is read, or is invalid; all later messages of such a tracker are ignored.
 pub fn a_list_that_cannot_be_trusted_ends_the_conversation(_: &Live) -> Outcome {
     let told = Told::new()?;
     let unsealed: Liar = |connection| {

@@ -60,7 +60,7 @@ fn answered(answer: Answer) -> String {
 
 const REFUSED: Answer = Answer::Refused(Refused::NotYours);
 
-/// Who may have another process watched is what the kernel says of inspecting it.
+/// The kernel's permission to inspect a process decides on the right to have it watched.
 pub fn another_process_is_watched_for_whom_the_kernel_lets_inspect_it(_: &Live) -> Outcome {
     let mut tracker = Tracker::start(&[])?;
     let socket = tracker.socket().display().to_string();
@@ -91,7 +91,7 @@ pub fn another_process_is_watched_for_whom_the_kernel_lets_inspect_it(_: &Live) 
     Ok(())
 }
 
-/// A connection that a privileged program inherits does not give its pages to who made the connection.
+/// A connection that a privileged program inherits does not give its pages to the maker of the connection.
 pub fn a_program_that_became_privileged_is_not_watched_for_who_started_it(_: &Live) -> Outcome {
     let mut tracker = Tracker::start(&[])?;
     let socket = tracker.socket().display().to_string();
@@ -106,7 +106,7 @@ pub fn a_program_that_became_privileged_is_not_watched_for_who_started_it(_: &Li
     Ok(())
 }
 
-/// Eight users hold all that they can; a ninth, who has nothing, and root are served at once.
+/// Eight users hold the maximum number of connections; a ninth, who has none, and root are served at once.
 pub fn a_crowd_makes_way_for_who_has_nothing(live: &Live) -> Outcome {
     let count = if live.has(crate::need::Need::RealProcessor) { "1024" } else { "100" };
     linux::open_files::raise();

@@ -1,4 +1,4 @@
-//! Giving back what huge pages hold for nothing: programs that got huge pages at the first touch, trimmed from outside.
+//! Freeing the unused parts of huge pages: programs that got huge pages at the first touch, trimmed from outside.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use crate::toy::{Backing, Mapping, ToyProcess};
 
 type Result<T> = std::result::Result<T, libtest_mimic::Failed>;
 
-/// As a run has it, with seconds shortened to a twentieth.
+/// Settings of a run, with seconds shortened to a twentieth.
 fn settings() -> Settings {
     let short = Duration::from_millis(50);
     Settings {
@@ -34,7 +34,7 @@ fn advised(toy: &mut ToyProcess, windows: u64) -> Result<Mapping> {
     Ok(heap)
 }
 
-/// Where the kernel had no huge page at the first touch, it is helped.
+/// Makes all windows huge, also where the kernel had no huge page at the first touch.
 fn all_huge(live: &Live, toy: &ToyProcess, heap: Mapping) -> Outcome {
     if huge_bytes(live, toy, heap)? != heap.range().bytes().0 {
         collapse(toy, heap)?;
@@ -47,7 +47,7 @@ fn trimmer(live: &Live, toy: &ToyProcess) -> Result<Trimmer> {
     Ok(Trimmer::open(live.files().clone(), toy.pid())?)
 }
 
-/// So many rounds, each when the last one asked for it.
+/// Runs `count` rounds, each at the time requested by the last one.
 fn rounds(trimmer: &mut Trimmer, count: usize) -> Result<Vec<Round>> {
     let mut rounds = Vec::new();
     for _ in 0..count {
@@ -68,7 +68,7 @@ fn returns_memory(live: &Live) -> bool {
     HostFacts::gather(live.files()).split_frees_zero_pages.is_yes()
 }
 
-/// Pages of the program's own: the zero page is nobody's.
+/// Private pages of the program: the zero page is not counted.
 fn own_pages(toy: &ToyProcess, heap: Mapping) -> Result<u64> {
     let viewer = access::residency::Viewer::open(toy.pid())?;
     let mut pages = 0;
@@ -78,7 +78,7 @@ fn own_pages(toy: &ToyProcess, heap: Mapping) -> Result<u64> {
     Ok(pages)
 }
 
-/// 64 of 512 pages of each window are written: the rest comes back, to a tenth of what small pages would take.
+/// 64 of 512 pages of each window are written: the rest is freed, up to 10 % more than on small pages.
 pub fn thin_windows_shrink_to_what_was_touched_and_keep_their_content(live: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let mut toy = ToyProcess::start()?;
@@ -107,7 +107,7 @@ pub fn thin_windows_shrink_to_what_was_touched_and_keep_their_content(live: &Liv
     Ok(())
 }
 
-/// Beside thin ones, of which only as many are split as must be.
+/// Beside thin windows, and no more of those are split than necessary.
 pub fn dense_windows_are_left_as_they_are(live: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let mut toy = ToyProcess::start()?;
@@ -156,7 +156,7 @@ pub fn a_window_is_not_split_while_it_is_being_filled(live: &Live) -> Outcome {
     Ok(())
 }
 
-/// To the byte, wherever it is.
+/// A single byte counts, at every position.
 pub fn a_single_byte_anywhere_makes_a_page_not_zero(live: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let mut toy = ToyProcess::start()?;
@@ -172,7 +172,7 @@ pub fn a_single_byte_anywhere_makes_a_page_not_zero(live: &Live) -> Outcome {
     }
     toy.write_byte(heap.all(), 1234)?;
     assert_eq!(reader.count(window)?, Some(Pages(0)));
-    // Whatever the samples say, it is not split: they never say less than there is.
+    // It is not split, whatever the samples: they never show fewer pages than there are.
     let mut trimmer = trimmer(live, &toy)?;
     rounds(&mut trimmer, 8)?;
     assert_eq!(trimmer.demoted, 0);
@@ -180,7 +180,7 @@ pub fn a_single_byte_anywhere_makes_a_page_not_zero(live: &Live) -> Outcome {
     Ok(())
 }
 
-/// What is not huge is not read, so that nothing comes into memory by looking.
+/// Pages that are not huge are not read, so that scanning brings nothing into memory.
 pub fn looking_brings_nothing_into_memory(live: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let mut toy = ToyProcess::start()?;
@@ -195,7 +195,7 @@ pub fn looking_brings_nothing_into_memory(live: &Live) -> Outcome {
     let mut trimmer = trimmer(live, &toy)?;
     rounds(&mut trimmer, 3)?;
     assert_eq!(present_pages(&toy, heap)?, before);
-    // Shared memory and files are nobody's business, huge or not.
+    // Shared memory and files are left alone, huge or not.
     let shared = toy.map(Backing::SharedAnonymous, 1)?;
     toy.advise(shared.all(), libc::MADV_HUGEPAGE)?;
     toy.write(shared.page(5), 7)?;
@@ -204,7 +204,7 @@ pub fn looking_brings_nothing_into_memory(live: &Live) -> Outcome {
     Ok(())
 }
 
-/// Splitting what a fork shares would copy nothing and return nothing; locked memory does not split.
+/// Splitting memory shared by a fork would copy nothing and free nothing; locked memory does not split.
 pub fn windows_that_a_fork_shares_and_locked_ones_are_left_alone(live: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let mut toy = ToyProcess::start()?;

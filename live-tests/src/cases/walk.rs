@@ -56,7 +56,7 @@ pub fn it_finds_every_nth_page_of_a_window_whose_pages_are_not_all_there(live: &
     Ok(())
 }
 
-/// One clear, many reads: a page counts in as many looks as came after its first touch.
+/// One clear, many reads: a page counts in all scans after its first touch.
 pub fn a_page_counts_in_every_look_from_the_one_that_saw_it_first(live: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let mut toy = ToyProcess::start()?;
@@ -129,7 +129,7 @@ pub fn memory_above_128_tib_is_found(live: &Live) -> Outcome {
     exactly_the_touched(live, &mut toy, &[low, high, higher])
 }
 
-/// Empty upper tables are skipped in one step, whatever they span.
+/// Empty upper tables are skipped in one step, at every level.
 pub fn windows_behind_holes_of_a_gib_and_of_512_gib_are_found(live: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let mut toy = ToyProcess::start()?;

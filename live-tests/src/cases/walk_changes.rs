@@ -1,4 +1,4 @@
-//! The page-table walk on a program that changes under it: nothing goes wrong, and nothing is kept that no longer holds.
+//! The page-table walk on a program that changes during the walk: no error, and no stale result is kept.
 
 use std::os::fd::AsFd;
 
@@ -18,7 +18,7 @@ fn heat_of(map: &AccessMap, window: Window) -> Option<&WindowHeat> {
     map.windows.iter().find(|heat| heat.window == window)
 }
 
-/// What was seen of small pages says nothing about the huge page that replaced them, and the other way round.
+/// Findings on small pages say nothing about the huge page that replaced them, and the other way round.
 pub fn a_window_that_was_promoted_or_split_between_two_looks_starts_anew(live: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let mut toy = ToyProcess::start()?;
@@ -38,7 +38,7 @@ pub fn a_window_that_was_promoted_or_split_between_two_looks_starts_anew(live: &
     source.look()?;
     let heat = heat_of(source.map(), window).ok_or("not seen when huge")?;
     assert!(heat.huge);
-    // The kernel makes a huge page look touched or not; what must be gone is the first look's class.
+    // The kernel makes a huge page look touched or not; the first scan's class must be gone.
     assert!(!heat.class_of.contains(&1), "the first look is not forgotten");
     assert!([0, 512].contains(&heat.touched.count()), "a huge window has one bit");
 
@@ -48,7 +48,7 @@ pub fn a_window_that_was_promoted_or_split_between_two_looks_starts_anew(live: &
     let heat = heat_of(source.map(), window).ok_or("not seen when split")?;
     assert!(!heat.huge);
     assert!(heat.class_of.iter().all(|class| [0, 3].contains(class)), "earlier looks are not forgotten");
-    // Where the split took pages away it left the zero page, which is nobody's memory.
+    // In place of pages removed by the split it left the zero page, which is not the program's memory.
     let resident = Viewer::open(toy.pid())?.window(window)?.resident;
     let seen = seen_present(source.map(), heap);
     assert_eq!(seen.len() as u64, resident.0);
@@ -57,7 +57,7 @@ pub fn a_window_that_was_promoted_or_split_between_two_looks_starts_anew(live: &
     Ok(())
 }
 
-/// Map, move, unmap in part, unmap: each look shows what there is.
+/// Map, move, unmap in part, unmap: each scan shows the current mappings.
 pub fn windows_come_and_go_with_their_mappings(live: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let mut toy = ToyProcess::start()?;
@@ -89,8 +89,8 @@ pub fn windows_come_and_go_with_their_mappings(live: &Live) -> Outcome {
     Ok(())
 }
 
-/// Page tables come and go while they are read without a lock. Garbage may be seen for a moment; errors may not, and what
-/// stands still is seen as it is.
+/// Page tables come and go while they are read without a lock. Garbage may be seen for a moment; errors may not, and
+/// unchanged memory is seen as it is.
 pub fn mapping_moving_and_unmapping_during_looks_does_no_harm(live: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let mut toy = ToyProcess::start()?;
@@ -121,7 +121,7 @@ pub fn mapping_moving_and_unmapping_during_looks_does_no_harm(live: &Live) -> Ou
     Ok(())
 }
 
-/// One life of a mapping, from its first place to its last.
+/// One life of a mapping, from its first address to its last.
 fn churn(toy: &mut ToyProcess, seed: u64) -> Result<[Mapping; 2], ToyError> {
     let first = toy.map(Backing::Anonymous, 2)?;
     toy.write(first.all().every(1 + seed % 64), seed)?;
@@ -132,7 +132,7 @@ fn churn(toy: &mut ToyProcess, seed: u64) -> Result<[Mapping; 2], ToyError> {
     Ok([first, moved])
 }
 
-/// Nothing that was seen of one program is true of the one that replaced it.
+/// Findings on the old program say nothing about the one that replaced it.
 pub fn after_exec_the_map_is_void(live: &Live) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let mut toy = ToyProcess::start()?;

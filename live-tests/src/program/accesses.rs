@@ -1,10 +1,11 @@
-//! A trace of page accesses, done for real: what `sim::reclaim` says of it is compared with this.
+//! A trace of page accesses, run for real and compared with the result of `sim::reclaim`.
 //!
-//! `accesses TRACE PROCS STAT EVERY FD…`: puts itself into the group with the file PROCS, and does what the text in the file TRACE says
-//! to the files behind the descriptors, one for each file line. Before each access it asks with mincore(2) whether the page is in memory,
-//! which changes nothing for the kernel's lists. After each EVERY pages, if that is not zero, it reads STAT, which has the kernel add up
-//! its sums over the group. Prints `PHASE FILE HITS MISSES` for each phase and file, `PHASE major FAULTS MISSES` with the major faults of
-//! the process and the touches that missed, and in the end `group WHAT BYTES 0` for what the group has.
+//! `accesses TRACE PROCS STAT EVERY FD…`: puts itself into the cgroup with the file PROCS, and runs the text in the
+//! file TRACE on the files behind the descriptors, one for each file line. Before each access it asks with mincore(2)
+//! whether the page is in memory, which changes nothing for the kernel's lists. After each EVERY pages, if that is not
+//! zero, it reads STAT, which has the kernel add up its sums over the cgroup. Prints `PHASE FILE HITS MISSES` for each
+//! phase and file, `PHASE major FAULTS MISSES` with the major faults of the process and the touches that missed, and in
+//! the end `group WHAT BYTES 0` for each counter of the cgroup.
 
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -27,9 +28,9 @@ struct Mapped {
 }
 
 impl Mapped {
-    /// Of a descriptor that was left open for us.
+    /// Maps an inherited descriptor.
     fn of(fd: RawFd, class: Class, pages: u64) -> Result<Mapped, Wrong> {
-        // SAFETY: whoever started us left it open, and nobody closes it.
+        // SAFETY: the parent process left it open, and no code closes it.
         let file = unsafe { BorrowedFd::borrow_raw(fd) };
         let length = usize::try_from(pages)? * PAGE;
         let protection = match class {
@@ -46,7 +47,7 @@ impl Mapped {
     fn has(&self, page: u32) -> Result<bool, Wrong> {
         let mut resident = 0_u8;
         let start = self.start.as_ptr().wrapping_add(page as usize * PAGE);
-        // SAFETY: the answer for one page has room in one byte.
+        // SAFETY: the answer for one page fits in one byte.
         if unsafe { libc::mincore(start.cast(), PAGE, &raw mut resident) } != 0 {
             return Err(std::io::Error::last_os_error().into());
         }
@@ -82,7 +83,7 @@ fn stay_here() -> Result<(), Wrong> {
     Ok(rustix::thread::sched_setaffinity(None, &here)?)
 }
 
-/// Does all of it.
+/// Replays the whole trace.
 pub(super) fn replay(arguments: &[String]) -> Result<(), Wrong> {
     let [_, trace, procs, stat, every, fds @ ..] = arguments else { return Err("accesses: too few arguments".into()) };
     let every: u64 = every.parse()?;
@@ -140,7 +141,7 @@ pub(super) fn replay(arguments: &[String]) -> Result<(), Wrong> {
         }
         println!("{name} major {faults} {missed}");
     }
-    // What else the group has is counted while it is still there.
+    // The cgroup's other charges are counted while they are still there.
     text.clear();
     stat.rewind()?;
     stat.read_to_string(&mut text)?;

@@ -1,4 +1,4 @@
-//! Somebody who connects to a socket of others as fast as it goes.
+//! A client that connects to a foreign socket as fast as possible.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -9,7 +9,8 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 
 use super::Wrong;
 
-/// Connects to this name in the abstract namespace for so long, holds as many connections as it may, says nothing, and counts.
+/// Connects to this name in the abstract namespace for `time`, holds as many connections as it may, sends nothing, and
+/// counts.
 pub(super) fn connects(name: &str, time: Duration) -> Result<(), Wrong> {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
@@ -26,7 +27,7 @@ pub(super) fn connects(name: &str, time: Duration) -> Result<(), Wrong> {
                 made += 1;
             }
             Err(Errno::MFILE | Errno::NFILE) => drop(held.pop_front()),
-            // Nobody takes them fast enough.
+            // The server does not accept them fast enough.
             Err(Errno::AGAIN) => std::thread::yield_now(),
             Err(errno) => return Err(errno.into()),
         }

@@ -1,4 +1,4 @@
-//! What a library in front of the memory calls could break: each of these once did, or might have.
+//! Operations that a library in front of the memory calls could break. Each once broke, or might have.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use super::Wrong;
 use super::memory::{HUGE, MIB, Memory, PRIVATE, READ_WRITE};
 
-/// One thread asks for more than there can be, again and again; what another maps meanwhile stays there.
+/// One thread asks again and again for more than there can be; mappings that another makes meanwhile stay.
 pub(super) fn refused_growth() -> Result<(), Wrong> {
     let over = Arc::new(AtomicBool::new(false));
     let rounds = Arc::new(AtomicU64::new(0));
@@ -59,7 +59,7 @@ pub(super) fn small_grows() -> Result<(), Wrong> {
     Ok(())
 }
 
-/// Threads whose handle is freed by themselves, before their creator could look at it.
+/// Threads whose handle is freed by themselves, before their creator could read it.
 pub(super) fn detached() -> Result<(), Wrong> {
     struct Owned {
         thread: libc::pthread_t,
@@ -67,7 +67,7 @@ pub(super) fn detached() -> Result<(), Wrong> {
         _rest: [u8; 200_000],
     }
     extern "C" fn begin(argument: *mut libc::c_void) -> *mut libc::c_void {
-        // SAFETY: the box that was let go of below; this thread alone has it.
+        // SAFETY: the box released below; this thread alone has it.
         drop(unsafe { Box::from_raw(argument.cast::<Owned>()) });
         std::ptr::null_mut()
     }

@@ -1,4 +1,4 @@
-//! Ways in which programs are told something, and in which they end.
+//! Signals to programs, and ways of ending.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -16,7 +16,7 @@ extern "C" fn hear(signal: i32) {
     }
 }
 
-/// Counts signals until its input ends, and says how often each came.
+/// Counts signals until its input ends, and prints the count of each.
 pub(super) fn signals() -> Result<(), Wrong> {
     let all = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2];
     for signal in all {
@@ -34,12 +34,12 @@ pub(super) fn signals() -> Result<(), Wrong> {
     Ok(())
 }
 
-/// Uses memory, says that it is right, and ends in this way.
+/// Uses memory, prints that it is right, and ends in this way.
 pub(super) fn by(how: &str) -> Result<(), Wrong> {
     let memory = Memory::map(8 * MIB, READ_WRITE, PRIVATE)?;
     memory.fill(7, 1);
     memory.check(7, 1)?;
-    // In a namespace where /proc is of another one, it cannot look at itself; and masu is to look at it for a while.
+    // In a namespace with a foreign /proc, it cannot read its own state; and masu is to watch it for a while.
     if how == "quietly" {
         std::thread::sleep(Duration::from_millis(1500));
         return memory.check(7, 1);

@@ -10,7 +10,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::Wrong;
 
-/// Maps the file, says so, and sleeps until it is ended.
+/// Maps the file, reports this, and sleeps until it is ended.
 pub(super) fn code(path: &str) -> Result<(), Wrong> {
     let file = File::open(path)?;
     // SAFETY: a new mapping at a place of the kernel's choice, which is never touched.
@@ -22,7 +22,8 @@ pub(super) fn code(path: &str) -> Result<(), Wrong> {
     }
 }
 
-/// Maps the last page of the file, says where, and then changes its mappings for ever: it waits for its mmap lock as a writer.
+/// Maps the last page of the file, prints its address, and then changes its mappings for ever: it waits for its mmap
+/// lock as a writer.
 pub(super) fn last_page(path: &str) -> Result<(), Wrong> {
     let file = File::open(path)?;
     let page = (file.metadata()?.len() - 1) & !4095;
@@ -31,7 +32,7 @@ pub(super) fn last_page(path: &str) -> Result<(), Wrong> {
     println!("at={}", start.addr());
     std::io::stdout().flush()?;
     loop {
-        // SAFETY: a mapping of its own, which nobody else knows.
+        // SAFETY: a private mapping, which no other code knows.
         unsafe {
             let other = mmap(null_mut(), 4096, ProtFlags::READ, MapFlags::PRIVATE, &file, 0)?;
             munmap(other, 4096)?;

@@ -1,4 +1,4 @@
-//! The kinds of memory there are, and what of each is huge.
+//! Kinds of memory, and the huge part of each.
 
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::Wrong;
 use super::memory::{HUGE, MIB, Memory, PAGE, PRIVATE, READ_WRITE};
 
-/// Of the static build, which no library is loaded into, these would only be weight.
+/// In the static build, without a preloaded library, these would only cost size.
 const STATIC_BYTES: usize = if cfg!(target_feature = "crt-static") { 64 } else { 8 * MIB };
 
 static ZEROS: [AtomicU8; STATIC_BYTES] = [const { AtomicU8::new(0) }; STATIC_BYTES];
@@ -17,7 +17,7 @@ fn say(name: &str, memory: Memory) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// Fills it and says what of it is huge.
+/// Fills it and prints its huge part.
 fn filled(name: &str, memory: Memory) -> Result<Memory, Wrong> {
     memory.fill(7, 1);
     memory.check(7, 1)?;
@@ -33,7 +33,7 @@ pub(super) fn all() -> Result<(), Wrong> {
     filled("sbrk", Memory::grow_heap(16 * MIB)?)?;
     let bss = Memory { start: (&raw const ZEROS).expose_provenance(), bytes: STATIC_BYTES };
     filled("bss", bss)?;
-    // The first read is of what the file holds.
+    // The first read returns the file's contents.
     if let Some(at) = ONES.iter().position(|one| one.load(Relaxed) != 1) {
         return Err(format!("content: byte {at} of the data").into());
     }
@@ -83,7 +83,7 @@ fn blocked(bytes: usize) -> Result<Memory, Wrong> {
     Ok(first)
 }
 
-/// One of malloc's, of so many MiB.
+/// One allocation of `mib` MiB by malloc.
 pub(super) fn allocation(mib: u64) -> Result<(), Wrong> {
     filled("malloc", Memory::allocate(usize::try_from(mib)? * MIB)?)?;
     Ok(())
@@ -117,9 +117,9 @@ pub(super) fn stacks() -> Result<(), Wrong> {
     Ok(())
 }
 
-/// With so little address space left that nothing can be reserved beyond what is asked for.
+/// Runs with an address-space limit that allows no reservation beyond the request.
 pub(super) fn limited() -> Result<(), Wrong> {
-    // To look at one's own pages takes memory, which is then there.
+    // The check of the program's own pages takes memory, which is then there.
     let first = Memory::map(PAGE, READ_WRITE, PRIVATE)?;
     first.huge_windows()?;
     first.unmap()?;
@@ -136,7 +136,7 @@ pub(super) fn limited() -> Result<(), Wrong> {
         memory.fill(7, 1);
         memory.check(7, 1)?;
         println!("limited={}", memory.huge_windows()?);
-        // What is too much is refused as ever, and leaves nothing behind.
+        // Excessive requests are refused as usual, and leave nothing behind.
         for _ in 0..40 {
             if Memory::map(1 << 40, READ_WRITE, PRIVATE).is_ok() && resource == libc::RLIMIT_AS {
                 return Err("beyond the limit".into());
@@ -154,7 +154,7 @@ pub(super) fn limited() -> Result<(), Wrong> {
     Ok(())
 }
 
-/// Windows of which a half is unmapped, or made read-only, keep the rest; then waits for the end of its input.
+/// Windows with one half unmapped, or made read-only, keep the rest; then waits for the end of its input.
 pub(super) fn half_a_window() -> Result<(), Wrong> {
     let memory = Memory::map(16 * MIB, READ_WRITE, PRIVATE)?;
     memory.fill(7, 1);
@@ -181,9 +181,9 @@ fn rss() -> Result<usize, Wrong> {
     Ok(text.split(' ').nth(1).ok_or("short")?.parse::<usize>()? * PAGE)
 }
 
-/// So many windows of which every eighth page is touched; waits until what was not needed has come back, for 20 s.
+/// Touches every eighth page of `windows` windows; waits up to 20 s until the unneeded memory has been freed.
 pub(super) fn thin(windows: u64) -> Result<(), Wrong> {
-    // What looking takes for itself is taken before.
+    // The check's own memory is allocated before.
     println!("small={}", Memory::map(HUGE, READ_WRITE, PRIVATE)?.huge_windows()?);
     rss()?;
     let before = rss()?;

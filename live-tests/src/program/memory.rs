@@ -19,8 +19,8 @@ pub(super) const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 /// The usual.
 pub(super) const PRIVATE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 
-/// Memory of this program: where it starts and how long it is. What is written and read is atomic words, since huge pages
-/// come and go and others may look.
+/// Memory of this program: its start and its length. Reads and writes are atomic words, since huge pages come and go
+/// and other threads may look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Memory {
     pub(super) start: usize,
@@ -43,7 +43,7 @@ impl Memory {
 
     /// mmap with an address. With MAP_FIXED the place must be the program's own reservation.
     pub(super) fn map_at(at: usize, bytes: usize, protection: i32, flags: i32) -> Result<Memory, Wrong> {
-        // SAFETY: new memory; where `flags` says that it replaces something, the caller has reserved the place.
+        // SAFETY: new memory; where `flags` replaces a mapping, the caller has reserved the address.
         let start = unsafe { libc::mmap(pointer(at), bytes, protection, flags, -1, 0) };
         if start == libc::MAP_FAILED {
             return Err(last_error("mmap"));
@@ -53,7 +53,7 @@ impl Memory {
 
     /// malloc, without a free.
     pub(super) fn allocate(bytes: usize) -> Result<Memory, Wrong> {
-        // SAFETY: memory that nobody else has.
+        // SAFETY: a new allocation, which no other code has.
         let start = unsafe { libc::malloc(bytes) };
         if start.is_null() {
             return Err(last_error("malloc"));
@@ -73,7 +73,7 @@ impl Memory {
 
     /// mremap that may move.
     pub(super) fn resize(self, bytes: usize) -> Result<Memory, Wrong> {
-        // SAFETY: a mapping of ours; nobody has an address in it but the caller, who gets the new one.
+        // SAFETY: a mapping of ours; only the caller has an address in it, and gets the new one.
         let start = unsafe { libc::mremap(pointer(self.start), self.bytes, bytes, libc::MREMAP_MAYMOVE) };
         if start == libc::MAP_FAILED {
             return Err(last_error("mremap"));
@@ -83,7 +83,7 @@ impl Memory {
 
     /// mprotect.
     pub(super) fn protect(self, protection: i32) -> Result<(), Wrong> {
-        // SAFETY: ours; who forbids access makes none.
+        // SAFETY: ours; a caller that forbids access makes none.
         match unsafe { libc::mprotect(pointer(self.start), self.bytes, protection) } {
             0 => Ok(()),
             _ => Err(last_error("mprotect")),
@@ -105,7 +105,7 @@ impl Memory {
         Memory { start: self.start + from, bytes }
     }
 
-    /// Writes a word to every `step`th page, which says where it is.
+    /// Writes a word to every `step`th page, from the seed and the position.
     pub(super) fn fill(self, seed: u64, step: usize) {
         for at in (0..self.bytes / PAGE * PAGE).step_by(step * PAGE) {
             self.word(at).store(pattern(seed, at), Relaxed);
@@ -126,17 +126,17 @@ impl Memory {
     fn word(&self, at: usize) -> &AtomicU64 {
         assert!(at + 8 <= self.bytes, "outside");
         let word = std::ptr::with_exposed_provenance::<AtomicU64>((self.start + at).next_multiple_of(8));
-        // SAFETY: memory of this program, of which there are eight bytes here (and eight more, after those of the last
-        // page), mapped as long as the caller has it.
+        // SAFETY: memory of this program with eight bytes here (and eight more, after those of the last page), mapped
+        // as long as the caller has it.
         unsafe { &*word }
     }
 
-    /// How many whole windows fit into so many bytes, wherever they lie.
+    /// Number of whole windows that fit into this many bytes, at any address.
     pub(super) fn windows(self) -> usize {
         self.bytes / HUGE
     }
 
-    /// How many of its windows are huge.
+    /// Number of its huge windows.
     pub(super) fn huge_windows(self) -> Result<usize, Wrong> {
         let within = |window: &Window| {
             let start = usize::try_from(window.start().0).unwrap_or(0);

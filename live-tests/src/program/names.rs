@@ -1,4 +1,4 @@
-//! A program that gives everything which has a name of its choice one that would rule a terminal, or forge a line.
+//! A program that gives all its objects names of its choice, which would control a terminal or forge a line.
 
 use std::ffi::{OsStr, c_void};
 use std::fs::File;
@@ -11,21 +11,21 @@ use std::time::Duration;
 use super::Wrong;
 use super::memory::{HUGE, MIB, Memory, PRIVATE, READ_WRITE};
 
-/// What the process is called.
+/// Name of the process.
 pub(crate) const COMM: &[u8] = b"\x1b]0;own\x07\nPID\xff\\";
-/// What a file of code is called, a file of data, one that is removed, and memory that is shared.
+/// Names of a file of code, a file of data, one that is removed, and shared memory.
 pub(crate) const CODE: &[u8] = b"lib\x1b]0;pwned\x07\x1b[31mRED\nPID 1 root: forged line\r.so";
 pub(crate) const DATA: &[u8] = b"data\xff\xfe\xc2\x9b31m\xe2\x80\xae\x1b[2J\x7f.bin";
 const REMOVED: &[u8] = b"gone\x1b[2J\nforged";
 const MEMFD: &std::ffi::CStr = c"mfd\x1b]0;pwned\x07\nforged";
 
-/// Each file has so much.
+/// Size of each file.
 const FILE: usize = 4 * MIB;
-/// So much memory is offered to KSM, and one window to be huge.
+/// Size of the memory offered to KSM, and of the window advised to be huge.
 const MERGEABLE: usize = 2 * MIB;
 
-/// Maps files in `folder`, says that it is ready, and uses all of it until it is killed: `spin` without a sleep, so without a system
-/// call. With `once` it ends.
+/// Maps files in `folder`, reports that it is ready, and uses all of it until it is killed: `spin` without a sleep, so
+/// without a system call. With `once` it ends.
 pub(super) fn names(folder: &str, how: &str) -> Result<(), Wrong> {
     let mut name = [0u8; 16];
     name[..COMM.len()].copy_from_slice(COMM);
@@ -40,7 +40,7 @@ pub(super) fn names(folder: &str, how: &str) -> Result<(), Wrong> {
         mapped(&file(folder, REMOVED)?, READ_WRITE)?,
     ];
     std::fs::remove_file(folder.join(OsStr::from_bytes(REMOVED)))?;
-    // SAFETY: the call reads a name that ends in a zero; what it returns is a descriptor that nobody else has.
+    // SAFETY: the call reads a name that ends in a zero; it returns a descriptor that no other code has.
     let memory = unsafe { File::from_raw_fd(libc::memfd_create(MEMFD.as_ptr(), libc::MFD_CLOEXEC)) };
     memory.set_len(FILE as u64)?;
     mapped.push(self::mapped(&memory, READ_WRITE)?);
@@ -62,7 +62,7 @@ pub(super) fn names(folder: &str, how: &str) -> Result<(), Wrong> {
     loop {
         for start in &mapped {
             for page in 0..FILE / 4096 {
-                // SAFETY: within a mapping of ours that stays, of a file that nobody cuts off.
+                // SAFETY: within a mapping of ours that stays, of a file that is never truncated.
                 unsafe { pointer(start + page * 4096).cast::<u8>().read_volatile() };
             }
         }

@@ -1,4 +1,4 @@
-//! Commands in a mount namespace with a `/run` of its own.
+//! Commands in a mount namespace with a private `/run`.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
@@ -63,7 +63,7 @@ pub(super) fn run(masu: &str, umask: &str, prepared: &str, actions: &[String]) -
     Ok(())
 }
 
-/// Once a user without privileges can connect, or it has ended by itself.
+/// Returns once a user without privileges can connect, or the tracker has ended by itself.
 fn end_when_others_are_served(tracker: &std::process::Child) -> Result<(), Wrong> {
     let (end, pid) = (Instant::now() + PATIENCE, tracker.id());
     let has_ended = || std::fs::read_to_string(format!("/proc/{pid}/stat")).map_or(true, |stat| stat.contains(") Z "));

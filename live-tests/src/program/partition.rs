@@ -1,4 +1,4 @@
-//! A program that divides the cache and is killed at it, and one whose threads come and go.
+//! A program that is killed while it divides the cache, and one with threads that start and end.
 
 use std::io::Read;
 use std::path::Path;
@@ -26,7 +26,7 @@ pub(crate) fn make(changes: &mut Changes<'_, '_, Rooted>) -> Result<linux::resct
     Ok(own)
 }
 
-/// Divides the cache of the file system at `root`, with its journal in `journal`, says so, and waits to be killed.
+/// Divides the cache of the file system at `root`, with its journal in `journal`, reports this, and waits to be killed.
 pub(super) fn partition(root: &str, journal: &str) -> Result<(), Wrong> {
     let host = Rooted::host();
     let resctrl = Resctrl::at(&host, root)?;
@@ -38,7 +38,7 @@ pub(super) fn partition(root: &str, journal: &str) -> Result<(), Wrong> {
     until_input_ends()
 }
 
-/// So many threads at any time, each of which makes another after a millisecond and ends.
+/// Keeps `count` threads alive at any time; each makes another after a millisecond and ends.
 pub(super) fn comers(count: u64) -> Result<(), Wrong> {
     for _ in 0..count {
         std::thread::spawn(come_and_go);

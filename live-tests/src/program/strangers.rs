@@ -1,4 +1,4 @@
-//! Programs that ask the tracker for what they should not get.
+//! Programs that ask the tracker for data of others.
 
 use std::io::Read;
 use std::os::fd::AsRawFd;
@@ -14,7 +14,7 @@ use super::Wrong;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Takes on a part of what this process may do.
+/// Drops a part of this process's privileges.
 pub(super) fn become_one(who: &str) -> Result<(), Wrong> {
     match who {
         "root" => Ok(()),
@@ -27,7 +27,7 @@ pub(super) fn become_one(who: &str) -> Result<(), Wrong> {
         }
         user => {
             let user: u32 = user.parse()?;
-            // SAFETY: a number each; the C library changes all threads, of which there is one.
+            // SAFETY: a number each; the C library changes all threads, and there is only one.
             let done = unsafe { libc::setgroups(0, std::ptr::null()) | libc::setgid(user) | libc::setuid(user) };
             if done == 0 { Ok(()) } else { Err(std::io::Error::last_os_error().into()) }
         }
@@ -95,7 +95,7 @@ pub(super) fn speak(descriptor: u64) -> Result<(), Wrong> {
     let descriptor = i32::try_from(descriptor)?;
     // SAFETY: `message` has `bytes` bytes and outlives the call.
     let sent = unsafe { libc::send(descriptor, message.as_ptr().cast(), bytes, libc::MSG_NOSIGNAL) };
-    // SAFETY: `message` has as many bytes as are said and outlives the call.
+    // SAFETY: `message` has as many bytes as are passed and outlives the call.
     let got = unsafe { libc::recv(descriptor, message.as_mut_ptr().cast(), message.len(), 0) };
     if sent < 0 || got < 0 {
         return Err(std::io::Error::last_os_error().into());

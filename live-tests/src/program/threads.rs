@@ -1,4 +1,4 @@
-//! Many threads and many children, with content that is checked all the time.
+//! Many threads and many child processes, with constant checks of their memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -9,8 +9,8 @@ use contract::board;
 use super::Wrong;
 use super::memory::{HUGE, MIB, Memory, PAGE, PRIVATE, READ_WRITE};
 
-/// So many threads map, move, cut and unmap for so many seconds, while children are forked and the switch for alignment is
-/// turned on the board.
+/// `threads` threads map, move, cut and unmap for `seconds`, while children are forked and the switch for alignment on
+/// the status page changes.
 pub(super) fn churn(threads: u64, seconds: u64) -> Result<(), Wrong> {
     let over = Arc::new(AtomicBool::new(false));
     let rounds = Arc::new(AtomicU64::new(0));
@@ -87,13 +87,14 @@ fn one_round(random: &mut Random) -> Result<(), Wrong> {
     memory.unmap()
 }
 
-/// The word with this process's switches, on the board that is mapped in it; none when it runs without the library.
+/// The word with this process's switches, on the status page mapped in it; none when it runs without the library.
 fn own_switch() -> Result<Option<&'static AtomicU32>, Wrong> {
     let all = linux::maps::maps(&linux::Rooted::host(), linux::Pid::own())?;
     let Some(mapping) = all.iter().find(|mapping| mapping.path.text().contains(board::NAME)) else { return Ok(None) };
     let start = usize::try_from(mapping.range.start().0)?;
     let words = std::ptr::with_exposed_provenance::<AtomicU32>(start);
-    // SAFETY: so many words are mapped there, for as long as this process lives; all who have them use them as atomics.
+    // SAFETY: `WORDS` words are mapped there, for as long as this process lives; all their users access them as
+    // atomics.
     let words = unsafe { std::slice::from_raw_parts(words, board::WORDS) };
     let copy: Vec<u32> = words.iter().map(|word| word.load(Relaxed)).collect();
     let found = board::find_switches(&copy, std::process::id());
@@ -102,7 +103,7 @@ fn own_switch() -> Result<Option<&'static AtomicU32>, Wrong> {
 
 /// Does the work in a forked copy of this process, and waits for it.
 fn in_a_fork(work: impl FnOnce() -> Result<(), Wrong>) -> Result<(), Wrong> {
-    // SAFETY: the copy makes system calls and allocates only to tell of what is wrong, and ends.
+    // SAFETY: the copy makes system calls and allocates only to report an error, and ends.
     let child = unsafe { libc::fork() };
     if child < 0 {
         return Err("fork".into());
@@ -122,12 +123,12 @@ fn end_of(child: i32) -> Result<(), Wrong> {
     if (waited, status) == (child, 0) { Ok(()) } else { Err(format!("a child ended with {status:#x}").into()) }
 }
 
-/// So many children at once, each with memory of its own; they end by exit.
+/// `count` children at once, each with private memory; they end by exit.
 pub(super) fn many_children(count: u64) -> Result<(), Wrong> {
     let (wait, go) = std::io::pipe()?;
     let mut children = Vec::new();
     for number in 0..count {
-        // SAFETY: this process has one thread, so that the copy may do whatever it does.
+        // SAFETY: this process has one thread, so that the copy may call anything.
         let child = unsafe { libc::fork() };
         if child < 0 {
             return Err(format!("fork {number}: {}", std::io::Error::last_os_error()).into());

@@ -1,8 +1,8 @@
-//! The toy's memory: mapping it, touching exactly the pages that an order names, and looking whether it is as it was.
+//! The target's memory: mapping it, touching exactly the pages that an order names, and comparing contents.
 //!
-//! No Rust reference ever points into a mapping, because other processes, forks and the kernel change what lies there:
-//! every access is volatile, through an address. An order for memory that is not mapped ends the toy with a fault, which
-//! is what such an access does to any program.
+//! No Rust reference ever points into a mapping, because other processes, forks and the kernel change its contents:
+//! every access is volatile, through an address. An order for memory that is not mapped ends the process with a fault,
+//! as such an access does in any program.
 
 use std::ffi::c_void;
 use std::os::fd::{AsFd, OwnedFd};
@@ -59,7 +59,8 @@ pub(super) fn move_away(part: Part) -> Result<(u64, u64), Errno> {
     let bytes = part.end - part.start;
     let place = reserve(bytes)?;
     let flags = MremapFlags::MAYMOVE;
-    // SAFETY: the old place is a mapping of the toy's that nothing here refers to; the new one was reserved just now.
+    // SAFETY: the old place is a mapping of the target process's that nothing here refers to; the new one was reserved
+    // just now.
     unsafe { mm::mremap_fixed(pointer(part.start), length(bytes), length(bytes), flags, pointer(place))? };
     Ok((place, place + bytes))
 }
@@ -76,7 +77,8 @@ fn reserve(bytes: u64) -> Result<u64, Errno> {
 /// Fills each page of the part with its pattern.
 pub(super) fn write(part: Part, seed: u64) {
     for word in part.pages().flat_map(words) {
-        // SAFETY: the test maps what it orders to be written; otherwise this faults like any wild write, in the toy.
+        // SAFETY: the test maps the memory that it orders to be written; otherwise this faults like any wild write, in
+        // the target process.
         unsafe { word_at(word).write_volatile(pattern(part, seed, word)) };
     }
 }
@@ -96,11 +98,12 @@ pub(super) fn read(part: Part) {
 
 /// Reads one word of one page.
 pub(super) fn read_page(page: u64) {
-    // SAFETY: the test maps what it orders to be read; otherwise this faults like any wild read, in the toy.
+    // SAFETY: the test maps the memory that it orders to be read; otherwise this faults like any wild read, in the
+    // target process.
     unsafe { word_at(page).read_volatile() };
 }
 
-/// Writes to each page what stands there, so that it is dirtied and still checks.
+/// Rewrites the present contents of each page, so that it is dirtied and still checks.
 pub(super) fn rewrite(part: Part) {
     for page in part.pages() {
         // SAFETY: as in `read` and `write`. Two spinners that do this at once store the same value.
@@ -127,7 +130,7 @@ pub(super) fn protect(part: Part, protection: Protection) -> Result<(), Errno> {
         Protection::Read => MprotectFlags::READ,
         Protection::ReadWrite => MprotectFlags::READ | MprotectFlags::WRITE,
     };
-    // SAFETY: the part is one of the toy's own mappings, to which no reference exists.
+    // SAFETY: the part is one of the target process's own mappings, to which no reference exists.
     unsafe { mm::mprotect(pointer(part.start), whole(part), flags) }
 }
 
@@ -169,21 +172,21 @@ pub(super) fn forget_translations() -> Result<(), Errno> {
     unsafe { mm::munmap(start, bytes) }
 }
 
-/// As a program does that wants no huge pages, whatever the system-wide mode.
+/// Forbids huge pages as a program does, in every system-wide mode.
 pub(super) fn forbid_huge_pages() -> Result<(), Errno> {
     // SAFETY: PR_SET_THP_DISABLE takes one number and three zeros, and touches no memory of ours.
     answered(unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) })
 }
 
-/// Offers all memory, also what is mapped later, to be merged with what is like it (`PR_SET_MEMORY_MERGE`, Linux 6.4).
+/// Offers all memory, including later mappings, to be merged with equal pages (`PR_SET_MEMORY_MERGE`, Linux 6.4).
 pub(super) fn offer_all() -> Result<(), Errno> {
     const PR_SET_MEMORY_MERGE: libc::c_int = 67;
     // SAFETY: it takes one number and three zeros, and changes no content.
     answered(unsafe { libc::prctl(PR_SET_MEMORY_MERGE, 1, 0, 0, 0) })
 }
 
-/// How long a load of a line of these pages takes, as the median over one line of each page. In an order that looks random, as are the
-/// lines: newer processors guess large steps, and the rest of a page of which they have seen a few lines.
+/// Load latency of these pages: the median over one line of each page. Pages and lines are in random order: newer
+/// processors predict large steps, and the rest of a page after a few of its lines.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn time_loads(part: Part) -> Result<u64, Errno> {
     use std::arch::x86_64::{_mm_lfence, _mm_mfence, _rdtsc};

@@ -1,9 +1,9 @@
-//! What is said over the pipes between a test and its toy: one order per line, one answer per line, as JSON.
+//! Protocol between a test and its target process: one order per line, one answer per line, as JSON.
 
 use serde::{Deserialize, Serialize};
 use units::AddressRange;
 
-/// What lies behind a mapping.
+/// Backing of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Backing {
     /// Private memory, as `malloc` makes it.
@@ -18,7 +18,7 @@ pub enum Backing {
     ReservedHuge,
 }
 
-/// What the toy may do with a part of its memory.
+/// Access rights of a part of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Protection {
     /// A fault at any access.
@@ -42,7 +42,7 @@ pub struct Part {
 }
 
 impl Part {
-    /// Everything from its first page to its last, whatever the step.
+    /// Range from its first page to its last, for any step.
     ///
     /// # Panics
     /// Never for a part that was made by this crate: those are aligned.
@@ -86,7 +86,7 @@ pub(crate) enum Order {
     Exit { status: i32 },
 }
 
-/// What came of it.
+/// Answer to an order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Answer {
     Done,
@@ -100,7 +100,7 @@ pub(crate) enum Answer {
     Ticks {
         median: u64,
     },
-    /// A page that does not hold what was written: the first wrong word, what it holds and what it should.
+    /// A page with other than the written contents: the first wrong word, its value and the expected one.
     Differs {
         address: u64,
         found: u64,
@@ -111,7 +111,7 @@ pub(crate) enum Answer {
     },
 }
 
-/// What the word at `address` holds after `Write`. Neighbouring words, pages and seeds give unrelated values.
+/// Value of the word at `address` after `Write`. Neighbouring words, pages and seeds give unrelated values.
 pub(crate) fn pattern(part: Part, seed: u64, address: u64) -> u64 {
     // The finaliser of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014).
     let mut z = (address - part.origin).wrapping_add(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));

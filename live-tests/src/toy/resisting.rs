@@ -1,4 +1,4 @@
-//! Subjects that resist a tracer: they become other programs, or change their code while they are traced.
+//! Target processes that resist a tracer: they exec other programs, or change their code while they are traced.
 
 use std::io::Read;
 use std::os::unix::process::CommandExt;
@@ -21,7 +21,7 @@ pub fn execs(count: u64) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Waits in the kernel, where no signal reaches it, for a child that ends after so many seconds.
+/// Waits in the kernel, where no signal reaches it, for a child that ends after `seconds`.
 pub fn waits_for_child(seconds: u64) -> String {
     let time = libc::timespec { tv_sec: i64::try_from(seconds).unwrap_or(0), tv_nsec: 0 };
     let flags = i64::from(libc::CLONE_VFORK | libc::SIGCHLD);
@@ -41,7 +41,8 @@ pub fn waits_for_child(seconds: u64) -> String {
 pub fn changes_its_code(exec: bool) -> ExitCode {
     let Some((start, length)) = vdso() else { return ExitCode::FAILURE };
     let payload = payload(start, exec);
-    // SAFETY: the vdso of this process, of which this makes a private copy; nobody here calls what stands in it.
+    // SAFETY: the vdso of this process; the change makes a private copy, and no code here calls the overwritten
+    // functions.
     let code = unsafe {
         libc::mprotect(start, length, libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC);
         std::slice::from_raw_parts(start.cast::<u8>().cast_const(), length)
@@ -77,7 +78,7 @@ fn watch(at: u64, before: [u8; 5], jump: [u8; 5]) {
         let read = status.read_at(&mut text, 0).unwrap_or(0);
         let is_traced = !text[..read].windows(12).any(|part| part == b"TracerPid:\t0");
         if is_traced != is_changed {
-            // Each time a little later, so that in some tries it comes between the look at the code and its use.
+            // Each time a little later, so that in some tries it comes between the check of the code and its use.
             waits = (waits + 41) % 4000;
             (0..if is_traced { waits * 10 } else { 0 }).for_each(|_| std::hint::spin_loop());
             let _ = memory.write_all_at(if is_traced { &jump } else { &before }, at);

@@ -1,4 +1,4 @@
-//! The toy's own side: carries out orders from standard input until it ends.
+//! The target process's own side: carries out orders from standard input until it ends.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -14,7 +14,7 @@ use rustix::process::Signal;
 use super::memory;
 use super::orders::{Answer, Order, Part};
 
-/// A forked copy of the toy, which serves orders that the toy passes on.
+/// A forked copy of the target process, which serves orders that the target process passes on.
 struct Fork {
     pid: rustix::process::Pid,
     orders: File,
@@ -23,7 +23,7 @@ struct Fork {
 
 #[derive(Default)]
 struct Served {
-    /// By number; an ended one leaves its place empty.
+    /// Forks by number; an ended one leaves its place empty.
     forks: Vec<Option<Fork>>,
     spinners: Vec<JoinHandle<()>>,
     rest: Arc<AtomicBool>,
@@ -31,7 +31,8 @@ struct Served {
 
 /// Serves orders from standard input, after a first line that says it is ready.
 pub fn run() -> ExitCode {
-    // The test holds the other end of the pipe; should it die in the middle of an order, this ends the toy as well.
+    // The test holds the other end of the pipe; should it die in the middle of an order, this ends the target process
+    // as well.
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     println!("{}", line(&Answer::Process { pid: own_pid() }));
     serve(&mut std::io::stdin().lock(), &mut std::io::stdout())
@@ -51,7 +52,7 @@ fn serve(orders: &mut dyn BufRead, answers: &mut dyn Write) -> ExitCode {
             return ExitCode::FAILURE;
         };
         let answer = served.carry_out(order).unwrap_or_else(|errno| Answer::Refused { errno: errno.raw_os_error() });
-        // An answer that nobody reads any more means that the test has ended.
+        // An answer without a reader means that the test has ended.
         if writeln!(answers, "{}", line(&answer)).and_then(|()| answers.flush()).is_err() {
             return ExitCode::SUCCESS;
         }
@@ -104,7 +105,7 @@ impl Served {
     fn rest(&mut self) {
         self.rest.store(true, Ordering::Relaxed);
         for spinner in self.spinners.drain(..) {
-            // A spinner has no way to fail but a fault, which ends the whole toy.
+            // A spinner has no way to fail but a fault, which ends the whole target process.
             let _ = spinner.join();
         }
         // The kernel lets a join return a moment before the thread is gone.
@@ -128,7 +129,7 @@ impl Served {
                 drop((orders, answers));
                 // The copies of the parent's ends must go, or a fork would keep its elder siblings' pipes open.
                 self.forks.clear();
-                // Threads do not survive a fork, so there is nobody to join.
+                // Threads do not survive a fork, so there is none to join.
                 self.spinners.drain(..).for_each(std::mem::forget);
                 serve(&mut BufReader::new(File::from(orders_to_read)), &mut File::from(answers_to_write));
                 std::process::exit(0)
@@ -158,7 +159,8 @@ impl Served {
         Ok(())
     }
 
-    /// Becomes a fresh toy under the same process id, on the same pipes. Comes back only when that was refused.
+    /// Becomes a fresh target process under the same process id, on the same pipes. Comes back only when that was
+    /// refused.
     fn exec(&mut self) -> Errno {
         let error = Command::new("/proc/self/exe").arg(super::FLAG).exec();
         Errno::from_io_error(&error).unwrap_or(Errno::IO)

@@ -1,6 +1,6 @@
-//! A process that does one thing by itself and says at its end how it went: for tests that interfere with it from outside.
+//! A process with one task that it reports at its end: for tests that interfere with it from outside.
 //!
-//! The thing is named by the argument behind [`FLAG`]. `ready` is the first line of what it says, the outcome the last.
+//! The argument behind [`FLAG`] names the task. `ready` is the first line of its output, the result the last.
 
 use std::io::Read;
 use std::process::ExitCode;
@@ -13,7 +13,7 @@ use super::resisting;
 /// The argument that makes this program a subject.
 pub const FLAG: &str = "--subject";
 
-/// How long it sleeps, by each of the calls.
+/// Time of sleep in each of the calls, in ms.
 pub const SLEEP_MS: u64 = 1200;
 
 /// Rounds of the computation that must come out right.
@@ -27,7 +27,7 @@ pub fn queued_signal() -> i32 {
     libc::SIGRTMIN() + 2
 }
 
-/// Does what the argument says.
+/// Does the task named by the argument.
 pub fn run() -> ExitCode {
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     let what = std::env::args().nth(2).unwrap_or_default();
@@ -57,7 +57,7 @@ pub fn run() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// What a call answered: a number, or an errno.
+/// Result of a call: a number, or an errno.
 fn said(answer: i64) -> String {
     if answer < 0 { format!("errno{}", last_errno().raw_os_error()) } else { answer.to_string() }
 }
@@ -92,7 +92,7 @@ fn epoll() -> String {
 fn futex() -> String {
     let word = 7u32;
     let time = sleep();
-    // SAFETY: the word and the time outlive the call; nobody wakes it, so it only compares and waits.
+    // SAFETY: the word and the time outlive the call; no thread wakes it, so it only compares and waits.
     said(unsafe { libc::syscall(libc::SYS_futex, &raw const word, libc::FUTEX_WAIT, 7, &raw const time, 0, 0) })
 }
 
@@ -104,7 +104,7 @@ fn read() -> String {
     format!("{}:{}", said(answer as i64), byte[0])
 }
 
-/// Integers and floating point at once, in registers. Any register that is not put back changes the outcome.
+/// Integers and floating point at once, in registers. Any register that is not restored changes the outcome.
 fn compute(seed: u64) -> u64 {
     let mut whole = seed;
     let mut parts = [1.0f64, 1.5, 2.0, 2.5];
@@ -170,7 +170,7 @@ fn brief() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// From now on a filter looks over the system calls, and allows them all.
+/// Installs a filter that checks the system calls, and allows them all.
 fn filter() {
     const ALLOW: u32 = 0x7fff_0000;
     let mut program = [libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: ALLOW }];

@@ -1,4 +1,4 @@
-//! Memory whose pages are missing, and a call that is tried on it.
+//! Memory with missing pages, and a system call tried on it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -8,16 +8,16 @@ use farmem_engine::calls::{Access, Buffer, Call, Known, Memory, buffers, number}
 const PAGE: u64 = 4096;
 const ARENA_PAGES: u64 = 512;
 
-/// When a call has done what it should.
+/// Criterion of a call's success.
 #[derive(Clone, Copy, Debug)]
 pub enum Good {
-    /// It succeeds.
+    /// The call succeeds.
     Yes,
-    /// It returns this.
+    /// The call returns this value.
     Count(i64),
-    /// It comes as far as to say this.
+    /// The call gets as far as returning this error.
     Errno(i32),
-    /// It may be refused by what it works on, but only after it found its memory.
+    /// The call may be refused by its object, but only after it found its memory.
     NoFault,
 }
 
@@ -32,7 +32,7 @@ impl Good {
     }
 }
 
-/// The pages of a trial, what they hold when they are brought, and how the trials went.
+/// Pages of a trial, their contents when they are mapped in, and the results of the trials.
 pub struct Trial {
     base: u64,
     uffd: OwnedFd,
@@ -44,7 +44,7 @@ pub struct Trial {
     pub wrong: Vec<String>,
 }
 
-/// One attempt: where its buffers lie, and what it has open.
+/// One attempt: addresses of its buffers, and its open descriptors.
 pub struct Stage {
     base: u64,
     free_page: u64,
@@ -78,7 +78,7 @@ impl Stage {
         }
     }
 
-    /// Bytes, of which the last is alone on a page.
+    /// Bytes with the last one alone on a page.
     pub fn put(&mut self, bytes: &[u8]) -> u64 {
         self.place(bytes, true)
     }
@@ -103,7 +103,7 @@ impl Stage {
         self.put(&vec![0; bytes])
     }
 
-    /// Bytes of which the kernel may not touch all, or of which it does not say that it could not.
+    /// Bytes that the kernel may touch in part only, or without reporting a failure.
     pub fn loose(&mut self, bytes: &[u8]) -> u64 {
         self.place(bytes, false)
     }
@@ -127,7 +127,7 @@ impl Stage {
     /// The result of a call that makes a descriptor.
     pub fn made(&mut self, result: i64) -> u64 {
         assert!(result >= 0, "{}", std::io::Error::from_raw_os_error(-result as i32));
-        // SAFETY: the call has just returned this descriptor, and nobody else knows it.
+        // SAFETY: the call has just returned this descriptor, and no other code knows it.
         self.keep(unsafe { OwnedFd::from_raw_fd(result as i32) })
     }
 }
@@ -143,7 +143,7 @@ impl Memory for Stage {
     }
 }
 
-/// Makes a call: what it returns, or minus the error.
+/// Makes a call; returns its result, or minus the error.
 pub fn make(number: u32, a: [u64; 6]) -> i64 {
     // SAFETY: the calls of this test only name memory of the arena, or none.
     let result = unsafe { libc::syscall(i64::from(number), a[0], a[1], a[2], a[3], a[4], a[5]) };
@@ -157,7 +157,7 @@ pub fn six(given: &[u64]) -> [u64; 6] {
     all
 }
 
-/// Which pages are brought for an attempt.
+/// Pages to map in for an attempt.
 #[derive(Clone, Copy)]
 enum Bring {
     Nothing,
@@ -166,7 +166,7 @@ enum Bring {
 }
 
 impl Trial {
-    /// None where userfaultfd cannot be used.
+    /// `None` where userfaultfd cannot be used.
     pub fn start() -> Option<Self> {
         // UFFD_USER_MODE_ONLY.
         let uffd = make(number::USERFAULTFD, six(&[libc::O_CLOEXEC as u64 | 1]));
@@ -193,11 +193,11 @@ impl Trial {
     }
 
     fn ioctl<const N: usize>(&self, request: u64, argument: &mut [u64; N]) -> bool {
-        // SAFETY: the struct of each of these requests has the size that its number says, and so has the array.
+        // SAFETY: the struct of each of these requests has the size encoded in its number, and so has the array.
         unsafe { libc::ioctl(self.uffd.as_raw_fd(), request, argument.as_mut_ptr()) == 0 }
     }
 
-    /// One attempt; also returns the pages that matter, and what was wrong with what the kernel wrote.
+    /// One attempt; also returns the relevant pages, and errors in the kernel's writes.
     fn attempt(
         &self,
         number: u32,
@@ -253,7 +253,7 @@ impl Trial {
         let name = number::name(number).unwrap();
         let (full, needed, strange) = self.attempt(number, &mut prepare, Bring::Named);
         let (none, _, _) = self.attempt(number, &mut prepare, Bring::Nothing);
-        // What is not there for this user, or is refused without a look at memory.
+        // Calls missing for this user, or refused without access to memory.
         let refusals = [libc::ENOSYS, libc::EPERM, libc::EACCES, libc::EOPNOTSUPP].map(|errno| -i64::from(errno));
         let unknown = full == none && full == -i64::from(libc::EINVAL);
         if !good.is(full) && (unknown || refusals.contains(&full)) {
@@ -285,7 +285,7 @@ impl Trial {
         }
     }
 
-    /// In one line.
+    /// Report in one line.
     pub fn report(&self) -> String {
         let (held, names) = (self.held, self.names.len());
         format!("{held} trials of {names} calls held; not here: {}", self.absent.join("; "))

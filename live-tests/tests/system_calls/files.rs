@@ -81,7 +81,7 @@ fn by_name(trial: &mut Trial, folder: &str, file: &str) {
         six(&[watch, stage.text(file), 2])
     });
     trial.call(n::NAME_TO_HANDLE_AT, Good::Yes, |stage| {
-        // Room for a handle of 8 bytes, which ext4 and tmpfs fill; what is more is not written.
+        // Space for a handle of 8 bytes, which ext4 and tmpfs fill; the rest is not written.
         let mut handle = [0; 136];
         handle[0] = 128;
         [AT, stage.text(file), stage.loose(&handle), stage.aligned(0), 0, 0]
@@ -168,7 +168,7 @@ fn attributes(trial: &mut Trial, file: &str) {
             [AT, stage.text(file), 0, stage.text("user.note"), arguments, 16]
         });
     }
-    // The only attribute's name is what is listed.
+    // The list holds the only attribute's name.
     for number in [n::LISTXATTR, n::LLISTXATTR, n::FLISTXATTR] {
         trial.call(number, Good::Yes, |stage| {
             let target = if number == n::FLISTXATTR { opened(stage, file) } else { stage.text(file) };
@@ -224,7 +224,7 @@ fn data(trial: &mut Trial, file: &str) {
 fn asked(trial: &mut Trial, folder: &str, file: &str) {
     for command in [libc::F_GETLK, libc::F_OFD_GETLK] {
         trial.call(n::FCNTL, Good::Yes, |stage| {
-            // The lock of somebody else, so that there is something to be told.
+            // A lock of another descriptor, so that there is one to report.
             let other = opened(stage, file);
             assert_eq!(make(n::FLOCK, six(&[other, 8])), 0);
             six(&[opened(stage, file), command as u64, stage.words(&[1, 0, 10, 0])])
@@ -239,7 +239,7 @@ fn asked(trial: &mut Trial, folder: &str, file: &str) {
     for command in [15, 16, 17, 1035, 1036] {
         trial.call(n::FCNTL, Good::Yes, |stage| six(&[opened(stage, file), command, stage.words(&[0])]));
     }
-    // FS_IOC_FIEMAP with room for one extent, FS_IOC_GETFLAGS, FIONREAD.
+    // FS_IOC_FIEMAP with space for one extent, FS_IOC_GETFLAGS, FIONREAD.
     trial.call(n::IOCTL, Good::Yes, |stage| {
         let map = stage.words(&[0, u64::MAX, 1 << 32, 1, 0, 0, 0, 0, 0, 0, 0]);
         six(&[opened(stage, file), 0xc020_660b, map])
@@ -262,7 +262,7 @@ fn asked(trial: &mut Trial, folder: &str, file: &str) {
     });
     for number in [n::GETDENTS, n::GETDENTS64] {
         trial.call(number, Good::Yes, |stage| {
-            // A folder with one name, of which `.` comes first or second: the entries fill less than the room.
+            // A folder with one name and `.` first or second: the entries fill less than the space.
             let list = stage.loose(&[0; 4000]);
             six(&[stage.keep(File::open(folder).unwrap()), list, 4000])
         });
@@ -283,7 +283,8 @@ fn asked(trial: &mut Trial, folder: &str, file: &str) {
     });
     trial.call(n::STATMOUNT, Good::Yes, |stage| {
         let root = mount_id();
-        // The request: size, mount, what is asked (the superblock), namespace. The answer has a fixed part of 512 bytes.
+        // The request: size, mount, requested part (the superblock), namespace. The answer has a fixed part of 512
+        // bytes.
         six(&[stage.words(&[32, root, 1, 0]), stage.loose(&[0; 600]), 600, 0])
     });
     trial.call(n::LISTMOUNT, Good::Yes, |stage| {

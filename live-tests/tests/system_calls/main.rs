@@ -1,16 +1,16 @@
 //! The table of system calls against the running kernel.
 //!
-//! Each call is made with all its buffers on missing pages, and must fail. Then `buffers` is asked, exactly the pages that
-//! it names are brought, and the call must succeed. Then it is made again and again, with one of the pages left out, and
-//! must fail each time: so the trial notices a page that is not named. Every buffer lies so that its last byte is alone on
-//! a page: so it notices a struct that is thought too short. And what the kernel changed must lie in a buffer of which the
-//! table says that it is written.
+//! Each call is made with all its buffers on missing pages, and must fail. Then `buffers` is asked, exactly the pages
+//! that it names are mapped in, and the call must succeed. Then it is made again and again, with one of the pages left
+//! out, and must fail each time: this finds a page that is not named. Every buffer ends with a single byte on a page of
+//! its own: this finds a struct whose size is too small in the table. Every byte changed by the kernel must lie in a
+//! buffer that the table lists as written.
 //!
 //! Needs userfaultfd for user mode, which takes no privilege. Calls that this kernel or this user does not have are
 //! printed.
 
 #![allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // Arguments of system calls are registers.
-#![allow(clippy::unwrap_used)] // What is not a test function here is called by one.
+#![allow(clippy::unwrap_used)] // All other functions here are called by a test function.
 
 mod arena;
 mod files;

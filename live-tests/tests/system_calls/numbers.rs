@@ -2,7 +2,7 @@
 
 use farmem_engine::calls::number;
 
-/// What libc knows. The newest calls, and a few of the oldest, are not in its list.
+/// Calls known to libc. The newest calls, and a few of the oldest, are not in its list.
 #[rustfmt::skip]
 const KNOWN: &[(i64, &str)] = &[
     (libc::SYS_read, "read"), (libc::SYS_write, "write"), (libc::SYS_open, "open"), (libc::SYS_close, "close"),

@@ -33,7 +33,7 @@ fn processes(trial: &mut Trial, folder: &str) {
     });
     trial.call(n::WAITID, Good::Yes, |stage| {
         children.push(child());
-        // Of the signal's record the kernel fills the first 28 bytes only.
+        // The kernel fills only the first 28 bytes of the signal's record.
         [1, *children.last().unwrap(), stage.loose(&[0; 128]), 4, stage.room(rusage), 0]
     });
     trial.call(n::WAITID, Good::Yes, |stage| {
@@ -89,7 +89,7 @@ fn processes(trial: &mut Trial, folder: &str) {
 }
 
 fn signals(trial: &mut Trial) {
-    // One that does nothing if another thread takes it.
+    // A signal without effect if another thread takes it.
     const WINCH: u64 = libc::SIGWINCH as u64;
     let (me, thread) = (u64::from(std::process::id()), make(n::GETTID, six(&[])) as u64);
     let set = 1_u64 << (WINCH - 1);
@@ -142,7 +142,7 @@ fn scheduling(trial: &mut Trial) {
     trial.call(n::SCHED_SETAFFINITY, Good::Yes, |stage| six(&[0, 8, stage.words(&[u64::MAX])]));
     trial.call(n::SCHED_GETATTR, Good::Yes, |stage| six(&[0, stage.room(48), 48, 0]));
     trial.call(n::SCHED_SETATTR, Good::Yes, |stage| six(&[0, stage.words(&[48, 0, 0, 0, 0, 0]), 0]));
-    // One of 56 bytes, as newer programs have it.
+    // A struct of 56 bytes, as newer programs have it.
     trial.call(n::SCHED_SETATTR, Good::Yes, |stage| six(&[0, stage.words(&[56, 0, 0, 0, 0, 0, 0]), 0]));
     trial.call(n::GETCPU, Good::Yes, |stage| six(&[stage.room(4), stage.room(4), 0]));
 }

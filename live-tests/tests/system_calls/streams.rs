@@ -1,4 +1,4 @@
-//! Calls on pipes and sockets, and those that wait for descriptors.
+//! Calls on pipes and sockets, and calls that wait for descriptors.
 
 use std::io::Write;
 use std::os::fd::AsRawFd;
@@ -54,7 +54,7 @@ fn pipes(trial: &mut Trial) {
 }
 
 fn waits(trial: &mut Trial) {
-    // select looks at no more bits than the process has room for descriptors, which begins with 64.
+    // select reads no more bits than the process has space for descriptors, which begins with 64.
     let high = make(n::FCNTL, six(&[1, libc::F_DUPFD as u64, 200]));
     assert!(high >= 200 && make(n::CLOSE, six(&[high as u64])) == 0);
     for number in [n::POLL, n::PPOLL] {
@@ -125,7 +125,7 @@ fn addresses(trial: &mut Trial, folder: &str) {
             if number == n::CONNECT {
                 return six(&[socket(stage, libc::SOCK_STREAM), stage.put(&bytes), length]);
             }
-            // Of a client without a name there are two bytes to tell.
+            // A client without a name has two bytes of address.
             let client = UnixStream::connect(&name).unwrap();
             let connected = stage.keep(client);
             let (asked, told) = match number {
@@ -232,7 +232,7 @@ fn options(trial: &mut Trial) {
         assert_eq!(make(n::SETSOCKOPT, six(&attach)), 0);
         six(&[socket, SOCKET, libc::SO_ATTACH_FILTER as u64, stage.room(16), stage.halves(&[2])])
     });
-    // SIOCGIFCONF with room for the loopback.
+    // SIOCGIFCONF with space for the loopback.
     trial.call(n::IOCTL, Good::Yes, |stage| {
         let inet = stage.made(make(n::SOCKET, six(&[libc::AF_INET as u64, libc::SOCK_DGRAM as u64, 0])));
         let list = stage.room(40);

@@ -52,7 +52,7 @@ fn timers(trial: &mut Trial) {
     trial.call(n::TIMER_GETTIME, Good::Yes, |stage| six(&[timer, stage.room(32)]));
 }
 
-/// Futexes: not private, so that the kernel looks at the page of the word also to wake.
+/// Futexes: not private, so that the kernel reads the page of the word also to wake.
 fn words(trial: &mut Trial) {
     let again = Good::Errno(libc::EAGAIN);
     let late = Good::Errno(libc::ETIMEDOUT);
@@ -68,7 +68,7 @@ fn words(trial: &mut Trial) {
     trial.call(n::FUTEX, again, |stage| [stage.aligned(1), 4, 1, 1, stage.aligned(1), 2]);
     // WAKE_OP: add 1 to the second word.
     trial.call(n::FUTEX, Good::Count(0), |stage| [stage.aligned(1), 5, 1, 1, stage.aligned(1), 0x1000_1000]);
-    // LOCK_PI takes it, UNLOCK_PI of what is ours gives it back.
+    // LOCK_PI takes it, UNLOCK_PI of our own lock releases it.
     let me = make(n::GETTID, six(&[])) as u32;
     trial.call(n::FUTEX, Good::Count(0), |stage| six(&[stage.aligned(0), 6, 0, 0]));
     trial.call(n::FUTEX, Good::Count(0), |stage| six(&[stage.aligned(0), 8, 0, 0]));

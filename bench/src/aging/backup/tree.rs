@@ -1,4 +1,4 @@
-//! A tree of files to be backed up, of which some are in the page cache: which, is chosen by a seed.
+//! A tree of files to be backed up, partly in the page cache; a seed chooses the cached pages.
 
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
@@ -18,13 +18,13 @@ use crate::workload::place;
 const SMALL_BYTES: Range<u64> = 4 << 10..256 << 10;
 const LARGE_BYTES: Range<u64> = 256 << 10..64 << 20;
 
-/// One of so many is large.
+/// One file in 40 is large.
 const LARGE_ONE_OF: usize = 40;
 
 /// Files in a folder.
 const IN_A_FOLDER: usize = 64;
 
-/// For each file, for each page of it, whether it is cached.
+/// Cached pages of each file: one flag for each page.
 pub type Cached = Vec<Vec<bool>>;
 
 /// A tree that was written here.
@@ -64,12 +64,12 @@ impl Tree {
         Ok(Tree { root: root.to_owned(), files })
     }
 
-    /// Where it is.
+    /// Root folder of the tree.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// How many files it has.
+    /// Number of files.
     pub fn files(&self) -> usize {
         self.files.len()
     }
@@ -79,7 +79,7 @@ impl Tree {
         self.files.iter().map(|file| file.bytes).sum()
     }
 
-    /// Brings the page cache into the state in which a backup begins: the chosen pages, and nothing else.
+    /// Brings the page cache into its initial state for a backup: the chosen pages, and nothing else.
     ///
     /// # Errors
     /// When pages cannot be dropped or read, or we are interrupted.
@@ -97,7 +97,7 @@ impl Tree {
         self.cached_below(&self.root)
     }
 
-    /// What is cached of the files, or of a copy of them below another root.
+    /// Cached pages of the files, or of a copy of them below another root.
     ///
     /// # Errors
     /// When one of them is missing.
@@ -120,7 +120,7 @@ impl Tree {
     }
 }
 
-/// Counts what was cached before and after, over all files.
+/// Counts the pages cached before and after, over all files.
 pub fn kept(before: &Cached, after: &Cached) -> Kept {
     let mut kept = Kept::default();
     before.iter().zip(after).for_each(|(before, after)| kept.add(before, after));
@@ -146,8 +146,8 @@ fn between(range: &Range<u64>, random: &mut XorShift) -> u64 {
     (low * (high / low).powf(random.unit())) as u64
 }
 
-/// Of a file with so many pages, those that are cached before: of half of the files none, of a quarter all, of the others up to four
-/// stretches.
+/// Chooses the cached ranges of a file of `pages` pages: none in half of the files, all in a quarter, up to four
+/// stretches in the others.
 fn choose(pages: usize, random: &mut XorShift) -> Vec<Range<usize>> {
     match random.below(4) {
         0 | 1 => Vec::new(),

@@ -1,4 +1,4 @@
-//! How long requests took, by what the clients print: wrk at its end, pgbench into a log.
+//! Request latencies, from the client's output: wrk prints them at its end, pgbench into a log.
 
 use anyhow::{Context, Result, ensure};
 use hdrhistogram::Histogram;
@@ -21,7 +21,7 @@ pub struct Latency {
     pub max_ms: f64,
 }
 
-/// An hour; what takes longer counts as that.
+/// One hour; longer latencies count as this.
 const LONGEST_US: u64 = 3_600_000_000;
 
 /// wrk's script: random files at an even pace, and percentiles in one line, which wrk itself prints only up to the 99th.
@@ -41,7 +41,7 @@ function done(summary, latency)
 end
 "#;
 
-/// By what wrk printed.
+/// Latencies from wrk's output.
 ///
 /// # Errors
 /// When our line is not among it, nothing was served, or requests failed.
@@ -59,7 +59,7 @@ pub fn of_wrk(lines: &[String]) -> Result<Latency> {
     })
 }
 
-/// By the log of a pgbench, of the transactions that ended within a span of time (seconds since 1970).
+/// Latencies from the log of a pgbench, of the transactions that ended within a span of time (seconds since 1970).
 ///
 /// The lines are `client transaction time_us script epoch_s epoch_us [lag_us]`; the last one may be cut off.
 ///

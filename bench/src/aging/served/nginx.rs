@@ -1,4 +1,4 @@
-//! An nginx of our own with files to serve, on a free port of the loopback, and wrk as its client.
+//! A private nginx with files to serve, on a free port of the loopback, and wrk as its client.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -55,7 +55,7 @@ impl Site {
         Ok(Ok(site))
     }
 
-    /// The folder with what is served.
+    /// Folder with the served files.
     pub fn data(&self) -> PathBuf {
         self.folder.join("files")
     }
@@ -88,7 +88,7 @@ impl Site {
     }
 }
 
-/// Nothing outside `own` is written, and one process serves.
+/// Configuration with all writes inside `own`, and one serving process.
 fn configured(own: &Path, data: &Path, port: u16) -> String {
     let temporary: Vec<String> = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         .iter()
@@ -129,12 +129,12 @@ impl Server {
     }
 }
 
-/// A client at work.
+/// A running client.
 #[derive(Debug)]
 pub struct Client(OwnChild);
 
 impl Client {
-    /// Ends it; what it found.
+    /// Ends the client and returns its latencies.
     ///
     /// # Errors
     /// When requests failed, or we are interrupted.

@@ -1,6 +1,6 @@
-//! A PostgreSQL of our own, on a Unix socket in a folder of its own, and `pgbench -S` as its client.
+//! A private PostgreSQL on a Unix socket in its own folder, and `pgbench -S` as its client.
 //!
-//! PostgreSQL refuses to run as root, so it runs as the user `postgres` that its package makes.
+//! PostgreSQL refuses to run as root, so it runs as the user `postgres` that its package creates.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use crate::superpages::tools::{Missing, finished};
 
 const USER: &str = "postgres";
 
-/// How long it may take to fill the tables, and to end.
+/// Time limit for filling the tables, and for the end.
 const LIMIT: Duration = Duration::from_secs(600);
 
 /// A database that was filled and whose server does not run.
@@ -49,7 +49,7 @@ impl Database {
         Ok(Ok(database))
     }
 
-    /// The folder with what is in the tables.
+    /// Folder with the tables' data.
     pub fn tables(&self) -> PathBuf {
         self.data().join("base")
     }
@@ -69,7 +69,7 @@ impl Database {
     fn run(&self, session: &Session, start: impl Fn(&Program) -> Command) -> Result<Server> {
         let mut words = vec!["-D".to_owned(), self.data().display().to_string()];
         words.extend(["-k".to_owned(), self.folder.display().to_string()]);
-        // What is asked for is to come from the page cache, and nothing else goes on.
+        // Reads are to come from the page cache, and no other work is to run.
         for setting in ["listen_addresses=", "shared_buffers=32MB", "autovacuum=off", "max_wal_size=4GB", "jit=off"] {
             words.extend(["-c".to_owned(), setting.to_owned()]);
         }
@@ -92,7 +92,7 @@ impl Database {
         bail!("postgres does not answer")
     }
 
-    /// A program of PostgreSQL's, as its user, who is told by the kernel when we are gone.
+    /// A program of PostgreSQL's, run as its user; the kernel signals it when this process dies.
     fn as_user(&self, name: &str, arguments: impl IntoIterator<Item = String>) -> Program {
         let words = ["--pdeathsig", "INT", "--reuid", USER, "--regid", USER, "--clear-groups", "--"].map(str::to_owned);
         let program = self.programs.join(name).display().to_string();
@@ -154,7 +154,7 @@ impl Server {
         Ok(Client { child, log, from_s: now_s() })
     }
 
-    /// Ends it in order.
+    /// Ends the server in order.
     ///
     /// # Errors
     /// When it does not end, or we are interrupted.
@@ -164,7 +164,7 @@ impl Server {
     }
 }
 
-/// A client at work.
+/// A running client.
 #[derive(Debug)]
 pub struct Client {
     child: OwnChild,
@@ -173,7 +173,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Ends it; what it found.
+    /// Ends the client and returns its latencies.
     ///
     /// # Errors
     /// When it has ended before, or has logged nothing.

@@ -1,10 +1,11 @@
-//! The kinds of faults that are measured, and whether the faults of a run were of the kind that it was to measure.
+//! Kinds of measured faults, and the check that a run had faults of its intended kind only.
 //!
-//! The program (`workloads/remote/touch.c`) does not know where its pages are. How many it has, beside how many it may have in
-//! memory, settles that: of four times as much each page has long been home when its turn comes. The counters of masu and of
-//! the kernel must say the same.
+//! The program (`workloads/remote/touch.c`) does not know where its pages are. The ratio of its pages to its budget
+//! settles that: with four times as many pages, each page has been stored long before its next touch. The counters of
+//! masu and of the kernel must say the same.
 //!
-//! No run has faults from the staging alone: what fits is not staged, and of what does not, a part comes from the store.
+//! No run has faults from the victim queue alone: a program that fits never uses the queue, and of a program that does
+//! not fit, some pages come from the store.
 
 use std::fmt;
 
@@ -38,7 +39,7 @@ pub enum Kind {
     Zram,
 }
 
-/// How many pages are touched, and how often.
+/// Numbers of pages and of touches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// Pages of the program.
@@ -49,18 +50,18 @@ pub struct Plan {
     pub local_pages: u64,
 }
 
-/// What the program says.
+/// Output of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Touches {
     /// Timed touches.
     pub touches: u64,
-    /// Of these, such as found their page there: they are not in the figures.
+    /// Touches that found their page in memory: they are not in the figures.
     pub there: u64,
     /// Half of the faults took no longer.
     pub p50_ns: f64,
     /// 99 of 100 faults took no longer.
     pub p99_ns: f64,
-    /// On the average, whatever else ran meanwhile included.
+    /// Mean, including all other activity meanwhile.
     pub mean_ns: f64,
     /// Page faults that the kernel served from memory, in the timed passes.
     pub minor_faults: u64,
@@ -68,17 +69,17 @@ pub struct Touches {
     pub major_faults: u64,
 }
 
-/// One fault in so many may be of another kind: the 99th of 100 is still one of those meant.
+/// One fault in 200 may be of another kind: the 99th of 100 is still an intended one.
 const ONE_IN: u64 = 200;
 
-/// The kernel chooses whom to swap by itself, and a page that is swapped in may bring another.
+/// The kernel chooses the pages to swap by itself, and a page that is swapped in may bring another.
 const ONE_IN_OF_KERNEL: u64 = 20;
 
 /// Every page is passed over once before the timed passes, and once after them.
 const UNTIMED_PASSES: u64 = 2;
 
 impl Kind {
-    /// What it is called in tables.
+    /// Name in tables.
     pub const fn name(self) -> &'static str {
         match self {
             Kind::Kernel => "first touch, no masu",
@@ -93,12 +94,12 @@ impl Kind {
         }
     }
 
-    /// Whether masu serves it.
+    /// Whether masu serves this fault.
     pub const fn is_of_masu(self) -> bool {
         !matches!(self, Kind::Kernel | Kind::Zram)
     }
 
-    /// Whether Redis keeps its pages.
+    /// Whether Redis stores the pages.
     pub const fn is_of_redis(self) -> bool {
         matches!(self, Kind::Redis | Kind::RedisPlain | Kind::RedisPlainChanged | Kind::RedisChanged)
     }
@@ -117,18 +118,18 @@ impl Kind {
         matches!(self, Kind::FileChanged | Kind::RedisPlainChanged | Kind::RedisChanged)
     }
 
-    /// Of which size, for some `touches` timed touches of pages out of reach; the others need `pages`.
+    /// Sizes for some `touches` timed touches of pages out of memory; the other kinds need `pages`.
     pub fn plan(self, pages: u64, passes: u64) -> Plan {
         let touches = pages * passes;
         let local_pages = pages / 4;
         match self {
-            // Twice of what is touched: nothing has to leave.
+            // Twice the touched memory: nothing has to be evicted.
             Kind::Kernel | Kind::First => Plan { pages: touches, passes: 1, local_pages: touches * 2 },
             _ => Plan { pages, passes, local_pages },
         }
     }
 
-    /// What the program is told.
+    /// Arguments of the program.
     pub fn words(self, plan: Plan) -> Vec<String> {
         match self {
             Kind::Kernel | Kind::First => vec!["first".into(), plan.pages.to_string()],
@@ -139,10 +140,10 @@ impl Kind {
         }
     }
 
-    /// Whether a run's faults were of this kind; `report` is masu's, where it was masu that ran it.
+    /// Checks that a run's faults were of this kind; `report` is masu's, for kinds that masu serves.
     ///
     /// # Errors
-    /// What the counters say instead.
+    /// The differing counters.
     pub fn verify(self, plan: Plan, told: &Touches, report: Option<&LocalReport>) -> Result<(), String> {
         let timed = plan.pages * plan.passes;
         if told.touches != timed {
@@ -175,7 +176,8 @@ impl Kind {
                 others("of first touches", report.faults_first, plan.pages)?;
                 others("from the staging", report.faults_staged, 0)?;
                 let written = Bytes(report.bytes_out).pages().0;
-                // The last pass changes nothing any more; what it finds changed goes home while it fetches.
+                // The last pass changes nothing any more; pages that were changed before are written back while it
+                // fetches.
                 let changed = if self.changes() { plan.pages * (plan.passes + UNTIMED_PASSES) } else { plan.pages };
                 about("pages written home", written, changed, ONE_IN)
             }

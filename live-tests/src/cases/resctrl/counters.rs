@@ -1,4 +1,4 @@
-//! Classes, counters and what they show; code and data apart; bandwidth; devices; locked regions.
+//! Classes, counters and their values; code and data apart; bandwidth; devices; locked regions.
 
 use std::fs;
 
@@ -50,7 +50,7 @@ pub(crate) fn a_counter_shows_a_number_or_says_why_not(subject: &Subject) -> Tri
     }
     let group = subject.group("web")?;
     let features = subject.read("info/L3_MON/mon_features")?;
-    // The others say that what is counted can be chosen.
+    // The other files say that the counted events can be chosen.
     let events: Vec<&str> = features.lines().filter(|feature| !feature.ends_with("_config")).collect();
     assert!(!events.is_empty(), "{features:?}");
     for cache in &subject.caches {
@@ -145,7 +145,7 @@ pub(crate) fn bandwidth_is_rounded_up_to_a_step(subject: &Subject) -> Trial {
     Ok(Shown::Kept)
 }
 
-/// intel-cmt-cat's issue 135; the emulator shows in `schemata` what the processor makes of it.
+/// intel-cmt-cat's issue 135; the emulator shows in `schemata` the processor's resulting masks.
 pub(crate) fn ways_that_come_together_are_read_back_together(subject: &Subject) -> Trial {
     if subject.is_the_kernels() {
         return not("the kernel shows what was written, whatever the processor makes of it");
@@ -239,7 +239,7 @@ pub(crate) fn where_prefetchers_cannot_be_stopped_nothing_is_locked(subject: &Su
     Ok(Shown::Kept)
 }
 
-/// `max_threshold_occupancy`: whole units of the hardware's, at most a cache.
+/// `max_threshold_occupancy`: a multiple of the hardware's unit, at most a cache.
 pub(crate) fn the_threshold_is_a_number_up_to_the_caches_size(subject: &Subject) -> Trial {
     let path = "info/L3_MON/max_threshold_occupancy";
     let Ok(before) = subject.read(path) else { return not("nothing is monitored here") };

@@ -17,11 +17,11 @@ pub(crate) struct Emulator {
     folder: PathBuf,
 }
 
-/// Told apart by the count of those that this process has started.
+/// Number of emulators started by this process, for unique names.
 static STARTED: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
 
 impl Emulator {
-    /// Mounts one with these arguments: a machine, and what of it is to be otherwise.
+    /// Mounts one with these arguments: a machine, and its deviations.
     pub(crate) fn start(arguments: &[&str]) -> io::Result<Emulator> {
         Emulator::start_by(program()?, arguments)
     }
@@ -48,17 +48,17 @@ impl Emulator {
         Ok(emulator)
     }
 
-    /// Where it is mounted.
+    /// Mount point.
     pub(crate) fn root(&self) -> PathBuf {
         self.folder.join("resctrl")
     }
 
-    /// Where it listens.
+    /// Path of its socket.
     pub(crate) fn socket(&self) -> PathBuf {
         self.folder.join("control")
     }
 
-    /// Says what its counters show, as `control.rs` there describes it: `occupancy GROUP CACHE VALUE`.
+    /// Sets the values of its counters, as `control.rs` there describes it: `occupancy GROUP CACHE VALUE`.
     pub(crate) fn tell(&self, line: &str) -> io::Result<()> {
         let mut stream = UnixStream::connect(self.socket())?;
         stream.write_all(format!("{line}\n").as_bytes())?;
@@ -67,7 +67,7 @@ impl Emulator {
         if answer == "ok\n" { Ok(()) } else { Err(io::Error::other(format!("{line}: {answer}"))) }
     }
 
-    /// Its process.
+    /// Process of the emulator.
     pub(crate) fn running(&self) -> Option<&Running> {
         self.running.as_ref()
     }
@@ -81,14 +81,14 @@ impl Emulator {
 impl Drop for Emulator {
     fn drop(&mut self) {
         let _ = rustix::mount::unmount(self.root(), rustix::mount::UnmountFlags::DETACH);
-        // Its guard takes down what the above could not.
+        // Its guard removes the rest.
         drop(self.running.take());
         let deadline = Instant::now() + PATIENCE;
         while is_mounted(&self.root()) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(2));
         }
         let _ = fs::remove_file(self.socket());
-        // Empty by now; what is mounted after all is not emptied.
+        // The directory is empty by now; if it is still mounted, it is left alone.
         let _ = fs::remove_dir(self.root());
         let _ = fs::remove_dir(&self.folder);
     }
@@ -110,7 +110,7 @@ pub(crate) fn mounts_at(path: &Path) -> io::Result<Vec<(String, String)>> {
     Ok(lines.collect())
 }
 
-/// Is something mounted there?
+/// Whether a file system is mounted there.
 pub(crate) fn is_mounted(path: &Path) -> bool {
     mounts_at(path).is_ok_and(|mounts| !mounts.is_empty())
 }

@@ -1,4 +1,4 @@
-//! How the emulator begins and ends where something is in its way.
+//! Start and end of the emulator where other files or mounts are in its way.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -14,10 +14,10 @@ use crate::cases::programs::Running;
 use crate::cases::run::Folder;
 use crate::live::Live;
 
-/// The user who owns nothing.
+/// User id of nobody, which owns nothing.
 const NOBODY_UID: u32 = 65534;
 
-/// As with nohup(1): SIGHUP is ignored. And what it says cannot be written.
+/// As with nohup(1): SIGHUP is ignored. And its output cannot be written.
 pub fn what_was_ignored_at_the_start_stays_so_and_nobody_need_listen(_: &Live) -> Outcome {
     let mut shell = Command::new("/bin/sh");
     shell.args(["-c", "trap '' HUP; exec \"$0\" \"$@\" >/dev/full"]).arg(program()?.get_program());

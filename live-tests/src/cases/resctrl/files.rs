@@ -1,4 +1,4 @@
-//! Directories and files: which there are, where groups can be made, and what the last command came to.
+//! Directories and files: their list, the places where groups can be made, and the status of the last command.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
@@ -36,7 +36,7 @@ pub(crate) fn files_have_the_kernels_rights_and_no_size(subject: &Subject) -> Tr
     Ok(Shown::Kept)
 }
 
-/// Also by root: kernfs looks at a file's rights itself when it is opened.
+/// Also by root: kernfs itself checks a file's rights when it is opened.
 pub(crate) fn what_is_only_read_is_not_opened_for_writing(subject: &Subject) -> Trial {
     for path in ["size", "info/last_cmd_status", &format!("info/{}/cbm_mask", subject.lines[0])] {
         let opened = OpenOptions::new().write(true).open(subject.root.join(path));
@@ -46,7 +46,7 @@ pub(crate) fn what_is_only_read_is_not_opened_for_writing(subject: &Subject) -> 
     Ok(Shown::Kept)
 }
 
-/// Nothing is made or removed beside groups.
+/// Only directories of groups are made or removed.
 pub(crate) fn files_come_and_go_with_their_group_alone(subject: &Subject) -> Trial {
     let group = subject.group("web")?;
     assert_eq!(
@@ -109,7 +109,7 @@ pub(crate) fn only_groups_are_removed(subject: &Subject) -> Trial {
     Ok(Shown::Kept)
 }
 
-/// kernfs: what was removed while it was open is no longer there to be asked.
+/// kernfs: a file that was removed while it was open answers no more.
 pub(crate) fn an_open_file_of_a_removed_group_answers_no_more(subject: &Subject) -> Trial {
     let group = subject.group("web")?;
     let schemata = OpenOptions::new().read(true).write(true).open(group.file("schemata"))?;
@@ -154,7 +154,7 @@ pub(crate) fn the_lock_on_the_root_keeps_others_out(subject: &Subject) -> Trial 
     Ok(Shown::Kept)
 }
 
-/// `info/last_cmd_status`: of the last command of anybody.
+/// `info/last_cmd_status`: the last command of any user.
 pub(crate) fn the_status_is_that_of_the_last_command(subject: &Subject) -> Trial {
     let group = subject.group("web")?;
     assert_eq!(subject.status()?, "ok\n", "after mkdir");
@@ -166,7 +166,7 @@ pub(crate) fn the_status_is_that_of_the_last_command(subject: &Subject) -> Trial
     Ok(Shown::Kept)
 }
 
-/// What is missing is not even taken for a command.
+/// A missing newline: the text is not even taken for a command.
 pub(crate) fn a_command_without_a_newline_is_none(subject: &Subject) -> Trial {
     let group = subject.group("web")?;
     subject.refuses(&group.file("mode"), "nonsense\n", Errno::INVAL, "Unknown or unsupported mode\n")?;

@@ -1,4 +1,4 @@
-//! `schemata`, `size`, `mode` and `bit_usage`: who may have which ways.
+//! `schemata`, `size`, `mode` and `bit_usage`: allocation of ways.
 
 use libtest_mimic::Failed;
 use rustix::io::Errno;
@@ -75,7 +75,7 @@ pub(crate) fn an_unknown_cache_is_refused(subject: &Subject) -> Trial {
         }
         outcome => outcome?,
     }
-    // What was good of the same line is not taken, either.
+    // The valid part of the same line is not applied, either.
     let before = group.read("schemata")?;
     assert_eq!(group.write("schemata", &format!("{}f;4094=f\n", subject.first())), Err(Errno::INVAL));
     assert_eq!(group.read("schemata")?, before);
@@ -149,7 +149,7 @@ pub(crate) fn several_lines_are_taken_together_or_not_at_all(subject: &Subject) 
     Ok(Shown::Kept)
 }
 
-/// What the whole cache has, which on the emulated machines is 1 MiB for each way.
+/// Size of the whole cache, which on the emulated machines is 1 MiB for each way.
 fn cache_bytes(subject: &Subject) -> Result<u64, Failed> {
     if !subject.is_the_kernels() {
         return Ok(u64::from(subject.all.count_ones()) << 20);
@@ -180,7 +180,7 @@ pub(crate) fn size_is_that_of_the_ways(subject: &Subject) -> Trial {
     Ok(Shown::Kept)
 }
 
-/// `mode`: words, and what an exclusive group may not overlap.
+/// `mode`: its words, and the ways that an exclusive group may not overlap.
 pub(crate) fn exclusive_is_refused_while_others_have_the_ways(subject: &Subject) -> Trial {
     let group = subject.group("web")?;
     assert_eq!(group.read("mode")?, "shareable\n");
@@ -196,7 +196,7 @@ pub(crate) fn exclusive_is_refused_while_others_have_the_ways(subject: &Subject)
     Ok(Shown::Kept)
 }
 
-/// Of the kernel's own the default group, in which everybody is, would have to give ways away.
+/// On the kernel's own file system, the default group with all threads would have to give ways away.
 fn shrunk<'a>(subject: &'a Subject, mask: &str) -> Result<&'a Subject, Failed> {
     for line in &subject.lines {
         let values: Vec<String> = subject.caches.iter().map(|cache| format!("{cache}={mask}")).collect();
@@ -210,7 +210,7 @@ fn all_caches(subject: &Subject, group: &OwnGroup, mask: &str) -> Result<(), Err
     subject.lines.iter().try_for_each(|line| group.write("schemata", &format!("{line}:{}\n", values.join(";"))))
 }
 
-/// `mode` and `schemata` of several groups, `bit_usage`, and what a new group begins with.
+/// `mode` and `schemata` of several groups, `bit_usage`, and the initial state of a new group.
 pub(crate) fn an_exclusive_group_keeps_its_ways_from_all_others(subject: &Subject) -> Trial {
     if subject.is_the_kernels() {
         return not("the default group would have to give ways away");

@@ -1,4 +1,4 @@
-//! A resctrl file system on which rules are tried, emulated or the kernel's.
+//! A resctrl file system for trying rules, emulated or the kernel's.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -11,16 +11,16 @@ use rustix::io::Errno;
 
 use super::emulator::Emulator;
 
-/// Did the machine have what the rule is about?
+/// Whether the machine has the subject of the rule.
 #[derive(Debug)]
 pub(crate) enum Shown {
-    /// It did, and keeps the rule.
+    /// The machine has it, and keeps the rule.
     Kept,
-    /// It has no such thing, or it would disturb others to try it.
+    /// The machine lacks it, or the trial would disturb others.
     Not(String),
 }
 
-/// What comes of trying a rule.
+/// Outcome of trying a rule.
 pub(crate) type Trial = Result<Shown, Failed>;
 
 /// A rule that this machine cannot show.
@@ -28,10 +28,10 @@ pub(crate) fn not(why: impl Into<String>) -> Trial {
     Ok(Shown::Not(why.into()))
 }
 
-/// The file system, what `info` says of it, and what must be put back.
+/// The file system, its `info`, and the state to restore.
 #[derive(Debug)]
 pub(crate) struct Subject {
-    /// Where it is mounted.
+    /// Mount point.
     pub(crate) root: PathBuf,
     /// The emulator; `None` of the kernel's own.
     pub(crate) emulator: Option<Emulator>,
@@ -41,14 +41,14 @@ pub(crate) struct Subject {
     pub(crate) caches: Vec<u32>,
     /// All ways.
     pub(crate) all: u64,
-    /// How many a mask has at least.
+    /// Minimum number of ways in a mask.
     pub(crate) min_ways: u32,
     /// Masks may have holes.
     pub(crate) sparse: bool,
     /// Groups have counters.
     pub(crate) monitors: bool,
     prefix: String,
-    /// By which other programs are kept out.
+    /// Lock that keeps other programs out.
     _lock: File,
 }
 
@@ -93,7 +93,7 @@ impl Subject {
         self.emulator.is_none()
     }
 
-    /// The emulator, for what only it can be told.
+    /// The emulator, for its own commands.
     pub(crate) fn emulator(&self) -> Result<&Emulator, Failed> {
         Ok(self.emulator.as_ref().ok_or("this is no emulator")?)
     }
@@ -108,18 +108,18 @@ impl Subject {
         OwnGroup::make(self.root.join(format!("{}{name}", self.prefix)))
     }
 
-    /// One write(2); the kernel's answer.
+    /// One write(2); returns the kernel's answer.
     pub(crate) fn write(&self, path: &str, text: &str) -> Result<(), Errno> {
         write(&self.root.join(path), text)
     }
 
-    /// What a file shows.
+    /// Contents of a file.
     pub(crate) fn read(&self, path: &str) -> Result<String, Failed> {
         let path = self.root.join(path);
         fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()).into())
     }
 
-    /// What the last command came to.
+    /// Status of the last command.
     pub(crate) fn status(&self) -> Result<String, Failed> {
         self.read("info/last_cmd_status")
     }
@@ -141,7 +141,7 @@ impl Subject {
     }
 }
 
-/// What a group has in a cache, as a number: old kernels write zeros before it.
+/// A group's mask in a cache, as a number: old kernels write zeros before it.
 pub(crate) fn mask_of(group: &Path, line: &str, cache: u32) -> Result<u64, Failed> {
     let text = fs::read_to_string(group.join("schemata"))?;
     let values = text.lines().find_map(|other| other.trim().strip_prefix(&format!("{line}:")));
@@ -149,20 +149,20 @@ pub(crate) fn mask_of(group: &Path, line: &str, cache: u32) -> Result<u64, Faile
     Ok(u64::from_str_radix(value.ok_or(format!("no {line} of cache {cache} in {text:?}"))?, 16)?)
 }
 
-/// One write(2) to a file that is there.
+/// One write(2) to an existing file.
 pub(crate) fn write(path: &Path, text: &str) -> Result<(), Errno> {
     let opened = OpenOptions::new().write(true).open(path).map_err(|error| errno_of(&error))?;
     written(&opened, text.as_bytes())
 }
 
-/// One write(2).
+/// One write(2) to an open file.
 pub(crate) fn written(mut file: &File, bytes: &[u8]) -> Result<(), Errno> {
     let count = file.write(bytes).map_err(|error| errno_of(&error))?;
     // A part of a command is never taken.
     if count == bytes.len() { Ok(()) } else { Err(Errno::IO) }
 }
 
-/// What is read of an open file, from its beginning.
+/// Contents of an open file, from its beginning.
 pub(crate) fn read_again(mut file: &File) -> Result<String, Errno> {
     use std::io::Seek;
     let mut text = String::new();
@@ -178,7 +178,7 @@ pub(crate) fn errno_of(error: &io::Error) -> Errno {
 /// A group that is removed in the end.
 #[derive(Debug)]
 pub(crate) struct OwnGroup {
-    /// Its directory.
+    /// Directory of the group.
     pub(crate) path: PathBuf,
 }
 
@@ -199,18 +199,18 @@ impl OwnGroup {
         self.path.join(name)
     }
 
-    /// What a file of it shows.
+    /// Contents of one of its files.
     pub(crate) fn read(&self, name: &str) -> Result<String, Failed> {
         let path = self.file(name);
         fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()).into())
     }
 
-    /// One write(2).
+    /// One write(2) to one of its files.
     pub(crate) fn write(&self, name: &str, text: &str) -> Result<(), Errno> {
         write(&self.file(name), text)
     }
 
-    /// Is this thread in it?
+    /// Whether this thread is in it.
     pub(crate) fn has(&self, tid: i32) -> Result<bool, Failed> {
         Ok(self.read("tasks")?.lines().any(|line| line.parse() == Ok(tid)))
     }
@@ -223,7 +223,7 @@ impl Drop for OwnGroup {
     }
 }
 
-/// A process that waits, and starts another one when it is told.
+/// A process that waits, and starts another one on request.
 #[derive(Debug)]
 pub(crate) struct Shell(Child);
 
@@ -237,12 +237,12 @@ impl Shell {
         command.spawn().map(Shell)
     }
 
-    /// Its id.
+    /// Process id.
     pub(crate) fn pid(&self) -> i32 {
         self.0.id().cast_signed()
     }
 
-    /// Starts a child of it, and says which. There is one at a time.
+    /// Starts a child of it, and returns its id. There is one at a time.
     pub(crate) fn fork(&mut self) -> Result<i32, Failed> {
         self.0.stdin.as_mut().ok_or("no pipe")?.write_all(b"fork\n")?;
         let out = self.0.stdout.as_mut().ok_or("no pipe")?;

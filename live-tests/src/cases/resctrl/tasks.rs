@@ -1,4 +1,4 @@
-//! `tasks` and `cpus`: who is in which group.
+//! `tasks` and `cpus`: membership of groups.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use super::subject::{Shell, Shown, Subject, Trial, not, write};
 
-/// The user who owns nothing.
+/// User id of nobody, which owns nothing.
 const NOBODY_UID: u32 = 65534;
 
 /// Larger than any process id can be.
@@ -70,7 +70,7 @@ pub(crate) fn a_child_begins_where_its_parent_is(subject: &Subject) -> Trial {
 
 fn end(pid: i32) {
     if let Some(pid) = rustix::process::Pid::from_raw(pid) {
-        // It may have ended.
+        // The process may have ended.
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
     }
 }
@@ -92,7 +92,7 @@ pub(crate) fn a_list_stops_at_the_first_that_cannot_be_moved(subject: &Subject) 
     Ok(Shown::Kept)
 }
 
-/// rdtgroup_tasks_write: what is no id.
+/// rdtgroup_tasks_write: text that is no thread id.
 pub(crate) fn what_is_no_thread_is_refused(subject: &Subject) -> Trial {
     let group = subject.group("web")?;
     let old = subject.is_the_kernels();
@@ -102,7 +102,7 @@ pub(crate) fn what_is_no_thread_is_refused(subject: &Subject) -> Trial {
         ("-5\n".to_owned(), Errno::INVAL, "Invalid pid -5\n".to_owned()),
     ] {
         match subject.refuses(&group.file("tasks"), &text, errno, &words) {
-            // Before lists, kernels said less.
+            // Before lists, kernels returned less.
             Err(_) if old => assert_eq!(group.write("tasks", &text), Err(errno)),
             outcome => outcome?,
         }
@@ -112,7 +112,7 @@ pub(crate) fn what_is_no_thread_is_refused(subject: &Subject) -> Trial {
     Ok(Shown::Kept)
 }
 
-/// rdtgroup_task_write_permission: root, and who owns the thread.
+/// rdtgroup_task_write_permission: root, and the owner of the thread.
 pub(crate) fn only_root_and_its_owner_move_a_thread(subject: &Subject) -> Trial {
     let group = subject.group("web")?;
     std::os::unix::fs::chown(group.file("tasks"), Some(NOBODY_UID), None)?;
@@ -130,7 +130,7 @@ pub(crate) fn only_root_and_its_owner_move_a_thread(subject: &Subject) -> Trial 
     Ok(Shown::Kept)
 }
 
-/// A monitoring group takes what its control group has.
+/// A monitoring group takes only threads of its control group.
 pub(crate) fn a_monitoring_group_takes_only_what_its_control_group_has(subject: &Subject) -> Trial {
     if !subject.monitors {
         return not("nothing is monitored here");
