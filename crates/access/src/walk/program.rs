@@ -45,6 +45,10 @@ pub struct Link {
 }
 
 impl Program {
+    /// Loads the BPF program.
+    ///
+    /// # Errors
+    /// The kernel refuses it.
     pub fn load() -> Result<Program, Unavailable> {
         libbpf_rs::set_print(None::<(PrintLevel, fn(PrintLevel, String))>);
         let open = ObjectBuilder::default().open_memory(&OBJECT.0).map_err(|e| refused("be opened", &e))?;
@@ -58,6 +62,7 @@ impl Program {
         Ok(Program { object, request, answer, records, direct_map: 0, levels: 4 })
     }
 
+    /// Levels of the page tables: 4 or 5.
     pub fn levels(&self) -> u32 {
         self.levels
     }

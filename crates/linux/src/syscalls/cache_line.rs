@@ -107,7 +107,7 @@ mod arch {
     use super::{Flusher, LINE_BYTES, Ticks};
 
     #[expect(clippy::unnecessary_wraps, reason = "other processors have none")]
-    pub fn flusher() -> Option<Flusher> {
+    pub(super) fn flusher() -> Option<Flusher> {
         /// CPUID leaf 7, EBX.
         const CLFLUSHOPT: u32 = 1 << 23;
         #[allow(unused_unsafe, reason = "newer compilers know that every x86-64 has it")]
@@ -116,7 +116,7 @@ mod arch {
         Some(if has { Flusher::Clflushopt } else { Flusher::Clflush })
     }
 
-    pub unsafe fn flush(by: Flusher, first: *const u8, lines: usize) {
+    pub(super) unsafe fn flush(by: Flusher, first: *const u8, lines: usize) {
         // SAFETY: a fence, which every x86-64 has. Earlier stores and loads complete before any flush.
         unsafe { _mm_mfence() };
         for line in 0..lines {
@@ -135,7 +135,7 @@ mod arch {
         unsafe { _mm_mfence() };
     }
 
-    pub unsafe fn demote(first: *const u8, lines: usize) {
+    pub(super) unsafe fn demote(first: *const u8, lines: usize) {
         for line in 0..lines {
             let at = first.wrapping_add(line * LINE_BYTES);
             // SAFETY: a hint; a processor without the instruction executes its (reserved) code as a no-op. It changes
@@ -145,7 +145,7 @@ mod arch {
     }
 
     #[expect(clippy::unnecessary_wraps, reason = "other processors have none")]
-    pub unsafe fn time_load(word: *const u64) -> Option<Ticks> {
+    pub(super) unsafe fn time_load(word: *const u64) -> Option<Ticks> {
         // SAFETY: every x86-64 has the fences and the time stamp counter (not so RDTSCP), and they touch no memory;
         // `word` may be read, as the caller promises. A fence waits for the loads before it, and no later instruction
         // begins before.
@@ -168,15 +168,15 @@ mod arch {
 mod arch {
     use super::{Flusher, Ticks};
 
-    pub fn flusher() -> Option<Flusher> {
+    pub(super) fn flusher() -> Option<Flusher> {
         None
     }
 
-    pub unsafe fn flush(_: Flusher, _: *const u8, _: usize) {}
+    pub(super) unsafe fn flush(_: Flusher, _: *const u8, _: usize) {}
 
-    pub unsafe fn demote(_: *const u8, _: usize) {}
+    pub(super) unsafe fn demote(_: *const u8, _: usize) {}
 
-    pub unsafe fn time_load(_: *const u64) -> Option<Ticks> {
+    pub(super) unsafe fn time_load(_: *const u64) -> Option<Ticks> {
         None
     }
 }

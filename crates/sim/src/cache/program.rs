@@ -82,6 +82,7 @@ impl Quantiles {
         clippy::cast_possible_truncation,
         reason = "line numbers; a sample is clamped"
     )]
+    /// Quantiles of a Zipf distribution over `lines` with exponent `skew`.
     pub fn new(lines: u32, skew: f64) -> Quantiles {
         let weight = |nth: u32| f64::from(nth + 1).powf(-skew);
         let total: f64 = (0..lines).map(weight).sum();

@@ -94,6 +94,7 @@ pub struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
+    /// A search that leaves out the divisions `tried`.
     pub fn new(expected: Expected<'a>, tried: &'a [Division]) -> Search<'a> {
         let sharers = expected.situation.shared.iter().flat_map(|set| &set.sharers);
         Search {

@@ -36,6 +36,7 @@ pub enum Recency {
 }
 
 impl Recency {
+    /// The state of an empty cache.
     pub fn new(shape: Shape, stride: usize) -> Recency {
         let sets = shape.sets as usize;
         let hits_count = shape.replacement == Replacement::Lru;

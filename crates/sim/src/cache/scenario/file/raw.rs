@@ -11,7 +11,7 @@ use llc::policy::Policy;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct RawScenario {
+pub(super) struct RawScenario {
     pub title: Option<String>,
     pub seed: Option<u64>,
     pub accesses: Option<Spanned<u64>>,
@@ -41,21 +41,21 @@ pub struct RawScenario {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum RawInterleave {
+pub(super) enum RawInterleave {
     Time,
     Turns,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum RawPages {
+pub(super) enum RawPages {
     Scattered,
     Contiguous,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct RawCache {
+pub(super) struct RawCache {
     pub size: Spanned<String>,
     pub ways: Spanned<u32>,
     pub slices: Option<Spanned<u32>>,
@@ -69,7 +69,7 @@ pub struct RawCache {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct RawLevel {
+pub(super) struct RawLevel {
     pub size: Spanned<String>,
     pub ways: Spanned<u32>,
     pub replacement: Option<Replacement>,
@@ -78,7 +78,7 @@ pub struct RawLevel {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct RawRefill {
+pub(super) struct RawRefill {
     pub mode: Option<Mode>,
     pub every_cycles: Option<Spanned<u64>>,
     pub duty_fraction: Option<Spanned<f64>>,
@@ -86,20 +86,20 @@ pub struct RawRefill {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct RawSweep {
+pub(super) struct RawSweep {
     pub array: Vec<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct RawShared {
+pub(super) struct RawShared {
     pub name: Spanned<String>,
     pub size: Spanned<String>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct RawProgram {
+pub(super) struct RawProgram {
     pub name: Spanned<String>,
     pub private: Option<Spanned<String>>,
     #[serde(default)]
@@ -118,7 +118,7 @@ pub struct RawProgram {
 
 #[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum RawPattern {
+pub(super) enum RawPattern {
     Cyclic,
     Chase,
     Random,
@@ -128,7 +128,7 @@ pub enum RawPattern {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct RawPart {
+pub(super) struct RawPart {
     pub pattern: RawPattern,
     pub begin_fraction: Option<Spanned<f64>>,
     pub skew: Option<Spanned<f64>>,
@@ -139,14 +139,14 @@ pub struct RawPart {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct RawPhase {
+pub(super) struct RawPhase {
     pub accesses: Spanned<u64>,
     pub part: Vec<Spanned<RawPart>>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct RawCondition {
+pub(super) struct RawCondition {
     pub name: Option<String>,
     pub policy: Option<Policy>,
     pub fit_fraction: Option<Spanned<f64>>,
@@ -160,7 +160,7 @@ pub struct RawCondition {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct RawRegion {
+pub(super) struct RawRegion {
     pub set: Spanned<String>,
     pub mask: Spanned<String>,
 }
