@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use rustix::mount::{MountFlags, mount};
 
 use crate::backends;
-use crate::live;
+use crate::runner;
 
 /// Prefix of the last line, read by xtask; JSON follows.
 pub const RESULT: &str = "LIVE-RESULT ";
@@ -26,7 +26,7 @@ pub fn is_this() -> bool {
 pub fn run() -> ExitCode {
     mount_everything();
     println!("{}{}", backends::LINE, backends::of_this_host());
-    let conclusion = live::run(libtest_mimic::Arguments::from_args());
+    let conclusion = runner::run(libtest_mimic::Arguments::from_args());
     println!(
         "{RESULT}{{\"passed\":{},\"failed\":{},\"skipped\":{}}}",
         conclusion.num_passed, conclusion.num_failed, conclusion.num_ignored

@@ -12,13 +12,17 @@
 pub mod backends;
 pub mod cases;
 pub mod first_process;
+mod group;
 pub mod knob;
 pub mod live;
 pub mod need;
 mod probe;
 mod program;
+pub mod runner;
+mod swap;
 pub mod table;
 pub mod toy;
+mod user_faults;
 
 use std::process::ExitCode;
 
@@ -34,6 +38,6 @@ pub fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         _ if first_process::is_this() => first_process::run(),
-        _ => live::run(libtest_mimic::Arguments::from_args()).exit_code(),
+        _ => runner::run(libtest_mimic::Arguments::from_args()).exit_code(),
     }
 }

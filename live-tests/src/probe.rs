@@ -12,13 +12,14 @@ use linux::process_madvise::{Advice, advise};
 use linux::{Rooted, describe};
 use rustix::io::Errno;
 
-use crate::cases::act::MADV_GUARD_INSTALL;
-use crate::cases::group::Group;
-use crate::cases::swap::Swap;
 use crate::cases::walk::ABOVE_47_BITS;
 use crate::cases::{disk_file, elf32, llc_refill, memcached, programs, resctrl_host};
+use crate::group::Group;
 use crate::need::{Need, Offer};
+use crate::swap::Swap;
+use crate::toy::MADV_GUARD_INSTALL;
 use crate::toy::{Backing, Mapping, Part, ToyProcess};
+use crate::user_faults::{features, paging_backends};
 
 /// Error of a probe that could not be carried out.
 type Unprobed = Box<dyn std::error::Error>;
@@ -88,40 +89,11 @@ fn offer(need: Need) -> Offer {
 
 /// Decided by the handshake's answer.
 fn user_faults() -> Offer {
-    match user_fault_features() {
+    match features() {
         Ok(_) if !paging_backends().is_empty() => Offer::Yes,
         Ok(features) => Offer::NotInThisKernel(format!("neither by moves nor by copies: features {features:#x}")),
         Err(errno) => refused(errno),
     }
-}
-
-/// Paging backends of `masu run --local` on this host, best first.
-pub(crate) fn paging_backends() -> Vec<&'static str> {
-    const WRITE_PROTECT: u64 = 1 << 0;
-    const SIGBUS: u64 = 1 << 7;
-    const MOVE: u64 = 1 << 16;
-    let features = user_fault_features().unwrap_or(0);
-    let backends = [("move", SIGBUS | MOVE), ("copy", SIGBUS | WRITE_PROTECT)];
-    backends.into_iter().filter(|(_, needs)| features & needs == *needs).map(|(name, _)| name).collect()
-}
-
-/// Features from the system call and its handshake.
-fn user_fault_features() -> Result<u64, Errno> {
-    const USER_MODE_ONLY: libc::c_long = 1;
-    // `_IOWR(0xaa, 0x3f, struct uffdio_api)`.
-    const UFFDIO_API: libc::c_ulong = 0xc018_aa3f;
-    let mut api = [0xaa_u64, 0, 0];
-    // SAFETY: a system call with numbers; the second reads and writes our own 24 bytes; the third closes the descriptor
-    // of the first.
-    let answer = unsafe {
-        let fd = libc::syscall(libc::SYS_userfaultfd, USER_MODE_ONLY | libc::c_long::from(libc::O_CLOEXEC));
-        let Ok(fd @ 0..) = libc::c_int::try_from(fd) else { return Err(last_errno()) };
-        let answer = libc::ioctl(fd, UFFDIO_API, api.as_mut_ptr());
-        let errno = last_errno();
-        libc::close(fd);
-        if answer < 0 { Err(errno) } else { Ok(()) }
-    };
-    answer.map(|()| api[1])
 }
 
 fn last_errno() -> Errno {

@@ -31,6 +31,9 @@ use units::{AddressRange, PAGES_PER_WINDOW, Window};
 use orders::{Answer, Order};
 pub use orders::{Backing, Part, Protection};
 
+/// Makes pages at which every access is a fault. Linux 6.13.
+pub(crate) const MADV_GUARD_INSTALL: i32 = 102;
+
 /// The argument that makes the test program a target process.
 pub(crate) const FLAG: &str = "--toy";
 

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use access::arrivals::Membership;
 use access::source::Stopwatch;
-use linux::cgroup::group::{self, Group};
 use linux::journal::Knobs;
 use linux::{Error, KernelFiles, Pid, processes, stat};
 use units::Bytes;
@@ -25,19 +24,9 @@ use crate::pins::{self, PinBounds, PinRoom, Pins};
 use crate::policy;
 use crate::report::{Because, Event, OfClass, Refaults, Summary};
 use crate::room::{self, Clock, Named, Stall};
+use crate::scope::{Scope, find};
 use crate::streams::Streams;
 use crate::swap::Swap;
-
-/// Scope of the aging.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Scope {
-    /// All processes of the host.
-    Host,
-    /// Processes in a control group and below it.
-    Group(String),
-    /// Named processes.
-    Processes(BTreeSet<Pid>),
-}
 
 /// Settings of the control loop.
 #[derive(Clone, Debug, PartialEq)]
@@ -512,13 +501,5 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
             control.quiet_since = self.pressed;
         }
         self.control.set(class, control);
-    }
-}
-
-/// Control group of the scope, if it is one.
-fn find(files: &impl KernelFiles, scope: &Scope) -> Result<Option<Group>, Error> {
-    match scope {
-        Scope::Group(name) => group::find(files, name).map(Some),
-        Scope::Host | Scope::Processes(_) => Ok(None),
     }
 }

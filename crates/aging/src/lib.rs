@@ -26,6 +26,7 @@ pub mod ranges;
 pub mod report;
 pub mod room;
 pub mod sample;
+pub mod scope;
 pub mod shares;
 pub mod streams;
 pub mod swap;

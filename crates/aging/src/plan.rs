@@ -9,12 +9,13 @@ use units::{Bytes, Pages};
 
 use crate::class::Class;
 use crate::dials::{ByClass, Dial};
-use crate::keep::{Scope, Settings};
+use crate::keep::Settings;
 use crate::left_out::{LeftOut, Said};
 use crate::look::Look;
 use crate::pins::{self, Pins};
 use crate::report::OfClass;
 use crate::room;
+use crate::scope::Scope;
 use crate::{mapped, policy, swap};
 
 /// Planned actions.

@@ -15,9 +15,9 @@ use rustix::io::Errno;
 use crate::backend::{self, Offers, SwapKnob};
 use crate::class::Class;
 use crate::dials::{Dial, Dials};
-use crate::keep::Scope;
 use crate::policy;
 use crate::report::Event;
+use crate::scope::Scope;
 
 /// The setting, and its original value.
 #[derive(Debug)]

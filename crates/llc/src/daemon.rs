@@ -8,6 +8,7 @@ pub mod curve;
 pub mod decide;
 pub mod host;
 pub mod members;
+pub mod number;
 pub mod observe;
 pub mod policy;
 pub mod refill;

@@ -6,6 +6,7 @@
 //! of ways at once. `fit` is the upper bound for a shared partition. Only `files` reads files.
 
 pub mod compare;
+pub mod counts;
 mod evenness;
 pub mod figure;
 pub mod files;

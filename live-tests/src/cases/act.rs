@@ -15,9 +15,6 @@ use super::{Outcome, huge_bytes, no_automatic_huge_pages, present_pages, walker}
 use crate::live::Live;
 use crate::toy::{Backing, Mapping, ToyProcess};
 
-/// Makes pages at which every access is a fault. Linux 6.13.
-pub(crate) const MADV_GUARD_INSTALL: i32 = 102;
-
 /// All that a window can cost.
 pub(super) const ANY_PRICE: Bytes = Bytes::mib(2);
 

@@ -14,11 +14,12 @@ use hugepages::program::{Program, RunningProgram};
 use linux::status::{self, HugePages};
 use units::{Bytes, Pages};
 
-use super::act::{ANY_PRICE, MADV_GUARD_INSTALL, dense, promote};
-use super::group::Group;
+use super::act::{ANY_PRICE, dense, promote};
 use super::{Outcome, huge_bytes, no_automatic_huge_pages, present_pages, walker};
+use crate::group::Group;
 use crate::knob::Knob;
 use crate::live::Live;
+use crate::toy::MADV_GUARD_INSTALL;
 use crate::toy::{Backing, Mapping, Part, Protection, ToyProcess};
 
 /// Input of the policy for a program that touched all of these pages just now.

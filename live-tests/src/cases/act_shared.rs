@@ -12,9 +12,9 @@ use units::Pages;
 
 use super::act::{ANY_PRICE, dense, promote};
 use super::llc_shared::Merging;
-use super::swap::Swap;
 use super::{Outcome, huge_bytes, no_automatic_huge_pages};
 use crate::live::Live;
+use crate::swap::Swap;
 use crate::toy::{Backing, Part, ToyProcess};
 
 /// A snapshot child, as a database forks to save.

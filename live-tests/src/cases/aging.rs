@@ -17,12 +17,12 @@ use units::{Bytes, Pages};
 use super::Outcome;
 use super::command::{json, masu, said, start};
 use super::disk_file::{DiskFile, MappedFile};
-use super::group::Group;
 use super::programs::{self, PATIENCE, Running};
 use super::redis::wait_until;
 use super::run::Folder;
-use super::swap::Swap;
+use crate::group::Group;
 use crate::live::Live;
+use crate::swap::Swap;
 use crate::toy::{Backing, ToyProcess};
 
 const KEPT: Pages = Bytes::mib(48).pages();

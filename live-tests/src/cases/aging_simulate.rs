@@ -18,8 +18,8 @@ use sim::reclaim::{Aging, Machine, Outcome as Simulated, replay};
 use units::{Bytes, Pages};
 
 use super::Outcome;
-use super::group::Group;
 use super::programs::Running;
+use crate::group::Group;
 use crate::knob::Knob;
 use crate::live::Live;
 

@@ -14,10 +14,10 @@ use super::Outcome;
 use super::aging::Aging;
 use super::command::{masu, said};
 use super::disk_file::{DiskFile, content_of};
-use super::group::Group;
 use super::programs::{PATIENCE, Running};
-use super::swap::Swap;
+use crate::group::Group;
 use crate::live::Live;
+use crate::swap::Swap;
 
 const LENGTH: Pages = Bytes::mib(64).pages();
 const ALL: Range<u64> = 0..LENGTH.0;

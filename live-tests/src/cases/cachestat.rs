@@ -8,7 +8,7 @@ use units::{Bytes, Pages};
 
 use super::Outcome;
 use super::disk_file::DiskFile;
-use super::group::Group;
+use crate::group::Group;
 use crate::live::Live;
 
 const LENGTH: Pages = Pages(16384);

@@ -16,9 +16,9 @@ use linux::{Error, Rooted};
 use rustix::io::Errno;
 use units::Bytes;
 
-use super::group::Group;
 use super::run::Folder;
 use super::{Outcome, no_automatic_huge_pages};
+use crate::group::Group;
 use crate::knob::Knob;
 use crate::live::Live;
 use crate::toy::{Backing, Mapping, ToyProcess};

@@ -12,9 +12,9 @@ use std::ptr::{NonNull, null_mut};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use units::{AddressRange, Bytes, Pages};
 
-use super::group::Group;
 use super::programs::Running;
 use super::run::Folder;
+use crate::group::Group;
 
 const TMPFS_MAGIC: u32 = 0x0102_1994;
 const RAMFS_MAGIC: u32 = 0x8584_58f6;

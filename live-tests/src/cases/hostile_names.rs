@@ -15,12 +15,12 @@ use linux::handover::Connection;
 use rustix::process::Signal;
 
 use super::command::masu;
-use super::group::Group;
 use super::llc_run::{Place, config};
 use super::llc_shared::{Merging, until};
 use super::programs::{PATIENCE, Running, Said};
 use super::run::{Folder, Result, own};
 use super::{Outcome, no_automatic_huge_pages};
+use crate::group::Group;
 use crate::live::Live;
 use crate::program;
 use crate::program::names::CODE;

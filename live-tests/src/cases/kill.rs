@@ -17,14 +17,14 @@ use linux::thp;
 use rustix::process::Signal;
 
 use super::command::{masu, said};
-use super::group::Group;
 use super::llc_run::{Place, by_pid, config, strings};
 use super::programs::{PATIENCE, Running};
 use super::run::Result;
-use super::swap::Swap;
 use super::track::Tracker;
 use super::{Outcome, no_automatic_huge_pages};
+use crate::group::Group;
 use crate::live::Live;
+use crate::swap::Swap;
 use crate::toy::{Backing, Mapping, ToyProcess};
 
 /// Moments that differ from run to run, and can be had again.

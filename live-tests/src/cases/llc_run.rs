@@ -17,12 +17,12 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use super::command::{masu, said};
-use super::group::Group;
 use super::llc_shared::{Merging, merged, offering, until, until_merged};
 use super::programs::{PATIENCE, Running, Said};
 use super::resctrl::Emulator;
 use super::run::{Folder, Result};
 use super::{Outcome, no_automatic_huge_pages};
+use crate::group::Group;
 use crate::live::Live;
 use crate::toy::{Backing, Mapping, ToyProcess};
 

@@ -19,9 +19,9 @@ use serde_json::Value;
 use units::Address;
 
 use super::command::{json, masu, said, start};
-use super::group::Group;
 use super::programs::{PATIENCE, Running};
 use super::{Outcome, no_automatic_huge_pages};
+use crate::group::Group;
 use crate::knob::Knob;
 use crate::live::Live;
 use crate::toy::{Backing, Mapping, Part, ToyProcess};

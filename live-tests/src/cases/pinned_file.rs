@@ -10,7 +10,7 @@ use units::{Bytes, Pages};
 
 use super::Outcome;
 use super::disk_file::{DiskFile, MappedFile};
-use super::group::Group;
+use crate::group::Group;
 use crate::live::Live;
 
 /// 24 MiB, of the 96 MiB that the group may have.

@@ -7,7 +7,7 @@ use units::{Bytes, Pages};
 
 use super::Outcome;
 use super::disk_file::DiskFile;
-use super::group::Group;
+use crate::group::Group;
 use crate::live::Live;
 
 /// A program whose cgroup is too small for its repeated reads waits, and no longer than it runs.

@@ -14,11 +14,11 @@ use rustix::thread::{CapabilitySet, capabilities, remove_capability_from_boundin
 
 use super::Outcome;
 use super::command::masu;
-use super::group::Group;
 use super::llc_run::{Daemon, Place, by_pid, config};
 use super::programs::{self, PATIENCE, Running, Said};
 use super::run::{Result, own, said};
 use super::track::Tracker;
+use crate::group::Group;
 use crate::live::Live;
 use crate::need::Need;
 use crate::toy::ToyProcess;

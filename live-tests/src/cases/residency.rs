@@ -5,12 +5,12 @@ use linux::process_madvise::{Advice, advise};
 use std::os::fd::AsFd;
 use units::{Pages, Window};
 
-use super::act::MADV_GUARD_INSTALL;
 use super::collapse::collapse;
-use super::swap::Swap;
 use super::{Outcome, no_automatic_huge_pages};
 use crate::live::Live;
 use crate::need::Need;
+use crate::swap::Swap;
+use crate::toy::MADV_GUARD_INSTALL;
 use crate::toy::{Backing, Protection, ToyProcess};
 
 /// A window without resident memory.

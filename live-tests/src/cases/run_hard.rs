@@ -6,10 +6,10 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::group::Group;
 use super::programs;
 use super::run::{Folder, Report, Result, lines, run, run_program, said, windows};
 use super::{Outcome, no_automatic_huge_pages};
+use crate::group::Group;
 use crate::knob::Knob;
 use crate::live::Live;
 

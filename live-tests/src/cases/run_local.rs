@@ -13,7 +13,7 @@ use super::run::{Folder, Report, Result, run, said};
 use super::run_hard::compile;
 use crate::live::Live;
 use crate::need::Need;
-use crate::probe::paging_backends;
+use crate::user_faults::paging_backends;
 
 /// `masu run --local …`, not started yet; isolated, without the profiles of earlier runs.
 pub(super) fn paged(options: &[&str], command: &[&str]) -> Result<Command> {

@@ -18,11 +18,11 @@ use rustix::process::Signal;
 use super::Outcome;
 use super::aging::Aging;
 use super::command::{masu, said};
-use super::group::Group;
 use super::llc_run::{Daemon, Place};
 use super::programs::Running;
 use super::redis::wait_until;
 use super::run::Result;
+use crate::group::Group;
 use crate::live::Live;
 use crate::program::FLAG;
 

@@ -46,6 +46,7 @@ fn groups(files: &[&Source]) -> BTreeSet<String> {
         let mut lines = source.lines_without_tests().map(|(_, line)| line.trim()).filter(|line| !line.is_empty());
         let path = module_path(source);
         path.len() == 1
+            && source.text.contains("mod ")
             && lines.all(|line| line.starts_with("pub mod ") || line.starts_with("mod ") || line.starts_with("#["))
     };
     files.iter().filter(only_modules).filter_map(|source| Some((*module_path(source).first()?).to_owned())).collect()
@@ -53,25 +54,29 @@ fn groups(files: &[&Source]) -> BTreeSet<String> {
 
 fn graph(files: &[&Source]) -> Graph {
     let groups = groups(files);
-    let top = |path: &[&str]| {
-        let path = if path.first().is_some_and(|first| groups.contains(*first)) { &path[1..] } else { path };
-        path.first().map(|first| (*first).to_owned())
+    // A module of a group has its group's name before its own.
+    let within = |path: &[&str]| match path {
+        [group, module, ..] if groups.contains(*group) => Some(format!("{group}::{module}")),
+        [group] if groups.contains(*group) => None,
+        [module, ..] => Some((*module).to_owned()),
+        [] => None,
     };
-    let modules: BTreeSet<String> = files.iter().filter_map(|source| top(&module_path(source))).collect();
+    let modules: BTreeSet<String> = files.iter().filter_map(|source| within(&module_path(source))).collect();
+    // A root that exports the modules of its groups names them without the group.
+    let top = |path: &[&str]| {
+        let module = within(path)?;
+        let exported = || groups.iter().map(|group| format!("{group}::{module}")).find(|name| modules.contains(name));
+        if modules.contains(&module) { Some(module) } else { exported() }
+    };
     let mut graph = Graph::new();
     for source in files {
         let path = module_path(source);
-        let Some(own) = top(&path) else { continue };
+        let Some(own) = within(&path) else { continue };
         let uses = graph.entry(own.clone()).or_default();
         let code: String = source.lines_without_tests().flat_map(|(_, line)| [line, "\n"]).collect();
         for named in paths_named(&code, &path) {
             let named: Vec<&str> = named.iter().map(String::as_str).collect();
-            if let Some(module) = top(&named)
-                && module != own
-                && modules.contains(&module)
-            {
-                uses.insert(module);
-            }
+            uses.extend(top(&named).filter(|module| *module != own));
         }
     }
     graph
@@ -188,10 +193,17 @@ mod tests {
         let text = "use crate::b::B;";
         assert_eq!(found(&[("a", ""), ("a/x", text), ("b", "use crate::a::x::X;")]), [["a", "b"]]);
         assert_eq!(found(&[("a", "mod x;\nfn f() {}"), ("a/x", "use super::f;")]), [[""; 0]; 0]);
-        let grouped = [("g", "//! Group.\npub mod x;\npub mod y;"), ("g/x", "use crate::g::y::Y;"), ("g/y", "")];
+        let grouped = [("g", "//! Group.\n\npub mod x;\npub mod y;"), ("g/x", "use crate::g::y::Y;"), ("g/y", "")];
         assert_eq!(found(&grouped), [[""; 0]; 0]);
         let grouped = [grouped[0], grouped[1], ("g/y", "use super::x::X;")];
-        assert_eq!(found(&grouped), [["x", "y"]]);
+        assert_eq!(found(&grouped), [["g::x", "g::y"]]);
+        let exported = [
+            ("lib", "pub use g::{x, y};"),
+            ("g", "mod x;\nmod y;"),
+            ("g/x", "use crate::y::Y;"),
+            ("g/y", "use crate::x::X;"),
+        ];
+        assert_eq!(found(&exported), [["g::x", "g::y"]]);
     }
 
     #[test]

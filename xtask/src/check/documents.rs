@@ -100,7 +100,8 @@ fn leads_somewhere(document: &Document, link: &str) -> bool {
     let Some(heading) = heading.filter(|_| file.extension().is_some_and(|ending| ending == "md")) else {
         return full.exists();
     };
-    std::fs::read_to_string(full).is_ok_and(|text| {
+    let text = if link.starts_with('#') { Ok(document.text.clone()) } else { std::fs::read_to_string(full) };
+    text.is_ok_and(|text| {
         prose(&text).any(|(_, line)| line.starts_with('#') && anchor(line.trim_start_matches('#').trim()) == heading)
     })
 }

@@ -3,8 +3,9 @@
 use core::ffi::{c_char, c_int, c_void};
 
 use crate::interface::*;
+use crate::track::signal;
 use crate::track::{Functions, Track};
-use crate::{signal, wait};
+use crate::wait;
 
 /// Context behind a pointer of the program's.
 ///

@@ -18,7 +18,6 @@ mod interface;
 mod kernel;
 mod list;
 mod lock;
-mod signal;
 mod track;
 mod tracker;
 mod wait;

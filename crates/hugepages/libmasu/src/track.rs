@@ -3,6 +3,8 @@
 //! All calls with a context take its lock; callbacks run under it, so a call from a callback returns MASU_BUSY. A
 //! signal handler does not wait for the lock: it stores the number of pages, and the owner of the lock handles it.
 
+pub mod signal;
+
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering::SeqCst};
 
@@ -13,7 +15,6 @@ use crate::interface::*;
 use crate::kernel::{Descriptor, Mapping, NotCancelled, own_process};
 use crate::list::{List, Unusable};
 use crate::lock::{Lock, own_thread};
-use crate::signal;
 use crate::tracker::{Failed, Tracker, VERDICTS_AT_ONCE};
 
 /// A program that is watched, or can be. Made by masu_track_new().

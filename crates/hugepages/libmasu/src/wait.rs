@@ -9,7 +9,7 @@ use core::sync::atomic::Ordering::SeqCst;
 use crate::interface::*;
 use crate::kernel::{NotCancelled, errno, now_ms};
 use crate::lock::own_thread;
-use crate::signal;
+use crate::track::signal;
 use crate::track::{Track, Waits};
 
 /// See masu_track_wait().

@@ -239,7 +239,7 @@ pub unsafe extern "C" fn sbrk(more: isize) -> *mut c_void {
 pub unsafe extern "C" fn pthread_create(
     thread: *mut libc::pthread_t,
     attributes: *const libc::pthread_attr_t,
-    function: stack::Function,
+    function: next::Function,
     argument: *mut c_void,
 ) -> c_int {
     // SAFETY: the caller's attributes.

@@ -6,7 +6,8 @@
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
-use crate::stack::Function;
+/// Start function of a thread.
+pub type Function = unsafe extern "C" fn(*mut c_void) -> *mut c_void;
 
 static BRK: Next = Next::of(c"brk");
 static SBRK: Next = Next::of(c"sbrk");

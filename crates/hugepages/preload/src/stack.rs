@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::Acquire, 
 use contract::board::Kind;
 use contract::policy::{self, Size};
 
+use crate::next::Function;
 use crate::state::STATE;
 use crate::{kernel, next};
 
@@ -56,9 +57,6 @@ fn is_free_below(lowest: usize, here: usize) -> bool {
     unsafe { kernel::munmap(at, top - start) };
     at == start
 }
-
-/// Start function of a thread.
-pub type Function = unsafe extern "C" fn(*mut c_void) -> *mut c_void;
 
 /// Work of a new thread after it has advised its stack. There is a fixed number of these, so that nothing is
 /// allocated: a thread takes its own before it does anything else, so they are free again at once.

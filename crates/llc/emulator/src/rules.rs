@@ -98,6 +98,3 @@ impl Machine {
 
 #[cfg(test)]
 mod tests;
-
-#[cfg(test)]
-mod properties;

@@ -14,7 +14,7 @@ use linux::resctrl::{CacheId, PREFIX};
 use units::WayMask;
 
 use super::config::REGION_LABEL;
-use super::report::counted;
+use super::number::counted;
 use super::room::Foreign;
 use crate::policy::Plan;
 

@@ -7,6 +7,7 @@ use serde::Serialize;
 use units::{Bytes, WayMask};
 
 use super::arrange::Masks;
+use super::number::counted;
 use super::refill::Filled;
 
 /// One event.
@@ -263,16 +264,6 @@ impl fmt::Display for Event {
             }
         }
     }
-}
-
-/// `1 group`, `2 groups`, `3 processes`.
-pub fn counted(count: usize, what: &str) -> String {
-    let end = match (count, what.ends_with('s')) {
-        (1, _) => "",
-        (_, true) => "es",
-        (_, false) => "s",
-    };
-    format!("{count} {what}{end}")
 }
 
 fn filled_line(f: &mut fmt::Formatter<'_>, group: &str, cache: u32, filled: &Filled) -> fmt::Result {

@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use units::Bytes;
 
+use super::counts::Counts;
 use super::report::{OfCondition, Point, Report};
-use super::run::{self, Broken, Counts, Watch};
+use super::run::{self, Broken, Watch};
 use super::scenario::{Condition, Open, Partition, Scenario};
 use super::situation::{self, ACCESSES_MAX};
 use llc::policy::Situation;

@@ -1,6 +1,6 @@
 //! Time until programs that share a cache access their lines equally fast.
 
-use super::run::Counts;
+use super::counts::Counts;
 
 /// Ratio of the longest to the shortest access time up to which the times are even.
 pub const EVEN: f64 = 1.05;

@@ -3,7 +3,8 @@
 use serde::Serialize;
 use units::{Bytes, WayMask};
 
-use super::run::{Counts, Outcome};
+use super::counts::Counts;
+use super::run::Outcome;
 use super::scenario::Scenario;
 use llc::policy::metrics::Metrics;
 

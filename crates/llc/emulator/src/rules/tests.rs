@@ -1,3 +1,5 @@
+mod properties;
+
 use rustix::io::Errno;
 
 use crate::fake::Rig;

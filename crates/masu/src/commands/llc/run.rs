@@ -5,7 +5,8 @@ use std::time::Duration;
 use hugepages::attach::Control;
 use linux::open_files;
 use llc::daemon::config::Config;
-use llc::daemon::report::{Event, Summary, counted};
+use llc::daemon::number::counted;
+use llc::daemon::report::{Event, Summary};
 use serde::Serialize;
 use units::Bytes;
 
