@@ -13,7 +13,7 @@
 //! No I/O, no clock, no randomness.
 
 use crate::class::Class;
-use crate::dials::Dial;
+use crate::levels::Level;
 
 /// Mechanism that sets the aging of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +72,7 @@ pub struct Offers {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Without {
     /// mlock is not possible.
-    Pins,
+    Mlocks,
     /// Page-cache insertions cannot be traced.
     Arrivals,
     /// The kernel has a swappiness weight for the host and for control groups only.
@@ -85,13 +85,13 @@ pub enum Without {
 ///
 /// # Errors
 /// The missing capability.
-pub fn of(class: Class, dial: Dial, gently: bool, offers: Offers) -> Result<Backend, Without> {
+pub fn of(class: Class, dial: Level, gently: bool, offers: Offers) -> Result<Backend, Without> {
     let is_normal = dial.get() == 0;
     match class {
         Class::Code | Class::ReadOnly | Class::Shared if is_normal => Ok(Backend::Kernel),
         Class::Code | Class::ReadOnly | Class::Shared if offers.pins => Ok(Backend::Pin),
-        Class::Code | Class::ReadOnly | Class::Shared => Err(Without::Pins),
-        Class::Cache if dial == Dial::NEVER => Ok(Backend::Kernel),
+        Class::Code | Class::ReadOnly | Class::Shared => Err(Without::Mlocks),
+        Class::Cache if dial == Level::NEVER => Ok(Backend::Kernel),
         Class::Cache if offers.arrivals => Ok(Backend::DropBehind),
         Class::Cache => Err(Without::Arrivals),
         Class::Data if !offers.has_swap => Ok(Backend::NotAged),
@@ -99,7 +99,7 @@ pub fn of(class: Class, dial: Dial, gently: bool, offers: Offers) -> Result<Back
             // At level 0 the weight is the kernel's own. It is written anyway, because the level may have been another
             // before.
             Some(SwapKnob::Weight) => Ok(Backend::Swappiness),
-            Some(SwapKnob::Most) if dial == Dial::NEVER && !gently => Ok(Backend::NoSwap),
+            Some(SwapKnob::Most) if dial == Level::NEVER && !gently => Ok(Backend::NoSwap),
             Some(SwapKnob::Most) => Err(Without::Between),
             None => Err(Without::Knob),
         },
@@ -115,7 +115,7 @@ mod tests {
     const ALL: Offers = Offers { pins: true, arrivals: true, has_swap: true, swap_knob: Some(SwapKnob::Weight) };
 
     fn backends(value: u8, offers: Offers) -> Vec<Result<Backend, Without>> {
-        Class::ALL.into_iter().map(|class| of(class, Dial::clamped(value), false, offers)).collect()
+        Class::ALL.into_iter().map(|class| of(class, Level::clamped(value), false, offers)).collect()
     }
 
     #[test]
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn what_a_group_of_version_2_cannot_have_is_refused_and_without_swap_nothing_is_asked() {
         let most = Offers { swap_knob: Some(SwapKnob::Most), ..ALL };
-        let data = |value, gently, offers| of(Class::Data, Dial::clamped(value), gently, offers);
+        let data = |value, gently, offers| of(Class::Data, Level::clamped(value), gently, offers);
         assert_eq!(data(100, false, most), Ok(Backend::NoSwap));
         assert_eq!(data(100, true, most), Err(Without::Between), "a group that may not swap has its programs killed");
         assert_eq!(data(99, false, most), Err(Without::Between));
@@ -147,7 +147,7 @@ mod tests {
             let swap_knob = [None, Some(SwapKnob::Weight), Some(SwapKnob::Most)][usize::from(knob)];
             let offers = Offers { pins, arrivals, has_swap, swap_knob };
             for class in Class::ALL {
-                match of(class, Dial::clamped(value), gently, offers) {
+                match of(class, Level::clamped(value), gently, offers) {
                     Ok(Backend::Pin) => prop_assert!(pins && value > 0),
                     Ok(Backend::DropBehind) => prop_assert!(arrivals && value < 100),
                     Ok(Backend::Swappiness) => prop_assert!(has_swap && swap_knob == Some(SwapKnob::Weight)),

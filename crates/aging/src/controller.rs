@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde::Serialize;
 use units::Fraction;
 
-use crate::dials::{Bounds, Dial};
+use crate::levels::{Bounds, Level};
 use crate::policy::STALLED_MOST;
 
 /// Interval of the controller.
@@ -78,7 +78,7 @@ impl fmt::Display for Why {
 }
 
 /// New level; `None`: no change.
-pub fn moved(dial: Dial, bounds: Bounds, seen: Seen) -> Option<(Dial, Why)> {
+pub fn moved(dial: Level, bounds: Bounds, seen: Seen) -> Option<(Level, Why)> {
     let (to, why) = if seen.refaults_per_s >= TOO_MANY_PER_S {
         (dial.raised(UP, bounds), Why::Refaults { refaults_per_s: seen.refaults_per_s })
     } else if seen.stalled.get() >= STALLED_MOST && seen.quiet >= EVERY {
@@ -107,29 +107,29 @@ mod tests {
     fn what_comes_back_raises_its_dial_and_quiet_lowers_it_again() {
         let bounds = bounds("40-90");
         let thrashing = Seen { refaults_per_s: 200.0, ..CALM };
-        assert_eq!(moved(Dial::clamped(40), bounds, thrashing).unwrap().0, Dial::clamped(60));
-        assert_eq!(moved(Dial::clamped(80), bounds, thrashing).unwrap().0, Dial::clamped(90), "up to the bound");
-        assert_eq!(moved(Dial::clamped(90), bounds, thrashing), None);
+        assert_eq!(moved(Level::clamped(40), bounds, thrashing).unwrap().0, Level::clamped(60));
+        assert_eq!(moved(Level::clamped(80), bounds, thrashing).unwrap().0, Level::clamped(90), "up to the bound");
+        assert_eq!(moved(Level::clamped(90), bounds, thrashing), None);
         let quiet = Seen { quiet: QUIET, ..CALM };
-        assert_eq!(moved(Dial::clamped(60), bounds, quiet).unwrap().0, Dial::clamped(55));
-        assert_eq!(moved(Dial::clamped(40), bounds, quiet), None);
-        assert_eq!(moved(Dial::clamped(60), bounds, CALM), None);
+        assert_eq!(moved(Level::clamped(60), bounds, quiet).unwrap().0, Level::clamped(55));
+        assert_eq!(moved(Level::clamped(40), bounds, quiet), None);
+        assert_eq!(moved(Level::clamped(60), bounds, CALM), None);
     }
 
     #[test]
     fn when_everybody_waits_what_loses_nothing_gives_way() {
         let waiting = Seen { quiet: EVERY, stalled: Fraction::clamped(0.2), ..CALM };
-        let (to, why) = moved(Dial::clamped(90), bounds("0-100"), waiting).unwrap();
-        assert_eq!(to, Dial::clamped(70));
+        let (to, why) = moved(Level::clamped(90), bounds("0-100"), waiting).unwrap();
+        assert_eq!(to, Level::clamped(70));
         assert_eq!(why.to_string(), "everybody stood still for 20 % of the time, and nothing of it came back");
         let both = Seen { refaults_per_s: 60.0, ..waiting };
-        assert_eq!(moved(Dial::clamped(70), bounds("0-100"), both).unwrap().0, Dial::clamped(90));
+        assert_eq!(moved(Level::clamped(70), bounds("0-100"), both).unwrap().0, Level::clamped(90));
     }
 
     proptest! {
         #[test]
         fn a_dial_that_may_not_move_does_not(value in 0u8..=100, refaults in 0.0..1e6, quiet in 0u64..1000, stalled in 0.0..1.0) {
-            let dial = Dial::clamped(value);
+            let dial = Level::clamped(value);
             let seen = Seen { refaults_per_s: refaults, quiet: Duration::from_secs(quiet), stalled: Fraction::clamped(stalled) };
             prop_assert_eq!(moved(dial, Bounds::fixed(dial), seen), None);
         }
@@ -137,8 +137,8 @@ mod tests {
         #[test]
         fn more_refaults_never_lower_a_dial(value in 0u8..=100, refaults in TOO_MANY_PER_S..1e6, quiet in 0u64..1000, stalled in 0.0..1.0) {
             let seen = Seen { refaults_per_s: refaults, quiet: Duration::from_secs(quiet), stalled: Fraction::clamped(stalled) };
-            let bounds = Bounds { low: Dial::NONE, high: Dial::NEVER };
-            prop_assert!(moved(Dial::clamped(value), bounds, seen).is_none_or(|(to, _)| to > Dial::clamped(value)));
+            let bounds = Bounds { low: Level::NONE, high: Level::NEVER };
+            prop_assert!(moved(Level::clamped(value), bounds, seen).is_none_or(|(to, _)| to > Level::clamped(value)));
         }
     }
 }

@@ -8,13 +8,13 @@ use serde::Serialize;
 use units::{Bytes, Pages};
 
 use crate::class::Class;
-use crate::dials::{ByClass, Dial};
-use crate::keep::Settings;
+use crate::daemon::Settings;
+use crate::headroom;
 use crate::left_out::{LeftOut, Said};
-use crate::look::Look;
-use crate::pins::{self, Pins};
+use crate::levels::{ByClass, Level};
+use crate::mlocks::{self, Mlocks};
 use crate::report::OfClass;
-use crate::room;
+use crate::scan::Scan;
 use crate::scope::Scope;
 use crate::{mapped, policy, swap};
 
@@ -53,8 +53,8 @@ pub struct Nothing {
 /// Scans without changing anything.
 ///
 /// # Errors
-/// As [`crate::keep::Keeper::begin`].
-pub fn of(files: &impl KernelFiles, settings: &Settings, cache: Option<Dial>) -> Result<Plan, Error> {
+/// As [`crate::daemon::Daemon::begin`].
+pub fn of(files: &impl KernelFiles, settings: &Settings, cache: Option<Level>) -> Result<Plan, Error> {
     let dials = settings.wishes.at_first();
     let group = match &settings.scope {
         Scope::Group(name) => Some(group::find(files, name)?),
@@ -68,17 +68,17 @@ pub fn of(files: &impl KernelFiles, settings: &Settings, cache: Option<Dial>) ->
     pids.remove(&Pid::own());
     let budget = settings.budget;
     let charged = group.as_ref().map(|group| group.inodes.clone()).unwrap_or_default();
-    let rooms = room::rooms(files, &room::limits(files)?, &charged)?;
-    let left = room::tightest(&rooms);
+    let rooms = headroom::rooms(files, &headroom::limits(files)?, &charged)?;
+    let left = headroom::tightest(&rooms);
     let (mut wanted, mut left_out) = (ByClass::<u64>::default(), Vec::new());
-    if pins::CLASSES.into_iter().any(|class| dials.get(class).is_some()) {
+    if mlocks::CLASSES.into_iter().any(|class| dials.get(class).is_some()) {
         let mut mapped = mapped::of(files, &pids);
-        let mut pins = Pins::new(files)?;
+        let mut pins = Mlocks::new(files)?;
         let mut admitted = pins.admit(&mut mapped, &dials, Duration::ZERO);
-        let opened = pins::open_all(files, &admitted.missing, &mapped);
+        let opened = mlocks::open_all(files, &admitted.missing, &mapped);
         admitted.left_out.add_all(pins.take(opened, &mapped, Duration::ZERO));
         left_out = Said::default().of(admitted.left_out, &mapped.owners, Duration::ZERO);
-        for of in Look::at(mapped, &pins.sources(), &dials).found {
+        for of in Scan::at(mapped, &pins.sources(), &dials).found {
             wanted.set(of.class, wanted.get(of.class) + of.resident.pages());
         }
     }
@@ -89,7 +89,7 @@ pub fn of(files: &impl KernelFiles, settings: &Settings, cache: Option<Dial>) ->
         answer => answer?,
     };
     Ok(Plan {
-        pins: pins::CLASSES
+        pins: mlocks::CLASSES
             .into_iter()
             .filter(|class| dials.get(*class).is_some())
             .map(|class| OfClass { class, pinned_bytes: Pages(wanted.get(class)).bytes() })
@@ -107,7 +107,7 @@ pub fn of(files: &impl KernelFiles, settings: &Settings, cache: Option<Dial>) ->
     })
 }
 
-fn of_streams(dial: Dial, scope: &Scope) -> String {
+fn of_streams(dial: Level, scope: &Scope) -> String {
     let whose = match scope {
         Scope::Host => "whoever brings in more than 64 MiB, nearly all of it in order",
         Scope::Group(_) => "the processes of the control group",

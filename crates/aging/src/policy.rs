@@ -4,8 +4,8 @@
 //! sets the rates.
 //!
 //! | paper                              | here                        | unit                                          |
-//! | `mapped_page_cost`                 | [`Dial`]                    | 0 (as all others) to 100 (not aged)           |
-//! | rate of aging of active-mapped     | [`Dial::rate`]              | part of the time under pressure               |
+//! | `mapped_page_cost`                 | [`Level`]                    | 0 (as all others) to 100 (not aged)           |
+//! | rate of aging of active-mapped     | [`Level::rate`]              | part of the time under pressure               |
 //! | stopping the aging (100)           | [`is_protected`], always    |                                               |
 //! | one list for mapped pages          | four classes, a level each  |                                               |
 //!
@@ -25,7 +25,7 @@ use std::time::Duration;
 use units::{Bytes, Fraction, Pages};
 
 use crate::class::Class;
-use crate::dials::Dial;
+use crate::levels::Level;
 use crate::shares::{Claim, Owner, Owners, Pieces, divide};
 
 /// Length of the exposed phase of the duty cycle, in time under pressure.
@@ -33,13 +33,13 @@ pub const EXPOSED: Duration = Duration::from_secs(60);
 
 /// Length of the protected phase before it: [`EXPOSED`] · d / (100 − d), so that the exposed part of the time is (100 −
 /// d)/100. `None`: for ever.
-pub fn protected_for(dial: Dial) -> Option<Duration> {
+pub fn protected_for(dial: Level) -> Option<Duration> {
     let (d, rest) = (f64::from(dial.get()), f64::from(100 - dial.get()));
     (rest > 0.0).then(|| EXPOSED.mul_f64(d / rest))
 }
 
 /// Is a class in the protected phase, after this time under pressure? The cycle begins with the protected phase.
-pub fn is_protected(dial: Dial, pressed: Duration) -> bool {
+pub fn is_protected(dial: Level, pressed: Duration) -> bool {
     let Some(protected) = protected_for(dial) else { return true };
     let turn = (protected + EXPOSED).as_nanos();
     pressed.as_nanos() % turn < protected.as_nanos()
@@ -48,16 +48,16 @@ pub fn is_protected(dial: Dial, pressed: Duration) -> bool {
 /// Swappiness for the class of data at a protection level: 0 swaps no data at all, as level 100 asks for; otherwise the
 /// host's own weight at the class's rate. A group that meets its limit and may not swap has its programs killed.
 /// Therefore 0 is written only for an explicit level 100, and never `gently`.
-pub fn swappiness(dial: Dial, normal: u32, gently: bool) -> u32 {
+pub fn swappiness(dial: Level, normal: u32, gently: bool) -> u32 {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and `normal`")]
     let weight = (f64::from(normal) * dial.rate()).round() as u32;
     // Only level 100 stops the aging.
-    if dial == Dial::NEVER && !gently { 0 } else { weight.max(1).min(normal.max(1)) }
+    if dial == Level::NEVER && !gently { 0 } else { weight.max(1).min(normal.max(1)) }
 }
 
 /// Memory of the host, or of a control group with a limit, and its headroom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
+pub struct Headroom {
     /// Memory limit in all.
     pub limit: Bytes,
     /// Headroom: free memory up to the limit, and reclaimable files that are not mlocked.
@@ -88,14 +88,14 @@ pub const STALLED_MOST: f64 = 0.10;
 
 /// Must pages be unlocked? Yes if the headroom is below the low watermark; or earlier, if all tasks stall on memory and
 /// little is reclaimable. A single stream stalls its reader at any headroom, so a stall alone is no reason.
-pub fn must_let_go(room: Room, stalled: Fraction) -> bool {
+pub fn must_let_go(room: Headroom, stalled: Fraction) -> bool {
     let margin = margin(room.limit);
     let little = margin.scaled(2.0);
     room.left < margin || (stalled.get() >= STALLED_MOST && room.left < little)
 }
 
 /// Bytes that may still be mlocked with charge to this domain: twice the low watermark must be left after it.
-pub fn may_pin(room: Room) -> Bytes {
+pub fn may_pin(room: Headroom) -> Bytes {
     room.left.saturating_sub(margin(room.limit).scaled(2.0))
 }
 
@@ -115,7 +115,7 @@ pub struct Candidate {
     /// Class.
     pub class: Class,
     /// Protection level of the class.
-    pub dial: Dial,
+    pub dial: Level,
     /// Owners that map the file.
     pub owners: Vec<Owner>,
     /// Pages mapped and in memory.
@@ -229,8 +229,8 @@ fn whole_of(room: f64, share: Fraction) -> u64 {
 
 /// Bytes inserted by streams that may stay: the level's part of memory, nothing at 0. Level 100 leaves it to the
 /// kernel.
-pub fn streams_may_keep(dial: Dial, memory: Bytes) -> Option<Bytes> {
-    (dial < Dial::NEVER).then(|| memory.scaled(f64::from(dial.get()) / 100.0))
+pub fn streams_may_keep(dial: Level, memory: Bytes) -> Option<Bytes> {
+    (dial < Level::NEVER).then(|| memory.scaled(f64::from(dial.get()) / 100.0))
 }
 
 #[cfg(test)]
@@ -241,8 +241,8 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn dial(value: u8) -> Dial {
-        Dial::clamped(value)
+    fn dial(value: u8) -> Level {
+        Level::clamped(value)
     }
 
     #[test]
@@ -274,7 +274,7 @@ mod tests {
     #[test]
     fn pins_go_before_the_room_does() {
         let limit = Bytes::gib(1);
-        let room = |left| Room { limit, left: Bytes::mib(left) };
+        let room = |left| Headroom { limit, left: Bytes::mib(left) };
         assert_eq!(margin(limit), Bytes::mib(64));
         assert!(must_let_go(room(63), Fraction::ZERO));
         assert!(!must_let_go(room(64), Fraction::ZERO));
@@ -427,7 +427,7 @@ mod tests {
 
         #[test]
         fn what_may_be_pinned_never_leaves_less_than_the_margin(limit in 0u64..1 << 40, left in 0u64..1 << 40) {
-            let room = Room { limit: Bytes(limit), left: Bytes(left) };
+            let room = Headroom { limit: Bytes(limit), left: Bytes(left) };
             let more = may_pin(room);
             prop_assert!(more == Bytes(0) || left - more.0 >= margin(room.limit).0);
         }

@@ -8,8 +8,8 @@ use units::{Bytes, Fraction};
 
 use crate::class::Class;
 use crate::controller::Why;
-use crate::dials::Dial;
 use crate::left_out::LeftOut;
+use crate::levels::Level;
 
 /// Event of one line.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -45,7 +45,7 @@ pub enum Event {
         /// Class.
         class: Class,
         /// Protection level.
-        dial: Dial,
+        dial: Level,
         /// In the protected phase.
         protected: bool,
     },
@@ -93,9 +93,9 @@ pub enum Event {
         /// Class.
         class: Class,
         /// Old level.
-        from: Dial,
+        from: Level,
         /// New level.
-        to: Dial,
+        to: Level,
         /// Reason.
         #[serde(flatten)]
         why: Why,
@@ -125,7 +125,8 @@ pub struct OfClass {
 #[serde(rename_all = "snake_case", tag = "why")]
 pub enum Because {
     /// A domain is nearly used up.
-    Room {
+    #[serde(rename = "room")]
+    Headroom {
         /// Name of the domain.
         room: String,
         /// Headroom.
@@ -228,7 +229,7 @@ impl fmt::Display for Event {
 impl fmt::Display for Because {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Because::Room { room, left_bytes, margin_bytes } => {
+            Because::Headroom { room, left_bytes, margin_bytes } => {
                 write!(f, "{room} has only {left_bytes} left, which is below {margin_bytes}")
             }
             Because::Stalled { stalled, room, left_bytes } => {
@@ -271,7 +272,8 @@ mod tests {
             "pinned 412.0 MiB: now 412.0 MiB of 3 files (code 12.0 MiB, read-only data 400.0 MiB); at most 2.00 GiB; 600.0 MiB left; \
              1.0 MiB more would be worth it"
         );
-        let because = Because::Room { room: "/a".to_owned(), left_bytes: Bytes::mib(60), margin_bytes: Bytes::mib(64) };
+        let because =
+            Because::Headroom { room: "/a".to_owned(), left_bytes: Bytes::mib(60), margin_bytes: Bytes::mib(64) };
         let let_go = Event::LetGo { bytes: Bytes::mib(412), because };
         assert_eq!(let_go.to_string(), "let go 412.0 MiB: /a has only 60.0 MiB left, which is below 64.0 MiB");
         let json = serde_json::to_value(&let_go).unwrap();

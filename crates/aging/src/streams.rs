@@ -15,7 +15,7 @@ use linux::read_ahead::read_ahead;
 use linux::{Error, KernelFiles, Pid, stat, status};
 use units::{Bytes, Pages};
 
-use crate::dials::Dial;
+use crate::levels::Level;
 use crate::policy::streams_may_keep;
 use crate::report::Event;
 use act::{Dropper, Went};
@@ -62,7 +62,7 @@ impl Streams {
     ///
     /// # Errors
     /// Reason that this host does not allow it, and the remedy.
-    pub fn begin(files: &impl KernelFiles, whose: Whose, dial: Dial, memory: Bytes) -> Result<Streams, Unavailable> {
+    pub fn begin(files: &impl KernelFiles, whose: Whose, dial: Level, memory: Bytes) -> Result<Streams, Unavailable> {
         let arrivals = Arrivals::of(whose)?;
         let dropper = Dropper::new(files)
             .map_err(|error| Unavailable { reason: error.to_string(), remedy: "Mount /proc.".to_owned() })?;
@@ -105,7 +105,7 @@ impl Streams {
     }
 
     /// Sets the amount that may stay from now on.
-    pub fn set_dial(&mut self, dial: Dial) {
+    pub fn set_dial(&mut self, dial: Level) {
         let keep = streams_may_keep(dial, self.memory).unwrap_or(Bytes(u64::MAX));
         self.queue.set_keep(Pages(keep.0 / 4096));
     }

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use crate::backend::{self, Offers, SwapKnob};
 use crate::class::Class;
-use crate::dials::{Dial, Dials};
+use crate::levels::{Level, Levels};
 use crate::policy;
 use crate::report::Event;
 use crate::scope::Scope;
@@ -23,7 +23,7 @@ use crate::scope::Scope;
 #[derive(Debug)]
 pub struct Swap {
     knob: Knob,
-    dial: Dial,
+    dial: Level,
     gently: bool,
     scope: Scope,
     /// Inode of the control group, if the scope is one; another inode after it was created again.
@@ -64,7 +64,7 @@ impl Swap {
         files: &F,
         scope: &Scope,
         group: Option<&Group>,
-        dials: &Dials,
+        dials: &Levels,
         gently: bool,
         knobs: &mut Knobs<'_, F>,
         events: &mut Vec<Event>,
@@ -91,7 +91,7 @@ impl Swap {
     /// As [`Swap::begin`].
     pub fn turn<F: KernelFiles>(
         &mut self,
-        dial: Dial,
+        dial: Level,
         knobs: &mut Knobs<'_, F>,
         events: &mut Vec<Event>,
     ) -> Result<(), Error> {
@@ -186,7 +186,7 @@ pub fn would_write(
     files: &impl KernelFiles,
     scope: &Scope,
     group: Option<&Group>,
-    dials: &Dials,
+    dials: &Levels,
     gently: bool,
 ) -> Result<Option<String>, Error> {
     let Some(dial) = dials.get(Class::Data).filter(|_| has_swap(files)) else { return Ok(None) };
@@ -218,7 +218,7 @@ impl Knob {
     }
 
     /// File, and the value to write.
-    fn at(&self, dial: Dial, gently: bool) -> Result<(&str, String), Error> {
+    fn at(&self, dial: Level, gently: bool) -> Result<(&str, String), Error> {
         let swap_knob = Some(match self {
             Knob::Weight { .. } => SwapKnob::Weight,
             Knob::Most { .. } => SwapKnob::Most,
@@ -280,7 +280,7 @@ mod tests {
     use linux::fake::FakeKernel;
 
     use super::*;
-    use crate::dials::{Bounds, ByClass};
+    use crate::levels::{Bounds, ByClass};
 
     const SWAPS: &str = "Filename Type Size Used Priority\n/dev/zram0 partition 1000 0 -2\n";
 
@@ -293,9 +293,9 @@ mod tests {
             .file(&format!("proc/{}/stat", linux::Pid::own()), &std::fs::read_to_string("/proc/self/stat").unwrap())
     }
 
-    fn data(dial: u8) -> Dials {
+    fn data(dial: u8) -> Levels {
         let mut dials = ByClass::default();
-        dials.set(Class::Data, Some(Dial::clamped(dial)));
+        dials.set(Class::Data, Some(Level::clamped(dial)));
         dials
     }
 
@@ -427,6 +427,6 @@ mod tests {
         assert!(events[0].to_string().contains("there is no swap"));
         let error = begun(&self::kernel(), &Scope::Processes(BTreeSet::new()), None, 100).unwrap_err();
         assert!(matches!(error, Error::Unsupported(_)), "{error}");
-        assert_eq!(Bounds::fixed(Dial::NEVER).low, Dial::NEVER);
+        assert_eq!(Bounds::fixed(Level::NEVER).low, Level::NEVER);
     }
 }

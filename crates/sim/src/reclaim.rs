@@ -10,7 +10,7 @@
 //! | figure 2: active-list, inactive-list | [`Lists::One`] |
 //! | section 5: active-mapped-list, -unmapped-list | [`Lists::Split`] |
 //! | `mapped_page_cost`, at 100 no aging of mapped | [`Lists::Split::mapped_page_cost`]: rate of aging (100 − cost) % |
-//! | figure 4: a list for each use, each with a rate | [`Lists::Classic`] with [`Rate::Dial`] |
+//! | figure 4: a list for each use, each with a rate | [`Lists::Classic`] with [`Rate::Level`] |
 //!
 //! The memory is a control group with a limit. Allocating tasks reclaim directly, page by page; nothing is freed ahead,
 //! as kswapd does for a whole host.
@@ -22,7 +22,7 @@
 //!
 //! No I/O, no clock, no randomness: the same trace has the same outcome.
 
-mod dials;
+mod levels;
 mod kernel;
 mod memory;
 mod pages;
@@ -35,7 +35,7 @@ use serde::Serialize;
 use units::{Fraction, Pages};
 
 use aging::class::Class;
-use aging::dials::Dial;
+use aging::levels::Level;
 use memory::Memory;
 use trace::{Step, Trace};
 
@@ -65,7 +65,7 @@ pub enum Rate {
     /// Level 100: pages are never evicted while the budget suffices. Level 0: pages inserted by a use are dropped at
     /// once after it, and older pages stay with the kernel. Between: pages are kept for `base · dial / (100 − dial)` of
     /// time under pressure since their last use, and then returned to the kernel.
-    Dial(Dial),
+    Level(Level),
 }
 
 /// Page lists and their aging.
@@ -78,7 +78,7 @@ pub enum Lists {
     /// Two active lists and one inactive list, as in the paper's section 5; levels have no effect.
     Split {
         /// 0: the list of mapped pages is aged like the other one; 100: not at all.
-        mapped_page_cost: Dial,
+        mapped_page_cost: Level,
     },
 }
 
@@ -248,7 +248,7 @@ impl Memory {
                 (begin..begin + count).for_each(|page| self.access(access, page));
             }
             Step::Wait { us } => self.pass(us),
-            Step::Dials => self.dials_hold = true,
+            Step::Levels => self.dials_hold = true,
             Step::Phase(phase) => self.begin_phase(phase),
         }
     }

@@ -4,7 +4,7 @@
 use std::str::FromStr;
 
 use access::Backend;
-use aging::dials::Bounds;
+use aging::levels::Bounds;
 use linux::Pid;
 use units::{Bytes, Fraction, NonZeroFraction};
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use access::arrivals::{Arrival, FileId};
 use aging::controller::{self, Seen};
-use aging::dials::{Bounds, Dial};
+use aging::levels::{Bounds, Level};
 use aging::ranges::Ranges;
 use aging::streams::detect::Detector;
 use aging::streams::policy::{Queue, SETTINGS, Settings};
@@ -57,7 +57,7 @@ pub fn run(bytes: &[u8]) -> bool {
             }
         }
         assert_eq!(queue.waiting().0, came - went - given_up);
-        let bounds = Bounds { low: Dial::clamped(word[1].min(word[2])), high: Dial::clamped(word[1].max(word[2])) };
+        let bounds = Bounds { low: Level::clamped(word[1].min(word[2])), high: Level::clamped(word[1].max(word[2])) };
         let seen = Seen {
             refaults_per_s: a as f64,
             quiet: Duration::from_secs(b),

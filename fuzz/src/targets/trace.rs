@@ -2,7 +2,7 @@
 //! printed; and a replay accounts for every access.
 
 use aging::class::Class;
-use aging::dials::Dial;
+use aging::levels::Level;
 use sim::reclaim::trace::{Step, Trace};
 use sim::reclaim::{Aging, Machine, Rate, replay};
 use units::Pages;
@@ -33,7 +33,7 @@ pub fn run(bytes: &[u8]) -> bool {
         miss_us: 4,
         sums_us: 2_000_000,
     };
-    for aging in [Aging::KERNEL, Aging::KERNEL.with(Class::Code, Rate::Dial(Dial::NEVER))] {
+    for aging in [Aging::KERNEL, Aging::KERNEL.with(Class::Code, Rate::Level(Level::NEVER))] {
         let outcome = replay(&trace, &machine, &aging);
         let counted = outcome.rows.iter().map(|row| row.counts.hits + row.counts.misses()).sum::<u64>();
         assert_eq!(counted, trace.accesses());

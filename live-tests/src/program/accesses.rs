@@ -125,7 +125,7 @@ pub(super) fn replay(arguments: &[String]) -> Result<(), Wrong> {
                 }
             }
             Step::Wait { us } => std::thread::sleep(std::time::Duration::from_micros(us)),
-            Step::Dials => (),
+            Step::Levels => (),
             Step::Phase(next) => {
                 let now = major_faults()?;
                 major[phase].0 += now - faults;

@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 use access::arrivals::{Membership, Whose};
 use access::backend::Unavailable;
 use aging::class::Class;
-use aging::dials::{Bounds, Dial, Wishes};
-use aging::keep::{Keeper, Settings};
+use aging::levels::{Bounds, Level, Preferences};
+use aging::daemon::{Daemon, Settings};
 use aging::report::{Event, Summary};
 use aging::scope::Scope;
 use aging::streams::Streams;
-use aging::{pins, plan};
+use aging::{mlocks, plan};
 use hugepages::attach::Control;
 use linux::cgroup::group;
 use linux::cgroup::limited;
@@ -195,18 +195,18 @@ impl Wanted {
         Ok(Wanted { settings, whose, follow, memory })
     }
 
-    fn cache(&self) -> Option<Dial> {
+    fn cache(&self) -> Option<Level> {
         // Level 100 leaves the page cache to the kernel. A level that only may rise to 100 does not.
-        self.settings.wishes.get(Class::Cache).filter(|bounds| bounds.low < Dial::NEVER).map(|bounds| bounds.low)
+        self.settings.wishes.get(Class::Cache).filter(|bounds| bounds.low < Level::NEVER).map(|bounds| bounds.low)
     }
 
     fn pins(&self) -> bool {
-        pins::CLASSES.into_iter().any(|class| self.settings.wishes.get(class).is_some())
+        mlocks::CLASSES.into_iter().any(|class| self.settings.wishes.get(class).is_some())
     }
 }
 
-fn wishes(task: &AgingTask) -> Result<Wishes, Failure> {
-    let mut wishes = Wishes::default();
+fn wishes(task: &AgingTask) -> Result<Preferences, Failure> {
+    let mut wishes = Preferences::default();
     let mut set = |class, own: Option<Bounds>, mapped: Option<Bounds>| wishes.set(class, own.or(mapped));
     set(Class::Code, task.code, task.mapped);
     set(Class::ReadOnly, task.rodata, task.mapped);
@@ -240,7 +240,7 @@ fn limit_of(path: &str) -> Option<Bytes> {
     group.charge(&*HOST).ok()?.map(|charge| charge.limit)
 }
 
-type Running = Keeper<Rooted>;
+type Running = Daemon<Rooted>;
 
 fn begin(wanted: &Wanted, is_haste: &dyn Fn() -> bool, out: &mut Out) -> Result<(Running, Option<File>), Failure> {
     let lock = wanted.pins().then(|| only_one(&SOLE)).transpose()?;
@@ -256,7 +256,7 @@ fn begin(wanted: &Wanted, is_haste: &dyn Fn() -> bool, out: &mut Out) -> Result<
     let unturned = || Knobs::open(&*HOST, Path::new(DIRECTORY)).map_err(|error| at_host(&error));
     let knobs = if turns { runtime::knobs() } else { unturned() }?;
     let (mut keeper, mut events) =
-        Keeper::begin(&*HOST, wanted.settings.clone(), streams, knobs).map_err(|error| at_host(&error))?;
+        Daemon::begin(&*HOST, wanted.settings.clone(), streams, knobs).map_err(|error| at_host(&error))?;
     events.extend(keeper.settle(is_haste).map_err(|error| at_host(&error))?);
     out.ready(wanted)?;
     events.iter().try_for_each(|event| out.event(Duration::ZERO, event))?;
@@ -268,7 +268,7 @@ fn step(keeper: &mut Running, now: Duration, out: &mut Out) -> Result<(), Failur
     events.iter().try_for_each(|event| out.event(now, event))
 }
 
-/// Stops after Ctrl-Z. Pins are released first, since a stopped masu cannot monitor headroom.
+/// Stops after Ctrl-Z. Mlocks are released first, since a stopped masu cannot monitor headroom.
 fn stand_still_if(pause: &Pause, keeper: &mut Running, now: Duration, out: &mut Out) -> Result<(), Failure> {
     if !pause.is_set() {
         return Ok(());
@@ -353,8 +353,8 @@ struct Ready {
 #[derive(Serialize)]
 struct OfDial {
     class: Class,
-    low: Dial,
-    high: Dial,
+    low: Level,
+    high: Level,
 }
 
 impl Out {

@@ -9,7 +9,7 @@ fn trace(text: &str) -> Trace {
 }
 
 fn dial(number: u8) -> Rate {
-    Rate::Dial(Dial::clamped(number))
+    Rate::Level(Level::clamped(number))
 }
 
 fn half() -> Fraction {
@@ -29,7 +29,7 @@ fn the_kernel_alone_evicts_all_of_an_idle_service() {
 
 #[test]
 fn with_its_dial_at_100_it_stays_and_the_stream_is_none_the_worse() {
-    let aging = Aging { budget: half(), ..Aging::KERNEL.with(Class::ReadOnly, Rate::Dial(Dial::NEVER)) };
+    let aging = Aging { budget: half(), ..Aging::KERNEL.with(Class::ReadOnly, Rate::Level(Level::NEVER)) };
     let outcome = replay(&trace(IDLE), &MACHINE, &aging);
     assert_eq!(outcome.of("wake-up", "service"), Counts { hits: 400, ..Counts::default() });
     assert_eq!(outcome.of("start", "stream").misses(), 12_000);
@@ -40,7 +40,7 @@ fn with_its_dial_at_100_it_stays_and_the_stream_is_none_the_worse() {
 #[test]
 fn what_the_budget_does_not_cover_is_aged_as_the_kernel_does() {
     let tenth = Fraction::new(0.1).unwrap();
-    let aging = Aging { budget: tenth, ..Aging::KERNEL.with(Class::ReadOnly, Rate::Dial(Dial::NEVER)) };
+    let aging = Aging { budget: tenth, ..Aging::KERNEL.with(Class::ReadOnly, Rate::Level(Level::NEVER)) };
     let outcome = replay(&trace(IDLE), &MACHINE, &aging);
     let woken = outcome.of("wake-up", "service");
     assert_eq!((woken.hits, woken.refaults), (100, 300));
@@ -79,7 +79,7 @@ fn a_dial_of_0_drops_what_a_stream_brought_and_leaves_what_was_there() {
 #[test]
 fn kept_pages_are_given_back_before_anybody_goes_without_memory() {
     let text = "file service rodata 400\nfile heap data 900\ntouch service 0 400\ntouch heap 0 900\n";
-    let aging = Aging { budget: half(), ..Aging::KERNEL.with(Class::ReadOnly, Rate::Dial(Dial::NEVER)) };
+    let aging = Aging { budget: half(), ..Aging::KERNEL.with(Class::ReadOnly, Rate::Level(Level::NEVER)) };
     let outcome = replay(&trace(text), &MACHINE, &aging);
     assert_eq!(outcome.of_class(Class::Data).refused, 0);
     assert!((300..=364).contains(&outcome.work.released_for_want), "{:?}", outcome.work);
@@ -145,7 +145,7 @@ fn paper(mapped: u32, lists: Lists) -> Outcome {
 
 #[test]
 fn with_a_mapped_page_cost_of_100_mapped_pages_stay_and_are_not_even_looked_at() {
-    let split = paper(900, Lists::Split { mapped_page_cost: Dial::NEVER });
+    let split = paper(900, Lists::Split { mapped_page_cost: Level::NEVER });
     assert_eq!(split.of("after", "processes"), Counts { hits: 900, ..Counts::default() });
     assert_eq!(split.work.active_scans, 0);
     // With one list, this many mapped pages are not spared: 90 / 2 + 60 is above 100.
@@ -153,7 +153,7 @@ fn with_a_mapped_page_cost_of_100_mapped_pages_stay_and_are_not_even_looked_at()
     assert!(one.of("after", "processes").refaults > 400, "{:?}", one.of("after", "processes"));
     // The lower the cost, the more of them are evicted.
     let gone = [100, 95, 80, 0].map(|cost| {
-        let lists = Lists::Split { mapped_page_cost: Dial::clamped(cost) };
+        let lists = Lists::Split { mapped_page_cost: Level::clamped(cost) };
         paper(900, lists).of("start", "processes").evictions
     });
     assert!(gone[0] == 0 && gone.is_sorted() && gone[3] > 400, "{gone:?}");
@@ -163,7 +163,7 @@ fn with_a_mapped_page_cost_of_100_mapped_pages_stay_and_are_not_even_looked_at()
 fn where_one_list_spares_mapped_pages_it_looks_at_them_all_the_same() {
     // Section 4: "プロセスであることを確認してから、active-list に戻すという手続きを踏んでいるため、無駄な処理が発生している".
     let one = paper(600, Lists::One);
-    let split = paper(600, Lists::Split { mapped_page_cost: Dial::NEVER });
+    let split = paper(600, Lists::Split { mapped_page_cost: Level::NEVER });
     assert_eq!((one.of("after", "processes").hits, split.of("after", "processes").hits), (600, 600));
     assert!(one.work.active_scans > 5000, "{:?}", one.work);
     assert_eq!(split.work.active_scans, 0);
@@ -176,7 +176,7 @@ fn where_mapped_pages_lie_together_on_one_list_memory_comes_late_and_on_two_it_d
     let text = "file processes rodata 500\nfile cached cache 480\nfile more cache 480\ntouch processes 0 500\n\
                 repeat 2\nread cached 0 480\nend\nread more 0 480\n";
     let of = |lists: Lists| replay(&trace(text), &MACHINE, &Aging { lists, ..Aging::KERNEL }).work;
-    let (one, split) = (of(Lists::One), of(Lists::Split { mapped_page_cost: Dial::NEVER }));
+    let (one, split) = (of(Lists::One), of(Lists::Split { mapped_page_cost: Level::NEVER }));
     assert!(one.most_scans_at_once > 500, "{one:?}");
     assert!(split.most_scans_at_once < one.most_scans_at_once / 2, "{split:?}");
 }
@@ -187,7 +187,7 @@ fn a_list_of_its_own_keeps_what_is_used_less_than_what_goes() {
     // does not.
     let text = "file idle rodata 600\nfile work cache 700\ntouch idle 0 600\nrepeat 9\nread work 0 700\nend\n";
     let of = |lists: Lists| replay(&trace(text), &MACHINE, &Aging { lists, ..Aging::KERNEL }).of_class(Class::Cache);
-    let (split, kernel) = (of(Lists::Split { mapped_page_cost: Dial::NEVER }), of(Lists::Classic));
+    let (split, kernel) = (of(Lists::Split { mapped_page_cost: Level::NEVER }), of(Lists::Classic));
     assert!(split.refaults > 2000 && kernel.refaults < 1000, "{split:?} {kernel:?}");
 }
 
@@ -247,8 +247,8 @@ fn any_machine() -> impl Strategy<Value = Machine> {
         })
 }
 
-fn any_dial() -> impl Strategy<Value = Dial> {
-    prop_oneof![Just(Dial::NONE), Just(Dial::NEVER), (0..=100_u8).prop_map(Dial::clamped)]
+fn any_dial() -> impl Strategy<Value = Level> {
+    prop_oneof![Just(Level::NONE), Just(Level::NEVER), (0..=100_u8).prop_map(Level::clamped)]
 }
 
 fn any_aging() -> impl Strategy<Value = Aging> {
@@ -257,7 +257,7 @@ fn any_aging() -> impl Strategy<Value = Aging> {
         1 => Just(Lists::One),
         1 => any_dial().prop_map(|mapped_page_cost| Lists::Split { mapped_page_cost }),
     ];
-    let rate = prop_oneof![Just(Rate::Kernel), any_dial().prop_map(Rate::Dial)];
+    let rate = prop_oneof![Just(Rate::Kernel), any_dial().prop_map(Rate::Level)];
     (lists, prop::array::uniform5(rate), 0.0..=1.0, 0..100_000_000_u64)
         .prop_map(|(lists, rates, budget, base_us)| Aging { lists, rates, budget: Fraction::clamped(budget), base_us })
 }
@@ -304,7 +304,7 @@ proptest! {
         let class = Class::ALL[which];
         // Unevictable and protected pages fit in memory.
         let machine = Machine { memory: Pages(memory), ..machine };
-        let aging = Aging { budget: Fraction::clamped(1.0), ..Aging::KERNEL.with(class, Rate::Dial(Dial::NEVER)) };
+        let aging = Aging { budget: Fraction::clamped(1.0), ..Aging::KERNEL.with(class, Rate::Level(Level::NEVER)) };
         let trace = trace(&text.replace("dials", ""));
         let (kernel, stopped) = (replay(&trace, &machine, &Aging::KERNEL), replay(&trace, &machine, &aging));
         prop_assert_eq!(stopped.work.released_for_want, 0);
@@ -323,7 +323,7 @@ proptest! {
             let aging = Aging { budget: Fraction::clamped(1.0), ..Aging::KERNEL.with(class, rate) };
             replay(&trace, &machine, &aging)
         };
-        let (between, stopped) = (at(dial(number)), at(Rate::Dial(Dial::NEVER)));
+        let (between, stopped) = (at(dial(number)), at(Rate::Level(Level::NEVER)));
         let keep_us = BASE_US * u64::from(number) / u64::from(100 - number);
         prop_assume!(stopped.work.pressure_us < keep_us);
         prop_assert_eq!(between, stopped);

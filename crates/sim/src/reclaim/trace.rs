@@ -83,7 +83,7 @@ pub enum Step {
         us: u64,
     },
     /// Levels apply from here on.
-    Dials,
+    Levels,
     /// Events are counted from here on under this index of [`Trace::phases`].
     Phase(usize),
 }
@@ -169,7 +169,7 @@ impl Trace {
             ["write", name, first, count] => self.use_of(Access::Write, name, first, count)?,
             ["touch", name, first, count] => self.use_of(Access::Touch, name, first, count)?,
             ["wait", seconds] => Line::Step(Step::Wait { us: us_of(seconds)? }),
-            ["dials"] => Line::Step(Step::Dials),
+            ["dials"] => Line::Step(Step::Levels),
             ["phase", name] => {
                 let known = self.phases.iter().position(|phase| phase == name);
                 let phase = known.unwrap_or(self.phases.len());
@@ -257,7 +257,7 @@ impl Trace {
 
     /// True if the trace has a `dials` line.
     pub fn turns_dials(&self) -> bool {
-        self.lines.contains(&Line::Step(Step::Dials))
+        self.lines.contains(&Line::Step(Step::Levels))
     }
 
     /// Steps in order, with repetitions expanded.
@@ -338,7 +338,7 @@ impl fmt::Display for Trace {
             match *line {
                 Line::Repeat { times, .. } => writeln!(f, "repeat {times}")?,
                 Line::End { .. } => writeln!(f, "end")?,
-                Line::Step(Step::Dials) => writeln!(f, "dials")?,
+                Line::Step(Step::Levels) => writeln!(f, "dials")?,
                 Line::Step(Step::Wait { us }) => writeln!(f, "wait {}.{:06}", us / 1_000_000, us % 1_000_000)?,
                 Line::Step(Step::Phase(phase)) => {
                     writeln!(f, "phase {}", self.phases.get(phase).map_or("", String::as_str))?;

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 
-use aging::dials::Wishes;
+use aging::levels::Preferences;
 use serde::Serialize;
 use sim::reclaim::trace::Trace;
 use sim::reclaim::{Aging, BASE_US, Counts, Lists, Machine, Outcome, Rate, replay};
@@ -24,7 +24,7 @@ struct Both {
 }
 
 /// Replays the trace in `file` on a group with `memory` bytes, and prints the misses with masu and without.
-pub fn run(file: &Path, memory: Bytes, wishes: &Wishes, budget: Fraction, json: bool) -> Result<(), Failure> {
+pub fn run(file: &Path, memory: Bytes, wishes: &Preferences, budget: Fraction, json: bool) -> Result<(), Failure> {
     let text = fs::read_to_string(file).map_err(|error| {
         Failure::new(format!("cannot read the trace {}: {error}", file.display()))
             .remedy("A trace is text: `file NAME CLASS PAGES`, `read NAME FIRST COUNT`, `touch …`, `write …`, `wait SECONDS`, `repeat N` … `end`.")
@@ -42,7 +42,7 @@ pub fn run(file: &Path, memory: Bytes, wishes: &Wishes, budget: Fraction, json: 
     for (class, wish) in wishes.iter() {
         // A level that may move starts at its lower bound.
         if let Some(bounds) = wish {
-            with = with.with(class, Rate::Dial(bounds.low));
+            with = with.with(class, Rate::Level(bounds.low));
         }
     }
     let both = Both { kernel: replay(&trace, &machine, &Aging::KERNEL), dials: replay(&trace, &machine, &with) };

@@ -6,7 +6,7 @@ use access::arrivals::{Arrivals, Whose};
 use access::backend::Unavailable;
 use aging::backend::{self, Backend, Offers, SwapKnob};
 use aging::class::Class;
-use aging::dials::Dial;
+use aging::levels::Level;
 use hugepages::standing::{Missing, Standing};
 use linux::KernelFiles;
 use linux::kpageflags::FrameTable;
@@ -59,8 +59,8 @@ pub fn standings(tried: &Tried) -> Vec<Standing> {
 
 fn of(class: Class, offers: Offers, tried: &Tried) -> Standing {
     let (dial, by) = match class {
-        Class::Cache => (Dial::clamped(0), &tried.arrivals),
-        Class::Code | Class::ReadOnly | Class::Data | Class::Shared => (Dial::NEVER, &tried.pin),
+        Class::Cache => (Level::clamped(0), &tried.arrivals),
+        Class::Code | Class::ReadOnly | Class::Data | Class::Shared => (Level::NEVER, &tried.pin),
     };
     let (best, part) = (if class == Class::Cache { Backend::DropBehind } else { Backend::Pin }, class.name());
     match (backend::of(class, dial, false, offers), by) {

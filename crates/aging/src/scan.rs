@@ -11,7 +11,7 @@ use std::sync::Arc;
 use linux::page_cache;
 
 use crate::class::Class;
-use crate::dials::{ByClass, Dials};
+use crate::levels::{ByClass, Levels};
 use crate::mapped::{FileKey, Mapped, MappedFile};
 use crate::ranges::Ranges;
 
@@ -28,7 +28,7 @@ pub struct Source {
 
 /// Scan result.
 #[derive(Debug)]
-pub struct Look {
+pub struct Scan {
     /// Mapped files.
     pub mapped: Mapped,
     /// Resident pages of the classes that have a level.
@@ -46,9 +46,9 @@ pub struct Found {
     pub resident: Ranges,
 }
 
-impl Look {
+impl Scan {
     /// Scans the mapped files that are open.
-    pub fn at(mapped: Mapped, sources: &[Source], dials: &Dials) -> Look {
+    pub fn at(mapped: Mapped, sources: &[Source], dials: &Levels) -> Scan {
         let mut found = Vec::new();
         for Source { key, file, is_swap_backed } in sources {
             let Some(of) = mapped.files.get(key) else { continue };
@@ -65,7 +65,7 @@ impl Look {
                 found.push(Found { key: *key, class, resident });
             }
         }
-        Look { mapped, found }
+        Scan { mapped, found }
     }
 }
 
@@ -79,7 +79,7 @@ fn by_class(mapped: &MappedFile, is_swap_backed: bool) -> Vec<(Class, Ranges)> {
 
 /// Refault samples: the pages resident at the last scan, and the evicted ones.
 #[derive(Debug, Default)]
-pub struct Sightings(BTreeMap<(FileKey, Class), Seen>);
+pub struct RefaultSamples(BTreeMap<(FileKey, Class), Seen>);
 
 /// Known pages of one class of a file.
 #[derive(Debug, Default)]
@@ -88,10 +88,10 @@ struct Seen {
     gone: Ranges,
 }
 
-impl Sightings {
+impl RefaultSamples {
     /// Counts refaults by class: pages that were resident, were evicted, and are back. Files that are not mapped any
     /// more are forgotten.
-    pub fn note(&mut self, look: &Look) -> ByClass<u64> {
+    pub fn note(&mut self, look: &Scan) -> ByClass<u64> {
         self.0.retain(|(key, _), _| look.mapped.files.contains_key(key));
         let mut refaults = ByClass::default();
         for Found { key, class, resident } in &look.found {
@@ -121,7 +121,7 @@ mod tests {
     use std::ops::Range;
 
     use super::*;
-    use crate::dials::Dial;
+    use crate::levels::Level;
 
     const FILE: FileKey = FileKey { device: (1, 2), inode: 3 };
 
@@ -136,17 +136,17 @@ mod tests {
 
     #[test]
     fn a_page_that_had_gone_and_is_back_is_a_refault_and_a_new_one_is_not() {
-        let mut sightings = Sightings::default();
+        let mut sightings = RefaultSamples::default();
         let mut note = |ranges: &[Range<u64>]| {
             let found = vec![Found { key: FILE, class: Class::Code, resident: ranges.iter().cloned().collect() }];
-            sightings.note(&Look { mapped: all_mapped(), found }).get(Class::Code)
+            sightings.note(&Scan { mapped: all_mapped(), found }).get(Class::Code)
         };
         assert_eq!(note(&[0..10]), 0);
         assert_eq!(note(&[0..4]), 0);
         assert_eq!(note(&[0..8, 20..30]), 4);
         assert_eq!(note(&[0..10, 20..30]), 2);
         assert_eq!(note(&[0..10, 20..30]), 0);
-        sightings.note(&Look { mapped: Mapped::default(), found: Vec::new() });
+        sightings.note(&Scan { mapped: Mapped::default(), found: Vec::new() });
         assert!(sightings.0.is_empty(), "what nobody maps is forgotten");
     }
 
@@ -166,8 +166,8 @@ mod tests {
         file.write_all(&[7; 5 * 4096]).unwrap();
         let sources = [Source { key: FILE, file: Arc::new(file), is_swap_backed: false }];
         let mut dials = ByClass::default();
-        dials.set(Class::ReadOnly, Some(Dial::NEVER));
-        let look = Look::at(all_mapped(), &sources, &dials);
+        dials.set(Class::ReadOnly, Some(Level::NEVER));
+        let look = Scan::at(all_mapped(), &sources, &dials);
         let found: Vec<_> = look.found.iter().map(|of| (of.class, of.resident.pages())).collect();
         assert_eq!(found, [(Class::ReadOnly, 3)]);
     }

@@ -12,15 +12,15 @@ use crate::class::Class;
 /// Protection level of a class: 0 (aged as by the kernel, or faster) to 100 (not aged).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(transparent)]
-pub struct Dial(u8);
+pub struct Level(u8);
 
 /// Bounds of a protection level. Written `80`, or `60-100`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Bounds {
     /// Initial level, and the level without refaults.
-    pub low: Dial,
+    pub low: Level,
     /// Upper bound.
-    pub high: Dial,
+    pub high: Level,
 }
 
 /// Text that is no valid level.
@@ -39,15 +39,15 @@ impl fmt::Display for BadDial {
 
 impl std::error::Error for BadDial {}
 
-impl Dial {
+impl Level {
     /// Aged as by the kernel, or dropped at once.
-    pub const NONE: Dial = Dial(0);
+    pub const NONE: Level = Level(0);
     /// Not aged.
-    pub const NEVER: Dial = Dial(100);
+    pub const NEVER: Level = Level(100);
 
     /// `value`, limited to 100.
-    pub fn clamped(value: u8) -> Dial {
-        Dial(value.min(100))
+    pub fn clamped(value: u8) -> Level {
+        Level(value.min(100))
     }
 
     /// Level as a number, 0 to 100.
@@ -61,17 +61,17 @@ impl Dial {
     }
 
     /// Level raised by this much, at most to the upper bound.
-    pub fn raised(self, by: u8, bounds: Bounds) -> Dial {
-        Dial(self.0.saturating_add(by).min(bounds.high.0))
+    pub fn raised(self, by: u8, bounds: Bounds) -> Level {
+        Level(self.0.saturating_add(by).min(bounds.high.0))
     }
 
     /// Level lowered by this much, at least to the lower bound.
-    pub fn lowered(self, by: u8, bounds: Bounds) -> Dial {
-        Dial(self.0.saturating_sub(by).max(bounds.low.0))
+    pub fn lowered(self, by: u8, bounds: Bounds) -> Level {
+        Level(self.0.saturating_sub(by).max(bounds.low.0))
     }
 }
 
-impl fmt::Display for Dial {
+impl fmt::Display for Level {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
@@ -79,7 +79,7 @@ impl fmt::Display for Dial {
 
 impl Bounds {
     /// Bounds that fix the level.
-    pub fn fixed(dial: Dial) -> Bounds {
+    pub fn fixed(dial: Level) -> Bounds {
         Bounds { low: dial, high: dial }
     }
 
@@ -102,7 +102,7 @@ impl FromStr for Bounds {
         let bad = || BadDial(text.to_owned());
         let dial = |text: &str| {
             let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-            digits.then(|| text.parse::<u8>().ok()).flatten().filter(|value| *value <= 100).map(Dial).ok_or_else(bad)
+            digits.then(|| text.parse::<u8>().ok()).flatten().filter(|value| *value <= 100).map(Level).ok_or_else(bad)
         };
         let (low, high) = match text.split_once('-') {
             Some((low, high)) => (dial(low)?, dial(high)?),
@@ -134,14 +134,14 @@ impl<T: Copy> ByClass<T> {
 }
 
 /// Requested bounds by class; `None`: left to the kernel.
-pub type Wishes = ByClass<Option<Bounds>>;
+pub type Preferences = ByClass<Option<Bounds>>;
 
 /// Current level by class.
-pub type Dials = ByClass<Option<Dial>>;
+pub type Levels = ByClass<Option<Level>>;
 
-impl Wishes {
+impl Preferences {
     /// Initial levels.
-    pub fn at_first(&self) -> Dials {
+    pub fn at_first(&self) -> Levels {
         ByClass(self.0.map(|wish| wish.map(|bounds| bounds.low)))
     }
 }
@@ -154,8 +154,8 @@ mod tests {
 
     #[test]
     fn a_dial_is_one_number_or_two_in_order() {
-        assert_eq!("80".parse(), Ok(Bounds::fixed(Dial(80))));
-        assert_eq!("0-100".parse(), Ok(Bounds { low: Dial(0), high: Dial(100) }));
+        assert_eq!("80".parse(), Ok(Bounds::fixed(Level(80))));
+        assert_eq!("0-100".parse(), Ok(Bounds { low: Level(0), high: Level(100) }));
         for bad in ["", "101", "-1", "80-60", "a", "1-", "+5", "50%", "1-2-3", "1000"] {
             assert!(bad.parse::<Bounds>().is_err(), "{bad}");
         }
@@ -166,21 +166,21 @@ mod tests {
     #[test]
     fn the_rate_is_the_papers_at_both_ends() {
         // Section 5: mapped_page_cost = 0 ages mapped pages like all others, 100 not at all.
-        assert!((Dial(0).rate() - 1.0).abs() < 1e-9 && Dial(100).rate().abs() < 1e-9);
-        assert!((Dial(80).rate() - 0.2).abs() < 1e-9);
+        assert!((Level(0).rate() - 1.0).abs() < 1e-9 && Level(100).rate().abs() < 1e-9);
+        assert!((Level(80).rate() - 0.2).abs() < 1e-9);
     }
 
     proptest! {
         #[test]
         fn what_is_printed_is_read_again(low in 0u8..=100, more in 0u8..=100) {
-            let bounds = Bounds { low: Dial(low), high: Dial::clamped(low.saturating_add(more)) };
+            let bounds = Bounds { low: Level(low), high: Level::clamped(low.saturating_add(more)) };
             prop_assert_eq!(bounds.to_string().parse(), Ok(bounds));
         }
 
         #[test]
         fn a_dial_is_never_moved_out_of_its_bounds(low in 0u8..=100, high in 0u8..=100, by: u8, up: bool) {
             prop_assume!(low <= high);
-            let bounds = Bounds { low: Dial(low), high: Dial(high) };
+            let bounds = Bounds { low: Level(low), high: Level(high) };
             let moved = if up { bounds.low.raised(by, bounds) } else { bounds.high.lowered(by, bounds) };
             prop_assert!((bounds.low..=bounds.high).contains(&moved));
         }

@@ -10,7 +10,7 @@ use linux::pressure::{self, Pressure};
 use linux::{Error, KernelFiles, vmstat};
 use units::{Bytes, Fraction};
 
-use crate::policy::Room;
+use crate::policy::Headroom;
 
 /// Headroom of a domain: the host, or a control group.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub struct Named {
     /// Control groups, by inode, whose pages count; `None`: all.
     pub groups: Option<BTreeSet<u64>>,
     /// Limit and headroom.
-    pub room: Room,
+    pub room: Headroom,
 }
 
 /// Name of the host's domain.
@@ -33,11 +33,11 @@ pub const THE_HOST: &str = "the host";
 /// `Malformed`.
 pub fn rooms(files: &impl KernelFiles, limits: &[Limited], charged: &BTreeSet<u64>) -> Result<Vec<Named>, Error> {
     let memory = meminfo(files)?;
-    let of_host = Room { limit: memory.total, left: memory.available };
+    let of_host = Headroom { limit: memory.total, left: memory.available };
     let mut found = vec![Named { name: THE_HOST.to_owned(), groups: None, room: of_host }];
     for group in limits.iter().filter(|group| !group.inodes.is_disjoint(charged)) {
         if let Some(charge) = group.charge(files)? {
-            let room = Room { limit: charge.limit, left: charge.left() };
+            let room = Headroom { limit: charge.limit, left: charge.left() };
             found.push(Named { name: format!("/{}", group.directory), groups: Some(group.inodes.clone()), room });
         }
     }
@@ -248,7 +248,7 @@ mod tests {
         let ours = limits.iter().find(|group| group.directory.ends_with("/a")).unwrap().inodes.clone();
         let found = rooms(&kernel, &limits, &ours).unwrap();
         assert_eq!(found.len(), 2);
-        assert_eq!(found[1].room, Room { limit: Bytes(1000), left: Bytes(200) });
+        assert_eq!(found[1].room, Headroom { limit: Bytes(1000), left: Bytes(200) });
         assert_eq!(tightest(&found), Bytes(200));
         assert_eq!(rooms(&kernel, &limits, &BTreeSet::new()).unwrap().len(), 1);
     }

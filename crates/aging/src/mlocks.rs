@@ -18,12 +18,12 @@ use linux::{Error, KernelFiles, Pid, map_files, map_limit, open_files};
 use units::{Bytes, Fraction, Pages};
 
 use crate::class::Class;
-use crate::dials::{ByClass, Dials};
 use crate::left_out::{Cause, Tally};
-use crate::look::{Look, Source};
+use crate::levels::{ByClass, Levels};
 use crate::mapped::{FileKey, Mapped, MappedFile};
 use crate::policy::{self, Candidate};
 use crate::ranges::Ranges;
+use crate::scan::{Scan, Source};
 use crate::shares::{Claim, Owner, Owners, Pieces, divide};
 use files::{Refusals, Wanted, has_a_claim, is_of_file};
 
@@ -32,7 +32,7 @@ pub const CLASSES: [Class; 3] = [Class::Code, Class::ReadOnly, Class::Shared];
 
 /// Mlocked pages of masu.
 #[derive(Debug)]
-pub struct Pins {
+pub struct Mlocks {
     files: BTreeMap<FileKey, Pinned>,
     /// Files that could not be mlocked.
     refused: Refusals,
@@ -68,7 +68,7 @@ pub struct Pinned {
 
 /// Headroom of a domain for mlocks charged to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PinRoom {
+pub struct MlockHeadroom {
     /// Control groups, by inode, whose pages count; `None`: all.
     pub groups: Option<BTreeSet<u64>>,
     /// Number of additional pages that may be mlocked.
@@ -77,13 +77,13 @@ pub struct PinRoom {
 
 /// Limits of the mlocked amount, in all and by domain.
 #[derive(Clone, Copy, Debug)]
-pub struct PinBounds<'a> {
+pub struct MlockBounds<'a> {
     /// Limit of all mlocked bytes.
     pub all: Bytes,
     /// Additional bytes in one step.
     pub more: Bytes,
     /// Limit of each domain; the first is the host.
-    pub rooms: &'a [PinRoom],
+    pub rooms: &'a [MlockHeadroom],
 }
 
 /// Changes of a refresh.
@@ -106,7 +106,7 @@ pub struct Refreshed {
 /// Files to open, and the remaining files with their causes.
 #[derive(Debug, Default)]
 pub struct Admitted {
-    /// Files to [open](open_all), and then to [take](Pins::take).
+    /// Files to [open](open_all), and then to [take](Mlocks::take).
     pub missing: Vec<FileKey>,
     /// Unlocked bytes: no process maps the file any more, or its owners have their share.
     pub let_go: Bytes,
@@ -114,16 +114,16 @@ pub struct Admitted {
     pub left_out: Tally,
 }
 
-impl Pins {
+impl Mlocks {
     /// No pins yet.
     ///
     /// # Errors
     /// `Denied` without CAP_SYS_ADMIN, which the frames' flags ask for.
-    pub fn new(files: &impl KernelFiles) -> Result<Pins, Error> {
+    pub fn new(files: &impl KernelFiles) -> Result<Mlocks, Error> {
         /// The kernel's default of `vm.max_map_count`.
         const MAPPINGS: u64 = 65_530;
         let most = files::most(open_files::limit(), map_limit::max_map_count(files).unwrap_or(MAPPINGS));
-        Ok(Pins {
+        Ok(Mlocks {
             files: BTreeMap::new(),
             refused: Refusals::default(),
             limit: most,
@@ -176,7 +176,7 @@ impl Pins {
 
     /// Chooses the files to hold, each owner within its share. Releases all others, and also files replaced by another
     /// file of the same name. The result includes the mappings left out while they were read.
-    pub fn admit(&mut self, mapped: &mut Mapped, dials: &Dials, now: Duration) -> Admitted {
+    pub fn admit(&mut self, mapped: &mut Mapped, dials: &Levels, now: Duration) -> Admitted {
         let mut admitted = Admitted { left_out: std::mem::take(&mut mapped.left_out), ..Admitted::default() };
         self.refused.count(mapped, now, &mut admitted.left_out);
         let is_pinned = |key| self.files.get(key).is_some_and(|file| file.total() > 0);
@@ -240,10 +240,10 @@ impl Pins {
     /// `Denied` without the privilege to lock memory; `Unsupported` by a kernel before Linux 5.14.
     pub fn refresh(
         &mut self,
-        look: &Look,
-        dials: &Dials,
+        look: &Scan,
+        dials: &Levels,
         protected: &ByClass<bool>,
-        bounds: PinBounds<'_>,
+        bounds: MlockBounds<'_>,
         now: Duration,
     ) -> Result<Refreshed, Error> {
         let mut done = Refreshed { without_in: vec![Bytes(0); bounds.rooms.len()], ..Refreshed::default() };
@@ -327,13 +327,13 @@ impl Pins {
     }
 
     /// Fraction of a file charged to each domain, if it was measured.
-    fn charged_in(&self, key: FileKey, rooms: &[PinRoom]) -> Option<Vec<Fraction>> {
+    fn charged_in(&self, key: FileKey, rooms: &[MlockHeadroom]) -> Option<Vec<Fraction>> {
         let of_all = || rooms.iter().map(|room| Fraction::clamped(if room.groups.is_none() { 1.0 } else { 0.0 }));
         if self.groups.is_none() {
             return Some(of_all().collect()); // Nothing tells the charged group.
         }
         let shares = self.shares.get(&key)?;
-        let of = |room: &PinRoom| {
+        let of = |room: &MlockHeadroom| {
             let Some(groups) = &room.groups else { return Fraction::clamped(1.0) };
             let ours = shares.iter().filter(|(group, _)| groups.contains(group));
             Fraction::clamped(ours.map(|(_, share)| share).sum())

@@ -1,6 +1,6 @@
 //! The control loop: scan, decide, act, measure, report.
 //!
-//! The caller steps a [`Keeper`], and waits between steps for [`Keeper::wait`]. The expensive scan of all mappings runs
+//! The caller steps a [`Daemon`], and waits between steps for [`Daemon::wait`]. The expensive scan of all mappings runs
 //! rarely enough to take less than a hundredth of the time. A separate thread in `guard` monitors the headroom of
 //! mlocked pages, however long a step takes.
 
@@ -15,15 +15,15 @@ use units::Bytes;
 
 use crate::class::Class;
 use crate::controller;
-use crate::dials::{ByClass, Dials, Wishes};
-use crate::guard::Guard;
+use crate::headroom::{self, Clock, Named, Stall};
+use crate::headroom_monitor::HeadroomMonitor;
 use crate::left_out::{Said, Tally};
-use crate::look::{Look, Sightings};
+use crate::levels::{ByClass, Levels, Preferences};
 use crate::mapped;
-use crate::pins::{self, PinBounds, PinRoom, Pins};
+use crate::mlocks::{self, MlockBounds, MlockHeadroom, Mlocks};
 use crate::policy;
 use crate::report::{Because, Event, OfClass, Refaults, Summary};
-use crate::room::{self, Clock, Named, Stall};
+use crate::scan::{RefaultSamples, Scan};
 use crate::scope::{Scope, find};
 use crate::streams::Streams;
 use crate::swap::Swap;
@@ -34,7 +34,7 @@ pub struct Settings {
     /// Scope.
     pub scope: Scope,
     /// Bounds of the level of each class.
-    pub wishes: Wishes,
+    pub wishes: Preferences,
     /// Upper limit of mlocked bytes.
     pub budget: Bytes,
     /// Data has a level only because all mapped classes have one: where it has no effect, that is reported, and the
@@ -44,12 +44,12 @@ pub struct Settings {
 
 /// Ages pages by class until it is dropped or finished; then the previous state is restored.
 #[derive(Debug)]
-pub struct Keeper<F: KernelFiles + Sync + 'static> {
+pub struct Daemon<F: KernelFiles + Sync + 'static> {
     files: &'static F,
     settings: Settings,
-    dials: Dials,
+    dials: Levels,
     protected: ByClass<bool>,
-    pins: Option<Guard>,
+    pins: Option<HeadroomMonitor>,
     budget: Bytes,
     clock: Clock,
     stall: Stall,
@@ -58,8 +58,8 @@ pub struct Keeper<F: KernelFiles + Sync + 'static> {
     /// Bytes mlocked in parts and not reported yet, and whether more can be mlocked at once.
     in_parts: Bytes,
     /// Scan result, while its pages are mlocked in parts.
-    look: Option<Look>,
-    sightings: Sightings,
+    look: Option<Scan>,
+    sightings: RefaultSamples,
     /// Files left out by the last scan, and the lines about them.
     left_out: Tally,
     said: Said,
@@ -96,7 +96,7 @@ const PART: Bytes = Bytes::mib(64);
 /// Smallest change that is reported in a line.
 const WORTH_A_LINE: Bytes = Bytes::mib(1);
 
-impl<F: KernelFiles + Sync + 'static> Keeper<F> {
+impl<F: KernelFiles + Sync + 'static> Daemon<F> {
     /// Prepares the loop, and does the one-time work.
     ///
     /// # Errors
@@ -106,12 +106,15 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
         settings: Settings,
         streams: Option<Streams>,
         knobs: Knobs<'static, F>,
-    ) -> Result<(Keeper<F>, Vec<Event>), Error> {
+    ) -> Result<(Daemon<F>, Vec<Event>), Error> {
         let group = find(files, &settings.scope)?;
         let dials = settings.wishes.at_first();
-        let pins =
-            pins::CLASSES.into_iter().any(|class| dials.get(class).is_some()).then(|| Pins::new(files)).transpose()?;
-        let pins = pins.map(|pins| Guard::begin(files, pins, Stall::of(group.as_ref()))).transpose()?;
+        let pins = mlocks::CLASSES
+            .into_iter()
+            .any(|class| dials.get(class).is_some())
+            .then(|| Mlocks::new(files))
+            .transpose()?;
+        let pins = pins.map(|pins| HeadroomMonitor::begin(files, pins, Stall::of(group.as_ref()))).transpose()?;
         let mut events = Vec::new();
         let mut knobs = knobs;
         let begun = match &settings.scope {
@@ -135,7 +138,7 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
             }
             answer => answer?,
         };
-        let keeper = Keeper {
+        let keeper = Daemon {
             files,
             dials,
             protected: ByClass::default(),
@@ -147,7 +150,7 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
             next_refresh: Duration::ZERO,
             in_parts: Bytes(0),
             look: None,
-            sightings: Sightings::default(),
+            sightings: RefaultSamples::default(),
             left_out: Tally::default(),
             said: Said::default(),
             said_no_room: false,
@@ -183,7 +186,7 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
     /// this find them protected.
     ///
     /// # Errors
-    /// As [`Keeper::step`].
+    /// As [`Daemon::step`].
     pub fn settle(&mut self, is_haste: &dyn Fn() -> bool) -> Result<Vec<Event>, Error> {
         const MOST: Duration = Duration::from_secs(10);
         let begun = Instant::now();
@@ -205,7 +208,7 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
             Err(error @ (Error::Other(_) | Error::Gone(_))) => {
                 if let Some(guard) = &self.pins {
                     let mut kept = guard.lock();
-                    kept.hold_on(room::THE_HOST);
+                    kept.hold_on(headroom::THE_HOST);
                     kept.let_all_go()?;
                 }
                 self.next_refresh = now + REFRESH_EVERY;
@@ -293,7 +296,7 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
     /// Updates the duty cycles; returns true if a class changed its phase.
     fn take_turns(&mut self, events: &mut Vec<Event>) -> bool {
         let before = self.protected;
-        for class in pins::CLASSES {
+        for class in mlocks::CLASSES {
             let Some(dial) = self.dials.get(class) else { continue };
             let protected = policy::is_protected(dial, self.pressed);
             self.protected.set(class, protected);
@@ -324,13 +327,13 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
     }
 
     /// Scans the mappings. The pins are locked only while files are handed over.
-    fn look(&mut self, now: Duration, events: &mut Vec<Event>) -> Result<Option<Look>, Error> {
+    fn look(&mut self, now: Duration, events: &mut Vec<Event>) -> Result<Option<Scan>, Error> {
         let pids = self.processes()?;
         let mut mapped = mapped::of(self.files, &pids);
-        let limits = room::limits(self.files)?;
+        let limits = headroom::limits(self.files)?;
         let Some(guard) = &self.pins else { return Ok(None) };
         let mut admitted = guard.lock().pins.admit(&mut mapped, &self.dials, now);
-        let opened = pins::open_all(self.files, &admitted.missing, &mapped);
+        let opened = mlocks::open_all(self.files, &admitted.missing, &mapped);
         let sources = {
             let mut kept = guard.lock();
             kept.limits = limits;
@@ -341,7 +344,7 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
             events.push(Event::LetGo { bytes: admitted.let_go, because: Because::Unwanted });
         }
         self.left_out = admitted.left_out;
-        let look = Look::at(mapped, &sources, &self.dials);
+        let look = Scan::at(mapped, &sources, &self.dials);
         for (class, refaults) in self.sightings.note(&look).iter() {
             self.note(class, refaults);
         }
@@ -349,21 +352,21 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
     }
 
     /// Mlocks a part of the scan result; returns true if there may be more.
-    fn pin(&mut self, look: &Look, now: Duration, events: &mut Vec<Event>) -> Result<bool, Error> {
+    fn pin(&mut self, look: &Scan, now: Duration, events: &mut Vec<Event>) -> Result<bool, Error> {
         let group = find(self.files, &self.settings.scope).ok().flatten();
         let Some(guard) = &self.pins else { return Ok(false) };
         let mut kept = guard.lock();
         // The groups charged with a page are known only after the mlock; the groups of the processes are a good guess.
         let mut charged = kept.pins.known_groups();
         charged.extend(group.into_iter().flat_map(|group| group.inodes));
-        let named = room::rooms(self.files, &kept.limits, &charged)?;
+        let named = headroom::rooms(self.files, &kept.limits, &charged)?;
         let of_room = |of: &Named| {
             let more = policy::may_pin(of.room);
             let more = if kept.is_on_hold(&of.name) { Bytes(0) } else { more };
-            PinRoom { groups: of.groups.clone(), more: more.pages() }
+            MlockHeadroom { groups: of.groups.clone(), more: more.pages() }
         };
-        let rooms: Vec<PinRoom> = named.iter().map(of_room).collect();
-        let bounds = PinBounds { all: self.budget, more: PART, rooms: &rooms };
+        let rooms: Vec<MlockHeadroom> = named.iter().map(of_room).collect();
+        let bounds = MlockBounds { all: self.budget, more: PART, rooms: &rooms };
         let mut done = kept.pins.refresh(look, &self.dials, &self.protected, bounds, now)?;
         let goes_on = done.without > Bytes(0) && done.pinned > Bytes(0);
         if !goes_on {
@@ -372,7 +375,7 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
         self.left_out.add_all(std::mem::take(&mut done.refused));
         self.in_parts += done.pinned;
         // New pages are charged to a group: from now on that domain is monitored, as early as necessary.
-        let tightest = room::tightest(&room::rooms(self.files, &kept.limits, &kept.pins.charged())?);
+        let tightest = headroom::tightest(&headroom::rooms(self.files, &kept.limits, &kept.pins.charged())?);
         kept.tightest = tightest;
         let pins = &kept.pins;
         let pinned_bytes = pins.bytes();
@@ -385,7 +388,7 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
             events.push(Event::Pinned {
                 bytes: std::mem::take(&mut self.in_parts),
                 pinned_bytes,
-                classes: pins::CLASSES.into_iter().map(of).collect(),
+                classes: mlocks::CLASSES.into_iter().map(of).collect(),
                 files: pins.files(),
                 without_bytes: done.without,
                 budget_bytes: self.budget,
@@ -423,7 +426,7 @@ impl<F: KernelFiles + Sync + 'static> Keeper<F> {
         Ok(false)
     }
 
-    fn tell_left_out(&mut self, of_memory: Tally, look: &Look, now: Duration, events: &mut Vec<Event>) {
+    fn tell_left_out(&mut self, of_memory: Tally, look: &Scan, now: Duration, events: &mut Vec<Event>) {
         let mut left_out = std::mem::take(&mut self.left_out);
         left_out.add_all(of_memory);
         let said = self.said.of(left_out, &look.mapped.owners, now);

@@ -22,14 +22,14 @@ impl Memory {
     pub(super) fn turn_dial(&mut self, page: u32, came: bool) {
         match self.rate(self.pages.get(page).class) {
             Rate::Kernel => (),
-            Rate::Dial(dial) if dial.get() > 0 => self.keep(page),
-            Rate::Dial(_) if came && (self.is_of_file(page) || self.has_swap_left()) => {
+            Rate::Level(dial) if dial.get() > 0 => self.keep(page),
+            Rate::Level(_) if came && (self.is_of_file(page) || self.has_swap_left()) => {
                 self.let_go(page);
                 // It was not evicted, so its return is no refault.
                 self.pages.clear(page, flag::WORKINGSET);
                 self.counts(page).drops += 1;
             }
-            Rate::Dial(_) => (),
+            Rate::Level(_) => (),
         }
     }
 
@@ -66,7 +66,7 @@ impl Memory {
         }
         self.work.pressure_us += SECOND_US;
         for class in Class::ALL {
-            let Rate::Dial(dial) = self.rate(class) else { continue };
+            let Rate::Level(dial) = self.rate(class) else { continue };
             let left = u64::from(100 - dial.get());
             // Level 100 has no expiry.
             let Some(keep_us) = self.aging.base_us.saturating_mul(u64::from(dial.get())).checked_div(left) else {
@@ -87,7 +87,7 @@ impl Memory {
     pub(super) fn release_for_want(&mut self) -> bool {
         let dial_of = |class: &Class| match self.rate(*class) {
             Rate::Kernel => 0,
-            Rate::Dial(dial) => dial.get(),
+            Rate::Level(dial) => dial.get(),
         };
         let has_some = |class: &Class| self.pages.len(List::Kept(*class)) > 0;
         let can_go = |class: &Class| class.is_of_files() || self.has_swap_left();

@@ -14,8 +14,8 @@ use rustix::io::Errno;
 use units::{Bytes, Pages};
 
 use crate::class::Class;
-use crate::dials::Dials;
 use crate::left_out::{Cause, Tally};
+use crate::levels::Levels;
 use crate::mapped::{FileKey, Mapped, MappedFile};
 use crate::shares::{Claim, Pieces, divide};
 
@@ -47,7 +47,7 @@ pub fn window(mapped: &MappedFile, length: Pages) -> Range<u64> {
 }
 
 /// Can any class of the file have a claim to be mlocked?
-pub fn has_a_claim(mapped: &MappedFile, dials: &Dials) -> bool {
+pub fn has_a_claim(mapped: &MappedFile, dials: &Levels) -> bool {
     let has = |class| dials.get(class).is_some();
     (has(Class::Code) && !mapped.code.is_empty()) || has(Class::ReadOnly) || has(Class::Shared)
 }

@@ -2,7 +2,7 @@
 //! short.
 //!
 //! The thread has no other task and waits for time only. A file server that does not answer, or a terminal that accepts
-//! no output, delays the rest of masu but not this thread. All mlock calls run under [`Guard::lock`], in parts of at
+//! no output, delays the rest of masu but not this thread. All mlock calls run under [`HeadroomMonitor::lock`], in parts of at
 //! most some 30 ms each. No caller opens files or scans memory under that lock.
 
 use std::collections::BTreeMap;
@@ -15,14 +15,14 @@ use linux::{Error, KernelFiles};
 use rustix::io::Errno;
 use units::{Bytes, Fraction};
 
-use crate::pins::Pins;
+use crate::headroom::{self, Named, Stall};
+use crate::mlocks::Mlocks;
 use crate::policy;
 use crate::report::{Because, Event};
-use crate::room::{self, Named, Stall};
 
 /// Mlocked pages and their headroom monitor. Dropping it unlocks all pages.
 #[derive(Debug)]
-pub struct Guard {
+pub struct HeadroomMonitor {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
@@ -37,7 +37,7 @@ struct Shared {
 #[derive(Debug)]
 pub struct Kept {
     /// Mlocked pages.
-    pub pins: Pins,
+    pub pins: Mlocks,
     /// Control groups that may have limits.
     pub limits: Vec<Limited>,
     /// Smallest headroom of all domains.
@@ -58,12 +58,16 @@ struct Hold {
     length: Duration,
 }
 
-impl Guard {
+impl HeadroomMonitor {
     /// Starts the monitor for these pins.
     ///
     /// # Errors
     /// `Other` when no thread can be started.
-    pub fn begin<F: KernelFiles + Sync>(files: &'static F, pins: Pins, stall: Stall) -> Result<Guard, Error> {
+    pub fn begin<F: KernelFiles + Sync>(
+        files: &'static F,
+        pins: Mlocks,
+        stall: Stall,
+    ) -> Result<HeadroomMonitor, Error> {
         let kept = Kept {
             pins,
             limits: Vec::new(),
@@ -87,7 +91,7 @@ impl Guard {
             let errno = error.raw_os_error().map_or(Errno::AGAIN, Errno::from_raw_os_error);
             Error::of_host("start", "a thread", errno)
         })?;
-        Ok(Guard { shared, thread: Some(thread) })
+        Ok(HeadroomMonitor { shared, thread: Some(thread) })
     }
 
     /// Locks the pins for a change. The thread checks the headroom as soon as the lock is released.
@@ -112,7 +116,7 @@ impl Guard {
     }
 }
 
-impl Drop for Guard {
+impl Drop for HeadroomMonitor {
     fn drop(&mut self) {
         self.shared.lock().is_over = true;
         self.shared.changed.notify_all();
@@ -200,8 +204,8 @@ impl Kept {
     /// Reads the headroom of the domains that bound the pins; unlocks pages when one domain is nearly used up.
     fn look(&mut self, files: &impl KernelFiles, now: Duration) -> Result<(), Error> {
         let stalled = self.stall.tick(files, now)?;
-        let rooms = room::rooms(files, &self.limits, &self.pins.charged())?;
-        self.tightest = room::tightest(&rooms);
+        let rooms = headroom::rooms(files, &self.limits, &self.pins.charged())?;
+        self.tightest = headroom::tightest(&rooms);
         rooms.iter().try_for_each(|room| self.look_at(room, stalled))
     }
 
@@ -220,7 +224,7 @@ impl Kept {
         self.releases += 1;
         let (room, left_bytes) = (name.clone(), room.left);
         let because = if left_bytes < margin {
-            Because::Room { room, left_bytes, margin_bytes: margin }
+            Because::Headroom { room, left_bytes, margin_bytes: margin }
         } else {
             Because::Stalled { stalled, room, left_bytes }
         };
@@ -230,7 +234,7 @@ impl Kept {
 
     /// Unlocks everything: without a monitor nothing may stay mlocked.
     fn give_up(&mut self, error: Error) {
-        self.hold_on(room::THE_HOST);
+        self.hold_on(headroom::THE_HOST);
         // Pages that cannot be unlocked one by one go with their mapping.
         if self.let_all_go().is_err() {
             self.pins.forget();
