@@ -5,8 +5,8 @@ use std::sync::atomic::AtomicU64;
 
 use crate::input::Input;
 use crate::scribble::scribble;
+use farmem_engine::budget::Budget;
 use farmem_engine::greeting::Sections;
-use farmem_engine::pager::Budget;
 use farmem_engine::policy::replace::{Arrival, ENTRY_PAGES, Memory};
 use farmem_engine::policy::site::{Fault, Kind, Order, Room};
 use farmem_engine::policy::what_if::Ghosts;

@@ -5,8 +5,9 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
+use crate::budget::Budget;
 use crate::calls::Refusal;
-use crate::pager::{Budget, FLIGHT_WORDS, FLIGHTS_PAGES, Flights, Pager, Ring};
+use crate::pager::{FLIGHT_WORDS, FLIGHTS_PAGES, Flights, Pager, Ring};
 use crate::policy::site::{SEED_WORDS, SITES};
 use crate::space::{CHUNK_PAGES, DIRECTORY_WORDS, Page, Space};
 use crate::units::Learned;

@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 pub mod backend;
+pub mod budget;
 pub mod calls;
 pub mod entry;
 pub mod field;

@@ -31,9 +31,10 @@ mod zeros;
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use crate::budget::Budget;
 use crate::entry::{Entry, Place};
 use crate::field::{Counter, Counters};
-use crate::policy::replace::{Arrival, aside_pages, most_aside_pages};
+use crate::policy::replace::Arrival;
 use crate::policy::site::{Kind, Order};
 use crate::policy::{self, NO_PAGE};
 use crate::space::{CHUNK_PAGES, Page, Space};
@@ -155,36 +156,6 @@ pub enum Served {
     Already,
     /// This memory is not paged.
     NotPaged,
-}
-
-/// Number of frames, and their division.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Budget {
-    /// All frames.
-    pub frames: u32,
-    /// Frames for the victim queue once all are in use, and as many for probation.
-    pub aside: u32,
-    /// Pages that the program has beyond these frames.
-    pub beyond: u32,
-}
-
-impl Budget {
-    /// Smallest budget that works: a call may have pages pinned while others come.
-    pub const LEAST_FRAMES: u32 = 256;
-
-    /// Budget of a program with this number of pages. A smaller number of frames becomes the minimum.
-    pub fn new(frames: u32, pages: u64) -> Budget {
-        let frames = frames.max(Self::LEAST_FRAMES);
-        let beyond = u32::try_from(pages.saturating_sub(frames.into())).unwrap_or(u32::MAX);
-        Budget { frames, aside: aside_pages(frames, beyond), beyond }
-    }
-
-    /// Largest transfer size that makes sense: a unit passes through the victim queue, and several should fit into the
-    /// program.
-    pub fn largest_unit_pages(&self) -> u32 {
-        let most = (most_aside_pages(self.frames) / 2).min(MAX_UNIT_PAGES);
-        1 << most.max(1).ilog2()
-    }
 }
 
 /// Some pages of a unit, by their index in it.

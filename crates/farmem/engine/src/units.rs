@@ -3,8 +3,8 @@
 //! A page is identified here by its address divided by 4096; the pager has numbers of its own for pages, and keeps 16
 //! bits with each for the policy.
 
+use crate::budget::Budget;
 use crate::greeting::Sections;
-use crate::pager::Budget;
 use crate::policy::marked::{self, Marked};
 use crate::policy::replace::{Arrival, Replacement};
 use crate::policy::site::{Fault, HELD, Kind, Order, Room, SERIES, Series, Sites};

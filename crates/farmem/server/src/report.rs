@@ -88,7 +88,7 @@ impl Counted {
             // Computed as in the pager.
             share => {
                 let frames = get(Counter::TouchedPagesPeak).saturating_mul(share).div_ceil(1 << 16);
-                Bytes(frames.max(farmem_engine::pager::Budget::LEAST_FRAMES.into()).saturating_mul(PAGE_BYTES))
+                Bytes(frames.max(farmem_engine::budget::Budget::LEAST_FRAMES.into()).saturating_mul(PAGE_BYTES))
             }
         };
         Counted {

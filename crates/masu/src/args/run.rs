@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use contract::policy::Size;
 use farmem_engine::backend::Backend;
-use farmem_engine::pager::Budget;
+use farmem_engine::budget::Budget;
 use farmem_engine::{MAX_UNIT_PAGES, PAGE_BYTES};
 use units::Bytes;
 

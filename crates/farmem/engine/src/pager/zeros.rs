@@ -4,8 +4,9 @@
 //! that loops over its memory keeps most of it, these pages included. Such pages are frequent where a program allocates
 //! more than it touches, as at the ends of arrays.
 
-use super::{Budget, Come, Machine, Pager, Source, Unit};
+use super::{Come, Machine, Pager, Source, Unit};
 use crate::PAGE_BYTES;
+use crate::budget::Budget;
 use crate::entry::Place;
 use crate::field::Counter;
 use crate::policy::replace::zeros_to_look_for;
