@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use farmem::history::{History, Part};
 use farmem::report::{Counted, Report};
-use farmem_engine::field::{COUNTER_WORDS, Counters, Errand};
+use farmem_engine::counters::{COUNTER_WORDS, Counters};
+use farmem_engine::field::Errand;
 use farmem_engine::pager::{Crew, FLIGHT_PAGES, FLIGHT_WORDS, FLIGHTS_PAGES, Flights, Sum};
 use farmem_engine::policy::MAX_UNIT_LOG2;
 use farmem_engine::space::Page;

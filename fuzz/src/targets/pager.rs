@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use crate::input::Input;
 use farmem_engine::PAGE_BYTES;
+use farmem_engine::counters::{COUNTER_WORDS, Counter, Counters};
 use farmem_engine::entry::Place;
-use farmem_engine::field::{COUNTER_WORDS, Counter, Counters};
 use farmem_engine::greeting::Sections;
 use farmem_engine::pager::{FLIGHT_WORDS, Flights, Pager, Ring, Served, Touch};
 use farmem_engine::policy::what_if::Ghosts;

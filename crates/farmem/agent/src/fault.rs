@@ -3,7 +3,7 @@
 use core::ffi::{c_int, c_void};
 
 use farmem_engine::PAGE_BYTES;
-use farmem_engine::field::Counter;
+use farmem_engine::counters::Counter;
 use farmem_engine::pager::{Served, Touch};
 
 use crate::bell;

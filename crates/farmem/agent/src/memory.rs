@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use farmem_engine::PAGE_BYTES;
 use farmem_engine::calls::{self, Buffer, Call, Refusal, Until, number};
-use farmem_engine::field::Counter;
+use farmem_engine::counters::Counter;
 use farmem_engine::pager::Touch;
 
 use crate::bell;

@@ -11,8 +11,8 @@ use core::arch::global_asm;
 use core::sync::atomic::Ordering::Relaxed;
 
 use farmem_engine::calls::{Call, number};
+use farmem_engine::counters::Counter;
 use farmem_engine::entry::Place;
-use farmem_engine::field::Counter;
 
 use crate::caught::{Context, SELECTOR};
 use crate::frames::Frames;

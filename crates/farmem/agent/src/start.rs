@@ -8,7 +8,8 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use farmem_engine::PAGE_BYTES;
 use farmem_engine::backend::Backend;
-use farmem_engine::field::{self, BELL, Bell, Counter, ERRAND, Errand, Layout};
+use farmem_engine::counters::Counter;
+use farmem_engine::field::{self, BELL, Bell, ERRAND, Errand, Layout};
 use farmem_engine::greeting::{self, Go, Hello, Message, Ready, Secret, Step, Terms};
 use farmem_engine::pager::Pager;
 use farmem_engine::policy::site::{SEED_WORDS, SITES, Seed};

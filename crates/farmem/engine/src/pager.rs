@@ -32,8 +32,8 @@ mod zeros;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::budget::Budget;
+use crate::counters::{Counter, Counters};
 use crate::entry::{Entry, Place};
-use crate::field::{Counter, Counters};
 use crate::policy::replace::Arrival;
 use crate::policy::site::{Kind, Order};
 use crate::policy::{self, NO_PAGE};

@@ -10,8 +10,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use farmem_engine::PAGE_BYTES;
 use farmem_engine::backend::Backend;
+use farmem_engine::counters::{COUNTER_WORDS, Counter, Counters};
 use farmem_engine::entry::Place;
-use farmem_engine::field::{COUNTER_WORDS, Counter, Counters, Layout};
+use farmem_engine::field::Layout;
 use farmem_engine::greeting::Sections;
 use farmem_engine::pager::{FLIGHT_WORDS, Flights, Pager, Ring, Served, Touch};
 use farmem_engine::policy::what_if::Ghosts;

@@ -3,7 +3,7 @@
 use farmem_engine::PAGE_BYTES;
 use farmem_engine::backend::Backend;
 use farmem_engine::calls::Refusal;
-use farmem_engine::field::{Counter, Counters};
+use farmem_engine::counters::{Counter, Counters};
 use farmem_engine::units::Learned;
 use linux::maps::Mapping;
 use serde::Serialize;
@@ -305,7 +305,7 @@ mod tests {
     use std::array;
     use std::sync::atomic::AtomicU64;
 
-    use farmem_engine::field::COUNTER_WORDS;
+    use farmem_engine::counters::COUNTER_WORDS;
 
     use super::*;
 

@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 
 use farmem_engine::backend::Backend;
 use farmem_engine::budget::Budget;
-use farmem_engine::field::{self, ANSWERED, ASKED, Ask, BELL, Bell, COUNTER_WORDS, Counters, ERRAND, Errand, Layout};
+use farmem_engine::counters::{COUNTER_WORDS, Counters};
+use farmem_engine::field::{self, ANSWERED, ASKED, Ask, BELL, Bell, ERRAND, Errand, Layout};
 use farmem_engine::greeting::{self, Go, Message, Ready, Secret, Sections, Terms};
 use farmem_engine::policy::site::{SEED_WORDS, Seed};
 use farmem_engine::space::Page;

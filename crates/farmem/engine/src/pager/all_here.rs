@@ -2,8 +2,8 @@
 
 use super::{Come, Machine, Pager, Slot, Source};
 use crate::MAX_UNIT_PAGES;
+use crate::counters::Counter;
 use crate::entry::Place;
-use crate::field::Counter;
 use crate::policy::replace::Arrival;
 use crate::space::Page;
 use crate::units::Units;

@@ -16,8 +16,8 @@
 use core::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 use super::{Come, Machine, Pager, Source, Sum, Unit};
+use crate::counters::Counter;
 use crate::entry::Place;
-use crate::field::Counter;
 use crate::policy::replace::Arrival;
 use crate::policy::site::Order;
 use crate::policy::{self, NO_PAGE};

@@ -6,8 +6,8 @@
 use super::ring::Slot;
 use super::{Machine, Pager};
 use crate::PAGE_BYTES;
+use crate::counters::Counter;
 use crate::entry::Place;
-use crate::field::Counter;
 use crate::policy::Run;
 use crate::policy::replace::{Arrival, Memory};
 use crate::space::Page;

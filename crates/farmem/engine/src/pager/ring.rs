@@ -8,8 +8,8 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::{Machine, Pager};
 use crate::PAGE_BYTES;
+use crate::counters::Counter;
 use crate::entry::Place;
-use crate::field::Counter;
 use crate::space::Page;
 use crate::units::Units;
 

@@ -7,8 +7,8 @@
 use super::{Come, Machine, Pager, Source, Unit};
 use crate::PAGE_BYTES;
 use crate::budget::Budget;
+use crate::counters::Counter;
 use crate::entry::Place;
-use crate::field::Counter;
 use crate::policy::replace::zeros_to_look_for;
 use crate::space::Page;
 use crate::units::Units;
