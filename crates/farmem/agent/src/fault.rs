@@ -9,7 +9,6 @@ use farmem_engine::pager::{Served, Touch};
 use crate::bell;
 use crate::frames::Frames;
 use crate::kernel;
-use crate::memory;
 use crate::program::{LOCK, Program, is_paged, program};
 use crate::signals;
 use crate::thread::Repeated;
@@ -56,7 +55,7 @@ pub unsafe extern "C" fn on_bus(signal: c_int, info: *mut libc::siginfo_t, conte
             return;
         }
         if program.pager.space.page(address).is_none() {
-            memory::no_number();
+            kernel::no_number();
         }
     }
     // SAFETY: the kernel's own arguments.

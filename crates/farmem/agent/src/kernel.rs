@@ -68,6 +68,14 @@ pub fn give_up(parts: &[&str]) -> ! {
     end(2)
 }
 
+/// Out of page numbers: there is one for each page that masu expects of a program at most (see the session parameters).
+pub fn no_number() -> ! {
+    give_up(&[
+        "the program has used up all numbers for pages; it is ended, since its memory cannot be kept\n    ",
+        "There are 64 times as many as this machine has pages: run it with less data, or on a machine with more memory.",
+    ])
+}
+
 /// Ends the program.
 pub fn end(status: i32) -> ! {
     loop {

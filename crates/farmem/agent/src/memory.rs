@@ -561,17 +561,9 @@ fn remap(program: &'static Program, made: Call) -> i64 {
         advised(new, new_bytes, libc::MADV_NORMAL);
         let copy = |from, to| frames.copy_home(from, to);
         if !program.pager.relocate(&mut program.units(&held), old, new, kept, copy) {
-            no_number();
+            kernel::no_number();
         }
         program.pager.forget(old, old_bytes);
     }
     answer
-}
-
-/// Out of page numbers: there is one for each page that masu expects of a program at most (see the session parameters).
-pub fn no_number() -> ! {
-    kernel::give_up(&[
-        "the program has used up all numbers for pages; it is ended, since its memory cannot be kept\n    ",
-        "There are 64 times as many as this machine has pages: run it with less data, or on a machine with more memory.",
-    ])
 }
