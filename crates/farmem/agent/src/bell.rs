@@ -7,8 +7,7 @@ use farmem_engine::pager::Pager;
 
 use crate::errand;
 use crate::kernel::{self, call};
-use crate::process;
-use crate::program::Program;
+use crate::program::{self, Program};
 
 /// Busy-waiting time before sleeping: about 20 µs, less than a sleep and a wake-up take.
 const SHORTLY_TICKS: u64 = 50_000;
@@ -58,7 +57,7 @@ pub fn wait_for_arrival(program: &Program, pager: &Pager<'_>) {
         let answer = unsafe { call!(libc::SYS_futex, arrivals.as_ptr().addr(), libc::FUTEX_WAIT, seen, second) };
         if answer == -i64::from(libc::ETIMEDOUT) {
             errand::is_masu_there(program);
-            if process::is_left_behind() {
+            if program::is_left_behind() {
                 // The child of a vfork, whose parent was killed: no batch will complete.
                 kernel::end(128 + libc::SIGKILL);
             }

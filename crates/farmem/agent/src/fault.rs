@@ -9,7 +9,8 @@ use farmem_engine::pager::{Served, Touch};
 use crate::bell;
 use crate::frames::Frames;
 use crate::kernel;
-use crate::program::{LOCK, Program, is_paged, program};
+use crate::lock::LOCK;
+use crate::program::{Program, is_paged, program};
 use crate::signals;
 use crate::thread::Repeated;
 

@@ -1,20 +1,22 @@
 //! The pager's lock. Its holder has all signals blocked, touches no paged memory, and waits for nothing but the store.
 //!
-//! The algorithm is in `farmem_engine::lock`; this file has the waiting of threads: futex(2).
+//! The algorithm is in `farmem_engine::lock`; this file has the waiting of threads (futex(2)), and hands the state of the
+//! policies to the holder.
 
 use core::sync::atomic::{AtomicU32, Ordering, Ordering::Relaxed};
 
 use farmem_engine::lock;
+use farmem_engine::policy::what_if::Ghosts;
+use farmem_engine::units::{Costs, Units};
 
 use crate::kernel::{self, call};
-use crate::process;
+use crate::program::{self, Program};
 
-pub type Lock = lock::Lock<Futex>;
+type Lock = lock::Lock<Futex>;
 pub type Held<'a> = lock::Held<'a, Futex>;
 
-pub const fn new() -> Lock {
-    Lock::over(Futex(AtomicU32::new(0)), Futex(AtomicU32::new(0)))
-}
+/// The pager's lock.
+pub static LOCK: Lock = Lock::over(Futex(AtomicU32::new(0)), Futex(AtomicU32::new(0)));
 
 /// A word on which the kernel lets threads wait.
 pub struct Futex(AtomicU32);
@@ -51,7 +53,7 @@ impl lock::Word for Futex {
             call!(libc::SYS_futex, self.0.as_ptr().addr(), libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG, value, most)
         };
         let in_vain = answer == -i64::from(libc::ETIMEDOUT);
-        if in_vain && process::is_left_behind() {
+        if in_vain && program::is_left_behind() {
             // The child of a vfork, whose parent was killed, maybe with the lock: it will never be released.
             kernel::end(128 + libc::SIGKILL);
         }
@@ -61,5 +63,36 @@ impl lock::Word for Futex {
     fn wake(&self, most: i32) {
         // SAFETY: wakes threads that wait on our own word.
         unsafe { call!(libc::SYS_futex, self.0.as_ptr().addr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, most) };
+    }
+}
+
+impl Program {
+    /// Costs of the store.
+    const fn costs(&self) -> Costs {
+        match (self.store < 0, self.background) {
+            (true, true) => Costs::SERVER,
+            (true, false) => Costs::SERVER.alone(),
+            (false, _) => Costs::FILE,
+        }
+    }
+
+    /// Policies. The borrow of the lock's guard protects their state.
+    pub fn units<'a>(&self, _held: &'a Held<'_>) -> Units<'a> {
+        // SAFETY: both lie in the segment, apart from all else, for as long as the program runs. The holder of the lock
+        // has exclusive access, since the result does not outlive the guard.
+        let (learned, ghosts) =
+            unsafe { (&mut *self.learned, core::slice::from_raw_parts_mut(self.ghosts.0, self.ghosts.1)) };
+        // The table has space for the pages of the whole machine, should the budget grow to that. Fewer lie closer
+        // together.
+        let frames = self.pager.budget().frames as usize;
+        let used = ghosts.len().min(2 * frames.next_power_of_two());
+        Units {
+            learned,
+            ghosts: Ghosts::over(&mut ghosts[..used]),
+            sections: self.sections,
+            fixed_log2: self.fixed_log2,
+            base_log2: self.base_log2,
+            costs: self.costs(),
+        }
     }
 }

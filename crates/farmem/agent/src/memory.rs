@@ -12,8 +12,8 @@ use crate::bell;
 use crate::fault;
 use crate::frames::Frames;
 use crate::kernel::{self, call};
-use crate::lock::Held;
-use crate::program::{HEAP_END, LOCK, ODDLY_WRITABLE, Program, program};
+use crate::lock::{Held, LOCK};
+use crate::program::{HEAP_END, ODDLY_WRITABLE, Program, program};
 use crate::thread::Thread;
 
 const fn page_down(address: u64) -> u64 {

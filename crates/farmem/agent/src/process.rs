@@ -17,7 +17,8 @@ use farmem_engine::entry::Place;
 use crate::caught::{Context, SELECTOR};
 use crate::frames::Frames;
 use crate::kernel::call;
-use crate::program::{LOCK, PAGED, Program, program};
+use crate::lock::LOCK;
+use crate::program::{PAGED, Program};
 use crate::thread::{self, Thread};
 use crate::{DISPATCH, kernel, mappings, memory};
 
@@ -353,20 +354,6 @@ fn vfork(context: &mut Context) {
     memory::take_off_last(pins, 0);
     pins.forget_calls();
     context.answer(answer);
-}
-
-/// Whether this is the child of a vfork, with its parent's memory, and the parent has ended.
-pub fn is_left_behind() -> bool {
-    let Some(program) = program() else { return false };
-    let process = program.process.load(Relaxed);
-    // SAFETY: these ask.
-    unsafe {
-        // In a PID namespace of its own it sees no parent: then the answer is unknown.
-        let parent = call!(libc::SYS_getppid);
-        call!(libc::SYS_getpid) != i64::from(process)
-            && ![0, i64::from(process)].contains(&parent)
-            && call!(libc::SYS_kill, process, 0) == -i64::from(libc::ESRCH)
-    }
 }
 
 /// Whether much of the stored memory is unreadable at the moment: brought back, it could not be evicted again.

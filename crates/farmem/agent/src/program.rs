@@ -7,10 +7,9 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Acquire, Or
 use farmem_engine::field::{Bell, Errand};
 use farmem_engine::greeting::Sections;
 use farmem_engine::pager::Pager;
-use farmem_engine::policy::what_if::Ghosts;
-use farmem_engine::units::{Costs, Learned, Units};
+use farmem_engine::units::Learned;
 
-use crate::lock::{self, Held, Lock};
+use crate::kernel::call;
 use crate::uffd::Uffd;
 
 /// Pager, and its resources.
@@ -60,40 +59,6 @@ unsafe impl Sync for Place {}
 static PLACE: Place = Place(UnsafeCell::new(MaybeUninit::uninit()));
 static READY: AtomicBool = AtomicBool::new(false);
 
-impl Program {
-    /// Costs of the store.
-    const fn costs(&self) -> Costs {
-        match (self.store < 0, self.background) {
-            (true, true) => Costs::SERVER,
-            (true, false) => Costs::SERVER.alone(),
-            (false, _) => Costs::FILE,
-        }
-    }
-
-    /// Policies. The borrow of the lock's guard protects their state.
-    pub fn units<'a>(&self, _held: &'a Held<'_>) -> Units<'a> {
-        // SAFETY: both lie in the segment, apart from all else, for as long as the program runs. The holder of the lock
-        // has exclusive access, since the result does not outlive the guard.
-        let (learned, ghosts) =
-            unsafe { (&mut *self.learned, core::slice::from_raw_parts_mut(self.ghosts.0, self.ghosts.1)) };
-        // The table has space for the pages of the whole machine, should the budget grow to that. Fewer lie closer
-        // together.
-        let frames = self.pager.budget().frames as usize;
-        let used = ghosts.len().min(2 * frames.next_power_of_two());
-        Units {
-            learned,
-            ghosts: Ghosts::over(&mut ghosts[..used]),
-            sections: self.sections,
-            fixed_log2: self.fixed_log2,
-            base_log2: self.base_log2,
-            costs: self.costs(),
-        }
-    }
-}
-
-/// The pager's lock.
-pub static LOCK: Lock = lock::new();
-
 /// Set once writable memory was seen from which the kernel moves nothing (it is executable, too, or has a protection
 /// key): then memory that cannot be moved cannot be copied safely either, since a thread may be writing to it.
 pub static ODDLY_WRITABLE: AtomicBool = AtomicBool::new(false);
@@ -123,4 +88,18 @@ pub static PAGED: AtomicBool = AtomicBool::new(true);
 /// See [`PAGED`].
 pub fn is_paged() -> bool {
     PAGED.load(Relaxed)
+}
+
+/// Whether this is the child of a vfork, with its parent's memory, and the parent has ended.
+pub fn is_left_behind() -> bool {
+    let Some(program) = program() else { return false };
+    let process = program.process.load(Relaxed);
+    // SAFETY: these ask.
+    unsafe {
+        // In a PID namespace of its own it sees no parent: then the answer is unknown.
+        let parent = call!(libc::SYS_getppid);
+        call!(libc::SYS_getpid) != i64::from(process)
+            && ![0, i64::from(process)].contains(&parent)
+            && call!(libc::SYS_kill, process, 0) == -i64::from(libc::ESRCH)
+    }
 }

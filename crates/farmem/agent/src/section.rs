@@ -3,8 +3,8 @@
 use core::ffi::c_int;
 
 use crate::kernel::call;
-use crate::lock::Held;
-use crate::program::{LOCK, Program, is_paged, program};
+use crate::lock::{Held, LOCK};
+use crate::program::{Program, is_paged, program};
 use crate::signals::{SET_BYTES, without_ours};
 
 /// Begins a section.

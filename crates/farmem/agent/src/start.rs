@@ -15,9 +15,9 @@ use farmem_engine::pager::Pager;
 use farmem_engine::policy::site::{SEED_WORDS, SITES, Seed};
 
 use crate::kernel::{self, call};
-use crate::lock::Held;
+use crate::lock::{Held, LOCK};
 use crate::mappings::{self, Mapping};
-use crate::program::{self, HEAP_END, LOCK, Program};
+use crate::program::{self, HEAP_END, Program};
 use crate::thread::{self, map_memory};
 use crate::uffd::Uffd;
 use crate::{DISPATCH, caught, descriptors, fault, memory, signals};
