@@ -6,77 +6,15 @@
 //! here.
 
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 
 use farmem_engine::calls::{self, Call, Kind, Signal};
 
-use crate::kernel::{Arguments, call};
 use crate::program::{ODDLY_WRITABLE, Program, is_paged, program};
+use crate::registers::Context;
 use crate::signals::{self, Action, SET_BYTES, without_ours};
 use crate::thread::Thread;
 use crate::{descriptors, memory, process, transfer};
-
-/// Selector that the kernel reads at each call: 1 means that calls are trapped. One byte for all threads, never
-/// changed.
-pub static SELECTOR: AtomicU8 = AtomicU8::new(1);
-
-/// Interrupted program: its registers at the call.
-pub struct Context(*mut libc::ucontext_t);
-
-const REGISTERS: [i32; 6] = [libc::REG_RDI, libc::REG_RSI, libc::REG_RDX, libc::REG_R10, libc::REG_R8, libc::REG_R9];
-
-impl Context {
-    /// Reads a register.
-    pub fn get(&self, register: i32) -> u64 {
-        // SAFETY: the kernel's frame, valid while the handler runs.
-        unsafe { (*self.0).uc_mcontext.gregs[register as usize] as u64 }
-    }
-
-    /// Sets a register.
-    pub fn set(&mut self, register: i32, value: u64) {
-        // SAFETY: as above.
-        unsafe { (*self.0).uc_mcontext.gregs[register as usize] = value as i64 };
-    }
-
-    /// Arguments of the call.
-    pub fn arguments(&self) -> Arguments {
-        REGISTERS.map(|register| self.get(register))
-    }
-
-    /// Sets an argument.
-    pub fn set_argument(&mut self, number: usize, value: u64) {
-        if let Some(register) = REGISTERS.get(number) {
-            self.set(*register, value);
-        }
-    }
-
-    /// Answers the call, which is not made any more.
-    pub fn answer(&mut self, answer: i64) {
-        self.set(libc::REG_RAX, answer as u64);
-    }
-
-    fn mask(&mut self) -> *mut u64 {
-        // SAFETY: as above.
-        unsafe { (&raw mut (*self.0).uc_sigmask).cast() }
-    }
-
-    /// Signal stack to which the return from the handler switches back.
-    pub fn signal_stack(&self) -> libc::stack_t {
-        // SAFETY: as above.
-        unsafe { (*self.0).uc_stack }
-    }
-
-    /// Sets the signal stack.
-    pub fn set_signal_stack(&mut self, stack: libc::stack_t) {
-        // SAFETY: as above.
-        unsafe { (*self.0).uc_stack = stack };
-    }
-
-    /// Pointer to the kernel's form.
-    pub const fn raw(&self) -> *mut libc::ucontext_t {
-        self.0
-    }
-}
 
 /// AUDIT_ARCH_X86_64.
 const X86_64: u32 = 0xc000_003e;
@@ -103,7 +41,8 @@ pub unsafe extern "C" fn on_call(signal: c_int, info: *mut libc::siginfo_t, cont
             "Run it without --local, or give it a build that makes none.",
         ]);
     }
-    let mut context = Context(context.cast());
+    // SAFETY: the kernel's own, and this handler's.
+    let mut context = unsafe { Context::of(context) };
     // SAFETY: this is a handler of the library's, and it is not interrupted by itself: its own calls are not trapped.
     let thread = unsafe { Thread::here() };
     memory::unpin(thread);
@@ -290,12 +229,4 @@ impl PartialEq for Action {
 /// Writes to the program's memory as the kernel would.
 fn write_words(address: u64, words: &[u64]) -> i64 {
     if memory::write_words(address, words) { 0 } else { EFAULT }
-}
-
-/// Traps the calls of this thread from now on.
-pub fn begin(text: (u64, u64)) -> i64 {
-    const SET: i32 = 59;
-    const ON: i32 = 1;
-    // SAFETY: from now on calls from elsewhere raise SIGSYS, for which there is a handler.
-    unsafe { call!(libc::SYS_prctl, SET, ON, text.0, text.1, SELECTOR.as_ptr().addr()) }
 }

@@ -17,6 +17,7 @@
 mod bell;
 mod caught;
 mod descriptors;
+mod dispatch;
 mod errand;
 mod exchange;
 mod fault;
@@ -27,18 +28,13 @@ mod mappings;
 mod memory;
 mod process;
 mod program;
+mod registers;
 mod section;
 mod signals;
 mod start;
 mod thread;
 mod transfer;
 mod uffd;
-
-use core::sync::atomic::AtomicU64;
-
-/// Range of this library's text, whose calls are not trapped: its start and its bytes. Read by the stubs of
-/// `process.rs`.
-pub(crate) static DISPATCH: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 
 /// Nothing here panics; a panic would stop the program rather than let it go on wrongly.
 #[panic_handler]

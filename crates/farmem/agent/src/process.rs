@@ -14,13 +14,14 @@ use farmem_engine::calls::{Call, number};
 use farmem_engine::counters::Counter;
 use farmem_engine::entry::Place;
 
-use crate::caught::{Context, SELECTOR};
+use crate::dispatch::{DISPATCH, SELECTOR};
 use crate::frames::Frames;
 use crate::kernel::call;
 use crate::lock::LOCK;
 use crate::program::{PAGED, Program};
+use crate::registers::Context;
 use crate::thread::{self, Thread};
-use crate::{DISPATCH, kernel, mappings, memory};
+use crate::{kernel, mappings, memory};
 
 // A call is passed on by returning from the handler to one of these stubs instead of the program's own instruction. The
 // return address and some words lie below the program's red zone. `ret 136` jumps there and restores the stack pointer,

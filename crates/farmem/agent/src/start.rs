@@ -14,13 +14,14 @@ use farmem_engine::greeting::{self, Go, Hello, Message, Ready, Secret, Step, Ter
 use farmem_engine::pager::Pager;
 use farmem_engine::policy::site::{SEED_WORDS, SITES, Seed};
 
+use crate::dispatch::{self, DISPATCH};
 use crate::kernel::{self, call};
 use crate::lock::{Held, LOCK};
 use crate::mappings::{self, Mapping};
 use crate::program::{self, HEAP_END, Program};
 use crate::thread::{self, map_memory};
 use crate::uffd::Uffd;
-use crate::{DISPATCH, caught, descriptors, fault, memory, signals};
+use crate::{caught, descriptors, fault, memory, signals};
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -78,7 +79,7 @@ unsafe extern "C" fn begin(_: c_int, _: *const *mut c_char, environment: *const 
             if let Some(program) = program {
                 seed(program, go.map_or(0, |go| go.seeds));
                 take_memory(program);
-                let answer = caught::begin((program.text.0, program.text.1));
+                let answer = dispatch::begin((program.text.0, program.text.1));
                 if answer < 0 {
                     // masu would have refused before it started anything, so the kernel changed its answer.
                     kernel::give_up(&[

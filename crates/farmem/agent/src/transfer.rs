@@ -3,9 +3,9 @@
 use farmem_engine::PAGE_BYTES;
 use farmem_engine::calls::{Call, Refusal, number};
 
-use crate::caught::Context;
 use crate::kernel::{self, call};
 use crate::program::Program;
+use crate::registers::Context;
 use crate::thread::Thread;
 use crate::{memory, process};
 
