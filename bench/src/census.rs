@@ -21,7 +21,7 @@ pub struct Options {
     /// Memory of a program, in MiB, all of it on 4 KiB pages
     #[arg(long, default_value_t = 8192)]
     pub mib: u64,
-    /// Files in the page cache that nobody maps, in MiB
+    /// Unmapped files in the page cache, in MiB
     #[arg(long, default_value_t = 2048)]
     pub cached_mib: u64,
     /// Measurements of each way

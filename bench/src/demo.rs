@@ -25,7 +25,7 @@ pub struct Options {
     /// Keys in each server; a million and a half take about 1 GiB
     #[arg(long, default_value_t = 1_500_000)]
     pub keys: u32,
-    /// Rounds in which the servers are measured in turns
+    /// Rounds of measuring the servers in turns
     #[arg(long, default_value_t = 6)]
     pub rounds: usize,
     /// Length of each measurement, in milliseconds

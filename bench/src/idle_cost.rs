@@ -18,13 +18,13 @@ use crate::workload::Workload;
 /// Arguments of `masu-bench idle-cost`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Memory of the program watched, in MiB
+    /// Memory of the observed program, in MiB
     #[arg(long, default_value_t = 4096)]
     pub mib: u64,
-    /// Time that masu is given to settle, in seconds
+    /// Time for masu to settle, in seconds
     #[arg(long, default_value_t = 30)]
     pub settle: u64,
-    /// Time over which its processor time is counted, in seconds
+    /// Time over which the processor time of masu is counted, in seconds
     #[arg(long, default_value_t = 60)]
     pub watch: u64,
     /// Measurements of the program with masu at work, and with masu stopped

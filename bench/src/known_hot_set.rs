@@ -25,7 +25,7 @@ pub struct Options {
     /// Memory of the program, in MiB, all of it resident on 4 KiB pages
     #[arg(long, default_value_t = 1024)]
     pub mib: u32,
-    /// For how long masu watches, in milliseconds
+    /// Time of observation by masu, in milliseconds
     #[arg(long, default_value_t = 3000)]
     pub watch_ms: u64,
     /// Sets of each size, each at another place

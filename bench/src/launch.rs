@@ -37,15 +37,15 @@ pub enum Policy {
     #[value(name = "4k")]
     #[serde(rename = "4k")]
     Small,
-    /// The kernel gives them to everybody.
+    /// The kernel gives them to all programs.
     Always,
-    /// glibc's malloc asks for them.
+    /// glibc's malloc advises them.
     Glibc,
-    /// jemalloc asks for them.
+    /// jemalloc advises them.
     Jemalloc,
-    /// masu asks for them, at the first touch.
+    /// masu advises them, for the first touch.
     Touch,
-    /// The same, for stacks too.
+    /// The same, also for stacks.
     TouchStack,
 }
 

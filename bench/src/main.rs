@@ -12,19 +12,19 @@ use bench::{
 };
 use clap::{Parser, Subcommand};
 
-/// Every published claim as a command, side by side with its baseline.
+/// Measure each published claim, side by side with its baseline.
 ///
-/// Needs root: it turns the host's setting for transparent huge pages (and puts it back), and watches other programs.
+/// Needs root: it changes the host's setting for transparent huge pages, restores it, and observes other programs.
 #[derive(Parser)]
 #[command(name = "masu-bench", version)]
 struct Arguments {
-    /// The masu to measure [default: the one beside this program]
+    /// Path of the masu to measure [default: beside this program]
     #[arg(long, global = true, value_name = "PATH")]
     masu: Option<PathBuf>,
     /// Save raw samples, host and commit to docs/results/NAME/
     #[arg(long, global = true)]
     save: bool,
-    /// Do not touch most free memory once before measuring
+    /// Do not touch most of the free memory once before measuring
     #[arg(long, global = true)]
     no_warm_up: bool,
     #[command(subcommand)]
@@ -43,53 +43,53 @@ enum Bench {
     KnownHotSet(known_hot_set::Options),
     /// Cost of reading and clearing the accessed bits
     Scan(scan::Options),
-    /// Cost of a masu that has settled
+    /// Cost of a settled masu
     IdleCost(idle_cost::Options),
-    /// A program that checks its own memory meanwhile
+    /// A program that checks its own memory under masu
     Torture(torture::Options),
     /// The Super Page paper's matrix transposition, over dimensions
     Transpose(transpose::Options),
-    /// Programs with much memory, with huge pages got in several ways
+    /// Programs with much memory, on huge pages of several sources
     Superpages(superpages::Options),
-    /// What `masu run` adds to a start and to a call
+    /// Cost of `masu run`: per start and per call
     Startup(startup::Options),
     /// Memory of a program with many threads
     Stacks(stacks::Options),
-    /// Programs with less memory than they have data
+    /// Far memory: programs with less memory than data
     Remote(remote::Options),
-    /// What one page fault costs a program with less memory than it has data
+    /// Far memory: cost of one page fault
     RemoteFault(remote::fault::Options),
-    /// A program that checks each byte with a twentieth of its memory, with new seeds until the time is over
+    /// Far memory: a program that checks each byte, with a twentieth of its memory and new seeds until the time is over
     RemoteTorture(remote::torture::Options),
     /// memcached that moves hot items together: throughput, memory, latency
     Memcached(memcached::Options),
-    /// Programs with a say: how soon they are told, what watching them costs, and what they pay where nobody watches
+    /// Cooperating programs: delay of a notification, cost of observing, cost without a tracker
     Track(track::Options),
-    /// Cost and error of finding out who uses memory for what
+    /// Cost and error of the census
     Census(census::Options),
-    /// Cost of finding out who shares which merged page
+    /// Cost of finding the sharers of merged pages
     LlcIndex(llc::index::Options),
-    /// Cost of bringing the lines of merged pages into the last-level cache, and what that does to others' loads
+    /// Cost of bringing the lines of merged pages into the last-level cache, and its effect on the loads of others
     LlcRefill(llc::refill::Options),
     /// Mixes of programs under every policy for the last-level cache, simulated
     LlcMixes(llc::mixes::Options),
-    /// Virtual machines of one kernel: what masu finds merged, beside what the kernel counts
+    /// Virtual machines of one kernel: merged pages found by masu, beside the kernel's count
     LlcGuests(llc::guests::Options),
     /// The CAT-and-KSM paper's figure, simulated: two programs with a partition each and half of their array shared
     LlcFigure(llc::figure::Options),
-    /// How fast the simulator of caches is, beside pycachesim
+    /// Speed of the cache simulator, beside pycachesim
     LlcSpeed(llc::speed::Options),
-    /// What a service with nothing to do finds in memory after a stream has passed
+    /// Pages of an idle service in memory after a stream
     IdleService(idle_service::Options),
-    /// What tar and rsync leave of the page cache
+    /// Page cache after tar and rsync
     Backup(backup::Options),
-    /// How long requests to nginx and PostgreSQL take while a large file is copied beside them
+    /// Latency of nginx and PostgreSQL during the copy of a large file
     Served(served::Options),
     /// The LRU-split paper's many writers, as their memory grows
     Writers(writers::Options),
     /// Two minutes with Redis, in one table
     Demo(demo::Options),
-    /// All of them but the demo and llc-guests, one after the other, as they are published
+    /// All except demo and llc-guests, one after the other, as published
     All,
 }
 

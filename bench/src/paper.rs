@@ -46,7 +46,7 @@ pub struct Options {
     /// Measurements of each condition for the ratio
     #[arg(long, default_value_t = 20)]
     pub pairs: usize,
-    /// Only these patterns (seq, rand, skew, skew-spread)
+    /// Patterns to measure (seq, rand, skew, skew-spread)
     #[arg(long, value_delimiter = ',', default_values_t = PATTERNS.map(|pattern| pattern.word.to_owned()))]
     pub patterns: Vec<String>,
 }

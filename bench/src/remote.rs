@@ -45,34 +45,34 @@ pub struct Options {
     /// Programs [default: all but himeno-s and himeno-l]
     #[arg(long, value_delimiter = ',', default_values_t = task::USUAL, hide_default_value = true)]
     pub workloads: Vec<Task>,
-    /// Budgets, in percent of the memory that can be paged [default: 5,10,25,50,100]
+    /// Local memory, in percent of the paged memory [default: 5,10,25,50,100]
     #[arg(long, value_delimiter = ',', value_name = "PERCENT")]
     pub local: Vec<f64>,
-    /// Ways to live with them: 4K … 1M, marked, auto, known, zram, swap-file [default: all, with the units 4K,16K,64K,256K,1M]
+    /// Ways: 4K … 1M, marked, auto, known, zram, swap-file [default: all, with transfer sizes 4K,16K,64K,256K,1M]
     #[arg(long, value_delimiter = ',')]
     pub ways: Vec<Way>,
-    /// Every power of two from 4 KiB to 1 MiB as a fixed unit
+    /// Measure every power of two from 4 KiB to 1 MiB as a fixed transfer size
     #[arg(long)]
     pub all_units: bool,
     /// Rounds [default: 3]
     #[arg(long)]
     pub pairs: Option<usize>,
-    /// Small programs, one round, budgets of 10 and 50 percent, the units 4K, 64K and 1M
+    /// Run small programs, one round, 10 and 50 percent of local memory, transfer sizes 4K, 64K and 1M
     #[arg(long)]
     pub quick: bool,
-    /// A run that takes this many times as long as with all memory is ended
+    /// Limit on the run time, as a multiple of the run with all memory; a longer run is ended
     #[arg(long, default_value_t = 60.0)]
     pub times_at_most: f64,
-    /// Where masu keeps pages [default: its own default]
+    /// Backing store of masu [default: its own default]
     #[arg(long, value_name = "URL")]
     pub store: Option<String>,
-    /// masu moves no page in the background, which it does with a server as its store
+    /// Disable prefetch and write-behind, which masu does with a server as its store
     #[arg(long)]
     pub no_background: bool,
-    /// Measure nothing: show in one table what --save has left in these folders
+    /// Measure nothing: print the results that --save wrote to these folders in one table
     #[arg(long, value_name = "DIR", num_args = 1..)]
     pub join: Vec<PathBuf>,
-    /// Where the swap file lies while the benchmark runs
+    /// Folder of the swap file during the benchmark
     #[arg(long, default_value = "/var/tmp", value_name = "DIR")]
     pub swap_folder: PathBuf,
 }

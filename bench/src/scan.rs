@@ -19,13 +19,13 @@ use crate::workload::Workload;
 /// Arguments of `masu-bench scan`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Memory of the program watched, in MiB, all of it on 4 KiB pages
+    /// Memory of the observed program, in MiB, all of it on 4 KiB pages
     #[arg(long, default_value_t = 8192)]
     pub mib: u64,
     /// Measurements of each way
     #[arg(long, default_value_t = 10)]
     pub pairs: usize,
-    /// For how long masu watches in each, in seconds
+    /// Time of observation by masu in each, in seconds
     #[arg(long, default_value_t = 4)]
     pub watch_s: u64,
 }

@@ -26,7 +26,7 @@ pub struct Options {
     /// Length of one measurement, in milliseconds
     #[arg(long, default_value_t = 1000)]
     pub segment_ms: u64,
-    /// When masu has not settled by then, it is asked to end (in seconds)
+    /// Time after which an unsettled masu is asked to end, in seconds
     #[arg(long, default_value_t = 60)]
     pub settle_limit: u64,
 }

@@ -26,16 +26,16 @@ pub struct Options {
     /// Threads
     #[arg(long, default_value_t = 10_000)]
     pub threads: u32,
-    /// The stack of each
+    /// Stack of each thread
     #[arg(long, default_value = "8MiB")]
     pub stack: Bytes,
     /// Starts of each program in each way
     #[arg(long, default_value_t = 6)]
     pub pairs: usize,
-    /// How long the threads rest before memory is measured, in milliseconds
+    /// Rest of the threads before memory is measured, in milliseconds
     #[arg(long, default_value_t = 2000)]
     pub rest_ms: u64,
-    /// Ways of getting huge pages
+    /// Sources of huge pages
     #[arg(long, value_delimiter = ',', default_values_t = POLICIES)]
     pub policies: Vec<Policy>,
     /// Leave out the Java program

@@ -23,7 +23,7 @@ use crate::workload::Workload;
 /// Arguments of `masu-bench startup`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Starts of each
+    /// Starts of each program
     #[arg(long, default_value_t = 200)]
     pub starts: usize,
     /// Measurements of each pair of calls

@@ -37,10 +37,10 @@ pub struct Options {
     /// Programs
     #[arg(long, value_delimiter = ',', default_values_t = Job::value_variants().to_vec())]
     pub workloads: Vec<Job>,
-    /// Ways of getting huge pages
+    /// Sources of huge pages
     #[arg(long, value_delimiter = ',', default_values_t = POLICIES)]
     pub policies: Vec<Policy>,
-    /// When one run takes longer, it is ended and the benchmark fails (in seconds)
+    /// Limit on one run, in seconds; a longer run is ended and the benchmark fails
     #[arg(long, default_value_t = 600)]
     pub run_limit: u64,
 }

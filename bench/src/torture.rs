@@ -32,10 +32,10 @@ pub struct Options {
     /// Threads of the program
     #[arg(long, default_value_t = 3)]
     pub threads: u64,
-    /// Seed of all that is random
+    /// Seed of all random choices
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Only our own hammer, without masu
+    /// Run only the hammer of the benchmark, without masu
     #[arg(long)]
     pub direct_only: bool,
 }

@@ -19,25 +19,25 @@ use programs::Programs;
 /// Arguments of `masu-bench track`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Notifications timed for each period and each number of pages
+    /// Timed notifications for each period and each number of pages
     #[arg(long, default_value_t = 10)]
     pub notifications: usize,
-    /// Periods of observation to time them with, in milliseconds
+    /// Periods of observation of the timed notifications, in milliseconds
     #[arg(long, value_delimiter = ',', default_values_t = [100, 1280])]
     pub periods_ms: Vec<u64>,
-    /// Touched memory to time them with, and to watch, in MiB
+    /// Touched memory of the timed notifications, and observed memory, in MiB
     #[arg(long, value_delimiter = ',', default_values_t = [32, 512, 4096])]
     pub memory_mib: Vec<u64>,
-    /// Programs that are watched at a time
+    /// Numbers of programs observed at a time
     #[arg(long, value_delimiter = ',', default_values_t = [1, 10, 100, 1000])]
     pub programs: Vec<usize>,
-    /// Time for which the tracker's processor time is counted, in seconds
+    /// Time over which the tracker's processor time is counted, in seconds
     #[arg(long, default_value_t = 20)]
     pub seconds: u64,
     /// Pairs of runs with libmasu and without
     #[arg(long, default_value_t = 20)]
     pub pairs: usize,
-    /// Fewer and shorter ones: shows that it works, and says little
+    /// Run fewer and shorter measurements: a check that it works, not a result
     #[arg(long)]
     pub quick: bool,
 }

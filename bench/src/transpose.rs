@@ -41,13 +41,13 @@ pub struct Options {
     /// Dimensions between two powers of two
     #[arg(long, default_value_t = 8)]
     pub per_octave: usize,
-    /// How long one stride of one dimension is measured in a round, in milliseconds
+    /// Time of measuring one stride of one dimension in a round, in milliseconds
     #[arg(long, default_value_t = 30)]
     pub cell_ms: u64,
     /// Rounds
     #[arg(long, default_value_t = 10)]
     pub pairs: usize,
-    /// Ways of getting huge pages
+    /// Sources of huge pages
     #[arg(long, value_delimiter = ',', default_values_t = POLICIES)]
     pub policies: Vec<Policy>,
 }

@@ -15,7 +15,7 @@ use fuzz::{TARGETS, Target, corpus, named};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 #[derive(Parser)]
-#[command(name = "fuzz", about = "Runs fuzz targets from their seeds, without coverage")]
+#[command(name = "fuzz", about = "Run fuzz targets from their seeds, without coverage")]
 struct Arguments {
     #[command(subcommand)]
     what: What,
@@ -23,36 +23,36 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum What {
-    /// Runs targets, all if none is named, each until its executions or its seconds are over
+    /// Run targets, by default all, each until its executions or its seconds are over
     Run(Run),
-    /// Runs a target on files, such as those that were found
+    /// Run a target on files, such as findings
     Repeat {
         #[arg(value_parser = target)]
         target: Target,
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },
-    /// Names the targets
+    /// List the targets
     List,
-    /// Prints the table of what was tried
+    /// Print the table of recorded runs
     Table {
         #[arg(default_value = "docs/results/fuzz")]
         folder: PathBuf,
     },
-    /// One target's inputs, in this process
+    /// Run one target's inputs in this process
     #[command(hide = true)]
     Worker(Work),
 }
 
 #[derive(Args)]
 struct Bounds {
-    /// Inputs are made of the seeds and of this number
+    /// Number that determines the inputs, together with the seeds
     #[arg(long, default_value_t = 1)]
     run: u64,
-    /// Seconds that a single input may take
+    /// Limit on a single input, in seconds
     #[arg(long, default_value_t = 30)]
     patience: u64,
-    /// Where inputs go that were found
+    /// Folder for findings
     #[arg(long, default_value_os_t = corpus::home().join("findings"))]
     findings: PathBuf,
 }
@@ -61,16 +61,16 @@ struct Bounds {
 struct Run {
     #[arg(value_parser = target)]
     targets: Vec<Target>,
-    /// Executions of each target; those of continuous integration if neither these nor seconds are given
+    /// Executions of each target [default: those of continuous integration, unless --seconds is given]
     #[arg(long)]
     executions: Option<u64>,
-    /// Seconds of each target
+    /// Time of each target, in seconds
     #[arg(long)]
     seconds: Option<u64>,
-    /// Targets at a time; as many as there are processors
+    /// Targets at a time [default: the number of processors]
     #[arg(long)]
     at_once: Option<usize>,
-    /// Adds what was run to the samples in this folder
+    /// Add the runs to the samples in this folder
     #[arg(long)]
     save: Option<PathBuf>,
     #[command(flatten)]

@@ -34,7 +34,7 @@ use tree::{Tree, kept};
 /// Arguments of `masu-bench backup`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// The tree
+    /// Size of the tree
     #[arg(long, default_value = "1GiB")]
     pub size: Bytes,
     /// Runs of each backup in each way
@@ -46,7 +46,7 @@ pub struct Options {
     /// Ways to spare the page cache
     #[arg(long, value_delimiter = ',', default_values_t = [Way::Plain, Way::Masu, Way::Nocache])]
     pub ways: Vec<Way>,
-    /// Chooses sizes of files and what is cached
+    /// Seed of the file sizes and of the cached pages
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }
@@ -65,7 +65,7 @@ pub enum Job {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Way {
-    /// As it is.
+    /// The command alone.
     Plain,
     /// `masu aging --cache 0 -- …`.
     Masu,

@@ -32,16 +32,16 @@ use crate::workload::Workload;
 /// Arguments of `masu-bench idle-service`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// What the service maps
+    /// Memory mapped by the service
     #[arg(long, default_value = "400MiB")]
     pub mapped: Bytes,
-    /// Memory of the group in which both run
+    /// Memory of the group of service and stream
     #[arg(long, default_value = "1GiB")]
     pub group: Bytes,
-    /// What the stream writes
+    /// Bytes written by the stream
     #[arg(long, default_value = "4GiB")]
     pub stream: Bytes,
-    /// How often it reads that back
+    /// Number of times that the stream reads them back
     #[arg(long, default_value_t = 3)]
     pub reads: u32,
     /// Runs in each way
@@ -56,7 +56,7 @@ pub struct Options {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Way {
-    /// The kernel decides.
+    /// The kernel alone.
     Kernel,
     /// `masu aging --mapped 100`.
     #[value(name = "masu-100")]

@@ -40,16 +40,16 @@ use latency::Latency;
 /// Arguments of `masu-bench served`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Memory of the group in which the server and the copy run; twice of it is copied
+    /// Memory of the group of server and copy; twice of it is copied
     #[arg(long, default_value = "1GiB")]
     pub group: Bytes,
-    /// What is served, in percent of the group
+    /// Served data, in percent of the group
     #[arg(long, default_value_t = 55, value_name = "PERCENT")]
     pub served_percent: u32,
     /// Requests per second
     #[arg(long, default_value_t = 1000)]
     pub per_second: u32,
-    /// How long the quiet machine is measured, in seconds
+    /// Time of measuring the quiet machine, in seconds
     #[arg(long, default_value_t = 10)]
     pub quiet_s: u64,
     /// Runs in each way
@@ -67,9 +67,9 @@ pub struct Options {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// nginx, asked by wrk.
+    /// nginx, under wrk.
     Nginx,
-    /// PostgreSQL, asked by `pgbench -S`.
+    /// PostgreSQL, under `pgbench -S`.
     Postgres,
 }
 
@@ -77,15 +77,15 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Way {
-    /// Nothing is copied.
+    /// No copy.
     Quiet,
-    /// Copied by cp and cat.
+    /// Copy by cp and cat.
     Kernel,
     /// The same under `masu aging --cache 0 --`.
     Masu,
-    /// The same with `masu aging --mapped 100 --cache 0` beside it, which has to find out what streams.
+    /// The same beside `masu aging --mapped 100 --cache 0`, which has to find the streams itself.
     MasuBeside,
-    /// The same with what is served locked by `vmtouch -l`.
+    /// The same with the served data locked by `vmtouch -l`.
     Vmtouch,
     /// The same under `nocache`.
     Nocache,

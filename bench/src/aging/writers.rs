@@ -46,22 +46,22 @@ pub struct Options {
     /// Memory of the group, in GiB
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 4, 8, 12])]
     pub gib: Vec<u64>,
-    /// Processes that write
+    /// Number of writing processes
     #[arg(long, default_value_t = USUAL)]
     pub processes: u32,
-    /// For how long they do, in seconds
+    /// Time of writing, in seconds
     #[arg(long, default_value_t = 30)]
     pub run_s: u64,
-    /// All files together
+    /// Total size of all files
     #[arg(long, default_value = "15GiB")]
     pub files: Bytes,
-    /// What all processes map as their code
+    /// Memory that all processes map as their code
     #[arg(long, default_value = "256MiB")]
     pub code: Bytes,
     /// Runs of each group in each way
     #[arg(long, default_value_t = 3)]
     pub pairs: usize,
-    /// Ways
+    /// Ways: the kernel alone, masu
     #[arg(long, value_delimiter = ',', default_values_t = [Way::Kernel, Way::Masu])]
     pub ways: Vec<Way>,
 }
@@ -70,7 +70,7 @@ pub struct Options {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Way {
-    /// The kernel decides.
+    /// The kernel alone.
     Kernel,
     /// `masu aging --mapped 100 --cache 0`.
     Masu,

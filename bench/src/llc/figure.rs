@@ -12,7 +12,7 @@ use crate::table::Table;
 /// Arguments of `masu-bench llc-figure`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Only these scenarios of bench/scenarios [default: all figure-*]
+    /// Scenarios of bench/scenarios [default: all figure-*]
     #[arg(long, value_delimiter = ',')]
     pub only: Vec<String>,
 }

@@ -19,16 +19,16 @@ use crate::session::Session;
 /// Arguments of `masu-bench llc-guests`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// The kernel that they boot: a boot image, such as /boot/vmlinuz-6.1.0-56-cloud-amd64
+    /// Kernel of the guests: a boot image, such as /boot/vmlinuz-6.1.0-56-cloud-amd64
     #[arg(long, value_name = "FILE")]
     pub kernel: PathBuf,
-    /// How many
+    /// Number of guests
     #[arg(long, default_value_t = 2)]
     pub guests: usize,
-    /// Memory of each, in MiB
+    /// Memory of each guest, in MiB
     #[arg(long, default_value_t = 256)]
     pub mib: usize,
-    /// How often KSM looks at all of it
+    /// Full scans by KSM
     #[arg(long, default_value_t = 4)]
     pub scans: u64,
     /// Measurements of each way

@@ -21,13 +21,13 @@ const PAGE: u64 = 4096;
 /// Arguments of `masu-bench llc-index`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Memory that all programs have in common, in MiB
+    /// Memory common to all programs, in MiB
     #[arg(long, default_value_t = 512)]
     pub common_mib: u64,
-    /// Memory that each has for itself, in MiB
+    /// Memory of each program alone, in MiB
     #[arg(long, default_value_t = 512)]
     pub own_mib: u64,
-    /// How many programs
+    /// Number of programs
     #[arg(long, default_value_t = 2)]
     pub programs: usize,
     /// Measurements of each way

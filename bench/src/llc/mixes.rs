@@ -12,10 +12,10 @@ use crate::table::Table;
 /// Arguments of `masu-bench llc-mixes`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Only these scenarios of bench/scenarios [default: all mix-*]
+    /// Scenarios of bench/scenarios [default: all mix-*]
     #[arg(long, value_delimiter = ',')]
     pub only: Vec<String>,
-    /// Seeds from 1 on: other pages in memory, other accesses
+    /// Number of seeds, from 1 on: each with other pages in memory and other accesses
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=100))]
     pub seeds: u64,
 }

@@ -23,7 +23,7 @@ const ANSWER: Duration = Duration::from_secs(60);
 /// Arguments of `masu-bench llc-refill`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Memory to be refilled, in KiB, one size after the other
+    /// Sizes of the memory to warm, in KiB, one after the other
     #[arg(long, value_delimiter = ',', default_value = "256,1024,4096,8192,16384")]
     pub kib: Vec<usize>,
     /// Measurements of each way

@@ -33,10 +33,10 @@ pub struct Options {
     /// Accesses of the whole scenario, in millions; 0 for none
     #[arg(long, default_value_t = 1000)]
     pub whole_millions: u64,
-    /// Only the traces of these programs [default: objects, loop and small]
+    /// Programs of the traces [default: objects, loop and small]
     #[arg(long, value_delimiter = ',', default_value = "objects,loop,small")]
     pub programs: Vec<String>,
-    /// The Python that has pycachesim
+    /// Python interpreter with pycachesim
     #[arg(long, default_value = "python3")]
     pub python: PathBuf,
 }

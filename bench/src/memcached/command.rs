@@ -22,19 +22,19 @@ use crate::session::Session;
 /// Arguments of `masu-bench memcached`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// What is asked for
+    /// Requested items
     #[arg(long, value_enum, default_value_t = Workload::Zipfian)]
     pub workload: Workload,
-    /// Items set and asked for [default: 800000, the paper's; --workload scattered: 4 GiB of them]
+    /// Number of items [default: 800000, as in the paper; --workload scattered: 4 GiB of them]
     #[arg(long)]
     pub items: Option<u32>,
-    /// Items for so much memory, instead of --items
+    /// Memory of the items in GiB, instead of --items
     #[arg(long, value_name = "GIB", conflicts_with = "items")]
     pub memory_gib: Option<f64>,
     /// Bytes of each value
     #[arg(long, default_value_t = 512)]
     pub size: usize,
-    /// How often each item is asked for, with --workload zipfian
+    /// Distribution of the requested items, with --workload zipfian
     #[arg(long, value_enum, default_value_t = Law::Ycsb)]
     pub law: Law,
     /// Hot items in every 2 MiB, with --workload scattered
@@ -43,34 +43,34 @@ pub struct Options {
     /// Runs under each condition [default: 10; --workload scattered: 6; --quick: 2]
     #[arg(long)]
     pub runs: Option<usize>,
-    /// Time for which each number of keys a request is measured in a run, in seconds [default: 10; --quick: 2]
+    /// Time of measuring each number of keys per request in a run, in seconds [default: 10; --quick: 2]
     #[arg(long)]
     pub seconds: Option<u64>,
-    /// Time for which keys are asked for before that, in seconds, at least [default: 30; --quick: 10]
+    /// Least time of requests before that, in seconds [default: 30; --quick: 10]
     #[arg(long)]
     pub settle: Option<u64>,
-    /// When masu has not settled by then, it is measured nevertheless (in seconds)
+    /// Time after which an unsettled masu is measured nevertheless, in seconds
     #[arg(long, default_value_t = 180)]
     pub settle_limit: u64,
-    /// Keys a request; the last of them while it settles
+    /// Keys per request; the last number is used while masu settles
     #[arg(long, value_delimiter = ',', default_values_t = [1, 50])]
     pub keys_per_get: Vec<usize>,
-    /// Connections of the client, each with one request under way
+    /// Connections of the client, each with one request in flight
     #[arg(long, default_value_t = 4)]
     pub connections: usize,
     /// Ways of running memcached [default: default, always, collapsed, large-pages, hps; scattered: promote instead of large-pages]
     #[arg(long, value_enum, value_delimiter = ',')]
     pub conditions: Vec<Condition>,
-    /// memcached as it is [default: what integrations/memcached/build --plain makes]
+    /// Path of the unpatched memcached [default: from integrations/memcached/build --plain]
     #[arg(long, value_name = "PATH")]
     pub plain_server: Option<PathBuf>,
-    /// memcached that cooperates with masu [default: what integrations/memcached/build makes]
+    /// Path of the memcached that cooperates with masu [default: from integrations/memcached/build]
     #[arg(long, value_name = "PATH")]
     pub hps_server: Option<PathBuf>,
     /// Further options for the memcached that cooperates, such as hps_arena=64
     #[arg(long, value_name = "OPTION", value_delimiter = ',')]
     pub hps: Vec<String>,
-    /// Fewer and shorter runs: shows that it works, and says nothing
+    /// Run fewer and shorter measurements: a check that it works, not a result
     #[arg(long)]
     pub quick: bool,
 }

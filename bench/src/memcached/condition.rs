@@ -10,9 +10,9 @@ use crate::thp::Mode;
 pub enum Condition {
     /// memcached on 4 KiB pages
     Default,
-    /// THP=always, as it comes
+    /// THP=always, without waiting for khugepaged
     Always,
-    /// THP=always, and khugepaged has been through all of it before measuring
+    /// THP=always, after khugepaged has scanned all of the memory
     Collapsed,
     /// memcached's own option for huge pages, -L, under THP=madvise
     LargePages,

@@ -21,7 +21,7 @@ pub enum Law {
     Ycsb,
     /// Zipf's law over as many ranks as there are items, scattered by a hash: the hottest are hotter
     Zipf,
-    /// Every item as often as any other
+    /// Equal frequency for all items
     Uniform,
 }
 

@@ -37,25 +37,25 @@ pub struct Options {
     /// Bytes of each value
     #[arg(long, default_value_t = 512)]
     pub value_bytes: usize,
-    /// How often each key is asked for
+    /// Distribution of the requested keys
     #[arg(long, value_enum, default_value_t = Distribution::Zipfian)]
     pub dist: Distribution,
     /// Measurements of each server, per reload
     #[arg(long, default_value_t = 5)]
     pub pairs: usize,
-    /// How often the servers are started anew
+    /// Number of restarts of the servers
     #[arg(long, default_value_t = 4)]
     pub reloads: usize,
     /// Length of one measurement, in milliseconds
     #[arg(long, default_value_t = 2000)]
     pub segment_ms: u64,
-    /// How much the server is asked for while masu is attached, as a part of the most that it answers
+    /// Load of the server while masu is attached, as a part of its highest throughput
     #[arg(long, default_value_t = 0.25)]
     pub load: f64,
-    /// Leave memory as the host of a virtual machine left it, instead of keeping it warm for masu
+    /// Leave memory in the state given by the host of a virtual machine, instead of keeping it warm for masu
     #[arg(long)]
     pub cold: bool,
-    /// When masu has not settled by then, it is asked to end (in seconds)
+    /// Time after which an unsettled masu is asked to end, in seconds
     #[arg(long, default_value_t = 60)]
     pub settle_limit: u64,
 }

@@ -5,7 +5,7 @@ use crate::random::{XorShift, Zipf, scramble, spread};
 /// How often each key is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Distribution {
-    /// Every key as often as any other.
+    /// Equal frequency for all keys.
     Uniform,
     /// Few keys often, most keys rarely (YCSB's zipfian), spread over all of the memory.
     Zipfian,

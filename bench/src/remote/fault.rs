@@ -41,7 +41,7 @@ pub struct Options {
     /// Rounds
     #[arg(long, default_value_t = 10)]
     pub rounds: usize,
-    /// Pages of the program, of which a quarter is local
+    /// Pages of the program; a quarter is local
     #[arg(long, default_value_t = 8192)]
     pub pages: u64,
     /// Timed passes over them

@@ -39,7 +39,7 @@ pub struct Options {
     /// Threads of the program
     #[arg(long, default_value_t = 4)]
     pub threads: u64,
-    /// Seed of the first run; each further one has the next
+    /// Seed of the first run; each further run has the next one
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }

@@ -9,9 +9,9 @@ use std::time::Duration;
 use farmem::history::{History, Part};
 use farmem::report::{Counted, Report};
 use farmem_engine::counters::{COUNTER_WORDS, Counters};
-use farmem_engine::field::Errand;
-use farmem_engine::pager::{Crew, FLIGHT_PAGES, FLIGHT_WORDS, FLIGHTS_PAGES, Flights, Sum};
+use farmem_engine::pager::{Batches, Checksum, Crew, FLIGHT_PAGES, FLIGHT_WORDS, FLIGHTS_PAGES};
 use farmem_engine::policy::MAX_UNIT_LOG2;
+use farmem_engine::segment::StoreRequest;
 use farmem_engine::space::Page;
 use farmem_engine::units::Learned;
 
@@ -39,7 +39,7 @@ impl Bounds {
 impl Crew for Bounds {
     type Trouble = ();
 
-    fn fetch(&mut self, _: Page, room: u32, sums: &mut [Sum]) -> Result<(), ()> {
+    fn fetch(&mut self, _: Page, room: u32, sums: &mut [Checksum]) -> Result<(), ()> {
         self.check(room, sums.len() as u32)
     }
 
@@ -76,12 +76,12 @@ pub fn run(bytes: &[u8]) -> bool {
                 4 => errand[usize::from(input.byte() % 5)].store(word(&mut input) as u32, Relaxed),
                 5 => {
                     crew.fails = input.byte() % 8 == 7;
-                    number += u64::from(Flights(&flights).fly(&mut crew, number) == Ok(true));
+                    number += u64::from(Batches(&flights).fly(&mut crew, number) == Ok(true));
                 }
                 6 => {
-                    if let Some((ask, _, pages)) = Errand(&errand).asked() {
-                        assert!(ask == farmem_engine::field::Ask::Copy || (1..=1 << MAX_UNIT_LOG2).contains(&pages));
-                        Errand(&errand).answer(true);
+                    if let Some((ask, _, pages)) = StoreRequest(&errand).asked() {
+                        assert!(ask == farmem_engine::segment::Ask::Copy || (1..=1 << MAX_UNIT_LOG2).contains(&pages));
+                        StoreRequest(&errand).answer(true);
                         asked += 1;
                     }
                 }

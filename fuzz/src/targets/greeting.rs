@@ -4,8 +4,8 @@
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use crate::input::Input;
-use farmem_engine::field::{ASKED, Ask, Errand, Layout};
-use farmem_engine::greeting::{Go, Hello, MAGIC, Message, Ready, STRANGER, Secret, Terms};
+use farmem_engine::handshake::{Go, Hello, MAGIC, Message, Ready, STRANGER, Secret, Terms};
+use farmem_engine::segment::{ASKED, Ask, Layout, StoreRequest};
 use farmem_engine::{MAX_UNIT_PAGES, PAGE_BYTES};
 
 /// Runs one input; true when it was understood.
@@ -64,7 +64,7 @@ fn errand(input: &mut Input<'_>) -> bool {
     let words: [AtomicU32; 5] = std::array::from_fn(|_| AtomicU32::new(input.int() % 8));
     words[2].store(input.int(), Relaxed);
     words[3].store(input.int() >> (input.byte() % 32), Relaxed);
-    let errand = Errand(&words);
+    let errand = StoreRequest(&words);
     match errand.asked() {
         Some((Ask::Read | Ask::Write, _, pages)) => assert!((1..=MAX_UNIT_PAGES).contains(&pages)),
         Some((Ask::Copy, ..)) => {}

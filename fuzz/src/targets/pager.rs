@@ -11,8 +11,8 @@ use crate::input::Input;
 use farmem_engine::PAGE_BYTES;
 use farmem_engine::counters::{COUNTER_WORDS, Counter, Counters};
 use farmem_engine::entry::Place;
-use farmem_engine::greeting::Sections;
-use farmem_engine::pager::{FLIGHT_WORDS, Flights, Pager, Ring, Served, Touch};
+use farmem_engine::handshake::Sections;
+use farmem_engine::pager::{Batches, FLIGHT_WORDS, Pager, Ring, Served, Touch};
 use farmem_engine::policy::what_if::Ghosts;
 use farmem_engine::space::{CHUNK_PAGES, DIRECTORY_WORDS, Page, Space};
 use farmem_engine::units::{Costs, Learned, Units};
@@ -103,7 +103,7 @@ pub fn run(bytes: &[u8]) -> bool {
             sums,
             ring: Ring::new(slots, ends),
             queues: [&queues[0], &queues[1]],
-            flights: Flights(flights),
+            flights: Batches(flights),
             counters: Counters(counters),
         };
         let units = Units {

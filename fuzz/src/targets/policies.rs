@@ -6,9 +6,9 @@ use std::sync::atomic::AtomicU64;
 use crate::input::Input;
 use crate::scribble::scribble;
 use farmem_engine::budget::Budget;
-use farmem_engine::greeting::Sections;
+use farmem_engine::handshake::Sections;
 use farmem_engine::policy::replace::{Arrival, ENTRY_PAGES, Memory};
-use farmem_engine::policy::site::{Fault, Kind, Order, Room};
+use farmem_engine::policy::site::{Fault, FetchPlan, Kind, Room};
 use farmem_engine::policy::what_if::Ghosts;
 use farmem_engine::policy::{MAX_UNIT_LOG2, Run};
 use farmem_engine::units::{Asked, Costs, Learned, Units};
@@ -146,7 +146,7 @@ fn directly(units: &mut Units<'_>, input: &mut Input<'_>, page: u64) {
 }
 
 /// Checks that the fetch plan contains the page, and lies within its area as a whole.
-fn keeps(order: &Order, page: u64, area: Run) {
+fn keeps(order: &FetchPlan, page: u64, area: Run) {
     assert!(order.fetch.contains(page), "{order:?} without {page:#x}");
     assert!(order.fetch.within(area) == order.fetch, "{order:?} leaves {area:?}");
     assert!(order.fetch.pages <= 1 << MAX_UNIT_LOG2, "{order:?}");

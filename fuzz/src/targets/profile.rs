@@ -4,7 +4,7 @@
 use farmem::profile::{MOST_BYTES, bytes as written, parse};
 use farmem_engine::policy::MAX_UNIT_LOG2;
 use farmem_engine::policy::Run;
-use farmem_engine::policy::site::{Fault, Kind, Room, Seed, Sites};
+use farmem_engine::policy::site::{Fault, InitialProfile, Kind, Room, Sites};
 
 const AREA_PAGES: u32 = 1 << 13;
 
@@ -16,8 +16,8 @@ pub fn run(bytes: &[u8]) -> bool {
     assert_eq!(parse(&again).as_ref(), Ok(&kept));
     let mut sites = Box::<Sites>::default();
     for (number, site) in kept.iter().enumerate() {
-        let seed = Seed { site: 0x1000 + number as u64 * 8, habit: site.habit };
-        assert_eq!(Seed::of(seed.words()), seed, "the library understands it otherwise");
+        let seed = InitialProfile { site: 0x1000 + number as u64 * 8, habit: site.habit };
+        assert_eq!(InitialProfile::of(seed.words()), seed, "the library understands it otherwise");
         if !sites.seed(seed) {
             continue;
         }

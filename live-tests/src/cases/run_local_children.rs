@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use farmem_engine::greeting::{self, Secret, Sections, Terms};
+use farmem_engine::handshake::{self, Secret, Sections, Terms};
 use linux::handover::Listener;
 
 use super::Outcome;
@@ -80,7 +80,7 @@ pub fn without_terms_a_program_ends_unless_masu_is_gone(_: &Live) -> Outcome {
     // The program has checked once more that masu is there.
     drop(listener.accept(Duration::from_secs(10))?.ok_or("nobody asked again")?);
     let mut outlived = Vec::new();
-    for answer in [TERMS.message(3), greeting::STRANGER] {
+    for answer in [TERMS.message(3), handshake::STRANGER] {
         let running = Running::start(&mut program)?;
         let stranger = listener.accept(Duration::from_secs(10))?.ok_or("nobody connected")?;
         let bytes: Vec<u8> = answer.iter().flat_map(|word| word.to_ne_bytes()).collect();

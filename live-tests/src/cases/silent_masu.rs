@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use farmem_engine::greeting::Secret;
+use farmem_engine::handshake::Secret;
 use linux::handover::{Connection, Listener};
 use rustix::process::Signal;
 

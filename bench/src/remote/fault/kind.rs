@@ -15,25 +15,25 @@ use units::Bytes;
 
 use crate::masu::LocalReport;
 
-/// Where the page is that is touched.
+/// Place of the touched page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// Nowhere: nobody has touched it. Without masu.
+    /// A first touch, without masu.
     Kernel,
-    /// Nowhere: nobody has touched it.
+    /// A first touch.
     First,
     /// In a file.
     File,
-    /// In a file, and the page that makes room was changed.
+    /// In a file, with a dirty page to evict.
     FileChanged,
-    /// In Redis on this machine, as it is (`--no-seal`).
+    /// In Redis on this machine, unsealed (`--no-seal`).
     RedisPlain,
     /// In Redis on this machine, sealed.
     Redis,
-    /// In Redis on this machine, as it is, and the page that makes room was changed.
+    /// In Redis on this machine, unsealed, with a dirty page to evict.
     RedisPlainChanged,
-    /// In Redis on this machine, sealed, and the page that makes room was changed.
+    /// In Redis on this machine, sealed, with a dirty page to evict.
     RedisChanged,
     /// In zram, the kernel's own swapping.
     Zram,

@@ -6,7 +6,7 @@ use farmem_engine::PAGE_BYTES;
 use farmem_engine::counters::Counter;
 use farmem_engine::pager::{Served, Touch};
 
-use crate::bell;
+use crate::doorbell;
 use crate::frames::Frames;
 use crate::kernel;
 use crate::lock::LOCK;
@@ -70,7 +70,7 @@ const PATIENCE: u32 = 100_000;
 /// Brings a page. `None` when the memory is not paged.
 pub fn serve(program: &'static Program, touch: Touch) -> Option<Served> {
     let served = serve_it(program, touch);
-    bell::ring(program);
+    doorbell::ring(program);
     served
 }
 

@@ -4,17 +4,17 @@ use core::convert::Infallible;
 
 use farmem_engine::PAGE_BYTES;
 use farmem_engine::backend::Backend;
-use farmem_engine::pager::{LOOKED_AT, Machine, Pager, Sum};
+use farmem_engine::pager::{Checksum, LOOKED_AT, Machine, Pager};
 use farmem_engine::space::Page;
 use xxhash_rust::xxh3::xxh3_128;
 
-use farmem_engine::field::Ask;
+use farmem_engine::segment::Ask;
 
-use crate::bell;
-use crate::errand;
+use crate::doorbell;
 use crate::exchange;
 use crate::kernel::{self, Decimal, call};
 use crate::program::{ODDLY_WRITABLE, Program};
+use crate::store_request;
 use core::sync::atomic::Ordering::Relaxed;
 
 /// Machine for one call of the pager, whose lock is held.
@@ -186,11 +186,11 @@ fn copy(from: u64, to: u64, count: u32) {
 }
 
 /// Checksum of a page of the library's memory.
-fn sum_of(address: u64) -> Sum {
+fn sum_of(address: u64) -> Checksum {
     let start = core::ptr::with_exposed_provenance::<u8>(address as usize);
     // SAFETY: a slot with a frame: ours, and nobody writes there now.
     let sum = xxh3_128(unsafe { core::slice::from_raw_parts(start, PAGE_BYTES as usize) });
-    Sum::from(sum)
+    Checksum::from(sum)
 }
 
 fn vector(start: u64, bytes: usize) -> libc::iovec {
@@ -241,7 +241,7 @@ impl Machine for Frames {
         unsafe { start.write_bytes(0, count as usize * PAGE_BYTES as usize) };
     }
 
-    fn sum(&mut self, slot: u32) -> Sum {
+    fn sum(&mut self, slot: u32) -> Checksum {
         sum_of(self.slot(slot))
     }
 
@@ -284,7 +284,7 @@ impl Machine for Frames {
 
     fn read_home(&mut self, page: Page, slot: u32, count: u32) -> Result<(), Infallible> {
         if self.program.store < 0 {
-            errand::ask(self.program, Ask::Read, page, count);
+            store_request::ask(self.program, Ask::Read, page, count);
             copy(self.program.data, self.slot(slot), count);
             return Ok(());
         }
@@ -301,7 +301,7 @@ impl Machine for Frames {
     }
 
     fn wait_for_arrival(&mut self, pager: &Pager<'_>) {
-        bell::wait_for_arrival(self.program, pager);
+        doorbell::wait_for_arrival(self.program, pager);
     }
 
     fn flight_failed(&mut self) -> Infallible {
@@ -312,7 +312,7 @@ impl Machine for Frames {
     fn write_home(&mut self, page: Page, slot: u32, count: u32) -> Result<(), Infallible> {
         if self.program.store < 0 {
             copy(self.slot(slot), self.program.data, count);
-            errand::ask(self.program, Ask::Write, page, count);
+            store_request::ask(self.program, Ask::Write, page, count);
             return Ok(());
         }
         self.in_file(WRITE, page, self.slot(slot), count);
@@ -335,7 +335,7 @@ impl Frames {
     /// Copies the stored content of one page to another's place.
     pub fn copy_home(&mut self, from: Page, to: Page) {
         if self.program.store < 0 {
-            return errand::ask(self.program, Ask::Copy, from, to.0);
+            return store_request::ask(self.program, Ask::Copy, from, to.0);
         }
         let mut buffer = [0_u8; PAGE_BYTES as usize];
         let address = buffer.as_mut_ptr().expose_provenance() as u64;

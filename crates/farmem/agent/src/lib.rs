@@ -2,7 +2,7 @@
 //!
 //! Loaded by `masu run --local` through LD_PRELOAD. At the start (`start.rs`) it gets the session parameters from masu,
 //! finds the memory that is paged from then on, and has every system call trapped. A touch of a missing page raises
-//! SIGBUS in the touching thread (`fault.rs`), which brings the page itself and goes on. A call (`caught.rs`) is
+//! SIGBUS in the touching thread (`fault.rs`), which brings the page itself and goes on. A call (`trap.rs`) is
 //! examined first: its memory is mapped in and stays until the call is done, and calls that change mappings are made
 //! here.
 //!
@@ -14,11 +14,9 @@
 
 #![no_std]
 
-mod bell;
-mod caught;
 mod descriptors;
 mod dispatch;
-mod errand;
+mod doorbell;
 mod exchange;
 mod fault;
 mod frames;
@@ -32,8 +30,10 @@ mod registers;
 mod section;
 mod signals;
 mod start;
+mod store_request;
 mod thread;
 mod transfer;
+mod trap;
 mod uffd;
 
 /// Nothing here panics; a panic would stop the program rather than let it go on wrongly.

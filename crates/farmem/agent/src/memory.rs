@@ -8,7 +8,7 @@ use farmem_engine::calls::{self, Buffer, Call, Refusal, Until, number};
 use farmem_engine::counters::Counter;
 use farmem_engine::pager::Touch;
 
-use crate::bell;
+use crate::doorbell;
 use crate::fault;
 use crate::frames::Frames;
 use crate::kernel::{self, call};
@@ -135,7 +135,7 @@ fn pin(program: &'static Program, buffer: Buffer, most: u64, mut run: impl FnMut
         run(from, (address - from) / PAGE_BYTES);
     }
     drop(held);
-    bell::ring(program);
+    doorbell::ring(program);
 }
 
 /// Unpins the pages of the thread's calls that have returned.

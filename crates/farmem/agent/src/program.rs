@@ -4,9 +4,9 @@ use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-use farmem_engine::field::{Bell, Errand};
-use farmem_engine::greeting::Sections;
+use farmem_engine::handshake::Sections;
 use farmem_engine::pager::Pager;
+use farmem_engine::segment::{Doorbell, StoreRequest};
 use farmem_engine::units::Learned;
 
 use crate::kernel::call;
@@ -27,13 +27,13 @@ pub struct Program {
     /// The connection to masu.
     pub socket: i32,
     /// Synchronous store request to masu.
-    pub errand: Errand<'static>,
+    pub errand: StoreRequest<'static>,
     /// Address of the pages in transfer to and from masu.
     pub data: u64,
     /// Address of the I/O batches' memory.
     pub flown: u64,
     /// Doorbells for I/O batches.
-    pub bell: Bell<'static>,
+    pub bell: Doorbell<'static>,
     /// Whether masu fetches ahead and writes back in the background.
     pub background: bool,
     /// Learned state and evicted pages: for the holder of the lock.

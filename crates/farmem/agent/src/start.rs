@@ -9,10 +9,10 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use farmem_engine::PAGE_BYTES;
 use farmem_engine::backend::Backend;
 use farmem_engine::counters::Counter;
-use farmem_engine::field::{self, BELL, Bell, ERRAND, Errand, Layout};
-use farmem_engine::greeting::{self, Go, Hello, Message, Ready, Secret, Step, Terms};
+use farmem_engine::handshake::{self, Go, Hello, Message, Ready, Secret, Step, Terms};
 use farmem_engine::pager::Pager;
-use farmem_engine::policy::site::{SEED_WORDS, SITES, Seed};
+use farmem_engine::policy::site::{InitialProfile, SEED_WORDS, SITES};
+use farmem_engine::segment::{self, BELL, Doorbell, ERRAND, Layout, StoreRequest};
 
 use crate::dispatch::{self, DISPATCH};
 use crate::kernel::{self, call};
@@ -21,7 +21,7 @@ use crate::mappings::{self, Mapping};
 use crate::program::{self, HEAP_END, Program};
 use crate::thread::{self, map_memory};
 use crate::uffd::Uffd;
-use crate::{caught, descriptors, fault, memory, signals};
+use crate::{descriptors, fault, memory, signals, trap};
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -31,9 +31,9 @@ static BEGIN: unsafe extern "C" fn(c_int, *const *mut c_char, *const *mut c_char
 /// Called by the loader, with the program's arguments and its environment.
 unsafe extern "C" fn begin(_: c_int, _: *const *mut c_char, environment: *const *mut c_char) {
     // SAFETY: the loader's.
-    let Some(name) = (unsafe { variable(environment, greeting::VARIABLE.as_bytes()) }) else { return };
+    let Some(name) = (unsafe { variable(environment, handshake::VARIABLE.as_bytes()) }) else { return };
     // SAFETY: as above.
-    let secret = unsafe { variable(environment, greeting::SECRET_VARIABLE.as_bytes()) };
+    let secret = unsafe { variable(environment, handshake::SECRET_VARIABLE.as_bytes()) };
     let Some(secret) = secret.and_then(Secret::of) else {
         kernel::say(&[
             "masu: cannot begin this program: the masu that limits its memory is of another version than its library\n",
@@ -42,7 +42,7 @@ unsafe extern "C" fn begin(_: c_int, _: *const *mut c_char, environment: *const 
         kernel::end(NOT_BEGUN)
     };
     // SAFETY: as above.
-    let path = unsafe { variable(environment, greeting::PATH_VARIABLE.as_bytes()) };
+    let path = unsafe { variable(environment, handshake::PATH_VARIABLE.as_bytes()) };
     let socket = reach(path, name);
     if socket < 0 {
         return without_terms(socket);
@@ -61,7 +61,7 @@ unsafe extern "C" fn begin(_: c_int, _: *const *mut c_char, environment: *const 
             }
             // Another process has the name of a masu that has ended. Or masu ends just now: then there is no answer any
             // more.
-            let is_gone = none.is_some() || answer == Some(greeting::STRANGER);
+            let is_gone = none.is_some() || answer == Some(handshake::STRANGER);
             return without_terms(if is_gone { -libc::ECONNREFUSED } else { reach(path, name) });
         }
     };
@@ -248,7 +248,7 @@ fn send(socket: i32, message: &Message, fds: &[i32]) {
 
 /// Receives a message, with its descriptor. Without any within the deadline the program is ended.
 fn receive(socket: i32, fd: &mut i32) -> Option<Message> {
-    let mut message: Message = [0; greeting::WORDS];
+    let mut message: Message = [0; handshake::WORDS];
     let mut vector = libc::iovec { iov_base: message.as_mut_ptr().cast(), iov_len: size_of::<Message>() };
     // SAFETY: all zeros are a value of it.
     let mut control: Control = unsafe { core::mem::zeroed() };
@@ -318,9 +318,9 @@ fn prepare(terms: Terms, process: u32, store: i32, socket: i32) -> Result<(i32, 
     pager.counters.set(Counter::EarlyTicks, kernel::ticks());
     pager.counters.set(Counter::EarlyNs, kernel::clock_ns());
     // SAFETY: as above; nothing else is placed there.
-    let errand = Errand(unsafe { &*core::ptr::with_exposed_provenance(start + ERRAND * size_of::<u32>()) });
+    let errand = StoreRequest(unsafe { &*core::ptr::with_exposed_provenance(start + ERRAND * size_of::<u32>()) });
     // SAFETY: as above.
-    let bell = Bell(unsafe { &*core::ptr::with_exposed_provenance(start + BELL * size_of::<u32>()) });
+    let bell = Doorbell(unsafe { &*core::ptr::with_exposed_provenance(start + BELL * size_of::<u32>()) });
     let text = own_text().ok_or((Step::Dispatch, libc::ENOENT as u32))?;
     DISPATCH[0].store(text.0, Relaxed);
     DISPATCH[1].store(text.1, Relaxed);
@@ -364,14 +364,14 @@ fn seed(program: &Program, seeds: u32) {
     for _ in 0..(seeds as usize).min(SITES) {
         let mut words = [0; SEED_WORDS];
         for word in &mut words {
-            // SAFETY: in the segment's data, which is larger than all that is read here (asserted in `field.rs`), and
+            // SAFETY: in the segment's data, which is larger than all that is read here (asserted in `segment.rs`), and
             // aligned.
             unsafe {
                 *word = (*place).load(Relaxed);
                 place = place.add(1);
             }
         }
-        units.learned.sites.seed(Seed::of(words));
+        units.learned.sites.seed(InitialProfile::of(words));
     }
 }
 
@@ -404,7 +404,7 @@ unsafe fn over(start: usize, layout: &Layout) -> Option<Pager<'static>> {
     unsafe {
         let words = core::ptr::with_exposed_provenance::<AtomicU64>(start);
         let halves = core::ptr::with_exposed_provenance::<AtomicU32>(start);
-        field::pager(
+        segment::pager(
             core::slice::from_raw_parts(words, layout.bytes / size_of::<u64>()),
             core::slice::from_raw_parts(halves, layout.bytes / size_of::<u32>()),
             layout,
@@ -434,7 +434,7 @@ fn take_signals() -> Result<(), i64> {
     if answer < 0 {
         return Err(answer);
     }
-    let taken = signals::take(libc::SIGBUS, fault::on_bus) && signals::take(libc::SIGSYS, caught::on_call);
+    let taken = signals::take(libc::SIGBUS, fault::on_bus) && signals::take(libc::SIGSYS, trap::on_call);
     let mask = signals::bit(libc::SIGBUS) | signals::bit(libc::SIGSYS);
     // SAFETY: reads our own set. masu's parent may have left them blocked.
     unsafe {

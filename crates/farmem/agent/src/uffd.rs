@@ -6,7 +6,7 @@
 
 use farmem_engine::PAGE_BYTES;
 use farmem_engine::backend::{Backend, Features};
-use farmem_engine::greeting::Step;
+use farmem_engine::handshake::Step;
 
 use crate::kernel::{self, call};
 

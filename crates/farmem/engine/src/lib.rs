@@ -16,11 +16,11 @@ pub mod budget;
 pub mod calls;
 pub mod counters;
 pub mod entry;
-pub mod field;
-pub mod greeting;
+pub mod handshake;
 pub mod lock;
 pub mod pager;
 pub mod policy;
+pub mod segment;
 pub mod space;
 pub mod units;
 

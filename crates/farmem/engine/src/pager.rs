@@ -19,13 +19,13 @@
 //! A changed page is recognised by its checksum when it is written back. The checksum is needed anyway, to verify the
 //! store's answers, and costs less than tracking writes in the kernel.
 //!
-//! masu may fetch and write in the background meanwhile (`flight.rs`).
+//! masu may fetch and write in the background meanwhile (`batch.rs`).
 //!
 //! Serial: every caller holds the pager's lock. The atomics are there because masu reads from outside at the same time.
 
 mod all_here;
-mod flight;
-mod leave;
+mod batch;
+mod evict;
 mod ring;
 mod zeros;
 
@@ -35,13 +35,13 @@ use crate::budget::Budget;
 use crate::counters::{Counter, Counters};
 use crate::entry::{Entry, Place};
 use crate::policy::replace::Arrival;
-use crate::policy::site::{Kind, Order};
+use crate::policy::site::{FetchPlan, Kind};
 use crate::policy::{self, NO_PAGE};
 use crate::space::{CHUNK_PAGES, Page, Space};
 use crate::units::{Asked, Units};
 use crate::{MAX_UNIT_PAGES, PAGE_BYTES};
 
-pub use flight::{Crew, FLIGHT_PAGES, FLIGHT_WORDS, FLIGHTS_PAGES, Flights};
+pub use batch::{Batches, Crew, FLIGHT_PAGES, FLIGHT_WORDS, FLIGHTS_PAGES};
 pub use ring::{Ring, Run, Slot};
 pub use zeros::LOOKED_AT;
 
@@ -66,7 +66,7 @@ pub trait Machine {
     fn clear(&mut self, slot: u32, pages: u32);
 
     /// Checksum of a slot's page.
-    fn sum(&mut self, slot: u32) -> Sum;
+    fn sum(&mut self, slot: u32) -> Checksum;
 
     /// Whether a slot holds nothing but zeros, compared byte by byte.
     fn is_zeros(&mut self, slot: u32) -> bool;
@@ -108,12 +108,12 @@ pub trait Machine {
 
 /// Checksum of a page: 128 bits, so that a change without a change of the checksum does not happen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sum(pub [u64; 2]);
+pub struct Checksum(pub [u64; 2]);
 
-impl From<u128> for Sum {
-    fn from(sum: u128) -> Sum {
+impl From<u128> for Checksum {
+    fn from(sum: u128) -> Checksum {
         let low = u128::from(u64::MAX);
-        Sum([sum & low, sum >> 64].map(|half| u64::try_from(half).unwrap_or(0)))
+        Checksum([sum & low, sum >> 64].map(|half| u64::try_from(half).unwrap_or(0)))
     }
 }
 
@@ -192,7 +192,7 @@ pub struct Pager<'a> {
     /// Units in the program, in the order of arrival: main and probation.
     pub queues: [&'a [AtomicU64]; 2],
     /// I/O batches in the background.
-    pub flights: Flights<'a>,
+    pub flights: Batches<'a>,
     /// Counters.
     pub counters: Counters<'a>,
 }
@@ -338,7 +338,7 @@ impl Pager<'_> {
     }
 
     /// Asks the policy for the fetch plan: it does not leave the chunk.
-    fn order(&self, units: &mut Units<'_>, touch: Touch, page: Page, entry: Entry, kind: Kind) -> (Order, Arrival) {
+    fn order(&self, units: &mut Units<'_>, touch: Touch, page: Page, entry: Entry, kind: Kind) -> (FetchPlan, Arrival) {
         let number = touch.address / PAGE_BYTES;
         let area = Self::area(number);
         let asked = Asked { site: touch.site, page: number, area, kind, mark: entry.mark() };
@@ -350,7 +350,7 @@ impl Pager<'_> {
         let fits = order.fetch.contains(number) && order.fetch.within(area) == order.fetch;
         debug_assert!(fits, "{order:?}");
         let fetch = if fits { order.fetch } else { policy::Run { first_page: number, pages: 1 } };
-        (Order { fetch, ..order }, arrival)
+        (FetchPlan { fetch, ..order }, arrival)
     }
 
     /// Page with another number in the same chunk as `page`, whose number is `own`.
@@ -559,12 +559,12 @@ impl Pager<'_> {
         u32::try_from(self.counters.get(Counter::ResidentPages)).unwrap_or(u32::MAX)
     }
 
-    fn sum(&self, page: Page) -> Sum {
+    fn sum(&self, page: Page) -> Checksum {
         let word = |number: usize| self.sums.get(page.0 as usize * 2 + number).map_or(0, |word| word.load(Relaxed));
-        Sum([word(0), word(1)])
+        Checksum([word(0), word(1)])
     }
 
-    fn set_sum(&self, page: Page, sum: Sum) {
+    fn set_sum(&self, page: Page, sum: Checksum) {
         for (number, word) in sum.0.into_iter().enumerate() {
             if let Some(place) = self.sums.get(page.0 as usize * 2 + number) {
                 place.store(word, Relaxed);

@@ -4,10 +4,10 @@
 //! bits with each for the policy.
 
 use crate::budget::Budget;
-use crate::greeting::Sections;
+use crate::handshake::Sections;
 use crate::policy::marked::{self, Marked};
 use crate::policy::replace::{Arrival, Replacement};
-use crate::policy::site::{Fault, HELD, Kind, Order, Room, SERIES, Series, Sites};
+use crate::policy::site::{Fault, FetchPlan, HELD, Kind, Room, SERIES, Series, Sites};
 use crate::policy::what_if::{Clock, Ghosts, WhatIf};
 use crate::policy::{NO_PAGE, Run, unit_around};
 
@@ -92,7 +92,7 @@ impl Units<'_> {
         budget: Budget,
         is_busy: bool,
         here: impl Fn(u64) -> bool,
-    ) -> (Order, Arrival) {
+    ) -> (FetchPlan, Arrival) {
         let max_unit_log2 = max_unit_log2(budget);
         let brings = asked.kind == Kind::Home;
         let distance = if brings { self.ghosts.back(asked.page, &self.learned.clock) } else { 0 };
@@ -183,6 +183,6 @@ fn max_unit_log2(budget: Budget) -> u8 {
 }
 
 /// Plan for one run only.
-fn plain(fetch: Run) -> Order {
-    Order { fetch, ahead: [Series::NOTHING; SERIES], held: [NO_PAGE; HELD], mark: 0, passing: false }
+fn plain(fetch: Run) -> FetchPlan {
+    FetchPlan { fetch, ahead: [Series::NOTHING; SERIES], held: [NO_PAGE; HELD], mark: 0, passing: false }
 }

@@ -12,10 +12,10 @@ use farmem_engine::PAGE_BYTES;
 use farmem_engine::backend::Backend;
 use farmem_engine::counters::{COUNTER_WORDS, Counter, Counters};
 use farmem_engine::entry::Place;
-use farmem_engine::field::Layout;
-use farmem_engine::greeting::Sections;
-use farmem_engine::pager::{FLIGHT_WORDS, Flights, Pager, Ring, Served, Touch};
+use farmem_engine::handshake::Sections;
+use farmem_engine::pager::{Batches, FLIGHT_WORDS, Pager, Ring, Served, Touch};
 use farmem_engine::policy::what_if::Ghosts;
+use farmem_engine::segment::Layout;
 use farmem_engine::space::{CHUNK_PAGES, DIRECTORY_WORDS, Page, Space};
 use farmem_engine::units::{Costs, Learned, Units};
 use machine::Model;
@@ -59,7 +59,7 @@ impl Memory {
             ring: Ring::new(self.words(layout.ring, layout.slots), &self.ends),
             queues: layout.queues.map(|queue| self.words(queue, layout.units)),
             counters: Counters(&self.counters),
-            flights: Flights(&self.flights),
+            flights: Batches(&self.flights),
         }
     }
 }

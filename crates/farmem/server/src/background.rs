@@ -8,8 +8,8 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicU64, fence};
 use std::time::{Duration, Instant};
 
-use farmem_engine::field::Bell;
-use farmem_engine::pager::{Crew, FLIGHT_PAGES, Flights, Sum};
+use farmem_engine::pager::{Batches, Checksum, Crew, FLIGHT_PAGES};
+use farmem_engine::segment::Doorbell;
 use farmem_engine::space::Page;
 use linux::shared_memory;
 use xxhash_rust::xxh3::xxh3_128;
@@ -46,7 +46,7 @@ impl<'a> Hands<'a> {
 
     /// Runs submitted batches until `is_over`, or until the store has failed for good: of [`CREWS`] workers the batches
     /// of this one.
-    pub fn work(&mut self, which: u64, flights: &Flights<'_>, bell: &Bell<'_>, is_over: impl Fn() -> bool) {
+    pub fn work(&mut self, which: u64, flights: &Batches<'_>, bell: &Doorbell<'_>, is_over: impl Fn() -> bool) {
         let mut number = which;
         let mut flown = Instant::now();
         while !is_over() {
@@ -80,7 +80,7 @@ impl<'a> Hands<'a> {
 }
 
 /// Wakes the thread that waits for a completed batch.
-fn announce(bell: &Bell<'_>) {
+fn announce(bell: &Doorbell<'_>) {
     bell.arrivals().fetch_add(1, SeqCst);
     if bell.program_sleeps().swap(0, SeqCst) != 0 {
         shared_memory::wake(bell.arrivals());
@@ -101,11 +101,11 @@ impl Hands<'_> {
 impl Crew for Hands<'_> {
     type Trouble = Error;
 
-    fn fetch(&mut self, page: Page, room: u32, sums: &mut [Sum]) -> Result<(), Error> {
+    fn fetch(&mut self, page: Page, room: u32, sums: &mut [Checksum]) -> Result<(), Error> {
         let (home, length) = (self.home(page), sums.len() * PAGE_BYTES);
         self.store.get(&mut [GetRun { home, bytes: &mut self.pages[..length] }]).inspect_err(self.says)?;
         for (page, sum) in self.pages.chunks_exact(PAGE_BYTES).zip(sums) {
-            *sum = Sum::from(xxh3_128(page));
+            *sum = Checksum::from(xxh3_128(page));
         }
         for (word, bytes) in self.room(room, length).iter().zip(self.pages.as_chunks::<8>().0) {
             word.store(u64::from_ne_bytes(*bytes), Relaxed);
@@ -176,7 +176,7 @@ mod tests {
             said.set(said.get() + 1);
         };
         let mut hands = Hands::new(&Lost, 0, &flown, &says);
-        assert!(hands.fetch(Page(0), 0, &mut [Sum::default()]).is_err());
+        assert!(hands.fetch(Page(0), 0, &mut [Checksum::default()]).is_err());
         assert_eq!(said.get(), 1);
         assert!(hands.write(Page(0), 0, 1).is_err());
         assert_eq!(said.get(), 2);

@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use farmem_engine::policy::site::{SITES, Seed, Sites};
+use farmem_engine::policy::site::{InitialProfile, SITES, Sites};
 use farmem_engine::units::Learned;
 use linux::build_id::{BuildId, build_id};
 use linux::maps::Mapping;
@@ -65,7 +65,7 @@ impl Profile {
         exe: &Path,
         mappings: &[Mapping],
         say: impl FnOnce(String),
-    ) -> Option<(Profile, Vec<Seed>)> {
+    ) -> Option<(Profile, Vec<InitialProfile>)> {
         let path = folder.path_of(build_id(exe, None)?);
         let kept = folder.load(&path).unwrap_or_else(|why| {
             say(format!("the profile {} is not used: {why}", path.display()));
@@ -115,14 +115,15 @@ fn code(mappings: &[Mapping], build: impl Fn(&Mapping) -> Option<BuildId>) -> Ve
 }
 
 /// Addresses of the saved sites in this run, with their profiles.
-fn seeds(kept: &[Kept], code: &[Code]) -> Vec<Seed> {
+fn seeds(kept: &[Kept], code: &[Code]) -> Vec<InitialProfile> {
     let address = |site: &Kept| {
         code.iter().filter(|code| code.build == site.object).find_map(|code| {
             let address = code.addresses.start.checked_add(site.offset.checked_sub(code.offset)?)?;
             code.addresses.contains(&address).then_some(address)
         })
     };
-    let seeds = kept.iter().take(SITES).filter_map(|site| Some(Seed { site: address(site)?, habit: site.habit }));
+    let seeds =
+        kept.iter().take(SITES).filter_map(|site| Some(InitialProfile { site: address(site)?, habit: site.habit }));
     // The program's table has no place for some: the same ones here.
     let mut table = Box::<Sites>::default();
     seeds.filter(|seed| table.seed(*seed)).collect()
@@ -130,7 +131,7 @@ fn seeds(kept: &[Kept], code: &[Code]) -> Vec<Seed> {
 
 /// Sites that have learned anything, by build-id and offset, the most faults first.
 fn kept(learned: &Learned, code: &[Code]) -> Vec<Kept> {
-    let mut habits: Vec<(u32, Seed)> = learned.sites.habits().collect();
+    let mut habits: Vec<(u32, InitialProfile)> = learned.sites.habits().collect();
     habits.sort_by_key(|(faults, _)| std::cmp::Reverse(*faults));
     let kept = habits.into_iter().filter_map(|(_, seed)| {
         let code = code.iter().find(|code| code.addresses.contains(&seed.site))?;
@@ -144,7 +145,7 @@ fn kept(learned: &Learned, code: &[Code]) -> Vec<Kept> {
 mod tests {
     use std::os::unix::fs::MetadataExt;
 
-    use farmem_engine::policy::site::Habit;
+    use farmem_engine::policy::site::SiteProfile;
     use linux::maps;
 
     use super::*;
@@ -170,11 +171,11 @@ mod tests {
     #[test]
     fn a_site_is_found_again_wherever_its_file_is_loaded() {
         let mut learned = Box::<Learned>::default();
-        let habit = Habit::of(&[5; 24]);
+        let habit = SiteProfile::of(&[5; 24]);
         // In the program, in a library, in one without a build-id, in no file, of the kernel.
         let sites = [0x55aa_0000_1234, 0x7f00_0001_0010, 0x7f00_0006_0000, 0x1000, 1];
         for site in sites {
-            assert!(learned.sites.seed(Seed { site, habit }));
+            assert!(learned.sites.seed(InitialProfile { site, habit }));
         }
         let mut kept = kept(&learned, &code_of(FIRST));
         kept.sort_by_key(|site| site.offset);
@@ -187,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_site_outside_of_all_that_is_mapped_is_left_out() {
-        let habit = Habit::of(&[5; 24]);
+        let habit = SiteProfile::of(&[5; 24]);
         let site = |id: u8, offset| Kept { object: BuildId([id; 20]), offset, habit };
         let wild = [site(1, 0), site(1, 0x9000), site(1, u64::MAX), site(3, 0x1234)];
         assert_eq!(seeds(&wild, &code_of(SECOND)), []);
@@ -195,7 +196,7 @@ mod tests {
 
     #[test]
     fn a_site_that_finds_no_place_is_not_counted() {
-        let site = |offset| Kept { object: BuildId([1; 20]), offset, habit: Habit::of(&[5; 24]) };
+        let site = |offset| Kept { object: BuildId([1; 20]), offset, habit: SiteProfile::of(&[5; 24]) };
         assert_eq!(seeds(&[site(0x1234); 3], &code_of(SECOND)).len(), 1);
         let many: Vec<Kept> = (0x1000..0x1000 + SITES as u64).map(site).collect();
         let found = seeds(&many, &code_of(SECOND));
@@ -212,7 +213,7 @@ mod tests {
 
     fn learned_at(site: u64) -> Box<Learned> {
         let mut learned = Box::<Learned>::default();
-        assert!(learned.sites.seed(Seed { site, habit: Habit::of(&[5; 24]) }));
+        assert!(learned.sites.seed(InitialProfile { site, habit: SiteProfile::of(&[5; 24]) }));
         learned
     }
 

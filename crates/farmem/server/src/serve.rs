@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use farmem_engine::backend::Backend;
 use farmem_engine::budget::Budget;
 use farmem_engine::counters::{COUNTER_WORDS, Counters};
-use farmem_engine::field::{self, ANSWERED, ASKED, Ask, BELL, Bell, ERRAND, Errand, Layout};
-use farmem_engine::greeting::{self, Go, Message, Ready, Secret, Sections, Terms};
-use farmem_engine::policy::site::{SEED_WORDS, Seed};
+use farmem_engine::handshake::{self, Go, Message, Ready, Secret, Sections, Terms};
+use farmem_engine::policy::site::{InitialProfile, SEED_WORDS};
+use farmem_engine::segment::{self, ANSWERED, ASKED, Ask, BELL, Doorbell, ERRAND, Layout, StoreRequest};
 use farmem_engine::space::Page;
 use farmem_engine::units::Learned;
 use linux::Rooted;
@@ -153,9 +153,9 @@ impl Server {
     /// removed.
     pub fn variables(&self) -> [(&'static str, Option<String>); 3] {
         [
-            (greeting::VARIABLE, Some(self.name.clone())),
-            (greeting::PATH_VARIABLE, self.path.clone()),
-            (greeting::SECRET_VARIABLE, Some(self.common.secret.to_string())),
+            (handshake::VARIABLE, Some(self.name.clone())),
+            (handshake::PATH_VARIABLE, self.path.clone()),
+            (handshake::SECRET_VARIABLE, Some(self.common.secret.to_string())),
         ]
     }
 
@@ -408,14 +408,14 @@ fn begin(program: &Proven, common: &Common, layer: u32) -> Result<Option<Program
 }
 
 impl Program {
-    fn bell(&self) -> Option<Bell<'_>> {
-        self.field.words().get(BELL..)?.first_chunk().map(Bell)
+    fn bell(&self) -> Option<Doorbell<'_>> {
+        self.field.words().get(BELL..)?.first_chunk().map(Doorbell)
     }
 
     /// Runs submitted batches, until the run is over.
     fn fly(&self, which: u64, connection: &Connection, common: &Common, over: &AtomicBool) {
         let words = self.field.words_64();
-        let pager = field::pager(words, self.field.words(), &self.layout);
+        let pager = segment::pager(words, self.field.words(), &self.layout);
         let Some((pager, bell)) = pager.zip(self.bell()) else { return };
         let says = |error: &crate::store::Error| {
             // A program that has ended needs no more results of its batches.
@@ -460,7 +460,7 @@ impl Program {
         self.profile = Some(profile);
         let places = self.field.words_64()[self.layout.data / size_of::<u64>()..].chunks(SEED_WORDS);
         for (place, seed) in places.zip(&seeds) {
-            place.iter().zip(Seed::words(seed)).for_each(|(place, word)| place.store(word, Relaxed));
+            place.iter().zip(InitialProfile::words(seed)).for_each(|(place, word)| place.store(word, Relaxed));
         }
         u32::try_from(seeds.len()).unwrap_or(0)
     }
@@ -490,7 +490,7 @@ impl Program {
 
     /// Serves its requests until it ends.
     fn work(&self, connection: &Connection, common: &Common) {
-        let Some(errand) = self.field.words()[ERRAND..].first_chunk().map(Errand) else { return };
+        let Some(errand) = self.field.words()[ERRAND..].first_chunk().map(StoreRequest) else { return };
         let mut data = vec![0; farmem_engine::MAX_UNIT_PAGES as usize * 4096];
         let begun = Instant::now();
         let mut looked = begun;

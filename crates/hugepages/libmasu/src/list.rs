@@ -13,6 +13,12 @@ const _: () = assert!(offset_of!(MasuPage, address) == offset_of!(list::Page, ad
 const _: () = assert!(offset_of!(MasuPage, count) == offset_of!(list::Page, count));
 const _: () = assert!(offset_of!(MasuPage, rate) == offset_of!(list::Page, rate));
 
+/// A number of the list as an index or a length.
+#[expect(clippy::cast_possible_truncation, reason = "masu runs on 64-bit machines only")]
+fn index(number: u64) -> usize {
+    number as usize
+}
+
 /// One list, mapped to be read.
 pub struct List {
     mapping: Mapping,
@@ -56,12 +62,12 @@ impl List {
 
     /// All its pages.
     pub fn pages(&self) -> &[MasuPage] {
-        let windows = self.head.windows as usize * size_of::<list::Window>();
+        let windows = self.len() * size_of::<list::Window>();
         // SAFETY: the head fits the mapping, so the rest lies within it; it is aligned, is never written to, and any
         // bytes are valid.
         unsafe {
             let first = self.mapping.start().add(size_of::<Head>() + windows).cast();
-            core::slice::from_raw_parts(first, self.head.pages as usize)
+            core::slice::from_raw_parts(first, index(self.head.pages))
         }
     }
 
@@ -70,13 +76,13 @@ impl List {
         // SAFETY: as above.
         let windows: &[list::Window] = unsafe {
             let first = self.mapping.start().add(size_of::<Head>()).cast();
-            core::slice::from_raw_parts(first, self.head.windows as usize)
+            core::slice::from_raw_parts(first, self.len())
         };
         let pages = self.pages();
         (0..).zip(windows).filter(|(_, window)| window.is_within(pages.len() as u64)).map(|(number, window)| {
             let seen = MasuWindow {
                 address: window.address,
-                pages: pages[window.first as usize..].as_ptr(),
+                pages: pages[index(window.first)..].as_ptr(),
                 hot: window.hot,
                 resident: window.resident,
                 walks: window.walks,
@@ -88,6 +94,6 @@ impl List {
 
     /// Number of windows.
     pub fn len(&self) -> usize {
-        self.head.windows as usize
+        index(self.head.windows)
     }
 }

@@ -42,7 +42,7 @@ impl Lock {
                 continue;
             }
             self.waiting.fetch_add(1, SeqCst);
-            futex(&self.owner, libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG, owner as u32);
+            futex(&self.owner, libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG, lower_half(owner));
             self.waiting.fetch_sub(1, SeqCst);
         }
     }
@@ -64,13 +64,19 @@ impl Lock {
 }
 
 /// Thread id of this thread.
+#[expect(clippy::cast_possible_truncation, reason = "the kernel's thread ids are ints")]
 pub fn own_thread() -> i32 {
     // SAFETY: asks.
     unsafe { libc::syscall(libc::SYS_gettid) as i32 }
 }
 
 fn own() -> u64 {
-    (own_process() as u64) << 32 | u64::from(own_thread() as u32)
+    u64::from(own_process().cast_unsigned()) << 32 | u64::from(own_thread().cast_unsigned())
+}
+
+/// The lower half of a word whose upper half is a process.
+pub fn lower_half(word: u64) -> u32 {
+    (word & 0xffff_ffff) as u32
 }
 
 /// Acts on the half with the thread.

@@ -8,6 +8,7 @@ pub mod signal;
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering::SeqCst};
 
+use contract::track::list::Verdict;
 use contract::track::terms::Terms;
 use contract::track::wire::{Answer, Request, Totals};
 
@@ -515,9 +516,13 @@ impl Inner {
                 Some(decide) => unsafe { decide(&raw const window, functions.user) },
                 None => window.suggested,
             };
-            let verdict = if matches!(verdict, MASU_COMPACT | MASU_PROMOTE) { verdict } else { MASU_LEAVE };
+            let verdict = match verdict {
+                MASU_COMPACT => Verdict::Compact,
+                MASU_PROMOTE => Verdict::Promote,
+                _ => Verdict::Leave,
+            };
             self.verdicts[verdict as usize] += 1;
-            if let Some(space) = compacted.filter(|_| verdict == MASU_COMPACT) {
+            if let Some(space) = compacted.filter(|_| verdict == Verdict::Compact) {
                 // SAFETY: there is room for all windows of the list, and none comes twice.
                 unsafe { space.add(compact_count).write(window) };
                 compact_count += 1;

@@ -65,7 +65,7 @@ impl Tracker {
 
     fn user(&self) -> Option<libc::uid_t> {
         let mut peer = libc::ucred { pid: 0, uid: libc::uid_t::MAX, gid: 0 };
-        let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;
+        let mut bytes = size_in_calls::<libc::ucred>();
         let (fd, into) = (self.socket.number(), (&raw mut peer).cast());
         // SAFETY: the kernel writes at most `bytes` bytes, which the variable has.
         let done = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, into, &raw mut bytes) };
@@ -134,6 +134,10 @@ unsafe extern "C" {
     fn secure_getenv(name: *const c_char) -> *const c_char;
 }
 
+/// Family of the tracker's socket, as an address has it.
+#[expect(clippy::cast_possible_truncation, reason = "AF_UNIX is 1")]
+const FAMILY: libc::sa_family_t = libc::AF_UNIX as libc::sa_family_t;
+
 /// Address to connect to, and its length in bytes.
 fn address() -> Option<(libc::sockaddr_un, libc::socklen_t)> {
     let mut name = [0u8; 32];
@@ -153,16 +157,23 @@ fn address() -> Option<(libc::sockaddr_un, libc::socklen_t)> {
     }
     // SAFETY: made of numbers alone; zeros are valid.
     let mut address = unsafe { MaybeUninit::<libc::sockaddr_un>::zeroed().assume_init() };
-    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    address.sun_family = FAMILY;
     for (to, from) in address.sun_path.iter_mut().zip(path) {
         *to = *from as c_char;
     }
     let bytes = core::mem::offset_of!(libc::sockaddr_un, sun_path) + path.len() + 1;
-    Some((address, bytes as libc::socklen_t))
+    Some((address, libc::socklen_t::try_from(bytes).ok()?))
+}
+
+/// Size of a type, as the calls with sockets take it.
+#[expect(clippy::cast_possible_truncation, reason = "checked when it is compiled")]
+const fn size_in_calls<T>() -> libc::socklen_t {
+    const { assert!(size_of::<T>() <= libc::socklen_t::MAX as usize) };
+    size_of::<T>() as libc::socklen_t
 }
 
 fn set(socket: &Descriptor, option: i32, value: &libc::timeval) {
-    let bytes = size_of::<libc::timeval>() as libc::socklen_t;
+    let bytes = size_in_calls::<libc::timeval>();
     // SAFETY: the value is of that length, and lives as long as the call. Without it we would wait longer, no harm.
     unsafe { libc::setsockopt(socket.number(), libc::SOL_SOCKET, option, core::ptr::from_ref(value).cast(), bytes) };
 }
@@ -182,7 +193,7 @@ fn receive(socket: &Descriptor, message: &mut [u8], file: &mut Option<Descriptor
     header.msg_iovlen = 1;
     header.msg_control = (&raw mut beside).cast();
     // SAFETY: computes only.
-    header.msg_controllen = unsafe { libc::CMSG_LEN(size_of::<i32>() as u32) } as _;
+    header.msg_controllen = unsafe { libc::CMSG_LEN(size_in_calls::<i32>()) } as _;
     let got = loop {
         // SAFETY: the header names memory of ours, of the given lengths, which lives as long as the call.
         let got = unsafe { libc::recvmsg(socket.number(), &raw mut header, libc::MSG_CMSG_CLOEXEC) };
@@ -201,5 +212,5 @@ fn receive(socket: &Descriptor, message: &mut [u8], file: &mut Option<Descriptor
             *file = Descriptor::of(unsafe { libc::CMSG_DATA(first).cast::<i32>().read_unaligned() });
         }
     }
-    (got > 0 && header.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) == 0).then_some(got as usize)
+    (got > 0 && header.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) == 0).then_some(got.cast_unsigned())
 }

@@ -55,12 +55,18 @@ fn sleep(track: &Track, waits: Waits, timeout_ms: c_int, active: &mut u64) -> c_
         if timeout_ms >= 0 && left <= 0 {
             return MASU_NOTHING;
         }
-        match look(waits, left.clamp(-1, i64::from(c_int::MAX)) as c_int) {
+        match look(waits, poll_ms(left)) {
             Ok(false) => {}
             Ok(true) => return MASU_NO_TRACKER,
             Err(()) => return MASU_SYSTEM,
         }
     }
+}
+
+/// A time as poll(2) takes it.
+#[expect(clippy::cast_possible_truncation, reason = "clamped to what an int holds")]
+fn poll_ms(left: i64) -> c_int {
+    left.clamp(-1, i64::from(c_int::MAX)) as c_int
 }
 
 /// Sleeps until an event, and returns whether it is only the end of the tracker.

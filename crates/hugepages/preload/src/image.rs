@@ -67,7 +67,11 @@ unsafe extern "C" fn of_object(info: *mut libc::dl_phdr_info, _: usize, wanted: 
 }
 
 fn page_up(address: u64) -> usize {
-    address.next_multiple_of(Size::SMALL.bytes() as u64) as usize
+    kernel::address(address).next_multiple_of(Size::SMALL.bytes())
+}
+
+fn page_down(address: u64) -> usize {
+    kernel::address(address) & !(Size::SMALL.bytes() - 1)
 }
 
 /// # Safety
@@ -82,7 +86,7 @@ unsafe fn of_data(base: u64, part: &libc::Elf64_Phdr, sealed: &Range<u64>, singl
     // The rest behind the range that was made read-only, whether that is the first piece of this part or all of it.
     let sealed_here = sealed.start < part.p_vaddr + part.p_memsz && sealed.end > part.p_vaddr;
     let data = if sealed_here { page_up(base + sealed.end) } else { page_up(start) };
-    let bytes = (file_end as usize & !(Size::SMALL.bytes() - 1)).saturating_sub(data);
+    let bytes = page_down(file_end).saturating_sub(data);
     if let Some((first, whole)) = policy::whole_part(data, bytes, Size::HUGE) {
         let run = if part.p_flags & libc::PF_X != 0 { libc::PROT_EXEC } else { 0 };
         let protection = libc::PROT_READ | libc::PROT_WRITE | run;
@@ -97,7 +101,7 @@ unsafe fn of_data(base: u64, part: &libc::Elf64_Phdr, sealed: &Range<u64>, singl
 /// `part` is a readable, executable and not writable part of an object loaded at `base`.
 unsafe fn of_text(base: u64, part: &libc::Elf64_Phdr) -> Code {
     let start = base + part.p_vaddr;
-    let bytes = ((start + part.p_filesz) as usize & !(Size::SMALL.bytes() - 1)).saturating_sub(page_up(start));
+    let bytes = page_down(start + part.p_filesz).saturating_sub(page_up(start));
     let Some((first, whole)) = policy::whole_part(page_up(start), bytes, Size::HUGE) else { return Code::Untouched };
     let windows = policy::whole_pages(first, whole, Size::HUGE);
     let congruent = start.wrapping_sub(part.p_offset).is_multiple_of(Size::HUGE.bytes() as u64);

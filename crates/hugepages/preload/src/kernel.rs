@@ -151,7 +151,13 @@ pub fn mapped(answer: c_long) -> Option<usize> {
     if answer == FAILED { None } else { usize::try_from(answer).ok() }
 }
 
+/// Address from a number of the kernel's or the loader's.
+#[expect(clippy::cast_possible_truncation, reason = "addresses are 64 bits wide on every machine masu runs on")]
+pub fn address(number: u64) -> usize {
+    number as usize
+}
+
 /// Address as a C pointer.
 pub fn pointer(answer: c_long) -> *mut c_void {
-    core::ptr::with_exposed_provenance_mut(answer.cast_unsigned() as usize)
+    core::ptr::with_exposed_provenance_mut(address(answer.cast_unsigned()))
 }

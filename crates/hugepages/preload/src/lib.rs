@@ -90,7 +90,7 @@ pub unsafe extern "C" fn mmap(
         Some(at) => at,
         None => match as_asked() {
             kernel::FAILED => return pointer(kernel::FAILED),
-            answer => answer.cast_unsigned() as usize,
+            answer => kernel::address(answer.cast_unsigned()),
         },
     };
     kernel::keeping_errno(|| {

@@ -131,7 +131,7 @@ pub unsafe extern "C" fn begin(errand: *mut c_void) -> *mut c_void {
     errand.cancel();
     let here = core::ptr::from_ref(&bytes).addr() & !(Size::SMALL.bytes() - 1);
     // SAFETY: no arguments; the descriptor's address, which is not read.
-    let top = unsafe { libc::pthread_self() } as usize;
+    let top = kernel::address(unsafe { libc::pthread_self() });
     if let Some(start) = top.checked_sub(bytes).filter(|start| (*start..top).contains(&here)) {
         // Whole windows only: the rest could not be huge, and need not be split from its neighbours.
         if let Some((first, whole)) = policy::whole_part(start, here - start, Size::HUGE) {

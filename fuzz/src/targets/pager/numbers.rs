@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use farmem_engine::PAGE_BYTES;
-use farmem_engine::pager::{Crew, Machine, Pager, Sum};
+use farmem_engine::pager::{Checksum, Crew, Machine, Pager};
 use farmem_engine::space::Page;
 
 /// Pages of the program.
@@ -181,9 +181,9 @@ impl Machine for Numbers {
         (slot..slot + pages).for_each(|slot| self.fill(slot, 0));
     }
 
-    fn sum(&mut self, slot: u32) -> Sum {
+    fn sum(&mut self, slot: u32) -> Checksum {
         let Some(content) = self.slots[slot as usize] else { panic!("the sum of slot {slot}, which has no frame") };
-        Sum([content, !content])
+        Checksum([content, !content])
     }
 
     fn is_zeros(&mut self, slot: u32) -> bool {
@@ -265,13 +265,13 @@ impl Numbers {
 impl Crew for Numbers {
     type Trouble = Failure;
 
-    fn fetch(&mut self, page: Page, room: u32, sums: &mut [Sum]) -> Result<(), Failure> {
+    fn fetch(&mut self, page: Page, room: u32, sums: &mut [Checksum]) -> Result<(), Failure> {
         self.carried(sums.len() as u32)?;
         for (more, sum) in (0..).zip(sums) {
             let page = page.plus(more);
             let Some(content) = self.store.get(&page).copied() else { panic!("{page:?} never went home") };
             self.flown.insert(room + more, content);
-            *sum = Sum([content, !content]);
+            *sum = Checksum([content, !content]);
         }
         Ok(())
     }

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! - `kept` (main): first in, first out. A re-used unit gets another round for each time it came back, at most three.
-//! - `passing` (probation): units of streams, which are not needed for long ([`Order::passing`](super::site::Order)).
+//! - `passing` (probation): units of streams, which are not needed for long ([`FetchPlan::passing`](super::site::FetchPlan)).
 //!   They leave first, once there are more of them than their share. So a scan over everything does not evict the pages
 //!   in repeated use. In a loop over more than memory holds, a part stays and is hit, where a single queue would miss
 //!   everything. One passing unit in 32 goes to `kept`, so that unused units there leave in the end. While most fetched

@@ -24,7 +24,7 @@
 //! caller may keep it anywhere, the longer the better. Only the owner of a mark is read: the share of a site's fetched
 //! pages that came back within a life time decides whether its streams are passing (`replace.rs`).
 //!
-//! The state of a site can be saved for the program's next run (`habit.rs`).
+//! The state of a site can be saved for the program's next run (`profile.rs`).
 //!
 //! Time is counted in pages fetched: a page's life in memory is the number of pages fetched during its stay. Nothing is
 //! a float.
@@ -34,8 +34,8 @@
 //! (the same); a gap of any pages as still in order (random faults among few pages look like streams).
 
 mod ahead;
-mod habit;
-mod order;
+mod fetch_plan;
+mod profile;
 #[cfg(test)]
 mod tests;
 
@@ -44,8 +44,8 @@ use super::stream::{self, Streams};
 use super::{MAX_UNIT_LOG2, Run, spread, unit_around};
 use ahead::{Asked, FIRST_PIECE_LOG2, MAX_WINDOW_LOG2};
 
-pub use habit::{HABIT_BYTES, Habit, SEED_WORDS, Seed};
-pub use order::{Fault, HELD, Kind, Order, Room, SERIES, Series};
+pub use fetch_plan::{Fault, FetchPlan, HELD, Kind, Room, SERIES, Series};
+pub use profile::{HABIT_BYTES, InitialProfile, SEED_WORDS, SiteProfile};
 
 /// Number of sites known at a time.
 pub const SITES: usize = 1024;
@@ -145,7 +145,7 @@ impl Sites {
 
     /// Decides the fetch plan of a fault. `here` tells whether a page is mapped, held or in flight; it is asked about a
     /// few pages, and may be wrong.
-    pub fn on_fault(&mut self, fault: &Fault, room: &Room, here: impl Fn(u64) -> bool) -> Order {
+    pub fn on_fault(&mut self, fault: &Fault, room: &Room, here: impl Fn(u64) -> bool) -> FetchPlan {
         let page = fault.page;
         let area = if fault.area.contains(page) { fault.area } else { Run { first_page: page, pages: 1 } };
         let life = room.life_pages.max(1);
@@ -155,7 +155,7 @@ impl Sites {
         let unit = self.unit_log2(at, room);
         let here = |other: u64| other == page || here(other);
         let asked = Asked { fault, room, area, unit, at, here: &here };
-        let mut order = Order::only(page);
+        let mut order = FetchPlan::only(page);
         order.mark = u16::try_from(at + 1).unwrap_or(0);
         let waiting = self.sites[at].streams.waiting_for(page).is_some();
         if matches!(fault.kind, Kind::Home | Kind::Staged) && !waiting {
@@ -260,7 +260,7 @@ impl Sites {
     /// Whether pages of this site are seldom needed again within a life time.
     fn passing(&self, at: usize) -> bool {
         let site = &self.sites[at];
-        site.orders >= habit::JUDGED_ORDERS && u32::from(site.returned) * 32 < u32::from(site.orders)
+        site.orders >= profile::JUDGED_ORDERS && u32::from(site.returned) * 32 < u32::from(site.orders)
     }
 
     /// Cost of a page: its transfer, and the faults that follow because it evicts another one.
@@ -325,7 +325,7 @@ impl Sites {
     }
 
     /// Leaves watched pages of the plan unmapped; ends the watch where that is not possible.
-    fn hold_watched(&mut self, order: &mut Order, page: u64, area: Run) {
+    fn hold_watched(&mut self, order: &mut FetchPlan, page: u64, area: Run) {
         self.hold_watched_in(order.fetch, order, page);
         for series in order.ahead {
             for n in 0..series.runs {
@@ -334,7 +334,7 @@ impl Sites {
         }
     }
 
-    fn hold_watched_in(&mut self, run: Run, order: &mut Order, page: u64) {
+    fn hold_watched_in(&mut self, run: Run, order: &mut FetchPlan, page: u64) {
         let mut group = run.first_page;
         while group < run.end_page() {
             let watched = self.watches.in_group(group).filter(|watched| *watched != page && run.contains(*watched));

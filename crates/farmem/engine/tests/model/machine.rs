@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use farmem_engine::PAGE_BYTES;
-use farmem_engine::pager::{Crew, Machine, Pager, Sum};
+use farmem_engine::pager::{Checksum, Crew, Machine, Pager};
 use farmem_engine::space::Page;
 
 /// Machine of numbers: a page holds one.
@@ -81,8 +81,8 @@ impl Machine for Model {
         self.count();
     }
 
-    fn sum(&mut self, slot: u32) -> Sum {
-        Sum([self.slots[&slot], !self.slots[&slot]])
+    fn sum(&mut self, slot: u32) -> Checksum {
+        Checksum([self.slots[&slot], !self.slots[&slot]])
     }
 
     fn is_zeros(&mut self, slot: u32) -> bool {
@@ -141,11 +141,11 @@ impl Machine for Model {
 impl Crew for Model {
     type Trouble = String;
 
-    fn fetch(&mut self, page: Page, room: u32, sums: &mut [Sum]) -> Result<(), String> {
+    fn fetch(&mut self, page: Page, room: u32, sums: &mut [Checksum]) -> Result<(), String> {
         for (more, sum) in (0..).zip(sums) {
             let content = self.store.get(&(page.0 + more)).ok_or("a page that never went home was fetched")?;
             self.flown.insert(room + more, *content);
-            *sum = Sum([*content, !content]);
+            *sum = Checksum([*content, !content]);
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Events of a paged program.
 
-use farmem_engine::greeting::Sections;
+use farmem_engine::handshake::Sections;
 use proptest::prelude::*;
 
 use super::PAGES;

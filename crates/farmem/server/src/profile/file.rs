@@ -3,7 +3,7 @@
 //! A head of 16 bytes (magic with version, then the number of sites), and for each site 52 bytes: build-id, offset in
 //! that file, profile. Numbers are little-endian.
 
-use farmem_engine::policy::site::{HABIT_BYTES, Habit, SITES};
+use farmem_engine::policy::site::{HABIT_BYTES, SITES, SiteProfile};
 use linux::build_id::{BUILD_ID_BYTES, BuildId};
 
 /// Magic with version: another layout, or another meaning of a profile, needs another one.
@@ -23,7 +23,7 @@ pub struct Kept {
     /// Offset in the file.
     pub offset: u64,
     /// Saved profile.
-    pub habit: Habit,
+    pub habit: SiteProfile,
 }
 
 /// Reason why bytes are not a profile.
@@ -67,7 +67,7 @@ pub fn parse(bytes: &[u8]) -> Result<Vec<Kept>, Broken> {
 fn site(bytes: &[u8; SITE_BYTES]) -> Option<Kept> {
     let (object, rest) = bytes.split_first_chunk()?;
     let (offset, rest) = rest.split_first_chunk()?;
-    let habit = Habit::of(rest.first_chunk()?);
+    let habit = SiteProfile::of(rest.first_chunk()?);
     Some(Kept { object: BuildId(*object), offset: u64::from_le_bytes(*offset), habit })
 }
 
@@ -80,7 +80,7 @@ mod tests {
         (any::<[u8; 20]>(), any::<u64>(), any::<[u8; 24]>()).prop_map(|(id, offset, habit)| Kept {
             object: BuildId(id),
             offset,
-            habit: Habit::of(&habit),
+            habit: SiteProfile::of(&habit),
         })
     }
 

@@ -151,12 +151,12 @@ mod tests {
 
     use super::super::file::bytes;
     use super::*;
-    use farmem_engine::policy::site::Habit;
+    use farmem_engine::policy::site::SiteProfile;
 
     const ID: BuildId = BuildId([7; 20]);
 
     fn sites() -> Vec<Kept> {
-        vec![Kept { object: ID, offset: 4711, habit: Habit::of(&[2; 24]) }]
+        vec![Kept { object: ID, offset: 4711, habit: SiteProfile::of(&[2; 24]) }]
     }
 
     #[test]

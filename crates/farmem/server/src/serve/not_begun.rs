@@ -1,6 +1,6 @@
 //! Programs that could not begin, as text.
 
-use farmem_engine::greeting::Step;
+use farmem_engine::handshake::Step;
 use linux::describe;
 use rustix::io::Errno;
 

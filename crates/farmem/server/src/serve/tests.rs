@@ -2,7 +2,7 @@
 
 use std::fs::File;
 
-use farmem_engine::greeting::{Hello, STRANGER, Step};
+use farmem_engine::handshake::{Hello, STRANGER, Step};
 
 use super::*;
 use crate::store::{Error, Span};

@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use farmem_engine::greeting::{Hello, Message, STRANGER};
+use farmem_engine::handshake::{Hello, Message, STRANGER};
 use linux::handover::{Connection, Listener, Peer};
 use linux::runtime_directory;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

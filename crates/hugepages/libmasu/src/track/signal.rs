@@ -12,6 +12,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering::SeqCst};
 use contract::track::terms::{SIGNAL_MAX, SIGNAL_MIN};
 
 use crate::kernel::{Descriptor, keeping_errno, own_process};
+use crate::lock::lower_half;
 use crate::track::Track;
 
 /// Context of each signal, by its number.
@@ -22,15 +23,20 @@ static OWNERS: [AtomicPtr<Track>; SIGNAL_MAX as usize + 1] =
 /// upper half is the process, since a fork copies the number and not the threads.
 static RUNNING: [AtomicU64; SIGNAL_MAX as usize + 1] = [const { AtomicU64::new(0) }; SIGNAL_MAX as usize + 1];
 
+/// Index of a signal in these.
+fn index(signal: c_int) -> usize {
+    signal.cast_unsigned() as usize
+}
+
 /// Adds `more` running handlers; returns the number before.
-fn count_running(signal: usize, more: i64) -> u32 {
-    let own = own_process() as u64;
+fn count_running(signal: usize, more: i32) -> u32 {
+    let own = u64::from(own_process().cast_unsigned());
     let change = |now: u64| {
-        let count = if now >> 32 == own { now as u32 } else { 0 };
-        Some(own << 32 | u64::from(count.saturating_add_signed(more as i32)))
+        let count = if now >> 32 == own { lower_half(now) } else { 0 };
+        Some(own << 32 | u64::from(count.saturating_add_signed(more)))
     };
     let before = RUNNING[signal].fetch_update(SeqCst, SeqCst, change).unwrap_or(0);
-    if before >> 32 == own { before as u32 } else { 0 }
+    if before >> 32 == own { lower_half(before) } else { 0 }
 }
 
 /// A set of one signal.
@@ -57,7 +63,7 @@ pub fn take(wanted: c_int, track: *mut Track) -> Option<c_int> {
     let candidates = if wanted == 0 { SIGNAL_MIN..=SIGNAL_MAX } else { wanted..=wanted };
     for signal in candidates.rev() {
         let is_free = action_of(signal).is_some_and(|now| now.sa_sigaction == libc::SIG_DFL);
-        let owner = &OWNERS[signal as usize];
+        let owner = &OWNERS[index(signal)];
         if !is_free || owner.compare_exchange(null_mut(), track, SeqCst, SeqCst).is_err() {
             continue;
         }
@@ -98,8 +104,8 @@ pub fn give_back(signal: c_int) {
 
 /// Keeps the handler, since signals may be on their way, without a context: it does nothing.
 pub fn disown(signal: c_int) {
-    OWNERS[signal as usize].store(null_mut(), SeqCst);
-    while count_running(signal as usize, 0) > 0 {
+    OWNERS[index(signal)].store(null_mut(), SeqCst);
+    while count_running(index(signal), 0) > 0 {
         // SAFETY: lets others run.
         unsafe { libc::sched_yield() };
     }
@@ -147,7 +153,7 @@ pub fn next_of(descriptor: c_int) -> Option<u64> {
 /// Handler of the tracker's signal.
 extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
     keeping_errno(|| {
-        let number = (signal as usize).min(SIGNAL_MAX as usize);
+        let number = index(signal).min(SIGNAL_MAX as usize);
         count_running(number, 1);
         let track = OWNERS[number].load(SeqCst);
         if !track.is_null() && !info.is_null() {

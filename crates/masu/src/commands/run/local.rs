@@ -16,7 +16,7 @@ use farmem::store::{self, Opening, Say, Store};
 use farmem_engine::PAGE_BYTES;
 use farmem_engine::backend::Backend;
 use farmem_engine::budget::Budget;
-use farmem_engine::greeting::{self, Terms};
+use farmem_engine::handshake::{self, Terms};
 use linux::meminfo::meminfo;
 use linux::untrusted::visible;
 use linux::{describe, open_files};
@@ -177,10 +177,10 @@ fn terms(task: &RunTask, local: Local) -> Result<Terms, Failure> {
     };
     let Base(base_pages) = task.base.unwrap_or(Base::usual(task.sections));
     let (unit_pages, sections) = match (task.unit, task.sections) {
-        (Unit::Pages(pages), _) => (pages, greeting::Sections::Off),
-        (Unit::Auto, None | Some(Sections::Auto)) => (0, greeting::Sections::Auto),
-        (Unit::Auto, Some(Sections::Marked)) => (0, greeting::Sections::Marked),
-        (Unit::Auto, Some(Sections::Off)) => (16, greeting::Sections::Off),
+        (Unit::Pages(pages), _) => (pages, handshake::Sections::Off),
+        (Unit::Auto, None | Some(Sections::Auto)) => (0, handshake::Sections::Auto),
+        (Unit::Auto, Some(Sections::Marked)) => (0, handshake::Sections::Marked),
+        (Unit::Auto, Some(Sections::Off)) => (16, handshake::Sections::Off),
     };
     Ok(Terms {
         budget_frames,

@@ -3,7 +3,7 @@
 use super::super::stream::{self, Step, Stream};
 use super::super::{MAX_UNIT_LOG2, Run, pages_between, unit_around};
 use super::Sites;
-use super::order::{Fault, Kind, Order, Room, SERIES, Series};
+use super::fetch_plan::{Fault, FetchPlan, Kind, Room, SERIES, Series};
 
 /// Pages brought at once when the rest of the unit can come in the background: 2^n.
 pub(super) const FIRST_PIECE_LOG2: u8 = 4;
@@ -44,7 +44,7 @@ impl<Here: Fn(u64) -> bool> Asked<'_, Here> {
 
 impl Sites {
     /// Finds the fault's stream and requests pages ahead of it.
-    pub(super) fn go_on(&mut self, asked: &Asked<'_, impl Fn(u64) -> bool>, order: &mut Order) {
+    pub(super) fn go_on(&mut self, asked: &Asked<'_, impl Fn(u64) -> bool>, order: &mut FetchPlan) {
         let page = asked.fault.page;
         let clock = self.clock;
         let streams = &mut self.sites[asked.at].streams;
@@ -139,7 +139,7 @@ impl Sites {
 
     /// Requests the next window of a stream in order: behind the pages that are present. Its first page in the
     /// direction of the stream is left unmapped.
-    fn window(&mut self, n: usize, asked: &Asked<'_, impl Fn(u64) -> bool>, order: &mut Order) {
+    fn window(&mut self, n: usize, asked: &Asked<'_, impl Fn(u64) -> bool>, order: &mut FetchPlan) {
         let limit = self.stream_limit(n, asked);
         let stream = &mut self.sites[asked.at].streams.stream[n];
         stream.trigger = 0;
@@ -180,7 +180,7 @@ impl Sites {
     }
 
     /// Requests the next series of a stream in steps. The page of its first step is left unmapped.
-    fn steps(&mut self, n: usize, asked: &Asked<'_, impl Fn(u64) -> bool>, order: &mut Order) {
+    fn steps(&mut self, n: usize, asked: &Asked<'_, impl Fn(u64) -> bool>, order: &mut FetchPlan) {
         self.activate(n, asked);
         let limit = self.window_limit(asked.room) >> asked.unit;
         let (stride, line) = (self.sites[asked.at].streams.stride, self.sites[asked.at].streams.line);
@@ -241,7 +241,7 @@ fn fetch(asked: &Asked<'_, impl Fn(u64) -> bool>, unit: Run, step: Step, before:
 }
 
 /// Moves the rest of a large unit to the background.
-pub(super) fn split(asked: &Asked<'_, impl Fn(u64) -> bool>, order: &mut Order) {
+pub(super) fn split(asked: &Asked<'_, impl Fn(u64) -> bool>, order: &mut FetchPlan) {
     let piece_log2 = FIRST_PIECE_LOG2.max(asked.room.base_log2);
     let whole = order.fetch;
     if !asked.background() || whole.pages <= 1 << piece_log2.min(MAX_UNIT_LOG2) {

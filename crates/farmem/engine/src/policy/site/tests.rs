@@ -32,7 +32,7 @@ impl Endless {
     }
 
     /// Touches a page of the area from a site.
-    fn touch(&mut self, site: u64, page: u64) -> Option<Order> {
+    fn touch(&mut self, site: u64, page: u64) -> Option<FetchPlan> {
         let page = AREA.first_page + page;
         if self.here.contains(&page) && !self.held.contains(&page) {
             return None;

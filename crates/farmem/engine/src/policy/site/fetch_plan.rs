@@ -66,7 +66,7 @@ pub struct Room {
 /// Fetch plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
-pub struct Order {
+pub struct FetchPlan {
     /// Pages to be brought now: the faulting page included. Of a staged page's unit, only the staged pages come back.
     pub fetch: Run,
     /// Pages to be brought in the background.
@@ -79,10 +79,10 @@ pub struct Order {
     pub passing: bool,
 }
 
-impl Order {
+impl FetchPlan {
     /// Plan for one page only.
-    pub(super) fn only(page: u64) -> Order {
-        Order {
+    pub(super) fn only(page: u64) -> FetchPlan {
+        FetchPlan {
             fetch: Run { first_page: page, pages: 1 },
             ahead: [Series::NOTHING; SERIES],
             held: [NO_PAGE; HELD],

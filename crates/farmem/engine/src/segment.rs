@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Rela
 
 use crate::budget::Budget;
 use crate::counters::{COUNTER_WORDS, Counters};
-use crate::pager::{FLIGHT_WORDS, FLIGHTS_PAGES, Flights, Pager, Ring};
+use crate::pager::{Batches, FLIGHT_WORDS, FLIGHTS_PAGES, Pager, Ring};
 use crate::policy::site::{SEED_WORDS, SITES};
 use crate::space::{CHUNK_PAGES, DIRECTORY_WORDS, Page, Space};
 use crate::units::Learned;
@@ -119,9 +119,9 @@ pub const BELL: usize = 1152 / size_of::<u32>();
 
 /// Doorbells: the program and masu wake each other for I/O batches.
 #[derive(Clone, Copy, Debug)]
-pub struct Bell<'a>(pub &'a [AtomicU32; 4]);
+pub struct Doorbell<'a>(pub &'a [AtomicU32; 4]);
 
-impl<'a> Bell<'a> {
+impl<'a> Doorbell<'a> {
     /// Changes when a batch is submitted while masu sleeps.
     pub fn departures(&self) -> &'a AtomicU32 {
         &self.0[0]
@@ -156,7 +156,7 @@ pub fn pager<'a>(words: &'a [AtomicU64], halves: &'a [AtomicU32], layout: &Layou
         sums: part(layout.sums, layout.pages * 2)?,
         ring: Ring::new(part(layout.ring, layout.slots)?, part(ENDS, 3)?.first_chunk()?),
         queues: [part(layout.queues[0], layout.units)?, part(layout.queues[1], layout.units)?],
-        flights: Flights(part(layout.flights, FLIGHT_WORDS)?.first_chunk()?),
+        flights: Batches(part(layout.flights, FLIGHT_WORDS)?.first_chunk()?),
         counters: Counters(part(0, COUNTER_WORDS)?.first_chunk()?),
     })
 }
@@ -164,7 +164,7 @@ pub fn pager<'a>(words: &'a [AtomicU64], halves: &'a [AtomicU32], layout: &Layou
 /// Synchronous store request from the library to masu, one at a time: pages that the library cannot read or write in
 /// the store itself.
 #[derive(Clone, Copy, Debug)]
-pub struct Errand<'a>(pub &'a [AtomicU32; 5]);
+pub struct StoreRequest<'a>(pub &'a [AtomicU32; 5]);
 
 /// Operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,7 +183,7 @@ pub const ASKED: u32 = 1;
 /// The request succeeded or failed.
 pub const ANSWERED: u32 = 2;
 
-impl Errand<'_> {
+impl StoreRequest<'_> {
     /// State word: masu waits on it for a request, the program for the answer.
     pub fn state(&self) -> &AtomicU32 {
         &self.0[0]

@@ -5,9 +5,9 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst, fence};
 
 use farmem_engine::pager::Pager;
 
-use crate::errand;
 use crate::kernel::{self, call};
 use crate::program::{self, Program};
+use crate::store_request;
 
 /// Busy-waiting time before sleeping: about 20 µs, less than a sleep and a wake-up take.
 const SHORTLY_TICKS: u64 = 50_000;
@@ -56,7 +56,7 @@ pub fn wait_for_arrival(program: &Program, pager: &Pager<'_>) {
         // SAFETY: waits on a word of the shared segment, and reads our own memory.
         let answer = unsafe { call!(libc::SYS_futex, arrivals.as_ptr().addr(), libc::FUTEX_WAIT, seen, second) };
         if answer == -i64::from(libc::ETIMEDOUT) {
-            errand::is_masu_there(program);
+            store_request::is_masu_there(program);
             if program::is_left_behind() {
                 // The child of a vfork, whose parent was killed: no batch will complete.
                 kernel::end(128 + libc::SIGKILL);

@@ -24,7 +24,7 @@ pub(super) const JUDGED_ORDERS: u16 = 16;
 
 /// Saved profile of a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Habit {
+pub struct SiteProfile {
     /// As in [`Site`]: 1 + log2 of its unit; 0: none.
     unit: u8,
     /// Used share of each level, in parts of 256, and its number of samples.
@@ -39,22 +39,22 @@ pub struct Habit {
 
 /// Site with its profile from an earlier run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seed {
+pub struct InitialProfile {
     /// The instruction.
     pub site: u64,
     /// Saved profile.
-    pub habit: Habit,
+    pub habit: SiteProfile,
 }
 
-impl Habit {
+impl SiteProfile {
     /// Decodes any bytes: values out of bounds are clamped.
-    pub fn of(bytes: &[u8; HABIT_BYTES]) -> Habit {
+    pub fn of(bytes: &[u8; HABIT_BYTES]) -> SiteProfile {
         let [unit, rest @ ..] = *bytes;
         let (used, rest) = rest.split_first_chunk::<8>().unwrap_or((&[0; 8], &[]));
         let (samples, rest) = rest.split_first_chunk::<8>().unwrap_or((&[0; 8], &[]));
-        let [stride_low, stride_high, depth, line_low, line_high, passing, _] = *rest else { return Habit::NONE };
+        let [stride_low, stride_high, depth, line_low, line_high, passing, _] = *rest else { return SiteProfile::NONE };
         let far = i16::try_from(stream::NEAR_PAGES).unwrap_or(i16::MAX);
-        Habit {
+        SiteProfile {
             unit: unit.min(MAX_UNIT_LOG2 + 1),
             used: *used,
             samples: samples.map(|samples| samples.min(Density::MOST_KEPT)),
@@ -65,7 +65,8 @@ impl Habit {
         }
     }
 
-    const NONE: Habit = Habit { unit: 0, used: [0; 8], samples: [0; 8], stride: 0, depth: 0, line: 0, passing: false };
+    const NONE: SiteProfile =
+        SiteProfile { unit: 0, used: [0; 8], samples: [0; 8], stride: 0, depth: 0, line: 0, passing: false };
 
     /// Encodes the profile.
     pub fn bytes(&self) -> [u8; HABIT_BYTES] {
@@ -86,11 +87,11 @@ impl Habit {
     }
 
     /// Profile of a site; `None` when it has learned nothing.
-    fn of_site(site: &Site, passing: bool) -> Option<Habit> {
+    fn of_site(site: &Site, passing: bool) -> Option<SiteProfile> {
         let (used, samples) = site.density.kept();
         let trusted = site.streams.trust >= stream::TRUSTED;
         let learned = samples.iter().any(|samples| *samples > 0) || trusted;
-        learned.then_some(Habit {
+        learned.then_some(SiteProfile {
             unit: site.unit.min(MAX_UNIT_LOG2 + 1),
             used,
             samples,
@@ -116,7 +117,7 @@ impl Habit {
     }
 }
 
-impl Seed {
+impl InitialProfile {
     /// Encodes the site for the library.
     pub fn words(&self) -> [u64; SEED_WORDS] {
         let mut words = [self.site; SEED_WORDS];
@@ -128,26 +129,26 @@ impl Seed {
     }
 
     /// Decodes the words from masu.
-    pub fn of(words: [u64; SEED_WORDS]) -> Seed {
+    pub fn of(words: [u64; SEED_WORDS]) -> InitialProfile {
         let mut bytes = [0; HABIT_BYTES];
         for (bytes, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(&words[1..]) {
             *bytes = word.to_le_bytes();
         }
-        Seed { site: words[0], habit: Habit::of(&bytes) }
+        InitialProfile { site: words[0], habit: SiteProfile::of(&bytes) }
     }
 }
 
 impl Sites {
     /// Profiles worth saving, with each site's faults; in no order.
-    pub fn habits(&self) -> impl Iterator<Item = (u32, Seed)> + '_ {
+    pub fn habits(&self) -> impl Iterator<Item = (u32, InitialProfile)> + '_ {
         self.sites.iter().enumerate().filter(|(_, site)| site.address != 0).filter_map(|(at, site)| {
-            let habit = Habit::of_site(site, self.passing(at))?;
-            Some((site.faults, Seed { site: site.address, habit }))
+            let habit = SiteProfile::of_site(site, self.passing(at))?;
+            Some((site.faults, InitialProfile { site: site.address, habit }))
         })
     }
 
     /// Creates a site from its profile. False when it is known already, or all its ways are taken: the first ones stay.
-    pub fn seed(&mut self, seed: Seed) -> bool {
+    pub fn seed(&mut self, seed: InitialProfile) -> bool {
         let address = seed.site;
         let first = Sites::set_of(address);
         let ways = first..(first + WAYS).min(SITES);
@@ -192,9 +193,9 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_a_habit_and_a_habit_is_kept_as_it_is(bytes: [u8; HABIT_BYTES], site: u64) {
-            let habit = Habit::of(&bytes);
-            prop_assert_eq!(Habit::of(&habit.bytes()), habit);
-            prop_assert_eq!(Seed::of(Seed { site, habit }.words()), Seed { site, habit });
+            let habit = SiteProfile::of(&bytes);
+            prop_assert_eq!(SiteProfile::of(&habit.bytes()), habit);
+            prop_assert_eq!(InitialProfile::of(InitialProfile { site, habit }.words()), InitialProfile { site, habit });
         }
 
         #[test]
@@ -203,14 +204,14 @@ mod tests {
             pages in proptest::collection::vec(0_u64..1 << 20, 1..80),
         ) {
             let mut sites = Box::new(Sites::UNKNOWN);
-            let seeded = sites.seed(Seed { site: 9, habit: Habit::of(&bytes) });
+            let seeded = sites.seed(InitialProfile { site: 9, habit: SiteProfile::of(&bytes) });
             prop_assert!(seeded);
             for page in pages {
                 let fetched = fault(&mut sites, 9, page);
                 prop_assert!((1..=256).contains(&fetched));
             }
             for (_, seed) in sites.habits() {
-                prop_assert_eq!(Habit::of(&seed.habit.bytes()), seed.habit);
+                prop_assert_eq!(SiteProfile::of(&seed.habit.bytes()), seed.habit);
             }
         }
     }
@@ -235,8 +236,10 @@ mod tests {
     #[test]
     fn no_more_sites_are_known_than_there_is_place_for() {
         let mut sites = Box::new(Sites::UNKNOWN);
-        let taken = (1..10_000).filter(|site| sites.seed(Seed { site: *site, habit: Habit::of(&[3; 24]) })).count();
+        let taken = (1..10_000)
+            .filter(|site| sites.seed(InitialProfile { site: *site, habit: SiteProfile::of(&[3; 24]) }))
+            .count();
         assert_eq!(taken, SITES);
-        assert!(!sites.seed(Seed { site: 0, habit: Habit::NONE }));
+        assert!(!sites.seed(InitialProfile { site: 0, habit: SiteProfile::NONE }));
     }
 }

@@ -4,7 +4,7 @@
 //! masu waits as long as the store needs, and informs the user meanwhile. If masu itself has ended, its stored pages
 //! are lost, and the program is ended with that reason.
 
-use farmem_engine::field::{ASKED, Ask};
+use farmem_engine::segment::{ASKED, Ask};
 use farmem_engine::space::Page;
 
 use crate::kernel::{self, call};

@@ -3,7 +3,7 @@
 //!
 //! masu runs them, in its own process, beside the faulting thread, for stores with a long latency. The work is cut into
 //! *flights*: I/O batches, each with space for some pages in the shared segment. A batch is submitted with the pager's
-//! lock held ([`Pager::launch`]). masu runs several at a time, without the lock ([`Flights::fly`]). Batches complete in
+//! lock held ([`Pager::launch`]). masu runs several at a time, without the lock ([`Batches::fly`]). Batches complete in
 //! the same order with the lock held, at the next fault, or when a thread needs one of their pages and waits
 //! ([`Pager::settle`]). So pages in a batch belong to that batch only. By their state words, all pages of a batch are
 //! in the store, and requested.
@@ -15,11 +15,11 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-use super::{Come, Machine, Pager, Source, Sum, Unit};
+use super::{Checksum, Come, Machine, Pager, Source, Unit};
 use crate::counters::Counter;
 use crate::entry::Place;
 use crate::policy::replace::Arrival;
-use crate::policy::site::Order;
+use crate::policy::site::FetchPlan;
 use crate::policy::{self, NO_PAGE};
 use crate::space::Page;
 use crate::units::Units;
@@ -71,7 +71,7 @@ const WRITE: u64 = 1;
 
 /// Batches in flight and pending requests. All zeros: none.
 #[derive(Clone, Copy, Debug)]
-pub struct Flights<'a>(pub &'a [AtomicU64; FLIGHT_WORDS]);
+pub struct Batches<'a>(pub &'a [AtomicU64; FLIGHT_WORDS]);
 
 /// Worker of the I/O batches: `room` is the number of the first page in the batches' memory.
 pub trait Crew {
@@ -82,7 +82,7 @@ pub trait Crew {
     ///
     /// # Errors
     /// When the store has failed for good.
-    fn fetch(&mut self, page: Page, room: u32, sums: &mut [Sum]) -> Result<(), Self::Trouble>;
+    fn fetch(&mut self, page: Page, room: u32, sums: &mut [Checksum]) -> Result<(), Self::Trouble>;
 
     /// Writes the batch's memory to the store.
     ///
@@ -133,12 +133,12 @@ impl Flight<'_> {
         page.0.wrapping_sub(self.first().0) < self.count()
     }
 
-    fn sum(self, number: u32) -> Sum {
+    fn sum(self, number: u32) -> Checksum {
         let at = SUMS + 2 * (number % FLIGHT_PAGES) as usize;
-        Sum([self.get(at), self.get(at + 1)])
+        Checksum([self.get(at), self.get(at + 1)])
     }
 
-    fn set_sum(self, number: u32, sum: Sum) {
+    fn set_sum(self, number: u32, sum: Checksum) {
         let at = SUMS + 2 * (number % FLIGHT_PAGES) as usize;
         self.put(at, sum.0[0]);
         self.put(at + 1, sum.0[1]);
@@ -150,7 +150,7 @@ const fn room_of(number: u64) -> u32 {
     low(number % FLIGHTS as u64) * FLIGHT_PAGES
 }
 
-impl<'a> Flights<'a> {
+impl<'a> Batches<'a> {
     /// Number of batches submitted.
     pub fn launched(&self) -> u64 {
         self.0[LAUNCHED].load(Acquire)
@@ -191,7 +191,7 @@ impl<'a> Flights<'a> {
         }
         let (first, pages, room) = (flight.first(), flight.count(), room_of(number));
         let done = if flight.is_fetch() {
-            let mut sums = [Sum::default(); FLIGHT_PAGES as usize];
+            let mut sums = [Checksum::default(); FLIGHT_PAGES as usize];
             crew.fetch(first, room, &mut sums[..pages as usize]).map(|()| {
                 (0..pages).zip(sums).for_each(|(number, sum)| flight.set_sum(number, sum));
             })
@@ -302,7 +302,7 @@ impl Pager<'_> {
     }
 
     /// Adds requests for the background. `page` is the page of `number`; requested pages lie in its chunk.
-    pub(super) fn order_ahead(&self, order: &Order, page: Page, number: u64, area: policy::Run) {
+    pub(super) fn order_ahead(&self, order: &FetchPlan, page: Page, number: u64, area: policy::Run) {
         let arrival = if order.passing { Arrival::Passing } else { Arrival::New };
         let come = Come { mark: order.mark, arrival }.word();
         let at = |number_of_other: u64| self.of_number(page, number, number_of_other);
