@@ -22,8 +22,8 @@
 //!
 //! No I/O, no clock, no randomness: the same trace has the same outcome.
 
-mod levels;
 mod kernel;
+mod levels;
 mod memory;
 mod pages;
 mod paper;

@@ -1,4 +1,4 @@
-//! Arguments of the program, and the machine that they describe.
+//! Arguments of the program, and the described machine.
 
 use std::path::PathBuf;
 
@@ -14,108 +14,108 @@ Examples:
   resctrl-emulator /mnt/resctrl &                          # 20 ways, 16 classes, one cache
   mkdir /mnt/resctrl/web                                   # a class of its own
   echo 'L3:0=ff' > /mnt/resctrl/web/schemata               # the lower 8 ways
-  echo 'L3:0=f0f' > /mnt/resctrl/web/schemata              # EINVAL, and why:
+  echo 'L3:0=f0f' > /mnt/resctrl/web/schemata              # EINVAL; the reason:
   cat /mnt/resctrl/info/last_cmd_status                    # The mask f0f has non-consecutive 1-bits
-  echo $$ > /mnt/resctrl/web/tasks                         # this shell, and what it starts
+  echo $$ > /mnt/resctrl/web/tasks                         # this shell and its children
   umount /mnt/resctrl                                      # the emulator ends
 
   resctrl-emulator --machine two-sockets --classes 4 --control /run/emulated /mnt/resctrl &
-  resctrl-emulator --tell /run/emulated 'want web 4194304' # what llc_occupancy of web grows to
+  resctrl-emulator --tell /run/emulated 'want web 4194304' # limit of web's llc_occupancy
   resctrl-emulator --tell /run/emulated 'occupancy web 1 Unavailable'
 
-What SOCKET is told, a line each:
-  want GROUP BYTES              llc_occupancy of each cache: so much, or what the group's ways hold
-  occupancy GROUP CACHE VALUE   just that; total and local likewise for mbm_..._bytes
-  settle                        no RMID is in limbo any longer
-GROUP is `.` or a path such as web/mon_groups/vm; CACHE an identity, with / and a number for one of its nodes; VALUE a \
-number of bytes, Error, Unavailable or Unassigned.
+Commands to SOCKET, one a line:
+  want GROUP BYTES              llc_occupancy of each cache: BYTES, or the size of the group's ways if that is less
+  occupancy GROUP CACHE VALUE   llc_occupancy: exactly VALUE; total and local set mbm_..._bytes
+  settle                        end the limbo of all RMIDs
+GROUP is `.` or a path such as web/mon_groups/vm; CACHE is an identity, with / and a number for one of its nodes; \
+VALUE is a number of bytes, Error, Unavailable or Unassigned.
 
-What differs from the kernel, in short; the README beside the source says more:
-  The type in /proc/mounts is fuse.resctrl: who looks for resctrl there (pqos) does not find it.
-  No ways are taken from anybody, no memory is locked, nothing is counted.
-  A child of a thread that is in another group than its process's first thread is put wrongly.
-  Groups may show more together, by `want`, than their ways hold.
+Differences from the kernel, in short; the README beside the source has more:
+  The type in /proc/mounts is fuse.resctrl: programs that search for resctrl there (pqos) do not find it.
+  No program loses ways, no memory is locked, nothing is counted.
+  A child of a thread that is in another group than its process's first thread gets the wrong group.
+  By `want`, groups may show more together than their ways hold.
   No L2, no SMBA, no AMD bandwidth, no mbm_assign_mode, no /proc/PID/cpu_resctrl_groups.
-  The rules are those of the kernel's document and source; none was tried beside a real machine.
+  The rules follow the kernel's document and source; none was tried beside a real machine.
 
-What this does to your machine: it mounts a file system at DIR, and reads /proc. No cache is partitioned and no thread \
-is slowed down. It ends on Ctrl-C, SIGTERM, SIGHUP, or when DIR is unmounted, and takes the mount down. It has a child, \
-which does that when the emulator alone is killed; where both are, `umount -l DIR` does.";
+Effects on the machine: it mounts a file system at DIR, and reads /proc. No cache is partitioned and no thread is \
+slowed down. It ends on Ctrl-C, SIGTERM, SIGHUP, or when DIR is unmounted, and removes the mount. If the emulator \
+alone is killed, its child removes the mount; if both are killed, use `umount -l DIR`.";
 
 /// A day.
 const MOST_LIMBO_MS: u64 = 24 * 60 * 60 * 1000;
 
-/// The kernel's resctrl file system without the hardware
+/// Emulate the kernel's resctrl file system without the hardware
 ///
-/// A file system at DIR with the files, the rules, the errors and the words of the kernel's /sys/fs/resctrl, for trying
-/// out and testing programs that partition the last-level cache (Intel RDT, AMD QoS) on machines that cannot. What
-/// differs is told at the end.
+/// Use it to try and to test programs that partition the last-level cache (Intel RDT, AMD QoS) on machines without
+/// such a processor. It mounts a file system at DIR with the files, rules, errors and words of the kernel's
+/// /sys/fs/resctrl. The end of this text lists the differences.
 #[derive(Debug, Parser)]
 #[command(name = "resctrl-emulator", version, max_term_width = 120)]
 #[command(after_long_help = EXAMPLES)]
 pub struct Arguments {
-    /// Where to mount it: an empty directory
+    /// Mount point: an empty directory
     #[arg(value_name = "DIR", required_unless_present_any = ["tell", "machines"])]
     pub directory: Option<PathBuf>,
-    /// Which machine to begin with; --machines lists them
+    /// Machine to begin with; --machines lists them
     #[arg(long, value_name = "NAME", default_value = "broadwell-20", value_parser = models().map(|(name, _, _)| name))]
     machine: String,
     /// List the machines, and end
     #[arg(long)]
     pub machines: bool,
-    /// The L3 caches' identities, with commas: 0,1
+    /// Identities of the L3 caches, with commas: 0,1
     #[arg(long, value_name = "IDS", value_delimiter = ',')]
     caches: Option<Vec<u32>>,
-    /// The size of one L3 cache in MiB
+    /// Size of one L3 cache in MiB
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     cache: Option<u64>,
     /// Ways of a cache, the bits of a mask
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=32))]
     ways: Option<u32>,
-    /// How many ways a mask must have in a row; 0 as on AMD
+    /// Least number of ways of a mask, in a row; 0 as on AMD
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=32))]
     min_ways: Option<u32>,
-    /// The ways that devices use, too, as a mask in hexadecimal
+    /// Ways that devices use, too, as a mask in hexadecimal
     #[arg(long, value_name = "MASK")]
     shareable: Option<WayMask>,
     /// Ways that a mask has together or not at all
     #[arg(long, value_name = "MASK")]
     paired_ways: Option<WayMask>,
-    /// May masks have holes?
+    /// Accept masks with holes: true or false
     #[arg(long, value_name = "BOOL")]
     sparse_masks: Option<bool>,
-    /// Classes of service (CLOSIDs), the default group's included
+    /// Classes of service (CLOSIDs), including the default CLOS
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     classes: Option<u32>,
-    /// Groups that can be monitored (RMIDs), the default group included; 0 for a machine that cannot
+    /// Monitored groups (RMIDs), including the default group; 0 for a machine without monitoring
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=4096))]
     rmids: Option<u32>,
     /// Nodes of each cache (sub-NUMA clusters)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=8))]
     nodes: Option<u32>,
-    /// How long the lines of a removed group stay in the cache, and its RMID in limbo; 0 for no limbo
+    /// Time for which the lines of a removed group stay in the cache, and its RMID in limbo; 0 for no limbo
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(0..=MOST_LIMBO_MS))]
     limbo: Option<u64>,
-    /// Can bandwidth be limited?
+    /// Offer limits on memory bandwidth: true or false
     #[arg(long, value_name = "BOOL")]
     bandwidth: Option<bool>,
-    /// Can devices have a mask of their own (AMD's SDCIAE)?
+    /// Offer a mask of their own to devices (AMD's SDCIAE): true or false
     #[arg(long, value_name = "BOOL")]
     io_alloc: Option<bool>,
-    /// CPUs that are online, as a list; as a rule those of this machine
+    /// Online CPUs, as a list [default: the CPUs of this machine]
     #[arg(long, value_name = "LIST")]
     cpus: Option<String>,
-    /// As on a mount with these options: cdp, mba_MBps, debug
+    /// Mount options: cdp, mba_MBps, debug
     #[arg(short = 'o', long = "options", value_name = "OPTIONS", value_delimiter = ',')]
     #[arg(value_parser = ["cdp", "mba_MBps", "debug"])]
     options: Vec<String>,
-    /// Other users may use it, within the files' rights
+    /// Allow access by other users, within the files' permissions
     #[arg(long)]
     pub allow_other: bool,
-    /// Listen at this path for what the counters should show
+    /// Listen at this path for commands that set the counters
     #[arg(long, value_name = "SOCKET", conflicts_with = "tell")]
     pub control: Option<PathBuf>,
-    /// Say LINE to the emulator that listens at SOCKET, and end
+    /// Send LINE to the emulator that listens at SOCKET, and end
     #[arg(long, value_names = ["SOCKET", "LINE"], num_args = 2, conflicts_with = "directory")]
     pub tell: Option<Vec<PathBuf>>,
 }

@@ -4,82 +4,86 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ::aging::dials::Bounds;
+use ::aging::levels::Bounds;
 use clap::Args as ClapArgs;
 use linux::Pid;
 use units::{Bytes, Fraction};
 
 use super::duration;
 
-/// Age each kind of pages at a rate of its own
+/// Set a protection level for each class of pages, and drop pages behind streams
 ///
-/// Code, files that are mapped otherwise, data, shared memory and the page cache each have a dial from 0 to 100. At 100 a kind is
-/// not aged: it stays. At 80 it is aged at a fifth of the kernel's rate, at 0 as the kernel does it, but for the page cache, of
-/// which 0 lets go what streams bring in as soon as they have passed it. What was in the page cache before stays there. A kind
-/// without a dial is left to the kernel. A dial like 40-90 is moved in between, by what comes back and by what memory costs.
+/// Use it when backups, copies or searches evict the pages of a service. The classes are code, other mapped files,
+/// data, shared memory and page cache, each with a level from 0 to 100. `masu census` shows their sizes.
 ///
-/// It runs until Ctrl-C, for --for, or as long as COMMAND, and says in a line what it measured, decided and did. At the end, also
-/// after a crash, all is as it was.
+/// At 100 a class is not aged: its pages stay. At 80 it is aged at a fifth of the kernel's rate. At 0 it is aged as
+/// by the kernel, except page cache: there 0 is drop-behind, which drops the pages that a stream inserts as soon as
+/// the stream has passed them. Pages cached before the stream stay. A class without a level is left to the kernel. A
+/// range such as 40-90 moves with refaults and with the cost of memory.
+///
+/// It runs until Ctrl-C, for --for, or as long as COMMAND, and prints each measurement, decision and change in a
+/// line. At the end, also after a crash, everything is restored.
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
 Examples:
-  masu aging --cache 0 -- ./backup.sh           only what this command streams goes again
-  masu aging --cache 0 --cgroup backup          the same for whatever runs in a control group
-  masu aging --code 100 --rodata 80             programs stay in memory, whoever copies what
-  masu aging --mapped 100 --cgroup web          what this group's programs have mapped
-  masu aging --mapped 40-90 --cache 0           dials that move, by what comes back
+  masu aging --cache 0 -- ./backup.sh           drop-behind for the streams of this command
+  masu aging --cache 0 --cgroup backup          the same for every program of a control group
+  masu aging --code 100 --rodata 80             programs stay in memory during any copy
+  masu aging --mapped 100 --cgroup web          the mapped pages of this group's programs stay
+  masu aging --mapped 40-90 --cache 0           levels that move with refaults
   masu aging --mapped 100 --pid 4121 --for 1h
-  masu aging --mapped 100 --dry-run             what would be done
+  masu aging --mapped 100 --dry-run             the plan
   masu aging --mapped 80 --replay day.trace --memory 1GiB
-                                                what would come of it, in a simulation of the kernel
+                                                the result, in a simulation of the kernel
 
-Kinds, and how they are kept or let go:
-  code, rodata   files that programs have mapped: pinned, by mapping and locking them as well
-  shared         shared memory and files in tmpfs that are mapped: pinned
-  data           heaps and stacks: swapped less (vm.swappiness, or that of the group)
-  cache          what streams bring in: dropped behind them. Without COMMAND, --cgroup or --pid a
-                 stream is whoever brings in more than 64 MiB, nearly all of it in order
+Classes, and the means of protection:
+  code, rodata   files that programs have mapped: masu maps them, too, and locks them (mlock)
+  shared         mapped shared memory and tmpfs files: locked
+  data           heaps and stacks: swapped less (vm.swappiness, or the group's)
+  cache          page-cache insertions of streams: drop-behind. Without COMMAND, --cgroup or --pid
+                 any process with more than 64 MiB, nearly all in order, is a stream
 
-What this does to your machine: pinned memory is unevictable, at most --budget of it, and goes before
-memory gets scarce for the host or a control group. It writes early what a stream has written. It turns
-vm.swappiness or a group's, and puts it back.
+Effects on the machine: locked memory cannot be reclaimed. It is at most --budget, and masu unlocks
+it before the headroom of the host or of a control group gets low. masu writes the pages that a
+stream has written to disk early. It changes vm.swappiness, of the host or of a group, and restores
+it.
 
-With COMMAND the lines go to standard error, if that is a terminal, or to --report; the exit status is
-the command's, or 125 to 127 as of `masu run`.")]
+With COMMAND the lines go to standard error if that is a terminal, or to --report. The exit status
+is the command's, or 125 to 127 as of `masu run`.")]
 pub struct AgingTask {
-    /// Programs and libraries, where they are run
+    /// Level of programs and libraries that are run
     #[arg(long, value_name = "N")]
     pub code: Option<Bounds>,
 
-    /// Files that are mapped otherwise
+    /// Level of other mapped files
     #[arg(long, value_name = "N")]
     pub rodata: Option<Bounds>,
 
-    /// Heaps and stacks
+    /// Level of heaps and stacks
     #[arg(long, value_name = "N")]
     pub data: Option<Bounds>,
 
-    /// Memory between programs, and files in tmpfs
+    /// Level of memory between programs, and of files in tmpfs
     #[arg(long, value_name = "N")]
     pub shared: Option<Bounds>,
 
-    /// Files that nobody maps: what streams bring in
+    /// Level of page cache: files that no process maps, inserted by streams
     #[arg(long, value_name = "N")]
     pub cache: Option<Bounds>,
 
-    /// The four kinds that are mapped, together; a dial of their own goes before it
+    /// Level of the four mapped classes together; the option of one class overrides it
     #[arg(long, value_name = "N")]
     pub mapped: Option<Bounds>,
 
-    /// The processes of this control group and those below it [default: all]
+    /// Processes of this control group and its descendants [default: all]
     #[arg(long, value_name = "GROUP", conflicts_with = "pid")]
     pub cgroup: Option<String>,
 
-    /// These processes, until the last has ended; for what they stream also those that they start
+    /// Processes to protect, until the last one ends; for drop-behind also their children
     #[arg(long, value_name = "PID")]
     pub pid: Vec<Pid>,
 
-    /// The most that may be pinned, as a part of the memory or as a size
+    /// Limit on locked memory, as a part of the memory or as a size
     #[arg(long, value_name = "P%|SIZE", default_value = "10%")]
     pub budget: Budget,
 
@@ -87,15 +91,15 @@ pub struct AgingTask {
     #[arg(long = "for", value_name = "TIME", value_parser = duration, conflicts_with = "command")]
     pub time: Option<Duration>,
 
-    /// Say what would be done, and do nothing
+    /// Print the plan, and do nothing
     #[arg(long, conflicts_with = "command")]
     pub dry_run: bool,
 
-    /// Try the dials on a trace of accesses instead, in a group of --memory, beside the kernel alone
+    /// Try the levels on a trace of accesses instead, in a group of --memory, beside the kernel alone
     #[arg(long, value_name = "TRACE", requires = "memory", conflicts_with_all = ["command", "cgroup", "pid", "time", "dry_run"])]
     pub replay: Option<PathBuf>,
 
-    /// How much memory the trace has
+    /// Memory of the trace
     #[arg(long, value_name = "SIZE", requires = "replay")]
     pub memory: Option<Bytes>,
 
@@ -103,21 +107,21 @@ pub struct AgingTask {
     #[arg(long)]
     pub json: bool,
 
-    /// Write the lines there, `-` for standard error
+    /// Write the lines to this file, `-` for standard error
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
 
-    /// A command; only what it streams is let go then
+    /// Command to run; drop-behind then applies to its streams alone
     #[arg(value_name = "COMMAND", trailing_var_arg = true)]
     pub command: Vec<OsString>,
 }
 
-/// How much may be pinned.
+/// Limit on locked memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Budget {
     /// A part of the memory.
     Part(Fraction),
-    /// So much.
+    /// A size.
     Size(Bytes),
 }
 

@@ -8,13 +8,22 @@ use linux::Pid;
 
 use super::duration;
 
-/// Share the last-level cache fairly, also where pages are shared
+/// Partition the last-level cache, also where programs share pages
 ///
-/// Hardware that partitions the cache (Intel CAT, AMD QoS) limits where a program may put its lines, not where it finds them. The
-/// lines of a page that the kernel merged (KSM) lie in the part of whoever touched them first, who pays for all. masu finds who
-/// shares which pages, gives the shared lines a region of their own that it keeps filled, and partitions the rest.
+/// Use it when programs on one socket evict each other's cache lines. The tasks `shared` and `plan` change nothing,
+/// `simulate` needs no hardware, and `run` needs a processor with Intel CAT or AMD QoS.
+///
+/// Such a processor limits the ways where a program allocates lines, not the ways where it finds them. The lines of a
+/// merged page (KSM) are in the ways of its first reader, which pays for all sharers. masu finds the sharers of each
+/// page, gives shared lines a shared partition that it keeps warm, and divides the other ways by a policy.
 #[derive(Debug, ClapArgs)]
 #[command(arg_required_else_help = true, subcommand_required = true)]
+#[command(after_help = "\
+Examples:
+  masu llc shared                             merged pages, and their sharers
+  masu llc plan --config llc.toml --dry-run   each write to resctrl, and none is made
+  masu llc run --config llc.toml              partition the cache until Ctrl-C
+  masu llc simulate mix.toml                  compare policies on a simulated cache")]
 pub struct LlcTask {
     #[command(subcommand)]
     pub task: LlcPart,
@@ -28,56 +37,59 @@ pub enum LlcPart {
     Simulate(SimulateTask),
 }
 
-/// Which pages are merged, between whom, and whether they trust each other
+/// List merged pages, their sharers, and shares across trust domains
 ///
-/// Lists the page frames that KSM merged, who has them, and what that saves. Frames that are shared across trust domains (control
-/// groups, unless --domain says otherwise) are a warning: who shares a page can tell what others do with it. Looking un-merges
+/// Use it to see the memory that KSM saves, and its risk: a sharer of a page can find out how the others use it.
+/// Frames shared across trust domains (control groups, unless --domain says otherwise) are a warning.
+///
+/// The list has the page frames that KSM merged, the processes that have them, and the saved memory. A scan un-merges
 /// no page.
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
 Examples:
   masu llc shared                       all processes with merged pages
-  masu llc shared --pid 4121 --pid 4122 what these have merged, with each other and with others
+  masu llc shared --pid 4121 --pid 4122 their merged pages, with each other and with others
   masu llc shared --json | jq .cross_domain_frames
-  masu llc shared --domain uid          trust goes by the user, not by the control group
-  masu llc shared --watch 5s            again and again, reading only what changed
+  masu llc shared --domain uid          trust by user, not by control group
+  masu llc shared --watch 5s            repeated scans, which read only changes
 
-What this does to your machine: it reads page tables and flags of page frames, some 100 ns a page;
-it writes nothing, touches no page of a program and un-merges none.")]
+Effects on the machine: masu reads page tables and flags of page frames, some 100 ns a page. It
+writes nothing, touches no page of a program and un-merges none.")]
 pub struct SharedTask {
-    /// These processes [default: all that have merged pages]
+    /// Processes to list [default: all that have merged pages]
     #[arg(long, value_name = "PID")]
     pub pid: Vec<Pid>,
 
-    /// The processes of this control group and those below it
+    /// Processes of this control group and its descendants
     #[arg(long, value_name = "GROUP", conflicts_with = "pid")]
     pub cgroup: Option<String>,
 
-    /// Who trusts each other: those in one control group, or of one user
+    /// Trust domain of a process: its control group, or its user
     #[arg(long, value_name = "BY", default_value = "cgroup")]
     pub domain: DomainBy,
 
-    /// Look again and again
+    /// Repeat the scan at this interval
     #[arg(long, value_name = "TIME", value_parser = duration, num_args = 0..=1, default_missing_value = "1s")]
     pub watch: Option<Duration>,
 
-    /// Print JSON, one object a look
+    /// Print JSON, one object a scan
     #[arg(long)]
     pub json: bool,
 }
 
-/// By what processes are put into trust domains.
+/// Basis of trust domains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum DomainBy {
-    /// Those in one control group.
+    /// Processes of one control group.
     Cgroup,
-    /// Those of one user.
+    /// Processes of one user.
     Uid,
 }
 
-/// Say how the cache would be partitioned, and what is expected of it
+/// Print the partitions of the cache, and the expected slowdowns
 ///
-/// Nothing is changed. With --dry-run it prints each write as `path <- value`, in the order in which `masu llc run` would make them.
+/// Use it before `masu llc run`. It changes nothing. With --dry-run it prints each write in the order of `masu llc
+/// run`, as `path <- value`.
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
 Examples:
@@ -85,13 +97,13 @@ Examples:
   masu llc plan --config llc.toml --dry-run   each write, as `path <- value`
   masu llc plan --config llc.toml --json
 
-The configuration is explained in masu-llc-run(1).")]
+masu-llc-run(1) explains the configuration.")]
 pub struct PlanTask {
-    /// The programs, the policy, and what they may have
+    /// Configuration: programs, policy, limits
     #[arg(long, value_name = "FILE")]
     pub config: PathBuf,
 
-    /// The mounted resctrl file system [default: found in /proc/mounts]
+    /// Mount point of resctrl [default: from /proc/mounts]
     #[arg(long, value_name = "DIR")]
     pub resctrl: Option<PathBuf>,
 
@@ -104,10 +116,11 @@ pub struct PlanTask {
     pub json: bool,
 }
 
-/// Partition the cache, keep the shared region filled, and put everything back
+/// Partition the cache, keep shared partitions warm, and restore everything at the end
 ///
-/// It runs until Ctrl-C, for --for, or until all processes that are named by their numbers have ended; plans anew when programs or
-/// what they share change, and says in a line what it measured, decided and did. At the end, also after a crash, the cache is as it was.
+/// Use it on a machine with resctrl, after `masu llc plan`. It runs until Ctrl-C, for --for, or until all processes
+/// named by pid have ended. It plans anew when programs or their shared pages change, and prints each measurement,
+/// decision and change in a line. At the end, also after a crash, the cache is as it was.
 #[derive(Debug, ClapArgs)]
 #[command(
     after_help = "`masu llc run --help` explains the configuration.",
@@ -118,56 +131,56 @@ Examples:
   masu llc run --config llc.toml --resctrl /tmp/resctrl
                                 an emulator, mounted by resctrl-emulator
 
-A configuration; only policy and one program have to be there:
-  policy = \"sharing\"            # none, equal, dunn, lfoc, kpart, ucp; sharing knows what is shared
+A configuration; only policy and one program are required:
+  policy = \"sharing\"            # none, equal, dunn, lfoc, kpart, ucp; sharing knows shared pages
   partition = \"on\"              # \"off\": no partitions, shared pages are only kept in the cache
-  rest_ways = 2                 # for whoever is not named below [default: those that devices
-                                # use, else as few as there may be]
-  interval_s = 1.0              # how often is looked and decided
-  duty_fraction = 0.01          # the most of one CPU that refilling may take
-  domain = \"cgroup\"             # who trusts each other: those of one group, or of one user (\"uid\")
+  rest_ways = 2                 # ways of the default CLOS, for programs not named below
+                                # [default: the ways of devices, else as few as possible]
+  interval_s = 1.0              # time between measurements and decisions
+  duty_fraction = 0.01          # limit on the processor time of warm-up, as a part of one CPU
+  domain = \"cgroup\"             # trust domain: one control group, or one user (\"uid\")
 
   [region]
-  on = true                     # shared pages get ways of their own [default: with \"sharing\" alone]
-  ways_max = 4                  # the most for each region
+  on = true                     # shared partitions [default: only with \"sharing\"]
+  ways_max = 4                  # limit on the ways of each shared partition
 
   [[program]]
   name = \"web\"                  # its group is masu-web
-  cgroup = \"web\"                # or pids = [4121, 4122], or what stands at the next program
-  domain = \"shop\"               # who it trusts, by a label instead of its group or user;
+  cgroup = \"web\"                # or pids = [4121, 4122], or the keys of the next program
+  domain = \"shop\"               # trust domain by a label, not by control group or user;
                                 # with cgroup, pids or user
-  l3 = [0]                      # the caches on whose CPUs it runs [default: all]
-  mpki = [40.0, 22.0, 9.5]      # misses per 1000 instructions with 0, 1, 2 ... ways, where known
+  l3 = [0]                      # the caches of the CPUs that it runs on [default: all]
+  mpki = [40.0, 22.0, 9.5]      # misses per 1000 instructions with 0, 1, 2 ... ways, if known
   private_mpki = [30.0, 18.0]   # of its own pages alone
-  shared_mpki = [10.0, 6.0]     # of what it shares, by the ways of a region
+  shared_mpki = [10.0, 6.0]     # of its shared pages, by the ways of a shared partition
   base_cycles = 500.0           # cycles per thousand instructions without a miss; with mpki
-  miss_cycles = 180.0           # what each miss adds; with mpki
+  miss_cycles = 180.0           # cycles that each miss adds; with mpki
 
   [[program]]
   name = \"voice\"
-  user = \"asterisk\"             # all of this user, by name or number
-  executable = \"/usr/sbin/asterisk\" # all that run this file, whoever they are without user
-  command = \"asterisk\"          # all of this name, only with user: anybody may be called so
-  mask = \"3\"                    # these ways, whatever the policy says
-  exclusive = true              # and nobody else in them
+  user = \"asterisk\"             # all processes of this user, by name or number
+  executable = \"/usr/sbin/asterisk\" # all that run this file, of any user if user is not given
+  command = \"asterisk\"          # all of this name; only with user, since names can be forged
+  mask = \"3\"                    # these ways, under any policy
+  exclusive = true              # no other program in these ways
 
-Where the processor counts instructions and misses, curves are learned while it runs, and policy
-\"sharing\" goes on by what it measures: first without partitions for ten intervals, then under a
-plan, and so on as long as another plan promises more. Elsewhere it plans from mpki alone. Where
-nothing is known, nothing is made up: each program has as many ways, and a region as many as hold
-what is shared. What processes of one program share counts as its own.
+If the processor counts instructions and misses, masu learns curves while it runs, and policy
+\"sharing\" relies on measurements: first without partitions for ten intervals, then under a plan, and
+then under one plan after the other as long as a further plan promises more. Otherwise it plans from
+mpki alone. Without either, masu assumes nothing: each program gets the same number of ways, and a
+shared partition enough for its pages. Pages shared within one program count as its own.
 
-What this does to your machine: it makes groups called masu-... in resctrl, gives them ways and
-puts the programs' tasks into them; it takes a copy of the shared pages, which KSM merges with
-them again, and flushes and loads the lines of those. It mounts nothing, turns no knob of KSM, and
-changes no page of a program."
+Effects on the machine: masu makes groups called masu-... in resctrl, gives them ways, and moves the
+programs' tasks into them. It takes a copy of the shared pages, which KSM merges with them again,
+and flushes and loads their lines. It mounts nothing, changes no setting of KSM, and changes no page
+of a program."
 )]
 pub struct LlcRunTask {
-    /// The programs, the policy, and what they may have
+    /// Configuration: programs, policy, limits
     #[arg(long, value_name = "FILE")]
     pub config: PathBuf,
 
-    /// The mounted resctrl file system [default: found in /proc/mounts]
+    /// Mount point of resctrl [default: from /proc/mounts]
     #[arg(long, value_name = "DIR")]
     pub resctrl: Option<PathBuf>,
 
@@ -180,11 +193,14 @@ pub struct LlcRunTask {
     pub json: bool,
 }
 
-/// Try policies on a simulated cache
+/// Compare policies on a simulated cache
 ///
-/// A scenario says what cache there is, which programs run on it (synthetic ones, or traces of real ones), what they share, and
-/// which policies to compare. The policies are those of `masu llc run`; "sharing" is told what it measures, as there where the
-/// processor counts.
+/// Use it before `masu llc run`, or without such a processor, to see the throughput that fairness costs. It needs no
+/// privilege and changes nothing.
+///
+/// A scenario describes the cache, the programs (synthetic, or traces of real ones), their shared memory, and the
+/// policies to compare. The policies are the same as in `masu llc run`; "sharing" gets measurements, as on a
+/// processor that counts.
 #[derive(Debug, ClapArgs)]
 #[command(
     after_help = "`masu llc simulate --help` explains scenarios.",
@@ -196,13 +212,13 @@ Examples:
   valgrind --tool=lackey --trace-mem=yes --log-file=solver.trace ./solver
                                         a trace, for `trace = \"solver.trace\"` in a scenario
 
-A scenario; its length, size and ways of the cache, a program, and what to compare are needed:
+A scenario; length, size and ways of the cache, a program, and policies or conditions are required:
   title = \"two programs, half of their array shared\"
   seed = 1
-  passes = 12                           # or accesses = 40_000_000: of all programs together
+  passes = 12                           # or accesses = 40_000_000, of all programs together
   warm_up_passes = 8                    # or warm_up_accesses [default: half of the above]
-  interval_accesses = 1_000_000         # policies decide anew so often [default: never]
-  interleave = \"time\"                 # side by side; or \"turns\", one after the other
+  interval_accesses = 1_000_000         # between decisions of a policy [default: never]
+  interleave = \"time\"                 # at the same time; or \"turns\", one after the other
   turn_accesses = 1                     # or turn_passes [default: a pass]
   pages = \"scattered\"                 # or \"contiguous\"
   memory = \"4 GiB\"
@@ -217,21 +233,21 @@ A scenario; its length, size and ways of the cache, a program, and what to compa
   inclusive = false
   cycles = 40
   memory_cycles = 200
-  ways_min = 1                          # the fewest of a class
+  ways_min = 1                          # smallest number of ways of a class
   classes_max = 16
 
-  [[level]]                             # private, the nearest first
+  [[level]]                             # private levels, the nearest first
   size = \"32 KiB\"
   ways = 8
   cycles = 4
 
-  [refill]                              # of regions
+  [refill]                              # of shared partitions
   mode = \"flush-and-touch\"            # touch, off
   every_cycles = 1_000_000
   duty_fraction = 0.01
 
   [sweep]
-  array = [\"16 KiB\", \"4 MiB\"]         # sizes below may say \"array\", \"array/2\" or \"array*3/4\"
+  array = [\"16 KiB\", \"4 MiB\"]         # sizes below: \"array\", \"array/2\", \"array*3/4\"
 
   [[shared]]
   name = \"half\"
@@ -242,8 +258,8 @@ A scenario; its length, size and ways of the cache, a program, and what to compa
   private = \"array/2\"
   shared = [\"half\"]
   pattern = \"cyclic\"                  # chase, random, zipf (with skew), stream;
-                                        # over what is shared, then what is private
-  begin_fraction = 0.5                  # cyclic and chase: where in it
+                                        # over shared memory, then private memory
+  begin_fraction = 0.5                  # cyclic and chase: place of the first access
   instructions_per_access = 4
 
   [[program]]
@@ -256,9 +272,9 @@ A scenario; its length, size and ways of the cache, a program, and what to compa
   [[program]]
   name = \"real\"
   trace = \"solver.trace\"              # beside the scenario
-  private = \"256 MiB\"                 # the most that it uses
+  private = \"256 MiB\"                 # limit on its memory
   shared = [\"half\"]
-  shared_at = [\"0x4025000\"]           # where each set begins in its address space
+  shared_at = [\"0x4025000\"]           # address of each shared memory
 
   [[condition]]
   name = \"shared, CAT\"
@@ -266,27 +282,27 @@ A scenario; its length, size and ways of the cache, a program, and what to compa
   sharing = true                        # false: each has a copy
   region = [{ set = \"half\", mask = \"f0000\" }]
   refill = { mode = \"touch\" }         # else that of above
-                                        # or policy = \"none\"; or policy = \"sharing\" and
+                                        # or policy = \"none\"; or policy = \"sharing\" with
                                         # refined = false: by curves alone; or fit_fraction = 0.98:
-                                        # regions that hold so much of their sets, and the
-                                        # same of the rest for each program
+                                        # shared partitions that hold this part of their sharing
+                                        # group, and the other ways in equal parts to the programs
 
-It prints unfairness (greatest over least slowdown), STP (throughput, in programs), ANTT (mean
-slowdown) and Jain's index for each condition, and what became of each program. Slowdown is cycles
-for each instruction, over the same alone with the whole cache.
+For each condition masu prints unfairness (greatest over least slowdown), STP (throughput, in
+programs), ANTT (mean slowdown), Jain's index, and the figures of each program. Slowdown is cycles
+per instruction, over cycles per instruction alone with the whole cache.
 
-With a sweep there is a row for each size: the programs' cycles an access; ratio, the longer of
-them over the shorter; even after, the passes of the programs from when the daemon begins until
-that ratio is 1.05 or less and stays so; region, what it holds in the end; fills, the daemon's
-passes over it, the first one included; duty, the part of a CPU that these took after the warm-up
+With a sweep masu prints a row for each size. Cycles an access of each program; ratio: the longer
+over the shorter; even after: passes of the programs from the start of the daemon until that ratio
+is 1.05 or less and stays so; region: content of the shared partition at the end; fills: passes of
+the daemon over it, the first one included; duty: part of a CPU that these took after the warm-up
 (`busy_cycles` in JSON counts all)."
 )]
 pub struct SimulateTask {
-    /// The scenario
+    /// File of the scenario
     #[arg(value_name = "SCENARIO")]
     pub scenario: PathBuf,
 
-    /// Write a figure there as well
+    /// Also write a figure to this file
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
 

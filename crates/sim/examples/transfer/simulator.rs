@@ -9,7 +9,7 @@ use std::collections::BinaryHeap;
 
 use farmem_engine::policy::marked::{self, Marked};
 use farmem_engine::policy::replace::{self, Arrival, Memory, Replacement};
-use farmem_engine::policy::site::{Fault, HELD, Kind, Order, Room, Sites};
+use farmem_engine::policy::site::{Fault, FetchPlan, HELD, Kind, Room, Sites};
 use farmem_engine::policy::what_if::{Clock, WhatIf};
 use farmem_engine::policy::{MAX_UNIT_LOG2, NO_PAGE, Run, unit_around};
 
@@ -303,7 +303,7 @@ impl Simulator {
         }
     }
 
-    fn order(&mut self, fault: &Fault) -> Order {
+    fn order(&mut self, fault: &Fault) -> FetchPlan {
         let room = self.room();
         let largest = (self.budget / 2).max(1).ilog2() as u8;
         let fixed = match self.units {
@@ -323,11 +323,11 @@ impl Simulator {
             let entry = &mut self.pages[(fetch.first_page - BASE) as usize];
             entry.section_run = self.marked.swapped_in(entry.section_run);
         }
-        Order { fetch, ahead: Default::default(), held: [NO_PAGE; HELD], mark: 0, passing: false }
+        FetchPlan { fetch, ahead: Default::default(), held: [NO_PAGE; HELD], mark: 0, passing: false }
     }
 
     /// Maps the pages of `run` in state `from`.
-    fn bring(&mut self, run: Run, order: &Order, from: State, arrival: Arrival, page_ns: u64) {
+    fn bring(&mut self, run: Run, order: &FetchPlan, from: State, arrival: Arrival, page_ns: u64) {
         let count = self.count(run, from);
         if from != State::Staged {
             self.now += self.make_room(count);
@@ -346,7 +346,7 @@ impl Simulator {
         self.pages[first..first + run.pages as usize].iter().filter(|page| page.state == state).count() as u32
     }
 
-    fn map(&mut self, run: Run, order: &Order, from: State, arrival: Arrival, ready_at: impl Fn(u32) -> u64) {
+    fn map(&mut self, run: Run, order: &FetchPlan, from: State, arrival: Arrival, ready_at: impl Fn(u32) -> u64) {
         let mut done = 0;
         // Small entries, so that a large unit is evicted piece by piece.
         let mut pieces: Vec<Run> = Vec::new();
@@ -386,7 +386,7 @@ impl Simulator {
         }
     }
 
-    fn bring_ahead(&mut self, run: Run, order: &Order, arrival: Arrival, began: u64) {
+    fn bring_ahead(&mut self, run: Run, order: &FetchPlan, arrival: Arrival, began: u64) {
         if self.units == Units::AutoAlone || run.pages == 0 {
             return;
         }
